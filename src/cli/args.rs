@@ -1,0 +1,173 @@
+//! What can be typed.
+
+use std::path::PathBuf;
+
+use clap::{ArgAction, Parser, Subcommand, ValueEnum};
+
+/// Turns many unreliable annotators' labels into labels you can train on.
+#[derive(Debug, Parser)]
+#[command(version, max_term_width = 100)]
+pub struct Args {
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+    /// How log lines look.
+    #[arg(long, global = true, value_enum, default_value = "text")]
+    pub log_format: LogFormat,
+    /// Log more; twice for every iteration.
+    #[arg(short, long, global = true, action = ArgAction::Count)]
+    pub verbose: u8,
+    /// Say nothing but errors.
+    #[arg(short, long, global = true)]
+    pub quiet: bool,
+}
+
+/// How log lines look.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum LogFormat {
+    /// For people.
+    Text,
+    /// One JSON object a line.
+    Json,
+}
+
+/// The commands.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Run a pipeline file
+    Run(RunArgs),
+    /// Run the job without a file
+    Aggregate(AggregateArgs),
+    /// Check a pipeline file and the schemas of its sources; reads no rows
+    Check(FileArgs),
+    /// Show what a run would do; writes nothing
+    Explain(FileArgs),
+    /// List the models, or the parameters of one
+    Models(ModelsArgs),
+    /// Print the JSON Schema of the pipeline file
+    Schema,
+    /// Run SQL over a run's tables and any other source
+    Sql(SqlArgs),
+    /// Score a run against true classes
+    Evaluate(EvaluateArgs),
+    /// Run the [[test]] blocks of a pipeline file
+    Test(FileArgs),
+}
+
+/// A pipeline file and what the command line adds to it.
+#[derive(Debug, clap::Args)]
+pub struct FileArgs {
+    /// The pipeline file
+    pub file: PathBuf,
+    /// Override a key of the file, such as model.stop.max_iter=20
+    #[arg(long, value_name = "KEY.PATH=VALUE")]
+    pub set: Vec<String>,
+    /// Give a variable of the file, ${name}, its value
+    #[arg(long, value_name = "NAME=VALUE")]
+    pub var: Vec<String>,
+}
+
+/// How a job runs.
+#[derive(Debug, clap::Args)]
+pub struct JobArgs {
+    /// Run again what was done before, under an id of its own
+    #[arg(long)]
+    pub force: bool,
+    /// Print the summary as JSON on stdout
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Debug, clap::Args)]
+#[allow(missing_docs)]
+pub struct RunArgs {
+    #[command(flatten)]
+    pub file: FileArgs,
+    #[command(flatten)]
+    pub job: JobArgs,
+}
+
+/// The job without a file.
+#[derive(Debug, clap::Args)]
+pub struct AggregateArgs {
+    /// The annotations: a file, a folder or a glob on local disk or an object store
+    #[arg(long, value_name = "URL")]
+    pub annotations: String,
+    /// Features of the instances
+    #[arg(long, value_name = "URL")]
+    pub features: Option<String>,
+    /// Trusted classes
+    #[arg(long, value_name = "URL")]
+    pub gold: Option<String>,
+    /// One of the kinds that `labelmill models` lists
+    #[arg(long, value_name = "KIND")]
+    pub model: String,
+    /// Set any key of a pipeline file, such as source.columns.instance=item
+    #[arg(long, value_name = "KEY.PATH=VALUE")]
+    pub set: Vec<String>,
+    /// Where the tables go
+    #[arg(long, value_name = "URL")]
+    pub output: String,
+    /// How the job runs.
+    #[command(flatten)]
+    pub job: JobArgs,
+}
+
+#[derive(Debug, clap::Args)]
+#[allow(missing_docs)]
+pub struct ModelsArgs {
+    /// One of the kinds
+    pub kind: Option<String>,
+    /// Print as JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// SQL over tables.
+#[derive(Debug, clap::Args)]
+pub struct SqlArgs {
+    /// The query
+    #[arg(short, long, value_name = "QUERY", conflicts_with = "file")]
+    pub command: Option<String>,
+    /// A file with the query
+    #[arg(required_unless_present = "command")]
+    pub file: Option<PathBuf>,
+    /// A published run, or the folder it was published to: its tables by name
+    #[arg(long, value_name = "URL")]
+    pub run: Option<String>,
+    /// Any other source as a table
+    #[arg(long, value_name = "NAME=URL")]
+    pub table: Vec<String>,
+    /// Print one JSON object a row
+    #[arg(long)]
+    pub json: bool,
+    /// Endpoint of an S3-compatible store
+    #[arg(long, value_name = "URL")]
+    pub endpoint: Option<String>,
+}
+
+/// Scores.
+#[derive(Debug, clap::Args)]
+pub struct EvaluateArgs {
+    /// A published run, or the folder it was published to
+    #[arg(long, value_name = "URL")]
+    pub run: String,
+    /// The true classes: instance_id, and class or label
+    #[arg(long, value_name = "URL")]
+    pub truth: String,
+    /// What the truth calls instance_id
+    #[arg(long, value_name = "NAME")]
+    pub instance_column: Option<String>,
+    /// What the truth calls class
+    #[arg(long, value_name = "NAME")]
+    pub class_column: Option<String>,
+    /// True confusion matrices: annotator_id, class, label, probability
+    #[arg(long, value_name = "URL")]
+    pub confusion: Option<String>,
+    /// Print as JSON
+    #[arg(long)]
+    pub json: bool,
+    /// Endpoint of an S3-compatible store
+    #[arg(long, value_name = "URL")]
+    pub endpoint: Option<String>,
+}

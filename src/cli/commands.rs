@@ -1,0 +1,257 @@
+//! One function a command.
+
+use std::path::Path;
+use std::process::ExitCode;
+use std::sync::Arc;
+
+use comfy_table::{ContentArrangement, Table as TextTable, presets::NOTHING};
+use datafusion::arrow::json::LineDelimitedWriter;
+use datafusion::arrow::util::pretty::pretty_format_batches;
+use datafusion::prelude::SessionContext;
+use serde_json::{Value, json};
+use toml::Table;
+
+use super::args::{AggregateArgs, Args, Command, EvaluateArgs, FileArgs, JobArgs, ModelsArgs, SqlArgs};
+use super::progress::Bars;
+use super::signals::until_signalled;
+use super::{answer, say, summary};
+use crate::behaviour::run_tests;
+use crate::engine::EngineSpec;
+use crate::error::{Error, Result, Stage};
+use crate::evaluate::{Evaluation, evaluate};
+use crate::explain::explain;
+use crate::model::{FAMILIES, family};
+use crate::pipeline::{self, PipelineSpec};
+use crate::run::Run;
+use crate::source::{ColumnsSpec, Location, Source, SourceSpec, register_run};
+use crate::spec::{Overrides, from_table, load};
+use crate::store::StoreSpec;
+
+pub(super) async fn dispatch(args: Args) -> Result<ExitCode> {
+    let quiet = args.quiet;
+    match args.command {
+        Command::Run(args) => job(pipeline_file(&args.file)?, args.job, quiet).await?,
+        Command::Aggregate(args) => {
+            let job_args = JobArgs { force: args.job.force, json: args.job.json };
+            job(aggregate_spec(args)?, job_args, quiet).await?;
+        }
+        Command::Check(args) => check(&args).await?,
+        Command::Explain(args) => answer(explain(&pipeline_file(&args)?).await?.trim_end()),
+        Command::Models(args) => models(&args)?,
+        Command::Schema => answer(&pretty(&pipeline::schema())),
+        Command::Sql(args) => sql(&args).await?,
+        Command::Evaluate(args) => scores(&args).await?,
+        Command::Test(args) => return test(&args).await,
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn pipeline_file(args: &FileArgs) -> Result<PipelineSpec> {
+    let place = args.file.display().to_string();
+    let text = read_text(&args.file)?;
+    load(&text, &place, &Overrides { set: args.set.clone(), var: args.var.clone() })
+}
+
+fn read_text(path: &Path) -> Result<String> {
+    std::fs::read_to_string(path).map_err(|e| {
+        Error::spec(format!("cannot read the file: {e}"))
+            .at(path.display().to_string())
+            .help("the path is taken from the working folder")
+    })
+}
+
+fn aggregate_spec(args: AggregateArgs) -> Result<PipelineSpec> {
+    let mut source = Table::new();
+    let urls = [
+        ("annotations", Some(args.annotations)),
+        ("features", args.features),
+        ("gold", args.gold),
+    ];
+    for (name, url) in urls {
+        if let Some(url) = url {
+            source.insert(name.to_owned(), url.into());
+        }
+    }
+    let mut table = Table::new();
+    table.insert("source".to_owned(), source.into());
+    table.insert("model".to_owned(), Table::from_iter([("kind".to_owned(), args.model.into())]).into());
+    table.insert("sink".to_owned(), Table::from_iter([("url".to_owned(), args.output.into())]).into());
+    from_table(table, "command line", &Overrides { set: args.set, var: Vec::new() })
+}
+
+async fn job(spec: PipelineSpec, args: JobArgs, quiet: bool) -> Result<()> {
+    let mut run = Run::new(spec.seed).with_threads(spec.engine.threads())?;
+    run.progress = Arc::new(Bars::new(quiet));
+    let cancel = run.cancel.clone();
+    let progress = Arc::clone(&run.progress);
+    let done = until_signalled(&cancel, async move {
+        pipeline::run(&spec, args.force, &mut run).await
+    })
+    .await;
+    progress.end();
+    let published = done?;
+    if args.json {
+        answer(&pretty(&summary::json(&published)));
+    } else if !quiet {
+        say(&summary::text(&published));
+    }
+    Ok(())
+}
+
+async fn check(args: &FileArgs) -> Result<()> {
+    let spec = pipeline_file(args)?;
+    let ctx = spec.engine.session()?;
+    let source = Source::register(&ctx, &spec.source, &spec.store).await?;
+    source.annotations(&ctx).await?;
+    source.gold(&ctx).await?;
+    say(&format!("{}: the spec and the schemas fit", args.file.display()));
+    Ok(())
+}
+
+fn models(args: &ModelsArgs) -> Result<()> {
+    let chosen = match &args.kind {
+        Some(kind) => std::slice::from_ref(family(kind)?),
+        None => FAMILIES,
+    };
+    if args.json {
+        let models: Vec<Value> = chosen
+            .iter()
+            .map(|f| {
+                json!({
+                    "kind": f.kind, "summary": f.summary, "source": f.source,
+                    "parameters": (f.schema)().to_value(), "defaults": (f.defaults)(),
+                })
+            })
+            .collect();
+        answer(&pretty(&json!(models)));
+    } else if args.kind.is_some() {
+        for f in chosen {
+            answer(&format!("{}: {}\n{}\n\n{}", f.kind, f.summary, f.source, parameter_table(f)));
+        }
+    } else {
+        let mut table = plain_table();
+        chosen.iter().for_each(|f| {
+            table.add_row([f.kind, f.summary, f.source]);
+        });
+        answer(&table.trim_fmt());
+    }
+    Ok(())
+}
+
+/// Every parameter with its default and meaning.
+fn parameter_table(family: &crate::model::Family) -> String {
+    let mut table = plain_table();
+    let (schema, defaults) = ((family.schema)().to_value(), (family.defaults)());
+    add_parameters(&mut table, &schema, &schema, &defaults, "");
+    table.trim_fmt()
+}
+
+fn add_parameters(table: &mut TextTable, root: &Value, schema: &Value, defaults: &Value, path: &str) {
+    for (name, property) in schema["properties"].as_object().into_iter().flatten() {
+        let reference = property["$ref"].as_str().and_then(|r| r.strip_prefix('#'));
+        let target = reference.and_then(|pointer| root.pointer(pointer)).unwrap_or(property);
+        let path = if path.is_empty() { name.clone() } else { format!("{path}.{name}") };
+        if target.get("properties").is_some() {
+            add_parameters(table, root, target, &defaults[name], &path);
+        } else {
+            let meaning = property["description"].as_str().or_else(|| target["description"].as_str());
+            let words = target["oneOf"].as_array().into_iter().flatten().filter_map(|o| o["const"].as_str());
+            let words: Vec<&str> = words.collect();
+            let choices = if words.is_empty() { String::new() } else { format!(" ({})", words.join(", ")) };
+            let meaning = meaning.unwrap_or_default().replace('\n', " ") + &choices;
+            table.add_row([path, defaults[name].to_string().replace('"', ""), meaning]);
+        }
+    }
+}
+
+async fn sql(args: &SqlArgs) -> Result<()> {
+    let query = match (&args.command, &args.file) {
+        (Some(query), _) => query.clone(),
+        (None, Some(file)) => read_text(file)?,
+        (None, None) => return Err(Error::spec("there is no query").help("give one with -c, or a file")),
+    };
+    let stores = store(args.endpoint.as_deref());
+    let ctx = EngineSpec::default().session()?;
+    if let Some(run) = &args.run {
+        register_run(&ctx, run, &stores).await?;
+    }
+    register_tables(&ctx, &args.table, &stores).await?;
+    let batches = ctx.sql(&query).await?.collect().await?;
+    if args.json {
+        let mut writer = LineDelimitedWriter::new(Vec::new());
+        for batch in &batches {
+            writer.write(batch)?;
+        }
+        writer.finish()?;
+        answer(String::from_utf8_lossy(&writer.into_inner()).trim_end());
+    } else {
+        answer(&pretty_format_batches(&batches)?.to_string());
+    }
+    Ok(())
+}
+
+async fn register_tables(ctx: &SessionContext, tables: &[String], stores: &StoreSpec) -> Result<()> {
+    let mut spec = SourceSpec::default();
+    for table in tables {
+        let (name, url) = table.split_once('=').ok_or_else(|| {
+            Error::spec("a table needs a name").found(format!("`{table}`")).help("write --table name=URL")
+        })?;
+        spec.tables.insert(name.to_owned(), Location::Url(url.to_owned()));
+    }
+    Source::register(ctx, &spec, stores).await?;
+    Ok(())
+}
+
+fn store(endpoint: Option<&str>) -> StoreSpec {
+    StoreSpec { endpoint: endpoint.map(str::to_owned), ..StoreSpec::default() }
+}
+
+async fn scores(args: &EvaluateArgs) -> Result<()> {
+    let columns = ColumnsSpec {
+        instance: args.instance_column.clone(),
+        class: args.class_column.clone(),
+        ..ColumnsSpec::default()
+    };
+    let what = Evaluation {
+        run: &args.run,
+        truth: &args.truth,
+        columns,
+        confusion: args.confusion.as_deref(),
+    };
+    let scores = evaluate(&what, &store(args.endpoint.as_deref())).await?;
+    if args.json {
+        answer(&pretty(&json!(scores)));
+        return Ok(());
+    }
+    let mut table = plain_table();
+    for score in scores {
+        let value = score.value.map_or("not defined".to_owned(), |v| format!("{v:.6}"));
+        table.add_row([score.question.unwrap_or_default(), score.name, value]);
+    }
+    answer(&table.trim_fmt());
+    Ok(())
+}
+
+async fn test(args: &FileArgs) -> Result<ExitCode> {
+    let spec = pipeline_file(args)?;
+    let verdicts = run_tests(&spec).await?;
+    let mut failed = 0;
+    for verdict in &verdicts {
+        let word = if verdict.failures.is_empty() { "ok" } else { "FAILED" };
+        say(&format!("{word:<7} {}", verdict.name));
+        verdict.failures.iter().for_each(|f| say(&format!("        {f}")));
+        failed += usize::from(!verdict.failures.is_empty());
+    }
+    say(&format!("{} passed, {failed} failed", verdicts.len() - failed));
+    Ok(if failed == 0 { ExitCode::SUCCESS } else { ExitCode::from(Stage::Gate.exit_code()) })
+}
+
+fn pretty(value: &Value) -> String {
+    serde_json::to_string_pretty(value).unwrap_or_default()
+}
+
+fn plain_table() -> TextTable {
+    let mut table = TextTable::new();
+    table.load_preset(NOTHING).set_content_arrangement(ContentArrangement::Dynamic);
+    table
+}

@@ -1,0 +1,85 @@
+//! The command line, and the only place that prints: results to stdout where asked, all else to stderr.
+
+mod args;
+mod commands;
+mod progress;
+mod signals;
+mod summary;
+
+use std::io::{IsTerminal, Write};
+use std::process::ExitCode;
+
+use clap::Parser;
+use tracing_subscriber::EnvFilter;
+
+pub use args::Args;
+use args::LogFormat;
+
+use crate::error::{Error, Result};
+
+/// Runs the command that the process was called with.
+#[must_use]
+pub fn main() -> ExitCode {
+    let args = match Args::try_parse() {
+        Ok(args) => args,
+        Err(e) => {
+            let _ = e.print();
+            return ExitCode::from(u8::try_from(e.exit_code()).unwrap_or(2));
+        }
+    };
+    start_logging(&args);
+    match block_on(args) {
+        Ok(code) => code,
+        Err(error) => {
+            tracing::debug!(?error, "failed");
+            say(&error.to_string());
+            ExitCode::from(error.exit_code())
+        }
+    }
+}
+
+fn block_on(args: Args) -> Result<ExitCode> {
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .thread_stack_size(8 << 20)
+        .build()
+        .map_err(|e| Error::bug(format!("no async runtime: {e}")))?;
+    let code = runtime.block_on(async {
+        // Spawned, so that it runs on a worker thread, where blocking work may be moved aside.
+        match tokio::spawn(commands::dispatch(args)).await {
+            Ok(result) => result,
+            Err(e) => Err(Error::bug(format!("a task broke: {e}"))),
+        }
+    });
+    runtime.shutdown_background();
+    code
+}
+
+fn start_logging(args: &Args) {
+    let level = match (args.quiet, args.verbose) {
+        (true, _) => "error",
+        (false, 0) => "warn",
+        (false, 1) => "labelmill=info,warn",
+        (false, 2) => "labelmill=debug,info",
+        (false, _) => "trace",
+    };
+    let colour = std::io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none();
+    let builder = tracing_subscriber::fmt()
+        .with_env_filter(EnvFilter::new(level))
+        .with_writer(std::io::stderr)
+        .with_ansi(colour);
+    match args.log_format {
+        LogFormat::Text => builder.init(),
+        LogFormat::Json => builder.json().init(),
+    }
+}
+
+/// A line to the person watching.
+fn say(text: &str) {
+    let _ = writeln!(std::io::stderr(), "{text}");
+}
+
+/// A result to whoever asked for it; a closed pipe is no error.
+fn answer(text: &str) {
+    let _ = writeln!(std::io::stdout(), "{text}");
+}

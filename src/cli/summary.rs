@@ -1,0 +1,123 @@
+//! What a person reads when the job is done, and the same as JSON.
+
+use std::fmt::Write as _;
+
+use serde_json::{Value, json};
+
+use crate::gate::Decisions;
+use crate::pipeline::Published;
+use crate::tables::{Answer, Outcome};
+
+/// Annotators that are named at each end.
+const NAMED: usize = 3;
+
+/// The closing summary.
+pub(super) fn text(published: &Published) -> String {
+    let Some(outcome) = &published.outcome else {
+        return format!(
+            "nothing to do: this very job was committed {} as run {}\ntables      {}\n            (--force runs it again)",
+            published.manifest.committed_at, published.manifest.run_id, published.folder
+        );
+    };
+    let mut text = String::new();
+    let run = &outcome.run;
+    let mut line = |name: &str, value: String| {
+        let _ = writeln!(text, "{name:<12}{value}");
+    };
+    line("rows", format!("{} read = {} used + {} rejected", run.rows_read, run.rows_used, run.rows_rejected));
+    let counts = Decisions::count(outcome);
+    line(
+        "labels",
+        format!("{} decided, {} tied, {} gold, {} abstained", counts.decided, counts.tied, counts.gold, counts.abstained),
+    );
+    for answer in &outcome.answers {
+        if let Some(question) = &answer.frame.question {
+            let ids = crate::frame::Ids::in_order(question.clone());
+            line("question", ids.text(0));
+        }
+        line("classes", classes(outcome, answer));
+        line("fit", fit(answer));
+        line("best", annotators(answer, true));
+        line("worst", annotators(answer, false));
+    }
+    for (_, metric) in outcome.metrics.iter().filter(|(_, m)| m.name == "accuracy") {
+        if let Some(value) = metric.value {
+            line("accuracy", format!("{value:.4} on {} gold", metric.split));
+        }
+    }
+    line("tables", published.folder.clone());
+    text.trim_end().to_owned()
+}
+
+/// The closing summary for programs; its keys stay.
+pub(super) fn json(published: &Published) -> Value {
+    let mut value = json!({
+        "run_id": published.manifest.run_id,
+        "url": published.folder,
+        "digest": published.manifest.digest,
+        "no_op": published.outcome.is_none(),
+        "tables": published.manifest.tables,
+    });
+    if let Some(outcome) = &published.outcome {
+        let counts = Decisions::count(outcome);
+        let run = &outcome.run;
+        value["rows"] = json!({"read": run.rows_read, "used": run.rows_used, "rejected": run.rows_rejected});
+        value["labels"] = json!({
+            "decided": counts.decided, "tied": counts.tied, "gold": counts.gold, "abstained": counts.abstained,
+        });
+        value["converged"] = json!(run.converged);
+        value["warnings"] = json!(run.warnings);
+    }
+    value
+}
+
+/// Every class with the number of its labels.
+fn classes(outcome: &Outcome, answer: &Answer) -> String {
+    let a = &answer.frame.annotations;
+    let mut counts = vec![0_u64; a.dims().classes];
+    for i in 0..a.dims().instances {
+        if let Some(k) = outcome.decide.decide(a, &answer.fitted, outcome.run.seed, i).class {
+            counts[k as usize] += 1;
+        }
+    }
+    let shown = 8;
+    let mut parts: Vec<String> = counts
+        .iter()
+        .enumerate()
+        .take(shown)
+        .map(|(k, n)| format!("{} {n}", answer.frame.labels.text(k)))
+        .collect();
+    if counts.len() > shown {
+        parts.push(format!("and {} more", counts.len() - shown));
+    }
+    parts.join(", ")
+}
+
+fn fit(answer: &Answer) -> String {
+    let stop = answer.fitted.stop;
+    let state = if stop.converged { "converged" } else { "stopped" };
+    match answer.fitted.trace.last() {
+        Some(last) => format!("{state} after {} iterations, objective {:.3}", stop.iterations, last.objective),
+        None => "one pass".to_owned(),
+    }
+}
+
+/// The annotators at one end, of those with at least a tenth of the median's annotations.
+fn annotators(answer: &Answer, best: bool) -> String {
+    let frame = &answer.frame;
+    let rows = |r: usize| frame.annotations.rows_of_annotator(r);
+    let skill = &answer.fitted.report.skill;
+    let mut order: Vec<usize> = (0..skill.len()).collect();
+    order.sort_by_key(|r| rows(*r));
+    let enough = order.get(order.len() / 2).map_or(0, |r| rows(*r) / 10);
+    order.retain(|r| rows(*r) >= enough);
+    order.sort_by(|a, b| {
+        let by_skill = skill[*a].total_cmp(&skill[*b]);
+        (if best { by_skill.reverse() } else { by_skill }).then(a.cmp(b))
+    });
+    let name = |r: &usize| {
+        let id: String = frame.annotators.text(*r).chars().take(40).collect();
+        format!("{id} {:.2} ({})", skill[*r], rows(*r))
+    };
+    order.iter().take(NAMED).map(name).collect::<Vec<_>>().join(", ")
+}

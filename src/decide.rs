@@ -1,0 +1,150 @@
+//! From a posterior to a label: ties, abstention, trust. The one place where a class is chosen.
+
+use rand::Rng as _;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::frame::Annotations;
+use crate::model::fitted::{Fitted, TIE, best};
+use crate::run::Run;
+
+/// How labels are chosen.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct DecideSpec {
+    /// What becomes of equally probable classes.
+    pub ties: Ties,
+    /// Abstain where the best class is less probable than this.
+    #[schemars(range(min = 0.0, max = 1.0))]
+    pub min_confidence: f64,
+}
+
+/// What becomes of equally probable classes. The `decision` column says `tied` whatever is chosen.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Ties {
+    /// The lowest class.
+    #[default]
+    LowestIndex,
+    /// The class that is more probable overall, then the lowest.
+    ByPrior,
+    /// One of them at random, by the seed.
+    Random,
+    /// No label.
+    Abstain,
+}
+
+/// How a label came about.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Decision {
+    /// One class was the most probable.
+    Decided,
+    /// Several were.
+    Tied,
+    /// The class was trusted from the start.
+    Gold,
+    /// There is no label: nothing spoke for any class, or not enough.
+    Abstained,
+}
+
+impl Decision {
+    /// The word in the `labels` table.
+    #[must_use]
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Decided => "decided",
+            Self::Tied => "tied",
+            Self::Gold => "gold",
+            Self::Abstained => "abstained",
+        }
+    }
+}
+
+/// The label of one instance.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Decided {
+    /// The class's number, unless there is no label.
+    pub class: Option<u32>,
+    /// The posterior of the best class; `None` where nothing spoke for any.
+    pub confidence: Option<f64>,
+    /// The best posterior minus the second best.
+    pub margin: Option<f64>,
+    /// How it came about.
+    pub decision: Decision,
+}
+
+impl DecideSpec {
+    /// The label of instance `i`.
+    #[must_use]
+    pub fn decide(&self, a: &Annotations, fitted: &Fitted, seed: u64, i: usize) -> Decided {
+        let row = fitted.posterior.row(i);
+        let Some((lowest, tied)) = best(row).filter(|_| a.has_evidence(i)) else {
+            return Decided { class: None, confidence: None, margin: None, decision: Decision::Abstained };
+        };
+        let confidence = row[lowest];
+        let others = row.iter().enumerate().filter(|(k, _)| *k != lowest).map(|(_, p)| *p);
+        let second = others.fold(0.0, f64::max);
+        let decision = match (a.trusted_class(i), tied) {
+            (Some(_), _) => Decision::Gold,
+            _ if confidence < self.min_confidence => Decision::Abstained,
+            (None, true) if self.ties == Ties::Abstain => Decision::Abstained,
+            (None, true) => Decision::Tied,
+            (None, false) => Decision::Decided,
+        };
+        let class = match decision {
+            Decision::Abstained => None,
+            Decision::Tied => Some(self.break_tie(row, lowest, fitted, seed, i)),
+            Decision::Decided | Decision::Gold => Some(lowest),
+        };
+        // Equal classes have no margin, whatever the last bit says.
+        let margin = if tied { 0.0 } else { confidence - second };
+        #[allow(clippy::cast_possible_truncation)]
+        let class = class.map(|c| c as u32);
+        Decided { class, confidence: Some(confidence), margin: Some(margin), decision }
+    }
+
+    fn break_tie(&self, row: &[f64], lowest: usize, fitted: &Fitted, seed: u64, i: usize) -> usize {
+        let least = row[lowest].max(row.iter().copied().fold(0.0, f64::max)) * (1.0 - TIE);
+        let equal: Vec<usize> = (0..row.len()).filter(|k| row[*k] >= least).collect();
+        match (self.ties, &fitted.report.prior) {
+            (Ties::Random, _) => {
+                let n = Run::new(seed).rng(&format!("tie/{i}")).random_range(0..equal.len());
+                equal[n]
+            }
+            (Ties::ByPrior, Some(prior)) => {
+                equal.into_iter().rev().max_by(|a, b| prior[*a].total_cmp(&prior[*b])).unwrap_or(lowest)
+            }
+            _ => lowest,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::{Model, vote::MajorityVote};
+    use crate::testing::tiny;
+
+    fn decide(spec: &DecideSpec, rows: &[(u32, u32, u32)]) -> Decided {
+        let a = tiny(2, rows);
+        let fitted = MajorityVote::default().fit(&a, &mut Run::new(0)).unwrap();
+        spec.decide(&a, &fitted, 7, 0)
+    }
+
+    #[test]
+    fn a_tie_goes_to_the_lowest_class_and_says_so() {
+        let tie = [(0, 0, 1), (0, 1, 0)];
+        let decided = decide(&DecideSpec::default(), &tie);
+        assert_eq!((decided.class, decided.decision, decided.margin), (Some(0), Decision::Tied, Some(0.0)));
+        let abstain = DecideSpec { ties: Ties::Abstain, ..DecideSpec::default() };
+        assert_eq!(decide(&abstain, &tie).class, None);
+        let random = DecideSpec { ties: Ties::Random, ..DecideSpec::default() };
+        assert_eq!(decide(&random, &tie).class, decide(&random, &tie).class);
+    }
+
+    #[test]
+    fn no_vote_for_a_class_is_no_label() {
+        let decided = decide(&DecideSpec::default(), &[(0, 0, 2)]);
+        assert_eq!((decided.class, decided.confidence), (None, None));
+    }
+}

@@ -1,0 +1,111 @@
+//! From `[engine]` to a DataFusion session; nothing else in labelmill knows how the session is made.
+
+use std::sync::Arc;
+
+use datafusion::execution::runtime_env::RuntimeEnvBuilder;
+use datafusion::prelude::{SessionConfig, SessionContext};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::error::{Problem, Result};
+use crate::spec::Problems;
+
+/// Resources of a run. None of them changes a byte of the result.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct EngineSpec {
+    /// Threads; left out, one for each core.
+    #[schemars(range(min = 1))]
+    pub threads: Option<usize>,
+    /// Rows in a batch that DataFusion hands over.
+    #[schemars(range(min = 1))]
+    pub batch_size: usize,
+    /// Memory that queries may take before they spill to disk, such as "512MiB" or "4GB"; left out, unlimited.
+    pub memory_limit: Option<String>,
+    /// Folder for spilled data; left out, the system's temporary folder.
+    pub scratch: Option<String>,
+}
+
+impl Default for EngineSpec {
+    fn default() -> Self {
+        Self { threads: None, batch_size: 16_384, memory_limit: None, scratch: None }
+    }
+}
+
+impl EngineSpec {
+    /// Adds what is wrong to `problems`.
+    pub fn check(&self, place: &str, problems: &mut Problems) {
+        if let Some(text) = &self.memory_limit
+            && parse_bytes(text).is_none()
+        {
+            problems.push(
+                Problem::new("not an amount of memory")
+                    .at(format!("{place}: engine.memory_limit"))
+                    .found(format!("`{text}`"))
+                    .help("write a number and a unit, such as \"512MiB\" or \"4GB\""),
+            );
+        }
+    }
+
+    /// How many threads the run uses.
+    #[must_use]
+    pub fn threads(&self) -> usize {
+        let cores = || std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+        self.threads.unwrap_or_else(cores)
+    }
+
+    /// A session with these resources.
+    ///
+    /// # Errors
+    /// When the scratch folder cannot be used.
+    pub fn session(&self) -> Result<SessionContext> {
+        let mut config = SessionConfig::new()
+            .with_target_partitions(self.threads())
+            .with_batch_size(self.batch_size)
+            .with_information_schema(true);
+        // Ids go back out with the type they came with, so strings are not turned into views on the way in.
+        config.options_mut().execution.parquet.schema_force_view_types = false;
+        config.options_mut().sql_parser.map_string_types_to_utf8view = false;
+        let mut runtime = RuntimeEnvBuilder::new();
+        if let Some(bytes) = self.memory_limit.as_deref().and_then(parse_bytes) {
+            runtime = runtime.with_memory_limit(bytes, 1.0);
+        }
+        if let Some(folder) = &self.scratch {
+            runtime = runtime.with_temp_file_path(folder);
+        }
+        Ok(SessionContext::new_with_config_rt(config, Arc::new(runtime.build()?)))
+    }
+}
+
+/// `512MiB`, `4GB`, `1000`: bytes.
+fn parse_bytes(text: &str) -> Option<usize> {
+    let text = text.trim();
+    let digits = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
+    let number: f64 = text[..digits].parse().ok()?;
+    let unit: f64 = match text[digits..].trim().to_ascii_lowercase().as_str() {
+        "" | "b" => 1.0,
+        "kb" => 1e3,
+        "mb" => 1e6,
+        "gb" => 1e9,
+        "kib" | "k" => 1024.0,
+        "mib" | "m" => 1024.0 * 1024.0,
+        "gib" | "g" => 1024.0 * 1024.0 * 1024.0,
+        _ => return None,
+    };
+    let bytes = number * unit;
+    // A float of this size is exact enough, and the cast saturates.
+    #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)]
+    (bytes >= 1.0).then_some(bytes as usize)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn amounts_of_memory() {
+        assert_eq!(parse_bytes("1GiB"), Some(1 << 30));
+        assert_eq!(parse_bytes("1.5 kb"), Some(1500));
+        assert_eq!(parse_bytes("lots"), None);
+    }
+}

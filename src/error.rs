@@ -1,0 +1,328 @@
+//! One error type for the whole job: which stage failed, what is wrong, where, what was found and what to do.
+//!
+//! # Why
+//! A scheduler decides by the exit code whether to retry, a person by the help line what to change. Both must
+//! survive from the deepest layer, so an error carries its [`Stage`] and its [`Problem`]s instead of a sentence.
+
+use std::fmt;
+
+use datafusion::error::DataFusionError;
+
+/// The result of everything in this crate that can fail.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// How many offenders an error names before it only counts them.
+pub const SHOWN_OFFENDERS: usize = 5;
+
+/// The part of the job that failed; it alone decides the exit code.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Stage {
+    /// The pipeline file or the command line.
+    Spec,
+    /// The rows, columns or files that came in.
+    Data,
+    /// The model.
+    Fit,
+    /// The object store or the network: trying again may help.
+    Store,
+    /// A quality gate that the user set.
+    Gate,
+    /// A broken promise of labelmill itself.
+    Bug,
+    /// SIGINT (2) or SIGTERM (15).
+    Interrupted(i32),
+}
+
+impl Stage {
+    /// The process exit code of this stage.
+    #[must_use]
+    pub fn exit_code(self) -> u8 {
+        match self {
+            Self::Spec => 2,
+            Self::Data => 3,
+            Self::Fit => 4,
+            Self::Store => 5,
+            Self::Gate => 6,
+            Self::Bug => 70,
+            Self::Interrupted(signal) => 128_u8.wrapping_add(u8::try_from(signal).unwrap_or(0)),
+        }
+    }
+}
+
+/// One thing that is wrong, in the user's own words.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Problem {
+    /// What is wrong: lower case, no full stop.
+    pub what: String,
+    /// Key path, file or column.
+    pub place: Option<String>,
+    /// What was there instead.
+    pub found: Option<String>,
+    /// What to do.
+    pub help: Option<String>,
+}
+
+impl Problem {
+    /// A problem of which only the sentence is known yet.
+    pub fn new(what: impl Into<String>) -> Self {
+        Self { what: what.into(), place: None, found: None, help: None }
+    }
+
+    /// Where it is.
+    #[must_use]
+    pub fn at(mut self, place: impl Into<String>) -> Self {
+        self.place = Some(place.into());
+        self
+    }
+
+    /// What was found there.
+    #[must_use]
+    pub fn found(mut self, found: impl Into<String>) -> Self {
+        self.found = Some(found.into());
+        self
+    }
+
+    /// What to do about it.
+    #[must_use]
+    pub fn help(mut self, help: impl Into<String>) -> Self {
+        self.help = Some(help.into());
+        self
+    }
+}
+
+impl fmt::Display for Problem {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.what)?;
+        let lines = [("where", &self.place), ("found", &self.found), ("help", &self.help)];
+        for (name, text) in lines {
+            if let Some(text) = text {
+                write!(f, "\n  {name}: {text}")?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// What went wrong, at which stage.
+#[derive(Debug, thiserror::Error)]
+pub struct Error {
+    /// Decides the exit code.
+    pub stage: Stage,
+    /// At least one; a spec error carries all that were found.
+    pub problems: Vec<Problem>,
+    source: Option<Box<dyn std::error::Error + Send + Sync>>,
+}
+
+impl Error {
+    /// An error of one problem.
+    pub fn new(stage: Stage, problem: Problem) -> Self {
+        Self { stage, problems: vec![problem], source: None }
+    }
+
+    /// Every problem of a spec at once.
+    #[must_use]
+    pub fn spec_problems(problems: Vec<Problem>) -> Self {
+        Self { stage: Stage::Spec, problems, source: None }
+    }
+
+    /// A spec or usage error.
+    pub fn spec(what: impl Into<String>) -> Self {
+        Self::new(Stage::Spec, Problem::new(what))
+    }
+
+    /// An error in the input.
+    pub fn data(what: impl Into<String>) -> Self {
+        Self::new(Stage::Data, Problem::new(what))
+    }
+
+    /// An error of a model.
+    pub fn fit(what: impl Into<String>) -> Self {
+        Self::new(Stage::Fit, Problem::new(what))
+    }
+
+    /// An error of a store or the network.
+    pub fn store(what: impl Into<String>) -> Self {
+        Self::new(Stage::Store, Problem::new(what))
+    }
+
+    /// A broken invariant, in words.
+    pub fn bug(what: impl Into<String>) -> Self {
+        Self::new(
+            Stage::Bug,
+            Problem::new(what).help("this is a defect of labelmill: please report it with the pipeline file"),
+        )
+    }
+
+    /// A clean stop on a signal.
+    #[must_use]
+    pub fn interrupted(signal: i32) -> Self {
+        Self::new(
+            Stage::Interrupted(signal),
+            Problem::new("stopped by a signal; nothing was published"),
+        )
+    }
+
+    /// Where it is.
+    #[must_use]
+    pub fn at(self, place: impl Into<String>) -> Self {
+        self.amend(|p| p.place = Some(place.into()))
+    }
+
+    /// What was found there.
+    #[must_use]
+    pub fn found(self, found: impl Into<String>) -> Self {
+        self.amend(|p| p.found = Some(found.into()))
+    }
+
+    /// What to do about it.
+    #[must_use]
+    pub fn help(self, help: impl Into<String>) -> Self {
+        self.amend(|p| p.help = Some(help.into()))
+    }
+
+    /// The process exit code.
+    #[must_use]
+    pub fn exit_code(&self) -> u8 {
+        self.stage.exit_code()
+    }
+
+    /// Names the place of an error that has none yet.
+    #[must_use]
+    pub fn or_at(self, place: &str) -> Self {
+        self.amend(|p| {
+            p.place.get_or_insert_with(|| place.to_owned());
+        })
+    }
+
+    fn amend(mut self, change: impl FnOnce(&mut Problem)) -> Self {
+        if let Some(problem) = self.problems.last_mut() {
+            change(problem);
+        }
+        self
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (i, problem) in self.problems.iter().enumerate() {
+            if i > 0 {
+                writeln!(f)?;
+            }
+            write!(f, "error: {problem}")?;
+        }
+        Ok(())
+    }
+}
+
+impl From<DataFusionError> for Error {
+    fn from(error: DataFusionError) -> Self {
+        let stage = stage_of(error.find_root());
+        let what = first_line(&without_backtrace(error.find_root()));
+        let mut error = Self { source: Some(Box::new(error)), ..Self::new(stage, Problem::new(what)) };
+        if stage == Stage::Store {
+            error = error.help(STORE_HELP);
+        }
+        error
+    }
+}
+
+impl From<object_store::Error> for Error {
+    fn from(error: object_store::Error) -> Self {
+        DataFusionError::ObjectStore(Box::new(error)).into()
+    }
+}
+
+impl From<datafusion::arrow::error::ArrowError> for Error {
+    fn from(error: datafusion::arrow::error::ArrowError) -> Self {
+        DataFusionError::from(error).into()
+    }
+}
+
+impl From<datafusion::parquet::errors::ParquetError> for Error {
+    fn from(error: datafusion::parquet::errors::ParquetError) -> Self {
+        DataFusionError::from(error).into()
+    }
+}
+
+const STORE_HELP: &str = "check the URL, the endpoint and the credentials in the environment, then run the job again: \
+                          nothing was published";
+
+fn stage_of(root: &DataFusionError) -> Stage {
+    match root {
+        DataFusionError::ObjectStore(e) => match **e {
+            object_store::Error::NotFound { .. } => Stage::Data,
+            _ => Stage::Store,
+        },
+        DataFusionError::SQL(..)
+        | DataFusionError::Plan(_)
+        | DataFusionError::SchemaError(..)
+        | DataFusionError::Configuration(_)
+        | DataFusionError::NotImplemented(_)
+        | DataFusionError::ResourcesExhausted(_) => Stage::Spec,
+        DataFusionError::Internal(_) => Stage::Bug,
+        DataFusionError::External(e) if e.is::<object_store::Error>() => Stage::Store,
+        _ => Stage::Data,
+    }
+}
+
+fn without_backtrace(error: &DataFusionError) -> String {
+    error.strip_backtrace()
+}
+
+/// The first line of a message, with whatever could be a signed URL cut off at its query string.
+fn first_line(message: &str) -> String {
+    let line = message.lines().next().unwrap_or_default();
+    line.split(' ')
+        .map(|word| match word.split_once('?') {
+            Some((head, _)) if head.contains("://") => head,
+            _ => word,
+        })
+        .collect::<Vec<_>>()
+        .join(" ")
+}
+
+/// `a, b, c` in backticks, at most [`SHOWN_OFFENDERS`] of them, then a count.
+pub fn offenders<T: fmt::Display>(all: impl IntoIterator<Item = T>) -> String {
+    let all: Vec<String> = all.into_iter().map(|v| format!("`{v}`")).collect();
+    let shown = all.len().min(SHOWN_OFFENDERS);
+    let mut text = all[..shown].join(", ");
+    if all.len() > shown {
+        text.push_str(&format!(" and {} more", all.len() - shown));
+    }
+    text
+}
+
+/// The candidate that is nearest to `word` by edit distance, when one is near enough to be a slip of the finger.
+pub fn nearest<'a>(word: &str, candidates: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
+    candidates
+        .into_iter()
+        .map(|c| (strsim::damerau_levenshtein(&word.to_lowercase(), &c.to_lowercase()), c))
+        .filter(|(distance, c)| *distance <= 1 + word.len().max(c.len()) / 3)
+        .min_by_key(|(distance, _)| *distance)
+        .map(|(_, c)| c)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_signed_url_loses_its_query() {
+        assert_eq!(
+            first_line("get http://h/k?X-Amz-Signature=abc failed\nbacktrace"),
+            "get http://h/k failed"
+        );
+    }
+
+    #[test]
+    fn the_nearest_name_is_a_slip_away_or_none() {
+        assert_eq!(nearest("anotations", ["annotations", "gold"]), Some("annotations"));
+        assert_eq!(nearest("zzz", ["annotations", "gold"]), None);
+    }
+
+    #[test]
+    fn offenders_are_five_then_a_count() {
+        assert_eq!(offenders(1..=7), "`1`, `2`, `3`, `4`, `5` and 2 more");
+    }
+}

@@ -1,0 +1,185 @@
+//! Runs the queries and hands their batches to one [`Collector`] a question. Async stops here.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use datafusion::arrow::array::{Array, ArrayRef, BooleanArray, RecordBatch};
+use datafusion::arrow::compute::{filter_record_batch, take};
+use datafusion::arrow::datatypes::SchemaRef;
+use datafusion::physical_plan::statistics::{StatisticsArgs, StatisticsContext};
+use datafusion::physical_plan::{
+    ExecutionPlan, SendableRecordBatchStream, execute_stream_partitioned,
+};
+use datafusion::prelude::DataFrame;
+use futures::StreamExt;
+use tokio::sync::mpsc;
+
+use super::collector::Collector;
+use super::gold::GoldRows;
+use super::ids::{Interner, NULL};
+use super::rejects::{Reason, Rejects};
+use super::{Frame, FrameSpec};
+use crate::error::{Error, Result};
+use crate::run::Run;
+
+/// Batches that wait between decoding and interning; a few are enough to keep both busy.
+const BATCHES_IN_FLIGHT: usize = 4;
+
+/// Reads the annotations and the gold, and gives one frame for each question, sorted by question.
+///
+/// # Errors
+/// When a file cannot be read, a column has an unusable type, gold contradicts itself, repeated answers are an error,
+/// or no usable annotation is left.
+pub async fn collect(
+    annotations: DataFrame,
+    gold: Option<DataFrame>,
+    spec: &FrameSpec,
+    run: &Run,
+) -> Result<Vec<Frame>> {
+    let gold = match gold {
+        Some(query) => Some(GoldRows::read(query).await?),
+        None => None,
+    };
+    let schema: SchemaRef = annotations.schema().inner().clone();
+    let mut questions = Questions::new(&schema, spec)?;
+    let context = Arc::new(annotations.task_ctx());
+    let plan = annotations.create_physical_plan().await?;
+    run.progress.begin("reading", rows_in(&plan));
+    let mut batches = spawn(execute_stream_partitioned(plan, context)?);
+    let pool = run.pool();
+    let mut read = 0_u64;
+    while let Some(batch) = batches.recv().await {
+        run.cancel.check()?;
+        let batch = batch?;
+        read += batch.num_rows() as u64;
+        tokio::task::block_in_place(|| pool.install(|| questions.push(&batch)))?;
+        run.progress.at(read, "");
+    }
+    let frames = tokio::task::block_in_place(|| pool.install(|| questions.finish(gold.as_ref(), spec)))?;
+    run.progress.end();
+    Ok(frames)
+}
+
+/// Rows that the plan will give, where the files' metadata tells.
+#[must_use]
+pub fn rows_in(plan: &Arc<dyn ExecutionPlan>) -> Option<u64> {
+    let statistics = StatisticsContext::new().compute(plan.as_ref(), &StatisticsArgs::new()).ok()?;
+    statistics.num_rows.get_value().map(|n| *n as u64)
+}
+
+/// Polls every partition on its own task; the batches come in any order.
+fn spawn(streams: Vec<SendableRecordBatchStream>) -> mpsc::Receiver<Result<RecordBatch>> {
+    let (sender, receiver) = mpsc::channel(BATCHES_IN_FLIGHT);
+    for mut stream in streams {
+        let sender = sender.clone();
+        tokio::spawn(async move {
+            while let Some(batch) = stream.next().await {
+                if sender.send(batch.map_err(Error::from)).await.is_err() {
+                    break;
+                }
+            }
+        });
+    }
+    receiver
+}
+
+/// One collector, or one for each question.
+enum Questions {
+    One(Box<Collector>),
+    Many { schema: SchemaRef, ids: Interner, of: BTreeMap<u32, Collector>, rejects: Rejects },
+}
+
+impl Questions {
+    fn new(schema: &SchemaRef, spec: &FrameSpec) -> Result<Self> {
+        let collector = Collector::new(schema, spec)?;
+        Ok(match schema.field_with_name("question") {
+            Err(_) => Self::One(Box::new(collector)),
+            Ok(field) => Self::Many {
+                schema: SchemaRef::clone(schema),
+                ids: Interner::new("question", field.data_type()),
+                of: BTreeMap::new(),
+                rejects: Rejects::default(),
+            },
+        })
+    }
+
+    fn push(&mut self, batch: &RecordBatch) -> Result<()> {
+        match self {
+            Self::One(collector) => collector.push(batch),
+            Self::Many { schema, ids, of, rejects } => {
+                let spec = FrameSpec::default();
+                for (question, rows) in by_question(batch, ids)? {
+                    if question == NULL {
+                        rejects.add_rows(Reason::NullQuestion, rows.num_rows() as u64);
+                        continue;
+                    }
+                    let collector = match of.entry(question) {
+                        std::collections::btree_map::Entry::Occupied(entry) => entry.into_mut(),
+                        std::collections::btree_map::Entry::Vacant(entry) => {
+                            entry.insert(Collector::new(schema, &spec)?)
+                        }
+                    };
+                    collector.push(&rows)?;
+                }
+                Ok(())
+            }
+        }
+    }
+
+    fn finish(self, gold: Option<&GoldRows>, spec: &FrameSpec) -> Result<Vec<Frame>> {
+        match self {
+            Self::One(collector) => Ok(vec![collector.finish(gold, spec)?]),
+            Self::Many { ids, of, rejects, .. } => {
+                let (ids, rank) = ids.finish(|_| true)?;
+                let mut frames = BTreeMap::new();
+                for (number, collector) in of {
+                    let number = rank[number as usize];
+                    let question = ids.values().slice(number as usize, 1);
+                    let gold = gold.map(|g| g.of_question(&question)).transpose()?;
+                    let frame = collector
+                        .finish(gold.as_ref(), spec)
+                        .map_err(|e| e.or_at(&format!("question {}", ids.text(number as usize))))?;
+                    frames.insert(number, Frame { question: Some(question), ..frame });
+                }
+                let mut frames: Vec<Frame> = frames.into_values().collect();
+                // Rows without a question belong to none; the first frame's account carries them.
+                match frames.first_mut() {
+                    Some(first) => {
+                        first.rows_read += rejects.total();
+                        first.rejects.merge(&rejects);
+                        Ok(frames)
+                    }
+                    None => Err(super::collector::nothing_left(rejects.total(), &rejects)),
+                }
+            }
+        }
+    }
+}
+
+/// The batch's rows of each question.
+fn by_question(batch: &RecordBatch, ids: &mut Interner) -> Result<BTreeMap<u32, RecordBatch>> {
+    let mut numbers = Vec::new();
+    let column = batch
+        .column_by_name("question")
+        .ok_or_else(|| Error::bug("a batch lacks the question column of its schema"))?;
+    ids.intern(column, &mut numbers)?;
+    let mut distinct = numbers.clone();
+    distinct.sort_unstable();
+    distinct.dedup();
+    distinct
+        .into_iter()
+        .map(|q| {
+            let mask: BooleanArray = numbers.iter().map(|n| Some(*n == q)).collect();
+            Ok((q, filter_record_batch(batch, &mask)?))
+        })
+        .collect()
+}
+
+/// The rows of an array by number: how ids leave again.
+///
+/// # Errors
+/// When a number is out of range.
+pub fn take_rows(values: &dyn Array, rows: impl Iterator<Item = u32>) -> Result<ArrayRef> {
+    let indices: datafusion::arrow::array::UInt32Array = rows.map(Some).collect();
+    Ok(take(values, &indices, None)?)
+}

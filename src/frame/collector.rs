@@ -1,0 +1,293 @@
+//! Gathers the rows of one question as numbers, then numbers the ids for good and builds the sparse views.
+
+use datafusion::arrow::array::{Array, ArrayRef, AsArray, RecordBatch};
+use datafusion::arrow::compute::cast;
+use datafusion::arrow::datatypes::{DataType, Float64Type, Int64Type, Schema, TimeUnit};
+use datafusion::arrow::util::display::array_value_to_string;
+
+use super::annotations::{Annotations, Dims, Duplicates, Say};
+use super::classes::Classes;
+use super::gold::{Gold, GoldRows};
+use super::ids::{Interner, NULL};
+use super::rejects::{Reason, Rejects};
+use super::{Frame, FrameSpec};
+use crate::error::{Error, Result, offenders};
+
+/// Rows of one question on their way into a [`Frame`].
+pub(super) struct Collector {
+    instances: Interner,
+    annotators: Interner,
+    labels: Interner,
+    rows: Rows,
+    rejects: Rejects,
+    read: u64,
+}
+
+/// Used rows, by provisional numbers; the optional columns are as long as the others or empty.
+#[derive(Default)]
+struct Rows {
+    instance: Vec<u32>,
+    annotator: Vec<u32>,
+    label: Vec<u32>,
+    weight: Vec<f64>,
+    annotated_at: Vec<i64>,
+}
+
+/// The columns of one batch that are not ids.
+struct Extras {
+    weight: Option<ArrayRef>,
+    annotated_at: Option<ArrayRef>,
+}
+
+impl Collector {
+    pub(super) fn new(schema: &Schema, spec: &FrameSpec) -> Result<Self> {
+        let interner = |name: &str| -> Result<Interner> {
+            let field = schema.field_with_name(name)?;
+            if field.data_type().is_null() {
+                return Err(Error::data(format!("the column `{name}` holds nothing but nulls"))
+                    .at("source.annotations")
+                    .help("its type is unknown; is it the right column?"));
+            }
+            Ok(Interner::new(name, field.data_type()))
+        };
+        if spec.duplicates == Duplicates::Last && schema.field_with_name("annotated_at").is_err() {
+            return Err(Error::data("the newest answer cannot be told without `annotated_at`")
+                .at("frame.duplicates")
+                .help("set source.columns.annotated_at, or choose \"share\""));
+        }
+        Ok(Self {
+            instances: interner("instance_id")?,
+            annotators: interner("annotator_id")?,
+            labels: interner("label")?,
+            rows: Rows::default(),
+            rejects: Rejects::default(),
+            read: 0,
+        })
+    }
+
+    /// Takes in the rows of one batch.
+    pub(super) fn push(&mut self, batch: &RecordBatch) -> Result<()> {
+        let column = |name: &str| {
+            batch.column_by_name(name).ok_or_else(|| Error::bug(format!("a batch lacks `{name}`")))
+        };
+        let (instance, annotator, label) =
+            (column("instance_id")?, column("annotator_id")?, column("label")?);
+        let extras = Extras::of(batch)?;
+        let (mut i, mut r, mut l) = (Vec::new(), Vec::new(), Vec::new());
+        let (instances, annotators, labels) =
+            (&mut self.instances, &mut self.annotators, &mut self.labels);
+        let (first, second) = rayon::join(
+            || instances.intern(instance, &mut i),
+            || annotators.intern(annotator, &mut r).and_then(|()| labels.intern(label, &mut l)),
+        );
+        first.and(second)?;
+        self.read += batch.num_rows() as u64;
+        for row in 0..batch.num_rows() {
+            let id = || array_value_to_string(instance, row).unwrap_or_default();
+            if i[row] == NULL {
+                self.rejects.add(Reason::NullInstance, || "null".to_owned());
+            } else if r[row] == NULL {
+                self.rejects.add(Reason::NullAnnotator, id);
+            } else if l[row] == NULL {
+                self.rejects.add(Reason::NullLabel, id);
+            } else {
+                match extras.weight(row) {
+                    Err(found) => self.rejects.add(Reason::BadWeight, || found),
+                    Ok(weight) => {
+                        self.rows.instance.push(i[row]);
+                        self.rows.annotator.push(r[row]);
+                        self.rows.label.push(l[row]);
+                        self.rows.weight.extend(weight);
+                        self.rows.annotated_at.extend(extras.annotated_at(row));
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Numbers the ids for good and builds the frame.
+    pub(super) fn finish(mut self, gold: Option<&GoldRows>, spec: &FrameSpec) -> Result<Frame> {
+        let gold_numbers = match gold {
+            Some(rows) => rows.number(&mut self.instances, &mut self.labels)?,
+            None => Vec::new(),
+        };
+        let used_labels = used(&self.rows.label, self.labels.len());
+        let classes = Classes::resolve(self.labels, spec, &used_labels, &gold_numbers)?;
+        self.rows.reject_unknown(&classes, &mut self.rejects);
+        if spec.duplicates == Duplicates::Last {
+            self.rejects.add_rows(Reason::Superseded, self.rows.keep_newest());
+        }
+        if self.rows.instance.is_empty() {
+            return Err(nothing_left(self.read, &self.rejects));
+        }
+        let used_annotators = used(&self.rows.annotator, self.annotators.len());
+        // An instance whose every row was rejected stays, without a label; gold that only scores adds none.
+        let read_instances = self.instances.len() - gold_numbers.iter().filter(|g| g.is_new).count();
+        let trains: Vec<u32> = gold_numbers.iter().filter(|g| g.role.trains()).map(|g| g.instance).collect();
+        let is_instance = |n: u32| (n as usize) < read_instances || trains.contains(&n);
+        let (instances, instance_rank) = self.instances.finish(is_instance)?;
+        let (annotators, annotator_rank) =
+            self.annotators.finish(|n| used_annotators[n as usize])?;
+        let dims = Dims {
+            instances: instances.len(),
+            annotators: annotators.len(),
+            classes: classes.n_classes,
+            labels: classes.labels.len(),
+        };
+        self.rows.renumber(&instance_rank, &annotator_rank, &classes.rank);
+        let rows = self.rows;
+        let say = |row: usize| Say {
+            annotator: rows.annotator[row],
+            label: rows.label[row],
+            weight: rows.weight.get(row).copied().unwrap_or(1.0),
+        };
+        let mut annotations = Annotations::build(dims, &rows.instance, say, spec.duplicates)
+            .map_err(|repeated| {
+                let pairs = repeated.0.iter().map(|(i, r)| {
+                    format!("{} / {}", instances.text(*i as usize), annotators.text(*r as usize))
+                });
+                Error::data("annotators answered an instance more than once")
+                    .at("frame.duplicates")
+                    .found(offenders(pairs))
+                    .help("choose \"share\", \"last\" or \"keep\", or clean the input")
+            })?;
+        let gold = Gold::resolve(gold_numbers, &instance_rank, &classes, &instances)?;
+        annotations.trusted = Gold::trusted(&gold, dims.instances);
+        Ok(Frame {
+            question: None,
+            annotations,
+            instances,
+            annotators,
+            labels: classes.labels,
+            gold,
+            rejects: self.rejects,
+            rows_read: self.read,
+        })
+    }
+}
+
+/// The error of an input in which no row can be used.
+pub(super) fn nothing_left(read: u64, rejects: &Rejects) -> Error {
+    let reasons = rejects.iter().map(|(reason, count, _)| format!("{} {count}", reason.word()));
+    let found = if rejects.total() == 0 { String::new() } else { format!(": {}", offenders(reasons)) };
+    Error::data("there is no annotation to learn from")
+        .at("source.annotations")
+        .found(format!("{read} rows, {} of them rejected{found}", rejects.total()))
+        .help("check the path and the column mapping; an empty result is never published")
+}
+
+fn used(numbers: &[u32], n: usize) -> Vec<bool> {
+    let mut used = vec![false; n];
+    numbers.iter().for_each(|x| used[*x as usize] = true);
+    used
+}
+
+impl Rows {
+    fn reject_unknown(&mut self, classes: &Classes, rejects: &mut Rejects) {
+        let unknown = |label: u32| classes.rank[label as usize] == NULL;
+        if self.label.iter().any(|l| unknown(*l)) {
+            for label in self.label.iter().filter(|l| unknown(**l)) {
+                rejects.add(Reason::UnknownClass, || classes.text(*label));
+            }
+            let keep: Vec<bool> = self.label.iter().map(|l| !unknown(*l)).collect();
+            self.retain(&keep);
+        }
+    }
+
+    /// Keeps, of each (instance, annotator), the rows with the newest time; returns how many went.
+    fn keep_newest(&mut self) -> u64 {
+        let n = self.instance.len();
+        let mut order: Vec<usize> = (0..n).collect();
+        let pair = |row: usize| (self.instance[row], self.annotator[row]);
+        order.sort_unstable_by_key(|row| (pair(*row), self.annotated_at[*row]));
+        let mut keep = vec![false; n];
+        let mut newest = None;
+        for row in order.into_iter().rev() {
+            let (this_pair, at) = (pair(row), self.annotated_at[row]);
+            match newest {
+                Some((newest_pair, newest_at)) if newest_pair == this_pair => keep[row] = at == newest_at,
+                _ => {
+                    keep[row] = true;
+                    newest = Some((this_pair, at));
+                }
+            }
+        }
+        let gone = keep.iter().filter(|k| !**k).count() as u64;
+        self.retain(&keep);
+        gone
+    }
+
+    fn retain(&mut self, keep: &[bool]) {
+        fn filter<T>(values: &mut Vec<T>, keep: &[bool]) {
+            let mut row = 0;
+            values.retain(|_| {
+                row += 1;
+                keep[row - 1]
+            });
+        }
+        filter(&mut self.instance, keep);
+        filter(&mut self.annotator, keep);
+        filter(&mut self.label, keep);
+        filter(&mut self.weight, keep);
+        filter(&mut self.annotated_at, keep);
+    }
+
+    fn renumber(&mut self, instance: &[u32], annotator: &[u32], label: &[u32]) {
+        let map = |numbers: &mut [u32], rank: &[u32]| {
+            numbers.iter_mut().for_each(|n| *n = rank[*n as usize]);
+        };
+        map(&mut self.instance, instance);
+        map(&mut self.annotator, annotator);
+        map(&mut self.label, label);
+    }
+}
+
+impl Extras {
+    fn of(batch: &RecordBatch) -> Result<Self> {
+        let typed = |name: &str, convert: &dyn Fn(&ArrayRef) -> Option<ArrayRef>| {
+            let Some(column) = batch.column_by_name(name) else { return Ok(None) };
+            match convert(column) {
+                Some(array) => Ok(Some(array)),
+                None => Err(Error::data(format!("the column `{name}` has an unusable type"))
+                    .at("source.annotations")
+                    .found(column.data_type().to_string())
+                    .help("cast it in source.sql.annotations, or map another column")),
+            }
+        };
+        let number = |a: &ArrayRef| {
+            (a.data_type().is_numeric() || a.data_type().is_null())
+                .then(|| cast(a, &DataType::Float64).ok())
+                .flatten()
+        };
+        let time = |a: &ArrayRef| match a.data_type() {
+            t if t.is_integer() => cast(a, &DataType::Int64).ok(),
+            _ => cast(a, &DataType::Timestamp(TimeUnit::Nanosecond, None))
+                .and_then(|t| cast(&t, &DataType::Int64))
+                .ok(),
+        };
+        Ok(Self {
+            weight: typed("weight", &number)?,
+            annotated_at: typed("annotated_at", &time)?,
+        })
+    }
+
+    /// The row's weight, `None` where there is no such column; what was found where it is no weight.
+    fn weight(&self, row: usize) -> Result<Option<f64>, String> {
+        let Some(weights) = &self.weight else { return Ok(None) };
+        let weights = weights.as_primitive::<Float64Type>();
+        if weights.is_null(row) {
+            return Err("null".to_owned());
+        }
+        match weights.value(row) {
+            w if w.is_finite() && w > 0.0 => Ok(Some(w)),
+            w => Err(w.to_string()),
+        }
+    }
+
+    /// When the row was annotated; a row without a time is older than all others.
+    fn annotated_at(&self, row: usize) -> Option<i64> {
+        let times = self.annotated_at.as_ref()?.as_primitive::<Int64Type>();
+        Some(if times.is_null(row) { i64::MIN } else { times.value(row) })
+    }
+}

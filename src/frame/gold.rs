@@ -1,0 +1,211 @@
+//! Trusted classes: rows of the gold relation by role, matched to the instances that were read.
+
+use std::str::FromStr;
+
+use datafusion::arrow::array::{Array, ArrayRef, AsArray, RecordBatch};
+use datafusion::arrow::compute::{cast, concat_batches, filter_record_batch};
+use datafusion::arrow::datatypes::DataType;
+use datafusion::prelude::DataFrame;
+
+use super::classes::Classes;
+use super::ids::{Ids, Interner, NULL};
+use crate::error::{Error, Result, nearest, offenders};
+
+/// What a trusted class may be used for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Role {
+    /// The model is told: its posterior is clamped.
+    Train,
+    /// Chooses between models or epochs.
+    Valid,
+    /// Fits the calibration.
+    Calibrate,
+    /// Only ever scores.
+    Holdout,
+}
+
+impl Role {
+    /// All roles.
+    pub const ALL: [Self; 4] = [Self::Train, Self::Valid, Self::Calibrate, Self::Holdout];
+
+    /// The word in the gold table and in `metrics`.
+    #[must_use]
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Train => "train",
+            Self::Valid => "valid",
+            Self::Calibrate => "calibrate",
+            Self::Holdout => "holdout",
+        }
+    }
+
+    /// Whether the model is told.
+    #[must_use]
+    pub fn trains(self) -> bool {
+        self == Self::Train
+    }
+}
+
+impl FromStr for Role {
+    type Err = Error;
+
+    fn from_str(word: &str) -> Result<Self> {
+        Self::ALL.into_iter().find(|r| r.word() == word).ok_or_else(|| {
+            let words = Self::ALL.map(Self::word);
+            Error::data("gold has an unknown role").at("source.gold").found(format!("`{word}`")).help(
+                match nearest(word, words) {
+                    Some(near) => format!("did you mean `{near}`?"),
+                    None => format!("a role is one of {}", words.join(", ")),
+                },
+            )
+        })
+    }
+}
+
+/// One trusted class.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Gold {
+    /// The instance's number.
+    pub instance: u32,
+    /// Its class.
+    pub class: u32,
+    /// What it may be used for.
+    pub role: Role,
+}
+
+/// A gold row by provisional numbers.
+pub(super) struct GoldNumber {
+    pub(super) instance: u32,
+    pub(super) class: u32,
+    pub(super) role: Role,
+    /// Whether no annotation row mentioned the instance, and this is the first gold row that does.
+    pub(super) is_new: bool,
+}
+
+/// The gold relation as it was read.
+pub(super) struct GoldRows {
+    batch: RecordBatch,
+}
+
+impl GoldRows {
+    pub(super) async fn read(query: DataFrame) -> Result<Self> {
+        let schema = query.schema().inner().clone();
+        let batches = query.collect().await.map_err(|e| Error::from(e).or_at("source.gold"))?;
+        Ok(Self { batch: concat_batches(&schema, &batches)? })
+    }
+
+    /// The rows of one question; gold without a question column holds for all.
+    pub(super) fn of_question(&self, question: &ArrayRef) -> Result<Self> {
+        let Some(column) = self.batch.column_by_name("question") else {
+            return Ok(Self { batch: self.batch.clone() });
+        };
+        let found = Ids::in_order(ArrayRef::clone(question)).lookup("gold.question", column)?;
+        let mask = found.iter().map(|n| Some(n.is_some())).collect();
+        Ok(Self { batch: filter_record_batch(&self.batch, &mask)? })
+    }
+
+    /// Numbers every row; rows with a null instance or class say nothing and are skipped.
+    pub(super) fn number(
+        &self,
+        instances: &mut Interner,
+        classes: &mut Interner,
+    ) -> Result<Vec<GoldNumber>> {
+        let column = |name: &str| {
+            let found = self.batch.column_by_name(name);
+            found.ok_or_else(|| Error::bug(format!("gold lacks `{name}`")))
+        };
+        let mut seen = instances.len();
+        let (mut instance, mut class) = (Vec::new(), Vec::new());
+        let named = |e: Error| e.at("source.gold");
+        instances.intern(column("instance_id")?, &mut instance).map_err(named)?;
+        classes.intern(column("class")?, &mut class).map_err(named)?;
+        let roles = self.roles()?;
+        let mut numbers = Vec::with_capacity(instance.len());
+        for row in 0..instance.len() {
+            let is_new = instance[row] != NULL && instance[row] as usize >= seen;
+            seen = if is_new { instance[row] as usize + 1 } else { seen };
+            if instance[row] != NULL && (class[row] != NULL || is_new) {
+                let role = if class[row] == NULL { Role::Holdout } else { roles[row] };
+                numbers.push(GoldNumber { instance: instance[row], class: class[row], role, is_new });
+            }
+        }
+        Ok(numbers)
+    }
+
+    fn roles(&self) -> Result<Vec<Role>> {
+        let Some(column) = self.batch.column_by_name("role") else {
+            return Ok(vec![Role::Train; self.batch.num_rows()]);
+        };
+        let words = cast(column, &DataType::Utf8)?;
+        words.as_string::<i32>().iter().map(|w| w.map_or(Ok(Role::Train), str::parse)).collect()
+    }
+}
+
+impl Gold {
+    /// Final numbers, sorted; gold of instances that were never read is left out.
+    pub(super) fn resolve(
+        numbers: Vec<GoldNumber>,
+        instance_rank: &[u32],
+        classes: &Classes,
+        instances: &Ids,
+    ) -> Result<Vec<Self>> {
+        let mut unknown = Vec::new();
+        let mut gold = Vec::with_capacity(numbers.len());
+        for row in numbers.into_iter().filter(|n| n.class != NULL) {
+            let (instance, class) = (instance_rank[row.instance as usize], classes.rank[row.class as usize]);
+            if class == NULL || class as usize >= classes.n_classes {
+                unknown.push(classes.text(row.class));
+            } else if instance != NULL {
+                gold.push(Self { instance, class, role: row.role });
+            }
+        }
+        if !unknown.is_empty() {
+            unknown.sort_unstable();
+            unknown.dedup();
+            return Err(Error::data("gold has classes that are not listed")
+                .at("source.gold")
+                .found(offenders(unknown))
+                .help("add them to frame.classes"));
+        }
+        gold.sort_unstable();
+        gold.dedup();
+        let contradictions: Vec<String> = gold
+            .windows(2)
+            .filter(|w| w[0].instance == w[1].instance && w[0].class != w[1].class)
+            .map(|w| instances.text(w[0].instance as usize))
+            .collect();
+        if contradictions.is_empty() {
+            return Ok(gold);
+        }
+        Err(Error::data("gold gives an instance two classes")
+            .at("source.gold")
+            .found(offenders(contradictions))
+            .help("keep one class an instance"))
+    }
+
+    /// The class of each instance that the model is told.
+    pub(super) fn trusted(gold: &[Self], instances: usize) -> Option<Vec<Option<u32>>> {
+        let mut trusted = vec![None; instances];
+        let mut any = false;
+        for row in gold.iter().filter(|g| g.role.trains()) {
+            trusted[row.instance as usize] = Some(row.class);
+            any = true;
+        }
+        any.then_some(trusted)
+    }
+}
+
+/// The class number of each row of a truth table, for scoring: (instance number, class number) where both are known.
+///
+/// # Errors
+/// When a column's type is of another family than the ids'.
+pub fn lookup_classes(
+    instances: &Ids,
+    classes: &Ids,
+    instance: &ArrayRef,
+    class: &ArrayRef,
+) -> Result<Vec<(Option<u32>, Option<u32>)>> {
+    let instance = instances.lookup("truth.instance_id", instance)?;
+    let class = classes.lookup("truth.class", class)?;
+    Ok(instance.into_iter().zip(class).collect())
+}

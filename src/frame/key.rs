@@ -1,0 +1,295 @@
+//! Any scalar value as bytes that sort as the value does, so that ids of every type share one interner.
+//!
+//! ```text
+//! integers      9 bytes, big-endian, shifted so that the least i64 is zero and u64 fits above
+//! strings       their UTF-8 bytes (utf8, large, view and dictionaries of these are one family)
+//! binary, uuid  their bytes
+//! all others    Arrow's row format (booleans, dates, timestamps, decimals, floats, ...)
+//! ```
+//! A key of up to 15 bytes is packed into one `u128`: the bytes from the top, the length in the lowest byte. Packed
+//! keys compare as the bytes do, hash in two multiplications and need no memory beside the table that holds them.
+
+use std::cmp::Ordering;
+use std::sync::Arc;
+
+use datafusion::arrow::array::{
+    Array, ArrayRef, AsArray, BinaryBuilder, FixedSizeBinaryBuilder, Int64Builder, StringBuilder,
+    UInt64Builder, new_empty_array,
+};
+use datafusion::arrow::compute::cast;
+use datafusion::arrow::datatypes::{ArrowDictionaryKeyType, DataType, Int64Type, UInt64Type};
+use datafusion::arrow::downcast_dictionary_array;
+use datafusion::arrow::row::{RowConverter, SortField};
+
+use crate::error::{Error, Result};
+
+/// The types whose values are interchangeable as ids: an `Int32` 7 and an `Int64` 7 are the same id, a text "7" is not.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Family {
+    /// All integer widths.
+    Integer,
+    /// All string layouts.
+    Text,
+    /// Binary and fixed-size binary (uuid).
+    Binary,
+    /// Anything else, by its exact type.
+    Other(DataType),
+}
+
+impl Family {
+    /// The family of a column type.
+    #[must_use]
+    pub fn of(data_type: &DataType) -> Self {
+        match data_type {
+            t if t.is_integer() => Self::Integer,
+            DataType::Utf8 | DataType::LargeUtf8 | DataType::Utf8View => Self::Text,
+            DataType::Binary
+            | DataType::LargeBinary
+            | DataType::BinaryView
+            | DataType::FixedSizeBinary(_) => Self::Binary,
+            DataType::Dictionary(_, values) => Self::of(values),
+            other => Self::Other(other.clone()),
+        }
+    }
+}
+
+/// A key of at most [`Packed::MAX`] bytes in one word.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Packed(pub u128);
+
+impl Packed {
+    /// The longest key that packs.
+    pub const MAX: usize = 15;
+
+    /// Packs `bytes`, unless there are too many.
+    #[inline]
+    #[must_use]
+    pub fn new(bytes: &[u8]) -> Option<Self> {
+        if bytes.len() > Self::MAX {
+            return None;
+        }
+        let mut word = [0_u8; 16];
+        word[..bytes.len()].copy_from_slice(bytes);
+        Some(Self(u128::from_be_bytes(word) | bytes.len() as u128))
+    }
+
+    /// The key of an integer.
+    #[inline]
+    #[must_use]
+    #[allow(clippy::cast_sign_loss)]
+    pub fn integer(value: i128) -> Self {
+        let shifted = (value - i128::from(i64::MIN)) as u128;
+        Self((shifted << 56) | 9)
+    }
+
+    /// The bytes again.
+    #[must_use]
+    pub fn bytes(self) -> ([u8; 16], usize) {
+        (self.0.to_be_bytes(), (self.0 & 0xff) as usize)
+    }
+}
+
+/// A key on its way into the interner.
+#[derive(Debug, Clone, Copy)]
+pub enum Key<'a> {
+    /// Short.
+    Packed(Packed),
+    /// Too long to pack.
+    Long(&'a [u8]),
+}
+
+impl<'a> Key<'a> {
+    /// The key of these bytes.
+    #[inline]
+    #[must_use]
+    pub fn new(bytes: &'a [u8]) -> Self {
+        Packed::new(bytes).map_or(Self::Long(bytes), Self::Packed)
+    }
+}
+
+/// Calls `visit(row, key)` for each row of `array`, with `None` where it is null.
+///
+/// # Errors
+/// When values of this type have no order (lists, structs, maps).
+pub fn for_each_key(array: &ArrayRef, mut visit: impl FnMut(usize, Option<Key<'_>>)) -> Result<()> {
+    macro_rules! bytes {
+        ($array:expr) => {
+            for (row, value) in $array.iter().enumerate() {
+                visit(row, value.map(|v| Key::new(v.as_ref())));
+            }
+        };
+    }
+    match array.data_type() {
+        DataType::UInt64 => {
+            for (row, value) in array.as_primitive::<UInt64Type>().iter().enumerate() {
+                visit(row, value.map(|v| Key::Packed(Packed::integer(i128::from(v)))));
+            }
+        }
+        t if t.is_integer() => {
+            let wide = cast(array, &DataType::Int64)?;
+            for (row, value) in wide.as_primitive::<Int64Type>().iter().enumerate() {
+                visit(row, value.map(|v| Key::Packed(Packed::integer(i128::from(v)))));
+            }
+        }
+        DataType::Utf8 => bytes!(array.as_string::<i32>()),
+        DataType::LargeUtf8 => bytes!(array.as_string::<i64>()),
+        DataType::Utf8View => bytes!(array.as_string_view()),
+        DataType::Binary => bytes!(array.as_binary::<i32>()),
+        DataType::LargeBinary => bytes!(array.as_binary::<i64>()),
+        DataType::BinaryView => bytes!(array.as_binary_view()),
+        DataType::FixedSizeBinary(_) => bytes!(array.as_fixed_size_binary()),
+        t => {
+            let converter = row_converter(t)?;
+            let rows = converter.convert_columns(std::slice::from_ref(array))?;
+            for (row, key) in rows.iter().enumerate() {
+                visit(row, array.is_valid(row).then(|| Key::new(key.as_ref())));
+            }
+        }
+    }
+    Ok(())
+}
+
+/// For a dictionary, the values and each row's index into them (`None` where null): each value is keyed once a batch.
+#[must_use]
+pub fn dictionary(array: &ArrayRef) -> Option<(ArrayRef, Vec<Option<usize>>)> {
+    fn parts<K: ArrowDictionaryKeyType>(
+        array: &datafusion::arrow::array::DictionaryArray<K>,
+    ) -> (ArrayRef, Vec<Option<usize>>) {
+        (Arc::clone(array.values()), array.keys_iter().collect())
+    }
+    downcast_dictionary_array!(
+        array => Some(parts(array)),
+        _ => None
+    )
+}
+
+fn row_converter(data_type: &DataType) -> Result<RowConverter> {
+    RowConverter::new(vec![SortField::new(data_type.clone())]).map_err(|_| {
+        Error::data("values of this type cannot be ids or labels")
+            .found(data_type.to_string())
+            .help("cast the column in source.sql, or map another one")
+    })
+}
+
+/// The array of type `data_type` that the keys in `keys` came from, in their order.
+///
+/// # Errors
+/// When a key does not fit the type, which only a dictionary with too many values can bring about.
+pub fn to_array<'a>(
+    data_type: &DataType,
+    keys: impl ExactSizeIterator<Item = Key<'a>> + Clone,
+) -> Result<ArrayRef> {
+    if keys.len() == 0 {
+        return Ok(new_empty_array(data_type));
+    }
+    let plain: ArrayRef = match Family::of(data_type) {
+        Family::Integer => integers(keys),
+        Family::Text => {
+            let mut builder = StringBuilder::new();
+            for key in keys {
+                with_bytes(key, |b| builder.append_value(String::from_utf8_lossy(b)));
+            }
+            Arc::new(builder.finish())
+        }
+        Family::Binary => match value_type(data_type) {
+            DataType::FixedSizeBinary(width) => {
+                let mut builder = FixedSizeBinaryBuilder::new(*width);
+                for key in keys {
+                    with_bytes(key, |b| builder.append_value(b))?;
+                }
+                Arc::new(builder.finish())
+            }
+            _ => {
+                let mut builder = BinaryBuilder::new();
+                for key in keys {
+                    with_bytes(key, |b| builder.append_value(b));
+                }
+                Arc::new(builder.finish())
+            }
+        },
+        Family::Other(_) => {
+            let converter = row_converter(data_type)?;
+            let parser = converter.parser();
+            let owned: Vec<Vec<u8>> = keys.map(|k| with_bytes(k, <[u8]>::to_vec)).collect();
+            let rows = owned.iter().map(|b| parser.parse(b));
+            converter.convert_rows(rows)?.swap_remove(0)
+        }
+    };
+    // A dictionary whose index type is too small for all batches together goes back as its plain values.
+    match cast(&plain, data_type) {
+        Err(_) if matches!(data_type, DataType::Dictionary(..)) => Ok(cast(&plain, value_type(data_type))?),
+        other => Ok(other?),
+    }
+}
+
+fn value_type(data_type: &DataType) -> &DataType {
+    match data_type {
+        DataType::Dictionary(_, values) => values,
+        other => other,
+    }
+}
+
+fn integers<'a>(keys: impl ExactSizeIterator<Item = Key<'a>> + Clone) -> ArrayRef {
+    let value = |key: Key<'_>| match key {
+        Key::Packed(p) => (p.0 >> 56) as i128 + i128::from(i64::MIN),
+        Key::Long(_) => 0,
+    };
+    if keys.clone().any(|k| value(k) > i128::from(i64::MAX)) {
+        let mut builder = UInt64Builder::with_capacity(keys.len());
+        keys.for_each(|k| builder.append_value(u64::try_from(value(k)).unwrap_or_default()));
+        Arc::new(builder.finish())
+    } else {
+        let mut builder = Int64Builder::with_capacity(keys.len());
+        keys.for_each(|k| builder.append_value(i64::try_from(value(k)).unwrap_or_default()));
+        Arc::new(builder.finish())
+    }
+}
+
+/// Calls `use_bytes` with the bytes of a key.
+pub fn with_bytes<T>(key: Key<'_>, use_bytes: impl FnOnce(&[u8]) -> T) -> T {
+    match key {
+        Key::Packed(packed) => {
+            let (bytes, length) = packed.bytes();
+            use_bytes(&bytes[..length])
+        }
+        Key::Long(bytes) => use_bytes(bytes),
+    }
+}
+
+/// The order of two keys: that of the values they stand for.
+#[must_use]
+pub fn compare(a: Key<'_>, b: Key<'_>) -> Ordering {
+    match (a, b) {
+        (Key::Packed(a), Key::Packed(b)) => a.cmp(&b),
+        _ => with_bytes(a, |a| with_bytes(b, |b| a.cmp(b))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use datafusion::arrow::array::{BooleanArray, Int32Array, StringArray, UInt64Array};
+
+    fn round_trip(array: ArrayRef) {
+        let mut keys: Vec<Vec<u8>> = Vec::new();
+        for_each_key(&array, |_, k| keys.push(with_bytes(k.unwrap(), <[u8]>::to_vec))).unwrap();
+        assert!(keys.is_sorted(), "keys sort as the values do");
+        let back = to_array(array.data_type(), keys.iter().map(|k| Key::new(k))).unwrap();
+        assert_eq!(&back, &array);
+    }
+
+    #[test]
+    fn values_survive_and_sort_in_their_own_order() {
+        round_trip(Arc::new(Int32Array::from(vec![i32::MIN, -1, 0, 7, i32::MAX])));
+        round_trip(Arc::new(UInt64Array::from(vec![0, 1, u64::MAX])));
+        round_trip(Arc::new(BooleanArray::from(vec![false, true])));
+        let long = "x".repeat(10_000);
+        round_trip(Arc::new(StringArray::from(vec!["", "a", "a\0", "ab", "exactly fifteen", &long, "🦜"])));
+    }
+
+    #[test]
+    fn a_packed_key_knows_its_length() {
+        assert!(Packed::new(b"a") < Packed::new(b"a\0"));
+        assert_eq!(Packed::new(&[0; 16]), None);
+    }
+}

@@ -1,0 +1,72 @@
+//! The second stage, and the border where Arrow and strings end: rows become numbers and sparse [`Annotations`].
+//!
+//! Ids are interned on arrival and numbered once in sorted order ([`Ids`]); what cannot be used goes to [`Rejects`];
+//! several questions become several frames. Behind this border a model sees numbers only.
+
+mod annotations;
+mod classes;
+mod collect;
+mod collector;
+mod gold;
+mod ids;
+mod key;
+mod rejects;
+
+use datafusion::arrow::array::ArrayRef;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+pub use annotations::{Annotations, BLOCK, Dims, Duplicates, Repeated, Say, split_by};
+pub use collect::{collect, rows_in};
+pub use gold::{Gold, Role, lookup_classes};
+pub use ids::Ids;
+pub use rejects::{Reason, Rejects};
+
+use crate::source::Scalar;
+
+/// How rows become annotations.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct FrameSpec {
+    /// The classes, in their order; classes that nobody chose stay. Left out, the labels that occur, sorted.
+    pub classes: Option<Vec<Scalar>>,
+    /// Labels that may be said but are no class, such as "unsure".
+    pub extra_labels: Vec<Scalar>,
+    /// What to do with repeated answers of one annotator to one instance.
+    pub duplicates: Duplicates,
+}
+
+/// Everything that was read about one question, ready for a model.
+#[derive(Debug, Clone)]
+pub struct Frame {
+    /// The question's value (an array of one), where questions were declared.
+    pub question: Option<ArrayRef>,
+    /// The sparse annotations.
+    pub annotations: Annotations,
+    /// Instances by number.
+    pub instances: Ids,
+    /// Annotators by number.
+    pub annotators: Ids,
+    /// Labels by number; the first [`Dims::classes`] of them are the classes.
+    pub labels: Ids,
+    /// Trusted classes by role.
+    pub gold: Vec<Gold>,
+    /// Rows that could not be used.
+    pub rejects: Rejects,
+    /// Rows that were read.
+    pub rows_read: u64,
+}
+
+impl Frame {
+    /// Rows that were used.
+    #[must_use]
+    pub fn rows_used(&self) -> u64 {
+        self.rows_read - self.rejects.total()
+    }
+
+    /// The classes' values, in order.
+    #[must_use]
+    pub fn classes(&self) -> ArrayRef {
+        self.labels.values().slice(0, self.annotations.dims().classes)
+    }
+}

@@ -1,0 +1,237 @@
+//! Each annotator has a confusion matrix; labels, matrices and class shares are found together by maximum likelihood.
+//!
+//! ```text
+//! z[i] ~ Categorical(q)                    the true class of instance i
+//! y | z[i] = k, r ~ Categorical(pi[r][k])  what annotator r says of it
+//! LL = sum_i logsumexp_k ( ln q[k] + sum over (r, y) said of i of ln pi[r][k][y] )
+//! ```
+//! 1. T = the shares of the votes (trusted rows one-hot).
+//! 2. M: q = the mean of T over annotated instances; pi[r][k][l] = (n[r][k][l] + smoothing + diagonal [k = l]) / row
+//!    sum, where n are the expected counts. Both are floored at [`FLOOR`] and renormalised; a row without any mass is
+//!    uniform.
+//! 3. E: T = softmax of the terms of LL.
+//! 4. Repeat until LL stands still; return T of the last E-step, and q, pi of the M-step that follows it.
+//!
+//! A. P. Dawid, A. M. Skene: Maximum Likelihood Estimation of Observer Error-Rates Using the EM Algorithm. Applied
+//! Statistics 28(1), 1979. doi:10.2307/2346806
+//!
+//! Differs from crowd-kit's `DawidSkene` in nothing but the stopping value (the marginal likelihood here) and in that
+//! annotators without mass in a class get a uniform row; from the Matlab code of Zhang et al., which skips zero cells
+//! and so treats an impossible answer as a certain one.
+//!
+//! ```
+//! use labelmill::frame::{Annotations, Dims, Duplicates, Say};
+//! use labelmill::model::{Model, em::{DawidSkene, Em}};
+//!
+//! // Two agree on everything, the third says the opposite: the model learns to read the third backwards.
+//! let dims = Dims { instances: 4, annotators: 3, classes: 2, labels: 2 };
+//! let truth = [0, 1, 0, 1];
+//! let say = |n: usize| {
+//!     let (i, r) = (n / 3, n % 3);
+//!     Say { annotator: r as u32, label: if r == 2 { 1 - truth[i] } else { truth[i] }, weight: 1.0 }
+//! };
+//! let instance: Vec<u32> = (0..12).map(|n| n / 3).collect();
+//! let a = Annotations::build(dims, &instance, say, Duplicates::Share).unwrap();
+//! let fitted = Em(DawidSkene::default()).fit(&a, &mut labelmill::run::Run::new(0)).unwrap();
+//! assert!((fitted.posterior.row(1)[1] - 1.0).abs() < 1e-9);
+//! assert!(fitted.report.skill[2] < 1e-9);
+//! ```
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::kernel::{FLOOR, e_sweep, m_sweep, mean_posterior};
+use super::{EmSteps, StopRule};
+use crate::frame::Annotations;
+use crate::model::Spec;
+use crate::model::fitted::{Confusion, Posterior, Report};
+
+/// Dawid-Skene.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct DawidSkene {
+    /// Added to every cell of a confusion matrix before its rows are normalised. Raising it pulls annotators with few
+    /// annotations towards chance; 0.01 to 0.1 suits sparse data.
+    #[schemars(range(min = 0.0))]
+    pub smoothing: f64,
+    /// Added to the diagonal on top. Raising it trusts annotators with few annotations.
+    #[schemars(range(min = 0.0))]
+    pub diagonal: f64,
+    /// Keeps the class shares uniform instead of learning them.
+    pub fixed_prior: bool,
+    /// How many more times to start, from votes mixed with noise; the best likelihood wins.
+    pub restarts: u32,
+    /// When to stop.
+    pub stop: StopRule,
+}
+
+impl Spec for DawidSkene {
+    const KIND: &'static str = "dawid_skene";
+    const SUMMARY: &'static str = "a confusion matrix for each annotator, by maximum likelihood";
+    const SOURCE: &'static str = "Dawid and Skene 1979, doi:10.2307/2346806";
+}
+
+/// Class shares `[class]`, and P(label of the column given class) `[column, class]`.
+pub struct Params {
+    prior: Vec<f64>,
+    columns: Vec<f64>,
+}
+
+/// What a worker needs to normalise one annotator's rows, each `[class]`.
+struct Rows {
+    mass: Vec<f64>,
+    total: Vec<f64>,
+    unused: Vec<f64>,
+    unused_diagonal: Vec<f64>,
+}
+
+impl Rows {
+    fn new(n: usize) -> Self {
+        Self { mass: vec![0.0; n], total: vec![0.0; n], unused: vec![0.0; n], unused_diagonal: vec![0.0; n] }
+    }
+}
+
+impl EmSteps for DawidSkene {
+    type Params = Params;
+
+    fn params(&self, a: &Annotations) -> Params {
+        let n_classes = a.dims().classes;
+        #[allow(clippy::cast_precision_loss)]
+        let uniform = 1.0 / n_classes.max(1) as f64;
+        Params { prior: vec![uniform; n_classes], columns: vec![0.0; a.n_columns() * n_classes] }
+    }
+
+    fn m_step(&self, a: &Annotations, t: &Posterior, params: &mut Params) {
+        if !self.fixed_prior {
+            mean_posterior(a, t, &mut params.prior);
+        }
+        let rows = || Rows::new(a.dims().classes);
+        m_sweep(a, t, &mut params.columns, rows, |r, counts, rows| {
+            self.probabilities(a, r, counts, rows);
+        });
+    }
+
+    fn e_step(&self, a: &Annotations, params: &Params, t: &mut Posterior) -> f64 {
+        e_sweep(a, &params.prior, &params.columns, t)
+    }
+
+    fn report(&self, a: &Annotations, t: &Posterior, params: Params) -> Report {
+        let n_classes = a.dims().classes;
+        let mut expected_count = vec![0.0; params.columns.len()];
+        m_sweep(a, t, &mut expected_count, || (), |_, _, ()| {});
+        let mut confusion = Confusion {
+            probability: params.columns,
+            expected_count,
+            unused: Vec::with_capacity(a.dims().annotators * n_classes),
+            unused_diagonal: Vec::with_capacity(a.dims().annotators * n_classes),
+        };
+        let mut rows = Rows::new(n_classes);
+        for r in 0..a.dims().annotators {
+            let range = a.columns_of(r);
+            let mut counts = confusion.expected_count[range.start * n_classes..range.end * n_classes].to_vec();
+            self.probabilities(a, r, &mut counts, &mut rows);
+            confusion.unused.extend(&rows.unused);
+            confusion.unused_diagonal.extend(&rows.unused_diagonal);
+        }
+        let skill = (0..a.dims().annotators).map(|r| confusion.mean_diagonal(a, r)).collect();
+        Report { skill, prior: Some(params.prior), confusion: Some(confusion), ..Report::default() }
+    }
+
+    fn stop(&self) -> &StopRule {
+        &self.stop
+    }
+
+    fn restarts(&self) -> u32 {
+        self.restarts
+    }
+}
+
+impl DawidSkene {
+    /// Turns the counts of annotator `r`'s columns into probabilities, and puts those of the labels that `r` never used
+    /// into `rows`: they have no column, but their share of smoothing and floor is in every row sum.
+    ///
+    /// A row without mass needs no case of its own: all its cells come out at the floor, and so uniform.
+    fn probabilities(&self, a: &Annotations, r: usize, counts: &mut [f64], rows: &mut Rows) {
+        let dims = a.dims();
+        let n = dims.classes;
+        let labels = a.labels_of(r);
+        #[allow(clippy::cast_precision_loss)]
+        let (n_labels, n_unused) = (dims.labels as f64, (dims.labels - labels.len()) as f64);
+        rows.mass.fill(n_labels * self.smoothing + self.diagonal);
+        for count in counts.chunks_exact(n) {
+            rows.mass.iter_mut().zip(count).for_each(|(m, c)| *m += c);
+        }
+        let scale = &mut rows.mass;
+        scale.iter_mut().for_each(|m| *m = if *m > 0.0 { 1.0 / *m } else { 0.0 });
+        for k in 0..n {
+            rows.unused[k] = (self.smoothing * scale[k]).max(FLOOR);
+            rows.unused_diagonal[k] = ((self.smoothing + self.diagonal) * scale[k]).max(FLOOR);
+            rows.total[k] = n_unused * rows.unused[k];
+            if self.diagonal > 0.0 && labels.binary_search(&(k as u32)).is_err() {
+                rows.total[k] += rows.unused_diagonal[k] - rows.unused[k];
+            }
+        }
+        for (count, label) in counts.chunks_exact_mut(n).zip(labels) {
+            if let Some(diagonal) = count.get_mut(*label as usize) {
+                *diagonal += self.diagonal;
+            }
+            for k in 0..n {
+                count[k] = ((count[k] + self.smoothing) * scale[k]).max(FLOOR);
+                rows.total[k] += count[k];
+            }
+        }
+        rows.total.iter_mut().for_each(|t| *t = 1.0 / *t);
+        for cells in counts.chunks_exact_mut(n) {
+            cells.iter_mut().zip(&rows.total).for_each(|(c, s)| *c *= s);
+        }
+        rows.unused.iter_mut().zip(&rows.total).for_each(|(c, s)| *c *= s);
+        rows.unused_diagonal.iter_mut().zip(&rows.total).for_each(|(c, s)| *c *= s);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::em::Em;
+    use crate::model::{Model, fitted::Fitted};
+    use crate::run::Run;
+    use crate::testing::tiny;
+
+    fn fit(spec: DawidSkene, a: &Annotations) -> Fitted {
+        Em(spec).fit(a, &mut Run::new(0)).unwrap()
+    }
+
+    #[test]
+    fn one_m_step_by_hand() {
+        // Annotator 0 says 0 of instance 0 (T = 1, 0) and 1 of instance 1 (T = 0.5, 0.5); smoothing 0.1.
+        // class 0: counts 1 and 0.5, row sum 1.7: (1.1, 0.6) / 1.7; class 1: counts 0 and 0.5: (0.1, 0.6) / 0.7
+        let a = tiny(2, &[(0, 0, 0), (1, 0, 1), (1, 1, 0)]);
+        let spec = DawidSkene { smoothing: 0.1, ..DawidSkene::default() };
+        let mut params = spec.params(&a);
+        spec.m_step(&a, &Posterior::from_votes(&a), &mut params);
+        let expected = [1.1 / 1.7, 0.1 / 0.7, 0.6 / 1.7, 0.6 / 0.7];
+        for (got, want) in params.columns.iter().zip(expected) {
+            assert!((got - want).abs() < 1e-12, "{:?}", params.columns);
+        }
+        // Annotator 1 said 0 of instance 1 only: its unused label 1 holds the rest of each row.
+        let fitted = spec.report(&a, &Posterior::from_votes(&a), params);
+        let confusion = fitted.confusion.unwrap();
+        assert!((confusion.column(&a, 1, 1).0[0] - 0.1 / 0.7).abs() < 1e-12);
+    }
+
+    #[test]
+    fn a_lone_annotator_is_believed() {
+        let fitted = fit(DawidSkene::default(), &tiny(2, &[(0, 0, 0), (1, 0, 1)]));
+        assert!(fitted.posterior.row(0)[0] > 0.999 && fitted.posterior.row(1)[1] > 0.999);
+    }
+
+    #[test]
+    fn a_class_nobody_met_has_a_uniform_row() {
+        let a = tiny(3, &[(0, 0, 0), (0, 1, 0), (1, 0, 1), (1, 1, 1)]);
+        let fitted = fit(DawidSkene::default(), &a);
+        let confusion = fitted.report.confusion.unwrap();
+        for label in 0..3 {
+            assert!((confusion.column(&a, 0, label).0[2] - 1.0 / 3.0).abs() < 1e-9);
+        }
+    }
+}

@@ -1,0 +1,255 @@
+//! What a model returns: posteriors, what it learned of annotators and instances, and how the fit went.
+
+use rayon::prelude::*;
+
+use crate::frame::{Annotations, BLOCK};
+
+/// P(class given everything observed), one row an instance.
+///
+/// # Shapes
+/// `[instances, classes]`, row-major; each row sums to 1.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Posterior {
+    n_classes: usize,
+    values: Vec<f64>,
+}
+
+impl Posterior {
+    /// All zero: to be filled row by row.
+    #[must_use]
+    pub fn zeros(n_instances: usize, n_classes: usize) -> Self {
+        Self { n_classes, values: vec![0.0; n_instances * n_classes] }
+    }
+
+    /// The share of each class among an instance's weighted votes; uniform where nobody voted for a class; one-hot
+    /// where the class is trusted.
+    #[must_use]
+    pub fn from_votes(a: &Annotations) -> Self {
+        let dims = a.dims();
+        let mut t = Self::zeros(dims.instances, dims.classes);
+        t.par_rows_mut(|i, row| {
+            if let Some(class) = a.trusted_class(i) {
+                row[class as usize] = 1.0;
+                return;
+            }
+            add_votes(a, i, row);
+            let sum: f64 = row.iter().sum();
+            if sum > 0.0 {
+                row.iter_mut().for_each(|v| *v /= sum);
+            } else {
+                #[allow(clippy::cast_precision_loss)]
+                row.fill(1.0 / dims.classes as f64);
+            }
+        });
+        t
+    }
+
+    /// Instances.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.values.len() / self.n_classes.max(1)
+    }
+
+    /// Whether there are no instances.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.values.is_empty()
+    }
+
+    /// Classes.
+    #[must_use]
+    pub fn n_classes(&self) -> usize {
+        self.n_classes
+    }
+
+    /// The posterior of instance `i`.
+    #[must_use]
+    pub fn row(&self, i: usize) -> &[f64] {
+        &self.values[i * self.n_classes..(i + 1) * self.n_classes]
+    }
+
+    /// The posterior of instance `i`, to change.
+    pub fn row_mut(&mut self, i: usize) -> &mut [f64] {
+        &mut self.values[i * self.n_classes..(i + 1) * self.n_classes]
+    }
+
+    /// All rows, one after the other.
+    #[must_use]
+    pub fn values(&self) -> &[f64] {
+        &self.values
+    }
+
+    /// All rows, one after the other, to change.
+    pub fn values_mut(&mut self) -> &mut [f64] {
+        &mut self.values
+    }
+
+    /// Calls `change(instance, row)` for every row, blocks of instances in parallel.
+    pub fn par_rows_mut(&mut self, change: impl Fn(usize, &mut [f64]) + Sync) {
+        let n_classes = self.n_classes.max(1);
+        self.values.par_chunks_mut(BLOCK * n_classes).enumerate().for_each(|(block, rows)| {
+            for (offset, row) in rows.chunks_exact_mut(n_classes).enumerate() {
+                change(block * BLOCK + offset, row);
+            }
+        });
+    }
+}
+
+/// Adds the weight of every vote for a class of instance `i` to `votes[class]`.
+pub fn add_votes(a: &Annotations, i: usize, votes: &mut [f64]) {
+    let weights = a.weights_of(i);
+    for (n, column) in a.said_of(i).iter().enumerate() {
+        if let Some(vote) = votes.get_mut(a.label_of(*column) as usize) {
+            *vote += weights.map_or(1.0, |w| w[n]);
+        }
+    }
+}
+
+/// Two probabilities this near, relative to the larger, count as equal: sums in another order differ by less.
+pub const TIE: f64 = 1e-9;
+
+/// The most probable class of a row, and whether another is as probable; the lowest index wins.
+///
+/// ```
+/// use labelmill::model::fitted::best;
+/// assert_eq!(best(&[0.4, 0.2, 0.4]), Some((0, true)));
+/// assert_eq!(best(&[]), None);
+/// ```
+#[must_use]
+pub fn best(row: &[f64]) -> Option<(usize, bool)> {
+    let max = row.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+    let mut equal = row.iter().enumerate().filter(|(_, p)| **p >= max - TIE * max.abs());
+    let (first, _) = equal.next()?;
+    Some((first, equal.next().is_some()))
+}
+
+/// P(label given class) of every annotator, by the columns of [`Annotations`].
+///
+/// # Shapes
+/// `probability` and `expected_count` are `[column, class]`. A label that an annotator never used has no column: its
+/// probability is in `unused`, `[annotator, class]`, or in `unused_diagonal` where it is the class itself.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Confusion {
+    /// P(label of the column given class).
+    pub probability: Vec<f64>,
+    /// How often the annotator met the class and said this.
+    pub expected_count: Vec<f64>,
+    /// P(label given class) of each label that the annotator never used and that is not the class.
+    pub unused: Vec<f64>,
+    /// P(label given class) where the label is the class and the annotator never used it.
+    pub unused_diagonal: Vec<f64>,
+}
+
+impl Confusion {
+    /// P(`label` given class) of annotator `r` for every class, and the expected counts.
+    #[must_use]
+    pub fn column(&self, a: &Annotations, r: usize, label: usize) -> (Vec<f64>, Vec<f64>) {
+        let n = a.dims().classes;
+        if let Some(c) = a.column_of(r, label) {
+            let range = c * n..(c + 1) * n;
+            return (self.probability[range.clone()].to_vec(), self.expected_count[range].to_vec());
+        }
+        let mut column = self.unused[r * n..(r + 1) * n].to_vec();
+        if let Some(diagonal) = column.get_mut(label) {
+            *diagonal = self.unused_diagonal[r * n + label];
+        }
+        (column, vec![0.0; n])
+    }
+
+    /// The mean over the classes of P(the class itself is said) by annotator `r`.
+    #[must_use]
+    pub fn mean_diagonal(&self, a: &Annotations, r: usize) -> f64 {
+        let n = a.dims().classes;
+        let diagonal = |k: usize| match a.column_of(r, k) {
+            Some(column) => self.probability[column * n + k],
+            None => self.unused_diagonal[r * n + k],
+        };
+        #[allow(clippy::cast_precision_loss)]
+        let mean = (0..n).map(diagonal).sum::<f64>() / n as f64;
+        mean
+    }
+}
+
+/// What a model learned, beside the posteriors.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Report {
+    /// P(class); `None` for a model without one.
+    pub prior: Option<Vec<f64>>,
+    /// The skill of every annotator; its meaning is the model's.
+    pub skill: Vec<f64>,
+    /// The interval of every skill, where the model defines one.
+    pub skill_interval: Option<Vec<(f64, f64)>>,
+    /// The confusion matrices, where the model has them.
+    pub confusion: Option<Confusion>,
+}
+
+/// One step of a fit.
+#[derive(Debug, Clone, PartialEq)]
+pub struct TraceRow {
+    /// The part of the fit, such as `em`, or `restart 2`.
+    pub phase: String,
+    /// The iteration, from 1.
+    pub step: u32,
+    /// What is maximised, after the step.
+    pub objective: f64,
+    /// By how much it grew.
+    pub change: Option<f64>,
+    /// The step's wall time.
+    pub seconds: f64,
+}
+
+/// How the fit ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Stop {
+    /// Whether the stop rule was met.
+    pub converged: bool,
+    /// Iterations of the run that was kept.
+    pub iterations: u32,
+}
+
+/// A fitted model.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Fitted {
+    /// P(class given everything observed).
+    pub posterior: Posterior,
+    /// What was learned beside it.
+    pub report: Report,
+    /// Every step.
+    pub trace: Vec<TraceRow>,
+    /// How it ended.
+    pub stop: Stop,
+}
+
+impl Fitted {
+    /// The name of the first number that is no number, if any: such a fit must never leave.
+    #[must_use]
+    pub fn not_finite(&self) -> Option<String> {
+        let report = &self.report;
+        let confusion = report.confusion.as_ref();
+        let parts: [(&str, &[f64]); 7] = [
+            ("posterior", self.posterior.values()),
+            ("prior", report.prior.as_deref().unwrap_or_default()),
+            ("skill", &report.skill),
+            ("confusion", confusion.map_or(&[], |c| &c.probability)),
+            ("expected count", confusion.map_or(&[], |c| &c.expected_count)),
+            ("confusion", confusion.map_or(&[], |c| &c.unused)),
+            ("confusion", confusion.map_or(&[], |c| &c.unused_diagonal)),
+        ];
+        parts.into_iter().find_map(|(name, values)| {
+            let at = values.iter().position(|v| !v.is_finite())?;
+            Some(format!("{name}[{at}] is {}", values[at]))
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_tie_is_seen_through_rounding() {
+        let third = 1.0 / 3.0;
+        assert_eq!(best(&[third, 1.0 - 2.0 * third, third]), Some((0, true)));
+        assert_eq!(best(&[0.2, 0.5, 0.3]), Some((1, false)));
+    }
+}

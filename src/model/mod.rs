@@ -1,0 +1,156 @@
+//! The third stage: a model turns a question's sparse annotations into posteriors and what it learned of annotators.
+//!
+//! # Adding a label-only model
+//! 1. Write one file under `vote/` or `em/`; open it with the generative story, the citation and `Differs from`.
+//! 2. Give it a spec struct: every field documented (the text is what `labelmill models KIND` prints), with a default.
+//! 3. Implement [`em::EmSteps`] (the loop, restarts, trusted rows and the trace come with it), or [`Model`] itself.
+//! 4. Add its line to [`FAMILIES`]. The command line, the JSON Schema, the README's table and the conformance suite
+//!    walk that list: the model is tested before you write a test.
+//! 5. Add fixtures with their origin to `tests/`, and a case worked by hand to the file.
+//!
+//! The layer rule, which a test holds: nothing under `model/` imports Arrow or DataFusion.
+
+pub mod em;
+pub mod fitted;
+pub mod switching;
+pub mod vote;
+
+use schemars::{JsonSchema, Schema, schema_for};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+
+use crate::error::{Error, Problem, Result, nearest};
+use crate::frame::Annotations;
+use crate::run::Run;
+use crate::spec::Problems;
+use fitted::Fitted;
+
+/// What a user writes in `[model]` for one kind of model.
+pub trait Spec:
+    Default + Clone + Serialize + DeserializeOwned + JsonSchema + Send + Sync + 'static
+{
+    /// The word in `[model] kind = "..."`.
+    const KIND: &'static str;
+    /// One sentence a user understands.
+    const SUMMARY: &'static str;
+    /// Where the model comes from.
+    const SOURCE: &'static str;
+    /// Rules across fields; the range of one field is an attribute of it.
+    fn check(&self, _place: &str, _problems: &mut Problems) {}
+}
+
+/// A model that is ready to fit.
+pub trait Model: Send + Sync {
+    /// Fits the model to the annotations of one question.
+    ///
+    /// # Errors
+    /// When the run is cancelled, or the model did not converge and the spec calls that a failure.
+    fn fit(&self, annotations: &Annotations, run: &mut Run) -> Result<Fitted>;
+}
+
+/// One kind of model: its place in the registry.
+pub struct Family {
+    /// The word in `[model] kind = "..."`.
+    pub kind: &'static str,
+    /// One sentence a user understands.
+    pub summary: &'static str,
+    /// Where the model comes from.
+    pub source: &'static str,
+    /// The JSON Schema of its parameters.
+    pub schema: fn() -> Schema,
+    /// The default of each parameter.
+    pub defaults: fn() -> Value,
+    load: fn(Value) -> Result<Loaded, serde_json::Error>,
+}
+
+/// A model with every parameter filled in.
+pub struct Loaded {
+    /// Ready to fit.
+    pub model: Box<dyn Model>,
+    /// Every parameter, defaults included: what a run's digest is made of.
+    pub parameters: Value,
+    /// Rules across fields that are broken, given the place of the section.
+    pub check: Box<dyn Fn(&str, &mut Problems)>,
+}
+
+impl Family {
+    const fn of<S: Spec + Model>() -> Self {
+        Self::fitted_by::<S, S>()
+    }
+
+    const fn em<E: em::EmSteps>() -> Self {
+        Self::fitted_by::<E, em::Em<E>>()
+    }
+
+    const fn fitted_by<S: Spec, M: Model + From<S> + 'static>() -> Self {
+        Self {
+            kind: S::KIND,
+            summary: S::SUMMARY,
+            source: S::SOURCE,
+            schema: || schema_for!(S),
+            defaults: || crate::spec::defaults::<S>(),
+            load: |value| {
+                let spec: S = serde_json::from_value(value)?;
+                let parameters = serde_json::to_value(&spec)?;
+                let checked = spec.clone();
+                Ok(Loaded {
+                    model: Box::new(M::from(spec)),
+                    parameters,
+                    check: Box::new(move |place, problems| checked.check(place, problems)),
+                })
+            },
+        }
+    }
+
+    /// The model with these parameters (an object without `kind`).
+    ///
+    /// # Errors
+    /// When they do not fit the schema.
+    pub fn load(&self, parameters: Value) -> Result<Loaded> {
+        (self.load)(parameters).map_err(|e| Error::spec(e.to_string()).at("model"))
+    }
+}
+
+/// Every model there is, in the order that a reader would learn them.
+pub static FAMILIES: &[Family] =
+    &[Family::of::<vote::MajorityVote>(), Family::em::<em::DawidSkene>()];
+
+/// The family of a kind.
+///
+/// # Errors
+/// When there is none; the nearest is suggested.
+pub fn family(kind: &str) -> Result<&'static Family> {
+    FAMILIES.iter().find(|f| f.kind == kind).ok_or_else(|| {
+        let kinds = FAMILIES.iter().map(|f| f.kind);
+        let help = match nearest(kind, kinds) {
+            Some(near) => format!("did you mean `{near}`?"),
+            None => "`labelmill models` lists them".to_owned(),
+        };
+        Error::spec_problems(vec![
+            Problem::new(format!("there is no model `{kind}`")).at("model.kind").help(help),
+        ])
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_two_models_share_a_kind() {
+        for (i, family) in FAMILIES.iter().enumerate() {
+            assert!(FAMILIES[..i].iter().all(|f| f.kind != family.kind), "{}", family.kind);
+        }
+    }
+
+    #[test]
+    fn every_default_loads_and_passes_its_own_check() {
+        for family in FAMILIES {
+            let loaded = family.load((family.defaults)()).unwrap();
+            let mut problems = Problems::default();
+            (loaded.check)("model", &mut problems);
+            assert!(problems.into_result().is_ok(), "{}", family.kind);
+        }
+    }
+}

@@ -1,0 +1,66 @@
+//! Label switching: would the annotators agree better with the classes if the classes were renamed?
+//!
+//! The likelihood does not change when the classes and the rows of all confusion matrices are permuted together, so a
+//! fit may end with two classes exchanged. The check is the trace of the annotators' mean confusion matrix against its
+//! best value over all column permutations (an assignment problem).
+
+use pathfinding::kuhn_munkres::kuhn_munkres;
+use pathfinding::matrix::Matrix;
+
+use super::fitted::Confusion;
+use crate::frame::Annotations;
+
+/// A permuted trace must be larger by this share before it counts as switching.
+const GAIN: f64 = 0.05;
+
+/// The label that each class should rather have been called, when renaming raises the trace by more than 5 %.
+#[must_use]
+pub fn switched(a: &Annotations, confusion: &Confusion) -> Option<Vec<usize>> {
+    let n = a.dims().classes;
+    if n < 2 {
+        return None;
+    }
+    let mut pooled = vec![0.0; n * n];
+    for column in 0..a.n_columns() {
+        #[allow(clippy::cast_possible_truncation)]
+        let label = a.label_of(column as u32) as usize;
+        if label < n {
+            for k in 0..n {
+                pooled[k * n + label] += confusion.expected_count[column * n + k];
+            }
+        }
+    }
+    for row in pooled.chunks_exact_mut(n) {
+        let sum: f64 = row.iter().sum();
+        row.iter_mut().for_each(|v| *v /= sum.max(f64::MIN_POSITIVE));
+    }
+    // The assignment solver wants whole numbers; nine digits decide a question of five percent.
+    #[allow(clippy::cast_possible_truncation)]
+    let weights = pooled.iter().map(|p| (p * 1e9) as i64).collect();
+    let matrix = Matrix::from_vec(n, n, weights).ok()?;
+    let (best, assignment) = kuhn_munkres(&matrix);
+    let trace: i64 = (0..n).map(|k| matrix[(k, k)]).sum();
+    #[allow(clippy::cast_precision_loss)]
+    let gains = best as f64 > (1.0 + GAIN) * trace as f64;
+    gains.then_some(assignment)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::tiny;
+
+    #[test]
+    fn exchanged_classes_are_seen() {
+        let a = tiny(2, &[(0, 0, 0), (1, 0, 1)]);
+        let confusion = |expected_count: Vec<f64>| Confusion {
+            probability: vec![0.0; 4],
+            expected_count,
+            unused: vec![0.0; 2],
+            unused_diagonal: vec![0.0; 2],
+        };
+        // [column, class]: said 0 when class 1, said 1 when class 0
+        assert_eq!(switched(&a, &confusion(vec![0.1, 0.9, 0.9, 0.1])), Some(vec![1, 0]));
+        assert_eq!(switched(&a, &confusion(vec![0.9, 0.1, 0.1, 0.9])), None);
+    }
+}

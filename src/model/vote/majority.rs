@@ -1,0 +1,148 @@
+//! The class that most annotators chose.
+//!
+//! ```text
+//! v[i][l] = sum over the annotations of i that say l of their weight
+//! soft      T[i] = v[i] / sum(v[i])
+//! hard      T[i] = one-hot(argmax v[i]); tied classes share it equally, so that the tie stays visible
+//! skill     s[r] = share of r's annotations (by weight) that equal the label of their instance
+//! ```
+//! Ties break to the lowest class. A weighted vote is the same vote: weights come with the annotations. An instance on
+//! which nobody chose a class keeps a uniform row and gets no label.
+//!
+//! Differs from crowd-kit's `MajorityVote`: ties there go to the first column of a pivoted table, whose order depends
+//! on the version of pandas; here to the lowest class, whatever the order of the rows.
+//!
+//! ```
+//! use labelmill::frame::{Annotations, Dims, Duplicates, Say};
+//! use labelmill::model::{Model, vote::MajorityVote};
+//!
+//! let dims = Dims { instances: 1, annotators: 3, classes: 2, labels: 2 };
+//! let said = [0, 1, 1];
+//! let say = |n: usize| Say { annotator: n as u32, label: said[n], weight: 1.0 };
+//! let a = Annotations::build(dims, &[0, 0, 0], say, Duplicates::Share).unwrap();
+//! let fitted = MajorityVote::default().fit(&a, &mut labelmill::run::Run::new(0)).unwrap();
+//! assert_eq!(fitted.posterior.row(0), [1.0 / 3.0, 2.0 / 3.0]);
+//! assert_eq!(fitted.report.skill, [0.0, 1.0, 1.0]);
+//! ```
+
+use rayon::prelude::*;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::error::Result;
+use crate::frame::Annotations;
+use crate::model::fitted::{Fitted, Posterior, Report, Stop, best};
+use crate::model::{Model, Spec};
+use crate::run::Run;
+
+/// Majority vote.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct MajorityVote {
+    /// What the posterior holds: the shares of the votes, or the winner alone.
+    pub vote: VoteMode,
+}
+
+/// What the posterior of a vote holds.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum VoteMode {
+    /// The share of each class among the votes.
+    #[default]
+    Soft,
+    /// All on the winner; tied winners share it.
+    Hard,
+}
+
+impl Spec for MajorityVote {
+    const KIND: &'static str = "majority_vote";
+    const SUMMARY: &'static str = "the class that most annotators chose, by weight";
+    const SOURCE: &'static str = "folklore";
+}
+
+impl Model for MajorityVote {
+    fn fit(&self, a: &Annotations, _run: &mut Run) -> Result<Fitted> {
+        let mut posterior = Posterior::from_votes(a);
+        let skill = agreement(a, &posterior);
+        if self.vote == VoteMode::Hard {
+            posterior.par_rows_mut(|i, row| {
+                if a.has_evidence(i) {
+                    harden(row);
+                }
+            });
+        }
+        Ok(Fitted {
+            posterior,
+            report: Report { skill, ..Report::default() },
+            trace: Vec::new(),
+            stop: Stop { converged: true, iterations: 1 },
+        })
+    }
+}
+
+/// The share of each annotator's annotations that equal the label of their instance.
+fn agreement(a: &Annotations, t: &Posterior) -> Vec<f64> {
+    let labels: Vec<Option<u32>> = (0..t.len())
+        .into_par_iter()
+        .with_min_len(crate::frame::BLOCK)
+        .map(|i| {
+            let class = best(t.row(i)).filter(|_| a.has_evidence(i));
+            #[allow(clippy::cast_possible_truncation)]
+            class.map(|(class, _)| class as u32)
+        })
+        .collect();
+    let skill_of = |r: usize| {
+        let (mut agreed, mut all) = (0.0, 0.0);
+        for column in a.columns_of(r) {
+            #[allow(clippy::cast_possible_truncation)]
+            let label = a.label_of(column as u32);
+            let weights = a.column_weights_of(column);
+            for (n, i) in a.instances_of(column).iter().enumerate() {
+                let weight = weights.map_or(1.0, |w| w[n]);
+                all += weight;
+                if labels[*i as usize] == Some(label) {
+                    agreed += weight;
+                }
+            }
+        }
+        agreed / all
+    };
+    (0..a.dims().annotators).into_par_iter().map(skill_of).collect()
+}
+
+fn harden(row: &mut [f64]) {
+    let Some((winner, _)) = best(row) else { return };
+    let max = row[winner];
+    let mut winners = 0.0;
+    for p in row.iter_mut() {
+        let wins = *p >= max - crate::model::fitted::TIE * max;
+        *p = f64::from(u8::from(wins));
+        winners += *p;
+    }
+    row.iter_mut().for_each(|p| *p /= winners);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::tiny;
+
+    /// Three annotators; instance 0: 2 x class 1; instance 1: a tie of classes 0 and 1; instance 2: one vote.
+    fn crowd() -> Annotations {
+        tiny(2, &[(0, 0, 1), (0, 1, 1), (0, 2, 0), (1, 0, 0), (1, 1, 1), (2, 2, 0)])
+    }
+
+    #[test]
+    fn a_hard_vote_keeps_the_tie_visible() {
+        let spec = MajorityVote { vote: VoteMode::Hard };
+        let fitted = spec.fit(&crowd(), &mut Run::new(0)).unwrap();
+        assert_eq!(fitted.posterior.values(), [0.0, 1.0, 0.5, 0.5, 1.0, 0.0]);
+    }
+
+    #[test]
+    fn skill_is_agreement_with_the_label_ties_to_the_lowest_class() {
+        let fitted = MajorityVote::default().fit(&crowd(), &mut Run::new(0)).unwrap();
+        // labels 1, 0, 0: annotator 0 said 1 and 0; annotator 1 said 1 and 1; annotator 2 said 0 and 0
+        assert_eq!(fitted.report.skill, [1.0, 0.5, 0.5]);
+    }
+}

@@ -1,0 +1,5 @@
+//! Models that count votes: no latent annotators, one pass over the annotations.
+
+mod majority;
+
+pub use majority::{MajorityVote, VoteMode};

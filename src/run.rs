@@ -1,0 +1,182 @@
+//! Everything impure a model or a stage may touch: random streams, the clock, cancellation, progress.
+//!
+//! # Why
+//! A result is reproducible when nothing draws from a global source. Every random draw comes from a stream that is
+//! named for its purpose, so that adding one consumer moves no other's numbers; every second comes from a clock that
+//! a test can stop.
+
+use std::sync::{Arc, LazyLock};
+use std::sync::atomic::{AtomicI32, Ordering};
+use std::time::Instant;
+
+use rand_chacha::ChaCha8Rng;
+use rand_chacha::rand_core::SeedableRng;
+use rayon::{ThreadPool, ThreadPoolBuilder};
+use sha2::{Digest, Sha256};
+
+use crate::error::{Error, Result};
+
+/// The generator behind every random stream.
+pub type Rng = ChaCha8Rng;
+
+/// What a person watching is told; every method has a silent default.
+pub trait Progress: Send + Sync {
+    /// A stage of the job begins; `total` is what it will count up to, where known.
+    fn begin(&self, _stage: &str, _total: Option<u64>) {}
+    /// The stage has come to `position`, with a word on its state.
+    fn at(&self, _position: u64, _message: &str) {}
+    /// The stage is over.
+    fn end(&self) {}
+    /// Something a person should act on.
+    fn warn(&self, _message: &str) {}
+}
+
+/// No one is watching.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Silent;
+
+impl Progress for Silent {}
+
+/// Where seconds come from.
+#[derive(Debug, Clone, Copy)]
+pub enum Clock {
+    /// Real time since the run began.
+    Running(Instant),
+    /// Always zero: with it, two runs give the same bytes in every column.
+    Stopped,
+}
+
+impl Clock {
+    /// Seconds since the run began.
+    #[must_use]
+    pub fn seconds(&self) -> f64 {
+        match self {
+            Self::Running(start) => start.elapsed().as_secs_f64(),
+            Self::Stopped => 0.0,
+        }
+    }
+}
+
+/// Set by a signal, read between two steps of work.
+#[derive(Debug, Clone, Default)]
+pub struct Cancel(Arc<AtomicI32>);
+
+impl Cancel {
+    /// Asks the run to stop because of `signal`.
+    pub fn request(&self, signal: i32) {
+        self.0.store(signal, Ordering::Relaxed);
+    }
+
+    /// # Errors
+    /// The interruption, once it was requested.
+    pub fn check(&self) -> Result<()> {
+        match self.0.load(Ordering::Relaxed) {
+            0 => Ok(()),
+            signal => Err(Error::interrupted(signal)),
+        }
+    }
+}
+
+/// One pool for every run that asks for none of its own.
+static SHARED_POOL: LazyLock<Arc<ThreadPool>> = LazyLock::new(|| {
+    let pool = ThreadPoolBuilder::new().build();
+    Arc::new(pool.unwrap_or_else(|e| unreachable!("the system gives no threads: {e}")))
+});
+
+/// The surroundings of one run.
+#[derive(Clone)]
+pub struct Run {
+    seed: u64,
+    /// Where seconds come from.
+    pub clock: Clock,
+    /// The stop signal.
+    pub cancel: Cancel,
+    /// Who is watching.
+    pub progress: Arc<dyn Progress>,
+    pool: Arc<ThreadPool>,
+    warnings: Vec<String>,
+}
+
+impl Run {
+    /// A run that nobody watches.
+    #[must_use]
+    pub fn new(seed: u64) -> Self {
+        Self {
+            seed,
+            clock: Clock::Running(Instant::now()),
+            cancel: Cancel::default(),
+            progress: Arc::new(Silent),
+            pool: Arc::clone(&SHARED_POOL),
+            warnings: Vec::new(),
+        }
+    }
+
+    /// The same run on its own pool of so many threads.
+    ///
+    /// # Errors
+    /// When the system gives no threads.
+    pub fn with_threads(mut self, threads: usize) -> Result<Self> {
+        let pool = ThreadPoolBuilder::new().num_threads(threads).build();
+        self.pool = Arc::new(pool.map_err(|e| Error::bug(format!("no thread pool: {e}")))?);
+        Ok(self)
+    }
+
+    /// The threads that models and the frame work on.
+    #[must_use]
+    pub fn pool(&self) -> Arc<ThreadPool> {
+        Arc::clone(&self.pool)
+    }
+
+    /// The random stream of one purpose: the same seed and purpose give the same numbers.
+    #[must_use]
+    pub fn rng(&self, purpose: &str) -> Rng {
+        let mut hash = Sha256::new();
+        hash.update(self.seed.to_le_bytes());
+        hash.update(purpose.as_bytes());
+        Rng::from_seed(hash.finalize().into())
+    }
+
+    /// Tells the person watching, and keeps the words for the `run` table.
+    pub fn warn(&mut self, message: impl Into<String>) {
+        let message = message.into();
+        self.progress.warn(&message);
+        self.warnings.push(message);
+    }
+
+    /// What was warned of so far.
+    #[must_use]
+    pub fn warnings(&self) -> &[String] {
+        &self.warnings
+    }
+}
+
+/// The most memory that this process has held so far; 0 where the system does not say.
+#[must_use]
+pub fn peak_memory_bytes() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let line = status.lines().find_map(|l| l.strip_prefix("VmHWM:"));
+    let kib = line.and_then(|l| l.split_whitespace().next()?.parse::<u64>().ok());
+    kib.unwrap_or(0) * 1024
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rand::RngCore;
+
+    #[test]
+    fn streams_depend_on_seed_and_purpose_only() {
+        let draw = |seed, purpose: &str| Run::new(seed).rng(purpose).next_u64();
+        assert_eq!(draw(1, "a"), draw(1, "a"));
+        assert_ne!(draw(1, "a"), draw(1, "b"));
+        assert_ne!(draw(1, "a"), draw(2, "a"));
+    }
+
+    #[test]
+    fn a_requested_stop_is_an_error_with_the_shell_s_exit_code() {
+        let cancel = Cancel::default();
+        assert!(cancel.check().is_ok());
+        cancel.request(15);
+        assert_eq!(cancel.check().unwrap_err().exit_code(), 143);
+    }
+}

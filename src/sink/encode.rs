@@ -1,0 +1,55 @@
+//! One part of a table as the bytes of a Parquet file.
+
+use datafusion::parquet::arrow::ArrowWriter;
+use datafusion::parquet::basic::{Compression as Codec, ZstdLevel};
+use datafusion::parquet::file::metadata::KeyValue;
+use datafusion::parquet::file::properties::{EnabledStatistics, WriterProperties};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::error::Result;
+use crate::tables::{Outcome, Part, SCHEMA_VERSION, Table, batches, schema};
+
+/// How Parquet pages are compressed.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Compression {
+    /// Small and fast; every current reader knows it.
+    #[default]
+    Zstd,
+    /// For old readers.
+    Snappy,
+    /// Largest and fastest.
+    None,
+}
+
+/// The bytes of a part, and how many rows they hold.
+pub(super) fn encode(
+    table: &dyn Table,
+    outcome: &Outcome,
+    part: &Part,
+    compression: Compression,
+) -> Result<(Vec<u8>, usize)> {
+    let schema = schema(table, outcome);
+    let codec = match compression {
+        Compression::Zstd => Codec::ZSTD(ZstdLevel::default()),
+        Compression::Snappy => Codec::SNAPPY,
+        Compression::None => Codec::UNCOMPRESSED,
+    };
+    let facts = [("labelmill.table", table.name().to_owned()), ("labelmill.schema_version", SCHEMA_VERSION.to_string())];
+    let facts = facts.map(|(key, value)| KeyValue::new(key.to_owned(), value));
+    let properties = WriterProperties::builder()
+        .set_compression(codec)
+        .set_statistics_enabled(EnabledStatistics::Chunk)
+        .set_key_value_metadata(Some(facts.to_vec()))
+        .set_created_by(concat!("labelmill ", env!("CARGO_PKG_VERSION")).to_owned())
+        .build();
+    let mut writer = ArrowWriter::try_new(Vec::new(), schema.clone(), Some(properties))?;
+    let mut rows = 0;
+    for batch in batches(table, outcome, &schema, part) {
+        let batch = batch?;
+        rows += batch.num_rows();
+        writer.write(&batch)?;
+    }
+    Ok((writer.into_inner()?, rows))
+}

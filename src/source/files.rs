@@ -1,0 +1,246 @@
+//! The files behind a URL: which there are, what format they have, and the DataFusion table that reads them lazily.
+
+use std::sync::Arc;
+
+use datafusion::datasource::file_format::FileFormat;
+use datafusion::datasource::file_format::arrow::ArrowFormat;
+use datafusion::datasource::file_format::csv::CsvFormat;
+use datafusion::datasource::file_format::file_compression_type::FileCompressionType;
+use datafusion::datasource::file_format::json::JsonFormat;
+use datafusion::datasource::file_format::parquet::ParquetFormat;
+use datafusion::datasource::listing::{
+    ListingOptions, ListingTable, ListingTableConfig, ListingTableUrl,
+};
+use datafusion::prelude::SessionContext;
+use futures::TryStreamExt;
+use object_store::{ObjectMeta, ObjectStoreExt};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use url::Url;
+
+use crate::error::{Error, Result, nearest, offenders};
+use crate::store::{Place, StoreSpec, open, parse_url};
+
+/// A format that rows are read from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Format {
+    /// Apache Parquet.
+    Parquet,
+    /// Comma-separated values with a header line.
+    Csv,
+    /// One JSON object a line.
+    Ndjson,
+    /// Arrow IPC, file or stream.
+    Arrow,
+}
+
+const EXTENSIONS: &[(&str, Format)] = &[
+    ("parquet", Format::Parquet),
+    ("pq", Format::Parquet),
+    ("csv", Format::Csv),
+    ("ndjson", Format::Ndjson),
+    ("jsonl", Format::Ndjson),
+    ("json", Format::Ndjson),
+    ("arrow", Format::Arrow),
+    ("feather", Format::Arrow),
+    ("ipc", Format::Arrow),
+];
+
+const COMPRESSIONS: &[(&str, FileCompressionType)] = &[
+    ("gz", FileCompressionType::GZIP),
+    ("zst", FileCompressionType::ZSTD),
+    ("bz2", FileCompressionType::BZIP2),
+    ("xz", FileCompressionType::XZ),
+];
+
+/// What is behind a source URL.
+#[derive(Debug, Clone)]
+pub struct Files {
+    /// Their format.
+    pub format: Format,
+    /// Each file, in the order of its path.
+    pub objects: Vec<ObjectMeta>,
+}
+
+impl Files {
+    /// Bytes of all files together.
+    #[must_use]
+    pub fn bytes(&self) -> u64 {
+        self.objects.iter().map(|o| o.size).sum()
+    }
+}
+
+/// Lists the files behind `text` and registers them as the table `name`.
+pub(super) async fn register(
+    ctx: &SessionContext,
+    name: &str,
+    text: &str,
+    format: Option<Format>,
+    stores: &StoreSpec,
+) -> Result<Files> {
+    let (base, pattern) = split_glob(text);
+    let place = open(&parse_url(base)?, stores)?;
+    ctx.register_object_store(&store_root(&place.url)?, Arc::clone(&place.store));
+    let mut location = ListingTableUrl::try_new(folder_url(&place).await, None)?;
+    if let Some(pattern) = pattern {
+        location = location.with_glob(pattern)?;
+    }
+    let objects = list(ctx, &location, &place).await?;
+    let (extension, format) = common_format(&objects, format)?;
+    let objects: Vec<ObjectMeta> =
+        objects.into_iter().filter(|o| o.location.as_ref().ends_with(&extension)).collect();
+    if objects.iter().all(|o| o.size == 0) {
+        return Err(Error::data("the file is empty: 0 bytes")
+            .found(offenders(objects.iter().map(|o| o.location.to_string())))
+            .help("an empty table still has a header or a schema; was the upload cut short?"));
+    }
+    let options = ListingOptions::new(file_format(format, &extension)).with_file_extension(extension);
+    let config =
+        ListingTableConfig::new(location).with_listing_options(options).infer_schema(&ctx.state()).await?;
+    ctx.register_table(name, Arc::new(ListingTable::try_new(config)?))?;
+    Ok(Files { format, objects })
+}
+
+/// `data/2026-*/part-*.parquet` is the folder `data/` and a pattern below it.
+fn split_glob(text: &str) -> (&str, Option<&str>) {
+    match text.find(['*', '?', '[']) {
+        None => (text, None),
+        Some(at) => {
+            let cut = text[..at].rfind('/').map_or(0, |slash| slash + 1);
+            (if cut == 0 { "./" } else { &text[..cut] }, Some(&text[cut..]))
+        }
+    }
+}
+
+fn store_root(url: &Url) -> Result<Url> {
+    let mut root = url.clone();
+    root.set_path("/");
+    root.set_query(None);
+    Ok(root)
+}
+
+/// A folder's URL ends with `/`; a user may leave that out.
+async fn folder_url(place: &Place) -> Url {
+    let mut url = place.url.clone();
+    if !url.path().ends_with('/') {
+        let is_folder = match place.local() {
+            Some(path) => path.is_dir(),
+            None => place.store.head(&place.path).await.is_err() && has_children(place).await,
+        };
+        if is_folder {
+            url.set_path(&format!("{}/", url.path()));
+        }
+    }
+    url
+}
+
+async fn has_children(place: &Place) -> bool {
+    matches!(place.store.list(Some(&place.path)).try_next().await, Ok(Some(_)))
+}
+
+async fn list(ctx: &SessionContext, url: &ListingTableUrl, place: &Place) -> Result<Vec<ObjectMeta>> {
+    let state = ctx.state();
+    let found = url.list_all_files(&state, place.store.as_ref(), "").await;
+    let objects: Result<Vec<ObjectMeta>, _> = match found {
+        Ok(stream) => stream.try_collect().await,
+        Err(e) => Err(e),
+    };
+    let mut objects = match objects.map_err(Error::from) {
+        Ok(objects) => objects,
+        Err(e) if e.exit_code() == 3 => Vec::new(),
+        Err(e) => return Err(e),
+    };
+    objects.retain(|o| !is_hidden(o, url));
+    objects.sort_by(|a, b| a.location.cmp(&b.location));
+    if objects.is_empty() {
+        return Err(Error::data("there is no such file, or nothing in that folder")
+            .found(nothing_there(place))
+            .help("check the path; a folder is read whole, a pattern may hold * and ?"));
+    }
+    Ok(objects)
+}
+
+/// Names the neighbour that the user most likely meant.
+fn nothing_there(place: &Place) -> String {
+    let neighbour = || {
+        let path = place.local()?;
+        let wanted = path.file_name()?.to_str()?.to_owned();
+        let names: Vec<String> = std::fs::read_dir(path.parent()?)
+            .ok()?
+            .filter_map(|e| e.ok()?.file_name().into_string().ok())
+            .collect();
+        Some(format!("a file `{}` beside it", nearest(&wanted, names.iter().map(String::as_str))?))
+    };
+    neighbour().unwrap_or_else(|| "nothing".to_owned())
+}
+
+/// Marker files such as `_SUCCESS` and `.part.crc` are no data.
+fn is_hidden(object: &ObjectMeta, url: &ListingTableUrl) -> bool {
+    let name = object.location.filename().unwrap_or_default();
+    url.is_folder() && (name.starts_with('_') || name.starts_with('.') || extension_of(name).is_none())
+}
+
+fn extension_of(name: &str) -> Option<(String, Format)> {
+    let lower = name.to_lowercase();
+    let compression = COMPRESSIONS.iter().find(|(e, _)| lower.ends_with(&format!(".{e}")));
+    let stem = compression.map_or(lower.as_str(), |(e, _)| &lower[..lower.len() - e.len() - 1]);
+    let (extension, format) = EXTENSIONS.iter().find(|(e, _)| stem.ends_with(&format!(".{e}")))?;
+    let length = extension.len() + 1 + compression.map_or(0, |(e, _)| e.len() + 1);
+    Some((name[name.len() - length..].to_owned(), *format))
+}
+
+/// One table has one format: the one its files' names agree on, or the one the spec names.
+fn common_format(objects: &[ObjectMeta], given: Option<Format>) -> Result<(String, Format)> {
+    let mut kinds: Vec<(String, Format)> =
+        objects.iter().filter_map(|o| extension_of(o.location.filename()?)).collect();
+    kinds.sort_by(|a, b| a.0.cmp(&b.0));
+    kinds.dedup();
+    if let Some(format) = given {
+        let extension = kinds.into_iter().find(|(_, f)| *f == format).map(|(e, _)| e);
+        return Ok((extension.unwrap_or_default(), format));
+    }
+    match kinds.len() {
+        1 => Ok(kinds.swap_remove(0)),
+        0 => Err(Error::data("the file name does not tell the format")
+            .found(offenders(objects.iter().map(|o| o.location.to_string())))
+            .help("set source.format = \"parquet\", \"csv\", \"ndjson\" or \"arrow\"")),
+        _ => Err(Error::data("the folder holds files of several formats")
+            .found(offenders(kinds.iter().map(|(e, _)| e.clone())))
+            .help("name one by a pattern, such as folder/*.parquet, or set source.format")),
+    }
+}
+
+fn file_format(format: Format, extension: &str) -> Arc<dyn FileFormat> {
+    let compression = COMPRESSIONS
+        .iter()
+        .find(|(e, _)| extension.ends_with(&format!(".{e}")))
+        .map_or(FileCompressionType::UNCOMPRESSED, |(_, c)| *c);
+    match format {
+        Format::Parquet => Arc::new(ParquetFormat::default().with_force_view_types(false)),
+        Format::Csv => {
+            Arc::new(CsvFormat::default().with_has_header(true).with_file_compression_type(compression))
+        }
+        Format::Ndjson => Arc::new(JsonFormat::default().with_file_compression_type(compression)),
+        Format::Arrow => Arc::new(ArrowFormat),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_glob_is_cut_at_its_last_plain_folder() {
+        assert_eq!(split_glob("s3://b/x/2026-*/p?.csv"), ("s3://b/x/", Some("2026-*/p?.csv")));
+        assert_eq!(split_glob("*.csv"), ("./", Some("*.csv")));
+        assert_eq!(split_glob("a/b.csv"), ("a/b.csv", None));
+    }
+
+    #[test]
+    fn the_extension_tells_format_and_compression() {
+        assert_eq!(extension_of("a.CSV.gz"), Some((".CSV.gz".to_owned(), Format::Csv)));
+        assert_eq!(extension_of("part-0.parquet"), Some((".parquet".to_owned(), Format::Parquet)));
+        assert_eq!(extension_of("readme.txt"), None);
+    }
+}

@@ -1,0 +1,178 @@
+//! The first stage: every source becomes a DataFusion table under its name, and every relation a query over them.
+//!
+//! Nothing is read here but file lists and schemas. A relation is the default selection with the user's column names
+//! mapped, or the user's own SQL from `[source.sql]`; either way it arrives with the names of the contract.
+
+pub mod files;
+mod published;
+mod relation;
+mod rows;
+
+use std::collections::BTreeMap;
+
+use datafusion::prelude::{DataFrame, SessionContext};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::error::{Error, Problem, Result};
+use crate::spec::Problems;
+use crate::store::StoreSpec;
+use files::{Files, Format};
+pub use published::register_run;
+pub use relation::{Relation, contract_columns, select};
+pub use rows::{Rows, Scalar};
+
+/// Where the input is and what its columns are called.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct SourceSpec {
+    /// The annotations: a file, a folder or a glob on local disk or an object store, or rows written here.
+    pub annotations: Option<Location>,
+    /// Trusted classes of some instances.
+    pub gold: Option<Location>,
+    /// Features of instances; registered for SQL, and read by models that use features.
+    pub features: Option<Location>,
+    /// Features of annotators; registered for SQL, and read by models that use them.
+    pub annotator_features: Option<Location>,
+    /// Any other tables that the SQL below wants to join, by name.
+    pub tables: BTreeMap<String, Location>,
+    /// The format, where the file names do not tell.
+    pub format: Option<Format>,
+    /// The columns' names in the files.
+    pub columns: ColumnsSpec,
+    /// Queries that replace the default selection of a relation.
+    pub sql: SqlSpec,
+}
+
+/// A URL or a local path, or rows written in the file itself.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(untagged)]
+pub enum Location {
+    /// A file, a folder (ends with `/`) or a glob.
+    Url(String),
+    /// Rows in the order of the relation's columns.
+    Rows(Rows),
+}
+
+/// The name that each column of the contract has in the user's tables; left out, its own.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct ColumnsSpec {
+    /// Stands for `instance_id`.
+    pub instance: Option<String>,
+    /// Stands for `annotator_id`.
+    pub annotator: Option<String>,
+    /// Stands for `label`.
+    pub label: Option<String>,
+    /// Stands for `weight`.
+    pub weight: Option<String>,
+    /// Stands for `annotated_at`.
+    pub annotated_at: Option<String>,
+    /// Stands for `question`.
+    pub question: Option<String>,
+    /// Stands for `class` (of gold).
+    pub class: Option<String>,
+    /// Stands for `role` (of gold).
+    pub role: Option<String>,
+}
+
+/// SQL instead of the default selection: the query itself, or the path of a `.sql` file.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct SqlSpec {
+    /// Gives the annotations relation.
+    pub annotations: Option<String>,
+    /// Gives the gold relation.
+    pub gold: Option<String>,
+}
+
+impl SourceSpec {
+    /// Adds what is wrong to `problems`.
+    pub fn check(&self, place: &str, problems: &mut Problems) {
+        if self.annotations.is_none() && self.sql.annotations.is_none() {
+            problems.push(
+                Problem::new("there are no annotations to read")
+                    .at(format!("{place}: source.annotations"))
+                    .help("set source.annotations to a file, a folder or a glob"),
+            );
+        }
+        for name in self.tables.keys() {
+            if self.named().iter().any(|(known, _)| known == name) {
+                problems.push(
+                    Problem::new(format!("the table name `{name}` is taken"))
+                        .at(format!("{place}: source.tables.{name}"))
+                        .help(format!("set source.{name}, or choose another name")),
+                );
+            }
+        }
+    }
+
+    fn named(&self) -> Vec<(&str, &Location)> {
+        let fixed = [
+            ("annotations", &self.annotations),
+            ("gold", &self.gold),
+            ("features", &self.features),
+            ("annotator_features", &self.annotator_features),
+        ];
+        fixed.into_iter().filter_map(|(name, l)| Some((name, l.as_ref()?))).collect()
+    }
+}
+
+/// The registered sources of one run.
+pub struct Source {
+    spec: SourceSpec,
+    /// What was found behind each URL, by table name: for digests, estimates and progress.
+    pub files: Vec<(String, Files)>,
+}
+
+impl Source {
+    /// Registers every source as a table; lists files and reads schemas, but no rows.
+    ///
+    /// # Errors
+    /// When a file is missing, empty, of an unknown format or not readable as what its name says.
+    pub async fn register(ctx: &SessionContext, spec: &SourceSpec, stores: &StoreSpec) -> Result<Self> {
+        let mut files = Vec::new();
+        let extra = spec.tables.iter().map(|(name, location)| (name.as_str(), location));
+        for (name, location) in spec.named().into_iter().chain(extra) {
+            match location {
+                Location::Url(url) => {
+                    let found = files::register(ctx, name, url, spec.format, stores)
+                        .await
+                        .map_err(|e| e.or_at(&format!("source.{name}: {url}")))?;
+                    files.push((name.to_owned(), found));
+                }
+                Location::Rows(rows) => {
+                    let relation = Relation::of_table(name).ok_or_else(|| {
+                        Error::spec("rows can stand only for annotations or gold")
+                            .at(format!("source.{name}"))
+                    })?;
+                    let batch = rows.to_batch(relation).map_err(|e| e.or_at(&format!("source.{name}")))?;
+                    ctx.register_batch(name, batch)?;
+                }
+            }
+        }
+        Ok(Self { spec: spec.clone(), files })
+    }
+
+    /// The annotations relation: `instance_id`, `annotator_id`, `label` and whichever optional columns there are.
+    ///
+    /// # Errors
+    /// When a column is missing (the nearest name is suggested) or the user's SQL does not plan.
+    pub async fn annotations(&self, ctx: &SessionContext) -> Result<DataFrame> {
+        relation::query(ctx, Relation::Annotations, self.spec.sql.annotations.as_deref(), &self.spec.columns)
+            .await
+    }
+
+    /// The gold relation, where there is one: `instance_id`, `class` and perhaps `role`, `question`.
+    ///
+    /// # Errors
+    /// As [`Source::annotations`].
+    pub async fn gold(&self, ctx: &SessionContext) -> Result<Option<DataFrame>> {
+        if self.spec.gold.is_none() && self.spec.sql.gold.is_none() {
+            return Ok(None);
+        }
+        relation::query(ctx, Relation::Gold, self.spec.sql.gold.as_deref(), &self.spec.columns)
+            .await
+            .map(Some)
+    }
+}

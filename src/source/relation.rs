@@ -1,0 +1,160 @@
+//! A relation of the contract as a DataFusion query: the user's columns under the contract's names.
+
+use datafusion::common::Column;
+use datafusion::logical_expr::Expr;
+use datafusion::prelude::{DataFrame, SessionContext};
+
+use super::ColumnsSpec;
+use crate::error::{Error, Result, nearest, offenders};
+
+/// The relations that come in as rows about instances.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Relation {
+    /// One row an annotation.
+    Annotations,
+    /// One row a trusted class.
+    Gold,
+}
+
+/// One column of a relation's contract.
+pub struct ContractColumn {
+    /// Its name in the contract.
+    pub name: &'static str,
+    /// Whether the relation is unusable without it.
+    pub required: bool,
+    /// A second name that serves where the first is absent.
+    pub fallback: Option<&'static str>,
+}
+
+const fn required(name: &'static str) -> ContractColumn {
+    ContractColumn { name, required: true, fallback: None }
+}
+
+const fn optional(name: &'static str) -> ContractColumn {
+    ContractColumn { name, required: false, fallback: None }
+}
+
+/// The columns of a relation, in the order that inline rows use.
+#[must_use]
+pub fn contract_columns(relation: Relation) -> &'static [ContractColumn] {
+    const ANNOTATIONS: &[ContractColumn] = &[
+        required("instance_id"),
+        required("annotator_id"),
+        required("label"),
+        optional("weight"),
+        optional("annotated_at"),
+        optional("question"),
+    ];
+    const GOLD: &[ContractColumn] = &[
+        required("instance_id"),
+        // A truth table usually calls it `label`, as the labels table does.
+        ContractColumn { name: "class", required: true, fallback: Some("label") },
+        optional("role"),
+        optional("question"),
+    ];
+    match relation {
+        Relation::Annotations => ANNOTATIONS,
+        Relation::Gold => GOLD,
+    }
+}
+
+impl Relation {
+    /// The relation that a table of this name gives.
+    #[must_use]
+    pub fn of_table(name: &str) -> Option<Self> {
+        [Self::Annotations, Self::Gold].into_iter().find(|r| r.table() == name)
+    }
+
+    /// The table that gives this relation by default.
+    #[must_use]
+    pub fn table(self) -> &'static str {
+        match self {
+            Self::Annotations => "annotations",
+            Self::Gold => "gold",
+        }
+    }
+}
+
+/// Plans the relation: the user's SQL, or the table itself, then the columns by the contract's names.
+pub(super) async fn query(
+    ctx: &SessionContext,
+    relation: Relation,
+    sql: Option<&str>,
+    columns: &ColumnsSpec,
+) -> Result<DataFrame> {
+    let frame = match sql {
+        Some(text) => {
+            let key = format!("source.sql.{}", relation.table());
+            let text = sql_text(text).map_err(|e| e.or_at(&key))?;
+            ctx.sql(&text).await.map_err(|e| Error::from(e).or_at(&key))?
+        }
+        None => ctx.table(relation.table()).await?,
+    };
+    select(frame, relation, columns)
+}
+
+/// The query itself, or what the `.sql` file it names holds.
+fn sql_text(text: &str) -> Result<String> {
+    let is_file = !text.trim().contains(char::is_whitespace)
+        && std::path::Path::new(text).extension().is_some_and(|e| e == "sql");
+    if !is_file {
+        return Ok(text.to_owned());
+    }
+    std::fs::read_to_string(text).map_err(|e| {
+        Error::spec(format!("cannot read the query: {e}"))
+            .found(format!("`{text}`"))
+            .help("the path is taken from the working folder")
+    })
+}
+
+/// The columns of a table by the contract's names.
+///
+/// # Errors
+/// When a required one is missing; the nearest name is suggested.
+pub fn select(frame: DataFrame, relation: Relation, columns: &ColumnsSpec) -> Result<DataFrame> {
+    let names: Vec<String> = frame.schema().fields().iter().map(|f| f.name().clone()).collect();
+    let mut chosen = Vec::new();
+    for column in contract_columns(relation) {
+        let mapped = mapped_name(columns, column.name);
+        let wanted = mapped.unwrap_or(column.name);
+        let has = |name: &str| names.iter().any(|n| n == name);
+        let fallback = column.fallback.filter(|f| mapped.is_none() && has(f));
+        match fallback.filter(|_| !has(wanted)).or_else(|| has(wanted).then_some(wanted)) {
+            Some(name) => {
+                chosen.push(Expr::Column(Column::new_unqualified(name)).alias(column.name));
+            }
+            None if column.required || mapped.is_some() => {
+                return Err(missing(relation, column.name, wanted, &names));
+            }
+            None => {}
+        }
+    }
+    Ok(frame.select(chosen)?)
+}
+
+/// `instance` in the file stands for `instance_id` of the contract, and so on.
+fn mapped_name<'a>(columns: &'a ColumnsSpec, name: &str) -> Option<&'a str> {
+    let mapped = match name {
+        "instance_id" => &columns.instance,
+        "annotator_id" => &columns.annotator,
+        "label" => &columns.label,
+        "weight" => &columns.weight,
+        "annotated_at" => &columns.annotated_at,
+        "question" => &columns.question,
+        "class" => &columns.class,
+        "role" => &columns.role,
+        _ => &None,
+    };
+    mapped.as_deref()
+}
+
+fn missing(relation: Relation, contract: &str, wanted: &str, names: &[String]) -> Error {
+    let key = contract.trim_end_matches("_id");
+    let nearest = nearest(wanted, names.iter().map(String::as_str))
+        .or_else(|| names.iter().map(String::as_str).find(|n| n.contains(key)));
+    let set = |name: &str| format!("set source.columns.{key} = \"{name}\"");
+    Error::data(format!("the column `{wanted}` is missing"))
+        .at(format!("source.{}", relation.table()))
+        .found(if names.is_empty() { "no columns".to_owned() } else { offenders(names) })
+        .help(nearest.map_or_else(|| set("<its name in your file>"), |n| format!("did you mean `{n}`? {}", set(n))))
+}

@@ -1,0 +1,101 @@
+//! Rows written in the pipeline file itself: small data, and what a `[[test]]` gives.
+
+use std::sync::Arc;
+
+use datafusion::arrow::array::{ArrayRef, BooleanArray, Float64Array, Int64Array, StringArray};
+use datafusion::arrow::datatypes::{Field, Schema};
+use datafusion::arrow::record_batch::RecordBatch;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::{Relation, contract_columns};
+use crate::error::{Error, Result};
+
+/// Rows of a relation, each with its values in the contract's order; columns at the end may be left out.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(transparent)]
+pub struct Rows(pub Vec<Vec<Scalar>>);
+
+/// One value in a pipeline file.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(untagged)]
+pub enum Scalar {
+    /// true or false
+    Bool(bool),
+    /// a whole number
+    Int(i64),
+    /// a number
+    Float(f64),
+    /// text
+    Text(String),
+}
+
+impl std::fmt::Display for Scalar {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Bool(v) => write!(f, "{v}"),
+            Self::Int(v) => write!(f, "{v}"),
+            Self::Float(v) => write!(f, "{v}"),
+            Self::Text(v) => f.write_str(v),
+        }
+    }
+}
+
+impl Rows {
+    /// The rows as one batch with the relation's column names.
+    pub(super) fn to_batch(&self, relation: Relation) -> Result<RecordBatch> {
+        let contract = contract_columns(relation);
+        let least = contract.iter().filter(|c| c.required).count();
+        let width = self.0.iter().map(Vec::len).max().unwrap_or(least);
+        for (i, row) in self.0.iter().enumerate() {
+            if row.len() < least || row.len() != width || width > contract.len() {
+                let names: Vec<_> = contract.iter().map(|c| c.name).collect();
+                return Err(Error::spec(format!("row {i} has {} values", row.len()))
+                    .help(format!("write {least} to {} values: {}", contract.len(), names.join(", "))));
+            }
+        }
+        let arrays: Vec<ArrayRef> = (0..width)
+            .map(|c| column(self.0.iter().map(|r| &r[c])).map_err(|e| e.or_at(contract[c].name)))
+            .collect::<Result<_>>()?;
+        let fields: Vec<Field> = contract
+            .iter()
+            .zip(&arrays)
+            .map(|(c, a)| Field::new(c.name, a.data_type().clone(), true))
+            .collect();
+        Ok(RecordBatch::try_new(Arc::new(Schema::new(fields)), arrays)?)
+    }
+}
+
+fn column<'a>(values: impl Iterator<Item = &'a Scalar> + Clone) -> Result<ArrayRef> {
+    let mixed = |v: &Scalar| {
+        Error::spec("the values of a column must have one type").found(format!("`{v}` among others"))
+    };
+    macro_rules! collect {
+        ($variant:pat => $value:expr, $array:ty) => {
+            Arc::new(
+                values
+                    .map(|v| match v {
+                        $variant => Ok(Some($value)),
+                        other => Err(mixed(other)),
+                    })
+                    .collect::<Result<$array>>()?,
+            )
+        };
+    }
+    Ok(match values.clone().next() {
+        None | Some(Scalar::Text(_)) => collect!(Scalar::Text(t) => t.as_str(), StringArray),
+        Some(Scalar::Bool(_)) => collect!(Scalar::Bool(b) => *b, BooleanArray),
+        Some(Scalar::Int(_)) if values.clone().all(|v| matches!(v, Scalar::Int(_))) => {
+            collect!(Scalar::Int(i) => *i, Int64Array)
+        }
+        Some(Scalar::Int(_) | Scalar::Float(_)) => {
+            let number = |v: &Scalar| match v {
+                Scalar::Float(f) => Ok(Some(*f)),
+                #[allow(clippy::cast_precision_loss)]
+                Scalar::Int(i) => Ok(Some(*i as f64)),
+                other => Err(mixed(other)),
+            };
+            Arc::new(values.map(number).collect::<Result<Float64Array>>()?)
+        }
+    })
+}

@@ -1,0 +1,238 @@
+//! From the text of a pipeline file to a [`PipelineSpec`]: variables, `--set`, validation, defaults.
+//!
+//! # Why
+//! TOML loses key positions on the way into structs, and serde stops at the first mistake. So the file is first
+//! checked as a plain value against the JSON Schema that the structs themselves generate ([`validate`]), which finds
+//! every unknown key, wrong type and value out of range at once, each with its key path. `labelmill schema` prints
+//! that same schema: what an editor underlines is what `check` refuses.
+
+mod validate;
+
+use std::collections::BTreeMap;
+
+use serde_json::Value;
+use toml::Table;
+
+use crate::error::{Error, Problem, Result, nearest, offenders};
+use crate::pipeline::PipelineSpec;
+
+/// The problems of a spec, collected and reported together.
+#[derive(Debug, Default)]
+pub struct Problems(Vec<Problem>);
+
+impl Problems {
+    /// Notes one more.
+    pub fn push(&mut self, problem: Problem) {
+        self.0.push(problem);
+    }
+
+    /// # Errors
+    /// All of them as one [`Error`], when there is at least one.
+    pub fn into_result(self) -> Result<()> {
+        if self.0.is_empty() { Ok(()) } else { Err(Error::spec_problems(self.0)) }
+    }
+}
+
+/// What the command line adds to the file.
+#[derive(Debug, Clone, Default)]
+pub struct Overrides {
+    /// `--set key.path=value`, in the order typed.
+    pub set: Vec<String>,
+    /// `--var name=value`: what `${name}` stands for.
+    pub var: Vec<String>,
+}
+
+/// Reads a pipeline from its text.
+///
+/// # Errors
+/// Every problem of syntax, names, types and ranges at once, with `place` (the file) and its key path.
+pub fn load(text: &str, place: &str, overrides: &Overrides) -> Result<PipelineSpec> {
+    let table: Table = text.parse().map_err(|e: toml::de::Error| {
+        let line = e.span().map(|s| text[..s.start].lines().count().max(1));
+        Error::spec(e.message().trim().to_owned())
+            .at(line.map_or_else(|| place.to_owned(), |l| format!("{place}:{l}")))
+            .help("the file must be TOML; see `labelmill schema`")
+    })?;
+    from_table(table, place, overrides)
+}
+
+/// Makes a pipeline from a value, as `labelmill aggregate` does.
+///
+/// # Errors
+/// As [`load`].
+pub fn from_table(mut table: Table, place: &str, overrides: &Overrides) -> Result<PipelineSpec> {
+    let mut problems = Problems::default();
+    substitute(&mut table, &variables(&overrides.var)?, place, &mut problems);
+    for assignment in &overrides.set {
+        set(&mut table, assignment)?;
+    }
+    let value = serde_json::to_value(&table)
+        .map_err(|e| Error::spec(format!("a value has no JSON form: {e}")).at(place))?;
+    validate::validate(&value, &crate::pipeline::schema(), place, &mut problems);
+    problems.into_result()?;
+    let spec: PipelineSpec = serde_path_to_error::deserialize(toml::Value::Table(table))
+        .map_err(|e| {
+            Error::spec(e.inner().to_string().trim().to_owned()).at(format!("{place}: {}", e.path()))
+        })?;
+    let mut problems = Problems::default();
+    spec.check(place, &mut problems);
+    problems.into_result()?;
+    Ok(spec)
+}
+
+fn variables(assignments: &[String]) -> Result<BTreeMap<String, String>> {
+    assignments
+        .iter()
+        .map(|a| match a.split_once('=') {
+            Some((name, value)) => Ok((name.trim().to_owned(), value.to_owned())),
+            None => Err(Error::spec("a variable needs a value")
+                .at("--var")
+                .found(format!("`{a}`"))
+                .help("write --var name=value")),
+        })
+        .collect()
+}
+
+/// Replaces `${name}` in every string of the file; `$${` stands for a plain `${`.
+fn substitute(
+    table: &mut Table,
+    vars: &BTreeMap<String, String>,
+    place: &str,
+    problems: &mut Problems,
+) {
+    fn walk(
+        value: &mut toml::Value,
+        path: &str,
+        visit: &mut impl FnMut(&str, &mut String),
+    ) {
+        match value {
+            toml::Value::String(s) => visit(path, s),
+            toml::Value::Array(items) => {
+                for (i, item) in items.iter_mut().enumerate() {
+                    walk(item, &format!("{path}[{i}]"), visit);
+                }
+            }
+            toml::Value::Table(table) => {
+                for (key, item) in table.iter_mut() {
+                    walk(item, &join(path, key), visit);
+                }
+            }
+            _ => {}
+        }
+    }
+    for (key, value) in table.iter_mut() {
+        walk(value, key, &mut |path, text| {
+            if text.contains("${") {
+                *text = expand(text, vars, &format!("{place}: {path}"), problems);
+            }
+        });
+    }
+}
+
+fn expand(
+    text: &str,
+    vars: &BTreeMap<String, String>,
+    place: &str,
+    problems: &mut Problems,
+) -> String {
+    let mut out = String::new();
+    let mut rest = text;
+    while let Some(start) = rest.find("${") {
+        if rest[..start].ends_with('$') {
+            out.push_str(&rest[..start - 1]);
+            out.push_str("${");
+            rest = &rest[start + 2..];
+            continue;
+        }
+        out.push_str(&rest[..start]);
+        let Some(end) = rest[start..].find('}') else { break };
+        let name = &rest[start + 2..start + end];
+        match vars.get(name) {
+            Some(value) => out.push_str(value),
+            None => problems.push(unknown_variable(name, vars).at(place)),
+        }
+        rest = &rest[start + end + 1..];
+    }
+    out + rest
+}
+
+fn unknown_variable(name: &str, vars: &BTreeMap<String, String>) -> Problem {
+    let help = match nearest(name, vars.keys().map(String::as_str)) {
+        Some(near) => format!("did you mean `{near}`?"),
+        None => format!("pass --var {name}=..."),
+    };
+    let given = if vars.is_empty() { "no variables".to_owned() } else { offenders(vars.keys()) };
+    Problem::new(format!("no value for the variable `{name}`")).found(given).help(help)
+}
+
+/// Applies one `key.path=value`; the value is TOML where it parses as such, else a string.
+fn set(table: &mut Table, assignment: &str) -> Result<()> {
+    let usage = |what: &str| {
+        Error::spec(what)
+            .at("--set")
+            .found(format!("`{assignment}`"))
+            .help("write --set key.path=value, for example --set model.stop.max_iter=20")
+    };
+    let (path, text) = assignment.split_once('=').ok_or_else(|| usage("a setting needs a value"))?;
+    let value = format!("v = {text}")
+        .parse::<Table>()
+        .ok()
+        .and_then(|mut t| t.remove("v"))
+        .unwrap_or_else(|| toml::Value::String(text.to_owned()));
+    let mut keys: Vec<&str> = path.trim().split('.').collect();
+    let last = keys.pop().filter(|k| !k.is_empty()).ok_or_else(|| usage("a setting needs a key"))?;
+    let mut here = table;
+    for key in keys {
+        here = here
+            .entry(key)
+            .or_insert_with(|| toml::Value::Table(Table::new()))
+            .as_table_mut()
+            .ok_or_else(|| usage(&format!("`{key}` is not a section")))?;
+    }
+    here.insert(last.to_owned(), value);
+    Ok(())
+}
+
+fn join(path: &str, key: &str) -> String {
+    if path.is_empty() { key.to_owned() } else { format!("{path}.{key}") }
+}
+
+/// The default of every field of a spec type, by key: what `labelmill models KIND` prints beside the meaning.
+pub(crate) fn defaults<T: Default + serde::Serialize>() -> Value {
+    serde_json::to_value(T::default()).unwrap_or(Value::Null)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn vars(pairs: &[(&str, &str)]) -> BTreeMap<String, String> {
+        pairs.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect()
+    }
+
+    #[test]
+    fn variables_expand_and_escape() {
+        let mut problems = Problems::default();
+        let v = vars(&[("ds", "2026-01-02")]);
+        assert_eq!(expand("a/${ds}/b", &v, "f", &mut problems), "a/2026-01-02/b");
+        assert_eq!(expand("a/$${ds}", &v, "f", &mut problems), "a/${ds}");
+        assert!(problems.into_result().is_ok());
+    }
+
+    #[test]
+    fn a_missing_variable_names_the_nearest() {
+        let mut problems = Problems::default();
+        expand("${dss}", &vars(&[("ds", "1")]), "f: source", &mut problems);
+        let error = problems.into_result().unwrap_err().to_string();
+        assert!(error.contains("did you mean `ds`?"), "{error}");
+    }
+
+    #[test]
+    fn settings_make_sections_and_keep_types() {
+        let mut table = Table::new();
+        set(&mut table, "model.stop.max_iter=20").unwrap();
+        set(&mut table, "sink.url=out dir").unwrap();
+        assert_eq!(table["model"]["stop"]["max_iter"].as_integer(), Some(20));
+        assert_eq!(table["sink"]["url"].as_str(), Some("out dir"));
+    }
+}

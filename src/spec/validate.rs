@@ -1,0 +1,208 @@
+//! Checks a value against the JSON Schema of the pipeline file and collects every problem with its key path.
+//!
+//! Only the part of JSON Schema that schemars writes for our structs is understood; [`super`] says why it exists.
+
+use serde_json::Value;
+
+use super::{Problems, join};
+use crate::error::{Problem, nearest, offenders};
+
+/// Adds to `problems` whatever `value` has that `schema` does not allow.
+pub(super) fn validate(value: &Value, schema: &Value, place: &str, problems: &mut Problems) {
+    Walk { root: schema, place, problems }.value(value, schema, "");
+}
+
+struct Walk<'a> {
+    root: &'a Value,
+    place: &'a str,
+    problems: &'a mut Problems,
+}
+
+impl Walk<'_> {
+    fn value(&mut self, value: &Value, schema: &Value, path: &str) {
+        let schema = resolve(self.root, schema);
+        if let Some(options) = alternatives(schema) {
+            self.one_of(value, &options, path);
+        } else if self.kind(value, schema, path) {
+            self.range(value, schema, path);
+            self.object(value, schema, path);
+            self.array(value, schema, path);
+        }
+    }
+
+    fn report(&mut self, path: &str, problem: Problem) {
+        let place = if path.is_empty() { self.place.to_owned() } else { format!("{}: {path}", self.place) };
+        self.problems.push(problem.at(place));
+    }
+
+    /// Exactly one alternative is chosen: by `kind` where there is one, else by the first that fits.
+    fn one_of(&mut self, value: &Value, options: &[&Value], path: &str) {
+        let root = self.root;
+        let options: Vec<&Value> = options.iter().map(|o| resolve(root, o)).collect();
+        let words: Vec<&str> = options.iter().flat_map(|o| constants(o)).collect();
+        if !words.is_empty() {
+            if let Value::String(word) = value
+                && !words.contains(&word.as_str())
+            {
+                self.unknown_word(word, &words, path);
+                return;
+            }
+        }
+        let by_kind: Vec<(&str, &Value)> =
+            options.iter().filter_map(|o| Some((kind_of(o)?, *o))).collect();
+        if !by_kind.is_empty() {
+            let kind = value.get("kind").and_then(Value::as_str);
+            match kind.map(|k| (k, by_kind.iter().find(|(name, _)| *name == k))) {
+                Some((_, Some((_, option)))) => self.value(value, option, path),
+                Some((kind, None)) => {
+                    let names: Vec<&str> = by_kind.iter().map(|(n, _)| *n).collect();
+                    self.unknown_word(kind, &names, &join(path, "kind"));
+                }
+                None => self.report(path, missing("kind")),
+            }
+            return;
+        }
+        let fits = |o: &&&Value| type_fits(value, o) && constants(o).iter().all(|c| value == c);
+        let any_word = value.as_str().is_some_and(|w| words.contains(&w));
+        match options.iter().find(fits) {
+            Some(option) => self.value(value, option, path),
+            None if any_word => {}
+            None => {
+                let expected: Vec<String> = options.iter().filter_map(|o| type_name(o)).collect();
+                self.report(path, wrong_type(&expected.join(" or "), value));
+            }
+        }
+    }
+
+    fn unknown_word(&mut self, word: &str, words: &[&str], path: &str) {
+        let help = match nearest(word, words.iter().copied()) {
+            Some(near) => format!("did you mean `{near}`?"),
+            None => format!("one of {}", words.iter().map(|w| format!("`{w}`")).collect::<Vec<_>>().join(", ")),
+        };
+        self.report(path, Problem::new(format!("`{word}` is not known here")).help(help));
+    }
+
+    fn kind(&mut self, value: &Value, schema: &Value, path: &str) -> bool {
+        let fits = type_fits(value, schema);
+        if !fits {
+            let expected = type_name(schema).unwrap_or_else(|| "another type".to_owned());
+            self.report(path, wrong_type(&expected, value));
+        }
+        fits
+    }
+
+    fn range(&mut self, value: &Value, schema: &Value, path: &str) {
+        let Some(number) = value.as_f64() else { return };
+        let bound = |key: &str| schema.get(key).and_then(Value::as_f64);
+        let checks = [
+            ("minimum", "at least", bound("minimum").is_some_and(|b| number < b)),
+            ("exclusiveMinimum", "more than", bound("exclusiveMinimum").is_some_and(|b| number <= b)),
+            ("maximum", "at most", bound("maximum").is_some_and(|b| number > b)),
+        ];
+        for (key, words, broken) in checks {
+            if broken || !number.is_finite() {
+                let limit = bound(key).map_or_else(String::new, |b| format!(" {words} {b}"));
+                let what = format!("the number must be{limit}");
+                self.report(path, Problem::new(what).found(value.to_string()));
+                return;
+            }
+        }
+    }
+
+    fn object(&mut self, value: &Value, schema: &Value, path: &str) {
+        let Some(object) = value.as_object() else { return };
+        let empty = serde_json::Map::new();
+        let properties = schema.get("properties").and_then(Value::as_object).unwrap_or(&empty);
+        let extra = schema.get("additionalProperties");
+        for (key, item) in object {
+            match (properties.get(key), extra) {
+                (Some(property), _) => self.value(item, property, &join(path, key)),
+                (None, Some(Value::Bool(false))) => self.unknown_key(key, properties, path),
+                (None, Some(other)) => self.value(item, other, &join(path, key)),
+                (None, None) => {}
+            }
+        }
+        for name in schema.get("required").and_then(Value::as_array).into_iter().flatten() {
+            if let Some(name) = name.as_str()
+                && !object.contains_key(name)
+            {
+                self.report(path, missing(name));
+            }
+        }
+    }
+
+    fn unknown_key(&mut self, key: &str, known: &serde_json::Map<String, Value>, path: &str) {
+        let help = match nearest(key, known.keys().map(String::as_str)) {
+            Some(near) => format!("did you mean `{near}`?"),
+            None => format!("known here: {}", known.keys().cloned().collect::<Vec<_>>().join(", ")),
+        };
+        self.report(&join(path, key), Problem::new(format!("unknown key `{key}`")).help(help));
+    }
+
+    fn array(&mut self, value: &Value, schema: &Value, path: &str) {
+        let (Some(items), Some(schema)) = (value.as_array(), schema.get("items")) else { return };
+        for (i, item) in items.iter().enumerate() {
+            self.value(item, schema, &format!("{path}[{i}]"));
+        }
+    }
+}
+
+fn resolve<'a>(root: &'a Value, schema: &'a Value) -> &'a Value {
+    let target = schema.get("$ref").and_then(Value::as_str).and_then(|r| r.strip_prefix('#'));
+    match target.and_then(|pointer| root.pointer(pointer)) {
+        Some(found) => resolve(root, found),
+        None => schema,
+    }
+}
+
+fn alternatives(schema: &Value) -> Option<Vec<&Value>> {
+    let list = schema.get("oneOf").or_else(|| schema.get("anyOf"))?.as_array()?;
+    Some(list.iter().collect())
+}
+
+/// The words an alternative stands for: `const`, or `enum`.
+fn constants(schema: &Value) -> Vec<&str> {
+    let one = schema.get("const").and_then(Value::as_str);
+    let many = schema.get("enum").and_then(Value::as_array).into_iter().flatten();
+    one.into_iter().chain(many.filter_map(Value::as_str)).collect()
+}
+
+fn kind_of(schema: &Value) -> Option<&str> {
+    schema.pointer("/properties/kind/const").and_then(Value::as_str)
+}
+
+fn types(schema: &Value) -> Vec<&str> {
+    match schema.get("type") {
+        Some(Value::String(one)) => vec![one],
+        Some(Value::Array(many)) => many.iter().filter_map(Value::as_str).collect(),
+        _ => Vec::new(),
+    }
+}
+
+fn type_fits(value: &Value, schema: &Value) -> bool {
+    let types = types(schema);
+    types.is_empty()
+        || types.iter().any(|t| match *t {
+            "object" => value.is_object(),
+            "array" => value.is_array(),
+            "string" => value.is_string(),
+            "boolean" => value.is_boolean(),
+            "integer" => value.is_i64() || value.is_u64(),
+            "number" => value.is_number(),
+            "null" => value.is_null(),
+            _ => true,
+        })
+}
+
+fn type_name(schema: &Value) -> Option<String> {
+    let names: Vec<&str> = types(schema).into_iter().filter(|t| *t != "null").collect();
+    (!names.is_empty()).then(|| names.join(" or ").replace("object", "section"))
+}
+
+fn wrong_type(expected: &str, value: &Value) -> Problem {
+    Problem::new(format!("expected {expected}")).found(offenders([value]))
+}
+
+fn missing(key: &str) -> Problem {
+    Problem::new(format!("`{key}` is missing"))
+}

@@ -1,0 +1,40 @@
+//! `classes`: one row a class, in the order that ties follow.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use datafusion::arrow::array::{ArrayRef, Float64Array, Int64Array};
+
+use super::{Answer, COUNT, Column, Kind, Outcome, REAL, Table, column, nullable, numbers, take_numbers};
+use crate::error::Result;
+
+pub(super) struct Classes;
+
+impl Table for Classes {
+    fn name(&self) -> &'static str {
+        "classes"
+    }
+
+    fn columns(&self) -> &'static [Column] {
+        const COLUMNS: &[Column] = &[
+            column("class", Kind::Label, "the class"),
+            column("index", COUNT, "its place, from 0; ties go to the lowest"),
+            nullable("prior", REAL, "P(class), where the model has one"),
+        ];
+        COLUMNS
+    }
+
+    fn units(&self, answer: &Answer) -> usize {
+        answer.frame.annotations.dims().classes
+    }
+
+    fn rows(&self, outcome: &Outcome, question: usize, units: Range<usize>) -> Result<Vec<ArrayRef>> {
+        let Answer { frame, fitted } = &outcome.answers[question];
+        let prior = |k: usize| fitted.report.prior.as_ref().map(|p| p[k]);
+        Ok(vec![
+            take_numbers(frame.labels.values(), numbers(units.clone()))?,
+            Arc::new(units.clone().map(|k| i64::try_from(k).ok()).collect::<Int64Array>()),
+            Arc::new(units.map(prior).collect::<Float64Array>()),
+        ])
+    }
+}

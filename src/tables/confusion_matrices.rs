@@ -1,0 +1,98 @@
+//! `confusion_matrices`: P(label given class) of every annotator, one row a cell.
+//!
+//! # Why
+//! An annotator with at least as many annotations as there are labels has the whole matrix. Of one with fewer only the
+//! labels that were used are written, for the classes that were met: a million annotators with one annotation each
+//! would else fill a table of mostly made-up cells. So the rows number at most annotations times classes.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use datafusion::arrow::array::{ArrayRef, Float64Array, StringArray};
+
+use super::{Answer, Column, Kind, Outcome, REAL, TEXT, Table, column, nullable, take_numbers};
+use crate::error::Result;
+
+pub(super) struct ConfusionMatrices;
+
+/// An expected count below this is no meeting.
+const MET: f64 = 1e-9;
+
+#[derive(Default)]
+struct Cells {
+    annotator: Vec<Option<u32>>,
+    class: Vec<Option<u32>>,
+    label: Vec<Option<u32>>,
+    probability: Vec<f64>,
+    expected_count: Vec<f64>,
+}
+
+impl Table for ConfusionMatrices {
+    fn name(&self) -> &'static str {
+        "confusion_matrices"
+    }
+
+    fn columns(&self) -> &'static [Column] {
+        const COLUMNS: &[Column] = &[
+            column("scope", TEXT, "`annotator`, `common` or `cluster`"),
+            nullable("annotator_id", Kind::Annotator, "the annotator; null where the scope is `common`"),
+            column("class", Kind::Label, "the true class: the matrix's row"),
+            column("label", Kind::Label, "what was said: the matrix's column"),
+            column("probability", REAL, "P(label given class); a whole row sums to 1"),
+            column("expected_count", REAL, "how often the annotator met the class and said this"),
+        ];
+        COLUMNS
+    }
+
+    fn units(&self, answer: &Answer) -> usize {
+        if answer.fitted.report.confusion.is_some() { answer.frame.annotators.len() } else { 0 }
+    }
+
+    fn rows_per_unit(&self, answer: &Answer) -> usize {
+        let dims = answer.frame.annotations.dims();
+        dims.classes * dims.labels
+    }
+
+    fn rows(&self, outcome: &Outcome, question: usize, units: Range<usize>) -> Result<Vec<ArrayRef>> {
+        let answer = &outcome.answers[question];
+        let mut cells = Cells::default();
+        for r in units {
+            cells.add(answer, r);
+        }
+        let rows = cells.probability.len();
+        let (annotators, labels) = (answer.frame.annotators.values(), answer.frame.labels.values());
+        Ok(vec![
+            Arc::new(StringArray::from_iter_values(std::iter::repeat_n("annotator", rows))),
+            take_numbers(annotators, cells.annotator.into_iter())?,
+            take_numbers(labels, cells.class.into_iter())?,
+            take_numbers(labels, cells.label.into_iter())?,
+            Arc::new(Float64Array::from(cells.probability)),
+            Arc::new(Float64Array::from(cells.expected_count)),
+        ])
+    }
+}
+
+impl Cells {
+    #[allow(clippy::cast_possible_truncation)]
+    fn add(&mut self, answer: &Answer, r: usize) {
+        let a = &answer.frame.annotations;
+        let dims = a.dims();
+        let Some(confusion) = &answer.fitted.report.confusion else { return };
+        let is_whole = a.rows_of_annotator(r) as usize >= dims.labels;
+        let labels: Vec<u32> =
+            if is_whole { (0..dims.labels as u32).collect() } else { a.labels_of(r).to_vec() };
+        let columns: Vec<(Vec<f64>, Vec<f64>)> =
+            labels.iter().map(|l| confusion.column(a, r, *l as usize)).collect();
+        for k in 0..dims.classes {
+            for (label, (probability, count)) in labels.iter().zip(&columns) {
+                if is_whole || count[k] > MET {
+                    self.annotator.push(Some(r as u32));
+                    self.class.push(Some(k as u32));
+                    self.label.push(Some(*label));
+                    self.probability.push(probability[k]);
+                    self.expected_count.push(count[k]);
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,52 @@
+//! `labels`: one row an instance, the class that was chosen and how sure that is.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use datafusion::arrow::array::{ArrayRef, Float64Array, Int64Array, StringArray};
+
+use super::{
+    Answer, COUNT, Column, Kind, Outcome, REAL, TEXT, Table, column, nullable, numbers, take_numbers,
+};
+use crate::error::Result;
+
+pub(super) struct Labels;
+
+impl Table for Labels {
+    fn name(&self) -> &'static str {
+        "labels"
+    }
+
+    fn columns(&self) -> &'static [Column] {
+        const COLUMNS: &[Column] = &[
+            column("instance_id", Kind::Instance, "the instance"),
+            nullable("label", Kind::Label, "the chosen class; null where the decision is `abstained`"),
+            nullable("confidence", REAL, "the posterior of the best class; null without evidence"),
+            nullable("margin", REAL, "the best posterior minus the second best; 0 for a tie"),
+            column("n_annotations", COUNT, "annotations that were used, repeated ones counted each"),
+            column("decision", TEXT, "`decided`, `tied`, `gold` or `abstained`"),
+        ];
+        COLUMNS
+    }
+
+    fn units(&self, answer: &Answer) -> usize {
+        answer.frame.instances.len()
+    }
+
+    fn rows(&self, outcome: &Outcome, question: usize, units: Range<usize>) -> Result<Vec<ArrayRef>> {
+        let Answer { frame, fitted } = &outcome.answers[question];
+        let a = &frame.annotations;
+        let seed = outcome.run.seed;
+        let decided: Vec<_> =
+            units.clone().map(|i| outcome.decide.decide(a, fitted, seed, i)).collect();
+        let n_annotations = units.clone().map(|i| i64::from(a.rows_of_instance(i)));
+        Ok(vec![
+            take_numbers(frame.instances.values(), numbers(units.clone()))?,
+            take_numbers(frame.labels.values(), decided.iter().map(|d| d.class))?,
+            Arc::new(decided.iter().map(|d| d.confidence).collect::<Float64Array>()),
+            Arc::new(decided.iter().map(|d| d.margin).collect::<Float64Array>()),
+            Arc::new(n_annotations.collect::<Int64Array>()),
+            Arc::new(StringArray::from_iter_values(decided.iter().map(|d| d.decision.word()))),
+        ])
+    }
+}

@@ -1,0 +1,49 @@
+//! `rejects`: one row a reason why rows were not used. Read = used + the sum of these counts.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use datafusion::arrow::array::{ArrayRef, Int64Array, ListBuilder, StringArray, StringBuilder};
+use datafusion::arrow::datatypes::{DataType, Field};
+
+use super::{Answer, COUNT, Column, Kind, Outcome, TEXT, Table, column};
+use crate::error::Result;
+
+pub(super) struct RejectsTable;
+
+impl Table for RejectsTable {
+    fn name(&self) -> &'static str {
+        "rejects"
+    }
+
+    fn columns(&self) -> &'static [Column] {
+        static COLUMNS: std::sync::LazyLock<Vec<Column>> = std::sync::LazyLock::new(|| {
+            let item = Arc::new(Field::new_list_field(DataType::Utf8, true));
+            let values = "up to five of the offending values: instances of nulls, else what was found";
+            vec![
+                column("reason", TEXT, "why"),
+                column("count", COUNT, "how many rows"),
+                column("values", Kind::Fixed(DataType::List(item)), values),
+            ]
+        });
+        &COLUMNS
+    }
+
+    fn units(&self, answer: &Answer) -> usize {
+        answer.frame.rejects.iter().count()
+    }
+
+    fn rows(&self, outcome: &Outcome, question: usize, units: Range<usize>) -> Result<Vec<ArrayRef>> {
+        let rejects = &outcome.answers[question].frame.rejects;
+        let rows: Vec<_> = rejects.iter().skip(units.start).take(units.len()).collect();
+        let mut values = ListBuilder::new(StringBuilder::new());
+        for (_, _, offenders) in &rows {
+            values.append_value(offenders.iter().map(Some));
+        }
+        Ok(vec![
+            Arc::new(StringArray::from_iter_values(rows.iter().map(|r| r.0.word()))),
+            Arc::new(rows.iter().map(|r| i64::try_from(r.1).ok()).collect::<Int64Array>()),
+            Arc::new(values.finish()),
+        ])
+    }
+}

@@ -1,0 +1,116 @@
+//! `run`: one row about the run itself.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use datafusion::arrow::array::{ArrayRef, BooleanArray, Float64Array, Int64Array, StringArray};
+use datafusion::arrow::datatypes::DataType;
+use serde::Serialize;
+
+use super::{Answer, COUNT, Column, Kind, Outcome, REAL, TEXT, Table, column};
+use crate::error::Result;
+
+/// One file that was read.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct InputRecord {
+    /// The source's name.
+    pub source: String,
+    /// The file's path in its store.
+    pub path: String,
+    /// Its size.
+    pub bytes: u64,
+    /// What changes when the file does: the store's entity tag, else the time of the last change.
+    pub version: String,
+}
+
+/// What is known about the run itself.
+#[derive(Debug, Clone, Default)]
+pub struct RunRecord {
+    /// The run's id.
+    pub run_id: String,
+    /// The whole spec with defaults, as JSON.
+    pub spec: String,
+    /// The seed of every random stream.
+    pub seed: u64,
+    /// The files that were read.
+    pub inputs: Vec<InputRecord>,
+    /// Rows that were read.
+    pub rows_read: u64,
+    /// Rows that were used.
+    pub rows_used: u64,
+    /// Rows that were not.
+    pub rows_rejected: u64,
+    /// Whether every question's fit met its stop rule.
+    pub converged: bool,
+    /// Wall time of reading.
+    pub seconds_reading: f64,
+    /// Wall time of fitting.
+    pub seconds_fitting: f64,
+    /// The most memory the process held until the tables were written.
+    pub peak_memory_bytes: u64,
+    /// What a person was warned of.
+    pub warnings: Vec<String>,
+}
+
+pub(super) struct RunTable;
+
+impl Table for RunTable {
+    fn name(&self) -> &'static str {
+        "run"
+    }
+
+    fn columns(&self) -> &'static [Column] {
+        const COLUMNS: &[Column] = &[
+            column("run_id", TEXT, "the run's id: by default a digest of spec and inputs"),
+            column("spec", TEXT, "the spec with every default filled in, as JSON"),
+            column("seed", COUNT, "the seed of every random stream"),
+            column("version", TEXT, "the version of labelmill"),
+            column("schema_version", COUNT, "the version of these schemas"),
+            column("inputs", TEXT, "source, path, bytes and version of each file, as JSON"),
+            column("rows_read", COUNT, "rows that were read"),
+            column("rows_used", COUNT, "rows that were used"),
+            column("rows_rejected", COUNT, "rows that were not; see the table `rejects`"),
+            column("converged", Kind::Fixed(DataType::Boolean), "whether the fit met its stop rule"),
+            column("device", TEXT, "where the fit ran"),
+            column("seconds_reading", REAL, "wall time of reading"),
+            column("seconds_fitting", REAL, "wall time of fitting"),
+            column("peak_memory_bytes", COUNT, "the most memory held until the tables were written"),
+            column("warnings", TEXT, "what a person was warned of, as JSON"),
+        ];
+        COLUMNS
+    }
+
+    fn units(&self, _answer: &Answer) -> usize {
+        1
+    }
+
+    fn is_about_the_run(&self) -> bool {
+        true
+    }
+
+    fn rows(&self, outcome: &Outcome, _question: usize, units: Range<usize>) -> Result<Vec<ArrayRef>> {
+        let run = &outcome.run;
+        let text = |value: &str| Arc::new(StringArray::from(vec![value; units.len()])) as ArrayRef;
+        let count = |value: u64| {
+            Arc::new(Int64Array::from(vec![i64::try_from(value).unwrap_or(i64::MAX); units.len()])) as ArrayRef
+        };
+        let real = |value: f64| Arc::new(Float64Array::from(vec![value; units.len()])) as ArrayRef;
+        Ok(vec![
+            text(&run.run_id),
+            text(&run.spec),
+            count(run.seed),
+            text(env!("CARGO_PKG_VERSION")),
+            count(u64::from(super::SCHEMA_VERSION)),
+            text(&serde_json::json!(run.inputs).to_string()),
+            count(run.rows_read),
+            count(run.rows_used),
+            count(run.rows_rejected),
+            Arc::new(BooleanArray::from(vec![run.converged; units.len()])),
+            text("cpu"),
+            real(run.seconds_reading),
+            real(run.seconds_fitting),
+            count(run.peak_memory_bytes),
+            text(&serde_json::json!(run.warnings).to_string()),
+        ])
+    }
+}

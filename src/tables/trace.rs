@@ -1,0 +1,43 @@
+//! `trace`: one row an iteration of the fit.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use datafusion::arrow::array::{ArrayRef, Float64Array, Int64Array, StringArray};
+
+use super::{Answer, COUNT, Column, Outcome, REAL, TEXT, Table, column, nullable};
+use crate::error::Result;
+
+pub(super) struct Trace;
+
+impl Table for Trace {
+    fn name(&self) -> &'static str {
+        "trace"
+    }
+
+    fn columns(&self) -> &'static [Column] {
+        const COLUMNS: &[Column] = &[
+            column("phase", TEXT, "the part of the fit, such as `em` or `restart 1`"),
+            column("step", COUNT, "the iteration, from 1"),
+            column("objective", REAL, "what is maximised (Dawid-Skene: the log-likelihood)"),
+            nullable("change", REAL, "by how much it grew; null for the first step"),
+            column("seconds", REAL, "the step's wall time"),
+        ];
+        COLUMNS
+    }
+
+    fn units(&self, answer: &Answer) -> usize {
+        answer.fitted.trace.len()
+    }
+
+    fn rows(&self, outcome: &Outcome, question: usize, units: Range<usize>) -> Result<Vec<ArrayRef>> {
+        let rows = &outcome.answers[question].fitted.trace[units];
+        Ok(vec![
+            Arc::new(StringArray::from_iter_values(rows.iter().map(|r| &r.phase))),
+            Arc::new(Int64Array::from_iter_values(rows.iter().map(|r| i64::from(r.step)))),
+            Arc::new(Float64Array::from_iter_values(rows.iter().map(|r| r.objective))),
+            Arc::new(rows.iter().map(|r| r.change).collect::<Float64Array>()),
+            Arc::new(Float64Array::from_iter_values(rows.iter().map(|r| r.seconds))),
+        ])
+    }
+}

@@ -1,0 +1,76 @@
+//! Seeded synthetic crowds with a known truth.
+
+use rand::Rng as _;
+use rand::seq::index::sample;
+
+use crate::run::Run;
+
+/// The shape of a synthetic crowd.
+#[derive(Debug, Clone)]
+pub struct Crowd {
+    /// Instances.
+    pub instances: u32,
+    /// Annotators.
+    pub annotators: u32,
+    /// Classes.
+    pub classes: u32,
+    /// Annotations an instance, by different annotators.
+    pub redundancy: u32,
+    /// The least and the greatest accuracy of an annotator; errors are uniform over the other classes.
+    pub accuracy: (f64, f64),
+}
+
+impl Default for Crowd {
+    fn default() -> Self {
+        Self { instances: 200, annotators: 12, classes: 3, redundancy: 5, accuracy: (0.6, 0.9) }
+    }
+}
+
+/// A crowd and what it was asked about.
+#[derive(Debug, Clone)]
+pub struct Synthetic {
+    /// (instance, annotator, label)
+    pub rows: Vec<(u32, u32, u32)>,
+    /// The class of each instance.
+    pub truth: Vec<u32>,
+    /// The accuracy of each annotator.
+    pub accuracy: Vec<f64>,
+}
+
+impl Crowd {
+    /// Draws the crowd of this seed.
+    #[must_use]
+    pub fn draw(&self, seed: u64) -> Synthetic {
+        let run = Run::new(seed);
+        let mut rng = run.rng("truth");
+        let truth: Vec<u32> = (0..self.instances).map(|_| rng.random_range(0..self.classes)).collect();
+        let mut rng = run.rng("annotators");
+        let (low, high) = self.accuracy;
+        let accuracy: Vec<f64> =
+            (0..self.annotators).map(|_| low + (high - low) * rng.random::<f64>()).collect();
+        let mut rng = run.rng("annotations");
+        let mut rows = Vec::with_capacity((self.instances * self.redundancy) as usize);
+        for (i, class) in (0..self.instances).zip(&truth) {
+            let who = sample(&mut rng, self.annotators as usize, self.redundancy as usize);
+            for r in who {
+                let right = self.classes == 1 || rng.random::<f64>() < accuracy[r];
+                let mut other = || (class + rng.random_range(1..self.classes)) % self.classes;
+                #[allow(clippy::cast_possible_truncation)]
+                rows.push((i, r as u32, if right { *class } else { other() }));
+            }
+        }
+        Synthetic { rows, truth, accuracy }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_crowd_is_its_seed() {
+        let crowd = Crowd::default();
+        assert_eq!(crowd.draw(1).rows, crowd.draw(1).rows);
+        assert_ne!(crowd.draw(1).rows, crowd.draw(2).rows);
+    }
+}

@@ -1,0 +1,160 @@
+//! What the tests share: the real binary, small crowds as files, and tables read back as rows of text.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+use std::sync::Arc;
+
+use datafusion::arrow::array::{Array, ArrayRef, RecordBatch, StringArray};
+use datafusion::arrow::util::display::array_value_to_string;
+use datafusion::parquet::arrow::ArrowWriter;
+use datafusion::parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
+
+/// A row as text by column; null is `None`.
+pub type Row = BTreeMap<String, Option<String>>;
+
+/// The real binary, with nothing of this process's credentials.
+pub fn labelmill() -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_labelmill"));
+    command.current_dir(env!("CARGO_MANIFEST_DIR")).env("NO_COLOR", "1").env_remove("RUST_BACKTRACE");
+    for (name, _) in std::env::vars().filter(|(name, _)| name.starts_with("AWS_")) {
+        command.env_remove(name);
+    }
+    command
+}
+
+/// Runs the binary and returns what it did.
+pub fn run(args: &[&str]) -> Output {
+    labelmill().args(args).output().unwrap()
+}
+
+/// Runs the binary, which must end well.
+pub fn run_ok(args: &[&str]) -> Output {
+    let output = run(args);
+    assert!(output.status.success(), "{args:?}\n{}", stderr(&output));
+    output
+}
+
+/// Runs the binary, which must end with this code; returns stderr.
+pub fn run_fails(args: &[&str], code: i32) -> String {
+    let output = run(args);
+    assert_eq!(output.status.code(), Some(code), "{args:?}\n{}", stderr(&output));
+    stderr(&output)
+}
+
+pub fn stderr(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+pub fn stdout(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+/// The data folder of real sets, or `None`, said aloud.
+pub fn data_folder(test: &str) -> Option<PathBuf> {
+    let folder = std::env::var_os("LABELMILL_DATA").map(PathBuf::from);
+    if folder.is_none() {
+        eprintln!("SKIPPED {test}: LABELMILL_DATA is not set");
+    }
+    folder
+}
+
+/// Writes columns of text as a Parquet file.
+pub fn write_parquet(path: &Path, columns: Vec<(&str, ArrayRef)>) {
+    let batch = RecordBatch::try_from_iter_with_nullable(columns.into_iter().map(|(n, a)| (n, a, true))).unwrap();
+    write_batch(path, &batch);
+}
+
+pub fn write_batch(path: &Path, batch: &RecordBatch) {
+    std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+    let file = std::fs::File::create(path).unwrap();
+    let mut writer = ArrowWriter::try_new(file, batch.schema(), None).unwrap();
+    writer.write(batch).unwrap();
+    writer.close().unwrap();
+}
+
+/// (instance, annotator, label) triples of text.
+pub fn write_crowd(path: &Path, rows: &[(&str, &str, &str)]) {
+    let column = |f: fn(&(&str, &str, &str)) -> String| {
+        Arc::new(StringArray::from_iter_values(rows.iter().map(f))) as ArrayRef
+    };
+    write_parquet(
+        path,
+        vec![
+            ("instance_id", column(|r| r.0.to_owned())),
+            ("annotator_id", column(|r| r.1.to_owned())),
+            ("label", column(|r| r.2.to_owned())),
+        ],
+    );
+}
+
+/// Every file below a run's folder, without those of the table `run`, as path and bytes.
+pub fn table_files(folder: &Path) -> BTreeMap<String, Vec<u8>> {
+    let mut files = BTreeMap::new();
+    let mut folders = vec![folder.to_path_buf()];
+    while let Some(next) = folders.pop() {
+        for entry in std::fs::read_dir(&next).unwrap() {
+            let path = entry.unwrap().path();
+            let name = path.strip_prefix(folder).unwrap().display().to_string();
+            if path.is_dir() {
+                folders.push(path);
+            } else if name.ends_with(".parquet") && !name.starts_with("run/") {
+                files.insert(name, std::fs::read(&path).unwrap());
+            }
+        }
+    }
+    files
+}
+
+/// The batches of a table of a run on local disk, in the order of its files.
+pub fn read_batches(run: &Path, table: &str) -> Vec<RecordBatch> {
+    let folder = run.join(table);
+    let mut files: Vec<PathBuf> =
+        std::fs::read_dir(&folder).unwrap().map(|e| e.unwrap().path()).collect();
+    files.sort();
+    files
+        .iter()
+        .flat_map(|path| {
+            let file = std::fs::File::open(path).unwrap();
+            ParquetRecordBatchReaderBuilder::try_new(file).unwrap().build().unwrap()
+        })
+        .map(Result::unwrap)
+        .collect()
+}
+
+/// A table of a run on local disk, as rows of text.
+pub fn read_table(run: &Path, table: &str) -> Vec<Row> {
+    read_batches(run, table).iter().flat_map(rows).collect()
+}
+
+pub fn rows(batch: &RecordBatch) -> Vec<Row> {
+    let schema = batch.schema();
+    let cell = |row: usize, column: usize| {
+        let array = batch.column(column);
+        array.is_valid(row).then(|| array_value_to_string(array, row).unwrap())
+    };
+    (0..batch.num_rows())
+        .map(|row| {
+            let fields = schema.fields().iter().enumerate();
+            fields.map(|(c, f)| (f.name().clone(), cell(row, c))).collect()
+        })
+        .collect()
+}
+
+/// A cell as text; null is empty.
+pub fn text(row: &Row, column: &str) -> String {
+    row[column].clone().unwrap_or_default()
+}
+
+/// A cell as a number.
+pub fn number(row: &Row, column: &str) -> f64 {
+    text(row, column).parse().unwrap_or_else(|_| panic!("{column} of {row:?} is no number"))
+}
+
+/// Compares element by element and shows the worst cell.
+pub fn assert_close(got: &[f64], want: &[f64], tolerance: f64, what: &str) {
+    assert_eq!(got.len(), want.len(), "{what}: {got:?} against {want:?}");
+    for (n, (g, w)) in got.iter().zip(want).enumerate() {
+        assert!((g - w).abs() <= tolerance, "{what}[{n}]: {g} is not {w} within {tolerance}\n{got:?}");
+    }
+}
