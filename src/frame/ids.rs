@@ -66,12 +66,6 @@ impl Interner {
         self.keys.len()
     }
 
-    /// Whether none has come.
-    #[must_use]
-    pub fn is_empty(&self) -> bool {
-        self.keys.is_empty()
-    }
-
     /// Appends the provisional number of each row of `array` to `numbers`, [`NULL`] where it is null.
     ///
     /// # Errors

@@ -228,8 +228,10 @@ mod tests {
     #[test]
     fn a_class_nobody_met_has_a_uniform_row() {
         let a = tiny(3, &[(0, 0, 0), (0, 1, 0), (1, 0, 1), (1, 1, 1)]);
-        let fitted = fit(DawidSkene::default(), &a);
-        let confusion = fitted.report.confusion.unwrap();
+        let (spec, t) = (DawidSkene::default(), Posterior::from_votes(&a));
+        let mut params = spec.params(&a);
+        spec.m_step(&a, &t, &mut params);
+        let confusion = spec.report(&a, &t, params).confusion.unwrap();
         for label in 0..3 {
             assert!((confusion.column(&a, 0, label).0[2] - 1.0 / 3.0).abs() < 1e-9);
         }
