@@ -1,10 +1,11 @@
 //! From a posterior to a label: ties, abstention, trust. The one place where a class is chosen.
 
 use rand::Rng as _;
+use rayon::prelude::*;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::frame::Annotations;
+use crate::frame::{Annotations, BLOCK};
 use crate::model::fitted::{Fitted, TIE, best};
 use crate::run::Run;
 
@@ -116,6 +117,61 @@ impl DecideSpec {
             }
             _ => lowest,
         }
+    }
+}
+
+/// How many instances each decision has, and each class.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Tally {
+    /// One class was the most probable.
+    pub decided: u64,
+    /// Several were.
+    pub tied: u64,
+    /// The class was trusted.
+    pub gold: u64,
+    /// There is no label.
+    pub abstained: u64,
+    /// Labels of each class.
+    pub of_class: Vec<u64>,
+}
+
+impl Tally {
+    /// Counts the decisions on all instances.
+    #[must_use]
+    pub fn count(spec: &DecideSpec, a: &Annotations, fitted: &Fitted, seed: u64) -> Self {
+        let none = || Self { of_class: vec![0; a.dims().classes], ..Self::default() };
+        let add = |mut tally: Self, i: usize| {
+            let decided = spec.decide(a, fitted, seed, i);
+            *match decided.decision {
+                Decision::Decided => &mut tally.decided,
+                Decision::Tied => &mut tally.tied,
+                Decision::Gold => &mut tally.gold,
+                Decision::Abstained => &mut tally.abstained,
+            } += 1;
+            if let Some(class) = decided.class {
+                tally.of_class[class as usize] += 1;
+            }
+            tally
+        };
+        let instances = (0..a.dims().instances).into_par_iter().with_min_len(BLOCK);
+        instances.fold(none, add).reduce(none, |a, b| a.and(&b))
+    }
+
+    /// Both together.
+    #[must_use]
+    pub fn and(mut self, other: &Self) -> Self {
+        self.decided += other.decided;
+        self.tied += other.tied;
+        self.gold += other.gold;
+        self.abstained += other.abstained;
+        self.of_class.iter_mut().zip(&other.of_class).for_each(|(a, b)| *a += b);
+        self
+    }
+
+    /// All instances.
+    #[must_use]
+    pub fn total(&self) -> u64 {
+        self.decided + self.tied + self.gold + self.abstained
     }
 }
 

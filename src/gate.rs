@@ -3,7 +3,6 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::decide::Decision;
 use crate::error::{Error, Problem, Result, Stage};
 use crate::tables::Outcome;
 
@@ -25,51 +24,12 @@ pub struct GateSpec {
     pub min_accuracy: Option<f64>,
 }
 
-/// How many instances each decision has.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Decisions {
-    /// One class was the most probable.
-    pub decided: u64,
-    /// Several were.
-    pub tied: u64,
-    /// The class was trusted.
-    pub gold: u64,
-    /// There is no label.
-    pub abstained: u64,
-}
-
-impl Decisions {
-    /// Counts the decisions of all questions.
-    #[must_use]
-    pub fn count(outcome: &Outcome) -> Self {
-        let mut counts = Self::default();
-        for answer in &outcome.answers {
-            let a = &answer.frame.annotations;
-            for i in 0..a.dims().instances {
-                *match outcome.decide.decide(a, &answer.fitted, outcome.run.seed, i).decision {
-                    Decision::Decided => &mut counts.decided,
-                    Decision::Tied => &mut counts.tied,
-                    Decision::Gold => &mut counts.gold,
-                    Decision::Abstained => &mut counts.abstained,
-                } += 1;
-            }
-        }
-        counts
-    }
-
-    /// All instances.
-    #[must_use]
-    pub fn total(&self) -> u64 {
-        self.decided + self.tied + self.gold + self.abstained
-    }
-}
-
 impl GateSpec {
     /// # Errors
     /// Every bound that the outcome breaks, at once.
     #[allow(clippy::cast_precision_loss)]
     pub fn check(&self, outcome: &Outcome) -> Result<()> {
-        let counts = Decisions::count(outcome);
+        let counts = outcome.tally();
         let share = |part: u64, whole: u64| if whole == 0 { 0.0 } else { part as f64 / whole as f64 };
         let mut problems = Vec::new();
         let run = &outcome.run;

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 
 use crate::behaviour::TestSpec;
-use crate::decide::DecideSpec;
+use crate::decide::{DecideSpec, Tally};
 use crate::engine::EngineSpec;
 use crate::error::{Error, Problem, Result};
 use crate::frame::{Frame, FrameSpec, Role, collect};
@@ -235,7 +235,8 @@ pub fn fit(spec: &PipelineSpec, frames: Vec<Frame>, run: &mut Run) -> Result<Out
         {
             run.warn(switch_warning(&frame, &names));
         }
-        answers.push(Answer { frame, fitted });
+        let tally = pool.install(|| Tally::count(&spec.decide, &frame.annotations, &fitted, spec.seed));
+        answers.push(Answer { frame, fitted, tally });
     }
     let mut outcome = Outcome {
         answers,
@@ -283,7 +284,7 @@ fn switch_warning(frame: &Frame, names: &[usize]) -> String {
 /// Every metric of every question and role that the model was not told.
 fn score(outcome: &Outcome) -> Vec<(usize, crate::tables::metrics::Metric)> {
     let mut metrics = Vec::new();
-    for (question, Answer { frame, fitted }) in outcome.answers.iter().enumerate() {
+    for (question, Answer { frame, fitted, .. }) in outcome.answers.iter().enumerate() {
         let a = &frame.annotations;
         for role in Role::ALL.into_iter().filter(|r| !r.trains()) {
             let mut scored = Scored { n_classes: a.dims().classes, ..Scored::default() };

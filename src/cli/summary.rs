@@ -4,9 +4,8 @@ use std::fmt::Write as _;
 
 use serde_json::{Value, json};
 
-use crate::gate::Decisions;
 use crate::pipeline::Published;
-use crate::tables::{Answer, Outcome};
+use crate::tables::Answer;
 
 /// Annotators that are named at each end.
 const NAMED: usize = 3;
@@ -25,7 +24,7 @@ pub(super) fn text(published: &Published) -> String {
         let _ = writeln!(text, "{name:<12}{value}");
     };
     line("rows", format!("{} read = {} used + {} rejected", run.rows_read, run.rows_used, run.rows_rejected));
-    let counts = Decisions::count(outcome);
+    let counts = outcome.tally();
     line(
         "labels",
         format!("{} decided, {} tied, {} gold, {} abstained", counts.decided, counts.tied, counts.gold, counts.abstained),
@@ -35,7 +34,7 @@ pub(super) fn text(published: &Published) -> String {
             let ids = crate::frame::Ids::in_order(question.clone());
             line("question", ids.text(0));
         }
-        line("classes", classes(outcome, answer));
+        line("classes", classes(answer));
         line("fit", fit(answer));
         line("best", annotators(answer, true));
         line("worst", annotators(answer, false));
@@ -59,7 +58,7 @@ pub(super) fn json(published: &Published) -> Value {
         "tables": published.manifest.tables,
     });
     if let Some(outcome) = &published.outcome {
-        let counts = Decisions::count(outcome);
+        let counts = outcome.tally();
         let run = &outcome.run;
         value["rows"] = json!({"read": run.rows_read, "used": run.rows_used, "rejected": run.rows_rejected});
         value["labels"] = json!({
@@ -72,14 +71,8 @@ pub(super) fn json(published: &Published) -> Value {
 }
 
 /// Every class with the number of its labels.
-fn classes(outcome: &Outcome, answer: &Answer) -> String {
-    let a = &answer.frame.annotations;
-    let mut counts = vec![0_u64; a.dims().classes];
-    for i in 0..a.dims().instances {
-        if let Some(k) = outcome.decide.decide(a, &answer.fitted, outcome.run.seed, i).class {
-            counts[k as usize] += 1;
-        }
-    }
+fn classes(answer: &Answer) -> String {
+    let counts = &answer.tally.of_class;
     let shown = 8;
     let mut parts: Vec<String> = counts
         .iter()

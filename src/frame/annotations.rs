@@ -10,7 +10,8 @@
 //! A dense confusion matrix has annotators x classes x labels cells, most of which nobody ever fills. Columns that
 //! occur are at most as many as annotations, so every kernel's time and memory follows the annotations. An E-step
 //! multiplies one contiguous column (one number a class) for each annotation; an M-step sums posterior rows into one
-//! column, which only one thread owns. Two words of four bytes an annotation, eight more where weights differ from 1.
+//! column, which only one thread owns. Two words of four bytes an annotation, two of eight more where weights differ
+//! from 1.
 
 use std::ops::Range;
 
@@ -37,15 +38,17 @@ pub enum Duplicates {
     Error,
 }
 
-/// One annotation while the views are being built.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Say {
-    /// Who.
-    pub annotator: u32,
+/// Annotations in any order, a column of numbers each.
+#[derive(Debug, Clone, Default)]
+pub struct Rows {
+    /// Of which instance.
+    pub instance: Vec<u32>,
+    /// By whom.
+    pub annotator: Vec<u32>,
     /// What: a label's number.
-    pub label: u32,
-    /// How much it counts.
-    pub weight: f64,
+    pub label: Vec<u32>,
+    /// How much each counts; empty where all count 1.
+    pub weight: Vec<f64>,
 }
 
 /// The sizes of every axis.
@@ -84,76 +87,56 @@ pub struct Annotations {
 pub struct Repeated(pub Vec<(u32, u32)>);
 
 impl Annotations {
-    /// Builds both views from rows of (instance, say) in any order.
+    /// Builds both views from rows in any order.
     ///
     /// # Errors
     /// The repeated pairs, where the policy is [`Duplicates::Error`].
-    pub fn build(
-        dims: Dims,
-        instance: &[u32],
-        say: impl Fn(usize) -> Say,
-        policy: Duplicates,
-    ) -> Result<Self, Repeated> {
-        let rows_of_instance = count(instance.iter().copied(), dims.instances);
-        let mut offsets = prefix_sum(&rows_of_instance);
-        let mut says = scatter(&offsets, instance, &say);
-        let rows_of_annotator = count(says.iter().map(|s| s.annotator), dims.annotators);
-        let kept: Vec<u32> = split_by(&mut says, &offsets, BLOCK)
-            .into_par_iter()
-            .map(|(block, says)| settle_block(block, &offsets, says, policy))
-            .collect::<Result<Vec<_>, Vec<_>>>()
-            .map_err(Repeated)?
-            .concat();
-        compact(&mut says, &mut offsets, &kept);
-        Ok(Self::index(dims, offsets, &says, rows_of_instance, rows_of_annotator))
-    }
-
-    /// The views of settled says.
-    #[allow(clippy::cast_possible_truncation)]
-    fn index(
-        dims: Dims,
-        by_instance: Vec<usize>,
-        says: &[Say],
-        rows_of_instance: Vec<u32>,
-        rows_of_annotator: Vec<u32>,
-    ) -> Self {
-        let (by_annotator, labels) = columns_of_annotators(dims, says);
-        let column_of = |s: &Say| {
-            let range = by_annotator[s.annotator as usize]..by_annotator[s.annotator as usize + 1];
-            (range.start + labels[range].partition_point(|l| *l < s.label)) as u32
-        };
-        let columns: Vec<u32> = says.par_iter().with_min_len(BLOCK).map(column_of).collect();
-        let weights = says
-            .iter()
-            .any(|s| (s.weight - 1.0).abs() > 0.0)
-            .then(|| says.iter().map(|s| s.weight).collect::<Vec<f64>>());
-        let by_column = prefix_sum(&count(columns.iter().copied(), labels.len()));
-        let mut next = by_column.clone();
-        let mut instances = vec![0_u32; columns.len()];
-        let mut column_weights = weights.as_ref().map(|w| vec![0.0; w.len()]);
-        for i in 0..dims.instances {
-            for at in by_instance[i]..by_instance[i + 1] {
-                let place = &mut next[columns[at] as usize];
-                instances[*place] = i as u32;
-                if let (Some(out), Some(w)) = (&mut column_weights, &weights) {
-                    out[*place] = w[at];
-                }
-                *place += 1;
-            }
-        }
-        Self {
+    pub fn build(dims: Dims, rows: Rows, policy: Duplicates) -> Result<Self, Repeated> {
+        let ((by_annotator, labels), (rows_of_annotator, rows_of_instance)) = rayon::join(
+            || distinct_columns(dims, &rows),
+            || (count(&rows.annotator, dims.annotators), count(&rows.instance, dims.instances)),
+        );
+        let mut said = rows.annotator;
+        said.par_iter_mut().zip(&rows.label).with_min_len(BLOCK).for_each(|(said, label)| {
+            let own = by_annotator[*said as usize]..by_annotator[*said as usize + 1];
+            *said = number(own.start + labels[own].partition_point(|l| l < label));
+        });
+        let offsets = prefix_sum(&rows_of_instance);
+        let mut said = Said::scatter(offsets, &rows.instance, &said, &rows.weight);
+        said.settle(&by_annotator, policy)?;
+        let Said { offsets: by_instance, columns, weights } = said;
+        let weights = weights.filter(|all| all.iter().any(|w| (w - 1.0).abs() > 0.0));
+        let by_column = prefix_sum(&count(&columns, labels.len()));
+        let mut built = Self {
             dims,
             by_instance,
+            instances: vec![0; columns.len()],
+            column_weights: weights.as_ref().map(|w| vec![0.0; w.len()]),
             columns,
             weights,
             by_annotator,
             labels,
             by_column,
-            instances,
-            column_weights,
             rows_of_instance,
             rows_of_annotator,
             trusted: None,
+        };
+        built.turn();
+        Ok(built)
+    }
+
+    /// Fills the view by column from the view by instance.
+    fn turn(&mut self) {
+        let mut next = self.by_column.clone();
+        for i in 0..self.dims.instances {
+            for at in self.by_instance[i]..self.by_instance[i + 1] {
+                let place = &mut next[self.columns[at] as usize];
+                self.instances[*place] = number(i);
+                if let (Some(out), Some(weights)) = (&mut self.column_weights, &self.weights) {
+                    out[*place] = weights[at];
+                }
+                *place += 1;
+            }
         }
     }
 
@@ -271,10 +254,143 @@ impl Annotations {
     }
 }
 
+/// The distinct labels of each annotator, ascending: (offsets by annotator, labels).
+fn distinct_columns(dims: Dims, rows: &Rows) -> (Vec<usize>, Vec<u32>) {
+    let mut counts = vec![0_u32; dims.annotators];
+    let mut labels = Vec::new();
+    let mut add = |annotator: usize, label: u32| {
+        counts[annotator] += 1;
+        labels.push(label);
+    };
+    let pairs = rows.annotator.iter().zip(&rows.label);
+    // A flag a cell is fastest, as long as the cells are not many more than the annotations.
+    if dims.annotators.saturating_mul(dims.labels) <= 8 * rows.label.len() + BLOCK {
+        let mut occurs = vec![false; dims.annotators * dims.labels];
+        pairs.for_each(|(r, l)| occurs[*r as usize * dims.labels + *l as usize] = true);
+        for (cell, _) in occurs.iter().enumerate().filter(|(_, occurs)| **occurs) {
+            add(cell / dims.labels, number(cell % dims.labels));
+        }
+    } else {
+        let mut cells: Vec<(u32, u32)> = pairs.map(|(r, l)| (*r, *l)).collect();
+        cells.par_sort_unstable();
+        cells.dedup();
+        cells.iter().for_each(|(r, l)| add(*r as usize, *l));
+    }
+    (prefix_sum(&counts), labels)
+}
+
+/// The view by instance while repeated answers are being settled.
+struct Said {
+    offsets: Vec<usize>,
+    columns: Vec<u32>,
+    weights: Option<Vec<f64>>,
+}
+
+impl Said {
+    fn scatter(offsets: Vec<usize>, instance: &[u32], column: &[u32], weight: &[f64]) -> Self {
+        let mut next = offsets.clone();
+        let mut columns = vec![0; column.len()];
+        let mut weights = (!weight.is_empty()).then(|| vec![0.0; weight.len()]);
+        for (row, i) in instance.iter().enumerate() {
+            let place = &mut next[*i as usize];
+            columns[*place] = column[row];
+            if let Some(weights) = &mut weights {
+                weights[*place] = weight[row];
+            }
+            *place += 1;
+        }
+        Self { offsets, columns, weights }
+    }
+
+    /// Sorts every instance's columns and settles repeated answers.
+    fn settle(&mut self, by_annotator: &[usize], policy: Duplicates) -> Result<(), Repeated> {
+        let annotators = owners(by_annotator);
+        if let Some(weights) = &mut self.weights {
+            sort_with_weights(&self.offsets, &mut self.columns, weights);
+        } else {
+            let parts = split_by(&mut self.columns, &self.offsets, 1);
+            parts.into_par_iter().with_min_len(BLOCK).for_each(|(_, said)| said.sort_unstable());
+        }
+        let repeated = self.repeated(&annotators);
+        if repeated.is_empty() || policy == Duplicates::Keep {
+            return Ok(());
+        }
+        if policy == Duplicates::Error {
+            return Err(Repeated(repeated));
+        }
+        self.share(&annotators);
+        Ok(())
+    }
+
+    /// (instance, annotator) of every answer beyond the first.
+    fn repeated(&self, annotators: &[u32]) -> Vec<(u32, u32)> {
+        let of = |column: &u32| annotators[*column as usize];
+        (0..self.offsets.len() - 1)
+            .into_par_iter()
+            .with_min_len(BLOCK)
+            .flat_map_iter(|i| {
+                let said = &self.columns[self.offsets[i]..self.offsets[i + 1]];
+                let again = said.windows(2).filter(move |w| of(&w[0]) == of(&w[1]));
+                again.map(move |w| (number(i), of(&w[0])))
+            })
+            .collect()
+    }
+
+    /// Merges an annotator's equal answers to an instance and scales different ones, so that together they are one say.
+    fn share(&mut self, annotators: &[u32]) {
+        let weights = self.weights.get_or_insert_with(|| vec![1.0; self.columns.len()]);
+        let mut out = 0;
+        for i in 0..self.offsets.len() - 1 {
+            let (mut start, end) = (self.offsets[i], self.offsets[i + 1]);
+            self.offsets[i] = out;
+            while start < end {
+                let annotator = annotators[self.columns[start] as usize];
+                let same = |c: &&u32| annotators[**c as usize] == annotator;
+                let stop = start + self.columns[start..end].iter().take_while(same).count();
+                let sum: f64 = weights[start..stop].iter().sum();
+                let heaviest = weights[start..stop].iter().copied().fold(0.0, f64::max);
+                let total = heaviest.max(sum.min(1.0));
+                while start < stop {
+                    let column = self.columns[start];
+                    let next = start + self.columns[start..stop].iter().take_while(|c| **c == column).count();
+                    let weight: f64 = weights[start..next].iter().sum();
+                    self.columns[out] = column;
+                    weights[out] = total * (weight / sum);
+                    out += 1;
+                    start = next;
+                }
+            }
+        }
+        if let Some(last) = self.offsets.last_mut() {
+            *last = out;
+        }
+        self.columns.truncate(out);
+        weights.truncate(out);
+    }
+}
+
+fn sort_with_weights(offsets: &[usize], columns: &mut [u32], weights: &mut [f64]) {
+    let columns = split_by(columns, offsets, 1);
+    let weights = split_by(weights, offsets, 1);
+    columns.into_par_iter().zip(weights).with_min_len(BLOCK).for_each(|((_, columns), (_, weights))| {
+        let mut said: Vec<(u32, f64)> = columns.iter().copied().zip(weights.iter().copied()).collect();
+        said.sort_unstable_by_key(|(column, weight)| (*column, weight.to_bits()));
+        for (at, (column, weight)) in said.into_iter().enumerate() {
+            (columns[at], weights[at]) = (column, weight);
+        }
+    });
+}
+
+/// The owner of each item, from the owners' offsets.
+fn owners(offsets: &[usize]) -> Vec<u32> {
+    let items = offsets.windows(2).enumerate();
+    items.flat_map(|(owner, w)| std::iter::repeat_n(number(owner), w[1] - w[0])).collect()
+}
+
 /// Occurrences of each number below `n`.
-fn count(numbers: impl Iterator<Item = u32>, n: usize) -> Vec<u32> {
+fn count(numbers: &[u32], n: usize) -> Vec<u32> {
     let mut counts = vec![0; n];
-    numbers.for_each(|x| counts[x as usize] += 1);
+    numbers.iter().for_each(|x| counts[*x as usize] += 1);
     counts
 }
 
@@ -289,15 +405,10 @@ fn prefix_sum(counts: &[u32]) -> Vec<usize> {
     offsets
 }
 
-fn scatter(offsets: &[usize], instance: &[u32], say: &impl Fn(usize) -> Say) -> Vec<Say> {
-    let mut next = offsets.to_vec();
-    let mut says = vec![Say { annotator: 0, label: 0, weight: 0.0 }; instance.len()];
-    for (row, i) in instance.iter().enumerate() {
-        let place = &mut next[*i as usize];
-        says[*place] = say(row);
-        *place += 1;
-    }
-    says
+/// Numbers of instances, annotators and labels are below 2^32, since they were interned as such.
+#[allow(clippy::cast_possible_truncation)]
+fn number(index: usize) -> u32 {
+    index as u32
 }
 
 /// Cuts `items` into the parts of `block` neighbouring owners each: the owners' range, and their items.
@@ -319,101 +430,6 @@ pub fn split_by<'a, T>(
     parts
 }
 
-/// Sorts the says of a block's instances and settles repeated answers; returns how many stay, instance by instance.
-#[allow(clippy::cast_possible_truncation)]
-fn settle_block(
-    block: Range<usize>,
-    offsets: &[usize],
-    says: &mut [Say],
-    policy: Duplicates,
-) -> Result<Vec<u32>, Vec<(u32, u32)>> {
-    let first = offsets[block.start];
-    let mut repeated = Vec::new();
-    let mut kept = Vec::with_capacity(block.len());
-    for i in block {
-        let says = &mut says[offsets[i] - first..offsets[i + 1] - first];
-        says.sort_unstable_by_key(|s| (s.annotator, s.label, s.weight.to_bits()));
-        let repeats = says.windows(2).any(|w| w[0].annotator == w[1].annotator);
-        kept.push(match policy {
-            Duplicates::Share | Duplicates::Last if repeats => share(says),
-            Duplicates::Error if repeats => {
-                let pairs = says.windows(2).filter(|w| w[0].annotator == w[1].annotator);
-                repeated.extend(pairs.map(|w| (i as u32, w[0].annotator)));
-                0
-            }
-            _ => says.len() as u32,
-        });
-    }
-    if repeated.is_empty() { Ok(kept) } else { Err(repeated) }
-}
-
-/// Merges equal answers of an annotator and scales different ones, so that together they are one say. The merged
-/// says move to the front; returns how many there are.
-#[allow(clippy::cast_possible_truncation)]
-fn share(says: &mut [Say]) -> u32 {
-    let mut out = 0;
-    let mut start = 0;
-    while start < says.len() {
-        let annotator = says[start].annotator;
-        let end = start + says[start..].iter().take_while(|s| s.annotator == annotator).count();
-        let sum: f64 = says[start..end].iter().map(|s| s.weight).sum();
-        let heaviest = says[start..end].iter().map(|s| s.weight).fold(0.0, f64::max);
-        let total = heaviest.max(sum.min(1.0));
-        let mut at = start;
-        while at < end {
-            let label = says[at].label;
-            let same = says[at..end].iter().take_while(|s| s.label == label);
-            let (n, weight) = same.fold((0, 0.0), |(n, w), s| (n + 1, w + s.weight));
-            says[out] = Say { annotator, label, weight: total * (weight / sum) };
-            out += 1;
-            at += n;
-        }
-        start = end;
-    }
-    out as u32
-}
-
-/// Closes the gaps that merged says left.
-fn compact(says: &mut Vec<Say>, offsets: &mut [usize], kept: &[u32]) {
-    if offsets.last() == Some(&kept.iter().map(|k| *k as usize).sum()) {
-        return;
-    }
-    let mut out = 0;
-    for (i, kept) in kept.iter().enumerate() {
-        let (start, kept) = (offsets[i], *kept as usize);
-        says.copy_within(start..start + kept, out);
-        offsets[i] = out;
-        out += kept;
-    }
-    offsets[kept.len()] = out;
-    says.truncate(out);
-}
-
-/// The distinct labels of each annotator, ascending: (offsets by annotator, labels).
-fn columns_of_annotators(dims: Dims, says: &[Say]) -> (Vec<usize>, Vec<u32>) {
-    let offsets = prefix_sum(&count(says.iter().map(|s| s.annotator), dims.annotators));
-    let mut next = offsets.clone();
-    let mut labels = vec![0_u32; says.len()];
-    for say in says {
-        let place = &mut next[say.annotator as usize];
-        labels[*place] = say.label;
-        *place += 1;
-    }
-    let distinct: Vec<Vec<u32>> = split_by(&mut labels, &offsets, 1)
-        .into_par_iter()
-        .with_min_len(64)
-        .map(|(_, labels)| {
-            labels.sort_unstable();
-            let mut labels = labels.to_vec();
-            labels.dedup();
-            labels
-        })
-        .collect();
-    #[allow(clippy::cast_possible_truncation)]
-    let counts: Vec<u32> = distinct.iter().map(|d| d.len() as u32).collect();
-    (prefix_sum(&counts), distinct.concat())
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -421,9 +437,14 @@ mod tests {
     const DIMS: Dims = Dims { instances: 3, annotators: 2, classes: 2, labels: 3 };
 
     fn build(rows: &[(u32, u32, u32, f64)], policy: Duplicates) -> Result<Annotations, Repeated> {
-        let instance: Vec<u32> = rows.iter().map(|r| r.0).collect();
-        let say = |n: usize| Say { annotator: rows[n].1, label: rows[n].2, weight: rows[n].3 };
-        Annotations::build(DIMS, &instance, say, policy)
+        let mut columns = Rows::default();
+        for (instance, annotator, label, weight) in rows {
+            columns.instance.push(*instance);
+            columns.annotator.push(*annotator);
+            columns.label.push(*label);
+            columns.weight.push(*weight);
+        }
+        Annotations::build(DIMS, columns, policy)
     }
 
     #[test]
@@ -435,6 +456,20 @@ mod tests {
         assert_eq!(a.instances_of(1), [0, 2]);
         assert_eq!(a.columns_of(1), 1..2);
         assert!(a.weights_of(0).is_none());
+    }
+
+    #[test]
+    fn many_more_cells_than_annotations_give_the_same_columns() {
+        let wide = Dims { annotators: 90_000, labels: 90, ..DIMS };
+        let rows = || Rows {
+            instance: vec![0, 1, 2],
+            annotator: vec![89_999, 7, 89_999],
+            label: vec![80, 3, 2],
+            weight: Vec::new(),
+        };
+        let a = Annotations::build(wide, rows(), Duplicates::Share).unwrap();
+        assert_eq!((a.columns_of(7), a.labels_of(89_999)), (0..1, &[2, 80][..]));
+        assert_eq!(a.said_of(0), [2]);
     }
 
     #[test]

@@ -44,7 +44,9 @@ pub async fn collect(
     let mut questions = Questions::new(&schema, spec)?;
     let context = Arc::new(annotations.task_ctx());
     let plan = annotations.create_physical_plan().await?;
-    run.progress.begin("reading", rows_in(&plan));
+    let rows = rows_in(&plan);
+    questions.expect(rows);
+    run.progress.begin("reading", rows);
     let mut batches = spawn(execute_stream_partitioned(plan, context)?);
     let pool = run.pool();
     let mut read = 0_u64;
@@ -101,6 +103,13 @@ impl Questions {
                 rejects: Rejects::default(),
             },
         })
+    }
+
+    /// Makes room for so many rows, where it is known whose they are.
+    fn expect(&mut self, rows: Option<u64>) {
+        if let (Self::One(collector), Some(rows)) = (self, rows) {
+            collector.reserve(rows);
+        }
     }
 
     fn push(&mut self, batch: &RecordBatch) -> Result<()> {

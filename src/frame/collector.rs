@@ -5,7 +5,9 @@ use datafusion::arrow::compute::cast;
 use datafusion::arrow::datatypes::{DataType, Float64Type, Int64Type, Schema, TimeUnit};
 use datafusion::arrow::util::display::array_value_to_string;
 
-use super::annotations::{Annotations, Dims, Duplicates, Say};
+use rayon::prelude::*;
+
+use super::annotations::{Annotations, BLOCK, Dims, Duplicates, Rows};
 use super::classes::Classes;
 use super::gold::{Gold, GoldRows};
 use super::ids::{Interner, NULL};
@@ -18,14 +20,14 @@ pub(super) struct Collector {
     instances: Interner,
     annotators: Interner,
     labels: Interner,
-    rows: Rows,
+    rows: Arrived,
     rejects: Rejects,
     read: u64,
 }
 
 /// Used rows, by provisional numbers; the optional columns are as long as the others or empty.
 #[derive(Default)]
-struct Rows {
+struct Arrived {
     instance: Vec<u32>,
     annotator: Vec<u32>,
     label: Vec<u32>,
@@ -59,10 +61,18 @@ impl Collector {
             instances: interner("instance_id")?,
             annotators: interner("annotator_id")?,
             labels: interner("label")?,
-            rows: Rows::default(),
+            rows: Arrived::default(),
             rejects: Rejects::default(),
             read: 0,
         })
+    }
+
+    /// Makes room for the rows that metadata promises; a promise too large to believe is kept in part.
+    pub(super) fn reserve(&mut self, rows: u64) {
+        let rows = usize::try_from(rows).unwrap_or(usize::MAX).min(1 << 28);
+        self.rows.instance.reserve(rows);
+        self.rows.annotator.reserve(rows);
+        self.rows.label.reserve(rows);
     }
 
     /// Takes in the rows of one batch.
@@ -82,26 +92,29 @@ impl Collector {
         );
         first.and(second)?;
         self.read += batch.num_rows() as u64;
+        if extras.is_empty() && [&i, &r, &l].iter().all(|numbers| !numbers.contains(&NULL)) {
+            self.rows.instance.append(&mut i);
+            self.rows.annotator.append(&mut r);
+            self.rows.label.append(&mut l);
+            return Ok(());
+        }
         for row in 0..batch.num_rows() {
             let id = || array_value_to_string(instance, row).unwrap_or_default();
-            if i[row] == NULL {
-                self.rejects.add(Reason::NullInstance, || "null".to_owned());
-            } else if r[row] == NULL {
-                self.rejects.add(Reason::NullAnnotator, id);
-            } else if l[row] == NULL {
-                self.rejects.add(Reason::NullLabel, id);
-            } else {
-                match extras.weight(row) {
-                    Err(found) => self.rejects.add(Reason::BadWeight, || found),
-                    Ok(weight) => {
-                        self.rows.instance.push(i[row]);
-                        self.rows.annotator.push(r[row]);
-                        self.rows.label.push(l[row]);
-                        self.rows.weight.extend(weight);
-                        self.rows.annotated_at.extend(extras.annotated_at(row));
-                    }
+            let reject = match (i[row], r[row], l[row], extras.weight(row)) {
+                (NULL, ..) => (Reason::NullInstance, "null".to_owned()),
+                (_, NULL, ..) => (Reason::NullAnnotator, id()),
+                (_, _, NULL, _) => (Reason::NullLabel, id()),
+                (.., Err(found)) => (Reason::BadWeight, found),
+                (instance, annotator, label, Ok(weight)) => {
+                    self.rows.instance.push(instance);
+                    self.rows.annotator.push(annotator);
+                    self.rows.label.push(label);
+                    self.rows.weight.extend(weight);
+                    self.rows.annotated_at.extend(extras.annotated_at(row));
+                    continue;
                 }
-            }
+            };
+            self.rejects.add(reject.0, || reject.1);
         }
         Ok(())
     }
@@ -121,12 +134,13 @@ impl Collector {
         if self.rows.instance.is_empty() {
             return Err(nothing_left(self.read, &self.rejects));
         }
+        tracing::debug!(rows = self.read, "read");
         let used_annotators = used(&self.rows.annotator, self.annotators.len());
         // An instance whose every row was rejected stays, without a label; gold that only scores adds none.
-        let read_instances = self.instances.len() - gold_numbers.iter().filter(|g| g.is_new).count();
-        let trains: Vec<u32> = gold_numbers.iter().filter(|g| g.role.trains()).map(|g| g.instance).collect();
-        let is_instance = |n: u32| (n as usize) < read_instances || trains.contains(&n);
-        let (instances, instance_rank) = self.instances.finish(is_instance)?;
+        let mut stays = vec![true; self.instances.len()];
+        gold_numbers.iter().filter(|g| g.is_new).for_each(|g| stays[g.instance as usize] = false);
+        gold_numbers.iter().filter(|g| g.role.trains()).for_each(|g| stays[g.instance as usize] = true);
+        let (instances, instance_rank) = self.instances.finish(|n| stays[n as usize])?;
         let (annotators, annotator_rank) =
             self.annotators.finish(|n| used_annotators[n as usize])?;
         let dims = Dims {
@@ -135,14 +149,9 @@ impl Collector {
             classes: classes.n_classes,
             labels: classes.labels.len(),
         };
-        self.rows.renumber(&instance_rank, &annotator_rank, &classes.rank);
-        let rows = self.rows;
-        let say = |row: usize| Say {
-            annotator: rows.annotator[row],
-            label: rows.label[row],
-            weight: rows.weight.get(row).copied().unwrap_or(1.0),
-        };
-        let mut annotations = Annotations::build(dims, &rows.instance, say, spec.duplicates)
+        tracing::debug!(instances = dims.instances, annotators = dims.annotators, "numbered");
+        let rows = self.rows.renumbered(&instance_rank, &annotator_rank, &classes.rank);
+        let mut annotations = Annotations::build(dims, rows, spec.duplicates)
             .map_err(|repeated| {
                 let pairs = repeated.0.iter().map(|(i, r)| {
                     format!("{} / {}", instances.text(*i as usize), annotators.text(*r as usize))
@@ -152,6 +161,7 @@ impl Collector {
                     .found(offenders(pairs))
                     .help("choose \"share\", \"last\" or \"keep\", or clean the input")
             })?;
+        tracing::debug!(annotations = annotations.len(), "views built");
         let gold = Gold::resolve(gold_numbers, &instance_rank, &classes, &instances)?;
         annotations.trusted = Gold::trusted(&gold, dims.instances);
         Ok(Frame {
@@ -183,7 +193,7 @@ fn used(numbers: &[u32], n: usize) -> Vec<bool> {
     used
 }
 
-impl Rows {
+impl Arrived {
     fn reject_unknown(&mut self, classes: &Classes, rejects: &mut Rejects) {
         let unknown = |label: u32| classes.rank[label as usize] == NULL;
         if self.label.iter().any(|l| unknown(*l)) {
@@ -233,13 +243,16 @@ impl Rows {
         filter(&mut self.annotated_at, keep);
     }
 
-    fn renumber(&mut self, instance: &[u32], annotator: &[u32], label: &[u32]) {
-        let map = |numbers: &mut [u32], rank: &[u32]| {
-            numbers.iter_mut().for_each(|n| *n = rank[*n as usize]);
+    /// The rows by final numbers.
+    fn renumbered(mut self, instance: &[u32], annotator: &[u32], label: &[u32]) -> Rows {
+        let map = |numbers: &mut Vec<u32>, rank: &[u32]| {
+            numbers.par_iter_mut().with_min_len(BLOCK).for_each(|n| *n = rank[*n as usize]);
         };
         map(&mut self.instance, instance);
         map(&mut self.annotator, annotator);
         map(&mut self.label, label);
+        let Self { instance, annotator, label, weight, .. } = self;
+        Rows { instance, annotator, label, weight }
     }
 }
 
@@ -270,6 +283,10 @@ impl Extras {
             weight: typed("weight", &number)?,
             annotated_at: typed("annotated_at", &time)?,
         })
+    }
+
+    fn is_empty(&self) -> bool {
+        self.weight.is_none() && self.annotated_at.is_none()
     }
 
     /// The row's weight, `None` where there is no such column; what was found where it is no weight.

@@ -4,42 +4,44 @@
 //! Numbering by arrival would make every sum depend on the order of rows and files. Sorted numbers make the whole
 //! job independent of it, and let tables come out in the order that a person would sort them.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use datafusion::arrow::array::{Array, ArrayRef};
 use datafusion::arrow::datatypes::DataType;
-use hashbrown::HashTable;
 use rayon::slice::ParallelSliceMut;
+use rustc_hash::FxBuildHasher;
 
-use super::key::{Family, Key, Packed, compare, dictionary, for_each_key, to_array, with_bytes};
+use super::key::{Family, Key, Packed, compare, dictionary, for_each_key, to_array};
 use crate::error::{Error, Result};
 
 /// Stands for a null in the numbers that [`Interner::intern`] gives.
 pub const NULL: u32 = u32::MAX;
 
 /// Gives each distinct value a provisional number, in order of arrival.
+///
+/// ```text
+/// slots   [ tag | number + 1 ]  open addressing, 8 bytes a slot, at most half full
+/// keys    [ packed key ]        by number; a long key's word names its place in `long`
+/// ```
+/// # Why
+/// A table of millions of ids lies in memory, not in the cache, and a lookup waits for it twice: for the slot and for
+/// the key. A batch is looked up in passes (all hashes, all slots, all keys), so that the processor waits for many
+/// rows at once. Only what is new, or collides, is then looked up row by row.
 pub struct Interner {
     column: String,
     data_type: DataType,
-    packed: HashTable<(Packed, u32)>,
-    long: HashTable<u32>,
-    keys: Vec<Stored>,
+    slots: Vec<u64>,
+    keys: Vec<u128>,
+    long: Vec<Box<[u8]>>,
+    long_numbers: HashMap<Box<[u8]>, u32, FxBuildHasher>,
 }
 
-#[derive(Debug, Clone)]
-enum Stored {
-    Packed(Packed),
-    Long(Box<[u8]>),
-}
+/// The low byte of a word in `keys` that stands for a long key; a packed key's is its length, at most 15.
+const LONG: u128 = 0xff;
 
-impl Stored {
-    fn key(&self) -> Key<'_> {
-        match self {
-            Self::Packed(p) => Key::Packed(*p),
-            Self::Long(b) => Key::Long(b),
-        }
-    }
-}
+/// Rows looked up together: their passes stay in the fastest cache.
+const LOOKUP: usize = 1024;
 
 impl Interner {
     /// An empty interner for the column of that name (used in errors) and type.
@@ -48,9 +50,10 @@ impl Interner {
         Self {
             column: column.to_owned(),
             data_type: data_type.clone(),
-            packed: HashTable::new(),
-            long: HashTable::new(),
+            slots: vec![0; 1024],
             keys: Vec::new(),
+            long: Vec::new(),
+            long_numbers: HashMap::default(),
         }
     }
 
@@ -75,10 +78,10 @@ impl Interner {
         numbers.reserve(array.len());
         if let Some((values, rows)) = dictionary(array) {
             let mut of_value = Vec::with_capacity(values.len());
-            for_each_key(&values, |_, key| of_value.push(key.map_or(NULL, |k| self.number(k))))?;
+            self.intern_values(&values, &mut of_value)?;
             numbers.extend(rows.into_iter().map(|r| r.map_or(NULL, |v| of_value[v])));
         } else {
-            for_each_key(array, |_, key| numbers.push(key.map_or(NULL, |k| self.number(k))))?;
+            self.intern_values(array, numbers)?;
         }
         if self.keys.len() >= NULL as usize {
             return Err(Error::data(format!("`{}` has more than 2^32 distinct values", self.column)));
@@ -95,35 +98,96 @@ impl Interner {
             .help("the same id in two types is two ids: cast one of them in source.sql"))
     }
 
-    #[allow(clippy::cast_possible_truncation)]
-    fn number(&mut self, key: Key<'_>) -> u32 {
-        let next = self.keys.len() as u32;
-        match key {
-            Key::Packed(key) => {
-                let entry = self.packed.entry(hash(key), |(k, _)| *k == key, |(k, _)| hash(*k));
-                match entry {
-                    hashbrown::hash_table::Entry::Occupied(found) => found.get().1,
-                    hashbrown::hash_table::Entry::Vacant(free) => {
-                        free.insert((key, next));
-                        self.keys.push(Stored::Packed(key));
-                        next
-                    }
-                }
+    fn intern_values(&mut self, array: &ArrayRef, numbers: &mut Vec<u32>) -> Result<()> {
+        let first = numbers.len();
+        let mut packed = Vec::with_capacity(array.len());
+        for_each_key(array, |_, key| match key {
+            Some(Key::Packed(key)) => {
+                packed.push((number(numbers.len() - first), key));
+                numbers.push(NULL);
             }
-            Key::Long(bytes) => {
-                let keys = &self.keys;
-                let of = |n: u32| with_bytes(keys[n as usize].key(), hash_long);
-                let is = |n: &u32| with_bytes(keys[*n as usize].key(), |b| b == bytes);
-                match self.long.entry(hash_long(bytes), is, |n| of(*n)) {
-                    hashbrown::hash_table::Entry::Occupied(found) => *found.get(),
-                    hashbrown::hash_table::Entry::Vacant(free) => {
-                        free.insert(next);
-                        self.keys.push(Stored::Long(bytes.into()));
-                        next
-                    }
-                }
+            Some(Key::Long(bytes)) => numbers.push(self.long_number(bytes)),
+            None => numbers.push(NULL),
+        })?;
+        let numbers = &mut numbers[first..];
+        for rows in packed.chunks(LOOKUP) {
+            self.packed_numbers(rows, numbers);
+        }
+        Ok(())
+    }
+
+    /// Looks up packed keys in passes; see [`Interner`].
+    #[allow(clippy::cast_possible_truncation)]
+    fn packed_numbers(&mut self, rows: &[(u32, Packed)], numbers: &mut [u32]) {
+        self.reserve(rows.len());
+        let mask = self.slots.len() - 1;
+        let mut hashes = [0_u64; LOOKUP];
+        let mut slots = [0_u64; LOOKUP];
+        for (n, (_, key)) in rows.iter().enumerate() {
+            hashes[n] = hash(key.0);
+        }
+        for n in 0..rows.len() {
+            slots[n] = self.slots[place(hashes[n]) & mask];
+        }
+        for (n, (row, key)) in rows.iter().enumerate() {
+            let there = (slots[n] as u32).wrapping_sub(1);
+            let hit = tag(slots[n]) == tag(hashes[n]) && self.keys.get(there as usize) == Some(&key.0);
+            numbers[*row as usize] = if hit { there } else { NULL };
+        }
+        for (n, (row, key)) in rows.iter().enumerate() {
+            if numbers[*row as usize] == NULL {
+                numbers[*row as usize] = self.probe(hashes[n], *key);
             }
         }
+    }
+
+    /// Walks the slots from the key's first; a free one takes it.
+    #[allow(clippy::cast_possible_truncation)]
+    fn probe(&mut self, hash: u64, key: Packed) -> u32 {
+        let mask = self.slots.len() - 1;
+        let mut at = place(hash) & mask;
+        loop {
+            let slot = self.slots[at];
+            if slot == 0 {
+                self.keys.push(key.0);
+                self.slots[at] = tag(hash) | self.keys.len() as u64;
+                return number(self.keys.len() - 1);
+            }
+            let there = (slot as u32) - 1;
+            if tag(slot) == tag(hash) && self.keys[there as usize] == key.0 {
+                return there;
+            }
+            at = (at + 1) & mask;
+        }
+    }
+
+    /// Room for `more` keys with at most half of the slots taken.
+    fn reserve(&mut self, more: usize) {
+        let wanted = 2 * (self.keys.len() + more);
+        if wanted <= self.slots.len() {
+            return;
+        }
+        self.slots = vec![0; (2 * wanted).next_power_of_two()];
+        let mask = self.slots.len() - 1;
+        for (n, key) in self.keys.iter().enumerate().filter(|(_, key)| **key & LONG != LONG) {
+            let hash = hash(*key);
+            let mut at = place(hash) & mask;
+            while self.slots[at] != 0 {
+                at = (at + 1) & mask;
+            }
+            self.slots[at] = tag(hash) | (n as u64 + 1);
+        }
+    }
+
+    fn long_number(&mut self, bytes: &[u8]) -> u32 {
+        if let Some(known) = self.long_numbers.get(bytes) {
+            return *known;
+        }
+        let next = number(self.keys.len());
+        self.keys.push(((self.long.len() as u128) << 8) | LONG);
+        self.long.push(bytes.into());
+        self.long_numbers.insert(bytes.into(), next);
+        next
     }
 
     /// Numbers the values for which `keep(provisional)` holds, in sorted order.
@@ -132,19 +196,24 @@ impl Interner {
     ///
     /// # Errors
     /// When the values do not fit the column's type.
-    #[allow(clippy::cast_possible_truncation)]
     pub fn finish(self, keep: impl Fn(u32) -> bool) -> Result<(Ids, Vec<u32>)> {
-        let Self { data_type, keys, packed, long, .. } = self;
-        drop((packed, long));
-        let mut order: Vec<u32> = (0..keys.len() as u32).filter(|n| keep(*n)).collect();
-        order.par_sort_unstable_by(|a, b| {
-            compare(keys[*a as usize].key(), keys[*b as usize].key())
-        });
-        let mut rank = vec![NULL; keys.len()];
-        for (position, number) in order.iter().enumerate() {
-            rank[*number as usize] = position as u32;
+        let Self { data_type, keys, long, .. } = self;
+        let key = |word: u128| match word & LONG {
+            LONG => Key::Long(&long[(word >> 8) as usize]),
+            _ => Key::Packed(Packed(word)),
+        };
+        let numbered = keys.iter().enumerate().map(|(n, word)| (*word, number(n)));
+        let mut order: Vec<(u128, u32)> = numbered.filter(|(_, n)| keep(*n)).collect();
+        if long.is_empty() {
+            order.par_sort_unstable();
+        } else {
+            order.par_sort_unstable_by(|a, b| compare(key(a.0), key(b.0)));
         }
-        let values = to_array(&data_type, order.iter().map(|n| keys[*n as usize].key()))?;
+        let mut rank = vec![NULL; keys.len()];
+        for (position, (_, provisional)) in order.iter().enumerate() {
+            rank[*provisional as usize] = number(position);
+        }
+        let values = to_array(&data_type, order.iter().map(|(word, _)| key(*word)))?;
         Ok((Ids { values }, rank))
     }
 }
@@ -207,18 +276,30 @@ impl From<Ids> for ArrayRef {
     }
 }
 
+/// There are fewer than 2^32 values: [`Interner::intern`] sees to it.
 #[inline]
 #[allow(clippy::cast_possible_truncation)]
-fn hash(key: Packed) -> u64 {
-    fold(key.0 as u64, (key.0 >> 64) as u64)
+fn number(index: usize) -> u32 {
+    index as u32
 }
 
-fn hash_long(bytes: &[u8]) -> u64 {
-    bytes.chunks(8).fold(bytes.len() as u64, |hash, chunk| {
-        let mut word = [0_u8; 8];
-        word[..chunk.len()].copy_from_slice(chunk);
-        fold(hash, u64::from_le_bytes(word))
-    })
+#[inline]
+#[allow(clippy::cast_possible_truncation)]
+fn hash(key: u128) -> u64 {
+    fold(key as u64, (key >> 64) as u64)
+}
+
+/// The upper half of a hash or a slot: compared before the key is looked at.
+#[inline]
+fn tag(word: u64) -> u64 {
+    word & 0xffff_ffff_0000_0000
+}
+
+/// Where a key's search begins: bits that are not in the tag come first.
+#[inline]
+#[allow(clippy::cast_possible_truncation)]
+fn place(hash: u64) -> usize {
+    hash as usize
 }
 
 /// Folded multiplication: both halves of a 128-bit product, so that every input bit reaches every output bit.

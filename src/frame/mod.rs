@@ -16,7 +16,7 @@ use datafusion::arrow::array::ArrayRef;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-pub use annotations::{Annotations, BLOCK, Dims, Duplicates, Repeated, Say, split_by};
+pub use annotations::{Annotations, BLOCK, Dims, Duplicates, Repeated, Rows, split_by};
 pub use collect::{collect, rows_in};
 pub use gold::{Gold, Role, lookup_classes};
 pub use ids::Ids;

@@ -1,14 +1,18 @@
 //! One part of a table as the bytes of a Parquet file.
 
+use datafusion::arrow::datatypes::{DataType, Field};
 use datafusion::parquet::arrow::ArrowWriter;
 use datafusion::parquet::basic::{Compression as Codec, ZstdLevel};
 use datafusion::parquet::file::metadata::KeyValue;
-use datafusion::parquet::file::properties::{EnabledStatistics, WriterProperties};
+use datafusion::parquet::file::properties::{
+    EnabledStatistics, WriterProperties, WriterPropertiesBuilder,
+};
+use datafusion::parquet::schema::types::ColumnPath;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::error::Result;
-use crate::tables::{Outcome, Part, SCHEMA_VERSION, Table, batches, schema};
+use crate::tables::{Kind, Outcome, Part, SCHEMA_VERSION, Table, batches, schema};
 
 /// How Parquet pages are compressed.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -42,8 +46,8 @@ pub(super) fn encode(
         .set_compression(codec)
         .set_statistics_enabled(EnabledStatistics::Chunk)
         .set_key_value_metadata(Some(facts.to_vec()))
-        .set_created_by(concat!("labelmill ", env!("CARGO_PKG_VERSION")).to_owned())
-        .build();
+        .set_created_by(concat!("labelmill ", env!("CARGO_PKG_VERSION")).to_owned());
+    let properties = schema.fields().iter().fold(properties, |p, field| encoding(p, table, field)).build();
     let mut writer = ArrowWriter::try_new(Vec::new(), schema.clone(), Some(properties))?;
     let mut rows = 0;
     for batch in batches(table, outcome, &schema, part) {
@@ -52,4 +56,19 @@ pub(super) fn encode(
         writer.write(&batch)?;
     }
     Ok((writer.into_inner()?, rows))
+}
+
+/// Instances come sorted and almost all different, and so do real numbers: no dictionary is worth building for them.
+fn encoding(
+    properties: WriterPropertiesBuilder,
+    table: &dyn Table,
+    field: &Field,
+) -> WriterPropertiesBuilder {
+    let path = ColumnPath::from(field.name().as_str());
+    let is_instance = table.columns().iter().any(|c| c.name == field.name() && c.kind == Kind::Instance);
+    if is_instance || *field.data_type() == DataType::Float64 {
+        properties.set_column_dictionary_enabled(path, false)
+    } else {
+        properties
+    }
 }

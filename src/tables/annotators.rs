@@ -31,7 +31,7 @@ impl Table for Annotators {
     }
 
     fn rows(&self, outcome: &Outcome, question: usize, units: Range<usize>) -> Result<Vec<ArrayRef>> {
-        let Answer { frame, fitted } = &outcome.answers[question];
+        let Answer { frame, fitted, .. } = &outcome.answers[question];
         let report = &fitted.report;
         let n_annotations =
             units.clone().map(|r| i64::from(frame.annotations.rows_of_annotator(r)));

@@ -29,7 +29,7 @@ impl Table for Classes {
     }
 
     fn rows(&self, outcome: &Outcome, question: usize, units: Range<usize>) -> Result<Vec<ArrayRef>> {
-        let Answer { frame, fitted } = &outcome.answers[question];
+        let Answer { frame, fitted, .. } = &outcome.answers[question];
         let prior = |k: usize| fitted.report.prior.as_ref().map(|p| p[k]);
         Ok(vec![
             take_numbers(frame.labels.values(), numbers(units.clone()))?,

@@ -34,7 +34,7 @@ impl Table for Labels {
     }
 
     fn rows(&self, outcome: &Outcome, question: usize, units: Range<usize>) -> Result<Vec<ArrayRef>> {
-        let Answer { frame, fitted } = &outcome.answers[question];
+        let Answer { frame, fitted, .. } = &outcome.answers[question];
         let a = &frame.annotations;
         let seed = outcome.run.seed;
         let decided: Vec<_> =

@@ -20,7 +20,7 @@ use datafusion::arrow::array::{Array, ArrayRef, RecordBatch, new_null_array};
 use datafusion::arrow::compute::take;
 use datafusion::arrow::datatypes::{DataType, Field, Schema, SchemaRef};
 
-use crate::decide::DecideSpec;
+use crate::decide::{DecideSpec, Tally};
 use crate::error::Result;
 use crate::frame::Frame;
 use crate::model::fitted::Fitted;
@@ -41,6 +41,8 @@ pub struct Answer {
     pub frame: Frame,
     /// What was learned.
     pub fitted: Fitted,
+    /// How its labels came about.
+    pub tally: Tally,
 }
 
 /// All that tables are made of.
@@ -53,6 +55,14 @@ pub struct Outcome {
     pub metrics: Vec<(usize, metrics::Metric)>,
     /// The run itself.
     pub run: RunRecord,
+}
+
+impl Outcome {
+    /// How the labels of all questions came about; the classes differ by question and are left out.
+    #[must_use]
+    pub fn tally(&self) -> Tally {
+        self.answers.iter().fold(Tally::default(), |all, answer| all.and(&answer.tally))
+    }
 }
 
 /// The type of a column: fixed, or that of the ids that came in.

@@ -34,7 +34,7 @@ impl Table for Posteriors {
 
     #[allow(clippy::cast_possible_truncation)]
     fn rows(&self, outcome: &Outcome, question: usize, units: Range<usize>) -> Result<Vec<ArrayRef>> {
-        let Answer { frame, fitted } = &outcome.answers[question];
+        let Answer { frame, fitted, .. } = &outcome.answers[question];
         let n_classes = fitted.posterior.n_classes() as u32;
         let known: Vec<u32> =
             units.filter(|i| frame.annotations.has_evidence(*i)).map(|i| i as u32).collect();

@@ -4,7 +4,7 @@ pub mod conformance;
 pub mod dense;
 pub mod synth;
 
-use crate::frame::{Annotations, Dims, Duplicates, Say};
+use crate::frame::{Annotations, Dims, Duplicates, Rows};
 
 /// Annotations from (instance, annotator, label) triples; the sizes are one more than the largest number of each.
 ///
@@ -28,9 +28,13 @@ pub fn tiny(n_classes: usize, rows: &[(u32, u32, u32)]) -> Annotations {
 /// When a number is out of range.
 #[must_use]
 pub fn annotations(dims: Dims, rows: &[(u32, u32, u32)]) -> Annotations {
-    let instance: Vec<u32> = rows.iter().map(|r| r.0).collect();
-    let say = |n: usize| Say { annotator: rows[n].1, label: rows[n].2, weight: 1.0 };
-    match Annotations::build(dims, &instance, say, Duplicates::Share) {
+    let rows = Rows {
+        instance: rows.iter().map(|r| r.0).collect(),
+        annotator: rows.iter().map(|r| r.1).collect(),
+        label: rows.iter().map(|r| r.2).collect(),
+        weight: Vec::new(),
+    };
+    match Annotations::build(dims, rows, Duplicates::Share) {
         Ok(annotations) => annotations,
         Err(repeated) => unreachable!("shared answers are no error: {repeated:?}"),
     }

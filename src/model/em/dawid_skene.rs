@@ -20,18 +20,13 @@
 //! and so treats an impossible answer as a certain one.
 //!
 //! ```
-//! use labelmill::frame::{Annotations, Dims, Duplicates, Say};
 //! use labelmill::model::{Model, em::{DawidSkene, Em}};
+//! use labelmill::testing::tiny;
 //!
-//! // Two agree on everything, the third says the opposite: the model learns to read the third backwards.
-//! let dims = Dims { instances: 4, annotators: 3, classes: 2, labels: 2 };
-//! let truth = [0, 1, 0, 1];
-//! let say = |n: usize| {
-//!     let (i, r) = (n / 3, n % 3);
-//!     Say { annotator: r as u32, label: if r == 2 { 1 - truth[i] } else { truth[i] }, weight: 1.0 }
-//! };
-//! let instance: Vec<u32> = (0..12).map(|n| n / 3).collect();
-//! let a = Annotations::build(dims, &instance, say, Duplicates::Share).unwrap();
+//! // (instance, annotator, label): two agree on everything, the third says the opposite, and is read backwards.
+//! let said = |i: u32, r: u32| (i, r, if r == 2 { 1 - i % 2 } else { i % 2 });
+//! let rows: Vec<_> = (0..12).map(|n| said(n / 3, n % 3)).collect();
+//! let a = tiny(2, &rows);
 //! let fitted = Em(DawidSkene::default()).fit(&a, &mut labelmill::run::Run::new(0)).unwrap();
 //! assert!((fitted.posterior.row(1)[1] - 1.0).abs() < 1e-9);
 //! assert!(fitted.report.skill[2] < 1e-9);
@@ -40,7 +35,7 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::kernel::{FLOOR, e_sweep, m_sweep, mean_posterior};
+use super::kernel::{FLOOR, MSweep, e_sweep, mean_posterior};
 use super::{EmSteps, StopRule};
 use crate::frame::Annotations;
 use crate::model::Spec;
@@ -75,6 +70,7 @@ impl Spec for DawidSkene {
 pub struct Params {
     prior: Vec<f64>,
     columns: Vec<f64>,
+    sweep: MSweep,
 }
 
 /// What a worker needs to normalise one annotator's rows, each `[class]`.
@@ -98,7 +94,11 @@ impl EmSteps for DawidSkene {
         let n_classes = a.dims().classes;
         #[allow(clippy::cast_precision_loss)]
         let uniform = 1.0 / n_classes.max(1) as f64;
-        Params { prior: vec![uniform; n_classes], columns: vec![0.0; a.n_columns() * n_classes] }
+        Params {
+            prior: vec![uniform; n_classes],
+            columns: vec![0.0; a.n_columns() * n_classes],
+            sweep: MSweep::new(a),
+        }
     }
 
     fn m_step(&self, a: &Annotations, t: &Posterior, params: &mut Params) {
@@ -106,7 +106,7 @@ impl EmSteps for DawidSkene {
             mean_posterior(a, t, &mut params.prior);
         }
         let rows = || Rows::new(a.dims().classes);
-        m_sweep(a, t, &mut params.columns, rows, |r, counts, rows| {
+        params.sweep.run(a, t, &mut params.columns, rows, |r, counts, rows| {
             self.probabilities(a, r, counts, rows);
         });
     }
@@ -115,10 +115,10 @@ impl EmSteps for DawidSkene {
         e_sweep(a, &params.prior, &params.columns, t)
     }
 
-    fn report(&self, a: &Annotations, t: &Posterior, params: Params) -> Report {
+    fn report(&self, a: &Annotations, t: &Posterior, mut params: Params) -> Report {
         let n_classes = a.dims().classes;
         let mut expected_count = vec![0.0; params.columns.len()];
-        m_sweep(a, t, &mut expected_count, || (), |_, _, ()| {});
+        params.sweep.run(a, t, &mut expected_count, || (), |_, _, ()| {});
         let mut confusion = Confusion {
             probability: params.columns,
             expected_count,

@@ -13,13 +13,10 @@
 //! on the version of pandas; here to the lowest class, whatever the order of the rows.
 //!
 //! ```
-//! use labelmill::frame::{Annotations, Dims, Duplicates, Say};
 //! use labelmill::model::{Model, vote::MajorityVote};
+//! use labelmill::testing::tiny;
 //!
-//! let dims = Dims { instances: 1, annotators: 3, classes: 2, labels: 2 };
-//! let said = [0, 1, 1];
-//! let say = |n: usize| Say { annotator: n as u32, label: said[n], weight: 1.0 };
-//! let a = Annotations::build(dims, &[0, 0, 0], say, Duplicates::Share).unwrap();
+//! let a = tiny(2, &[(0, 0, 0), (0, 1, 1), (0, 2, 1)]); // (instance, annotator, label)
 //! let fitted = MajorityVote::default().fit(&a, &mut labelmill::run::Run::new(0)).unwrap();
 //! assert_eq!(fitted.posterior.row(0), [1.0 / 3.0, 2.0 / 3.0]);
 //! assert_eq!(fitted.report.skill, [0.0, 1.0, 1.0]);
