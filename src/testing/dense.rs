@@ -112,6 +112,9 @@ fn m_step(
             pi[r][k][l] += w * t[i][k];
         }
     }
-    let pi = pi.iter().map(|m| m.iter().map(|row| floored(row)).collect()).collect();
+    for row in pi.iter_mut().flatten() {
+        let sum: f64 = row.iter().map(|n| n.max(FLOOR)).sum();
+        row.iter_mut().for_each(|n| *n = n.max(FLOOR) / sum);
+    }
     (floored(&q), pi)
 }

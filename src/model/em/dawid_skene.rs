@@ -6,9 +6,9 @@
 //! LL = sum_i logsumexp_k ( ln q[k] + sum over (r, y) said of i of ln pi[r][k][y] )
 //! ```
 //! 1. T = the shares of the votes (trusted rows one-hot).
-//! 2. M: q = the mean of T over annotated instances; pi[r][k][l] = (n[r][k][l] + smoothing + diagonal [k = l]) / row
-//!    sum, where n are the expected counts. Both are floored at [`FLOOR`] and renormalised; a row without any mass is
-//!    uniform.
+//! 2. M: q = the mean of T over annotated instances, floored at [`FLOOR`] and renormalised; pi[r][k][l] = n[r][k][l] +
+//!    smoothing + diagonal [k = l], where n are the expected counts, floored at [`FLOOR`], over its row's sum. A row
+//!    without any mass comes out uniform.
 //! 3. E: T = softmax of the terms of LL.
 //! 4. Repeat until LL stands still; return T of the last E-step, and q, pi of the M-step that follows it.
 //!
@@ -35,7 +35,7 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::kernel::{FLOOR, MSweep, e_sweep, mean_posterior};
+use super::kernel::{FLOOR, LEAST, MSweep, e_sweep, mean_posterior};
 use super::{EmSteps, StopRule};
 use crate::frame::Annotations;
 use crate::model::Spec;
@@ -75,7 +75,6 @@ pub struct Params {
 
 /// What a worker needs to normalise one annotator's rows, each `[class]`.
 struct Rows {
-    mass: Vec<f64>,
     total: Vec<f64>,
     unused: Vec<f64>,
     unused_diagonal: Vec<f64>,
@@ -83,7 +82,7 @@ struct Rows {
 
 impl Rows {
     fn new(n: usize) -> Self {
-        Self { mass: vec![0.0; n], total: vec![0.0; n], unused: vec![0.0; n], unused_diagonal: vec![0.0; n] }
+        Self { total: vec![0.0; n], unused: vec![0.0; n], unused_diagonal: vec![0.0; n] }
     }
 }
 
@@ -149,43 +148,35 @@ impl EmSteps for DawidSkene {
 impl DawidSkene {
     /// Turns the counts of annotator `r`'s columns into probabilities, and puts those of the labels that `r` never used
     /// into `rows`: they have no column, but their share of smoothing and floor is in every row sum.
-    ///
-    /// A row without mass needs no case of its own: all its cells come out at the floor, and so uniform.
     fn probabilities(&self, a: &Annotations, r: usize, counts: &mut [f64], rows: &mut Rows) {
         let dims = a.dims();
         let n = dims.classes;
         let labels = a.labels_of(r);
+        let unused = self.smoothing.max(FLOOR);
+        let unused_diagonal = (self.smoothing + self.diagonal).max(FLOOR);
         #[allow(clippy::cast_precision_loss)]
-        let (n_labels, n_unused) = (dims.labels as f64, (dims.labels - labels.len()) as f64);
-        rows.mass.fill(n_labels * self.smoothing + self.diagonal);
-        for count in counts.chunks_exact(n) {
-            rows.mass.iter_mut().zip(count).for_each(|(m, c)| *m += c);
+        rows.total.fill((dims.labels - labels.len()) as f64 * unused);
+        if self.diagonal > 0.0 {
+            let never_said = |k: &usize| labels.iter().all(|l| *l as usize != *k);
+            (0..n).filter(never_said).for_each(|k| rows.total[k] += unused_diagonal - unused);
         }
-        let scale = &mut rows.mass;
-        scale.iter_mut().for_each(|m| *m = if *m > 0.0 { 1.0 / *m } else { 0.0 });
-        for k in 0..n {
-            rows.unused[k] = (self.smoothing * scale[k]).max(FLOOR);
-            rows.unused_diagonal[k] = ((self.smoothing + self.diagonal) * scale[k]).max(FLOOR);
-            rows.total[k] = n_unused * rows.unused[k];
-            if self.diagonal > 0.0 && labels.binary_search(&(k as u32)).is_err() {
-                rows.total[k] += rows.unused_diagonal[k] - rows.unused[k];
-            }
-        }
-        for (count, label) in counts.chunks_exact_mut(n).zip(labels) {
-            if let Some(diagonal) = count.get_mut(*label as usize) {
+        for (cells, label) in counts.chunks_exact_mut(n).zip(labels) {
+            if let Some(diagonal) = cells.get_mut(*label as usize) {
                 *diagonal += self.diagonal;
             }
-            for k in 0..n {
-                count[k] = ((count[k] + self.smoothing) * scale[k]).max(FLOOR);
-                rows.total[k] += count[k];
+            for (cell, total) in cells.iter_mut().zip(&mut rows.total) {
+                *cell = (*cell + self.smoothing).max(FLOOR);
+                *total += *cell;
             }
         }
         rows.total.iter_mut().for_each(|t| *t = 1.0 / *t);
         for cells in counts.chunks_exact_mut(n) {
-            cells.iter_mut().zip(&rows.total).for_each(|(c, s)| *c *= s);
+            cells.iter_mut().zip(&rows.total).for_each(|(c, s)| *c = (*c * s).max(LEAST));
         }
-        rows.unused.iter_mut().zip(&rows.total).for_each(|(c, s)| *c *= s);
-        rows.unused_diagonal.iter_mut().zip(&rows.total).for_each(|(c, s)| *c *= s);
+        for k in 0..n {
+            rows.unused[k] = unused * rows.total[k];
+            rows.unused_diagonal[k] = unused_diagonal * rows.total[k];
+        }
     }
 }
 

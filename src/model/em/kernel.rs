@@ -6,7 +6,7 @@
 //! ```
 //! # Why
 //! Sums of logarithms need a logarithm a cell and an exponential a class. Products need neither, and are exact when no
-//! partial product leaves the range of f64: with likelihoods of at least [`FLOOR`], [`SAFE`] factors cannot. Longer
+//! partial product leaves the range of f64: with likelihoods of at least [`LEAST`], [`SAFE`] factors cannot. Longer
 //! products are taken in runs of [`SAFE`], after each of which every class's power of two is moved into an integer of
 //! its own, which rounds nothing. Ten thousand annotators on one instance, for and against, come out as they should.
 //! Fractional weights are powers, and take the logarithm's way for their instance alone.
@@ -23,11 +23,15 @@ use rayon::prelude::*;
 use crate::frame::{Annotations, BLOCK, split_by};
 use crate::model::fitted::Posterior;
 
-/// The least probability in a confusion column or a prior.
+/// The least expected count in a confusion matrix, and the least probability in a prior.
 pub const FLOOR: f64 = 1e-10;
 
-/// Factors of at least [`FLOOR`] (2^-33.3), times a value of at least 1, that stay above the least normal f64 (2^-1022).
-const SAFE: usize = 24;
+/// The least probability in a confusion column: [`FLOOR`] over the annotations of ten billion.
+pub const LEAST: f64 = 1e-20;
+
+/// Factors of at least [`LEAST`] (2^-66.5), times a prior of at least [`FLOOR`] (2^-33.3) or a mantissa, that stay above
+/// the least normal f64 (2^-1022).
+const SAFE: usize = 14;
 
 /// Runs `$body` with `K` = the number of classes where a kernel of its own exists, else with `K` = 0.
 macro_rules! for_classes {
