@@ -59,9 +59,12 @@ pub async fn run_tests(spec: &PipelineSpec) -> Result<Vec<Verdict>> {
         let mut failures = Vec::new();
         for (table, expected) in &test.expect {
             let found = rows_of(find(table)?, &outcome)?;
-            failures.extend(expected.iter().filter(|row| !found.iter().any(|f| matches(f, row))).map(
-                |row| format!("{table}: no row has {}", describe(row)),
-            ));
+            failures.extend(
+                expected
+                    .iter()
+                    .filter(|row| !found.iter().any(|f| matches(f, row)))
+                    .map(|row| format!("{table}: no row has {}", describe(row))),
+            );
         }
         verdicts.push(Verdict { name, failures });
     }
@@ -111,7 +114,8 @@ fn as_text(batch: &RecordBatch, row: usize) -> BTreeMap<String, Option<String>> 
     let cells = schema.fields().iter().zip(batch.columns());
     cells
         .map(|(field, array)| {
-            let text = array.is_valid(row).then(|| array_value_to_string(array, row).unwrap_or_default());
+            let text =
+                array.is_valid(row).then(|| array_value_to_string(array, row).unwrap_or_default());
             (field.name().clone(), text)
         })
         .collect()

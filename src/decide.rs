@@ -80,7 +80,12 @@ impl DecideSpec {
     pub fn decide(&self, a: &Annotations, fitted: &Fitted, seed: u64, i: usize) -> Decided {
         let row = fitted.posterior.row(i);
         let Some((lowest, tied)) = best(row).filter(|_| a.has_evidence(i)) else {
-            return Decided { class: None, confidence: None, margin: None, decision: Decision::Abstained };
+            return Decided {
+                class: None,
+                confidence: None,
+                margin: None,
+                decision: Decision::Abstained,
+            };
         };
         let confidence = row[lowest];
         let others = row.iter().enumerate().filter(|(k, _)| *k != lowest).map(|(_, p)| *p);
@@ -99,7 +104,6 @@ impl DecideSpec {
         };
         // Equal classes have no margin, whatever the last bit says.
         let margin = if tied { 0.0 } else { confidence - second };
-        #[allow(clippy::cast_possible_truncation)]
         let class = class.map(|c| c as u32);
         Decided { class, confidence: Some(confidence), margin: Some(margin), decision }
     }
@@ -112,9 +116,11 @@ impl DecideSpec {
                 let n = Run::new(seed).rng(&format!("tie/{i}")).random_range(0..equal.len());
                 equal[n]
             }
-            (Ties::ByPrior, Some(prior)) => {
-                equal.into_iter().rev().max_by(|a, b| prior[*a].total_cmp(&prior[*b])).unwrap_or(lowest)
-            }
+            (Ties::ByPrior, Some(prior)) => equal
+                .into_iter()
+                .rev()
+                .max_by(|a, b| prior[*a].total_cmp(&prior[*b]))
+                .unwrap_or(lowest),
             _ => lowest,
         }
     }
@@ -191,7 +197,10 @@ mod tests {
     fn a_tie_goes_to_the_lowest_class_and_says_so() {
         let tie = [(0, 0, 1), (0, 1, 0)];
         let decided = decide(&DecideSpec::default(), &tie);
-        assert_eq!((decided.class, decided.decision, decided.margin), (Some(0), Decision::Tied, Some(0.0)));
+        assert_eq!(
+            (decided.class, decided.decision, decided.margin),
+            (Some(0), Decision::Tied, Some(0.0))
+        );
         let abstain = DecideSpec { ties: Ties::Abstain, ..DecideSpec::default() };
         assert_eq!(decide(&abstain, &tie).class, None);
         let random = DecideSpec { ties: Ties::Random, ..DecideSpec::default() };

@@ -94,7 +94,7 @@ fn parse_bytes(text: &str) -> Option<usize> {
     };
     let bytes = number * unit;
     // A float of this size is exact enough, and the cast saturates.
-    #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)]
+    #[allow(clippy::cast_sign_loss)]
     (bytes >= 1.0).then_some(bytes as usize)
 }
 

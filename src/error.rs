@@ -116,6 +116,7 @@ pub struct Error {
 
 impl Error {
     /// An error of one problem.
+    #[must_use]
     pub fn new(stage: Stage, problem: Problem) -> Self {
         Self { stage, problems: vec![problem], source: None }
     }
@@ -150,7 +151,8 @@ impl Error {
     pub fn bug(what: impl Into<String>) -> Self {
         Self::new(
             Stage::Bug,
-            Problem::new(what).help("this is a defect of labelmill: please report it with the pipeline file"),
+            Problem::new(what)
+                .help("this is a defect of labelmill: please report it with the pipeline file"),
         )
     }
 
@@ -219,7 +221,8 @@ impl From<DataFusionError> for Error {
     fn from(error: DataFusionError) -> Self {
         let stage = stage_of(error.find_root());
         let what = first_line(&without_backtrace(error.find_root()));
-        let mut error = Self { source: Some(Box::new(error)), ..Self::new(stage, Problem::new(what)) };
+        let mut error =
+            Self { source: Some(Box::new(error)), ..Self::new(stage, Problem::new(what)) };
         if stage == Stage::Store {
             error = error.help(STORE_HELP);
         }
@@ -286,11 +289,8 @@ fn first_line(message: &str) -> String {
 pub fn offenders<T: fmt::Display>(all: impl IntoIterator<Item = T>) -> String {
     let all: Vec<String> = all.into_iter().map(|v| format!("`{v}`")).collect();
     let shown = all.len().min(SHOWN_OFFENDERS);
-    let mut text = all[..shown].join(", ");
-    if all.len() > shown {
-        text.push_str(&format!(" and {} more", all.len() - shown));
-    }
-    text
+    let text = all[..shown].join(", ");
+    if all.len() > shown { format!("{text} and {} more", all.len() - shown) } else { text }
 }
 
 /// The candidate that is nearest to `word` by edit distance, when one is near enough to be a slip of the finger.

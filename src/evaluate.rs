@@ -55,22 +55,22 @@ pub async fn evaluate(what: &Evaluation<'_>, stores: &StoreSpec) -> Result<Vec<S
     Source::register(&ctx, &SourceSpec { tables, ..SourceSpec::default() }, stores).await?;
     let truth = select(ctx.table("truth").await?, Relation::Gold, &what.columns)
         .map_err(|e| e.at("--truth"))?;
-    let mut scores = Vec::new();
+    let mut found = Vec::new();
     for question in questions(&ctx).await? {
         let scored = scored(&ctx, &truth, question.as_ref()).await?;
         let question = question.map(|q| q.to_string());
-        scores.extend(scored.all("truth").into_iter().map(|m| Score {
+        found.extend(scored.all("truth").into_iter().map(|m| Score {
             question: question.clone(),
             name: m.name.to_owned(),
             value: m.value,
         }));
     }
     if what.confusion.is_some() {
-        let found = ctx.sql(sql::CONFUSION_ERROR).await?.collect().await?;
-        let value = found.first().map(|b| b.column(0).as_primitive::<Float64Type>().value(0));
-        scores.push(Score { question: None, name: "confusion_error".to_owned(), value });
+        let batches = ctx.sql(sql::CONFUSION_ERROR).await?.collect().await?;
+        let value = batches.first().map(|b| b.column(0).as_primitive::<Float64Type>().value(0));
+        found.push(Score { question: None, name: "confusion_error".to_owned(), value });
     }
-    Ok(scores)
+    Ok(found)
 }
 
 fn url(text: &str) -> Location {
@@ -101,7 +101,9 @@ async fn columns(
     names: &[&str],
 ) -> Result<Vec<ArrayRef>> {
     let frame = match question {
-        Some(value) if has_column(&frame, "question") => frame.filter(col("question").eq(lit(value.clone())))?,
+        Some(value) if has_column(&frame, "question") => {
+            frame.filter(col("question").eq(lit(value.clone())))?
+        }
         _ => frame,
     };
     let frame = frame.select_columns(names)?;
@@ -125,7 +127,8 @@ async fn scored(
     let as_type = |array: &ArrayRef, like: &Ids| -> Result<ArrayRef> {
         let wanted = like.values().data_type();
         cast(array, wanted).map_err(|_| {
-            Error::data(format!("the truth's {} cannot be read as {wanted}", array.data_type())).at("--truth")
+            Error::data(format!("the truth's {} cannot be read as {wanted}", array.data_type()))
+                .at("--truth")
         })
     };
     let true_instance = instances.lookup("truth.instance_id", &as_type(&truth[0], &instances)?)?;

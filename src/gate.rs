@@ -27,16 +27,31 @@ pub struct GateSpec {
 impl GateSpec {
     /// # Errors
     /// Every bound that the outcome breaks, at once.
-    #[allow(clippy::cast_precision_loss)]
     pub fn check(&self, outcome: &Outcome) -> Result<()> {
         let counts = outcome.tally();
-        let share = |part: u64, whole: u64| if whole == 0 { 0.0 } else { part as f64 / whole as f64 };
+        let share =
+            |part: u64, whole: u64| if whole == 0 { 0.0 } else { part as f64 / whole as f64 };
         let mut problems = Vec::new();
         let run = &outcome.run;
         let most = [
-            ("max_rejected", "rows were rejected", self.max_rejected, share(run.rows_rejected, run.rows_read)),
-            ("max_tied", "labels are broken ties", self.max_tied, share(counts.tied, counts.total())),
-            ("max_abstained", "instances have no label", self.max_abstained, share(counts.abstained, counts.total())),
+            (
+                "max_rejected",
+                "rows were rejected",
+                self.max_rejected,
+                share(run.rows_rejected, run.rows_read),
+            ),
+            (
+                "max_tied",
+                "labels are broken ties",
+                self.max_tied,
+                share(counts.tied, counts.total()),
+            ),
+            (
+                "max_abstained",
+                "instances have no label",
+                self.max_abstained,
+                share(counts.abstained, counts.total()),
+            ),
         ];
         for (key, what, bound, found) in most {
             if let Some(bound) = bound
@@ -70,9 +85,12 @@ impl GateSpec {
         let place = format!("gate.min_accuracy = {bound}");
         if scores.is_empty() {
             let help = "give gold with the role `holdout`";
-            return Some(Problem::new("there is no gold to measure the accuracy on").at(place).help(help));
+            return Some(
+                Problem::new("there is no gold to measure the accuracy on").at(place).help(help),
+            );
         }
-        (lowest < bound)
-            .then(|| Problem::new("the accuracy is too low").at(place).found(format!("{lowest:.4}")))
+        (lowest < bound).then(|| {
+            Problem::new("the accuracy is too low").at(place).found(format!("{lowest:.4}"))
+        })
     }
 }

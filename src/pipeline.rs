@@ -142,8 +142,7 @@ impl PipelineSpec {
         let tables = json!([self.sink.tables, self.sink.compression]);
         spec["sink"] = tables;
         let whole = json!([SCHEMA_VERSION, env!("CARGO_PKG_VERSION"), spec, inputs]);
-        let hash = Sha256::digest(whole.to_string().as_bytes());
-        Ok(hash.iter().map(|b| format!("{b:02x}")).collect())
+        Ok(format!("{:x}", Sha256::digest(whole.to_string().as_bytes())))
     }
 }
 
@@ -235,7 +234,8 @@ pub fn fit(spec: &PipelineSpec, frames: Vec<Frame>, run: &mut Run) -> Result<Out
         {
             run.warn(switch_warning(&frame, &names));
         }
-        let tally = pool.install(|| Tally::count(&spec.decide, &frame.annotations, &fitted, spec.seed));
+        let tally =
+            pool.install(|| Tally::count(&spec.decide, &frame.annotations, &fitted, spec.seed));
         answers.push(Answer { frame, fitted, tally });
     }
     let mut outcome = Outcome {
@@ -273,7 +273,8 @@ pub(crate) fn inputs(source: &Source) -> Vec<InputRecord> {
 
 fn switch_warning(frame: &Frame, names: &[usize]) -> String {
     let moved = names.iter().enumerate().filter(|(k, l)| k != *l);
-    let pairs = moved.map(|(k, l)| format!("{} as {}", frame.labels.text(k), frame.labels.text(*l)));
+    let pairs =
+        moved.map(|(k, l)| format!("{} as {}", frame.labels.text(k), frame.labels.text(*l)));
     format!(
         "the annotators agree better with the classes under other names ({}): the fit may have switched labels; \
          compare with majority_vote, or give some gold",
@@ -291,7 +292,11 @@ fn score(outcome: &Outcome) -> Vec<(usize, crate::tables::metrics::Metric)> {
             for gold in frame.gold.iter().filter(|g| g.role == role) {
                 let i = gold.instance as usize;
                 let decided = outcome.decide.decide(a, fitted, outcome.run.seed, i);
-                scored.push(decided.class.map(|c| c as usize), fitted.posterior.row(i), gold.class as usize);
+                scored.push(
+                    decided.class.map(|c| c as usize),
+                    fitted.posterior.row(i),
+                    gold.class as usize,
+                );
             }
             if !scored.truth.is_empty() {
                 metrics.extend(scored.all(role.word()).into_iter().map(|m| (question, m)));

@@ -5,8 +5,8 @@
 //! named for its purpose, so that adding one consumer moves no other's numbers; every second comes from a clock that
 //! a test can stop.
 
-use std::sync::{Arc, LazyLock};
 use std::sync::atomic::{AtomicI32, Ordering};
+use std::sync::{Arc, LazyLock};
 use std::time::Instant;
 
 use rand_chacha::ChaCha8Rng;

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::sync::Arc;
 
-use datafusion::arrow::array::{Array, ArrayRef, RecordBatch, StringArray};
+use datafusion::arrow::array::{Array, ArrayRef, RecordBatch, StringArray, UInt32Array};
 use datafusion::arrow::util::display::array_value_to_string;
 use datafusion::parquet::arrow::ArrowWriter;
 use datafusion::parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
@@ -16,7 +16,10 @@ pub type Row = BTreeMap<String, Option<String>>;
 /// The real binary, with nothing of this process's credentials.
 pub fn labelmill() -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_labelmill"));
-    command.current_dir(env!("CARGO_MANIFEST_DIR")).env("NO_COLOR", "1").env_remove("RUST_BACKTRACE");
+    command
+        .current_dir(env!("CARGO_MANIFEST_DIR"))
+        .env("NO_COLOR", "1")
+        .env_remove("RUST_BACKTRACE");
     for (name, _) in std::env::vars().filter(|(name, _)| name.starts_with("AWS_")) {
         command.env_remove(name);
     }
@@ -61,7 +64,9 @@ pub fn data_folder(test: &str) -> Option<PathBuf> {
 
 /// Writes columns of text as a Parquet file.
 pub fn write_parquet(path: &Path, columns: Vec<(&str, ArrayRef)>) {
-    let batch = RecordBatch::try_from_iter_with_nullable(columns.into_iter().map(|(n, a)| (n, a, true))).unwrap();
+    let batch =
+        RecordBatch::try_from_iter_with_nullable(columns.into_iter().map(|(n, a)| (n, a, true)))
+            .unwrap();
     write_batch(path, &batch);
 }
 
@@ -155,6 +160,29 @@ pub fn number(row: &Row, column: &str) -> f64 {
 pub fn assert_close(got: &[f64], want: &[f64], tolerance: f64, what: &str) {
     assert_eq!(got.len(), want.len(), "{what}: {got:?} against {want:?}");
     for (n, (g, w)) in got.iter().zip(want).enumerate() {
-        assert!((g - w).abs() <= tolerance, "{what}[{n}]: {g} is not {w} within {tolerance}\n{got:?}");
+        assert!(
+            (g - w).abs() <= tolerance,
+            "{what}[{n}]: {g} is not {w} within {tolerance}\n{got:?}"
+        );
     }
+}
+
+/// Sends a signal, such as `KILL`, to a process; one that is gone is no error.
+pub fn send_signal(pid: u32, signal: &str) {
+    let _ = Command::new("sh").args(["-c", &format!("kill -{signal} {pid}")]).output();
+}
+
+/// Writes (instance, annotator, label) triples of numbers.
+pub fn write_numbers(path: &Path, rows: &[(u32, u32, u32)]) {
+    let column = |f: fn(&(u32, u32, u32)) -> u32| {
+        Arc::new(UInt32Array::from_iter_values(rows.iter().map(f))) as ArrayRef
+    };
+    write_parquet(
+        path,
+        vec![
+            ("instance_id", column(|r| r.0)),
+            ("annotator_id", column(|r| r.1)),
+            ("label", column(|r| r.2)),
+        ],
+    );
 }

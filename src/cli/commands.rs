@@ -11,7 +11,9 @@ use datafusion::prelude::SessionContext;
 use serde_json::{Value, json};
 use toml::Table;
 
-use super::args::{AggregateArgs, Args, Command, EvaluateArgs, FileArgs, JobArgs, ModelsArgs, SqlArgs};
+use super::args::{
+    AggregateArgs, Args, Command, EvaluateArgs, FileArgs, JobArgs, ModelsArgs, SqlArgs,
+};
 use super::progress::Bars;
 use super::signals::until_signalled;
 use super::{answer, say, summary};
@@ -62,11 +64,8 @@ fn read_text(path: &Path) -> Result<String> {
 
 fn aggregate_spec(args: AggregateArgs) -> Result<PipelineSpec> {
     let mut source = Table::new();
-    let urls = [
-        ("annotations", Some(args.annotations)),
-        ("features", args.features),
-        ("gold", args.gold),
-    ];
+    let urls =
+        [("annotations", Some(args.annotations)), ("features", args.features), ("gold", args.gold)];
     for (name, url) in urls {
         if let Some(url) = url {
             source.insert(name.to_owned(), url.into());
@@ -74,8 +73,14 @@ fn aggregate_spec(args: AggregateArgs) -> Result<PipelineSpec> {
     }
     let mut table = Table::new();
     table.insert("source".to_owned(), source.into());
-    table.insert("model".to_owned(), Table::from_iter([("kind".to_owned(), args.model.into())]).into());
-    table.insert("sink".to_owned(), Table::from_iter([("url".to_owned(), args.output.into())]).into());
+    table.insert(
+        "model".to_owned(),
+        Table::from_iter([("kind".to_owned(), args.model.into())]).into(),
+    );
+    table.insert(
+        "sink".to_owned(),
+        Table::from_iter([("url".to_owned(), args.output.into())]).into(),
+    );
     from_table(table, "command line", &Overrides { set: args.set, var: Vec::new() })
 }
 
@@ -84,10 +89,9 @@ async fn job(spec: PipelineSpec, args: JobArgs, quiet: bool) -> Result<()> {
     run.progress = Arc::new(Bars::new(quiet));
     let cancel = run.cancel.clone();
     let progress = Arc::clone(&run.progress);
-    let done = until_signalled(&cancel, async move {
-        pipeline::run(&spec, args.force, &mut run).await
-    })
-    .await;
+    let done =
+        until_signalled(&cancel, async move { pipeline::run(&spec, args.force, &mut run).await })
+            .await;
     progress.end();
     let published = done?;
     if args.json {
@@ -146,7 +150,13 @@ fn parameter_table(family: &crate::model::Family) -> String {
     table.trim_fmt()
 }
 
-fn add_parameters(table: &mut TextTable, root: &Value, schema: &Value, defaults: &Value, path: &str) {
+fn add_parameters(
+    table: &mut TextTable,
+    root: &Value,
+    schema: &Value,
+    defaults: &Value,
+    path: &str,
+) {
     for (name, property) in schema["properties"].as_object().into_iter().flatten() {
         let reference = property["$ref"].as_str().and_then(|r| r.strip_prefix('#'));
         let target = reference.and_then(|pointer| root.pointer(pointer)).unwrap_or(property);
@@ -154,10 +164,16 @@ fn add_parameters(table: &mut TextTable, root: &Value, schema: &Value, defaults:
         if target.get("properties").is_some() {
             add_parameters(table, root, target, &defaults[name], &path);
         } else {
-            let meaning = property["description"].as_str().or_else(|| target["description"].as_str());
-            let words = target["oneOf"].as_array().into_iter().flatten().filter_map(|o| o["const"].as_str());
+            let meaning =
+                property["description"].as_str().or_else(|| target["description"].as_str());
+            let words = target["oneOf"]
+                .as_array()
+                .into_iter()
+                .flatten()
+                .filter_map(|o| o["const"].as_str());
             let words: Vec<&str> = words.collect();
-            let choices = if words.is_empty() { String::new() } else { format!(" ({})", words.join(", ")) };
+            let choices =
+                if words.is_empty() { String::new() } else { format!(" ({})", words.join(", ")) };
             let meaning = meaning.unwrap_or_default().replace('\n', " ") + &choices;
             table.add_row([path, defaults[name].to_string().replace('"', ""), meaning]);
         }
@@ -168,7 +184,9 @@ async fn sql(args: &SqlArgs) -> Result<()> {
     let query = match (&args.command, &args.file) {
         (Some(query), _) => query.clone(),
         (None, Some(file)) => read_text(file)?,
-        (None, None) => return Err(Error::spec("there is no query").help("give one with -c, or a file")),
+        (None, None) => {
+            return Err(Error::spec("there is no query").help("give one with -c, or a file"));
+        }
     };
     let stores = store(args.endpoint.as_deref());
     let ctx = EngineSpec::default().session()?;
@@ -190,11 +208,17 @@ async fn sql(args: &SqlArgs) -> Result<()> {
     Ok(())
 }
 
-async fn register_tables(ctx: &SessionContext, tables: &[String], stores: &StoreSpec) -> Result<()> {
+async fn register_tables(
+    ctx: &SessionContext,
+    tables: &[String],
+    stores: &StoreSpec,
+) -> Result<()> {
     let mut spec = SourceSpec::default();
     for table in tables {
         let (name, url) = table.split_once('=').ok_or_else(|| {
-            Error::spec("a table needs a name").found(format!("`{table}`")).help("write --table name=URL")
+            Error::spec("a table needs a name")
+                .found(format!("`{table}`"))
+                .help("write --table name=URL")
         })?;
         spec.tables.insert(name.to_owned(), Location::Url(url.to_owned()));
     }

@@ -23,11 +23,17 @@ pub(super) fn text(published: &Published) -> String {
     let mut line = |name: &str, value: String| {
         let _ = writeln!(text, "{name:<12}{value}");
     };
-    line("rows", format!("{} read = {} used + {} rejected", run.rows_read, run.rows_used, run.rows_rejected));
+    line(
+        "rows",
+        format!("{} read = {} used + {} rejected", run.rows_read, run.rows_used, run.rows_rejected),
+    );
     let counts = outcome.tally();
     line(
         "labels",
-        format!("{} decided, {} tied, {} gold, {} abstained", counts.decided, counts.tied, counts.gold, counts.abstained),
+        format!(
+            "{} decided, {} tied, {} gold, {} abstained",
+            counts.decided, counts.tied, counts.gold, counts.abstained
+        ),
     );
     for answer in &outcome.answers {
         if let Some(question) = &answer.frame.question {
@@ -60,7 +66,8 @@ pub(super) fn json(published: &Published) -> Value {
     if let Some(outcome) = &published.outcome {
         let counts = outcome.tally();
         let run = &outcome.run;
-        value["rows"] = json!({"read": run.rows_read, "used": run.rows_used, "rejected": run.rows_rejected});
+        value["rows"] =
+            json!({"read": run.rows_read, "used": run.rows_used, "rejected": run.rows_rejected});
         value["labels"] = json!({
             "decided": counts.decided, "tied": counts.tied, "gold": counts.gold, "abstained": counts.abstained,
         });
@@ -90,7 +97,9 @@ fn fit(answer: &Answer) -> String {
     let stop = answer.fitted.stop;
     let state = if stop.converged { "converged" } else { "stopped" };
     match answer.fitted.trace.last() {
-        Some(last) => format!("{state} after {} iterations, objective {:.3}", stop.iterations, last.objective),
+        Some(last) => {
+            format!("{state} after {} iterations, objective {:.3}", stop.iterations, last.objective)
+        }
         None => "one pass".to_owned(),
     }
 }

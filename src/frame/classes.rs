@@ -2,7 +2,9 @@
 
 use std::sync::Arc;
 
-use datafusion::arrow::array::{Array, ArrayRef, BooleanArray, Float64Array, Int64Array, StringArray};
+use datafusion::arrow::array::{
+    Array, ArrayRef, BooleanArray, Float64Array, Int64Array, StringArray,
+};
 use datafusion::arrow::compute::{cast, concat};
 use datafusion::arrow::datatypes::DataType;
 use datafusion::arrow::util::display::array_value_to_string;
@@ -18,7 +20,7 @@ pub(super) struct Classes {
     /// All labels in their final order.
     pub(super) labels: Ids,
     /// How many of them are classes.
-    pub(super) n_classes: usize,
+    pub(super) n: usize,
     /// Provisional number to final number, [`NULL`] where the label is unknown.
     pub(super) rank: Vec<u32>,
     arrived: ArrayRef,
@@ -26,7 +28,6 @@ pub(super) struct Classes {
 
 impl Classes {
     /// The listed classes in their order, or else every used label and gold class in sorted order.
-    #[allow(clippy::cast_possible_truncation)]
     pub(super) fn resolve(
         mut interner: Interner,
         spec: &FrameSpec,
@@ -52,14 +53,18 @@ impl Classes {
         if let Some(word) = classes.iter().find(|c| extra.contains(c)) {
             return Err(Error::spec("a label cannot be a class and no class")
                 .at("frame.extra_labels")
-                .found(format!("`{}` in both lists", all.text(sorted_place[*word as usize] as usize))));
+                .found(format!(
+                    "`{}` in both lists",
+                    all.text(sorted_place[*word as usize] as usize)
+                )));
         }
         let mut rank = vec![NULL; total];
         let order = classes.iter().chain(&extra);
         order.clone().enumerate().for_each(|(place, n)| rank[*n as usize] = place as u32);
-        let labels = super::collect::take_rows(all.values(), order.map(|n| sorted_place[*n as usize]))?;
+        let labels =
+            super::collect::take_rows(all.values(), order.map(|n| sorted_place[*n as usize]))?;
         let arrived = super::collect::take_rows(all.values(), sorted_place.iter().copied())?;
-        Ok(Self { labels: Ids::in_order(labels), n_classes: classes.len(), rank, arrived })
+        Ok(Self { labels: Ids::in_order(labels), n: classes.len(), rank, arrived })
     }
 
     /// The label with this provisional number, as text.

@@ -18,7 +18,7 @@ use super::collector::Collector;
 use super::gold::GoldRows;
 use super::ids::{Interner, NULL};
 use super::rejects::{Reason, Rejects};
-use super::{Frame, FrameSpec};
+use super::{Duplicates, Frame, FrameSpec};
 use crate::error::{Error, Result};
 use crate::run::Run;
 
@@ -57,7 +57,8 @@ pub async fn collect(
         tokio::task::block_in_place(|| pool.install(|| questions.push(&batch)))?;
         run.progress.at(read, "");
     }
-    let frames = tokio::task::block_in_place(|| pool.install(|| questions.finish(gold.as_ref(), spec)))?;
+    let frames =
+        tokio::task::block_in_place(|| pool.install(|| questions.finish(gold.as_ref(), spec)))?;
     run.progress.end();
     Ok(frames)
 }
@@ -65,7 +66,8 @@ pub async fn collect(
 /// Rows that the plan will give, where the files' metadata tells.
 #[must_use]
 pub fn rows_in(plan: &Arc<dyn ExecutionPlan>) -> Option<u64> {
-    let statistics = StatisticsContext::new().compute(plan.as_ref(), &StatisticsArgs::new()).ok()?;
+    let statistics =
+        StatisticsContext::new().compute(plan.as_ref(), &StatisticsArgs::new()).ok()?;
     statistics.num_rows.get_value().map(|n| *n as u64)
 }
 
@@ -93,7 +95,12 @@ enum Questions {
 
 impl Questions {
     fn new(schema: &SchemaRef, spec: &FrameSpec) -> Result<Self> {
-        let collector = Collector::new(schema, spec)?;
+        if spec.duplicates == Duplicates::Last && schema.field_with_name("annotated_at").is_err() {
+            return Err(Error::data("the newest answer cannot be told without `annotated_at`")
+                .at("frame.duplicates")
+                .help("set source.columns.annotated_at, or choose \"share\""));
+        }
+        let collector = Collector::new(schema)?;
         Ok(match schema.field_with_name("question") {
             Err(_) => Self::One(Box::new(collector)),
             Ok(field) => Self::Many {
@@ -116,7 +123,6 @@ impl Questions {
         match self {
             Self::One(collector) => collector.push(batch),
             Self::Many { schema, ids, of, rejects } => {
-                let spec = FrameSpec::default();
                 for (question, rows) in by_question(batch, ids)? {
                     if question == NULL {
                         rejects.add_rows(Reason::NullQuestion, rows.num_rows() as u64);
@@ -125,7 +131,7 @@ impl Questions {
                     let collector = match of.entry(question) {
                         std::collections::btree_map::Entry::Occupied(entry) => entry.into_mut(),
                         std::collections::btree_map::Entry::Vacant(entry) => {
-                            entry.insert(Collector::new(schema, &spec)?)
+                            entry.insert(Collector::new(schema)?)
                         }
                     };
                     collector.push(&rows)?;

@@ -7,7 +7,8 @@ use datafusion::arrow::util::display::array_value_to_string;
 
 use rayon::prelude::*;
 
-use super::annotations::{Annotations, BLOCK, Dims, Duplicates, Rows};
+use super::annotations::{Annotations, BLOCK, Dims};
+use super::build::{Duplicates, Rows};
 use super::classes::Classes;
 use super::gold::{Gold, GoldRows};
 use super::ids::{Interner, NULL};
@@ -42,7 +43,7 @@ struct Extras {
 }
 
 impl Collector {
-    pub(super) fn new(schema: &Schema, spec: &FrameSpec) -> Result<Self> {
+    pub(super) fn new(schema: &Schema) -> Result<Self> {
         let interner = |name: &str| -> Result<Interner> {
             let field = schema.field_with_name(name)?;
             if field.data_type().is_null() {
@@ -52,11 +53,6 @@ impl Collector {
             }
             Ok(Interner::new(name, field.data_type()))
         };
-        if spec.duplicates == Duplicates::Last && schema.field_with_name("annotated_at").is_err() {
-            return Err(Error::data("the newest answer cannot be told without `annotated_at`")
-                .at("frame.duplicates")
-                .help("set source.columns.annotated_at, or choose \"share\""));
-        }
         Ok(Self {
             instances: interner("instance_id")?,
             annotators: interner("annotator_id")?,
@@ -139,20 +135,23 @@ impl Collector {
         // An instance whose every row was rejected stays, without a label; gold that only scores adds none.
         let mut stays = vec![true; self.instances.len()];
         gold_numbers.iter().filter(|g| g.is_new).for_each(|g| stays[g.instance as usize] = false);
-        gold_numbers.iter().filter(|g| g.role.trains()).for_each(|g| stays[g.instance as usize] = true);
+        gold_numbers
+            .iter()
+            .filter(|g| g.role.trains())
+            .for_each(|g| stays[g.instance as usize] = true);
         let (instances, instance_rank) = self.instances.finish(|n| stays[n as usize])?;
         let (annotators, annotator_rank) =
             self.annotators.finish(|n| used_annotators[n as usize])?;
         let dims = Dims {
             instances: instances.len(),
             annotators: annotators.len(),
-            classes: classes.n_classes,
+            classes: classes.n,
             labels: classes.labels.len(),
         };
         tracing::debug!(instances = dims.instances, annotators = dims.annotators, "numbered");
         let rows = self.rows.renumbered(&instance_rank, &annotator_rank, &classes.rank);
-        let mut annotations = Annotations::build(dims, rows, spec.duplicates)
-            .map_err(|repeated| {
+        let mut annotations =
+            Annotations::build(dims, rows, spec.duplicates).map_err(|repeated| {
                 let pairs = repeated.0.iter().map(|(i, r)| {
                     format!("{} / {}", instances.text(*i as usize), annotators.text(*r as usize))
                 });
@@ -180,7 +179,8 @@ impl Collector {
 /// The error of an input in which no row can be used.
 pub(super) fn nothing_left(read: u64, rejects: &Rejects) -> Error {
     let reasons = rejects.iter().map(|(reason, count, _)| format!("{} {count}", reason.word()));
-    let found = if rejects.total() == 0 { String::new() } else { format!(": {}", offenders(reasons)) };
+    let found =
+        if rejects.total() == 0 { String::new() } else { format!(": {}", offenders(reasons)) };
     Error::data("there is no annotation to learn from")
         .at("source.annotations")
         .found(format!("{read} rows, {} of them rejected{found}", rejects.total()))
@@ -216,7 +216,9 @@ impl Arrived {
         for row in order.into_iter().rev() {
             let (this_pair, at) = (pair(row), self.annotated_at[row]);
             match newest {
-                Some((newest_pair, newest_at)) if newest_pair == this_pair => keep[row] = at == newest_at,
+                Some((newest_pair, newest_at)) if newest_pair == this_pair => {
+                    keep[row] = at == newest_at;
+                }
                 _ => {
                     keep[row] = true;
                     newest = Some((this_pair, at));
@@ -279,10 +281,7 @@ impl Extras {
                 .and_then(|t| cast(&t, &DataType::Int64))
                 .ok(),
         };
-        Ok(Self {
-            weight: typed("weight", &number)?,
-            annotated_at: typed("annotated_at", &time)?,
-        })
+        Ok(Self { weight: typed("weight", &number)?, annotated_at: typed("annotated_at", &time)? })
     }
 
     fn is_empty(&self) -> bool {

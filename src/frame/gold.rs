@@ -52,12 +52,13 @@ impl FromStr for Role {
     fn from_str(word: &str) -> Result<Self> {
         Self::ALL.into_iter().find(|r| r.word() == word).ok_or_else(|| {
             let words = Self::ALL.map(Self::word);
-            Error::data("gold has an unknown role").at("source.gold").found(format!("`{word}`")).help(
-                match nearest(word, words) {
+            Error::data("gold has an unknown role")
+                .at("source.gold")
+                .found(format!("`{word}`"))
+                .help(match nearest(word, words) {
                     Some(near) => format!("did you mean `{near}`?"),
                     None => format!("a role is one of {}", words.join(", ")),
-                },
-            )
+                })
         })
     }
 }
@@ -126,7 +127,12 @@ impl GoldRows {
             seen = if is_new { instance[row] as usize + 1 } else { seen };
             if instance[row] != NULL && (class[row] != NULL || is_new) {
                 let role = if class[row] == NULL { Role::Holdout } else { roles[row] };
-                numbers.push(GoldNumber { instance: instance[row], class: class[row], role, is_new });
+                numbers.push(GoldNumber {
+                    instance: instance[row],
+                    class: class[row],
+                    role,
+                    is_new,
+                });
             }
         }
         Ok(numbers)
@@ -152,8 +158,9 @@ impl Gold {
         let mut unknown = Vec::new();
         let mut gold = Vec::with_capacity(numbers.len());
         for row in numbers.into_iter().filter(|n| n.class != NULL) {
-            let (instance, class) = (instance_rank[row.instance as usize], classes.rank[row.class as usize]);
-            if class == NULL || class as usize >= classes.n_classes {
+            let (instance, class) =
+                (instance_rank[row.instance as usize], classes.rank[row.class as usize]);
+            if class == NULL || class as usize >= classes.n {
                 unknown.push(classes.text(row.class));
             } else if instance != NULL {
                 gold.push(Self { instance, class, role: row.role });

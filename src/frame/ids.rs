@@ -84,7 +84,10 @@ impl Interner {
             self.intern_values(array, numbers)?;
         }
         if self.keys.len() >= NULL as usize {
-            return Err(Error::data(format!("`{}` has more than 2^32 distinct values", self.column)));
+            return Err(Error::data(format!(
+                "`{}` has more than 2^32 distinct values",
+                self.column
+            )));
         }
         Ok(())
     }
@@ -117,7 +120,6 @@ impl Interner {
     }
 
     /// Looks up packed keys in passes; see [`Interner`].
-    #[allow(clippy::cast_possible_truncation)]
     fn packed_numbers(&mut self, rows: &[(u32, Packed)], numbers: &mut [u32]) {
         self.reserve(rows.len());
         let mask = self.slots.len() - 1;
@@ -131,7 +133,8 @@ impl Interner {
         }
         for (n, (row, key)) in rows.iter().enumerate() {
             let there = (slots[n] as u32).wrapping_sub(1);
-            let hit = tag(slots[n]) == tag(hashes[n]) && self.keys.get(there as usize) == Some(&key.0);
+            let hit =
+                tag(slots[n]) == tag(hashes[n]) && self.keys.get(there as usize) == Some(&key.0);
             numbers[*row as usize] = if hit { there } else { NULL };
         }
         for (n, (row, key)) in rows.iter().enumerate() {
@@ -142,7 +145,6 @@ impl Interner {
     }
 
     /// Walks the slots from the key's first; a free one takes it.
-    #[allow(clippy::cast_possible_truncation)]
     fn probe(&mut self, hash: u64, key: Packed) -> u32 {
         let mask = self.slots.len() - 1;
         let mut at = place(hash) & mask;
@@ -278,13 +280,11 @@ impl From<Ids> for ArrayRef {
 
 /// There are fewer than 2^32 values: [`Interner::intern`] sees to it.
 #[inline]
-#[allow(clippy::cast_possible_truncation)]
 fn number(index: usize) -> u32 {
     index as u32
 }
 
 #[inline]
-#[allow(clippy::cast_possible_truncation)]
 fn hash(key: u128) -> u64 {
     fold(key as u64, (key >> 64) as u64)
 }
@@ -297,14 +297,12 @@ fn tag(word: u64) -> u64 {
 
 /// Where a key's search begins: bits that are not in the tag come first.
 #[inline]
-#[allow(clippy::cast_possible_truncation)]
 fn place(hash: u64) -> usize {
     hash as usize
 }
 
 /// Folded multiplication: both halves of a 128-bit product, so that every input bit reaches every output bit.
 #[inline]
-#[allow(clippy::cast_possible_truncation)]
 fn fold(a: u64, b: u64) -> u64 {
     let product =
         u128::from(a ^ 0x9e37_79b9_7f4a_7c15).wrapping_mul(u128::from(b ^ 0xd1b5_4a32_d192_ed03));
@@ -335,7 +333,8 @@ mod tests {
 
     #[test]
     fn a_dictionary_is_the_same_ids_as_its_values() {
-        let dictionary: DictionaryArray<Int8Type> = vec![Some("b"), None, Some("a")].into_iter().collect();
+        let dictionary: DictionaryArray<Int8Type> =
+            vec![Some("b"), None, Some("a")].into_iter().collect();
         let mut interner = Interner::new("label", dictionary.data_type());
         let mut numbers = Vec::new();
         interner.intern(&(Arc::new(dictionary) as ArrayRef), &mut numbers).unwrap();
@@ -346,7 +345,8 @@ mod tests {
     #[test]
     fn the_same_id_in_another_type_is_refused() {
         let mut interner = Interner::new("gold.instance_id", &DataType::Utf8);
-        let error = interner.intern(&(Arc::new(Int64Array::from(vec![7])) as ArrayRef), &mut Vec::new());
+        let error =
+            interner.intern(&(Arc::new(Int64Array::from(vec![7])) as ArrayRef), &mut Vec::new());
         assert!(error.unwrap_err().to_string().contains("Int64 here, Utf8 there"));
     }
 }

@@ -79,7 +79,10 @@ impl Packed {
                     let (first, last) = (u32::from_be_bytes(*first), u32::from_be_bytes(*last));
                     (u128::from(first) << 96) | (u128::from(last) << (8 * (16 - n)))
                 }
-                _ => bytes.iter().rev().fold(0, |word, byte| (word >> 8) | (u128::from(*byte) << 120)),
+                _ => bytes
+                    .iter()
+                    .rev()
+                    .fold(0, |word, byte| (word >> 8) | (u128::from(*byte) << 120)),
             },
         };
         Some(Self(word | n as u128))
@@ -203,22 +206,21 @@ pub fn to_array<'a>(
             }
             Arc::new(builder.finish())
         }
-        Family::Binary => match value_type(data_type) {
-            DataType::FixedSizeBinary(width) => {
+        Family::Binary => {
+            if let DataType::FixedSizeBinary(width) = value_type(data_type) {
                 let mut builder = FixedSizeBinaryBuilder::new(*width);
                 for key in keys {
                     with_bytes(key, |b| builder.append_value(b))?;
                 }
                 Arc::new(builder.finish())
-            }
-            _ => {
+            } else {
                 let mut builder = BinaryBuilder::new();
                 for key in keys {
                     with_bytes(key, |b| builder.append_value(b));
                 }
                 Arc::new(builder.finish())
             }
-        },
+        }
         Family::Other(_) => {
             let converter = row_converter(data_type)?;
             let parser = converter.parser();
@@ -229,7 +231,9 @@ pub fn to_array<'a>(
     };
     // A dictionary whose index type is too small for all batches together goes back as its plain values.
     match cast(&plain, data_type) {
-        Err(_) if matches!(data_type, DataType::Dictionary(..)) => Ok(cast(&plain, value_type(data_type))?),
+        Err(_) if matches!(data_type, DataType::Dictionary(..)) => {
+            Ok(cast(&plain, value_type(data_type))?)
+        }
         other => Ok(other?),
     }
 }
@@ -243,7 +247,7 @@ fn value_type(data_type: &DataType) -> &DataType {
 
 fn integers<'a>(keys: impl ExactSizeIterator<Item = Key<'a>> + Clone) -> ArrayRef {
     let value = |key: Key<'_>| match key {
-        Key::Packed(p) => (p.0 >> 56) as i128 + i128::from(i64::MIN),
+        Key::Packed(p) => (p.0 >> 56).cast_signed() + i128::from(i64::MIN),
         Key::Long(_) => 0,
     };
     if keys.clone().any(|k| value(k) > i128::from(i64::MAX)) {
@@ -296,7 +300,15 @@ mod tests {
         round_trip(Arc::new(UInt64Array::from(vec![0, 1, u64::MAX])));
         round_trip(Arc::new(BooleanArray::from(vec![false, true])));
         let long = "x".repeat(10_000);
-        round_trip(Arc::new(StringArray::from(vec!["", "a", "a\0", "ab", "exactly fifteen", &long, "🦜"])));
+        round_trip(Arc::new(StringArray::from(vec![
+            "",
+            "a",
+            "a\0",
+            "ab",
+            "exactly fifteen",
+            &long,
+            "🦜",
+        ])));
     }
 
     #[test]

@@ -4,6 +4,7 @@
 //! several questions become several frames. Behind this border a model sees numbers only.
 
 mod annotations;
+mod build;
 mod classes;
 mod collect;
 mod collector;
@@ -16,7 +17,8 @@ use datafusion::arrow::array::ArrayRef;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-pub use annotations::{Annotations, BLOCK, Dims, Duplicates, Repeated, Rows, split_by};
+pub use annotations::{Annotations, BLOCK, Dims, split_by};
+pub use build::{Duplicates, Repeated, Rows};
 pub use collect::{collect, rows_in};
 pub use gold::{Gold, Role, lookup_classes};
 pub use ids::Ids;

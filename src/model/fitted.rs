@@ -37,7 +37,6 @@ impl Posterior {
             if sum > 0.0 {
                 row.iter_mut().for_each(|v| *v /= sum);
             } else {
-                #[allow(clippy::cast_precision_loss)]
                 row.fill(1.0 / dims.classes as f64);
             }
         });
@@ -164,9 +163,7 @@ impl Confusion {
             Some(column) => self.probability[column * n + k],
             None => self.unused_diagonal[r * n + k],
         };
-        #[allow(clippy::cast_precision_loss)]
-        let mean = (0..n).map(diagonal).sum::<f64>() / n as f64;
-        mean
+        (0..n).map(diagonal).sum::<f64>() / n as f64
     }
 }
 

@@ -64,6 +64,9 @@ pub struct Family {
     load: fn(Value) -> Result<Loaded, serde_json::Error>,
 }
 
+/// Adds the broken rules of a spec to the problems, given the place of its section.
+type Check = Box<dyn Fn(&str, &mut Problems)>;
+
 /// A model with every parameter filled in.
 pub struct Loaded {
     /// Ready to fit.
@@ -71,7 +74,7 @@ pub struct Loaded {
     /// Every parameter, defaults included: what a run's digest is made of.
     pub parameters: Value,
     /// Rules across fields that are broken, given the place of the section.
-    pub check: Box<dyn Fn(&str, &mut Problems)>,
+    pub check: Check,
 }
 
 impl Family {

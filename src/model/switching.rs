@@ -22,7 +22,6 @@ pub fn switched(a: &Annotations, confusion: &Confusion) -> Option<Vec<usize>> {
     }
     let mut pooled = vec![0.0; n * n];
     for column in 0..a.n_columns() {
-        #[allow(clippy::cast_possible_truncation)]
         let label = a.label_of(column as u32) as usize;
         if label < n {
             for k in 0..n {
@@ -35,12 +34,10 @@ pub fn switched(a: &Annotations, confusion: &Confusion) -> Option<Vec<usize>> {
         row.iter_mut().for_each(|v| *v /= sum.max(f64::MIN_POSITIVE));
     }
     // The assignment solver wants whole numbers; nine digits decide a question of five percent.
-    #[allow(clippy::cast_possible_truncation)]
     let weights = pooled.iter().map(|p| (p * 1e9) as i64).collect();
     let matrix = Matrix::from_vec(n, n, weights).ok()?;
     let (best, assignment) = kuhn_munkres(&matrix);
     let trace: i64 = (0..n).map(|k| matrix[(k, k)]).sum();
-    #[allow(clippy::cast_precision_loss)]
     let gains = best as f64 > (1.0 + GAIN) * trace as f64;
     gains.then_some(assignment)
 }

@@ -40,14 +40,18 @@ pub(super) fn encode(
         Compression::Snappy => Codec::SNAPPY,
         Compression::None => Codec::UNCOMPRESSED,
     };
-    let facts = [("labelmill.table", table.name().to_owned()), ("labelmill.schema_version", SCHEMA_VERSION.to_string())];
+    let facts = [
+        ("labelmill.table", table.name().to_owned()),
+        ("labelmill.schema_version", SCHEMA_VERSION.to_string()),
+    ];
     let facts = facts.map(|(key, value)| KeyValue::new(key.to_owned(), value));
     let properties = WriterProperties::builder()
         .set_compression(codec)
         .set_statistics_enabled(EnabledStatistics::Chunk)
         .set_key_value_metadata(Some(facts.to_vec()))
         .set_created_by(concat!("labelmill ", env!("CARGO_PKG_VERSION")).to_owned());
-    let properties = schema.fields().iter().fold(properties, |p, field| encoding(p, table, field)).build();
+    let properties =
+        schema.fields().iter().fold(properties, |p, field| encoding(p, table, field)).build();
     let mut writer = ArrowWriter::try_new(Vec::new(), schema.clone(), Some(properties))?;
     let mut rows = 0;
     for batch in batches(table, outcome, &schema, part) {
@@ -65,7 +69,8 @@ fn encoding(
     field: &Field,
 ) -> WriterPropertiesBuilder {
     let path = ColumnPath::from(field.name().as_str());
-    let is_instance = table.columns().iter().any(|c| c.name == field.name() && c.kind == Kind::Instance);
+    let is_instance =
+        table.columns().iter().any(|c| c.name == field.name() && c.kind == Kind::Instance);
     if is_instance || *field.data_type() == DataType::Float64 {
         properties.set_column_dictionary_enabled(path, false)
     } else {

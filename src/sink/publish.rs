@@ -8,11 +8,11 @@ use std::time::Duration;
 use bytes::Bytes;
 use chrono::Utc;
 use futures::{StreamExt, TryStreamExt, stream};
-use tokio::sync::Semaphore;
-use tokio::task::JoinSet;
 use object_store::buffered::BufWriter;
 use object_store::path::Path;
 use object_store::{ObjectStore, ObjectStoreExt, PutMode, PutOptions, UpdateVersion};
+use tokio::sync::Semaphore;
+use tokio::task::JoinSet;
 
 use super::encode::encode;
 use super::lease::Lease;
@@ -104,7 +104,12 @@ impl Sink {
     ///
     /// # Errors
     /// When the store fails, another process writes the same run, or the run is cancelled; nothing is published then.
-    pub async fn publish(&self, outcome: Arc<Outcome>, digest: &str, run: &Run) -> Result<Manifest> {
+    pub async fn publish(
+        &self,
+        outcome: Arc<Outcome>,
+        digest: &str,
+        run: &Run,
+    ) -> Result<Manifest> {
         let run_id = outcome.run.run_id.clone();
         self.take_lease(&run_id).await?;
         let heart = self.beat(&run_id);
@@ -126,7 +131,9 @@ impl Sink {
         let work: Vec<(&'static dyn Table, usize, Part)> = TABLES
             .iter()
             .filter(|t| self.spec.writes(t.name()))
-            .flat_map(|t| parts(*t, &outcome).into_iter().enumerate().map(|(n, part)| (*t, n, part)))
+            .flat_map(|t| {
+                parts(*t, &outcome).into_iter().enumerate().map(|(n, part)| (*t, n, part))
+            })
             .collect();
         run.progress.begin("writing", Some(work.len() as u64));
         let places = Arc::new(Semaphore::new(WRITERS));
@@ -182,7 +189,9 @@ impl Sink {
         let store = Arc::clone(&self.place.store);
         let mut upload = BufWriter::with_capacity(store, self.path(&run_id, &path), UPLOAD_PIECE);
         upload.put(Bytes::from(bytes)).await?;
-        tokio::io::AsyncWriteExt::shutdown(&mut upload).await.map_err(|e| upload_error(e, &path))?;
+        tokio::io::AsyncWriteExt::shutdown(&mut upload)
+            .await
+            .map_err(|e| upload_error(e, &path))?;
         Ok((table.name(), entry))
     }
 
@@ -192,7 +201,7 @@ impl Sink {
 
     fn path(&self, run_id: &str, rest: &str) -> Path {
         let runs = self.place.path.clone().join("runs").join(run_id);
-        rest.split('/').filter(|part| !part.is_empty()).fold(runs, |path, part| path.join(part))
+        rest.split('/').filter(|part| !part.is_empty()).fold(runs, Path::join)
     }
 
     async fn put_json(
@@ -212,7 +221,10 @@ impl Sink {
         for _ in 0..2 {
             match self.put_json(&path, &Lease::own(), PutMode::Create).await {
                 Ok(()) => return Ok(()),
-                Err(object_store::Error::AlreadyExists { .. } | object_store::Error::Precondition { .. }) => {
+                Err(
+                    object_store::Error::AlreadyExists { .. }
+                    | object_store::Error::Precondition { .. },
+                ) => {
                     if !self.is_dead(run_id, &self.now().await?).await? {
                         return Err(Error::store("another process is writing this very run")
                             .at(self.folder(run_id))
@@ -223,7 +235,8 @@ impl Sink {
                 Err(e) => return Err(Error::from(e).or_at("sink.url")),
             }
         }
-        Err(Error::store("another process took this run's folder at the same time").at(self.folder(run_id)))
+        Err(Error::store("another process took this run's folder at the same time")
+            .at(self.folder(run_id)))
     }
 
     fn beat(&self, run_id: &str) -> tokio::task::JoinHandle<()> {
@@ -262,7 +275,8 @@ impl Sink {
 
     async fn is_old(&self, run_id: &str, now: &chrono::DateTime<Utc>) -> Result<bool> {
         let objects = self.place.store.list(Some(&self.path(run_id, "")));
-        let newest = objects.try_fold(None, |newest, o| async move { Ok(newest.max(Some(o.last_modified))) });
+        let newest = objects
+            .try_fold(None, |newest, o| async move { Ok(newest.max(Some(o.last_modified))) });
         let silent = |at: chrono::DateTime<Utc>| (*now - at).to_std().unwrap_or_default();
         Ok(newest.await?.is_none_or(|at| silent(at) > self.spec.stale_after()))
     }
@@ -273,7 +287,9 @@ impl Sink {
         let listed = self.place.store.list_with_delimiter(Some(&runs)).await?;
         let now = self.place.store.head(&self.path(own, "_lease.json")).await?.last_modified;
         for folder in listed.common_prefixes {
-            let Some(run_id) = folder.filename().map(str::to_owned).filter(|id| id != own) else { continue };
+            let Some(run_id) = folder.filename().map(str::to_owned).filter(|id| id != own) else {
+                continue;
+            };
             if self.committed(&run_id).await?.is_none() && self.is_dead(&run_id, &now).await? {
                 tracing::info!(run_id, "swept what a dead run left");
                 self.remove(&run_id).await?;
@@ -295,8 +311,13 @@ impl Sink {
             };
         }
         let lease = self.path(run_id, "_lease.json");
-        let objects: Vec<Path> =
-            self.place.store.list(Some(&self.path(run_id, ""))).map_ok(|o| o.location).try_collect().await?;
+        let objects: Vec<Path> = self
+            .place
+            .store
+            .list(Some(&self.path(run_id, "")))
+            .map_ok(|o| o.location)
+            .try_collect()
+            .await?;
         let others: Vec<_> = objects.into_iter().filter(|path| *path != lease).map(Ok).collect();
         let deleted = self.place.store.delete_stream(stream::iter(others).boxed());
         deleted.try_collect::<Vec<_>>().await?;
@@ -343,7 +364,10 @@ impl Sink {
             let latest = Latest { run_id: run_id.to_owned(), since: Utc::now().to_rfc3339() };
             match self.put_json(&self.latest_path(), &latest, mode).await {
                 Ok(()) => return self.link_latest(run_id),
-                Err(object_store::Error::Precondition { .. } | object_store::Error::AlreadyExists { .. }) => {}
+                Err(
+                    object_store::Error::Precondition { .. }
+                    | object_store::Error::AlreadyExists { .. },
+                ) => {}
                 Err(object_store::Error::NotImplemented { .. }) => {
                     self.put_json(&self.latest_path(), &latest, PutMode::Overwrite).await?;
                     return self.link_latest(run_id);
@@ -361,7 +385,8 @@ impl Sink {
         let linked = symlink(&PathBuf::from("runs").join(run_id), &fresh)
             .and_then(|()| std::fs::rename(&fresh, root.join("latest")));
         linked.map_err(|e| {
-            Error::store(format!("cannot switch the link `latest`: {e}")).at(root.display().to_string())
+            Error::store(format!("cannot switch the link `latest`: {e}"))
+                .at(root.display().to_string())
         })
     }
 }

@@ -81,7 +81,7 @@ pub(super) async fn register(
 ) -> Result<Files> {
     let (base, pattern) = split_glob(text);
     let place = open(&parse_url(base)?, stores)?;
-    ctx.register_object_store(&store_root(&place.url)?, Arc::clone(&place.store));
+    ctx.register_object_store(&store_root(&place.url), Arc::clone(&place.store));
     let mut location = ListingTableUrl::try_new(folder_url(&place).await, None)?;
     if let Some(pattern) = pattern {
         location = location.with_glob(pattern)?;
@@ -95,9 +95,12 @@ pub(super) async fn register(
             .found(offenders(objects.iter().map(|o| o.location.to_string())))
             .help("an empty table still has a header or a schema; was the upload cut short?"));
     }
-    let options = ListingOptions::new(file_format(format, &extension)).with_file_extension(extension);
-    let config =
-        ListingTableConfig::new(location).with_listing_options(options).infer_schema(&ctx.state()).await?;
+    let options =
+        ListingOptions::new(file_format(format, &extension)).with_file_extension(extension);
+    let config = ListingTableConfig::new(location)
+        .with_listing_options(options)
+        .infer_schema(&ctx.state())
+        .await?;
     ctx.register_table(name, Arc::new(ListingTable::try_new(config)?))?;
     Ok(Files { format, objects })
 }
@@ -113,11 +116,11 @@ fn split_glob(text: &str) -> (&str, Option<&str>) {
     }
 }
 
-fn store_root(url: &Url) -> Result<Url> {
+fn store_root(url: &Url) -> Url {
     let mut root = url.clone();
     root.set_path("/");
     root.set_query(None);
-    Ok(root)
+    root
 }
 
 /// A folder's URL ends with `/`; a user may leave that out.
@@ -139,7 +142,11 @@ async fn has_children(place: &Place) -> bool {
     matches!(place.store.list(Some(&place.path)).try_next().await, Ok(Some(_)))
 }
 
-async fn list(ctx: &SessionContext, url: &ListingTableUrl, place: &Place) -> Result<Vec<ObjectMeta>> {
+async fn list(
+    ctx: &SessionContext,
+    url: &ListingTableUrl,
+    place: &Place,
+) -> Result<Vec<ObjectMeta>> {
     let state = ctx.state();
     let found = url.list_all_files(&state, place.store.as_ref(), "").await;
     let objects: Result<Vec<ObjectMeta>, _> = match found {
@@ -178,7 +185,8 @@ fn nothing_there(place: &Place) -> String {
 /// Marker files such as `_SUCCESS` and `.part.crc` are no data.
 fn is_hidden(object: &ObjectMeta, url: &ListingTableUrl) -> bool {
     let name = object.location.filename().unwrap_or_default();
-    url.is_folder() && (name.starts_with('_') || name.starts_with('.') || extension_of(name).is_none())
+    url.is_folder()
+        && (name.starts_with('_') || name.starts_with('.') || extension_of(name).is_none())
 }
 
 fn extension_of(name: &str) -> Option<(String, Format)> {
@@ -218,9 +226,9 @@ fn file_format(format: Format, extension: &str) -> Arc<dyn FileFormat> {
         .map_or(FileCompressionType::UNCOMPRESSED, |(_, c)| *c);
     match format {
         Format::Parquet => Arc::new(ParquetFormat::default().with_force_view_types(false)),
-        Format::Csv => {
-            Arc::new(CsvFormat::default().with_has_header(true).with_file_compression_type(compression))
-        }
+        Format::Csv => Arc::new(
+            CsvFormat::default().with_has_header(true).with_file_compression_type(compression),
+        ),
         Format::Ndjson => Arc::new(JsonFormat::default().with_file_compression_type(compression)),
         Format::Arrow => Arc::new(ArrowFormat),
     }

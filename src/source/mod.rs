@@ -130,7 +130,11 @@ impl Source {
     ///
     /// # Errors
     /// When a file is missing, empty, of an unknown format or not readable as what its name says.
-    pub async fn register(ctx: &SessionContext, spec: &SourceSpec, stores: &StoreSpec) -> Result<Self> {
+    pub async fn register(
+        ctx: &SessionContext,
+        spec: &SourceSpec,
+        stores: &StoreSpec,
+    ) -> Result<Self> {
         let mut files = Vec::new();
         let extra = spec.tables.iter().map(|(name, location)| (name.as_str(), location));
         for (name, location) in spec.named().into_iter().chain(extra) {
@@ -146,7 +150,8 @@ impl Source {
                         Error::spec("rows can stand only for annotations or gold")
                             .at(format!("source.{name}"))
                     })?;
-                    let batch = rows.to_batch(relation).map_err(|e| e.or_at(&format!("source.{name}")))?;
+                    let batch =
+                        rows.to_batch(relation).map_err(|e| e.or_at(&format!("source.{name}")))?;
                     ctx.register_batch(name, batch)?;
                 }
             }
@@ -159,8 +164,13 @@ impl Source {
     /// # Errors
     /// When a column is missing (the nearest name is suggested) or the user's SQL does not plan.
     pub async fn annotations(&self, ctx: &SessionContext) -> Result<DataFrame> {
-        relation::query(ctx, Relation::Annotations, self.spec.sql.annotations.as_deref(), &self.spec.columns)
-            .await
+        relation::query(
+            ctx,
+            Relation::Annotations,
+            self.spec.sql.annotations.as_deref(),
+            &self.spec.columns,
+        )
+        .await
     }
 
     /// The gold relation, where there is one: `instance_id`, `class` and perhaps `role`, `question`.

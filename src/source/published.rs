@@ -14,7 +14,8 @@ use crate::store::{StoreSpec, open, parse_url};
 /// # Errors
 /// When there is no committed run.
 pub async fn register_run(ctx: &SessionContext, url: &str, stores: &StoreSpec) -> Result<Manifest> {
-    let (folder, manifest) = resolve(url, stores).await.map_err(|e| e.or_at(&format!("--run {url}")))?;
+    let (folder, manifest) =
+        resolve(url, stores).await.map_err(|e| e.or_at(&format!("--run {url}")))?;
     for table in manifest.tables.keys() {
         files::register(ctx, table, &format!("{folder}/{table}/"), None, stores).await?;
     }

@@ -156,5 +156,8 @@ fn missing(relation: Relation, contract: &str, wanted: &str, names: &[String]) -
     Error::data(format!("the column `{wanted}` is missing"))
         .at(format!("source.{}", relation.table()))
         .found(if names.is_empty() { "no columns".to_owned() } else { offenders(names) })
-        .help(nearest.map_or_else(|| set("<its name in your file>"), |n| format!("did you mean `{n}`? {}", set(n))))
+        .help(nearest.map_or_else(
+            || set("<its name in your file>"),
+            |n| format!("did you mean `{n}`? {}", set(n)),
+        ))
 }

@@ -50,8 +50,9 @@ impl Rows {
         for (i, row) in self.0.iter().enumerate() {
             if row.len() < least || row.len() != width || width > contract.len() {
                 let names: Vec<_> = contract.iter().map(|c| c.name).collect();
-                return Err(Error::spec(format!("row {i} has {} values", row.len()))
-                    .help(format!("write {least} to {} values: {}", contract.len(), names.join(", "))));
+                return Err(Error::spec(format!("row {i} has {} values", row.len())).help(
+                    format!("write {least} to {} values: {}", contract.len(), names.join(", ")),
+                ));
             }
         }
         let arrays: Vec<ArrayRef> = (0..width)
@@ -68,7 +69,8 @@ impl Rows {
 
 fn column<'a>(values: impl Iterator<Item = &'a Scalar> + Clone) -> Result<ArrayRef> {
     let mixed = |v: &Scalar| {
-        Error::spec("the values of a column must have one type").found(format!("`{v}` among others"))
+        Error::spec("the values of a column must have one type")
+            .found(format!("`{v}` among others"))
     };
     macro_rules! collect {
         ($variant:pat => $value:expr, $array:ty) => {
@@ -91,7 +93,6 @@ fn column<'a>(values: impl Iterator<Item = &'a Scalar> + Clone) -> Result<ArrayR
         Some(Scalar::Int(_) | Scalar::Float(_)) => {
             let number = |v: &Scalar| match v {
                 Scalar::Float(f) => Ok(Some(*f)),
-                #[allow(clippy::cast_precision_loss)]
                 Scalar::Int(i) => Ok(Some(*i as f64)),
                 other => Err(mixed(other)),
             };

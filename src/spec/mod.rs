@@ -70,9 +70,10 @@ pub fn from_table(mut table: Table, place: &str, overrides: &Overrides) -> Resul
         .map_err(|e| Error::spec(format!("a value has no JSON form: {e}")).at(place))?;
     validate::validate(&value, &crate::pipeline::schema(), place, &mut problems);
     problems.into_result()?;
-    let spec: PipelineSpec = serde_path_to_error::deserialize(toml::Value::Table(table))
-        .map_err(|e| {
-            Error::spec(e.inner().to_string().trim().to_owned()).at(format!("{place}: {}", e.path()))
+    let spec: PipelineSpec =
+        serde_path_to_error::deserialize(toml::Value::Table(table)).map_err(|e| {
+            Error::spec(e.inner().to_string().trim().to_owned())
+                .at(format!("{place}: {}", e.path()))
         })?;
     let mut problems = Problems::default();
     spec.check(place, &mut problems);
@@ -100,11 +101,7 @@ fn substitute(
     place: &str,
     problems: &mut Problems,
 ) {
-    fn walk(
-        value: &mut toml::Value,
-        path: &str,
-        visit: &mut impl FnMut(&str, &mut String),
-    ) {
+    fn walk(value: &mut toml::Value, path: &str, visit: &mut impl FnMut(&str, &mut String)) {
         match value {
             toml::Value::String(s) => visit(path, s),
             toml::Value::Array(items) => {
@@ -173,14 +170,16 @@ fn set(table: &mut Table, assignment: &str) -> Result<()> {
             .found(format!("`{assignment}`"))
             .help("write --set key.path=value, for example --set model.stop.max_iter=20")
     };
-    let (path, text) = assignment.split_once('=').ok_or_else(|| usage("a setting needs a value"))?;
+    let (path, text) =
+        assignment.split_once('=').ok_or_else(|| usage("a setting needs a value"))?;
     let value = format!("v = {text}")
         .parse::<Table>()
         .ok()
         .and_then(|mut t| t.remove("v"))
         .unwrap_or_else(|| toml::Value::String(text.to_owned()));
     let mut keys: Vec<&str> = path.trim().split('.').collect();
-    let last = keys.pop().filter(|k| !k.is_empty()).ok_or_else(|| usage("a setting needs a key"))?;
+    let last =
+        keys.pop().filter(|k| !k.is_empty()).ok_or_else(|| usage("a setting needs a key"))?;
     let mut here = table;
     for key in keys {
         here = here

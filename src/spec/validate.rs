@@ -31,7 +31,8 @@ impl Walk<'_> {
     }
 
     fn report(&mut self, path: &str, problem: Problem) {
-        let place = if path.is_empty() { self.place.to_owned() } else { format!("{}: {path}", self.place) };
+        let place =
+            if path.is_empty() { self.place.to_owned() } else { format!("{}: {path}", self.place) };
         self.problems.push(problem.at(place));
     }
 
@@ -40,13 +41,12 @@ impl Walk<'_> {
         let root = self.root;
         let options: Vec<&Value> = options.iter().map(|o| resolve(root, o)).collect();
         let words: Vec<&str> = options.iter().flat_map(|o| constants(o)).collect();
-        if !words.is_empty() {
-            if let Value::String(word) = value
-                && !words.contains(&word.as_str())
-            {
-                self.unknown_word(word, &words, path);
-                return;
-            }
+        if let Value::String(word) = value
+            && !words.is_empty()
+            && !words.contains(&word.as_str())
+        {
+            self.unknown_word(word, &words, path);
+            return;
         }
         let by_kind: Vec<(&str, &Value)> =
             options.iter().filter_map(|o| Some((kind_of(o)?, *o))).collect();
@@ -77,7 +77,10 @@ impl Walk<'_> {
     fn unknown_word(&mut self, word: &str, words: &[&str], path: &str) {
         let help = match nearest(word, words.iter().copied()) {
             Some(near) => format!("did you mean `{near}`?"),
-            None => format!("one of {}", words.iter().map(|w| format!("`{w}`")).collect::<Vec<_>>().join(", ")),
+            None => format!(
+                "one of {}",
+                words.iter().map(|w| format!("`{w}`")).collect::<Vec<_>>().join(", ")
+            ),
         };
         self.report(path, Problem::new(format!("`{word}` is not known here")).help(help));
     }
@@ -96,7 +99,11 @@ impl Walk<'_> {
         let bound = |key: &str| schema.get(key).and_then(Value::as_f64);
         let checks = [
             ("minimum", "at least", bound("minimum").is_some_and(|b| number < b)),
-            ("exclusiveMinimum", "more than", bound("exclusiveMinimum").is_some_and(|b| number <= b)),
+            (
+                "exclusiveMinimum",
+                "more than",
+                bound("exclusiveMinimum").is_some_and(|b| number <= b),
+            ),
             ("maximum", "at most", bound("maximum").is_some_and(|b| number > b)),
         ];
         for (key, words, broken) in checks {

@@ -5,7 +5,9 @@ use std::sync::Arc;
 
 use datafusion::arrow::array::{ArrayRef, Float64Array, Int64Array};
 
-use super::{Answer, COUNT, Column, Kind, Outcome, REAL, Table, column, nullable, numbers, take_numbers};
+use super::{
+    Answer, COUNT, Column, Kind, Outcome, REAL, Table, column, nullable, numbers, take_numbers,
+};
 use crate::error::Result;
 
 pub(super) struct Annotators;
@@ -18,9 +20,21 @@ impl Table for Annotators {
     fn columns(&self) -> &'static [Column] {
         const COLUMNS: &[Column] = &[
             column("annotator_id", Kind::Annotator, "the annotator"),
-            column("n_annotations", COUNT, "annotations that were used, repeated ones counted each"),
-            column("skill", REAL, "from 0 to 1; majority vote: agreement, confusion models: mean diagonal"),
-            nullable("skill_low", REAL, "lower end of the skill's interval, where the model has one"),
+            column(
+                "n_annotations",
+                COUNT,
+                "annotations that were used, repeated ones counted each",
+            ),
+            column(
+                "skill",
+                REAL,
+                "from 0 to 1; majority vote: agreement, confusion models: mean diagonal",
+            ),
+            nullable(
+                "skill_low",
+                REAL,
+                "lower end of the skill's interval, where the model has one",
+            ),
             nullable("skill_high", REAL, "upper end of it"),
         ];
         COLUMNS
@@ -30,7 +44,12 @@ impl Table for Annotators {
         answer.frame.annotators.len()
     }
 
-    fn rows(&self, outcome: &Outcome, question: usize, units: Range<usize>) -> Result<Vec<ArrayRef>> {
+    fn rows(
+        &self,
+        outcome: &Outcome,
+        question: usize,
+        units: Range<usize>,
+    ) -> Result<Vec<ArrayRef>> {
         let Answer { frame, fitted, .. } = &outcome.answers[question];
         let report = &fitted.report;
         let n_annotations =

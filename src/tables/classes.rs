@@ -5,7 +5,9 @@ use std::sync::Arc;
 
 use datafusion::arrow::array::{ArrayRef, Float64Array, Int64Array};
 
-use super::{Answer, COUNT, Column, Kind, Outcome, REAL, Table, column, nullable, numbers, take_numbers};
+use super::{
+    Answer, COUNT, Column, Kind, Outcome, REAL, Table, column, nullable, numbers, take_numbers,
+};
 use crate::error::Result;
 
 pub(super) struct Classes;
@@ -28,7 +30,12 @@ impl Table for Classes {
         answer.frame.annotations.dims().classes
     }
 
-    fn rows(&self, outcome: &Outcome, question: usize, units: Range<usize>) -> Result<Vec<ArrayRef>> {
+    fn rows(
+        &self,
+        outcome: &Outcome,
+        question: usize,
+        units: Range<usize>,
+    ) -> Result<Vec<ArrayRef>> {
         let Answer { frame, fitted, .. } = &outcome.answers[question];
         let prior = |k: usize| fitted.report.prior.as_ref().map(|p| p[k]);
         Ok(vec![

@@ -35,7 +35,11 @@ impl Table for ConfusionMatrices {
     fn columns(&self) -> &'static [Column] {
         const COLUMNS: &[Column] = &[
             column("scope", TEXT, "`annotator`, `common` or `cluster`"),
-            nullable("annotator_id", Kind::Annotator, "the annotator; null where the scope is `common`"),
+            nullable(
+                "annotator_id",
+                Kind::Annotator,
+                "the annotator; null where the scope is `common`",
+            ),
             column("class", Kind::Label, "the true class: the matrix's row"),
             column("label", Kind::Label, "what was said: the matrix's column"),
             column("probability", REAL, "P(label given class); a whole row sums to 1"),
@@ -53,7 +57,12 @@ impl Table for ConfusionMatrices {
         dims.classes * dims.labels
     }
 
-    fn rows(&self, outcome: &Outcome, question: usize, units: Range<usize>) -> Result<Vec<ArrayRef>> {
+    fn rows(
+        &self,
+        outcome: &Outcome,
+        question: usize,
+        units: Range<usize>,
+    ) -> Result<Vec<ArrayRef>> {
         let answer = &outcome.answers[question];
         let mut cells = Cells::default();
         for r in units {
@@ -73,7 +82,6 @@ impl Table for ConfusionMatrices {
 }
 
 impl Cells {
-    #[allow(clippy::cast_possible_truncation)]
     fn add(&mut self, answer: &Answer, r: usize) {
         let a = &answer.frame.annotations;
         let dims = a.dims();

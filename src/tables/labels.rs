@@ -6,7 +6,8 @@ use std::sync::Arc;
 use datafusion::arrow::array::{ArrayRef, Float64Array, Int64Array, StringArray};
 
 use super::{
-    Answer, COUNT, Column, Kind, Outcome, REAL, TEXT, Table, column, nullable, numbers, take_numbers,
+    Answer, COUNT, Column, Kind, Outcome, REAL, TEXT, Table, column, nullable, numbers,
+    take_numbers,
 };
 use crate::error::Result;
 
@@ -20,10 +21,18 @@ impl Table for Labels {
     fn columns(&self) -> &'static [Column] {
         const COLUMNS: &[Column] = &[
             column("instance_id", Kind::Instance, "the instance"),
-            nullable("label", Kind::Label, "the chosen class; null where the decision is `abstained`"),
+            nullable(
+                "label",
+                Kind::Label,
+                "the chosen class; null where the decision is `abstained`",
+            ),
             nullable("confidence", REAL, "the posterior of the best class; null without evidence"),
             nullable("margin", REAL, "the best posterior minus the second best; 0 for a tie"),
-            column("n_annotations", COUNT, "annotations that were used, repeated ones counted each"),
+            column(
+                "n_annotations",
+                COUNT,
+                "annotations that were used, repeated ones counted each",
+            ),
             column("decision", TEXT, "`decided`, `tied`, `gold` or `abstained`"),
         ];
         COLUMNS
@@ -33,7 +42,12 @@ impl Table for Labels {
         answer.frame.instances.len()
     }
 
-    fn rows(&self, outcome: &Outcome, question: usize, units: Range<usize>) -> Result<Vec<ArrayRef>> {
+    fn rows(
+        &self,
+        outcome: &Outcome,
+        question: usize,
+        units: Range<usize>,
+    ) -> Result<Vec<ArrayRef>> {
         let Answer { frame, fitted, .. } = &outcome.answers[question];
         let a = &frame.annotations;
         let seed = outcome.run.seed;

@@ -61,7 +61,6 @@ impl Scored {
 
     fn mean(&self, score: impl Fn(usize) -> f64) -> Option<f64> {
         let n = self.truth.len();
-        #[allow(clippy::cast_precision_loss)]
         (n > 0).then(|| (0..n).map(score).sum::<f64>() / n as f64)
     }
 
@@ -84,7 +83,6 @@ impl Scored {
             let Some((first, _)) = best(row).filter(|(k, _)| row[*k] > 0.0) else { return 0.0 };
             let equal = |k: &usize| row[*k] >= row[first] * (1.0 - 2.0 * crate::model::fitted::TIE);
             let n = (0..row.len()).filter(equal).count();
-            #[allow(clippy::cast_precision_loss)]
             if equal(&truth) { 1.0 / n as f64 } else { 0.0 }
         };
         let scores: Vec<f64> = self.rows().map(score).collect();
@@ -93,7 +91,6 @@ impl Scored {
 
     /// The plain mean of F1 over all classes that are true or were given.
     #[must_use]
-    #[allow(clippy::cast_precision_loss)]
     pub fn macro_f1(&self) -> Option<f64> {
         let (mut hit, mut given, mut there) =
             (vec![0_u64; self.n_classes], vec![0_u64; self.n_classes], vec![0_u64; self.n_classes]);
@@ -126,7 +123,7 @@ impl Scored {
 
     /// The expected calibration error: the gap between confidence and accuracy over 15 bins of equal width.
     #[must_use]
-    #[allow(clippy::cast_precision_loss, clippy::cast_possible_truncation, clippy::cast_sign_loss)]
+    #[allow(clippy::cast_sign_loss)]
     pub fn ece(&self) -> Option<f64> {
         let mut bins = [(0.0, 0.0); ECE_BINS];
         for (row, truth) in self.rows() {
@@ -146,11 +143,9 @@ impl Scored {
     pub fn auc(&self) -> Option<f64> {
         let classes = if self.n_classes == 2 { 1..2 } else { 0..self.n_classes };
         let areas: Vec<f64> = classes.filter_map(|k| self.auc_of(k)).collect();
-        #[allow(clippy::cast_precision_loss)]
         (!areas.is_empty()).then(|| areas.iter().sum::<f64>() / areas.len() as f64)
     }
 
-    #[allow(clippy::cast_precision_loss)]
     fn auc_of(&self, class: usize) -> Option<f64> {
         let mut scores: Vec<(f64, bool)> =
             self.rows().map(|(row, truth)| (row[class], truth == class)).collect();
@@ -171,7 +166,6 @@ impl Scored {
     /// Every metric, by name.
     #[must_use]
     pub fn all(&self, split: &'static str) -> Vec<Metric> {
-        #[allow(clippy::cast_precision_loss)]
         let n = Some(self.truth.len() as f64);
         let metric = |name, value: Option<f64>| Metric { name, split, value };
         vec![
@@ -207,7 +201,12 @@ impl Table for Metrics {
         1
     }
 
-    fn rows(&self, outcome: &Outcome, question: usize, _units: Range<usize>) -> Result<Vec<ArrayRef>> {
+    fn rows(
+        &self,
+        outcome: &Outcome,
+        question: usize,
+        _units: Range<usize>,
+    ) -> Result<Vec<ArrayRef>> {
         let of_question = outcome.metrics.iter().filter(|(q, _)| *q == question);
         let rows: Vec<&Metric> = of_question.map(|(_, metric)| metric).collect();
         Ok(vec![
@@ -235,7 +234,9 @@ mod tests {
     #[test]
     fn scores_by_hand() {
         let s = scored();
-        let close = |got: Option<f64>, want: f64| assert!((got.unwrap() - want).abs() < 1e-12, "{got:?} {want}");
+        let close = |got: Option<f64>, want: f64| {
+            assert!((got.unwrap() - want).abs() < 1e-12, "{got:?} {want}")
+        };
         close(s.accuracy(), 0.5);
         close(s.coverage(), 0.75);
         close(s.accuracy_expected_ties(), 0.625);

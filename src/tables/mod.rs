@@ -118,7 +118,12 @@ pub trait Table: Sync {
     ///
     /// # Errors
     /// When ids cannot be turned into rows.
-    fn rows(&self, outcome: &Outcome, question: usize, units: Range<usize>) -> Result<Vec<ArrayRef>>;
+    fn rows(
+        &self,
+        outcome: &Outcome,
+        question: usize,
+        units: Range<usize>,
+    ) -> Result<Vec<ArrayRef>>;
     /// Whether the rows are about the run and not about a question.
     fn is_about_the_run(&self) -> bool {
         false
@@ -152,11 +157,13 @@ pub fn parts(table: &dyn Table, outcome: &Outcome) -> Vec<Part> {
     let mut parts = Vec::new();
     for question in 0..questions {
         let answer = &outcome.answers[question];
-        let (units, step) = (table.units(answer), (PART_ROWS / table.rows_per_unit(answer).max(1)).max(1));
-        parts.extend((0..units).step_by(step).map(|start| Part {
-            question,
-            units: start..(start + step).min(units),
-        }));
+        let (units, step) =
+            (table.units(answer), (PART_ROWS / table.rows_per_unit(answer).max(1)).max(1));
+        parts.extend(
+            (0..units)
+                .step_by(step)
+                .map(|start| Part { question, units: start..(start + step).min(units) }),
+        );
     }
     if parts.is_empty() {
         parts.push(Part { question: 0, units: 0..0 });
@@ -178,7 +185,8 @@ pub fn schema(table: &dyn Table, outcome: &Outcome) -> SchemaRef {
     if let (Some(question), false) = (&frame.question, table.is_about_the_run()) {
         fields.push(Field::new("question", question.data_type().clone(), false));
     }
-    fields.extend(table.columns().iter().map(|c| Field::new(c.name, data_type(&c.kind), c.nullable)));
+    fields
+        .extend(table.columns().iter().map(|c| Field::new(c.name, data_type(&c.kind), c.nullable)));
     Arc::new(Schema::new(fields))
 }
 
@@ -195,7 +203,7 @@ pub fn batches<'a>(
         let units = start..(start + step).min(part.units.end);
         let mut arrays = table.rows(outcome, part.question, units)?;
         if let (Some(question), false) = (&answer.frame.question, table.is_about_the_run()) {
-            let rows = arrays.first().map_or(0, |a| a.len());
+            let rows = arrays.first().map_or(0, Array::len);
             arrays.insert(0, take_numbers(question, std::iter::repeat_n(Some(0), rows))?);
         }
         Ok(RecordBatch::try_new(SchemaRef::clone(schema), arrays)?)
@@ -203,10 +211,7 @@ pub fn batches<'a>(
 }
 
 /// Values by number; `None` becomes null.
-fn take_numbers(
-    values: &ArrayRef,
-    numbers: impl Iterator<Item = Option<u32>>,
-) -> Result<ArrayRef> {
+fn take_numbers(values: &ArrayRef, numbers: impl Iterator<Item = Option<u32>>) -> Result<ArrayRef> {
     let indices: datafusion::arrow::array::UInt32Array = numbers.collect();
     if values.is_empty() {
         return Ok(new_null_array(values.data_type(), indices.len()));
@@ -214,7 +219,6 @@ fn take_numbers(
     Ok(take(values, &indices, None)?)
 }
 
-#[allow(clippy::cast_possible_truncation)]
 fn numbers(range: Range<usize>) -> impl Iterator<Item = Option<u32>> {
     range.map(|n| Some(n as u32))
 }

@@ -32,13 +32,18 @@ impl Table for Posteriors {
         answer.fitted.posterior.n_classes()
     }
 
-    #[allow(clippy::cast_possible_truncation)]
-    fn rows(&self, outcome: &Outcome, question: usize, units: Range<usize>) -> Result<Vec<ArrayRef>> {
+    fn rows(
+        &self,
+        outcome: &Outcome,
+        question: usize,
+        units: Range<usize>,
+    ) -> Result<Vec<ArrayRef>> {
         let Answer { frame, fitted, .. } = &outcome.answers[question];
         let n_classes = fitted.posterior.n_classes() as u32;
         let known: Vec<u32> =
             units.filter(|i| frame.annotations.has_evidence(*i)).map(|i| i as u32).collect();
-        let instances = known.iter().flat_map(|i| std::iter::repeat_n(Some(*i), n_classes as usize));
+        let instances =
+            known.iter().flat_map(|i| std::iter::repeat_n(Some(*i), n_classes as usize));
         let classes = known.iter().flat_map(|_| (0..n_classes).map(Some));
         let values = known.iter().flat_map(|i| fitted.posterior.row(*i as usize).iter().copied());
         Ok(vec![

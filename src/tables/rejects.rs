@@ -19,7 +19,8 @@ impl Table for RejectsTable {
     fn columns(&self) -> &'static [Column] {
         static COLUMNS: std::sync::LazyLock<Vec<Column>> = std::sync::LazyLock::new(|| {
             let item = Arc::new(Field::new_list_field(DataType::Utf8, true));
-            let values = "up to five of the offending values: instances of nulls, else what was found";
+            let values =
+                "up to five of the offending values: instances of nulls, else what was found";
             vec![
                 column("reason", TEXT, "why"),
                 column("count", COUNT, "how many rows"),
@@ -33,7 +34,12 @@ impl Table for RejectsTable {
         answer.frame.rejects.iter().count()
     }
 
-    fn rows(&self, outcome: &Outcome, question: usize, units: Range<usize>) -> Result<Vec<ArrayRef>> {
+    fn rows(
+        &self,
+        outcome: &Outcome,
+        question: usize,
+        units: Range<usize>,
+    ) -> Result<Vec<ArrayRef>> {
         let rejects = &outcome.answers[question].frame.rejects;
         let rows: Vec<_> = rejects.iter().skip(units.start).take(units.len()).collect();
         let mut values = ListBuilder::new(StringBuilder::new());

@@ -70,11 +70,19 @@ impl Table for RunTable {
             column("rows_read", COUNT, "rows that were read"),
             column("rows_used", COUNT, "rows that were used"),
             column("rows_rejected", COUNT, "rows that were not; see the table `rejects`"),
-            column("converged", Kind::Fixed(DataType::Boolean), "whether the fit met its stop rule"),
+            column(
+                "converged",
+                Kind::Fixed(DataType::Boolean),
+                "whether the fit met its stop rule",
+            ),
             column("device", TEXT, "where the fit ran"),
             column("seconds_reading", REAL, "wall time of reading"),
             column("seconds_fitting", REAL, "wall time of fitting"),
-            column("peak_memory_bytes", COUNT, "the most memory held until the tables were written"),
+            column(
+                "peak_memory_bytes",
+                COUNT,
+                "the most memory held until the tables were written",
+            ),
             column("warnings", TEXT, "what a person was warned of, as JSON"),
         ];
         COLUMNS
@@ -88,11 +96,17 @@ impl Table for RunTable {
         true
     }
 
-    fn rows(&self, outcome: &Outcome, _question: usize, units: Range<usize>) -> Result<Vec<ArrayRef>> {
+    fn rows(
+        &self,
+        outcome: &Outcome,
+        _question: usize,
+        units: Range<usize>,
+    ) -> Result<Vec<ArrayRef>> {
         let run = &outcome.run;
         let text = |value: &str| Arc::new(StringArray::from(vec![value; units.len()])) as ArrayRef;
         let count = |value: u64| {
-            Arc::new(Int64Array::from(vec![i64::try_from(value).unwrap_or(i64::MAX); units.len()])) as ArrayRef
+            Arc::new(Int64Array::from(vec![i64::try_from(value).unwrap_or(i64::MAX); units.len()]))
+                as ArrayRef
         };
         let real = |value: f64| Arc::new(Float64Array::from(vec![value; units.len()])) as ArrayRef;
         Ok(vec![

@@ -30,7 +30,12 @@ impl Table for Trace {
         answer.fitted.trace.len()
     }
 
-    fn rows(&self, outcome: &Outcome, question: usize, units: Range<usize>) -> Result<Vec<ArrayRef>> {
+    fn rows(
+        &self,
+        outcome: &Outcome,
+        question: usize,
+        units: Range<usize>,
+    ) -> Result<Vec<ArrayRef>> {
         let rows = &outcome.answers[question].fitted.trace[units];
         Ok(vec![
             Arc::new(StringArray::from_iter_values(rows.iter().map(|r| &r.phase))),

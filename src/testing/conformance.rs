@@ -122,7 +122,9 @@ fn threads(family: &Family) -> std::result::Result<(), String> {
         fit_with(family, &a, run).map_err(|e| e.to_string())
     };
     let (one, four) = (on(1)?, on(4)?);
-    expect(one.posterior == four.posterior && one.report == four.report, || "they do not".to_owned())
+    expect(one.posterior == four.posterior && one.report == four.report, || {
+        "they do not".to_owned()
+    })
 }
 
 fn annotator_permutation(family: &Family) -> std::result::Result<(), String> {
@@ -133,7 +135,8 @@ fn annotator_permutation(family: &Family) -> std::result::Result<(), String> {
     let one = fit(family, &annotations(dims(&crowd), &rows))?;
     let two = fit(family, &annotations(dims(&crowd), &renamed))?;
     let back: Vec<f64> = two.report.skill.iter().rev().copied().collect();
-    let worst = gap(one.posterior.values(), two.posterior.values()).max(gap(&one.report.skill, &back));
+    let worst =
+        gap(one.posterior.values(), two.posterior.values()).max(gap(&one.report.skill, &back));
     expect(worst < 1e-6, || format!("they move a number by {worst}"))
 }
 
@@ -171,7 +174,10 @@ fn degenerate(family: &Family) -> std::result::Result<(), String> {
         ("all ties", tiny(2, &[(0, 0, 0), (0, 1, 1), (1, 0, 1), (1, 1, 0)])),
         ("an unused class", tiny(5, &[(0, 0, 0), (0, 1, 1), (1, 0, 1)])),
         ("a label that is no class", tiny(2, &[(0, 0, 2), (1, 0, 0), (1, 1, 1)])),
-        ("an instance without annotations", annotations(gap_in_the_middle, &[(0, 0, 0), (3, 1, 1)])),
+        (
+            "an instance without annotations",
+            annotations(gap_in_the_middle, &[(0, 0, 0), (3, 1, 1)]),
+        ),
         ("no annotations", annotations(Dims { annotators: 0, ..gap_in_the_middle }, &[])),
         ("nothing", annotations(Dims { instances: 0, annotators: 0, classes: 0, labels: 0 }, &[])),
     ];
@@ -186,7 +192,9 @@ fn many_agree(family: &Family) -> std::result::Result<(), String> {
     let rows: Vec<_> = (0..10_000).map(|r| (0, r, 1)).chain([(1, 0, 0), (1, 1, 0)]).collect();
     let fitted = fit(family, &tiny(2, &rows))?;
     expect(fitted.not_finite().is_none(), || format!("{:?}", fitted.not_finite()))?;
-    expect(best(fitted.posterior.row(0)) == Some((1, false)), || format!("{:?}", fitted.posterior.row(0)))
+    expect(best(fitted.posterior.row(0)) == Some((1, false)), || {
+        format!("{:?}", fitted.posterior.row(0))
+    })
 }
 
 fn trusted(family: &Family) -> std::result::Result<(), String> {
@@ -201,7 +209,6 @@ fn trusted(family: &Family) -> std::result::Result<(), String> {
     Ok(())
 }
 
-#[allow(clippy::cast_precision_loss)]
 fn better_than_chance(family: &Family) -> std::result::Result<(), String> {
     let drawn = Crowd::default().draw(7);
     let fitted = fit(family, &annotations(dims(&Crowd::default()), &drawn.rows))?;

@@ -33,7 +33,6 @@ pub fn quads(a: &Annotations) -> Vec<(usize, usize, usize, f64)> {
 
 /// Dawid-Skene from the shares of the votes, `iterations` E-steps, then one more M-step.
 #[must_use]
-#[allow(clippy::cast_precision_loss)]
 pub fn dawid_skene(a: &Annotations, smoothing: f64, diagonal: f64, iterations: usize) -> DenseFit {
     let d = a.dims();
     let quads = quads(a);
@@ -80,7 +79,7 @@ pub fn dawid_skene(a: &Annotations, smoothing: f64, diagonal: f64, iterations: u
     DenseFit { t, q, pi, ll }
 }
 
-#[allow(clippy::cast_precision_loss, clippy::type_complexity)]
+#[allow(clippy::type_complexity)]
 fn m_step(
     a: &Annotations,
     quads: &[(usize, usize, usize, f64)],

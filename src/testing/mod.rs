@@ -12,7 +12,9 @@ use crate::frame::{Annotations, Dims, Duplicates, Rows};
 /// Never: shared answers are no error.
 #[must_use]
 pub fn tiny(n_classes: usize, rows: &[(u32, u32, u32)]) -> Annotations {
-    let most = |number: fn(&(u32, u32, u32)) -> u32| rows.iter().map(number).max().map_or(0, |m| m as usize + 1);
+    let most = |number: fn(&(u32, u32, u32)) -> u32| {
+        rows.iter().map(number).max().map_or(0, |m| m as usize + 1)
+    };
     let dims = Dims {
         instances: most(|r| r.0),
         annotators: most(|r| r.1),

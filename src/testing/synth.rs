@@ -43,7 +43,8 @@ impl Crowd {
     pub fn draw(&self, seed: u64) -> Synthetic {
         let run = Run::new(seed);
         let mut rng = run.rng("truth");
-        let truth: Vec<u32> = (0..self.instances).map(|_| rng.random_range(0..self.classes)).collect();
+        let truth: Vec<u32> =
+            (0..self.instances).map(|_| rng.random_range(0..self.classes)).collect();
         let mut rng = run.rng("annotators");
         let (low, high) = self.accuracy;
         let accuracy: Vec<f64> =
@@ -55,7 +56,6 @@ impl Crowd {
             for r in who {
                 let right = self.classes == 1 || rng.random::<f64>() < accuracy[r];
                 let mut other = || (class + rng.random_range(1..self.classes)) % self.classes;
-                #[allow(clippy::cast_possible_truncation)]
                 rows.push((i, r as u32, if right { *class } else { other() }));
             }
         }

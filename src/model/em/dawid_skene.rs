@@ -35,7 +35,9 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::kernel::{FLOOR, LEAST, MSweep, e_sweep, mean_posterior};
+use super::e_sweep::e_sweep;
+use super::kernel::{FLOOR, LEAST, mean_posterior};
+use super::m_sweep::MSweep;
 use super::{EmSteps, StopRule};
 use crate::frame::Annotations;
 use crate::model::Spec;
@@ -91,7 +93,6 @@ impl EmSteps for DawidSkene {
 
     fn params(&self, a: &Annotations) -> Params {
         let n_classes = a.dims().classes;
-        #[allow(clippy::cast_precision_loss)]
         let uniform = 1.0 / n_classes.max(1) as f64;
         Params {
             prior: vec![uniform; n_classes],
@@ -127,7 +128,8 @@ impl EmSteps for DawidSkene {
         let mut rows = Rows::new(n_classes);
         for r in 0..a.dims().annotators {
             let range = a.columns_of(r);
-            let mut counts = confusion.expected_count[range.start * n_classes..range.end * n_classes].to_vec();
+            let mut counts =
+                confusion.expected_count[range.start * n_classes..range.end * n_classes].to_vec();
             self.probabilities(a, r, &mut counts, &mut rows);
             confusion.unused.extend(&rows.unused);
             confusion.unused_diagonal.extend(&rows.unused_diagonal);
@@ -154,7 +156,6 @@ impl DawidSkene {
         let labels = a.labels_of(r);
         let unused = self.smoothing.max(FLOOR);
         let unused_diagonal = (self.smoothing + self.diagonal).max(FLOOR);
-        #[allow(clippy::cast_precision_loss)]
         rows.total.fill((dims.labels - labels.len()) as f64 * unused);
         if self.diagonal > 0.0 {
             let never_said = |k: &usize| labels.iter().all(|l| *l as usize != *k);

@@ -4,7 +4,9 @@
 //! the loop and updated in place.
 
 mod dawid_skene;
+pub mod e_sweep;
 pub mod kernel;
+pub mod m_sweep;
 
 use rand::Rng as _;
 use schemars::JsonSchema;
@@ -122,8 +124,7 @@ fn climb<E: EmSteps>(
     run: &Run,
 ) -> Result<Climb> {
     let rule = steps.stop();
-    #[allow(clippy::cast_precision_loss)]
-    let least = rule.tol * a.len() as f64;
+    let standstill = rule.tol * a.len() as f64;
     let mut last: Option<f64> = None;
     for step in 1..=rule.max_iter {
         run.cancel.check()?;
@@ -135,8 +136,12 @@ fn climb<E: EmSteps>(
         tracing::debug!(phase, step, objective, change, seconds, "iteration");
         run.progress.at(u64::from(step), &format!("objective {objective:.3}"));
         trace.push(TraceRow { phase: phase.to_owned(), step, objective, change, seconds });
-        if change.is_some_and(|c| c.abs() < least) {
-            return Ok(Climb { posterior: t, objective, stop: Stop { converged: true, iterations: step } });
+        if change.is_some_and(|c| c.abs() < standstill) {
+            return Ok(Climb {
+                posterior: t,
+                objective,
+                stop: Stop { converged: true, iterations: step },
+            });
         }
         last = Some(objective);
     }

@@ -84,14 +84,12 @@ fn agreement(a: &Annotations, t: &Posterior) -> Vec<f64> {
         .with_min_len(crate::frame::BLOCK)
         .map(|i| {
             let class = best(t.row(i)).filter(|_| a.has_evidence(i));
-            #[allow(clippy::cast_possible_truncation)]
             class.map(|(class, _)| class as u32)
         })
         .collect();
     let skill_of = |r: usize| {
         let (mut agreed, mut all) = (0.0, 0.0);
         for column in a.columns_of(r) {
-            #[allow(clippy::cast_possible_truncation)]
             let label = a.label_of(column as u32);
             let weights = a.column_weights_of(column);
             for (n, i) in a.instances_of(column).iter().enumerate() {

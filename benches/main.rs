@@ -1,0 +1,58 @@
+//! The kernels' throughput in annotations a second: `cargo bench`.
+
+use std::hint::black_box;
+
+use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
+use labelmill::frame::{Annotations, Dims};
+use labelmill::model::em::{DawidSkene, EmSteps};
+use labelmill::model::fitted::Posterior;
+use labelmill::testing::{annotations, synth::Crowd};
+
+const SEED: u64 = 7;
+
+fn crowd(instances: u32, annotators: u32, classes: u32) -> Annotations {
+    let crowd = Crowd { instances, annotators, classes, redundancy: 5, accuracy: (0.5, 0.95) };
+    let dims = Dims {
+        instances: instances as usize,
+        annotators: annotators as usize,
+        classes: classes as usize,
+        labels: classes as usize,
+    };
+    annotations(dims, &crowd.draw(SEED).rows)
+}
+
+fn dawid_skene_iteration(c: &mut Criterion) {
+    let mut group = c.benchmark_group("dawid_skene_iteration");
+    for (name, instances, annotators, classes) in [
+        ("100k_2_classes", 20_000, 500, 2),
+        ("1m_5_classes", 200_000, 2_000, 5),
+        ("500k_50_classes", 100_000, 2_000, 50),
+    ] {
+        let a = crowd(instances, annotators, classes);
+        let spec = DawidSkene::default();
+        let (mut params, mut t) = (spec.params(&a), Posterior::from_votes(&a));
+        group.throughput(Throughput::Elements(a.len() as u64));
+        group.bench_function(BenchmarkId::from_parameter(name), |b| {
+            b.iter(|| {
+                spec.m_step(&a, &t, &mut params);
+                black_box(spec.e_step(&a, &params, &mut t))
+            });
+        });
+    }
+    group.finish();
+}
+
+fn votes(c: &mut Criterion) {
+    let a = crowd(200_000, 2_000, 5);
+    let mut group = c.benchmark_group("votes");
+    group.throughput(Throughput::Elements(a.len() as u64));
+    group.bench_function("1m_5_classes", |b| b.iter(|| black_box(Posterior::from_votes(&a))));
+    group.finish();
+}
+
+criterion_group! {
+    name = kernels;
+    config = Criterion::default().sample_size(20);
+    targets = dawid_skene_iteration, votes
+}
+criterion_main!(kernels);

@@ -1,0 +1,123 @@
+//! The house's own rules, read off its files.
+
+use std::fmt::Write as _;
+use std::path::{Path, PathBuf};
+
+use labelmill::model::FAMILIES;
+use labelmill::tables::{Kind, TABLES};
+
+fn root() -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR"))
+}
+
+/// Every Rust file below a folder of `src`.
+fn sources(folder: &str) -> Vec<(PathBuf, String)> {
+    let mut files = Vec::new();
+    let mut folders = vec![root().join("src").join(folder)];
+    while let Some(next) = folders.pop() {
+        for entry in std::fs::read_dir(next).unwrap() {
+            let path = entry.unwrap().path();
+            if path.is_dir() {
+                folders.push(path);
+            } else if path.extension().is_some_and(|e| e == "rs") {
+                let text = std::fs::read_to_string(&path).unwrap();
+                files.push((path, text));
+            }
+        }
+    }
+    files
+}
+
+fn offending(folder: &str, words: &[&str], allowed: &[&str]) -> Vec<String> {
+    let is_allowed = |path: &Path| allowed.iter().any(|a| path.ends_with(a));
+    sources(folder)
+        .into_iter()
+        .filter(|(path, _)| !is_allowed(path))
+        .flat_map(|(path, text)| {
+            let lines = text.lines().enumerate();
+            let found = lines.filter(|(_, line)| words.iter().any(|w| line.contains(w)));
+            found
+                .map(|(n, line)| format!("{}:{}: {line}", path.display(), n + 1))
+                .collect::<Vec<_>>()
+        })
+        .collect()
+}
+
+#[test]
+fn models_know_neither_arrow_nor_datafusion() {
+    let found = offending("model", &["use datafusion", "datafusion::", "arrow::"], &[]);
+    assert!(found.is_empty(), "{}", found.join("\n"));
+}
+
+#[test]
+fn async_stops_at_the_frame_and_starts_again_in_the_sink() {
+    for folder in ["model", "tables"] {
+        let found = offending(folder, &["async ", ".await"], &[]);
+        assert!(found.is_empty(), "{}", found.join("\n"));
+    }
+    let found =
+        offending("frame", &["async ", ".await"], &["collect.rs", "gold.rs", "frame/mod.rs"]);
+    assert!(found.is_empty(), "{}", found.join("\n"));
+}
+
+#[test]
+fn only_the_command_line_prints() {
+    let words = ["println!", "eprintln!", "std::io::stderr", "std::io::stdout", "dbg!"];
+    let found: Vec<String> =
+        offending("", &words, &[]).into_iter().filter(|line| !line.contains("/src/cli/")).collect();
+    assert!(found.is_empty(), "{}", found.join("\n"));
+}
+
+#[test]
+fn no_file_is_longer_than_four_hundred_lines() {
+    let long: Vec<String> = sources("")
+        .iter()
+        .filter(|(_, text)| text.lines().count() > 400)
+        .map(|(path, text)| format!("{} {}", path.display(), text.lines().count()))
+        .collect();
+    assert!(long.is_empty(), "{}", long.join("\n"));
+}
+
+/// The part of the README between two markers, rewritten by `UPDATE=1 cargo test`.
+fn generated(marker: &str, want: &str) {
+    let path = root().join("README.md");
+    let text = std::fs::read_to_string(&path).unwrap();
+    let (begin, end) = (format!("<!-- {marker}: generated -->\n"), format!("<!-- /{marker} -->"));
+    let start = text.find(&begin).expect("the README has the marker") + begin.len();
+    let stop = start + text[start..].find(&end).expect("the README has the closing marker");
+    if std::env::var_os("UPDATE").is_some() {
+        std::fs::write(&path, format!("{}{want}{}", &text[..start], &text[stop..])).unwrap();
+        return;
+    }
+    assert_eq!(&text[start..stop], want, "`UPDATE=1 cargo test` rewrites the README's tables");
+}
+
+#[test]
+fn the_readme_lists_the_models_and_the_tables() {
+    let mut models = String::from("| kind | what it is | source |\n| --- | --- | --- |\n");
+    for f in FAMILIES {
+        let _ = writeln!(models, "| `{}` | {} | {} |", f.kind, f.summary, f.source);
+    }
+    let mut tables =
+        String::from("| table | column | type | meaning |\n| --- | --- | --- | --- |\n");
+    for table in TABLES {
+        for (n, column) in table.columns().iter().enumerate() {
+            let name = if n == 0 { format!("`{}`", table.name()) } else { String::new() };
+            let kind = match &column.kind {
+                Kind::Instance => "as the instances".to_owned(),
+                Kind::Annotator => "as the annotators".to_owned(),
+                Kind::Label => "as the labels".to_owned(),
+                Kind::Fixed(fixed) => fixed.to_string().to_lowercase(),
+            };
+            let null = if column.nullable { ", nullable" } else { "" };
+            let _ = writeln!(
+                tables,
+                "| {name} | `{}` | {kind}{null} | {} |",
+                column.name, column.meaning
+            );
+        }
+    }
+    // One after the other: both rewrite the same file.
+    generated("models", &models);
+    generated("tables", &tables);
+}

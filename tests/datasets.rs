@@ -1,0 +1,136 @@
+//! Real crowds with published numbers, from the folder that `LABELMILL_DATA` names.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use crate::support::{data_folder, number, read_table, run_ok, stdout, text};
+
+/// Accuracies are printed in percent with two digits.
+const PERCENT: f64 = 0.01;
+
+struct Published {
+    dataset: &'static str,
+    majority_expected_ties: f64,
+    dawid_skene: f64,
+    log_likelihood: f64,
+    iterations: usize,
+}
+
+const PUBLISHED: [Published; 4] = [
+    Published {
+        dataset: "bluebirds",
+        majority_expected_ties: 75.926,
+        dawid_skene: 89.81,
+        log_likelihood: -1888.130,
+        iterations: 7,
+    },
+    Published {
+        dataset: "rte",
+        majority_expected_ties: 89.688,
+        dawid_skene: 92.75,
+        log_likelihood: -3679.638,
+        iterations: 9,
+    },
+    Published {
+        dataset: "dog",
+        majority_expected_ties: 82.218,
+        dawid_skene: 84.39,
+        log_likelihood: -4745.570,
+        iterations: 11,
+    },
+    Published {
+        dataset: "web",
+        majority_expected_ties: 73.065,
+        dawid_skene: 82.89,
+        log_likelihood: -17237.047,
+        iterations: 31,
+    },
+];
+
+fn aggregate(data: &Path, dataset: &str, model: &str, output: &Path) {
+    let annotations = data.join(dataset).join("annotations.parquet");
+    let (annotations, output) = (annotations.display().to_string(), output.display().to_string());
+    run_ok(&[
+        "aggregate",
+        "--annotations",
+        &annotations,
+        "--model",
+        model,
+        "--output",
+        &output,
+        "-q",
+    ]);
+}
+
+fn scores(data: &Path, dataset: &str, output: &Path) -> BTreeMap<String, f64> {
+    let truth = data.join(dataset).join("truth.parquet").display().to_string();
+    let run = output.display().to_string();
+    let output = run_ok(&["evaluate", "--run", &run, "--truth", &truth, "--json"]);
+    let scores: Vec<serde_json::Value> = serde_json::from_str(&stdout(&output)).unwrap();
+    scores
+        .iter()
+        .filter_map(|s| Some((s["name"].as_str()?.to_owned(), s["value"].as_f64()?)))
+        .collect()
+}
+
+#[test]
+fn accuracies_and_likelihoods_are_the_published_ones() {
+    let Some(data) = data_folder("published numbers") else { return };
+    let close = |got: f64, want: f64, tolerance: f64, what: &str| {
+        assert!((got - want).abs() <= tolerance, "{what}: {got} is not {want} within {tolerance}");
+    };
+    for published in PUBLISHED {
+        let (name, folder) = (published.dataset, tempfile::tempdir().unwrap());
+        let vote = folder.path().join("vote");
+        aggregate(&data, name, "majority_vote", &vote);
+        let accuracy = 100.0 * scores(&data, name, &vote)["accuracy_expected_ties"];
+        close(
+            accuracy,
+            published.majority_expected_ties,
+            PERCENT,
+            &format!("{name}: majority vote"),
+        );
+        let em = folder.path().join("em");
+        aggregate(&data, name, "dawid_skene", &em);
+        let accuracy = 100.0 * scores(&data, name, &em)["accuracy"];
+        close(accuracy, published.dawid_skene, PERCENT, &format!("{name}: Dawid-Skene"));
+        let trace = read_table(&em.join("latest"), "trace");
+        assert_eq!(trace.len(), published.iterations, "{name}: iterations");
+        let last = number(trace.last().unwrap(), "objective");
+        close(last, published.log_likelihood, 1e-2, &format!("{name}: log-likelihood"));
+    }
+}
+
+#[test]
+fn every_dataset_runs_with_every_model_and_accounts_for_every_row() {
+    let Some(data) = data_folder("all datasets") else { return };
+    let mut crowds = 0;
+    let mut folders: Vec<_> =
+        std::fs::read_dir(&data).unwrap().map(|e| e.unwrap().path()).collect();
+    folders.sort();
+    for folder in folders.iter().filter(|f| f.join("annotations.parquet").exists()) {
+        let name = folder.file_name().unwrap().to_str().unwrap();
+        crowds += 1;
+        for family in labelmill::model::FAMILIES {
+            let output = tempfile::tempdir().unwrap();
+            aggregate(&data, name, family.kind, output.path());
+            let latest = output.path().join("latest");
+            let run = read_table(&latest, "run").remove(0);
+            let (read, used) = (number(&run, "rows_read"), number(&run, "rows_used"));
+            assert_eq!(read, used + number(&run, "rows_rejected"), "{name} {}", family.kind);
+            for row in read_table(&latest, "posteriors") {
+                let p = number(&row, "probability");
+                assert!((0.0..=1.0).contains(&p), "{name} {} {row:?}", family.kind);
+            }
+            let labels = read_table(&latest, "labels");
+            let n: f64 = labels.iter().map(|row| number(row, "n_annotations")).sum();
+            assert_eq!(n, used, "{name} {}", family.kind);
+            assert!(
+                labels.iter().all(|row| !text(row, "label").is_empty()),
+                "{name} {}",
+                family.kind
+            );
+        }
+    }
+    assert!(crowds >= 20, "only {crowds} crowds under {}", data.display());
+}
