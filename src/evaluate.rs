@@ -52,7 +52,12 @@ pub async fn evaluate(what: &Evaluation<'_>, stores: &StoreSpec) -> Result<Vec<S
     if let Some(confusion) = what.confusion {
         tables.insert("true_confusion".to_owned(), url(confusion));
     }
-    Source::register(&ctx, &SourceSpec { tables, ..SourceSpec::default() }, stores).await?;
+    Source::register(
+        &ctx,
+        &SourceSpec { tables, columns: what.columns.clone(), ..SourceSpec::default() },
+        stores,
+    )
+    .await?;
     let truth = select(ctx.table("truth").await?, Relation::Gold, &what.columns)
         .map_err(|e| e.at("--truth"))?;
     let mut found = Vec::new();

@@ -11,7 +11,8 @@ use datafusion::arrow::util::display::array_value_to_string;
 
 use super::FrameSpec;
 use super::gold::GoldNumber;
-use super::ids::{Ids, Interner, NULL};
+use super::ids::Ids;
+use super::interner::{Interner, NULL};
 use crate::error::{Error, Result};
 use crate::source::Scalar;
 

@@ -1,11 +1,11 @@
 //! Runs the queries and hands their batches to one [`Collector`] a question. Async stops here.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 use datafusion::arrow::array::{Array, ArrayRef, BooleanArray, RecordBatch};
 use datafusion::arrow::compute::{filter_record_batch, take};
-use datafusion::arrow::datatypes::SchemaRef;
+use datafusion::arrow::datatypes::{FieldRef, Schema, SchemaRef};
 use datafusion::physical_plan::statistics::{StatisticsArgs, StatisticsContext};
 use datafusion::physical_plan::{
     ExecutionPlan, SendableRecordBatchStream, execute_stream_partitioned,
@@ -16,7 +16,7 @@ use tokio::sync::mpsc;
 
 use super::collector::Collector;
 use super::gold::GoldRows;
-use super::ids::{Interner, NULL};
+use super::interner::{Interner, NULL};
 use super::rejects::{Reason, Rejects};
 use super::{Duplicates, Frame, FrameSpec};
 use crate::error::{Error, Result};
@@ -89,7 +89,7 @@ fn spawn(streams: Vec<SendableRecordBatchStream>) -> mpsc::Receiver<Result<Recor
 
 /// One collector, or one for each question.
 enum Questions {
-    One(Box<Collector>),
+    One(Collector),
     Many { schema: SchemaRef, ids: Interner, of: BTreeMap<u32, Collector>, rejects: Rejects },
 }
 
@@ -102,10 +102,10 @@ impl Questions {
         }
         let collector = Collector::new(schema)?;
         Ok(match schema.field_with_name("question") {
-            Err(_) => Self::One(Box::new(collector)),
+            Err(_) => Self::One(collector),
             Ok(field) => Self::Many {
-                schema: SchemaRef::clone(schema),
-                ids: Interner::new("question", field.data_type()),
+                schema: typed(schema),
+                ids: Interner::new(field),
                 of: BTreeMap::new(),
                 rejects: Rejects::default(),
             },
@@ -169,6 +169,12 @@ impl Questions {
             }
         }
     }
+}
+
+/// The schema without the mark of text that may stand for integers: all questions must agree on the types.
+fn typed(schema: &SchemaRef) -> SchemaRef {
+    let plain = |field: &FieldRef| field.as_ref().clone().with_metadata(HashMap::new());
+    SchemaRef::new(Schema::new(schema.fields().iter().map(plain).collect::<Vec<_>>()))
 }
 
 /// The batch's rows of each question.

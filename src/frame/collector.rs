@@ -11,7 +11,7 @@ use super::annotations::{Annotations, BLOCK, Dims};
 use super::build::{Duplicates, Rows};
 use super::classes::Classes;
 use super::gold::{Gold, GoldRows};
-use super::ids::{Interner, NULL};
+use super::interner::{Interner, NULL};
 use super::rejects::{Reason, Rejects};
 use super::{Frame, FrameSpec};
 use crate::error::{Error, Result, offenders};
@@ -51,7 +51,7 @@ impl Collector {
                     .at("source.annotations")
                     .help("its type is unknown; is it the right column?"));
             }
-            Ok(Interner::new(name, field.data_type()))
+            Ok(Interner::new(field))
         };
         Ok(Self {
             instances: interner("instance_id")?,

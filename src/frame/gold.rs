@@ -8,7 +8,8 @@ use datafusion::arrow::datatypes::DataType;
 use datafusion::prelude::DataFrame;
 
 use super::classes::Classes;
-use super::ids::{Ids, Interner, NULL};
+use super::ids::Ids;
+use super::interner::{Interner, NULL};
 use crate::error::{Error, Result, nearest, offenders};
 
 /// What a trusted class may be used for.
@@ -118,8 +119,12 @@ impl GoldRows {
         let mut seen = instances.len();
         let (mut instance, mut class) = (Vec::new(), Vec::new());
         let named = |e: Error| e.at("source.gold");
-        instances.intern(column("instance_id")?, &mut instance).map_err(named)?;
-        classes.intern(column("class")?, &mut class).map_err(named)?;
+        let schema = self.batch.schema();
+        let field = |name: &str| schema.field_with_name(name);
+        instances
+            .intern_other(field("instance_id")?, column("instance_id")?, &mut instance)
+            .map_err(named)?;
+        classes.intern_other(field("class")?, column("class")?, &mut class).map_err(named)?;
         let roles = self.roles()?;
         let mut numbers = Vec::with_capacity(instance.len());
         for row in 0..instance.len() {

@@ -10,6 +10,7 @@ mod collect;
 mod collector;
 mod gold;
 mod ids;
+mod interner;
 mod key;
 mod rejects;
 

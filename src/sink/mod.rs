@@ -10,7 +10,7 @@
 //! # Why
 //! No store can replace many objects at once, but every store can create one. So a run is a folder that nobody reads
 //! until its manifest is there, and it is never changed afterwards: a forced rerun gets an id of its own. Whatever has
-//! neither a manifest nor a living writer is what a dead run left, and the next run sweeps it ([`lease`]).
+//! neither a manifest nor a living writer is what a dead run left, and the next run sweeps it (`lease.rs`).
 
 mod encode;
 mod lease;

@@ -1,7 +1,9 @@
 //! The files behind a URL: which there are, what format they have, and the DataFusion table that reads them lazily.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 
+use datafusion::arrow::datatypes::{DataType, Field, FieldRef, Schema};
 use datafusion::datasource::file_format::FileFormat;
 use datafusion::datasource::file_format::arrow::ArrowFormat;
 use datafusion::datasource::file_format::csv::CsvFormat;
@@ -71,12 +73,17 @@ impl Files {
     }
 }
 
-/// Lists the files behind `text` and registers them as the table `name`.
+/// A field's metadata key: its text came from a format without types, and may stand for integers.
+pub const UNTYPED: &str = "labelmill.untyped";
+
+/// Lists the files behind `text` and registers them as the table `name`. Columns of `ids` in a format without types
+/// are read as they stand: "007" is not 7.
 pub(super) async fn register(
     ctx: &SessionContext,
     name: &str,
     text: &str,
     format: Option<Format>,
+    ids: &[&str],
     stores: &StoreSpec,
 ) -> Result<Files> {
     let (base, pattern) = split_glob(text);
@@ -97,12 +104,28 @@ pub(super) async fn register(
     }
     let options =
         ListingOptions::new(file_format(format, &extension)).with_file_extension(extension);
-    let config = ListingTableConfig::new(location)
+    let mut config = ListingTableConfig::new(location)
         .with_listing_options(options)
         .infer_schema(&ctx.state())
         .await?;
+    if let (Format::Csv, Some(schema)) = (format, &config.file_schema) {
+        let schema = Arc::new(as_text(schema, ids));
+        config = config.with_schema(schema);
+    }
     ctx.register_table(name, Arc::new(ListingTable::try_new(config)?))?;
     Ok(Files { format, objects })
+}
+
+fn as_text(schema: &Schema, ids: &[&str]) -> Schema {
+    let field = |field: &FieldRef| {
+        if ids.contains(&field.name().as_str()) {
+            let untyped = HashMap::from([(UNTYPED.to_owned(), "true".to_owned())]);
+            Arc::new(Field::new(field.name(), DataType::Utf8, true).with_metadata(untyped))
+        } else {
+            Arc::clone(field)
+        }
+    };
+    Schema::new(schema.fields().iter().map(field).collect::<Vec<_>>())
 }
 
 /// `data/2026-*/part-*.parquet` is the folder `data/` and a pattern below it.

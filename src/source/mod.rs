@@ -86,6 +86,15 @@ pub struct SqlSpec {
     pub gold: Option<String>,
 }
 
+impl ColumnsSpec {
+    /// Every name that a column of ids, labels or questions may have.
+    fn ids(&self) -> Vec<&str> {
+        let mapped = [&self.instance, &self.annotator, &self.label, &self.class, &self.question];
+        let own = ["instance_id", "annotator_id", "label", "class", "question"];
+        own.into_iter().chain(mapped.into_iter().filter_map(|name| name.as_deref())).collect()
+    }
+}
+
 impl SourceSpec {
     /// Adds what is wrong to `problems`.
     pub fn check(&self, place: &str, problems: &mut Problems) {
@@ -136,11 +145,12 @@ impl Source {
         stores: &StoreSpec,
     ) -> Result<Self> {
         let mut files = Vec::new();
+        let ids = spec.columns.ids();
         let extra = spec.tables.iter().map(|(name, location)| (name.as_str(), location));
         for (name, location) in spec.named().into_iter().chain(extra) {
             match location {
                 Location::Url(url) => {
-                    let found = files::register(ctx, name, url, spec.format, stores)
+                    let found = files::register(ctx, name, url, spec.format, &ids, stores)
                         .await
                         .map_err(|e| e.or_at(&format!("source.{name}: {url}")))?;
                     files.push((name.to_owned(), found));

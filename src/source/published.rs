@@ -17,7 +17,7 @@ pub async fn register_run(ctx: &SessionContext, url: &str, stores: &StoreSpec) -
     let (folder, manifest) =
         resolve(url, stores).await.map_err(|e| e.or_at(&format!("--run {url}")))?;
     for table in manifest.tables.keys() {
-        files::register(ctx, table, &format!("{folder}/{table}/"), None, stores).await?;
+        files::register(ctx, table, &format!("{folder}/{table}/"), None, &[], stores).await?;
     }
     Ok(manifest)
 }

@@ -2,7 +2,7 @@
 //!
 //! # Why
 //! TOML loses key positions on the way into structs, and serde stops at the first mistake. So the file is first
-//! checked as a plain value against the JSON Schema that the structs themselves generate ([`validate`]), which finds
+//! checked as a plain value against the JSON Schema that the structs themselves generate (`validate.rs`), which finds
 //! every unknown key, wrong type and value out of range at once, each with its key path. `labelmill schema` prints
 //! that same schema: what an editor underlines is what `check` refuses.
 

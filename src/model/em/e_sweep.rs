@@ -2,8 +2,8 @@
 //!
 //! # Why
 //! Sums of logarithms need a logarithm a cell and an exponential a class. Products need neither, and are exact when no
-//! partial product leaves the range of f64: with likelihoods of at least [`LEAST`](super::kernel::LEAST), [`SAFE`] factors cannot. Longer
-//! products are taken in runs of [`SAFE`], after each of which every class's power of two is moved into an integer of
+//! partial product leaves the range of f64: with likelihoods of at least [`LEAST`](super::kernel::LEAST), `SAFE` factors cannot. Longer
+//! products are taken in runs of `SAFE`, after each of which every class's power of two is moved into an integer of
 //! its own, which rounds nothing. Ten thousand annotators on one instance, for and against, come out as they should.
 //! Fractional weights are powers, and take the logarithm's way for their instance alone.
 

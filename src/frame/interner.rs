@@ -1,0 +1,361 @@
+//! Gives values numbers as they arrive; [`Interner::finish`] then numbers them once in sorted order.
+
+use std::collections::HashMap;
+
+use datafusion::arrow::array::{Array, ArrayRef};
+use datafusion::arrow::compute::{CastOptions, cast_with_options};
+use datafusion::arrow::datatypes::{DataType, Field};
+use rayon::slice::ParallelSliceMut;
+use rustc_hash::FxBuildHasher;
+
+use super::key::{Family, Key, Packed, compare, dictionary, for_each_key, to_array, with_bytes};
+use crate::error::{Error, Result};
+use crate::source::files::UNTYPED;
+
+use super::ids::Ids;
+/// Stands for a null in the numbers that [`Interner::intern`] gives.
+pub const NULL: u32 = u32::MAX;
+
+/// Gives each distinct value a provisional number, in order of arrival.
+///
+/// ```text
+/// slots   [ tag | number + 1 ]  open addressing, 8 bytes a slot, at most half full
+/// keys    [ packed key ]        by number; a long key's word names its place in `long`
+/// ```
+/// # Why
+/// A table of millions of ids lies in memory, not in the cache, and a lookup waits for it twice: for the slot and for
+/// the key. A batch is looked up in passes (all hashes, all slots, all keys), so that the processor waits for many
+/// rows at once. Only what is new, or collides, is then looked up row by row.
+pub struct Interner {
+    column: String,
+    data_type: DataType,
+    untyped: bool,
+    slots: Vec<u64>,
+    keys: Vec<u128>,
+    long: Vec<Box<[u8]>>,
+    long_numbers: HashMap<Box<[u8]>, u32, FxBuildHasher>,
+}
+
+/// The low byte of a word in `keys` that stands for a long key; a packed key's is its length, at most 15.
+const LONG: u128 = 0xff;
+
+/// Rows looked up together: their passes stay in the fastest cache.
+const LOOKUP: usize = 1024;
+
+impl Interner {
+    /// An empty interner for a column of this name (used in errors) and type.
+    #[must_use]
+    pub fn new(field: &Field) -> Self {
+        Self {
+            column: field.name().clone(),
+            data_type: field.data_type().clone(),
+            untyped: is_untyped(field),
+            slots: vec![0; 1024],
+            keys: Vec::new(),
+            long: Vec::new(),
+            long_numbers: HashMap::default(),
+        }
+    }
+
+    /// The column's type.
+    #[must_use]
+    pub fn data_type(&self) -> &DataType {
+        &self.data_type
+    }
+
+    /// How many distinct values have come.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.keys.len()
+    }
+
+    /// Appends the provisional number of each row of `array` to `numbers`, [`NULL`] where it is null.
+    ///
+    /// # Errors
+    /// When the type is of another family than this interner's, or there are more than 2^32 - 2 values.
+    pub fn intern(&mut self, array: &ArrayRef, numbers: &mut Vec<u32>) -> Result<()> {
+        if Family::of(array.data_type()) != Family::of(&self.data_type) {
+            return Err(self.another_type(array.data_type()));
+        }
+        numbers.reserve(array.len());
+        if let Some((values, rows)) = dictionary(array) {
+            let mut of_value = Vec::with_capacity(values.len());
+            self.intern_values(&values, &mut of_value)?;
+            numbers.extend(rows.into_iter().map(|r| r.map_or(NULL, |v| of_value[v])));
+        } else {
+            self.intern_values(array, numbers)?;
+        }
+        if self.keys.len() >= NULL as usize {
+            return Err(Error::data(format!(
+                "`{}` has more than 2^32 distinct values",
+                self.column
+            )));
+        }
+        Ok(())
+    }
+
+    /// As [`Interner::intern`], for a column of another source: text of a format without types, on either side, may
+    /// stand for integers.
+    ///
+    /// # Errors
+    /// As [`Interner::intern`].
+    pub fn intern_other(
+        &mut self,
+        field: &Field,
+        array: &ArrayRef,
+        numbers: &mut Vec<u32>,
+    ) -> Result<()> {
+        let integers = |t: &DataType| Family::of(t) == Family::Integer;
+        let stands_for_integers = self.untyped && integers(array.data_type())
+            || is_untyped(field) && integers(&self.data_type);
+        if !stands_for_integers {
+            return self.intern(array, numbers);
+        }
+        let strict = CastOptions { safe: false, ..CastOptions::default() };
+        let array = cast_with_options(array, &self.data_type, &strict)
+            .map_err(|_| self.another_type(array.data_type()))?;
+        self.intern(&array, numbers)
+    }
+
+    fn another_type(&self, found: &DataType) -> Error {
+        Error::data(format!("`{}` has another type than the annotations have", self.column))
+            .found(format!("{found} here, {} there", self.data_type))
+            .help("the same id in two types is two ids: cast one of them in source.sql")
+    }
+
+    fn intern_values(&mut self, array: &ArrayRef, numbers: &mut Vec<u32>) -> Result<()> {
+        let first = numbers.len();
+        let mut packed = Vec::with_capacity(array.len());
+        for_each_key(array, |_, key| match key {
+            Some(Key::Packed(key)) => {
+                packed.push((number(numbers.len() - first), key));
+                numbers.push(NULL);
+            }
+            Some(Key::Long(bytes)) => numbers.push(self.long_number(bytes)),
+            None => numbers.push(NULL),
+        })?;
+        let numbers = &mut numbers[first..];
+        for rows in packed.chunks(LOOKUP) {
+            self.packed_numbers(rows, numbers);
+        }
+        Ok(())
+    }
+
+    /// Looks up packed keys in passes; see [`Interner`].
+    fn packed_numbers(&mut self, rows: &[(u32, Packed)], numbers: &mut [u32]) {
+        self.reserve(rows.len());
+        let mask = self.slots.len() - 1;
+        let mut hashes = [0_u64; LOOKUP];
+        let mut slots = [0_u64; LOOKUP];
+        for (n, (_, key)) in rows.iter().enumerate() {
+            hashes[n] = hash(key.0);
+        }
+        for n in 0..rows.len() {
+            slots[n] = self.slots[place(hashes[n]) & mask];
+        }
+        for (n, (row, key)) in rows.iter().enumerate() {
+            let there = (slots[n] as u32).wrapping_sub(1);
+            let hit =
+                tag(slots[n]) == tag(hashes[n]) && self.keys.get(there as usize) == Some(&key.0);
+            numbers[*row as usize] = if hit { there } else { NULL };
+        }
+        for (n, (row, key)) in rows.iter().enumerate() {
+            if numbers[*row as usize] == NULL {
+                numbers[*row as usize] = self.probe(hashes[n], *key);
+            }
+        }
+    }
+
+    /// Walks the slots from the key's first; a free one takes it.
+    fn probe(&mut self, hash: u64, key: Packed) -> u32 {
+        let mask = self.slots.len() - 1;
+        let mut at = place(hash) & mask;
+        loop {
+            let slot = self.slots[at];
+            if slot == 0 {
+                self.keys.push(key.0);
+                self.slots[at] = tag(hash) | self.keys.len() as u64;
+                return number(self.keys.len() - 1);
+            }
+            let there = (slot as u32) - 1;
+            if tag(slot) == tag(hash) && self.keys[there as usize] == key.0 {
+                return there;
+            }
+            at = (at + 1) & mask;
+        }
+    }
+
+    /// Room for `more` keys with at most half of the slots taken.
+    fn reserve(&mut self, more: usize) {
+        let wanted = 2 * (self.keys.len() + more);
+        if wanted <= self.slots.len() {
+            return;
+        }
+        self.slots = vec![0; (2 * wanted).next_power_of_two()];
+        let mask = self.slots.len() - 1;
+        for (n, key) in self.keys.iter().enumerate().filter(|(_, key)| **key & LONG != LONG) {
+            let hash = hash(*key);
+            let mut at = place(hash) & mask;
+            while self.slots[at] != 0 {
+                at = (at + 1) & mask;
+            }
+            self.slots[at] = tag(hash) | (n as u64 + 1);
+        }
+    }
+
+    fn long_number(&mut self, bytes: &[u8]) -> u32 {
+        if let Some(known) = self.long_numbers.get(bytes) {
+            return *known;
+        }
+        let next = number(self.keys.len());
+        self.keys.push(((self.long.len() as u128) << 8) | LONG);
+        self.long.push(bytes.into());
+        self.long_numbers.insert(bytes.into(), next);
+        next
+    }
+
+    /// Text without a type becomes integers when every value is the plain form of one, so that 10 comes after 9.
+    fn settle_type(&mut self) {
+        if !self.untyped || !self.long.is_empty() || self.keys.is_empty() {
+            return;
+        }
+        let integer = |word: &u128| with_bytes(Key::Packed(Packed(*word)), plain_integer);
+        let integers: Option<Vec<u128>> = self.keys.iter().map(|w| Some(integer(w)?.0)).collect();
+        if let Some(integers) = integers {
+            self.keys = integers;
+            self.data_type = DataType::Int64;
+        }
+    }
+
+    /// Numbers the values for which `keep(provisional)` holds, in sorted order.
+    ///
+    /// Returns the ids and, for each provisional number, its final one ([`NULL`] where not kept).
+    ///
+    /// # Errors
+    /// When the values do not fit the column's type.
+    pub fn finish(mut self, keep: impl Fn(u32) -> bool) -> Result<(Ids, Vec<u32>)> {
+        self.settle_type();
+        let Self { data_type, keys, long, .. } = self;
+        let key = |word: u128| match word & LONG {
+            LONG => Key::Long(&long[(word >> 8) as usize]),
+            _ => Key::Packed(Packed(word)),
+        };
+        let numbered = keys.iter().enumerate().map(|(n, word)| (*word, number(n)));
+        let mut order: Vec<(u128, u32)> = numbered.filter(|(_, n)| keep(*n)).collect();
+        if long.is_empty() {
+            order.par_sort_unstable();
+        } else {
+            order.par_sort_unstable_by(|a, b| compare(key(a.0), key(b.0)));
+        }
+        let mut rank = vec![NULL; keys.len()];
+        for (position, (_, provisional)) in order.iter().enumerate() {
+            rank[*provisional as usize] = number(position);
+        }
+        let values = to_array(&data_type, order.iter().map(|(word, _)| key(*word)))?;
+        Ok((Ids::in_order(values), rank))
+    }
+}
+
+fn is_untyped(field: &Field) -> bool {
+    field.metadata().contains_key(UNTYPED)
+}
+
+/// The integer whose plain decimal form these bytes are: "7", "-3", but neither "007" nor "+7" nor "1e3".
+fn plain_integer(bytes: &[u8]) -> Option<Packed> {
+    let text = std::str::from_utf8(bytes).ok()?;
+    let value: i64 = text.parse().ok()?;
+    (value.to_string() == text).then(|| Packed::integer(i128::from(value)))
+}
+
+/// There are fewer than 2^32 values: [`Interner::intern`] sees to it.
+#[inline]
+fn number(index: usize) -> u32 {
+    index as u32
+}
+
+#[inline]
+fn hash(key: u128) -> u64 {
+    fold(key as u64, (key >> 64) as u64)
+}
+
+/// The upper half of a hash or a slot: compared before the key is looked at.
+#[inline]
+fn tag(word: u64) -> u64 {
+    word & 0xffff_ffff_0000_0000
+}
+
+/// Where a key's search begins: bits that are not in the tag come first.
+#[inline]
+fn place(hash: u64) -> usize {
+    hash as usize
+}
+
+/// Folded multiplication: both halves of a 128-bit product, so that every input bit reaches every output bit.
+#[inline]
+fn fold(a: u64, b: u64) -> u64 {
+    let product =
+        u128::from(a ^ 0x9e37_79b9_7f4a_7c15).wrapping_mul(u128::from(b ^ 0xd1b5_4a32_d192_ed03));
+    (product as u64) ^ ((product >> 64) as u64)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use datafusion::arrow::array::{DictionaryArray, Int64Array, StringArray};
+    use datafusion::arrow::datatypes::Int8Type;
+
+    fn text(values: &[&str]) -> ArrayRef {
+        Arc::new(StringArray::from(values.to_vec()))
+    }
+
+    fn interner(data_type: &DataType) -> Interner {
+        Interner::new(&Field::new("id", data_type.clone(), true))
+    }
+
+    #[test]
+    fn text_without_a_type_is_integers_only_where_all_of_it_is() {
+        let untyped = HashMap::from([(UNTYPED.to_owned(), "true".to_owned())]);
+        let field = Field::new("id", DataType::Utf8, true).with_metadata(untyped);
+        let sorted = |values: &[&str]| {
+            let mut interner = Interner::new(&field);
+            interner.intern(&text(values), &mut Vec::new()).unwrap();
+            let (ids, _) = interner.finish(|_| true).unwrap();
+            (0..ids.len()).map(|n| ids.text(n)).collect::<Vec<_>>()
+        };
+        assert_eq!(sorted(&["10", "9", "-1"]), ["-1", "9", "10"]);
+        assert_eq!(sorted(&["10", "9", "007"]), ["007", "10", "9"]);
+    }
+
+    #[test]
+    fn numbers_follow_the_sorted_order_not_the_arrival() {
+        let mut interner = interner(&DataType::Utf8);
+        let mut numbers = Vec::new();
+        let long = "z".repeat(40);
+        interner.intern(&text(&["b", "a", &long, "b", "y"]), &mut numbers).unwrap();
+        let (ids, rank) = interner.finish(|_| true).unwrap();
+        let final_numbers: Vec<u32> = numbers.iter().map(|n| rank[*n as usize]).collect();
+        assert_eq!(final_numbers, [1, 0, 3, 1, 2]);
+        assert_eq!(ids.text(0), "a");
+    }
+
+    #[test]
+    fn a_dictionary_is_the_same_ids_as_its_values() {
+        let dictionary: DictionaryArray<Int8Type> =
+            vec![Some("b"), None, Some("a")].into_iter().collect();
+        let mut interner = interner(dictionary.data_type());
+        let mut numbers = Vec::new();
+        interner.intern(&(Arc::new(dictionary) as ArrayRef), &mut numbers).unwrap();
+        interner.intern(&text(&["a"]), &mut numbers).unwrap();
+        assert_eq!(numbers, [0, NULL, 1, 1]);
+    }
+
+    #[test]
+    fn the_same_id_in_another_type_is_refused() {
+        let mut interner = interner(&DataType::Utf8);
+        let error =
+            interner.intern(&(Arc::new(Int64Array::from(vec![7])) as ArrayRef), &mut Vec::new());
+        assert!(error.unwrap_err().to_string().contains("Int64 here, Utf8 there"));
+    }
+}
