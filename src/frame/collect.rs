@@ -1,6 +1,7 @@
 //! Runs the queries and hands their batches to one [`Collector`] a question. Async stops here.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashMap;
+use std::collections::btree_map::{BTreeMap, Entry};
 use std::sync::Arc;
 
 use datafusion::arrow::array::{Array, ArrayRef, BooleanArray, RecordBatch};
@@ -87,10 +88,12 @@ fn spawn(streams: Vec<SendableRecordBatchStream>) -> mpsc::Receiver<Result<Recor
     receiver
 }
 
-/// One collector, or one for each question.
-enum Questions {
-    One(Collector),
-    Many { schema: SchemaRef, ids: Interner, of: BTreeMap<u32, Collector>, rejects: Rejects },
+/// One collector a question; without a question column there is one, of number 0.
+struct Questions {
+    schema: SchemaRef,
+    ids: Option<Interner>,
+    collectors: BTreeMap<u32, Collector>,
+    rejects: Rejects,
 }
 
 impl Questions {
@@ -100,73 +103,63 @@ impl Questions {
                 .at("frame.duplicates")
                 .help("set source.columns.annotated_at, or choose \"share\""));
         }
-        let collector = Collector::new(schema)?;
-        Ok(match schema.field_with_name("question") {
-            Err(_) => Self::One(collector),
-            Ok(field) => Self::Many {
-                schema: typed(schema),
-                ids: Interner::new(field),
-                of: BTreeMap::new(),
-                rejects: Rejects::default(),
-            },
-        })
+        let ids = schema.field_with_name("question").ok().map(Interner::new);
+        let schema = if ids.is_some() { typed(schema) } else { SchemaRef::clone(schema) };
+        // Made even where questions will come, so that a column of the wrong type is found before any row is read.
+        let first = Collector::new(&schema)?;
+        let collectors = if ids.is_some() { BTreeMap::new() } else { BTreeMap::from([(0, first)]) };
+        Ok(Self { schema, ids, collectors, rejects: Rejects::default() })
     }
 
     /// Makes room for so many rows, where it is known whose they are.
     fn expect(&mut self, rows: Option<u64>) {
-        if let (Self::One(collector), Some(rows)) = (self, rows) {
+        if let (None, Some(rows), Some(collector)) = (&self.ids, rows, self.collectors.get_mut(&0))
+        {
             collector.reserve(rows);
         }
     }
 
     fn push(&mut self, batch: &RecordBatch) -> Result<()> {
-        match self {
-            Self::One(collector) => collector.push(batch),
-            Self::Many { schema, ids, of, rejects } => {
-                for (question, rows) in by_question(batch, ids)? {
-                    if question == NULL {
-                        rejects.add_rows(Reason::NullQuestion, rows.num_rows() as u64);
-                        continue;
-                    }
-                    let collector = match of.entry(question) {
-                        std::collections::btree_map::Entry::Occupied(entry) => entry.into_mut(),
-                        std::collections::btree_map::Entry::Vacant(entry) => {
-                            entry.insert(Collector::new(schema)?)
-                        }
-                    };
-                    collector.push(&rows)?;
-                }
-                Ok(())
+        let Some(ids) = &mut self.ids else {
+            return self.collectors.values_mut().try_for_each(|collector| collector.push(batch));
+        };
+        for (question, rows) in by_question(batch, ids)? {
+            if question == NULL {
+                self.rejects.add_rows(Reason::NullQuestion, rows.num_rows() as u64);
+                continue;
+            }
+            match self.collectors.entry(question) {
+                Entry::Occupied(entry) => entry.into_mut().push(&rows)?,
+                Entry::Vacant(entry) => entry.insert(Collector::new(&self.schema)?).push(&rows)?,
             }
         }
+        Ok(())
     }
 
     fn finish(self, gold: Option<&GoldRows>, spec: &FrameSpec) -> Result<Vec<Frame>> {
-        match self {
-            Self::One(collector) => Ok(vec![collector.finish(gold, spec)?]),
-            Self::Many { ids, of, rejects, .. } => {
-                let (ids, rank) = ids.finish(|_| true)?;
-                let mut frames = BTreeMap::new();
-                for (number, collector) in of {
-                    let number = rank[number as usize];
-                    let question = ids.values().slice(number as usize, 1);
-                    let gold = gold.map(|g| g.of_question(&question)).transpose()?;
-                    let frame = collector
-                        .finish(gold.as_ref(), spec)
-                        .map_err(|e| e.or_at(&format!("question {}", ids.text(number as usize))))?;
-                    frames.insert(number, Frame { question: Some(question), ..frame });
-                }
-                let mut frames: Vec<Frame> = frames.into_values().collect();
-                // Rows without a question belong to none; the first frame's account carries them.
-                match frames.first_mut() {
-                    Some(first) => {
-                        first.rows_read += rejects.total();
-                        first.rejects.merge(&rejects);
-                        Ok(frames)
-                    }
-                    None => Err(super::collector::nothing_left(rejects.total(), &rejects)),
-                }
+        let Some(ids) = self.ids else {
+            return self.collectors.into_values().map(|c| c.finish(gold, spec)).collect();
+        };
+        let (ids, rank) = ids.finish(|_| true)?;
+        let mut frames = BTreeMap::new();
+        for (provisional, collector) in self.collectors {
+            let number = rank[provisional as usize];
+            let question = ids.values().slice(number as usize, 1);
+            let gold = gold.map(|g| g.of_question(&question)).transpose()?;
+            let frame = collector
+                .finish(gold.as_ref(), spec)
+                .map_err(|e| e.or_at(&format!("question {}", ids.text(number as usize))))?;
+            frames.insert(number, Frame { question: Some(question), ..frame });
+        }
+        let mut frames: Vec<Frame> = frames.into_values().collect();
+        // Rows without a question belong to none; the first frame's account carries them.
+        match frames.first_mut() {
+            Some(first) => {
+                first.rows_read += self.rejects.total();
+                first.rejects.merge(&self.rejects);
+                Ok(frames)
             }
+            None => Err(super::collector::nothing_left(self.rejects.total(), &self.rejects)),
         }
     }
 }
