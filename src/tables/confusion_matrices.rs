@@ -2,8 +2,8 @@
 //!
 //! # Why
 //! An annotator with at least as many annotations as there are labels has the whole matrix. Of one with fewer only the
-//! labels that were used are written, for the classes that were met: a million annotators with one annotation each
-//! would else fill a table of mostly made-up cells. So the rows number at most annotations times classes.
+//! labels that were used are written, for the classes that were met at least half a time: a hundred thousand annotators
+//! with one annotation each would else fill a table with cells that nothing stands behind.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -15,8 +15,8 @@ use crate::error::Result;
 
 pub(super) struct ConfusionMatrices;
 
-/// An expected count below this is no meeting.
-const MET: f64 = 1e-9;
+/// A class with a smaller expected count was not met.
+const MET: f64 = 0.5;
 
 #[derive(Default)]
 struct Cells {
@@ -92,8 +92,9 @@ impl Cells {
         let columns: Vec<(Vec<f64>, Vec<f64>)> =
             labels.iter().map(|l| confusion.column(a, r, *l as usize)).collect();
         for k in 0..dims.classes {
-            for (label, (probability, count)) in labels.iter().zip(&columns) {
-                if is_whole || count[k] > MET {
+            let met: f64 = columns.iter().map(|(_, count)| count[k]).sum();
+            if is_whole || met >= MET {
+                for (label, (probability, count)) in labels.iter().zip(&columns) {
                     self.annotator.push(Some(r as u32));
                     self.class.push(Some(k as u32));
                     self.label.push(Some(*label));

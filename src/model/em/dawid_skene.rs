@@ -68,6 +68,9 @@ impl Spec for DawidSkene {
     const SOURCE: &'static str = "Dawid and Skene 1979, doi:10.2307/2346806";
 }
 
+/// Annotations an annotator and class below which pure maximum likelihood is not to be trusted.
+const FEW_PER_CLASS: usize = 5;
+
 /// Class shares `[class]`, and P(label of the column given class) `[column, class]`.
 pub struct Params {
     prior: Vec<f64>,
@@ -136,6 +139,21 @@ impl EmSteps for DawidSkene {
         }
         let skill = (0..a.dims().annotators).map(|r| confusion.mean_diagonal(a, r)).collect();
         Report { skill, prior: Some(params.prior), confusion: Some(confusion), ..Report::default() }
+    }
+
+    /// Without smoothing, an annotator's row after one annotation is that annotation: it confirms itself.
+    fn caution(&self, a: &Annotations) -> Option<String> {
+        let mut rows: Vec<u32> = (0..a.dims().annotators).map(|r| a.rows_of_annotator(r)).collect();
+        rows.sort_unstable();
+        let median = *rows.get(rows.len() / 2)?;
+        let enough = FEW_PER_CLASS * a.dims().classes;
+        (self.smoothing == 0.0 && (median as usize) < enough).then(|| {
+            format!(
+                "half of the annotators have at most {median} annotations, few for a {n} x {n} confusion matrix: set \
+                 model.smoothing between 0.01 and 0.1, or compare with majority_vote",
+                n = a.dims().classes
+            )
+        })
     }
 
     fn stop(&self) -> &StopRule {

@@ -28,8 +28,10 @@ const MOST_RANGES: usize = 32;
 /// Fewer ranges than this leave processors idle.
 const LEAST_RANGES: usize = 4;
 
-/// Annotators in one unit of parallel work.
-const ANNOTATORS: usize = 16;
+/// Annotators in one unit of parallel work: few enough to share out evenly, many enough to be worth handing over.
+fn annotators_at_once(a: &Annotations) -> usize {
+    (a.dims().annotators / 512).clamp(8, 4096)
+}
 
 impl MSweep {
     /// Chooses the way for these annotations, and allocates once for all iterations.
@@ -56,7 +58,7 @@ impl MSweep {
         let tables = &self.tables;
         let cells = columns.len();
         let offsets: Vec<usize> = a.column_offsets().iter().map(|c| c * n_classes).collect();
-        let parts = split_by(columns, &offsets, ANNOTATORS);
+        let parts = split_by(columns, &offsets, annotators_at_once(a));
         parts.into_par_iter().for_each_init(scratch, |scratch, (annotators, mut columns)| {
             for r in annotators {
                 let (own, rest) = columns.split_at_mut(offsets[r + 1] - offsets[r]);

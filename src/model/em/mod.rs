@@ -66,6 +66,10 @@ pub trait EmSteps: Spec {
     fn e_step(&self, a: &Annotations, params: &Self::Params, t: &mut Posterior) -> f64;
     /// What the fitted parameters say.
     fn report(&self, a: &Annotations, t: &Posterior, params: Self::Params) -> Report;
+    /// What a person should know before trusting this model with these annotations.
+    fn caution(&self, _a: &Annotations) -> Option<String> {
+        None
+    }
     /// When to stop.
     fn stop(&self) -> &StopRule;
     /// How many more times to start, from votes mixed with noise; the best objective wins.
@@ -88,6 +92,9 @@ impl<E: EmSteps> Model for Em<E> {
         let steps = &self.0;
         let stop = steps.stop();
         run.progress.begin(E::KIND, Some(u64::from(stop.max_iter)));
+        if let Some(caution) = steps.caution(a) {
+            run.warn(caution);
+        }
         let mut params = steps.params(a);
         let mut trace = Vec::new();
         let mut kept = climb(steps, a, steps.start(a), &mut params, "em", &mut trace, run)?;
