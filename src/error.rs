@@ -220,13 +220,13 @@ impl fmt::Display for Error {
 impl From<DataFusionError> for Error {
     fn from(error: DataFusionError) -> Self {
         let stage = stage_of(error.find_root());
-        let what = first_line(&without_backtrace(error.find_root()));
-        let mut error =
-            Self { source: Some(Box::new(error)), ..Self::new(stage, Problem::new(what)) };
-        if stage == Stage::Store {
-            error = error.help(STORE_HELP);
-        }
-        error
+        let mut problem = Problem::new(first_line(&error.find_root().strip_backtrace()));
+        problem.help = match (stage, error.find_root()) {
+            (Stage::Store, _) => Some(STORE_HELP.to_owned()),
+            (_, DataFusionError::ParquetError(_)) => Some(DAMAGED_HELP.to_owned()),
+            _ => None,
+        };
+        Self { source: Some(Box::new(error)), ..Self::new(stage, problem) }
     }
 }
 
@@ -251,6 +251,9 @@ impl From<datafusion::parquet::errors::ParquetError> for Error {
 const STORE_HELP: &str = "check the URL, the endpoint and the credentials in the environment, then run the job again: \
                           nothing was published";
 
+const DAMAGED_HELP: &str =
+    "the file is damaged, cut short, or not what its name says: write it again";
+
 fn stage_of(root: &DataFusionError) -> Stage {
     match root {
         DataFusionError::ObjectStore(e) => match **e {
@@ -269,13 +272,9 @@ fn stage_of(root: &DataFusionError) -> Stage {
     }
 }
 
-fn without_backtrace(error: &DataFusionError) -> String {
-    error.strip_backtrace()
-}
-
 /// The first line of a message, with whatever could be a signed URL cut off at its query string.
 fn first_line(message: &str) -> String {
-    let line = message.lines().next().unwrap_or_default();
+    let line = message.lines().next().unwrap_or_default().replacen("Parquet error: ", "", 1);
     line.split(' ')
         .map(|word| match word.split_once('?') {
             Some((head, _)) if head.contains("://") => head,
@@ -298,7 +297,7 @@ pub fn nearest<'a>(word: &str, candidates: impl IntoIterator<Item = &'a str>) ->
     candidates
         .into_iter()
         .map(|c| (strsim::damerau_levenshtein(&word.to_lowercase(), &c.to_lowercase()), c))
-        .filter(|(distance, c)| *distance <= 1 + word.len().max(c.len()) / 3)
+        .filter(|(distance, c)| *distance <= 1 + word.len().max(c.len()) / 4)
         .min_by_key(|(distance, _)| *distance)
         .map(|(_, c)| c)
 }

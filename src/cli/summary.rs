@@ -37,8 +37,7 @@ pub(super) fn text(published: &Published) -> String {
     );
     for answer in &outcome.answers {
         if let Some(question) = &answer.frame.question {
-            let ids = crate::frame::Ids::in_order(question.clone());
-            line("question", ids.text(0));
+            line("question", question.text(0));
         }
         line("classes", classes(answer));
         line("fit", fit(answer));

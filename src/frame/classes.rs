@@ -62,9 +62,8 @@ impl Classes {
         let mut rank = vec![NULL; total];
         let order = classes.iter().chain(&extra);
         order.clone().enumerate().for_each(|(place, n)| rank[*n as usize] = place as u32);
-        let labels =
-            super::collect::take_rows(all.values(), order.map(|n| sorted_place[*n as usize]))?;
-        let arrived = super::collect::take_rows(all.values(), sorted_place.iter().copied())?;
+        let labels = all.rows(order.map(|n| Some(sorted_place[*n as usize])))?;
+        let arrived = all.rows(sorted_place.iter().copied().map(Some))?;
         Ok(Self { labels: Ids::in_order(labels), n: classes.len(), rank, arrived })
     }
 

@@ -4,8 +4,8 @@ use std::collections::HashMap;
 use std::collections::btree_map::{BTreeMap, Entry};
 use std::sync::Arc;
 
-use datafusion::arrow::array::{Array, ArrayRef, BooleanArray, RecordBatch};
-use datafusion::arrow::compute::{filter_record_batch, take};
+use datafusion::arrow::array::{BooleanArray, RecordBatch};
+use datafusion::arrow::compute::filter_record_batch;
 use datafusion::arrow::datatypes::{FieldRef, Schema, SchemaRef};
 use datafusion::physical_plan::statistics::{StatisticsArgs, StatisticsContext};
 use datafusion::physical_plan::{
@@ -17,6 +17,7 @@ use tokio::sync::mpsc;
 
 use super::collector::Collector;
 use super::gold::GoldRows;
+use super::ids::Ids;
 use super::interner::{Interner, NULL};
 use super::rejects::{Reason, Rejects};
 use super::{Duplicates, Frame, FrameSpec};
@@ -144,7 +145,7 @@ impl Questions {
         let mut frames = BTreeMap::new();
         for (provisional, collector) in self.collectors {
             let number = rank[provisional as usize];
-            let question = ids.values().slice(number as usize, 1);
+            let question = Ids::in_order(ids.rows(std::iter::once(Some(number)))?);
             let gold = gold.map(|g| g.of_question(&question)).transpose()?;
             let frame = collector
                 .finish(gold.as_ref(), spec)
@@ -187,13 +188,4 @@ fn by_question(batch: &RecordBatch, ids: &mut Interner) -> Result<BTreeMap<u32, 
             Ok((q, filter_record_batch(batch, &mask)?))
         })
         .collect()
-}
-
-/// The rows of an array by number: how ids leave again.
-///
-/// # Errors
-/// When a number is out of range.
-pub fn take_rows(values: &dyn Array, rows: impl Iterator<Item = u32>) -> Result<ArrayRef> {
-    let indices: datafusion::arrow::array::UInt32Array = rows.map(Some).collect();
-    Ok(take(values, &indices, None)?)
 }

@@ -51,6 +51,14 @@ impl Collector {
                     .at("source.annotations")
                     .help("its type is unknown; is it the right column?"));
             }
+            if field.data_type().is_nested() {
+                return Err(Error::data(format!(
+                    "the column `{name}` does not hold single values"
+                ))
+                .at("source.annotations")
+                .found(field.data_type().to_string())
+                .help("unnest it in source.sql.annotations, or map another column"));
+            }
             Ok(Interner::new(field))
         };
         Ok(Self {

@@ -2,7 +2,7 @@
 
 use std::str::FromStr;
 
-use datafusion::arrow::array::{ArrayRef, AsArray, RecordBatch};
+use datafusion::arrow::array::{AsArray, RecordBatch};
 use datafusion::arrow::compute::{cast, concat_batches, filter_record_batch};
 use datafusion::arrow::datatypes::DataType;
 use datafusion::prelude::DataFrame;
@@ -97,11 +97,11 @@ impl GoldRows {
     }
 
     /// The rows of one question; gold without a question column holds for all.
-    pub(super) fn of_question(&self, question: &ArrayRef) -> Result<Self> {
+    pub(super) fn of_question(&self, question: &Ids) -> Result<Self> {
         let Some(column) = self.batch.column_by_name("question") else {
             return Ok(Self { batch: self.batch.clone() });
         };
-        let found = Ids::in_order(ArrayRef::clone(question)).lookup("gold.question", column)?;
+        let found = question.lookup("gold.question", column)?;
         let mask = found.iter().map(|n| Some(n.is_some())).collect();
         Ok(Self { batch: filter_record_batch(&self.batch, &mask)? })
     }
@@ -205,19 +205,4 @@ impl Gold {
         }
         any.then_some(trusted)
     }
-}
-
-/// The class number of each row of a truth table, for scoring: (instance number, class number) where both are known.
-///
-/// # Errors
-/// When a column's type is of another family than the ids'.
-pub fn lookup_classes(
-    instances: &Ids,
-    classes: &Ids,
-    instance: &ArrayRef,
-    class: &ArrayRef,
-) -> Result<Vec<(Option<u32>, Option<u32>)>> {
-    let instance = instances.lookup("truth.instance_id", instance)?;
-    let class = classes.lookup("truth.class", class)?;
-    Ok(instance.into_iter().zip(class).collect())
 }

@@ -6,7 +6,8 @@
 
 use std::sync::Arc;
 
-use datafusion::arrow::array::{Array, ArrayRef};
+use datafusion::arrow::array::{Array, ArrayRef, UInt32Array, new_null_array};
+use datafusion::arrow::compute::take;
 use datafusion::arrow::datatypes::Field;
 
 use super::interner::Interner;
@@ -41,6 +42,18 @@ impl Ids {
     #[must_use]
     pub fn in_order(values: ArrayRef) -> Self {
         Self { values }
+    }
+
+    /// The values of these numbers, in their order; `None` becomes null.
+    ///
+    /// # Errors
+    /// When a number is out of range.
+    pub fn rows(&self, numbers: impl Iterator<Item = Option<u32>>) -> Result<ArrayRef> {
+        let numbers: UInt32Array = numbers.collect();
+        if self.is_empty() {
+            return Ok(new_null_array(self.values.data_type(), numbers.len()));
+        }
+        Ok(take(&self.values, &numbers, None)?)
     }
 
     /// One value as text.

@@ -14,14 +14,13 @@ mod interner;
 mod key;
 mod rejects;
 
-use datafusion::arrow::array::ArrayRef;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 pub use annotations::{Annotations, BLOCK, Dims, split_by};
 pub use build::{Duplicates, Repeated, Rows};
 pub use collect::{collect, rows_in};
-pub use gold::{Gold, Role, lookup_classes};
+pub use gold::{Gold, Role};
 pub use ids::Ids;
 pub use rejects::{Reason, Rejects};
 
@@ -42,8 +41,8 @@ pub struct FrameSpec {
 /// Everything that was read about one question, ready for a model.
 #[derive(Debug, Clone)]
 pub struct Frame {
-    /// The question's value (an array of one), where questions were declared.
-    pub question: Option<ArrayRef>,
+    /// The question, alone, where questions were declared.
+    pub question: Option<Ids>,
     /// The sparse annotations.
     pub annotations: Annotations,
     /// Instances by number.
@@ -65,11 +64,5 @@ impl Frame {
     #[must_use]
     pub fn rows_used(&self) -> u64 {
         self.rows_read - self.rejects.total()
-    }
-
-    /// The classes' values, in order.
-    #[must_use]
-    pub fn classes(&self) -> ArrayRef {
-        self.labels.values().slice(0, self.annotations.dims().classes)
     }
 }

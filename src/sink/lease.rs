@@ -6,6 +6,7 @@
 //! is compared.
 
 use std::fs;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use chrono::{DateTime, Utc};
@@ -20,13 +21,17 @@ pub(super) struct Lease {
     pid: u32,
     /// When the process started, in the kernel's ticks: a number that is used again has another.
     started: Option<u64>,
+    /// Which of the process's own runs it is.
+    serial: u64,
 }
 
+static SERIAL: AtomicU64 = AtomicU64::new(0);
+
 impl Lease {
-    /// The lease of this process.
+    /// A new lease of this process.
     pub(super) fn own() -> Self {
-        let pid = std::process::id();
-        Self { realm: realm(), pid, started: started(pid) }
+        let (pid, serial) = (std::process::id(), SERIAL.fetch_add(1, Ordering::Relaxed));
+        Self { realm: realm(), pid, started: started(pid), serial }
     }
 
     /// Whether the writer is known to be gone.

@@ -13,9 +13,11 @@
 //! neither a manifest nor a living writer is what a dead run left, and the next run sweeps it (`lease.rs`).
 
 mod encode;
+mod latest;
 mod lease;
 mod manifest;
 mod publish;
+mod sweep;
 
 use std::time::Duration;
 

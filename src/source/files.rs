@@ -99,7 +99,6 @@ pub(super) async fn register(
         objects.into_iter().filter(|o| o.location.as_ref().ends_with(&extension)).collect();
     if objects.iter().all(|o| o.size == 0) {
         return Err(Error::data("the file is empty: 0 bytes")
-            .found(offenders(objects.iter().map(|o| o.location.to_string())))
             .help("an empty table still has a header or a schema; was the upload cut short?"));
     }
     let options =

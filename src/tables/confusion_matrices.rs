@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use datafusion::arrow::array::{ArrayRef, Float64Array, StringArray};
 
-use super::{Answer, Column, Kind, Outcome, REAL, TEXT, Table, column, nullable, take_numbers};
+use super::{Answer, Column, Kind, Outcome, REAL, TEXT, Table, column, nullable};
 use crate::error::Result;
 
 pub(super) struct ConfusionMatrices;
@@ -69,12 +69,12 @@ impl Table for ConfusionMatrices {
             cells.add(answer, r);
         }
         let rows = cells.probability.len();
-        let (annotators, labels) = (answer.frame.annotators.values(), answer.frame.labels.values());
+        let (annotators, labels) = (&answer.frame.annotators, &answer.frame.labels);
         Ok(vec![
             Arc::new(StringArray::from_iter_values(std::iter::repeat_n("annotator", rows))),
-            take_numbers(annotators, cells.annotator.into_iter())?,
-            take_numbers(labels, cells.class.into_iter())?,
-            take_numbers(labels, cells.label.into_iter())?,
+            annotators.rows(cells.annotator.into_iter())?,
+            labels.rows(cells.class.into_iter())?,
+            labels.rows(cells.label.into_iter())?,
             Arc::new(Float64Array::from(cells.probability)),
             Arc::new(Float64Array::from(cells.expected_count)),
         ])

@@ -16,8 +16,7 @@ mod trace;
 use std::ops::Range;
 use std::sync::Arc;
 
-use datafusion::arrow::array::{Array, ArrayRef, RecordBatch, new_null_array};
-use datafusion::arrow::compute::take;
+use datafusion::arrow::array::{Array, ArrayRef, RecordBatch};
 use datafusion::arrow::datatypes::{DataType, Field, Schema, SchemaRef};
 
 use crate::decide::{DecideSpec, Tally};
@@ -183,7 +182,7 @@ pub fn schema(table: &dyn Table, outcome: &Outcome) -> SchemaRef {
     };
     let mut fields: Vec<Field> = Vec::new();
     if let (Some(question), false) = (&frame.question, table.is_about_the_run()) {
-        fields.push(Field::new("question", question.data_type().clone(), false));
+        fields.push(Field::new("question", question.values().data_type().clone(), false));
     }
     fields
         .extend(table.columns().iter().map(|c| Field::new(c.name, data_type(&c.kind), c.nullable)));
@@ -204,19 +203,10 @@ pub fn batches<'a>(
         let mut arrays = table.rows(outcome, part.question, units)?;
         if let (Some(question), false) = (&answer.frame.question, table.is_about_the_run()) {
             let rows = arrays.first().map_or(0, Array::len);
-            arrays.insert(0, take_numbers(question, std::iter::repeat_n(Some(0), rows))?);
+            arrays.insert(0, question.rows(std::iter::repeat_n(Some(0), rows))?);
         }
         Ok(RecordBatch::try_new(SchemaRef::clone(schema), arrays)?)
     })
-}
-
-/// Values by number; `None` becomes null.
-fn take_numbers(values: &ArrayRef, numbers: impl Iterator<Item = Option<u32>>) -> Result<ArrayRef> {
-    let indices: datafusion::arrow::array::UInt32Array = numbers.collect();
-    if values.is_empty() {
-        return Ok(new_null_array(values.data_type(), indices.len()));
-    }
-    Ok(take(values, &indices, None)?)
 }
 
 fn numbers(range: Range<usize>) -> impl Iterator<Item = Option<u32>> {

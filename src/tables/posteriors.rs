@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use datafusion::arrow::array::{ArrayRef, Float64Array};
 
-use super::{Answer, Column, Kind, Outcome, REAL, Table, column, take_numbers};
+use super::{Answer, Column, Kind, Outcome, REAL, Table, column};
 use crate::error::Result;
 
 pub(super) struct Posteriors;
@@ -47,8 +47,8 @@ impl Table for Posteriors {
         let classes = known.iter().flat_map(|_| (0..n_classes).map(Some));
         let values = known.iter().flat_map(|i| fitted.posterior.row(*i as usize).iter().copied());
         Ok(vec![
-            take_numbers(frame.instances.values(), instances)?,
-            take_numbers(frame.labels.values(), classes)?,
+            frame.instances.rows(instances)?,
+            frame.labels.rows(classes)?,
             Arc::new(Float64Array::from_iter_values(values)),
         ])
     }

@@ -145,7 +145,7 @@ impl EmSteps for DawidSkene {
     fn caution(&self, a: &Annotations) -> Option<String> {
         let mut rows: Vec<u32> = (0..a.dims().annotators).map(|r| a.rows_of_annotator(r)).collect();
         rows.sort_unstable();
-        let median = *rows.get(rows.len() / 2)?;
+        let median = *rows.get(rows.len() / 2).filter(|_| a.dims().classes > 1)?;
         let enough = FEW_PER_CLASS * a.dims().classes;
         (self.smoothing == 0.0 && (median as usize) < enough).then(|| {
             format!(
