@@ -65,6 +65,8 @@ impl EngineSpec {
             .with_information_schema(true);
         // Ids go back out with the type they came with, so strings are not turned into views on the way in.
         config.options_mut().execution.parquet.schema_force_view_types = false;
+        // A folder is read whole, with the folders in it.
+        config.options_mut().execution.listing_table_ignore_subdirectory = false;
         config.options_mut().sql_parser.map_string_types_to_utf8view = false;
         let mut runtime = RuntimeEnvBuilder::new();
         if let Some(bytes) = self.memory_limit.as_deref().and_then(parse_bytes) {

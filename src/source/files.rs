@@ -15,6 +15,8 @@ use datafusion::datasource::listing::{
 };
 use datafusion::prelude::SessionContext;
 use futures::TryStreamExt;
+use glob::{MatchOptions, Pattern};
+use object_store::path::Path;
 use object_store::{ObjectMeta, ObjectStoreExt};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -89,28 +91,36 @@ pub(super) async fn register(
     let (base, pattern) = split_glob(text);
     let place = open(&parse_url(base)?, stores)?;
     ctx.register_object_store(&store_root(&place.url), Arc::clone(&place.store));
-    let mut location = ListingTableUrl::try_new(folder_url(&place).await, None)?;
-    if let Some(pattern) = pattern {
-        location = location.with_glob(pattern)?;
+    let url = folder_url(&place).await;
+    let all = list(&place, &url).await?;
+    let objects = chosen(&all, &url, pattern)?;
+    if objects.is_empty() {
+        return Err(Error::data("there is no such file, or nothing in that folder")
+            .found(nothing_there(&place))
+            .help("check the path; a folder is read whole, a pattern may hold * and ?"));
     }
-    let objects = list(ctx, &location, &place).await?;
     let (extension, format) = common_format(&objects, format)?;
-    let objects: Vec<ObjectMeta> =
-        objects.into_iter().filter(|o| o.location.as_ref().ends_with(&extension)).collect();
+    let of_format = |object: &ObjectMeta| object.location.as_ref().ends_with(&extension);
+    let objects: Vec<ObjectMeta> = objects.into_iter().filter(of_format).collect();
     if objects.iter().all(|o| o.size == 0) {
         return Err(Error::data("the file is empty: 0 bytes")
             .help("an empty table still has a header or a schema; was the upload cut short?"));
     }
     let options =
-        ListingOptions::new(file_format(format, &extension)).with_file_extension(extension);
-    let mut config = ListingTableConfig::new(location)
+        ListingOptions::new(file_format(format, &extension)).with_file_extension(&extension);
+    let filled: Vec<ObjectMeta> = objects.iter().filter(|o| o.size > 0).cloned().collect();
+    let schema = options.format.infer_schema(&ctx.state(), &place.store, &filled).await?;
+    let schema = if format == Format::Csv { Arc::new(as_text(&schema, ids)) } else { schema };
+    // DataFusion reads the folder where all that it would find there is meant, else each file by its name.
+    let is_whole = all.iter().filter(|o| of_format(o)).count() == objects.len();
+    let locations = if is_whole {
+        vec![ListingTableUrl::try_new(url, None)?]
+    } else {
+        objects.iter().map(|o| location(&url, o)).collect::<Result<_>>()?
+    };
+    let config = ListingTableConfig::new_with_multi_paths(locations)
         .with_listing_options(options)
-        .infer_schema(&ctx.state())
-        .await?;
-    if let (Format::Csv, Some(schema)) = (format, &config.file_schema) {
-        let schema = Arc::new(as_text(schema, ids));
-        config = config.with_schema(schema);
-    }
+        .with_schema(schema);
     ctx.register_table(name, Arc::new(ListingTable::try_new(config)?))?;
     Ok(Files { format, objects })
 }
@@ -164,30 +174,55 @@ async fn has_children(place: &Place) -> bool {
     matches!(place.store.list(Some(&place.path)).try_next().await, Ok(Some(_)))
 }
 
-async fn list(
-    ctx: &SessionContext,
-    url: &ListingTableUrl,
-    place: &Place,
-) -> Result<Vec<ObjectMeta>> {
-    let state = ctx.state();
-    let found = url.list_all_files(&state, place.store.as_ref(), "").await;
-    let objects: Result<Vec<ObjectMeta>, _> = match found {
-        Ok(stream) => stream.try_collect().await,
-        Err(e) => Err(e),
+/// Every file at or below the URL.
+async fn list(place: &Place, url: &Url) -> Result<Vec<ObjectMeta>> {
+    let found = if url.path().ends_with('/') {
+        place.store.list(Some(&place.path)).try_collect().await
+    } else {
+        place.store.head(&place.path).await.map(|object| vec![object])
     };
-    let mut objects = match objects.map_err(Error::from) {
-        Ok(objects) => objects,
-        Err(e) if e.exit_code() == 3 => Vec::new(),
-        Err(e) => return Err(e),
-    };
-    objects.retain(|o| !is_hidden(o, url));
-    objects.sort_by(|a, b| a.location.cmp(&b.location));
-    if objects.is_empty() {
-        return Err(Error::data("there is no such file, or nothing in that folder")
-            .found(nothing_there(place))
-            .help("check the path; a folder is read whole, a pattern may hold * and ?"));
+    match found {
+        Ok(mut objects) => {
+            objects.sort_by(|a, b| a.location.cmp(&b.location));
+            Ok(objects)
+        }
+        Err(object_store::Error::NotFound { .. }) => Ok(Vec::new()),
+        Err(e) => Err(e.into()),
     }
-    Ok(objects)
+}
+
+/// The files that are meant: a file by its name is; of a folder, what is data and fits the pattern.
+fn chosen(all: &[ObjectMeta], url: &Url, pattern: Option<&str>) -> Result<Vec<ObjectMeta>> {
+    if !url.path().ends_with('/') {
+        return Ok(all.to_vec());
+    }
+    let pattern = pattern.map(Pattern::new).transpose().map_err(|e| {
+        Error::spec(format!("not a pattern: {e}")).help("a pattern may hold *, ? and [a-z]")
+    })?;
+    let folder = Path::from_url_path(url.path())
+        .map_err(|e| Error::spec(format!("not an object path: {e}")).at(url.to_string()))?;
+    let is_meant = |object: &&ObjectMeta| {
+        let below: Vec<_> = object.location.prefix_match(&folder).into_iter().flatten().collect();
+        let names: Vec<&str> = below.iter().map(AsRef::as_ref).collect();
+        let fits = |p: &Pattern| p.matches_with(&names.join("/"), ONE_FOLDER_A_STAR);
+        !is_hidden(&names) && pattern.as_ref().is_none_or(fits)
+    };
+    Ok(all.iter().filter(is_meant).cloned().collect())
+}
+
+/// As in a shell, `*` ends at a slash.
+const ONE_FOLDER_A_STAR: MatchOptions = MatchOptions {
+    case_sensitive: true,
+    require_literal_separator: true,
+    require_literal_leading_dot: false,
+};
+
+fn location(folder: &Url, object: &ObjectMeta) -> Result<ListingTableUrl> {
+    let mut url = store_root(folder);
+    if let Ok(mut segments) = url.path_segments_mut() {
+        segments.clear().extend(object.location.parts().map(|part| part.as_ref().to_owned()));
+    }
+    Ok(ListingTableUrl::try_new(url, None)?)
 }
 
 /// Names the neighbour that the user most likely meant.
@@ -204,11 +239,10 @@ fn nothing_there(place: &Place) -> String {
     neighbour().unwrap_or_else(|| "nothing".to_owned())
 }
 
-/// Marker files such as `_SUCCESS` and `.part.crc` are no data.
-fn is_hidden(object: &ObjectMeta, url: &ListingTableUrl) -> bool {
-    let name = object.location.filename().unwrap_or_default();
-    url.is_folder()
-        && (name.starts_with('_') || name.starts_with('.') || extension_of(name).is_none())
+/// Marker files such as `_SUCCESS` and `.part.crc`, and all in folders such as `_temporary`, are no data.
+fn is_hidden(names: &[&str]) -> bool {
+    names.iter().any(|name| name.starts_with('_') || name.starts_with('.'))
+        || names.last().is_none_or(|name| extension_of(name).is_none())
 }
 
 fn extension_of(name: &str) -> Option<(String, Format)> {

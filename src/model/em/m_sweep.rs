@@ -4,8 +4,8 @@ use std::ops::Range;
 
 use rayon::prelude::*;
 
-use super::kernel::{for_classes, width};
-use crate::frame::{Annotations, split_by};
+use super::kernel::for_classes;
+use crate::frame::{Annotations, BLOCK, split_by};
 use crate::model::fitted::Posterior;
 
 /// The M-step's sweep, with what it needs between iterations.
@@ -13,10 +13,25 @@ use crate::model::fitted::Posterior;
 /// # Why
 /// Where annotations are many times the columns, posterior rows are read in order and added to tables of counts that
 /// fit the cache, one for each of a fixed number of instance ranges; the tables are then summed in order. Else every
-/// column gathers its own posterior rows. Which way is taken depends on the data alone.
+/// column gathers its own posterior rows, of which only the few entries that can change a count are kept at hand: with
+/// fifty classes that is a twentieth of the memory to wait for. Which way is taken depends on the data alone.
 pub struct MSweep {
     ranges: usize,
     tables: Vec<f64>,
+    significant: Vec<Significant>,
+}
+
+/// Posterior entries below this are not gathered: counts are floored at [`FLOOR`](super::kernel::FLOOR), and so many of
+/// them as there are annotations change a count of that size by less than rounding does.
+const LEAST_SIGNIFICANT: f64 = 1e-30;
+
+/// The significant posterior entries of a block of instances.
+#[derive(Default)]
+struct Significant {
+    /// Where the entries of each instance begin, and one past the last.
+    first: Vec<u32>,
+    /// (class, probability)
+    entries: Vec<(u32, f64)>,
 }
 
 /// A range's table is worth its zeroing and summing when so many annotations are added to each of its columns.
@@ -39,7 +54,17 @@ impl MSweep {
     pub fn new(a: &Annotations) -> Self {
         let worth = a.len() / (ANNOTATIONS_PER_CELL * a.n_columns()).max(1);
         let ranges = if worth < LEAST_RANGES { 0 } else { worth.min(MOST_RANGES) };
-        Self { ranges, tables: vec![0.0; ranges * a.n_columns() * a.dims().classes] }
+        Self::by_ranges(a, ranges)
+    }
+
+    /// By so many range tables; with none, every column gathers.
+    fn by_ranges(a: &Annotations, ranges: usize) -> Self {
+        let blocks = if ranges == 0 { a.dims().instances.div_ceil(BLOCK) } else { 0 };
+        Self {
+            ranges,
+            tables: vec![0.0; ranges * a.n_columns() * a.dims().classes],
+            significant: (0..blocks).map(|_| Significant::default()).collect(),
+        }
     }
 
     /// Sums the posterior rows behind every column into `columns`, `[column, class]`, then hands each annotator's to
@@ -55,7 +80,8 @@ impl MSweep {
     ) {
         let n_classes = a.dims().classes;
         self.fill_tables(a, t);
-        let tables = &self.tables;
+        self.find_significant(t);
+        let (tables, significant) = (&self.tables, &self.significant);
         let cells = columns.len();
         let offsets: Vec<usize> = a.column_offsets().iter().map(|c| c * n_classes).collect();
         let parts = split_by(columns, &offsets, annotators_at_once(a));
@@ -63,8 +89,7 @@ impl MSweep {
             for r in annotators {
                 let (own, rest) = columns.split_at_mut(offsets[r + 1] - offsets[r]);
                 if tables.is_empty() {
-                    let first = a.columns_of(r).start;
-                    for_classes!(n_classes, K => gather::<K>(a, t.values(), first, own, n_classes));
+                    gather(a, significant, a.columns_of(r).start, own);
                 } else {
                     add_tables(tables, cells, offsets[r], own);
                 }
@@ -81,6 +106,21 @@ impl MSweep {
             let bound = |n: usize| n * t.len() / ranges;
             table.fill(0.0);
             for_classes!(n_classes, K => scatter::<K>(a, t, bound(range)..bound(range + 1), table));
+        });
+    }
+
+    fn find_significant(&mut self, t: &Posterior) {
+        let n_classes = t.n_classes().max(1);
+        let rows = t.values().par_chunks(BLOCK * n_classes);
+        self.significant.par_iter_mut().zip(rows).for_each(|(block, rows)| {
+            block.first.clear();
+            block.entries.clear();
+            for row in rows.chunks_exact(n_classes) {
+                block.first.push(block.entries.len() as u32);
+                let entries = row.iter().enumerate().filter(|(_, p)| **p >= LEAST_SIGNIFICANT);
+                block.entries.extend(entries.map(|(k, p)| (k as u32, *p)));
+            }
+            block.first.push(block.entries.len() as u32);
         });
     }
 }
@@ -120,50 +160,19 @@ fn add_tables(tables: &[f64], cells: usize, first: usize, own: &mut [f64]) {
     }
 }
 
-#[inline]
-fn gather<const K: usize>(
-    a: &Annotations,
-    t: &[f64],
-    first: usize,
-    counts: &mut [f64],
-    n_classes: usize,
-) {
-    for (offset, count) in counts.chunks_exact_mut(width::<K>(n_classes)).enumerate() {
-        count_column::<K>(
-            a.instances_of(first + offset),
-            a.column_weights_of(first + offset),
-            t,
-            count,
-        );
-    }
-}
-
-#[inline]
-fn count_column<const K: usize>(
-    instances: &[u32],
-    weights: Option<&[f64]>,
-    t: &[f64],
-    count: &mut [f64],
-) {
-    match (weights, <&mut [f64; K]>::try_from(&mut *count)) {
-        (None, Ok(count)) if K > 0 => {
-            let rows = t.as_chunks::<K>().0;
-            let mut sum = [0.0; K];
-            for i in instances {
-                let row = &rows[*i as usize];
-                for k in 0..K {
-                    sum[k] += row[k];
-                }
-            }
-            *count = sum;
-        }
-        _ => {
-            let n = count.len();
-            count.fill(0.0);
-            for (at, i) in instances.iter().enumerate() {
-                let weight = weights.map_or(1.0, |w| w[at]);
-                let row = &t[*i as usize * n..(*i as usize + 1) * n];
-                count.iter_mut().zip(row).for_each(|(c, p)| *c += weight * p);
+/// `own[column][class]` = the sum of the significant posterior entries behind the columns from `first` on.
+fn gather(a: &Annotations, significant: &[Significant], first: usize, own: &mut [f64]) {
+    let n_classes = a.dims().classes.max(1);
+    for (offset, counts) in own.chunks_exact_mut(n_classes).enumerate() {
+        counts.fill(0.0);
+        let weights = a.column_weights_of(first + offset);
+        for (at, i) in a.instances_of(first + offset).iter().enumerate() {
+            let weight = weights.map_or(1.0, |w| w[at]);
+            let (block, row) = (&significant[*i as usize / BLOCK], *i as usize % BLOCK);
+            for (class, p) in
+                &block.entries[block.first[row] as usize..block.first[row + 1] as usize]
+            {
+                counts[*class as usize] += weight * p;
             }
         }
     }
@@ -188,13 +197,16 @@ mod tests {
             };
             let by_range = MSweep::new(&a);
             assert!(by_range.ranges >= LEAST_RANGES, "the test means to take this way");
-            let by_range = count(by_range);
-            let by_column = count(MSweep { ranges: 0, tables: Vec::new() });
-            let mut general = vec![0.0; by_column.len()];
-            gather::<0>(&a, t.values(), 0, &mut general, n);
-            for cell in 0..general.len() {
-                assert!((by_column[cell] - general[cell]).abs() < 1e-12, "{cell}");
-                assert!((by_range[cell] - general[cell]).abs() < 1e-9, "{cell}");
+            let (by_range, by_column) = (count(by_range), count(MSweep::by_ranges(&a, 0)));
+            let mut plain = vec![0.0; by_column.len()];
+            for (column, counts) in plain.chunks_exact_mut(n).enumerate() {
+                for i in a.instances_of(column) {
+                    counts.iter_mut().zip(t.row(*i as usize)).for_each(|(c, p)| *c += p);
+                }
+            }
+            for cell in 0..plain.len() {
+                assert!((by_column[cell] - plain[cell]).abs() < 1e-12, "{cell}");
+                assert!((by_range[cell] - plain[cell]).abs() < 1e-9, "{cell}");
             }
         }
     }
