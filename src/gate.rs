@@ -65,12 +65,12 @@ impl GateSpec {
             }
         }
         problems.extend(self.accuracy_problem(outcome));
-        if problems.is_empty() {
-            return Ok(());
-        }
+        let Some(last) = problems.last_mut() else { return Ok(()) };
+        let help = "nothing was published; look into the input, or move the bound";
+        last.help.get_or_insert_with(|| help.to_owned());
         let mut error = Error::new(Stage::Gate, Problem::new(""));
         error.problems = problems;
-        Err(error.help("nothing was published; look into the input, or move the bound"))
+        Err(error)
     }
 
     fn accuracy_problem(&self, outcome: &Outcome) -> Option<Problem> {

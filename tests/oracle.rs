@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use datafusion::arrow::array::{Array, ArrayRef, Float64Array, Int64Array, RecordBatch};
+use datafusion::arrow::array::{ArrayRef, Float64Array, Int64Array, RecordBatch};
 use datafusion::arrow::array::{AsArray, types::Float64Type, types::Int64Type};
 use datafusion::prelude::SessionContext;
 use labelmill::frame::{Annotations, Dims, Duplicates, Rows};

@@ -44,6 +44,11 @@ pub async fn collect(
     };
     let schema: SchemaRef = annotations.schema().inner().clone();
     let mut questions = Questions::new(&schema, spec)?;
+    // Only the newest answer asks when; for the others the column is not even read.
+    let annotations = match spec.duplicates {
+        Duplicates::Last => annotations,
+        _ => annotations.drop_columns(&["annotated_at"])?,
+    };
     let context = Arc::new(annotations.task_ctx());
     let plan = annotations.create_physical_plan().await?;
     let rows = rows_in(&plan);

@@ -1,7 +1,7 @@
 //! Gathers the rows of one question as numbers, then numbers the ids for good and builds the sparse views.
 
 use datafusion::arrow::array::{Array, ArrayRef, AsArray, RecordBatch};
-use datafusion::arrow::compute::cast;
+use datafusion::arrow::compute::{CastOptions, cast, cast_with_options};
 use datafusion::arrow::datatypes::{DataType, Float64Type, Int64Type, Schema, TimeUnit};
 use datafusion::arrow::util::display::array_value_to_string;
 
@@ -268,11 +268,11 @@ impl Arrived {
 
 impl Extras {
     fn of(batch: &RecordBatch) -> Result<Self> {
-        let typed = |name: &str, convert: &dyn Fn(&ArrayRef) -> Option<ArrayRef>| {
+        let typed = |name: &str, what: &str, convert: &dyn Fn(&ArrayRef) -> Option<ArrayRef>| {
             let Some(column) = batch.column_by_name(name) else { return Ok(None) };
             match convert(column) {
                 Some(array) => Ok(Some(array)),
-                None => Err(Error::data(format!("the column `{name}` has an unusable type"))
+                None => Err(Error::data(format!("the column `{name}` cannot be read as {what}"))
                     .at("source.annotations")
                     .found(column.data_type().to_string())
                     .help("cast it in source.sql.annotations, or map another column")),
@@ -283,13 +283,21 @@ impl Extras {
                 .then(|| cast(a, &DataType::Float64).ok())
                 .flatten()
         };
-        let time = |a: &ArrayRef| match a.data_type() {
-            t if t.is_integer() => cast(a, &DataType::Int64).ok(),
-            _ => cast(a, &DataType::Timestamp(TimeUnit::Nanosecond, None))
-                .and_then(|t| cast(&t, &DataType::Int64))
-                .ok(),
+        // Strict: text that is no time would pass for older than all others.
+        let strict = |a: &ArrayRef, to: DataType| {
+            cast_with_options(a, &to, &CastOptions { safe: false, ..CastOptions::default() }).ok()
         };
-        Ok(Self { weight: typed("weight", &number)?, annotated_at: typed("annotated_at", &time)? })
+        let time = |a: &ArrayRef| match a.data_type() {
+            t if t.is_integer() => strict(a, DataType::Int64),
+            _ => strict(
+                &strict(a, DataType::Timestamp(TimeUnit::Nanosecond, None))?,
+                DataType::Int64,
+            ),
+        };
+        Ok(Self {
+            weight: typed("weight", "numbers", &number)?,
+            annotated_at: typed("annotated_at", "times", &time)?,
+        })
     }
 
     fn is_empty(&self) -> bool {

@@ -1,0 +1,135 @@
+//! Crowds at the edge: each has a defined answer, and none of them gives a number that is none.
+
+use crate::job::{Job, assert_says, cells, table_of};
+use crate::support::{Row, assert_close, number, read_table, write_crowd, write_numbers};
+
+const MODELS: [&str; 2] = ["majority_vote", "dawid_skene"];
+
+/// Publishes (instance, annotator, label) triples of numbers and returns these tables.
+fn fit(model: &str, rows: &[(u32, u32, u32)], more: &str) -> [Vec<Row>; 3] {
+    let job = Job::new();
+    write_numbers(&job.path("in.parquet"), rows);
+    let run = job
+        .run(&format!("source.annotations = '{{dir}}in.parquet'\nmodel.kind = '{model}'\n{more}"));
+    ["labels", "posteriors", "annotators"].map(|table| {
+        let rows = read_table(&run, table);
+        let all_finite =
+            rows.iter().flat_map(|r| r.values().flatten()).all(|v| v != "NaN" && v != "inf");
+        assert!(all_finite, "{model}: {table} holds what is no number");
+        rows
+    })
+}
+
+const DECIDED: [&str; 4] = ["instance_id", "label", "n_annotations", "decision"];
+
+#[test]
+fn ten_thousand_who_agree_are_certain() {
+    let rows: Vec<_> = (0..10_000).map(|r| (1, r, 7)).chain([(2, 0, 8), (2, 1, 8)]).collect();
+    for model in MODELS {
+        let [labels, posteriors, annotators] = fit(model, &rows, "");
+        assert_eq!(cells(&labels, &DECIDED), ["1 7 10000 decided", "2 8 2 decided"], "{model}");
+        let found: Vec<f64> = posteriors.iter().map(|r| number(r, "probability")).collect();
+        assert_close(&found, &[1.0, 0.0, 0.0, 1.0], 1e-9, model);
+        assert_eq!(annotators.len(), 10_000, "{model}");
+    }
+}
+
+#[test]
+fn ten_thousand_for_and_ten_thousand_against_tie() {
+    let rows: Vec<_> = (0..20_000).map(|r| (1, r, r % 2)).collect();
+    for model in MODELS {
+        let [labels, posteriors, _] = fit(model, &rows, "");
+        assert_eq!(cells(&labels, &DECIDED), ["1 0 20000 tied"], "{model}");
+        let found: Vec<f64> = posteriors.iter().map(|r| number(r, "probability")).collect();
+        assert_close(&found, &[0.5, 0.5], 1e-9, model);
+        assert_eq!(number(&labels[0], "margin"), 0.0, "{model}");
+    }
+}
+
+#[test]
+fn where_all_tie_the_lowest_class_is_chosen_and_said_to_be_tied() {
+    let rows: Vec<_> = (0..6).flat_map(|i| [(i, 0, 3), (i, 1, 1), (i, 2, 2)]).collect();
+    for model in MODELS {
+        let [labels, ..] = fit(model, &rows, "");
+        let want: Vec<String> = (0..6).map(|i| format!("{i} 1 3 tied")).collect();
+        assert_eq!(cells(&labels, &DECIDED), want, "{model}");
+    }
+    let [labels, ..] = fit("majority_vote", &rows, "decide.ties = 'abstain'");
+    assert_eq!(cells(&labels[..1], &DECIDED), ["0  3 abstained"]);
+}
+
+#[test]
+fn one_class_is_certain() {
+    for model in MODELS {
+        let [labels, posteriors, annotators] = fit(model, &[(1, 1, 5), (1, 2, 5), (2, 1, 5)], "");
+        assert_eq!(cells(&labels, &DECIDED), ["1 5 2 decided", "2 5 1 decided"], "{model}");
+        let found: Vec<f64> = posteriors.iter().map(|r| number(r, "probability")).collect();
+        assert_close(&found, &[1.0, 1.0], 0.0, model);
+        let skill: Vec<f64> = annotators.iter().map(|r| number(r, "skill")).collect();
+        assert_close(&skill, &[1.0, 1.0], 1e-12, model);
+    }
+}
+
+#[test]
+fn one_annotator_is_believed() {
+    for model in MODELS {
+        let [labels, ..] = fit(model, &[(1, 9, 0), (2, 9, 1), (3, 9, 1)], "");
+        let want = ["1 0 1 decided", "2 1 1 decided", "3 1 1 decided"];
+        assert_eq!(cells(&labels, &DECIDED), want, "{model}");
+    }
+}
+
+#[test]
+fn one_annotation_is_a_crowd() {
+    for model in MODELS {
+        let [labels, ..] = fit(model, &[(1, 9, 4)], "");
+        assert_eq!(cells(&labels, &DECIDED), ["1 4 1 decided"], "{model}");
+    }
+}
+
+#[test]
+fn no_annotation_at_all_is_an_error_and_no_empty_result() {
+    for model in MODELS {
+        let job = Job::new();
+        write_numbers(&job.path("in.parquet"), &[]);
+        let error = job
+            .fails(&format!("source.annotations = '{{dir}}in.parquet'\nmodel.kind = '{model}'"), 3);
+        let want = [
+            "there is no annotation to learn from",
+            "source.annotations",
+            "0 rows, 0 of them rejected",
+        ];
+        assert_says(&error, &want);
+    }
+}
+
+#[test]
+fn long_and_strange_ids_come_back_unchanged() {
+    let long = "語".repeat(3_500);
+    let ids = ["", "\n", " ", "a/b", "null", &long, "🦜🏳️‍🌈"];
+    let job = Job::new();
+    let rows: Vec<(&str, &str, &str)> =
+        ids.iter().flat_map(|i| [(*i, *i, *i), (*i, "other", *i)]).collect();
+    write_crowd(&job.path("in.parquet"), &rows);
+    let run = job.run("source.annotations = '{dir}in.parquet'\nmodel.kind = 'dawid_skene'");
+    let want: Vec<String> = ids.iter().map(|i| format!("{i}|{i}")).collect();
+    let labels = read_table(&run, "labels");
+    let found: Vec<String> = labels
+        .iter()
+        .map(|r| format!("{}|{}", r["instance_id"].as_ref().unwrap(), r["label"].as_ref().unwrap()))
+        .collect();
+    assert_eq!(found, want);
+    assert_eq!(read_table(&run, "annotators").len(), ids.len() + 1);
+}
+
+#[test]
+fn iterations_that_run_out_are_a_warning_or_an_error_as_asked() {
+    let crowd =
+        "source.annotations = [['i', 'a', 'x'], ['i', 'b', 'y'], ['j', 'a', 'x'], ['j', 'b', 'x']]
+        model = { kind = 'dawid_skene', stop = { max_iter = 1, on_exhausted = 'ASKED' } }";
+    let error = Job::new().fails(&crowd.replace("ASKED", "fail"), 4);
+    assert_says(&error, &["1 iteration", "model.stop"]);
+    let run = table_of(&crowd.replace("ASKED", "warn"), "run");
+    assert_eq!(cells(&run, &["converged"]), ["false"]);
+    assert!(run[0]["warnings"].as_ref().unwrap().contains("1 iteration"), "{run:?}");
+}

@@ -1,0 +1,230 @@
+//! The command line as a user meets it: texts, exit codes, no-ops, JSON.
+
+use std::path::{Path, PathBuf};
+
+use serde_json::Value;
+
+use crate::job::{Job, assert_says};
+use crate::support::{labelmill, read_table, run, run_fails, run_ok, stderr, stdout};
+
+const QUICKSTART: &str = "pipelines/quickstart.toml";
+
+fn quickstart(job: &Job, arguments: &[&str]) -> std::process::Output {
+    let sink = format!("sink.url={}", job.url("out"));
+    let mut command = labelmill();
+    command.args(["run", QUICKSTART, "--set", &sink]).args(arguments).output().unwrap()
+}
+
+fn json(output: &std::process::Output) -> Value {
+    serde_json::from_str(&stdout(output)).unwrap_or_else(|e| panic!("{e}\n{}", stderr(output)))
+}
+
+#[test]
+fn the_same_job_twice_is_a_no_op_and_force_runs_it_beside_the_first() {
+    let job = Job::new();
+    let first = json(&quickstart(&job, &["--json"]));
+    assert_eq!(first["no_op"], false);
+    assert_eq!(first["rows"], serde_json::json!({"read": 315, "used": 315, "rejected": 0}));
+    assert_eq!(first["labels"]["decided"], 45);
+    let again = quickstart(&job, &[]);
+    assert_says(&stderr(&again), &["nothing to do", first["run_id"].as_str().unwrap(), "--force"]);
+    let forced = json(&quickstart(&job, &["--json", "--force"]));
+    assert_eq!(forced["run_id"], format!("{}-2", first["run_id"].as_str().unwrap()));
+    assert_eq!(forced["digest"], first["digest"]);
+    let latest = std::fs::read_link(job.path("out/latest")).unwrap();
+    assert_eq!(latest, Path::new("runs").join(forced["run_id"].as_str().unwrap()));
+    let folder = |run: &Value| job.path("out/runs").join(run["run_id"].as_str().unwrap());
+    assert_eq!(read_table(&folder(&first), "labels"), read_table(&folder(&forced), "labels"));
+}
+
+#[test]
+fn a_run_id_of_another_job_is_refused() {
+    let job = Job::new();
+    assert!(quickstart(&job, &["--set", "sink.run_id=day1"]).status.success());
+    let other = quickstart(&job, &["--set", "sink.run_id=day1", "--set", "model.smoothing=0.1"]);
+    assert_eq!(other.status.code(), Some(2));
+    assert_says(&stderr(&other), &["belongs to another job", "sink.run_id", "--force"]);
+}
+
+#[test]
+fn every_mistake_of_a_file_is_told_at_once() {
+    let job = Job::new();
+    let error = job.fails(
+        "sed = 1
+         [source]
+         anotations = 'x.csv'
+         [frame]
+         duplicates = 'shared'
+         [model]
+         kind = 'dawid_skene'
+         smoothing = 'much'
+         stop = { max_iter = 0, tolerance = 1.0 }
+         [engine]
+         memory_limit = 3",
+        2,
+    );
+    insta::with_settings!({ filters => vec![(r"(?m)/\S+pipeline\.toml", "pipeline.toml")] }, {
+        insta::assert_snapshot!("spec_errors", error);
+    });
+}
+
+#[test]
+fn usage_errors_end_with_code_2() {
+    assert_says(&run_fails(&["rum"], 2), &["rum"]);
+    assert_says(&run_fails(&["run", "no/such.toml"], 2), &["no/such.toml"]);
+    assert_says(&run_fails(&["models", "dawidskene"], 2), &["did you mean `dawid_skene`?"]);
+    assert_says(&run_fails(&["run", QUICKSTART, "--set", "model"], 2), &["--set", "needs a value"]);
+}
+
+#[test]
+fn help_and_models_read_as_approved() {
+    insta::assert_snapshot!("help", stdout(&run_ok(&["--help"])));
+    for command in
+        ["run", "aggregate", "check", "explain", "models", "schema", "sql", "evaluate", "test"]
+    {
+        insta::assert_snapshot!(format!("help_{command}"), stdout(&run_ok(&[command, "--help"])));
+    }
+    insta::assert_snapshot!("models", stdout(&run_ok(&["models"])));
+    insta::assert_snapshot!("models_dawid_skene", stdout(&run_ok(&["models", "dawid_skene"])));
+    let models: Value = json(&run_ok(&["models", "--json"]));
+    assert_eq!(models[1]["kind"], "dawid_skene");
+    assert_eq!(models[1]["defaults"]["stop"]["max_iter"], 100);
+}
+
+#[test]
+fn explain_reads_as_approved_and_writes_nothing() {
+    let job = Job::new();
+    let sink = format!("sink.url={}", job.url("out"));
+    let text = stdout(&run_ok(&["explain", QUICKSTART, "--set", &sink]));
+    assert!(!job.path("out").exists());
+    let filters = vec![(r"/\S+/out", "OUT"), (r"runs/[0-9a-f]{16}", "runs/ID")];
+    insta::with_settings!({ filters => filters }, { insta::assert_snapshot!("explain", text) });
+}
+
+#[test]
+fn the_committed_schema_is_the_one_that_is_printed() {
+    let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("pipelines/schema.json");
+    let printed = stdout(&run_ok(&["schema"]));
+    if std::env::var_os("UPDATE").is_some() {
+        std::fs::write(&path, &printed).unwrap();
+    }
+    let committed = std::fs::read_to_string(&path).unwrap_or_default();
+    assert!(committed == printed, "`UPDATE=1 cargo test` rewrites {}", path.display());
+}
+
+#[test]
+fn every_pipeline_file_of_ours_passes_its_own_tests() {
+    let folder = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("pipelines");
+    let files = std::fs::read_dir(folder).unwrap().map(|e| e.unwrap().path());
+    let mut tested = 0;
+    for file in files.filter(|f| f.extension().is_some_and(|e| e == "toml")) {
+        let output = run_ok(&["test", file.to_str().unwrap()]);
+        assert_says(&stderr(&output), &["passed, 0 failed"]);
+        tested += 1;
+    }
+    assert!(tested > 0);
+}
+
+#[test]
+fn a_test_that_fails_says_which_row_is_missing_and_ends_with_code_6() {
+    let job = Job::new();
+    let file = job.write(
+        "pipeline.toml",
+        "source.annotations = 'not-read.parquet'\nmodel.kind = 'majority_vote'
+         [[test]]
+         name = 'wishful'
+         given.annotations = [['i', 'a', 'yes']]
+         expect.labels = [{ instance_id = 'i', label = 'no' }]",
+    );
+    let error = run_fails(&["test", &file], 6);
+    assert_says(
+        &error,
+        &["FAILED", "wishful", "instance_id = i, label = no", "0 passed, 1 failed"],
+    );
+}
+
+#[test]
+fn check_reads_schemas_and_no_rows() {
+    let job = Job::new();
+    // Two rows: a column of one value is known from its statistics.
+    let published = job.run(
+        "source.annotations = [['i', 'a', 'yes'], ['j', 'a', 'no']]\nmodel.kind = 'majority_vote'",
+    );
+    let mut bytes = std::fs::read(published.join("labels/part-00000.parquet")).unwrap();
+    // The data pages come first: the footer stays whole.
+    bytes[4..40].fill(0xff);
+    std::fs::write(job.path("damaged.parquet"), bytes).unwrap();
+    let pipeline =
+        "source.annotations = '{dir}damaged.parquet'\nsource.columns.annotator = 'decision'
+                    model.kind = 'majority_vote'";
+    let file = job.write("pipeline.toml", pipeline);
+    run_ok(&["check", &file]);
+    assert_says(&job.ends(pipeline, &[], 3), &["error: "]);
+    let file = job.write("pipeline.toml", "source.annotations = '{dir}damaged.parquet'");
+    assert_says(
+        &run_fails(&["check", &file], 3),
+        &["`annotator_id` is missing", "source.columns.annotator"],
+    );
+}
+
+#[test]
+fn sql_runs_over_a_run_and_any_other_table() {
+    let job = Job::new();
+    quickstart(&job, &[]);
+    let other = job.write("names.csv", "observer,name\n1,Ann\n2,Bob\n");
+    let query = "select name, n_annotations from annotators join names on annotator_id = observer order by name";
+    let (run, table) = (job.url("out"), format!("names={other}"));
+    let arguments = ["sql", "--run", &run, "--table", &table, "--json"];
+    let output = run_ok(&[&arguments[..], &["-c", query]].concat());
+    let rows =
+        "{\"name\":\"Ann\",\"n_annotations\":135}\n{\"name\":\"Bob\",\"n_annotations\":45}\n";
+    assert_eq!(stdout(&output), rows);
+    let file = job.write("query.sql", query);
+    assert_eq!(stdout(&run_ok(&[&arguments[..], &[&file]].concat())), rows);
+    assert_says(&run_fails(&["sql", "-c", "select nothing from nowhere"], 2), &["nowhere"]);
+    assert_says(
+        &run_fails(&["sql", "--run", &job.url(""), "-c", "select 1"], 3),
+        &["no committed run"],
+    );
+}
+
+#[test]
+fn evaluate_gives_the_scores_worked_out_by_hand() {
+    let job = Job::new();
+    job.run(
+        "source.annotations = [['1', 'a', 'y'], ['1', 'b', 'y'], ['2', 'a', 'n'], ['2', 'b', 'y'],
+            ['3', 'a', 'n'], ['3', 'b', 'n']]
+         model.kind = 'majority_vote'",
+    );
+    let truth = job.write("truth.csv", "id,truth\n1,y\n2,y\n3,y\n9,n\n");
+    let (out, columns) = (job.url("out"), ["--instance-column", "id", "--class-column", "truth"]);
+    let arguments = ["evaluate", "--run", &out, "--truth", &truth, "--json"];
+    let scores = json(&run_ok(&[&arguments[..], &columns[..]].concat()));
+    let score = |name: &str| {
+        let found = scores.as_array().unwrap().iter().find(|s| s["name"] == name).unwrap();
+        found["value"].as_f64()
+    };
+    // labels y, n (a tie, to the lowest class), n; the truth is y three times; instance 9 was never read
+    assert_eq!(score("instances"), Some(3.0));
+    assert!((score("accuracy").unwrap() - 1.0 / 3.0).abs() < 1e-12);
+    assert!((score("accuracy_expected_ties").unwrap() - 0.5).abs() < 1e-12);
+    // y: one hit, one given, three there: 2 / 4; n: no hit: 0
+    assert!((score("macro_f1").unwrap() - 0.25).abs() < 1e-12);
+    assert_eq!(score("auc"), None);
+    let nothing = job.write("other.csv", "id,truth\n77,y\n");
+    let arguments = ["evaluate", "--run", &out, "--truth", &nothing];
+    assert_says(
+        &run_fails(&[&arguments[..], &columns[..]].concat(), 3),
+        &["no instance in common"],
+    );
+}
+
+#[test]
+fn quiet_says_nothing_and_json_logs_are_json() {
+    let job = Job::new();
+    assert_eq!(stderr(&quickstart(&job, &["-q"])), "");
+    let logged = quickstart(&job, &["--force", "-v", "--log-format", "json"]);
+    let first = stderr(&logged).lines().next().unwrap().to_owned();
+    assert!(serde_json::from_str::<Value>(&first).is_ok(), "{first}");
+    assert!(run(&["--version"]).status.success());
+}

@@ -1,0 +1,157 @@
+//! Files that are missing, empty, cut short or of the wrong shape: an error that says which, where and what to do.
+
+use std::sync::Arc;
+
+use datafusion::arrow::array::{ArrayRef, Int64Array, ListArray, StringArray};
+use datafusion::arrow::datatypes::Int64Type;
+
+use crate::job::{Job, assert_says};
+use crate::support::{write_crowd, write_parquet};
+
+const IN: &str = "source.annotations = '{dir}in.parquet'\nmodel.kind = 'majority_vote'\n";
+
+fn crowd(job: &Job) -> Vec<u8> {
+    let path = job.path("in.parquet");
+    let rows: Vec<(String, String)> =
+        (0..500).map(|n| (format!("i{n}"), format!("a{}", n % 7))).collect();
+    let rows: Vec<(&str, &str, &str)> =
+        rows.iter().map(|(i, a)| (i.as_str(), a.as_str(), "x")).collect();
+    write_crowd(&path, &rows);
+    std::fs::read(&path).unwrap()
+}
+
+#[test]
+fn an_empty_file_is_told_from_an_empty_table() {
+    for name in ["in.parquet", "in.csv", "in.ndjson", "in.arrow"] {
+        let job = Job::new();
+        job.write(name, "");
+        let error = job.fails(&IN.replace("in.parquet", name), 3);
+        assert_says(&error, &["the file is empty: 0 bytes", name, "was the upload cut short?"]);
+    }
+    let job = Job::new();
+    job.write("in.csv", "instance_id,annotator_id,label\n");
+    let error = job.fails(&IN.replace("in.parquet", "in.csv"), 3);
+    assert_says(&error, &["there is no annotation to learn from", "0 rows"]);
+}
+
+#[test]
+fn a_truncated_or_foreign_file_is_a_data_error_that_names_it() {
+    for damage in ["truncated", "garbage", "tiny"] {
+        let job = Job::new();
+        let whole = crowd(&job);
+        let bytes = match damage {
+            "truncated" => whole[..whole.len() / 2].to_vec(),
+            "garbage" => b"not at all what the name says ".repeat(100),
+            _ => b"PAR1".to_vec(),
+        };
+        std::fs::write(job.path("in.parquet"), bytes).unwrap();
+        let error = job.fails(IN, 3);
+        assert_says(&error, &["source.annotations", "in.parquet", "damaged, cut short"]);
+    }
+}
+
+#[test]
+fn pages_that_do_not_decode_are_a_data_error_and_nothing_is_published() {
+    let job = Job::new();
+    let mut bytes = crowd(&job);
+    let pages = 4..bytes.len() / 2;
+    bytes[pages].fill(0xa5);
+    std::fs::write(job.path("in.parquet"), bytes).unwrap();
+    assert_says(&job.fails(IN, 3), &["source.annotations"]);
+}
+
+#[test]
+fn a_missing_file_names_the_nearest() {
+    let job = Job::new();
+    job.write("answers_2026.csv", "instance_id,annotator_id,label\n");
+    let error = job.fails(&IN.replace("in.parquet", "answer_2026.csv"), 3);
+    assert_says(
+        &error,
+        &["there is no such file", "answer_2026.csv", "`answers_2026.csv` beside it"],
+    );
+    let error = job.fails(&IN.replace("in.parquet", "nothing/like/*.csv"), 3);
+    assert_says(&error, &["there is no such file", "nothing/like/*.csv", "a pattern may hold"]);
+}
+
+#[test]
+fn a_missing_column_names_the_nearest_and_the_key_that_maps_it() {
+    let job = Job::new();
+    job.write("in.csv", "instance_id,anotator_id,answer\ni,a,x\n");
+    let error = job.fails(&IN.replace("in.parquet", "in.csv"), 3);
+    assert_says(
+        &error,
+        &[
+            "the column `annotator_id` is missing",
+            "source.annotations",
+            "`instance_id`, `anotator_id`, `answer`",
+            "did you mean `anotator_id`? set source.columns.annotator = \"anotator_id\"",
+        ],
+    );
+    let mapped = IN.replace("in.parquet", "in.csv")
+        + "source.columns = { annotator = 'anotator_id', label = 'answers' }";
+    let error = job.fails(&mapped, 3);
+    assert_says(&error, &["the column `answers` is missing", "did you mean `answer`?"]);
+}
+
+fn text(value: &str) -> ArrayRef {
+    Arc::new(StringArray::from(vec![value]))
+}
+
+fn fails_with(column: (&str, ArrayRef), more: &str) -> String {
+    let job = Job::new();
+    let ids = [("instance_id", text("i")), ("annotator_id", text("a")), ("label", text("x"))];
+    let others = ids.into_iter().filter(|(name, _)| *name != column.0);
+    let columns = others.chain([column.clone()]).collect();
+    write_parquet(&job.path("in.parquet"), columns);
+    job.fails(&(IN.to_owned() + more), 3)
+}
+
+#[test]
+fn a_list_is_no_label() {
+    let list = ListArray::from_iter_primitive::<Int64Type, _, _>([Some(vec![Some(1), Some(2)])]);
+    let error = fails_with(("label", Arc::new(list)), "");
+    let want = ["`label` does not hold single values", "List(Int64)", "source.sql.annotations"];
+    assert_says(&error, &want);
+}
+
+#[test]
+fn text_is_no_weight() {
+    let error = fails_with(("weight", text("heavy")), "");
+    let want = ["the column `weight` cannot be read as numbers", "Utf8", "source.sql.annotations"];
+    assert_says(&error, &want);
+}
+
+#[test]
+fn text_that_is_no_time_does_not_pass_for_an_old_one() {
+    let error = fails_with(("annotated_at", text("soon")), "frame.duplicates = 'last'");
+    let want =
+        ["the column `annotated_at` cannot be read as times", "Utf8", "source.sql.annotations"];
+    assert_says(&error, &want);
+}
+
+#[test]
+fn listed_classes_of_another_type_are_a_spec_error() {
+    let job = Job::new();
+    write_parquet(
+        &job.path("in.parquet"),
+        vec![
+            ("instance_id", text("i")),
+            ("annotator_id", text("a")),
+            ("label", Arc::new(Int64Array::from(vec![1]))),
+        ],
+    );
+    let error = job.fails(&(IN.to_owned() + "frame.classes = [1, 'no']"), 2);
+    assert_says(
+        &error,
+        &["not a value of the labels' type", "frame.classes[1]", "`no`, while labels are Int64"],
+    );
+}
+
+#[test]
+fn sql_that_does_not_plan_is_a_spec_error_at_its_key() {
+    let job = Job::new();
+    crowd(&job);
+    let sql = "source.sql.annotations = 'select instance_id, annotator_id, lable as label from annotations'";
+    let error = job.fails(&(IN.to_owned() + sql), 2);
+    assert_says(&error, &["lable", "source.sql.annotations"]);
+}

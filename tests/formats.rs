@@ -1,0 +1,96 @@
+//! The same rows in any format, as a file, a folder or a pattern, give the same tables, byte for byte.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use datafusion::arrow::array::{ArrayRef, Float64Array, Int64Array, RecordBatch, StringArray};
+use labelmill::testing::synth::Crowd;
+
+use crate::job::{Job, write_as};
+use crate::support::{read_table, table_files};
+
+const FORMATS: [&str; 5] = ["parquet", "csv", "csv.gz", "ndjson", "arrow"];
+const LAYOUTS: [&str; 3] = ["one.EXT", "many", "days/day=*/part-?.EXT"];
+
+/// Integers, text that is no number, and weights that two digits hold exactly.
+fn crowd() -> RecordBatch {
+    let rows = Crowd { instances: 40, ..Crowd::default() }.draw(5).rows;
+    let weights = rows.iter().map(|r| 0.25 * f64::from(1 + r.0 % 4));
+    let columns: [(&str, ArrayRef); 4] = [
+        ("instance_id", Arc::new(Int64Array::from_iter_values(rows.iter().map(|r| r.0.into())))),
+        (
+            "annotator_id",
+            Arc::new(StringArray::from_iter_values(
+                rows.iter().map(|r| format!("ann, \"{}\"", r.1)),
+            )),
+        ),
+        (
+            "label",
+            Arc::new(StringArray::from_iter_values(rows.iter().map(|r| format!("ü{}", r.2)))),
+        ),
+        ("weight", Arc::new(Float64Array::from_iter_values(weights))),
+    ];
+    RecordBatch::try_from_iter_with_nullable(columns.map(|(n, a)| (n, a, true))).unwrap()
+}
+
+/// Lays the crowd out in every way that `LAYOUTS` names, beside files that are no data.
+fn lay_out(job: &Job, extension: &str, crowd: &RecordBatch) {
+    let half = crowd.num_rows() / 2;
+    let halves = [crowd.slice(half, crowd.num_rows() - half), crowd.slice(0, half)];
+    write_as(&job.path(&format!("one.{extension}")), crowd);
+    write_as(&job.path(&format!("many/part-0.{extension}")), &halves[0]);
+    write_as(&job.path(&format!("many/deeper/part-1.{extension}")), &halves[1]);
+    write_as(&job.path(&format!("many/_temporary/part-2.{extension}")), crowd);
+    write_as(&job.path(&format!("many/.part-3.{extension}")), crowd);
+    job.write("many/_SUCCESS", "");
+    job.write("many/.part-0.crc", "crc");
+    for (n, part) in halves.iter().enumerate() {
+        write_as(&job.path(&format!("days/day={n}/part-{n}.{extension}")), part);
+    }
+    write_as(&job.path(&format!("days/day=0/other-0.{extension}")), crowd);
+    write_as(&job.path(&format!("days/day=0/deeper/part-0.{extension}")), crowd);
+}
+
+/// Every file but the trace, whose seconds are the clock's.
+fn publish(job: &Job, url: &str) -> BTreeMap<String, Vec<u8>> {
+    let run = job.run(&format!(
+        "source.annotations = '{{dir}}{url}'\nmodel.kind = 'dawid_skene'\nsink.run_id = 'r{}'",
+        url.len()
+    ));
+    assert_eq!(read_table(&run, "labels").len(), 40, "{url}");
+    let mut files = table_files(&run);
+    files.retain(|name, _| !name.starts_with("trace/"));
+    files
+}
+
+#[test]
+fn no_format_and_no_layout_changes_a_byte() {
+    let crowd = crowd();
+    let mut first: Option<BTreeMap<String, Vec<u8>>> = None;
+    for extension in FORMATS {
+        let job = Job::new();
+        lay_out(&job, extension, &crowd);
+        for layout in LAYOUTS {
+            let url = layout.replace("EXT", extension);
+            let files = publish(&job, &url);
+            let want = first.get_or_insert_with(|| files.clone());
+            assert_eq!(want.keys().collect::<Vec<_>>(), files.keys().collect::<Vec<_>>(), "{url}");
+            for (name, bytes) in want {
+                assert!(files[name] == *bytes, "{name} of {url} differs");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_folder_of_several_formats_is_refused_unless_one_is_named() {
+    let job = Job::new();
+    let crowd = crowd();
+    write_as(&job.path("in/a.parquet"), &crowd);
+    write_as(&job.path("in/b.csv"), &crowd.slice(0, 4));
+    let pipeline = "source.annotations = '{dir}in'\nmodel.kind = 'majority_vote'";
+    let error = job.fails(pipeline, 3);
+    crate::job::assert_says(&error, &["several formats", "`.csv`, `.parquet`", "source.format"]);
+    let run = job.run(&format!("{pipeline}\nsource.format = 'csv'"));
+    assert_eq!(read_table(&run, "run")[0]["rows_read"].as_deref(), Some("4"));
+}

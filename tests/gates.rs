@@ -1,0 +1,49 @@
+//! A run that fails its gates publishes nothing and leaves the last one in place.
+
+use crate::job::{Job, assert_says};
+
+/// Of five rows one is rejected; of three instances one is a tie and one has no label; the holdout is missed.
+const CROWD: &str = "source.annotations = [['i', 'a', 'x'], ['j', 'a', 'x'], ['j', 'b', 'y'], ['i', 'b', 'x'], ['k', 'a', 'z']]
+    source.gold = [['i', 'y', 'holdout']]\nframe.classes = ['x', 'y']\nmodel.kind = 'majority_vote'\n";
+
+#[test]
+fn every_broken_bound_is_named_with_what_was_found() {
+    let bounds =
+        "gate = { max_rejected = 0.19, max_tied = 0.33, max_abstained = 0.3, min_accuracy = 0.5 }";
+    let error = Job::new().fails(&(CROWD.to_owned() + bounds), 6);
+    assert_says(
+        &error,
+        &[
+            "too many rows were rejected\n  where: gate.max_rejected = 0.19\n  found: 0.2000",
+            "too many labels are broken ties\n  where: gate.max_tied = 0.33\n  found: 0.3333",
+            "too many instances have no label\n  where: gate.max_abstained = 0.3\n  found: 0.3333",
+            "the accuracy is too low\n  where: gate.min_accuracy = 0.5\n  found: 0.0000",
+            "nothing was published",
+        ],
+    );
+}
+
+#[test]
+fn a_bound_that_is_just_met_holds_no_one_up() {
+    let bounds =
+        "gate = { max_rejected = 0.2, max_tied = 0.34, max_abstained = 0.34, min_accuracy = 0.0 }";
+    Job::new().run(&(CROWD.to_owned() + bounds));
+}
+
+#[test]
+fn accuracy_without_gold_cannot_be_vouched_for() {
+    let crowd = CROWD.replace("'holdout'", "'train'") + "gate.min_accuracy = 0.1";
+    assert_says(&Job::new().fails(&crowd, 6), &["no gold to measure the accuracy on", "holdout"]);
+}
+
+#[test]
+fn a_run_that_fails_its_gate_leaves_the_last_one_in_place() {
+    let job = Job::new();
+    let first = job.run(CROWD);
+    let before = std::fs::read(job.path("out/latest.json")).unwrap();
+    job.ends(&(CROWD.to_owned() + "seed = 1\n[gate]\nmax_tied = 0.0"), &[], 6);
+    assert_eq!(job.path("out/latest").canonicalize().unwrap(), first);
+    assert_eq!(std::fs::read(job.path("out/latest.json")).unwrap(), before);
+    let runs: Vec<_> = std::fs::read_dir(job.path("out/runs")).unwrap().collect();
+    assert_eq!(runs.len(), 1, "{runs:?}");
+}

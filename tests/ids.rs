@@ -1,0 +1,112 @@
+//! Ids and labels of any scalar type go out with the type and the values that they came with.
+
+use std::sync::Arc;
+
+use datafusion::arrow::array::{
+    Array, ArrayRef, BinaryArray, BooleanArray, Decimal128Array, FixedSizeBinaryArray,
+    Float64Array, Int64Array, LargeStringArray, StringArray, StringViewArray,
+    TimestampMicrosecondArray, UInt32Array, UInt64Array,
+};
+use datafusion::arrow::compute::{cast, concat, take};
+use datafusion::arrow::datatypes::DataType;
+
+use crate::job::Job;
+use crate::support::{read_batches, write_parquet};
+
+/// Publishes a crowd whose instances, annotators and labels are all these two values: two annotators agree that the
+/// first instance is of the first class and the second of the second.
+fn assert_returned(values: &ArrayRef) {
+    let job = Job::new();
+    let pick = |rows: [u32; 4]| take(values, &UInt32Array::from(rows.to_vec()), None).unwrap();
+    write_parquet(
+        &job.path("in.parquet"),
+        vec![
+            ("instance_id", pick([1, 0, 1, 0])),
+            ("annotator_id", pick([0, 0, 1, 1])),
+            ("label", pick([1, 0, 1, 0])),
+        ],
+    );
+    let run = job.run("source.annotations = '{dir}in.parquet'\nmodel.kind = 'dawid_skene'");
+    let columns = [
+        ("labels", "instance_id"),
+        ("labels", "label"),
+        ("annotators", "annotator_id"),
+        ("classes", "class"),
+    ];
+    for (table, column) in columns {
+        let batches = read_batches(&run, table);
+        let arrays: Vec<&dyn Array> =
+            batches.iter().map(|b| b.column_by_name(column).unwrap().as_ref()).collect();
+        let found = concat(&arrays).unwrap();
+        assert_eq!(found.data_type(), values.data_type(), "{table}.{column}");
+        assert_eq!(&found, values, "{table}.{column}");
+    }
+    let confusion = &read_batches(&run, "confusion_matrices")[0];
+    for column in ["annotator_id", "class", "label"] {
+        let found = confusion.column_by_name(column).unwrap().data_type();
+        assert_eq!(found, values.data_type(), "confusion_matrices.{column}");
+    }
+}
+
+fn assert_each_returned(all: Vec<ArrayRef>) {
+    all.iter().for_each(assert_returned);
+}
+
+fn dictionary(keys: DataType, values: &ArrayRef) -> ArrayRef {
+    let of = DataType::Dictionary(Box::new(keys), Box::new(values.data_type().clone()));
+    cast(values, &of).unwrap()
+}
+
+#[test]
+fn text_of_every_layout() {
+    let long = "z".repeat(10_000);
+    let utf8: ArrayRef = Arc::new(StringArray::from(vec!["007", "7"]));
+    assert_each_returned(vec![
+        dictionary(DataType::Int8, &utf8),
+        dictionary(DataType::UInt32, &utf8),
+        utf8,
+        Arc::new(StringArray::from(vec!["", long.as_str()])),
+        Arc::new(LargeStringArray::from(vec!["a", "ab"])),
+        Arc::new(StringViewArray::from(vec!["more than fifteen bytes", "🦜🏳️‍🌈"])),
+    ]);
+}
+
+#[test]
+fn integers_of_every_width() {
+    let signed = [DataType::Int8, DataType::Int16, DataType::Int32, DataType::Int64];
+    let unsigned = [DataType::UInt8, DataType::UInt16, DataType::UInt32];
+    let small = |low: i64, to: &DataType| {
+        cast(&(Arc::new(Int64Array::from(vec![low, 100])) as ArrayRef), to).unwrap()
+    };
+    assert_each_returned(signed.iter().map(|t| small(-100, t)).collect());
+    assert_each_returned(unsigned.iter().map(|t| small(9, t)).collect());
+    let wide: ArrayRef = Arc::new(Int64Array::from(vec![i64::MIN, i64::MAX]));
+    let beyond: ArrayRef = Arc::new(UInt64Array::from(vec![i64::MAX as u64, u64::MAX]));
+    let coded = dictionary(DataType::Int16, &wide);
+    assert_each_returned(vec![wide, beyond, coded]);
+}
+
+#[test]
+fn bytes_and_uuids() {
+    let uuids: Vec<[u8; 16]> = vec![[0; 16], [0xfe; 16]];
+    assert_each_returned(vec![
+        Arc::new(FixedSizeBinaryArray::try_from_iter(uuids.into_iter()).unwrap()),
+        Arc::new(BinaryArray::from_vec(vec![b"\x00\xff", b"\xff\xfe"])),
+    ]);
+}
+
+#[test]
+fn truth_values_numbers_and_times() {
+    let day: ArrayRef = Arc::new(TimestampMicrosecondArray::from(vec![-1, 86_400_000_000]));
+    assert_each_returned(vec![
+        Arc::new(BooleanArray::from(vec![false, true])),
+        Arc::new(Float64Array::from(vec![-0.5, 2.25])),
+        cast(&day, &DataType::Date32).unwrap(),
+        day,
+        Arc::new(
+            Decimal128Array::from(vec![-5, 10_000_000_000_000])
+                .with_precision_and_scale(20, 2)
+                .unwrap(),
+        ),
+    ]);
+}

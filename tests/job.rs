@@ -1,0 +1,96 @@
+//! A job in a folder of its own: its input files, its pipeline, and what the real binary made of them.
+
+use std::path::{Path, PathBuf};
+
+use datafusion::arrow::array::RecordBatch;
+use datafusion::prelude::SessionContext;
+
+use crate::support::{Row, labelmill, read_table, stderr, text};
+
+/// A folder for one test.
+pub struct Job {
+    folder: tempfile::TempDir,
+}
+
+impl Job {
+    pub fn new() -> Self {
+        Self { folder: tempfile::tempdir().unwrap() }
+    }
+
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    /// The path as an argument.
+    pub fn url(&self, name: &str) -> String {
+        self.path(name).display().to_string()
+    }
+
+    /// Writes a text file; `{dir}` in it stands for the folder.
+    pub fn write(&self, name: &str, content: &str) -> String {
+        std::fs::create_dir_all(self.path(name).parent().unwrap()).unwrap();
+        std::fs::write(self.path(name), content.replace("{dir}", &self.url(""))).unwrap();
+        self.url(name)
+    }
+
+    /// Runs a pipeline of this text with more arguments, which must end with this code; returns stderr.
+    pub fn ends(&self, pipeline: &str, arguments: &[&str], code: i32) -> String {
+        let file = self.write("pipeline.toml", pipeline);
+        let sink = format!("sink.url={}", self.url("out"));
+        let mut command = labelmill();
+        let output = command.args(["run", &file, "--set", &sink]).args(arguments).output().unwrap();
+        assert_eq!(output.status.code(), Some(code), "{pipeline}\n{}", stderr(&output));
+        stderr(&output)
+    }
+
+    /// Runs a pipeline of this text and returns the folder of the published run.
+    pub fn run(&self, pipeline: &str) -> PathBuf {
+        self.ends(pipeline, &[], 0);
+        self.path("out/latest").canonicalize().unwrap()
+    }
+
+    /// Runs a pipeline of this text, which must fail with this code and publish nothing; returns stderr.
+    pub fn fails(&self, pipeline: &str, code: i32) -> String {
+        let error = self.ends(pipeline, &[], code);
+        assert!(!self.path("out/latest").exists(), "{pipeline}");
+        error
+    }
+}
+
+/// Runs a pipeline of this text in a folder of its own and returns one of its tables.
+pub fn table_of(pipeline: &str, table: &str) -> Vec<Row> {
+    read_table(&Job::new().run(pipeline), table)
+}
+
+/// The chosen columns of every row, joined by spaces; null is empty.
+pub fn cells(rows: &[Row], columns: &[&str]) -> Vec<String> {
+    let join = |row| columns.iter().map(|c| text(row, c)).collect::<Vec<_>>().join(" ");
+    rows.iter().map(join).collect()
+}
+
+/// Asserts that an error says all of this.
+pub fn assert_says(error: &str, parts: &[&str]) {
+    for part in parts {
+        assert!(error.contains(part), "`{part}` is not said in\n{error}");
+    }
+}
+
+/// Writes a batch in the format that the file's name tells.
+pub fn write_as(path: &Path, batch: &RecordBatch) {
+    std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+    let name = path.file_name().unwrap().to_str().unwrap().trim_start_matches('.');
+    let (format, options) = match name.split_once('.').unwrap().1 {
+        "parquet" => ("PARQUET", ""),
+        "csv" => ("CSV", ""),
+        "csv.gz" => ("CSV", "OPTIONS ('format.compression' 'gzip')"),
+        "ndjson" => ("JSON", ""),
+        "arrow" => ("ARROW", ""),
+        other => panic!("no such format: {other}"),
+    };
+    let copy = format!("COPY batch TO '{}' STORED AS {format} {options}", path.display());
+    tokio::runtime::Runtime::new().unwrap().block_on(async {
+        let ctx = SessionContext::new();
+        ctx.register_batch("batch", batch.clone()).unwrap();
+        ctx.sql(&copy).await.unwrap().collect().await.unwrap();
+    });
+}

@@ -1,0 +1,136 @@
+//! Rows that cannot be used are counted by reason, and never become a label: read = used + rejected.
+
+use std::sync::Arc;
+
+use datafusion::arrow::array::{ArrayRef, Float64Array, Int64Array, StringArray};
+
+use crate::job::{Job, assert_says, cells};
+use crate::support::{Row, read_table, text, write_parquet};
+
+const IN: &str = "source.annotations = '{dir}in.parquet'\nmodel.kind = 'majority_vote'\n";
+
+fn texts(values: &[Option<&str>]) -> ArrayRef {
+    Arc::new(StringArray::from(values.to_vec()))
+}
+
+/// Asserts that the account adds up, and returns the rejects.
+fn account(run: &std::path::Path, read: u64) -> Vec<Row> {
+    let rejects = read_table(run, "rejects");
+    let rejected: u64 = rejects.iter().map(|r| text(r, "count").parse::<u64>().unwrap()).sum();
+    let want = format!("{read} {} {rejected}", read - rejected);
+    assert_eq!(
+        cells(&read_table(run, "run"), &["rows_read", "rows_used", "rows_rejected"]),
+        [want]
+    );
+    rejects
+}
+
+#[test]
+fn nulls_in_every_column_are_counted_and_invent_nothing() {
+    let job = Job::new();
+    write_parquet(
+        &job.path("in.parquet"),
+        vec![
+            (
+                "instance_id",
+                texts(&[Some("i"), None, Some("i"), Some("lost"), Some("j"), None, Some("j")]),
+            ),
+            (
+                "annotator_id",
+                texts(&[Some("a"), Some("a"), None, Some("a"), Some("b"), None, Some("a")]),
+            ),
+            ("label", texts(&[Some("x"), Some("x"), Some("y"), None, Some("y"), None, Some("y")])),
+            (
+                "weight",
+                Arc::new(Float64Array::from(vec![
+                    Some(1.0),
+                    Some(1.0),
+                    Some(1.0),
+                    Some(1.0),
+                    Some(1.0),
+                    None,
+                    None,
+                ])),
+            ),
+        ],
+    );
+    let run = job.run(IN);
+    assert_eq!(
+        cells(&account(&run, 7), &["reason", "count", "values"]),
+        [
+            "null_instance 2 [null]",
+            "null_annotator 1 [i]",
+            "null_label 1 [lost]",
+            "bad_weight 1 [null]"
+        ]
+    );
+    let columns = ["instance_id", "label", "confidence", "margin", "n_annotations", "decision"];
+    assert_eq!(
+        cells(&read_table(&run, "labels"), &columns),
+        ["i x 1.0 1.0 1 decided", "j y 1.0 1.0 1 decided", "lost    0 abstained"]
+    );
+    assert_eq!(cells(&read_table(&run, "annotators"), &["annotator_id"]), ["a", "b"]);
+}
+
+#[test]
+fn weights_that_are_none_are_rejected_with_what_was_found() {
+    let weights = [f64::NAN, -1.0, 0.0, f64::INFINITY, f64::NEG_INFINITY, 1e-300, 2.0, -0.0];
+    let n = weights.len();
+    let job = Job::new();
+    write_parquet(
+        &job.path("in.parquet"),
+        vec![
+            ("instance_id", texts(&vec![Some("i"); n])),
+            ("annotator_id", Arc::new(Int64Array::from_iter_values(0..n as i64))),
+            ("label", texts(&vec![Some("x"); n])),
+            ("weight", Arc::new(Float64Array::from(weights.to_vec()))),
+        ],
+    );
+    let run = job.run(IN);
+    assert_eq!(
+        cells(&account(&run, n as u64), &["reason", "count", "values"]),
+        ["bad_weight 6 [-0, -1, -inf, 0, NaN]"]
+    );
+    let labels = read_table(&run, "labels");
+    assert_eq!(cells(&labels, &["label", "confidence", "n_annotations"]), ["x 1.0 2"]);
+}
+
+#[test]
+fn labels_outside_the_listed_classes_are_rejected() {
+    let job = Job::new();
+    let run = job.run(
+        "source.annotations = [['i', 'a', 'x'], ['i', 'b', 'Y'], ['only', 'a', 'Z'], ['i', 'c', 'Y']]
+         frame.classes = ['x', 'y']\nmodel.kind = 'dawid_skene'",
+    );
+    assert_eq!(
+        cells(&account(&run, 4), &["reason", "count", "values"]),
+        ["unknown_class 3 [Y, Z]"]
+    );
+    let labels = read_table(&run, "labels");
+    assert_eq!(
+        cells(&labels, &["instance_id", "label", "decision"]),
+        ["i x decided", "only  abstained"]
+    );
+}
+
+#[test]
+fn rows_without_a_question_are_rejected_where_questions_are_declared() {
+    let job = Job::new();
+    job.write("in.csv", "instance_id,annotator_id,label,question\ni,a,x,q\ni,b,x,\nj,a,,q\n");
+    let run = job.run("source.annotations = '{dir}in.csv'\nmodel.kind = 'majority_vote'");
+    let rejects = account(&run, 3);
+    assert_eq!(
+        cells(&rejects, &["question", "reason", "count"]),
+        ["q null_label 1", "q null_question 1"]
+    );
+}
+
+#[test]
+fn where_every_row_is_rejected_the_error_says_why() {
+    let error = Job::new().fails(
+        "source.annotations = [['i', 'a', 'x'], ['i', 'b', 'y']]\nframe.classes = ['z']\n\
+         model.kind = 'majority_vote'",
+        3,
+    );
+    assert_says(&error, &["2 rows, 2 of them rejected", "`unknown_class 2`"]);
+}

@@ -1,0 +1,394 @@
+//! Jobs from S3 to S3 through the real binary, on a server that fails as networks and stores fail.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use labelmill::testing::synth::Crowd;
+use serde_json::Value;
+
+use crate::s3_server::{BUCKET, Fault, KEY_ID, SECRET, Server};
+use crate::support::{
+    Row, read_table, run_ok, stderr, stdout, table_files, text, write_crowd, write_numbers,
+};
+
+const ROWS: &[(&str, &str, &str)] = &[
+    ("i1", "a1", "yes"),
+    ("i1", "a2", "yes"),
+    ("i1", "a3", "no"),
+    ("i2", "a1", "no"),
+    ("i2", "a2", "no"),
+    ("i2", "a3", "no"),
+    ("i3", "a1", "yes"),
+    ("i3", "a3", "yes"),
+    ("i4", "a2", "no"),
+    ("i4", "a3", "yes"),
+];
+
+/// A server with a small crowd at s3://crowd/in/.
+fn server() -> Server {
+    let server = Server::start();
+    write_crowd(&server.bucket().join("in/part-0.parquet"), ROWS);
+    server
+}
+
+/// The job from s3://crowd/in to s3://crowd/out, with more arguments.
+fn job<'a>(more: &[&'a str]) -> Vec<&'a str> {
+    let fixed = [
+        "aggregate",
+        "--annotations",
+        "s3://crowd/in",
+        "--model",
+        "dawid_skene",
+        "--output",
+        "s3://crowd/out",
+    ];
+    fixed.iter().chain(more).copied().collect()
+}
+
+/// Runs the job, which must end well, and returns its summary.
+fn summary(server: &Server, more: &[&str]) -> Value {
+    let args: Vec<&str> = job(more).into_iter().chain(["--json"]).collect();
+    serde_json::from_str(&stdout(&server.run_ok(&args))).unwrap()
+}
+
+fn run_id(summary: &Value) -> String {
+    summary["run_id"].as_str().unwrap().to_owned()
+}
+
+fn run_folder(server: &Server, summary: &Value) -> PathBuf {
+    server.bucket().join("out/runs").join(run_id(summary))
+}
+
+fn latest(server: &Server) -> String {
+    let text = std::fs::read(server.bucket().join("out/latest.json")).unwrap();
+    run_id(&serde_json::from_slice(&text).unwrap())
+}
+
+/// The tables of the same job from the same files on local disk, and those on S3, must be the same bytes.
+fn assert_equals_local_run(server: &Server, summary: &Value, more: &[&str]) {
+    let folder = tempfile::tempdir().unwrap();
+    let (input, output) = (server.bucket().join("in"), folder.path().display().to_string());
+    let input = input.display().to_string();
+    let fixed =
+        ["aggregate", "--annotations", &input, "--model", "dawid_skene", "--output", &output];
+    run_ok(&fixed.iter().chain(more).copied().collect::<Vec<_>>());
+    assert_same_files(&run_folder(server, summary), &folder.path().join("latest"));
+}
+
+/// Every table but `run` must be the same bytes; `trace` holds wall times, so its other columns are compared.
+fn assert_same_files(got: &Path, want: &Path) {
+    let steps = |run: &Path| -> Vec<Row> {
+        let mut rows = read_table(run, "trace");
+        rows.iter_mut().for_each(|row| row.insert("seconds".to_owned(), None).map_or((), drop));
+        rows
+    };
+    assert_eq!(steps(got), steps(want));
+    let timeless = |run: &Path| -> BTreeMap<String, Vec<u8>> {
+        table_files(run).into_iter().filter(|(name, _)| !name.starts_with("trace/")).collect()
+    };
+    let (got, want) = (timeless(got), timeless(want));
+    assert_eq!(got.keys().collect::<Vec<_>>(), want.keys().collect::<Vec<_>>());
+    assert!(want.len() >= 7, "{:?}", want.keys());
+    for (name, bytes) in &want {
+        assert!(got[name] == *bytes, "{name} differs");
+    }
+}
+
+#[test]
+fn a_job_on_s3_gives_the_bytes_of_the_local_job() {
+    let server = server();
+    let done = summary(&server, &[]);
+    assert_eq!(done["url"], format!("s3://crowd/out/runs/{}", run_id(&done)));
+    assert_equals_local_run(&server, &done, &[]);
+    assert_eq!(latest(&server), run_id(&done));
+    assert!(!run_folder(&server, &done).join("_lease.json").exists());
+}
+
+#[test]
+fn a_pipeline_file_runs_from_s3_to_s3_whether_or_not_a_folder_ends_in_a_slash() {
+    let server = server();
+    std::fs::create_dir_all(server.bucket().join("in")).unwrap();
+    for (n, input) in [
+        "s3://crowd/in",
+        "s3://crowd/in/",
+        "s3://crowd/in/part-*.parquet",
+        "s3://crowd/in/part-0.parquet",
+    ]
+    .iter()
+    .enumerate()
+    {
+        let source = format!("source.annotations={input}");
+        let columns = "source.columns={ instance = \"instance_id\", annotator = \"annotator_id\", label = \"label\" }";
+        let sink = format!("sink.url=s3://crowd/piped-{n}{}", if n % 2 == 0 { "/" } else { "" });
+        let sets = [
+            "--set",
+            &source,
+            "--set",
+            columns,
+            "--set",
+            &sink,
+            "--set",
+            "frame.classes=[\"no\", \"yes\"]",
+        ];
+        let args: Vec<&str> =
+            ["run", "pipelines/quickstart.toml", "--json"].iter().chain(&sets).copied().collect();
+        let done: Value = serde_json::from_str(&stdout(&server.run_ok(&args))).unwrap();
+        let folder = server.bucket().join(format!("piped-{n}/runs/{}", run_id(&done)));
+        assert_eq!(read_table(&folder, "labels").len(), 4, "{input}");
+    }
+}
+
+#[test]
+fn a_folder_of_more_than_a_thousand_keys_is_read_whole() {
+    let server = Server::start();
+    for n in 0..1_100 {
+        let path = server.bucket().join(format!("in/day-{n:04}.csv"));
+        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+        std::fs::write(path, format!("instance_id,annotator_id,label\ni{n},a1,yes\ni{n},a2,no\n"))
+            .unwrap();
+    }
+    let done = summary(&server, &[]);
+    assert!(server.count("ListObjectsV2 continuation-token") > 0, "one page held all");
+    assert_eq!(done["rows"]["read"], 2_200);
+    let mut ids: Vec<String> = read_table(&run_folder(&server, &done), "labels")
+        .iter()
+        .map(|r| text(r, "instance_id"))
+        .collect();
+    let mut want: Vec<String> = (0..1_100).map(|n| format!("i{n}")).collect();
+    ids.sort();
+    want.sort();
+    assert_eq!(ids, want);
+}
+
+#[test]
+fn a_large_part_is_uploaded_in_pieces_and_reads_back() {
+    let server = Server::start();
+    let crowd = Crowd { instances: 10_000, classes: 90, redundancy: 2, ..Crowd::default() };
+    write_numbers(&server.bucket().join("in/crowd.parquet"), &crowd.draw(1).rows);
+    let more = ["--set", "sink.compression=none", "--set", "model.stop.max_iter=2"];
+    let done = summary(&server, &more);
+    let part = &done["tables"]["posteriors"][0];
+    assert!(part["bytes"].as_u64().unwrap() > 8 << 20, "{part}");
+    assert_eq!(server.count("CreateMultipartUpload posteriors/"), 1);
+    assert!(server.count("UploadPart posteriors/") > 1);
+    assert_eq!(server.count("CompleteMultipartUpload posteriors/"), 1);
+    assert_equals_local_run(&server, &done, &more);
+}
+
+#[test]
+fn a_busy_store_is_asked_again() {
+    let server = server();
+    for pattern in [
+        "HeadObject",
+        "ListObjectsV2 in",
+        "GetObject /in/",
+        "PutObject _lease",
+        "PutObject labels/",
+        "PutObject manifest",
+        "GetObject latest",
+        "PutObject latest",
+        "DeleteObject",
+    ] {
+        server.fault(Fault::Busy, pattern, 0, 2);
+    }
+    let done = summary(&server, &[]);
+    assert_eq!(server.forget_faults(), 0, "not every fault was met");
+    assert_equals_local_run(&server, &done, &[]);
+    assert_eq!(latest(&server), run_id(&done));
+}
+
+/// Every request in turn meets the fault, and the job must end as if there had been none.
+fn survives_at_every_request(fault: Fault) {
+    let server = server();
+    let first = summary(&server, &[]);
+    let requests = server.count("");
+    for n in 0..requests {
+        let seed = format!("seed={}", n + 1);
+        server.forget_requests();
+        server.fault(fault, "", n, 1);
+        let at = std::time::Instant::now();
+        let output = server.run(&job(&["--set", &seed, "--json"]));
+        let what = format!("{fault:?} at request {n}: {}", server.line(n));
+        assert!(output.status.success(), "{what}\n{}", stderr(&output));
+        eprintln!("{what} {:?}", at.elapsed());
+        assert_eq!(server.forget_faults(), 0, "{what}");
+        let done: Value = serde_json::from_str(&stdout(&output)).unwrap();
+        assert_eq!(latest(&server), run_id(&done), "{what}");
+        assert_same_files(&run_folder(&server, &done), &run_folder(&server, &first));
+    }
+}
+
+#[test]
+fn a_connection_reset_before_any_request_is_mended() {
+    survives_at_every_request(Fault::Reset);
+}
+
+#[test]
+fn an_answer_lost_after_any_request_is_mended() {
+    survives_at_every_request(Fault::Cut(0));
+}
+
+#[test]
+fn an_answer_broken_off_in_its_middle_is_mended() {
+    let server = Server::start();
+    let crowd = Crowd { instances: 20_000, ..Crowd::default() };
+    write_numbers(&server.bucket().join("in/crowd.parquet"), &crowd.draw(1).rows);
+    server.fault(Fault::Cut(20_000), "GetObject /in/", 0, 2);
+    let done = summary(&server, &[]);
+    assert_eq!(server.forget_faults(), 0);
+    assert_equals_local_run(&server, &done, &[]);
+}
+
+#[test]
+fn a_store_that_stays_busy_ends_the_job_with_code_5_and_leaves_the_last_run() {
+    let server = server();
+    let first = summary(&server, &[]);
+    for pattern in ["PutObject labels/", "PutObject manifest", "PutObject latest"] {
+        server.fault(Fault::Busy, pattern, 0, 1_000);
+        let seed = format!("seed={}", server.count(""));
+        let output = server.run(&job(&["--set", "store.max_retries=1", "--set", &seed]));
+        server.forget_faults();
+        assert_eq!(output.status.code(), Some(5), "{pattern}\n{}", stderr(&output));
+        assert!(stderr(&output).contains("help:"), "{}", stderr(&output));
+        assert_eq!(latest(&server), run_id(&first), "{pattern}");
+    }
+}
+
+#[test]
+fn a_wrong_secret_is_code_5_and_no_key_is_printed() {
+    let server = server();
+    let wrong = "notTheSecret/0123456789abcdef";
+    let jobs =
+        [job(&["-vv"]), vec!["sql", "-c", "select * from labels", "--run", "s3://crowd/out"]];
+    for args in jobs {
+        let output = server.labelmill(&args).env("AWS_SECRET_ACCESS_KEY", wrong).output().unwrap();
+        let said = format!("{}{}", stdout(&output), stderr(&output));
+        assert_eq!(output.status.code(), Some(5), "{said}");
+        assert!(said.contains("credentials"), "{said}");
+        for secret in [wrong, SECRET, KEY_ID] {
+            assert!(!said.contains(secret), "{said}");
+        }
+    }
+    assert!(!server.bucket().join("out").exists());
+}
+
+#[test]
+fn a_missing_bucket_or_key_is_named() {
+    let server = server();
+    let inputs = [
+        ("s3://crowd/nothing-here", 3),
+        ("s3://crowd/in/part-9.parquet", 3),
+        ("s3://no-such-bucket/in/", 5),
+    ];
+    for (url, code) in inputs {
+        let args = [
+            "aggregate",
+            "--annotations",
+            url,
+            "--model",
+            "majority_vote",
+            "--output",
+            "s3://crowd/out",
+        ];
+        let output = server.run(&args);
+        assert_eq!(output.status.code(), Some(code), "{}", stderr(&output));
+        assert!(stderr(&output).contains(url), "{}", stderr(&output));
+        assert!(stderr(&output).contains("help:"), "{}", stderr(&output));
+    }
+    let output = server.run(&[
+        "aggregate",
+        "--annotations",
+        "s3://crowd/in",
+        "--model",
+        "majority_vote",
+        "--output",
+        "s3://no-such-bucket/out",
+    ]);
+    assert!([Some(3), Some(5)].contains(&output.status.code()), "{}", stderr(&output));
+    assert!(stderr(&output).contains("sink.url"), "{}", stderr(&output));
+    assert!(stderr(&output).contains("no-such-bucket"), "{}", stderr(&output));
+}
+
+#[test]
+fn the_same_job_is_done_once_and_force_publishes_beside_it() {
+    let server = server();
+    let first = summary(&server, &[]);
+    server.forget_requests();
+    let again = summary(&server, &[]);
+    assert_eq!((run_id(&again), &again["no_op"]), (run_id(&first), &Value::Bool(true)));
+    assert_eq!(server.count("PutObject"), 0);
+    let forced = summary(&server, &["--force"]);
+    assert_eq!(run_id(&forced), format!("{}-2", run_id(&first)));
+    assert_eq!(latest(&server), run_id(&forced));
+    assert_same_files(&run_folder(&server, &forced), &run_folder(&server, &first));
+    // The first job again is still no work, and is the newest again.
+    assert_eq!(summary(&server, &[])["no_op"], true);
+    assert_eq!(latest(&server), run_id(&first));
+}
+
+#[test]
+fn sql_and_evaluate_read_a_run_from_s3() {
+    let server = server();
+    let done = summary(&server, &[]);
+    let truth = server.bucket().join("truth/gold.csv");
+    std::fs::create_dir_all(truth.parent().unwrap()).unwrap();
+    std::fs::write(truth, "instance_id,class\ni1,yes\ni2,no\ni3,no\n").unwrap();
+    let folder = format!("s3://{BUCKET}/out/runs/{}", run_id(&done));
+    for run in ["s3://crowd/out", "s3://crowd/out/", &folder] {
+        let query = "select instance_id, label from labels where instance_id < 'i4' order by 1";
+        let answer = server.run_ok(&["sql", "--json", "--run", run, "-c", query]);
+        let rows: Vec<Value> =
+            stdout(&answer).lines().map(|l| serde_json::from_str(l).unwrap()).collect();
+        let labels: Vec<&str> = rows.iter().map(|r| r["label"].as_str().unwrap()).collect();
+        assert_eq!(labels, ["yes", "no", "yes"], "{run}");
+        let answer =
+            server.run_ok(&["evaluate", "--json", "--run", run, "--truth", "s3://crowd/truth"]);
+        let scores: Vec<Value> = serde_json::from_str(&stdout(&answer)).unwrap();
+        let accuracy = scores.iter().find(|s| s["name"] == "accuracy").unwrap();
+        assert!((accuracy["value"].as_f64().unwrap() - 2.0 / 3.0).abs() < 1e-12, "{accuracy}");
+    }
+}
+
+#[test]
+fn the_next_run_sweeps_what_a_dead_one_left_and_spares_a_living_one() {
+    let server = server();
+    // One run is killed when all of its labels are written, another waits for its turn to write a table.
+    let spawn = |seed: &str| server.labelmill(&job(&["--set", seed])).spawn().unwrap();
+    server.fault(Fault::KillAfter, "PutObject labels/", 0, 1);
+    let mut dead = spawn("seed=1");
+    server.set_victim(Some(dead.id()));
+    dead.wait().unwrap();
+    let left = folders(&server);
+    assert_eq!(left.len(), 1);
+    assert!(
+        left[0].join("_lease.json").exists() && left[0].join("labels/part-00000.parquet").exists()
+    );
+    server.fault(Fault::Hold, "PutObject living/annotators/", 0, 1);
+    let mut living = spawn("sink.run_id=living");
+    server.wait_for("PutObject living/annotators/");
+    let third = summary(&server, &["--set", "seed=3"]);
+    let now = folders(&server);
+    assert!(!now.contains(&left[0]), "the dead run is still there");
+    assert_eq!(now.len(), 2, "{now:?}");
+    assert_eq!(latest(&server), run_id(&third));
+    server.release();
+    assert!(living.wait().unwrap().success());
+    assert_eq!(folders(&server).len(), 2);
+    assert_eq!(latest(&server), "living");
+}
+
+/// The folders below runs/ that hold an object.
+fn folders(server: &Server) -> Vec<PathBuf> {
+    let runs = std::fs::read_dir(server.bucket().join("out/runs")).unwrap();
+    let mut folders: Vec<PathBuf> = runs.map(|e| e.unwrap().path()).collect();
+    folders.retain(|folder| has_file(folder));
+    folders.sort();
+    folders
+}
+
+fn has_file(folder: &Path) -> bool {
+    std::fs::read_dir(folder).unwrap().any(|e| {
+        let path = e.unwrap().path();
+        path.is_file() || has_file(&path)
+    })
+}

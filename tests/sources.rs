@@ -1,0 +1,210 @@
+//! What a pipeline file can say about its input: columns, SQL, weights, repeated answers, questions, gold, classes.
+
+use crate::job::{Job, assert_says, cells, table_of};
+use crate::support::{assert_close, number, read_table, text};
+
+/// Three annotators on two items, one of which splits them.
+const CROWD: &str =
+    "item,who,said,note\nx,a,yes,1\nx,b,yes,2\nx,c,no,3\ny,a,no,4\ny,b,no,5\ny,c,no,6\n";
+
+const VOTE: &str = "model.kind = 'majority_vote'\n";
+
+/// A vote over rows written in the pipeline file.
+fn vote(rows: &str, more: &str) -> String {
+    format!("source.annotations = {rows}\n{VOTE}{more}")
+}
+
+#[test]
+fn columns_are_mapped_to_the_contracts_names() {
+    let job = Job::new();
+    job.write("crowd.csv", CROWD);
+    let run = job.run(&format!(
+        "source.annotations = '{{dir}}crowd.csv'\n{VOTE}\
+         source.columns = {{ instance = 'item', annotator = 'who', label = 'said' }}"
+    ));
+    let labels = read_table(&run, "labels");
+    assert_eq!(
+        cells(&labels, &["instance_id", "label", "n_annotations", "decision"]),
+        ["x yes 3 decided", "y no 3 decided"]
+    );
+    assert_eq!(cells(&read_table(&run, "annotators"), &["annotator_id"]), ["a", "b", "c"]);
+}
+
+const JOINED: &str =
+    "select c.item as instance_id, c.who as annotator_id, c.said as label, p.trust as weight
+    from annotations as c inner join people as p on c.who = p.name where p.trust > 0";
+
+/// `c` alone outweighs `b`, and `a` is not trusted at all.
+fn assert_joined(job: &Job, query: &str) {
+    job.write("crowd.csv", CROWD);
+    job.write("people.ndjson", "{\"name\":\"a\",\"trust\":0}\n{\"name\":\"b\",\"trust\":1}\n{\"name\":\"c\",\"trust\":3}\n");
+    let run = job.run(&format!(
+        "source.annotations = '{{dir}}crowd.csv'\nsource.tables = {{ people = '{{dir}}people.ndjson' }}\n\
+         source.sql.annotations = {query}\n{VOTE}"
+    ));
+    let labels = read_table(&run, "labels");
+    assert_eq!(cells(&labels, &["instance_id", "label", "n_annotations"]), ["x no 2", "y no 2"]);
+    assert_close(&[number(&labels[0], "confidence")], &[0.75], 1e-12, "confidence");
+    assert_eq!(cells(&read_table(&run, "annotators"), &["annotator_id"]), ["b", "c"]);
+}
+
+#[test]
+fn sql_in_the_file_joins_other_tables() {
+    assert_joined(&Job::new(), &format!("\"\"\"{JOINED}\"\"\""));
+}
+
+#[test]
+fn sql_in_a_file_of_its_own_does_too() {
+    let job = Job::new();
+    job.write("joined.sql", JOINED);
+    assert_joined(&job, "'{dir}joined.sql'");
+}
+
+#[test]
+fn weights_outvote_heads() {
+    let labels = table_of(
+        &vote("[['i', 'a', 'no', 1.0], ['i', 'b', 'no', 0.5], ['i', 'c', 'yes', 2.5]]", ""),
+        "labels",
+    );
+    assert_eq!(cells(&labels, &["label", "n_annotations", "decision"]), ["yes 3 decided"]);
+    assert_close(&[number(&labels[0], "confidence")], &[2.5 / 4.0], 1e-12, "confidence");
+    assert_close(&[number(&labels[0], "margin")], &[1.0 / 4.0], 1e-12, "margin");
+}
+
+#[test]
+fn a_soft_annotation_counts_as_one() {
+    // a: 0.7 no, 0.3 yes. b: yes. So yes has 1.3 of 2.
+    let posteriors = table_of(
+        &vote("[['i', 'a', 'no', 0.7], ['i', 'a', 'yes', 0.3], ['i', 'b', 'yes', 1.0]]", ""),
+        "posteriors",
+    );
+    let probabilities: Vec<f64> = posteriors.iter().map(|r| number(r, "probability")).collect();
+    assert_close(&probabilities, &[0.35, 0.65], 1e-12, "posterior");
+}
+
+/// Annotator `a` first said no, then, at one time, yes and maybe; `b` said no.
+const REPEATED: &str = "[
+    ['i', 'a', 'no', 1.0, '2026-01-01T00:00:00Z'],
+    ['i', 'a', 'yes', 1.0, '2026-01-02T00:00:00Z'],
+    ['i', 'a', 'maybe', 1.0, '2026-01-02T00:00:00Z'],
+    ['i', 'b', 'no', 1.0, '2025-01-01T00:00:00Z'],
+]";
+
+fn posterior_of_repeated(duplicates: &str) -> Vec<f64> {
+    let more = format!("frame.duplicates = '{duplicates}'");
+    let posteriors = table_of(&vote(REPEATED, &more), "posteriors");
+    assert_eq!(cells(&posteriors, &["class"]), ["maybe", "no", "yes"]);
+    posteriors.iter().map(|r| number(r, "probability")).collect()
+}
+
+#[test]
+fn repeated_answers_share_one_say_or_count_each() {
+    assert_close(
+        &posterior_of_repeated("share"),
+        &[1.0 / 6.0, 4.0 / 6.0, 1.0 / 6.0],
+        1e-12,
+        "share",
+    );
+    assert_close(&posterior_of_repeated("keep"), &[0.25, 0.5, 0.25], 1e-12, "keep");
+}
+
+#[test]
+fn the_last_answer_replaces_earlier_ones_and_equal_times_share() {
+    assert_close(&posterior_of_repeated("last"), &[0.25, 0.5, 0.25], 1e-12, "last");
+    let job = Job::new();
+    let run = job.run(&vote(REPEATED, "frame.duplicates = 'last'"));
+    assert_eq!(cells(&read_table(&run, "rejects"), &["reason", "count"]), ["superseded 1"]);
+    assert_eq!(cells(&read_table(&run, "labels"), &["label", "n_annotations"]), ["no 3"]);
+    // A row without a time is older than all others.
+    let job = Job::new();
+    job.write(
+        "in.csv",
+        "instance_id,annotator_id,label,annotated_at\ni,a,no,\ni,a,yes,2001-01-01\n",
+    );
+    let run =
+        job.run(&format!("source.annotations = '{{dir}}in.csv'\n{VOTE}frame.duplicates = 'last'"));
+    assert_eq!(cells(&read_table(&run, "labels"), &["label", "n_annotations"]), ["yes 1"]);
+}
+
+#[test]
+fn repeated_answers_can_be_an_error_that_names_them() {
+    let error = Job::new().fails(&vote(REPEATED, "frame.duplicates = 'error'"), 3);
+    assert_says(&error, &["more than once", "frame.duplicates", "`i / a`", "\"share\""]);
+}
+
+#[test]
+fn the_last_answer_needs_times() {
+    let error = Job::new().fails(&vote("[['i', 'a', 'no']]", "frame.duplicates = 'last'"), 3);
+    assert_says(&error, &["without `annotated_at`", "source.columns.annotated_at"]);
+}
+
+#[test]
+fn each_question_has_its_own_classes() {
+    let job = Job::new();
+    job.write(
+        "in.csv",
+        "instance_id,annotator_id,label,question\n\
+         i,a,red,colour\ni,b,red,colour\ni,a,round,shape\nj,a,blue,colour\ni,b,square,shape\ni,c,round,shape\n",
+    );
+    let run = job.run("source.annotations = '{dir}in.csv'\nmodel.kind = 'dawid_skene'");
+    let of = |table, columns: &[&str]| cells(&read_table(&run, table), columns);
+    assert_eq!(
+        of("labels", &["question", "instance_id", "label"]),
+        ["colour i red", "colour j blue", "shape i round"]
+    );
+    assert_eq!(
+        of("classes", &["question", "index", "class"]),
+        ["colour 0 blue", "colour 1 red", "shape 0 round", "shape 1 square"]
+    );
+    assert_eq!(
+        of("annotators", &["question", "annotator_id", "n_annotations"]),
+        ["colour a 2", "colour b 1", "shape a 1", "shape b 1", "shape c 1"]
+    );
+    assert_eq!(of("run", &["rows_read", "rows_used"]), ["6 6"]);
+}
+
+#[test]
+fn listed_classes_keep_their_order_and_those_nobody_chose() {
+    let job = Job::new();
+    let run = job.run(&vote(
+        "[['i', 'a', 'no'], ['i', 'b', 'yes'], ['j', 'a', 'yes']]",
+        "frame.classes = ['yes', 'never', 'no']",
+    ));
+    let classes = read_table(&run, "classes");
+    assert_eq!(cells(&classes, &["index", "class"]), ["0 yes", "1 never", "2 no"]);
+    // The tie goes to the lowest in the listed order.
+    let labels = read_table(&run, "labels");
+    assert_eq!(
+        cells(&labels, &["instance_id", "label", "decision"]),
+        ["i yes tied", "j yes decided"]
+    );
+    let never: Vec<f64> = read_table(&run, "posteriors")
+        .iter()
+        .filter(|r| text(r, "class") == "never")
+        .map(|r| number(r, "probability"))
+        .collect();
+    assert_close(&never, &[0.0, 0.0], 0.0, "a class nobody chose");
+}
+
+#[test]
+fn a_label_that_is_no_class_is_said_but_never_chosen() {
+    let job = Job::new();
+    let run = job.run(
+        "source.annotations = [['i', 'a', 'unsure'], ['i', 'b', 'unsure'], ['i', 'c', 'yes'], ['j', 'a', 'no'],
+            ['k', 'a', 'unsure']]
+         frame.extra_labels = ['unsure']\nmodel.kind = 'dawid_skene'",
+    );
+    assert_eq!(cells(&read_table(&run, "classes"), &["class"]), ["no", "yes"]);
+    let labels = read_table(&run, "labels");
+    assert_eq!(
+        cells(&labels, &["instance_id", "label", "decision", "confidence"])[2],
+        "k  abstained "
+    );
+    assert_eq!(
+        cells(&labels[..2], &["instance_id", "label", "n_annotations"]),
+        ["i yes 3", "j no 1"]
+    );
+    let said: Vec<String> =
+        cells(&read_table(&run, "confusion_matrices"), &["annotator_id", "label"]);
+    assert!(said.contains(&"b unsure".to_owned()), "{said:?}");
+}
