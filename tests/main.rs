@@ -1,7 +1,7 @@
 //! All integration tests in one binary: DataFusion is linked once.
 
-#![allow(clippy::expect_used, clippy::unwrap_used, clippy::print_stderr)]
-#![allow(clippy::cast_possible_truncation, clippy::cast_possible_wrap, clippy::cast_sign_loss)]
+// Tests say what they mean; pedantry is for what ships.
+#![allow(clippy::pedantic, clippy::expect_used, clippy::print_stderr, clippy::unwrap_used)]
 
 mod job;
 mod s3_server;

@@ -206,11 +206,9 @@ fn survives_at_every_request(fault: Fault) {
         let seed = format!("seed={}", n + 1);
         server.forget_requests();
         server.fault(fault, "", n, 1);
-        let at = std::time::Instant::now();
         let output = server.run(&job(&["--set", &seed, "--json"]));
         let what = format!("{fault:?} at request {n}: {}", server.line(n));
         assert!(output.status.success(), "{what}\n{}", stderr(&output));
-        eprintln!("{what} {:?}", at.elapsed());
         assert_eq!(server.forget_faults(), 0, "{what}");
         let done: Value = serde_json::from_str(&stdout(&output)).unwrap();
         assert_eq!(latest(&server), run_id(&done), "{what}");

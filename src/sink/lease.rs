@@ -87,7 +87,7 @@ mod tests {
         child.wait().unwrap();
         let gone = Lease { pid, started: Some(1), ..Lease::own() };
         let reused = Lease { started: Some(1), ..Lease::own() };
-        assert!(gone.is_dead(now, now, Duration::from_secs(60)));
-        assert!(reused.is_dead(now, now, Duration::from_secs(60)));
+        assert!(gone.is_dead(now, now, Duration::from_mins(1)));
+        assert!(reused.is_dead(now, now, Duration::from_mins(1)));
     }
 }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use chrono::{DateTime, Utc};
 use futures::{StreamExt, TryStreamExt, stream};
@@ -199,7 +199,7 @@ impl Sink {
             let name = name.to_string_lossy();
             let staged = name.starts_with(".latest-") || name.starts_with("latest.json#");
             let modified = entry.metadata().and_then(|m| m.modified());
-            let age = modified.ok().and_then(|at| SystemTime::now().duration_since(at).ok());
+            let age = modified.ok().and_then(|at| at.elapsed().ok());
             if staged && age.is_some_and(|age| age > self.spec.stale_after()) {
                 let _ = std::fs::remove_file(entry.path());
             }

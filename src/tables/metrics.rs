@@ -235,13 +235,13 @@ mod tests {
     fn scores_by_hand() {
         let s = scored();
         let close = |got: Option<f64>, want: f64| {
-            assert!((got.unwrap() - want).abs() < 1e-12, "{got:?} {want}")
+            assert!((got.unwrap() - want).abs() < 1e-12, "{got:?} {want}");
         };
         close(s.accuracy(), 0.5);
         close(s.coverage(), 0.75);
         close(s.accuracy_expected_ties(), 0.625);
         // class 0: one hit of 2 given, 2 there; class 1: one hit of 1 given, 2 there
-        close(s.macro_f1(), (0.5 + 2.0 / 3.0) / 2.0);
+        close(s.macro_f1(), f64::midpoint(0.5, 2.0 / 3.0));
         // scores of class 1: 0 and 0.1 for class 0; 0.5 and 0.8 for class 1
         close(s.auc(), 1.0);
         close(s.log_loss(), -(0.9_f64.ln() + 0.8_f64.ln() + 0.5_f64.ln() + 1e-15_f64.ln()) / 4.0);
