@@ -104,6 +104,31 @@ fn no_annotation_at_all_is_an_error_and_no_empty_result() {
 }
 
 #[test]
+fn where_nobody_chose_a_class_there_is_none_to_make_up() {
+    for model in MODELS {
+        let crowd = "source.annotations = [['i', 'a', 'unsure'], ['j', 'b', 'unsure']]
+                     frame.extra_labels = ['unsure']";
+        let error = Job::new().fails(&format!("{crowd}\nmodel.kind = '{model}'"), 3);
+        assert_says(&error, &["nobody chose a class", "frame.extra_labels", "frame.classes"]);
+    }
+}
+
+#[test]
+fn weights_of_any_size_give_numbers() {
+    let crowd = "source.annotations = [['i', 'a', 'x', 1e100], ['i', 'b', 'x', 5e-324], ['i', 'c', 'y', 1e100],
+        ['i', 'a', 'x', 1e-300], ['j', 'a', 'y', 1.0], ['j', 'b', 'x', 1e99], ['j', 'b', 'x', 1e100]]";
+    for (model, duplicates) in MODELS.iter().flat_map(|m| [(m, "share"), (m, "keep")]) {
+        let more = format!("model.kind = '{model}'\nframe.duplicates = '{duplicates}'");
+        let labels = table_of(&format!("{crowd}\n{more}"), "labels");
+        assert_eq!(cells(&labels, &["instance_id", "n_annotations"]), ["i 4", "j 3"]);
+        for row in &labels {
+            let confidence = number(row, "confidence");
+            assert!((0.5..=1.0).contains(&confidence), "{model} {duplicates}: {row:?}");
+        }
+    }
+}
+
+#[test]
 fn long_and_strange_ids_come_back_unchanged() {
     let long = "語".repeat(3_500);
     let ids = ["", "\n", " ", "a/b", "null", &long, "🦜🏳️‍🌈"];

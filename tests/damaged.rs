@@ -155,3 +155,14 @@ fn sql_that_does_not_plan_is_a_spec_error_at_its_key() {
     let error = job.fails(&(IN.to_owned() + sql), 2);
     assert_says(&error, &["lable", "source.sql.annotations"]);
 }
+
+#[test]
+fn sql_that_changes_anything_is_refused_before_it_does() {
+    for sql in ["create table t as select 1 as x", "copy annotations to '{dir}copy.csv'"] {
+        let job = Job::new();
+        crowd(&job);
+        let error = job.fails(&format!("{IN}source.sql.annotations = \"{sql}\""), 2);
+        assert_says(&error, &["not supported", "source.sql.annotations"]);
+        assert!(!job.path("copy.csv").exists());
+    }
+}

@@ -110,3 +110,18 @@ fn truth_values_numbers_and_times() {
         ),
     ]);
 }
+
+#[test]
+fn a_csv_keeps_ids_as_they_stand_and_knows_integers() {
+    let job = Job::new();
+    job.write("in.csv", "instance_id,annotator_id,label\n007,10,yes\n7,9,no\n");
+    let run = job.run("source.annotations = '{dir}in.csv'\nmodel.kind = 'majority_vote'");
+    let column = |table: &str, name: &str| {
+        let batch = &read_batches(&run, table)[0];
+        Arc::clone(batch.column_by_name(name).unwrap())
+    };
+    let text: ArrayRef = Arc::new(StringArray::from(vec!["007", "7"]));
+    let integers: ArrayRef = Arc::new(Int64Array::from(vec![9, 10]));
+    assert_eq!(&column("labels", "instance_id"), &text);
+    assert_eq!(&column("annotators", "annotator_id"), &integers);
+}

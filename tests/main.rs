@@ -23,6 +23,8 @@ mod kill;
 mod oracle;
 mod rejects;
 mod s3;
+mod s3_faults;
+mod s3_writers;
 mod schemas;
 mod sources;
 mod sqllogic;

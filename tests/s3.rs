@@ -1,4 +1,4 @@
-//! Jobs from S3 to S3 through the real binary, on a server that fails as networks and stores fail.
+//! Jobs from S3 to S3 through the real binary.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use labelmill::testing::synth::Crowd;
 use serde_json::Value;
 
-use crate::s3_server::{BUCKET, Fault, KEY_ID, SECRET, Server};
+use crate::s3_server::{BUCKET, Server};
 use crate::support::{
     Row, read_table, run_ok, stderr, stdout, table_files, text, write_crowd, write_numbers,
 };
@@ -25,14 +25,14 @@ const ROWS: &[(&str, &str, &str)] = &[
 ];
 
 /// A server with a small crowd at s3://crowd/in/.
-fn server() -> Server {
+pub fn server() -> Server {
     let server = Server::start();
     write_crowd(&server.bucket().join("in/part-0.parquet"), ROWS);
     server
 }
 
 /// The job from s3://crowd/in to s3://crowd/out, with more arguments.
-fn job<'a>(more: &[&'a str]) -> Vec<&'a str> {
+pub fn job<'a>(more: &[&'a str]) -> Vec<&'a str> {
     let fixed = [
         "aggregate",
         "--annotations",
@@ -46,26 +46,26 @@ fn job<'a>(more: &[&'a str]) -> Vec<&'a str> {
 }
 
 /// Runs the job, which must end well, and returns its summary.
-fn summary(server: &Server, more: &[&str]) -> Value {
+pub fn summary(server: &Server, more: &[&str]) -> Value {
     let args: Vec<&str> = job(more).into_iter().chain(["--json"]).collect();
     serde_json::from_str(&stdout(&server.run_ok(&args))).unwrap()
 }
 
-fn run_id(summary: &Value) -> String {
+pub fn run_id(summary: &Value) -> String {
     summary["run_id"].as_str().unwrap().to_owned()
 }
 
-fn run_folder(server: &Server, summary: &Value) -> PathBuf {
+pub fn run_folder(server: &Server, summary: &Value) -> PathBuf {
     server.bucket().join("out/runs").join(run_id(summary))
 }
 
-fn latest(server: &Server) -> String {
+pub fn latest(server: &Server) -> String {
     let text = std::fs::read(server.bucket().join("out/latest.json")).unwrap();
     run_id(&serde_json::from_slice(&text).unwrap())
 }
 
 /// The tables of the same job from the same files on local disk, and those on S3, must be the same bytes.
-fn assert_equals_local_run(server: &Server, summary: &Value, more: &[&str]) {
+pub fn assert_equals_local_run(server: &Server, summary: &Value, more: &[&str]) {
     let folder = tempfile::tempdir().unwrap();
     let (input, output) = (server.bucket().join("in"), folder.path().display().to_string());
     let input = input.display().to_string();
@@ -76,7 +76,7 @@ fn assert_equals_local_run(server: &Server, summary: &Value, more: &[&str]) {
 }
 
 /// Every table but `run` must be the same bytes; `trace` holds wall times, so its other columns are compared.
-fn assert_same_files(got: &Path, want: &Path) {
+pub fn assert_same_files(got: &Path, want: &Path) {
     let steps = |run: &Path| -> Vec<Row> {
         let mut rows = read_table(run, "trace");
         rows.iter_mut().for_each(|row| row.insert("seconds".to_owned(), None).map_or((), drop));
@@ -176,101 +176,6 @@ fn a_large_part_is_uploaded_in_pieces_and_reads_back() {
 }
 
 #[test]
-fn a_busy_store_is_asked_again() {
-    let server = server();
-    for pattern in [
-        "HeadObject",
-        "ListObjectsV2 in",
-        "GetObject /in/",
-        "PutObject _lease",
-        "PutObject labels/",
-        "PutObject manifest",
-        "GetObject latest",
-        "PutObject latest",
-        "DeleteObject",
-    ] {
-        server.fault(Fault::Busy, pattern, 0, 2);
-    }
-    let done = summary(&server, &[]);
-    assert_eq!(server.forget_faults(), 0, "not every fault was met");
-    assert_equals_local_run(&server, &done, &[]);
-    assert_eq!(latest(&server), run_id(&done));
-}
-
-/// Every request in turn meets the fault, and the job must end as if there had been none.
-fn survives_at_every_request(fault: Fault) {
-    let server = server();
-    let first = summary(&server, &[]);
-    let requests = server.count("");
-    for n in 0..requests {
-        let seed = format!("seed={}", n + 1);
-        server.forget_requests();
-        server.fault(fault, "", n, 1);
-        let output = server.run(&job(&["--set", &seed, "--json"]));
-        let what = format!("{fault:?} at request {n}: {}", server.line(n));
-        assert!(output.status.success(), "{what}\n{}", stderr(&output));
-        assert_eq!(server.forget_faults(), 0, "{what}");
-        let done: Value = serde_json::from_str(&stdout(&output)).unwrap();
-        assert_eq!(latest(&server), run_id(&done), "{what}");
-        assert_same_files(&run_folder(&server, &done), &run_folder(&server, &first));
-    }
-}
-
-#[test]
-fn a_connection_reset_before_any_request_is_mended() {
-    survives_at_every_request(Fault::Reset);
-}
-
-#[test]
-fn an_answer_lost_after_any_request_is_mended() {
-    survives_at_every_request(Fault::Cut(0));
-}
-
-#[test]
-fn an_answer_broken_off_in_its_middle_is_mended() {
-    let server = Server::start();
-    let crowd = Crowd { instances: 20_000, ..Crowd::default() };
-    write_numbers(&server.bucket().join("in/crowd.parquet"), &crowd.draw(1).rows);
-    server.fault(Fault::Cut(20_000), "GetObject /in/", 0, 2);
-    let done = summary(&server, &[]);
-    assert_eq!(server.forget_faults(), 0);
-    assert_equals_local_run(&server, &done, &[]);
-}
-
-#[test]
-fn a_store_that_stays_busy_ends_the_job_with_code_5_and_leaves_the_last_run() {
-    let server = server();
-    let first = summary(&server, &[]);
-    for pattern in ["PutObject labels/", "PutObject manifest", "PutObject latest"] {
-        server.fault(Fault::Busy, pattern, 0, 1_000);
-        let seed = format!("seed={}", server.count(""));
-        let output = server.run(&job(&["--set", "store.max_retries=1", "--set", &seed]));
-        server.forget_faults();
-        assert_eq!(output.status.code(), Some(5), "{pattern}\n{}", stderr(&output));
-        assert!(stderr(&output).contains("help:"), "{}", stderr(&output));
-        assert_eq!(latest(&server), run_id(&first), "{pattern}");
-    }
-}
-
-#[test]
-fn a_wrong_secret_is_code_5_and_no_key_is_printed() {
-    let server = server();
-    let wrong = "notTheSecret/0123456789abcdef";
-    let jobs =
-        [job(&["-vv"]), vec!["sql", "-c", "select * from labels", "--run", "s3://crowd/out"]];
-    for args in jobs {
-        let output = server.labelmill(&args).env("AWS_SECRET_ACCESS_KEY", wrong).output().unwrap();
-        let said = format!("{}{}", stdout(&output), stderr(&output));
-        assert_eq!(output.status.code(), Some(5), "{said}");
-        assert!(said.contains("credentials"), "{said}");
-        for secret in [wrong, SECRET, KEY_ID] {
-            assert!(!said.contains(secret), "{said}");
-        }
-    }
-    assert!(!server.bucket().join("out").exists());
-}
-
-#[test]
 fn a_missing_bucket_or_key_is_named() {
     let server = server();
     let inputs = [
@@ -348,45 +253,30 @@ fn sql_and_evaluate_read_a_run_from_s3() {
 }
 
 #[test]
-fn the_next_run_sweeps_what_a_dead_one_left_and_spares_a_living_one() {
-    let server = server();
-    // One run is killed when all of its labels are written, another waits for its turn to write a table.
-    let spawn = |seed: &str| server.labelmill(&job(&["--set", seed])).spawn().unwrap();
-    server.fault(Fault::KillAfter, "PutObject labels/", 0, 1);
-    let mut dead = spawn("seed=1");
-    server.set_victim(Some(dead.id()));
-    dead.wait().unwrap();
-    let left = folders(&server);
-    assert_eq!(left.len(), 1);
-    assert!(
-        left[0].join("_lease.json").exists() && left[0].join("labels/part-00000.parquet").exists()
-    );
-    server.fault(Fault::Hold, "PutObject living/annotators/", 0, 1);
-    let mut living = spawn("sink.run_id=living");
-    server.wait_for("PutObject living/annotators/");
-    let third = summary(&server, &["--set", "seed=3"]);
-    let now = folders(&server);
-    assert!(!now.contains(&left[0]), "the dead run is still there");
-    assert_eq!(now.len(), 2, "{now:?}");
-    assert_eq!(latest(&server), run_id(&third));
-    server.release();
-    assert!(living.wait().unwrap().success());
-    assert_eq!(folders(&server).len(), 2);
-    assert_eq!(latest(&server), "living");
-}
-
-/// The folders below runs/ that hold an object.
-fn folders(server: &Server) -> Vec<PathBuf> {
-    let runs = std::fs::read_dir(server.bucket().join("out/runs")).unwrap();
-    let mut folders: Vec<PathBuf> = runs.map(|e| e.unwrap().path()).collect();
-    folders.retain(|folder| has_file(folder));
-    folders.sort();
-    folders
-}
-
-fn has_file(folder: &Path) -> bool {
-    std::fs::read_dir(folder).unwrap().any(|e| {
-        let path = e.unwrap().path();
-        path.is_file() || has_file(&path)
-    })
+fn folders_below_a_folder_are_read_and_marker_files_are_not() {
+    let server = Server::start();
+    let files =
+        ["2026-01/a.parquet", "2026-02/b.parquet", "_temporary/0/c.parquet", "2026-02/_d.parquet"];
+    for (n, file) in files.iter().enumerate() {
+        let instance = format!("i{n}");
+        write_crowd(&server.bucket().join("in").join(file), &[(&instance, "a1", "yes")]);
+    }
+    std::fs::write(server.bucket().join("in/_SUCCESS"), "").unwrap();
+    for url in ["s3://crowd/in", "s3://crowd/in/", "s3://crowd/in/2026-*/*.parquet"] {
+        let args = [
+            "aggregate",
+            "--annotations",
+            url,
+            "--model",
+            "majority_vote",
+            "--output",
+            "s3://crowd/out",
+            "--force",
+            "--json",
+        ];
+        let done: Value = serde_json::from_str(&stdout(&server.run_ok(&args))).unwrap();
+        let labels = read_table(&run_folder(&server, &done), "labels");
+        let ids: Vec<String> = labels.iter().map(|r| text(r, "instance_id")).collect();
+        assert_eq!(ids, ["i0", "i1"], "{url}");
+    }
 }

@@ -40,8 +40,6 @@ pub enum Fault {
     Reset,
     /// It is carried out, and the connection is reset after so many bytes of the answer.
     Cut(usize),
-    /// The client is killed, and it is not carried out.
-    Kill,
     /// It is carried out, and the client is killed instead of being answered.
     KillAfter,
     /// It waits until [`Server::release`].
@@ -138,7 +136,7 @@ impl Server {
         self.state.held.store(false, Ordering::SeqCst);
     }
 
-    /// The process that [`Fault::Kill`] kills.
+    /// The process that [`Fault::KillAfter`] kills.
     pub fn set_victim(&self, pid: Option<u32>) {
         *self.state.victim.lock().unwrap() = pid;
     }
@@ -158,10 +156,10 @@ impl Server {
         self.state.requests.lock().unwrap().clear();
     }
 
-    /// Waits until a request came in.
-    pub fn wait_for(&self, pattern: &str) {
+    /// Waits until so many requests came in.
+    pub fn wait_for(&self, pattern: &str, times: usize) {
         let start = Instant::now();
-        while self.count(pattern) == 0 {
+        while self.count(pattern) < times {
             assert!(start.elapsed() < PATIENCE, "no request `{pattern}`");
             std::thread::sleep(Duration::from_millis(2));
         }
@@ -234,7 +232,7 @@ impl S3Access for Gate {
             }
             Some(fault) => {
                 CONNECTION.with(|connection| *connection.lock().unwrap() = Some(fault));
-                if matches!(fault, Fault::Reset | Fault::Kill) {
+                if fault == Fault::Reset {
                     return Err(s3_error!(SlowDown));
                 }
             }
@@ -286,7 +284,7 @@ impl Breakable {
                 allowed
             }
             Some(Fault::Cut(_) | Fault::Reset) => 0,
-            Some(Fault::Kill | Fault::KillAfter) => {
+            Some(Fault::KillAfter) => {
                 *fault = Some(Fault::Reset);
                 self.state.kill();
                 0

@@ -36,6 +36,9 @@ struct Arrived {
     annotated_at: Vec<i64>,
 }
 
+/// Sums and products of weights stay finite up to here, however many rows there are.
+const GREATEST_WEIGHT: f64 = 1e100;
+
 /// The columns of one batch that are not ids.
 struct Extras {
     weight: Option<ArrayRef>,
@@ -132,6 +135,11 @@ impl Collector {
         let used_labels = used(&self.rows.label, self.labels.len());
         let classes = Classes::resolve(self.labels, spec, &used_labels, &gold_numbers)?;
         self.rows.reject_unknown(&classes, &mut self.rejects);
+        if classes.n == 0 && !self.rows.instance.is_empty() {
+            return Err(Error::data("nobody chose a class: every label is one that is no class")
+                .at("frame.extra_labels")
+                .help("list the classes in frame.classes, or take some words out of frame.extra_labels"));
+        }
         if spec.duplicates == Duplicates::Last {
             self.rejects.add_rows(Reason::Superseded, self.rows.keep_newest());
         }
@@ -312,8 +320,8 @@ impl Extras {
             return Err("null".to_owned());
         }
         match weights.value(row) {
-            w if w.is_finite() && w > 0.0 => Ok(Some(w)),
-            w => Err(w.to_string()),
+            w if w > 0.0 && w <= GREATEST_WEIGHT => Ok(Some(w)),
+            w => Err(format!("{w:?}")),
         }
     }
 

@@ -15,7 +15,7 @@ pub enum Reason {
     NullLabel,
     /// The question is null where questions are declared.
     NullQuestion,
-    /// The weight is null, zero, negative, NaN or infinite.
+    /// The weight is null, zero, negative, NaN, or too great to be summed.
     BadWeight,
     /// The label is not among the listed classes and labels.
     UnknownClass,

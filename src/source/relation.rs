@@ -1,6 +1,7 @@
 //! A relation of the contract as a DataFusion query: the user's columns under the contract's names.
 
 use datafusion::common::Column;
+use datafusion::execution::context::SQLOptions;
 use datafusion::logical_expr::Expr;
 use datafusion::prelude::{DataFrame, SessionContext};
 
@@ -86,7 +87,14 @@ pub(super) async fn query(
         Some(text) => {
             let key = format!("source.sql.{}", relation.table());
             let text = sql_text(text).map_err(|e| e.or_at(&key))?;
-            ctx.sql(&text).await.map_err(|e| Error::from(e).or_at(&key))?
+            // A relation is read: a statement that changes anything would do so on `check` already.
+            let only_queries = SQLOptions::new()
+                .with_allow_ddl(false)
+                .with_allow_dml(false)
+                .with_allow_statements(false);
+            ctx.sql_with_options(&text, only_queries)
+                .await
+                .map_err(|e| Error::from(e).or_at(&key))?
         }
         None => ctx.table(relation.table()).await?,
     };

@@ -1,0 +1,135 @@
+//! Stores and networks fail: the job on S3 ends as if they had not, or says why it could not.
+
+use labelmill::testing::synth::Crowd;
+use serde_json::Value;
+
+use crate::s3::{
+    assert_equals_local_run, assert_same_files, job, latest, run_folder, run_id, server, summary,
+};
+use crate::s3_server::{Fault, KEY_ID, SECRET, Server};
+use crate::support::{stderr, stdout, write_numbers};
+
+#[test]
+fn a_busy_store_is_asked_again() {
+    let server = server();
+    for pattern in [
+        "HeadObject",
+        "ListObjectsV2 in",
+        "GetObject /in/",
+        "PutObject _lease",
+        "PutObject labels/",
+        "PutObject manifest",
+        "GetObject latest",
+        "PutObject latest",
+        "DeleteObject",
+    ] {
+        server.fault(Fault::Busy, pattern, 0, 2);
+    }
+    let done = summary(&server, &[]);
+    assert_eq!(server.forget_faults(), 0, "not every fault was met");
+    assert_equals_local_run(&server, &done, &[]);
+    assert_eq!(latest(&server), run_id(&done));
+}
+
+/// Every request in turn meets the fault, and the job must end as if there had been none.
+fn survives_at_every_request(fault: Fault) {
+    let server = server();
+    let first = summary(&server, &[]);
+    let requests = server.count("");
+    for n in 0..requests {
+        let seed = format!("seed={}", n + 1);
+        server.forget_requests();
+        server.fault(fault, "", n, 1);
+        let output = server.run(&job(&["--set", &seed, "--json"]));
+        let what = format!("{fault:?} at request {n}: {}", server.line(n));
+        assert!(output.status.success(), "{what}\n{}", stderr(&output));
+        assert_eq!(server.forget_faults(), 0, "{what}");
+        let done: Value = serde_json::from_str(&stdout(&output)).unwrap();
+        assert_eq!(latest(&server), run_id(&done), "{what}");
+        assert_same_files(&run_folder(&server, &done), &run_folder(&server, &first));
+    }
+}
+
+#[test]
+fn a_connection_reset_before_any_request_is_mended() {
+    survives_at_every_request(Fault::Reset);
+}
+
+#[test]
+fn an_answer_lost_after_any_request_is_mended() {
+    survives_at_every_request(Fault::Cut(0));
+}
+
+#[test]
+fn an_answer_broken_off_in_its_middle_is_mended() {
+    let server = Server::start();
+    let crowd = Crowd { instances: 20_000, ..Crowd::default() };
+    write_numbers(&server.bucket().join("in/crowd.parquet"), &crowd.draw(1).rows);
+    server.fault(Fault::Cut(20_000), "GetObject /in/", 0, 2);
+    let done = summary(&server, &[]);
+    assert_eq!(server.forget_faults(), 0);
+    assert_equals_local_run(&server, &done, &[]);
+}
+
+#[test]
+fn a_store_that_stays_busy_ends_the_job_with_code_5_and_leaves_the_last_run() {
+    let server = server();
+    let first = summary(&server, &[]);
+    for (n, pattern) in
+        ["PutObject labels/", "PutObject manifest", "PutObject latest"].iter().enumerate()
+    {
+        server.fault(Fault::Busy, pattern, 0, 1_000);
+        let id = format!("sink.run_id=busy-{n}");
+        let output = server.run(&job(&["--set", "store.max_retries=1", "--set", &id]));
+        server.forget_faults();
+        assert_eq!(output.status.code(), Some(5), "{pattern}\n{}", stderr(&output));
+        assert!(stderr(&output).contains("help:"), "{}", stderr(&output));
+        assert_eq!(latest(&server), run_id(&first), "{pattern}");
+        let committed = server.bucket().join(format!("out/runs/busy-{n}/manifest.json")).exists();
+        assert_eq!(committed, *pattern == "PutObject latest");
+        assert_eq!(
+            stderr(&output).contains("the run is committed"),
+            committed,
+            "{}",
+            stderr(&output)
+        );
+        // The same job again is work only where nothing was committed, and mends the pointer.
+        let again = summary(&server, &["--set", &id]);
+        assert_eq!(again["no_op"], committed, "{pattern}");
+        assert_eq!(latest(&server), run_id(&again), "{pattern}");
+        assert_eq!(summary(&server, &[])["no_op"], true);
+    }
+}
+
+#[test]
+fn an_upload_that_fails_leaves_no_pieces() {
+    let server = Server::start();
+    let crowd = Crowd { instances: 10_000, classes: 90, redundancy: 2, ..Crowd::default() };
+    write_numbers(&server.bucket().join("in/crowd.parquet"), &crowd.draw(1).rows);
+    server.fault(Fault::Busy, "UploadPart partNumber=1", 0, 1_000);
+    let more = ["sink.compression=none", "model.stop.max_iter=2", "store.max_retries=1"];
+    let sets: Vec<&str> = more.iter().flat_map(|set| ["--set", set]).collect();
+    let output = server.run(&job(&sets));
+    assert_eq!(output.status.code(), Some(5), "{}", stderr(&output));
+    assert_eq!(server.count("CreateMultipartUpload"), 1);
+    assert_eq!(server.count("AbortMultipartUpload"), 1);
+    assert_eq!(server.count("PutObject manifest"), 0);
+}
+
+#[test]
+fn a_wrong_secret_is_code_5_and_no_key_is_printed() {
+    let server = server();
+    let wrong = "notTheSecret/0123456789abcdef";
+    let jobs =
+        [job(&["-vv"]), vec!["sql", "-c", "select * from labels", "--run", "s3://crowd/out"]];
+    for args in jobs {
+        let output = server.labelmill(&args).env("AWS_SECRET_ACCESS_KEY", wrong).output().unwrap();
+        let said = format!("{}{}", stdout(&output), stderr(&output));
+        assert_eq!(output.status.code(), Some(5), "{said}");
+        assert!(said.contains("credentials"), "{said}");
+        for secret in [wrong, SECRET, KEY_ID] {
+            assert!(!said.contains(secret), "{said}");
+        }
+    }
+    assert!(!server.bucket().join("out").exists());
+}
