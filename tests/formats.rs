@@ -10,7 +10,7 @@ use crate::job::{Job, write_as};
 use crate::support::{read_table, table_files};
 
 const FORMATS: [&str; 5] = ["parquet", "csv", "csv.gz", "ndjson", "arrow"];
-const LAYOUTS: [&str; 3] = ["one.EXT", "many", "days/day=*/part-?.EXT"];
+const LAYOUTS: [&str; 4] = ["one.EXT", "days", "many", "daily/day=*/part-?.EXT"];
 
 /// Integers, text that is no number, and weights that two digits hold exactly.
 fn crowd() -> RecordBatch {
@@ -45,18 +45,16 @@ fn lay_out(job: &Job, extension: &str, crowd: &RecordBatch) {
     job.write("many/_SUCCESS", "");
     job.write("many/.part-0.crc", "crc");
     for (n, part) in halves.iter().enumerate() {
-        write_as(&job.path(&format!("days/day={n}/part-{n}.{extension}")), part);
+        write_as(&job.path(&format!("days/{n}/part-{n}.{extension}")), part);
+        write_as(&job.path(&format!("daily/day={n}/part-{n}.{extension}")), part);
     }
-    write_as(&job.path(&format!("days/day=0/other-0.{extension}")), crowd);
-    write_as(&job.path(&format!("days/day=0/deeper/part-0.{extension}")), crowd);
+    write_as(&job.path(&format!("daily/day=0/other-0.{extension}")), crowd);
+    write_as(&job.path(&format!("daily/day=0/deeper/part-0.{extension}")), crowd);
 }
 
 /// Every file but the trace, whose seconds are the clock's.
 fn publish(job: &Job, url: &str) -> BTreeMap<String, Vec<u8>> {
-    let run = job.run(&format!(
-        "source.annotations = '{{dir}}{url}'\nmodel.kind = 'dawid_skene'\nsink.run_id = 'r{}'",
-        url.len()
-    ));
+    let run = job.run(&format!("source.annotations = '{{dir}}{url}'\nmodel.kind = 'dawid_skene'"));
     assert_eq!(read_table(&run, "labels").len(), 40, "{url}");
     let mut files = table_files(&run);
     files.retain(|name, _| !name.starts_with("trace/"));

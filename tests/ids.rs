@@ -65,6 +65,7 @@ fn text_of_every_layout() {
         dictionary(DataType::Int8, &utf8),
         dictionary(DataType::UInt32, &utf8),
         utf8,
+        Arc::new(StringArray::from(vec!["10", "9"])),
         Arc::new(StringArray::from(vec!["", long.as_str()])),
         Arc::new(LargeStringArray::from(vec!["a", "ab"])),
         Arc::new(StringViewArray::from(vec!["more than fifteen bytes", "🦜🏳️‍🌈"])),

@@ -46,7 +46,7 @@ fn the_next_run_sweeps_what_a_dead_one_left_and_spares_a_living_one() {
 #[test]
 fn the_same_job_takes_over_from_its_dead_writer_and_not_from_a_living_one() {
     let server = server();
-    die_after(&server, "PutObject labels/", "sink.run_id=same");
+    die_after(&server, "PutObject same/_lease", "sink.run_id=same");
     server.fault(Fault::Hold, "PutObject same/annotators/", 0, 1);
     let mut heir = spawn(&server, "sink.run_id=same");
     server.wait_for("PutObject same/annotators/", 1);
