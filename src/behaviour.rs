@@ -8,7 +8,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::error::{Error, Result, nearest};
-use crate::pipeline::{PipelineSpec, fit, read};
+use crate::pipeline::{Checkpoints, PipelineSpec, fit, read};
 use crate::run::Run;
 use crate::source::{Location, Rows, Scalar, Source, SourceSpec};
 use crate::tables::{Outcome, TABLES, Table, batches, parts, schema};
@@ -82,7 +82,7 @@ async fn outcome(spec: &PipelineSpec, test: &TestSpec) -> Result<Outcome> {
     let source = Source::register(&ctx, &spec.source, &spec.store).await?;
     let mut run = Run::new(spec.seed);
     let frames = read(&spec, &ctx, &source, &run).await?;
-    tokio::task::block_in_place(|| fit(&spec, frames, &mut run))
+    tokio::task::block_in_place(|| fit(&spec, frames, &mut Checkpoints::default(), &mut run))
 }
 
 fn find(name: &str) -> Result<&'static dyn Table> {

@@ -189,7 +189,7 @@ mod tests {
 
     fn decide(spec: &DecideSpec, rows: &[(u32, u32, u32)]) -> Decided {
         let a = tiny(2, rows);
-        let fitted = MajorityVote::default().fit(&a, &mut Run::new(0)).unwrap();
+        let fitted = MajorityVote::default().fit((&a).into(), &mut Run::new(0)).unwrap();
         spec.decide(&a, &fitted, 7, 0)
     }
 

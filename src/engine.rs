@@ -20,15 +20,25 @@ pub struct EngineSpec {
     /// Rows in a batch that DataFusion hands over.
     #[schemars(range(min = 1))]
     pub batch_size: usize,
-    /// Memory that queries may take before they spill to disk, such as "512MiB" or "4GB"; left out, unlimited.
+    /// Memory that queries may take before they spill to disk, such as "512MiB" or "4GB"; features that are larger than
+    /// half of it go to a scratch file. Left out, unlimited.
     pub memory_limit: Option<String>,
     /// Folder for spilled data; left out, the system's temporary folder.
     pub scratch: Option<String>,
+    /// Local folder where networks keep their state after every epoch: the same job goes on from there after an
+    /// interruption. Left out, it begins again.
+    pub checkpoints: Option<String>,
 }
 
 impl Default for EngineSpec {
     fn default() -> Self {
-        Self { threads: None, batch_size: 16_384, memory_limit: None, scratch: None }
+        Self {
+            threads: None,
+            batch_size: 16_384,
+            memory_limit: None,
+            scratch: None,
+            checkpoints: None,
+        }
     }
 }
 
@@ -54,6 +64,12 @@ impl EngineSpec {
         self.threads.unwrap_or_else(cores)
     }
 
+    /// The most memory that queries and features may take, where it is limited.
+    #[must_use]
+    pub fn memory_limit_bytes(&self) -> Option<usize> {
+        self.memory_limit.as_deref().and_then(parse_bytes)
+    }
+
     /// A session with these resources.
     ///
     /// # Errors
@@ -69,7 +85,7 @@ impl EngineSpec {
         config.options_mut().execution.listing_table_ignore_subdirectory = false;
         config.options_mut().sql_parser.map_string_types_to_utf8view = false;
         let mut runtime = RuntimeEnvBuilder::new();
-        if let Some(bytes) = self.memory_limit.as_deref().and_then(parse_bytes) {
+        if let Some(bytes) = self.memory_limit_bytes() {
             runtime = runtime.with_memory_limit(bytes, 1.0);
         }
         if let Some(folder) = &self.scratch {

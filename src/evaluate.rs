@@ -64,7 +64,7 @@ pub async fn evaluate(what: &Evaluation<'_>, stores: &StoreSpec) -> Result<Vec<S
     for question in questions(&ctx).await? {
         let scored = scored(&ctx, &truth, question.as_ref()).await?;
         let question = question.map(|q| q.to_string());
-        found.extend(scored.all("truth").into_iter().map(|m| Score {
+        found.extend(scored.all("", "truth").into_iter().map(|m| Score {
             question: question.clone(),
             name: m.name.to_owned(),
             value: m.value,

@@ -26,6 +26,7 @@
 //! The same input gives the same bytes, whatever the order of its rows and files and the number of threads.
 
 pub mod behaviour;
+pub mod classifier;
 pub mod cli;
 pub mod decide;
 pub mod engine;

@@ -1,5 +1,6 @@
 //! The whole job on one screen: `source -> frame -> model -> tables -> sink`.
 
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use schemars::{JsonSchema, schema_for};
@@ -11,9 +12,10 @@ use crate::behaviour::TestSpec;
 use crate::decide::{DecideSpec, Tally};
 use crate::engine::EngineSpec;
 use crate::error::{Error, Problem, Result};
-use crate::frame::{Frame, FrameSpec, Role, collect};
+use crate::frame::{Frame, FrameSpec, Gold, Relations, Role, Scratch, collect};
 use crate::gate::GateSpec;
-use crate::model::{FAMILIES, Loaded, family, switching};
+use crate::model::fitted::{Posterior, best};
+use crate::model::{FAMILIES, ModelSpec, family, switching};
 use crate::run::Run;
 use crate::sink::{Manifest, Sink, SinkSpec};
 use crate::source::{Source, SourceSpec};
@@ -46,32 +48,6 @@ pub struct PipelineSpec {
     pub store: StoreSpec,
     /// Examples that `labelmill test` runs.
     pub test: Vec<TestSpec>,
-}
-
-/// The section `[model]`: `kind` chooses the model, the other keys are its parameters.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
-pub struct ModelSpec {
-    /// One of the kinds that `labelmill models` lists.
-    pub kind: String,
-    /// The parameters of that kind.
-    #[serde(flatten)]
-    pub parameters: serde_json::Map<String, Value>,
-}
-
-impl Default for ModelSpec {
-    fn default() -> Self {
-        Self { kind: FAMILIES[0].kind.to_owned(), parameters: serde_json::Map::new() }
-    }
-}
-
-impl ModelSpec {
-    /// The model with its parameters, defaults filled in.
-    ///
-    /// # Errors
-    /// When there is no such kind, or a parameter does not fit.
-    pub fn load(&self) -> Result<Loaded> {
-        family(&self.kind)?.load(Value::Object(self.parameters.clone()))
-    }
 }
 
 /// The JSON Schema of a pipeline file: that of the structs, with `[model]` spelled out for every kind.
@@ -109,6 +85,13 @@ impl PipelineSpec {
         self.source.check(place, problems);
         self.sink.check(place, problems);
         self.engine.check(place, problems);
+        if family(&self.model.kind).is_ok_and(|f| f.needs_features) && !self.source.has_features() {
+            problems.push(
+                Problem::new(format!("`{}` learns from features", self.model.kind))
+                    .at(format!("{place}: source.features"))
+                    .help("set source.features, or choose a label-only model"),
+            );
+        }
         match self.model.load() {
             Ok(loaded) => (loaded.check)(&format!("{place}: model"), problems),
             Err(e) => e.problems.into_iter().for_each(|p| problems.push(p)),
@@ -176,7 +159,8 @@ pub async fn run(spec: &PipelineSpec, force: bool, run: &mut Run) -> Result<Publ
     let began = run.clock.seconds();
     let frames = read(spec, &ctx, &source, run).await?;
     let read_at = run.clock.seconds();
-    let mut outcome = tokio::task::block_in_place(|| fit(spec, frames, run))?;
+    let mut checkpoints = Checkpoints::of(spec, &digest);
+    let mut outcome = tokio::task::block_in_place(|| fit(spec, frames, &mut checkpoints, run))?;
     let rows = |count: fn(&Frame) -> u64| outcome.answers.iter().map(|a| count(&a.frame)).sum();
     outcome.run = RunRecord {
         run_id,
@@ -195,7 +179,37 @@ pub async fn run(spec: &PipelineSpec, force: bool, run: &mut Run) -> Result<Publ
     spec.gate.check(&outcome)?;
     let outcome = Arc::new(outcome);
     let manifest = sink.publish(Arc::clone(&outcome), &digest, run).await?;
+    checkpoints.remove();
     Ok(Published { folder: sink.folder(&manifest.run_id), manifest, outcome: Some(outcome) })
+}
+
+/// Where the fits of one job keep their state, one file a question; gone when the job is committed.
+#[derive(Debug, Clone, Default)]
+pub struct Checkpoints {
+    /// What every file's path begins with.
+    stem: Option<String>,
+    files: Vec<PathBuf>,
+}
+
+impl Checkpoints {
+    fn of(spec: &PipelineSpec, digest: &str) -> Self {
+        let folder = spec.engine.checkpoints.as_deref();
+        let stem = folder.map(|f| format!("{}/{}", f.trim_end_matches('/'), &digest[..16]));
+        Self { stem, files: Vec::new() }
+    }
+
+    /// The file of the next question.
+    fn next(&mut self) -> Option<PathBuf> {
+        let stem = self.stem.as_ref()?;
+        let file = PathBuf::from(format!("{stem}-{}.checkpoint", self.files.len()));
+        self.files.push(file.clone());
+        Some(file)
+    }
+
+    /// What is left is of no use, and harms nothing if it stays.
+    fn remove(&self) {
+        self.files.iter().for_each(|file| drop(std::fs::remove_file(file)));
+    }
 }
 
 /// Reads the relations into one frame for each question.
@@ -208,21 +222,36 @@ pub async fn read(
     source: &Source,
     run: &Run,
 ) -> Result<Vec<Frame>> {
-    let annotations = source.annotations(ctx).await?;
-    let gold = source.gold(ctx).await?;
-    collect(annotations, gold, &spec.frame, run).await.map_err(|e| e.or_at("source.annotations"))
+    let mut relations = Relations {
+        annotations: source.annotations(ctx).await?,
+        gold: source.gold(ctx).await?,
+        features: None,
+        annotator_features: None,
+    };
+    if family(&spec.model.kind)?.needs_features {
+        let features = source.features(ctx).await?;
+        relations.features = features.map(|query| (query, Scratch::of(&spec.engine)));
+        relations.annotator_features = source.annotator_features(ctx).await?;
+    }
+    collect(relations, &spec.frame, run).await.map_err(|e| e.or_at("source.annotations"))
 }
 
 /// Fits the model to each question's frame and scores it against the gold that it was not told.
 ///
 /// # Errors
 /// When the model fails, or returns what is no number.
-pub fn fit(spec: &PipelineSpec, frames: Vec<Frame>, run: &mut Run) -> Result<Outcome> {
+pub fn fit(
+    spec: &PipelineSpec,
+    frames: Vec<Frame>,
+    checkpoints: &mut Checkpoints,
+    run: &mut Run,
+) -> Result<Outcome> {
     let loaded = spec.model.load()?;
     let mut answers = Vec::with_capacity(frames.len());
     for frame in frames {
         let pool = run.pool();
-        let fitted = pool.install(|| loaded.model.fit(&frame.annotations, run))?;
+        run.keep_checkpoint(checkpoints.next());
+        let fitted = pool.install(|| loaded.model.fit(frame.evidence(), run))?;
         if let Some(what) = fitted.not_finite() {
             return Err(Error::new(
                 crate::error::Stage::Bug,
@@ -299,9 +328,27 @@ fn score(outcome: &Outcome) -> Vec<(usize, crate::tables::metrics::Metric)> {
                 );
             }
             if !scored.truth.is_empty() {
-                metrics.extend(scored.all(role.word()).into_iter().map(|m| (question, m)));
+                metrics.extend(scored.all("", role.word()).into_iter().map(|m| (question, m)));
+            }
+            if let (Some(predictions), Some(described)) = (&fitted.predictions, &frame.described) {
+                let gold = described.gold.iter().filter(|g| g.role == role);
+                let scored = score_predictions(predictions, gold);
+                if !scored.truth.is_empty() {
+                    let all = scored.all("prediction_", role.word());
+                    metrics.extend(all.into_iter().map(|m| (question, m)));
+                }
             }
         }
     }
     metrics
+}
+
+/// A classifier's word against gold, annotated or not.
+fn score_predictions<'a>(predictions: &Posterior, gold: impl Iterator<Item = &'a Gold>) -> Scored {
+    let mut scored = Scored { n_classes: predictions.n_classes(), ..Scored::default() };
+    for gold in gold {
+        let row = predictions.row(gold.instance as usize);
+        scored.push(best(row).map(|(class, _)| class), row, gold.class as usize);
+    }
+    scored
 }

@@ -5,6 +5,7 @@
 //! named for its purpose, so that adding one consumer moves no other's numbers; every second comes from a clock that
 //! a test can stop.
 
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicI32, Ordering};
 use std::sync::{Arc, LazyLock};
 use std::time::Instant;
@@ -95,6 +96,7 @@ pub struct Run {
     pub progress: Arc<dyn Progress>,
     pool: Arc<ThreadPool>,
     warnings: Vec<String>,
+    checkpoint: Option<PathBuf>,
 }
 
 impl Run {
@@ -108,6 +110,7 @@ impl Run {
             progress: Arc::new(Silent),
             pool: Arc::clone(&SHARED_POOL),
             warnings: Vec::new(),
+            checkpoint: None,
         }
     }
 
@@ -119,6 +122,47 @@ impl Run {
         let pool = ThreadPoolBuilder::new().num_threads(threads).build();
         self.pool = Arc::new(pool.map_err(|e| Error::bug(format!("no thread pool: {e}")))?);
         Ok(self)
+    }
+
+    /// Keeps what is needed to go on after an interruption in this file; `None` for nowhere.
+    pub fn keep_checkpoint(&mut self, file: Option<PathBuf>) {
+        self.checkpoint = file;
+    }
+
+    /// Whether a long fit should save its state from time to time.
+    #[must_use]
+    pub fn keeps_checkpoints(&self) -> bool {
+        self.checkpoint.is_some()
+    }
+
+    /// The state that an interrupted run of the same job left.
+    ///
+    /// # Errors
+    /// When it is there and cannot be read.
+    pub fn checkpoint(&self) -> Result<Option<Vec<u8>>> {
+        let Some(file) = &self.checkpoint else { return Ok(None) };
+        match std::fs::read(file) {
+            Ok(bytes) => Ok(Some(bytes)),
+            Err(e) if e.kind() == std::io::ErrorKind::NotFound => Ok(None),
+            Err(e) => Err(checkpoint_fails(file, &e)),
+        }
+    }
+
+    /// Replaces the saved state in one step: a process killed while it writes leaves the state before.
+    ///
+    /// # Errors
+    /// When the folder cannot be written to.
+    pub fn save_checkpoint(&self, bytes: &[u8]) -> Result<()> {
+        let Some(file) = &self.checkpoint else { return Ok(()) };
+        let save = || {
+            if let Some(folder) = file.parent() {
+                std::fs::create_dir_all(folder)?;
+            }
+            let unfinished = file.with_extension("unfinished");
+            std::fs::write(&unfinished, bytes)?;
+            std::fs::rename(&unfinished, file)
+        };
+        save().map_err(|e| checkpoint_fails(file, &e))
     }
 
     /// The threads that models and the frame work on.
@@ -148,6 +192,12 @@ impl Run {
     pub fn warnings(&self) -> &[String] {
         &self.warnings
     }
+}
+
+fn checkpoint_fails(file: &Path, e: &std::io::Error) -> Error {
+    Error::store(format!("the checkpoint fails: {e}"))
+        .at(format!("engine.checkpoints: {}", file.display()))
+        .help("give it a folder that can be written to, or leave engine.checkpoints out")
 }
 
 /// The most memory that this process has held so far; 0 where the system does not say.

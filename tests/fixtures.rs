@@ -40,7 +40,7 @@ fn toy() -> Annotations {
 fn dawid_skene(smoothing: f64, iterations: u32) -> Fitted {
     let stop = StopRule { max_iter: iterations, tol: 0.0, ..StopRule::default() };
     let spec = DawidSkene { smoothing, stop, ..DawidSkene::default() };
-    Em(spec).fit(&toy(), &mut Run::new(0)).unwrap()
+    Em(spec).fit((&toy()).into(), &mut Run::new(0)).unwrap()
 }
 
 fn objectives(fitted: &Fitted) -> Vec<f64> {
@@ -58,7 +58,7 @@ fn soft_votes() {
 
 #[test]
 fn majority_vote_skill() {
-    let fitted = MajorityVote::default().fit(&toy(), &mut Run::new(0)).unwrap();
+    let fitted = MajorityVote::default().fit((&toy()).into(), &mut Run::new(0)).unwrap();
     assert_close(&fitted.report.skill, &[0.8, 0.75, 0.75, 0.6], TOLERANCE, "skill");
 }
 
@@ -106,7 +106,7 @@ fn the_naive_dense_fit_agrees() {
         let a = toy();
         let stop = StopRule { max_iter: 7, tol: 0.0, ..StopRule::default() };
         let spec = DawidSkene { smoothing, diagonal, stop, ..DawidSkene::default() };
-        let fitted = Em(spec).fit(&a, &mut Run::new(0)).unwrap();
+        let fitted = Em(spec).fit((&a).into(), &mut Run::new(0)).unwrap();
         let naive = dense::dawid_skene(&a, smoothing, diagonal, 7);
         assert_close(&objectives(&fitted), &naive.ll, 1e-9, "LL");
         assert_close(fitted.posterior.values(), &naive.t.concat(), 1e-9, "T");

@@ -19,7 +19,7 @@ use crate::support::assert_close;
 fn fit(a: &Annotations, smoothing: f64, diagonal: f64, iterations: u32) -> Fitted {
     let stop = StopRule { max_iter: iterations, tol: 0.0, ..StopRule::default() };
     let spec = DawidSkene { smoothing, diagonal, stop, ..DawidSkene::default() };
-    Em(spec).fit(a, &mut Run::new(0)).unwrap()
+    Em(spec).fit(a.into(), &mut Run::new(0)).unwrap()
 }
 
 /// Crowds with weights, repeated answers, labels that are no class, and trusted instances.

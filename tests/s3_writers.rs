@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Stdio};
+use std::time::Duration;
 
 use crate::s3::{job, latest, run_id, server, summary};
 use crate::s3_server::{Fault, Server};
@@ -105,6 +106,23 @@ fn a_writer_whose_files_were_swept_does_not_commit() {
     assert!(stderr(&output).contains("took this run for dead"), "{}", stderr(&output));
     assert_eq!(latest(&server), "last");
     assert!(!server.bucket().join("out/runs/slow/manifest.json").exists());
+}
+
+#[test]
+fn a_writer_that_fails_lets_its_other_uploads_end_before_it_cleans_up() {
+    let server = server();
+    server.fault(Fault::Hold, "PutObject posteriors/", 0, 1);
+    server.fault(Fault::Busy, "PutObject labels/", 0, 1);
+    let mut failing = spawn(&server, "store.max_retries=0");
+    server.wait_for("PutObject posteriors/", 1);
+    server.wait_for("PutObject labels/", 1);
+    // An upload that came after the clean-up would stay: time enough for a clean-up that does not wait.
+    std::thread::sleep(Duration::from_millis(300));
+    assert_eq!(failing.try_wait().unwrap(), None);
+    assert_eq!(server.count("DeleteObjects"), 0);
+    server.release();
+    assert_eq!(failing.wait().unwrap().code(), Some(5));
+    assert_eq!(folders(&server), Vec::<PathBuf>::new());
 }
 
 /// The tables of a run with `run`, which tells one writing from another.

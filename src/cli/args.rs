@@ -50,6 +50,8 @@ pub enum Command {
     Sql(SqlArgs),
     /// Score a run against true classes
     Evaluate(EvaluateArgs),
+    /// Predict new features with a trained model
+    Predict(PredictArgs),
     /// Run the [[test]] blocks of a pipeline file
     Test(FileArgs),
 }
@@ -170,4 +172,33 @@ pub struct EvaluateArgs {
     /// Endpoint of an S3-compatible store
     #[arg(long, value_name = "URL")]
     pub endpoint: Option<String>,
+}
+
+/// Predictions of a trained model.
+#[derive(Debug, clap::Args)]
+pub struct PredictArgs {
+    /// A run of a model that learned from features, the folder it was published to, or a model folder
+    #[arg(long, value_name = "URL")]
+    pub model: String,
+    /// Features of new instances: instance_id, and a column of lists or columns of numbers
+    #[arg(long, value_name = "URL")]
+    pub features: String,
+    /// Where the predictions go
+    #[arg(long, value_name = "URL")]
+    pub output: String,
+    /// What the features call instance_id
+    #[arg(long, value_name = "NAME")]
+    pub instance_column: Option<String>,
+    /// The column of lists
+    #[arg(long, value_name = "NAME")]
+    pub features_column: Option<String>,
+    /// Where to compute: auto, cpu or cuda:0
+    #[arg(long, value_name = "DEVICE")]
+    pub device: Option<String>,
+    /// Endpoint of an S3-compatible store
+    #[arg(long, value_name = "URL")]
+    pub endpoint: Option<String>,
+    /// How the job runs.
+    #[command(flatten)]
+    pub job: JobArgs,
 }

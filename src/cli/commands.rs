@@ -12,12 +12,13 @@ use serde_json::{Value, json};
 use toml::Table;
 
 use super::args::{
-    AggregateArgs, Args, Command, EvaluateArgs, FileArgs, JobArgs, ModelsArgs, SqlArgs,
+    AggregateArgs, Args, Command, EvaluateArgs, FileArgs, JobArgs, ModelsArgs, PredictArgs, SqlArgs,
 };
 use super::progress::Bars;
 use super::signals::until_signalled;
 use super::{answer, say, summary};
 use crate::behaviour::run_tests;
+use crate::classifier::{Prediction, predict};
 use crate::engine::EngineSpec;
 use crate::error::{Error, Result, Stage};
 use crate::evaluate::{Evaluation, evaluate};
@@ -43,6 +44,7 @@ pub(super) async fn dispatch(args: Args) -> Result<ExitCode> {
         Command::Schema => answer(&pretty(&pipeline::schema())),
         Command::Sql(args) => sql(&args).await?,
         Command::Evaluate(args) => scores(&args).await?,
+        Command::Predict(args) => predictions(args, quiet).await?,
         Command::Test(args) => return test(&args).await,
     }
     Ok(ExitCode::SUCCESS)
@@ -108,6 +110,8 @@ async fn check(args: &FileArgs) -> Result<()> {
     let source = Source::register(&ctx, &spec.source, &spec.store).await?;
     source.annotations(&ctx).await?;
     source.gold(&ctx).await?;
+    source.features(&ctx).await?;
+    source.annotator_features(&ctx).await?;
     say(&format!("{}: the spec and the schemas fit", args.file.display()));
     Ok(())
 }
@@ -253,6 +257,38 @@ async fn scores(args: &EvaluateArgs) -> Result<()> {
         table.add_row([score.question.unwrap_or_default(), score.name, value]);
     }
     answer(&table.trim_fmt());
+    Ok(())
+}
+
+async fn predictions(args: PredictArgs, quiet: bool) -> Result<()> {
+    let mut run = Run::new(0).with_threads(EngineSpec::default().threads())?;
+    run.progress = Arc::new(Bars::new(quiet));
+    let (cancel, progress) = (run.cancel.clone(), Arc::clone(&run.progress));
+    let (force, json) = (args.job.force, args.job.json);
+    let done = until_signalled(&cancel, async move {
+        let columns = ColumnsSpec {
+            instance: args.instance_column,
+            features: args.features_column,
+            ..ColumnsSpec::default()
+        };
+        let what = Prediction {
+            model: &args.model,
+            features: &args.features,
+            output: &args.output,
+            columns,
+            device: args.device.as_deref(),
+            force,
+        };
+        predict(&what, &store(args.endpoint.as_deref()), &mut run).await
+    })
+    .await;
+    progress.end();
+    let published = done?;
+    if json {
+        answer(&pretty(&summary::json(&published)));
+    } else if !quiet {
+        say(&summary::predictions(&published));
+    }
     Ok(())
 }
 

@@ -12,12 +12,7 @@ const NAMED: usize = 3;
 
 /// The closing summary.
 pub(super) fn text(published: &Published) -> String {
-    let Some(outcome) = &published.outcome else {
-        return format!(
-            "nothing to do: this very job was committed {} as run {}\ntables      {}\n            (--force runs it again)",
-            published.manifest.committed_at, published.manifest.run_id, published.folder
-        );
-    };
+    let Some(outcome) = &published.outcome else { return nothing_to_do(published) };
     let mut text = String::new();
     let run = &outcome.run;
     let mut line = |name: &str, value: String| {
@@ -44,13 +39,28 @@ pub(super) fn text(published: &Published) -> String {
         line("best", annotators(answer, true));
         line("worst", annotators(answer, false));
     }
-    for (_, metric) in outcome.metrics.iter().filter(|(_, m)| m.name == "accuracy") {
-        if let Some(value) = metric.value {
-            line("accuracy", format!("{value:.4} on {} gold", metric.split));
+    for (name, of) in [("accuracy", "accuracy"), ("classifier", "prediction_accuracy")] {
+        for (_, metric) in outcome.metrics.iter().filter(|(_, m)| m.name == of) {
+            if let Some(value) = metric.value {
+                line(name, format!("{value:.4} on {} gold", metric.split));
+            }
         }
     }
     line("tables", published.folder.clone());
     text.trim_end().to_owned()
+}
+
+/// The closing summary of predictions.
+pub(super) fn predictions(published: &Published) -> String {
+    let Some(outcome) = &published.outcome else { return nothing_to_do(published) };
+    format!("rows        {} predicted\ntables      {}", outcome.run.rows_used, published.folder)
+}
+
+fn nothing_to_do(published: &Published) -> String {
+    format!(
+        "nothing to do: this very job was committed {} as run {}\ntables      {}\n            (--force runs it again)",
+        published.manifest.committed_at, published.manifest.run_id, published.folder
+    )
 }
 
 /// The closing summary for programs; its keys stay.

@@ -16,9 +16,12 @@ use futures::StreamExt;
 use tokio::sync::mpsc;
 
 use super::collector::Collector;
+use super::evidence::Described;
+use super::features::Features;
 use super::gold::GoldRows;
 use super::ids::Ids;
 use super::interner::{Interner, NULL};
+use super::matrix::Scratch;
 use super::rejects::{Reason, Rejects};
 use super::{Duplicates, Frame, FrameSpec};
 use crate::error::{Error, Result};
@@ -27,17 +30,25 @@ use crate::run::Run;
 /// Batches that wait between decoding and interning; a few are enough to keep both busy.
 const BATCHES_IN_FLIGHT: usize = 4;
 
-/// Reads the annotations and the gold, and gives one frame for each question, sorted by question.
+/// The queries that a frame is made of.
+pub struct Relations {
+    /// Who said what.
+    pub annotations: DataFrame,
+    /// Trusted classes.
+    pub gold: Option<DataFrame>,
+    /// The features of instances, and where they may go.
+    pub features: Option<(DataFrame, Scratch)>,
+    /// The features of annotators.
+    pub annotator_features: Option<DataFrame>,
+}
+
+/// Reads the relations, and gives one frame for each question, sorted by question.
 ///
 /// # Errors
 /// When a file cannot be read, a column has an unusable type, gold contradicts itself, repeated answers are an error,
-/// or no usable annotation is left.
-pub async fn collect(
-    annotations: DataFrame,
-    gold: Option<DataFrame>,
-    spec: &FrameSpec,
-    run: &Run,
-) -> Result<Vec<Frame>> {
+/// a row of features is not usable, or no usable annotation is left.
+pub async fn collect(relations: Relations, spec: &FrameSpec, run: &Run) -> Result<Vec<Frame>> {
+    let Relations { annotations, gold, features, annotator_features } = relations;
     let gold = match gold {
         Some(query) => Some(GoldRows::read(query).await?),
         None => None,
@@ -64,10 +75,65 @@ pub async fn collect(
         tokio::task::block_in_place(|| pool.install(|| questions.push(&batch)))?;
         run.progress.at(read, "");
     }
-    let frames =
+    let mut frames =
         tokio::task::block_in_place(|| pool.install(|| questions.finish(gold.as_ref(), spec)))?;
     run.progress.end();
+    let Some((features, scratch)) = features else { return Ok(frames) };
+    let features = Features::read(features, scratch, "source.features", run).await?;
+    let annotators = match annotator_features {
+        Some(query) => {
+            let place = "source.annotator_features";
+            Some(Features::read(query, Scratch::default(), place, run).await?)
+        }
+        None => None,
+    };
+    for frame in &mut frames {
+        frame.described = Some(describe(frame, &features, annotators.as_ref(), gold.as_ref())?);
+    }
     Ok(frames)
+}
+
+/// How features belong to the instances and annotators of one question.
+fn describe(
+    frame: &Frame,
+    features: &Features,
+    annotators: Option<&Features>,
+    gold: Option<&GoldRows>,
+) -> Result<Described> {
+    let row_of_instance =
+        features.rows_of(&frame.instances).map_err(|e| e.or_at("source.features"))?;
+    if row_of_instance.iter().all(Option::is_none) {
+        return Err(Error::data("no annotated instance has features")
+            .at("source.features")
+            .found(format!(
+                "{} annotated instances such as `{}`, {} rows of features such as `{}`",
+                frame.instances.len(),
+                frame.instances.text(0),
+                features.ids.len(),
+                features.ids.text(0)
+            ))
+            .help("the ids must be the same in both relations"));
+    }
+    let annotators = annotators
+        .map(|features| {
+            let rows = features.rows_of(&frame.annotators);
+            Ok::<_, Error>((
+                features.clone(),
+                rows.map_err(|e| e.or_at("source.annotator_features"))?,
+            ))
+        })
+        .transpose()?;
+    let gold = match gold {
+        Some(rows) => {
+            let rows = match &frame.question {
+                Some(question) => rows.of_question(question)?,
+                None => rows.clone(),
+            };
+            rows.by_feature_row(&features.ids, &frame.labels, frame.annotations.dims().classes)?
+        }
+        None => Vec::new(),
+    };
+    Ok(Described { features: features.clone(), row_of_instance, gold, annotators })
 }
 
 /// Rows that the plan will give, where the files' metadata tells.
@@ -79,7 +145,9 @@ pub fn rows_in(plan: &Arc<dyn ExecutionPlan>) -> Option<u64> {
 }
 
 /// Polls every partition on its own task; the batches come in any order.
-fn spawn(streams: Vec<SendableRecordBatchStream>) -> mpsc::Receiver<Result<RecordBatch>> {
+pub(super) fn spawn(
+    streams: Vec<SendableRecordBatchStream>,
+) -> mpsc::Receiver<Result<RecordBatch>> {
     let (sender, receiver) = mpsc::channel(BATCHES_IN_FLIGHT);
     for mut stream in streams {
         let sender = sender.clone();

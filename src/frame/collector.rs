@@ -186,6 +186,7 @@ impl Collector {
             annotators,
             labels: classes.labels,
             gold,
+            described: None,
             rejects: self.rejects,
             rows_read: self.read,
         })

@@ -85,6 +85,7 @@ pub(super) struct GoldNumber {
 }
 
 /// The gold relation as it was read.
+#[derive(Clone)]
 pub(super) struct GoldRows {
     batch: RecordBatch,
 }
@@ -99,7 +100,7 @@ impl GoldRows {
     /// The rows of one question; gold without a question column holds for all.
     pub(super) fn of_question(&self, question: &Ids) -> Result<Self> {
         let Some(column) = self.batch.column_by_name("question") else {
-            return Ok(Self { batch: self.batch.clone() });
+            return Ok(self.clone());
         };
         let found = question.lookup("gold.question", column)?;
         let mask = found.iter().map(|n| Some(n.is_some())).collect();
@@ -141,6 +142,32 @@ impl GoldRows {
             }
         }
         Ok(numbers)
+    }
+
+    /// The rows whose instance has features, by feature row, sorted.
+    pub(super) fn by_feature_row(
+        &self,
+        instances: &Ids,
+        labels: &Ids,
+        n_classes: usize,
+    ) -> Result<Vec<Gold>> {
+        let numbers = |name: &str, ids: &Ids| {
+            let column = self.batch.column_by_name(name);
+            let column = column.ok_or_else(|| Error::bug(format!("gold lacks `{name}`")))?;
+            let schema = self.batch.schema();
+            let field = schema.field_with_name(name)?;
+            ids.lookup_field(field, column).map_err(|e| e.or_at("source.gold"))
+        };
+        let (rows, classes) = (numbers("instance_id", instances)?, numbers("class", labels)?);
+        let of_row = |((row, class), role): ((Option<u32>, Option<u32>), Role)| {
+            let class = class.filter(|c| (*c as usize) < n_classes)?;
+            Some(Gold { instance: row?, class, role })
+        };
+        let mut gold: Vec<Gold> =
+            rows.into_iter().zip(classes).zip(self.roles()?).filter_map(of_row).collect();
+        gold.sort_unstable();
+        gold.dedup();
+        Ok(gold)
     }
 
     fn roles(&self) -> Result<Vec<Role>> {

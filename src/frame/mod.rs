@@ -8,10 +8,13 @@ mod build;
 mod classes;
 mod collect;
 mod collector;
+mod evidence;
+mod features;
 mod gold;
 mod ids;
 mod interner;
 mod key;
+mod matrix;
 mod rejects;
 
 use schemars::JsonSchema;
@@ -19,9 +22,12 @@ use serde::{Deserialize, Serialize};
 
 pub use annotations::{Annotations, BLOCK, Dims, split_by};
 pub use build::{Duplicates, Repeated, Rows};
-pub use collect::{collect, rows_in};
+pub use collect::{Relations, collect, rows_in};
+pub use evidence::{Described, Evidence};
+pub use features::Features;
 pub use gold::{Gold, Role};
 pub use ids::Ids;
+pub use matrix::{Cell, Matrix, MatrixWriter, Scratch};
 pub use rejects::{Reason, Rejects};
 
 use crate::source::Scalar;
@@ -39,7 +45,7 @@ pub struct FrameSpec {
 }
 
 /// Everything that was read about one question, ready for a model.
-#[derive(Debug, Clone)]
+#[derive(Clone)]
 pub struct Frame {
     /// The question, alone, where questions were declared.
     pub question: Option<Ids>,
@@ -53,6 +59,8 @@ pub struct Frame {
     pub labels: Ids,
     /// Trusted classes by role.
     pub gold: Vec<Gold>,
+    /// What instances and annotators look like, where the model asks for it.
+    pub described: Option<Described>,
     /// Rows that could not be used.
     pub rejects: Rejects,
     /// Rows that were read.
@@ -60,6 +68,12 @@ pub struct Frame {
 }
 
 impl Frame {
+    /// What a model may see.
+    #[must_use]
+    pub fn evidence(&self) -> Evidence<'_> {
+        Evidence { annotations: &self.annotations, described: self.described.as_ref() }
+    }
+
     /// Rows that were used.
     #[must_use]
     pub fn rows_used(&self) -> u64 {

@@ -1,5 +1,7 @@
 //! What a model returns: posteriors, what it learned of annotators and instances, and how the fit went.
 
+use std::ops::Range;
+
 use rayon::prelude::*;
 
 use crate::frame::{Annotations, BLOCK};
@@ -122,21 +124,31 @@ pub fn best(row: &[f64]) -> Option<(usize, bool)> {
     Some((first, equal.next().is_some()))
 }
 
-/// P(label given class) of every annotator, by the columns of [`Annotations`].
-///
-/// # Shapes
-/// `probability` and `expected_count` are `[column, class]`. A label that an annotator never used has no column: its
-/// probability is in `unused`, `[annotator, class]`, or in `unused_diagonal` where it is the class itself.
+/// P(label given class) of every annotator.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Confusion {
-    /// P(label of the column given class).
-    pub probability: Vec<f64>,
-    /// How often the annotator met the class and said this.
+    /// The probabilities.
+    pub cells: Cells,
+    /// How often the annotator met the class and said the label of the column, `[column, class]`, by the columns of
+    /// [`Annotations`].
     pub expected_count: Vec<f64>,
-    /// P(label given class) of each label that the annotator never used and that is not the class.
-    pub unused: Vec<f64>,
-    /// P(label given class) where the label is the class and the annotator never used it.
-    pub unused_diagonal: Vec<f64>,
+}
+
+/// The probabilities of confusion matrices.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Cells {
+    /// One vector for each (annotator, label) pair that occurs, and one number for all others of an annotator.
+    Columns {
+        /// P(label of the column given class), `[column, class]`.
+        used: Vec<f64>,
+        /// P(label given class) of each label that the annotator never used and that is not the class,
+        /// `[annotator, class]`.
+        unused: Vec<f64>,
+        /// P(label given class) where the label is the class and the annotator never used it, `[annotator, class]`.
+        unused_diagonal: Vec<f64>,
+    },
+    /// Every cell, `[annotator, class, label]`.
+    Whole(Vec<f64>),
 }
 
 impl Confusion {
@@ -144,26 +156,59 @@ impl Confusion {
     #[must_use]
     pub fn column(&self, a: &Annotations, r: usize, label: usize) -> (Vec<f64>, Vec<f64>) {
         let n = a.dims().classes;
-        if let Some(c) = a.column_of(r, label) {
-            let range = c * n..(c + 1) * n;
-            return (self.probability[range.clone()].to_vec(), self.expected_count[range].to_vec());
+        let column = a.column_of(r, label).map(|c| c * n..(c + 1) * n);
+        let counts = match &column {
+            Some(range) => self.expected_count[range.clone()].to_vec(),
+            None => vec![0.0; n],
+        };
+        (self.probabilities(a, r, label, column), counts)
+    }
+
+    fn probabilities(
+        &self,
+        a: &Annotations,
+        r: usize,
+        label: usize,
+        column: Option<Range<usize>>,
+    ) -> Vec<f64> {
+        let (n, labels) = (a.dims().classes, a.dims().labels);
+        match (&self.cells, column) {
+            (Cells::Whole(cells), _) => {
+                (0..n).map(|k| cells[(r * n + k) * labels + label]).collect()
+            }
+            (Cells::Columns { used, .. }, Some(range)) => used[range].to_vec(),
+            (Cells::Columns { unused, unused_diagonal, .. }, None) => {
+                let mut column = unused[r * n..(r + 1) * n].to_vec();
+                if let Some(diagonal) = column.get_mut(label) {
+                    *diagonal = unused_diagonal[r * n + label];
+                }
+                column
+            }
         }
-        let mut column = self.unused[r * n..(r + 1) * n].to_vec();
-        if let Some(diagonal) = column.get_mut(label) {
-            *diagonal = self.unused_diagonal[r * n + label];
-        }
-        (column, vec![0.0; n])
     }
 
     /// The mean over the classes of P(the class itself is said) by annotator `r`.
     #[must_use]
     pub fn mean_diagonal(&self, a: &Annotations, r: usize) -> f64 {
-        let n = a.dims().classes;
-        let diagonal = |k: usize| match a.column_of(r, k) {
-            Some(column) => self.probability[column * n + k],
-            None => self.unused_diagonal[r * n + k],
+        let (n, labels) = (a.dims().classes, a.dims().labels);
+        let diagonal = |k: usize| match &self.cells {
+            Cells::Whole(cells) => cells[(r * n + k) * labels + k],
+            Cells::Columns { used, unused_diagonal, .. } => match a.column_of(r, k) {
+                Some(column) => used[column * n + k],
+                None => unused_diagonal[r * n + k],
+            },
         };
         (0..n).map(diagonal).sum::<f64>() / n as f64
+    }
+
+    fn parts(&self) -> [&[f64]; 4] {
+        let counts = self.expected_count.as_slice();
+        match &self.cells {
+            Cells::Whole(cells) => [counts, cells, &[], &[]],
+            Cells::Columns { used, unused, unused_diagonal } => {
+                [counts, used, unused, unused_diagonal]
+            }
+        }
     }
 }
 
@@ -178,6 +223,12 @@ pub struct Report {
     pub skill_interval: Option<Vec<(f64, f64)>>,
     /// The confusion matrices, where the model has them.
     pub confusion: Option<Confusion>,
+    /// One confusion matrix for everybody, `[class, label]`.
+    pub common: Option<Vec<f64>>,
+    /// Other numbers of every annotator, by name.
+    pub annotator_parameters: Vec<(String, Vec<f64>)>,
+    /// Other numbers of every instance, by name; NaN where an instance has none.
+    pub instance_parameters: Vec<(String, Vec<f64>)>,
 }
 
 /// One step of a fit.
@@ -209,12 +260,25 @@ pub struct Stop {
 pub struct Fitted {
     /// P(class given everything observed).
     pub posterior: Posterior,
+    /// P(class given features) of every row of features, by a model that learned a classifier.
+    pub predictions: Option<Posterior>,
     /// What was learned beside it.
     pub report: Report,
     /// Every step.
     pub trace: Vec<TraceRow>,
     /// How it ended.
     pub stop: Stop,
+    /// The trained classifier, where there is one.
+    pub model: Option<Trained>,
+}
+
+/// A trained classifier, ready to leave.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Trained {
+    /// Its kind, parameters and sizes.
+    pub description: serde_json::Value,
+    /// Its numbers, in the safetensors format.
+    pub parameters: Vec<u8>,
 }
 
 impl Fitted {
@@ -222,16 +286,18 @@ impl Fitted {
     #[must_use]
     pub fn not_finite(&self) -> Option<String> {
         let report = &self.report;
-        let confusion = report.confusion.as_ref();
-        let parts: [(&str, &[f64]); 7] = [
+        let predictions = self.predictions.as_ref();
+        let mut parts: Vec<(&str, &[f64])> = vec![
             ("posterior", self.posterior.values()),
+            ("prediction", predictions.map_or(&[], Posterior::values)),
             ("prior", report.prior.as_deref().unwrap_or_default()),
             ("skill", &report.skill),
-            ("confusion", confusion.map_or(&[], |c| &c.probability)),
-            ("expected count", confusion.map_or(&[], |c| &c.expected_count)),
-            ("confusion", confusion.map_or(&[], |c| &c.unused)),
-            ("confusion", confusion.map_or(&[], |c| &c.unused_diagonal)),
+            ("common confusion", report.common.as_deref().unwrap_or_default()),
         ];
+        let confusion = report.confusion.iter().flat_map(Confusion::parts);
+        parts.extend(confusion.map(|values| ("confusion", values)));
+        let named = report.annotator_parameters.iter();
+        parts.extend(named.map(|(name, values)| (name.as_str(), values.as_slice())));
         parts.into_iter().find_map(|(name, values)| {
             let at = values.iter().position(|v| !v.is_finite())?;
             Some(format!("{name}[{at}] is {}", values[at]))

@@ -8,23 +8,28 @@
 //!    walk that list: the model is tested before you write a test.
 //! 5. Add fixtures with their origin to `tests/`, and a case worked by hand to the file.
 //!
-//! The layer rule, which a test holds: nothing under `model/` imports Arrow or DataFusion.
+//! How to add a model that learns from features is told in [`neural`].
+//!
+//! The layer rule, which a test holds: nothing under `model/` imports Arrow or DataFusion, and only `neural/` imports
+//! candle.
 
 pub mod em;
 pub mod fitted;
+#[cfg(feature = "neural")]
+pub mod neural;
 pub mod switching;
 pub mod vote;
 
 use schemars::{JsonSchema, Schema, schema_for};
-use serde::Serialize;
 use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::error::{Error, Problem, Result, nearest};
-use crate::frame::Annotations;
+use crate::frame::{Evidence, Matrix};
 use crate::run::Run;
 use crate::spec::Problems;
-use fitted::Fitted;
+use fitted::{Fitted, Posterior};
 
 /// What a user writes in `[model]` for one kind of model.
 pub trait Spec:
@@ -42,12 +47,54 @@ pub trait Spec:
 
 /// A model that is ready to fit.
 pub trait Model: Send + Sync {
-    /// Fits the model to the annotations of one question.
+    /// Fits the model to what was observed of one question.
     ///
     /// # Errors
-    /// When the run is cancelled, or the model did not converge and the spec calls that a failure.
-    fn fit(&self, annotations: &Annotations, run: &mut Run) -> Result<Fitted>;
+    /// When the run is cancelled, the evidence lacks what the model needs, or the model did not converge and the spec
+    /// calls that a failure.
+    fn fit(&self, evidence: Evidence<'_>, run: &mut Run) -> Result<Fitted>;
 }
+
+/// The section `[model]`: `kind` chooses the model, the other keys are its parameters.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct ModelSpec {
+    /// One of the kinds that `labelmill models` lists.
+    pub kind: String,
+    /// The parameters of that kind.
+    #[serde(flatten)]
+    pub parameters: serde_json::Map<String, Value>,
+}
+
+impl Default for ModelSpec {
+    fn default() -> Self {
+        Self { kind: FAMILIES[0].kind.to_owned(), parameters: serde_json::Map::new() }
+    }
+}
+
+impl ModelSpec {
+    /// The model with its parameters, defaults filled in.
+    ///
+    /// # Errors
+    /// When there is no such kind, or a parameter does not fit.
+    pub fn load(&self) -> Result<Loaded> {
+        family(&self.kind)?.load(Value::Object(self.parameters.clone()))
+    }
+}
+
+/// A saved model, ready to predict.
+pub struct SavedModel<'a> {
+    /// Its parameters, as they were written in `[model]`.
+    pub parameters: Value,
+    /// Its sizes, as the model described them.
+    pub sizes: Value,
+    /// Its numbers.
+    pub bytes: &'a [u8],
+    /// Where to compute; `None` for where the parameters say.
+    pub device: Option<&'a str>,
+}
+
+/// P(class given features) of every row of a matrix by a saved model.
+pub type Predict = fn(SavedModel<'_>, &Matrix, &Run) -> Result<Posterior>;
 
 /// One kind of model: its place in the registry.
 pub struct Family {
@@ -61,6 +108,10 @@ pub struct Family {
     pub schema: fn() -> Schema,
     /// The default of each parameter.
     pub defaults: fn() -> Value,
+    /// Whether it learns from features.
+    pub needs_features: bool,
+    /// Predicts with a model of this kind that was saved, where it learns a classifier.
+    pub predict: Option<Predict>,
     load: fn(Value) -> Result<Loaded, serde_json::Error>,
 }
 
@@ -86,6 +137,12 @@ impl Family {
         Self::fitted_by::<E, em::Em<E>>()
     }
 
+    #[cfg(feature = "neural")]
+    const fn neural<N: neural::CrowdNet>() -> Self {
+        let family = Self::fitted_by::<N, neural::Neural<N>>();
+        Self { needs_features: true, predict: Some(neural::predict::<N>), ..family }
+    }
+
     const fn fitted_by<S: Spec, M: Model + From<S> + 'static>() -> Self {
         Self {
             kind: S::KIND,
@@ -93,6 +150,8 @@ impl Family {
             source: S::SOURCE,
             schema: || schema_for!(S),
             defaults: || crate::spec::defaults::<S>(),
+            needs_features: false,
+            predict: None,
             load: |value| {
                 let spec: S = serde_json::from_value(value)?;
                 let parameters = serde_json::to_value(&spec)?;
@@ -116,8 +175,28 @@ impl Family {
 }
 
 /// Every model there is, in the order that a reader would learn them.
-pub static FAMILIES: &[Family] =
-    &[Family::of::<vote::MajorityVote>(), Family::em::<em::DawidSkene>()];
+pub static FAMILIES: &[Family] = &[
+    Family::of::<vote::MajorityVote>(),
+    Family::em::<em::DawidSkene>(),
+    #[cfg(feature = "neural")]
+    Family::neural::<neural::Dl>(),
+    #[cfg(feature = "neural")]
+    Family::neural::<neural::SoftBootstrap>(),
+    #[cfg(feature = "neural")]
+    Family::neural::<neural::SingleConfusion>(),
+    #[cfg(feature = "neural")]
+    Family::neural::<neural::DoctorNet>(),
+    #[cfg(feature = "neural")]
+    Family::neural::<neural::WeightedDoctorNet>(),
+    #[cfg(feature = "neural")]
+    Family::neural::<neural::CrowdLayer>(),
+    #[cfg(feature = "neural")]
+    Family::neural::<neural::TraceRegularised>(),
+    #[cfg(feature = "neural")]
+    Family::neural::<neural::MaxMig>(),
+    #[cfg(feature = "neural")]
+    Family::neural::<neural::Conal>(),
+];
 
 /// The family of a kind.
 ///

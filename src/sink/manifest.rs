@@ -19,6 +19,9 @@ pub struct Manifest {
     pub committed_at: String,
     /// The files of each table, by path below the run's folder.
     pub tables: BTreeMap<String, Vec<FileEntry>>,
+    /// The files of trained classifiers; `rows` is 0.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub model: Vec<FileEntry>,
 }
 
 /// One file of a table.

@@ -15,6 +15,7 @@ use super::SinkSpec;
 use super::encode::encode;
 use super::lease::Lease;
 use super::manifest::{FileEntry, Manifest};
+use crate::classifier;
 use crate::error::{Error, Result};
 use crate::run::Run;
 use crate::store::{Place, StoreSpec, open, parse_url};
@@ -147,6 +148,7 @@ impl Sink {
     ) -> Result<Manifest> {
         let run_id = outcome.run.run_id.clone();
         self.sweep(&run_id).await?;
+        let model = self.write_model(&outcome).await?;
         let tables = self.write_tables(outcome, run).await?;
         let manifest = Manifest {
             run_id: run_id.clone(),
@@ -155,12 +157,23 @@ impl Sink {
             schema_version: SCHEMA_VERSION,
             committed_at: Utc::now().to_rfc3339(),
             tables,
+            model,
         };
         self.check_whole(&manifest, lease).await?;
         run.cancel.check()?;
         self.put_json(&self.path(&run_id, "manifest.json"), &manifest, PutMode::Overwrite).await?;
         run.progress.end();
         Ok(manifest)
+    }
+
+    async fn write_model(&self, outcome: &Outcome) -> Result<Vec<FileEntry>> {
+        let mut written = Vec::new();
+        for (path, bytes) in classifier::files(outcome)? {
+            written.push(FileEntry { path: path.clone(), rows: 0, bytes: bytes.len() });
+            let place = self.path(&outcome.run.run_id, &path);
+            self.upload(&place, bytes.into()).await.map_err(|e| Error::from(e).or_at(&path))?;
+        }
+        Ok(written)
     }
 
     async fn write_tables(
@@ -258,7 +271,7 @@ impl Sink {
         let is_there = |file: &FileEntry| {
             listed.get(&self.path(&manifest.run_id, &file.path)) == Some(&(file.bytes as u64))
         };
-        if manifest.tables.values().flatten().all(is_there)
+        if manifest.tables.values().flatten().chain(&manifest.model).all(is_there)
             && self.holds(&manifest.run_id, lease).await
         {
             return Ok(());

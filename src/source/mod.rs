@@ -3,6 +3,7 @@
 //! Nothing is read here but file lists and schemas. A relation is the default selection with the user's column names
 //! mapped, or the user's own SQL from `[source.sql]`; either way it arrives with the names of the contract.
 
+mod described;
 pub mod files;
 mod published;
 mod relation;
@@ -18,7 +19,7 @@ use crate::error::{Error, Problem, Result};
 use crate::spec::Problems;
 use crate::store::StoreSpec;
 use files::{Files, Format};
-pub use published::register_run;
+pub use published::{register_run, run_folder};
 pub use relation::{Relation, contract_columns, select};
 pub use rows::{Rows, Scalar};
 
@@ -30,9 +31,10 @@ pub struct SourceSpec {
     pub annotations: Option<Location>,
     /// Trusted classes of some instances.
     pub gold: Option<Location>,
-    /// Features of instances; registered for SQL, and read by models that use features.
+    /// Features of instances, for models that learn a classifier: a column of lists of numbers, or many columns of
+    /// numbers. Instances without annotations are predicted.
     pub features: Option<Location>,
-    /// Features of annotators; registered for SQL, and read by models that use them.
+    /// Features of annotators, for models that use them.
     pub annotator_features: Option<Location>,
     /// Any other tables that the SQL below wants to join, by name.
     pub tables: BTreeMap<String, Location>,
@@ -74,6 +76,8 @@ pub struct ColumnsSpec {
     pub class: Option<String>,
     /// Stands for `role` (of gold).
     pub role: Option<String>,
+    /// Stands for `features`: the column of lists. Without one, every column of numbers is a feature.
+    pub features: Option<String>,
 }
 
 /// SQL instead of the default selection: the query itself, or the path of a `.sql` file.
@@ -84,6 +88,10 @@ pub struct SqlSpec {
     pub annotations: Option<String>,
     /// Gives the gold relation.
     pub gold: Option<String>,
+    /// Gives the features relation.
+    pub features: Option<String>,
+    /// Gives the relation of annotators' features.
+    pub annotator_features: Option<String>,
 }
 
 impl ColumnsSpec {
@@ -114,6 +122,12 @@ impl SourceSpec {
                 );
             }
         }
+    }
+
+    /// Whether features of instances are given.
+    #[must_use]
+    pub fn has_features(&self) -> bool {
+        self.features.is_some() || self.sql.features.is_some()
     }
 
     fn named(&self) -> Vec<(&str, &Location)> {
@@ -194,5 +208,32 @@ impl Source {
         relation::query(ctx, Relation::Gold, self.spec.sql.gold.as_deref(), &self.spec.columns)
             .await
             .map(Some)
+    }
+
+    /// The features relation, where there is one: `instance_id`, then a column of lists or columns of numbers.
+    ///
+    /// # Errors
+    /// As [`Source::annotations`]; and when no column holds numbers.
+    pub async fn features(&self, ctx: &SessionContext) -> Result<Option<DataFrame>> {
+        let sql = self.spec.sql.features.as_deref();
+        if !self.spec.has_features() {
+            return Ok(None);
+        }
+        let id = ("instance_id", self.spec.columns.instance.as_deref());
+        described::query(ctx, "features", sql, id, &self.spec.columns).await.map(Some)
+    }
+
+    /// The relation of annotators' features, where there is one: `annotator_id`, then as [`Source::features`].
+    ///
+    /// # Errors
+    /// As [`Source::features`].
+    pub async fn annotator_features(&self, ctx: &SessionContext) -> Result<Option<DataFrame>> {
+        let (url, sql) =
+            (&self.spec.annotator_features, self.spec.sql.annotator_features.as_deref());
+        if url.is_none() && sql.is_none() {
+            return Ok(None);
+        }
+        let id = ("annotator_id", self.spec.columns.annotator.as_deref());
+        described::query(ctx, "annotator_features", sql, id, &self.spec.columns).await.map(Some)
     }
 }

@@ -22,6 +22,14 @@ pub async fn register_run(ctx: &SessionContext, url: &str, stores: &StoreSpec) -
     Ok(manifest)
 }
 
+/// The folder of a run: `url` itself, or the newest run of the folder that a sink published to.
+///
+/// # Errors
+/// When there is no committed run.
+pub async fn run_folder(url: &str, stores: &StoreSpec) -> Result<String> {
+    Ok(resolve(url, stores).await?.0)
+}
+
 async fn resolve(url: &str, stores: &StoreSpec) -> Result<(String, Manifest)> {
     let root = url.trim_end_matches('/');
     let place = open(&parse_url(root)?, stores)?;

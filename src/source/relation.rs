@@ -83,22 +83,29 @@ pub(super) async fn query(
     sql: Option<&str>,
     columns: &ColumnsSpec,
 ) -> Result<DataFrame> {
-    let frame = match sql {
+    select(table_or_sql(ctx, relation.table(), sql).await?, relation, columns)
+}
+
+/// The table of that name, or what the user's SQL gives instead.
+pub(super) async fn table_or_sql(
+    ctx: &SessionContext,
+    table: &str,
+    sql: Option<&str>,
+) -> Result<DataFrame> {
+    match sql {
         Some(text) => {
-            let key = format!("source.sql.{}", relation.table());
+            let key = format!("source.sql.{table}");
             let text = sql_text(text).map_err(|e| e.or_at(&key))?;
             // A relation is read: a statement that changes anything would do so on `check` already.
             let only_queries = SQLOptions::new()
                 .with_allow_ddl(false)
                 .with_allow_dml(false)
                 .with_allow_statements(false);
-            ctx.sql_with_options(&text, only_queries)
-                .await
-                .map_err(|e| Error::from(e).or_at(&key))?
+            let planned = ctx.sql_with_options(&text, only_queries).await;
+            planned.map_err(|e| Error::from(e).or_at(&key))
         }
-        None => ctx.table(relation.table()).await?,
-    };
-    select(frame, relation, columns)
+        None => Ok(ctx.table(table).await?),
+    }
 }
 
 /// The query itself, or what the `.sql` file it names holds.

@@ -49,7 +49,9 @@ impl Table for ConfusionMatrices {
     }
 
     fn units(&self, answer: &Answer) -> usize {
-        if answer.fitted.report.confusion.is_some() { answer.frame.annotators.len() } else { 0 }
+        let report = &answer.fitted.report;
+        let annotators = report.confusion.as_ref().map_or(0, |_| answer.frame.annotators.len());
+        annotators + usize::from(report.common.is_some())
     }
 
     fn rows_per_unit(&self, answer: &Answer) -> usize {
@@ -65,13 +67,18 @@ impl Table for ConfusionMatrices {
     ) -> Result<Vec<ArrayRef>> {
         let answer = &outcome.answers[question];
         let mut cells = Cells::default();
-        for r in units {
-            cells.add(answer, r);
+        let common = usize::from(answer.fitted.report.common.is_some());
+        for unit in units {
+            match unit.checked_sub(common) {
+                Some(r) => cells.add(answer, r),
+                None => cells.add_common(answer),
+            }
         }
-        let rows = cells.probability.len();
+        let scope = |r: &Option<u32>| if r.is_some() { "annotator" } else { "common" };
+        let scopes = cells.annotator.iter().map(scope).collect::<Vec<_>>();
         let (annotators, labels) = (&answer.frame.annotators, &answer.frame.labels);
         Ok(vec![
-            Arc::new(StringArray::from_iter_values(std::iter::repeat_n("annotator", rows))),
+            Arc::new(StringArray::from_iter_values(scopes)),
             annotators.rows(cells.annotator.into_iter())?,
             labels.rows(cells.class.into_iter())?,
             labels.rows(cells.label.into_iter())?,
@@ -82,6 +89,31 @@ impl Table for ConfusionMatrices {
 }
 
 impl Cells {
+    /// The matrix of everybody; its expected counts are the sums of the annotators'.
+    fn add_common(&mut self, answer: &Answer) {
+        let (a, report) = (&answer.frame.annotations, &answer.fitted.report);
+        let dims = a.dims();
+        let mut counts = vec![0.0; dims.classes * dims.labels];
+        for column in 0..a.n_columns() {
+            let label = a.label_of(column as u32) as usize;
+            let weights = a.column_weights_of(column);
+            for (n, i) in a.instances_of(column).iter().enumerate() {
+                let weight = weights.map_or(1.0, |w| w[n]);
+                for (k, p) in answer.fitted.posterior.row(*i as usize).iter().enumerate() {
+                    counts[k * dims.labels + label] += weight * p;
+                }
+            }
+        }
+        let cells = report.common.iter().flatten().zip(counts).enumerate();
+        for (cell, (probability, count)) in cells {
+            self.annotator.push(None);
+            self.class.push(Some((cell / dims.labels) as u32));
+            self.label.push(Some((cell % dims.labels) as u32));
+            self.probability.push(*probability);
+            self.expected_count.push(count);
+        }
+    }
+
     fn add(&mut self, answer: &Answer, r: usize) {
         let a = &answer.frame.annotations;
         let dims = a.dims();

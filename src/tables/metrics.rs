@@ -15,8 +15,8 @@ const ECE_BINS: usize = 15;
 /// One score.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Metric {
-    /// What is measured.
-    pub name: &'static str,
+    /// What is measured; a classifier's scores begin with `prediction_`.
+    pub name: String,
     /// On which instances: the gold role, or `truth`.
     pub split: &'static str,
     /// The value; `None` where it is not defined.
@@ -163,11 +163,12 @@ impl Scored {
             .then(|| (rank_sum - positives * (positives + 1.0) / 2.0) / (positives * negatives))
     }
 
-    /// Every metric, by name.
+    /// Every metric, by name behind `prefix`.
     #[must_use]
-    pub fn all(&self, split: &'static str) -> Vec<Metric> {
+    pub fn all(&self, prefix: &str, split: &'static str) -> Vec<Metric> {
         let n = Some(self.truth.len() as f64);
-        let metric = |name, value: Option<f64>| Metric { name, split, value };
+        let metric =
+            |name, value: Option<f64>| Metric { name: format!("{prefix}{name}"), split, value };
         vec![
             metric("instances", n),
             metric("coverage", self.coverage()),
@@ -190,7 +191,11 @@ impl Table for Metrics {
 
     fn columns(&self) -> &'static [Column] {
         const COLUMNS: &[Column] = &[
-            column("name", TEXT, "what is measured"),
+            column(
+                "name",
+                TEXT,
+                "what is measured; a classifier's scores begin with `prediction_`",
+            ),
             column("split", TEXT, "on which instances: the gold role"),
             nullable("value", REAL, "the value; null where it is not defined"),
         ];
@@ -210,7 +215,7 @@ impl Table for Metrics {
         let of_question = outcome.metrics.iter().filter(|(q, _)| *q == question);
         let rows: Vec<&Metric> = of_question.map(|(_, metric)| metric).collect();
         Ok(vec![
-            Arc::new(StringArray::from_iter_values(rows.iter().map(|m| m.name))),
+            Arc::new(StringArray::from_iter_values(rows.iter().map(|m| &m.name))),
             Arc::new(StringArray::from_iter_values(rows.iter().map(|m| m.split))),
             Arc::new(rows.iter().map(|m| m.value).collect::<Float64Array>()),
         ])

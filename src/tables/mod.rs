@@ -3,12 +3,15 @@
 //! Every run writes every table, empty ones too, so that a query over a run never misses one. Rows are made in units
 //! (instances, annotators) of a fixed number a part, so that the files do not depend on threads.
 
+mod annotator_parameters;
 mod annotators;
 mod classes;
 mod confusion_matrices;
+mod instance_parameters;
 mod labels;
 pub mod metrics;
 mod posteriors;
+mod predictions;
 mod rejects;
 mod run;
 mod trace;
@@ -16,12 +19,14 @@ mod trace;
 use std::ops::Range;
 use std::sync::Arc;
 
-use datafusion::arrow::array::{Array, ArrayRef, RecordBatch};
+use datafusion::arrow::array::{
+    Array, ArrayRef, Float64Array, RecordBatch, StringArray, new_empty_array,
+};
 use datafusion::arrow::datatypes::{DataType, Field, Schema, SchemaRef};
 
 use crate::decide::{DecideSpec, Tally};
 use crate::error::Result;
-use crate::frame::Frame;
+use crate::frame::{Frame, Ids};
 use crate::model::fitted::Fitted;
 pub use run::{InputRecord, RunRecord};
 
@@ -136,6 +141,9 @@ pub static TABLES: &[&dyn Table] = &[
     &annotators::Annotators,
     &confusion_matrices::ConfusionMatrices,
     &classes::Classes,
+    &annotator_parameters::AnnotatorParameters,
+    &instance_parameters::InstanceParameters,
+    &predictions::Predictions,
     &trace::Trace,
     &metrics::Metrics,
     &rejects::RejectsTable,
@@ -211,4 +219,27 @@ pub fn batches<'a>(
 
 fn numbers(range: Range<usize>) -> impl Iterator<Item = Option<u32>> {
     range.map(|n| Some(n as u32))
+}
+
+/// The rows (id, name, value) of some units; NaN stands for none.
+fn named_rows(
+    ids: &Ids,
+    named: &[(String, Vec<f64>)],
+    units: Range<usize>,
+) -> Result<Vec<ArrayRef>> {
+    let all =
+        || units.clone().flat_map(|unit| named.iter().map(move |(name, v)| (unit, name, v[unit])));
+    let known = || all().filter(|(.., value)| !value.is_nan());
+    Ok(vec![
+        ids.rows(known().map(|(unit, ..)| Some(unit as u32)))?,
+        Arc::new(known().map(|(_, name, _)| Some(name)).collect::<StringArray>()),
+        Arc::new(known().map(|(.., value)| value).collect::<Float64Array>()),
+    ])
+}
+
+/// The columns of a table without rows.
+fn no_rows(table: &dyn Table, outcome: &Outcome) -> Result<Vec<ArrayRef>> {
+    let schema = schema(table, outcome);
+    let own = schema.fields().iter().filter(|f| table.columns().iter().any(|c| c.name == f.name()));
+    Ok(own.map(|field| new_empty_array(field.data_type())).collect())
 }

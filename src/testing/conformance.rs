@@ -49,7 +49,7 @@ fn fit(family: &Family, a: &Annotations) -> std::result::Result<Fitted, String> 
 
 fn fit_with(family: &Family, a: &Annotations, mut run: Run) -> Result<Fitted> {
     let model = family.load((family.defaults)())?.model;
-    run.pool().install(|| model.fit(a, &mut run))
+    run.pool().install(|| model.fit(a.into(), &mut run))
 }
 
 fn crowd(seed: u64) -> Annotations {

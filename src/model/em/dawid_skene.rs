@@ -27,7 +27,7 @@
 //! let said = |i: u32, r: u32| (i, r, if r == 2 { 1 - i % 2 } else { i % 2 });
 //! let rows: Vec<_> = (0..12).map(|n| said(n / 3, n % 3)).collect();
 //! let a = tiny(2, &rows);
-//! let fitted = Em(DawidSkene::default()).fit(&a, &mut labelmill::run::Run::new(0)).unwrap();
+//! let fitted = Em(DawidSkene::default()).fit((&a).into(), &mut labelmill::run::Run::new(0)).unwrap();
 //! assert!((fitted.posterior.row(1)[1] - 1.0).abs() < 1e-9);
 //! assert!(fitted.report.skill[2] < 1e-9);
 //! ```
@@ -41,7 +41,7 @@ use super::m_sweep::MSweep;
 use super::{EmSteps, StopRule};
 use crate::frame::Annotations;
 use crate::model::Spec;
-use crate::model::fitted::{Confusion, Posterior, Report};
+use crate::model::fitted::{Cells, Confusion, Posterior, Report};
 
 /// Dawid-Skene.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -122,21 +122,18 @@ impl EmSteps for DawidSkene {
         let n_classes = a.dims().classes;
         let mut expected_count = vec![0.0; params.columns.len()];
         params.sweep.run(a, t, &mut expected_count, || (), |_, _, ()| {});
-        let mut confusion = Confusion {
-            probability: params.columns,
-            expected_count,
-            unused: Vec::with_capacity(a.dims().annotators * n_classes),
-            unused_diagonal: Vec::with_capacity(a.dims().annotators * n_classes),
-        };
+        let (mut unused, mut unused_diagonal) = (Vec::new(), Vec::new());
         let mut rows = Rows::new(n_classes);
         for r in 0..a.dims().annotators {
             let range = a.columns_of(r);
             let mut counts =
-                confusion.expected_count[range.start * n_classes..range.end * n_classes].to_vec();
+                expected_count[range.start * n_classes..range.end * n_classes].to_vec();
             self.probabilities(a, r, &mut counts, &mut rows);
-            confusion.unused.extend(&rows.unused);
-            confusion.unused_diagonal.extend(&rows.unused_diagonal);
+            unused.extend(&rows.unused);
+            unused_diagonal.extend(&rows.unused_diagonal);
         }
+        let cells = Cells::Columns { used: params.columns, unused, unused_diagonal };
+        let confusion = Confusion { cells, expected_count };
         let skill = (0..a.dims().annotators).map(|r| confusion.mean_diagonal(a, r)).collect();
         Report { skill, prior: Some(params.prior), confusion: Some(confusion), ..Report::default() }
     }
@@ -208,7 +205,7 @@ mod tests {
     use crate::testing::tiny;
 
     fn fit(spec: DawidSkene, a: &Annotations) -> Fitted {
-        Em(spec).fit(a, &mut Run::new(0)).unwrap()
+        Em(spec).fit(a.into(), &mut Run::new(0)).unwrap()
     }
 
     #[test]

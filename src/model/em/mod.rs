@@ -13,7 +13,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::error::{Error, Result};
-use crate::frame::Annotations;
+use crate::frame::{Annotations, Evidence};
 use crate::model::fitted::{Fitted, Posterior, Report, Stop, TraceRow};
 use crate::model::{Model, Spec};
 use crate::run::Run;
@@ -88,8 +88,8 @@ impl<E> From<E> for Em<E> {
 }
 
 impl<E: EmSteps> Model for Em<E> {
-    fn fit(&self, a: &Annotations, run: &mut Run) -> Result<Fitted> {
-        let steps = &self.0;
+    fn fit(&self, evidence: Evidence<'_>, run: &mut Run) -> Result<Fitted> {
+        let (steps, a) = (&self.0, evidence.annotations);
         let stop = steps.stop();
         run.progress.begin(E::KIND, Some(u64::from(stop.max_iter)));
         if let Some(caution) = steps.caution(a) {
@@ -110,7 +110,8 @@ impl<E: EmSteps> Model for Em<E> {
         run.progress.end();
         exhausted(stop, kept.stop, run)?;
         let report = steps.report(a, &kept.posterior, params);
-        Ok(Fitted { posterior: kept.posterior, report, trace, stop: kept.stop })
+        let posterior = kept.posterior;
+        Ok(Fitted { posterior, predictions: None, report, trace, stop: kept.stop, model: None })
     }
 }
 

@@ -17,7 +17,7 @@
 //! use labelmill::testing::tiny;
 //!
 //! let a = tiny(2, &[(0, 0, 0), (0, 1, 1), (0, 2, 1)]); // (instance, annotator, label)
-//! let fitted = MajorityVote::default().fit(&a, &mut labelmill::run::Run::new(0)).unwrap();
+//! let fitted = MajorityVote::default().fit((&a).into(), &mut labelmill::run::Run::new(0)).unwrap();
 //! assert_eq!(fitted.posterior.row(0), [1.0 / 3.0, 2.0 / 3.0]);
 //! assert_eq!(fitted.report.skill, [0.0, 1.0, 1.0]);
 //! ```
@@ -27,7 +27,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::error::Result;
-use crate::frame::Annotations;
+use crate::frame::{Annotations, Evidence};
 use crate::model::fitted::{Fitted, Posterior, Report, Stop, best};
 use crate::model::{Model, Spec};
 use crate::run::Run;
@@ -58,7 +58,8 @@ impl Spec for MajorityVote {
 }
 
 impl Model for MajorityVote {
-    fn fit(&self, a: &Annotations, _run: &mut Run) -> Result<Fitted> {
+    fn fit(&self, evidence: Evidence<'_>, _run: &mut Run) -> Result<Fitted> {
+        let a = evidence.annotations;
         let mut posterior = Posterior::from_votes(a);
         let skill = agreement(a, &posterior);
         if self.vote == VoteMode::Hard {
@@ -70,15 +71,17 @@ impl Model for MajorityVote {
         }
         Ok(Fitted {
             posterior,
+            predictions: None,
             report: Report { skill, ..Report::default() },
             trace: Vec::new(),
             stop: Stop { converged: true, iterations: 1 },
+            model: None,
         })
     }
 }
 
 /// The share of each annotator's annotations that equal the label of their instance.
-fn agreement(a: &Annotations, t: &Posterior) -> Vec<f64> {
+pub(crate) fn agreement(a: &Annotations, t: &Posterior) -> Vec<f64> {
     let labels: Vec<Option<u32>> = (0..t.len())
         .into_par_iter()
         .with_min_len(crate::frame::BLOCK)
@@ -130,13 +133,13 @@ mod tests {
     #[test]
     fn a_hard_vote_keeps_the_tie_visible() {
         let spec = MajorityVote { vote: VoteMode::Hard };
-        let fitted = spec.fit(&crowd(), &mut Run::new(0)).unwrap();
+        let fitted = spec.fit((&crowd()).into(), &mut Run::new(0)).unwrap();
         assert_eq!(fitted.posterior.values(), [0.0, 1.0, 0.5, 0.5, 1.0, 0.0]);
     }
 
     #[test]
     fn skill_is_agreement_with_the_label_ties_to_the_lowest_class() {
-        let fitted = MajorityVote::default().fit(&crowd(), &mut Run::new(0)).unwrap();
+        let fitted = MajorityVote::default().fit((&crowd()).into(), &mut Run::new(0)).unwrap();
         // labels 1, 0, 0: annotator 0 said 1 and 0; annotator 1 said 1 and 1; annotator 2 said 0 and 0
         assert_eq!(fitted.report.skill, [1.0, 0.5, 0.5]);
     }

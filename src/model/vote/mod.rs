@@ -2,4 +2,5 @@
 
 mod majority;
 
+pub(crate) use majority::agreement;
 pub use majority::{MajorityVote, VoteMode};

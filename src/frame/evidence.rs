@@ -1,0 +1,48 @@
+//! All that a model may see of one question: numbers only.
+
+use super::annotations::Annotations;
+use super::features::Features;
+use super::gold::Gold;
+use super::matrix::Matrix;
+
+/// What was observed.
+#[derive(Clone, Copy)]
+pub struct Evidence<'a> {
+    /// Who said what.
+    pub annotations: &'a Annotations,
+    /// What instances and annotators look like, where that was given.
+    pub described: Option<&'a Described>,
+}
+
+impl<'a> From<&'a Annotations> for Evidence<'a> {
+    fn from(annotations: &'a Annotations) -> Self {
+        Self { annotations, described: None }
+    }
+}
+
+/// Features, and how they belong to the question's instances and annotators.
+#[derive(Clone)]
+pub struct Described {
+    /// The features of instances, annotated or not.
+    pub features: Features,
+    /// The feature row of each annotated instance.
+    pub row_of_instance: Vec<Option<u32>>,
+    /// Trusted classes by feature row: [`Gold::instance`] is the row.
+    pub gold: Vec<Gold>,
+    /// The features of annotators, and the row of each.
+    pub annotators: Option<(Features, Vec<Option<u32>>)>,
+}
+
+impl Described {
+    /// The features of instances.
+    #[must_use]
+    pub fn matrix(&self) -> &Matrix {
+        &self.features.matrix
+    }
+
+    /// The features of annotators and the row of each.
+    #[must_use]
+    pub fn annotator_matrix(&self) -> Option<(&Matrix, &[Option<u32>])> {
+        self.annotators.as_ref().map(|(features, rows)| (features.matrix.as_ref(), rows.as_slice()))
+    }
+}

@@ -1,0 +1,249 @@
+//! Reads features: one row of numbers an id, numbered in sorted order like everything else.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use datafusion::arrow::array::{Array, ArrayRef, AsArray, RecordBatch};
+use datafusion::arrow::compute::cast;
+use datafusion::arrow::datatypes::{DataType, Field, Float32Type, Schema, UInt8Type};
+use datafusion::physical_plan::execute_stream_partitioned;
+use datafusion::prelude::DataFrame;
+
+use super::collect::{rows_in, spawn};
+use super::ids::Ids;
+use super::interner::{Interner, NULL};
+use super::matrix::{Cell, Matrix, MatrixWriter, Scratch};
+use crate::engine::EngineSpec;
+use crate::error::{Error, Result, offenders};
+use crate::run::Run;
+
+/// The features of one relation.
+#[derive(Clone)]
+pub struct Features {
+    /// Whose they are, sorted: row `n` of the matrix belongs to id `n`.
+    pub ids: Ids,
+    /// The numbers.
+    pub matrix: Arc<Matrix>,
+}
+
+impl Scratch {
+    /// What the engine allows: half of its memory for features, the other half for queries and the model.
+    #[must_use]
+    pub fn of(engine: &EngineSpec) -> Self {
+        let folder = engine.scratch.as_ref().map(PathBuf::from);
+        Self { budget: engine.memory_limit_bytes().map(|bytes| bytes / 2), folder }
+    }
+}
+
+impl Features {
+    /// Reads a relation whose first column is the id and whose others are numbers, or one list of numbers.
+    ///
+    /// # Errors
+    /// When a row has no id, an id has two rows, rows differ in length, or a number is missing or not finite; the
+    /// error names the rows.
+    pub async fn read(query: DataFrame, scratch: Scratch, place: &str, run: &Run) -> Result<Self> {
+        let schema = query.schema().inner().clone();
+        let context = Arc::new(query.task_ctx());
+        let plan = query.create_physical_plan().await?;
+        run.progress.begin("features", rows_in(&plan));
+        let mut reader = Reader::new(&schema, scratch);
+        let mut batches = spawn(execute_stream_partitioned(plan, context)?);
+        while let Some(batch) = batches.recv().await {
+            run.cancel.check()?;
+            let batch = batch.map_err(|e| e.or_at(place))?;
+            tokio::task::block_in_place(|| reader.push(&batch)).map_err(|e| e.or_at(place))?;
+            run.progress.at(reader.ids.len() as u64, "");
+        }
+        run.progress.end();
+        tokio::task::block_in_place(|| reader.finish()).map_err(|e| e.or_at(place))
+    }
+
+    /// The feature row of each of `ids`, `None` where there is none.
+    ///
+    /// # Errors
+    /// When the ids have another type here than there.
+    pub fn rows_of(&self, ids: &Ids) -> Result<Vec<Option<u32>>> {
+        self.ids.lookup("features", ids.values())
+    }
+}
+
+struct Reader {
+    ids: Interner,
+    scratch: Option<Scratch>,
+    shape: Option<Vec<usize>>,
+    writer: Option<MatrixWriter>,
+}
+
+/// The numbers of one batch, row after row.
+enum Numbers {
+    Bytes(Vec<u8>),
+    Reals(Vec<f32>),
+}
+
+impl Reader {
+    fn new(schema: &Schema, scratch: Scratch) -> Self {
+        Self {
+            ids: Interner::new(schema.field(0)),
+            scratch: Some(scratch),
+            shape: schema.fields().get(1).and_then(|f| tensor_shape(f)),
+            writer: None,
+        }
+    }
+
+    fn push(&mut self, batch: &RecordBatch) -> Result<()> {
+        if batch.num_rows() == 0 {
+            return Ok(());
+        }
+        let before = self.ids.len();
+        let ids = batch.column(0);
+        let mut numbers = Vec::new();
+        self.ids.intern(ids, &mut numbers)?;
+        let name = |row: usize| {
+            datafusion::arrow::util::display::array_value_to_string(ids, row).unwrap_or_default()
+        };
+        if let Some(row) = numbers.iter().position(|n| *n == NULL) {
+            return Err(Error::data("a row of features has no id")
+                .found(format!("null, in the batch that begins with `{}`", name(0)))
+                .help(format!("leave it out in source.sql; it is row {row} of the batch")));
+        }
+        let is_new = |(row, n): &(usize, &u32)| **n as usize == before + row;
+        let again: Vec<String> =
+            numbers.iter().enumerate().filter(|x| !is_new(x)).map(|(row, _)| name(row)).collect();
+        if !again.is_empty() {
+            return Err(Error::data("an id has several rows of features")
+                .found(offenders(again))
+                .help("keep one row an id, in source.sql"));
+        }
+        let (width, numbers) = flatten(&batch.columns()[1..], &name)?;
+        let writer = self.writer(width, &numbers);
+        if writer.width() != width {
+            return Err(Error::data("rows of features differ in length").found(format!(
+                "{width} numbers for `{}`, {} before",
+                name(0),
+                writer.width()
+            )));
+        }
+        match numbers {
+            Numbers::Bytes(bytes) => writer.push_bytes(&bytes),
+            Numbers::Reals(values) => {
+                if let Some(at) = values.iter().position(|v| !v.is_finite()) {
+                    return Err(Error::data("a feature is not a number")
+                        .found(format!(
+                            "{} in number {} of `{}`",
+                            values[at],
+                            at % width,
+                            name(at / width)
+                        ))
+                        .help("replace or leave out such rows in source.sql"));
+                }
+                writer.push_reals(&values)
+            }
+        }
+    }
+
+    fn writer(&mut self, width: usize, numbers: &Numbers) -> &mut MatrixWriter {
+        let (shape, scratch) = (&mut self.shape, &mut self.scratch);
+        self.writer.get_or_insert_with(|| {
+            let shape = shape.take().filter(|s| s.iter().product::<usize>() == width);
+            let cell = match numbers {
+                Numbers::Bytes(_) => Cell::Byte,
+                Numbers::Reals(_) => Cell::Real,
+            };
+            MatrixWriter::new(
+                shape.unwrap_or_else(|| vec![width]),
+                cell,
+                scratch.take().unwrap_or_default(),
+            )
+        })
+    }
+
+    fn finish(self) -> Result<Features> {
+        let Some(writer) = self.writer else {
+            return Err(Error::data("there are no features").help("check the path"));
+        };
+        let (ids, rank) = self.ids.finish(|_| true)?;
+        let mut places = vec![0; rank.len()];
+        rank.iter().zip(0..).for_each(|(n, arrival)| places[*n as usize] = arrival);
+        Ok(Features { ids, matrix: Arc::new(writer.finish(places)?) })
+    }
+}
+
+/// The shape that the canonical extension type `arrow.fixed_shape_tensor` carries.
+fn tensor_shape(field: &Field) -> Option<Vec<usize>> {
+    let text = field.metadata().get("ARROW:extension:metadata")?;
+    let value: serde_json::Value = serde_json::from_str(text).ok()?;
+    value["shape"].as_array()?.iter().map(|n| n.as_u64().map(|n| n as usize)).collect()
+}
+
+/// The columns' numbers row after row, and how many a row has.
+fn flatten(columns: &[ArrayRef], name: &dyn Fn(usize) -> String) -> Result<(usize, Numbers)> {
+    let missing = |row: usize| {
+        Error::data("a row of features is missing, in whole or in part")
+            .found(format!("null for `{}`", name(row)))
+            .help("replace nulls or leave out such rows in source.sql")
+    };
+    let [list] = columns else { return interleave(columns, &missing) };
+    let rows = list.len();
+    let values = match list.data_type() {
+        DataType::FixedSizeList(..) => {
+            let list = list.as_fixed_size_list();
+            let width = list.value_length().unsigned_abs() as usize;
+            list.values().slice(list.offset() * width, rows * width)
+        }
+        DataType::LargeList(item) => {
+            let narrow = DataType::List(Arc::clone(item));
+            return flatten(&[cast(list, &narrow)?], name);
+        }
+        DataType::List(_) => {
+            let offsets = list.as_list::<i32>().value_offsets();
+            let length = |row: usize| offsets[row + 1] - offsets[row];
+            if let Some(row) =
+                (0..rows).find(|row| length(*row) != length(0) && !list.is_null(*row))
+            {
+                return Err(Error::data("rows of features differ in length").found(format!(
+                    "{} numbers for `{}`, {} for `{}`",
+                    length(row),
+                    name(row),
+                    length(0),
+                    name(0)
+                )));
+            }
+            let first = offsets[0].unsigned_abs() as usize;
+            let all = (offsets[rows] - offsets[0]).unsigned_abs() as usize;
+            list.as_list::<i32>().values().slice(first, all)
+        }
+        _ => return interleave(columns, &missing),
+    };
+    if let Some(row) = (0..rows).find(|row| list.is_null(*row)) {
+        return Err(missing(row));
+    }
+    let width = values.len() / rows;
+    if width == 0 {
+        return Err(
+            Error::data("rows of features are empty").found(format!("no number for `{}`", name(0)))
+        );
+    }
+    if values.null_count() > 0 {
+        let at = (0..values.len()).find(|at| values.is_null(*at)).unwrap_or_default();
+        return Err(missing(at / width));
+    }
+    if values.data_type() == &DataType::UInt8 {
+        return Ok((width, Numbers::Bytes(values.as_primitive::<UInt8Type>().values().to_vec())));
+    }
+    let reals = cast(&values, &DataType::Float32)?;
+    Ok((width, Numbers::Reals(reals.as_primitive::<Float32Type>().values().to_vec())))
+}
+
+fn interleave(columns: &[ArrayRef], missing: &dyn Fn(usize) -> Error) -> Result<(usize, Numbers)> {
+    let (width, rows) = (columns.len(), columns.first().map_or(0, |c| c.len()));
+    let mut out = vec![0.0; rows * width];
+    for (k, column) in columns.iter().enumerate() {
+        if let Some(row) = (0..rows).find(|row| column.is_null(*row)) {
+            return Err(missing(row));
+        }
+        let reals = cast(column, &DataType::Float32)?;
+        let values = reals.as_primitive::<Float32Type>().values();
+        values.iter().enumerate().for_each(|(row, v)| out[row * width + k] = *v);
+    }
+    Ok((width, Numbers::Reals(out)))
+}

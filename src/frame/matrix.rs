@@ -1,0 +1,247 @@
+//! Rows of numbers, in memory or in a memory-mapped scratch file.
+//!
+//! # Why
+//! Features are the one part of the input that is larger than its annotations: two million rows of 512 numbers are
+//! 4 GB. Rows are kept as they arrived and read by place, so that a matrix in a file is read exactly as one in memory,
+//! and sorting moves four bytes a row. Bytes stay bytes: images are a quarter of their size as numbers.
+
+use std::fs::File;
+use std::io::{BufWriter, Write};
+use std::path::{Path, PathBuf};
+
+use memmap2::{Advice, Mmap};
+
+use crate::error::{Error, Result, Stage};
+
+/// The type of one number as it is stored.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Cell {
+    /// A byte, 0 to 255: pixels.
+    Byte,
+    /// Four bytes, little-endian.
+    Real,
+}
+
+impl Cell {
+    fn size(self) -> usize {
+        match self {
+            Self::Byte => 1,
+            Self::Real => 4,
+        }
+    }
+}
+
+/// Where a matrix may grow beyond memory.
+#[derive(Debug, Clone, Default)]
+pub struct Scratch {
+    /// Bytes that may stay in memory; `None` for all.
+    pub budget: Option<usize>,
+    /// The folder of scratch files; `None` for the system's.
+    pub folder: Option<PathBuf>,
+}
+
+enum Bytes {
+    Memory(Vec<u8>),
+    Mapped(Mmap),
+}
+
+/// Rows of numbers of one width.
+pub struct Matrix {
+    width: usize,
+    shape: Vec<usize>,
+    cell: Cell,
+    bytes: Bytes,
+    /// Where in `bytes` each row is.
+    places: Vec<u32>,
+}
+
+impl Matrix {
+    /// A matrix in memory; `values` holds row after row.
+    #[must_use]
+    pub fn from_rows(width: usize, values: &[f32]) -> Self {
+        Self {
+            width,
+            shape: vec![width],
+            cell: Cell::Real,
+            bytes: Bytes::Memory(values.iter().flat_map(|v| v.to_le_bytes()).collect()),
+            places: (0..(values.len() / width.max(1)) as u32).collect(),
+        }
+    }
+
+    /// How many rows there are.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.places.len()
+    }
+
+    /// Whether there is none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.places.is_empty()
+    }
+
+    /// Numbers in a row.
+    #[must_use]
+    pub fn width(&self) -> usize {
+        self.width
+    }
+
+    /// The axes of a row: its width, or those of an image tensor.
+    #[must_use]
+    pub fn shape(&self) -> &[usize] {
+        &self.shape
+    }
+
+    /// Whether the rows are in a scratch file.
+    #[must_use]
+    pub fn is_mapped(&self) -> bool {
+        matches!(self.bytes, Bytes::Mapped(_))
+    }
+
+    /// Copies row `row` into `out`, as long as a row.
+    pub fn read(&self, row: usize, out: &mut [f32]) {
+        let bytes: &[u8] = match &self.bytes {
+            Bytes::Memory(bytes) => bytes,
+            Bytes::Mapped(map) => map,
+        };
+        let size = self.width * self.cell.size();
+        let start = self.places[row] as usize * size;
+        let bytes = &bytes[start..start + size];
+        match self.cell {
+            Cell::Byte => out.iter_mut().zip(bytes).for_each(|(v, b)| *v = f32::from(*b)),
+            Cell::Real => {
+                let words = bytes.as_chunks::<4>().0;
+                out.iter_mut().zip(words).for_each(|(v, w)| *v = f32::from_le_bytes(*w));
+            }
+        }
+    }
+}
+
+/// A matrix while its rows arrive.
+pub struct MatrixWriter {
+    width: usize,
+    shape: Vec<usize>,
+    cell: Cell,
+    scratch: Scratch,
+    memory: Vec<u8>,
+    file: Option<BufWriter<File>>,
+}
+
+impl MatrixWriter {
+    /// No rows yet.
+    #[must_use]
+    pub fn new(shape: Vec<usize>, cell: Cell, scratch: Scratch) -> Self {
+        let width = shape.iter().product();
+        Self { width, shape, cell, scratch, memory: Vec::new(), file: None }
+    }
+
+    /// Numbers in a row.
+    #[must_use]
+    pub fn width(&self) -> usize {
+        self.width
+    }
+
+    /// Appends whole rows of reals.
+    ///
+    /// # Errors
+    /// When the scratch file cannot be written.
+    pub fn push_reals(&mut self, values: &[f32]) -> Result<()> {
+        let bytes: Vec<u8> = values.iter().flat_map(|v| v.to_le_bytes()).collect();
+        self.push_bytes(&bytes)
+    }
+
+    /// Appends whole rows as they are stored.
+    ///
+    /// # Errors
+    /// When the scratch file cannot be written.
+    pub fn push_bytes(&mut self, bytes: &[u8]) -> Result<()> {
+        let full = self.scratch.budget.is_some_and(|b| self.memory.len() + bytes.len() > b);
+        if full && self.file.is_none() {
+            let file = match &self.scratch.folder {
+                Some(folder) => tempfile::tempfile_in(folder),
+                None => tempfile::tempfile(),
+            };
+            let mut file = BufWriter::with_capacity(1 << 20, file.map_err(|e| self.failed(&e))?);
+            file.write_all(&self.memory).map_err(|e| self.failed(&e))?;
+            self.memory = Vec::new();
+            self.file = Some(file);
+        }
+        match &mut self.file {
+            Some(file) => file.write_all(bytes).map_err(|e| self.failed(&e)),
+            None => {
+                self.memory.extend_from_slice(bytes);
+                Ok(())
+            }
+        }
+    }
+
+    /// The matrix whose row `n` is the one that arrived as number `places[n]`.
+    ///
+    /// # Errors
+    /// When the scratch file cannot be mapped.
+    pub fn finish(mut self, places: Vec<u32>) -> Result<Matrix> {
+        let bytes = match self.file.take() {
+            None => Bytes::Memory(std::mem::take(&mut self.memory)),
+            Some(file) => {
+                let file = file.into_inner().map_err(|e| self.failed(e.error()))?;
+                Bytes::Mapped(map(&file).map_err(|e| self.failed(&e))?)
+            }
+        };
+        Ok(Matrix { width: self.width, shape: self.shape, cell: self.cell, bytes, places })
+    }
+
+    fn failed(&self, e: &std::io::Error) -> Error {
+        let folder = self.scratch.folder.as_deref().unwrap_or(Path::new("the temporary folder"));
+        let problem = crate::error::Problem::new(format!("the scratch file fails: {e}"))
+            .at(format!("engine.scratch: {}", folder.display()))
+            .help("features larger than half of engine.memory_limit are kept there: give it room");
+        Error::new(Stage::Store, problem)
+    }
+}
+
+/// Maps a file whose rows will be read in a shuffled order.
+#[allow(unsafe_code)]
+fn map(file: &File) -> std::io::Result<Mmap> {
+    // SAFETY: the file has no name, so no other process can open it, and this one writes to it no more: the bytes
+    // under the map never change.
+    let map = unsafe { Mmap::map(file)? };
+    map.advise(Advice::Random)?;
+    Ok(map)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn matrix(budget: Option<usize>) -> Matrix {
+        let scratch = Scratch { budget, folder: None };
+        let mut writer = MatrixWriter::new(vec![2], Cell::Real, scratch);
+        for row in 0..100_u8 {
+            writer.push_reals(&[f32::from(row), -0.5]).unwrap();
+        }
+        writer.finish((0..100).rev().collect()).unwrap()
+    }
+
+    #[test]
+    fn a_file_reads_as_memory_does() {
+        let (memory, file) = (matrix(None), matrix(Some(64)));
+        assert!(!memory.is_mapped() && file.is_mapped());
+        let (mut a, mut b) = ([0.0; 2], [0.0; 2]);
+        for row in 0..100 {
+            memory.read(row, &mut a);
+            file.read(row, &mut b);
+            assert_eq!(a, b);
+            assert_eq!(a, [99.0 - row as f32, -0.5]);
+        }
+    }
+
+    #[test]
+    fn bytes_become_numbers() {
+        let mut writer = MatrixWriter::new(vec![1, 1, 3], Cell::Byte, Scratch::default());
+        writer.push_bytes(&[0, 128, 255]).unwrap();
+        let matrix = writer.finish(vec![0]).unwrap();
+        let mut row = [0.0; 3];
+        matrix.read(0, &mut row);
+        assert_eq!((row, matrix.shape()), ([0.0, 128.0, 255.0], &[1, 1, 3][..]));
+    }
+}

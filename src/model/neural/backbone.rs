@@ -1,0 +1,244 @@
+//! Classifiers by name: from features to the last hidden layer.
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::layers::{Activation, BatchNorm, Dense, Layer};
+use super::vars::{Kind, Vars};
+use crate::error::{Error, Problem, Result};
+use crate::spec::Problems;
+
+/// The architecture.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Architecture {
+    /// Logistic regression.
+    Linear,
+    /// Fully connected layers.
+    #[default]
+    Mlp,
+    /// Two convolutions and two fully connected layers (LeCun et al. 1998), with ReLU and maximum pooling.
+    Lenet,
+    /// Thirteen convolutions with batch norm, for images of 32 x 32 (Simonyan and Zisserman 2015).
+    Vgg16,
+}
+
+/// The classifier before its last layer.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct BackboneSpec {
+    /// The architecture.
+    pub kind: Architecture,
+    /// Sizes of the hidden layers of an `mlp`.
+    pub hidden: Vec<usize>,
+    /// What bends a hidden layer's output (`mlp`).
+    pub activation: Activation,
+    /// The share of each hidden layer's output that is dropped while learning (`mlp`).
+    #[schemars(range(min = 0.0, max = 0.99))]
+    pub dropout: f64,
+    /// Batch normalisation of the input and of each hidden layer's output, without scale and shift (`mlp`).
+    pub batch_norm: bool,
+    /// Channels, height and width of an image, where the features do not tell.
+    pub input: Option<[usize; 3]>,
+    /// Whether features are scaled to mean 0 and deviation 1 of the training rows; images by channel.
+    pub standardise: bool,
+    /// Zeros around an image, of which a random part of the image's size is taken while learning.
+    pub pad_crop: usize,
+    /// Whether images are mirrored at random while learning.
+    pub flip: bool,
+}
+
+impl Default for BackboneSpec {
+    fn default() -> Self {
+        Self {
+            kind: Architecture::Mlp,
+            hidden: vec![128],
+            activation: Activation::Relu,
+            dropout: 0.5,
+            batch_norm: false,
+            input: None,
+            standardise: true,
+            pad_crop: 0,
+            flip: false,
+        }
+    }
+}
+
+/// Channels of VGG-16's convolutions; 0 is a pooling.
+const VGG16: [usize; 18] =
+    [64, 64, 0, 128, 128, 0, 256, 256, 256, 0, 512, 512, 512, 0, 512, 512, 512, 0];
+
+/// The layers up to the last hidden one, and its width.
+pub struct Trunk {
+    /// In their order.
+    pub layers: Vec<Layer>,
+    /// Numbers that the last one gives.
+    pub width: usize,
+}
+
+impl BackboneSpec {
+    /// Adds what is wrong to `problems`.
+    pub fn check(&self, place: &str, problems: &mut Problems) {
+        if self.hidden.contains(&0) {
+            problems.push(
+                Problem::new("a hidden layer of no numbers")
+                    .at(format!("{place}.backbone.hidden"))
+                    .help("leave it out, or give it a size"),
+            );
+        }
+        let augments = self.pad_crop > 0 || self.flip;
+        if augments && matches!(self.kind, Architecture::Linear | Architecture::Mlp) {
+            problems.push(
+                Problem::new("only images can be cropped and mirrored")
+                    .at(format!("{place}.backbone"))
+                    .help("choose kind = \"lenet\" or \"vgg16\", or leave pad_crop and flip out"),
+            );
+        }
+    }
+
+    /// Whether its input is an image.
+    #[must_use]
+    pub fn takes_images(&self) -> bool {
+        matches!(self.kind, Architecture::Lenet | Architecture::Vgg16)
+    }
+
+    /// The axes of one instance for features of this shape: `[width]`, or `[channels, height, width]`.
+    ///
+    /// # Errors
+    /// When the architecture takes images and the features are none.
+    pub fn input_shape(&self, features: &[usize]) -> Result<Vec<usize>> {
+        let width: usize = features.iter().product();
+        if !self.takes_images() {
+            return Ok(vec![width]);
+        }
+        let shape = match (self.input, features) {
+            (Some(shape), _) => shape,
+            (None, [channels, height, wide]) => [*channels, *height, *wide],
+            (None, [height, wide]) => [1, *height, *wide],
+            _ => {
+                return Err(Error::data("the features are no images")
+                    .at("model.backbone.input")
+                    .found(format!("{width} numbers"))
+                    .help("set model.backbone.input = [channels, height, width]"));
+            }
+        };
+        if shape.iter().product::<usize>() == width {
+            return Ok(shape.to_vec());
+        }
+        Err(Error::data("the features do not have the size of the images")
+            .at("model.backbone.input")
+            .found(format!(
+                "{width} numbers, where {shape:?} are {}",
+                shape.iter().product::<usize>()
+            )))
+    }
+
+    /// Builds the layers for input of this shape.
+    ///
+    /// # Errors
+    /// When an image is too small, or the device has no room.
+    pub fn build(&self, input: &[usize], vars: &mut Vars) -> Result<Trunk> {
+        match (self.kind, input) {
+            (Architecture::Lenet, &[channels, height, width]) => {
+                lenet(channels, height, width, vars)
+            }
+            (Architecture::Vgg16, &[channels, height, width]) => {
+                vgg16(channels, height, width, vars)
+            }
+            _ => self.mlp(input.iter().product(), vars),
+        }
+    }
+
+    fn mlp(&self, from: usize, vars: &mut Vars) -> Result<Trunk> {
+        let hidden: &[usize] = if self.kind == Architecture::Linear { &[] } else { &self.hidden };
+        let mut layers = Vec::new();
+        let mut width = from;
+        if self.batch_norm {
+            layers.push(Layer::BatchNorm(BatchNorm::new(vars, "input_norm", width, false)?));
+        }
+        for (n, size) in hidden.iter().enumerate() {
+            let is_first = n == 0;
+            layers.push(Layer::Dense(Dense::new(
+                vars,
+                &format!("hidden{n}"),
+                width,
+                *size,
+                is_first,
+            )?));
+            layers.push(Layer::Activation(self.activation));
+            layers.push(Layer::Dropout(self.dropout));
+            if self.batch_norm {
+                let name = format!("hidden{n}_norm");
+                layers.push(Layer::BatchNorm(BatchNorm::new(vars, &name, *size, false)?));
+            }
+            width = *size;
+        }
+        Ok(Trunk { layers, width })
+    }
+}
+
+fn convolution(
+    vars: &mut Vars,
+    name: &str,
+    from: usize,
+    to: usize,
+    kernel: usize,
+    padding: usize,
+) -> Result<Layer> {
+    let bound = 1.0 / ((from * kernel * kernel) as f64).sqrt();
+    let shape = [to, from, kernel, kernel];
+    Ok(Layer::Convolution {
+        weight: vars.uniform(&format!("{name}.weight"), Kind::Weight, &shape, bound)?,
+        bias: vars.uniform(&format!("{name}.bias"), Kind::Bias, &[to], bound)?,
+        padding,
+    })
+}
+
+fn too_small(height: usize, width: usize) -> Error {
+    Error::data("the images are too small for this backbone")
+        .at("model.backbone.kind")
+        .found(format!("{height} x {width}"))
+        .help("choose \"mlp\"")
+}
+
+fn lenet(channels: usize, height: usize, width: usize, vars: &mut Vars) -> Result<Trunk> {
+    let after = |size: usize| (size / 2).checked_sub(4).map(|s| s / 2).filter(|s| *s > 0);
+    let (Some(rows), Some(columns)) = (after(height), after(width)) else {
+        return Err(too_small(height, width));
+    };
+    let relu = || Layer::Activation(Activation::Relu);
+    let layers = vec![
+        convolution(vars, "convolution0", channels, 6, 5, 2)?,
+        relu(),
+        Layer::MaxPool,
+        convolution(vars, "convolution1", 6, 16, 5, 0)?,
+        relu(),
+        Layer::MaxPool,
+        Layer::Flatten,
+        Layer::Dense(Dense::new(vars, "hidden0", 16 * rows * columns, 120, false)?),
+        relu(),
+        Layer::Dense(Dense::new(vars, "hidden1", 120, 84, false)?),
+        relu(),
+    ];
+    Ok(Trunk { layers, width: 84 })
+}
+
+fn vgg16(channels: usize, height: usize, width: usize, vars: &mut Vars) -> Result<Trunk> {
+    let mut layers = Vec::new();
+    let mut from = channels;
+    for (n, to) in VGG16.into_iter().enumerate() {
+        if to == 0 {
+            layers.push(Layer::MaxPool);
+            continue;
+        }
+        layers.push(convolution(vars, &format!("convolution{n:02}"), from, to, 3, 1)?);
+        layers.push(Layer::BatchNorm(BatchNorm::new(vars, &format!("norm{n:02}"), to, true)?));
+        layers.push(Layer::Activation(Activation::Relu));
+        from = to;
+    }
+    if height < 32 || width < 32 {
+        return Err(too_small(height, width));
+    }
+    layers.push(Layer::Flatten);
+    Ok(Trunk { layers, width: 512 * (height / 32) * (width / 32) })
+}

@@ -1,0 +1,210 @@
+//! The parameters of annotators: tables on the host, of which a step touches the rows of its own annotators only.
+//!
+//! # Why
+//! A crowd of fifty thousand annotators with ten classes has five million such parameters, and a batch knows a few
+//! hundred annotators. So the tables stay on the host, whatever device the classifier is on; a batch gathers its rows,
+//! the loss and its derivatives are written out by hand over the flat list of annotations, and the optimiser moves the
+//! gathered rows alone, with moments and a count of steps for each row. Nothing depends on the annotators outside the
+//! batch, and nothing of size batch x annotators x classes exists.
+
+use super::batch::Batch;
+use super::optimiser::{Moments, Optimiser};
+use super::snapshot::Snapshot;
+use crate::error::Result;
+
+/// Whose a table's rows are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Owner {
+    /// One row an annotator.
+    Annotator,
+    /// One row, everybody's.
+    Shared,
+}
+
+/// One kind of parameter.
+#[derive(Debug, Clone)]
+pub struct Table {
+    /// Its name, unique in the model.
+    pub name: String,
+    /// Whose its rows are.
+    pub owner: Owner,
+    /// Numbers in a row.
+    pub width: usize,
+    /// The rows, one after the other.
+    pub values: Vec<f32>,
+    /// Whether it is trained in the running phase.
+    pub trained: bool,
+    /// Whether it is never trained: what is given of annotators.
+    pub is_fixed: bool,
+    moments: Moments,
+    steps: Vec<u32>,
+}
+
+impl Table {
+    /// One row for each of `n` annotators, all alike.
+    #[must_use]
+    pub fn each(name: &str, n: usize, row: &[f32]) -> Self {
+        Self::new(name, Owner::Annotator, row.len(), row.repeat(n))
+    }
+
+    /// One row for everybody.
+    #[must_use]
+    pub fn shared(name: &str, row: Vec<f32>) -> Self {
+        Self::new(name, Owner::Shared, row.len(), row)
+    }
+
+    /// One row for each annotator.
+    #[must_use]
+    pub fn drawn(name: &str, width: usize, values: Vec<f32>) -> Self {
+        Self::new(name, Owner::Annotator, width, values)
+    }
+
+    /// The same table, never trained.
+    #[must_use]
+    pub fn fixed(self) -> Self {
+        Self { is_fixed: true, ..self }
+    }
+
+    /// A table with these rows.
+    #[must_use]
+    pub fn new(name: &str, owner: Owner, width: usize, values: Vec<f32>) -> Self {
+        let rows = values.len() / width.max(1);
+        Self {
+            name: name.to_owned(),
+            owner,
+            width,
+            values,
+            trained: true,
+            is_fixed: false,
+            moments: Moments::default(),
+            steps: vec![0; rows],
+        }
+    }
+
+    /// Row `r` in f64.
+    #[must_use]
+    pub fn row(&self, r: usize) -> Vec<f64> {
+        let r = if self.owner == Owner::Shared { 0 } else { r };
+        self.values[r * self.width..(r + 1) * self.width].iter().map(|v| f64::from(*v)).collect()
+    }
+}
+
+/// Every table of a model.
+#[derive(Debug, Clone, Default)]
+pub struct Crowd {
+    /// In the order that the model made them.
+    pub tables: Vec<Table>,
+}
+
+/// The rows of a batch: for each table `[annotator of the batch, width]`, or `[1, width]` where it is shared.
+pub type Gathered = Vec<Vec<f64>>;
+
+impl Crowd {
+    /// The rows of these annotators.
+    #[must_use]
+    pub fn gather(&self, annotators: &[u32]) -> Gathered {
+        let rows = |table: &Table| match table.owner {
+            Owner::Shared => table.row(0),
+            Owner::Annotator => annotators.iter().flat_map(|r| table.row(*r as usize)).collect(),
+        };
+        self.tables.iter().map(rows).collect()
+    }
+
+    /// Moves the rows of a batch against their gradient.
+    pub(super) fn step(
+        &mut self,
+        batch: &Batch,
+        gradient: &Gathered,
+        optimiser: &Optimiser,
+        rate: f64,
+    ) {
+        for (table, gradient) in self.tables.iter_mut().zip(gradient) {
+            if !table.trained || table.is_fixed {
+                continue;
+            }
+            let width = table.width;
+            table.moments.fit(optimiser, table.values.len());
+            let everybody = [0];
+            let rows =
+                if table.owner == Owner::Shared { &everybody[..] } else { &batch.annotators };
+            for (row, gradient) in rows.iter().zip(gradient.chunks_exact(width)) {
+                let (start, row) = (*row as usize * width, *row as usize);
+                table.steps[row] += 1;
+                let gradient: Vec<f32> = gradient.iter().map(|g| *g as f32).collect();
+                let values = &mut table.values[start..start + width];
+                let moments = table.moments.slice(start..start + width);
+                optimiser.update(values, &gradient, moments, table.steps[row], rate, 0.0);
+            }
+        }
+    }
+
+    /// Forgets all moments.
+    pub(super) fn forget(&mut self) {
+        for table in &mut self.tables {
+            table.moments = Moments::default();
+            table.steps.fill(0);
+        }
+    }
+
+    /// Adds the values to a snapshot, in the order of the tables.
+    pub(super) fn save(&self, to: &mut Snapshot) {
+        for (n, table) in self.tables.iter().enumerate() {
+            let shape = match table.owner {
+                Owner::Shared => vec![table.width],
+                Owner::Annotator => vec![table.steps.len(), table.width],
+            };
+            to.reals(saved_name(n, &table.name), shape, table.values.clone());
+        }
+    }
+
+    /// Adds moments and steps, which only going on needs.
+    pub(super) fn save_moments(&self, to: &mut Snapshot) {
+        for table in &self.tables {
+            let name = format!("optimiser.crowd.{}", table.name);
+            table.moments.save(&name, to);
+            to.counts(format!("{name}.steps"), table.steps.clone());
+        }
+    }
+
+    /// Takes the values from a snapshot.
+    ///
+    /// # Errors
+    /// When it is of another model.
+    pub(super) fn load(&mut self, from: &Snapshot) -> Result<()> {
+        for (n, table) in self.tables.iter_mut().enumerate() {
+            table.values = from.take_reals(&saved_name(n, &table.name), table.values.len())?;
+        }
+        Ok(())
+    }
+
+    /// Takes moments and steps from a snapshot.
+    ///
+    /// # Errors
+    /// When it is of another model.
+    pub(super) fn load_moments(&mut self, from: &Snapshot) -> Result<()> {
+        for table in &mut self.tables {
+            let name = format!("optimiser.crowd.{}", table.name);
+            table.moments = Moments::load(&name, from);
+            table.steps = from.take_counts(&format!("{name}.steps"), table.steps.len())?;
+        }
+        Ok(())
+    }
+
+    /// The tables that [`Crowd::save`] put into a snapshot.
+    #[must_use]
+    pub(super) fn saved(from: &Snapshot) -> Self {
+        let tables = from.reals_behind("crowd.").map(|(name, shape, values)| {
+            let name = name.split_once('.').map_or(name, |(_, name)| name);
+            match shape {
+                [_] => Table::shared(name, values.to_vec()),
+                _ => Table::new(name, Owner::Annotator, shape[1], values.to_vec()),
+            }
+        });
+        Self { tables: tables.collect() }
+    }
+}
+
+/// Names sort as the tables are ordered.
+fn saved_name(n: usize, name: &str) -> String {
+    format!("crowd.{n:02}.{name}")
+}

@@ -1,0 +1,193 @@
+//! From evidence to a fitted model: prepares the data, trains, and asks the trained model about every row.
+
+use super::batch::Data;
+use super::crowd::Crowd;
+use super::net::{Net, Sizes};
+use super::saved::description;
+use super::snapshot::Snapshot;
+use super::train::{Progress, Select, Trainer};
+use super::{CrowdNet, Task, device};
+use crate::error::{Error, Result};
+use crate::frame::{Annotations, Described, Evidence, Role};
+use crate::model::Model;
+use crate::model::fitted::{Cells, Confusion, Fitted, Posterior, Report, Stop, Trained};
+use crate::model::vote::agreement;
+use crate::run::Run;
+
+/// Fits a [`CrowdNet`].
+#[derive(Debug, Clone)]
+pub struct Neural<N>(pub N);
+
+impl<N> From<N> for Neural<N> {
+    fn from(model: N) -> Self {
+        Self(model)
+    }
+}
+
+/// Rows that are judged at once.
+const ROWS: usize = 1024;
+
+impl<N: CrowdNet> Model for Neural<N> {
+    fn fit(&self, evidence: Evidence<'_>, run: &mut Run) -> Result<Fitted> {
+        let model = &self.0;
+        let parts = model.parts();
+        let Some(described) = evidence.described else {
+            return Err(Error::spec(format!("`{}` learns from features", N::KIND))
+                .at("source.features")
+                .help("set source.features, or choose a label-only model"));
+        };
+        let (dims, matrix) = (evidence.annotations.dims(), described.matrix());
+        let aggregated = model.aggregate(evidence, run)?;
+        let targets = aggregated.as_ref().map(|fitted| fitted.posterior.clone());
+        let data = Data::new(evidence, targets, parts.train.cut(N::WHOLE_BATCHES), run);
+        let Some(data) = data.filter(|data| !data.is_empty() && dims.classes > 0) else {
+            return Err(Error::data("no annotated instance has features to learn from")
+                .at("source.features")
+                .help("the ids must be the same as in the annotations"));
+        };
+        let valid = gold_to_select_by(model, described)?;
+        let sizes = Sizes { features: matrix.shape().to_vec(), classes: dims.classes };
+        let heads = model.heads();
+        let (device, precision) = (device(parts.device)?, parts.train.precision);
+        let mut net = Net::new(parts.backbone, precision, heads, &sizes, run, &device)?;
+        net.scaler.fit(matrix, data.rows().into_iter());
+        let task = Task { evidence, dims, hidden: net.hidden(), run: &run.clone() };
+        let crowd = Crowd { tables: model.tables(&task)? };
+        let mut trainer = Trainer {
+            model,
+            data: &data,
+            dims,
+            valid: &valid,
+            net,
+            crowd,
+            progress: Progress::default(),
+        };
+        trainer.train(run)?;
+        let answers = Answers::of(&trainer, evidence, run)?;
+        let mut trace = aggregated.as_ref().map_or_else(Vec::new, |a| a.trace.clone());
+        let iterations = trainer.progress.trace.len() as u32;
+        trace.append(&mut trainer.progress.trace);
+        let report = report(model, &task, &trainer.crowd, &answers, aggregated, run);
+        let mut snapshot = Snapshot::default();
+        trainer.net.save(&mut snapshot)?;
+        trainer.crowd.save(&mut snapshot);
+        Ok(Fitted {
+            posterior: answers.posterior,
+            predictions: Some(answers.predictions),
+            report,
+            trace,
+            stop: Stop { converged: true, iterations },
+            model: Some(Trained {
+                description: description(model, &sizes, dims),
+                parameters: snapshot.to_bytes()?,
+            }),
+        })
+    }
+}
+
+fn gold_to_select_by<N: CrowdNet>(model: &N, described: &Described) -> Result<Vec<(u32, u32)>> {
+    let gold = described.gold.iter().filter(|gold| gold.role == Role::Valid);
+    let valid: Vec<(u32, u32)> = gold.map(|gold| (gold.instance, gold.class)).collect();
+    if model.parts().train.select == Select::Valid && valid.is_empty() {
+        return Err(Error::data("there is no gold to select the best epoch by")
+            .at("model.train.select")
+            .found("no gold row of role `valid` whose instance has features")
+            .help("give some in source.gold, or select = \"annotation_likelihood\" or \"last\""));
+    }
+    Ok(valid)
+}
+
+/// What the trained model says of every row.
+struct Answers {
+    posterior: Posterior,
+    predictions: Posterior,
+    instance_parameters: Vec<(String, Vec<f64>)>,
+}
+
+impl Answers {
+    fn of<N: CrowdNet>(
+        trainer: &Trainer<'_, N>,
+        evidence: Evidence<'_>,
+        run: &mut Run,
+    ) -> Result<Self> {
+        let (a, data) = (evidence.annotations, trainer.data);
+        let classes = a.dims().classes;
+        let names = trainer.model.instance_parameters();
+        let mut posterior = Posterior::from_votes(a);
+        let mut parameters = vec![vec![f64::NAN; a.dims().instances]; names.len()];
+        let instances = data.instances();
+        for part in instances.chunks(ROWS) {
+            run.cancel.check()?;
+            let judged = trainer.judge(&data.observed(part))?;
+            for (n, i) in part.iter().map(|i| *i as usize).enumerate() {
+                if a.trusted_class(i).is_none() {
+                    posterior
+                        .row_mut(i)
+                        .copy_from_slice(&judged.posterior[n * classes..(n + 1) * classes]);
+                }
+                for (name, values) in parameters.iter_mut().enumerate() {
+                    values[i] = judged.parameters[n * names.len() + name];
+                }
+            }
+        }
+        let without = a.dims().instances - instances.len();
+        if without > 0 {
+            run.warn(format!(
+                "{without} of {} annotated instances have no features: their labels are those of the vote",
+                a.dims().instances
+            ));
+        }
+        let mut predictions = Posterior::zeros(data.matrix.len(), classes);
+        for first in (0..data.matrix.len()).step_by(ROWS) {
+            run.cancel.check()?;
+            let rows = first..(first + ROWS).min(data.matrix.len());
+            let judged = trainer.judge(&Data::unseen(rows.clone()))?;
+            predictions.values_mut()[rows.start * classes..rows.end * classes]
+                .copy_from_slice(&judged.classes);
+        }
+        let named = names.iter().map(|n| (*n).to_owned()).zip(parameters);
+        Ok(Self { posterior, predictions, instance_parameters: named.collect() })
+    }
+}
+
+fn report<N: CrowdNet>(
+    model: &N,
+    task: &Task<'_>,
+    crowd: &Crowd,
+    answers: &Answers,
+    aggregated: Option<Fitted>,
+    run: &mut Run,
+) -> Report {
+    let a = task.evidence.annotations;
+    let learned = model.report(task, crowd);
+    learned.warnings.into_iter().for_each(|warning| run.warn(warning));
+    let mut report = aggregated.map_or_else(Report::default, |fitted| fitted.report);
+    report.common = learned.common;
+    report.annotator_parameters = learned.parameters;
+    report.instance_parameters.clone_from(&answers.instance_parameters);
+    if let Some(probability) = learned.confusion {
+        let confusion = Confusion {
+            cells: Cells::Whole(probability),
+            expected_count: expected_counts(a, &answers.posterior),
+        };
+        report.skill = (0..task.dims.annotators).map(|r| confusion.mean_diagonal(a, r)).collect();
+        report.confusion = Some(confusion);
+    } else if report.skill.is_empty() {
+        report.skill = agreement(a, &answers.posterior);
+    }
+    report
+}
+
+/// How often each column was said of each class, `[column, class]`.
+fn expected_counts(a: &Annotations, t: &Posterior) -> Vec<f64> {
+    let classes = a.dims().classes;
+    let mut counts = vec![0.0; a.n_columns() * classes];
+    for (column, cells) in counts.chunks_exact_mut(classes.max(1)).enumerate() {
+        let weights = a.column_weights_of(column);
+        for (n, i) in a.instances_of(column).iter().enumerate() {
+            let weight = weights.map_or(1.0, |w| w[n]);
+            cells.iter_mut().zip(t.row(*i as usize)).for_each(|(c, p)| *c += weight * p);
+        }
+    }
+    counts
+}

@@ -1,0 +1,286 @@
+//! The layers that backbones are built of.
+
+use candle_core::backend::BackendStorage;
+use candle_core::{CpuStorage, CudaStorage, CustomOp2, D, DType, Layout, Shape, Tensor, Var};
+use rand::RngCore;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::tensor;
+use super::vars::{Kind, Vars};
+use crate::error::Result;
+use crate::run::Rng;
+
+/// What bends a layer's output.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Activation {
+    /// max(x, 0)
+    #[default]
+    Relu,
+    /// x Phi(x), in its tanh form
+    Gelu,
+    /// x sigmoid(x)
+    Silu,
+    /// tanh(x)
+    Tanh,
+}
+
+/// Whether the network is learning, and where its dropout masks come from.
+pub enum Mode<'a> {
+    /// Dropout draws, batch norm looks at the batch.
+    Training(&'a mut Rng),
+    /// Nothing is random, batch norm uses what it learned.
+    Fixed,
+}
+
+/// One layer.
+pub enum Layer {
+    /// `x W + b`
+    Dense(Dense),
+    /// A convolution of stride 1 over `[batch, channel, height, width]`.
+    Convolution {
+        /// `[out, in, kernel, kernel]`
+        weight: Tensor,
+        /// `[out]`
+        bias: Tensor,
+        /// Zeros around the image.
+        padding: usize,
+    },
+    /// Batch normalisation.
+    BatchNorm(BatchNorm),
+    /// A pointwise function.
+    Activation(Activation),
+    /// Zeroes this share of the numbers while learning.
+    Dropout(f64),
+    /// The largest of each square of 2 x 2.
+    MaxPool,
+    /// All axes but the first become one.
+    Flatten,
+}
+
+impl Layer {
+    /// The layer's output, computed in `precision`.
+    ///
+    /// # Errors
+    /// When the device fails.
+    pub fn forward(&self, x: &Tensor, mode: &mut Mode<'_>, precision: DType) -> Result<Tensor> {
+        match self {
+            Self::Dense(dense) => dense.forward(x, precision),
+            Self::BatchNorm(norm) => norm.forward(x, mode),
+            Self::Dropout(share) => match mode {
+                Mode::Training(rng) if *share > 0.0 => {
+                    let mask = dropout_mask(rng, x.elem_count(), *share);
+                    tensor(
+                        Tensor::from_vec(mask, x.dims(), x.device())
+                            .and_then(|m| m.to_dtype(x.dtype()))
+                            .and_then(|m| x * m),
+                    )
+                }
+                _ => Ok(x.clone()),
+            },
+            Self::Convolution { weight, bias, padding } => tensor((|| {
+                let weight = weight.to_dtype(precision)?;
+                let bias = bias.to_dtype(precision)?.reshape((1, (), 1, 1))?;
+                x.to_dtype(precision)?.conv2d(&weight, *padding, 1, 1, 1)?.broadcast_add(&bias)
+            })()),
+            Self::Activation(activation) => tensor(match activation {
+                Activation::Relu => x.relu(),
+                Activation::Gelu => x.gelu(),
+                Activation::Silu => x.silu(),
+                Activation::Tanh => x.tanh(),
+            }),
+            Self::MaxPool => tensor(x.max_pool2d(2)),
+            Self::Flatten => tensor(x.flatten_from(1)),
+        }
+    }
+}
+
+/// Zero with probability `share`, else what keeps the mean.
+fn dropout_mask(rng: &mut Rng, n: usize, share: f64) -> Vec<f32> {
+    let kept = (1.0 / (1.0 - share)) as f32;
+    // A share of 1 is 2^32, which no draw reaches.
+    #[allow(clippy::cast_sign_loss)]
+    let below = (share * (f64::from(u32::MAX) + 1.0)) as u64;
+    (0..n).map(|_| if u64::from(rng.next_u32()) < below { 0.0 } else { kept }).collect()
+}
+
+/// A fully connected layer.
+pub struct Dense {
+    weight: Tensor,
+    bias: Tensor,
+    /// Whether its input is the data: nobody asks for the data's gradient.
+    is_first: bool,
+}
+
+impl Dense {
+    /// Draws the layer, uniformly within one over the root of its inputs.
+    ///
+    /// # Errors
+    /// When the device has no room.
+    pub fn new(
+        vars: &mut Vars,
+        name: &str,
+        from: usize,
+        to: usize,
+        is_first: bool,
+    ) -> Result<Self> {
+        let bound = 1.0 / (from.max(1) as f64).sqrt();
+        Ok(Self {
+            weight: vars.uniform(&format!("{name}.weight"), Kind::Weight, &[from, to], bound)?,
+            bias: vars.uniform(&format!("{name}.bias"), Kind::Bias, &[to], bound)?,
+            is_first,
+        })
+    }
+
+    /// `x W + b`
+    ///
+    /// # Errors
+    /// When the device fails.
+    pub fn forward(&self, x: &Tensor, precision: DType) -> Result<Tensor> {
+        tensor((|| {
+            let weight = self.weight.to_dtype(precision)?;
+            let product = Product { needs_input: !self.is_first };
+            let x = x.to_dtype(precision)?.contiguous()?;
+            x.apply_op2(&weight, product)?.broadcast_add(&self.bias.to_dtype(precision)?)
+        })())
+    }
+}
+
+/// A matrix product that computes no gradient which nobody asks for: of a first layer that is half of the backward work.
+struct Product {
+    needs_input: bool,
+}
+
+impl Product {
+    fn sizes(a: &Layout, b: &Layout) -> candle_core::Result<((usize, usize, usize, usize), Shape)> {
+        let ((m, k), (_, n)) = (a.shape().dims2()?, b.shape().dims2()?);
+        Ok(((1, m, n, k), Shape::from((m, n))))
+    }
+}
+
+impl CustomOp2 for Product {
+    fn name(&self) -> &'static str {
+        "product"
+    }
+
+    fn cpu_fwd(
+        &self,
+        a: &CpuStorage,
+        la: &Layout,
+        b: &CpuStorage,
+        lb: &Layout,
+    ) -> candle_core::Result<(CpuStorage, Shape)> {
+        let (sizes, shape) = Self::sizes(la, lb)?;
+        Ok((a.matmul(b, sizes, la, lb)?, shape))
+    }
+
+    fn cuda_fwd(
+        &self,
+        a: &CudaStorage,
+        la: &Layout,
+        b: &CudaStorage,
+        lb: &Layout,
+    ) -> candle_core::Result<(CudaStorage, Shape)> {
+        let (sizes, shape) = Self::sizes(la, lb)?;
+        Ok((a.matmul(b, sizes, la, lb)?, shape))
+    }
+
+    fn bwd(
+        &self,
+        a: &Tensor,
+        b: &Tensor,
+        _product: &Tensor,
+        gradient: &Tensor,
+    ) -> candle_core::Result<(Option<Tensor>, Option<Tensor>)> {
+        let of_b = a.t()?.matmul(gradient)?;
+        let of_a = if self.needs_input { Some(gradient.matmul(&b.t()?)?) } else { None };
+        Ok((of_a, Some(of_b)))
+    }
+}
+
+/// Batch normalisation over all axes but the second.
+pub struct BatchNorm {
+    scale_and_shift: Option<(Tensor, Tensor)>,
+    mean: Var,
+    variance: Var,
+}
+
+/// How fast the running statistics follow the batches.
+const NORM_MOMENTUM: f64 = 0.1;
+
+/// Added to a variance before its root is taken.
+const NORM_EPSILON: f64 = 1e-5;
+
+impl BatchNorm {
+    /// For `n` columns or channels; with `affine`, scaled and shifted afterwards.
+    ///
+    /// # Errors
+    /// When the device has no room.
+    pub fn new(vars: &mut Vars, name: &str, n: usize, affine: bool) -> Result<Self> {
+        let mut constant =
+            |part: &str, kind, value| vars.constant(&format!("{name}.{part}"), kind, &[n], value);
+        let scale_and_shift = if affine {
+            let (scale, shift) =
+                (constant("scale", Kind::Bias, 1.0)?, constant("shift", Kind::Bias, 0.0)?);
+            Some((scale.as_tensor().clone(), shift.as_tensor().clone()))
+        } else {
+            None
+        };
+        let (mean, variance) =
+            (constant("mean", Kind::Buffer, 0.0)?, constant("variance", Kind::Buffer, 1.0)?);
+        Ok(Self { scale_and_shift, mean, variance })
+    }
+
+    fn forward(&self, x: &Tensor, mode: &Mode<'_>) -> Result<Tensor> {
+        tensor(self.normalise(x, matches!(mode, Mode::Training(_))))
+    }
+
+    fn normalise(&self, x: &Tensor, training: bool) -> candle_core::Result<Tensor> {
+        let precision = x.dtype();
+        let dims = x.dims().to_vec();
+        let n = dims[1];
+        // One column a channel: [batch x height x width, channel].
+        let x = x.to_dtype(DType::F32)?;
+        let rows = if dims.len() == 4 { x.permute((0, 2, 3, 1))?.reshape(((), n))? } else { x };
+        let count = rows.dims()[0] as f64;
+        let rows = if training && count > 1.0 {
+            let mean = rows.mean_keepdim(0)?;
+            let centred = rows.broadcast_sub(&mean)?;
+            let variance = centred.sqr()?.mean_keepdim(0)?;
+            let follow = |running: &Var, seen: &Tensor| {
+                let kept = (running.as_detached_tensor() * (1.0 - NORM_MOMENTUM))?;
+                running.set(&(kept + (seen.detach().reshape(n)? * NORM_MOMENTUM)?)?)
+            };
+            follow(&self.mean, &mean)?;
+            follow(&self.variance, &(&variance * (count / (count - 1.0)))?)?;
+            centred.broadcast_div(&(variance + NORM_EPSILON)?.sqrt()?)?
+        } else {
+            let deviation = (self.variance.as_detached_tensor() + NORM_EPSILON)?.sqrt()?;
+            rows.broadcast_sub(&self.mean.as_detached_tensor())?.broadcast_div(&deviation)?
+        };
+        let rows = match &self.scale_and_shift {
+            Some((scale, shift)) => rows.broadcast_mul(scale)?.broadcast_add(shift)?,
+            None => rows,
+        };
+        let out = match dims[..] {
+            [batch, _, height, width] => {
+                rows.reshape((batch, height, width, n))?.permute((0, 3, 1, 2))?.contiguous()?
+            }
+            _ => rows,
+        };
+        out.to_dtype(precision)
+    }
+}
+
+/// The softmax of each row.
+///
+/// # Errors
+/// When the device fails.
+pub fn softmax_rows(logits: &Tensor) -> Result<Tensor> {
+    tensor((|| {
+        let logits = logits.to_dtype(DType::F32)?;
+        let exp = logits.broadcast_sub(&logits.max_keepdim(D::Minus1)?)?.exp()?;
+        exp.broadcast_div(&exp.sum_keepdim(D::Minus1)?)
+    })())
+}

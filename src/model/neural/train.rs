@@ -1,0 +1,483 @@
+//! The training loop, once for all models.
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::batch::{Batch, Cut, Data, read};
+use super::crowd::Crowd;
+use super::layers::Mode;
+use super::maths::softmax_backward;
+use super::net::{Net, Outputs, Precision};
+use super::optimiser::{Optimiser, OptimiserSpec};
+use super::snapshot::Snapshot;
+use super::{CrowdNet, Gradient, Judged, Phase, Step, tensor};
+use crate::error::{Error, Result};
+use crate::frame::Dims;
+use crate::model::fitted::{TraceRow, best};
+use crate::run::Run;
+
+/// What a batch is a batch of.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum BatchBy {
+    /// Instances, with all their annotations.
+    #[default]
+    Instance,
+    /// Annotations.
+    Annotation,
+}
+
+/// Which epoch's model is kept.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Select {
+    /// The last.
+    #[default]
+    Last,
+    /// The one that is most often right on gold of the role `valid`.
+    Valid,
+    /// The one that gives held-out annotations the greatest likelihood; needs no gold.
+    AnnotationLikelihood,
+}
+
+/// What the sum of the annotations' losses in a batch is divided by.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Reduction {
+    /// Nothing.
+    Sum,
+    /// The annotations.
+    MeanAnnotation,
+    /// The instances.
+    MeanInstance,
+    /// Instances times annotators, as if everybody had answered.
+    MeanDense,
+}
+
+impl Reduction {
+    /// The factor of a batch.
+    #[must_use]
+    pub fn factor(self, batch: &Batch, dims: Dims) -> f64 {
+        let of = match self {
+            Self::Sum => 1,
+            Self::MeanAnnotation => batch.said.len(),
+            Self::MeanInstance => batch.len(),
+            Self::MeanDense => batch.len() * dims.annotators,
+        };
+        1.0 / of.max(1) as f64
+    }
+}
+
+/// How a network is trained.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct TrainSpec {
+    /// How often every instance is seen.
+    #[schemars(range(min = 1))]
+    pub epochs: u32,
+    /// Rows in a batch.
+    #[schemars(range(min = 1))]
+    pub batch_size: usize,
+    /// What a batch is a batch of.
+    pub batch_by: BatchBy,
+    /// What the annotations' losses are divided by; left out, the model's own custom.
+    pub reduction: Option<Reduction>,
+    /// The optimiser.
+    pub optimiser: OptimiserSpec,
+    /// Which epoch's model is kept.
+    pub select: Select,
+    /// The share of annotations that `annotation_likelihood` holds out.
+    #[schemars(range(min = 0.0, max = 0.9))]
+    pub held_out: f64,
+    /// Stop after so many epochs in which the selection found nothing better.
+    pub patience: Option<u32>,
+    /// How numbers are stored while the network computes.
+    pub precision: Precision,
+}
+
+impl Default for TrainSpec {
+    fn default() -> Self {
+        Self {
+            epochs: 60,
+            batch_size: 64,
+            batch_by: BatchBy::Instance,
+            reduction: None,
+            optimiser: OptimiserSpec::default(),
+            select: Select::Last,
+            held_out: 0.1,
+            patience: None,
+            precision: Precision::F32,
+        }
+    }
+}
+
+impl TrainSpec {
+    /// How the data are cut, for a model that may want whole batches only.
+    pub(super) fn cut(&self, whole_only: bool) -> Cut {
+        let holds_out = self.select == Select::AnnotationLikelihood;
+        Cut {
+            batch_size: self.batch_size,
+            by_annotation: self.batch_by == BatchBy::Annotation,
+            whole_only,
+            held_out: if holds_out { self.held_out } else { 0.0 },
+        }
+    }
+}
+
+/// A model in training, and what chooses its best epoch.
+pub(super) struct Trainer<'a, N> {
+    pub(super) model: &'a N,
+    pub(super) data: &'a Data<'a>,
+    pub(super) dims: Dims,
+    /// (feature row, class) of the gold that selects.
+    pub(super) valid: &'a [(u32, u32)],
+    pub(super) net: Net,
+    pub(super) crowd: Crowd,
+    pub(super) progress: Progress,
+}
+
+/// How far a training is.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub(super) struct Progress {
+    phase: usize,
+    epoch: u32,
+    pub(super) trace: Vec<TraceRow>,
+    best: Option<(f64, u32, Snapshot)>,
+}
+
+/// Rows that are judged at once.
+const JUDGED_ROWS: usize = 1024;
+
+/// Two scores this near are one.
+const SAME_SCORE: f64 = 1e-12;
+
+impl<N: CrowdNet> Trainer<'_, N> {
+    /// Trains to the end, from the last checkpoint where the run has one.
+    ///
+    /// # Errors
+    /// When the loss is no number, the run is cancelled, or a checkpoint fails.
+    pub(super) fn train(&mut self, run: &mut Run) -> Result<()> {
+        self.resume(run)?;
+        let phases = self.model.phases();
+        let epochs: u32 = phases.iter().map(|p| p.epochs).sum();
+        run.progress.begin("training", Some(u64::from(epochs)));
+        while let Some(phase) = phases.get(self.progress.phase) {
+            if self.progress.epoch >= phase.epochs || self.is_out_of_patience() {
+                self.keep_best()?;
+                self.progress.phase += 1;
+                self.progress.epoch = 0;
+                continue;
+            }
+            self.epoch(phase, run)?;
+            self.select()?;
+            self.checkpoint(run)?;
+        }
+        run.progress.end();
+        Ok(())
+    }
+
+    fn epoch(&mut self, phase: &Phase, run: &mut Run) -> Result<()> {
+        let spec = self.model.parts().train;
+        let (optimiser, epoch) = (&spec.optimiser, self.progress.epoch);
+        let began = run.clock.seconds();
+        if optimiser.reset_each_epoch || epoch == 0 {
+            self.net.vars.forget();
+            self.crowd.forget();
+        }
+        for table in &mut self.crowd.tables {
+            table.trained = phase.tables.is_none_or(|only| only.contains(&table.name.as_str()));
+        }
+        let factor = optimiser.factor(epoch, phase.epochs);
+        let annotator_rate = phase.annotator_rate.or(optimiser.annotator_learning_rate);
+        let rates = Rates {
+            net: if phase.classifier { factor * optimiser.learning_rate } else { 0.0 },
+            crowd: factor * annotator_rate.unwrap_or(optimiser.learning_rate),
+        };
+        let stepper = Optimiser::new(optimiser);
+        let name = format!("{} {epoch}", phase.name);
+        let (mut loss, mut rows) = (0.0, 0);
+        let (data, scaler) = (self.data, self.net.scaler.clone());
+        let inside = run.clone();
+        data.epoch(&name, spec.cut(N::WHOLE_BATCHES), &scaler, run, |n, batch, features| {
+            inside.cancel.check()?;
+            let mut rng = inside.rng(&format!("dropout of {name}, batch {n}"));
+            let of_batch =
+                self.step(&batch, features, &mut Mode::Training(&mut rng), rates, &stepper)?;
+            loss += of_batch * batch.len() as f64;
+            rows += batch.len();
+            Ok(())
+        })?;
+        let loss = loss / rows.max(1) as f64;
+        if !loss.is_finite() {
+            return Err(Error::fit("the training diverged: its loss is no number")
+                .at("model.train.optimiser.learning_rate")
+                .found(format!("{loss} in epoch {} of phase `{}`", epoch + 1, phase.name))
+                .help("lower the learning rate, or set model.train.optimiser.clip_norm"));
+        }
+        let seconds = run.clock.seconds() - began;
+        let last = self.progress.trace.last().filter(|row| row.phase == phase.name);
+        let change = last.map(|row| -loss - row.objective);
+        self.progress.trace.push(TraceRow {
+            phase: phase.name.to_owned(),
+            step: epoch + 1,
+            objective: -loss,
+            change,
+            seconds,
+        });
+        self.progress.epoch += 1;
+        let speed = rows as f64 / seconds.max(1e-9);
+        run.progress
+            .at(self.progress.trace.len() as u64, &format!("loss {loss:.4}, {speed:.0} rows/s"));
+        Ok(())
+    }
+
+    /// One step; returns the loss before it.
+    fn step(
+        &mut self,
+        batch: &Batch,
+        features: Vec<f32>,
+        mode: &mut Mode<'_>,
+        rates: Rates,
+        optimiser: &Optimiser,
+    ) -> Result<f64> {
+        let spec = &self.model.parts().train.optimiser;
+        let flow = self.net.forward(features, mode)?;
+        let out = flow.to_host()?;
+        let gathered = self.crowd.gather(&batch.annotators);
+        let step = Step {
+            phase: self.progress.phase,
+            batch,
+            out: &out,
+            gathered: &gathered,
+            crowd: &self.crowd,
+            dims: self.dims,
+        };
+        let (loss, gradient) = loss_and_gradient(self.model, &step);
+        let mut scale = 1.0;
+        if rates.net > 0.0
+            && let Some(surrogate) = flow.surrogate(&gradient.out)?
+        {
+            let gradients = tensor(surrogate.backward())?;
+            if let Some(most) = spec.clip_norm {
+                let of_tables = gradient.tables.iter().flatten().map(|g| g * g).sum::<f64>();
+                let norm = (self.net.vars.squared_norm(&gradients)? + of_tables).sqrt();
+                scale = if norm > most { most / norm } else { 1.0 };
+            }
+            self.net.vars.step(&gradients, scale, optimiser, rates.net, spec.weight_decay)?;
+        }
+        let mut tables = gradient.tables;
+        if scale < 1.0 {
+            tables.iter_mut().flatten().for_each(|g| *g *= scale);
+        }
+        self.crowd.step(batch, &tables, optimiser, rates.crowd);
+        Ok(loss)
+    }
+
+    /// Keeps this epoch's model if it is the best so far.
+    fn select(&mut self) -> Result<()> {
+        let Some(score) = self.score()? else { return Ok(()) };
+        let is_better =
+            self.progress.best.as_ref().is_none_or(|(best, ..)| score > best + SAME_SCORE);
+        if is_better {
+            let mut snapshot = Snapshot::default();
+            self.net.save(&mut snapshot)?;
+            self.crowd.save(&mut snapshot);
+            self.progress.best = Some((score, self.progress.epoch, snapshot));
+        }
+        Ok(())
+    }
+
+    fn keep_best(&mut self) -> Result<()> {
+        match self.progress.best.take() {
+            Some((_, _, snapshot)) => {
+                self.net.load(&snapshot)?;
+                self.crowd.load(&snapshot)
+            }
+            None => Ok(()),
+        }
+    }
+
+    fn is_out_of_patience(&self) -> bool {
+        let (patience, best) = (self.model.parts().train.patience, &self.progress.best);
+        patience.zip(best.as_ref()).is_some_and(|(p, (_, at, _))| self.progress.epoch >= at + p)
+    }
+
+    /// What the selection compares, greater is better; `None` where the last epoch is kept.
+    fn score(&self) -> Result<Option<f64>> {
+        match self.model.parts().train.select {
+            Select::Last => Ok(None),
+            Select::Valid => {
+                let (mut right, mut log) = (0.0, 0.0);
+                for part in self.valid.chunks(JUDGED_ROWS) {
+                    let mut batch = Data::unseen(0..part.len());
+                    batch.rows = part.iter().map(|(row, _)| *row).collect();
+                    let judged = self.judge(&batch)?;
+                    for ((_, class), p) in part.iter().zip(judged.classes.chunks(self.dims.classes))
+                    {
+                        let found = best(p).map(|(k, _)| k as u32);
+                        right += f64::from(u8::from(found == Some(*class)));
+                        log += p[*class as usize].max(1e-15).ln();
+                    }
+                }
+                // Among equally many right the surer one is better, by less than one more right would be.
+                let n = self.valid.len().max(1) as f64;
+                Ok(Some((right + 0.5 / (1.0 - log / n)) / n))
+            }
+            Select::AnnotationLikelihood => {
+                let instances = self.data.instances();
+                let (mut log, mut n) = (0.0, 0.0);
+                for part in instances.chunks(JUDGED_ROWS) {
+                    let batch = self.data.held_out(part);
+                    let judged = self.judge(&batch)?;
+                    for (said, p) in batch.said.iter().zip(&judged.likelihood) {
+                        log += said.weight * p.max(1e-15).ln();
+                        n += said.weight;
+                    }
+                }
+                Ok(Some(log / f64::max(n, 1.0)))
+            }
+        }
+    }
+
+    /// What the model says of a batch now.
+    ///
+    /// # Errors
+    /// When the device fails.
+    pub(super) fn judge(&self, batch: &Batch) -> Result<Judged> {
+        judge(self.model, &self.net, &self.crowd, self.data.matrix, self.dims, batch)
+    }
+
+    /// Goes on from the run's checkpoint, where there is one.
+    fn resume(&mut self, run: &Run) -> Result<()> {
+        let Some(bytes) = run.checkpoint()? else { return Ok(()) };
+        let snapshot = Snapshot::from_bytes(&bytes)?;
+        self.net.load(&snapshot)?;
+        self.net.vars.load_moments(&snapshot)?;
+        self.crowd.load(&snapshot)?;
+        self.crowd.load_moments(&snapshot)?;
+        self.progress = Progress::load(&snapshot, &self.model.phases())?;
+        Ok(())
+    }
+
+    fn checkpoint(&self, run: &Run) -> Result<()> {
+        if !run.keeps_checkpoints() {
+            return Ok(());
+        }
+        let mut snapshot = Snapshot::default();
+        self.net.save(&mut snapshot)?;
+        self.net.vars.save_moments(&mut snapshot)?;
+        self.crowd.save(&mut snapshot);
+        self.crowd.save_moments(&mut snapshot);
+        self.progress.save(&mut snapshot, &self.model.phases());
+        run.save_checkpoint(&snapshot.to_bytes()?)
+    }
+}
+
+impl Progress {
+    fn save(&self, to: &mut Snapshot, phases: &[Phase]) {
+        to.counts("progress".to_owned(), vec![self.phase as u32, self.epoch]);
+        let number = |row: &TraceRow| phases.iter().position(|p| p.name == row.phase).unwrap_or(0);
+        let rows = self.trace.iter().flat_map(|row| {
+            [
+                number(row) as f64,
+                f64::from(row.step),
+                row.objective,
+                row.change.unwrap_or(f64::NAN),
+                row.seconds,
+            ]
+        });
+        to.doubles("trace".to_owned(), rows.collect());
+        if let Some((score, epoch, snapshot)) = &self.best {
+            to.doubles("best".to_owned(), vec![*score, f64::from(*epoch)]);
+            to.merge("best.", snapshot);
+        }
+    }
+
+    fn load(from: &Snapshot, phases: &[Phase]) -> Result<Self> {
+        let progress = from.take_counts("progress", 2)?;
+        let whole = |x: f64| x.abs().round() as u32;
+        let row = |x: &[f64; 5]| TraceRow {
+            phase: phases.get(whole(x[0]) as usize).map_or("", |p| p.name).to_owned(),
+            step: whole(x[1]),
+            objective: x[2],
+            change: Some(x[3]).filter(|c| !c.is_nan()),
+            seconds: x[4],
+        };
+        let trace = from.take_doubles("trace")?.as_chunks::<5>().0.iter().map(row).collect();
+        let snapshot = from.part("best.");
+        let best = match from.take_doubles("best") {
+            Ok(best) => Some((best[0], whole(best[1]), snapshot)),
+            Err(_) => None,
+        };
+        Ok(Self { phase: progress[0] as usize, epoch: progress[1], trace, best })
+    }
+}
+
+/// The learning rates of one epoch.
+#[derive(Clone, Copy)]
+struct Rates {
+    net: f64,
+    crowd: f64,
+}
+
+/// A model's loss on a batch, and its derivatives by the network's outputs and the gathered parameters.
+pub(super) fn loss_and_gradient<N: CrowdNet>(model: &N, step: &Step<'_>) -> (f64, Gradient) {
+    let zeros = |values: &[f64]| vec![0.0; values.len()];
+    let out = step.out;
+    let mut gradient = Gradient {
+        out: Outputs {
+            rows: out.rows,
+            logits: zeros(&out.logits),
+            p: zeros(&out.p),
+            hidden: zeros(&out.hidden),
+            auxiliary: zeros(&out.auxiliary),
+        },
+        tables: step.gathered.iter().map(|rows| zeros(rows)).collect(),
+    };
+    let mut loss = model.loss(step, &mut gradient);
+    let n = step.dims.classes;
+    if !out.p.is_empty() {
+        if step.batch.targets.is_empty() {
+            loss += trust(step, &mut gradient);
+        }
+        let rows = out.p.chunks_exact(n).zip(gradient.out.p.chunks_exact(n));
+        for ((p, d_p), d_logits) in rows.zip(gradient.out.logits.chunks_exact_mut(n)) {
+            softmax_backward(p, d_p, d_logits);
+        }
+    }
+    (loss, gradient)
+}
+
+/// The cross-entropy of trusted classes, which every model is told beside its annotations.
+fn trust(step: &Step<'_>, gradient: &mut Gradient) -> f64 {
+    let n = step.dims.classes;
+    let scale = 1.0 / step.batch.len().max(1) as f64;
+    let mut loss = 0.0;
+    for (b, class) in step.batch.trusted.iter().enumerate() {
+        let Some(class) = class else { continue };
+        let p = step.out.p(b);
+        loss -= scale * p[*class as usize].max(f64::MIN_POSITIVE).ln();
+        for (k, d) in gradient.out.logits[b * n..(b + 1) * n].iter_mut().enumerate() {
+            *d += scale * (p[k] - f64::from(u8::from(k == *class as usize)));
+        }
+    }
+    loss
+}
+
+/// What a model says of a batch.
+///
+/// # Errors
+/// When the device fails.
+pub(super) fn judge<N: CrowdNet>(
+    model: &N,
+    net: &Net,
+    crowd: &Crowd,
+    matrix: &crate::frame::Matrix,
+    dims: Dims,
+    batch: &Batch,
+) -> Result<Judged> {
+    let features = read(matrix, &net.scaler, &batch.rows);
+    let out = net.forward(features, &mut Mode::Fixed)?.to_host()?;
+    let gathered = crowd.gather(&batch.annotators);
+    Ok(model.judge(&Step { phase: 0, batch, out: &out, gathered: &gathered, crowd, dims }))
+}
