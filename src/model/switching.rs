@@ -45,16 +45,15 @@ pub fn switched(a: &Annotations, confusion: &Confusion) -> Option<Vec<usize>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::model::fitted::Cells;
     use crate::testing::tiny;
 
     #[test]
     fn exchanged_classes_are_seen() {
         let a = tiny(2, &[(0, 0, 0), (1, 0, 1)]);
         let confusion = |expected_count: Vec<f64>| Confusion {
-            probability: vec![0.0; 4],
             expected_count,
-            unused: vec![0.0; 2],
-            unused_diagonal: vec![0.0; 2],
+            cells: Cells::Whole(vec![0.0; 4]),
         };
         // [column, class]: said 0 when class 1, said 1 when class 0
         assert_eq!(switched(&a, &confusion(vec![0.1, 0.9, 0.9, 0.1])), Some(vec![1, 0]));

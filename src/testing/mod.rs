@@ -4,7 +4,12 @@ pub mod conformance;
 pub mod dense;
 pub mod synth;
 
-use crate::frame::{Annotations, Dims, Duplicates, Rows};
+use std::sync::Arc;
+
+use datafusion::arrow::array::UInt32Array;
+
+use crate::frame::{Annotations, Described, Dims, Duplicates, Features, Ids, Matrix, Rows};
+use crate::model::fitted::Posterior;
 
 /// Annotations from (instance, annotator, label) triples; the sizes are one more than the largest number of each.
 ///
@@ -39,5 +44,24 @@ pub fn annotations(dims: Dims, rows: &[(u32, u32, u32)]) -> Annotations {
     match Annotations::build(dims, rows, Duplicates::Share) {
         Ok(annotations) => annotations,
         Err(repeated) => unreachable!("shared answers are no error: {repeated:?}"),
+    }
+}
+
+/// Features that tell the votes' shares of each class and the instance's number, for every instance.
+#[must_use]
+pub fn described(a: &Annotations) -> Described {
+    let n = a.dims().instances;
+    let votes = Posterior::from_votes(a);
+    let row = |i: usize| votes.row(i).iter().map(|p| *p as f32).chain([i as f32 % 7.0]);
+    let values: Vec<f32> = (0..n).flat_map(row).collect();
+    let numbers: UInt32Array = (0..n as u32).collect();
+    Described {
+        features: Features {
+            ids: Ids::in_order(Arc::new(numbers)),
+            matrix: Arc::new(Matrix::from_rows(a.dims().classes + 1, &values)),
+        },
+        row_of_instance: (0..n as u32).map(Some).collect(),
+        gold: Vec::new(),
+        annotators: None,
     }
 }

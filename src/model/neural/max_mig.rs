@@ -25,6 +25,7 @@ use super::{
 use crate::error::Result;
 use crate::frame::Dims;
 use crate::model::Spec;
+use crate::model::em::kernel::mean_posterior;
 use crate::model::fitted::Posterior;
 use crate::spec::Problems;
 
@@ -78,6 +79,17 @@ fn half_tanh(x: f64) -> (f64, f64) {
     (0.5 * y, 0.5 * (1.0 - y * y))
 }
 
+/// The prior of the classes.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Prior {
+    /// All alike.
+    #[default]
+    Uniform,
+    /// Their shares among the votes.
+    Votes,
+}
+
 /// Max-MIG.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
@@ -90,6 +102,8 @@ pub struct MaxMig {
     pub train: TrainSpec,
     /// The f of the mutual information.
     pub divergence: Divergence,
+    /// The prior of the classes.
+    pub prior: Prior,
     /// Added to what the classifier and an instance's own annotators share, so that nothing in common costs no infinity.
     #[schemars(range(min = 0.0))]
     pub u: f64,
@@ -105,6 +119,7 @@ impl Default for MaxMig {
             backbone: BackboneSpec::default(),
             train: TrainSpec::default(),
             divergence: Divergence::Kl,
+            prior: Prior::Uniform,
             u: 5e-5,
             start_floor: 0.01,
         }
@@ -122,18 +137,25 @@ impl Spec for MaxMig {
     }
 }
 
+/// The tables, by place.
+const LOG_CONFUSION: usize = 0;
+/// The prior; it stays.
+const PRIOR: usize = 1;
+
 /// What two rows share must be above zero for every f.
 const LEAST_SHARED: f64 = 1e-12;
 
 impl MaxMig {
-    /// The annotators' view of each row, `[row, class]`; the prior is uniform.
+    /// The annotators' view of each row, `[row, class]`.
     fn aggregator(step: &Step<'_>) -> Vec<f64> {
         let Dims { classes, labels, .. } = step.dims;
-        let mut g = vec![0.0; step.batch.len() * classes];
+        let log_prior: Vec<f64> = step.gathered[PRIOR].iter().map(|p| p.ln()).collect();
+        let mut g = log_prior.repeat(step.batch.len());
         for (b, said) in step.said() {
             let first = said.who as usize * classes * labels + said.label as usize;
             for k in 0..classes {
-                g[b * classes + k] += said.weight * step.gathered[0][first + k * labels];
+                g[b * classes + k] +=
+                    said.weight * step.gathered[LOG_CONFUSION][first + k * labels];
             }
         }
         for row in g.chunks_exact_mut(classes) {
@@ -171,13 +193,21 @@ impl CrowdNet for MaxMig {
                 values.extend(row.iter().map(|c| (share(*c) + self.start_floor).ln() as f32));
             }
         }
-        Ok(vec![Table::drawn("log_confusion", classes * labels, values)])
+        let mut prior = vec![1.0 / classes as f64; classes];
+        if self.prior == Prior::Votes {
+            mean_posterior(a, &votes, &mut prior);
+        }
+        let prior = prior.into_iter().map(|p| p as f32).collect();
+        Ok(vec![
+            Table::drawn("log_confusion", classes * labels, values),
+            Table::shared("prior", prior).fixed(),
+        ])
     }
 
     fn loss(&self, step: &Step<'_>, gradient: &mut Gradient) -> f64 {
         let Dims { classes, labels, .. } = step.dims;
         let rows = step.batch.len();
-        let one_over_prior = classes as f64;
+        let prior = &step.gathered[PRIOR];
         let g = Self::aggregator(step);
         let mut d_g = vec![0.0; g.len()];
         let (own, pair) = (1.0 / rows as f64, 1.0 / (rows * rows.saturating_sub(1)).max(1) as f64);
@@ -187,7 +217,7 @@ impl CrowdNet for MaxMig {
             for (j, (g, d_g)) in
                 g.chunks_exact(classes).zip(d_g.chunks_exact_mut(classes)).enumerate()
             {
-                let shared: f64 = h.iter().zip(g).map(|(h, g)| h * g).sum::<f64>() * one_over_prior;
+                let shared: f64 = (0..classes).map(|k| h[k] * g[k] / prior[k]).sum();
                 let slope = if i == j {
                     let (gain, slope) = self.divergence.same((shared + self.u).max(LEAST_SHARED));
                     loss -= own * gain;
@@ -196,10 +226,10 @@ impl CrowdNet for MaxMig {
                     let (cost, slope) = self.divergence.other(shared.max(LEAST_SHARED));
                     loss += pair * cost;
                     pair * slope
-                } * one_over_prior;
+                };
                 for k in 0..classes {
-                    d_h[k] += slope * g[k];
-                    d_g[k] += slope * h[k];
+                    d_h[k] += slope * g[k] / prior[k];
+                    d_g[k] += slope * h[k] / prior[k];
                 }
             }
         }
@@ -211,7 +241,8 @@ impl CrowdNet for MaxMig {
         for (b, said) in step.said() {
             let first = said.who as usize * classes * labels + said.label as usize;
             for k in 0..classes {
-                gradient.tables[0][first + k * labels] += said.weight * d_sums[b * classes + k];
+                gradient.tables[LOG_CONFUSION][first + k * labels] +=
+                    said.weight * d_sums[b * classes + k];
             }
         }
         loss
@@ -221,19 +252,20 @@ impl CrowdNet for MaxMig {
         let classes = step.dims.classes;
         let mut posterior = Self::aggregator(step);
         for (b, row) in posterior.chunks_exact_mut(classes).enumerate() {
-            row.iter_mut()
-                .zip(step.out.p(b))
-                .for_each(|(g, h)| *g = (*g * h).max(f64::MIN_POSITIVE));
+            for ((g, h), prior) in row.iter_mut().zip(step.out.p(b)).zip(&step.gathered[PRIOR]) {
+                *g = (*g * h / prior).max(f64::MIN_POSITIVE);
+            }
             let sum: f64 = row.iter().sum();
             row.iter_mut().for_each(|p| *p /= sum);
         }
-        let mut matrices = vec![0.0; step.gathered[0].len()];
-        Rows::Softmax.forward(&step.gathered[0], step.dims.labels, &mut matrices);
+        let mut matrices = vec![0.0; step.gathered[LOG_CONFUSION].len()];
+        Rows::Softmax.forward(&step.gathered[LOG_CONFUSION], step.dims.labels, &mut matrices);
         Judged { posterior, ..step.judged_by_matrices(&matrices) }
     }
 
     fn report(&self, task: &Task<'_>, crowd: &Crowd) -> CrowdReport {
-        let values: Vec<f64> = crowd.tables[0].values.iter().map(|v| f64::from(*v)).collect();
+        let values: Vec<f64> =
+            crowd.tables[LOG_CONFUSION].values.iter().map(|v| f64::from(*v)).collect();
         let mut confusion = vec![0.0; values.len()];
         Rows::Softmax.forward(&values, task.dims.labels, &mut confusion);
         CrowdReport { confusion: Some(confusion), ..CrowdReport::default() }

@@ -37,6 +37,8 @@ mod saved;
 mod scaler;
 mod single_confusion;
 mod snapshot;
+#[cfg(test)]
+mod tests;
 mod trace_regularised;
 mod train;
 mod vars;

@@ -231,7 +231,7 @@ impl Optimiser {
         let root = (1.0 / second_correction.sqrt()) as f32;
         let epsilon = spec.epsilon as f32;
         let each = each.zip(moments.second);
-        let mut moved = |w: &mut f32, g: f32, m: &mut f32, v: &mut f32, most: Option<&mut f32>| {
+        let moved = |w: &mut f32, g: f32, m: &mut f32, v: &mut f32, most: Option<&mut f32>| {
             let g = g + added * *w;
             *m = beta1 * *m + (1.0 - beta1) * g;
             *v = beta2 * *v + (1.0 - beta2) * g * g;
@@ -362,7 +362,7 @@ mod tests {
                     optimiser.update_card(&card, &gradient, &mut tensors, step, 0.1, 0.5).unwrap();
                     let (a, b) = (host.to_vec1::<f32>().unwrap(), card.to_vec1::<f32>().unwrap());
                     for (a, b) in a.iter().zip(&b) {
-                        assert!((a - b).abs() < 1e-6, "{rule:?} {step}: {a} {b}");
+                        assert!((a - b).abs() < 1e-5, "{rule:?} {step}: {a} {b}");
                     }
                     if step == 1 && rule != Rule::Sgd && decoupled {
                         // AdamW's first step is the rate itself, after the decay: 1 * 0.95 - 0.1.
