@@ -21,6 +21,7 @@ use crate::engine::EngineSpec;
 use crate::error::{Error, Result};
 use crate::frame::{
     Annotations, Described, Dims, Duplicates, Features, Frame, Ids, Rejects, Rows, Scratch,
+    read_features,
 };
 use crate::model::fitted::{Fitted, Posterior, Report, Stop};
 use crate::model::{SavedModel, family};
@@ -126,7 +127,7 @@ pub async fn predict(
     let began = run.clock.seconds();
     let query =
         source.features(&ctx).await?.ok_or_else(|| Error::bug("no features were registered"))?;
-    let features = Features::read(query, Scratch::of(&engine), "--features", run).await?;
+    let features = read_features(query, Scratch::of(&engine), "--features", run).await?;
     let read_at = run.clock.seconds();
     let predictions = tokio::task::block_in_place(|| {
         run.pool().install(|| through(&description, &bytes, &features, what.device, run))

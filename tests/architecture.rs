@@ -50,6 +50,14 @@ fn models_know_neither_arrow_nor_datafusion() {
 }
 
 #[test]
+fn only_models_with_features_know_candle() {
+    let found = offending("", &["candle_core"], &[]);
+    let strangers: Vec<_> =
+        found.iter().filter(|line| !line.contains("/src/model/neural/")).collect();
+    assert!(!found.is_empty() && strangers.is_empty(), "{strangers:?}");
+}
+
+#[test]
 fn async_stops_at_the_frame_and_starts_again_in_the_sink() {
     for folder in ["model", "tables"] {
         let found = offending(folder, &["async ", ".await"], &[]);

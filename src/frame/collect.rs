@@ -17,7 +17,7 @@ use tokio::sync::mpsc;
 
 use super::collector::Collector;
 use super::evidence::Described;
-use super::features::Features;
+use super::features::{Features, Reader};
 use super::gold::GoldRows;
 use super::ids::Ids;
 use super::interner::{Interner, NULL};
@@ -79,11 +79,11 @@ pub async fn collect(relations: Relations, spec: &FrameSpec, run: &Run) -> Resul
         tokio::task::block_in_place(|| pool.install(|| questions.finish(gold.as_ref(), spec)))?;
     run.progress.end();
     let Some((features, scratch)) = features else { return Ok(frames) };
-    let features = Features::read(features, scratch, "source.features", run).await?;
+    let features = read_features(features, scratch, "source.features", run).await?;
     let annotators = match annotator_features {
         Some(query) => {
             let place = "source.annotator_features";
-            Some(Features::read(query, Scratch::default(), place, run).await?)
+            Some(read_features(query, Scratch::default(), place, run).await?)
         }
         None => None,
     };
@@ -91,6 +91,32 @@ pub async fn collect(relations: Relations, spec: &FrameSpec, run: &Run) -> Resul
         frame.described = Some(describe(frame, &features, annotators.as_ref(), gold.as_ref())?);
     }
     Ok(frames)
+}
+
+/// Reads a relation whose first column is the id and whose others are numbers, or one list of numbers.
+///
+/// # Errors
+/// When a row has no id, an id has two rows, rows differ in length, or a number is missing or not finite; the error
+/// names the rows.
+pub async fn read_features(
+    query: DataFrame,
+    scratch: Scratch,
+    place: &str,
+    run: &Run,
+) -> Result<Features> {
+    let mut reader = Reader::new(query.schema().inner(), scratch);
+    let context = Arc::new(query.task_ctx());
+    let plan = query.create_physical_plan().await?;
+    run.progress.begin("features", rows_in(&plan));
+    let mut batches = spawn(execute_stream_partitioned(plan, context)?);
+    while let Some(batch) = batches.recv().await {
+        run.cancel.check()?;
+        let batch = batch.map_err(|e| e.or_at(place))?;
+        tokio::task::block_in_place(|| reader.push(&batch)).map_err(|e| e.or_at(place))?;
+        run.progress.at(reader.len() as u64, "");
+    }
+    run.progress.end();
+    tokio::task::block_in_place(|| reader.finish()).map_err(|e| e.or_at(place))
 }
 
 /// How features belong to the instances and annotators of one question.
@@ -145,9 +171,7 @@ pub fn rows_in(plan: &Arc<dyn ExecutionPlan>) -> Option<u64> {
 }
 
 /// Polls every partition on its own task; the batches come in any order.
-pub(super) fn spawn(
-    streams: Vec<SendableRecordBatchStream>,
-) -> mpsc::Receiver<Result<RecordBatch>> {
+fn spawn(streams: Vec<SendableRecordBatchStream>) -> mpsc::Receiver<Result<RecordBatch>> {
     let (sender, receiver) = mpsc::channel(BATCHES_IN_FLIGHT);
     for mut stream in streams {
         let sender = sender.clone();

@@ -6,16 +6,12 @@ use std::sync::Arc;
 use datafusion::arrow::array::{Array, ArrayRef, AsArray, RecordBatch};
 use datafusion::arrow::compute::cast;
 use datafusion::arrow::datatypes::{DataType, Field, Float32Type, Schema, UInt8Type};
-use datafusion::physical_plan::execute_stream_partitioned;
-use datafusion::prelude::DataFrame;
 
-use super::collect::{rows_in, spawn};
 use super::ids::Ids;
 use super::interner::{Interner, NULL};
 use super::matrix::{Cell, Matrix, MatrixWriter, Scratch};
 use crate::engine::EngineSpec;
 use crate::error::{Error, Result, offenders};
-use crate::run::Run;
 
 /// The features of one relation.
 #[derive(Clone)]
@@ -36,28 +32,6 @@ impl Scratch {
 }
 
 impl Features {
-    /// Reads a relation whose first column is the id and whose others are numbers, or one list of numbers.
-    ///
-    /// # Errors
-    /// When a row has no id, an id has two rows, rows differ in length, or a number is missing or not finite; the
-    /// error names the rows.
-    pub async fn read(query: DataFrame, scratch: Scratch, place: &str, run: &Run) -> Result<Self> {
-        let schema = query.schema().inner().clone();
-        let context = Arc::new(query.task_ctx());
-        let plan = query.create_physical_plan().await?;
-        run.progress.begin("features", rows_in(&plan));
-        let mut reader = Reader::new(&schema, scratch);
-        let mut batches = spawn(execute_stream_partitioned(plan, context)?);
-        while let Some(batch) = batches.recv().await {
-            run.cancel.check()?;
-            let batch = batch.map_err(|e| e.or_at(place))?;
-            tokio::task::block_in_place(|| reader.push(&batch)).map_err(|e| e.or_at(place))?;
-            run.progress.at(reader.ids.len() as u64, "");
-        }
-        run.progress.end();
-        tokio::task::block_in_place(|| reader.finish()).map_err(|e| e.or_at(place))
-    }
-
     /// The feature row of each of `ids`, `None` where there is none.
     ///
     /// # Errors
@@ -67,7 +41,8 @@ impl Features {
     }
 }
 
-struct Reader {
+/// Takes in features batch by batch.
+pub(super) struct Reader {
     ids: Interner,
     scratch: Option<Scratch>,
     shape: Option<Vec<usize>>,
@@ -81,7 +56,12 @@ enum Numbers {
 }
 
 impl Reader {
-    fn new(schema: &Schema, scratch: Scratch) -> Self {
+    /// Ids that have come.
+    pub(super) fn len(&self) -> usize {
+        self.ids.len()
+    }
+
+    pub(super) fn new(schema: &Schema, scratch: Scratch) -> Self {
         Self {
             ids: Interner::new(schema.field(0)),
             scratch: Some(scratch),
@@ -90,7 +70,7 @@ impl Reader {
         }
     }
 
-    fn push(&mut self, batch: &RecordBatch) -> Result<()> {
+    pub(super) fn push(&mut self, batch: &RecordBatch) -> Result<()> {
         if batch.num_rows() == 0 {
             return Ok(());
         }
@@ -157,7 +137,7 @@ impl Reader {
         })
     }
 
-    fn finish(self) -> Result<Features> {
+    pub(super) fn finish(self) -> Result<Features> {
         let Some(writer) = self.writer else {
             return Err(Error::data("there are no features").help("check the path"));
         };

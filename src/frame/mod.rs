@@ -22,7 +22,7 @@ use serde::{Deserialize, Serialize};
 
 pub use annotations::{Annotations, BLOCK, Dims, split_by};
 pub use build::{Duplicates, Repeated, Rows};
-pub use collect::{Relations, collect, rows_in};
+pub use collect::{Relations, collect, read_features, rows_in};
 pub use evidence::{Described, Evidence};
 pub use features::Features;
 pub use gold::{Gold, Role};

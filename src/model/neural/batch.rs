@@ -162,22 +162,10 @@ impl<'a> Data<'a> {
         Some(Self { matrix, row_of, annotations: a, learned, held_out, targets, units, counts })
     }
 
-    /// Rows or annotations that an epoch goes through.
-    #[must_use]
-    pub fn len(&self) -> usize {
-        self.units.len()
-    }
-
     /// Whether there is nothing to learn from.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.units.is_empty()
-    }
-
-    /// Whether any annotation is held out.
-    #[must_use]
-    pub fn holds_out(&self) -> bool {
-        !self.held_out.all.is_empty()
     }
 
     /// The feature rows that are learned from, ascending.

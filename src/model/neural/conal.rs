@@ -21,30 +21,17 @@ use rand::Rng as _;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::maths::{
-    Rows, diagonal, negative_log, row_times, row_times_backward, sigmoid, softmax, softmax_backward,
-};
+use super::maths::{Direction, Rows, diagonal, row_times, row_times_backward, sigmoid};
+use super::mixture::{Mixer, Mixture};
+use super::scaler::Scaler;
 use super::{
-    BackboneSpec, Crowd, CrowdNet, CrowdReport, Gradient, Heads, Judged, Parts, Reduction, Said,
-    Step, Table, Task, TrainSpec, auto, check_parts,
+    BackboneSpec, Crowd, CrowdNet, CrowdReport, Gradient, Heads, Judged, Parts, Reduction, Step,
+    Table, Task, TrainSpec, auto, check_parts,
 };
 use crate::error::Result;
 use crate::frame::{Dims, Matrix};
 use crate::model::Spec;
 use crate::spec::Problems;
-
-/// How common and individual confusion are mixed.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "snake_case")]
-pub enum Mixture {
-    /// Their logits, as in the public code.
-    #[default]
-    LogitMix,
-    /// Their probabilities, as in the paper.
-    ProbMix,
-    /// Confusion matrices.
-    RowStochastic,
-}
 
 /// CoNAL.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -108,40 +95,11 @@ const FEATURES: usize = 3;
 /// What is added under the root of a norm, whose slope at zero would else be infinite.
 const UNDER_ROOT: f64 = 1e-12;
 
-/// A vector and its direction.
-struct Direction {
-    norm: f64,
-    unit: Vec<f64>,
-}
-
-impl Direction {
-    fn of(vector: &[f64]) -> Self {
-        let norm = vector.iter().map(|x| x * x).sum::<f64>().sqrt().max(1e-12);
-        Self { norm, unit: vector.iter().map(|x| x / norm).collect() }
-    }
-
-    /// Adds what the gradient by the direction means for the vector.
-    fn backward(&self, d_unit: &[f64], d_vector: &mut [f64]) {
-        let along: f64 = self.unit.iter().zip(d_unit).map(|(u, d)| u * d).sum();
-        for ((d, d_unit), unit) in d_vector.iter_mut().zip(d_unit).zip(&self.unit) {
-            *d += (d_unit - along * unit) / self.norm;
-        }
-    }
-}
-
 /// What a step needs of its annotators and rows before it looks at annotations.
 struct Forward {
     annotators: Vec<Direction>,
     rows: Vec<Direction>,
     /// Row-stochastic matrices of `common` and `individual`, where the mixture is of those.
-    common: Vec<f64>,
-    individual: Vec<f64>,
-}
-
-/// P(what was said) of one annotation, and how it came about.
-struct Mixed {
-    share: f64,
-    p: f64,
     common: Vec<f64>,
     individual: Vec<f64>,
 }
@@ -164,11 +122,7 @@ impl Conal {
         };
         let row = |b: usize| {
             let v = step.out.auxiliary(b);
-            if self.normalise_instances {
-                Direction::of(v)
-            } else {
-                Direction { norm: 1.0, unit: v.to_vec() }
-            }
+            if self.normalise_instances { Direction::of(v) } else { Direction::as_it_is(v) }
         };
         let stochastic = |w: &[f64]| {
             let mut rows = vec![0.0; w.len()];
@@ -185,35 +139,73 @@ impl Conal {
         }
     }
 
-    fn mix(&self, step: &Step<'_>, forward: &Forward, b: usize, said: &Said) -> Mixed {
-        let Dims { classes, labels, .. } = step.dims;
-        let (who, y) = (said.who as usize, said.label as usize);
+    /// The part of the common confusion in what was said of row `b`.
+    fn share(forward: &Forward, b: usize, who: usize) -> f64 {
         let (u, v) = (&forward.annotators[who].unit, &forward.rows[b].unit);
-        let share = sigmoid(u.iter().zip(v).map(|(u, v)| u * v).sum());
-        let own = who * classes * labels..(who + 1) * classes * labels;
-        let (mut common, mut individual) = (vec![0.0; labels], vec![0.0; labels]);
-        let s = step.out.p(b);
-        if self.mixture == Mixture::RowStochastic {
-            row_times(s, &forward.common, &mut common);
-            row_times(s, &forward.individual[own], &mut individual);
-            let p = share * common[y] + (1.0 - share) * individual[y];
-            return Mixed { share, p, common, individual };
+        sigmoid(u.iter().zip(v).map(|(u, v)| u * v).sum())
+    }
+
+    /// The common matrix and that of annotator `who`, as the mixture takes them.
+    fn matrices<'a>(
+        &self,
+        step: &'a Step<'_>,
+        forward: &'a Forward,
+        who: usize,
+    ) -> (&'a [f64], &'a [f64]) {
+        let cells = step.dims.classes * step.dims.labels;
+        let (common, individual) = match self.mixture {
+            Mixture::RowStochastic => (&forward.common, &forward.individual),
+            Mixture::LogitMix | Mixture::ProbMix => {
+                (&step.gathered[COMMON], &step.gathered[INDIVIDUAL])
+            }
+        };
+        (common, &individual[who * cells..(who + 1) * cells])
+    }
+
+    /// Subtracts the distances of the batch's annotators from the common matrix.
+    fn push_apart(&self, step: &Step<'_>, d_common: &mut [f64], d_individual: &mut [f64]) -> f64 {
+        let cells = step.dims.classes * step.dims.labels;
+        let common = &step.gathered[COMMON];
+        let individual = step.gathered[INDIVIDUAL].chunks_exact(cells);
+        let rows = individual.zip(d_individual.chunks_exact_mut(cells)).zip(&step.batch.share);
+        let mut loss = 0.0;
+        for ((individual, d_individual), share) in rows {
+            let squares = common.iter().zip(individual).map(|(g, r)| (g - r) * (g - r));
+            let norm = (squares.sum::<f64>() + UNDER_ROOT).sqrt();
+            loss -= self.lambda * share * norm;
+            let slope = self.lambda * share / norm;
+            for cell in 0..cells {
+                let difference = common[cell] - individual[cell];
+                d_common[cell] -= slope * difference;
+                d_individual[cell] += slope * difference;
+            }
         }
-        row_times(s, &step.gathered[COMMON], &mut common);
-        row_times(s, &step.gathered[INDIVIDUAL][own], &mut individual);
-        let mut says = vec![0.0; labels];
-        if self.mixture == Mixture::LogitMix {
-            let mixed: Vec<f64> = common
-                .iter()
-                .zip(&individual)
-                .map(|(g, r)| share * g + (1.0 - share) * r)
-                .collect();
-            softmax(&mixed, &mut says);
-            return Mixed { share, p: says[y], common, individual };
+        loss
+    }
+
+    /// What the gradients by the directions of annotators mean for their embeddings, or for the map that makes them.
+    fn embeddings_backward(
+        &self,
+        step: &Step<'_>,
+        forward: &Forward,
+        d_units: &[f64],
+        d_embedding: &mut [f64],
+    ) {
+        let d = self.embedding;
+        for (who, direction) in forward.annotators.iter().enumerate() {
+            let d_unit = &d_units[who * d..(who + 1) * d];
+            let Some(features) = step.gathered.get(FEATURES) else {
+                direction.backward(d_unit, &mut d_embedding[who * d..(who + 1) * d]);
+                continue;
+            };
+            let width = step.crowd.tables[FEATURES].width;
+            let mut d_u = vec![0.0; d];
+            direction.backward(d_unit, &mut d_u);
+            let features = &features[who * width..(who + 1) * width];
+            for (x, d_map) in features.iter().zip(d_embedding.chunks_exact_mut(d)) {
+                d_map.iter_mut().zip(&d_u).for_each(|(m, d)| *m += x * d);
+            }
         }
-        softmax(&common.clone(), &mut common);
-        softmax(&individual.clone(), &mut individual);
-        Mixed { share, p: share * common[y] + (1.0 - share) * individual[y], common, individual }
     }
 }
 
@@ -266,56 +258,19 @@ impl CrowdNet for Conal {
         };
         let mut d_units = vec![0.0; step.batch.annotators.len() * d];
         let mut d_rows = vec![0.0; step.batch.len() * d];
-        let (mut d_g, mut d_r) = (vec![0.0; labels], vec![0.0; labels]);
+        let mut mixer = Mixer::new(self.mixture, labels);
         let mut loss = 0.0;
         for (b, said) in step.said() {
-            let (who, y) = (said.who as usize, said.label as usize);
-            let Mixed { share, p, common, individual } = self.mix(step, &forward, b, said);
-            let weight = scale * said.weight;
-            let (term, slope) = negative_log(p);
-            loss += weight * term;
-            let slope = weight * slope;
-            // By the common and the individual part, and by the share.
-            let mut d_share = 0.0;
-            d_g.fill(0.0);
-            d_r.fill(0.0);
-            match self.mixture {
-                Mixture::RowStochastic => {
-                    (d_g[y], d_r[y]) = (slope * share, slope * (1.0 - share));
-                    d_share = slope * (common[y] - individual[y]);
-                }
-                Mixture::ProbMix => {
-                    let (mut one, at) = (vec![0.0; labels], y);
-                    one[at] = slope * share;
-                    softmax_backward(&common, &one, &mut d_g);
-                    one[at] = slope * (1.0 - share);
-                    softmax_backward(&individual, &one, &mut d_r);
-                    d_share = slope * (common[y] - individual[y]);
-                }
-                Mixture::LogitMix => {
-                    let mixed: Vec<f64> = common
-                        .iter()
-                        .zip(&individual)
-                        .map(|(g, r)| share * g + (1.0 - share) * r)
-                        .collect();
-                    let mut d_mixed = vec![0.0; labels];
-                    softmax(&mixed, &mut d_mixed);
-                    d_mixed[y] -= 1.0;
-                    for (l, d) in d_mixed.iter().enumerate() {
-                        let d = weight * d;
-                        (d_g[l], d_r[l]) = (d * share, d * (1.0 - share));
-                        d_share += d * (common[l] - individual[l]);
-                    }
-                }
-            }
-            let own = who * cells..(who + 1) * cells;
+            let (who, label) = (said.who as usize, said.label as usize);
             let (s, d_s) = (step.out.p(b), &mut gradient.out.p[b * classes..(b + 1) * classes]);
-            let (w_g, w_r) = match self.mixture {
-                Mixture::RowStochastic => (&forward.common[..], &forward.individual[own.clone()]),
-                _ => (&step.gathered[COMMON][..], &step.gathered[INDIVIDUAL][own.clone()]),
-            };
-            row_times_backward(s, w_g, &d_g, d_s, d_common);
-            row_times_backward(s, w_r, &d_r, d_s, &mut d_individual[own]);
+            let matrices = self.matrices(step, &forward, who);
+            let share = Self::share(&forward, b, who);
+            let p = mixer.mix(s, matrices, share, label);
+            let (term, d_share) = mixer.loss(p, share, label, scale * said.weight);
+            loss += term;
+            row_times_backward(s, matrices.0, &mixer.d_common, d_s, d_common);
+            let own = who * cells..(who + 1) * cells;
+            row_times_backward(s, matrices.1, &mixer.d_individual, d_s, &mut d_individual[own]);
             let d_dot = d_share * share * (1.0 - share);
             for j in 0..d {
                 d_units[who * d + j] += d_dot * forward.rows[b].unit[j];
@@ -330,71 +285,39 @@ impl CrowdNet for Conal {
             through(&step.gathered[COMMON], &forward.common, d_common);
             through(&step.gathered[INDIVIDUAL], &forward.individual, d_individual);
         }
-        for (who, share) in step.batch.share.iter().enumerate() {
-            let own = who * cells..(who + 1) * cells;
-            let difference =
-                step.gathered[COMMON].iter().zip(&step.gathered[INDIVIDUAL][own.clone()]);
-            let difference: Vec<f64> = difference.map(|(g, r)| g - r).collect();
-            let norm = (difference.iter().map(|x| x * x).sum::<f64>() + UNDER_ROOT).sqrt();
-            loss -= self.lambda * share * norm;
-            let slope = self.lambda * share / norm;
-            for ((x, d_g), d_r) in
-                difference.iter().zip(d_common.iter_mut()).zip(&mut d_individual[own])
-            {
-                *d_g -= slope * x;
-                *d_r += slope * x;
-            }
-        }
-        for (who, direction) in forward.annotators.iter().enumerate() {
-            let d_unit = &d_units[who * d..(who + 1) * d];
-            match step.gathered.get(FEATURES) {
-                None => direction.backward(d_unit, &mut d_embedding[who * d..(who + 1) * d]),
-                Some(features) => {
-                    let width = step.crowd.tables[FEATURES].width;
-                    let mut d_u = vec![0.0; d];
-                    direction.backward(d_unit, &mut d_u);
-                    let features = &features[who * width..(who + 1) * width];
-                    for (x, d_map) in features.iter().zip(d_embedding.chunks_exact_mut(d)) {
-                        d_map.iter_mut().zip(&d_u).for_each(|(m, d)| *m += x * d);
-                    }
-                }
-            }
-        }
-        for (b, direction) in forward.rows.iter().enumerate() {
-            let (d_unit, d_v) =
-                (&d_rows[b * d..(b + 1) * d], &mut gradient.out.auxiliary[b * d..(b + 1) * d]);
-            if self.normalise_instances {
-                direction.backward(d_unit, d_v);
-            } else {
-                d_v.iter_mut().zip(d_unit).for_each(|(v, d)| *v += d);
-            }
+        loss += self.push_apart(step, d_common, d_individual);
+        self.embeddings_backward(step, &forward, &d_units, d_embedding);
+        let rows = d_rows.chunks_exact(d).zip(gradient.out.auxiliary.chunks_exact_mut(d));
+        for (direction, (d_unit, d_v)) in forward.rows.iter().zip(rows) {
+            direction.backward(d_unit, d_v);
         }
         loss
     }
 
     fn judge(&self, step: &Step<'_>) -> Judged {
-        let Dims { classes, labels, .. } = step.dims;
+        let labels = step.dims.labels;
         let forward = self.forward(step);
-        let mixed: Vec<(usize, Mixed)> =
-            step.said().map(|(b, said)| (b, self.mix(step, &forward, b, said))).collect();
+        let mut mixer = Mixer::new(self.mixture, labels);
+        let mut likelihood = Vec::with_capacity(step.batch.said.len());
         let mut shares = vec![(0.0, 0.0); step.batch.len()];
-        for (b, mixed) in &mixed {
-            shares[*b].0 += mixed.share;
-            shares[*b].1 += 1.0;
+        for (b, said) in step.said() {
+            let who = said.who as usize;
+            let share = Self::share(&forward, b, who);
+            let matrices = self.matrices(step, &forward, who);
+            likelihood.push(mixer.mix(step.out.p(b), matrices, share, said.label as usize));
+            shares[b] = (shares[b].0 + share, shares[b].1 + 1.0);
         }
-        let parameters =
-            shares.iter().map(|(sum, n)| if *n > 0.0 { sum / n } else { 0.5 }).collect();
-        let likelihood = mixed.iter().map(|(_, mixed)| mixed.p).collect();
+        let mean = |(sum, n): &(f64, f64)| if *n > 0.0 { sum / n } else { 0.5 };
+        let parameters = shares.iter().map(mean).collect();
         if self.mixture != Mixture::RowStochastic {
             let classes = step.out.p.clone();
             return Judged { posterior: classes.clone(), classes, likelihood, parameters };
         }
         let judged = step.judged_by(|b, said, k| {
+            let (common, individual) = self.matrices(step, &forward, said.who as usize);
             let cell = k * labels + said.label as usize;
-            let (u, v) = (&forward.annotators[said.who as usize].unit, &forward.rows[b].unit);
-            let share = sigmoid(u.iter().zip(v).map(|(u, v)| u * v).sum());
-            share * forward.common[cell]
-                + (1.0 - share) * forward.individual[said.who as usize * classes * labels + cell]
+            let share = Self::share(&forward, b, said.who as usize);
+            share * common[cell] + (1.0 - share) * individual[cell]
         });
         Judged { parameters, ..judged }
     }
@@ -435,23 +358,13 @@ impl CrowdNet for Conal {
 
 /// Annotators' features at mean 0 and deviation 1, each row ended by a one; an annotator without any is average.
 fn standardised(matrix: &Matrix, rows: &[Option<u32>]) -> Vec<f32> {
-    let width = matrix.width();
-    let mut values = vec![0.0; rows.len() * width];
-    for (row, out) in rows.iter().zip(values.chunks_exact_mut(width)) {
-        row.iter().for_each(|row| matrix.read(*row as usize, out));
+    let mut scaler = Scaler::identity(&[matrix.width()], &BackboneSpec::default());
+    scaler.fit(matrix, rows.iter().flatten().copied());
+    let mut values = vec![0.0; rows.len() * (matrix.width() + 1)];
+    for (row, out) in rows.iter().zip(values.chunks_exact_mut(matrix.width() + 1)) {
+        let (features, one) = out.split_at_mut(matrix.width());
+        row.iter().for_each(|row| scaler.read(matrix, *row as usize, features));
+        one[0] = 1.0;
     }
-    let known: Vec<usize> = (0..rows.len()).filter(|r| rows[*r].is_some()).collect();
-    let mut out = vec![1.0; rows.len() * (width + 1)];
-    for k in 0..width {
-        let column = || known.iter().map(|r| f64::from(values[r * width + k]));
-        let n = f64::max(known.len() as f64, 1.0);
-        let mean = column().sum::<f64>() / n;
-        let deviation = (column().map(|x| (x - mean) * (x - mean)).sum::<f64>() / n).sqrt();
-        for r in 0..rows.len() {
-            let x = (f64::from(values[r * width + k]) - mean)
-                / if deviation > 1e-8 { deviation } else { 1.0 };
-            out[r * (width + 1) + k] = if rows[r].is_some() { x as f32 } else { 0.0 };
-        }
-    }
-    out
+    values
 }

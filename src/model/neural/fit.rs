@@ -3,9 +3,11 @@
 use super::batch::Data;
 use super::crowd::Crowd;
 use super::net::{Net, Sizes};
+use super::progress::Progress;
+use super::recipe::Select;
 use super::saved::description;
 use super::snapshot::Snapshot;
-use super::train::{Progress, Select, Trainer};
+use super::train::Trainer;
 use super::{CrowdNet, Task, device};
 use crate::error::{Error, Result};
 use crate::frame::{Annotations, Described, Evidence, Role};

@@ -1,7 +1,7 @@
 //! The layers that backbones are built of.
 
 use candle_core::backend::BackendStorage;
-use candle_core::{CpuStorage, CudaStorage, CustomOp2, D, DType, Layout, Shape, Tensor, Var};
+use candle_core::{CpuStorage, CudaStorage, CustomOp2, DType, Layout, Shape, Tensor, Var};
 use rand::RngCore;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -271,16 +271,4 @@ impl BatchNorm {
         };
         out.to_dtype(precision)
     }
-}
-
-/// The softmax of each row.
-///
-/// # Errors
-/// When the device fails.
-pub fn softmax_rows(logits: &Tensor) -> Result<Tensor> {
-    tensor((|| {
-        let logits = logits.to_dtype(DType::F32)?;
-        let exp = logits.broadcast_sub(&logits.max_keepdim(D::Minus1)?)?.exp()?;
-        exp.broadcast_div(&exp.sum_keepdim(D::Minus1)?)
-    })())
 }

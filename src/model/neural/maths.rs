@@ -125,3 +125,36 @@ impl Rows {
         }
     }
 }
+
+/// A vector and its direction.
+pub struct Direction {
+    /// `None` where the vector itself is taken for its direction.
+    norm: Option<f64>,
+    /// The vector over its length.
+    pub unit: Vec<f64>,
+}
+
+impl Direction {
+    /// The direction of a vector.
+    pub fn of(vector: &[f64]) -> Self {
+        let norm = vector.iter().map(|x| x * x).sum::<f64>().sqrt().max(1e-12);
+        Self { norm: Some(norm), unit: vector.iter().map(|x| x / norm).collect() }
+    }
+
+    /// A vector that is taken for its direction.
+    pub fn as_it_is(vector: &[f64]) -> Self {
+        Self { norm: None, unit: vector.to_vec() }
+    }
+
+    /// Adds what the gradient by the direction means for the vector.
+    pub fn backward(&self, d_unit: &[f64], d_vector: &mut [f64]) {
+        let Some(norm) = self.norm else {
+            d_vector.iter_mut().zip(d_unit).for_each(|(d, d_unit)| *d += d_unit);
+            return;
+        };
+        let along: f64 = self.unit.iter().zip(d_unit).map(|(u, d)| u * d).sum();
+        for ((d, d_unit), unit) in d_vector.iter_mut().zip(d_unit).zip(&self.unit) {
+            *d += (d_unit - along * unit) / norm;
+        }
+    }
+}

@@ -31,12 +31,16 @@ mod fit;
 mod layers;
 mod maths;
 mod max_mig;
+mod mixture;
 mod net;
 mod optimiser;
+mod progress;
+mod recipe;
 mod saved;
 mod scaler;
 mod single_confusion;
 mod snapshot;
+mod step;
 #[cfg(test)]
 mod tests;
 mod trace_regularised;
@@ -57,10 +61,10 @@ pub use layers::Activation;
 pub use max_mig::MaxMig;
 pub use net::{Heads, Outputs, Precision};
 pub use optimiser::{Course, OptimiserSpec, Rule};
+pub use recipe::{BatchBy, Reduction, Select, TrainSpec};
 pub use saved::predict;
 pub use single_confusion::SingleConfusion;
 pub use trace_regularised::TraceRegularised;
-pub use train::{BatchBy, Reduction, Select, TrainSpec};
 pub use weighted_doctor_net::WeightedDoctorNet;
 
 use candle_core::Device;

@@ -159,12 +159,6 @@ impl Net {
         self.hidden.unwrap_or_default()
     }
 
-    /// The axes of one instance.
-    #[must_use]
-    pub fn input(&self) -> &[usize] {
-        &self.input
-    }
-
     /// Scaled features, `[row, ...]`, through the network.
     ///
     /// # Errors

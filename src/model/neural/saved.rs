@@ -7,7 +7,7 @@ use super::batch::Data;
 use super::crowd::Crowd;
 use super::net::{Net, Sizes};
 use super::snapshot::Snapshot;
-use super::train::judge;
+use super::step::judge;
 use super::{CrowdNet, device};
 use crate::error::{Error, Result};
 use crate::frame::{Dims, Matrix};

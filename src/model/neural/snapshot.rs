@@ -56,12 +56,6 @@ impl Snapshot {
         Self(own.collect())
     }
 
-    /// Whether there is nothing in it.
-    #[must_use]
-    pub fn is_empty(&self) -> bool {
-        self.0.is_empty()
-    }
-
     /// Reals of that name, if there are any.
     #[must_use]
     pub fn find_reals(&self, name: &str) -> Option<&[f32]> {

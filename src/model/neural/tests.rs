@@ -1,13 +1,13 @@
 //! Losses against numbers computed elsewhere, and every gradient against differences of the loss.
 
 use super::batch::{Batch, Said};
-use super::conal::Mixture;
 use super::crowd_layer::Form;
 use super::maths::softmax;
 use super::max_mig::Divergence;
+use super::mixture::Mixture;
 use super::net::Outputs;
 use super::single_confusion::NoisyLabels;
-use super::train::loss_and_gradient;
+use super::step::loss_and_gradient;
 use super::*;
 use crate::frame::Annotations;
 use crate::testing::tiny;

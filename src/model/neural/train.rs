@@ -1,128 +1,19 @@
 //! The training loop, once for all models.
 
-use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
-
-use super::batch::{Batch, Cut, Data, read};
+use super::batch::{Batch, Data};
 use super::crowd::Crowd;
 use super::layers::Mode;
-use super::maths::softmax_backward;
-use super::net::{Net, Outputs, Precision};
-use super::optimiser::{Optimiser, OptimiserSpec};
+use super::net::Net;
+use super::optimiser::Optimiser;
+use super::progress::Progress;
+use super::recipe::Select;
 use super::snapshot::Snapshot;
-use super::{CrowdNet, Gradient, Judged, Phase, Step, tensor};
+use super::step::{judge, loss_and_gradient};
+use super::{CrowdNet, Judged, Phase, Step, tensor};
 use crate::error::{Error, Result};
 use crate::frame::Dims;
 use crate::model::fitted::{TraceRow, best};
 use crate::run::Run;
-
-/// What a batch is a batch of.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "snake_case")]
-pub enum BatchBy {
-    /// Instances, with all their annotations.
-    #[default]
-    Instance,
-    /// Annotations.
-    Annotation,
-}
-
-/// Which epoch's model is kept.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "snake_case")]
-pub enum Select {
-    /// The last.
-    #[default]
-    Last,
-    /// The one that is most often right on gold of the role `valid`.
-    Valid,
-    /// The one that gives held-out annotations the greatest likelihood; needs no gold.
-    AnnotationLikelihood,
-}
-
-/// What the sum of the annotations' losses in a batch is divided by.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "snake_case")]
-pub enum Reduction {
-    /// Nothing.
-    Sum,
-    /// The annotations.
-    MeanAnnotation,
-    /// The instances.
-    MeanInstance,
-    /// Instances times annotators, as if everybody had answered.
-    MeanDense,
-}
-
-impl Reduction {
-    /// The factor of a batch.
-    #[must_use]
-    pub fn factor(self, batch: &Batch, dims: Dims) -> f64 {
-        let of = match self {
-            Self::Sum => 1,
-            Self::MeanAnnotation => batch.said.len(),
-            Self::MeanInstance => batch.len(),
-            Self::MeanDense => batch.len() * dims.annotators,
-        };
-        1.0 / of.max(1) as f64
-    }
-}
-
-/// How a network is trained.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields, default)]
-pub struct TrainSpec {
-    /// How often every instance is seen.
-    #[schemars(range(min = 1))]
-    pub epochs: u32,
-    /// Rows in a batch.
-    #[schemars(range(min = 1))]
-    pub batch_size: usize,
-    /// What a batch is a batch of.
-    pub batch_by: BatchBy,
-    /// What the annotations' losses are divided by; left out, the model's own custom.
-    pub reduction: Option<Reduction>,
-    /// The optimiser.
-    pub optimiser: OptimiserSpec,
-    /// Which epoch's model is kept.
-    pub select: Select,
-    /// The share of annotations that `annotation_likelihood` holds out.
-    #[schemars(range(min = 0.0, max = 0.9))]
-    pub held_out: f64,
-    /// Stop after so many epochs in which the selection found nothing better.
-    pub patience: Option<u32>,
-    /// How numbers are stored while the network computes.
-    pub precision: Precision,
-}
-
-impl Default for TrainSpec {
-    fn default() -> Self {
-        Self {
-            epochs: 60,
-            batch_size: 64,
-            batch_by: BatchBy::Instance,
-            reduction: None,
-            optimiser: OptimiserSpec::default(),
-            select: Select::Last,
-            held_out: 0.1,
-            patience: None,
-            precision: Precision::F32,
-        }
-    }
-}
-
-impl TrainSpec {
-    /// How the data are cut, for a model that may want whole batches only.
-    pub(super) fn cut(&self, whole_only: bool) -> Cut {
-        let holds_out = self.select == Select::AnnotationLikelihood;
-        Cut {
-            batch_size: self.batch_size,
-            by_annotation: self.batch_by == BatchBy::Annotation,
-            whole_only,
-            held_out: if holds_out { self.held_out } else { 0.0 },
-        }
-    }
-}
 
 /// A model in training, and what chooses its best epoch.
 pub(super) struct Trainer<'a, N> {
@@ -134,15 +25,6 @@ pub(super) struct Trainer<'a, N> {
     pub(super) net: Net,
     pub(super) crowd: Crowd,
     pub(super) progress: Progress,
-}
-
-/// How far a training is.
-#[derive(Debug, Clone, Default, PartialEq)]
-pub(super) struct Progress {
-    phase: usize,
-    epoch: u32,
-    pub(super) trace: Vec<TraceRow>,
-    best: Option<(f64, u32, Snapshot)>,
 }
 
 /// Rows that are judged at once.
@@ -201,8 +83,8 @@ impl<N: CrowdNet> Trainer<'_, N> {
         data.epoch(&name, spec.cut(N::WHOLE_BATCHES), &scaler, run, |n, batch, features| {
             inside.cancel.check()?;
             let mut rng = inside.rng(&format!("dropout of {name}, batch {n}"));
-            let of_batch =
-                self.step(&batch, features, &mut Mode::Training(&mut rng), rates, &stepper)?;
+            let mut mode = if phase.classifier { Mode::Training(&mut rng) } else { Mode::Fixed };
+            let of_batch = self.step(&batch, features, &mut mode, rates, &stepper)?;
             loss += of_batch * batch.len() as f64;
             rows += batch.len();
             Ok(())
@@ -373,111 +255,9 @@ impl<N: CrowdNet> Trainer<'_, N> {
     }
 }
 
-impl Progress {
-    fn save(&self, to: &mut Snapshot, phases: &[Phase]) {
-        to.counts("progress".to_owned(), vec![self.phase as u32, self.epoch]);
-        let number = |row: &TraceRow| phases.iter().position(|p| p.name == row.phase).unwrap_or(0);
-        let rows = self.trace.iter().flat_map(|row| {
-            [
-                number(row) as f64,
-                f64::from(row.step),
-                row.objective,
-                row.change.unwrap_or(f64::NAN),
-                row.seconds,
-            ]
-        });
-        to.doubles("trace".to_owned(), rows.collect());
-        if let Some((score, epoch, snapshot)) = &self.best {
-            to.doubles("best".to_owned(), vec![*score, f64::from(*epoch)]);
-            to.merge("best.", snapshot);
-        }
-    }
-
-    fn load(from: &Snapshot, phases: &[Phase]) -> Result<Self> {
-        let progress = from.take_counts("progress", 2)?;
-        let whole = |x: f64| x.abs().round() as u32;
-        let row = |x: &[f64; 5]| TraceRow {
-            phase: phases.get(whole(x[0]) as usize).map_or("", |p| p.name).to_owned(),
-            step: whole(x[1]),
-            objective: x[2],
-            change: Some(x[3]).filter(|c| !c.is_nan()),
-            seconds: x[4],
-        };
-        let trace = from.take_doubles("trace")?.as_chunks::<5>().0.iter().map(row).collect();
-        let snapshot = from.part("best.");
-        let best = match from.take_doubles("best") {
-            Ok(best) => Some((best[0], whole(best[1]), snapshot)),
-            Err(_) => None,
-        };
-        Ok(Self { phase: progress[0] as usize, epoch: progress[1], trace, best })
-    }
-}
-
 /// The learning rates of one epoch.
 #[derive(Clone, Copy)]
 struct Rates {
     net: f64,
     crowd: f64,
-}
-
-/// A model's loss on a batch, and its derivatives by the network's outputs and the gathered parameters.
-pub(super) fn loss_and_gradient<N: CrowdNet>(model: &N, step: &Step<'_>) -> (f64, Gradient) {
-    let zeros = |values: &[f64]| vec![0.0; values.len()];
-    let out = step.out;
-    let mut gradient = Gradient {
-        out: Outputs {
-            rows: out.rows,
-            logits: zeros(&out.logits),
-            p: zeros(&out.p),
-            hidden: zeros(&out.hidden),
-            auxiliary: zeros(&out.auxiliary),
-        },
-        tables: step.gathered.iter().map(|rows| zeros(rows)).collect(),
-    };
-    let mut loss = model.loss(step, &mut gradient);
-    let n = step.dims.classes;
-    if !out.p.is_empty() {
-        if step.batch.targets.is_empty() {
-            loss += trust(step, &mut gradient);
-        }
-        let rows = out.p.chunks_exact(n).zip(gradient.out.p.chunks_exact(n));
-        for ((p, d_p), d_logits) in rows.zip(gradient.out.logits.chunks_exact_mut(n)) {
-            softmax_backward(p, d_p, d_logits);
-        }
-    }
-    (loss, gradient)
-}
-
-/// The cross-entropy of trusted classes, which every model is told beside its annotations.
-fn trust(step: &Step<'_>, gradient: &mut Gradient) -> f64 {
-    let n = step.dims.classes;
-    let scale = 1.0 / step.batch.len().max(1) as f64;
-    let mut loss = 0.0;
-    for (b, class) in step.batch.trusted.iter().enumerate() {
-        let Some(class) = class else { continue };
-        let p = step.out.p(b);
-        loss -= scale * p[*class as usize].max(f64::MIN_POSITIVE).ln();
-        for (k, d) in gradient.out.logits[b * n..(b + 1) * n].iter_mut().enumerate() {
-            *d += scale * (p[k] - f64::from(u8::from(k == *class as usize)));
-        }
-    }
-    loss
-}
-
-/// What a model says of a batch.
-///
-/// # Errors
-/// When the device fails.
-pub(super) fn judge<N: CrowdNet>(
-    model: &N,
-    net: &Net,
-    crowd: &Crowd,
-    matrix: &crate::frame::Matrix,
-    dims: Dims,
-    batch: &Batch,
-) -> Result<Judged> {
-    let features = read(matrix, &net.scaler, &batch.rows);
-    let out = net.forward(features, &mut Mode::Fixed)?.to_host()?;
-    let gathered = crowd.gather(&batch.annotators);
-    Ok(model.judge(&Step { phase: 0, batch, out: &out, gathered: &gathered, crowd, dims }))
 }

@@ -91,19 +91,6 @@ impl Vars {
         }
     }
 
-    /// How many numbers are learned.
-    #[must_use]
-    pub fn len(&self) -> usize {
-        let learned = self.all.values().filter(|p| p.kind != Kind::Buffer);
-        learned.map(|p| p.var.elem_count()).sum()
-    }
-
-    /// Whether nothing is learned.
-    #[must_use]
-    pub fn is_empty(&self) -> bool {
-        self.len() == 0
-    }
-
     /// The sum of the squares of all gradients.
     ///
     /// # Errors

@@ -1,0 +1,111 @@
+//! How a common and an individual confusion make the probability of one annotation.
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::maths::{negative_log, row_times, softmax, softmax_backward};
+
+/// How common and individual confusion are mixed.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Mixture {
+    /// Their logits, as in the public code.
+    #[default]
+    LogitMix,
+    /// Their probabilities, as in the paper.
+    ProbMix,
+    /// Confusion matrices.
+    RowStochastic,
+}
+
+/// Mixes one annotation after the other, without allocating.
+pub(super) struct Mixer {
+    mixture: Mixture,
+    /// What the common and the individual matrix make of the class probabilities: logits, or probabilities.
+    common: Vec<f64>,
+    individual: Vec<f64>,
+    /// P(label), where logits are mixed.
+    says: Vec<f64>,
+    one: Vec<f64>,
+    /// The derivatives of the loss by both, before any softmax.
+    pub(super) d_common: Vec<f64>,
+    pub(super) d_individual: Vec<f64>,
+}
+
+impl Mixer {
+    pub(super) fn new(mixture: Mixture, labels: usize) -> Self {
+        let zeros = || vec![0.0; labels];
+        Self {
+            mixture,
+            common: zeros(),
+            individual: zeros(),
+            says: zeros(),
+            one: zeros(),
+            d_common: zeros(),
+            d_individual: zeros(),
+        }
+    }
+
+    /// P(`label`) for class probabilities `p`, given the two matrices (logits, or row-stochastic) and the part of the
+    /// common one.
+    pub(super) fn mix(
+        &mut self,
+        p: &[f64],
+        (common, individual): (&[f64], &[f64]),
+        share: f64,
+        label: usize,
+    ) -> f64 {
+        row_times(p, common, &mut self.common);
+        row_times(p, individual, &mut self.individual);
+        match self.mixture {
+            Mixture::LogitMix => {
+                let parts = self.common.iter().zip(&self.individual);
+                let mixed = parts.map(|(g, r)| share * g + (1.0 - share) * r);
+                self.one.iter_mut().zip(mixed).for_each(|(one, mixed)| *one = mixed);
+                softmax(&self.one, &mut self.says);
+                return self.says[label];
+            }
+            Mixture::ProbMix => {
+                for logits in [&mut self.common, &mut self.individual] {
+                    self.one.copy_from_slice(logits);
+                    softmax(&self.one, logits);
+                }
+            }
+            Mixture::RowStochastic => {}
+        }
+        share * self.common[label] + (1.0 - share) * self.individual[label]
+    }
+
+    /// The loss of the annotation that was mixed last, of this weight: `weight * -ln p`. Leaves its derivatives in
+    /// `d_common` and `d_individual`, and returns it with that by the share.
+    pub(super) fn loss(&mut self, p: f64, share: f64, label: usize, weight: f64) -> (f64, f64) {
+        let (term, slope) = negative_log(p);
+        let slope = weight * slope;
+        self.d_common.fill(0.0);
+        self.d_individual.fill(0.0);
+        let mut d_share = slope * (self.common[label] - self.individual[label]);
+        match self.mixture {
+            Mixture::RowStochastic => {
+                self.d_common[label] = slope * share;
+                self.d_individual[label] = slope * (1.0 - share);
+            }
+            Mixture::ProbMix => {
+                self.one.fill(0.0);
+                self.one[label] = slope * share;
+                softmax_backward(&self.common, &self.one, &mut self.d_common);
+                self.one[label] = slope * (1.0 - share);
+                softmax_backward(&self.individual, &self.one, &mut self.d_individual);
+            }
+            Mixture::LogitMix => {
+                d_share = 0.0;
+                for l in 0..self.says.len() {
+                    let d = weight * (self.says[l] - f64::from(u8::from(l == label)));
+                    self.d_common[l] = d * share;
+                    self.d_individual[l] = d * (1.0 - share);
+                    d_share += d * (self.common[l] - self.individual[l]);
+                }
+            }
+        }
+        (weight * term, d_share)
+    }
+}

@@ -1,0 +1,58 @@
+//! How far a training is: what a checkpoint holds beside the numbers of the model.
+//!
+//! No state of a random generator is among it: every draw comes from a stream named for its phase, epoch and batch.
+
+use super::Phase;
+use super::snapshot::Snapshot;
+use crate::error::Result;
+use crate::model::fitted::TraceRow;
+
+/// How far a training is.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub(super) struct Progress {
+    pub(super) phase: usize,
+    pub(super) epoch: u32,
+    pub(super) trace: Vec<TraceRow>,
+    /// The best score so far, the epoch that had it, and the model then.
+    pub(super) best: Option<(f64, u32, Snapshot)>,
+}
+
+impl Progress {
+    pub(super) fn save(&self, to: &mut Snapshot, phases: &[Phase]) {
+        to.counts("progress".to_owned(), vec![self.phase as u32, self.epoch]);
+        let number = |row: &TraceRow| phases.iter().position(|p| p.name == row.phase).unwrap_or(0);
+        let rows = self.trace.iter().flat_map(|row| {
+            [
+                number(row) as f64,
+                f64::from(row.step),
+                row.objective,
+                row.change.unwrap_or(f64::NAN),
+                row.seconds,
+            ]
+        });
+        to.doubles("trace".to_owned(), rows.collect());
+        if let Some((score, epoch, snapshot)) = &self.best {
+            to.doubles("best".to_owned(), vec![*score, f64::from(*epoch)]);
+            to.merge("best.", snapshot);
+        }
+    }
+
+    pub(super) fn load(from: &Snapshot, phases: &[Phase]) -> Result<Self> {
+        let progress = from.take_counts("progress", 2)?;
+        let whole = |x: f64| x.abs().round() as u32;
+        let row = |x: &[f64; 5]| TraceRow {
+            phase: phases.get(whole(x[0]) as usize).map_or("", |p| p.name).to_owned(),
+            step: whole(x[1]),
+            objective: x[2],
+            change: Some(x[3]).filter(|c| !c.is_nan()),
+            seconds: x[4],
+        };
+        let trace = from.take_doubles("trace")?.as_chunks::<5>().0.iter().map(row).collect();
+        let snapshot = from.part("best.");
+        let best = match from.take_doubles("best") {
+            Ok(best) => Some((best[0], whole(best[1]), snapshot)),
+            Err(_) => None,
+        };
+        Ok(Self { phase: progress[0] as usize, epoch: progress[1], trace, best })
+    }
+}
