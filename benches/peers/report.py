@@ -120,14 +120,14 @@ def commit() -> str | None:
     return git.stdout.strip() if git.returncode == 0 else None
 
 
-def machine() -> dict:
+def machine(peers: Iterable[str] = PEERS) -> dict:
     return {
         "cpu": cpu_model(),
         "cores": cores(),
         "system": platform.platform(),
         "python": platform.python_version(),
         "commit": commit(),
-        "peers": {peer: version(peer) for peer in PEERS},
+        "peers": {peer: version(peer) for peer in peers},
     }
 
 

@@ -32,14 +32,15 @@
 //! assert!(fitted.report.skill[2] < 1e-9);
 //! ```
 
+use rayon::prelude::*;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use super::counts::Counts;
 use super::e_sweep::e_sweep;
-use super::kernel::{FLOOR, LEAST, mean_posterior};
-use super::m_sweep::MSweep;
+use super::kernel::{FLOOR, LEAST, for_classes, width};
 use super::{EmSteps, StopRule};
-use crate::frame::Annotations;
+use crate::frame::{Annotations, BLOCK};
 use crate::model::Spec;
 use crate::model::fitted::{Cells, Confusion, Posterior, Report};
 
@@ -75,20 +76,7 @@ const FEW_PER_CLASS: usize = 5;
 pub struct Params {
     prior: Vec<f64>,
     columns: Vec<f64>,
-    sweep: MSweep,
-}
-
-/// What a worker needs to normalise one annotator's rows, each `[class]`.
-struct Rows {
-    total: Vec<f64>,
-    unused: Vec<f64>,
-    unused_diagonal: Vec<f64>,
-}
-
-impl Rows {
-    fn new(n: usize) -> Self {
-        Self { total: vec![0.0; n], unused: vec![0.0; n], unused_diagonal: vec![0.0; n] }
-    }
+    counts: Counts,
 }
 
 impl EmSteps for DawidSkene {
@@ -100,41 +88,60 @@ impl EmSteps for DawidSkene {
         Params {
             prior: vec![uniform; n_classes],
             columns: vec![0.0; a.n_columns() * n_classes],
-            sweep: MSweep::new(a),
+            counts: Counts::new(a),
         }
     }
 
-    fn m_step(&self, a: &Annotations, t: &Posterior, params: &mut Params) {
+    fn count(&self, a: &Annotations, t: &Posterior, params: &mut Params) {
+        params.counts.count(a, t);
+    }
+
+    fn m_step(&self, a: &Annotations, params: &mut Params) {
         if !self.fixed_prior {
-            mean_posterior(a, t, &mut params.prior);
+            params.counts.prior(&mut params.prior);
         }
-        let rows = || Rows::new(a.dims().classes);
-        params.sweep.run(a, t, &mut params.columns, rows, |r, counts, rows| {
-            self.probabilities(a, r, counts, rows);
-        });
+        let n = a.dims().classes;
+        params.counts.columns(
+            a,
+            &mut params.columns,
+            || vec![0.0; n],
+            |r, counts, sums| {
+                for_classes!(n, K => self.probabilities::<K>(a, r, counts, sums));
+            },
+        );
     }
 
-    fn e_step(&self, a: &Annotations, params: &Params, t: &mut Posterior) -> f64 {
-        e_sweep(a, &params.prior, &params.columns, t)
+    fn e_step(&self, a: &Annotations, params: &mut Params, t: &mut Posterior) -> f64 {
+        e_sweep(a, &params.prior, &params.columns, t, &mut params.counts)
     }
 
-    fn report(&self, a: &Annotations, t: &Posterior, mut params: Params) -> Report {
+    fn report(&self, a: &Annotations, params: Params) -> Report {
         let n_classes = a.dims().classes;
         let mut expected_count = vec![0.0; params.columns.len()];
-        params.sweep.run(a, t, &mut expected_count, || (), |_, _, ()| {});
-        let (mut unused, mut unused_diagonal) = (Vec::new(), Vec::new());
-        let mut rows = Rows::new(n_classes);
-        for r in 0..a.dims().annotators {
-            let range = a.columns_of(r);
-            let mut counts =
-                expected_count[range.start * n_classes..range.end * n_classes].to_vec();
-            self.probabilities(a, r, &mut counts, &mut rows);
-            unused.extend(&rows.unused);
-            unused_diagonal.extend(&rows.unused_diagonal);
-        }
+        params.counts.columns(a, &mut expected_count, || (), |_, _, ()| {});
+        let annotators = a.dims().annotators;
+        let (mut unused, mut unused_diagonal) =
+            (vec![0.0; annotators * n_classes], vec![0.0; annotators * n_classes]);
+        let rows = unused.par_chunks_mut(n_classes.max(1));
+        let rows = rows.zip(unused_diagonal.par_chunks_mut(n_classes.max(1))).enumerate();
+        rows.with_min_len(BLOCK).for_each(|(r, (unused, unused_diagonal))| {
+            let own = a.columns_of(r);
+            let counts = &expected_count[own.start * n_classes..own.end * n_classes];
+            self.row_sums(a, r, unused);
+            for (cells, label) in counts.chunks_exact(n_classes).zip(a.labels_of(r)) {
+                for (k, (cell, sum)) in cells.iter().zip(unused.iter_mut()).enumerate() {
+                    let diagonal = if k == *label as usize { self.diagonal } else { 0.0 };
+                    *sum += (cell + diagonal + self.smoothing).max(FLOOR);
+                }
+            }
+            for (unused, diagonal) in unused.iter_mut().zip(unused_diagonal) {
+                (*unused, *diagonal) = (self.never() / *unused, self.never_diagonal() / *unused);
+            }
+        });
         let cells = Cells::Columns { used: params.columns, unused, unused_diagonal };
         let confusion = Confusion { cells, expected_count };
-        let skill = (0..a.dims().annotators).map(|r| confusion.mean_diagonal(a, r)).collect();
+        let skill = (0..annotators).into_par_iter().with_min_len(BLOCK);
+        let skill = skill.map(|r| confusion.mean_diagonal(a, r)).collect();
         Report { skill, prior: Some(params.prior), confusion: Some(confusion), ..Report::default() }
     }
 
@@ -163,35 +170,54 @@ impl EmSteps for DawidSkene {
 }
 
 impl DawidSkene {
-    /// Turns the counts of annotator `r`'s columns into probabilities, and puts those of the labels that `r` never used
-    /// into `rows`: they have no column, but their share of smoothing and floor is in every row sum.
-    fn probabilities(&self, a: &Annotations, r: usize, counts: &mut [f64], rows: &mut Rows) {
-        let dims = a.dims();
-        let n = dims.classes;
+    /// The count of a label that was never used and is not the class.
+    fn never(&self) -> f64 {
+        self.smoothing.max(FLOOR)
+    }
+
+    /// The count of a label that was never used and is the class.
+    fn never_diagonal(&self) -> f64 {
+        (self.smoothing + self.diagonal).max(FLOOR)
+    }
+
+    /// What the labels that annotator `r` never used add to the sum of each row: they have no column, but their share of
+    /// smoothing and floor is in every row.
+    #[inline]
+    fn row_sums(&self, a: &Annotations, r: usize, sums: &mut [f64]) {
         let labels = a.labels_of(r);
-        let unused = self.smoothing.max(FLOOR);
-        let unused_diagonal = (self.smoothing + self.diagonal).max(FLOOR);
-        rows.total.fill((dims.labels - labels.len()) as f64 * unused);
+        sums.fill((a.dims().labels - labels.len()) as f64 * self.never());
         if self.diagonal > 0.0 {
-            let never_said = |k: &usize| labels.iter().all(|l| *l as usize != *k);
-            (0..n).filter(never_said).for_each(|k| rows.total[k] += unused_diagonal - unused);
+            for (k, sum) in sums.iter_mut().enumerate() {
+                if labels.iter().all(|l| *l as usize != k) {
+                    *sum += self.never_diagonal() - self.never();
+                }
+            }
         }
-        for (cells, label) in counts.chunks_exact_mut(n).zip(labels) {
+    }
+
+    /// Turns the counts of annotator `r`'s columns into probabilities.
+    fn probabilities<const K: usize>(
+        &self,
+        a: &Annotations,
+        r: usize,
+        counts: &mut [f64],
+        sums: &mut [f64],
+    ) {
+        let n = width::<K>(sums.len());
+        let sums = &mut sums[..n];
+        self.row_sums(a, r, sums);
+        for (cells, label) in counts.chunks_exact_mut(n).zip(a.labels_of(r)) {
             if let Some(diagonal) = cells.get_mut(*label as usize) {
                 *diagonal += self.diagonal;
             }
-            for (cell, total) in cells.iter_mut().zip(&mut rows.total) {
+            for (cell, sum) in cells.iter_mut().zip(sums.iter_mut()) {
                 *cell = (*cell + self.smoothing).max(FLOOR);
-                *total += *cell;
+                *sum += *cell;
             }
         }
-        rows.total.iter_mut().for_each(|t| *t = 1.0 / *t);
+        sums.iter_mut().for_each(|s| *s = 1.0 / *s);
         for cells in counts.chunks_exact_mut(n) {
-            cells.iter_mut().zip(&rows.total).for_each(|(c, s)| *c = (*c * s).max(LEAST));
-        }
-        for k in 0..n {
-            rows.unused[k] = unused * rows.total[k];
-            rows.unused_diagonal[k] = unused_diagonal * rows.total[k];
+            cells.iter_mut().zip(sums.iter()).for_each(|(c, s)| *c = (*c * s).max(LEAST));
         }
     }
 }
@@ -215,13 +241,14 @@ mod tests {
         let a = tiny(2, &[(0, 0, 0), (1, 0, 1), (1, 1, 0)]);
         let spec = DawidSkene { smoothing: 0.1, ..DawidSkene::default() };
         let mut params = spec.params(&a);
-        spec.m_step(&a, &Posterior::from_votes(&a), &mut params);
+        spec.count(&a, &Posterior::from_votes(&a), &mut params);
+        spec.m_step(&a, &mut params);
         let expected = [1.1 / 1.7, 0.1 / 0.7, 0.6 / 1.7, 0.6 / 0.7];
         for (got, want) in params.columns.iter().zip(expected) {
             assert!((got - want).abs() < 1e-12, "{:?}", params.columns);
         }
         // Annotator 1 said 0 of instance 1 only: its unused label 1 holds the rest of each row.
-        let fitted = spec.report(&a, &Posterior::from_votes(&a), params);
+        let fitted = spec.report(&a, params);
         let confusion = fitted.confusion.unwrap();
         assert!((confusion.column(&a, 1, 1).0[0] - 0.1 / 0.7).abs() < 1e-12);
     }
@@ -237,8 +264,9 @@ mod tests {
         let a = tiny(3, &[(0, 0, 0), (0, 1, 0), (1, 0, 1), (1, 1, 1)]);
         let (spec, t) = (DawidSkene::default(), Posterior::from_votes(&a));
         let mut params = spec.params(&a);
-        spec.m_step(&a, &t, &mut params);
-        let confusion = spec.report(&a, &t, params).confusion.unwrap();
+        spec.count(&a, &t, &mut params);
+        spec.m_step(&a, &mut params);
+        let confusion = spec.report(&a, params).confusion.unwrap();
         for label in 0..3 {
             assert!((confusion.column(&a, 0, label).0[2] - 1.0 / 3.0).abs() < 1e-9);
         }

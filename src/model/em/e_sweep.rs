@@ -1,4 +1,4 @@
-//! The E-step's sweep: posteriors from products of confusion columns.
+//! The E-step's sweep: posteriors from products of confusion columns, counted as they are made.
 //!
 //! # Why
 //! Sums of logarithms need a logarithm a cell and an exponential a class. Products need neither, and are exact when no
@@ -9,45 +9,46 @@
 
 use std::f64::consts::LN_2;
 
-use rayon::prelude::*;
-
+use super::counts::{Counts, Part};
 use super::kernel::{for_classes, width};
-use crate::frame::{Annotations, BLOCK};
+use crate::frame::Annotations;
 use crate::model::fitted::Posterior;
 
 /// Factors of at least [`LEAST`](super::kernel::LEAST) (2^-66.5), times a prior of at least [`FLOOR`](super::kernel::FLOOR) (2^-33.3) or a mantissa, that stay above
 /// the least normal f64 (2^-1022).
 const SAFE: usize = 14;
 
-/// Posteriors from likelihood columns, `[column, class]`; returns the marginal log-likelihood.
+/// Posteriors from likelihood columns, `[column, class]`, and their expected counts on the way; returns the marginal
+/// log-likelihood.
 ///
 /// Rows of trusted instances become one-hot and count with the log-joint of their class; rows without annotations
 /// become the prior and count nothing.
-pub fn e_sweep(a: &Annotations, prior: &[f64], likelihood: &[f64], t: &mut Posterior) -> f64 {
-    let n_classes = a.dims().classes;
-    let blocks: Vec<f64> = t
-        .values_mut()
-        .par_chunks_mut(BLOCK * n_classes.max(1))
-        .enumerate()
-        .map(|(block, rows)| {
-            for_classes!(n_classes, K => e_block::<K>(a, prior, likelihood, block * BLOCK, rows))
-        })
-        .collect();
-    blocks.iter().sum()
-}
-
-fn e_block<const K: usize>(
+pub fn e_sweep(
     a: &Annotations,
     prior: &[f64],
     likelihood: &[f64],
-    first: usize,
+    t: &mut Posterior,
+    counts: &mut Counts,
+) -> f64 {
+    let n_classes = a.dims().classes;
+    counts.fill(
+        t,
+        |part, rows| for_classes!(n_classes, K => e_range::<K>(a, prior, likelihood, part, rows)),
+    )
+}
+
+fn e_range<const K: usize>(
+    a: &Annotations,
+    prior: &[f64],
+    likelihood: &[f64],
+    part: &mut Part,
     rows: &mut [f64],
 ) -> f64 {
     let n_classes = prior.len();
     let mut product = LogProduct::default();
     let mut sum = 0.0;
-    for (offset, row) in rows.chunks_exact_mut(width::<K>(n_classes)).enumerate() {
-        let i = first + offset;
+    let rows = rows.chunks_exact_mut(width::<K>(n_classes).max(1));
+    for (i, row) in part.instances().zip(rows) {
         let said = a.said_of(i);
         row.copy_from_slice(&prior[..row.len()]);
         if said.len() <= SAFE && a.weights_of(i).is_none() && a.trusted_class(i).is_none() {
@@ -61,6 +62,7 @@ fn e_block<const K: usize>(
         } else {
             sum += careful(a, i, likelihood, row);
         }
+        part.add::<K>(a, i, row);
     }
     sum + product.ln()
 }
@@ -186,7 +188,7 @@ mod tests {
             .flat_map(|r| if r < 10_000 { [1.0, FLOOR] } else { [FLOOR, 1.0] })
             .collect();
         let mut t = Posterior::zeros(1, 2);
-        let objective = e_sweep(&a, &[0.25, 0.75], &likelihood, &mut t);
+        let objective = e_sweep(&a, &[0.25, 0.75], &likelihood, &mut t, &mut Counts::new(&a));
         assert!(
             (t.row(0)[0] - 0.25).abs() < 1e-9 && (t.row(0)[1] - 0.75).abs() < 1e-9,
             "{:?}",

@@ -8,11 +8,6 @@
 //! so that the result does not depend on the number of threads. Class counts up to 10 have kernels of their own, in
 //! which a row is an array in registers.
 
-use rayon::prelude::*;
-
-use crate::frame::{Annotations, BLOCK};
-use crate::model::fitted::Posterior;
-
 /// The least expected count in a confusion matrix, and the least probability in a prior.
 pub const FLOOR: f64 = 1e-10;
 
@@ -38,32 +33,6 @@ pub(super) use for_classes;
 #[inline]
 pub(super) const fn width<const K: usize>(n_classes: usize) -> usize {
     if K == 0 { n_classes } else { K }
-}
-
-/// The mean posterior row over annotated instances, floored and normalised: the prior's M-step.
-///
-/// Uniform where no instance is annotated.
-pub fn mean_posterior(a: &Annotations, t: &Posterior, prior: &mut [f64]) {
-    let n_classes = prior.len();
-    let blocks: Vec<Vec<f64>> = t
-        .values()
-        .par_chunks(BLOCK * n_classes.max(1))
-        .enumerate()
-        .map(|(block, rows)| {
-            let mut sum = vec![0.0; n_classes];
-            for (offset, row) in rows.chunks_exact(n_classes).enumerate() {
-                if !a.said_of(block * BLOCK + offset).is_empty() {
-                    sum.iter_mut().zip(row).for_each(|(s, p)| *s += p);
-                }
-            }
-            sum
-        })
-        .collect();
-    prior.fill(0.0);
-    for block in &blocks {
-        prior.iter_mut().zip(block).for_each(|(p, s)| *p += s);
-    }
-    normalise(prior, |p| p.max(FLOOR));
 }
 
 /// Divides by the sum, applies `change`, and divides by the sum again; uniform where the sum is zero.

@@ -3,10 +3,10 @@
 //! A model brings [`EmSteps`]; the loop owns the order of things. Parameters and posteriors are allocated once before
 //! the loop and updated in place.
 
+pub mod counts;
 mod dawid_skene;
 pub mod e_sweep;
 pub mod kernel;
-pub mod m_sweep;
 
 use rand::Rng as _;
 use schemars::JsonSchema;
@@ -60,12 +60,14 @@ pub trait EmSteps: Spec {
     fn start(&self, a: &Annotations) -> Posterior {
         Posterior::from_votes(a)
     }
-    /// Parameters from posteriors.
-    fn m_step(&self, a: &Annotations, t: &Posterior, params: &mut Self::Params);
-    /// Posteriors from parameters, rows of trusted instances one-hot; returns the objective.
-    fn e_step(&self, a: &Annotations, params: &Self::Params, t: &mut Posterior) -> f64;
-    /// What the fitted parameters say.
-    fn report(&self, a: &Annotations, t: &Posterior, params: Self::Params) -> Report;
+    /// Expected counts of posteriors that the last E-step did not make: a start, or a kept result.
+    fn count(&self, a: &Annotations, t: &Posterior, params: &mut Self::Params);
+    /// Parameters from expected counts.
+    fn m_step(&self, a: &Annotations, params: &mut Self::Params);
+    /// Posteriors from parameters, rows of trusted instances one-hot, and their expected counts; returns the objective.
+    fn e_step(&self, a: &Annotations, params: &mut Self::Params, t: &mut Posterior) -> f64;
+    /// What the fitted parameters and the counts behind them say.
+    fn report(&self, a: &Annotations, params: Self::Params) -> Report;
     /// What a person should know before trusting this model with these annotations.
     fn caution(&self, _a: &Annotations) -> Option<String> {
         None
@@ -106,10 +108,13 @@ impl<E: EmSteps> Model for Em<E> {
                 kept = next;
             }
         }
-        steps.m_step(a, &kept.posterior, &mut params);
+        if steps.restarts() > 0 {
+            steps.count(a, &kept.posterior, &mut params);
+        }
+        steps.m_step(a, &mut params);
         run.progress.end();
         exhausted(stop, kept.stop, run)?;
-        let report = steps.report(a, &kept.posterior, params);
+        let report = steps.report(a, params);
         let posterior = kept.posterior;
         Ok(Fitted { posterior, predictions: None, report, trace, stop: kept.stop, model: None })
     }
@@ -134,10 +139,11 @@ fn climb<E: EmSteps>(
     let rule = steps.stop();
     let standstill = rule.tol * a.len() as f64;
     let mut last: Option<f64> = None;
+    steps.count(a, &t, params);
     for step in 1..=rule.max_iter {
         run.cancel.check()?;
         let began = run.clock.seconds();
-        steps.m_step(a, &t, params);
+        steps.m_step(a, params);
         let objective = steps.e_step(a, params, &mut t);
         let change = last.map(|last| objective - last);
         let seconds = run.clock.seconds() - began;

@@ -52,10 +52,10 @@ impl Default for BackboneSpec {
     fn default() -> Self {
         Self {
             kind: Architecture::Mlp,
-            hidden: vec![128],
+            hidden: vec![512],
             activation: Activation::Relu,
-            dropout: 0.5,
-            batch_norm: false,
+            dropout: 0.7,
+            batch_norm: true,
             input: None,
             standardise: true,
             pad_crop: 0,

@@ -143,6 +143,8 @@ pub(super) fn judged(step: &Step<'_>, weight: &[f64]) -> Judged {
 
 impl CrowdNet for DoctorNet {
     const REDUCTION: Reduction = Reduction::MeanAnnotation;
+    // A head is a whole layer: it learns as the classifier does.
+    const ANNOTATOR_RATE: f64 = 1e-3;
 
     fn parts(&self) -> Parts<'_> {
         Parts { device: &self.device, backbone: &self.backbone, train: &self.train }

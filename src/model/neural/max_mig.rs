@@ -25,7 +25,7 @@ use super::{
 use crate::error::Result;
 use crate::frame::Dims;
 use crate::model::Spec;
-use crate::model::em::kernel::mean_posterior;
+use crate::model::em::counts::Counts;
 use crate::model::fitted::Posterior;
 use crate::spec::Problems;
 
@@ -195,7 +195,9 @@ impl CrowdNet for MaxMig {
         }
         let mut prior = vec![1.0 / classes as f64; classes];
         if self.prior == Prior::Votes {
-            mean_posterior(a, &votes, &mut prior);
+            let mut counts = Counts::new(a);
+            counts.count(a, &votes);
+            counts.prior(&mut prior);
         }
         let prior = prior.into_iter().map(|p| p as f32).collect();
         Ok(vec![

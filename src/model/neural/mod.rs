@@ -253,6 +253,10 @@ pub trait CrowdNet: Spec {
     /// What the losses of annotations are divided by, unless the user chooses.
     const REDUCTION: Reduction;
 
+    /// The learning rate of annotators' parameters, unless the user chooses. An annotator is in few batches, so it is
+    /// larger than the classifier's.
+    const ANNOTATOR_RATE: f64 = 0.1;
+
     /// Whether an incomplete batch is of no use.
     const WHOLE_BATCHES: bool = false;
 

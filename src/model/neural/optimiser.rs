@@ -31,13 +31,13 @@ pub enum Rule {
 #[serde(rename_all = "snake_case")]
 pub enum Course {
     /// It stays.
-    #[default]
     Constant,
     /// It falls by `gamma` at each milestone.
     Step,
     /// It falls by `gamma` every epoch.
     Exponential,
     /// It falls to zero along half a cosine.
+    #[default]
     Cosine,
 }
 
@@ -50,7 +50,7 @@ pub struct OptimiserSpec {
     /// The learning rate of the classifier.
     #[schemars(range(min = 0.0))]
     pub learning_rate: f64,
-    /// The learning rate of annotators' parameters; left out, that of the classifier.
+    /// The learning rate of annotators' parameters; left out, the model's own custom.
     #[schemars(range(min = 0.0))]
     pub annotator_learning_rate: Option<f64>,
     /// How the rates go over the epochs.
@@ -91,7 +91,7 @@ impl Default for OptimiserSpec {
             rule: Rule::Adam,
             learning_rate: 1e-3,
             annotator_learning_rate: None,
-            schedule: Course::Constant,
+            schedule: Course::Cosine,
             milestones: Vec::new(),
             gamma: 0.1,
             warmup: 0,
@@ -380,7 +380,8 @@ mod tests {
         assert_eq!(spec(Course::Step).factor(1, 4), 1.0);
         assert!((spec(Course::Step).factor(2, 4) - 0.1).abs() < 1e-12);
         assert!((spec(Course::Cosine).factor(2, 4) - 0.5).abs() < 1e-12);
-        let warm = OptimiserSpec { warmup: 3, ..OptimiserSpec::default() };
+        let schedule = Course::Constant;
+        let warm = OptimiserSpec { warmup: 3, schedule, ..OptimiserSpec::default() };
         assert_eq!((warm.factor(0, 9), warm.factor(3, 9)), (0.25, 1.0));
     }
 }

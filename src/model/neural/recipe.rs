@@ -90,8 +90,8 @@ pub struct TrainSpec {
 impl Default for TrainSpec {
     fn default() -> Self {
         Self {
-            epochs: 60,
-            batch_size: 64,
+            epochs: 30,
+            batch_size: 128,
             batch_by: BatchBy::Instance,
             reduction: None,
             optimiser: OptimiserSpec::default(),

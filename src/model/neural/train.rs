@@ -73,7 +73,7 @@ impl<N: CrowdNet> Trainer<'_, N> {
         let annotator_rate = phase.annotator_rate.or(optimiser.annotator_learning_rate);
         let rates = Rates {
             net: if phase.classifier { factor * optimiser.learning_rate } else { 0.0 },
-            crowd: factor * annotator_rate.unwrap_or(optimiser.learning_rate),
+            crowd: factor * annotator_rate.unwrap_or(N::ANNOTATOR_RATE),
         };
         let stepper = Optimiser::new(optimiser);
         let name = format!("{} {epoch}", phase.name);

@@ -121,6 +121,8 @@ impl WeightedDoctorNet {
 
 impl CrowdNet for WeightedDoctorNet {
     const REDUCTION: Reduction = Reduction::MeanAnnotation;
+    // A head is a whole layer: it learns as the classifier does.
+    const ANNOTATOR_RATE: f64 = 1e-3;
 
     fn parts(&self) -> Parts<'_> {
         Parts { device: &self.device, backbone: &self.backbone, train: &self.train }
