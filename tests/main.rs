@@ -20,6 +20,7 @@ mod gold;
 mod ids;
 mod invariance;
 mod kill;
+mod networks;
 mod oracle;
 mod rejects;
 mod s3;

@@ -1,7 +1,7 @@
 """Compares one training epoch of CoNAL in labelmill with one of the dense form in PyTorch.
 
-Both sides have the same data, network, batches and optimiser, and two threads. An epoch's time is the
-median of a run's epochs after the first.
+Both sides have the same data, network, batches and optimiser, and two threads. An
+epoch's time is the median of a run's epochs after the first.
 """
 
 from __future__ import annotations

@@ -190,17 +190,14 @@ impl<'a> Data<'a> {
     /// Some instances with everything that was said of them.
     #[must_use]
     pub fn observed(&self, instances: &[u32]) -> Batch {
-        let said = |i: u32| {
-            let i = i as usize;
-            self.learned.of(i).iter().chain(self.held_out.of(i)).copied().collect()
-        };
+        let said = |i: u32| [self.learned.of(i as usize), self.held_out.of(i as usize)];
         self.gather(instances.iter().map(|i| (*i, said(*i))), 1)
     }
 
     /// Some instances with what was held out of them.
     #[must_use]
     pub fn held_out(&self, instances: &[u32]) -> Batch {
-        self.gather(instances.iter().map(|i| (*i, self.held_out.of(*i as usize).to_vec())), 1)
+        self.gather(instances.iter().map(|i| (*i, [self.held_out.of(*i as usize), &[]])), 1)
     }
 
     /// Feature rows of which nothing is known.
@@ -218,13 +215,20 @@ impl<'a> Data<'a> {
 
     fn batch(&self, units: &[Unit], batches: usize) -> Batch {
         let parts = units.iter().map(|unit| match unit {
-            Unit::Instance(i) => (*i, self.learned.of(*i as usize).to_vec()),
-            Unit::Annotation(i, n) => (*i, vec![self.learned.of(*i as usize)[*n as usize]]),
+            Unit::Instance(i) => (*i, [self.learned.of(*i as usize), &[]]),
+            Unit::Annotation(i, n) => {
+                let all = self.learned.of(*i as usize);
+                (*i, [&all[*n as usize..=*n as usize], &[]])
+            }
         });
         self.gather(parts, batches)
     }
 
-    fn gather(&self, parts: impl Iterator<Item = (u32, Vec<Annotation>)>, batches: usize) -> Batch {
+    fn gather<'b>(
+        &self,
+        parts: impl Iterator<Item = (u32, [&'b [Annotation]; 2])>,
+        batches: usize,
+    ) -> Batch {
         let mut batch = Batch { offsets: vec![0], ..Batch::default() };
         for (i, said) in parts {
             batch.rows.push(self.row_of[i as usize].unwrap_or_default());
@@ -233,8 +237,10 @@ impl<'a> Data<'a> {
             if let Some(targets) = &self.targets {
                 batch.targets.extend_from_slice(targets.row(i as usize));
             }
-            let said = said.into_iter();
-            batch.said.extend(said.map(|(who, label, weight)| Said { who, label, weight }));
+            let said = said.into_iter().flatten();
+            let said =
+                said.map(|(who, label, weight)| Said { who: *who, label: *label, weight: *weight });
+            batch.said.extend(said);
             batch.offsets.push(batch.said.len());
         }
         batch.annotators = batch.said.iter().map(|s| s.who).collect();

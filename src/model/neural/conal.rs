@@ -125,10 +125,11 @@ impl Conal {
             if self.normalise_instances { Direction::of(v) } else { Direction::as_it_is(v) }
         };
         let stochastic = |w: &[f64]| {
-            let mut rows = vec![0.0; w.len()];
-            if self.mixture == Mixture::RowStochastic {
-                Rows::Softmax.forward(w, step.dims.labels, &mut rows);
+            if self.mixture != Mixture::RowStochastic {
+                return Vec::new();
             }
+            let mut rows = vec![0.0; w.len()];
+            Rows::Softmax.forward(w, step.dims.labels, &mut rows);
             rows
         };
         Forward {
@@ -145,21 +146,22 @@ impl Conal {
         sigmoid(u.iter().zip(v).map(|(u, v)| u * v).sum())
     }
 
-    /// The common matrix and that of annotator `who`, as the mixture takes them.
-    fn matrices<'a>(
-        &self,
-        step: &'a Step<'_>,
-        forward: &'a Forward,
-        who: usize,
-    ) -> (&'a [f64], &'a [f64]) {
+    /// The common matrix, as the mixture takes it.
+    fn common<'a>(&self, step: &'a Step<'_>, forward: &'a Forward) -> &'a [f64] {
+        match self.mixture {
+            Mixture::RowStochastic => &forward.common,
+            Mixture::LogitMix | Mixture::ProbMix => &step.gathered[COMMON],
+        }
+    }
+
+    /// The matrix of annotator `who`, as the mixture takes it.
+    fn individual<'a>(&self, step: &'a Step<'_>, forward: &'a Forward, who: usize) -> &'a [f64] {
         let cells = step.dims.classes * step.dims.labels;
-        let (common, individual) = match self.mixture {
-            Mixture::RowStochastic => (&forward.common, &forward.individual),
-            Mixture::LogitMix | Mixture::ProbMix => {
-                (&step.gathered[COMMON], &step.gathered[INDIVIDUAL])
-            }
+        let all = match self.mixture {
+            Mixture::RowStochastic => &forward.individual,
+            Mixture::LogitMix | Mixture::ProbMix => &step.gathered[INDIVIDUAL],
         };
-        (common, &individual[who * cells..(who + 1) * cells])
+        &all[who * cells..(who + 1) * cells]
     }
 
     /// Subtracts the distances of the batch's annotators from the common matrix.
@@ -260,22 +262,27 @@ impl CrowdNet for Conal {
         let mut d_rows = vec![0.0; step.batch.len() * d];
         let mut mixer = Mixer::new(self.mixture, labels);
         let mut loss = 0.0;
-        for (b, said) in step.said() {
-            let (who, label) = (said.who as usize, said.label as usize);
+        for b in 0..step.batch.len() {
             let (s, d_s) = (step.out.p(b), &mut gradient.out.p[b * classes..(b + 1) * classes]);
-            let matrices = self.matrices(step, &forward, who);
-            let share = Self::share(&forward, b, who);
-            let p = mixer.mix(s, matrices, share, label);
-            let (term, d_share) = mixer.loss(p, share, label, scale * said.weight);
-            loss += term;
-            row_times_backward(s, matrices.0, &mixer.d_common, d_s, d_common);
-            let own = who * cells..(who + 1) * cells;
-            row_times_backward(s, matrices.1, &mixer.d_individual, d_s, &mut d_individual[own]);
-            let d_dot = d_share * share * (1.0 - share);
-            for j in 0..d {
-                d_units[who * d + j] += d_dot * forward.rows[b].unit[j];
-                d_rows[b * d + j] += d_dot * forward.annotators[who].unit[j];
+            let d_row = &mut d_rows[b * d..(b + 1) * d];
+            let common = self.common(step, &forward);
+            mixer.begin(s, common);
+            for said in step.batch.said_of(b) {
+                let (who, label) = (said.who as usize, said.label as usize);
+                let individual = self.individual(step, &forward, who);
+                let share = Self::share(&forward, b, who);
+                let p = mixer.mix(s, individual, share, label);
+                let (term, d_share) = mixer.loss(p, share, label, scale * said.weight);
+                loss += term;
+                let d_own = &mut d_individual[who * cells..(who + 1) * cells];
+                row_times_backward(s, individual, &mixer.d_individual, d_s, d_own);
+                let d_dot = d_share * share * (1.0 - share);
+                for j in 0..d {
+                    d_units[who * d + j] += d_dot * forward.rows[b].unit[j];
+                    d_row[j] += d_dot * forward.annotators[who].unit[j];
+                }
             }
+            row_times_backward(s, common, &mixer.d_common, d_s, d_common);
         }
         if self.mixture == Mixture::RowStochastic {
             let through = |w: &[f64], rows: &[f64], d_rows: &mut Vec<f64>| {
@@ -300,12 +307,16 @@ impl CrowdNet for Conal {
         let mut mixer = Mixer::new(self.mixture, labels);
         let mut likelihood = Vec::with_capacity(step.batch.said.len());
         let mut shares = vec![(0.0, 0.0); step.batch.len()];
-        for (b, said) in step.said() {
-            let who = said.who as usize;
-            let share = Self::share(&forward, b, who);
-            let matrices = self.matrices(step, &forward, who);
-            likelihood.push(mixer.mix(step.out.p(b), matrices, share, said.label as usize));
-            shares[b] = (shares[b].0 + share, shares[b].1 + 1.0);
+        for b in 0..step.batch.len() {
+            mixer.begin(step.out.p(b), self.common(step, &forward));
+            for said in step.batch.said_of(b) {
+                let who = said.who as usize;
+                let share = Self::share(&forward, b, who);
+                let individual = self.individual(step, &forward, who);
+                let p = mixer.mix(step.out.p(b), individual, share, said.label as usize);
+                likelihood.push(p);
+                shares[b] = (shares[b].0 + share, shares[b].1 + 1.0);
+            }
         }
         let mean = |(sum, n): &(f64, f64)| if *n > 0.0 { sum / n } else { 0.5 };
         let parameters = shares.iter().map(mean).collect();
@@ -314,10 +325,10 @@ impl CrowdNet for Conal {
             return Judged { posterior: classes.clone(), classes, likelihood, parameters };
         }
         let judged = step.judged_by(|b, said, k| {
-            let (common, individual) = self.matrices(step, &forward, said.who as usize);
             let cell = k * labels + said.label as usize;
             let share = Self::share(&forward, b, said.who as usize);
-            share * common[cell] + (1.0 - share) * individual[cell]
+            let individual = self.individual(step, &forward, said.who as usize)[cell];
+            share * self.common(step, &forward)[cell] + (1.0 - share) * individual
         });
         Judged { parameters, ..judged }
     }

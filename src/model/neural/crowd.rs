@@ -103,9 +103,17 @@ impl Crowd {
     /// The rows of these annotators.
     #[must_use]
     pub fn gather(&self, annotators: &[u32]) -> Gathered {
-        let rows = |table: &Table| match table.owner {
-            Owner::Shared => table.row(0),
-            Owner::Annotator => annotators.iter().flat_map(|r| table.row(*r as usize)).collect(),
+        let rows = |table: &Table| {
+            if table.owner == Owner::Shared {
+                return table.row(0);
+            }
+            let mut rows = Vec::with_capacity(annotators.len() * table.width);
+            for r in annotators {
+                let start = *r as usize * table.width;
+                let row = &table.values[start..start + table.width];
+                rows.extend(row.iter().map(|v| f64::from(*v)));
+            }
+            rows
         };
         self.tables.iter().map(rows).collect()
     }
@@ -127,13 +135,13 @@ impl Crowd {
             let everybody = [0];
             let rows =
                 if table.owner == Owner::Shared { &everybody[..] } else { &batch.annotators };
+            let gradient: Vec<f32> = gradient.iter().map(|g| *g as f32).collect();
             for (row, gradient) in rows.iter().zip(gradient.chunks_exact(width)) {
                 let (start, row) = (*row as usize * width, *row as usize);
                 table.steps[row] += 1;
-                let gradient: Vec<f32> = gradient.iter().map(|g| *g as f32).collect();
                 let values = &mut table.values[start..start + width];
                 let moments = table.moments.slice(start..start + width);
-                optimiser.update(values, &gradient, moments, table.steps[row], rate, 0.0);
+                optimiser.update(values, gradient, moments, table.steps[row], rate, 0.0);
             }
         }
     }

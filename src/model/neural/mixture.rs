@@ -27,8 +27,9 @@ pub(super) struct Mixer {
     /// P(label), where logits are mixed.
     says: Vec<f64>,
     one: Vec<f64>,
-    /// The derivatives of the loss by both, before any softmax.
+    /// The derivative of the losses since [`Mixer::begin`] by the common part, before any softmax.
     pub(super) d_common: Vec<f64>,
+    /// That of the last loss by the individual part.
     pub(super) d_individual: Vec<f64>,
 }
 
@@ -46,16 +47,19 @@ impl Mixer {
         }
     }
 
-    /// P(`label`) for class probabilities `p`, given the two matrices (logits, or row-stochastic) and the part of the
-    /// common one.
-    pub(super) fn mix(
-        &mut self,
-        p: &[f64],
-        (common, individual): (&[f64], &[f64]),
-        share: f64,
-        label: usize,
-    ) -> f64 {
+    /// Begins with a row of class probabilities `p`; what the common matrix (logits, or row-stochastic) makes of them is
+    /// the same for all of its annotations.
+    pub(super) fn begin(&mut self, p: &[f64], common: &[f64]) {
+        self.d_common.fill(0.0);
         row_times(p, common, &mut self.common);
+        if self.mixture == Mixture::ProbMix {
+            self.one.copy_from_slice(&self.common);
+            softmax(&self.one, &mut self.common);
+        }
+    }
+
+    /// P(`label`) by an annotator of this matrix, given the part of the common one.
+    pub(super) fn mix(&mut self, p: &[f64], individual: &[f64], share: f64, label: usize) -> f64 {
         row_times(p, individual, &mut self.individual);
         match self.mixture {
             Mixture::LogitMix => {
@@ -66,27 +70,24 @@ impl Mixer {
                 return self.says[label];
             }
             Mixture::ProbMix => {
-                for logits in [&mut self.common, &mut self.individual] {
-                    self.one.copy_from_slice(logits);
-                    softmax(&self.one, logits);
-                }
+                self.one.copy_from_slice(&self.individual);
+                softmax(&self.one, &mut self.individual);
             }
             Mixture::RowStochastic => {}
         }
         share * self.common[label] + (1.0 - share) * self.individual[label]
     }
 
-    /// The loss of the annotation that was mixed last, of this weight: `weight * -ln p`. Leaves its derivatives in
-    /// `d_common` and `d_individual`, and returns it with that by the share.
+    /// The loss of the annotation that was mixed last, of this weight: `weight * -ln p`. Adds its derivative to
+    /// `d_common`, leaves that by the individual part in `d_individual`, and returns it with that by the share.
     pub(super) fn loss(&mut self, p: f64, share: f64, label: usize, weight: f64) -> (f64, f64) {
         let (term, slope) = negative_log(p);
         let slope = weight * slope;
-        self.d_common.fill(0.0);
         self.d_individual.fill(0.0);
         let mut d_share = slope * (self.common[label] - self.individual[label]);
         match self.mixture {
             Mixture::RowStochastic => {
-                self.d_common[label] = slope * share;
+                self.d_common[label] += slope * share;
                 self.d_individual[label] = slope * (1.0 - share);
             }
             Mixture::ProbMix => {
@@ -100,7 +101,7 @@ impl Mixer {
                 d_share = 0.0;
                 for l in 0..self.says.len() {
                     let d = weight * (self.says[l] - f64::from(u8::from(l == label)));
-                    self.d_common[l] = d * share;
+                    self.d_common[l] += d * share;
                     self.d_individual[l] = d * (1.0 - share);
                     d_share += d * (self.common[l] - self.individual[l]);
                 }

@@ -1,0 +1,96 @@
+#!/usr/bin/env python3
+"""Test accuracy of every model with features on LabelMe and Music: mean and deviation over seeds, as Markdown.
+
+    cargo build --release && benches/accuracy.py --data <folder of the datasets> > benches/accuracy.md
+"""
+
+import argparse
+import json
+import os
+import platform
+import statistics
+import subprocess
+import tempfile
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+TRUTH = "CASE split WHEN 'test' THEN 'holdout' WHEN 'valid' THEN 'valid' ELSE 'train' END"
+# (name, lines of [model], whether the classes of the training part are told)
+MODELS = [
+    ("classifier on the truth (ceiling)", 'kind = "dl"', True),
+    ("dl, majority vote", 'kind = "dl"', False),
+    ("dl, Dawid-Skene", 'kind = "dl"\naggregator = { kind = "dawid_skene" }', False),
+    ("soft_bootstrap", 'kind = "soft_bootstrap"', False),
+    ("single_confusion", 'kind = "single_confusion"', False),
+    ("doctor_net", 'kind = "doctor_net"', False),
+    ("weighted_doctor_net", 'kind = "weighted_doctor_net"', False),
+    ("crowd_layer", 'kind = "crowd_layer"', False),
+    ("trace_regularised", 'kind = "trace_regularised"', False),
+    ("conal, logit_mix", 'kind = "conal"', False),
+    ("conal, prob_mix", 'kind = "conal"\nmixture = "prob_mix"', False),
+    ("conal, row_stochastic", 'kind = "conal"\nmixture = "row_stochastic"', False),
+    ("max_mig", 'kind = "max_mig"', False),
+]
+# What Music's own pipeline file sets beside the model.
+MUSIC = """
+backbone = { dropout = 0.3, batch_norm = false }
+train = { epochs = 100, optimiser = { annotator_learning_rate = 0.03 } }
+"""
+
+
+def accuracy(binary: str, pipeline: str, data: str, seed: int) -> float:
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "pipeline.toml"
+        file.write_text(pipeline)
+        command = [binary, "run", str(file), "--var", f"data={data}", "-q"]
+        command += ["--set", f"seed={seed}", "--set", f"sink.url={folder}/out", "--set", "engine.threads=1"]
+        subprocess.run(command, check=True, env={**os.environ, "RAYON_NUM_THREADS": "1"})
+        query = "SELECT value FROM metrics WHERE name = 'prediction_accuracy' AND split = 'holdout'"
+        answer = [binary, "sql", "--run", f"{folder}/out", "--json", "-c", query]
+        return 100 * json.loads(subprocess.check_output(answer))["value"]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--data", default=os.environ.get("LABELMILL_DATA"), help="folder of the datasets")
+    target = Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target"))
+    parser.add_argument("--labelmill", default=str(target / "release" / "labelmill"))
+    parser.add_argument("--seeds", type=int, default=5)
+    args = parser.parse_args()
+    own = {name: (ROOT / "pipelines" / f"{name}.toml").read_text() for name in ("labelme", "music")}
+
+    def pipeline(data: str, model: str, told: bool) -> str:
+        source = own[data].split("[model]")[0].rsplit("\n#", 1)[0]
+        if told:
+            before, rest = source.split("gold = ", 2)[0:2], source.split("gold = ", 2)[2]
+            end = rest.index('"""', 3) + 3 if rest.startswith('"""') else rest.index("\n")
+            sql = f'"SELECT instance_id, label AS class, {TRUTH} AS role FROM gold"'
+            source = "gold = ".join([*before, sql + rest[end:]])
+        return f"{source}\n[model]\n{model}\n{MUSIC if data == 'music' else ''}"
+
+    rows = [(name, "last", pipeline("labelme", model, told), pipeline("music", model, told)) for name, model, told in MODELS]
+    rows.append(("conal, `pipelines/labelme.toml`", "valid", own["labelme"], None))
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        cells = [
+            [
+                text and [pool.submit(accuracy, args.labelmill, text, args.data, seed) for seed in range(args.seeds)]
+                for text in texts
+            ]
+            for _, _, *texts in rows
+        ]
+        version = subprocess.check_output([args.labelmill, "--version"], text=True).strip()
+        commit = subprocess.check_output(["git", "rev-parse", "--short", "HEAD"], text=True, cwd=ROOT).strip()
+        print("# Test accuracy of the models with features\n")
+        print(f"`benches/accuracy.py --seeds {args.seeds}`, {version}, commit {commit}, {platform.machine()}, CPU.")
+        print("Mean and standard deviation over the seeds, in percent. The selection names the epoch that is kept: `last`")
+        print("needs no gold, `valid` looks at LabelMe's validation part. Nothing is chosen on a test part. LabelMe: the")
+        print("defaults of every model. Music: the training of `pipelines/music.toml`.\n")
+        print("| model | selection | LabelMe | Music |\n| --- | --- | --- | --- |")
+        for (name, selection, *_), futures in zip(rows, cells):
+            values = [future and [f.result() for f in future] for future in futures]
+            shown = [v and f"{statistics.mean(v):.2f} ± {statistics.stdev(v):.2f}" or "" for v in values]
+            print(f"| {name} | {selection} | {' | '.join(shown)} |", flush=True)
+
+
+main()

@@ -1,0 +1,303 @@
+//! Models that learn from features, from files to files: every table, prediction, features of every form, interruption.
+
+use std::path::Path;
+use std::process::Stdio;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use datafusion::arrow::array::{
+    ArrayRef, FixedSizeListArray, Float32Array, Float64Array, ListArray, UInt32Array,
+};
+use datafusion::arrow::datatypes::{Float32Type, UInt8Type};
+use labelmill::model::FAMILIES;
+use labelmill::testing::synth::{Crowd, Synthetic};
+
+use crate::job::{Job, assert_says, cells};
+use crate::support::{
+    Row, labelmill, number, read_table, run_fails, run_ok, table_files, text, write_numbers,
+    write_parquet,
+};
+
+const WIDTH: usize = 5;
+
+fn crowd() -> Synthetic {
+    Crowd { instances: 150, annotators: 8, redundancy: 3, ..Crowd::default() }.draw(5)
+}
+
+/// Noisy one-hot features of instances 0 to 199: the last fifty have no annotation.
+fn features() -> Vec<f32> {
+    let truth = crowd().truth;
+    let class = |i: usize| truth.get(i).copied().unwrap_or((i % 3) as u32) as usize;
+    let cell = |i: usize, k: usize| {
+        let noise = ((i * 31 + k * 17) % 23) as f32 / 23.0;
+        if k == class(i) { 2.0 + noise } else { noise }
+    };
+    (0..200).flat_map(|i| (0..WIDTH).map(move |k| (i, k))).map(|(i, k)| cell(i, k)).collect()
+}
+
+fn ids(n: u32) -> ArrayRef {
+    Arc::new(UInt32Array::from_iter_values(0..n))
+}
+
+fn write_features(path: &Path, values: ArrayRef) {
+    write_parquet(path, vec![("instance_id", ids(values.len() as u32)), ("features", values)]);
+}
+
+fn list(values: &[f32], width: usize) -> ArrayRef {
+    let rows =
+        values.chunks(width).map(|row| Some(row.iter().map(|v| Some(*v)).collect::<Vec<_>>()));
+    Arc::new(FixedSizeListArray::from_iter_primitive::<Float32Type, _, _>(rows, width as i32))
+}
+
+/// A job with annotations and features, whose pipeline this is with `model` in place.
+fn job() -> Job {
+    let job = Job::new();
+    write_numbers(&job.path("annotations.parquet"), &crowd().rows);
+    write_features(&job.path("features.parquet"), list(&features(), WIDTH));
+    job
+}
+
+fn pipeline(model: &str) -> String {
+    format!(
+        "[source]\nannotations = '{{dir}}annotations.parquet'\nfeatures = '{{dir}}features.parquet'
+         [model]\n{model}\ndevice = 'cpu'\nbackbone.hidden = [16]\nbackbone.dropout = 0.0\ntrain.epochs = 20\ntrain.batch_size = 16\n"
+    )
+}
+
+/// (instance, most probable class) of a table of probabilities, by number.
+fn winners(rows: &[Row]) -> Vec<(u32, u32)> {
+    let mut best: Vec<(u32, u32, f64)> = Vec::new();
+    for row in rows {
+        let (i, k) = (number(row, "instance_id") as u32, number(row, "class") as u32);
+        let p = number(row, "probability");
+        match best.last_mut() {
+            Some(last) if last.0 == i => {
+                if p > last.2 {
+                    *last = (i, k, p);
+                }
+            }
+            _ => best.push((i, k, p)),
+        }
+    }
+    best.into_iter().map(|(i, k, _)| (i, k)).collect()
+}
+
+#[test]
+fn every_model_writes_its_tables_and_a_model_that_predicts_the_same() {
+    for family in FAMILIES.iter().filter(|f| f.needs_features) {
+        let job = job();
+        let run = job.run(&pipeline(&format!("kind = '{}'", family.kind)));
+        let predictions = read_table(&run, "predictions");
+        assert_eq!(predictions.len(), 200 * 3, "{}", family.kind);
+        let truth = crowd().truth;
+        let right =
+            winners(&predictions).into_iter().filter(|(i, k)| truth.get(*i as usize) == Some(k));
+        assert!(right.count() > 130, "{} learns", family.kind);
+        assert_eq!(read_table(&run, "labels").len(), 150, "no label is invented");
+        let (model, new) = (run.display().to_string(), job.url("features.parquet"));
+        let out = job.url("predicted");
+        run_ok(&["predict", "--model", &model, "--features", &new, "--output", &out]);
+        let again = read_table(&job.path("predicted/latest"), "predictions");
+        assert_eq!(predictions, again, "{}", family.kind);
+        let output = run_ok(&[
+            "predict",
+            "--model",
+            &format!("{model}/model"),
+            "--features",
+            &new,
+            "--output",
+            &out,
+        ]);
+        assert_says(&String::from_utf8_lossy(&output.stderr), &["nothing to do"]);
+    }
+}
+
+#[test]
+fn common_confusion_and_parameters_are_tables() {
+    let job = job();
+    let run = job.run(&pipeline("kind = 'conal'\nembedding = 4"));
+    let matrices = read_table(&run, "confusion_matrices");
+    let common = matrices.iter().filter(|row| text(row, "scope") == "common");
+    assert_eq!(common.count(), 9);
+    assert_eq!(read_table(&run, "annotator_parameters").len(), 8 * 4);
+    let shares = read_table(&run, "instance_parameters");
+    assert_eq!(shares.len(), 150);
+    for row in &shares {
+        // Normalised embeddings keep the share between sigmoid(-1) and sigmoid(1).
+        assert!((0.268..0.732).contains(&number(row, "value")), "{row:?}");
+    }
+}
+
+#[test]
+fn features_of_every_form_give_the_same_predictions() {
+    let job = job();
+    let text_of = |pipeline: &str| {
+        let run = job.run(pipeline);
+        cells(&read_table(&run, "predictions"), &["instance_id", "class", "probability"])
+    };
+    let model = "kind = 'crowd_layer'";
+    let expected = text_of(&pipeline(model));
+    let values = features();
+    let lists = values.chunks(WIDTH).map(|row| Some(row.iter().map(|v| Some(*v))));
+    let lists = ListArray::from_iter_primitive::<Float32Type, _, _>(lists);
+    write_features(&job.path("features.parquet"), Arc::new(lists));
+    assert_eq!(text_of(&pipeline(model)), expected, "lists");
+    let column = |k: usize| {
+        let own = values.iter().skip(k).step_by(WIDTH).map(|v| f64::from(*v));
+        Arc::new(Float64Array::from_iter_values(own)) as ArrayRef
+    };
+    let names = ["a", "b", "c", "d", "e"];
+    let mut columns = vec![("instance_id", ids(200))];
+    columns.extend(names.iter().enumerate().map(|(k, name)| (*name, column(k))));
+    write_parquet(&job.path("features.parquet"), columns);
+    assert_eq!(text_of(&pipeline(model)), expected, "columns");
+    let row = |i: usize| {
+        let own = values[i * WIDTH..(i + 1) * WIDTH].iter().map(|v| format!("{v:?}"));
+        format!("{i},{}", own.collect::<Vec<_>>().join(","))
+    };
+    let csv: Vec<String> = (0..200).rev().map(row).collect();
+    job.write("features.csv", &format!("instance_id,a,b,c,d,e\n{}\n", csv.join("\n")));
+    let from_csv = pipeline(model).replace("features.parquet", "features.csv");
+    assert_eq!(text_of(&from_csv), expected, "CSV in another order");
+    write_features(&job.path("features.parquet"), list(&values, WIDTH));
+    let small =
+        format!("{}[engine]\nmemory_limit = '6kB'\n[sink]\nrun_id = 'small'\n", pipeline(model));
+    let spilled = text_of(&small);
+    assert_eq!(spilled, expected, "a scratch file");
+}
+
+#[test]
+fn bytes_of_images_go_through_convolutions() {
+    let job = job();
+    let truth = crowd().truth;
+    let pixel = |i: usize, at: usize| {
+        let class = truth.get(i).copied().unwrap_or(0) as usize;
+        if at / 48 == class { 200 } else { ((i * 7 + at) % 40) as u8 }
+    };
+    let rows =
+        (0..200).map(|i| Some((0..144).map(move |at| (i, at)).map(|(i, at)| Some(pixel(i, at)))));
+    let rows: Vec<Option<Vec<Option<u8>>>> = rows.map(|row| row.map(Iterator::collect)).collect();
+    let images = FixedSizeListArray::from_iter_primitive::<UInt8Type, _, _>(rows, 144);
+    write_features(&job.path("features.parquet"), Arc::new(images));
+    let lenet = "kind = 'trace_regularised'\nbackbone.kind = 'lenet'";
+    let error = job.fails(&pipeline(lenet), 3);
+    assert_says(&error, &["the features are no images", "144 numbers", "model.backbone.input"]);
+    let shaped = format!("{lenet}\nbackbone.input = [1, 12, 12]\nbackbone.pad_crop = 1");
+    let run = job.run(&pipeline(&shaped));
+    let right = winners(&read_table(&run, "predictions")).into_iter();
+    let right = right.filter(|(i, k)| truth.get(*i as usize) == Some(k)).count();
+    assert!(right > 130, "{right} of 150");
+}
+
+#[test]
+fn bad_features_are_named() {
+    let job = job();
+    let with = |values: ArrayRef| {
+        write_features(&job.path("features.parquet"), values);
+        job.fails(&pipeline("kind = 'dl'"), 3)
+    };
+    let mut values = features();
+    values[7 * WIDTH + 2] = f32::NAN;
+    assert_says(
+        &with(list(&values, WIDTH)),
+        &["a feature is not a number", "NaN in number 2 of `7`"],
+    );
+    let ragged = ListArray::from_iter_primitive::<Float32Type, _, _>([
+        Some(vec![Some(1.0), Some(2.0)]),
+        Some(vec![Some(1.0)]),
+    ]);
+    assert_says(&with(Arc::new(ragged)), &["differ in length", "1 numbers for `1`, 2 for `0`"]);
+    let holes = ListArray::from_iter_primitive::<Float32Type, _, _>([Some(vec![Some(1.0)]), None]);
+    assert_says(&with(Arc::new(holes)), &["is missing", "null for `1`"]);
+    let twice: ArrayRef = Arc::new(UInt32Array::from(vec![3, 4, 3]));
+    let columns = vec![("instance_id", twice), ("features", list(&[1.0; 15], WIDTH))];
+    write_parquet(&job.path("features.parquet"), columns);
+    assert_says(&job.fails(&pipeline("kind = 'dl'"), 3), &["several rows of features", "`3`"]);
+    let text: ArrayRef = Arc::new(datafusion::arrow::array::StringArray::from(vec!["x"]));
+    write_parquet(&job.path("features.parquet"), vec![("instance_id", ids(1)), ("features", text)]);
+    assert_says(&job.fails(&pipeline("kind = 'dl'"), 3), &["does not hold numbers", "Utf8"]);
+    let strangers: ArrayRef = Arc::new(UInt32Array::from(vec![900, 901]));
+    let columns = vec![("instance_id", strangers), ("features", list(&[1.0; 10], WIDTH))];
+    write_parquet(&job.path("features.parquet"), columns);
+    assert_says(&job.fails(&pipeline("kind = 'dl'"), 3), &["no annotated instance has features"]);
+    let without = pipeline("kind = 'dl'").replace("features = '{dir}features.parquet'", "");
+    assert_says(&job.fails(&without, 2), &["`dl` learns from features", "source.features"]);
+}
+
+#[test]
+fn a_model_refuses_features_of_another_width_and_a_run_without_one_says_so() {
+    let job = job();
+    let run = job.run(&pipeline("kind = 'conal'")).display().to_string();
+    write_features(&job.path("wide.parquet"), list(&[0.5; 12], 6));
+    let out = job.url("predicted");
+    let predict = |model: &str| {
+        run_fails(
+            &[
+                "predict",
+                "--model",
+                model,
+                "--features",
+                &job.url("wide.parquet"),
+                "--output",
+                &out,
+            ],
+            3,
+        )
+    };
+    assert_says(&predict(&run), &["width", "6 numbers a row, where the model takes 5"]);
+    let votes =
+        job.run("source.annotations = '{dir}annotations.parquet'\nmodel.kind = 'majority_vote'");
+    assert_says(&predict(&votes.display().to_string()), &["there is no trained model here"]);
+}
+
+#[test]
+fn gold_chooses_the_epoch_and_held_out_annotations_do_without() {
+    let job = job();
+    let without = pipeline("kind = 'conal'\ntrain.select = 'valid'");
+    assert_says(
+        &job.fails(&without, 3),
+        &["no gold to select the best epoch by", "annotation_likelihood"],
+    );
+    let rows: Vec<String> = (0..40).map(|i| format!("{i},{},valid", crowd().truth[i])).collect();
+    job.write("gold.csv", &format!("instance_id,class,role\n{}\n", rows.join("\n")));
+    let gold = without.replace("[model]", "gold = '{dir}gold.csv'\n[model]");
+    let metrics = read_table(&job.run(&gold), "metrics");
+    let named = |name: &str| {
+        metrics.iter().any(|row| text(row, "name") == name && text(row, "split") == "valid")
+    };
+    assert!(named("accuracy") && named("prediction_accuracy"), "{metrics:?}");
+    job.run(&pipeline(
+        "kind = 'conal'\ntrain.select = 'annotation_likelihood'\ntrain.patience = 4",
+    ));
+}
+
+#[test]
+fn a_killed_training_goes_on_to_the_same_bytes() {
+    let whole = job();
+    let long = pipeline("kind = 'conal'\ntrain.select = 'annotation_likelihood'")
+        .replace("epochs = 20", "epochs = 150");
+    let expected = table_files(&whole.run(&long));
+    let killed = job();
+    let text = format!("{long}[engine]\ncheckpoints = '{{dir}}checkpoints'\n");
+    let file = killed.write("pipeline.toml", &text);
+    let mut command = labelmill();
+    let sink = format!("sink.url={}", killed.url("out"));
+    let mut child =
+        command.args(["run", &file, "--set", &sink]).stderr(Stdio::null()).spawn().unwrap();
+    let began = Instant::now();
+    let kept =
+        || std::fs::read_dir(killed.path("checkpoints")).is_ok_and(|mut d| d.next().is_some());
+    while !kept() && began.elapsed() < Duration::from_secs(60) {
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    std::thread::sleep(Duration::from_millis(100));
+    child.kill().unwrap();
+    child.wait().unwrap();
+    assert!(kept(), "a checkpoint outlives the process");
+    assert!(!killed.path("out/latest").exists(), "nothing is published");
+    let resumed = table_files(&killed.run(&text));
+    assert!(!kept(), "a committed job leaves no checkpoint");
+    for (name, bytes) in expected.iter().filter(|(name, _)| !name.starts_with("trace/")) {
+        assert!(resumed.get(name) == Some(bytes), "{name}");
+    }
+}
