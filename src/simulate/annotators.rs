@@ -219,7 +219,7 @@ fn matched(n: usize, rng: &mut Rng) -> Vec<usize> {
     let mut order: Vec<usize> = (0..n).collect();
     order.shuffle(rng);
     let mut target = vec![0; n];
-    let pairs = if n % 2 == 0 { n } else { n - 3 };
+    let pairs = if n.is_multiple_of(2) { n } else { n - 3 };
     for circle in order[..pairs].chunks(2).chain(order[pairs..].chunks(3)) {
         let next = circle.iter().cycle().skip(1);
         circle.iter().zip(next).for_each(|(from, to)| target[*from] = *to);

@@ -111,7 +111,7 @@ fn members(plan: &Plan, shares: &[f64], run: &Run) -> Result<Vec<Member>> {
 fn not_before(kind: &Kind, at: usize) -> Error {
     Error::spec("an annotator follows one who does not come before")
         .at(format!("`{kind}`"))
-        .found(format!("{} annotators before it: it is a{at:02} itself", at))
+        .found(format!("{at} annotators before it: it is a{at:02} itself"))
         .help("list the one who is followed first; annotators are numbered from a00 through the groups")
 }
 

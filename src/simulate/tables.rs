@@ -123,7 +123,12 @@ fn annotators(crowd: &Crowd) -> Written<'_> {
         Ok(vec![
             ("annotator_id", names(crowd, rows)),
             ("type", text(members.iter().map(|m| m.kind.to_string()))),
-            ("group", Arc::new(members.iter().map(|m| m.group as i64).collect::<Int64Array>())),
+            (
+                "group",
+                Arc::new(
+                    members.iter().map(|m| i64::try_from(m.group).ok()).collect::<Int64Array>(),
+                ),
+            ),
             ("expected_accuracy", Arc::new(accuracy.collect::<Float64Array>())),
         ])
     })
@@ -131,13 +136,13 @@ fn annotators(crowd: &Crowd) -> Written<'_> {
 
 fn sources<'a>(world: &'a World, crowd: &'a Crowd) -> Written<'a> {
     table("sources_of_noise", crowd.sources.len(), move |rows| {
-        let (said, sources) = (&crowd.annotations[rows.clone()], &crowd.sources[rows]);
+        let (said, origins) = (&crowd.annotations[rows.clone()], &crowd.sources[rows]);
         let word = |is_common: bool| if is_common { "common" } else { "individual" };
         Ok(vec![
             ("instance_id", world.ids(said.iter().map(|a| a.instance))?),
             ("annotator_id", names(crowd, said.iter().map(|a| a.annotator as usize))),
-            ("source", text(sources.iter().map(|(is_common, _)| word(*is_common).to_owned()))),
-            ("share", Arc::new(sources.iter().map(|(_, share)| *share).collect::<Float64Array>())),
+            ("source", text(origins.iter().map(|(is_common, _)| word(*is_common).to_owned()))),
+            ("share", Arc::new(origins.iter().map(|(_, share)| *share).collect::<Float64Array>())),
         ])
     })
 }

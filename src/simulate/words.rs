@@ -194,7 +194,7 @@ pub fn annotator_id(annotator: usize, of: usize) -> String {
 
 impl fmt::Display for Kind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let join = |items: Vec<String>| items.iter().map(|i| format!(" {i}")).collect::<String>();
+        let join = |items: Vec<String>| items.iter().flat_map(|i| [" ", i]).collect::<String>();
         let linked = |links: &[Link]| join(links.iter().map(|(k, l)| format!("{k}>{l}")).collect());
         // A chance such as 1 - 0.7 is written as 0.3.
         let short = |p: &f64| (p * 1e9).round() / 1e9;

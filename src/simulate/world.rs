@@ -100,7 +100,9 @@ impl World {
 
     /// Instances and classes that are drawn, numbered from 0.
     pub(super) fn drawn(clouds: &Clouds, run: &Run) -> Self {
-        let numbers = |n: usize| Ids::in_order(Arc::new((0..n as i64).collect::<Int64Array>()));
+        let numbers = |n: usize| {
+            Ids::in_order(Arc::new((0..n).map(|i| i64::try_from(i).ok()).collect::<Int64Array>()))
+        };
         let world = Self {
             instances: numbers(clouds.instances),
             classes: numbers(clouds.classes),
