@@ -137,11 +137,11 @@ fn annotators(crowd: &Crowd) -> Written<'_> {
 fn sources<'a>(world: &'a World, crowd: &'a Crowd) -> Written<'a> {
     table("sources_of_noise", crowd.sources.len(), move |rows| {
         let (said, origins) = (&crowd.annotations[rows.clone()], &crowd.sources[rows]);
-        let word = |is_common: bool| if is_common { "common" } else { "individual" };
+        let origin = |is_common: bool| if is_common { "common" } else { "individual" };
         Ok(vec![
             ("instance_id", world.ids(said.iter().map(|a| a.instance))?),
             ("annotator_id", names(crowd, said.iter().map(|a| a.annotator as usize))),
-            ("source", text(origins.iter().map(|(is_common, _)| word(*is_common).to_owned()))),
+            ("source", text(origins.iter().map(|(is_common, _)| origin(*is_common).to_owned()))),
             ("share", Arc::new(origins.iter().map(|(_, share)| *share).collect::<Float64Array>())),
         ])
     })
