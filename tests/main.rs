@@ -27,6 +27,7 @@ mod s3;
 mod s3_faults;
 mod s3_writers;
 mod schemas;
+mod simulate;
 mod sources;
 mod sqllogic;
 mod variables;

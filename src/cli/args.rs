@@ -52,6 +52,8 @@ pub enum Command {
     Evaluate(EvaluateArgs),
     /// Predict new features with a trained model
     Predict(PredictArgs),
+    /// Make annotations for a table of true classes
+    Simulate(SimulateArgs),
     /// Run the [[test]] blocks of a pipeline file
     Test(FileArgs),
 }
@@ -201,4 +203,42 @@ pub struct PredictArgs {
     /// How the job runs.
     #[command(flatten)]
     pub job: JobArgs,
+}
+
+/// A crowd to draw.
+#[derive(Debug, clap::Args)]
+pub struct SimulateArgs {
+    /// List the recipes with their parameters, and the types of annotators
+    #[arg(long)]
+    pub list: bool,
+    /// The true classes: instance_id, and class or label
+    #[arg(long, value_name = "URL")]
+    pub truth: Option<String>,
+    /// One of the names that --list shows
+    #[arg(long, value_name = "NAME", required_unless_present = "list")]
+    pub recipe: Option<String>,
+    /// Where the tables go: a folder that is not there yet
+    #[arg(long, value_name = "URL", required_unless_present = "list")]
+    pub output: Option<String>,
+    /// The seed of every random stream
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    pub seed: u64,
+    /// Set a parameter of the recipe
+    #[arg(long, value_name = "KEY=VALUE")]
+    pub set: Vec<String>,
+    /// What the truth calls instance_id
+    #[arg(long, value_name = "NAME")]
+    pub instance_column: Option<String>,
+    /// What the truth calls class
+    #[arg(long, value_name = "NAME")]
+    pub class_column: Option<String>,
+    /// Features of the instances, for recipes whose noise depends on them
+    #[arg(long, value_name = "URL")]
+    pub features: Option<String>,
+    /// Endpoint of an S3-compatible store
+    #[arg(long, value_name = "URL")]
+    pub endpoint: Option<String>,
+    /// Print the summary, or the list, as JSON on stdout
+    #[arg(long)]
+    pub json: bool,
 }

@@ -16,7 +16,7 @@ use super::args::{
 };
 use super::progress::Bars;
 use super::signals::until_signalled;
-use super::{answer, say, summary};
+use super::{answer, say, simulate, summary};
 use crate::behaviour::run_tests;
 use crate::classifier::{Prediction, predict};
 use crate::engine::EngineSpec;
@@ -45,6 +45,7 @@ pub(super) async fn dispatch(args: Args) -> Result<ExitCode> {
         Command::Sql(args) => sql(&args).await?,
         Command::Evaluate(args) => scores(&args).await?,
         Command::Predict(args) => predictions(args, quiet).await?,
+        Command::Simulate(args) => simulate::command(args, quiet).await?,
         Command::Test(args) => return test(&args).await,
     }
     Ok(ExitCode::SUCCESS)
@@ -230,7 +231,7 @@ async fn register_tables(
     Ok(())
 }
 
-fn store(endpoint: Option<&str>) -> StoreSpec {
+pub(super) fn store(endpoint: Option<&str>) -> StoreSpec {
     StoreSpec { endpoint: endpoint.map(str::to_owned), ..StoreSpec::default() }
 }
 
@@ -306,7 +307,7 @@ async fn test(args: &FileArgs) -> Result<ExitCode> {
     Ok(if failed == 0 { ExitCode::SUCCESS } else { ExitCode::from(Stage::Gate.exit_code()) })
 }
 
-fn pretty(value: &Value) -> String {
+pub(super) fn pretty(value: &Value) -> String {
     serde_json::to_string_pretty(value).unwrap_or_default()
 }
 

@@ -4,6 +4,7 @@ mod args;
 mod commands;
 mod progress;
 mod signals;
+mod simulate;
 mod summary;
 
 use std::io::{IsTerminal, Write};

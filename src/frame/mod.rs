@@ -16,6 +16,7 @@ mod interner;
 mod key;
 mod matrix;
 mod rejects;
+mod truth;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -29,6 +30,7 @@ pub use gold::{Gold, Role};
 pub use ids::Ids;
 pub use matrix::{Cell, Matrix, MatrixWriter, Scratch};
 pub use rejects::{Reason, Rejects};
+pub use truth::Truth;
 
 use crate::source::Scalar;
 

@@ -1,6 +1,7 @@
 //! One part of a table as the bytes of a Parquet file.
 
-use datafusion::arrow::datatypes::{DataType, Field};
+use datafusion::arrow::array::RecordBatch;
+use datafusion::arrow::datatypes::{DataType, Field, SchemaRef};
 use datafusion::parquet::arrow::ArrowWriter;
 use datafusion::parquet::basic::{Compression as Codec, ZstdLevel};
 use datafusion::parquet::file::metadata::KeyValue;
@@ -35,13 +36,29 @@ pub(super) fn encode(
     compression: Compression,
 ) -> Result<(Vec<u8>, usize)> {
     let schema = schema(table, outcome);
+    let is_instance = |field: &Field| {
+        table.columns().iter().any(|c| c.name == field.name() && c.kind == Kind::Instance)
+    };
+    let batches = batches(table, outcome, &schema, part);
+    parquet(table.name(), &schema, is_instance, compression, batches)
+}
+
+/// The bytes of a Parquet file of these batches, and how many rows they hold. No dictionary is built where `distinct`
+/// says that almost all values differ.
+pub(crate) fn parquet(
+    table: &str,
+    schema: &SchemaRef,
+    distinct: impl Fn(&Field) -> bool,
+    compression: Compression,
+    batches: impl Iterator<Item = Result<RecordBatch>>,
+) -> Result<(Vec<u8>, usize)> {
     let codec = match compression {
         Compression::Zstd => Codec::ZSTD(ZstdLevel::default()),
         Compression::Snappy => Codec::SNAPPY,
         Compression::None => Codec::UNCOMPRESSED,
     };
     let facts = [
-        ("labelmill.table", table.name().to_owned()),
+        ("labelmill.table", table.to_owned()),
         ("labelmill.schema_version", SCHEMA_VERSION.to_string()),
     ];
     let facts = facts.map(|(key, value)| KeyValue::new(key.to_owned(), value));
@@ -50,11 +67,14 @@ pub(super) fn encode(
         .set_statistics_enabled(EnabledStatistics::Chunk)
         .set_key_value_metadata(Some(facts.to_vec()))
         .set_created_by(concat!("labelmill ", env!("CARGO_PKG_VERSION")).to_owned());
-    let properties =
-        schema.fields().iter().fold(properties, |p, field| encoding(p, table, field)).build();
+    let properties = schema
+        .fields()
+        .iter()
+        .fold(properties, |p, field| encoding(p, field, distinct(field)))
+        .build();
     let mut writer = ArrowWriter::try_new(Vec::new(), schema.clone(), Some(properties))?;
     let mut rows = 0;
-    for batch in batches(table, outcome, &schema, part) {
+    for batch in batches {
         let batch = batch?;
         rows += batch.num_rows();
         writer.write(&batch)?;
@@ -65,14 +85,11 @@ pub(super) fn encode(
 /// Instances come sorted and almost all different, and so do real numbers: no dictionary is worth building for them.
 fn encoding(
     properties: WriterPropertiesBuilder,
-    table: &dyn Table,
     field: &Field,
+    distinct: bool,
 ) -> WriterPropertiesBuilder {
-    let path = ColumnPath::from(field.name().as_str());
-    let is_instance =
-        table.columns().iter().any(|c| c.name == field.name() && c.kind == Kind::Instance);
-    if is_instance || *field.data_type() == DataType::Float64 {
-        properties.set_column_dictionary_enabled(path, false)
+    if distinct || *field.data_type() == DataType::Float64 {
+        properties.set_column_dictionary_enabled(ColumnPath::from(field.name().as_str()), false)
     } else {
         properties
     }

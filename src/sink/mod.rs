@@ -28,8 +28,10 @@ use crate::error::{Problem, nearest};
 use crate::spec::Problems;
 use crate::tables::TABLES;
 pub use encode::Compression;
+pub(crate) use encode::parquet;
 pub use manifest::{FileEntry, Manifest};
 pub use publish::Sink;
+pub(crate) use publish::upload;
 
 /// Where the tables go.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]

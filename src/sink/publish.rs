@@ -7,7 +7,7 @@ use bytes::Bytes;
 use chrono::Utc;
 use futures::{StreamExt, TryStreamExt, stream};
 use object_store::path::Path;
-use object_store::{ObjectStoreExt, PutMode, PutOptions, PutPayload};
+use object_store::{ObjectStore, ObjectStoreExt, PutMode, PutOptions, PutPayload};
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 
@@ -171,7 +171,9 @@ impl Sink {
         for (path, bytes) in classifier::files(outcome)? {
             written.push(FileEntry { path: path.clone(), rows: 0, bytes: bytes.len() });
             let place = self.path(&outcome.run.run_id, &path);
-            self.upload(&place, bytes.into()).await.map_err(|e| Error::from(e).or_at(&path))?;
+            upload(&self.place.store, &place, bytes.into())
+                .await
+                .map_err(|e| Error::from(e).or_at(&path))?;
         }
         Ok(written)
     }
@@ -237,30 +239,10 @@ impl Sink {
         let (bytes, rows) = encoded.map_err(|e| Error::bug(format!("an encoder broke: {e}")))??;
         let path = format!("{}/part-{n:05}.parquet", table.name());
         let entry = FileEntry { path: path.clone(), rows, bytes: bytes.len() };
-        self.upload(&self.path(&run_id, &path), bytes.into())
+        upload(&self.place.store, &self.path(&run_id, &path), bytes.into())
             .await
             .map_err(|e| Error::from(e).or_at(&path))?;
         Ok((table.name(), entry))
-    }
-
-    async fn upload(&self, path: &Path, bytes: Bytes) -> Result<(), object_store::Error> {
-        if bytes.len() <= UPLOAD_PIECE {
-            return self.place.store.put(path, bytes.into()).await.map(|_| ());
-        }
-        let mut upload = self.place.store.put_multipart(path).await?;
-        let pieces = (0..bytes.len()).step_by(UPLOAD_PIECE);
-        let pieces = pieces.map(|at| bytes.slice(at..(at + UPLOAD_PIECE).min(bytes.len())));
-        let sent: Vec<_> = pieces.map(|piece| upload.put_part(PutPayload::from(piece))).collect();
-        let sent: Result<Vec<()>, _> = stream::iter(sent).buffered(PIECES).try_collect().await;
-        let done = match sent {
-            Ok(_) => upload.complete().await.map(|_| ()),
-            Err(e) => Err(e),
-        };
-        if done.is_err() {
-            // Pieces without an end stay in a store for good, and are paid for.
-            let _ = upload.abort().await;
-        }
-        done
     }
 
     /// A writer that was silent for too long may have been swept, and finds out here.
@@ -300,4 +282,29 @@ impl Sink {
         let options = PutOptions { mode, ..PutOptions::default() };
         self.place.store.put_opts(path, text.into(), options).await.map(|_| ())
     }
+}
+
+/// Writes an object, a large one in pieces.
+pub(crate) async fn upload(
+    store: &Arc<dyn ObjectStore>,
+    path: &Path,
+    bytes: Bytes,
+) -> Result<(), object_store::Error> {
+    if bytes.len() <= UPLOAD_PIECE {
+        return store.put(path, bytes.into()).await.map(|_| ());
+    }
+    let mut upload = store.put_multipart(path).await?;
+    let pieces = (0..bytes.len()).step_by(UPLOAD_PIECE);
+    let pieces = pieces.map(|at| bytes.slice(at..(at + UPLOAD_PIECE).min(bytes.len())));
+    let sent: Vec<_> = pieces.map(|piece| upload.put_part(PutPayload::from(piece))).collect();
+    let sent: Result<Vec<()>, _> = stream::iter(sent).buffered(PIECES).try_collect().await;
+    let done = match sent {
+        Ok(_) => upload.complete().await.map(|_| ()),
+        Err(e) => Err(e),
+    };
+    if done.is_err() {
+        // Pieces without an end stay in a store for good, and are paid for.
+        let _ = upload.abort().await;
+    }
+    done
 }

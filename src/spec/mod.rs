@@ -196,6 +196,31 @@ fn join(path: &str, key: &str) -> String {
     if path.is_empty() { key.to_owned() } else { format!("{path}.{key}") }
 }
 
+/// A value made of `key=value` assignments alone, checked against its own schema.
+///
+/// # Errors
+/// Every unknown key, wrong type and value out of range at once.
+pub(crate) fn assigned<T: schemars::JsonSchema + serde::de::DeserializeOwned>(
+    assignments: impl IntoIterator<Item = impl AsRef<str>>,
+    place: &str,
+) -> Result<T> {
+    let mut table = Table::new();
+    for assignment in assignments {
+        set(&mut table, assignment.as_ref())?;
+    }
+    let value = serde_json::to_value(&table)
+        .map_err(|e| Error::spec(format!("a value has no JSON form: {e}")).at(place))?;
+    let mut schema = schemars::schema_for!(T).to_value();
+    // A struct within a struct cannot say so itself.
+    schema["additionalProperties"] = Value::Bool(false);
+    let mut problems = Problems::default();
+    validate::validate(&value, &schema, place, &mut problems);
+    problems.into_result()?;
+    serde_path_to_error::deserialize(toml::Value::Table(table)).map_err(|e| {
+        Error::spec(e.inner().to_string().trim().to_owned()).at(format!("{place}: {}", e.path()))
+    })
+}
+
 /// The default of every field of a spec type, by key: what `labelmill models KIND` prints beside the meaning.
 pub(crate) fn defaults<T: Default + serde::Serialize>() -> Value {
     serde_json::to_value(T::default()).unwrap_or(Value::Null)

@@ -1,0 +1,134 @@
+//! `labelmill simulate`, and what it lists.
+
+use std::sync::Arc;
+
+use serde_json::{Value, json};
+
+use super::args::SimulateArgs;
+use super::commands::{pretty, store};
+use super::progress::Bars;
+use super::signals::until_signalled;
+use super::{answer, say};
+use crate::engine::EngineSpec;
+use crate::error::{Error, Result};
+use crate::run::Run;
+use crate::simulate::recipes::{RECIPES, Recipe};
+use crate::simulate::words::TYPES;
+use crate::simulate::{Given, Simulated, Simulation, simulate};
+use crate::source::ColumnsSpec;
+
+pub(super) async fn command(args: SimulateArgs, quiet: bool) -> Result<()> {
+    if args.list {
+        return list(args.json);
+    }
+    let missing = |option: &str| Error::spec(format!("`{option}` is missing"));
+    let recipe = args.recipe.clone().ok_or_else(|| missing("--recipe"))?;
+    let (seed, json) = (args.seed, args.json);
+    let output = args.output.clone().ok_or_else(|| missing("--output"))?;
+    let mut run = Run::new(seed).with_threads(EngineSpec::default().threads())?;
+    run.progress = Arc::new(Bars::new(quiet));
+    let (cancel, progress) = (run.cancel.clone(), Arc::clone(&run.progress));
+    let named = recipe.clone();
+    let done = until_signalled(&cancel, async move {
+        let given = Given {
+            truth: args.truth.as_deref(),
+            features: args.features.as_deref(),
+            columns: ColumnsSpec {
+                instance: args.instance_column.clone(),
+                class: args.class_column.clone(),
+                ..ColumnsSpec::default()
+            },
+        };
+        let what = Simulation { recipe: &named, settings: &args.set, seed, given, output: &output };
+        simulate(&what, &store(args.endpoint.as_deref()), &mut run).await
+    })
+    .await;
+    progress.end();
+    let simulated = done?;
+    if json {
+        answer(&pretty(&as_json(&recipe, seed, &simulated)));
+    } else if !quiet {
+        say(&as_text(&recipe, seed, &simulated));
+    }
+    Ok(())
+}
+
+fn as_text(recipe: &str, seed: u64, simulated: &Simulated) -> String {
+    let Some(drawn) = &simulated.drawn else {
+        return format!(
+            "nothing to do: this very crowd was drawn {}\ntables      {}",
+            simulated.manifest.committed_at, simulated.folder
+        );
+    };
+    format!(
+        "recipe      {recipe}, seed {seed}\n\
+         crowd       {} annotations of {} instances in {} classes by {} annotators, {} trusted\n\
+         accuracy    {:.4}; expected of an annotator on average {:.4}\n\
+         tables      {}",
+        drawn.annotations,
+        drawn.instances,
+        drawn.classes,
+        drawn.annotators,
+        drawn.trusted,
+        drawn.accuracy,
+        drawn.expected_accuracy,
+        simulated.folder
+    )
+}
+
+fn as_json(recipe: &str, seed: u64, simulated: &Simulated) -> Value {
+    let mut value = json!({
+        "recipe": recipe,
+        "seed": seed,
+        "parameters": simulated.parameters,
+        "url": simulated.folder,
+        "digest": simulated.manifest.digest,
+        "no_op": simulated.drawn.is_none(),
+        "tables": simulated.manifest.tables,
+    });
+    if let Some(drawn) = &simulated.drawn {
+        value["instances"] = json!(drawn.instances);
+        value["classes"] = json!(drawn.classes);
+        value["annotators"] = json!(drawn.annotators);
+        value["annotations"] = json!(drawn.annotations);
+        value["trusted"] = json!(drawn.trusted);
+        value["accuracy"] = json!(drawn.accuracy);
+        value["expected_accuracy"] = json!(drawn.expected_accuracy);
+    }
+    value
+}
+
+fn list(json: bool) -> Result<()> {
+    let recipes = RECIPES.iter().map(|recipe| Ok((recipe, recipe.load(&[])?.parameters)));
+    let recipes: Vec<(&Recipe, Value)> = recipes.collect::<Result<_>>()?;
+    if json {
+        let recipe = |(recipe, defaults): &(&Recipe, Value)| {
+            json!({
+                "recipe": recipe.name, "summary": recipe.summary, "source": recipe.source,
+                "classes": recipe.classes, "parameters": recipe.schema(), "defaults": defaults,
+            })
+        };
+        let types: Vec<Value> =
+            TYPES.iter().map(|(usage, does)| json!({"type": usage, "summary": does})).collect();
+        let recipes: Vec<Value> = recipes.iter().map(recipe).collect();
+        answer(&pretty(&json!({"recipes": recipes, "types": types})));
+        return Ok(());
+    }
+    let mut lines =
+        vec!["recipes, and their parameters with defaults (--set KEY=VALUE)".to_owned()];
+    for (recipe, defaults) in &recipes {
+        lines.push(format!("  {:<16}{} ({})", recipe.name, recipe.summary, recipe.source));
+        for (name, value) in defaults.as_object().into_iter().flatten() {
+            let value = match value {
+                Value::String(text) => text.clone(),
+                Value::Null => "all".to_owned(),
+                other => other.to_string(),
+            };
+            lines.push(format!("{:20}{name}={value}", ""));
+        }
+    }
+    lines.push("\ntypes of annotators, as in --recipe groups --set \"groups=5*symmetric(0.4), imitative(a00)\"".to_owned());
+    lines.extend(TYPES.iter().map(|(usage, does)| format!("  {usage:<32}{does}")));
+    answer(&lines.join("\n"));
+    Ok(())
+}

@@ -1,0 +1,190 @@
+//! `labelmill simulate`: annotations for a known truth, by crowds of published experiments or of one's own.
+//!
+//! ```text
+//! world     the truth (and features) as read, or drawn        Arrow
+//! recipes   a name and settings become a plan                 pure
+//! draw      the plan becomes annotators and their answers     pure
+//! tables    annotations, truth, true confusion, ...           Arrow
+//! publish   all of them as one
+//! ```
+//! # Why
+//! A model is checked against what is known: who the annotators are and what is true. The tables are those that
+//! `aggregate` and `evaluate` read, so that a check is three commands.
+//!
+//! To add a type of annotators, give it a variant in [`annotators`] and a word in [`words`]; to add a recipe, a line in
+//! [`recipes`].
+
+pub mod annotators;
+pub mod conal;
+pub mod confusion;
+pub mod designs;
+pub mod draw;
+pub mod plan;
+mod publish;
+pub mod recipes;
+mod tables;
+pub mod words;
+mod world;
+
+#[cfg(test)]
+mod tests;
+
+use serde_json::{Value, json};
+use sha2::{Digest, Sha256};
+
+use crate::error::{Error, Result};
+use crate::run::Run;
+use crate::sink::Manifest;
+use crate::store::StoreSpec;
+use draw::draw;
+use publish::Target;
+use recipes::{Loaded, Needs, Recipe, recipe};
+use world::{Registered, World};
+
+pub use world::Given;
+
+/// What `labelmill simulate` was asked for.
+pub struct Simulation<'a> {
+    /// The recipe's name.
+    pub recipe: &'a str,
+    /// Its parameters, as `key=value`.
+    pub settings: &'a [String],
+    /// The seed of every random stream.
+    pub seed: u64,
+    /// What is annotated.
+    pub given: Given<'a>,
+    /// Where the tables go.
+    pub output: &'a str,
+}
+
+/// A published crowd.
+pub struct Simulated {
+    /// What was committed.
+    pub manifest: Manifest,
+    /// The folder.
+    pub folder: String,
+    /// Every parameter of the recipe.
+    pub parameters: Value,
+    /// What was drawn; `None` where the same crowd had been there before.
+    pub drawn: Option<Drawn>,
+}
+
+/// The crowd in a few numbers.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Drawn {
+    /// Instances of the truth, annotated or not.
+    pub instances: usize,
+    /// Classes.
+    pub classes: usize,
+    /// Annotators.
+    pub annotators: usize,
+    /// Answers.
+    pub annotations: usize,
+    /// Trusted instances.
+    pub trusted: usize,
+    /// The share of right answers.
+    pub accuracy: f64,
+    /// What it was expected to be, the mean over annotators.
+    pub expected_accuracy: f64,
+}
+
+/// Draws a crowd for a truth and publishes it. The same request twice is a no-op.
+///
+/// # Errors
+/// When the recipe or its settings are not known, the truth cannot be read or has too few classes, or the output holds
+/// something else.
+pub async fn simulate(
+    what: &Simulation<'_>,
+    stores: &StoreSpec,
+    run: &mut Run,
+) -> Result<Simulated> {
+    let recipe = recipe(what.recipe)?;
+    check_given(recipe, &what.given)?;
+    let Loaded { design, parameters } = recipe.load(what.settings)?;
+    let plan = design.plan()?;
+    let files = Registered::find(&what.given, stores).await.map_err(named)?;
+    let identity = json!([
+        "simulate",
+        env!("CARGO_PKG_VERSION"),
+        recipe.name,
+        parameters,
+        what.seed,
+        files.inputs,
+        what.given.columns,
+    ]);
+    let digest = format!("{:x}", Sha256::digest(identity.to_string().as_bytes()));
+    let target = Target::open(what.output, stores)?;
+    let folder = target.url().to_owned();
+    if let Some(manifest) = target.same(&digest).await? {
+        return Ok(Simulated { manifest, folder, parameters, drawn: None });
+    }
+    let world = match (what.given.truth, design.clouds()) {
+        (None, Some(clouds)) => World::drawn(&clouds, run),
+        (Some(_), Some(clouds)) => files.read(run).await?.with_clouds(&clouds, run),
+        (_, None) => files.read(run).await?,
+    };
+    world.check_classes(recipe.name, recipe.classes)?;
+    let crowd = tokio::task::block_in_place(|| draw(&plan, world.numbers(), run))?;
+    let facts = facts(recipe, what.seed, &parameters);
+    let manifest = target.publish(&digest, &tables::tables(&world, &crowd, &facts), run).await?;
+    let expected = crowd.members.iter().map(|m| m.confusion.accuracy(&crowd.shares));
+    let drawn = Drawn {
+        instances: world.class.len(),
+        classes: world.classes.len(),
+        annotators: crowd.members.len(),
+        annotations: crowd.annotations.len(),
+        trusted: crowd.trusted.len(),
+        accuracy: crowd.accuracy(&world.class),
+        expected_accuracy: expected.sum::<f64>() / crowd.members.len() as f64,
+    };
+    Ok(Simulated { manifest, folder, parameters, drawn: Some(drawn) })
+}
+
+/// Whether the recipe has what it needs, and nothing that it would not look at.
+fn check_given(recipe: &Recipe, given: &Given<'_>) -> Result<()> {
+    let name = recipe.name;
+    if recipe.needs != Needs::Nothing && given.truth.is_none() {
+        return Err(Error::spec(format!("the recipe `{name}` needs true classes"))
+            .at("--truth")
+            .found("nothing")
+            .help("name a table of instance_id and class; `conal-synthetic` draws its own"));
+    }
+    match (recipe.needs, given.features) {
+        (Needs::Features, None) => Err(Error::spec(format!("the recipe `{name}` needs features"))
+            .at("--features")
+            .found("nothing")
+            .help("name a table of features; `conal-synthetic` draws its own")),
+        (Needs::Truth | Needs::Nothing, Some(url)) => {
+            Err(Error::spec(format!("the recipe `{name}` looks at no features"))
+                .at("--features")
+                .found(format!("`{url}`"))
+                .help("leave them out; `conal` looks at them"))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// The table's place as it was typed on the command line.
+fn named(error: Error) -> Error {
+    let place = error.problems.last().and_then(|p| p.place.clone()).unwrap_or_default();
+    let typed = ["truth", "features"].map(|name| {
+        let table = [format!("source.tables.{name}"), format!("source.{name}")];
+        table.iter().any(|t| place.starts_with(t.as_str())).then(|| format!("--{name}"))
+    });
+    match typed.into_iter().flatten().next() {
+        Some(option) => {
+            let url = place.split_once(": ").map_or("", |(_, url)| url);
+            error.at(format!("{option} {url}"))
+        }
+        None => error,
+    }
+}
+
+/// The rows of the table `recipe`.
+fn facts(recipe: &Recipe, seed: u64, parameters: &Value) -> Vec<(String, String)> {
+    let plain = |value: &Value| value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+    let fixed = [("recipe", recipe.name.to_owned()), ("source", recipe.source.to_owned())];
+    let fixed = fixed.into_iter().chain([("seed", seed.to_string())]);
+    let own = parameters.as_object().into_iter().flatten().map(|(k, v)| (k.clone(), plain(v)));
+    fixed.map(|(k, v)| (k.to_owned(), v)).chain(own).collect()
+}

@@ -1,0 +1,234 @@
+//! Crowds as words: `10*symmetric(0.8), 10*pair(0.45), imitative(a00)`.
+//!
+//! ```text
+//! crowd   group, group, ...       annotators are numbered on through the groups: a00, a01, ...
+//! group   4*type(...) or type(...)
+//! inside  a chance first, then classes (7 8 9), links (3>5 one way, 3-5 both ways) or an annotator (a00)
+//! ```
+
+use std::fmt;
+
+use super::annotators::{Kind, Link, Manner};
+use crate::error::{Error, Result, nearest};
+
+/// Every type: how it is written, and what it does.
+pub const TYPES: &[(&str, &str)] = &[
+    ("symmetric(EPS)", "wrong with chance EPS, all wrong classes alike"),
+    ("pair(EPS [K>L ...])", "wrong with chance EPS, then the class after, or L for K"),
+    ("class-wise(K ...)", "right on these classes, at random on the others"),
+    ("hammer-spammer(P)", "each answer right with chance P, else at random"),
+    ("hammer-or-spammer(P)", "always right with chance P, else always at random"),
+    ("class-wise-hammer-spammer(G)", "for each class, always right with chance G, else at random"),
+    ("pairwise-flipper(P)", "right with chance P, else a target drawn for each class"),
+    ("neighbour-confuser(A)", "right with chance A, else the class before or after"),
+    (
+        "similar-pair(A [K-L ...])",
+        "right with chance A, else the partner; pairs are drawn if not given",
+    ),
+    (
+        "confuser(A K>L ...)",
+        "right with chance A on these classes, else L for K; right on the others",
+    ),
+    (
+        "adversarial(A [N])",
+        "right with chance A, else the class N places on, or half the way round",
+    ),
+    ("right", "always right"),
+    ("wrong", "always wrong, all wrong classes alike"),
+    ("random", "any class, whatever is true"),
+    ("constant(K)", "always class K"),
+    ("naive-majority", "always the most frequent class"),
+    ("imitative(ID)", "copies annotator ID, who comes before"),
+    ("supportive(ID)", "right where annotator ID is right, else any wrong class"),
+    ("opposite(ID)", "right where annotator ID is wrong, else any wrong class"),
+];
+
+/// One group: so many annotators of a type.
+pub type Group = (usize, Kind);
+
+/// Reads a crowd.
+///
+/// # Errors
+/// When a word is not understood; the nearest type is suggested.
+pub fn crowd(text: &str) -> Result<Vec<Group>> {
+    let mut depth = 0;
+    let groups = text.split(|c| {
+        depth += i32::from(c == '(') - i32::from(c == ')');
+        c == ',' && depth == 0
+    });
+    groups.map(|group| one_group(group.trim())).collect()
+}
+
+fn one_group(text: &str) -> Result<Group> {
+    let (count, word) = match text.split_once('*') {
+        Some((count, word)) => (count.trim().parse().ok().filter(|n| *n > 0), word.trim()),
+        None => (Some(1), text),
+    };
+    let count = count.ok_or_else(|| {
+        Error::spec("a group needs a number of annotators")
+            .found(format!("`{text}`"))
+            .help("write it before the type, such as 10*symmetric(0.8)")
+    })?;
+    Ok((count, kind(word)?))
+}
+
+/// Reads one type.
+///
+/// # Errors
+/// As [`crowd`].
+pub fn kind(text: &str) -> Result<Kind> {
+    let (name, inside) = match text.split_once('(') {
+        Some((name, rest)) => (name.trim(), rest.trim_end().strip_suffix(')')),
+        None => (text, Some("")),
+    };
+    let mut words = Words { text, name, rest: Vec::new() };
+    let inside = inside.ok_or_else(|| words.wrong("there is no closing bracket"))?;
+    words.rest = inside.split([' ', ',']).filter(|word| !word.is_empty()).rev().collect();
+    let kind = match name {
+        "symmetric" => Kind::Symmetric(words.chance()?),
+        "pair" => Kind::Pair(words.chance()?, words.links()?),
+        "class-wise" => Kind::ClassWise(words.classes()?),
+        "hammer-spammer" => Kind::HammerSpammer(words.chance()?),
+        "hammer-or-spammer" => Kind::HammerOrSpammer(words.chance()?),
+        "class-wise-hammer-spammer" => Kind::ClassWiseHammerSpammer(words.chance()?),
+        "pairwise-flipper" => Kind::PairwiseFlipper(words.chance()?),
+        "neighbour-confuser" => Kind::Neighbour(words.chance()?),
+        "similar-pair" => Kind::SimilarPair(words.chance()?, words.links()?),
+        "confuser" => Kind::Confuser(words.chance()?, words.links()?),
+        "adversarial" => Kind::Adversarial(words.chance()?, words.classes()?.first().copied()),
+        "right" => Kind::Right,
+        "wrong" => Kind::Wrong,
+        "random" => Kind::Random,
+        "constant" => Kind::Constant(words.one("a class", number)?),
+        "naive-majority" => Kind::NaiveMajority,
+        "imitative" => Kind::Follows(Manner::Imitative, words.annotator()?),
+        "supportive" => Kind::Follows(Manner::Supportive, words.annotator()?),
+        "opposite" => Kind::Follows(Manner::Opposite, words.annotator()?),
+        _ => return Err(unknown(text, name)),
+    };
+    match words.rest.pop() {
+        Some(word) => Err(words.wrong(format!("`{word}` is one word too many"))),
+        None => Ok(kind),
+    }
+}
+
+/// Links alone, such as `3-5 1-9`.
+///
+/// # Errors
+/// When a word is no link.
+pub fn links(text: &str) -> Result<Vec<Link>> {
+    let rest = text.split([' ', ',']).filter(|word| !word.is_empty()).rev().collect();
+    Words { text, name: "links", rest }.links()
+}
+
+fn unknown(text: &str, name: &str) -> Error {
+    let names = TYPES.iter().map(|(usage, _)| usage.split('(').next().unwrap_or_default());
+    Error::spec(format!("there is no annotator type `{name}`")).at(format!("`{text}`")).help(
+        match nearest(name, names) {
+            Some(near) => format!("did you mean `{near}`?"),
+            None => "`labelmill simulate --list` shows them".to_owned(),
+        },
+    )
+}
+
+fn number(word: &str) -> Option<usize> {
+    word.parse().ok()
+}
+
+/// What stands between the brackets, last word first.
+struct Words<'a> {
+    text: &'a str,
+    name: &'a str,
+    rest: Vec<&'a str>,
+}
+
+impl Words<'_> {
+    fn wrong(&self, what: impl Into<String>) -> Error {
+        let usage = TYPES.iter().find(|(usage, _)| usage.split('(').next() == Some(self.name));
+        let usage = usage.map_or("3-5 1-9", |(usage, _)| usage);
+        Error::spec(what).at(format!("`{}`", self.text)).help(format!("write {usage}"))
+    }
+
+    fn one<T>(&mut self, what: &str, read: impl Fn(&str) -> Option<T>) -> Result<T> {
+        let word = self.rest.pop().ok_or_else(|| self.wrong(format!("{what} is missing")))?;
+        read(word).ok_or_else(|| self.wrong(format!("`{word}` is not {what}")))
+    }
+
+    fn chance(&mut self) -> Result<f64> {
+        let chance = |word: &str| word.parse().ok().filter(|p| (0.0..=1.0).contains(p));
+        self.one("a chance from 0 to 1", chance)
+    }
+
+    fn classes(&mut self) -> Result<Vec<usize>> {
+        let mut classes = Vec::new();
+        while !self.rest.is_empty() {
+            classes.push(self.one("a class", number)?);
+        }
+        Ok(classes)
+    }
+
+    fn annotator(&mut self) -> Result<usize> {
+        self.one("an annotator such as a00", |word| number(word.strip_prefix('a')?))
+    }
+
+    fn links(&mut self) -> Result<Vec<Link>> {
+        let mut links = Vec::new();
+        while !self.rest.is_empty() {
+            let (both, from, to) = self.one("a link such as 3>5 or 3-5", |word| {
+                let (from, to) = word.split_once(['>', '-'])?;
+                Some((word.contains('-'), number(from)?, number(to)?))
+            })?;
+            links.push((from, to));
+            links.extend(both.then_some((to, from)));
+        }
+        Ok(links)
+    }
+}
+
+/// The id of an annotator of a crowd of this size: as many digits as the last one needs, two at least.
+#[must_use]
+pub fn annotator_id(annotator: usize, of: usize) -> String {
+    let digits = of.saturating_sub(1).to_string().len().max(2);
+    format!("a{annotator:0digits$}")
+}
+
+impl fmt::Display for Kind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let join = |items: Vec<String>| items.iter().flat_map(|i| [" ", i]).collect::<String>();
+        let linked = |links: &[Link]| join(links.iter().map(|(k, l)| format!("{k}>{l}")).collect());
+        // A chance such as 1 - 0.7 is written as 0.3.
+        let short = |p: &f64| (p * 1e9).round() / 1e9;
+        match self {
+            Self::Symmetric(p) => write!(f, "symmetric({})", short(p)),
+            Self::Pair(p, links) => write!(f, "pair({}{})", short(p), linked(links)),
+            Self::ClassWise(known) => {
+                let known = join(known.iter().map(ToString::to_string).collect());
+                write!(f, "class-wise({})", known.trim_start())
+            }
+            Self::HammerSpammer(p) => write!(f, "hammer-spammer({})", short(p)),
+            Self::HammerOrSpammer(p) => write!(f, "hammer-or-spammer({})", short(p)),
+            Self::ClassWiseHammerSpammer(p) => {
+                write!(f, "class-wise-hammer-spammer({})", short(p))
+            }
+            Self::PairwiseFlipper(p) => write!(f, "pairwise-flipper({})", short(p)),
+            Self::Neighbour(p) => write!(f, "neighbour-confuser({})", short(p)),
+            Self::SimilarPair(p, links) => write!(f, "similar-pair({}{})", short(p), linked(links)),
+            Self::Confuser(p, links) => write!(f, "confuser({}{})", short(p), linked(links)),
+            Self::Adversarial(p, None) => write!(f, "adversarial({})", short(p)),
+            Self::Adversarial(p, Some(places)) => write!(f, "adversarial({} {places})", short(p)),
+            Self::Right => f.write_str("right"),
+            Self::Wrong => f.write_str("wrong"),
+            Self::Random => f.write_str("random"),
+            Self::Constant(class) => write!(f, "constant({class})"),
+            Self::NaiveMajority => f.write_str("naive-majority"),
+            Self::Follows(manner, of) => {
+                let word = match manner {
+                    Manner::Imitative => "imitative",
+                    Manner::Supportive => "supportive",
+                    Manner::Opposite => "opposite",
+                };
+                write!(f, "{word}(a{of:02})")
+            }
+        }
+    }
+}

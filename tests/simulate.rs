@@ -1,0 +1,169 @@
+//! `labelmill simulate` as a user meets it: a crowd is drawn, aggregated and scored against itself.
+
+use std::fmt::Write as _;
+
+use serde_json::Value;
+
+use crate::job::{Job, assert_says};
+use crate::support::{number, read_table, run_fails, run_ok, stderr, stdout, table_files, text};
+
+/// Rows of `item,gold`: 400 instances of four classes, in the order that `place` gives.
+fn truth(job: &Job, name: &str, place: impl Fn(usize) -> usize) -> String {
+    let mut csv = "item,gold\n".to_owned();
+    for n in 0..400 {
+        let i = place(n);
+        let _ = writeln!(csv, "{i},{}", ["ant", "bee", "cow", "dog"][i * 7 % 4]);
+    }
+    job.write(name, &csv)
+}
+
+fn simulate(job: &Job, truth: &str, output: &str, more: &[&str]) -> std::process::Output {
+    let output = job.url(output);
+    let columns = ["--instance-column", "item", "--class-column", "gold"];
+    let arguments = ["simulate", "--truth", truth, "--output", &output];
+    run_ok(&[&arguments[..], &columns[..], more].concat())
+}
+
+#[test]
+fn a_drawn_crowd_is_aggregated_and_scored_against_itself() {
+    let job = Job::new();
+    let truth = truth(&job, "truth.csv", |n| n);
+    let groups = "groups=4*pairwise-flipper(0.7), hammer-spammer(0.5), imitative(a00)";
+    let recipe = ["--recipe", "groups", "--seed", "3", "--set", groups, "--json"];
+    let summary: Value =
+        serde_json::from_str(&stdout(&simulate(&job, &truth, "crowd", &recipe))).unwrap();
+    assert_eq!(summary["annotations"], 6 * 400);
+    // 0.7 five times, and 0.5 + 0.5 / 4
+    let expected = summary["expected_accuracy"].as_f64().unwrap();
+    assert!((expected - (5.0 * 0.7 + 0.625) / 6.0).abs() < 1e-12, "{expected}");
+    assert!((summary["accuracy"].as_f64().unwrap() - expected).abs() < 0.05);
+    let crowd = job.path("crowd");
+    assert_eq!(read_table(&crowd, "truth").len(), 400);
+    let annotators = read_table(&crowd, "annotators");
+    assert_eq!(text(&annotators[5], "type"), "imitative(a00)");
+    assert_eq!(text(&annotators[5], "annotator_id"), "a05");
+    let cells = read_table(&crowd, "true_confusion");
+    assert_eq!(cells.len(), 6 * 4 * 4);
+    for row in cells.chunks(4) {
+        assert!((row.iter().map(|c| number(c, "probability")).sum::<f64>() - 1.0).abs() < 1e-12);
+    }
+    let (annotations, out) = (job.url("crowd/annotations"), job.url("out"));
+    let model = ["aggregate", "--annotations", &annotations, "--model", "dawid_skene"];
+    run_ok(&[&model[..], &["--output", &out]].concat());
+    let (truth, confusion) = (job.url("crowd/truth"), job.url("crowd/true_confusion"));
+    let arguments = ["evaluate", "--run", &out, "--truth", &truth, "--confusion", &confusion];
+    let scores: Value =
+        serde_json::from_str(&stdout(&run_ok(&[&arguments[..], &["--json"]].concat()))).unwrap();
+    let score = |name: &str| {
+        let found = scores.as_array().unwrap().iter().find(|s| s["name"] == name).unwrap();
+        found["value"].as_f64().unwrap()
+    };
+    // Every instance is known, and the matrices are those that the answers came from.
+    assert_eq!(score("instances"), 400.0);
+    assert!(score("accuracy") > 0.8, "{scores}");
+    assert!(score("confusion_error") < 0.06, "{scores}");
+}
+
+#[test]
+fn a_crowd_is_its_seed_whatever_the_order_of_the_rows() {
+    let job = Job::new();
+    let (sorted, shuffled) =
+        (truth(&job, "truth.csv", |n| n), truth(&job, "shuffled.csv", |n| n * 131 % 400));
+    let crowd = |truth: &str, name: &str, seed: &str| {
+        let recipe = ["--recipe", "mbem", "--set", "redundancy=2", "--seed", seed];
+        simulate(&job, truth, name, &recipe);
+        table_files(&job.path(name))
+    };
+    let first = crowd(&sorted, "one", "1");
+    assert_eq!(first.len(), 5);
+    assert!(first == crowd(&sorted, "again", "1"));
+    assert!(first == crowd(&shuffled, "shuffled", "1"));
+    let other = crowd(&sorted, "two", "2");
+    let annotations = "annotations/part-00000.parquet";
+    assert!(first[annotations] != other[annotations]);
+    assert!(first["truth/part-00000.parquet"] == other["truth/part-00000.parquet"]);
+}
+
+#[test]
+fn the_same_crowd_twice_is_a_no_op_and_another_is_refused() {
+    let job = Job::new();
+    let truth = truth(&job, "truth.csv", |n| n);
+    simulate(&job, &truth, "crowd", &["--recipe", "tcl-cor-2"]);
+    let before = table_files(&job.path("crowd"));
+    assert!(before.contains_key("gold/part-00000.parquet"));
+    let again = simulate(&job, &truth, "crowd", &["--recipe", "tcl-cor-2"]);
+    assert_says(&stderr(&again), &["nothing to do"]);
+    let output = job.url("crowd");
+    let other = ["simulate", "--truth", &truth, "--recipe", "tcl-cor-1", "--output", &output];
+    assert_says(&run_fails(&other, 2), &["something else already", "choose another folder"]);
+    assert!(before == table_files(&job.path("crowd")));
+    // Nothing hidden is left beside it.
+    let hidden = std::fs::read_dir(job.path("")).unwrap().map(|e| e.unwrap().file_name());
+    assert!(hidden.into_iter().all(|name| !name.to_string_lossy().starts_with('.')));
+}
+
+#[test]
+fn common_noise_says_where_every_answer_came_from() {
+    let job = Job::new();
+    let (drawn, given) = (job.url("drawn"), job.url("given"));
+    let size = ["--set", "instances=200", "--set", "annotated=0.5", "--set", "classes=3"];
+    let arguments = ["simulate", "--recipe", "conal-synthetic", "--output", &drawn];
+    run_ok(&[&arguments[..], &size[..]].concat());
+    let folder = job.path("drawn");
+    assert_eq!(read_table(&folder, "truth").len(), 200);
+    assert_eq!(read_table(&folder, "features").len(), 200);
+    let (said, sources) =
+        (read_table(&folder, "annotations"), read_table(&folder, "sources_of_noise"));
+    assert_eq!((said.len(), sources.len()), (300, 300));
+    for (said, source) in said.iter().zip(&sources) {
+        assert_eq!(text(said, "instance_id"), text(source, "instance_id"));
+        assert_eq!(text(said, "annotator_id"), text(source, "annotator_id"));
+        assert!(["common", "individual"].contains(&text(source, "source").as_str()));
+    }
+    assert_eq!(read_table(&folder, "individual_confusion").len(), 30 * 9);
+    assert_eq!(read_table(&folder, "common_confusion").len(), 9);
+    // Truth and features go round: what was drawn is read again.
+    let (truth, features) = (job.url("drawn/truth"), job.url("drawn/features"));
+    let arguments = ["simulate", "--recipe", "conal", "--truth", &truth, "--output", &given];
+    run_ok(&[&arguments[..], &["--features", &features]].concat());
+    assert_eq!(read_table(&job.path("given"), "annotations").len(), 600);
+    assert!(!job.path("given/features").exists());
+}
+
+#[test]
+fn mistakes_say_what_where_and_what_to_do() {
+    let job = Job::new();
+    let (truth, output) = (truth(&job, "truth.csv", |n| n), job.url("crowd"));
+    let error = |more: &[&str], code: i32| {
+        let columns = ["--instance-column", "item", "--class-column", "gold"];
+        let arguments = ["simulate", "--output", &output];
+        let error = run_fails(&[&arguments[..], &columns[..], more].concat(), code);
+        assert!(!job.path("crowd").exists());
+        error
+    };
+    let of = |recipe: &'static str| ["--truth", truth.as_str(), "--recipe", recipe];
+    assert_says(&error(&of("tcl-ind1"), 2), &["no recipe `tcl-ind1`", "did you mean `tcl-ind-1`?"]);
+    assert_says(
+        &error(&of("tcl-ind-3"), 3),
+        &["`tcl-ind-3` needs 10 classes", "--truth", "4: `ant`, `bee`, `cow`, `dog`"],
+    );
+    assert_says(
+        &error(&[&of("tanno-mnist")[..], &["--set", "q=1", "--set", "p=2"]].concat(), 2),
+        &["unknown key `q`", "the number must be at most 1"],
+    );
+    assert_says(
+        &error(&[&of("groups")[..], &["--set", "groups=5*symetric(0.4)"]].concat(), 2),
+        &["no annotator type `symetric`", "did you mean `symmetric`?"],
+    );
+    assert_says(&error(&["--recipe", "mbem"], 2), &["needs true classes", "--truth"]);
+    assert_says(&error(&of("conal"), 2), &["needs features", "--features"]);
+    let twice = job.write("twice.csv", "item,gold\n1,a\n1,b\n2,a\n");
+    let arguments = ["--recipe", "mbem", "--truth", &twice];
+    assert_says(&error(&arguments, 3), &["two classes", "--truth", "`1`"]);
+    assert_says(
+        &error(&["--recipe", "mbem", "--truth", &job.url("no.csv")], 3),
+        &["there is no such file", "--truth"],
+    );
+    let list = stdout(&run_ok(&["simulate", "--list"]));
+    assert_says(&list, &["tcl-cor-4", "max-mig-high", "p=0.3", "naive-majority"]);
+}
