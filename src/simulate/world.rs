@@ -9,7 +9,7 @@ use super::conal::Clouds;
 use super::plan;
 use crate::engine::EngineSpec;
 use crate::error::{Error, Result, offenders};
-use crate::frame::{Features, Ids, Scratch, Truth};
+use crate::frame::{Features, Ids, Scratch, Truth, read_features};
 use crate::pipeline::inputs;
 use crate::run::Run;
 use crate::source::{ColumnsSpec, Location, Relation, Source, SourceSpec, select};
@@ -80,7 +80,7 @@ impl Registered {
         let features = match self.source.features(&self.ctx).await? {
             Some(query) => {
                 let scratch = Scratch::of(&EngineSpec::default());
-                Some(Features::read(query, scratch, "--features", run).await?)
+                Some(read_features(query, scratch, "--features", run).await?)
             }
             None => None,
         };
