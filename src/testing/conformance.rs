@@ -76,8 +76,7 @@ fn fit_with(family: &Family, a: &Annotations, mut run: Run) -> Result<Fitted> {
     let mut parameters = (family.defaults)();
     let described = family.needs_features.then(|| described(a));
     if family.needs_features {
-        parameters["train"]["epochs"] = 40.into();
-        parameters["backbone"]["hidden"] = serde_json::json!([16]);
+        parameters["backbone"]["hidden"] = serde_json::json!([64]);
         parameters["device"] = "cpu".into();
     }
     let model = family.load(parameters)?.model;

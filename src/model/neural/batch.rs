@@ -103,11 +103,17 @@ pub struct Data<'a> {
     counts: Vec<f64>,
 }
 
+/// Rows in a batch, unless the user chooses or the data are small.
+const USUAL_BATCH: usize = 128;
+
+/// Batches in an epoch, where the user does not choose their size.
+const LEAST_BATCHES: usize = 8;
+
 /// How the data are cut.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Cut {
-    /// Rows in a batch.
-    pub batch_size: usize,
+    /// Rows in a batch; `None` for what suits the data.
+    pub batch_size: Option<usize>,
     /// Whether a batch is of annotations instead of instances.
     pub by_annotation: bool,
     /// Whether an incomplete last batch is left out.
@@ -259,10 +265,16 @@ impl<'a> Data<'a> {
         batch
     }
 
+    /// Rows in a batch: few enough for an epoch to be some steps even where the data are small.
+    fn batch_size(&self, cut: Cut) -> usize {
+        let own = USUAL_BATCH.min(self.units.len().div_ceil(LEAST_BATCHES));
+        cut.batch_size.unwrap_or(own).max(1)
+    }
+
     /// How many batches an epoch has.
     #[must_use]
     pub fn batches(&self, cut: Cut) -> usize {
-        let size = cut.batch_size.max(1);
+        let size = self.batch_size(cut);
         if cut.whole_only && self.units.len() >= size {
             self.units.len() / size
         } else {
@@ -285,12 +297,12 @@ impl<'a> Data<'a> {
     ) -> Result<()> {
         let mut units = self.units.clone();
         units.shuffle(&mut run.rng(&format!("order of {name}")));
-        let batches = self.batches(cut);
+        let (size, batches) = (self.batch_size(cut), self.batches(cut));
         thread::scope(|scope| {
             let (sender, receiver) = sync_channel(2);
             let units = &units;
             scope.spawn(move || {
-                for (n, units) in units.chunks(cut.batch_size.max(1)).take(batches).enumerate() {
+                for (n, units) in units.chunks(size).take(batches).enumerate() {
                     let batch = self.batch(units, batches);
                     let mut features = read(self.matrix, scaler, &batch.rows);
                     if scaler.augments() {

@@ -257,6 +257,10 @@ pub trait CrowdNet: Spec {
     /// larger than the classifier's.
     const ANNOTATOR_RATE: f64 = 0.1;
 
+    /// Whether annotators' parameters stand still at first. They do where they begin as an identity: moved before the
+    /// classifier knows anything, they may exchange classes, and nothing brings them back.
+    const DELAYS_ANNOTATORS: bool = true;
+
     /// Whether an incomplete batch is of no use.
     const WHOLE_BATCHES: bool = false;
 

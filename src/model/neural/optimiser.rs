@@ -53,6 +53,9 @@ pub struct OptimiserSpec {
     /// The learning rate of annotators' parameters; left out, the model's own custom.
     #[schemars(range(min = 0.0))]
     pub annotator_learning_rate: Option<f64>,
+    /// Epochs at the start in which annotators' parameters stand still, so that the classes are found before they could
+    /// be exchanged; left out, a fifth of all.
+    pub annotator_delay: Option<u32>,
     /// How the rates go over the epochs.
     pub schedule: Course,
     /// Epochs at which the `step` schedule lowers the rates.
@@ -91,6 +94,7 @@ impl Default for OptimiserSpec {
             rule: Rule::Adam,
             learning_rate: 1e-3,
             annotator_learning_rate: None,
+            annotator_delay: None,
             schedule: Course::Cosine,
             milestones: Vec::new(),
             gamma: 0.1,
@@ -108,6 +112,12 @@ impl Default for OptimiserSpec {
 }
 
 impl OptimiserSpec {
+    /// Whether annotators' parameters still stand in `epoch`, from 0, of `epochs`.
+    #[must_use]
+    pub fn delays_annotators(&self, epoch: u32, epochs: u32) -> bool {
+        epoch < self.annotator_delay.unwrap_or(epochs / 5)
+    }
+
     /// What the rates are multiplied by in `epoch`, from 0, of `epochs`.
     #[must_use]
     pub fn factor(&self, epoch: u32, epochs: u32) -> f64 {

@@ -67,9 +67,9 @@ pub struct TrainSpec {
     /// How often every instance is seen.
     #[schemars(range(min = 1))]
     pub epochs: u32,
-    /// Rows in a batch.
+    /// Rows in a batch; left out, 128, or an eighth of all where that is less.
     #[schemars(range(min = 1))]
-    pub batch_size: usize,
+    pub batch_size: Option<usize>,
     /// What a batch is a batch of.
     pub batch_by: BatchBy,
     /// What the annotations' losses are divided by; left out, the model's own custom.
@@ -91,7 +91,7 @@ impl Default for TrainSpec {
     fn default() -> Self {
         Self {
             epochs: 30,
-            batch_size: 128,
+            batch_size: None,
             batch_by: BatchBy::Instance,
             reduction: None,
             optimiser: OptimiserSpec::default(),

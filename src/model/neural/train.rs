@@ -66,8 +66,11 @@ impl<N: CrowdNet> Trainer<'_, N> {
             self.net.vars.forget();
             self.crowd.forget();
         }
+        let stand_still = optimiser.delays_annotators(epoch, phase.epochs);
+        let moves = !(N::DELAYS_ANNOTATORS && phase.classifier && stand_still);
         for table in &mut self.crowd.tables {
-            table.trained = phase.tables.is_none_or(|only| only.contains(&table.name.as_str()));
+            table.trained =
+                moves && phase.tables.is_none_or(|only| only.contains(&table.name.as_str()));
         }
         let factor = optimiser.factor(epoch, phase.epochs);
         let annotator_rate = phase.annotator_rate.or(optimiser.annotator_learning_rate);

@@ -123,6 +123,7 @@ impl CrowdNet for WeightedDoctorNet {
     const REDUCTION: Reduction = Reduction::MeanAnnotation;
     // A head is a whole layer: it learns as the classifier does.
     const ANNOTATOR_RATE: f64 = 1e-3;
+    const DELAYS_ANNOTATORS: bool = false;
 
     fn parts(&self) -> Parts<'_> {
         Parts { device: &self.device, backbone: &self.backbone, train: &self.train }
