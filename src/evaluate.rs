@@ -66,7 +66,7 @@ pub async fn evaluate(what: &Evaluation<'_>, stores: &StoreSpec) -> Result<Vec<S
         let question = question.map(|q| q.to_string());
         found.extend(scored.all("", "truth").into_iter().map(|m| Score {
             question: question.clone(),
-            name: m.name.to_owned(),
+            name: m.name.clone(),
             value: m.value,
         }));
     }

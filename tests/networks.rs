@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use datafusion::arrow::array::{
-    ArrayRef, FixedSizeListArray, Float32Array, Float64Array, ListArray, UInt32Array,
+    ArrayRef, FixedSizeListArray, Float64Array, ListArray, UInt32Array,
 };
 use datafusion::arrow::datatypes::{Float32Type, UInt8Type};
 use labelmill::model::FAMILIES;

@@ -215,7 +215,7 @@ fn flatten(columns: &[ArrayRef], name: &dyn Fn(usize) -> String) -> Result<(usiz
 }
 
 fn interleave(columns: &[ArrayRef], missing: &dyn Fn(usize) -> Error) -> Result<(usize, Numbers)> {
-    let (width, rows) = (columns.len(), columns.first().map_or(0, |c| c.len()));
+    let (width, rows) = (columns.len(), columns.first().map_or(0, Array::len));
     let mut out = vec![0.0; rows * width];
     for (k, column) in columns.iter().enumerate() {
         if let Some(row) = (0..rows).find(|row| column.is_null(*row)) {

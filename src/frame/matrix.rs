@@ -166,13 +166,11 @@ impl MatrixWriter {
             self.memory = Vec::new();
             self.file = Some(file);
         }
-        match &mut self.file {
-            Some(file) => file.write_all(bytes).map_err(|e| self.failed(&e)),
-            None => {
-                self.memory.extend_from_slice(bytes);
-                Ok(())
-            }
+        if let Some(file) = &mut self.file {
+            return file.write_all(bytes).map_err(|e| self.failed(&e));
         }
+        self.memory.extend_from_slice(bytes);
+        Ok(())
     }
 
     /// The matrix whose row `n` is the one that arrived as number `places[n]`.

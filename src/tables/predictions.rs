@@ -8,6 +8,7 @@ use datafusion::arrow::compute::cast;
 
 use super::{Answer, Column, Kind, Outcome, REAL, Table, column};
 use crate::error::Result;
+use crate::model::fitted::Posterior;
 
 pub(super) struct Predictions;
 
@@ -26,7 +27,7 @@ impl Table for Predictions {
     }
 
     fn units(&self, answer: &Answer) -> usize {
-        answer.fitted.predictions.as_ref().map_or(0, |p| p.len())
+        answer.fitted.predictions.as_ref().map_or(0, Posterior::len)
     }
 
     fn rows_per_unit(&self, answer: &Answer) -> usize {
@@ -41,7 +42,7 @@ impl Table for Predictions {
     ) -> Result<Vec<ArrayRef>> {
         let Answer { frame, fitted, .. } = &outcome.answers[question];
         let (Some(predictions), Some(described)) = (&fitted.predictions, &frame.described) else {
-            return super::no_rows(self, outcome);
+            return Ok(super::no_rows(self, outcome));
         };
         let n_classes = predictions.n_classes() as u32;
         let rows = || units.clone().map(|row| row as u32);

@@ -306,20 +306,21 @@ impl CrowdNet for Conal {
         let forward = self.forward(step);
         let mut mixer = Mixer::new(self.mixture, labels);
         let mut likelihood = Vec::with_capacity(step.batch.said.len());
-        let mut shares = vec![(0.0, 0.0); step.batch.len()];
+        let mut parameters = Vec::with_capacity(step.batch.len());
         for b in 0..step.batch.len() {
             mixer.begin(step.out.p(b), self.common(step, &forward));
+            let mut shares = 0.0;
             for said in step.batch.said_of(b) {
                 let who = said.who as usize;
                 let share = Self::share(&forward, b, who);
                 let individual = self.individual(step, &forward, who);
                 let p = mixer.mix(step.out.p(b), individual, share, said.label as usize);
                 likelihood.push(p);
-                shares[b] = (shares[b].0 + share, shares[b].1 + 1.0);
+                shares += share;
             }
+            let said = step.batch.said_of(b).len();
+            parameters.push(if said > 0 { shares / said as f64 } else { 0.5 });
         }
-        let mean = |(sum, n): &(f64, f64)| if *n > 0.0 { sum / n } else { 0.5 };
-        let parameters = shares.iter().map(mean).collect();
         if self.mixture != Mixture::RowStochastic {
             let classes = step.out.p.clone();
             return Judged { posterior: classes.clone(), classes, likelihood, parameters };

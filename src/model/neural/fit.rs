@@ -147,8 +147,8 @@ impl Answers {
             predictions.values_mut()[rows.start * classes..rows.end * classes]
                 .copy_from_slice(&judged.classes);
         }
-        let named = names.iter().map(|n| (*n).to_owned()).zip(parameters);
-        Ok(Self { posterior, predictions, instance_parameters: named.collect() })
+        let instance_parameters = names.iter().map(|n| (*n).to_owned()).zip(parameters).collect();
+        Ok(Self { posterior, predictions, instance_parameters })
     }
 }
 

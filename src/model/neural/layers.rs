@@ -153,9 +153,10 @@ struct Product {
 }
 
 impl Product {
+    /// (1, rows, columns, what is summed over), and the product's shape.
     fn sizes(a: &Layout, b: &Layout) -> candle_core::Result<((usize, usize, usize, usize), Shape)> {
-        let ((m, k), (_, n)) = (a.shape().dims2()?, b.shape().dims2()?);
-        Ok(((1, m, n, k), Shape::from((m, n))))
+        let ((rows, inner), (_, columns)) = (a.shape().dims2()?, b.shape().dims2()?);
+        Ok(((1, rows, columns, inner), Shape::from((rows, columns))))
     }
 }
 

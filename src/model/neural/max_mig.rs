@@ -68,7 +68,7 @@ impl Divergence {
             Self::ReverseKl => (t.ln() - 1.0, 1.0 / t),
             Self::Pearson => (t * t - 1.0, 2.0 * t),
             Self::Hellinger => (t.sqrt() - 1.0, 0.5 / t.sqrt()),
-            Self::JensenShannon => (((1.0 + t) / 2.0).ln(), 1.0 / (1.0 + t)),
+            Self::JensenShannon => (f64::midpoint(1.0, t).ln(), 1.0 / (1.0 + t)),
             Self::TotalVariation => half_tanh(t - 1.0),
         }
     }
@@ -159,7 +159,8 @@ impl MaxMig {
             }
         }
         for row in g.chunks_exact_mut(classes) {
-            softmax(&row.to_vec(), row);
+            let sums = row.to_vec();
+            softmax(&sums, row);
         }
         g
     }

@@ -39,7 +39,9 @@ impl Progress {
 
     pub(super) fn load(from: &Snapshot, phases: &[Phase]) -> Result<Self> {
         let progress = from.take_counts("progress", 2)?;
-        let whole = |x: f64| x.abs().round() as u32;
+        // Saved from an unsigned number.
+        #[allow(clippy::cast_sign_loss)]
+        let whole = |x: f64| x as u32;
         let row = |x: &[f64; 5]| TraceRow {
             phase: phases.get(whole(x[0]) as usize).map_or("", |p| p.name).to_owned(),
             step: whole(x[1]),

@@ -81,7 +81,7 @@ impl Spec for SingleConfusion {
 
 impl SingleConfusion {
     /// (row, label, weight) of every noisy label.
-    fn noisy<'a>(&self, step: &'a Step<'_>) -> Vec<(usize, usize, f64)> {
+    fn noisy(&self, step: &Step<'_>) -> Vec<(usize, usize, f64)> {
         match self.labels {
             NoisyLabels::Annotations => {
                 step.said().map(|(b, said)| (b, said.label as usize, said.weight)).collect()

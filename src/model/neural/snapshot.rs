@@ -130,7 +130,7 @@ impl Snapshot {
                 }
             }
         };
-        let all: Vec<(&String, &Array, (Dtype, Vec<u8>))> =
+        let all: Vec<_> =
             self.0.iter().map(|(name, array)| (name, array, bytes(&array.numbers))).collect();
         let views = all.iter().map(|(name, array, (dtype, bytes))| {
             Ok((name.as_str(), TensorView::new(*dtype, array.shape.clone(), bytes)?))

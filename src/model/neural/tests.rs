@@ -3,7 +3,9 @@
 use super::batch::{Batch, Said};
 use super::crowd_layer::Form;
 use super::maths::softmax;
-use super::max_mig::Divergence;
+use super::max_mig::Divergence::{
+    Hellinger, JensenShannon, Kl, Pearson, ReverseKl, TotalVariation,
+};
 use super::mixture::Mixture;
 use super::net::Outputs;
 use super::single_confusion::NoisyLabels;
@@ -281,7 +283,6 @@ fn gradients_are_the_loss_s_slopes() {
             conal_case(&model).check_gradient();
         }
     }
-    use Divergence::{Hellinger, JensenShannon, Kl, Pearson, ReverseKl, TotalVariation};
     for divergence in [Kl, ReverseKl, Pearson, Hellinger, JensenShannon, TotalVariation] {
         let model = MaxMig { divergence, ..MaxMig::default() };
         Case::new(&model).check_gradient();
