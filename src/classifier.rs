@@ -23,7 +23,7 @@ use crate::frame::{
     Annotations, Described, Dims, Duplicates, Features, Frame, Ids, Rejects, Rows, Scratch,
     read_features,
 };
-use crate::model::fitted::{Fitted, Posterior, Report, Stop};
+use crate::model::fitted::{Fitted, Posterior, Report, Stop, on_cpu};
 use crate::model::{SavedModel, family};
 use crate::pipeline::{Published, inputs};
 use crate::run::Run;
@@ -140,6 +140,7 @@ pub async fn predict(
         inputs,
         rows_read: rows,
         rows_used: rows,
+        device: what.device.unwrap_or("auto").to_owned(),
         converged: true,
         seconds_reading: read_at - began,
         seconds_fitting: run.clock.seconds() - read_at,
@@ -210,6 +211,7 @@ fn outcome(description: &Value, features: Features, predictions: Posterior) -> R
         trace: Vec::new(),
         stop: Stop { converged: true, iterations: 0 },
         model: None,
+        device: on_cpu(),
     };
     let frame = Frame {
         question: None,

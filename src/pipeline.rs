@@ -170,6 +170,7 @@ pub async fn run(spec: &PipelineSpec, force: bool, run: &mut Run) -> Result<Publ
         rows_read: rows(|f| f.rows_read),
         rows_used: rows(Frame::rows_used),
         rows_rejected: rows(|f| f.rejects.total()),
+        device: outcome.answers[0].fitted.device.clone(),
         converged: outcome.answers.iter().all(|a| a.fitted.stop.converged),
         seconds_reading: read_at - began,
         seconds_fitting: run.clock.seconds() - read_at,

@@ -56,12 +56,16 @@ batch_size = {batch}
 [model.train.optimiser]
 rule = "adam"
 learning_rate = {rate}
+annotator_learning_rate = {rate}
+annotator_delay = 0
+schedule = "constant"
 weight_decay = 0.0
 
 [model.backbone]
 kind = "mlp"
 hidden = [{hidden}]
 dropout = {dropout}
+batch_norm = false
 
 [sink]
 url = {sink}

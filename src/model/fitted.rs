@@ -270,6 +270,14 @@ pub struct Fitted {
     pub stop: Stop,
     /// The trained classifier, where there is one.
     pub model: Option<Trained>,
+    /// Where it was computed: `cpu` or `cuda:0`.
+    pub device: String,
+}
+
+/// Where everything but networks is computed.
+#[must_use]
+pub fn on_cpu() -> String {
+    "cpu".to_owned()
 }
 
 /// A trained classifier, ready to leave.

@@ -40,6 +40,8 @@ pub struct RunRecord {
     pub rows_used: u64,
     /// Rows that were not.
     pub rows_rejected: u64,
+    /// Where the fits were computed.
+    pub device: String,
     /// Whether every question's fit met its stop rule.
     pub converged: bool,
     /// Wall time of reading.
@@ -120,7 +122,7 @@ impl Table for RunTable {
             count(run.rows_used),
             count(run.rows_rejected),
             Arc::new(BooleanArray::from(vec![run.converged; units.len()])),
-            text("cpu"),
+            text(&run.device),
             real(run.seconds_reading),
             real(run.seconds_fitting),
             count(run.peak_memory_bytes),

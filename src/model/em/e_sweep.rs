@@ -11,7 +11,7 @@ use std::f64::consts::LN_2;
 
 use super::counts::{Counts, Part};
 use super::kernel::{for_classes, width};
-use crate::frame::Annotations;
+use crate::frame::{Annotations, BLOCK};
 use crate::model::fitted::Posterior;
 
 /// Factors of at least [`LEAST`](super::kernel::LEAST) (2^-66.5), times a prior of at least [`FLOOR`](super::kernel::FLOOR) (2^-33.3) or a mantissa, that stay above
@@ -47,22 +47,28 @@ fn e_range<const K: usize>(
     let n_classes = prior.len();
     let mut product = LogProduct::default();
     let mut sum = 0.0;
-    let rows = rows.chunks_exact_mut(width::<K>(n_classes).max(1));
-    for (i, row) in part.instances().zip(rows) {
-        let said = a.said_of(i);
-        row.copy_from_slice(&prior[..row.len()]);
-        if said.len() <= SAFE && a.weights_of(i).is_none() && a.trusted_class(i).is_none() {
-            multiply::<K>(row, said, likelihood);
-            let total: f64 = row.iter().sum();
-            let scale = 1.0 / total;
-            row.iter_mut().for_each(|p| *p *= scale);
-            if !said.is_empty() {
-                product.push(total);
+    let (instances, n) = (part.instances(), width::<K>(n_classes).max(1));
+    // A block's rows stay in the cache until they are counted; row by row, the likelihoods and the counts would push each
+    // other out of it.
+    for (start, rows) in instances.step_by(BLOCK).zip(rows.chunks_mut(BLOCK * n)) {
+        for (i, row) in (start..).zip(rows.chunks_exact_mut(n)) {
+            let said = a.said_of(i);
+            row.copy_from_slice(&prior[..row.len()]);
+            if said.len() <= SAFE && a.weights_of(i).is_none() && a.trusted_class(i).is_none() {
+                multiply::<K>(row, said, likelihood);
+                let total: f64 = row.iter().sum();
+                let scale = 1.0 / total;
+                row.iter_mut().for_each(|p| *p *= scale);
+                if !said.is_empty() {
+                    product.push(total);
+                }
+            } else {
+                sum += careful(a, i, likelihood, row);
             }
-        } else {
-            sum += careful(a, i, likelihood, row);
         }
-        part.add::<K>(a, i, row);
+        for (i, row) in (start..).zip(rows.chunks_exact(n)) {
+            part.add::<K>(a, i, row);
+        }
     }
     sum + product.ln()
 }

@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::{Error, Result};
 use crate::frame::{Annotations, Evidence};
-use crate::model::fitted::{Fitted, Posterior, Report, Stop, TraceRow};
+use crate::model::fitted::{Fitted, Posterior, Report, Stop, TraceRow, on_cpu};
 use crate::model::{Model, Spec};
 use crate::run::Run;
 pub use dawid_skene::DawidSkene;
@@ -116,7 +116,15 @@ impl<E: EmSteps> Model for Em<E> {
         exhausted(stop, kept.stop, run)?;
         let report = steps.report(a, params);
         let posterior = kept.posterior;
-        Ok(Fitted { posterior, predictions: None, report, trace, stop: kept.stop, model: None })
+        Ok(Fitted {
+            posterior,
+            predictions: None,
+            report,
+            trace,
+            stop: kept.stop,
+            model: None,
+            device: on_cpu(),
+        })
     }
 }
 

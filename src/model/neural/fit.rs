@@ -1,5 +1,7 @@
 //! From evidence to a fitted model: prepares the data, trains, and asks the trained model about every row.
 
+use candle_core::{Device, DeviceLocation};
+
 use super::batch::Data;
 use super::crowd::Crowd;
 use super::net::{Net, Sizes};
@@ -12,7 +14,7 @@ use super::{CrowdNet, Task, device};
 use crate::error::{Error, Result};
 use crate::frame::{Annotations, Described, Evidence, Role};
 use crate::model::Model;
-use crate::model::fitted::{Cells, Confusion, Fitted, Posterior, Report, Stop, Trained};
+use crate::model::fitted::{Cells, Confusion, Fitted, Posterior, Report, Stop, Trained, on_cpu};
 use crate::model::vote::agreement;
 use crate::run::Run;
 
@@ -83,7 +85,15 @@ impl<N: CrowdNet> Model for Neural<N> {
                 description: description(model, &sizes, dims),
                 parameters: snapshot.to_bytes()?,
             }),
+            device: name_of(&device),
         })
+    }
+}
+
+fn name_of(device: &Device) -> String {
+    match device.location() {
+        DeviceLocation::Cuda { gpu_id } => format!("cuda:{gpu_id}"),
+        _ => on_cpu(),
     }
 }
 

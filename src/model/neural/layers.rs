@@ -96,13 +96,16 @@ impl Layer {
     }
 }
 
-/// Zero with probability `share`, else what keeps the mean.
+/// Zero with probability `share`, in steps of 2^-16, else what keeps the mean.
 fn dropout_mask(rng: &mut Rng, n: usize, share: f64) -> Vec<f32> {
     let kept = (1.0 / (1.0 - share)) as f32;
-    // A share of 1 is 2^32, which no draw reaches.
+    // A share of 1 is 2^16, which no draw reaches.
     #[allow(clippy::cast_sign_loss)]
-    let below = (share * (f64::from(u32::MAX) + 1.0)) as u64;
-    (0..n).map(|_| if u64::from(rng.next_u32()) < below { 0.0 } else { kept }).collect()
+    let below = (share * 65_536.0).round() as u32;
+    let mut drawn = vec![0; 2 * n];
+    rng.fill_bytes(&mut drawn);
+    let drawn = drawn.as_chunks::<2>().0.iter().map(|bytes| u32::from(u16::from_le_bytes(*bytes)));
+    drawn.map(|drawn| if drawn < below { 0.0 } else { kept }).collect()
 }
 
 /// A fully connected layer.

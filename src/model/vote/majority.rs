@@ -28,7 +28,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::Result;
 use crate::frame::{Annotations, Evidence};
-use crate::model::fitted::{Fitted, Posterior, Report, Stop, best};
+use crate::model::fitted::{Fitted, Posterior, Report, Stop, best, on_cpu};
 use crate::model::{Model, Spec};
 use crate::run::Run;
 
@@ -76,6 +76,7 @@ impl Model for MajorityVote {
             trace: Vec::new(),
             stop: Stop { converged: true, iterations: 1 },
             model: None,
+            device: on_cpu(),
         })
     }
 }
