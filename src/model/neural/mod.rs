@@ -9,7 +9,7 @@
 //! # Why
 //! The classifier is where the arithmetic is, and candle runs it on the CPU or a card. What a model says of annotators
 //! is a few numbers an annotation: its loss and derivatives are written by hand over the annotations that there are
-//! ([`crowd`]), against plain slices that a test can disturb one by one. So every model runs unchanged on every device,
+//! (`crowd.rs`), against plain slices that a test can disturb one by one. So every model runs unchanged on every device,
 //! and its cost follows its annotations.
 //!
 //! # Adding a model
