@@ -12,6 +12,7 @@ use datafusion::arrow::array::{ArrayRef, Float64Array, StringArray};
 
 use super::{Answer, Column, Kind, Outcome, REAL, TEXT, Table, column, nullable};
 use crate::error::Result;
+use crate::model::em::counts::Counts;
 
 pub(super) struct ConfusionMatrices;
 
@@ -93,15 +94,15 @@ impl Cells {
     fn add_common(&mut self, answer: &Answer) {
         let (a, report) = (&answer.frame.annotations, &answer.fitted.report);
         let dims = a.dims();
+        let mut columns = vec![0.0; a.n_columns() * dims.classes];
+        let mut counter = Counts::new(a);
+        counter.count(a, &answer.fitted.posterior);
+        counter.columns(a, &mut columns, || (), |_, _, ()| {});
         let mut counts = vec![0.0; dims.classes * dims.labels];
-        for column in 0..a.n_columns() {
+        for (column, cells) in columns.chunks_exact(dims.classes.max(1)).enumerate() {
             let label = a.label_of(column as u32) as usize;
-            let weights = a.column_weights_of(column);
-            for (n, i) in a.instances_of(column).iter().enumerate() {
-                let weight = weights.map_or(1.0, |w| w[n]);
-                for (k, p) in answer.fitted.posterior.row(*i as usize).iter().enumerate() {
-                    counts[k * dims.labels + label] += weight * p;
-                }
+            for (k, count) in cells.iter().enumerate() {
+                counts[k * dims.labels + label] += count;
             }
         }
         let cells = report.common.iter().flatten().zip(counts).enumerate();

@@ -3,13 +3,12 @@
 //! Every run writes every table, empty ones too, so that a query over a run never misses one. Rows are made in units
 //! (instances, annotators) of a fixed number a part, so that the files do not depend on threads.
 
-mod annotator_parameters;
 mod annotators;
 mod classes;
 mod confusion_matrices;
-mod instance_parameters;
 mod labels;
 pub mod metrics;
+mod parameters;
 mod posteriors;
 mod predictions;
 mod rejects;
@@ -19,14 +18,12 @@ mod trace;
 use std::ops::Range;
 use std::sync::Arc;
 
-use datafusion::arrow::array::{
-    Array, ArrayRef, Float64Array, RecordBatch, StringArray, new_empty_array,
-};
+use datafusion::arrow::array::{Array, ArrayRef, RecordBatch, new_empty_array};
 use datafusion::arrow::datatypes::{DataType, Field, Schema, SchemaRef};
 
 use crate::decide::{DecideSpec, Tally};
 use crate::error::Result;
-use crate::frame::{Frame, Ids};
+use crate::frame::Frame;
 use crate::model::fitted::Fitted;
 pub use run::{InputRecord, RunRecord};
 
@@ -141,8 +138,8 @@ pub static TABLES: &[&dyn Table] = &[
     &annotators::Annotators,
     &confusion_matrices::ConfusionMatrices,
     &classes::Classes,
-    &annotator_parameters::AnnotatorParameters,
-    &instance_parameters::InstanceParameters,
+    &parameters::OF_ANNOTATORS,
+    &parameters::OF_INSTANCES,
     &predictions::Predictions,
     &trace::Trace,
     &metrics::Metrics,
@@ -219,22 +216,6 @@ pub fn batches<'a>(
 
 fn numbers(range: Range<usize>) -> impl Iterator<Item = Option<u32>> {
     range.map(|n| Some(n as u32))
-}
-
-/// The rows (id, name, value) of some units; NaN stands for none.
-fn named_rows(
-    ids: &Ids,
-    named: &[(String, Vec<f64>)],
-    units: Range<usize>,
-) -> Result<Vec<ArrayRef>> {
-    let all =
-        || units.clone().flat_map(|unit| named.iter().map(move |(name, v)| (unit, name, v[unit])));
-    let known = || all().filter(|(.., value)| !value.is_nan());
-    Ok(vec![
-        ids.rows(known().map(|(unit, ..)| Some(unit as u32)))?,
-        Arc::new(known().map(|(_, name, _)| Some(name)).collect::<StringArray>()),
-        Arc::new(known().map(|(.., value)| value).collect::<Float64Array>()),
-    ])
 }
 
 /// The columns of a table without rows.

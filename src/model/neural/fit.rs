@@ -14,6 +14,7 @@ use super::{CrowdNet, Task, device};
 use crate::error::{Error, Result};
 use crate::frame::{Annotations, Described, Evidence, Role};
 use crate::model::Model;
+use crate::model::em::counts::Counts;
 use crate::model::fitted::{Cells, Confusion, Fitted, Posterior, Report, Stop, Trained, on_cpu};
 use crate::model::vote::agreement;
 use crate::run::Run;
@@ -192,14 +193,9 @@ fn report<N: CrowdNet>(
 
 /// How often each column was said of each class, `[column, class]`.
 fn expected_counts(a: &Annotations, t: &Posterior) -> Vec<f64> {
-    let classes = a.dims().classes;
-    let mut counts = vec![0.0; a.n_columns() * classes];
-    for (column, cells) in counts.chunks_exact_mut(classes.max(1)).enumerate() {
-        let weights = a.column_weights_of(column);
-        for (n, i) in a.instances_of(column).iter().enumerate() {
-            let weight = weights.map_or(1.0, |w| w[n]);
-            cells.iter_mut().zip(t.row(*i as usize)).for_each(|(c, p)| *c += weight * p);
-        }
-    }
-    counts
+    let mut columns = vec![0.0; a.n_columns() * a.dims().classes];
+    let mut counts = Counts::new(a);
+    counts.count(a, t);
+    counts.columns(a, &mut columns, || (), |_, _, ()| {});
+    columns
 }

@@ -1,16 +1,9 @@
 //! Small numerics of the losses, on the host in f64, and their derivatives.
 
+pub use crate::model::em::e_sweep::softmax;
+
 /// `-ln` of probabilities below this is not taken: B9 of Tanno et al.'s sample code clamps there too.
 pub const LEAST_PROBABILITY: f64 = 1e-10;
-
-/// `out = softmax(logits)`; returns `logsumexp(logits)`.
-pub fn softmax(logits: &[f64], out: &mut [f64]) -> f64 {
-    let max = logits.iter().copied().fold(f64::NEG_INFINITY, f64::max);
-    out.iter_mut().zip(logits).for_each(|(p, l)| *p = (l - max).exp());
-    let sum: f64 = out.iter().sum();
-    out.iter_mut().for_each(|p| *p /= sum);
-    max + sum.ln()
-}
 
 /// Adds to `d_logits` what `d_p`, the gradient with respect to `p = softmax(logits)`, means for the logits.
 pub fn softmax_backward(p: &[f64], d_p: &[f64], d_logits: &mut [f64]) {

@@ -69,7 +69,7 @@ pub use weighted_doctor_net::WeightedDoctorNet;
 
 use candle_core::Device;
 
-use crate::error::{Error, Problem, Result};
+use crate::error::{Error, Result};
 use crate::frame::{Dims, Evidence};
 use crate::model::Spec;
 use crate::model::fitted::Fitted;
@@ -302,9 +302,8 @@ pub trait CrowdNet: Spec {
 pub(super) fn check_parts(parts: Parts<'_>, place: &str, problems: &mut Problems) {
     parts.backbone.check(place, problems);
     if let Err(e) = device(parts.device) {
-        problems.push(
-            e.problems.into_iter().fold(Problem::new(""), |_, p| p).at(format!("{place}.device")),
-        );
+        let at = format!("{place}.device");
+        e.problems.into_iter().for_each(|p| problems.push(p.at(at.clone())));
     }
 }
 

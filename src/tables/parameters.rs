@@ -1,0 +1,76 @@
+//! `annotator_parameters` and `instance_parameters`: one row an id and name, the numbers that only some models have.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use datafusion::arrow::array::{ArrayRef, Float64Array, StringArray};
+
+use super::{Answer, Column, Kind, Outcome, REAL, TEXT, Table, column};
+use crate::error::Result;
+use crate::frame::{Frame, Ids};
+use crate::model::fitted::Report;
+
+/// A name, and a number for each unit.
+type Named = (String, Vec<f64>);
+
+/// The parameters of annotators, or of instances.
+pub(super) struct Parameters {
+    name: &'static str,
+    columns: &'static [Column],
+    ids: fn(&Frame) -> &Ids,
+    named: fn(&Report) -> &[Named],
+}
+
+const NAME: Column = column("name", TEXT, "what it is; the model's description says more");
+const VALUE: Column = column("value", REAL, "how much of it");
+
+pub(super) static OF_ANNOTATORS: Parameters = Parameters {
+    name: "annotator_parameters",
+    columns: &[column("annotator_id", Kind::Annotator, "the annotator"), NAME, VALUE],
+    ids: |frame| &frame.annotators,
+    named: |report| &report.annotator_parameters,
+};
+
+pub(super) static OF_INSTANCES: Parameters = Parameters {
+    name: "instance_parameters",
+    columns: &[column("instance_id", Kind::Instance, "the instance"), NAME, VALUE],
+    ids: |frame| &frame.instances,
+    named: |report| &report.instance_parameters,
+};
+
+impl Table for Parameters {
+    fn name(&self) -> &'static str {
+        self.name
+    }
+
+    fn columns(&self) -> &'static [Column] {
+        self.columns
+    }
+
+    fn units(&self, answer: &Answer) -> usize {
+        let any = !(self.named)(&answer.fitted.report).is_empty();
+        if any { (self.ids)(&answer.frame).len() } else { 0 }
+    }
+
+    fn rows_per_unit(&self, answer: &Answer) -> usize {
+        (self.named)(&answer.fitted.report).len()
+    }
+
+    /// NaN stands for none.
+    fn rows(
+        &self,
+        outcome: &Outcome,
+        question: usize,
+        units: Range<usize>,
+    ) -> Result<Vec<ArrayRef>> {
+        let Answer { frame, fitted, .. } = &outcome.answers[question];
+        let named = (self.named)(&fitted.report);
+        let of_unit = |unit: usize| named.iter().map(move |(name, v)| (unit, name, v[unit]));
+        let known = || units.clone().flat_map(of_unit).filter(|(.., value)| !value.is_nan());
+        Ok(vec![
+            (self.ids)(frame).rows(known().map(|(unit, ..)| Some(unit as u32)))?,
+            Arc::new(known().map(|(_, name, _)| Some(name)).collect::<StringArray>()),
+            Arc::new(known().map(|(.., value)| value).collect::<Float64Array>()),
+        ])
+    }
+}
