@@ -36,6 +36,8 @@ const PATIENCE: Duration = Duration::from_secs(60);
 pub enum Fault {
     /// It is answered with 503 and not carried out.
     Busy,
+    /// The same, once a request of this pattern came in.
+    BusyAfter(&'static str),
     /// The connection is reset, and it is not carried out.
     Reset,
     /// It is carried out, and the connection is reset after so many bytes of the answer.
@@ -143,8 +145,7 @@ impl Server {
 
     /// How many requests came in whose line, such as `PutObject /crowd/out/latest.json`, holds every word.
     pub fn count(&self, pattern: &str) -> usize {
-        let requests = self.state.requests.lock().unwrap();
-        requests.iter().filter(|line| matches(line, pattern)).count()
+        self.state.count(pattern)
     }
 
     /// The n-th request.
@@ -179,6 +180,11 @@ fn matches(line: &str, pattern: &str) -> bool {
 }
 
 impl State {
+    fn count(&self, pattern: &str) -> usize {
+        let requests = self.requests.lock().unwrap();
+        requests.iter().filter(|line| matches(line, pattern)).count()
+    }
+
     /// The fault that is due for a request; a request meets one at most.
     fn due(&self, line: &str) -> Option<Fault> {
         for plan in self.plans.lock().unwrap().iter_mut() {
@@ -225,6 +231,12 @@ impl S3Access for Gate {
         match fault {
             None => {}
             Some(Fault::Busy) => return Err(s3_error!(SlowDown)),
+            Some(Fault::BusyAfter(pattern)) => {
+                while self.0.count(pattern) == 0 {
+                    tokio::time::sleep(Duration::from_millis(2)).await;
+                }
+                return Err(s3_error!(SlowDown));
+            }
             Some(Fault::Hold) => {
                 while self.0.held.load(Ordering::SeqCst) {
                     tokio::time::sleep(Duration::from_millis(2)).await;
@@ -277,7 +289,7 @@ impl Breakable {
     fn allowed(&self, wanted: usize) -> usize {
         let mut fault = self.fault.lock().unwrap();
         match &mut *fault {
-            None | Some(Fault::Busy | Fault::Hold) => wanted,
+            None | Some(Fault::Busy | Fault::BusyAfter(_) | Fault::Hold) => wanted,
             Some(Fault::Cut(left)) if *left > 0 => {
                 let allowed = wanted.min(*left);
                 *left -= allowed;

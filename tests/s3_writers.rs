@@ -112,7 +112,8 @@ fn a_writer_whose_files_were_swept_does_not_commit() {
 fn a_writer_that_fails_lets_its_other_uploads_end_before_it_cleans_up() {
     let server = server();
     server.fault(Fault::Hold, "PutObject posteriors/", 0, 1);
-    server.fault(Fault::Busy, "PutObject labels/", 0, 1);
+    // Not sooner: after a failure no table begins.
+    server.fault(Fault::BusyAfter("PutObject posteriors/"), "PutObject labels/", 0, 1);
     let mut failing = spawn(&server, "store.max_retries=0");
     server.wait_for("PutObject posteriors/", 1);
     server.wait_for("PutObject labels/", 1);
