@@ -4,6 +4,7 @@
 //! Numbering by arrival would make every sum depend on the order of rows and files. Sorted numbers make the whole
 //! job independent of it, and let tables come out in the order that a person would sort them.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use datafusion::arrow::array::{Array, ArrayRef, UInt32Array, new_null_array};
@@ -49,11 +50,28 @@ impl Ids {
     /// # Errors
     /// When a number is out of range.
     pub fn rows(&self, numbers: impl Iterator<Item = Option<u32>>) -> Result<ArrayRef> {
-        let numbers: UInt32Array = numbers.collect();
+        self.take_array(&numbers.collect())
+    }
+
+    /// The values of neighbouring numbers.
+    #[must_use]
+    pub fn range(&self, numbers: Range<usize>) -> ArrayRef {
+        self.values.slice(numbers.start, numbers.len())
+    }
+
+    /// As [`Ids::rows`], where every number is known.
+    ///
+    /// # Errors
+    /// When a number is out of range.
+    pub fn take(&self, numbers: Vec<u32>) -> Result<ArrayRef> {
+        self.take_array(&numbers.into())
+    }
+
+    fn take_array(&self, numbers: &UInt32Array) -> Result<ArrayRef> {
         if self.is_empty() {
             return Ok(new_null_array(self.values.data_type(), numbers.len()));
         }
-        Ok(take(&self.values, &numbers, None)?)
+        Ok(take(&self.values, numbers, None)?)
     }
 
     /// One value as text.

@@ -1,7 +1,5 @@
 //! What a model returns: posteriors, what it learned of annotators and instances, and how the fit went.
 
-use std::ops::Range;
-
 use rayon::prelude::*;
 
 use crate::frame::{Annotations, BLOCK};
@@ -152,52 +150,41 @@ pub enum Cells {
 }
 
 impl Confusion {
-    /// P(`label` given class) of annotator `r` for every class, and the expected counts.
+    /// P(`label` given `class`) of annotator `r`, and how often that is expected to have happened; `column` is
+    /// [`Annotations::column_of`] the annotator and the label.
     #[must_use]
-    pub fn column(&self, a: &Annotations, r: usize, label: usize) -> (Vec<f64>, Vec<f64>) {
-        let n = a.dims().classes;
-        let column = a.column_of(r, label).map(|c| c * n..(c + 1) * n);
-        let counts = match &column {
-            Some(range) => self.expected_count[range.clone()].to_vec(),
-            None => vec![0.0; n],
-        };
-        (self.probabilities(a, r, label, column), counts)
-    }
-
-    fn probabilities(
+    pub fn cell(
         &self,
         a: &Annotations,
         r: usize,
+        class: usize,
         label: usize,
-        column: Option<Range<usize>>,
-    ) -> Vec<f64> {
+        column: Option<usize>,
+    ) -> (f64, f64) {
         let (n, labels) = (a.dims().classes, a.dims().labels);
-        match (&self.cells, column) {
-            (Cells::Whole(cells), _) => {
-                (0..n).map(|k| cells[(r * n + k) * labels + label]).collect()
+        let probability = match (&self.cells, column) {
+            (Cells::Whole(cells), _) => cells[(r * n + class) * labels + label],
+            (Cells::Columns { used, .. }, Some(column)) => used[column * n + class],
+            (Cells::Columns { unused_diagonal, .. }, None) if class == label => {
+                unused_diagonal[r * n + class]
             }
-            (Cells::Columns { used, .. }, Some(range)) => used[range].to_vec(),
-            (Cells::Columns { unused, unused_diagonal, .. }, None) => {
-                let mut column = unused[r * n..(r + 1) * n].to_vec();
-                if let Some(diagonal) = column.get_mut(label) {
-                    *diagonal = unused_diagonal[r * n + label];
-                }
-                column
-            }
-        }
+            (Cells::Columns { unused, .. }, None) => unused[r * n + class],
+        };
+        (probability, column.map_or(0.0, |column| self.expected_count[column * n + class]))
+    }
+
+    /// P(`label` given class) of annotator `r` for every class.
+    #[must_use]
+    pub fn column(&self, a: &Annotations, r: usize, label: usize) -> Vec<f64> {
+        let column = a.column_of(r, label);
+        (0..a.dims().classes).map(|k| self.cell(a, r, k, label, column).0).collect()
     }
 
     /// The mean over the classes of P(the class itself is said) by annotator `r`.
     #[must_use]
     pub fn mean_diagonal(&self, a: &Annotations, r: usize) -> f64 {
-        let (n, labels) = (a.dims().classes, a.dims().labels);
-        let diagonal = |k: usize| match &self.cells {
-            Cells::Whole(cells) => cells[(r * n + k) * labels + k],
-            Cells::Columns { used, unused_diagonal, .. } => match a.column_of(r, k) {
-                Some(column) => used[column * n + k],
-                None => unused_diagonal[r * n + k],
-            },
-        };
+        let n = a.dims().classes;
+        let diagonal = |k: usize| self.cell(a, r, k, k, a.column_of(r, k)).0;
         (0..n).map(diagonal).sum::<f64>() / n as f64
     }
 

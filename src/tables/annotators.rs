@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use datafusion::arrow::array::{ArrayRef, Float64Array, Int64Array};
 
-use super::{Answer, COUNT, Column, Kind, Outcome, REAL, Table, column, nullable, numbers};
+use super::{Answer, COUNT, Column, Kind, Outcome, REAL, Table, column, nullable};
 use crate::error::Result;
 
 pub(super) struct Annotators;
@@ -54,7 +54,7 @@ impl Table for Annotators {
             units.clone().map(|r| i64::from(frame.annotations.rows_of_annotator(r)));
         let interval = |r: usize| report.skill_interval.as_ref().map(|all| all[r]);
         Ok(vec![
-            frame.annotators.rows(numbers(units.clone()))?,
+            frame.annotators.range(units.clone()),
             Arc::new(n_annotations.collect::<Int64Array>()),
             Arc::new(Float64Array::from(report.skill[units.clone()].to_vec())),
             Arc::new(units.clone().map(|r| Some(interval(r)?.0)).collect::<Float64Array>()),

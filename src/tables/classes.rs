@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use datafusion::arrow::array::{ArrayRef, Float64Array, Int64Array};
 
-use super::{Answer, COUNT, Column, Kind, Outcome, REAL, Table, column, nullable, numbers};
+use super::{Answer, COUNT, Column, Kind, Outcome, REAL, Table, column, nullable};
 use crate::error::Result;
 
 pub(super) struct Classes;
@@ -37,7 +37,7 @@ impl Table for Classes {
         let Answer { frame, fitted, .. } = &outcome.answers[question];
         let prior = |k: usize| fitted.report.prior.as_ref().map(|p| p[k]);
         Ok(vec![
-            frame.labels.rows(numbers(units.clone()))?,
+            frame.labels.range(units.clone()),
             Arc::new(units.clone().map(|k| i64::try_from(k).ok()).collect::<Int64Array>()),
             Arc::new(units.map(prior).collect::<Float64Array>()),
         ])

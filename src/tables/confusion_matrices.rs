@@ -26,6 +26,8 @@ struct Cells {
     label: Vec<Option<u32>>,
     probability: Vec<f64>,
     expected_count: Vec<f64>,
+    /// Of the annotator at hand: (label, its column).
+    columns: Vec<(usize, Option<usize>)>,
 }
 
 impl Table for ConfusionMatrices {
@@ -120,20 +122,31 @@ impl Cells {
         let dims = a.dims();
         let Some(confusion) = &answer.fitted.report.confusion else { return };
         let is_whole = a.rows_of_annotator(r) as usize >= dims.labels;
-        let labels: Vec<u32> =
-            if is_whole { (0..dims.labels as u32).collect() } else { a.labels_of(r).to_vec() };
-        let columns: Vec<(Vec<f64>, Vec<f64>)> =
-            labels.iter().map(|l| confusion.column(a, r, *l as usize)).collect();
+        let labels = if is_whole { dims.labels } else { a.labels_of(r).len() };
+        self.columns.clear();
+        self.columns.extend((0..labels).map(|n| {
+            if is_whole {
+                (n, a.column_of(r, n))
+            } else {
+                (a.labels_of(r)[n] as usize, Some(a.columns_of(r).start + n))
+            }
+        }));
         for k in 0..dims.classes {
-            let met: f64 = columns.iter().map(|(_, count)| count[k]).sum();
+            let first = self.probability.len();
+            let mut met = 0.0;
+            for (label, column) in &self.columns {
+                let (probability, count) = confusion.cell(a, r, k, *label, *column);
+                met += count;
+                self.probability.push(probability);
+                self.expected_count.push(count);
+            }
             if is_whole || met >= MET {
-                for (label, (probability, count)) in labels.iter().zip(&columns) {
-                    self.annotator.push(Some(r as u32));
-                    self.class.push(Some(k as u32));
-                    self.label.push(Some(*label));
-                    self.probability.push(probability[k]);
-                    self.expected_count.push(count[k]);
-                }
+                self.annotator.extend(self.columns.iter().map(|_| Some(r as u32)));
+                self.class.extend(self.columns.iter().map(|_| Some(k as u32)));
+                self.label.extend(self.columns.iter().map(|(label, _)| Some(*label as u32)));
+            } else {
+                self.probability.truncate(first);
+                self.expected_count.truncate(first);
             }
         }
     }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use datafusion::arrow::array::{ArrayRef, Float64Array, Int64Array, StringArray};
 
-use super::{Answer, COUNT, Column, Kind, Outcome, REAL, TEXT, Table, column, nullable, numbers};
+use super::{Answer, COUNT, Column, Kind, Outcome, REAL, TEXT, Table, column, nullable};
 use crate::error::Result;
 
 pub(super) struct Labels;
@@ -52,7 +52,7 @@ impl Table for Labels {
             units.clone().map(|i| outcome.decide.decide(a, fitted, seed, i)).collect();
         let n_annotations = units.clone().map(|i| i64::from(a.rows_of_instance(i)));
         Ok(vec![
-            frame.instances.rows(numbers(units.clone()))?,
+            frame.instances.range(units.clone()),
             frame.labels.rows(decided.iter().map(|d| d.class))?,
             Arc::new(decided.iter().map(|d| d.confidence).collect::<Float64Array>()),
             Arc::new(decided.iter().map(|d| d.margin).collect::<Float64Array>()),

@@ -9,8 +9,7 @@ mod confusion_matrices;
 mod labels;
 pub mod metrics;
 mod parameters;
-mod posteriors;
-mod predictions;
+mod probabilities;
 mod rejects;
 mod run;
 mod trace;
@@ -134,13 +133,13 @@ pub trait Table: Sync {
 /// Every table, in the order that a reader would open them.
 pub static TABLES: &[&dyn Table] = &[
     &labels::Labels,
-    &posteriors::Posteriors,
+    &probabilities::POSTERIORS,
     &annotators::Annotators,
     &confusion_matrices::ConfusionMatrices,
     &classes::Classes,
     &parameters::OF_ANNOTATORS,
     &parameters::OF_INSTANCES,
-    &predictions::Predictions,
+    &probabilities::PREDICTIONS,
     &trace::Trace,
     &metrics::Metrics,
     &rejects::RejectsTable,
@@ -212,10 +211,6 @@ pub fn batches<'a>(
         }
         Ok(RecordBatch::try_new(SchemaRef::clone(schema), arrays)?)
     })
-}
-
-fn numbers(range: Range<usize>) -> impl Iterator<Item = Option<u32>> {
-    range.map(|n| Some(n as u32))
 }
 
 /// The columns of a table without rows.

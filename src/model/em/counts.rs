@@ -5,6 +5,7 @@ use std::ops::Range;
 use rayon::prelude::*;
 
 use super::kernel::{FLOOR, for_classes, normalise, width};
+use super::notes::{Entry, Fetched, Notes};
 use crate::frame::{Annotations, BLOCK, split_by};
 use crate::model::fitted::Posterior;
 
@@ -31,18 +32,13 @@ pub struct Part {
     classes: Vec<f64>,
     /// `[column, class]`, or empty.
     table: Vec<f64>,
-    /// Without a table: where the entries of each instance begin, and one past the last.
-    first: Vec<u32>,
-    /// (class, probability)
-    entries: Vec<(u32, f64)>,
+    /// Of the range's rows, where there is no table.
+    notes: Notes,
 }
 
-/// Posterior entries below this are not noted: counts are floored at [`FLOOR`], and so many of them as there are
-/// annotations change a count of that size by less than rounding does.
-const LEAST_SIGNIFICANT: f64 = 1e-30;
-
-/// A range's table is worth its zeroing and summing when so many annotations are added to each of its columns.
-const ANNOTATIONS_PER_CELL: usize = 12;
+/// Tables are worth their zeroing and summing when there are so many annotations to a column, and there is one for
+/// every half of that.
+const ANNOTATIONS_PER_COLUMN: usize = 48;
 
 /// More ranges than this keep no more processors busy.
 const MOST_RANGES: usize = 32;
@@ -59,9 +55,7 @@ impl Part {
     fn clear(&mut self) {
         self.classes.fill(0.0);
         self.table.fill(0.0);
-        self.first.clear();
-        self.entries.clear();
-        self.first.push(0);
+        self.notes.clear();
     }
 
     /// The instances of the range.
@@ -70,38 +64,47 @@ impl Part {
         self.instances.clone()
     }
 
-    /// Adds the posterior row of instance `i`; instances come in their order.
-    #[inline]
-    pub fn add<const K: usize>(&mut self, a: &Annotations, i: usize, row: &[f64]) {
-        let n = width::<K>(row.len());
-        let row = &row[..n];
-        let said = a.said_of(i);
-        if !said.is_empty() {
-            self.classes[..n].iter_mut().zip(row).for_each(|(sum, p)| *sum += p);
-        }
+    /// Adds the posterior rows of the instances from `first` on, which come in their order.
+    #[inline(always)]
+    pub fn add<const K: usize>(&mut self, a: &Annotations, first: usize, rows: &[f64]) {
         if self.table.is_empty() {
-            let entries = row.iter().enumerate().filter(|(_, p)| **p >= LEAST_SIGNIFICANT);
-            self.entries.extend(entries.map(|(k, p)| (k as u32, *p)));
-            self.first.push(self.entries.len() as u32);
-            return;
+            return self.note(a, first, rows);
         }
-        match (a.weights_of(i), <&[f64; K]>::try_from(row)) {
-            (None, Ok(row)) if K > 0 => {
-                let columns = self.table.as_chunks_mut::<K>().0;
-                for column in said {
-                    let counts = &mut columns[*column as usize];
-                    for k in 0..K {
-                        counts[k] += row[k];
+        let n = width::<K>(self.classes.len()).max(1);
+        for (i, row) in (first..).zip(rows.chunks_exact(n)) {
+            let said = a.said_of(i);
+            if !said.is_empty() {
+                self.classes[..n].iter_mut().zip(row).for_each(|(sum, p)| *sum += p);
+            }
+            match (a.weights_of(i), <[f64; K]>::try_from(row)) {
+                (None, Ok(row)) if K > 0 => {
+                    let columns = self.table.as_chunks_mut::<K>().0;
+                    for column in said {
+                        let counts = &mut columns[*column as usize];
+                        for k in 0..K {
+                            counts[k] += row[k];
+                        }
+                    }
+                }
+                (weights, _) => {
+                    for (at, column) in said.iter().enumerate() {
+                        let weight = weights.map_or(1.0, |w| w[at]);
+                        let counts =
+                            &mut self.table[*column as usize * n..(*column as usize + 1) * n];
+                        counts.iter_mut().zip(row).for_each(|(c, p)| *c += weight * p);
                     }
                 }
             }
-            (weights, _) => {
-                for (at, column) in said.iter().enumerate() {
-                    let weight = weights.map_or(1.0, |w| w[at]);
-                    let counts = &mut self.table[*column as usize * n..(*column as usize + 1) * n];
-                    counts.iter_mut().zip(row).for_each(|(c, p)| *c += weight * p);
-                }
+        }
+    }
+
+    /// Notes what in these rows can change a count.
+    fn note(&mut self, a: &Annotations, first: usize, rows: &[f64]) {
+        for (i, row) in (first..).zip(rows.chunks_exact(self.classes.len().max(1))) {
+            if !a.said_of(i).is_empty() {
+                self.classes.iter_mut().zip(row).for_each(|(sum, p)| *sum += p);
             }
+            self.notes.add(row);
         }
     }
 }
@@ -110,12 +113,18 @@ impl Counts {
     /// Chooses the way for these annotations, and allocates once for all iterations.
     #[must_use]
     pub fn new(a: &Annotations) -> Self {
-        let worth = a.len() / (ANNOTATIONS_PER_CELL * a.n_columns()).max(1);
-        Self::by_ranges(a, if worth < LEAST_RANGES { 0 } else { worth.min(MOST_RANGES) })
+        let ranges = 2 * a.len() / (ANNOTATIONS_PER_COLUMN * a.n_columns()).max(1);
+        Self::by_ranges(a, if ranges < 2 { 0 } else { ranges.clamp(LEAST_RANGES, MOST_RANGES) })
+    }
+
+    /// Whether ranges note entries instead of adding to tables.
+    #[must_use]
+    pub fn are_noted(&self) -> bool {
+        !self.tabled
     }
 
     /// By so many tables; with none, every column gathers.
-    fn by_ranges(a: &Annotations, ranges: usize) -> Self {
+    pub(super) fn by_ranges(a: &Annotations, ranges: usize) -> Self {
         let (instances, classes) = (a.dims().instances, a.dims().classes);
         let tabled = ranges > 0;
         let parts = if tabled { ranges } else { instances.div_ceil(BLOCK) };
@@ -125,8 +134,7 @@ impl Counts {
             instances: bound(n)..bound(n + 1),
             classes: vec![0.0; classes],
             table: vec![0.0; if tabled { a.n_columns() * classes } else { 0 }],
-            first: Vec::new(),
-            entries: Vec::new(),
+            notes: Notes::default(),
         };
         Self {
             offsets: a.column_offsets().iter().map(|c| c * classes).collect(),
@@ -140,9 +148,9 @@ impl Counts {
         let n_classes = a.dims().classes;
         self.parts.par_iter_mut().for_each(|part| {
             part.clear();
-            for i in part.instances() {
-                for_classes!(n_classes, K => part.add::<K>(a, i, t.row(i)));
-            }
+            let rows = part.instances();
+            let rows = &t.values()[rows.start * n_classes..rows.end * n_classes];
+            for_classes!(n_classes, K => part.add::<K>(a, part.instances().start, rows));
         });
     }
 
@@ -182,18 +190,28 @@ impl Counts {
     ) {
         let offsets = &self.offsets;
         let work = split_by(columns, offsets, annotators_at_once(a));
-        work.into_par_iter().for_each_init(scratch, |scratch, (annotators, mut columns)| {
-            for r in annotators {
-                let (own, rest) = columns.split_at_mut(offsets[r + 1] - offsets[r]);
-                if self.tabled {
-                    self.add_tables(offsets[r], own);
-                } else {
-                    self.gather(a, a.columns_of(r).start, own);
+        let room = || (scratch(), Fetched::default());
+        work.into_par_iter().for_each_init(
+            room,
+            |(scratch, fetched), (annotators, mut columns)| {
+                if !self.tabled {
+                    let all =
+                        a.columns_of(annotators.start).start..a.columns_of(annotators.end - 1).end;
+                    self.fetch(a, all, fetched);
                 }
-                finish(r, own, scratch);
-                columns = rest;
-            }
-        });
+                let mut fetched = fetched.columns();
+                for r in annotators {
+                    let (own, rest) = columns.split_at_mut(offsets[r + 1] - offsets[r]);
+                    if self.tabled {
+                        self.add_tables(offsets[r], own);
+                    } else {
+                        gather(own, a.dims().classes, &mut fetched);
+                    }
+                    finish(r, own, scratch);
+                    columns = rest;
+                }
+            },
+        );
     }
 
     /// The mean posterior row over annotated instances, floored and normalised: the prior's M-step. Uniform where no
@@ -214,21 +232,17 @@ impl Counts {
         }
     }
 
-    /// `own[column][class]` = the sum of the noted entries behind the columns from `first` on.
-    fn gather(&self, a: &Annotations, first: usize, own: &mut [f64]) {
-        let n_classes = a.dims().classes.max(1);
-        for (offset, counts) in own.chunks_exact_mut(n_classes).enumerate() {
-            counts.fill(0.0);
-            let weights = a.column_weights_of(first + offset);
-            for (at, i) in a.instances_of(first + offset).iter().enumerate() {
-                let weight = weights.map_or(1.0, |w| w[at]);
-                let (part, row) = (&self.parts[*i as usize / BLOCK], *i as usize % BLOCK);
-                let noted = part.first[row] as usize..part.first[row + 1] as usize;
-                for (class, p) in &part.entries[noted] {
-                    counts[*class as usize] += weight * p;
-                }
-            }
-        }
+    /// Fetches the noted entries behind some neighbouring columns.
+    pub fn fetch(&self, a: &Annotations, columns: Range<usize>, into: &mut Fetched) {
+        into.fetch(a, columns, |block| &self.parts[block].notes);
+    }
+}
+
+/// `own[column][class]` = the sum of the entries of each column.
+fn gather<'a>(own: &mut [f64], n_classes: usize, columns: &mut impl Iterator<Item = &'a [Entry]>) {
+    for (counts, entries) in own.chunks_exact_mut(n_classes.max(1)).zip(columns) {
+        counts.fill(0.0);
+        entries.iter().for_each(|(class, p)| counts[*class as usize] += p);
     }
 }
 

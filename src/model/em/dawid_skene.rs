@@ -6,7 +6,7 @@
 //! LL = sum_i logsumexp_k ( ln q[k] + sum over (r, y) said of i of ln pi[r][k][y] )
 //! ```
 //! 1. T = the shares of the votes (trusted rows one-hot).
-//! 2. M: q = the mean of T over annotated instances, floored at [`FLOOR`] and renormalised; pi[r][k][l] = n[r][k][l] +
+//! 2. M: q = the mean of T over annotated instances, floored there too(super::kernel::FLOOR) and renormalised; pi[r][k][l] = n[r][k][l] +
 //!    smoothing + diagonal [k = l], where n are the expected counts, floored at [`FLOOR`], over its row's sum. A row
 //!    without any mass comes out uniform.
 //! 3. E: T = softmax of the terms of LL.
@@ -36,9 +36,9 @@ use rayon::prelude::*;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use super::columns::{Columns, Smoothing};
 use super::counts::Counts;
 use super::e_sweep::e_sweep;
-use super::kernel::{FLOOR, LEAST, for_classes, width};
 use super::{EmSteps, StopRule};
 use crate::frame::{Annotations, BLOCK};
 use crate::model::Spec;
@@ -72,10 +72,10 @@ impl Spec for DawidSkene {
 /// Annotations an annotator and class below which pure maximum likelihood is not to be trusted.
 const FEW_PER_CLASS: usize = 5;
 
-/// Class shares `[class]`, and P(label of the column given class) `[column, class]`.
+/// Class shares `[class]`, and P(label of the column given class).
 pub struct Params {
     prior: Vec<f64>,
-    columns: Vec<f64>,
+    columns: Columns,
     counts: Counts,
 }
 
@@ -85,11 +85,8 @@ impl EmSteps for DawidSkene {
     fn params(&self, a: &Annotations) -> Params {
         let n_classes = a.dims().classes;
         let uniform = 1.0 / n_classes.max(1) as f64;
-        Params {
-            prior: vec![uniform; n_classes],
-            columns: vec![0.0; a.n_columns() * n_classes],
-            counts: Counts::new(a),
-        }
+        let counts = Counts::new(a);
+        Params { prior: vec![uniform; n_classes], columns: Columns::new(a, &counts), counts }
     }
 
     fn count(&self, a: &Annotations, t: &Posterior, params: &mut Params) {
@@ -100,15 +97,7 @@ impl EmSteps for DawidSkene {
         if !self.fixed_prior {
             params.counts.prior(&mut params.prior);
         }
-        let n = a.dims().classes;
-        params.counts.columns(
-            a,
-            &mut params.columns,
-            || vec![0.0; n],
-            |r, counts, sums| {
-                for_classes!(n, K => self.probabilities::<K>(a, r, counts, sums));
-            },
-        );
+        params.columns.estimate(a, &params.counts, self.added());
     }
 
     fn e_step(&self, a: &Annotations, params: &mut Params, t: &mut Posterior) -> f64 {
@@ -117,7 +106,8 @@ impl EmSteps for DawidSkene {
 
     fn report(&self, a: &Annotations, params: Params) -> Report {
         let n_classes = a.dims().classes;
-        let mut expected_count = vec![0.0; params.columns.len()];
+        let (added, used) = (self.added(), params.columns.into_whole(a));
+        let mut expected_count = vec![0.0; used.len()];
         params.counts.columns(a, &mut expected_count, || (), |_, _, ()| {});
         let annotators = a.dims().annotators;
         let (mut unused, mut unused_diagonal) =
@@ -127,18 +117,17 @@ impl EmSteps for DawidSkene {
         rows.with_min_len(BLOCK).for_each(|(r, (unused, unused_diagonal))| {
             let own = a.columns_of(r);
             let counts = &expected_count[own.start * n_classes..own.end * n_classes];
-            self.row_sums(a, r, unused);
+            added.row_sums(a, r, unused);
             for (cells, label) in counts.chunks_exact(n_classes).zip(a.labels_of(r)) {
                 for (k, (cell, sum)) in cells.iter().zip(unused.iter_mut()).enumerate() {
-                    let diagonal = if k == *label as usize { self.diagonal } else { 0.0 };
-                    *sum += (cell + diagonal + self.smoothing).max(FLOOR);
+                    *sum += added.cell(*cell, k, *label as usize);
                 }
             }
             for (unused, diagonal) in unused.iter_mut().zip(unused_diagonal) {
-                (*unused, *diagonal) = (self.never() / *unused, self.never_diagonal() / *unused);
+                (*unused, *diagonal) = (added.never() / *unused, added.never_diagonal() / *unused);
             }
         });
-        let cells = Cells::Columns { used: params.columns, unused, unused_diagonal };
+        let cells = Cells::Columns { used, unused, unused_diagonal };
         let confusion = Confusion { cells, expected_count };
         let skill = (0..annotators).into_par_iter().with_min_len(BLOCK);
         let skill = skill.map(|r| confusion.mean_diagonal(a, r)).collect();
@@ -170,55 +159,8 @@ impl EmSteps for DawidSkene {
 }
 
 impl DawidSkene {
-    /// The count of a label that was never used and is not the class.
-    fn never(&self) -> f64 {
-        self.smoothing.max(FLOOR)
-    }
-
-    /// The count of a label that was never used and is the class.
-    fn never_diagonal(&self) -> f64 {
-        (self.smoothing + self.diagonal).max(FLOOR)
-    }
-
-    /// What the labels that annotator `r` never used add to the sum of each row: they have no column, but their share of
-    /// smoothing and floor is in every row.
-    #[inline]
-    fn row_sums(&self, a: &Annotations, r: usize, sums: &mut [f64]) {
-        let labels = a.labels_of(r);
-        sums.fill((a.dims().labels - labels.len()) as f64 * self.never());
-        if self.diagonal > 0.0 {
-            for (k, sum) in sums.iter_mut().enumerate() {
-                if labels.iter().all(|l| *l as usize != k) {
-                    *sum += self.never_diagonal() - self.never();
-                }
-            }
-        }
-    }
-
-    /// Turns the counts of annotator `r`'s columns into probabilities.
-    fn probabilities<const K: usize>(
-        &self,
-        a: &Annotations,
-        r: usize,
-        counts: &mut [f64],
-        sums: &mut [f64],
-    ) {
-        let n = width::<K>(sums.len());
-        let sums = &mut sums[..n];
-        self.row_sums(a, r, sums);
-        for (cells, label) in counts.chunks_exact_mut(n).zip(a.labels_of(r)) {
-            if let Some(diagonal) = cells.get_mut(*label as usize) {
-                *diagonal += self.diagonal;
-            }
-            for (cell, sum) in cells.iter_mut().zip(sums.iter_mut()) {
-                *cell = (*cell + self.smoothing).max(FLOOR);
-                *sum += *cell;
-            }
-        }
-        sums.iter_mut().for_each(|s| *s = 1.0 / *s);
-        for cells in counts.chunks_exact_mut(n) {
-            cells.iter_mut().zip(sums.iter()).for_each(|(c, s)| *c = (*c * s).max(LEAST));
-        }
+    fn added(&self) -> Smoothing {
+        Smoothing { everywhere: self.smoothing, diagonal: self.diagonal }
     }
 }
 
@@ -244,13 +186,16 @@ mod tests {
         spec.count(&a, &Posterior::from_votes(&a), &mut params);
         spec.m_step(&a, &mut params);
         let expected = [1.1 / 1.7, 0.1 / 0.7, 0.6 / 1.7, 0.6 / 0.7];
-        for (got, want) in params.columns.iter().zip(expected) {
-            assert!((got - want).abs() < 1e-12, "{:?}", params.columns);
+        let Columns::Whole(columns) = &params.columns else {
+            panic!("two classes have whole columns")
+        };
+        for (got, want) in columns.iter().zip(expected) {
+            assert!((got - want).abs() < 1e-12, "{columns:?}");
         }
         // Annotator 1 said 0 of instance 1 only: its unused label 1 holds the rest of each row.
         let fitted = spec.report(&a, params);
         let confusion = fitted.confusion.unwrap();
-        assert!((confusion.column(&a, 1, 1).0[0] - 0.1 / 0.7).abs() < 1e-12);
+        assert!((confusion.column(&a, 1, 1)[0] - 0.1 / 0.7).abs() < 1e-12);
     }
 
     #[test]
@@ -268,7 +213,7 @@ mod tests {
         spec.m_step(&a, &mut params);
         let confusion = spec.report(&a, params).confusion.unwrap();
         for label in 0..3 {
-            assert!((confusion.column(&a, 0, label).0[2] - 1.0 / 3.0).abs() < 1e-9);
+            assert!((confusion.column(&a, 0, label)[2] - 1.0 / 3.0).abs() < 1e-9);
         }
     }
 }

@@ -2,112 +2,133 @@
 //!
 //! # Why
 //! Sums of logarithms need a logarithm a cell and an exponential a class. Products need neither, and are exact when no
-//! partial product leaves the range of f64: with likelihoods of at least [`LEAST`](super::kernel::LEAST), `SAFE` factors cannot. Longer
+//! partial product leaves the range of f64: with likelihoods of at least [`LEAST`], `SAFE` factors cannot. Longer
 //! products are taken in runs of `SAFE`, after each of which every class's power of two is moved into an integer of
 //! its own, which rounds nothing. Ten thousand annotators on one instance, for and against, come out as they should.
 //! Fractional weights are powers, and take the logarithm's way for their instance alone.
+//!
+//! [`LEAST`]: super::kernel::LEAST
 
 use std::f64::consts::LN_2;
 
+use pulp::{Arch, Scalar, Simd, WithSimd};
+
+use super::columns::{Columns, Likelihood, Whole};
 use super::counts::{Counts, Part};
 use super::kernel::{for_classes, width};
 use crate::frame::{Annotations, BLOCK};
 use crate::model::fitted::Posterior;
 
-/// Factors of at least [`LEAST`](super::kernel::LEAST) (2^-66.5), times a prior of at least [`FLOOR`](super::kernel::FLOOR) (2^-33.3) or a mantissa, that stay above
-/// the least normal f64 (2^-1022).
+/// Factors of at least `LEAST` (2^-66.5), times a prior of at least `FLOOR` (2^-33.3) or a mantissa, that stay above the
+/// least normal f64 (2^-1022).
 const SAFE: usize = 14;
 
-/// Posteriors from likelihood columns, `[column, class]`, and their expected counts on the way; returns the marginal
-/// log-likelihood.
+/// Instances whose factors are fetched together: few enough for the nearest cache.
+const FETCHED: usize = 64;
+
+/// Posteriors from confusion columns, and their expected counts on the way; returns the marginal log-likelihood.
 ///
 /// Rows of trusted instances become one-hot and count with the log-joint of their class; rows without annotations
 /// become the prior and count nothing.
 pub fn e_sweep(
     a: &Annotations,
     prior: &[f64],
-    likelihood: &[f64],
+    columns: &Columns,
     t: &mut Posterior,
     counts: &mut Counts,
 ) -> f64 {
-    let n_classes = a.dims().classes;
-    counts.fill(
-        t,
-        |part, rows| for_classes!(n_classes, K => e_range::<K>(a, prior, likelihood, part, rows)),
-    )
+    let arch = Arch::new();
+    counts.fill(t, |part, rows| match columns {
+        // Its rows are long but few of them are whole: wider vectors cost it more than they bring.
+        Columns::Sparse(sparse) => {
+            Sweep::<0, _> { a, prior, likelihood: sparse, part, rows }.with_simd(Scalar::new())
+        }
+        Columns::Whole(whole) => for_classes!(prior.len(), K => {
+            let likelihood = &Whole::<K>(whole);
+            arch.dispatch(Sweep::<K, _> { a, prior, likelihood, part, rows })
+        }),
+    })
 }
 
-fn e_range<const K: usize>(
-    a: &Annotations,
-    prior: &[f64],
-    likelihood: &[f64],
-    part: &mut Part,
-    rows: &mut [f64],
-) -> f64 {
-    let n_classes = prior.len();
-    let mut product = LogProduct::default();
-    let mut sum = 0.0;
-    let (instances, n) = (part.instances(), width::<K>(n_classes).max(1));
-    // A block's rows stay in the cache until they are counted; row by row, the likelihoods and the counts would push each
-    // other out of it.
-    for (start, rows) in instances.step_by(BLOCK).zip(rows.chunks_mut(BLOCK * n)) {
-        for (i, row) in (start..).zip(rows.chunks_exact_mut(n)) {
-            let said = a.said_of(i);
-            row.copy_from_slice(&prior[..row.len()]);
-            if said.len() <= SAFE && a.weights_of(i).is_none() && a.trusted_class(i).is_none() {
-                multiply::<K>(row, said, likelihood);
-                let total: f64 = row.iter().sum();
-                let scale = 1.0 / total;
-                row.iter_mut().for_each(|p| *p *= scale);
-                if !said.is_empty() {
-                    product.push(total);
+/// The sweep over one range of instances.
+struct Sweep<'a, const K: usize, L> {
+    a: &'a Annotations,
+    prior: &'a [f64],
+    likelihood: &'a L,
+    part: &'a mut Part,
+    rows: &'a mut [f64],
+}
+
+impl<const K: usize, L: Likelihood> WithSimd for Sweep<'_, K, L> {
+    type Output = f64;
+
+    // All that is called is inlined too: only so is it compiled for the vectors of the processor at hand.
+    #[inline(always)]
+    fn with_simd<S: Simd>(self, _: S) -> f64 {
+        let Self { a, prior, likelihood, part, rows } = self;
+        let n = width::<K>(prior.len()).max(1);
+        let mut product = LogProduct::default();
+        let mut sum = 0.0;
+        let mut near = L::Near::default();
+        // A block's rows stay in the cache until they are counted; row by row, the likelihoods and the counts would push
+        // each other out of it.
+        for (start, rows) in part.instances().step_by(BLOCK).zip(rows.chunks_mut(BLOCK * n)) {
+            for (start, rows) in (start..).step_by(FETCHED).zip(rows.chunks_mut(FETCHED * n)) {
+                likelihood.fetch(a, start..start + rows.len() / n, &mut near);
+                for (at, row) in rows.chunks_exact_mut(n).enumerate() {
+                    let i = start + at;
+                    let said = a.said_of(i);
+                    row.iter_mut().zip(prior).for_each(|(p, prior)| *p = *prior);
+                    if said.len() > SAFE
+                        || a.weights_of(i).is_some()
+                        || a.trusted_class(i).is_some()
+                    {
+                        sum += careful(a, i, likelihood, row);
+                        continue;
+                    }
+                    likelihood.multiply(row, said, &near, at);
+                    let total = sum_of::<K>(row);
+                    let scale = 1.0 / total;
+                    row.iter_mut().for_each(|p| *p *= scale);
+                    if !said.is_empty() {
+                        product.push(total);
+                    }
                 }
-            } else {
-                sum += careful(a, i, likelihood, row);
             }
+            part.add::<K>(a, start, rows);
         }
-        for (i, row) in (start..).zip(rows.chunks_exact(n)) {
-            part.add::<K>(a, i, row);
-        }
+        sum + product.ln()
     }
-    sum + product.ln()
 }
 
-#[inline]
-fn multiply<const K: usize>(row: &mut [f64], said: &[u32], likelihood: &[f64]) {
-    if K == 0 {
-        let n = row.len();
-        for column in said {
-            let start = *column as usize * n;
-            let factors = &likelihood[start..start + n];
-            row.iter_mut().zip(factors).for_each(|(p, f)| *p *= f);
-        }
-    } else if let Ok(row) = <&mut [f64; K]>::try_from(row) {
-        let mut product = *row;
-        let columns = likelihood.as_chunks::<K>().0;
-        for column in said {
-            let factors = &columns[*column as usize];
-            for k in 0..K {
-                product[k] *= factors[k];
-            }
-        }
-        *row = product;
+/// The sum of a row; of a long one in four lanes, so that no addition waits for the one before it.
+#[inline(always)]
+fn sum_of<const K: usize>(row: &[f64]) -> f64 {
+    if K > 0 {
+        return row.iter().sum();
     }
+    let (fours, rest) = row.as_chunks::<4>();
+    let mut lanes = [0.0; 4];
+    for four in fours {
+        (0..4).for_each(|lane| lanes[lane] += four[lane]);
+    }
+    lanes.iter().sum::<f64>() + rest.iter().sum::<f64>()
 }
 
 /// The general case: long products, weights, trust. Starts from the prior in `row`; returns the log-likelihood.
 #[cold]
-fn careful(a: &Annotations, i: usize, likelihood: &[f64], row: &mut [f64]) -> f64 {
+fn careful(a: &Annotations, i: usize, likelihood: &impl Likelihood, row: &mut [f64]) -> f64 {
     let n = row.len();
+    let mut factors = vec![0.0; n];
     let mut exponents = vec![0_i64; n];
     let mut logs = vec![0.0; n];
     let weights = a.weights_of(i);
     for (run, columns) in a.said_of(i).chunks(SAFE).enumerate() {
         for (offset, column) in columns.iter().enumerate() {
-            let factors = &likelihood[*column as usize * n..(*column as usize + 1) * n];
+            likelihood.write(*column, &mut factors);
             match weights.map_or(1.0, |w| w[run * SAFE + offset]) {
-                1.0 => row.iter_mut().zip(factors).for_each(|(p, f)| *p *= f),
-                weight => logs.iter_mut().zip(factors).for_each(|(l, f)| *l += weight * f.ln()),
+                1.0 => row.iter_mut().zip(&factors).for_each(|(p, f)| *p *= f),
+                weight => logs.iter_mut().zip(&factors).for_each(|(l, f)| *l += weight * f.ln()),
             }
         }
         for (p, e) in row.iter_mut().zip(&mut exponents) {
@@ -135,7 +156,7 @@ pub fn softmax(logs: &[f64], out: &mut [f64]) -> f64 {
 }
 
 /// Moves the power of two of a positive normal number out of it: what stays is in [1, 2).
-#[inline]
+#[inline(always)]
 #[allow(clippy::cast_possible_wrap)]
 fn take_exponent(p: &mut f64) -> i64 {
     const MANTISSA: u64 = (1 << 52) - 1;
@@ -157,7 +178,7 @@ impl Default for LogProduct {
 }
 
 impl LogProduct {
-    #[inline]
+    #[inline(always)]
     fn push(&mut self, factor: f64) {
         self.mantissa *= factor;
         self.exponent += take_exponent(&mut self.mantissa);
@@ -193,8 +214,9 @@ mod tests {
         let likelihood: Vec<f64> = (0..20_000)
             .flat_map(|r| if r < 10_000 { [1.0, FLOOR] } else { [FLOOR, 1.0] })
             .collect();
+        let columns = Columns::Whole(likelihood);
         let mut t = Posterior::zeros(1, 2);
-        let objective = e_sweep(&a, &[0.25, 0.75], &likelihood, &mut t, &mut Counts::new(&a));
+        let objective = e_sweep(&a, &[0.25, 0.75], &columns, &mut t, &mut Counts::new(&a));
         assert!(
             (t.row(0)[0] - 0.25).abs() < 1e-9 && (t.row(0)[1] - 0.75).abs() < 1e-9,
             "{:?}",

@@ -30,7 +30,7 @@ macro_rules! for_classes {
 pub(super) use for_classes;
 
 /// A row's length, known to the compiler where the kernel has its own.
-#[inline]
+#[inline(always)]
 pub(super) const fn width<const K: usize>(n_classes: usize) -> usize {
     if K == 0 { n_classes } else { K }
 }

@@ -3,10 +3,13 @@
 //! A model brings [`EmSteps`]; the loop owns the order of things. Parameters and posteriors are allocated once before
 //! the loop and updated in place.
 
+pub mod columns;
 pub mod counts;
 mod dawid_skene;
 pub mod e_sweep;
 pub mod kernel;
+pub mod notes;
+pub mod sparse;
 
 use rand::Rng as _;
 use schemars::JsonSchema;

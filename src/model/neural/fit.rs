@@ -8,7 +8,6 @@ use super::net::{Net, Sizes};
 use super::progress::Progress;
 use super::recipe::Select;
 use super::saved::description;
-use super::snapshot::Snapshot;
 use super::train::Trainer;
 use super::{CrowdNet, Task, device};
 use crate::error::{Error, Result};
@@ -73,9 +72,6 @@ impl<N: CrowdNet> Model for Neural<N> {
         let iterations = trainer.progress.trace.len() as u32;
         trace.append(&mut trainer.progress.trace);
         let report = report(model, &task, &trainer.crowd, &answers, aggregated, run);
-        let mut snapshot = Snapshot::default();
-        trainer.net.save(&mut snapshot)?;
-        trainer.crowd.save(&mut snapshot);
         Ok(Fitted {
             posterior: answers.posterior,
             predictions: Some(answers.predictions),
@@ -84,7 +80,7 @@ impl<N: CrowdNet> Model for Neural<N> {
             stop: Stop { converged: true, iterations },
             model: Some(Trained {
                 description: description(model, &sizes, dims),
-                parameters: snapshot.to_bytes()?,
+                parameters: trainer.snapshot()?.to_bytes()?,
             }),
             device: name_of(&device),
         })

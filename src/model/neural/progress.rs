@@ -15,6 +15,8 @@ pub(super) struct Progress {
     pub(super) trace: Vec<TraceRow>,
     /// The best score so far, the epoch that had it, and the model then.
     pub(super) best: Option<(f64, u32, Snapshot)>,
+    /// The average of the phase's models so far.
+    pub(super) average: Option<Snapshot>,
 }
 
 impl Progress {
@@ -34,6 +36,9 @@ impl Progress {
         if let Some((score, epoch, snapshot)) = &self.best {
             to.doubles("best".to_owned(), vec![*score, f64::from(*epoch)]);
             to.merge("best.", snapshot);
+        }
+        if let Some(average) = &self.average {
+            to.merge("average.", average);
         }
     }
 
@@ -55,6 +60,7 @@ impl Progress {
             Ok(best) => Some((best[0], whole(best[1]), snapshot)),
             Err(_) => None,
         };
-        Ok(Self { phase: progress[0] as usize, epoch: progress[1], trace, best })
+        let average = Some(from.part("average.")).filter(|average| !average.is_empty());
+        Ok(Self { phase: progress[0] as usize, epoch: progress[1], trace, best, average })
     }
 }

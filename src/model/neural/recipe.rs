@@ -81,6 +81,10 @@ pub struct TrainSpec {
     /// The share of annotations that `annotation_likelihood` holds out.
     #[schemars(range(min = 0.0, max = 0.9))]
     pub held_out: f64,
+    /// How much each epoch's end leaves of the average of all parameters at the ends of epochs, from 0 to below 1. The
+    /// average is judged and kept in place of the parameters themselves; 0 keeps none.
+    #[schemars(range(min = 0.0, max = 0.999))]
+    pub average: f64,
     /// Stop after so many epochs in which the selection found nothing better.
     pub patience: Option<u32>,
     /// How numbers are stored while the network computes.
@@ -97,6 +101,7 @@ impl Default for TrainSpec {
             optimiser: OptimiserSpec::default(),
             select: Select::Last,
             held_out: 0.1,
+            average: 0.0,
             patience: None,
             precision: Precision::F32,
         }

@@ -56,6 +56,23 @@ impl Snapshot {
         Self(own.collect())
     }
 
+    /// Whether it holds nothing.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Moves all reals towards those of another snapshot of the same model, by `share` of the way.
+    pub fn approach(&mut self, other: &Self, share: f64) {
+        for (array, other) in self.0.values_mut().zip(other.0.values()) {
+            if let (Numbers::Reals(values), Numbers::Reals(others)) =
+                (&mut array.numbers, &other.numbers)
+            {
+                values.iter_mut().zip(others).for_each(|(v, o)| *v += share as f32 * (o - *v));
+            }
+        }
+    }
+
     /// Reals of that name, if there are any.
     #[must_use]
     pub fn find_reals(&self, name: &str) -> Option<&[f32]> {

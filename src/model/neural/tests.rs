@@ -12,6 +12,7 @@ use super::single_confusion::NoisyLabels;
 use super::step::loss_and_gradient;
 use super::*;
 use crate::frame::Annotations;
+use crate::model::Model;
 use crate::testing::tiny;
 
 /// Instances 0 and 1, annotators 0 and 1, three classes.
@@ -308,4 +309,28 @@ fn gradients_are_the_loss_s_slopes() {
     let mut trusted = Case::new(&layer);
     trusted.batch.trusted = vec![Some(2), None];
     trusted.check_gradient();
+}
+
+#[test]
+fn an_average_of_two_epochs_is_the_mean_of_both_models() {
+    let a = annotations();
+    let described = crate::testing::described(&a);
+    let evidence = Evidence { annotations: &a, described: Some(&described) };
+    let trained = |epochs, average| {
+        let schedule = Course::Constant;
+        let optimiser =
+            OptimiserSpec { schedule, annotator_delay: Some(0), ..OptimiserSpec::default() };
+        let train = TrainSpec { epochs, average, optimiser, ..TrainSpec::default() };
+        let model = Neural(Conal { train, ..Conal::default() });
+        let fitted = model.fit(evidence, &mut Run::new(1)).unwrap();
+        snapshot::Snapshot::from_bytes(&fitted.model.unwrap().parameters).unwrap()
+    };
+    let (one, two, mean) = (trained(1, 0.0), trained(2, 0.0), trained(2, 0.9));
+    for (name, _, mean) in mean.reals_behind("") {
+        let (one, two) = (one.find_reals(name).unwrap(), two.find_reals(name).unwrap());
+        assert!(name.contains("scaler") || one != two, "{name} stood still");
+        for ((one, two), mean) in one.iter().zip(two).zip(mean) {
+            assert!((mean - 0.5 * (one + two)).abs() < 1e-6, "{name}: {one} {two} {mean}");
+        }
+    }
 }

@@ -158,28 +158,56 @@ impl<N: CrowdNet> Trainer<'_, N> {
         Ok(loss)
     }
 
-    /// Keeps this epoch's model if it is the best so far.
+    /// Keeps this epoch's model, or the average of all so far, if it is the best.
     fn select(&mut self) -> Result<()> {
-        let Some(score) = self.score()? else { return Ok(()) };
-        let is_better =
-            self.progress.best.as_ref().is_none_or(|(best, ..)| score > best + SAME_SCORE);
-        if is_better {
-            let mut snapshot = Snapshot::default();
-            self.net.save(&mut snapshot)?;
-            self.crowd.save(&mut snapshot);
-            self.progress.best = Some((score, self.progress.epoch, snapshot));
+        let train = self.model.parts().train;
+        let averages = train.average > 0.0;
+        if train.select == Select::Last && !averages {
+            return Ok(());
+        }
+        let last = self.snapshot()?;
+        let mut judged = last.clone();
+        if averages {
+            // The plain mean of all epochs until there are enough for a running one.
+            let share = (1.0 / f64::from(self.progress.epoch)).max(1.0 - train.average);
+            judged = self.progress.average.take().unwrap_or(judged);
+            judged.approach(&last, share);
+            self.load(&judged)?;
+        }
+        let score = self.score()?;
+        if averages {
+            self.load(&last)?;
+            self.progress.average = Some(judged.clone());
+        }
+        let best = self.progress.best.as_ref();
+        if best.is_none_or(|(best, ..)| score > best + SAME_SCORE) {
+            self.progress.best = Some((score, self.progress.epoch, judged));
         }
         Ok(())
     }
 
     fn keep_best(&mut self) -> Result<()> {
+        self.progress.average = None;
         match self.progress.best.take() {
-            Some((_, _, snapshot)) => {
-                self.net.load(&snapshot)?;
-                self.crowd.load(&snapshot)
-            }
+            Some((_, _, snapshot)) => self.load(&snapshot),
             None => Ok(()),
         }
+    }
+
+    /// The model as it is.
+    ///
+    /// # Errors
+    /// When the device fails.
+    pub(super) fn snapshot(&self) -> Result<Snapshot> {
+        let mut snapshot = Snapshot::default();
+        self.net.save(&mut snapshot)?;
+        self.crowd.save(&mut snapshot);
+        Ok(snapshot)
+    }
+
+    fn load(&mut self, snapshot: &Snapshot) -> Result<()> {
+        self.net.load(snapshot)?;
+        self.crowd.load(snapshot)
     }
 
     fn is_out_of_patience(&self) -> bool {
@@ -187,10 +215,10 @@ impl<N: CrowdNet> Trainer<'_, N> {
         patience.zip(best.as_ref()).is_some_and(|(p, (_, at, _))| self.progress.epoch >= at + p)
     }
 
-    /// What the selection compares, greater is better; `None` where the last epoch is kept.
-    fn score(&self) -> Result<Option<f64>> {
+    /// What the selection compares; greater is better.
+    fn score(&self) -> Result<f64> {
         match self.model.parts().train.select {
-            Select::Last => Ok(None),
+            Select::Last => Ok(f64::from(self.progress.epoch)),
             Select::Valid => {
                 let (mut right, mut log) = (0.0, 0.0);
                 for part in self.valid.chunks(JUDGED_ROWS) {
@@ -206,7 +234,7 @@ impl<N: CrowdNet> Trainer<'_, N> {
                 }
                 // Among equally many right the surer one is better, by less than one more right would be.
                 let n = self.valid.len().max(1) as f64;
-                Ok(Some((right + 0.5 / (1.0 - log / n)) / n))
+                Ok((right + 0.5 / (1.0 - log / n)) / n)
             }
             Select::AnnotationLikelihood => {
                 let instances = self.data.instances();
@@ -219,7 +247,7 @@ impl<N: CrowdNet> Trainer<'_, N> {
                         n += said.weight;
                     }
                 }
-                Ok(Some(log / f64::max(n, 1.0)))
+                Ok(log / f64::max(n, 1.0))
             }
         }
     }
@@ -236,9 +264,8 @@ impl<N: CrowdNet> Trainer<'_, N> {
     fn resume(&mut self, run: &Run) -> Result<()> {
         let Some(bytes) = run.checkpoint()? else { return Ok(()) };
         let snapshot = Snapshot::from_bytes(&bytes)?;
-        self.net.load(&snapshot)?;
+        self.load(&snapshot)?;
         self.net.vars.load_moments(&snapshot)?;
-        self.crowd.load(&snapshot)?;
         self.crowd.load_moments(&snapshot)?;
         self.progress = Progress::load(&snapshot, &self.model.phases())?;
         Ok(())
@@ -248,10 +275,8 @@ impl<N: CrowdNet> Trainer<'_, N> {
         if !run.keeps_checkpoints() {
             return Ok(());
         }
-        let mut snapshot = Snapshot::default();
-        self.net.save(&mut snapshot)?;
+        let mut snapshot = self.snapshot()?;
         self.net.vars.save_moments(&mut snapshot)?;
-        self.crowd.save(&mut snapshot);
         self.crowd.save_moments(&mut snapshot);
         self.progress.save(&mut snapshot, &self.model.phases());
         run.save_checkpoint(&snapshot.to_bytes()?)

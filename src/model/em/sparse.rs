@@ -1,0 +1,236 @@
+//! Confusion columns of many classes, without the cells that nothing stands behind.
+//!
+//! # Why
+//! Of the fifty cells in a column of a fifty-class annotator, the few instances behind it fill a few. All others are
+//! the same for every label: smoothing or floor, over the sum of the class's row. Kept once for each annotator they stay
+//! in the cache, where whole columns are a wait for memory at every annotation.
+
+use std::ops::Range;
+
+use rayon::prelude::*;
+
+use super::columns::{Likelihood, Smoothing};
+use super::counts::Counts;
+use super::kernel::LEAST;
+use super::notes::Fetched;
+use crate::frame::Annotations;
+
+/// Annotators whose columns lie together: one unit of parallel work.
+const BLOCK: usize = 16;
+
+/// The columns of all annotators.
+pub struct Sparse {
+    n_classes: usize,
+    /// The annotator of each column.
+    annotators: Vec<u32>,
+    blocks: Vec<Block>,
+}
+
+/// The columns of [`BLOCK`] annotators.
+#[derive(Default)]
+struct Block {
+    first_column: usize,
+    /// P(a label that was not said given class), `[annotator, class]`.
+    unsaid: Vec<f64>,
+    /// Where the cells of each column begin, and one past the last.
+    first: Vec<u32>,
+    cells: Vec<Cell>,
+}
+
+/// A cell unlike the annotator's other labels.
+#[derive(Clone, Copy)]
+struct Cell {
+    class: u32,
+    /// Its probability over that of a label that was not said. While an annotator is estimated: its count.
+    ratio: f64,
+}
+
+/// What a worker needs to estimate an annotator; both vectors are `[class]`.
+struct Scratch {
+    fetched: Fetched,
+    /// The counts of one column, zero between columns.
+    counts: Vec<f64>,
+    /// The sum of each row of the confusion matrix.
+    sums: Vec<f64>,
+}
+
+impl Sparse {
+    /// Room for the columns of all annotators.
+    #[must_use]
+    pub fn new(a: &Annotations) -> Self {
+        let annotators = a.dims().annotators;
+        let of_each = |r: usize| a.columns_of(r).map(move |_| r as u32);
+        Self {
+            n_classes: a.dims().classes,
+            annotators: (0..annotators).flat_map(of_each).collect(),
+            blocks: (0..annotators.div_ceil(BLOCK)).map(|_| Block::default()).collect(),
+        }
+    }
+
+    /// Probabilities from expected counts.
+    pub fn estimate(&mut self, a: &Annotations, counts: &Counts, smoothing: Smoothing) {
+        let (n, annotators) = (self.n_classes, a.dims().annotators);
+        let scratch =
+            || Scratch { fetched: Fetched::default(), counts: vec![0.0; n], sums: vec![0.0; n] };
+        self.blocks.par_iter_mut().enumerate().for_each_init(scratch, |scratch, (block, out)| {
+            let own = block * BLOCK..annotators.min((block + 1) * BLOCK);
+            out.first_column = a.columns_of(own.start).start;
+            out.unsaid.clear();
+            out.first.clear();
+            out.first.push(0);
+            out.cells.clear();
+            own.for_each(|r| out.add(a, r, counts, smoothing, scratch));
+        });
+    }
+
+    #[inline]
+    fn unsaid_of(&self, column: u32) -> &[f64] {
+        let (r, n) = (self.annotators[column as usize] as usize, self.n_classes);
+        &self.blocks[r / BLOCK].unsaid[r % BLOCK * n..(r % BLOCK + 1) * n]
+    }
+}
+
+impl Block {
+    #[inline]
+    fn place(&self, column: u32) -> Range<usize> {
+        let at = column as usize - self.first_column;
+        self.first[at] as usize..self.first[at + 1] as usize
+    }
+
+    /// Adds annotator `r`, whose turn it is.
+    fn add(
+        &mut self,
+        a: &Annotations,
+        r: usize,
+        counts: &Counts,
+        smoothing: Smoothing,
+        Scratch { fetched, counts: column, sums }: &mut Scratch,
+    ) {
+        let (begin, never) = (self.cells.len(), smoothing.never());
+        // Every label, said or not, has its smoothing and floor in each row.
+        sums.fill(a.dims().labels as f64 * never + (smoothing.never_diagonal() - never));
+        counts.fetch(a, a.columns_of(r), fetched);
+        for (entries, label) in fetched.columns().zip(a.labels_of(r)) {
+            let (label, first) = (*label as usize, self.cells.len());
+            if smoothing.diagonal > 0.0 && label < column.len() {
+                self.cells.push(Cell { class: label as u32, ratio: 0.0 });
+            }
+            for (class, count) in entries {
+                let sum = &mut column[*class as usize];
+                let known = *sum > 0.0 || (smoothing.diagonal > 0.0 && *class as usize == label);
+                *sum += count;
+                if !known {
+                    self.cells.push(Cell { class: *class, ratio: 0.0 });
+                }
+            }
+            let mut kept = first;
+            for at in first..self.cells.len() {
+                let class = self.cells[at].class;
+                let k = class as usize;
+                let cell = smoothing.cell(std::mem::take(&mut column[k]), k, label);
+                if cell > never {
+                    sums[k] += cell - smoothing.cell(0.0, k, label);
+                    self.cells[kept] = Cell { class, ratio: cell };
+                    kept += 1;
+                }
+            }
+            self.cells.truncate(kept);
+            self.first.push(kept as u32);
+        }
+        let unsaid = self.unsaid.len();
+        self.unsaid.extend(sums.iter().map(|sum| (never / sum).max(LEAST)));
+        for cell in &mut self.cells[begin..] {
+            let k = cell.class as usize;
+            cell.ratio = (cell.ratio / sums[k]).max(LEAST) / self.unsaid[unsaid + k];
+        }
+    }
+}
+
+/// The cells of some instances, one after the other.
+#[derive(Default)]
+pub struct Near {
+    /// (block, begin, end) of each annotation's cells.
+    places: Vec<(u32, u32, u32)>,
+    cells: Vec<Cell>,
+    /// Where the cells of each instance end.
+    ends: Vec<usize>,
+}
+
+impl Likelihood for Sparse {
+    type Near = Near;
+
+    /// First where the cells are, then what they are: no annotation waits for the one before it.
+    #[inline(always)]
+    fn fetch(&self, a: &Annotations, instances: Range<usize>, near: &mut Near) {
+        near.places.clear();
+        near.ends.clear();
+        let mut total = 0;
+        for i in instances {
+            for column in a.said_of(i) {
+                let block = self.annotators[*column as usize] / BLOCK as u32;
+                let place = self.blocks[block as usize].place(*column);
+                total += place.len();
+                near.places.push((block, place.start as u32, place.end as u32));
+            }
+            near.ends.push(total);
+        }
+        near.cells.resize(total, Cell { class: 0, ratio: 1.0 });
+        let mut rest = &mut near.cells[..];
+        for (block, begin, end) in &near.places {
+            let cells = &self.blocks[*block as usize].cells[*begin as usize..*end as usize];
+            let (own, others) = rest.split_at_mut(cells.len());
+            own.iter_mut().zip(cells).for_each(|(to, from)| *to = *from);
+            rest = others;
+        }
+    }
+
+    #[inline(always)]
+    fn multiply(&self, row: &mut [f64], columns: &[u32], near: &Near, at: usize) {
+        for column in columns {
+            row.iter_mut().zip(self.unsaid_of(*column)).for_each(|(p, f)| *p *= f);
+        }
+        let begin = if at == 0 { 0 } else { near.ends[at - 1] };
+        for cell in &near.cells[begin..near.ends[at]] {
+            row[cell.class as usize] *= cell.ratio;
+        }
+    }
+
+    fn write(&self, column: u32, factors: &mut [f64]) {
+        factors.copy_from_slice(self.unsaid_of(column));
+        let block = &self.blocks[self.annotators[column as usize] as usize / BLOCK];
+        for cell in &block.cells[block.place(column)] {
+            factors[cell.class as usize] *= cell.ratio;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::frame::Dims;
+    use crate::model::em::columns::Columns;
+    use crate::model::fitted::Posterior;
+    use crate::testing::annotations;
+
+    #[test]
+    fn cells_left_out_are_those_of_whole_columns() {
+        let rows: Vec<(u32, u32, u32)> =
+            (0..900).map(|n| (n / 3, n * 7 % 40, (n / 3 + n % 3 * (n % 2)) % 13)).collect();
+        let dims = Dims { instances: 300, annotators: 40, classes: 12, labels: 13 };
+        let a = annotations(dims, &rows);
+        let mut counts = Counts::by_ranges(&a, 0);
+        counts.count(&a, &Posterior::from_votes(&a));
+        for (everywhere, diagonal) in [(0.0, 0.0), (0.01, 0.0), (0.0, 2.0), (0.1, 1.0)] {
+            let smoothing = Smoothing { everywhere, diagonal };
+            let mut columns = [
+                Columns::Sparse(Sparse::new(&a)),
+                Columns::Whole(vec![0.0; a.n_columns() * a.dims().classes]),
+            ];
+            columns.iter_mut().for_each(|c| c.estimate(&a, &counts, smoothing));
+            let [sparse, whole] = columns.map(|c| c.into_whole(&a));
+            for (cell, (got, want)) in sparse.iter().zip(&whole).enumerate() {
+                assert!((got - want).abs() <= 1e-12 * want, "{cell}: {got} {want}");
+            }
+        }
+    }
+}

@@ -1,0 +1,94 @@
+//! `posteriors` and `predictions`: one row a unit and class, how probable the class is.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use datafusion::arrow::array::{ArrayRef, Float64Array};
+use datafusion::arrow::compute::cast;
+
+use super::{Answer, Column, Kind, Outcome, REAL, Table, column};
+use crate::error::Result;
+use crate::frame::Ids;
+use crate::model::fitted::Posterior;
+
+/// P(class given everything observed) of instances, or P(class given features) of rows of features.
+pub(super) struct Probabilities {
+    name: &'static str,
+    columns: &'static [Column],
+    /// The rows and whose they are, where the model has any.
+    of: fn(&Answer) -> Option<(&Posterior, &Ids)>,
+    /// Whether a row says anything.
+    is_known: fn(&Answer, usize) -> bool,
+}
+
+const CLASS: Column = column("class", Kind::Label, "the class");
+
+pub(super) static POSTERIORS: Probabilities = Probabilities {
+    name: "posteriors",
+    columns: &[
+        column("instance_id", Kind::Instance, "the instance; one without evidence has no rows"),
+        CLASS,
+        column("probability", REAL, "its posterior; an instance's rows sum to 1"),
+    ],
+    of: |answer| Some((&answer.fitted.posterior, &answer.frame.instances)),
+    is_known: |answer, i| answer.frame.annotations.has_evidence(i),
+};
+
+pub(super) static PREDICTIONS: Probabilities = Probabilities {
+    name: "predictions",
+    columns: &[
+        column("instance_id", Kind::Instance, "the instance, annotated or not"),
+        CLASS,
+        column("probability", REAL, "P(class given features); an instance's rows sum to 1"),
+    ],
+    of: |answer| {
+        let described = answer.frame.described.as_ref()?;
+        Some((answer.fitted.predictions.as_ref()?, &described.features.ids))
+    },
+    is_known: |_, _| true,
+};
+
+impl Table for Probabilities {
+    fn name(&self) -> &'static str {
+        self.name
+    }
+
+    fn columns(&self) -> &'static [Column] {
+        self.columns
+    }
+
+    fn units(&self, answer: &Answer) -> usize {
+        (self.of)(answer).map_or(0, |(rows, _)| rows.len())
+    }
+
+    fn rows_per_unit(&self, answer: &Answer) -> usize {
+        answer.fitted.posterior.n_classes()
+    }
+
+    fn rows(
+        &self,
+        outcome: &Outcome,
+        question: usize,
+        units: Range<usize>,
+    ) -> Result<Vec<ArrayRef>> {
+        let answer = &outcome.answers[question];
+        let Some((rows, ids)) = (self.of)(answer) else {
+            return Ok(super::no_rows(self, outcome));
+        };
+        let n_classes = rows.n_classes();
+        let most = units.len() * n_classes;
+        let (mut owners, mut classes) = (Vec::with_capacity(most), Vec::with_capacity(most));
+        let mut values = Vec::with_capacity(most);
+        for unit in units.filter(|unit| (self.is_known)(answer, *unit)) {
+            owners.extend(std::iter::repeat_n(unit as u32, n_classes));
+            classes.extend(0..n_classes as u32);
+            values.extend_from_slice(rows.row(unit));
+        }
+        let frame = &answer.frame;
+        Ok(vec![
+            cast(&ids.take(owners)?, frame.instances.values().data_type())?,
+            frame.labels.take(classes)?,
+            Arc::new(Float64Array::from(values)),
+        ])
+    }
+}
