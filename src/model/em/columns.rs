@@ -100,7 +100,7 @@ impl Columns {
             Self::Sparse(sparse) => {
                 let n_classes = a.dims().classes;
                 let mut columns = vec![0.0; a.n_columns() * n_classes];
-                for (column, factors) in (0..).zip(columns.chunks_exact_mut(n_classes)) {
+                for (column, factors) in (0..).zip(columns.chunks_exact_mut(n_classes.max(1))) {
                     sparse.write(column, factors);
                 }
                 columns

@@ -4,8 +4,9 @@ use std::ops::Range;
 
 use rayon::prelude::*;
 
+use super::fetched::Fetched;
 use super::kernel::{FLOOR, for_classes, normalise, width};
-use super::notes::{Entry, Fetched, Notes};
+use super::notes::{Entry, Notes, fetch};
 use crate::frame::{Annotations, BLOCK, split_by};
 use crate::model::fitted::Posterior;
 
@@ -199,7 +200,7 @@ impl Counts {
                         a.columns_of(annotators.start).start..a.columns_of(annotators.end - 1).end;
                     self.fetch(a, all, fetched);
                 }
-                let mut fetched = fetched.columns();
+                let mut fetched = fetched.groups();
                 for r in annotators {
                     let (own, rest) = columns.split_at_mut(offsets[r + 1] - offsets[r]);
                     if self.tabled {
@@ -233,8 +234,8 @@ impl Counts {
     }
 
     /// Fetches the noted entries behind some neighbouring columns.
-    pub fn fetch(&self, a: &Annotations, columns: Range<usize>, into: &mut Fetched) {
-        into.fetch(a, columns, |block| &self.parts[block].notes);
+    pub fn fetch(&self, a: &Annotations, columns: Range<usize>, into: &mut Fetched<Entry>) {
+        fetch(a, columns, |block| &self.parts[block].notes, into);
     }
 }
 

@@ -7,6 +7,7 @@ pub mod columns;
 pub mod counts;
 mod dawid_skene;
 pub mod e_sweep;
+pub mod fetched;
 pub mod kernel;
 pub mod notes;
 pub mod sparse;

@@ -11,8 +11,9 @@ use rayon::prelude::*;
 
 use super::columns::{Likelihood, Smoothing};
 use super::counts::Counts;
+use super::fetched::Fetched;
 use super::kernel::LEAST;
-use super::notes::Fetched;
+use super::notes::Entry;
 use crate::frame::Annotations;
 
 /// Annotators whose columns lie together: one unit of parallel work.
@@ -38,8 +39,8 @@ struct Block {
 }
 
 /// A cell unlike the annotator's other labels.
-#[derive(Clone, Copy)]
-struct Cell {
+#[derive(Clone, Copy, Default)]
+pub struct Cell {
     class: u32,
     /// Its probability over that of a label that was not said. While an annotator is estimated: its count.
     ratio: f64,
@@ -47,7 +48,7 @@ struct Cell {
 
 /// What a worker needs to estimate an annotator; both vectors are `[class]`.
 struct Scratch {
-    fetched: Fetched,
+    fetched: Fetched<Entry>,
     /// The counts of one column, zero between columns.
     counts: Vec<f64>,
     /// The sum of each row of the confusion matrix.
@@ -91,10 +92,11 @@ impl Sparse {
 }
 
 impl Block {
+    /// Where the cells of a column begin and end.
     #[inline]
-    fn place(&self, column: u32) -> Range<usize> {
+    fn place(&self, column: u32) -> (u32, u32) {
         let at = column as usize - self.first_column;
-        self.first[at] as usize..self.first[at + 1] as usize
+        (self.first[at], self.first[at + 1])
     }
 
     /// Adds annotator `r`, whose turn it is.
@@ -110,7 +112,7 @@ impl Block {
         // Every label, said or not, has its smoothing and floor in each row.
         sums.fill(a.dims().labels as f64 * never + (smoothing.never_diagonal() - never));
         counts.fetch(a, a.columns_of(r), fetched);
-        for (entries, label) in fetched.columns().zip(a.labels_of(r)) {
+        for (entries, label) in fetched.groups().zip(a.labels_of(r)) {
             let (label, first) = (*label as usize, self.cells.len());
             if smoothing.diagonal > 0.0 && label < column.len() {
                 self.cells.push(Cell { class: label as u32, ratio: 0.0 });
@@ -146,51 +148,30 @@ impl Block {
     }
 }
 
-/// The cells of some instances, one after the other.
-#[derive(Default)]
-pub struct Near {
-    /// (block, begin, end) of each annotation's cells.
-    places: Vec<(u32, u32, u32)>,
-    cells: Vec<Cell>,
-    /// Where the cells of each instance end.
-    ends: Vec<usize>,
-}
-
 impl Likelihood for Sparse {
-    type Near = Near;
+    /// The cells of each instance's columns.
+    type Near = Fetched<Cell>;
 
-    /// First where the cells are, then what they are: no annotation waits for the one before it.
     #[inline(always)]
-    fn fetch(&self, a: &Annotations, instances: Range<usize>, near: &mut Near) {
-        near.places.clear();
-        near.ends.clear();
-        let mut total = 0;
+    fn fetch(&self, a: &Annotations, instances: Range<usize>, near: &mut Fetched<Cell>) {
+        near.clear();
         for i in instances {
             for column in a.said_of(i) {
                 let block = self.annotators[*column as usize] / BLOCK as u32;
-                let place = self.blocks[block as usize].place(*column);
-                total += place.len();
-                near.places.push((block, place.start as u32, place.end as u32));
+                let (begin, end) = self.blocks[block as usize].place(*column);
+                near.want(block, begin, end);
             }
-            near.ends.push(total);
+            near.end_group();
         }
-        near.cells.resize(total, Cell { class: 0, ratio: 1.0 });
-        let mut rest = &mut near.cells[..];
-        for (block, begin, end) in &near.places {
-            let cells = &self.blocks[*block as usize].cells[*begin as usize..*end as usize];
-            let (own, others) = rest.split_at_mut(cells.len());
-            own.iter_mut().zip(cells).for_each(|(to, from)| *to = *from);
-            rest = others;
-        }
+        near.fetch(|block| &self.blocks[block].cells);
     }
 
     #[inline(always)]
-    fn multiply(&self, row: &mut [f64], columns: &[u32], near: &Near, at: usize) {
+    fn multiply(&self, row: &mut [f64], columns: &[u32], near: &Fetched<Cell>, at: usize) {
         for column in columns {
             row.iter_mut().zip(self.unsaid_of(*column)).for_each(|(p, f)| *p *= f);
         }
-        let begin = if at == 0 { 0 } else { near.ends[at - 1] };
-        for cell in &near.cells[begin..near.ends[at]] {
+        for cell in near.group(at) {
             row[cell.class as usize] *= cell.ratio;
         }
     }
@@ -198,7 +179,8 @@ impl Likelihood for Sparse {
     fn write(&self, column: u32, factors: &mut [f64]) {
         factors.copy_from_slice(self.unsaid_of(column));
         let block = &self.blocks[self.annotators[column as usize] as usize / BLOCK];
-        for cell in &block.cells[block.place(column)] {
+        let (begin, end) = block.place(column);
+        for cell in &block.cells[begin as usize..end as usize] {
             factors[cell.class as usize] *= cell.ratio;
         }
     }

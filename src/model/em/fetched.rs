@@ -1,0 +1,83 @@
+//! Things that lie scattered over blocks, brought together before they are used.
+//!
+//! # Why
+//! A column's instances, and an instance's columns, are anywhere in memory. Taken one by one, each would wait for two
+//! things in turn: where its numbers are, and the numbers. Here all places are found first, and then all numbers are
+//! copied, none of which waits for another.
+
+/// Copies of things, in groups.
+pub struct Fetched<T> {
+    /// (block, begin, end)
+    places: Vec<(u32, u32, u32)>,
+    things: Vec<T>,
+    /// Where the things of each group end.
+    ends: Vec<usize>,
+    total: usize,
+}
+
+impl<T> Default for Fetched<T> {
+    fn default() -> Self {
+        Self { places: Vec::new(), things: Vec::new(), ends: Vec::new(), total: 0 }
+    }
+}
+
+impl<T: Copy + Default> Fetched<T> {
+    /// Forgets everything; the room stays.
+    #[inline(always)]
+    pub fn clear(&mut self) {
+        self.places.clear();
+        self.ends.clear();
+        self.total = 0;
+    }
+
+    /// The group at hand will have things `begin` to `end` of a block, too.
+    #[inline(always)]
+    pub fn want(&mut self, block: u32, begin: u32, end: u32) {
+        self.total += (end - begin) as usize;
+        self.places.push((block, begin, end));
+    }
+
+    /// The next group begins.
+    #[inline(always)]
+    pub fn end_group(&mut self) {
+        self.ends.push(self.total);
+    }
+
+    /// Copies all that is wanted.
+    #[inline(always)]
+    pub fn fetch<'a>(&mut self, block: impl Fn(usize) -> &'a [T])
+    where
+        T: 'a,
+    {
+        self.things.resize(self.total, T::default());
+        let mut rest = &mut self.things[..];
+        for (of, begin, end) in &self.places {
+            let things = &block(*of as usize)[*begin as usize..*end as usize];
+            let (own, others) = rest.split_at_mut(things.len());
+            own.iter_mut().zip(things).for_each(|(to, from)| *to = *from);
+            rest = others;
+        }
+    }
+
+    /// What was fetched for each [`Fetched::want`], to change.
+    pub fn wanted_mut(&mut self) -> impl Iterator<Item = &mut [T]> {
+        let mut rest = &mut self.things[..];
+        self.places.iter().map(move |(_, begin, end)| {
+            let (own, others) = std::mem::take(&mut rest).split_at_mut((end - begin) as usize);
+            rest = others;
+            own
+        })
+    }
+
+    /// The things of the `n`-th group.
+    #[inline(always)]
+    pub fn group(&self, n: usize) -> &[T] {
+        let begin = if n == 0 { 0 } else { self.ends[n - 1] };
+        &self.things[begin..self.ends[n]]
+    }
+
+    /// The things of every group.
+    pub fn groups(&self) -> impl Iterator<Item = &[T]> {
+        (0..self.ends.len()).map(|n| self.group(n))
+    }
+}
