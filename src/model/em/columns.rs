@@ -68,7 +68,7 @@ impl Columns {
     #[must_use]
     pub fn new(a: &Annotations, counts: &Counts) -> Self {
         let n_classes = a.dims().classes;
-        let has_kernel = for_classes!(n_classes, K => K > 0);
+        let has_kernel = for_classes!(n_classes, K => K) > 0;
         if counts.are_noted() && !has_kernel {
             Self::Sparse(Sparse::new(a))
         } else {

@@ -23,7 +23,7 @@ impl<T> Default for Fetched<T> {
 
 impl<T: Copy + Default> Fetched<T> {
     /// Forgets everything; the room stays.
-    #[inline(always)]
+    #[inline]
     pub fn clear(&mut self) {
         self.places.clear();
         self.ends.clear();
@@ -31,20 +31,20 @@ impl<T: Copy + Default> Fetched<T> {
     }
 
     /// The group at hand will have things `begin` to `end` of a block, too.
-    #[inline(always)]
+    #[inline]
     pub fn want(&mut self, block: u32, begin: u32, end: u32) {
         self.total += (end - begin) as usize;
         self.places.push((block, begin, end));
     }
 
     /// The next group begins.
-    #[inline(always)]
+    #[inline]
     pub fn end_group(&mut self) {
         self.ends.push(self.total);
     }
 
     /// Copies all that is wanted.
-    #[inline(always)]
+    #[inline]
     pub fn fetch<'a>(&mut self, block: impl Fn(usize) -> &'a [T])
     where
         T: 'a,
@@ -70,7 +70,8 @@ impl<T: Copy + Default> Fetched<T> {
     }
 
     /// The things of the `n`-th group.
-    #[inline(always)]
+    #[inline]
+    #[must_use]
     pub fn group(&self, n: usize) -> &[T] {
         let begin = if n == 0 { 0 } else { self.ends[n - 1] };
         &self.things[begin..self.ends[n]]

@@ -152,7 +152,7 @@ impl Likelihood for Sparse {
     /// The cells of each instance's columns.
     type Near = Fetched<Cell>;
 
-    #[inline(always)]
+    #[inline]
     fn fetch(&self, a: &Annotations, instances: Range<usize>, near: &mut Fetched<Cell>) {
         near.clear();
         for i in instances {
@@ -166,7 +166,7 @@ impl Likelihood for Sparse {
         near.fetch(|block| &self.blocks[block].cells);
     }
 
-    #[inline(always)]
+    #[inline]
     fn multiply(&self, row: &mut [f64], columns: &[u32], near: &Fetched<Cell>, at: usize) {
         for column in columns {
             row.iter_mut().zip(self.unsaid_of(*column)).for_each(|(p, f)| *p *= f);

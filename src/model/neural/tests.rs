@@ -321,7 +321,7 @@ fn an_average_of_two_epochs_is_the_mean_of_both_models() {
         let schedule = Course::Constant;
         let optimiser =
             OptimiserSpec { schedule, annotator_delay: Some(0), ..OptimiserSpec::default() };
-        let train = TrainSpec { epochs, average, optimiser, ..TrainSpec::default() };
+        let train = TrainSpec { epochs, optimiser, average, ..TrainSpec::default() };
         let model = Neural(Conal { train, ..Conal::default() });
         let fitted = model.fit(evidence, &mut Run::new(1)).unwrap();
         snapshot::Snapshot::from_bytes(&fitted.model.unwrap().parameters).unwrap()
