@@ -17,6 +17,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 # (name, lines of [model], whether it has a matrix for each annotator)
 MODELS = [
+    ("trace_regularised", 'kind = "trace_regularised"', True),
     ("trace_regularised, lambda = 0.1", 'kind = "trace_regularised"\nlambda = 0.1', True),
     ("the same without the trace", 'kind = "trace_regularised"\nlambda = 0.0', True),
     ("single_confusion", 'kind = "single_confusion"', False),
