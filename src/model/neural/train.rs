@@ -160,38 +160,34 @@ impl<N: CrowdNet> Trainer<'_, N> {
 
     /// Keeps this epoch's model, or the average of all so far, if it is the best.
     fn select(&mut self) -> Result<()> {
-        let train = self.model.parts().train;
-        let averages = train.average > 0.0;
-        if train.select == Select::Last && !averages {
-            return Ok(());
+        let kept = self.model.parts().train.average;
+        if kept == 0.0 {
+            return self.keep_if_best();
         }
         let last = self.snapshot()?;
-        let mut judged = last.clone();
-        if averages {
-            // The plain mean of all epochs until there are enough for a running one.
-            let share = (1.0 / f64::from(self.progress.epoch)).max(1.0 - train.average);
-            judged = self.progress.average.take().unwrap_or(judged);
-            judged.approach(&last, share);
-            self.load(&judged)?;
-        }
-        let score = self.score()?;
-        if averages {
-            self.load(&last)?;
-            self.progress.average = Some(judged.clone());
-        }
+        let mut average = self.progress.average.take().unwrap_or_else(|| last.clone());
+        // The plain mean of all epochs until there are enough for a running one.
+        average.approach(&last, (1.0 / f64::from(self.progress.epoch)).max(1.0 - kept));
+        self.load(&average)?;
+        self.progress.average = Some(average);
+        self.keep_if_best()?;
+        self.load(&last)
+    }
+
+    fn keep_if_best(&mut self) -> Result<()> {
+        let Some(score) = self.score()? else { return Ok(()) };
         let best = self.progress.best.as_ref();
         if best.is_none_or(|(best, ..)| score > best + SAME_SCORE) {
-            self.progress.best = Some((score, self.progress.epoch, judged));
+            self.progress.best = Some((score, self.progress.epoch, self.snapshot()?));
         }
         Ok(())
     }
 
+    /// Ends a phase with the best model; where nothing selects, with the average if there is one.
     fn keep_best(&mut self) -> Result<()> {
-        self.progress.average = None;
-        match self.progress.best.take() {
-            Some((_, _, snapshot)) => self.load(&snapshot),
-            None => Ok(()),
-        }
+        let average = self.progress.average.take();
+        let best = self.progress.best.take().map(|(.., best)| best);
+        best.or(average).map_or(Ok(()), |kept| self.load(&kept))
     }
 
     /// The model as it is.
@@ -215,10 +211,10 @@ impl<N: CrowdNet> Trainer<'_, N> {
         patience.zip(best.as_ref()).is_some_and(|(p, (_, at, _))| self.progress.epoch >= at + p)
     }
 
-    /// What the selection compares; greater is better.
-    fn score(&self) -> Result<f64> {
+    /// What the selection compares, greater is better; `None` where the last epoch is kept.
+    fn score(&self) -> Result<Option<f64>> {
         match self.model.parts().train.select {
-            Select::Last => Ok(f64::from(self.progress.epoch)),
+            Select::Last => Ok(None),
             Select::Valid => {
                 let (mut right, mut log) = (0.0, 0.0);
                 for part in self.valid.chunks(JUDGED_ROWS) {
@@ -234,7 +230,7 @@ impl<N: CrowdNet> Trainer<'_, N> {
                 }
                 // Among equally many right the surer one is better, by less than one more right would be.
                 let n = self.valid.len().max(1) as f64;
-                Ok((right + 0.5 / (1.0 - log / n)) / n)
+                Ok(Some((right + 0.5 / (1.0 - log / n)) / n))
             }
             Select::AnnotationLikelihood => {
                 let instances = self.data.instances();
@@ -247,7 +243,7 @@ impl<N: CrowdNet> Trainer<'_, N> {
                         n += said.weight;
                     }
                 }
-                Ok(log / f64::max(n, 1.0))
+                Ok(Some(log / f64::max(n, 1.0)))
             }
         }
     }
