@@ -115,6 +115,39 @@ impl Site {
         rows(&path) / REDUNDANCY as usize
     }
 
+    /// Runs a round that is killed once so many requests of a kind were answered; returns whether it met no such request.
+    fn killed_at(&self, requests: &str, skip: usize, round: usize) -> bool {
+        let server = self.server.as_ref().unwrap();
+        server.forget_requests();
+        server.fault(Fault::KillAfter, requests, skip, 1);
+        let mut child = self.spawn(round, &[]);
+        server.set_victim(Some(child.id()));
+        let lived = child.wait().unwrap().success();
+        assert_eq!(server.forget_faults(), usize::from(lived), "request {skip}");
+        lived
+    }
+
+    /// Kills a run at its first request, another at its second, and so on, until one has so few that it lives; before
+    /// each, `prepare` is given the round. Returns the requests whose kill came after the run could be seen.
+    fn survives_a_kill_at_each_request(&self, prepare: impl Fn(usize)) -> Vec<String> {
+        let mut new = Vec::new();
+        for n in 0.. {
+            let round = 3 * (n + 1);
+            prepare(round);
+            let before = self.published();
+            let lived = self.killed_at("", n, round);
+            if self.assert_old_or_new(round, &before) {
+                new.push(self.server.as_ref().unwrap().line(n));
+            }
+            if lived {
+                break;
+            }
+            self.run(round + 1, &[]);
+            self.assert_clean();
+        }
+        new
+    }
+
     /// The files of runs that were begun and not committed.
     fn unfinished(&self) -> Vec<PathBuf> {
         let runs = std::fs::read_dir(self.out().join("runs")).into_iter().flatten();
@@ -203,30 +236,21 @@ fn a_kill_at_any_moment_leaves_the_last_run_or_the_new_one_on_s3() {
 #[test]
 fn a_kill_at_each_request_to_s3_leaves_the_last_run_or_the_new_one() {
     let site = Site::new(Some(Server::start()), [40, 30], 3);
-    let server = site.server.as_ref().unwrap();
     site.run(0, &[]);
-    let mut new = Vec::new();
-    // Until a run has so few requests that it meets no fault.
-    for n in 0.. {
-        let (round, before) = (3 * (n + 1), site.published());
-        server.forget_requests();
-        server.fault(Fault::KillAfter, "", n, 1);
-        let mut child = site.spawn(round, &[]);
-        server.set_victim(Some(child.id()));
-        let lived = child.wait().unwrap().success();
-        assert_eq!(server.forget_faults(), usize::from(lived), "request {n}");
-        if site.assert_old_or_new(round, &before) {
-            new.push(server.line(n));
-        }
-        if lived {
-            break;
-        }
-        site.run(round + 1, &[]);
-        site.assert_clean();
-    }
+    let new = site.survives_a_kill_at_each_request(|_| ());
     // One request moves the pointer; one more ends the lease, and then the run lives.
     assert_eq!(new.len(), 3, "{new:?}");
     assert!(new[0].starts_with("PutObject /crowd/out/latest.json"), "{new:?}");
+}
+
+#[test]
+fn a_kill_at_each_request_to_s3_of_a_run_that_takes_over_leaves_nothing() {
+    let site = Site::new(Some(Server::start()), [40, 30], 3);
+    site.run(0, &[]);
+    site.survives_a_kill_at_each_request(|round| {
+        let lived = site.killed_at("PutObject /crowd/out/runs", 3, round);
+        assert!(!lived && !site.unfinished().is_empty(), "round {round}");
+    });
 }
 
 #[test]

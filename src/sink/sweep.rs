@@ -206,12 +206,14 @@ impl Sink {
         }
     }
 
-    /// The store's own time: that of an object written now.
+    /// The store's own time: that of a lease written now, in a folder of its own, so that the next run knows at once
+    /// whether a writer that died here left it.
     async fn now(&self) -> Result<DateTime<Utc>> {
-        let path = self.runs().join(format!("_clock-{}", std::process::id()));
-        self.put_json(&path, &"", PutMode::Overwrite).await?;
+        let clock = format!("_clock-{:016x}", rand::random::<u64>());
+        let path = self.path(&clock, "_lease.json");
+        self.put_json(&path, &Lease::own(), PutMode::Overwrite).await?;
         let now = self.place.store.head(&path).await?.last_modified;
-        self.place.store.delete(&path).await?;
+        self.remove(&clock).await?;
         Ok(now)
     }
 
