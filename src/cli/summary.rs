@@ -119,16 +119,23 @@ fn annotators(answer: &Answer, best: bool) -> String {
     let rows = |r: usize| frame.annotations.rows_of_annotator(r);
     let skill = &answer.fitted.report.skill;
     let mut order: Vec<usize> = (0..skill.len()).collect();
-    order.sort_by_key(|r| rows(*r));
-    let enough = order.get(order.len() / 2).map_or(0, |r| rows(*r) / 10);
-    order.retain(|r| rows(*r) >= enough);
-    order.sort_by(|a, b| {
+    let middle = order.len() / 2;
+    if middle > 0 {
+        let enough = rows(*order.select_nth_unstable_by_key(middle, |r| rows(*r)).1) / 10;
+        order.retain(|r| rows(*r) >= enough);
+    }
+    let better = |a: &usize, b: &usize| {
         let by_skill = skill[*a].total_cmp(&skill[*b]);
         (if best { by_skill.reverse() } else { by_skill }).then(a.cmp(b))
-    });
+    };
+    if order.len() > NAMED {
+        order.select_nth_unstable_by(NAMED, better);
+        order.truncate(NAMED);
+    }
+    order.sort_by(better);
     let name = |r: &usize| {
         let id: String = frame.annotators.text(*r).chars().take(40).collect();
         format!("{id} {:.2} ({})", skill[*r], rows(*r))
     };
-    order.iter().take(NAMED).map(name).collect::<Vec<_>>().join(", ")
+    order.iter().map(name).collect::<Vec<_>>().join(", ")
 }

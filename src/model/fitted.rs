@@ -2,6 +2,7 @@
 
 use rayon::prelude::*;
 
+use super::em::columns::Smoothing;
 use crate::frame::{Annotations, BLOCK};
 
 /// P(class given everything observed), one row an instance.
@@ -135,15 +136,12 @@ pub struct Confusion {
 /// The probabilities of confusion matrices.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Cells {
-    /// One vector for each (annotator, label) pair that occurs, and one number for all others of an annotator.
+    /// One vector for each (annotator, label) pair that occurs; all other cells of an annotator follow from it.
     Columns {
         /// P(label of the column given class), `[column, class]`.
         used: Vec<f64>,
-        /// P(label given class) of each label that the annotator never used and that is not the class,
-        /// `[annotator, class]`.
-        unused: Vec<f64>,
-        /// P(label given class) where the label is the class and the annotator never used it, `[annotator, class]`.
-        unused_diagonal: Vec<f64>,
+        /// What was added to the expected counts that these are made of.
+        added: Smoothing,
     },
     /// Every cell, `[annotator, class, label]`.
     Whole(Vec<f64>),
@@ -165,10 +163,18 @@ impl Confusion {
         let probability = match (&self.cells, column) {
             (Cells::Whole(cells), _) => cells[(r * n + class) * labels + label],
             (Cells::Columns { used, .. }, Some(column)) => used[column * n + class],
-            (Cells::Columns { unused_diagonal, .. }, None) if class == label => {
-                unused_diagonal[r * n + class]
+            (Cells::Columns { used, added }, None) => {
+                let unused = if class == label { added.never_diagonal() } else { added.never() };
+                let row = match a.columns_of(r).next() {
+                    // Any column of the annotator knows it.
+                    Some(known) => {
+                        let (cell, label) = (known * n + class, a.label_of(known as u32) as usize);
+                        added.cell(self.expected_count[cell], class, label) / used[cell]
+                    }
+                    None => (labels - 1) as f64 * added.never() + added.never_diagonal(),
+                };
+                unused / row
             }
-            (Cells::Columns { unused, .. }, None) => unused[r * n + class],
         };
         (probability, column.map_or(0.0, |column| self.expected_count[column * n + class]))
     }
@@ -188,12 +194,10 @@ impl Confusion {
         (0..n).map(diagonal).sum::<f64>() / n as f64
     }
 
-    fn parts(&self) -> [&[f64]; 4] {
-        let counts = self.expected_count.as_slice();
+    fn parts(&self) -> [&[f64]; 2] {
         match &self.cells {
-            Cells::Whole(cells) => [counts, cells, &[], &[]],
-            Cells::Columns { used, unused, unused_diagonal } => {
-                [counts, used, unused, unused_diagonal]
+            Cells::Whole(cells) | Cells::Columns { used: cells, .. } => {
+                [&self.expected_count, cells]
             }
         }
     }

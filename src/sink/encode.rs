@@ -36,11 +36,17 @@ pub(super) fn encode(
     compression: Compression,
 ) -> Result<(Vec<u8>, usize)> {
     let schema = schema(table, outcome);
-    let is_instance = |field: &Field| {
-        table.columns().iter().any(|c| c.name == field.name() && c.kind == Kind::Instance)
+    let one_row_each = outcome.answers.iter().all(|answer| table.rows_per_unit(answer) == 1);
+    let is_distinct = |kind: &Kind| match kind {
+        Kind::Instance => true,
+        Kind::Annotator => one_row_each,
+        Kind::Label | Kind::Fixed(_) => false,
+    };
+    let is_distinct = |field: &Field| {
+        table.columns().iter().any(|c| c.name == field.name() && is_distinct(&c.kind))
     };
     let batches = batches(table, outcome, &schema, part);
-    parquet(table.name(), &schema, is_instance, compression, batches)
+    parquet(table.name(), &schema, is_distinct, compression, batches)
 }
 
 /// The bytes of a Parquet file of these batches, and how many rows they hold. No dictionary is built where `distinct`

@@ -6,6 +6,7 @@
 //! is compared.
 
 use std::fs;
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
@@ -13,7 +14,7 @@ use chrono::{DateTime, Utc};
 use serde::{Deserialize, Serialize};
 
 /// The content of `_lease.json`.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub(super) struct Lease {
     /// The kernel's boot and process namespace: within one, process numbers mean the same.
     realm: Option<String>,
@@ -32,6 +33,13 @@ impl Lease {
     pub(super) fn own() -> Self {
         let (pid, serial) = (std::process::id(), SERIAL.fetch_add(1, Ordering::Relaxed));
         Self { realm: realm(), pid, started: started(pid), serial }
+    }
+
+    /// A name that no other lease has.
+    pub(super) fn name(&self) -> String {
+        let mut hasher = DefaultHasher::new();
+        self.hash(&mut hasher);
+        format!("{:016x}", hasher.finish())
     }
 
     /// Whether the writer is known to be gone.

@@ -209,9 +209,10 @@ impl Sink {
     /// The store's own time: that of a lease written now, in a folder of its own, so that the next run knows at once
     /// whether a writer that died here left it.
     async fn now(&self) -> Result<DateTime<Utc>> {
-        let clock = format!("_clock-{:016x}", rand::random::<u64>());
+        let lease = Lease::own();
+        let clock = format!("_clock-{}", lease.name());
         let path = self.path(&clock, "_lease.json");
-        self.put_json(&path, &Lease::own(), PutMode::Overwrite).await?;
+        self.put_json(&path, &lease, PutMode::Overwrite).await?;
         let now = self.place.store.head(&path).await?.last_modified;
         self.remove(&clock).await?;
         Ok(now)

@@ -12,7 +12,7 @@ use datafusion::arrow::array::{ArrayRef, Float64Array, StringArray};
 
 use super::{Answer, Column, Kind, Outcome, REAL, TEXT, Table, column, nullable};
 use crate::error::Result;
-use crate::model::em::counts::Counts;
+use crate::model::em::counts::expected_counts;
 
 pub(super) struct ConfusionMatrices;
 
@@ -96,10 +96,7 @@ impl Cells {
     fn add_common(&mut self, answer: &Answer) {
         let (a, report) = (&answer.frame.annotations, &answer.fitted.report);
         let dims = a.dims();
-        let mut columns = vec![0.0; a.n_columns() * dims.classes];
-        let mut counter = Counts::new(a);
-        counter.count(a, &answer.fitted.posterior);
-        counter.columns(a, &mut columns, || (), |_, _, ()| {});
+        let columns = expected_counts(a, &answer.fitted.posterior);
         let mut counts = vec![0.0; dims.classes * dims.labels];
         for (column, cells) in columns.chunks_exact(dims.classes.max(1)).enumerate() {
             let label = a.label_of(column as u32) as usize;
@@ -132,21 +129,17 @@ impl Cells {
             }
         }));
         for k in 0..dims.classes {
-            let first = self.probability.len();
-            let mut met = 0.0;
+            let counts = a.columns_of(r).map(|c| confusion.expected_count[c * dims.classes + k]);
+            if !is_whole && counts.sum::<f64>() < MET {
+                continue;
+            }
             for (label, column) in &self.columns {
                 let (probability, count) = confusion.cell(a, r, k, *label, *column);
-                met += count;
+                self.annotator.push(Some(r as u32));
+                self.class.push(Some(k as u32));
+                self.label.push(Some(*label as u32));
                 self.probability.push(probability);
                 self.expected_count.push(count);
-            }
-            if is_whole || met >= MET {
-                self.annotator.extend(self.columns.iter().map(|_| Some(r as u32)));
-                self.class.extend(self.columns.iter().map(|_| Some(k as u32)));
-                self.label.extend(self.columns.iter().map(|(label, _)| Some(*label as u32)));
-            } else {
-                self.probability.truncate(first);
-                self.expected_count.truncate(first);
             }
         }
     }

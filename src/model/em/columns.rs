@@ -2,10 +2,11 @@
 
 use std::ops::Range;
 
-use super::counts::Counts;
-use super::kernel::{FLOOR, LEAST, for_classes, width};
+use super::counts::{Counts, Finish};
+use super::kernel::{FLOOR, LEAST, width};
 use super::sparse::Sparse;
 use crate::frame::Annotations;
+use crate::model::fitted::Posterior;
 
 /// The columns of every annotator, whole or without the cells that nothing stands behind.
 pub enum Columns {
@@ -67,28 +68,24 @@ impl Columns {
     /// Room for the columns that `counts` will be turned into.
     #[must_use]
     pub fn new(a: &Annotations, counts: &Counts) -> Self {
-        let n_classes = a.dims().classes;
-        let has_kernel = for_classes!(n_classes, K => K) > 0;
-        if counts.are_noted() && !has_kernel {
+        if counts.are_noted() {
             Self::Sparse(Sparse::new(a))
         } else {
-            Self::Whole(vec![0.0; a.n_columns() * n_classes])
+            Self::Whole(vec![0.0; a.n_columns() * a.dims().classes])
         }
     }
 
-    /// Probabilities from expected counts.
-    pub fn estimate(&mut self, a: &Annotations, counts: &Counts, smoothing: Smoothing) {
-        let n = a.dims().classes;
+    /// Probabilities from the expected counts of `t`.
+    pub fn estimate(
+        &mut self,
+        a: &Annotations,
+        t: &Posterior,
+        counts: &Counts,
+        smoothing: Smoothing,
+    ) {
         match self {
             Self::Sparse(columns) => columns.estimate(a, counts, smoothing),
-            Self::Whole(columns) => counts.columns(
-                a,
-                columns,
-                || vec![0.0; n],
-                |r, counts, sums| {
-                    for_classes!(n, K => smoothing.probabilities::<K>(a, r, counts, sums));
-                },
-            ),
+            Self::Whole(columns) => counts.columns(a, t, columns, &smoothing),
         }
     }
 
@@ -111,7 +108,7 @@ impl Columns {
 
 /// What is added to the expected counts of a confusion matrix before its rows are normalised; no cell stays below
 /// [`FLOOR`].
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Smoothing {
     /// To every cell.
     pub everywhere: f64,
@@ -142,7 +139,7 @@ impl Smoothing {
 
     /// What the labels that annotator `r` never used add to the sum of each row: they have no column, but their share of
     /// smoothing and floor is in every row.
-    #[inline]
+    #[inline(always)]
     pub fn row_sums(self, a: &Annotations, r: usize, sums: &mut [f64]) {
         let labels = a.labels_of(r);
         sums.fill((a.dims().labels - labels.len()) as f64 * self.never());
@@ -154,30 +151,56 @@ impl Smoothing {
             }
         }
     }
+}
 
-    /// Turns the counts of annotator `r`'s columns into probabilities.
-    fn probabilities<const K: usize>(
-        self,
+/// Counts become probabilities.
+impl Finish for Smoothing {
+    #[inline(always)]
+    fn finish<const K: usize>(
+        &self,
         a: &Annotations,
         r: usize,
         counts: &mut [f64],
         sums: &mut [f64],
     ) {
-        let n = width::<K>(sums.len());
-        let sums = &mut sums[..n];
-        self.row_sums(a, r, sums);
-        for (cells, label) in counts.chunks_exact_mut(n).zip(a.labels_of(r)) {
-            if let Some(diagonal) = cells.get_mut(*label as usize) {
-                *diagonal += self.diagonal;
-            }
-            for (cell, sum) in cells.iter_mut().zip(sums.iter_mut()) {
-                *cell = (*cell + self.everywhere).max(FLOOR);
-                *sum += *cell;
+        let n = width::<K>(sums.len()).max(1);
+        if self.diagonal > 0.0 {
+            for (cells, label) in counts.chunks_exact_mut(n).zip(a.labels_of(r)) {
+                if let Some(diagonal) = cells.get_mut(*label as usize) {
+                    *diagonal += self.diagonal;
+                }
             }
         }
-        sums.iter_mut().for_each(|s| *s = 1.0 / *s);
-        for cells in counts.chunks_exact_mut(n) {
-            cells.iter_mut().zip(sums.iter()).for_each(|(c, s)| *c = (*c * s).max(LEAST));
+        let smooth = |cell: f64| (cell + self.everywhere).max(FLOOR);
+        let share = |cell: f64, scale: f64| (cell * scale).max(LEAST);
+        if K > 0 {
+            let columns = counts.as_chunks_mut::<K>().0;
+            let mut sums = [0.0; K];
+            self.row_sums(a, r, &mut sums);
+            for cells in &mut *columns {
+                for k in 0..K {
+                    cells[k] = smooth(cells[k]);
+                    sums[k] += cells[k];
+                }
+            }
+            let scales = sums.map(|sum| 1.0 / sum);
+            for cells in columns {
+                for k in 0..K {
+                    cells[k] = share(cells[k], scales[k]);
+                }
+            }
+        } else {
+            self.row_sums(a, r, sums);
+            for cells in counts.chunks_exact_mut(n) {
+                for (cell, sum) in cells.iter_mut().zip(sums.iter_mut()) {
+                    *cell = smooth(*cell);
+                    *sum += *cell;
+                }
+            }
+            sums.iter_mut().for_each(|sum| *sum = 1.0 / *sum);
+            for cells in counts.chunks_exact_mut(n) {
+                cells.iter_mut().zip(sums.iter()).for_each(|(c, scale)| *c = share(*c, *scale));
+            }
         }
     }
 }

@@ -2,6 +2,7 @@
 
 use std::ops::Range;
 
+use pulp::{Arch, Simd, WithSimd};
 use rayon::prelude::*;
 
 use super::fetched::Fetched;
@@ -15,9 +16,9 @@ use crate::model::fitted::Posterior;
 /// # Why
 /// An E-step has each posterior row in its registers; adding it to the counts there and then saves two passes over all
 /// rows. Each of a fixed number of instance ranges adds to a table of its own, and the tables are summed in order. That
-/// is worth it where annotations are many times the columns. Else a range notes the few entries of each row that can
-/// change a count, and every column gathers those of its own instances: with fifty classes that is a twentieth of the
-/// memory to wait for. Which way is taken depends on the data alone.
+/// is worth it where annotations are many times the columns. Else every column gathers the rows of its own instances,
+/// or, where rows are long, the few entries of each that can change a count: with fifty classes that is a twentieth of
+/// the memory to wait for. Which way is taken depends on the data alone.
 pub struct Counts {
     /// The first cell of each annotator, and one past the last.
     offsets: Vec<usize>,
@@ -31,10 +32,35 @@ pub struct Part {
     instances: Range<usize>,
     /// The sum of the rows of annotated instances, `[class]`.
     classes: Vec<f64>,
-    /// `[column, class]`, or empty.
-    table: Vec<f64>,
-    /// Of the range's rows, where there is no table.
-    notes: Notes,
+    kept: Kept,
+}
+
+/// What a range keeps of its rows.
+enum Kept {
+    /// Their sums, `[column, class]`.
+    Table(Vec<f64>),
+    /// Nothing: columns gather the rows.
+    Nothing,
+    /// Their entries, which columns gather.
+    Notes(Notes),
+}
+
+/// What becomes of an annotator's counts when they are there.
+pub trait Finish: Sync {
+    /// Changes the counts of annotator `r`, `[column, class]`, in place; `scratch` is `[class]`. There are `K` classes,
+    /// or any number where `K` is 0.
+    fn finish<const K: usize>(
+        &self,
+        a: &Annotations,
+        r: usize,
+        counts: &mut [f64],
+        scratch: &mut [f64],
+    );
+}
+
+/// They stay what they are.
+impl Finish for () {
+    fn finish<const K: usize>(&self, _: &Annotations, _: usize, _: &mut [f64], _: &mut [f64]) {}
 }
 
 /// Tables are worth their zeroing and summing when there are so many annotations to a column, and there is one for
@@ -55,8 +81,11 @@ fn annotators_at_once(a: &Annotations) -> usize {
 impl Part {
     fn clear(&mut self) {
         self.classes.fill(0.0);
-        self.table.fill(0.0);
-        self.notes.clear();
+        match &mut self.kept {
+            Kept::Table(table) => table.fill(0.0),
+            Kept::Notes(notes) => notes.clear(),
+            Kept::Nothing => {}
+        }
     }
 
     /// The instances of the range.
@@ -68,44 +97,42 @@ impl Part {
     /// Adds the posterior rows of the instances from `first` on, which come in their order.
     #[inline(always)]
     pub fn add<const K: usize>(&mut self, a: &Annotations, first: usize, rows: &[f64]) {
-        if self.table.is_empty() {
-            return self.note(a, first, rows);
-        }
-        let n = width::<K>(self.classes.len()).max(1);
-        for (i, row) in (first..).zip(rows.chunks_exact(n)) {
+        let n = width::<K>(self.classes.len());
+        let classes = &mut self.classes[..n];
+        for (i, row) in (first..).zip(rows.chunks_exact(n.max(1))) {
             let said = a.said_of(i);
             if !said.is_empty() {
-                self.classes[..n].iter_mut().zip(row).for_each(|(sum, p)| *sum += p);
+                classes.iter_mut().zip(row).for_each(|(sum, p)| *sum += p);
             }
-            match (a.weights_of(i), <[f64; K]>::try_from(row)) {
-                (None, Ok(row)) if K > 0 => {
-                    let columns = self.table.as_chunks_mut::<K>().0;
-                    for column in said {
-                        let counts = &mut columns[*column as usize];
-                        for k in 0..K {
-                            counts[k] += row[k];
-                        }
-                    }
-                }
-                (weights, _) => {
-                    for (at, column) in said.iter().enumerate() {
-                        let weight = weights.map_or(1.0, |w| w[at]);
-                        let counts =
-                            &mut self.table[*column as usize * n..(*column as usize + 1) * n];
-                        counts.iter_mut().zip(row).for_each(|(c, p)| *c += weight * p);
-                    }
-                }
+            match &mut self.kept {
+                Kept::Nothing => {}
+                Kept::Notes(notes) => notes.add(row),
+                Kept::Table(table) => add_row::<K>(table, row, said, a.weights_of(i)),
             }
         }
     }
+}
 
-    /// Notes what in these rows can change a count.
-    fn note(&mut self, a: &Annotations, first: usize, rows: &[f64]) {
-        for (i, row) in (first..).zip(rows.chunks_exact(self.classes.len().max(1))) {
-            if !a.said_of(i).is_empty() {
-                self.classes.iter_mut().zip(row).for_each(|(sum, p)| *sum += p);
+/// Adds a row to every column that was said of its instance.
+#[inline(always)]
+fn add_row<const K: usize>(table: &mut [f64], row: &[f64], said: &[u32], weights: Option<&[f64]>) {
+    match (weights, <[f64; K]>::try_from(row)) {
+        (None, Ok(row)) if K > 0 => {
+            let columns = table.as_chunks_mut::<K>().0;
+            for column in said {
+                let counts = &mut columns[*column as usize];
+                for k in 0..K {
+                    counts[k] += row[k];
+                }
             }
-            self.notes.add(row);
+        }
+        _ => {
+            let n = row.len();
+            for (at, column) in said.iter().enumerate() {
+                let weight = weights.map_or(1.0, |w| w[at]);
+                let counts = &mut table[*column as usize * n..(*column as usize + 1) * n];
+                counts.iter_mut().zip(row).for_each(|(c, p)| *c += weight * p);
+            }
         }
     }
 }
@@ -118,28 +145,31 @@ impl Counts {
         Self::by_ranges(a, if ranges < 2 { 0 } else { ranges.clamp(LEAST_RANGES, MOST_RANGES) })
     }
 
-    /// Whether ranges note entries instead of adding to tables.
+    /// Whether ranges note entries.
     #[must_use]
     pub fn are_noted(&self) -> bool {
-        !self.tabled
+        matches!(self.parts.first(), Some(Part { kept: Kept::Notes(_), .. }))
     }
 
     /// By so many tables; with none, every column gathers.
     pub(super) fn by_ranges(a: &Annotations, ranges: usize) -> Self {
         let (instances, classes) = (a.dims().instances, a.dims().classes);
-        let tabled = ranges > 0;
-        let parts = if tabled { ranges } else { instances.div_ceil(BLOCK) };
+        let has_kernel = for_classes!(classes, K => K) > 0;
+        let (tabled, blocks) = (ranges > 0, instances.div_ceil(BLOCK));
         let bound =
             |n: usize| if tabled { n * instances / ranges } else { (n * BLOCK).min(instances) };
         let part = |n: usize| Part {
             instances: bound(n)..bound(n + 1),
             classes: vec![0.0; classes],
-            table: vec![0.0; if tabled { a.n_columns() * classes } else { 0 }],
-            notes: Notes::default(),
+            kept: match (tabled, has_kernel) {
+                (true, _) => Kept::Table(vec![0.0; a.n_columns() * classes]),
+                (false, true) => Kept::Nothing,
+                (false, false) => Kept::Notes(Notes::default()),
+            },
         };
         Self {
             offsets: a.column_offsets().iter().map(|c| c * classes).collect(),
-            parts: (0..parts).map(part).collect(),
+            parts: (0..if tabled { ranges } else { blocks }).map(part).collect(),
             tabled,
         }
     }
@@ -179,40 +209,24 @@ impl Counts {
         sums.iter().sum()
     }
 
-    /// Puts the counts of every column into `columns`, `[column, class]`, then hands each annotator's to
-    /// `finish(annotator, counts, scratch)`, which may turn them into probabilities in place. `scratch` makes what a
-    /// worker keeps between annotators.
-    pub fn columns<S>(
+    /// Puts the counts of every column into `columns`, `[column, class]`, each annotator's finished; `t` is what was
+    /// counted.
+    pub fn columns(
         &self,
         a: &Annotations,
+        t: &Posterior,
         columns: &mut [f64],
-        scratch: impl Fn() -> S + Sync + Send,
-        finish: impl Fn(usize, &mut [f64], &mut S) + Sync + Send,
+        finish: &impl Finish,
     ) {
-        let offsets = &self.offsets;
+        let n_classes = a.dims().classes;
+        let (arch, offsets) = (Arch::new(), &self.offsets);
         let work = split_by(columns, offsets, annotators_at_once(a));
-        let room = || (scratch(), Fetched::default());
-        work.into_par_iter().for_each_init(
-            room,
-            |(scratch, fetched), (annotators, mut columns)| {
-                if !self.tabled {
-                    let all =
-                        a.columns_of(annotators.start).start..a.columns_of(annotators.end - 1).end;
-                    self.fetch(a, all, fetched);
-                }
-                let mut fetched = fetched.groups();
-                for r in annotators {
-                    let (own, rest) = columns.split_at_mut(offsets[r + 1] - offsets[r]);
-                    if self.tabled {
-                        self.add_tables(offsets[r], own);
-                    } else {
-                        gather(own, a.dims().classes, &mut fetched);
-                    }
-                    finish(r, own, scratch);
-                    columns = rest;
-                }
-            },
-        );
+        let scratch = || vec![0.0; n_classes];
+        work.into_par_iter().for_each_init(scratch, |scratch, (annotators, columns)| {
+            for_classes!(n_classes, K => {
+                arch.dispatch(Gather::<K, _> { a, t, counts: self, finish, scratch, annotators, columns });
+            });
+        });
     }
 
     /// The mean posterior row over annotated instances, floored and normalised: the prior's M-step. Uniform where no
@@ -225,26 +239,98 @@ impl Counts {
         normalise(prior, |p| p.max(FLOOR));
     }
 
-    /// `own` = the sum over the tables of the cells from `first` on, in the order of the tables.
-    fn add_tables(&self, first: usize, own: &mut [f64]) {
-        own.fill(0.0);
+    /// `cells` = the sum over the tables of the cells from `first` on, in the order of the tables.
+    #[inline(always)]
+    fn sum_tables(&self, first: usize, cells: &mut [f64]) {
+        cells.fill(0.0);
         for part in &self.parts {
-            own.iter_mut().zip(&part.table[first..]).for_each(|(c, p)| *c += p);
+            if let Kept::Table(table) = &part.kept {
+                cells.iter_mut().zip(&table[first..]).for_each(|(c, p)| *c += p);
+            }
         }
     }
 
-    /// Fetches the noted entries behind some neighbouring columns.
+    /// Fetches the entries behind some neighbouring columns, where they are noted.
     pub fn fetch(&self, a: &Annotations, columns: Range<usize>, into: &mut Fetched<Entry>) {
-        fetch(a, columns, |block| &self.parts[block].notes, into);
+        let notes = |block: usize| match &self.parts[block].kept {
+            Kept::Notes(notes) => notes,
+            Kept::Table(_) | Kept::Nothing => unreachable!("these counts are not noted"),
+        };
+        fetch(a, columns, notes, into);
     }
 }
 
-/// `own[column][class]` = the sum of the entries of each column.
-fn gather<'a>(own: &mut [f64], n_classes: usize, columns: &mut impl Iterator<Item = &'a [Entry]>) {
-    for (counts, entries) in own.chunks_exact_mut(n_classes.max(1)).zip(columns) {
-        counts.fill(0.0);
-        entries.iter().for_each(|(class, p)| counts[*class as usize] += p);
+/// Counts the columns of some neighbouring annotators.
+struct Gather<'a, const K: usize, F> {
+    a: &'a Annotations,
+    t: &'a Posterior,
+    counts: &'a Counts,
+    finish: &'a F,
+    scratch: &'a mut [f64],
+    annotators: Range<usize>,
+    /// Theirs, `[column, class]`.
+    columns: &'a mut [f64],
+}
+
+impl<const K: usize, F: Finish> WithSimd for Gather<'_, K, F> {
+    type Output = ();
+
+    // Inlined with all that is called, for the vectors of the processor at hand.
+    #[inline(always)]
+    fn with_simd<S: Simd>(self, _: S) {
+        let Self { a, t, counts, finish, scratch, annotators, mut columns } = self;
+        let n = width::<K>(scratch.len()).max(1);
+        let first = a.columns_of(annotators.start).start;
+        if counts.tabled {
+            counts.sum_tables(first * n, columns);
+        } else {
+            for (column, cells) in (first..).zip(columns.chunks_exact_mut(n)) {
+                sum_rows::<K>(a, t, column, cells);
+            }
+        }
+        // In a loop of its own, so that the sums wait for memory together and not each for a finish.
+        for r in annotators {
+            let (own, rest) = columns.split_at_mut(a.columns_of(r).len() * n);
+            finish.finish::<K>(a, r, own, scratch);
+            columns = rest;
+        }
     }
+}
+
+/// Sums the rows of a column's instances.
+#[inline(always)]
+fn sum_rows<const K: usize>(a: &Annotations, t: &Posterior, column: usize, counts: &mut [f64]) {
+    let instances = a.instances_of(column);
+    match (a.column_weights_of(column), <&mut [f64; K]>::try_from(&mut *counts)) {
+        (None, Ok(counts)) if K > 0 => {
+            let rows = t.values().as_chunks::<K>().0;
+            let mut sum = [0.0; K];
+            for i in instances {
+                let row = &rows[*i as usize];
+                for k in 0..K {
+                    sum[k] += row[k];
+                }
+            }
+            *counts = sum;
+        }
+        (weights, _) => {
+            counts.fill(0.0);
+            for (at, i) in instances.iter().enumerate() {
+                let weight = weights.map_or(1.0, |w| w[at]);
+                counts.iter_mut().zip(t.row(*i as usize)).for_each(|(c, p)| *c += weight * p);
+            }
+        }
+    }
+}
+
+/// How often each column was said of each class by these posteriors, `[column, class]`.
+#[must_use]
+pub fn expected_counts(a: &Annotations, t: &Posterior) -> Vec<f64> {
+    let mut columns = vec![0.0; a.n_columns() * a.dims().classes];
+    let mut counts = Counts::new(a);
+    counts.count(a, t);
+    counts.columns(a, t, &mut columns, &());
+    columns
 }
 
 #[cfg(test)]
@@ -262,7 +348,7 @@ mod tests {
             let count = |mut counts: Counts| {
                 let mut columns = vec![0.0; a.n_columns() * n];
                 counts.count(&a, &t);
-                counts.columns(&a, &mut columns, || (), |_, _, ()| {});
+                counts.columns(&a, &t, &mut columns, &());
                 columns
             };
             let by_range = Counts::new(&a);

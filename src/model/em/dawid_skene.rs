@@ -93,43 +93,24 @@ impl EmSteps for DawidSkene {
         params.counts.count(a, t);
     }
 
-    fn m_step(&self, a: &Annotations, params: &mut Params) {
+    fn m_step(&self, a: &Annotations, t: &Posterior, params: &mut Params) {
         if !self.fixed_prior {
             params.counts.prior(&mut params.prior);
         }
-        params.columns.estimate(a, &params.counts, self.added());
+        params.columns.estimate(a, t, &params.counts, self.added());
     }
 
     fn e_step(&self, a: &Annotations, params: &mut Params, t: &mut Posterior) -> f64 {
         e_sweep(a, &params.prior, &params.columns, t, &mut params.counts)
     }
 
-    fn report(&self, a: &Annotations, params: Params) -> Report {
-        let n_classes = a.dims().classes;
-        let (added, used) = (self.added(), params.columns.into_whole(a));
+    fn report(&self, a: &Annotations, t: &Posterior, params: Params) -> Report {
+        let used = params.columns.into_whole(a);
         let mut expected_count = vec![0.0; used.len()];
-        params.counts.columns(a, &mut expected_count, || (), |_, _, ()| {});
-        let annotators = a.dims().annotators;
-        let (mut unused, mut unused_diagonal) =
-            (vec![0.0; annotators * n_classes], vec![0.0; annotators * n_classes]);
-        let rows = unused.par_chunks_mut(n_classes.max(1));
-        let rows = rows.zip(unused_diagonal.par_chunks_mut(n_classes.max(1))).enumerate();
-        rows.with_min_len(BLOCK).for_each(|(r, (unused, unused_diagonal))| {
-            let own = a.columns_of(r);
-            let counts = &expected_count[own.start * n_classes..own.end * n_classes];
-            added.row_sums(a, r, unused);
-            for (cells, label) in counts.chunks_exact(n_classes).zip(a.labels_of(r)) {
-                for (k, (cell, sum)) in cells.iter().zip(unused.iter_mut()).enumerate() {
-                    *sum += added.cell(*cell, k, *label as usize);
-                }
-            }
-            for (unused, diagonal) in unused.iter_mut().zip(unused_diagonal) {
-                (*unused, *diagonal) = (added.never() / *unused, added.never_diagonal() / *unused);
-            }
-        });
-        let cells = Cells::Columns { used, unused, unused_diagonal };
+        params.counts.columns(a, t, &mut expected_count, &());
+        let cells = Cells::Columns { used, added: self.added() };
         let confusion = Confusion { cells, expected_count };
-        let skill = (0..annotators).into_par_iter().with_min_len(BLOCK);
+        let skill = (0..a.dims().annotators).into_par_iter().with_min_len(BLOCK);
         let skill = skill.map(|r| confusion.mean_diagonal(a, r)).collect();
         Report { skill, prior: Some(params.prior), confusion: Some(confusion), ..Report::default() }
     }
@@ -137,8 +118,11 @@ impl EmSteps for DawidSkene {
     /// Without smoothing, an annotator's row after one annotation is that annotation: it confirms itself.
     fn caution(&self, a: &Annotations) -> Option<String> {
         let mut rows: Vec<u32> = (0..a.dims().annotators).map(|r| a.rows_of_annotator(r)).collect();
-        rows.sort_unstable();
-        let median = *rows.get(rows.len() / 2).filter(|_| a.dims().classes > 1)?;
+        if rows.is_empty() || a.dims().classes < 2 {
+            return None;
+        }
+        let middle = rows.len() / 2;
+        let median = *rows.select_nth_unstable(middle).1;
         let enough = FEW_PER_CLASS * a.dims().classes;
         (self.smoothing == 0.0 && (median as usize) < enough).then(|| {
             format!(
@@ -182,9 +166,9 @@ mod tests {
         // class 0: counts 1 and 0.5, row sum 1.7: (1.1, 0.6) / 1.7; class 1: counts 0 and 0.5: (0.1, 0.6) / 0.7
         let a = tiny(2, &[(0, 0, 0), (1, 0, 1), (1, 1, 0)]);
         let spec = DawidSkene { smoothing: 0.1, ..DawidSkene::default() };
-        let mut params = spec.params(&a);
-        spec.count(&a, &Posterior::from_votes(&a), &mut params);
-        spec.m_step(&a, &mut params);
+        let (mut params, t) = (spec.params(&a), Posterior::from_votes(&a));
+        spec.count(&a, &t, &mut params);
+        spec.m_step(&a, &t, &mut params);
         let expected = [1.1 / 1.7, 0.1 / 0.7, 0.6 / 1.7, 0.6 / 0.7];
         let Columns::Whole(columns) = &params.columns else {
             panic!("two classes have whole columns")
@@ -193,7 +177,7 @@ mod tests {
             assert!((got - want).abs() < 1e-12, "{columns:?}");
         }
         // Annotator 1 said 0 of instance 1 only: its unused label 1 holds the rest of each row.
-        let fitted = spec.report(&a, params);
+        let fitted = spec.report(&a, &t, params);
         let confusion = fitted.confusion.unwrap();
         assert!((confusion.column(&a, 1, 1)[0] - 0.1 / 0.7).abs() < 1e-12);
     }
@@ -210,8 +194,8 @@ mod tests {
         let (spec, t) = (DawidSkene::default(), Posterior::from_votes(&a));
         let mut params = spec.params(&a);
         spec.count(&a, &t, &mut params);
-        spec.m_step(&a, &mut params);
-        let confusion = spec.report(&a, params).confusion.unwrap();
+        spec.m_step(&a, &t, &mut params);
+        let confusion = spec.report(&a, &t, params).confusion.unwrap();
         for label in 0..3 {
             assert!((confusion.column(&a, 0, label)[2] - 1.0 / 3.0).abs() < 1e-9);
         }

@@ -66,12 +66,12 @@ pub trait EmSteps: Spec {
     }
     /// Expected counts of posteriors that the last E-step did not make: a start, or a kept result.
     fn count(&self, a: &Annotations, t: &Posterior, params: &mut Self::Params);
-    /// Parameters from expected counts.
-    fn m_step(&self, a: &Annotations, params: &mut Self::Params);
+    /// Parameters from posteriors and their expected counts.
+    fn m_step(&self, a: &Annotations, t: &Posterior, params: &mut Self::Params);
     /// Posteriors from parameters, rows of trusted instances one-hot, and their expected counts; returns the objective.
     fn e_step(&self, a: &Annotations, params: &mut Self::Params, t: &mut Posterior) -> f64;
-    /// What the fitted parameters and the counts behind them say.
-    fn report(&self, a: &Annotations, params: Self::Params) -> Report;
+    /// What the fitted parameters, and the posteriors and counts behind them, say.
+    fn report(&self, a: &Annotations, t: &Posterior, params: Self::Params) -> Report;
     /// What a person should know before trusting this model with these annotations.
     fn caution(&self, _a: &Annotations) -> Option<String> {
         None
@@ -115,10 +115,10 @@ impl<E: EmSteps> Model for Em<E> {
         if steps.restarts() > 0 {
             steps.count(a, &kept.posterior, &mut params);
         }
-        steps.m_step(a, &mut params);
+        steps.m_step(a, &kept.posterior, &mut params);
         run.progress.end();
         exhausted(stop, kept.stop, run)?;
-        let report = steps.report(a, params);
+        let report = steps.report(a, &kept.posterior, params);
         let posterior = kept.posterior;
         Ok(Fitted {
             posterior,
@@ -155,7 +155,7 @@ fn climb<E: EmSteps>(
     for step in 1..=rule.max_iter {
         run.cancel.check()?;
         let began = run.clock.seconds();
-        steps.m_step(a, params);
+        steps.m_step(a, &t, params);
         let objective = steps.e_step(a, params, &mut t);
         let change = last.map(|last| objective - last);
         let seconds = run.clock.seconds() - began;

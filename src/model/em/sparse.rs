@@ -201,14 +201,15 @@ mod tests {
         let dims = Dims { instances: 300, annotators: 40, classes: 12, labels: 13 };
         let a = annotations(dims, &rows);
         let mut counts = Counts::by_ranges(&a, 0);
-        counts.count(&a, &Posterior::from_votes(&a));
+        let t = Posterior::from_votes(&a);
+        counts.count(&a, &t);
         for (everywhere, diagonal) in [(0.0, 0.0), (0.01, 0.0), (0.0, 2.0), (0.1, 1.0)] {
             let smoothing = Smoothing { everywhere, diagonal };
             let mut columns = [
                 Columns::Sparse(Sparse::new(&a)),
                 Columns::Whole(vec![0.0; a.n_columns() * a.dims().classes]),
             ];
-            columns.iter_mut().for_each(|c| c.estimate(&a, &counts, smoothing));
+            columns.iter_mut().for_each(|c| c.estimate(&a, &t, &counts, smoothing));
             let [sparse, whole] = columns.map(|c| c.into_whole(&a));
             for (cell, (got, want)) in sparse.iter().zip(&whole).enumerate() {
                 assert!((got - want).abs() <= 1e-12 * want, "{cell}: {got} {want}");

@@ -11,9 +11,9 @@ use super::saved::description;
 use super::train::Trainer;
 use super::{CrowdNet, Task, device};
 use crate::error::{Error, Result};
-use crate::frame::{Annotations, Described, Evidence, Role};
+use crate::frame::{Described, Evidence, Role};
 use crate::model::Model;
-use crate::model::em::counts::Counts;
+use crate::model::em::counts::expected_counts;
 use crate::model::fitted::{Cells, Confusion, Fitted, Posterior, Report, Stop, Trained, on_cpu};
 use crate::model::vote::agreement;
 use crate::run::Run;
@@ -185,13 +185,4 @@ fn report<N: CrowdNet>(
         report.skill = agreement(a, &answers.posterior);
     }
     report
-}
-
-/// How often each column was said of each class, `[column, class]`.
-fn expected_counts(a: &Annotations, t: &Posterior) -> Vec<f64> {
-    let mut columns = vec![0.0; a.n_columns() * a.dims().classes];
-    let mut counts = Counts::new(a);
-    counts.count(a, t);
-    counts.columns(a, &mut columns, || (), |_, _, ()| {});
-    columns
 }
