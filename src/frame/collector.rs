@@ -155,9 +155,11 @@ impl Collector {
             .iter()
             .filter(|g| g.role.trains())
             .for_each(|g| stays[g.instance as usize] = true);
-        let (instances, instance_rank) = self.instances.finish(|n| stays[n as usize])?;
-        let (annotators, annotator_rank) =
-            self.annotators.finish(|n| used_annotators[n as usize])?;
+        let (instances, annotators) = rayon::join(
+            || self.instances.finish(|n| stays[n as usize]),
+            || self.annotators.finish(|n| used_annotators[n as usize]),
+        );
+        let ((instances, instance_rank), (annotators, annotator_rank)) = (instances?, annotators?);
         let dims = Dims {
             instances: instances.len(),
             annotators: annotators.len(),

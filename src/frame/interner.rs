@@ -191,7 +191,7 @@ impl Interner {
         if wanted <= self.slots.len() {
             return;
         }
-        self.slots = vec![0; (2 * wanted).next_power_of_two()];
+        self.slots = vec![0; wanted.next_power_of_two()];
         let mask = self.slots.len() - 1;
         for (n, key) in self.keys.iter().enumerate().filter(|(_, key)| **key & LONG != LONG) {
             let hash = hash(*key);
@@ -235,7 +235,19 @@ impl Interner {
     /// When the values do not fit the column's type.
     pub fn finish(mut self, keep: impl Fn(u32) -> bool) -> Result<(Ids, Vec<u32>)> {
         self.settle_type();
-        let Self { data_type, keys, long, .. } = self;
+        let Self { data_type, mut keys, long, slots, .. } = self;
+        // Its room serves the sort.
+        drop(slots);
+        let all = keys.len();
+        if keys.iter().all(|word| Packed(*word).numbered(0).is_some()) {
+            for (n, word) in keys.iter_mut().enumerate() {
+                *word = Packed(*word).numbered(number(n)).unwrap_or_default();
+            }
+            keys.retain(|word| keep(Packed::of_numbered(*word).1));
+            keys.par_sort_unstable();
+            let order = keys.iter().map(|word| Packed::of_numbered(*word));
+            return ranked(&data_type, all, order.map(|(key, n)| (Key::Packed(key), n)));
+        }
         let key = |word: u128| match word & LONG {
             LONG => Key::Long(&long[(word >> 8) as usize]),
             _ => Key::Packed(Packed(word)),
@@ -247,13 +259,22 @@ impl Interner {
         } else {
             order.par_sort_unstable_by(|a, b| compare(key(a.0), key(b.0)));
         }
-        let mut rank = vec![NULL; keys.len()];
-        for (position, (_, provisional)) in order.iter().enumerate() {
-            rank[*provisional as usize] = number(position);
-        }
-        let values = to_array(&data_type, order.iter().map(|(word, _)| key(*word)))?;
-        Ok((Ids::in_order(values), rank))
+        ranked(&data_type, all, order.iter().map(|(word, n)| (key(*word), *n)))
     }
+}
+
+/// The ids in this order, and the place of each of `all` provisional numbers in it.
+fn ranked<'a>(
+    data_type: &DataType,
+    all: usize,
+    order: impl ExactSizeIterator<Item = (Key<'a>, u32)> + Clone,
+) -> Result<(Ids, Vec<u32>)> {
+    let mut rank = vec![NULL; all];
+    for (position, (_, provisional)) in order.clone().enumerate() {
+        rank[provisional as usize] = number(position);
+    }
+    let values = to_array(data_type, order.map(|(key, _)| key))?;
+    Ok((Ids::in_order(values), rank))
 }
 
 fn is_untyped(field: &Field) -> bool {
@@ -330,14 +351,17 @@ mod tests {
 
     #[test]
     fn numbers_follow_the_sorted_order_not_the_arrival() {
-        let mut interner = interner(&DataType::Utf8);
-        let mut numbers = Vec::new();
-        let long = "z".repeat(40);
-        interner.intern(&text(&["b", "a", &long, "b", "y"]), &mut numbers).unwrap();
-        let (ids, rank) = interner.finish(|_| true).unwrap();
-        let final_numbers: Vec<u32> = numbers.iter().map(|n| rank[*n as usize]).collect();
-        assert_eq!(final_numbers, [1, 0, 3, 1, 2]);
-        assert_eq!(ids.text(0), "a");
+        // Each way to sort: keys that leave room for a number, packed ones, long ones.
+        for last in ["z", "zwölf Zeichen", &"z".repeat(40)] {
+            let mut interner = interner(&DataType::Utf8);
+            let mut numbers = Vec::new();
+            interner.intern(&text(&["b", "a", last, "b", "a\0", "dropped"]), &mut numbers).unwrap();
+            let dropped = numbers[5];
+            let (ids, rank) = interner.finish(|n| n != dropped).unwrap();
+            let final_numbers: Vec<u32> = numbers.iter().map(|n| rank[*n as usize]).collect();
+            assert_eq!(final_numbers, [2, 0, 3, 2, 1, NULL]);
+            assert_eq!((0..4).map(|n| ids.text(n)).collect::<Vec<_>>(), ["a", "a\0", "b", last]);
+        }
     }
 
     #[test]

@@ -97,6 +97,23 @@ impl Packed {
         Self((shifted << 56) | 9)
     }
 
+    /// A word that sorts as this key does and carries a number, if the key has at most 11 bytes: it is all that a sort
+    /// has to move.
+    #[inline]
+    #[must_use]
+    pub fn numbered(self, number: u32) -> Option<u128> {
+        let length = self.0 & 0xff;
+        (length <= 11).then_some((self.0 ^ length) | (length << 32) | u128::from(number))
+    }
+
+    /// The key and the number of a word of [`Packed::numbered`].
+    #[inline]
+    #[must_use]
+    pub fn of_numbered(word: u128) -> (Self, u32) {
+        let bytes = word & !((1 << 40) - 1);
+        (Self(bytes | ((word >> 32) & 0xff)), word as u32)
+    }
+
     /// The bytes again.
     #[must_use]
     pub fn bytes(self) -> ([u8; 16], usize) {
@@ -312,6 +329,18 @@ mod tests {
             assert_eq!((&unpacked[..length], length), (&bytes[..n], n));
         }
         assert_eq!(Packed::new(&bytes), None);
+    }
+
+    #[test]
+    fn a_short_key_carries_a_number() {
+        let bytes: Vec<u8> = (1..=15).collect();
+        let key = |n: usize| Packed::new(&bytes[..n]).unwrap();
+        for n in 0..=11 {
+            let word = key(n).numbered(u32::MAX).unwrap();
+            assert_eq!(Packed::of_numbered(word), (key(n), u32::MAX));
+            assert!(n == 11 || word < key(n + 1).numbered(0).unwrap());
+        }
+        assert_eq!(key(12).numbered(0), None);
     }
 
     #[test]

@@ -165,15 +165,14 @@ impl Confusion {
             (Cells::Columns { used, .. }, Some(column)) => used[column * n + class],
             (Cells::Columns { used, added }, None) => {
                 let unused = if class == label { added.never_diagonal() } else { added.never() };
-                let row = match a.columns_of(r).next() {
-                    // Any column of the annotator knows it.
+                match a.columns_of(r).next() {
+                    // Any column of the annotator knows what a count is worth in this row.
                     Some(known) => {
                         let (cell, label) = (known * n + class, a.label_of(known as u32) as usize);
-                        added.cell(self.expected_count[cell], class, label) / used[cell]
+                        unused * used[cell] / added.cell(self.expected_count[cell], class, label)
                     }
-                    None => (labels - 1) as f64 * added.never() + added.never_diagonal(),
-                };
-                unused / row
+                    None => unused / ((labels - 1) as f64 * added.never() + added.never_diagonal()),
+                }
             }
         };
         (probability, column.map_or(0.0, |column| self.expected_count[column * n + class]))
@@ -190,7 +189,11 @@ impl Confusion {
     #[must_use]
     pub fn mean_diagonal(&self, a: &Annotations, r: usize) -> f64 {
         let n = a.dims().classes;
-        let diagonal = |k: usize| self.cell(a, r, k, k, a.column_of(r, k)).0;
+        let mut columns = a.columns_of(r).zip(a.labels_of(r)).peekable();
+        let diagonal = |k: usize| {
+            let own = columns.next_if(|(_, label)| **label as usize == k);
+            self.cell(a, r, k, k, own.map(|(column, _)| column)).0
+        };
         (0..n).map(diagonal).sum::<f64>() / n as f64
     }
 
@@ -298,7 +301,9 @@ impl Fitted {
         let named = report.annotator_parameters.iter();
         parts.extend(named.map(|(name, values)| (name.as_str(), values.as_slice())));
         parts.into_iter().find_map(|(name, values)| {
-            let at = values.iter().position(|v| !v.is_finite())?;
+            let is_fine = |chunk: &[f64]| chunk.iter().fold(true, |fine, v| fine & v.is_finite());
+            let chunk = values.chunks(BLOCK).position(|chunk| !is_fine(chunk))? * BLOCK;
+            let at = chunk + values[chunk..].iter().position(|v| !v.is_finite())?;
             Some(format!("{name}[{at}] is {}", values[at]))
         })
     }

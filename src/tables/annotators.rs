@@ -52,13 +52,16 @@ impl Table for Annotators {
         let report = &fitted.report;
         let n_annotations =
             units.clone().map(|r| i64::from(frame.annotations.rows_of_annotator(r)));
-        let interval = |r: usize| report.skill_interval.as_ref().map(|all| all[r]);
+        let end = |of: fn(&(f64, f64)) -> f64| match &report.skill_interval {
+            Some(all) => Float64Array::from_iter_values(all[units.clone()].iter().map(of)),
+            None => Float64Array::new_null(units.len()),
+        };
         Ok(vec![
             frame.annotators.range(units.clone()),
-            Arc::new(n_annotations.collect::<Int64Array>()),
+            Arc::new(Int64Array::from_iter_values(n_annotations)),
             Arc::new(Float64Array::from(report.skill[units.clone()].to_vec())),
-            Arc::new(units.clone().map(|r| Some(interval(r)?.0)).collect::<Float64Array>()),
-            Arc::new(units.map(|r| Some(interval(r)?.1)).collect::<Float64Array>()),
+            Arc::new(end(|interval| interval.0)),
+            Arc::new(end(|interval| interval.1)),
         ])
     }
 }

@@ -8,7 +8,7 @@ use super::net::{Net, Sizes};
 use super::progress::Progress;
 use super::recipe::Select;
 use super::saved::description;
-use super::train::Trainer;
+use super::train::{JUDGED_ROWS, Trainer};
 use super::{CrowdNet, Task, device};
 use crate::error::{Error, Result};
 use crate::frame::{Described, Evidence, Role};
@@ -27,9 +27,6 @@ impl<N> From<N> for Neural<N> {
         Self(model)
     }
 }
-
-/// Rows that are judged at once.
-const ROWS: usize = 1024;
 
 impl<N: CrowdNet> Model for Neural<N> {
     fn fit(&self, evidence: Evidence<'_>, run: &mut Run) -> Result<Fitted> {
@@ -125,7 +122,7 @@ impl Answers {
         let mut posterior = Posterior::from_votes(a);
         let mut parameters = vec![vec![f64::NAN; a.dims().instances]; names.len()];
         let instances = data.instances();
-        for part in instances.chunks(ROWS) {
+        for part in instances.chunks(JUDGED_ROWS) {
             run.cancel.check()?;
             let judged = trainer.judge(&data.observed(part))?;
             for (n, i) in part.iter().map(|i| *i as usize).enumerate() {
@@ -147,9 +144,9 @@ impl Answers {
             ));
         }
         let mut predictions = Posterior::zeros(data.matrix.len(), classes);
-        for first in (0..data.matrix.len()).step_by(ROWS) {
+        for first in (0..data.matrix.len()).step_by(JUDGED_ROWS) {
             run.cancel.check()?;
-            let rows = first..(first + ROWS).min(data.matrix.len());
+            let rows = first..(first + JUDGED_ROWS).min(data.matrix.len());
             let judged = trainer.judge(&Data::unseen(rows.clone()))?;
             predictions.values_mut()[rows.start * classes..rows.end * classes]
                 .copy_from_slice(&judged.classes);

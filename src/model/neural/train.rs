@@ -28,7 +28,7 @@ pub(super) struct Trainer<'a, N> {
 }
 
 /// Rows that are judged at once.
-const JUDGED_ROWS: usize = 1024;
+pub(super) const JUDGED_ROWS: usize = 1024;
 
 /// Two scores this near are one.
 const SAME_SCORE: f64 = 1e-12;
