@@ -164,10 +164,12 @@ impl Annotations {
     }
 }
 
-/// Cuts `items` into the parts of `block` neighbouring owners each: the owners' range, and their items.
+/// Cuts `items`, of which there are `width` for each step of `offsets`, into the parts of `block` neighbouring owners
+/// each: the owners' range, and their items.
 pub fn split_by<'a, T>(
     mut items: &'a mut [T],
     offsets: &[usize],
+    width: usize,
     block: usize,
 ) -> Vec<(Range<usize>, &'a mut [T])> {
     let owners = offsets.len().saturating_sub(1);
@@ -175,7 +177,7 @@ pub fn split_by<'a, T>(
     let mut start = 0;
     while start < owners {
         let end = (start + block).min(owners);
-        let (part, rest) = items.split_at_mut(offsets[end] - offsets[start]);
+        let (part, rest) = items.split_at_mut((offsets[end] - offsets[start]) * width);
         parts.push((start..end, part));
         items = rest;
         start = end;

@@ -145,11 +145,23 @@ impl Said {
     /// Sorts every instance's columns and settles repeated answers.
     fn settle(&mut self, by_annotator: &[usize], policy: Duplicates) -> Result<(), Repeated> {
         let annotators = owners(by_annotator);
-        if let Some(weights) = &mut self.weights {
-            sort_with_weights(&self.offsets, &mut self.columns, weights);
+        let Self { offsets, columns, weights } = self;
+        let parts = split_by(columns, offsets, 1, BLOCK).into_par_iter();
+        if let Some(weights) = weights {
+            let weights = split_by(weights, offsets, 1, BLOCK);
+            parts.zip(weights).for_each(|((instances, columns), (_, weights))| {
+                let first = offsets[instances.start];
+                for own in instances.map(|i| offsets[i] - first..offsets[i + 1] - first) {
+                    sort_with_weights(&mut columns[own.clone()], &mut weights[own]);
+                }
+            });
         } else {
-            let parts = split_by(&mut self.columns, &self.offsets, 1);
-            parts.into_par_iter().with_min_len(BLOCK).for_each(|(_, said)| said.sort_unstable());
+            parts.for_each(|(instances, columns)| {
+                let first = offsets[instances.start];
+                for i in instances {
+                    columns[offsets[i] - first..offsets[i + 1] - first].sort_unstable();
+                }
+            });
         }
         let repeated = self.repeated(&annotators);
         if repeated.is_empty() || policy == Duplicates::Keep {
@@ -210,19 +222,12 @@ impl Said {
     }
 }
 
-fn sort_with_weights(offsets: &[usize], columns: &mut [u32], weights: &mut [f64]) {
-    let columns = split_by(columns, offsets, 1);
-    let weights = split_by(weights, offsets, 1);
-    columns.into_par_iter().zip(weights).with_min_len(BLOCK).for_each(
-        |((_, columns), (_, weights))| {
-            let mut said: Vec<(u32, f64)> =
-                columns.iter().copied().zip(weights.iter().copied()).collect();
-            said.sort_unstable_by_key(|(column, weight)| (*column, weight.to_bits()));
-            for (at, (column, weight)) in said.into_iter().enumerate() {
-                (columns[at], weights[at]) = (column, weight);
-            }
-        },
-    );
+fn sort_with_weights(columns: &mut [u32], weights: &mut [f64]) {
+    let mut said: Vec<(u32, f64)> = columns.iter().copied().zip(weights.iter().copied()).collect();
+    said.sort_unstable_by_key(|(column, weight)| (*column, weight.to_bits()));
+    for (at, (column, weight)) in said.into_iter().enumerate() {
+        (columns[at], weights[at]) = (column, weight);
+    }
 }
 
 /// The owner of each item, from the owners' offsets.

@@ -2,7 +2,8 @@
 
 use std::ops::Range;
 
-use super::counts::{Counts, Finish};
+use super::counts::Counts;
+use super::gather::Finish;
 use super::kernel::{FLOOR, LEAST, width};
 use super::sparse::Sparse;
 use crate::frame::Annotations;

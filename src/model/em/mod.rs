@@ -8,6 +8,7 @@ pub mod counts;
 mod dawid_skene;
 pub mod e_sweep;
 pub mod fetched;
+pub mod gather;
 pub mod kernel;
 pub mod notes;
 pub mod sparse;
