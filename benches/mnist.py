@@ -11,6 +11,7 @@ import os
 import platform
 import statistics
 import subprocess
+import sys
 import tempfile
 from collections import Counter
 from dataclasses import dataclass
@@ -30,6 +31,9 @@ class Model:
     rates: tuple[float, ...] = (0.01, 0.03)
     """Of the confusion matrices."""
     has_matrices: bool = True
+
+    def has_rates(self) -> bool:
+        return len(self.rates) > 1
 
 
 MODELS = (
@@ -64,6 +68,16 @@ select = "valid"
 [model.train.optimiser]
 annotator_learning_rate = {rate}
 annotator_delay = 0
+"""
+HEAD = """\
+# MNIST with five pairwise flippers, one label an image
+
+`benches/mnist.py --seeds {seeds} --epochs {epochs}`, {version}, commit {commit}, {machine}, CPU. A flipper says the
+true digit with probability p, else always the same other one. As in the paper, a tenth of the training images is held
+out with its gold; it chooses the epoch, the weight of the trace (lambda) and the learning rate of the matrices, for
+every model and crowd. Test accuracy of the classifier, in percent, and the squared error of the confusion matrices
+(summed, over annotators and classes) times 100: mean and deviation over the first crowds in which, on average, every
+label is said more often of its own class than of any other.
 """
 VALID = "instance_id LIKE '%0'"
 TRUTH = f"COPY (SELECT instance_id, label AS class FROM truth WHERE split = 'train' AND NOT {VALID}) TO '{{}}'"
@@ -128,27 +142,27 @@ def measure(
     return Found(accuracy["valid"], accuracy["holdout"], error, weight, rate)
 
 
-def best(args: argparse.Namespace, folder: Path, seed: int, crowd: Path, model: Model) -> Found:
-    settings = itertools.product(model.weights, model.rates)
-    found = [measure(args, folder, seed, crowd, model, weight, rate) for weight, rate in settings]
-    if args.verbose:
-        for f in found:
-            print(f"<!-- {crowd.name} {model.title} {f} -->", flush=True)
-    return max(found, key=lambda f: f.valid)
-
-
 def cell(values: list[float | None]) -> str:
     return f"{statistics.mean(values):.2f} ± {statistics.stdev(values):.2f}" if None not in values else ""
 
 
-def chosen(model: Model, found: list[Found]) -> str:
-    def show(f: Found) -> str:
-        weight = f"lambda {f.weight}, " if len(model.weights) > 1 else ""
-        return f"{weight}rate {f.rate}"
+def setting(model: Model, f: Found) -> str:
+    weight = "" if f.weight is None else f"lambda {f.weight}, "
+    return f"{weight}rate {f.rate}" if model.has_rates() else ""
 
-    if len(model.weights) * len(model.rates) == 1:
-        return ""
-    return "; ".join(f"{what} ({n})" for what, n in sorted(Counter(map(show, found)).items()))
+
+def rows(p: float, model: Model, crowds: list[list[Found]]) -> tuple[str, list[str]]:
+    """The lines of both tables; `crowds` holds every setting's outcome for each crowd, in the same order."""
+
+    def line(found: list[Found], last: str) -> str:
+        accuracy, error = cell([f.test for f in found]), cell([f.error for f in found])
+        return f"| {p} | {model.title} | {accuracy} | {error} | {last} |"
+
+    chosen = [max(found, key=lambda f: f.valid) for found in crowds]
+    counts = sorted(Counter(setting(model, f) for f in chosen).items())
+    first = line(chosen, "; ".join(f"{what} ({n})" for what, n in counts if what))
+    settings = list(zip(*crowds)) if model.has_rates() else []
+    return first, [line(found, setting(model, found[0])) for found in settings]
 
 
 def main() -> None:
@@ -158,18 +172,9 @@ def main() -> None:
     parser.add_argument("--labelmill", default=str(target / "release" / "labelmill"))
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--epochs", type=int, default=5)
-    parser.add_argument("--verbose", action="store_true", help="every setting, as comments")
     args = parser.parse_args()
     commit = call("git", "-C", ROOT, "rev-parse", "--short", "HEAD").strip()
-    print("# MNIST with five pairwise flippers, one label an image\n")
-    print(f"`benches/mnist.py --seeds {args.seeds} --epochs {args.epochs}`, {call(args.labelmill, '--version').strip()},")
-    print(f"commit {commit}, {platform.machine()}, CPU. A flipper says the true digit with probability p, else always the")
-    print("same other one. As in the paper, a tenth of the training images is held out with its gold; it chooses the")
-    print("epoch, the weight of the trace (lambda) and the learning rate of the matrices, for every model and crowd. Test")
-    print("accuracy of the classifier, in percent, and the squared error of the confusion matrices (summed, over")
-    print("annotators and classes) times 100: mean and deviation over the first crowds in which, on average, every label")
-    print("is said more often of its own class than of any other.\n")
-    print("| p | model | accuracy | error of the matrices | chosen (crowds) |\n| --- | --- | --- | --- | --- |")
+    outcomes = []
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         query = TRUTH.format(folder / "train.parquet")
@@ -177,9 +182,18 @@ def main() -> None:
         for p in (0.3, 0.35):
             drawn = crowds(args, folder, p)
             for model in MODELS:
-                found = [best(args, folder, seed, crowd, model) for seed, crowd in drawn]
-                accuracy, error = cell([f.test for f in found]), cell([f.error for f in found])
-                print(f"| {p} | {model.title} | {accuracy} | {error} | {chosen(model, found)} |", flush=True)
+                settings = list(itertools.product(model.weights, model.rates))
+                found = [[measure(args, folder, *crowd, model, *chosen) for chosen in settings] for crowd in drawn]
+                outcomes.append(rows(p, model, found))
+                print(outcomes[-1], file=sys.stderr, flush=True)
+    version = call(args.labelmill, "--version").strip()
+    print(HEAD.format(seeds=args.seeds, epochs=args.epochs, version=version, commit=commit, machine=platform.machine()))
+    print("| p | model | accuracy | error of the matrices | chosen (crowds) |\n| --- | --- | --- | --- | --- |")
+    print("\n".join(chosen for chosen, _ in outcomes))
+    print("\nEvery setting, over the same crowds:\n")
+    print("| p | model | accuracy | error of the matrices | setting |\n| --- | --- | --- | --- | --- |")
+    print("\n".join(line for _, every in outcomes for line in every))
 
 
-main()
+if __name__ == "__main__":
+    main()

@@ -2,7 +2,7 @@
 
 use rayon::prelude::*;
 
-use super::em::columns::Smoothing;
+use super::confusion::Confusion;
 use crate::frame::{Annotations, BLOCK};
 
 /// P(class given everything observed), one row an instance.
@@ -121,89 +121,6 @@ pub fn best(row: &[f64]) -> Option<(usize, bool)> {
     let mut equal = row.iter().enumerate().filter(|(_, p)| **p >= max - TIE * max.abs());
     let (first, _) = equal.next()?;
     Some((first, equal.next().is_some()))
-}
-
-/// P(label given class) of every annotator.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Confusion {
-    /// The probabilities.
-    pub cells: Cells,
-    /// How often the annotator met the class and said the label of the column, `[column, class]`, by the columns of
-    /// [`Annotations`].
-    pub expected_count: Vec<f64>,
-}
-
-/// The probabilities of confusion matrices.
-#[derive(Debug, Clone, PartialEq)]
-pub enum Cells {
-    /// One vector for each (annotator, label) pair that occurs; all other cells of an annotator follow from it.
-    Columns {
-        /// P(label of the column given class), `[column, class]`.
-        used: Vec<f64>,
-        /// What was added to the expected counts that these are made of.
-        added: Smoothing,
-    },
-    /// Every cell, `[annotator, class, label]`.
-    Whole(Vec<f64>),
-}
-
-impl Confusion {
-    /// P(`label` given `class`) of annotator `r`, and how often that is expected to have happened; `column` is
-    /// [`Annotations::column_of`] the annotator and the label.
-    #[must_use]
-    pub fn cell(
-        &self,
-        a: &Annotations,
-        r: usize,
-        class: usize,
-        label: usize,
-        column: Option<usize>,
-    ) -> (f64, f64) {
-        let (n, labels) = (a.dims().classes, a.dims().labels);
-        let probability = match (&self.cells, column) {
-            (Cells::Whole(cells), _) => cells[(r * n + class) * labels + label],
-            (Cells::Columns { used, .. }, Some(column)) => used[column * n + class],
-            (Cells::Columns { used, added }, None) => {
-                let unused = if class == label { added.never_diagonal() } else { added.never() };
-                match a.columns_of(r).next() {
-                    // Any column of the annotator knows what a count is worth in this row.
-                    Some(known) => {
-                        let (cell, label) = (known * n + class, a.label_of(known as u32) as usize);
-                        unused * used[cell] / added.cell(self.expected_count[cell], class, label)
-                    }
-                    None => unused / ((labels - 1) as f64 * added.never() + added.never_diagonal()),
-                }
-            }
-        };
-        (probability, column.map_or(0.0, |column| self.expected_count[column * n + class]))
-    }
-
-    /// P(`label` given class) of annotator `r` for every class.
-    #[must_use]
-    pub fn column(&self, a: &Annotations, r: usize, label: usize) -> Vec<f64> {
-        let column = a.column_of(r, label);
-        (0..a.dims().classes).map(|k| self.cell(a, r, k, label, column).0).collect()
-    }
-
-    /// The mean over the classes of P(the class itself is said) by annotator `r`.
-    #[must_use]
-    pub fn mean_diagonal(&self, a: &Annotations, r: usize) -> f64 {
-        let n = a.dims().classes;
-        let mut columns = a.columns_of(r).zip(a.labels_of(r)).peekable();
-        let diagonal = |k: usize| {
-            let own = columns.next_if(|(_, label)| **label as usize == k);
-            self.cell(a, r, k, k, own.map(|(column, _)| column)).0
-        };
-        (0..n).map(diagonal).sum::<f64>() / n as f64
-    }
-
-    fn parts(&self) -> [&[f64]; 2] {
-        match &self.cells {
-            Cells::Whole(cells) | Cells::Columns { used: cells, .. } => {
-                [&self.expected_count, cells]
-            }
-        }
-    }
 }
 
 /// What a model learned, beside the posteriors.

@@ -13,6 +13,7 @@
 //! The layer rule, which a test holds: nothing under `model/` imports Arrow or DataFusion, and only `neural/` imports
 //! candle.
 
+pub mod confusion;
 pub mod em;
 pub mod fitted;
 #[cfg(feature = "neural")]

@@ -7,7 +7,7 @@
 use pathfinding::kuhn_munkres::kuhn_munkres;
 use pathfinding::matrix::Matrix;
 
-use super::fitted::Confusion;
+use super::confusion::Confusion;
 use crate::frame::Annotations;
 
 /// A permuted trace must be larger by this share before it counts as switching.
@@ -45,7 +45,7 @@ pub fn switched(a: &Annotations, confusion: &Confusion) -> Option<Vec<usize>> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::fitted::Cells;
+    use crate::model::confusion::Cells;
     use crate::testing::tiny;
 
     #[test]

@@ -128,13 +128,15 @@ impl Cells {
                 (a.labels_of(r)[n] as usize, Some(a.columns_of(r).start + n))
             }
         }));
+        let mut matrix = None;
         for k in 0..dims.classes {
             let counts = a.columns_of(r).map(|c| confusion.expected_count[c * dims.classes + k]);
             if !is_whole && counts.sum::<f64>() < MET {
                 continue;
             }
+            let matrix = matrix.get_or_insert_with(|| confusion.of(a, r));
             for (label, column) in &self.columns {
-                let (probability, count) = confusion.cell(a, r, k, *label, *column);
+                let (probability, count) = matrix.cell(k, *label, *column);
                 self.annotator.push(Some(r as u32));
                 self.class.push(Some(k as u32));
                 self.label.push(Some(*label as u32));

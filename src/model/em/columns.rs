@@ -90,19 +90,12 @@ impl Columns {
         }
     }
 
-    /// Every cell, `[column, class]`.
+    /// Room for numbers of the same shape, `[column, class]`, whatever they are.
     #[must_use]
-    pub fn into_whole(self, a: &Annotations) -> Vec<f64> {
+    pub fn into_room(self, a: &Annotations) -> Vec<f64> {
         match self {
             Self::Whole(columns) => columns,
-            Self::Sparse(sparse) => {
-                let n_classes = a.dims().classes;
-                let mut columns = vec![0.0; a.n_columns() * n_classes];
-                for (column, factors) in (0..).zip(columns.chunks_exact_mut(n_classes.max(1))) {
-                    sparse.write(column, factors);
-                }
-                columns
-            }
+            Self::Sparse(_) => vec![0.0; a.n_columns() * a.dims().classes],
         }
     }
 }

@@ -42,7 +42,8 @@ use super::e_sweep::e_sweep;
 use super::{EmSteps, StopRule};
 use crate::frame::{Annotations, BLOCK};
 use crate::model::Spec;
-use crate::model::fitted::{Cells, Confusion, Posterior, Report};
+use crate::model::confusion::{Cells, Confusion};
+use crate::model::fitted::{Posterior, Report};
 
 /// Dawid-Skene.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -105,11 +106,9 @@ impl EmSteps for DawidSkene {
     }
 
     fn report(&self, a: &Annotations, t: &Posterior, params: Params) -> Report {
-        let used = params.columns.into_whole(a);
-        let mut expected_count = vec![0.0; used.len()];
+        let mut expected_count = params.columns.into_room(a);
         params.counts.columns(a, t, &mut expected_count, &());
-        let cells = Cells::Columns { used, added: self.added() };
-        let confusion = Confusion { cells, expected_count };
+        let confusion = Confusion { cells: Cells::Counted(self.added()), expected_count };
         let skill = (0..a.dims().annotators).into_par_iter().with_min_len(BLOCK);
         let skill = skill.map(|r| confusion.mean_diagonal(a, r)).collect();
         Report { skill, prior: Some(params.prior), confusion: Some(confusion), ..Report::default() }

@@ -13,8 +13,9 @@ use super::{CrowdNet, Task, device};
 use crate::error::{Error, Result};
 use crate::frame::{Described, Evidence, Role};
 use crate::model::Model;
+use crate::model::confusion::{Cells, Confusion};
 use crate::model::em::counts::expected_counts;
-use crate::model::fitted::{Cells, Confusion, Fitted, Posterior, Report, Stop, Trained, on_cpu};
+use crate::model::fitted::{Fitted, Posterior, Report, Stop, Trained, on_cpu};
 use crate::model::vote::agreement;
 use crate::run::Run;
 

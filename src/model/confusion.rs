@@ -1,0 +1,96 @@
+//! The annotators' confusion matrices, as a model leaves them.
+
+use super::em::columns::Smoothing;
+use crate::frame::Annotations;
+
+/// P(label given class) of every annotator.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Confusion {
+    /// The probabilities.
+    pub cells: Cells,
+    /// How often the annotator met the class and said the label of the column, `[column, class]`, by the columns of
+    /// [`Annotations`].
+    pub expected_count: Vec<f64>,
+}
+
+/// The probabilities of confusion matrices.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Cells {
+    /// They follow from the expected counts: with this added, over the sums of their rows.
+    Counted(Smoothing),
+    /// Every cell, `[annotator, class, label]`.
+    Whole(Vec<f64>),
+}
+
+/// The confusion matrix of one annotator.
+pub struct Matrix<'a> {
+    confusion: &'a Confusion,
+    a: &'a Annotations,
+    r: usize,
+    /// The sum of each row's counts, `[class]`; empty where every cell is kept.
+    sums: Vec<f64>,
+}
+
+impl Confusion {
+    /// The matrix of annotator `r`.
+    #[must_use]
+    pub fn of<'a>(&'a self, a: &'a Annotations, r: usize) -> Matrix<'a> {
+        let mut sums = Vec::new();
+        if let Cells::Counted(added) = self.cells {
+            let n = a.dims().classes;
+            sums.resize(n, 0.0);
+            added.row_sums(a, r, &mut sums);
+            for (column, label) in a.columns_of(r).zip(a.labels_of(r)) {
+                let counts = &self.expected_count[column * n..(column + 1) * n];
+                for (k, (sum, count)) in sums.iter_mut().zip(counts).enumerate() {
+                    *sum += added.cell(*count, k, *label as usize);
+                }
+            }
+        }
+        Matrix { confusion: self, a, r, sums }
+    }
+
+    /// P(`label` given class) of annotator `r` for every class.
+    #[must_use]
+    pub fn column(&self, a: &Annotations, r: usize, label: usize) -> Vec<f64> {
+        let (matrix, column) = (self.of(a, r), a.column_of(r, label));
+        (0..a.dims().classes).map(|k| matrix.cell(k, label, column).0).collect()
+    }
+
+    /// The mean over the classes of P(the class itself is said) by annotator `r`.
+    #[must_use]
+    pub fn mean_diagonal(&self, a: &Annotations, r: usize) -> f64 {
+        let (matrix, n) = (self.of(a, r), a.dims().classes);
+        let mut columns = a.columns_of(r).zip(a.labels_of(r)).peekable();
+        let diagonal = |k: usize| {
+            let own = columns.next_if(|(_, label)| **label as usize == k);
+            matrix.cell(k, k, own.map(|(column, _)| column)).0
+        };
+        (0..n).map(diagonal).sum::<f64>() / n as f64
+    }
+
+    /// Every number that it is made of.
+    pub(super) fn parts(&self) -> [&[f64]; 2] {
+        let cells = match &self.cells {
+            Cells::Whole(cells) => cells.as_slice(),
+            Cells::Counted(_) => &[],
+        };
+        [&self.expected_count, cells]
+    }
+}
+
+impl Matrix<'_> {
+    /// P(`label` given `class`), and how often that is expected to have happened; `column` is
+    /// [`Annotations::column_of`] the annotator and the label.
+    #[must_use]
+    pub fn cell(&self, class: usize, label: usize, column: Option<usize>) -> (f64, f64) {
+        let dims = self.a.dims();
+        let counts = &self.confusion.expected_count;
+        let count = column.map_or(0.0, |column| counts[column * dims.classes + class]);
+        let probability = match &self.confusion.cells {
+            Cells::Whole(cells) => cells[(self.r * dims.classes + class) * dims.labels + label],
+            Cells::Counted(added) => added.cell(count, class, label) / self.sums[class],
+        };
+        (probability, count)
+    }
+}
