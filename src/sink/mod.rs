@@ -4,6 +4,7 @@
 //! <url>/runs/<run_id>/<table>/part-00000.parquet   written in any order, invisible to readers of `latest`
 //! <url>/runs/<run_id>/_lease.json                  who is writing; gone when the run is committed
 //! <url>/runs/<run_id>/manifest.json                written last: the commit
+//! <url>/runs/_clock-<name>/_lease.json             for a moment: what time the store has
 //! <url>/latest.json                                points to the newest committed run
 //! <url>/latest -> runs/<run_id>                    the same on local disk, switched by rename
 //! ```
