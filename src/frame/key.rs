@@ -13,8 +13,8 @@ use std::cmp::Ordering;
 use std::sync::Arc;
 
 use datafusion::arrow::array::{
-    Array, ArrayRef, AsArray, BinaryBuilder, FixedSizeBinaryBuilder, Int64Builder, StringBuilder,
-    UInt64Builder, new_empty_array,
+    Array, ArrayRef, AsArray, FixedSizeBinaryBuilder, Int64Builder, LargeBinaryArray,
+    LargeBinaryBuilder, LargeStringArray, UInt64Builder, new_empty_array,
 };
 use datafusion::arrow::compute::cast;
 use datafusion::arrow::datatypes::{ArrowDictionaryKeyType, DataType, Int64Type, UInt64Type};
@@ -216,28 +216,21 @@ pub fn to_array<'a>(
     }
     let plain: ArrayRef = match Family::of(data_type) {
         Family::Integer => integers(keys),
+        // Text is checked as a whole, once.
         Family::Text => {
-            let mut builder = StringBuilder::with_capacity(keys.len(), 8 * keys.len());
-            for key in keys {
-                with_bytes(key, |b| builder.append_value(String::from_utf8_lossy(b)));
-            }
-            Arc::new(builder.finish())
+            let (offsets, text, nulls) = bytes(keys).into_parts();
+            Arc::new(LargeStringArray::try_new(offsets, text, nulls)?)
         }
-        Family::Binary => {
-            if let DataType::FixedSizeBinary(width) = value_type(data_type) {
+        Family::Binary => match value_type(data_type) {
+            DataType::FixedSizeBinary(width) => {
                 let mut builder = FixedSizeBinaryBuilder::new(*width);
                 for key in keys {
                     with_bytes(key, |b| builder.append_value(b))?;
                 }
                 Arc::new(builder.finish())
-            } else {
-                let mut builder = BinaryBuilder::new();
-                for key in keys {
-                    with_bytes(key, |b| builder.append_value(b));
-                }
-                Arc::new(builder.finish())
             }
-        }
+            _ => Arc::new(bytes(keys)),
+        },
         Family::Other(_) => {
             let converter = row_converter(data_type)?;
             let parser = converter.parser();
@@ -253,6 +246,15 @@ pub fn to_array<'a>(
         }
         other => Ok(other?),
     }
+}
+
+/// The keys' bytes; their sum may be beyond what offsets of four bytes reach.
+fn bytes<'a>(keys: impl ExactSizeIterator<Item = Key<'a>>) -> LargeBinaryArray {
+    let mut builder = LargeBinaryBuilder::with_capacity(keys.len(), 8 * keys.len());
+    for key in keys {
+        with_bytes(key, |b| builder.append_value(b));
+    }
+    builder.finish()
 }
 
 fn value_type(data_type: &DataType) -> &DataType {

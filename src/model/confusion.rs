@@ -1,7 +1,9 @@
 //! The annotators' confusion matrices, as a model leaves them.
 
+use rayon::prelude::*;
+
 use super::em::columns::Smoothing;
-use crate::frame::Annotations;
+use crate::frame::{Annotations, BLOCK};
 
 /// P(label given class) of every annotator.
 #[derive(Debug, Clone, PartialEq)]
@@ -27,19 +29,18 @@ pub struct Matrix<'a> {
     confusion: &'a Confusion,
     a: &'a Annotations,
     r: usize,
-    /// The sum of each row's counts, `[class]`; empty where every cell is kept.
-    sums: Vec<f64>,
+    /// The sum of each row's counts, `[class]`; whatever was there where every cell is kept.
+    sums: &'a [f64],
 }
 
 impl Confusion {
-    /// The matrix of annotator `r`.
+    /// The matrix of annotator `r`; `sums` is room for what it needs to know of all its cells.
     #[must_use]
-    pub fn of<'a>(&'a self, a: &'a Annotations, r: usize) -> Matrix<'a> {
-        let mut sums = Vec::new();
+    pub fn of<'a>(&'a self, a: &'a Annotations, r: usize, sums: &'a mut Vec<f64>) -> Matrix<'a> {
         if let Cells::Counted(added) = self.cells {
             let n = a.dims().classes;
             sums.resize(n, 0.0);
-            added.row_sums(a, r, &mut sums);
+            added.row_sums(a, r, sums);
             for (column, label) in a.columns_of(r).zip(a.labels_of(r)) {
                 let counts = &self.expected_count[column * n..(column + 1) * n];
                 for (k, (sum, count)) in sums.iter_mut().zip(counts).enumerate() {
@@ -53,14 +54,20 @@ impl Confusion {
     /// P(`label` given class) of annotator `r` for every class.
     #[must_use]
     pub fn column(&self, a: &Annotations, r: usize, label: usize) -> Vec<f64> {
-        let (matrix, column) = (self.of(a, r), a.column_of(r, label));
+        let (mut sums, column) = (Vec::new(), a.column_of(r, label));
+        let matrix = self.of(a, r, &mut sums);
         (0..a.dims().classes).map(|k| matrix.cell(k, label, column).0).collect()
     }
 
-    /// The mean over the classes of P(the class itself is said) by annotator `r`.
+    /// The skill of every annotator: the mean over the classes of P(the class itself is said).
     #[must_use]
-    pub fn mean_diagonal(&self, a: &Annotations, r: usize) -> f64 {
-        let (matrix, n) = (self.of(a, r), a.dims().classes);
+    pub fn skill(&self, a: &Annotations) -> Vec<f64> {
+        let annotators = (0..a.dims().annotators).into_par_iter().with_min_len(BLOCK);
+        annotators.map_init(Vec::new, |sums, r| self.mean_diagonal(a, r, sums)).collect()
+    }
+
+    fn mean_diagonal(&self, a: &Annotations, r: usize, sums: &mut Vec<f64>) -> f64 {
+        let (matrix, n) = (self.of(a, r, sums), a.dims().classes);
         let mut columns = a.columns_of(r).zip(a.labels_of(r)).peekable();
         let diagonal = |k: usize| {
             let own = columns.next_if(|(_, label)| **label as usize == k);

@@ -28,6 +28,8 @@ struct Cells {
     expected_count: Vec<f64>,
     /// Of the annotator at hand: (label, its column).
     columns: Vec<(usize, Option<usize>)>,
+    /// Of the same: room for [`Confusion::of`](crate::model::confusion::Confusion::of).
+    sums: Vec<f64>,
 }
 
 impl Table for ConfusionMatrices {
@@ -128,13 +130,12 @@ impl Cells {
                 (a.labels_of(r)[n] as usize, Some(a.columns_of(r).start + n))
             }
         }));
-        let mut matrix = None;
+        let matrix = confusion.of(a, r, &mut self.sums);
         for k in 0..dims.classes {
             let counts = a.columns_of(r).map(|c| confusion.expected_count[c * dims.classes + k]);
             if !is_whole && counts.sum::<f64>() < MET {
                 continue;
             }
-            let matrix = matrix.get_or_insert_with(|| confusion.of(a, r));
             for (label, column) in &self.columns {
                 let (probability, count) = matrix.cell(k, *label, *column);
                 self.annotator.push(Some(r as u32));

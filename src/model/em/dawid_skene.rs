@@ -6,9 +6,9 @@
 //! LL = sum_i logsumexp_k ( ln q[k] + sum over (r, y) said of i of ln pi[r][k][y] )
 //! ```
 //! 1. T = the shares of the votes (trusted rows one-hot).
-//! 2. M: q = the mean of T over annotated instances, floored there too(super::kernel::FLOOR) and renormalised; pi[r][k][l] = n[r][k][l] +
-//!    smoothing + diagonal [k = l], where n are the expected counts, floored at [`FLOOR`], over its row's sum. A row
-//!    without any mass comes out uniform.
+//! 2. M: q = the mean of T over annotated instances, floored and renormalised; pi[r][k][l] = n[r][k][l] + smoothing +
+//!    diagonal [k = l], floored, over the sum of its row, where n are the expected counts. The floor is
+//!    [`FLOOR`](super::kernel::FLOOR); a row without any mass comes out uniform.
 //! 3. E: T = softmax of the terms of LL.
 //! 4. Repeat until LL stands still; return T of the last E-step, and q, pi of the M-step that follows it.
 //!
@@ -32,7 +32,6 @@
 //! assert!(fitted.report.skill[2] < 1e-9);
 //! ```
 
-use rayon::prelude::*;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -40,7 +39,7 @@ use super::columns::{Columns, Smoothing};
 use super::counts::Counts;
 use super::e_sweep::e_sweep;
 use super::{EmSteps, StopRule};
-use crate::frame::{Annotations, BLOCK};
+use crate::frame::Annotations;
 use crate::model::Spec;
 use crate::model::confusion::{Cells, Confusion};
 use crate::model::fitted::{Posterior, Report};
@@ -109,8 +108,7 @@ impl EmSteps for DawidSkene {
         let mut expected_count = params.columns.into_room(a);
         params.counts.columns(a, t, &mut expected_count, &());
         let confusion = Confusion { cells: Cells::Counted(self.added()), expected_count };
-        let skill = (0..a.dims().annotators).into_par_iter().with_min_len(BLOCK);
-        let skill = skill.map(|r| confusion.mean_diagonal(a, r)).collect();
+        let skill = confusion.skill(a);
         Report { skill, prior: Some(params.prior), confusion: Some(confusion), ..Report::default() }
     }
 

@@ -177,7 +177,7 @@ fn report<N: CrowdNet>(
             cells: Cells::Whole(probability),
             expected_count: expected_counts(a, &answers.posterior),
         };
-        report.skill = (0..task.dims.annotators).map(|r| confusion.mean_diagonal(a, r)).collect();
+        report.skill = confusion.skill(a);
         report.confusion = Some(confusion);
     } else if report.skill.is_empty() {
         report.skill = agreement(a, &answers.posterior);
