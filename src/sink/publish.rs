@@ -233,13 +233,11 @@ impl Sink {
         run: &Run,
     ) -> Result<(&'static str, FileEntry)> {
         run.cancel.check()?;
-        let (run_id, compression) = (outcome.run.run_id.clone(), self.spec.compression);
-        let encoded =
-            tokio::task::spawn_blocking(move || encode(table, &outcome, &part, compression)).await;
-        let (bytes, rows) = encoded.map_err(|e| Error::bug(format!("an encoder broke: {e}")))??;
+        let encode = || encode(table, &outcome, &part, self.spec.compression);
+        let (bytes, rows) = tokio::task::block_in_place(|| run.pool().install(encode))?;
         let path = format!("{}/part-{n:05}.parquet", table.name());
         let entry = FileEntry { path: path.clone(), rows, bytes: bytes.len() };
-        upload(&self.place.store, &self.path(&run_id, &path), bytes.into())
+        upload(&self.place.store, &self.path(&outcome.run.run_id, &path), bytes.into())
             .await
             .map_err(|e| Error::from(e).or_at(&path))?;
         Ok((table.name(), entry))

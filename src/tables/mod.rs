@@ -33,7 +33,7 @@ pub const SCHEMA_VERSION: u32 = 1;
 const PART_ROWS: usize = 1 << 20;
 
 /// Rows that are turned into arrays at once.
-const BATCH_ROWS: usize = 1 << 16;
+const BATCH_ROWS: usize = 1 << 13;
 
 /// A question's frame and what was fitted to it.
 pub struct Answer {
