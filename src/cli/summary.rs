@@ -1,5 +1,6 @@
 //! What a person reads when the job is done, and the same as JSON.
 
+use std::cmp::Ordering;
 use std::fmt::Write as _;
 
 use serde_json::{Value, json};
@@ -36,8 +37,9 @@ pub(super) fn text(published: &Published) -> String {
         }
         line("classes", classes(answer));
         line("fit", fit(answer));
-        line("best", annotators(answer, true));
-        line("worst", annotators(answer, false));
+        let (best, worst) = annotators(answer);
+        line("best", best);
+        line("worst", worst);
     }
     for (name, of) in [("accuracy", "accuracy"), ("classifier", "prediction_accuracy")] {
         for (_, metric) in outcome.metrics.iter().filter(|(_, m)| m.name == of) {
@@ -113,29 +115,28 @@ fn fit(answer: &Answer) -> String {
     }
 }
 
-/// The annotators at one end, of those with at least a tenth of the median's annotations.
-fn annotators(answer: &Answer, best: bool) -> String {
+/// The annotators at either end, of those with at least a tenth of the median's annotations.
+fn annotators(answer: &Answer) -> (String, String) {
     let frame = &answer.frame;
-    let rows = |r: usize| frame.annotations.rows_of_annotator(r);
     let skill = &answer.fitted.report.skill;
-    let mut order: Vec<usize> = (0..skill.len()).collect();
-    let middle = order.len() / 2;
-    if middle > 0 {
-        let enough = rows(*order.select_nth_unstable_by_key(middle, |r| rows(*r)).1) / 10;
-        order.retain(|r| rows(*r) >= enough);
-    }
-    let better = |a: &usize, b: &usize| {
-        let by_skill = skill[*a].total_cmp(&skill[*b]);
-        (if best { by_skill.reverse() } else { by_skill }).then(a.cmp(b))
+    let mut rows: Vec<u32> =
+        (0..skill.len()).map(|r| frame.annotations.rows_of_annotator(r)).collect();
+    let middle = rows.len() / 2;
+    let enough = if middle > 0 { *rows.select_nth_unstable(middle).1 / 10 } else { 0 };
+    let names = |better: &dyn Fn(f64, f64) -> Ordering| {
+        let mut first: Vec<usize> = Vec::with_capacity(NAMED + 1);
+        for r in (0..skill.len()).filter(|r| frame.annotations.rows_of_annotator(*r) >= enough) {
+            let place = first.partition_point(|other| better(skill[*other], skill[r]).is_le());
+            if place < NAMED {
+                first.insert(place, r);
+                first.truncate(NAMED);
+            }
+        }
+        let name = |r: &usize| {
+            let id: String = frame.annotators.text(*r).chars().take(40).collect();
+            format!("{id} {:.2} ({})", skill[*r], frame.annotations.rows_of_annotator(*r))
+        };
+        first.iter().map(name).collect::<Vec<_>>().join(", ")
     };
-    if order.len() > NAMED {
-        order.select_nth_unstable_by(NAMED, better);
-        order.truncate(NAMED);
-    }
-    order.sort_by(better);
-    let name = |r: &usize| {
-        let id: String = frame.annotators.text(*r).chars().take(40).collect();
-        format!("{id} {:.2} ({})", skill[*r], rows(*r))
-    };
-    order.iter().map(name).collect::<Vec<_>>().join(", ")
+    (names(&|a, b| b.total_cmp(&a)), names(&|a, b| a.total_cmp(&b)))
 }

@@ -93,11 +93,14 @@ impl Collector {
         let (mut i, mut r, mut l) = (Vec::new(), Vec::new(), Vec::new());
         let (instances, annotators, labels) =
             (&mut self.instances, &mut self.annotators, &mut self.labels);
-        let (first, second) = rayon::join(
+        let (first, (second, third)) = rayon::join(
             || instances.intern(instance, &mut i),
-            || annotators.intern(annotator, &mut r).and_then(|()| labels.intern(label, &mut l)),
+            || {
+                let annotators = || annotators.intern(annotator, &mut r);
+                rayon::join(annotators, || labels.intern(label, &mut l))
+            },
         );
-        first.and(second)?;
+        first.and(second).and(third)?;
         self.read += batch.num_rows() as u64;
         if extras.is_empty() && [&i, &r, &l].iter().all(|numbers| !numbers.contains(&NULL)) {
             self.rows.instance.append(&mut i);

@@ -20,21 +20,20 @@ pub fn switched(a: &Annotations, confusion: &Confusion) -> Option<Vec<usize>> {
     if n < 2 {
         return None;
     }
+    // Everybody's counts, `[label, class]`.
     let mut pooled = vec![0.0; n * n];
-    for column in 0..a.n_columns() {
+    for (column, counts) in confusion.expected_count.chunks_exact(n).enumerate() {
         let label = a.label_of(column as u32) as usize;
         if label < n {
-            for k in 0..n {
-                pooled[k * n + label] += confusion.expected_count[column * n + k];
-            }
+            let sums = &mut pooled[label * n..(label + 1) * n];
+            sums.iter_mut().zip(counts).for_each(|(sum, count)| *sum += count);
         }
     }
-    for row in pooled.chunks_exact_mut(n) {
-        let sum: f64 = row.iter().sum();
-        row.iter_mut().for_each(|v| *v /= sum.max(f64::MIN_POSITIVE));
-    }
+    let met = |k: usize| (0..n).map(|label| pooled[label * n + k]).sum::<f64>();
+    let met: Vec<f64> = (0..n).map(|k| met(k).max(f64::MIN_POSITIVE)).collect();
     // The assignment solver wants whole numbers; nine digits decide a question of five percent.
-    let weights = pooled.iter().map(|p| (p * 1e9) as i64).collect();
+    let share = |k: usize, label: usize| (pooled[label * n + k] / met[k] * 1e9) as i64;
+    let weights = (0..n * n).map(|cell| share(cell / n, cell % n)).collect();
     let matrix = Matrix::from_vec(n, n, weights).ok()?;
     let (best, assignment) = kuhn_munkres(&matrix);
     let trace: i64 = (0..n).map(|k| matrix[(k, k)]).sum();
