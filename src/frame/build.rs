@@ -80,32 +80,33 @@ impl Annotations {
 
     /// Fills the view by column from the view by instance.
     fn turn(&mut self) {
-        let mut next = self.by_column.clone();
+        let mut places = Places(std::mem::take(&mut self.by_column));
         for i in 0..self.dims.instances {
             for at in self.by_instance[i]..self.by_instance[i + 1] {
-                let place = &mut next[self.columns[at] as usize];
-                self.instances[*place] = number(i);
+                let place = places.next(self.columns[at]);
+                self.instances[place] = number(i);
                 if let (Some(out), Some(weights)) = (&mut self.column_weights, &self.weights) {
-                    out[*place] = weights[at];
+                    out[place] = weights[at];
                 }
-                *place += 1;
             }
         }
+        self.by_column = places.offsets();
     }
 }
 
 /// The distinct labels of each annotator, ascending: (offsets by annotator, labels).
 fn distinct_columns(dims: Dims, rows: &Rows) -> (Vec<usize>, Vec<u32>) {
     let mut counts = vec![0_u32; dims.annotators];
-    let mut labels = Vec::new();
+    let n_cells = dims.annotators.saturating_mul(dims.labels);
+    let mut labels = Vec::with_capacity(n_cells.min(rows.label.len()));
     let mut add = |annotator: usize, label: u32| {
         counts[annotator] += 1;
         labels.push(label);
     };
     let pairs = rows.annotator.iter().zip(&rows.label);
     // A flag a cell is fastest, as long as the cells are not many more than the annotations.
-    if dims.annotators.saturating_mul(dims.labels) <= 8 * rows.label.len() + BLOCK {
-        let mut occurs = vec![false; dims.annotators * dims.labels];
+    if n_cells <= 8 * rows.label.len() + BLOCK {
+        let mut occurs = vec![false; n_cells];
         pairs.for_each(|(r, l)| occurs[*r as usize * dims.labels + *l as usize] = true);
         for (cell, _) in occurs.iter().enumerate().filter(|(_, occurs)| **occurs) {
             add(cell / dims.labels, number(cell % dims.labels));
@@ -119,6 +120,26 @@ fn distinct_columns(dims: Dims, rows: &Rows) -> (Vec<usize>, Vec<u32>) {
     (prefix_sum(&counts), labels)
 }
 
+/// Every owner's next free place; where the first one's begin, the next one's end.
+struct Places(Vec<usize>);
+
+impl Places {
+    #[inline]
+    fn next(&mut self, owner: u32) -> usize {
+        let next = &mut self.0[owner as usize];
+        *next += 1;
+        *next - 1
+    }
+
+    /// The offsets that it was made of, when all places are taken: each stands where its neighbour's stood.
+    fn offsets(self) -> Vec<usize> {
+        let mut offsets = self.0;
+        offsets.rotate_right(1);
+        offsets[0] = 0;
+        offsets
+    }
+}
+
 /// The view by instance while repeated answers are being settled.
 struct Said {
     offsets: Vec<usize>,
@@ -128,18 +149,17 @@ struct Said {
 
 impl Said {
     fn scatter(offsets: Vec<usize>, instance: &[u32], column: &[u32], weight: &[f64]) -> Self {
-        let mut next = offsets.clone();
+        let mut places = Places(offsets);
         let mut columns = vec![0; column.len()];
         let mut weights = (!weight.is_empty()).then(|| vec![0.0; weight.len()]);
         for (row, i) in instance.iter().enumerate() {
-            let place = &mut next[*i as usize];
-            columns[*place] = column[row];
+            let place = places.next(*i);
+            columns[place] = column[row];
             if let Some(weights) = &mut weights {
-                weights[*place] = weight[row];
+                weights[place] = weight[row];
             }
-            *place += 1;
         }
-        Self { offsets, columns, weights }
+        Self { offsets: places.offsets(), columns, weights }
     }
 
     /// Sorts every instance's columns and settles repeated answers.
@@ -232,8 +252,11 @@ fn sort_with_weights(columns: &mut [u32], weights: &mut [f64]) {
 
 /// The owner of each item, from the owners' offsets.
 fn owners(offsets: &[usize]) -> Vec<u32> {
-    let items = offsets.windows(2).enumerate();
-    items.flat_map(|(owner, w)| std::iter::repeat_n(number(owner), w[1] - w[0])).collect()
+    let mut owners = Vec::with_capacity(offsets.last().copied().unwrap_or_default());
+    for (owner, own) in offsets.windows(2).enumerate() {
+        owners.extend(std::iter::repeat_n(number(owner), own[1] - own[0]));
+    }
+    owners
 }
 
 /// Occurrences of each number below `n`.

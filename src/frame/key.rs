@@ -13,8 +13,8 @@ use std::cmp::Ordering;
 use std::sync::Arc;
 
 use datafusion::arrow::array::{
-    Array, ArrayRef, AsArray, FixedSizeBinaryBuilder, Int64Builder, LargeBinaryArray,
-    LargeBinaryBuilder, LargeStringArray, UInt64Builder, new_empty_array,
+    Array, ArrayRef, AsArray, FixedSizeBinaryBuilder, GenericBinaryArray, GenericBinaryBuilder,
+    GenericStringArray, Int64Builder, OffsetSizeTrait, UInt64Builder, new_empty_array,
 };
 use datafusion::arrow::compute::cast;
 use datafusion::arrow::datatypes::{ArrowDictionaryKeyType, DataType, Int64Type, UInt64Type};
@@ -137,6 +137,14 @@ impl<'a> Key<'a> {
     pub fn new(bytes: &'a [u8]) -> Self {
         Packed::new(bytes).map_or(Self::Long(bytes), Self::Packed)
     }
+
+    /// How many bytes it has.
+    fn len(self) -> usize {
+        match self {
+            Self::Packed(packed) => packed.bytes().1,
+            Self::Long(bytes) => bytes.len(),
+        }
+    }
 }
 
 /// Calls `visit(row, key)` for each row of `array`, with `None` where it is null.
@@ -216,11 +224,8 @@ pub fn to_array<'a>(
     }
     let plain: ArrayRef = match Family::of(data_type) {
         Family::Integer => integers(keys),
-        // Text is checked as a whole, once.
-        Family::Text => {
-            let (offsets, text, nulls) = bytes(keys).into_parts();
-            Arc::new(LargeStringArray::try_new(offsets, text, nulls)?)
-        }
+        Family::Text if fit(keys.clone()) => text::<i32>(keys)?,
+        Family::Text => text::<i64>(keys)?,
         Family::Binary => match value_type(data_type) {
             DataType::FixedSizeBinary(width) => {
                 let mut builder = FixedSizeBinaryBuilder::new(*width);
@@ -229,7 +234,8 @@ pub fn to_array<'a>(
                 }
                 Arc::new(builder.finish())
             }
-            _ => Arc::new(bytes(keys)),
+            _ if fit(keys.clone()) => Arc::new(bytes::<i32>(keys)),
+            _ => Arc::new(bytes::<i64>(keys)),
         },
         Family::Other(_) => {
             let converter = row_converter(data_type)?;
@@ -248,13 +254,28 @@ pub fn to_array<'a>(
     }
 }
 
-/// The keys' bytes; their sum may be beyond what offsets of four bytes reach.
-fn bytes<'a>(keys: impl ExactSizeIterator<Item = Key<'a>>) -> LargeBinaryArray {
-    let mut builder = LargeBinaryBuilder::with_capacity(keys.len(), 8 * keys.len());
+/// Whether offsets of four bytes reach all of the keys' bytes.
+fn fit<'a>(keys: impl Iterator<Item = Key<'a>>) -> bool {
+    i32::try_from(keys.map(Key::len).sum::<usize>()).is_ok()
+}
+
+fn bytes<'a, O: OffsetSizeTrait>(
+    keys: impl ExactSizeIterator<Item = Key<'a>> + Clone,
+) -> GenericBinaryArray<O> {
+    let length = keys.clone().map(Key::len).sum();
+    let mut builder = GenericBinaryBuilder::<O>::with_capacity(keys.len(), length);
     for key in keys {
         with_bytes(key, |b| builder.append_value(b));
     }
     builder.finish()
+}
+
+/// Text is checked as a whole, once.
+fn text<'a, O: OffsetSizeTrait>(
+    keys: impl ExactSizeIterator<Item = Key<'a>> + Clone,
+) -> Result<ArrayRef> {
+    let (offsets, text, nulls) = bytes::<O>(keys).into_parts();
+    Ok(Arc::new(GenericStringArray::<O>::try_new(offsets, text, nulls)?))
 }
 
 fn value_type(data_type: &DataType) -> &DataType {
