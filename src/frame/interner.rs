@@ -32,6 +32,8 @@ pub struct Interner {
     untyped: bool,
     slots: Vec<u64>,
     keys: Vec<u128>,
+    /// Bytes of the longest key.
+    longest: usize,
     long: Vec<Box<[u8]>>,
     long_numbers: HashMap<Box<[u8]>, u32, FxBuildHasher>,
 }
@@ -52,6 +54,7 @@ impl Interner {
             untyped: is_untyped(field),
             slots: vec![0; 1024],
             keys: Vec::new(),
+            longest: 0,
             long: Vec::new(),
             long_numbers: HashMap::default(),
         }
@@ -173,6 +176,7 @@ impl Interner {
         loop {
             let slot = self.slots[at];
             if slot == 0 {
+                self.longest = self.longest.max(Key::Packed(key).len());
                 self.keys.push(key.0);
                 self.slots[at] = tag(hash) | self.keys.len() as u64;
                 return number(self.keys.len() - 1);
@@ -208,6 +212,7 @@ impl Interner {
             return *known;
         }
         let next = number(self.keys.len());
+        self.longest = self.longest.max(bytes.len());
         self.keys.push(((self.long.len() as u128) << 8) | LONG);
         self.long.push(bytes.into());
         self.long_numbers.insert(bytes.into(), next);
@@ -222,6 +227,7 @@ impl Interner {
         let integer = |word: &u128| with_bytes(Key::Packed(Packed(*word)), plain_integer);
         let integers: Option<Vec<u128>> = self.keys.iter().map(|w| Some(integer(w)?.0)).collect();
         if let Some(integers) = integers {
+            self.longest = Key::Packed(Packed::integer(0)).len();
             self.keys = integers;
             self.data_type = DataType::Int64;
         }
@@ -235,13 +241,13 @@ impl Interner {
     /// When the values do not fit the column's type.
     pub fn finish(mut self, keep: impl Fn(u32) -> bool) -> Result<(Ids, Vec<u32>)> {
         self.settle_type();
-        let Self { data_type, mut keys, long, slots, .. } = self;
+        let Self { data_type, mut keys, longest, long, slots, .. } = self;
         // Its room serves the sort.
         drop(slots);
         let all = keys.len();
-        if keys.iter().all(|word| Packed(*word).numbered(0).is_some()) {
+        if longest <= Packed::NUMBERED {
             for (n, word) in keys.iter_mut().enumerate() {
-                *word = Packed(*word).numbered(number(n)).unwrap_or_default();
+                *word = Packed(*word).numbered(number(n));
             }
             keys.retain(|word| keep(Packed::of_numbered(*word).1));
             keys.par_sort_unstable();

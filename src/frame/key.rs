@@ -61,6 +61,9 @@ impl Packed {
     /// The longest key that packs.
     pub const MAX: usize = 15;
 
+    /// The longest key that leaves room for a number.
+    pub const NUMBERED: usize = 11;
+
     /// Packs `bytes`, unless there are too many.
     ///
     /// Two loads that overlap cover any length from 4 on: the bytes they share are equal, so that `|` joins them.
@@ -97,13 +100,13 @@ impl Packed {
         Self((shifted << 56) | 9)
     }
 
-    /// A word that sorts as this key does and carries a number, if the key has at most 11 bytes: it is all that a sort
-    /// has to move.
+    /// A word that sorts as this key of at most [`Packed::NUMBERED`] bytes does and carries a number: it is all that a
+    /// sort has to move.
     #[inline]
     #[must_use]
-    pub fn numbered(self, number: u32) -> Option<u128> {
+    pub fn numbered(self, number: u32) -> u128 {
         let length = self.0 & 0xff;
-        (length <= 11).then_some((self.0 ^ length) | (length << 32) | u128::from(number))
+        (self.0 ^ length) | (length << 32) | u128::from(number)
     }
 
     /// The key and the number of a word of [`Packed::numbered`].
@@ -139,7 +142,9 @@ impl<'a> Key<'a> {
     }
 
     /// How many bytes it has.
-    fn len(self) -> usize {
+    #[inline]
+    #[must_use]
+    pub fn len(self) -> usize {
         match self {
             Self::Packed(packed) => packed.bytes().1,
             Self::Long(bytes) => bytes.len(),
@@ -224,7 +229,7 @@ pub fn to_array<'a>(
     }
     let plain: ArrayRef = match Family::of(data_type) {
         Family::Integer => integers(keys),
-        Family::Text if fit(keys.clone()) => text::<i32>(keys)?,
+        Family::Text if fits_i32(keys.clone()) => text::<i32>(keys)?,
         Family::Text => text::<i64>(keys)?,
         Family::Binary => match value_type(data_type) {
             DataType::FixedSizeBinary(width) => {
@@ -234,7 +239,7 @@ pub fn to_array<'a>(
                 }
                 Arc::new(builder.finish())
             }
-            _ if fit(keys.clone()) => Arc::new(bytes::<i32>(keys)),
+            _ if fits_i32(keys.clone()) => Arc::new(bytes::<i32>(keys)),
             _ => Arc::new(bytes::<i64>(keys)),
         },
         Family::Other(_) => {
@@ -255,7 +260,7 @@ pub fn to_array<'a>(
 }
 
 /// Whether offsets of four bytes reach all of the keys' bytes.
-fn fit<'a>(keys: impl Iterator<Item = Key<'a>>) -> bool {
+fn fits_i32<'a>(keys: impl Iterator<Item = Key<'a>>) -> bool {
     i32::try_from(keys.map(Key::len).sum::<usize>()).is_ok()
 }
 
@@ -345,6 +350,16 @@ mod tests {
     }
 
     #[test]
+    fn long_offsets_hold_the_same_text() {
+        let keys = || ["", "zwölf", "exactly sixteen."].iter().map(|id| Key::new(id.as_bytes()));
+        assert!(fits_i32(keys()));
+        let (short, long) = (text::<i32>(keys()).unwrap(), text::<i64>(keys()).unwrap());
+        assert_eq!(long.data_type(), &DataType::LargeUtf8);
+        assert_eq!(&cast(&long, &DataType::Utf8).unwrap(), &short);
+        assert_eq!(short.as_string::<i32>().value(1), "zwölf");
+    }
+
+    #[test]
     fn every_length_packs_and_unpacks() {
         let bytes: Vec<u8> = (1..=16).collect();
         for n in 0..=Packed::MAX {
@@ -358,12 +373,11 @@ mod tests {
     fn a_short_key_carries_a_number() {
         let bytes: Vec<u8> = (1..=15).collect();
         let key = |n: usize| Packed::new(&bytes[..n]).unwrap();
-        for n in 0..=11 {
-            let word = key(n).numbered(u32::MAX).unwrap();
+        for n in 0..=Packed::NUMBERED {
+            let word = key(n).numbered(u32::MAX);
             assert_eq!(Packed::of_numbered(word), (key(n), u32::MAX));
-            assert!(n == 11 || word < key(n + 1).numbered(0).unwrap());
+            assert!(n == Packed::NUMBERED || word < key(n + 1).numbered(0));
         }
-        assert_eq!(key(12).numbered(0), None);
     }
 
     #[test]

@@ -29,7 +29,7 @@ pub struct Matrix<'a> {
     confusion: &'a Confusion,
     a: &'a Annotations,
     r: usize,
-    /// The sum of each row's counts, `[class]`; whatever was there where every cell is kept.
+    /// The sum of each row's counts, `[class]`; unused where every cell is kept.
     sums: &'a [f64],
 }
 

@@ -5,11 +5,11 @@ use datafusion::arrow::datatypes::{DataType, Field, SchemaRef};
 use datafusion::parquet::arrow::ArrowWriter;
 use datafusion::parquet::arrow::arrow_writer::{ArrowColumnWriter, compute_leaves};
 use datafusion::parquet::basic::{Compression as Codec, ZstdLevel};
+use datafusion::parquet::errors::ParquetError;
 use datafusion::parquet::file::metadata::KeyValue;
 use datafusion::parquet::file::properties::{
     EnabledStatistics, WriterProperties, WriterPropertiesBuilder,
 };
-use datafusion::parquet::errors::ParquetError;
 use datafusion::parquet::schema::types::ColumnPath;
 use rayon::prelude::*;
 use schemars::JsonSchema;
@@ -98,8 +98,10 @@ pub(crate) fn parquet(
         })?;
     }
     if rows > 0 {
-        let columns: Vec<_> =
-            columns.into_par_iter().map(ArrowColumnWriter::close).collect::<Result<_, ParquetError>>()?;
+        let columns: Vec<_> = columns
+            .into_par_iter()
+            .map(ArrowColumnWriter::close)
+            .collect::<Result<_, ParquetError>>()?;
         let mut group = file.next_row_group()?;
         columns.into_iter().try_for_each(|column| column.append_to_row_group(&mut group))?;
         group.close()?;
