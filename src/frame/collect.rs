@@ -104,10 +104,12 @@ pub async fn read_features(
     place: &str,
     run: &Run,
 ) -> Result<Features> {
-    let mut reader = Reader::new(query.schema().inner(), scratch);
+    let schema = SchemaRef::clone(query.schema().inner());
     let context = Arc::new(query.task_ctx());
     let plan = query.create_physical_plan().await?;
-    run.progress.begin("features", rows_in(&plan));
+    let rows = rows_in(&plan);
+    let mut reader = Reader::new(&schema, Scratch { rows, ..scratch });
+    run.progress.begin("features", rows);
     let mut batches = spawn(execute_stream_partitioned(plan, context)?);
     while let Some(batch) = batches.recv().await {
         run.cancel.check()?;

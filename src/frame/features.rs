@@ -27,7 +27,8 @@ impl Scratch {
     #[must_use]
     pub fn of(engine: &EngineSpec) -> Self {
         let folder = engine.scratch.as_ref().map(PathBuf::from);
-        Self { budget: engine.memory_limit_bytes().map(|bytes| bytes / 2), folder }
+        let budget = engine.memory_limit_bytes().map(|bytes| bytes / 2);
+        Self { budget, folder, rows: None }
     }
 }
 

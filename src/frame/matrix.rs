@@ -38,6 +38,8 @@ pub struct Scratch {
     pub budget: Option<usize>,
     /// The folder of scratch files; `None` for the system's.
     pub folder: Option<PathBuf>,
+    /// How many rows will come, where that is known.
+    pub rows: Option<u64>,
 }
 
 enum Bytes {
@@ -130,8 +132,15 @@ pub struct MatrixWriter {
 impl MatrixWriter {
     /// No rows yet.
     #[must_use]
-    pub fn new(shape: Vec<usize>, cell: Cell, scratch: Scratch) -> Self {
-        let width = shape.iter().product();
+    pub fn new(shape: Vec<usize>, cell: Cell, mut scratch: Scratch) -> Self {
+        let width: usize = shape.iter().product();
+        // What will not stay in memory never begins there.
+        let all = scratch.rows.map(|rows| rows.saturating_mul((width * cell.size()) as u64));
+        if let (Some(budget), Some(all)) = (&mut scratch.budget, all)
+            && all > *budget as u64
+        {
+            *budget = 0;
+        }
         Self { width, shape, cell, scratch, memory: Vec::new(), file: None }
     }
 
@@ -212,7 +221,7 @@ mod tests {
     use super::*;
 
     fn matrix(budget: Option<usize>) -> Matrix {
-        let scratch = Scratch { budget, folder: None };
+        let scratch = Scratch { budget, ..Scratch::default() };
         let mut writer = MatrixWriter::new(vec![2], Cell::Real, scratch);
         for row in 0..100_u8 {
             writer.push_reals(&[f32::from(row), -0.5]).unwrap();
@@ -231,6 +240,18 @@ mod tests {
             assert_eq!(a, b);
             assert_eq!(a, [99.0 - row as f32, -0.5]);
         }
+    }
+
+    #[test]
+    fn rows_that_will_not_fit_go_to_the_file_at_once() {
+        let writer = |rows| {
+            let scratch = Scratch { budget: Some(800), rows, ..Scratch::default() };
+            let mut writer = MatrixWriter::new(vec![2], Cell::Real, scratch);
+            writer.push_reals(&[1.0, -0.5]).unwrap();
+            writer
+        };
+        assert!(writer(None).file.is_none() && writer(Some(100)).file.is_none());
+        assert!(writer(Some(101)).file.is_some());
     }
 
     #[test]
