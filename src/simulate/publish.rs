@@ -131,7 +131,8 @@ async fn write(place: &Place, digest: &str, tables: &[Written<'_>], run: &Run) -
         for start in (0..table.rows.max(1)).step_by(PART_ROWS) {
             run.cancel.check()?;
             let end = (start + PART_ROWS).min(table.rows);
-            let (bytes, rows) = tokio::task::block_in_place(|| encode(table, start, end))?;
+            let encode = || encode(table, start, end);
+            let (bytes, rows) = tokio::task::block_in_place(|| run.pool().install(encode))?;
             let path = format!("{}/part-{:05}.parquet", table.name, files.len());
             files.push(FileEntry { path: path.clone(), rows, bytes: bytes.len() });
             let place_of_part = path.split('/').fold(place.path.clone(), Path::join);

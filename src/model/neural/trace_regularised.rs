@@ -10,7 +10,7 @@
 //!
 //! On digits labelled by flippers (`benches/mnist.md`) it helps most where the matrices learn no faster than the
 //! classifier: there cross-entropy alone takes two classes for one on some crowds, and a larger lambda on fewer. Where
-//! they learn ten times faster both find the matrices, and a large lambda only blurs them.
+//! they learn thirty times faster both find the matrices, and a large lambda only blurs them.
 //!
 //! R. Tanno, A. Saeedi, S. Sankaranarayanan, D. C. Alexander, N. Silberman: Learning From Noisy Labels By Regularized
 //! Estimation Of Annotator Confusion. CVPR 2019. arXiv:1902.03680, equation 4 and the sample code of its appendix.
