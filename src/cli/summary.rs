@@ -123,20 +123,32 @@ fn annotators(answer: &Answer) -> (String, String) {
         (0..skill.len()).map(|r| frame.annotations.rows_of_annotator(r)).collect();
     let middle = rows.len() / 2;
     let enough = if middle > 0 { *rows.select_nth_unstable(middle).1 / 10 } else { 0 };
-    let names = |better: &dyn Fn(f64, f64) -> Ordering| {
-        let mut first: Vec<usize> = Vec::with_capacity(NAMED + 1);
-        for r in (0..skill.len()).filter(|r| frame.annotations.rows_of_annotator(*r) >= enough) {
-            let place = first.partition_point(|other| better(skill[*other], skill[r]).is_le());
-            if place < NAMED {
-                first.insert(place, r);
-                first.truncate(NAMED);
-            }
-        }
+    let able = || (0..skill.len()).filter(|r| frame.annotations.rows_of_annotator(*r) >= enough);
+    let names = |first: Vec<usize>| {
         let name = |r: &usize| {
             let id: String = frame.annotators.text(*r).chars().take(40).collect();
             format!("{id} {:.2} ({})", skill[*r], frame.annotations.rows_of_annotator(*r))
         };
         first.iter().map(name).collect::<Vec<_>>().join(", ")
     };
-    (names(&|a, b| b.total_cmp(&a)), names(&|a, b| a.total_cmp(&b)))
+    let best = first_by(able(), |a, b| skill[b].total_cmp(&skill[a]));
+    let worst = first_by(able(), |a, b| skill[a].total_cmp(&skill[b]));
+    (names(best), names(worst))
+}
+
+/// The first [`NAMED`] in an order, equal ones as they come.
+fn first_by(
+    all: impl Iterator<Item = usize>,
+    order: impl Fn(usize, usize) -> Ordering,
+) -> Vec<usize> {
+    let mut first: Vec<usize> = Vec::with_capacity(NAMED + 1);
+    for r in all {
+        // Almost all come after the last one.
+        if first.len() == NAMED && order(first[NAMED - 1], r).is_le() {
+            continue;
+        }
+        first.insert(first.partition_point(|other| order(*other, r).is_le()), r);
+        first.truncate(NAMED);
+    }
+    first
 }

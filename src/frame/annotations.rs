@@ -2,9 +2,9 @@
 //!
 //! ```text
 //! a column     = one (annotator, label) pair that occurs: "annotator 7 said `cat`", one column of 7's confusion matrix
-//! by instance    offsets[i] .. offsets[i+1]  ->  columns: what was said of instance i, in the order of the annotators
+//! by instance    offsets[i] .. offsets[i+1]  ->  columns: what was said of instance i, ascending
 //! by column      offsets[c] .. offsets[c+1]  ->  instances: of which instances this was said, ascending
-//! by annotator   offsets[r] .. offsets[r+1]  ->  the columns of annotator r, by label
+//! by seat        offsets[s] .. offsets[s+1]  ->  the columns of the annotator in seat s, by label
 //! ```
 //! # Why
 //! A dense confusion matrix has annotators x classes x labels cells, most of which nobody ever fills. Columns that
@@ -12,6 +12,10 @@
 //! multiplies one contiguous column (one number a class) for each annotation; an M-step sums posterior rows into one
 //! column, which only one thread owns. Two words of four bytes an annotation, two of eight more where weights differ
 //! from 1.
+//!
+//! Annotators sit in the order of their numbers, but those with a single annotation, the lone ones, behind all others.
+//! A lone annotator's matrix follows from the posterior of one instance: a kernel that has this at hand can do without
+//! the column, and a long tail of annotators who came once costs it nothing. In the seats such columns are one range.
 
 use std::ops::Range;
 
@@ -38,7 +42,11 @@ pub struct Annotations {
     pub(super) by_instance: Vec<usize>,
     pub(super) columns: Vec<u32>,
     pub(super) weights: Option<Vec<f64>>,
-    pub(super) by_annotator: Vec<usize>,
+    /// The seat of each annotator.
+    pub(super) seats: Vec<u32>,
+    pub(super) by_seat: Vec<usize>,
+    /// The first column of a lone annotator.
+    pub(super) first_lone: usize,
     pub(super) labels: Vec<u32>,
     pub(super) by_column: Vec<usize>,
     pub(super) instances: Vec<u32>,
@@ -74,7 +82,7 @@ impl Annotations {
         self.labels.len()
     }
 
-    /// What was said of instance `i`: columns, in the order of the annotators.
+    /// What was said of instance `i`: columns, ascending, so that an annotator's are side by side.
     #[inline]
     #[must_use]
     pub fn said_of(&self, i: usize) -> &[u32] {
@@ -99,7 +107,8 @@ impl Annotations {
     #[inline]
     #[must_use]
     pub fn columns_of(&self, r: usize) -> Range<usize> {
-        self.by_annotator[r]..self.by_annotator[r + 1]
+        let seat = self.seats[r] as usize;
+        self.by_seat[seat]..self.by_seat[seat + 1]
     }
 
     /// The labels that annotator `r` used, ascending: one for each of its columns.
@@ -113,13 +122,26 @@ impl Annotations {
     #[must_use]
     pub fn column_of(&self, r: usize, label: usize) -> Option<usize> {
         let found = self.labels_of(r).binary_search_by_key(&label, |l| *l as usize).ok()?;
-        Some(self.by_annotator[r] + found)
+        Some(self.columns_of(r).start + found)
     }
 
-    /// The first column of each annotator, and one past the last.
+    /// The first column of each annotator in the order they sit, and one past the last.
     #[must_use]
     pub fn column_offsets(&self) -> &[usize] {
-        &self.by_annotator
+        &self.by_seat
+    }
+
+    /// The labels of neighbouring columns.
+    #[inline]
+    #[must_use]
+    pub fn labels_in(&self, columns: Range<usize>) -> &[u32] {
+        &self.labels[columns]
+    }
+
+    /// Columns from this one on are of annotators with a single annotation, which counts 1.
+    #[must_use]
+    pub fn first_lone(&self) -> usize {
+        self.first_lone
     }
 
     /// Of which instances a column was said, ascending.
@@ -162,25 +184,4 @@ impl Annotations {
         self.trusted_class(i).is_some()
             || self.said_of(i).iter().any(|c| (self.label_of(*c) as usize) < self.dims.classes)
     }
-}
-
-/// Cuts `items`, of which there are `width` for each step of `offsets`, into the parts of `block` neighbouring owners
-/// each: the owners' range, and their items.
-pub fn split_by<'a, T>(
-    mut items: &'a mut [T],
-    offsets: &[usize],
-    width: usize,
-    block: usize,
-) -> Vec<(Range<usize>, &'a mut [T])> {
-    let owners = offsets.len().saturating_sub(1);
-    let mut parts = Vec::with_capacity(owners.div_ceil(block));
-    let mut start = 0;
-    while start < owners {
-        let end = (start + block).min(owners);
-        let (part, rest) = items.split_at_mut((offsets[end] - offsets[start]) * width);
-        parts.push((start..end, part));
-        items = rest;
-        start = end;
-    }
-    parts
 }

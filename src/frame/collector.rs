@@ -8,11 +8,12 @@ use datafusion::arrow::util::display::array_value_to_string;
 use rayon::prelude::*;
 
 use super::annotations::{Annotations, BLOCK, Dims};
-use super::build::{Duplicates, Rows};
+use super::build::Rows;
 use super::classes::Classes;
 use super::gold::{Gold, GoldRows};
 use super::interner::{Interner, NULL};
 use super::rejects::{Reason, Rejects};
+use super::said::Duplicates;
 use super::{Frame, FrameSpec};
 use crate::error::{Error, Result, offenders};
 

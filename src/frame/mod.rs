@@ -15,21 +15,25 @@ mod ids;
 mod interner;
 mod key;
 mod matrix;
+mod offsets;
 mod rejects;
+mod said;
 mod truth;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-pub use annotations::{Annotations, BLOCK, Dims, split_by};
-pub use build::{Duplicates, Repeated, Rows};
+pub use annotations::{Annotations, BLOCK, Dims};
+pub use build::Rows;
 pub use collect::{Relations, collect, read_features, rows_in};
 pub use evidence::{Described, Evidence};
 pub use features::Features;
 pub use gold::{Gold, Role};
 pub use ids::Ids;
 pub use matrix::{Cell, Matrix, MatrixWriter, Scratch};
+pub use offsets::split_by;
 pub use rejects::{Reason, Rejects};
+pub use said::{Duplicates, Repeated};
 pub use truth::Truth;
 
 use crate::source::Scalar;

@@ -40,7 +40,7 @@ impl Confusion {
         if let Cells::Counted(added) = self.cells {
             let n = a.dims().classes;
             sums.resize(n, 0.0);
-            added.row_sums(a, r, sums);
+            added.row_sums(a, a.labels_of(r), sums);
             for (column, label) in a.columns_of(r).zip(a.labels_of(r)) {
                 let counts = &self.expected_count[column * n..(column + 1) * n];
                 for (k, (sum, count)) in sums.iter_mut().zip(counts).enumerate() {

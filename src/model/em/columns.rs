@@ -6,13 +6,14 @@ use super::counts::Counts;
 use super::gather::Finish;
 use super::kernel::{FLOOR, LEAST, width};
 use super::sparse::Sparse;
+use super::whole::Whole;
 use crate::frame::Annotations;
 use crate::model::fitted::Posterior;
 
 /// The columns of every annotator, whole or without the cells that nothing stands behind.
 pub enum Columns {
-    /// `[column, class]`
-    Whole(Vec<f64>),
+    /// For few classes, or where columns are few.
+    Whole(Whole),
     /// For many classes.
     Sparse(Sparse),
 }
@@ -25,44 +26,20 @@ pub trait Likelihood: Sync {
     /// Fetches what [`Likelihood::multiply`] will need of some instances.
     fn fetch(&self, _a: &Annotations, _instances: Range<usize>, _near: &mut Self::Near) {}
 
-    /// Multiplies `row`, `[class]`, by the factors of every column that was said of the `at`-th instance fetched.
-    fn multiply(&self, row: &mut [f64], columns: &[u32], near: &Self::Near, at: usize);
+    /// Turns `row`, `[class]`, from the posterior behind the counts into `prior` times the factors of every column that
+    /// was said of the instance, the `at`-th one fetched.
+    fn multiply(
+        &self,
+        row: &mut [f64],
+        prior: &[f64],
+        columns: &[u32],
+        near: &Self::Near,
+        at: usize,
+    );
 
-    /// Writes the factors of one column into `factors`, `[class]`.
-    fn write(&self, column: u32, factors: &mut [f64]);
-}
-
-/// Whole columns of `K` classes, or of any number where `K` is 0.
-pub struct Whole<'a, const K: usize>(pub &'a [f64]);
-
-impl<const K: usize> Likelihood for Whole<'_, K> {
-    type Near = ();
-
-    #[inline(always)]
-    fn multiply(&self, row: &mut [f64], columns: &[u32], (): &(), _at: usize) {
-        if let (true, Ok(row)) = (K > 0, <&mut [f64; K]>::try_from(&mut *row)) {
-            let mut product = *row;
-            let factors = self.0.as_chunks::<K>().0;
-            for column in columns {
-                let factors = &factors[*column as usize];
-                for k in 0..K {
-                    product[k] *= factors[k];
-                }
-            }
-            *row = product;
-        } else {
-            for column in columns {
-                let start = *column as usize * row.len();
-                let factors = &self.0[start..start + row.len()];
-                row.iter_mut().zip(factors).for_each(|(p, f)| *p *= f);
-            }
-        }
-    }
-
-    fn write(&self, column: u32, factors: &mut [f64]) {
-        let n = factors.len();
-        factors.copy_from_slice(&self.0[column as usize * n..(column as usize + 1) * n]);
-    }
+    /// Writes the factors of one column into `factors`, `[class]`; `last` is the posterior behind the counts of an
+    /// instance of which it was said.
+    fn write(&self, column: u32, last: &[f64], factors: &mut [f64]);
 }
 
 impl Columns {
@@ -72,7 +49,8 @@ impl Columns {
         if counts.are_noted() {
             Self::Sparse(Sparse::new(a))
         } else {
-            Self::Whole(vec![0.0; a.n_columns() * a.dims().classes])
+            let cells = vec![0.0; counts.kept(a) * a.dims().classes];
+            Self::Whole(Whole { cells, smoothing: Smoothing::default() })
         }
     }
 
@@ -86,23 +64,28 @@ impl Columns {
     ) {
         match self {
             Self::Sparse(columns) => columns.estimate(a, counts, smoothing),
-            Self::Whole(columns) => counts.columns(a, t, columns, &smoothing),
+            Self::Whole(whole) => {
+                whole.smoothing = smoothing;
+                counts.columns(a, t, &mut whole.cells, &smoothing);
+            }
         }
     }
 
-    /// Room for numbers of the same shape, `[column, class]`, whatever they are.
+    /// Room for a number a cell of every column, `[column, class]`, whatever they are.
     #[must_use]
     pub fn into_room(self, a: &Annotations) -> Vec<f64> {
-        match self {
-            Self::Whole(columns) => columns,
-            Self::Sparse(_) => vec![0.0; a.n_columns() * a.dims().classes],
-        }
+        let mut room = match self {
+            Self::Whole(whole) => whole.cells,
+            Self::Sparse(_) => Vec::new(),
+        };
+        room.resize(a.n_columns() * a.dims().classes, 0.0);
+        room
     }
 }
 
 /// What is added to the expected counts of a confusion matrix before its rows are normalised; no cell stays below
 /// [`FLOOR`].
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Smoothing {
     /// To every cell.
     pub everywhere: f64,
@@ -131,15 +114,14 @@ impl Smoothing {
         (count + diagonal + self.everywhere).max(FLOOR)
     }
 
-    /// What the labels that annotator `r` never used add to the sum of each row: they have no column, but their share of
+    /// What the labels that are not in `used` add to the sum of each row: they have no column, but their share of
     /// smoothing and floor is in every row.
     #[inline(always)]
-    pub fn row_sums(self, a: &Annotations, r: usize, sums: &mut [f64]) {
-        let labels = a.labels_of(r);
-        sums.fill((a.dims().labels - labels.len()) as f64 * self.never());
+    pub fn row_sums(self, a: &Annotations, used: &[u32], sums: &mut [f64]) {
+        sums.fill((a.dims().labels - used.len()) as f64 * self.never());
         if self.diagonal > 0.0 {
             for (k, sum) in sums.iter_mut().enumerate() {
-                if labels.iter().all(|l| *l as usize != k) {
+                if used.iter().all(|l| *l as usize != k) {
                     *sum += self.never_diagonal() - self.never();
                 }
             }
@@ -153,13 +135,13 @@ impl Finish for Smoothing {
     fn finish<const K: usize>(
         &self,
         a: &Annotations,
-        r: usize,
+        labels: &[u32],
         counts: &mut [f64],
         sums: &mut [f64],
     ) {
         let n = width::<K>(sums.len()).max(1);
         if self.diagonal > 0.0 {
-            for (cells, label) in counts.chunks_exact_mut(n).zip(a.labels_of(r)) {
+            for (cells, label) in counts.chunks_exact_mut(n).zip(labels) {
                 if let Some(diagonal) = cells.get_mut(*label as usize) {
                     *diagonal += self.diagonal;
                 }
@@ -170,7 +152,7 @@ impl Finish for Smoothing {
         if K > 0 {
             let columns = counts.as_chunks_mut::<K>().0;
             let mut sums = [0.0; K];
-            self.row_sums(a, r, &mut sums);
+            self.row_sums(a, labels, &mut sums);
             for cells in &mut *columns {
                 for k in 0..K {
                     cells[k] = smooth(cells[k]);
@@ -184,7 +166,7 @@ impl Finish for Smoothing {
                 }
             }
         } else {
-            self.row_sums(a, r, sums);
+            self.row_sums(a, labels, sums);
             for cells in counts.chunks_exact_mut(n) {
                 for (cell, sum) in cells.iter_mut().zip(sums.iter_mut()) {
                     *cell = smooth(*cell);

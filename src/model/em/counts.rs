@@ -119,6 +119,16 @@ impl Counts {
         Self::by_ranges(a, if ranges < 2 { 0 } else { ranges.clamp(LEAST_RANGES, MOST_RANGES) })
     }
 
+    /// How many columns need to be kept between the M-step and the E-step: not those of lone annotators, where an
+    /// E-step has the row they follow from in its registers.
+    #[must_use]
+    pub fn kept(&self, a: &Annotations) -> usize {
+        match self.parts.first() {
+            Some(Part { kept: Kept::Nothing, .. }) => a.first_lone(),
+            _ => a.n_columns(),
+        }
+    }
+
     /// Whether ranges note entries.
     #[must_use]
     pub fn are_noted(&self) -> bool {

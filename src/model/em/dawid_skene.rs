@@ -149,6 +149,7 @@ impl DawidSkene {
 mod tests {
     use super::*;
     use crate::model::em::Em;
+    use crate::model::em::whole::Whole;
     use crate::model::{Model, fitted::Fitted};
     use crate::run::Run;
     use crate::testing::tiny;
@@ -167,11 +168,12 @@ mod tests {
         spec.count(&a, &t, &mut params);
         spec.m_step(&a, &t, &mut params);
         let expected = [1.1 / 1.7, 0.1 / 0.7, 0.6 / 1.7, 0.6 / 0.7];
-        let Columns::Whole(columns) = &params.columns else {
+        let Columns::Whole(Whole { cells, .. }) = &params.columns else {
             panic!("two classes have whole columns")
         };
-        for (got, want) in columns.iter().zip(expected) {
-            assert!((got - want).abs() < 1e-12, "{columns:?}");
+        assert_eq!(cells.len(), 4, "no column is kept of annotator 1, who came once");
+        for (got, want) in cells.iter().zip(expected) {
+            assert!((got - want).abs() < 1e-12, "{cells:?}");
         }
         // Annotator 1 said 0 of instance 1 only: its unused label 1 holds the rest of each row.
         let fitted = spec.report(&a, &t, params);

@@ -13,9 +13,10 @@ use std::f64::consts::LN_2;
 
 use pulp::{Arch, Scalar, Simd, WithSimd};
 
-use super::columns::{Columns, Likelihood, Whole};
+use super::columns::{Columns, Likelihood};
 use super::counts::{Counts, Part};
 use super::kernel::{for_classes, width};
+use super::whole::WholeOf;
 use crate::frame::{Annotations, BLOCK};
 use crate::model::fitted::Posterior;
 
@@ -26,7 +27,8 @@ const SAFE: usize = 14;
 /// Instances whose factors are fetched together: few enough for the nearest cache.
 const FETCHED: usize = 64;
 
-/// Posteriors from confusion columns, and their expected counts on the way; returns the marginal log-likelihood.
+/// Posteriors from confusion columns, and their expected counts on the way; returns the marginal log-likelihood. `t`
+/// holds the posteriors behind the columns.
 ///
 /// Rows of trusted instances become one-hot and count with the log-joint of their class; rows without annotations
 /// become the prior and count nothing.
@@ -44,7 +46,7 @@ pub fn e_sweep(
             Sweep::<0, _> { a, prior, likelihood: sparse, part, rows }.with_simd(Scalar::new())
         }
         Columns::Whole(whole) => for_classes!(prior.len(), K => {
-            let likelihood = &Whole::<K>(whole);
+            let likelihood = &WholeOf::<K> { a, whole };
             arch.dispatch(Sweep::<K, _> { a, prior, likelihood, part, rows })
         }),
     })
@@ -78,15 +80,14 @@ impl<const K: usize, L: Likelihood> WithSimd for Sweep<'_, K, L> {
                 for (at, row) in rows.chunks_exact_mut(n).enumerate() {
                     let i = start + at;
                     let said = a.said_of(i);
-                    row.iter_mut().zip(prior).for_each(|(p, prior)| *p = *prior);
                     if said.len() > SAFE
                         || a.weights_of(i).is_some()
                         || a.trusted_class(i).is_some()
                     {
-                        sum += careful(a, i, likelihood, row);
+                        sum += careful(a, i, prior, likelihood, row);
                         continue;
                     }
-                    likelihood.multiply(row, said, &near, at);
+                    likelihood.multiply(row, prior, said, &near, at);
                     let total = sum_of::<K>(row);
                     let scale = 1.0 / total;
                     row.iter_mut().for_each(|p| *p *= scale);
@@ -115,17 +116,25 @@ fn sum_of<const K: usize>(row: &[f64]) -> f64 {
     lanes.iter().sum::<f64>() + rest.iter().sum::<f64>()
 }
 
-/// The general case: long products, weights, trust. Starts from the prior in `row`; returns the log-likelihood.
+/// The general case: long products, weights, trust. Returns the log-likelihood.
 #[cold]
-fn careful(a: &Annotations, i: usize, likelihood: &impl Likelihood, row: &mut [f64]) -> f64 {
+fn careful(
+    a: &Annotations,
+    i: usize,
+    prior: &[f64],
+    likelihood: &impl Likelihood,
+    row: &mut [f64],
+) -> f64 {
     let n = row.len();
+    let last = row.to_vec();
+    row.copy_from_slice(prior);
     let mut factors = vec![0.0; n];
     let mut exponents = vec![0_i64; n];
     let mut logs = vec![0.0; n];
     let weights = a.weights_of(i);
     for (run, columns) in a.said_of(i).chunks(SAFE).enumerate() {
         for (offset, column) in columns.iter().enumerate() {
-            likelihood.write(*column, &mut factors);
+            likelihood.write(*column, &last, &mut factors);
             match weights.map_or(1.0, |w| w[run * SAFE + offset]) {
                 1.0 => row.iter_mut().zip(&factors).for_each(|(p, f)| *p *= f),
                 weight => logs.iter_mut().zip(&factors).for_each(|(l, f)| *l += weight * f.ln()),
@@ -192,7 +201,9 @@ impl LogProduct {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::model::em::columns::Smoothing;
     use crate::model::em::kernel::FLOOR;
+    use crate::model::em::whole::Whole;
     use crate::testing::tiny;
 
     #[test]
@@ -214,7 +225,7 @@ mod tests {
         let likelihood: Vec<f64> = (0..20_000)
             .flat_map(|r| if r < 10_000 { [1.0, FLOOR] } else { [FLOOR, 1.0] })
             .collect();
-        let columns = Columns::Whole(likelihood);
+        let columns = Columns::Whole(Whole { cells: likelihood, smoothing: Smoothing::default() });
         let mut t = Posterior::zeros(1, 2);
         let objective = e_sweep(&a, &[0.25, 0.75], &columns, &mut t, &mut Counts::new(&a));
         assert!(
@@ -223,5 +234,41 @@ mod tests {
             t.row(0)
         );
         assert!((objective - 10_000.0 * FLOOR.ln()).abs() < 1e-6 * objective.abs());
+    }
+
+    #[test]
+    fn lone_annotators_need_no_columns() {
+        // Three regulars, and one who came once for each instance; two instances have more of them, one so many that they
+        // are multiplied in runs; another is trusted.
+        let regular = (0..90).map(|n| (n / 3, n % 3, (n * n / 7 + n / 3) % 4));
+        let once = (0..30).map(|i| (i, 10 + i, (i * 5 / 3) % 4));
+        let crowd = (0..20).map(|r| (7, 100 + r, r % 3)).chain((0..5).map(|r| (8, 200 + r, r % 4)));
+        let rows: Vec<(u32, u32, u32)> = regular.chain(once).chain(crowd).collect();
+        let mut a = tiny(4, &rows);
+        a.trusted = Some((0..30).map(|i| (i == 4).then_some(2)).collect());
+        let (prior, start) = ([0.1, 0.2, 0.3, 0.4], Posterior::from_votes(&a));
+        for (everywhere, diagonal) in [(0.0, 0.0), (0.1, 0.0), (0.0, 2.0), (0.1, 1.0)] {
+            let smoothing = Smoothing { everywhere, diagonal };
+            let mut counts = Counts::by_ranges(&a, 0);
+            counts.count(&a, &start);
+            let mut cells = vec![0.0; a.n_columns() * 4];
+            counts.columns(&a, &start, &mut cells, &smoothing);
+            let every = Columns::Whole(Whole { cells, smoothing });
+            let mut kept = Columns::new(&a, &counts);
+            kept.estimate(&a, &start, &counts, smoothing);
+            let mut sweep = |columns: &Columns| {
+                let mut t = start.clone();
+                let objective = e_sweep(&a, &prior, columns, &mut t, &mut counts);
+                (t, objective)
+            };
+            let ((want, of_every), (got, of_kept)) = (sweep(&every), sweep(&kept));
+            let Columns::Whole(kept) = kept else { panic!("four classes have whole columns") };
+            assert_eq!(kept.cells.len(), a.first_lone() * 4);
+            assert_eq!(a.n_columns() - a.first_lone(), 55);
+            for (got, want) in got.values().iter().zip(want.values()) {
+                assert!((got - want).abs() < 1e-14, "{got} {want}");
+            }
+            assert!((of_every - of_kept).abs() < 1e-11 * of_every.abs());
+        }
     }
 }

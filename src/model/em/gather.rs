@@ -12,12 +12,12 @@ use crate::model::fitted::Posterior;
 
 /// What becomes of an annotator's counts when they are there.
 pub trait Finish: Sync {
-    /// Changes the counts of annotator `r`, `[column, class]`, in place; `scratch` is `[class]`. There are `K` classes,
-    /// or any number where `K` is 0.
+    /// Changes the counts of one annotator, `[column, class]`, in place; `labels` are those of the columns, `scratch` is
+    /// `[class]`. There are `K` classes, or any number where `K` is 0.
     fn finish<const K: usize>(
         &self,
         a: &Annotations,
-        r: usize,
+        labels: &[u32],
         counts: &mut [f64],
         scratch: &mut [f64],
     );
@@ -25,17 +25,18 @@ pub trait Finish: Sync {
 
 /// They stay what they are.
 impl Finish for () {
-    fn finish<const K: usize>(&self, _: &Annotations, _: usize, _: &mut [f64], _: &mut [f64]) {}
+    fn finish<const K: usize>(&self, _: &Annotations, _: &[u32], _: &mut [f64], _: &mut [f64]) {}
 }
 
-/// Annotators in one unit of parallel work: few enough to share out evenly, many enough to be worth handing over.
-fn annotators_at_once(a: &Annotations) -> usize {
-    (a.dims().annotators / 512).clamp(8, 4096)
+/// Of so many annotators, those in one unit of parallel work: few enough to share out evenly, many enough to be worth
+/// handing over.
+fn at_once(annotators: usize) -> usize {
+    (annotators / 512).clamp(8, 4096)
 }
 
 impl Counts {
-    /// Puts the counts of every column into `columns`, `[column, class]`, each annotator's finished; `t` is what was
-    /// counted.
+    /// Puts the counts of as many columns as there is room for into `columns`, `[column, class]`, each annotator's
+    /// finished; `t` is what was counted.
     pub fn columns(
         &self,
         a: &Annotations,
@@ -45,10 +46,13 @@ impl Counts {
     ) {
         let n_classes = a.dims().classes;
         let (arch, scratch) = (Arch::new(), || vec![0.0; n_classes]);
-        let work = split_by(columns, a.column_offsets(), n_classes, annotators_at_once(a));
-        work.into_par_iter().for_each_init(scratch, |scratch, (annotators, columns)| {
+        let room = columns.len() / n_classes.max(1);
+        let annotators = a.column_offsets()[..a.dims().annotators].partition_point(|c| *c < room);
+        let offsets = &a.column_offsets()[..=annotators];
+        let work = split_by(columns, offsets, n_classes, at_once(annotators));
+        work.into_par_iter().for_each_init(scratch, |scratch, (seats, columns)| {
             for_classes!(n_classes, K => {
-                arch.dispatch(Gather::<K, _> { a, t, counts: self, finish, scratch, annotators, columns });
+                arch.dispatch(Gather::<K, _> { a, t, counts: self, finish, scratch, seats, columns });
             });
         });
     }
@@ -61,7 +65,7 @@ struct Gather<'a, const K: usize, F> {
     counts: &'a Counts,
     finish: &'a F,
     scratch: &'a mut [f64],
-    annotators: Range<usize>,
+    seats: Range<usize>,
     /// Theirs, `[column, class]`.
     columns: &'a mut [f64],
 }
@@ -72,9 +76,10 @@ impl<const K: usize, F: Finish> WithSimd for Gather<'_, K, F> {
     // Inlined with all that is called, for the vectors of the processor at hand.
     #[inline(always)]
     fn with_simd<S: Simd>(self, _: S) {
-        let Self { a, t, counts, finish, scratch, annotators, mut columns } = self;
+        let Self { a, t, counts, finish, scratch, seats, mut columns } = self;
         let n = width::<K>(scratch.len()).max(1);
-        let first = a.columns_of(annotators.start).start;
+        let offsets = a.column_offsets();
+        let first = offsets[seats.start];
         if counts.tabled {
             counts.sum_tables(first * n, columns);
         } else {
@@ -83,9 +88,10 @@ impl<const K: usize, F: Finish> WithSimd for Gather<'_, K, F> {
             }
         }
         // In a loop of its own, so that the sums wait for memory together and not each for a finish.
-        for r in annotators {
-            let (own, rest) = columns.split_at_mut(a.columns_of(r).len() * n);
-            finish.finish::<K>(a, r, own, scratch);
+        for seat in seats {
+            let own = offsets[seat]..offsets[seat + 1];
+            let (counts, rest) = columns.split_at_mut(own.len() * n);
+            finish.finish::<K>(a, a.labels_in(own), counts, scratch);
             columns = rest;
         }
     }

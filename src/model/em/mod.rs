@@ -12,6 +12,7 @@ pub mod gather;
 pub mod kernel;
 pub mod notes;
 pub mod sparse;
+pub mod whole;
 
 use rand::Rng as _;
 use schemars::JsonSchema;

@@ -5,6 +5,7 @@
 //! the same for every label: smoothing or floor, over the sum of the class's row. Kept once for each annotator they stay
 //! in the cache, where whole columns are a wait for memory at every annotation.
 
+use std::iter::repeat_n;
 use std::ops::Range;
 
 use rayon::prelude::*;
@@ -16,14 +17,14 @@ use super::kernel::LEAST;
 use super::notes::Entry;
 use crate::frame::Annotations;
 
-/// Annotators whose columns lie together: one unit of parallel work.
+/// Neighbouring annotators whose columns lie together: one unit of parallel work.
 const BLOCK: usize = 16;
 
 /// The columns of all annotators.
 pub struct Sparse {
     n_classes: usize,
-    /// The annotator of each column.
-    annotators: Vec<u32>,
+    /// Where the annotator of each column sits.
+    seats: Vec<u32>,
     blocks: Vec<Block>,
 }
 
@@ -59,12 +60,11 @@ impl Sparse {
     /// Room for the columns of all annotators.
     #[must_use]
     pub fn new(a: &Annotations) -> Self {
-        let annotators = a.dims().annotators;
-        let of_each = |r: usize| a.columns_of(r).map(move |_| r as u32);
+        let own = a.column_offsets().windows(2).enumerate();
         Self {
             n_classes: a.dims().classes,
-            annotators: (0..annotators).flat_map(of_each).collect(),
-            blocks: (0..annotators.div_ceil(BLOCK)).map(|_| Block::default()).collect(),
+            seats: own.flat_map(|(s, own)| repeat_n(s as u32, own[1] - own[0])).collect(),
+            blocks: (0..a.dims().annotators.div_ceil(BLOCK)).map(|_| Block::default()).collect(),
         }
     }
 
@@ -75,19 +75,19 @@ impl Sparse {
             || Scratch { fetched: Fetched::default(), counts: vec![0.0; n], sums: vec![0.0; n] };
         self.blocks.par_iter_mut().enumerate().for_each_init(scratch, |scratch, (block, out)| {
             let own = block * BLOCK..annotators.min((block + 1) * BLOCK);
-            out.first_column = a.columns_of(own.start).start;
+            out.first_column = a.column_offsets()[own.start];
             out.unsaid.clear();
             out.first.clear();
             out.first.push(0);
             out.cells.clear();
-            own.for_each(|r| out.add(a, r, counts, smoothing, scratch));
+            own.for_each(|seat| out.add(a, seat, counts, smoothing, scratch));
         });
     }
 
     #[inline]
     fn unsaid_of(&self, column: u32) -> &[f64] {
-        let (r, n) = (self.annotators[column as usize] as usize, self.n_classes);
-        &self.blocks[r / BLOCK].unsaid[r % BLOCK * n..(r % BLOCK + 1) * n]
+        let (seat, n) = (self.seats[column as usize] as usize, self.n_classes);
+        &self.blocks[seat / BLOCK].unsaid[seat % BLOCK * n..(seat % BLOCK + 1) * n]
     }
 }
 
@@ -99,11 +99,11 @@ impl Block {
         (self.first[at], self.first[at + 1])
     }
 
-    /// Adds annotator `r`, whose turn it is.
+    /// Adds the annotator in `seat`, whose turn it is.
     fn add(
         &mut self,
         a: &Annotations,
-        r: usize,
+        seat: usize,
         counts: &Counts,
         smoothing: Smoothing,
         Scratch { fetched, counts: column, sums }: &mut Scratch,
@@ -111,8 +111,9 @@ impl Block {
         let (begin, never) = (self.cells.len(), smoothing.never());
         // Every label, said or not, has its smoothing and floor in each row.
         sums.fill(a.dims().labels as f64 * never + (smoothing.never_diagonal() - never));
-        counts.fetch(a, a.columns_of(r), fetched);
-        for (entries, label) in fetched.groups().zip(a.labels_of(r)) {
+        let own = a.column_offsets()[seat]..a.column_offsets()[seat + 1];
+        counts.fetch(a, own.clone(), fetched);
+        for (entries, label) in fetched.groups().zip(a.labels_in(own)) {
             let (label, first) = (*label as usize, self.cells.len());
             if smoothing.diagonal > 0.0 && label < column.len() {
                 self.cells.push(Cell { class: label as u32, ratio: 0.0 });
@@ -157,7 +158,7 @@ impl Likelihood for Sparse {
         near.clear();
         for i in instances {
             for column in a.said_of(i) {
-                let block = self.annotators[*column as usize] / BLOCK as u32;
+                let block = self.seats[*column as usize] / BLOCK as u32;
                 let (begin, end) = self.blocks[block as usize].place(*column);
                 near.want(block, begin, end);
             }
@@ -167,7 +168,15 @@ impl Likelihood for Sparse {
     }
 
     #[inline]
-    fn multiply(&self, row: &mut [f64], columns: &[u32], near: &Fetched<Cell>, at: usize) {
+    fn multiply(
+        &self,
+        row: &mut [f64],
+        prior: &[f64],
+        columns: &[u32],
+        near: &Fetched<Cell>,
+        at: usize,
+    ) {
+        row.copy_from_slice(prior);
         for column in columns {
             row.iter_mut().zip(self.unsaid_of(*column)).for_each(|(p, f)| *p *= f);
         }
@@ -176,9 +185,9 @@ impl Likelihood for Sparse {
         }
     }
 
-    fn write(&self, column: u32, factors: &mut [f64]) {
+    fn write(&self, column: u32, _last: &[f64], factors: &mut [f64]) {
         factors.copy_from_slice(self.unsaid_of(column));
-        let block = &self.blocks[self.annotators[column as usize] as usize / BLOCK];
+        let block = &self.blocks[self.seats[column as usize] as usize / BLOCK];
         let (begin, end) = block.place(column);
         for cell in &block.cells[begin as usize..end as usize] {
             factors[cell.class as usize] *= cell.ratio;
@@ -209,7 +218,7 @@ mod tests {
             let mut whole = vec![0.0; a.n_columns() * 12];
             counts.columns(&a, &t, &mut whole, &smoothing);
             for (column, whole) in (0..).zip(whole.chunks_exact(12)) {
-                sparse.write(column, &mut factors);
+                sparse.write(column, &[], &mut factors);
                 for (k, (got, want)) in factors.iter().zip(whole).enumerate() {
                     assert!((got - want).abs() <= 1e-12 * want, "{column}, {k}: {got} {want}");
                 }
