@@ -37,7 +37,7 @@ class EmSetup:
 EM_SETUPS = {
     "1m": EmSetup({"string": at_least(200), "int64": at_least(80)}),
     "50c": EmSetup({"int64": at_least(60)}),
-    "10m": EmSetup({"string": at_least(300), "int64": at_least(150)}, fits=(1, 2), peer_runs=1),
+    "10m": EmSetup({"string": at_least(300), "int64": at_least(150)}, peer_runs=1),
 }
 
 

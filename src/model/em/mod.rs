@@ -71,6 +71,7 @@ pub trait EmSteps: Spec {
     /// Parameters from posteriors and their expected counts.
     fn m_step(&self, a: &Annotations, t: &Posterior, params: &mut Self::Params);
     /// Posteriors from parameters, rows of trusted instances one-hot, and their expected counts; returns the objective.
+    /// `t` comes with the posteriors that the parameters were estimated from.
     fn e_step(&self, a: &Annotations, params: &mut Self::Params, t: &mut Posterior) -> f64;
     /// What the fitted parameters, and the posteriors and counts behind them, say.
     fn report(&self, a: &Annotations, t: &Posterior, params: Self::Params) -> Report;

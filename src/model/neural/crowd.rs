@@ -8,9 +8,13 @@
 //! batch, and nothing of size batch x annotators x classes exists.
 
 use super::batch::Batch;
-use super::optimiser::{Moments, Optimiser};
+use super::moments::Moments;
+use super::optimiser::Optimiser;
 use super::snapshot::Snapshot;
 use crate::error::Result;
+
+/// Rows that are brought near together, few enough for the second cache.
+const NEAR: usize = 64;
 
 /// Whose a table's rows are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -131,17 +135,20 @@ impl Crowd {
                 continue;
             }
             let width = table.width;
-            table.moments.fit(optimiser, table.values.len());
+            table.moments.fit(optimiser.rule(), table.values.len());
             let everybody = [0];
             let rows =
                 if table.owner == Owner::Shared { &everybody[..] } else { &batch.annotators };
             let gradient: Vec<f32> = gradient.iter().map(|g| *g as f32).collect();
-            for (row, gradient) in rows.iter().zip(gradient.chunks_exact(width)) {
-                let (start, row) = (*row as usize * width, *row as usize);
-                table.steps[row] += 1;
-                let values = &mut table.values[start..start + width];
-                let moments = table.moments.slice(start..start + width);
-                optimiser.update(values, gradient, moments, table.steps[row], rate, 0.0);
+            for (rows, gradient) in rows.chunks(NEAR).zip(gradient.chunks(NEAR * width)) {
+                table.moments.bring(rows, width);
+                for (row, gradient) in rows.iter().zip(gradient.chunks_exact(width)) {
+                    let (start, row) = (*row as usize * width, *row as usize);
+                    table.steps[row] += 1;
+                    let values = &mut table.values[start..start + width];
+                    let moments = table.moments.slice(start..start + width);
+                    optimiser.update(values, gradient, moments, table.steps[row], rate, 0.0);
+                }
             }
         }
     }

@@ -1,11 +1,11 @@
 //! The layers that backbones are built of.
 
-use candle_core::backend::BackendStorage;
-use candle_core::{CpuStorage, CudaStorage, CustomOp2, DType, Layout, Shape, Tensor, Var};
+use candle_core::{DType, Tensor, Var};
 use rand::RngCore;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use super::product::Product;
 use super::tensor;
 use super::vars::{Kind, Vars};
 use crate::error::Result;
@@ -147,59 +147,6 @@ impl Dense {
             let x = x.to_dtype(precision)?.contiguous()?;
             x.apply_op2(&weight, product)?.broadcast_add(&self.bias.to_dtype(precision)?)
         })())
-    }
-}
-
-/// A matrix product that computes no gradient which nobody asks for: of a first layer that is half of the backward work.
-struct Product {
-    needs_input: bool,
-}
-
-impl Product {
-    /// (1, rows, columns, what is summed over), and the product's shape.
-    fn sizes(a: &Layout, b: &Layout) -> candle_core::Result<((usize, usize, usize, usize), Shape)> {
-        let ((rows, inner), (_, columns)) = (a.shape().dims2()?, b.shape().dims2()?);
-        Ok(((1, rows, columns, inner), Shape::from((rows, columns))))
-    }
-}
-
-impl CustomOp2 for Product {
-    fn name(&self) -> &'static str {
-        "product"
-    }
-
-    fn cpu_fwd(
-        &self,
-        a: &CpuStorage,
-        la: &Layout,
-        b: &CpuStorage,
-        lb: &Layout,
-    ) -> candle_core::Result<(CpuStorage, Shape)> {
-        let (sizes, shape) = Self::sizes(la, lb)?;
-        Ok((a.matmul(b, sizes, la, lb)?, shape))
-    }
-
-    fn cuda_fwd(
-        &self,
-        a: &CudaStorage,
-        la: &Layout,
-        b: &CudaStorage,
-        lb: &Layout,
-    ) -> candle_core::Result<(CudaStorage, Shape)> {
-        let (sizes, shape) = Self::sizes(la, lb)?;
-        Ok((a.matmul(b, sizes, la, lb)?, shape))
-    }
-
-    fn bwd(
-        &self,
-        a: &Tensor,
-        b: &Tensor,
-        _product: &Tensor,
-        gradient: &Tensor,
-    ) -> candle_core::Result<(Option<Tensor>, Option<Tensor>)> {
-        let of_b = a.t()?.matmul(gradient)?;
-        let of_a = if self.needs_input { Some(gradient.matmul(&b.t()?)?) } else { None };
-        Ok((of_a, Some(of_b)))
     }
 }
 

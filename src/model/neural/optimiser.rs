@@ -2,14 +2,12 @@
 //!
 //! On the host one fused loop moves parameter and moments together; on a card the same formulas are tensor operations.
 
-use std::ops::Range;
-
 use candle_core::{CpuStorage, InplaceOp1, Layout, Tensor, Var};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::cell::RefCell;
 
-use super::snapshot::Snapshot;
+use super::moments::{Moments, MomentsMut};
 use super::tensor;
 use crate::error::Result;
 
@@ -138,61 +136,6 @@ impl OptimiserSpec {
     }
 }
 
-/// Running moments of one parameter; those that the rule does not use are empty.
-#[derive(Debug, Clone, Default, PartialEq)]
-pub(super) struct Moments {
-    first: Vec<f32>,
-    second: Vec<f32>,
-    greatest: Vec<f32>,
-}
-
-/// The moments of some numbers of a parameter.
-pub(super) struct MomentsMut<'a> {
-    first: &'a mut [f32],
-    second: &'a mut [f32],
-    greatest: &'a mut [f32],
-}
-
-impl Moments {
-    /// Room for `n` numbers.
-    pub(super) fn fit(&mut self, optimiser: &Optimiser, n: usize) {
-        let rule = optimiser.spec.rule;
-        if self.first.len() != n {
-            let zeros = |wanted: bool| if wanted { vec![0.0; n] } else { Vec::new() };
-            self.first = zeros(true);
-            self.second = zeros(rule != Rule::Sgd);
-            self.greatest = zeros(rule == Rule::Amsgrad);
-        }
-    }
-
-    pub(super) fn slice(&mut self, range: Range<usize>) -> MomentsMut<'_> {
-        let part = |values: &'_ mut Vec<f32>| -> Range<usize> {
-            if values.is_empty() { 0..0 } else { range.clone() }
-        };
-        let (second, greatest) = (part(&mut self.second), part(&mut self.greatest));
-        MomentsMut {
-            first: &mut self.first[range],
-            second: &mut self.second[second],
-            greatest: &mut self.greatest[greatest],
-        }
-    }
-
-    pub(super) fn save(&self, name: &str, to: &mut Snapshot) {
-        let parts =
-            [("first", &self.first), ("second", &self.second), ("greatest", &self.greatest)];
-        for (part, values) in parts.into_iter().filter(|(_, values)| !values.is_empty()) {
-            to.reals(format!("{name}.{part}"), vec![values.len()], values.clone());
-        }
-    }
-
-    pub(super) fn load(name: &str, from: &Snapshot) -> Self {
-        let part = |part: &str| {
-            from.find_reals(&format!("{name}.{part}")).map(<[f32]>::to_vec).unwrap_or_default()
-        };
-        Self { first: part("first"), second: part("second"), greatest: part("greatest") }
-    }
-}
-
 /// Makes steps.
 #[derive(Debug, Clone)]
 pub struct Optimiser {
@@ -204,6 +147,11 @@ impl Optimiser {
     #[must_use]
     pub fn new(spec: &OptimiserSpec) -> Self {
         Self { spec: spec.clone() }
+    }
+
+    /// The rule, which decides what moments there are.
+    pub(super) fn rule(&self) -> Rule {
+        self.spec.rule
     }
 
     /// What each moment is divided by in step `step`, from 1, because it began at zero.
@@ -270,7 +218,7 @@ impl Optimiser {
         decay: f64,
     ) -> Result<()> {
         let gradient = tensor(gradient.flatten_all().and_then(|g| g.to_vec1::<f32>()))?;
-        moments.fit(self, gradient.len());
+        moments.fit(self.spec.rule, gradient.len());
         let move_it = OnHost(RefCell::new(|values: &mut [f32]| {
             let all = moments.slice(0..values.len());
             self.update(values, &gradient, all, step, rate, decay);

@@ -10,7 +10,8 @@ use candle_core::backprop::GradStore;
 use candle_core::{DType, Device, Tensor, Var};
 use rand::Rng as _;
 
-use super::optimiser::{Moments, Optimiser};
+use super::moments::Moments;
+use super::optimiser::Optimiser;
 use super::snapshot::Snapshot;
 use super::tensor;
 use crate::error::{Error, Result};
