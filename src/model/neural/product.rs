@@ -99,25 +99,25 @@ impl<'a> Matrix<'a> {
 /// The product, row by row.
 #[allow(unsafe_code)]
 fn multiply(a: &Matrix<'_>, b: &Matrix<'_>) -> candle_core::Result<Vec<f32>> {
-    let (m, n, k) = (a.rows, b.columns, a.columns);
-    if b.rows != k {
-        candle_core::bail!("{m} x {k} by {} x {n} is no product", b.rows);
+    let (rows, columns, inner) = (a.rows, b.columns, a.columns);
+    if b.rows != inner {
+        candle_core::bail!("{rows} x {inner} by {} x {columns} is no product", b.rows);
     }
     let threads = match rayon::current_num_threads() {
         1 => Parallelism::None,
         threads => Parallelism::Rayon(threads),
     };
-    let mut product = vec![0.0; m * n];
-    // SAFETY: `product` has m x n values, one column after the other and n to a row; `Matrix::new` has seen that all
+    let mut product = vec![0.0; rows * columns];
+    // SAFETY: `product` has `rows` x `columns` values, row by row; `Matrix::new` has seen that all
     // values of both sides lie within their slices; and nothing else refers to `product`.
     unsafe {
         gemm::gemm(
-            m,
-            n,
-            k,
+            rows,
+            columns,
+            inner,
             product.as_mut_ptr(),
             1,
-            n.cast_signed(),
+            columns.cast_signed(),
             false,
             a.values.as_ptr(),
             a.steps.1,
@@ -151,15 +151,16 @@ mod tests {
     #[test]
     fn products_of_any_view_are_those_by_hand() {
         let product = Product { needs_input: true };
-        for (m, k, n) in [(1, 1, 1), (3, 5, 2), (17, 33, 9), (64, 128, 70), (4, 0, 3)] {
-            let (a, b) = (counted(m + 2, k), counted(n, k));
-            let (a, b) = (a.narrow(0, 1, m).unwrap(), b.t().unwrap());
+        for (rows, inner, columns) in [(1, 1, 1), (3, 5, 2), (17, 33, 9), (64, 128, 70), (4, 0, 3)]
+        {
+            let (a, b) = (counted(rows + 2, inner), counted(columns, inner));
+            let (a, b) = (a.narrow(0, 1, rows).unwrap(), b.t().unwrap());
             let got = a.apply_op2_no_bwd(&b, &product).unwrap().to_vec2::<f32>().unwrap();
             let (a, b) = (a.to_vec2::<f32>().unwrap(), b.to_vec2::<f32>().unwrap());
-            for (i, row) in a.iter().enumerate() {
-                for j in 0..n {
-                    let want: f32 = row.iter().zip(&b).map(|(x, y)| x * y[j]).sum();
-                    assert_eq!(got[i][j], want, "{m} x {k} x {n}: {i}, {j}");
+            for (left, got) in a.iter().zip(&got) {
+                for (column, got) in got.iter().enumerate() {
+                    let want: f32 = left.iter().zip(&b).map(|(x, y)| x * y[column]).sum();
+                    assert_eq!(*got, want, "{rows} x {inner} x {columns}");
                 }
             }
         }
