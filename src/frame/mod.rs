@@ -32,6 +32,7 @@ pub use gold::{Gold, Role};
 pub use ids::Ids;
 pub use matrix::{Cell, Matrix, MatrixWriter, Scratch};
 pub use offsets::split_by;
+pub(crate) use offsets::{Places, count, prefix_sum};
 pub use rejects::{Reason, Rejects};
 pub use said::{Duplicates, Repeated};
 pub use truth::Truth;

@@ -3,18 +3,18 @@
 use std::ops::Range;
 
 /// Every owner's next free place; where the first one's begin, the next one's end.
-pub(super) struct Places(pub(super) Vec<usize>);
+pub(crate) struct Places(pub(crate) Vec<usize>);
 
 impl Places {
     #[inline]
-    pub(super) fn next(&mut self, owner: u32) -> usize {
+    pub(crate) fn next(&mut self, owner: u32) -> usize {
         let next = &mut self.0[owner as usize];
         *next += 1;
         *next - 1
     }
 
     /// The offsets that it was made of, when all places are taken: each stands where its neighbour's stood.
-    pub(super) fn offsets(self) -> Vec<usize> {
+    pub(crate) fn offsets(self) -> Vec<usize> {
         let mut offsets = self.0;
         offsets.rotate_right(1);
         offsets[0] = 0;
@@ -32,14 +32,14 @@ pub(super) fn owners(order: &[u32], offsets: &[usize]) -> Vec<u32> {
 }
 
 /// Occurrences of each number below `n`.
-pub(super) fn count(numbers: &[u32], n: usize) -> Vec<u32> {
+pub(crate) fn count(numbers: &[u32], n: usize) -> Vec<u32> {
     let mut counts = vec![0; n];
     numbers.iter().for_each(|x| counts[*x as usize] += 1);
     counts
 }
 
 /// Where each owner's items begin, of how many each has, and one past the last.
-pub(super) fn prefix_sum(counts: &[u32]) -> Vec<usize> {
+pub(crate) fn prefix_sum(counts: &[u32]) -> Vec<usize> {
     let mut offsets = Vec::with_capacity(counts.len() + 1);
     let mut sum = 0;
     offsets.push(0);

@@ -8,7 +8,7 @@ use rand::seq::SliceRandom;
 
 use super::scaler::Scaler;
 use crate::error::Result;
-use crate::frame::{Annotations, Evidence, Matrix};
+use crate::frame::{Annotations, Evidence, Matrix, Places, count, prefix_sum};
 use crate::model::fitted::Posterior;
 use crate::run::Run;
 
@@ -61,6 +61,47 @@ impl Batch {
     #[must_use]
     pub fn said_of(&self, b: usize) -> &[Said] {
         &self.said[self.offsets[b]..self.offsets[b + 1]]
+    }
+
+    /// What each annotator said.
+    #[must_use]
+    pub fn turns(&self) -> Turns {
+        let who: Vec<u32> = self.said.iter().map(|said| said.who).collect();
+        let offsets = prefix_sum(&count(&who, self.annotators.len()));
+        let mut places = Places(offsets);
+        let mut all = vec![Turn { row: 0, said: 0 }; who.len()];
+        for b in 0..self.len() {
+            for said in self.offsets[b]..self.offsets[b + 1] {
+                all[places.next(who[said])] = Turn { row: b as u32, said: said as u32 };
+            }
+        }
+        Turns { offsets: places.offsets(), all }
+    }
+}
+
+/// One annotation, seen from its annotator.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Turn {
+    /// Of which row.
+    pub row: u32,
+    /// Its place in [`Batch::said`].
+    pub said: u32,
+}
+
+/// The annotations of a batch, annotator after annotator, each annotator's in the order of rows.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Turns {
+    /// Where in `all` those of each annotator begin, and one past the last.
+    pub offsets: Vec<usize>,
+    /// All of them.
+    pub all: Vec<Turn>,
+}
+
+impl Turns {
+    /// Those of one annotator: a place in [`Batch::annotators`].
+    #[must_use]
+    pub fn of(&self, who: usize) -> &[Turn] {
+        &self.all[self.offsets[who]..self.offsets[who + 1]]
     }
 }
 

@@ -1,11 +1,12 @@
 //! The layers that backbones are built of.
 
+use candle_core::backprop::GradStore;
 use candle_core::{DType, Tensor, Var};
 use rand::RngCore;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::product::Product;
+use super::product::{affine, product, row_sum};
 use super::tensor;
 use super::vars::{Kind, Vars};
 use crate::error::Result;
@@ -66,16 +67,11 @@ impl Layer {
     /// When the device fails.
     pub fn forward(&self, x: &Tensor, mode: &mut Mode<'_>, precision: DType) -> Result<Tensor> {
         match self {
-            Self::Dense(dense) => dense.forward(x, precision),
+            Self::Dense(dense) => dense.forward(x),
             Self::BatchNorm(norm) => norm.forward(x, mode),
             Self::Dropout(share) => match mode {
                 Mode::Training(rng) if *share > 0.0 => {
-                    let mask = dropout_mask(rng, x.elem_count(), *share);
-                    tensor(
-                        Tensor::from_vec(mask, x.dims(), x.device())
-                            .and_then(|m| m.to_dtype(x.dtype()))
-                            .and_then(|m| x * m),
-                    )
+                    tensor(dropout_mask(rng, x, *share).and_then(|mask| x * mask))
                 }
                 _ => Ok(x.clone()),
             },
@@ -96,19 +92,21 @@ impl Layer {
     }
 }
 
-/// Zero with probability `share`, in steps of 2^-16, else what keeps the mean.
-fn dropout_mask(rng: &mut Rng, n: usize, share: f64) -> Vec<f32> {
+/// For each number of `x` zero with probability `share`, in steps of 2^-16, else what keeps the mean.
+pub(super) fn dropout_mask(rng: &mut Rng, x: &Tensor, share: f64) -> candle_core::Result<Tensor> {
     let kept = (1.0 / (1.0 - share)) as f32;
     // A share of 1 is 2^16, which no draw reaches.
     #[allow(clippy::cast_sign_loss)]
     let below = (share * 65_536.0).round() as u32;
-    let mut drawn = vec![0; 2 * n];
+    let mut drawn = vec![0; 2 * x.elem_count()];
     rng.fill_bytes(&mut drawn);
     let drawn = drawn.as_chunks::<2>().0.iter().map(|bytes| u32::from(u16::from_le_bytes(*bytes)));
-    drawn.map(|drawn| if drawn < below { 0.0 } else { kept }).collect()
+    let mask: Vec<f32> = drawn.map(|drawn| if drawn < below { 0.0 } else { kept }).collect();
+    Tensor::from_vec(mask, x.dims(), x.device())?.to_dtype(x.dtype())
 }
 
 /// A fully connected layer.
+#[derive(Clone)]
 pub struct Dense {
     weight: Tensor,
     bias: Tensor,
@@ -136,16 +134,37 @@ impl Dense {
         })
     }
 
-    /// `x W + b`
+    /// `x W + b`, in the precision of `x`. Its gradients are those of [`Dense::backward`]: candle's graph sees none.
     ///
     /// # Errors
     /// When the device fails.
-    pub fn forward(&self, x: &Tensor, precision: DType) -> Result<Tensor> {
+    pub fn forward(&self, x: &Tensor) -> Result<Tensor> {
+        let weight = self.weight.detach().to_dtype(x.dtype());
+        tensor((|| affine(x, &weight?, &self.bias.detach().to_dtype(x.dtype())?))())
+    }
+
+    /// Puts the gradients of weight and bias into `found`, from the input and the gradient by the output, and returns
+    /// that by the input, unless the input is the data.
+    ///
+    /// # Errors
+    /// When the device fails.
+    pub(super) fn backward(
+        &self,
+        input: &Tensor,
+        gradient: &Tensor,
+        found: &mut GradStore,
+    ) -> Result<Option<Tensor>> {
         tensor((|| {
-            let weight = self.weight.to_dtype(precision)?;
-            let product = Product { needs_input: !self.is_first };
-            let x = x.to_dtype(precision)?.contiguous()?;
-            x.apply_op2(&weight, product)?.broadcast_add(&self.bias.to_dtype(precision)?)
+            let gradient = gradient.to_dtype(input.dtype())?;
+            let of_weight = product(&input.t()?, &gradient)?.to_dtype(self.weight.dtype())?;
+            let of_bias = row_sum(&gradient)?.to_dtype(self.bias.dtype())?;
+            found.insert(&self.weight, of_weight);
+            found.insert(&self.bias, of_bias);
+            if self.is_first {
+                return Ok(None);
+            }
+            let weight = self.weight.detach().to_dtype(input.dtype())?;
+            product(&gradient, &weight.t()?).map(Some)
         })())
     }
 }

@@ -28,10 +28,10 @@ mod crowd_layer;
 mod dl;
 mod doctor_net;
 mod fit;
+mod host;
 mod layers;
 mod maths;
 mod max_mig;
-mod mixture;
 mod moments;
 mod net;
 mod optimiser;
@@ -43,6 +43,7 @@ mod scaler;
 mod single_confusion;
 mod snapshot;
 mod step;
+mod tape;
 #[cfg(test)]
 mod tests;
 mod trace_regularised;
@@ -51,7 +52,7 @@ mod vars;
 mod weighted_doctor_net;
 
 pub use backbone::{Architecture, BackboneSpec};
-pub use batch::{Batch, Said};
+pub use batch::{Batch, Said, Turn, Turns};
 pub use bootstrap::SoftBootstrap;
 pub use conal::Conal;
 pub use crowd::{Crowd, Gathered, Owner, Table};

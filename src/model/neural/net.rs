@@ -1,5 +1,6 @@
 //! The network of a model: a backbone, its last layer, and what else the model reads from the features.
 
+use candle_core::backprop::GradStore;
 use candle_core::{DType, Device, Tensor};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -8,6 +9,7 @@ use super::backbone::BackboneSpec;
 use super::layers::{Dense, Layer, Mode};
 use super::scaler::Scaler;
 use super::snapshot::Snapshot;
+use super::tape::Tape;
 use super::tensor;
 use super::vars::Vars;
 use crate::error::{Error, Result};
@@ -99,11 +101,13 @@ impl Outputs {
     }
 }
 
-/// The outputs as tensors, which gradients flow through.
+/// A batch's way through the network.
 pub(super) struct Flow {
-    logits: Option<Tensor>,
-    hidden: Option<Tensor>,
-    auxiliary: Option<Tensor>,
+    trunk: Tape,
+    classifier: Option<Tape>,
+    auxiliary: Option<Tape>,
+    /// Whether the trunk's output is put out too.
+    hidden: bool,
 }
 
 impl Net {
@@ -168,28 +172,24 @@ impl Net {
         let rows = features.len() / width.max(1);
         let shape: Vec<usize> = std::iter::once(rows).chain(self.input.iter().copied()).collect();
         let x = tensor(Tensor::from_vec(features, shape, self.vars.device()))?;
-        let mut h = x.clone();
+        let flat = |x: &Tensor| tensor(x.flatten_from(1));
+        let mut trunk = Tape::new(x.clone(), self.precision);
         for layer in &self.layers {
-            h = layer.forward(&h, mode, self.precision)?;
+            trunk.through(layer, mode)?;
         }
-        if h.rank() > 2 {
-            h = tensor(h.flatten_from(1))?;
-        }
-        let real = |t: Tensor| tensor(t.to_dtype(DType::F32));
-        let logits = match &self.classifier {
-            Some(last) => Some(real(last.forward(&h, self.precision)?)?),
-            None => None,
+        let dense = |x: &Tensor, layers: &[&Dense]| -> Result<Tape> {
+            let mut tape = Tape::new(flat(x)?, self.precision);
+            layers.iter().try_for_each(|layer| tape.dense(layer))?;
+            Ok(tape)
         };
-        let auxiliary = match &self.auxiliary {
-            Some((first, second)) => {
-                let x = tensor(x.flatten_from(1))?;
-                let between = first.forward(&x, self.precision)?;
-                Some(real(second.forward(&between, self.precision)?)?)
-            }
-            None => None,
-        };
-        let hidden = if self.hidden.is_some() { Some(real(h)?) } else { None };
-        Ok(Flow { logits, hidden, auxiliary })
+        let classifier = self.classifier.as_ref().map(|last| dense(trunk.out(), &[last]));
+        let auxiliary = self.auxiliary.as_ref().map(|(first, second)| dense(&x, &[first, second]));
+        Ok(Flow {
+            classifier: classifier.transpose()?,
+            auxiliary: auxiliary.transpose()?,
+            hidden: self.hidden.is_some(),
+            trunk,
+        })
     }
 
     /// Adds parameters and scaling to a snapshot.
@@ -217,14 +217,14 @@ impl Flow {
     /// # Errors
     /// When the device fails.
     pub(super) fn to_host(&self) -> Result<Outputs> {
-        let host = |head: &Option<Tensor>| -> Result<Vec<f64>> {
-            let Some(head) = head else { return Ok(Vec::new()) };
-            let values = tensor(head.flatten_all().and_then(|h| h.to_vec1::<f32>()))?;
+        let host = |tape: Option<&Tape>| -> Result<Vec<f64>> {
+            let Some(tape) = tape else { return Ok(Vec::new()) };
+            let out = tape.out().to_dtype(DType::F32);
+            let values = tensor(out.and_then(|out| out.flatten_all()?.to_vec1::<f32>()))?;
             Ok(values.into_iter().map(f64::from).collect())
         };
-        let any = [&self.logits, &self.hidden, &self.auxiliary].into_iter().flatten().next();
-        let rows = any.map_or(0, |head| head.dims()[0]);
-        let logits = host(&self.logits)?;
+        let rows = self.trunk.out().dims()[0];
+        let logits = host(self.classifier.as_ref())?;
         let mut p = vec![0.0; logits.len()];
         let n = logits.len() / rows.max(1);
         if n > 0 {
@@ -236,34 +236,42 @@ impl Flow {
             rows,
             logits,
             p,
-            hidden: host(&self.hidden)?,
-            auxiliary: host(&self.auxiliary)?,
+            hidden: host(self.hidden.then_some(&self.trunk))?,
+            auxiliary: host(self.auxiliary.as_ref())?,
         })
     }
 
-    /// A number whose gradient with respect to each output is the given one.
+    /// The gradients of all parameters, from those by the outputs.
     ///
     /// # Errors
     /// When the device fails.
-    pub(super) fn surrogate(&self, gradient: &Outputs) -> Result<Option<Tensor>> {
-        let parts = [
-            (&self.logits, &gradient.logits),
-            (&self.hidden, &gradient.hidden),
-            (&self.auxiliary, &gradient.auxiliary),
-        ];
-        let mut sum: Option<Tensor> = None;
-        for (head, gradient) in parts {
-            let Some(head) = head else { continue };
-            let values: Vec<f32> = gradient.iter().map(|g| *g as f32).collect();
-            let part = tensor(
-                Tensor::from_vec(values, head.dims(), head.device())
-                    .and_then(|g| (head * g)?.sum_all()),
-            )?;
-            sum = Some(match sum {
-                Some(sum) => tensor(sum + part)?,
-                None => part,
+    pub(super) fn backward(&self, gradient: &Outputs) -> Result<GradStore> {
+        let mut found = GradStore::default();
+        let of = |values: &[f64], out: &Tensor| {
+            let values: Vec<f32> = values.iter().map(|g| *g as f32).collect();
+            tensor(Tensor::from_vec(values, out.dims(), out.device()))
+        };
+        if let Some(tape) = &self.auxiliary {
+            tape.backward(of(&gradient.auxiliary, tape.out())?, &mut found)?;
+        }
+        let mut of_trunk = match &self.classifier {
+            Some(tape) => tape.backward(of(&gradient.logits, tape.out())?, &mut found)?,
+            None => None,
+        };
+        if self.hidden {
+            let of_hidden = of(&gradient.hidden, self.trunk.out())?;
+            of_trunk = Some(match of_trunk {
+                Some(other) => tensor(
+                    other
+                        .to_dtype(DType::F32)
+                        .and_then(|o| o.reshape(of_hidden.dims())? + of_hidden),
+                )?,
+                None => of_hidden,
             });
         }
-        Ok(sum)
+        if let Some(gradient) = of_trunk {
+            self.trunk.backward(gradient, &mut found)?;
+        }
+        Ok(found)
     }
 }

@@ -2,11 +2,12 @@
 //!
 //! On the host one fused loop moves parameter and moments together; on a card the same formulas are tensor operations.
 
-use candle_core::{CpuStorage, InplaceOp1, Layout, Tensor, Var};
+use candle_core::{Tensor, Var};
+use pulp::Arch;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use std::cell::RefCell;
 
+use super::host::change_by;
 use super::moments::{Moments, MomentsMut};
 use super::tensor;
 use crate::error::Result;
@@ -170,6 +171,19 @@ impl Optimiser {
         rate: f64,
         decay: f64,
     ) {
+        Arch::new().dispatch(|| self.descend(values, gradient, moments, step, rate, decay));
+    }
+
+    #[inline(always)]
+    fn descend(
+        &self,
+        values: &mut [f32],
+        gradient: &[f32],
+        moments: MomentsMut<'_>,
+        step: u32,
+        rate: f64,
+        decay: f64,
+    ) {
         let spec = &self.spec;
         let decoupled = spec.decoupled && spec.rule != Rule::Sgd;
         let shrink = if decoupled { (1.0 - rate * decay) as f32 } else { 1.0 };
@@ -217,13 +231,11 @@ impl Optimiser {
         rate: f64,
         decay: f64,
     ) -> Result<()> {
-        let gradient = tensor(gradient.flatten_all().and_then(|g| g.to_vec1::<f32>()))?;
-        moments.fit(self.spec.rule, gradient.len());
-        let move_it = OnHost(RefCell::new(|values: &mut [f32]| {
+        moments.fit(self.spec.rule, var.elem_count());
+        tensor(change_by(var, gradient, |values, gradient| {
             let all = moments.slice(0..values.len());
-            self.update(values, &gradient, all, step, rate, decay);
-        }));
-        tensor(var.inplace_op1(&move_it))
+            self.update(values, gradient, all, step, rate, decay);
+        }))
     }
 
     /// Moves a variable that is on a card; `moments` are as long as the variable, first, second and greatest.
@@ -270,26 +282,6 @@ impl Optimiser {
         let direction = ((&*first * (rate / first_correction))? / root)?;
         let kept = if decoupled { (values * (1.0 - rate * decay))? } else { values };
         kept - direction
-    }
-}
-
-/// Changes the numbers of a variable where they lie.
-struct OnHost<F: FnMut(&mut [f32])>(RefCell<F>);
-
-impl<F: FnMut(&mut [f32])> InplaceOp1 for OnHost<F> {
-    fn name(&self) -> &'static str {
-        "step"
-    }
-
-    fn cpu_fwd(&self, storage: &mut CpuStorage, layout: &Layout) -> candle_core::Result<()> {
-        let CpuStorage::F32(values) = storage else {
-            candle_core::bail!("parameters are f32");
-        };
-        let Some((start, end)) = layout.contiguous_offsets() else {
-            candle_core::bail!("parameters are contiguous");
-        };
-        (self.0.borrow_mut())(&mut values[start..end]);
-        Ok(())
     }
 }
 

@@ -1,27 +1,69 @@
-//! Matrix products of the layers.
+//! Matrix products of dense layers.
 //!
 //! # Why
 //! Before every product on the host candle counts the processors, and on Linux it reads `/proc/cpuinfo` for that, which
 //! the kernel writes anew for each reader: a quarter of an epoch of small batches, and more where processors are many.
-//! Here the same kernels are called with the threads of the run, and give the same bits.
+//! Here the same kernels are called with the threads of the run, and give the same bits. What is added to each row of a
+//! product is added in place, and rows are summed one after the other: candle divides for every number that it sums.
 
-use candle_core::backend::BackendStorage;
-use candle_core::{CpuStorage, CudaStorage, CustomOp2, Layout, Shape, Tensor};
+use candle_core::{CpuStorage, CustomOp1, CustomOp2, CustomOp3, Layout, Result, Shape, Tensor};
 use gemm::Parallelism;
 
-/// A matrix product that computes no gradient which nobody asks for: of a first layer that is half of the backward work.
-pub(super) struct Product {
-    /// Whether the gradient of the left side is asked for.
-    pub needs_input: bool,
-}
+use super::host::{in_line, reals};
 
-impl Product {
-    /// (1, rows, columns, what is summed over), and the product's shape.
-    fn sizes(a: &Layout, b: &Layout) -> candle_core::Result<((usize, usize, usize, usize), Shape)> {
-        let ((rows, inner), (_, columns)) = (a.shape().dims2()?, b.shape().dims2()?);
-        Ok(((1, rows, columns, inner), Shape::from((rows, columns))))
+/// `x W + b`
+pub(super) fn affine(x: &Tensor, weight: &Tensor, bias: &Tensor) -> Result<Tensor> {
+    if x.device().is_cpu() {
+        x.apply_op3_no_bwd(weight, bias, &Affine)
+    } else {
+        x.matmul(weight)?.broadcast_add(bias)
     }
 }
+
+/// `a b`
+pub(super) fn product(a: &Tensor, b: &Tensor) -> Result<Tensor> {
+    if a.device().is_cpu() { a.apply_op2_no_bwd(b, &Product) } else { a.matmul(b) }
+}
+
+/// The sum of the rows of a matrix.
+pub(super) fn row_sum(matrix: &Tensor) -> Result<Tensor> {
+    if matrix.device().is_cpu() {
+        matrix.contiguous()?.apply_op1_no_bwd(&RowSum)
+    } else {
+        matrix.sum(0)
+    }
+}
+
+struct Affine;
+
+impl CustomOp3 for Affine {
+    fn name(&self) -> &'static str {
+        "affine"
+    }
+
+    fn cpu_fwd(
+        &self,
+        x: &CpuStorage,
+        lx: &Layout,
+        weight: &CpuStorage,
+        lw: &Layout,
+        bias: &CpuStorage,
+        lb: &Layout,
+    ) -> Result<(CpuStorage, Shape)> {
+        let (x, weight) = (Matrix::new(reals(x)?, lx)?, Matrix::new(reals(weight)?, lw)?);
+        let mut out = multiply(&x, &weight)?;
+        let bias = in_line(bias, lb)?;
+        if bias.len() != weight.columns {
+            candle_core::bail!("{} biases of {} columns", bias.len(), weight.columns);
+        }
+        for row in out.chunks_exact_mut(bias.len().max(1)) {
+            row.iter_mut().zip(bias).for_each(|(o, b)| *o += b);
+        }
+        Ok((CpuStorage::F32(out), Shape::from((x.rows, weight.columns))))
+    }
+}
+
+struct Product;
 
 impl CustomOp2 for Product {
     fn name(&self) -> &'static str {
@@ -34,38 +76,26 @@ impl CustomOp2 for Product {
         la: &Layout,
         b: &CpuStorage,
         lb: &Layout,
-    ) -> candle_core::Result<(CpuStorage, Shape)> {
-        let (sizes, shape) = Self::sizes(la, lb)?;
-        let product = match (a, b) {
-            (CpuStorage::F32(a), CpuStorage::F32(b)) => {
-                CpuStorage::F32(multiply(&Matrix::new(a, la)?, &Matrix::new(b, lb)?)?)
-            }
-            _ => a.matmul(b, sizes, la, lb)?,
-        };
-        Ok((product, shape))
+    ) -> Result<(CpuStorage, Shape)> {
+        let (a, b) = (Matrix::new(reals(a)?, la)?, Matrix::new(reals(b)?, lb)?);
+        Ok((CpuStorage::F32(multiply(&a, &b)?), Shape::from((a.rows, b.columns))))
+    }
+}
+
+struct RowSum;
+
+impl CustomOp1 for RowSum {
+    fn name(&self) -> &'static str {
+        "row sum"
     }
 
-    fn cuda_fwd(
-        &self,
-        a: &CudaStorage,
-        la: &Layout,
-        b: &CudaStorage,
-        lb: &Layout,
-    ) -> candle_core::Result<(CudaStorage, Shape)> {
-        let (sizes, shape) = Self::sizes(la, lb)?;
-        Ok((a.matmul(b, sizes, la, lb)?, shape))
-    }
-
-    fn bwd(
-        &self,
-        a: &Tensor,
-        b: &Tensor,
-        _product: &Tensor,
-        gradient: &Tensor,
-    ) -> candle_core::Result<(Option<Tensor>, Option<Tensor>)> {
-        let of_b = a.t()?.apply_op2_no_bwd(gradient, self)?;
-        let of_a = self.needs_input.then(|| gradient.apply_op2_no_bwd(&b.t()?, self));
-        Ok((of_a.transpose()?, Some(of_b)))
+    fn cpu_fwd(&self, matrix: &CpuStorage, layout: &Layout) -> Result<(CpuStorage, Shape)> {
+        let (_, columns) = layout.shape().dims2()?;
+        let mut sum = vec![0.0_f32; columns];
+        for row in in_line(matrix, layout)?.chunks_exact(columns.max(1)) {
+            sum.iter_mut().zip(row).for_each(|(s, x)| *s += x);
+        }
+        Ok((CpuStorage::F32(sum), Shape::from(columns)))
     }
 }
 
@@ -80,7 +110,7 @@ struct Matrix<'a> {
 }
 
 impl<'a> Matrix<'a> {
-    fn new(values: &'a [f32], layout: &Layout) -> candle_core::Result<Self> {
+    fn new(values: &'a [f32], layout: &Layout) -> Result<Self> {
         let ((rows, columns), stride) = (layout.shape().dims2()?, layout.stride());
         let last = rows.saturating_sub(1) * stride[0] + columns.saturating_sub(1) * stride[1];
         let values = values.get(layout.start_offset()..).unwrap_or_default();
@@ -98,7 +128,7 @@ impl<'a> Matrix<'a> {
 
 /// The product, row by row.
 #[allow(unsafe_code)]
-fn multiply(a: &Matrix<'_>, b: &Matrix<'_>) -> candle_core::Result<Vec<f32>> {
+fn multiply(a: &Matrix<'_>, b: &Matrix<'_>) -> Result<Vec<f32>> {
     let (rows, columns, inner) = (a.rows, b.columns, a.columns);
     if b.rows != inner {
         candle_core::bail!("{rows} x {inner} by {} x {columns} is no product", b.rows);
@@ -150,12 +180,11 @@ mod tests {
 
     #[test]
     fn products_of_any_view_are_those_by_hand() {
-        let product = Product { needs_input: true };
         for (rows, inner, columns) in [(1, 1, 1), (3, 5, 2), (17, 33, 9), (64, 128, 70), (4, 0, 3)]
         {
             let (a, b) = (counted(rows + 2, inner), counted(columns, inner));
             let (a, b) = (a.narrow(0, 1, rows).unwrap(), b.t().unwrap());
-            let got = a.apply_op2_no_bwd(&b, &product).unwrap().to_vec2::<f32>().unwrap();
+            let got = product(&a, &b).unwrap().to_vec2::<f32>().unwrap();
             let (a, b) = (a.to_vec2::<f32>().unwrap(), b.to_vec2::<f32>().unwrap());
             for (left, got) in a.iter().zip(&got) {
                 for (column, got) in got.iter().enumerate() {
@@ -167,11 +196,25 @@ mod tests {
     }
 
     #[test]
+    fn affine_maps_and_sums_of_rows_are_those_of_candle() {
+        let (x, weight, bias) =
+            (counted(7, 5), counted(5, 4), counted(1, 4).flatten_all().unwrap());
+        let candle = x.matmul(&weight).unwrap().broadcast_add(&bias).unwrap();
+        let rows = |t: &Tensor| t.to_vec2::<f32>().unwrap();
+        assert_eq!(rows(&affine(&x, &weight, &bias).unwrap()), rows(&candle));
+        let sum = |t: Tensor| t.to_vec1::<f32>().unwrap();
+        for matrix in [&x, &x.t().unwrap()] {
+            assert_eq!(sum(row_sum(matrix).unwrap()), sum(matrix.sum(0).unwrap()));
+        }
+    }
+
+    #[test]
     fn a_matrix_that_ends_behind_its_values_is_refused() {
         let layout = Layout::new(Shape::from((2, 3)), vec![3, 1], 1);
         assert!(Matrix::new(&[0.0; 6], &layout).is_err());
         assert!(Matrix::new(&[0.0; 7], &layout).is_ok());
         let (a, b) = (counted(2, 3), counted(2, 3));
-        assert!(a.apply_op2_no_bwd(&b, &Product { needs_input: true }).is_err());
+        assert!(product(&a, &b).is_err());
+        assert!(affine(&a, &counted(3, 2), &counted(1, 3)).is_err());
     }
 }

@@ -1,12 +1,12 @@
 //! Losses against numbers computed elsewhere, and every gradient against differences of the loss.
 
 use super::batch::{Batch, Said};
+use super::conal::Mixture;
 use super::crowd_layer::Form;
 use super::maths::softmax;
 use super::max_mig::Divergence::{
     Hellinger, JensenShannon, Kl, Pearson, ReverseKl, TotalVariation,
 };
-use super::mixture::Mixture;
 use super::net::Outputs;
 use super::single_confusion::NoisyLabels;
 use super::step::loss_and_gradient;

@@ -3,13 +3,13 @@
 use super::batch::{Batch, Data};
 use super::crowd::Crowd;
 use super::layers::Mode;
-use super::net::Net;
+use super::net::{Flow, Net};
 use super::optimiser::Optimiser;
 use super::progress::Progress;
 use super::recipe::Select;
 use super::snapshot::Snapshot;
 use super::step::{judge, loss_and_gradient};
-use super::{CrowdNet, Judged, Phase, Step, tensor};
+use super::{CrowdNet, Gradient, Judged, Phase, Step};
 use crate::error::{Error, Result};
 use crate::frame::Dims;
 use crate::model::fitted::{TraceRow, best};
@@ -125,37 +125,57 @@ impl<N: CrowdNet> Trainer<'_, N> {
         rates: Rates,
         optimiser: &Optimiser,
     ) -> Result<f64> {
-        let spec = &self.model.parts().train.optimiser;
-        let flow = self.net.forward(features, mode)?;
+        let (net, crowd) = (&self.net, &self.crowd);
+        let (flow, gathered) =
+            rayon::join(|| net.forward(features, mode), || crowd.gather(&batch.annotators));
+        let flow = flow?;
         let out = flow.to_host()?;
-        let gathered = self.crowd.gather(&batch.annotators);
         let step = Step {
             phase: self.progress.phase,
             batch,
             out: &out,
             gathered: &gathered,
-            crowd: &self.crowd,
+            crowd,
             dims: self.dims,
         };
         let (loss, gradient) = loss_and_gradient(self.model, &step);
+        self.descend(batch, &flow, gradient, rates, optimiser)?;
+        Ok(loss)
+    }
+
+    /// Moves all parameters against their gradient: annotators' beside the network's, unless a common norm is clipped.
+    fn descend(
+        &mut self,
+        batch: &Batch,
+        flow: &Flow,
+        gradient: Gradient,
+        rates: Rates,
+        optimiser: &Optimiser,
+    ) -> Result<()> {
+        let spec = &self.model.parts().train.optimiser;
+        let Gradient { out, mut tables } = gradient;
+        let backward = || if rates.net > 0.0 { flow.backward(&out).map(Some) } else { Ok(None) };
+        let vars = &mut self.net.vars;
+        let Some(most) = spec.clip_norm else {
+            let crowd = || self.crowd.step(batch, &tables, optimiser, rates.crowd);
+            let net = || match backward()? {
+                Some(g) => vars.step(&g, 1.0, optimiser, rates.net, spec.weight_decay),
+                None => Ok(()),
+            };
+            return rayon::join(net, crowd).0;
+        };
         let mut scale = 1.0;
-        if rates.net > 0.0
-            && let Some(surrogate) = flow.surrogate(&gradient.out)?
-        {
-            let gradients = tensor(surrogate.backward())?;
-            if let Some(most) = spec.clip_norm {
-                let of_tables = gradient.tables.iter().flatten().map(|g| g * g).sum::<f64>();
-                let norm = (self.net.vars.squared_norm(&gradients)? + of_tables).sqrt();
-                scale = if norm > most { most / norm } else { 1.0 };
-            }
-            self.net.vars.step(&gradients, scale, optimiser, rates.net, spec.weight_decay)?;
+        if let Some(g) = backward()? {
+            let of_tables = tables.iter().flatten().map(|g| g * g).sum::<f64>();
+            let norm = (vars.squared_norm(&g)? + of_tables).sqrt();
+            scale = if norm > most { most / norm } else { 1.0 };
+            vars.step(&g, scale, optimiser, rates.net, spec.weight_decay)?;
         }
-        let mut tables = gradient.tables;
         if scale < 1.0 {
             tables.iter_mut().flatten().for_each(|g| *g *= scale);
         }
         self.crowd.step(batch, &tables, optimiser, rates.crowd);
-        Ok(loss)
+        Ok(())
     }
 
     /// Keeps this epoch's model, or the average of all so far, if it is the best.

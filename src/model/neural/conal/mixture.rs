@@ -3,7 +3,7 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::maths::{negative_log, row_times, softmax, softmax_backward};
+use super::super::maths::{negative_log, row_times, softmax, softmax_backward};
 
 /// How common and individual confusion are mixed.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -18,52 +18,49 @@ pub enum Mixture {
     RowStochastic,
 }
 
+impl Mixture {
+    /// What the common matrix (logits, or row-stochastic) makes of the class probabilities `p`: the same for all
+    /// annotations of a row.
+    pub(super) fn common(self, p: &[f64], matrix: &[f64], out: &mut [f64]) {
+        row_times(p, matrix, out);
+        if self == Self::ProbMix {
+            softmax(&out.to_vec(), out);
+        }
+    }
+}
+
 /// Mixes one annotation after the other, without allocating.
 pub(super) struct Mixer {
     mixture: Mixture,
-    /// What the common and the individual matrix make of the class probabilities: logits, or probabilities.
-    common: Vec<f64>,
+    /// What the individual matrix makes of the class probabilities: logits, or probabilities.
     individual: Vec<f64>,
     /// P(label), where logits are mixed.
     says: Vec<f64>,
     one: Vec<f64>,
-    /// The derivative of the losses since [`Mixer::begin`] by the common part, before any softmax.
-    pub(super) d_common: Vec<f64>,
-    /// That of the last loss by the individual part.
+    /// The derivative of the last loss by the individual part, before any softmax.
     pub(super) d_individual: Vec<f64>,
 }
 
 impl Mixer {
     pub(super) fn new(mixture: Mixture, labels: usize) -> Self {
         let zeros = || vec![0.0; labels];
-        Self {
-            mixture,
-            common: zeros(),
-            individual: zeros(),
-            says: zeros(),
-            one: zeros(),
-            d_common: zeros(),
-            d_individual: zeros(),
-        }
+        Self { mixture, individual: zeros(), says: zeros(), one: zeros(), d_individual: zeros() }
     }
 
-    /// Begins with a row of class probabilities `p`; what the common matrix (logits, or row-stochastic) makes of them is
-    /// the same for all of its annotations.
-    pub(super) fn begin(&mut self, p: &[f64], common: &[f64]) {
-        self.d_common.fill(0.0);
-        row_times(p, common, &mut self.common);
-        if self.mixture == Mixture::ProbMix {
-            self.one.copy_from_slice(&self.common);
-            softmax(&self.one, &mut self.common);
-        }
-    }
-
-    /// P(`label`) by an annotator of this matrix, given the part of the common one.
-    pub(super) fn mix(&mut self, p: &[f64], individual: &[f64], share: f64, label: usize) -> f64 {
+    /// P(`label`) by an annotator of the matrix `individual`, given what is common to the row and its part.
+    #[inline(always)]
+    pub(super) fn mix(
+        &mut self,
+        common: &[f64],
+        p: &[f64],
+        individual: &[f64],
+        share: f64,
+        label: usize,
+    ) -> f64 {
         row_times(p, individual, &mut self.individual);
         match self.mixture {
             Mixture::LogitMix => {
-                let parts = self.common.iter().zip(&self.individual);
+                let parts = common.iter().zip(&self.individual);
                 let mixed = parts.map(|(g, r)| share * g + (1.0 - share) * r);
                 self.one.iter_mut().zip(mixed).for_each(|(one, mixed)| *one = mixed);
                 softmax(&self.one, &mut self.says);
@@ -75,25 +72,34 @@ impl Mixer {
             }
             Mixture::RowStochastic => {}
         }
-        share * self.common[label] + (1.0 - share) * self.individual[label]
+        share * common[label] + (1.0 - share) * self.individual[label]
     }
 
     /// The loss of the annotation that was mixed last, of this weight: `weight * -ln p`. Adds its derivative to
     /// `d_common`, leaves that by the individual part in `d_individual`, and returns it with that by the share.
-    pub(super) fn loss(&mut self, p: f64, share: f64, label: usize, weight: f64) -> (f64, f64) {
+    #[inline(always)]
+    pub(super) fn loss(
+        &mut self,
+        common: &[f64],
+        p: f64,
+        share: f64,
+        label: usize,
+        weight: f64,
+        d_common: &mut [f64],
+    ) -> (f64, f64) {
         let (term, slope) = negative_log(p);
         let slope = weight * slope;
         self.d_individual.fill(0.0);
-        let mut d_share = slope * (self.common[label] - self.individual[label]);
+        let mut d_share = slope * (common[label] - self.individual[label]);
         match self.mixture {
             Mixture::RowStochastic => {
-                self.d_common[label] += slope * share;
+                d_common[label] += slope * share;
                 self.d_individual[label] = slope * (1.0 - share);
             }
             Mixture::ProbMix => {
                 self.one.fill(0.0);
                 self.one[label] = slope * share;
-                softmax_backward(&self.common, &self.one, &mut self.d_common);
+                softmax_backward(common, &self.one, d_common);
                 self.one[label] = slope * (1.0 - share);
                 softmax_backward(&self.individual, &self.one, &mut self.d_individual);
             }
@@ -101,9 +107,9 @@ impl Mixer {
                 d_share = 0.0;
                 for l in 0..self.says.len() {
                     let d = weight * (self.says[l] - f64::from(u8::from(l == label)));
-                    self.d_common[l] += d * share;
+                    d_common[l] += d * share;
                     self.d_individual[l] = d * (1.0 - share);
-                    d_share += d * (self.common[l] - self.individual[l]);
+                    d_share += d * (common[l] - self.individual[l]);
                 }
             }
         }

@@ -17,12 +17,18 @@
 //! epoch (`train.optimiser.reset_each_epoch`), and in that a step subtracts the norms of its own annotators only, each
 //! by its share of what it said.
 
+mod loss;
+mod mixture;
+
+pub use mixture::Mixture;
+
 use rand::Rng as _;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::maths::{Direction, Rows, diagonal, row_times, row_times_backward, sigmoid};
-use super::mixture::{Mixer, Mixture};
+use mixture::Mixer;
+
+use super::maths::{Direction, Rows, diagonal, row_times, sigmoid};
 use super::scaler::Scaler;
 use super::{
     BackboneSpec, Crowd, CrowdNet, CrowdReport, Gradient, Heads, Judged, Parts, Reduction, Step,
@@ -92,9 +98,6 @@ const EMBEDDING: usize = 2;
 /// An annotator's standardised features and a one, where there are any.
 const FEATURES: usize = 3;
 
-/// What is added under the root of a norm, whose slope at zero would else be infinite.
-const UNDER_ROOT: f64 = 1e-12;
-
 /// What a step needs of its annotators and rows before it looks at annotations.
 struct Forward {
     annotators: Vec<Direction>,
@@ -102,6 +105,8 @@ struct Forward {
     /// Row-stochastic matrices of `common` and `individual`, where the mixture is of those.
     common: Vec<f64>,
     individual: Vec<f64>,
+    /// What the common confusion makes of each row, `[row, label]`.
+    mixed: Vec<f64>,
 }
 
 impl Conal {
@@ -132,12 +137,18 @@ impl Conal {
             Rows::Softmax.forward(w, step.dims.labels, &mut rows);
             rows
         };
-        Forward {
+        let mut forward = Forward {
             annotators,
             rows: (0..step.batch.len()).map(row).collect(),
             common: stochastic(&step.gathered[COMMON]),
             individual: stochastic(&step.gathered[INDIVIDUAL]),
+            mixed: vec![0.0; step.batch.len() * step.dims.labels],
+        };
+        let mut mixed = std::mem::take(&mut forward.mixed);
+        for (b, mixed) in mixed.chunks_exact_mut(step.dims.labels).enumerate() {
+            self.mixture.common(step.out.p(b), self.common(step, &forward), mixed);
         }
+        Forward { mixed, ..forward }
     }
 
     /// The part of the common confusion in what was said of row `b`.
@@ -162,52 +173,6 @@ impl Conal {
             Mixture::LogitMix | Mixture::ProbMix => &step.gathered[INDIVIDUAL],
         };
         &all[who * cells..(who + 1) * cells]
-    }
-
-    /// Subtracts the distances of the batch's annotators from the common matrix.
-    fn push_apart(&self, step: &Step<'_>, d_common: &mut [f64], d_individual: &mut [f64]) -> f64 {
-        let cells = step.dims.classes * step.dims.labels;
-        let common = &step.gathered[COMMON];
-        let individual = step.gathered[INDIVIDUAL].chunks_exact(cells);
-        let rows = individual.zip(d_individual.chunks_exact_mut(cells)).zip(&step.batch.share);
-        let mut loss = 0.0;
-        for ((individual, d_individual), share) in rows {
-            let squares = common.iter().zip(individual).map(|(g, r)| (g - r) * (g - r));
-            let norm = (squares.sum::<f64>() + UNDER_ROOT).sqrt();
-            loss -= self.lambda * share * norm;
-            let slope = self.lambda * share / norm;
-            for cell in 0..cells {
-                let difference = common[cell] - individual[cell];
-                d_common[cell] -= slope * difference;
-                d_individual[cell] += slope * difference;
-            }
-        }
-        loss
-    }
-
-    /// What the gradients by the directions of annotators mean for their embeddings, or for the map that makes them.
-    fn embeddings_backward(
-        &self,
-        step: &Step<'_>,
-        forward: &Forward,
-        d_units: &[f64],
-        d_embedding: &mut [f64],
-    ) {
-        let d = self.embedding;
-        for (who, direction) in forward.annotators.iter().enumerate() {
-            let d_unit = &d_units[who * d..(who + 1) * d];
-            let Some(features) = step.gathered.get(FEATURES) else {
-                direction.backward(d_unit, &mut d_embedding[who * d..(who + 1) * d]);
-                continue;
-            };
-            let width = step.crowd.tables[FEATURES].width;
-            let mut d_u = vec![0.0; d];
-            direction.backward(d_unit, &mut d_u);
-            let features = &features[who * width..(who + 1) * width];
-            for (x, d_map) in features.iter().zip(d_embedding.chunks_exact_mut(d)) {
-                d_map.iter_mut().zip(&d_u).for_each(|(m, d)| *m += x * d);
-            }
-        }
     }
 }
 
@@ -250,55 +215,7 @@ impl CrowdNet for Conal {
     }
 
     fn loss(&self, step: &Step<'_>, gradient: &mut Gradient) -> f64 {
-        let Dims { classes, labels, .. } = step.dims;
-        let cells = classes * labels;
-        let d = self.embedding;
-        let forward = self.forward(step);
-        let scale = self.scale(step);
-        let [d_common, d_individual, d_embedding, ..] = &mut gradient.tables[..] else {
-            return 0.0;
-        };
-        let mut d_units = vec![0.0; step.batch.annotators.len() * d];
-        let mut d_rows = vec![0.0; step.batch.len() * d];
-        let mut mixer = Mixer::new(self.mixture, labels);
-        let mut loss = 0.0;
-        for b in 0..step.batch.len() {
-            let (s, d_s) = (step.out.p(b), &mut gradient.out.p[b * classes..(b + 1) * classes]);
-            let d_row = &mut d_rows[b * d..(b + 1) * d];
-            let common = self.common(step, &forward);
-            mixer.begin(s, common);
-            for said in step.batch.said_of(b) {
-                let (who, label) = (said.who as usize, said.label as usize);
-                let individual = self.individual(step, &forward, who);
-                let share = Self::share(&forward, b, who);
-                let p = mixer.mix(s, individual, share, label);
-                let (term, d_share) = mixer.loss(p, share, label, scale * said.weight);
-                loss += term;
-                let d_own = &mut d_individual[who * cells..(who + 1) * cells];
-                row_times_backward(s, individual, &mixer.d_individual, d_s, d_own);
-                let d_dot = d_share * share * (1.0 - share);
-                for j in 0..d {
-                    d_units[who * d + j] += d_dot * forward.rows[b].unit[j];
-                    d_row[j] += d_dot * forward.annotators[who].unit[j];
-                }
-            }
-            row_times_backward(s, common, &mixer.d_common, d_s, d_common);
-        }
-        if self.mixture == Mixture::RowStochastic {
-            let through = |w: &[f64], rows: &[f64], d_rows: &mut Vec<f64>| {
-                let of_rows = std::mem::replace(d_rows, vec![0.0; w.len()]);
-                Rows::Softmax.backward(w, rows, &of_rows, labels, d_rows);
-            };
-            through(&step.gathered[COMMON], &forward.common, d_common);
-            through(&step.gathered[INDIVIDUAL], &forward.individual, d_individual);
-        }
-        loss += self.push_apart(step, d_common, d_individual);
-        self.embeddings_backward(step, &forward, &d_units, d_embedding);
-        let rows = d_rows.chunks_exact(d).zip(gradient.out.auxiliary.chunks_exact_mut(d));
-        for (direction, (d_unit, d_v)) in forward.rows.iter().zip(rows) {
-            direction.backward(d_unit, d_v);
-        }
-        loss
+        loss::loss(self, step, gradient)
     }
 
     fn judge(&self, step: &Step<'_>) -> Judged {
@@ -308,14 +225,14 @@ impl CrowdNet for Conal {
         let mut likelihood = Vec::with_capacity(step.batch.said.len());
         let mut parameters = Vec::with_capacity(step.batch.len());
         for b in 0..step.batch.len() {
-            mixer.begin(step.out.p(b), self.common(step, &forward));
+            let common = &forward.mixed[b * labels..(b + 1) * labels];
             let mut shares = 0.0;
             for said in step.batch.said_of(b) {
                 let who = said.who as usize;
                 let share = Self::share(&forward, b, who);
                 let individual = self.individual(step, &forward, who);
-                let p = mixer.mix(step.out.p(b), individual, share, said.label as usize);
-                likelihood.push(p);
+                let label = said.label as usize;
+                likelihood.push(mixer.mix(common, step.out.p(b), individual, share, label));
                 shares += share;
             }
             let said = step.batch.said_of(b).len();

@@ -1,0 +1,153 @@
+//! What a way forward through layers leaves for the way back.
+//!
+//! # Why
+//! candle's graph finds the gradient of anything, but for each of its nodes it fills zeros to add to, it computes the
+//! gradients of masks too, and on the host it hands long tensors to threads of its own, which spin for more. So dense
+//! layers, and on the host what usually stands between them, go back by hand; the layers of every other stretch are a
+//! graph of candle's.
+
+use candle_core::backprop::GradStore;
+use candle_core::{DType, Tensor, Var};
+
+use super::host::{change, change_by};
+use super::layers::{Activation, Dense, Layer, Mode, dropout_mask};
+use super::tensor;
+use crate::error::Result;
+
+/// The layers that a batch has gone through.
+pub(super) struct Tape {
+    steps: Vec<Step>,
+    out: Tensor,
+    precision: DType,
+}
+
+enum Step {
+    Dense {
+        layer: Dense,
+        input: Tensor,
+    },
+    /// What is positive in the output was let through.
+    Relu(Tensor),
+    /// What every number was multiplied by.
+    Dropout(Tensor),
+    Graph {
+        /// `None` where it is the data.
+        input: Option<Var>,
+        out: Tensor,
+    },
+}
+
+impl Tape {
+    /// The data, before any layer, which are computed in `precision`.
+    pub(super) fn new(data: Tensor, precision: DType) -> Self {
+        Self { steps: Vec::new(), out: data, precision }
+    }
+
+    /// What the last layer gave.
+    pub(super) fn out(&self) -> &Tensor {
+        &self.out
+    }
+
+    /// Goes through one more layer.
+    ///
+    /// # Errors
+    /// When the device fails.
+    pub(super) fn through(&mut self, layer: &Layer, mode: &mut Mode<'_>) -> Result<()> {
+        // What a dense layer gave is nobody else's, and may be changed where it lies.
+        let own = self.steps.last().is_some_and(|step| !matches!(step, Step::Graph { .. }));
+        let by_hand = own && self.out.device().is_cpu();
+        match layer {
+            Layer::Dense(layer) => self.dense(layer),
+            Layer::Activation(Activation::Relu) if by_hand => {
+                let relu = |x: &mut [f32]| {
+                    x.iter_mut().for_each(|x| *x = if *x < 0.0 { 0.0 } else { *x });
+                };
+                tensor(change(&self.out, relu))?;
+                self.steps.push(Step::Relu(self.out.clone()));
+                Ok(())
+            }
+            Layer::Dropout(share) if by_hand => match mode {
+                Mode::Training(rng) if *share > 0.0 => {
+                    let mask = tensor(dropout_mask(rng, &self.out, *share))?;
+                    tensor(change_by(&self.out, &mask, multiply))?;
+                    self.steps.push(Step::Dropout(mask));
+                    Ok(())
+                }
+                _ => Ok(()),
+            },
+            _ => self.graph(layer, mode),
+        }
+    }
+
+    /// Goes through a dense layer.
+    ///
+    /// # Errors
+    /// When the device fails.
+    pub(super) fn dense(&mut self, layer: &Dense) -> Result<()> {
+        let x = self.out.detach();
+        let input = tensor(x.to_dtype(self.precision).and_then(|x| x.contiguous()))?;
+        self.out = layer.forward(&input)?;
+        self.steps.push(Step::Dense { layer: layer.clone(), input });
+        Ok(())
+    }
+
+    fn graph(&mut self, layer: &Layer, mode: &mut Mode<'_>) -> Result<()> {
+        let input = match self.steps.pop() {
+            Some(Step::Graph { input, .. }) => input,
+            None => None,
+            Some(by_hand) => {
+                self.steps.push(by_hand);
+                let input = tensor(Var::from_tensor(&self.out))?;
+                self.out = input.as_tensor().clone();
+                Some(input)
+            }
+        };
+        self.out = layer.forward(&self.out, mode, self.precision)?;
+        self.steps.push(Step::Graph { input, out: self.out.clone() });
+        Ok(())
+    }
+
+    /// Goes back with the gradient by the output, which is changed; puts the gradients of parameters into `found` and
+    /// returns that by the data, unless the first layer knows that nobody asks for it.
+    ///
+    /// # Errors
+    /// When the device fails.
+    pub(super) fn backward(
+        &self,
+        mut gradient: Tensor,
+        found: &mut GradStore,
+    ) -> Result<Option<Tensor>> {
+        for step in self.steps.iter().rev() {
+            let next = match step {
+                Step::Dense { layer, input } => layer.backward(input, &gradient, found)?,
+                Step::Relu(out) => {
+                    tensor(change_by(&gradient, out, pass))?;
+                    continue;
+                }
+                Step::Dropout(mask) => {
+                    tensor(change_by(&gradient, mask, multiply))?;
+                    continue;
+                }
+                Step::Graph { input, out } => tensor((|| {
+                    let gradient = gradient.to_dtype(out.dtype())?.reshape(out.dims())?;
+                    let mut of_graph = (out * gradient)?.sum_all()?.backward()?;
+                    let of_input = input.as_ref().and_then(|input| of_graph.remove(input));
+                    found.extend(of_graph)?;
+                    Ok(of_input)
+                })())?,
+            };
+            let Some(next) = next else { return Ok(None) };
+            gradient = next;
+        }
+        Ok(Some(gradient))
+    }
+}
+
+fn multiply(values: &mut [f32], by: &[f32]) {
+    values.iter_mut().zip(by).for_each(|(v, by)| *v *= by);
+}
+
+/// Keeps the gradient where the output is positive.
+fn pass(gradient: &mut [f32], out: &[f32]) {
+    gradient.iter_mut().zip(out).for_each(|(g, out)| *g = if *out > 0.0 { *g } else { 0.0 });
+}
