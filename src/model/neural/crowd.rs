@@ -7,14 +7,21 @@
 //! gathered rows alone, with moments and a count of steps for each row. Nothing depends on the annotators outside the
 //! batch, and nothing of size batch x annotators x classes exists.
 
+use std::mem::take;
+
+use rayon::prelude::*;
+
 use super::batch::Batch;
-use super::moments::Moments;
+use super::moments::{Moments, MomentsMut, ask_for};
 use super::optimiser::Optimiser;
 use super::snapshot::Snapshot;
 use crate::error::Result;
 
-/// Rows that are brought near together, few enough for the second cache.
-const NEAR: usize = 64;
+/// Rows that are moved one after the other; others beside them.
+const TOGETHER: usize = 128;
+
+/// Rows that the memory is asked for before they are wanted.
+const AHEAD: usize = 8;
 
 /// Whose a table's rows are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -85,11 +92,81 @@ impl Table {
         }
     }
 
+    /// The table in parts that can be moved side by side, for a gradient by these rows, ascending.
+    fn parts<'a>(&'a mut self, rows: &'a [u32], gradient: &'a [f64]) -> Vec<Part<'a>> {
+        let width = self.width;
+        let (mut values, mut moments) = (&mut self.values[..], self.moments.all());
+        let (mut steps, mut first) = (&mut self.steps[..], 0);
+        let cut = |(rows, gradient): (&'a [u32], &'a [f64])| {
+            let n = rows.last().map_or(first, |last| *last as usize + 1) - first;
+            let (own, others) = take(&mut values).split_at_mut(n * width);
+            let (own_moments, other_moments) = take(&mut moments).split_at(n * width);
+            let (own_steps, other_steps) = take(&mut steps).split_at_mut(n);
+            (values, moments, steps) = (others, other_moments, other_steps);
+            first += n;
+            Part {
+                rows,
+                first: first - n,
+                width,
+                gradient,
+                values: own,
+                moments: own_moments,
+                steps: own_steps,
+            }
+        };
+        rows.chunks(TOGETHER).zip(gradient.chunks(TOGETHER * width)).map(cut).collect()
+    }
+
     /// Row `r` in f64.
     #[must_use]
     pub fn row(&self, r: usize) -> Vec<f64> {
         let r = if self.owner == Owner::Shared { 0 } else { r };
         self.values[r * self.width..(r + 1) * self.width].iter().map(|v| f64::from(*v)).collect()
+    }
+}
+
+/// Neighbouring rows of a table, of which some are moved.
+struct Part<'a> {
+    /// Which, ascending, and the number of the first row.
+    rows: &'a [u32],
+    first: usize,
+    width: usize,
+    gradient: &'a [f64],
+    values: &'a mut [f32],
+    moments: MomentsMut<'a>,
+    steps: &'a mut [u32],
+}
+
+impl Part<'_> {
+    fn step(mut self, optimiser: &Optimiser, rate: f64) {
+        let (first, width) = (self.first, self.width);
+        let range = |row: &u32| {
+            let row = *row as usize - first;
+            row * width..(row + 1) * width
+        };
+        let ask = |part: &Self, row: &u32| {
+            ask_for(&part.values[range(row)]);
+            part.moments.ask_for(range(row));
+        };
+        self.rows.iter().take(AHEAD).for_each(|row| ask(&self, row));
+        let mut gradient = vec![0.0; width];
+        for (n, (row, of_row)) in
+            self.rows.iter().zip(self.gradient.chunks_exact(width)).enumerate()
+        {
+            self.rows.get(n + AHEAD).into_iter().for_each(|later| ask(&self, later));
+            gradient.iter_mut().zip(of_row).for_each(|(to, g)| *to = *g as f32);
+            let (range, row) = (range(row), *row as usize - first);
+            self.steps[row] += 1;
+            let moments = self.moments.slice(range.clone());
+            optimiser.update(
+                &mut self.values[range],
+                &gradient,
+                moments,
+                self.steps[row],
+                rate,
+                0.0,
+            );
+        }
     }
 }
 
@@ -112,10 +189,10 @@ impl Crowd {
                 return table.row(0);
             }
             let mut rows = Vec::with_capacity(annotators.len() * table.width);
-            for r in annotators {
-                let start = *r as usize * table.width;
-                let row = &table.values[start..start + table.width];
-                rows.extend(row.iter().map(|v| f64::from(*v)));
+            let row = |r: &u32| &table.values[*r as usize * table.width..][..table.width];
+            for (n, r) in annotators.iter().enumerate() {
+                annotators.get(n + AHEAD).into_iter().for_each(|later| ask_for(row(later)));
+                rows.extend(row(r).iter().map(|v| f64::from(*v)));
             }
             rows
         };
@@ -134,22 +211,12 @@ impl Crowd {
             if !table.trained || table.is_fixed {
                 continue;
             }
-            let width = table.width;
             table.moments.fit(optimiser.rule(), table.values.len());
             let everybody = [0];
             let rows =
                 if table.owner == Owner::Shared { &everybody[..] } else { &batch.annotators };
-            let gradient: Vec<f32> = gradient.iter().map(|g| *g as f32).collect();
-            for (rows, gradient) in rows.chunks(NEAR).zip(gradient.chunks(NEAR * width)) {
-                table.moments.bring(rows, width);
-                for (row, gradient) in rows.iter().zip(gradient.chunks_exact(width)) {
-                    let (start, row) = (*row as usize * width, *row as usize);
-                    table.steps[row] += 1;
-                    let values = &mut table.values[start..start + width];
-                    let moments = table.moments.slice(start..start + width);
-                    optimiser.update(values, gradient, moments, table.steps[row], rate, 0.0);
-                }
-            }
+            let parts = table.parts(rows, gradient);
+            parts.into_par_iter().for_each(|part| part.step(optimiser, rate));
         }
     }
 

@@ -108,8 +108,8 @@ pub(super) fn dropout_mask(rng: &mut Rng, x: &Tensor, share: f64) -> candle_core
 /// A fully connected layer.
 #[derive(Clone)]
 pub struct Dense {
-    weight: Tensor,
-    bias: Tensor,
+    pub(super) weight: Tensor,
+    pub(super) bias: Tensor,
     /// Whether its input is the data: nobody asks for the data's gradient.
     is_first: bool,
 }

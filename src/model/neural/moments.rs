@@ -1,6 +1,7 @@
 //! What an optimiser remembers of each number that it moves.
 
-use std::hint::black_box;
+#[cfg(target_arch = "x86_64")]
+use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
 use std::ops::Range;
 
 use super::optimiser::Rule;
@@ -18,10 +19,56 @@ pub(super) struct Moments {
 }
 
 /// The moments of some numbers of a parameter.
+#[derive(Default)]
 pub(super) struct MomentsMut<'a> {
     pub(super) first: &'a mut [f32],
     pub(super) second: &'a mut [f32],
     pub(super) greatest: &'a mut [f32],
+}
+
+impl<'a> MomentsMut<'a> {
+    /// Those of the first `n` numbers, and the others.
+    pub(super) fn split_at(self, n: usize) -> (Self, Self) {
+        let split = |values: &'a mut [f32]| values.split_at_mut(n.min(values.len()));
+        let (first, second, greatest) =
+            (split(self.first), split(self.second), split(self.greatest));
+        (
+            Self { first: first.0, second: second.0, greatest: greatest.0 },
+            Self { first: first.1, second: second.1, greatest: greatest.1 },
+        )
+    }
+
+    /// Those of some numbers.
+    pub(super) fn slice(&mut self, range: Range<usize>) -> MomentsMut<'_> {
+        fn part(values: &mut [f32], range: Range<usize>) -> &mut [f32] {
+            if values.is_empty() { values } else { &mut values[range] }
+        }
+        MomentsMut {
+            first: part(self.first, range.clone()),
+            second: part(self.second, range.clone()),
+            greatest: part(self.greatest, range),
+        }
+    }
+
+    /// Asks for some numbers, which are wanted soon.
+    pub(super) fn ask_for(&self, range: Range<usize>) {
+        for moments in [&*self.first, self.second, self.greatest] {
+            ask_for(moments.get(range.clone()).unwrap_or_default());
+        }
+    }
+}
+
+/// Asks the memory for numbers and waits for none, so that what is done until they are wanted is not lost.
+#[inline(always)]
+#[allow(unsafe_code)]
+pub(super) fn ask_for(values: &[f32]) {
+    #[cfg(target_arch = "x86_64")]
+    for line in values.chunks(LINE) {
+        // SAFETY: a hint, which reads nothing and which every x86-64 has; its address lies in the slice.
+        unsafe { _mm_prefetch::<_MM_HINT_T0>(line.as_ptr().cast()) };
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = values;
 }
 
 impl Moments {
@@ -35,24 +82,11 @@ impl Moments {
         }
     }
 
-    pub(super) fn slice(&mut self, range: Range<usize>) -> MomentsMut<'_> {
-        let part = |values: &'_ mut Vec<f32>| -> Range<usize> {
-            if values.is_empty() { 0..0 } else { range.clone() }
-        };
-        let (second, greatest) = (part(&mut self.second), part(&mut self.greatest));
+    pub(super) fn all(&mut self) -> MomentsMut<'_> {
         MomentsMut {
-            first: &mut self.first[range],
-            second: &mut self.second[second],
-            greatest: &mut self.greatest[greatest],
-        }
-    }
-
-    /// Reads a number of every line of some rows: the waits for memory overlap, where a step's would come one by one.
-    pub(super) fn bring(&self, rows: &[u32], width: usize) {
-        for moments in [&self.first, &self.second, &self.greatest] {
-            let row = |r: &u32| moments.get(*r as usize * width..(*r as usize + 1) * width);
-            let lines = rows.iter().filter_map(row).flat_map(|row| row.iter().step_by(LINE));
-            black_box(lines.sum::<f32>());
+            first: &mut self.first,
+            second: &mut self.second,
+            greatest: &mut self.greatest,
         }
     }
 

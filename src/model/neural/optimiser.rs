@@ -157,8 +157,8 @@ impl Optimiser {
 
     /// What each moment is divided by in step `step`, from 1, because it began at zero.
     fn corrections(&self, step: u32) -> (f64, f64) {
-        let step = f64::from(step);
-        (1.0 - self.spec.beta1.powf(step), 1.0 - self.spec.beta2.powf(step))
+        let step = i32::try_from(step).unwrap_or(i32::MAX);
+        (1.0 - self.spec.beta1.powi(step), 1.0 - self.spec.beta2.powi(step))
     }
 
     /// Moves `values` against `gradient`.
@@ -233,8 +233,7 @@ impl Optimiser {
     ) -> Result<()> {
         moments.fit(self.spec.rule, var.elem_count());
         tensor(change_by(var, gradient, |values, gradient| {
-            let all = moments.slice(0..values.len());
-            self.update(values, gradient, all, step, rate, decay);
+            self.update(values, gradient, moments.all(), step, rate, decay);
         }))
     }
 

@@ -151,3 +151,77 @@ fn multiply(values: &mut [f32], by: &[f32]) {
 fn pass(gradient: &mut [f32], out: &[f32]) {
     gradient.iter_mut().zip(out).for_each(|(g, out)| *g = if *out > 0.0 { *g } else { 0.0 });
 }
+
+#[cfg(test)]
+mod tests {
+    use candle_core::Device;
+
+    use super::super::layers::BatchNorm;
+    use super::super::vars::Vars;
+    use super::*;
+    use crate::run::Run;
+
+    fn counted(rows: usize, columns: usize) -> Tensor {
+        let values = (0..rows * columns).map(|n| (n * 7 % 11) as f32 * 0.2 - 1.0).collect();
+        Tensor::from_vec::<_, f32>(values, (rows, columns), &Device::Cpu).unwrap()
+    }
+
+    /// Against candle's graph of the same layers, every number to 1e-6.
+    #[test]
+    fn gradients_are_those_of_one_graph() {
+        let (run, share) = (Run::new(1), 0.5);
+        let mut vars = Vars::new(&run, &Device::Cpu);
+        let mut dense =
+            |name: &str, from, to| Dense::new(&mut vars, name, from, to, false).unwrap();
+        let (a, b, c) = (dense("a", 3, 4), dense("b", 4, 4), dense("c", 4, 2));
+        let norm = Layer::BatchNorm(BatchNorm::new(&mut vars, "norm", 4, true).unwrap());
+        let (data, slope) = (Var::from_tensor(&counted(6, 3)).unwrap(), counted(6, 2));
+        let bend = Layer::Activation(Activation::Tanh);
+
+        let mut tape = Tape::new(data.as_detached_tensor(), DType::F32);
+        let mut rng = run.rng("dropout");
+        let relu = Layer::Activation(Activation::Relu);
+        let layers = [&relu, &Layer::Dropout(share)];
+        tape.dense(&a).unwrap();
+        layers.iter().for_each(|l| tape.through(l, &mut Mode::Training(&mut rng)).unwrap());
+        tape.dense(&b).unwrap();
+        [&bend, &norm].iter().for_each(|l| tape.through(l, &mut Mode::Training(&mut rng)).unwrap());
+        tape.dense(&c).unwrap();
+        let by_hand = tape.steps.iter().filter(|s| !matches!(s, Step::Graph { .. })).count();
+        assert_eq!((by_hand, tape.steps.len()), (5, 6));
+        let mut found = GradStore::default();
+        let of_data = tape.backward(slope.clone(), &mut found).unwrap().unwrap();
+
+        let mut rng = run.rng("dropout");
+        let mut mode = Mode::Training(&mut rng);
+        let graph = |x: &Tensor, dense: &Dense| {
+            x.matmul(&dense.weight).unwrap().broadcast_add(&dense.bias).unwrap()
+        };
+        let mut x = graph(&data, &a);
+        for layer in layers {
+            x = layer.forward(&x, &mut mode, DType::F32).unwrap();
+        }
+        x = graph(&x, &b);
+        for layer in [&bend, &norm] {
+            x = layer.forward(&x, &mut mode, DType::F32).unwrap();
+        }
+        x = graph(&x, &c);
+        let wanted = (&x * &slope).unwrap().backward().unwrap();
+
+        let near = |what: &str, got: &Tensor, want: &Tensor| {
+            assert_eq!(got.dims(), want.dims(), "{what}");
+            let values = |t: &Tensor| t.flatten_all().unwrap().to_vec1::<f32>().unwrap();
+            for (got, want) in values(got).iter().zip(values(want)) {
+                assert!((got - want).abs() < 1e-6, "{what}: {got}, expected {want}");
+            }
+        };
+        near("out", tape.out(), &x);
+        near("data", &of_data, wanted.get(&data).unwrap());
+        let mut parameters = 0;
+        for id in wanted.get_ids().filter(|id| found.get_id(**id).is_some()) {
+            near("parameter", found.get_id(*id).unwrap(), wanted.get_id(*id).unwrap());
+            parameters += 1;
+        }
+        assert_eq!(parameters, 8, "of three dense layers and a norm");
+    }
+}
