@@ -290,3 +290,38 @@ impl Crowd {
 fn saved_name(n: usize, name: &str) -> String {
     format!("crowd.{n:02}.{name}")
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::optimiser::{OptimiserSpec, Rule};
+    use super::*;
+
+    /// Every seventh row stands still; the others move as they would alone, in parts of [`TOGETHER`].
+    #[test]
+    fn rows_move_as_they_would_alone() {
+        const ROWS: usize = 400;
+        const WIDTH: usize = 3;
+        let value = |n: usize| (n as f32).sin();
+        for rule in [Rule::Adam, Rule::Amsgrad, Rule::Sgd] {
+            let optimiser = Optimiser::new(&OptimiserSpec { rule, ..OptimiserSpec::default() });
+            let moved: Vec<u32> = (0..ROWS as u32).filter(|row| row % 7 != 0).collect();
+            let batch = Batch { annotators: moved.clone(), ..Batch::default() };
+            let gradient: Vec<f64> = (0..moved.len() * WIDTH).map(|n| (n as f64).cos()).collect();
+            let table = Table::drawn("table", WIDTH, (0..ROWS * WIDTH).map(value).collect());
+            let mut crowd = Crowd { tables: vec![table] };
+            let mut alone: Vec<f32> = (0..ROWS * WIDTH).map(value).collect();
+            let mut moments = vec![Moments::default(); ROWS];
+            for step in 1..=2 {
+                crowd.step(&batch, &vec![gradient.clone()], &optimiser, 0.1);
+                for (row, gradient) in moved.iter().zip(gradient.chunks(WIDTH)) {
+                    let row = *row as usize;
+                    moments[row].fit(rule, WIDTH);
+                    let gradient: Vec<f32> = gradient.iter().map(|g| *g as f32).collect();
+                    let values = &mut alone[row * WIDTH..(row + 1) * WIDTH];
+                    optimiser.update(values, &gradient, moments[row].all(), step, 0.1, 0.0);
+                }
+            }
+            assert_eq!(crowd.tables[0].values, alone, "{rule:?}");
+        }
+    }
+}

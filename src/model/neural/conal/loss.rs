@@ -199,3 +199,92 @@ fn embeddings_backward(
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::super::maths::softmax;
+    use super::super::super::step::loss_and_gradient;
+    use super::super::super::{Batch, Crowd, Outputs, Reduction, Said, Task, TrainSpec};
+    use super::*;
+    use crate::run::Run;
+    use crate::testing::tiny;
+
+    const ANNOTATORS: u32 = 150;
+    const ROWS: usize = 2;
+
+    /// With summed losses a batch of three blocks is the sum of one batch for each annotator, to 1e-12.
+    #[test]
+    fn a_batch_is_the_sum_of_its_annotators() {
+        let rows = |n: u32| (n / ANNOTATORS, n % ANNOTATORS, n * 7 % 3);
+        let said: Vec<_> = (0..ROWS as u32 * ANNOTATORS).map(rows).collect();
+        let a = tiny(3, &said);
+        for mixture in [Mixture::LogitMix, Mixture::ProbMix, Mixture::RowStochastic] {
+            let train = TrainSpec { reduction: Some(Reduction::Sum), ..TrainSpec::default() };
+            let model = Conal { mixture, train, lambda: 0.1, embedding: 2, ..Conal::default() };
+            let run = Run::new(1);
+            let task = Task { evidence: (&a).into(), dims: a.dims(), hidden: 0, run: &run };
+            let mut crowd = Crowd { tables: model.tables(&task).unwrap() };
+            let individual = crowd.tables[INDIVIDUAL].values.iter_mut().enumerate();
+            individual.for_each(|(n, w)| *w += (n as f32).sin());
+            let on = |annotators: Range<u32>| {
+                let batch = batch(&said, annotators);
+                let gathered = crowd.gather(&batch.annotators);
+                let (out, dims) = (outputs(), a.dims());
+                let (batch, gathered, crowd) = (&batch, &gathered, &crowd);
+                let step = Step { phase: 0, batch, out: &out, gathered, crowd, dims };
+                loss_and_gradient(&model, &step)
+            };
+            let (loss, together) = on(0..ANNOTATORS);
+            let alone: Vec<_> = (0..ANNOTATORS).map(|r| on(r..r + 1)).collect();
+            near(&[loss], &[alone.iter().map(|(loss, _)| loss).sum()]);
+            let sum = |part: &dyn Fn(&Gradient) -> Vec<f64>| {
+                let mut sum = vec![0.0; part(&together).len()];
+                for (_, gradient) in &alone {
+                    sum.iter_mut().zip(part(gradient)).for_each(|(s, g)| *s += g);
+                }
+                near(&part(&together), &sum);
+            };
+            sum(&|g| g.out.p.clone());
+            sum(&|g| g.out.auxiliary.clone());
+            sum(&|g| g.tables[COMMON].clone());
+            for table in [INDIVIDUAL, super::super::EMBEDDING] {
+                let each = alone.iter().flat_map(|(_, gradient)| gradient.tables[table].clone());
+                near(&together.tables[table], &each.collect::<Vec<_>>());
+            }
+        }
+    }
+
+    fn near(got: &[f64], want: &[f64]) {
+        assert_eq!(got.len(), want.len());
+        for (got, want) in got.iter().zip(want) {
+            assert!((got - want).abs() < 1e-12 * want.abs().max(1.0), "{got}, expected {want}");
+        }
+    }
+
+    fn outputs() -> Outputs {
+        let logits = vec![2.0, 0.0, -1.0, 0.5, 1.5, 0.0];
+        let mut p = vec![0.0; logits.len()];
+        for (logits, p) in logits.chunks(3).zip(p.chunks_mut(3)) {
+            softmax(logits, p);
+        }
+        let auxiliary = vec![0.4, 0.1, -0.2, 0.7];
+        Outputs { rows: ROWS, logits, p, hidden: Vec::new(), auxiliary }
+    }
+
+    /// What these annotators said of both rows.
+    fn batch(said: &[(u32, u32, u32)], annotators: Range<u32>) -> Batch {
+        let mut batch = Batch { offsets: vec![0], ..Batch::default() };
+        for row in 0..ROWS as u32 {
+            for (_, r, label) in said.iter().filter(|(i, r, _)| *i == row && annotators.contains(r))
+            {
+                batch.said.push(Said { who: r - annotators.start, label: *label, weight: 1.0 });
+            }
+            batch.offsets.push(batch.said.len());
+        }
+        (batch.rows, batch.instances) = (vec![0, 1], vec![0, 1]);
+        batch.trusted = vec![None; ROWS];
+        batch.share = vec![1.0; annotators.len()];
+        batch.annotators = annotators.collect();
+        batch
+    }
+}
