@@ -96,13 +96,13 @@ fn of_annotators(
         for (turn, term) in turns.of(who).iter().zip(terms.by_ref()) {
             let (b, said) = (turn.row as usize, &step.batch.said[turn.said as usize]);
             let label = said.label as usize;
-            let (s, mixed) = (step.out.p(b), &forward.mixed[b * labels..(b + 1) * labels]);
+            let (s, common) = (step.out.p(b), &forward.mixed[b * labels..(b + 1) * labels]);
             let share = Conal::share(forward, b, who);
-            let p = mixer.mix(mixed, s, individual, share, label);
+            let p = mixer.mix(common, s, individual, share, label);
             let (d_p, term) = term.split_at_mut(classes);
             let (d_mixed, d_dot_and_loss) = term.split_at_mut(labels);
             let weight = scale * said.weight;
-            let (loss, d_share) = mixer.loss(mixed, p, share, label, weight, d_mixed);
+            let (loss, d_share) = mixer.loss(common, p, share, label, weight, d_mixed);
             row_times_backward(s, individual, &mixer.d_individual, d_p, d_own);
             let d_dot = d_share * share * (1.0 - share);
             d_unit.iter_mut().zip(&forward.rows[b].unit).for_each(|(d, v)| *d += d_dot * v);

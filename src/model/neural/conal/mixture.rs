@@ -24,7 +24,8 @@ impl Mixture {
     pub(super) fn common(self, p: &[f64], matrix: &[f64], out: &mut [f64]) {
         row_times(p, matrix, out);
         if self == Self::ProbMix {
-            softmax(&out.to_vec(), out);
+            let logits = out.to_vec();
+            softmax(&logits, out);
         }
     }
 }
