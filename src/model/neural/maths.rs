@@ -29,7 +29,6 @@ pub fn sigmoid(x: f64) -> f64 {
 }
 
 /// `out[l] = sum over k of row[k] matrix[k][l]`
-#[inline(always)]
 pub fn row_times(row: &[f64], matrix: &[f64], out: &mut [f64]) {
     out.fill(0.0);
     for (x, cells) in row.iter().zip(matrix.chunks_exact(out.len())) {
@@ -38,7 +37,6 @@ pub fn row_times(row: &[f64], matrix: &[f64], out: &mut [f64]) {
 }
 
 /// The gradients of [`row_times`]: adds `matrix d_out` to `d_row`, and `row` outer `d_out` to `d_matrix`.
-#[inline(always)]
 pub fn row_times_backward(
     row: &[f64],
     matrix: &[f64],

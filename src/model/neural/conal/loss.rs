@@ -7,7 +7,6 @@
 
 use std::ops::Range;
 
-use pulp::Arch;
 use rayon::prelude::*;
 
 use super::mixture::{Mixer, Mixture};
@@ -55,7 +54,7 @@ pub(super) fn loss(model: &Conal, step: &Step<'_>, gradient: &mut Gradient) -> f
         .zip(d_units.par_chunks_mut(BLOCK * d))
         .map(|(((who, terms), d_individual), d_units)| {
             let block = Block { who, terms, d_individual, d_units };
-            Arch::new().dispatch(|| of_annotators(model, step, &forward, &turns, block))
+            of_annotators(model, step, &forward, &turns, block)
         })
         .collect();
     let mut loss = of_rows(model, step, &forward, (turns, &terms), &mut gradient.out, d_common);
@@ -74,7 +73,6 @@ pub(super) fn loss(model: &Conal, step: &Step<'_>, gradient: &mut Gradient) -> f
 
 /// What annotators' own parameters are told; returns what pushing them away from the common matrix adds to the loss and
 /// to the derivative by that matrix.
-#[inline(always)]
 fn of_annotators(
     model: &Conal,
     step: &Step<'_>,
@@ -121,7 +119,6 @@ fn of_annotators(
 }
 
 /// Subtracts the distance of an annotator's matrix from the common one.
-#[inline(always)]
 fn push_apart(
     strength: f64,
     common: &[f64],
@@ -151,7 +148,6 @@ fn of_rows(
     d_common: &mut [f64],
 ) -> f64 {
     let (dims, d, width) = (step.dims, model.embedding, width_of(step.dims));
-    let common = model.common(step, forward);
     let (mut d_mixed, mut d_row) = (vec![0.0; dims.labels], vec![0.0; d]);
     let mut places = Places(turns.offsets);
     let mut loss = 0.0;
@@ -169,7 +165,7 @@ fn of_rows(
             d_row.iter_mut().zip(unit).for_each(|(d, u)| *d += d_dot_and_loss[0] * u);
             loss += d_dot_and_loss[1];
         }
-        row_times_backward(step.out.p(b), common, &d_mixed, d_p, d_common);
+        row_times_backward(step.out.p(b), &forward.common, &d_mixed, d_p, d_common);
         forward.rows[b].backward(&d_row, d_auxiliary);
     }
     loss

@@ -49,7 +49,6 @@ impl Mixer {
     }
 
     /// P(`label`) by an annotator of the matrix `individual`, given what is common to the row and its part.
-    #[inline(always)]
     pub(super) fn mix(
         &mut self,
         common: &[f64],
@@ -78,7 +77,6 @@ impl Mixer {
 
     /// The loss of the annotation that was mixed last, of this weight: `weight * -ln p`. Adds its derivative to
     /// `d_common`, leaves that by the individual part in `d_individual`, and returns it with that by the share.
-    #[inline(always)]
     pub(super) fn loss(
         &mut self,
         common: &[f64],

@@ -102,8 +102,9 @@ const FEATURES: usize = 3;
 struct Forward {
     annotators: Vec<Direction>,
     rows: Vec<Direction>,
-    /// Row-stochastic matrices of `common` and `individual`, where the mixture is of those.
+    /// The common matrix, as the mixture takes it.
     common: Vec<f64>,
+    /// Annotators' row-stochastic matrices, where the mixture is of those.
     individual: Vec<f64>,
     /// What the common confusion makes of each row, `[row, label]`.
     mixed: Vec<f64>,
@@ -130,39 +131,27 @@ impl Conal {
             if self.normalise_instances { Direction::of(v) } else { Direction::as_it_is(v) }
         };
         let stochastic = |w: &[f64]| {
-            if self.mixture != Mixture::RowStochastic {
-                return Vec::new();
-            }
             let mut rows = vec![0.0; w.len()];
             Rows::Softmax.forward(w, step.dims.labels, &mut rows);
             rows
         };
-        let mut forward = Forward {
-            annotators,
-            rows: (0..step.batch.len()).map(row).collect(),
-            common: stochastic(&step.gathered[COMMON]),
-            individual: stochastic(&step.gathered[INDIVIDUAL]),
-            mixed: vec![0.0; step.batch.len() * step.dims.labels],
+        let (common, individual) = (&step.gathered[COMMON], &step.gathered[INDIVIDUAL]);
+        let (common, individual) = match self.mixture {
+            Mixture::RowStochastic => (stochastic(common), stochastic(individual)),
+            Mixture::LogitMix | Mixture::ProbMix => (common.clone(), Vec::new()),
         };
-        let mut mixed = std::mem::take(&mut forward.mixed);
+        let mut mixed = vec![0.0; step.batch.len() * step.dims.labels];
         for (b, mixed) in mixed.chunks_exact_mut(step.dims.labels).enumerate() {
-            self.mixture.common(step.out.p(b), self.common(step, &forward), mixed);
+            self.mixture.common(step.out.p(b), &common, mixed);
         }
-        Forward { mixed, ..forward }
+        let rows = (0..step.batch.len()).map(row).collect();
+        Forward { annotators, rows, common, individual, mixed }
     }
 
     /// The part of the common confusion in what was said of row `b`.
     fn share(forward: &Forward, b: usize, who: usize) -> f64 {
         let (u, v) = (&forward.annotators[who].unit, &forward.rows[b].unit);
         sigmoid(u.iter().zip(v).map(|(u, v)| u * v).sum())
-    }
-
-    /// The common matrix, as the mixture takes it.
-    fn common<'a>(&self, step: &'a Step<'_>, forward: &'a Forward) -> &'a [f64] {
-        match self.mixture {
-            Mixture::RowStochastic => &forward.common,
-            Mixture::LogitMix | Mixture::ProbMix => &step.gathered[COMMON],
-        }
     }
 
     /// The matrix of annotator `who`, as the mixture takes it.
@@ -246,7 +235,7 @@ impl CrowdNet for Conal {
             let cell = k * labels + said.label as usize;
             let share = Self::share(&forward, b, said.who as usize);
             let individual = self.individual(step, &forward, said.who as usize)[cell];
-            share * self.common(step, &forward)[cell] + (1.0 - share) * individual
+            share * forward.common[cell] + (1.0 - share) * individual
         });
         Judged { parameters, ..judged }
     }
