@@ -153,7 +153,9 @@ impl Part<'_> {
         for (n, (row, of_row)) in
             self.rows.iter().zip(self.gradient.chunks_exact(width)).enumerate()
         {
-            self.rows.get(n + AHEAD).into_iter().for_each(|later| ask(&self, later));
+            if let Some(later) = self.rows.get(n + AHEAD) {
+                ask(&self, later);
+            }
             gradient.iter_mut().zip(of_row).for_each(|(to, g)| *to = *g as f32);
             let (range, row) = (range(row), *row as usize - first);
             self.steps[row] += 1;
@@ -191,7 +193,9 @@ impl Crowd {
             let mut rows = Vec::with_capacity(annotators.len() * table.width);
             let row = |r: &u32| &table.values[*r as usize * table.width..][..table.width];
             for (n, r) in annotators.iter().enumerate() {
-                annotators.get(n + AHEAD).into_iter().for_each(|later| ask_for(row(later)));
+                if let Some(later) = annotators.get(n + AHEAD) {
+                    ask_for(row(later));
+                }
                 rows.extend(row(r).iter().map(|v| f64::from(*v)));
             }
             rows
