@@ -144,7 +144,10 @@ def measure(
 
 
 def cell(values: list[float | None]) -> str:
-    return f"{statistics.mean(values):.2f} ± {statistics.stdev(values):.2f}" if None not in values else ""
+    if None in values:
+        return ""
+    deviation = f" ± {statistics.stdev(values):.2f}" if len(values) > 1 else ""
+    return f"{statistics.mean(values):.2f}{deviation}"
 
 
 def setting(model: Model, f: Found) -> str:
