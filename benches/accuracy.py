@@ -51,6 +51,11 @@ def accuracy(binary: str, pipeline: str, data: str, seed: int) -> float:
         return 100 * json.loads(subprocess.check_output(answer))["value"]
 
 
+def cell(values: list[float]) -> str:
+    deviation = f" ± {statistics.stdev(values):.2f}" if len(values) > 1 else ""
+    return f"{statistics.mean(values):.2f}{deviation}"
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--data", default=os.environ.get("LABELMILL_DATA"), help="folder of the datasets")
@@ -90,7 +95,7 @@ def main() -> None:
         print("| model | selection | LabelMe | Music |\n| --- | --- | --- | --- |")
         for (name, selection, *_), futures in zip(rows, cells):
             values = [future and [f.result() for f in future] for future in futures]
-            shown = [v and f"{statistics.mean(v):.2f} ± {statistics.stdev(v):.2f}" or "" for v in values]
+            shown = [cell(v) if v else "" for v in values]
             print(f"| {name} | {selection} | {' | '.join(shown)} |", flush=True)
 
 
