@@ -64,8 +64,7 @@ impl Batch {
     }
 
     /// What each annotator said.
-    #[must_use]
-    pub fn turns(&self) -> Turns {
+    pub(super) fn turns(&self) -> Turns {
         let who: Vec<u32> = self.said.iter().map(|said| said.who).collect();
         let offsets = prefix_sum(&count(&who, self.annotators.len()));
         let mut places = Places(offsets);
@@ -81,7 +80,7 @@ impl Batch {
 
 /// One annotation, seen from its annotator.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Turn {
+pub(super) struct Turn {
     /// Of which row.
     pub row: u32,
     /// Its place in [`Batch::said`].
@@ -90,7 +89,7 @@ pub struct Turn {
 
 /// The annotations of a batch, annotator after annotator, each annotator's in the order of rows.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Turns {
+pub(super) struct Turns {
     /// Where in `all` those of each annotator begin, and one past the last.
     pub offsets: Vec<usize>,
     /// All of them.
@@ -99,8 +98,7 @@ pub struct Turns {
 
 impl Turns {
     /// Those of one annotator: a place in [`Batch::annotators`].
-    #[must_use]
-    pub fn of(&self, who: usize) -> &[Turn] {
+    pub(super) fn of(&self, who: usize) -> &[Turn] {
         &self.all[self.offsets[who]..self.offsets[who + 1]]
     }
 }

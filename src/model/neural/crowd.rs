@@ -12,8 +12,9 @@ use std::mem::take;
 use rayon::prelude::*;
 
 use super::batch::Batch;
-use super::moments::{Moments, MomentsMut, ask_for};
+use super::moments::{Moments, MomentsMut};
 use super::optimiser::Optimiser;
+use super::prefetch::ask_for;
 use super::snapshot::Snapshot;
 use crate::error::Result;
 

@@ -61,7 +61,7 @@ pub enum Layer {
 }
 
 impl Layer {
-    /// The layer's output, computed in `precision`.
+    /// The layer's output, computed in `precision`, as a node of candle's graph; but a dense layer goes back by itself.
     ///
     /// # Errors
     /// When the device fails.

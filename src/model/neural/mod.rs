@@ -35,6 +35,7 @@ mod max_mig;
 mod moments;
 mod net;
 mod optimiser;
+mod prefetch;
 mod product;
 mod progress;
 mod recipe;
@@ -52,7 +53,7 @@ mod vars;
 mod weighted_doctor_net;
 
 pub use backbone::{Architecture, BackboneSpec};
-pub use batch::{Batch, Said, Turn, Turns};
+pub use batch::{Batch, Said};
 pub use bootstrap::SoftBootstrap;
 pub use conal::Conal;
 pub use crowd::{Crowd, Gathered, Owner, Table};

@@ -1,14 +1,10 @@
 //! What an optimiser remembers of each number that it moves.
 
-#[cfg(target_arch = "x86_64")]
-use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
 use std::ops::Range;
 
 use super::optimiser::Rule;
+use super::prefetch::ask_for;
 use super::snapshot::Snapshot;
-
-/// Numbers in a line of the cache.
-const LINE: usize = 16;
 
 /// Running moments of one parameter; those that the rule does not use are empty.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -56,19 +52,6 @@ impl<'a> MomentsMut<'a> {
             ask_for(moments.get(range.clone()).unwrap_or_default());
         }
     }
-}
-
-/// Asks the memory for numbers and waits for none, so that what is done until they are wanted is not lost.
-#[inline(always)]
-#[allow(unsafe_code)]
-pub(super) fn ask_for(values: &[f32]) {
-    #[cfg(target_arch = "x86_64")]
-    for line in values.chunks(LINE) {
-        // SAFETY: a hint, which reads nothing and which every x86-64 has; its address lies in the slice.
-        unsafe { _mm_prefetch::<_MM_HINT_T0>(line.as_ptr().cast()) };
-    }
-    #[cfg(not(target_arch = "x86_64"))]
-    let _ = values;
 }
 
 impl Moments {

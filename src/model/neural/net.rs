@@ -172,13 +172,12 @@ impl Net {
         let rows = features.len() / width.max(1);
         let shape: Vec<usize> = std::iter::once(rows).chain(self.input.iter().copied()).collect();
         let x = tensor(Tensor::from_vec(features, shape, self.vars.device()))?;
-        let flat = |x: &Tensor| tensor(x.flatten_from(1));
         let mut trunk = Tape::new(x.clone(), self.precision);
         for layer in &self.layers {
             trunk.through(layer, mode)?;
         }
         let dense = |x: &Tensor, layers: &[&Dense]| -> Result<Tape> {
-            let mut tape = Tape::new(flat(x)?, self.precision);
+            let mut tape = Tape::new(tensor(x.flatten_from(1))?, self.precision);
             layers.iter().try_for_each(|layer| tape.dense(layer))?;
             Ok(tape)
         };

@@ -171,54 +171,43 @@ impl Optimiser {
         rate: f64,
         decay: f64,
     ) {
-        Arch::new().dispatch(|| self.descend(values, gradient, moments, step, rate, decay));
-    }
-
-    #[inline(always)]
-    fn descend(
-        &self,
-        values: &mut [f32],
-        gradient: &[f32],
-        moments: MomentsMut<'_>,
-        step: u32,
-        rate: f64,
-        decay: f64,
-    ) {
-        let spec = &self.spec;
-        let decoupled = spec.decoupled && spec.rule != Rule::Sgd;
-        let shrink = if decoupled { (1.0 - rate * decay) as f32 } else { 1.0 };
-        let added = if decoupled { 0.0 } else { decay as f32 };
-        let (beta1, beta2) = (spec.beta1 as f32, spec.beta2 as f32);
-        let (first_correction, second_correction) = self.corrections(step);
-        let each = values.iter_mut().zip(gradient).zip(moments.first);
-        if spec.rule == Rule::Sgd {
-            for ((w, g), m) in each {
-                let g = g + added * *w;
-                *m = beta1 * *m + g;
-                *w -= rate as f32 * if spec.nesterov { g + beta1 * *m } else { *m };
+        Arch::new().dispatch(|| {
+            let spec = &self.spec;
+            let decoupled = spec.decoupled && spec.rule != Rule::Sgd;
+            let shrink = if decoupled { (1.0 - rate * decay) as f32 } else { 1.0 };
+            let added = if decoupled { 0.0 } else { decay as f32 };
+            let (beta1, beta2) = (spec.beta1 as f32, spec.beta2 as f32);
+            let (first_correction, second_correction) = self.corrections(step);
+            let each = values.iter_mut().zip(gradient).zip(moments.first);
+            if spec.rule == Rule::Sgd {
+                for ((w, g), m) in each {
+                    let g = g + added * *w;
+                    *m = beta1 * *m + g;
+                    *w -= rate as f32 * if spec.nesterov { g + beta1 * *m } else { *m };
+                }
+                return;
             }
-            return;
-        }
-        let size = (rate / first_correction) as f32;
-        let root = (1.0 / second_correction.sqrt()) as f32;
-        let epsilon = spec.epsilon as f32;
-        let each = each.zip(moments.second);
-        let moved = |w: &mut f32, g: f32, m: &mut f32, v: &mut f32, most: Option<&mut f32>| {
-            let g = g + added * *w;
-            *m = beta1 * *m + (1.0 - beta1) * g;
-            *v = beta2 * *v + (1.0 - beta2) * g * g;
-            let v = most.map_or(*v, |most| {
-                *most = most.max(*v);
-                *most
-            });
-            *w = *w * shrink - size * *m / (v.sqrt() * root + epsilon);
-        };
-        if spec.rule == Rule::Adam {
-            each.for_each(|(((w, g), m), v)| moved(w, *g, m, v, None));
-        } else {
-            each.zip(moments.greatest)
-                .for_each(|((((w, g), m), v), x)| moved(w, *g, m, v, Some(x)));
-        }
+            let size = (rate / first_correction) as f32;
+            let root = (1.0 / second_correction.sqrt()) as f32;
+            let epsilon = spec.epsilon as f32;
+            let each = each.zip(moments.second);
+            let moved = |w: &mut f32, g: f32, m: &mut f32, v: &mut f32, most: Option<&mut f32>| {
+                let g = g + added * *w;
+                *m = beta1 * *m + (1.0 - beta1) * g;
+                *v = beta2 * *v + (1.0 - beta2) * g * g;
+                let v = most.map_or(*v, |most| {
+                    *most = most.max(*v);
+                    *most
+                });
+                *w = *w * shrink - size * *m / (v.sqrt() * root + epsilon);
+            };
+            if spec.rule == Rule::Adam {
+                each.for_each(|(((w, g), m), v)| moved(w, *g, m, v, None));
+            } else {
+                each.zip(moments.greatest)
+                    .for_each(|((((w, g), m), v), x)| moved(w, *g, m, v, Some(x)));
+            }
+        });
     }
 
     /// Moves a variable that is on the host.

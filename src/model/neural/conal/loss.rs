@@ -198,10 +198,11 @@ fn embeddings_backward(
 
 #[cfg(test)]
 mod tests {
-    use super::super::super::maths::softmax;
-    use super::super::super::step::loss_and_gradient;
-    use super::super::super::{Batch, Crowd, Outputs, Reduction, Said, Task, TrainSpec};
+    use super::super::EMBEDDING;
     use super::*;
+    use crate::model::neural::maths::softmax;
+    use crate::model::neural::step::loss_and_gradient;
+    use crate::model::neural::{Batch, Crowd, Reduction, Said, Task, TrainSpec};
     use crate::run::Run;
     use crate::testing::tiny;
 
@@ -243,7 +244,7 @@ mod tests {
             sum(&|g| g.out.p.clone());
             sum(&|g| g.out.auxiliary.clone());
             sum(&|g| g.tables[COMMON].clone());
-            for table in [INDIVIDUAL, super::super::EMBEDDING] {
+            for table in [INDIVIDUAL, EMBEDDING] {
                 let each = alone.iter().flat_map(|(_, gradient)| gradient.tables[table].clone());
                 near(&together.tables[table], &each.collect::<Vec<_>>());
             }

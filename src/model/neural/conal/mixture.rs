@@ -3,7 +3,7 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::super::maths::{negative_log, row_times, softmax, softmax_backward};
+use crate::model::neural::maths::{negative_log, row_times, softmax, softmax_backward};
 
 /// How common and individual confusion are mixed.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
