@@ -16,6 +16,7 @@ mod interner;
 mod key;
 mod matrix;
 mod offsets;
+mod parted;
 mod rejects;
 mod said;
 mod truth;

@@ -3,7 +3,6 @@
 use std::sync::mpsc::sync_channel;
 use std::thread;
 
-use rand::Rng as _;
 use rand::seq::SliceRandom;
 
 use super::scaler::Scaler;
@@ -114,6 +113,19 @@ struct Sayings {
 }
 
 impl Sayings {
+    fn new(a: &Annotations) -> Self {
+        let annotators = a.annotators_of_columns();
+        let mut sayings = Self { offsets: vec![0], all: Vec::with_capacity(a.len()) };
+        for i in 0..a.dims().instances {
+            let weights = a.weights_of(i);
+            sayings.all.extend(a.said_of(i).iter().enumerate().map(|(n, column)| {
+                (annotators[*column as usize], a.label_of(*column), weights.map_or(1.0, |w| w[n]))
+            }));
+            sayings.offsets.push(sayings.all.len());
+        }
+        sayings
+    }
+
     fn of(&self, i: usize) -> &[Annotation] {
         self.offsets.get(i..i + 2).map_or(&[], |bounds| &self.all[bounds[0]..bounds[1]])
     }
@@ -134,11 +146,11 @@ pub struct Data<'a> {
     pub matrix: &'a Matrix,
     row_of: &'a [Option<u32>],
     annotations: &'a Annotations,
-    learned: Sayings,
+    said: Sayings,
     held_out: Sayings,
     targets: Option<Posterior>,
     units: Vec<Unit>,
-    /// Annotations to learn from, by annotator.
+    /// Annotations in the units, by annotator.
     counts: Vec<f64>,
 }
 
@@ -157,8 +169,6 @@ pub struct Cut {
     pub by_annotation: bool,
     /// Whether an incomplete last batch is left out.
     pub whole_only: bool,
-    /// The share of annotations that is held out.
-    pub held_out: f64,
 }
 
 impl<'a> Data<'a> {
@@ -166,45 +176,50 @@ impl<'a> Data<'a> {
     #[must_use]
     pub fn new(
         evidence: Evidence<'a>,
+        held_out: Option<&Annotations>,
         targets: Option<Posterior>,
         cut: Cut,
-        run: &Run,
     ) -> Option<Self> {
         let described = evidence.described?;
         let a = evidence.annotations;
-        let annotator_of = annotator_of_column(a);
-        let mut rng = run.rng("held-out annotations");
-        let (mut learned, mut held_out) = (Sayings::default(), Sayings::default());
+        let said = Sayings::new(a);
         let mut counts = vec![0.0; a.dims().annotators];
-        for i in 0..a.dims().instances {
-            learned.offsets.push(learned.all.len());
-            held_out.offsets.push(held_out.all.len());
-            let weights = a.weights_of(i);
-            for (n, column) in a.said_of(i).iter().enumerate() {
-                let annotator = annotator_of[*column as usize];
-                let weight = weights.map_or(1.0, |w| w[n]);
-                let annotation = (annotator, a.label_of(*column), weight);
-                if cut.held_out > 0.0 && rng.random::<f64>() < cut.held_out {
-                    held_out.all.push(annotation);
-                } else {
-                    counts[annotator as usize] += 1.0;
-                    learned.all.push(annotation);
-                }
-            }
-        }
-        learned.offsets.push(learned.all.len());
-        held_out.offsets.push(held_out.all.len());
         let mut units = Vec::new();
         for i in (0..a.dims().instances).filter(|i| described.row_of_instance[*i].is_some()) {
-            let n = learned.of(i).len() as u32;
-            if cut.by_annotation {
+            // A target that nothing speaks for would be invented.
+            if targets.is_some() && !a.has_evidence(i) {
+                continue;
+            }
+            let n = said.of(i).len() as u32;
+            said.of(i).iter().for_each(|(annotator, ..)| counts[*annotator as usize] += 1.0);
+            if cut.by_annotation && n > 0 {
                 units.extend((0..n).map(|n| Unit::Annotation(i as u32, n)));
             } else if n > 0 || a.trusted_class(i).is_some() {
                 units.push(Unit::Instance(i as u32));
             }
         }
-        let (matrix, row_of) = (described.matrix(), described.row_of_instance.as_slice());
-        Some(Self { matrix, row_of, annotations: a, learned, held_out, targets, units, counts })
+        Some(Self {
+            matrix: described.matrix(),
+            row_of: described.row_of_instance.as_slice(),
+            annotations: a,
+            said,
+            held_out: held_out.map(Sayings::new).unwrap_or_default(),
+            targets,
+            units,
+            counts,
+        })
+    }
+
+    /// What the classifier should say of each instance, where that is given.
+    #[must_use]
+    pub fn targets(&self) -> Option<&Posterior> {
+        self.targets.as_ref()
+    }
+
+    /// Whether nothing was to be learned of each annotator.
+    #[must_use]
+    pub fn unknown(&self) -> Vec<bool> {
+        self.counts.iter().map(|n| *n == 0.0).collect()
     }
 
     /// Whether there is nothing to learn from.
@@ -235,14 +250,13 @@ impl<'a> Data<'a> {
     /// Some instances with everything that was said of them.
     #[must_use]
     pub fn observed(&self, instances: &[u32]) -> Batch {
-        let said = |i: u32| [self.learned.of(i as usize), self.held_out.of(i as usize)];
-        self.gather(instances.iter().map(|i| (*i, said(*i))), 1)
+        self.gather(instances.iter().map(|i| (*i, self.said.of(*i as usize))), 1)
     }
 
     /// Some instances with what was held out of them.
     #[must_use]
     pub fn held_out(&self, instances: &[u32]) -> Batch {
-        self.gather(instances.iter().map(|i| (*i, [self.held_out.of(*i as usize), &[]])), 1)
+        self.gather(instances.iter().map(|i| (*i, self.held_out.of(*i as usize))), 1)
     }
 
     /// Feature rows of which nothing is known.
@@ -260,18 +274,15 @@ impl<'a> Data<'a> {
 
     fn batch(&self, units: &[Unit], batches: usize) -> Batch {
         let parts = units.iter().map(|unit| match unit {
-            Unit::Instance(i) => (*i, [self.learned.of(*i as usize), &[]]),
-            Unit::Annotation(i, n) => {
-                let all = self.learned.of(*i as usize);
-                (*i, [&all[*n as usize..=*n as usize], &[]])
-            }
+            Unit::Instance(i) => (*i, self.said.of(*i as usize)),
+            Unit::Annotation(i, n) => (*i, &self.said.of(*i as usize)[*n as usize..=*n as usize]),
         });
         self.gather(parts, batches)
     }
 
     fn gather<'b>(
         &self,
-        parts: impl Iterator<Item = (u32, [&'b [Annotation]; 2])>,
+        parts: impl Iterator<Item = (u32, &'b [Annotation])>,
         batches: usize,
     ) -> Batch {
         let mut batch = Batch { offsets: vec![0], ..Batch::default() };
@@ -282,9 +293,11 @@ impl<'a> Data<'a> {
             if let Some(targets) = &self.targets {
                 batch.targets.extend_from_slice(targets.row(i as usize));
             }
-            let said = said.into_iter().flatten();
-            let said =
-                said.map(|(who, label, weight)| Said { who: *who, label: *label, weight: *weight });
+            let said = said.iter().map(|(who, label, weight)| Said {
+                who: *who,
+                label: *label,
+                weight: *weight,
+            });
             batch.said.extend(said);
             batch.offsets.push(batch.said.len());
         }
@@ -367,13 +380,4 @@ pub fn read(matrix: &Matrix, scaler: &Scaler, rows: &[u32]) -> Vec<f32> {
         scaler.read(matrix, *row as usize, out);
     }
     features
-}
-
-/// The annotator that each column belongs to.
-fn annotator_of_column(a: &Annotations) -> Vec<u32> {
-    let mut owners = vec![0; a.n_columns()];
-    for r in 0..a.dims().annotators {
-        owners[a.columns_of(r)].fill(r as u32);
-    }
-    owners
 }

@@ -60,7 +60,7 @@ impl Spec for SoftBootstrap {
     const SOURCE: &'static str = "Reed et al. 2015, arXiv:1412.6596";
 
     fn check(&self, place: &str, problems: &mut Problems) {
-        check_parts(self.parts(), place, problems);
+        check_parts(self, place, problems);
     }
 }
 
@@ -80,7 +80,8 @@ impl SoftBootstrap {
 }
 
 impl CrowdNet for SoftBootstrap {
-    const REDUCTION: Reduction = Reduction::MeanInstance;
+    const REDUCTION: Option<Reduction> = None;
+    const TELLS_TARGETS: bool = true;
 
     fn parts(&self) -> Parts<'_> {
         Parts { device: &self.device, backbone: &self.backbone, train: &self.train }

@@ -93,6 +93,11 @@ impl Table {
         }
     }
 
+    /// Whether steps move it now.
+    fn moves(&self) -> bool {
+        self.trained && !self.is_fixed
+    }
+
     /// The table in parts that can be moved side by side, for a gradient by these rows, ascending.
     fn parts<'a>(&'a mut self, rows: &'a [u32], gradient: &'a [f64]) -> Vec<Part<'a>> {
         let width = self.width;
@@ -213,7 +218,7 @@ impl Crowd {
         rate: f64,
     ) {
         for (table, gradient) in self.tables.iter_mut().zip(gradient) {
-            if !table.trained || table.is_fixed {
+            if !table.moves() {
                 continue;
             }
             table.moments.fit(optimiser.rule(), table.values.len());
@@ -222,6 +227,32 @@ impl Crowd {
                 if table.owner == Owner::Shared { &everybody[..] } else { &batch.annotators };
             let parts = table.parts(rows, gradient);
             parts.into_par_iter().for_each(|part| part.step(optimiser, rate));
+        }
+    }
+
+    /// The sum of the squares of the gradient of what moves.
+    pub(super) fn squared_norm(&self, gradient: &Gathered) -> f64 {
+        let moving = self.tables.iter().zip(gradient).filter(|(table, _)| table.moves());
+        moving.flat_map(|(_, gradient)| gradient).map(|g| g * g).sum()
+    }
+
+    /// Gives annotators of whom nothing was learned the mean of what was learned of all others.
+    pub(super) fn average_unknown(&mut self, unknown: &[bool]) {
+        let known = unknown.iter().filter(|unknown| !**unknown).count();
+        if known == 0 || known == unknown.len() {
+            return;
+        }
+        let own = |table: &&mut Table| table.owner == Owner::Annotator && !table.is_fixed;
+        for table in self.tables.iter_mut().filter(own) {
+            let mut mean = vec![0.0_f64; table.width];
+            let rows = table.values.chunks_exact(table.width).zip(unknown);
+            for (row, _) in rows.filter(|(_, unknown)| !**unknown) {
+                mean.iter_mut().zip(row).for_each(|(m, v)| *m += f64::from(*v) / known as f64);
+            }
+            let rows = table.values.chunks_exact_mut(table.width).zip(unknown);
+            for (row, _) in rows.filter(|(_, unknown)| **unknown) {
+                row.iter_mut().zip(&mean).for_each(|(v, m)| *v = *m as f32);
+            }
         }
     }
 

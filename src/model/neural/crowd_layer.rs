@@ -71,7 +71,7 @@ impl Spec for CrowdLayer {
     const SOURCE: &'static str = "Rodrigues and Pereira 2018, arXiv:1709.01779";
 
     fn check(&self, place: &str, problems: &mut Problems) {
-        check_parts(self.parts(), place, problems);
+        check_parts(self, place, problems);
     }
 }
 
@@ -125,7 +125,7 @@ impl CrowdLayer {
 }
 
 impl CrowdNet for CrowdLayer {
-    const REDUCTION: Reduction = Reduction::MeanAnnotation;
+    const REDUCTION: Option<Reduction> = Some(Reduction::MeanAnnotation);
 
     fn parts(&self) -> Parts<'_> {
         Parts { device: &self.device, backbone: &self.backbone, train: &self.train }

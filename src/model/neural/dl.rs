@@ -70,7 +70,7 @@ impl Spec for Dl {
         "DL-MV, DL-DS, ...: Chu et al. 2021, arXiv:2012.13052; Li et al. 2022";
 
     fn check(&self, place: &str, problems: &mut Problems) {
-        check_parts(self.parts(), place, problems);
+        check_parts(self, place, problems);
         let place = format!("{place}.aggregator");
         match self.aggregator.load() {
             Ok(loaded) => (loaded.check)(&place, problems),
@@ -98,7 +98,8 @@ impl Dl {
 }
 
 impl CrowdNet for Dl {
-    const REDUCTION: Reduction = Reduction::MeanInstance;
+    const REDUCTION: Option<Reduction> = None;
+    const TELLS_TARGETS: bool = true;
 
     fn parts(&self) -> Parts<'_> {
         Parts { device: &self.device, backbone: &self.backbone, train: &self.train }

@@ -53,7 +53,7 @@ impl Spec for DoctorNet {
     const SOURCE: &'static str = "Guan et al. 2018, arXiv:1703.08774";
 
     fn check(&self, place: &str, problems: &mut Problems) {
-        check_parts(self.parts(), place, problems);
+        check_parts(self, place, problems);
     }
 }
 
@@ -142,7 +142,7 @@ pub(super) fn judged(step: &Step<'_>, weight: &[f64]) -> Judged {
 }
 
 impl CrowdNet for DoctorNet {
-    const REDUCTION: Reduction = Reduction::MeanAnnotation;
+    const REDUCTION: Option<Reduction> = Some(Reduction::MeanAnnotation);
     // A head is a whole layer: it learns as the classifier does.
     const ANNOTATOR_RATE: f64 = 1e-3;
     const DELAYS_ANNOTATORS: bool = false;

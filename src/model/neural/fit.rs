@@ -1,17 +1,20 @@
 //! From evidence to a fitted model: prepares the data, trains, and asks the trained model about every row.
 
+use std::mem::replace;
+
 use candle_core::{Device, DeviceLocation};
+use rand::Rng as _;
 
 use super::batch::Data;
 use super::crowd::Crowd;
 use super::net::{Net, Sizes};
 use super::progress::Progress;
-use super::recipe::Select;
+use super::recipe::{Select, TrainSpec};
 use super::saved::description;
 use super::train::{JUDGED_ROWS, Trainer};
 use super::{CrowdNet, Task, device};
 use crate::error::{Error, Result};
-use crate::frame::{Described, Evidence, Role};
+use crate::frame::{Annotations, Described, Evidence, Role};
 use crate::model::Model;
 use crate::model::confusion::{Cells, Confusion};
 use crate::model::em::counts::expected_counts;
@@ -39,9 +42,17 @@ impl<N: CrowdNet> Model for Neural<N> {
                 .help("set source.features, or choose a label-only model"));
         };
         let (dims, matrix) = (evidence.annotations.dims(), described.matrix());
-        let aggregated = model.aggregate(evidence, run)?;
-        let targets = aggregated.as_ref().map(|fitted| fitted.posterior.clone());
-        let data = Data::new(evidence, targets, parts.train.cut(N::WHOLE_BATCHES), run);
+        let parted = parted(parts.train, evidence.annotations, run)?;
+        let (learned, held_out) = match &parted {
+            Some([learned, held_out]) => {
+                (Evidence { annotations: learned, ..evidence }, Some(held_out))
+            }
+            None => (evidence, None),
+        };
+        let cut = parts.train.cut(N::WHOLE_BATCHES);
+        let posterior = |of: &Option<Fitted>| of.as_ref().map(|fitted| fitted.posterior.clone());
+        let mut aggregated = model.aggregate(learned, run)?;
+        let data = Data::new(learned, held_out, posterior(&aggregated), cut);
         let Some(data) = data.filter(|data| !data.is_empty() && dims.classes > 0) else {
             return Err(Error::data("no annotated instance has features to learn from")
                 .at("source.features")
@@ -53,7 +64,13 @@ impl<N: CrowdNet> Model for Neural<N> {
         let (device, precision) = (device(parts.device)?, parts.train.precision);
         let mut net = Net::new(parts.backbone, precision, heads, &sizes, run, &device)?;
         net.scaler.fit(matrix, data.rows().into_iter());
-        let task = Task { evidence, dims, hidden: net.hidden(), run: &run.clone() };
+        if !heads.classifier && evidence.annotations.trusted.is_some() {
+            run.warn(format!(
+                "`{}` learns what annotators say: trusted classes are put out as they are, but do not teach it",
+                N::KIND
+            ));
+        }
+        let task = Task { evidence: learned, dims, hidden: net.hidden(), run: &run.clone() };
         let crowd = Crowd { tables: model.tables(&task)? };
         let mut trainer = Trainer {
             model,
@@ -65,17 +82,28 @@ impl<N: CrowdNet> Model for Neural<N> {
             progress: Progress::default(),
         };
         trainer.train(run)?;
-        let answers = Answers::of(&trainer, evidence, run)?;
+        trainer.crowd.average_unknown(&data.unknown());
+        // Everything that was said is answered, held out or not.
+        let whole = match held_out {
+            None => None,
+            Some(_) => {
+                aggregated = model.aggregate(evidence, run)?;
+                Data::new(evidence, None, posterior(&aggregated), cut)
+            }
+        };
+        let answers = Answers::of(&trainer, whole.as_ref().unwrap_or(&data), evidence, run)?;
         let mut trace = aggregated.as_ref().map_or_else(Vec::new, |a| a.trace.clone());
         let iterations = trainer.progress.trace.len() as u32;
         trace.append(&mut trainer.progress.trace);
+        let converged = aggregated.as_ref().is_none_or(|fitted| fitted.stop.converged);
+        let task = Task { evidence, ..task };
         let report = report(model, &task, &trainer.crowd, &answers, aggregated, run);
         Ok(Fitted {
             posterior: answers.posterior,
             predictions: Some(answers.predictions),
             report,
             trace,
-            stop: Stop { converged: true, iterations },
+            stop: Stop { converged, iterations },
             model: Some(Trained {
                 description: description(model, &sizes, dims),
                 parameters: trainer.snapshot()?.to_bytes()?,
@@ -90,6 +118,33 @@ fn name_of(device: &Device) -> String {
         DeviceLocation::Cuda { gpu_id } => format!("cuda:{gpu_id}"),
         _ => on_cpu(),
     }
+}
+
+/// What is learned from and what is held out, where that selects. Everybody's first annotation is learned from, so that
+/// nobody stays unknown.
+fn parted(train: &TrainSpec, a: &Annotations, run: &Run) -> Result<Option<[Annotations; 2]>> {
+    if train.select != Select::AnnotationLikelihood {
+        return Ok(None);
+    }
+    let mut rng = run.rng("held-out annotations");
+    let mut is_known = vec![false; a.dims().annotators];
+    let learned = |annotator: u32| {
+        let held_out = rng.random::<f64>() < train.held_out;
+        !replace(&mut is_known[annotator as usize], true) || !held_out
+    };
+    let repeated = |_| Error::bug("settled annotations repeat themselves");
+    let [learned, held_out] = a.parted(learned).map_err(repeated)?;
+    if held_out.is_empty() {
+        return Err(Error::data("no annotation is held out to select the best epoch by")
+            .at("model.train.held_out")
+            .found(format!(
+                "a share of {} of {} annotations, of which everybody's first is learned from",
+                train.held_out,
+                a.len()
+            ))
+            .help("hold out more, or choose another model.train.select"));
+    }
+    Ok(Some([learned, held_out]))
 }
 
 fn gold_to_select_by<N: CrowdNet>(model: &N, described: &Described) -> Result<Vec<(u32, u32)>> {
@@ -114,13 +169,14 @@ struct Answers {
 impl Answers {
     fn of<N: CrowdNet>(
         trainer: &Trainer<'_, N>,
+        data: &Data<'_>,
         evidence: Evidence<'_>,
         run: &mut Run,
     ) -> Result<Self> {
-        let (a, data) = (evidence.annotations, trainer.data);
+        let a = evidence.annotations;
         let classes = a.dims().classes;
         let names = trainer.model.instance_parameters();
-        let mut posterior = Posterior::from_votes(a);
+        let mut posterior = data.targets().cloned().unwrap_or_else(|| Posterior::from_votes(a));
         let mut parameters = vec![vec![f64::NAN; a.dims().instances]; names.len()];
         let instances = data.instances();
         for part in instances.chunks(JUDGED_ROWS) {
@@ -140,7 +196,7 @@ impl Answers {
         let without = a.dims().instances - instances.len();
         if without > 0 {
             run.warn(format!(
-                "{without} of {} annotated instances have no features: their labels are those of the vote",
+                "{without} of {} annotated instances have no features: their labels follow from annotations alone",
                 a.dims().instances
             ));
         }

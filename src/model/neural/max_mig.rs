@@ -11,8 +11,9 @@
 //! P. Cao, Y. Xu, Y. Kong, Y. Wang: Max-MIG: an Information Theoretic Approach for Joint Learning from Crowds. ICLR 2019.
 //! arXiv:1905.13436
 //!
-//! Differs from the public code in u, which is the mean of what is drawn there, and in the total variation, whose slope
-//! is zero almost everywhere: a hyperbolic tangent stands for its sign.
+//! Differs from the public code in u, which is the mean of what is drawn there; in the total variation, whose slope is
+//! zero almost everywhere: a hyperbolic tangent stands for its sign; and in that V stands still in the first fifth of the
+//! epochs and then learns faster than the classifier (`train.optimiser.annotator_delay` and `annotator_learning_rate`).
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -25,7 +26,7 @@ use super::{
 use crate::error::Result;
 use crate::frame::Dims;
 use crate::model::Spec;
-use crate::model::em::counts::Counts;
+use crate::model::em::counts::{Counts, expected_counts};
 use crate::model::fitted::Posterior;
 use crate::spec::Problems;
 
@@ -133,7 +134,7 @@ impl Spec for MaxMig {
     const SOURCE: &'static str = "Cao et al. 2019, arXiv:1905.13436";
 
     fn check(&self, place: &str, problems: &mut Problems) {
-        check_parts(self.parts(), place, problems);
+        check_parts(self, place, problems);
     }
 }
 
@@ -167,8 +168,9 @@ impl MaxMig {
 }
 
 impl CrowdNet for MaxMig {
-    const REDUCTION: Reduction = Reduction::MeanInstance;
+    const REDUCTION: Option<Reduction> = None;
     const WHOLE_BATCHES: bool = true;
+    const WHOLE_INSTANCES: bool = true;
 
     fn parts(&self) -> Parts<'_> {
         Parts { device: &self.device, backbone: &self.backbone, train: &self.train }
@@ -178,15 +180,14 @@ impl CrowdNet for MaxMig {
         let Dims { annotators, classes, labels, .. } = task.dims;
         let a = task.evidence.annotations;
         let votes = Posterior::from_votes(a);
+        let counted = expected_counts(a, &votes);
         let mut values = Vec::with_capacity(annotators * classes * labels);
         for r in 0..annotators {
             let mut counts = vec![0.0; classes * labels];
             for column in a.columns_of(r) {
                 let label = a.label_of(column as u32) as usize;
-                for i in a.instances_of(column) {
-                    let row = votes.row(*i as usize).iter().enumerate();
-                    row.for_each(|(k, p)| counts[k * labels + label] += p);
-                }
+                let of_classes = &counted[column * classes..(column + 1) * classes];
+                of_classes.iter().enumerate().for_each(|(k, n)| counts[k * labels + label] += n);
             }
             for row in counts.chunks_exact_mut(labels) {
                 let sum: f64 = row.iter().sum();

@@ -73,7 +73,7 @@ pub use weighted_doctor_net::WeightedDoctorNet;
 
 use candle_core::Device;
 
-use crate::error::{Error, Result};
+use crate::error::{Error, Problem, Result};
 use crate::frame::{Dims, Evidence};
 use crate::model::Spec;
 use crate::model::fitted::Fitted;
@@ -117,13 +117,22 @@ pub struct Phase {
     pub tables: Option<&'static [&'static str]>,
     /// The learning rate of annotators' parameters, where it is another.
     pub annotator_rate: Option<f64>,
+    /// Whether what is trained changes the likelihood of annotations, so that an epoch can be selected by it.
+    pub moves_likelihood: bool,
 }
 
 impl Phase {
     /// Everything together.
     #[must_use]
     pub fn joint(epochs: u32) -> Self {
-        Self { name: "train", epochs, classifier: true, tables: None, annotator_rate: None }
+        Self {
+            name: "train",
+            epochs,
+            classifier: true,
+            tables: None,
+            annotator_rate: None,
+            moves_likelihood: true,
+        }
     }
 }
 
@@ -254,19 +263,31 @@ pub trait CrowdNet: Spec {
         Ok(None)
     }
 
-    /// What the losses of annotations are divided by, unless the user chooses.
-    const REDUCTION: Reduction;
+    /// What the losses of annotations are divided by, unless the user chooses; `None` where they are not summed.
+    const REDUCTION: Option<Reduction>;
 
     /// The learning rate of annotators' parameters, unless the user chooses. An annotator is in few batches, so it is
     /// larger than the classifier's.
     const ANNOTATOR_RATE: f64 = 0.1;
 
-    /// Whether annotators' parameters stand still at first. They do where they begin as an identity: moved before the
-    /// classifier knows anything, they may exchange classes, and nothing brings them back.
+    /// Whether annotators' parameters stand still at first, unless the user chooses. They do where they begin as an
+    /// identity: moved before the classifier knows anything, they may exchange classes, and nothing brings them back.
     const DELAYS_ANNOTATORS: bool = true;
 
     /// Whether an incomplete batch is of no use.
     const WHOLE_BATCHES: bool = false;
+
+    /// Whether the loss looks at all that was said of an instance at once.
+    const WHOLE_INSTANCES: bool = false;
+
+    /// Whether the classifier itself is told a batch's targets, and with them the trusted classes.
+    const TELLS_TARGETS: bool = false;
+
+    /// In how many epochs of a phase of `epochs` annotators' parameters stand still at first.
+    fn annotator_delay(&self, epochs: u32) -> u32 {
+        let usual = if Self::DELAYS_ANNOTATORS { epochs / 5 } else { 0 };
+        self.parts().train.optimiser.annotator_delay.unwrap_or(usual)
+    }
 
     /// The stretches of training, one after the other.
     fn phases(&self) -> Vec<Phase> {
@@ -298,28 +319,46 @@ pub trait CrowdNet: Spec {
 
     /// The factor of the annotations' losses in a batch.
     fn scale(&self, step: &Step<'_>) -> f64 {
-        self.parts().train.reduction.unwrap_or(Self::REDUCTION).factor(step.batch, step.dims)
+        let reduction = self.parts().train.reduction.or(Self::REDUCTION);
+        reduction.unwrap_or(Reduction::Sum).factor(step.batch, step.dims)
     }
 }
 
 /// Rules that every model's parts keep.
-pub(super) fn check_parts(parts: Parts<'_>, place: &str, problems: &mut Problems) {
+fn check_parts<N: CrowdNet>(model: &N, place: &str, problems: &mut Problems) {
+    let parts = model.parts();
     parts.backbone.check(place, problems);
+    if let (None, Some(reduction)) = (N::REDUCTION, parts.train.reduction) {
+        problems.push(
+            Problem::new(format!("`{}` sums no losses of annotations", N::KIND))
+                .at(format!("{place}.train.reduction"))
+                .found(serde_json::to_string(&reduction).unwrap_or_default())
+                .help("leave it out"),
+        );
+    }
+    if N::WHOLE_INSTANCES && parts.train.batch_by == BatchBy::Annotation {
+        problems.push(
+            Problem::new(format!("`{}` looks at all annotations of an instance at once", N::KIND))
+                .at(format!("{place}.train.batch_by"))
+                .found("\"annotation\"")
+                .help("choose \"instance\", or leave it out"),
+        );
+    }
     if let Err(e) = device(parts.device) {
         let at = format!("{place}.device");
         e.problems.into_iter().for_each(|p| problems.push(p.at(at.clone())));
     }
 }
 
-/// The device of that name: `auto`, `cpu`, `cuda` or `cuda:1`.
+/// The device of that name: `auto`, `cpu`, `cuda` or `cuda:1`. `auto` is a card where one can be used.
 ///
 /// # Errors
 /// When there is no such device here.
 pub fn device(name: &str) -> Result<Device> {
     let ordinal = match name {
         "cpu" => return Ok(Device::Cpu),
-        "auto" if !candle_core::utils::cuda_is_available() => return Ok(Device::Cpu),
-        "auto" | "cuda" => Some(0),
+        "auto" => return Ok(card_or_cpu()),
+        "cuda" => Some(0),
         other => other.strip_prefix("cuda:").and_then(|n| n.parse().ok()),
     };
     let Some(ordinal) = ordinal else {
@@ -335,6 +374,16 @@ pub fn device(name: &str) -> Result<Device> {
     Device::new_cuda(ordinal).map_err(|e| {
         let first = e.to_string().lines().next().unwrap_or_default().to_owned();
         Error::fit(format!("the device cannot be used: {first}")).found(format!("`{name}`"))
+    })
+}
+
+fn card_or_cpu() -> Device {
+    if !candle_core::utils::cuda_is_available() {
+        return Device::Cpu;
+    }
+    Device::new_cuda(0).unwrap_or_else(|e| {
+        tracing::warn!("no card can be used, so the CPU computes: {e}");
+        Device::Cpu
     })
 }
 

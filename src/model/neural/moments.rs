@@ -2,9 +2,13 @@
 
 use std::ops::Range;
 
+use candle_core::{Tensor, Var};
+
 use super::optimiser::Rule;
 use super::prefetch::ask_for;
 use super::snapshot::Snapshot;
+use super::tensor;
+use crate::error::Result;
 
 /// Running moments of one parameter; those that the rule does not use are empty.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -71,6 +75,28 @@ impl Moments {
             second: &mut self.second,
             greatest: &mut self.greatest,
         }
+    }
+
+    /// Those of a variable on a card.
+    ///
+    /// # Errors
+    /// When the device fails.
+    pub(super) fn from_card(moments: &[Tensor; 3]) -> Result<Self> {
+        let host = |t: &Tensor| tensor(t.flatten_all().and_then(|t| t.to_vec1::<f32>()));
+        let [first, second, greatest] = moments;
+        Ok(Self { first: host(first)?, second: host(second)?, greatest: host(greatest)? })
+    }
+
+    /// The same beside a variable on a card, where all three are as long as it is.
+    ///
+    /// # Errors
+    /// When the device fails.
+    pub(super) fn to_card(&self, var: &Var) -> Result<[Tensor; 3]> {
+        let card = |values: &[f32]| match values {
+            [] => tensor(var.as_detached_tensor().zeros_like()),
+            _ => tensor(Tensor::from_slice(values, var.dims(), var.device())),
+        };
+        Ok([card(&self.first)?, card(&self.second)?, card(&self.greatest)?])
     }
 
     pub(super) fn save(&self, name: &str, to: &mut Snapshot) {

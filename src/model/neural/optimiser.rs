@@ -53,7 +53,7 @@ pub struct OptimiserSpec {
     #[schemars(range(min = 0.0))]
     pub annotator_learning_rate: Option<f64>,
     /// Epochs at the start in which annotators' parameters stand still, so that the classes are found before they could
-    /// be exchanged; left out, a fifth of all.
+    /// be exchanged; left out, the model's own custom.
     pub annotator_delay: Option<u32>,
     /// How the rates go over the epochs.
     pub schedule: Course,
@@ -111,12 +111,6 @@ impl Default for OptimiserSpec {
 }
 
 impl OptimiserSpec {
-    /// Whether annotators' parameters still stand in `epoch`, from 0, of `epochs`.
-    #[must_use]
-    pub fn delays_annotators(&self, epoch: u32, epochs: u32) -> bool {
-        epoch < self.annotator_delay.unwrap_or(epochs / 5)
-    }
-
     /// What the rates are multiplied by in `epoch`, from 0, of `epochs`.
     #[must_use]
     pub fn factor(&self, epoch: u32, epochs: u32) -> f64 {
@@ -309,6 +303,20 @@ mod tests {
                 }
             }
         }
+    }
+
+    #[test]
+    fn moments_come_back_from_a_card_as_they_went() {
+        let var = Var::zeros((2, 3), candle_core::DType::F32, &Device::Cpu).unwrap();
+        let mut moments = Moments::default();
+        moments.fit(Rule::Adam, 6);
+        let all = moments.all();
+        all.first.iter_mut().zip(1..).for_each(|(m, n)| *m = n as f32);
+        all.second.fill(0.5);
+        let mut back = Moments::from_card(&moments.to_card(&var).unwrap()).unwrap();
+        let (back, all) = (back.all(), moments.all());
+        assert_eq!((&back.first, &back.second), (&all.first, &all.second));
+        assert_eq!((back.greatest, all.greatest.len()), (&mut [0.0; 6][..], 0));
     }
 
     #[test]

@@ -111,12 +111,10 @@ impl Default for TrainSpec {
 impl TrainSpec {
     /// How the data are cut, for a model that may want whole batches only.
     pub(super) fn cut(&self, whole_only: bool) -> Cut {
-        let holds_out = self.select == Select::AnnotationLikelihood;
         Cut {
             batch_size: self.batch_size,
             by_annotation: self.batch_by == BatchBy::Annotation,
             whole_only,
-            held_out: if holds_out { self.held_out } else { 0.0 },
         }
     }
 }

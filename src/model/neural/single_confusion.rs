@@ -15,11 +15,11 @@ use serde::{Deserialize, Serialize};
 use super::maths::{Rows, negative_log, trace};
 use super::trace_regularised::{matrices, near_identity};
 use super::{
-    BackboneSpec, Crowd, CrowdNet, CrowdReport, Gradient, Judged, Parts, Phase, Reduction, Step,
-    Table, Task, TrainSpec, auto, check_parts,
+    BackboneSpec, Crowd, CrowdNet, CrowdReport, Gradient, Judged, Parts, Reduction, Step, Table,
+    Task, TrainSpec, auto, check_parts,
 };
 use crate::error::Result;
-use crate::frame::Evidence;
+use crate::frame::{Dims, Evidence};
 use crate::model::fitted::{Fitted, best};
 use crate::model::vote::MajorityVote;
 use crate::model::{Model, Spec};
@@ -52,8 +52,9 @@ pub struct SingleConfusion {
     /// The weight of the trace.
     #[schemars(range(min = 0.0))]
     pub lambda: f64,
-    /// Epochs at the start in which the matrix is kept as it begins.
-    pub identity_epochs: u32,
+    /// Epochs at the start in which the matrix is kept as it begins; left out, those of the optimiser's
+    /// `annotator_delay`, or a fifth of all.
+    pub identity_epochs: Option<u32>,
 }
 
 impl Default for SingleConfusion {
@@ -64,7 +65,7 @@ impl Default for SingleConfusion {
             train: TrainSpec::default(),
             labels: NoisyLabels::Majority,
             lambda: 0.01,
-            identity_epochs: 0,
+            identity_epochs: None,
         }
     }
 }
@@ -75,7 +76,7 @@ impl Spec for SingleConfusion {
     const SOURCE: &'static str = "Sukhbaatar et al. 2015, arXiv:1406.2080; Tanno et al. 2019";
 
     fn check(&self, place: &str, problems: &mut Problems) {
-        check_parts(self.parts(), place, problems);
+        check_parts(self, place, problems);
     }
 }
 
@@ -87,15 +88,22 @@ impl SingleConfusion {
                 step.said().map(|(b, said)| (b, said.label as usize, said.weight)).collect()
             }
             NoisyLabels::Majority => {
-                let votes = step.batch.targets.chunks_exact(step.dims.classes).enumerate();
-                votes.filter_map(|(b, vote)| Some((b, best(vote)?.0, 1.0))).collect()
+                // The target of a trusted row is its class, which is no noisy label.
+                let untold = |b: &usize| step.batch.trusted[*b].is_none();
+                let vote = |b: usize| Some((b, Self::vote(step, b)?, 1.0));
+                (0..step.batch.len()).filter(untold).filter_map(vote).collect()
             }
         }
+    }
+
+    fn vote(step: &Step<'_>, b: usize) -> Option<usize> {
+        let classes = step.dims.classes;
+        best(step.batch.targets.get(b * classes..(b + 1) * classes)?).map(|(k, _)| k)
     }
 }
 
 impl CrowdNet for SingleConfusion {
-    const REDUCTION: Reduction = Reduction::MeanInstance;
+    const REDUCTION: Option<Reduction> = Some(Reduction::MeanInstance);
 
     fn parts(&self) -> Parts<'_> {
         Parts { device: &self.device, backbone: &self.backbone, train: &self.train }
@@ -114,13 +122,9 @@ impl CrowdNet for SingleConfusion {
         Ok(vec![Table::shared("rho", near_identity(task.dims))])
     }
 
-    fn phases(&self) -> Vec<Phase> {
-        let whole = Phase::joint(self.train.epochs.saturating_sub(self.identity_epochs));
-        if self.identity_epochs == 0 {
-            return vec![whole];
-        }
-        let epochs = self.identity_epochs.min(self.train.epochs);
-        vec![Phase { name: "identity", epochs, tables: Some(&[]), ..whole.clone() }, whole]
+    fn annotator_delay(&self, epochs: u32) -> u32 {
+        let delay = self.identity_epochs.or(self.train.optimiser.annotator_delay);
+        delay.unwrap_or(epochs / 5)
     }
 
     fn loss(&self, step: &Step<'_>, gradient: &mut Gradient) -> f64 {
@@ -146,8 +150,20 @@ impl CrowdNet for SingleConfusion {
     }
 
     fn judge(&self, step: &Step<'_>) -> Judged {
+        let Dims { classes, labels, .. } = step.dims;
         let q = matrices(&step.gathered[0], step.dims);
-        step.judged_by_matrices(&q.repeat(step.batch.annotators.len().max(1)))
+        let mut judged = step.judged_by_matrices(&q.repeat(step.batch.annotators.len().max(1)));
+        if self.labels == NoisyLabels::Majority {
+            // The matrix is that of one vote, not of each annotation.
+            for (b, posterior) in judged.posterior.chunks_exact_mut(classes).enumerate() {
+                posterior.copy_from_slice(step.out.p(b));
+                let Some(vote) = Self::vote(step, b) else { continue };
+                posterior.iter_mut().enumerate().for_each(|(k, p)| *p *= q[k * labels + vote]);
+                let sum: f64 = posterior.iter().sum();
+                posterior.iter_mut().for_each(|p| *p /= sum);
+            }
+        }
+        judged
     }
 
     fn report(&self, task: &Task<'_>, crowd: &Crowd) -> CrowdReport {

@@ -26,7 +26,7 @@ pub(super) fn loss_and_gradient<N: CrowdNet>(model: &N, step: &Step<'_>) -> (f64
     let mut loss = model.loss(step, &mut gradient);
     let n = step.dims.classes;
     if !out.p.is_empty() {
-        if step.batch.targets.is_empty() {
+        if !N::TELLS_TARGETS {
             loss += trust(step, &mut gradient);
         }
         let rows = out.p.chunks_exact(n).zip(gradient.out.p.chunks_exact(n));
@@ -37,7 +37,7 @@ pub(super) fn loss_and_gradient<N: CrowdNet>(model: &N, step: &Step<'_>) -> (f64
     (loss, gradient)
 }
 
-/// The cross-entropy of trusted classes, which every model is told beside its annotations.
+/// The cross-entropy of trusted classes, which every classifier is told beside the annotations.
 fn trust(step: &Step<'_>, gradient: &mut Gradient) -> f64 {
     let n = step.dims.classes;
     let scale = 1.0 / step.batch.len().max(1) as f64;

@@ -64,7 +64,7 @@ impl Spec for TraceRegularised {
     const SOURCE: &'static str = "Tanno et al. 2019, arXiv:1902.03680";
 
     fn check(&self, place: &str, problems: &mut Problems) {
-        check_parts(self.parts(), place, problems);
+        check_parts(self, place, problems);
     }
 }
 
@@ -81,7 +81,7 @@ pub(super) fn matrices(rho: &[f64], dims: Dims) -> Vec<f64> {
 }
 
 impl CrowdNet for TraceRegularised {
-    const REDUCTION: Reduction = Reduction::MeanInstance;
+    const REDUCTION: Option<Reduction> = Some(Reduction::MeanInstance);
 
     fn parts(&self) -> Parts<'_> {
         Parts { device: &self.device, backbone: &self.backbone, train: &self.train }
@@ -129,18 +129,28 @@ impl CrowdNet for TraceRegularised {
     fn report(&self, task: &Task<'_>, crowd: &Crowd) -> CrowdReport {
         let rho: Vec<f64> = crowd.tables[0].values.iter().map(|v| f64::from(*v)).collect();
         let confusion = matrices(&rho, task.dims);
-        let warnings = not_dominant(&confusion, task.dims).into_iter().collect();
-        CrowdReport { confusion: Some(confusion), warnings, ..CrowdReport::default() }
+        let mean = mean_matrix(&confusion, task.dims);
+        CrowdReport {
+            warnings: not_dominant(&mean, task.dims).into_iter().collect(),
+            confusion: Some(confusion),
+            common: Some(mean),
+            ..CrowdReport::default()
+        }
     }
 }
 
-/// A warning where the mean matrix does not meet the condition under which the smallest trace is the true one.
-fn not_dominant(confusion: &[f64], dims: Dims) -> Option<String> {
-    let Dims { annotators, classes, labels, .. } = dims;
-    let mut mean = vec![0.0; classes * labels];
-    for cells in confusion.chunks_exact(classes * labels) {
-        mean.iter_mut().zip(cells).for_each(|(m, c)| *m += c / annotators as f64);
+/// The mean of all annotators' matrices.
+fn mean_matrix(confusion: &[f64], dims: Dims) -> Vec<f64> {
+    let mut mean = vec![0.0; dims.classes * dims.labels];
+    for cells in confusion.chunks_exact(mean.len()) {
+        mean.iter_mut().zip(cells).for_each(|(m, c)| *m += c / dims.annotators as f64);
     }
+    mean
+}
+
+/// A warning where the mean matrix does not meet the condition under which the smallest trace is the true one.
+fn not_dominant(mean: &[f64], dims: Dims) -> Option<String> {
+    let Dims { classes, labels, .. } = dims;
     let outnumbered = (0..classes)
         .filter(|l| (0..classes).any(|k| k != *l && mean[k * labels + l] >= mean[l * labels + l]));
     let n = outnumbered.count();

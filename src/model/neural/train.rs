@@ -44,14 +44,14 @@ impl<N: CrowdNet> Trainer<'_, N> {
         let epochs: u32 = phases.iter().map(|p| p.epochs).sum();
         run.progress.begin("training", Some(u64::from(epochs)));
         while let Some(phase) = phases.get(self.progress.phase) {
-            if self.progress.epoch >= phase.epochs || self.is_out_of_patience() {
+            if self.progress.epoch >= phase.epochs || self.is_out_of_patience(phase) {
                 self.keep_best()?;
                 self.progress.phase += 1;
                 self.progress.epoch = 0;
                 continue;
             }
             self.epoch(phase, run)?;
-            self.select()?;
+            self.select(phase)?;
             self.checkpoint(run)?;
         }
         run.progress.end();
@@ -66,8 +66,7 @@ impl<N: CrowdNet> Trainer<'_, N> {
             self.net.vars.forget();
             self.crowd.forget();
         }
-        let stand_still = optimiser.delays_annotators(epoch, phase.epochs);
-        let moves = !(N::DELAYS_ANNOTATORS && phase.classifier && stand_still);
+        let moves = epoch >= self.annotator_delay(phase);
         for table in &mut self.crowd.tables {
             table.trained =
                 moves && phase.tables.is_none_or(|only| only.contains(&table.name.as_str()));
@@ -111,6 +110,7 @@ impl<N: CrowdNet> Trainer<'_, N> {
         });
         self.progress.epoch += 1;
         let speed = rows as f64 / seconds.max(1e-9);
+        tracing::debug!(phase.name, step = epoch + 1, loss, rows_per_second = speed, "epoch");
         run.progress
             .at(self.progress.trace.len() as u64, &format!("loss {loss:.4}, {speed:.0} rows/s"));
         Ok(())
@@ -164,12 +164,14 @@ impl<N: CrowdNet> Trainer<'_, N> {
             };
             return rayon::join(net, crowd).0;
         };
-        let mut scale = 1.0;
-        if let Some(g) = backward()? {
-            let of_tables = tables.iter().flatten().map(|g| g * g).sum::<f64>();
-            let norm = (vars.squared_norm(&g)? + of_tables).sqrt();
-            scale = if norm > most { most / norm } else { 1.0 };
-            vars.step(&g, scale, optimiser, rates.net, spec.weight_decay)?;
+        let of_net = backward()?;
+        let mut squares = self.crowd.squared_norm(&tables);
+        if let Some(g) = &of_net {
+            squares += vars.squared_norm(g)?;
+        }
+        let scale = (most / squares.sqrt()).min(1.0);
+        if let Some(g) = &of_net {
+            vars.step(g, scale, optimiser, rates.net, spec.weight_decay)?;
         }
         if scale < 1.0 {
             tables.iter_mut().flatten().for_each(|g| *g *= scale);
@@ -179,10 +181,10 @@ impl<N: CrowdNet> Trainer<'_, N> {
     }
 
     /// Keeps this epoch's model, or the average of all so far, if it is the best.
-    fn select(&mut self) -> Result<()> {
+    fn select(&mut self, phase: &Phase) -> Result<()> {
         let kept = self.model.parts().train.average;
         if kept == 0.0 {
-            return self.keep_if_best();
+            return self.keep_if_best(phase);
         }
         let last = self.snapshot()?;
         let mut average = self.progress.average.take().unwrap_or_else(|| last.clone());
@@ -190,12 +192,12 @@ impl<N: CrowdNet> Trainer<'_, N> {
         average.approach(&last, (1.0 / f64::from(self.progress.epoch)).max(1.0 - kept));
         self.load(&average)?;
         self.progress.average = Some(average);
-        self.keep_if_best()?;
+        self.keep_if_best(phase)?;
         self.load(&last)
     }
 
-    fn keep_if_best(&mut self) -> Result<()> {
-        let Some(score) = self.score()? else { return Ok(()) };
+    fn keep_if_best(&mut self, phase: &Phase) -> Result<()> {
+        let Some(score) = self.score(phase)? else { return Ok(()) };
         let best = self.progress.best.as_ref();
         if best.is_none_or(|(best, ..)| score > best + SAME_SCORE) {
             self.progress.best = Some((score, self.progress.epoch, self.snapshot()?));
@@ -226,15 +228,26 @@ impl<N: CrowdNet> Trainer<'_, N> {
         self.crowd.load(snapshot)
     }
 
-    fn is_out_of_patience(&self) -> bool {
+    /// Whether nothing better was found for long, counted from when everything moves.
+    fn is_out_of_patience(&self, phase: &Phase) -> bool {
         let (patience, best) = (self.model.parts().train.patience, &self.progress.best);
-        patience.zip(best.as_ref()).is_some_and(|(p, (_, at, _))| self.progress.epoch >= at + p)
+        let all_move = self.annotator_delay(phase);
+        patience
+            .zip(best.as_ref())
+            .is_some_and(|(p, (_, at, _))| self.progress.epoch >= all_move.max(*at) + p)
+    }
+
+    /// Epochs of a phase in which annotators' parameters stand still beside a classifier that learns.
+    fn annotator_delay(&self, phase: &Phase) -> u32 {
+        let delays = phase.classifier && self.crowd.tables.iter().any(|table| !table.is_fixed);
+        if delays { self.model.annotator_delay(phase.epochs) } else { 0 }
     }
 
     /// What the selection compares, greater is better; `None` where the last epoch is kept.
-    fn score(&self) -> Result<Option<f64>> {
+    fn score(&self, phase: &Phase) -> Result<Option<f64>> {
         match self.model.parts().train.select {
             Select::Last => Ok(None),
+            Select::AnnotationLikelihood if !phase.moves_likelihood => Ok(None),
             Select::Valid => {
                 let (mut right, mut log) = (0.0, 0.0);
                 for part in self.valid.chunks(JUDGED_ROWS) {
@@ -263,7 +276,7 @@ impl<N: CrowdNet> Trainer<'_, N> {
                         n += said.weight;
                     }
                 }
-                Ok(Some(log / f64::max(n, 1.0)))
+                Ok((n > 0.0).then_some(log / n))
             }
         }
     }

@@ -32,6 +32,7 @@ struct Parameter {
     kind: Kind,
     var: Var,
     moments: Moments,
+    /// The moments of a variable on a card, from its first step there on.
     on_card: Option<[Tensor; 3]>,
 }
 
@@ -121,7 +122,9 @@ impl Vars {
         self.step += 1;
         for parameter in self.all.values_mut().filter(|p| p.kind != Kind::Buffer) {
             let Some(gradient) = gradients.get(parameter.var.as_tensor()) else { continue };
-            let gradient = if scale == 1.0 { gradient.clone() } else { tensor(gradient * scale)? };
+            // Moments that are sums of gradients would keep the graphs of all steps.
+            let gradient = gradient.detach();
+            let gradient = if scale == 1.0 { gradient } else { tensor(gradient * scale)? };
             let decay = if parameter.kind == Kind::Weight { weight_decay } else { 0.0 };
             let (var, step) = (&parameter.var, self.step);
             if self.device.is_cpu() {
@@ -130,10 +133,7 @@ impl Vars {
             } else {
                 let moments = match &mut parameter.on_card {
                     Some(moments) => moments,
-                    empty => {
-                        let zeros = || tensor(var.as_detached_tensor().zeros_like());
-                        empty.insert([zeros()?, zeros()?, zeros()?])
-                    }
+                    empty => empty.insert(parameter.moments.to_card(var)?),
                 };
                 optimiser.update_card(var, &gradient, moments, step, rate, decay)?;
             }
@@ -169,10 +169,9 @@ impl Vars {
         to.counts("optimiser.net.steps".to_owned(), vec![self.step]);
         for (name, parameter) in &self.all {
             let name = format!("optimiser.net.{name}");
-            parameter.moments.save(&name, to);
-            for (part, moment) in parameter.on_card.iter().flatten().enumerate() {
-                let values = tensor(moment.flatten_all().and_then(|v| v.to_vec1::<f32>()))?;
-                to.reals(format!("{name}.card{part}"), moment.dims().to_vec(), values);
+            match &parameter.on_card {
+                Some(moments) => Moments::from_card(moments)?.save(&name, to),
+                None => parameter.moments.save(&name, to),
             }
         }
         Ok(())
@@ -194,23 +193,12 @@ impl Vars {
     /// Takes moments and the number of steps from a snapshot.
     ///
     /// # Errors
-    /// When it has none, or the device fails.
+    /// When it has none.
     pub(super) fn load_moments(&mut self, from: &Snapshot) -> Result<()> {
         self.step = from.take_counts("optimiser.net.steps", 1)?[0];
         for (name, parameter) in &mut self.all {
-            let name = format!("optimiser.net.{name}");
-            parameter.moments = Moments::load(&name, from);
-            let on_card = |part: usize| -> Result<Option<Tensor>> {
-                let Some(values) = from.find_reals(&format!("{name}.card{part}")) else {
-                    return Ok(None);
-                };
-                let dims = parameter.var.dims();
-                Ok(Some(tensor(Tensor::from_vec(values.to_vec(), dims, &self.device))?))
-            };
-            parameter.on_card = match (on_card(0)?, on_card(1)?, on_card(2)?) {
-                (Some(first), Some(second), Some(third)) => Some([first, second, third]),
-                _ => None,
-            };
+            parameter.moments = Moments::load(&format!("optimiser.net.{name}"), from);
+            parameter.on_card = None;
         }
         Ok(())
     }

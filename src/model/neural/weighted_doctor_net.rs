@@ -62,7 +62,7 @@ impl Spec for WeightedDoctorNet {
     const SOURCE: &'static str = "Guan et al. 2018, arXiv:1703.08774";
 
     fn check(&self, place: &str, problems: &mut Problems) {
-        check_parts(self.parts(), place, problems);
+        check_parts(self, place, problems);
     }
 }
 
@@ -120,10 +120,11 @@ impl WeightedDoctorNet {
 }
 
 impl CrowdNet for WeightedDoctorNet {
-    const REDUCTION: Reduction = Reduction::MeanAnnotation;
+    const REDUCTION: Option<Reduction> = Some(Reduction::MeanAnnotation);
     // A head is a whole layer: it learns as the classifier does.
     const ANNOTATOR_RATE: f64 = 1e-3;
     const DELAYS_ANNOTATORS: bool = false;
+    const WHOLE_INSTANCES: bool = true;
 
     fn parts(&self) -> Parts<'_> {
         Parts { device: &self.device, backbone: &self.backbone, train: &self.train }
@@ -146,6 +147,7 @@ impl CrowdNet for WeightedDoctorNet {
             classifier: false,
             tables: Some(&["weights"]),
             annotator_rate: Some(self.weight_learning_rate),
+            moves_likelihood: false,
         };
         vec![heads, weights]
     }

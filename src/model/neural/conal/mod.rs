@@ -86,7 +86,7 @@ impl Spec for Conal {
     const SOURCE: &'static str = "Chu, Ma and Wang 2021, arXiv:2012.13052";
 
     fn check(&self, place: &str, problems: &mut Problems) {
-        check_parts(self.parts(), place, problems);
+        check_parts(self, place, problems);
     }
 }
 
@@ -166,7 +166,7 @@ impl Conal {
 }
 
 impl CrowdNet for Conal {
-    const REDUCTION: Reduction = Reduction::MeanAnnotation;
+    const REDUCTION: Option<Reduction> = Some(Reduction::MeanAnnotation);
 
     fn parts(&self) -> Parts<'_> {
         Parts { device: &self.device, backbone: &self.backbone, train: &self.train }
