@@ -12,19 +12,22 @@ use std::sync::Arc;
 use datafusion::arrow::array::{Array, ArrayRef, AsArray, StringArray, new_empty_array};
 use datafusion::arrow::compute::cast;
 use datafusion::arrow::datatypes::DataType;
+use datafusion::common::Column;
+use datafusion::logical_expr::Expr;
+use datafusion::prelude::DataFrame;
 use object_store::ObjectStoreExt;
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 
 use crate::decide::{DecideSpec, Tally};
 use crate::engine::EngineSpec;
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, offenders};
 use crate::frame::{
     Annotations, Described, Dims, Duplicates, Features, Frame, Ids, Rejects, Rows, Scratch,
-    read_features,
+    number_columns, read_features,
 };
 use crate::model::fitted::{Fitted, Posterior, Report, Stop, on_cpu};
-use crate::model::{SavedModel, family};
+use crate::model::{Predicted, SavedModel, family};
 use crate::pipeline::{Published, inputs};
 use crate::run::Run;
 use crate::sink::{Sink, SinkSpec};
@@ -49,6 +52,10 @@ pub fn files(outcome: &Outcome) -> Result<Vec<(String, Vec<u8>)>> {
         let mut description = trained.description.clone();
         description["labelmill"] = json!(env!("CARGO_PKG_VERSION"));
         description["classes"] = typed(&classes)?;
+        let described = frame.described.as_ref();
+        if let Some(described) = described.filter(|d| !d.features.columns.is_empty()) {
+            description["columns"] = json!(described.features.columns);
+        }
         description["instance_type"] = json!(frame.instances.values().data_type().to_string());
         if let Some(question) = &frame.question {
             description["question"] = json!(question.text(0));
@@ -76,6 +83,39 @@ fn untyped(value: &Value) -> Result<ArrayRef> {
     Ok(cast(&text, &data_type)?)
 }
 
+/// The classes in the model's order.
+fn classes_of(description: &Value) -> Result<Ids> {
+    let classes = Ids::in_order(untyped(&description["classes"])?);
+    let learned = &description["sizes"]["classes"];
+    if *learned != json!(classes.len()) {
+        return Err(Error::data("the model's classes are not those that it learned")
+            .at(DESCRIPTION)
+            .found(format!("{} in the list, where the network tells {learned}", classes.len()))
+            .help("the list belongs to the numbers: take both from the run that wrote them"));
+    }
+    Ok(classes)
+}
+
+/// The features in the order that the model learned from, where both are columns: other columns are left out.
+fn as_learned(query: DataFrame, description: &Value) -> Result<DataFrame> {
+    let learned: Vec<String> =
+        serde_json::from_value(description["columns"].clone()).unwrap_or_default();
+    let given = number_columns(query.schema().inner());
+    if learned.is_empty() || given.is_empty() {
+        return Ok(query);
+    }
+    let missing: Vec<&String> = learned.iter().filter(|name| !given.contains(name)).collect();
+    if !missing.is_empty() {
+        return Err(Error::data("columns that the model learned from are missing")
+            .at("--features")
+            .found(offenders(missing))
+            .help("give every column under the name that it had for training"));
+    }
+    let column = |name: &str| Expr::Column(Column::new_unqualified(name));
+    let columns = std::iter::once("instance_id").chain(learned.iter().map(String::as_str));
+    Ok(query.select(columns.map(column).collect::<Vec<_>>())?)
+}
+
 /// What `labelmill predict` was asked for.
 pub struct Prediction<'a> {
     /// A run's folder, the folder that a sink published to, or a model's own folder.
@@ -86,6 +126,8 @@ pub struct Prediction<'a> {
     pub output: &'a str,
     /// The columns' names in the files.
     pub columns: ColumnsSpec,
+    /// Threads, memory and scratch folder.
+    pub engine: EngineSpec,
     /// Where to compute, if not where the model was told to.
     pub device: Option<&'a str>,
     /// Whether to predict again what was predicted before.
@@ -102,8 +144,8 @@ pub async fn predict(
     run: &mut Run,
 ) -> Result<Published> {
     let (description, bytes) = load(what.model, stores).await.map_err(|e| e.or_at("--model"))?;
-    let engine = EngineSpec::default();
-    let ctx = engine.session()?;
+    let classes = classes_of(&description)?;
+    let ctx = what.engine.session()?;
     let spec = SourceSpec {
         features: Some(Location::Url(what.features.to_owned())),
         columns: what.columns.clone(),
@@ -111,7 +153,8 @@ pub async fn predict(
     };
     let source = Source::register(&ctx, &spec, stores).await?;
     let inputs = inputs(&source);
-    let identity = json!([description, inputs, format!("{:x}", Sha256::digest(&bytes))]);
+    let parameters = format!("{:x}", Sha256::digest(&bytes));
+    let identity = json!([description, inputs, what.columns, parameters]);
     let digest = format!("{:x}", Sha256::digest(identity.to_string().as_bytes()));
     let tables = ["predictions", "run"].map(str::to_owned).to_vec();
     let sink =
@@ -127,12 +170,13 @@ pub async fn predict(
     let began = run.clock.seconds();
     let query =
         source.features(&ctx).await?.ok_or_else(|| Error::bug("no features were registered"))?;
-    let features = read_features(query, Scratch::of(&engine), "--features", run).await?;
+    let query = as_learned(query, &description)?;
+    let features = read_features(query, Scratch::of(&what.engine), "--features", run).await?;
     let read_at = run.clock.seconds();
-    let predictions = tokio::task::block_in_place(|| {
+    let Predicted { classes: predictions, device } = tokio::task::block_in_place(|| {
         run.pool().install(|| through(&description, &bytes, &features, what.device, run))
     })?;
-    let mut outcome = outcome(&description, features, predictions)?;
+    let mut outcome = outcome(classes, features, predictions)?;
     let rows = outcome.answers[0].fitted.predictions.as_ref().map_or(0, Posterior::len) as u64;
     outcome.run = RunRecord {
         run_id,
@@ -140,7 +184,7 @@ pub async fn predict(
         inputs,
         rows_read: rows,
         rows_used: rows,
-        device: what.device.unwrap_or("auto").to_owned(),
+        device,
         converged: true,
         seconds_reading: read_at - began,
         seconds_fitting: run.clock.seconds() - read_at,
@@ -183,7 +227,7 @@ fn through(
     features: &Features,
     device: Option<&str>,
     run: &Run,
-) -> Result<Posterior> {
+) -> Result<Predicted> {
     let kind = description["kind"].as_str().unwrap_or_default();
     let predict = family(kind)?
         .predict
@@ -198,8 +242,7 @@ fn through(
 }
 
 /// Predictions as the outcome of a run without annotations.
-fn outcome(description: &Value, features: Features, predictions: Posterior) -> Result<Outcome> {
-    let classes = Ids::in_order(untyped(&description["classes"])?);
+fn outcome(classes: Ids, features: Features, predictions: Posterior) -> Result<Outcome> {
     let nobody = Ids::in_order(new_empty_array(&DataType::Utf8));
     let dims = Dims { instances: 0, annotators: 0, classes: classes.len(), labels: classes.len() };
     let annotations = Annotations::build(dims, Rows::default(), Duplicates::Keep)

@@ -96,7 +96,7 @@ impl EngineSpec {
 }
 
 /// `512MiB`, `4GB`, `1000`: bytes.
-fn parse_bytes(text: &str) -> Option<usize> {
+pub(crate) fn parse_bytes(text: &str) -> Option<usize> {
     let text = text.trim();
     let digits = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
     let number: f64 = text[..digits].parse().ok()?;

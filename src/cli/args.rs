@@ -4,6 +4,8 @@ use std::path::PathBuf;
 
 use clap::{ArgAction, Parser, Subcommand, ValueEnum};
 
+use crate::engine::parse_bytes;
+
 /// Turns many unreliable annotators' labels into labels you can train on.
 #[derive(Debug, Parser)]
 #[command(version, max_term_width = 100)]
@@ -197,6 +199,12 @@ pub struct PredictArgs {
     /// Where to compute: auto, cpu or cuda:0
     #[arg(long, value_name = "DEVICE")]
     pub device: Option<String>,
+    /// Memory to keep to, such as 512MiB or 4GB: features beyond half of it go to a scratch file
+    #[arg(long, value_name = "AMOUNT", value_parser = amount)]
+    pub memory_limit: Option<String>,
+    /// Folder for the scratch file, if not the system's temporary one
+    #[arg(long, value_name = "DIR")]
+    pub scratch: Option<String>,
     /// Endpoint of an S3-compatible store
     #[arg(long, value_name = "URL")]
     pub endpoint: Option<String>,
@@ -241,4 +249,12 @@ pub struct SimulateArgs {
     /// Print the summary, or the list, as JSON on stdout
     #[arg(long)]
     pub json: bool,
+}
+
+/// An amount of memory, as `[engine] memory_limit` takes it.
+fn amount(text: &str) -> Result<String, String> {
+    match parse_bytes(text) {
+        Some(_) => Ok(text.to_owned()),
+        None => Err("write a number and a unit, such as 512MiB or 4GB".to_owned()),
+    }
 }

@@ -262,7 +262,12 @@ async fn scores(args: &EvaluateArgs) -> Result<()> {
 }
 
 async fn predictions(args: PredictArgs, quiet: bool) -> Result<()> {
-    let mut run = Run::new(0).with_threads(EngineSpec::default().threads())?;
+    let engine = EngineSpec {
+        memory_limit: args.memory_limit,
+        scratch: args.scratch,
+        ..EngineSpec::default()
+    };
+    let mut run = Run::new(0).with_threads(engine.threads())?;
     run.progress = Arc::new(Bars::new(quiet));
     let (cancel, progress) = (run.cancel.clone(), Arc::clone(&run.progress));
     let (force, json) = (args.job.force, args.job.json);
@@ -277,6 +282,7 @@ async fn predictions(args: PredictArgs, quiet: bool) -> Result<()> {
             features: &args.features,
             output: &args.output,
             columns,
+            engine,
             device: args.device.as_deref(),
             force,
         };

@@ -18,6 +18,8 @@ use crate::error::{Error, Result, offenders};
 pub struct Features {
     /// Whose they are, sorted: row `n` of the matrix belongs to id `n`.
     pub ids: Ids,
+    /// The columns that the numbers came in, one a number; none where they came as lists.
+    pub columns: Vec<String>,
     /// The numbers.
     pub matrix: Arc<Matrix>,
 }
@@ -45,6 +47,7 @@ impl Features {
 /// Takes in features batch by batch.
 pub(super) struct Reader {
     ids: Interner,
+    columns: Vec<String>,
     scratch: Option<Scratch>,
     shape: Option<Vec<usize>>,
     writer: Option<MatrixWriter>,
@@ -65,6 +68,7 @@ impl Reader {
     pub(super) fn new(schema: &Schema, scratch: Scratch) -> Self {
         Self {
             ids: Interner::new(schema.field(0)),
+            columns: number_columns(schema),
             scratch: Some(scratch),
             shape: schema.fields().get(1).and_then(|f| tensor_shape(f)),
             writer: None,
@@ -145,8 +149,15 @@ impl Reader {
         let (ids, rank) = self.ids.finish(|_| true)?;
         let mut places = vec![0; rank.len()];
         rank.iter().zip(0..).for_each(|(n, arrival)| places[*n as usize] = arrival);
-        Ok(Features { ids, matrix: Arc::new(writer.finish(places)?) })
+        Ok(Features { ids, columns: self.columns, matrix: Arc::new(writer.finish(places)?) })
     }
+}
+
+/// The columns behind the id that hold one number each; none where a list holds all.
+#[must_use]
+pub fn number_columns(schema: &Schema) -> Vec<String> {
+    let numbers = schema.fields().iter().skip(1).filter(|field| field.data_type().is_numeric());
+    numbers.map(|field| field.name().clone()).collect()
 }
 
 /// The shape that the canonical extension type `arrow.fixed_shape_tensor` carries.

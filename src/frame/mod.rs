@@ -28,7 +28,7 @@ pub use annotations::{Annotations, BLOCK, Dims};
 pub use build::Rows;
 pub use collect::{Relations, collect, read_features, rows_in};
 pub use evidence::{Described, Evidence};
-pub use features::Features;
+pub use features::{Features, number_columns};
 pub use gold::{Gold, Role};
 pub use ids::Ids;
 pub use matrix::{Cell, Matrix, MatrixWriter, Scratch};

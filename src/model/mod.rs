@@ -94,8 +94,17 @@ pub struct SavedModel<'a> {
     pub device: Option<&'a str>,
 }
 
-/// P(class given features) of every row of a matrix by a saved model.
-pub type Predict = fn(SavedModel<'_>, &Matrix, &Run) -> Result<Posterior>;
+/// What a saved model says of features.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Predicted {
+    /// P(class given features) of every row.
+    pub classes: Posterior,
+    /// Where it was computed.
+    pub device: String,
+}
+
+/// Every row of a matrix by a saved model.
+pub type Predict = fn(SavedModel<'_>, &Matrix, &Run) -> Result<Predicted>;
 
 /// One kind of model: its place in the registry.
 pub struct Family {

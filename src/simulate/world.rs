@@ -117,7 +117,7 @@ impl World {
     /// The same instances with features drawn around their classes.
     pub(super) fn with_clouds(mut self, clouds: &Clouds, run: &Run) -> Self {
         let matrix = Arc::new(clouds.features(&self.class, self.classes.len(), run));
-        self.features = Some(Features { ids: self.instances.clone(), matrix });
+        self.features = Some(Features { ids: self.instances.clone(), columns: Vec::new(), matrix });
         self.rows = (0..self.class.len() as u32).collect();
         self.draws_features = true;
         self

@@ -273,7 +273,7 @@ fn saved(family: &Family) -> std::result::Result<(), String> {
         device: Some("cpu"),
     };
     let again = predict(model, described(&a).matrix(), &Run::new(1)).map_err(|e| e.to_string())?;
-    expect(fitted.predictions == Some(again), || "it does not".to_owned())
+    expect(fitted.predictions == Some(again.classes), || "it does not".to_owned())
 }
 
 /// Stops the run that it watches after so many epochs.

@@ -58,6 +58,7 @@ pub fn described(a: &Annotations) -> Described {
     Described {
         features: Features {
             ids: Ids::in_order(Arc::new(numbers)),
+            columns: Vec::new(),
             matrix: Arc::new(Matrix::from_rows(a.dims().classes + 1, &values)),
         },
         row_of_instance: (0..n as u32).map(Some).collect(),

@@ -2,7 +2,6 @@
 
 use std::mem::replace;
 
-use candle_core::{Device, DeviceLocation};
 use rand::Rng as _;
 
 use super::batch::Data;
@@ -12,13 +11,13 @@ use super::progress::Progress;
 use super::recipe::{Select, TrainSpec};
 use super::saved::description;
 use super::train::{JUDGED_ROWS, Trainer};
-use super::{CrowdNet, Task, device};
+use super::{CrowdNet, Task, device, name_of};
 use crate::error::{Error, Result};
 use crate::frame::{Annotations, Described, Evidence, Role};
 use crate::model::Model;
 use crate::model::confusion::{Cells, Confusion};
 use crate::model::em::counts::expected_counts;
-use crate::model::fitted::{Fitted, Posterior, Report, Stop, Trained, on_cpu};
+use crate::model::fitted::{Fitted, Posterior, Report, Stop, Trained};
 use crate::model::vote::agreement;
 use crate::run::Run;
 
@@ -110,13 +109,6 @@ impl<N: CrowdNet> Model for Neural<N> {
             }),
             device: name_of(&device),
         })
-    }
-}
-
-fn name_of(device: &Device) -> String {
-    match device.location() {
-        DeviceLocation::Cuda { gpu_id } => format!("cuda:{gpu_id}"),
-        _ => on_cpu(),
     }
 }
 

@@ -71,12 +71,12 @@ pub use single_confusion::SingleConfusion;
 pub use trace_regularised::TraceRegularised;
 pub use weighted_doctor_net::WeightedDoctorNet;
 
-use candle_core::Device;
+use candle_core::{Device, DeviceLocation};
 
 use crate::error::{Error, Problem, Result};
 use crate::frame::{Dims, Evidence};
 use crate::model::Spec;
-use crate::model::fitted::Fitted;
+use crate::model::fitted::{Fitted, on_cpu};
 use crate::run::Run;
 use crate::spec::Problems;
 
@@ -375,6 +375,14 @@ pub fn device(name: &str) -> Result<Device> {
         let first = e.to_string().lines().next().unwrap_or_default().to_owned();
         Error::fit(format!("the device cannot be used: {first}")).found(format!("`{name}`"))
     })
+}
+
+/// The name of a device, as [`device`] takes it.
+fn name_of(device: &Device) -> String {
+    match device.location() {
+        DeviceLocation::Cuda { gpu_id } => format!("cuda:{gpu_id}"),
+        _ => on_cpu(),
+    }
 }
 
 fn card_or_cpu() -> Device {

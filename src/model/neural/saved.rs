@@ -8,11 +8,11 @@ use super::crowd::Crowd;
 use super::net::{Net, Sizes};
 use super::snapshot::Snapshot;
 use super::step::judge;
-use super::{CrowdNet, device};
+use super::{CrowdNet, device, name_of};
 use crate::error::{Error, Result};
 use crate::frame::{Dims, Matrix};
-use crate::model::SavedModel;
 use crate::model::fitted::Posterior;
+use crate::model::{Predicted, SavedModel};
 use crate::run::Run;
 
 /// What a saved model says of itself, beside its kind and parameters.
@@ -50,7 +50,7 @@ pub fn predict<N: CrowdNet>(
     model: SavedModel<'_>,
     matrix: &Matrix,
     run: &Run,
-) -> Result<Posterior> {
+) -> Result<Predicted> {
     let SavedModel { parameters, sizes, bytes, device: on } = model;
     let misfit = |e| Error::data(format!("the saved model's description does not fit: {e}"));
     let model: N = serde_json::from_value(parameters).map_err(misfit)?;
@@ -83,5 +83,5 @@ pub fn predict<N: CrowdNet>(
         predictions.values_mut()[rows.start * saved.classes..rows.end * saved.classes]
             .copy_from_slice(&judged.classes);
     }
-    Ok(predictions)
+    Ok(Predicted { classes: predictions, device: name_of(&device) })
 }

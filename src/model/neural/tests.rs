@@ -1,5 +1,7 @@
 //! Losses against numbers computed elsewhere, and every gradient against differences of the loss.
 
+mod fits;
+
 use super::batch::{Batch, Said};
 use super::conal::Mixture;
 use super::crowd_layer::Form;
@@ -73,14 +75,11 @@ impl<'a, N: CrowdNet> Case<'a, N> {
         let run = Run::new(3);
         let task = Task { evidence: (&a).into(), dims: a.dims(), hidden: 2, run: &run };
         let crowd = Crowd { tables: model.tables(&task).unwrap() };
-        Case {
-            model,
-            batch: batch(),
-            out: outputs(&hidden, &auxiliary),
-            crowd,
-            phase: 0,
-            alone: None,
+        let mut out = outputs(&hidden, &auxiliary);
+        if !model.heads().classifier {
+            (out.logits, out.p) = (Vec::new(), Vec::new());
         }
+        Case { model, batch: batch(), out, crowd, phase: 0, alone: None }
     }
 
     fn with(mut self, table: usize, values: &[f32]) -> Self {
@@ -302,7 +301,8 @@ fn gradients_are_the_loss_s_slopes() {
     (weights.phase, weights.alone) = (1, Some(1));
     weights.batch.offsets = vec![0, 1, 4];
     weights.check_gradient();
-    let mut trusted = Case::new(&model);
+    let model = SingleConfusion { lambda: 0.3, ..SingleConfusion::default() };
+    let mut trusted = Case::new(&model).with(0, &RHO[9..]).with_targets(&soft);
     trusted.batch.trusted = vec![Some(2), None];
     trusted.check_gradient();
     let layer = CrowdLayer::default();
@@ -311,27 +311,35 @@ fn gradients_are_the_loss_s_slopes() {
     trusted.check_gradient();
 }
 
+/// One vote a row, whoever voted: P(class) Q[class][vote], where the row that is trusted has none.
 #[test]
-fn an_average_of_two_epochs_is_the_mean_of_both_models() {
-    let rows: Vec<(u32, u32, u32)> = (0..80).map(|n| (n / 2, n % 2, n / 2 % 3)).collect();
-    let a = tiny(3, &rows);
-    let described = crate::testing::described(&a);
-    let evidence = Evidence { annotations: &a, described: Some(&described) };
-    let trained = |epochs, average| {
-        let schedule = Course::Constant;
-        let optimiser =
-            OptimiserSpec { schedule, annotator_delay: Some(0), ..OptimiserSpec::default() };
-        let train = TrainSpec { epochs, optimiser, average, ..TrainSpec::default() };
-        let model = Neural(Conal { train, ..Conal::default() });
-        let fitted = model.fit(evidence, &mut Run::new(1)).unwrap();
-        snapshot::Snapshot::from_bytes(&fitted.model.unwrap().parameters).unwrap()
-    };
-    let (one, two, mean) = (trained(1, 0.0), trained(2, 0.0), trained(2, 0.9));
-    for (name, _, mean) in mean.reals_behind("") {
-        let (one, two) = (one.find_reals(name).unwrap(), two.find_reals(name).unwrap());
-        assert!(name.contains("scaler") || one != two, "{name} stood still");
-        for ((one, two), mean) in one.iter().zip(two).zip(mean) {
-            assert!((mean - 0.5 * (one + two)).abs() < 1e-6, "{name}: {one} {two} {mean}");
+fn a_single_matrix_is_that_of_the_vote() {
+    let model = SingleConfusion { lambda: 0.0, ..SingleConfusion::default() };
+    let mut case =
+        Case::new(&model).with(0, &RHO[9..]).with_targets(&[0.0, 1.0, 0.0, 0.0, 0.0, 1.0]);
+    let q = [0.615_590, 0.324_912, 0.059_497, 0.091_751, 0.622_953, 0.285_296, 1.0 / 3.0];
+    let q = |k: usize, y: usize| q[(k * 3 + y).min(6)];
+    let gathered = case.crowd.gather(&[0, 1]);
+    let (batch, out, crowd) = (&case.batch, &case.out, &case.crowd);
+    let dims = annotations().dims();
+    let step = Step { phase: 0, batch, out, gathered: &gathered, crowd, dims };
+    let judged = model.judge(&step);
+    for (b, vote) in [(0, 1), (1, 2)] {
+        let joint: Vec<f64> = (0..3).map(|k| out.p(b)[k] * q(k, vote)).collect();
+        let sum: f64 = joint.iter().sum();
+        for (k, joint) in joint.iter().enumerate() {
+            let (got, want) = (judged.posterior[b * 3 + k], joint / sum);
+            assert!((got - want).abs() < 1e-5, "row {b}, class {k}: {got}, expected {want}");
         }
     }
+    // The trusted row's share of the loss is its cross-entropy alone.
+    let of_vote = |b: usize, vote: usize| -> f64 {
+        -(0..3).map(|k| case.out.p(b)[k] * q(k, vote)).sum::<f64>().ln()
+    };
+    let plain = case.value();
+    assert!((plain - 0.5 * (of_vote(0, 1) + of_vote(1, 2))).abs() < 1e-5, "{plain}");
+    let wanted = 0.5 * (of_vote(0, 1) - case.out.p(1)[0].ln());
+    case.batch.trusted = vec![None, Some(0)];
+    let trusted = case.value();
+    assert!((trusted - wanted).abs() < 1e-5, "{trusted}, expected {wanted}");
 }

@@ -1,0 +1,192 @@
+//! Whole fits of small crowds: what is learned from, what selects, and what becomes of who has no features.
+
+use super::super::batch::{Cut, Data};
+use super::super::snapshot::Snapshot;
+use super::*;
+use crate::frame::Described;
+use crate::model::ModelSpec;
+use crate::model::fitted::Posterior;
+use crate::testing::described;
+
+/// Forty instances, each labelled by two annotators who agree.
+fn agreeing() -> Annotations {
+    let rows: Vec<(u32, u32, u32)> = (0..80).map(|n| (n / 2, n % 2, n / 2 % 3)).collect();
+    tiny(3, &rows)
+}
+
+fn fit<N: CrowdNet>(model: N, a: &Annotations, described: &Described) -> Result<Fitted> {
+    Neural(model).fit(Evidence { annotations: a, described: Some(described) }, &mut Run::new(1))
+}
+
+fn parameters(fitted: Fitted) -> Snapshot {
+    Snapshot::from_bytes(&fitted.model.unwrap().parameters).unwrap()
+}
+
+fn cut(by_annotation: bool) -> Cut {
+    Cut { batch_size: Some(7), by_annotation, whole_only: false }
+}
+
+#[test]
+fn an_average_of_two_epochs_is_the_mean_of_both_models() {
+    let a = agreeing();
+    let described = described(&a);
+    let trained = |epochs, average| {
+        let schedule = Course::Constant;
+        let optimiser =
+            OptimiserSpec { schedule, annotator_delay: Some(0), ..OptimiserSpec::default() };
+        let train = TrainSpec { epochs, optimiser, average, ..TrainSpec::default() };
+        parameters(fit(Conal { train, ..Conal::default() }, &a, &described).unwrap())
+    };
+    let (one, two, mean) = (trained(1, 0.0), trained(2, 0.0), trained(2, 0.9));
+    for (name, _, mean) in mean.reals_behind("") {
+        let (one, two) = (one.find_reals(name).unwrap(), two.find_reals(name).unwrap());
+        assert!(name.contains("scaler") || one != two, "{name} stood still");
+        for ((one, two), mean) in one.iter().zip(two).zip(mean) {
+            assert!((mean - 0.5 * (one + two)).abs() < 1e-6, "{name}: {one} {two} {mean}");
+        }
+    }
+}
+
+/// Of forty instances the first ten have no features; what is left is all of an epoch.
+#[test]
+fn the_shares_of_an_epoch_are_one_a_batch_and_annotator() {
+    let a = agreeing();
+    let mut described = described(&a);
+    described.row_of_instance[..10].fill(None);
+    let evidence = Evidence { annotations: &a, described: Some(&described) };
+    for by_annotation in [false, true] {
+        let cut = cut(by_annotation);
+        let data = Data::new(evidence, None, None, cut).unwrap();
+        let (run, mut shares) = (Run::new(1), [0.0; 2]);
+        let scaler = scaler::Scaler::identity(&[4], &BackboneSpec::default());
+        data.epoch("epoch", cut, &scaler, &run, |_, batch, _| {
+            for (annotator, share) in batch.annotators.iter().zip(&batch.share) {
+                shares[*annotator as usize] += share;
+            }
+            Ok(())
+        })
+        .unwrap();
+        let batches = data.batches(cut) as f64;
+        for share in shares {
+            assert!((share - batches).abs() < 1e-9, "{share} in {batches} batches");
+        }
+    }
+}
+
+#[test]
+fn trusted_instances_are_learned_from_and_targets_that_nothing_speaks_for_are_not() {
+    // Instance 2 was only called "unsure", which is no class; instance 3 is trusted and was not annotated.
+    let rows = crate::frame::Rows {
+        instance: vec![0, 0, 1, 2],
+        annotator: vec![0, 1, 1, 0],
+        label: vec![0, 1, 1, 2],
+        weight: Vec::new(),
+    };
+    let dims = Dims { instances: 4, annotators: 2, classes: 2, labels: 3 };
+    let mut a = Annotations::build(dims, rows, crate::frame::Duplicates::Keep).unwrap();
+    a.trusted = Some(vec![None, None, None, Some(1)]);
+    let described = described(&a);
+    let evidence = Evidence { annotations: &a, described: Some(&described) };
+    let rows = |targets, by_annotation| {
+        Data::new(evidence, None, targets, cut(by_annotation)).unwrap().rows()
+    };
+    assert_eq!(rows(None, false), [0, 1, 2, 3]);
+    assert_eq!(rows(None, true), [0, 1, 2, 3]);
+    assert_eq!(rows(Some(Posterior::from_votes(&a)), false), [0, 1, 3]);
+}
+
+#[test]
+fn an_aggregator_s_labels_and_its_convergence_leave_as_they_are() {
+    let rows: Vec<(u32, u32, u32)> =
+        (0..120).map(|n| (n / 3, n % 3, (n / 3 + u32::from(n % 7 == 0)) % 3)).collect();
+    let a = tiny(3, &rows);
+    let mut described = described(&a);
+    described.row_of_instance[0] = None;
+    let aggregator = serde_json::json!({"kind": "dawid_skene", "stop": {"max_iter": 1}});
+    let aggregator: ModelSpec = serde_json::from_value(aggregator).unwrap();
+    let alone = aggregator.load().unwrap().model.fit((&a).into(), &mut Run::new(1)).unwrap();
+    let train = TrainSpec { epochs: 2, ..TrainSpec::default() };
+    let fitted = fit(Dl { aggregator, train, ..Dl::default() }, &a, &described).unwrap();
+    assert_eq!(fitted.posterior, alone.posterior);
+    assert!(!alone.stop.converged && !fitted.stop.converged);
+}
+
+#[test]
+fn held_out_annotations_teach_nothing() {
+    let a = agreeing();
+    let described = described(&a);
+    let train = TrainSpec { select: Select::AnnotationLikelihood, ..TrainSpec::default() };
+    let none = TrainSpec { held_out: 0.0, ..train.clone() };
+    let error = fit(Conal { train: none, ..Conal::default() }, &a, &described).unwrap_err();
+    assert!(error.to_string().contains("no annotation is held out"), "{error}");
+    // Hardly anything is left to count: almost all of what annotator 0 said was held out.
+    let most = TrainSpec { held_out: 0.9, epochs: 1, ..train };
+    let start = |train: TrainSpec| {
+        let optimiser = OptimiserSpec { annotator_delay: Some(9), ..train.optimiser.clone() };
+        let train = TrainSpec { optimiser, ..train };
+        let fitted = fit(MaxMig { train, ..MaxMig::default() }, &a, &described).unwrap();
+        parameters(fitted).reals_behind("crowd.00").next().unwrap().2.to_vec()
+    };
+    let all = start(TrainSpec { epochs: 1, ..TrainSpec::default() });
+    assert_ne!(start(most), all);
+}
+
+#[test]
+fn weights_of_heads_are_learned_to_the_last_epoch_where_likelihood_selects() {
+    let a = agreeing();
+    let described = described(&a);
+    let weights = |weight_epochs| {
+        let train =
+            TrainSpec { epochs: 1, select: Select::AnnotationLikelihood, ..TrainSpec::default() };
+        let model = WeightedDoctorNet { train, weight_epochs, ..WeightedDoctorNet::default() };
+        fit(model, &a, &described).unwrap().report.annotator_parameters[0].1.clone()
+    };
+    assert_ne!(weights(1), weights(5));
+}
+
+#[test]
+fn who_has_no_features_is_the_mean_of_the_others() {
+    let mut rows: Vec<(u32, u32, u32)> = (0..80).map(|n| (n / 2, n % 2, n / 2 % 3)).collect();
+    rows.push((40, 2, 1));
+    let a = tiny(3, &rows);
+    let mut described = described(&a);
+    described.row_of_instance[40] = None;
+    let fitted = fit(TraceRegularised::default(), &a, &described).unwrap();
+    let trained = parameters(fitted);
+    let (_, shape, rho) = trained.reals_behind("crowd.00").next().unwrap();
+    for at in 0..shape[1] {
+        let [one, two, unknown] = [0, 1, 2].map(|r| rho[r * shape[1] + at]);
+        assert!((unknown - 0.5 * (one + two)).abs() < 1e-6, "{at}: {one} {two} {unknown}");
+    }
+}
+
+#[test]
+fn what_stands_still_is_not_clipped() {
+    let a = agreeing();
+    let run = Run::new(1);
+    let task = Task { evidence: (&a).into(), dims: a.dims(), hidden: 0, run: &run };
+    let mut crowd = Crowd { tables: Conal::default().tables(&task).unwrap() };
+    let gradient: Gathered =
+        crowd.gather(&[0, 1]).iter().map(|rows| vec![1.0; rows.len()]).collect();
+    let numbers: Vec<usize> = gradient.iter().map(Vec::len).collect();
+    crowd.tables[1].trained = false;
+    assert_eq!(crowd.squared_norm(&gradient), (numbers[0] + numbers[2]) as f64);
+}
+
+#[test]
+fn settings_that_a_model_has_no_use_for_are_refused() {
+    let problems = |check: &dyn Fn(&mut crate::spec::Problems)| {
+        let mut problems = crate::spec::Problems::default();
+        check(&mut problems);
+        problems.into_result().map_err(|e| e.to_string())
+    };
+    let reduced = || TrainSpec { reduction: Some(Reduction::Sum), ..TrainSpec::default() };
+    let said = problems(&|p| Dl { train: reduced(), ..Dl::default() }.check("f", p)).unwrap_err();
+    assert!(said.contains("`dl` sums no losses") && said.contains("f.train.reduction"), "{said}");
+    problems(&|p| CrowdLayer { train: reduced(), ..CrowdLayer::default() }.check("f", p)).unwrap();
+    let single = || TrainSpec { batch_by: BatchBy::Annotation, ..TrainSpec::default() };
+    let said =
+        problems(&|p| MaxMig { train: single(), ..MaxMig::default() }.check("f", p)).unwrap_err();
+    assert!(said.contains("f.train.batch_by"), "{said}");
+    problems(&|p| Conal { train: single(), ..Conal::default() }.check("f", p)).unwrap();
+}
