@@ -7,7 +7,7 @@ use datafusion::prelude::{SessionConfig, SessionContext};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::error::{Problem, Result};
+use crate::error::{Error, Problem, Result};
 use crate::spec::Problems;
 
 /// Resources of a run. None of them changes a byte of the result.
@@ -91,7 +91,13 @@ impl EngineSpec {
         if let Some(folder) = &self.scratch {
             runtime = runtime.with_temp_file_path(folder);
         }
-        Ok(SessionContext::new_with_config_rt(config, Arc::new(runtime.build()?)))
+        let runtime = runtime.build().map_err(|e| {
+            Error::store(format!("the scratch folder cannot be used: {e}"))
+                .at("engine.scratch")
+                .found(self.scratch.as_deref().unwrap_or("the system's temporary folder"))
+                .help("name a folder that can be written to")
+        })?;
+        Ok(SessionContext::new_with_config_rt(config, Arc::new(runtime)))
     }
 }
 

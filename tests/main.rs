@@ -22,6 +22,7 @@ mod invariance;
 mod kill;
 mod networks;
 mod oracle;
+mod predict;
 mod rejects;
 mod s3;
 mod s3_faults;

@@ -14,18 +14,17 @@ use labelmill::testing::synth::{Crowd, Synthetic};
 
 use crate::job::{Job, assert_says, cells};
 use crate::support::{
-    Row, labelmill, number, read_table, run_fails, run_ok, table_files, text, write_numbers,
-    write_parquet,
+    Row, labelmill, number, read_table, run_ok, table_files, text, write_numbers, write_parquet,
 };
 
-const WIDTH: usize = 5;
+pub(crate) const WIDTH: usize = 5;
 
-fn crowd() -> Synthetic {
+pub(crate) fn crowd() -> Synthetic {
     Crowd { instances: 150, annotators: 8, redundancy: 3, ..Crowd::default() }.draw(5)
 }
 
 /// Noisy one-hot features of instances 0 to 199: the last fifty have no annotation.
-fn features() -> Vec<f32> {
+pub(crate) fn features() -> Vec<f32> {
     let truth = crowd().truth;
     let class = |i: usize| truth.get(i).copied().unwrap_or((i % 3) as u32) as usize;
     let cell = |i: usize, k: usize| {
@@ -35,29 +34,29 @@ fn features() -> Vec<f32> {
     (0..200).flat_map(|i| (0..WIDTH).map(move |k| (i, k))).map(|(i, k)| cell(i, k)).collect()
 }
 
-fn ids(n: u32) -> ArrayRef {
+pub(crate) fn ids(n: u32) -> ArrayRef {
     Arc::new(UInt32Array::from_iter_values(0..n))
 }
 
-fn write_features(path: &Path, values: ArrayRef) {
+pub(crate) fn write_features(path: &Path, values: ArrayRef) {
     write_parquet(path, vec![("instance_id", ids(values.len() as u32)), ("features", values)]);
 }
 
-fn list(values: &[f32], width: usize) -> ArrayRef {
+pub(crate) fn list(values: &[f32], width: usize) -> ArrayRef {
     let rows =
         values.chunks(width).map(|row| Some(row.iter().map(|v| Some(*v)).collect::<Vec<_>>()));
     Arc::new(FixedSizeListArray::from_iter_primitive::<Float32Type, _, _>(rows, width as i32))
 }
 
 /// A job with annotations and features, whose pipeline this is with `model` in place.
-fn job() -> Job {
+pub(crate) fn job() -> Job {
     let job = Job::new();
     write_numbers(&job.path("annotations.parquet"), &crowd().rows);
     write_features(&job.path("features.parquet"), list(&features(), WIDTH));
     job
 }
 
-fn pipeline(model: &str) -> String {
+pub(crate) fn pipeline(model: &str) -> String {
     format!(
         "[source]\nannotations = '{{dir}}annotations.parquet'\nfeatures = '{{dir}}features.parquet'
          [model]\n{model}\ndevice = 'cpu'\nbackbone.hidden = [16]\nbackbone.dropout = 0.0\ntrain.epochs = 20\ntrain.batch_size = 16\n"
@@ -222,32 +221,6 @@ fn bad_features_are_named() {
     assert_says(&job.fails(&pipeline("kind = 'dl'"), 3), &["no annotated instance has features"]);
     let without = pipeline("kind = 'dl'").replace("features = '{dir}features.parquet'", "");
     assert_says(&job.fails(&without, 2), &["`dl` learns from features", "source.features"]);
-}
-
-#[test]
-fn a_model_refuses_features_of_another_width_and_a_run_without_one_says_so() {
-    let job = job();
-    let run = job.run(&pipeline("kind = 'conal'")).display().to_string();
-    write_features(&job.path("wide.parquet"), list(&[0.5; 12], 6));
-    let out = job.url("predicted");
-    let predict = |model: &str| {
-        run_fails(
-            &[
-                "predict",
-                "--model",
-                model,
-                "--features",
-                &job.url("wide.parquet"),
-                "--output",
-                &out,
-            ],
-            3,
-        )
-    };
-    assert_says(&predict(&run), &["width", "6 numbers a row, where the model takes 5"]);
-    let votes =
-        job.run("source.annotations = '{dir}annotations.parquet'\nmodel.kind = 'majority_vote'");
-    assert_says(&predict(&votes.display().to_string()), &["there is no trained model here"]);
 }
 
 #[test]

@@ -25,6 +25,7 @@ mod bootstrap;
 mod conal;
 mod crowd;
 mod crowd_layer;
+mod device;
 mod dl;
 mod doctor_net;
 mod fit;
@@ -58,6 +59,7 @@ pub use bootstrap::SoftBootstrap;
 pub use conal::Conal;
 pub use crowd::{Crowd, Gathered, Owner, Table};
 pub use crowd_layer::CrowdLayer;
+pub use device::device;
 pub use dl::Dl;
 pub use doctor_net::DoctorNet;
 pub use fit::Neural;
@@ -71,12 +73,12 @@ pub use single_confusion::SingleConfusion;
 pub use trace_regularised::TraceRegularised;
 pub use weighted_doctor_net::WeightedDoctorNet;
 
-use candle_core::{Device, DeviceLocation};
+use device::{auto, name_of, tensor};
 
-use crate::error::{Error, Problem, Result};
+use crate::error::{Problem, Result};
 use crate::frame::{Dims, Evidence};
 use crate::model::Spec;
-use crate::model::fitted::{Fitted, on_cpu};
+use crate::model::fitted::Fitted;
 use crate::run::Run;
 use crate::spec::Problems;
 
@@ -348,62 +350,4 @@ fn check_parts<N: CrowdNet>(model: &N, place: &str, problems: &mut Problems) {
         let at = format!("{place}.device");
         e.problems.into_iter().for_each(|p| problems.push(p.at(at.clone())));
     }
-}
-
-/// The device of that name: `auto`, `cpu`, `cuda` or `cuda:1`. `auto` is a card where one can be used.
-///
-/// # Errors
-/// When there is no such device here.
-pub fn device(name: &str) -> Result<Device> {
-    let ordinal = match name {
-        "cpu" => return Ok(Device::Cpu),
-        "auto" => return Ok(card_or_cpu()),
-        "cuda" => Some(0),
-        other => other.strip_prefix("cuda:").and_then(|n| n.parse().ok()),
-    };
-    let Some(ordinal) = ordinal else {
-        return Err(Error::spec("there is no such device")
-            .found(format!("`{name}`"))
-            .help("choose \"auto\", \"cpu\" or \"cuda:0\""));
-    };
-    if !candle_core::utils::cuda_is_available() {
-        return Err(Error::spec("this labelmill was built without CUDA")
-            .found(format!("`{name}`"))
-            .help("build it with `--features cuda`, or choose \"auto\" or \"cpu\""));
-    }
-    Device::new_cuda(ordinal).map_err(|e| {
-        let first = e.to_string().lines().next().unwrap_or_default().to_owned();
-        Error::fit(format!("the device cannot be used: {first}")).found(format!("`{name}`"))
-    })
-}
-
-/// The name of a device, as [`device`] takes it.
-fn name_of(device: &Device) -> String {
-    match device.location() {
-        DeviceLocation::Cuda { gpu_id } => format!("cuda:{gpu_id}"),
-        _ => on_cpu(),
-    }
-}
-
-fn card_or_cpu() -> Device {
-    if !candle_core::utils::cuda_is_available() {
-        return Device::Cpu;
-    }
-    Device::new_cuda(0).unwrap_or_else(|e| {
-        tracing::warn!("no card can be used, so the CPU computes: {e}");
-        Device::Cpu
-    })
-}
-
-/// candle's errors in labelmill's words; their first line, since a backtrace may follow.
-fn tensor<T>(result: candle_core::Result<T>) -> Result<T> {
-    result.map_err(|e| {
-        let first = e.to_string().lines().next().unwrap_or_default().to_owned();
-        Error::fit(format!("the network cannot be computed: {first}"))
-    })
-}
-
-/// `auto`: a card where there is one.
-fn auto() -> String {
-    "auto".to_owned()
 }

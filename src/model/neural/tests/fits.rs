@@ -131,6 +131,19 @@ fn held_out_annotations_teach_nothing() {
     assert_ne!(start(most), all);
 }
 
+/// The classifier has no learning rate, so that nothing gets better before annotators' parameters move.
+#[test]
+fn patience_waits_for_the_annotators() {
+    let a = agreeing();
+    let described = described(&a);
+    let optimiser =
+        OptimiserSpec { learning_rate: 0.0, annotator_delay: Some(6), ..OptimiserSpec::default() };
+    let select = Select::AnnotationLikelihood;
+    let train = TrainSpec { select, patience: Some(1), optimiser, ..TrainSpec::default() };
+    let fitted = fit(Conal { train, ..Conal::default() }, &a, &described).unwrap();
+    assert!(fitted.trace.len() >= 7, "{} epochs", fitted.trace.len());
+}
+
 #[test]
 fn weights_of_heads_are_learned_to_the_last_epoch_where_likelihood_selects() {
     let a = agreeing();

@@ -1,0 +1,64 @@
+//! Where networks compute, and what goes wrong there.
+
+use candle_core::{Device, DeviceLocation};
+
+use crate::error::{Error, Result};
+use crate::model::fitted::on_cpu;
+
+/// The device of that name: `auto`, `cpu`, `cuda` or `cuda:1`. `auto` is a card where one can be used.
+///
+/// # Errors
+/// When there is no such device here.
+pub fn device(name: &str) -> Result<Device> {
+    let ordinal = match name {
+        "cpu" => return Ok(Device::Cpu),
+        "auto" => return Ok(card_or_cpu()),
+        "cuda" => Some(0),
+        other => other.strip_prefix("cuda:").and_then(|n| n.parse().ok()),
+    };
+    let Some(ordinal) = ordinal else {
+        return Err(Error::spec("there is no such device")
+            .found(format!("`{name}`"))
+            .help("choose \"auto\", \"cpu\" or \"cuda:0\""));
+    };
+    if !candle_core::utils::cuda_is_available() {
+        return Err(Error::spec("this labelmill was built without CUDA")
+            .found(format!("`{name}`"))
+            .help("build it with `--features cuda`, or choose \"auto\" or \"cpu\""));
+    }
+    Device::new_cuda(ordinal).map_err(|e| {
+        let first = e.to_string().lines().next().unwrap_or_default().to_owned();
+        Error::fit(format!("the device cannot be used: {first}")).found(format!("`{name}`"))
+    })
+}
+
+/// The name of a device, as [`device`] takes it.
+pub(super) fn name_of(device: &Device) -> String {
+    match device.location() {
+        DeviceLocation::Cuda { gpu_id } => format!("cuda:{gpu_id}"),
+        _ => on_cpu(),
+    }
+}
+
+fn card_or_cpu() -> Device {
+    if !candle_core::utils::cuda_is_available() {
+        return Device::Cpu;
+    }
+    Device::new_cuda(0).unwrap_or_else(|e| {
+        tracing::warn!("no card can be used, so the CPU computes: {e}");
+        Device::Cpu
+    })
+}
+
+/// candle's errors in labelmill's words; their first line, since a backtrace may follow.
+pub(super) fn tensor<T>(result: candle_core::Result<T>) -> Result<T> {
+    result.map_err(|e| {
+        let first = e.to_string().lines().next().unwrap_or_default().to_owned();
+        Error::fit(format!("the network cannot be computed: {first}"))
+    })
+}
+
+/// `auto`: a card where there is one.
+pub(super) fn auto() -> String {
+    "auto".to_owned()
+}

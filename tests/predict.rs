@@ -1,0 +1,128 @@
+//! Prediction from a saved model: features that fit, features that do not, and what it may take.
+
+use std::sync::Arc;
+
+use datafusion::arrow::array::{ArrayRef, Float64Array};
+use serde_json::{Value, json};
+
+use crate::job::{Job, assert_says};
+use crate::networks::{WIDTH, features, ids, job, list, pipeline, write_features};
+use crate::support::{read_table, run_fails, run_ok, text, write_parquet};
+
+/// `predict` with these features, the output and whatever else was asked for.
+fn arguments(job: &Job, model: &str, features: &str, more: &[&str]) -> Vec<String> {
+    let (features, output) = (job.url(features), job.url("predicted"));
+    let mut all: Vec<String> =
+        ["predict", "--model", model, "--features", &features, "--output", &output]
+            .map(str::to_owned)
+            .to_vec();
+    all.extend(more.iter().map(|word| (*word).to_owned()));
+    all
+}
+
+fn predicts(job: &Job, model: &str, features: &str, more: &[&str]) -> String {
+    let all = arguments(job, model, features, more);
+    let output = run_ok(&all.iter().map(String::as_str).collect::<Vec<_>>());
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+fn refuses(job: &Job, model: &str, features: &str, more: &[&str], code: i32) -> String {
+    let all = arguments(job, model, features, more);
+    run_fails(&all.iter().map(String::as_str).collect::<Vec<_>>(), code)
+}
+
+/// The features as columns of these names: `a` is the first number, `b` the second, ...; others are noise.
+fn write_columns(job: &Job, file: &str, names: &[&str]) {
+    let values = features();
+    let column = |name: &str| {
+        let k = name.bytes().next().map_or(0, |b| usize::from(b - b'a'));
+        let own = values.iter().skip(k % WIDTH).step_by(WIDTH);
+        Arc::new(Float64Array::from_iter_values(own.map(|v| f64::from(*v)))) as ArrayRef
+    };
+    let mut columns = vec![("instance_id", ids(200))];
+    columns.extend(names.iter().map(|name| (*name, column(name))));
+    write_parquet(&job.path(file), columns);
+}
+
+#[test]
+fn columns_are_found_by_their_names() {
+    let job = job();
+    write_columns(&job, "features.parquet", &["a", "b", "c", "d", "e"]);
+    let run = job.run(&pipeline("kind = 'crowd_layer'"));
+    let model = run.display().to_string();
+    write_columns(&job, "shuffled.parquet", &["d", "f", "b", "a", "e", "c"]);
+    predicts(&job, &model, "shuffled.parquet", &[]);
+    let expected = read_table(&run, "predictions");
+    assert_eq!(read_table(&job.path("predicted/latest"), "predictions"), expected);
+    write_columns(&job, "fewer.parquet", &["d", "b", "a", "e", "f"]);
+    let said = refuses(&job, &model, "fewer.parquet", &[], 3);
+    assert_says(&said, &["columns that the model learned from are missing", "--features", "c"]);
+}
+
+#[test]
+fn another_column_is_another_prediction() {
+    let job = job();
+    let run = job.run(&pipeline("kind = 'crowd_layer'"));
+    let model = run.display().to_string();
+    let (values, zeros) = (features(), vec![0.0; 200 * WIDTH]);
+    let columns = vec![
+        ("instance_id", ids(200)),
+        ("features", list(&values, WIDTH)),
+        ("nothing", list(&zeros, WIDTH)),
+    ];
+    write_parquet(&job.path("two.parquet"), columns);
+    predicts(&job, &model, "two.parquet", &[]);
+    let said = predicts(&job, &model, "two.parquet", &["--features-column", "nothing"]);
+    assert!(!said.contains("nothing to do"), "{said}");
+    assert_ne!(
+        read_table(&job.path("predicted/latest"), "predictions"),
+        read_table(&run, "predictions")
+    );
+    let row = &read_table(&job.path("predicted/latest"), "run")[0];
+    assert_eq!(text(row, "device"), "cpu");
+}
+
+#[test]
+fn memory_is_kept_to() {
+    let job = job();
+    let run = job.run(&pipeline("kind = 'crowd_layer'"));
+    let model = run.display().to_string();
+    let scratch = job.path("scratch");
+    std::fs::create_dir(&scratch).unwrap();
+    let scratch = scratch.display().to_string();
+    let little = ["--memory-limit", "6kB", "--scratch", &scratch];
+    predicts(&job, &model, "features.parquet", &little);
+    let expected = read_table(&run, "predictions");
+    assert_eq!(read_table(&job.path("predicted/latest"), "predictions"), expected);
+    let none = ["--force", "--memory-limit", "6kB", "--scratch", "/dev/null/nowhere"];
+    assert_says(&refuses(&job, &model, "features.parquet", &none, 5), &["/dev/null/nowhere"]);
+    let said = refuses(&job, &model, "features.parquet", &["--memory-limit", "much"], 2);
+    assert_says(&said, &["much", "512MiB"]);
+}
+
+#[test]
+fn features_of_another_width_and_a_run_without_a_model_are_refused() {
+    let job = job();
+    let run = job.run(&pipeline("kind = 'conal'")).display().to_string();
+    write_features(&job.path("wide.parquet"), list(&[0.5; 12], 6));
+    let said = refuses(&job, &run, "wide.parquet", &[], 3);
+    assert_says(&said, &["width", "6 numbers a row, where the model takes 5"]);
+    let votes =
+        job.run("source.annotations = '{dir}annotations.parquet'\nmodel.kind = 'majority_vote'");
+    let said = refuses(&job, &votes.display().to_string(), "wide.parquet", &[], 3);
+    assert_says(&said, &["there is no trained model here"]);
+}
+
+#[test]
+fn classes_that_are_not_the_network_s_are_refused() {
+    let job = job();
+    let run = job.run(&pipeline("kind = 'conal'"));
+    let file = run.join("model/model.json");
+    let mut description: Value = serde_json::from_slice(&std::fs::read(&file).unwrap()).unwrap();
+    for classes in [json!(["0", "1"]), json!(["0", "1", "2", "3"])] {
+        description["classes"]["values"] = classes;
+        std::fs::write(&file, description.to_string()).unwrap();
+        let said = refuses(&job, &run.display().to_string(), "features.parquet", &[], 3);
+        assert_says(&said, &["the model's classes are not those that it learned", "model.json"]);
+    }
+}
