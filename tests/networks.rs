@@ -125,6 +125,13 @@ fn common_confusion_and_parameters_are_tables() {
         // Normalised embeddings keep the share between sigmoid(-1) and sigmoid(1).
         assert!((0.268..0.732).contains(&number(row, "value")), "{row:?}");
     }
+    let run = job.run(&pipeline("kind = 'conal'\nembedding = 4\ninstance_embeddings = true"));
+    let rows = read_table(&run, "instance_parameters");
+    assert_eq!(rows.len(), 150 * 5);
+    let of_first = rows.iter().filter(|row| number(row, "instance_id") == 0.0);
+    let embedding = of_first.filter(|row| text(row, "name").starts_with("embedding_"));
+    let length: f64 = embedding.map(|row| number(row, "value").powi(2)).sum();
+    assert!((length - 1.0).abs() < 1e-6, "{length}");
 }
 
 #[test]

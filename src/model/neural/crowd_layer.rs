@@ -9,6 +9,9 @@
 //!
 //! The reported confusion matrix is the softmax of each row of W: since p is at most 1, even a perfect annotator's is
 //! compressed. Labels that are no class have p = 0.
+//!
+//! Differs from the authors' code in the divisor of the loss: annotations, where it divides by instances times annotators
+//! (`train.reduction = "mean_dense"`); and in that the layers stand still in the first fifth of the epochs.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};

@@ -200,7 +200,7 @@ impl Answers {
             predictions.values_mut()[rows.start * classes..rows.end * classes]
                 .copy_from_slice(&judged.classes);
         }
-        let instance_parameters = names.iter().map(|n| (*n).to_owned()).zip(parameters).collect();
+        let instance_parameters = names.into_iter().zip(parameters).collect();
         Ok(Self { posterior, predictions, instance_parameters })
     }
 }

@@ -310,8 +310,8 @@ pub trait CrowdNet: Spec {
     }
 
     /// The names of what [`Judged::parameters`] holds.
-    fn instance_parameters(&self) -> &'static [&'static str] {
-        &[]
+    fn instance_parameters(&self) -> Vec<String> {
+        Vec::new()
     }
 
     /// What it learned of annotators.

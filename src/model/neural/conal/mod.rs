@@ -59,6 +59,8 @@ pub struct Conal {
     pub auxiliary: usize,
     /// Whether an instance's embedding is normalised, as an annotator's always is.
     pub normalise_instances: bool,
+    /// Whether instances' embeddings are put out beside those of annotators: as many rows an instance.
+    pub instance_embeddings: bool,
     /// How strongly annotators' matrices are pushed away from the common one.
     #[schemars(range(min = 0.0))]
     pub lambda: f64,
@@ -74,6 +76,7 @@ impl Default for Conal {
             embedding: 20,
             auxiliary: 128,
             normalise_instances: true,
+            instance_embeddings: false,
             lambda: 1e-5,
         }
     }
@@ -226,6 +229,9 @@ impl CrowdNet for Conal {
             }
             let said = step.batch.said_of(b).len();
             parameters.push(if said > 0 { shares / said as f64 } else { 0.5 });
+            if self.instance_embeddings {
+                parameters.extend_from_slice(&forward.rows[b].unit);
+            }
         }
         if self.mixture != Mixture::RowStochastic {
             let classes = step.out.p.clone();
@@ -240,8 +246,9 @@ impl CrowdNet for Conal {
         Judged { parameters, ..judged }
     }
 
-    fn instance_parameters(&self) -> &'static [&'static str] {
-        &["common_share"]
+    fn instance_parameters(&self) -> Vec<String> {
+        let embedding = (0..self.embedding).map(embedding).filter(|_| self.instance_embeddings);
+        std::iter::once("common_share".to_owned()).chain(embedding).collect()
     }
 
     fn report(&self, task: &Task<'_>, crowd: &Crowd) -> CrowdReport {
@@ -266,12 +273,15 @@ impl CrowdNet for Conal {
         CrowdReport {
             confusion: Some(rows(INDIVIDUAL)),
             common: Some(rows(COMMON)),
-            parameters: (0..self.embedding)
-                .map(|j| (format!("embedding_{j}"), column(j)))
-                .collect(),
+            parameters: (0..self.embedding).map(|j| (embedding(j), column(j))).collect(),
             ..CrowdReport::default()
         }
     }
+}
+
+/// What number `j` of an embedding is called in the tables.
+fn embedding(j: usize) -> String {
+    format!("embedding_{j}")
 }
 
 /// Annotators' features at mean 0 and deviation 1, each row ended by a one; an annotator without any is average.

@@ -203,3 +203,20 @@ fn settings_that_a_model_has_no_use_for_are_refused() {
     assert!(said.contains("f.train.batch_by"), "{said}");
     problems(&|p| Conal { train: single(), ..Conal::default() }.check("f", p)).unwrap();
 }
+
+#[test]
+fn a_model_without_a_classifier_says_that_gold_does_not_teach_it() {
+    let mut a = agreeing();
+    let described = described(&a);
+    let warned = |a: &Annotations| {
+        let mut run = Run::new(1);
+        let evidence = Evidence { annotations: a, described: Some(&described) };
+        let train = TrainSpec { epochs: 1, ..TrainSpec::default() };
+        let model = DoctorNet { train, ..DoctorNet::default() };
+        Neural(model).fit(evidence, &mut run).unwrap();
+        run.warnings().iter().any(|w| w.contains("trusted classes are put out as they are"))
+    };
+    assert!(!warned(&a));
+    a.trusted = Some((0..40).map(|i| (i == 0).then_some(2)).collect());
+    assert!(warned(&a));
+}
