@@ -48,10 +48,7 @@ impl<N: CrowdNet> Model for Neural<N> {
             }
             None => (evidence, None),
         };
-        let cut = parts.train.cut(N::WHOLE_BATCHES);
-        let posterior = |of: &Option<Fitted>| of.as_ref().map(|fitted| fitted.posterior.clone());
-        let mut aggregated = model.aggregate(learned, run)?;
-        let data = Data::new(learned, held_out, posterior(&aggregated), cut);
+        let (mut aggregated, data) = prepared(model, learned, held_out, run)?;
         let Some(data) = data.filter(|data| !data.is_empty() && dims.classes > 0) else {
             return Err(Error::data("no annotated instance has features to learn from")
                 .at("source.features")
@@ -83,13 +80,10 @@ impl<N: CrowdNet> Model for Neural<N> {
         trainer.train(run)?;
         trainer.crowd.average_unknown(&data.unknown());
         // Everything that was said is answered, held out or not.
-        let whole = match held_out {
-            None => None,
-            Some(_) => {
-                aggregated = model.aggregate(evidence, run)?;
-                Data::new(evidence, None, posterior(&aggregated), cut)
-            }
-        };
+        let mut whole = None;
+        if held_out.is_some() {
+            (aggregated, whole) = prepared(model, evidence, None, run)?;
+        }
         let answers = Answers::of(&trainer, whole.as_ref().unwrap_or(&data), evidence, run)?;
         let mut trace = aggregated.as_ref().map_or_else(Vec::new, |a| a.trace.clone());
         let iterations = trainer.progress.trace.len() as u32;
@@ -137,6 +131,19 @@ fn parted(train: &TrainSpec, a: &Annotations, run: &Run) -> Result<Option<[Annot
             .help("hold out more, or choose another model.train.select"));
     }
     Ok(Some([learned, held_out]))
+}
+
+/// What the model's aggregator finds in the evidence, and the data to learn from with it.
+fn prepared<'a, N: CrowdNet>(
+    model: &N,
+    evidence: Evidence<'a>,
+    held_out: Option<&Annotations>,
+    run: &mut Run,
+) -> Result<(Option<Fitted>, Option<Data<'a>>)> {
+    let aggregated = model.aggregate(evidence, run)?;
+    let targets = aggregated.as_ref().map(|fitted| fitted.posterior.clone());
+    let cut = model.parts().train.cut(N::WHOLE_BATCHES);
+    Ok((aggregated, Data::new(evidence, held_out, targets, cut)))
 }
 
 fn gold_to_select_by<N: CrowdNet>(model: &N, described: &Described) -> Result<Vec<(u32, u32)>> {

@@ -106,7 +106,7 @@ fn an_aggregator_s_labels_and_its_convergence_leave_as_they_are() {
     let aggregator: ModelSpec = serde_json::from_value(aggregator).unwrap();
     let alone = aggregator.load().unwrap().model.fit((&a).into(), &mut Run::new(1)).unwrap();
     let train = TrainSpec { epochs: 2, ..TrainSpec::default() };
-    let fitted = fit(Dl { aggregator, train, ..Dl::default() }, &a, &described).unwrap();
+    let fitted = fit(Dl { train, aggregator, ..Dl::default() }, &a, &described).unwrap();
     assert_eq!(fitted.posterior, alone.posterior);
     assert!(!alone.stop.converged && !fitted.stop.converged);
 }
