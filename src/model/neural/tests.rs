@@ -1,6 +1,7 @@
 //! Losses against numbers computed elsewhere, and every gradient against differences of the loss.
 
 mod fits;
+mod trace;
 
 use super::batch::{Batch, Said};
 use super::conal::Mixture;
