@@ -10,10 +10,10 @@ use serde::Serialize;
 use crate::engine::EngineSpec;
 use crate::error::{Error, Result};
 use crate::frame::Ids;
+use crate::scored::Scored;
 use crate::source::{ColumnsSpec, Location, Relation, Source, SourceSpec, register_run, select};
 use crate::sql;
 use crate::store::StoreSpec;
-use crate::tables::metrics::Scored;
 
 /// One score of a run.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -142,7 +142,7 @@ async fn scored(
     // Every class that the run does not know is one more, which nothing was ever given.
     let n_classes = classes.len() + 1;
     let posterior = dense_posterior(ctx, question, &instances, &classes, n_classes).await?;
-    let mut scored = Scored { n_classes, ..Scored::default() };
+    let mut scored = Scored::new(n_classes);
     for (row, instance) in true_instance.iter().enumerate() {
         if let Some(i) = instance.map(|i| i as usize)
             && true_class.is_valid(row)
@@ -152,16 +152,13 @@ async fn scored(
             scored.push(label, &posterior[i * n_classes..(i + 1) * n_classes], truth);
         }
     }
-    if scored.truth.is_empty() {
+    if scored.is_empty() {
         return Err(Error::data("the run and the truth have no instance in common")
             .at("--truth")
             .found(format!("{} instances in the run, {} in the truth", instances.len(), true_instance.len()))
             .help("do the ids have the same form? name the columns with --instance-column and --class-column"));
     }
-    if !scored.truth.contains(&classes.len()) {
-        scored.drop_last_class();
-    }
-    Ok(scored)
+    Ok(scored.without_idle_class())
 }
 
 async fn dense_posterior(
