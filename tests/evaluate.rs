@@ -195,11 +195,11 @@ fn a_class_that_the_runs_type_cannot_say_is_wrong() {
     let labels = "select arrow_typeof(label) as t from labels limit 1";
     let output = run_ok(&["sql", "--run", &job.url("out"), "--json", "-c", labels]);
     assert_says(&stdout(&output), &["Int64"]);
-    let classes: ArrayRef = Arc::new(StringArray::from(vec![Some("7"), Some("cat"), None]));
+    let classes: ArrayRef = Arc::new(StringArray::from(vec![Some("7"), Some("cat"), None, None]));
     let truth = job.path("truth.parquet");
-    write_parquet(&truth, vec![("instance_id", words("1 2 3")), ("class", classes)]);
+    write_parquet(&truth, vec![("instance_id", words("1 2 3 9")), ("class", classes)]);
     let found = scores(&job.url("out"), truth.to_str().unwrap(), &[]);
-    // The third has no true class at all.
+    // The third and the last have no true class at all.
     assert_scores(&found, &[("instances", 2.0), ("accuracy", 0.5), ("unknown_instances", 0.0)]);
     // Integers with nulls often come as floats; 8.5 is no 8.
     write_parquet(&truth, vec![("instance_id", words("1 2")), ("class", reals(&[7.0, 8.5]))]);
