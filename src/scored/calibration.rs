@@ -126,10 +126,11 @@ mod tests {
 
     #[test]
     fn bins_of_equal_mass_are_of_equal_mass() {
-        // 30 answers, sure by rank: the two of a bin are right and wrong, which bins of equal width cannot tell.
-        let answers: Vec<(f64, bool)> =
-            (0..30).map(|n| (0.5 + f64::from(n) * 1e-4, n % 2 == 0)).collect();
-        let gaps = (0..15).map(|b| (1.0 - (1.0 + f64::from(4 * b + 1) * 1e-4)).abs());
+        // 30 answers, two a bin, sure by rank: bin 0 is right, bin 1 wrong, ... Bins of equal width are but two.
+        let sure = |n: u32| 0.5 + f64::from(n) * 1e-4;
+        let answers: Vec<(f64, bool)> = (0..30).map(|n| (sure(n), n / 2 % 2 == 0)).collect();
+        let hits = |bin: u32| if bin % 2 == 0 { 2.0_f64 } else { 0.0 };
+        let gaps = (0..15).map(|bin| (hits(bin) - sure(2 * bin) - sure(2 * bin + 1)).abs());
         close(equal_mass(answers), gaps.sum::<f64>() / 30.0);
     }
 }
