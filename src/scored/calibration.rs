@@ -118,7 +118,7 @@ mod tests {
     #[test]
     fn equal_confidences_are_one_answer_whatever_their_order() {
         // half of the 40 are right, as they say; of the 20 at 0.9 half are: a gap of 8
-        for is_hit in [|n: u32| n % 2 == 0, |n: u32| n < 20 || n >= 50] {
+        for is_hit in [|n: u32| n.is_multiple_of(2), |n: u32| !(20..50).contains(&n)] {
             let answers = (0..60).map(|n| (if n < 40 { 0.5 } else { 0.9 }, is_hit(n)));
             close(equal_mass(answers.collect()), 8.0 / 60.0);
         }
@@ -128,8 +128,9 @@ mod tests {
     fn bins_of_equal_mass_are_of_equal_mass() {
         // 30 answers, two a bin, sure by rank: bin 0 is right, bin 1 wrong, ... Bins of equal width are but two.
         let sure = |n: u32| 0.5 + f64::from(n) * 1e-4;
-        let answers: Vec<(f64, bool)> = (0..30).map(|n| (sure(n), n / 2 % 2 == 0)).collect();
-        let hits = |bin: u32| if bin % 2 == 0 { 2.0_f64 } else { 0.0 };
+        let answers: Vec<(f64, bool)> =
+            (0..30).map(|n| (sure(n), (n / 2).is_multiple_of(2))).collect();
+        let hits = |bin: u32| if bin.is_multiple_of(2) { 2.0_f64 } else { 0.0 };
         let gaps = (0..15).map(|bin| (hits(bin) - sure(2 * bin) - sure(2 * bin + 1)).abs());
         close(equal_mass(answers), gaps.sum::<f64>() / 30.0);
     }
