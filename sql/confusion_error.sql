@@ -1,27 +1,80 @@
--- How far estimated confusion matrices are from the true ones (Tanno 2019): the squared Frobenius distance, averaged
--- over the annotators of both tables and divided by the number of classes. A cell that is absent counts as zero.
+-- How far the confusion matrices `estimated` are from the `known` ones, for the annotators that both have:
+--   confusion_error             the squared distance of a row, averaged over an annotator's rows, then over annotators;
+--                               with whole matrices that is the squared Frobenius distance by the number of classes
+--                               (Tanno et al. 2019, arXiv:1902.03680)
+--   confusion_frobenius         the distance itself, averaged over annotators
+--   confusion_total_variation   half the sum of the absolute gaps of a row, averaged as the error is
+--   confusion_error_observed    the error over the rows whose class the annotator met, by expected count: `$met` times
+-- A row that either side leaves out is not compared: nothing is known of it, least of all that it is zero. An
+-- annotator's distance then counts what is left out as far off as its other rows on average. In a row that is there,
+-- what is missing to 1 is shared by the estimated cells that are left out; known ones that are left out are zero.
 with
-estimated as (
-    select annotator_id, class, label, probability from confusion_matrices where scope = 'annotator'
+labels as (
+    select label from known
+    union
+    select label from estimated
 ),
 
-shared as (
-    select distinct t.annotator_id
-    from true_confusion as t
-    inner join estimated as e on t.annotator_id = e.annotator_id
-),
-
-cells as (
+estimated_rows as (
     select
-        coalesce(t.annotator_id, e.annotator_id) as annotator_id,
-        coalesce(t.probability, 0.0) - coalesce(e.probability, 0.0) as gap
-    from true_confusion as t
-    full outer join estimated as e
-        on t.annotator_id = e.annotator_id and t.class = e.class and t.label = e.label
+        annotator_id,
+        class,
+        count(*) as n_cells,
+        greatest(1.0 - sum(probability), 0.0) as rest,
+        sum(expected_count) >= $met as is_met
+    from estimated
+    group by annotator_id, class
+),
+
+known_rows as (
+    select distinct annotator_id, class from known
+),
+
+compared as (
+    select e.annotator_id, e.class, e.is_met, e.rest, e.n_cells, l.label
+    from estimated_rows as e
+    inner join known_rows as k on e.annotator_id = k.annotator_id and e.class = k.class
+    cross join labels as l
+),
+
+gaps as (
+    select
+        c.annotator_id,
+        c.class,
+        c.is_met,
+        coalesce(k.probability, 0.0)
+        - coalesce(e.probability, c.rest / ((select count(*) from labels) - c.n_cells)) as gap
+    from compared as c
+    left join known as k
+        on c.annotator_id = k.annotator_id and c.class = k.class and c.label = k.label
+    left join estimated as e
+        on c.annotator_id = e.annotator_id and c.class = e.class and c.label = e.label
+),
+
+matrix_rows as (
+    select
+        annotator_id,
+        class,
+        is_met,
+        sum(gap * gap) as squared,
+        sum(abs(gap)) / 2 as variation
+    from gaps
+    group by annotator_id, class, is_met
+),
+
+matrices as (
+    select
+        annotator_id,
+        avg(squared) as squared,
+        avg(variation) as variation,
+        avg(case when is_met then squared end) as squared_met
+    from matrix_rows
+    group by annotator_id
 )
 
 select
-    sum(gap * gap)
-    / ((select count(*) from shared) * (select count(*) from classes)) as confusion_error
-from cells
-where annotator_id in (select annotator_id from shared)
+    avg(squared) as confusion_error,
+    avg(sqrt($classes * squared)) as confusion_frobenius,
+    avg(variation) as confusion_total_variation,
+    avg(squared_met) as confusion_error_observed
+from matrices

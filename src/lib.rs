@@ -20,8 +20,9 @@
 //! - [`sink`] publishes a run as one, on local disk and on object stores. Async starts again here.
 //!
 //! [`pipeline`] is the whole flow on one screen: the first file to open. [`spec`] turns a TOML file into it, [`run`]
-//! carries what is impure (random streams, the clock, cancellation, progress), [`error`] what went wrong. [`simulate`]
-//! makes annotations for a known truth. How to add a model is told in [`model`].
+//! carries what is impure (random streams, the clock, cancellation, progress), [`error`] what went wrong. [`scored`]
+//! measures labels against known classes, and [`evaluate`] does so for a published run. [`simulate`] makes annotations
+//! for a known truth. How to add a model is told in [`model`].
 //!
 //! The same input gives the same bytes, whatever the order of its rows and files and the number of threads.
 
@@ -38,6 +39,7 @@ pub mod gate;
 pub mod model;
 pub mod pipeline;
 pub mod run;
+pub mod scored;
 pub mod simulate;
 pub mod sink;
 pub mod source;

@@ -12,16 +12,16 @@ use crate::behaviour::TestSpec;
 use crate::decide::{DecideSpec, Tally};
 use crate::engine::EngineSpec;
 use crate::error::{Error, Problem, Result};
-use crate::frame::{Frame, FrameSpec, Gold, Relations, Role, Scratch, collect};
+use crate::frame::{Frame, FrameSpec, Relations, Role, Scratch, collect};
 use crate::gate::GateSpec;
-use crate::model::fitted::{Posterior, best};
 use crate::model::{FAMILIES, ModelSpec, family, switching};
 use crate::run::Run;
+use crate::scored::Scored;
 use crate::sink::{Manifest, Sink, SinkSpec};
 use crate::source::{Source, SourceSpec};
 use crate::spec::Problems;
 use crate::store::StoreSpec;
-use crate::tables::metrics::Scored;
+use crate::tables::metrics::Metric;
 use crate::tables::{Answer, InputRecord, Outcome, RunRecord, SCHEMA_VERSION};
 
 /// A whole pipeline file.
@@ -313,28 +313,30 @@ fn switch_warning(frame: &Frame, names: &[usize]) -> String {
 }
 
 /// Every metric of every question and role that the model was not told.
-fn score(outcome: &Outcome) -> Vec<(usize, crate::tables::metrics::Metric)> {
+fn score(outcome: &Outcome) -> Vec<(usize, Metric)> {
     let mut metrics = Vec::new();
     for (question, Answer { frame, fitted, .. }) in outcome.answers.iter().enumerate() {
         let a = &frame.annotations;
+        // What an instance without evidence has in `posteriors` too: nothing, whatever the model fills in.
+        let nothing = vec![0.0; a.dims().classes];
         for role in Role::ALL.into_iter().filter(|r| !r.trains()) {
-            let mut scored = Scored { n_classes: a.dims().classes, ..Scored::default() };
+            let mut scored = Scored::new(a.dims().classes);
             for gold in frame.gold.iter().filter(|g| g.role == role) {
                 let i = gold.instance as usize;
                 let decided = outcome.decide.decide(a, fitted, outcome.run.seed, i);
-                scored.push(
-                    decided.class.map(|c| c as usize),
-                    fitted.posterior.row(i),
-                    gold.class as usize,
-                );
+                let row = if a.has_evidence(i) { fitted.posterior.row(i) } else { &nothing };
+                scored.push(decided.class.map(|c| c as usize), row, gold.class as usize);
             }
-            if !scored.truth.is_empty() {
+            if !scored.is_empty() {
                 metrics.extend(scored.all("", role.word()).into_iter().map(|m| (question, m)));
             }
             if let (Some(predictions), Some(described)) = (&fitted.predictions, &frame.described) {
-                let gold = described.gold.iter().filter(|g| g.role == role);
-                let scored = score_predictions(predictions, gold);
-                if !scored.truth.is_empty() {
+                let mut scored = Scored::new(predictions.n_classes());
+                for gold in described.gold.iter().filter(|g| g.role == role) {
+                    let row = predictions.row(gold.instance as usize);
+                    scored.push_prediction(row, gold.class as usize);
+                }
+                if !scored.is_empty() {
                     let all = scored.all("prediction_", role.word());
                     metrics.extend(all.into_iter().map(|m| (question, m)));
                 }
@@ -342,14 +344,4 @@ fn score(outcome: &Outcome) -> Vec<(usize, crate::tables::metrics::Metric)> {
         }
     }
     metrics
-}
-
-/// A classifier's word against gold, annotated or not.
-fn score_predictions<'a>(predictions: &Posterior, gold: impl Iterator<Item = &'a Gold>) -> Scored {
-    let mut scored = Scored { n_classes: predictions.n_classes(), ..Scored::default() };
-    for gold in gold {
-        let row = predictions.row(gold.instance as usize);
-        scored.push(best(row).map(|(class, _)| class), row, gold.class as usize);
-    }
-    scored
 }

@@ -1,7 +1,5 @@
 //! Every query that labelmill runs, one named result a file. Stock functions only: any DataFusion runs them.
 
-/// The questions that a run answered.
-pub const QUESTIONS: &str = include_str!("../sql/questions.sql");
 /// How far estimated confusion matrices are from the true ones.
 pub const CONFUSION_ERROR: &str = include_str!("../sql/confusion_error.sql");
 /// The M-step of Dawid-Skene as group-bys: the class shares.

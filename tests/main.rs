@@ -13,6 +13,7 @@ mod architecture;
 mod cli;
 mod damaged;
 mod datasets;
+mod evaluate;
 mod fixtures;
 mod formats;
 mod gates;

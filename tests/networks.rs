@@ -14,7 +14,8 @@ use labelmill::testing::synth::{Crowd, Synthetic};
 
 use crate::job::{Job, assert_says, cells};
 use crate::support::{
-    Row, labelmill, number, read_table, run_ok, table_files, text, write_numbers, write_parquet,
+    Row, labelmill, number, read_table, run_ok, stdout, table_files, text, write_numbers,
+    write_parquet,
 };
 
 pub(crate) const WIDTH: usize = 5;
@@ -249,6 +250,24 @@ fn gold_chooses_the_epoch_and_held_out_annotations_do_without() {
     job.run(&pipeline(
         "kind = 'conal'\ntrain.select = 'annotation_likelihood'\ntrain.patience = 4",
     ));
+}
+
+#[test]
+fn evaluate_scores_a_classifier_as_the_run_itself_does() {
+    let job = job();
+    let rows: Vec<String> = (0..40).map(|i| format!("{i},{},holdout", crowd().truth[i])).collect();
+    let gold = job.write("gold.csv", &format!("instance_id,class,role\n{}\n", rows.join("\n")));
+    let model = pipeline("kind = 'max_mig'");
+    let run = job.run(&model.replace("[model]", "gold = '{dir}gold.csv'\n[model]"));
+    let arguments = ["evaluate", "--run", &job.url("out"), "--truth", &gold, "--json"];
+    let told: Vec<serde_json::Value> = serde_json::from_str(&stdout(&run_ok(&arguments))).unwrap();
+    let metrics = read_table(&run, "metrics");
+    assert!(metrics.iter().any(|row| text(row, "name") == "prediction_ece_adaptive"));
+    for row in &metrics {
+        let found = told.iter().find(|s| s["name"] == text(row, "name")).unwrap();
+        let (own, told) = (number(row, "value"), found["value"].as_f64().unwrap());
+        assert!((own - told).abs() < 1e-12, "{row:?} {told}");
+    }
 }
 
 #[test]

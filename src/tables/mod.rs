@@ -24,6 +24,7 @@ use crate::decide::{DecideSpec, Tally};
 use crate::error::Result;
 use crate::frame::Frame;
 use crate::model::fitted::Fitted;
+pub(crate) use confusion_matrices::MET;
 pub use run::{InputRecord, RunRecord};
 
 /// The version of all schemas together: it moves when a column changes or goes.

@@ -1,0 +1,67 @@
+//! How far the run's confusion matrices are from the true ones.
+
+use datafusion::arrow::array::{Array, AsArray};
+use datafusion::arrow::datatypes::{DataType, Float64Type};
+use datafusion::common::ScalarValue;
+use datafusion::prelude::{DataFrame, cast, col, lit};
+
+use super::Named;
+use super::tables::{Tables, whole};
+use crate::error::Result;
+use crate::sql;
+use crate::tables::MET;
+
+/// The measures, as `sql/confusion_error.sql` gives them.
+const MEASURES: [&str; 4] = [
+    "confusion_error",
+    "confusion_frobenius",
+    "confusion_total_variation",
+    "confusion_error_observed",
+];
+
+/// The cells of matrices, in both tables.
+const CELL: [&str; 3] = ["annotator_id", "class", "label"];
+
+/// The measures of one question; not defined without an annotator whose matrix both tables have.
+pub(super) async fn scores(tables: &Tables<'_>, n_classes: usize) -> Result<Vec<Named>> {
+    let named = |value: &dyn Fn(usize) -> Option<f64>| {
+        MEASURES.iter().enumerate().map(|(n, name)| ((*name).to_owned(), value(n))).collect()
+    };
+    let (Some(estimated), Some(known)) =
+        (tables.table("confusion_matrices").await?, tables.table("true_confusion").await?)
+    else {
+        return Ok(named(&|_| None));
+    };
+    let estimated = estimated.filter(col("scope").eq(lit("annotator")))?;
+    let (estimated, known) = in_common_types(estimated, known)?;
+    for (name, frame) in [("estimated", estimated), ("known", known)] {
+        tables.ctx.deregister_table(name)?;
+        tables.ctx.register_table(name, frame.into_view())?;
+    }
+    let parameters =
+        vec![("classes", ScalarValue::from(n_classes as f64)), ("met", ScalarValue::from(MET))];
+    let query = tables.ctx.sql(sql::CONFUSION_ERROR).await?.with_param_values(parameters)?;
+    let columns = whole(query).await?;
+    Ok(named(&|n| {
+        let value = columns[n].as_primitive::<Float64Type>();
+        value.is_valid(0).then(|| value.value(0))
+    }))
+}
+
+/// The cells of both with ids that compare: as text, where their types differ.
+fn in_common_types(estimated: DataFrame, known: DataFrame) -> Result<(DataFrame, DataFrame)> {
+    let (mut of_estimated, mut of_known) = (Vec::new(), Vec::new());
+    for name in CELL {
+        let data_type = |frame: &DataFrame| -> Result<DataType> {
+            Ok(frame.schema().field_with_unqualified_name(name)?.data_type().clone())
+        };
+        let is_same = data_type(&estimated)? == data_type(&known)?;
+        let id = || if is_same { col(name) } else { cast(col(name), DataType::Utf8).alias(name) };
+        of_estimated.push(id());
+        of_known.push(id());
+    }
+    let real = |name: &str| cast(col(name), DataType::Float64).alias(name);
+    of_estimated.extend([real("probability"), real("expected_count")]);
+    of_known.push(real("probability"));
+    Ok((estimated.select(of_estimated)?, known.select(of_known)?))
+}

@@ -1,0 +1,108 @@
+//! The tables that a run and the truth left, one question at a time.
+
+use datafusion::arrow::array::{Array, ArrayRef};
+use datafusion::arrow::compute::concat_batches;
+use datafusion::arrow::datatypes::DataType;
+use datafusion::common::ScalarValue;
+use datafusion::prelude::{DataFrame, SessionContext, col, lit};
+
+use crate::error::Result;
+use crate::frame::Ids;
+
+/// The registered tables, as far as they are about one question.
+pub(super) struct Tables<'a> {
+    pub(super) ctx: &'a SessionContext,
+    /// The question, where the run had several.
+    pub(super) question: Option<ScalarValue>,
+}
+
+impl<'a> Tables<'a> {
+    /// The tables of every question that the run answered, in order.
+    pub(super) async fn of_questions(ctx: &'a SessionContext) -> Result<Vec<Self>> {
+        for table in ["labels", "predictions"] {
+            if let Some(frame) = table_of(ctx, table).await?
+                && has_column(&frame, "question")
+            {
+                let questions = distinct(frame, "question").await?;
+                let question = |row| ScalarValue::try_from_array(&questions, row);
+                let tables = |row| Ok(Self { ctx, question: Some(question(row)?) });
+                return (0..questions.len()).map(tables).collect();
+            }
+        }
+        Ok(vec![Self { ctx, question: None }])
+    }
+
+    /// The rows about this question; a table without the column is about all of them.
+    pub(super) fn about(&self, frame: DataFrame) -> Result<DataFrame> {
+        Ok(match &self.question {
+            Some(question) if has_column(&frame, "question") => {
+                frame.filter(col("question").eq(lit(question.clone())))?
+            }
+            _ => frame,
+        })
+    }
+
+    /// A table by name; `None` where the run did not publish it.
+    pub(super) async fn table(&self, name: &str) -> Result<Option<DataFrame>> {
+        table_of(self.ctx, name).await?.map(|frame| self.about(frame)).transpose()
+    }
+
+    /// Columns of a table, whole.
+    pub(super) async fn columns(
+        &self,
+        table: &str,
+        names: &[&str],
+    ) -> Result<Option<Vec<ArrayRef>>> {
+        match self.table(table).await? {
+            Some(frame) => whole(frame.select_columns(names)?).await.map(Some),
+            None => Ok(None),
+        }
+    }
+
+    /// The distinct values of a table's column, sorted.
+    pub(super) async fn distinct(&self, table: &str, column: &str) -> Result<Option<Ids>> {
+        match self.table(table).await? {
+            Some(frame) => Ok(Some(Ids::in_order(distinct(frame, column).await?))),
+            None => Ok(None),
+        }
+    }
+
+    /// The classes in their order. Where the run did not publish it they are sorted: that tells in ties alone.
+    pub(super) async fn classes(&self) -> Result<Ids> {
+        if let Some(classes) = self.table("classes").await? {
+            let classes = classes.sort(vec![col("index").sort(true, true)])?;
+            let class = whole(classes.select_columns(&["class"])?).await?.swap_remove(0);
+            return Ok(Ids::in_order(class));
+        }
+        for (table, column) in
+            [("predictions", "class"), ("posteriors", "class"), ("labels", "label")]
+        {
+            if let Some(classes) = self.distinct(table, column).await?
+                && !classes.is_empty()
+            {
+                return Ok(classes);
+            }
+        }
+        Ok(Ids::in_order(datafusion::arrow::array::new_empty_array(&DataType::Utf8)))
+    }
+}
+
+async fn table_of(ctx: &SessionContext, name: &str) -> Result<Option<DataFrame>> {
+    Ok(if ctx.table_exist(name)? { Some(ctx.table(name).await?) } else { None })
+}
+
+fn has_column(frame: &DataFrame, name: &str) -> bool {
+    frame.schema().fields().iter().any(|f| f.name() == name)
+}
+
+async fn distinct(frame: DataFrame, column: &str) -> Result<ArrayRef> {
+    let values = frame.select_columns(&[column])?.filter(col(column).is_not_null())?.distinct()?;
+    Ok(whole(values.sort(vec![col(column).sort(true, true)])?).await?.swap_remove(0))
+}
+
+/// The columns of a query as one array each.
+pub(super) async fn whole(frame: DataFrame) -> Result<Vec<ArrayRef>> {
+    let schema = frame.schema().inner().clone();
+    let batch = concat_batches(&schema, &frame.collect().await?)?;
+    Ok(batch.columns().to_vec())
+}

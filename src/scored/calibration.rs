@@ -1,0 +1,137 @@
+//! Calibration: whether what is said to be 80 % sure is right four times of five.
+//!
+//! Every error here is the mean gap between confidence and accuracy over bins, each weighed by what is in it:
+//! sum over the bins of |hits - sum of the confidences|, divided by the number of answers.
+
+use super::{Scored, winner};
+
+/// Bins of every calibration error.
+const BINS: usize = 15;
+
+impl Scored {
+    /// The expected calibration error over 15 bins of equal width, ((m - 1) / 15, m / 15]: Guo et al. 2017,
+    /// arXiv:1706.04599. An instance without a posterior is never right, and never said to be.
+    #[must_use]
+    pub fn ece(&self) -> Option<f64> {
+        equal_width(&self.answers()?)
+    }
+
+    /// The same over 15 bins of equal mass: Nguyen and O'Connor 2015, arXiv:1508.05154.
+    #[must_use]
+    pub fn ece_adaptive(&self) -> Option<f64> {
+        equal_mass(self.answers()?)
+    }
+
+    /// The mean over the classes of the calibration error of P(class), over 15 bins of equal width: Kull et al. 2019,
+    /// arXiv:1910.12656.
+    #[must_use]
+    pub fn ece_classwise(&self) -> Option<f64> {
+        let of = |k: usize| {
+            let answers: Vec<_> = self.rows()?.map(|(row, truth)| (row[k], truth == k)).collect();
+            equal_width(&answers)
+        };
+        let errors = (0..self.n_classes).map(of).collect::<Option<Vec<f64>>>()?;
+        (!errors.is_empty()).then(|| errors.iter().sum::<f64>() / errors.len() as f64)
+    }
+
+    /// How sure each instance's most probable class is, and whether it is the true one.
+    fn answers(&self) -> Option<Vec<(f64, bool)>> {
+        let answer = |(row, truth): (&[f64], usize)| match winner(row) {
+            Some(class) => (row[class], class == truth),
+            None => (0.0, false),
+        };
+        Some(self.rows()?.map(answer).collect())
+    }
+}
+
+/// Of one bin: the sum of the confidences, and of the hits.
+type Bin = (f64, f64);
+
+#[allow(clippy::cast_sign_loss)]
+fn equal_width(answers: &[(f64, bool)]) -> Option<f64> {
+    let mut bins = [Bin::default(); BINS];
+    for answer in answers {
+        let bin = (answer.0 * BINS as f64).ceil() as usize;
+        add(&mut bins[bin.clamp(1, BINS) - 1], answer);
+    }
+    gap(&bins, answers.len())
+}
+
+/// Equal confidences stay together, in the bin of their middle one: the order of the rows must not tell them apart.
+fn equal_mass(mut answers: Vec<(f64, bool)>) -> Option<f64> {
+    answers.sort_by(|a, b| a.0.total_cmp(&b.0));
+    let mut bins = [Bin::default(); BINS];
+    let mut start = 0;
+    for equal in answers.chunk_by(|a, b| a.0 == b.0) {
+        let bin = (start + equal.len() / 2) * BINS / answers.len();
+        equal.iter().for_each(|answer| add(&mut bins[bin], answer));
+        start += equal.len();
+    }
+    gap(&bins, answers.len())
+}
+
+fn add((confidence, hits): &mut Bin, answer: &(f64, bool)) {
+    *confidence += answer.0;
+    *hits += f64::from(u8::from(answer.1));
+}
+
+fn gap(bins: &[Bin], n: usize) -> Option<f64> {
+    let gaps = bins.iter().map(|(confidence, hits)| (hits - confidence).abs());
+    (n > 0).then(|| gaps.sum::<f64>() / n as f64)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn close(got: Option<f64>, want: f64) {
+        assert!((got.unwrap() - want).abs() < 1e-12, "{got:?} {want}");
+    }
+
+    #[test]
+    fn errors_by_hand() {
+        let mut s = Scored::new(2);
+        s.push(Some(0), &[0.81, 0.19], 0);
+        s.push(Some(0), &[0.85, 0.15], 1);
+        s.push(Some(1), &[0.3, 0.7], 1);
+        // bins of a width of 1 / 15: 0.81 and 0.85 are in (0.8, 0.867], 0.7 in (0.667, 0.733]
+        close(s.ece(), ((1.66 - 1.0) + 0.3) / 3.0);
+        // three answers in fifteen bins of equal mass: each by itself
+        close(s.ece_adaptive(), (0.19 + 0.85 + 0.3) / 3.0);
+        // class 0: 0.81 and 0.85 with one hit, 0.3 with none; class 1: 0.19 and 0.15 with one hit, 0.7 with one
+        let class_0 = (1.66 - 1.0) + 0.3;
+        let class_1 = (1.0 - 0.34) + 0.3;
+        close(s.ece_classwise(), f64::midpoint(class_0, class_1) / 3.0);
+    }
+
+    #[test]
+    fn an_instance_without_a_posterior_is_no_hit_for_the_first_class() {
+        let mut s = Scored::new(2);
+        s.push(None, &[0.0, 0.0], 0);
+        s.push(Some(0), &[1.0, 0.0], 0);
+        close(s.ece(), 0.0);
+        close(s.ece_adaptive(), 0.0);
+        // of class 0 there is one more than was said
+        close(s.ece_classwise(), 0.25);
+    }
+
+    #[test]
+    fn equal_confidences_are_one_answer_whatever_their_order() {
+        // half of the 40 are right, as they say; of the 20 at 0.9 half are: a gap of 8
+        for is_hit in [|n: u32| n.is_multiple_of(2), |n: u32| !(20..50).contains(&n)] {
+            let answers = (0..60).map(|n| (if n < 40 { 0.5 } else { 0.9 }, is_hit(n)));
+            close(equal_mass(answers.collect()), 8.0 / 60.0);
+        }
+    }
+
+    #[test]
+    fn bins_of_equal_mass_are_of_equal_mass() {
+        // 30 answers, two a bin, sure by rank: bin 0 is right, bin 1 wrong, ... Bins of equal width are but two.
+        let sure = |n: u32| 0.5 + f64::from(n) * 1e-4;
+        let answers: Vec<(f64, bool)> =
+            (0..30).map(|n| (sure(n), (n / 2).is_multiple_of(2))).collect();
+        let hits = |bin: u32| if bin.is_multiple_of(2) { 2.0_f64 } else { 0.0 };
+        let gaps = (0..15).map(|bin| (hits(bin) - sure(2 * bin) - sure(2 * bin + 1)).abs());
+        close(equal_mass(answers), gaps.sum::<f64>() / 30.0);
+    }
+}

@@ -1,0 +1,268 @@
+//! Labels and posteriors against known classes: every measure of a run, for its table `metrics` and for `evaluate`.
+
+mod calibration;
+
+use crate::model::fitted::{TIE, best};
+use crate::tables::metrics::Metric;
+
+/// Instances with a known class.
+#[derive(Debug, Clone)]
+pub struct Scored {
+    /// Classes.
+    n_classes: usize,
+    /// The label that was given, by class number; `None` where there is none.
+    label: Vec<Option<usize>>,
+    /// The posterior, `[instance, class]`, all zero where an instance has none; `None` where no posterior is known at
+    /// all, and so none of its scores.
+    posterior: Option<Vec<f64>>,
+    /// The true class.
+    truth: Vec<usize>,
+}
+
+impl Scored {
+    /// No instance yet.
+    #[must_use]
+    pub fn new(n_classes: usize) -> Self {
+        Self { posterior: Some(Vec::new()), ..Self::without_posteriors(n_classes) }
+    }
+
+    /// No instance yet, and never a posterior.
+    #[must_use]
+    pub fn without_posteriors(n_classes: usize) -> Self {
+        Self { n_classes, label: Vec::new(), posterior: None, truth: Vec::new() }
+    }
+
+    /// Adds one instance; a posterior of zeros is that of an instance which has none.
+    pub fn push(&mut self, label: Option<usize>, posterior: &[f64], truth: usize) {
+        self.label.push(label);
+        if let Some(all) = &mut self.posterior {
+            all.extend_from_slice(posterior);
+        }
+        self.truth.push(truth);
+    }
+
+    /// Adds one instance on which a classifier spoke: its label is the most probable class.
+    pub fn push_prediction(&mut self, probabilities: &[f64], truth: usize) {
+        self.push(winner(probabilities), probabilities, truth);
+    }
+
+    /// Whether no instance was added.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.truth.is_empty()
+    }
+
+    /// Takes away the last class where it is nobody's.
+    #[must_use]
+    pub fn without_idle_class(mut self) -> Self {
+        let n = self.n_classes;
+        if n == 0 || self.truth.contains(&(n - 1)) {
+            return self;
+        }
+        let mut column = 0;
+        self.posterior.iter_mut().for_each(|all| {
+            all.retain(|_| {
+                column = column % n + 1;
+                column < n
+            });
+        });
+        self.n_classes = n - 1;
+        self
+    }
+
+    /// The mean of `score(posterior, truth, label)` over the instances.
+    fn mean(&self, score: impl Fn(&[f64], usize, Option<usize>) -> f64) -> Option<f64> {
+        let scores: Vec<f64> = self
+            .rows()?
+            .zip(&self.label)
+            .map(|((row, truth), label)| score(row, truth, *label))
+            .collect();
+        (!scores.is_empty()).then(|| scores.iter().sum::<f64>() / scores.len() as f64)
+    }
+
+    /// The share of instances whose label is so.
+    fn share(&self, is_so: impl Fn(Option<usize>, usize) -> bool) -> Option<f64> {
+        let n = self.truth.len();
+        let found = self.label.iter().zip(&self.truth).filter(|(l, t)| is_so(**l, **t)).count();
+        (n > 0).then(|| found as f64 / n as f64)
+    }
+
+    fn rows(&self) -> Option<impl Iterator<Item = (&[f64], usize)>> {
+        let all = self.posterior.as_ref()?;
+        Some(all.chunks_exact(self.n_classes.max(1)).zip(self.truth.iter().copied()))
+    }
+
+    /// The share of instances with a label.
+    #[must_use]
+    pub fn coverage(&self) -> Option<f64> {
+        self.share(|label, _| label.is_some())
+    }
+
+    /// The share of instances whose label is right; none at all counts as wrong.
+    #[must_use]
+    pub fn accuracy(&self) -> Option<f64> {
+        self.share(|label, truth| label == Some(truth))
+    }
+
+    /// The accuracy to expect if ties were broken at random; no label at all counts as wrong.
+    #[must_use]
+    pub fn accuracy_expected_ties(&self) -> Option<f64> {
+        self.mean(|row, truth, label| {
+            let Some(first) = winner(row).filter(|_| label.is_some()) else { return 0.0 };
+            let equal = |k: &usize| row[*k] >= row[first] * (1.0 - 2.0 * TIE);
+            let n = (0..row.len()).filter(equal).count();
+            if equal(&truth) { 1.0 / n as f64 } else { 0.0 }
+        })
+    }
+
+    /// The plain mean of F1 over all classes that are true or were given.
+    #[must_use]
+    pub fn macro_f1(&self) -> Option<f64> {
+        let (mut hit, mut given, mut there) =
+            (vec![0_u64; self.n_classes], vec![0_u64; self.n_classes], vec![0_u64; self.n_classes]);
+        for (label, truth) in self.label.iter().zip(&self.truth) {
+            there[*truth] += 1;
+            if let Some(label) = label {
+                given[*label] += 1;
+                hit[*label] += u64::from(label == truth);
+            }
+        }
+        let scores: Vec<f64> = (0..self.n_classes)
+            .filter(|k| given[*k] + there[*k] > 0)
+            .map(|k| 2.0 * hit[k] as f64 / (given[k] + there[k]) as f64)
+            .collect();
+        (!scores.is_empty()).then(|| scores.iter().sum::<f64>() / scores.len() as f64)
+    }
+
+    /// Minus the mean log-posterior of the true class, clipped at 1e-15.
+    #[must_use]
+    pub fn log_loss(&self) -> Option<f64> {
+        self.mean(|row, truth, _| {
+            let sum: f64 = row.iter().sum();
+            -(if sum > 0.0 { row[truth] / sum } else { 0.0 }).clamp(1e-15, 1.0).ln()
+        })
+    }
+
+    /// The area under the ROC curve, ties counted half: of the second class where there are two, else the mean over
+    /// the classes that have both kinds.
+    #[must_use]
+    pub fn auc(&self) -> Option<f64> {
+        let classes = if self.n_classes == 2 { 1..2 } else { 0..self.n_classes };
+        let areas: Vec<f64> = classes.filter_map(|k| self.auc_of(k)).collect();
+        (!areas.is_empty()).then(|| areas.iter().sum::<f64>() / areas.len() as f64)
+    }
+
+    fn auc_of(&self, class: usize) -> Option<f64> {
+        let mut scores: Vec<(f64, bool)> =
+            self.rows()?.map(|(row, truth)| (row[class], truth == class)).collect();
+        scores.sort_by(|a, b| a.0.total_cmp(&b.0));
+        let (mut rank_sum, mut start) = (0.0, 0);
+        while start < scores.len() {
+            let end = start + scores[start..].iter().take_while(|s| s.0 == scores[start].0).count();
+            let positives = scores[start..end].iter().filter(|s| s.1).count() as f64;
+            rank_sum += positives * (start + 1 + end) as f64 / 2.0;
+            start = end;
+        }
+        let positives = scores.iter().filter(|s| s.1).count() as f64;
+        let negatives = scores.len() as f64 - positives;
+        (positives * negatives > 0.0)
+            .then(|| (rank_sum - positives * (positives + 1.0) / 2.0) / (positives * negatives))
+    }
+
+    /// Every metric, by name behind `prefix`.
+    #[must_use]
+    pub fn all(&self, prefix: &str, split: &'static str) -> Vec<Metric> {
+        let n = Some(self.truth.len() as f64);
+        let metric =
+            |name, value: Option<f64>| Metric { name: format!("{prefix}{name}"), split, value };
+        vec![
+            metric("instances", n),
+            metric("coverage", self.coverage()),
+            metric("accuracy", self.accuracy()),
+            metric("accuracy_expected_ties", self.accuracy_expected_ties()),
+            metric("macro_f1", self.macro_f1()),
+            metric("log_loss", self.log_loss()),
+            metric("ece", self.ece()),
+            metric("ece_adaptive", self.ece_adaptive()),
+            metric("ece_classwise", self.ece_classwise()),
+            metric("auc", self.auc()),
+        ]
+    }
+}
+
+/// The most probable class; none where no class has any probability.
+fn winner(row: &[f64]) -> Option<usize> {
+    best(row).map(|(class, _)| class).filter(|class| row[*class] > 0.0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn close(got: Option<f64>, want: f64) {
+        assert!((got.unwrap() - want).abs() < 1e-12, "{got:?} {want}");
+    }
+
+    /// Four instances of two classes; the third is a tie, broken wrongly.
+    fn scored() -> Scored {
+        let mut s = Scored::new(2);
+        s.push(Some(0), &[0.9, 0.1], 0);
+        s.push(Some(1), &[0.2, 0.8], 1);
+        s.push(Some(0), &[0.5, 0.5], 1);
+        s.push(None, &[0.0, 0.0], 0);
+        s
+    }
+
+    #[test]
+    fn scores_by_hand() {
+        let s = scored();
+        close(s.accuracy(), 0.5);
+        close(s.coverage(), 0.75);
+        close(s.accuracy_expected_ties(), 0.625);
+        // class 0: one hit of 2 given, 2 there; class 1: one hit of 1 given, 2 there
+        close(s.macro_f1(), f64::midpoint(0.5, 2.0 / 3.0));
+        // scores of class 1: 0 and 0.1 for class 0; 0.5 and 0.8 for class 1
+        close(s.auc(), 1.0);
+        close(s.log_loss(), -(0.9_f64.ln() + 0.8_f64.ln() + 0.5_f64.ln() + 1e-15_f64.ln()) / 4.0);
+    }
+
+    #[test]
+    fn a_label_that_was_withheld_is_wrong_however_the_tie_would_fall() {
+        let mut s = Scored::new(2);
+        s.push(None, &[0.5, 0.5], 0);
+        s.push(None, &[0.6, 0.4], 0);
+        close(s.accuracy_expected_ties(), 0.0);
+        // A classifier always speaks, unless it knows nothing.
+        s.push_prediction(&[0.6, 0.4], 0);
+        s.push_prediction(&[0.0, 0.0], 0);
+        close(s.coverage(), 0.25);
+        close(s.accuracy_expected_ties(), 0.25);
+    }
+
+    #[test]
+    fn a_class_that_is_nobodys_does_not_count() {
+        let mut wide = Scored::new(3);
+        wide.push(Some(0), &[0.9, 0.1, 0.0], 0);
+        wide.push(Some(1), &[0.2, 0.8, 0.0], 1);
+        wide.push(Some(0), &[0.5, 0.5, 0.0], 1);
+        wide.push(None, &[0.0, 0.0, 0.0], 0);
+        assert_eq!(wide.without_idle_class().all("", "truth"), scored().all("", "truth"));
+        let mut used = Scored::new(2);
+        used.push(Some(0), &[1.0, 0.0], 1);
+        assert_eq!(used.without_idle_class().n_classes, 2);
+    }
+
+    #[test]
+    fn nothing_scored_is_not_a_number_but_none() {
+        let defined = |s: &Scored| -> Vec<String> {
+            let all = s.all("", "truth").into_iter();
+            all.filter(|m| m.value.is_some()).map(|m| m.name).collect()
+        };
+        assert_eq!(defined(&Scored::new(2)), ["instances"]);
+        let mut labels = Scored::without_posteriors(2);
+        labels.push(Some(0), &[], 0);
+        labels.push(Some(1), &[], 0);
+        assert_eq!(defined(&labels), ["instances", "coverage", "accuracy", "macro_f1"]);
+        close(labels.accuracy(), 0.5);
+    }
+}
