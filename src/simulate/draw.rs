@@ -78,7 +78,10 @@ pub fn draw(plan: &Plan, truth: Truth<'_>, run: &Run) -> Result<Crowd> {
         None => None,
     };
     let common = match &plan.common {
-        Some(noise) => noise.kind.confusion(&shares, &mut run.rng("common matrix"))?,
+        Some(noise) => noise
+            .kind
+            .confusion(&shares, &mut run.rng("common matrix"))
+            .map_err(|e| e.or_at(&format!("common `{}`", noise.kind.text(n_annotators))))?,
         None => None,
     };
     if let (Some(noise), Some(common)) = (&noise, &common) {
@@ -91,13 +94,17 @@ pub fn draw(plan: &Plan, truth: Truth<'_>, run: &Run) -> Result<Crowd> {
 
 fn members(plan: &Plan, shares: &[f64], run: &Run) -> Result<Vec<Member>> {
     let mut rng = run.rng("matrices");
-    let mut members: Vec<Member> = Vec::new();
+    let n = plan.annotators();
+    let mut members: Vec<Member> = Vec::with_capacity(n);
     let kinds = plan.groups.iter().enumerate();
     for (group, kind) in kinds.flat_map(|(g, (n, kind))| std::iter::repeat_n((g, kind), *n)) {
-        let confusion = match (kind.confusion(shares, &mut rng)?, kind) {
+        let own = kind
+            .confusion(shares, &mut rng)
+            .map_err(|e| e.or_at(&format!("`{}`", kind.text(n))))?;
+        let confusion = match (own, kind) {
             (Some(confusion), _) => confusion,
             (None, Kind::Follows(manner, of)) => {
-                let of = members.get(*of).ok_or_else(|| not_before(kind, members.len()))?;
+                let of = members.get(*of).ok_or_else(|| not_before(kind, members.len(), n))?;
                 manner.confusion(&of.confusion)
             }
             (None, _) => return Err(Error::bug("only followers have no matrix of their own")),
@@ -108,11 +115,15 @@ fn members(plan: &Plan, shares: &[f64], run: &Run) -> Result<Vec<Member>> {
     Ok(members)
 }
 
-fn not_before(kind: &Kind, at: usize) -> Error {
+fn not_before(kind: &Kind, at: usize, annotators: usize) -> Error {
+    let id = |annotator: usize| annotator_id(annotator, annotators);
     Error::spec("an annotator follows one who does not come before")
-        .at(format!("`{kind}`"))
-        .found(format!("{at} annotators before it: it is a{at:02} itself"))
-        .help("list the one who is followed first; annotators are numbered from a00 through the groups")
+        .at(format!("`{}`", kind.text(annotators)))
+        .found(format!("{at} annotators before it: it is {} itself", id(at)))
+        .help(format!(
+            "list the one who is followed first; annotators are numbered from {} through the groups",
+            id(0)
+        ))
 }
 
 /// How many answers an instance gets.
@@ -128,7 +139,7 @@ fn redundancy(plan: &Plan, members: &[Member]) -> Result<usize> {
     match members.iter().find(follows) {
         Some(follower) if wanted < members.len() || plan.common.is_some() => {
             Err(Error::spec("who follows another must see every instance that the other sees")
-                .at(format!("`{}`", follower.kind))
+                .at(format!("`{}`", follower.kind.text(members.len())))
                 .found(format!("{wanted} of {} annotators an instance", members.len()))
                 .help("leave redundancy out, so that everybody answers"))
         }

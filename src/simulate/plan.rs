@@ -41,6 +41,12 @@ impl Plan {
         }
     }
 
+    /// How many annotators there are.
+    #[must_use]
+    pub fn annotators(&self) -> usize {
+        self.groups.iter().map(|(n, _)| n).sum()
+    }
+
     /// The trusted instances: the same share of every class.
     #[must_use]
     pub fn trusted(&self, truth: Truth<'_>, run: &Run) -> Vec<u32> {

@@ -122,7 +122,7 @@ fn annotators(crowd: &Crowd) -> Written<'_> {
         let accuracy = members.iter().map(|m| m.confusion.accuracy(&crowd.shares));
         Ok(vec![
             ("annotator_id", names(crowd, rows)),
-            ("type", text(members.iter().map(|m| m.kind.to_string()))),
+            ("type", text(members.iter().map(|m| m.kind.text(crowd.members.len())))),
             (
                 "group",
                 Arc::new(

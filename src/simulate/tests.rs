@@ -7,7 +7,7 @@ use super::confusion::Confusion;
 use super::draw::{Crowd, draw};
 use super::plan::{Plan, Truth};
 use super::recipes::{RECIPES, recipe};
-use super::words::{crowd, kind};
+use super::words::{crowd, kind, links};
 use crate::run::Run;
 
 fn matrix(word: &str, classes: usize, seed: u64) -> Confusion {
@@ -88,6 +88,10 @@ fn every_type_of_fixed_matrix_is_the_one_worked_out_by_hand() {
             &[0.76, 0.0, 0.24, 0.0],
             &[0.0, 0.76, 0.0, 0.24],
         ],
+    );
+    assert_rows(
+        &matrix("adversarial(0.4 0>2 2>1 1>0)", 3, 0),
+        &[&[0.4, 0.0, 0.6], &[0.6, 0.4, 0.0], &[0.0, 0.6, 0.4]],
     );
     assert_rows(&matrix("right", 2, 0), &[&[1.0, 0.0], &[0.0, 1.0]]);
     assert_rows(&matrix("wrong", 3, 0), &[&[0.0, 0.5, 0.5], &[0.5, 0.0, 0.5], &[0.5, 0.5, 0.0]]);
@@ -323,9 +327,9 @@ fn a_classifier_that_knows_the_clouds_means_is_right_on_about_nine_in_ten() {
 #[test]
 fn words_are_read_as_they_are_written() {
     let words = "symmetric(0.8), pair(0.45 0>2), class-wise(7 8 9), hammer-spammer(0.4), similar-pair(0.6 3>5 5>3), \
-                 adversarial(0.24 5), constant(2), right, opposite(a01)";
+                 adversarial(0.24 5), adversarial(0.24 0>1 1>0), constant(2), right, opposite(a01)";
     let groups = crowd(words).unwrap();
-    let written: Vec<String> = groups.iter().map(|(_, kind)| kind.to_string()).collect();
+    let written: Vec<String> = groups.iter().map(|(_, kind)| kind.text(9)).collect();
     assert_eq!(written.join(", "), words);
     assert_eq!(crowd("10*right").unwrap(), [(10, Kind::Right)]);
     assert_eq!(
@@ -341,6 +345,16 @@ fn words_are_read_as_they_are_written() {
     assert!(error("imitative(b)").contains("`b` is not an annotator such as a00"));
     assert!(error("pair(0.4 3+4)").contains("is not a link"));
     assert!(error("right(").contains("no closing bracket"));
+    assert!(error("adversarial(0.5 3 4)").contains("one word too many"));
+    assert!(error("confuser(0.5)").contains("a link such as 3>5 or 3-5 is missing"));
+    for word in ["pair", "similar-pair", "confuser", "adversarial"] {
+        let itself = error(&format!("{word}(0.5 1>2 3>3)"));
+        assert!(itself.contains("class 3 is linked to itself"), "{itself}");
+        assert!(itself.contains(&format!("write {word}(")), "{itself}");
+        let twice = error(&format!("{word}(0.5 3>1 2-3)"));
+        assert!(twice.contains("class 3 is linked twice"), "{twice}");
+    }
+    assert!(links("3-5 4-4").unwrap_err().to_string().contains("class 4 is linked to itself"));
 }
 
 #[test]
