@@ -33,6 +33,7 @@ use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 
 use crate::error::{Error, Result};
+use crate::frame::Role;
 use crate::run::Run;
 use crate::sink::Manifest;
 use crate::store::StoreSpec;
@@ -82,6 +83,10 @@ pub struct Drawn {
     pub annotations: usize,
     /// Trusted instances.
     pub trusted: usize,
+    /// Instances whose class is told to choose epochs by.
+    pub valid: usize,
+    /// Instances whose class is told to score.
+    pub holdout: usize,
     /// The share of right answers.
     pub accuracy: f64,
     /// What it was expected to be, the mean over annotators.
@@ -101,7 +106,8 @@ pub async fn simulate(
     let recipe = recipe(what.recipe)?;
     check_given(recipe, &what.given)?;
     let Loaded { design, parameters } = recipe.load(what.settings)?;
-    let plan = design.plan()?;
+    // Words that nobody understands are refused before anything is read.
+    design.plan(recipe.classes)?;
     let files = Registered::find(&what.given, stores).await.map_err(named)?;
     let identity = json!([
         "simulate",
@@ -124,6 +130,7 @@ pub async fn simulate(
         (_, None) => files.read(run).await?,
     };
     world.check_classes(recipe.name, recipe.classes)?;
+    let plan = design.plan(world.classes.len())?;
     let crowd = tokio::task::block_in_place(|| draw(&plan, world.numbers(), run))?;
     let facts = facts(recipe, what.seed, &parameters);
     let manifest = target.publish(&digest, &tables::tables(&world, &crowd, &facts), run).await?;
@@ -133,7 +140,9 @@ pub async fn simulate(
         classes: world.classes.len(),
         annotators: crowd.members.len(),
         annotations: crowd.annotations.len(),
-        trusted: crowd.trusted.len(),
+        trusted: crowd.told(Role::Train).len(),
+        valid: crowd.told(Role::Valid).len(),
+        holdout: crowd.told(Role::Holdout).len(),
         accuracy: crowd.accuracy(&world.class),
         expected_accuracy: expected.sum::<f64>() / crowd.members.len() as f64,
     };
