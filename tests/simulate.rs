@@ -130,6 +130,31 @@ fn common_noise_says_where_every_answer_came_from() {
     assert!(!job.path("given/features").exists());
 }
 
+/// The rows of the table `recipe`.
+fn facts(job: &Job, crowd: &str) -> Vec<String> {
+    cells(&read_table(&job.path(crowd), "recipe"), &["name", "value"])
+}
+
+#[test]
+fn clouds_around_a_given_truth_have_its_instances_and_classes() {
+    let job = Job::new();
+    let truth = truth(&job, "truth.csv", |n| n);
+    simulate(&job, &truth, "crowd", &["--recipe", "conal-synthetic", "--set", "width=3"]);
+    let facts = facts(&job, "crowd");
+    assert!(["instances 400", "classes 4", "width 3"].iter().all(|f| facts.iter().any(|g| g == f)));
+    assert_eq!(read_table(&job.path("crowd"), "features").len(), 400);
+    for setting in ["instances=7", "classes=3"] {
+        let arguments = ["simulate", "--truth", &truth, "--recipe", "conal-synthetic"];
+        let output = job.url("other");
+        let more = ["--output", &output, "--set", setting];
+        assert_says(
+            &run_fails(&[&arguments[..], &more].concat(), 2),
+            &["the truth has instances and classes of its own", setting, "leave out --truth"],
+        );
+        assert!(!job.path("other").exists());
+    }
+}
+
 #[test]
 fn a_network_chooses_its_epoch_by_the_classes_that_were_held_out() {
     let job = Job::new();
