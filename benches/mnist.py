@@ -99,7 +99,8 @@ def crowds(args: argparse.Namespace, folder: Path, p: float) -> list[tuple[int, 
     found = []
     for seed in itertools.count(1):
         crowd = folder / f"crowd-{p}-{seed}"
-        settings = ["annotator=pairwise-flipper", "labels=one", f"p={p}"]
+        # The truth is without the validation images already.
+        settings = ["annotator=pairwise-flipper", "labels=one", "valid=0", f"p={p}"]
         words = [word for setting in settings for word in ("--set", setting)]
         truth = folder / "train.parquet"
         call(args.labelmill, "simulate", "--truth", truth, "--recipe", "tanno-mnist", *words, "--seed", seed,

@@ -2,9 +2,9 @@
 
 use std::fmt::Write as _;
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
-use crate::job::{Job, assert_says};
+use crate::job::{Job, assert_says, cells};
 use crate::support::{number, read_table, run_fails, run_ok, stderr, stdout, table_files, text};
 
 /// Rows of `item,gold`: 400 instances of four classes, in the order that `place` gives.
@@ -130,6 +130,96 @@ fn common_noise_says_where_every_answer_came_from() {
     assert!(!job.path("given/features").exists());
 }
 
+/// The rows of the table `recipe`.
+fn facts(job: &Job, crowd: &str) -> Vec<String> {
+    cells(&read_table(&job.path(crowd), "recipe"), &["name", "value"])
+}
+
+#[test]
+fn clouds_around_a_given_truth_have_its_instances_and_classes() {
+    let job = Job::new();
+    let truth = truth(&job, "truth.csv", |n| n);
+    simulate(&job, &truth, "crowd", &["--recipe", "conal-synthetic", "--set", "width=3"]);
+    let facts = facts(&job, "crowd");
+    assert!(["instances 400", "classes 4", "width 3"].iter().all(|f| facts.iter().any(|g| g == f)));
+    assert_eq!(read_table(&job.path("crowd"), "features").len(), 400);
+    for setting in ["instances=7", "classes=3"] {
+        let arguments = ["simulate", "--truth", &truth, "--recipe", "conal-synthetic"];
+        let output = job.url("other");
+        let more = ["--output", &output, "--set", setting];
+        assert_says(
+            &run_fails(&[&arguments[..], &more].concat(), 2),
+            &["the truth has instances and classes of its own", setting, "leave out --truth"],
+        );
+        assert!(!job.path("other").exists());
+    }
+}
+
+#[test]
+fn a_network_chooses_its_epoch_by_the_classes_that_were_held_out() {
+    let job = Job::new();
+    let crowd = job.url("crowd");
+    let arguments = ["simulate", "--recipe", "conal-synthetic", "--output", &crowd, "--json"];
+    let size = ["--set", "instances=300", "--set", "classes=3", "--set", "width=4"];
+    let summary: Value =
+        serde_json::from_str(&stdout(&run_ok(&[&arguments[..], &size].concat()))).unwrap();
+    assert_eq!((&summary["valid"], &summary["holdout"]), (&json!(30), &json!(30)));
+    let gold = read_table(&job.path("crowd"), "gold");
+    assert_eq!(gold.iter().filter(|row| text(row, "role") == "valid").count(), 30);
+    let run = job.run(&pipeline("dl", "gold = '{dir}crowd/gold'", "select = 'valid'"));
+    let splits = cells(&read_table(&run, "metrics"), &["name", "split"]);
+    for split in ["valid", "holdout"] {
+        assert!(splits.contains(&format!("prediction_accuracy {split}")), "{splits:?}");
+    }
+}
+
+/// A pipeline on a crowd with features, with another relation.
+fn pipeline(model: &str, relation: &str, train: &str) -> String {
+    format!(
+        "[source]\nannotations = '{{dir}}crowd/annotations'\nfeatures = '{{dir}}crowd/features'\n{relation}
+         [model]\nkind = '{model}'\ndevice = 'cpu'\nbackbone.hidden = [8]\n
+         [model.train]\nepochs = 2\n{train}\n"
+    )
+}
+
+#[test]
+fn conal_is_told_which_classes_an_annotator_confuses() {
+    let job = Job::new();
+    let drawn = job.url("drawn");
+    let size = ["--set", "instances=120", "--set", "classes=3", "--set", "width=4"];
+    let arguments = ["simulate", "--recipe", "conal-synthetic", "--output", &drawn];
+    run_ok(&[&arguments[..], &size].concat());
+    let (truth, crowd) = (job.url("drawn/truth"), job.url("crowd"));
+    let arguments = ["simulate", "--recipe", "lia-predictors", "--truth", &truth];
+    run_ok(&[&arguments[..], &["--output", &crowd, "--set", "kept=2"]].concat());
+    let folder = job.path("crowd");
+    let annotators = cells(&read_table(&folder, "annotators"), &["annotator_id", "type"]);
+    assert_eq!(annotators[0], "a00 confuser(0 0>1)");
+    assert_eq!(annotators[9], "a09 confuser(0.5 0>2 2>0)");
+    assert_eq!(read_table(&folder, "annotations").len(), 240);
+    let told = cells(&read_table(&folder, "annotator_features"), &["annotator_id", "features"]);
+    assert_eq!(told[0], "a00 [-1.0, 0.0, 0.0, 0.0, 1.0, 0.0]");
+    assert_eq!(told[9], "a09 [-0.5, 0.0, -0.5, 0.5, 0.0, 0.5]");
+    let model = |relation: &str| {
+        let file = pipeline("conal", relation, "").replace("crowd/features", "drawn/features");
+        read_table(&job.run(&file), "confusion_matrices")
+    };
+    let described = model("annotator_features = '{dir}crowd/annotator_features'");
+    assert!(described != model(""));
+}
+
+#[test]
+fn an_id_looks_the_same_wherever_it_is_written() {
+    let job = Job::new();
+    let truth = truth(&job, "truth.csv", |n| n);
+    let groups = "groups=100*random, imitative(a7)";
+    simulate(&job, &truth, "crowd", &["--recipe", "groups", "--set", groups]);
+    let annotators = read_table(&job.path("crowd"), "annotators");
+    let written = cells(&annotators, &["annotator_id", "type"]);
+    assert_eq!(written[7], "a007 random");
+    assert_eq!(written[100], "a100 imitative(a007)");
+}
+
 #[test]
 fn mistakes_say_what_where_and_what_to_do() {
     let job = Job::new();
@@ -154,6 +244,14 @@ fn mistakes_say_what_where_and_what_to_do() {
     assert_says(
         &error(&[&of("groups")[..], &["--set", "groups=5*symetric(0.4)"]].concat(), 2),
         &["no annotator type `symetric`", "did you mean `symmetric`?"],
+    );
+    assert_says(
+        &error(&[&of("tanno-mnist")[..], &["--set", "annotator=confuser"]].concat(), 2),
+        &["`confuser` is not known here", "--set: annotator", "`pairwise-flipper`"],
+    );
+    assert_says(
+        &error(&[&of("groups")[..], &["--set", "groups=adversarial(0.2 1>1)"]].concat(), 2),
+        &["class 1 is linked to itself", "adversarial(A [N | K>L ...])"],
     );
     assert_says(&error(&["--recipe", "mbem"], 2), &["needs true classes", "--truth"]);
     assert_says(&error(&of("conal"), 2), &["needs features", "--features"]);

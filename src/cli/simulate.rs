@@ -60,9 +60,13 @@ fn as_text(recipe: &str, seed: u64, simulated: &Simulated) -> String {
             simulated.manifest.committed_at, simulated.folder
         );
     };
+    let told = match (drawn.valid, drawn.holdout) {
+        (0, 0) => String::new(),
+        (valid, holdout) => format!(", {valid} to choose epochs by, {holdout} to score"),
+    };
     format!(
         "recipe      {recipe}, seed {seed}\n\
-         crowd       {} annotations of {} instances in {} classes by {} annotators, {} trusted\n\
+         crowd       {} annotations of {} instances in {} classes by {} annotators, {} trusted{told}\n\
          accuracy    {:.4}; expected of an annotator on average {:.4}\n\
          tables      {}",
         drawn.annotations,
@@ -92,6 +96,8 @@ fn as_json(recipe: &str, seed: u64, simulated: &Simulated) -> Value {
         value["annotators"] = json!(drawn.annotators);
         value["annotations"] = json!(drawn.annotations);
         value["trusted"] = json!(drawn.trusted);
+        value["valid"] = json!(drawn.valid);
+        value["holdout"] = json!(drawn.holdout);
         value["accuracy"] = json!(drawn.accuracy);
         value["expected_accuracy"] = json!(drawn.expected_accuracy);
     }

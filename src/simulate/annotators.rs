@@ -38,8 +38,8 @@ pub enum Kind {
     SimilarPair(f64, Vec<Link>),
     /// Right with this chance on the linked classes, else their target; always right on the others.
     Confuser(f64, Vec<Link>),
-    /// Right with this chance, else the class so many places on; left out, half the way round.
-    Adversarial(f64, Option<usize>),
+    /// Right with this chance, else the name of another class.
+    Adversarial(f64, Names),
     /// Always right.
     Right,
     /// Always wrong, all wrong classes alike.
@@ -56,6 +56,42 @@ pub enum Kind {
 
 /// Class `.0` is taken for class `.1`.
 pub type Link = (usize, usize);
+
+/// Which wrong name an adversary gives each class.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Names {
+    /// That of the class half the way round.
+    HalfWay,
+    /// That of the class so many places on.
+    Places(usize),
+    /// That of the linked class; each class has one name, and gives one.
+    Linked(Vec<Link>),
+}
+
+impl Names {
+    /// The name of each of `n` classes.
+    fn targets(&self, n: usize) -> Vec<usize> {
+        let places = match self {
+            Self::HalfWay => n / 2,
+            Self::Places(places) => *places,
+            Self::Linked(links) => return linked((0..n).collect(), links),
+        };
+        (0..n).map(|k| (k + places) % n).collect()
+    }
+
+    /// What keeps these from being a wrong name of its own for each of `n` classes.
+    fn clash(&self, n: usize) -> Option<String> {
+        let targets = self.targets(n);
+        if let Some(k) = (0..n).find(|k| targets[*k] == *k) {
+            return Some(format!("class {k} would be taken for itself"));
+        }
+        let givers = |name: usize| targets.iter().filter(|to| **to == name).count();
+        (0..n).find_map(|k| match givers(k) {
+            1 => None,
+            givers => Some(format!("{givers} classes would be taken for class {k}")),
+        })
+    }
+}
 
 /// How one annotator depends on another's answer to the same instance.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -99,7 +135,7 @@ impl Kind {
     /// for one that follows another.
     ///
     /// # Errors
-    /// When the classes that it names are not those that there are.
+    /// When the classes that it names are not those that there are; who it is, the caller knows.
     pub fn confusion(&self, shares: &[f64], rng: &mut Rng) -> Result<Option<Confusion>> {
         let n = shares.len();
         self.check_classes(n)?;
@@ -144,11 +180,7 @@ impl Kind {
             Self::SimilarPair(a, links) | Self::Confuser(a, links) => {
                 Confusion::targeted(*a, &linked((0..n).collect(), links))
             }
-            Self::Adversarial(a, places) => {
-                let places = places.unwrap_or(n / 2);
-                let targets: Vec<usize> = (0..n).map(|k| (k + places) % n).collect();
-                Confusion::targeted(*a, &targets)
-            }
+            Self::Adversarial(a, names) => Confusion::targeted(*a, &names.targets(n)),
             Self::Right => Confusion::spread(n, |_| 1.0),
             Self::Wrong => Confusion::spread(n, |_| 0.0),
             Self::Random => Confusion::from_weights(n, |_, _| 1.0),
@@ -164,14 +196,17 @@ impl Kind {
     fn check_classes(&self, n: usize) -> Result<()> {
         let wrong = |what: String| {
             let found = format!("{n} classes");
-            Err(Error::spec(what).at(format!("`{self}`")).found(found).help(
+            Err(Error::spec(what).found(found).help(
                 "classes are named by their place in sorted order, from 0: choose another recipe, or other groups",
             ))
         };
         let named: Vec<usize> = match self {
             Self::ClassWise(known) => known.clone(),
             Self::Constant(class) => vec![*class],
-            Self::Pair(_, links) | Self::SimilarPair(_, links) | Self::Confuser(_, links) => {
+            Self::Pair(_, links)
+            | Self::SimilarPair(_, links)
+            | Self::Confuser(_, links)
+            | Self::Adversarial(_, Names::Linked(links)) => {
                 links.iter().flat_map(|(a, b)| [*a, *b]).collect()
             }
             _ => Vec::new(),
@@ -197,9 +232,7 @@ impl Kind {
                     None => Ok(()),
                 }
             }
-            Self::Adversarial(_, places) if places.unwrap_or(n / 2) % n == 0 => {
-                wrong("every class would be taken for itself".to_owned())
-            }
+            Self::Adversarial(_, given) => given.clash(n).map_or(Ok(()), wrong),
             _ => Ok(()),
         }
     }

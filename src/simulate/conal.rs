@@ -57,8 +57,8 @@ impl CommonNoise {
         let (features, rows) = truth
             .features
             .ok_or_else(|| Error::bug("common noise was planned without features"))?;
-        let mut rng = run.rng("annotator features");
-        let u = embedded_annotators(annotators, &mut rng);
+        let u = embedded_annotators(annotators, &mut run.rng("annotator features"));
+        let mut rng = run.rng("instance embedding");
         let w: Vec<f64> = normals(HIDDEN * features.width(), features.width(), &mut rng);
         let mut values = Vec::with_capacity(instances.len() * annotators);
         let mut x = vec![0.0; features.width()];

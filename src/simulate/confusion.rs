@@ -74,6 +74,17 @@ impl Confusion {
         shares.iter().enumerate().map(|(k, share)| share * self.right(k)).sum()
     }
 
+    /// Its mistakes as the features of an annotator: minus how much of each class is missed, then how much each label is
+    /// said in place of another class, `2 * classes` numbers.
+    #[must_use]
+    pub fn mistakes(&self) -> Vec<f32> {
+        let n = self.classes;
+        let missed = |k: usize| (self.right(k) - 1.0) as f32;
+        let instead =
+            |l: usize| (0..n).filter(|k| *k != l).map(|k| self.row(k)[l]).sum::<f64>() as f32;
+        (0..n).map(missed).chain((0..n).map(instead)).collect()
+    }
+
     /// The label that a uniform draw from `[0, 1)` stands for; never one of probability zero.
     #[must_use]
     pub fn label(&self, class: usize, draw: f64) -> usize {

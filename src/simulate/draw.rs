@@ -1,12 +1,13 @@
 //! Draws a crowd's answers from a plan: numbers in, numbers out.
 //!
 //! # Why
-//! Each purpose has a random stream of its own (the matrices, who answers what, the answers, whose confusion it was),
-//! and answers are drawn instance by instance, annotator by annotator, in sorted order, one draw an answer. So nothing
-//! depends on the order of the truth's rows or on threads, and a change of one part of a recipe leaves the draws of the
-//! others as they were.
+//! Each purpose has a random stream of its own (the matrices, who answers what, the answers, whose confusion it was,
+//! which answers are kept), and answers are drawn instance by instance, annotator by annotator, in sorted order, one draw
+//! an answer. So nothing depends on the order of the truth's rows or on threads, and a change of one part of a recipe
+//! leaves the draws of the others as they were.
 
 use rand::Rng as _;
+use rand::seq::SliceRandom;
 use rand::seq::index::sample;
 
 use super::annotators::{Kind, Manner};
@@ -15,6 +16,7 @@ use super::confusion::Confusion;
 use super::plan::{Plan, Truth, shares};
 use super::words::annotator_id;
 use crate::error::{Error, Result};
+use crate::frame::Role;
 use crate::run::Run;
 
 /// One annotator of a crowd.
@@ -47,14 +49,16 @@ pub struct Crowd {
     pub members: Vec<Member>,
     /// The answers, sorted by instance and annotator.
     pub annotations: Vec<Annotation>,
-    /// Trusted instances, sorted.
-    pub trusted: Vec<u32>,
+    /// Instances whose class is told, sorted, and what for: `train` for the trusted ones.
+    pub gold: Vec<(u32, Role)>,
     /// The share of each class among the annotated instances.
     pub shares: Vec<f64>,
     /// The common confusion, where there is one.
     pub common: Option<Confusion>,
     /// Of each answer with common noise: whether it came from the common confusion, and the chance of that.
     pub sources: Vec<(bool, f64)>,
+    /// A row of features of each annotator, where the plan describes them; else empty.
+    pub features: Vec<Vec<f32>>,
 }
 
 /// Draws the crowd of a plan.
@@ -67,7 +71,7 @@ pub fn draw(plan: &Plan, truth: Truth<'_>, run: &Run) -> Result<Crowd> {
     if instances.is_empty() {
         return Err(Error::spec("no instance is left to annotate")
             .found(format!("{} instances, {} trusted", truth.class.len(), trusted.len()))
-            .help("lower trusted, or raise the budget"));
+            .help("lower trusted or valid, or raise annotated or the budget"));
     }
     let shares = shares(instances.iter().map(|i| truth.class[*i as usize]), truth.classes);
     let mut members = members(plan, &shares, run)?;
@@ -78,26 +82,40 @@ pub fn draw(plan: &Plan, truth: Truth<'_>, run: &Run) -> Result<Crowd> {
         None => None,
     };
     let common = match &plan.common {
-        Some(noise) => noise.kind.confusion(&shares, &mut run.rng("common matrix"))?,
+        Some(noise) => noise
+            .kind
+            .confusion(&shares, &mut run.rng("common matrix"))
+            .map_err(|e| e.or_at(&format!("common `{}`", noise.kind.text(n_annotators))))?,
         None => None,
     };
     if let (Some(noise), Some(common)) = (&noise, &common) {
         mix(&mut members, common, noise, truth, &instances);
     }
     let noise = noise.as_ref().zip(common.as_ref());
-    let (annotations, sources) = answers(&members, truth, &instances, redundancy, noise, run)?;
-    Ok(Crowd { members, annotations, trusted, shares, common, sources })
+    let mut said = answers(&members, truth, &instances, redundancy, noise, run)?;
+    if let Some(at_most) = plan.kept {
+        said = kept(&said, at_most, run);
+    }
+    let (annotations, sources) = said;
+    let gold = plan.gold(truth, &trusted, &instances, run);
+    let mistakes = |m: &Member| plan.describes_annotators.then(|| m.confusion.mistakes());
+    let features = members.iter().filter_map(mistakes).collect();
+    Ok(Crowd { members, annotations, gold, shares, common, sources, features })
 }
 
 fn members(plan: &Plan, shares: &[f64], run: &Run) -> Result<Vec<Member>> {
     let mut rng = run.rng("matrices");
-    let mut members: Vec<Member> = Vec::new();
+    let n = plan.annotators();
+    let mut members: Vec<Member> = Vec::with_capacity(n);
     let kinds = plan.groups.iter().enumerate();
     for (group, kind) in kinds.flat_map(|(g, (n, kind))| std::iter::repeat_n((g, kind), *n)) {
-        let confusion = match (kind.confusion(shares, &mut rng)?, kind) {
+        let own = kind
+            .confusion(shares, &mut rng)
+            .map_err(|e| e.or_at(&format!("`{}`", kind.text(n))))?;
+        let confusion = match (own, kind) {
             (Some(confusion), _) => confusion,
             (None, Kind::Follows(manner, of)) => {
-                let of = members.get(*of).ok_or_else(|| not_before(kind, members.len()))?;
+                let of = members.get(*of).ok_or_else(|| not_before(kind, members.len(), n))?;
                 manner.confusion(&of.confusion)
             }
             (None, _) => return Err(Error::bug("only followers have no matrix of their own")),
@@ -108,11 +126,15 @@ fn members(plan: &Plan, shares: &[f64], run: &Run) -> Result<Vec<Member>> {
     Ok(members)
 }
 
-fn not_before(kind: &Kind, at: usize) -> Error {
+fn not_before(kind: &Kind, at: usize, annotators: usize) -> Error {
+    let id = |annotator: usize| annotator_id(annotator, annotators);
     Error::spec("an annotator follows one who does not come before")
-        .at(format!("`{kind}`"))
-        .found(format!("{at} annotators before it: it is a{at:02} itself"))
-        .help("list the one who is followed first; annotators are numbered from a00 through the groups")
+        .at(format!("`{}`", kind.text(annotators)))
+        .found(format!("{at} annotators before it: it is {} itself", id(at)))
+        .help(format!(
+            "list the one who is followed first; annotators are numbered from {} through the groups",
+            id(0)
+        ))
 }
 
 /// How many answers an instance gets.
@@ -128,7 +150,7 @@ fn redundancy(plan: &Plan, members: &[Member]) -> Result<usize> {
     match members.iter().find(follows) {
         Some(follower) if wanted < members.len() || plan.common.is_some() => {
             Err(Error::spec("who follows another must see every instance that the other sees")
-                .at(format!("`{}`", follower.kind))
+                .at(format!("`{}`", follower.kind.text(members.len())))
                 .found(format!("{wanted} of {} annotators an instance", members.len()))
                 .help("leave redundancy out, so that everybody answers"))
         }
@@ -193,7 +215,32 @@ fn answers(
     Ok((annotations, origins))
 }
 
+/// So many answers of an instance at most.
+///
+/// The order of an instance's answers is drawn as a whole, so that with one seed what fewer keep is among what more keep,
+/// and a series over redundancies compares the same answers.
+fn kept((annotations, sources): &Answers, at_most: usize, run: &Run) -> Answers {
+    let mut rng = run.rng("kept");
+    let (mut kept, mut start) = (Vec::new(), 0);
+    for said in annotations.chunk_by(|a, b| a.instance == b.instance) {
+        let mut order: Vec<usize> = (start..start + said.len()).collect();
+        start += said.len();
+        order.shuffle(&mut rng);
+        order.truncate(at_most);
+        order.sort_unstable();
+        kept.extend(order);
+    }
+    let origins = kept.iter().filter_map(|n| sources.get(*n).copied()).collect();
+    (kept.iter().map(|n| annotations[*n]).collect(), origins)
+}
+
 impl Crowd {
+    /// The instances whose class is told for this, sorted.
+    #[must_use]
+    pub fn told(&self, role: Role) -> Vec<u32> {
+        self.gold.iter().filter(|(_, r)| *r == role).map(|(i, _)| *i).collect()
+    }
+
     /// The id of an annotator.
     #[must_use]
     pub fn id(&self, annotator: usize) -> String {

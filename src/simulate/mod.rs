@@ -33,6 +33,7 @@ use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 
 use crate::error::{Error, Result};
+use crate::frame::Role;
 use crate::run::Run;
 use crate::sink::Manifest;
 use crate::store::StoreSpec;
@@ -82,6 +83,10 @@ pub struct Drawn {
     pub annotations: usize,
     /// Trusted instances.
     pub trusted: usize,
+    /// Instances whose class is told to choose epochs by.
+    pub valid: usize,
+    /// Instances whose class is told to score.
+    pub holdout: usize,
     /// The share of right answers.
     pub accuracy: f64,
     /// What it was expected to be, the mean over annotators.
@@ -100,8 +105,13 @@ pub async fn simulate(
 ) -> Result<Simulated> {
     let recipe = recipe(what.recipe)?;
     check_given(recipe, &what.given)?;
-    let Loaded { design, parameters } = recipe.load(what.settings)?;
-    let plan = design.plan()?;
+    let Loaded { design, mut parameters } = recipe.load(what.settings)?;
+    // Words that nobody understands are refused before anything is read.
+    design.plan(recipe.classes)?;
+    let clouds = design.clouds();
+    if clouds.is_some() && what.given.truth.is_some() {
+        leave_to_the_truth(&mut parameters, what.settings)?;
+    }
     let files = Registered::find(&what.given, stores).await.map_err(named)?;
     let identity = json!([
         "simulate",
@@ -118,12 +128,17 @@ pub async fn simulate(
     if let Some(manifest) = target.same(&digest).await? {
         return Ok(Simulated { manifest, folder, parameters, drawn: None });
     }
-    let world = match (what.given.truth, design.clouds()) {
+    let world = match (what.given.truth, clouds) {
         (None, Some(clouds)) => World::drawn(&clouds, run),
         (Some(_), Some(clouds)) => files.read(run).await?.with_clouds(&clouds, run),
         (_, None) => files.read(run).await?,
     };
     world.check_classes(recipe.name, recipe.classes)?;
+    if clouds.is_some() {
+        let found = [world.class.len(), world.classes.len()];
+        OF_DRAWN.iter().zip(found).for_each(|(key, n)| parameters[*key] = json!(n));
+    }
+    let plan = design.plan(world.classes.len())?;
     let crowd = tokio::task::block_in_place(|| draw(&plan, world.numbers(), run))?;
     let facts = facts(recipe, what.seed, &parameters);
     let manifest = target.publish(&digest, &tables::tables(&world, &crowd, &facts), run).await?;
@@ -133,7 +148,9 @@ pub async fn simulate(
         classes: world.classes.len(),
         annotators: crowd.members.len(),
         annotations: crowd.annotations.len(),
-        trusted: crowd.trusted.len(),
+        trusted: crowd.told(Role::Train).len(),
+        valid: crowd.told(Role::Valid).len(),
+        holdout: crowd.told(Role::Holdout).len(),
         accuracy: crowd.accuracy(&world.class),
         expected_accuracy: expected.sum::<f64>() / crowd.members.len() as f64,
     };
@@ -162,6 +179,25 @@ fn check_given(recipe: &Recipe, given: &Given<'_>) -> Result<()> {
         }
         _ => Ok(()),
     }
+}
+
+/// What a recipe that draws instances is told of them: how many there are, and of how many classes.
+const OF_DRAWN: [&str; 2] = ["instances", "classes"];
+
+/// Takes out the parameters that a truth decides; whoever sets one of them is told.
+fn leave_to_the_truth(parameters: &mut Value, settings: &[String]) -> Result<()> {
+    let key = |setting: &str| setting.split_once('=').map(|(key, _)| key.trim().to_owned());
+    let is_set = |s: &&String| key(s).is_some_and(|key| OF_DRAWN.contains(&key.as_str()));
+    if let Some(setting) = settings.iter().find(is_set) {
+        return Err(Error::spec("the truth has instances and classes of its own")
+            .at("--set")
+            .found(format!("`{setting}`"))
+            .help("leave it out; or leave out --truth, so that instances are drawn"));
+    }
+    if let Some(parameters) = parameters.as_object_mut() {
+        parameters.retain(|key, _| !OF_DRAWN.contains(&key.as_str()));
+    }
+    Ok(())
 }
 
 /// The table's place as it was typed on the command line.

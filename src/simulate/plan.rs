@@ -4,7 +4,7 @@ use rand::seq::index::sample;
 
 use super::conal::CommonNoise;
 use super::words::Group;
-use crate::frame::Matrix;
+use crate::frame::{Matrix, Role};
 use crate::run::Run;
 
 /// What a recipe comes down to.
@@ -22,6 +22,13 @@ pub struct Plan {
     pub trusted: f64,
     /// Whether trusted instances are annotated too.
     pub annotates_trusted: bool,
+    /// Of the instances that are neither annotated nor trusted, the share whose class is there to choose epochs by, while
+    /// that of the rest is there to score; `None` where nobody is told their class.
+    pub valid: Option<f64>,
+    /// How many annotations of an instance are kept at most, drawn at random when all are there.
+    pub kept: Option<usize>,
+    /// Whether the annotators' mistakes are told as their features.
+    pub describes_annotators: bool,
     /// A confusion that all annotators share on some instances.
     pub common: Option<CommonNoise>,
 }
@@ -37,8 +44,17 @@ impl Plan {
             at_most: None,
             trusted: 0.0,
             annotates_trusted: false,
+            valid: None,
+            kept: None,
+            describes_annotators: false,
             common: None,
         }
+    }
+
+    /// How many annotators there are.
+    #[must_use]
+    pub fn annotators(&self) -> usize {
+        self.groups.iter().map(|(n, _)| n).sum()
     }
 
     /// The trusted instances: the same share of every class.
@@ -70,6 +86,30 @@ impl Plan {
         let mut chosen: Vec<u32> = chosen.iter().map(|n| free[n]).collect();
         chosen.sort_unstable();
         chosen
+    }
+
+    /// The instances whose class is told, sorted, and what for.
+    #[must_use]
+    pub fn gold(
+        &self,
+        truth: Truth<'_>,
+        trusted: &[u32],
+        annotated: &[u32],
+        run: &Run,
+    ) -> Vec<(u32, Role)> {
+        let mut gold: Vec<(u32, Role)> = trusted.iter().map(|i| (*i, Role::Train)).collect();
+        if let Some(share) = self.valid {
+            let is_in = |sorted: &[u32], i: u32| sorted.binary_search(&i).is_ok();
+            let all = 0..truth.class.len() as u32;
+            let rest: Vec<u32> =
+                all.filter(|i| !is_in(trusted, *i) && !is_in(annotated, *i)).collect();
+            let mut roles = vec![Role::Holdout; rest.len()];
+            let chosen = sample(&mut run.rng("valid"), rest.len(), part(share, rest.len()));
+            chosen.iter().for_each(|n| roles[n] = Role::Valid);
+            gold.extend(rest.into_iter().zip(roles));
+        }
+        gold.sort_unstable();
+        gold
     }
 }
 

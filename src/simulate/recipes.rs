@@ -9,7 +9,7 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use super::designs::{
-    Budget, CommonAndOwn, Design, FourHabits, Groups, OnClouds, OneType, Seniority,
+    Budget, CommonAndOwn, Design, FourHabits, Groups, OnClouds, OneType, Predictors, Seniority,
 };
 use crate::error::{Error, Result, nearest};
 use crate::spec::assigned;
@@ -106,6 +106,7 @@ const TCL: &str = "Li et al. 2022, TCL";
 const KHETAN: &str = "Khetan, Lipton and Anandkumar 2018, arXiv:1712.04577";
 const MAX_MIG: &str = "Cao et al. 2019, arXiv:1905.13436";
 const CONAL: &str = "Chu, Ma and Wang 2021, arXiv:2012.13052";
+const LIA: &str = "Platanios et al. 2020, LIA";
 
 const fn tcl(name: &'static str, summary: &'static str) -> Recipe {
     Recipe::of::<Groups>(name, TCL, summary)
@@ -114,7 +115,8 @@ const fn tcl(name: &'static str, summary: &'static str) -> Recipe {
 /// Every recipe, in the order that a reader would meet them.
 pub static RECIPES: &[Recipe] = &[
     Recipe::of::<Groups>("groups", "labelmill", "any groups of annotators, in words"),
-    Recipe::of::<OneType>("tanno-mnist", TANNO, "five annotators of one type and skill"),
+    Recipe::of::<OneType>("tanno-mnist", TANNO, "five annotators of one type and skill")
+        .with(&["valid=0.1"]),
     Recipe::of::<FourHabits>("tanno-cifar", TANNO, "four annotators with habits, right on 0.45")
         .classes(10),
     tcl("tcl-ind-1", "sparse: symmetric 0.8 and 0.7, pair 0.45; right on 0.35").with(&[
@@ -167,6 +169,12 @@ pub static RECIPES: &[Recipe] = &[
         .with(&["annotated=0.8"]),
     Recipe::of::<CommonAndOwn>("conal", CONAL, "common noise that depends on the features given")
         .needs(Needs::Features),
+    // Of 50000 training images 40000 are annotated and the others choose epochs; test images are not among them.
+    Recipe::of::<CommonAndOwn>("conal-cifar", CONAL, "common noise on pairs that look alike")
+        .needs(Needs::Features)
+        .classes(10)
+        .with(&["noise=symmetric", "pairs=3-5 1-9 4-7 0-2 6-8", "annotated=0.8", "valid=1"]),
+    Recipe::of::<Predictors>("lia-predictors", LIA, "each confuses one pair; features tell which"),
     Recipe::of::<Budget>("mbem", KHETAN, "few hammers among many spammers, for a fixed budget"),
     Recipe::of::<Seniority>("max-mig-low", MAX_MIG, "ten seniors right on 0.2, and juniors"),
     Recipe::of::<Seniority>("max-mig-high", MAX_MIG, "five seniors who confuse pairs, and juniors")

@@ -38,7 +38,8 @@ fn table<'a>(
     Written { name, rows, batch: Box::new(batch) }
 }
 
-/// Every table of a crowd; those of common noise, trusted instances and drawn features where there are any.
+/// Every table of a crowd; those of common noise, told classes, described annotators and drawn features where there are
+/// any.
 pub(super) fn tables<'a>(
     world: &'a World,
     crowd: &'a Crowd,
@@ -56,8 +57,11 @@ pub(super) fn tables<'a>(
         tables.push(confusion(world, crowd, "individual_confusion", |r| &crowd.members[r].own));
         tables.push(common_confusion(world, common));
     }
-    if !crowd.trusted.is_empty() {
+    if !crowd.gold.is_empty() {
         tables.push(gold(world, crowd));
+    }
+    if !crowd.features.is_empty() {
+        tables.push(annotator_features(crowd));
     }
     if world.draws_features {
         tables.push(features(world));
@@ -122,7 +126,7 @@ fn annotators(crowd: &Crowd) -> Written<'_> {
         let accuracy = members.iter().map(|m| m.confusion.accuracy(&crowd.shares));
         Ok(vec![
             ("annotator_id", names(crowd, rows)),
-            ("type", text(members.iter().map(|m| m.kind.to_string()))),
+            ("type", text(members.iter().map(|m| m.kind.text(crowd.members.len())))),
             (
                 "group",
                 Arc::new(
@@ -147,29 +151,33 @@ fn sources<'a>(world: &'a World, crowd: &'a Crowd) -> Written<'a> {
     })
 }
 
-/// Trusted instances as labelmill's gold: a model is told their class.
+/// Told classes as labelmill reads them.
 fn gold<'a>(world: &'a World, crowd: &'a Crowd) -> Written<'a> {
-    table("gold", crowd.trusted.len(), move |rows| {
-        let trusted = &crowd.trusted[rows];
+    table("gold", crowd.gold.len(), move |rows| {
+        let gold = &crowd.gold[rows];
         Ok(vec![
-            ("instance_id", world.ids(trusted.iter().copied())?),
-            ("class", world.labels(trusted.iter().map(|i| world.class[*i as usize]))?),
-            ("role", text(trusted.iter().map(|_| "train".to_owned()))),
+            ("instance_id", world.ids(gold.iter().map(|(i, _)| *i))?),
+            ("class", world.labels(gold.iter().map(|(i, _)| world.class[*i as usize]))?),
+            ("role", text(gold.iter().map(|(_, role)| role.word().to_owned()))),
+        ])
+    })
+}
+
+/// Features of the annotators as `source.annotator_features` takes them.
+fn annotator_features(crowd: &Crowd) -> Written<'_> {
+    table("annotator_features", crowd.features.len(), move |rows| {
+        Ok(vec![
+            ("annotator_id", names(crowd, rows.clone())),
+            ("features", lists(crowd.features[rows].iter().cloned())),
         ])
     })
 }
 
 fn features(world: &World) -> Written<'_> {
     table("features", world.class.len(), move |rows| {
-        let item = Field::new_list_field(DataType::Float32, false);
-        let mut lists = ListBuilder::new(Float32Builder::new()).with_field(item);
-        for instance in rows.clone() {
-            lists.values().append_slice(&world.features(instance));
-            lists.append(true);
-        }
         Ok(vec![
-            ("instance_id", world.ids(rows.map(|i| i as u32))?),
-            ("features", Arc::new(lists.finish())),
+            ("instance_id", world.ids(rows.clone().map(|i| i as u32))?),
+            ("features", lists(rows.map(|i| world.features(i)))),
         ])
     })
 }
@@ -187,6 +195,16 @@ fn settings(recipe: &[(String, String)]) -> Written<'_> {
 
 fn names(crowd: &Crowd, annotators: impl Iterator<Item = usize>) -> ArrayRef {
     text(annotators.map(|r| crowd.id(r)))
+}
+
+fn lists(rows: impl Iterator<Item = Vec<f32>>) -> ArrayRef {
+    let item = Field::new_list_field(DataType::Float32, false);
+    let mut lists = ListBuilder::new(Float32Builder::new()).with_field(item);
+    for row in rows {
+        lists.values().append_slice(&row);
+        lists.append(true);
+    }
+    Arc::new(lists.finish())
 }
 
 fn text(values: impl Iterator<Item = String>) -> ArrayRef {

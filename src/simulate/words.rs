@@ -6,9 +6,7 @@
 //! inside  a chance first, then classes (7 8 9), links (3>5 one way, 3-5 both ways) or an annotator (a00)
 //! ```
 
-use std::fmt;
-
-use super::annotators::{Kind, Link, Manner};
+use super::annotators::{Kind, Link, Manner, Names};
 use crate::error::{Error, Result, nearest};
 
 /// Every type: how it is written, and what it does.
@@ -30,8 +28,8 @@ pub const TYPES: &[(&str, &str)] = &[
         "right with chance A on these classes, else L for K; right on the others",
     ),
     (
-        "adversarial(A [N])",
-        "right with chance A, else the class N places on, or half the way round",
+        "adversarial(A [N | K>L ...])",
+        "right with chance A, else the class N places on, or L for K, or half the way round",
     ),
     ("right", "always right"),
     ("wrong", "always wrong, all wrong classes alike"),
@@ -94,8 +92,8 @@ pub fn kind(text: &str) -> Result<Kind> {
         "pairwise-flipper" => Kind::PairwiseFlipper(words.chance()?),
         "neighbour-confuser" => Kind::Neighbour(words.chance()?),
         "similar-pair" => Kind::SimilarPair(words.chance()?, words.links()?),
-        "confuser" => Kind::Confuser(words.chance()?, words.links()?),
-        "adversarial" => Kind::Adversarial(words.chance()?, words.classes()?.first().copied()),
+        "confuser" => Kind::Confuser(words.chance()?, words.some_links()?),
+        "adversarial" => Kind::Adversarial(words.chance()?, words.names()?),
         "right" => Kind::Right,
         "wrong" => Kind::Wrong,
         "random" => Kind::Random,
@@ -134,6 +132,8 @@ fn unknown(text: &str, name: &str) -> Error {
 fn number(word: &str) -> Option<usize> {
     word.parse().ok()
 }
+
+const A_LINK: &str = "a link such as 3>5 or 3-5";
 
 /// What stands between the brackets, last word first.
 struct Words<'a> {
@@ -174,14 +174,36 @@ impl Words<'_> {
     fn links(&mut self) -> Result<Vec<Link>> {
         let mut links = Vec::new();
         while !self.rest.is_empty() {
-            let (both, from, to) = self.one("a link such as 3>5 or 3-5", |word| {
+            let (both, from, to) = self.one(A_LINK, |word| {
                 let (from, to) = word.split_once(['>', '-'])?;
                 Some((word.contains('-'), number(from)?, number(to)?))
             })?;
+            if from == to {
+                return Err(self.wrong(format!("class {from} is linked to itself")));
+            }
             links.push((from, to));
             links.extend(both.then_some((to, from)));
         }
-        Ok(links)
+        let from = |n: usize| links[n].0;
+        match (0..links.len()).find(|n| (0..*n).any(|before| from(before) == from(*n))) {
+            Some(n) => Err(self.wrong(format!("class {} is linked twice", from(n)))),
+            None => Ok(links),
+        }
+    }
+
+    fn some_links(&mut self) -> Result<Vec<Link>> {
+        if self.rest.is_empty() {
+            return Err(self.wrong(format!("{A_LINK} is missing")));
+        }
+        self.links()
+    }
+
+    fn names(&mut self) -> Result<Names> {
+        Ok(match self.rest.last() {
+            None => Names::HalfWay,
+            Some(word) if word.contains(['>', '-']) => Names::Linked(self.links()?),
+            Some(_) => Names::Places(self.one("a number of places, or a link", number)?),
+        })
     }
 }
 
@@ -192,42 +214,48 @@ pub fn annotator_id(annotator: usize, of: usize) -> String {
     format!("a{annotator:0digits$}")
 }
 
-impl fmt::Display for Kind {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+impl Kind {
+    /// As it is written, in a crowd of so many annotators: their number decides how an id looks.
+    #[must_use]
+    pub fn text(&self, annotators: usize) -> String {
         let join = |items: Vec<String>| items.iter().flat_map(|i| [" ", i]).collect::<String>();
         let linked = |links: &[Link]| join(links.iter().map(|(k, l)| format!("{k}>{l}")).collect());
         // A chance such as 1 - 0.7 is written as 0.3.
         let short = |p: &f64| (p * 1e9).round() / 1e9;
         match self {
-            Self::Symmetric(p) => write!(f, "symmetric({})", short(p)),
-            Self::Pair(p, links) => write!(f, "pair({}{})", short(p), linked(links)),
+            Self::Symmetric(p) => format!("symmetric({})", short(p)),
+            Self::Pair(p, links) => format!("pair({}{})", short(p), linked(links)),
             Self::ClassWise(known) => {
                 let known = join(known.iter().map(ToString::to_string).collect());
-                write!(f, "class-wise({})", known.trim_start())
+                format!("class-wise({})", known.trim_start())
             }
-            Self::HammerSpammer(p) => write!(f, "hammer-spammer({})", short(p)),
-            Self::HammerOrSpammer(p) => write!(f, "hammer-or-spammer({})", short(p)),
-            Self::ClassWiseHammerSpammer(p) => {
-                write!(f, "class-wise-hammer-spammer({})", short(p))
+            Self::HammerSpammer(p) => format!("hammer-spammer({})", short(p)),
+            Self::HammerOrSpammer(p) => format!("hammer-or-spammer({})", short(p)),
+            Self::ClassWiseHammerSpammer(p) => format!("class-wise-hammer-spammer({})", short(p)),
+            Self::PairwiseFlipper(p) => format!("pairwise-flipper({})", short(p)),
+            Self::Neighbour(p) => format!("neighbour-confuser({})", short(p)),
+            Self::SimilarPair(p, links) => format!("similar-pair({}{})", short(p), linked(links)),
+            Self::Confuser(p, links) => format!("confuser({}{})", short(p), linked(links)),
+            Self::Adversarial(p, names) => {
+                let names = match names {
+                    Names::HalfWay => String::new(),
+                    Names::Places(places) => format!(" {places}"),
+                    Names::Linked(links) => linked(links),
+                };
+                format!("adversarial({}{names})", short(p))
             }
-            Self::PairwiseFlipper(p) => write!(f, "pairwise-flipper({})", short(p)),
-            Self::Neighbour(p) => write!(f, "neighbour-confuser({})", short(p)),
-            Self::SimilarPair(p, links) => write!(f, "similar-pair({}{})", short(p), linked(links)),
-            Self::Confuser(p, links) => write!(f, "confuser({}{})", short(p), linked(links)),
-            Self::Adversarial(p, None) => write!(f, "adversarial({})", short(p)),
-            Self::Adversarial(p, Some(places)) => write!(f, "adversarial({} {places})", short(p)),
-            Self::Right => f.write_str("right"),
-            Self::Wrong => f.write_str("wrong"),
-            Self::Random => f.write_str("random"),
-            Self::Constant(class) => write!(f, "constant({class})"),
-            Self::NaiveMajority => f.write_str("naive-majority"),
+            Self::Right => "right".to_owned(),
+            Self::Wrong => "wrong".to_owned(),
+            Self::Random => "random".to_owned(),
+            Self::Constant(class) => format!("constant({class})"),
+            Self::NaiveMajority => "naive-majority".to_owned(),
             Self::Follows(manner, of) => {
                 let word = match manner {
                     Manner::Imitative => "imitative",
                     Manner::Supportive => "supportive",
                     Manner::Opposite => "opposite",
                 };
-                write!(f, "{word}(a{of:02})")
+                format!("{word}({})", annotator_id(*of, annotators))
             }
         }
     }

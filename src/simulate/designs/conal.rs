@@ -6,7 +6,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::Design;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::simulate::annotators::Kind;
 use crate::simulate::conal::{Clouds, CommonNoise};
 use crate::simulate::plan::Plan;
@@ -46,9 +46,12 @@ pub struct CommonAndOwn {
     pub individual_strength: f64,
     /// Partners for symmetric noise, such as `3-5 1-9`; left empty, drawn.
     pub pairs: String,
-    /// The share of the instances that is annotated.
+    /// The share of the instances that is annotated; the class of the others goes to the table `gold`.
     #[schemars(range(min = 0, max = 1))]
     pub annotated: f64,
+    /// The share of those others that is there to choose epochs by; the rest is there to score.
+    #[schemars(range(min = 0, max = 1))]
+    pub valid: f64,
 }
 
 impl Default for CommonAndOwn {
@@ -62,23 +65,30 @@ impl Default for CommonAndOwn {
             individual_strength: 0.7,
             pairs: String::new(),
             annotated: 1.0,
+            valid: 0.5,
         }
     }
 }
 
 impl Design for CommonAndOwn {
-    fn plan(&self) -> Result<Plan> {
+    fn plan(&self, _classes: usize) -> Result<Plan> {
         let right = 1.0 - self.common_strength;
+        let pairs = links(&self.pairs).map_err(|e| e.at("--set pairs"))?;
         let kind = match self.noise {
-            Noise::Asymmetric => Kind::PairwiseFlipper(right),
-            Noise::Symmetric => {
-                Kind::SimilarPair(right, links(&self.pairs).map_err(|e| e.at("--set pairs"))?)
+            Noise::Asymmetric if pairs.is_empty() => Kind::PairwiseFlipper(right),
+            Noise::Asymmetric => {
+                return Err(Error::spec("asymmetric noise draws its targets and has no partners")
+                    .at("--set pairs")
+                    .found(format!("`{}`", self.pairs))
+                    .help("set noise=symmetric, or leave the pairs empty: --set pairs="));
             }
+            Noise::Symmetric => Kind::SimilarPair(right, pairs),
         };
         let own = Kind::PairwiseFlipper(1.0 - self.individual_strength);
         Ok(Plan {
             redundancy: Some(self.redundancy),
             annotated: self.annotated,
+            valid: Some(self.valid),
             common: Some(CommonNoise { kind, proportion: self.proportion }),
             ..Plan::of(vec![(self.annotators, own)])
         })
@@ -119,8 +129,8 @@ impl Default for OnClouds {
 }
 
 impl Design for OnClouds {
-    fn plan(&self) -> Result<Plan> {
-        self.noise.plan()
+    fn plan(&self, classes: usize) -> Result<Plan> {
+        self.noise.plan(classes)
     }
 
     fn clouds(&self) -> Option<Clouds> {

@@ -48,7 +48,7 @@ const HIGH: &str = "confuser(0 2>0 9>1 5>3 7>4 8>6), similar-pair(0.5 0-2 1-9 3-
                     confuser(0.5 0-2 1-9 6-8), confuser(0 5>3 7>4), similar-pair(0.6 0-2 1-9 3-5 4-7 6-8)";
 
 impl Design for Seniority {
-    fn plan(&self) -> Result<Plan> {
+    fn plan(&self, _classes: usize) -> Result<Plan> {
         let (seniors, copies) = match self.expertise {
             Expertise::Low => ("10*symmetric(0.8)", "imitative(a00), imitative(a02)"),
             Expertise::High => (HIGH, "2*imitative(a00), 3*imitative(a02)"),

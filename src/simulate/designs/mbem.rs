@@ -35,7 +35,7 @@ impl Default for Budget {
 }
 
 impl Design for Budget {
-    fn plan(&self) -> Result<Plan> {
+    fn plan(&self, _classes: usize) -> Result<Plan> {
         let kind = if self.class_wise {
             Kind::ClassWiseHammerSpammer(self.g)
         } else {

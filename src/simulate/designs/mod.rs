@@ -1,6 +1,7 @@
 //! The parameters of recipes, and the plan that each comes down to; one paper, one file.
 
 mod conal;
+mod lia;
 mod max_mig;
 mod mbem;
 mod tanno;
@@ -9,6 +10,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 pub use conal::{CommonAndOwn, OnClouds};
+pub use lia::Predictors;
 pub use max_mig::Seniority;
 pub use mbem::Budget;
 pub use tanno::{FourHabits, OneType};
@@ -20,11 +22,11 @@ use crate::error::Result;
 
 /// Parameters that make a plan.
 pub trait Design {
-    /// What they come down to.
+    /// What they come down to where there are so many classes, two at least.
     ///
     /// # Errors
     /// When a word among them is not understood.
-    fn plan(&self) -> Result<Plan>;
+    fn plan(&self, classes: usize) -> Result<Plan>;
     /// The instances to draw, where none are given.
     fn clouds(&self) -> Option<Clouds> {
         None
@@ -48,6 +50,9 @@ pub struct Groups {
     pub trusted: f64,
     /// Whether trusted instances are annotated too.
     pub annotate_trusted: bool,
+    /// Annotations of an instance that are kept at most, drawn when all are there; left out, all.
+    #[schemars(range(min = 1))]
+    pub kept: Option<usize>,
 }
 
 impl Default for Groups {
@@ -58,18 +63,20 @@ impl Default for Groups {
             annotated: 1.0,
             trusted: 0.0,
             annotate_trusted: false,
+            kept: None,
         }
     }
 }
 
 impl Design for Groups {
-    fn plan(&self) -> Result<Plan> {
+    fn plan(&self, _classes: usize) -> Result<Plan> {
         let groups = crowd(&self.groups).map_err(|e| e.or_at("--set groups"))?;
         Ok(Plan {
             redundancy: self.redundancy,
             annotated: self.annotated,
             trusted: self.trusted,
             annotates_trusted: self.annotate_trusted,
+            kept: self.kept,
             ..Plan::of(groups)
         })
     }
