@@ -30,13 +30,18 @@ fn the_smallest_trace_is_the_true_one() {
         trusted: vec![None; 3],
         ..Batch::default()
     };
-    let a = annotations();
+    let annotations = annotations();
     let optimiser = Optimiser::new(&OptimiserSpec::default());
     // The classifier's confusion, `[class, taken for]`, and the annotators' matrices.
     let found = |lambda: f64| {
         let model = TraceRegularised { lambda, ..TraceRegularised::default() };
         let run = Run::new(1);
-        let task = Task { evidence: (&a).into(), dims: a.dims(), hidden: 0, run: &run };
+        let task = Task {
+            evidence: (&annotations).into(),
+            dims: annotations.dims(),
+            hidden: 0,
+            run: &run,
+        };
         let mut crowd = Crowd { tables: model.tables(&task).unwrap() };
         let mut logits = [2.0_f32, 1.3, 0.0, 0.0, 2.0, 1.3, 1.3, 0.0, 2.0];
         let mut moments = Moments::default();
@@ -56,14 +61,21 @@ fn the_smallest_trace_is_the_true_one() {
             let (batch, out, gathered, crowd_now) = (&batch, &out, &gathered, &crowd);
             let (_, gradient) = loss_and_gradient(
                 &model,
-                &Step { phase: 0, batch, out, gathered, crowd: crowd_now, dims: a.dims() },
+                &Step {
+                    phase: 0,
+                    batch,
+                    out,
+                    gathered,
+                    crowd: crowd_now,
+                    dims: annotations.dims(),
+                },
             );
             crowd.step(batch, &gradient.tables, &optimiser, 0.01);
             let gradient: Vec<f32> = gradient.out.logits.iter().map(|g| *g as f32).collect();
             optimiser.update(&mut logits, &gradient, moments.all(), step, 0.01, 0.0);
         }
         let rho: Vec<f64> = crowd.tables[0].values.iter().map(|v| f64::from(*v)).collect();
-        (p(&logits).1, trace_regularised::matrices(&rho, a.dims()))
+        (p(&logits).1, trace_regularised::matrices(&rho, annotations.dims()))
     };
     let (p, pi) = found(0.01);
     for (at, got) in p.iter().enumerate() {
