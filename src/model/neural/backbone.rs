@@ -3,6 +3,7 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use super::convolution::Convolution;
 use super::layers::{Activation, BatchNorm, Dense, Layer};
 use super::vars::{Kind, Vars};
 use crate::error::{Error, Problem, Result};
@@ -184,14 +185,16 @@ fn convolution(
     to: usize,
     kernel: usize,
     padding: usize,
+    is_first: bool,
 ) -> Result<Layer> {
     let bound = 1.0 / ((from * kernel * kernel) as f64).sqrt();
     let shape = [to, from, kernel, kernel];
-    Ok(Layer::Convolution {
+    Ok(Layer::Convolution(Convolution {
         weight: vars.uniform(&format!("{name}.weight"), Kind::Weight, &shape, bound)?,
         bias: vars.uniform(&format!("{name}.bias"), Kind::Bias, &[to], bound)?,
         padding,
-    })
+        is_first,
+    }))
 }
 
 fn too_small(height: usize, width: usize) -> Error {
@@ -208,10 +211,10 @@ fn lenet(channels: usize, height: usize, width: usize, vars: &mut Vars) -> Resul
     };
     let relu = || Layer::Activation(Activation::Relu);
     let layers = vec![
-        convolution(vars, "convolution0", channels, 6, 5, 2)?,
+        convolution(vars, "convolution0", channels, 6, 5, 2, true)?,
         relu(),
         Layer::MaxPool,
-        convolution(vars, "convolution1", 6, 16, 5, 0)?,
+        convolution(vars, "convolution1", 6, 16, 5, 0, false)?,
         relu(),
         Layer::MaxPool,
         Layer::Flatten,
@@ -231,7 +234,7 @@ fn vgg16(channels: usize, height: usize, width: usize, vars: &mut Vars) -> Resul
             layers.push(Layer::MaxPool);
             continue;
         }
-        layers.push(convolution(vars, &format!("convolution{n:02}"), from, to, 3, 1)?);
+        layers.push(convolution(vars, &format!("convolution{n:02}"), from, to, 3, 1, n == 0)?);
         layers.push(Layer::BatchNorm(BatchNorm::new(vars, &format!("norm{n:02}"), to, true)?));
         layers.push(Layer::Activation(Activation::Relu));
         from = to;

@@ -2,7 +2,7 @@
 
 use std::cell::RefCell;
 
-use candle_core::{CpuStorage, InplaceOp1, InplaceOp2, Layout, Result, Tensor};
+use candle_core::{CpuStorage, InplaceOp1, InplaceOp2, Layout, Result, Storage, Tensor};
 
 /// Changes the numbers of a tensor; every tensor that shares them sees it.
 pub(super) fn change(tensor: &Tensor, f: impl FnMut(&mut [f32])) -> Result<()> {
@@ -16,6 +16,15 @@ pub(super) fn change_by(
     f: impl FnMut(&mut [f32], &[f32]),
 ) -> Result<()> {
     tensor.inplace_op2(&other.contiguous()?, &Beside(RefCell::new(f)))
+}
+
+/// Reads the numbers of a tensor that lies in one piece.
+pub(super) fn read<R>(tensor: &Tensor, f: impl FnOnce(&[f32]) -> R) -> Result<R> {
+    let (storage, layout) = tensor.storage_and_layout();
+    match &*storage {
+        Storage::Cpu(storage) => Ok(f(in_line(storage, layout)?)),
+        _ => candle_core::bail!("the tensor is not on the host"),
+    }
 }
 
 /// What layers compute with.

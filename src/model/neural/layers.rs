@@ -6,6 +6,8 @@ use rand::RngCore;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use super::convolution::Convolution;
+use super::pool;
 use super::product::{affine, product, row_sum};
 use super::tensor;
 use super::vars::{Kind, Vars};
@@ -40,14 +42,7 @@ pub enum Layer {
     /// `x W + b`
     Dense(Dense),
     /// A convolution of stride 1 over `[batch, channel, height, width]`.
-    Convolution {
-        /// `[out, in, kernel, kernel]`
-        weight: Tensor,
-        /// `[out]`
-        bias: Tensor,
-        /// Zeros around the image.
-        padding: usize,
-    },
+    Convolution(Convolution),
     /// Batch normalisation.
     BatchNorm(BatchNorm),
     /// A pointwise function.
@@ -75,34 +70,17 @@ impl Layer {
                 }
                 _ => Ok(x.clone()),
             },
-            Self::Convolution { weight, bias, padding } => tensor((|| {
-                let weight = weight.to_dtype(precision)?;
-                let bias = bias.to_dtype(precision)?.reshape((1, (), 1, 1))?;
-                x.to_dtype(precision)?.conv2d(&weight, *padding, 1, 1, 1)?.broadcast_add(&bias)
-            })()),
+            Self::Convolution(convolution) => tensor(convolution.node(x, precision)),
             Self::Activation(activation) => tensor(match activation {
                 Activation::Relu => x.relu(),
                 Activation::Gelu => x.gelu(),
                 Activation::Silu => x.silu(),
                 Activation::Tanh => x.tanh(),
             }),
-            Self::MaxPool => tensor(max_pool(x)),
+            Self::MaxPool => tensor(pool::node(x)),
             Self::Flatten => tensor(x.flatten_from(1)),
         }
     }
-}
-
-/// The largest of each square of 2 x 2; an odd last row or column is left out.
-///
-/// candle's own pooling takes a quarter of the gradient on its way back.
-fn max_pool(x: &Tensor) -> candle_core::Result<Tensor> {
-    let (batch, channels, height, width) = x.dims4()?;
-    let (height, width) = (height / 2, width / 2);
-    let even = x.narrow(2, 0, 2 * height)?.narrow(3, 0, 2 * width)?;
-    let pairs = even.contiguous()?.reshape((batch, channels, height, 2, width, 2))?;
-    let rows = pairs.narrow(3, 0, 1)?.maximum(&pairs.narrow(3, 1, 1)?)?;
-    let largest = rows.narrow(5, 0, 1)?.maximum(&rows.narrow(5, 1, 1)?)?;
-    largest.reshape((batch, channels, height, width))
 }
 
 /// For each number of `x` zero with probability `share`, in steps of 2^-16, else what keeps the mean.
@@ -253,30 +231,5 @@ impl BatchNorm {
             _ => rows,
         };
         out.to_dtype(precision)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use candle_core::Device;
-
-    use super::*;
-
-    /// Of 5 x 5, where the last row and column fall out: the largest of each square takes the whole slope.
-    #[test]
-    fn pooling_hands_the_whole_slope_to_the_largest() {
-        let values: Vec<f32> = (0..25).map(|n| (n * 7 % 25) as f32).collect();
-        let x = Var::from_vec(values, (1, 1, 5, 5), &Device::Cpu).unwrap();
-        let pooled = max_pool(&x).unwrap();
-        let numbers = |t: &Tensor| t.flatten_all().unwrap().to_vec1::<f32>().unwrap();
-        assert_eq!(numbers(&pooled), [17.0, 24.0, 20.0, 19.0]);
-        let slopes = Tensor::new(&[1.0_f32, 2.0, 3.0, 4.0], &Device::Cpu).unwrap();
-        let loss = (pooled.flatten_all().unwrap() * slopes).unwrap().sum_all().unwrap();
-        let gradient = numbers(loss.backward().unwrap().get(&x).unwrap());
-        let mut wanted = [0.0; 25];
-        for (at, slope) in [(6, 1.0), (7, 2.0), (10, 3.0), (17, 4.0)] {
-            wanted[at] = slope;
-        }
-        assert_eq!(gradient, wanted);
     }
 }

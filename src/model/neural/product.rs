@@ -1,4 +1,4 @@
-//! Matrix products of dense layers.
+//! Matrix products of layers.
 //!
 //! # Why
 //! Before every product on the host candle counts the processors, and on Linux it reads `/proc/cpuinfo` for that, which
@@ -100,7 +100,7 @@ impl CustomOp1 for RowSum {
 }
 
 /// A matrix on the host, its rows and columns any number of values apart.
-struct Matrix<'a> {
+pub(super) struct Matrix<'a> {
     /// From its first value on; every row and column lies within.
     values: &'a [f32],
     rows: usize,
@@ -124,38 +124,68 @@ impl<'a> Matrix<'a> {
             steps: (stride[0].cast_signed(), stride[1].cast_signed()),
         })
     }
+
+    /// The first values as a matrix, row after row. There must be as many.
+    pub(super) fn by_rows(values: &'a [f32], rows: usize, columns: usize) -> Self {
+        let values = &values[..rows * columns];
+        Self { values, rows, columns, steps: (columns.cast_signed(), 1) }
+    }
+
+    /// Its rows as columns.
+    pub(super) fn turned(&self) -> Self {
+        Self {
+            values: self.values,
+            rows: self.columns,
+            columns: self.rows,
+            steps: (self.steps.1, self.steps.0),
+        }
+    }
 }
 
-/// The product, row by row.
-#[allow(unsafe_code)]
+/// The product, row by row, with the threads of the run.
 fn multiply(a: &Matrix<'_>, b: &Matrix<'_>) -> Result<Vec<f32>> {
-    let (rows, columns, inner) = (a.rows, b.columns, a.columns);
-    if b.rows != inner {
-        candle_core::bail!("{rows} x {inner} by {} x {columns} is no product", b.rows);
+    if b.rows != a.columns {
+        let (rows, inner) = (a.rows, a.columns);
+        candle_core::bail!("{rows} x {inner} by {} x {} is no product", b.rows, b.columns);
     }
     let threads = match rayon::current_num_threads() {
         1 => Parallelism::None,
         threads => Parallelism::Rayon(threads),
     };
-    let mut product = vec![0.0; rows * columns];
-    // SAFETY: `product` has `rows` x `columns` values, row by row; `Matrix::new` has seen that all
-    // values of both sides lie within their slices; and nothing else refers to `product`.
+    let mut product = vec![0.0; a.rows * b.columns];
+    gemm(&mut product, a, b, false, threads);
+    Ok(product)
+}
+
+/// Writes the product to `out`, row by row, or adds it to what is there; on this thread alone.
+///
+/// The sizes must be those of a product.
+pub(super) fn multiply_into(out: &mut [f32], a: &Matrix<'_>, b: &Matrix<'_>, adds: bool) {
+    gemm(out, a, b, adds, Parallelism::None);
+}
+
+#[allow(unsafe_code)]
+fn gemm(out: &mut [f32], a: &Matrix<'_>, b: &Matrix<'_>, adds: bool, threads: Parallelism) {
+    let (rows, columns, inner) = (a.rows, b.columns, a.columns);
+    assert!(out.len() == rows * columns && b.rows == inner, "these are not the sizes of a product");
+    // SAFETY: `out` has `rows` x `columns` values, row by row; whoever made the matrices has seen that all values of both
+    // sides lie within their slices; and nothing else refers to `out`.
     unsafe {
         gemm::gemm(
             rows,
             columns,
             inner,
-            product.as_mut_ptr(),
+            out.as_mut_ptr(),
             1,
             columns.cast_signed(),
-            false,
+            adds,
             a.values.as_ptr(),
             a.steps.1,
             a.steps.0,
             b.values.as_ptr(),
             b.steps.1,
             b.steps.0,
-            0.0,
+            if adds { 1.0 } else { 0.0 },
             1.0,
             false,
             false,
@@ -163,7 +193,6 @@ fn multiply(a: &Matrix<'_>, b: &Matrix<'_>) -> Result<Vec<f32>> {
             threads,
         );
     }
-    Ok(product)
 }
 
 #[cfg(test)]

@@ -3,14 +3,16 @@
 //! # Why
 //! candle's graph finds the gradient of anything, but for each of its nodes it fills zeros to add to, it computes the
 //! gradients of masks too, and on the host it hands long tensors to threads of its own, which spin for more. So dense
-//! layers, and on the host what usually stands between them, go back by hand; the layers of every other stretch are a
-//! graph of candle's.
+//! layers, and on the host convolutions and what usually stands between all these, go back by hand; the layers of every
+//! other stretch are a graph of candle's.
 
 use candle_core::backprop::GradStore;
-use candle_core::{DType, Tensor, Var};
+use candle_core::{DType, Shape, Tensor, Var};
 
+use super::convolution::Convolution;
 use super::host::{change, change_by};
 use super::layers::{Activation, Dense, Layer, Mode, dropout_mask};
+use super::pool::Pooled;
 use super::tensor;
 use crate::error::Result;
 
@@ -30,6 +32,13 @@ enum Step {
     Relu(Tensor),
     /// What every number was multiplied by.
     Dropout(Tensor),
+    Convolution {
+        layer: Convolution,
+        input: Tensor,
+    },
+    Pool(Pooled),
+    /// The shape before it was made flat.
+    Flatten(Shape),
     Graph {
         /// `None` where it is the data.
         input: Option<Var>,
@@ -53,7 +62,7 @@ impl Tape {
     /// # Errors
     /// When the device fails.
     pub(super) fn through(&mut self, layer: &Layer, mode: &mut Mode<'_>) -> Result<()> {
-        // What a dense layer gave is nobody else's, and may be changed where it lies.
+        // What a step by hand gave is nobody else's, and may be changed where it lies.
         let own = self.steps.last().is_some_and(|step| !matches!(step, Step::Graph { .. }));
         let by_hand = own && self.out.device().is_cpu();
         match layer {
@@ -75,6 +84,24 @@ impl Tape {
                 }
                 _ => Ok(()),
             },
+            Layer::Convolution(layer) if self.out.device().is_cpu() => {
+                let input = tensor(self.out.detach().contiguous())?;
+                self.out = tensor(layer.forward(&input))?;
+                self.steps.push(Step::Convolution { layer: layer.clone(), input });
+                Ok(())
+            }
+            Layer::MaxPool if self.out.device().is_cpu() => {
+                let input = tensor(self.out.detach().contiguous())?;
+                let (pooled, out) = tensor(Pooled::forward(&input))?;
+                self.out = out;
+                self.steps.push(Step::Pool(pooled));
+                Ok(())
+            }
+            Layer::Flatten if by_hand => {
+                self.steps.push(Step::Flatten(self.out.shape().clone()));
+                self.out = tensor(self.out.flatten_from(1))?;
+                Ok(())
+            }
             _ => self.graph(layer, mode),
         }
     }
@@ -128,6 +155,13 @@ impl Tape {
                     tensor(change_by(&gradient, mask, multiply))?;
                     continue;
                 }
+                Step::Convolution { layer, input } => {
+                    tensor((|| layer.backward(input, &gradient.contiguous()?, found))())?
+                }
+                Step::Pool(pooled) => {
+                    Some(tensor((|| pooled.backward(&gradient.contiguous()?))())?)
+                }
+                Step::Flatten(shape) => Some(tensor(gradient.reshape(shape))?),
                 Step::Graph { input, out } => tensor((|| {
                     let gradient = gradient.to_dtype(out.dtype())?.reshape(out.dims())?;
                     let mut of_graph = (out * gradient)?.sum_all()?.backward()?;
