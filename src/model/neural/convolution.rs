@@ -61,7 +61,7 @@ impl Convolution {
                             let cols = Matrix::by_rows(cols, sizes.patch(), places);
                             let mut by_channel = vec![0.0; sizes.to * places];
                             multiply_into(&mut by_channel, &weight, &cols, false);
-                            sizes.to_images(&by_channel, bias, out);
+                            sizes.by_image(&by_channel, bias, out);
                         });
                 })
             })
@@ -175,18 +175,19 @@ impl Sizes {
         (first, end.saturating_sub(first), (first + k).saturating_sub(self.padding))
     }
 
-    /// Calls `f(place, number, n)` for every stretch of `n` places in `cols` and the numbers of the images under them.
-    fn stretches(&self, images: usize, mut f: impl FnMut(usize, usize, usize)) {
+    /// Calls `each(place, number, n)` for every stretch of `n` places in `cols` and the numbers of the images under them.
+    fn stretches(&self, images: usize, mut each: impl FnMut(usize, usize, usize)) {
         let (kernel, columns) = (self.kernel, images * self.places());
         for patch in 0..self.patch() {
-            let (c, ky, kx) = (patch / (kernel * kernel), patch / kernel % kernel, patch % kernel);
-            let (y, rows, from_y) = self.inside(ky, self.high, self.height);
-            let (x, n, from_x) = self.inside(kx, self.wide, self.width);
+            let (channel, cell) = (patch / (kernel * kernel), patch % (kernel * kernel));
+            let (top, rows, from_row) = self.inside(cell / kernel, self.high, self.height);
+            let (left, n, from_column) = self.inside(cell % kernel, self.wide, self.width);
             for image in 0..images {
-                let place = patch * columns + image * self.places() + x;
-                let number = image * self.input() + c * self.height * self.width + from_x;
+                let place = patch * columns + image * self.places() + left;
+                let origin = (image * self.from + channel) * self.height * self.width;
                 for row in 0..rows {
-                    f(place + (y + row) * self.wide, number + (from_y + row) * self.width, n);
+                    let number = origin + (from_row + row) * self.width + from_column;
+                    each(place + (top + row) * self.wide, number, n);
                 }
             }
         }
@@ -212,7 +213,7 @@ impl Sizes {
     }
 
     /// `[channel, image x place]` and a bias a channel as `[image, channel, place]`.
-    fn to_images(&self, by_channel: &[f32], bias: &[f32], out: &mut [f32]) {
+    fn by_image(&self, by_channel: &[f32], bias: &[f32], out: &mut [f32]) {
         let (places, images) = (self.places(), out.len() / self.output());
         for (n, out) in out.chunks_exact_mut(places).enumerate() {
             let (image, channel) = (n / self.to, n % self.to);
@@ -222,7 +223,7 @@ impl Sizes {
     }
 
     /// `[image, channel, place]` as `[channel, image x place]`.
-    fn to_channels(&self, images: &[f32]) -> Vec<f32> {
+    fn by_channel(&self, images: &[f32]) -> Vec<f32> {
         let (places, n_images) = (self.places(), images.len() / self.output());
         let mut by_channel = vec![0.0; images.len()];
         for (n, own) in images.chunks_exact(places).enumerate() {
@@ -250,7 +251,7 @@ impl Sizes {
             x.chunks(together * self.input()).zip(gradient.chunks(together * self.output()));
         for (block, (x, gradient)) in blocks.enumerate() {
             let places = self.unfold(x, &mut cols);
-            let by_channel = self.to_channels(gradient);
+            let by_channel = self.by_channel(gradient);
             for (sum, own) in of_bias.iter_mut().zip(by_channel.chunks_exact(places)) {
                 *sum += own.iter().sum::<f32>();
             }
