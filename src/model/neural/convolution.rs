@@ -1,9 +1,8 @@
 //! Convolutions of stride 1, on the host by hand.
 //!
 //! # Why
-//! On the host candle goes back through a convolution of another shape, in a loop over single numbers. Here the patches
-//! of some images lie side by side as the columns of a matrix, and all that a convolution is, forward and back, are
-//! products with it:
+//! On the host candle's own takes thirteen times as long (an epoch of LeNet). Here the patches of some images lie side by
+//! side as the columns of a matrix, and all that a convolution is, forward and back, are products with it:
 //!
 //! ```text
 //! cols [patch, place]   patch = channel x row x column of the kernel, place = image x row x column of the output
@@ -50,22 +49,18 @@ impl Convolution {
         let sizes = self.sizes(x)?;
         let mut out = vec![0.0; sizes.images * sizes.output()];
         let together = sizes.together();
-        read(x, |x| {
-            read(&self.weight, |weight| {
-                read(&self.bias, |bias| {
-                    let weight = Matrix::by_rows(weight, sizes.to, sizes.patch());
-                    out.par_chunks_mut(together * sizes.output())
-                        .zip(x.par_chunks(together * sizes.input()))
-                        .for_each_init(Vec::new, |cols, (out, x)| {
-                            let places = sizes.unfold(x, cols);
-                            let cols = Matrix::by_rows(cols, sizes.patch(), places);
-                            let mut by_channel = vec![0.0; sizes.to * places];
-                            multiply_into(&mut by_channel, &weight, &cols, false);
-                            sizes.by_image(&by_channel, bias, out);
-                        });
-                })
-            })
-        })???;
+        read([x, &self.weight, &self.bias], |[x, weight, bias]| {
+            let weight = Matrix::by_rows(weight, sizes.to, sizes.patch());
+            out.par_chunks_mut(together * sizes.output())
+                .zip(x.par_chunks(together * sizes.input()))
+                .for_each_init(Vec::new, |cols, (out, x)| {
+                    let places = sizes.unfold(x, cols);
+                    let cols = Matrix::by_rows(cols, sizes.patch(), places);
+                    let mut by_channel = vec![0.0; sizes.to * places];
+                    multiply_into(&mut by_channel, &weight, &cols, false);
+                    sizes.by_image(&by_channel, bias, out);
+                });
+        })?;
         Tensor::from_vec(out, (sizes.images, sizes.to, sizes.high, sizes.wide), x.device())
     }
 
@@ -83,18 +78,15 @@ impl Convolution {
         let mut of_input = vec![0.0; sizes.images * wanted];
         let mut parts: Vec<&mut [f32]> = of_input.chunks_mut((group * wanted).max(1)).collect();
         parts.resize_with(sizes.images.div_ceil(group), Default::default);
-        let of_groups = read(x, |x| {
-            read(gradient, |gradient| {
-                read(&self.weight, |weight| {
-                    parts
-                        .into_par_iter()
-                        .zip(x.par_chunks(group * sizes.input()))
-                        .zip(gradient.par_chunks(group * sizes.output()))
-                        .map(|((part, x), gradient)| sizes.back(weight, x, gradient, part))
-                        .collect::<Vec<_>>()
-                })
-            })
-        })???;
+        let of_groups = read([x, gradient, &self.weight], |[x, gradient, weight]| {
+            let groups = x
+                .par_chunks(group * sizes.input())
+                .zip(gradient.par_chunks(group * sizes.output()))
+                .zip(parts);
+            groups
+                .map(|((x, gradient), part)| sizes.back(weight, x, gradient, part))
+                .collect::<Vec<_>>()
+        })?;
         let mut of_weight = vec![0.0; sizes.to * sizes.patch()];
         let mut of_bias = vec![0.0; sizes.to];
         for (weight, bias) in &of_groups {

@@ -18,13 +18,20 @@ pub(super) fn change_by(
     tensor.inplace_op2(&other.contiguous()?, &Beside(RefCell::new(f)))
 }
 
-/// Reads the numbers of a tensor that lies in one piece.
-pub(super) fn read<R>(tensor: &Tensor, f: impl FnOnce(&[f32]) -> R) -> Result<R> {
-    let (storage, layout) = tensor.storage_and_layout();
-    match &*storage {
-        Storage::Cpu(storage) => Ok(f(in_line(storage, layout)?)),
-        _ => candle_core::bail!("the tensor is not on the host"),
+/// Reads the numbers of tensors that lie in one piece each.
+pub(super) fn read<const N: usize, R>(
+    tensors: [&Tensor; N],
+    f: impl FnOnce([&[f32]; N]) -> R,
+) -> Result<R> {
+    let held = tensors.map(Tensor::storage_and_layout);
+    let mut numbers = [&[][..]; N];
+    for (numbers, (storage, layout)) in numbers.iter_mut().zip(&held) {
+        match &**storage {
+            Storage::Cpu(storage) => *numbers = in_line(storage, layout)?,
+            _ => candle_core::bail!("the tensor is not on the host"),
+        }
     }
+    Ok(f(numbers))
 }
 
 /// What layers compute with.

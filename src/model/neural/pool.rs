@@ -33,14 +33,13 @@ impl Pooled {
         let n = images * channels * high * wide;
         let (mut out, mut largest) = (vec![0.0; n], vec![0; n]);
         let places = (high * wide).max(1);
-        read(x, |x| {
+        read([x], |[x]| {
             out.par_chunks_mut(places)
                 .zip(largest.par_chunks_mut(places))
                 .zip(x.par_chunks(height * width))
                 .for_each(|((out, largest), x)| {
                     for (place, (out, largest)) in out.iter_mut().zip(largest).enumerate() {
-                        let first = 2 * (place / wide * width + place % wide);
-                        let square = [first, first + 1, first + width, first + width + 1];
+                        let square = square(place, wide, width);
                         let mut best = 0;
                         for k in 1..4 {
                             if x[square[k]] > x[square[best]] || x[square[k]].is_nan() {
@@ -61,21 +60,25 @@ impl Pooled {
         let (high, wide) = (height / 2, width / 2);
         let mut of_input = vec![0.0; images * channels * height * width];
         let places = (high * wide).max(1);
-        read(gradient, |gradient| {
+        read([gradient], |[gradient]| {
             of_input
                 .par_chunks_mut(height * width)
                 .zip(gradient.par_chunks(places))
                 .zip(self.largest.par_chunks(places))
                 .for_each(|((of_input, gradient), largest)| {
                     for (place, (g, k)) in gradient.iter().zip(largest).enumerate() {
-                        let first = 2 * (place / wide * width + place % wide);
-                        let (row, column) = (usize::from(k / 2), usize::from(k % 2));
-                        of_input[first + row * width + column] = *g;
+                        of_input[square(place, wide, width)[usize::from(*k)]] = *g;
                     }
                 });
         })?;
         Tensor::from_vec(of_input, self.dims, gradient.device())
     }
+}
+
+/// Where the four numbers under a place of the output lie, row by row; rows are `wide` long there and `width` here.
+fn square(place: usize, wide: usize, width: usize) -> [usize; 4] {
+    let first = 2 * (place / wide * width + place % wide);
+    [first, first + 1, first + width, first + width + 1]
 }
 
 #[cfg(test)]

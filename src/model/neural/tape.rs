@@ -64,7 +64,8 @@ impl Tape {
     pub(super) fn through(&mut self, layer: &Layer, mode: &mut Mode<'_>) -> Result<()> {
         // What a step by hand gave is nobody else's, and may be changed where it lies.
         let own = self.steps.last().is_some_and(|step| !matches!(step, Step::Graph { .. }));
-        let by_hand = own && self.out.device().is_cpu();
+        let on_host = self.out.device().is_cpu();
+        let by_hand = own && on_host;
         match layer {
             Layer::Dense(layer) => self.dense(layer),
             Layer::Activation(Activation::Relu) if by_hand => {
@@ -84,13 +85,13 @@ impl Tape {
                 }
                 _ => Ok(()),
             },
-            Layer::Convolution(layer) if self.out.device().is_cpu() => {
+            Layer::Convolution(layer) if on_host => {
                 let input = tensor(self.out.detach().contiguous())?;
                 self.out = tensor(layer.forward(&input))?;
                 self.steps.push(Step::Convolution { layer: layer.clone(), input });
                 Ok(())
             }
-            Layer::MaxPool if self.out.device().is_cpu() => {
+            Layer::MaxPool if on_host => {
                 let input = tensor(self.out.detach().contiguous())?;
                 let (pooled, out) = tensor(Pooled::forward(&input))?;
                 self.out = out;
