@@ -26,26 +26,23 @@ pub(super) fn read<const N: usize, R>(
     let held = tensors.map(Tensor::storage_and_layout);
     let mut numbers = [&[][..]; N];
     for (numbers, (storage, layout)) in numbers.iter_mut().zip(&held) {
-        match &**storage {
-            Storage::Cpu(storage) => *numbers = in_line(storage, layout)?,
-            _ => candle_core::bail!("the tensor is not on the host"),
-        }
+        *numbers = in_line(reals(storage)?, layout)?;
     }
     Ok(f(numbers))
 }
 
 /// What layers compute with.
-pub(super) fn reals(storage: &CpuStorage) -> Result<&[f32]> {
+pub(super) fn reals(storage: &Storage) -> Result<&[f32]> {
     match storage {
-        CpuStorage::F32(values) => Ok(values),
-        _ => candle_core::bail!("networks on the host compute in f32"),
+        Storage::Cpu(CpuStorage::F32(values)) => Ok(values),
+        _ => candle_core::bail!("the tensor is not of f32 on the host"),
     }
 }
 
 /// The numbers of a tensor that lies in one piece.
-pub(super) fn in_line<'a>(storage: &'a CpuStorage, layout: &Layout) -> Result<&'a [f32]> {
+fn in_line<'a>(values: &'a [f32], layout: &Layout) -> Result<&'a [f32]> {
     match layout.contiguous_offsets() {
-        Some((start, end)) => Ok(&reals(storage)?[start..end]),
+        Some((start, end)) => Ok(&values[start..end]),
         None => candle_core::bail!("the tensor lies in pieces"),
     }
 }
@@ -84,7 +81,7 @@ impl<F: FnMut(&mut [f32], &[f32])> InplaceOp2 for Beside<F> {
         other: &CpuStorage,
         of_other: &Layout,
     ) -> Result<()> {
-        let (values, by) = (in_line_mut(storage, layout)?, in_line(other, of_other)?);
+        let (values, by) = (in_line_mut(storage, layout)?, in_line(other.as_slice()?, of_other)?);
         if values.len() != by.len() {
             candle_core::bail!("{} numbers beside {}", values.len(), by.len());
         }

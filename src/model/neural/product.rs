@@ -6,97 +6,67 @@
 //! Here the same kernels are called with the threads of the run, and give the same bits. What is added to each row of a
 //! product is added in place, and rows are summed one after the other: candle divides for every number that it sums.
 
-use candle_core::{CpuStorage, CustomOp1, CustomOp2, CustomOp3, Layout, Result, Shape, Tensor};
+use candle_core::{Layout, Result, Tensor};
 use gemm::Parallelism;
 
-use super::host::{in_line, reals};
+use super::host::{read, reals};
 
 /// `x W + b`
 pub(super) fn affine(x: &Tensor, weight: &Tensor, bias: &Tensor) -> Result<Tensor> {
-    if x.device().is_cpu() {
-        x.apply_op3_no_bwd(weight, bias, &Affine)
-    } else {
-        x.matmul(weight)?.broadcast_add(bias)
+    if !x.device().is_cpu() {
+        return x.matmul(weight)?.broadcast_add(bias);
     }
+    let shape = (x.dims2()?.0, weight.dims2()?.1);
+    if bias.elem_count() != shape.1 {
+        candle_core::bail!("{} biases of {} columns", bias.elem_count(), shape.1);
+    }
+    let mut out = multiply(x, weight)?;
+    read([bias], |[bias]| {
+        for row in out.chunks_exact_mut(bias.len().max(1)) {
+            row.iter_mut().zip(bias).for_each(|(o, b)| *o += b);
+        }
+    })?;
+    Tensor::from_vec(out, shape, x.device())
 }
 
 /// `a b`
 pub(super) fn product(a: &Tensor, b: &Tensor) -> Result<Tensor> {
-    if a.device().is_cpu() { a.apply_op2_no_bwd(b, &Product) } else { a.matmul(b) }
+    if !a.device().is_cpu() {
+        return a.matmul(b);
+    }
+    Tensor::from_vec(multiply(a, b)?, (a.dims2()?.0, b.dims2()?.1), a.device())
 }
 
 /// The sum of the rows of a matrix.
 pub(super) fn row_sum(matrix: &Tensor) -> Result<Tensor> {
-    if matrix.device().is_cpu() {
-        matrix.contiguous()?.apply_op1_no_bwd(&RowSum)
-    } else {
-        matrix.sum(0)
+    if !matrix.device().is_cpu() {
+        return matrix.sum(0);
     }
-}
-
-struct Affine;
-
-impl CustomOp3 for Affine {
-    fn name(&self) -> &'static str {
-        "affine"
-    }
-
-    fn cpu_fwd(
-        &self,
-        x: &CpuStorage,
-        lx: &Layout,
-        weight: &CpuStorage,
-        lw: &Layout,
-        bias: &CpuStorage,
-        lb: &Layout,
-    ) -> Result<(CpuStorage, Shape)> {
-        let (x, weight) = (Matrix::new(reals(x)?, lx)?, Matrix::new(reals(weight)?, lw)?);
-        let mut out = multiply(&x, &weight)?;
-        let bias = in_line(bias, lb)?;
-        if bias.len() != weight.columns {
-            candle_core::bail!("{} biases of {} columns", bias.len(), weight.columns);
-        }
-        for row in out.chunks_exact_mut(bias.len().max(1)) {
-            row.iter_mut().zip(bias).for_each(|(o, b)| *o += b);
-        }
-        Ok((CpuStorage::F32(out), Shape::from((x.rows, weight.columns))))
-    }
-}
-
-struct Product;
-
-impl CustomOp2 for Product {
-    fn name(&self) -> &'static str {
-        "product"
-    }
-
-    fn cpu_fwd(
-        &self,
-        a: &CpuStorage,
-        la: &Layout,
-        b: &CpuStorage,
-        lb: &Layout,
-    ) -> Result<(CpuStorage, Shape)> {
-        let (a, b) = (Matrix::new(reals(a)?, la)?, Matrix::new(reals(b)?, lb)?);
-        Ok((CpuStorage::F32(multiply(&a, &b)?), Shape::from((a.rows, b.columns))))
-    }
-}
-
-struct RowSum;
-
-impl CustomOp1 for RowSum {
-    fn name(&self) -> &'static str {
-        "row sum"
-    }
-
-    fn cpu_fwd(&self, matrix: &CpuStorage, layout: &Layout) -> Result<(CpuStorage, Shape)> {
-        let (_, columns) = layout.shape().dims2()?;
-        let mut sum = vec![0.0_f32; columns];
-        for row in in_line(matrix, layout)?.chunks_exact(columns.max(1)) {
+    let mut sum = vec![0.0_f32; matrix.dims2()?.1];
+    read([&matrix.contiguous()?], |[matrix]| {
+        for row in matrix.chunks_exact(sum.len().max(1)) {
             sum.iter_mut().zip(row).for_each(|(s, x)| *s += x);
         }
-        Ok((CpuStorage::F32(sum), Shape::from(columns)))
+    })?;
+    let columns = sum.len();
+    Tensor::from_vec(sum, columns, matrix.device())
+}
+
+/// The product on the host, row by row, with the threads of the run.
+fn multiply(a: &Tensor, b: &Tensor) -> Result<Vec<f32>> {
+    let ((a, of_a), (b, of_b)) = (a.storage_and_layout(), b.storage_and_layout());
+    let (a, b) = (Matrix::new(reals(&a)?, of_a)?, Matrix::new(reals(&b)?, of_b)?);
+    if b.rows != a.columns {
+        let (rows, inner) = (a.rows, a.columns);
+        candle_core::bail!("{rows} x {inner} by {} x {} is no product", b.rows, b.columns);
     }
+    let threads = match rayon::current_num_threads() {
+        1 => Parallelism::None,
+        threads => Parallelism::Rayon(threads),
+    };
+    let mut product = vec![0.0; a.rows * b.columns];
+    gemm(&mut product, &a, &b, false, threads);
+    Ok(product)
 }
 
 /// A matrix on the host, its rows and columns any number of values apart.
@@ -142,21 +112,6 @@ impl<'a> Matrix<'a> {
     }
 }
 
-/// The product, row by row, with the threads of the run.
-fn multiply(a: &Matrix<'_>, b: &Matrix<'_>) -> Result<Vec<f32>> {
-    if b.rows != a.columns {
-        let (rows, inner) = (a.rows, a.columns);
-        candle_core::bail!("{rows} x {inner} by {} x {} is no product", b.rows, b.columns);
-    }
-    let threads = match rayon::current_num_threads() {
-        1 => Parallelism::None,
-        threads => Parallelism::Rayon(threads),
-    };
-    let mut product = vec![0.0; a.rows * b.columns];
-    gemm(&mut product, a, b, false, threads);
-    Ok(product)
-}
-
 /// Writes the product to `out`, row by row, or adds it to what is there; on this thread alone.
 ///
 /// The sizes must be those of a product.
@@ -197,7 +152,7 @@ fn gemm(out: &mut [f32], a: &Matrix<'_>, b: &Matrix<'_>, adds: bool, threads: Pa
 
 #[cfg(test)]
 mod tests {
-    use candle_core::Device;
+    use candle_core::{Device, Shape};
 
     use super::*;
 
