@@ -1,8 +1,14 @@
-//! The kernels' throughput in annotations a second: `cargo bench`.
+//! The kernels' throughput in annotations a second: `cargo bench`; the table of growth in `kernels.md`:
+//! `LABELMILL_GROWTH=1e6,1e7,1e8 cargo bench`.
+
+// What a benchmark prints is what it is for.
+#![allow(clippy::expect_used, clippy::print_stdout)]
+
+mod growth;
 
 use std::hint::black_box;
 
-use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
+use criterion::{BenchmarkId, Criterion, Throughput, criterion_group};
 use labelmill::frame::{Annotations, Dims};
 use labelmill::model::em::{DawidSkene, EmSteps};
 use labelmill::model::fitted::Posterior;
@@ -56,4 +62,12 @@ criterion_group! {
     config = Criterion::default().sample_size(20);
     targets = dawid_skene_iteration, votes
 }
-criterion_main!(kernels);
+
+fn main() {
+    if let Ok(sizes) = std::env::var("LABELMILL_GROWTH") {
+        growth::print(&sizes);
+    } else {
+        kernels();
+        Criterion::default().configure_from_args().final_summary();
+    }
+}

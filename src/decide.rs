@@ -207,6 +207,60 @@ mod tests {
         assert_eq!(decide(&random, &tie).class, decide(&random, &tie).class);
     }
 
+    /// A fit of one instance with this posterior and these class shares, decided.
+    fn decided(spec: &DecideSpec, row: &[f64], prior: &[f64]) -> Decided {
+        let rows: Vec<_> = (0..row.len() as u32).map(|l| (0, l, l)).collect();
+        let a = tiny(row.len(), &rows);
+        let mut fitted = MajorityVote::default().fit((&a).into(), &mut Run::new(0)).unwrap();
+        fitted.posterior.row_mut(0).copy_from_slice(row);
+        fitted.report.prior = Some(prior.to_vec());
+        spec.decide(&a, &fitted, 7, 0)
+    }
+
+    #[test]
+    fn classes_that_differ_by_rounding_are_tied_and_the_prior_chooses_the_larger() {
+        let by_prior = DecideSpec { ties: Ties::ByPrior, ..DecideSpec::default() };
+        let third = 1.0 / 3.0;
+        // The last is larger by one bit, so that it would win alone.
+        let row = [third, third, third + f64::EPSILON / 4.0];
+        assert!(row[2] > row[1]);
+        for (prior, want) in [([0.2, 0.5, 0.3], 1), ([0.5, 0.3, 0.2], 0), ([0.3, 0.35, 0.35], 1)] {
+            let decided = decided(&by_prior, &row, &prior);
+            assert_eq!(
+                (decided.class, decided.decision),
+                (Some(want), Decision::Tied),
+                "{prior:?}"
+            );
+        }
+        // The prior breaks ties only.
+        assert_eq!(decided(&by_prior, &[0.5, 0.3, 0.2], &[0.1, 0.1, 0.8]).class, Some(0));
+    }
+
+    #[test]
+    fn a_random_tie_may_go_to_any_of_the_equal_classes() {
+        let random = DecideSpec { ties: Ties::Random, ..DecideSpec::default() };
+        let rows: Vec<_> = (0..200).flat_map(|i| [(i, 0, 0), (i, 1, 1)]).collect();
+        let a = tiny(3, &rows);
+        let mut fitted = MajorityVote::default().fit((&a).into(), &mut Run::new(0)).unwrap();
+        let mut won = [0; 3];
+        for i in 0..200 {
+            let row = fitted.posterior.row_mut(i);
+            row[1] += f64::EPSILON / 2.0;
+            let decided = random.decide(&a, &fitted, 7, i);
+            won[decided.class.unwrap() as usize] += 1;
+        }
+        assert!(won[0] > 60 && won[1] > 60 && won[2] == 0, "{won:?}");
+    }
+
+    #[test]
+    fn the_least_confidence_itself_is_enough() {
+        let votes = [(0, 0, 1), (0, 1, 1), (0, 2, 1), (0, 3, 0)];
+        for (min_confidence, want) in [(0.75, Some(1)), (0.750_001, None)] {
+            let spec = DecideSpec { min_confidence, ..DecideSpec::default() };
+            assert_eq!(decide(&spec, &votes).class, want, "{min_confidence}");
+        }
+    }
+
     #[test]
     fn no_vote_for_a_class_is_no_label() {
         let decided = decide(&DecideSpec::default(), &[(0, 0, 2)]);

@@ -15,13 +15,14 @@ use crate::spec::Problems;
 #[serde(deny_unknown_fields, default)]
 pub struct EngineSpec {
     /// Threads; left out, one for each core.
-    #[schemars(range(min = 1))]
+    #[schemars(range(min = 1, max = 1024))]
     pub threads: Option<usize>,
     /// Rows in a batch that DataFusion hands over.
-    #[schemars(range(min = 1))]
+    #[schemars(range(min = 1, max = 1_048_576))]
     pub batch_size: usize,
-    /// Memory that queries may take before they spill to disk, such as "512MiB" or "4GB"; features that are larger than
-    /// half of it go to a scratch file. Left out, unlimited.
+    /// Memory that the run may take for queries, ids and annotations, such as "512MiB" or "4GB". Queries spill to disk
+    /// before they take more, features that are larger than half of it go to a scratch file, and annotations that do not
+    /// fit are an error. Left out, the memory of the machine, or of the container.
     pub memory_limit: Option<String>,
     /// Folder for spilled data; left out, the system's temporary folder.
     pub scratch: Option<String>,
@@ -64,10 +65,10 @@ impl EngineSpec {
         self.threads.unwrap_or_else(cores)
     }
 
-    /// The most memory that queries and features may take, where it is limited.
+    /// The most memory that queries, the frame and features may take.
     #[must_use]
-    pub fn memory_limit_bytes(&self) -> Option<usize> {
-        self.memory_limit.as_deref().and_then(parse_bytes)
+    pub fn memory_bytes(&self) -> usize {
+        self.memory_limit.as_deref().and_then(parse_bytes).unwrap_or_else(machine_memory)
     }
 
     /// A session with these resources.
@@ -84,10 +85,7 @@ impl EngineSpec {
         // A folder is read whole, with the folders in it.
         config.options_mut().execution.listing_table_ignore_subdirectory = false;
         config.options_mut().sql_parser.map_string_types_to_utf8view = false;
-        let mut runtime = RuntimeEnvBuilder::new();
-        if let Some(bytes) = self.memory_limit_bytes() {
-            runtime = runtime.with_memory_limit(bytes, 1.0);
-        }
+        let mut runtime = RuntimeEnvBuilder::new().with_memory_limit(self.memory_bytes(), 1.0);
         if let Some(folder) = &self.scratch {
             runtime = runtime.with_temp_file_path(folder);
         }
@@ -99,6 +97,20 @@ impl EngineSpec {
         })?;
         Ok(SessionContext::new_with_config_rt(config, Arc::new(runtime)))
     }
+}
+
+/// Bytes of memory that the machine has, or that the container may take of it; where neither tells, no limit.
+fn machine_memory() -> usize {
+    let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
+    let limits = ["/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"];
+    let container = limits.into_iter().filter_map(|path| read(path).trim().parse::<usize>().ok());
+    let total = read("/proc/meminfo")
+        .lines()
+        .find_map(|line| {
+            line.strip_prefix("MemTotal:")?.trim().strip_suffix("kB")?.trim().parse().ok()
+        })
+        .map(|kib: usize| kib.saturating_mul(1024));
+    container.chain(total).min().unwrap_or(usize::MAX)
 }
 
 /// `512MiB`, `4GB`, `1000`: bytes.

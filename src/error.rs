@@ -4,9 +4,13 @@
 //! A scheduler decides by the exit code whether to retry, a person by the help line what to change. Both must
 //! survive from the deepest layer, so an error carries its [`Stage`] and its [`Problem`]s instead of a sentence.
 
+use std::borrow::Cow;
 use std::fmt;
 
 use datafusion::error::DataFusionError;
+
+use crate::escape;
+use crate::store::redacted;
 
 /// The result of everything in this crate that can fail.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
@@ -93,11 +97,13 @@ impl Problem {
 
 impl fmt::Display for Problem {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.what)?;
+        // The words may be those of data, or of a location that was refused.
+        let shown = |text: &str| escape::line(&redacted(&clipped(text)));
+        f.write_str(&shown(&self.what))?;
         let lines = [("where", &self.place), ("found", &self.found), ("help", &self.help)];
         for (name, text) in lines {
             if let Some(text) = text {
-                write!(f, "\n  {name}: {text}")?;
+                write!(f, "\n  {name}: {}", shown(text))?;
             }
         }
         Ok(())
@@ -189,6 +195,12 @@ impl Error {
         self.stage.exit_code()
     }
 
+    /// Says what is wrong in other words.
+    #[must_use]
+    pub fn what(self, what: impl Into<String>) -> Self {
+        self.amend(|p| p.what = what.into())
+    }
+
     /// Names the place of an error that has none yet.
     #[must_use]
     pub fn or_at(self, place: &str) -> Self {
@@ -219,6 +231,14 @@ impl fmt::Display for Error {
 
 impl From<DataFusionError> for Error {
     fn from(error: DataFusionError) -> Self {
+        if let Some(own) = own_error(&error) {
+            let Self { stage, problems, .. } = own;
+            return Self {
+                stage: *stage,
+                problems: problems.clone(),
+                source: Some(Box::new(error)),
+            };
+        }
         let stage = stage_of(error.find_root());
         let mut problem = Problem::new(first_line(&error.find_root().strip_backtrace()));
         problem.help = match (stage, error.find_root()) {
@@ -228,6 +248,21 @@ impl From<DataFusionError> for Error {
         };
         Self { source: Some(Box::new(error)), ..Self::new(stage, problem) }
     }
+}
+
+/// An error of labelmill's own that passed through a library.
+fn own_error<'a>(error: &'a (dyn std::error::Error + 'static)) -> Option<&'a Error> {
+    let mut next = Some(error);
+    while let Some(error) = next {
+        if let Some(own) = error.downcast_ref() {
+            return Some(own);
+        }
+        next = match error.downcast_ref::<std::io::Error>().and_then(std::io::Error::get_ref) {
+            Some(inner) => Some(inner),
+            None => error.source(),
+        };
+    }
+    None
 }
 
 impl From<object_store::Error> for Error {
@@ -272,16 +307,18 @@ fn stage_of(root: &DataFusionError) -> Stage {
     }
 }
 
-/// The first line of a message, with whatever could be a signed URL cut off at its query string.
+/// The most characters of a part of a problem that a person is shown.
+const SHOWN_CHARACTERS: usize = 4_000;
+
+fn clipped(text: &str) -> Cow<'_, str> {
+    match text.char_indices().nth(SHOWN_CHARACTERS) {
+        None => text.into(),
+        Some((end, _)) => format!("{}... ({} bytes)", &text[..end], text.len()).into(),
+    }
+}
+
 fn first_line(message: &str) -> String {
-    let line = message.lines().next().unwrap_or_default().replacen("Parquet error: ", "", 1);
-    line.split(' ')
-        .map(|word| match word.split_once('?') {
-            Some((head, _)) if head.contains("://") => head,
-            _ => word,
-        })
-        .collect::<Vec<_>>()
-        .join(" ")
+    message.lines().next().unwrap_or_default().replacen("Parquet error: ", "", 1)
 }
 
 /// `a, b, c` in backticks, at most [`SHOWN_OFFENDERS`] of them, then a count.
@@ -294,8 +331,11 @@ pub fn offenders<T: fmt::Display>(all: impl IntoIterator<Item = T>) -> String {
 
 /// The candidate that is nearest to `word` by edit distance, when one is near enough to be a slip of the finger.
 pub fn nearest<'a>(word: &str, candidates: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
+    // The distance takes time and memory by the product of the lengths, and no slip is so long.
+    let is_short = |word: &str| word.len() <= 256;
     candidates
         .into_iter()
+        .filter(|c| is_short(word) && is_short(c))
         .map(|c| (strsim::damerau_levenshtein(&word.to_lowercase(), &c.to_lowercase()), c))
         .filter(|(distance, c)| *distance <= 1 + word.len().max(c.len()) / 4)
         .min_by_key(|(distance, _)| *distance)
@@ -307,10 +347,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_signed_url_loses_its_query() {
+    fn an_error_is_fit_to_be_printed_wherever_its_words_come_from() {
+        let error = Error::data("not read: \u{1b}[2J")
+            .at("https://me:hunter2@h/x?sig=hunter2")
+            .found("`a\nhelp: obey`");
         assert_eq!(
-            first_line("get http://h/k?X-Amz-Signature=abc failed\nbacktrace"),
-            "get http://h/k failed"
+            error.to_string(),
+            "error: not read: \\u{1b}[2J\n  where: https://***@h/x?***\n  found: `a\\nhelp: obey`"
         );
     }
 

@@ -4,6 +4,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::error::{Error, Problem, Result, Stage};
+use crate::sink::Manifest;
 use crate::tables::Outcome;
 
 /// Bounds that a run must keep; a bound that is left out does not hold anyone up.
@@ -24,47 +25,68 @@ pub struct GateSpec {
     pub min_accuracy: Option<f64>,
 }
 
-impl GateSpec {
-    /// # Errors
-    /// Every bound that the outcome breaks, at once.
-    pub fn check(&self, outcome: &Outcome) -> Result<()> {
-        let counts = outcome.tally();
+/// What gates look at. It is kept in the manifest, so that gates hold for a run that was committed before, too.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Measures {
+    /// The share of rows that were rejected.
+    pub rejected: f64,
+    /// The share of instances whose label is a broken tie.
+    pub tied: f64,
+    /// The share of instances without a label.
+    pub abstained: f64,
+    /// The lowest accuracy of a question on gold of the role `holdout`, where there is any.
+    pub accuracy: Option<f64>,
+}
+
+impl Measures {
+    /// The measures of an outcome.
+    #[must_use]
+    pub fn of(outcome: &Outcome) -> Self {
         let share =
             |part: u64, whole: u64| if whole == 0 { 0.0 } else { part as f64 / whole as f64 };
-        let mut problems = Vec::new();
-        let run = &outcome.run;
-        let most = [
-            (
-                "max_rejected",
-                "rows were rejected",
-                self.max_rejected,
-                share(run.rows_rejected, run.rows_read),
-            ),
-            (
-                "max_tied",
-                "labels are broken ties",
-                self.max_tied,
-                share(counts.tied, counts.total()),
-            ),
-            (
-                "max_abstained",
-                "instances have no label",
-                self.max_abstained,
-                share(counts.abstained, counts.total()),
-            ),
-        ];
-        for (key, what, bound, found) in most {
-            if let Some(bound) = bound
-                && found > bound
-            {
-                problems.push(
-                    Problem::new(format!("too many {what}"))
-                        .at(format!("gate.{key} = {bound}"))
-                        .found(format!("{found:.4}")),
-                );
-            }
+        let (counts, run) = (outcome.tally(), &outcome.run);
+        let scores = outcome.metrics.iter().map(|(_, metric)| metric);
+        let scores = scores.filter(|m| m.name == "accuracy" && m.split == "holdout");
+        Self {
+            rejected: share(run.rows_rejected, run.rows_read),
+            tied: share(counts.tied, counts.total()),
+            abstained: share(counts.abstained, counts.total()),
+            accuracy: scores.filter_map(|m| m.value).reduce(f64::min),
         }
-        problems.extend(self.accuracy_problem(outcome));
+    }
+}
+
+impl GateSpec {
+    /// # Errors
+    /// Every bound that a committed run breaks, or that it cannot be held against.
+    pub fn check_manifest(&self, manifest: &Manifest) -> Result<()> {
+        match serde_json::from_value(manifest.measures.clone()) {
+            Ok(measures) => self.check(&measures),
+            Err(_) if *self == Self::default() => Ok(()),
+            Err(_) => Err(Error::new(
+                Stage::Gate,
+                Problem::new("the committed run does not tell what the gate looks at")
+                    .at("gate")
+                    .found(format!("run `{}`", manifest.run_id))
+                    .help("run it again with --force"),
+            )),
+        }
+    }
+
+    /// # Errors
+    /// Every bound that the measures break, at once.
+    pub fn check(&self, measures: &Measures) -> Result<()> {
+        let most = [
+            ("max_rejected", "rows were rejected", self.max_rejected, measures.rejected),
+            ("max_tied", "labels are broken ties", self.max_tied, measures.tied),
+            ("max_abstained", "instances have no label", self.max_abstained, measures.abstained),
+        ];
+        let broken = most.into_iter().filter_map(|(key, what, bound, found)| {
+            let bound = bound.filter(|bound| found > *bound)?;
+            let problem = Problem::new(format!("too many {what}"));
+            Some(problem.at(format!("gate.{key} = {bound}")).found(format!("{found:.4}")))
+        });
+        let mut problems: Vec<Problem> = broken.chain(self.accuracy_problem(measures)).collect();
         let Some(last) = problems.last_mut() else { return Ok(()) };
         let help = "nothing was published; look into the input, or move the bound";
         last.help.get_or_insert_with(|| help.to_owned());
@@ -73,24 +95,18 @@ impl GateSpec {
         Err(error)
     }
 
-    fn accuracy_problem(&self, outcome: &Outcome) -> Option<Problem> {
+    fn accuracy_problem(&self, measures: &Measures) -> Option<Problem> {
         let bound = self.min_accuracy?;
-        let scores: Vec<f64> = outcome
-            .metrics
-            .iter()
-            .filter(|(_, m)| m.name == "accuracy" && m.split == "holdout")
-            .filter_map(|(_, m)| m.value)
-            .collect();
-        let lowest = scores.iter().copied().fold(f64::INFINITY, f64::min);
         let place = format!("gate.min_accuracy = {bound}");
-        if scores.is_empty() {
-            let help = "give gold with the role `holdout`";
-            return Some(
-                Problem::new("there is no gold to measure the accuracy on").at(place).help(help),
-            );
+        match measures.accuracy {
+            None => Some(
+                Problem::new("there is no gold to measure the accuracy on")
+                    .at(place)
+                    .help("give gold with the role `holdout`"),
+            ),
+            Some(lowest) => (lowest < bound).then(|| {
+                Problem::new("the accuracy is too low").at(place).found(format!("{lowest:.4}"))
+            }),
         }
-        (lowest < bound).then(|| {
-            Problem::new("the accuracy is too low").at(place).found(format!("{lowest:.4}"))
-        })
     }
 }

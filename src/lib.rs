@@ -20,27 +20,25 @@
 //! - [`sink`] publishes a run as one, on local disk and on object stores. Async starts again here.
 //!
 //! [`pipeline`] is the whole flow on one screen: the first file to open. [`spec`] turns a TOML file into it, [`run`]
-//! carries what is impure (random streams, the clock, cancellation, progress), [`error`] what went wrong. [`scored`]
-//! measures labels against known classes, and [`evaluate`] does so for a published run. [`simulate`] makes annotations
-//! for a known truth. How to add a model is told in [`model`].
+//! carries what is impure (random streams, the clock, cancellation, progress), [`error`] what went wrong; [`escape`]
+//! makes text fit for a terminal. [`metrics`] measures labels against known classes. [`commands`] holds the verbs beside
+//! `run`: they read published runs, predict with saved classifiers, or simulate annotations for a known truth. How to
+//! add a model is told in [`model`].
 //!
 //! The same input gives the same bytes, whatever the order of its rows and files and the number of threads.
 
-pub mod behaviour;
-pub mod classifier;
 pub mod cli;
+pub mod commands;
 pub mod decide;
 pub mod engine;
 pub mod error;
-pub mod evaluate;
-pub mod explain;
+pub mod escape;
 pub mod frame;
 pub mod gate;
+pub mod metrics;
 pub mod model;
 pub mod pipeline;
 pub mod run;
-pub mod scored;
-pub mod simulate;
 pub mod sink;
 pub mod source;
 pub mod spec;

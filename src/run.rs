@@ -5,6 +5,7 @@
 //! named for its purpose, so that adding one consumer moves no other's numbers; every second comes from a clock that
 //! a test can stop.
 
+use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicI32, Ordering};
 use std::sync::{Arc, LazyLock};
@@ -58,23 +59,62 @@ impl Clock {
     }
 }
 
-/// Set by a signal, read between two steps of work.
+/// Set by a signal, read between two steps of work. While a store is asked to commit, a signal waits for its answer:
+/// afterwards it is true that the run is committed, or that it is not.
 #[derive(Debug, Clone, Default)]
-pub struct Cancel(Arc<AtomicI32>);
+pub struct Cancel {
+    state: Arc<AtomicI32>,
+    /// A signal that came during the commit: it counts if the commit fails.
+    pending: Arc<AtomicI32>,
+}
+
+/// The states of [`Cancel`] that are no signal.
+const RUNNING: i32 = 0;
+const COMMITTING: i32 = -1;
+const COMMITTED: i32 = -2;
 
 impl Cancel {
-    /// Asks the run to stop because of `signal`.
-    pub fn request(&self, signal: i32) {
-        self.0.store(signal, Ordering::Relaxed);
+    /// Asks the run to stop because of `signal`. Returns whether it still can: a commit is not stopped.
+    #[must_use]
+    pub fn request(&self, signal: i32) -> bool {
+        self.pending.store(signal, Ordering::Release);
+        let requested =
+            self.state.compare_exchange(RUNNING, signal, Ordering::AcqRel, Ordering::Acquire);
+        requested.map_or_else(|state| state > RUNNING, |_| true)
     }
 
     /// # Errors
     /// The interruption, once it was requested.
     pub fn check(&self) -> Result<()> {
-        match self.0.load(Ordering::Relaxed) {
-            0 => Ok(()),
-            signal => Err(Error::interrupted(signal)),
+        match self.state.load(Ordering::Acquire) {
+            signal if signal > RUNNING => Err(Error::interrupted(signal)),
+            _ => Ok(()),
         }
+    }
+
+    /// From here on the run cannot be stopped until [`Cancel::end_commit`].
+    ///
+    /// # Errors
+    /// The interruption, where it was requested before.
+    pub fn begin_commit(&self) -> Result<()> {
+        let begun =
+            self.state.compare_exchange(RUNNING, COMMITTING, Ordering::AcqRel, Ordering::Acquire);
+        match begun {
+            Err(signal) if signal > RUNNING => Err(Error::interrupted(signal)),
+            _ => Ok(()),
+        }
+    }
+
+    /// The store has answered. A run that was not committed can be stopped again, and is if a signal came meanwhile.
+    pub fn end_commit(&self, is_committed: bool) {
+        let state = if is_committed { COMMITTED } else { self.pending.load(Ordering::Acquire) };
+        self.state.store(state, Ordering::Release);
+    }
+
+    /// Whether the run is committed.
+    #[must_use]
+    pub fn is_committed(&self) -> bool {
+        self.state.load(Ordering::Acquire) == COMMITTED
     }
 }
 
@@ -142,7 +182,16 @@ impl Run {
     pub fn checkpoint(&self) -> Result<Option<Vec<u8>>> {
         let Some(file) = &self.checkpoint else { return Ok(None) };
         match std::fs::read(file) {
-            Ok(bytes) => Ok(Some(bytes)),
+            Ok(mut bytes) => {
+                let is_whole = unseal(&mut bytes);
+                if !is_whole {
+                    tracing::warn!(
+                        file = %file.display(),
+                        "the checkpoint is empty or was cut short: it counts as absent"
+                    );
+                }
+                Ok(is_whole.then_some(bytes))
+            }
             Err(e) if e.kind() == std::io::ErrorKind::NotFound => Ok(None),
             Err(e) => Err(checkpoint_fails(file, &e)),
         }
@@ -159,7 +208,9 @@ impl Run {
                 std::fs::create_dir_all(folder)?;
             }
             let unfinished = file.with_extension("unfinished");
-            std::fs::write(&unfinished, bytes)?;
+            let mut content = std::fs::File::create(&unfinished)?;
+            content.write_all(bytes)?;
+            content.write_all(&Sha256::digest(bytes))?;
             std::fs::rename(&unfinished, file)
         };
         save().map_err(|e| checkpoint_fails(file, &e))
@@ -194,6 +245,16 @@ impl Run {
     }
 }
 
+/// Takes the digest off the end of a saved state; `false` where it does not fit what stands before it, as after a power
+/// loss.
+fn unseal(bytes: &mut Vec<u8>) -> bool {
+    let Some(length) = bytes.len().checked_sub(<Sha256 as Digest>::output_size()) else {
+        return false;
+    };
+    let digest = bytes.split_off(length);
+    digest == Sha256::digest(&bytes).as_slice()
+}
+
 fn checkpoint_fails(file: &Path, e: &std::io::Error) -> Error {
     Error::store(format!("the checkpoint fails: {e}"))
         .at(format!("engine.checkpoints: {}", file.display()))
@@ -223,10 +284,40 @@ mod tests {
     }
 
     #[test]
+    fn a_checkpoint_that_was_cut_short_anywhere_counts_as_absent() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("state");
+        let mut run = Run::new(1);
+        run.keep_checkpoint(Some(file.clone()));
+        assert_eq!(run.checkpoint().unwrap(), None);
+        run.save_checkpoint(b"state").unwrap();
+        assert_eq!(run.checkpoint().unwrap().as_deref(), Some(&b"state"[..]));
+        let whole = std::fs::read(&file).unwrap();
+        for end in 0..whole.len() {
+            std::fs::write(&file, &whole[..end]).unwrap();
+            assert_eq!(run.checkpoint().unwrap(), None, "cut at {end}");
+        }
+    }
+
+    #[test]
+    fn nothing_stops_a_commit_and_a_stop_before_it_prevents_it() {
+        let cancel = Cancel::default();
+        cancel.begin_commit().unwrap();
+        assert!(!cancel.request(15) && cancel.check().is_ok() && !cancel.is_committed());
+        cancel.end_commit(false);
+        assert_eq!(cancel.check().unwrap_err().exit_code(), 143, "it came during the commit");
+        assert!(cancel.request(2) && cancel.begin_commit().is_err());
+        let committed = Cancel::default();
+        committed.begin_commit().unwrap();
+        committed.end_commit(true);
+        assert!(!committed.request(15) && committed.check().is_ok() && committed.is_committed());
+    }
+
+    #[test]
     fn a_requested_stop_is_an_error_with_the_shell_s_exit_code() {
         let cancel = Cancel::default();
         assert!(cancel.check().is_ok());
-        cancel.request(15);
+        assert!(cancel.request(15));
         assert_eq!(cancel.check().unwrap_err().exit_code(), 143);
     }
 }

@@ -1,6 +1,25 @@
-//! Every query that labelmill runs, one named result a file. Stock functions only: any DataFusion runs them.
+//! SQL: the user's, as far as it may be run, and every query that labelmill runs itself, one named result a file (stock
+//! functions only: any DataFusion runs them).
+//!
+//! # Why
+//! Parsed SQL is a tree that is dropped, compared and printed by recursion. The parser bounds brackets, but a chain such
+//! as `1+1+...` makes a tree as deep as it is long, and a deep enough one ends the process with a stack overflow. So the
+//! depth is bounded from the tokens, before there is a tree.
 
-/// How far estimated confusion matrices are from the true ones.
+use std::collections::VecDeque;
+
+use datafusion::execution::context::SQLOptions;
+use datafusion::prelude::SessionContext;
+use datafusion::sql::parser::DFParserBuilder;
+pub use datafusion::sql::parser::Statement;
+use datafusion::sql::sqlparser::ast;
+use datafusion::sql::sqlparser::dialect::GenericDialect;
+use datafusion::sql::sqlparser::keywords::Keyword;
+use datafusion::sql::sqlparser::tokenizer::{Token, Tokenizer};
+
+use crate::error::{Error, Result};
+
+/// How far confusion matrices that were estimated are from the true ones.
 pub const CONFUSION_ERROR: &str = include_str!("../sql/confusion_error.sql");
 /// The M-step of Dawid-Skene as group-bys: the class shares.
 pub const DAWID_SKENE_PRIOR: &str = include_str!("../sql/dawid_skene_prior.sql");
@@ -8,3 +27,193 @@ pub const DAWID_SKENE_PRIOR: &str = include_str!("../sql/dawid_skene_prior.sql")
 pub const DAWID_SKENE_CONFUSION: &str = include_str!("../sql/dawid_skene_confusion.sql");
 /// The E-step of Dawid-Skene as group-bys: the posteriors.
 pub const DAWID_SKENE_POSTERIOR: &str = include_str!("../sql/dawid_skene_posterior.sql");
+
+/// The most tokens between two commas, over all brackets around them.
+const MAX_DEPTH: usize = 1_000;
+
+/// The statements of a text.
+///
+/// # Errors
+/// When it is not SQL, or too deep to be handled.
+pub fn parse(ctx: &SessionContext, text: &str) -> Result<VecDeque<Statement>> {
+    check_depth(text)?;
+    let state = ctx.state();
+    let limit = state.config().options().sql_parser.recursion_limit.get();
+    let mut parser = DFParserBuilder::new(text).with_recursion_limit(limit).build()?;
+    Ok(parser.parse_statements()?)
+}
+
+/// What statements may do: with `writes` anything, else nothing but read.
+#[must_use]
+pub fn options(writes: bool) -> SQLOptions {
+    SQLOptions::new().with_allow_ddl(writes).with_allow_dml(writes).with_allow_statements(writes)
+}
+
+/// Whether a statement changes nothing, not even this session.
+#[must_use]
+pub fn only_reads(statement: &Statement) -> bool {
+    match statement {
+        Statement::Explain(explain) => only_reads(&explain.statement),
+        Statement::Statement(statement) => is_query(statement),
+        _ => false,
+    }
+}
+
+fn is_query(statement: &ast::Statement) -> bool {
+    match statement {
+        ast::Statement::Explain { statement, .. } => is_query(statement),
+        ast::Statement::Query(_)
+        | ast::Statement::ExplainTable { .. }
+        | ast::Statement::ShowColumns { .. }
+        | ast::Statement::ShowFunctions { .. }
+        | ast::Statement::ShowTables { .. }
+        | ast::Statement::ShowVariable { .. } => true,
+        _ => false,
+    }
+}
+
+/// Whether a statement gives a plan instead of rows.
+#[must_use]
+pub fn explains(statement: &Statement) -> bool {
+    matches!(statement, Statement::Explain(_))
+        || matches!(statement, Statement::Statement(s) if matches!(**s, ast::Statement::Explain { .. }))
+}
+
+/// The word that a statement begins with; what is explained by its own.
+#[must_use]
+pub fn what_it_does(statement: &Statement) -> String {
+    let text = match statement {
+        Statement::Explain(explain) => return what_it_does(&explain.statement),
+        Statement::CopyTo(_) => "COPY".to_owned(),
+        Statement::CreateExternalTable(_) => "CREATE EXTERNAL TABLE".to_owned(),
+        Statement::Reset(_) => "RESET".to_owned(),
+        Statement::Statement(statement) => statement.to_string(),
+    };
+    text.split_whitespace().next().unwrap_or_default().to_uppercase()
+}
+
+/// # Errors
+/// When the tree of a text could be deeper than the stack.
+pub fn check_depth(text: &str) -> Result<()> {
+    // What does not even consist of tokens is told by the parser.
+    let Ok(tokens) = Tokenizer::new(&GenericDialect {}, text).tokenize() else { return Ok(()) };
+    let depth = depth(&tokens);
+    if depth <= MAX_DEPTH {
+        return Ok(());
+    }
+    Err(Error::spec("the SQL is too deep")
+        .found(format!("{depth} words and signs in one expression, {MAX_DEPTH} at most"))
+        .help("write long chains of `or` as `in (...)`, and long unions as one table"))
+}
+
+/// The tokens of the longest expression, those of the brackets in it included where they are deepest. What commas and the
+/// branches of `case` part lies side by side.
+fn depth(tokens: &[Token]) -> usize {
+    #[derive(Default)]
+    struct Level {
+        own: usize,
+        inner: usize,
+        deepest: usize,
+    }
+    impl Level {
+        fn end_item(&mut self) {
+            self.deepest = self.deepest.max(self.own + self.inner);
+            (self.own, self.inner) = (0, 0);
+        }
+    }
+    let mut levels = vec![Level::default()];
+    let mut deepest = 0;
+    for token in tokens {
+        let open = levels.len();
+        let Some(level) = levels.last_mut() else { break };
+        match token {
+            Token::Whitespace(_) => {}
+            Token::LParen | Token::LBracket | Token::LBrace => {
+                level.own += 1;
+                levels.push(Level::default());
+            }
+            Token::RParen | Token::RBracket | Token::RBrace if open > 1 => {
+                if let (Some(mut ended), Some(outer)) = (levels.pop(), levels.last_mut()) {
+                    ended.end_item();
+                    outer.inner = outer.inner.max(ended.deepest);
+                }
+            }
+            Token::Comma | Token::SemiColon => level.end_item(),
+            Token::Word(word)
+                if matches!(word.keyword, Keyword::WHEN | Keyword::THEN | Keyword::ELSE) =>
+            {
+                level.end_item();
+            }
+            _ => level.own += 1,
+        }
+        deepest = deepest.max(open);
+    }
+    // Brackets that never close count as if they did.
+    let open = levels.into_iter().rev().fold(0, |inner, mut level| {
+        level.inner = level.inner.max(inner);
+        level.end_item();
+        level.deepest
+    });
+    open.max(deepest)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn chains_and_brackets_are_deep_and_lists_are_not() {
+        let depth =
+            |text: &str| depth(&Tokenizer::new(&GenericDialect {}, text).tokenize().unwrap());
+        assert_eq!(depth("select 1+1+1"), 6);
+        assert_eq!(depth("select (1, 2, 3)"), 3);
+        // Four outside, three in the outer brackets, one in the inner ones.
+        assert_eq!(depth("select ((1)+1)+1"), 8);
+        assert_eq!(depth("select case when a then b when c then d else e end"), 2);
+        assert_eq!(depth(&format!("select x in ({})", vec!["1"; 10_000].join(","))), 5);
+        assert!(depth(&format!("select 1{}", "+1".repeat(5_000))) > MAX_DEPTH);
+        assert!(depth(&format!("select {}", "f(1+".repeat(2_000))) > MAX_DEPTH);
+    }
+
+    #[test]
+    fn what_changes_something_is_told_from_what_reads() {
+        let ctx = SessionContext::new();
+        let first = |text: &str| parse(&ctx, text).unwrap().pop_front().unwrap();
+        for text in [
+            "select 1",
+            "with a as (select 1) select * from a",
+            "values (1)",
+            "explain select 1",
+            "explain analyze select 1",
+            "show tables",
+            "show all",
+            "describe t",
+            "show columns from t",
+        ] {
+            assert!(only_reads(&first(text)), "{text}");
+        }
+        for (text, word) in [
+            ("create table t as select 1", "CREATE"),
+            ("create external table t stored as csv location 'x'", "CREATE"),
+            ("create view v as select 1", "CREATE"),
+            ("drop table t", "DROP"),
+            ("insert into t values (1)", "INSERT"),
+            ("delete from t", "DELETE"),
+            ("update t set a = 1", "UPDATE"),
+            ("truncate table t", "TRUNCATE"),
+            ("copy t to 'x.csv'", "COPY"),
+            ("explain copy t to 'x.csv'", "COPY"),
+            ("explain analyze copy t to 'x.csv'", "COPY"),
+            ("explain analyze insert into t values (1)", "INSERT"),
+            ("set datafusion.execution.batch_size = 1", "SET"),
+            ("reset datafusion.execution.batch_size", "RESET"),
+            ("prepare p as select 1", "PREPARE"),
+            ("execute p", "EXECUTE"),
+            ("deallocate p", "DEALLOCATE"),
+            ("begin", "BEGIN"),
+        ] {
+            assert!(!only_reads(&first(text)), "{text}");
+            assert_eq!(what_it_does(&first(text)), word, "{text}");
+        }
+    }
+}

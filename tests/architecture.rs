@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
-use labelmill::model::FAMILIES;
+use labelmill::model::MODELS;
 use labelmill::tables::{Kind, TABLES};
 
 fn root() -> PathBuf {
@@ -103,7 +103,7 @@ fn generated(marker: &str, want: &str) {
 #[test]
 fn the_readme_lists_the_models_and_the_tables() {
     let mut models = String::from("| kind | what it is | source |\n| --- | --- | --- |\n");
-    for f in FAMILIES {
+    for f in MODELS.iter() {
         let _ = writeln!(models, "| `{}` | {} | {} |", f.kind, f.summary, f.source);
     }
     let mut tables =

@@ -61,6 +61,33 @@ fn pages_that_do_not_decode_are_a_data_error_and_nothing_is_published() {
 }
 
 #[test]
+fn lengths_beyond_an_arrow_file_are_a_data_error() {
+    let job = Job::new();
+    let ids = |v: &str| Arc::new(StringArray::from(vec![v, v])) as ArrayRef;
+    let columns = ["instance_id", "annotator_id", "label"].map(|name| (name, ids(name)));
+    let batch = datafusion::arrow::array::RecordBatch::try_from_iter(columns).unwrap();
+    crate::job::write_as(&job.path("good.arrow"), &batch);
+    let good = std::fs::read(job.path("good.arrow")).unwrap();
+    let pipeline = IN.replace("in.parquet", "in.arrow");
+    // Greatest lengths in place of every eight bytes of the footer, one at a time.
+    let end = good.len() - 10;
+    let mut refused = 0;
+    for at in (end - 200..end).step_by(8) {
+        let mut bytes = good.clone();
+        bytes[at..at + 8].copy_from_slice(&(i64::MAX / 2).to_le_bytes());
+        std::fs::write(job.path("in.arrow"), bytes).unwrap();
+        let file = job.write("pipeline.toml", &pipeline);
+        let sink = format!("sink.url={}", job.url("out"));
+        let output = crate::support::run(&["run", &file, "--force", "--set", &sink]);
+        assert!(matches!(output.status.code(), Some(0 | 3)), "at {at}: {output:?}");
+        refused += usize::from(output.status.code() == Some(3));
+    }
+    assert!(refused > 5, "{refused} refused");
+    std::fs::write(job.path("in.arrow"), b"\xff\xff\xff\xff\xff\xff\xff\x7f").unwrap();
+    assert_says(&job.ends(&pipeline, &[], 3), &["in.arrow", "beyond the file"]);
+}
+
+#[test]
 fn a_missing_file_names_the_nearest() {
     let job = Job::new();
     job.write("answers_2026.csv", "instance_id,annotator_id,label\n");

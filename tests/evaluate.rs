@@ -26,8 +26,10 @@ fn publish(job: &Job, tables: Vec<(&str, Columns)>) -> String {
     let mut files = serde_json::Map::new();
     for (table, columns) in tables {
         let path = format!("{table}/part-00000.parquet");
-        write_parquet(&job.path(&format!("made/{path}")), columns);
-        files.insert(table.to_owned(), json!([{"path": path, "rows": 1, "bytes": 1}]));
+        let file = job.path(&format!("made/{path}"));
+        write_parquet(&file, columns);
+        let bytes = std::fs::metadata(&file).unwrap().len();
+        files.insert(table.to_owned(), json!([{"path": path, "rows": 1, "bytes": bytes}]));
     }
     let manifest = json!({
         "run_id": "made", "digest": "", "labelmill": "", "schema_version": 1, "committed_at": "",

@@ -1,7 +1,7 @@
 //! The toy crowd with hand-checked numbers: six items, four annotators, three classes.
 
 use labelmill::frame::Annotations;
-use labelmill::model::em::{DawidSkene, Em, StopRule};
+use labelmill::model::em::{DawidSkene, Em, EmSteps, Glad, Ibcc, OneCoin, StopRule};
 use labelmill::model::fitted::{Fitted, Posterior};
 use labelmill::model::{Model, vote::MajorityVote};
 use labelmill::run::Run;
@@ -40,6 +40,15 @@ fn toy() -> Annotations {
 fn dawid_skene(smoothing: f64, iterations: u32) -> Fitted {
     let stop = StopRule { max_iter: iterations, tol: 0.0, ..StopRule::default() };
     let spec = DawidSkene { smoothing, stop, ..DawidSkene::default() };
+    Em(spec).fit((&toy()).into(), &mut Run::new(0)).unwrap()
+}
+
+/// So many iterations, whatever the objective does.
+fn iterations(max_iter: u32) -> StopRule {
+    StopRule { max_iter, tol: 0.0, ..StopRule::default() }
+}
+
+fn fit(spec: impl EmSteps) -> Fitted {
     Em(spec).fit((&toy()).into(), &mut Run::new(0)).unwrap()
 }
 
@@ -92,12 +101,77 @@ fn dawid_skene_after_five_e_steps() {
 }
 
 #[test]
+fn a_fixed_prior_stays_uniform_and_out_of_the_posterior() {
+    let fitted =
+        fit(DawidSkene { fixed_prior: true, stop: iterations(1), ..DawidSkene::default() });
+    // The learned shares, (5 / 18, .430556, .291667), divided out of .447368 and .552632.
+    let t5 = [0.0, 0.447_368 / 0.430_556, 0.552_632 / 0.291_667];
+    let sum: f64 = t5.iter().sum();
+    assert_close(fitted.posterior.row(5), &t5.map(|p| p / sum), 2e-6, "T5");
+    let one_coin = OneCoin { fixed_prior: true, stop: iterations(5), ..OneCoin::default() };
+    for prior in [fitted.report.prior.unwrap(), fit(one_coin).report.prior.unwrap()] {
+        assert_close(&prior, &[1.0 / 3.0; 3], 1e-15, "q");
+    }
+}
+
+#[test]
 fn dawid_skene_smoothed() {
     let fitted = dawid_skene(0.1, 5);
     let ll = objectives(&fitted);
     assert_close(&[ll[0], ll[4]], &[-14.851_215, -12.354_825], TOLERANCE, "LL");
     assert_close(fitted.posterior.row(0), &[0.991_850, 0.005_026, 0.003_125], TOLERANCE, "T0");
     assert_close(fitted.posterior.row(5), &[0.017_987, 0.556_713, 0.425_300], TOLERANCE, "T5");
+}
+
+#[test]
+fn one_coin_after_five_e_steps() {
+    let fitted = fit(OneCoin { stop: iterations(5), ..OneCoin::default() });
+    let ll = [-18.695_738, -18.464_520, -18.305_592, -18.159_151, -18.036_871];
+    assert_close(&objectives(&fitted), &ll, TOLERANCE, "LL");
+    assert_close(fitted.posterior.row(5), &[0.033_153, 0.061_533, 0.905_314], TOLERANCE, "T5");
+    let skill = [0.959_430, 0.711_226, 0.726_814, 0.420_075];
+    assert_close(&fitted.report.skill, &skill, TOLERANCE, "s");
+}
+
+#[test]
+fn ibcc_after_five_loops() {
+    let fitted = fit(Ibcc { stop: iterations(5), ..Ibcc::default() });
+    let elbo = [-21.973_323, -21.532_815, -21.490_083, -21.484_586, -21.483_217];
+    assert_close(&objectives(&fitted), &elbo, TOLERANCE, "ELBO");
+    assert_close(fitted.posterior.row(5), &[0.043_077, 0.650_990, 0.305_933], TOLERANCE, "T5");
+    // nu and al of the fifth loop follow from the posteriors of the fourth.
+    let fitted = fit(Ibcc { stop: iterations(4), ..Ibcc::default() });
+    let nu: Vec<f64> = fitted.report.prior.unwrap().iter().map(|q| 9.0 * q).collect();
+    assert_close(&nu, &[2.999_609, 3.699_003, 2.301_389], TOLERANCE, "nu");
+    let al = [
+        [4.942_011, 1.002_891, 1.098_187],
+        [1.052_289, 5.989_985, 1.650_639],
+        [1.005_699, 1.007_123, 5.251_175],
+    ];
+    let confusion = fitted.report.confusion.unwrap();
+    for label in 0..3 {
+        let mean = |row: &[f64; 3]| row[label] / row.iter().sum::<f64>();
+        let want: Vec<f64> = al.iter().map(mean).collect();
+        let got = confusion.column(&toy(), 0, label);
+        assert_close(&got, &want, TOLERANCE, &format!("pi[0][.][{label}]"));
+    }
+}
+
+/// The published parameters are those after sixteen loops with exact M-steps, one part in 10^5 from where they end.
+#[test]
+fn glad_after_sixteen_loops() {
+    let exact = |loops| Glad { gradient_tol: 1e-9, max_steps: 200, stop: iterations(loops) };
+    let fitted = fit(exact(16));
+    assert_close(&objectives(&fitted)[15..], &[-18.199_395], TOLERANCE, "objective");
+    let ability = &fitted.report.annotator_parameters[0].1;
+    assert_close(ability, &[1.275_658, 0.727_922, 0.622_315, -0.202_760], 1e-5, "a");
+    let difficulty = &fitted.report.instance_parameters[0].1;
+    let ease: Vec<f64> = difficulty.iter().map(|d| -d.ln()).collect();
+    let want = [0.556_142, 0.992_486, 1.452_505, 1.525_857, 0.409_241, 1.226_184];
+    assert_close(&ease, &want, 1e-5, "b");
+    assert_close(fitted.posterior.row(5), &[0.006_386, 0.006_399, 0.987_215], 1e-5, "T5");
+    let end = objectives(&fit(exact(60)));
+    assert_close(&end[59..], &end[58..59], 1e-12, "the end");
 }
 
 #[test]

@@ -9,7 +9,7 @@ use labelmill::testing::synth::Crowd;
 use crate::job::{Job, write_as};
 use crate::support::{read_table, table_files};
 
-const FORMATS: [&str; 5] = ["parquet", "csv", "csv.gz", "ndjson", "arrow"];
+const FORMATS: [&str; 6] = ["parquet", "csv", "csv.gz", "ndjson", "ndjson.gz", "arrow"];
 const LAYOUTS: [&str; 4] = ["one.EXT", "days", "many", "daily/day=*/part-?.EXT"];
 
 /// Integers, text that is no number, and weights that two digits hold exactly.

@@ -47,3 +47,28 @@ fn a_run_that_fails_its_gate_leaves_the_last_one_in_place() {
     let runs: Vec<_> = std::fs::read_dir(job.path("out/runs")).unwrap().collect();
     assert_eq!(runs.len(), 1, "{runs:?}");
 }
+
+#[test]
+fn the_worst_question_decides_whether_a_bound_is_kept() {
+    for (right, wrong) in [("p", "q"), ("q", "p")] {
+        let crowd = format!(
+            "source.annotations = [['i', 'a', 'x', 1.0, '2026-01-01', '{right}'], ['i', 'a', 'y', 1.0, '2026-01-01', '{wrong}']]
+             source.gold = [['i', 'x', 'holdout', '{right}'], ['i', 'x', 'holdout', '{wrong}']]
+             frame.classes = ['x', 'y']\nmodel.kind = 'majority_vote'\n"
+        );
+        let error = Job::new().fails(&(crowd.clone() + "gate.min_accuracy = 0.5"), 6);
+        assert_says(&error, &["the accuracy is too low", "found: 0.0000"]);
+        Job::new().run(&(crowd + "gate.min_accuracy = 0.0"));
+    }
+}
+
+#[test]
+fn a_gate_that_was_moved_holds_for_a_run_that_was_committed_before() {
+    let job = Job::new();
+    job.run(CROWD);
+    let bounds = CROWD.to_owned() + "gate = { max_rejected = 0.19, min_accuracy = 0.5 }";
+    let error = job.ends(&bounds, &[], 6);
+    let said = ["too many rows were rejected", "found: 0.2000", "the accuracy is too low"];
+    assert_says(&error, &said);
+    assert_says(&job.ends(CROWD, &[], 0), &["nothing to do"]);
+}

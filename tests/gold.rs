@@ -1,7 +1,7 @@
 //! Gold: what the model is told stays, what only scores is never told, and what contradicts itself is refused.
 
 use crate::job::{Job, assert_says, cells};
-use crate::support::{assert_close, number, read_table};
+use crate::support::{assert_close, number, read_table, text};
 
 /// Two against one on `i`, one each on `j`, all for `no` on `k`.
 const CROWD: &str = "source.annotations = [['i', 'a', 'no'], ['i', 'b', 'no'], ['i', 'c', 'yes'],
@@ -102,4 +102,88 @@ fn ids_that_collide_across_types_are_refused_not_guessed() {
         &error,
         &["`instance_id` has another type", "Int64 here, Utf8 there", "source.gold", "two ids"],
     );
+}
+
+#[test]
+fn gold_of_every_other_role_than_train_tells_the_model_nothing() {
+    const TABLES: [&str; 5] =
+        ["labels", "posteriors", "annotators", "confusion_matrices", "classes"];
+    let plain = Job::new();
+    let untold = plain.run(CROWD);
+    for role in ["valid", "calibrate", "holdout"] {
+        let job = Job::new();
+        let rows =
+            format!("[['i', 'yes', '{role}'], ['k', 'yes', '{role}'], ['j', 'yes', '{role}']]");
+        let run = job.run(&with_gold(&rows));
+        for table in TABLES {
+            assert_eq!(read_table(&run, table), read_table(&untold, table), "{table} with {role}");
+        }
+        let metrics = cells(&read_table(&run, "metrics"), &["split", "name"]);
+        assert!(metrics.contains(&format!("{role} accuracy")), "{metrics:?}");
+    }
+}
+
+/// Two questions about the same instances, and features of them.
+fn described(gold: &str) -> Job {
+    let job = Job::new();
+    let rows = (0..60).flat_map(|i| (0..3).map(move |r| (i, r)));
+    let mut annotations = "instance_id,annotator_id,label,question\n".to_owned();
+    let mut features = "instance_id,a,b\n".to_owned();
+    for (i, r) in rows {
+        for (question, class) in [("p", i % 2), ("q", (i / 2) % 2)] {
+            let label = if (i + r) % 7 == 0 { 1 - class } else { class };
+            annotations += &format!("i{i:02},a{r},c{label},{question}\n");
+        }
+    }
+    (0..60).for_each(|i| features += &format!("i{i:02},{}.5,{}.5\n", i % 2, (i / 2) % 2));
+    job.write("in.csv", &annotations);
+    job.write("features.csv", &features);
+    job.write("gold.csv", &format!("instance_id,class,role,question\n{gold}"));
+    job
+}
+
+const NETWORK: &str = "source.annotations = '{dir}in.csv'\nsource.features = '{dir}features.csv'
+    model = { kind = 'dl', device = 'cpu', backbone.hidden = [4], train.epochs = 5 }\n";
+
+#[test]
+fn gold_of_one_question_trains_no_other_question_s_classifier() {
+    let wrong = |question: &str, role: &str| -> String {
+        (0..40).map(|i| format!("i{i:02},c{},{role},{question}\n", 1 - i % 2)).collect()
+    };
+    let predictions = |gold: &str, question: &str| {
+        let job = described(gold);
+        let run = job.run(&format!("{NETWORK}source.gold = '{{dir}}gold.csv'"));
+        let rows = read_table(&run, "predictions");
+        let rows: Vec<_> =
+            rows.into_iter().filter(|r| r["question"].as_deref() == Some(question)).collect();
+        cells(&rows, &["instance_id", "class", "probability"])
+    };
+    let untold = predictions("", "p");
+    assert_eq!(untold.len(), 120);
+    assert_eq!(predictions(&wrong("q", "train"), "p"), untold);
+    assert_ne!(predictions(&wrong("p", "train"), "p"), untold, "gold of its own does train");
+    for role in ["calibrate", "holdout"] {
+        assert_eq!(predictions(&wrong("p", role), "p"), untold, "{role}");
+    }
+}
+
+#[test]
+fn gold_of_one_question_neither_chooses_nor_scores_another_question_s_classifier() {
+    let of_p = |gold: &str| {
+        let job = described(gold);
+        let run = job.run(&format!("{NETWORK}source.gold = '{{dir}}gold.csv'"));
+        ["predictions", "metrics"].map(|table| {
+            let rows = read_table(&run, table);
+            rows.into_iter().filter(|r| r["question"].as_deref() == Some("p")).collect::<Vec<_>>()
+        })
+    };
+    for role in ["valid", "calibrate", "holdout"] {
+        let gold = |question: &str, offset: usize| -> String {
+            let class = |i: usize| (i + offset) % 2;
+            (0..40).map(|i| format!("i{i:02},c{},{role},{question}\n", class(i))).collect()
+        };
+        let own = of_p(&gold("p", 0));
+        assert!(own[1].iter().any(|r| text(r, "name").starts_with("prediction_")), "{role}");
+        assert_eq!(of_p(&(gold("p", 0) + &gold("q", 1))), own, "{role}");
+    }
 }

@@ -78,11 +78,11 @@ proptest! {
     #[test]
     fn no_layout_changes_a_byte(layout in layouts()) {
         let plain = Layout { order: 0, files: 1, batch_size: 8192, threads: 1 };
-        for family in labelmill::model::FAMILIES.iter().filter(|f| !f.needs_features) {
-            let (want, got) = (publish(&plain, family.kind), publish(&layout, family.kind));
+        for model in labelmill::model::MODELS.iter().filter(|f| !f.needs_features) {
+            let (want, got) = (publish(&plain, model.kind), publish(&layout, model.kind));
             prop_assert_eq!(want.keys().collect::<Vec<_>>(), got.keys().collect::<Vec<_>>());
             for (name, bytes) in &want {
-                prop_assert!(got[name] == *bytes, "{} of {} differs", name, family.kind);
+                prop_assert!(got[name] == *bytes, "{} of {} differs", name, model.kind);
             }
         }
     }

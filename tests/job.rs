@@ -84,6 +84,7 @@ pub fn write_as(path: &Path, batch: &RecordBatch) {
         "csv" => ("CSV", ""),
         "csv.gz" => ("CSV", "OPTIONS ('format.compression' 'gzip')"),
         "ndjson" => ("JSON", ""),
+        "ndjson.gz" => ("JSON", "OPTIONS ('format.compression' 'gzip')"),
         "arrow" => ("ARROW", ""),
         other => panic!("no such format: {other}"),
     };

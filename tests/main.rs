@@ -1,7 +1,13 @@
 //! All integration tests in one binary: DataFusion is linked once.
 
 // Tests say what they mean; pedantry is for what ships.
-#![allow(clippy::pedantic, clippy::expect_used, clippy::print_stderr, clippy::unwrap_used)]
+#![allow(
+    clippy::pedantic,
+    clippy::expect_used,
+    clippy::print_stderr,
+    clippy::print_stdout,
+    clippy::unwrap_used
+)]
 
 mod job;
 mod s3_server;
@@ -13,23 +19,35 @@ mod architecture;
 mod cli;
 mod damaged;
 mod datasets;
+mod digest;
 mod evaluate;
 mod fixtures;
+mod foreign;
 mod formats;
+mod fuzz;
 mod gates;
 mod gold;
+mod hostile;
 mod ids;
 mod invariance;
 mod kill;
 mod networks;
 mod oracle;
+mod parts;
 mod predict;
 mod rejects;
 mod s3;
 mod s3_faults;
 mod s3_writers;
 mod schemas;
+mod secrets;
 mod simulate;
+mod site;
+mod slow_links;
 mod sources;
+mod sql_rights;
 mod sqllogic;
+mod suspended;
+mod terminal;
 mod variables;
+mod whole_files;

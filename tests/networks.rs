@@ -9,7 +9,7 @@ use datafusion::arrow::array::{
     ArrayRef, FixedSizeListArray, Float64Array, ListArray, UInt32Array,
 };
 use datafusion::arrow::datatypes::{Float32Type, UInt8Type};
-use labelmill::model::FAMILIES;
+use labelmill::model::MODELS;
 use labelmill::testing::synth::{Crowd, Synthetic};
 
 use crate::job::{Job, assert_says, cells};
@@ -84,25 +84,25 @@ fn winners(rows: &[Row]) -> Vec<(u32, u32)> {
 
 #[test]
 fn every_model_writes_its_tables_and_a_model_that_predicts_the_same() {
-    for family in FAMILIES.iter().filter(|f| f.needs_features) {
+    for model in MODELS.iter().filter(|f| f.needs_features) {
         let job = job();
-        let run = job.run(&pipeline(&format!("kind = '{}'", family.kind)));
+        let run = job.run(&pipeline(&format!("kind = '{}'", model.kind)));
         let predictions = read_table(&run, "predictions");
-        assert_eq!(predictions.len(), 200 * 3, "{}", family.kind);
+        assert_eq!(predictions.len(), 200 * 3, "{}", model.kind);
         let truth = crowd().truth;
         let right =
             winners(&predictions).into_iter().filter(|(i, k)| truth.get(*i as usize) == Some(k));
-        assert!(right.count() > 130, "{} learns", family.kind);
+        assert!(right.count() > 130, "{} learns", model.kind);
         assert_eq!(read_table(&run, "labels").len(), 150, "no label is invented");
-        let (model, new) = (run.display().to_string(), job.url("features.parquet"));
+        let (saved, new) = (run.display().to_string(), job.url("features.parquet"));
         let out = job.url("predicted");
-        run_ok(&["predict", "--model", &model, "--features", &new, "--output", &out]);
+        run_ok(&["predict", "--model", &saved, "--features", &new, "--output", &out]);
         let again = read_table(&job.path("predicted/latest"), "predictions");
-        assert_eq!(predictions, again, "{}", family.kind);
+        assert_eq!(predictions, again, "{}", model.kind);
         let output = run_ok(&[
             "predict",
             "--model",
-            &format!("{model}/model"),
+            &format!("{saved}/model"),
             "--features",
             &new,
             "--output",
@@ -118,7 +118,12 @@ fn common_confusion_and_parameters_are_tables() {
     let run = job.run(&pipeline("kind = 'conal'\nembedding = 4"));
     let matrices = read_table(&run, "confusion_matrices");
     let common = matrices.iter().filter(|row| text(row, "scope") == "common");
-    assert_eq!(common.count(), 9);
+    let counts: Vec<f64> = common.map(|row| number(row, "expected_count")).collect();
+    assert_eq!(counts.len(), 9);
+    // Everybody's annotations, each spread over the classes.
+    let annotations = read_table(&run, "annotators");
+    let annotations: f64 = annotations.iter().map(|row| number(row, "n_annotations")).sum();
+    assert!((counts.iter().sum::<f64>() - annotations).abs() < 1e-6, "{counts:?}");
     assert_eq!(read_table(&run, "annotator_parameters").len(), 8 * 4);
     let shares = read_table(&run, "instance_parameters");
     assert_eq!(shares.len(), 150);
@@ -252,6 +257,41 @@ fn gold_chooses_the_epoch_and_held_out_annotations_do_without() {
     ));
 }
 
+/// The rate makes every parameter infinite; what leaves is the error of a fit, and no table.
+#[test]
+fn a_training_that_diverges_is_an_error_of_the_fit() {
+    let optimiser = "train.optimiser = { rule = 'sgd', learning_rate = 1e30 }";
+    for select in ["last", "annotation_likelihood"] {
+        let model = format!("kind = 'crowd_layer'\n{optimiser}\ntrain.select = '{select}'");
+        let error = job().fails(&pipeline(&model), 4);
+        assert_says(
+            &error,
+            &["the training diverged", "learning_rate", "epoch 1 of phase `train`"],
+        );
+    }
+}
+
+#[test]
+fn the_paper_s_settings_are_a_preset_that_the_run_records() {
+    let job = job();
+    let run = job.run(&pipeline("kind = 'max_mig'\npreset = 'paper'\nu = 0.001"));
+    let spec: serde_json::Value =
+        serde_json::from_str(&text(&read_table(&run, "run")[0], "spec")).unwrap();
+    let model = &spec["model"];
+    let optimiser = &model["train"]["optimiser"];
+    assert_eq!((&model["preset"], &model["u"]), (&"paper".into(), &0.001.into()));
+    assert_eq!(
+        (&optimiser["learning_rate"], &optimiser["annotator_delay"]),
+        (&1e-4.into(), &0.into())
+    );
+    assert_eq!(
+        (&model["train"]["epochs"], &model["train"]["batch_size"]),
+        (&20.into(), &16.into())
+    );
+    let typo = job.ends(&pipeline("kind = 'max_mig'\npreset = 'papre'"), &[], 2);
+    assert_says(&typo, &["model.preset", "papre"]);
+}
+
 #[test]
 fn evaluate_scores_a_classifier_as_the_run_itself_does() {
     let job = job();
@@ -298,5 +338,34 @@ fn a_killed_training_goes_on_to_the_same_bytes() {
     assert!(!kept(), "a committed job leaves no checkpoint");
     for (name, bytes) in expected.iter().filter(|(name, _)| !name.starts_with("trace/")) {
         assert!(resumed.get(name) == Some(bytes), "{name}");
+    }
+}
+
+#[test]
+fn a_checkpoint_of_another_job_is_not_taken_up() {
+    let model = "kind = 'dl'\ntrain.select = 'annotation_likelihood'";
+    let long = |seed: u32| {
+        format!("seed = {seed}\n{}", pipeline(model).replace("epochs = 20", "epochs = 400"))
+    };
+    let short = |seed: u32| format!("seed = {seed}\n{}", pipeline(model));
+    let kept = |job: &Job| std::fs::read_dir(job.path("checkpoints")).map_or(0, Iterator::count);
+    let with = |text: String| text + "[engine]\ncheckpoints = '{dir}checkpoints'\n";
+    let expected = table_files(&job().run(&short(2)));
+    let other = job();
+    let file = other.write("pipeline.toml", &with(long(1)));
+    let mut command = labelmill();
+    let sink = format!("sink.url={}", other.url("out"));
+    let mut child =
+        command.args(["run", &file, "--set", &sink]).stderr(Stdio::null()).spawn().unwrap();
+    while kept(&other) == 0 && child.try_wait().unwrap().is_none() {
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    child.kill().unwrap();
+    child.wait().unwrap();
+    assert_eq!(kept(&other), 1, "the first job leaves its checkpoint");
+    let found = table_files(&other.run(&with(short(2))));
+    assert_eq!(kept(&other), 1, "and it is still there");
+    for (name, bytes) in expected.iter().filter(|(name, _)| !name.starts_with("trace/")) {
+        assert!(found.get(name) == Some(bytes), "{name}");
     }
 }

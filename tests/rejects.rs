@@ -4,6 +4,8 @@ use std::sync::Arc;
 
 use datafusion::arrow::array::{ArrayRef, Float64Array, Int64Array, StringArray};
 
+use labelmill::frame::{Reason, Rejects};
+
 use crate::job::{Job, assert_says, cells};
 use crate::support::{Row, read_table, text, write_parquet};
 
@@ -133,4 +135,35 @@ fn where_every_row_is_rejected_the_error_says_why() {
         3,
     );
     assert_says(&error, &["2 rows, 2 of them rejected", "`unknown_class 2`"]);
+}
+
+#[test]
+fn rows_without_a_question_are_counted_once_beside_those_of_the_questions() {
+    let job = Job::new();
+    job.write(
+        "in.csv",
+        "instance_id,annotator_id,label,question\ni,a,x,p\ni,b,z,p\nj,a,x,\nj,b,y,\nk,a,y,q\nk,b,z,q\nk,c,z,q\n",
+    );
+    let run = job.run(
+        "source.annotations = '{dir}in.csv'\nframe.classes = ['x', 'y']\nmodel.kind = 'majority_vote'",
+    );
+    let mut found = cells(&account(&run, 7), &["reason", "count"]);
+    found.sort();
+    assert_eq!(found, ["null_question 2", "unknown_class 1", "unknown_class 2"]);
+}
+
+#[test]
+fn merged_accounts_add_up_and_count_no_row_twice() {
+    let account = |rows: u64, value: &str| {
+        let mut rejects = Rejects::default();
+        rejects.add_rows(Reason::NullLabel, rows);
+        rejects.add(Reason::UnknownClass, || value.to_owned());
+        rejects
+    };
+    let mut all = account(3, "a");
+    all.merge(&account(4, "b"));
+    all.merge(&Rejects::default());
+    assert_eq!(all.total(), 9);
+    let found: Vec<_> = all.iter().map(|(_, count, values)| (count, values.len())).collect();
+    assert_eq!(found, [(7, 0), (2, 2)]);
 }

@@ -8,7 +8,8 @@ use serde_json::Value;
 
 use crate::s3_server::{BUCKET, Server};
 use crate::support::{
-    Row, read_table, run_ok, stderr, stdout, table_files, text, write_crowd, write_numbers,
+    Row, files_of, read_table, run_ok, stderr, stdout, table_files, text, write_crowd,
+    write_numbers,
 };
 
 const ROWS: &[(&str, &str, &str)] = &[
@@ -55,8 +56,15 @@ pub fn run_id(summary: &Value) -> String {
     summary["run_id"].as_str().unwrap().to_owned()
 }
 
+/// The folder of a run's files.
 pub fn run_folder(server: &Server, summary: &Value) -> PathBuf {
-    server.bucket().join("out/runs").join(run_id(summary))
+    files_of(&server.bucket().join("out/runs").join(run_id(summary)))
+}
+
+/// The leases of writers that live, or that died.
+pub fn leases(server: &Server) -> Vec<PathBuf> {
+    let leases = std::fs::read_dir(server.bucket().join("out/_leases")).into_iter().flatten();
+    leases.map(|e| e.unwrap().path()).collect()
 }
 
 pub fn latest(server: &Server) -> String {
@@ -101,7 +109,7 @@ fn a_job_on_s3_gives_the_bytes_of_the_local_job() {
     assert_eq!(done["url"], format!("s3://crowd/out/runs/{}", run_id(&done)));
     assert_equals_local_run(&server, &done, &[]);
     assert_eq!(latest(&server), run_id(&done));
-    assert!(!run_folder(&server, &done).join("_lease.json").exists());
+    assert_eq!(leases(&server), Vec::<PathBuf>::new());
 }
 
 #[test]
@@ -133,7 +141,7 @@ fn a_pipeline_file_runs_from_s3_to_s3_whether_or_not_a_folder_ends_in_a_slash() 
         let args: Vec<&str> =
             ["run", "pipelines/quickstart.toml", "--json"].iter().chain(&sets).copied().collect();
         let done: Value = serde_json::from_str(&stdout(&server.run_ok(&args))).unwrap();
-        let folder = server.bucket().join(format!("piped-{n}/runs/{}", run_id(&done)));
+        let folder = files_of(&server.bucket().join(format!("piped-{n}/runs/{}", run_id(&done))));
         assert_eq!(read_table(&folder, "labels").len(), 4, "{input}");
     }
 }
@@ -224,9 +232,10 @@ fn the_same_job_is_done_once_and_force_publishes_beside_it() {
     assert_eq!(run_id(&forced), format!("{}-2", run_id(&first)));
     assert_eq!(latest(&server), run_id(&forced));
     assert_same_files(&run_folder(&server, &forced), &run_folder(&server, &first));
-    // The first job again is still no work, and is the newest again.
-    assert_eq!(summary(&server, &[])["no_op"], true);
-    assert_eq!(latest(&server), run_id(&first));
+    // The first job again is still no work, and does not take `latest` back: it says which run that is.
+    let again = summary(&server, &[]);
+    assert_eq!((&again["no_op"], &again["latest"]), (&Value::Bool(true), &forced["run_id"]));
+    assert_eq!(latest(&server), run_id(&forced));
 }
 
 #[test]
@@ -279,4 +288,24 @@ fn folders_below_a_folder_are_read_and_marker_files_are_not() {
         let ids: Vec<String> = labels.iter().map(|r| text(r, "instance_id")).collect();
         assert_eq!(ids, ["i0", "i1"], "{url}");
     }
+}
+
+#[test]
+fn a_crowd_on_s3_is_read_by_its_tables_names() {
+    let server = Server::start();
+    let recipe = ["--recipe", "conal-synthetic", "--set", "instances=40", "--set", "annotated=1"];
+    let output = ["simulate", "--output", "s3://crowd/made"];
+    server.run_ok(&[&output[..], &recipe[..]].concat());
+    let job = [
+        "aggregate",
+        "--annotations",
+        "s3://crowd/made/annotations",
+        "--model",
+        "majority_vote",
+        "--output",
+        "s3://crowd/out",
+    ];
+    server.run_ok(&job);
+    let truth = "s3://crowd/made/truth";
+    server.run_ok(&["evaluate", "--run", "s3://crowd/out", "--truth", truth]);
 }

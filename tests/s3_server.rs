@@ -16,8 +16,9 @@ use s3s::auth::SimpleAuth;
 use s3s::service::{S3Service, S3ServiceBuilder};
 use s3s::{S3Result, s3_error};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::runtime::Runtime;
+use tokio::time::Sleep;
 
 use crate::support::{labelmill, send_signal, stderr};
 
@@ -46,6 +47,10 @@ pub enum Fault {
     KillAfter,
     /// It waits until [`Server::release`].
     Hold,
+    /// From now on its connection moves so many bytes every ten milliseconds, either way.
+    Slow(usize),
+    /// The same, until so many bytes of the answer were sent; no byte comes after them.
+    Stall(usize),
 }
 
 /// A fault of the requests whose line holds every word of `pattern`: of `times`, after the first `skip`.
@@ -75,6 +80,15 @@ pub struct Server {
 
 impl Server {
     pub fn start() -> Self {
+        Self::start_with(None)
+    }
+
+    /// A server whose system takes in few bytes that the server has not asked for yet.
+    pub fn start_narrow() -> Self {
+        Self::start_with(Some(64 << 10))
+    }
+
+    fn start_with(receive_buffer: Option<u32>) -> Self {
         let root = tempfile::tempdir().unwrap();
         std::fs::create_dir(root.path().join(BUCKET)).unwrap();
         let state = Arc::new(State { root: root.path().to_path_buf(), ..State::default() });
@@ -87,7 +101,14 @@ impl Server {
             .enable_all()
             .build()
             .unwrap();
-        let listener = runtime.block_on(TcpListener::bind("127.0.0.1:0")).unwrap();
+        let listener = runtime.block_on(async {
+            let socket = TcpSocket::new_v4().unwrap();
+            if let Some(bytes) = receive_buffer {
+                socket.set_recv_buffer_size(bytes).unwrap();
+            }
+            socket.bind("127.0.0.1:0".parse().unwrap()).unwrap();
+            socket.listen(1024).unwrap()
+        });
         let port = listener.local_addr().unwrap().port();
         runtime.spawn(serve(listener, service, Arc::clone(&state)));
         Self { root, port, state, runtime: Some(runtime) }
@@ -269,7 +290,7 @@ async fn serve(listener: TcpListener, service: S3Service, state: Arc<State>) {
         let (service, state) = (service.clone(), Arc::clone(&state));
         tokio::spawn(async move {
             let fault = Arc::default();
-            let stream = Breakable { stream, fault: Arc::clone(&fault), state };
+            let stream = Breakable { stream, fault: Arc::clone(&fault), state, pause: None };
             let http = Builder::new(TokioExecutor::new());
             let _ =
                 CONNECTION.scope(fault, http.serve_connection(TokioIo::new(stream), service)).await;
@@ -282,20 +303,33 @@ struct Breakable {
     stream: TcpStream,
     fault: Arc<Mutex<Option<Fault>>>,
     state: Arc<State>,
+    pause: Option<Pin<Box<Sleep>>>,
 }
 
 impl Breakable {
+    /// How many bytes may move now: as many as wanted, or a few and then a pause.
+    fn poll_pace(&mut self, cx: &mut Context<'_>, wanted: usize) -> Poll<usize> {
+        let Some(Fault::Slow(bytes)) = *self.fault.lock().unwrap() else {
+            return Poll::Ready(wanted);
+        };
+        if let Some(pause) = &mut self.pause {
+            std::task::ready!(pause.as_mut().poll(cx));
+        }
+        self.pause = Some(Box::pin(tokio::time::sleep(Duration::from_millis(10))));
+        Poll::Ready(wanted.min(bytes))
+    }
+
     /// How much of an answer may go out.
     fn allowed(&self, wanted: usize) -> usize {
         let mut fault = self.fault.lock().unwrap();
         match &mut *fault {
-            None | Some(Fault::Busy | Fault::BusyAfter(_) | Fault::Hold) => wanted,
-            Some(Fault::Cut(left)) if *left > 0 => {
+            None | Some(Fault::Busy | Fault::BusyAfter(_) | Fault::Hold | Fault::Slow(_)) => wanted,
+            Some(Fault::Cut(left) | Fault::Stall(left)) if *left > 0 => {
                 let allowed = wanted.min(*left);
                 *left -= allowed;
                 allowed
             }
-            Some(Fault::Cut(_) | Fault::Reset) => 0,
+            Some(Fault::Cut(_) | Fault::Reset | Fault::Stall(_)) => 0,
             Some(Fault::KillAfter) => {
                 *fault = Some(Fault::Reset);
                 self.state.kill();
@@ -311,7 +345,18 @@ impl AsyncRead for Breakable {
         cx: &mut Context<'_>,
         buf: &mut ReadBuf<'_>,
     ) -> Poll<std::io::Result<()>> {
-        Pin::new(&mut self.stream).poll_read(cx, buf)
+        let bytes = std::task::ready!(self.poll_pace(cx, buf.remaining()));
+        if bytes == buf.remaining() {
+            return Pin::new(&mut self.stream).poll_read(cx, buf);
+        }
+        let mut few = vec![0; bytes];
+        let mut few = ReadBuf::new(&mut few);
+        let done = Pin::new(&mut self.stream).poll_read(cx, &mut few);
+        if done.is_pending() {
+            self.pause = None;
+        }
+        buf.put_slice(few.filled());
+        done
     }
 }
 
@@ -321,7 +366,10 @@ impl AsyncWrite for Breakable {
         cx: &mut Context<'_>,
         buf: &[u8],
     ) -> Poll<std::io::Result<usize>> {
-        match self.allowed(buf.len()) {
+        let paced = std::task::ready!(self.poll_pace(cx, buf.len()));
+        match self.allowed(paced) {
+            // Nobody wakes it: the connection stands still until the client gives up.
+            0 if matches!(*self.fault.lock().unwrap(), Some(Fault::Stall(_))) => Poll::Pending,
             0 if !buf.is_empty() => {
                 // With no time to linger, closing sends a reset.
                 let _ = self.stream.set_zero_linger();

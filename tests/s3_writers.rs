@@ -1,13 +1,12 @@
-//! Several writers of one place on S3: the dead, the living and the twins.
+//! Several writers of one place on S3: dead ones, living ones, suspended ones, and two of one run.
 
-use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::{Child, Stdio};
 use std::time::Duration;
 
-use crate::s3::{job, latest, run_id, server, summary};
+use crate::s3::{job, latest, leases, run_folder, run_id, server, summary};
 use crate::s3_server::{Fault, Server};
-use crate::support::{stderr, table_files};
+use crate::support::{committed, manifest, send_signal, stderr, stdout, table_files};
 
 /// Starts the job with one more setting.
 fn spawn(server: &Server, set: &str) -> Child {
@@ -25,38 +24,41 @@ fn die_after(server: &Server, pattern: &str, set: &str) {
 #[test]
 fn the_next_run_sweeps_what_a_dead_one_left_and_spares_a_living_one() {
     let server = server();
-    die_after(&server, "PutObject labels/", "seed=1");
-    let left = folders(&server);
-    assert_eq!(left.len(), 1);
-    assert!(left[0].join("_lease.json").exists());
-    assert!(left[0].join("labels/part-00000.parquet").exists());
-    server.fault(Fault::Hold, "PutObject living/annotators/", 0, 1);
+    die_after(&server, "PutObject labels/", "sink.run_id=dead");
+    assert_eq!((attempts(&server, "dead").len(), leases(&server).len()), (1, 1));
+    server.fault(Fault::Hold, "PutObject living/ annotators/", 0, 1);
     let mut living = spawn(&server, "sink.run_id=living");
-    server.wait_for("PutObject living/annotators/", 1);
+    server.wait_for("PutObject living/ annotators/", 1);
     let third = summary(&server, &["--set", "seed=3"]);
-    let now = folders(&server);
-    assert!(!now.contains(&left[0]), "the dead run is still there");
-    assert_eq!(now.len(), 2, "{now:?}");
+    assert_eq!((attempts(&server, "dead").len(), leases(&server).len()), (0, 1));
+    assert_eq!(attempts(&server, "living").len(), 1);
     assert_eq!(latest(&server), run_id(&third));
     server.release();
     assert!(living.wait().unwrap().success());
-    assert_eq!(folders(&server).len(), 2);
+    assert_eq!(leases(&server), Vec::<PathBuf>::new());
     assert_eq!(latest(&server), "living");
+    // The name that the dead writer might have committed under is used up, and the job uses the next one.
+    assert_eq!(run_id(&summary(&server, &["--set", "sink.run_id=dead"])), "dead");
+    assert!(server.bucket().join("out/runs/dead/manifest-2.json").exists());
+    assert_readable(&server, "dead");
 }
 
 #[test]
-fn the_same_job_takes_over_from_its_dead_writer_and_not_from_a_living_one() {
+fn the_same_job_runs_beside_its_dead_writer_and_beside_a_living_one() {
     let server = server();
-    die_after(&server, "PutObject same/_lease", "sink.run_id=same");
-    server.fault(Fault::Hold, "PutObject same/annotators/", 0, 1);
-    let mut heir = spawn(&server, "sink.run_id=same");
-    server.wait_for("PutObject same/annotators/", 1);
-    let output = server.run(&job(&["--set", "sink.run_id=same"]));
-    assert_eq!(output.status.code(), Some(5), "{}", stderr(&output));
-    assert!(stderr(&output).contains("another process is writing this very run"));
+    die_after(&server, "PutObject labels/", "sink.run_id=same");
+    server.fault(Fault::Hold, "PutObject same/ annotators/", 0, 1);
+    let mut slow = spawn(&server, "sink.run_id=same");
+    server.wait_for("PutObject same/ annotators/", 2);
+    let quick = summary(&server, &["--set", "sink.run_id=same"]);
+    assert_eq!(attempts(&server, "same").len(), 2, "the dead one is gone, the slow one is there");
+    let committed = manifest(&server.bucket().join("out/runs/same"));
     server.release();
-    assert!(heir.wait().unwrap().success());
-    assert_eq!(latest(&server), "same");
+    assert!(slow.wait().unwrap().success());
+    assert_eq!(manifest(&server.bucket().join("out/runs/same")), committed);
+    assert_eq!(attempts(&server, "same"), [committed["attempt"].as_str().unwrap()]);
+    assert_eq!((latest(&server), run_id(&quick)), ("same".to_owned(), "same".to_owned()));
+    assert_eq!(leases(&server), Vec::<PathBuf>::new());
 }
 
 #[test]
@@ -64,48 +66,151 @@ fn a_writer_that_died_after_its_commit_keeps_its_run_and_loses_its_lease() {
     let server = server();
     die_after(&server, "PutObject manifest", "sink.run_id=committed");
     let run = server.bucket().join("out/runs/committed");
-    assert!(run.join("_lease.json").exists() && run.join("manifest.json").exists());
+    assert_eq!(leases(&server).len(), 1);
     let tables = table_files(&run);
+    // Whoever comes next moves `latest` for it.
+    let again = summary(&server, &["--set", "sink.run_id=committed"]);
+    assert_eq!((&again["no_op"], &again["latest"]), (&true.into(), &"committed".into()));
     summary(&server, &["--set", "sink.run_id=next"]);
-    assert!(!run.join("_lease.json").exists() && run.join("manifest.json").exists());
-    assert_eq!(table_files(&run), tables);
-    assert_eq!(summary(&server, &["--set", "sink.run_id=committed"])["no_op"], true);
-    assert_eq!(latest(&server), "committed");
+    assert_eq!((leases(&server), table_files(&run)), (Vec::new(), tables));
+    assert_eq!(latest(&server), "next");
 }
 
 #[test]
-fn a_twin_that_comes_late_leaves_the_committed_run_as_it_is() {
+fn a_concurrent_commit_is_left_as_it_is_by_a_writer_that_comes_late() {
     let server = server();
     // It has asked whether the run is there, and now waits for its input.
     server.fault(Fault::Hold, "GetObject /in/", 1, 1);
-    let mut twin = spawn(&server, "seed=0");
+    let mut late = spawn(&server, "seed=0");
     server.wait_for("GetObject /in/", 2);
     let first = summary(&server, &[]);
     let run = server.bucket().join("out/runs").join(run_id(&first));
-    let (files, manifest) = (all_files(&run), std::fs::read(run.join("manifest.json")).unwrap());
+    let (files, before) = (table_files(&run), manifest(&run));
     server.release();
-    assert!(twin.wait().unwrap().success());
-    assert_eq!(all_files(&run), files);
-    assert_eq!(std::fs::read(run.join("manifest.json")).unwrap(), manifest);
+    assert!(late.wait().unwrap().success());
+    assert_eq!((table_files(&run), manifest(&run)), (files, before));
     assert_eq!(latest(&server), run_id(&first));
 }
 
+/// Holds a writer before its manifest and makes its lease old, so that another run takes it for dead.
+fn swept_before_its_commit(server: &Server, held: &str) -> Child {
+    server.fault(Fault::Hold, held, 0, 1);
+    let slow = server
+        .labelmill(&job(&["--set", "sink.run_id=slow", "--set", "sink.stale_after_seconds=1"]))
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    server.wait_for(held, 1);
+    send_signal(slow.id(), "STOP");
+    std::thread::sleep(Duration::from_millis(2_500));
+    summary(server, &["--set", "sink.run_id=quick"]);
+    send_signal(slow.id(), "CONT");
+    slow
+}
+
 #[test]
-fn a_writer_whose_files_were_swept_does_not_commit() {
+fn a_writer_that_was_swept_while_it_was_suspended_writes_its_tables_again() {
     let server = server();
-    summary(&server, &["--set", "sink.run_id=last"]);
-    server.fault(Fault::Hold, "ListObjectsV2 slow", 0, 1);
-    let mut slow = server.labelmill(&job(&["--set", "sink.run_id=slow"]));
-    let slow = slow.stderr(Stdio::piped()).spawn().unwrap();
-    server.wait_for("ListObjectsV2 slow", 1);
-    // What another machine does that has heard nothing of this writer for too long.
-    std::fs::remove_dir_all(server.bucket().join("out/runs/slow")).unwrap();
+    let slow = swept_before_its_commit(&server, "PutObject slow/ annotators/");
+    assert_eq!(attempts(&server, "slow").len(), 0, "it was swept");
     server.release();
     let output = slow.wait_with_output().unwrap();
-    assert_eq!(output.status.code(), Some(5), "{}", stderr(&output));
+    assert!(output.status.success(), "{}", stderr(&output));
     assert!(stderr(&output).contains("took this run for dead"), "{}", stderr(&output));
-    assert_eq!(latest(&server), "last");
-    assert!(!server.bucket().join("out/runs/slow/manifest.json").exists());
+    assert_readable(&server, "slow");
+    assert_eq!(attempts(&server, "slow").len(), 1, "what it wrote late is gone");
+    assert_eq!((latest(&server), leases(&server)), ("slow".to_owned(), Vec::new()));
+}
+
+#[test]
+fn a_commit_that_arrives_after_its_writer_was_swept_is_none() {
+    let server = server();
+    let mut slow = swept_before_its_commit(&server, "PutObject slow/manifest.json");
+    slow.kill().unwrap();
+    slow.wait().unwrap();
+    // The request to commit is still on its way, and arrives now.
+    server.release();
+    std::thread::sleep(Duration::from_millis(300));
+    assert_eq!(committed(&server.bucket().join("out/runs/slow")), None);
+    assert_eq!(run_id(&summary(&server, &["--set", "sink.run_id=slow"])), "slow");
+    assert_readable(&server, "slow");
+}
+
+#[test]
+fn a_living_writer_is_spared_for_as_long_as_it_promised_whatever_the_sweeper_thinks() {
+    let server = server();
+    server.fault(Fault::Hold, "PutObject patient/ annotators/", 0, 1);
+    let mut patient = spawn(&server, "sink.run_id=patient");
+    server.wait_for("PutObject patient/ annotators/", 1);
+    send_signal(patient.id(), "STOP");
+    std::thread::sleep(Duration::from_millis(2_500));
+    summary(&server, &["--set", "sink.stale_after_seconds=1"]);
+    assert_eq!((attempts(&server, "patient").len(), leases(&server).len()), (1, 1));
+    send_signal(patient.id(), "CONT");
+    server.release();
+    assert!(patient.wait().unwrap().success());
+    assert!(server.bucket().join("out/runs/patient/manifest.json").exists());
+}
+
+#[test]
+fn a_hasty_writer_that_lives_shows_itself_often_enough() {
+    let server = server();
+    server.fault(Fault::Hold, "PutObject hasty/ annotators/", 0, 1);
+    let args = ["-q", "--set", "sink.run_id=hasty", "--set", "sink.stale_after_seconds=2"];
+    let mut hasty = server.labelmill(&job(&args)).spawn().unwrap();
+    server.wait_for("PutObject hasty/ annotators/", 1);
+    std::thread::sleep(Duration::from_millis(4_500));
+    summary(&server, &["--set", "sink.run_id=other"]);
+    assert_eq!((attempts(&server, "hasty").len(), leases(&server).len()), (1, 1));
+    server.release();
+    assert!(hasty.wait().unwrap().success());
+    assert!(server.bucket().join("out/runs/hasty/manifest.json").exists());
+}
+
+#[test]
+fn a_writer_that_was_suspended_after_its_commit_does_not_take_latest_back() {
+    let server = server();
+    server.fault(Fault::Hold, "PutObject latest.json", 0, 1);
+    let mut old = spawn(&server, "sink.run_id=old");
+    server.wait_for("PutObject latest.json", 1);
+    // The store's times have whole seconds.
+    std::thread::sleep(Duration::from_millis(1_100));
+    summary(&server, &["--set", "sink.run_id=new"]);
+    server.release();
+    assert!(old.wait().unwrap().success());
+    assert_eq!(latest(&server), "new");
+    assert_readable(&server, "old");
+}
+
+#[test]
+fn older_runs_of_the_same_pipeline_are_collected_and_nothing_else_is() {
+    let server = server();
+    let other = ["--set", "sink.run_id=other", "--set", "name=other"];
+    summary(&server, &other);
+    let foreign = server.bucket().join("out/runs/exp1/best.pt");
+    std::fs::create_dir_all(foreign.parent().unwrap()).unwrap();
+    std::fs::write(&foreign, "weights").unwrap();
+    let mut strange = PathBuf::new();
+    for n in 1..=4 {
+        let id = format!("sink.run_id=day-{n}");
+        let day = summary(&server, &["--set", &id, "--set", "sink.keep_runs=2"]);
+        if n == 1 {
+            strange = run_folder(&server, &day).join("labels/notes.txt");
+            std::fs::write(&strange, "mine").unwrap();
+        }
+        std::thread::sleep(Duration::from_millis(1_100));
+    }
+    let is_kept = |id: &str| committed(&server.bucket().join("out/runs").join(id)).is_some();
+    assert_eq!(
+        ["day-1", "day-2", "day-3", "day-4", "other"].map(is_kept),
+        [false, false, true, true, true]
+    );
+    assert_eq!(table_files(&server.bucket().join("out/runs/day-2")).len(), 0);
+    assert!(foreign.exists() && strange.exists());
+    assert_eq!(latest(&server), "day-4");
+    // A job that was collected can be done again.
+    assert_eq!(summary(&server, &["--set", "sink.run_id=day-1"])["no_op"], false);
+    assert_readable(&server, "day-1");
 }
 
 #[test]
@@ -114,7 +219,8 @@ fn a_writer_that_fails_lets_its_other_uploads_end_before_it_cleans_up() {
     server.fault(Fault::Hold, "PutObject posteriors/", 0, 1);
     // Not sooner: after a failure no table begins.
     server.fault(Fault::BusyAfter("PutObject posteriors/"), "PutObject labels/", 0, 1);
-    let mut failing = spawn(&server, "store.max_retries=0");
+    let args = ["-q", "--set", "store.max_retries=0", "--set", "sink.run_id=failing"];
+    let mut failing = server.labelmill(&job(&args)).spawn().unwrap();
     server.wait_for("PutObject posteriors/", 1);
     server.wait_for("PutObject labels/", 1);
     // An upload that came after the clean-up would stay: time enough for a clean-up that does not wait.
@@ -123,28 +229,22 @@ fn a_writer_that_fails_lets_its_other_uploads_end_before_it_cleans_up() {
     assert_eq!(server.count("DeleteObjects"), 0);
     server.release();
     assert_eq!(failing.wait().unwrap().code(), Some(5));
-    assert_eq!(folders(&server), Vec::<PathBuf>::new());
+    assert_eq!(attempts(&server, "failing"), Vec::<String>::new());
+    assert_eq!(leases(&server), Vec::<PathBuf>::new());
 }
 
-/// The tables of a run with `run`, which tells one writing from another.
-fn all_files(run: &Path) -> BTreeMap<String, Vec<u8>> {
-    let mut files = table_files(run);
-    files.insert("run".to_owned(), std::fs::read(run.join("run/part-00000.parquet")).unwrap());
-    files
+/// The attempts at a run that left a file.
+fn attempts(server: &Server, run_id: &str) -> Vec<String> {
+    let run = std::fs::read_dir(server.bucket().join("out/runs").join(run_id));
+    let entries = run.into_iter().flatten().map(Result::unwrap);
+    let folders = entries.filter(|e| e.path().is_dir() && !table_files(&e.path()).is_empty());
+    folders.map(|e| e.file_name().into_string().unwrap()).collect()
 }
 
-/// The folders below runs/ that hold an object.
-fn folders(server: &Server) -> Vec<PathBuf> {
-    let runs = std::fs::read_dir(server.bucket().join("out/runs")).unwrap();
-    let mut folders: Vec<PathBuf> = runs.map(|e| e.unwrap().path()).collect();
-    folders.retain(|folder| has_file(folder));
-    folders.sort();
-    folders
-}
-
-fn has_file(folder: &Path) -> bool {
-    std::fs::read_dir(folder).unwrap().any(|e| {
-        let path = e.unwrap().path();
-        path.is_file() || has_file(&path)
-    })
+/// The run's tables are there as its manifest lists them, and labels and posteriors are of one fit.
+fn assert_readable(server: &Server, run_id: &str) {
+    let run = format!("s3://crowd/out/runs/{run_id}");
+    let query = "select count(*) n from labels l join posteriors p using (instance_id)";
+    let answer = stdout(&server.run_ok(&["sql", "--json", "--run", &run, "-c", query]));
+    assert_eq!(answer.trim(), r#"{"n":8}"#);
 }

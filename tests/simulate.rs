@@ -72,7 +72,7 @@ fn a_crowd_is_its_seed_whatever_the_order_of_the_rows() {
     let crowd = |truth: &str, name: &str, seed: &str| {
         let recipe = ["--recipe", "mbem", "--set", "redundancy=2", "--seed", seed];
         simulate(&job, truth, name, &recipe);
-        table_files(&job.path(name))
+        table_files(&job.path(name).join("latest").canonicalize().unwrap())
     };
     let first = crowd(&sorted, "one", "1");
     assert_eq!(first.len(), 5);

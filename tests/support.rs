@@ -111,6 +111,32 @@ pub fn table_files(folder: &Path) -> BTreeMap<String, Vec<u8>> {
     files
 }
 
+/// The manifest of a run, by the run's folder: under whichever of its names it was committed.
+pub fn manifest(run: &Path) -> serde_json::Value {
+    committed(run).unwrap_or_else(|| panic!("{} is not committed", run.display()))
+}
+
+/// The same, where the run is committed.
+pub fn committed(run: &Path) -> Option<serde_json::Value> {
+    let names = std::fs::read_dir(run).into_iter().flatten().flatten().map(|e| e.path());
+    let is_manifest = |path: &PathBuf| {
+        let name = path.file_name().unwrap().to_string_lossy().into_owned();
+        name.starts_with("manifest") && name.ends_with(".json")
+    };
+    let contents = names.filter(is_manifest).map(|path| std::fs::read(path).unwrap());
+    let manifests = contents
+        .filter_map(|bytes| serde_json::from_slice::<serde_json::Value>(&bytes).ok())
+        .filter(|content| content.get("digest").is_some());
+    let manifests: Vec<serde_json::Value> = manifests.collect();
+    assert!(manifests.len() < 2, "{} is committed twice", run.display());
+    manifests.into_iter().next()
+}
+
+/// The folder of a committed run's files.
+pub fn files_of(run: &Path) -> PathBuf {
+    run.join(manifest(run)["attempt"].as_str().unwrap())
+}
+
 /// The batches of a table of a run on local disk, in the order of its files.
 pub fn read_batches(run: &Path, table: &str) -> Vec<RecordBatch> {
     let folder = run.join(table);

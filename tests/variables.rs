@@ -1,7 +1,7 @@
 //! What the command line adds to a pipeline file: `${name}`, `--var`, `--set`.
 
 use crate::job::{Job, assert_says, cells};
-use crate::support::read_table;
+use crate::support::{files_of, read_table};
 
 const PIPELINE: &str =
     "source.annotations = '{dir}${day}/in.csv'\nmodel.kind = '${kind}'\nsink.run_id = '${day}'\n";
@@ -16,7 +16,7 @@ fn job() -> Job {
 fn variables_stand_in_any_string() {
     let job = job();
     job.ends(PIPELINE, &["--var", "day=2026-01-02", "--var", "kind=majority_vote"], 0);
-    assert_eq!(read_table(&job.path("out/runs/2026-01-02"), "labels").len(), 1);
+    assert_eq!(read_table(&files_of(&job.path("out/runs/2026-01-02")), "labels").len(), 1);
 }
 
 #[test]

@@ -144,6 +144,9 @@ pub struct SqlArgs {
     /// Any other source as a table
     #[arg(long, value_name = "NAME=URL")]
     pub table: Vec<String>,
+    /// Let statements change or write something, such as COPY; without it only queries run
+    #[arg(long)]
+    pub write: bool,
     /// Print one JSON object a row
     #[arg(long)]
     pub json: bool,

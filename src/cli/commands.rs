@@ -5,48 +5,65 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 use comfy_table::{ContentArrangement, Table as TextTable, presets::NOTHING};
-use datafusion::arrow::json::LineDelimitedWriter;
-use datafusion::arrow::util::pretty::pretty_format_batches;
-use datafusion::prelude::SessionContext;
 use serde_json::{Value, json};
 use toml::Table;
 
 use super::args::{
-    AggregateArgs, Args, Command, EvaluateArgs, FileArgs, JobArgs, ModelsArgs, PredictArgs, SqlArgs,
+    AggregateArgs, Args, Command, EvaluateArgs, FileArgs, JobArgs, ModelsArgs, PredictArgs,
 };
 use super::progress::Bars;
-use super::signals::until_signalled;
-use super::{answer, say, simulate, summary};
-use crate::behaviour::run_tests;
-use crate::classifier::{Prediction, predict};
+use super::signals::{Signals, until_signalled};
+use super::{answer, answer_exact, say, simulate, sql, summary};
+use crate::commands::evaluate::{Evaluation, evaluate};
+use crate::commands::explain::explain;
+use crate::commands::predict::{Prediction, predict};
+use crate::commands::test::run_tests;
 use crate::engine::EngineSpec;
 use crate::error::{Error, Result, Stage};
-use crate::evaluate::{Evaluation, evaluate};
-use crate::explain::explain;
-use crate::model::{FAMILIES, family};
+use crate::model::{MODELS, ModelKind, model_kind};
 use crate::pipeline::{self, PipelineSpec};
 use crate::run::Run;
-use crate::source::{ColumnsSpec, Location, Source, SourceSpec, register_run};
+use crate::sink::ParquetSink;
+use crate::source::{ColumnsSpec, Look, Source};
 use crate::spec::{Overrides, from_table, load};
-use crate::store::StoreSpec;
+use crate::store::{StoreSpec, redacted};
 
-pub(super) async fn dispatch(args: Args) -> Result<ExitCode> {
+pub(super) async fn dispatch(args: Args, signals: Signals) -> Result<ExitCode> {
     let quiet = args.quiet;
     match args.command {
-        Command::Run(args) => job(pipeline_file(&args.file)?, args.job, quiet).await?,
+        Command::Run(args) => job(pipeline_file(&args.file)?, args.job, quiet, &signals).await?,
         Command::Aggregate(args) => {
             let job_args = JobArgs { force: args.job.force, json: args.job.json };
-            job(aggregate_spec(args)?, job_args, quiet).await?;
+            job(aggregate_spec(args)?, job_args, quiet, &signals).await?;
         }
+        Command::Predict(args) => predictions(args, quiet, &signals).await?,
+        Command::Simulate(args) => simulate::command(args, quiet, &signals).await?,
+        // These leave nothing behind, so a signal ends them where they are.
+        reads => {
+            return tokio::select! {
+                done = read_only(reads) => done,
+                signal = signals.came(1) => Err(Error::interrupted(signal)),
+            };
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+async fn read_only(command: Command) -> Result<ExitCode> {
+    match command {
         Command::Check(args) => check(&args).await?,
-        Command::Explain(args) => answer(explain(&pipeline_file(&args)?).await?.trim_end()),
+        Command::Explain(args) => {
+            let text = explain(&pipeline_file(&args)?).await?;
+            answer(redacted(&text).trim_end());
+        }
         Command::Models(args) => models(&args)?,
-        Command::Schema => answer(&pretty(&pipeline::schema())),
-        Command::Sql(args) => sql(&args).await?,
+        Command::Schema => answer_exact(&pretty(&pipeline::schema())),
+        Command::Sql(args) => sql::command(&args).await?,
         Command::Evaluate(args) => scores(&args).await?,
-        Command::Predict(args) => predictions(args, quiet).await?,
-        Command::Simulate(args) => simulate::command(args, quiet).await?,
         Command::Test(args) => return test(&args).await,
+        Command::Run(_) | Command::Aggregate(_) | Command::Predict(_) | Command::Simulate(_) => {
+            return Err(Error::bug("a job is run where nothing may be written"));
+        }
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -54,10 +71,14 @@ pub(super) async fn dispatch(args: Args) -> Result<ExitCode> {
 fn pipeline_file(args: &FileArgs) -> Result<PipelineSpec> {
     let place = args.file.display().to_string();
     let text = read_text(&args.file)?;
-    load(&text, &place, &Overrides { set: args.set.clone(), var: args.var.clone() })
+    let mut spec =
+        load(&text, &place, &Overrides { set: args.set.clone(), var: args.var.clone() })?;
+    let stem = args.file.file_stem().map(|stem| stem.to_string_lossy().into_owned());
+    spec.name = spec.name.or(stem);
+    Ok(spec)
 }
 
-fn read_text(path: &Path) -> Result<String> {
+pub(super) fn read_text(path: &Path) -> Result<String> {
     std::fs::read_to_string(path).map_err(|e| {
         Error::spec(format!("cannot read the file: {e}"))
             .at(path.display().to_string())
@@ -87,18 +108,19 @@ fn aggregate_spec(args: AggregateArgs) -> Result<PipelineSpec> {
     from_table(table, "command line", &Overrides { set: args.set, var: Vec::new() })
 }
 
-async fn job(spec: PipelineSpec, args: JobArgs, quiet: bool) -> Result<()> {
+async fn job(spec: PipelineSpec, args: JobArgs, quiet: bool, signals: &Signals) -> Result<()> {
     let mut run = Run::new(spec.seed).with_threads(spec.engine.threads())?;
     run.progress = Arc::new(Bars::new(quiet));
     let cancel = run.cancel.clone();
     let progress = Arc::clone(&run.progress);
-    let done =
-        until_signalled(&cancel, async move { pipeline::run(&spec, args.force, &mut run).await })
-            .await;
+    let done = until_signalled(signals, &cancel, async move {
+        pipeline::run(&spec, args.force, &mut run).await
+    })
+    .await;
     progress.end();
     let published = done?;
     if args.json {
-        answer(&pretty(&summary::json(&published)));
+        answer_exact(&pretty(&summary::json(&published)));
     } else if !quiet {
         say(&summary::text(&published));
     }
@@ -108,19 +130,21 @@ async fn job(spec: PipelineSpec, args: JobArgs, quiet: bool) -> Result<()> {
 async fn check(args: &FileArgs) -> Result<()> {
     let spec = pipeline_file(args)?;
     let ctx = spec.engine.session()?;
-    let source = Source::register(&ctx, &spec.source, &spec.store).await?;
+    let source = Source::list(&spec.source, &spec.store).await?;
+    source.open(&ctx, Look::First).await?;
     source.annotations(&ctx).await?;
     source.gold(&ctx).await?;
     source.features(&ctx).await?;
     source.annotator_features(&ctx).await?;
+    ParquetSink::open(&spec.sink, &spec.store)?;
     say(&format!("{}: the spec and the schemas fit", args.file.display()));
     Ok(())
 }
 
 fn models(args: &ModelsArgs) -> Result<()> {
     let chosen = match &args.kind {
-        Some(kind) => std::slice::from_ref(family(kind)?),
-        None => FAMILIES,
+        Some(kind) => vec![model_kind(kind)?],
+        None => MODELS.clone(),
     };
     if args.json {
         let models: Vec<Value> = chosen
@@ -132,7 +156,7 @@ fn models(args: &ModelsArgs) -> Result<()> {
                 })
             })
             .collect();
-        answer(&pretty(&json!(models)));
+        answer_exact(&pretty(&json!(models)));
     } else if args.kind.is_some() {
         for f in chosen {
             answer(&format!("{}: {}\n{}\n\n{}", f.kind, f.summary, f.source, parameter_table(f)));
@@ -148,9 +172,9 @@ fn models(args: &ModelsArgs) -> Result<()> {
 }
 
 /// Every parameter with its default and meaning.
-fn parameter_table(family: &crate::model::Family) -> String {
+fn parameter_table(kind: &ModelKind) -> String {
     let mut table = plain_table();
-    let (schema, defaults) = ((family.schema)().to_value(), (family.defaults)());
+    let (schema, defaults) = ((kind.schema)().to_value(), (kind.defaults)());
     add_parameters(&mut table, &schema, &schema, &defaults, "");
     table.trim_fmt()
 }
@@ -185,52 +209,6 @@ fn add_parameters(
     }
 }
 
-async fn sql(args: &SqlArgs) -> Result<()> {
-    let query = match (&args.command, &args.file) {
-        (Some(query), _) => query.clone(),
-        (None, Some(file)) => read_text(file)?,
-        (None, None) => {
-            return Err(Error::spec("there is no query").help("give one with -c, or a file"));
-        }
-    };
-    let stores = store(args.endpoint.as_deref());
-    let ctx = EngineSpec::default().session()?;
-    if let Some(run) = &args.run {
-        register_run(&ctx, run, &stores).await?;
-    }
-    register_tables(&ctx, &args.table, &stores).await?;
-    let batches = ctx.sql(&query).await?.collect().await?;
-    if args.json {
-        let mut writer = LineDelimitedWriter::new(Vec::new());
-        for batch in &batches {
-            writer.write(batch)?;
-        }
-        writer.finish()?;
-        answer(String::from_utf8_lossy(&writer.into_inner()).trim_end());
-    } else {
-        answer(&pretty_format_batches(&batches)?.to_string());
-    }
-    Ok(())
-}
-
-async fn register_tables(
-    ctx: &SessionContext,
-    tables: &[String],
-    stores: &StoreSpec,
-) -> Result<()> {
-    let mut spec = SourceSpec::default();
-    for table in tables {
-        let (name, url) = table.split_once('=').ok_or_else(|| {
-            Error::spec("a table needs a name")
-                .found(format!("`{table}`"))
-                .help("write --table name=URL")
-        })?;
-        spec.tables.insert(name.to_owned(), Location::Url(url.to_owned()));
-    }
-    Source::register(ctx, &spec, stores).await?;
-    Ok(())
-}
-
 pub(super) fn store(endpoint: Option<&str>) -> StoreSpec {
     StoreSpec { endpoint: endpoint.map(str::to_owned), ..StoreSpec::default() }
 }
@@ -249,7 +227,7 @@ async fn scores(args: &EvaluateArgs) -> Result<()> {
     };
     let scores = evaluate(&what, &store(args.endpoint.as_deref())).await?;
     if args.json {
-        answer(&pretty(&json!(scores)));
+        answer_exact(&pretty(&json!(scores)));
         return Ok(());
     }
     let mut table = plain_table();
@@ -261,7 +239,7 @@ async fn scores(args: &EvaluateArgs) -> Result<()> {
     Ok(())
 }
 
-async fn predictions(args: PredictArgs, quiet: bool) -> Result<()> {
+async fn predictions(args: PredictArgs, quiet: bool, signals: &Signals) -> Result<()> {
     let engine = EngineSpec {
         memory_limit: args.memory_limit,
         scratch: args.scratch,
@@ -271,7 +249,7 @@ async fn predictions(args: PredictArgs, quiet: bool) -> Result<()> {
     run.progress = Arc::new(Bars::new(quiet));
     let (cancel, progress) = (run.cancel.clone(), Arc::clone(&run.progress));
     let (force, json) = (args.job.force, args.job.json);
-    let done = until_signalled(&cancel, async move {
+    let done = until_signalled(signals, &cancel, async move {
         let columns = ColumnsSpec {
             instance: args.instance_column,
             features: args.features_column,
@@ -292,7 +270,7 @@ async fn predictions(args: PredictArgs, quiet: bool) -> Result<()> {
     progress.end();
     let published = done?;
     if json {
-        answer(&pretty(&summary::json(&published)));
+        answer_exact(&pretty(&summary::predictions_json(&published)));
     } else if !quiet {
         say(&summary::predictions(&published));
     }

@@ -5,9 +5,10 @@ mod commands;
 mod progress;
 mod signals;
 mod simulate;
+mod sql;
 mod summary;
+mod terminal;
 
-use std::io::{IsTerminal, Write};
 use std::process::ExitCode;
 
 use clap::Parser;
@@ -17,6 +18,8 @@ pub use args::Args;
 use args::LogFormat;
 
 use crate::error::{Error, Result};
+use signals::Signals;
+use terminal::{Log, answer, answer_exact, say};
 
 /// Runs the command that the process was called with.
 #[must_use]
@@ -24,7 +27,11 @@ pub fn main() -> ExitCode {
     let args = match Args::try_parse() {
         Ok(args) => args,
         Err(e) => {
-            let _ = e.print();
+            if e.use_stderr() {
+                say(e.render().to_string().trim_end());
+            } else {
+                drop(e.print());
+            }
             return ExitCode::from(u8::try_from(e.exit_code()).unwrap_or(2));
         }
     };
@@ -46,8 +53,9 @@ fn block_on(args: Args) -> Result<ExitCode> {
         .build()
         .map_err(|e| Error::bug(format!("no async runtime: {e}")))?;
     let code = runtime.block_on(async {
+        let signals = Signals::listen();
         // Spawned, so that it runs on a worker thread, where blocking work may be moved aside.
-        match tokio::spawn(commands::dispatch(args)).await {
+        match tokio::spawn(commands::dispatch(args, signals)).await {
             Ok(result) => result,
             Err(e) => Err(Error::bug(format!("a task broke: {e}"))),
         }
@@ -64,23 +72,12 @@ fn start_logging(args: &Args) {
         (false, 2) => "labelmill=debug,info",
         (false, _) => "trace",
     };
-    let colour = std::io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none();
     let builder = tracing_subscriber::fmt()
         .with_env_filter(EnvFilter::new(level))
-        .with_writer(std::io::stderr)
-        .with_ansi(colour);
+        .with_writer(Log { is_json: args.log_format == LogFormat::Json })
+        .with_ansi(Log::has_colour());
     match args.log_format {
         LogFormat::Text => builder.init(),
         LogFormat::Json => builder.json().init(),
     }
-}
-
-/// A line to the person watching.
-fn say(text: &str) {
-    let _ = writeln!(std::io::stderr(), "{text}");
-}
-
-/// A result to whoever asked for it; a closed pipe is no error.
-fn answer(text: &str) {
-    let _ = writeln!(std::io::stdout(), "{text}");
 }

@@ -1,7 +1,13 @@
 //! SIGINT and SIGTERM: a clean stop, and a hard one for whoever asks twice.
+//!
+//! # Why
+//! Signals are listened to before anything else happens: one that came while a command still reads its arguments would
+//! else end the process by the system's default, or be lost to a job that begins to listen a moment later.
 
 use std::future::Future;
 use std::time::Duration;
+
+use tokio::sync::watch;
 
 use crate::error::{Error, Result};
 use crate::run::Cancel;
@@ -9,25 +15,72 @@ use crate::run::Cancel;
 /// How long a job may take to stop by itself.
 const PATIENCE: Duration = Duration::from_secs(10);
 
+/// The signals that came so far.
+#[derive(Debug, Clone)]
+pub(super) struct Signals(watch::Receiver<Seen>);
+
+#[derive(Debug, Clone, Copy, Default)]
+struct Seen {
+    times: usize,
+    last: i32,
+}
+
+impl Signals {
+    /// Listens from now on; needs a runtime.
+    pub(super) fn listen() -> Self {
+        let (sender, receiver) = watch::channel(Seen::default());
+        let mut next = next_signal();
+        tokio::spawn(async move {
+            while let Some(last) = next.recv().await {
+                sender.send_modify(|seen| *seen = Seen { times: seen.times + 1, last });
+            }
+        });
+        Self(receiver)
+    }
+
+    /// The number of the signal, once so many came.
+    pub(super) async fn came(&self, times: usize) -> i32 {
+        let mut seen = self.0.clone();
+        let last = seen.wait_for(|seen| seen.times >= times).await.map(|seen| seen.last).ok();
+        match last {
+            Some(last) => last,
+            None => std::future::pending().await,
+        }
+    }
+}
+
 /// Runs a job that checks `cancel`; a signal requests it.
 ///
 /// # Errors
 /// The job's own, or the interruption when the job did not stop in time.
 pub(super) async fn until_signalled<T: Send + 'static>(
+    signals: &Signals,
     cancel: &Cancel,
     job: impl Future<Output = Result<T>> + Send + 'static,
 ) -> Result<T> {
     let mut job = tokio::spawn(job);
     let signal = tokio::select! {
         done = &mut job => return flatten(done),
-        signal = first_signal() => signal,
+        signal = signals.came(1) => signal,
     };
-    tracing::warn!(signal, "stopping");
-    cancel.request(signal);
+    if cancel.request(signal) {
+        tracing::warn!(signal, "stopping");
+        return tokio::select! {
+            done = &mut job => flatten(done),
+            _ = signals.came(2) => Err(Error::interrupted(signal)),
+            () = tokio::time::sleep(PATIENCE) => Err(Error::interrupted(signal)),
+        };
+    }
+    // What the store was asked to commit is committed or not: the job says which.
+    tracing::warn!(signal, "the run is being committed: waiting for the store");
     tokio::select! {
         done = &mut job => flatten(done),
-        _ = first_signal() => Err(Error::interrupted(signal)),
-        () = tokio::time::sleep(PATIENCE) => Err(Error::interrupted(signal)),
+        _ = signals.came(2) => Err(Error::interrupted(signal).what(if cancel.is_committed() {
+            "stopped by a signal after the run was committed: `latest` may not point to it; run the job again"
+        } else {
+            "stopped by a signal while the store was asked to commit: the run may be committed, or be committed \
+             later; run the job again to find out"
+        })),
     }
 }
 
@@ -35,24 +88,41 @@ fn flatten<T>(done: Result<Result<T>, tokio::task::JoinError>) -> Result<T> {
     done.unwrap_or_else(|e| Err(Error::bug(format!("the job broke: {e}"))))
 }
 
+/// Every signal as it comes; the system's default is replaced at once.
 #[cfg(unix)]
-async fn first_signal() -> i32 {
+struct Next(Option<[tokio::signal::unix::Signal; 2]>);
+
+#[cfg(unix)]
+fn next_signal() -> Next {
     use tokio::signal::unix::{SignalKind, signal};
-    let (Ok(mut interrupt), Ok(mut terminate)) =
-        (signal(SignalKind::interrupt()), signal(SignalKind::terminate()))
-    else {
-        return std::future::pending().await;
-    };
-    tokio::select! {
-        _ = interrupt.recv() => 2,
-        _ = terminate.recv() => 15,
+    match (signal(SignalKind::interrupt()), signal(SignalKind::terminate())) {
+        (Ok(interrupt), Ok(terminate)) => Next(Some([interrupt, terminate])),
+        _ => Next(None),
+    }
+}
+
+#[cfg(unix)]
+impl Next {
+    async fn recv(&mut self) -> Option<i32> {
+        let [interrupt, terminate] = self.0.as_mut()?;
+        tokio::select! {
+            came = interrupt.recv() => came.map(|()| 2),
+            came = terminate.recv() => came.map(|()| 15),
+        }
     }
 }
 
 #[cfg(not(unix))]
-async fn first_signal() -> i32 {
-    match tokio::signal::ctrl_c().await {
-        Ok(()) => 2,
-        Err(_) => std::future::pending().await,
+struct Next;
+
+#[cfg(not(unix))]
+fn next_signal() -> Next {
+    Next
+}
+
+#[cfg(not(unix))]
+impl Next {
+    async fn recv(&mut self) -> Option<i32> {
+        tokio::signal::ctrl_c().await.ok().map(|()| 2)
     }
 }

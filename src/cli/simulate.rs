@@ -7,17 +7,17 @@ use serde_json::{Value, json};
 use super::args::SimulateArgs;
 use super::commands::{pretty, store};
 use super::progress::Bars;
-use super::signals::until_signalled;
-use super::{answer, say};
+use super::signals::{Signals, until_signalled};
+use super::{answer, answer_exact, say};
+use crate::commands::simulate::grammar::TYPES;
+use crate::commands::simulate::recipes::{RECIPES, Recipe};
+use crate::commands::simulate::{Given, Simulated, Simulation, simulate};
 use crate::engine::EngineSpec;
 use crate::error::{Error, Result};
 use crate::run::Run;
-use crate::simulate::recipes::{RECIPES, Recipe};
-use crate::simulate::words::TYPES;
-use crate::simulate::{Given, Simulated, Simulation, simulate};
 use crate::source::ColumnsSpec;
 
-pub(super) async fn command(args: SimulateArgs, quiet: bool) -> Result<()> {
+pub(super) async fn command(args: SimulateArgs, quiet: bool, signals: &Signals) -> Result<()> {
     if args.list {
         return list(args.json);
     }
@@ -29,7 +29,7 @@ pub(super) async fn command(args: SimulateArgs, quiet: bool) -> Result<()> {
     run.progress = Arc::new(Bars::new(quiet));
     let (cancel, progress) = (run.cancel.clone(), Arc::clone(&run.progress));
     let named = recipe.clone();
-    let done = until_signalled(&cancel, async move {
+    let done = until_signalled(signals, &cancel, async move {
         let given = Given {
             truth: args.truth.as_deref(),
             features: args.features.as_deref(),
@@ -46,7 +46,7 @@ pub(super) async fn command(args: SimulateArgs, quiet: bool) -> Result<()> {
     progress.end();
     let simulated = done?;
     if json {
-        answer(&pretty(&as_json(&recipe, seed, &simulated)));
+        answer_exact(&pretty(&as_json(&recipe, seed, &simulated)));
     } else if !quiet {
         say(&as_text(&recipe, seed, &simulated));
     }
@@ -54,10 +54,11 @@ pub(super) async fn command(args: SimulateArgs, quiet: bool) -> Result<()> {
 }
 
 fn as_text(recipe: &str, seed: u64, simulated: &Simulated) -> String {
-    let Some(drawn) = &simulated.drawn else {
+    let published = &simulated.published;
+    let Some(drawn) = &published.outcome else {
         return format!(
             "nothing to do: this very crowd was drawn {}\ntables      {}",
-            simulated.manifest.committed_at, simulated.folder
+            published.manifest.committed_at, published.folder
         );
     };
     let told = match (drawn.valid, drawn.holdout) {
@@ -76,21 +77,22 @@ fn as_text(recipe: &str, seed: u64, simulated: &Simulated) -> String {
         drawn.trusted,
         drawn.accuracy,
         drawn.expected_accuracy,
-        simulated.folder
+        published.folder
     )
 }
 
 fn as_json(recipe: &str, seed: u64, simulated: &Simulated) -> Value {
+    let published = &simulated.published;
     let mut value = json!({
         "recipe": recipe,
         "seed": seed,
         "parameters": simulated.parameters,
-        "url": simulated.folder,
-        "digest": simulated.manifest.digest,
-        "no_op": simulated.drawn.is_none(),
-        "tables": simulated.manifest.tables,
+        "url": published.folder,
+        "digest": published.manifest.digest,
+        "no_op": published.outcome.is_none(),
+        "tables": published.manifest.tables,
     });
-    if let Some(drawn) = &simulated.drawn {
+    if let Some(drawn) = &published.outcome {
         value["instances"] = json!(drawn.instances);
         value["classes"] = json!(drawn.classes);
         value["annotators"] = json!(drawn.annotators);
@@ -117,7 +119,7 @@ fn list(json: bool) -> Result<()> {
         let types: Vec<Value> =
             TYPES.iter().map(|(usage, does)| json!({"type": usage, "summary": does})).collect();
         let recipes: Vec<Value> = recipes.iter().map(recipe).collect();
-        answer(&pretty(&json!({"recipes": recipes, "types": types})));
+        answer_exact(&pretty(&json!({"recipes": recipes, "types": types})));
         return Ok(());
     }
     let mut lines =

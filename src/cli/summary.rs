@@ -5,19 +5,20 @@ use std::fmt::Write as _;
 
 use serde_json::{Value, json};
 
-use crate::pipeline::Published;
-use crate::tables::Answer;
+use crate::escape;
+use crate::sink::Published;
+use crate::tables::{Answer, Outcome, RunRecord};
 
 /// Annotators that are named at each end.
 const NAMED: usize = 3;
 
 /// The closing summary.
-pub(super) fn text(published: &Published) -> String {
+pub(super) fn text(published: &Published<Outcome>) -> String {
     let Some(outcome) = &published.outcome else { return nothing_to_do(published) };
     let mut text = String::new();
     let run = &outcome.run;
     let mut line = |name: &str, value: String| {
-        let _ = writeln!(text, "{name:<12}{value}");
+        let _ = writeln!(text, "{name:<12}{}", escape::line(&value));
     };
     line(
         "rows",
@@ -49,43 +50,80 @@ pub(super) fn text(published: &Published) -> String {
         }
     }
     line("tables", published.folder.clone());
+    if published.latest.as_ref() != Some(&published.manifest.run_id) {
+        line("latest", latest(published));
+    }
     text.trim_end().to_owned()
 }
 
 /// The closing summary of predictions.
-pub(super) fn predictions(published: &Published) -> String {
-    let Some(outcome) = &published.outcome else { return nothing_to_do(published) };
-    format!("rows        {} predicted\ntables      {}", outcome.run.rows_used, published.folder)
-}
-
-fn nothing_to_do(published: &Published) -> String {
+pub(super) fn predictions(published: &Published<RunRecord>) -> String {
+    let Some(record) = &published.outcome else { return nothing_to_do(published) };
     format!(
-        "nothing to do: this very job was committed {} as run {}\ntables      {}\n            (--force runs it again)",
-        published.manifest.committed_at, published.manifest.run_id, published.folder
+        "rows        {} predicted\ntables      {}\nlatest      {}",
+        record.rows_used,
+        published.folder,
+        latest(published)
     )
 }
 
-/// The closing summary for programs; its keys stay.
-pub(super) fn json(published: &Published) -> Value {
-    let mut value = json!({
+fn nothing_to_do<T>(published: &Published<T>) -> String {
+    format!(
+        "nothing to do: this very job was committed {} as run {}\ntables      {}\nlatest      {}\n            (--force runs it again)",
+        published.manifest.committed_at,
+        published.manifest.run_id,
+        published.folder,
+        latest(published)
+    )
+}
+
+/// The run that `latest` names: a job that was done before does not move it.
+fn latest<T>(published: &Published<T>) -> String {
+    match &published.latest {
+        Some(latest) if *latest == published.manifest.run_id => "this run".to_owned(),
+        Some(latest) => format!("another run: {latest}"),
+        None => "not known".to_owned(),
+    }
+}
+
+/// The closing summary of a job for programs; its keys stay.
+pub(super) fn json(published: &Published<Outcome>) -> Value {
+    let mut value = published_json(published);
+    if let Some(outcome) = &published.outcome {
+        let counts = outcome.tally();
+        value["labels"] = json!({
+            "decided": counts.decided, "tied": counts.tied, "gold": counts.gold, "abstained": counts.abstained,
+        });
+        add_record(&mut value, &outcome.run);
+    }
+    value
+}
+
+/// The closing summary of predictions for programs.
+pub(super) fn predictions_json(published: &Published<RunRecord>) -> Value {
+    let mut value = published_json(published);
+    if let Some(record) = &published.outcome {
+        add_record(&mut value, record);
+    }
+    value
+}
+
+fn published_json<T>(published: &Published<T>) -> Value {
+    json!({
         "run_id": published.manifest.run_id,
         "url": published.folder,
         "digest": published.manifest.digest,
         "no_op": published.outcome.is_none(),
+        "latest": published.latest,
         "tables": published.manifest.tables,
-    });
-    if let Some(outcome) = &published.outcome {
-        let counts = outcome.tally();
-        let run = &outcome.run;
-        value["rows"] =
-            json!({"read": run.rows_read, "used": run.rows_used, "rejected": run.rows_rejected});
-        value["labels"] = json!({
-            "decided": counts.decided, "tied": counts.tied, "gold": counts.gold, "abstained": counts.abstained,
-        });
-        value["converged"] = json!(run.converged);
-        value["warnings"] = json!(run.warnings);
-    }
-    value
+    })
+}
+
+fn add_record(value: &mut Value, run: &RunRecord) {
+    value["rows"] =
+        json!({"read": run.rows_read, "used": run.rows_used, "rejected": run.rows_rejected});
+    value["converged"] = json!(run.converged);
+    value["warnings"] = json!(run.warnings);
 }
 
 /// Every class with the number of its labels.

@@ -45,9 +45,10 @@ impl Classes {
         let (all, sorted_place) = interner.finish(|_| true)?;
         let mut arrival: Vec<u32> = (0..total as u32).collect();
         arrival.sort_unstable_by_key(|n| sorted_place[*n as usize]);
-        let occurs = |n: u32| {
-            used.get(n as usize).copied().unwrap_or(false) || gold.iter().any(|g| g.class == n)
-        };
+        let mut occurring = used.to_vec();
+        occurring.resize(total, false);
+        gold.iter().filter(|g| g.class != NULL).for_each(|g| occurring[g.class as usize] = true);
+        let occurs = |n: u32| occurring[n as usize];
         let classes: Vec<u32> = listed.unwrap_or_else(|| {
             arrival.iter().copied().filter(|n| occurs(*n) && !extra.contains(n)).collect()
         });

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use datafusion::arrow::array::{BooleanArray, RecordBatch};
 use datafusion::arrow::compute::filter_record_batch;
 use datafusion::arrow::datatypes::{FieldRef, Schema, SchemaRef};
+use datafusion::common::stats::Precision;
 use datafusion::physical_plan::statistics::{StatisticsArgs, StatisticsContext};
 use datafusion::physical_plan::{
     ExecutionPlan, SendableRecordBatchStream, execute_stream_partitioned,
@@ -14,7 +15,9 @@ use datafusion::physical_plan::{
 use datafusion::prelude::DataFrame;
 use futures::StreamExt;
 use tokio::sync::mpsc;
+use tokio::task::JoinSet;
 
+use super::budget::Budget;
 use super::collector::Collector;
 use super::evidence::Described;
 use super::features::{Features, Reader};
@@ -61,22 +64,28 @@ pub async fn collect(relations: Relations, spec: &FrameSpec, run: &Run) -> Resul
         _ => annotations.drop_columns(&["annotated_at"])?,
     };
     let context = Arc::new(annotations.task_ctx());
+    let budget = Budget::new(&context, "annotations");
     let plan = annotations.create_physical_plan().await?;
     let rows = rows_in(&plan);
+    // An estimate of what a filter leaves may be wrong; what files promise is not.
+    exact_rows(&plan).map_or(Ok(()), |rows| budget.expect(rows))?;
     questions.expect(rows);
     run.progress.begin("reading", rows);
     let mut batches = spawn(execute_stream_partitioned(plan, context)?);
     let pool = run.pool();
     let mut read = 0_u64;
-    while let Some(batch) = batches.recv().await {
+    while let Some(batch) = batches.next().await {
         run.cancel.check()?;
         let batch = batch?;
         read += batch.num_rows() as u64;
+        let bytes = questions.bytes(batch.num_rows());
+        budget.hold(bytes, || format!("the ids and numbers of the first {read} annotations"))?;
         tokio::task::block_in_place(|| pool.install(|| questions.push(&batch)))?;
         run.progress.at(read, "");
     }
-    let mut frames =
-        tokio::task::block_in_place(|| pool.install(|| questions.finish(gold.as_ref(), spec)))?;
+    let mut frames = tokio::task::block_in_place(|| {
+        pool.install(|| questions.finish(gold.as_ref(), spec, &budget))
+    })?;
     run.progress.end();
     let Some((features, scratch)) = features else { return Ok(frames) };
     let features = read_features(features, scratch, "source.features", run).await?;
@@ -109,11 +118,15 @@ pub async fn read_features(
     let plan = query.create_physical_plan().await?;
     let rows = rows_in(&plan);
     let mut reader = Reader::new(&schema, Scratch { rows, ..scratch });
+    let budget = Budget::new(&context, "features");
     run.progress.begin("features", rows);
     let mut batches = spawn(execute_stream_partitioned(plan, context)?);
-    while let Some(batch) = batches.recv().await {
+    while let Some(batch) = batches.next().await {
         run.cancel.check()?;
         let batch = batch.map_err(|e| e.or_at(place))?;
+        let bytes = reader.bytes(&batch);
+        budget
+            .hold(bytes, || format!("the features of {} ids", reader.len() + batch.num_rows()))?;
         tokio::task::block_in_place(|| reader.push(&batch)).map_err(|e| e.or_at(place))?;
         run.progress.at(reader.len() as u64, "");
     }
@@ -172,12 +185,48 @@ pub fn rows_in(plan: &Arc<dyn ExecutionPlan>) -> Option<u64> {
     statistics.num_rows.get_value().map(|n| *n as u64)
 }
 
-/// Polls every partition on its own task; the batches come in any order.
-fn spawn(streams: Vec<SendableRecordBatchStream>) -> mpsc::Receiver<Result<RecordBatch>> {
+/// Rows that the plan will give, where that is certain.
+fn exact_rows(plan: &Arc<dyn ExecutionPlan>) -> Option<u64> {
+    let statistics =
+        StatisticsContext::new().compute(plan.as_ref(), &StatisticsArgs::new()).ok()?;
+    match statistics.num_rows {
+        Precision::Exact(rows) => Some(rows as u64),
+        _ => None,
+    }
+}
+
+/// The batches of all partitions, in any order.
+struct Batches {
+    receiver: mpsc::Receiver<Result<RecordBatch>>,
+    tasks: JoinSet<()>,
+}
+
+impl Batches {
+    /// The next batch; the end only where every partition has come to its own.
+    async fn next(&mut self) -> Option<Result<RecordBatch>> {
+        if let Some(batch) = self.receiver.recv().await {
+            return Some(batch);
+        }
+        while let Some(ended) = self.tasks.join_next().await {
+            if let Err(failure) = ended {
+                // A decoder that gives up on damaged bytes must not pass for the end of the rows.
+                let error = Error::data("the rows cannot be decoded")
+                    .found(failure.to_string().lines().next().unwrap_or_default())
+                    .help("a file is damaged: write it again");
+                return Some(Err(error));
+            }
+        }
+        None
+    }
+}
+
+/// Polls every partition on its own task.
+fn spawn(streams: Vec<SendableRecordBatchStream>) -> Batches {
     let (sender, receiver) = mpsc::channel(BATCHES_IN_FLIGHT);
+    let mut tasks = JoinSet::new();
     for mut stream in streams {
         let sender = sender.clone();
-        tokio::spawn(async move {
+        tasks.spawn(async move {
             while let Some(batch) = stream.next().await {
                 if sender.send(batch.map_err(Error::from)).await.is_err() {
                     break;
@@ -185,7 +234,7 @@ fn spawn(streams: Vec<SendableRecordBatchStream>) -> mpsc::Receiver<Result<Recor
             }
         });
     }
-    receiver
+    Batches { receiver, tasks }
 }
 
 /// One collector a question; without a question column there is one, of number 0.
@@ -219,6 +268,13 @@ impl Questions {
         }
     }
 
+    /// Bytes that are held once a batch of so many rows has come; which question they belong to is not known before.
+    fn bytes(&self, rows: usize) -> usize {
+        let more = |n: usize| if n == 0 { rows } else { 0 };
+        let collectors = self.collectors.values().enumerate();
+        collectors.map(|(n, collector)| collector.bytes(more(n))).sum()
+    }
+
     fn push(&mut self, batch: &RecordBatch) -> Result<()> {
         let Some(ids) = &mut self.ids else {
             return self.collectors.values_mut().try_for_each(|collector| collector.push(batch));
@@ -236,18 +292,26 @@ impl Questions {
         Ok(())
     }
 
-    fn finish(self, gold: Option<&GoldRows>, spec: &FrameSpec) -> Result<Vec<Frame>> {
+    fn finish(
+        self,
+        gold: Option<&GoldRows>,
+        spec: &FrameSpec,
+        budget: &Budget,
+    ) -> Result<Vec<Frame>> {
         let Some(ids) = self.ids else {
-            return self.collectors.into_values().map(|c| c.finish(gold, spec)).collect();
+            let only = self.collectors.into_values();
+            return only.map(|c| c.finish(gold, spec, (budget, 0))).collect();
         };
         let (ids, rank) = ids.finish(|_| true)?;
         let mut frames = BTreeMap::new();
+        // Frames that are finished are held beside the rows of those that are not.
+        let all: usize = self.collectors.values().map(Collector::building).sum();
         for (provisional, collector) in self.collectors {
             let number = rank[provisional as usize];
             let question = Ids::in_order(ids.rows(std::iter::once(Some(number)))?);
             let gold = gold.map(|g| g.of_question(&question)).transpose()?;
             let frame = collector
-                .finish(gold.as_ref(), spec)
+                .finish(gold.as_ref(), spec, (budget, all))
                 .map_err(|e| e.or_at(&format!("question {}", ids.text(number as usize))))?;
             frames.insert(number, Frame { question: Some(question), ..frame });
         }

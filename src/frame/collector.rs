@@ -7,13 +7,14 @@ use datafusion::arrow::util::display::array_value_to_string;
 
 use rayon::prelude::*;
 
+use super::Duplicates;
+use super::Rows;
 use super::annotations::{Annotations, BLOCK, Dims};
-use super::build::Rows;
+use super::budget::{BYTES_PER_ANNOTATION, Budget};
 use super::classes::Classes;
 use super::gold::{Gold, GoldRows};
 use super::interner::{Interner, NULL};
 use super::rejects::{Reason, Rejects};
-use super::said::Duplicates;
 use super::{Frame, FrameSpec};
 use crate::error::{Error, Result, offenders};
 
@@ -83,6 +84,32 @@ impl Collector {
         self.rows.label.reserve(rows);
     }
 
+    /// Bytes that are held once a batch of so many rows has come.
+    pub(super) fn bytes(&self, rows: usize) -> usize {
+        let Arrived { instance, annotator, label, weight, annotated_at } = &self.rows;
+        // A column that is full grows to twice its size, with the old one beside it.
+        let column = |length: usize, capacity: usize, size: usize| {
+            if length + rows > capacity {
+                (2 * capacity).max(length + rows) * size
+            } else {
+                capacity * size
+            }
+        };
+        let numbers = [instance, annotator, label].into_iter();
+        let numbers: usize = numbers.map(|c| column(c.len(), c.capacity(), size_of::<u32>())).sum();
+        let weights = column(weight.len(), weight.capacity(), size_of::<f64>());
+        let times = column(annotated_at.len(), annotated_at.capacity(), size_of::<i64>());
+        let ids = [&self.instances, &self.annotators, &self.labels].into_iter();
+        numbers + weights + times + ids.map(|ids| ids.bytes(rows)).sum::<usize>()
+    }
+
+    /// Bytes that building the frame takes beside the ids.
+    pub(super) fn building(&self) -> usize {
+        let ids = [&self.instances, &self.annotators, &self.labels].into_iter();
+        let ids: usize = ids.map(|ids| ids.bytes(0)).sum();
+        self.rows.instance.len() * BYTES_PER_ANNOTATION as usize + ids
+    }
+
     /// Takes in the rows of one batch.
     pub(super) fn push(&mut self, batch: &RecordBatch) -> Result<()> {
         let column = |name: &str| {
@@ -131,12 +158,23 @@ impl Collector {
     }
 
     /// Numbers the ids for good and builds the frame.
-    pub(super) fn finish(mut self, gold: Option<&GoldRows>, spec: &FrameSpec) -> Result<Frame> {
+    pub(super) fn finish(
+        mut self,
+        gold: Option<&GoldRows>,
+        spec: &FrameSpec,
+        (budget, beside): (&Budget, usize),
+    ) -> Result<Frame> {
         let gold_numbers = match gold {
             Some(rows) => rows.number(&mut self.instances, &mut self.labels)?,
             None => Vec::new(),
         };
-        let used_labels = used(&self.rows.label, self.labels.len());
+        let n = self.labels.len();
+        if spec.classes.is_none() && n > MOST_LABELS {
+            return Err(too_many_labels(n));
+        }
+        let rows = self.rows.instance.len();
+        budget.hold(beside + self.building(), || format!("{rows} annotations and their ids"))?;
+        let used_labels = used(&self.rows.label, n);
         let classes = Classes::resolve(self.labels, spec, &used_labels, &gold_numbers)?;
         self.rows.reject_unknown(&classes, &mut self.rejects);
         if classes.n == 0 && !self.rows.instance.is_empty() {
@@ -170,6 +208,7 @@ impl Collector {
             classes: classes.n,
             labels: classes.labels.len(),
         };
+        budget.expect_posteriors(dims)?;
         tracing::debug!(instances = dims.instances, annotators = dims.annotators, "numbered");
         let rows = self.rows.renumbered(&instance_rank, &annotator_rank, &classes.rank);
         let mut annotations =
@@ -197,6 +236,17 @@ impl Collector {
             rows_read: self.read,
         })
     }
+}
+
+/// Labels that a question may have. The largest vocabulary of which people choose one word, ImageNet-21k, has 21 841; a
+/// matrix of this many classes and labels takes 8 GiB already.
+const MOST_LABELS: usize = 1 << 15;
+
+fn too_many_labels(n: usize) -> Error {
+    Error::data(format!("{n} distinct labels in `label`: is this a label column?"))
+        .at("source.annotations")
+        .found(format!("more than {MOST_LABELS}, gold's classes included"))
+        .help("map the column that holds the answers in source.columns.label, or list the classes in frame.classes")
 }
 
 /// The error of an input in which no row can be used.

@@ -29,7 +29,7 @@ impl Scratch {
     #[must_use]
     pub fn of(engine: &EngineSpec) -> Self {
         let folder = engine.scratch.as_ref().map(PathBuf::from);
-        let budget = engine.memory_limit_bytes().map(|bytes| bytes / 2);
+        let budget = Some(engine.memory_bytes() / 2);
         Self { budget, folder, rows: None }
     }
 }
@@ -63,6 +63,12 @@ impl Reader {
     /// Ids that have come.
     pub(super) fn len(&self) -> usize {
         self.ids.len()
+    }
+
+    /// Bytes that are held in memory once this batch has come.
+    pub(super) fn bytes(&self, batch: &RecordBatch) -> usize {
+        let written = self.writer.as_ref().map_or(0, |writer| writer.bytes_after(batch));
+        self.ids.bytes(batch.num_rows()) + written
     }
 
     pub(super) fn new(schema: &Schema, scratch: Scratch) -> Self {
@@ -129,7 +135,9 @@ impl Reader {
     fn writer(&mut self, width: usize, numbers: &Numbers) -> &mut MatrixWriter {
         let (shape, scratch) = (&mut self.shape, &mut self.scratch);
         self.writer.get_or_insert_with(|| {
-            let shape = shape.take().filter(|s| s.iter().product::<usize>() == width);
+            let shape = shape.take().filter(|s| {
+                s.iter().try_fold(1_usize, |n, side| n.checked_mul(*side)) == Some(width)
+            });
             let cell = match numbers {
                 Numbers::Bytes(_) => Cell::Byte,
                 Numbers::Reals(_) => Cell::Real,

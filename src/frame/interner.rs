@@ -5,14 +5,16 @@ use std::collections::HashMap;
 use datafusion::arrow::array::{Array, ArrayRef};
 use datafusion::arrow::compute::{CastOptions, cast_with_options};
 use datafusion::arrow::datatypes::{DataType, Field};
+use foldhash::SharedSeed;
+use foldhash::fast::SeedableRandomState;
 use rayon::slice::ParallelSliceMut;
-use rustc_hash::FxBuildHasher;
 
-use super::key::{Family, Key, Packed, compare, dictionary, for_each_key, to_array, with_bytes};
-use crate::error::{Error, Result};
-use crate::source::files::UNTYPED;
-
+use super::hash::{Secret, place, tag};
 use super::ids::Ids;
+use super::key::{Family, Key, Packed, compare, dictionary, for_each_key, to_array};
+use super::untyped::{as_integers, is_untyped};
+use crate::error::{Error, Result};
+
 /// Stands for a null in the numbers that [`Interner::intern`] gives.
 pub const NULL: u32 = u32::MAX;
 
@@ -35,7 +37,10 @@ pub struct Interner {
     /// Bytes of the longest key.
     longest: usize,
     long: Vec<Box<[u8]>>,
-    long_numbers: HashMap<Box<[u8]>, u32, FxBuildHasher>,
+    long_numbers: HashMap<Box<[u8]>, u32, SeedableRandomState>,
+    /// Bytes of the long keys.
+    long_bytes: usize,
+    secret: Secret,
 }
 
 /// The low byte of a word in `keys` that stands for a long key; a packed key's is its length, at most 15.
@@ -48,6 +53,7 @@ impl Interner {
     /// An empty interner for a column of this name (used in errors) and type.
     #[must_use]
     pub fn new(field: &Field) -> Self {
+        let secret = Secret::draw();
         Self {
             column: field.name().clone(),
             data_type: field.data_type().clone(),
@@ -56,7 +62,12 @@ impl Interner {
             keys: Vec::new(),
             longest: 0,
             long: Vec::new(),
-            long_numbers: HashMap::default(),
+            long_numbers: HashMap::with_hasher(SeedableRandomState::with_seed(
+                secret.0[0],
+                SharedSeed::global_random(),
+            )),
+            long_bytes: 0,
+            secret,
         }
     }
 
@@ -70,6 +81,16 @@ impl Interner {
     #[must_use]
     pub fn len(&self) -> usize {
         self.keys.len()
+    }
+
+    /// Bytes that it holds, and that a batch of so many new values may add.
+    #[must_use]
+    pub fn bytes(&self, more: usize) -> usize {
+        let slots = (2 * (self.keys.len() + more)).next_power_of_two().max(self.slots.len());
+        let keys = self.keys.capacity().max(self.keys.len() + more);
+        // A long key is held twice, with what the allocator and the map keep beside it.
+        let long = 2 * self.long_bytes + self.long.len() * 80;
+        slots * size_of::<u64>() + keys * size_of::<u128>() + long
     }
 
     /// Appends the provisional number of each row of `array` to `numbers`, [`NULL`] where it is null.
@@ -151,7 +172,7 @@ impl Interner {
         let mut hashes = [0_u64; LOOKUP];
         let mut slots = [0_u64; LOOKUP];
         for (n, (_, key)) in rows.iter().enumerate() {
-            hashes[n] = hash(key.0);
+            hashes[n] = self.secret.hash(key.0);
         }
         for n in 0..rows.len() {
             slots[n] = self.slots[place(hashes[n]) & mask];
@@ -198,7 +219,7 @@ impl Interner {
         self.slots = vec![0; wanted.next_power_of_two()];
         let mask = self.slots.len() - 1;
         for (n, key) in self.keys.iter().enumerate().filter(|(_, key)| **key & LONG != LONG) {
-            let hash = hash(*key);
+            let hash = self.secret.hash(*key);
             let mut at = place(hash) & mask;
             while self.slots[at] != 0 {
                 at = (at + 1) & mask;
@@ -213,24 +234,11 @@ impl Interner {
         }
         let next = number(self.keys.len());
         self.longest = self.longest.max(bytes.len());
+        self.long_bytes += bytes.len();
         self.keys.push(((self.long.len() as u128) << 8) | LONG);
         self.long.push(bytes.into());
         self.long_numbers.insert(bytes.into(), next);
         next
-    }
-
-    /// Text without a type becomes integers when every value is the plain form of one, so that 10 comes after 9.
-    fn settle_type(&mut self) {
-        if !self.untyped || !self.long.is_empty() || self.keys.is_empty() {
-            return;
-        }
-        let integer = |word: &u128| with_bytes(Key::Packed(Packed(*word)), plain_integer);
-        let integers: Option<Vec<u128>> = self.keys.iter().map(|w| Some(integer(w)?.0)).collect();
-        if let Some(integers) = integers {
-            self.longest = Key::Packed(Packed::integer(0)).len();
-            self.keys = integers;
-            self.data_type = DataType::Int64;
-        }
     }
 
     /// Numbers the values for which `keep(provisional)` holds, in sorted order.
@@ -240,7 +248,14 @@ impl Interner {
     /// # Errors
     /// When the values do not fit the column's type.
     pub fn finish(mut self, keep: impl Fn(u32) -> bool) -> Result<(Ids, Vec<u32>)> {
-        self.settle_type();
+        if self.untyped
+            && self.long.is_empty()
+            && let Some(integers) = as_integers(&self.keys)
+        {
+            self.longest = Key::Packed(Packed::integer(0)).len();
+            self.keys = integers;
+            self.data_type = DataType::Int64;
+        }
         let Self { data_type, mut keys, longest, long, slots, .. } = self;
         // Its room serves the sort.
         drop(slots);
@@ -283,46 +298,10 @@ fn ranked<'a>(
     Ok((Ids::in_order(values), rank))
 }
 
-fn is_untyped(field: &Field) -> bool {
-    field.metadata().contains_key(UNTYPED)
-}
-
-/// The integer whose plain decimal form these bytes are: "7", "-3", but neither "007" nor "+7" nor "1e3".
-fn plain_integer(bytes: &[u8]) -> Option<Packed> {
-    let text = std::str::from_utf8(bytes).ok()?;
-    let value: i64 = text.parse().ok()?;
-    (value.to_string() == text).then(|| Packed::integer(i128::from(value)))
-}
-
 /// There are fewer than 2^32 values: [`Interner::intern`] sees to it.
 #[inline]
 fn number(index: usize) -> u32 {
     index as u32
-}
-
-#[inline]
-fn hash(key: u128) -> u64 {
-    fold(key as u64, (key >> 64) as u64)
-}
-
-/// The upper half of a hash or a slot: compared before the key is looked at.
-#[inline]
-fn tag(word: u64) -> u64 {
-    word & 0xffff_ffff_0000_0000
-}
-
-/// Where a key's search begins: bits that are not in the tag come first.
-#[inline]
-fn place(hash: u64) -> usize {
-    hash as usize
-}
-
-/// Folded multiplication: both halves of a 128-bit product, so that every input bit reaches every output bit.
-#[inline]
-fn fold(a: u64, b: u64) -> u64 {
-    let product =
-        u128::from(a ^ 0x9e37_79b9_7f4a_7c15).wrapping_mul(u128::from(b ^ 0xd1b5_4a32_d192_ed03));
-    (product as u64) ^ ((product >> 64) as u64)
 }
 
 #[cfg(test)]
@@ -342,20 +321,6 @@ mod tests {
     }
 
     #[test]
-    fn text_without_a_type_is_integers_only_where_all_of_it_is() {
-        let untyped = HashMap::from([(UNTYPED.to_owned(), "true".to_owned())]);
-        let field = Field::new("id", DataType::Utf8, true).with_metadata(untyped);
-        let sorted = |values: &[&str]| {
-            let mut interner = Interner::new(&field);
-            interner.intern(&text(values), &mut Vec::new()).unwrap();
-            let (ids, _) = interner.finish(|_| true).unwrap();
-            (0..ids.len()).map(|n| ids.text(n)).collect::<Vec<_>>()
-        };
-        assert_eq!(sorted(&["10", "9", "-1"]), ["-1", "9", "10"]);
-        assert_eq!(sorted(&["10", "9", "007"]), ["007", "10", "9"]);
-    }
-
-    #[test]
     fn numbers_follow_the_sorted_order_not_the_arrival() {
         // Each way to sort: keys that leave room for a number, packed ones, long ones.
         for last in ["z", "zwölf Zeichen", &"z".repeat(40)] {
@@ -368,6 +333,38 @@ mod tests {
             assert_eq!(final_numbers, [2, 0, 3, 2, 1, NULL]);
             assert_eq!((0..4).map(|n| ids.text(n)).collect::<Vec<_>>(), ["a", "a\0", "b", last]);
         }
+    }
+
+    /// Eight bytes that made one factor of a hash without a secret zero, so that all ids that begin so had one hash.
+    #[test]
+    fn ids_with_a_chosen_prefix_spread_over_the_slots() {
+        let zero_factor = 0xd1b5_4a32_d192_ed03_u64.to_be_bytes();
+        let ids: Vec<Vec<u8>> =
+            (0..4096_u32).map(|n| [&zero_factor[..], &n.to_be_bytes()].concat()).collect();
+        let mut interner = interner(&DataType::Binary);
+        let array = datafusion::arrow::array::BinaryArray::from_iter_values(&ids);
+        interner.intern(&(Arc::new(array) as ArrayRef), &mut Vec::new()).unwrap();
+        let mask = interner.slots.len() - 1;
+        let distances = interner.slots.iter().enumerate().filter(|(_, slot)| **slot != 0);
+        let longest = distances.map(|(at, slot)| {
+            let key = interner.keys[*slot as u32 as usize - 1];
+            at.wrapping_sub(place(interner.secret.hash(key))) & mask
+        });
+        let longest = longest.max().unwrap();
+        assert!(longest < 200, "a search passes {longest} of 4096 others");
+    }
+
+    #[test]
+    fn numbers_do_not_depend_on_the_secret() {
+        let numbered = |secret| {
+            let mut interner = Interner { secret, ..interner(&DataType::Utf8) };
+            let long = "long enough to need a box of its own";
+            let mut numbers = Vec::new();
+            interner.intern(&text(&["b", "a", long, "c", "a"]), &mut numbers).unwrap();
+            (numbers, interner.finish(|_| true).unwrap().1)
+        };
+        assert_eq!(numbered(Secret([1, 2])), numbered(Secret([u64::MAX, 7])));
+        assert_ne!(Secret::draw().0, Secret::draw().0);
     }
 
     #[test]

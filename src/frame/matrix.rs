@@ -9,6 +9,7 @@ use std::fs::File;
 use std::io::{BufWriter, Write};
 use std::path::{Path, PathBuf};
 
+use datafusion::arrow::array::RecordBatch;
 use memmap2::{Advice, Mmap};
 
 use crate::error::{Error, Result, Stage};
@@ -148,6 +149,21 @@ impl MatrixWriter {
     #[must_use]
     pub fn width(&self) -> usize {
         self.width
+    }
+
+    /// Bytes in memory once the numbers of a batch, about as many as its own bytes, have come.
+    pub(super) fn bytes_after(&self, batch: &RecordBatch) -> usize {
+        let more = batch.num_rows().saturating_mul(self.width).saturating_mul(self.cell.size());
+        let grown = self.memory.len().saturating_add(more);
+        if self.file.is_some() || self.scratch.budget.is_some_and(|budget| grown > budget) {
+            return 0;
+        }
+        // A vector that is full grows to twice its size.
+        if grown > self.memory.capacity() {
+            grown.max(2 * self.memory.capacity())
+        } else {
+            self.memory.capacity()
+        }
     }
 
     /// Appends whole rows of reals.

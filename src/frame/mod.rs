@@ -4,28 +4,30 @@
 //! several questions become several frames. Behind this border a model sees numbers only.
 
 mod annotations;
-mod build;
+mod budget;
 mod classes;
 mod collect;
 mod collector;
 mod evidence;
 mod features;
 mod gold;
+mod hash;
 mod ids;
 mod interner;
 mod key;
 mod matrix;
 mod offsets;
-mod parted;
 mod rejects;
-mod said;
 mod truth;
+mod untyped;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-pub use annotations::{Annotations, BLOCK, Dims};
-pub use build::Rows;
+pub use annotations::{
+    Annotations, BLOCK, ColumnRange, Dims, Duplicates, InstanceRange, Repeated, Rows, WeightSlice,
+};
+pub use budget::BYTES_PER_ANNOTATION;
 pub use collect::{Relations, collect, read_features, rows_in};
 pub use evidence::{Described, Evidence};
 pub use features::{Features, number_columns};
@@ -35,7 +37,6 @@ pub use matrix::{Cell, Matrix, MatrixWriter, Scratch};
 pub use offsets::split_by;
 pub(crate) use offsets::{Places, count, prefix_sum};
 pub use rejects::{Reason, Rejects};
-pub use said::{Duplicates, Repeated};
 pub use truth::Truth;
 
 use crate::source::Scalar;

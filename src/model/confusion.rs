@@ -2,7 +2,7 @@
 
 use rayon::prelude::*;
 
-use super::em::columns::Smoothing;
+use super::em::kernels::Smoothing;
 use crate::frame::{Annotations, BLOCK};
 
 /// P(label given class) of every annotator.
@@ -20,6 +20,8 @@ pub struct Confusion {
 pub enum Cells {
     /// They follow from the expected counts: with this added, over the sums of their rows.
     Counted(Smoothing),
+    /// Each annotator is right with one probability, `[annotator]`, whatever the class; wrong labels are equally likely.
+    OneCoin(Vec<f64>),
     /// Every cell, `[annotator, class, label]`.
     Whole(Vec<f64>),
 }
@@ -40,7 +42,7 @@ impl Confusion {
         if let Cells::Counted(added) = self.cells {
             let n = a.dims().classes;
             sums.resize(n, 0.0);
-            added.row_sums(a, a.labels_of(r), sums);
+            added.row_sums(a.labels_of(r), sums);
             for (column, label) in a.columns_of(r).zip(a.labels_of(r)) {
                 let counts = &self.expected_count[column * n..(column + 1) * n];
                 for (k, (sum, count)) in sums.iter_mut().zip(counts).enumerate() {
@@ -79,7 +81,7 @@ impl Confusion {
     /// Every number that it is made of.
     pub(super) fn parts(&self) -> [&[f64]; 2] {
         let cells = match &self.cells {
-            Cells::Whole(cells) => cells.as_slice(),
+            Cells::Whole(cells) | Cells::OneCoin(cells) => cells.as_slice(),
             Cells::Counted(_) => &[],
         };
         [&self.expected_count, cells]
@@ -87,6 +89,12 @@ impl Confusion {
 }
 
 impl Matrix<'_> {
+    /// The sum of a row's counts and what is added to them, where the probabilities follow from counts.
+    #[must_use]
+    pub fn row_sum(&self, class: usize) -> f64 {
+        self.sums[class]
+    }
+
     /// P(`label` given `class`), and how often that is expected to have happened; `column` is
     /// [`Annotations::column_of`] the annotator and the label.
     #[must_use]
@@ -96,6 +104,8 @@ impl Matrix<'_> {
         let count = column.map_or(0.0, |column| counts[column * dims.classes + class]);
         let probability = match &self.confusion.cells {
             Cells::Whole(cells) => cells[(self.r * dims.classes + class) * dims.labels + label],
+            Cells::OneCoin(right) if class == label => right[self.r],
+            Cells::OneCoin(right) => (1.0 - right[self.r]) / (dims.labels - 1) as f64,
             Cells::Counted(added) => added.cell(count, class, label) / self.sums[class],
         };
         (probability, count)

@@ -97,10 +97,9 @@ impl Posterior {
 
 /// Adds the weight of every vote for a class of instance `i` to `votes[class]`.
 pub fn add_votes(a: &Annotations, i: usize, votes: &mut [f64]) {
-    let weights = a.weights_of(i);
-    for (n, column) in a.said_of(i).iter().enumerate() {
-        if let Some(vote) = votes.get_mut(a.label_of(*column) as usize) {
-            *vote += weights.map_or(1.0, |w| w[n]);
+    for (column, weight) in a.annotations_of(i) {
+        if let Some(vote) = votes.get_mut(a.label_of(column) as usize) {
+            *vote += weight;
         }
     }
 }

@@ -4,8 +4,8 @@
 //! 1. Write one file under `vote/` or `em/`; open it with the generative story, the citation and `Differs from`.
 //! 2. Give it a spec struct: every field documented (the text is what `labelmill models KIND` prints), with a default.
 //! 3. Implement [`em::EmSteps`] (the loop, restarts, trusted rows and the trace come with it), or [`Model`] itself.
-//! 4. Add its line to [`FAMILIES`]. The command line, the JSON Schema, the README's table and the conformance suite
-//!    walk that list: the model is tested before you write a test.
+//! 4. Add its `mod` line and its line in the slice `MODELS` to the folder's `mod.rs`. The command line, the JSON Schema,
+//!    the README's table and the conformance suite walk [`MODELS`]: the model is tested before you write a test.
 //! 5. Add fixtures with their origin to `tests/`, and a case worked by hand to the file.
 //!
 //! How to add a model that learns from features is told in [`neural`].
@@ -18,8 +18,11 @@ pub mod em;
 pub mod fitted;
 #[cfg(feature = "neural")]
 pub mod neural;
+pub mod preset;
 pub mod switching;
 pub mod vote;
+
+use std::sync::LazyLock;
 
 use schemars::{JsonSchema, Schema, schema_for};
 use serde::de::DeserializeOwned;
@@ -42,8 +45,36 @@ pub trait Spec:
     const SUMMARY: &'static str;
     /// Where the model comes from.
     const SOURCE: &'static str;
+    /// What holds of the model, where that is not the same for all models.
+    const PROPERTIES: Properties = Properties::DETERMINISTIC;
+    /// The settings of the paper, for models that have a `preset`.
+    #[must_use]
+    fn paper() -> Option<Self> {
+        None
+    }
     /// Rules across fields; the range of one field is an attribute of it.
     fn check(&self, _place: &str, _problems: &mut Problems) {}
+}
+
+/// What a kind of model declares of itself; the conformance suite reads it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Properties {
+    /// The fit starts at random numbers: renamed instances or annotators may end at another optimum, and the objective
+    /// is that of random batches.
+    pub random_start: bool,
+    /// All classes are treated alike: renamed classes rename the posterior.
+    pub symmetric_classes: bool,
+    /// A prior tempers what few annotations say: unanimous answers are likely, but not certain.
+    pub tempered: bool,
+}
+
+impl Properties {
+    /// The fit starts at the annotations and treats all classes alike.
+    pub const DETERMINISTIC: Self =
+        Self { random_start: false, symmetric_classes: true, tempered: false };
+    /// The fit starts at random weights.
+    pub const RANDOM_START: Self =
+        Self { random_start: true, symmetric_classes: false, tempered: true };
 }
 
 /// A model that is ready to fit.
@@ -68,7 +99,7 @@ pub struct ModelSpec {
 
 impl Default for ModelSpec {
     fn default() -> Self {
-        Self { kind: FAMILIES[0].kind.to_owned(), parameters: serde_json::Map::new() }
+        Self { kind: MODELS[0].kind.to_owned(), parameters: serde_json::Map::new() }
     }
 }
 
@@ -78,7 +109,7 @@ impl ModelSpec {
     /// # Errors
     /// When there is no such kind, or a parameter does not fit.
     pub fn load(&self) -> Result<Loaded> {
-        family(&self.kind)?.load(Value::Object(self.parameters.clone()))
+        model_kind(&self.kind)?.load(Value::Object(self.parameters.clone()))
     }
 }
 
@@ -107,7 +138,7 @@ pub struct Predicted {
 pub type Predict = fn(SavedModel<'_>, &Matrix, &Run) -> Result<Predicted>;
 
 /// One kind of model: its place in the registry.
-pub struct Family {
+pub struct ModelKind {
     /// The word in `[model] kind = "..."`.
     pub kind: &'static str,
     /// One sentence a user understands.
@@ -118,6 +149,8 @@ pub struct Family {
     pub schema: fn() -> Schema,
     /// The default of each parameter.
     pub defaults: fn() -> Value,
+    /// What it declares of itself.
+    pub properties: Properties,
     /// Whether it learns from features.
     pub needs_features: bool,
     /// Predicts with a model of this kind that was saved, where it learns a classifier.
@@ -138,7 +171,7 @@ pub struct Loaded {
     pub check: Check,
 }
 
-impl Family {
+impl ModelKind {
     const fn of<S: Spec + Model>() -> Self {
         Self::fitted_by::<S, S>()
     }
@@ -149,8 +182,10 @@ impl Family {
 
     #[cfg(feature = "neural")]
     const fn neural<N: neural::CrowdNet>() -> Self {
-        let family = Self::fitted_by::<N, neural::Neural<N>>();
-        Self { needs_features: true, predict: Some(neural::predict::<N>), ..family }
+        let predict: Option<Predict> = Some(neural::predict::<N>);
+        let properties = Properties::RANDOM_START;
+        let kind = Self::fitted_by::<N, neural::Neural<N>>();
+        Self { needs_features: true, properties, predict, ..kind }
     }
 
     const fn fitted_by<S: Spec, M: Model + From<S> + 'static>() -> Self {
@@ -160,10 +195,11 @@ impl Family {
             source: S::SOURCE,
             schema: || schema_for!(S),
             defaults: || crate::spec::defaults::<S>(),
+            properties: S::PROPERTIES,
             needs_features: false,
             predict: None,
             load: |value| {
-                let spec: S = serde_json::from_value(value)?;
+                let spec: S = serde_json::from_value(preset::apply::<S>(value))?;
                 let parameters = serde_json::to_value(&spec)?;
                 let checked = spec.clone();
                 Ok(Loaded {
@@ -184,43 +220,29 @@ impl Family {
     }
 }
 
-/// Every model there is, in the order that a reader would learn them.
-pub static FAMILIES: &[Family] = &[
-    Family::of::<vote::MajorityVote>(),
-    Family::em::<em::DawidSkene>(),
-    #[cfg(feature = "neural")]
-    Family::neural::<neural::Dl>(),
-    #[cfg(feature = "neural")]
-    Family::neural::<neural::SoftBootstrap>(),
-    #[cfg(feature = "neural")]
-    Family::neural::<neural::SingleConfusion>(),
-    #[cfg(feature = "neural")]
-    Family::neural::<neural::DoctorNet>(),
-    #[cfg(feature = "neural")]
-    Family::neural::<neural::WeightedDoctorNet>(),
-    #[cfg(feature = "neural")]
-    Family::neural::<neural::CrowdLayer>(),
-    #[cfg(feature = "neural")]
-    Family::neural::<neural::TraceRegularised>(),
-    #[cfg(feature = "neural")]
-    Family::neural::<neural::MaxMig>(),
-    #[cfg(feature = "neural")]
-    Family::neural::<neural::Conal>(),
-];
+/// Every model there is, in the order that a reader would learn them: the slices of the folders, joined.
+pub static MODELS: LazyLock<Vec<&'static ModelKind>> = LazyLock::new(|| {
+    let folders: &[&[ModelKind]] = &[
+        vote::MODELS,
+        em::MODELS,
+        #[cfg(feature = "neural")]
+        neural::MODELS,
+    ];
+    folders.iter().copied().flatten().collect()
+});
 
-/// The family of a kind.
+/// The kind of model of this name.
 ///
 /// # Errors
 /// When there is none; the nearest is suggested.
-pub fn family(kind: &str) -> Result<&'static Family> {
-    FAMILIES.iter().find(|f| f.kind == kind).ok_or_else(|| {
-        let kinds = FAMILIES.iter().map(|f| f.kind);
-        let help = match nearest(kind, kinds) {
+pub fn model_kind(name: &str) -> Result<&'static ModelKind> {
+    MODELS.iter().find(|m| m.kind == name).copied().ok_or_else(|| {
+        let help = match nearest(name, MODELS.iter().map(|m| m.kind)) {
             Some(near) => format!("did you mean `{near}`?"),
             None => "`labelmill models` lists them".to_owned(),
         };
         Error::spec_problems(vec![
-            Problem::new(format!("there is no model `{kind}`")).at("model.kind").help(help),
+            Problem::new(format!("there is no model `{name}`")).at("model.kind").help(help),
         ])
     })
 }
@@ -231,18 +253,18 @@ mod tests {
 
     #[test]
     fn no_two_models_share_a_kind() {
-        for (i, family) in FAMILIES.iter().enumerate() {
-            assert!(FAMILIES[..i].iter().all(|f| f.kind != family.kind), "{}", family.kind);
+        for (i, model) in MODELS.iter().enumerate() {
+            assert!(MODELS[..i].iter().all(|m| m.kind != model.kind), "{}", model.kind);
         }
     }
 
     #[test]
     fn every_default_loads_and_passes_its_own_check() {
-        for family in FAMILIES {
-            let loaded = family.load((family.defaults)()).unwrap();
+        for model in MODELS.iter() {
+            let loaded = model.load((model.defaults)()).unwrap();
             let mut problems = Problems::default();
             (loaded.check)("model", &mut problems);
-            assert!(problems.into_result().is_ok(), "{}", family.kind);
+            assert!(problems.into_result().is_ok(), "{}", model.kind);
         }
     }
 }

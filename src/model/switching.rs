@@ -58,4 +58,13 @@ mod tests {
         assert_eq!(switched(&a, &confusion(vec![0.1, 0.9, 0.9, 0.1])), Some(vec![1, 0]));
         assert_eq!(switched(&a, &confusion(vec![0.9, 0.1, 0.1, 0.9])), None);
     }
+
+    #[test]
+    fn a_cycle_of_three_classes_is_told_in_its_direction() {
+        let a = tiny(3, &[(0, 0, 0), (1, 0, 1), (2, 0, 2)]);
+        // [column, class]: said 0 when class 2, said 1 when class 0, said 2 when class 1
+        let expected_count = vec![0.0, 0.1, 0.9, 0.9, 0.0, 0.1, 0.1, 0.9, 0.0];
+        let confusion = Confusion { expected_count, cells: Cells::Whole(vec![0.0; 9]) };
+        assert_eq!(switched(&a, &confusion), Some(vec![1, 2, 0]));
+    }
 }

@@ -1,38 +1,137 @@
-//! The last stage: tables become Parquet files, published as one.
+//! The last stage: finished tables are published as one run, or not at all.
 //!
-//! ```text
-//! <url>/runs/<run_id>/<table>/part-00000.parquet   written in any order, invisible to readers of `latest`
-//! <url>/runs/<run_id>/_lease.json                  who is writing; gone when the run is committed
-//! <url>/runs/<run_id>/manifest.json                written last: the commit
-//! <url>/runs/_clock-<name>/_lease.json             for a moment: what time the store has
-//! <url>/latest.json                                points to the newest committed run
-//! <url>/latest -> runs/<run_id>                    the same on local disk, switched by rename
-//! ```
-//! # Why
-//! No store can replace many objects at once, but every store can create one. So a run is a folder that nobody reads
-//! until its manifest is there, and it is never changed afterwards: a forced rerun gets an id of its own. Whatever has
-//! neither a manifest nor a living writer is what a dead run left, and the next run sweeps it (`lease.rs`).
+//! [`Sink`] is what the commands know of it: they ask what is committed, and publish. How a run lies on disk or in a
+//! store, and what happens when writers die, is told in [`parquet`].
 
-mod encode;
-mod latest;
-mod lease;
-mod manifest;
-mod publish;
-mod sweep;
+pub mod model_files;
+pub mod parquet;
 
-use std::time::Duration;
+use std::future::Future;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::error::{Problem, nearest};
+use crate::error::{Error, Problem, Result, nearest};
+use crate::run::Run;
 use crate::spec::Problems;
-use crate::tables::TABLES;
-pub use encode::Compression;
-pub(crate) use encode::parquet;
-pub use manifest::{FileEntry, Manifest};
-pub use publish::Sink;
-pub(crate) use publish::upload;
+use crate::tables::{TABLES, Table};
+pub use model_files::MODEL_FILES;
+pub use parquet::{Compression, FileEntry, Manifest, ParquetSink, PublishedRun};
+
+/// A place where runs are published.
+pub trait Sink: Sync {
+    /// The folder of a run, for people.
+    fn folder(&self, run_id: &str) -> String;
+
+    /// What was committed under this id, if all of it is still there.
+    fn committed(&self, run_id: &str) -> impl Future<Output = Result<Option<Manifest>>> + Send;
+
+    /// The id of the newest committed run.
+    fn latest(&self) -> impl Future<Output = Result<Option<String>>> + Send;
+
+    /// Does for a committed run what its writer could not do any more: lets `latest` point to it.
+    fn settle(&self, manifest: &Manifest) -> impl Future<Output = Result<()>> + Send;
+
+    /// Writes the contents of a run and commits them. Where another writer committed the same job meanwhile, its run is
+    /// returned.
+    ///
+    /// # Errors
+    /// When the store fails, another job took the id, or the run is cancelled. Nothing is published then, unless the
+    /// message says otherwise: the run may be committed and only `latest` not have moved, or the store may not have
+    /// said whether it is committed.
+    fn publish(
+        &self,
+        run_id: &str,
+        job: &Job,
+        contents: &Contents<'_>,
+        run: &Run,
+    ) -> impl Future<Output = Result<Manifest>> + Send;
+
+    /// Whether a job is still to be done, and under which id: a job that was done before is not done again, unless it
+    /// is forced, under a numbered id then.
+    ///
+    /// # Errors
+    /// When the id belongs to another job, or the store cannot be read.
+    fn begin(&self, job: &Job, force: bool) -> impl Future<Output = Result<Begin>> + Send {
+        async move {
+            let wanted = job.run_id.clone().unwrap_or_else(|| job.digest[..16].to_owned());
+            let (mut run_id, mut n) = (wanted.clone(), 1);
+            while let Some(manifest) = self.committed(&run_id).await? {
+                if !force {
+                    if manifest.digest != job.digest {
+                        return Err(another_job(&manifest));
+                    }
+                    self.settle(&manifest).await?;
+                    return Ok(Begin::Done(Box::new(manifest)));
+                }
+                n += 1;
+                run_id = format!("{wanted}-{n}");
+            }
+            Ok(Begin::New(run_id))
+        }
+    }
+
+    /// What a command answers, with the run that `latest` names now.
+    fn published<T: Send>(
+        &self,
+        manifest: Manifest,
+        outcome: Option<T>,
+    ) -> impl Future<Output = Published<T>> + Send {
+        async move {
+            let latest = self.latest().await.ok().flatten();
+            Published { folder: self.folder(&manifest.run_id), latest, manifest, outcome }
+        }
+    }
+}
+
+/// How a command that publishes ended.
+pub struct Published<T> {
+    /// What is committed.
+    pub manifest: Manifest,
+    /// The run's folder, for people.
+    pub folder: String,
+    /// The run that `latest` names, where that is known.
+    pub latest: Option<String>,
+    /// What was made; `None` where the same job had been done before.
+    pub outcome: Option<T>,
+}
+
+fn another_job(manifest: &Manifest) -> Error {
+    Error::spec("the run id belongs to another job")
+        .at("sink.run_id")
+        .found(format!("`{}`, committed {}", manifest.run_id, manifest.committed_at))
+        .help("choose another run id, or pass --force to publish under a numbered one")
+}
+
+/// What makes a run the one that it is.
+#[derive(Debug, Clone)]
+pub struct Job {
+    /// The digest of all that can change a byte of the tables: two runs with the same one are the same job.
+    pub digest: String,
+    /// The id that the user chose; else the digest's first 16 letters.
+    pub run_id: Option<String>,
+    /// Runs of the same pipeline replace each other: `sink.keep_runs` counts them.
+    pub pipeline: String,
+}
+
+/// What [`Sink::begin`] found.
+pub enum Begin {
+    /// The job was done before.
+    Done(Box<Manifest>),
+    /// The job is to be done, under this id.
+    New(String),
+}
+
+/// All that a run publishes.
+#[derive(Default)]
+pub struct Contents<'a> {
+    /// Its tables.
+    pub tables: Vec<&'a dyn Table>,
+    /// The files of its trained classifiers, by path below the run's files.
+    pub model: Vec<(String, Vec<u8>)>,
+    /// What gates look at.
+    pub measures: serde_json::Value,
+}
 
 /// Where the tables go.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -46,9 +145,14 @@ pub struct SinkSpec {
     pub tables: Option<Vec<String>>,
     /// How the Parquet files are compressed.
     pub compression: Compression,
-    /// Seconds without a sign of life after which another machine's unfinished run counts as dead.
+    /// Seconds without a sign of life after which this run agrees to be taken for dead by a process of another machine.
     #[schemars(range(min = 1))]
     pub stale_after_seconds: u64,
+    /// Whether files on local disk are synced before the commit, so that a committed run survives a power loss.
+    pub sync: bool,
+    /// How many committed runs of this pipeline are kept; older ones are deleted after a commit. Left out, all.
+    #[schemars(range(min = 1))]
+    pub keep_runs: Option<u32>,
 }
 
 impl Default for SinkSpec {
@@ -59,6 +163,8 @@ impl Default for SinkSpec {
             tables: None,
             compression: Compression::default(),
             stale_after_seconds: 600,
+            sync: true,
+            keep_runs: None,
         }
     }
 }
@@ -90,10 +196,6 @@ impl SinkSpec {
                 );
             }
         }
-    }
-
-    fn stale_after(&self) -> Duration {
-        Duration::from_secs(self.stale_after_seconds)
     }
 
     /// Whether the table of that name is written.

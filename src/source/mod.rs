@@ -3,11 +3,17 @@
 //! Nothing is read here but file lists and schemas. A relation is the default selection with the user's column names
 //! mapped, or the user's own SQL from `[source.sql]`; either way it arrives with the names of the contract.
 
-mod described;
+mod arrow;
+mod features;
 pub mod files;
+mod format;
+mod listing;
+mod pinned;
 mod published;
 mod relation;
 mod rows;
+pub mod text;
+mod typed;
 
 use std::collections::BTreeMap;
 
@@ -17,11 +23,14 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::{Error, Problem, Result};
 use crate::spec::Problems;
-use crate::store::StoreSpec;
+use crate::store::{StoreSpec, secret_problem};
 use files::{Files, Format};
-pub use published::{register_run, run_folder};
+pub use published::register_run;
+use relation::Query;
 pub use relation::{Relation, contract_columns, select};
 pub use rows::{Rows, Scalar};
+pub use text::Look;
+use text::TextColumns;
 
 /// Where the input is and what its columns are called.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -96,10 +105,16 @@ pub struct SqlSpec {
 
 impl ColumnsSpec {
     /// Every name that a column of ids, labels or questions may have.
-    fn ids(&self) -> Vec<&str> {
+    fn ids(&self) -> Vec<String> {
         let mapped = [&self.instance, &self.annotator, &self.label, &self.class, &self.question];
         let own = ["instance_id", "annotator_id", "label", "class", "question"];
-        own.into_iter().chain(mapped.into_iter().filter_map(|name| name.as_deref())).collect()
+        let mapped = mapped.into_iter().flatten().cloned();
+        own.into_iter().map(str::to_owned).chain(mapped).collect()
+    }
+
+    /// A column of the contract by its own name and by the user's.
+    fn names(own: &str, mapped: Option<&String>) -> Vec<String> {
+        std::iter::once(own.to_owned()).chain(mapped.cloned()).collect()
     }
 }
 
@@ -124,10 +139,59 @@ impl SourceSpec {
         }
     }
 
+    /// Adds a problem for each source folder that the sink's own files would be read from.
+    pub fn check_sink(&self, sink: &str, place: &str, problems: &mut Problems) {
+        for (name, location) in self.all() {
+            let Location::Url(url) = location else { continue };
+            if listing::holds(url, sink) {
+                problems.push(
+                    Problem::new("the sink is inside a folder that is read")
+                        .at(format!("{place}: sink.url"))
+                        .found(format!("`{sink}` in source.{name}, `{url}`"))
+                        .help("name a folder beside the source's: the next run would read the tables of this one"),
+                );
+            }
+        }
+    }
+
     /// Whether features of instances are given.
     #[must_use]
     pub fn has_features(&self) -> bool {
         self.features.is_some() || self.sql.features.is_some()
+    }
+
+    /// Every table with its name.
+    fn all(&self) -> Vec<(&str, &Location)> {
+        let extra = self.tables.iter().map(|(name, location)| (name.as_str(), location));
+        self.named().into_iter().chain(extra).collect()
+    }
+
+    /// What is known of a table's columns where its files carry no types.
+    fn text_columns(&self, table: &str) -> TextColumns {
+        let names = ColumnsSpec::names;
+        let columns = &self.columns;
+        let ids = columns.ids();
+        let has_sql = [
+            &self.sql.annotations,
+            &self.sql.gold,
+            &self.sql.features,
+            &self.sql.annotator_features,
+        ];
+        let has_sql = has_sql.into_iter().any(Option::is_some);
+        match table {
+            "annotations" => TextColumns {
+                ids,
+                numbers: names("weight", columns.weight.as_ref()),
+                times: names("annotated_at", columns.annotated_at.as_ref()),
+                only_these: !has_sql,
+                are_features: false,
+            },
+            "gold" => TextColumns { ids, only_these: !has_sql, ..TextColumns::default() },
+            "features" | "annotator_features" => {
+                TextColumns { ids, are_features: true, ..TextColumns::default() }
+            }
+            _ => TextColumns { ids, ..TextColumns::default() },
+        }
     }
 
     fn named(&self) -> Vec<(&str, &Location)> {
@@ -146,41 +210,77 @@ pub struct Source {
     spec: SourceSpec,
     /// What was found behind each URL, by table name: for digests, estimates and progress.
     pub files: Vec<(String, Files)>,
+    /// The queries of `[source.sql]`, by relation: their text, wherever it was written.
+    pub queries: Vec<Query>,
 }
 
 impl Source {
-    /// Registers every source as a table; lists files and reads schemas, but no rows.
+    /// Lists the files behind every source and reads the queries; opens no file of rows.
     ///
     /// # Errors
-    /// When a file is missing, empty, of an unknown format or not readable as what its name says.
+    /// When a file is missing, empty, or of an unknown format, or a folder holds what would not be read.
+    pub async fn list(spec: &SourceSpec, stores: &StoreSpec) -> Result<Self> {
+        let mut files = Vec::new();
+        for (name, location) in spec.all() {
+            let Location::Url(url) = location else { continue };
+            // Refused before its `?` is read as a pattern.
+            if let Some(problem) = secret_problem(url) {
+                return Err(Error::spec_problems(vec![problem.at(format!("source.{name}"))]));
+            }
+            let found = Files::list(url, spec.format, stores).await;
+            files.push((name.to_owned(), found.map_err(|e| e.or_at(&place(name, url)))?));
+        }
+        Ok(Self { spec: spec.clone(), files, queries: Query::all(&spec.sql)? })
+    }
+
+    /// Registers every source as a table. Of files without a schema, NDJSON and CSV, some rows are read, or all, as
+    /// [`Look`] says.
+    ///
+    /// # Errors
+    /// When a file is not readable as what its name says, or files of one table do not go together.
+    pub async fn open(&self, ctx: &SessionContext, look: Look) -> Result<()> {
+        for (name, files) in &self.files {
+            let columns = self.spec.text_columns(name);
+            let Files { place: folder, objects, format } = files;
+            files::register(ctx, name, folder, objects, *format, &columns, look).await.map_err(
+                |e| {
+                    let url =
+                        self.spec.all().into_iter().find_map(|(n, location)| match location {
+                            Location::Url(url) if n == name => Some(url.as_str()),
+                            _ => None,
+                        });
+                    within(e, &place(name, url.unwrap_or_default()))
+                },
+            )?;
+        }
+        for (name, location) in self.spec.all() {
+            let Location::Rows(rows) = location else { continue };
+            let relation = Relation::of_table(name).ok_or_else(|| {
+                Error::spec("rows can stand only for annotations or gold")
+                    .at(format!("source.{name}"))
+            })?;
+            let batch = rows.to_batch(relation).map_err(|e| e.or_at(&format!("source.{name}")))?;
+            ctx.register_batch(name, batch)?;
+        }
+        Ok(())
+    }
+
+    /// Lists and opens every source.
+    ///
+    /// # Errors
+    /// As [`Source::list`] and [`Source::open`].
     pub async fn register(
         ctx: &SessionContext,
         spec: &SourceSpec,
         stores: &StoreSpec,
     ) -> Result<Self> {
-        let mut files = Vec::new();
-        let ids = spec.columns.ids();
-        let extra = spec.tables.iter().map(|(name, location)| (name.as_str(), location));
-        for (name, location) in spec.named().into_iter().chain(extra) {
-            match location {
-                Location::Url(url) => {
-                    let found = files::register(ctx, name, url, spec.format, &ids, stores)
-                        .await
-                        .map_err(|e| e.or_at(&format!("source.{name}: {url}")))?;
-                    files.push((name.to_owned(), found));
-                }
-                Location::Rows(rows) => {
-                    let relation = Relation::of_table(name).ok_or_else(|| {
-                        Error::spec("rows can stand only for annotations or gold")
-                            .at(format!("source.{name}"))
-                    })?;
-                    let batch =
-                        rows.to_batch(relation).map_err(|e| e.or_at(&format!("source.{name}")))?;
-                    ctx.register_batch(name, batch)?;
-                }
-            }
-        }
-        Ok(Self { spec: spec.clone(), files })
+        let source = Self::list(spec, stores).await?;
+        source.open(ctx, Look::Whole).await?;
+        Ok(source)
+    }
+
+    fn sql(&self, relation: &str) -> Option<&Query> {
+        self.queries.iter().find(|query| query.relation == relation)
     }
 
     /// The annotations relation: `instance_id`, `annotator_id`, `label` and whichever optional columns there are.
@@ -188,13 +288,8 @@ impl Source {
     /// # Errors
     /// When a column is missing (the nearest name is suggested) or the user's SQL does not plan.
     pub async fn annotations(&self, ctx: &SessionContext) -> Result<DataFrame> {
-        relation::query(
-            ctx,
-            Relation::Annotations,
-            self.spec.sql.annotations.as_deref(),
-            &self.spec.columns,
-        )
-        .await
+        relation::query(ctx, Relation::Annotations, self.sql("annotations"), &self.spec.columns)
+            .await
     }
 
     /// The gold relation, where there is one: `instance_id`, `class` and perhaps `role`, `question`.
@@ -205,9 +300,7 @@ impl Source {
         if self.spec.gold.is_none() && self.spec.sql.gold.is_none() {
             return Ok(None);
         }
-        relation::query(ctx, Relation::Gold, self.spec.sql.gold.as_deref(), &self.spec.columns)
-            .await
-            .map(Some)
+        relation::query(ctx, Relation::Gold, self.sql("gold"), &self.spec.columns).await.map(Some)
     }
 
     /// The features relation, where there is one: `instance_id`, then a column of lists or columns of numbers.
@@ -215,12 +308,12 @@ impl Source {
     /// # Errors
     /// As [`Source::annotations`]; and when no column holds numbers.
     pub async fn features(&self, ctx: &SessionContext) -> Result<Option<DataFrame>> {
-        let sql = self.spec.sql.features.as_deref();
+        let sql = self.sql("features");
         if !self.spec.has_features() {
             return Ok(None);
         }
         let id = ("instance_id", self.spec.columns.instance.as_deref());
-        described::query(ctx, "features", sql, id, &self.spec.columns).await.map(Some)
+        features::query(ctx, "features", sql, id, &self.spec.columns).await.map(Some)
     }
 
     /// The relation of annotators' features, where there is one: `annotator_id`, then as [`Source::features`].
@@ -228,12 +321,26 @@ impl Source {
     /// # Errors
     /// As [`Source::features`].
     pub async fn annotator_features(&self, ctx: &SessionContext) -> Result<Option<DataFrame>> {
-        let (url, sql) =
-            (&self.spec.annotator_features, self.spec.sql.annotator_features.as_deref());
+        let (url, sql) = (&self.spec.annotator_features, self.sql("annotator_features"));
         if url.is_none() && sql.is_none() {
             return Ok(None);
         }
         let id = ("annotator_id", self.spec.columns.annotator.as_deref());
-        described::query(ctx, "annotator_features", sql, id, &self.spec.columns).await.map(Some)
+        features::query(ctx, "annotator_features", sql, id, &self.spec.columns).await.map(Some)
     }
+}
+
+fn place(name: &str, url: &str) -> String {
+    format!("source.{name}: {url}")
+}
+
+/// An error at a file gets the key that led to it as well.
+fn within(mut error: Error, place: &str) -> Error {
+    for problem in &mut error.problems {
+        problem.place = Some(match problem.place.take() {
+            Some(file) => format!("{place}, in {file}"),
+            None => place.to_owned(),
+        });
+    }
+    error
 }

@@ -1,12 +1,12 @@
 //! A relation of the contract as a DataFusion query: the user's columns under the contract's names.
 
 use datafusion::common::Column;
-use datafusion::execution::context::SQLOptions;
 use datafusion::logical_expr::Expr;
 use datafusion::prelude::{DataFrame, SessionContext};
 
-use super::ColumnsSpec;
+use super::{ColumnsSpec, SqlSpec};
 use crate::error::{Error, Result, nearest, offenders};
+use crate::sql;
 
 /// The relations that come in as rows about instances.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -76,11 +76,53 @@ impl Relation {
     }
 }
 
+/// A query of `[source.sql]`: its text, wherever it was written.
+#[derive(Debug, Clone)]
+pub struct Query {
+    /// The relation that it gives.
+    pub relation: &'static str,
+    /// The `.sql` file that holds it, where it is not in the pipeline file itself.
+    pub file: Option<String>,
+    /// The text.
+    pub text: String,
+}
+
+impl Query {
+    /// Reads the queries that stand in files of their own.
+    pub(super) fn all(spec: &SqlSpec) -> Result<Vec<Self>> {
+        let SqlSpec { annotations, gold, features, annotator_features } = spec;
+        let queries = [
+            ("annotations", annotations),
+            ("gold", gold),
+            ("features", features),
+            ("annotator_features", annotator_features),
+        ];
+        let given = queries.into_iter().filter_map(|(r, sql)| Some((r, sql.as_deref()?)));
+        given.map(|(relation, sql)| Self::read(relation, sql)).collect()
+    }
+
+    /// The query itself, or what the `.sql` file it names holds.
+    fn read(relation: &'static str, sql: &str) -> Result<Self> {
+        let is_file = !sql.trim().contains(char::is_whitespace)
+            && std::path::Path::new(sql).extension().is_some_and(|e| e == "sql");
+        if !is_file {
+            return Ok(Self { relation, file: None, text: sql.to_owned() });
+        }
+        let text = std::fs::read_to_string(sql).map_err(|e| {
+            Error::spec(format!("cannot read the query: {e}"))
+                .at(format!("source.sql.{relation}"))
+                .found(format!("`{sql}`"))
+                .help("the path is taken from the working folder")
+        })?;
+        Ok(Self { relation, file: Some(sql.to_owned()), text })
+    }
+}
+
 /// Plans the relation: the user's SQL, or the table itself, then the columns by the contract's names.
 pub(super) async fn query(
     ctx: &SessionContext,
     relation: Relation,
-    sql: Option<&str>,
+    sql: Option<&Query>,
     columns: &ColumnsSpec,
 ) -> Result<DataFrame> {
     select(table_or_sql(ctx, relation.table(), sql).await?, relation, columns)
@@ -90,36 +132,14 @@ pub(super) async fn query(
 pub(super) async fn table_or_sql(
     ctx: &SessionContext,
     table: &str,
-    sql: Option<&str>,
+    sql: Option<&Query>,
 ) -> Result<DataFrame> {
-    match sql {
-        Some(text) => {
-            let key = format!("source.sql.{table}");
-            let text = sql_text(text).map_err(|e| e.or_at(&key))?;
-            // A relation is read: a statement that changes anything would do so on `check` already.
-            let only_queries = SQLOptions::new()
-                .with_allow_ddl(false)
-                .with_allow_dml(false)
-                .with_allow_statements(false);
-            let planned = ctx.sql_with_options(&text, only_queries).await;
-            planned.map_err(|e| Error::from(e).or_at(&key))
-        }
-        None => Ok(ctx.table(table).await?),
-    }
-}
-
-/// The query itself, or what the `.sql` file it names holds.
-fn sql_text(text: &str) -> Result<String> {
-    let is_file = !text.trim().contains(char::is_whitespace)
-        && std::path::Path::new(text).extension().is_some_and(|e| e == "sql");
-    if !is_file {
-        return Ok(text.to_owned());
-    }
-    std::fs::read_to_string(text).map_err(|e| {
-        Error::spec(format!("cannot read the query: {e}"))
-            .found(format!("`{text}`"))
-            .help("the path is taken from the working folder")
-    })
+    let Some(query) = sql else { return Ok(ctx.table(table).await?) };
+    let key = format!("source.sql.{table}");
+    sql::check_depth(&query.text).map_err(|e| e.or_at(&key))?;
+    // A relation is read: a statement that changes anything would do so on `check` already.
+    let planned = ctx.sql_with_options(&query.text, sql::options(false)).await;
+    planned.map_err(|e| Error::from(e).or_at(&key))
 }
 
 /// The columns of a table by the contract's names.

@@ -49,7 +49,7 @@ pub struct Overrides {
 pub fn load(text: &str, place: &str, overrides: &Overrides) -> Result<PipelineSpec> {
     let table: Table = text.parse().map_err(|e: toml::de::Error| {
         let line = e.span().map(|s| text[..s.start].lines().count().max(1));
-        Error::spec(e.message().trim().to_owned())
+        Error::spec(e.message().lines().collect::<Vec<_>>().join(", "))
             .at(line.map_or_else(|| place.to_owned(), |l| format!("{place}:{l}")))
             .help("the file must be TOML; see `labelmill schema`")
     })?;
@@ -66,19 +66,48 @@ pub fn from_table(mut table: Table, place: &str, overrides: &Overrides) -> Resul
     for assignment in &overrides.set {
         set(&mut table, assignment)?;
     }
-    let value = serde_json::to_value(&table)
-        .map_err(|e| Error::spec(format!("a value has no JSON form: {e}")).at(place))?;
+    let value = to_json(&table, place, &mut problems)?;
     validate::validate(&value, &crate::pipeline::schema(), place, &mut problems);
     problems.into_result()?;
     let spec: PipelineSpec =
         serde_path_to_error::deserialize(toml::Value::Table(table)).map_err(|e| {
-            Error::spec(e.inner().to_string().trim().to_owned())
-                .at(format!("{place}: {}", e.path()))
+            Error::spec(e.inner().message().to_owned()).at(format!("{place}: {}", e.path()))
         })?;
     let mut problems = Problems::default();
     spec.check(place, &mut problems);
     problems.into_result()?;
     Ok(spec)
+}
+
+/// The table as JSON, which has no word for a float that is no number and would leave the key out.
+fn to_json(table: &Table, place: &str, problems: &mut Problems) -> Result<Value> {
+    fn walk(value: &toml::Value, path: &str, problem: &mut impl FnMut(&str, f64)) {
+        match value {
+            toml::Value::Float(number) if !number.is_finite() => problem(path, *number),
+            toml::Value::Array(items) => {
+                for (i, item) in items.iter().enumerate() {
+                    walk(item, &format!("{path}[{i}]"), problem);
+                }
+            }
+            toml::Value::Table(table) => {
+                for (key, item) in table {
+                    walk(item, &join(path, key), problem);
+                }
+            }
+            _ => {}
+        }
+    }
+    for (key, value) in table {
+        walk(value, key, &mut |path, number| {
+            problems.push(
+                Problem::new("the number must be finite")
+                    .at(format!("{place}: {path}"))
+                    .found(number.to_string()),
+            );
+        });
+    }
+    serde_json::to_value(table)
+        .map_err(|e| Error::spec(format!("a value has no JSON form: {e}")).at(place))
 }
 
 fn variables(assignments: &[String]) -> Result<BTreeMap<String, String>> {
@@ -162,6 +191,9 @@ fn unknown_variable(name: &str, vars: &BTreeMap<String, String>) -> Problem {
     Problem::new(format!("no value for the variable `{name}`")).found(given).help(help)
 }
 
+/// More parts than any key has; a section in a section is walked by recursion.
+const MAX_KEYS: usize = 32;
+
 /// Applies one `key.path=value`; the value is TOML where it parses as such, else a string.
 fn set(table: &mut Table, assignment: &str) -> Result<()> {
     let usage = |what: &str| {
@@ -178,6 +210,9 @@ fn set(table: &mut Table, assignment: &str) -> Result<()> {
         .and_then(|mut t| t.remove("v"))
         .unwrap_or_else(|| toml::Value::String(text.to_owned()));
     let mut keys: Vec<&str> = path.trim().split('.').collect();
+    if keys.len() > MAX_KEYS {
+        return Err(usage("no key has so many parts"));
+    }
     let last =
         keys.pop().filter(|k| !k.is_empty()).ok_or_else(|| usage("a setting needs a key"))?;
     let mut here = table;
@@ -208,17 +243,21 @@ pub(crate) fn assigned<T: schemars::JsonSchema + serde::de::DeserializeOwned>(
     for assignment in assignments {
         set(&mut table, assignment.as_ref())?;
     }
-    let value = serde_json::to_value(&table)
-        .map_err(|e| Error::spec(format!("a value has no JSON form: {e}")).at(place))?;
+    let mut problems = Problems::default();
+    let value = to_json(&table, place, &mut problems)?;
     let mut schema = schemars::schema_for!(T).to_value();
     // A struct within a struct cannot say so itself.
     schema["additionalProperties"] = Value::Bool(false);
-    let mut problems = Problems::default();
     validate::validate(&value, &schema, place, &mut problems);
     problems.into_result()?;
     serde_path_to_error::deserialize(toml::Value::Table(table)).map_err(|e| {
-        Error::spec(e.inner().to_string().trim().to_owned()).at(format!("{place}: {}", e.path()))
+        Error::spec(e.inner().message().to_owned()).at(format!("{place}: {}", e.path()))
     })
+}
+
+/// Adds to `problems` whatever a value has that a schema does not allow.
+pub(crate) fn check_schema(value: &Value, schema: &Value, place: &str, problems: &mut Problems) {
+    validate::validate(value, schema, place, problems);
 }
 
 /// The default of every field of a spec type, by key: what `labelmill models KIND` prints beside the meaning.

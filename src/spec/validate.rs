@@ -40,6 +40,9 @@ impl Walk<'_> {
     fn one_of(&mut self, value: &Value, options: &[&Value], path: &str) {
         let root = self.root;
         let options: Vec<&Value> = options.iter().map(|o| resolve(root, o)).collect();
+        if value.is_null() && options.iter().any(|o| types(o).contains(&"null")) {
+            return;
+        }
         let words: Vec<&str> = options.iter().flat_map(|o| constants(o)).collect();
         if let Value::String(word) = value
             && !words.is_empty()

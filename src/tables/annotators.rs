@@ -5,12 +5,12 @@ use std::sync::Arc;
 
 use datafusion::arrow::array::{ArrayRef, Float64Array, Int64Array};
 
-use super::{Answer, COUNT, Column, Kind, Outcome, REAL, Table, column, nullable};
+use super::{Answer, COUNT, Column, Kind, Outcome, OutcomeTable, REAL, column, nullable};
 use crate::error::Result;
 
 pub(super) struct Annotators;
 
-impl Table for Annotators {
+impl OutcomeTable for Annotators {
     fn name(&self) -> &'static str {
         "annotators"
     }

@@ -11,9 +11,9 @@ use std::sync::Arc;
 
 use datafusion::arrow::array::{ArrayRef, Float64Array, StringArray};
 
-use super::{Answer, Column, Kind, Outcome, REAL, TEXT, Table, column, nullable};
+use super::{Answer, Column, Kind, Outcome, OutcomeTable, REAL, TEXT, column, nullable};
 use crate::error::Result;
-use crate::model::em::counts::expected_counts;
+use crate::model::em::kernels::m_step::expected_counts_of;
 
 pub(super) struct ConfusionMatrices;
 
@@ -33,7 +33,7 @@ struct Cells {
     sums: Vec<f64>,
 }
 
-impl Table for ConfusionMatrices {
+impl OutcomeTable for ConfusionMatrices {
     fn name(&self) -> &'static str {
         "confusion_matrices"
     }
@@ -99,7 +99,7 @@ impl Cells {
     fn add_common(&mut self, answer: &Answer) {
         let (a, report) = (&answer.frame.annotations, &answer.fitted.report);
         let dims = a.dims();
-        let columns = expected_counts(a, &answer.fitted.posterior);
+        let columns = expected_counts_of(a, &answer.fitted.posterior);
         let mut counts = vec![0.0; dims.classes * dims.labels];
         for (column, cells) in columns.chunks_exact(dims.classes.max(1)).enumerate() {
             let label = a.label_of(column as u32) as usize;

@@ -5,12 +5,12 @@ use std::sync::Arc;
 
 use datafusion::arrow::array::{ArrayRef, Float64Array, Int64Array, StringArray};
 
-use super::{Answer, COUNT, Column, Kind, Outcome, REAL, TEXT, Table, column, nullable};
+use super::{Answer, COUNT, Column, Kind, Outcome, OutcomeTable, REAL, TEXT, column, nullable};
 use crate::error::Result;
 
 pub(super) struct Labels;
 
-impl Table for Labels {
+impl OutcomeTable for Labels {
     fn name(&self) -> &'static str {
         "labels"
     }

@@ -1,11 +1,11 @@
-//! `metrics`: scores against trusted classes that the model was not told; [`crate::scored`] computes them.
+//! `metrics`: scores against trusted classes that the model was not told; [`crate::metrics`] computes them.
 
 use std::ops::Range;
 use std::sync::Arc;
 
 use datafusion::arrow::array::{ArrayRef, Float64Array, StringArray};
 
-use super::{Answer, Column, Outcome, REAL, TEXT, Table, column, nullable};
+use super::{Answer, Column, Outcome, OutcomeTable, REAL, TEXT, column, nullable};
 use crate::error::Result;
 
 /// One score.
@@ -21,7 +21,7 @@ pub struct Metric {
 
 pub(super) struct Metrics;
 
-impl Table for Metrics {
+impl OutcomeTable for Metrics {
     fn name(&self) -> &'static str {
         "metrics"
     }

@@ -5,6 +5,7 @@
 
 mod annotators;
 mod classes;
+mod computed;
 mod confusion_matrices;
 mod labels;
 pub mod metrics;
@@ -24,7 +25,10 @@ use crate::decide::{DecideSpec, Tally};
 use crate::error::Result;
 use crate::frame::Frame;
 use crate::model::fitted::Fitted;
+pub use computed::ComputedTable;
 pub(crate) use confusion_matrices::MET;
+pub(crate) use probabilities::predictions;
+pub(crate) use run::run;
 pub use run::{InputRecord, RunRecord};
 
 /// The version of all schemas together: it moves when a column changes or goes.
@@ -103,8 +107,22 @@ const TEXT: Kind = Kind::Fixed(DataType::Utf8);
 const REAL: Kind = Kind::Fixed(DataType::Float64);
 const COUNT: Kind = Kind::Fixed(DataType::Int64);
 
-/// A table that every run writes.
-pub trait Table: Sync {
+/// A table that is ready to leave: its name, its schema, and its rows in parts, one part a file.
+pub trait Table: Send + Sync {
+    /// Its name: the folder it is written to, and the table in SQL.
+    fn name(&self) -> &str;
+    /// The columns.
+    fn schema(&self) -> SchemaRef;
+    /// How many parts there are: at least one, so that an empty table still has its schema.
+    fn n_parts(&self) -> usize;
+    /// The rows of one part.
+    fn batches(&self, part: usize) -> Box<dyn Iterator<Item = Result<RecordBatch>> + '_>;
+    /// Whether almost all values of a column differ, so that a dictionary of them would not pay.
+    fn is_distinct(&self, column: &str) -> bool;
+}
+
+/// A table that every run writes: its declared columns, and how its rows follow from an outcome.
+pub trait OutcomeTable: Sync {
     /// Its name: the folder it is written to, and the table in SQL.
     fn name(&self) -> &'static str;
     /// Its columns, without `question`.
@@ -131,8 +149,8 @@ pub trait Table: Sync {
     }
 }
 
-/// Every table, in the order that a reader would open them.
-pub static TABLES: &[&dyn Table] = &[
+/// Every table of a run, in the order that a reader would open them.
+pub static TABLES: &[&dyn OutcomeTable] = &[
     &labels::Labels,
     &probabilities::POSTERIORS,
     &annotators::Annotators,
@@ -147,76 +165,153 @@ pub static TABLES: &[&dyn Table] = &[
     &run::RunTable,
 ];
 
-/// Rows of a table that go into one file.
+/// Neighbouring units of one question.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Part {
+struct Chunk {
     question: usize,
     units: Range<usize>,
 }
 
-/// The files that a table is cut into: at least one, so that an empty table still has its schema.
-#[must_use]
-pub fn parts(table: &dyn Table, outcome: &Outcome) -> Vec<Part> {
+/// A declared table together with the outcome that its rows come from.
+pub struct FilledTable<'a> {
+    table: &'static dyn OutcomeTable,
+    outcome: &'a Outcome,
+    schema: SchemaRef,
+    /// The chunks of each part.
+    parts: Vec<Vec<Chunk>>,
+}
+
+impl<'a> FilledTable<'a> {
+    /// The table's rows for this outcome.
+    #[must_use]
+    pub fn new(table: &'static dyn OutcomeTable, outcome: &'a Outcome) -> Self {
+        let (schema, parts) = (schema_of(table, outcome), cut(table, outcome));
+        Self { table, outcome, schema, parts }
+    }
+
+    /// Every table of a run whose name is wanted.
+    #[must_use]
+    pub fn all(outcome: &'a Outcome, wanted: impl Fn(&str) -> bool) -> Vec<Self> {
+        let tables = TABLES.iter().filter(|table| wanted(table.name()));
+        tables.map(|table| Self::new(*table, outcome)).collect()
+    }
+
+    fn batch(&self, chunk: &Chunk, units: Range<usize>) -> Result<RecordBatch> {
+        let mut arrays = self.table.rows(self.outcome, chunk.question, units)?;
+        let question = &self.outcome.answers[chunk.question].frame.question;
+        if let (Some(question), false) = (question, self.table.is_about_the_run()) {
+            let rows = arrays.first().map_or(0, Array::len);
+            arrays.insert(0, question.rows(std::iter::repeat_n(Some(0), rows))?);
+        }
+        Ok(RecordBatch::try_new(SchemaRef::clone(&self.schema), arrays)?)
+    }
+}
+
+impl Table for FilledTable<'_> {
+    fn name(&self) -> &str {
+        self.table.name()
+    }
+
+    fn schema(&self) -> SchemaRef {
+        SchemaRef::clone(&self.schema)
+    }
+
+    fn n_parts(&self) -> usize {
+        self.parts.len()
+    }
+
+    fn batches(&self, part: usize) -> Box<dyn Iterator<Item = Result<RecordBatch>> + '_> {
+        Box::new(self.parts[part].iter().flat_map(move |chunk| {
+            let rows_per_unit = self.table.rows_per_unit(&self.outcome.answers[chunk.question]);
+            let step = (BATCH_ROWS / rows_per_unit.max(1)).max(1);
+            let starts = chunk.units.clone().step_by(step);
+            starts.map(move |start| {
+                self.batch(chunk, start..start.saturating_add(step).min(chunk.units.end))
+            })
+        }))
+    }
+
+    fn is_distinct(&self, column: &str) -> bool {
+        let one_row_each =
+            || self.outcome.answers.iter().all(|answer| self.table.rows_per_unit(answer) == 1);
+        self.table.columns().iter().any(|c| {
+            c.name == column
+                && match c.kind {
+                    Kind::Instance => true,
+                    Kind::Annotator => one_row_each(),
+                    Kind::Label | Kind::Fixed(_) => false,
+                }
+        })
+    }
+}
+
+/// Cuts a table into parts of about [`PART_ROWS`] rows. Questions with few rows share a part: thousands of questions do
+/// not become thousands of files.
+fn cut(table: &dyn OutcomeTable, outcome: &Outcome) -> Vec<Vec<Chunk>> {
     let questions = if table.is_about_the_run() { 1 } else { outcome.answers.len() };
-    let mut parts = Vec::new();
+    let (mut parts, mut open, mut room) = (Vec::new(), Vec::new(), PART_ROWS);
     for question in 0..questions {
         let answer = &outcome.answers[question];
-        let (units, step) =
-            (table.units(answer), (PART_ROWS / table.rows_per_unit(answer).max(1)).max(1));
-        parts.extend(
-            (0..units)
-                .step_by(step)
-                .map(|start| Part { question, units: start..(start + step).min(units) }),
-        );
+        let (units, rows) = (table.units(answer), table.rows_per_unit(answer).max(1));
+        let mut start = 0;
+        while start < units {
+            if room < rows && !open.is_empty() {
+                parts.push(std::mem::take(&mut open));
+                room = PART_ROWS;
+            }
+            let end = (start + (room / rows).max(1)).min(units);
+            open.push(Chunk { question, units: start..end });
+            room = room.saturating_sub((end - start).saturating_mul(rows));
+            start = end;
+        }
     }
-    if parts.is_empty() {
-        parts.push(Part { question: 0, units: 0..0 });
+    if !open.is_empty() || parts.is_empty() {
+        parts.push(open);
     }
     parts
 }
 
-/// The table's schema for the types that came in.
-#[must_use]
-pub fn schema(table: &dyn Table, outcome: &Outcome) -> SchemaRef {
-    let frame = &outcome.answers[0].frame;
-    let data_type = |kind: &Kind| match kind {
-        Kind::Instance => frame.instances.values().data_type().clone(),
-        Kind::Annotator => frame.annotators.values().data_type().clone(),
-        Kind::Label => frame.labels.values().data_type().clone(),
-        Kind::Fixed(fixed) => fixed.clone(),
-    };
-    let mut fields: Vec<Field> = Vec::new();
-    if let (Some(question), false) = (&frame.question, table.is_about_the_run()) {
-        fields.push(Field::new("question", question.values().data_type().clone(), false));
-    }
-    fields
-        .extend(table.columns().iter().map(|c| Field::new(c.name, data_type(&c.kind), c.nullable)));
-    Arc::new(Schema::new(fields))
+/// The types of the ids that came in.
+pub(crate) struct IdTypes<'a> {
+    pub(crate) instance: &'a DataType,
+    pub(crate) annotator: &'a DataType,
+    pub(crate) label: &'a DataType,
 }
 
-/// The batches of one part.
-pub fn batches<'a>(
-    table: &'a dyn Table,
-    outcome: &'a Outcome,
-    schema: &'a SchemaRef,
-    part: &'a Part,
-) -> impl Iterator<Item = Result<RecordBatch>> + 'a {
-    let answer = &outcome.answers[part.question];
-    let step = (BATCH_ROWS / table.rows_per_unit(answer).max(1)).max(1);
-    part.units.clone().step_by(step).map(move |start| {
-        let units = start..(start + step).min(part.units.end);
-        let mut arrays = table.rows(outcome, part.question, units)?;
-        if let (Some(question), false) = (&answer.frame.question, table.is_about_the_run()) {
-            let rows = arrays.first().map_or(0, Array::len);
-            arrays.insert(0, question.rows(std::iter::repeat_n(Some(0), rows))?);
-        }
-        Ok(RecordBatch::try_new(SchemaRef::clone(schema), arrays)?)
+/// Declared columns as fields of a schema.
+pub(crate) fn fields<'a>(
+    columns: &'a [Column],
+    types: &'a IdTypes<'a>,
+) -> impl Iterator<Item = Field> + 'a {
+    columns.iter().map(|column| {
+        let data_type = match &column.kind {
+            Kind::Instance => types.instance,
+            Kind::Annotator => types.annotator,
+            Kind::Label => types.label,
+            Kind::Fixed(fixed) => fixed,
+        };
+        Field::new(column.name, data_type.clone(), column.nullable)
     })
 }
 
+/// The table's schema for the types that came in.
+fn schema_of(table: &dyn OutcomeTable, outcome: &Outcome) -> SchemaRef {
+    let frame = &outcome.answers[0].frame;
+    let types = IdTypes {
+        instance: frame.instances.values().data_type(),
+        annotator: frame.annotators.values().data_type(),
+        label: frame.labels.values().data_type(),
+    };
+    let question = frame.question.as_ref().filter(|_| !table.is_about_the_run());
+    let question = question.map(|q| Field::new("question", q.values().data_type().clone(), false));
+    Arc::new(Schema::new(
+        question.into_iter().chain(fields(table.columns(), &types)).collect::<Vec<_>>(),
+    ))
+}
+
 /// The columns of a table without rows.
-fn no_rows(table: &dyn Table, outcome: &Outcome) -> Vec<ArrayRef> {
-    let schema = schema(table, outcome);
+fn no_rows(table: &dyn OutcomeTable, outcome: &Outcome) -> Vec<ArrayRef> {
+    let schema = schema_of(table, outcome);
     let own = schema.fields().iter().filter(|f| table.columns().iter().any(|c| c.name == f.name()));
     own.map(|field| new_empty_array(field.data_type())).collect()
 }

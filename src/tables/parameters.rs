@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use datafusion::arrow::array::{ArrayRef, Float64Array, StringArray};
 
-use super::{Answer, Column, Kind, Outcome, REAL, TEXT, Table, column};
+use super::{Answer, Column, Kind, Outcome, OutcomeTable, REAL, TEXT, column};
 use crate::error::Result;
 use crate::frame::{Frame, Ids};
 use crate::model::fitted::Report;
@@ -38,7 +38,7 @@ pub(super) static OF_INSTANCES: Parameters = Parameters {
     named: |report| &report.instance_parameters,
 };
 
-impl Table for Parameters {
+impl OutcomeTable for Parameters {
     fn name(&self) -> &'static str {
         self.name
     }

@@ -3,10 +3,13 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use datafusion::arrow::array::{ArrayRef, Float64Array};
+use datafusion::arrow::array::{ArrayRef, Float64Array, RecordBatch};
 use datafusion::arrow::compute::cast;
+use datafusion::arrow::datatypes::{DataType, Schema, SchemaRef};
 
-use super::{Answer, Column, Kind, Outcome, REAL, Table, column};
+use super::{
+    Answer, Column, ComputedTable, IdTypes, Kind, Outcome, OutcomeTable, REAL, column, fields,
+};
 use crate::error::Result;
 use crate::frame::Ids;
 use crate::model::fitted::Posterior;
@@ -48,7 +51,7 @@ pub(super) static PREDICTIONS: Probabilities = Probabilities {
     is_known: |_, _| true,
 };
 
-impl Table for Probabilities {
+impl OutcomeTable for Probabilities {
     fn name(&self) -> &'static str {
         self.name
     }
@@ -75,20 +78,49 @@ impl Table for Probabilities {
         let Some((rows, ids)) = (self.of)(answer) else {
             return Ok(super::no_rows(self, outcome));
         };
-        let n_classes = rows.n_classes();
-        let most = units.len() * n_classes;
-        let (mut owners, mut classes) = (Vec::with_capacity(most), Vec::with_capacity(most));
-        let mut values = Vec::with_capacity(most);
-        for unit in units.filter(|unit| (self.is_known)(answer, *unit)) {
-            owners.extend(std::iter::repeat_n(unit as u32, n_classes));
-            classes.extend(0..n_classes as u32);
-            values.extend_from_slice(rows.row(unit));
-        }
+        let known = units.filter(|unit| (self.is_known)(answer, *unit));
         let frame = &answer.frame;
-        Ok(vec![
-            cast(&ids.take(owners)?, frame.instances.values().data_type())?,
-            frame.labels.take(classes)?,
-            Arc::new(Float64Array::from(values)),
-        ])
+        arrays(rows, (ids, frame.instances.values().data_type()), &frame.labels, known)
     }
+}
+
+/// Ids, classes and probabilities of some rows of a posterior, a row for each class.
+fn arrays(
+    posterior: &Posterior,
+    (ids, id_type): (&Ids, &DataType),
+    classes: &Ids,
+    units: impl Iterator<Item = usize>,
+) -> Result<Vec<ArrayRef>> {
+    let n_classes = posterior.n_classes();
+    let most = units.size_hint().1.unwrap_or_default() * n_classes;
+    let (mut owners, mut of_class) = (Vec::with_capacity(most), Vec::with_capacity(most));
+    let mut values = Vec::with_capacity(most);
+    for unit in units {
+        owners.extend(std::iter::repeat_n(unit as u32, n_classes));
+        of_class.extend(0..n_classes as u32);
+        values.extend_from_slice(posterior.row(unit));
+    }
+    Ok(vec![
+        cast(&ids.take(owners)?, id_type)?,
+        classes.take(of_class)?,
+        Arc::new(Float64Array::from(values)),
+    ])
+}
+
+/// The table `predictions` of a classifier alone: P(class given features) of every row of features.
+pub(crate) fn predictions<'a>(
+    ids: &'a Ids,
+    classes: &'a Ids,
+    predicted: &'a Posterior,
+) -> ComputedTable<'a> {
+    let id_type = ids.values().data_type();
+    let types =
+        IdTypes { instance: id_type, annotator: id_type, label: classes.values().data_type() };
+    let columns = fields(PREDICTIONS.columns, &types).collect::<Vec<_>>();
+    let schema = Arc::new(Schema::new(columns));
+    let size = (predicted.len(), predicted.n_classes());
+    ComputedTable::new(PREDICTIONS.name, SchemaRef::clone(&schema), size, move |units| {
+        let arrays = arrays(predicted, (ids, id_type), classes, units)?;
+        Ok(RecordBatch::try_new(SchemaRef::clone(&schema), arrays)?)
+    })
 }

@@ -6,12 +6,12 @@ use std::sync::Arc;
 use datafusion::arrow::array::{ArrayRef, Int64Array, ListBuilder, StringArray, StringBuilder};
 use datafusion::arrow::datatypes::{DataType, Field};
 
-use super::{Answer, COUNT, Column, Kind, Outcome, TEXT, Table, column};
+use super::{Answer, COUNT, Column, Kind, Outcome, OutcomeTable, TEXT, column};
 use crate::error::Result;
 
 pub(super) struct RejectsTable;
 
-impl Table for RejectsTable {
+impl OutcomeTable for RejectsTable {
     fn name(&self) -> &'static str {
         "rejects"
     }

@@ -3,11 +3,16 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use datafusion::arrow::array::{ArrayRef, BooleanArray, Float64Array, Int64Array, StringArray};
-use datafusion::arrow::datatypes::DataType;
+use datafusion::arrow::array::{
+    ArrayRef, BooleanArray, Float64Array, Int64Array, RecordBatch, StringArray,
+};
+use datafusion::arrow::datatypes::{DataType, Schema, SchemaRef};
 use serde::Serialize;
 
-use super::{Answer, COUNT, Column, Kind, Outcome, REAL, TEXT, Table, column};
+use super::{
+    Answer, COUNT, Column, ComputedTable, IdTypes, Kind, Outcome, OutcomeTable, REAL, TEXT, column,
+    fields,
+};
 use crate::error::Result;
 
 /// One file that was read.
@@ -56,7 +61,7 @@ pub struct RunRecord {
 
 pub(super) struct RunTable;
 
-impl Table for RunTable {
+impl OutcomeTable for RunTable {
     fn name(&self) -> &'static str {
         "run"
     }
@@ -104,29 +109,42 @@ impl Table for RunTable {
         _question: usize,
         units: Range<usize>,
     ) -> Result<Vec<ArrayRef>> {
-        let run = &outcome.run;
-        let text = |value: &str| Arc::new(StringArray::from(vec![value; units.len()])) as ArrayRef;
-        let count = |value: u64| {
-            Arc::new(Int64Array::from(vec![i64::try_from(value).unwrap_or(i64::MAX); units.len()]))
-                as ArrayRef
-        };
-        let real = |value: f64| Arc::new(Float64Array::from(vec![value; units.len()])) as ArrayRef;
-        Ok(vec![
-            text(&run.run_id),
-            text(&run.spec),
-            count(run.seed),
-            text(env!("CARGO_PKG_VERSION")),
-            count(u64::from(super::SCHEMA_VERSION)),
-            text(&serde_json::json!(run.inputs).to_string()),
-            count(run.rows_read),
-            count(run.rows_used),
-            count(run.rows_rejected),
-            Arc::new(BooleanArray::from(vec![run.converged; units.len()])),
-            text(&run.device),
-            real(run.seconds_reading),
-            real(run.seconds_fitting),
-            count(run.peak_memory_bytes),
-            text(&serde_json::json!(run.warnings).to_string()),
-        ])
+        Ok(arrays(&outcome.run, units.len()))
     }
+}
+
+/// The record's columns, so many times.
+fn arrays(run: &RunRecord, rows: usize) -> Vec<ArrayRef> {
+    let text = |value: &str| Arc::new(StringArray::from(vec![value; rows])) as ArrayRef;
+    let count = |value: u64| {
+        Arc::new(Int64Array::from(vec![i64::try_from(value).unwrap_or(i64::MAX); rows])) as ArrayRef
+    };
+    let real = |value: f64| Arc::new(Float64Array::from(vec![value; rows])) as ArrayRef;
+    vec![
+        text(&run.run_id),
+        text(&run.spec),
+        count(run.seed),
+        text(env!("CARGO_PKG_VERSION")),
+        count(u64::from(super::SCHEMA_VERSION)),
+        text(&serde_json::json!(run.inputs).to_string()),
+        count(run.rows_read),
+        count(run.rows_used),
+        count(run.rows_rejected),
+        Arc::new(BooleanArray::from(vec![run.converged; rows])),
+        text(&run.device),
+        real(run.seconds_reading),
+        real(run.seconds_fitting),
+        count(run.peak_memory_bytes),
+        text(&serde_json::json!(run.warnings).to_string()),
+    ]
+}
+
+/// The table `run` of a command that fits nothing.
+pub(crate) fn run(record: &RunRecord) -> ComputedTable<'_> {
+    let text = &DataType::Utf8;
+    let types = IdTypes { instance: text, annotator: text, label: text };
+    let schema = Arc::new(Schema::new(fields(RunTable.columns(), &types).collect::<Vec<_>>()));
+    ComputedTable::new(RunTable.name(), SchemaRef::clone(&schema), (1, 1), move |rows| {
+        Ok(RecordBatch::try_new(SchemaRef::clone(&schema), arrays(record, rows.len()))?)
+    })
 }

@@ -5,12 +5,12 @@ use std::sync::Arc;
 
 use datafusion::arrow::array::{ArrayRef, Float64Array, Int64Array, StringArray};
 
-use super::{Answer, COUNT, Column, Outcome, REAL, TEXT, Table, column, nullable};
+use super::{Answer, COUNT, Column, Outcome, OutcomeTable, REAL, TEXT, column, nullable};
 use crate::error::Result;
 
 pub(super) struct Trace;
 
-impl Table for Trace {
+impl OutcomeTable for Trace {
     fn name(&self) -> &'static str {
         "trace"
     }

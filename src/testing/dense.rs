@@ -1,7 +1,7 @@
 //! A naive Dawid-Skene on dense arrays and sums of logarithms: slow, short and obviously what the formulas say.
 
 use crate::frame::Annotations;
-use crate::model::em::kernel::FLOOR;
+use crate::model::em::kernels::MIN_PROBABILITY;
 
 /// What the naive fit returns.
 #[derive(Debug, Clone)]
@@ -19,16 +19,10 @@ pub struct DenseFit {
 /// (instance, annotator, label, weight) of every annotation.
 #[must_use]
 pub fn quads(a: &Annotations) -> Vec<(usize, usize, usize, f64)> {
-    let mut all = Vec::new();
-    for r in 0..a.dims().annotators {
-        for (column, label) in a.columns_of(r).zip(a.labels_of(r)) {
-            let weights = a.column_weights_of(column);
-            for (n, i) in a.instances_of(column).iter().enumerate() {
-                all.push((*i as usize, r, *label as usize, weights.map_or(1.0, |w| w[n])));
-            }
-        }
-    }
-    all
+    let of = |i: usize| {
+        a.triples_of(i).map(move |(r, label, weight)| (i, r as usize, label as usize, weight))
+    };
+    (0..a.dims().instances).flat_map(of).collect()
 }
 
 /// Dawid-Skene from the shares of the votes, `iterations` E-steps, then one more M-step.
@@ -92,7 +86,7 @@ fn m_step(
     let floored = |row: &[f64]| -> Vec<f64> {
         let sum: f64 = row.iter().sum();
         let share = |v: &f64| if sum > 0.0 { v / sum } else { 1.0 / row.len() as f64 };
-        let row: Vec<f64> = row.iter().map(|v| share(v).max(FLOOR)).collect();
+        let row: Vec<f64> = row.iter().map(|v| share(v).max(MIN_PROBABILITY)).collect();
         let sum: f64 = row.iter().sum();
         row.iter().map(|v| v / sum).collect()
     };
@@ -112,8 +106,8 @@ fn m_step(
         }
     }
     for row in pi.iter_mut().flatten() {
-        let sum: f64 = row.iter().map(|n| n.max(FLOOR)).sum();
-        row.iter_mut().for_each(|n| *n = n.max(FLOOR) / sum);
+        let sum: f64 = row.iter().map(|n| n.max(MIN_PROBABILITY)).sum();
+        row.iter_mut().for_each(|n| *n = n.max(MIN_PROBABILITY) / sum);
     }
     (floored(&q), pi)
 }

@@ -2,13 +2,13 @@
 //!
 //! ```text
 //! z[i] ~ Categorical(q)                    the true class of instance i
-//! y | z[i] = k, r ~ Categorical(pi[r][k])  what annotator r says of it
-//! LL = sum_i logsumexp_k ( ln q[k] + sum over (r, y) said of i of ln pi[r][k][y] )
+//! y | z[i] = k, r ~ Categorical(pi[r][k])  what annotator r chooses
+//! LL = sum_i logsumexp_k ( ln q[k] + sum over the annotations (r, y) of i of ln pi[r][k][y] )
 //! ```
 //! 1. T = the shares of the votes (trusted rows one-hot).
 //! 2. M: q = the mean of T over annotated instances, floored and renormalised; pi[r][k][l] = n[r][k][l] + smoothing +
 //!    diagonal [k = l], floored, over the sum of its row, where n are the expected counts. The floor is
-//!    [`FLOOR`](super::kernel::FLOOR); a row without any mass comes out uniform.
+//!    [`MIN_PROBABILITY`](super::kernels::MIN_PROBABILITY); a row without any mass comes out uniform.
 //! 3. E: T = softmax of the terms of LL.
 //! 4. Repeat until LL stands still; return T of the last E-step, and q, pi of the M-step that follows it.
 //!
@@ -35,9 +35,7 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::columns::{Columns, Smoothing};
-use super::counts::Counts;
-use super::e_sweep::e_sweep;
+use super::kernels::{ColumnModel, Prior, Smoothing};
 use super::{EmSteps, StopRule};
 use crate::frame::Annotations;
 use crate::model::Spec;
@@ -75,8 +73,8 @@ const FEW_PER_CLASS: usize = 5;
 /// Class shares `[class]`, and P(label of the column given class).
 pub struct Params {
     prior: Vec<f64>,
-    columns: Columns,
-    counts: Counts,
+    columns: ColumnModel,
+    smoothing: Smoothing,
 }
 
 impl EmSteps for DawidSkene {
@@ -84,32 +82,46 @@ impl EmSteps for DawidSkene {
 
     fn params(&self, a: &Annotations) -> Params {
         let n_classes = a.dims().classes;
-        let uniform = 1.0 / n_classes.max(1) as f64;
-        let counts = Counts::new(a);
-        Params { prior: vec![uniform; n_classes], columns: Columns::new(a, &counts), counts }
+        let prior = vec![1.0 / n_classes.max(1) as f64; n_classes];
+        let smoothing = Smoothing::new(a, self.smoothing, self.diagonal);
+        Params { prior, columns: ColumnModel::new(a), smoothing }
     }
 
     fn count(&self, a: &Annotations, t: &Posterior, params: &mut Params) {
-        params.counts.count(a, t);
+        params.columns.count(a, t);
     }
 
-    fn m_step(&self, a: &Annotations, t: &Posterior, params: &mut Params) {
+    fn m_step(
+        &self,
+        a: &Annotations,
+        t: &Posterior,
+        Params { prior, columns, smoothing }: &mut Params,
+    ) {
         if !self.fixed_prior {
-            params.counts.prior(&mut params.prior);
+            columns.prior(prior);
         }
-        params.columns.estimate(a, t, &params.counts, self.added());
+        columns.m_step(a, t, smoothing);
     }
 
-    fn e_step(&self, a: &Annotations, params: &mut Params, t: &mut Posterior) -> f64 {
-        e_sweep(a, &params.prior, &params.columns, t, &mut params.counts)
+    fn e_step(
+        &self,
+        a: &Annotations,
+        Params { prior, columns, smoothing }: &mut Params,
+        t: &mut Posterior,
+    ) -> f64 {
+        columns.e_step(a, Prior::Class(prior), smoothing, t)
     }
 
-    fn report(&self, a: &Annotations, t: &Posterior, params: Params) -> Report {
-        let mut expected_count = params.columns.into_room(a);
-        params.counts.columns(a, t, &mut expected_count, &());
-        let confusion = Confusion { cells: Cells::Counted(self.added()), expected_count };
+    fn report(
+        &self,
+        a: &Annotations,
+        t: &Posterior,
+        Params { prior, columns, smoothing }: Params,
+    ) -> Report {
+        let expected_count = columns.into_expected_counts(a, t);
+        let confusion = Confusion { cells: Cells::Counted(smoothing), expected_count };
         let skill = confusion.skill(a);
-        Report { skill, prior: Some(params.prior), confusion: Some(confusion), ..Report::default() }
+        Report { skill, prior: Some(prior), confusion: Some(confusion), ..Report::default() }
     }
 
     /// Without smoothing, an annotator's row after one annotation is that annotation: it confirms itself.
@@ -139,17 +151,10 @@ impl EmSteps for DawidSkene {
     }
 }
 
-impl DawidSkene {
-    fn added(&self) -> Smoothing {
-        Smoothing { everywhere: self.smoothing, diagonal: self.diagonal }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::model::em::Em;
-    use crate::model::em::whole::Whole;
     use crate::model::{Model, fitted::Fitted};
     use crate::run::Run;
     use crate::testing::tiny;
@@ -167,18 +172,17 @@ mod tests {
         let (mut params, t) = (spec.params(&a), Posterior::from_votes(&a));
         spec.count(&a, &t, &mut params);
         spec.m_step(&a, &t, &mut params);
-        let expected = [1.1 / 1.7, 0.1 / 0.7, 0.6 / 1.7, 0.6 / 0.7];
-        let Columns::Whole(Whole { cells, .. }) = &params.columns else {
-            panic!("two classes have whole columns")
-        };
-        assert_eq!(cells.len(), 4, "no column is kept of annotator 1, who came once");
-        for (got, want) in cells.iter().zip(expected) {
-            assert!((got - want).abs() < 1e-12, "{cells:?}");
+        let confusion = spec.report(&a, &t, params).confusion.unwrap();
+        let expected = [
+            (0, 0, [1.1 / 1.7, 0.1 / 0.7]),
+            (0, 1, [0.6 / 1.7, 0.6 / 0.7]),
+            (1, 1, [0.1 / 0.7, 0.1 / 0.7]),
+        ];
+        for (annotator, label, column) in expected {
+            for (got, want) in confusion.column(&a, annotator, label).iter().zip(column) {
+                assert!((got - want).abs() < 1e-12, "{annotator} {label}: {got} is not {want}");
+            }
         }
-        // Annotator 1 said 0 of instance 1 only: its unused label 1 holds the rest of each row.
-        let fitted = spec.report(&a, &t, params);
-        let confusion = fitted.confusion.unwrap();
-        assert!((confusion.column(&a, 1, 1)[0] - 0.1 / 0.7).abs() < 1e-12);
     }
 
     #[test]

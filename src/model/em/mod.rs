@@ -1,18 +1,17 @@
-//! The EM loop, once: start, M-step, E-step, until the objective stands still; restarts; trusted rows; the trace.
+//! The EM loop, once: start, M-step, E-step, until the objective stands still; several starts; trusted rows; the trace.
 //!
-//! A model brings [`EmSteps`]; the loop owns the order of things. Parameters and posteriors are allocated once before
-//! the loop and updated in place.
+//! A model brings [`EmSteps`]; the loop owns the order of things. Models of confusion columns make their steps of a
+//! [`ColumnModel`](kernels::ColumnModel): a prior per class or per instance, and an
+//! [`Estimator`](kernels::Estimator) that fills the columns. A model whose likelihood is no product of columns brings a
+//! [`LogLikelihood`](kernels::log_domain::LogLikelihood). Parameters and posteriors are allocated once before the loop
+//! and updated in place.
 
-pub mod columns;
-pub mod counts;
 mod dawid_skene;
-pub mod e_sweep;
-pub mod fetched;
-pub mod gather;
-pub mod kernel;
-pub mod notes;
-pub mod sparse;
-pub mod whole;
+mod glad;
+mod ibcc;
+pub mod kernels;
+mod lbfgs;
+mod one_coin;
 
 use rand::Rng as _;
 use schemars::JsonSchema;
@@ -21,9 +20,20 @@ use serde::{Deserialize, Serialize};
 use crate::error::{Error, Result};
 use crate::frame::{Annotations, Evidence};
 use crate::model::fitted::{Fitted, Posterior, Report, Stop, TraceRow, on_cpu};
-use crate::model::{Model, Spec};
+use crate::model::{Model, ModelKind, Spec};
 use crate::run::Run;
 pub use dawid_skene::DawidSkene;
+pub use glad::Glad;
+pub use ibcc::Ibcc;
+pub use one_coin::OneCoin;
+
+/// The models of this folder.
+pub static MODELS: &[ModelKind] = &[
+    ModelKind::em::<DawidSkene>(),
+    ModelKind::em::<OneCoin>(),
+    ModelKind::em::<Ibcc>(),
+    ModelKind::em::<Glad>(),
+];
 
 /// When the loop stops.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -56,22 +66,33 @@ pub enum OnExhausted {
     Fail,
 }
 
+/// Where a run of the loop begins.
+pub enum Start {
+    /// At a posterior: the M-step comes first.
+    Posterior(Posterior),
+    /// At the parameters that [`EmSteps::start`] has set: an E-step comes first.
+    Parameters,
+}
+
 /// The steps that make an EM model.
 pub trait EmSteps: Spec {
-    /// What the M-step estimates.
+    /// What the M-step estimates, and what a model keeps for the next iteration.
     type Params: Send;
     /// Room for the parameters.
     fn params(&self, a: &Annotations) -> Self::Params;
-    /// The posterior before the first M-step.
-    fn start(&self, a: &Annotations) -> Posterior {
-        Posterior::from_votes(a)
+    /// Where a run begins: `attempt` counts from 0, and `run` has random numbers. By default at the shares of the votes,
+    /// which later attempts mix with noise.
+    fn start(&self, a: &Annotations, attempt: u32, _params: &mut Self::Params, run: &Run) -> Start {
+        let votes = Posterior::from_votes(a);
+        Start::Posterior(if attempt == 0 { votes } else { perturbed(a, votes, attempt, run) })
     }
     /// Expected counts of posteriors that the last E-step did not make: a start, or a kept result.
-    fn count(&self, a: &Annotations, t: &Posterior, params: &mut Self::Params);
+    fn count(&self, _a: &Annotations, _t: &Posterior, _params: &mut Self::Params) {}
     /// Parameters from posteriors and their expected counts.
     fn m_step(&self, a: &Annotations, t: &Posterior, params: &mut Self::Params);
-    /// Posteriors from parameters, rows of trusted instances one-hot, and their expected counts; returns the objective.
-    /// `t` comes with the posteriors that the parameters were estimated from.
+    /// Posteriors from parameters, rows of trusted instances one-hot, and their expected counts; returns the objective:
+    /// the marginal log-likelihood, and whatever else the model maximises. `t` comes with the posteriors that the
+    /// parameters were estimated from.
     fn e_step(&self, a: &Annotations, params: &mut Self::Params, t: &mut Posterior) -> f64;
     /// What the fitted parameters, and the posteriors and counts behind them, say.
     fn report(&self, a: &Annotations, t: &Posterior, params: Self::Params) -> Report;
@@ -81,7 +102,7 @@ pub trait EmSteps: Spec {
     }
     /// When to stop.
     fn stop(&self) -> &StopRule;
-    /// How many more times to start, from votes mixed with noise; the best objective wins.
+    /// How many more times to start; the best objective wins.
     fn restarts(&self) -> u32 {
         0
     }
@@ -106,55 +127,66 @@ impl<E: EmSteps> Model for Em<E> {
         }
         let mut params = steps.params(a);
         let mut trace = Vec::new();
-        let mut kept = climb(steps, a, steps.start(a), &mut params, "em", &mut trace, run)?;
-        for restart in 1..=steps.restarts() {
-            let start = perturbed(a, steps.start(a), restart, run);
-            let phase = format!("restart {restart}");
-            let next = climb(steps, a, start, &mut params, &phase, &mut trace, run)?;
-            if next.objective > kept.objective {
-                kept = next;
+        let mut best: Option<Optimum> = None;
+        for attempt in 0..=steps.restarts() {
+            let next = run_em(steps, a, attempt, &mut params, &mut trace, run)?;
+            if best.as_ref().is_none_or(|best| next.objective > best.objective) {
+                best = Some(next);
             }
         }
+        let Some(Optimum { posterior, stop: stopped, .. }) = best else {
+            return Err(Error::bug("a fit starts at least once"));
+        };
         if steps.restarts() > 0 {
-            steps.count(a, &kept.posterior, &mut params);
+            steps.count(a, &posterior, &mut params);
         }
-        steps.m_step(a, &kept.posterior, &mut params);
+        steps.m_step(a, &posterior, &mut params);
         run.progress.end();
-        exhausted(stop, kept.stop, run)?;
-        let report = steps.report(a, &kept.posterior, params);
-        let posterior = kept.posterior;
+        exhausted(stop, stopped, run)?;
+        let report = steps.report(a, &posterior, params);
         Ok(Fitted {
             posterior,
             predictions: None,
             report,
             trace,
-            stop: kept.stop,
+            stop: stopped,
             model: None,
             device: on_cpu(),
         })
     }
 }
 
-struct Climb {
+/// Where one run of the loop ended.
+struct Optimum {
     posterior: Posterior,
     objective: f64,
     stop: Stop,
 }
 
 /// One run of the loop from a start.
-fn climb<E: EmSteps>(
+fn run_em<E: EmSteps>(
     steps: &E,
     a: &Annotations,
-    mut t: Posterior,
+    attempt: u32,
     params: &mut E::Params,
-    phase: &str,
     trace: &mut Vec<TraceRow>,
     run: &Run,
-) -> Result<Climb> {
+) -> Result<Optimum> {
+    let phase = if attempt == 0 { "em".to_owned() } else { format!("restart {attempt}") };
     let rule = steps.stop();
     let standstill = rule.tol * a.len() as f64;
     let mut last: Option<f64> = None;
-    steps.count(a, &t, params);
+    let mut t = match steps.start(a, attempt, params, run) {
+        Start::Posterior(t) => {
+            steps.count(a, &t, params);
+            t
+        }
+        Start::Parameters => {
+            let mut t = Posterior::zeros(a.dims().instances, a.dims().classes);
+            last = Some(steps.e_step(a, params, &mut t));
+            t
+        }
+    };
     for step in 1..=rule.max_iter {
         run.cancel.check()?;
         let began = run.clock.seconds();
@@ -164,23 +196,20 @@ fn climb<E: EmSteps>(
         let seconds = run.clock.seconds() - began;
         tracing::debug!(phase, step, objective, change, seconds, "iteration");
         run.progress.at(u64::from(step), &format!("objective {objective:.3}"));
-        trace.push(TraceRow { phase: phase.to_owned(), step, objective, change, seconds });
-        if change.is_some_and(|c| c.abs() < standstill) {
-            return Ok(Climb {
-                posterior: t,
-                objective,
-                stop: Stop { converged: true, iterations: step },
-            });
-        }
+        trace.push(TraceRow { phase: phase.clone(), step, objective, change, seconds });
         last = Some(objective);
+        if change.is_some_and(|c| c.abs() < standstill) {
+            let stop = Stop { converged: true, iterations: step };
+            return Ok(Optimum { posterior: t, objective, stop });
+        }
     }
     let stop = Stop { converged: false, iterations: rule.max_iter };
-    Ok(Climb { posterior: t, objective: last.unwrap_or(f64::NEG_INFINITY), stop })
+    Ok(Optimum { posterior: t, objective: last.unwrap_or(f64::NEG_INFINITY), stop })
 }
 
 /// A start for one more run: every row that is not trusted is mixed half and half with a random one.
-fn perturbed(a: &Annotations, mut t: Posterior, restart: u32, run: &Run) -> Posterior {
-    let mut rng = run.rng(&format!("restart/{restart}"));
+fn perturbed(a: &Annotations, mut t: Posterior, attempt: u32, run: &Run) -> Posterior {
+    let mut rng = run.rng(&format!("restart/{attempt}"));
     for i in 0..t.len() {
         let row = t.row_mut(i);
         let noise: Vec<f64> = row.iter().map(|_| rng.random::<f64>()).collect();
@@ -205,5 +234,102 @@ fn exhausted(rule: &StopRule, stop: Stop, run: &mut Run) -> Result<()> {
         OnExhausted::Fail => Err(Error::fit(what)
             .at("model.stop")
             .help("raise max_iter or tol, or set on_exhausted = \"warn\"")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::tiny;
+
+    /// Attempt n ends at the n-th objective, with a posterior that tells its number.
+    #[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
+    struct Scripted {
+        objectives: Vec<f64>,
+        from_parameters: bool,
+        stop: StopRule,
+    }
+
+    impl Spec for Scripted {
+        const KIND: &'static str = "scripted";
+        const SUMMARY: &'static str = "";
+        const SOURCE: &'static str = "";
+    }
+
+    impl EmSteps for Scripted {
+        type Params = (u32, Vec<&'static str>);
+
+        fn params(&self, _: &Annotations) -> Self::Params {
+            (0, Vec::new())
+        }
+
+        fn start(
+            &self,
+            _: &Annotations,
+            attempt: u32,
+            params: &mut Self::Params,
+            _: &Run,
+        ) -> Start {
+            *params = (attempt, vec!["start"]);
+            if self.from_parameters {
+                Start::Parameters
+            } else {
+                Start::Posterior(Posterior::zeros(1, 2))
+            }
+        }
+
+        fn count(&self, _: &Annotations, _: &Posterior, params: &mut Self::Params) {
+            params.1.push("count");
+        }
+
+        fn m_step(&self, _: &Annotations, _: &Posterior, params: &mut Self::Params) {
+            params.1.push("m");
+        }
+
+        fn e_step(&self, _: &Annotations, params: &mut Self::Params, t: &mut Posterior) -> f64 {
+            params.1.push("e");
+            t.row_mut(0).copy_from_slice(&[f64::from(params.0), 0.0]);
+            self.objectives[params.0 as usize]
+        }
+
+        fn report(&self, _: &Annotations, _: &Posterior, params: Self::Params) -> Report {
+            let names = params.1.iter().map(|name| ((*name).to_owned(), Vec::new())).collect();
+            Report { annotator_parameters: names, ..Report::default() }
+        }
+
+        fn stop(&self) -> &StopRule {
+            &self.stop
+        }
+
+        fn restarts(&self) -> u32 {
+            self.objectives.len() as u32 - 1
+        }
+    }
+
+    fn fit(objectives: &[f64], from_parameters: bool) -> Fitted {
+        let stop = StopRule { max_iter: 2, tol: 0.0, ..StopRule::default() };
+        let spec = Scripted { objectives: objectives.to_vec(), from_parameters, stop };
+        Em(spec).fit((&tiny(2, &[(0, 0, 1)])).into(), &mut Run::new(0)).unwrap()
+    }
+
+    #[test]
+    fn the_start_with_the_best_objective_is_kept() {
+        for (objectives, best) in
+            [([-3.0, -1.0, -2.0], 1.0), ([-1.0, -2.0, -3.0], 0.0), ([-3.0, -2.0, -1.0], 2.0)]
+        {
+            let fitted = fit(&objectives, false);
+            assert_eq!(fitted.posterior.row(0)[0], best, "{objectives:?}");
+            let phases: Vec<&str> = fitted.trace.iter().map(|row| row.phase.as_str()).collect();
+            assert_eq!(phases, ["em", "em", "restart 1", "restart 1", "restart 2", "restart 2"]);
+        }
+    }
+
+    #[test]
+    fn a_start_at_parameters_makes_an_e_step_first() {
+        let steps = |fitted: Fitted| -> Vec<String> {
+            fitted.report.annotator_parameters.into_iter().map(|(name, _)| name).collect()
+        };
+        assert_eq!(steps(fit(&[0.0], true)), ["start", "e", "m", "e", "m", "e", "m"]);
+        assert_eq!(steps(fit(&[0.0], false)), ["start", "count", "m", "e", "m", "e", "m"]);
     }
 }

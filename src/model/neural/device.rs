@@ -1,18 +1,18 @@
-//! Where networks compute, and what goes wrong there.
+//! The devices that networks compute on, and their errors.
 
 use candle_core::{Device, DeviceLocation};
 
 use crate::error::{Error, Result};
 use crate::model::fitted::on_cpu;
 
-/// The device of that name: `auto`, `cpu`, `cuda` or `cuda:1`. `auto` is a card where one can be used.
+/// The device of that name: `auto`, `cpu`, `cuda` or `cuda:1`. `auto` is a GPU where one can be used.
 ///
 /// # Errors
 /// When there is no such device here.
 pub fn device(name: &str) -> Result<Device> {
     let ordinal = match name {
         "cpu" => return Ok(Device::Cpu),
-        "auto" => return Ok(card_or_cpu()),
+        "auto" => return Ok(gpu_or_cpu()),
         "cuda" => Some(0),
         other => other.strip_prefix("cuda:").and_then(|n| n.parse().ok()),
     };
@@ -33,32 +33,32 @@ pub fn device(name: &str) -> Result<Device> {
 }
 
 /// The name of a device, as [`device`] takes it.
-pub(super) fn name_of(device: &Device) -> String {
+pub(crate) fn name_of(device: &Device) -> String {
     match device.location() {
         DeviceLocation::Cuda { gpu_id } => format!("cuda:{gpu_id}"),
         _ => on_cpu(),
     }
 }
 
-fn card_or_cpu() -> Device {
+fn gpu_or_cpu() -> Device {
     if !candle_core::utils::cuda_is_available() {
         return Device::Cpu;
     }
     Device::new_cuda(0).unwrap_or_else(|e| {
-        tracing::warn!("no card can be used, so the CPU computes: {e}");
+        tracing::warn!("no GPU can be used, so the CPU computes: {e}");
         Device::Cpu
     })
 }
 
-/// candle's errors in labelmill's words; their first line, since a backtrace may follow.
-pub(super) fn tensor<T>(result: candle_core::Result<T>) -> Result<T> {
+/// Turns an error of candle into one of labelmill. Only the first line is kept, since a backtrace may follow.
+pub(crate) fn from_candle<T>(result: candle_core::Result<T>) -> Result<T> {
     result.map_err(|e| {
         let first = e.to_string().lines().next().unwrap_or_default().to_owned();
         Error::fit(format!("the network cannot be computed: {first}"))
     })
 }
 
-/// `auto`: a card where there is one.
-pub(super) fn auto() -> String {
+/// `auto`: a GPU where there is one.
+pub(crate) fn auto() -> String {
     "auto".to_owned()
 }

@@ -97,7 +97,7 @@ pub(crate) fn agreement(a: &Annotations, t: &Posterior) -> Vec<f64> {
             let label = a.label_of(column as u32);
             let weights = a.column_weights_of(column);
             for (n, i) in a.instances_of(column).iter().enumerate() {
-                let weight = weights.map_or(1.0, |w| w[n]);
+                let weight = weights.get(n);
                 all += weight;
                 if labels[*i as usize] == Some(label) {
                     agreed += weight;
@@ -124,6 +124,7 @@ fn harden(row: &mut [f64]) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::frame::{Dims, Duplicates, Rows};
     use crate::testing::tiny;
 
     /// Three annotators; instance 0: 2 x class 1; instance 1: a tie of classes 0 and 1; instance 2: one vote.
@@ -136,6 +137,21 @@ mod tests {
         let spec = MajorityVote { vote: VoteMode::Hard };
         let fitted = spec.fit((&crowd()).into(), &mut Run::new(0)).unwrap();
         assert_eq!(fitted.posterior.values(), [0.0, 1.0, 0.5, 0.5, 1.0, 0.0]);
+    }
+
+    #[test]
+    fn skill_weighs_annotations() {
+        let rows = Rows {
+            instance: vec![0, 0, 1, 1],
+            annotator: vec![0, 1, 0, 1],
+            label: vec![0, 0, 1, 0],
+            weight: vec![3.0, 1.0, 1.0, 2.0],
+        };
+        let dims = Dims { instances: 2, annotators: 2, classes: 2, labels: 2 };
+        let a = Annotations::build(dims, rows, Duplicates::Share).unwrap();
+        let fitted = MajorityVote::default().fit((&a).into(), &mut Run::new(0)).unwrap();
+        // labels 0 and 0: annotator 0 is right with 3 of 4, annotator 1 with 3 of 3
+        assert_eq!(fitted.report.skill, [0.75, 1.0]);
     }
 
     #[test]

@@ -4,3 +4,8 @@ mod majority;
 
 pub(crate) use majority::agreement;
 pub use majority::{MajorityVote, VoteMode};
+
+use super::ModelKind;
+
+/// The models of this folder.
+pub static MODELS: &[ModelKind] = &[ModelKind::of::<MajorityVote>()];

@@ -1,29 +1,30 @@
-//! Whole fits of small crowds: what is learned from, what selects, and what becomes of who has no features.
+//! Whole fits of small crowds: training data, selection of epochs, and instances without features.
 
-use super::super::batch::{Cut, Data};
-use super::super::snapshot::Snapshot;
 use super::*;
 use crate::frame::Described;
 use crate::model::ModelSpec;
 use crate::model::fitted::Posterior;
+use crate::model::neural::data::scaler::Scaler;
+use crate::model::neural::data::{Batching, TrainingData};
+use crate::model::neural::train::checkpoint::Snapshot;
 use crate::testing::described;
 
 /// Forty instances, each labelled by two annotators who agree.
-fn agreeing() -> Annotations {
+pub(super) fn agreeing() -> Annotations {
     let rows: Vec<(u32, u32, u32)> = (0..80).map(|n| (n / 2, n % 2, n / 2 % 3)).collect();
     tiny(3, &rows)
 }
 
-fn fit<N: CrowdNet>(model: N, a: &Annotations, described: &Described) -> Result<Fitted> {
+pub(super) fn fit<N: CrowdNet>(model: N, a: &Annotations, described: &Described) -> Result<Fitted> {
     Neural(model).fit(Evidence { annotations: a, described: Some(described) }, &mut Run::new(1))
 }
 
-fn parameters(fitted: Fitted) -> Snapshot {
+pub(super) fn parameters(fitted: Fitted) -> Snapshot {
     Snapshot::from_bytes(&fitted.model.unwrap().parameters).unwrap()
 }
 
-fn cut(by_annotation: bool) -> Cut {
-    Cut { batch_size: Some(7), by_annotation, whole_only: false }
+fn batching(by_annotation: bool) -> Batching {
+    Batching { batch_size: Some(7), by_annotation, drops_last: false }
 }
 
 #[test]
@@ -31,15 +32,15 @@ fn an_average_of_two_epochs_is_the_mean_of_both_models() {
     let a = agreeing();
     let described = described(&a);
     let trained = |epochs, average| {
-        let schedule = Course::Constant;
+        let schedule = LrSchedule::Constant;
         let optimiser =
             OptimiserSpec { schedule, annotator_delay: Some(0), ..OptimiserSpec::default() };
         let train = TrainSpec { epochs, optimiser, average, ..TrainSpec::default() };
         parameters(fit(Conal { train, ..Conal::default() }, &a, &described).unwrap())
     };
     let (one, two, mean) = (trained(1, 0.0), trained(2, 0.0), trained(2, 0.9));
-    for (name, _, mean) in mean.reals_behind("") {
-        let (one, two) = (one.find_reals(name).unwrap(), two.find_reals(name).unwrap());
+    for (name, _, mean) in mean.f32s_with_prefix("") {
+        let (one, two) = (one.find_f32s(name).unwrap(), two.find_f32s(name).unwrap());
         assert!(name.contains("scaler") || one != two, "{name} stood still");
         for ((one, two), mean) in one.iter().zip(two).zip(mean) {
             assert!((mean - 0.5 * (one + two)).abs() < 1e-6, "{name}: {one} {two} {mean}");
@@ -55,18 +56,18 @@ fn the_shares_of_an_epoch_are_one_a_batch_and_annotator() {
     described.row_of_instance[..10].fill(None);
     let evidence = Evidence { annotations: &a, described: Some(&described) };
     for by_annotation in [false, true] {
-        let cut = cut(by_annotation);
-        let data = Data::new(evidence, None, None, cut).unwrap();
+        let batching = batching(by_annotation);
+        let data = TrainingData::new(evidence, None, None, batching).unwrap();
         let (run, mut shares) = (Run::new(1), [0.0; 2]);
-        let scaler = scaler::Scaler::identity(&[4], &BackboneSpec::default());
-        data.epoch("epoch", cut, &scaler, &run, |_, batch, _| {
+        let scaler = Scaler::identity(&[4], &BackboneSpec::default());
+        data.epoch("epoch", batching, &scaler, &run, |_, batch, _| {
             for (annotator, share) in batch.annotators.iter().zip(&batch.share) {
                 shares[*annotator as usize] += share;
             }
             Ok(())
         })
         .unwrap();
-        let batches = data.batches(cut) as f64;
+        let batches = data.batches(batching) as f64;
         for share in shares {
             assert!((share - batches).abs() < 1e-9, "{share} in {batches} batches");
         }
@@ -75,7 +76,7 @@ fn the_shares_of_an_epoch_are_one_a_batch_and_annotator() {
 
 #[test]
 fn trusted_instances_are_learned_from_and_targets_that_nothing_speaks_for_are_not() {
-    // Instance 2 was only called "unsure", which is no class; instance 3 is trusted and was not annotated.
+    // The only label of instance 2 is "unsure", which is no class; instance 3 is trusted and was not annotated.
     let rows = crate::frame::Rows {
         instance: vec![0, 0, 1, 2],
         annotator: vec![0, 1, 1, 0],
@@ -88,7 +89,7 @@ fn trusted_instances_are_learned_from_and_targets_that_nothing_speaks_for_are_no
     let described = described(&a);
     let evidence = Evidence { annotations: &a, described: Some(&described) };
     let rows = |targets, by_annotation| {
-        Data::new(evidence, None, targets, cut(by_annotation)).unwrap().rows()
+        TrainingData::new(evidence, None, targets, batching(by_annotation)).unwrap().rows()
     };
     assert_eq!(rows(None, false), [0, 1, 2, 3]);
     assert_eq!(rows(None, true), [0, 1, 2, 3]);
@@ -119,13 +120,13 @@ fn held_out_annotations_teach_nothing() {
     let none = TrainSpec { held_out: 0.0, ..train.clone() };
     let error = fit(Conal { train: none, ..Conal::default() }, &a, &described).unwrap_err();
     assert!(error.to_string().contains("no annotation is held out"), "{error}");
-    // Hardly anything is left to count: almost all of what annotator 0 said was held out.
+    // Almost all annotations of annotator 0 are held out, so that the counted matrices differ.
     let most = TrainSpec { held_out: 0.9, epochs: 1, ..train };
     let start = |train: TrainSpec| {
         let optimiser = OptimiserSpec { annotator_delay: Some(9), ..train.optimiser.clone() };
         let train = TrainSpec { optimiser, ..train };
         let fitted = fit(MaxMig { train, ..MaxMig::default() }, &a, &described).unwrap();
-        parameters(fitted).reals_behind("crowd.00").next().unwrap().2.to_vec()
+        parameters(fitted).f32s_with_prefix("crowd.00").next().unwrap().2.to_vec()
     };
     let all = start(TrainSpec { epochs: 1, ..TrainSpec::default() });
     assert_ne!(start(most), all);
@@ -166,7 +167,7 @@ fn who_has_no_features_is_the_mean_of_the_others() {
     described.row_of_instance[40] = None;
     let fitted = fit(TraceRegularised::default(), &a, &described).unwrap();
     let trained = parameters(fitted);
-    let (_, shape, rho) = trained.reals_behind("crowd.00").next().unwrap();
+    let (_, shape, rho) = trained.f32s_with_prefix("crowd.00").next().unwrap();
     for at in 0..shape[1] {
         let [one, two, unknown] = [0, 1, 2].map(|r| rho[r * shape[1] + at]);
         assert!((unknown - 0.5 * (one + two)).abs() < 1e-6, "{at}: {one} {two} {unknown}");
@@ -178,12 +179,12 @@ fn what_stands_still_is_not_clipped() {
     let a = agreeing();
     let run = Run::new(1);
     let task = Task { evidence: (&a).into(), dims: a.dims(), hidden: 0, run: &run };
-    let mut crowd = Crowd { tables: Conal::default().tables(&task).unwrap() };
+    let mut annotator_params = AnnotatorParams { tables: Conal::default().tables(&task).unwrap() };
     let gradient: Gathered =
-        crowd.gather(&[0, 1]).iter().map(|rows| vec![1.0; rows.len()]).collect();
+        annotator_params.gather(&[0, 1]).iter().map(|rows| vec![1.0; rows.len()]).collect();
     let numbers: Vec<usize> = gradient.iter().map(Vec::len).collect();
-    crowd.tables[1].trained = false;
-    assert_eq!(crowd.squared_norm(&gradient), (numbers[0] + numbers[2]) as f64);
+    annotator_params.tables[1].trained = false;
+    assert_eq!(annotator_params.squared_norm(&gradient), (numbers[0] + numbers[2]) as f64);
 }
 
 #[test]
@@ -194,13 +195,17 @@ fn settings_that_a_model_has_no_use_for_are_refused() {
         problems.into_result().map_err(|e| e.to_string())
     };
     let reduced = || TrainSpec { reduction: Some(Reduction::Sum), ..TrainSpec::default() };
-    let said = problems(&|p| Dl { train: reduced(), ..Dl::default() }.check("f", p)).unwrap_err();
-    assert!(said.contains("`dl` sums no losses") && said.contains("f.train.reduction"), "{said}");
+    let annotation =
+        problems(&|p| Dl { train: reduced(), ..Dl::default() }.check("f", p)).unwrap_err();
+    assert!(
+        annotation.contains("`dl` sums no losses") && annotation.contains("f.train.reduction"),
+        "{annotation}"
+    );
     problems(&|p| CrowdLayer { train: reduced(), ..CrowdLayer::default() }.check("f", p)).unwrap();
     let single = || TrainSpec { batch_by: BatchBy::Annotation, ..TrainSpec::default() };
-    let said =
+    let annotation =
         problems(&|p| MaxMig { train: single(), ..MaxMig::default() }.check("f", p)).unwrap_err();
-    assert!(said.contains("f.train.batch_by"), "{said}");
+    assert!(annotation.contains("f.train.batch_by"), "{annotation}");
     problems(&|p| Conal { train: single(), ..Conal::default() }.check("f", p)).unwrap();
 }
 
@@ -214,7 +219,7 @@ fn a_model_without_a_classifier_says_that_gold_does_not_teach_it() {
         let train = TrainSpec { epochs: 1, ..TrainSpec::default() };
         let model = DoctorNet { train, ..DoctorNet::default() };
         Neural(model).fit(evidence, &mut run).unwrap();
-        run.warnings().iter().any(|w| w.contains("trusted classes are put out as they are"))
+        run.warnings().iter().any(|w| w.contains("trusted classes appear in the labels table"))
     };
     assert!(!warned(&a));
     a.trusted = Some((0..40).map(|i| (i == 0).then_some(2)).collect());

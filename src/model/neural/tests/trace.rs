@@ -1,21 +1,22 @@
-//! What the trace is for.
+//! The trace determines the matrices that the likelihood leaves open.
 
-use super::super::moments::Moments;
-use super::super::optimiser::Optimiser;
 use super::*;
+use crate::model::neural::train::moments::Moments;
+use crate::model::neural::train::optimiser::Optimiser;
 
 /// Theorem 1 of Tanno et al. 2019: among all pairs of a classifier's confusion and annotators' matrices with the same
-/// product, the one of the smallest trace is the true one. Three instances, one a class, of which each annotator says
-/// every label as often as its matrix has it; the classifier begins with a third of every class taken for the next.
+/// product, the one of the smallest trace is the true one. There are three instances, one of each class; each annotator
+/// gives them every label with the weight in its matrix; the classifier starts with a third of every class confused with
+/// the next.
 #[test]
 fn the_smallest_trace_is_the_true_one() {
     let truth: [f64; 18] = [
         0.6, 0.3, 0.1, 0.2, 0.7, 0.1, 0.2, 0.2, 0.6, //
         0.5, 0.1, 0.4, 0.3, 0.6, 0.1, 0.1, 0.2, 0.7,
     ];
-    let said = |b: usize| {
-        (0..2).flat_map(move |r| (0..3).map(move |y| (r, y))).map(move |(r, y)| Said {
-            who: r as u32,
+    let annotation = |b: usize| {
+        (0..2).flat_map(move |r| (0..3).map(move |y| (r, y))).map(move |(r, y)| BatchAnnotation {
+            annotator: r as u32,
             label: y as u32,
             weight: truth[r * 9 + b * 3 + y],
         })
@@ -24,7 +25,7 @@ fn the_smallest_trace_is_the_true_one() {
         rows: vec![0, 1, 2],
         instances: vec![0, 1, 2],
         offsets: vec![0, 6, 12, 18],
-        said: (0..3).flat_map(said).collect(),
+        annotations: (0..3).flat_map(annotation).collect(),
         annotators: vec![0, 1],
         share: vec![1.0; 2],
         trusted: vec![None; 3],
@@ -42,10 +43,10 @@ fn the_smallest_trace_is_the_true_one() {
             hidden: 0,
             run: &run,
         };
-        let mut crowd = Crowd { tables: model.tables(&task).unwrap() };
+        let mut annotator_params = AnnotatorParams { tables: model.tables(&task).unwrap() };
         let mut logits = [2.0_f32, 1.3, 0.0, 0.0, 2.0, 1.3, 1.3, 0.0, 2.0];
         let mut moments = Moments::default();
-        moments.fit(Rule::Adam, logits.len());
+        moments.fit(OptimiserKind::Adam, logits.len());
         let p = |logits: &[f32]| {
             let mut p = vec![0.0; logits.len()];
             let logits: Vec<f64> = logits.iter().map(|l| f64::from(*l)).collect();
@@ -57,24 +58,25 @@ fn the_smallest_trace_is_the_true_one() {
         for step in 1..=6000 {
             let (own, p) = p(&logits);
             let out = Outputs { rows: 3, logits: own, p, ..Outputs::default() };
-            let gathered = crowd.gather(&batch.annotators);
-            let (batch, out, gathered, crowd_now) = (&batch, &out, &gathered, &crowd);
+            let gathered = annotator_params.gather(&batch.annotators);
+            let (batch, out, gathered, crowd_now) = (&batch, &out, &gathered, &annotator_params);
             let (_, gradient) = loss_and_gradient(
                 &model,
-                &Step {
+                &BatchContext {
                     phase: 0,
                     batch,
                     out,
                     gathered,
-                    crowd: crowd_now,
+                    annotator_params: crowd_now,
                     dims: annotations.dims(),
                 },
             );
-            crowd.step(batch, &gradient.tables, &optimiser, 0.01);
+            annotator_params.step(batch, &gradient.tables, &optimiser, 0.01);
             let gradient: Vec<f32> = gradient.out.logits.iter().map(|g| *g as f32).collect();
             optimiser.update(&mut logits, &gradient, moments.all(), step, 0.01, 0.0);
         }
-        let rho: Vec<f64> = crowd.tables[0].values.iter().map(|v| f64::from(*v)).collect();
+        let rho: Vec<f64> =
+            annotator_params.tables[0].values.iter().map(|v| f64::from(*v)).collect();
         (p(&logits).1, trace_regularised::matrices(&rho, annotations.dims()))
     };
     let (p, pi) = found(0.01);
@@ -85,7 +87,7 @@ fn the_smallest_trace_is_the_true_one() {
     for (got, want) in pi.iter().zip(truth) {
         assert!((got - want).abs() < 0.005, "{pi:?}, expected {truth:?}");
     }
-    // Without the trace another pair explains what was said as well.
+    // Without the trace another pair has the same likelihood.
     let (p, pi) = found(0.0);
     assert!(p[0] < 0.9, "{p:?}");
     for (cell, want) in truth.iter().enumerate() {

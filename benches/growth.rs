@@ -1,0 +1,108 @@
+//! One Dawid-Skene iteration as annotations, classes and annotators grow: nanoseconds an annotation and class.
+
+use std::time::Instant;
+
+use labelmill::frame::{Annotations, Dims, Duplicates, Rows};
+use labelmill::model::em::{DawidSkene, EmSteps};
+use labelmill::model::fitted::Posterior;
+use labelmill::run::Run;
+use rand::Rng as _;
+
+/// Annotations an instance.
+const REDUNDANCY: u32 = 5;
+
+/// One annotation in so many is answered again, otherwise.
+const REPEATED: usize = 1000;
+
+const ITERATIONS: usize = 9;
+
+/// Which annotations weigh other than 1.
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum Weights {
+    /// None does.
+    None,
+    /// Repeated answers share one annotation.
+    Few,
+    /// Each has a weight of its own.
+    All,
+}
+
+/// Prints a table for these numbers of annotations, such as `1e6,1e7`.
+pub fn print(sizes: &str) {
+    println!("| annotations | annotators | weights | 5 | 6 | 8 | 20 | 50 classes |");
+    println!("|---|---|---|---|---|---|---|---|");
+    for size in sizes.split(',') {
+        // A number of annotations is positive, and the cast saturates.
+        #[allow(clippy::cast_sign_loss)]
+        let n = size.parse::<f64>().expect("LABELMILL_GROWTH holds numbers") as u32;
+        for annotators in [1_000, 100_000, 5_000_000] {
+            for weights in [Weights::None, Weights::Few, Weights::All] {
+                print!("| {size} | {annotators} | {weights:?} |");
+                for classes in [5, 6, 8, 20, 50] {
+                    let nanoseconds =
+                        iteration(&crowd(n / REDUNDANCY, annotators, classes, weights));
+                    print!(" {:.2} ({nanoseconds:.1}) |", nanoseconds / f64::from(classes));
+                }
+                println!();
+            }
+        }
+    }
+}
+
+/// The median nanoseconds an annotation of one iteration, the first left out.
+fn iteration(a: &Annotations) -> f64 {
+    let spec = DawidSkene::default();
+    let (mut params, mut t) = (spec.params(a), Posterior::from_votes(a));
+    spec.count(a, &t, &mut params);
+    let mut seconds: Vec<f64> = (0..ITERATIONS)
+        .map(|_| {
+            let began = Instant::now();
+            spec.m_step(a, &t, &mut params);
+            spec.e_step(a, &mut params, &mut t);
+            began.elapsed().as_secs_f64()
+        })
+        .skip(1)
+        .collect();
+    seconds.sort_by(f64::total_cmp);
+    seconds[seconds.len() / 2] * 1e9 / a.len() as f64
+}
+
+/// Random annotators of accuracy 0.5 to 0.95; those who never came have no number.
+fn crowd(instances: u32, annotators: u32, classes: u32, weights: Weights) -> Annotations {
+    let mut rng = Run::new(7).rng("growth");
+    let accuracy: Vec<f64> = (0..annotators).map(|_| rng.random_range(0.5..0.95)).collect();
+    let mut numbers = vec![u32::MAX; annotators as usize];
+    let (mut rows, mut came) = (Rows::default(), 0);
+    for instance in 0..instances {
+        let class = rng.random_range(0..classes);
+        for _ in 0..REDUNDANCY {
+            let annotator = rng.random_range(0..annotators) as usize;
+            if numbers[annotator] == u32::MAX {
+                numbers[annotator] = came;
+                came += 1;
+            }
+            let right = rng.random::<f64>() < accuracy[annotator];
+            let other = (class + rng.random_range(1..classes)) % classes;
+            rows.instance.push(instance);
+            rows.annotator.push(numbers[annotator]);
+            rows.label.push(if right { class } else { other });
+        }
+    }
+    match weights {
+        Weights::None => {}
+        Weights::All => {
+            rows.weight = rows.label.iter().map(|_| rng.random_range(0.25..1.25)).collect();
+        }
+        Weights::Few => {
+            for n in (0..rows.label.len()).step_by(REPEATED) {
+                rows.instance.push(rows.instance[n]);
+                rows.annotator.push(rows.annotator[n]);
+                rows.label.push((rows.label[n] + 1) % classes);
+            }
+        }
+    }
+    let policy = if weights == Weights::Few { Duplicates::Share } else { Duplicates::Keep };
+    let (instances, annotators) = (instances as usize, came as usize);
+    let dims = Dims { instances, annotators, classes: classes as usize, labels: classes as usize };
+    Annotations::build(dims, rows, policy).expect("no policy that refuses repeated answers")
+}

@@ -1,0 +1,172 @@
+//! The truth by number, and what a table of the run says of its instances.
+
+use std::sync::Arc;
+
+use datafusion::arrow::array::{Array, ArrayRef, AsArray};
+use datafusion::arrow::compute::kernels::cmp::neq;
+use datafusion::arrow::compute::{cast, nullif};
+use datafusion::arrow::datatypes::Float64Type;
+use datafusion::prelude::DataFrame;
+
+use super::tables::{Tables, whole};
+use crate::error::{Error, Result};
+use crate::frame::Ids;
+use crate::metrics::Scored;
+
+/// The rows of the truth.
+pub(super) struct Truth {
+    /// The classes of the run.
+    classes: Ids,
+    instance: ArrayRef,
+    /// The true class; every class that the run does not know is one more, which nothing was ever given. `None` where
+    /// the truth has none.
+    class: Vec<Option<usize>>,
+}
+
+impl Truth {
+    pub(super) async fn read(truth: &DataFrame, tables: &Tables<'_>) -> Result<Self> {
+        let classes = tables.classes().await?;
+        let truth = tables.about(truth.clone())?.select_columns(&["instance_id", "class"])?;
+        let columns = whole(truth).await?;
+        let numbers = classes.lookup("truth.class", &as_type(&columns[1], &classes)?)?;
+        // Read off what was given: a class that the run's type cannot say is null by now, and is wrong all the same.
+        let nulls = columns[1].logical_nulls();
+        let has_class = |row| nulls.as_ref().is_none_or(|n| n.is_valid(row));
+        let number = |n: Option<u32>| n.map_or(classes.len(), |k| k as usize);
+        let class = numbers.into_iter().enumerate();
+        let class = class.map(|(row, n)| has_class(row).then(|| number(n))).collect();
+        Ok(Self { classes, instance: Arc::clone(&columns[0]), class })
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.class.len()
+    }
+
+    /// Whether a row says which class is true.
+    pub(super) fn has_class(&self, row: usize) -> bool {
+        self.class[row].is_some()
+    }
+
+    pub(super) fn n_classes(&self) -> usize {
+        self.classes.len()
+    }
+}
+
+/// The truth's values in the run's type; null where it cannot say them.
+fn as_type(array: &ArrayRef, like: &Ids) -> Result<ArrayRef> {
+    let (found, wanted) = (array.data_type(), like.values().data_type());
+    let values = cast(array, wanted).map_err(|_| {
+        Error::data(format!("the truth's {found} cannot be read as {wanted}")).at("--truth")
+    })?;
+    // A cast cuts fractions off, and what is left may be a class.
+    if found.is_floating() && wanted.is_integer() {
+        let is_cut = neq(&cast(&values, found)?, array)?;
+        return Ok(nullif(&values, &is_cut)?);
+    }
+    Ok(values)
+}
+
+/// What a table of the run says of the truth's instances.
+pub(super) struct ScoredLabels {
+    /// The instances that both have.
+    pub(super) scored: Scored,
+    /// Whether the table has the instance, by row of the truth.
+    pub(super) is_known: Vec<bool>,
+    /// Instances in the table.
+    pub(super) n_instances: usize,
+}
+
+impl ScoredLabels {
+    /// The chosen labels with their posteriors; `None` where the run did not publish them.
+    pub(super) async fn labels(tables: &Tables<'_>, truth: &Truth) -> Result<Option<Self>> {
+        let Some(columns) = tables.columns("labels", &["instance_id", "label"]).await? else {
+            return Ok(None);
+        };
+        let instances = Ids::in_order(Arc::clone(&columns[0]));
+        let given = truth.classes.lookup("labels.label", &columns[1])?;
+        let rows = Probabilities::read(tables, "posteriors", &instances, &truth.classes).await?;
+        Self::of(truth, &instances, rows.as_ref(), |scored, i, row, class| {
+            scored.push(given[i].map(|k| k as usize), row, class);
+        })
+        .map(Some)
+    }
+
+    /// A classifier's word; `None` where the run has none.
+    pub(super) async fn predictions(tables: &Tables<'_>, truth: &Truth) -> Result<Option<Self>> {
+        let Some(instances) = tables.distinct("predictions", "instance_id").await? else {
+            return Ok(None);
+        };
+        // A model without a classifier leaves the table empty.
+        if instances.is_empty() {
+            return Ok(None);
+        }
+        let rows = Probabilities::read(tables, "predictions", &instances, &truth.classes).await?;
+        Self::of(truth, &instances, rows.as_ref(), |scored, _, row, class| {
+            scored.push_prediction(row, class);
+        })
+        .map(Some)
+    }
+
+    /// Calls `push(scored, instance, probabilities, true class)` for every row of the truth that has both.
+    fn of(
+        truth: &Truth,
+        instances: &Ids,
+        rows: Option<&Probabilities>,
+        push: impl Fn(&mut Scored, usize, &[f64], usize),
+    ) -> Result<Self> {
+        let n_classes = truth.n_classes() + 1;
+        let mut scored = match rows {
+            Some(_) => Scored::new(n_classes),
+            None => Scored::without_posteriors(n_classes),
+        };
+        let found = instances.lookup("truth.instance_id", &as_type(&truth.instance, instances)?)?;
+        for (instance, class) in found.iter().zip(&truth.class) {
+            if let (Some(i), Some(class)) = (instance, class) {
+                let i = *i as usize;
+                push(&mut scored, i, rows.map_or(&[], |rows| rows.row(i)), *class);
+            }
+        }
+        Ok(Self {
+            scored: scored.without_idle_class(),
+            is_known: found.iter().map(Option::is_some).collect(),
+            n_instances: instances.len(),
+        })
+    }
+}
+
+/// P(class) of instances, with a last class that has none.
+///
+/// # Shapes
+/// `[instance, class]`, row-major; all zero where an instance has no rows.
+struct Probabilities {
+    n_classes: usize,
+    values: Vec<f64>,
+}
+
+impl Probabilities {
+    /// `None` where the run did not publish the table.
+    async fn read(
+        tables: &Tables<'_>,
+        table: &str,
+        instances: &Ids,
+        classes: &Ids,
+    ) -> Result<Option<Self>> {
+        let names = ["instance_id", "class", "probability"];
+        let Some(rows) = tables.columns(table, &names).await? else { return Ok(None) };
+        let n_classes = classes.len() + 1;
+        let mut values = vec![0.0; instances.len() * n_classes];
+        let instance = instances.lookup(&format!("{table}.instance_id"), &rows[0])?;
+        let class = classes.lookup(&format!("{table}.class"), &rows[1])?;
+        let probability = rows[2].as_primitive::<Float64Type>();
+        for (row, place) in instance.into_iter().zip(class).enumerate() {
+            if let (Some(i), Some(k)) = place {
+                values[i as usize * n_classes + k as usize] = probability.value(row);
+            }
+        }
+        Ok(Some(Self { n_classes, values }))
+    }
+
+    fn row(&self, i: usize) -> &[f64] {
+        &self.values[i * self.n_classes..(i + 1) * self.n_classes]
+    }
+}

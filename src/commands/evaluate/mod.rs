@@ -1,0 +1,115 @@
+//! `labelmill evaluate`: scores a published run against a table of true classes.
+//!
+//! The labels are scored on the instances that the run labelled, a classifier on those that it predicted, annotated or
+//! not; a row of the truth that neither knows is counted. What a run did not publish has no score, not a bad one.
+
+mod confusion;
+mod labels;
+mod tables;
+
+use serde::Serialize;
+
+use crate::engine::EngineSpec;
+use crate::error::{Error, Result};
+use crate::source::{ColumnsSpec, Location, Relation, Source, SourceSpec, register_run, select};
+use crate::store::StoreSpec;
+use labels::{ScoredLabels, Truth};
+use tables::Tables;
+
+/// One score of a run.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Score {
+    /// The question, where the run had several.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub question: Option<String>,
+    /// What is measured.
+    pub name: String,
+    /// The value; `None` where it is not defined.
+    pub value: Option<f64>,
+}
+
+/// What to compare.
+#[derive(Debug, Clone)]
+pub struct Evaluation<'a> {
+    /// The run's folder, or the folder it was published to.
+    pub run: &'a str,
+    /// Rows of `instance_id` and `class` (or `label`).
+    pub truth: &'a str,
+    /// The columns' names in the truth table.
+    pub columns: ColumnsSpec,
+    /// True confusion matrices: `annotator_id`, `class`, `label`, `probability`; a cell that is left out is zero, a row
+    /// (or an annotator) without any cell is not known.
+    pub confusion: Option<&'a str>,
+}
+
+/// Scores a run: every measure of [`Scored`](crate::metrics::Scored) on its labels; the same on its predictions, behind
+/// `prediction_`; `unknown_instances`, the truth's rows of instances that are in neither; and where the true matrices
+/// are given, four `confusion_` measures (`sql/confusion_error.sql`).
+///
+/// # Errors
+/// When there is no such run, the truth cannot be read, or the two share no instance.
+pub async fn evaluate(what: &Evaluation<'_>, stores: &StoreSpec) -> Result<Vec<Score>> {
+    let ctx = EngineSpec::default().session()?;
+    register_run(&ctx, what.run, stores).await?;
+    let mut tables = std::collections::BTreeMap::from([("truth".to_owned(), url(what.truth))]);
+    if let Some(confusion) = what.confusion {
+        tables.insert("true_confusion".to_owned(), url(confusion));
+    }
+    Source::register(
+        &ctx,
+        &SourceSpec { tables, columns: what.columns.clone(), ..SourceSpec::default() },
+        stores,
+    )
+    .await?;
+    let truth = select(ctx.table("truth").await?, Relation::Gold, &what.columns)
+        .map_err(|e| e.at("--truth"))?;
+    let mut found = Vec::new();
+    for tables in Tables::of_questions(&ctx).await? {
+        let truth = Truth::read(&truth, &tables).await?;
+        let mut measured = label_scores(&tables, &truth).await?;
+        if what.confusion.is_some() {
+            let confusion = confusion::scores(&tables, truth.n_classes()).await;
+            measured.extend(confusion.map_err(|e| e.or_at("--confusion"))?);
+        }
+        let question = tables.question.as_ref().map(ToString::to_string);
+        found.extend(measured.into_iter().map(|(name, value)| Score {
+            question: question.clone(),
+            name,
+            value,
+        }));
+    }
+    Ok(found)
+}
+
+fn url(text: &str) -> Location {
+    Location::Url(text.to_owned())
+}
+
+/// A measure's name and value.
+type Named = (String, Option<f64>);
+
+/// The scores of the labels and of the predictions.
+async fn label_scores(tables: &Tables<'_>, truth: &Truth) -> Result<Vec<Named>> {
+    let labels = ScoredLabels::labels(tables, truth).await?;
+    let predictions = ScoredLabels::predictions(tables, truth).await?;
+    let parts = || [("", &labels), ("prediction_", &predictions)].into_iter();
+    let parts = || parts().filter_map(|(prefix, given)| Some((prefix, given.as_ref()?)));
+    if parts().next().is_none() {
+        return Err(Error::data("the run has neither labels nor predictions")
+            .at("--run")
+            .help("name another run, or leave them among the tables of sink.tables"));
+    }
+    if parts().all(|(_, given)| given.scored.is_empty()) {
+        let most = parts().map(|(_, given)| given.n_instances).max().unwrap_or_default();
+        return Err(Error::data("the run and the truth have no instance in common")
+            .at("--truth")
+            .found(format!("{most} instances in the run, {} in the truth", truth.len()))
+            .help("do the ids have the same form? name the columns with --instance-column and --class-column"));
+    }
+    let all = parts().flat_map(|(prefix, given)| given.scored.all(prefix, "truth"));
+    let mut scores: Vec<Named> = all.map(|m| (m.name, m.value)).collect();
+    let is_unknown = |row: &usize| truth.has_class(*row) && !parts().any(|(_, s)| s.is_known[*row]);
+    let unknown = (0..truth.len()).filter(is_unknown).count();
+    scores.push(("unknown_instances".to_owned(), Some(unknown as f64)));
+    Ok(scores)
+}

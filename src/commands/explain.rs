@@ -1,0 +1,62 @@
+//! `labelmill explain`: what a run would do, from file lists and metadata alone. Nothing is written.
+
+use std::fmt::Write as _;
+
+use crate::error::Result;
+use crate::frame::{BYTES_PER_ANNOTATION, rows_in};
+use crate::pipeline::{PipelineSpec, inputs};
+use crate::sink::{ParquetSink, Sink};
+use crate::source::{Location, Look, Source};
+use crate::tables::TABLES;
+
+/// What a run would do, as text.
+///
+/// # Errors
+/// As planning a run does: a missing file or column, SQL that does not plan.
+pub async fn explain(spec: &PipelineSpec) -> Result<String> {
+    let ctx = spec.engine.session()?;
+    let source = Source::list(&spec.source, &spec.store).await?;
+    source.open(&ctx, Look::First).await?;
+    let annotations = source.annotations(&ctx).await?;
+    let plan = annotations.clone().into_optimized_plan()?;
+    let physical = annotations.create_physical_plan().await?;
+    let rows = rows_in(&physical);
+    let mut text = String::new();
+    let mut line = |name: &str, value: &str| {
+        let _ = writeln!(text, "{name:<12}{value}");
+    };
+    for (name, files) in &source.files {
+        let format = format!("{:?}", files.format).to_lowercase();
+        let n = files.objects.len();
+        line("source", &format!("{name}: {n} {format} file(s), {} bytes", files.bytes()));
+    }
+    if let Some(Location::Rows(rows)) = &spec.source.annotations {
+        line("source", &format!("annotations: {} rows in the file itself", rows.0.len()));
+    }
+    line("rows", &rows.map_or("known once they are read".to_owned(), |n| n.to_string()));
+    if let Some(rows) = rows {
+        let mib = rows.saturating_mul(BYTES_PER_ANNOTATION).div_ceil(1 << 20);
+        line("memory", &format!("about {mib} MiB for annotations, beside ids and posteriors"));
+    }
+    for (n, step) in plan.display_indent().to_string().lines().enumerate() {
+        line(if n == 0 { "query" } else { "" }, step);
+    }
+    let classes = spec.frame.classes.as_ref();
+    let classes = classes.map_or("those that occur, sorted".to_owned(), |list| {
+        list.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
+    });
+    line("classes", &classes);
+    line("duplicates", &serde_json::json!(spec.frame.duplicates).to_string().replace('"', ""));
+    let model = spec.to_json()?["model"].clone();
+    line("model", &model.to_string());
+    line("seed", &spec.seed.to_string());
+    let digest = spec.digest(&inputs(&source))?;
+    let run_id = spec.sink.run_id.clone().unwrap_or_else(|| digest[..16].to_owned());
+    let sink = ParquetSink::open(&spec.sink, &spec.store)?;
+    line("output", &sink.folder(&run_id));
+    let tables = TABLES.iter().map(|t| t.name()).filter(|name| spec.sink.writes(name));
+    line("tables", &tables.collect::<Vec<_>>().join(", "));
+    let done = sink.committed(&run_id).await?.is_some_and(|m| m.digest == digest);
+    line("status", if done { "done before: a run would be a no-op" } else { "new" });
+    Ok(text)
+}

@@ -1,0 +1,140 @@
+//! `labelmill predict`: new features through a saved classifier.
+
+use datafusion::common::Column;
+use datafusion::logical_expr::Expr;
+use datafusion::prelude::DataFrame;
+use serde_json::{Value, json};
+use sha2::{Digest, Sha256};
+
+use crate::engine::EngineSpec;
+use crate::error::{Error, Result, offenders};
+use crate::frame::{Features, Scratch, number_columns, read_features};
+use crate::model::{Predicted, SavedModel, model_kind};
+use crate::pipeline::inputs;
+use crate::run::Run;
+use crate::sink::model_files::{classes_of, load};
+use crate::sink::{Begin, Contents, Job, ParquetSink, Published, Sink, SinkSpec};
+use crate::source::{ColumnsSpec, Location, Source, SourceSpec};
+use crate::store::StoreSpec;
+use crate::tables::{self, RunRecord, SCHEMA_VERSION};
+
+/// What `labelmill predict` was asked for.
+pub struct Prediction<'a> {
+    /// A run's folder, the folder that a sink published to, or a model's own folder.
+    pub model: &'a str,
+    /// New features.
+    pub features: &'a str,
+    /// Where the predictions go.
+    pub output: &'a str,
+    /// The columns' names in the files.
+    pub columns: ColumnsSpec,
+    /// Threads, memory and scratch folder.
+    pub engine: EngineSpec,
+    /// Where to compute, if not where the model was told to.
+    pub device: Option<&'a str>,
+    /// Whether to predict again what was predicted before.
+    pub force: bool,
+}
+
+/// Predicts new features with a saved model, and publishes the table `predictions`.
+///
+/// # Errors
+/// When the model or the features cannot be read, or do not fit each other.
+pub async fn predict(
+    what: &Prediction<'_>,
+    stores: &StoreSpec,
+    run: &mut Run,
+) -> Result<Published<RunRecord>> {
+    let (description, bytes) = load(what.model, stores).await.map_err(|e| e.or_at("--model"))?;
+    let classes = classes_of(&description)?;
+    let ctx = what.engine.session()?;
+    let spec = SourceSpec {
+        features: Some(Location::Url(what.features.to_owned())),
+        columns: what.columns.clone(),
+        ..SourceSpec::default()
+    };
+    let source = Source::register(&ctx, &spec, stores).await?;
+    let inputs = inputs(&source);
+    let parameters = format!("{:x}", Sha256::digest(&bytes));
+    let versions = json!([SCHEMA_VERSION, env!("CARGO_PKG_VERSION")]);
+    let identity = json!([versions, description, inputs, what.columns, parameters]);
+    let digest = format!("{:x}", Sha256::digest(identity.to_string().as_bytes()));
+    let job = Job { digest, run_id: None, pipeline: "predict".to_owned() };
+    let sink = SinkSpec { url: what.output.to_owned(), ..SinkSpec::default() };
+    let sink = ParquetSink::open(&sink, stores)?;
+    let run_id = match sink.begin(&job, what.force).await? {
+        Begin::Done(manifest) => return Ok(sink.published(*manifest, None).await),
+        Begin::New(run_id) => run_id,
+    };
+    let began = run.clock.seconds();
+    let query =
+        source.features(&ctx).await?.ok_or_else(|| Error::bug("no features were registered"))?;
+    let query = as_learned(query, &description)?;
+    let features = read_features(query, Scratch::of(&what.engine), "--features", run).await?;
+    let read_at = run.clock.seconds();
+    let Predicted { classes: predictions, device } = tokio::task::block_in_place(|| {
+        run.pool().install(|| through(&description, &bytes, &features, what.device, run))
+    })?;
+    let rows = predictions.len() as u64;
+    let record = RunRecord {
+        run_id,
+        spec: description.to_string(),
+        inputs,
+        rows_read: rows,
+        rows_used: rows,
+        device,
+        converged: true,
+        seconds_reading: read_at - began,
+        seconds_fitting: run.clock.seconds() - read_at,
+        peak_memory_bytes: crate::run::peak_memory_bytes(),
+        warnings: run.warnings().to_vec(),
+        ..RunRecord::default()
+    };
+    let predictions = tables::predictions(&features.ids, &classes, &predictions);
+    let run_table = tables::run(&record);
+    let contents = Contents { tables: vec![&predictions, &run_table], ..Contents::default() };
+    let manifest = sink.publish(&record.run_id, &job, &contents, run).await?;
+    drop(contents);
+    drop(run_table);
+    Ok(sink.published(manifest, Some(record)).await)
+}
+
+/// The features in the order that the model learned from, where both are columns: other columns are left out.
+fn as_learned(query: DataFrame, description: &Value) -> Result<DataFrame> {
+    let learned: Vec<String> =
+        serde_json::from_value(description["columns"].clone()).unwrap_or_default();
+    let given = number_columns(query.schema().inner());
+    if learned.is_empty() || given.is_empty() {
+        return Ok(query);
+    }
+    let missing: Vec<&String> = learned.iter().filter(|name| !given.contains(name)).collect();
+    if !missing.is_empty() {
+        return Err(Error::data("columns that the model learned from are missing")
+            .at("--features")
+            .found(offenders(missing))
+            .help("give every column under the name that it had for training"));
+    }
+    let column = |name: &str| Expr::Column(Column::new_unqualified(name));
+    let columns = std::iter::once("instance_id").chain(learned.iter().map(String::as_str));
+    Ok(query.select(columns.map(column).collect::<Vec<_>>())?)
+}
+
+fn through(
+    description: &Value,
+    bytes: &[u8],
+    features: &Features,
+    device: Option<&str>,
+    run: &Run,
+) -> Result<Predicted> {
+    let kind = description["kind"].as_str().unwrap_or_default();
+    let predict = model_kind(kind)?
+        .predict
+        .ok_or_else(|| Error::data(format!("`{kind}` learns no classifier")).at("--model"))?;
+    let model = SavedModel {
+        parameters: description["parameters"].clone(),
+        sizes: description["sizes"].clone(),
+        bytes,
+        device,
+    };
+    predict(model, &features.matrix, run).map_err(|e| e.or_at("--features"))
+}

@@ -1,0 +1,65 @@
+//! Annotators who confuse classes that are known, with features that tell which (Platanios et al. 2020, "Learning from
+//! Imperfect Annotations"; from the authors' program only).
+//!
+//! ```text
+//! one way     always the answer l for the class k          features -1 at k, +1 at C + l
+//! both ways   k for l and l for k, each half of the time    features -1/2 at k and l, +1/2 at C + k and C + l
+//! ```
+//! Right on all other classes. With C classes annotator n confuses k = n mod C with the class 1 + n / C places on, so that
+//! every class is confused about as often, and no pair comes again before all have come.
+//!
+//! Differs from the program: its pairs come from Cantor's numbering, which pairs some classes with themselves; and it
+//! draws answers from the softmax of a matrix, which makes the mistake likely where the matrix makes it certain.
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::Design;
+use crate::commands::simulate::annotators::{Kind, Link};
+use crate::commands::simulate::grammar::Group;
+use crate::commands::simulate::plan::Plan;
+use crate::error::{Error, Result};
+
+/// Annotators who confuse known classes.
+#[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct Predictors {
+    /// Annotators who always take one class for another.
+    pub one_way: usize,
+    /// Annotators who take two classes for each other, half of the time.
+    pub both_ways: usize,
+    /// Annotations of an instance that are kept at most, drawn when all are there; left out, all.
+    #[schemars(range(min = 1))]
+    pub kept: Option<usize>,
+}
+
+impl Default for Predictors {
+    /// Ten, with as many one way as in the program: one more than half.
+    fn default() -> Self {
+        Self { one_way: 6, both_ways: 4, kept: None }
+    }
+}
+
+impl Design for Predictors {
+    fn plan(&self, classes: usize) -> Result<Plan> {
+        let one_way = (0..self.one_way).map(|n| Kind::Confuser(0.0, vec![confused(n, classes)]));
+        let both_ways = (0..self.both_ways).map(|n| {
+            let (k, l) = confused(n, classes);
+            Kind::Confuser(0.5, vec![(k, l), (l, k)])
+        });
+        let groups: Vec<Group> = one_way.chain(both_ways).map(|kind| (1, kind)).collect();
+        if groups.is_empty() {
+            return Err(Error::spec("a crowd needs an annotator")
+                .at("--set one_way, both_ways")
+                .found("0 and 0")
+                .help("raise one of them"));
+        }
+        Ok(Plan { kept: self.kept, describes_annotators: true, ..Plan::of(groups) })
+    }
+}
+
+/// The n-th pair of classes.
+fn confused(n: usize, classes: usize) -> Link {
+    let (k, places) = (n % classes, 1 + n / classes % (classes - 1));
+    (k, (k + places) % classes)
+}

@@ -1,0 +1,63 @@
+//! Seniors who err on their own, and juniors who guess or copy (Cao et al. 2019, arXiv:1905.13436), with the numbers of
+//! the authors' program for CIFAR-10.
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::Design;
+use crate::commands::simulate::grammar::crowd;
+use crate::commands::simulate::plan::Plan;
+use crate::error::Result;
+
+/// How good the seniors are.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Expertise {
+    /// Ten who are right on one in five.
+    #[default]
+    Low,
+    /// Five who confuse only classes that look alike.
+    High,
+}
+
+/// Who is there beside the seniors.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Juniors {
+    /// Nobody.
+    #[default]
+    None,
+    /// Five who always say class 0.
+    Constant,
+    /// Some who copy the senior a00, and some who copy a02.
+    Copies,
+}
+
+/// Seniors and juniors.
+#[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct Seniority {
+    /// How good the seniors are.
+    pub expertise: Expertise,
+    /// Who is there beside them.
+    pub juniors: Juniors,
+}
+
+/// One of a pair always said, either at random, animals known, vehicles known, a little better than at random.
+const HIGH: &str = "confuser(0 2>0 9>1 5>3 7>4 8>6), similar-pair(0.5 0-2 1-9 3-5 4-7 6-8), \
+                    confuser(0.5 0-2 1-9 6-8), confuser(0 5>3 7>4), similar-pair(0.6 0-2 1-9 3-5 4-7 6-8)";
+
+impl Design for Seniority {
+    fn plan(&self, _classes: usize) -> Result<Plan> {
+        let (seniors, copies) = match self.expertise {
+            Expertise::Low => ("10*symmetric(0.8)", "imitative(a00), imitative(a02)"),
+            Expertise::High => (HIGH, "2*imitative(a00), 3*imitative(a02)"),
+        };
+        let juniors = match self.juniors {
+            Juniors::None => return Ok(Plan::of(crowd(seniors)?)),
+            Juniors::Constant => "5*constant(0)",
+            Juniors::Copies => copies,
+        };
+        Ok(Plan::of(crowd(&format!("{seniors}, {juniors}"))?))
+    }
+}

@@ -1,0 +1,50 @@
+//! Hammers and spammers for a fixed number of answers (Khetan, Lipton and Anandkumar 2018, arXiv:1712.04577).
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::Design;
+use crate::commands::simulate::annotators::Kind;
+use crate::commands::simulate::plan::Plan;
+use crate::error::Result;
+
+/// Hammers among spammers, for a fixed number of answers.
+#[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct Budget {
+    /// How many annotators.
+    #[schemars(range(min = 1))]
+    pub annotators: usize,
+    /// The chance to be a hammer.
+    #[schemars(range(min = 0, max = 1))]
+    pub g: f64,
+    /// Whether an annotator is a hammer or a spammer for each class anew.
+    pub class_wise: bool,
+    /// Different annotators an instance.
+    #[schemars(range(min = 1))]
+    pub redundancy: usize,
+    /// Answers in all: with more an instance, fewer instances are annotated. Left out, all instances are.
+    #[schemars(range(min = 1))]
+    pub budget: Option<usize>,
+}
+
+impl Default for Budget {
+    fn default() -> Self {
+        Self { annotators: 100, g: 0.2, class_wise: false, redundancy: 1, budget: None }
+    }
+}
+
+impl Design for Budget {
+    fn plan(&self, _classes: usize) -> Result<Plan> {
+        let kind = if self.class_wise {
+            Kind::ClassWiseHammerSpammer(self.g)
+        } else {
+            Kind::HammerOrSpammer(self.g)
+        };
+        Ok(Plan {
+            redundancy: Some(self.redundancy),
+            at_most: self.budget.map(|answers| answers / self.redundancy),
+            ..Plan::of(vec![(self.annotators, kind)])
+        })
+    }
+}

@@ -1,0 +1,256 @@
+//! Draws a crowd's answers from a plan: numbers in, numbers out.
+//!
+//! # Why
+//! Each purpose has a random stream of its own (the matrices, who answers what, the answers, whose confusion it was,
+//! which answers are kept), and answers are drawn instance by instance, annotator by annotator, in sorted order, one draw
+//! an answer. So nothing depends on the order of the truth's rows or on threads, and a change of one part of a recipe
+//! leaves the draws of the others as they were.
+
+use rand::Rng as _;
+use rand::seq::SliceRandom;
+use rand::seq::index::sample;
+
+use super::annotators::{Kind, Manner};
+use super::conal::Shares;
+use super::confusion::Confusion;
+use super::grammar::annotator_id;
+use super::plan::{Plan, Truth, shares};
+use crate::error::{Error, Result};
+use crate::frame::Role;
+use crate::run::Run;
+
+/// One annotator of a crowd.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Member {
+    /// The type.
+    pub kind: Kind,
+    /// The group, from 0.
+    pub group: usize,
+    /// P(label given class), whatever the answer came from.
+    pub confusion: Confusion,
+    /// P(label given class) where the annotator's own confusion was at work; as `confusion` without common noise.
+    pub own: Confusion,
+}
+
+/// One answer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Annotation {
+    /// The instance's number.
+    pub instance: u32,
+    /// The annotator's number.
+    pub annotator: u32,
+    /// The label's number.
+    pub label: u32,
+}
+
+/// A crowd and what it said.
+pub struct Crowd {
+    /// The annotators.
+    pub members: Vec<Member>,
+    /// The answers, sorted by instance and annotator.
+    pub annotations: Vec<Annotation>,
+    /// Instances whose class is told, sorted, and what for: `train` for the trusted ones.
+    pub gold: Vec<(u32, Role)>,
+    /// The share of each class among the annotated instances.
+    pub shares: Vec<f64>,
+    /// The common confusion, where there is one.
+    pub common: Option<Confusion>,
+    /// Of each answer with common noise: whether it came from the common confusion, and the chance of that.
+    pub sources: Vec<(bool, f64)>,
+    /// A row of features of each annotator, where the plan describes them; else empty.
+    pub features: Vec<Vec<f32>>,
+}
+
+/// Draws the crowd of a plan.
+///
+/// # Errors
+/// When the plan does not fit the classes, or an annotator follows one who is not there.
+pub fn draw(plan: &Plan, truth: Truth<'_>, run: &Run) -> Result<Crowd> {
+    let trusted = plan.trusted(truth, run);
+    let instances = plan.annotated(truth, &trusted, run);
+    if instances.is_empty() {
+        return Err(Error::spec("no instance is left to annotate")
+            .found(format!("{} instances, {} trusted", truth.class.len(), trusted.len()))
+            .help("lower trusted or valid, or raise annotated or the budget"));
+    }
+    let shares = shares(instances.iter().map(|i| truth.class[*i as usize]), truth.classes);
+    let mut members = members(plan, &shares, run)?;
+    let n_annotators = members.len();
+    let redundancy = redundancy(plan, &members)?;
+    let noise = match &plan.common {
+        Some(noise) => Some(noise.spread(truth, &instances, n_annotators, run)?),
+        None => None,
+    };
+    let common = match &plan.common {
+        Some(noise) => noise
+            .kind
+            .confusion(&shares, &mut run.rng("common matrix"))
+            .map_err(|e| e.or_at(&format!("common `{}`", noise.kind.text(n_annotators))))?,
+        None => None,
+    };
+    if let (Some(noise), Some(common)) = (&noise, &common) {
+        mix(&mut members, common, noise, truth, &instances);
+    }
+    let noise = noise.as_ref().zip(common.as_ref());
+    let mut said = answers(&members, truth, &instances, redundancy, noise, run)?;
+    if let Some(at_most) = plan.kept {
+        said = kept(&said, at_most, run);
+    }
+    let (annotations, sources) = said;
+    let gold = plan.gold(truth, &trusted, &instances, run);
+    let mistakes = |m: &Member| plan.describes_annotators.then(|| m.confusion.mistakes());
+    let features = members.iter().filter_map(mistakes).collect();
+    Ok(Crowd { members, annotations, gold, shares, common, sources, features })
+}
+
+fn members(plan: &Plan, shares: &[f64], run: &Run) -> Result<Vec<Member>> {
+    let mut rng = run.rng("matrices");
+    let n = plan.annotators();
+    let mut members: Vec<Member> = Vec::with_capacity(n);
+    let kinds = plan.groups.iter().enumerate();
+    for (group, kind) in kinds.flat_map(|(g, (n, kind))| std::iter::repeat_n((g, kind), *n)) {
+        let own = kind
+            .confusion(shares, &mut rng)
+            .map_err(|e| e.or_at(&format!("`{}`", kind.text(n))))?;
+        let confusion = match (own, kind) {
+            (Some(confusion), _) => confusion,
+            (None, Kind::Follows(manner, of)) => {
+                let of = members.get(*of).ok_or_else(|| not_before(kind, members.len(), n))?;
+                manner.confusion(&of.confusion)
+            }
+            (None, _) => return Err(Error::bug("only followers have no matrix of their own")),
+        };
+        let own = confusion.clone();
+        members.push(Member { kind: kind.clone(), group, confusion, own });
+    }
+    Ok(members)
+}
+
+fn not_before(kind: &Kind, at: usize, annotators: usize) -> Error {
+    let id = |annotator: usize| annotator_id(annotator, annotators);
+    Error::spec("an annotator follows one who does not come before")
+        .at(format!("`{}`", kind.text(annotators)))
+        .found(format!("{at} annotators before it: it is {} itself", id(at)))
+        .help(format!(
+            "list the one who is followed first; annotators are numbered from {} through the groups",
+            id(0)
+        ))
+}
+
+/// How many answers an instance gets.
+fn redundancy(plan: &Plan, members: &[Member]) -> Result<usize> {
+    let wanted = plan.redundancy.unwrap_or(members.len());
+    if wanted > members.len() {
+        return Err(Error::spec("an instance cannot have more answers than there are annotators")
+            .at("--set redundancy")
+            .found(format!("{wanted} answers, {} annotators", members.len()))
+            .help("lower redundancy, or add annotators"));
+    }
+    let follows = |m: &&Member| matches!(m.kind, Kind::Follows(..));
+    match members.iter().find(follows) {
+        Some(follower) if wanted < members.len() || plan.common.is_some() => {
+            Err(Error::spec("who follows another must see every instance that the other sees")
+                .at(format!("`{}`", follower.kind.text(members.len())))
+                .found(format!("{wanted} of {} annotators an instance", members.len()))
+                .help("leave redundancy out, so that everybody answers"))
+        }
+        _ => Ok(wanted),
+    }
+}
+
+/// With common noise, what an annotator says of a class is a mixture over its instances.
+fn mix(members: &mut [Member], common: &Confusion, noise: &Shares, truth: Truth<'_>, of: &[u32]) {
+    for (annotator, member) in members.iter_mut().enumerate() {
+        let share =
+            noise.by_class(annotator, of.iter().map(|i| truth.class[*i as usize]), truth.classes);
+        member.confusion = member.own.mixed(common, |k| share[k]);
+    }
+}
+
+type Answers = (Vec<Annotation>, Vec<(bool, f64)>);
+
+fn answers(
+    members: &[Member],
+    truth: Truth<'_>,
+    instances: &[u32],
+    redundancy: usize,
+    noise: Option<(&Shares, &Confusion)>,
+    run: &Run,
+) -> Result<Answers> {
+    let mut streams = ["assignment", "answers", "sources"].map(|purpose| run.rng(purpose));
+    let [assignment, answers, sources] = &mut streams;
+    let mut annotations = Vec::with_capacity(instances.len() * redundancy);
+    let mut origins = Vec::new();
+    let mut said = vec![0; members.len()];
+    for (n, instance) in instances.iter().enumerate() {
+        if n % (1 << 16) == 0 {
+            run.cancel.check()?;
+        }
+        let mut who: Vec<usize> = if redundancy < members.len() {
+            sample(assignment, members.len(), redundancy).into_vec()
+        } else {
+            (0..members.len()).collect()
+        };
+        who.sort_unstable();
+        let class = truth.class[*instance as usize] as usize;
+        for r in who {
+            let draw: f64 = answers.random();
+            let mut confusion = &members[r].own;
+            if let Some((shares, common)) = noise {
+                let share = shares.of(n, r);
+                let is_common = sources.random::<f64>() < share;
+                confusion = if is_common { common } else { confusion };
+                origins.push((is_common, share));
+            }
+            said[r] = match members[r].kind {
+                Kind::Follows(manner, of) => {
+                    Manner::label(manner, said[of], class, truth.classes, draw)
+                }
+                _ => confusion.label(class, draw),
+            };
+            let annotator = r as u32;
+            annotations.push(Annotation { instance: *instance, annotator, label: said[r] as u32 });
+        }
+    }
+    Ok((annotations, origins))
+}
+
+/// So many answers of an instance at most.
+///
+/// The order of an instance's answers is drawn as a whole, so that with one seed what fewer keep is among what more keep,
+/// and a series over redundancies compares the same answers.
+fn kept((annotations, sources): &Answers, at_most: usize, run: &Run) -> Answers {
+    let mut rng = run.rng("kept");
+    let (mut kept, mut start) = (Vec::new(), 0);
+    for said in annotations.chunk_by(|a, b| a.instance == b.instance) {
+        let mut order: Vec<usize> = (start..start + said.len()).collect();
+        start += said.len();
+        order.shuffle(&mut rng);
+        order.truncate(at_most);
+        order.sort_unstable();
+        kept.extend(order);
+    }
+    let origins = kept.iter().filter_map(|n| sources.get(*n).copied()).collect();
+    (kept.iter().map(|n| annotations[*n]).collect(), origins)
+}
+
+impl Crowd {
+    /// The instances whose class is told for this, sorted.
+    #[must_use]
+    pub fn told(&self, role: Role) -> Vec<u32> {
+        self.gold.iter().filter(|(_, r)| *r == role).map(|(i, _)| *i).collect()
+    }
+
+    /// The id of an annotator.
+    #[must_use]
+    pub fn id(&self, annotator: usize) -> String {
+        annotator_id(annotator, self.members.len())
+    }
+
+    /// The share of right answers.
+    #[must_use]
+    pub fn accuracy(&self, truth: &[u32]) -> f64 {
+        let right = self.annotations.iter().filter(|a| truth[a.instance as usize] == a.label);
+        right.count() as f64 / self.annotations.len().max(1) as f64
+    }
+}

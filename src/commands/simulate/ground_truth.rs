@@ -1,0 +1,176 @@
+//! What is annotated: instances, classes and features as they were read, or drawn where a recipe draws its own.
+
+use std::sync::Arc;
+
+use datafusion::arrow::array::{ArrayRef, Int64Array};
+use datafusion::arrow::compute::concat_batches;
+
+use super::conal::GaussianBlobs;
+use super::plan;
+use crate::engine::EngineSpec;
+use crate::error::{Error, Result, offenders};
+use crate::frame::{Features, Ids, Scratch, Truth, read_features};
+use crate::pipeline::inputs;
+use crate::run::Run;
+use crate::source::{ColumnsSpec, Location, Relation, Source, SourceSpec, select};
+use crate::store::StoreSpec;
+use crate::tables::InputRecord;
+
+/// Where the truth and the features are.
+#[derive(Debug, Clone, Default)]
+pub struct Given<'a> {
+    /// Rows of `instance_id` and `class` (or `label`).
+    pub truth: Option<&'a str>,
+    /// Features of the instances.
+    pub features: Option<&'a str>,
+    /// The columns' names in the files.
+    pub columns: ColumnsSpec,
+}
+
+/// The registered files; nothing is read yet.
+pub(super) struct Registered {
+    ctx: datafusion::prelude::SessionContext,
+    source: Source,
+    columns: ColumnsSpec,
+    /// The files behind both.
+    pub(super) inputs: Vec<InputRecord>,
+}
+
+/// Instances with their classes.
+pub(super) struct GroundTruth {
+    pub(super) instances: Ids,
+    pub(super) classes: Ids,
+    pub(super) class: Vec<u32>,
+    features: Option<Features>,
+    /// The feature row of each instance.
+    rows: Vec<u32>,
+    /// Whether the features were drawn here, so that they are part of what goes out.
+    pub(super) draws_features: bool,
+}
+
+impl Registered {
+    pub(super) async fn find(given: &Given<'_>, stores: &StoreSpec) -> Result<Self> {
+        let ctx = EngineSpec::default().session()?;
+        let url = |text: &str| Location::Url(text.to_owned());
+        let spec = SourceSpec {
+            tables: given.truth.map(|text| ("truth".to_owned(), url(text))).into_iter().collect(),
+            features: given.features.map(url),
+            columns: given.columns.clone(),
+            ..SourceSpec::default()
+        };
+        let source = Source::register(&ctx, &spec, stores).await?;
+        let inputs = inputs(&source);
+        Ok(Self { ctx, source, columns: given.columns.clone(), inputs })
+    }
+
+    /// Reads the truth, and the features where there are any.
+    pub(super) async fn read(&self, run: &mut Run) -> Result<GroundTruth> {
+        let query = select(self.ctx.table("truth").await?, Relation::Gold, &self.columns)
+            .map_err(|e| {
+                e.at("--truth").help("name the columns with --instance-column and --class-column")
+            })?
+            .select_columns(&["instance_id", "class"])?;
+        let schema = query.schema().inner().clone();
+        let batches = query.collect().await.map_err(|e| Error::from(e).or_at("--truth"))?;
+        let truth =
+            Truth::of(&concat_batches(&schema, &batches)?).map_err(|e| e.or_at("--truth"))?;
+        if truth.skipped > 0 {
+            run.warn(format!("{} rows of the truth lack an instance or a class", truth.skipped));
+        }
+        let features = match self.source.features(&self.ctx).await? {
+            Some(query) => {
+                let scratch = Scratch::of(&EngineSpec::default());
+                Some(read_features(query, scratch, "--features", run).await?)
+            }
+            None => None,
+        };
+        GroundTruth::of(truth, features)
+    }
+}
+
+impl GroundTruth {
+    fn of(truth: Truth, features: Option<Features>) -> Result<Self> {
+        let Truth { instances, classes, class, .. } = truth;
+        let rows = match &features {
+            Some(features) => rows_of(features, &instances)?,
+            None => Vec::new(),
+        };
+        Ok(Self { instances, classes, class, features, rows, draws_features: false })
+    }
+
+    /// Instances and classes that are drawn, numbered from 0.
+    pub(super) fn drawn(blobs: &GaussianBlobs, run: &Run) -> Self {
+        let numbers = |n: usize| {
+            Ids::in_order(Arc::new((0..n).map(|i| i64::try_from(i).ok()).collect::<Int64Array>()))
+        };
+        let ground_truth = Self {
+            instances: numbers(blobs.instances),
+            classes: numbers(blobs.classes),
+            class: blobs.truth(run),
+            features: None,
+            rows: Vec::new(),
+            draws_features: false,
+        };
+        ground_truth.with_blobs(blobs, run)
+    }
+
+    /// The same instances with features drawn around their classes.
+    pub(super) fn with_blobs(mut self, blobs: &GaussianBlobs, run: &Run) -> Self {
+        let matrix = Arc::new(blobs.features(&self.class, self.classes.len(), run));
+        self.features = Some(Features { ids: self.instances.clone(), columns: Vec::new(), matrix });
+        self.rows = (0..self.class.len() as u32).collect();
+        self.draws_features = true;
+        self
+    }
+
+    /// The numbers alone.
+    pub(super) fn numbers(&self) -> plan::Truth<'_> {
+        plan::Truth {
+            class: &self.class,
+            classes: self.classes.len(),
+            features: self.features.as_ref().map(|f| (f.matrix.as_ref(), self.rows.as_slice())),
+        }
+    }
+
+    /// Whether there are enough classes for a recipe that needs so many.
+    pub(super) fn check_classes(&self, recipe: &str, needed: usize) -> Result<()> {
+        if self.classes.len() >= needed {
+            return Ok(());
+        }
+        let names = offenders((0..self.classes.len()).map(|k| self.classes.text(k)));
+        Err(Error::data(format!("the recipe `{recipe}` needs {needed} classes"))
+            .at("--truth")
+            .found(format!("{}: {names}", self.classes.len()))
+            .help("choose another recipe, or `groups` with groups of your own"))
+    }
+
+    /// The values of a row of features.
+    pub(super) fn features(&self, instance: usize) -> Vec<f32> {
+        let Some(features) = &self.features else { return Vec::new() };
+        let mut row = vec![0.0; features.matrix.width()];
+        features.matrix.read(self.rows[instance] as usize, &mut row);
+        row
+    }
+
+    /// Ids of instances by number.
+    pub(super) fn ids(&self, numbers: impl Iterator<Item = u32>) -> Result<ArrayRef> {
+        self.instances.rows(numbers.map(Some))
+    }
+
+    /// Classes by number.
+    pub(super) fn labels(&self, numbers: impl Iterator<Item = u32>) -> Result<ArrayRef> {
+        self.classes.rows(numbers.map(Some))
+    }
+}
+
+fn rows_of(features: &Features, instances: &Ids) -> Result<Vec<u32>> {
+    let rows = features.rows_of(instances).map_err(|e| e.or_at("--features"))?;
+    let lacking = || (0..rows.len()).filter(|i| rows[*i].is_none());
+    if lacking().next().is_some() {
+        return Err(Error::data("instances of the truth have no features")
+            .at("--features")
+            .found(offenders(lacking().map(|i| instances.text(i))))
+            .help("do the ids have the same form? every instance needs a row"));
+    }
+    Ok(rows.into_iter().flatten().collect())
+}

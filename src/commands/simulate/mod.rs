@@ -1,0 +1,239 @@
+//! `labelmill simulate`: annotations for a known truth, by crowds of published experiments or of one's own.
+//!
+//! ```text
+//! ground_truth the truth (and features) as read, or drawn        Arrow
+//! recipes   a name and settings become a plan                 pure
+//! draw      the plan becomes annotators and their answers     pure
+//! tables    annotations, truth, true confusion, ...           Arrow
+//! ```
+//! # Why
+//! A model is checked against what is known: who the annotators are and what is true. The tables are those that
+//! `aggregate` and `evaluate` read, so that a check is three commands.
+//!
+//! To add a type of annotators, give it a variant in [`annotators`] and a word in [`grammar`]; to add a recipe, a line in
+//! [`recipes`].
+
+pub mod annotators;
+pub mod conal;
+pub mod confusion;
+pub mod designs;
+pub mod draw;
+pub mod grammar;
+mod ground_truth;
+pub mod plan;
+pub mod recipes;
+mod tables;
+
+#[cfg(test)]
+mod tests;
+
+use serde_json::{Value, json};
+use sha2::{Digest, Sha256};
+
+use crate::error::{Error, Result};
+use crate::frame::Role;
+use crate::run::Run;
+use crate::sink::{Begin, Contents, Job, ParquetSink, Published, Sink, SinkSpec};
+use crate::store::StoreSpec;
+use crate::tables::{SCHEMA_VERSION, Table};
+use draw::draw;
+use ground_truth::{GroundTruth, Registered};
+use recipes::{Loaded, Needs, Recipe, recipe};
+
+pub use ground_truth::Given;
+
+/// What `labelmill simulate` was asked for.
+pub struct Simulation<'a> {
+    /// The recipe's name.
+    pub recipe: &'a str,
+    /// Its parameters, as `key=value`.
+    pub settings: &'a [String],
+    /// The seed of every random stream.
+    pub seed: u64,
+    /// What is annotated.
+    pub given: Given<'a>,
+    /// Where the tables go.
+    pub output: &'a str,
+}
+
+/// A published crowd.
+pub struct Simulated {
+    /// What was published.
+    pub published: Published<Drawn>,
+    /// Every parameter of the recipe.
+    pub parameters: Value,
+}
+
+/// The crowd in a few numbers.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Drawn {
+    /// Instances of the truth, annotated or not.
+    pub instances: usize,
+    /// Classes.
+    pub classes: usize,
+    /// Annotators.
+    pub annotators: usize,
+    /// Answers.
+    pub annotations: usize,
+    /// Trusted instances.
+    pub trusted: usize,
+    /// Instances whose class is told to choose epochs by.
+    pub valid: usize,
+    /// Instances whose class is told to score.
+    pub holdout: usize,
+    /// The share of right answers.
+    pub accuracy: f64,
+    /// What it was expected to be, the mean over annotators.
+    pub expected_accuracy: f64,
+}
+
+/// Draws a crowd for a truth and publishes it. The same request twice is a no-op.
+///
+/// # Errors
+/// When the recipe or its settings are not known, the truth cannot be read or has too few classes, or the output cannot
+/// be written.
+pub async fn simulate(
+    what: &Simulation<'_>,
+    stores: &StoreSpec,
+    run: &mut Run,
+) -> Result<Simulated> {
+    let recipe = recipe(what.recipe)?;
+    check_given(recipe, &what.given)?;
+    let Loaded { design, mut parameters } = recipe.load(what.settings)?;
+    // Words that nobody understands are refused before anything is read.
+    design.plan(recipe.classes)?;
+    let blobs = design.blobs();
+    if blobs.is_some() && what.given.truth.is_some() {
+        leave_to_the_truth(&mut parameters, what.settings)?;
+    }
+    let files = Registered::find(&what.given, stores).await.map_err(named)?;
+    let identity = json!([
+        "simulate",
+        env!("CARGO_PKG_VERSION"),
+        SCHEMA_VERSION,
+        recipe.name,
+        parameters,
+        what.seed,
+        files.inputs,
+        what.given.columns,
+    ]);
+    let digest = format!("{:x}", Sha256::digest(identity.to_string().as_bytes()));
+    let job = Job { digest, run_id: None, pipeline: "simulate".to_owned() };
+    let sink = SinkSpec { url: what.output.to_owned(), ..SinkSpec::default() };
+    let sink = ParquetSink::open(&sink, stores).map_err(|e| e.at("--output"))?;
+    let run_id = match sink.begin(&job, false).await? {
+        Begin::Done(manifest) => {
+            let published = sink.published(*manifest, None).await;
+            return Ok(Simulated { published, parameters });
+        }
+        Begin::New(run_id) => run_id,
+    };
+    // Other jobs read a crowd's tables by names that stay: they must not become another crowd's.
+    if let Some(other) = sink.latest().await? {
+        return Err(Error::spec("there is something else already")
+            .at(format!("--output {}", sink.url()))
+            .found(format!("the run `{other}`"))
+            .help("choose another folder, or remove this one"));
+    }
+    let ground_truth = match (what.given.truth, blobs) {
+        (None, Some(blobs)) => GroundTruth::drawn(&blobs, run),
+        (Some(_), Some(blobs)) => files.read(run).await?.with_blobs(&blobs, run),
+        (_, None) => files.read(run).await?,
+    };
+    ground_truth.check_classes(recipe.name, recipe.classes)?;
+    if blobs.is_some() {
+        let found = [ground_truth.class.len(), ground_truth.classes.len()];
+        OF_DRAWN.iter().zip(found).for_each(|(key, n)| parameters[*key] = json!(n));
+    }
+    let plan = design.plan(ground_truth.classes.len())?;
+    let crowd = tokio::task::block_in_place(|| draw(&plan, ground_truth.numbers(), run))?;
+    let facts = facts(recipe, what.seed, &parameters);
+    let tables = tables::tables(&ground_truth, &crowd, &facts)?;
+    let tables = tables.iter().map(|table| table as &dyn Table).collect();
+    let contents = Contents { tables, ..Contents::default() };
+    let manifest = sink.publish(&run_id, &job, &contents, run).await?;
+    if let Some(warning) = sink.link_tables(&manifest) {
+        run.warn(warning);
+    }
+    let expected = crowd.members.iter().map(|m| m.confusion.accuracy(&crowd.shares));
+    let drawn = Drawn {
+        instances: ground_truth.class.len(),
+        classes: ground_truth.classes.len(),
+        annotators: crowd.members.len(),
+        annotations: crowd.annotations.len(),
+        trusted: crowd.told(Role::Train).len(),
+        valid: crowd.told(Role::Valid).len(),
+        holdout: crowd.told(Role::Holdout).len(),
+        accuracy: crowd.accuracy(&ground_truth.class),
+        expected_accuracy: expected.sum::<f64>() / crowd.members.len() as f64,
+    };
+    Ok(Simulated { published: sink.published(manifest, Some(drawn)).await, parameters })
+}
+
+/// Whether the recipe has what it needs, and nothing that it would not look at.
+fn check_given(recipe: &Recipe, given: &Given<'_>) -> Result<()> {
+    let name = recipe.name;
+    if recipe.needs != Needs::Nothing && given.truth.is_none() {
+        return Err(Error::spec(format!("the recipe `{name}` needs true classes"))
+            .at("--truth")
+            .found("nothing")
+            .help("name a table of instance_id and class; `conal-synthetic` draws its own"));
+    }
+    match (recipe.needs, given.features) {
+        (Needs::Features, None) => Err(Error::spec(format!("the recipe `{name}` needs features"))
+            .at("--features")
+            .found("nothing")
+            .help("name a table of features; `conal-synthetic` draws its own")),
+        (Needs::Truth | Needs::Nothing, Some(url)) => {
+            Err(Error::spec(format!("the recipe `{name}` looks at no features"))
+                .at("--features")
+                .found(format!("`{url}`"))
+                .help("leave them out; `conal` looks at them"))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// What a recipe that draws instances is told of them: how many there are, and of how many classes.
+const OF_DRAWN: [&str; 2] = ["instances", "classes"];
+
+/// Takes out the parameters that a truth decides; whoever sets one of them is told.
+fn leave_to_the_truth(parameters: &mut Value, settings: &[String]) -> Result<()> {
+    let key = |setting: &str| setting.split_once('=').map(|(key, _)| key.trim().to_owned());
+    let is_set = |s: &&String| key(s).is_some_and(|key| OF_DRAWN.contains(&key.as_str()));
+    if let Some(setting) = settings.iter().find(is_set) {
+        return Err(Error::spec("the truth has instances and classes of its own")
+            .at("--set")
+            .found(format!("`{setting}`"))
+            .help("leave it out; or leave out --truth, so that instances are drawn"));
+    }
+    if let Some(parameters) = parameters.as_object_mut() {
+        parameters.retain(|key, _| !OF_DRAWN.contains(&key.as_str()));
+    }
+    Ok(())
+}
+
+/// The table's place as it was typed on the command line.
+fn named(error: Error) -> Error {
+    let place = error.problems.last().and_then(|p| p.place.clone()).unwrap_or_default();
+    let typed = ["truth", "features"].map(|name| {
+        let table = [format!("source.tables.{name}"), format!("source.{name}")];
+        table.iter().any(|t| place.starts_with(t.as_str())).then(|| format!("--{name}"))
+    });
+    match typed.into_iter().flatten().next() {
+        Some(option) => {
+            let url = place.split_once(": ").map_or("", |(_, url)| url);
+            error.at(format!("{option} {url}"))
+        }
+        None => error,
+    }
+}
+
+/// The rows of the table `recipe`.
+fn facts(recipe: &Recipe, seed: u64, parameters: &Value) -> Vec<(String, String)> {
+    let plain = |value: &Value| value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+    let fixed = [("recipe", recipe.name.to_owned()), ("source", recipe.source.to_owned())];
+    let fixed = fixed.into_iter().chain([("seed", seed.to_string())]);
+    let own = parameters.as_object().into_iter().flatten().map(|(k, v)| (k.clone(), plain(v)));
+    fixed.map(|(k, v)| (k.to_owned(), v)).chain(own).collect()
+}

@@ -1,0 +1,139 @@
+//! What a recipe comes down to, and which instances are annotated and trusted.
+
+use rand::seq::index::sample;
+
+use super::conal::CommonNoise;
+use super::grammar::Group;
+use crate::frame::{Matrix, Role};
+use crate::run::Run;
+
+/// What a recipe comes down to.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Plan {
+    /// The annotators, group by group.
+    pub groups: Vec<Group>,
+    /// Different annotators that each instance is given to; `None` for all of them.
+    pub redundancy: Option<usize>,
+    /// The share of the instances that is annotated, drawn at random.
+    pub annotated: f64,
+    /// How many instances are annotated at most, where answers cost.
+    pub at_most: Option<usize>,
+    /// The share of each class that is trusted, drawn at random.
+    pub trusted: f64,
+    /// Whether trusted instances are annotated too.
+    pub annotates_trusted: bool,
+    /// Of the instances that are neither annotated nor trusted, the share whose class is there to choose epochs by, while
+    /// that of the rest is there to score; `None` where nobody is told their class.
+    pub valid: Option<f64>,
+    /// How many annotations of an instance are kept at most, drawn at random when all are there.
+    pub kept: Option<usize>,
+    /// Whether the annotators' mistakes are told as their features.
+    pub describes_annotators: bool,
+    /// A confusion that all annotators share on some instances.
+    pub common: Option<CommonNoise>,
+}
+
+impl Plan {
+    /// Everybody answers about everything.
+    #[must_use]
+    pub fn of(groups: Vec<Group>) -> Self {
+        Self {
+            groups,
+            redundancy: None,
+            annotated: 1.0,
+            at_most: None,
+            trusted: 0.0,
+            annotates_trusted: false,
+            valid: None,
+            kept: None,
+            describes_annotators: false,
+            common: None,
+        }
+    }
+
+    /// How many annotators there are.
+    #[must_use]
+    pub fn annotators(&self) -> usize {
+        self.groups.iter().map(|(n, _)| n).sum()
+    }
+
+    /// The trusted instances: the same share of every class.
+    #[must_use]
+    pub fn trusted(&self, truth: Truth<'_>, run: &Run) -> Vec<u32> {
+        let mut rng = run.rng("trusted");
+        let mut trusted = Vec::new();
+        for class in 0..truth.classes as u32 {
+            let of_class: Vec<u32> =
+                (0..).zip(truth.class).filter(|(_, k)| **k == class).map(|(i, _)| i).collect();
+            let chosen = sample(&mut rng, of_class.len(), part(self.trusted, of_class.len()));
+            trusted.extend(chosen.iter().map(|n| of_class[n]));
+        }
+        trusted.sort_unstable();
+        trusted
+    }
+
+    /// The instances that are annotated, sorted.
+    #[must_use]
+    pub fn annotated(&self, truth: Truth<'_>, trusted: &[u32], run: &Run) -> Vec<u32> {
+        let all = 0..truth.class.len() as u32;
+        let is_free = |i: &u32| self.annotates_trusted || trusted.binary_search(i).is_err();
+        let free: Vec<u32> = all.filter(is_free).collect();
+        let wanted = part(self.annotated, free.len()).min(self.at_most.unwrap_or(usize::MAX));
+        if wanted == free.len() {
+            return free;
+        }
+        let chosen = sample(&mut run.rng("annotated"), free.len(), wanted);
+        let mut chosen: Vec<u32> = chosen.iter().map(|n| free[n]).collect();
+        chosen.sort_unstable();
+        chosen
+    }
+
+    /// The instances whose class is told, sorted, and what for.
+    #[must_use]
+    pub fn gold(
+        &self,
+        truth: Truth<'_>,
+        trusted: &[u32],
+        annotated: &[u32],
+        run: &Run,
+    ) -> Vec<(u32, Role)> {
+        let mut gold: Vec<(u32, Role)> = trusted.iter().map(|i| (*i, Role::Train)).collect();
+        if let Some(share) = self.valid {
+            let is_in = |sorted: &[u32], i: u32| sorted.binary_search(&i).is_ok();
+            let all = 0..truth.class.len() as u32;
+            let rest: Vec<u32> =
+                all.filter(|i| !is_in(trusted, *i) && !is_in(annotated, *i)).collect();
+            let mut roles = vec![Role::Holdout; rest.len()];
+            let chosen = sample(&mut run.rng("valid"), rest.len(), part(share, rest.len()));
+            chosen.iter().for_each(|n| roles[n] = Role::Valid);
+            gold.extend(rest.into_iter().zip(roles));
+        }
+        gold.sort_unstable();
+        gold
+    }
+}
+
+/// What is annotated.
+#[derive(Clone, Copy)]
+pub struct Truth<'a> {
+    /// The class of each instance, in sorted order of the instances.
+    pub class: &'a [u32],
+    /// How many classes there are.
+    pub classes: usize,
+    /// The features of each instance, by row of the matrix, where the plan has common noise.
+    pub features: Option<(&'a Matrix, &'a [u32])>,
+}
+
+/// A share, from 0 to 1, of so many.
+#[allow(clippy::cast_sign_loss)]
+fn part(share: f64, of: usize) -> usize {
+    (share * of as f64).round() as usize
+}
+
+/// The share of each class.
+pub fn shares(of: impl Iterator<Item = u32>, classes: usize) -> Vec<f64> {
+    let mut counts = vec![0_u32; classes];
+    of.for_each(|k| counts[k as usize] += 1);
+    let all = f64::from(counts.iter().sum::<u32>());
+    counts.iter().map(|n| f64::from(*n) / all).collect()
+}

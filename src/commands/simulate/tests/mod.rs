@@ -1,0 +1,46 @@
+//! Crowds worked out by hand.
+
+mod annotators;
+mod crowds;
+mod noise;
+
+use super::confusion::Confusion;
+use super::draw::{Crowd, draw};
+use super::grammar::kind;
+use super::plan::{Plan, Truth};
+use super::recipes::recipe;
+use crate::run::Run;
+
+fn matrix(word: &str, classes: usize, seed: u64) -> Confusion {
+    let shares = vec![1.0 / classes as f64; classes];
+    let kind = kind(word).unwrap();
+    kind.confusion(&shares, &mut Run::new(seed).rng("test")).unwrap().unwrap()
+}
+
+#[track_caller]
+fn assert_rows(got: &Confusion, want: &[&[f64]]) {
+    for (k, want) in want.iter().enumerate() {
+        let close = got.row(k).iter().zip(*want).all(|(g, w)| (g - w).abs() < 1e-12);
+        assert!(close && want.len() == got.classes(), "row {k}: {:?} is not {want:?}", got.row(k));
+    }
+}
+
+#[track_caller]
+fn assert_near(got: f64, want: f64, tolerance: f64) {
+    assert!((got - want).abs() <= tolerance, "{got} is not {want} within {tolerance}");
+}
+
+/// Ten balanced classes, so many instances of each.
+fn balanced(of_each: u32) -> Vec<u32> {
+    (0..10 * of_each).map(|i| i % 10).collect()
+}
+
+/// The plan of a recipe for ten classes.
+fn plan_of(name: &str, settings: &[&str]) -> Plan {
+    let settings: Vec<String> = settings.iter().map(|s| (*s).to_owned()).collect();
+    recipe(name).unwrap().load(&settings).unwrap().design.plan(10).unwrap()
+}
+
+fn drawn(plan: &Plan, class: &[u32], classes: usize, seed: u64) -> Crowd {
+    draw(plan, Truth { class, classes, features: None }, &Run::new(seed)).unwrap()
+}

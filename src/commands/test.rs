@@ -1,0 +1,139 @@
+//! `[[test]]` blocks: rows that are given, and rows of the output tables that are expected.
+
+use std::collections::BTreeMap;
+
+use datafusion::arrow::array::{Array, RecordBatch};
+use datafusion::arrow::util::display::array_value_to_string;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::error::{Error, Result, nearest};
+use crate::pipeline::{Checkpoints, PipelineSpec, fit, read};
+use crate::run::Run;
+use crate::source::{Location, Rows, Scalar, Source, SourceSpec};
+use crate::tables::{FilledTable, Outcome, OutcomeTable, TABLES, Table};
+
+/// Numbers this near are equal.
+const TOLERANCE: f64 = 1e-6;
+
+/// One example of what the pipeline does.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct TestSpec {
+    /// What it shows.
+    pub name: String,
+    /// The rows that stand for the sources.
+    pub given: GivenSpec,
+    /// Rows that must be in the output tables, by table: every named column must be as written.
+    pub expect: BTreeMap<String, Vec<BTreeMap<String, Scalar>>>,
+}
+
+/// Rows that stand for the sources.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct GivenSpec {
+    /// [instance, annotator, label], and perhaps weight, annotated_at, question.
+    pub annotations: Rows,
+    /// [instance, class], and perhaps role, question.
+    pub gold: Option<Rows>,
+}
+
+/// What a test found.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Verdict {
+    /// The test's name.
+    pub name: String,
+    /// Each expected row that is not there; none when the test passed.
+    pub failures: Vec<String>,
+}
+
+/// Runs every test of a pipeline, without reading its sources or writing anything.
+///
+/// # Errors
+/// When a test names what does not exist, or its rows cannot be fitted.
+pub async fn run_tests(spec: &PipelineSpec) -> Result<Vec<Verdict>> {
+    let mut verdicts = Vec::with_capacity(spec.test.len());
+    for (n, test) in spec.test.iter().enumerate() {
+        let name = if test.name.is_empty() { format!("test {}", n + 1) } else { test.name.clone() };
+        let outcome = outcome(spec, test).await.map_err(|e| e.or_at(&format!("test[{n}]")))?;
+        let mut failures = Vec::new();
+        for (table, expected) in &test.expect {
+            let found = rows_of(find(table)?, &outcome)?;
+            failures.extend(
+                expected
+                    .iter()
+                    .filter(|row| !found.iter().any(|f| matches(f, row)))
+                    .map(|row| format!("{table}: no row has {}", describe(row))),
+            );
+        }
+        verdicts.push(Verdict { name, failures });
+    }
+    Ok(verdicts)
+}
+
+async fn outcome(spec: &PipelineSpec, test: &TestSpec) -> Result<Outcome> {
+    let source = SourceSpec {
+        annotations: Some(Location::Rows(test.given.annotations.clone())),
+        gold: test.given.gold.clone().map(Location::Rows),
+        ..SourceSpec::default()
+    };
+    let spec = PipelineSpec { source, ..spec.clone() };
+    let ctx = spec.engine.session()?;
+    let source = Source::register(&ctx, &spec.source, &spec.store).await?;
+    let mut run = Run::new(spec.seed);
+    let frames = read(&spec, &ctx, &source, &run).await?;
+    tokio::task::block_in_place(|| fit(&spec, frames, &mut Checkpoints::default(), &mut run))
+}
+
+fn find(name: &str) -> Result<&'static dyn OutcomeTable> {
+    TABLES.iter().copied().find(|t| t.name() == name).ok_or_else(|| {
+        let near = nearest(name, TABLES.iter().map(|t| t.name()));
+        let error = Error::spec(format!("there is no table `{name}`"));
+        match near {
+            Some(near) => error.help(format!("did you mean `{near}`?")),
+            None => error,
+        }
+    })
+}
+
+/// Every row of a table, as text by column.
+fn rows_of(
+    table: &'static dyn OutcomeTable,
+    outcome: &Outcome,
+) -> Result<Vec<BTreeMap<String, Option<String>>>> {
+    let table = FilledTable::new(table, outcome);
+    let mut rows = Vec::new();
+    for batch in (0..table.n_parts()).flat_map(|part| table.batches(part)) {
+        let batch = batch?;
+        rows.extend((0..batch.num_rows()).map(|row| as_text(&batch, row)));
+    }
+    Ok(rows)
+}
+
+fn as_text(batch: &RecordBatch, row: usize) -> BTreeMap<String, Option<String>> {
+    let schema = batch.schema();
+    let cells = schema.fields().iter().zip(batch.columns());
+    cells
+        .map(|(field, array)| {
+            let text =
+                array.is_valid(row).then(|| array_value_to_string(array, row).unwrap_or_default());
+            (field.name().clone(), text)
+        })
+        .collect()
+}
+
+fn matches(found: &BTreeMap<String, Option<String>>, expected: &BTreeMap<String, Scalar>) -> bool {
+    expected.iter().all(|(column, value)| {
+        let Some(Some(found)) = found.get(column) else { return false };
+        let wanted = value.to_string();
+        match (found.parse::<f64>(), wanted.parse::<f64>()) {
+            (Ok(found), Ok(wanted)) => (found - wanted).abs() <= TOLERANCE,
+            _ => *found == wanted,
+        }
+    })
+}
+
+fn describe(row: &BTreeMap<String, Scalar>) -> String {
+    let cells = row.iter().map(|(column, value)| format!("{column} = {value}"));
+    cells.collect::<Vec<_>>().join(", ")
+}

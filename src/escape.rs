@@ -1,0 +1,62 @@
+//! Text that came from data, made fit for a terminal and for a line of a log.
+//!
+//! # Why
+//! An id or a label can hold what moves a terminal's cursor, hides text or turns its direction: a table that a person
+//! trusts would show what an annotator wrote. Such characters are shown by their number. Tables in files and `--json`
+//! keep every byte.
+
+use std::fmt::Write as _;
+
+/// The text on one line: line ends are escaped too.
+#[must_use]
+pub fn line(text: &str) -> String {
+    escaped(text, |_| false)
+}
+
+/// The text with its line ends as they are.
+#[must_use]
+pub fn lines(text: &str) -> String {
+    escaped(text, |c| c == '\n')
+}
+
+fn escaped(text: &str, is_kept: impl Fn(char) -> bool) -> String {
+    let mut out = String::with_capacity(text.len());
+    for c in text.chars() {
+        match c {
+            '\n' | '\r' | '\t' if !is_kept(c) => {
+                let _ = write!(out, "{}", c.escape_default());
+            }
+            _ if is_active(c) && !is_kept(c) => {
+                let _ = write!(out, "{}", c.escape_unicode());
+            }
+            _ => out.push(c),
+        }
+    }
+    out
+}
+
+/// Control characters, marks and overrides of direction, and separators that some programs break lines at.
+fn is_active(c: char) -> bool {
+    c.is_control()
+        || matches!(c, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_terminal_would_obey_is_shown_by_its_number() {
+        assert_eq!(line("a\u{1b}[2Jb\u{9b}1m\u{7f}\0"), "a\\u{1b}[2Jb\\u{9b}1m\\u{7f}\\u{0}");
+        assert_eq!(line("user\u{202e}nimda\u{2066}"), "user\\u{202e}nimda\\u{2066}");
+        assert_eq!(line("a\r\nb\tc\u{2028}"), "a\\r\\nb\\tc\\u{2028}");
+        assert_eq!(lines("a\r\nb"), "a\\r\nb");
+    }
+
+    #[test]
+    fn every_language_stays() {
+        for text in ["語 é ß", "🦜🏳️‍🌈", "שלום", "naïve \"quoted\" \\ back"] {
+            assert_eq!(line(text), text);
+        }
+    }
+}

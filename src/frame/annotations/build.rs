@@ -1,0 +1,255 @@
+//! Builds the sparse views of [`Annotations`] from rows in any order.
+
+use std::sync::OnceLock;
+
+use rayon::prelude::*;
+
+use super::duplicates::{ByInstance, Duplicates, Repeated};
+use super::weights::Weights;
+use super::{Annotations, BLOCK, Dims};
+use crate::frame::offsets::{Places, count, number, owners, prefix_sum};
+
+/// Annotations in any order, a column of numbers each.
+#[derive(Debug, Clone, Default)]
+pub struct Rows {
+    /// Of which instance.
+    pub instance: Vec<u32>,
+    /// By whom.
+    pub annotator: Vec<u32>,
+    /// What: a label's number.
+    pub label: Vec<u32>,
+    /// How much each counts; empty where all count 1.
+    pub weight: Vec<f64>,
+}
+
+/// The view by column.
+#[derive(Debug, Clone)]
+pub(super) struct ByColumn {
+    pub(super) offsets: Vec<usize>,
+    pub(super) instances: Vec<u32>,
+    pub(super) weights: Weights,
+}
+
+impl Annotations {
+    /// Builds the views from rows in any order.
+    ///
+    /// # Errors
+    /// The repeated pairs, where the policy is [`Duplicates::Error`].
+    pub fn build(dims: Dims, rows: Rows, policy: Duplicates) -> Result<Self, Repeated> {
+        let (sorted, (rows_of_annotator, rows_of_instance)) = rayon::join(
+            || distinct_columns(dims, &rows),
+            || (count(&rows.annotator, dims.annotators), count(&rows.instance, dims.instances)),
+        );
+        let mut is_single: Vec<bool> = rows_of_annotator.iter().map(|n| *n == 1).collect();
+        for (r, _) in rows.annotator.iter().zip(&rows.weight).filter(|(_, w)| **w != 1.0) {
+            is_single[*r as usize] = false;
+        }
+        let Slots { order, of_annotator: slots, by_slot, labels, first_singleton } =
+            Slots::new(sorted, &is_single);
+        let mut columns = rows.annotator;
+        columns.par_iter_mut().zip(&rows.label).with_min_len(BLOCK).for_each(|(column, label)| {
+            let slot = slots[*column as usize] as usize;
+            let own = by_slot[slot]..by_slot[slot + 1];
+            *column = number(own.start + labels[own].partition_point(|l| l < label));
+        });
+        let offsets = prefix_sum(&rows_of_instance);
+        let annotators = owners(&order, &by_slot);
+        let view = ByInstance::scatter(offsets, &rows.instance, &columns, &rows.weight);
+        drop((columns, rows.instance, rows.weight));
+        let (by_instance, columns, weights) = view.settle(&annotators, policy)?;
+        Ok(Self {
+            dims,
+            by_instance,
+            columns,
+            weights,
+            slots,
+            by_slot,
+            first_singleton,
+            labels,
+            annotators,
+            by_column: OnceLock::new(),
+            rows_of_instance,
+            rows_of_annotator,
+            trusted: None,
+        })
+    }
+
+    /// The view by column, from the view by instance.
+    pub(super) fn transposed(&self) -> ByColumn {
+        let mut places = Places(prefix_sum(&count(&self.columns, self.labels.len())));
+        let mut instances = vec![0; self.columns.len()];
+        let mut all = if self.are_weighted() { vec![1.0; self.columns.len()] } else { Vec::new() };
+        let mut few = Vec::new();
+        for i in 0..self.dims.instances {
+            let weights = self.weights_of(i);
+            for (n, column) in self.columns_of_instance(i).iter().enumerate() {
+                let place = places.next(*column);
+                instances[place] = number(i);
+                if weights.is_ones() {
+                    continue;
+                }
+                match (all.get_mut(place), weights.get(n)) {
+                    (Some(out), weight) => *out = weight,
+                    (None, weight) if weight != 1.0 => few.push((place, weight)),
+                    (None, _) => {}
+                }
+            }
+        }
+        let weights = if self.are_weighted() {
+            Weights::All(all)
+        } else {
+            few.sort_unstable_by_key(|(place, _)| *place);
+            let (positions, weights) = few.into_iter().unzip();
+            Weights::few(instances.len(), positions, weights)
+        };
+        ByColumn { offsets: places.offsets(), instances, weights }
+    }
+}
+
+/// The distinct labels of each annotator, ascending: (offsets by annotator, labels).
+fn distinct_columns(dims: Dims, rows: &Rows) -> (Vec<usize>, Vec<u32>) {
+    let mut counts = vec![0_u32; dims.annotators];
+    let n_cells = dims.annotators.saturating_mul(dims.labels);
+    let mut labels = Vec::with_capacity(n_cells.min(rows.label.len()));
+    let mut add = |annotator: usize, label: u32| {
+        counts[annotator] += 1;
+        labels.push(label);
+    };
+    let pairs = rows.annotator.iter().zip(&rows.label);
+    // A flag a cell is fastest, as long as the cells are not many more than the annotations.
+    if n_cells <= 8 * rows.label.len() + BLOCK {
+        let mut occurs = vec![false; n_cells];
+        pairs.for_each(|(r, l)| occurs[*r as usize * dims.labels + *l as usize] = true);
+        for (cell, _) in occurs.iter().enumerate().filter(|(_, occurs)| **occurs) {
+            add(cell / dims.labels, number(cell % dims.labels));
+        }
+    } else {
+        let mut cells: Vec<(u32, u32)> = pairs.map(|(r, l)| (*r, *l)).collect();
+        cells.par_sort_unstable();
+        cells.dedup();
+        cells.iter().for_each(|(r, l)| add(*r as usize, *l));
+    }
+    (prefix_sum(&counts), labels)
+}
+
+/// Which annotator is in which slot, and the columns in the order of the slots; see [`Annotations`].
+struct Slots {
+    /// The annotator in each slot.
+    order: Vec<u32>,
+    /// The slot of each annotator.
+    of_annotator: Vec<u32>,
+    /// Where the columns of each slot begin, and one past the last.
+    by_slot: Vec<usize>,
+    labels: Vec<u32>,
+    first_singleton: usize,
+}
+
+impl Slots {
+    /// From the columns in the order of the annotators, (offsets by annotator, labels).
+    fn new((offsets, sorted): (Vec<usize>, Vec<u32>), is_single: &[bool]) -> Self {
+        let all = 0..is_single.len();
+        let (mut order, singletons): (Vec<u32>, Vec<u32>) =
+            all.map(number).partition(|r| !is_single[*r as usize]);
+        let others = order.len();
+        order.extend(singletons);
+        let (mut slots, mut by_slot) = (vec![0; order.len()], Vec::with_capacity(offsets.len()));
+        let mut labels = Vec::with_capacity(sorted.len());
+        for (slot, r) in order.iter().enumerate() {
+            let r = *r as usize;
+            slots[r] = number(slot);
+            by_slot.push(labels.len());
+            labels.extend_from_slice(&sorted[offsets[r]..offsets[r + 1]]);
+        }
+        by_slot.push(labels.len());
+        let first_singleton = by_slot[others];
+        Self { order, of_annotator: slots, by_slot, labels, first_singleton }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const DIMS: Dims = Dims { instances: 3, annotators: 2, classes: 2, labels: 3 };
+
+    fn build(rows: &[(u32, u32, u32, f64)], policy: Duplicates) -> Result<Annotations, Repeated> {
+        let mut columns = Rows::default();
+        for (instance, annotator, label, weight) in rows {
+            columns.instance.push(*instance);
+            columns.annotator.push(*annotator);
+            columns.label.push(*label);
+            columns.weight.push(*weight);
+        }
+        Annotations::build(DIMS, columns, policy)
+    }
+
+    fn weights(a: &Annotations, i: usize) -> Vec<f64> {
+        a.annotations_of(i).map(|(_, weight)| weight).collect()
+    }
+
+    #[test]
+    fn both_views_hold_the_same_annotations() {
+        let a =
+            build(&[(2, 1, 0, 1.0), (0, 0, 1, 1.0), (0, 1, 0, 1.0)], Duplicates::Share).unwrap();
+        assert_eq!(a.columns_of_instance(0), [0, 1]);
+        assert_eq!(a.columns_of_instance(1), [0_u32; 0]);
+        assert_eq!((a.label_of(0), a.label_of(1)), (0, 1));
+        assert_eq!(a.instances_of(0), [0, 2]);
+        assert_eq!((a.columns_of(0), a.columns_of(1)), (1..2, 0..1));
+        assert!(a.weights_of(0).is_ones());
+    }
+
+    #[test]
+    fn singleton_annotators_come_after_all_others() {
+        let once = |weight| {
+            let rows = [(0, 0, 1, weight), (0, 1, 0, 1.0), (1, 1, 1, 1.0)];
+            build(&rows, Duplicates::Share).unwrap()
+        };
+        let a = once(1.0);
+        assert_eq!((a.columns_of(0), a.columns_of(1), a.first_singleton()), (2..3, 0..2, 2));
+        assert_eq!(
+            (a.labels_of(0), a.columns_of_instance(0), a.instances_of(2)),
+            (&[1][..], &[0, 2][..], &[0][..])
+        );
+        assert_eq!(once(0.5).first_singleton(), 3, "half an annotation is not one");
+    }
+
+    #[test]
+    fn many_more_cells_than_annotations_give_the_same_columns() {
+        let wide = Dims { annotators: 90_000, labels: 90, ..DIMS };
+        let rows = || Rows {
+            instance: vec![0, 1, 2],
+            annotator: vec![89_999, 7, 89_999],
+            label: vec![80, 3, 2],
+            weight: Vec::new(),
+        };
+        let a = Annotations::build(wide, rows(), Duplicates::Share).unwrap();
+        assert_eq!((a.columns_of(7), a.labels_of(89_999)), (2..3, &[2, 80][..]));
+        assert_eq!(a.columns_of_instance(0), [1]);
+    }
+
+    #[test]
+    fn equal_answers_share_one_say() {
+        let rows = [(0, 0, 1, 1.0), (0, 0, 1, 1.0), (0, 0, 1, 1.0)];
+        let a = build(&rows, Duplicates::Share).unwrap();
+        assert_eq!((a.len(), weights(&a, 0), a.rows_of_instance(0)), (1, vec![1.0], 3));
+        assert_eq!(build(&rows, Duplicates::Keep).unwrap().len(), 3);
+        assert_eq!(build(&rows, Duplicates::Error).unwrap_err(), Repeated(vec![(0, 0), (0, 0)]));
+    }
+
+    #[test]
+    fn different_answers_share_and_soft_ones_stay_whole() {
+        let a = build(&[(0, 0, 0, 1.0), (0, 0, 1, 1.0)], Duplicates::Share).unwrap();
+        assert_eq!(weights(&a, 0), [0.5, 0.5]);
+        let soft = build(&[(1, 0, 0, 0.75), (1, 0, 1, 0.25)], Duplicates::Share).unwrap();
+        assert_eq!(weights(&soft, 1), [0.75, 0.25]);
+        let expert = build(&[(1, 0, 0, 2.0), (1, 0, 0, 2.0)], Duplicates::Share).unwrap();
+        assert_eq!(weights(&expert, 1), [2.0]);
+    }
+
+    #[test]
+    fn a_label_that_is_no_class_is_no_evidence() {
+        let a = build(&[(0, 0, 2, 1.0), (1, 0, 1, 1.0)], Duplicates::Share).unwrap();
+        assert_eq!([a.has_evidence(0), a.has_evidence(1), a.has_evidence(2)], [false, true, false]);
+    }
+}

@@ -1,0 +1,198 @@
+//! Repeated answers of one annotator to one instance, and how they are settled.
+
+use std::ops::Range;
+
+use rayon::prelude::*;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::BLOCK;
+use super::weights::Weights;
+use crate::frame::offsets::{Places, number, split_by};
+
+/// What to do with repeated answers of one annotator to one instance (and question).
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Duplicates {
+    /// They share one annotation. Its weight is that of the heaviest answer, or the sum of all where that is less than 1 (a
+    /// soft annotation); so three equal answers count once, and two different ones count one half each.
+    #[default]
+    Share,
+    /// The newest by `annotated_at` stays; equally new ones share.
+    Last,
+    /// Each counts in full.
+    Keep,
+    /// They are an error.
+    Error,
+}
+
+/// The (instance, annotator) pairs that answered more than once, where that is an error.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Repeated(pub Vec<(u32, u32)>);
+
+/// The view by instance while repeated answers are being settled.
+pub(super) struct ByInstance {
+    offsets: Vec<usize>,
+    columns: Vec<u32>,
+    weights: Option<Vec<f64>>,
+}
+
+/// Offsets by instance, columns, and weights.
+pub(super) type Settled = (Vec<usize>, Vec<u32>, Weights);
+
+impl ByInstance {
+    pub(super) fn scatter(
+        offsets: Vec<usize>,
+        instance: &[u32],
+        column: &[u32],
+        weight: &[f64],
+    ) -> Self {
+        let mut places = Places(offsets);
+        let mut columns = vec![0; column.len()];
+        let mut weights = (!weight.is_empty()).then(|| vec![0.0; weight.len()]);
+        for (row, i) in instance.iter().enumerate() {
+            let place = places.next(*i);
+            columns[place] = column[row];
+            if let Some(weights) = &mut weights {
+                weights[place] = weight[row];
+            }
+        }
+        Self { offsets: places.offsets(), columns, weights }
+    }
+
+    /// Sorts every instance's columns and settles repeated answers.
+    ///
+    /// `annotators` has the owner of each column.
+    pub(super) fn settle(
+        mut self,
+        annotators: &[u32],
+        policy: Duplicates,
+    ) -> Result<Settled, Repeated> {
+        self.sort();
+        let repeated = self.repeated(annotators);
+        let weights = if repeated.is_empty() || policy == Duplicates::Keep {
+            self.weights.map_or(Weights::Ones, Weights::new)
+        } else if policy == Duplicates::Error {
+            return Err(Repeated(repeated));
+        } else {
+            self.share(annotators, &repeated)
+        };
+        Ok((self.offsets, self.columns, weights))
+    }
+
+    /// Sorts every instance's columns.
+    fn sort(&mut self) {
+        let Self { offsets, columns, weights } = self;
+        let parts = split_by(columns, offsets, 1, BLOCK).into_par_iter();
+        if let Some(weights) = weights {
+            let weights = split_by(weights, offsets, 1, BLOCK);
+            parts.zip(weights).for_each(|((instances, columns), (_, weights))| {
+                let first = offsets[instances.start];
+                for own in instances.map(|i| offsets[i] - first..offsets[i + 1] - first) {
+                    sort_with_weights(&mut columns[own.clone()], &mut weights[own]);
+                }
+            });
+        } else {
+            parts.for_each(|(instances, columns)| {
+                let first = offsets[instances.start];
+                for i in instances {
+                    columns[offsets[i] - first..offsets[i + 1] - first].sort_unstable();
+                }
+            });
+        }
+    }
+
+    /// (instance, annotator) of every answer beyond the first.
+    fn repeated(&self, annotators: &[u32]) -> Vec<(u32, u32)> {
+        let of = |column: &u32| annotators[*column as usize];
+        (0..self.offsets.len() - 1)
+            .into_par_iter()
+            .with_min_len(BLOCK)
+            .flat_map_iter(|i| {
+                let own = &self.columns[self.offsets[i]..self.offsets[i + 1]];
+                let again = own.windows(2).filter(move |w| of(&w[0]) == of(&w[1]));
+                again.map(move |w| (number(i), of(&w[0])))
+            })
+            .collect()
+    }
+
+    /// Merges an annotator's equal answers to an instance and scales different ones, so that together they count as one
+    /// annotation. Instances without repeated answers are moved as they are.
+    fn share(&mut self, annotators: &[u32], repeated: &[(u32, u32)]) -> Weights {
+        let mut all = self.weights.take();
+        let (mut few, mut out) = ((Vec::new(), Vec::new()), 0);
+        let mut repeated = repeated.iter().map(|(i, _)| *i as usize).peekable();
+        for i in 0..self.offsets.len() - 1 {
+            let own = self.offsets[i]..self.offsets[i + 1];
+            self.offsets[i] = out;
+            if repeated.next_if_eq(&i).is_none() {
+                let n = own.len();
+                self.columns.copy_within(own.clone(), out);
+                all.as_mut().into_iter().for_each(|all| all.copy_within(own.clone(), out));
+                out += n;
+                continue;
+            }
+            while repeated.next_if_eq(&i).is_some() {}
+            let weight = |at: usize| all.as_ref().map_or(1.0, |all| all[at]);
+            let shared = share_one(&self.columns, own, annotators, weight);
+            for (column, weight) in shared {
+                self.columns[out] = column;
+                match &mut all {
+                    Some(all) => all[out] = weight,
+                    None if weight != 1.0 => {
+                        few.0.push(out);
+                        few.1.push(weight);
+                    }
+                    None => {}
+                }
+                out += 1;
+            }
+        }
+        if let Some(last) = self.offsets.last_mut() {
+            *last = out;
+        }
+        self.columns.truncate(out);
+        match all {
+            None => Weights::few(out, few.0, few.1),
+            Some(mut all) => {
+                all.truncate(out);
+                Weights::new(all)
+            }
+        }
+    }
+}
+
+/// (column, weight) of one instance, whose annotations lie at `own`, after each annotator's answers share one.
+fn share_one(
+    columns: &[u32],
+    own: Range<usize>,
+    annotators: &[u32],
+    weight: impl Fn(usize) -> f64,
+) -> Vec<(u32, f64)> {
+    let mut shared = Vec::with_capacity(own.len());
+    let mut start = own.start;
+    while start < own.end {
+        let annotator = annotators[columns[start] as usize];
+        let same = |c: &&u32| annotators[**c as usize] == annotator;
+        let stop = start + columns[start..own.end].iter().take_while(same).count();
+        let sum: f64 = (start..stop).map(&weight).sum();
+        let heaviest = (start..stop).map(&weight).fold(0.0, f64::max);
+        let total = heaviest.max(sum.min(1.0));
+        while start < stop {
+            let column = columns[start];
+            let equal = columns[start..stop].iter().take_while(|c| **c == column).count();
+            let of_column: f64 = (start..start + equal).map(&weight).sum();
+            shared.push((column, total * (of_column / sum)));
+            start += equal;
+        }
+    }
+    shared
+}
+
+fn sort_with_weights(columns: &mut [u32], weights: &mut [f64]) {
+    let mut pairs: Vec<(u32, f64)> = columns.iter().copied().zip(weights.iter().copied()).collect();
+    pairs.sort_unstable_by_key(|(column, weight)| (*column, weight.to_bits()));
+    for (at, (column, weight)) in pairs.into_iter().enumerate() {
+        (columns[at], weights[at]) = (column, weight);
+    }
+}

@@ -1,0 +1,324 @@
+//! Annotations as two sparse views of one list: by instance for E-steps, by confusion column for M-steps.
+//!
+//! ```text
+//! a column     = one (annotator, label) pair that occurs: "annotator 7 chose `cat`", one column of 7's confusion matrix
+//! by instance    offsets[i] .. offsets[i+1]  ->  the columns of the annotations of instance i, ascending
+//! by column      offsets[c] .. offsets[c+1]  ->  the instances of the annotations in column c, ascending
+//! by slot        offsets[s] .. offsets[s+1]  ->  the columns of the annotator in slot s, by label
+//! ```
+//! # Why
+//! A dense confusion matrix has annotators x classes x labels cells, most of which nobody ever fills. Columns that
+//! occur are at most as many as annotations, so every kernel's time and memory follows the annotations. An E-step
+//! multiplies one contiguous column (one number a class) for each annotation and adds the posterior to the counts of the
+//! same columns. Four bytes an annotation; four more once somebody asks for the view by column, which is made then; and
+//! the weights that differ from 1.
+//!
+//! Slots are the annotators in the order of their numbers, but those with a single annotation, the singleton annotators,
+//! come after all others. A singleton's matrix follows from the posterior of one instance: a kernel that has this at
+//! hand can do without the column, and a long tail of annotators who came once costs it nothing. In the order of the
+//! slots such columns are one range.
+
+mod build;
+mod duplicates;
+mod split;
+mod weights;
+
+use std::ops::Range;
+use std::sync::OnceLock;
+
+use build::ByColumn;
+pub use build::Rows;
+pub use duplicates::{Duplicates, Repeated};
+pub use weights::WeightSlice;
+use weights::Weights;
+
+/// Instances, or annotators, handled as one unit of parallel work. Fixed, so that sums do not depend on threads.
+pub const BLOCK: usize = 2048;
+
+/// The sizes of every axis.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Dims {
+    /// Instances, with or without annotations.
+    pub instances: usize,
+    /// Annotators, each with at least one annotation.
+    pub annotators: usize,
+    /// Classes: what can be true.
+    pub classes: usize,
+    /// Labels: what can be chosen. The first `classes` of them are the classes.
+    pub labels: usize,
+}
+
+/// The sparse annotations of one question.
+#[derive(Debug, Clone)]
+pub struct Annotations {
+    dims: Dims,
+    by_instance: Vec<usize>,
+    columns: Vec<u32>,
+    weights: Weights,
+    /// The slot of each annotator.
+    slots: Vec<u32>,
+    by_slot: Vec<usize>,
+    /// The first column of a singleton annotator.
+    first_singleton: usize,
+    /// The label and the annotator of each column.
+    labels: Vec<u32>,
+    annotators: Vec<u32>,
+    by_column: OnceLock<ByColumn>,
+    rows_of_instance: Vec<u32>,
+    rows_of_annotator: Vec<u32>,
+    /// The class of each instance that is trusted, where any is.
+    pub trusted: Option<Vec<Option<u32>>>,
+}
+
+impl Annotations {
+    /// The sizes of every axis.
+    #[must_use]
+    pub fn dims(&self) -> Dims {
+        self.dims
+    }
+
+    /// How many annotations are stored, after repeated answers were settled.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.columns.len()
+    }
+
+    /// Whether there is none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.columns.is_empty()
+    }
+
+    /// How many (annotator, label) pairs occur.
+    #[must_use]
+    pub fn n_columns(&self) -> usize {
+        self.labels.len()
+    }
+
+    /// The columns of the annotations of instance `i`, ascending, so that an annotator's are side by side.
+    #[inline]
+    #[must_use]
+    pub fn columns_of_instance(&self, i: usize) -> &[u32] {
+        &self.columns[self.by_instance[i]..self.by_instance[i + 1]]
+    }
+
+    /// The weights that go with [`Annotations::columns_of_instance`].
+    #[inline]
+    #[must_use]
+    pub fn weights_of(&self, i: usize) -> WeightSlice<'_> {
+        self.weights.slice(self.by_instance[i]..self.by_instance[i + 1])
+    }
+
+    /// (column, weight) of every annotation of instance `i`.
+    pub fn annotations_of(&self, i: usize) -> impl ExactSizeIterator<Item = (u32, f64)> {
+        let weights = self.weights_of(i);
+        self.columns_of_instance(i).iter().enumerate().map(move |(n, c)| (*c, weights.get(n)))
+    }
+
+    /// (annotator, label, weight) of every annotation of instance `i`.
+    pub fn triples_of(&self, i: usize) -> impl ExactSizeIterator<Item = (u32, u32, f64)> {
+        let of_column = |c: u32| (self.annotators[c as usize], self.labels[c as usize]);
+        self.annotations_of(i).map(move |(column, weight)| {
+            let (annotator, label) = of_column(column);
+            (annotator, label, weight)
+        })
+    }
+
+    /// What a kernel sees of neighbouring instances.
+    #[must_use]
+    pub fn range(&self, instances: Range<usize>) -> InstanceRange<'_> {
+        let (first, last) = (self.by_instance[instances.start], self.by_instance[instances.end]);
+        InstanceRange {
+            offsets: &self.by_instance[instances.start..=instances.end],
+            columns: &self.columns[first..last],
+            weights: self.weights.slice(first..last),
+            trusted: self.trusted.as_ref().map(|t| &t[instances]),
+            labels: &self.labels,
+        }
+    }
+
+    /// Whether every annotation has a weight of its own.
+    #[must_use]
+    pub fn are_weighted(&self) -> bool {
+        matches!(self.weights, Weights::All(_))
+    }
+
+    /// The label of a column.
+    #[inline]
+    #[must_use]
+    pub fn label_of(&self, column: u32) -> u32 {
+        self.labels[column as usize]
+    }
+
+    /// The annotator of a column.
+    #[inline]
+    #[must_use]
+    pub fn annotator_of(&self, column: u32) -> u32 {
+        self.annotators[column as usize]
+    }
+
+    /// The columns of annotator `r`, ascending by label.
+    #[inline]
+    #[must_use]
+    pub fn columns_of(&self, r: usize) -> Range<usize> {
+        let slot = self.slots[r] as usize;
+        self.by_slot[slot]..self.by_slot[slot + 1]
+    }
+
+    /// The labels that annotator `r` used, ascending: one for each of its columns.
+    #[inline]
+    #[must_use]
+    pub fn labels_of(&self, r: usize) -> &[u32] {
+        &self.labels[self.columns_of(r)]
+    }
+
+    /// The column of annotator `r` and a label, if `r` ever chose it.
+    #[must_use]
+    pub fn column_of(&self, r: usize, label: usize) -> Option<usize> {
+        let found = self.labels_of(r).binary_search_by_key(&label, |l| *l as usize).ok()?;
+        Some(self.columns_of(r).start + found)
+    }
+
+    /// The first column of each slot, and one past the last.
+    #[must_use]
+    pub fn column_offsets(&self) -> &[usize] {
+        &self.by_slot
+    }
+
+    /// The labels of neighbouring columns.
+    #[inline]
+    #[must_use]
+    pub fn labels_in(&self, columns: Range<usize>) -> &[u32] {
+        &self.labels[columns]
+    }
+
+    /// Columns from this one on are of annotators with a single annotation, which counts 1.
+    #[must_use]
+    pub fn first_singleton(&self) -> usize {
+        self.first_singleton
+    }
+
+    /// The instances of a column's annotations, ascending.
+    #[inline]
+    #[must_use]
+    pub fn instances_of(&self, column: usize) -> &[u32] {
+        let by_column = self.by_column();
+        &by_column.instances[by_column.offsets[column]..by_column.offsets[column + 1]]
+    }
+
+    /// The weights that go with [`Annotations::instances_of`].
+    #[inline]
+    #[must_use]
+    pub fn column_weights_of(&self, column: usize) -> WeightSlice<'_> {
+        let by_column = self.by_column();
+        by_column.weights.slice(by_column.offsets[column]..by_column.offsets[column + 1])
+    }
+
+    /// What a kernel sees of neighbouring columns.
+    #[must_use]
+    pub fn column_range(&self, columns: Range<usize>) -> ColumnRange<'_> {
+        let by_column = self.by_column();
+        let (first, last) = (by_column.offsets[columns.start], by_column.offsets[columns.end]);
+        ColumnRange {
+            offsets: &by_column.offsets[columns.start..=columns.end],
+            instances: &by_column.instances[first..last],
+            weights: by_column.weights.slice(first..last),
+        }
+    }
+
+    /// The view by column, made when it is first asked for.
+    #[inline]
+    fn by_column(&self) -> &ByColumn {
+        self.by_column.get_or_init(|| self.transposed())
+    }
+
+    /// Input rows behind instance `i`, repeated answers counted each.
+    #[must_use]
+    pub fn rows_of_instance(&self, i: usize) -> u32 {
+        self.rows_of_instance[i]
+    }
+
+    /// Input rows behind annotator `r`, repeated answers counted each.
+    #[must_use]
+    pub fn rows_of_annotator(&self, r: usize) -> u32 {
+        self.rows_of_annotator[r]
+    }
+
+    /// The trusted class of instance `i`.
+    #[inline]
+    #[must_use]
+    pub fn trusted_class(&self, i: usize) -> Option<u32> {
+        self.trusted.as_ref().and_then(|t| t[i])
+    }
+
+    /// Whether anything speaks for a class of instance `i`: an annotation of a class, or trust.
+    #[must_use]
+    pub fn has_evidence(&self, i: usize) -> bool {
+        let names_class = |c: &u32| (self.label_of(*c) as usize) < self.dims.classes;
+        self.trusted_class(i).is_some() || self.columns_of_instance(i).iter().any(names_class)
+    }
+}
+
+/// The annotations of neighbouring instances: all that an E-step kernel sees of them, wherever they lie.
+#[derive(Debug, Clone, Copy)]
+pub struct InstanceRange<'a> {
+    /// Where the annotations of each instance begin, and one past the last; the first need not be 0.
+    pub offsets: &'a [usize],
+    /// The column of every annotation.
+    pub columns: &'a [u32],
+    /// The weight of every annotation.
+    pub weights: WeightSlice<'a>,
+    /// The class of each instance that is trusted, where any is.
+    pub trusted: Option<&'a [Option<u32>]>,
+    /// The label of every column of the question.
+    pub labels: &'a [u32],
+}
+
+impl InstanceRange<'_> {
+    /// Instances.
+    #[inline]
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.offsets.len() - 1
+    }
+
+    /// Whether there is none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Where in `columns` the annotations of the `i`-th instance lie.
+    #[inline]
+    #[must_use]
+    pub fn positions(&self, i: usize) -> Range<usize> {
+        self.offsets[i] - self.offsets[0]..self.offsets[i + 1] - self.offsets[0]
+    }
+
+    /// The trusted class of the `i`-th instance.
+    #[inline]
+    #[must_use]
+    pub fn trusted_class(&self, i: usize) -> Option<u32> {
+        self.trusted.and_then(|trusted| trusted[i])
+    }
+}
+
+/// The annotations of neighbouring columns: all that an M-step kernel sees of them.
+#[derive(Debug, Clone, Copy)]
+pub struct ColumnRange<'a> {
+    /// Where the annotations of each column begin, and one past the last; the first need not be 0.
+    pub offsets: &'a [usize],
+    /// The instance of every annotation, ascending within a column.
+    pub instances: &'a [u32],
+    /// The weight of every annotation.
+    pub weights: WeightSlice<'a>,
+}
+
+impl ColumnRange<'_> {
+    /// Where in `instances` the annotations of the `c`-th column lie.
+    #[inline]
+    #[must_use]
+    pub fn positions(&self, c: usize) -> Range<usize> {
+        self.offsets[c] - self.offsets[0]..self.offsets[c + 1] - self.offsets[0]
+    }
+}

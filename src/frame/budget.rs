@@ -1,0 +1,139 @@
+//! What the frame takes of the session's memory, beside what its queries take: past the limit, the run refuses.
+//!
+//! # Why
+//! A process that asks for more than the machine has is killed without a word, minutes into its work. The tables of
+//! ids, the rows by number and the posteriors are nearly all that a run holds, and their sizes are known before they
+//! are allocated: so they are reserved in the same pool as the memory of queries, and what does not fit is an error
+//! that says how much it would take.
+
+use std::sync::Arc;
+
+use datafusion::execution::TaskContext;
+use datafusion::execution::memory_pool::{
+    MemoryConsumer, MemoryLimit, MemoryPool, MemoryReservation,
+};
+
+use super::annotations::Dims;
+use crate::error::{Error, Result};
+
+/// Bytes of an annotation while views are built: its three numbers, and its places in both views.
+pub const BYTES_PER_ANNOTATION: u64 = 44;
+
+/// What every process takes, beside which smaller tables are no matter.
+const NEGLIGIBLE: usize = 1 << 20;
+
+/// A share of the session's memory that grows with what is held.
+pub(super) struct Budget {
+    pool: Arc<dyn MemoryPool>,
+    reservation: MemoryReservation,
+}
+
+impl Budget {
+    /// Nothing reserved yet; `what` names the holder in other consumers' errors.
+    pub(super) fn new(context: &TaskContext, what: &str) -> Self {
+        let pool = Arc::clone(context.memory_pool());
+        let reservation = MemoryConsumer::new(what).register(&pool);
+        Self { pool, reservation }
+    }
+
+    /// Holds so many bytes from now on.
+    ///
+    /// # Errors
+    /// When they do not fit beside what others hold.
+    pub(super) fn hold(&self, bytes: usize, what: impl FnOnce() -> String) -> Result<()> {
+        let counted = bytes.saturating_sub(NEGLIGIBLE);
+        self.reservation.try_resize(counted).map_err(|_| self.too_little(bytes as u64, &what()))
+    }
+
+    /// Whether rows that metadata promises, as annotations, could be held at all.
+    ///
+    /// # Errors
+    /// When they could not.
+    pub(super) fn expect(&self, rows: u64) -> Result<()> {
+        let bytes = rows.saturating_mul(BYTES_PER_ANNOTATION);
+        match self.pool.memory_limit() {
+            MemoryLimit::Finite(limit) if bytes > limit.saturating_add(NEGLIGIBLE) as u64 => {
+                Err(self.too_little(bytes, &format!("{rows} annotations")))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Whether what every model returns, a probability for each instance and class, fits beside what is held.
+    ///
+    /// # Errors
+    /// When it does not.
+    pub(super) fn expect_posteriors(&self, dims: Dims) -> Result<()> {
+        let cells = [(dims.instances, dims.classes), (dims.classes, dims.labels)];
+        let cells = cells.into_iter().try_fold(0_usize, |sum, (rows, columns)| {
+            rows.checked_mul(columns).and_then(|cells| sum.checked_add(cells))
+        });
+        let bytes = cells.and_then(|cells| cells.checked_mul(size_of::<f64>()));
+        let held = self.reservation.size();
+        let all = bytes.and_then(|bytes| bytes.checked_add(held));
+        let what =
+            || format!("posteriors of {} instances and {} classes", dims.instances, dims.classes);
+        let Some(all) = all else { return Err(self.too_little(u64::MAX, &what())) };
+        self.hold(all, what)?;
+        self.reservation.resize(held);
+        Ok(())
+    }
+
+    fn too_little(&self, bytes: u64, what: &str) -> Error {
+        let limit = match self.pool.memory_limit() {
+            MemoryLimit::Finite(limit) => format!("{} may be taken", in_words(limit as u64)),
+            _ => "no more is left".to_owned(),
+        };
+        Error::spec("the input does not fit into the memory that the run may take")
+            .at("engine.memory_limit")
+            .found(format!("{what} take {}; {limit}, queries included", in_words(bytes)))
+            .help(
+                "set engine.memory_limit to what the machine can give (left out, it is all of its memory), run on a \
+                 larger machine, or read less: a filter in source.sql, fewer questions",
+            )
+    }
+}
+
+/// `44 MiB`: bytes as a person reads them, rounded up.
+fn in_words(bytes: u64) -> String {
+    let units = [(30, "GiB"), (20, "MiB"), (10, "KiB")];
+    match units.into_iter().find(|(shift, _)| bytes >> shift >= 10) {
+        Some((shift, unit)) => format!("{} {unit}", bytes.div_ceil(1 << shift)),
+        None => format!("{bytes} bytes"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::engine::EngineSpec;
+
+    fn budget(limit: &str) -> Budget {
+        let engine = EngineSpec { memory_limit: Some(limit.to_owned()), ..EngineSpec::default() };
+        Budget::new(&engine.session().unwrap().task_ctx(), "test")
+    }
+
+    fn dims(instances: usize, classes: usize) -> Dims {
+        Dims { instances, annotators: 1, classes, labels: classes }
+    }
+
+    #[test]
+    fn what_does_not_fit_is_refused_and_says_how_much_it_takes() {
+        let budget = budget("64MiB");
+        assert!(budget.hold(60 << 20, || "ids".to_owned()).is_ok());
+        let error = budget.hold(66 << 20, || "ids".to_owned()).unwrap_err();
+        assert_eq!(error.exit_code(), 2);
+        assert!(error.to_string().contains("ids take 66 MiB; 64 MiB may be taken"), "{error}");
+        assert!(budget.expect(1_000_000).is_ok());
+        assert!(budget.expect(2_000_000).is_err());
+        assert!(budget.expect(u64::MAX).is_err());
+    }
+
+    #[test]
+    fn products_that_overflow_are_refused() {
+        let budget = budget("64MiB");
+        assert!(budget.expect_posteriors(dims(1000, 1000)).is_ok());
+        assert!(budget.expect_posteriors(dims(100_000, 1000)).is_err());
+        assert!(budget.expect_posteriors(dims(usize::MAX / 2, 3)).is_err());
+    }
+}

@@ -1,0 +1,43 @@
+//! Hashes of packed keys that nobody outside can foresee.
+
+use std::hash::{BuildHasher, RandomState};
+
+/// What hashes depend on beside the keys.
+///
+/// # Why
+/// Ids come from strangers. Whoever can tell two keys' hashes beforehand can send ids that all begin their search at
+/// one slot, and a lookup then walks past all of them. The numbers do not depend on hashes, so that the secret, which
+/// is another in every interner, changes no result.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Secret(pub(super) [u64; 2]);
+
+impl Secret {
+    pub(super) fn draw() -> Self {
+        let random = RandomState::new();
+        Self([random.hash_one(0), random.hash_one(1)])
+    }
+
+    #[inline]
+    pub(super) fn hash(self, key: u128) -> u64 {
+        fold(key as u64 ^ self.0[0], (key >> 64) as u64 ^ self.0[1])
+    }
+}
+
+/// The upper half of a hash or a slot: compared before the key is looked at.
+#[inline]
+pub(super) fn tag(word: u64) -> u64 {
+    word & 0xffff_ffff_0000_0000
+}
+
+/// Where a key's search begins: bits that are not in the tag come first.
+#[inline]
+pub(super) fn place(hash: u64) -> usize {
+    hash as usize
+}
+
+/// Folded multiplication: both halves of a 128-bit product, so that every input bit reaches every output bit.
+#[inline]
+fn fold(a: u64, b: u64) -> u64 {
+    let product = u128::from(a).wrapping_mul(u128::from(b));
+    (product as u64) ^ ((product >> 64) as u64)
+}

@@ -1,0 +1,275 @@
+//! Annotators have an ability and instances a difficulty: an able annotator is right, the more so on easy instances.
+//!
+//! ```text
+//! z[i] ~ uniform;  sigma[i][r] = sigmoid(a[r] exp(b[i]))     a: ability, exp(-b): difficulty
+//! P(y | z[i] = k, i, r) = sigma[i][r] if y = k, else (1 - sigma[i][r]) / (L - 1)     L labels
+//! a[r] ~ Normal(1, 1);  b[i] ~ Normal(1, 1)
+//! objective = LL - |a - 1|^2 / 2 - |b - 1|^2 / 2,  LL = sum_i logsumexp_k ( ln q[k] + sum of ln P(y | k, i, r) )
+//! ```
+//! 1. a = b = 1; T = softmax of the terms of LL.
+//! 2. M: with t = T[i][y], climb sum over annotations of t ln sigma + (1 - t) ln(1 - sigma), less the two squares, along
+//!    its gradient: d/da[r] = sum (t - sigma) exp(b[i]) - (a[r] - 1), d/db[i] = sum (t - sigma) a[r] exp(b[i]) - (b[i] - 1).
+//! 3. E: T from a and b. 4. Repeat until the objective stands still.
+//!
+//! An ability below 0 is that of an adversary. A skill is the mean probability that the annotator's annotations are
+//! right. Instances without annotations have no difficulty.
+//!
+//! J. Whitehill, P. Ruvolo, T. Wu, J. Bergsma, J. Movellan: Whose Vote Should Count More: Optimal Integration of Labels
+//! from Labelers of Unknown Expertise. NeurIPS 2009.
+//!
+//! Differs from the 2009 appendix, whose gradient carries a wrong ln(L - 1); from crowd-kit's `GLAD` in the stopping value
+//! (the marginal likelihood with the priors here) and in the optimiser, L-BFGS for conjugate gradients.
+//!
+//! ```
+//! use labelmill::model::{Model, em::{Em, Glad}};
+//! use labelmill::testing::tiny;
+//!
+//! // Everybody agrees on instances 0 to 3; on instance 4, annotator 2 is alone.
+//! let rows: Vec<_> = (0..15).map(|n| (n / 3, n % 3, u32::from(n / 3 % 2 == 1 || n == 14))).collect();
+//! let fitted = Em(Glad::default()).fit((&tiny(2, &rows)).into(), &mut labelmill::run::Run::new(0)).unwrap();
+//! let [(_, ability), (_, difficulty)] = [&fitted.report.annotator_parameters[0], &fitted.report.instance_parameters[0]];
+//! assert!(ability[2] < ability[0] && difficulty[4] > difficulty[0]);
+//! ```
+
+use rayon::prelude::*;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::kernels::Prior;
+use super::kernels::log_domain::{LogLikelihood, e_step};
+use super::lbfgs::maximise;
+use super::{EmSteps, Start, StopRule};
+use crate::frame::{Annotations, BLOCK};
+use crate::model::Spec;
+use crate::model::fitted::{Posterior, Report};
+use crate::run::Run;
+
+/// GLAD.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct Glad {
+    /// Steps of each climb along the gradient, at most.
+    #[schemars(range(min = 1))]
+    pub max_steps: u32,
+    /// A climb ends when no part of the gradient exceeds this.
+    #[schemars(range(min = 0.0))]
+    pub gradient_tol: f64,
+    /// When to stop.
+    pub stop: StopRule,
+}
+
+impl Default for Glad {
+    fn default() -> Self {
+        Self { max_steps: 25, gradient_tol: 1e-2, stop: StopRule::default() }
+    }
+}
+
+impl Spec for Glad {
+    const KIND: &'static str = "glad";
+    const SUMMARY: &'static str =
+        "an ability for each annotator and a difficulty for each instance";
+    const SOURCE: &'static str = "Whitehill et al. 2009, NeurIPS";
+}
+
+/// The mean of both priors, where everything starts.
+const START: f64 = 1.0;
+
+/// exp(b) is that of b kept within this distance of 0.
+const MOST_EASE: f64 = 10.0;
+
+/// Abilities `[annotator]`, then eases `[instance]`: the b of the formulas.
+pub struct Params {
+    x: Vec<f64>,
+    prior: Vec<f64>,
+}
+
+impl EmSteps for Glad {
+    type Params = Params;
+
+    fn params(&self, a: &Annotations) -> Params {
+        let n_classes = a.dims().classes;
+        let prior = vec![1.0 / n_classes.max(1) as f64; n_classes];
+        Params { x: vec![START; a.dims().annotators + a.dims().instances], prior }
+    }
+
+    fn start(&self, _: &Annotations, _: u32, params: &mut Params, _: &Run) -> Start {
+        params.x.fill(START);
+        Start::Parameters
+    }
+
+    fn m_step(&self, a: &Annotations, t: &Posterior, params: &mut Params) {
+        let climb = Climb { a, t };
+        let f = |x: &[f64], gradient: &mut [f64]| climb.value(x, gradient);
+        maximise(&mut params.x, f, self.gradient_tol, self.max_steps);
+    }
+
+    fn e_step(&self, a: &Annotations, params: &mut Params, t: &mut Posterior) -> f64 {
+        let likelihood = Likelihood::new(a, &params.x);
+        let squares: f64 = params.x.iter().map(|x| (x - START).powi(2)).sum();
+        e_step(a, Prior::Class(&params.prior), &likelihood, t) - squares / 2.0
+    }
+
+    fn report(&self, a: &Annotations, _: &Posterior, params: Params) -> Report {
+        let (ability, ease) = params.x.split_at(a.dims().annotators);
+        let mut right = vec![(0.0, 0.0); ability.len()];
+        for (i, ease) in ease.iter().enumerate() {
+            for (r, _, weight) in a.triples_of(i) {
+                let (sum, weights) = &mut right[r as usize];
+                *sum += weight * sigmoid(ability[r as usize] * exp(*ease));
+                *weights += weight;
+            }
+        }
+        let has_any = |i: usize| !a.columns_of_instance(i).is_empty();
+        let difficulty =
+            |(i, ease): (usize, &f64)| if has_any(i) { (-ease).exp() } else { f64::NAN };
+        let difficulties = ease.iter().enumerate().map(difficulty).collect();
+        Report {
+            skill: right.iter().map(|(sum, weights)| sum / weights).collect(),
+            prior: Some(params.prior),
+            annotator_parameters: vec![("ability".to_owned(), ability.to_vec())],
+            instance_parameters: vec![("difficulty".to_owned(), difficulties)],
+            ..Report::default()
+        }
+    }
+
+    fn stop(&self) -> &StopRule {
+        &self.stop
+    }
+}
+
+fn exp(ease: f64) -> f64 {
+    ease.clamp(-MOST_EASE, MOST_EASE).exp()
+}
+
+fn sigmoid(x: f64) -> f64 {
+    1.0 / (1.0 + (-x).exp())
+}
+
+/// ln sigmoid(x), without overflow.
+fn ln_sigmoid(x: f64) -> f64 {
+    x.min(0.0) - (-x.abs()).exp().ln_1p()
+}
+
+/// The likelihood of abilities and eases.
+struct Likelihood<'a> {
+    ability: &'a [f64],
+    exp_ease: Vec<f64>,
+    ln_wrong_labels: f64,
+}
+
+impl<'a> Likelihood<'a> {
+    fn new(a: &Annotations, x: &'a [f64]) -> Self {
+        let (ability, ease) = x.split_at(a.dims().annotators);
+        let wrong_labels = a.dims().labels.saturating_sub(1).max(1) as f64;
+        let exp_ease = ease.iter().map(|ease| exp(*ease)).collect();
+        Self { ability, exp_ease, ln_wrong_labels: wrong_labels.ln() }
+    }
+}
+
+impl LogLikelihood for Likelihood<'_> {
+    fn add(&self, i: usize, annotator: u32, label: u32, weight: f64, logs: &mut [f64]) {
+        let x = self.ability[annotator as usize] * self.exp_ease[i];
+        let (right, wrong) = (ln_sigmoid(x), ln_sigmoid(-x) - self.ln_wrong_labels);
+        logs.iter_mut().for_each(|log| *log += weight * wrong);
+        if let Some(log) = logs.get_mut(label as usize) {
+            *log += weight * (right - wrong);
+        }
+    }
+}
+
+/// What an M-step maximises.
+struct Climb<'a> {
+    a: &'a Annotations,
+    t: &'a Posterior,
+}
+
+impl Climb<'_> {
+    /// The value at `x`, and its gradient: instances first, then annotators, each sum with one owner and order.
+    fn value(&self, x: &[f64], gradient: &mut [f64]) -> f64 {
+        let Self { a, t } = self;
+        let (ability, ease) = x.split_at(a.dims().annotators);
+        let exp_ease: Vec<f64> = ease.iter().map(|ease| exp(*ease)).collect();
+        let (of_ability, of_ease) = gradient.split_at_mut(ability.len());
+        let right = |i: usize, label: u32| t.row(i).get(label as usize).copied().unwrap_or(0.0);
+        let blocks = of_ease.par_chunks_mut(BLOCK).enumerate();
+        let values: Vec<f64> = blocks
+            .map(|(block, of_ease)| {
+                let mut value = 0.0;
+                for (i, of_ease) in (block * BLOCK..).zip(of_ease) {
+                    *of_ease = START - ease[i];
+                    value -= (ease[i] - START).powi(2) / 2.0;
+                    for (r, label, weight) in a.triples_of(i) {
+                        let (t, z) = (right(i, label), ability[r as usize] * exp_ease[i]);
+                        // t ln sigma + (1 - t) ln(1 - sigma), as 1 - sigma(z) = sigma(-z) and ln of both differ by z.
+                        value += weight * (ln_sigmoid(-z) + t * z);
+                        *of_ease += weight * (t - sigmoid(z)) * z;
+                    }
+                }
+                value
+            })
+            .collect();
+        of_ability.par_iter_mut().enumerate().with_min_len(16).for_each(|(r, of_ability)| {
+            *of_ability = START - ability[r];
+            for column in a.columns_of(r) {
+                let (label, weights) = (a.label_of(column as u32), a.column_weights_of(column));
+                for (n, i) in a.instances_of(column).iter().enumerate() {
+                    let (i, exp_ease) = (*i as usize, exp_ease[*i as usize]);
+                    let off = right(i, label) - sigmoid(ability[r] * exp_ease);
+                    *of_ability += weights.get(n) * off * exp_ease;
+                }
+            }
+        });
+        let squares: f64 = ability.iter().map(|a| (a - START).powi(2)).sum();
+        values.iter().sum::<f64>() - squares / 2.0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::Model;
+    use crate::model::em::Em;
+    use crate::testing::tiny;
+
+    #[test]
+    fn the_first_e_step_by_hand() {
+        // sigma = sigmoid(e): two say 0, one says 1 of two classes: odds = e^e.
+        let a = tiny(2, &[(0, 0, 0), (0, 1, 0), (0, 2, 1)]);
+        let (spec, mut t) = (Glad::default(), Posterior::zeros(1, 2));
+        let mut params = spec.params(&a);
+        let objective = spec.e_step(&a, &mut params, &mut t);
+        let sigma = sigmoid(1.0_f64.exp());
+        let joint = [0.5 * sigma * sigma * (1.0 - sigma), 0.5 * (1.0 - sigma).powi(2) * sigma];
+        assert!((objective - (joint[0] + joint[1]).ln()).abs() < 1e-12);
+        assert!((t.row(0)[0] - joint[0] / (joint[0] + joint[1])).abs() < 1e-12);
+    }
+
+    #[test]
+    fn the_gradient_is_that_of_the_value() {
+        let rows: Vec<_> = (0..24).map(|n| (n / 4, n % 4, (n / 4 + n * n % 7 / 4) % 4)).collect();
+        let a = tiny(3, &rows);
+        let t = Posterior::from_votes(&a);
+        let climb = Climb { a: &a, t: &t };
+        let x: Vec<f64> = (0..10).map(|n| f64::from(n) / 4.0 - 1.0).collect();
+        let (mut gradient, mut ignored) = (vec![0.0; 10], vec![0.0; 10]);
+        climb.value(&x, &mut gradient);
+        for (n, got) in gradient.iter().enumerate() {
+            let mut at = |d: f64| {
+                let mut x = x.clone();
+                x[n] += d;
+                climb.value(&x, &mut ignored)
+            };
+            let want = (at(1e-5) - at(-1e-5)) / 2e-5;
+            assert!((got - want).abs() < 1e-6 * want.abs().max(1.0), "{n}: {got} is not {want}");
+        }
+    }
+
+    #[test]
+    fn an_adversary_has_a_negative_ability() {
+        let said = |i: u32, r: u32| (i, r, if r == 3 { 1 - i % 2 } else { i % 2 });
+        let rows: Vec<_> = (0..80).map(|n| said(n / 4, n % 4)).collect();
+        let fitted = Em(Glad::default()).fit((&tiny(2, &rows)).into(), &mut Run::new(0)).unwrap();
+        let ability = &fitted.report.annotator_parameters[0].1;
+        assert!(ability[3] < 0.0 && ability[0] > 1.0, "{ability:?}");
+    }
+}

@@ -1,0 +1,151 @@
+//! From an annotator's expected counts to the likelihood: maximum likelihood here, other estimators with their models.
+
+use super::sparse::Cell;
+use super::{MIN_LIKELIHOOD, MIN_PROBABILITY, for_classes, width};
+use crate::frame::Annotations;
+
+/// What an estimator is told of an annotator.
+#[derive(Debug, Clone, Copy)]
+pub struct Annotator<'a> {
+    /// The labels that the annotator used, ascending: one for each column.
+    pub labels: &'a [u32],
+}
+
+/// Turns expected counts into what the E-step multiplies, one annotator at a time.
+///
+/// Numbers may be below [`MIN_LIKELIHOOD`], to which the kernels raise them. A row of the matrix need not sum to 1.
+pub trait Estimator: Sync {
+    /// Replaces the expected counts in `cells`, `[column, class]`, by the likelihood of the same columns; returns the
+    /// annotator's own term of the objective, such as minus a divergence from a Dirichlet prior; 0 without any.
+    fn estimate(&self, annotator: Annotator<'_>, cells: &mut [f64]) -> f64;
+
+    /// The same for many classes, of which few have a count. `cells` are those of the columns, one after the other:
+    /// those of the `n`-th column end at `ends[n]`; the diagonal is among them, and all others have no count. Their
+    /// counts are replaced by likelihoods, and `unused`, `[class]`, becomes the likelihood of a label that the annotator
+    /// never used and that is not the class, which is the likelihood of all cells that are not there.
+    fn estimate_sparse(
+        &self,
+        annotator: Annotator<'_>,
+        ends: &[usize],
+        cells: &mut [Cell],
+        unused: &mut [f64],
+    ) -> f64;
+
+    /// Whether the likelihood after a single annotation depends on its label beyond the posterior.
+    fn label_matters(&self) -> bool {
+        true
+    }
+}
+
+/// Maximum likelihood: what is added to the expected counts of a confusion matrix before its rows are normalised; no
+/// count stays below [`MIN_PROBABILITY`].
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct Smoothing {
+    /// To every cell.
+    pub everywhere: f64,
+    /// To the diagonal, on top; may be negative, but not the sum of both.
+    pub diagonal: f64,
+    /// Labels, used or not.
+    pub n_labels: usize,
+}
+
+impl Smoothing {
+    /// For these annotations.
+    #[must_use]
+    pub fn new(a: &Annotations, everywhere: f64, diagonal: f64) -> Self {
+        Self { everywhere, diagonal, n_labels: a.dims().labels }
+    }
+
+    /// The smoothed count of a cell.
+    #[inline]
+    #[must_use]
+    pub fn cell(self, count: f64, class: usize, label: usize) -> f64 {
+        let diagonal = if class == label { self.diagonal } else { 0.0 };
+        (count + diagonal + self.everywhere).max(MIN_PROBABILITY)
+    }
+
+    /// What the labels that are not in `used` add to the sum of each row: they have no column, but their share of
+    /// smoothing and floor is in every row.
+    #[inline(always)]
+    pub fn row_sums(self, used: &[u32], sums: &mut [f64]) {
+        let unused = self.cell(0.0, 0, 1);
+        sums.fill((self.n_labels - used.len()) as f64 * unused);
+        if self.diagonal != 0.0 {
+            for (k, sum) in sums.iter_mut().enumerate() {
+                if used.iter().all(|l| *l as usize != k) {
+                    *sum += self.cell(0.0, 0, 0) - unused;
+                }
+            }
+        }
+    }
+
+    #[inline(always)]
+    fn normalise<const K: usize>(self, labels: &[u32], cells: &mut [f64], sums: &mut [f64]) {
+        let n = width::<K>(sums.len()).max(1);
+        let sums = &mut sums[..n];
+        if self.diagonal != 0.0 {
+            for (cells, label) in cells.chunks_exact_mut(n).zip(labels) {
+                if let Some(diagonal) = cells.get_mut(*label as usize) {
+                    *diagonal += self.diagonal;
+                }
+            }
+        }
+        self.row_sums(labels, sums);
+        for cells in cells.chunks_exact_mut(n) {
+            for k in 0..n {
+                cells[k] = (cells[k] + self.everywhere).max(MIN_PROBABILITY);
+                sums[k] += cells[k];
+            }
+        }
+        sums.iter_mut().for_each(|sum| *sum = 1.0 / *sum);
+        for cells in cells.chunks_exact_mut(n) {
+            for k in 0..n {
+                cells[k] = (cells[k] * sums[k]).max(MIN_LIKELIHOOD);
+            }
+        }
+    }
+}
+
+impl Estimator for Smoothing {
+    fn estimate(&self, annotator: Annotator<'_>, cells: &mut [f64]) -> f64 {
+        let n = cells.len() / annotator.labels.len().max(1);
+        let (mut few, mut many) = ([0.0; 16], Vec::new());
+        let sums = if n <= few.len() {
+            &mut few[..n]
+        } else {
+            many.resize(n, 0.0);
+            &mut many
+        };
+        for_classes!(n, K => self.normalise::<K>(annotator.labels, cells, sums));
+        0.0
+    }
+
+    fn estimate_sparse(
+        &self,
+        annotator: Annotator<'_>,
+        ends: &[usize],
+        cells: &mut [Cell],
+        unused: &mut [f64],
+    ) -> f64 {
+        let (never, never_diagonal) = (self.cell(0.0, 0, 1), self.cell(0.0, 0, 0));
+        let sums = unused;
+        sums.fill(self.n_labels as f64 * never + (never_diagonal - never));
+        let mut first = 0;
+        for (label, end) in annotator.labels.iter().zip(ends) {
+            for cell in &mut cells[first..*end] {
+                let k = cell.class as usize;
+                let count = self.cell(cell.value, k, *label as usize);
+                sums[k] += count - self.cell(0.0, k, *label as usize);
+                cell.value = count;
+            }
+            first = *end;
+        }
+        cells.iter_mut().for_each(|cell| cell.value /= sums[cell.class as usize]);
+        sums.iter_mut().for_each(|sum| *sum = never / *sum);
+        0.0
+    }
+
+    fn label_matters(&self) -> bool {
+        self.diagonal != 0.0
+    }
+}

@@ -1,0 +1,232 @@
+//! Rows in the log domain, and the E-step of models whose likelihood is no product of confusion columns.
+
+use std::f64::consts::LN_2;
+
+use rayon::prelude::*;
+
+use super::e_step::Prior;
+use super::width;
+use crate::frame::{Annotations, BLOCK};
+use crate::model::fitted::Posterior;
+
+/// P(label given class) of each annotation, as a model defines it.
+pub trait LogLikelihood: Sync {
+    /// Adds `weight` times ln P(`label` of `annotator` on instance `i` given class) to `logs`, `[class]`.
+    fn add(&self, i: usize, annotator: u32, label: u32, weight: f64, logs: &mut [f64]);
+}
+
+/// Posteriors of all instances; returns the marginal log-likelihood.
+///
+/// Rows of trusted instances become one-hot and count with the log-joint of their class; rows without annotations become
+/// the prior and count nothing.
+pub fn e_step(
+    a: &Annotations,
+    prior: Prior<'_>,
+    likelihood: &impl LogLikelihood,
+    t: &mut Posterior,
+) -> f64 {
+    let n = t.n_classes();
+    let one = |i: usize, row: &mut [f64], logs: &mut [f64]| {
+        logs.iter_mut().zip(prior.of(i, n)).for_each(|(log, p)| *log = p.ln());
+        for (annotator, label, weight) in a.triples_of(i) {
+            likelihood.add(i, annotator, label, weight, logs);
+        }
+        let is_empty = a.columns_of_instance(i).is_empty();
+        let objective = match a.trusted_class(i) {
+            Some(class) => {
+                row.fill(0.0);
+                row[class as usize] = 1.0;
+                logs[class as usize]
+            }
+            None => softmax(logs, row),
+        };
+        if is_empty { 0.0 } else { objective }
+    };
+    let blocks = t.values_mut().par_chunks_mut(BLOCK * n.max(1)).enumerate();
+    let sums: Vec<f64> = blocks
+        .map(|(block, rows)| {
+            let mut logs = vec![0.0; n];
+            let rows = (block * BLOCK..).zip(rows.chunks_exact_mut(n.max(1)));
+            rows.map(|(i, row)| one(i, row, &mut logs)).sum()
+        })
+        .collect();
+    sums.iter().sum()
+}
+
+/// `out = softmax(logs)`; returns `logsumexp(logs)`.
+pub fn softmax(logs: &[f64], out: &mut [f64]) -> f64 {
+    let max = logs.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+    out.iter_mut().zip(logs).for_each(|(p, l)| *p = (l - max).exp());
+    let sum: f64 = out.iter().sum();
+    out.iter_mut().for_each(|p| *p /= sum);
+    max + sum.ln()
+}
+
+/// Subtracts the maximum of a row, and returns it.
+#[inline(always)]
+pub(super) fn shift<const K: usize>(row: &mut [f64]) -> f64 {
+    let n = width::<K>(row.len());
+    let row = &mut row[..n];
+    let max =
+        row.iter().copied().fold(f64::NEG_INFINITY, |max, log| if log > max { log } else { max });
+    row.iter_mut().for_each(|log| *log -= max);
+    max
+}
+
+/// The exponentials of numbers of at most 0.
+#[inline(always)]
+pub(super) fn exp_all(logs: &mut [f64]) {
+    logs.iter_mut().for_each(|log| *log = exp(*log));
+}
+
+/// The natural logarithm of 2 in two parts, of which the first has so few digits that multiples of it are exact.
+const LN_2_HIGH: f64 = 6.931_471_803_691_238e-1;
+const LN_2_LOW: f64 = 1.908_214_929_270_587_7e-10;
+
+/// The exponential of a number of at most 0, to two units in the last place; 0 below the least normal number. A
+/// polynomial, which the compiler makes of vectors where a call to a library would go number by number.
+#[inline(always)]
+fn exp(x: f64) -> f64 {
+    /// Adding and subtracting it rounds to an integer: 1.5 * 2^52.
+    const ROUND: f64 = 6_755_399_441_055_744.0;
+    /// 1 / n!, from the 13th down to the 0th.
+    const TAYLOR: [f64; 14] = [
+        1.0 / 6_227_020_800.0,
+        1.0 / 479_001_600.0,
+        1.0 / 39_916_800.0,
+        1.0 / 3_628_800.0,
+        1.0 / 362_880.0,
+        1.0 / 40_320.0,
+        1.0 / 5_040.0,
+        1.0 / 720.0,
+        1.0 / 120.0,
+        1.0 / 24.0,
+        1.0 / 6.0,
+        0.5,
+        1.0,
+        1.0,
+    ];
+    let x = if x > -708.0 { x } else { -708.0 };
+    let shifted = x * std::f64::consts::LOG2_E + ROUND;
+    let power = shifted - ROUND;
+    let rest = (x - power * LN_2_HIGH) - power * LN_2_LOW;
+    let mut value = TAYLOR[0];
+    for coefficient in &TAYLOR[1..] {
+        value = value * rest + coefficient;
+    }
+    // The integer stands in the last bits of `shifted`; it becomes the exponent of a power of two.
+    let scale = f64::from_bits(shifted.to_bits().wrapping_add(1023) << 52);
+    if x > -708.0 { value * scale } else { 0.0 }
+}
+
+/// The natural logarithms of positive normal numbers.
+#[inline(always)]
+pub(super) fn ln_all(numbers: &mut [f64]) {
+    numbers.iter_mut().for_each(|number| *number = ln(*number));
+}
+
+/// The natural logarithm of a positive normal number, to two units in the last place: a polynomial as that of [`exp`].
+/// With m in [sqrt(1/2), sqrt(2)) and z = (m - 1) / (m + 1), ln m = 2 (z + z^3 / 3 + z^5 / 5 + ...).
+#[inline(always)]
+fn ln(x: f64) -> f64 {
+    /// The bits of sqrt(1/2), whose mantissa is where the exponent is rounded up.
+    const SQRT_HALF: u64 = 0x3fe6_a09e_667f_3bcd;
+    /// An integer below 2^51 in the last bits of this number, 2^52 + 2^51, makes it so much larger.
+    const MAGIC: f64 = 6_755_399_441_055_744.0;
+    /// 1 / (2 n + 1), from the tenth down to the first.
+    const SERIES: [f64; 10] = [
+        1.0 / 21.0,
+        1.0 / 19.0,
+        1.0 / 17.0,
+        1.0 / 15.0,
+        1.0 / 13.0,
+        1.0 / 11.0,
+        1.0 / 9.0,
+        1.0 / 7.0,
+        1.0 / 5.0,
+        1.0 / 3.0,
+    ];
+    // Exponents are counted from 2^-1100 on, so that they are not negative.
+    let above = x.to_bits().wrapping_sub(SQRT_HALF).wrapping_add(1100 << 52);
+    let exponent = above >> 52;
+    let power = f64::from_bits(exponent | MAGIC.to_bits()) - MAGIC - 1100.0;
+    let mantissa = f64::from_bits(x.to_bits().wrapping_sub(exponent.wrapping_sub(1100) << 52));
+    let z = (mantissa - 1.0) / (mantissa + 1.0);
+    let square = z * z;
+    let mut series = SERIES[0];
+    for coefficient in &SERIES[1..] {
+        series = series * square + coefficient;
+    }
+    let small = 2.0 * z + 2.0 * z * square * series;
+    power * LN_2_HIGH + (small + power * LN_2_LOW)
+}
+
+/// Moves the power of two of a positive normal number out of it: what stays is in [1, 2).
+#[inline(always)]
+#[allow(clippy::cast_possible_wrap)]
+pub(super) fn take_exponent(p: &mut f64) -> i64 {
+    const MANTISSA: u64 = (1 << 52) - 1;
+    let bits = p.to_bits();
+    *p = f64::from_bits((bits & MANTISSA) | (1023 << 52));
+    (bits >> 52) as i64 - 1023
+}
+
+/// The logarithm of a product of many positive numbers, with one call of `ln` at the end.
+pub(super) struct LogProduct {
+    mantissa: f64,
+    exponent: i64,
+}
+
+impl Default for LogProduct {
+    fn default() -> Self {
+        Self { mantissa: 1.0, exponent: 0 }
+    }
+}
+
+impl LogProduct {
+    #[inline(always)]
+    pub(super) fn push(&mut self, factor: f64) {
+        self.mantissa *= factor;
+        self.exponent += take_exponent(&mut self.mantissa);
+    }
+
+    pub(super) fn ln(&self) -> f64 {
+        self.mantissa.ln() + self.exponent as f64 * LN_2
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn taking_the_exponent_rounds_nothing() {
+        for value in [1.0, 0.75, 3.0e-300, f64::MIN_POSITIVE, 1.5e300] {
+            let mut mantissa = value;
+            let exponent = take_exponent(&mut mantissa);
+            assert!((1.0..2.0).contains(&mantissa));
+            assert_eq!(mantissa * 2_f64.powi(i32::try_from(exponent).unwrap()), value);
+        }
+    }
+
+    #[test]
+    fn the_polynomials_are_the_exponential_and_the_logarithm() {
+        for n in 0..=70_700 {
+            let x = -f64::from(n) / 100.0 - 1e-3 * f64::from(n % 7);
+            let (got, want) = (exp(x), x.exp());
+            assert!((got - want).abs() <= 4.5e-16 * want, "{x}: {got} is not {want}");
+        }
+        for n in 1..=100_000 {
+            let x = f64::from(n) * 1.3e-5;
+            for x in [x, x.powi(9), x * 1e-20] {
+                let (mut got, want) = ([x], x.ln());
+                ln_all(&mut got);
+                assert!(
+                    (got[0] - want).abs() <= 4.5e-16 * want.abs(),
+                    "{x}: {got:?} is not {want}"
+                );
+            }
+        }
+        assert_eq!([exp(0.0), exp(-1e4), exp(f64::NEG_INFINITY)], [1.0, 0.0, 0.0]);
+    }
+}

@@ -1,0 +1,69 @@
+//! The entries of posterior rows that can change a count, kept as they pass by and gathered column by column.
+
+use std::ops::Range;
+
+use super::counts::{RangeCounts, Statistics};
+use super::gather_buffer::GatherBuffer;
+use crate::frame::{Annotations, BLOCK};
+
+/// Posterior entries below this are not kept: counts are floored at [`MIN_PROBABILITY`](super::MIN_PROBABILITY), and so many of them
+/// as there are annotations change a count of that size by less than rounding does.
+const LEAST_SIGNIFICANT: f64 = 1e-30;
+
+/// (class, probability)
+pub type Entry = (u32, f64);
+
+/// The kept entries of [`BLOCK`] instances.
+#[derive(Debug, Clone, Default)]
+pub struct SparseRows {
+    /// Where the entries of each instance begin, and one past the last.
+    first: Vec<u32>,
+    entries: Vec<Entry>,
+}
+
+impl SparseRows {
+    /// Forgets everything.
+    pub fn clear(&mut self) {
+        self.first.clear();
+        self.first.push(0);
+        self.entries.clear();
+    }
+
+    /// Keeps the row of the next instance.
+    #[inline]
+    pub fn add(&mut self, row: &[f64]) {
+        let entries = row.iter().enumerate().filter(|(_, p)| **p >= LEAST_SIGNIFICANT);
+        self.entries.extend(entries.map(|(k, p)| (k as u32, *p)));
+        self.first.push(self.entries.len() as u32);
+    }
+}
+
+/// Gathers the kept entries of the annotations of some neighbouring columns, a group each, times their weights.
+pub fn gather(
+    a: &Annotations,
+    columns: Range<usize>,
+    parts: &[Statistics],
+    into: &mut GatherBuffer<Entry>,
+) {
+    let Some(RangeCounts::SparseGather(blocks)) = parts.first().map(Statistics::counts) else {
+        return;
+    };
+    let range = a.column_range(columns.clone());
+    into.clear();
+    for column in 0..columns.len() {
+        for i in &range.instances[range.positions(column)] {
+            let (block, row) = (*i as usize / BLOCK, *i as usize % BLOCK);
+            let first = &blocks[block].first;
+            into.want(block as u32, first[row], first[row + 1]);
+        }
+        into.end_group();
+    }
+    into.gather(|block| &blocks[block].entries);
+    if range.weights.is_ones() {
+        return;
+    }
+    for (n, entries) in into.wanted_mut().enumerate() {
+        let weight = range.weights.get(n);
+        entries.iter_mut().for_each(|(_, p)| *p *= weight);
+    }
+}

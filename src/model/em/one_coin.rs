@@ -1,0 +1,244 @@
+//! Each annotator has one accuracy; labels, accuracies and class shares are found together by maximum likelihood.
+//!
+//! ```text
+//! z[i] ~ Categorical(q)                                  the true class of instance i
+//! P(y | z[i] = k, r) = s[r] if y = k, else (1 - s[r]) / (L - 1)     L labels
+//! LL = sum_i logsumexp_k ( ln q[k] + sum over the annotations (r, y) of i of ln P(y | k, r) )
+//! ```
+//! 1. T = the shares of the votes (trusted rows one-hot).
+//! 2. M: q = the mean of T over annotated instances; s[r] = (right + the sum of T[i][y] over r's annotations) / (right +
+//!    wrong + r's annotations), kept in [`MIN_PROBABILITY`] to 1 - [`MIN_PROBABILITY`].
+//! 3. E: T = softmax of the terms of LL.
+//! 4. Repeat until LL + sum_r (right ln s[r] + wrong ln(1 - s[r])) stands still.
+//!
+//! Y. Zhang, X. Chen, D. Zhou, M. I. Jordan: Spectral Methods Meet EM: A Provably Optimal Algorithm for Crowdsourcing.
+//! JMLR 17, 2016 (the homogeneous Dawid-Skene model).
+//!
+//! Differs from crowd-kit's `OneCoinDawidSkene` in the stopping value (the marginal likelihood here), and in that labels
+//! which are no class count as wrong.
+//!
+//! ```
+//! use labelmill::model::{Model, em::{Em, OneCoin}};
+//! use labelmill::testing::tiny;
+//!
+//! // Annotators 0 and 1 agree; annotator 2 agrees with them on two of four instances.
+//! let rows: Vec<_> = (0..12).map(|n| (n / 3, n % 3, (n / 3 + u32::from(n % 3 == 2 && n > 5)) % 2)).collect();
+//! let fitted = Em(OneCoin::default()).fit((&tiny(2, &rows)).into(), &mut labelmill::run::Run::new(0)).unwrap();
+//! assert!(fitted.report.skill[0] > 1.0 - 1e-9 && (fitted.report.skill[2] - 0.5).abs() < 1e-9);
+//! ```
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::kernels::{Annotator, ColumnModel, Estimator, MIN_PROBABILITY, Prior, sparse::Cell};
+use super::{EmSteps, StopRule};
+use crate::frame::Annotations;
+use crate::model::Spec;
+use crate::model::confusion::{Cells, Confusion};
+use crate::model::fitted::{Posterior, Report};
+
+/// One-coin Dawid-Skene.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct OneCoin {
+    /// Added to each annotator's right answers: a Beta(right + 1, wrong + 1) prior. Raising it trusts annotators with few
+    /// annotations.
+    #[schemars(range(min = 0.0))]
+    pub right: f64,
+    /// Added to each annotator's wrong answers.
+    #[schemars(range(min = 0.0))]
+    pub wrong: f64,
+    /// Keeps the class shares uniform instead of learning them.
+    pub fixed_prior: bool,
+    /// How many more times to start, from votes mixed with noise; the best likelihood wins.
+    pub restarts: u32,
+    /// When to stop.
+    pub stop: StopRule,
+}
+
+impl Spec for OneCoin {
+    const KIND: &'static str = "one_coin";
+    const SUMMARY: &'static str = "one accuracy for each annotator, by maximum likelihood";
+    const SOURCE: &'static str = "Zhang et al. 2016, JMLR 17";
+}
+
+/// Class shares `[class]`, and P(label of the column given class).
+pub struct Params {
+    prior: Vec<f64>,
+    columns: ColumnModel,
+    estimator: Tied,
+    /// The annotators' terms of the objective.
+    log_prior: f64,
+}
+
+impl EmSteps for OneCoin {
+    type Params = Params;
+
+    fn params(&self, a: &Annotations) -> Params {
+        let n_classes = a.dims().classes;
+        let prior = vec![1.0 / n_classes.max(1) as f64; n_classes];
+        let estimator = Tied { right: self.right, wrong: self.wrong, n_labels: a.dims().labels };
+        Params { prior, columns: ColumnModel::new(a), estimator, log_prior: 0.0 }
+    }
+
+    fn count(&self, a: &Annotations, t: &Posterior, params: &mut Params) {
+        params.columns.count(a, t);
+    }
+
+    fn m_step(&self, a: &Annotations, t: &Posterior, params: &mut Params) {
+        if !self.fixed_prior {
+            params.columns.prior(&mut params.prior);
+        }
+        params.log_prior = params.columns.m_step(a, t, &params.estimator);
+    }
+
+    fn e_step(&self, a: &Annotations, params: &mut Params, t: &mut Posterior) -> f64 {
+        let Params { prior, columns, estimator, log_prior } = params;
+        columns.e_step(a, Prior::Class(prior), estimator, t) + *log_prior
+    }
+
+    fn report(&self, a: &Annotations, t: &Posterior, params: Params) -> Report {
+        let Params { prior, columns, estimator, .. } = params;
+        let (n, expected_count) = (a.dims().classes, columns.into_expected_counts(a, t));
+        let skill_of = |r: usize| {
+            let counts = &expected_count[a.columns_of(r).start * n..a.columns_of(r).end * n];
+            estimator.skill(a.labels_of(r), counts)
+        };
+        let skill: Vec<f64> = (0..a.dims().annotators).map(skill_of).collect();
+        let confusion = Confusion { cells: Cells::OneCoin(skill.clone()), expected_count };
+        Report { skill, prior: Some(prior), confusion: Some(confusion), ..Report::default() }
+    }
+
+    fn stop(&self) -> &StopRule {
+        &self.stop
+    }
+
+    fn restarts(&self) -> u32 {
+        self.restarts
+    }
+}
+
+/// One accuracy an annotator, which ties the classes together.
+struct Tied {
+    right: f64,
+    wrong: f64,
+    n_labels: usize,
+}
+
+impl Tied {
+    /// The accuracy behind some counts, `[column, class]`.
+    fn skill(&self, labels: &[u32], counts: &[f64]) -> f64 {
+        let n = counts.len() / labels.len().max(1);
+        let right = |(label, counts): (&u32, &[f64])| counts.get(*label as usize).copied();
+        let diagonal = labels.iter().zip(counts.chunks_exact(n.max(1))).filter_map(right).sum();
+        self.share(diagonal, counts.iter().sum())
+    }
+
+    fn share(&self, right: f64, all: f64) -> f64 {
+        // One label is always right.
+        if self.n_labels < 2 {
+            return 1.0;
+        }
+        let all = all + self.right + self.wrong;
+        let share = if all > 0.0 { (right + self.right) / all } else { 1.0 / self.n_labels as f64 };
+        share.clamp(MIN_PROBABILITY, 1.0 - MIN_PROBABILITY)
+    }
+
+    /// P(each wrong label) of this accuracy.
+    fn each_wrong(&self, skill: f64) -> f64 {
+        ((1.0 - skill) / (self.n_labels - 1).max(1) as f64).max(MIN_PROBABILITY)
+    }
+
+    /// What the prior adds to the objective, up to a constant.
+    fn term(&self, skill: f64) -> f64 {
+        let term = |count: f64, p: f64| if count > 0.0 { count * p.ln() } else { 0.0 };
+        term(self.right, skill) + term(self.wrong, 1.0 - skill)
+    }
+}
+
+impl Estimator for Tied {
+    fn estimate(&self, annotator: Annotator<'_>, cells: &mut [f64]) -> f64 {
+        let skill = self.skill(annotator.labels, cells);
+        let n = cells.len() / annotator.labels.len().max(1);
+        for (cells, label) in cells.chunks_exact_mut(n.max(1)).zip(annotator.labels) {
+            cells.fill(self.each_wrong(skill));
+            if let Some(diagonal) = cells.get_mut(*label as usize) {
+                *diagonal = skill;
+            }
+        }
+        self.term(skill)
+    }
+
+    fn estimate_sparse(
+        &self,
+        annotator: Annotator<'_>,
+        ends: &[usize],
+        cells: &mut [Cell],
+        unused: &mut [f64],
+    ) -> f64 {
+        let (mut right, mut first) = (0.0, 0);
+        for (label, end) in annotator.labels.iter().zip(ends) {
+            let diagonal = cells[first..*end].iter().find(|cell| cell.class == *label);
+            right += diagonal.map_or(0.0, |cell| cell.value);
+            first = *end;
+        }
+        let skill = self.share(right, cells.iter().map(|cell| cell.value).sum());
+        unused.fill(self.each_wrong(skill));
+        first = 0;
+        for (label, end) in annotator.labels.iter().zip(ends) {
+            for cell in &mut cells[first..*end] {
+                cell.value = if cell.class == *label { skill } else { self.each_wrong(skill) };
+            }
+            first = *end;
+        }
+        self.term(skill)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::em::Em;
+    use crate::model::{Model, fitted::Fitted};
+    use crate::run::Run;
+    use crate::testing::tiny;
+
+    fn fit(spec: OneCoin, a: &Annotations) -> Fitted {
+        Em(spec).fit(a.into(), &mut Run::new(0)).unwrap()
+    }
+
+    #[test]
+    fn one_m_step_by_hand() {
+        // T0 = (1, 0), T1 = (0.5, 0.5). Annotator 0 says 0 of 0 and 1 of 1: right 1.5 of 2; annotator 1: 0.5 of 1.
+        let a = tiny(3, &[(0, 0, 0), (1, 0, 1), (1, 1, 0)]);
+        let spec = OneCoin { right: 1.0, wrong: 1.0, ..OneCoin::default() };
+        let (mut params, t) = (spec.params(&a), Posterior::from_votes(&a));
+        spec.count(&a, &t, &mut params);
+        spec.m_step(&a, &t, &mut params);
+        let report = spec.report(&a, &t, params);
+        for (got, want) in report.skill.iter().zip([2.5 / 4.0, 1.5 / 3.0]) {
+            assert!((got - want).abs() < 1e-12, "{:?}", report.skill);
+        }
+        let column = report.confusion.unwrap().column(&a, 0, 1);
+        for (got, want) in column.iter().zip([0.1875, 0.625, 0.1875]) {
+            assert!((got - want).abs() < 1e-12, "{column:?}");
+        }
+    }
+
+    #[test]
+    fn who_is_worse_than_chance_is_read_backwards() {
+        let said = |i: u32, r: u32| (i, r, if r == 3 { 1 - i % 2 } else { i % 2 });
+        let mut rows: Vec<_> = (0..40).map(|n| said(n / 4, n % 4)).collect();
+        rows.push((10, 3, 0));
+        let stop = StopRule { tol: 0.0, ..StopRule::default() };
+        let fitted = fit(OneCoin { stop, ..OneCoin::default() }, &tiny(2, &rows));
+        assert!(fitted.report.skill[3] < 1e-9 && fitted.posterior.row(10)[1] > 0.999);
+    }
+
+    #[test]
+    fn a_label_that_is_no_class_counts_as_wrong() {
+        let fitted =
+            fit(OneCoin::default(), &tiny(2, &[(0, 0, 0), (0, 1, 0), (1, 0, 1), (1, 1, 2)]));
+        assert!((fitted.report.skill[1] - 0.5).abs() < 1e-6, "{:?}", fitted.report.skill);
+    }
+}

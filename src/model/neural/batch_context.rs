@@ -1,0 +1,113 @@
+//! What a loss is computed from: a batch with the network's outputs and the parameters of its annotators; and what a
+//! loss and a prediction return.
+
+use super::annotator_params::{AnnotatorParams, Gathered};
+use super::data::batch::{Batch, BatchAnnotation};
+use super::net::Outputs;
+use super::numerics::{MIN_PROBABILITY, at_least, softmax};
+use crate::frame::Dims;
+
+/// A batch, the network's outputs for it, and the parameters of its annotators.
+#[derive(Clone, Copy)]
+pub struct BatchContext<'a> {
+    /// The index of the running phase.
+    pub phase: usize,
+    /// Rows and annotations.
+    pub batch: &'a Batch,
+    /// The network's outputs.
+    pub out: &'a Outputs,
+    /// The parameters of the batch's annotators.
+    pub gathered: &'a Gathered,
+    /// The parameters of all annotators.
+    pub annotator_params: &'a AnnotatorParams,
+    /// Sizes.
+    pub dims: Dims,
+}
+
+/// The derivatives of a loss: by output and by gathered parameter, in the shapes of both.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Gradient {
+    /// By logits, hidden and auxiliary output; the derivative by `p` is propagated to the logits.
+    pub out: Outputs,
+    /// By gathered parameter.
+    pub tables: Gathered,
+}
+
+/// The prediction of a trained model for a batch.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct BatchPrediction {
+    /// The classifier's P(class given features), `[row, class]`.
+    pub classes: Vec<f64>,
+    /// P(class given features and annotations), `[row, class]`.
+    pub posterior: Vec<f64>,
+    /// P(label given features and annotator) of each annotation.
+    pub likelihood: Vec<f64>,
+    /// The numbers named by [`CrowdNet::instance_parameters`](super::CrowdNet::instance_parameters), `[row, name]`.
+    pub parameters: Vec<f64>,
+}
+
+impl BatchContext<'_> {
+    /// Every annotation of the batch with its row.
+    pub fn annotations(&self) -> impl Iterator<Item = (usize, &BatchAnnotation)> {
+        (0..self.batch.len()).flat_map(|b| self.batch.annotations_of(b).iter().map(move |a| (b, a)))
+    }
+
+    /// The classifier's probability of each annotation's label, for a model without annotators' mistakes.
+    #[must_use]
+    pub fn class_likelihood(&self) -> Vec<f64> {
+        let p = |(b, annotation): (usize, &BatchAnnotation)| {
+            self.out.p(b).get(annotation.label as usize).copied().unwrap_or_default()
+        };
+        self.annotations().map(p).collect()
+    }
+
+    /// As [`BatchContext::predict_by_bayes`], with the matrices `[annotator of the batch, class, label]`.
+    #[must_use]
+    pub fn predict_with_matrices(&self, matrices: &[f64]) -> BatchPrediction {
+        let Dims { classes, labels, .. } = self.dims;
+        self.predict_by_bayes(|_, annotation, k| {
+            matrices
+                [(annotation.annotator as usize * classes + k) * labels + annotation.label as usize]
+        })
+    }
+
+    /// The prediction where `cell(row, annotation, class)` is P(label given class): posteriors by Bayes' rule with the
+    /// classifier as the prior, and the likelihood of every annotation.
+    #[must_use]
+    pub fn predict_by_bayes(
+        &self,
+        cell: impl Fn(usize, &BatchAnnotation, usize) -> f64,
+    ) -> BatchPrediction {
+        let likelihood = |(b, annotation): (usize, &BatchAnnotation)| -> f64 {
+            self.out.p(b).iter().enumerate().map(|(k, p)| p * cell(b, annotation, k)).sum()
+        };
+        BatchPrediction {
+            classes: self.out.p.clone(),
+            posterior: self.posterior_by_bayes(&cell),
+            likelihood: self.annotations().map(likelihood).collect(),
+            parameters: Vec::new(),
+        }
+    }
+
+    /// P(class given features and annotations), `[row, class]`, where `cell(row, annotation, class)` is P(label given
+    /// class) and the classifier is the prior.
+    #[must_use]
+    pub fn posterior_by_bayes(
+        &self,
+        cell: impl Fn(usize, &BatchAnnotation, usize) -> f64,
+    ) -> Vec<f64> {
+        let classes = self.dims.classes;
+        let mut posterior = vec![0.0; self.out.p.len()];
+        for (b, out) in posterior.chunks_exact_mut(classes).enumerate() {
+            let mut logs: Vec<f64> =
+                self.out.p(b).iter().map(|p| at_least(*p, f64::MIN_POSITIVE).ln()).collect();
+            for annotation in self.batch.annotations_of(b) {
+                let terms =
+                    (0..classes).map(|k| at_least(cell(b, annotation, k), MIN_PROBABILITY).ln());
+                logs.iter_mut().zip(terms).for_each(|(l, term)| *l += annotation.weight * term);
+            }
+            softmax(&logs, out);
+        }
+        posterior
+    }
+}

@@ -1,0 +1,210 @@
+//! The trait of a model that learns a classifier and parameters of annotators, and what it is given and reports.
+
+use super::annotator_params::{AnnotatorParams, ParamTable};
+use super::batch_context::{BatchContext, BatchPrediction, Gradient};
+use super::device::device;
+use super::net::Heads;
+use super::net::backbone::BackboneSpec;
+use super::train::spec::{BatchBy, Reduction, TrainSpec};
+use crate::error::{Problem, Result};
+use crate::frame::{Dims, Evidence};
+use crate::model::Spec;
+use crate::model::fitted::Fitted;
+use crate::run::Run;
+use crate::spec::Problems;
+
+/// The sections that every neural model's spec has.
+#[derive(Clone, Copy)]
+pub struct CommonSpec<'a> {
+    /// Where the network computes.
+    pub device: &'a str,
+    /// The classifier before its last layer.
+    pub backbone: &'a BackboneSpec,
+    /// How it is trained.
+    pub train: &'a TrainSpec,
+}
+
+/// What a model is fitted to.
+#[derive(Clone, Copy)]
+pub struct Task<'a> {
+    /// Everything observed.
+    pub evidence: Evidence<'a>,
+    /// The sizes of every axis.
+    pub dims: Dims,
+    /// The width of the last hidden layer, where the model asked for it.
+    pub hidden: usize,
+    /// Random streams.
+    pub run: &'a Run,
+}
+
+/// A number of epochs that train the same parameters.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Phase {
+    /// Its name in the trace.
+    pub name: &'static str,
+    /// Epochs.
+    pub epochs: u32,
+    /// Whether the classifier is trained.
+    pub classifier: bool,
+    /// The names of the tables that are trained; `None` for all.
+    pub tables: Option<&'static [&'static str]>,
+    /// The learning rate of annotators' parameters, where it differs from the optimiser's.
+    pub annotator_rate: Option<f64>,
+    /// Whether the trained parameters change the likelihood of annotations, so that it can select an epoch.
+    pub moves_likelihood: bool,
+}
+
+impl Phase {
+    /// Trains all parameters together.
+    #[must_use]
+    pub fn joint(epochs: u32) -> Self {
+        Self {
+            name: "train",
+            epochs,
+            classifier: true,
+            tables: None,
+            annotator_rate: None,
+            moves_likelihood: true,
+        }
+    }
+}
+
+/// What a trained model reports of annotators.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct AnnotatorReport {
+    /// P(label given class), `[annotator, class, label]`.
+    pub confusion: Option<Vec<f64>>,
+    /// One matrix `[class, label]` that all annotators share.
+    pub common: Option<Vec<f64>>,
+    /// P(class), where the model learned it.
+    pub prior: Option<Vec<f64>>,
+    /// Other numbers of annotators, by name.
+    pub parameters: Vec<(String, Vec<f64>)>,
+    /// What a person should know.
+    pub warnings: Vec<String>,
+}
+
+/// A classifier with a model of its annotators.
+pub trait CrowdNet: Spec {
+    /// Device, backbone and training.
+    fn common(&self) -> CommonSpec<'_>;
+
+    /// The outputs that it reads from the network.
+    fn heads(&self) -> Heads {
+        Heads::CLASSIFIER
+    }
+
+    /// The parameters of annotators at the start.
+    ///
+    /// # Errors
+    /// When the model cannot start with these annotations.
+    fn tables(&self, _task: &Task<'_>) -> Result<Vec<ParamTable>> {
+        Ok(Vec::new())
+    }
+
+    /// The result of an aggregator without features, for models whose classifier learns from it.
+    ///
+    /// # Errors
+    /// Those of the aggregator.
+    fn aggregate(&self, _evidence: Evidence<'_>, _run: &mut Run) -> Result<Option<Fitted>> {
+        Ok(None)
+    }
+
+    /// The divisor of the annotations' losses, unless the user chooses; `None` where the loss does not sum them.
+    const REDUCTION: Option<Reduction>;
+
+    /// The learning rate of annotators' parameters, unless the user chooses. An annotator is in few batches, so it is
+    /// larger than the classifier's.
+    const ANNOTATOR_RATE: f64 = 0.1;
+
+    /// Whether annotators' parameters are frozen in the first epochs, unless the user chooses. They are where they
+    /// start as an identity: trained before the classifier knows anything, they may exchange classes for good.
+    const DELAYS_ANNOTATORS: bool = true;
+
+    /// Whether an epoch leaves out an incomplete last batch.
+    const DROPS_LAST_BATCH: bool = false;
+
+    /// Whether the loss needs all annotations of an instance in one batch.
+    const NEEDS_WHOLE_INSTANCES: bool = false;
+
+    /// Whether the loss of the classifier is that of the batch's targets, which hold the trusted classes.
+    const TRAINS_ON_TARGETS: bool = false;
+
+    /// Whether the model defines P(label given class, annotator), so that the posterior of an instance uses its
+    /// annotations; else the posterior is the classifier's prediction.
+    const CONDITIONS_ON_ANNOTATIONS: bool = true;
+
+    /// The number of epochs, of `epochs` in a phase, in which annotators' parameters are frozen at first.
+    fn annotator_delay(&self, epochs: u32) -> u32 {
+        let default = if Self::DELAYS_ANNOTATORS { epochs / 5 } else { 0 };
+        self.common().train.optimiser.annotator_delay.unwrap_or(default)
+    }
+
+    /// The phases of training, one after the other.
+    fn phases(&self) -> Vec<Phase> {
+        vec![Phase::joint(self.common().train.epochs)]
+    }
+
+    /// The loss of a batch; adds its derivatives to `gradient`, which is zero.
+    fn loss(&self, context: &BatchContext<'_>, gradient: &mut Gradient) -> f64;
+
+    /// The prediction of the trained model for a batch; any of its annotations and rows may be new.
+    fn predict(&self, context: &BatchContext<'_>) -> BatchPrediction {
+        BatchPrediction {
+            classes: context.out.p.clone(),
+            posterior: context.out.p.clone(),
+            likelihood: context.class_likelihood(),
+            parameters: Vec::new(),
+        }
+    }
+
+    /// P(label given features and annotator) of each annotation of a batch, which may be new.
+    fn likelihood(&self, context: &BatchContext<'_>) -> Vec<f64> {
+        self.predict(context).likelihood
+    }
+
+    /// The names of the numbers in [`BatchPrediction::parameters`].
+    fn instance_parameters(&self) -> Vec<String> {
+        Vec::new()
+    }
+
+    /// The report on annotators after training.
+    fn report(&self, _task: &Task<'_>, _annotator_params: &AnnotatorParams) -> AnnotatorReport {
+        AnnotatorReport::default()
+    }
+
+    /// The factor of the annotations' losses in a batch.
+    fn scale(&self, context: &BatchContext<'_>) -> f64 {
+        let reduction = self.common().train.reduction.or(Self::REDUCTION);
+        reduction.unwrap_or(Reduction::Sum).factor(context.batch, context.dims)
+    }
+}
+
+/// Checks the rules of the sections that every neural model has.
+pub(crate) fn check_common<N: CrowdNet>(model: &N, place: &str, problems: &mut Problems) {
+    let common = model.common();
+    common.backbone.check(place, problems);
+    if let (None, Some(reduction)) = (N::REDUCTION, common.train.reduction) {
+        problems.push(
+            Problem::new(format!("`{}` sums no losses of annotations", N::KIND))
+                .at(format!("{place}.train.reduction"))
+                .found(serde_json::to_string(&reduction).unwrap_or_default())
+                .help("leave it out"),
+        );
+    }
+    if N::NEEDS_WHOLE_INSTANCES && common.train.batch_by == BatchBy::Annotation {
+        problems.push(
+            Problem::new(format!(
+                "`{}` needs all annotations of an instance in one batch",
+                N::KIND
+            ))
+            .at(format!("{place}.train.batch_by"))
+            .found("\"annotation\"")
+            .help("choose \"instance\", or leave it out"),
+        );
+    }
+    if let Err(e) = device(common.device) {
+        let at = format!("{place}.device");
+        e.problems.into_iter().for_each(|p| problems.push(p.at(at.clone())));
+    }
+}

@@ -1,0 +1,96 @@
+//! A batch: some instances with the flat list of their annotations.
+
+use crate::frame::{Places, count, prefix_sum};
+
+/// One annotation of a batch.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct BatchAnnotation {
+    /// The annotator: an index of [`Batch::annotators`].
+    pub annotator: u32,
+    /// The label given.
+    pub label: u32,
+    /// How much the annotation counts.
+    pub weight: f64,
+}
+
+/// Some rows of features with the annotations of their instances.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Batch {
+    /// The feature row of each row of the batch.
+    pub rows: Vec<u32>,
+    /// The instance of each row.
+    pub instances: Vec<u32>,
+    /// Where the annotations of each row begin in `annotations`, and one past the last.
+    pub offsets: Vec<usize>,
+    /// The annotations, row after row.
+    pub annotations: Vec<BatchAnnotation>,
+    /// The annotators of the batch, ascending.
+    pub annotators: Vec<u32>,
+    /// The share of each annotator's penalty that this batch adds. The shares of an annotator over the batches of an
+    /// epoch have the mean 1.
+    pub share: Vec<f64>,
+    /// The target of the classifier, `[row, class]`; empty for models that learn from annotations.
+    pub targets: Vec<f64>,
+    /// The trusted class of each row.
+    pub trusted: Vec<Option<u32>>,
+}
+
+impl Batch {
+    /// The number of rows.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.rows.len()
+    }
+
+    /// Whether there are no rows.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.rows.is_empty()
+    }
+
+    /// The annotations of row `b`.
+    #[must_use]
+    pub fn annotations_of(&self, b: usize) -> &[BatchAnnotation] {
+        &self.annotations[self.offsets[b]..self.offsets[b + 1]]
+    }
+
+    /// The annotations grouped by annotator.
+    pub(crate) fn by_annotator(&self) -> ByAnnotator {
+        let annotators: Vec<u32> = self.annotations.iter().map(|a| a.annotator).collect();
+        let offsets = prefix_sum(&count(&annotators, self.annotators.len()));
+        let mut places = Places(offsets);
+        let mut all = vec![AnnotatorEntry { row: 0, annotation: 0 }; annotators.len()];
+        for b in 0..self.len() {
+            for n in self.offsets[b]..self.offsets[b + 1] {
+                let entry = AnnotatorEntry { row: b as u32, annotation: n as u32 };
+                all[places.next(annotators[n])] = entry;
+            }
+        }
+        ByAnnotator { offsets: places.offsets(), all }
+    }
+}
+
+/// One annotation in the list of its annotator.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct AnnotatorEntry {
+    /// The row of the batch.
+    pub row: u32,
+    /// The index in [`Batch::annotations`].
+    pub annotation: u32,
+}
+
+/// The annotations of a batch, annotator after annotator, each annotator's in the order of rows.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct ByAnnotator {
+    /// Where the entries of each annotator begin in `all`, and one past the last.
+    pub offsets: Vec<usize>,
+    /// All entries.
+    pub all: Vec<AnnotatorEntry>,
+}
+
+impl ByAnnotator {
+    /// The entries of one annotator, by its index in [`Batch::annotators`].
+    pub(crate) fn of(&self, annotator: usize) -> &[AnnotatorEntry] {
+        &self.all[self.offsets[annotator]..self.offsets[annotator + 1]]
+    }
+}

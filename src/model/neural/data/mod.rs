@@ -1,0 +1,311 @@
+//! Training data: annotations by instance, cut into batches whose features are read while the network computes.
+
+pub(crate) mod batch;
+pub(crate) mod scaler;
+
+use std::sync::mpsc::sync_channel;
+use std::thread;
+
+use rand::seq::SliceRandom;
+
+use crate::error::Result;
+use crate::frame::{Annotations, Evidence, Matrix};
+use crate::model::fitted::Posterior;
+use crate::run::Run;
+use batch::{Batch, BatchAnnotation};
+use scaler::Scaler;
+
+/// Everything that a model is trained on.
+pub struct TrainingData<'a> {
+    /// The features.
+    pub matrix: &'a Matrix,
+    row_of: &'a [Option<u32>],
+    annotations: &'a Annotations,
+    by_instance: AnnotationsByInstance,
+    held_out: AnnotationsByInstance,
+    targets: Option<Posterior>,
+    units: Vec<Unit>,
+    /// The sum of the weights of each annotator's training annotations.
+    weights: Vec<f64>,
+}
+
+/// The default size of a batch where there are many units.
+const DEFAULT_BATCH: usize = 128;
+
+/// The least number of batches in an epoch with the default size.
+const MIN_BATCHES: usize = 8;
+
+/// How training data become batches.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Batching {
+    /// Rows in a batch; `None` for a default that suits the data.
+    pub batch_size: Option<usize>,
+    /// Whether the unit of a batch is an annotation instead of an instance.
+    pub by_annotation: bool,
+    /// Whether an incomplete last batch is left out.
+    pub drops_last: bool,
+}
+
+impl<'a> TrainingData<'a> {
+    /// Prepares the training data, or `None` without features.
+    #[must_use]
+    pub fn new(
+        evidence: Evidence<'a>,
+        held_out: Option<&Annotations>,
+        targets: Option<Posterior>,
+        batching: Batching,
+    ) -> Option<Self> {
+        let described = evidence.described?;
+        let a = evidence.annotations;
+        let by_instance = AnnotationsByInstance::new(a);
+        let mut weights = vec![0.0; a.dims().annotators];
+        let mut units = Vec::new();
+        for i in (0..a.dims().instances).filter(|i| described.row_of_instance[*i].is_some()) {
+            // Without evidence the target would be the uniform row, which nobody gave.
+            if targets.is_some() && !a.has_evidence(i) {
+                continue;
+            }
+            let own = by_instance.of(i);
+            own.iter().for_each(|(annotator, _, weight)| weights[*annotator as usize] += weight);
+            if batching.by_annotation && !own.is_empty() {
+                let mut first = 0;
+                // The rows of one annotator are adjacent: a soft annotation is one unit.
+                for rows in own.chunk_by(|one, next| one.0 == next.0) {
+                    units.push(Unit::Annotation(i as u32, first, rows.len() as u32));
+                    first += rows.len() as u32;
+                }
+            } else if !own.is_empty() || a.trusted_class(i).is_some() {
+                units.push(Unit::Instance(i as u32));
+            }
+        }
+        Some(Self {
+            matrix: described.matrix(),
+            row_of: described.row_of_instance.as_slice(),
+            annotations: a,
+            by_instance,
+            held_out: held_out.map(AnnotationsByInstance::new).unwrap_or_default(),
+            targets,
+            units,
+            weights,
+        })
+    }
+
+    /// The targets of the classifier, where the model has them.
+    #[must_use]
+    pub fn targets(&self) -> Option<&Posterior> {
+        self.targets.as_ref()
+    }
+
+    /// Whether each annotator has no training annotation of positive weight.
+    #[must_use]
+    pub fn unknown(&self) -> Vec<bool> {
+        self.weights.iter().map(|sum| *sum == 0.0).collect()
+    }
+
+    /// Whether there is nothing to train on.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.units.is_empty()
+    }
+
+    /// The feature rows of the training data, ascending.
+    #[must_use]
+    pub fn rows(&self) -> Vec<u32> {
+        let row = |unit: &Unit| match unit {
+            Unit::Instance(i) | Unit::Annotation(i, ..) => self.row_of[*i as usize],
+        };
+        let mut rows: Vec<u32> = self.units.iter().filter_map(row).collect();
+        rows.sort_unstable();
+        rows.dedup();
+        rows
+    }
+
+    /// The feature row of an instance, where it has features.
+    #[must_use]
+    pub fn row(&self, instance: usize) -> Option<usize> {
+        self.row_of[instance].map(|row| row as usize)
+    }
+
+    /// The instances that have features, ascending.
+    #[must_use]
+    pub fn instances(&self) -> Vec<u32> {
+        (0..self.row_of.len() as u32).filter(|i| self.row_of[*i as usize].is_some()).collect()
+    }
+
+    /// These instances with their training annotations.
+    #[must_use]
+    pub fn observed(&self, instances: &[u32]) -> Batch {
+        self.gather(instances.iter().map(|i| (*i, self.by_instance.of(*i as usize))), 1)
+    }
+
+    /// The instances that have features and held-out annotations, ascending.
+    #[must_use]
+    pub fn held_out_instances(&self) -> Vec<u32> {
+        let mut instances = self.instances();
+        instances.retain(|i| !self.held_out.of(*i as usize).is_empty());
+        instances
+    }
+
+    /// These instances with their held-out annotations.
+    #[must_use]
+    pub fn held_out(&self, instances: &[u32]) -> Batch {
+        self.gather(instances.iter().map(|i| (*i, self.held_out.of(*i as usize))), 1)
+    }
+
+    /// Feature rows without annotations.
+    #[must_use]
+    pub fn unseen(rows: std::ops::Range<usize>) -> Batch {
+        let rows: Vec<u32> = rows.map(|row| row as u32).collect();
+        Batch {
+            offsets: vec![0; rows.len() + 1],
+            trusted: vec![None; rows.len()],
+            instances: vec![u32::MAX; rows.len()],
+            rows,
+            ..Batch::default()
+        }
+    }
+
+    fn batch(&self, units: &[Unit], batches: usize) -> Batch {
+        let parts = units.iter().map(|unit| match unit {
+            Unit::Instance(i) => (*i, self.by_instance.of(*i as usize)),
+            Unit::Annotation(i, first, n) => {
+                (*i, &self.by_instance.of(*i as usize)[*first as usize..][..*n as usize])
+            }
+        });
+        self.gather(parts, batches)
+    }
+
+    /// One batch of these instances with these annotations, of an epoch of so many batches.
+    fn gather<'b>(
+        &self,
+        parts: impl Iterator<Item = (u32, &'b [Annotation])>,
+        batches: usize,
+    ) -> Batch {
+        let mut batch = Batch { offsets: vec![0], ..Batch::default() };
+        for (i, annotations) in parts {
+            batch.rows.push(self.row_of[i as usize].unwrap_or_default());
+            batch.instances.push(i);
+            batch.trusted.push(self.annotations.trusted_class(i as usize));
+            if let Some(targets) = &self.targets {
+                batch.targets.extend_from_slice(targets.row(i as usize));
+            }
+            batch.annotations.extend(annotations.iter().map(|(annotator, label, weight)| {
+                BatchAnnotation { annotator: *annotator, label: *label, weight: *weight }
+            }));
+            batch.offsets.push(batch.annotations.len());
+        }
+        batch.annotators = batch.annotations.iter().map(|a| a.annotator).collect();
+        batch.annotators.sort_unstable();
+        batch.annotators.dedup();
+        let mut here = vec![0.0; batch.annotators.len()];
+        for annotation in &mut batch.annotations {
+            let index = batch.annotators.partition_point(|r| *r < annotation.annotator);
+            here[index] += annotation.weight;
+            annotation.annotator = index as u32;
+        }
+        let share = |(here, r): (f64, &u32)| {
+            let all = self.weights[*r as usize];
+            if all > 0.0 { here * batches as f64 / all } else { 0.0 }
+        };
+        batch.share = here.into_iter().zip(&batch.annotators).map(share).collect();
+        batch
+    }
+
+    /// The size of a batch: small enough for an epoch to have several batches where the data are few.
+    fn batch_size(&self, batching: Batching) -> usize {
+        let default = DEFAULT_BATCH.min(self.units.len().div_ceil(MIN_BATCHES));
+        batching.batch_size.unwrap_or(default).max(1)
+    }
+
+    /// The number of batches in an epoch.
+    #[must_use]
+    pub fn batches(&self, batching: Batching) -> usize {
+        let size = self.batch_size(batching);
+        if batching.drops_last && self.units.len() >= size {
+            self.units.len() / size
+        } else {
+            self.units.len().div_ceil(size)
+        }
+    }
+
+    /// Runs one epoch: every unit once, in an order shuffled by the stream of `name`, cut into batches. Another thread
+    /// reads and scales the next batches while `step` works.
+    ///
+    /// # Errors
+    /// Those of `step`.
+    pub fn epoch(
+        &self,
+        name: &str,
+        batching: Batching,
+        scaler: &Scaler,
+        run: &Run,
+        mut step: impl FnMut(usize, Batch, Vec<f32>) -> Result<()>,
+    ) -> Result<()> {
+        let mut units = self.units.clone();
+        units.shuffle(&mut run.rng(&format!("order of {name}")));
+        let (size, batches) = (self.batch_size(batching), self.batches(batching));
+        thread::scope(|scope| {
+            let (sender, receiver) = sync_channel(2);
+            let units = &units;
+            scope.spawn(move || {
+                for (n, units) in units.chunks(size).take(batches).enumerate() {
+                    let batch = self.batch(units, batches);
+                    let mut features = read(self.matrix, scaler, &batch.rows);
+                    if scaler.augments() {
+                        let mut rng = run.rng(&format!("augmentation of {name}, batch {n}"));
+                        let images = features.chunks_exact_mut(self.matrix.width());
+                        images.for_each(|image| scaler.augment(image, &mut rng));
+                    }
+                    if sender.send((n, batch, features)).is_err() {
+                        break;
+                    }
+                }
+            });
+            receiver.into_iter().try_for_each(|(n, batch, features)| step(n, batch, features))
+        })
+    }
+}
+
+/// The scaled features of these rows, one after the other.
+#[must_use]
+pub fn read(matrix: &Matrix, scaler: &Scaler, rows: &[u32]) -> Vec<f32> {
+    let mut features = vec![0.0; rows.len() * matrix.width()];
+    for (row, out) in rows.iter().zip(features.chunks_exact_mut(matrix.width().max(1))) {
+        scaler.read(matrix, *row as usize, out);
+    }
+    features
+}
+
+/// (annotator, label, weight)
+type Annotation = (u32, u32, f64);
+
+/// Annotations by instance.
+#[derive(Default)]
+struct AnnotationsByInstance {
+    offsets: Vec<usize>,
+    all: Vec<Annotation>,
+}
+
+impl AnnotationsByInstance {
+    fn new(a: &Annotations) -> Self {
+        let mut by_instance = Self { offsets: vec![0], all: Vec::with_capacity(a.len()) };
+        for i in 0..a.dims().instances {
+            by_instance.all.extend(a.triples_of(i));
+            by_instance.offsets.push(by_instance.all.len());
+        }
+        by_instance
+    }
+
+    fn of(&self, i: usize) -> &[Annotation] {
+        self.offsets.get(i..i + 2).map_or(&[], |bounds| &self.all[bounds[0]..bounds[1]])
+    }
+}
+
+/// What a batch consists of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Unit {
+    /// An instance with all its annotations.
+    Instance(u32),
+    /// One annotation: the instance, the first of the annotator's rows among those of the instance, and their number.
+    Annotation(u32, u32, u32),
+}

@@ -1,0 +1,231 @@
+//! The scaling of features, and the random crops and mirroring of images, before the network reads them.
+
+use rand::Rng as _;
+
+use crate::error::Result;
+use crate::frame::Matrix;
+use crate::model::neural::net::backbone::{BackboneSpec, Scaling};
+use crate::model::neural::train::checkpoint::Snapshot;
+use crate::run::Rng;
+
+/// A column with a smaller standard deviation counts as constant.
+const MIN_DEVIATION: f64 = 1e-8;
+
+/// Scales features by statistics of the rows it was fitted on, and augments images.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Scaler {
+    /// The mean of each column, or of each channel of an image.
+    mean: Vec<f32>,
+    /// One over the standard deviation, or over the largest absolute value.
+    factor: Vec<f32>,
+    /// The number of consecutive values that share a mean and a factor: 1, or the pixels of a channel.
+    run: usize,
+    input: Vec<usize>,
+    scaling: Scaling,
+    pad_crop: usize,
+    flip: bool,
+}
+
+impl Scaler {
+    /// A scaler that changes nothing until it is fitted.
+    #[must_use]
+    pub fn identity(input: &[usize], spec: &BackboneSpec) -> Self {
+        let width: usize = input.iter().product();
+        let run = if input.len() == 3 { input[1] * input[2] } else { 1 };
+        Self {
+            mean: vec![0.0; width / run],
+            factor: vec![1.0; width / run],
+            run,
+            input: input.to_vec(),
+            scaling: spec.scaling,
+            pad_crop: spec.pad_crop,
+            flip: spec.flip,
+        }
+    }
+
+    /// Computes means and factors from these rows.
+    pub fn fit(&mut self, matrix: &Matrix, rows: impl Iterator<Item = u32>) {
+        match self.scaling {
+            Scaling::Standard => self.fit_deviations(matrix, rows),
+            Scaling::MaxAbs => self.fit_maxima(matrix, rows),
+            Scaling::None => {}
+        }
+    }
+
+    fn fit_maxima(&mut self, matrix: &Matrix, rows: impl Iterator<Item = u32>) {
+        let mut maxima = vec![0.0_f32; self.mean.len()];
+        let mut row = vec![0.0; matrix.width()];
+        for n in rows {
+            matrix.read(n as usize, &mut row);
+            for (max, values) in maxima.iter_mut().zip(row.chunks_exact(self.run)) {
+                *max = values.iter().fold(*max, |max, x| max.max(x.abs()));
+            }
+        }
+        for (factor, max) in self.factor.iter_mut().zip(maxima) {
+            *factor = if max > 0.0 { 1.0 / max } else { 1.0 };
+        }
+    }
+
+    fn fit_deviations(&mut self, matrix: &Matrix, rows: impl Iterator<Item = u32>) {
+        let groups = self.mean.len();
+        let (mut count, mut mean, mut squares) =
+            (0.0, vec![0.0_f64; groups], vec![0.0_f64; groups]);
+        let mut row = vec![0.0; matrix.width()];
+        // Welford's algorithm: a plain sum of squares would cancel for large means.
+        for n in rows {
+            matrix.read(n as usize, &mut row);
+            for at in 0..self.run {
+                count += 1.0;
+                for g in 0..groups {
+                    let x = f64::from(row[g * self.run + at]);
+                    let before = x - mean[g];
+                    mean[g] += before / count;
+                    squares[g] += before * (x - mean[g]);
+                }
+            }
+        }
+        for g in 0..groups {
+            let deviation = (squares[g] / f64::max(count, 1.0)).sqrt();
+            self.mean[g] = mean[g] as f32;
+            self.factor[g] = if deviation > MIN_DEVIATION { (1.0 / deviation) as f32 } else { 1.0 };
+        }
+    }
+
+    /// Reads a row and scales it.
+    pub fn read(&self, matrix: &Matrix, row: usize, out: &mut [f32]) {
+        matrix.read(row, out);
+        if self.scaling == Scaling::None {
+            return;
+        }
+        let groups = out.chunks_exact_mut(self.run);
+        for ((values, mean), factor) in groups.zip(&self.mean).zip(&self.factor) {
+            values.iter_mut().for_each(|v| *v = (*v - mean) * factor);
+        }
+    }
+
+    /// Crops and mirrors a scaled image at random.
+    pub fn augment(&self, image: &mut [f32], rng: &mut Rng) {
+        let [channels, height, width] = self.input[..] else { return };
+        if self.pad_crop > 0 {
+            let mut shift = || rng.random_range(0..=2 * self.pad_crop);
+            let (down, right) = (shift(), shift());
+            let old = image.to_vec();
+            let source = |place: usize, shift: usize, size: usize| {
+                (place + shift).checked_sub(self.pad_crop).filter(|s| *s < size)
+            };
+            for c in 0..channels {
+                for y in 0..height {
+                    for x in 0..width {
+                        let from = source(y, down, height).zip(source(x, right, width));
+                        image[(c * height + y) * width + x] =
+                            from.map_or(0.0, |(y, x)| old[(c * height + y) * width + x]);
+                    }
+                }
+            }
+        }
+        if self.flip && rng.random::<bool>() {
+            image.chunks_exact_mut(width).for_each(<[f32]>::reverse);
+        }
+    }
+
+    /// Whether [`Scaler::augment`] changes images.
+    #[must_use]
+    pub fn augments(&self) -> bool {
+        self.pad_crop > 0 || self.flip
+    }
+
+    pub(crate) fn save(&self, to: &mut Snapshot) {
+        to.f32s("scaler.mean".to_owned(), vec![self.mean.len()], self.mean.clone());
+        to.f32s("scaler.factor".to_owned(), vec![self.factor.len()], self.factor.clone());
+    }
+
+    pub(crate) fn load(&mut self, from: &Snapshot) -> Result<()> {
+        self.mean = from.take_f32s("scaler.mean", self.mean.len())?;
+        self.factor = from.take_f32s("scaler.factor", self.factor.len())?;
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::run::Run;
+
+    #[test]
+    fn columns_come_out_standardised_and_constant_ones_stay_zero() {
+        let matrix = Matrix::from_rows(2, &[1.0, 7.0, 3.0, 7.0]);
+        let mut scaler = Scaler::identity(&[2], &BackboneSpec::default());
+        scaler.fit(&matrix, 0..2);
+        let mut row = [0.0; 2];
+        scaler.read(&matrix, 1, &mut row);
+        assert_eq!(row, [1.0, 0.0]);
+    }
+
+    /// Two channels of two pixels: 0, 2, 4, 6 with the deviation sqrt 5, and 10, 10, 20, 20 with 5.
+    #[test]
+    fn channels_of_an_image_are_scaled_each_by_its_own_pixels() {
+        let rows = [0.0, 2.0, 10.0, 10.0, 4.0, 6.0, 20.0, 20.0];
+        let read = |scaling| {
+            let matrix = Matrix::from_rows(4, &rows);
+            let spec = BackboneSpec { scaling, ..BackboneSpec::default() };
+            let mut scaler = Scaler::identity(&[2, 1, 2], &spec);
+            scaler.fit(&matrix, 0..2);
+            let mut row = [0.0; 4];
+            scaler.read(&matrix, 0, &mut row);
+            row
+        };
+        let near = |got: [f32; 4], want: [f32; 4]| {
+            for (got, want) in got.iter().zip(want) {
+                assert!((got - want).abs() < 1e-6, "{got}, expected {want}");
+            }
+        };
+        near(read(Scaling::Standard), [-1.341_641, -0.447_214, -1.0, -1.0]);
+        near(read(Scaling::MaxAbs), [0.0, 1.0 / 3.0, 0.5, 0.5]);
+        near(read(Scaling::None), [0.0, 2.0, 10.0, 10.0]);
+    }
+
+    /// Negative numbers count by their size, and a column of zeros stays.
+    #[test]
+    fn the_largest_absolute_value_becomes_one() {
+        let matrix = Matrix::from_rows(3, &[1.0, -8.0, 0.0, -4.0, 2.0, 0.0]);
+        let spec = BackboneSpec { scaling: Scaling::MaxAbs, ..BackboneSpec::default() };
+        let mut scaler = Scaler::identity(&[3], &spec);
+        scaler.fit(&matrix, 0..2);
+        let mut row = [0.0; 3];
+        scaler.read(&matrix, 0, &mut row);
+        assert_eq!(row, [0.25, -1.0, 0.0]);
+    }
+
+    #[test]
+    fn a_flip_mirrors_every_row_of_every_channel() {
+        let spec = BackboneSpec { flip: true, ..BackboneSpec::default() };
+        let scaler = Scaler::identity(&[2, 2, 3], &spec);
+        let mut rng = Run::new(1).rng("test");
+        let upright: Vec<f32> = (1_u8..=12).map(f32::from).collect();
+        let mirrored = [3.0, 2.0, 1.0, 6.0, 5.0, 4.0, 9.0, 8.0, 7.0, 12.0, 11.0, 10.0];
+        let mut flips = 0;
+        for _ in 0..100 {
+            let mut image = upright.clone();
+            scaler.augment(&mut image, &mut rng);
+            assert!(image == upright || image == mirrored, "{image:?}");
+            flips += u32::from(image == mirrored);
+        }
+        assert!((30..70).contains(&flips), "{flips}");
+    }
+
+    #[test]
+    fn an_image_moves_by_at_most_its_padding() {
+        let spec = BackboneSpec { pad_crop: 1, ..BackboneSpec::default() };
+        let scaler = Scaler::identity(&[1, 3, 3], &spec);
+        let mut rng = Run::new(1).rng("test");
+        let mut seen = std::collections::BTreeSet::new();
+        for _ in 0..100 {
+            let mut image = [0.0; 9];
+            image[4] = 1.0;
+            scaler.augment(&mut image, &mut rng);
+            assert_eq!(image.iter().sum::<f32>(), 1.0);
+            seen.insert(image.iter().position(|v| *v == 1.0));
+        }
+        assert_eq!(seen.len(), 9);
+    }
+}

@@ -1,0 +1,249 @@
+//! A layer for each annotator on top of the classifier's probabilities.
+//!
+//! ```text
+//! mw    a = p^T W[r]            W = I at first        vw    a[l] = w[r][l] p[l]             w = 1
+//! vb    a[l] = p[l] + b[r][l]   b = 0                 vw_b  a[l] = w[r][l] p[l] + b[r][l]
+//! sw    a = w[r] p              w = 1                 loss = CE(softmax(a), y)
+//! ```
+//! F. Rodrigues, F. Pereira: Deep Learning from Crowds. AAAI 2018. arXiv:1709.01779
+//!
+//! P(label given class k) is the layer's output for p = e_k; it is the reported confusion matrix, and posteriors follow
+//! from it by Bayes' rule with p as the prior. Since p is at most 1, even a perfect annotator's matrix is far from the
+//! identity. Labels that are no class have p = 0.
+//!
+//! Differs from the authors' code in the divisor of the loss: annotations, where it divides by instances times annotators
+//! (`train.reduction = "mean_dense"`);
+//! in that the layers are frozen in the first fifth of the epochs (`annotator_delay`), and in their learning rate of 0.1
+//! where the code has one rate for all (`annotator_learning_rate`). `preset = "paper"` has the settings of the code.
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::error::Result;
+use crate::frame::Dims;
+use crate::model::Spec;
+use crate::model::neural::models::paper;
+use crate::model::neural::numerics::{Rows, diagonal, row_times, row_times_backward, softmax};
+use crate::model::neural::{
+    AnnotatorParams, AnnotatorReport, BackboneSpec, BatchContext, BatchPrediction, CommonSpec,
+    CrowdNet, Gradient, ParamTable, Reduction, Task, TrainSpec, auto, check_common,
+};
+use crate::model::preset::Preset;
+use crate::spec::Problems;
+
+/// The form of an annotator's layer.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum LayerForm {
+    /// A matrix.
+    #[default]
+    Mw,
+    /// A weight for each label.
+    Vw,
+    /// A bias for each label.
+    Vb,
+    /// A weight and a bias for each label.
+    VwB,
+    /// One weight.
+    Sw,
+}
+
+/// The crowd layer.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct CrowdLayer {
+    /// The settings that the other keys start from: `labelmill` or `paper`. A key that is given always wins.
+    pub preset: Preset,
+    /// Where the network computes: `auto`, `cpu` or `cuda:0`.
+    pub device: String,
+    /// The classifier before its last layer.
+    pub backbone: BackboneSpec,
+    /// How it is trained.
+    pub train: TrainSpec,
+    /// The form of an annotator's layer.
+    pub form: LayerForm,
+}
+
+impl Default for CrowdLayer {
+    fn default() -> Self {
+        Self {
+            preset: Preset::Labelmill,
+            device: auto(),
+            backbone: BackboneSpec::default(),
+            train: TrainSpec::default(),
+            form: LayerForm::Mw,
+        }
+    }
+}
+
+impl Spec for CrowdLayer {
+    const KIND: &'static str = "crowd_layer";
+    const SUMMARY: &'static str = "a classifier with a layer for each annotator on top";
+    const SOURCE: &'static str = "Rodrigues and Pereira 2018, arXiv:1709.01779";
+
+    /// The settings of the authors' code for LabelMe.
+    fn paper() -> Option<Self> {
+        Some(Self {
+            preset: Preset::Paper,
+            backbone: paper::backbone(),
+            train: TrainSpec {
+                reduction: Some(Reduction::MeanDense),
+                ..paper::adam(50, Some(64), 1e-3)
+            },
+            ..Self::default()
+        })
+    }
+
+    fn check(&self, place: &str, problems: &mut Problems) {
+        check_common(self, place, problems);
+    }
+}
+
+impl CrowdLayer {
+    /// `a` for one annotator with the parameters `w`.
+    fn layer(&self, p: &[f64], w: &[f64], a: &mut [f64]) {
+        let n = a.len();
+        let p_of = |l: usize| p.get(l).copied().unwrap_or_default();
+        match self.form {
+            LayerForm::Mw => row_times(p, w, a),
+            LayerForm::Vw => (0..n).for_each(|l| a[l] = w[l] * p_of(l)),
+            LayerForm::Vb => (0..n).for_each(|l| a[l] = p_of(l) + w[l]),
+            LayerForm::VwB => (0..n).for_each(|l| a[l] = w[l] * p_of(l) + w[n + l]),
+            LayerForm::Sw => (0..n).for_each(|l| a[l] = w[0] * p_of(l)),
+        }
+    }
+
+    fn layer_backward(&self, p: &[f64], w: &[f64], d_a: &[f64], d_p: &mut [f64], d_w: &mut [f64]) {
+        let n = d_a.len();
+        if self.form == LayerForm::Mw {
+            return row_times_backward(p, w, d_a, d_p, d_w);
+        }
+        for (l, d) in d_a.iter().enumerate() {
+            let p_l = p.get(l).copied().unwrap_or_default();
+            let slope = match self.form {
+                LayerForm::Vb => 1.0,
+                LayerForm::Sw => w[0],
+                LayerForm::Mw | LayerForm::Vw | LayerForm::VwB => w[l],
+            };
+            if let Some(d_p) = d_p.get_mut(l) {
+                *d_p += slope * d;
+            }
+            match self.form {
+                LayerForm::Vb => d_w[l] += d,
+                LayerForm::Sw => d_w[0] += d * p_l,
+                LayerForm::Mw | LayerForm::Vw | LayerForm::VwB => d_w[l] += d * p_l,
+            }
+            if self.form == LayerForm::VwB {
+                d_w[n + l] += d;
+            }
+        }
+    }
+
+    /// The matrices `[annotator, class, label]` of annotators with these parameters: P(label) where the class is certain.
+    fn matrices(&self, layers: &[f64], dims: Dims) -> Vec<f64> {
+        let Dims { classes, labels, .. } = dims;
+        if self.form == LayerForm::Mw {
+            let mut matrices = vec![0.0; layers.len()];
+            Rows::Softmax.forward(layers, labels, &mut matrices);
+            return matrices;
+        }
+        let width = match self.form {
+            LayerForm::Sw => 1,
+            LayerForm::VwB => 2 * labels,
+            LayerForm::Mw | LayerForm::Vw | LayerForm::Vb => labels,
+        };
+        let mut matrices = Vec::with_capacity(layers.len() / width * classes * labels);
+        for w in layers.chunks_exact(width) {
+            for k in 0..classes {
+                let mut certain = vec![0.0; classes];
+                certain[k] = 1.0;
+                matrices.extend(self.label_probabilities(&certain, w, labels));
+            }
+        }
+        matrices
+    }
+
+    /// An annotator's P(label) for an instance of class probabilities `p`.
+    fn label_probabilities(&self, p: &[f64], w: &[f64], labels: usize) -> Vec<f64> {
+        let (mut a, mut label_probabilities) = (vec![0.0; labels], vec![0.0; labels]);
+        self.layer(p, w, &mut a);
+        softmax(&a, &mut label_probabilities);
+        label_probabilities
+    }
+}
+
+impl CrowdNet for CrowdLayer {
+    const REDUCTION: Option<Reduction> = Some(Reduction::MeanAnnotation);
+
+    fn common(&self) -> CommonSpec<'_> {
+        CommonSpec { device: &self.device, backbone: &self.backbone, train: &self.train }
+    }
+
+    fn tables(&self, task: &Task<'_>) -> Result<Vec<ParamTable>> {
+        let Dims { annotators, classes, labels, .. } = task.dims;
+        let start = match self.form {
+            LayerForm::Mw => diagonal(classes, labels, 1.0, 0.0),
+            LayerForm::Vw => vec![1.0; labels],
+            LayerForm::Vb => vec![0.0; labels],
+            LayerForm::VwB => [vec![1.0; labels], vec![0.0; labels]].concat(),
+            LayerForm::Sw => vec![1.0],
+        };
+        Ok(vec![ParamTable::each("layer", annotators, &start)])
+    }
+
+    fn loss(&self, context: &BatchContext<'_>, gradient: &mut Gradient) -> f64 {
+        let Dims { classes, labels, .. } = context.dims;
+        let width = context.annotator_params.tables[0].width;
+        let scale = self.scale(context);
+        let (mut a, mut label_probabilities) = (vec![0.0; labels], vec![0.0; labels]);
+        let mut loss = 0.0;
+        for (b, annotation) in context.annotations() {
+            let own =
+                annotation.annotator as usize * width..(annotation.annotator as usize + 1) * width;
+            let w = &context.gathered[0][own.clone()];
+            self.layer(context.out.p(b), w, &mut a);
+            let log_sum = softmax(&a, &mut label_probabilities);
+            let weight = scale * annotation.weight;
+            loss += weight * (log_sum - a[annotation.label as usize]);
+            label_probabilities[annotation.label as usize] -= 1.0;
+            label_probabilities.iter_mut().for_each(|d| *d *= weight);
+            let d_p = &mut gradient.out.p[b * classes..(b + 1) * classes];
+            self.layer_backward(
+                context.out.p(b),
+                w,
+                &label_probabilities,
+                d_p,
+                &mut gradient.tables[0][own],
+            );
+        }
+        loss
+    }
+
+    fn predict(&self, context: &BatchContext<'_>) -> BatchPrediction {
+        let matrices = self.matrices(&context.gathered[0], context.dims);
+        let posterior = context.predict_with_matrices(&matrices).posterior;
+        let likelihood = self.likelihood(context);
+        let classes = context.out.p.clone();
+        BatchPrediction { classes, posterior, likelihood, parameters: Vec::new() }
+    }
+
+    fn likelihood(&self, context: &BatchContext<'_>) -> Vec<f64> {
+        let width = context.annotator_params.tables[0].width;
+        let likelihood = context.annotations().map(|(b, annotation)| {
+            let own = annotation.annotator as usize * width..;
+            let w = &context.gathered[0][own][..width];
+            self.label_probabilities(context.out.p(b), w, context.dims.labels)
+                [annotation.label as usize]
+        });
+        likelihood.collect()
+    }
+
+    fn report(&self, task: &Task<'_>, annotator_params: &AnnotatorParams) -> AnnotatorReport {
+        let values: Vec<f64> =
+            annotator_params.tables[0].values.iter().map(|v| f64::from(*v)).collect();
+        AnnotatorReport {
+            confusion: Some(self.matrices(&values, task.dims)),
+            ..AnnotatorReport::default()
+        }
+    }
+}

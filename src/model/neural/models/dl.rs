@@ -1,0 +1,157 @@
+//! Two stages: an aggregator finds the labels, then a classifier learns them.
+//!
+//! ```text
+//! T = the aggregator's posterior;  loss = -(1/B) sum_i sum_k T[i][k] ln p_i[k]
+//! ```
+//! The baselines called DL-MV, DL-DS and so on: S. Li et al.: Trustable Co-label Learning from Multiple Noisy Annotators.
+//! IEEE Transactions on Multimedia 2022; Z. Chu, J. Ma, H. Wang: Learning from Crowds by Modeling Common Confusions.
+//! AAAI 2021. With trusted classes of all instances it is the classifier trained on truth.
+//!
+//! The posteriors are the aggregator's; the classifier's probabilities are in `predictions`.
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::error::{Problem, Result};
+use crate::frame::Evidence;
+use crate::model::fitted::{Fitted, best};
+use crate::model::neural::models::paper;
+use crate::model::neural::numerics::at_least;
+use crate::model::neural::{
+    BackboneSpec, BatchContext, BatchPrediction, CommonSpec, CrowdNet, Gradient, Reduction,
+    TrainSpec, auto, check_common,
+};
+use crate::model::preset::Preset;
+use crate::model::{ModelSpec, Spec, model_kind};
+use crate::run::Run;
+use crate::spec::Problems;
+
+/// The form of the classifier's targets.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Targets {
+    /// `hard` for a majority vote, `soft` for every other aggregator.
+    #[default]
+    Auto,
+    /// The most probable class.
+    Hard,
+    /// The whole posterior.
+    Soft,
+}
+
+/// A classifier on aggregated labels.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct Dl {
+    /// The settings that the other keys start from: `labelmill` or `paper`. A key that is given always wins.
+    pub preset: Preset,
+    /// Where the network computes: `auto`, `cpu` or `cuda:0`.
+    pub device: String,
+    /// The classifier before its last layer.
+    pub backbone: BackboneSpec,
+    /// How it is trained.
+    pub train: TrainSpec,
+    /// The model that finds the labels: a `kind` without features, and its parameters.
+    pub aggregator: ModelSpec,
+    /// The form of the classifier's targets.
+    pub targets: Targets,
+}
+
+impl Default for Dl {
+    fn default() -> Self {
+        Self {
+            preset: Preset::Labelmill,
+            device: auto(),
+            backbone: BackboneSpec::default(),
+            train: TrainSpec::default(),
+            aggregator: ModelSpec::default(),
+            targets: Targets::Auto,
+        }
+    }
+}
+
+impl Spec for Dl {
+    const KIND: &'static str = "dl";
+    const SUMMARY: &'static str = "a classifier trained on the labels of an aggregator";
+    const SOURCE: &'static str =
+        "DL-MV, DL-DS, ...: Chu et al. 2021, arXiv:2012.13052; Li et al. 2022";
+
+    /// The settings of Li et al. 2022 for LabelMe.
+    fn paper() -> Option<Self> {
+        Some(Self {
+            preset: Preset::Paper,
+            backbone: paper::backbone(),
+            train: paper::adam(30, Some(128), 1e-4),
+            ..Self::default()
+        })
+    }
+
+    fn check(&self, place: &str, problems: &mut Problems) {
+        check_common(self, place, problems);
+        let place = format!("{place}.aggregator");
+        match self.aggregator.load() {
+            Ok(loaded) => (loaded.check)(&place, problems),
+            Err(e) => e.problems.into_iter().for_each(|p| problems.push(p.at(place.clone()))),
+        }
+        if model_kind(&self.aggregator.kind).is_ok_and(|f| f.needs_features) {
+            problems.push(
+                Problem::new("the aggregator must do without features")
+                    .at(format!("{place}.kind"))
+                    .found(format!("`{}`", self.aggregator.kind))
+                    .help("choose a label-only kind, such as \"dawid_skene\""),
+            );
+        }
+    }
+}
+
+impl Dl {
+    fn is_hard(&self) -> bool {
+        match self.targets {
+            Targets::Auto => self.aggregator.kind == crate::model::vote::MajorityVote::KIND,
+            Targets::Hard => true,
+            Targets::Soft => false,
+        }
+    }
+}
+
+impl CrowdNet for Dl {
+    const REDUCTION: Option<Reduction> = None;
+    const TRAINS_ON_TARGETS: bool = true;
+
+    fn common(&self) -> CommonSpec<'_> {
+        CommonSpec { device: &self.device, backbone: &self.backbone, train: &self.train }
+    }
+
+    fn aggregate(&self, evidence: Evidence<'_>, run: &mut Run) -> Result<Option<Fitted>> {
+        let alone = Evidence { described: None, ..evidence };
+        self.aggregator.load()?.model.fit(alone, run).map(Some)
+    }
+
+    fn loss(&self, context: &BatchContext<'_>, gradient: &mut Gradient) -> f64 {
+        let n = context.dims.classes;
+        let scale = 1.0 / context.batch.len().max(1) as f64;
+        let mut loss = 0.0;
+        for (b, target) in context.batch.targets.chunks_exact(n).enumerate() {
+            let hard = if self.is_hard() { best(target).map(|(k, _)| k) } else { None };
+            let target = |k: usize| match hard {
+                Some(class) => f64::from(u8::from(k == class)),
+                None => target[k],
+            };
+            let p = context.out.p(b);
+            for (k, d) in gradient.out.logits[b * n..(b + 1) * n].iter_mut().enumerate() {
+                loss -= scale * target(k) * at_least(p[k], f64::MIN_POSITIVE).ln();
+                *d += scale * (p[k] - target(k));
+            }
+        }
+        loss
+    }
+
+    fn predict(&self, context: &BatchContext<'_>) -> BatchPrediction {
+        BatchPrediction {
+            classes: context.out.p.clone(),
+            posterior: context.batch.targets.clone(),
+            likelihood: context.class_likelihood(),
+            parameters: Vec::new(),
+        }
+    }
+}

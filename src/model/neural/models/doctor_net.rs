@@ -1,0 +1,258 @@
+//! One head for each annotator on shared features; the classifier is their mean.
+//!
+//! ```text
+//! p[r](x) = softmax(H[r] phi(x) + b[r])      loss = mean over annotations of CE(p[r](x_i), y)
+//! prediction = mean_r p[r](x)
+//! ```
+//! M. Guan, V. Gulshan, A. Dai, G. Hinton: Who Said What: Modeling Individual Labelers Improves Classification. AAAI
+//! 2018. arXiv:1703.08774
+//!
+//! A training step computes the heads of its own annotators only; a prediction computes all. The model has no
+//! P(label given class): the posterior of an instance is the prediction, whatever its own annotations are.
+
+use std::ops::Range;
+
+use rand::Rng as _;
+use rayon::prelude::*;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::error::Result;
+use crate::model::Spec;
+use crate::model::neural::models::paper;
+use crate::model::neural::net::host::product::{MatrixView, multiply_into};
+use crate::model::neural::numerics::{at_least, softmax};
+use crate::model::neural::{
+    BackboneSpec, BatchContext, BatchPrediction, CommonSpec, CrowdNet, Gradient, Heads, ParamTable,
+    Reduction, Task, TrainSpec, auto, check_common,
+};
+use crate::model::preset::Preset;
+use crate::spec::Problems;
+
+/// Doctor net.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct DoctorNet {
+    /// The settings that the other keys start from: `labelmill` or `paper`. A key that is given always wins.
+    pub preset: Preset,
+    /// Where the network computes: `auto`, `cpu` or `cuda:0`.
+    pub device: String,
+    /// The classifier before its last layer.
+    pub backbone: BackboneSpec,
+    /// How it is trained.
+    pub train: TrainSpec,
+    /// Whether the mean of the heads weights each by the number of its annotator's annotations, instead of equally.
+    pub weight_by_annotations: bool,
+}
+
+impl Default for DoctorNet {
+    fn default() -> Self {
+        Self {
+            preset: Preset::Labelmill,
+            device: auto(),
+            backbone: BackboneSpec::default(),
+            train: TrainSpec::default(),
+            weight_by_annotations: false,
+        }
+    }
+}
+
+impl Spec for DoctorNet {
+    const KIND: &'static str = "doctor_net";
+    const SUMMARY: &'static str =
+        "a head for each annotator on shared features, averaged; the posterior is the prediction";
+    const SOURCE: &'static str = "Guan et al. 2018, arXiv:1703.08774";
+
+    /// The settings of the public code.
+    fn paper() -> Option<Self> {
+        Some(Self {
+            preset: Preset::Paper,
+            backbone: paper::backbone(),
+            train: paper::adam(10, Some(32), 1e-3),
+            ..Self::default()
+        })
+    }
+
+    fn check(&self, place: &str, problems: &mut Problems) {
+        check_common(self, place, problems);
+    }
+}
+
+/// The index of the heads' table: `[annotator, hidden + 1, label]`, the bias last.
+pub(crate) const HEADS: usize = 0;
+
+/// The heads at the start.
+pub(crate) fn heads(task: &Task<'_>) -> ParamTable {
+    let (hidden, labels) = (task.hidden, task.dims.labels);
+    let mut rng = task.run.rng("annotator heads");
+    let bound = 1.0 / (hidden.max(1) as f32).sqrt();
+    let n = task.dims.annotators * (hidden + 1) * labels;
+    let values = (0..n).map(|_| (2.0 * rng.random::<f32>() - 1.0) * bound).collect();
+    ParamTable::drawn("heads", (hidden + 1) * labels, values)
+}
+
+/// Writes one head's P(label) to `out`.
+pub(crate) fn label_probabilities(head: &[f64], hidden: &[f64], out: &mut [f64]) {
+    let labels = out.len();
+    let (weights, bias) = head.split_at(hidden.len() * labels);
+    let mut logits = bias.to_vec();
+    for (x, row) in hidden.iter().zip(weights.chunks_exact(labels)) {
+        logits.iter_mut().zip(row).for_each(|(l, w)| *l += x * w);
+    }
+    softmax(&logits, out);
+}
+
+/// The cross-entropy of every annotation by its annotator's head, and its gradients.
+pub(crate) fn heads_loss(context: &BatchContext<'_>, scale: f64, gradient: &mut Gradient) -> f64 {
+    let labels = context.dims.labels;
+    let width = context.annotator_params.tables[HEADS].width;
+    let n_hidden = width / labels - 1;
+    let mut p = vec![0.0; labels];
+    let mut loss = 0.0;
+    for (b, annotation) in context.annotations() {
+        let own =
+            annotation.annotator as usize * width..(annotation.annotator as usize + 1) * width;
+        let (head, hidden) = (&context.gathered[HEADS][own.clone()], context.out.hidden(b));
+        label_probabilities(head, hidden, &mut p);
+        let weight = scale * annotation.weight;
+        loss -= weight * at_least(p[annotation.label as usize], f64::MIN_POSITIVE).ln();
+        p[annotation.label as usize] -= 1.0;
+        p.iter_mut().for_each(|d| *d *= weight);
+        let d_hidden = &mut gradient.out.hidden[b * n_hidden..(b + 1) * n_hidden];
+        let d_head = &mut gradient.tables[HEADS][own];
+        let (d_weights, d_bias) = d_head.split_at_mut(n_hidden * labels);
+        d_bias.iter_mut().zip(&p).for_each(|(b, d)| *b += d);
+        let rows = head.chunks_exact(labels).zip(d_weights.chunks_exact_mut(labels));
+        for ((x, d_x), (row, d_row)) in hidden.iter().zip(d_hidden).zip(rows) {
+            *d_x += row.iter().zip(&p).map(|(w, d)| w * d).sum::<f64>();
+            d_row.iter_mut().zip(&p).for_each(|(w, d)| *w += x * d);
+        }
+    }
+    loss
+}
+
+/// Rows whose heads are computed together, so that each head is read once for all of them.
+const ROW_BLOCK: usize = 32;
+
+/// Calls `of_block(rows, P(label) of every head for these rows)` for every block of rows of a batch, in parallel; the
+/// results are in the order of the blocks.
+///
+/// # Shapes
+/// The probabilities are `[row, annotator, label]`: a block of rows, since those of a whole batch would be too large.
+pub(crate) fn by_row_block<R: Send>(
+    context: &BatchContext<'_>,
+    of_block: impl Fn(Range<usize>, &[f64]) -> R + Sync,
+) -> Vec<R> {
+    let n = context.batch.len();
+    let blocks = (0..n.div_ceil(ROW_BLOCK)).into_par_iter();
+    blocks
+        .map(|block| {
+            let rows = block * ROW_BLOCK..((block + 1) * ROW_BLOCK).min(n);
+            of_block(rows.clone(), &all_heads(context, rows))
+        })
+        .collect()
+}
+
+/// Every head's P(label) for some rows, `[row, annotator, label]`: one matrix product for each head.
+fn all_heads(context: &BatchContext<'_>, rows: Range<usize>) -> Vec<f64> {
+    let labels = context.dims.labels;
+    let heads = &context.annotator_params.tables[HEADS];
+    let (width, annotators) = (heads.width, heads.values.len() / heads.width);
+    let n_hidden = width / labels - 1;
+    let hidden = &context.out.hidden[rows.start * n_hidden..rows.end * n_hidden];
+    let hidden: Vec<f32> = hidden.iter().map(|x| *x as f32).collect();
+    let hidden = MatrixView::by_rows(&hidden, rows.len(), n_hidden);
+    let (mut products, mut logits) = (vec![0.0; rows.len() * labels], vec![0.0; labels]);
+    let mut all = vec![0.0; rows.len() * annotators * labels];
+    for (r, head) in heads.values.chunks_exact(width).enumerate() {
+        let (weights, bias) = head.split_at(n_hidden * labels);
+        let weights = MatrixView::by_rows(weights, n_hidden, labels);
+        multiply_into(&mut products, &hidden, &weights, false);
+        for (b, product) in products.chunks_exact(labels).enumerate() {
+            let sums = product.iter().zip(bias).map(|(x, bias)| f64::from(*x) + f64::from(*bias));
+            logits.iter_mut().zip(sums).for_each(|(logit, sum)| *logit = sum);
+            softmax(&logits, &mut all[(b * annotators + r) * labels..][..labels]);
+        }
+    }
+    all
+}
+
+/// P(label) of each annotation by its annotator's head.
+pub(crate) fn heads_likelihood(context: &BatchContext<'_>) -> Vec<f64> {
+    let width = context.annotator_params.tables[HEADS].width;
+    let mut p = vec![0.0; context.dims.labels];
+    let mut likelihood = Vec::with_capacity(context.batch.annotations.len());
+    for (b, annotation) in context.annotations() {
+        let first = annotation.annotator as usize * width;
+        let head = &context.gathered[HEADS][first..first + width];
+        label_probabilities(head, context.out.hidden(b), &mut p);
+        likelihood.push(p[annotation.label as usize]);
+    }
+    likelihood
+}
+
+/// The prediction of the heads' mean with the weights of each row.
+pub(crate) fn predict_mean(
+    context: &BatchContext<'_>,
+    weights_of: impl Fn(usize) -> Vec<f64> + Sync,
+) -> BatchPrediction {
+    let (classes, labels) = (context.dims.classes, context.dims.labels);
+    let blocks = by_row_block(context, |rows, all| {
+        let mut means = vec![0.0; rows.len() * classes];
+        let all = all.chunks_exact((all.len() / rows.len()).max(1));
+        for ((b, mean), heads) in rows.zip(means.chunks_exact_mut(classes)).zip(all) {
+            for (head, weight) in heads.chunks_exact(labels).zip(weights_of(b)) {
+                mean.iter_mut().zip(head).for_each(|(m, p)| *m += weight * p);
+            }
+            let sum: f64 = mean.iter().sum();
+            mean.iter_mut().for_each(|m| *m /= sum);
+        }
+        means
+    });
+    let classes = blocks.concat();
+    BatchPrediction {
+        posterior: classes.clone(),
+        classes,
+        likelihood: heads_likelihood(context),
+        parameters: Vec::new(),
+    }
+}
+
+impl CrowdNet for DoctorNet {
+    const REDUCTION: Option<Reduction> = Some(Reduction::MeanAnnotation);
+    // A head is a whole layer, so it has the classifier's learning rate.
+    const ANNOTATOR_RATE: f64 = 1e-3;
+    const DELAYS_ANNOTATORS: bool = false;
+    const CONDITIONS_ON_ANNOTATIONS: bool = false;
+
+    fn common(&self) -> CommonSpec<'_> {
+        CommonSpec { device: &self.device, backbone: &self.backbone, train: &self.train }
+    }
+
+    fn heads(&self) -> Heads {
+        Heads { classifier: false, hidden: true, auxiliary: None }
+    }
+
+    fn tables(&self, task: &Task<'_>) -> Result<Vec<ParamTable>> {
+        let n = |r: usize| {
+            let rows = task.evidence.annotations.rows_of_annotator(r);
+            if self.weight_by_annotations { rows as f32 } else { 1.0 }
+        };
+        let weights = (0..task.dims.annotators).map(n).collect();
+        Ok(vec![heads(task), ParamTable::drawn("head_weights", 1, weights).fixed()])
+    }
+
+    fn loss(&self, context: &BatchContext<'_>, gradient: &mut Gradient) -> f64 {
+        heads_loss(context, self.scale(context), gradient)
+    }
+
+    fn predict(&self, context: &BatchContext<'_>) -> BatchPrediction {
+        let weights: Vec<f64> =
+            context.annotator_params.tables[1].values.iter().map(|w| f64::from(*w)).collect();
+        predict_mean(context, |_| weights.clone())
+    }
+
+    fn likelihood(&self, context: &BatchContext<'_>) -> Vec<f64> {
+        heads_likelihood(context)
+    }
+}

@@ -1,0 +1,116 @@
+//! The weights of the heads of a weighted doctor net: the same for all instances, or computed from their features.
+//!
+//! ```text
+//! annotator   w(x) = softmax(a)
+//! instance    w(x) = softmax(V z + c)    z = phi(x), or z = U phi(x) + d of a few numbers (a bottleneck)
+//! ```
+//! a, V, c and d start at zero, so that all heads weigh the same; U is drawn.
+
+use rand::Rng as _;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::model::neural::numerics::{row_times, row_times_backward};
+use crate::model::neural::{Gathered, ParamTable, Task};
+
+/// What the weights of the heads depend on.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum WeightsBy {
+    /// On the annotator alone (WDN).
+    #[default]
+    Annotator,
+    /// On annotator and instance (IWDN).
+    Instance,
+}
+
+/// The form of the weights.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct HeadWeights {
+    pub(crate) by: WeightsBy,
+    /// The width of z, where it is not phi(x) itself.
+    pub(crate) bottleneck: Option<usize>,
+}
+
+/// The index of the table of a, or of V and c: `[z + 1, annotator]`, c last.
+pub(crate) const WEIGHTS: usize = 1;
+/// The index of the table of U and d: `[phi + 1, z]`, d last.
+const BOTTLENECK: usize = 2;
+
+/// The names of both tables.
+pub(crate) const TABLES: &[&str] = &["weights", "bottleneck"];
+
+/// The weights' logits of one row, and what they were computed from.
+pub(crate) struct RowLogits {
+    /// phi and a one.
+    input: Vec<f64>,
+    /// z and a one.
+    z: Vec<f64>,
+    /// `[annotator]`
+    pub(crate) logits: Vec<f64>,
+}
+
+impl HeadWeights {
+    /// The tables at the start.
+    pub(crate) fn tables(self, task: &Task<'_>) -> Vec<ParamTable> {
+        let (annotators, hidden) = (task.dims.annotators, task.hidden);
+        if self.by == WeightsBy::Annotator {
+            return vec![ParamTable::shared(TABLES[0], vec![0.0; annotators])];
+        }
+        let width = self.bottleneck.unwrap_or(hidden);
+        let mut tables = vec![ParamTable::shared(TABLES[0], vec![0.0; (width + 1) * annotators])];
+        if self.bottleneck.is_some() {
+            let mut rng = task.run.rng("bottleneck of the heads' weights");
+            let bound = 1.0 / (hidden.max(1) as f32).sqrt();
+            let mut values: Vec<f32> =
+                (0..hidden * width).map(|_| (2.0 * rng.random::<f32>() - 1.0) * bound).collect();
+            values.resize((hidden + 1) * width, 0.0);
+            tables.push(ParamTable::shared(TABLES[1], values));
+        }
+        tables
+    }
+
+    /// The logits of a row whose last hidden layer is `hidden`.
+    pub(crate) fn logits(self, tables: &Gathered, annotators: usize, hidden: &[f64]) -> RowLogits {
+        if self.by == WeightsBy::Annotator {
+            let logits = tables[WEIGHTS].clone();
+            return RowLogits { input: Vec::new(), z: Vec::new(), logits };
+        }
+        let input = [hidden, &[1.0]].concat();
+        let z = match self.bottleneck {
+            None => input.clone(),
+            Some(width) => {
+                let mut z = vec![0.0; width];
+                row_times(&input, &tables[BOTTLENECK], &mut z);
+                z.push(1.0);
+                z
+            }
+        };
+        let mut logits = vec![0.0; annotators];
+        row_times(&z, &tables[WEIGHTS], &mut logits);
+        RowLogits { input, z, logits }
+    }
+
+    /// Adds the derivatives by the tables, given those by the logits of a row.
+    pub(crate) fn backward(
+        self,
+        tables: &Gathered,
+        row: &RowLogits,
+        d_logits: &[f64],
+        gradient: &mut Gathered,
+    ) {
+        if self.by == WeightsBy::Annotator {
+            gradient[WEIGHTS].iter_mut().zip(d_logits).for_each(|(sum, d)| *sum += d);
+            return;
+        }
+        let mut d_z = vec![0.0; row.z.len()];
+        let of_weights = &mut gradient[WEIGHTS];
+        row_times_backward(&row.z, &tables[WEIGHTS], d_logits, &mut d_z, of_weights);
+        if let Some(width) = self.bottleneck {
+            let mut d_input = vec![0.0; row.input.len()];
+            let of_bottleneck = &mut gradient[BOTTLENECK];
+            let d_z = &d_z[..width];
+            row_times_backward(&row.input, &tables[BOTTLENECK], d_z, &mut d_input, of_bottleneck);
+        }
+    }
+}

@@ -1,0 +1,354 @@
+//! A classifier and an aggregator of annotations, trained to maximise the f-mutual information of their outputs.
+//!
+//! ```text
+//! h[i] = classifier(x_i)       g[i] = softmax( sum over annotations (r, y) of i of V[r][.][y] + ln prior )
+//! K[i][j] = sum_k h[i][k] g[j][k] / prior[k]
+//! loss = -( mean_i f'(K[i][i] + u) - mean_{i != j} f*(f'(K[i][j])) )
+//! ```
+//! V[r] = ln(CM[r] + c) at first, with CM[r] counted on the soft votes; the reported matrix is the softmax of each row.
+//! An instance's posterior is h g / prior, normalised.
+//!
+//! P. Cao, Y. Xu, Y. Kong, Y. Wang: Max-MIG: an Information Theoretic Approach for Joint Learning from Crowds. ICLR 2019.
+//! arXiv:1905.13436
+//!
+//! Differs from the public code in u, which is the mean of what is drawn there; in the total variation, whose slope is
+//! zero almost everywhere: a hyperbolic tangent stands for its sign; in that V is frozen in the first fifth of the epochs
+//! (`train.optimiser.annotator_delay`); and in V's learning rate of 0.1 (`annotator_learning_rate`). `preset = "paper"` has
+//! the settings of the code for LabelMe.
+
+use rayon::prelude::*;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::error::Result;
+use crate::frame::Dims;
+use crate::model::Spec;
+use crate::model::em::kernels::ColumnModel;
+use crate::model::em::kernels::m_step::expected_counts_of;
+use crate::model::fitted::Posterior;
+use crate::model::neural::models::paper;
+use crate::model::neural::numerics::{Rows, at_least, softmax, softmax_backward};
+use crate::model::neural::{
+    AnnotatorParams, AnnotatorReport, BackboneSpec, BatchContext, BatchPrediction, CommonSpec,
+    CrowdNet, Gradient, ParamTable, Reduction, Task, TrainSpec, auto, check_common,
+};
+use crate::model::preset::Preset;
+use crate::spec::Problems;
+
+/// The f of the mutual information.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Divergence {
+    /// t ln t
+    #[default]
+    Kl,
+    /// -ln t
+    ReverseKl,
+    /// (t - 1)^2
+    Pearson,
+    /// (sqrt t - 1)^2
+    Hellinger,
+    /// t ln t - (t + 1) ln((t + 1) / 2)
+    JensenShannon,
+    /// |t - 1| / 2
+    TotalVariation,
+}
+
+impl Divergence {
+    /// f'(t), the gain of a pair of the same instance, and its derivative.
+    fn same(self, t: f64) -> (f64, f64) {
+        match self {
+            Self::Kl => (1.0 + t.ln(), 1.0 / t),
+            Self::ReverseKl => (-1.0 / t, 1.0 / (t * t)),
+            Self::Pearson => (2.0 * (t - 1.0), 2.0),
+            Self::Hellinger => (1.0 - 1.0 / t.sqrt(), 0.5 / (t * t.sqrt())),
+            Self::JensenShannon => ((2.0 * t / (1.0 + t)).ln(), 1.0 / (t * (1.0 + t))),
+            Self::TotalVariation => half_tanh(t - 1.0),
+        }
+    }
+
+    /// f*(f'(t)), the cost of a pair of two instances, and its derivative.
+    fn other(self, t: f64) -> (f64, f64) {
+        match self {
+            Self::Kl => (t, 1.0),
+            Self::ReverseKl => (t.ln() - 1.0, 1.0 / t),
+            Self::Pearson => (t * t - 1.0, 2.0 * t),
+            Self::Hellinger => (t.sqrt() - 1.0, 0.5 / t.sqrt()),
+            Self::JensenShannon => (f64::midpoint(1.0, t).ln(), 1.0 / (1.0 + t)),
+            Self::TotalVariation => half_tanh(t - 1.0),
+        }
+    }
+}
+
+fn half_tanh(x: f64) -> (f64, f64) {
+    let y = x.tanh();
+    (0.5 * y, 0.5 * (1.0 - y * y))
+}
+
+/// The class prior.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Prior {
+    /// The same probability for each class.
+    #[default]
+    Uniform,
+    /// The shares of the classes among the votes.
+    Votes,
+    /// A parameter, which starts at the shares of the classes among the votes.
+    Learned,
+}
+
+/// Max-MIG.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct MaxMig {
+    /// The settings that the other keys start from: `labelmill` or `paper`. A key that is given always wins.
+    pub preset: Preset,
+    /// Where the network computes: `auto`, `cpu` or `cuda:0`.
+    pub device: String,
+    /// The classifier before its last layer.
+    pub backbone: BackboneSpec,
+    /// How it is trained.
+    pub train: TrainSpec,
+    /// The f of the mutual information.
+    pub divergence: Divergence,
+    /// The class prior.
+    pub prior: Prior,
+    /// Added to K[i][i], so that the loss is finite where classifier and annotators disagree completely.
+    #[schemars(range(min = 0.0))]
+    pub u: f64,
+    /// Added to the counted confusion matrices before their logarithm is taken.
+    #[schemars(range(min = 1e-12))]
+    pub start_floor: f64,
+}
+
+impl Default for MaxMig {
+    fn default() -> Self {
+        Self {
+            preset: Preset::Labelmill,
+            device: auto(),
+            backbone: BackboneSpec::default(),
+            train: TrainSpec::default(),
+            divergence: Divergence::Kl,
+            prior: Prior::Uniform,
+            u: 5e-5,
+            start_floor: 0.01,
+        }
+    }
+}
+
+impl Spec for MaxMig {
+    const KIND: &'static str = "max_mig";
+    const SUMMARY: &'static str =
+        "a classifier that shares as much information with the annotators as possible";
+    const SOURCE: &'static str = "Cao et al. 2019, arXiv:1905.13436";
+
+    /// The settings of the authors' code for LabelMe.
+    fn paper() -> Option<Self> {
+        Some(Self {
+            preset: Preset::Paper,
+            backbone: paper::backbone(),
+            train: paper::adam(20, Some(64), 1e-4),
+            start_floor: 0.01,
+            ..Self::default()
+        })
+    }
+
+    fn check(&self, place: &str, problems: &mut Problems) {
+        check_common(self, place, problems);
+    }
+}
+
+/// The indices of the tables.
+const LOG_CONFUSION: usize = 0;
+/// The class prior; its logits where it is learned.
+const PRIOR: usize = 1;
+
+/// K[i][j] is clamped to at least this, since some f need it above zero.
+const MIN_SHARED: f64 = 1e-12;
+
+/// A learned prior starts at no less than this.
+const MIN_PRIOR: f64 = 1e-6;
+
+/// Rows of the classifier whose pairs one task computes.
+const PAIR_BLOCK: usize = 64;
+
+impl MaxMig {
+    /// The class prior, from its table.
+    fn prior(&self, table: &[f64]) -> Vec<f64> {
+        let mut prior = table.to_vec();
+        if self.prior == Prior::Learned {
+            softmax(table, &mut prior);
+        }
+        prior
+    }
+
+    /// The loss of all pairs whose classifier's row is one of a block, from row `first` on; adds the derivatives by h to
+    /// `d_h` and returns those by g of all rows.
+    fn pairs(
+        &self,
+        context: &BatchContext<'_>,
+        g: &[f64],
+        prior: &[f64],
+        first: usize,
+        d_h: &mut [f64],
+    ) -> (f64, Vec<f64>) {
+        let (rows, classes) = (context.batch.len(), context.dims.classes);
+        let (own, pair) = (1.0 / rows as f64, 1.0 / (rows * rows.saturating_sub(1)).max(1) as f64);
+        let (mut loss, mut d_g) = (0.0, vec![0.0; g.len()]);
+        for (i, d_h) in (first..).zip(d_h.chunks_exact_mut(classes)) {
+            let h = context.out.p(i);
+            let of_rows = g.chunks_exact(classes).zip(d_g.chunks_exact_mut(classes));
+            for (j, (g, d_g)) in of_rows.enumerate() {
+                let shared: f64 = (0..classes).map(|k| h[k] * g[k] / prior[k]).sum();
+                let slope = if i == j {
+                    let (gain, slope) = self.divergence.same(at_least(shared + self.u, MIN_SHARED));
+                    loss -= own * gain;
+                    -own * slope
+                } else {
+                    let (cost, slope) = self.divergence.other(at_least(shared, MIN_SHARED));
+                    loss += pair * cost;
+                    pair * slope
+                };
+                for k in 0..classes {
+                    d_h[k] += slope * g[k] / prior[k];
+                    d_g[k] += slope * h[k] / prior[k];
+                }
+            }
+        }
+        (loss, d_g)
+    }
+
+    /// g of each row, `[row, class]`.
+    fn aggregator(context: &BatchContext<'_>, prior: &[f64]) -> Vec<f64> {
+        let Dims { classes, labels, .. } = context.dims;
+        let log_prior: Vec<f64> = prior.iter().map(|p| p.ln()).collect();
+        let mut g = log_prior.repeat(context.batch.len());
+        for (b, annotation) in context.annotations() {
+            let first =
+                annotation.annotator as usize * classes * labels + annotation.label as usize;
+            for k in 0..classes {
+                g[b * classes + k] +=
+                    annotation.weight * context.gathered[LOG_CONFUSION][first + k * labels];
+            }
+        }
+        for row in g.chunks_exact_mut(classes) {
+            let sums = row.to_vec();
+            softmax(&sums, row);
+        }
+        g
+    }
+}
+
+impl CrowdNet for MaxMig {
+    const REDUCTION: Option<Reduction> = None;
+    const DROPS_LAST_BATCH: bool = true;
+    const NEEDS_WHOLE_INSTANCES: bool = true;
+
+    fn common(&self) -> CommonSpec<'_> {
+        CommonSpec { device: &self.device, backbone: &self.backbone, train: &self.train }
+    }
+
+    fn tables(&self, task: &Task<'_>) -> Result<Vec<ParamTable>> {
+        let Dims { annotators, classes, labels, .. } = task.dims;
+        let a = task.evidence.annotations;
+        let votes = Posterior::from_votes(a);
+        let counted = expected_counts_of(a, &votes);
+        let mut values = Vec::with_capacity(annotators * classes * labels);
+        for r in 0..annotators {
+            let mut counts = vec![0.0; classes * labels];
+            for column in a.columns_of(r) {
+                let label = a.label_of(column as u32) as usize;
+                let of_classes = &counted[column * classes..(column + 1) * classes];
+                of_classes.iter().enumerate().for_each(|(k, n)| counts[k * labels + label] += n);
+            }
+            for row in counts.chunks_exact_mut(labels) {
+                let sum: f64 = row.iter().sum();
+                let share = |c: f64| if sum > 0.0 { c / sum } else { 1.0 / labels as f64 };
+                values.extend(row.iter().map(|c| (share(*c) + self.start_floor).ln() as f32));
+            }
+        }
+        let mut prior = vec![1.0 / classes as f64; classes];
+        if self.prior != Prior::Uniform {
+            let mut counts = ColumnModel::new(a);
+            counts.count(a, &votes);
+            counts.prior(&mut prior);
+        }
+        let prior = if self.prior == Prior::Learned {
+            let logits = prior.into_iter().map(|p| at_least(p, MIN_PRIOR).ln() as f32);
+            ParamTable::shared("prior_logits", logits.collect())
+        } else {
+            ParamTable::shared("prior", prior.into_iter().map(|p| p as f32).collect()).fixed()
+        };
+        Ok(vec![ParamTable::drawn("log_confusion", classes * labels, values), prior])
+    }
+
+    fn loss(&self, context: &BatchContext<'_>, gradient: &mut Gradient) -> f64 {
+        let Dims { classes, labels, .. } = context.dims;
+        let prior = self.prior(&context.gathered[PRIOR]);
+        let g = Self::aggregator(context, &prior);
+        let blocks: Vec<(f64, Vec<f64>)> = gradient
+            .out
+            .p
+            .par_chunks_mut(PAIR_BLOCK * classes)
+            .enumerate()
+            .map(|(block, d_h)| self.pairs(context, &g, &prior, block * PAIR_BLOCK, d_h))
+            .collect();
+        let (mut loss, mut d_g) = (0.0, vec![0.0; g.len()]);
+        for (of_block, d_block) in blocks {
+            loss += of_block;
+            d_g.iter_mut().zip(d_block).for_each(|(sum, d)| *sum += d);
+        }
+        let mut d_sums = vec![0.0; g.len()];
+        for b in 0..context.batch.len() {
+            let row = b * classes..(b + 1) * classes;
+            softmax_backward(&g[row.clone()], &d_g[row.clone()], &mut d_sums[row]);
+        }
+        for (b, annotation) in context.annotations() {
+            let first =
+                annotation.annotator as usize * classes * labels + annotation.label as usize;
+            for k in 0..classes {
+                gradient.tables[LOG_CONFUSION][first + k * labels] +=
+                    annotation.weight * d_sums[b * classes + k];
+            }
+        }
+        if self.prior == Prior::Learned {
+            // ln prior is a term of g, and K is divided by prior.
+            let mut d_log_prior = vec![0.0; classes];
+            for (n, d_sum) in d_sums.iter().enumerate() {
+                d_log_prior[n % classes] += d_sum - d_g[n] * g[n];
+            }
+            let all: f64 = d_log_prior.iter().sum();
+            for ((d, own), p) in gradient.tables[PRIOR].iter_mut().zip(&d_log_prior).zip(&prior) {
+                *d += own - p * all;
+            }
+        }
+        loss
+    }
+
+    fn predict(&self, context: &BatchContext<'_>) -> BatchPrediction {
+        let classes = context.dims.classes;
+        let prior = self.prior(&context.gathered[PRIOR]);
+        let mut posterior = Self::aggregator(context, &prior);
+        for (b, row) in posterior.chunks_exact_mut(classes).enumerate() {
+            for ((g, h), prior) in row.iter_mut().zip(context.out.p(b)).zip(&prior) {
+                *g = at_least(*g * h / prior, f64::MIN_POSITIVE);
+            }
+            let sum: f64 = row.iter().sum();
+            row.iter_mut().for_each(|p| *p /= sum);
+        }
+        let mut matrices = vec![0.0; context.gathered[LOG_CONFUSION].len()];
+        Rows::Softmax.forward(&context.gathered[LOG_CONFUSION], context.dims.labels, &mut matrices);
+        BatchPrediction { posterior, ..context.predict_with_matrices(&matrices) }
+    }
+
+    fn report(&self, task: &Task<'_>, annotator_params: &AnnotatorParams) -> AnnotatorReport {
+        let values: Vec<f64> =
+            annotator_params.tables[LOG_CONFUSION].values.iter().map(|v| f64::from(*v)).collect();
+        let mut confusion = vec![0.0; values.len()];
+        Rows::Softmax.forward(&values, task.dims.labels, &mut confusion);
+        let learned = self.prior == Prior::Learned;
+        let prior = learned.then(|| self.prior(&annotator_params.tables[PRIOR].row(0)));
+        AnnotatorReport { confusion: Some(confusion), prior, ..AnnotatorReport::default() }
+    }
+}

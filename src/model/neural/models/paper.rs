@@ -1,0 +1,24 @@
+//! The settings that the papers share, for `preset = "paper"`.
+//!
+//! Papers and code train annotators' parameters from the first step on, at the classifier's learning rate, without weight
+//! decay and with a constant rate. Selection by validation gold is left to the user, since it needs that gold.
+
+use crate::model::neural::{BackboneSpec, LrSchedule, OptimiserSpec, TrainSpec};
+
+/// The classifier on vectors of features, as for LabelMe: 128 hidden units, half of them dropped.
+pub(crate) fn backbone() -> BackboneSpec {
+    BackboneSpec { hidden: vec![128], dropout: 0.5, batch_norm: false, ..BackboneSpec::default() }
+}
+
+/// Adam at one constant rate for all parameters.
+pub(crate) fn adam(epochs: u32, batch_size: Option<usize>, learning_rate: f64) -> TrainSpec {
+    let optimiser = OptimiserSpec {
+        learning_rate,
+        annotator_learning_rate: Some(learning_rate),
+        annotator_delay: Some(0),
+        schedule: LrSchedule::Constant,
+        weight_decay: 0.0,
+        ..OptimiserSpec::default()
+    };
+    TrainSpec { epochs, batch_size, optimiser, ..TrainSpec::default() }
+}

@@ -1,0 +1,192 @@
+//! One confusion matrix, shared by all annotators, between the classifier and the noisy labels.
+//!
+//! ```text
+//! P(y | x) = sum_k p[k] Q[k][y]      loss = (1/B) sum -ln P(y | x)  +  lambda trace(Q)
+//! ```
+//! S. Sukhbaatar, J. Bruna, M. Paluri, L. Bourdev, R. Fergus: Training Convolutional Networks with Noisy Labels. ICLR
+//! workshop 2015. arXiv:1406.2080. With the trace of Tanno et al. 2019 (their baseline "Single CM").
+//!
+//! Differs from the original in Q's parameters (softplus rows, as in `trace_regularised`) and in the regulariser, which
+//! was weight decay on Q.
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::error::Result;
+use crate::frame::{Dims, Evidence};
+use crate::model::fitted::{Fitted, best};
+use crate::model::neural::models::paper;
+use crate::model::neural::models::trace_regularised::{matrices, near_identity};
+use crate::model::neural::numerics::{Rows, negative_log, trace};
+use crate::model::neural::{
+    AnnotatorParams, AnnotatorReport, BackboneSpec, BatchContext, BatchPrediction, CommonSpec,
+    CrowdNet, Gradient, ParamTable, Reduction, Task, TrainSpec, auto, check_common,
+};
+use crate::model::preset::Preset;
+use crate::model::vote::MajorityVote;
+use crate::model::{Model, Spec};
+use crate::run::Run;
+use crate::spec::Problems;
+
+/// The source of the noisy labels.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum NoisyLabels {
+    /// The majority vote of each instance.
+    #[default]
+    Majority,
+    /// Every annotation.
+    Annotations,
+}
+
+/// One confusion matrix shared by all annotators.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct SingleConfusion {
+    /// The settings that the other keys start from: `labelmill` or `paper`. A key that is given always wins.
+    pub preset: Preset,
+    /// Where the network computes: `auto`, `cpu` or `cuda:0`.
+    pub device: String,
+    /// The classifier before its last layer.
+    pub backbone: BackboneSpec,
+    /// How it is trained.
+    pub train: TrainSpec,
+    /// The source of the noisy labels.
+    pub labels: NoisyLabels,
+    /// The weight of the trace.
+    #[schemars(range(min = 0.0))]
+    pub lambda: f64,
+    /// Epochs at the start in which the matrix is frozen; left out, the optimiser's `annotator_delay`, or a fifth of all.
+    pub identity_epochs: Option<u32>,
+}
+
+impl Default for SingleConfusion {
+    fn default() -> Self {
+        Self {
+            preset: Preset::Labelmill,
+            device: auto(),
+            backbone: BackboneSpec::default(),
+            train: TrainSpec::default(),
+            labels: NoisyLabels::Majority,
+            lambda: 0.01,
+            identity_epochs: None,
+        }
+    }
+}
+
+impl Spec for SingleConfusion {
+    const KIND: &'static str = "single_confusion";
+    const SUMMARY: &'static str = "a classifier and one confusion matrix shared by all annotators";
+    const SOURCE: &'static str = "Sukhbaatar et al. 2015, arXiv:1406.2080; Tanno et al. 2019";
+
+    /// The baseline of Tanno et al. 2019, after epochs with the identity as in Sukhbaatar et al. 2015.
+    fn paper() -> Option<Self> {
+        Some(Self {
+            preset: Preset::Paper,
+            backbone: paper::backbone(),
+            train: paper::adam(30, None, 1e-3),
+            identity_epochs: Some(6),
+            ..Self::default()
+        })
+    }
+
+    fn check(&self, place: &str, problems: &mut Problems) {
+        check_common(self, place, problems);
+    }
+}
+
+impl SingleConfusion {
+    /// (row, label, weight) of every noisy label.
+    fn noisy(&self, context: &BatchContext<'_>) -> Vec<(usize, usize, f64)> {
+        match self.labels {
+            NoisyLabels::Annotations => context
+                .annotations()
+                .map(|(b, annotation)| (b, annotation.label as usize, annotation.weight))
+                .collect(),
+            NoisyLabels::Majority => {
+                // The target of a trusted row is its class, not a noisy label.
+                let untold = |b: &usize| context.batch.trusted[*b].is_none();
+                let vote = |b: usize| Some((b, Self::vote(context, b)?, 1.0));
+                (0..context.batch.len()).filter(untold).filter_map(vote).collect()
+            }
+        }
+    }
+
+    fn vote(context: &BatchContext<'_>, b: usize) -> Option<usize> {
+        let classes = context.dims.classes;
+        best(context.batch.targets.get(b * classes..(b + 1) * classes)?).map(|(k, _)| k)
+    }
+}
+
+impl CrowdNet for SingleConfusion {
+    const REDUCTION: Option<Reduction> = Some(Reduction::MeanInstance);
+
+    fn common(&self) -> CommonSpec<'_> {
+        CommonSpec { device: &self.device, backbone: &self.backbone, train: &self.train }
+    }
+
+    fn aggregate(&self, evidence: Evidence<'_>, run: &mut Run) -> Result<Option<Fitted>> {
+        match self.labels {
+            NoisyLabels::Annotations => Ok(None),
+            NoisyLabels::Majority => {
+                MajorityVote::default().fit(Evidence { described: None, ..evidence }, run).map(Some)
+            }
+        }
+    }
+
+    fn tables(&self, task: &Task<'_>) -> Result<Vec<ParamTable>> {
+        Ok(vec![ParamTable::shared("rho", near_identity(task.dims))])
+    }
+
+    fn annotator_delay(&self, epochs: u32) -> u32 {
+        let delay = self.identity_epochs.or(self.train.optimiser.annotator_delay);
+        delay.unwrap_or(epochs / 5)
+    }
+
+    fn loss(&self, context: &BatchContext<'_>, gradient: &mut Gradient) -> f64 {
+        let (classes, labels) = (context.dims.classes, context.dims.labels);
+        let rho = &context.gathered[0];
+        let q = matrices(rho, context.dims);
+        let mut d_q = vec![0.0; q.len()];
+        let scale = self.scale(context);
+        let mut loss = self.lambda * trace(&q, labels);
+        d_q.iter_mut().step_by(labels + 1).for_each(|d| *d += self.lambda);
+        for (b, label, weight) in self.noisy(context) {
+            let (p, d_p) = (context.out.p(b), &mut gradient.out.p[b * classes..(b + 1) * classes]);
+            let likelihood: f64 = (0..classes).map(|k| p[k] * q[k * labels + label]).sum();
+            let (term, slope) = negative_log(likelihood);
+            loss += scale * weight * term;
+            for k in 0..classes {
+                d_p[k] += scale * weight * slope * q[k * labels + label];
+                d_q[k * labels + label] += scale * weight * slope * p[k];
+            }
+        }
+        Rows::Softplus.backward(rho, &q, &d_q, labels, &mut gradient.tables[0]);
+        loss
+    }
+
+    fn predict(&self, context: &BatchContext<'_>) -> BatchPrediction {
+        let Dims { classes, labels, .. } = context.dims;
+        let q = matrices(&context.gathered[0], context.dims);
+        let mut predicted =
+            context.predict_with_matrices(&q.repeat(context.batch.annotators.len().max(1)));
+        if self.labels == NoisyLabels::Majority {
+            // The matrix belongs to one vote for each instance, not to each annotation.
+            for (b, posterior) in predicted.posterior.chunks_exact_mut(classes).enumerate() {
+                posterior.copy_from_slice(context.out.p(b));
+                let Some(vote) = Self::vote(context, b) else { continue };
+                posterior.iter_mut().enumerate().for_each(|(k, p)| *p *= q[k * labels + vote]);
+                let sum: f64 = posterior.iter().sum();
+                posterior.iter_mut().for_each(|p| *p /= sum);
+            }
+        }
+        predicted
+    }
+
+    fn report(&self, task: &Task<'_>, annotator_params: &AnnotatorParams) -> AnnotatorReport {
+        AnnotatorReport {
+            common: Some(matrices(&annotator_params.tables[0].row(0), task.dims)),
+            ..AnnotatorReport::default()
+        }
+    }
+}

@@ -1,0 +1,154 @@
+//! A classifier trained on a mixture of the majority vote and its own prediction.
+//!
+//! ```text
+//! soft  loss = -(1/B) sum_i sum_k ( beta t_i[k] + (1 - beta) p_i[k] ) ln p_i[k]
+//! hard  the same with p_i replaced by the one-hot vector of its largest entry
+//! ```
+//! t is one-hot for the winner of the majority vote; tied classes share it equally. In the soft form gradients flow through both p: the second term is an entropy regulariser.
+//! With beta = 1 it is the plain classifier on votes.
+//!
+//! S. Reed, H. Lee, D. Anguelov, C. Szegedy, D. Erhan, A. Rabinovich: Training Deep Neural Networks on Noisy Labels with
+//! Bootstrapping. ICLR workshop 2015. arXiv:1412.6596
+//!
+//! Differs from the paper in the source of t, which there is a single noisy label without ties.
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::error::Result;
+use crate::frame::Evidence;
+use crate::model::fitted::{Fitted, TIE, best};
+use crate::model::neural::models::paper;
+use crate::model::neural::numerics::{at_least, softmax_backward};
+use crate::model::neural::{
+    BackboneSpec, BatchContext, BatchPrediction, CommonSpec, CrowdNet, Gradient, Reduction,
+    TrainSpec, auto, check_common,
+};
+use crate::model::preset::Preset;
+use crate::model::vote::MajorityVote;
+use crate::model::{Model, Spec};
+use crate::run::Run;
+use crate::spec::Problems;
+
+/// Soft and hard bootstrapping.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct SoftBootstrap {
+    /// The settings that the other keys start from: `labelmill` or `paper`. A key that is given always wins.
+    pub preset: Preset,
+    /// Where the network computes: `auto`, `cpu` or `cuda:0`.
+    pub device: String,
+    /// The classifier before its last layer.
+    pub backbone: BackboneSpec,
+    /// How it is trained.
+    pub train: TrainSpec,
+    /// Whether the target holds the classifier's most probable class instead of its probabilities.
+    pub hard: bool,
+    /// The weight of the vote in the target; left out, 0.95 for soft and 0.8 for hard.
+    #[schemars(range(min = 0.0, max = 1.0))]
+    pub beta: Option<f64>,
+}
+
+impl Default for SoftBootstrap {
+    fn default() -> Self {
+        Self {
+            preset: Preset::Labelmill,
+            device: auto(),
+            backbone: BackboneSpec::default(),
+            train: TrainSpec::default(),
+            hard: false,
+            beta: None,
+        }
+    }
+}
+
+impl Spec for SoftBootstrap {
+    const KIND: &'static str = "soft_bootstrap";
+    const SUMMARY: &'static str =
+        "a classifier trained on a mixture of the vote and its own prediction";
+    const SOURCE: &'static str = "Reed et al. 2015, arXiv:1412.6596";
+
+    /// The paper's betas; the training of the baselines of Li et al. 2022 for LabelMe, since the paper has no crowd.
+    fn paper() -> Option<Self> {
+        Some(Self {
+            preset: Preset::Paper,
+            backbone: paper::backbone(),
+            train: paper::adam(30, Some(128), 1e-4),
+            ..Self::default()
+        })
+    }
+
+    fn check(&self, place: &str, problems: &mut Problems) {
+        check_common(self, place, problems);
+    }
+}
+
+impl SoftBootstrap {
+    fn beta(&self) -> f64 {
+        self.beta.unwrap_or(if self.hard { 0.8 } else { 0.95 })
+    }
+
+    /// The target: the mixture of the vote and the classifier's prediction.
+    fn mixture(&self, vote: &[f64], p: &[f64]) -> Vec<f64> {
+        let (beta, voted) = (self.beta(), hard_vote(vote));
+        let most_probable = best(p).map(|(k, _)| k);
+        let own = |k: usize| {
+            if self.hard { f64::from(u8::from(most_probable == Some(k))) } else { p[k] }
+        };
+        voted.iter().enumerate().map(|(k, t)| beta * t + (1.0 - beta) * own(k)).collect()
+    }
+}
+
+/// The winner of a vote as one-hot; tied classes share it equally, so that the classifier decides between them.
+fn hard_vote(vote: &[f64]) -> Vec<f64> {
+    let max = vote.iter().copied().fold(0.0, f64::max);
+    let wins = |share: &f64| f64::from(u8::from(*share >= max - TIE * max));
+    let winners: f64 = vote.iter().map(wins).sum();
+    vote.iter().map(|share| wins(share) / winners).collect()
+}
+
+impl CrowdNet for SoftBootstrap {
+    const REDUCTION: Option<Reduction> = None;
+    const TRAINS_ON_TARGETS: bool = true;
+
+    fn common(&self) -> CommonSpec<'_> {
+        CommonSpec { device: &self.device, backbone: &self.backbone, train: &self.train }
+    }
+
+    fn aggregate(&self, evidence: Evidence<'_>, run: &mut Run) -> Result<Option<Fitted>> {
+        MajorityVote::default().fit(Evidence { described: None, ..evidence }, run).map(Some)
+    }
+
+    fn loss(&self, context: &BatchContext<'_>, gradient: &mut Gradient) -> f64 {
+        let n = context.dims.classes;
+        let scale = 1.0 / context.batch.len().max(1) as f64;
+        let mut loss = 0.0;
+        for (b, vote) in context.batch.targets.chunks_exact(n).enumerate() {
+            let p = context.out.p(b);
+            let log: Vec<f64> = p.iter().map(|p| at_least(*p, f64::MIN_POSITIVE).ln()).collect();
+            let mixture = self.mixture(vote, p);
+            let d_logits = &mut gradient.out.logits[b * n..(b + 1) * n];
+            for k in 0..n {
+                loss -= scale * mixture[k] * log[k];
+                d_logits[k] += scale * (p[k] - mixture[k]);
+            }
+            if !self.hard {
+                let own = -scale * (1.0 - self.beta());
+                let d_p: Vec<f64> = log.iter().map(|l| own * l).collect();
+                softmax_backward(p, &d_p, d_logits);
+            }
+        }
+        loss
+    }
+
+    fn predict(&self, context: &BatchContext<'_>) -> BatchPrediction {
+        let n = context.dims.classes;
+        let votes = context.batch.targets.chunks_exact(n).enumerate();
+        BatchPrediction {
+            classes: context.out.p.clone(),
+            posterior: votes.flat_map(|(b, vote)| self.mixture(vote, context.out.p(b))).collect(),
+            likelihood: context.class_likelihood(),
+            parameters: Vec::new(),
+        }
+    }
+}

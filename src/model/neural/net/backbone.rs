@@ -1,0 +1,291 @@
+//! Network architectures by name: from features to the last hidden layer.
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::error::{Error, Problem, Result};
+use crate::model::neural::net::convolution::Convolution;
+use crate::model::neural::net::layers::{Activation, BatchNorm, Dense, Layer};
+use crate::model::neural::net::parameters::Parameters;
+use crate::spec::Problems;
+
+/// The architecture.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Architecture {
+    /// Logistic regression.
+    Linear,
+    /// Fully connected layers.
+    #[default]
+    Mlp,
+    /// Two convolutions and two fully connected layers (LeCun et al. 1998), with ReLU and maximum pooling.
+    Lenet,
+    /// Thirteen convolutions with batch norm, for images of 32 x 32 (Simonyan and Zisserman 2015).
+    Vgg16,
+}
+
+/// How weights and biases are drawn at the start.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Initialisation {
+    /// Uniform within 1 / sqrt(inputs) for weights and biases, as PyTorch draws them.
+    #[default]
+    Uniform,
+    /// Weights uniform within sqrt(6 / (inputs + outputs)), biases zero (Glorot and Bengio 2010), as Keras draws them.
+    Glorot,
+}
+
+/// How features are scaled.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Scaling {
+    /// To mean 0 and standard deviation 1.
+    #[default]
+    Standard,
+    /// Divided by the largest absolute value; zeros stay zero.
+    MaxAbs,
+    /// Not at all.
+    None,
+}
+
+/// The classifier before its last layer.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct BackboneSpec {
+    /// The architecture.
+    pub kind: Architecture,
+    /// Sizes of the hidden layers of an `mlp`.
+    pub hidden: Vec<usize>,
+    /// The activation function of the hidden layers (`mlp`).
+    pub activation: Activation,
+    /// The share of each hidden layer's output that dropout zeroes in training (`mlp`).
+    #[schemars(range(min = 0.0, max = 0.99))]
+    pub dropout: f64,
+    /// Batch normalisation of the input and of each hidden layer's output, without scale and shift (`mlp`).
+    pub batch_norm: bool,
+    /// Channels, height and width of an image, where the features have no shape.
+    pub input: Option<[usize; 3]>,
+    /// How weights and biases are drawn at the start.
+    pub initialisation: Initialisation,
+    /// How features are scaled, by the training rows; images by channel.
+    pub scaling: Scaling,
+    /// Zeros that pad an image on each side before a random crop of the image's size in training.
+    pub pad_crop: usize,
+    /// Whether images are mirrored left to right at random in training.
+    pub flip: bool,
+}
+
+impl Default for BackboneSpec {
+    fn default() -> Self {
+        Self {
+            kind: Architecture::Mlp,
+            hidden: vec![512],
+            activation: Activation::Relu,
+            dropout: 0.7,
+            batch_norm: true,
+            input: None,
+            initialisation: Initialisation::Uniform,
+            scaling: Scaling::Standard,
+            pad_crop: 0,
+            flip: false,
+        }
+    }
+}
+
+/// Channels of VGG-16's convolutions; 0 is a pooling.
+const VGG16: [usize; 18] =
+    [64, 64, 0, 128, 128, 0, 256, 256, 256, 0, 512, 512, 512, 0, 512, 512, 512, 0];
+
+/// The layers up to the last hidden one, and its width.
+pub struct Trunk {
+    /// The layers in order.
+    pub layers: Vec<Layer>,
+    /// The width of the last layer's output.
+    pub width: usize,
+}
+
+impl BackboneSpec {
+    /// Adds the broken rules of the section to `problems`.
+    pub fn check(&self, place: &str, problems: &mut Problems) {
+        if self.hidden.contains(&0) {
+            problems.push(
+                Problem::new("a hidden layer of no numbers")
+                    .at(format!("{place}.backbone.hidden"))
+                    .help("leave it out, or give it a size"),
+            );
+        }
+        let augments = self.pad_crop > 0 || self.flip;
+        if augments && matches!(self.kind, Architecture::Linear | Architecture::Mlp) {
+            problems.push(
+                Problem::new("only images can be cropped and mirrored")
+                    .at(format!("{place}.backbone"))
+                    .help("choose kind = \"lenet\" or \"vgg16\", or leave pad_crop and flip out"),
+            );
+        }
+    }
+
+    /// Whether its input is an image.
+    #[must_use]
+    pub fn takes_images(&self) -> bool {
+        matches!(self.kind, Architecture::Lenet | Architecture::Vgg16)
+    }
+
+    /// The axes of one instance for features of this shape: `[width]`, or `[channels, height, width]`.
+    ///
+    /// # Errors
+    /// When the architecture takes images and the features are not images.
+    pub fn input_shape(&self, features: &[usize]) -> Result<Vec<usize>> {
+        let product =
+            |sizes: &[usize]| sizes.iter().fold(1_usize, |n, size| n.saturating_mul(*size));
+        let width = product(features);
+        if !self.takes_images() {
+            return Ok(vec![width]);
+        }
+        let shape = match (self.input, features) {
+            (Some(shape), _) => shape,
+            (None, [channels, height, wide]) => [*channels, *height, *wide],
+            (None, [height, wide]) => [1, *height, *wide],
+            _ => {
+                return Err(Error::data("the features are no images")
+                    .at("model.backbone.input")
+                    .found(format!("{width} numbers"))
+                    .help("set model.backbone.input = [channels, height, width]"));
+            }
+        };
+        if product(&shape) == width {
+            return Ok(shape.to_vec());
+        }
+        Err(Error::data("the features do not have the size of the images")
+            .at("model.backbone.input")
+            .found(format!("{width} numbers, where {shape:?} are {}", product(&shape))))
+    }
+
+    /// Builds the layers for input of this shape.
+    ///
+    /// # Errors
+    /// When an image is too small, or the device is out of memory.
+    pub fn build(&self, input: &[usize], parameters: &mut Parameters) -> Result<Trunk> {
+        match (self.kind, input) {
+            (Architecture::Lenet, &[channels, height, width]) => {
+                lenet(channels, height, width, parameters)
+            }
+            (Architecture::Vgg16, &[channels, height, width]) => {
+                vgg16(channels, height, width, parameters)
+            }
+            _ => self.mlp(input.iter().product(), parameters),
+        }
+    }
+
+    fn mlp(&self, from: usize, parameters: &mut Parameters) -> Result<Trunk> {
+        let hidden: &[usize] = if self.kind == Architecture::Linear { &[] } else { &self.hidden };
+        let mut layers = Vec::new();
+        let mut width = from;
+        if self.batch_norm {
+            layers.push(Layer::BatchNorm(BatchNorm::new(parameters, "input_norm", width, false)?));
+        }
+        for (n, size) in hidden.iter().enumerate() {
+            let is_first = n == 0;
+            layers.push(Layer::Dense(Dense::new(
+                parameters,
+                &format!("hidden{n}"),
+                width,
+                *size,
+                is_first,
+            )?));
+            layers.push(Layer::Activation(self.activation));
+            layers.push(Layer::Dropout(self.dropout));
+            if self.batch_norm {
+                let name = format!("hidden{n}_norm");
+                layers.push(Layer::BatchNorm(BatchNorm::new(parameters, &name, *size, false)?));
+            }
+            width = *size;
+        }
+        Ok(Trunk { layers, width })
+    }
+}
+
+fn convolution(
+    parameters: &mut Parameters,
+    name: &str,
+    from: usize,
+    to: usize,
+    kernel: usize,
+    padding: usize,
+    is_first: bool,
+) -> Result<Layer> {
+    let (area, shape) = (kernel * kernel, [to, from, kernel, kernel]);
+    let (weight, bias) = parameters.layer(name, &shape, to, from * area, to * area)?;
+    Ok(Layer::Convolution(Convolution { weight, bias, padding, is_first }))
+}
+
+fn too_small(height: usize, width: usize) -> Error {
+    Error::data("the images are too small for this backbone")
+        .at("model.backbone.kind")
+        .found(format!("{height} x {width}"))
+        .help("choose \"mlp\"")
+}
+
+fn lenet(
+    channels: usize,
+    height: usize,
+    width: usize,
+    parameters: &mut Parameters,
+) -> Result<Trunk> {
+    let after = |size: usize| (size / 2).checked_sub(4).map(|s| s / 2).filter(|s| *s > 0);
+    let (Some(rows), Some(columns)) = (after(height), after(width)) else {
+        return Err(too_small(height, width));
+    };
+    let relu = || Layer::Activation(Activation::Relu);
+    let layers = vec![
+        convolution(parameters, "convolution0", channels, 6, 5, 2, true)?,
+        relu(),
+        Layer::MaxPool,
+        convolution(parameters, "convolution1", 6, 16, 5, 0, false)?,
+        relu(),
+        Layer::MaxPool,
+        Layer::Flatten,
+        Layer::Dense(Dense::new(parameters, "hidden0", 16 * rows * columns, 120, false)?),
+        relu(),
+        Layer::Dense(Dense::new(parameters, "hidden1", 120, 84, false)?),
+        relu(),
+    ];
+    Ok(Trunk { layers, width: 84 })
+}
+
+fn vgg16(
+    channels: usize,
+    height: usize,
+    width: usize,
+    parameters: &mut Parameters,
+) -> Result<Trunk> {
+    let mut layers = Vec::new();
+    let mut from = channels;
+    for (n, to) in VGG16.into_iter().enumerate() {
+        if to == 0 {
+            layers.push(Layer::MaxPool);
+            continue;
+        }
+        layers.push(convolution(
+            parameters,
+            &format!("convolution{n:02}"),
+            from,
+            to,
+            3,
+            1,
+            n == 0,
+        )?);
+        layers.push(Layer::BatchNorm(BatchNorm::new(
+            parameters,
+            &format!("norm{n:02}"),
+            to,
+            true,
+        )?));
+        layers.push(Layer::Activation(Activation::Relu));
+        from = to;
+    }
+    if height < 32 || width < 32 {
+        return Err(too_small(height, width));
+    }
+    layers.push(Layer::Flatten);
+    Ok(Trunk { layers, width: 512 * (height / 32) * (width / 32) })
+}

@@ -1,0 +1,93 @@
+//! Access to the numbers of tensors on the host, without copies.
+
+pub(crate) mod product;
+
+use std::cell::RefCell;
+
+use candle_core::{CpuStorage, InplaceOp1, InplaceOp2, Layout, Result, Storage, Tensor};
+
+/// Changes the numbers of a tensor in place; tensors that share its storage change too.
+pub(crate) fn change(tensor: &Tensor, f: impl FnMut(&mut [f32])) -> Result<()> {
+    tensor.inplace_op1(&Alone(RefCell::new(f)))
+}
+
+/// Changes the numbers of a tensor in place, given those of another tensor of the same shape.
+pub(crate) fn change_by(
+    tensor: &Tensor,
+    other: &Tensor,
+    f: impl FnMut(&mut [f32], &[f32]),
+) -> Result<()> {
+    tensor.inplace_op2(&other.contiguous()?, &Beside(RefCell::new(f)))
+}
+
+/// Reads the numbers of contiguous tensors.
+pub(crate) fn read<const N: usize, R>(
+    tensors: [&Tensor; N],
+    f: impl FnOnce([&[f32]; N]) -> R,
+) -> Result<R> {
+    let held = tensors.map(Tensor::storage_and_layout);
+    let mut numbers = [&[][..]; N];
+    for (numbers, (storage, layout)) in numbers.iter_mut().zip(&held) {
+        *numbers = in_line(f32s(storage)?, layout)?;
+    }
+    Ok(f(numbers))
+}
+
+/// The f32s of a tensor on the host.
+pub(crate) fn f32s(storage: &Storage) -> Result<&[f32]> {
+    match storage {
+        Storage::Cpu(CpuStorage::F32(values)) => Ok(values),
+        _ => candle_core::bail!("the tensor is not of f32 on the host"),
+    }
+}
+
+/// The numbers of a contiguous tensor.
+fn in_line<'a>(values: &'a [f32], layout: &Layout) -> Result<&'a [f32]> {
+    match layout.contiguous_offsets() {
+        Some((start, end)) => Ok(&values[start..end]),
+        None => candle_core::bail!("the tensor is not contiguous"),
+    }
+}
+
+fn in_line_mut<'a>(storage: &'a mut CpuStorage, layout: &Layout) -> Result<&'a mut [f32]> {
+    match (storage, layout.contiguous_offsets()) {
+        (CpuStorage::F32(values), Some((start, end))) => Ok(&mut values[start..end]),
+        _ => candle_core::bail!("the tensor is not contiguous, or not of f32"),
+    }
+}
+
+struct Alone<F>(RefCell<F>);
+
+impl<F: FnMut(&mut [f32])> InplaceOp1 for Alone<F> {
+    fn name(&self) -> &'static str {
+        "change"
+    }
+
+    fn cpu_fwd(&self, storage: &mut CpuStorage, layout: &Layout) -> Result<()> {
+        (self.0.borrow_mut())(in_line_mut(storage, layout)?);
+        Ok(())
+    }
+}
+
+struct Beside<F>(RefCell<F>);
+
+impl<F: FnMut(&mut [f32], &[f32])> InplaceOp2 for Beside<F> {
+    fn name(&self) -> &'static str {
+        "change by"
+    }
+
+    fn cpu_fwd(
+        &self,
+        storage: &mut CpuStorage,
+        layout: &Layout,
+        other: &CpuStorage,
+        of_other: &Layout,
+    ) -> Result<()> {
+        let (values, by) = (in_line_mut(storage, layout)?, in_line(other.as_slice()?, of_other)?);
+        if values.len() != by.len() {
+            candle_core::bail!("{} numbers beside {}", values.len(), by.len());
+        }
+        (self.0.borrow_mut())(values, by);
+        Ok(())
+    }
+}

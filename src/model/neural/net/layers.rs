@@ -1,0 +1,294 @@
+//! The layers that backbones are built of.
+
+use candle_core::backprop::GradStore;
+use candle_core::{DType, Tensor, Var};
+use rand::RngCore;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::error::Result;
+use crate::model::neural::from_candle;
+use crate::model::neural::net::convolution::Convolution;
+use crate::model::neural::net::host::product::{affine, product, row_sum};
+use crate::model::neural::net::max_pool;
+use crate::model::neural::net::parameters::{ParameterKind, Parameters};
+use crate::run::Rng;
+
+/// The activation function of a hidden layer.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Activation {
+    /// max(x, 0)
+    #[default]
+    Relu,
+    /// x Phi(x), in its tanh form
+    Gelu,
+    /// x sigmoid(x)
+    Silu,
+    /// tanh(x)
+    Tanh,
+    /// 1.0507 max(x, 0) + 1.7581 min(e^x - 1, 0): keeps mean 0 and variance 1 (Klambauer et al. 2017)
+    Selu,
+}
+
+/// The constants of SELU (Klambauer, Unterthiner, Mayr, Hochreiter 2017, equation 14).
+const SELU_ALPHA: f64 = 1.673_263_242_354_377_2;
+const SELU_SCALE: f64 = 1.050_700_987_355_480_5;
+
+/// Whether a forward pass trains or predicts.
+pub enum Mode<'a> {
+    /// Dropout draws masks from this stream, and batch norm uses the statistics of the batch.
+    Training(&'a mut Rng),
+    /// Nothing is random, and batch norm uses its running statistics.
+    Fixed,
+}
+
+/// One layer.
+pub enum Layer {
+    /// `x W + b`
+    Dense(Dense),
+    /// A convolution of stride 1 over `[batch, channel, height, width]`.
+    Convolution(Convolution),
+    /// Batch normalisation.
+    BatchNorm(BatchNorm),
+    /// A pointwise function.
+    Activation(Activation),
+    /// Zeroes this share of the numbers in training.
+    Dropout(f64),
+    /// The maximum of each square of 2 x 2.
+    MaxPool,
+    /// Joins all axes but the first.
+    Flatten,
+}
+
+impl Layer {
+    /// The layer's output, computed in `precision`, as a node of candle's graph; except a dense layer, whose gradient is
+    /// computed by [`Dense::backward`].
+    ///
+    /// # Errors
+    /// When the device fails.
+    pub fn forward(&self, x: &Tensor, mode: &mut Mode<'_>, precision: DType) -> Result<Tensor> {
+        match self {
+            Self::Dense(dense) => dense.forward(x),
+            Self::BatchNorm(norm) => norm.forward(x, mode),
+            Self::Dropout(share) => match mode {
+                Mode::Training(rng) if *share > 0.0 => {
+                    from_candle(dropout_mask(rng, x, *share).and_then(|mask| x * mask))
+                }
+                _ => Ok(x.clone()),
+            },
+            Self::Convolution(convolution) => from_candle(convolution.node(x, precision)),
+            Self::Activation(activation) => from_candle(match activation {
+                Activation::Relu => x.relu(),
+                Activation::Gelu => x.gelu(),
+                Activation::Silu => x.silu(),
+                Activation::Tanh => x.tanh(),
+                Activation::Selu => x.elu(SELU_ALPHA).and_then(|x| x * SELU_SCALE),
+            }),
+            Self::MaxPool => from_candle(max_pool::node(x)),
+            Self::Flatten => from_candle(x.flatten_from(1)),
+        }
+    }
+}
+
+/// For each number of `x` zero with probability `share`, in steps of 2^-16, else `1 / (1 - share)`.
+pub(crate) fn dropout_mask(rng: &mut Rng, x: &Tensor, share: f64) -> candle_core::Result<Tensor> {
+    let kept = (1.0 / (1.0 - share)) as f32;
+    // The share is at most 1, so the product is at most 2^16.
+    #[allow(clippy::cast_sign_loss)]
+    let below = (share * 65_536.0).round() as u32;
+    let mut drawn = vec![0; 2 * x.elem_count()];
+    rng.fill_bytes(&mut drawn);
+    let drawn = drawn.as_chunks::<2>().0.iter().map(|bytes| u32::from(u16::from_le_bytes(*bytes)));
+    let mask: Vec<f32> = drawn.map(|drawn| if drawn < below { 0.0 } else { kept }).collect();
+    Tensor::from_vec(mask, x.dims(), x.device())?.to_dtype(x.dtype())
+}
+
+/// A fully connected layer.
+#[derive(Clone)]
+pub struct Dense {
+    pub(crate) weight: Tensor,
+    pub(crate) bias: Tensor,
+    /// Whether its input is the data, whose gradient is not needed.
+    is_first: bool,
+}
+
+impl Dense {
+    /// Draws weights and biases as the backbone's `initialisation` says.
+    ///
+    /// # Errors
+    /// When the device is out of memory.
+    pub fn new(
+        parameters: &mut Parameters,
+        name: &str,
+        from: usize,
+        to: usize,
+        is_first: bool,
+    ) -> Result<Self> {
+        let (weight, bias) = parameters.layer(name, &[from, to], to, from, to)?;
+        Ok(Self { weight, bias, is_first })
+    }
+
+    /// `x W + b`, in the precision of `x`. Its gradients come from [`Dense::backward`], not from candle's graph.
+    ///
+    /// # Errors
+    /// When the device fails.
+    pub fn forward(&self, x: &Tensor) -> Result<Tensor> {
+        let weight = self.weight.detach().to_dtype(x.dtype());
+        from_candle((|| affine(x, &weight?, &self.bias.detach().to_dtype(x.dtype())?))())
+    }
+
+    /// Adds the gradients by weight and bias to `found`, given the input and the gradient by the output; returns the
+    /// gradient by the input, or `None` where the input is the data.
+    ///
+    /// # Errors
+    /// When the device fails.
+    pub(crate) fn backward(
+        &self,
+        input: &Tensor,
+        gradient: &Tensor,
+        found: &mut GradStore,
+    ) -> Result<Option<Tensor>> {
+        from_candle((|| {
+            let gradient = gradient.to_dtype(input.dtype())?;
+            let of_weight = product(&input.t()?, &gradient)?.to_dtype(self.weight.dtype())?;
+            let of_bias = row_sum(&gradient)?.to_dtype(self.bias.dtype())?;
+            found.insert(&self.weight, of_weight);
+            found.insert(&self.bias, of_bias);
+            if self.is_first {
+                return Ok(None);
+            }
+            let weight = self.weight.detach().to_dtype(input.dtype())?;
+            product(&gradient, &weight.t()?).map(Some)
+        })())
+    }
+}
+
+/// Batch normalisation over all axes but the second.
+pub struct BatchNorm {
+    scale_and_shift: Option<(Tensor, Tensor)>,
+    mean: Var,
+    variance: Var,
+}
+
+/// The weight of a batch in the running statistics.
+const NORM_MOMENTUM: f64 = 0.1;
+
+/// Added to a variance before its root is taken.
+const NORM_EPSILON: f64 = 1e-5;
+
+impl BatchNorm {
+    /// For `n` columns or channels; with `affine`, a learned scale and shift follow.
+    ///
+    /// # Errors
+    /// When the device is out of memory.
+    pub fn new(parameters: &mut Parameters, name: &str, n: usize, affine: bool) -> Result<Self> {
+        let mut constant = |part: &str, kind, value| {
+            parameters.constant(&format!("{name}.{part}"), kind, &[n], value)
+        };
+        let scale_and_shift = if affine {
+            let (scale, shift) = (
+                constant("scale", ParameterKind::Bias, 1.0)?,
+                constant("shift", ParameterKind::Bias, 0.0)?,
+            );
+            Some((scale.as_tensor().clone(), shift.as_tensor().clone()))
+        } else {
+            None
+        };
+        let (mean, variance) = (
+            constant("mean", ParameterKind::Buffer, 0.0)?,
+            constant("variance", ParameterKind::Buffer, 1.0)?,
+        );
+        Ok(Self { scale_and_shift, mean, variance })
+    }
+
+    fn forward(&self, x: &Tensor, mode: &Mode<'_>) -> Result<Tensor> {
+        from_candle(self.normalise(x, matches!(mode, Mode::Training(_))))
+    }
+
+    fn normalise(&self, x: &Tensor, training: bool) -> candle_core::Result<Tensor> {
+        let precision = x.dtype();
+        let dims = x.dims().to_vec();
+        let n = dims[1];
+        // One column for each channel: [batch x height x width, channel].
+        let x = x.to_dtype(DType::F32)?;
+        let rows = if dims.len() == 4 { x.permute((0, 2, 3, 1))?.reshape(((), n))? } else { x };
+        let count = rows.dims()[0] as f64;
+        let rows = if training && count > 1.0 {
+            let mean = rows.mean_keepdim(0)?;
+            let centred = rows.broadcast_sub(&mean)?;
+            let variance = centred.sqr()?.mean_keepdim(0)?;
+            let follow = |running: &Var, seen: &Tensor| {
+                let kept = (running.as_detached_tensor() * (1.0 - NORM_MOMENTUM))?;
+                running.set(&(kept + (seen.detach().reshape(n)? * NORM_MOMENTUM)?)?)
+            };
+            follow(&self.mean, &mean)?;
+            follow(&self.variance, &(&variance * (count / (count - 1.0)))?)?;
+            centred.broadcast_div(&(variance + NORM_EPSILON)?.sqrt()?)?
+        } else {
+            let deviation = (self.variance.as_detached_tensor() + NORM_EPSILON)?.sqrt()?;
+            rows.broadcast_sub(&self.mean.as_detached_tensor())?.broadcast_div(&deviation)?
+        };
+        let rows = match &self.scale_and_shift {
+            Some((scale, shift)) => rows.broadcast_mul(scale)?.broadcast_add(shift)?,
+            None => rows,
+        };
+        let out = match dims[..] {
+            [batch, _, height, width] => {
+                rows.reshape((batch, height, width, n))?.permute((0, 3, 1, 2))?.contiguous()?
+            }
+            _ => rows,
+        };
+        out.to_dtype(precision)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use candle_core::Device;
+
+    use super::*;
+    use crate::model::neural::net::backbone::Initialisation;
+    use crate::run::Run;
+
+    fn numbers(tensor: &Tensor) -> Vec<f32> {
+        tensor.flatten_all().unwrap().to_vec1().unwrap()
+    }
+
+    #[test]
+    fn dropout_keeps_the_mean_by_its_scale() {
+        let ones = Tensor::ones((100, 100), DType::F32, &Device::Cpu).unwrap();
+        let mask = numbers(&dropout_mask(&mut Run::new(1).rng("dropout"), &ones, 0.25).unwrap());
+        assert!(mask.iter().all(|m| *m == 0.0 || (m - 4.0 / 3.0).abs() < 1e-6));
+        let mean = mask.iter().sum::<f32>() / 10_000.0;
+        assert!((mean - 1.0).abs() < 0.03, "{mean}");
+    }
+
+    /// Of 1 and 3 the mean is 2 and the unbiased variance 2: a tenth of each beside nine tenths of 0 and of 1.
+    #[test]
+    fn running_statistics_follow_the_unbiased_variance() {
+        let mut all = Parameters::new(&Run::new(1), &Device::Cpu, Initialisation::Uniform);
+        let norm = BatchNorm::new(&mut all, "norm", 1, false).unwrap();
+        let x = Tensor::new(&[[1.0_f32], [3.0]], &Device::Cpu).unwrap();
+        let out = norm.forward(&x, &Mode::Training(&mut Run::new(1).rng("none"))).unwrap();
+        let near = |got: &[f32], want: f32| assert!((got[0] - want).abs() < 1e-5, "{got:?}");
+        near(&numbers(&out), -1.0);
+        near(&numbers(&norm.mean), 0.2);
+        near(&numbers(&norm.variance), 1.1);
+    }
+
+    #[test]
+    fn selu_is_that_of_its_paper() {
+        let x = Var::new(&[-1.0_f32, 0.5, 1.0], &Device::Cpu).unwrap();
+        let layer = Layer::Activation(Activation::Selu);
+        let y = layer.forward(&x, &mut Mode::Fixed, DType::F32).unwrap();
+        let slopes = y.sum_all().unwrap().backward().unwrap();
+        let near = |got: Vec<f32>, want: [f32; 3]| {
+            for (got, want) in got.iter().zip(want) {
+                assert!((got - want).abs() < 1e-5, "{got}, expected {want}");
+            }
+        };
+        near(numbers(&y), [-1.111_331, 0.525_350, 1.050_701]);
+        near(numbers(slopes.get(&x).unwrap()), [0.646_769, 1.050_701, 1.050_701]);
+    }
+}

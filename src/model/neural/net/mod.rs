@@ -1,0 +1,341 @@
+//! The network of a model: a backbone and its heads.
+
+pub(crate) mod backbone;
+pub(crate) mod convolution;
+pub(crate) mod host;
+mod im2col;
+pub(crate) mod layers;
+pub(crate) mod max_pool;
+pub(crate) mod parameters;
+pub(crate) mod tape;
+
+use candle_core::backprop::GradStore;
+use candle_core::{DType, Device, Tensor};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::error::{Error, Result};
+use crate::model::neural::data::scaler::Scaler;
+use crate::model::neural::from_candle;
+use crate::model::neural::net::backbone::BackboneSpec;
+use crate::model::neural::net::layers::{Dense, Layer, Mode};
+use crate::model::neural::net::parameters::Parameters;
+use crate::model::neural::net::tape::Tape;
+use crate::model::neural::train::checkpoint::Snapshot;
+use crate::run::Run;
+
+/// The type of numbers in the network's products.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Precision {
+    /// 32 bits.
+    #[default]
+    F32,
+    /// bfloat16 in the products on a GPU, f32 everywhere else.
+    Bf16,
+}
+
+/// The outputs that a model reads from its network.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Heads {
+    /// One logit for each class.
+    pub classifier: bool,
+    /// The last hidden layer itself.
+    pub hidden: bool,
+    /// Two linear maps of the features, one after the other, of these sizes.
+    pub auxiliary: Option<[usize; 2]>,
+}
+
+impl Heads {
+    /// The classifier alone.
+    pub const CLASSIFIER: Self = Self { classifier: true, hidden: false, auxiliary: None };
+}
+
+/// The sizes of a network's input and output.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NetShape {
+    /// The axes of one instance's features.
+    pub features: Vec<usize>,
+    /// Classes.
+    pub classes: usize,
+}
+
+/// A network with its parameters.
+pub struct Network {
+    pub(crate) parameters: Parameters,
+    pub(crate) scaler: Scaler,
+    input: Vec<usize>,
+    layers: Vec<Layer>,
+    classifier: Option<Dense>,
+    auxiliary: Option<(Dense, Dense)>,
+    hidden: Option<usize>,
+    precision: DType,
+}
+
+/// The outputs of each head; those that the model does not read are empty.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Outputs {
+    /// Rows.
+    pub rows: usize,
+    /// `[row, class]`
+    pub logits: Vec<f64>,
+    /// The softmax of `logits`.
+    pub p: Vec<f64>,
+    /// `[row, hidden]`
+    pub hidden: Vec<f64>,
+    /// `[row, auxiliary]`
+    pub auxiliary: Vec<f64>,
+}
+
+impl Outputs {
+    fn heads(&self) -> [&Vec<f64>; 4] {
+        [&self.logits, &self.p, &self.hidden, &self.auxiliary]
+    }
+
+    fn heads_mut(&mut self) -> [&mut Vec<f64>; 4] {
+        [&mut self.logits, &mut self.p, &mut self.hidden, &mut self.auxiliary]
+    }
+
+    /// How many numbers all heads hold.
+    #[must_use]
+    pub fn numbers(&self) -> usize {
+        self.heads().iter().map(|head| head.len()).sum()
+    }
+
+    /// Appends the rows of other outputs of the same network.
+    pub fn extend(&mut self, other: &Self) {
+        self.rows += other.rows;
+        for (head, more) in self.heads_mut().into_iter().zip(other.heads()) {
+            head.extend_from_slice(more);
+        }
+    }
+
+    /// The outputs of these rows.
+    #[must_use]
+    pub fn select(&self, rows: &[usize]) -> Self {
+        let mut selected = Self { rows: rows.len(), ..Self::default() };
+        for (to, head) in selected.heads_mut().into_iter().zip(self.heads()) {
+            let width = head.len() / self.rows.max(1);
+            rows.iter().for_each(|b| to.extend_from_slice(&head[b * width..(b + 1) * width]));
+        }
+        selected
+    }
+
+    /// The classifier's probabilities for row `b`.
+    #[must_use]
+    pub fn p(&self, b: usize) -> &[f64] {
+        let n = self.p.len() / self.rows.max(1);
+        &self.p[b * n..(b + 1) * n]
+    }
+
+    /// The last hidden layer of row `b`.
+    #[must_use]
+    pub fn hidden(&self, b: usize) -> &[f64] {
+        let n = self.hidden.len() / self.rows.max(1);
+        &self.hidden[b * n..(b + 1) * n]
+    }
+
+    /// The auxiliary output of row `b`.
+    #[must_use]
+    pub fn auxiliary(&self, b: usize) -> &[f64] {
+        let n = self.auxiliary.len() / self.rows.max(1);
+        &self.auxiliary[b * n..(b + 1) * n]
+    }
+}
+
+/// The forward pass of a batch, kept for its backward pass.
+pub(crate) struct ForwardPass {
+    trunk: Tape,
+    classifier: Option<Tape>,
+    auxiliary: Option<Tape>,
+    /// Whether the trunk's output is a head too.
+    hidden: bool,
+}
+
+impl Network {
+    /// Builds the network and draws its parameters.
+    ///
+    /// # Errors
+    /// When the features do not fit the backbone, or the device is out of memory.
+    pub fn new(
+        spec: &BackboneSpec,
+        precision: Precision,
+        heads: Heads,
+        sizes: &NetShape,
+        run: &Run,
+        device: &Device,
+    ) -> Result<Self> {
+        let parameters = Parameters::new(run, device, spec.initialisation);
+        Self::build(spec, precision, heads, sizes, parameters)
+    }
+
+    /// Builds the network and draws its parameters into `parameters`.
+    ///
+    /// # Errors
+    /// As [`Network::new`], and when `parameters` may not hold so many numbers.
+    pub(crate) fn build(
+        spec: &BackboneSpec,
+        precision: Precision,
+        heads: Heads,
+        sizes: &NetShape,
+        mut parameters: Parameters,
+    ) -> Result<Self> {
+        let input = spec.input_shape(&sizes.features)?;
+        let trunk = spec.build(&input, &mut parameters)?;
+        let width: usize = input.iter().product();
+        let nothing_before = trunk.layers.is_empty();
+        let classifier = heads
+            .classifier
+            .then(|| {
+                Dense::new(
+                    &mut parameters,
+                    "classifier",
+                    trunk.width,
+                    sizes.classes,
+                    nothing_before,
+                )
+            })
+            .transpose()?;
+        let auxiliary = heads
+            .auxiliary
+            .map(|[between, out]| {
+                let first = Dense::new(&mut parameters, "auxiliary0", width, between, true)?;
+                Ok::<_, Error>((
+                    first,
+                    Dense::new(&mut parameters, "auxiliary1", between, out, false)?,
+                ))
+            })
+            .transpose()?;
+        let precision = match precision {
+            Precision::Bf16 if parameters.device().is_cuda() => DType::BF16,
+            _ => DType::F32,
+        };
+        Ok(Self {
+            parameters,
+            scaler: Scaler::identity(&input, spec),
+            input,
+            layers: trunk.layers,
+            classifier,
+            auxiliary,
+            hidden: heads.hidden.then_some(trunk.width),
+            precision,
+        })
+    }
+
+    /// The width of the last hidden layer, where the model asks for it.
+    #[must_use]
+    pub fn hidden(&self) -> usize {
+        self.hidden.unwrap_or_default()
+    }
+
+    /// Computes the network's outputs of scaled features, `[row, ...]`.
+    ///
+    /// # Errors
+    /// When the device fails.
+    pub(crate) fn forward(&self, features: Vec<f32>, mode: &mut Mode<'_>) -> Result<ForwardPass> {
+        let width: usize = self.input.iter().product();
+        let rows = features.len() / width.max(1);
+        let shape: Vec<usize> = std::iter::once(rows).chain(self.input.iter().copied()).collect();
+        let x = from_candle(Tensor::from_vec(features, shape, self.parameters.device()))?;
+        let mut trunk = Tape::new(x.clone(), self.precision);
+        for layer in &self.layers {
+            trunk.forward(layer, mode)?;
+        }
+        let dense = |x: &Tensor, layers: &[&Dense]| -> Result<Tape> {
+            let mut tape = Tape::new(from_candle(x.flatten_from(1))?, self.precision);
+            layers.iter().try_for_each(|layer| tape.dense(layer))?;
+            Ok(tape)
+        };
+        let classifier = self.classifier.as_ref().map(|last| dense(trunk.out(), &[last]));
+        let auxiliary = self.auxiliary.as_ref().map(|(first, second)| dense(&x, &[first, second]));
+        Ok(ForwardPass {
+            classifier: classifier.transpose()?,
+            auxiliary: auxiliary.transpose()?,
+            hidden: self.hidden.is_some(),
+            trunk,
+        })
+    }
+
+    /// Adds parameters and scaling to a snapshot.
+    ///
+    /// # Errors
+    /// When the device fails.
+    pub(crate) fn save(&self, to: &mut Snapshot) -> Result<()> {
+        self.scaler.save(to);
+        self.parameters.save(to)
+    }
+
+    /// Takes parameters and scaling from a snapshot.
+    ///
+    /// # Errors
+    /// When it is of another network, or the device fails.
+    pub(crate) fn load(&mut self, from: &Snapshot) -> Result<()> {
+        self.scaler.load(from)?;
+        self.parameters.load(from)
+    }
+}
+
+impl ForwardPass {
+    /// Copies the outputs to the host.
+    ///
+    /// # Errors
+    /// When the device fails.
+    pub(crate) fn to_host(&self) -> Result<Outputs> {
+        let host = |tape: Option<&Tape>| -> Result<Vec<f64>> {
+            let Some(tape) = tape else { return Ok(Vec::new()) };
+            let out = tape.out().to_dtype(DType::F32);
+            let values = from_candle(out.and_then(|out| out.flatten_all()?.to_vec1::<f32>()))?;
+            Ok(values.into_iter().map(f64::from).collect())
+        };
+        let rows = self.trunk.out().dims()[0];
+        let logits = host(self.classifier.as_ref())?;
+        let mut p = vec![0.0; logits.len()];
+        let n = logits.len() / rows.max(1);
+        if n > 0 {
+            for (row, p) in logits.chunks_exact(n).zip(p.chunks_exact_mut(n)) {
+                crate::model::neural::numerics::softmax(row, p);
+            }
+        }
+        Ok(Outputs {
+            rows,
+            logits,
+            p,
+            hidden: host(self.hidden.then_some(&self.trunk))?,
+            auxiliary: host(self.auxiliary.as_ref())?,
+        })
+    }
+
+    /// The gradients by all parameters, given those by the outputs.
+    ///
+    /// # Errors
+    /// When the device fails.
+    pub(crate) fn backward(&self, gradient: &Outputs) -> Result<GradStore> {
+        let mut found = GradStore::default();
+        let of = |values: &[f64], out: &Tensor| {
+            let values: Vec<f32> = values.iter().map(|g| *g as f32).collect();
+            from_candle(Tensor::from_vec(values, out.dims(), out.device()))
+        };
+        if let Some(tape) = &self.auxiliary {
+            tape.backward(of(&gradient.auxiliary, tape.out())?, &mut found)?;
+        }
+        let mut of_trunk = match &self.classifier {
+            Some(tape) => tape.backward(of(&gradient.logits, tape.out())?, &mut found)?,
+            None => None,
+        };
+        if self.hidden {
+            let of_hidden = of(&gradient.hidden, self.trunk.out())?;
+            of_trunk = Some(match of_trunk {
+                Some(other) => from_candle(
+                    other
+                        .to_dtype(DType::F32)
+                        .and_then(|o| o.reshape(of_hidden.dims())? + of_hidden),
+                )?,
+                None => of_hidden,
+            });
+        }
+        if let Some(gradient) = of_trunk {
+            self.trunk.backward(gradient, &mut found)?;
+        }
+        Ok(found)
+    }
+}

@@ -1,0 +1,336 @@
+//! The classifier's parameters: each has a name and a random stream of its own, and the optimiser updates it.
+//!
+//! # Why
+//! candle's own `VarMap` draws from a source that the host cannot seed, in the order of a hash map. Here a parameter's
+//! first value depends on the seed and its name alone.
+
+use std::collections::BTreeMap;
+
+use candle_core::backprop::GradStore;
+use candle_core::{DType, Device, Tensor, Var};
+use rand::Rng as _;
+
+use crate::error::{Error, Result};
+use crate::model::neural::from_candle;
+use crate::model::neural::net::backbone::Initialisation;
+use crate::model::neural::net::host::read;
+use crate::model::neural::train::checkpoint::Snapshot;
+use crate::model::neural::train::moments::Moments;
+use crate::model::neural::train::optimiser::Optimiser;
+use crate::run::Run;
+
+/// How the optimiser treats a parameter.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ParameterKind {
+    /// Updated, with weight decay.
+    Weight,
+    /// Updated, without weight decay.
+    Bias,
+    /// Not updated by the optimiser: running statistics.
+    Buffer,
+}
+
+struct Parameter {
+    kind: ParameterKind,
+    var: Var,
+    moments: Moments,
+    /// The moments of a variable on a GPU, once it was updated there.
+    on_gpu: Option<[Tensor; 3]>,
+}
+
+/// Every parameter of a classifier, by name.
+pub struct Parameters {
+    run: Run,
+    device: Device,
+    initialisation: Initialisation,
+    all: BTreeMap<String, Parameter>,
+    step: u32,
+    /// How many more numbers there may be.
+    room: usize,
+}
+
+/// The most numbers that a network may have: 16 GiB.
+const MAX_NUMBERS: usize = 1 << 32;
+
+impl Parameters {
+    /// No parameters yet.
+    #[must_use]
+    pub fn new(run: &Run, device: &Device, initialisation: Initialisation) -> Self {
+        Self::within(run, device, initialisation, MAX_NUMBERS)
+    }
+
+    /// No parameters yet, and at most `room` numbers later: those of a file, whatever its description asks for.
+    #[must_use]
+    pub fn within(run: &Run, device: &Device, initialisation: Initialisation, room: usize) -> Self {
+        let (run, device) = (run.clone(), device.clone());
+        Self { run, device, initialisation, all: BTreeMap::new(), step: 0, room }
+    }
+
+    /// The number of numbers of a shape, where there is room for them.
+    fn take_room(&mut self, name: &str, shape: &[usize]) -> Result<usize> {
+        let n = shape.iter().try_fold(1_usize, |product, size| product.checked_mul(*size));
+        match n.and_then(|n| Some((n, self.room.checked_sub(n)?))) {
+            Some((n, room)) => {
+                self.room = room;
+                Ok(n)
+            }
+            None => Err(Error::data("the network is larger than it can be")
+                .at("model.backbone")
+                .found(format!("`{name}` of shape {shape:?}, with room for {} numbers", self.room))
+                .help("choose smaller layers; a saved model has as many numbers as its file")),
+        }
+    }
+
+    /// The device of the parameters.
+    #[must_use]
+    pub fn device(&self) -> &Device {
+        &self.device
+    }
+
+    /// The weight and bias of a layer, drawn by the initialisation of the network.
+    ///
+    /// # Errors
+    /// When there is no room for it, or the device is out of memory.
+    pub fn layer(
+        &mut self,
+        name: &str,
+        weight: &[usize],
+        biases: usize,
+        inputs: usize,
+        outputs: usize,
+    ) -> Result<(Tensor, Tensor)> {
+        let (bound, bias_bound) = match self.initialisation {
+            Initialisation::Uniform => {
+                let bound = 1.0 / (inputs.max(1) as f64).sqrt();
+                (bound, bound)
+            }
+            Initialisation::Glorot => {
+                ((6.0 / inputs.saturating_add(outputs).max(1) as f64).sqrt(), 0.0)
+            }
+        };
+        let kind = ParameterKind::Weight;
+        let weight = self.uniform(&format!("{name}.weight"), kind, weight, bound)?;
+        let kind = ParameterKind::Bias;
+        let bias = self.uniform(&format!("{name}.bias"), kind, &[biases], bias_bound)?;
+        Ok((weight, bias))
+    }
+
+    /// A parameter drawn uniformly from -`bound` to `bound`.
+    ///
+    /// # Errors
+    /// When there is no room for it, or the device is out of memory.
+    fn uniform(
+        &mut self,
+        name: &str,
+        kind: ParameterKind,
+        shape: &[usize],
+        bound: f64,
+    ) -> Result<Tensor> {
+        let mut rng = self.run.rng(&format!("parameter {name}"));
+        let n = self.take_room(name, shape)?;
+        let bound = bound as f32;
+        let values = (0..n).map(|_| (2.0 * rng.random::<f32>() - 1.0) * bound).collect();
+        Ok(self.insert(name, kind, shape, values)?.as_tensor().clone())
+    }
+
+    /// A parameter that is constant at the start.
+    ///
+    /// # Errors
+    /// When there is no room for it, or the device is out of memory.
+    pub fn constant(
+        &mut self,
+        name: &str,
+        kind: ParameterKind,
+        shape: &[usize],
+        value: f32,
+    ) -> Result<Var> {
+        let n = self.take_room(name, shape)?;
+        self.insert(name, kind, shape, vec![value; n])
+    }
+
+    fn insert(
+        &mut self,
+        name: &str,
+        kind: ParameterKind,
+        shape: &[usize],
+        values: Vec<f32>,
+    ) -> Result<Var> {
+        let var = from_candle(Var::from_vec(values, shape, &self.device))?;
+        let parameter =
+            Parameter { kind, var: var.clone(), moments: Moments::default(), on_gpu: None };
+        match self.all.insert(name.to_owned(), parameter) {
+            None => Ok(var),
+            Some(_) => Err(Error::bug(format!("two parameters are called `{name}`"))),
+        }
+    }
+
+    /// The sum of the squares of all derivatives.
+    ///
+    /// # Errors
+    /// When the device fails.
+    pub(crate) fn squared_norm(&self, gradients: &GradStore) -> Result<f64> {
+        let mut sum = 0.0;
+        for gradient in self.all.values().filter_map(|p| gradients.get(p.var.as_tensor())) {
+            let squares = from_candle(gradient.sqr().and_then(|g| g.sum_all()))?;
+            sum += f64::from(from_candle(
+                squares.to_dtype(DType::F32).and_then(|s| s.to_scalar::<f32>()),
+            )?);
+        }
+        Ok(sum)
+    }
+
+    /// Whether all parameters are finite numbers.
+    ///
+    /// # Errors
+    /// When the device fails.
+    pub(crate) fn is_finite(&self) -> Result<bool> {
+        for parameter in self.all.values() {
+            let var = parameter.var.as_tensor();
+            let is_finite = if self.device.is_cpu() {
+                from_candle(read([var], |[values]| values.iter().all(|v| v.is_finite())))?
+            } else {
+                let sum = from_candle(var.abs().and_then(|v| v.sum_all()?.to_scalar::<f32>()))?;
+                sum.is_finite()
+            };
+            if !is_finite {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    /// Updates every parameter, each gradient multiplied by `scale` first.
+    ///
+    /// # Errors
+    /// When the device fails.
+    pub(crate) fn step(
+        &mut self,
+        gradients: &GradStore,
+        scale: f64,
+        optimiser: &Optimiser,
+        rate: f64,
+        weight_decay: f64,
+    ) -> Result<()> {
+        self.step += 1;
+        for parameter in self.all.values_mut().filter(|p| p.kind != ParameterKind::Buffer) {
+            let Some(gradient) = gradients.get(parameter.var.as_tensor()) else { continue };
+            // Without this, moments, which are sums of gradients, would keep the graphs of all steps.
+            let gradient = gradient.detach();
+            let gradient = if scale == 1.0 { gradient } else { from_candle(gradient * scale)? };
+            let decay = if parameter.kind == ParameterKind::Weight { weight_decay } else { 0.0 };
+            let (var, step) = (&parameter.var, self.step);
+            if self.device.is_cpu() {
+                let moments = &mut parameter.moments;
+                optimiser.update_host(var, &gradient, moments, step, rate, decay)?;
+            } else {
+                let moments = match &mut parameter.on_gpu {
+                    Some(moments) => moments,
+                    empty => empty.insert(parameter.moments.to_gpu(var)?),
+                };
+                optimiser.update_gpu(var, &gradient, moments, step, rate, decay)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Sets all moments and step counts to zero.
+    pub(crate) fn reset_moments(&mut self) {
+        self.step = 0;
+        for parameter in self.all.values_mut() {
+            (parameter.moments, parameter.on_gpu) = (Moments::default(), None);
+        }
+    }
+
+    /// Adds all parameters to a snapshot.
+    ///
+    /// # Errors
+    /// When the device fails.
+    pub(crate) fn save(&self, to: &mut Snapshot) -> Result<()> {
+        for (name, parameter) in &self.all {
+            let values = from_candle(parameter.var.flatten_all().and_then(|v| v.to_vec1::<f32>()))?;
+            to.f32s(format!("net.{name}"), parameter.var.dims().to_vec(), values);
+        }
+        Ok(())
+    }
+
+    /// Adds moments and the number of steps, which only a resumed training needs.
+    ///
+    /// # Errors
+    /// When the device fails.
+    pub(crate) fn save_moments(&self, to: &mut Snapshot) -> Result<()> {
+        to.u32s("optimiser.net.steps".to_owned(), vec![self.step]);
+        for (name, parameter) in &self.all {
+            let name = format!("optimiser.net.{name}");
+            match &parameter.on_gpu {
+                Some(moments) => Moments::from_gpu(moments)?.save(&name, to),
+                None => parameter.moments.save(&name, to),
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes all parameters from a snapshot.
+    ///
+    /// # Errors
+    /// When it is of another classifier, or the device fails.
+    pub(crate) fn load(&mut self, from: &Snapshot) -> Result<()> {
+        for (name, parameter) in &self.all {
+            let values = from.take_f32s(&format!("net.{name}"), parameter.var.elem_count())?;
+            let values = from_candle(Tensor::from_vec(values, parameter.var.dims(), &self.device))?;
+            from_candle(parameter.var.set(&values))?;
+        }
+        Ok(())
+    }
+
+    /// Takes moments and the number of steps from a snapshot.
+    ///
+    /// # Errors
+    /// When it has none.
+    pub(crate) fn load_moments(&mut self, from: &Snapshot) -> Result<()> {
+        self.step = from.take_u32s("optimiser.net.steps", 1)?[0];
+        for (name, parameter) in &mut self.all {
+            parameter.moments = Moments::load(&format!("optimiser.net.{name}"), from);
+            parameter.on_gpu = None;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::neural::OptimiserSpec;
+
+    fn numbers(tensor: &Tensor) -> Vec<f32> {
+        tensor.flatten_all().unwrap().to_vec1().unwrap()
+    }
+
+    /// A step without a gradient at the rate 0.1 with decay 0.5: weights shrink by a twentieth, biases and statistics stay.
+    #[test]
+    fn only_weights_decay() {
+        let mut all = Parameters::new(&Run::new(1), &Device::Cpu, Initialisation::Uniform);
+        let (weight, bias) = all.layer("layer", &[3, 4], 4, 3, 4).unwrap();
+        let buffer = all.constant("mean", ParameterKind::Buffer, &[4], 2.0).unwrap();
+        let (w, b) = (numbers(&weight), numbers(&bias));
+        let mut gradients = GradStore::default();
+        for tensor in [&weight, &bias, buffer.as_tensor()] {
+            gradients.insert(tensor, tensor.zeros_like().unwrap());
+        }
+        let optimiser = Optimiser::new(&OptimiserSpec::default());
+        all.step(&gradients, 1.0, &optimiser, 0.1, 0.5).unwrap();
+        for (now, before) in numbers(&weight).iter().zip(&w) {
+            assert!((now - 0.95 * before).abs() < 1e-6, "{now}, before {before}");
+        }
+        assert_eq!((numbers(&bias), numbers(&buffer)), (b, vec![2.0; 4]));
+    }
+
+    /// Of 3 inputs and 5 outputs: sqrt(6 / 8), beyond the 1 / sqrt(3) of the other rule.
+    #[test]
+    fn glorot_draws_within_its_bound_and_leaves_biases_zero() {
+        let mut all = Parameters::new(&Run::new(1), &Device::Cpu, Initialisation::Glorot);
+        let (weight, bias) = all.layer("layer", &[300, 5], 5, 3, 5).unwrap();
+        let largest = numbers(&weight).iter().fold(0.0_f32, |max, w| max.max(w.abs()));
+        assert!(largest <= 0.866_03 && largest > 0.85, "{largest}");
+        assert!(numbers(&bias).iter().all(|b| *b == 0.0));
+    }
+}

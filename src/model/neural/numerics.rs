@@ -1,0 +1,160 @@
+//! Small numerics of the losses, on the host in f64, and their derivatives.
+
+pub use crate::model::em::kernels::softmax;
+
+/// Probabilities are clamped to at least this before `ln`, as in the sample code of Tanno et al.
+pub const MIN_PROBABILITY: f64 = 1e-10;
+
+/// `x`, or `floor` where it is smaller; NaN stays NaN, where `f64::max` would return the floor and hide a training that
+/// diverged.
+pub fn at_least(x: f64, floor: f64) -> f64 {
+    if x < floor { floor } else { x }
+}
+
+/// Propagates `d_p`, the gradient by `p = softmax(logits)`, to the logits: adds it to `d_logits`.
+pub fn softmax_backward(p: &[f64], d_p: &[f64], d_logits: &mut [f64]) {
+    let mean: f64 = p.iter().zip(d_p).map(|(p, d)| p * d).sum();
+    for ((d, p), d_p) in d_logits.iter_mut().zip(p).zip(d_p) {
+        *d += p * (d_p - mean);
+    }
+}
+
+/// `-ln max(p, MIN_PROBABILITY)` and its derivative, which is zero where `p` is clamped. NaN gives NaN.
+pub fn negative_log(p: f64) -> (f64, f64) {
+    if p <= MIN_PROBABILITY { (-MIN_PROBABILITY.ln(), 0.0) } else { (-p.ln(), -1.0 / p) }
+}
+
+/// `ln(1 + e^x)`, without overflow.
+pub fn softplus(x: f64) -> f64 {
+    x.max(0.0) + (-x.abs()).exp().ln_1p()
+}
+
+/// `1 / (1 + e^-x)`, without overflow.
+pub fn sigmoid(x: f64) -> f64 {
+    if x >= 0.0 { 1.0 / (1.0 + (-x).exp()) } else { x.exp() / (1.0 + x.exp()) }
+}
+
+/// `out[l] = sum over k of row[k] matrix[k][l]`
+pub fn row_times(row: &[f64], matrix: &[f64], out: &mut [f64]) {
+    out.fill(0.0);
+    for (x, cells) in row.iter().zip(matrix.chunks_exact(out.len())) {
+        out.iter_mut().zip(cells).for_each(|(o, m)| *o += x * m);
+    }
+}
+
+/// The gradients of [`row_times`]: adds `matrix d_out` to `d_row`, and `row` outer `d_out` to `d_matrix`.
+pub fn row_times_backward(
+    row: &[f64],
+    matrix: &[f64],
+    d_out: &[f64],
+    d_row: &mut [f64],
+    d_matrix: &mut [f64],
+) {
+    let n = d_out.len();
+    let cells = matrix.chunks_exact(n).zip(d_matrix.chunks_exact_mut(n));
+    for ((x, d_x), (cells, d_cells)) in row.iter().zip(d_row).zip(cells) {
+        let mut dot = 0.0;
+        for ((m, d), d_m) in cells.iter().zip(d_out).zip(d_cells) {
+            dot += m * d;
+            *d_m += x * d;
+        }
+        *d_x += dot;
+    }
+}
+
+/// A matrix `[class, label]` with `on` on its diagonal and `off` elsewhere.
+pub fn diagonal(n_classes: usize, n_labels: usize, on: f32, off: f32) -> Vec<f32> {
+    let cells = (0..n_classes).flat_map(|k| (0..n_labels).map(move |l| (k, l)));
+    cells.map(|(k, l)| if k == l { on } else { off }).collect()
+}
+
+/// The sum of the diagonal of a matrix `[class, label]`.
+pub fn trace(matrix: &[f64], n_labels: usize) -> f64 {
+    matrix.iter().step_by(n_labels + 1).take(matrix.len() / n_labels.max(1)).sum()
+}
+
+/// Row-stochastic matrices from free parameters.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Rows {
+    /// Softplus, then each row divided by its sum (Tanno et al.'s sample code).
+    Softplus,
+    /// Softmax of each row.
+    Softmax,
+}
+
+impl Rows {
+    /// `out` = the matrix of the parameters `rho`, `[class, label]` both.
+    pub fn forward(self, rho: &[f64], n_labels: usize, out: &mut [f64]) {
+        for (rho, out) in rho.chunks_exact(n_labels).zip(out.chunks_exact_mut(n_labels)) {
+            match self {
+                Self::Softmax => {
+                    softmax(rho, out);
+                }
+                Self::Softplus => {
+                    out.iter_mut().zip(rho).for_each(|(o, r)| *o = softplus(*r));
+                    let sum: f64 = out.iter().sum();
+                    out.iter_mut().for_each(|o| *o /= sum);
+                }
+            }
+        }
+    }
+
+    /// Propagates `d_pi`, the gradient by the matrix `pi`, to the parameters: adds it to `d_rho`.
+    pub fn backward(
+        self,
+        rho: &[f64],
+        pi: &[f64],
+        d_pi: &[f64],
+        n_labels: usize,
+        d_rho: &mut [f64],
+    ) {
+        let rows = rho.chunks_exact(n_labels).zip(pi.chunks_exact(n_labels));
+        let grads = d_pi.chunks_exact(n_labels).zip(d_rho.chunks_exact_mut(n_labels));
+        for ((rho, pi), (d_pi, d_rho)) in rows.zip(grads) {
+            match self {
+                Self::Softmax => softmax_backward(pi, d_pi, d_rho),
+                Self::Softplus => {
+                    let sum: f64 = rho.iter().map(|r| softplus(*r)).sum();
+                    let mean: f64 = pi.iter().zip(d_pi).map(|(p, d)| p * d).sum();
+                    for ((d_rho, rho), d_pi) in d_rho.iter_mut().zip(rho).zip(d_pi) {
+                        *d_rho += (d_pi - mean) / sum * sigmoid(*rho);
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// A vector divided by its length, as CoNAL's embeddings are.
+pub struct UnitVector {
+    /// The length of the vector; `None` where the vector is used as it is.
+    norm: Option<f64>,
+    /// The vector over its length.
+    pub unit: Vec<f64>,
+}
+
+impl UnitVector {
+    /// Divides a vector by its length.
+    pub fn of(vector: &[f64]) -> Self {
+        let norm = vector.iter().map(|x| x * x).sum::<f64>().sqrt();
+        let norm = at_least(norm, 1e-12);
+        Self { norm: Some(norm), unit: vector.iter().map(|x| x / norm).collect() }
+    }
+
+    /// Uses a vector without dividing it by its length.
+    pub fn as_it_is(vector: &[f64]) -> Self {
+        Self { norm: None, unit: vector.to_vec() }
+    }
+
+    /// Propagates the gradient by the unit vector to the vector: adds it to `d_vector`.
+    pub fn backward(&self, d_unit: &[f64], d_vector: &mut [f64]) {
+        let Some(norm) = self.norm else {
+            d_vector.iter_mut().zip(d_unit).for_each(|(d, d_unit)| *d += d_unit);
+            return;
+        };
+        let along: f64 = self.unit.iter().zip(d_unit).map(|(u, d)| u * d).sum();
+        for ((d, d_unit), unit) in d_vector.iter_mut().zip(d_unit).zip(&self.unit) {
+            *d += (d_unit - along * unit) / norm;
+        }
+    }
+}

@@ -1,0 +1,133 @@
+//! Saved models: their description, and prediction with them.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use schemars::schema_for;
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+
+use super::{BatchContext, CrowdNet, device, name_of};
+use crate::error::{Error, Result, Stage};
+use crate::frame::{Dims, Matrix};
+use crate::model::fitted::Posterior;
+use crate::model::neural::annotator_params::AnnotatorParams;
+use crate::model::neural::data::TrainingData;
+use crate::model::neural::net::parameters::Parameters;
+use crate::model::neural::net::{NetShape, Network};
+use crate::model::neural::train::checkpoint::Snapshot;
+use crate::model::neural::train::step::with_outputs;
+use crate::model::{Predicted, SavedModel};
+use crate::run::Run;
+use crate::spec::{Problems, check_schema};
+
+/// The sizes of a saved model.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Saved {
+    /// The axes of one instance's features.
+    pub features: Vec<usize>,
+    /// Classes.
+    pub classes: usize,
+    /// Labels.
+    pub labels: usize,
+    /// Annotators it was trained on.
+    pub annotators: usize,
+}
+
+/// Rows that are predicted at once.
+const ROWS: usize = 1024;
+
+/// The kind, parameters and sizes of a trained model as JSON, without its classes' names.
+pub(super) fn description<N: CrowdNet>(model: &N, sizes: &NetShape, dims: Dims) -> Value {
+    let saved = Saved {
+        features: sizes.features.clone(),
+        classes: dims.classes,
+        labels: dims.labels,
+        annotators: dims.annotators,
+    };
+    json!({"kind": N::KIND, "parameters": model, "sizes": saved})
+}
+
+/// P(class given features) of every row, by a saved model.
+///
+/// # Errors
+/// When the features have another width, the parameters belong to another model, or the device fails.
+pub fn predict<N: CrowdNet>(
+    model: SavedModel<'_>,
+    matrix: &Matrix,
+    run: &Run,
+) -> Result<Predicted> {
+    let SavedModel { parameters, sizes, bytes, device: on } = model;
+    let misfit = |e| Error::data(format!("the saved model's description does not fit: {e}"));
+    let mut problems = Problems::default();
+    check_schema(&parameters, &schema_for!(N).to_value(), "model.json: parameters", &mut problems);
+    let model: N = serde_json::from_value(parameters).map_err(misfit)?;
+    model.check("model.json: parameters", &mut problems);
+    problems.into_result().map_err(|mut e| {
+        e.stage = Stage::Data;
+        e
+    })?;
+    let saved: Saved = serde_json::from_value(sizes).map_err(misfit)?;
+    let width = checked_product(&saved.features)
+        .filter(|_| saved.classes > 0 && saved.labels >= saved.classes);
+    let width = width.ok_or_else(|| {
+        Error::data("the saved model's sizes are those of no model")
+            .at("model.json: sizes")
+            .found(json!(saved).to_string())
+    })?;
+    if matrix.width() != width {
+        return Err(Error::data("the features do not have the width that the model learned from")
+            .found(format!("{} numbers a row, where the model takes {width}", matrix.width()))
+            .help("give the same columns in the same order as for training"));
+    }
+    let snapshot = Snapshot::from_bytes(bytes)?;
+    let sizes = NetShape { features: saved.features.clone(), classes: saved.classes };
+    let parts = model.common();
+    let device = device(on.unwrap_or(parts.device))?;
+    let initialisation = parts.backbone.initialisation;
+    let parameters = Parameters::within(run, &device, initialisation, snapshot.n_f32s());
+    let precision = parts.train.precision;
+    let mut net = Network::build(parts.backbone, precision, model.heads(), &sizes, parameters)?;
+    net.load(&snapshot)?;
+    let annotator_params = AnnotatorParams::saved(&snapshot)?;
+    let dims = Dims {
+        instances: matrix.len(),
+        annotators: saved.annotators,
+        classes: saved.classes,
+        labels: saved.labels,
+    };
+    let mut predictions = Posterior::zeros(matrix.len(), saved.classes);
+    for first in (0..matrix.len()).step_by(ROWS) {
+        run.cancel.check()?;
+        let rows = first..(first + ROWS).min(matrix.len());
+        // The numbers of a file need not fit each other, and each model reads them in its own way: what reaches beyond
+        // them is caught here.
+        let batch = TrainingData::unseen(rows.clone());
+        let read_out = |context: &BatchContext<'_>| model.predict(context);
+        let predicted = AssertUnwindSafe(|| {
+            with_outputs(&net, &annotator_params, matrix, dims, &batch, read_out)
+        });
+        let predicted = catch_unwind(predicted).unwrap_or_else(|_| Err(unfit()))?;
+        if predicted.classes.len() != rows.len() * saved.classes {
+            return Err(unfit());
+        }
+        if let Some(at) = predicted.classes.iter().position(|p| !p.is_finite()) {
+            let row = rows.start + at / saved.classes;
+            return Err(Error::data("the model gives what is no number")
+                .found(format!("{} in row {row}", predicted.classes[at]))
+                .help("are the features, or the numbers in model.safetensors, damaged?"));
+        }
+        predictions.values_mut()[rows.start * saved.classes..rows.end * saved.classes]
+            .copy_from_slice(&predicted.classes);
+    }
+    Ok(Predicted { classes: predictions, device: name_of(&device) })
+}
+
+fn unfit() -> Error {
+    Error::data("the saved model's numbers do not fit its description")
+        .help("the files belong together: take both from the run that wrote them")
+}
+
+/// The product, unless it is greater than any size.
+fn checked_product(sizes: &[usize]) -> Option<usize> {
+    sizes.iter().try_fold(1_usize, |product, size| product.checked_mul(*size))
+}

@@ -1,0 +1,365 @@
+//! Losses against numbers computed elsewhere, and every gradient against differences of the loss.
+
+mod fits;
+mod posteriors;
+mod trace;
+mod training;
+mod uneven;
+
+use super::models::dl::Targets;
+use super::models::{max_mig, trace_regularised};
+use super::*;
+use crate::error::Result;
+use crate::frame::{Annotations, Dims, Evidence};
+use crate::model::fitted::Fitted;
+use crate::model::neural::data::batch::{Batch, BatchAnnotation};
+use crate::model::neural::models::conal::Mixture;
+use crate::model::neural::models::crowd_layer::LayerForm;
+use crate::model::neural::models::max_mig::Divergence::{
+    Hellinger, JensenShannon, Kl, Pearson, ReverseKl, TotalVariation,
+};
+use crate::model::neural::models::single_confusion::NoisyLabels;
+use crate::model::neural::net::Outputs;
+use crate::model::neural::numerics::softmax;
+use crate::model::neural::train::step::loss_and_gradient;
+use crate::model::{Model, Spec as _};
+use crate::run::Run;
+use crate::testing::tiny;
+
+/// Instances 0 and 1, annotators 0 and 1, three classes.
+const ANNOTATIONS: [(u32, u32, u32); 4] = [(0, 0, 0), (0, 1, 1), (1, 0, 1), (1, 1, 2)];
+const LOGITS: [f64; 6] = [2.0, 0.0, -1.0, 0.5, 1.5, 0.0];
+
+fn annotations() -> Annotations {
+    tiny(3, &ANNOTATIONS)
+}
+
+fn batch() -> Batch {
+    Batch {
+        rows: vec![0, 1],
+        instances: vec![0, 1],
+        offsets: vec![0, 2, 4],
+        annotations: ANNOTATIONS
+            .iter()
+            .map(|(_, annotator, label)| BatchAnnotation {
+                annotator: *annotator,
+                label: *label,
+                weight: 1.0,
+            })
+            .collect(),
+        annotators: vec![0, 1],
+        share: vec![1.0, 1.0],
+        targets: Vec::new(),
+        trusted: vec![None, None],
+    }
+}
+
+fn outputs(hidden: &[f64], auxiliary: &[f64]) -> Outputs {
+    let mut p = vec![0.0; 6];
+    for (logits, p) in LOGITS.chunks(3).zip(p.chunks_mut(3)) {
+        softmax(logits, p);
+    }
+    Outputs {
+        rows: 2,
+        logits: LOGITS.to_vec(),
+        p,
+        hidden: hidden.to_vec(),
+        auxiliary: auxiliary.to_vec(),
+    }
+}
+
+/// The model's loss on the two rows with these tables' values in place of its own.
+struct Case<'a, N> {
+    model: &'a N,
+    batch: Batch,
+    out: Outputs,
+    annotator_params: AnnotatorParams,
+    phase: usize,
+    /// The only table that is trained, with everything else standing still.
+    alone: Option<usize>,
+}
+
+impl<'a, N: CrowdNet> Case<'a, N> {
+    fn new(model: &'a N) -> Self {
+        let a = annotations();
+        let hidden = if model.heads().hidden { vec![0.3, -0.2, 0.8, 0.1] } else { Vec::new() };
+        let width = model.heads().auxiliary.map_or(0, |[_, out]| 2 * out);
+        let auxiliary: Vec<f64> = (0..width).map(|n| 0.4 - 0.3 * n as f64).collect();
+        let run = Run::new(3);
+        let task = Task { evidence: (&a).into(), dims: a.dims(), hidden: 2, run: &run };
+        let annotator_params = AnnotatorParams { tables: model.tables(&task).unwrap() };
+        let mut out = outputs(&hidden, &auxiliary);
+        if !model.heads().classifier {
+            (out.logits, out.p) = (Vec::new(), Vec::new());
+        }
+        Case { model, batch: batch(), out, annotator_params, phase: 0, alone: None }
+    }
+
+    fn with(mut self, table: usize, values: &[f32]) -> Self {
+        self.annotator_params.tables[table].values = values.to_vec();
+        self
+    }
+
+    fn with_targets(mut self, targets: &[f64]) -> Self {
+        self.batch.targets = targets.to_vec();
+        self
+    }
+
+    fn loss(&self, out: &Outputs, gathered: &Gathered) -> (f64, Gradient) {
+        let (batch, annotator_params) = (&self.batch, &self.annotator_params);
+        let dims = annotations().dims();
+        loss_and_gradient(
+            self.model,
+            &BatchContext { phase: self.phase, batch, out, gathered, annotator_params, dims },
+        )
+    }
+
+    fn value(&self) -> f64 {
+        self.loss(&self.out, &self.annotator_params.gather(&[0, 1])).0
+    }
+
+    fn expect(&self, value: f64) {
+        let got = self.value();
+        assert!((got - value).abs() < 1e-5, "{}: {got}, expected {value}", N::KIND);
+    }
+
+    /// Every derivative against the difference of two losses, to a thousandth.
+    fn check_gradient(&self) {
+        const STEP: f64 = 1e-5;
+        let gathered = self.annotator_params.gather(&[0, 1]);
+        let (_, gradient) = self.loss(&self.out, &gathered);
+        let near = |what: &str, got: f64, up: f64, down: f64| {
+            let want = (up - down) / (2.0 * STEP);
+            let allowed = 1e-3 * want.abs().max(1e-4);
+            assert!(
+                (got - want).abs() < allowed,
+                "{} {what}: {got}, by differences {want}",
+                N::KIND
+            );
+        };
+        for head in (0..3).filter(|_| self.alone.is_none()) {
+            let part = |out: &mut Outputs, at: usize, by: f64| {
+                match head {
+                    0 => out.logits[at] += by,
+                    1 => out.hidden[at] += by,
+                    _ => out.auxiliary[at] += by,
+                }
+                for (logits, p) in out.logits.clone().chunks(3).zip(out.p.chunks_mut(3)) {
+                    softmax(logits, p);
+                }
+            };
+            let got = [&gradient.out.logits, &gradient.out.hidden, &gradient.out.auxiliary][head];
+            for (at, got) in got.iter().enumerate() {
+                let moved = |by: f64| {
+                    let mut out = self.out.clone();
+                    part(&mut out, at, by);
+                    self.loss(&out, &gathered).0
+                };
+                near(&format!("output {head}[{at}]"), *got, moved(STEP), moved(-STEP));
+            }
+        }
+        for (table, rows) in gradient.tables.iter().enumerate() {
+            if self.annotator_params.tables[table].is_fixed
+                || self.alone.is_some_and(|only| only != table)
+            {
+                continue;
+            }
+            for (at, got) in rows.iter().enumerate() {
+                let moved = |by: f64| {
+                    let mut gathered = gathered.clone();
+                    gathered[table][at] += by;
+                    self.loss(&self.out, &gathered).0
+                };
+                near(&format!("table {table}[{at}]"), *got, moved(STEP), moved(-STEP));
+            }
+        }
+    }
+}
+
+fn sum() -> TrainSpec {
+    TrainSpec { reduction: Some(Reduction::Sum), ..TrainSpec::default() }
+}
+
+const RHO: [f32; 18] = [
+    1.0, -5.0, -5.0, -5.0, 1.0, -5.0, -5.0, -5.0, 1.0, //
+    1.0, 0.0, -2.0, -1.0, 2.0, 0.5, 0.0, 0.0, 0.0,
+];
+
+#[test]
+fn trace_regularised_forward() {
+    let model = TraceRegularised { train: sum(), lambda: 0.0, ..TraceRegularised::default() };
+    Case::new(&model).with(0, &RHO).expect(3.102_051);
+    // Equation 4 sums over annotators, where the sample code takes their mean.
+    let model = TraceRegularised { train: sum(), lambda: 0.02, ..TraceRegularised::default() };
+    Case::new(&model).with(0, &RHO).expect(3.147_466);
+    let model = TraceRegularised::default();
+    Case::new(&model).with(0, &RHO).expect(1.573_733);
+    let rho: Vec<f64> = RHO.iter().map(|x| f64::from(*x)).collect();
+    let pi = trace_regularised::matrices(&rho, annotations().dims());
+    for (got, want) in pi.iter().zip([0.989_877, 0.005_062, 0.005_062]) {
+        assert!((got - want).abs() < 1e-5, "{pi:?}");
+    }
+    let second = [0.615_590, 0.324_912, 0.059_497, 0.091_751, 0.622_953, 0.285_296];
+    for (got, want) in pi[9..].iter().zip(second) {
+        assert!((got - want).abs() < 1e-5, "{pi:?}");
+    }
+}
+
+const LAYERS: [f32; 18] = [
+    1.0, 0.0, 0.0, 0.0, 1.0, 0.0, 0.0, 0.0, 1.0, //
+    0.5, 0.5, 0.0, 0.0, 1.0, -0.5, 0.2, 0.0, 1.0,
+];
+
+#[test]
+fn crowd_layer_forward() {
+    let model = CrowdLayer::default();
+    Case::new(&model).with(0, &LAYERS).expect(0.994_006);
+    // The same four terms, 0 for those who did not answer, over two instances times two annotators.
+    let dense = TrainSpec { reduction: Some(Reduction::MeanDense), ..TrainSpec::default() };
+    let model = CrowdLayer { train: dense, ..CrowdLayer::default() };
+    Case::new(&model).with(0, &LAYERS).expect(0.994_006);
+}
+
+fn conal(mixture: Mixture, lambda: f64) -> Conal {
+    Conal { mixture, lambda, embedding: 2, ..Conal::default() }
+}
+
+fn conal_case(model: &Conal) -> Case<'_, Conal> {
+    let two = |cells: [(usize, f32); 1]| {
+        let mut w = vec![2.0, 0.0, 0.0, 0.0, 2.0, 0.0, 0.0, 0.0, 2.0];
+        cells.into_iter().for_each(|(at, value)| w[at] = value);
+        w
+    };
+    let individual = [two([(0, 2.0)]), two([(6, -0.4)])].concat();
+    let mut case = Case::new(model)
+        .with(0, &two([(1, 0.3)]))
+        .with(1, &individual)
+        .with(2, &[0.3, -1.0, 1.0, 1.0]);
+    case.out.auxiliary = vec![1.0, 2.0, -1.0, 0.5];
+    case
+}
+
+#[test]
+fn conal_forward() {
+    conal_case(&conal(Mixture::LogitMix, 0.0)).expect(1.055_239);
+    conal_case(&conal(Mixture::LogitMix, 1e-5)).expect(1.055_231);
+    conal_case(&conal(Mixture::LogitMix, 1.0)).expect(1.055_239 - 0.8);
+    conal_case(&conal(Mixture::ProbMix, 0.0)).expect(1.054_666);
+    conal_case(&conal(Mixture::RowStochastic, 0.0)).expect(1.049_829);
+}
+
+/// With u = 0 and the prior .5 .3 .2, g is .7 .2 .1 for row 0 and .2 .5 .3 for row 1: the label 0 of annotator 0 and the
+/// label 2 of annotator 1 alone make it.
+fn max_mig_case(model: &MaxMig) -> Case<'_, MaxMig> {
+    let prior = [0.5, 0.3, 0.2];
+    let g = [[0.7, 0.2, 0.1], [0.2, 0.5, 0.3_f64]];
+    let mut table = vec![0.0_f32; 18];
+    for k in 0..3 {
+        table[k * 3] = (g[0][k] / prior[k]).ln() as f32;
+        table[9 + k * 3 + 2] = (g[1][k] / prior[k]).ln() as f32;
+    }
+    Case::new(model).with(0, &table).with(1, &prior.map(|p| p as f32))
+}
+
+#[test]
+fn bootstrap_forward() {
+    // Rows 0 and 1 with the votes 0 and 2: 0.187567 and 1.911448.
+    let model = SoftBootstrap::default();
+    let votes = [1.0, 0.0, 0.0, 0.0, 0.0, 1.0];
+    Case::new(&model).with_targets(&votes).expect(f64::midpoint(0.187_567, 1.911_448));
+    // With beta = 1 it is the plain cross-entropy, as is `dl` on hard votes.
+    let plain = -0.5 * (0.843_795_f64.ln() + 0.140_244_f64.ln());
+    let model = SoftBootstrap { beta: Some(1.0), ..SoftBootstrap::default() };
+    Case::new(&model).with_targets(&votes).expect(plain);
+    Case::new(&Dl::default()).with_targets(&votes).expect(plain);
+}
+
+#[test]
+fn gradients_are_the_loss_s_slopes() {
+    let soft = [0.6, 0.3, 0.1, 0.2, 0.2, 0.6];
+    for lambda in [0.0, 0.5] {
+        let model = TraceRegularised { lambda, ..TraceRegularised::default() };
+        Case::new(&model).with(0, &RHO).check_gradient();
+    }
+    for labels in [NoisyLabels::Annotations, NoisyLabels::Majority] {
+        let model = SingleConfusion { labels, lambda: 0.3, ..SingleConfusion::default() };
+        Case::new(&model).with(0, &RHO[9..]).with_targets(&soft).check_gradient();
+    }
+    for form in [LayerForm::Mw, LayerForm::Vw, LayerForm::Vb, LayerForm::VwB, LayerForm::Sw] {
+        let model = CrowdLayer { form, ..CrowdLayer::default() };
+        let case = Case::new(&model);
+        let n = case.annotator_params.tables[0].values.len();
+        case.with(0, &LAYERS[18 - n..]).check_gradient();
+    }
+    for mixture in [Mixture::LogitMix, Mixture::ProbMix, Mixture::RowStochastic] {
+        for normalise_instances in [true, false] {
+            let model = Conal { normalise_instances, ..conal(mixture, 0.1) };
+            conal_case(&model).check_gradient();
+        }
+    }
+    for divergence in [Kl, ReverseKl, Pearson, Hellinger, JensenShannon, TotalVariation] {
+        let model = MaxMig { divergence, ..MaxMig::default() };
+        Case::new(&model).check_gradient();
+    }
+    // Annotators' embeddings made of two features and a one.
+    let model = conal(Mixture::LogitMix, 0.1);
+    let mut case = conal_case(&model);
+    let features = ParamTable::drawn("features", 3, vec![0.5, -1.0, 1.0, 2.0, 0.3, 1.0]).fixed();
+    let map = vec![0.3, -1.0, 0.2, 0.6, -0.4, 0.9];
+    case.annotator_params.tables.truncate(2);
+    case.annotator_params.tables.extend([ParamTable::shared("projection", map), features]);
+    case.check_gradient();
+    for hard in [false, true] {
+        let model = SoftBootstrap { hard, ..SoftBootstrap::default() };
+        Case::new(&model).with_targets(&soft).check_gradient();
+    }
+    Case::new(&Dl { targets: Targets::Soft, ..Dl::default() }).with_targets(&soft).check_gradient();
+    Case::new(&DoctorNet::default()).check_gradient();
+    let model = WeightedDoctorNet::default();
+    Case::new(&model).check_gradient();
+    let mut weights = Case::new(&model).with(1, &[0.4, -0.7]);
+    (weights.phase, weights.alone) = (1, Some(1));
+    weights.batch.offsets = vec![0, 1, 4];
+    weights.check_gradient();
+    let model = SingleConfusion { lambda: 0.3, ..SingleConfusion::default() };
+    let mut trusted = Case::new(&model).with(0, &RHO[9..]).with_targets(&soft);
+    trusted.batch.trusted = vec![Some(2), None];
+    trusted.check_gradient();
+    let layer = CrowdLayer::default();
+    let mut trusted = Case::new(&layer);
+    trusted.batch.trusted = vec![Some(2), None];
+    trusted.check_gradient();
+}
+
+/// One vote a row, whoever voted: P(class) Q[class][vote], where the row that is trusted has none.
+#[test]
+fn a_single_matrix_is_that_of_the_vote() {
+    let model = SingleConfusion { lambda: 0.0, ..SingleConfusion::default() };
+    let mut case =
+        Case::new(&model).with(0, &RHO[9..]).with_targets(&[0.0, 1.0, 0.0, 0.0, 0.0, 1.0]);
+    let q = [0.615_590, 0.324_912, 0.059_497, 0.091_751, 0.622_953, 0.285_296, 1.0 / 3.0];
+    let q = |k: usize, y: usize| q[(k * 3 + y).min(6)];
+    let gathered = case.annotator_params.gather(&[0, 1]);
+    let (batch, out, annotator_params) = (&case.batch, &case.out, &case.annotator_params);
+    let dims = annotations().dims();
+    let step = BatchContext { phase: 0, batch, out, gathered: &gathered, annotator_params, dims };
+    let predicted = model.predict(&step);
+    for (b, vote) in [(0, 1), (1, 2)] {
+        let joint: Vec<f64> = (0..3).map(|k| out.p(b)[k] * q(k, vote)).collect();
+        let sum: f64 = joint.iter().sum();
+        for (k, joint) in joint.iter().enumerate() {
+            let (got, want) = (predicted.posterior[b * 3 + k], joint / sum);
+            assert!((got - want).abs() < 1e-5, "row {b}, class {k}: {got}, expected {want}");
+        }
+    }
+    // The trusted row's share of the loss is its cross-entropy alone.
+    let of_vote = |b: usize, vote: usize| -> f64 {
+        -(0..3).map(|k| case.out.p(b)[k] * q(k, vote)).sum::<f64>().ln()
+    };
+    let plain = case.value();
+    assert!((plain - 0.5 * (of_vote(0, 1) + of_vote(1, 2))).abs() < 1e-5, "{plain}");
+    let wanted = 0.5 * (of_vote(0, 1) - case.out.p(1)[0].ln());
+    case.batch.trusted = vec![None, Some(0)];
+    let trusted = case.value();
+    assert!((trusted - wanted).abs() < 1e-5, "{trusted}, expected {wanted}");
+}

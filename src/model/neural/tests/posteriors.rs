@@ -1,0 +1,193 @@
+//! What a trained model says of a batch, by hand.
+
+use super::uneven::heads_of_biases;
+use super::*;
+use crate::model::neural::data::TrainingData;
+use crate::model::neural::models::doctor_net::{label_probabilities, predict_mean};
+use crate::model::neural::models::head_weights::WeightsBy;
+
+fn predict<N: CrowdNet>(case: &Case<'_, N>) -> BatchPrediction {
+    let gathered = case.annotator_params.gather(&case.batch.annotators);
+    case.model.predict(&BatchContext {
+        phase: 0,
+        batch: &case.batch,
+        out: &case.out,
+        gathered: &gathered,
+        annotator_params: &case.annotator_params,
+        dims: annotations().dims(),
+    })
+}
+
+fn near(got: &[f64], want: &[f64]) {
+    assert_eq!(got.len(), want.len());
+    for (got, want) in got.iter().zip(want) {
+        assert!((got - want).abs() < 1e-5, "{got}, expected {want}");
+    }
+}
+
+/// p[k] times P(label given k) of both annotations, the second to the power of its weight, normalised.
+fn bayes(p: &[f64], first: [f64; 3], second: [f64; 3], weight: f64) -> Vec<f64> {
+    let joint: Vec<f64> = (0..3).map(|k| p[k] * first[k] * second[k].powf(weight)).collect();
+    let sum: f64 = joint.iter().sum();
+    joint.iter().map(|j| j / sum).collect()
+}
+
+/// The softmax of the columns 0 and 1 of I and of [.5 .5 0][0 1 -.5][.2 0 1], row by row.
+#[test]
+fn a_crowd_layer_s_posterior_follows_from_its_layers() {
+    let model = CrowdLayer::default();
+    let mut case = Case::new(&model).with(0, &LAYERS);
+    case.batch.annotations[1].weight = 0.5;
+    let (first, second) = ([0.576_117, 0.211_942, 0.211_942], [0.383_652, 0.628_532, 0.202_442]);
+    let predicted = predict(&case);
+    near(&predicted.posterior[..3], &bayes(case.out.p(0), first, second, 0.5));
+    near(&predicted.posterior[..3], &[0.928_479, 0.059_168, 0.012_353]);
+    near(&predicted.classes, &case.out.p);
+}
+
+/// The shares of row 0 are 0.325590 and 0.720850.
+#[test]
+fn conal_s_posterior_follows_from_every_mixture() {
+    let (own, other) = (0.325_590, 0.720_850);
+    let share = |logits: [f64; 3], label: usize| {
+        let sum: f64 = logits.iter().map(|l| l.exp()).sum();
+        logits[label].exp() / sum
+    };
+    // Rows of the common matrix, of annotator 0 and of annotator 1.
+    let common = [[2.0, 0.3, 0.0], [0.0, 2.0, 0.0], [0.0, 0.0, 2.0]];
+    let zero = [[2.0, 0.0, 0.0], [0.0, 2.0, 0.0], [0.0, 0.0, 2.0]];
+    let one = [[2.0, 0.0, 0.0], [0.0, 2.0, 0.0], [-0.4, 0.0, 2.0]];
+    for mixture in [Mixture::LogitMix, Mixture::ProbMix, Mixture::RowStochastic] {
+        let given = |om: f64, individual: [[f64; 3]; 3], label: usize| {
+            [0, 1, 2].map(|k| match mixture {
+                Mixture::LogitMix => {
+                    let mix = |l: usize| om * common[k][l] + (1.0 - om) * individual[k][l];
+                    share([mix(0), mix(1), mix(2)], label)
+                }
+                _ => om * share(common[k], label) + (1.0 - om) * share(individual[k], label),
+            })
+        };
+        let model = conal(mixture, 0.0);
+        let mut case = conal_case(&model);
+        case.batch.annotations[1].weight = 0.5;
+        let wanted = bayes(case.out.p(0), given(own, zero, 0), given(other, one, 1), 0.5);
+        near(&predict(&case).posterior[..3], &wanted);
+    }
+}
+
+/// The votes are for 0 and 1 alike: half of 0.95 for both, and the classifier decides between them.
+#[test]
+fn a_bootstrapped_tie_is_nearly_a_tie() {
+    let model = SoftBootstrap::default();
+    let case = Case::new(&model).with_targets(&[0.4, 0.4, 0.2, 0.0, 0.3, 0.7]);
+    let wanted = [
+        0.475 + 0.05 * 0.843_795,
+        0.475 + 0.05 * 0.114_195,
+        0.05 * 0.042_010,
+        0.05 * 0.231_224,
+        0.05 * 0.628_532,
+        0.95 + 0.05 * 0.140_244,
+    ];
+    near(&predict(&case).posterior, &wanted);
+    let loss: f64 = case.out.p.iter().zip(wanted).map(|(p, mixture)| -0.5 * mixture * p.ln()).sum();
+    case.expect(loss);
+}
+
+/// Annotations multiply the classifier by 2, 1, 1 and by the root of 1, 4, 1; the prior appears in g and is divided out.
+#[test]
+fn max_mig_s_posterior_divides_by_its_prior() {
+    let model = MaxMig::default();
+    let mut table = vec![0.0; 18];
+    (table[0], table[9 + 3 + 1]) = (2.0_f32.ln(), 4.0_f32.ln());
+    let mut case = Case::new(&model).with(0, &table).with(1, &[0.5, 0.3, 0.2]);
+    case.batch.annotations[1].weight = 0.5;
+    near(&predict(&case).posterior[..3], &[0.861_899, 0.116_645, 0.021_456]);
+}
+
+/// Heads of 1/2, 1/4, 1/4 and 1/4, 1/4, 1/2, whose annotators have three annotations and one.
+#[test]
+fn heads_weigh_as_much_as_their_annotations() {
+    let a = tiny(3, &[(0, 0, 0), (1, 0, 1), (2, 0, 0), (0, 1, 2)]);
+    let run = Run::new(1);
+    let task = Task { evidence: (&a).into(), dims: a.dims(), hidden: 2, run: &run };
+    for (weight_by_annotations, wanted) in
+        [(true, [0.4375, 0.25, 0.3125]), (false, [0.375, 0.25, 0.375])]
+    {
+        let model = DoctorNet { weight_by_annotations, ..DoctorNet::default() };
+        let mut case = Case::new(&model);
+        case.annotator_params = AnnotatorParams { tables: model.tables(&task).unwrap() };
+        near(&predict(&case.with(0, &heads_of_biases())).classes[..3], &wanted);
+    }
+}
+
+/// Seventy rows, which are more than two blocks, and seven heads of uneven weights; head by head and row by row.
+#[test]
+fn heads_in_blocks_are_heads_one_by_one() {
+    let (rows, heads, hidden, labels) = (70, 7, 5, 3);
+    let value = |n: usize| ((n * 37 % 101) as f32 / 50.0 - 1.0).sin();
+    let table: Vec<f32> = (0..heads * (hidden + 1) * labels).map(value).collect();
+    let out = Outputs {
+        rows,
+        hidden: (0..rows * hidden).map(|n| f64::from(value(n + 11))).collect(),
+        ..Outputs::default()
+    };
+    let batch = TrainingData::unseen(0..rows);
+    let params = AnnotatorParams {
+        tables: vec![ParamTable::drawn("heads", (hidden + 1) * labels, table.clone())],
+    };
+    let context = BatchContext {
+        phase: 0,
+        batch: &batch,
+        out: &out,
+        gathered: &params.gather(&[]),
+        annotator_params: &params,
+        dims: Dims { instances: rows, annotators: heads, classes: labels, labels },
+    };
+    let weights: Vec<f64> = (0..heads).map(|r| 0.1 + r as f64).collect();
+    let sum: f64 = weights.iter().sum();
+    let predicted = predict_mean(&context, |_| weights.clone());
+    for b in 0..rows {
+        let mut mean = vec![0.0; labels];
+        for (head, weight) in table.chunks((hidden + 1) * labels).zip(&weights) {
+            let head: Vec<f64> = head.iter().map(|v| f64::from(*v)).collect();
+            let mut p = vec![0.0; labels];
+            label_probabilities(&head, out.hidden(b), &mut p);
+            mean.iter_mut().zip(p).for_each(|(m, p)| *m += weight / sum * p);
+        }
+        near(&predicted.classes[b * labels..(b + 1) * labels], &mean);
+    }
+}
+
+/// Hidden layers (0.3, -0.2) and (0.8, 0.1), V = [.5 -1][2 .4] and c = (.1, -.3): a = -.15, -.68 and .7, -1.06. The head of
+/// annotator 1 weighs 1 / (1 + e^.53) and 1 / (1 + e^1.76).
+#[test]
+fn weights_of_instances_follow_their_features() {
+    let model =
+        WeightedDoctorNet { weights_by: WeightsBy::Instance, ..WeightedDoctorNet::default() };
+    let weights = [0.5, -1.0, 2.0, 0.4, 0.1, -0.3];
+    let case = Case::new(&model).with(0, &heads_of_biases()).with(1, &weights);
+    let w = [1.0 / (1.0 + 0.53_f64.exp()), 1.0 / (1.0 + 1.76_f64.exp())];
+    let mean = |w: f64| [0.5 - 0.25 * w, 0.25, 0.25 + 0.25 * w];
+    near(&predict(&case).classes, &[mean(w[0]), mean(w[1])].concat());
+}
+
+/// The heads of annotators 0 and 1 are those of a row that only the other one labelled, and of both where both did.
+#[test]
+fn gradients_of_weights_by_instance_are_the_loss_s_slopes() {
+    for bottleneck in [None, Some(3)] {
+        let model = WeightedDoctorNet {
+            weights_by: WeightsBy::Instance,
+            bottleneck,
+            ..WeightedDoctorNet::default()
+        };
+        let tables = 1..Case::new(&model).annotator_params.tables.len();
+        assert_eq!(tables.len(), 1 + usize::from(bottleneck.is_some()));
+        for table in tables {
+            let mut case = Case::new(&model);
+            let start = &mut case.annotator_params.tables[1].values;
+            start.iter_mut().enumerate().for_each(|(n, w)| *w = (n as f32 * 1.7).sin());
+            (case.phase, case.alone) = (1, Some(table));
+            case.check_gradient();
+        }
+    }
+}

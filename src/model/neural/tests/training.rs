@@ -1,0 +1,213 @@
+//! What training may use, when it stops, and which epoch it keeps.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use super::fits::{agreeing, fit, parameters};
+use super::*;
+use crate::frame::{Described, Gold, Role};
+use crate::model::MODELS;
+use crate::model::neural::data::{Batching, TrainingData};
+use crate::model::neural::fit::split_annotations;
+use crate::model::neural::train::checkpoint::Snapshot;
+use crate::run::Progress;
+use crate::testing::described;
+
+/// Counts the epochs that end.
+struct Epochs(Arc<AtomicU64>);
+
+impl Progress for Epochs {
+    fn at(&self, _position: u64, _message: &str) {
+        self.0.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+#[test]
+fn every_model_that_diverges_says_so_at_once_and_names_the_learning_rate() {
+    let a = agreeing();
+    let described = described(&a);
+    for kind in MODELS.iter().filter(|f| f.needs_features) {
+        for select in ["last", "annotation_likelihood"] {
+            let mut parameters = (kind.defaults)();
+            parameters["train"]["select"] = select.into();
+            parameters["device"] = "cpu".into();
+            let optimiser = &mut parameters["train"]["optimiser"];
+            optimiser["rule"] = "sgd".into();
+            optimiser["learning_rate"] = 1e30.into();
+            optimiser["annotator_learning_rate"] = 1e30.into();
+            optimiser["annotator_delay"] = 0.into();
+            let model = kind.load(parameters).unwrap().model;
+            let epochs = Arc::new(AtomicU64::new(0));
+            let mut run = Run::new(1);
+            run.progress = Arc::new(Epochs(Arc::clone(&epochs)));
+            let evidence = Evidence { annotations: &a, described: Some(&described) };
+            let error = model.fit(evidence, &mut run).expect_err(kind.kind);
+            assert_eq!(error.exit_code(), 4, "{}: {error}", kind.kind);
+            assert!(error.to_string().contains("learning_rate"), "{}: {error}", kind.kind);
+            assert!(error.to_string().contains("found: a loss of"), "{}: {error}", kind.kind);
+            assert_eq!(epochs.load(Ordering::Relaxed), 0, "{} goes on", kind.kind);
+        }
+    }
+}
+
+/// Gold of every tenth instance, with these roles and classes.
+fn with_gold(described: &Described, roles: &[(Role, u32)]) -> Described {
+    let gold = roles.iter().flat_map(|(role, shift)| {
+        (0..40).step_by(10).map(move |i| Gold { instance: i, class: (i + shift) % 3, role: *role })
+    });
+    Described { gold: gold.collect(), ..described.clone() }
+}
+
+fn select(select: Select, epochs: u32) -> TrainSpec {
+    let optimiser = OptimiserSpec {
+        schedule: LrSchedule::Constant,
+        annotator_delay: Some(0),
+        ..OptimiserSpec::default()
+    };
+    TrainSpec { epochs, optimiser, select, ..TrainSpec::default() }
+}
+
+fn conal_trained(train: TrainSpec, a: &Annotations, described: &Described) -> Snapshot {
+    parameters(fit(Conal { train, ..Conal::default() }, a, described).unwrap())
+}
+
+#[test]
+fn gold_of_no_other_role_selects_an_epoch() {
+    let a = agreeing();
+    let described = described(&a);
+    let trained = |roles: &[(Role, u32)]| {
+        conal_trained(select(Select::Valid, 8), &a, &with_gold(&described, roles))
+    };
+    let alone = trained(&[(Role::Valid, 0)]);
+    assert!(alone != trained(&[(Role::Valid, 1)]), "gold of the role `valid` selects");
+    for role in [Role::Holdout, Role::Calibrate, Role::Train] {
+        for shift in [1, 2] {
+            assert!(alone == trained(&[(Role::Valid, 0), (role, shift), (role, 1)]), "{role:?}");
+        }
+    }
+}
+
+/// Gold that contradicts every annotation: the longer the training, the worse, so the first epoch is the best.
+#[test]
+fn the_epoch_of_the_best_score_is_kept() {
+    let a = agreeing();
+    let described = described(&a);
+    let against = with_gold(&described, &[(Role::Valid, 1), (Role::Valid, 2)]);
+    let first = conal_trained(select(Select::Last, 1), &a, &described);
+    let last = conal_trained(select(Select::Last, 8), &a, &described);
+    let kept = conal_trained(select(Select::Valid, 8), &a, &against);
+    assert!(kept == first && kept != last);
+    // Gold that agrees with them: the last is.
+    let agrees = with_gold(&described, &[(Role::Valid, 0)]);
+    assert!(conal_trained(select(Select::Valid, 8), &a, &agrees) == last);
+}
+
+/// Every held-out label is replaced by another: no parameter changes by a bit.
+#[test]
+fn held_out_labels_change_no_parameter() {
+    let a = agreeing();
+    let described = described(&a);
+    let train = TrainSpec { held_out: 0.4, ..select(Select::AnnotationLikelihood, 1) };
+    let [training, held_out] = split_annotations(&train, &a, &Run::new(1)).unwrap().unwrap();
+    let rows = |part: &Annotations, shift: u32| {
+        (0..40)
+            .flat_map(|i| part.triples_of(i).map(move |(r, label, _)| (i as u32, r, label)))
+            .map(|(i, r, label)| (i, r, (label + shift) % 3))
+            .collect::<Vec<_>>()
+    };
+    let flipped = tiny(3, &[rows(&training, 0), rows(&held_out, 1)].concat());
+    assert!(held_out.len() > 20 && flipped.len() == a.len());
+    let mut same = 0;
+    let mut check = |name: &str, one: Snapshot, other: Snapshot| {
+        for (array, _, values) in one.f32s_with_prefix("") {
+            assert_eq!(Some(values), other.find_f32s(array), "{name} {array}");
+            same += 1;
+        }
+    };
+    let on = |a: &Annotations| conal_trained(train.clone(), a, &described);
+    check("conal", on(&a), on(&flipped));
+    let on = |a: &Annotations| {
+        let model = MaxMig { train: train.clone(), ..MaxMig::default() };
+        parameters(fit(model, a, &described).unwrap())
+    };
+    check("max_mig", on(&a), on(&flipped));
+    let on = |a: &Annotations| {
+        let model = Dl { train: train.clone(), ..Dl::default() };
+        parameters(fit(model, a, &described).unwrap())
+    };
+    check("dl", on(&a), on(&flipped));
+    assert!(same > 10);
+}
+
+#[test]
+fn only_instances_with_held_out_annotations_are_scored() {
+    let (a, held) = (agreeing(), tiny(3, &[(4, 0, 1), (7, 1, 2), (7, 0, 0), (39, 1, 1)]));
+    let mut described = described(&a);
+    described.row_of_instance[7] = None;
+    let evidence = Evidence { annotations: &a, described: Some(&described) };
+    let batching = Batching { batch_size: None, by_annotation: false, drops_last: false };
+    let data = TrainingData::new(evidence, Some(&held), None, batching).unwrap();
+    assert_eq!(data.held_out_instances(), [4, 39]);
+    let without = TrainingData::new(evidence, None, None, batching).unwrap();
+    assert!(without.held_out_instances().is_empty());
+}
+
+/// One step of plain descent at the rate 1: all parameters together move by the norm that is allowed.
+#[test]
+fn the_norm_of_network_and_annotators_together_is_clipped() {
+    let a = agreeing();
+    let described = described(&a);
+    let after = |rate: f64| {
+        let optimiser = OptimiserSpec {
+            rule: OptimiserKind::Sgd,
+            learning_rate: rate,
+            annotator_learning_rate: Some(rate),
+            beta1: 0.0,
+            weight_decay: 0.0,
+            clip_norm: Some(0.01),
+            ..select(Select::Last, 1).optimiser
+        };
+        let train = TrainSpec { batch_size: Some(40), optimiser, ..select(Select::Last, 1) };
+        let backbone = BackboneSpec { dropout: 0.0, batch_norm: false, ..BackboneSpec::default() };
+        parameters(fit(Conal { backbone, train, ..Conal::default() }, &a, &described).unwrap())
+    };
+    let (start, end) = (after(0.0), after(1.0));
+    let moved = |prefix: &str| -> f64 {
+        let arrays = start.f32s_with_prefix(prefix);
+        let squares = arrays.map(|(name, _, values)| -> f64 {
+            let ends = end.find_f32s(&format!("{prefix}{name}")).unwrap();
+            values.iter().zip(ends).map(|(s, e)| f64::from(e - s).powi(2)).sum()
+        });
+        squares.sum()
+    };
+    let (network, annotators) = (moved("net."), moved("crowd."));
+    assert!(network > 1e-6 && annotators > 1e-8, "{network} {annotators}");
+    let norm = (network + annotators).sqrt();
+    assert!((norm - 0.01).abs() < 1e-4, "{norm}");
+}
+
+#[test]
+fn the_paper_s_preset_gives_way_to_what_is_written() {
+    for kind in MODELS.iter().filter(|f| f.needs_features) {
+        let with = |more: serde_json::Value| {
+            let mut parameters = serde_json::json!({"preset": "paper"});
+            parameters.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+            kind.load(parameters).unwrap().parameters
+        };
+        let paper = with(serde_json::json!({}));
+        let optimiser = &paper["train"]["optimiser"];
+        assert_eq!(optimiser["annotator_delay"], 0, "{}", kind.kind);
+        assert_eq!(optimiser["learning_rate"], optimiser["annotator_learning_rate"]);
+        assert_eq!(
+            (&paper["preset"], &paper["backbone"]["hidden"][0]),
+            (&"paper".into(), &128.into())
+        );
+        let own = with(serde_json::json!({"train": {"optimiser": {"annotator_delay": 3}}}));
+        assert_eq!(own["train"]["optimiser"]["annotator_delay"], 3);
+        assert_eq!(own["train"]["epochs"], paper["train"]["epochs"]);
+        let (plain, defaults) = (kind.load(serde_json::json!({})).unwrap(), (kind.defaults)());
+        assert_eq!(plain.parameters["train"], defaults["train"], "{}", kind.kind);
+        assert!(paper["train"] != defaults["train"], "{}", kind.kind);
+        assert!(kind.load(serde_json::json!({"preset": "papre"})).is_err());
+    }
+}

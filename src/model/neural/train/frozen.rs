@@ -1,0 +1,92 @@
+//! The outputs of a network that a phase does not train: computed once for the phase, not in every step.
+
+use crate::error::Result;
+use crate::model::neural::data::{TrainingData, read};
+use crate::model::neural::net::layers::Mode;
+use crate::model::neural::net::{Network, Outputs};
+use crate::model::neural::train::PREDICTION_ROWS;
+
+/// Outputs of more bytes than this are computed in every step instead.
+const MAX_BYTES: usize = 256 << 20;
+
+/// The outputs of all training rows.
+pub(crate) struct FrozenOutputs {
+    /// The feature rows, ascending.
+    rows: Vec<u32>,
+    outputs: Outputs,
+}
+
+impl FrozenOutputs {
+    /// Computes the outputs of all training rows, or `None` where they are too many, or where features are augmented
+    /// anew in every step.
+    ///
+    /// # Errors
+    /// When the device fails.
+    pub(super) fn of(net: &Network, data: &TrainingData<'_>) -> Result<Option<Self>> {
+        let rows = data.rows();
+        let mut outputs = Outputs::default();
+        if net.scaler.augments() {
+            return Ok(None);
+        }
+        for part in rows.chunks(PREDICTION_ROWS) {
+            let features = read(data.matrix, &net.scaler, part);
+            let of_part = net.forward(features, &mut Mode::Fixed)?.to_host()?;
+            outputs.extend(&of_part);
+            let of_row = outputs.numbers() / outputs.rows.max(1);
+            if of_row * rows.len() * size_of::<f64>() > MAX_BYTES {
+                return Ok(None);
+            }
+        }
+        Ok(Some(Self { rows, outputs }))
+    }
+
+    /// The outputs of the rows of a batch.
+    pub(super) fn gather(&self, rows: &[u32]) -> Outputs {
+        let places: Vec<usize> =
+            rows.iter().map(|r| self.rows.partition_point(|o| o < r)).collect();
+        self.outputs.select(&places)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use candle_core::Device;
+
+    use super::*;
+    use crate::frame::Evidence;
+    use crate::model::neural::data::Batching;
+    use crate::model::neural::net::{Heads, NetShape, Precision};
+    use crate::model::neural::{Architecture, BackboneSpec};
+    use crate::run::Run;
+    use crate::testing::{described, tiny};
+
+    /// Rows in another order and one of them twice; instance 1 has no features.
+    #[test]
+    fn frozen_outputs_are_those_of_a_forward_pass() {
+        let a = tiny(2, &[(0, 0, 0), (1, 0, 1), (2, 0, 1), (3, 0, 0), (4, 0, 1)]);
+        let mut described = described(&a);
+        described.row_of_instance[1] = None;
+        let evidence = Evidence { annotations: &a, described: Some(&described) };
+        let batching = Batching { batch_size: None, by_annotation: false, drops_last: false };
+        let data = TrainingData::new(evidence, None, None, batching).unwrap();
+        let heads = Heads { hidden: true, auxiliary: Some([2, 3]), ..Heads::CLASSIFIER };
+        let shape = NetShape { features: vec![3], classes: 2 };
+        let net = |spec: &BackboneSpec| {
+            Network::new(spec, Precision::F32, heads, &shape, &Run::new(1), &Device::Cpu).unwrap()
+        };
+        let spec = BackboneSpec { hidden: vec![4], ..BackboneSpec::default() };
+        let network = net(&spec);
+        let frozen = FrozenOutputs::of(&network, &data).unwrap().unwrap();
+        let rows = [4, 0, 3, 0];
+        let features = read(data.matrix, &network.scaler, &rows);
+        let wanted = network.forward(features, &mut Mode::Fixed).unwrap().to_host().unwrap();
+        let got = frozen.gather(&rows);
+        assert_eq!((got.rows, got.numbers()), (4, 4 * (2 + 2 + 4 + 3)));
+        let all = |out: &Outputs| [&out.logits[..], &out.p, &out.hidden, &out.auxiliary].concat();
+        for (got, want) in all(&got).iter().zip(all(&wanted)) {
+            assert!((got - want).abs() < 1e-6, "{got}, expected {want}");
+        }
+        let flips = BackboneSpec { kind: Architecture::Linear, flip: true, ..spec };
+        assert!(FrozenOutputs::of(&net(&flips), &data).unwrap().is_none());
+    }
+}

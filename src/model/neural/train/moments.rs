@@ -1,0 +1,116 @@
+//! The moments that an optimiser keeps for each number that it updates.
+
+use std::ops::Range;
+
+use candle_core::{Tensor, Var};
+
+use crate::error::Result;
+use crate::model::neural::from_candle;
+use crate::model::neural::prefetch::prefetch;
+use crate::model::neural::train::checkpoint::Snapshot;
+use crate::model::neural::train::optimiser::OptimiserKind;
+
+/// Running moments of one parameter; those that the kind of optimiser does not use are empty.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub(crate) struct Moments {
+    first: Vec<f32>,
+    second: Vec<f32>,
+    greatest: Vec<f32>,
+}
+
+/// The moments of a range of a parameter's numbers.
+#[derive(Default)]
+pub(crate) struct MomentsMut<'a> {
+    pub(crate) first: &'a mut [f32],
+    pub(crate) second: &'a mut [f32],
+    pub(crate) greatest: &'a mut [f32],
+}
+
+impl<'a> MomentsMut<'a> {
+    /// Splits into the moments of the first `n` numbers and those of the others.
+    pub(crate) fn split_at(self, n: usize) -> (Self, Self) {
+        let split = |values: &'a mut [f32]| values.split_at_mut(n.min(values.len()));
+        let (first, second, greatest) =
+            (split(self.first), split(self.second), split(self.greatest));
+        (
+            Self { first: first.0, second: second.0, greatest: greatest.0 },
+            Self { first: first.1, second: second.1, greatest: greatest.1 },
+        )
+    }
+
+    /// The moments of a range of the numbers.
+    pub(crate) fn slice(&mut self, range: Range<usize>) -> MomentsMut<'_> {
+        fn part(values: &mut [f32], range: Range<usize>) -> &mut [f32] {
+            if values.is_empty() { values } else { &mut values[range] }
+        }
+        MomentsMut {
+            first: part(self.first, range.clone()),
+            second: part(self.second, range.clone()),
+            greatest: part(self.greatest, range),
+        }
+    }
+
+    /// Prefetches the moments of a range.
+    pub(crate) fn prefetch(&self, range: Range<usize>) {
+        for moments in [&*self.first, self.second, self.greatest] {
+            prefetch(moments.get(range.clone()).unwrap_or_default());
+        }
+    }
+}
+
+impl Moments {
+    /// Makes zero moments for `n` numbers, unless there are as many.
+    pub(crate) fn fit(&mut self, rule: OptimiserKind, n: usize) {
+        if self.first.len() != n {
+            let zeros = |wanted: bool| if wanted { vec![0.0; n] } else { Vec::new() };
+            self.first = zeros(true);
+            self.second = zeros(rule != OptimiserKind::Sgd);
+            self.greatest = zeros(rule == OptimiserKind::Amsgrad);
+        }
+    }
+
+    pub(crate) fn all(&mut self) -> MomentsMut<'_> {
+        MomentsMut {
+            first: &mut self.first,
+            second: &mut self.second,
+            greatest: &mut self.greatest,
+        }
+    }
+
+    /// Copies the moments of a variable from the GPU.
+    ///
+    /// # Errors
+    /// When the device fails.
+    pub(crate) fn from_gpu(moments: &[Tensor; 3]) -> Result<Self> {
+        let host = |t: &Tensor| from_candle(t.flatten_all().and_then(|t| t.to_vec1::<f32>()));
+        let [first, second, greatest] = moments;
+        Ok(Self { first: host(first)?, second: host(second)?, greatest: host(greatest)? })
+    }
+
+    /// Copies the moments to the GPU of a variable; there all three have its shape.
+    ///
+    /// # Errors
+    /// When the device fails.
+    pub(crate) fn to_gpu(&self, var: &Var) -> Result<[Tensor; 3]> {
+        let gpu = |values: &[f32]| match values {
+            [] => from_candle(var.as_detached_tensor().zeros_like()),
+            _ => from_candle(Tensor::from_slice(values, var.dims(), var.device())),
+        };
+        Ok([gpu(&self.first)?, gpu(&self.second)?, gpu(&self.greatest)?])
+    }
+
+    pub(crate) fn save(&self, name: &str, to: &mut Snapshot) {
+        let parts =
+            [("first", &self.first), ("second", &self.second), ("greatest", &self.greatest)];
+        for (part, values) in parts.into_iter().filter(|(_, values)| !values.is_empty()) {
+            to.f32s(format!("{name}.{part}"), vec![values.len()], values.clone());
+        }
+    }
+
+    pub(crate) fn load(name: &str, from: &Snapshot) -> Self {
+        let part = |part: &str| {
+            from.find_f32s(&format!("{name}.{part}")).map(<[f32]>::to_vec).unwrap_or_default()
+        };
+        Self { first: part("first"), second: part("second"), greatest: part("greatest") }
+    }
+}

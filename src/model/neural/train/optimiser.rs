@@ -1,0 +1,348 @@
+//! Gradient descent: Adam, AMSGrad and SGD, with schedules of the rate, weight decay and clipping.
+//!
+//! On the host one fused loop updates parameter and moments; on a GPU the same formulas are tensor operations.
+
+use candle_core::{Tensor, Var};
+use pulp::Arch;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::error::Result;
+use crate::model::neural::from_candle;
+use crate::model::neural::net::host::change_by;
+use crate::model::neural::train::moments::{Moments, MomentsMut};
+
+/// The kind of optimiser.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum OptimiserKind {
+    /// Kingma and Ba 2015.
+    #[default]
+    Adam,
+    /// Adam whose second moment never falls (Reddi, Kale, Kumar 2018); both bias corrections stay.
+    Amsgrad,
+    /// Steepest descent with momentum.
+    Sgd,
+}
+
+/// The schedule of the learning rate over the epochs.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum LrSchedule {
+    /// The rate is constant.
+    Constant,
+    /// The rate is multiplied by `gamma` at each milestone.
+    Step,
+    /// The rate is multiplied by `gamma` after every epoch.
+    Exponential,
+    /// The rate falls to zero along half a cosine.
+    #[default]
+    Cosine,
+}
+
+/// The optimiser.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct OptimiserSpec {
+    /// The kind of optimiser.
+    pub rule: OptimiserKind,
+    /// The learning rate of the classifier.
+    #[schemars(range(min = 0.0))]
+    pub learning_rate: f64,
+    /// The learning rate of annotators' parameters; left out, the model's default.
+    #[schemars(range(min = 0.0))]
+    pub annotator_learning_rate: Option<f64>,
+    /// Epochs at the start in which annotators' parameters are frozen, so that the classifier learns the classes before
+    /// they can be exchanged; left out, the model's default.
+    pub annotator_delay: Option<u32>,
+    /// The schedule of both rates over the epochs.
+    pub schedule: LrSchedule,
+    /// Epochs at which the `step` schedule lowers the rates.
+    pub milestones: Vec<u32>,
+    /// The factor of the `step` and `exponential` schedules.
+    #[schemars(range(min = 0.0, max = 1.0))]
+    pub gamma: f64,
+    /// Epochs over which the rates rise from zero.
+    pub warmup: u32,
+    /// Weight decay of the classifier's weights; biases, batch norms and annotators' parameters are never decayed.
+    #[schemars(range(min = 0.0))]
+    pub weight_decay: f64,
+    /// Whether decay shrinks the weights themselves (AdamW) instead of being added to the gradient. SGD always adds.
+    pub decoupled: bool,
+    /// Decay of the first moment (Adam), or the momentum (SGD).
+    #[schemars(range(min = 0.0, max = 1.0))]
+    pub beta1: f64,
+    /// Decay of the second moment.
+    #[schemars(range(min = 0.0, max = 1.0))]
+    pub beta2: f64,
+    /// Added to the root of the second moment.
+    #[schemars(range(min = 0.0))]
+    pub epsilon: f64,
+    /// Nesterov's momentum (SGD).
+    pub nesterov: bool,
+    /// The largest norm that a gradient may have; larger ones are scaled down.
+    #[schemars(range(min = 0.0))]
+    pub clip_norm: Option<f64>,
+    /// Whether every epoch begins with fresh moments, as CoNAL's public code does.
+    pub reset_each_epoch: bool,
+}
+
+impl Default for OptimiserSpec {
+    fn default() -> Self {
+        Self {
+            rule: OptimiserKind::Adam,
+            learning_rate: 1e-3,
+            annotator_learning_rate: None,
+            annotator_delay: None,
+            schedule: LrSchedule::Cosine,
+            milestones: Vec::new(),
+            gamma: 0.1,
+            warmup: 0,
+            weight_decay: 0.01,
+            decoupled: true,
+            beta1: 0.9,
+            beta2: 0.999,
+            epsilon: 1e-8,
+            nesterov: false,
+            clip_norm: None,
+            reset_each_epoch: false,
+        }
+    }
+}
+
+impl OptimiserSpec {
+    /// The factor of both rates in `epoch`, from 0, of `epochs`.
+    #[must_use]
+    pub fn factor(&self, epoch: u32, epochs: u32) -> f64 {
+        let course = match self.schedule {
+            LrSchedule::Constant => 1.0,
+            LrSchedule::Step => {
+                let passed = self.milestones.iter().filter(|m| **m <= epoch).count();
+                self.gamma.powi(i32::try_from(passed).unwrap_or(i32::MAX))
+            }
+            LrSchedule::Exponential => self.gamma.powf(f64::from(epoch)),
+            LrSchedule::Cosine => {
+                let done = f64::from(epoch) / f64::from(epochs.max(1));
+                0.5 * (1.0 + (std::f64::consts::PI * done).cos())
+            }
+        };
+        let warm = f64::from(epoch + 1) / f64::from(self.warmup + 1);
+        course * warm.min(1.0)
+    }
+}
+
+/// Updates parameters by their gradients.
+#[derive(Debug, Clone)]
+pub struct Optimiser {
+    spec: OptimiserSpec,
+}
+
+impl Optimiser {
+    /// The optimiser of a spec.
+    #[must_use]
+    pub fn new(spec: &OptimiserSpec) -> Self {
+        Self { spec: spec.clone() }
+    }
+
+    /// The kind, which decides what moments there are.
+    pub(crate) fn kind(&self) -> OptimiserKind {
+        self.spec.rule
+    }
+
+    /// The bias corrections 1 - beta^step of both moments in step `step`, from 1.
+    fn corrections(&self, step: u32) -> (f64, f64) {
+        let step = i32::try_from(step).unwrap_or(i32::MAX);
+        (1.0 - self.spec.beta1.powi(step), 1.0 - self.spec.beta2.powi(step))
+    }
+
+    /// Updates `values` and `moments` by `gradient`.
+    pub(crate) fn update(
+        &self,
+        values: &mut [f32],
+        gradient: &[f32],
+        moments: MomentsMut<'_>,
+        step: u32,
+        rate: f64,
+        decay: f64,
+    ) {
+        Arch::new().dispatch(|| {
+            let spec = &self.spec;
+            let decoupled = spec.decoupled && spec.rule != OptimiserKind::Sgd;
+            let shrink = if decoupled { (1.0 - rate * decay) as f32 } else { 1.0 };
+            let added = if decoupled { 0.0 } else { decay as f32 };
+            let (beta1, beta2) = (spec.beta1 as f32, spec.beta2 as f32);
+            let (first_correction, second_correction) = self.corrections(step);
+            let each = values.iter_mut().zip(gradient).zip(moments.first);
+            if spec.rule == OptimiserKind::Sgd {
+                for ((w, g), m) in each {
+                    let g = g + added * *w;
+                    *m = beta1 * *m + g;
+                    *w -= rate as f32 * if spec.nesterov { g + beta1 * *m } else { *m };
+                }
+                return;
+            }
+            let size = (rate / first_correction) as f32;
+            let root = (1.0 / second_correction.sqrt()) as f32;
+            let epsilon = spec.epsilon as f32;
+            let each = each.zip(moments.second);
+            let moved = |w: &mut f32, g: f32, m: &mut f32, v: &mut f32, most: Option<&mut f32>| {
+                let g = g + added * *w;
+                *m = beta1 * *m + (1.0 - beta1) * g;
+                *v = beta2 * *v + (1.0 - beta2) * g * g;
+                let v = most.map_or(*v, |most| {
+                    *most = most.max(*v);
+                    *most
+                });
+                *w = *w * shrink - size * *m / (v.sqrt() * root + epsilon);
+            };
+            if spec.rule == OptimiserKind::Adam {
+                each.for_each(|(((w, g), m), v)| moved(w, *g, m, v, None));
+            } else {
+                each.zip(moments.greatest)
+                    .for_each(|((((w, g), m), v), x)| moved(w, *g, m, v, Some(x)));
+            }
+        });
+    }
+
+    /// Updates a variable on the host.
+    pub(crate) fn update_host(
+        &self,
+        var: &Var,
+        gradient: &Tensor,
+        moments: &mut Moments,
+        step: u32,
+        rate: f64,
+        decay: f64,
+    ) -> Result<()> {
+        moments.fit(self.spec.rule, var.elem_count());
+        from_candle(change_by(var, gradient, |values, gradient| {
+            self.update(values, gradient, moments.all(), step, rate, decay);
+        }))
+    }
+
+    /// Updates a variable on a GPU; `moments` are first, second and greatest, in the shape of the variable.
+    pub(crate) fn update_gpu(
+        &self,
+        var: &Var,
+        gradient: &Tensor,
+        moments: &mut [Tensor; 3],
+        step: u32,
+        rate: f64,
+        decay: f64,
+    ) -> Result<()> {
+        let new = from_candle(self.formulas(var, gradient, moments, step, rate, decay))?;
+        from_candle(var.set(&new))
+    }
+
+    fn formulas(
+        &self,
+        var: &Var,
+        gradient: &Tensor,
+        [first, second, greatest]: &mut [Tensor; 3],
+        step: u32,
+        rate: f64,
+        decay: f64,
+    ) -> candle_core::Result<Tensor> {
+        let spec = &self.spec;
+        let values = var.as_detached_tensor();
+        let decoupled = spec.decoupled && spec.rule != OptimiserKind::Sgd;
+        let gradient = if decoupled { gradient.clone() } else { (gradient + (&values * decay)?)? };
+        if spec.rule == OptimiserKind::Sgd {
+            *first = ((&*first * spec.beta1)? + &gradient)?;
+            let direction =
+                if spec.nesterov { (gradient + (&*first * spec.beta1)?)? } else { first.clone() };
+            return values - (direction * rate)?;
+        }
+        let (first_correction, second_correction) = self.corrections(step);
+        *first = ((&*first * spec.beta1)? + (&gradient * (1.0 - spec.beta1))?)?;
+        *second = ((&*second * spec.beta2)? + (gradient.sqr()? * (1.0 - spec.beta2))?)?;
+        if spec.rule == OptimiserKind::Amsgrad {
+            *greatest = greatest.maximum(&*second)?;
+        }
+        let power = if spec.rule == OptimiserKind::Amsgrad { &*greatest } else { &*second };
+        let root = ((power.sqrt()? / second_correction.sqrt())? + spec.epsilon)?;
+        let direction = ((&*first * (rate / first_correction))? / root)?;
+        let kept = if decoupled { (values * (1.0 - rate * decay))? } else { values };
+        kept - direction
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use candle_core::Device;
+
+    /// Three steps on f(w) = w^2 / 2 + w from w = 1, by hand for the first: g = 2.
+    #[test]
+    fn host_and_gpu_formulas_agree() {
+        for rule in [OptimiserKind::Adam, OptimiserKind::Amsgrad, OptimiserKind::Sgd] {
+            for (decoupled, nesterov) in [(true, false), (false, true)] {
+                let spec = OptimiserSpec { rule, decoupled, nesterov, ..OptimiserSpec::default() };
+                let optimiser = Optimiser::new(&spec);
+                let start = Tensor::new(&[1.0_f32, -2.0], &Device::Cpu).unwrap();
+                let (host, gpu) = (
+                    Var::from_tensor(&start).unwrap(),
+                    Var::from_tensor(&start.copy().unwrap()).unwrap(),
+                );
+                let mut moments = Moments::default();
+                let zeros = || start.zeros_like().unwrap();
+                let mut tensors = [zeros(), zeros(), zeros()];
+                for step in 1..=3 {
+                    let gradient = (host.as_tensor() + 1.0).unwrap().detach();
+                    optimiser.update_host(&host, &gradient, &mut moments, step, 0.1, 0.5).unwrap();
+                    let gradient = (gpu.as_tensor() + 1.0).unwrap().detach();
+                    optimiser.update_gpu(&gpu, &gradient, &mut tensors, step, 0.1, 0.5).unwrap();
+                    let (a, b) = (host.to_vec1::<f32>().unwrap(), gpu.to_vec1::<f32>().unwrap());
+                    for (a, b) in a.iter().zip(&b) {
+                        assert!((a - b).abs() < 1e-5, "{rule:?} {step}: {a} {b}");
+                    }
+                    if step == 1 && rule != OptimiserKind::Sgd && decoupled {
+                        // AdamW's first step is the rate itself, after the decay: 1 * 0.95 - 0.1.
+                        assert!((a[0] - 0.85).abs() < 1e-6, "{a:?}");
+                    }
+                }
+            }
+        }
+    }
+
+    /// Gradients 2 and -1 from w = 1 at the rate 0.1: m = .2, .08 and v = .004, .004996, corrected by 1 - .9^2 and 1 - .999^2
+    /// in the second step.
+    #[test]
+    fn the_second_step_of_adam_has_its_own_correction() {
+        let optimiser = Optimiser::new(&OptimiserSpec::default());
+        let (mut w, mut moments) = ([1.0_f32], Moments::default());
+        moments.fit(OptimiserKind::Adam, 1);
+        for (step, gradient, wanted) in [(1, 2.0, 0.9), (2, -1.0, 0.873_366)] {
+            optimiser.update(&mut w, &[gradient], moments.all(), step, 0.1, 0.0);
+            assert!((w[0] - wanted).abs() < 1e-5, "{w:?}, expected {wanted}");
+        }
+    }
+
+    #[test]
+    fn moments_come_back_from_a_gpu_as_they_went() {
+        let var = Var::zeros((2, 3), candle_core::DType::F32, &Device::Cpu).unwrap();
+        let mut moments = Moments::default();
+        moments.fit(OptimiserKind::Adam, 6);
+        let all = moments.all();
+        all.first.iter_mut().zip(1..).for_each(|(m, n)| *m = n as f32);
+        all.second.fill(0.5);
+        let mut back = Moments::from_gpu(&moments.to_gpu(&var).unwrap()).unwrap();
+        let (back, all) = (back.all(), moments.all());
+        assert_eq!((&back.first, &back.second), (&all.first, &all.second));
+        assert_eq!((back.greatest, all.greatest.len()), (&mut [0.0; 6][..], 0));
+    }
+
+    #[test]
+    fn the_rate_follows_its_course() {
+        let spec =
+            |schedule| OptimiserSpec { schedule, milestones: vec![2], ..OptimiserSpec::default() };
+        assert_eq!(spec(LrSchedule::Step).factor(1, 4), 1.0);
+        assert!((spec(LrSchedule::Step).factor(2, 4) - 0.1).abs() < 1e-12);
+        assert!((spec(LrSchedule::Cosine).factor(2, 4) - 0.5).abs() < 1e-12);
+        let falling = OptimiserSpec { gamma: 0.5, ..spec(LrSchedule::Exponential) };
+        assert_eq!([0, 1, 3].map(|epoch| falling.factor(epoch, 4)), [1.0, 0.5, 0.125]);
+        let schedule = LrSchedule::Constant;
+        let warm = OptimiserSpec { warmup: 3, schedule, ..OptimiserSpec::default() };
+        assert_eq!((warm.factor(0, 9), warm.factor(3, 9)), (0.25, 1.0));
+    }
+}

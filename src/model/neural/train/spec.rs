@@ -1,0 +1,120 @@
+//! How a network is trained, as a user writes it.
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::frame::Dims;
+use crate::model::neural::data::{Batching, batch::Batch};
+use crate::model::neural::net::Precision;
+use crate::model::neural::train::optimiser::OptimiserSpec;
+
+/// The unit of a batch.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum BatchBy {
+    /// An instance with all its annotations.
+    #[default]
+    Instance,
+    /// A single annotation with its instance.
+    Annotation,
+}
+
+/// The rule that chooses the epoch whose model is kept.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Select {
+    /// The last epoch.
+    #[default]
+    Last,
+    /// The epoch with the best accuracy on gold of the role `valid`.
+    Valid,
+    /// The epoch with the greatest likelihood of held-out annotations; needs no gold.
+    AnnotationLikelihood,
+}
+
+/// The divisor of the sum of the annotations' losses in a batch.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Reduction {
+    /// One: the plain sum.
+    Sum,
+    /// The sum of the annotations' weights: a soft annotation of several rows counts as one.
+    MeanAnnotation,
+    /// The number of instances.
+    MeanInstance,
+    /// Instances times annotators, as if every annotator had labelled every instance.
+    MeanDense,
+}
+
+impl Reduction {
+    /// One over the divisor, for a batch.
+    #[must_use]
+    pub fn factor(self, batch: &Batch, dims: Dims) -> f64 {
+        let divisor = match self {
+            Self::Sum => 1.0,
+            Self::MeanAnnotation => batch.annotations.iter().map(|a| a.weight).sum(),
+            Self::MeanInstance => batch.len() as f64,
+            Self::MeanDense => (batch.len() * dims.annotators) as f64,
+        };
+        if divisor > 0.0 { 1.0 / divisor } else { 1.0 }
+    }
+}
+
+/// How a network is trained.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct TrainSpec {
+    /// Passes over the training data.
+    #[schemars(range(min = 1))]
+    pub epochs: u32,
+    /// Rows in a batch; left out, 128, or an eighth of all where that is less.
+    #[schemars(range(min = 1))]
+    pub batch_size: Option<usize>,
+    /// The unit of a batch.
+    pub batch_by: BatchBy,
+    /// The divisor of the annotations' losses; left out, the model's default.
+    pub reduction: Option<Reduction>,
+    /// The optimiser.
+    pub optimiser: OptimiserSpec,
+    /// The rule that chooses the epoch whose model is kept.
+    pub select: Select,
+    /// The share of annotations that `annotation_likelihood` holds out.
+    #[schemars(range(min = 0.0, max = 0.9))]
+    pub held_out: f64,
+    /// The decay of an exponential average of all parameters, updated at the end of each epoch, from 0 to below 1. The
+    /// average is scored and kept in place of the parameters themselves; 0 for none.
+    #[schemars(range(min = 0.0, max = 0.999))]
+    pub average: f64,
+    /// Stop after so many epochs without a better one.
+    pub patience: Option<u32>,
+    /// The type of numbers in the network's products.
+    pub precision: Precision,
+}
+
+impl Default for TrainSpec {
+    fn default() -> Self {
+        Self {
+            epochs: 30,
+            batch_size: None,
+            batch_by: BatchBy::Instance,
+            reduction: None,
+            optimiser: OptimiserSpec::default(),
+            select: Select::Last,
+            held_out: 0.1,
+            average: 0.0,
+            patience: None,
+            precision: Precision::F32,
+        }
+    }
+}
+
+impl TrainSpec {
+    /// How training data become batches, for a model that may drop an incomplete last one.
+    pub(crate) fn batching(&self, drops_last: bool) -> Batching {
+        Batching {
+            batch_size: self.batch_size,
+            by_annotation: self.batch_by == BatchBy::Annotation,
+            drops_last,
+        }
+    }
+}

@@ -1,0 +1,103 @@
+//! One batch through a model: its loss with all derivatives, or its prediction.
+
+use crate::error::Result;
+use crate::frame::{Dims, Matrix};
+use crate::model::neural::annotator_params::AnnotatorParams;
+use crate::model::neural::data::{batch::Batch, read};
+use crate::model::neural::net::layers::Mode;
+use crate::model::neural::net::{Network, Outputs};
+use crate::model::neural::numerics::{at_least, softmax_backward};
+use crate::model::neural::{BatchContext, CrowdNet, Gradient};
+
+/// A model's loss on a batch, and its derivatives by the network's outputs and the gathered parameters.
+pub(crate) fn loss_and_gradient<N: CrowdNet>(
+    model: &N,
+    context: &BatchContext<'_>,
+) -> (f64, Gradient) {
+    let zeros = |values: &[f64]| vec![0.0; values.len()];
+    let out = context.out;
+    let mut gradient = Gradient {
+        out: Outputs {
+            rows: out.rows,
+            logits: zeros(&out.logits),
+            p: zeros(&out.p),
+            hidden: zeros(&out.hidden),
+            auxiliary: zeros(&out.auxiliary),
+        },
+        tables: context.gathered.iter().map(|rows| zeros(rows)).collect(),
+    };
+    let n = context.dims.classes;
+    let known = if N::TRAINS_ON_TARGETS { None } else { with_trusted_classes(context) };
+    let mut loss = match &known {
+        Some(known) => model.loss(&BatchContext { out: known, ..*context }, &mut gradient),
+        None => model.loss(context, &mut gradient),
+    };
+    if !out.p.is_empty() {
+        if known.is_some() {
+            loss += trust(context, &mut gradient);
+        }
+        let rows = out.p.chunks_exact(n).zip(gradient.out.p.chunks_exact(n));
+        for ((p, d_p), d_logits) in rows.zip(gradient.out.logits.chunks_exact_mut(n)) {
+            softmax_backward(p, d_p, d_logits);
+        }
+    }
+    (loss, gradient)
+}
+
+/// The outputs with the trusted classes in place of the classifier's probabilities, where a row of the batch has one:
+/// annotators are judged by the class that is known, not by the classifier's sum over all classes.
+fn with_trusted_classes(context: &BatchContext<'_>) -> Option<Outputs> {
+    let n = context.dims.classes;
+    let trusts = context.batch.trusted.iter().any(Option::is_some);
+    let mut out = (trusts && !context.out.p.is_empty()).then(|| context.out.clone())?;
+    for (p, class) in out.p.chunks_exact_mut(n).zip(&context.batch.trusted) {
+        if let Some(class) = class {
+            p.fill(0.0);
+            p[*class as usize] = 1.0;
+        }
+    }
+    Some(out)
+}
+
+/// Adds to the loss of annotations the cross-entropy of trusted classes, as a mean over the batch, and its derivatives.
+/// The annotations of a trusted row teach the classifier nothing more.
+fn trust(context: &BatchContext<'_>, gradient: &mut Gradient) -> f64 {
+    let n = context.dims.classes;
+    let scale = 1.0 / context.batch.len().max(1) as f64;
+    let mut loss = 0.0;
+    for (b, class) in context.batch.trusted.iter().enumerate() {
+        let Some(class) = class else { continue };
+        let p = context.out.p(b);
+        loss -= scale * at_least(p[*class as usize], f64::MIN_POSITIVE).ln();
+        gradient.out.p[b * n..(b + 1) * n].fill(0.0);
+        for (k, d) in gradient.out.logits[b * n..(b + 1) * n].iter_mut().enumerate() {
+            *d = scale * (p[k] - f64::from(u8::from(k == *class as usize)));
+        }
+    }
+    loss
+}
+
+/// Computes the network's outputs for a batch without training, and passes them to `read_out`.
+///
+/// # Errors
+/// When the device fails.
+pub(crate) fn with_outputs<R>(
+    net: &Network,
+    annotator_params: &AnnotatorParams,
+    matrix: &Matrix,
+    dims: Dims,
+    batch: &Batch,
+    read_out: impl FnOnce(&BatchContext<'_>) -> R,
+) -> Result<R> {
+    let features = read(matrix, &net.scaler, &batch.rows);
+    let out = net.forward(features, &mut Mode::Fixed)?.to_host()?;
+    let gathered = annotator_params.gather(&batch.annotators);
+    Ok(read_out(&BatchContext {
+        phase: 0,
+        batch,
+        out: &out,
+        gathered: &gathered,
+        annotator_params,
+        dims,
+    }))
+}

@@ -1,0 +1,180 @@
+//! The whole job on one screen: `source -> frame -> model -> tables -> sink`.
+
+mod checkpoints;
+mod schema;
+mod score;
+mod spec;
+
+use serde_json::json;
+use sha2::{Digest, Sha256};
+
+use crate::decide::Tally;
+use crate::error::{Error, Problem, Result};
+use crate::frame::{Frame, Relations, Scratch, collect};
+use crate::gate::Measures;
+use crate::model::{model_kind, switching};
+use crate::run::Run;
+use crate::sink::{Begin, Contents, Job, ParquetSink, Published, Sink, model_files};
+use crate::source::Source;
+use crate::store::redacted;
+use crate::tables::{Answer, FilledTable, InputRecord, Outcome, RunRecord, Table};
+pub use checkpoints::Checkpoints;
+pub use schema::schema;
+use score::score;
+pub use spec::PipelineSpec;
+
+/// Runs the job. With `force`, a job that was done before is done again, under an id of its own.
+///
+/// # Errors
+/// By the stage that failed; nothing is published then.
+pub async fn run(spec: &PipelineSpec, force: bool, run: &mut Run) -> Result<Published<Outcome>> {
+    let ctx = spec.engine.session()?;
+    let source = Source::register(&ctx, &spec.source, &spec.store).await?;
+    let inputs = inputs(&source);
+    let job = Job {
+        digest: spec.digest(&inputs)?,
+        run_id: spec.sink.run_id.clone(),
+        pipeline: spec.name.clone().unwrap_or_else(|| spec.model.kind.clone()),
+    };
+    let sink = ParquetSink::open(&spec.sink, &spec.store)?;
+    let run_id = match sink.begin(&job, force).await? {
+        Begin::Done(manifest) => {
+            // Another gate is no other job: bounds that were moved hold for what was committed before, too.
+            spec.gate.check_manifest(&manifest)?;
+            return Ok(sink.published(*manifest, None).await);
+        }
+        Begin::New(run_id) => run_id,
+    };
+    let began = run.clock.seconds();
+    let frames = read(spec, &ctx, &source, run).await?;
+    let read_at = run.clock.seconds();
+    let mut checkpoints = Checkpoints::of(spec, &job.digest);
+    let mut outcome = tokio::task::block_in_place(|| fit(spec, frames, &mut checkpoints, run))?;
+    let rows = |count: fn(&Frame) -> u64| outcome.answers.iter().map(|a| count(&a.frame)).sum();
+    outcome.run = RunRecord {
+        run_id,
+        spec: redacted(&spec.to_json()?.to_string()),
+        seed: spec.seed,
+        inputs,
+        rows_read: rows(|f| f.rows_read),
+        rows_used: rows(Frame::rows_used),
+        rows_rejected: rows(|f| f.rejects.total()),
+        device: outcome.answers[0].fitted.device.clone(),
+        converged: outcome.answers.iter().all(|a| a.fitted.stop.converged),
+        seconds_reading: read_at - began,
+        seconds_fitting: run.clock.seconds() - read_at,
+        peak_memory_bytes: crate::run::peak_memory_bytes(),
+        warnings: run.warnings().to_vec(),
+    };
+    let measures = Measures::of(&outcome);
+    spec.gate.check(&measures)?;
+    let tables = FilledTable::all(&outcome, |name| spec.sink.writes(name));
+    let contents = Contents {
+        tables: tables.iter().map(|table| table as &dyn Table).collect(),
+        model: model_files::files(&outcome)?,
+        measures: json!(measures),
+    };
+    let manifest = sink.publish(&outcome.run.run_id, &job, &contents, run).await?;
+    drop(contents);
+    drop(tables);
+    checkpoints.remove();
+    Ok(sink.published(manifest, Some(outcome)).await)
+}
+
+/// Reads the relations into one frame for each question.
+///
+/// # Errors
+/// When a query does not plan, a file cannot be read, or no usable row is left.
+pub async fn read(
+    spec: &PipelineSpec,
+    ctx: &datafusion::prelude::SessionContext,
+    source: &Source,
+    run: &Run,
+) -> Result<Vec<Frame>> {
+    let mut relations = Relations {
+        annotations: source.annotations(ctx).await?,
+        gold: source.gold(ctx).await?,
+        features: None,
+        annotator_features: None,
+    };
+    if model_kind(&spec.model.kind)?.needs_features {
+        let features = source.features(ctx).await?;
+        relations.features = features.map(|query| (query, Scratch::of(&spec.engine)));
+        relations.annotator_features = source.annotator_features(ctx).await?;
+    }
+    collect(relations, &spec.frame, run).await.map_err(|e| e.or_at("source.annotations"))
+}
+
+/// Fits the model to each question's frame and scores it against the gold that it was not told.
+///
+/// # Errors
+/// When the model fails, or returns what is no number.
+pub fn fit(
+    spec: &PipelineSpec,
+    frames: Vec<Frame>,
+    checkpoints: &mut Checkpoints,
+    run: &mut Run,
+) -> Result<Outcome> {
+    let loaded = spec.model.load()?;
+    let mut answers = Vec::with_capacity(frames.len());
+    for frame in frames {
+        let pool = run.pool();
+        run.keep_checkpoint(checkpoints.next());
+        let fitted = pool.install(|| loaded.model.fit(frame.evidence(), run))?;
+        if let Some(what) = fitted.not_finite() {
+            return Err(Error::new(
+                crate::error::Stage::Bug,
+                Problem::new(format!("the fit gave a number that is none: {what}")).at("model"),
+            ));
+        }
+        if let Some(confusion) = &fitted.report.confusion
+            && let Some(names) = switching::switched(&frame.annotations, confusion)
+        {
+            run.warn(switch_warning(&frame, &names));
+        }
+        let tally =
+            pool.install(|| Tally::count(&spec.decide, &frame.annotations, &fitted, spec.seed));
+        answers.push(Answer { frame, fitted, tally });
+    }
+    let mut outcome = Outcome {
+        answers,
+        decide: spec.decide.clone(),
+        metrics: Vec::new(),
+        run: RunRecord { seed: spec.seed, ..RunRecord::default() },
+    };
+    outcome.metrics = score(&outcome);
+    Ok(outcome)
+}
+
+/// The files behind every source.
+pub(crate) fn inputs(source: &Source) -> Vec<InputRecord> {
+    let record = |name: &str, object: &object_store::ObjectMeta| InputRecord {
+        source: name.to_owned(),
+        path: object.location.to_string(),
+        bytes: object.size,
+        version: object.e_tag.clone().unwrap_or_else(|| object.last_modified.to_rfc3339()),
+    };
+    let files = source.files.iter();
+    let objects =
+        files.flat_map(|(name, files)| files.objects.iter().map(move |o| record(name, o)));
+    let queries = source.queries.iter().filter_map(|query| {
+        Some(InputRecord {
+            source: format!("sql.{}", query.relation),
+            path: query.file.clone()?,
+            bytes: query.text.len() as u64,
+            version: format!("{:x}", Sha256::digest(query.text.as_bytes())),
+        })
+    });
+    objects.chain(queries).collect()
+}
+
+fn switch_warning(frame: &Frame, names: &[usize]) -> String {
+    let moved = names.iter().enumerate().filter(|(k, l)| k != *l);
+    let pairs =
+        moved.map(|(k, l)| format!("{} as {}", frame.labels.text(k), frame.labels.text(*l)));
+    format!(
+        "the annotators agree better with the classes under other names ({}): the fit may have switched labels; \
+         compare with majority_vote, or give some gold",
+        crate::error::offenders(pairs)
+    )
+}

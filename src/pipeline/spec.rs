@@ -1,0 +1,102 @@
+//! What a pipeline file says, and what makes two of them the same job.
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+use sha2::{Digest, Sha256};
+
+use crate::commands::test::TestSpec;
+use crate::decide::DecideSpec;
+use crate::engine::EngineSpec;
+use crate::error::{Error, Problem, Result};
+use crate::frame::FrameSpec;
+use crate::gate::GateSpec;
+use crate::model::{ModelSpec, model_kind};
+use crate::sink::SinkSpec;
+use crate::source::SourceSpec;
+use crate::spec::Problems;
+use crate::store::StoreSpec;
+use crate::tables::{InputRecord, SCHEMA_VERSION};
+
+/// A whole pipeline file.
+#[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct PipelineSpec {
+    /// The pipeline's name; left out, the name of its file. Runs of one pipeline replace each other: see
+    /// `sink.keep_runs`.
+    pub name: Option<String>,
+    /// The seed of every random stream.
+    pub seed: u64,
+    /// Where the input is.
+    pub source: SourceSpec,
+    /// How rows become annotations.
+    pub frame: FrameSpec,
+    /// The model: its `kind`, and its parameters.
+    pub model: ModelSpec,
+    /// How posteriors become labels.
+    pub decide: DecideSpec,
+    /// What must hold before anything is published.
+    pub gate: GateSpec,
+    /// Where the tables go.
+    pub sink: SinkSpec,
+    /// Resources of the run.
+    pub engine: EngineSpec,
+    /// How object stores are reached.
+    pub store: StoreSpec,
+    /// Examples that `labelmill test` runs.
+    pub test: Vec<TestSpec>,
+}
+
+impl PipelineSpec {
+    /// Adds the problems that only show between fields.
+    pub fn check(&self, place: &str, problems: &mut Problems) {
+        self.source.check(place, problems);
+        self.sink.check(place, problems);
+        self.source.check_sink(&self.sink.url, place, problems);
+        self.engine.check(place, problems);
+        self.store.check(place, problems);
+        if model_kind(&self.model.kind).is_ok_and(|f| f.needs_features)
+            && !self.source.has_features()
+        {
+            problems.push(
+                Problem::new(format!("`{}` learns from features", self.model.kind))
+                    .at(format!("{place}: source.features"))
+                    .help("set source.features, or choose a label-only model"),
+            );
+        }
+        match self.model.load() {
+            Ok(loaded) => (loaded.check)(&format!("{place}: model"), problems),
+            Err(e) => e.problems.into_iter().for_each(|p| problems.push(p)),
+        }
+    }
+
+    /// The spec as JSON with every default filled in, the model's too.
+    ///
+    /// # Errors
+    /// When the model does not load.
+    pub fn to_json(&self) -> Result<Value> {
+        let mut value = serde_json::to_value(self)
+            .map_err(|e| Error::bug(format!("the spec has no JSON form: {e}")))?;
+        let mut model = self.model.load()?.parameters;
+        model["kind"] = json!(self.model.kind);
+        value["model"] = model;
+        Ok(value)
+    }
+
+    /// What makes two runs the same job: everything that can change a byte of the tables.
+    ///
+    /// # Errors
+    /// When the model does not load.
+    pub(crate) fn digest(&self, inputs: &[InputRecord]) -> Result<String> {
+        let mut spec = self.to_json()?;
+        if let Some(object) = spec.as_object_mut() {
+            for resource in ["name", "engine", "store", "test", "gate"] {
+                object.remove(resource);
+            }
+        }
+        let tables = json!([self.sink.tables, self.sink.compression]);
+        spec["sink"] = tables;
+        let whole = json!([SCHEMA_VERSION, env!("CARGO_PKG_VERSION"), spec, inputs]);
+        Ok(format!("{:x}", Sha256::digest(whole.to_string().as_bytes())))
+    }
+}

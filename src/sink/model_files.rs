@@ -1,0 +1,127 @@
+//! A trained classifier as files beside a run's tables.
+//!
+//! ```text
+//! model/model.json          kind, parameters, sizes, the classes in their order with their type
+//! model/model.safetensors   every number
+//! ```
+//! With several questions each has a folder of its own: `model/0`, `model/1`, ... in the order of the questions.
+
+use std::str::FromStr;
+
+use datafusion::arrow::array::{ArrayRef, AsArray, StringArray};
+use datafusion::arrow::compute::cast;
+use datafusion::arrow::datatypes::DataType;
+use object_store::ObjectStoreExt;
+use object_store::path::Path;
+use serde_json::{Value, json};
+
+use super::PublishedRun;
+use crate::error::{Error, Result};
+use crate::frame::Ids;
+use crate::store::{Place, StoreSpec, open, parse_url};
+use crate::tables::{Answer, Outcome};
+
+const DESCRIPTION: &str = "model.json";
+const PARAMETERS: &str = "model.safetensors";
+
+/// The names that a classifier's files have.
+pub const MODEL_FILES: [&str; 2] = [DESCRIPTION, PARAMETERS];
+
+/// The files of every trained classifier of a run, by path below the run's files.
+///
+/// # Errors
+/// When the classes have a type that has no text.
+pub fn files(outcome: &Outcome) -> Result<Vec<(String, Vec<u8>)>> {
+    let mut files = Vec::new();
+    for (n, Answer { frame, fitted, .. }) in outcome.answers.iter().enumerate() {
+        let Some(trained) = &fitted.model else { continue };
+        let folder =
+            if frame.question.is_some() { format!("model/{n}") } else { "model".to_owned() };
+        let classes = frame.labels.values().slice(0, frame.annotations.dims().classes);
+        let mut description = trained.description.clone();
+        description["labelmill"] = json!(env!("CARGO_PKG_VERSION"));
+        description["classes"] = typed(&classes)?;
+        let described = frame.described.as_ref();
+        if let Some(described) = described.filter(|d| !d.features.columns.is_empty()) {
+            description["columns"] = json!(described.features.columns);
+        }
+        description["instance_type"] = json!(frame.instances.values().data_type().to_string());
+        if let Some(question) = &frame.question {
+            description["question"] = json!(question.text(0));
+        }
+        let text = serde_json::to_vec_pretty(&description).unwrap_or_default();
+        files.push((format!("{folder}/{DESCRIPTION}"), text));
+        files.push((format!("{folder}/{PARAMETERS}"), trained.parameters.clone()));
+    }
+    Ok(files)
+}
+
+/// Values with their type, as JSON.
+fn typed(values: &ArrayRef) -> Result<Value> {
+    let text = cast(values, &DataType::Utf8)?;
+    let text: Vec<Option<&str>> = text.as_string::<i32>().iter().collect();
+    Ok(json!({"type": values.data_type().to_string(), "values": text}))
+}
+
+fn untyped(value: &Value) -> Result<ArrayRef> {
+    let damaged = || Error::data("the model's classes cannot be read").at(DESCRIPTION);
+    let name = value["type"].as_str().ok_or_else(damaged)?;
+    // The name is parsed by recursion, and no type of ids has a long one.
+    let name = Some(name).filter(|name| name.len() < 128).ok_or_else(damaged)?;
+    let data_type = DataType::from_str(name).map_err(|_| damaged())?;
+    let values = value["values"].as_array().ok_or_else(damaged)?;
+    let text: StringArray = values.iter().map(|v| v.as_str()).collect();
+    Ok(cast(&text, &data_type)?)
+}
+
+/// The classes in the model's order.
+pub(crate) fn classes_of(description: &Value) -> Result<Ids> {
+    let classes = Ids::in_order(untyped(&description["classes"])?);
+    let learned = &description["sizes"]["classes"];
+    if *learned != json!(classes.len()) {
+        return Err(Error::data("the model's classes are not those that it learned")
+            .at(DESCRIPTION)
+            .found(format!("{} in the list, where the network tells {learned}", classes.len()))
+            .help("the list belongs to the numbers: take both from the run that wrote them"));
+    }
+    Ok(classes)
+}
+
+/// The description and the numbers of the classifier that `url` names: its own folder, or that of a run.
+///
+/// # Errors
+/// When there is none, or the store cannot be read.
+pub(crate) async fn load(url: &str, stores: &StoreSpec) -> Result<(Value, Vec<u8>)> {
+    let own = open(&parse_url(url.trim_end_matches('/'))?, stores)?;
+    let folder: (Place, Path) = match own.store.head(&own.path.clone().join(DESCRIPTION)).await {
+        Ok(_) => (own.clone(), own.path),
+        Err(_) => in_run(&PublishedRun::find(url, stores).await?)?,
+    };
+    let (place, folder) = folder;
+    let read = async |name: &str| -> Result<Vec<u8>> {
+        match place.store.get(&folder.clone().join(name)).await {
+            Ok(found) => Ok(found.bytes().await?.to_vec()),
+            Err(object_store::Error::NotFound { .. }) => Err(no_model(&place, name)),
+            Err(e) => Err(Error::from(e)),
+        }
+    };
+    let description = serde_json::from_slice(&read(DESCRIPTION).await?)
+        .map_err(|e| Error::data(format!("the model's description cannot be read: {e}")))?;
+    Ok((description, read(PARAMETERS).await?))
+}
+
+/// The folder of a run's only classifier, as the manifest lists it.
+fn in_run(run: &PublishedRun) -> Result<(Place, Path)> {
+    let suffix = format!("model/{DESCRIPTION}");
+    let file = run.manifest.model.iter().find(|file| file.path.ends_with(&suffix));
+    let file = file.ok_or_else(|| no_model(&run.place, &suffix))?;
+    let folder = file.path.trim_end_matches(DESCRIPTION);
+    Ok((run.place.clone(), run.path(folder)))
+}
+
+fn no_model(place: &Place, name: &str) -> Error {
+    Error::data("there is no trained model here")
+        .at(place.url.to_string())
+        .found(format!("no {name}"))
+        .help("name a run of a model that learns from features, or its model folder")
+}

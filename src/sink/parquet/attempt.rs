@@ -1,0 +1,225 @@
+//! One attempt to write a run: a folder and a lease of its own, kept alive by a heartbeat.
+
+use std::fs::{self, File};
+use std::io::{self, Write};
+use std::path::Path as FilePath;
+use std::time::Duration;
+
+use chrono::{DateTime, Utc};
+use object_store::path::Path;
+use object_store::{ObjectStoreExt, PutMode, UpdateVersion};
+use rand::TryRngCore;
+use rand::rngs::OsRng;
+
+use super::ParquetSink;
+use super::control::{Control, json, sync_folder_of, version_of};
+use super::lease::{Lease, Process};
+use super::slot::SlotNumber;
+use crate::error::{Error, Result};
+
+/// How often a writer shows that it lives, at least.
+const HEARTBEAT: Duration = Duration::from_secs(20);
+
+/// How often a free name for an attempt is looked for.
+const NAMES: usize = 4;
+
+/// An attempt under way. The heartbeat ends when it is dropped.
+pub(super) struct Attempt {
+    pub(super) lease: Lease,
+    /// Its folder.
+    pub(super) path: Path,
+    /// The store's clock when the attempt began.
+    pub(super) began: DateTime<Utc>,
+    heartbeat: tokio::task::JoinHandle<()>,
+}
+
+impl Drop for Attempt {
+    fn drop(&mut self) {
+        self.heartbeat.abort();
+    }
+}
+
+impl ParquetSink {
+    /// Begins an attempt to commit a run under one of its names.
+    pub(super) async fn begin_attempt(
+        &self,
+        run_id: &str,
+        slot: SlotNumber,
+        tables: Vec<String>,
+    ) -> Result<Attempt> {
+        let mut lease = Lease {
+            attempt: String::new(),
+            run_id: run_id.to_owned(),
+            slot,
+            tables,
+            silence_seconds: self.spec.stale_after_seconds,
+            process: Process::own(),
+        };
+        let version = self.create_lease(&mut lease).await.map_err(|e| e.or_at("sink.url"))?;
+        let path = self.lease_path(&lease.attempt);
+        let found = self.place.store.head(&path).await;
+        let began = found.map_err(|e| Error::from(e).or_at("sink.url"))?.last_modified;
+        Ok(Attempt {
+            path: self.attempt_path(run_id, &lease.attempt),
+            heartbeat: self.beat(&lease, version),
+            began,
+            lease,
+        })
+    }
+
+    /// Creates the lease under a name that nobody has. A lost answer leads to another name: what it may have left is a
+    /// lease without files, which goes when this process is gone.
+    async fn create_lease(&self, lease: &mut Lease) -> Result<UpdateVersion> {
+        let mut failed = Error::bug("no free name for an attempt");
+        for _ in 0..NAMES {
+            let number = OsRng.try_next_u64();
+            let number = number.map_err(|e| Error::bug(format!("no random numbers: {e}")))?;
+            lease.attempt = format!("{number:016x}");
+            let path = self.lease_path(&lease.attempt);
+            let created = if let Some(file) = self.local(&path) {
+                create_new(&file, &json(lease), self.spec.sync)
+                    .map(|()| UpdateVersion { e_tag: None, version: None })
+                    .map_err(|e| on_disk(&file, e))
+            } else {
+                let put = self.put(&path, json(lease), PutMode::Create).await;
+                put.map(|put| UpdateVersion { e_tag: put.e_tag, version: put.version })
+            };
+            match created {
+                Ok(version) => {
+                    self.expect_create_only(&path, lease).await?;
+                    return Ok(version);
+                }
+                Err(object_store::Error::NotImplemented { .. }) => return Err(no_create_only()),
+                Err(
+                    e @ (object_store::Error::AlreadyExists { .. }
+                    | object_store::Error::Precondition { .. }
+                    | object_store::Error::Generic { .. }),
+                ) => failed = e.into(),
+                Err(e) => return Err(e.into()),
+            }
+        }
+        Err(failed)
+    }
+
+    /// A store that replaces what it was asked to create only where there is nothing cannot hold a commit.
+    async fn expect_create_only(&self, path: &Path, lease: &Lease) -> Result<()> {
+        match self.place.local() {
+            None if self.put(path, json(lease), PutMode::Create).await.is_ok() => {
+                Err(no_create_only())
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Touches the lease again and again until the task is aborted, or the lease is gone: then the writer was taken for
+    /// dead, and finds out when it commits.
+    fn beat(&self, lease: &Lease, version: UpdateVersion) -> tokio::task::JoinHandle<()> {
+        let (sink, lease) = (self.clone(), lease.clone());
+        let pause = pause(&lease);
+        tokio::spawn(async move {
+            let mut version = version;
+            loop {
+                tokio::time::sleep(pause).await;
+                match sink.touch(&lease, version.clone()).await {
+                    Ok(newer) => version = newer,
+                    Err(object_store::Error::NotFound { .. }) => return,
+                    // It is gone; or the answer to the last touch was lost, and it has a newer version.
+                    Err(object_store::Error::Precondition { .. }) => {
+                        match sink.read_control::<Lease>(&sink.lease_path(&lease.attempt)).await {
+                            Ok(Control::Whole(_, meta)) => version = version_of(&meta),
+                            Ok(_) => return,
+                            Err(_) => {}
+                        }
+                    }
+                    // The store will be asked again, and has `silence_seconds` to answer.
+                    Err(e) => tracing::debug!(attempt = lease.attempt, error = %e, "no heartbeat"),
+                }
+            }
+        })
+    }
+
+    /// Gives the lease a new time, by the store's clock, if it is still there as it was.
+    async fn touch(
+        &self,
+        lease: &Lease,
+        version: UpdateVersion,
+    ) -> Result<UpdateVersion, object_store::Error> {
+        let path = self.lease_path(&lease.attempt);
+        if let Some(file) = self.local(&path) {
+            // Opened, never created: the same bytes again, so that no reader sees anything else.
+            let opened = File::options().write(true).open(&file);
+            let written = opened.and_then(|mut file| file.write_all(&json(lease)));
+            return written.map(|()| version).map_err(|e| on_disk(&file, e));
+        }
+        let put = self.put(&path, json(lease), PutMode::Update(version)).await?;
+        Ok(UpdateVersion { e_tag: put.e_tag, version: put.version })
+    }
+
+    /// Ends an attempt that has nothing left to do; if that fails, the next run does it.
+    pub(super) async fn end(&self, attempt: Attempt) {
+        attempt.heartbeat.abort();
+        let _ = self.place.store.delete(&self.lease_path(&attempt.lease.attempt)).await;
+    }
+}
+
+fn no_create_only() -> Error {
+    Error::spec("the store cannot create an object only where there is none").at("sink.url").help(
+        "a commit rests on conditional puts (If-None-Match): switch them on, or use another store",
+    )
+}
+
+/// Creates a lease under a name of its own. It is written in place: nobody waits for this name, and one that was cut
+/// short names nothing.
+fn create_new(file: &FilePath, bytes: &[u8], sync: bool) -> io::Result<()> {
+    if let Some(folder) = file.parent() {
+        fs::create_dir_all(folder)?;
+    }
+    let mut created = File::options().write(true).create_new(true).open(file)?;
+    created.write_all(bytes)?;
+    if sync {
+        created.sync_all()?;
+        sync_folder_of(file)?;
+    }
+    Ok(())
+}
+
+/// What a store says when a file on local disk fails.
+pub(super) fn on_disk(file: &FilePath, e: io::Error) -> object_store::Error {
+    let path = file.display().to_string();
+    match e.kind() {
+        io::ErrorKind::NotFound => object_store::Error::NotFound { path, source: e.into() },
+        io::ErrorKind::AlreadyExists => {
+            object_store::Error::AlreadyExists { path, source: e.into() }
+        }
+        _ => object_store::Error::Generic {
+            store: "local disk",
+            source: format!("{path}: {e}").into(),
+        },
+    }
+}
+
+/// The time between two touches: two may be lost before the silence that was promised is over.
+fn pause(lease: &Lease) -> Duration {
+    HEARTBEAT.min(Duration::from_secs(lease.silence_seconds) / 3)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_writer_shows_itself_three_times_within_the_silence_that_it_promised() {
+        for silence_seconds in [1, 10, 60, 600] {
+            let lease = Lease {
+                attempt: String::new(),
+                run_id: String::new(),
+                slot: 1,
+                tables: Vec::new(),
+                silence_seconds,
+                process: Process::own(),
+            };
+            assert!(pause(&lease) * 3 <= Duration::from_secs(silence_seconds));
+            assert!(pause(&lease) <= HEARTBEAT);
+        }
+    }
+}

@@ -1,0 +1,273 @@
+//! Control files (manifests, leases, `latest.json`): small JSON objects that are created or replaced as a whole.
+//!
+//! # Why
+//! What counts is what survives. On local disk a control file is written beside its place, synced, and then linked or
+//! renamed into it, so that no reader ever sees half of one; its folder is synced after it. A file that is empty or
+//! ends too early can still be there after a power loss, for instance where `sync` was off: it counts as absent, with a
+//! warning, so that it blocks no job. Any other content that is not ours belongs to somebody else: it is an error, and
+//! it is never replaced.
+
+use std::fs;
+use std::io::{self, Write};
+use std::path::{Path as FilePath, PathBuf};
+
+use bytes::Bytes;
+use object_store::path::Path;
+use object_store::{ObjectMeta, ObjectStoreExt, PutMode, PutOptions, UpdateVersion};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+
+use super::ParquetSink;
+use super::attempt::on_disk;
+use crate::error::{Error, Result};
+
+/// Names of files that are on their way to their place begin so.
+pub(super) const STAGED: &str = "_staged-";
+
+/// What was found where a control file belongs.
+#[derive(Debug)]
+pub(super) enum Control<T> {
+    /// Nothing.
+    Missing,
+    /// A file of ours that is empty or was cut short.
+    Damaged(ObjectMeta),
+    /// A file of somebody else.
+    Foreign,
+    /// The file.
+    Whole(T, ObjectMeta),
+}
+
+/// How the request to create an object ended.
+pub(super) enum Created {
+    /// The object is there, and it is ours.
+    Yes,
+    /// There was one already.
+    Exists,
+}
+
+/// The version of an object that a conditional put names.
+pub(super) fn version_of(meta: &ObjectMeta) -> UpdateVersion {
+    UpdateVersion { e_tag: meta.e_tag.clone(), version: meta.version.clone() }
+}
+
+impl ParquetSink {
+    /// Reads a control file.
+    pub(super) async fn read_control<T: DeserializeOwned>(
+        &self,
+        path: &Path,
+    ) -> Result<Control<T>> {
+        let found = match self.place.store.get(path).await {
+            Ok(found) => found,
+            Err(object_store::Error::NotFound { .. }) => return Ok(Control::Missing),
+            Err(e) => return Err(Error::from(e).or_at("sink.url")),
+        };
+        let meta = found.meta.clone();
+        let bytes = found.bytes().await.map_err(|e| Error::from(e).or_at("sink.url"))?;
+        match parse(&bytes) {
+            Parsed::Whole(value) => Ok(Control::Whole(value, meta)),
+            Parsed::Damaged => {
+                tracing::warn!(
+                    file = %self.text(path),
+                    bytes = bytes.len(),
+                    "the file is empty or was cut short: it counts as absent"
+                );
+                Ok(Control::Damaged(meta))
+            }
+            Parsed::Foreign => Ok(Control::Foreign),
+        }
+    }
+
+    /// The error where a file of somebody else has the name of one of ours. `what` says what it should have been.
+    pub(super) fn in_the_way(&self, path: &Path, what: &str) -> Error {
+        Error::spec(format!("a file that is not {what} is in the way"))
+            .at(self.text(path))
+            .help("labelmill did not write it and leaves it alone: move it away, or choose another sink.url")
+    }
+
+    /// Creates a control file where there is none. The answer of a store may be lost: an error says nothing about
+    /// whether the object is there now.
+    pub(super) async fn create(
+        &self,
+        path: &Path,
+        content: &impl Serialize,
+        staging: &Path,
+    ) -> Result<Created, object_store::Error> {
+        let bytes = json(content);
+        if let (Some(target), Some(staging)) = (self.local(path), self.local(staging)) {
+            let created = create_on_disk(&target, &bytes, &staging, self.spec.sync);
+            return created.map_err(|e| on_disk(&target, e));
+        }
+        match self.put(path, bytes, PutMode::Create).await {
+            Ok(_) => Ok(Created::Yes),
+            Err(
+                object_store::Error::AlreadyExists { .. }
+                | object_store::Error::Precondition { .. },
+            ) => Ok(Created::Exists),
+            Err(e) => Err(e),
+        }
+    }
+
+    /// Replaces a control file, as a whole: on a store only the version that was `seen`.
+    pub(super) async fn replace(
+        &self,
+        path: &Path,
+        content: &impl Serialize,
+        staging: &Path,
+        seen: &ObjectMeta,
+    ) -> Result<(), object_store::Error> {
+        let bytes = json(content);
+        if let (Some(target), Some(staging)) = (self.local(path), self.local(staging)) {
+            let replaced = replace_on_disk(&target, &bytes, &staging, self.spec.sync);
+            return replaced.map_err(|e| on_disk(&target, e));
+        }
+        self.put(path, bytes, PutMode::Update(version_of(seen))).await.map(|_| ())
+    }
+
+    pub(super) async fn put(
+        &self,
+        path: &Path,
+        bytes: Bytes,
+        mode: PutMode,
+    ) -> Result<object_store::PutResult, object_store::Error> {
+        let options = PutOptions { mode, ..PutOptions::default() };
+        self.place.store.put_opts(path, bytes.into(), options).await
+    }
+
+    /// The file behind an object, on local disk.
+    pub(super) fn local(&self, path: &Path) -> Option<PathBuf> {
+        let root = self.place.local()?;
+        let below = path.prefix_match(&self.place.path)?;
+        Some(below.fold(root, |file, part| file.join(part.as_ref())))
+    }
+
+    /// An object of this sink, for people.
+    pub(super) fn text(&self, path: &Path) -> String {
+        let below: Vec<String> = path
+            .prefix_match(&self.place.path)
+            .into_iter()
+            .flatten()
+            .map(|part| part.as_ref().to_owned())
+            .collect();
+        format!("{}/{}", self.url(), below.join("/"))
+    }
+}
+
+/// What a control file's bytes say.
+enum Parsed<T> {
+    Whole(T),
+    Damaged,
+    Foreign,
+}
+
+/// A file of ours that ends too early, or whose end is zeros that the disk never got, is damaged; what is JSON of
+/// another shape, or no JSON at all, is foreign.
+fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Parsed<T> {
+    let end = bytes.iter().rposition(|b| *b != 0).map_or(0, |last| last + 1);
+    let value = match serde_json::from_slice::<Value>(&bytes[..end]) {
+        Ok(value) => value,
+        Err(e) if e.is_eof() => return Parsed::Damaged,
+        Err(_) => return Parsed::Foreign,
+    };
+    serde_json::from_value(value).map_or(Parsed::Foreign, Parsed::Whole)
+}
+
+pub(super) fn json(content: &impl Serialize) -> Bytes {
+    serde_json::to_vec_pretty(content).unwrap_or_default().into()
+}
+
+fn create_on_disk(
+    target: &FilePath,
+    bytes: &[u8],
+    staging: &FilePath,
+    sync: bool,
+) -> io::Result<Created> {
+    match staged(target, bytes, staging, sync)?.persist_noclobber(target) {
+        Ok(_) => {}
+        Err(e) if e.error.kind() == io::ErrorKind::AlreadyExists => return Ok(Created::Exists),
+        Err(e) => return Err(e.error),
+    }
+    if sync {
+        sync_folder_of(target)?;
+    }
+    Ok(Created::Yes)
+}
+
+pub(super) fn replace_on_disk(
+    target: &FilePath,
+    bytes: &[u8],
+    staging: &FilePath,
+    sync: bool,
+) -> io::Result<()> {
+    staged(target, bytes, staging, sync)?.persist(target).map_err(|e| e.error)?;
+    if sync { sync_folder_of(target) } else { Ok(()) }
+}
+
+/// The bytes in a file of their own, which goes when it is dropped before it got to its place.
+fn staged(
+    target: &FilePath,
+    bytes: &[u8],
+    staging: &FilePath,
+    sync: bool,
+) -> io::Result<tempfile::NamedTempFile> {
+    fs::create_dir_all(staging)?;
+    if let Some(folder) = target.parent() {
+        fs::create_dir_all(folder)?;
+    }
+    let mut builder = tempfile::Builder::new();
+    builder.prefix(STAGED);
+    // As any other new file: what a umask takes away is taken away.
+    #[cfg(unix)]
+    builder.permissions(std::os::unix::fs::PermissionsExt::from_mode(0o666));
+    let mut file = builder.tempfile_in(staging)?;
+    file.write_all(bytes)?;
+    if sync {
+        file.as_file().sync_all()?;
+    }
+    Ok(file)
+}
+
+/// Makes the names in a file's folder durable.
+pub(super) fn sync_folder_of(file: &FilePath) -> io::Result<()> {
+    file.parent().map_or(Ok(()), sync)
+}
+
+/// Makes a file's content, or the names in a folder, durable.
+pub(super) fn sync(file: &FilePath) -> io::Result<()> {
+    fs::File::open(file)?.sync_all()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::manifest::Latest;
+    use super::*;
+
+    fn parsed(bytes: &[u8]) -> &'static str {
+        match parse::<Latest>(bytes) {
+            Parsed::Whole(_) => "whole",
+            Parsed::Damaged => "damaged",
+            Parsed::Foreign => "foreign",
+        }
+    }
+
+    #[test]
+    fn a_file_that_was_cut_short_anywhere_is_damaged_and_another_tool_s_is_foreign() {
+        let latest = Latest {
+            attempt: "a".into(),
+            run_id: "é".into(),
+            committed: "c".into(),
+            since: "s".into(),
+        };
+        let whole = json(&latest);
+        assert_eq!(parsed(&whole), "whole");
+        for end in 0..whole.len() {
+            // A cut within a letter of two bytes is still a cut.
+            assert_eq!(parsed(&whole[..end]), "damaged", "cut at {end}");
+            let zeros = [&whole[..end], &vec![0; whole.len() - end]].concat();
+            assert_eq!(parsed(&zeros), "damaged", "zeros from {end}");
+        }
+        for foreign in ["{\"best\": 1}", "[]", "7", "<html>", "run_id: 3"] {
+            assert_eq!(parsed(foreign.as_bytes()), "foreign", "{foreign}");
+        }
+    }
+}

@@ -1,0 +1,102 @@
+//! One part of a table as the bytes of a Parquet file.
+
+use datafusion::arrow::datatypes::{DataType, Field, SchemaRef};
+use datafusion::parquet::arrow::ArrowWriter;
+use datafusion::parquet::arrow::arrow_writer::{ArrowColumnWriter, compute_leaves};
+use datafusion::parquet::basic::{Compression as Codec, ZstdLevel};
+use datafusion::parquet::errors::ParquetError;
+use datafusion::parquet::file::metadata::KeyValue;
+use datafusion::parquet::file::properties::{
+    EnabledStatistics, WriterProperties, WriterPropertiesBuilder,
+};
+use datafusion::parquet::schema::types::ColumnPath;
+use rayon::prelude::*;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::error::Result;
+use crate::run::Cancel;
+use crate::tables::{SCHEMA_VERSION, Table};
+
+/// How Parquet pages are compressed.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Compression {
+    /// Small and fast; every current reader knows it.
+    #[default]
+    Zstd,
+    /// For old readers.
+    Snappy,
+    /// Largest and fastest.
+    None,
+}
+
+/// The bytes of the Parquet file of one part of a table, and how many rows they hold.
+///
+/// # Why
+/// The batches become one row group, whose columns are encoded side by side: a job's largest table would else keep one
+/// thread busy when all others are written. No table has columns of more than one leaf.
+pub(super) fn encode(
+    table: &dyn Table,
+    part: usize,
+    compression: Compression,
+    cancel: &Cancel,
+) -> Result<(Vec<u8>, usize)> {
+    let schema = table.schema();
+    let codec = match compression {
+        Compression::Zstd => Codec::ZSTD(ZstdLevel::default()),
+        Compression::Snappy => Codec::SNAPPY,
+        Compression::None => Codec::UNCOMPRESSED,
+    };
+    let facts = [
+        ("labelmill.table", table.name().to_owned()),
+        ("labelmill.schema_version", SCHEMA_VERSION.to_string()),
+    ];
+    let facts = facts.map(|(key, value)| KeyValue::new(key.to_owned(), value));
+    let properties = WriterProperties::builder()
+        .set_compression(codec)
+        .set_statistics_enabled(EnabledStatistics::Chunk)
+        .set_key_value_metadata(Some(facts.to_vec()))
+        .set_created_by(concat!("labelmill ", env!("CARGO_PKG_VERSION")).to_owned());
+    let properties = schema
+        .fields()
+        .iter()
+        .fold(properties, |p, field| encoding(p, field, table.is_distinct(field.name())))
+        .build();
+    let writer = ArrowWriter::try_new(Vec::new(), SchemaRef::clone(&schema), Some(properties))?;
+    let (mut file, groups) = writer.into_serialized_writer()?;
+    let mut columns = groups.create_column_writers(0)?;
+    let mut rows = 0;
+    for batch in table.batches(part) {
+        cancel.check()?;
+        let batch = batch?;
+        rows += batch.num_rows();
+        let arrays = schema.fields().par_iter().zip(batch.columns());
+        columns.par_iter_mut().zip(arrays).try_for_each(|(column, (field, array))| {
+            compute_leaves(field, array)?.iter().try_for_each(|leaf| column.write(leaf))
+        })?;
+    }
+    if rows > 0 {
+        let columns: Vec<_> = columns
+            .into_par_iter()
+            .map(ArrowColumnWriter::close)
+            .collect::<Result<_, ParquetError>>()?;
+        let mut group = file.next_row_group()?;
+        columns.into_iter().try_for_each(|column| column.append_to_row_group(&mut group))?;
+        group.close()?;
+    }
+    Ok((file.into_inner()?, rows))
+}
+
+/// Instances come sorted and almost all different, and so do real numbers: no dictionary is worth building for them.
+fn encoding(
+    properties: WriterPropertiesBuilder,
+    field: &Field,
+    distinct: bool,
+) -> WriterPropertiesBuilder {
+    if distinct || *field.data_type() == DataType::Float64 {
+        properties.set_column_dictionary_enabled(ColumnPath::from(field.name().as_str()), false)
+    } else {
+        properties
+    }
+}

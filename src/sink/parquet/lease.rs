@@ -1,0 +1,180 @@
+//! The lease of an attempt: who is writing, what is theirs, and whether they still live.
+//!
+//! A writer creates `_leases/<attempt>.json` before its first file and touches it again and again. A lease is dead when
+//! its process is certainly gone, or when the store's own clock says that it was not touched for longer than its
+//! writer promised. The store's clock is read off a lease that the reader just wrote: no clock of two machines is
+//! compared.
+
+use std::fs;
+use std::time::Duration;
+
+use chrono::{DateTime, Utc};
+use serde::{Deserialize, Serialize};
+
+use super::slot::SlotNumber;
+
+/// The content of a lease.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Lease {
+    /// The attempt: the name of its folder below the run's.
+    pub(super) attempt: String,
+    /// The run that it wants to commit.
+    pub(super) run_id: String,
+    /// The name that it wants to commit it under.
+    pub(super) slot: SlotNumber,
+    /// The tables that it writes: with the model's files, all that is its own.
+    pub(super) tables: Vec<String>,
+    /// Seconds without a sign of life after which the writer agrees to be taken for dead.
+    pub(super) silence_seconds: u64,
+    /// Who writes.
+    pub(super) process: Process,
+}
+
+impl Lease {
+    /// Whether both want to commit the same run under the same name.
+    pub(super) fn commits_as(&self, other: &Self) -> bool {
+        (&self.run_id, self.slot) == (&other.run_id, other.slot)
+    }
+
+    /// Whether the writer counts as dead: certainly gone, or silent since `touched` for longer than it promised.
+    pub(super) fn is_dead(&self, touched: DateTime<Utc>, now: DateTime<Utc>) -> bool {
+        let silent = (now - touched).to_std().unwrap_or_default();
+        self.process.is_gone() || silent > Duration::from_secs(self.silence_seconds)
+    }
+}
+
+/// A process, as far as others on the same machine can recognise it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Process {
+    /// The machine's name, the kernel's boot and the namespace of process numbers: within one, a number means one
+    /// process. `None` where the system does not say.
+    pid_namespace: Option<String>,
+    /// The process.
+    pid: u32,
+    /// When the process started, in the kernel's ticks: a number that is used again has another.
+    started: Option<u64>,
+}
+
+impl Process {
+    /// This process.
+    pub(super) fn own() -> Self {
+        let pid = std::process::id();
+        let started = match look(pid) {
+            Seen::Running { started } => Some(started),
+            Seen::Gone | Seen::Hidden => None,
+        };
+        Self { pid_namespace: pid_namespace(), pid, started }
+    }
+
+    /// Whether the process is certainly gone. One that cannot be looked at, or that runs elsewhere, may be alive.
+    pub(super) fn is_gone(&self) -> bool {
+        let here = pid_namespace();
+        here.is_some()
+            && self.pid_namespace == here
+            && match (look(self.pid), self.started) {
+                (Seen::Gone, _) => true,
+                (Seen::Running { started }, Some(own)) => started != own,
+                (Seen::Running { .. }, None) | (Seen::Hidden, _) => false,
+            }
+    }
+}
+
+fn pid_namespace() -> Option<String> {
+    let host = fs::read_to_string("/proc/sys/kernel/hostname").ok()?;
+    let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").ok()?;
+    let namespace = fs::read_link("/proc/self/ns/pid").ok()?;
+    Some(format!("{} {} {}", host.trim(), boot.trim(), namespace.display()))
+}
+
+/// What a look at a process number shows.
+enum Seen {
+    /// There is no such process, or it has ended and only its number is left.
+    Gone,
+    /// There is one, which started then.
+    Running { started: u64 },
+    /// There is one that this user may not look at.
+    Hidden,
+}
+
+/// Asks the kernel whether there is such a process: `/proc` alone may hide those of other users.
+#[cfg(unix)]
+fn look(pid: u32) -> Seen {
+    use rustix::process::{Pid, test_kill_process};
+    let Some(number) = i32::try_from(pid).ok().and_then(Pid::from_raw) else { return Seen::Hidden };
+    if test_kill_process(number) == Err(rustix::io::Errno::SRCH) {
+        return Seen::Gone;
+    }
+    fs::read_to_string(format!("/proc/{pid}/stat"))
+        .ok()
+        .and_then(|stat| of_stat_line(&stat))
+        .unwrap_or(Seen::Hidden)
+}
+
+#[cfg(not(unix))]
+fn look(_pid: u32) -> Seen {
+    Seen::Hidden
+}
+
+/// The state is field 3 of a stat line, the number of threads field 20 and the start time field 22, counted after the
+/// name in parentheses.
+#[cfg(unix)]
+fn of_stat_line(stat: &str) -> Option<Seen> {
+    let mut fields = stat.rsplit_once(')')?.1.split_whitespace();
+    match fields.next()? {
+        // A thread of a process that was killed may still be within a call to a slow disk.
+        "Z" | "X" => match fields.nth(16)?.parse::<u32>().ok()? {
+            0 | 1 => Some(Seen::Gone),
+            _ => Some(Seen::Hidden),
+        },
+        _ => Some(Seen::Running { started: fields.nth(18)?.parse().ok()? }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn lease(silence_seconds: u64, process: Process) -> Lease {
+        let (attempt, run_id) = ("a".to_owned(), "r".to_owned());
+        Lease { attempt, run_id, slot: 1, tables: Vec::new(), silence_seconds, process }
+    }
+
+    #[test]
+    fn a_living_writer_is_dead_only_after_the_silence_that_it_promised_itself() {
+        let now = Utc::now();
+        let (patient, hasty) = (lease(10, Process::own()), lease(1, Process::own()));
+        let before = now - Duration::from_secs(9);
+        assert!(!hasty.is_dead(now, now) && hasty.is_dead(before, now));
+        assert!(!patient.is_dead(before, now));
+    }
+
+    #[test]
+    fn a_process_that_is_gone_or_another_is_dead_at_once() {
+        let now = Utc::now();
+        let mut child = std::process::Command::new("true").spawn().unwrap();
+        let pid = child.id();
+        child.wait().unwrap();
+        let gone = Process { pid, started: Some(1), ..Process::own() };
+        let reused = Process { started: Some(1), ..Process::own() };
+        assert!(lease(60, gone).is_dead(now, now));
+        assert!(lease(60, reused).is_dead(now, now));
+    }
+
+    #[test]
+    fn a_process_that_has_ended_and_was_not_waited_for_is_gone() {
+        let mut child = std::process::Command::new("true").spawn().unwrap();
+        let ended = Process { pid: child.id(), started: Some(1), ..Process::own() };
+        while !ended.is_gone() {
+            std::thread::yield_now();
+        }
+        child.wait().unwrap();
+    }
+
+    #[test]
+    fn a_process_of_another_namespace_or_one_that_may_not_be_looked_at_may_be_alive() {
+        let elsewhere = Process { pid_namespace: Some("other".into()), pid: 0, started: None };
+        let nowhere = Process { pid_namespace: None, ..elsewhere.clone() };
+        let unknown = Process { started: None, ..Process::own() };
+        assert!(!elsewhere.is_gone() && !nowhere.is_gone() && !unknown.is_gone());
+    }
+}

@@ -1,0 +1,165 @@
+//! Runs as folders of Parquet files, on local disk or an object store.
+//!
+//! ```text
+//! <url>/_leases/<attempt>.json                               who is writing, and what is theirs
+//! <url>/runs/<run_id>/<attempt>/<table>/part-00000.parquet   an attempt's own files: nobody else writes there
+//! <url>/runs/<run_id>/<attempt>/model/                       trained classifiers
+//! <url>/runs/<run_id>/manifest.json                          created last: the commit; it names the attempt's files
+//! <url>/latest.json                                          points to the newest committed run
+//! <url>/latest -> runs/<run_id>/<attempt>                    the same on local disk, switched by rename
+//! ```
+//! # Why
+//! No store can replace many objects at once, but every store can create one object where there is none, and let only
+//! one of two writers do it. The protocol rests on this alone, and on no clock:
+//!
+//! 1. Every attempt writes into a folder of its own, so that two writers of one run never mix their files.
+//! 2. The commit creates the manifest, which lists exactly the attempt's files. It is never changed afterwards: a
+//!    forced rerun gets an id of its own.
+//! 3. Nobody deletes the files of an attempt that could still commit. Who takes a writer for dead first creates a
+//!    tombstone under the manifest's name (`slot.rs`). Only a process that is certainly gone from this machine cannot
+//!    commit on local disk any more, and needs none.
+//! 4. A writer whose commit was answered by nothing asks what is there. A writer that finds its tombstone writes its
+//!    tables again as a new attempt.
+//! 5. Only what a manifest or a lease names is ever deleted. Whatever else lies there belongs to somebody else.
+//!
+//! `protocol.rs` enumerates every order of two writers, a sweeper, crashes and suspensions, and finds no commit without
+//! files and no second commit of a run.
+
+mod attempt;
+mod commit;
+mod control;
+mod encode;
+mod latest;
+mod lease;
+mod manifest;
+#[cfg(test)]
+mod protocol;
+mod published;
+mod retention;
+mod slot;
+mod sweep;
+mod write;
+
+use object_store::path::Path;
+
+use super::{Contents, Job, Sink, SinkSpec};
+use crate::error::Result;
+use crate::run::Run;
+use crate::store::{Place, StoreSpec, open, parse_url};
+use control::Control;
+pub use encode::Compression;
+use lease::Lease;
+pub use manifest::{FileEntry, Manifest};
+pub use published::PublishedRun;
+
+/// A place where runs are published as Parquet files.
+#[derive(Debug, Clone)]
+pub struct ParquetSink {
+    place: Place,
+    spec: SinkSpec,
+}
+
+impl ParquetSink {
+    /// Opens the place; sends nothing yet.
+    ///
+    /// # Errors
+    /// When the URL is no place that can be opened.
+    pub fn open(spec: &SinkSpec, stores: &StoreSpec) -> Result<Self> {
+        let url = parse_url(&spec.url).map_err(|e| e.or_at("sink.url"))?;
+        Ok(Self { place: open(&url, stores)?, spec: spec.clone() })
+    }
+
+    /// The place, for people.
+    #[must_use]
+    pub fn url(&self) -> &str {
+        self.spec.url.trim_end_matches('/')
+    }
+
+    /// The place itself.
+    #[must_use]
+    pub fn place(&self) -> &Place {
+        &self.place
+    }
+
+    fn runs(&self) -> Path {
+        self.place.path.clone().join("runs")
+    }
+
+    fn run_path(&self, run_id: &str) -> Path {
+        self.runs().join(run_id)
+    }
+
+    fn attempt_path(&self, run_id: &str, attempt: &str) -> Path {
+        self.run_path(run_id).join(attempt)
+    }
+
+    fn leases(&self) -> Path {
+        self.place.path.clone().join("_leases")
+    }
+
+    fn lease_path(&self, attempt: &str) -> Path {
+        self.leases().join(format!("{attempt}.json"))
+    }
+}
+
+impl Sink for ParquetSink {
+    fn folder(&self, run_id: &str) -> String {
+        format!("{}/runs/{run_id}", self.url())
+    }
+
+    async fn committed(&self, run_id: &str) -> Result<Option<Manifest>> {
+        // Told before anything is read, and not when the run is committed.
+        self.refuse_what_is_in_the_way()?;
+        self.latest().await?;
+        let folder = self.run_path(run_id);
+        let Ok(committed) = self.first_open(&folder).await? else { return Ok(None) };
+        let missing = self.missing(&folder, &committed.manifest).await?;
+        if let Some(first) = missing.first() {
+            tracing::warn!(
+                run_id,
+                missing = missing.len(),
+                first = first.path,
+                "files of a committed run are missing or have another size: the run is made again"
+            );
+            return Ok(None);
+        }
+        Ok(Some(committed.manifest))
+    }
+
+    async fn latest(&self) -> Result<Option<String>> {
+        match self.read_latest().await? {
+            Control::Whole(latest, _) => Ok(Some(latest.run_id)),
+            Control::Missing | Control::Damaged(_) => Ok(None),
+            Control::Foreign => Err(self.in_the_way(&self.latest_path(), "a pointer of labelmill")),
+        }
+    }
+
+    async fn settle(&self, manifest: &Manifest) -> Result<()> {
+        // The lease outlives the commit until `latest` has moved; whoever comes next moves it then.
+        if manifest.attempt.is_empty() {
+            return Ok(());
+        }
+        let path = self.lease_path(&manifest.attempt);
+        let Control::Whole(lease, _) = self.read_control::<Lease>(&path).await? else {
+            return Ok(());
+        };
+        if let Ok(committed) = self.first_open(&self.run_path(&manifest.run_id)).await? {
+            self.point_latest(&committed).await?;
+        }
+        if lease.process.is_gone() {
+            self.remove_staged(&lease)?;
+            self.delete(&path).await?;
+        }
+        Ok(())
+    }
+
+    async fn publish(
+        &self,
+        run_id: &str,
+        job: &Job,
+        contents: &Contents<'_>,
+        run: &Run,
+    ) -> Result<Manifest> {
+        self.publish_attempts(run_id, job, contents, run).await
+    }
+}

@@ -1,0 +1,107 @@
+//! A committed run as readers find it: they read the files that its manifest lists, and no others.
+
+use object_store::ObjectMeta;
+use object_store::path::Path;
+
+use super::slot::{Committed, join};
+use super::{Manifest, ParquetSink};
+use crate::error::{Error, Result, offenders};
+use crate::sink::{Sink, SinkSpec};
+use crate::store::{Place, StoreSpec, open, parse_url};
+
+/// A committed run, and where its files lie.
+pub struct PublishedRun {
+    /// What was committed.
+    pub manifest: Manifest,
+    /// The run's folder.
+    pub place: Place,
+}
+
+impl PublishedRun {
+    /// Finds the run that `url` names: a run's folder; the folder that a sink published to, whose newest run is meant;
+    /// or the folder of the files themselves, such as the link `latest`.
+    ///
+    /// # Errors
+    /// When there is no committed run, or the store cannot be read.
+    pub async fn find(url: &str, stores: &StoreSpec) -> Result<Self> {
+        let sink = sink_at(url.trim_end_matches('/'), stores)?;
+        if let Some(found) = Self::in_folder(&sink).await? {
+            return Ok(found);
+        }
+        if let Some(run_id) = sink.latest().await? {
+            let run = sink_at(&sink.folder(&run_id), stores)?;
+            if let Some(found) = Self::in_folder(&run).await? {
+                return Ok(found);
+            }
+        }
+        if let Some((parent, attempt)) = parent(&sink, stores)?
+            && let Some(found) = Self::in_folder(&parent).await?
+            && found.manifest.attempt == attempt
+        {
+            return Ok(found);
+        }
+        Err(Error::data("there is no committed run here")
+            .help("name the folder that [sink] url names, or one of its runs/<run_id> folders"))
+    }
+
+    async fn in_folder(run: &ParquetSink) -> Result<Option<Self>> {
+        let committed: Option<Committed> = run.first_open(&run.place.path).await?.ok();
+        Ok(committed.map(|c| Self { manifest: c.manifest, place: run.place.clone() }))
+    }
+
+    /// The objects of each table, by one listing.
+    ///
+    /// # Errors
+    /// When one is missing, or has another size than the manifest tells.
+    pub async fn tables(&self) -> Result<Vec<(&str, Vec<ObjectMeta>)>> {
+        let listed = super::slot::listed(&self.place, &self.place.path).await?;
+        let mut torn = Vec::new();
+        let mut tables = Vec::with_capacity(self.manifest.tables.len());
+        for (table, files) in &self.manifest.tables {
+            let mut objects = Vec::with_capacity(files.len());
+            for file in files {
+                match listed.get(&self.path(&file.path)) {
+                    Some(object) if object.size == file.bytes as u64 => {
+                        objects.push(object.clone());
+                    }
+                    _ => torn.push(&file.path),
+                }
+            }
+            tables.push((table.as_str(), objects));
+        }
+        if torn.is_empty() {
+            return Ok(tables);
+        }
+        Err(Error::data(
+            "files of the run are missing, or have another size than its manifest tells",
+        )
+        .at(self.place.url.to_string())
+        .found(offenders(torn))
+        .help("run the job again: it sees that they are missing, and writes them"))
+    }
+
+    /// The path of a file below the run's folder in its store.
+    #[must_use]
+    pub fn path(&self, below: &str) -> Path {
+        join(self.place.path.clone(), below)
+    }
+}
+
+fn sink_at(url: &str, stores: &StoreSpec) -> Result<ParquetSink> {
+    ParquetSink::open(&SinkSpec { url: url.to_owned(), ..SinkSpec::default() }, stores)
+}
+
+/// The folder above, and the name of this one; links on local disk are followed first.
+fn parent(sink: &ParquetSink, stores: &StoreSpec) -> Result<Option<(ParquetSink, String)>> {
+    let url = match sink.place.local().and_then(|folder| folder.canonicalize().ok()) {
+        Some(folder) => parse_url(&folder.display().to_string())?,
+        None => sink.place.url.clone(),
+    };
+    let mut above = url.clone();
+    let name = url.path_segments().and_then(|mut s| s.next_back()).map(str::to_owned);
+    if let Ok(mut segments) = above.path_segments_mut() {
+        segments.pop();
+    }
+    let place = open(&above, stores)?;
+    Ok(name.map(|name| (ParquetSink { place, spec: sink.spec.clone() }, name)))
+}

@@ -1,0 +1,155 @@
+//! The names under which a run may be committed: `manifest.json`, then `manifest-2.json`, `manifest-3.json`, ...
+//!
+//! # Why
+//! An attempt chooses the first name that can still hold a commit, and asks the store to create exactly that one. Who
+//! takes the attempt for dead creates a tombstone under the same name first. The store lets one of the two happen. A
+//! name that holds a tombstone, or a manifest that was damaged, is used up for good, and the next attempt goes on to
+//! the next name; almost always it is the first. As no used-up name is ever freed, at most one commit of a run stands,
+//! however long anybody was suspended. `protocol.rs` walks through every order of events.
+
+use std::collections::BTreeMap;
+
+use chrono::{DateTime, Utc};
+use futures::TryStreamExt;
+use object_store::path::Path;
+use object_store::{ObjectMeta, ObjectStore};
+use serde::Deserialize;
+
+use super::ParquetSink;
+use super::control::{Control, Created};
+use super::lease::Lease;
+use super::manifest::{FileEntry, Manifest, Tombstone};
+use crate::error::{Error, Result};
+use crate::store::Place;
+
+/// A name under which a run may be committed: the first is 1.
+pub(super) type SlotNumber = u32;
+
+/// What a name holds.
+pub(super) enum Slot {
+    /// Nothing yet.
+    Free,
+    /// A commit.
+    Committed(Box<Committed>),
+    /// A tombstone, or what is left of a damaged manifest: nothing will be committed here. The files of a commit that
+    /// was revoked may be deleted.
+    UsedUp(Vec<String>),
+}
+
+/// A commit, where it lies and when the store says that it was made.
+pub(super) struct Committed {
+    pub(super) manifest: Manifest,
+    pub(super) slot: SlotNumber,
+    pub(super) meta: ObjectMeta,
+}
+
+impl Committed {
+    pub(super) fn at(&self) -> DateTime<Utc> {
+        self.meta.last_modified
+    }
+}
+
+/// Both kinds of content; a tombstone has no digest.
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum Content {
+    Manifest(Box<Manifest>),
+    Tombstone(Tombstone),
+}
+
+impl ParquetSink {
+    /// What one of a run's names holds.
+    pub(super) async fn slot(&self, run: &Path, slot: SlotNumber) -> Result<Slot> {
+        let path = slot_path(run, slot);
+        Ok(match self.read_control(&path).await? {
+            Control::Missing => Slot::Free,
+            Control::Damaged(_) => Slot::UsedUp(Vec::new()),
+            Control::Foreign => return Err(self.in_the_way(&path, "a manifest of labelmill")),
+            Control::Whole(Content::Tombstone(tombstone), _) => Slot::UsedUp(tombstone.revoked),
+            Control::Whole(Content::Manifest(manifest), meta) => {
+                Slot::Committed(Box::new(Committed { manifest: *manifest, slot, meta }))
+            }
+        })
+    }
+
+    /// The commit of a run, or the first name that can still hold one.
+    pub(super) async fn first_open(&self, run: &Path) -> Result<Result<Committed, SlotNumber>> {
+        for slot in 1.. {
+            match self.slot(run, slot).await? {
+                Slot::Free => return Ok(Err(slot)),
+                Slot::Committed(committed) => return Ok(Ok(*committed)),
+                Slot::UsedUp(_) => {}
+            }
+        }
+        Err(Error::bug("a run has used up every name"))
+    }
+
+    /// Uses up the name of an attempt that was not committed. `Exists` where something was faster: a commit perhaps.
+    pub(super) async fn put_tombstone(
+        &self,
+        lease: &Lease,
+        why: &str,
+        staging: &Path,
+    ) -> Result<Created> {
+        let path = slot_path(&self.run_path(&lease.run_id), lease.slot);
+        let tombstone = tombstone(&lease.run_id, why, Vec::new());
+        let created = self.create(&path, &tombstone, staging).await;
+        created.map_err(|e| Error::from(e).or_at("sink.url"))
+    }
+
+    /// Revokes a commit that no longer holds, and deletes the files that it named. Nobody else writes this name any
+    /// more but to do the same.
+    pub(super) async fn revoke(
+        &self,
+        run_id: &str,
+        committed: &Committed,
+        why: &str,
+        staging: &Path,
+    ) -> Result<()> {
+        let files: Vec<String> = committed.manifest.files().map(|f| f.path.clone()).collect();
+        let path = slot_path(&self.run_path(run_id), committed.slot);
+        let tombstone = tombstone(run_id, why, files.clone());
+        match self.replace(&path, &tombstone, staging, &committed.meta).await {
+            Ok(()) | Err(object_store::Error::Precondition { .. }) => {}
+            Err(e) => return Err(Error::from(e).or_at("sink.url")),
+        }
+        self.remove_revoked(run_id, &files).await
+    }
+
+    /// The files of a commit that are not there in their size, by one listing.
+    pub(super) async fn missing(&self, run: &Path, manifest: &Manifest) -> Result<Vec<FileEntry>> {
+        let listed = listed(&self.place, run).await?;
+        let is_there = |file: &FileEntry| {
+            let object = listed.get(&join(run.clone(), &file.path));
+            object.is_some_and(|object| object.size == file.bytes as u64)
+        };
+        Ok(manifest.files().filter(|file| !is_there(file)).cloned().collect())
+    }
+}
+
+/// Every object below a folder, by its path.
+pub(super) async fn listed(place: &Place, folder: &Path) -> Result<BTreeMap<Path, ObjectMeta>> {
+    let objects = place.store.list(Some(folder)).map_ok(|o| (o.location.clone(), o));
+    objects.try_collect().await.map_err(|e| Error::from(e).or_at(place.url.as_str()))
+}
+
+/// The path of a run's manifest under one of its names.
+pub(super) fn slot_path(run: &Path, slot: SlotNumber) -> Path {
+    let name = if slot == 1 { "manifest.json".to_owned() } else { format!("manifest-{slot}.json") };
+    run.clone().join(name)
+}
+
+/// A path below a folder.
+pub(super) fn join(folder: Path, rest: &str) -> Path {
+    rest.split('/').filter(|part| !part.is_empty()).fold(folder, Path::join)
+}
+
+fn tombstone(run_id: &str, why: &str, revoked: Vec<String>) -> Tombstone {
+    Tombstone {
+        run_id: run_id.to_owned(),
+        reason: why.to_owned(),
+        written_at: Utc::now().to_rfc3339(),
+        tables: BTreeMap::new(),
+        revoked,
+    }
+}

@@ -1,0 +1,278 @@
+//! Removes what dead writers left: exactly what their leases name.
+
+use std::fs;
+use std::path::{Path as FilePath, PathBuf};
+use std::time::Duration;
+
+use futures::{StreamExt, TryStreamExt, stream};
+use object_store::path::Path;
+use object_store::{ObjectMeta, ObjectStore, ObjectStoreExt};
+
+use super::ParquetSink;
+use super::attempt::Attempt;
+use super::control::{Control, Created, STAGED};
+use super::latest::{LATEST_FILE, LATEST_LINK};
+use super::lease::Lease;
+use super::slot::{Slot, join, slot_path};
+use crate::error::{Error, Result};
+use crate::sink::MODEL_FILES;
+
+/// How often a name is looked at while others change what it holds.
+const LOOKS: usize = 8;
+
+impl ParquetSink {
+    /// Removes what dead writers left, before a run writes and not after: disk that they hold is free for it.
+    pub(super) async fn sweep(&self, own: &Attempt) -> Result<()> {
+        let (dead, living) = self.leases_of_others(own).await?;
+        for lease in dead {
+            // A living writer's commit decides about its own name; a tombstone there would only stop it.
+            let is_wanted = |other: &Lease| other.commits_as(&lease);
+            if !living.iter().chain([&own.lease]).any(is_wanted) || self.is_decided(&lease).await {
+                self.reap(&lease, own).await;
+            }
+        }
+        Ok(())
+    }
+
+    /// Removes what other attempts at this run left, now that it is committed and none of them can be.
+    pub(super) async fn reap_others_of(&self, own: &Attempt) -> Result<()> {
+        let (dead, _) = self.leases_of_others(own).await?;
+        for lease in dead.iter().filter(|lease| lease.run_id == own.lease.run_id) {
+            self.reap(lease, own).await;
+        }
+        Ok(())
+    }
+
+    /// Whether an attempt's name holds something, or cannot be held by it any more.
+    async fn is_decided(&self, lease: &Lease) -> bool {
+        let is_gone = self.place.local().is_some() && lease.process.is_gone();
+        let slot = self.slot(&self.run_path(&lease.run_id), lease.slot).await;
+        is_gone || matches!(slot, Ok(Slot::Committed(_) | Slot::UsedUp(_)))
+    }
+
+    /// Removes what a dead attempt left. What cannot be removed, another user's files for instance, stops nobody.
+    async fn reap(&self, lease: &Lease, own: &Attempt) {
+        if let Err(e) = self.try_reap(lease, own).await {
+            let (run_id, attempt) = (&lease.run_id, &lease.attempt);
+            tracing::warn!(run_id, attempt, error = %e, "what a dead run left could not be removed");
+        }
+    }
+
+    /// Removes what a dead attempt left, once it is certain that it is not committed and never will be.
+    async fn try_reap(&self, lease: &Lease, own: &Attempt) -> Result<()> {
+        let run = self.run_path(&lease.run_id);
+        let mut looks = 0;
+        loop {
+            looks += 1;
+            if looks > LOOKS {
+                return Err(
+                    self.in_the_way(&slot_path(&run, lease.slot), "a manifest of labelmill")
+                );
+            }
+            match self.slot(&run, lease.slot).await? {
+                Slot::Committed(committed) if committed.manifest.attempt == lease.attempt => {
+                    // It died between its commit and its end.
+                    self.point_latest(&committed).await?;
+                    self.remove_staged(lease)?;
+                    return self.delete(&self.lease_path(&lease.attempt)).await;
+                }
+                Slot::Committed(_) | Slot::UsedUp(_) => break,
+                // No request of a process that is gone from this machine is on its way to a local disk.
+                Slot::Free if self.place.local().is_some() && lease.process.is_gone() => break,
+                Slot::Free => {
+                    let why = "its writer was taken for dead";
+                    if let Created::Yes = self.put_tombstone(lease, why, &own.path).await? {
+                        break;
+                    }
+                }
+            }
+        }
+        tracing::info!(
+            run_id = lease.run_id,
+            attempt = lease.attempt,
+            "swept what a dead run left"
+        );
+        self.remove_files(lease).await?;
+        self.delete(&self.lease_path(&lease.attempt)).await
+    }
+
+    /// Every lease but one: those of dead writers, and those of living ones.
+    async fn leases_of_others(&self, own: &Attempt) -> Result<(Vec<Lease>, Vec<Lease>)> {
+        let listed = self.place.store.list(Some(&self.leases()));
+        let listed: Vec<ObjectMeta> =
+            listed.try_collect().await.map_err(|e| Error::from(e).or_at("sink.url"))?;
+        let (mut dead, mut living) = (Vec::new(), Vec::new());
+        for object in listed {
+            let Some(attempt) = object.location.filename().and_then(attempt_of) else { continue };
+            if attempt == own.lease.attempt {
+                continue;
+            }
+            let silent = (own.began - object.last_modified).to_std().unwrap_or_default();
+            let is_old = silent > Duration::from_secs(self.spec.stale_after_seconds);
+            if object.size == 0 && !is_old {
+                continue;
+            }
+            match self.read_control::<Lease>(&object.location).await? {
+                Control::Whole(lease, meta) if lease.attempt == attempt => {
+                    let is_dead = lease.is_dead(meta.last_modified, own.began);
+                    if is_dead { &mut dead } else { &mut living }.push(lease);
+                }
+                // Cut short, it names nothing, and its writer has no use for it.
+                Control::Damaged(_) if is_old => self.delete(&object.location).await?,
+                Control::Whole(..) | Control::Damaged(_) | Control::Foreign | Control::Missing => {}
+            }
+        }
+        Ok((dead, living))
+    }
+
+    /// Removes every file that a lease names, and the folders that are empty then.
+    pub(super) async fn remove_files(&self, lease: &Lease) -> Result<()> {
+        if let Some(folder) = self.local(&self.attempt_path(&lease.run_id, &lease.attempt)) {
+            return remove_on_disk(&folder, |below| is_own(below, lease));
+        }
+        let folder = self.attempt_path(&lease.run_id, &lease.attempt);
+        let listed = self.place.store.list(Some(&folder));
+        let listed: Vec<Path> = listed.map_ok(|o| o.location).try_collect().await?;
+        let own = listed.into_iter().filter(|path| {
+            let below: Vec<_> = path.prefix_match(&folder).into_iter().flatten().collect();
+            let below: Vec<&str> = below.iter().map(AsRef::as_ref).collect();
+            is_own(&below, lease)
+        });
+        self.delete_all(own.collect()).await
+    }
+
+    /// Removes the files that a revoked commit named.
+    pub(super) async fn remove_revoked(&self, run_id: &str, files: &[String]) -> Result<()> {
+        let run = self.run_path(run_id);
+        self.delete_all(files.iter().map(|file| join(run.clone(), file)).collect()).await?;
+        if let Some(run) = self.local(&run) {
+            let attempts: std::collections::BTreeSet<_> =
+                files.iter().filter_map(|file| file.split('/').next()).collect();
+            for attempt in attempts.into_iter().filter(|name| is_attempt(name)) {
+                let is_control = |below: &[&str]| matches!(below, [name] if is_control(name));
+                remove_on_disk(&run.join(attempt), is_control)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Removes what a killed writer had on its way to its place, of a run that is committed.
+    pub(super) fn remove_staged(&self, lease: &Lease) -> Result<()> {
+        match self.local(&self.attempt_path(&lease.run_id, &lease.attempt)) {
+            Some(folder) => remove_on_disk(&folder, |below| {
+                is_own(below, lease) && below.last().is_some_and(|name| is_staged(name))
+            }),
+            None => Ok(()),
+        }
+    }
+
+    async fn delete_all(&self, paths: Vec<Path>) -> Result<()> {
+        let paths = stream::iter(paths.into_iter().map(Ok)).boxed();
+        let mut deleted = self.place.store.delete_stream(paths);
+        while let Some(result) = deleted.next().await {
+            match result {
+                Ok(_) | Err(object_store::Error::NotFound { .. }) => {}
+                Err(e) => return Err(Error::from(e).or_at("sink.url")),
+            }
+        }
+        Ok(())
+    }
+
+    pub(super) async fn delete(&self, path: &Path) -> Result<()> {
+        match self.place.store.delete(path).await {
+            Err(object_store::Error::NotFound { .. }) | Ok(()) => Ok(()),
+            Err(e) => Err(Error::from(e).or_at("sink.url")),
+        }
+    }
+}
+
+/// The attempt that a lease's file name tells.
+fn attempt_of(name: &str) -> Option<&str> {
+    name.strip_suffix(".json").filter(|attempt| is_attempt(attempt))
+}
+
+/// Whether this is the name of an attempt.
+pub(super) fn is_attempt(name: &str) -> bool {
+    name.len() == 16 && name.chars().all(|c| c.is_ascii_hexdigit() && !c.is_ascii_uppercase())
+}
+
+/// Whether a path below an attempt's folder has a name that the attempt gives: anything else is somebody else's.
+fn is_own(below: &[&str], lease: &Lease) -> bool {
+    match below {
+        [name] => is_control(name),
+        ["model", file] | ["model", _, file] => MODEL_FILES.contains(&unstaged(file)),
+        [table, file] => lease.tables.iter().any(|t| t == table) && is_part(unstaged(file)),
+        _ => false,
+    }
+}
+
+fn is_control(name: &str) -> bool {
+    name.starts_with(STAGED) || [LATEST_FILE, LATEST_LINK].contains(&name)
+}
+
+fn is_staged(name: &str) -> bool {
+    name.starts_with(STAGED) || name == LATEST_LINK || unstaged(name) != name
+}
+
+/// The name of a file whose upload to local disk was cut short ends in `#` and a number.
+fn unstaged(name: &str) -> &str {
+    match name.rsplit_once('#') {
+        Some((stem, number)) if !number.is_empty() && is_number(number) => stem,
+        _ => name,
+    }
+}
+
+fn is_part(name: &str) -> bool {
+    let number = name.strip_prefix("part-").and_then(|rest| rest.strip_suffix(".parquet"));
+    number.is_some_and(|number| number.len() >= 5 && is_number(number))
+}
+
+fn is_number(text: &str) -> bool {
+    text.chars().all(|c| c.is_ascii_digit())
+}
+
+/// Removes the files below a folder that `is_meant`, then the folders in which they lay, itself and the one above it,
+/// as far as they are empty.
+fn remove_on_disk(folder: &FilePath, is_meant: impl Fn(&[&str]) -> bool) -> Result<()> {
+    let fails = |path: &FilePath, e: std::io::Error| {
+        Error::store(format!("cannot remove what a dead run left: {e}"))
+            .at(path.display().to_string())
+    };
+    let mut files = Vec::new();
+    walk(folder, &mut files);
+    for file in files {
+        let below: Option<Vec<&str>> =
+            file.strip_prefix(folder).ok().map(|p| p.iter().filter_map(|c| c.to_str()).collect());
+        if below.is_some_and(|below| is_meant(&below)) {
+            match fs::remove_file(&file) {
+                Err(e) if e.kind() != std::io::ErrorKind::NotFound => return Err(fails(&file, e)),
+                _ => {}
+            }
+        }
+    }
+    remove_empty(folder);
+    if let Some(run) = folder.parent() {
+        let _ = fs::remove_dir(run);
+    }
+    Ok(())
+}
+
+/// Every file and link below a folder; links are not followed.
+fn walk(folder: &FilePath, files: &mut Vec<PathBuf>) {
+    for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
+        match entry.file_type() {
+            Ok(kind) if kind.is_dir() => walk(&entry.path(), files),
+            _ => files.push(entry.path()),
+        }
+    }
+}
+
+/// Removes a folder of an attempt and the folders in it, as far as they are empty.
+fn remove_empty(folder: &FilePath) {
+    for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
+        if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
+            remove_empty(&entry.path());
+        }
+    }
+    let _ = fs::remove_dir(folder);
+}

@@ -1,0 +1,212 @@
+//! Writes the files of an attempt: tables are encoded on the run's threads while others are on their way to the store.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+
+use bytes::Bytes;
+use futures::{StreamExt, stream};
+use tokio::sync::mpsc;
+
+use super::ParquetSink;
+use super::attempt::Attempt;
+use super::control::sync;
+use super::encode::encode;
+use super::manifest::FileEntry;
+use super::slot::join;
+use crate::error::{Error, Result};
+use crate::run::Run;
+use crate::sink::Contents;
+use crate::tables::Table;
+
+/// Parts that are encoded at once, and as many that are on their way: enough to keep the cores and the network busy,
+/// few enough for memory.
+const WRITERS: usize = 4;
+
+/// The files of an attempt, as its manifest lists them.
+pub(super) struct Files {
+    pub(super) tables: BTreeMap<String, Vec<FileEntry>>,
+    pub(super) model: Vec<FileEntry>,
+}
+
+/// A part as bytes.
+struct Encoded {
+    table: String,
+    /// Below the attempt's folder.
+    path: String,
+    rows: usize,
+    bytes: Bytes,
+}
+
+impl ParquetSink {
+    /// Writes all that is to be published, and on local disk makes it durable.
+    pub(super) async fn write(
+        &self,
+        attempt: &Attempt,
+        contents: &Contents<'_>,
+        run: &Run,
+    ) -> Result<Files> {
+        let mut model = Vec::new();
+        for (path, bytes) in &contents.model {
+            run.cancel.check()?;
+            let bytes = Bytes::from(bytes.clone());
+            model.push(self.write_file(attempt, path, 0, bytes).await?);
+        }
+        let tables = self.write_tables(attempt, &contents.tables, run).await?;
+        if self.spec.sync {
+            self.sync_folders(attempt, tables.values().flatten().chain(&model))?;
+        }
+        Ok(Files { tables, model })
+    }
+
+    async fn write_tables(
+        &self,
+        attempt: &Attempt,
+        tables: &[&dyn Table],
+        run: &Run,
+    ) -> Result<BTreeMap<String, Vec<FileEntry>>> {
+        let parts: Vec<(&dyn Table, usize)> =
+            tables.iter().flat_map(|t| (0..t.n_parts()).map(|part| (*t, part))).collect();
+        run.progress.begin("writing", Some(parts.len() as u64));
+        let failed = Arc::new(AtomicBool::new(false));
+        let (send, receive) = mpsc::channel(1);
+        let uploads = tokio::spawn(self.clone().upload_all(
+            (attempt.lease.attempt.clone(), attempt.path.clone()),
+            receive,
+            Arc::clone(&failed),
+            Arc::clone(&run.progress),
+        ));
+        tokio::task::block_in_place(|| self.encode_all(&parts, &send, &failed, run));
+        // Without a sender the uploads come to their end.
+        drop(send);
+        // After a failure no part begins, and those under way end: a file that came after the clean-up would stay.
+        uploads.await.map_err(|e| Error::bug(format!("a writer broke: {e}")))?
+    }
+
+    /// Encodes the parts, a few at once, and hands them on. An error is handed on too and ends it.
+    fn encode_all(
+        &self,
+        parts: &[(&dyn Table, usize)],
+        send: &mpsc::Sender<Result<Encoded>>,
+        failed: &AtomicBool,
+        run: &Run,
+    ) {
+        let next = AtomicUsize::new(0);
+        let encode_next = || {
+            while let Some((table, part)) = parts.get(next.fetch_add(1, Ordering::Relaxed)) {
+                let encoded = run.cancel.check().and_then(|()| {
+                    let (bytes, rows) = encode(*table, *part, self.spec.compression, &run.cancel)?;
+                    let path = format!("{}/part-{part:05}.parquet", table.name());
+                    Ok(Encoded { table: table.name().to_owned(), path, rows, bytes: bytes.into() })
+                });
+                let is_last = encoded.is_err();
+                let is_taken = send.blocking_send(encoded).is_ok();
+                if is_last || !is_taken || failed.load(Ordering::Relaxed) {
+                    return;
+                }
+            }
+        };
+        run.pool().in_place_scope(|scope| {
+            (0..WRITERS).for_each(|_| scope.spawn(|_| encode_next()));
+        });
+    }
+
+    /// Uploads parts as they come and lists them by table.
+    async fn upload_all(
+        self,
+        (attempt, folder): (String, object_store::path::Path),
+        mut receive: mpsc::Receiver<Result<Encoded>>,
+        failed: Arc<AtomicBool>,
+        progress: Arc<dyn crate::run::Progress>,
+    ) -> Result<BTreeMap<String, Vec<FileEntry>>> {
+        let (mut tables, mut error, mut written) = (BTreeMap::new(), None, 0);
+        let parts = stream::poll_fn(|context| receive.poll_recv(context));
+        let mut uploads = parts
+            .map(|part| async {
+                let Encoded { table, path, rows, bytes } = part?;
+                let entry = self.upload_file(&attempt, &folder, &path, rows, bytes).await?;
+                Ok((table, entry))
+            })
+            .buffer_unordered(WRITERS);
+        while let Some(uploaded) = uploads.next().await {
+            match uploaded {
+                Ok((table, entry)) => {
+                    written += 1;
+                    progress.at(written, &table);
+                    tables.entry(table).or_insert_with(Vec::new).push(entry);
+                }
+                Err(e) => {
+                    failed.store(true, Ordering::Relaxed);
+                    error.get_or_insert(e);
+                }
+            }
+        }
+        tables.values_mut().for_each(|files: &mut Vec<FileEntry>| {
+            files.sort_by(|a, b| a.path.cmp(&b.path));
+        });
+        error.map_or(Ok(tables), Err)
+    }
+
+    async fn write_file(
+        &self,
+        attempt: &Attempt,
+        path: &str,
+        rows: usize,
+        bytes: Bytes,
+    ) -> Result<FileEntry> {
+        self.upload_file(&attempt.lease.attempt, &attempt.path, path, rows, bytes).await
+    }
+
+    /// Writes a file of an attempt; its entry has the path below the run's folder.
+    async fn upload_file(
+        &self,
+        attempt: &str,
+        folder: &object_store::path::Path,
+        path: &str,
+        rows: usize,
+        bytes: Bytes,
+    ) -> Result<FileEntry> {
+        let entry = FileEntry { path: format!("{attempt}/{path}"), rows, bytes: bytes.len() };
+        let place = join(folder.clone(), path);
+        let sent = self.place.upload(&place, bytes).await;
+        sent.map_err(|e| Error::from(e).or_at(&entry.path))?;
+        if let Some(file) = self.local(&place).filter(|_| self.spec.sync) {
+            let synced = tokio::task::spawn_blocking(move || sync(&file)).await;
+            let synced = synced.map_err(|e| Error::bug(format!("a sync broke: {e}")))?;
+            synced.map_err(|e| Error::store(format!("cannot sync: {e}")).at(&*entry.path))?;
+        }
+        Ok(entry)
+    }
+
+    /// Makes the names of an attempt's files durable, from its folders up to the place of all runs.
+    fn sync_folders<'a>(
+        &self,
+        attempt: &Attempt,
+        files: impl Iterator<Item = &'a FileEntry>,
+    ) -> Result<()> {
+        let (Some(root), Some(run)) =
+            (self.place.local(), self.local(&self.run_path(&attempt.lease.run_id)))
+        else {
+            return Ok(());
+        };
+        let mut folders = std::collections::BTreeSet::new();
+        for file in files {
+            let below = run.join(&file.path);
+            folders.extend(
+                below
+                    .ancestors()
+                    .skip(1)
+                    .take_while(|f| f.starts_with(&root))
+                    .map(ToOwned::to_owned),
+            );
+        }
+        // The first sink in a folder is a name there.
+        folders.extend(root.parent().map(ToOwned::to_owned));
+        folders.iter().try_for_each(|folder| {
+            sync(folder).map_err(|e| {
+                Error::store(format!("cannot sync the folder: {e}"))
+                    .at(folder.display().to_string())
+            })
+        })
+    }
+}

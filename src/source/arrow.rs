@@ -1,0 +1,149 @@
+//! Whether the lengths that an Arrow IPC file tells lie within the file.
+//!
+//! # Why
+//! The reader allocates what a footer or a message promises before it reads it: eight bytes, damaged or chosen, would
+//! ask for more memory than there is, and an allocation that fails ends the process.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use datafusion::arrow::ipc::{Block, root_as_footer, root_as_message};
+use object_store::{ObjectMeta, ObjectStore, ObjectStoreExt};
+
+use crate::error::{Error, Result};
+
+const MAGIC: &[u8] = b"ARROW1";
+
+/// Ends a file: the footer's length, then the magic bytes.
+const TRAILER: u64 = 10;
+
+/// Before a message since format 0.15; the message's length follows.
+const CONTINUATION: [u8; 4] = [0xff; 4];
+
+/// Checks every length of a file, or of a stream of messages; what is decompressed may take `limit` bytes at a time.
+///
+/// # Errors
+/// When one reaches beyond the file, or a buffer beyond the limit.
+pub(super) async fn check_lengths(
+    store: &Arc<dyn ObjectStore>,
+    object: &ObjectMeta,
+    limit: usize,
+) -> Result<()> {
+    let limit = i64::try_from(limit).unwrap_or(i64::MAX);
+    let file = Lengths { store, object, limit };
+    let head = file.bytes(0..object.size.min(8)).await?;
+    if head.starts_with(MAGIC) { file.check_file().await } else { file.check_stream().await }
+}
+
+struct Lengths<'a> {
+    store: &'a Arc<dyn ObjectStore>,
+    object: &'a ObjectMeta,
+    limit: i64,
+}
+
+impl Lengths<'_> {
+    async fn bytes(&self, range: Range<u64>) -> Result<Bytes> {
+        Ok(self.store.get_range(&self.object.location, range).await?)
+    }
+
+    async fn check_file(&self) -> Result<()> {
+        let size = self.object.size;
+        let begin = size.checked_sub(TRAILER).ok_or_else(|| damaged("no footer"))?;
+        let trailer = self.bytes(begin..size).await?;
+        let length = trailer.first_chunk().map_or(-1, |bytes| i32::from_le_bytes(*bytes));
+        let start = u64::try_from(length).ok().and_then(|length| begin.checked_sub(length));
+        let start =
+            start.filter(|_| trailer.ends_with(MAGIC)).ok_or_else(|| damaged("no footer"))?;
+        let footer = self.bytes(start..begin).await?;
+        let blocks: Vec<Block> = {
+            let footer = root_as_footer(&footer).map_err(|_| damaged("a footer that is none"))?;
+            if footer.schema().is_none() {
+                return Err(damaged("a footer without a schema"));
+            }
+            let (one, other) = (footer.dictionaries(), footer.recordBatches());
+            one.into_iter().flatten().chain(other.into_iter().flatten()).copied().collect()
+        };
+        for block in blocks {
+            let beyond = || damaged("a block that reaches beyond the file");
+            let part = |length: i64| u64::try_from(length).map_err(|_| beyond());
+            let begin = part(block.offset())?;
+            let body = begin.saturating_add(part(block.metaDataLength().into())?);
+            let end = body.saturating_add(part(block.bodyLength())?);
+            if block.metaDataLength() < 8 || end > size {
+                return Err(beyond());
+            }
+            let message = self.bytes(begin..body).await?;
+            let prefix = if message.starts_with(&CONTINUATION) { 8 } else { 4 };
+            self.check_message(&message[prefix..], body..end).await?;
+        }
+        Ok(())
+    }
+
+    async fn check_stream(&self) -> Result<()> {
+        let size = self.object.size;
+        let beyond = || damaged("a message that reaches beyond the file");
+        let mut at = 0;
+        while at + 4 <= size {
+            let head = self.bytes(at..(at + 8).min(size)).await?;
+            let prefix = if head.starts_with(&CONTINUATION) { 8 } else { 4 };
+            let length = head.get(prefix - 4..).and_then(<[u8]>::first_chunk);
+            let length = length.map_or(-1, |bytes| i32::from_le_bytes(*bytes));
+            if length == 0 {
+                return Ok(());
+            }
+            let begin = at + prefix as u64;
+            let end = u64::try_from(length).ok().and_then(|length| begin.checked_add(length));
+            let end = end.filter(|end| *end <= size).ok_or_else(beyond)?;
+            let message = self.bytes(begin..end).await?;
+            let body = root_as_message(&message).map(|message| message.bodyLength());
+            let body = body.map_err(|_| damaged("a message that is none"))?;
+            let body = u64::try_from(body).ok().and_then(|body| end.checked_add(body));
+            at = body.filter(|at| *at <= size).ok_or_else(beyond)?;
+            self.check_message(&message, end..at).await?;
+        }
+        Ok(())
+    }
+
+    /// Checks the buffers of a batch; compressed ones begin with their length before compression.
+    async fn check_message(&self, message: &[u8], body: Range<u64>) -> Result<()> {
+        let buffers: Vec<Range<u64>> = {
+            let message =
+                root_as_message(message).map_err(|_| damaged("a message that is none"))?;
+            let dictionary = message.header_as_dictionary_batch().and_then(|d| d.data());
+            let Some(batch) = message.header_as_record_batch().or(dictionary) else {
+                return Ok(());
+            };
+            let ranges = batch.buffers().into_iter().flatten().map(|buffer| {
+                let begin = u64::try_from(buffer.offset()).ok()?.checked_add(body.start)?;
+                let end = u64::try_from(buffer.length()).ok()?.checked_add(begin)?;
+                (end <= body.end).then_some(begin..end)
+            });
+            let ranges: Option<Vec<_>> = ranges.collect();
+            let ranges = ranges.ok_or_else(|| damaged("a buffer that reaches beyond its batch"))?;
+            if batch.compression().is_none() {
+                return Ok(());
+            }
+            ranges
+        };
+        let lengths: Vec<Range<u64>> = buffers
+            .into_iter()
+            .filter(|buffer| buffer.end - buffer.start >= 8)
+            .map(|buffer| buffer.start..buffer.start + 8)
+            .collect();
+        for length in self.store.get_ranges(&self.object.location, &lengths).await? {
+            let length = length.first_chunk().map_or(-1, |bytes| i64::from_le_bytes(*bytes));
+            // -1 stands for bytes that were not compressed after all.
+            if length < -1 || length > self.limit {
+                return Err(damaged("a compressed buffer that tells an impossible length"));
+            }
+        }
+        Ok(())
+    }
+}
+
+fn damaged(found: &str) -> Error {
+    Error::data("not an Arrow IPC file")
+        .found(found)
+        .help("the file is damaged, cut short, or not what its name says: write it again")
+}

@@ -1,0 +1,76 @@
+//! Features as a DataFusion query: the id under the contract's name, then the numbers.
+
+use datafusion::arrow::datatypes::{DataType, Field};
+use datafusion::common::Column;
+use datafusion::logical_expr::Expr;
+use datafusion::prelude::{DataFrame, SessionContext};
+
+use super::ColumnsSpec;
+use super::relation::{Query, table_or_sql};
+use crate::error::{Error, Result, nearest, offenders};
+
+/// Plans a relation of features: its id by the contract's name, then one column of lists, or every column of numbers
+/// in the order of their names in the file.
+pub(super) async fn query(
+    ctx: &SessionContext,
+    table: &str,
+    sql: Option<&Query>,
+    (id, mapped_id): (&'static str, Option<&str>),
+    columns: &ColumnsSpec,
+) -> Result<DataFrame> {
+    let frame = table_or_sql(ctx, table, sql).await?;
+    let fields: Vec<Field> = frame.schema().fields().iter().map(|f| f.as_ref().clone()).collect();
+    let find = |name: &str| fields.iter().find(|f| f.name() == name);
+    let wanted_id = mapped_id.filter(|name| find(name).is_some()).unwrap_or(id);
+    let list = columns.features.as_deref();
+    let numbers: Vec<&str> = match list.or(find("features").map(|_| "features")) {
+        Some(name) => {
+            vec![find(name).ok_or_else(|| missing(table, "features", name, &fields))?.name()]
+        }
+        None => fields
+            .iter()
+            .filter(|f| f.name() != wanted_id && f.data_type().is_numeric())
+            .map(|f| f.name().as_str())
+            .collect(),
+    };
+    if find(wanted_id).is_none() {
+        return Err(missing(table, id.trim_end_matches("_id"), wanted_id, &fields));
+    }
+    if numbers.is_empty() {
+        return Err(Error::data("no column holds features")
+            .at(format!("source.{table}"))
+            .found(offenders(fields.iter().map(|f| format!("{}: {}", f.name(), f.data_type()))))
+            .help(
+                "name the column of lists in source.columns.features, or give columns of numbers",
+            ));
+    }
+    if let [only] = numbers[..]
+        && let Some(field) = find(only).filter(|f| !holds_numbers(f.data_type()))
+    {
+        return Err(Error::data(format!("the column `{only}` does not hold numbers"))
+            .at(format!("source.{table}"))
+            .found(field.data_type().to_string())
+            .help("features are lists of numbers: cast them in source.sql"));
+    }
+    let plain = |name: &str| Expr::Column(Column::new_unqualified(name));
+    let chosen = std::iter::once(plain(wanted_id).alias(id)).chain(numbers.into_iter().map(plain));
+    Ok(frame.select(chosen.collect::<Vec<_>>())?)
+}
+
+fn holds_numbers(data_type: &DataType) -> bool {
+    match data_type {
+        DataType::List(item) | DataType::LargeList(item) | DataType::FixedSizeList(item, _) => {
+            item.data_type().is_numeric()
+        }
+        other => other.is_numeric(),
+    }
+}
+
+fn missing(table: &str, key: &str, wanted: &str, fields: &[Field]) -> Error {
+    let names = || fields.iter().map(|f| f.name().as_str());
+    let name = nearest(wanted, names()).unwrap_or("<its name in your file>");
+    Error::data(format!("the column `{wanted}` is missing"))
+        .at(format!("source.{table}"))
+        .found(offenders(names()))
+        .help(format!("set source.columns.{key} = \"{name}\""))
+}

@@ -1,0 +1,103 @@
+//! What a file's name tells: its format, how it is compressed, and what separates its values.
+
+use datafusion::datasource::file_format::file_compression_type::FileCompressionType;
+use object_store::ObjectMeta;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+/// A format that rows are read from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Format {
+    /// Apache Parquet.
+    Parquet,
+    /// Comma-separated values with a header line; tab-separated in a file named `.tsv`.
+    Csv,
+    /// One JSON object a line.
+    Ndjson,
+    /// Arrow IPC, file or stream.
+    Arrow,
+}
+
+impl Format {
+    /// Whether the rows are lines of text, which may be compressed as a whole and carry no types.
+    #[must_use]
+    pub fn is_text(self) -> bool {
+        matches!(self, Self::Csv | Self::Ndjson)
+    }
+}
+
+/// How one file is read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Encoding {
+    pub(super) format: Format,
+    pub(super) compression: FileCompressionType,
+    /// Between two values of a CSV file.
+    pub(super) delimiter: u8,
+}
+
+const EXTENSIONS: &[(&str, Format)] = &[
+    ("parquet", Format::Parquet),
+    ("pq", Format::Parquet),
+    ("csv", Format::Csv),
+    ("tsv", Format::Csv),
+    ("ndjson", Format::Ndjson),
+    ("jsonl", Format::Ndjson),
+    ("json", Format::Ndjson),
+    ("arrow", Format::Arrow),
+    ("feather", Format::Arrow),
+    ("ipc", Format::Arrow),
+];
+
+const COMPRESSIONS: &[(&str, FileCompressionType)] = &[
+    ("gz", FileCompressionType::GZIP),
+    ("zst", FileCompressionType::ZSTD),
+    ("bz2", FileCompressionType::BZIP2),
+    ("xz", FileCompressionType::XZ),
+];
+
+impl Encoding {
+    /// Uncompressed, separated by commas.
+    pub(super) fn plain(format: Format) -> Self {
+        Self { format, compression: FileCompressionType::UNCOMPRESSED, delimiter: b',' }
+    }
+
+    /// What the name tells, with the extension that tells it; `None` where it tells nothing. Parquet and Arrow files
+    /// are compressed inside, so that `x.parquet.gz` is no file that can be read.
+    pub(super) fn of_name(name: &str) -> Option<(&str, Self)> {
+        let lower = name.to_ascii_lowercase();
+        let compression = COMPRESSIONS.iter().find(|(e, _)| lower.ends_with(&format!(".{e}")));
+        let stem = compression.map_or(lower.as_str(), |(e, _)| &lower[..lower.len() - e.len() - 1]);
+        let (extension, format) =
+            EXTENSIONS.iter().find(|(e, _)| stem.ends_with(&format!(".{e}")))?;
+        let compression = match compression {
+            Some(_) if !format.is_text() => return None,
+            Some((_, compression)) => *compression,
+            None => FileCompressionType::UNCOMPRESSED,
+        };
+        let delimiter = if *extension == "tsv" { b'\t' } else { b',' };
+        let begin = stem.len() - extension.len() - 1;
+        Some((&name[begin..], Self { format: *format, compression, delimiter }))
+    }
+
+    /// What the object's name tells, or plain `format` where it tells no such thing.
+    pub(super) fn of_object(object: &ObjectMeta, format: Format) -> Self {
+        let told = object.location.filename().and_then(Self::of_name).map(|(_, encoding)| encoding);
+        told.filter(|encoding| encoding.format == format).unwrap_or_else(|| Self::plain(format))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_extension_tells_format_compression_and_delimiter() {
+        let told = |name| Encoding::of_name(name).map(|(e, x)| (e, x.format, x.delimiter));
+        assert_eq!(told("a.CSV.gz"), Some((".CSV.gz", Format::Csv, b',')));
+        assert_eq!(told("a.tsv"), Some((".tsv", Format::Csv, b'\t')));
+        assert_eq!(told("part-0.parquet"), Some((".parquet", Format::Parquet, b',')));
+        assert_eq!(told("readme.txt"), None);
+        assert_eq!(told("part-0.parquet.gz"), None);
+    }
+}

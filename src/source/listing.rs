@@ -1,0 +1,300 @@
+//! The files behind a URL: which objects are meant, and none left out without a word.
+//!
+//! ```text
+//! data/crowd.csv           the file
+//! data/                    every file in the folder and in those below it
+//! s3://b/x/2026-*/p?.csv   the files below `s3://b/x/` whose paths fit the pattern
+//! ```
+//! Files and folders whose names begin with `_` or `.` are marks of other tools (`_SUCCESS`, `.part.crc`,
+//! `_temporary/`) and no data. Any other file of a folder is read, or an error names it.
+
+use std::collections::BTreeSet;
+
+use futures::TryStreamExt;
+use glob::{MatchOptions, Pattern};
+use object_store::path::Path;
+use object_store::{ObjectMeta, ObjectStoreExt};
+use url::Url;
+
+use super::format::{Encoding, Format};
+use crate::error::{Error, Result, nearest, offenders};
+use crate::sink::PublishedRun;
+use crate::store::{Place, StoreSpec, open, parse_url};
+
+/// What is behind a source URL.
+#[derive(Debug, Clone)]
+pub struct Files {
+    /// The store, and the file or folder that the URL names.
+    pub place: Place,
+    /// Their format.
+    pub format: Format,
+    /// Each file as it was when it was listed, in the order of its path.
+    pub objects: Vec<ObjectMeta>,
+}
+
+impl Files {
+    /// Lists the files behind `text`: a file, a folder, or a pattern. `format` stands where the names do not tell.
+    ///
+    /// # Errors
+    /// When there is no file, when files of the folder would stay unread, when all are empty, and when the store
+    /// cannot be reached.
+    pub async fn list(text: &str, format: Option<Format>, stores: &StoreSpec) -> Result<Self> {
+        let (place, pattern) = located(text, stores).await?;
+        let is_folder = pattern.is_some() || is_folder(&place).await;
+        let all = objects(&place, is_folder).await?;
+        let (meant, format) = if is_folder {
+            of_folder(&all, &place.path, pattern, format)?
+        } else {
+            let told = all.iter().find_map(told);
+            (all.clone(), format.or(told.map(|(_, encoding)| encoding.format)))
+        };
+        if meant.is_empty() {
+            if let Some(table) = published(text, stores).await? {
+                return Ok(table);
+            }
+            return Err(Error::data("there is no such file, or nothing in that folder")
+                .found(nothing_there(&place))
+                .help("check the path; a folder is read whole, a pattern may hold * and ?"));
+        }
+        if meant.iter().all(|o| o.size == 0) {
+            return Err(empty());
+        }
+        let format = format.ok_or_else(|| {
+            Error::data("the file name does not tell the format")
+                .found(offenders(meant.iter().map(|o| o.location.to_string())))
+                .help("set source.format = \"parquet\", \"csv\", \"ndjson\" or \"arrow\"")
+        })?;
+        Ok(Self { place, format, objects: meant })
+    }
+
+    /// Bytes of all files together.
+    #[must_use]
+    pub fn bytes(&self) -> u64 {
+        self.objects.iter().map(|o| o.size).sum()
+    }
+}
+
+/// Where nothing lies at `<url>/<table>`, that is the table of the newest run that was published at `<url>`: on local
+/// disk a link may lead there, on a store none can.
+async fn published(text: &str, stores: &StoreSpec) -> Result<Option<Files>> {
+    let Some((url, table)) = text.trim_end_matches('/').rsplit_once('/') else { return Ok(None) };
+    let Ok(run) = PublishedRun::find(url, stores).await else { return Ok(None) };
+    let tables = run.tables().await?;
+    let found = tables.into_iter().find(|(name, _)| *name == table).map(|(_, objects)| objects);
+    Ok(found.map(|objects| Files { place: run.place, format: Format::Parquet, objects }))
+}
+
+/// The error of files without a byte.
+pub(super) fn empty() -> Error {
+    Error::data("the file is empty: 0 bytes")
+        .help("an empty table still has a header or a schema; was the upload cut short?")
+}
+
+/// The place that the text names, and the pattern below it. A file or folder whose own name holds the characters of a
+/// pattern is meant where it exists.
+async fn located<'a>(text: &'a str, stores: &StoreSpec) -> Result<(Place, Option<&'a str>)> {
+    let Some((base, pattern)) = split_glob(text) else {
+        return Ok((open(&parse_url(text)?, stores)?, None));
+    };
+    let base = open(&parse_url(base)?, stores)?;
+    let mut named = base.clone();
+    let pattern = pattern.trim_end_matches('/');
+    // Parsed, not joined: joining would escape what the name holds.
+    if let Ok(path) = Path::parse(format!("{}/{pattern}", base.path)) {
+        named.path = path;
+    }
+    if let Ok(mut segments) = named.url.path_segments_mut() {
+        segments.pop_if_empty().extend(pattern.split('/'));
+    }
+    let exists = named.store.head(&named.path).await.is_ok() || is_folder(&named).await;
+    Ok(if exists { (named, None) } else { (base, Some(pattern)) })
+}
+
+/// `data/2026-*/part-*.parquet` is the folder `data/` and a pattern below it.
+fn split_glob(text: &str) -> Option<(&str, &str)> {
+    let at = text.find(['*', '?', '['])?;
+    let cut = text[..at].rfind('/').map_or(0, |slash| slash + 1);
+    Some((if cut == 0 { "./" } else { &text[..cut] }, &text[cut..]))
+}
+
+/// Whether files below the folder `inner` could be among those that `outer` names.
+pub(super) fn holds(outer: &str, inner: &str) -> bool {
+    let (base, pattern) = split_glob(outer).map_or((outer, None), |(base, p)| (base, Some(p)));
+    let (Ok(outer), Ok(inner)) = (parse_url(base), parse_url(inner)) else { return false };
+    let parts = |url: &Url| -> Vec<String> {
+        let local = url.to_file_path().ok().and_then(|path| path.canonicalize().ok());
+        let url =
+            local.and_then(|path| Url::from_file_path(path).ok()).unwrap_or_else(|| url.clone());
+        let parts = url.path_segments().into_iter().flatten().filter(|part| !part.is_empty());
+        parts.map(str::to_owned).collect()
+    };
+    let same_store = (outer.scheme(), outer.host_str()) == (inner.scheme(), inner.host_str());
+    let (outer, inner) = (parts(&outer), parts(&inner));
+    let Some(below) = inner.strip_prefix(outer.as_slice()).filter(|_| same_store) else {
+        return false;
+    };
+    let Some(pattern) = pattern else { return true };
+    // What the sink writes lies deeper than the sink itself.
+    let names: Vec<&str> = pattern.split('/').collect();
+    let fits = |(name, part): (&&str, &String)| Pattern::new(name).is_ok_and(|p| p.matches(part));
+    names.contains(&"**") || (names.len() > below.len() && names.iter().zip(below).all(fits))
+}
+
+/// Whether the place is a folder; its URL need not end with `/`.
+async fn is_folder(place: &Place) -> bool {
+    match place.local() {
+        Some(path) => path.is_dir(),
+        None if place.url.path().ends_with('/') => true,
+        None => {
+            place.store.head(&place.path).await.is_err()
+                && matches!(place.store.list(Some(&place.path)).try_next().await, Ok(Some(_)))
+        }
+    }
+}
+
+/// Every file at or below the place.
+async fn objects(place: &Place, is_folder: bool) -> Result<Vec<ObjectMeta>> {
+    let found = if is_folder {
+        place.store.list(Some(&place.path)).try_collect().await
+    } else {
+        place.store.head(&place.path).await.map(|object| vec![object])
+    };
+    match found {
+        Ok(mut objects) => {
+            objects.sort_by(|a, b| a.location.cmp(&b.location));
+            Ok(objects)
+        }
+        Err(object_store::Error::NotFound { .. }) => Ok(Vec::new()),
+        Err(e) => Err(e.into()),
+    }
+}
+
+/// The files of a folder that are meant, and the one format that they have.
+fn of_folder(
+    all: &[ObjectMeta],
+    folder: &Path,
+    pattern: Option<&str>,
+    given: Option<Format>,
+) -> Result<(Vec<ObjectMeta>, Option<Format>)> {
+    let pattern = pattern.map(Pattern::new).transpose().map_err(|e| {
+        Error::spec(format!("not a pattern: {e}")).help("a pattern may hold *, ? and [a-z]")
+    })?;
+    let is_meant = |object: &&ObjectMeta| {
+        let below: Vec<_> = object.location.prefix_match(folder).into_iter().flatten().collect();
+        let names: Vec<&str> = below.iter().map(AsRef::as_ref).collect();
+        let is_mark = names.iter().any(|name| name.starts_with('_') || name.starts_with('.'));
+        let fits = |p: &Pattern| p.matches_with(&names.join("/"), ONE_FOLDER_A_STAR);
+        !is_mark && pattern.as_ref().is_none_or(fits)
+    };
+    let meant: Vec<&ObjectMeta> = all.iter().filter(is_meant).collect();
+    refuse_table_formats(all, &meant)?;
+    let of_format = |format: Format| -> Vec<ObjectMeta> {
+        let is_of = |o: &&&ObjectMeta| told(o).is_some_and(|(_, e)| e.format == format);
+        meant.iter().filter(is_of).map(|o| (*o).clone()).collect()
+    };
+    // An object without a byte, such as the mark that some consoles make for a folder, holds no rows.
+    let untold: Vec<ObjectMeta> =
+        meant.iter().filter(|o| told(o).is_none() && o.size > 0).map(|o| (*o).clone()).collect();
+    if let Some(format) = given {
+        let named = of_format(format);
+        if named.is_empty() {
+            return Ok((untold, given));
+        }
+        unread(&untold)?;
+        return Ok((named, given));
+    }
+    let names: Vec<(&str, Encoding)> = meant.iter().filter_map(|o| told(o)).collect();
+    let Some((_, first)) = names.first() else { return Ok((untold, None)) };
+    if names.iter().any(|(_, encoding)| encoding.format != first.format) {
+        let extensions: BTreeSet<&str> = names.iter().map(|(extension, _)| *extension).collect();
+        return Err(Error::data("the folder holds files of several formats")
+            .found(offenders(extensions))
+            .help("name one by a pattern, such as folder/*.parquet, or set source.format"));
+    }
+    unread(&untold)?;
+    Ok((of_format(first.format), Some(first.format)))
+}
+
+/// What the object's name tells.
+fn told(object: &ObjectMeta) -> Option<(&str, Encoding)> {
+    Encoding::of_name(object.location.filename()?)
+}
+
+/// As in a shell, `*` ends at a slash.
+const ONE_FOLDER_A_STAR: MatchOptions = MatchOptions {
+    case_sensitive: true,
+    require_literal_separator: true,
+    require_literal_leading_dot: false,
+};
+
+/// Files that would be left out without a word are an error.
+fn unread(untold: &[ObjectMeta]) -> Result<()> {
+    if untold.is_empty() {
+        return Ok(());
+    }
+    Err(Error::data("the folder holds files that cannot be read as rows")
+        .found(offenders(untold.iter().map(|o| o.location.filename().unwrap_or_default())))
+        .help("name those to read by a pattern, such as folder/*.csv, or move the others away"))
+}
+
+/// Table formats whose log says which files hold the rows; the files alone hold rows that were deleted, too.
+const TABLE_LOGS: [(&str, &str); 2] = [("_delta_log", "Delta"), (".hoodie", "Hudi")];
+
+fn refuse_table_formats(all: &[ObjectMeta], meant: &[&ObjectMeta]) -> Result<()> {
+    for object in all {
+        let parts: Vec<String> = object.location.parts().map(|p| p.as_ref().to_owned()).collect();
+        for (log, format) in TABLE_LOGS {
+            let Some(at) = parts.iter().position(|part| part == log) else { continue };
+            let table = Path::parse(parts[..at].join("/")).unwrap_or_default();
+            if meant.iter().any(|o| o.location.prefix_matches(&table)) {
+                return Err(Error::data(format!("the folder is a {format} table"))
+                    .found(format!("`{table}/{log}`: its files alone also hold rows that were deleted"))
+                    .help(
+                        "labelmill does not read this table format: export the table's current rows as Parquet \
+                         files to a folder of their own, and name that one",
+                    ));
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Names the neighbour that the user most likely meant.
+fn nothing_there(place: &Place) -> String {
+    let neighbour = || {
+        let path = place.local()?;
+        let wanted = path.file_name()?.to_str()?.to_owned();
+        let names: Vec<String> = std::fs::read_dir(path.parent()?)
+            .ok()?
+            .filter_map(|e| e.ok()?.file_name().into_string().ok())
+            .collect();
+        Some(format!("a file `{}` beside it", nearest(&wanted, names.iter().map(String::as_str))?))
+    };
+    neighbour().unwrap_or_else(|| "nothing".to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_sink_that_would_be_read_is_found() {
+        assert!(holds("s3://b/crowd", "s3://b/crowd/out"));
+        assert!(holds("s3://b/crowd/", "s3://b/crowd"));
+        assert!(holds("s3://b/crowd/**/*.parquet", "s3://b/crowd/out"));
+        assert!(holds("s3://b/*/*/*.parquet", "s3://b/out"));
+        assert!(!holds("s3://b/crowd/*.parquet", "s3://b/crowd/out"));
+        assert!(!holds("s3://b/crowd/2026-*/*/*/*.parquet", "s3://b/crowd/out"));
+        assert!(!holds("s3://b/crowd", "s3://b/crowd2"));
+        assert!(!holds("s3://b/crowd", "s3://c/crowd/out"));
+        assert!(!holds("s3://b/out/latest/labels/", "s3://b/out"));
+        assert!(holds("data/crowd", "data/../data/crowd/out"));
+    }
+
+    #[test]
+    fn a_glob_is_cut_at_its_last_plain_folder() {
+        assert_eq!(split_glob("s3://b/x/2026-*/p?.csv"), Some(("s3://b/x/", "2026-*/p?.csv")));
+        assert_eq!(split_glob("*.csv"), Some(("./", "*.csv")));
+        assert_eq!(split_glob("a/b.csv"), None);
+    }
+}

@@ -1,0 +1,178 @@
+//! A store as it was when its files were listed.
+//!
+//! # Why
+//! Minutes lie between the list of files, whose sizes and versions make the job's digest, and the last byte that is
+//! read. A file that comes in between must not be read, and one that changes must not be read as if it had not: the
+//! table `run` would name bytes that nobody saw.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use futures::StreamExt;
+use futures::stream::{self, BoxStream};
+use object_store::path::Path;
+use object_store::{
+    Attributes, CopyOptions, Error as StoreError, GetOptions, GetResult, GetResultPayload,
+    ListResult, MultipartUpload, ObjectMeta, ObjectStore, PutMultipartOptions, PutOptions,
+    PutPayload, PutResult, Result,
+};
+
+use crate::error::Error;
+
+/// Gives the objects that it was made of, each only in the version that was listed; nothing can be written.
+#[derive(Debug)]
+pub(super) struct PinnedStore {
+    inner: Arc<dyn ObjectStore>,
+    objects: HashMap<Path, ObjectMeta>,
+}
+
+impl PinnedStore {
+    pub(super) fn new(inner: Arc<dyn ObjectStore>, objects: &[ObjectMeta]) -> Self {
+        let objects = objects.iter().map(|o| (o.location.clone(), o.clone())).collect();
+        Self { inner, objects }
+    }
+
+    fn listed(&self, location: &Path) -> Result<&ObjectMeta> {
+        self.objects.get(location).ok_or_else(|| StoreError::NotFound {
+            path: location.to_string(),
+            source: "it was not there when the files were listed".into(),
+        })
+    }
+}
+
+impl fmt::Display for PinnedStore {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} listed objects of {}", self.objects.len(), self.inner)
+    }
+}
+
+#[async_trait]
+impl ObjectStore for PinnedStore {
+    async fn get_opts(&self, location: &Path, mut options: GetOptions) -> Result<GetResult> {
+        let listed = self.listed(location)?;
+        if options.head {
+            return Ok(GetResult {
+                payload: GetResultPayload::Stream(stream::empty().boxed()),
+                meta: listed.clone(),
+                range: 0..0,
+                attributes: Attributes::default(),
+            });
+        }
+        options.version = options.version.or_else(|| listed.version.clone());
+        // A weak tag never satisfies If-Match; what comes back is compared below.
+        options.if_match = listed.e_tag.clone().filter(|tag| !tag.starts_with("W/"));
+        match self.inner.get_opts(location, options).await {
+            Ok(result) if is_same(listed, &result.meta) => Ok(result),
+            Ok(_) | Err(StoreError::Precondition { .. }) => {
+                Err(changed(location, "was written again"))
+            }
+            Err(StoreError::NotFound { .. }) => Err(changed(location, "was removed")),
+            Err(other) => Err(other),
+        }
+    }
+
+    fn list(&self, prefix: Option<&Path>) -> BoxStream<'static, Result<ObjectMeta>> {
+        let is_below = |o: &&ObjectMeta| prefix.is_none_or(|p| o.location.prefix_matches(p));
+        let mut objects: Vec<ObjectMeta> =
+            self.objects.values().filter(is_below).cloned().collect();
+        objects.sort_by(|a, b| a.location.cmp(&b.location));
+        stream::iter(objects.into_iter().map(Ok)).boxed()
+    }
+
+    async fn list_with_delimiter(&self, _: Option<&Path>) -> Result<ListResult> {
+        Err(read_only("list_with_delimiter"))
+    }
+
+    async fn put_opts(&self, _: &Path, _: PutPayload, _: PutOptions) -> Result<PutResult> {
+        Err(read_only("put"))
+    }
+
+    async fn put_multipart_opts(
+        &self,
+        _: &Path,
+        _: PutMultipartOptions,
+    ) -> Result<Box<dyn MultipartUpload>> {
+        Err(read_only("put_multipart"))
+    }
+
+    fn delete_stream(
+        &self,
+        _: BoxStream<'static, Result<Path>>,
+    ) -> BoxStream<'static, Result<Path>> {
+        stream::iter([Err(read_only("delete"))]).boxed()
+    }
+
+    async fn copy_opts(&self, _: &Path, _: &Path, _: CopyOptions) -> Result<()> {
+        Err(read_only("copy"))
+    }
+}
+
+/// Whether these are the same bytes: by tag where both have one, else by size and time. A list may tell a time more
+/// precisely than a header does, and a proxy that compresses makes a tag weak.
+fn is_same(listed: &ObjectMeta, found: &ObjectMeta) -> bool {
+    let tag = |object: &ObjectMeta| {
+        object.e_tag.as_deref().map(|tag| tag.trim_start_matches("W/").trim_matches('"').to_owned())
+    };
+    let same = match (tag(listed), tag(found)) {
+        (Some(a), Some(b)) => a == b,
+        _ => listed.last_modified.timestamp() == found.last_modified.timestamp(),
+    };
+    same && listed.size == found.size
+}
+
+fn changed(location: &Path, how: &str) -> StoreError {
+    let error = Error::store("an input changed after it was listed")
+        .found(format!("`{location}` {how}"))
+        .help("run the job again once its inputs are complete: nothing was published");
+    StoreError::Generic { store: "source", source: Box::new(error) }
+}
+
+fn read_only(operation: &str) -> StoreError {
+    StoreError::NotImplemented {
+        operation: operation.to_owned(),
+        implementer: "a source".to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use futures::TryStreamExt;
+    use object_store::ObjectStoreExt;
+    use object_store::memory::InMemory;
+
+    async fn stored(files: &[(&str, &str)]) -> (Arc<InMemory>, Vec<ObjectMeta>) {
+        let store = Arc::new(InMemory::new());
+        for (path, text) in files {
+            store.put(&Path::from(*path), PutPayload::from((*text).to_owned())).await.unwrap();
+        }
+        let objects = store.list(None).try_collect().await.unwrap();
+        (store, objects)
+    }
+
+    fn said(error: StoreError) -> String {
+        Error::from(error).to_string()
+    }
+
+    #[tokio::test]
+    async fn only_what_was_listed_is_given_and_only_as_it_was() {
+        let (store, objects) = stored(&[("a", "one"), ("b", "two"), ("c", "three")]).await;
+        let pinned = PinnedStore::new(Arc::clone(&store) as Arc<dyn ObjectStore>, &objects);
+        let (late, b, c) = (Path::from("late"), Path::from("b"), Path::from("c"));
+        store.put(&late, PutPayload::from("late")).await.unwrap();
+        store.put(&b, PutPayload::from("TWO")).await.unwrap();
+        store.delete(&c).await.unwrap();
+        assert_eq!(
+            pinned.get(&Path::from("a")).await.unwrap().bytes().await.unwrap().as_ref(),
+            b"one"
+        );
+        assert_eq!(pinned.list(None).try_collect::<Vec<_>>().await.unwrap(), objects);
+        assert!(matches!(pinned.get(&late).await, Err(StoreError::NotFound { .. })));
+        let again = said(pinned.get(&b).await.unwrap_err());
+        assert!(again.contains("an input changed") && again.contains("`b` was written again"));
+        let gone = said(pinned.get_range(&c, 0..1).await.unwrap_err());
+        assert!(gone.contains("`c` was removed"), "{gone}");
+    }
+}

@@ -1,0 +1,188 @@
+//! The columns of a table of text files: what the relation says of them, and what the files hold.
+
+use std::collections::{BTreeMap, HashMap};
+
+use datafusion::arrow::datatypes::{DataType, Field, Schema};
+
+use super::super::files::UNTYPED;
+use super::super::format::Format;
+use super::seen::Seen;
+use crate::error::{Error, Result, offenders};
+
+/// What is known of the columns before a file is opened.
+#[derive(Debug, Clone, Default)]
+pub(in super::super) struct TextColumns {
+    /// Columns of ids and labels: CSV text as it stands, so that "007" is not 7.
+    pub(in super::super) ids: Vec<String>,
+    /// Columns that hold numbers, whole or not.
+    pub(in super::super) numbers: Vec<String>,
+    /// Whether only the columns above, and those of `times`, are ever read.
+    pub(in super::super) only_these: bool,
+    /// Columns of times or counted seconds.
+    pub(in super::super) times: Vec<String>,
+    /// Whether every other column of numbers is a feature.
+    pub(in super::super) are_features: bool,
+}
+
+/// What was seen in each column of one file.
+pub(super) type SeenColumns = Vec<(String, Kind)>;
+
+/// What a column of one file holds.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) enum Kind {
+    /// Single values.
+    Values(Seen),
+    /// Lists of single values.
+    Lists(Seen),
+    /// Anything else, by the type that Arrow infers.
+    Nested(DataType),
+}
+
+impl TextColumns {
+    /// Whether the type of this CSV column is taken from its values.
+    pub(super) fn is_open(&self, name: &str) -> bool {
+        let has = |names: &[String]| names.iter().any(|n| n == name);
+        !has(&self.ids) && !has(&self.numbers) && (!self.only_these || has(&self.times))
+    }
+
+    /// One schema for all files, each named with what was seen in it.
+    pub(super) fn schema(&self, format: Format, files: &[(String, SeenColumns)]) -> Result<Schema> {
+        let mut names: Vec<&str> = Vec::new();
+        let mut kinds: BTreeMap<&str, (&Kind, &str)> = BTreeMap::new();
+        let mut merged: BTreeMap<&str, Kind> = BTreeMap::new();
+        for (file, columns) in files {
+            if format == Format::Csv {
+                same_header(&files[0], (file, columns))?;
+            }
+            for (name, kind) in columns {
+                let Some(known) = merged.get_mut(name.as_str()) else {
+                    names.push(name);
+                    kinds.insert(name, (kind, file));
+                    merged.insert(name, kind.clone());
+                    continue;
+                };
+                let both = known.and(kind);
+                // A feature must not cease to be one because one file holds text in it.
+                let stays = !(self.are_features && self.is_open(name))
+                    || [&*known, kind].iter().any(|k| k.is_null())
+                    || known.is_numeric() == kind.is_numeric();
+                *known = match both {
+                    Some(both) if stays && self.type_of(format, name, &both).is_some() => both,
+                    _ => {
+                        let first = kinds.get(name.as_str()).map_or("", |(_, file)| file);
+                        return Err(drift(name, (known, first), (kind, file)));
+                    }
+                };
+            }
+        }
+        let fields = names.into_iter().map(|name| {
+            let kind = &merged[name];
+            let data_type = self.type_of(format, name, kind).ok_or_else(|| {
+                Error::data(format!("the column `{name}` holds values of several types"))
+                    .at(kinds[name].1)
+                    .found(kind.words())
+                    .help("write it with one type")
+            })?;
+            let field = Field::new(name, data_type, true);
+            let is_untyped = format == Format::Csv && self.ids.iter().any(|id| id == name);
+            let mark = is_untyped.then(|| (UNTYPED.to_owned(), "true".to_owned()));
+            Ok(field.with_metadata(HashMap::from_iter(mark)))
+        });
+        Ok(Schema::new(fields.collect::<Result<Vec<_>>>()?))
+    }
+
+    fn type_of(&self, format: Format, name: &str, kind: &Kind) -> Option<DataType> {
+        if format != Format::Csv {
+            return kind.data_type();
+        }
+        let Kind::Values(seen) = kind else { return None };
+        let has = |names: &[String]| names.iter().any(|n| n == name);
+        if has(&self.numbers) {
+            return Some(DataType::Float64);
+        }
+        if !self.is_open(name) {
+            return Some(DataType::Utf8);
+        }
+        if self.are_features && seen.is_numeric() {
+            return Some(DataType::Float64);
+        }
+        // What a CSV file holds is text: where no other type holds it all, that does.
+        Some(seen.data_type().unwrap_or(DataType::Utf8))
+    }
+}
+
+impl Kind {
+    fn is_numeric(&self) -> bool {
+        matches!(self, Self::Values(seen) if seen.is_numeric())
+    }
+
+    fn is_null(&self) -> bool {
+        matches!(self, Self::Values(seen) if seen.is_empty())
+    }
+
+    /// What holds both.
+    pub(super) fn and(&self, other: &Self) -> Option<Self> {
+        match (self, other) {
+            (Self::Values(a), Self::Values(b)) => Some(Self::Values(a.and(*b))),
+            (Self::Lists(a), Self::Lists(b)) => Some(Self::Lists(a.and(*b))),
+            // A column of nulls takes any type.
+            (Self::Values(none), kind) | (kind, Self::Values(none)) if none.is_empty() => {
+                Some(kind.clone())
+            }
+            (Self::Nested(a), Self::Nested(b)) => {
+                let field = |t: &DataType| Schema::new(vec![Field::new("", t.clone(), true)]);
+                let both = Schema::try_merge([field(a), field(b)]).ok()?;
+                Some(Self::Nested(both.field(0).data_type().clone()))
+            }
+            _ => None,
+        }
+    }
+
+    fn data_type(&self) -> Option<DataType> {
+        match self {
+            Self::Values(seen) if seen.is_empty() => Some(DataType::Null),
+            Self::Values(seen) => seen.data_type(),
+            Self::Lists(seen) => {
+                let item = if seen.is_empty() { DataType::Null } else { seen.data_type()? };
+                Some(DataType::new_list(item, true))
+            }
+            Self::Nested(data_type) => Some(data_type.clone()),
+        }
+    }
+
+    /// What was seen, in words.
+    pub(super) fn words(&self) -> String {
+        match self {
+            Self::Values(seen) => seen.words(),
+            Self::Lists(seen) => format!("lists of {}", seen.words()),
+            Self::Nested(data_type) => data_type.to_string(),
+        }
+    }
+}
+
+/// The CSV files of a table have the same columns, in any order.
+fn same_header(first: &(String, SeenColumns), file: (&str, &SeenColumns)) -> Result<()> {
+    let missing = |of: &SeenColumns, from: &SeenColumns| -> Vec<String> {
+        let has = |name: &String| from.iter().any(|(n, _)| n == name);
+        of.iter().map(|(name, _)| name.clone()).filter(|name| !has(name)).collect()
+    };
+    let (less, more) = (missing(&first.1, file.1), missing(file.1, &first.1));
+    if less.is_empty() && more.is_empty() {
+        return Ok(());
+    }
+    let part = |what: &str, names: Vec<String>| {
+        (!names.is_empty()).then(|| format!("{what} {}", offenders(names)))
+    };
+    let parts = [part("it lacks", less), part("it alone has", more)];
+    let parts: Vec<String> = parts.into_iter().flatten().collect();
+    Err(Error::data("the files of a table have different columns")
+        .at(file.0)
+        .found(format!("{}, compared with `{}`", parts.join("; "), first.0))
+        .help("give the files the same header, in any order; or name those that belong together by a pattern"))
+}
+
+fn drift(name: &str, (known, first): (&Kind, &str), (kind, file): (&Kind, &str)) -> Error {
+    Error::data(format!("the column `{name}` has no one type in all files"))
+        .found(format!("{} in `{first}`, {} in `{file}`", known.words(), kind.words()))
+        .help("write it with one type in every file")
+}

@@ -1,0 +1,215 @@
+//! One CSV file: its header, the kinds of its values, and its records as batches.
+
+use std::io::BufRead;
+use std::sync::Arc;
+
+use datafusion::arrow::array::{AsArray, RecordBatchOptions};
+use datafusion::arrow::csv::ReaderBuilder;
+use datafusion::arrow::csv::reader::{Decoder, Format as CsvFormat};
+use datafusion::arrow::datatypes::{DataType, Field, Schema, SchemaRef};
+use datafusion::arrow::record_batch::RecordBatch;
+
+use super::columns::{Kind, SeenColumns, TextColumns};
+use super::seen::{FIRST_ROWS, Look, Seen};
+use super::{BATCH_BYTES, Blocks, LONGEST_RECORD, Take, Wanted, undecodable, unreadable};
+use crate::error::{Error, Result, offenders};
+
+/// Columns that a header may have; each takes memory for every row of a batch.
+const MOST_COLUMNS: usize = 1 << 20;
+
+/// Values in a batch, beyond which it has fewer rows.
+const BATCH_VALUES: usize = 1 << 22;
+
+/// The names in the header, each with what its column holds; none where the file is empty.
+pub(super) fn look(
+    mut file: Blocks,
+    delimiter: u8,
+    columns: &TextColumns,
+    look: Look,
+) -> Result<SeenColumns> {
+    let header = header(&mut file, delimiter)?;
+    let open: Vec<usize> = (0..header.len()).filter(|c| columns.is_open(&header[*c])).collect();
+    let mut seen = vec![Seen::default(); header.len()];
+    let fields = header.iter().map(|name| Field::new(name, DataType::Utf8, true));
+    let schema = Arc::new(Schema::new(fields.collect::<Vec<_>>()));
+    let decoder = ReaderBuilder::new(Arc::clone(&schema))
+        .with_delimiter(delimiter)
+        .with_batch_size(FIRST_ROWS.min(rows_of_width(header.len())))
+        .with_projection(open.clone())
+        .build_decoder();
+    let mut rows = 0;
+    // A column without a value so far is looked at for longer: it may hold one further down.
+    let mut take = |batch: RecordBatch| {
+        rows += batch.num_rows();
+        for (column, values) in open.iter().zip(batch.columns()) {
+            let values = values.as_string::<i32>().iter().flatten();
+            seen[*column] = values.map(Seen::of_text).fold(seen[*column], Seen::and);
+        }
+        let known = open.iter().all(|column| !seen[*column].is_empty());
+        rows < FIRST_ROWS || !(known || look == Look::First)
+    };
+    if !open.is_empty() {
+        batches(file, &schema, decoder, &mut take)?;
+    }
+    Ok(header.into_iter().zip(seen).map(|(name, seen)| (name, Kind::Values(seen))).collect())
+}
+
+/// Hands on the file's records.
+pub(super) fn read(
+    mut file: Blocks,
+    delimiter: u8,
+    names: &[String],
+    wanted: &Wanted,
+    take: Take<'_>,
+) -> Result<()> {
+    header(&mut file, delimiter)?;
+    let place = |name: &String| names.iter().position(|n| n == name);
+    let columns: Option<Vec<usize>> =
+        wanted.schema.fields().iter().map(|field| place(field.name())).collect();
+    let columns = columns.ok_or_else(|| Error::bug("a file lacks a column of its table"))?;
+    let fields = names.iter().map(|name| {
+        let typed = wanted.schema.field_with_name(name);
+        typed.map_or_else(|_| Field::new(name, DataType::Utf8, true), Clone::clone)
+    });
+    let in_file = Arc::new(Schema::new(fields.collect::<Vec<_>>()));
+    let decoder = ReaderBuilder::new(Arc::clone(&in_file))
+        .with_delimiter(delimiter)
+        .with_batch_size(wanted.batch_rows.min(rows_of_width(names.len())))
+        .with_projection(columns)
+        .build_decoder();
+    let schema = &wanted.schema;
+    let mut failed = None;
+    // The table's own fields carry the marks of its columns.
+    let mut typed = |batch: RecordBatch| {
+        let rows = RecordBatchOptions::new().with_row_count(Some(batch.num_rows()));
+        let columns = batch.columns().to_vec();
+        match RecordBatch::try_new_with_options(Arc::clone(schema), columns, &rows) {
+            Ok(batch) => take(batch),
+            Err(e) => {
+                failed = Some(Error::from(e));
+                false
+            }
+        }
+    };
+    batches(file, &in_file, decoder, &mut typed)?;
+    failed.map_or(Ok(()), Err)
+}
+
+fn rows_of_width(columns: usize) -> usize {
+    (BATCH_VALUES / columns.max(1)).max(1)
+}
+
+/// Reads the first record: the names of the columns.
+fn header(file: &mut Blocks, delimiter: u8) -> Result<Vec<String>> {
+    let mut text = Vec::new();
+    // A name may hold a line break inside quotes: then the record goes on.
+    loop {
+        let before = text.len();
+        loop {
+            let block = file.fill_buf().map_err(unreadable)?;
+            let end = block.iter().position(|b| *b == b'\n');
+            let n = end.map_or(block.len(), |at| at + 1);
+            text.extend_from_slice(&block[..n]);
+            file.consume(n);
+            if end.is_some() || n == 0 {
+                break;
+            }
+            if text.len() > LONGEST_RECORD {
+                return Err(too_long(0));
+            }
+        }
+        let quotes = count(&text, b'"');
+        let is_blank = text.iter().all(u8::is_ascii_whitespace);
+        if before == text.len() || (quotes.is_multiple_of(2) && !is_blank) {
+            break;
+        }
+    }
+    let separators = count(&text, delimiter);
+    if separators >= MOST_COLUMNS {
+        return Err(Error::data("the first line is no header")
+            .found(format!("about {separators} columns"))
+            .help("a CSV file begins with the names of its columns"));
+    }
+    let format = CsvFormat::default().with_header(true).with_delimiter(delimiter);
+    let (schema, _) = format.infer_schema(text.as_slice(), Some(0))?;
+    let names: Vec<String> = schema.fields().iter().map(|f| f.name().clone()).collect();
+    let mut sorted: Vec<&String> = names.iter().collect();
+    sorted.sort();
+    let twice: Vec<&&String> =
+        sorted.windows(2).filter(|pair| pair[0] == pair[1]).map(|pair| &pair[0]).collect();
+    if !twice.is_empty() {
+        return Err(Error::data("the header names a column twice")
+            .found(offenders(twice))
+            .help("give every column a name of its own"));
+    }
+    Ok(names)
+}
+
+fn count(text: &[u8], byte: u8) -> usize {
+    text.iter().map(|b| usize::from(*b == byte)).sum()
+}
+
+/// Decodes the file to its end, or until nobody wants more.
+fn batches(
+    mut file: Blocks,
+    schema: &SchemaRef,
+    mut decoder: Decoder,
+    take: Take<'_>,
+) -> Result<()> {
+    let decode = |decoder: &mut Decoder, bytes: &[u8]| {
+        decoder.decode(bytes).map_err(|e| undecodable(&e, schema))
+    };
+    let mut flush = |decoder: &mut Decoder| -> Result<bool> {
+        let batch = decoder.flush().map_err(|e| undecodable(&e, schema))?;
+        Ok(batch.is_none_or(&mut *take))
+    };
+    // Bytes of the batch so far, bytes since a record ended, records so far.
+    let (mut batch, mut open, mut records) = (0, 0, 0_usize);
+    loop {
+        let block = file.fill_buf().map_err(unreadable)?;
+        if block.is_empty() {
+            break;
+        }
+        // A batch that has grown large ends with the next record that ends with a line.
+        let line = block.iter().position(|b| *b == b'\n').map_or(block.len(), |at| at + 1);
+        let bytes = if batch < BATCH_BYTES { block } else { &block[..line] };
+        let before = decoder.capacity();
+        let n = decode(&mut decoder, bytes)?;
+        let ended = before - decoder.capacity();
+        let is_line = bytes.len() == line && n == line;
+        file.consume(n);
+        batch += n;
+        records += ended;
+        open = if ended == 0 { open + n } else { 0 };
+        if open > LONGEST_RECORD {
+            return Err(too_long(records));
+        }
+        let is_full = decoder.capacity() == 0 || n == 0;
+        if is_full || (batch >= BATCH_BYTES && ended == 1 && is_line) {
+            if !flush(&mut decoder)? {
+                return Ok(());
+            }
+            batch = 0;
+        }
+    }
+    // Outside quotes a line break ends the last record; if it is the end of the file that does, a quote was open.
+    let room = decoder.capacity();
+    decode(&mut decoder, b"\n")?;
+    let closed = decoder.capacity();
+    records += room - closed;
+    if closed > 0 {
+        decode(&mut decoder, b"")?;
+    }
+    if decoder.capacity() < closed {
+        return Err(Error::data("a quote is never closed")
+            .found(format!("in the record after {records} others, up to the end of the file"))
+            .help("close it, or write a quote inside a quoted value twice"));
+    }
+    flush(&mut decoder).map(drop)
+}
+
+fn too_long(records: usize) -> Error {
+    Error::data("a record is longer than any annotation")
+        .found(format!("more than {LONGEST_RECORD} bytes, after {records} records"))
+        .help("is there a quote that is never closed, or is this no CSV file?")
+}

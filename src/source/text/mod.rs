@@ -1,0 +1,345 @@
+//! CSV and NDJSON files as one lazy table.
+//!
+//! ```text
+//! store -> bytes -> (decompressed) -> records -> batches      one file after the other, on a thread a partition
+//! ```
+//! # Why
+//! A line break inside quotes does not end a record, and nothing at a random place of a CSV file tells whether it is
+//! inside quotes. A reader that cuts files by bytes therefore makes records of what a person wrote into a comment, and
+//! other records on another number of threads. So a file is read from its first byte to its last by one thread, and
+//! threads share files. The columns of a CSV file are found by the names in its own header, as those of a Parquet file
+//! are. A record has a greatest length, so that a quote that is never closed, or a bomb behind a decompressor, is an
+//! error and not the end of the memory.
+
+mod columns;
+mod csv;
+mod ndjson;
+mod seen;
+
+use std::io::{BufRead, BufReader, Read};
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use chrono::{DateTime, Utc};
+use datafusion::arrow::datatypes::{Schema, SchemaRef};
+use datafusion::arrow::error::ArrowError;
+use datafusion::arrow::record_batch::RecordBatch;
+use datafusion::catalog::{Session, TableProvider};
+use datafusion::datasource::TableType;
+use datafusion::error::{DataFusionError, Result as DataFusionResult};
+use datafusion::execution::TaskContext;
+use datafusion::logical_expr::Expr;
+use datafusion::physical_plan::stream::RecordBatchReceiverStream;
+use datafusion::physical_plan::streaming::{PartitionStream, StreamingTableExec};
+use datafusion::physical_plan::{ExecutionPlan, SendableRecordBatchStream};
+use futures::future::BoxFuture;
+use futures::stream::BoxStream;
+use futures::{FutureExt, StreamExt};
+use object_store::{GetResultPayload, ObjectMeta, ObjectStore, ObjectStoreExt};
+use tokio::runtime::Handle;
+
+use super::format::{Encoding, Format};
+use crate::error::{Error, Result};
+use columns::SeenColumns;
+pub(super) use columns::TextColumns;
+pub use seen::Look;
+
+/// A record that is longer is an error: no annotation is, and whatever is must be held in memory as a whole.
+const LONGEST_RECORD: usize = 64 << 20;
+
+/// Bytes that are asked of a file at a time.
+const BLOCK: usize = 1 << 20;
+
+/// Bytes of records that make a batch, if the rows do not make it before.
+const BATCH_BYTES: usize = 16 << 20;
+
+/// Text files of one format with the same columns.
+#[derive(Debug)]
+pub(super) struct TextTable {
+    schema: SchemaRef,
+    files: Arc<Files>,
+}
+
+/// The files behind a table, and what reading one of them takes.
+#[derive(Debug)]
+struct Files {
+    store: Arc<dyn ObjectStore>,
+    format: Format,
+    all: Vec<File>,
+}
+
+/// One file.
+#[derive(Debug)]
+struct File {
+    object: ObjectMeta,
+    encoding: Encoding,
+    /// The header of a CSV file.
+    header: Vec<String>,
+}
+
+/// Takes a batch; false when nobody wants more.
+type Take<'a> = &'a mut dyn FnMut(RecordBatch) -> bool;
+
+/// What a reader of one file is told.
+struct Wanted {
+    /// The columns, in this order.
+    schema: SchemaRef,
+    batch_rows: usize,
+}
+
+impl TextTable {
+    /// Looks into every file for its columns and their types.
+    ///
+    /// # Errors
+    /// When the files' columns differ, a column holds what has no common type, or a file is no such text.
+    pub(super) async fn open(
+        store: Arc<dyn ObjectStore>,
+        objects: &[ObjectMeta],
+        format: Format,
+        columns: &TextColumns,
+        look: Look,
+    ) -> Result<Self> {
+        let looks: Vec<BoxFuture<'static, Result<_>>> = objects
+            .iter()
+            .filter(|object| object.size > 0)
+            .map(|object| looked(&store, object, format, columns, look).boxed())
+            .collect();
+        let looks: Vec<Result<_>> =
+            futures::stream::iter(looks).buffered(num_looks()).collect().await;
+        let (mut files, mut seen) = (Vec::new(), Vec::new());
+        for look in looks {
+            let (object, encoding, columns) = look?;
+            // A compressed file of nothing has no header.
+            if columns.is_empty() {
+                continue;
+            }
+            let name = object.location.to_string();
+            let header = columns.iter().map(|(name, _)| name.clone()).collect();
+            seen.push((name, columns));
+            files.push(File { object, encoding, header });
+        }
+        if files.is_empty() {
+            return Err(super::listing::empty());
+        }
+        let schema = Arc::new(columns.schema(format, &seen)?);
+        Ok(Self { schema, files: Arc::new(Files { store, format, all: files }) })
+    }
+}
+
+/// What is in one file: its encoding, and what was seen in each column.
+fn looked(
+    store: &Arc<dyn ObjectStore>,
+    object: &ObjectMeta,
+    format: Format,
+    columns: &TextColumns,
+    look: Look,
+) -> impl Future<Output = Result<(ObjectMeta, Encoding, SeenColumns)>> + Send + use<> {
+    let (store, columns, object) = (Arc::clone(store), columns.clone(), object.clone());
+    async move {
+        let handle = Handle::current();
+        let work = move || {
+            let encoding = Encoding::of_object(&object, format);
+            let reader = reader(&store, &object, encoding, &handle)?;
+            let seen = match format {
+                Format::Ndjson => ndjson::look(reader, look),
+                _ => csv::look(reader, encoding.delimiter, &columns, look),
+            };
+            let seen = seen.map_err(|e| in_file(e, object.location.as_ref()))?;
+            Ok((object, encoding, seen))
+        };
+        let done = tokio::task::spawn_blocking(work).await;
+        done.map_err(|e| Error::bug(format!("a look into a file failed: {e}")))?
+    }
+}
+
+/// Files that are looked into at a time.
+fn num_looks() -> usize {
+    std::thread::available_parallelism().map_or(1, std::num::NonZero::get)
+}
+
+#[async_trait]
+impl TableProvider for TextTable {
+    fn schema(&self) -> SchemaRef {
+        Arc::clone(&self.schema)
+    }
+
+    fn table_type(&self) -> TableType {
+        TableType::Base
+    }
+
+    async fn scan(
+        &self,
+        state: &dyn Session,
+        projection: Option<&Vec<usize>>,
+        _filters: &[Expr],
+        limit: Option<usize>,
+    ) -> DataFusionResult<Arc<dyn ExecutionPlan>> {
+        let schema: SchemaRef = match projection {
+            Some(columns) => Arc::new(self.schema.project(columns)?),
+            None => Arc::clone(&self.schema),
+        };
+        let shares = self.files.shared(state.config().target_partitions());
+        let partitions = shares.into_iter().map(|share| {
+            let (files, schema) = (Arc::clone(&self.files), Arc::clone(&schema));
+            Arc::new(Partition { files, share, schema }) as Arc<dyn PartitionStream>
+        });
+        let partitions = partitions.collect();
+        Ok(Arc::new(StreamingTableExec::try_new(schema, partitions, None, [], false, limit)?))
+    }
+}
+
+/// Files that are read one after the other.
+#[derive(Debug)]
+struct Partition {
+    files: Arc<Files>,
+    share: Vec<usize>,
+    schema: SchemaRef,
+}
+
+impl PartitionStream for Partition {
+    fn schema(&self) -> &SchemaRef {
+        &self.schema
+    }
+
+    fn execute(&self, context: Arc<TaskContext>) -> SendableRecordBatchStream {
+        let mut stream = RecordBatchReceiverStream::builder(Arc::clone(&self.schema), 2);
+        let (sender, handle) = (stream.tx(), Handle::current());
+        let (files, share) = (Arc::clone(&self.files), self.share.clone());
+        let batch_rows = context.session_config().batch_size();
+        let wanted = Wanted { schema: Arc::clone(&self.schema), batch_rows };
+        stream.spawn_blocking(move || {
+            let mut take = |batch| sender.blocking_send(Ok(batch)).is_ok();
+            share
+                .iter()
+                .try_for_each(|file| files.read(&files.all[*file], &wanted, &handle, &mut take))
+                .map_err(|e| DataFusionError::External(Box::new(e)))
+        });
+        stream.build()
+    }
+}
+
+impl Files {
+    /// The files in at most `n` shares of about equal bytes.
+    fn shared(&self, n: usize) -> Vec<Vec<usize>> {
+        let mut largest: Vec<usize> = (0..self.all.len()).collect();
+        largest.sort_by_key(|file| std::cmp::Reverse(self.all[*file].object.size));
+        let mut shares = vec![(0_u64, Vec::new()); n.clamp(1, self.all.len().max(1))];
+        for file in largest {
+            if let Some((bytes, share)) = shares.iter_mut().min_by_key(|(bytes, _)| *bytes) {
+                *bytes += self.all[file].object.size;
+                share.push(file);
+            }
+        }
+        shares.into_iter().map(|(_, share)| share).collect()
+    }
+
+    fn read(&self, file: &File, wanted: &Wanted, handle: &Handle, take: Take<'_>) -> Result<()> {
+        let reader = reader(&self.store, &file.object, file.encoding, handle)?;
+        let read = match self.format {
+            Format::Ndjson => ndjson::read(reader, wanted, take),
+            _ => csv::read(reader, file.encoding.delimiter, &file.header, wanted, take),
+        };
+        read.map_err(|e| in_file(e, file.object.location.as_ref()))
+    }
+}
+
+/// The file's bytes, decompressed, without the mark that some programs put before UTF-8.
+fn reader(
+    store: &Arc<dyn ObjectStore>,
+    object: &ObjectMeta,
+    encoding: Encoding,
+    handle: &Handle,
+) -> Result<Blocks> {
+    let found = handle.block_on(store.get(&object.location))?;
+    let raw: Box<dyn Read + Send> = match found.payload {
+        GetResultPayload::File(file, _) => {
+            Box::new(ListedFile { rest: file.take(object.size), modified: object.last_modified })
+        }
+        GetResultPayload::Stream(stream) => {
+            Box::new(Download { stream, handle: handle.clone(), left: Bytes::new() })
+        }
+    };
+    let mut blocks = BufReader::with_capacity(BLOCK, encoding.compression.convert_read(raw)?);
+    if blocks.fill_buf().map_err(unreadable)?.starts_with(b"\xef\xbb\xbf") {
+        blocks.consume(3);
+    }
+    Ok(blocks)
+}
+
+/// A file's bytes, a block at a time.
+type Blocks = BufReader<Box<dyn Read + Send>>;
+
+/// The bytes of a local file that were there when it was listed. One that changes while it is read is an error.
+struct ListedFile {
+    rest: std::io::Take<std::fs::File>,
+    modified: DateTime<Utc>,
+}
+
+impl Read for ListedFile {
+    fn read(&mut self, buffer: &mut [u8]) -> std::io::Result<usize> {
+        let n = self.rest.read(buffer)?;
+        if n == 0 && !buffer.is_empty() {
+            let now = DateTime::<Utc>::from(self.rest.get_ref().metadata()?.modified()?);
+            if now != self.modified || self.rest.limit() > 0 {
+                return Err(std::io::Error::other("it was written again while it was read"));
+            }
+        }
+        Ok(n)
+    }
+}
+
+/// What a store sends, read on a thread that may wait.
+struct Download {
+    stream: BoxStream<'static, object_store::Result<Bytes>>,
+    handle: Handle,
+    left: Bytes,
+}
+
+impl Read for Download {
+    fn read(&mut self, out: &mut [u8]) -> std::io::Result<usize> {
+        while self.left.is_empty() {
+            match self.handle.block_on(self.stream.next()) {
+                Some(Ok(bytes)) => self.left = bytes,
+                Some(Err(e)) => return Err(std::io::Error::other(Error::from(e))),
+                None => return Ok(0),
+            }
+        }
+        let n = out.len().min(self.left.len());
+        out[..n].copy_from_slice(&self.left.split_to(n));
+        Ok(n)
+    }
+}
+
+/// The store's own error, or that of a decompressor.
+fn unreadable(error: std::io::Error) -> Error {
+    let text = error.to_string();
+    match error.into_inner().and_then(|inner| inner.downcast::<Error>().ok()) {
+        Some(own) => *own,
+        None => Error::data(format!("the file cannot be read: {text}"))
+            .help("it is damaged, cut short, or not compressed as its name says: write it again"),
+    }
+}
+
+/// Names the file in an error of its rows.
+fn in_file(error: Error, name: &str) -> Error {
+    error.or_at(name)
+}
+
+/// An error of a decoder without the rows that it quotes, which may be as long as they like.
+fn undecodable(error: &ArrowError, schema: &Schema) -> Error {
+    let text = error.to_string();
+    let text = text.split(". Row data:").next().unwrap_or_default();
+    let text = text.split_once("error: ").map_or(text, |(_, text)| text);
+    // CSV's columns and records are told by number, records from 0 or from 1.
+    let named = text.split_once(" for column ").and_then(|(head, tail)| {
+        let (column, record) = tail.split_once(" at line ")?;
+        let field = schema.fields().get(column.parse::<usize>().ok()?)?;
+        let record = record.trim_end_matches('.').parse::<usize>().ok()? + 1;
+        Some(format!("{head} in the column `{}` of record {record}", field.name()))
+    });
+    let text = named.unwrap_or_else(|| text.replacen("for line", "in record", 1));
+    Error::data("a record does not fit the columns").found(text).help(
+        "the type of a CSV column is that of its first 1000 rows: mend the record, or those rows",
+    )
+}

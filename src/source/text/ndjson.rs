@@ -1,0 +1,147 @@
+//! One NDJSON file: the kinds of values in its objects, and its lines as batches.
+
+use std::collections::BTreeMap;
+use std::io::BufRead;
+use std::sync::Arc;
+
+use datafusion::arrow::json::ReaderBuilder;
+use datafusion::arrow::json::reader::infer_json_schema_from_iterator;
+use serde_json::Value;
+
+use super::columns::{Kind, SeenColumns};
+use super::seen::{FIRST_ROWS, Look, Seen};
+use super::{BATCH_BYTES, Blocks, LONGEST_RECORD, Take, Wanted, undecodable, unreadable};
+use crate::error::{Error, Result};
+
+/// The fields of all objects, each with what it holds, by name: any line may bring a field that none had before.
+pub(super) fn look(file: Blocks, look: Look) -> Result<SeenColumns> {
+    let mut columns: BTreeMap<String, Kind> = BTreeMap::new();
+    let mut rows = 0;
+    lines(file, |line, number| {
+        let Ok(Value::Object(object)) = serde_json::from_slice(line) else {
+            return Err(no_object(number));
+        };
+        for (name, value) in object {
+            let kind = kind(&name, value)?;
+            match columns.get_mut(&name) {
+                Some(known) => {
+                    *known = known.and(&kind).ok_or_else(|| {
+                        Error::data(format!("the column `{name}` holds values of several types"))
+                            .found(format!(
+                                "{}, and {} in line {number}",
+                                known.words(),
+                                kind.words()
+                            ))
+                            .help("write it with one type")
+                    })?;
+                }
+                None => drop(columns.insert(name, kind)),
+            }
+        }
+        rows += 1;
+        Ok(look == Look::Whole || rows < FIRST_ROWS)
+    })?;
+    Ok(columns.into_iter().collect())
+}
+
+/// Hands on the file's objects.
+pub(super) fn read(file: Blocks, wanted: &Wanted, take: Take<'_>) -> Result<()> {
+    let schema = &wanted.schema;
+    let failed = |e| undecodable(&e, schema);
+    let mut decoder = ReaderBuilder::new(Arc::clone(schema))
+        .with_batch_size(wanted.batch_rows)
+        .build_decoder()
+        .map_err(failed)?;
+    let mut batch = 0;
+    lines(file, |line, number| {
+        decoder.decode(line).map_err(failed)?;
+        if decoder.has_partial_record() {
+            return Err(no_object(number));
+        }
+        batch += line.len();
+        if decoder.len() < wanted.batch_rows && batch < BATCH_BYTES {
+            return Ok(true);
+        }
+        batch = 0;
+        Ok(decoder.flush().map_err(failed)?.is_none_or(&mut *take))
+    })?;
+    if let Some(batch) = decoder.flush().map_err(failed)? {
+        take(batch);
+    }
+    Ok(())
+}
+
+/// Calls `visit` with each line that is not blank and its number, until it wants no more.
+fn lines(mut file: Blocks, mut visit: impl FnMut(&[u8], usize) -> Result<bool>) -> Result<()> {
+    let mut begun: Vec<u8> = Vec::new();
+    let mut number = 0;
+    loop {
+        let block = file.fill_buf().map_err(unreadable)?;
+        let end = block.iter().position(|b| *b == b'\n');
+        let is_last = block.is_empty();
+        let n = end.map_or(block.len(), |at| at + 1);
+        let mut visit = |line: &[u8]| {
+            number += 1;
+            Ok::<_, Error>(line.iter().all(u8::is_ascii_whitespace) || visit(line, number)?)
+        };
+        let more = match (end.is_some() || is_last, begun.is_empty()) {
+            (true, true) => visit(&block[..n])?,
+            (whole, _) => {
+                begun.extend_from_slice(&block[..n]);
+                if begun.len() > LONGEST_RECORD {
+                    return Err(Error::data("a line is longer than any annotation")
+                        .found(format!("more than {LONGEST_RECORD} bytes in line {}", number + 1))
+                        .help("an NDJSON file holds one object a line"));
+                }
+                let more = !whole || visit(&begun)?;
+                if whole {
+                    begun.clear();
+                }
+                more
+            }
+        };
+        file.consume(n);
+        if is_last || !more {
+            return Ok(());
+        }
+    }
+}
+
+fn kind(name: &str, value: Value) -> Result<Kind> {
+    match &value {
+        Value::Array(items) => {
+            let items: Option<Vec<Seen>> = items.iter().map(single).collect();
+            if let Some(items) = items {
+                return Ok(Kind::Lists(items.into_iter().fold(Seen::default(), Seen::and)));
+            }
+        }
+        other => {
+            if let Some(seen) = single(other) {
+                return Ok(Kind::Values(seen));
+            }
+        }
+    }
+    let object = Value::Object([(name.to_owned(), value)].into_iter().collect());
+    let schema = infer_json_schema_from_iterator(std::iter::once(Ok(object)))?;
+    Ok(Kind::Nested(schema.field(0).data_type().clone()))
+}
+
+fn single(value: &Value) -> Option<Seen> {
+    match value {
+        Value::Null => Some(Seen::default()),
+        Value::Bool(_) => Some(Seen::BOOLEAN),
+        Value::Number(n) if n.as_i64().is_some_and(i64::is_negative) => Some(Seen::NEGATIVE),
+        Value::Number(n) if n.is_i64() => Some(Seen::INTEGER),
+        // An integer beyond 64 bits would be rounded as a number.
+        Value::Number(n) if n.is_u64() => Some(Seen::GREAT),
+        Value::Number(_) => Some(Seen::NUMBER),
+        Value::String(_) => Some(Seen::TEXT),
+        Value::Array(_) | Value::Object(_) => None,
+    }
+}
+
+fn no_object(number: usize) -> Error {
+    Error::data("a line is no JSON object")
+        .found(format!("line {number}"))
+        .help("an NDJSON file holds one object a line; an array is written as one line an element")
+}

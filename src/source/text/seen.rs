@@ -1,0 +1,117 @@
+//! Which kinds of values a column of text was seen to hold, and the type that holds them all.
+
+use datafusion::arrow::compute::kernels::cast_utils::{Parser, string_to_timestamp_nanos};
+use datafusion::arrow::datatypes::{DataType, Float64Type, Int64Type, TimeUnit};
+
+/// How far a look into a file goes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Look {
+    /// As many rows as a check of the columns takes.
+    First,
+    /// As far as it takes to know every column's type.
+    Whole,
+}
+
+/// Rows of a CSV file from which types are taken, and those of any text file that a check looks at.
+pub(super) const FIRST_ROWS: usize = 1000;
+
+/// A set of kinds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(super) struct Seen(u8);
+
+impl Seen {
+    pub(super) const BOOLEAN: Self = Self(1);
+    pub(super) const INTEGER: Self = Self(2);
+    pub(super) const NUMBER: Self = Self(4);
+    pub(super) const TIME: Self = Self(8);
+    pub(super) const TEXT: Self = Self(16);
+    /// Integers from 2^63 to 2^64.
+    pub(super) const GREAT: Self = Self(32);
+    /// Integers below zero are [`Self::INTEGER`] and this.
+    pub(super) const NEGATIVE: Self = Self(64 | 2);
+
+    /// Whether there was no value yet.
+    pub(super) fn is_empty(self) -> bool {
+        self.0 == 0
+    }
+
+    pub(super) fn and(self, other: Self) -> Self {
+        Self(self.0 | other.0)
+    }
+
+    fn within(self, other: Self) -> bool {
+        self.0 & !other.0 == 0
+    }
+
+    /// Whether all values are numbers.
+    pub(super) fn is_numeric(self) -> bool {
+        !self.is_empty() && self.within(Self::NEGATIVE.and(Self::NUMBER))
+    }
+
+    /// The kind of a value that was written without a type.
+    pub(super) fn of_text(value: &str) -> Self {
+        match value {
+            "" => Self::default(),
+            v if v.eq_ignore_ascii_case("true") || v.eq_ignore_ascii_case("false") => Self::BOOLEAN,
+            v if Int64Type::parse(v).is_some() => Self::INTEGER,
+            // Digits that no integer holds would be rounded as a number.
+            v if v.trim_start_matches('-').bytes().all(|b| b.is_ascii_digit()) => Self::TEXT,
+            v if Float64Type::parse(v).is_some() => Self::NUMBER,
+            v if v.as_bytes().get(4) == Some(&b'-') && string_to_timestamp_nanos(v).is_ok() => {
+                Self::TIME
+            }
+            _ => Self::TEXT,
+        }
+    }
+
+    /// The kinds in words.
+    pub(super) fn words(self) -> String {
+        let kinds = [
+            (Self::BOOLEAN, "truth values"),
+            (Self::INTEGER, "integers"),
+            (Self::NUMBER, "numbers"),
+            (Self::TIME, "times"),
+            (Self::TEXT, "text"),
+            (Self::GREAT, "integers above 2^63"),
+        ];
+        let words: Vec<&str> =
+            kinds.into_iter().filter(|(kind, _)| kind.within(self)).map(|(_, w)| w).collect();
+        if words.is_empty() { "nulls".to_owned() } else { words.join(" and ") }
+    }
+
+    /// The type that holds these values as they are; `None` where text and numbers, or other kinds, were mixed.
+    pub(super) fn data_type(self) -> Option<DataType> {
+        match self {
+            Self::BOOLEAN => Some(DataType::Boolean),
+            Self::INTEGER | Self::NEGATIVE => Some(DataType::Int64),
+            Self::TEXT | Self(0) => Some(DataType::Utf8),
+            // Dates are times at midnight: a coarser type would cut off what comes later in the file.
+            Self::TIME => Some(DataType::Timestamp(TimeUnit::Nanosecond, None)),
+            great if great.within(Self::GREAT.and(Self::INTEGER)) => Some(DataType::UInt64),
+            numbers if numbers.is_numeric() => Some(DataType::Float64),
+            _ => None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn type_of(values: &[&str]) -> Option<DataType> {
+        values.iter().map(|v| Seen::of_text(v)).fold(Seen::default(), Seen::and).data_type()
+    }
+
+    #[test]
+    fn a_type_holds_every_value_as_it_is() {
+        assert_eq!(type_of(&["1", "", "-2"]), Some(DataType::Int64));
+        assert_eq!(type_of(&["1", "2.5", "1e3"]), Some(DataType::Float64));
+        assert_eq!(type_of(&["true", "False"]), Some(DataType::Boolean));
+        let time = DataType::Timestamp(TimeUnit::Nanosecond, None);
+        assert_eq!(type_of(&["2026-01-02", "2026-01-02T03:04:05.678Z"]), Some(time));
+        assert_eq!(type_of(&[""]), Some(DataType::Utf8));
+        assert_eq!(type_of(&["1", "x"]), None);
+        assert_eq!(type_of(&["true", "1"]), None);
+        assert_eq!(type_of(&["18446744073709551615"]), Some(DataType::Utf8));
+    }
+}

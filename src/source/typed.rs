@@ -1,0 +1,328 @@
+//! Parquet and Arrow files as one table: the type of a column is one that holds every file's values as they are.
+
+use std::collections::BTreeMap;
+use std::panic::AssertUnwindSafe;
+use std::sync::Arc;
+
+use datafusion::arrow::array::{ArrayRef, AsArray, Float64Array};
+use datafusion::arrow::compute::cast;
+use datafusion::arrow::datatypes::{
+    DataType, Field, FieldRef, Fields, Int64Type, Schema, SchemaRef, TimeUnit, UInt64Type,
+};
+use datafusion::catalog::TableProvider;
+use datafusion::common::{Column, ScalarValue};
+use datafusion::datasource::file_format::FileFormat;
+use datafusion::datasource::file_format::arrow::ArrowFormat;
+use datafusion::datasource::file_format::parquet::ParquetFormat;
+use datafusion::datasource::listing::{
+    ListingOptions, ListingTable, ListingTableConfig, ListingTableUrl,
+};
+use datafusion::error::DataFusionError;
+use datafusion::execution::SessionState;
+use datafusion::execution::memory_pool::MemoryLimit;
+use datafusion::logical_expr::{
+    ColumnarValue, Expr, ScalarUDF, Volatility, cast as cast_to, create_udf,
+};
+use datafusion::prelude::SessionContext;
+use futures::future::BoxFuture;
+use futures::{FutureExt, StreamExt, TryStreamExt};
+use object_store::{ObjectMeta, ObjectStore};
+use url::Url;
+
+use super::format::Format;
+use crate::error::{Error, Result, Stage};
+
+/// Schemas that are read at a time.
+const SCHEMAS_IN_FLIGHT: usize = 32;
+
+/// The table of these objects, which `store` gives under `root`.
+///
+/// Files with the same columns in the same order are one scan; several such groups are joined by the columns' names,
+/// and a column that a file lacks is null there.
+pub(super) async fn table(
+    ctx: &SessionContext,
+    root: &Url,
+    store: &Arc<dyn ObjectStore>,
+    objects: &[ObjectMeta],
+    format: Format,
+) -> Result<Arc<dyn TableProvider>> {
+    let files: Arc<dyn FileFormat> = match format {
+        Format::Arrow => Arc::new(ArrowFormat),
+        _ => Arc::new(ParquetFormat::default().with_force_view_types(false)),
+    };
+    let state = ctx.state();
+    let filled: Vec<&ObjectMeta> = objects.iter().filter(|o| o.size > 0).collect();
+    if format == Format::Arrow {
+        let limit = match ctx.runtime_env().memory_pool.memory_limit() {
+            MemoryLimit::Finite(limit) => limit,
+            _ => usize::MAX,
+        };
+        for object in &filled {
+            let checked = super::arrow::check_lengths(store, object, limit).await;
+            checked.map_err(|e| e.or_at(object.location.as_ref()))?;
+        }
+    }
+    let schemas: Vec<BoxFuture<'_, Result<SchemaRef>>> =
+        filled.iter().map(|object| schema_of(&files, &state, store, object).boxed()).collect();
+    let schemas: Vec<SchemaRef> =
+        futures::stream::iter(schemas).buffered(SCHEMAS_IN_FLIGHT).try_collect().await?;
+    let merged = merge(filled.iter().map(|o| o.location.as_ref()).zip(&schemas))?;
+    let mut groups: Vec<(SchemaRef, Vec<ListingTableUrl>)> = Vec::new();
+    for (object, schema) in filled.iter().zip(&schemas) {
+        let url = location(root, object)?;
+        match groups.iter_mut().find(|(known, _)| same_columns(known, schema)) {
+            Some((_, urls)) => urls.push(url),
+            None => groups.push((Arc::clone(schema), vec![url])),
+        }
+    }
+    let mut scans = groups.into_iter().map(|(schema, urls)| {
+        let config = ListingTableConfig::new_with_multi_paths(urls)
+            .with_listing_options(ListingOptions::new(Arc::clone(&files)).with_file_extension(""))
+            .with_schema(Arc::clone(&schema));
+        Ok::<_, Error>((schema, Arc::new(ListingTable::try_new(config)?)))
+    });
+    let Some(first) = scans.next() else { return Err(super::listing::empty()) };
+    let (schema, first) = first?;
+    if same_columns(&schema, &merged) && scans.len() == 0 {
+        return Ok(first);
+    }
+    let by_name = |schema: &Schema, scan: Arc<ListingTable>| -> Result<_> {
+        Ok(ctx.read_table(scan)?.select(selection(schema, &merged))?)
+    };
+    let mut all = by_name(&schema, first)?;
+    for scan in scans {
+        let (schema, scan) = scan?;
+        all = all.union(by_name(&schema, scan)?)?;
+    }
+    Ok(all.into_view())
+}
+
+async fn schema_of(
+    format: &Arc<dyn FileFormat>,
+    state: &SessionState,
+    store: &Arc<dyn ObjectStore>,
+    object: &ObjectMeta,
+) -> Result<SchemaRef> {
+    let objects = std::slice::from_ref(object);
+    // Damaged metadata can break the reader's own arithmetic.
+    let schema = AssertUnwindSafe(format.infer_schema(state, store, objects)).catch_unwind().await;
+    let schema = schema.unwrap_or_else(|_| {
+        Err(DataFusionError::External("the metadata of the file cannot be read".into()))
+    });
+    schema.map_err(|e| {
+        let mut error = Error::from(e).or_at(object.location.as_ref());
+        // The reader calls a file that is none an internal error.
+        if error.stage == Stage::Bug {
+            error.stage = Stage::Data;
+        }
+        if error.stage == Stage::Data {
+            return error
+                .help("the file is damaged, cut short, or not what its name says: write it again");
+        }
+        error
+    })
+}
+
+/// The object's URL below the root; a name may hold any character.
+fn location(root: &Url, object: &ObjectMeta) -> Result<ListingTableUrl> {
+    let mut url = root.clone();
+    if let Ok(mut segments) = url.path_segments_mut() {
+        segments.clear().extend(object.location.parts().map(|part| part.as_ref().to_owned()));
+    }
+    Ok(ListingTableUrl::try_new(url, None)?)
+}
+
+fn same_columns(a: &Schema, b: &Schema) -> bool {
+    let columns = |s: &Schema| -> Vec<(String, DataType)> {
+        s.fields().iter().map(|f| (f.name().clone(), f.data_type().clone())).collect()
+    };
+    columns(a) == columns(b)
+}
+
+/// Every column by its name, with a type that all of the files' values have a place in.
+fn merge<'a>(files: impl Iterator<Item = (&'a str, &'a SchemaRef)>) -> Result<Schema> {
+    let mut fields: Vec<FieldRef> = Vec::new();
+    let mut places: BTreeMap<&str, (usize, &str)> = BTreeMap::new();
+    for (file, schema) in files {
+        for field in schema.fields() {
+            let Some((at, first)) = places.get(field.name().as_str()) else {
+                places.insert(field.name(), (fields.len(), file));
+                fields.push(Arc::new(field.as_ref().clone().with_nullable(true)));
+                continue;
+            };
+            let known = &mut fields[*at];
+            if known.data_type() == field.data_type() {
+                continue;
+            }
+            let Some(both) = wider(known.data_type(), field.data_type()) else {
+                return Err(Error::data(format!(
+                    "the column `{}` has no one type in all files",
+                    field.name()
+                ))
+                .found(format!(
+                    "{} in `{first}`, {} in `{file}`",
+                    known.data_type(),
+                    field.data_type()
+                ))
+                .help("write it with one type in every file"));
+            };
+            *known = Arc::new(known.as_ref().clone().with_data_type(both));
+        }
+    }
+    Ok(Schema::new(fields))
+}
+
+/// The narrowest type that holds every value of both; for integers of 64 bits among floats, each value is looked at.
+fn wider(a: &DataType, b: &DataType) -> Option<DataType> {
+    use DataType::{
+        Date32, Float16, Float32, Float64, Int8, Int16, Int32, Int64, LargeList, LargeUtf8, List,
+        Null, Timestamp, UInt8, UInt16, UInt32, UInt64, Utf8, Utf8View,
+    };
+    let unsigned = |t: &DataType| matches!(t, UInt8 | UInt16 | UInt32);
+    let bits = |t: &DataType| t.primitive_width().unwrap_or(8);
+    let item = |a: &Fields, b: &Fields| -> Option<FieldRef> {
+        let both = wider(a[0].data_type(), b[0].data_type())?;
+        Some(Arc::new(Field::new(a[0].name(), both, true)))
+    };
+    Some(match (a, b) {
+        _ if a == b => a.clone(),
+        (Null, t) | (t, Null) => t.clone(),
+        (DataType::Dictionary(_, a), b) => wider(a, b)?,
+        (a, DataType::Dictionary(_, b)) => wider(a, b)?,
+        (Utf8 | LargeUtf8 | Utf8View, Utf8 | LargeUtf8 | Utf8View) => {
+            if *a == LargeUtf8 || *b == LargeUtf8 { LargeUtf8 } else { Utf8 }
+        }
+        (Int8 | Int16 | Int32 | Int64, Int8 | Int16 | Int32 | Int64)
+        | (UInt8 | UInt16 | UInt32 | UInt64, UInt8 | UInt16 | UInt32 | UInt64) => {
+            if bits(a) > bits(b) { a.clone() } else { b.clone() }
+        }
+        (a, b) if a.is_integer() && b.is_integer() && (unsigned(a) || unsigned(b)) => {
+            if *a == UInt64 || *b == UInt64 {
+                return None;
+            }
+            Int64
+        }
+        (Float16 | Float32, Float16 | Float32) => Float32,
+        (a, b) if a.is_floating() && b.is_floating() => Float64,
+        (a, b) if a.is_integer() && b.is_floating() || a.is_floating() && b.is_integer() => Float64,
+        (Date32, Timestamp(unit, None)) | (Timestamp(unit, None), Date32) => Timestamp(*unit, None),
+        (Timestamp(a, zone), Timestamp(b, other)) if zone == other => {
+            Timestamp(finer(*a, *b), zone.clone())
+        }
+        (List(a), List(b)) => List(item(&vec![Arc::clone(a)].into(), &vec![Arc::clone(b)].into())?),
+        (LargeList(a) | List(a), LargeList(b) | List(b)) => {
+            LargeList(item(&vec![Arc::clone(a)].into(), &vec![Arc::clone(b)].into())?)
+        }
+        (DataType::FixedSizeList(a, n), DataType::FixedSizeList(b, m)) if n == m => {
+            let item = item(&vec![Arc::clone(a)].into(), &vec![Arc::clone(b)].into())?;
+            DataType::FixedSizeList(item, *n)
+        }
+        _ => return None,
+    })
+}
+
+fn finer(a: TimeUnit, b: TimeUnit) -> TimeUnit {
+    let order = [TimeUnit::Nanosecond, TimeUnit::Microsecond, TimeUnit::Millisecond];
+    order.into_iter().find(|unit| *unit == a || *unit == b).unwrap_or(TimeUnit::Second)
+}
+
+/// The columns of `merged` from a scan with the columns of `own`.
+fn selection(own: &Schema, merged: &Schema) -> Vec<Expr> {
+    let one = |field: &FieldRef| {
+        let wanted = field.data_type();
+        let Ok(from) = own.field_with_name(field.name()) else {
+            let null = ScalarValue::try_from(wanted).unwrap_or(ScalarValue::Null);
+            return Expr::Literal(null, None).alias(field.name());
+        };
+        let column = Expr::Column(Column::new_unqualified(field.name()));
+        match from.data_type() {
+            own if own == wanted => column,
+            own @ (DataType::Int64 | DataType::UInt64) if wanted.is_floating() => {
+                exactly_as_double(own, field.name()).call(vec![column]).alias(field.name())
+            }
+            _ => cast_to(column, wanted.clone()).alias(field.name()),
+        }
+    };
+    merged.fields().iter().map(one).collect()
+}
+
+/// Integers as doubles; an error for one that would be rounded.
+fn exactly_as_double(from: &DataType, column: &str) -> ScalarUDF {
+    let named = column.to_owned();
+    let convert = move |arguments: &[ColumnarValue]| {
+        let arrays = ColumnarValue::values_to_arrays(arguments)?;
+        let doubles = cast(&arrays[0], &DataType::Float64)?;
+        match rounded(&arrays[0], doubles.as_primitive()) {
+            None => Ok(ColumnarValue::Array(doubles)),
+            Some(value) => {
+                let error = Error::data(format!(
+                    "the column `{named}` has no one type in all files"
+                ))
+                .found(format!(
+                    "integers in some, decimals in others, and {value}, which no double holds"
+                ))
+                .help("write it with one type in every file");
+                Err(DataFusionError::External(Box::new(error)))
+            }
+        }
+    };
+    let types = vec![from.clone()];
+    create_udf(
+        "exactly_as_double",
+        types,
+        DataType::Float64,
+        Volatility::Immutable,
+        Arc::new(convert),
+    )
+}
+
+/// The first integer that its double is not.
+fn rounded(integers: &ArrayRef, doubles: &Float64Array) -> Option<i128> {
+    let is_rounded = |(value, double): &(i128, f64)| *double as i128 != *value;
+    let pair = |(value, double): (Option<i128>, Option<f64>)| value.zip(double);
+    if let Some(integers) = integers.as_primitive_opt::<Int64Type>() {
+        let values = integers.iter().map(|v| v.map(i128::from));
+        return values.zip(doubles).filter_map(pair).find(is_rounded).map(|(value, _)| value);
+    }
+    let integers = integers.as_primitive_opt::<UInt64Type>()?;
+    let values = integers.iter().map(|v| v.map(i128::from));
+    values.zip(doubles).filter_map(pair).find(is_rounded).map(|(value, _)| value)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use DataType::{Float32, Float64, Int16, Int32, Int64, LargeUtf8, UInt8, UInt32, UInt64, Utf8};
+
+    #[test]
+    fn a_wider_type_holds_every_value_of_both() {
+        let both = |a: &DataType, b: &DataType| {
+            assert_eq!(wider(a, b), wider(b, a), "{a} {b}");
+            wider(a, b)
+        };
+        assert_eq!(both(&Int32, &Int64), Some(Int64));
+        assert_eq!(both(&UInt32, &Int32), Some(Int64));
+        assert_eq!(both(&UInt8, &Int16), Some(Int64));
+        assert_eq!(both(&UInt8, &UInt32), Some(UInt32));
+        assert_eq!(both(&UInt64, &Int64), None);
+        assert_eq!(both(&Float32, &Float64), Some(Float64));
+        assert_eq!(both(&Int32, &Float32), Some(Float64));
+        assert_eq!(both(&Utf8, &LargeUtf8), Some(LargeUtf8));
+        assert_eq!(both(&Utf8, &Int64), None);
+        let list = |item: &DataType| DataType::new_list(item.clone(), true);
+        assert_eq!(both(&list(&Float32), &list(&Float64)), Some(list(&Float64)));
+    }
+
+    #[test]
+    fn an_integer_that_a_double_rounds_is_found() {
+        let of = |values: Vec<i64>| -> ArrayRef {
+            Arc::new(datafusion::arrow::array::Int64Array::from(values))
+        };
+        let found = |array: ArrayRef| {
+            let doubles = cast(&array, &DataType::Float64).unwrap();
+            rounded(&array, doubles.as_primitive())
+        };
+        assert_eq!(found(of(vec![1 << 53, -7, 0])), None);
+        assert_eq!(found(of(vec![0, (1 << 53) + 1])), Some((1 << 53) + 1));
+    }
+}

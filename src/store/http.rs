@@ -1,0 +1,210 @@
+//! An HTTP client that gives a request up when nothing moves, and never because it takes long.
+//!
+//! # Why
+//! The clients of `object_store` end a request after 30 seconds, whatever it has moved by then: at 2 Mbit/s four pieces
+//! of 8 MiB never get there. The read timeout of `reqwest` runs while a body is still being sent. So both directions are
+//! watched here.
+
+use std::future::Future as _;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use bytes::Bytes;
+use http_body::{Body, Frame, SizeHint};
+use object_store::client::{
+    HttpClient, HttpConnector, HttpError, HttpErrorKind, HttpRequest, HttpRequestBody,
+    HttpResponse, HttpResponseBody, HttpService,
+};
+use object_store::{ClientConfigKey, ClientOptions};
+use tokio::time::{Instant, Sleep, sleep, timeout};
+
+/// What is handed to the connection at once: it is ready for more when these bytes have moved on.
+const FRAME_BYTES: usize = 64 << 10;
+
+/// Makes clients that wait for bytes and not for requests.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Patient {
+    /// The longest that a connection may take to come about.
+    pub(super) connect: Duration,
+    /// The longest time without a byte.
+    pub(super) idle: Duration,
+}
+
+impl HttpConnector for Patient {
+    fn connect(&self, options: &ClientOptions) -> object_store::Result<HttpClient> {
+        let value = |key| options.get_config_value(&key).unwrap_or_default();
+        // The service that gives an instance its role is either near or not there: it is waited for shorter.
+        let seconds = value(ClientConfigKey::ConnectTimeout);
+        let seconds = seconds.strip_suffix('s').and_then(|text| text.parse().ok());
+        let connect = seconds.map_or(self.connect, Duration::from_secs).min(self.connect);
+        let client = reqwest::Client::builder()
+            .user_agent(concat!("labelmill/", env!("CARGO_PKG_VERSION")))
+            .connect_timeout(connect)
+            .https_only(value(ClientConfigKey::AllowHttp) != "true")
+            .http1_only()
+            // An object's size is that of the bytes that are sent.
+            .no_gzip()
+            .no_brotli()
+            .no_zstd()
+            .no_deflate()
+            .build()
+            .map_err(|e| object_store::Error::Generic { store: "HTTP", source: Box::new(e) })?;
+        Ok(HttpClient::new(PatientClient { client, idle: self.idle }))
+    }
+}
+
+#[derive(Debug)]
+struct PatientClient {
+    client: reqwest::Client,
+    idle: Duration,
+}
+
+#[async_trait::async_trait]
+impl HttpService for PatientClient {
+    async fn call(&self, request: HttpRequest) -> Result<HttpResponse, HttpError> {
+        let (parts, body) = request.into_parts();
+        let url = parts.uri.to_string().parse::<url::Url>();
+        let url = url.map_err(|e| HttpError::new(HttpErrorKind::Unknown, e))?;
+        let (moved, whole) = (Arc::new(AtomicU64::new(0)), body.content_length() as u64);
+        let mut request = reqwest::Request::new(parts.method, url);
+        *request.headers_mut() = parts.headers;
+        *request.body_mut() = Some(if body.content_length() == 0 {
+            Bytes::new().into()
+        } else {
+            reqwest::Body::wrap(Counted::new(body, Arc::clone(&moved)))
+        });
+        let mut answer = std::pin::pin!(self.client.execute(request));
+        let (began, mut patience) = (Instant::now(), self.idle);
+        let answer = loop {
+            let before = moved.load(Ordering::Relaxed);
+            match timeout(patience, &mut answer).await {
+                Ok(answer) => break answer.map_err(http_error)?,
+                Err(_) if moved.load(Ordering::Relaxed) == before => return Err(stalled(patience)),
+                // The last bytes lie in the system's buffer, and leave it no faster than those before them.
+                Err(_) if moved.load(Ordering::Relaxed) == whole => {
+                    patience = self.idle + began.elapsed().min(self.idle * 3);
+                }
+                Err(_) => {}
+            }
+        };
+        let (status, headers) = (answer.status(), answer.headers().clone());
+        let body = HttpResponseBody::new(Watched::new(answer.into(), self.idle));
+        let mut response = HttpResponse::new(body);
+        *response.status_mut() = status;
+        *response.headers_mut() = headers;
+        Ok(response)
+    }
+}
+
+/// The body of a request in small frames, whose bytes are counted when the connection takes them.
+struct Counted {
+    body: HttpRequestBody,
+    frame: Bytes,
+    left: u64,
+    moved: Arc<AtomicU64>,
+}
+
+impl Counted {
+    fn new(body: HttpRequestBody, moved: Arc<AtomicU64>) -> Self {
+        let left = body.content_length() as u64;
+        Self { body, frame: Bytes::new(), left, moved }
+    }
+}
+
+impl Body for Counted {
+    type Data = Bytes;
+    type Error = HttpError;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, HttpError>>> {
+        while self.frame.is_empty() {
+            match ready!(Pin::new(&mut self.body).poll_frame(cx)) {
+                Some(Ok(frame)) => self.frame = frame.into_data().unwrap_or_default(),
+                Some(Err(e)) => return Poll::Ready(Some(Err(e))),
+                None => return Poll::Ready(None),
+            }
+        }
+        let length = self.frame.len().min(FRAME_BYTES);
+        let frame = self.frame.split_to(length);
+        self.left = self.left.saturating_sub(frame.len() as u64);
+        self.moved.fetch_add(frame.len() as u64, Ordering::Relaxed);
+        Poll::Ready(Some(Ok(Frame::data(frame))))
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.left == 0
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        SizeHint::with_exact(self.left)
+    }
+}
+
+/// The body of an answer; its reader may take as long as it likes, its sender may not.
+struct Watched {
+    body: reqwest::Body,
+    idle: Duration,
+    limit: Option<Pin<Box<Sleep>>>,
+}
+
+impl Watched {
+    fn new(body: reqwest::Body, idle: Duration) -> Self {
+        Self { body, idle, limit: None }
+    }
+}
+
+impl Body for Watched {
+    type Data = Bytes;
+    type Error = HttpError;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, HttpError>>> {
+        if let Poll::Ready(frame) = Pin::new(&mut self.body).poll_frame(cx) {
+            self.limit = None;
+            return Poll::Ready(frame.map(|frame| frame.map_err(http_error)));
+        }
+        let idle = self.idle;
+        let limit = self.limit.get_or_insert_with(|| Box::pin(sleep(idle)));
+        ready!(limit.as_mut().poll(cx));
+        Poll::Ready(Some(Err(stalled(idle))))
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}
+
+#[derive(Debug, thiserror::Error)]
+#[error("no byte came or went for {0:?} (store.idle_seconds)")]
+struct Stalled(Duration);
+
+fn stalled(idle: Duration) -> HttpError {
+    HttpError::new(HttpErrorKind::Timeout, Stalled(idle))
+}
+
+/// Where it is not known whether a request was carried out, only one that may be carried out twice is sent again.
+fn http_error(error: reqwest::Error) -> HttpError {
+    let kind = if error.is_timeout() {
+        HttpErrorKind::Timeout
+    } else if error.is_connect() {
+        HttpErrorKind::Connect
+    } else if error.is_decode() {
+        HttpErrorKind::Decode
+    } else if error.is_builder() || error.is_redirect() {
+        HttpErrorKind::Unknown
+    } else {
+        HttpErrorKind::Interrupted
+    };
+    HttpError::new(kind, error.without_url())
+}

@@ -1,0 +1,249 @@
+//! Opens the object store behind a URL: local disk, `s3://`, `http(s)://`, and others by feature.
+//!
+//! Credentials never come from the pipeline file: the environment (`AWS_ACCESS_KEY_ID`, ...), a web identity or the
+//! instance's role supply them, by the same rules as every tool built on `object_store`.
+//!
+//! # Why
+//! A link may be slow without being broken: 10 GB take eleven hours at 2 Mbit/s. So no request has a limit on its whole
+//! time. It is given up when no byte moves for `idle_seconds` (`http.rs`), a download that breaks off goes on where it
+//! stopped (`resume.rs`), and a large object is sent in pieces, each of which can be sent again (`upload.rs`).
+
+mod http;
+mod location;
+mod resume;
+mod upload;
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use object_store::aws::{AmazonS3Builder, AmazonS3ConfigKey};
+use object_store::http::HttpBuilder;
+use object_store::local::LocalFileSystem;
+use object_store::path::Path;
+use object_store::{BackoffConfig, ClientOptions, ObjectStore, RetryConfig};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use url::{Position, Url};
+
+use crate::engine::parse_bytes;
+use crate::error::{Error, Problem, Result};
+use crate::spec::Problems;
+use http::Patient;
+use location::URL_HELP;
+pub use location::{parse_url, redacted, secret_problem};
+use resume::Resuming;
+use upload::Pieces;
+
+/// How object stores are reached; everything here may be left out.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct StoreSpec {
+    /// Endpoint of an S3-compatible store; else `AWS_ENDPOINT_URL`, else Amazon's own.
+    pub endpoint: Option<String>,
+    /// Region; else `AWS_REGION`, else us-east-1.
+    pub region: Option<String>,
+    /// How often a request that failed with a 5xx status or a broken connection is sent again.
+    #[schemars(range(min = 0, max = 1000))]
+    pub max_retries: u32,
+    /// Seconds after which a request that keeps failing is given up.
+    #[schemars(range(min = 1, max = 86_400))]
+    pub retry_seconds: u64,
+    /// Seconds that a connection may take to come about.
+    #[schemars(range(min = 1, max = 86_400))]
+    pub connect_seconds: u64,
+    /// Seconds without a byte in either direction after which a request counts as failed. A request may take as long
+    /// as it needs while bytes move.
+    #[schemars(range(min = 1, max = 86_400))]
+    pub idle_seconds: u64,
+    /// Size of the pieces that larger objects are uploaded in, such as "8MiB"; stores take 5 MiB to 5 GiB. A piece that
+    /// fails is sent again.
+    pub piece_size: String,
+    /// Uploads, of pieces or of smaller objects, that are on their way at once. Fewer let each one end sooner on a
+    /// slow link.
+    #[schemars(range(min = 1, max = 1024))]
+    pub pieces_in_flight: usize,
+}
+
+impl Default for StoreSpec {
+    fn default() -> Self {
+        Self {
+            endpoint: None,
+            region: None,
+            max_retries: 10,
+            retry_seconds: 180,
+            connect_seconds: 10,
+            idle_seconds: 120,
+            piece_size: "8MiB".to_owned(),
+            pieces_in_flight: 4,
+        }
+    }
+}
+
+/// The variable that object_store's builders read, and the one that other tools know too.
+const ENDPOINT_VARIABLES: [&str; 3] = ["AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT"];
+
+/// What stores take as a piece of an upload that is not the last.
+const PIECE_BYTES: std::ops::RangeInclusive<usize> = 5 << 20..=5 << 30;
+
+impl StoreSpec {
+    /// Adds what is wrong to `problems`.
+    pub fn check(&self, place: &str, problems: &mut Problems) {
+        if let Some(problem) = self.endpoint.as_deref().and_then(secret_problem) {
+            problems.push(problem.at(format!("{place}: store.endpoint")));
+        }
+        if !parse_bytes(&self.piece_size).is_some_and(|bytes| PIECE_BYTES.contains(&bytes)) {
+            problems.push(
+                Problem::new("not a size of pieces that stores take")
+                    .at(format!("{place}: store.piece_size"))
+                    .found(format!("`{}`", self.piece_size))
+                    .help("write a number and a unit from 5MiB to 5GiB, such as \"8MiB\""),
+            );
+        }
+    }
+
+    fn retries(&self) -> RetryConfig {
+        RetryConfig {
+            max_retries: usize::try_from(self.max_retries).unwrap_or(usize::MAX),
+            retry_timeout: Duration::from_secs(self.retry_seconds),
+            backoff: BackoffConfig::default(),
+        }
+    }
+
+    fn client(&self, allow_http: bool) -> ClientOptions {
+        ClientOptions::new()
+            .with_allow_http(allow_http)
+            .with_connect_timeout(Duration::from_secs(self.connect_seconds))
+    }
+
+    fn connector(&self) -> Patient {
+        let seconds = Duration::from_secs;
+        Patient { connect: seconds(self.connect_seconds), idle: seconds(self.idle_seconds) }
+    }
+}
+
+/// A store and the place inside it that a URL names.
+#[derive(Debug, Clone)]
+pub struct Place {
+    /// The URL, with local paths made absolute.
+    pub url: Url,
+    /// The store.
+    pub store: Arc<dyn ObjectStore>,
+    /// The path inside the store.
+    pub path: Path,
+    pieces: Pieces,
+}
+
+impl Place {
+    /// The local folder or file, where the URL is on local disk.
+    #[must_use]
+    pub fn local(&self) -> Option<PathBuf> {
+        (self.url.scheme() == "file").then(|| self.url.to_file_path().ok()).flatten()
+    }
+}
+
+/// Opens the store behind `url`.
+///
+/// # Errors
+/// When the scheme is unknown or its settings are wrong; nothing is sent yet.
+pub fn open(url: &Url, spec: &StoreSpec) -> Result<Place> {
+    if let Some(problem) = spec.endpoint.as_deref().and_then(secret_problem) {
+        return Err(Error::spec_problems(vec![problem.at("store.endpoint")]));
+    }
+    for name in ENDPOINT_VARIABLES.into_iter().filter(|_| url.scheme().starts_with("s3")) {
+        if let Some(problem) = std::env::var(name).ok().as_deref().and_then(secret_problem) {
+            return Err(Error::spec_problems(vec![problem.at(name)]));
+        }
+    }
+    let unusable = |e: object_store::Error| {
+        Error::spec(format!("cannot open the store: {e}")).at(url.to_string()).help(URL_HELP)
+    };
+    let (store, path) = if url.scheme() == "file" {
+        let path = url.to_file_path().map_err(|()| {
+            Error::spec("not a local path").found(format!("`{url}`")).help(URL_HELP)
+        })?;
+        let path = Path::from_absolute_path(path).map_err(|e| unusable(e.into()))?;
+        (Arc::new(LocalFileSystem::new()) as Arc<dyn ObjectStore>, path)
+    } else {
+        let path = Path::from_url_path(url.path()).map_err(|e| unusable(e.into()))?;
+        (Arc::new(Resuming::new(remote(url, spec).map_err(unusable)?)) as _, path)
+    };
+    Ok(Place { url: url.clone(), store, path, pieces: Pieces::of(spec) })
+}
+
+fn remote(url: &Url, spec: &StoreSpec) -> object_store::Result<Arc<dyn ObjectStore>> {
+    Ok(match url.scheme() {
+        "s3" | "s3a" => Arc::new(s3(url, spec)?),
+        "http" | "https" => {
+            let http = HttpBuilder::new().with_url(&url[..Position::BeforePath]);
+            let options = spec.client(url.scheme() == "http");
+            let http = http.with_client_options(options).with_retry(spec.retries());
+            Arc::new(http.with_http_connector(spec.connector()).build()?)
+        }
+        #[cfg(feature = "gcs")]
+        "gs" => {
+            let gcs =
+                object_store::gcp::GoogleCloudStorageBuilder::from_env().with_url(url.as_str());
+            let gcs = gcs.with_client_options(spec.client(false)).with_retry(spec.retries());
+            Arc::new(gcs.with_http_connector(spec.connector()).build()?)
+        }
+        #[cfg(feature = "azure")]
+        "az" | "adl" | "azure" | "abfs" | "abfss" => {
+            let azure =
+                object_store::azure::MicrosoftAzureBuilder::from_env().with_url(url.as_str());
+            let azure = azure.with_client_options(spec.client(false)).with_retry(spec.retries());
+            Arc::new(azure.with_http_connector(spec.connector()).build()?)
+        }
+        // Says which schemes there are, and which of them were not built in.
+        _ => Arc::from(object_store::parse_url(url)?.0),
+    })
+}
+
+fn s3(url: &Url, spec: &StoreSpec) -> object_store::Result<impl ObjectStore + use<>> {
+    // A configured builder is asked what it read, so that an http endpoint from either place is allowed.
+    let mut builder = AmazonS3Builder::from_env().with_url(url.as_str()).with_retry(spec.retries());
+    if let Some(endpoint) = &spec.endpoint {
+        builder = builder.with_endpoint(endpoint);
+    }
+    if let Some(region) = &spec.region {
+        builder = builder.with_region(region);
+    }
+    let endpoint = builder.get_config_value(&AmazonS3ConfigKey::Endpoint).unwrap_or_default();
+    builder
+        .with_client_options(spec.client(endpoint.starts_with("http://")))
+        .with_http_connector(spec.connector())
+        .build()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_unknown_scheme_is_a_spec_error() {
+        let url = parse_url("ftp://host/x").unwrap();
+        assert_eq!(open(&url, &StoreSpec::default()).unwrap_err().exit_code(), 2);
+    }
+
+    #[test]
+    fn an_endpoint_with_a_password_is_refused_and_not_repeated() {
+        let endpoint = Some("http://me:hunter2@localhost:9000".to_owned());
+        let spec = StoreSpec { endpoint, ..StoreSpec::default() };
+        let error = open(&parse_url("s3://b/x").unwrap(), &spec).unwrap_err();
+        assert_eq!(error.exit_code(), 2);
+        assert!(error.to_string().contains("store.endpoint"), "{error}");
+        assert!(!format!("{error} {error:?}").contains("hunter2"), "{error}");
+    }
+
+    #[test]
+    fn pieces_that_no_store_takes_are_refused() {
+        for (size, fits) in
+            [("8MiB", true), ("5MiB", true), ("4MiB", false), ("8", false), ("many", false)]
+        {
+            let mut problems = Problems::default();
+            StoreSpec { piece_size: size.to_owned(), ..StoreSpec::default() }
+                .check("f", &mut problems);
+            assert_eq!(problems.into_result().is_ok(), fits, "{size}");
+        }
+    }
+}

@@ -1,0 +1,110 @@
+//! Writes an object, a large one in pieces.
+//!
+//! # Why
+//! A piece that fails is sent again alone, and few pieces are on their way at once over all files of a place: on a link
+//! of 2 Mbit/s four pieces of 8 MiB take about two minutes, less than the time in which a piece may still be repeated.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use futures::future::try_join_all;
+use object_store::path::Path;
+use object_store::{ObjectStoreExt, PutPayload};
+use tokio::sync::Semaphore;
+
+use super::{Place, StoreSpec};
+use crate::engine::parse_bytes;
+
+/// S3 takes no upload of more pieces.
+const MAX_PIECES: usize = 10_000;
+
+/// How a place cuts what it uploads; its clones share what is on its way.
+#[derive(Debug, Clone)]
+pub(super) struct Pieces {
+    bytes: usize,
+    slots: Arc<Semaphore>,
+}
+
+impl Pieces {
+    pub(super) fn of(spec: &StoreSpec) -> Self {
+        let in_flight = spec.pieces_in_flight.clamp(1, Semaphore::MAX_PERMITS);
+        let bytes = parse_bytes(&spec.piece_size).unwrap_or(usize::MAX);
+        Self { bytes, slots: Arc::new(Semaphore::new(in_flight)) }
+    }
+
+    /// The size of an object's pieces: larger than asked for where there would be too many.
+    fn bytes_of(&self, object: usize) -> usize {
+        self.bytes.max(object.div_ceil(MAX_PIECES))
+    }
+}
+
+async fn in_slot<T>(slots: Arc<Semaphore>, sending: impl Future<Output = T>) -> T {
+    // Never closed, so there is always a slot to wait for.
+    let _slot = slots.acquire().await;
+    sending.await
+}
+
+impl Place {
+    /// Writes an object of this place's store, a large one in pieces.
+    ///
+    /// # Errors
+    /// When the store fails for longer than the spec allows; no piece of the object stays then.
+    pub async fn upload(&self, path: &Path, bytes: Bytes) -> object_store::Result<()> {
+        let size = self.pieces.bytes_of(bytes.len());
+        if bytes.len() <= size {
+            let put = self.store.put(path, bytes.into());
+            return in_slot(Arc::clone(&self.pieces.slots), put).await.map(|_| ());
+        }
+        let mut upload = self.store.put_multipart(path).await?;
+        let pieces = (0..bytes.len()).step_by(size);
+        let pieces = pieces.map(|at| bytes.slice(at..bytes.len().min(at.saturating_add(size))));
+        let sent: Vec<_> = pieces.map(|piece| upload.put_part(PutPayload::from(piece))).collect();
+        let in_slots = sent.into_iter().map(|piece| in_slot(Arc::clone(&self.pieces.slots), piece));
+        let sent = try_join_all(in_slots).await;
+        let done = match sent {
+            Ok(_) => upload.complete().await.map(|_| ()),
+            Err(e) => Err(e),
+        };
+        if done.is_err() {
+            // Pieces without an end stay in a store for good, and are paid for.
+            let _ = upload.abort().await;
+        }
+        done
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use object_store::memory::InMemory;
+
+    use super::*;
+    use crate::store::parse_url;
+
+    fn place(bytes: usize) -> Place {
+        let spec = StoreSpec { piece_size: bytes.to_string(), ..StoreSpec::default() };
+        Place {
+            url: parse_url("memory:///").unwrap(),
+            store: Arc::new(InMemory::new()),
+            path: Path::default(),
+            pieces: Pieces::of(&spec),
+        }
+    }
+
+    #[tokio::test]
+    async fn pieces_come_together_in_their_order() {
+        let bytes: Bytes = (0..1_000_u32).flat_map(u32::to_le_bytes).collect();
+        for piece in [1, 7, 1_000, 3_999, 4_000, 4_001] {
+            let place = place(piece);
+            place.upload(&Path::from("x"), bytes.clone()).await.unwrap();
+            let found = place.store.get(&Path::from("x")).await.unwrap().bytes().await.unwrap();
+            assert_eq!(found, bytes, "pieces of {piece}");
+        }
+    }
+
+    #[test]
+    fn no_object_has_more_pieces_than_a_store_takes() {
+        let pieces = Pieces::of(&StoreSpec::default());
+        assert_eq!(pieces.bytes_of(10 << 30), 8 << 20);
+        assert!((200_usize << 30).div_ceil(pieces.bytes_of(200 << 30)) <= MAX_PIECES);
+    }
+}

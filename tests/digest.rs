@@ -1,0 +1,187 @@
+//! Two specs are the same job when they give the same tables: every key of a pipeline file changes the digest, or is
+//! listed here with the reason why it does not.
+
+use labelmill::commands::explain::explain;
+use labelmill::model::MODELS;
+use labelmill::pipeline::{PipelineSpec, schema};
+use labelmill::spec::{Overrides, load};
+use serde_json::Value;
+
+use crate::job::Job;
+
+/// What changes no byte of the tables, by key or section.
+const UNCHANGED: [(&str, &str); 10] = [
+    ("name", "names the pipeline"),
+    ("engine", "resources: the result does not depend on them"),
+    ("store", "how bytes travel, not which"),
+    ("gate", "whether a result is published, not what it is"),
+    ("test", "examples beside the job"),
+    ("sink.url", "where the result goes"),
+    ("sink.stale_after_seconds", "when another writer counts as dead"),
+    ("sink.sync", "whether the disk has it before the commit"),
+    ("sink.keep_runs", "which other runs stay"),
+    ("sink.run_id", "names the job instead of the digest"),
+];
+
+/// Values that are tried until a key takes one, beside the words that its schema lists.
+const VALUES: [&str; 22] = [
+    "true",
+    "false",
+    "1",
+    "2",
+    "7",
+    "0.25",
+    "0.5",
+    "'cpu'",
+    "'csv'",
+    "'x'",
+    "'8MiB'",
+    "'6MiB'",
+    "'{dir}gold.csv'",
+    "'{dir}other.csv'",
+    "'majority_vote'",
+    "'dawid_skene'",
+    "'select * from annotations'",
+    "['labels']",
+    "['x']",
+    "{ x = '{dir}gold.csv' }",
+    "[8]",
+    "[1, 1, 1]",
+];
+
+/// Every key that is no section, with the words that it may be.
+fn leaves(root: &Value, schema: &Value, path: &str, found: &mut Vec<(String, Vec<String>)>) {
+    let target = schema["$ref"].as_str().and_then(|r| root.pointer(r.strip_prefix('#')?));
+    let schema = target.unwrap_or(schema);
+    let keys = schema["properties"].as_object().into_iter().flatten();
+    let mut is_leaf = true;
+    for (key, item) in
+        keys.filter(|(key, _)| *key != "kind" || path.is_empty() || path.contains('.'))
+    {
+        is_leaf = false;
+        let path = if path.is_empty() { key.clone() } else { format!("{path}.{key}") };
+        leaves(root, item, &path, found);
+    }
+    if is_leaf {
+        let mut listed = Vec::new();
+        words(root, schema, &mut listed);
+        found.push((path.to_owned(), listed));
+    }
+}
+
+/// The words that a key may be, in all alternatives.
+fn words(root: &Value, schema: &Value, found: &mut Vec<String>) {
+    let target = schema["$ref"].as_str().and_then(|r| root.pointer(r.strip_prefix('#')?));
+    let schema = target.unwrap_or(schema);
+    let own = schema["enum"].as_array().into_iter().flatten().chain([&schema["const"]]);
+    found.extend(own.filter_map(Value::as_str).map(|word| format!("'{word}'")));
+    for key in ["oneOf", "anyOf"] {
+        let options = schema[key].as_array().into_iter().flatten();
+        options.for_each(|option| words(root, option, found));
+    }
+}
+
+/// A folder with sources that have every column, and one more.
+fn sources() -> Job {
+    let job = Job::new();
+    let annotations =
+        "instance_id,annotator_id,label,weight,annotated_at,question,x\ni,a,x,1,2026-01-01,p,y\n";
+    job.write("in.csv", annotations);
+    job.write("other.csv", &(annotations.to_owned() + "j,a,x,1,2026-01-01,p,y\n"));
+    job.write("gold.csv", "instance_id,class,role,question,features,x\ni,x,train,p,1,1\n");
+    job
+}
+
+fn spec(job: &Job, kind: &str, set: Option<String>) -> Option<PipelineSpec> {
+    // Only a network of images can move and mirror them.
+    let is_of_images =
+        set.as_ref().is_some_and(|s| s.contains("backbone.flip") || s.contains("pad_crop"));
+    let backbone = if is_of_images { "model.backbone.kind = 'lenet'\n" } else { "" };
+    // Only weights that depend on the instance go through a bottleneck.
+    let has_bottleneck = set.as_ref().is_some_and(|s| s.contains("model.bottleneck"));
+    let weights = if has_bottleneck { "model.weights_by = 'instance'\n" } else { "" };
+    let text = format!(
+        "{backbone}{weights}source.annotations = '{dir}in.csv'\nsource.features = '{dir}gold.csv'\nmodel.kind = '{kind}'\nsink.url = '{dir}out'",
+        dir = job.url("")
+    );
+    let set = set.into_iter().map(|s| s.replace("{dir}", &job.url(""))).collect();
+    load(&text, "test", &Overrides { set, var: Vec::new() }).ok()
+}
+
+/// What the run would be called, where the spec can be planned.
+async fn id(spec: &PipelineSpec) -> Option<String> {
+    let text = explain(spec).await.ok()?;
+    let line = text.lines().find(|line| line.starts_with("output"))?;
+    Some(line.rsplit_once('/')?.1.to_owned())
+}
+
+/// The key with another value than its default, and whether that is another job.
+async fn changes(job: &Job, kind: &str, key: &str, words: &[String]) -> Option<bool> {
+    let default = spec(job, kind, None)?.to_json().ok()?;
+    let default = default.pointer(&format!("/{}", key.replace('.', "/")))?;
+    let plain = match default {
+        Value::Bool(_) | Value::Number(_) => spec(job, kind, Some(format!("{key}={default}")))?,
+        _ => spec(job, kind, None)?,
+    };
+    let before = id(&plain).await?;
+    for value in words.iter().map(String::as_str).chain(VALUES) {
+        let Some(set) = spec(job, kind, Some(format!("{key}={value}"))) else { continue };
+        if set.to_json().unwrap() == plain.to_json().unwrap() {
+            continue;
+        }
+        if let Some(after) = id(&set).await {
+            return Some(after != before);
+        }
+    }
+    None
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn every_key_changes_the_digest_or_has_a_reason_not_to() {
+    let job = sources();
+    let root = schema();
+    let mut keys = Vec::new();
+    leaves(&root, &root, "", &mut keys);
+    let reason =
+        |key: &str| UNCHANGED.iter().any(|(k, _)| key == *k || key.starts_with(&format!("{k}.")));
+    let mut wrong = Vec::new();
+    let mut tried = 0;
+    for (key, words) in
+        keys.iter().filter(|(key, _)| !["model", "test", "sink.run_id"].contains(&key.as_str()))
+    {
+        match changes(&job, "dawid_skene", key, words).await {
+            Some(changed) if changed == reason(key) => {
+                wrong.push(format!("{key}: changes the digest: {changed}"));
+            }
+            Some(_) => tried += 1,
+            None => wrong.push(format!("{key}: no other value is known to this test")),
+        }
+    }
+    assert!(wrong.is_empty(), "{wrong:#?}");
+    assert!(tried > 40, "{tried}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn every_parameter_of_every_model_changes_the_digest() {
+    let job = sources();
+    let mut wrong = Vec::new();
+    for family in MODELS.iter() {
+        let root = (family.schema)().to_value();
+        let mut keys = Vec::new();
+        leaves(&root, &root, "model", &mut keys);
+        for (key, words) in &keys {
+            // These models can be trained in one way only.
+            let has_one_value = match key.as_str() {
+                "model.train.batch_by" => ["weighted_doctor_net", "max_mig"].contains(&family.kind),
+                "model.train.reduction" => {
+                    ["dl", "soft_bootstrap", "max_mig"].contains(&family.kind)
+                }
+                _ => false,
+            };
+            if !has_one_value && changes(&job, family.kind, key, words).await != Some(true) {
+                wrong.push(format!("{}: {key}", family.kind));
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{wrong:#?}");
+}

@@ -1,0 +1,195 @@
+//! What somebody else put where a run is published stays as it is, and what a power loss left behind blocks nobody.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
+
+use serde_json::Value;
+
+use crate::job::{Job, assert_says};
+use crate::support::{files_of, labelmill, manifest, read_table, stderr};
+
+const CROWD: &str = "source.annotations = [['i', 'a', 'x'], ['j', 'a', 'x'], ['j', 'b', 'y']]
+    model.kind = 'majority_vote'\nsink.stale_after_seconds = 1\n";
+
+/// Every file below a folder with its content; links as what they lead to.
+fn tree(folder: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
+    let mut files = BTreeMap::new();
+    for entry in std::fs::read_dir(folder).into_iter().flatten().flatten() {
+        let path = entry.path();
+        if entry.file_type().unwrap().is_symlink() {
+            let target = std::fs::read_link(&path).unwrap();
+            files.insert(path, target.display().to_string().into());
+        } else if path.is_dir() {
+            files.insert(path.clone(), Vec::new());
+            files.extend(tree(&path));
+        } else {
+            files.insert(path.clone(), std::fs::read(&path).unwrap());
+        }
+    }
+    files
+}
+
+/// Makes a file an hour old, and whatever lies in it.
+fn age(path: &Path) {
+    let hour_ago = SystemTime::UNIX_EPOCH + Duration::from_secs(1_700_000_000);
+    std::fs::File::open(path).unwrap().set_modified(hour_ago).unwrap();
+}
+
+#[test]
+fn files_of_others_stay_whatever_their_names_and_however_old_they_are() {
+    let job = Job::new();
+    let foreign = [
+        "runs/exp1/best.pt",
+        "runs/loose.txt",
+        "runs/exp2/_lease.json",
+        "runs/exp2/labels/part-00000.parquet",
+        ".latest-1234",
+        "latest.json#1",
+        "_leases/0123456789abcdef.json",
+        "_leases/notes.txt",
+        "checkpoints/state.bin",
+    ];
+    for name in foreign {
+        age(Path::new(&job.write(&format!("out/{name}"), "{\"mine\": true}")));
+    }
+    for folder in ["out/runs/empty", "out/empty"] {
+        std::fs::create_dir_all(job.path(folder)).unwrap();
+        age(&job.path(folder));
+    }
+    let before = tree(&job.path("out"));
+    for seed in 1..4 {
+        job.ends(CROWD, &["--set", &format!("seed={seed}"), "--set", "sink.keep_runs=1"], 0);
+    }
+    let after = tree(&job.path("out"));
+    for (path, content) in before {
+        assert_eq!(after.get(&path), Some(&content), "{}", path.display());
+    }
+}
+
+#[test]
+fn what_is_in_the_way_is_an_error_and_stays() {
+    let cases: [(&str, &str, &str); 4] = [
+        ("latest", "mine", "where the link `latest` belongs"),
+        ("latest/notes.txt", "mine", "where the link `latest` belongs"),
+        ("latest.json", "{\"version\": 3}", "not a pointer of labelmill"),
+        ("runs/mine/manifest.json", "{\"files\": []}", "not a manifest of labelmill"),
+    ];
+    for (name, content, says) in cases {
+        let job = Job::new();
+        job.write(&format!("out/{name}"), content);
+        let before = tree(&job.path("out"));
+        for _ in 0..2 {
+            let error = job.ends(CROWD, &["--set", "sink.run_id=mine"], 2);
+            assert_says(&error, &[says, "leaves it alone", "another sink.url"]);
+        }
+        let after = tree(&job.path("out"));
+        let runs = |tree: &BTreeMap<PathBuf, Vec<u8>>| {
+            tree.keys().filter(|p| p.extension().is_some_and(|e| e == "parquet")).count()
+        };
+        assert_eq!(runs(&after), 0, "{name}: litter");
+        for (path, content) in before {
+            assert_eq!(after.get(&path), Some(&content), "{name}: {}", path.display());
+        }
+    }
+}
+
+#[test]
+fn a_link_that_leads_elsewhere_is_in_the_way_too() {
+    let job = Job::new();
+    std::fs::create_dir_all(job.path("out")).unwrap();
+    std::os::unix::fs::symlink("/tmp", job.path("out/latest")).unwrap();
+    assert_says(&job.ends(CROWD, &[], 2), &["a link that leads elsewhere"]);
+    assert_eq!(std::fs::read_link(job.path("out/latest")).unwrap(), Path::new("/tmp"));
+}
+
+#[test]
+fn control_files_that_a_power_loss_emptied_block_no_job_and_are_named() {
+    let job = Job::new();
+    job.run(&(CROWD.to_owned() + "sink.run_id = 'mine'"));
+    let named = ["out/runs/mine/manifest.json", "out/latest.json"];
+    for cut in [0, 9] {
+        for name in named {
+            let whole = std::fs::read(job.path(name)).unwrap();
+            std::fs::write(job.path(name), &whole[..cut]).unwrap();
+        }
+        let lease = job.write("out/_leases/00000000000000aa.json", "");
+        age(Path::new(&lease));
+        let said = job.ends(CROWD, &["--set", "sink.run_id=mine"], 0);
+        assert_says(&said, &["cut short", "manifest.json", "latest.json", "00000000000000aa.json"]);
+        assert!(!Path::new(&lease).exists(), "it names nothing");
+        let run = job.path("out/runs/mine");
+        assert_eq!(
+            job.path("out/latest").canonicalize().unwrap(),
+            files_of(&run).canonicalize().unwrap()
+        );
+        assert_eq!(read_table(&files_of(&run), "labels").len(), 2);
+        // The next round damages the manifest that took its place.
+        std::fs::remove_file(run.join("manifest.json")).unwrap();
+        let names = std::fs::read_dir(&run).unwrap().map(|e| e.unwrap().path());
+        let newest = names.filter(|p| p.extension().is_some_and(|e| e == "json")).max().unwrap();
+        std::fs::rename(newest, run.join("manifest.json")).unwrap();
+    }
+}
+
+#[test]
+fn a_run_whose_files_are_missing_or_cut_short_is_made_again_and_says_why() {
+    for damage in [None, Some(7)] {
+        let job = Job::new();
+        let files = job.run(&(CROWD.to_owned() + "sink.run_id = 'mine'"));
+        let part = files.join("posteriors/part-00000.parquet");
+        match damage {
+            None => std::fs::remove_file(&part).unwrap(),
+            Some(length) => {
+                let whole = std::fs::read(&part).unwrap();
+                std::fs::write(&part, &whole[..length]).unwrap();
+            }
+        }
+        let query = ["sql", "--run", &job.url("out"), "-c", "select * from labels"];
+        let refused = labelmill().args(query).output().unwrap();
+        assert_eq!(refused.status.code(), Some(3), "{}", stderr(&refused));
+        assert_says(&stderr(&refused), &["files of the run are missing", "posteriors/part-00000"]);
+        let said = job.ends(CROWD, &["--set", "sink.run_id=mine"], 0);
+        assert_says(&said, &["the run is made again", "posteriors/part-00000.parquet"]);
+        let run = job.path("out/runs/mine");
+        assert_ne!(files_of(&run), files);
+        assert_eq!(read_table(&job.path("out/latest"), "posteriors").len(), 4);
+        assert!(!files.exists(), "what was left of the first attempt is gone");
+        assert_says(&job.ends(CROWD, &["--set", "sink.run_id=mine"], 0), &["nothing to do"]);
+    }
+}
+
+#[test]
+fn readers_see_the_files_that_the_manifest_lists_and_no_others() {
+    let job = Job::new();
+    let files = job.run(&(CROWD.to_owned() + "sink.run_id = 'mine'"));
+    std::fs::copy(files.join("labels/part-00000.parquet"), files.join("labels/part-00001.parquet"))
+        .unwrap();
+    for run in ["out", "out/latest", "out/runs/mine"] {
+        let query =
+            ["sql", "--json", "--run", &job.url(run), "-c", "select count(*) n from labels"];
+        let output = labelmill().args(query).output().unwrap();
+        let row: Value = serde_json::from_slice(&output.stdout).unwrap();
+        assert_eq!(row["n"], 2, "{run}");
+    }
+    assert_eq!(
+        manifest(&job.path("out/runs/mine"))["tables"]["labels"].as_array().unwrap().len(),
+        1
+    );
+}
+
+#[test]
+fn thousands_of_questions_share_their_files() {
+    let job = Job::new();
+    let rows: Vec<String> = (0..3_000).map(|q| format!("i,a,x,q{q}\ni,b,y,q{q}\n")).collect();
+    job.write("in.csv", &format!("instance_id,annotator_id,label,question\n{}", rows.concat()));
+    let files = job.run("source.annotations = '{dir}in.csv'\nmodel.kind = 'dawid_skene'\n");
+    let parts = tree(&files).into_keys().filter(|p| p.extension().is_some_and(|e| e == "parquet"));
+    assert_eq!(parts.count(), labelmill::tables::TABLES.len());
+    let labels = read_table(&files, "labels");
+    assert_eq!(labels.len(), 3_000);
+    assert_eq!(read_table(&files, "posteriors").len(), 6_000);
+    let questions: std::collections::BTreeSet<_> =
+        labels.iter().map(|row| row["question"].clone()).collect();
+    assert_eq!(questions.len(), 3_000);
+}

@@ -1,0 +1,50 @@
+//! A table of several files holds every row once, those at the files' borders too.
+
+use std::collections::BTreeMap;
+
+use datafusion::arrow::array::{AsArray, RecordBatch};
+use datafusion::arrow::datatypes::{Float64Type, UInt32Type};
+
+use crate::job::Job;
+use crate::support::{read_batches, write_numbers};
+
+const INSTANCES: u32 = 3_000;
+const CLASSES: u32 = 400;
+
+#[test]
+fn no_row_is_lost_or_doubled_where_one_file_ends_and_the_next_begins() {
+    let job = Job::new();
+    let rows: Vec<(u32, u32, u32)> = (0..INSTANCES).map(|i| (i, i % 7, i % CLASSES)).collect();
+    write_numbers(&job.path("in.parquet"), &rows);
+    let run = job.run(
+        "source.annotations = '{dir}in.parquet'
+         model.kind = 'majority_vote'
+         sink.tables = ['labels', 'posteriors', 'run']
+         sink.compression = 'none'",
+    );
+    let batches = read_batches(&run, "posteriors");
+    let files = std::fs::read_dir(run.join("posteriors")).unwrap().count();
+    assert!(files > 1, "the table must be large enough for several files");
+    let mut classes: BTreeMap<u32, (Vec<u32>, f64)> = BTreeMap::new();
+    for batch in &batches {
+        let number = |name: &str| number(batch, name);
+        let p = batch.column_by_name("probability").unwrap().as_primitive::<Float64Type>().values();
+        for ((i, k), p) in number("instance_id").iter().zip(number("class")).zip(p) {
+            let (seen, sum) = classes.entry(*i).or_default();
+            seen.push(*k);
+            *sum += p;
+        }
+    }
+    assert_eq!(classes.len(), INSTANCES as usize);
+    let all: Vec<u32> = (0..CLASSES).collect();
+    for (i, (seen, sum)) in classes {
+        assert_eq!(seen, all, "instance {i}");
+        assert!((sum - 1.0).abs() < 1e-12, "instance {i}: {sum}");
+    }
+    let labels: usize = read_batches(&run, "labels").iter().map(RecordBatch::num_rows).sum();
+    assert_eq!(labels, INSTANCES as usize);
+}
+
+fn number<'a>(batch: &'a RecordBatch, name: &str) -> &'a [u32] {
+    batch.column_by_name(name).unwrap().as_primitive::<UInt32Type>().values()
+}

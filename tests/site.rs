@@ -1,0 +1,217 @@
+//! A place that many writers publish to, and what must hold there whatever becomes of them.
+
+use std::path::{Path, PathBuf};
+use std::process::{Child, Stdio};
+use std::time::{Duration, Instant};
+
+use datafusion::parquet::file::reader::{FileReader, SerializedFileReader};
+use labelmill::testing::synth::Crowd;
+use serde_json::Value;
+
+use crate::s3_server::{Fault, Server};
+use crate::support::{committed, files_of, labelmill, manifest, read_batches, write_numbers};
+
+/// Two inputs of different sizes, so that a mixture of two runs would show.
+pub const INSTANCES: [u32; 2] = [20_000, 19_500];
+
+/// Annotations of an instance.
+pub const REDUNDANCY: u32 = 10;
+
+/// A place to publish to and the files that it is published from.
+pub struct Site {
+    pub folder: PathBuf,
+    pub server: Option<Server>,
+    _temporary: tempfile::TempDir,
+}
+
+impl Site {
+    /// On local disk, or on a server.
+    pub fn new(server: Option<Server>, instances: [u32; 2], classes: u32) -> Self {
+        let temporary = tempfile::tempdir().unwrap();
+        let folder = server.as_ref().map_or(temporary.path().to_path_buf(), Server::bucket);
+        for (n, instances) in instances.into_iter().enumerate() {
+            let crowd = Crowd { instances, classes, redundancy: REDUNDANCY, ..Crowd::default() };
+            write_numbers(&folder.join(format!("in-{n}/crowd.parquet")), &crowd.draw(1).rows);
+        }
+        Self { folder, server, _temporary: temporary }
+    }
+
+    /// Starts the job of a round: every one is another job, or the same with --force.
+    pub fn spawn(&self, round: usize, more: &[&str]) -> Child {
+        let root = match &self.server {
+            Some(_) => "s3://crowd".to_owned(),
+            None => self.folder.display().to_string(),
+        };
+        let (input, output) = (format!("{root}/in-{}", round % 2), format!("{root}/out"));
+        let id = format!("sink.run_id={}", Self::id(round));
+        let fixed = [
+            "aggregate",
+            "-q",
+            "--annotations",
+            &input,
+            "--model",
+            "dawid_skene",
+            "--output",
+            &output,
+        ];
+        let steps = ["--force", "--set", "model.stop.max_iter=3", "--set", &id];
+        let args: Vec<&str> = fixed.iter().chain(&steps).chain(more).copied().collect();
+        let mut command = match &self.server {
+            Some(server) => server.labelmill(&args),
+            None => {
+                let mut command = labelmill();
+                command.args(&args);
+                command
+            }
+        };
+        command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap()
+    }
+
+    /// Every third round begins a new id; those between are forced runs beside it.
+    pub fn id(round: usize) -> String {
+        format!("job-{}", round / 3)
+    }
+
+    pub fn out(&self) -> PathBuf {
+        self.folder.join("out")
+    }
+
+    /// Runs a round undisturbed and returns how long it took.
+    pub fn run(&self, round: usize, more: &[&str]) -> Duration {
+        let start = Instant::now();
+        assert!(self.spawn(round, more).wait().unwrap().success());
+        start.elapsed()
+    }
+
+    /// The run that readers see, after every promise of a committed run was checked: its id and its labels.
+    pub fn published(&self) -> Option<(String, usize)> {
+        let text = std::fs::read(self.out().join("latest.json")).ok()?;
+        let latest: Value = serde_json::from_slice(&text).unwrap();
+        let id = latest["run_id"].as_str().unwrap().to_owned();
+        let labels = assert_whole(&self.out().join("runs").join(&id));
+        if self.server.is_none() {
+            let link = self.out().join("latest").canonicalize().unwrap();
+            assert_eq!(link, files_of(&self.out().join("runs").join(&id)).canonicalize().unwrap());
+        }
+        Some((id, labels))
+    }
+
+    /// After a kill in a round, readers must see what they saw before, or this round's run.
+    pub fn assert_old_or_new(&self, round: usize, before: &Option<(String, usize)>) -> bool {
+        let now = self.published();
+        if now == *before {
+            return false;
+        }
+        let (id, labels) = now.unwrap();
+        if !id.starts_with(&Self::id(round)) {
+            // Killed itself, it had moved `latest` for a run that was killed right after its commit.
+            let number: usize = id.split('-').nth(1).unwrap().parse().unwrap();
+            assert!(number < round / 3, "round {round} shows {id}");
+            return false;
+        }
+        assert_eq!(labels, self.instances(round), "round {round} shows {id}");
+        true
+    }
+
+    pub fn instances(&self, round: usize) -> usize {
+        let path = self.folder.join(format!("in-{}/crowd.parquet", round % 2));
+        rows(&path) / REDUNDANCY as usize
+    }
+
+    /// Runs a round that is killed once so many requests of a kind were answered; returns whether it met no such request.
+    pub fn killed_at(&self, requests: &str, skip: usize, round: usize) -> bool {
+        let server = self.server.as_ref().unwrap();
+        server.forget_requests();
+        server.fault(Fault::KillAfter, requests, skip, 1);
+        let mut child = self.spawn(round, &[]);
+        server.set_victim(Some(child.id()));
+        let lived = child.wait().unwrap().success();
+        assert_eq!(server.forget_faults(), usize::from(lived), "request {skip}");
+        lived
+    }
+
+    /// Kills a run at its first request, another at its second, and so on, until one has so few that it lives; before
+    /// each, `prepare` is given the round. Returns the requests whose kill came after the run could be seen.
+    pub fn survives_a_kill_at_each_request(&self, prepare: impl Fn(usize)) -> Vec<String> {
+        let mut new = Vec::new();
+        for n in 0.. {
+            let round = 3 * (n + 1);
+            prepare(round);
+            let before = self.published();
+            let lived = self.killed_at("", n, round);
+            if self.assert_old_or_new(round, &before) {
+                new.push(self.server.as_ref().unwrap().line(n));
+            }
+            if lived {
+                break;
+            }
+            self.run(round + 1, &[]);
+            self.assert_clean();
+        }
+        new
+    }
+
+    /// The files below runs/ that no manifest lists.
+    pub fn unfinished(&self) -> Vec<PathBuf> {
+        let runs = std::fs::read_dir(self.out().join("runs")).into_iter().flatten();
+        let mut unfinished = Vec::new();
+        for run in runs.map(|e| e.unwrap().path()) {
+            let listed: Vec<PathBuf> = committed(&run).map_or(Vec::new(), |manifest| {
+                let tables = manifest["tables"].as_object().unwrap().values();
+                let files = tables.flat_map(|files| files.as_array().unwrap().clone());
+                files.map(|file| run.join(file["path"].as_str().unwrap())).collect()
+            });
+            let is_control = |path: &PathBuf| {
+                let name = path.file_name().unwrap().to_string_lossy().into_owned();
+                name.starts_with("manifest") || name == "_latest.json"
+            };
+            let files = files(&run).into_iter();
+            unfinished.extend(files.filter(|f| !listed.contains(f) && !is_control(f)));
+        }
+        unfinished
+    }
+
+    /// Nothing is left that is not part of a committed run.
+    pub fn assert_clean(&self) {
+        assert_eq!(self.unfinished(), Vec::<PathBuf>::new());
+        let names = ["latest.json", "_latest.json", "latest.lock"];
+        let strange = |path: &PathBuf| {
+            let name = path.file_name().unwrap().to_string_lossy().into_owned();
+            !names.contains(&&*name) && !name.starts_with("manifest") && !name.ends_with(".parquet")
+        };
+        let strays: Vec<PathBuf> = files(&self.out()).into_iter().filter(strange).collect();
+        assert_eq!(strays, Vec::<PathBuf>::new());
+    }
+}
+
+/// Every file below a folder; links are not followed.
+pub fn files(folder: &Path) -> Vec<PathBuf> {
+    let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
+    entries
+        .filter(|entry| !entry.file_type().unwrap().is_symlink() || entry.file_name() != "latest")
+        .flat_map(|entry| match entry.file_type().unwrap().is_dir() {
+            true => files(&entry.path()),
+            false => vec![entry.path()],
+        })
+        .collect()
+}
+
+pub fn rows(path: &Path) -> usize {
+    let reader = SerializedFileReader::new(std::fs::File::open(path).unwrap()).unwrap();
+    usize::try_from(reader.metadata().file_metadata().num_rows()).unwrap()
+}
+
+/// Every file that the manifest names is there, of its size and with its rows; returns the number of labels.
+pub fn assert_whole(run: &Path) -> usize {
+    let manifest = manifest(run);
+    let tables = manifest["tables"].as_object().unwrap();
+    assert_eq!(tables.len(), labelmill::tables::TABLES.len());
+    for file in tables.values().flat_map(|files| files.as_array().unwrap()) {
+        let path = run.join(file["path"].as_str().unwrap());
+        let bytes =
+            std::fs::metadata(&path).unwrap_or_else(|e| panic!("{}: {e}", path.display())).len();
+        assert_eq!(Some(bytes), file["bytes"].as_u64(), "{}", path.display());
+        assert_eq!(Some(rows(&path) as u64), file["rows"].as_u64(), "{}", path.display());
+    }
+    read_batches(&files_of(run), "labels").iter().map(|batch| batch.num_rows()).sum()
+}

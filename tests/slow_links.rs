@@ -1,0 +1,70 @@
+//! A slow link is no broken one: while bytes move a request goes on, however long it takes.
+
+use labelmill::testing::synth::Crowd;
+
+use crate::s3::{assert_equals_local_run, job, summary};
+use crate::s3_server::{Fault, Server};
+use crate::support::{stderr, write_numbers};
+
+/// A server with a crowd whose file is larger than what the system takes in unasked.
+fn server() -> Server {
+    let server = Server::start_narrow();
+    let crowd = Crowd { instances: 20_000, redundancy: 10, ..Crowd::default() };
+    write_numbers(&server.bucket().join("in/crowd.parquet"), &crowd.draw(1).rows);
+    server
+}
+
+/// Nothing is sent again, and a second without a byte is too long.
+const IMPATIENT: [&str; 4] = ["--set", "store.idle_seconds=1", "--set", "store.max_retries=0"];
+
+#[test]
+fn a_download_that_takes_longer_than_the_idle_time_goes_through() {
+    let server = server();
+    let bytes = std::fs::metadata(server.bucket().join("in/crowd.parquet")).unwrap().len();
+    // Hundreds of pauses of ten milliseconds: longer than a second in all, and each far below it.
+    server.fault(Fault::Slow(usize::try_from(bytes / 300).unwrap()), "GetObject /in/", 0, 100);
+    let done = summary(&server, &IMPATIENT);
+    assert_equals_local_run(&server, &done, &[]);
+}
+
+#[test]
+fn an_upload_that_takes_longer_than_the_idle_time_goes_through() {
+    let server = Server::start_narrow();
+    let crowd = Crowd { instances: 10_000, classes: 90, redundancy: 2, ..Crowd::default() };
+    write_numbers(&server.bucket().join("in/crowd.parquet"), &crowd.draw(1).rows);
+    // Several times the idle time in all; the last bytes are those that the system took in before they were read.
+    server.fault(Fault::Slow(16 << 10), "PutObject posteriors/", 0, 1);
+    let plain = ["--set", "sink.compression=none", "--set", "model.stop.max_iter=2"];
+    let whole = ["--set", "store.piece_size=1GiB", "--set", "store.max_retries=0"];
+    let patience = ["--set", "store.idle_seconds=3"];
+    let done = summary(&server, &[&plain[..], &whole, &patience].concat());
+    assert_eq!(server.forget_faults(), 0);
+    assert_equals_local_run(&server, &done, &plain);
+}
+
+#[test]
+fn a_download_that_stands_still_is_given_up_and_goes_on_where_it_stopped() {
+    let server = server();
+    server.fault(Fault::Stall(40_000), "GetObject /in/", 0, 1);
+    let done = summary(&server, &IMPATIENT);
+    assert_eq!(server.forget_faults(), 0);
+    assert_equals_local_run(&server, &done, &[]);
+}
+
+#[test]
+fn a_download_that_breaks_off_again_and_again_goes_on_as_long_as_bytes_come() {
+    let server = server();
+    server.fault(Fault::Cut(60_000), "GetObject /in/", 0, 6);
+    let done = summary(&server, &["--set", "store.max_retries=0"]);
+    assert_eq!(server.forget_faults(), 0);
+    assert_equals_local_run(&server, &done, &[]);
+}
+
+#[test]
+fn a_store_that_never_answers_ends_the_job_with_code_5() {
+    let server = server();
+    server.fault(Fault::Stall(0), "GetObject /in/", 0, 1_000);
+    let output = server.run(&job(&IMPATIENT));
+    assert_eq!(output.status.code(), Some(5), "{}", stderr(&output));
+    assert!(stderr(&output).contains("help:"), "{}", stderr(&output));
+}

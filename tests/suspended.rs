@@ -1,0 +1,118 @@
+//! Writers that are suspended for longer than they promised to be silent, and wake up beside what others did meanwhile.
+//!
+//! Ten rounds on disk and ten on S3 belong to every test run. `LABELMILL_SUSPENSIONS=200 cargo test suspended` runs as
+//! many as one likes.
+
+use std::collections::BTreeSet;
+use std::path::Path;
+use std::process::Child;
+use std::time::Duration;
+
+use datafusion::arrow::array::AsArray;
+use datafusion::arrow::datatypes::UInt32Type;
+use labelmill::run::{Rng, Run};
+use rand::Rng as _;
+
+use crate::s3_server::{Fault, Server};
+use crate::site::{Site, assert_whole};
+use crate::support::{committed, files_of, read_batches, send_signal};
+
+fn rounds() -> usize {
+    let asked = std::env::var("LABELMILL_SUSPENSIONS").ok();
+    asked.map_or(10, |rounds| rounds.parse().expect("a number of rounds"))
+}
+
+/// The silence that the suspended writer promises, and how long it is suspended.
+const PROMISED: [&str; 2] = ["--set", "sink.stale_after_seconds=1"];
+const SUSPENDED: Duration = Duration::from_millis(2_200);
+
+/// In every round a writer is suspended at a random moment, another one runs beside it, and the first one wakes up. In
+/// even rounds both want the same run id for different inputs, so that a mixture would show.
+fn survives_suspensions(site: &Site, seed: u64) {
+    let mut moments = Run::new(seed).rng("suspensions");
+    let whole = site.run(0, &[]).max(site.run(1, &[]));
+    let mut suspended = 0;
+    for n in 0..rounds() {
+        let round = 3 * (n + 1);
+        let own = Site::id(round);
+        let mut slow = site.spawn(round, &[&PROMISED[..], &["--set", &setting(&own)]].concat());
+        suspend(site, &slow, whole, &mut moments);
+        let other = if n % 2 == 0 { own.clone() } else { format!("beside-{n}") };
+        // The silence must be over when the other writer looks at the leases.
+        std::thread::sleep(SUSPENDED);
+        let quick = site.spawn(round + 1, &["--set", &setting(&other)]).wait().unwrap();
+        suspended += usize::from(slow.try_wait().unwrap().is_none());
+        wake(site, &slow);
+        let slow = slow.wait().unwrap();
+        let shown = assert_all_whole(site);
+        for (ended, id) in [(slow, own), (quick, other)] {
+            assert!([Some(0), Some(5)].contains(&ended.code()), "round {round}: {ended}");
+            let is_there = shown.iter().any(|run| run.starts_with(&id));
+            assert!(!ended.success() || is_there, "round {round}: `{id}` is not there");
+        }
+    }
+    assert!(suspended > 0, "nobody was suspended while it ran");
+    site.run(3 * (rounds() + 2), &[]);
+    site.assert_clean();
+}
+
+fn setting(run_id: &str) -> String {
+    format!("sink.run_id={run_id}")
+}
+
+/// Stops the writer at a random moment; on S3 also holds one of its requests, to be carried out when it wakes up.
+fn suspend(site: &Site, slow: &Child, whole: Duration, moments: &mut Rng) {
+    if let Some(server) = &site.server {
+        server.forget_requests();
+        server.fault(Fault::Hold, "PutObject", moments.random_range(0..16), 1);
+    }
+    std::thread::sleep(whole.mul_f64(moments.random::<f64>()));
+    send_signal(slow.id(), "STOP");
+    if let Some(server) = &site.server {
+        // A request that it had not sent by now must not be the other writer's.
+        server.forget_faults();
+    }
+}
+
+fn wake(site: &Site, slow: &Child) {
+    send_signal(slow.id(), "CONT");
+    if let Some(server) = &site.server {
+        server.release();
+    }
+}
+
+/// Every committed run has its files with their sizes and rows, and its tables are of one fit; returns the runs' ids.
+fn assert_all_whole(site: &Site) -> Vec<String> {
+    let mut ids = Vec::new();
+    for run in std::fs::read_dir(site.out().join("runs")).unwrap() {
+        let run = run.unwrap();
+        if committed(&run.path()).is_none() {
+            continue;
+        }
+        let labels = assert_whole(&run.path());
+        let files = files_of(&run.path());
+        assert_eq!(instances(&files, "labels"), instances(&files, "posteriors"), "{run:?}");
+        assert_eq!(instances(&files, "labels").len(), labels, "{run:?}");
+        ids.push(run.file_name().into_string().unwrap());
+    }
+    site.published().expect("a run is published");
+    ids
+}
+
+fn instances(files: &Path, table: &str) -> BTreeSet<u32> {
+    let column = |batch: &datafusion::arrow::array::RecordBatch| {
+        let ids = batch.column_by_name("instance_id").unwrap();
+        ids.as_primitive::<UInt32Type>().values().to_vec()
+    };
+    read_batches(files, table).iter().flat_map(column).collect()
+}
+
+#[test]
+fn writers_that_wake_up_mix_nothing_and_lose_nothing_on_disk() {
+    survives_suspensions(&Site::new(None, [2_000, 1_900], 55), 3);
+}
+
+#[test]
+fn writers_that_wake_up_mix_nothing_and_lose_nothing_on_s3() {
+    survives_suspensions(&Site::new(Some(Server::start()), [400, 380], 9), 4);
+}

@@ -1,0 +1,468 @@
+//! Rows are what the files say, however a file is cut, named or ordered; what cannot be read is an error that names it.
+
+use std::fmt::Write as _;
+use std::io::Write as _;
+
+use datafusion::arrow::array::{
+    ArrayRef, Float32Array, Float64Array, Int32Array, Int64Array, StringArray,
+};
+use std::sync::Arc;
+
+use crate::job::{Job, assert_says, cells, write_as};
+use crate::support::{read_table, table_files, write_parquet};
+
+const VOTE: &str = "model.kind = 'majority_vote'\n";
+
+fn vote(url: &str, more: &str) -> String {
+    format!("source.annotations = '{{dir}}{url}'\n{VOTE}{more}")
+}
+
+fn rows_read(run: &std::path::Path) -> String {
+    cells(&read_table(run, "run"), &["rows_read", "rows_used"]).remove(0)
+}
+
+/// A file of more than `bytes` bytes, in which an annotator's comments hold lines that look like annotations.
+fn commented(bytes: usize) -> (String, usize) {
+    let mut text = String::from("instance_id,annotator_id,label,comment\n");
+    let mut rows = 0;
+    while text.len() < bytes {
+        let _ = writeln!(text, "i{},a{},x,\"fine", rows % 1000, rows % 7);
+        for line in 0..20 {
+            let _ = writeln!(text, "i{},mallory,y,\"\"injected\"\"", line * 50);
+        }
+        text.push_str("\"\n");
+        rows += 1;
+    }
+    (text, rows)
+}
+
+#[test]
+fn line_breaks_in_quotes_make_no_records_on_any_number_of_threads() {
+    let job = Job::new();
+    let (text, rows) = commented(12 << 20);
+    job.write("in.csv", &text);
+    for threads in [1, 4] {
+        let run = job.run(&vote(
+            "in.csv",
+            &format!(
+                "frame.duplicates = 'keep'\nengine.threads = {threads}\nsink.run_id = 't{threads}'"
+            ),
+        ));
+        assert_eq!(rows_read(&run), format!("{rows} {rows}"), "{threads} threads");
+        assert_eq!(cells(&read_table(&run, "classes"), &["class"]), ["x"], "{threads} threads");
+    }
+}
+
+#[test]
+fn a_quote_that_is_never_closed_is_an_error() {
+    let job = Job::new();
+    job.write("in.csv", "instance_id,annotator_id,label\ni,a,x\nj,a,\"x\nk,a,y\nl,a,y\n");
+    let error = job.fails(&vote("in.csv", ""), 3);
+    assert_says(&error, &["a quote is never closed", "after 1 others", "in.csv"]);
+    job.write("in.csv", "instance_id,annotator_id,label\ni,a,\"x\ny\"\nj,a,\"x\"\"\"");
+    let labels = read_table(&job.run(&vote("in.csv", "")), "labels");
+    assert_eq!(cells(&labels, &["label"]), ["x\ny", "x\""]);
+}
+
+#[test]
+fn columns_of_csv_files_are_found_by_their_names() {
+    let job = Job::new();
+    job.write("in/a.csv", "instance_id,annotator_id,label\ni,a,x\ni,b,x\n");
+    job.write(
+        "in/b.csv",
+        "label,note,instance_id,annotator_id\ny,n,j,a\n"
+            .replace("note,", "")
+            .replace("n,", "")
+            .as_str(),
+    );
+    let run = job.run(&vote("in/", ""));
+    assert_eq!(cells(&read_table(&run, "labels"), &["instance_id", "label"]), ["i x", "j y"]);
+    assert_eq!(cells(&read_table(&run, "annotators"), &["annotator_id"]), ["a", "b"]);
+}
+
+#[test]
+fn a_csv_file_with_other_columns_is_named() {
+    let job = Job::new();
+    job.write("in/a.csv", "instance_id,annotator_id,label\ni,a,x\n");
+    job.write("in/b.csv", "instance_id,annotator,label,note\ni,b,x,n\n");
+    let error = job.fails(&vote("in/", ""), 3);
+    assert_says(
+        &error,
+        &[
+            "different columns",
+            "in/b.csv",
+            "it lacks `annotator_id`; it alone has `annotator`, `note`",
+            "in/a.csv",
+        ],
+    );
+    job.write("in/b.csv", "instance_id,label,annotator_id,label\ni,x,a,x\n");
+    assert_says(&job.fails(&vote("in/", ""), 3), &["names a column twice", "`label`", "in/b.csv"]);
+}
+
+#[test]
+fn every_file_of_a_folder_is_read_or_named() {
+    let gz = |text: &str| {
+        let job = Job::new();
+        job.write("plain", text);
+        std::process::Command::new("gzip").arg("-c").arg(job.path("plain")).output().unwrap().stdout
+    };
+    let job = Job::new();
+    job.write("in/a.csv", "instance_id,annotator_id,label\ni,a,x\n");
+    std::fs::write(job.path("in/b.csv.gz"), gz("instance_id,annotator_id,label\ni,b,x\n")).unwrap();
+    job.write("in/c.tsv", "label\tinstance_id\tannotator_id\nx\ti\tc\n");
+    assert_eq!(rows_read(&job.run(&vote("in/", ""))), "3 3");
+    let job = Job::new();
+    let line =
+        |a: &str| format!("{{\"instance_id\":\"i\",\"annotator_id\":\"{a}\",\"label\":\"x\"}}\n");
+    for (name, annotator) in [("json", "a"), ("ndjson", "b"), ("jsonl", "c")] {
+        job.write(&format!("in/x.{name}"), &line(annotator));
+    }
+    assert_eq!(rows_read(&job.run(&vote("in/", ""))), "3 3");
+    let job = Job::new();
+    job.write("in/a.csv", "instance_id,annotator_id,label\ni,a,x\n");
+    job.write("in/b.xlsx", "no rows that anyone here can read");
+    job.write("in/part-0001", "i,b,x\n");
+    let error = job.fails(&vote("in/", ""), 3);
+    assert_says(&error, &["cannot be read as rows", "`b.xlsx`, `part-0001`", "by a pattern"]);
+    assert_eq!(rows_read(&job.run(&vote("in/*.csv", ""))), "1 1");
+}
+
+#[test]
+fn a_delta_table_is_refused() {
+    let job = Job::new();
+    let column = |v: &str| Arc::new(StringArray::from(vec![v])) as ArrayRef;
+    let columns =
+        vec![("instance_id", column("i")), ("annotator_id", column("a")), ("label", column("x"))];
+    write_parquet(&job.path("t/day=1/part-0.parquet"), columns);
+    job.write("t/_delta_log/00000000000000000000.json", "{}");
+    for url in ["t", "t/day=*/*.parquet"] {
+        let error = job.fails(&vote(url, ""), 3);
+        assert_says(
+            &error,
+            &["is a Delta table", "t/_delta_log", "export the table's current rows"],
+        );
+    }
+    // One file by its name is what was asked for.
+    assert_eq!(rows_read(&job.run(&vote("t/day=1/part-0.parquet", ""))), "1 1");
+}
+
+/// NDJSON whose first `n` rows lack what the last ones have.
+fn late(n: usize, early: &str, last: &str) -> String {
+    let row = |i: usize, annotator: &str, label: &str, more: &str| {
+        format!(
+            "{{\"instance_id\":\"i{i}\",\"annotator_id\":\"{annotator}\",\"label\":\"{label}\"{more}}}\n"
+        )
+    };
+    let mut text: String = (0..n).map(|i| row(i, "a", "x", early)).collect();
+    text.push_str(&row(0, "b", "y", last));
+    text
+}
+
+#[test]
+fn a_field_that_comes_late_is_read() {
+    let job = Job::new();
+    job.write("in.ndjson", &late(1500, ",\"weight\":1.0", ",\"weight\":3.5"));
+    let early = read_table(&job.run(&vote("in.ndjson", "sink.run_id = 'early'")), "labels");
+    assert_eq!(cells(&early[..1], &["instance_id", "label"]), ["i0 y"]);
+    // Where 1500 rows have no weight they are rejected, not counted as 1.
+    job.write("in.ndjson", &late(1500, "", ",\"weight\":3.5"));
+    let run = job.run(&vote("in.ndjson", "sink.run_id = 'late'"));
+    assert_eq!(rows_read(&run), "1501 1");
+    assert_eq!(cells(&read_table(&run, "rejects"), &["reason", "count"]), ["bad_weight 1500"]);
+}
+
+#[test]
+fn values_of_several_types_in_one_field_are_an_error_that_names_the_line() {
+    let job = Job::new();
+    let text = late(1200, ",\"annotated_at\":17", ",\"annotated_at\":\"2026-01-01T00:00:00Z\"");
+    job.write("in.ndjson", &text);
+    let error = job.fails(&vote("in.ndjson", "frame.duplicates = 'last'"), 3);
+    assert_says(&error, &["`annotated_at`", "several types", "integers and text"]);
+}
+
+#[test]
+fn dates_that_become_times_further_down_keep_their_hours() {
+    let job = Job::new();
+    let mut text = String::from("instance_id,annotator_id,label,annotated_at\n");
+    for n in 0..1200 {
+        let _ = writeln!(text, "j{n},a,x,2026-01-01");
+    }
+    text.push_str("i,a,early,2026-02-01T08:00:00\ni,a,late,2026-02-01T20:00:00\n");
+    job.write("in.csv", &text);
+    let run = job.run(&vote("in.csv", "frame.duplicates = 'last'"));
+    assert_eq!(cells(&read_table(&run, "labels")[..1], &["instance_id", "label"]), ["i late"]);
+}
+
+#[test]
+fn text_in_a_column_of_features_is_an_error_wherever_it_comes() {
+    let job = Job::new();
+    let crowd = "source.annotations = [['i0', 'a', 'x'], ['i0', 'b', 'x'], ['i1', 'a', 'y'], ['i1', 'b', 'y']]\n\
+                 source.features = '{dir}features'\nmodel.kind = 'crowd_layer'\n";
+    let write = |name: &str, last: &str| {
+        let mut text = String::from("instance_id,width,height\n");
+        for n in 0..1100 {
+            let _ = writeln!(text, "i{n},{n},2");
+        }
+        text.push_str(last);
+        job.write(&format!("features/{name}.csv"), &text);
+    };
+    write("a", "late,1,tall\n");
+    let error = job.fails(crowd, 3);
+    assert_says(&error, &["'tall'", "`height`", "record 1101", "features/a.csv"]);
+    // In another file it is not left out either.
+    write("a", "");
+    job.write("features/b.csv", "height,instance_id,width\ntall,j,1\n");
+    let error = job.fails(crowd, 3);
+    assert_says(
+        &error,
+        &["`height` has no one type", "integers in `", "text in `", "features/b.csv"],
+    );
+}
+
+#[test]
+fn types_that_differ_between_files_are_widened_where_no_value_changes() {
+    let ids = |values: &[&str]| Arc::new(StringArray::from(values.to_vec())) as ArrayRef;
+    let write = |job: &Job, name: &str, instance: ArrayRef, weight: ArrayRef| {
+        let columns = vec![
+            ("instance_id", instance),
+            ("annotator_id", ids(&[name])),
+            ("label", ids(&["x"])),
+            ("weight", weight),
+        ];
+        write_parquet(&job.path(&format!("in/{name}.parquet")), columns);
+    };
+    let job = Job::new();
+    write(&job, "a", Arc::new(Int32Array::from(vec![7])), Arc::new(Int64Array::from(vec![2])));
+    write(&job, "b", Arc::new(Int64Array::from(vec![7])), Arc::new(Float32Array::from(vec![0.5])));
+    write(
+        &job,
+        "c",
+        Arc::new(Int64Array::from(vec![1_i64 << 40])),
+        Arc::new(Float64Array::from(vec![0.25])),
+    );
+    let run = job.run(&vote("in", ""));
+    let labels = read_table(&run, "labels");
+    assert_eq!(cells(&labels, &["instance_id", "n_annotations"]), ["7 2", "1099511627776 1"]);
+    let job = Job::new();
+    write(
+        &job,
+        "a",
+        Arc::new(Int32Array::from(vec![7])),
+        Arc::new(Int64Array::from(vec![(1 << 53) + 1])),
+    );
+    write(&job, "b", Arc::new(Int32Array::from(vec![7])), Arc::new(Float64Array::from(vec![0.5])));
+    assert_says(&job.fails(&vote("in", ""), 3), &["`weight`", "9007199254740993"]);
+    let job = Job::new();
+    write(&job, "a", Arc::new(Int32Array::from(vec![7])), Arc::new(Int64Array::from(vec![1])));
+    write(&job, "b", ids(&["7"]), Arc::new(Int64Array::from(vec![1])));
+    let error = job.fails(&vote("in", ""), 3);
+    assert_says(
+        &error,
+        &["`instance_id` has no one type", "Int32 in `", "a.parquet`, Utf8 in `", "b.parquet`"],
+    );
+}
+
+#[test]
+fn arrow_files_with_their_columns_in_another_order_are_read_by_name() {
+    let batch = |names: [&str; 3], values: [&str; 3]| {
+        let column = |v: &str| Arc::new(StringArray::from(vec![v])) as ArrayRef;
+        datafusion::arrow::array::RecordBatch::try_from_iter(
+            names.into_iter().zip(values.map(column)),
+        )
+        .unwrap()
+    };
+    let job = Job::new();
+    write_as(
+        &job.path("in/a.arrow"),
+        &batch(["instance_id", "annotator_id", "label"], ["i", "a", "x"]),
+    );
+    write_as(
+        &job.path("in/b.arrow"),
+        &batch(["label", "instance_id", "annotator_id"], ["y", "j", "b"]),
+    );
+    let run = job.run(&vote("in", ""));
+    assert_eq!(cells(&read_table(&run, "labels"), &["instance_id", "label"]), ["i x", "j y"]);
+}
+
+#[test]
+fn a_query_that_changed_in_its_file_is_another_job() {
+    let job = Job::new();
+    job.write("in.csv", "instance_id,annotator_id,label\ni,a,x\ni,b,y\n");
+    let pipeline = vote("in.csv", "source.sql.annotations = '{dir}q.sql'");
+    job.write("q.sql", "select * from annotations where label = 'x'");
+    let first = job.run(&pipeline);
+    job.write("q.sql", "select * from annotations where label = 'y'");
+    let second = job.run(&pipeline);
+    assert_ne!(first, second);
+    assert_eq!(cells(&read_table(&second, "labels"), &["label"]), ["y"]);
+    assert_eq!(table_files(&first).len(), table_files(&second).len());
+}
+
+#[test]
+fn a_bomb_behind_a_decompressor_is_an_error() {
+    let job = Job::new();
+    job.write("in.csv", "");
+    let mut gzip = std::process::Command::new("gzip")
+        .args(["-1", "-c"])
+        .stdin(std::process::Stdio::piped())
+        .stdout(std::fs::File::create(job.path("bomb.csv.gz")).unwrap())
+        .spawn()
+        .unwrap();
+    let mut input = gzip.stdin.take().unwrap();
+    input.write_all(b"instance_id,annotator_id,label\ni,a,\"").unwrap();
+    for _ in 0..80 {
+        input.write_all(&vec![b'x'; 1 << 20]).unwrap();
+    }
+    drop(input);
+    gzip.wait().unwrap();
+    let error = job.fails(&vote("bomb.csv.gz", ""), 3);
+    assert_says(&error, &["a record is longer than any annotation", "bomb.csv.gz"]);
+}
+
+#[test]
+fn paths_that_go_up_and_names_with_the_characters_of_patterns_are_read() {
+    let job = Job::new();
+    let rows = "instance_id,annotator_id,label\ni,a,x\n";
+    for name in ["in[1].csv", "in*.csv", "what?.csv", "in1.csv"] {
+        job.write(name, rows);
+    }
+    job.write("odd [folder]/in.csv", rows);
+    let urls = ["in[1].csv", "in*.csv", "what?.csv", "odd [folder]", "sub/../in1.csv"];
+    for (n, url) in urls.into_iter().enumerate() {
+        let more = format!("sink.run_id = 'r{n}'");
+        assert_eq!(rows_read(&job.run(&vote(url, &more))), "1 1", "{url}");
+    }
+    assert_eq!(rows_read(&job.run(&vote("i?[0-9]*.csv", "sink.run_id = 'p'"))), "1 1");
+}
+
+#[test]
+fn a_sink_inside_a_source_folder_is_refused_by_check_and_run() {
+    let job = Job::new();
+    job.write("in/a.csv", "instance_id,annotator_id,label\ni,a,x\n");
+    let pipeline = vote("in", "sink.url = '{dir}in/out'");
+    let file = job.write("p.toml", &pipeline);
+    for verb in ["check", "run"] {
+        let error = crate::support::run_fails(&[verb, &file], 2);
+        assert_says(
+            &error,
+            &["the sink is inside a folder that is read", "sink.url", "source.annotations"],
+        );
+    }
+    assert!(!job.path("in/out").exists());
+    let file = job.write("p.toml", &vote("in/*.csv", "sink.url = '{dir}in/out'"));
+    crate::support::run_ok(&["run", &file]);
+    crate::support::run_ok(&["run", &file]);
+}
+
+#[test]
+fn a_column_of_ids_is_no_column_of_labels() {
+    let job = Job::new();
+    let n = 40_000;
+    let column = |prefix: &str| {
+        Arc::new(StringArray::from_iter_values((0..n).map(|i| format!("{prefix}{i}")))) as ArrayRef
+    };
+    let columns =
+        vec![("instance_id", column("i")), ("annotator_id", column("a")), ("label", column("l"))];
+    write_parquet(&job.path("in.parquet"), columns);
+    let error = job.fails(&vote("in.parquet", ""), 3);
+    assert_says(
+        &error,
+        &["40000 distinct labels in `label`: is this a label column?", "source.columns.label"],
+    );
+    // Where the classes are listed, the others are rejected.
+    let run = job.run(&vote("in.parquet", "frame.classes = ['l1', 'l2']"));
+    assert_eq!(rows_read(&run), "40000 2");
+}
+
+#[test]
+fn what_does_not_fit_into_the_memory_limit_is_refused_and_says_what_it_takes() {
+    let job = Job::new();
+    let rows: Vec<(u32, u32, u32)> = (0..300_000).map(|n| (n, n % 1000, n % 2)).collect();
+    crate::support::write_numbers(&job.path("in.parquet"), &rows);
+    let error = job.fails(&vote("in.parquet", "engine.memory_limit = '8MiB'"), 2);
+    assert_says(
+        &error,
+        &["does not fit into the memory", "300000 annotations take 13 MiB", "engine.memory_limit"],
+    );
+    // A text file tells no number of rows: it is refused on the way.
+    let mut text = String::from("instance_id,annotator_id,label\n");
+    for n in 0..300_000 {
+        let _ = writeln!(text, "an instance with a rather long name {n},a{},x", n % 10);
+    }
+    job.write("in.csv", &text);
+    let error = job.fails(&vote("in.csv", "engine.memory_limit = '24MiB'"), 2);
+    assert_says(
+        &error,
+        &[
+            "does not fit into the memory",
+            "the ids and numbers of the first",
+            "24 MiB may be taken",
+        ],
+    );
+    // Few rows, yet a probability for each of many instances and classes.
+    let rows: Vec<(u32, u32, u32)> = (0..20_000).map(|n| (n, n % 10, n % 2000)).collect();
+    crate::support::write_numbers(&job.path("wide.parquet"), &rows);
+    let error = job.fails(&vote("wide.parquet", "engine.memory_limit = '64MiB'"), 2);
+    assert_says(&error, &["posteriors of 20000 instances and 2000 classes take 3"]);
+    assert_eq!(
+        rows_read(&job.run(&vote("in.parquet", "engine.memory_limit = '256MiB'"))),
+        "300000 300000"
+    );
+}
+
+/// The sources of a pipeline over the job's folder `in`.
+fn listed(job: &Job, runtime: &tokio::runtime::Runtime) -> labelmill::source::Source {
+    let spec = labelmill::source::SourceSpec {
+        annotations: Some(labelmill::source::Location::Url(job.url("in"))),
+        ..Default::default()
+    };
+    runtime.block_on(labelmill::source::Source::list(&spec, &Default::default())).unwrap()
+}
+
+#[test]
+fn a_file_that_comes_after_the_listing_is_not_read_and_one_that_changes_is_an_error() {
+    for extension in ["csv", "parquet", "ndjson", "arrow"] {
+        let runtime = tokio::runtime::Runtime::new().unwrap();
+        let column = |v: &str| Arc::new(StringArray::from(vec![v, "other"])) as ArrayRef;
+        let batch = |v: &str| {
+            let columns = ["instance_id", "annotator_id", "label"].map(|name| (name, column(v)));
+            datafusion::arrow::array::RecordBatch::try_from_iter(columns).unwrap()
+        };
+        let job = Job::new();
+        write_as(&job.path(&format!("in/a.{extension}")), &batch("a"));
+        let source = listed(&job, &runtime);
+        write_as(&job.path(&format!("in/late.{extension}")), &batch("late"));
+        let ctx = labelmill::engine::EngineSpec::default().session().unwrap();
+        let count = |ctx: &datafusion::prelude::SessionContext| {
+            runtime.block_on(async {
+                let frame = ctx.table("annotations").await?;
+                Ok::<_, labelmill::error::Error>(frame.count().await?)
+            })
+        };
+        runtime.block_on(source.open(&ctx, labelmill::source::Look::Whole)).unwrap();
+        assert_eq!(count(&ctx).unwrap(), 2, "{extension}");
+        // Between the plan and the rows.
+        let path = job.path(&format!("in/a.{extension}"));
+        std::fs::remove_file(&path).unwrap();
+        write_as(&path, &batch("another"));
+        let read = runtime.block_on(async {
+            let frame = ctx.table("annotations").await?;
+            Ok::<_, labelmill::error::Error>(frame.collect().await?)
+        });
+        let error = read.err().unwrap_or_else(|| panic!("{extension} was read"));
+        assert_eq!(error.exit_code(), 5, "{error}");
+        assert_says(
+            &error.to_string(),
+            &["an input changed after it was listed", "was written again"],
+        );
+        // Between the list and the plan.
+        let ctx = labelmill::engine::EngineSpec::default().session().unwrap();
+        let error =
+            runtime.block_on(source.open(&ctx, labelmill::source::Look::Whole)).unwrap_err();
+        assert_eq!(error.exit_code(), 5, "{error}");
+        std::fs::remove_file(&path).unwrap();
+        let error =
+            runtime.block_on(source.open(&ctx, labelmill::source::Look::Whole)).unwrap_err();
+        assert_says(&error.to_string(), &["was removed"]);
+    }
+}
