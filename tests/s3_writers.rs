@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use crate::s3::{job, latest, leases, run_folder, run_id, server, summary};
 use crate::s3_server::{Fault, Server};
+use crate::site::move_to_another_machine;
 use crate::support::{committed, manifest, send_signal, stderr, stdout, table_files};
 
 /// Starts the job with one more setting.
@@ -92,7 +93,7 @@ fn a_concurrent_commit_is_left_as_it_is_by_a_writer_that_comes_late() {
     assert_eq!(latest(&server), run_id(&first));
 }
 
-/// Holds a writer before its manifest and makes its lease old, so that another run takes it for dead.
+/// Holds a writer of another machine before its manifest, so that a run takes it for dead.
 fn swept_before_its_commit(server: &Server, held: &str) -> Child {
     server.fault(Fault::Hold, held, 0, 1);
     let slow = server
@@ -102,6 +103,7 @@ fn swept_before_its_commit(server: &Server, held: &str) -> Child {
         .unwrap();
     server.wait_for(held, 1);
     send_signal(slow.id(), "STOP");
+    move_to_another_machine(&server.bucket().join("out"));
     std::thread::sleep(Duration::from_millis(2_500));
     summary(server, &["--set", "sink.run_id=quick"]);
     send_signal(slow.id(), "CONT");
@@ -143,6 +145,7 @@ fn a_living_writer_is_spared_for_as_long_as_it_promised_whatever_the_sweeper_thi
     let mut patient = spawn(&server, "sink.run_id=patient");
     server.wait_for("PutObject patient/ annotators/", 1);
     send_signal(patient.id(), "STOP");
+    move_to_another_machine(&server.bucket().join("out"));
     std::thread::sleep(Duration::from_millis(2_500));
     summary(&server, &["--set", "sink.stale_after_seconds=1"]);
     assert_eq!((attempts(&server, "patient").len(), leases(&server).len()), (1, 1));
@@ -153,13 +156,43 @@ fn a_living_writer_is_spared_for_as_long_as_it_promised_whatever_the_sweeper_thi
 }
 
 #[test]
+fn a_writer_on_this_machine_is_spared_however_long_it_is_suspended() {
+    let server = server();
+    server.fault(Fault::Hold, "PutObject hasty/ annotators/", 0, 1);
+    let mut hasty = server
+        .labelmill(&job(&[
+            "-q",
+            "--set",
+            "sink.run_id=hasty",
+            "--set",
+            "sink.stale_after_seconds=1",
+        ]))
+        .spawn()
+        .unwrap();
+    server.wait_for("PutObject hasty/ annotators/", 1);
+    send_signal(hasty.id(), "STOP");
+    std::thread::sleep(Duration::from_millis(2_500));
+    summary(&server, &["--set", "sink.stale_after_seconds=1"]);
+    assert_eq!((attempts(&server, "hasty").len(), leases(&server).len()), (1, 1));
+    send_signal(hasty.id(), "CONT");
+    server.release();
+    assert!(hasty.wait().unwrap().success());
+    assert!(server.bucket().join("out/runs/hasty/manifest.json").exists());
+}
+
+#[test]
 fn a_hasty_writer_that_lives_shows_itself_often_enough() {
     let server = server();
     server.fault(Fault::Hold, "PutObject hasty/ annotators/", 0, 1);
     let args = ["-q", "--set", "sink.run_id=hasty", "--set", "sink.stale_after_seconds=2"];
     let mut hasty = server.labelmill(&job(&args)).spawn().unwrap();
     server.wait_for("PutObject hasty/ annotators/", 1);
-    std::thread::sleep(Duration::from_millis(4_500));
+    for _ in 0..9 {
+        std::thread::sleep(Duration::from_millis(500));
+        let touched = std::fs::metadata(&leases(&server)[0]).unwrap().modified().unwrap();
+        assert!(touched.elapsed().unwrap() < Duration::from_secs(2));
+    }
+    move_to_another_machine(&server.bucket().join("out"));
     summary(&server, &["--set", "sink.run_id=other"]);
     assert_eq!((attempts(&server, "hasty").len(), leases(&server).len()), (1, 1));
     server.release();

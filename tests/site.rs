@@ -184,6 +184,20 @@ impl Site {
     }
 }
 
+/// Lets the leases in a sink's folder look as if their writers ran on another machine: nobody can look at the processes
+/// then, and only their silence tells. Each keeps its length and its time.
+pub fn move_to_another_machine(out: &Path) {
+    for lease in std::fs::read_dir(out.join("_leases")).into_iter().flatten().flatten() {
+        let (path, modified) = (lease.path(), lease.metadata().unwrap().modified().unwrap());
+        let Ok(text) = std::fs::read_to_string(&path) else { continue };
+        let Some(at) = text.find("\"pid_namespace\": \"") else { continue };
+        let first = at + "\"pid_namespace\": \"".len();
+        let elsewhere = [&text[..first], "~", &text[first + 1..]].concat();
+        std::fs::write(&path, elsewhere).unwrap();
+        std::fs::File::open(&path).unwrap().set_modified(modified).unwrap();
+    }
+}
+
 /// Every file below a folder; links are not followed.
 pub fn files(folder: &Path) -> Vec<PathBuf> {
     let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();

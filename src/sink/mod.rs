@@ -30,7 +30,7 @@ pub trait Sink: Sync {
     fn latest(&self) -> impl Future<Output = Result<Option<String>>> + Send;
 
     /// Does for a committed run what its writer could not do any more: lets `latest` point to it.
-    fn settle(&self, manifest: &Manifest) -> impl Future<Output = Result<()>> + Send;
+    fn finish_commit(&self, manifest: &Manifest) -> impl Future<Output = Result<()>> + Send;
 
     /// Writes the contents of a run and commits them. Where another writer committed the same job meanwhile, its run is
     /// returned.
@@ -61,7 +61,7 @@ pub trait Sink: Sync {
                     if manifest.digest != job.digest {
                         return Err(another_job(&manifest));
                     }
-                    self.settle(&manifest).await?;
+                    self.finish_commit(&manifest).await?;
                     return Ok(Begin::Done(Box::new(manifest)));
                 }
                 n += 1;

@@ -14,7 +14,7 @@ use rand::rngs::OsRng;
 use super::ParquetSink;
 use super::control::{Control, json, sync_folder_of, version_of};
 use super::lease::{Lease, Process};
-use super::slot::SlotNumber;
+use super::names::ManifestNumber;
 use crate::error::{Error, Result};
 
 /// How often a writer shows that it lives, at least.
@@ -44,13 +44,13 @@ impl ParquetSink {
     pub(super) async fn begin_attempt(
         &self,
         run_id: &str,
-        slot: SlotNumber,
+        manifest_number: ManifestNumber,
         tables: Vec<String>,
     ) -> Result<Attempt> {
         let mut lease = Lease {
             attempt: String::new(),
             run_id: run_id.to_owned(),
-            slot,
+            manifest_number,
             tables,
             silence_seconds: self.spec.stale_after_seconds,
             process: Process::own(),
@@ -61,7 +61,7 @@ impl ParquetSink {
         let began = found.map_err(|e| Error::from(e).or_at("sink.url"))?.last_modified;
         Ok(Attempt {
             path: self.attempt_path(run_id, &lease.attempt),
-            heartbeat: self.beat(&lease, version),
+            heartbeat: self.heartbeat(&lease, version),
             began,
             lease,
         })
@@ -90,6 +90,10 @@ impl ParquetSink {
                     return Ok(version);
                 }
                 Err(object_store::Error::NotImplemented { .. }) => return Err(no_create_only()),
+                // A disk's answers are not lost.
+                Err(e @ object_store::Error::Generic { .. }) if self.place.local().is_some() => {
+                    return Err(e.into());
+                }
                 Err(
                     e @ (object_store::Error::AlreadyExists { .. }
                     | object_store::Error::Precondition { .. }
@@ -113,7 +117,7 @@ impl ParquetSink {
 
     /// Touches the lease again and again until the task is aborted, or the lease is gone: then the writer was taken for
     /// dead, and finds out when it commits.
-    fn beat(&self, lease: &Lease, version: UpdateVersion) -> tokio::task::JoinHandle<()> {
+    fn heartbeat(&self, lease: &Lease, version: UpdateVersion) -> tokio::task::JoinHandle<()> {
         let (sink, lease) = (self.clone(), lease.clone());
         let pause = pause(&lease);
         tokio::spawn(async move {
@@ -175,12 +179,14 @@ fn create_new(file: &FilePath, bytes: &[u8], sync: bool) -> io::Result<()> {
         fs::create_dir_all(folder)?;
     }
     let mut created = File::options().write(true).create_new(true).open(file)?;
-    created.write_all(bytes)?;
-    if sync {
-        created.sync_all()?;
-        sync_folder_of(file)?;
+    let written =
+        created.write_all(bytes).and_then(|()| if sync { created.sync_all() } else { Ok(()) });
+    if written.is_err() {
+        // On a full disk, for instance, not even an empty file stays.
+        let _ = fs::remove_file(file);
     }
-    Ok(())
+    written?;
+    if sync { sync_folder_of(file) } else { Ok(()) }
 }
 
 /// What a store says when a file on local disk fails.
@@ -213,7 +219,7 @@ mod tests {
             let lease = Lease {
                 attempt: String::new(),
                 run_id: String::new(),
-                slot: 1,
+                manifest_number: 1,
                 tables: Vec::new(),
                 silence_seconds,
                 process: Process::own(),

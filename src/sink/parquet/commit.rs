@@ -6,10 +6,10 @@ use chrono::Utc;
 
 use super::ParquetSink;
 use super::attempt::Attempt;
-use super::control::Created;
-use super::manifest::Manifest;
-use super::slot::{Committed, Slot, slot_path};
-use super::write::Files;
+use super::control::{Control, Created};
+use super::manifest::{Latest, Manifest};
+use super::names::{Committed, ManifestState, RunState, manifest_path};
+use super::write::WrittenFiles;
 use crate::error::{Error, Result};
 use crate::run::Run;
 use crate::sink::{Contents, Job};
@@ -22,12 +22,14 @@ const ATTEMPTS: usize = 3;
 const COMMITS: u32 = 3;
 
 /// How an attempt ended without an error.
-enum Ended {
-    /// It is committed.
-    Committed(Committed),
-    /// An attempt of another writer was committed as this very run.
-    Concurrent(Committed),
-    /// It was taken for dead: this name will never hold a commit.
+enum AttemptOutcome {
+    /// It is committed. `before` is what `latest` named before that.
+    Committed { committed: Box<Committed>, before: Option<Latest> },
+    /// An attempt of another writer was committed as this very run: it is joined, if its files are there.
+    Concurrent,
+    /// Its name was used up by the sweep of a dead writer that had wanted the same one: nothing is written yet.
+    NameUsedUp,
+    /// It was taken for dead: its name will never hold a commit.
     Swept,
 }
 
@@ -40,21 +42,22 @@ impl ParquetSink {
         run: &Run,
     ) -> Result<Manifest> {
         for _ in 0..ATTEMPTS {
-            let slot = match self.open_slot(run_id).await? {
-                Ok(committed) => return self.join_concurrent(committed, job).await,
-                Err(slot) => slot,
+            let number = match self.revoke_if_torn(run_id).await? {
+                RunState::Committed(committed) => {
+                    return self.join_concurrent(*committed, job).await;
+                }
+                RunState::Open(number) => number,
             };
             let tables = contents.tables.iter().map(|t| t.name().to_owned()).collect();
-            let attempt = self.begin_attempt(run_id, slot, tables).await?;
+            let attempt = self.begin_attempt(run_id, number, tables).await?;
             match self.attempt(&attempt, job, contents, run).await {
-                Ok(Ended::Committed(committed)) => {
-                    return self.after_commit(attempt, committed).await;
+                Ok(AttemptOutcome::Committed { committed, before }) => {
+                    return self.after_commit(attempt, *committed, before).await;
                 }
-                Ok(Ended::Concurrent(committed)) => {
+                Ok(AttemptOutcome::Concurrent | AttemptOutcome::NameUsedUp) => {
                     self.discard(attempt).await;
-                    return self.join_concurrent(committed, job).await;
                 }
-                Ok(Ended::Swept) => {
+                Ok(AttemptOutcome::Swept) => {
                     tracing::warn!(
                         run_id,
                         "another process took this run for dead while it was suspended: its tables are written again"
@@ -74,20 +77,17 @@ impl ParquetSink {
             .help("run the job again, with a larger sink.stale_after_seconds"))
     }
 
-    /// The name to commit under. A commit whose files are gone is revoked first.
-    async fn open_slot(&self, run_id: &str) -> Result<Result<Committed, u32>> {
+    /// Whether the run is committed. A commit whose files are gone is revoked first.
+    async fn revoke_if_torn(&self, run_id: &str) -> Result<RunState> {
         let folder = self.run_path(run_id);
         loop {
-            match self.first_open(&folder).await? {
-                Ok(committed) if self.missing(&folder, &committed.manifest).await?.is_empty() => {
-                    return Ok(Ok(committed));
-                }
-                Ok(committed) => {
-                    let staging = folder.clone().join(committed.manifest.attempt.as_str());
-                    self.revoke(run_id, &committed, "its files are missing", &staging).await?;
-                }
-                Err(slot) => return Ok(Err(slot)),
+            let state = self.run_state(&folder).await?;
+            let RunState::Committed(committed) = &state else { return Ok(state) };
+            if self.missing(&folder, &committed.manifest).await?.is_empty() {
+                return Ok(state);
             }
+            let staging = folder.clone().join(committed.manifest.attempt.as_str());
+            self.revoke(run_id, committed, "its files are missing", &staging).await?;
         }
     }
 
@@ -97,9 +97,11 @@ impl ParquetSink {
         job: &Job,
         contents: &Contents<'_>,
         run: &Run,
-    ) -> Result<Ended, Failed> {
-        self.sweep(attempt).await?;
-        let Files { tables, model } = self.write(attempt, contents, run).await?;
+    ) -> Result<AttemptOutcome, Failed> {
+        if self.sweep(attempt).await? {
+            return Ok(AttemptOutcome::NameUsedUp);
+        }
+        let WrittenFiles { tables, model } = self.write(attempt, contents, run).await?;
         let manifest = Manifest {
             run_id: attempt.lease.run_id.clone(),
             attempt: attempt.lease.attempt.clone(),
@@ -113,24 +115,36 @@ impl ParquetSink {
             measures: contents.measures.clone(),
         };
         run.cancel.begin_commit()?;
-        let ended = self.commit(attempt, &manifest).await;
-        run.cancel.end_commit(matches!(ended, Ok(Ended::Committed(_) | Ended::Concurrent(_))));
+        let outcome = self.commit(attempt, &manifest).await;
+        run.cancel.end_commit(matches!(
+            outcome,
+            Ok(AttemptOutcome::Committed { .. } | AttemptOutcome::Concurrent)
+        ));
         run.progress.end();
-        ended
+        outcome
     }
 
     /// Asks the store to create the manifest until it is known what became of it.
-    async fn commit(&self, attempt: &Attempt, manifest: &Manifest) -> Result<Ended, Failed> {
+    async fn commit(
+        &self,
+        attempt: &Attempt,
+        manifest: &Manifest,
+    ) -> Result<AttemptOutcome, Failed> {
+        let before = match self.read_latest().await? {
+            Control::Whole(latest, _) => Some(latest),
+            Control::Missing | Control::Damaged(_) | Control::Foreign => None,
+        };
         let folder = self.run_path(&manifest.run_id);
-        let path = slot_path(&folder, attempt.lease.slot);
+        let number = attempt.lease.manifest_number;
+        let path = manifest_path(&folder, number);
         let mut failed = None;
         for n in 0..COMMITS {
             if let Err(e) = self.create(&path, manifest, &attempt.path).await {
                 failed = Some(Error::from(e));
             }
-            match self.slot(&folder, attempt.lease.slot).await {
-                Ok(Slot::Free) => {}
-                Ok(slot) => return Ok(Self::ended(attempt, slot)),
+            match self.manifest_state(&folder, number).await {
+                Ok(ManifestState::Absent) => {}
+                Ok(state) => return Ok(Self::outcome(attempt, state, before)),
                 Err(e) => failed = Some(e),
             }
             tokio::time::sleep(Duration::from_millis(50 << n)).await;
@@ -147,8 +161,8 @@ impl ParquetSink {
         match self.put_tombstone(&attempt.lease, why, &attempt.path).await {
             Ok(Created::Yes) => return Err(Failed::BeforeCommit(failed)),
             Ok(Created::Exists) => {
-                if let Ok(slot) = self.slot(&folder, attempt.lease.slot).await {
-                    return Ok(Self::ended(attempt, slot));
+                if let Ok(state) = self.manifest_state(&folder, number).await {
+                    return Ok(Self::outcome(attempt, state, before));
                 }
             }
             Err(_) => {}
@@ -158,20 +172,25 @@ impl ParquetSink {
         )))
     }
 
-    fn ended(attempt: &Attempt, slot: Slot) -> Ended {
-        match slot {
-            Slot::Committed(c) if c.manifest.attempt == attempt.lease.attempt => {
-                Ended::Committed(*c)
+    fn outcome(attempt: &Attempt, state: ManifestState, before: Option<Latest>) -> AttemptOutcome {
+        match state {
+            ManifestState::Committed(c) if c.manifest.attempt == attempt.lease.attempt => {
+                AttemptOutcome::Committed { committed: c, before }
             }
-            Slot::Committed(c) => Ended::Concurrent(*c),
-            Slot::UsedUp(_) | Slot::Free => Ended::Swept,
+            ManifestState::Committed(_) => AttemptOutcome::Concurrent,
+            ManifestState::Tombstone { .. } | ManifestState::Absent => AttemptOutcome::Swept,
         }
     }
 
     /// Moves `latest` and clears up. The lease ends last: as long as it is there, a rerun moves `latest` if this did
     /// not.
-    async fn after_commit(&self, attempt: Attempt, committed: Committed) -> Result<Manifest> {
-        self.point_latest(&committed).await.map_err(|e| {
+    async fn after_commit(
+        &self,
+        attempt: Attempt,
+        committed: Committed,
+        before: Option<Latest>,
+    ) -> Result<Manifest> {
+        self.point_latest(&committed, before.as_ref()).await.map_err(|e| {
             e.help("the run is committed, but `latest` does not point to it: run the job again")
         })?;
         // What is left over takes nothing back, and the next run tries again.
@@ -192,7 +211,7 @@ impl ParquetSink {
                 .at(self.text(&self.run_path(&committed.manifest.run_id)))
                 .help("choose another run id, or run the job again with --force"));
         }
-        crate::sink::Sink::settle(self, &committed.manifest).await?;
+        crate::sink::Sink::finish_commit(self, &committed.manifest).await?;
         Ok(committed.manifest)
     }
 

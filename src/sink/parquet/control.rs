@@ -17,6 +17,7 @@ use object_store::{ObjectMeta, ObjectStoreExt, PutMode, PutOptions, UpdateVersio
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
+use tokio::task::block_in_place;
 
 use super::ParquetSink;
 use super::attempt::on_disk;
@@ -57,6 +58,9 @@ impl ParquetSink {
         &self,
         path: &Path,
     ) -> Result<Control<T>> {
+        if self.local(path).is_some_and(|file| file.is_dir()) {
+            return Ok(Control::Foreign);
+        }
         let found = match self.place.store.get(path).await {
             Ok(found) => found,
             Err(object_store::Error::NotFound { .. }) => return Ok(Control::Missing),
@@ -78,13 +82,6 @@ impl ParquetSink {
         }
     }
 
-    /// The error where a file of somebody else has the name of one of ours. `what` says what it should have been.
-    pub(super) fn in_the_way(&self, path: &Path, what: &str) -> Error {
-        Error::spec(format!("a file that is not {what} is in the way"))
-            .at(self.text(path))
-            .help("labelmill did not write it and leaves it alone: move it away, or choose another sink.url")
-    }
-
     /// Creates a control file where there is none. The answer of a store may be lost: an error says nothing about
     /// whether the object is there now.
     pub(super) async fn create(
@@ -95,7 +92,8 @@ impl ParquetSink {
     ) -> Result<Created, object_store::Error> {
         let bytes = json(content);
         if let (Some(target), Some(staging)) = (self.local(path), self.local(staging)) {
-            let created = create_on_disk(&target, &bytes, &staging, self.spec.sync);
+            let created =
+                block_in_place(|| create_on_disk(&target, &bytes, &staging, self.spec.sync));
             return created.map_err(|e| on_disk(&target, e));
         }
         match self.put(path, bytes, PutMode::Create).await {
@@ -118,7 +116,8 @@ impl ParquetSink {
     ) -> Result<(), object_store::Error> {
         let bytes = json(content);
         if let (Some(target), Some(staging)) = (self.local(path), self.local(staging)) {
-            let replaced = replace_on_disk(&target, &bytes, &staging, self.spec.sync);
+            let replaced =
+                block_in_place(|| replace_on_disk(&target, &bytes, &staging, self.spec.sync));
             return replaced.map_err(|e| on_disk(&target, e));
         }
         self.put(path, bytes, PutMode::Update(version_of(seen))).await.map(|_| ())
@@ -256,6 +255,7 @@ mod tests {
             attempt: "a".into(),
             run_id: "é".into(),
             committed: "c".into(),
+            committed_at: "w".into(),
             since: "s".into(),
         };
         let whole = json(&latest);

@@ -48,15 +48,15 @@ pub(super) fn encode(
         Compression::Snappy => Codec::SNAPPY,
         Compression::None => Codec::UNCOMPRESSED,
     };
-    let facts = [
+    let metadata = [
         ("labelmill.table", table.name().to_owned()),
         ("labelmill.schema_version", SCHEMA_VERSION.to_string()),
     ];
-    let facts = facts.map(|(key, value)| KeyValue::new(key.to_owned(), value));
+    let metadata = metadata.map(|(key, value)| KeyValue::new(key.to_owned(), value));
     let properties = WriterProperties::builder()
         .set_compression(codec)
         .set_statistics_enabled(EnabledStatistics::Chunk)
-        .set_key_value_metadata(Some(facts.to_vec()))
+        .set_key_value_metadata(Some(metadata.to_vec()))
         .set_created_by(concat!("labelmill ", env!("CARGO_PKG_VERSION")).to_owned());
     let properties = schema
         .fields()

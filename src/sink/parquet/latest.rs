@@ -1,9 +1,10 @@
 //! `latest`: the pointer to the newest committed run.
 //!
 //! # Why
-//! A writer may be suspended between its commit and this step, for a day perhaps. So the pointer moves only from an
-//! older commit to a newer one, by the store's own times, and only if it still is what was read: by a conditional put
-//! on a store, under a file lock on local disk. There, `latest.json` is a link through `latest`, which one rename
+//! A writer may be suspended between its commit and this step, for a day perhaps. What `latest` named before the commit
+//! is older, whatever any clock says: if the pointer still is there, it moves. Where another writer has moved it
+//! meanwhile, the store's own times decide. In both cases it moves only if it still is what was read: by a conditional
+//! put on a store, under a file lock on local disk. There, `latest.json` is a link through `latest`, which one rename
 //! switches: the two cannot disagree.
 
 use std::fs::{self, File};
@@ -12,14 +13,15 @@ use std::path::{Path as FilePath, PathBuf};
 use std::time::Duration;
 
 use chrono::{SecondsFormat, Utc};
+use futures::TryStreamExt;
 use object_store::path::Path;
-use object_store::{ObjectMeta, PutMode};
+use object_store::{ObjectMeta, ObjectStore, PutMode};
+use tokio::task::block_in_place;
 
 use super::ParquetSink;
 use super::control::{Control, json, replace_on_disk, sync, version_of};
 use super::manifest::{Latest, Manifest};
-use super::slot::Committed;
-use super::sweep::is_attempt;
+use super::names::{Committed, RunState};
 use crate::error::{Error, Result};
 
 /// In an attempt's folder on local disk: what `latest.json` shows while `latest` leads here.
@@ -37,30 +39,38 @@ impl ParquetSink {
         self.read_control(&self.latest_path()).await
     }
 
-    /// Lets `latest` point to a commit, unless it points to a newer one.
-    pub(super) async fn point_latest(&self, committed: &Committed) -> Result<()> {
-        self.refuse_what_is_in_the_way()?;
+    /// Lets `latest` point to a commit, unless it points to a newer one. What it named `before` the commit is older.
+    pub(super) async fn point_latest(
+        &self,
+        committed: &Committed,
+        before: Option<&Latest>,
+    ) -> Result<()> {
         let manifest = &committed.manifest;
+        self.refuse_what_is_in_the_way(&manifest.run_id)?;
         let mut failed = Error::store("other writers keep changing latest.json");
         for n in 0..ATTEMPTS {
             let now = self.read_latest().await?;
             if let Control::Foreign = now {
                 return Err(self.in_the_way(&self.latest_path(), "a pointer of labelmill"));
             }
-            if let Control::Whole(latest, _) = &now
-                && (latest.committed > time_of(committed)
-                    || (&latest.run_id, &latest.attempt) == (&manifest.run_id, &manifest.attempt))
-            {
-                return Ok(());
-            }
             let latest = Latest {
                 run_id: manifest.run_id.clone(),
                 attempt: manifest.attempt.clone(),
-                committed: time_of(committed),
+                committed: committed.at().to_rfc3339_opts(SecondsFormat::Nanos, true),
+                committed_at: manifest.committed_at.clone(),
                 since: Utc::now().to_rfc3339(),
             };
+            let stays = |named: &Latest| {
+                let is_this = (&named.run_id, &named.attempt) == (&latest.run_id, &latest.attempt);
+                is_this || (Some(named) != before && named.is_newer_than(&latest))
+            };
+            if let Control::Whole(named, _) = &now
+                && stays(named)
+            {
+                return Ok(());
+            }
             let moved = match self.place.local() {
-                Some(root) => self.switch_link(&root, committed, &latest),
+                Some(root) => block_in_place(|| self.switch_link(&root, committed, &latest, stays)),
                 None => self.put_latest(now, &latest).await,
             };
             match moved {
@@ -91,7 +101,13 @@ impl ParquetSink {
     }
 
     /// Switches the link on local disk; `false` where another writer is at it, or has been.
-    fn switch_link(&self, root: &FilePath, committed: &Committed, latest: &Latest) -> Result<bool> {
+    fn switch_link(
+        &self,
+        root: &FilePath,
+        committed: &Committed,
+        latest: &Latest,
+        stays: impl Fn(&Latest) -> bool,
+    ) -> Result<bool> {
         let manifest = &committed.manifest;
         // The files of a run that an older version wrote lie in the run's own folder.
         let target = PathBuf::from("runs").join(&manifest.run_id).join(&manifest.attempt);
@@ -108,7 +124,8 @@ impl ParquetSink {
                 Err(fs::TryLockError::WouldBlock) => return Ok(false),
                 Err(fs::TryLockError::Error(e)) => return Err(e),
             }
-            if newer_is_named(root, latest) {
+            // Another writer may have moved the pointer since it was read.
+            if named(root).is_some_and(|named| stays(&named)) {
                 return Ok(false);
             }
             relink(&target, &link, &root.join("latest"))?;
@@ -127,28 +144,6 @@ impl ParquetSink {
             Error::store(format!("cannot switch the link `latest`: {e}"))
                 .at(root.display().to_string())
         })
-    }
-
-    /// On local disk, nobody else's file may have the link's name.
-    pub(super) fn refuse_what_is_in_the_way(&self) -> Result<()> {
-        let Some(root) = self.place.local() else { return Ok(()) };
-        if root.join("latest.json").is_dir() {
-            return Err(self.in_the_way(&self.latest_path(), "a pointer of labelmill"));
-        }
-        let link = root.join("latest");
-        let found = match fs::symlink_metadata(&link) {
-            Ok(found) if found.is_symlink() => match fs::read_link(&link) {
-                Ok(target) if leads_to_a_run(&root, &target) => return Ok(()),
-                _ => "a link that leads elsewhere",
-            },
-            Ok(found) if found.is_dir() => "a folder",
-            Ok(_) => "a file",
-            Err(_) => return Ok(()),
-        };
-        Err(Error::spec("what labelmill did not write is where the link `latest` belongs")
-            .at(format!("sink.url: {}/latest", self.url()))
-            .found(found)
-            .help("labelmill leaves it alone: move it away, or choose another sink.url"))
     }
 
     /// On local disk, links each table's name to the newest run's: `<url>/annotations` is a path that stays. Returns what
@@ -173,18 +168,34 @@ impl ParquetSink {
         })
     }
 
+    /// The newest commit of all runs, by the store's times: what a pointer that was lost named, or should have.
+    pub(super) async fn newest_commit(&self) -> Result<Option<Box<Committed>>> {
+        let runs = self.runs();
+        let mut manifests: Vec<(ObjectMeta, Path)> = Vec::new();
+        let mut objects = self.place.store.list(Some(&runs));
+        while let Some(object) = objects.try_next().await? {
+            let below: Vec<_> = object.location.prefix_match(&runs).into_iter().flatten().collect();
+            if let [run_id, name] = &below[..]
+                && name.as_ref().starts_with("manifest")
+            {
+                let run = runs.clone().join(run_id.as_ref());
+                manifests.push((object, run));
+            }
+        }
+        manifests.sort_by_key(|(object, _)| std::cmp::Reverse(object.last_modified));
+        for (object, run) in manifests {
+            // What is not ours is no commit.
+            if let Ok(RunState::Committed(committed)) = self.run_state(&run).await
+                && committed.meta.location == object.location
+            {
+                return Ok(Some(committed));
+            }
+        }
+        Ok(None)
+    }
+
     pub(super) fn latest_path(&self) -> Path {
         self.place.path.clone().join("latest.json")
-    }
-}
-
-/// Whether a link leads to the files of an attempt, or to a run that an older version wrote.
-fn leads_to_a_run(root: &FilePath, target: &FilePath) -> bool {
-    let parts: Vec<&str> = target.iter().filter_map(|part| part.to_str()).collect();
-    match parts[..] {
-        ["runs", _, attempt] => is_attempt(attempt),
-        ["runs", _] => root.join(target).join("manifest.json").is_file(),
-        _ => false,
     }
 }
 
@@ -196,16 +207,10 @@ fn lock_file(path: &FilePath) -> io::Result<File> {
     }
 }
 
-/// When the store says that a commit was made, in a form that sorts.
-fn time_of(committed: &Committed) -> String {
-    committed.at().to_rfc3339_opts(SecondsFormat::Nanos, true)
-}
-
-/// Whether another writer has moved the pointer to a newer commit since it was read.
-fn newer_is_named(root: &FilePath, latest: &Latest) -> bool {
-    let named = fs::read(root.join("latest.json")).ok();
-    let named = named.and_then(|bytes| serde_json::from_slice::<Latest>(&bytes).ok());
-    named.is_some_and(|named| named.committed > latest.committed)
+/// What the pointer on local disk names.
+fn named(root: &FilePath) -> Option<Latest> {
+    let bytes = fs::read(root.join("latest.json")).ok()?;
+    serde_json::from_slice(&bytes).ok()
 }
 
 /// Replaces `place` by a link to `target` in one step.

@@ -1,9 +1,12 @@
 //! The lease of an attempt: who is writing, what is theirs, and whether they still live.
 //!
-//! A writer creates `_leases/<attempt>.json` before its first file and touches it again and again. A lease is dead when
-//! its process is certainly gone, or when the store's own clock says that it was not touched for longer than its
-//! writer promised. The store's clock is read off a lease that the reader just wrote: no clock of two machines is
-//! compared.
+//! A writer creates `_leases/<attempt>.json` before its first file and touches it again and again.
+//!
+//! # Why
+//! On one machine the kernel knows: a writer is dead when its process is gone, and never while it is there, however long
+//! it is suspended. Of a process elsewhere only its silence is known: it is dead when the store's own clock says that
+//! it did not touch its lease for longer than it promised. The store's clock is read off a lease that the reader just
+//! wrote: no clock of two machines is compared.
 
 use std::fs;
 use std::time::Duration;
@@ -11,7 +14,7 @@ use std::time::Duration;
 use chrono::{DateTime, Utc};
 use serde::{Deserialize, Serialize};
 
-use super::slot::SlotNumber;
+use super::names::ManifestNumber;
 
 /// The content of a lease.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -21,7 +24,7 @@ pub(super) struct Lease {
     /// The run that it wants to commit.
     pub(super) run_id: String,
     /// The name that it wants to commit it under.
-    pub(super) slot: SlotNumber,
+    pub(super) manifest_number: ManifestNumber,
     /// The tables that it writes: with the model's files, all that is its own.
     pub(super) tables: Vec<String>,
     /// Seconds without a sign of life after which the writer agrees to be taken for dead.
@@ -33,13 +36,20 @@ pub(super) struct Lease {
 impl Lease {
     /// Whether both want to commit the same run under the same name.
     pub(super) fn commits_as(&self, other: &Self) -> bool {
-        (&self.run_id, self.slot) == (&other.run_id, other.slot)
+        (&self.run_id, self.manifest_number) == (&other.run_id, other.manifest_number)
     }
 
-    /// Whether the writer counts as dead: certainly gone, or silent since `touched` for longer than it promised.
+    /// Whether the writer counts as dead: its process is gone, or runs elsewhere, if at all, and was silent since
+    /// `touched` for longer than it promised.
     pub(super) fn is_dead(&self, touched: DateTime<Utc>, now: DateTime<Utc>) -> bool {
-        let silent = (now - touched).to_std().unwrap_or_default();
-        self.process.is_gone() || silent > Duration::from_secs(self.silence_seconds)
+        match self.process.state() {
+            ProcessState::Gone => true,
+            ProcessState::Alive => false,
+            ProcessState::Elsewhere => {
+                let silent = (now - touched).to_std().unwrap_or_default();
+                silent > Duration::from_secs(self.silence_seconds)
+            }
+        }
     }
 }
 
@@ -59,24 +69,39 @@ impl Process {
     /// This process.
     pub(super) fn own() -> Self {
         let pid = std::process::id();
-        let started = match look(pid) {
-            Seen::Running { started } => Some(started),
-            Seen::Gone | Seen::Hidden => None,
+        let started = match pid_entry(pid) {
+            PidEntry::Running { started } => Some(started),
+            PidEntry::Gone | PidEntry::Hidden => None,
         };
         Self { pid_namespace: pid_namespace(), pid, started }
     }
 
-    /// Whether the process is certainly gone. One that cannot be looked at, or that runs elsewhere, may be alive.
+    /// Whether the process is certainly gone.
     pub(super) fn is_gone(&self) -> bool {
-        let here = pid_namespace();
-        here.is_some()
-            && self.pid_namespace == here
-            && match (look(self.pid), self.started) {
-                (Seen::Gone, _) => true,
-                (Seen::Running { started }, Some(own)) => started != own,
-                (Seen::Running { .. }, None) | (Seen::Hidden, _) => false,
-            }
+        matches!(self.state(), ProcessState::Gone)
     }
+
+    fn state(&self) -> ProcessState {
+        let here = pid_namespace();
+        if here.is_none() || self.pid_namespace != here {
+            return ProcessState::Elsewhere;
+        }
+        match (pid_entry(self.pid), self.started) {
+            (PidEntry::Gone, _) => ProcessState::Gone,
+            (PidEntry::Running { started }, Some(own)) if started != own => ProcessState::Gone,
+            (PidEntry::Running { .. } | PidEntry::Hidden, _) => ProcessState::Alive,
+        }
+    }
+}
+
+/// What this machine knows of a process.
+enum ProcessState {
+    /// It has ended.
+    Gone,
+    /// It is there, perhaps suspended, or another user's that may not be looked at.
+    Alive,
+    /// It runs on another machine or in another container, if at all.
+    Elsewhere,
 }
 
 fn pid_namespace() -> Option<String> {
@@ -86,8 +111,8 @@ fn pid_namespace() -> Option<String> {
     Some(format!("{} {} {}", host.trim(), boot.trim(), namespace.display()))
 }
 
-/// What a look at a process number shows.
-enum Seen {
+/// What the kernel tells about a process number.
+enum PidEntry {
     /// There is no such process, or it has ended and only its number is left.
     Gone,
     /// There is one, which started then.
@@ -98,35 +123,37 @@ enum Seen {
 
 /// Asks the kernel whether there is such a process: `/proc` alone may hide those of other users.
 #[cfg(unix)]
-fn look(pid: u32) -> Seen {
+fn pid_entry(pid: u32) -> PidEntry {
     use rustix::process::{Pid, test_kill_process};
-    let Some(number) = i32::try_from(pid).ok().and_then(Pid::from_raw) else { return Seen::Hidden };
+    let Some(number) = i32::try_from(pid).ok().and_then(Pid::from_raw) else {
+        return PidEntry::Hidden;
+    };
     if test_kill_process(number) == Err(rustix::io::Errno::SRCH) {
-        return Seen::Gone;
+        return PidEntry::Gone;
     }
     fs::read_to_string(format!("/proc/{pid}/stat"))
         .ok()
         .and_then(|stat| of_stat_line(&stat))
-        .unwrap_or(Seen::Hidden)
+        .unwrap_or(PidEntry::Hidden)
 }
 
 #[cfg(not(unix))]
-fn look(_pid: u32) -> Seen {
-    Seen::Hidden
+fn pid_entry(_pid: u32) -> PidEntry {
+    PidEntry::Hidden
 }
 
 /// The state is field 3 of a stat line, the number of threads field 20 and the start time field 22, counted after the
 /// name in parentheses.
 #[cfg(unix)]
-fn of_stat_line(stat: &str) -> Option<Seen> {
+fn of_stat_line(stat: &str) -> Option<PidEntry> {
     let mut fields = stat.rsplit_once(')')?.1.split_whitespace();
     match fields.next()? {
         // A thread of a process that was killed may still be within a call to a slow disk.
         "Z" | "X" => match fields.nth(16)?.parse::<u32>().ok()? {
-            0 | 1 => Some(Seen::Gone),
-            _ => Some(Seen::Hidden),
+            0 | 1 => Some(PidEntry::Gone),
+            _ => Some(PidEntry::Hidden),
         },
-        _ => Some(Seen::Running { started: fields.nth(18)?.parse().ok()? }),
+        _ => Some(PidEntry::Running { started: fields.nth(18)?.parse().ok()? }),
     }
 }
 
@@ -136,16 +163,29 @@ mod tests {
 
     fn lease(silence_seconds: u64, process: Process) -> Lease {
         let (attempt, run_id) = ("a".to_owned(), "r".to_owned());
-        Lease { attempt, run_id, slot: 1, tables: Vec::new(), silence_seconds, process }
+        Lease { attempt, run_id, manifest_number: 1, tables: Vec::new(), silence_seconds, process }
+    }
+
+    fn elsewhere() -> Process {
+        Process { pid_namespace: Some("other".into()), pid: 0, started: None }
     }
 
     #[test]
-    fn a_living_writer_is_dead_only_after_the_silence_that_it_promised_itself() {
+    fn a_writer_elsewhere_is_dead_after_the_silence_that_it_promised_itself() {
         let now = Utc::now();
-        let (patient, hasty) = (lease(10, Process::own()), lease(1, Process::own()));
+        let (patient, hasty) = (lease(10, elsewhere()), lease(1, elsewhere()));
         let before = now - Duration::from_secs(9);
         assert!(!hasty.is_dead(now, now) && hasty.is_dead(before, now));
         assert!(!patient.is_dead(before, now));
+    }
+
+    #[test]
+    fn a_writer_on_this_machine_is_alive_however_silent_it_is() {
+        let now = Utc::now();
+        let unknown = Process { started: None, ..Process::own() };
+        for process in [Process::own(), unknown] {
+            assert!(!lease(1, process).is_dead(now - Duration::from_hours(24), now));
+        }
     }
 
     #[test]
@@ -171,10 +211,8 @@ mod tests {
     }
 
     #[test]
-    fn a_process_of_another_namespace_or_one_that_may_not_be_looked_at_may_be_alive() {
-        let elsewhere = Process { pid_namespace: Some("other".into()), pid: 0, started: None };
-        let nowhere = Process { pid_namespace: None, ..elsewhere.clone() };
-        let unknown = Process { started: None, ..Process::own() };
-        assert!(!elsewhere.is_gone() && !nowhere.is_gone() && !unknown.is_gone());
+    fn a_process_of_another_namespace_is_not_known_to_be_gone() {
+        let nowhere = Process { pid_namespace: None, ..elsewhere() };
+        assert!(!elsewhere().is_gone() && !nowhere.is_gone());
     }
 }

@@ -57,6 +57,8 @@ pub struct FileEntry {
 pub(super) struct Tombstone {
     /// The run that was not committed under this name.
     pub(super) run_id: String,
+    /// The attempt that was stopped, or whose commit was revoked.
+    pub(super) attempt: String,
     /// Why: for people.
     #[serde(rename = "tombstone")]
     pub(super) reason: String,
@@ -77,9 +79,19 @@ pub(super) struct Latest {
     /// The attempt that was committed.
     #[serde(default)]
     pub(super) attempt: String,
-    /// When the store says that this run was committed, RFC 3339: a pointer never moves to an older run.
+    /// When the store says that this run was committed, RFC 3339: between concurrent commits, the newer one stays.
     #[serde(default)]
     pub(super) committed: String,
+    /// When its writer says so: it decides where a store's times are no finer than seconds.
+    #[serde(default)]
+    pub(super) committed_at: String,
     /// When it became the newest, RFC 3339.
     pub(super) since: String,
+}
+
+impl Latest {
+    /// Whether this run was committed after another one, as far as clocks tell.
+    pub(super) fn is_newer_than(&self, other: &Self) -> bool {
+        (&self.committed, &self.committed_at) > (&other.committed, &other.committed_at)
+    }
 }

@@ -16,8 +16,7 @@
 //! 2. The commit creates the manifest, which lists exactly the attempt's files. It is never changed afterwards: a
 //!    forced rerun gets an id of its own.
 //! 3. Nobody deletes the files of an attempt that could still commit. Who takes a writer for dead first creates a
-//!    tombstone under the manifest's name (`slot.rs`). Only a process that is certainly gone from this machine cannot
-//!    commit on local disk any more, and needs none.
+//!    tombstone under the manifest's name (`names.rs`), even of a process that is gone: its last request may not be.
 //! 4. A writer whose commit was answered by nothing asks what is there. A writer that finds its tombstone writes its
 //!    tables again as a new attempt.
 //! 5. Only what a manifest or a lease names is ever deleted. Whatever else lies there belongs to somebody else.
@@ -32,11 +31,12 @@ mod encode;
 mod latest;
 mod lease;
 mod manifest;
+mod names;
+mod obstacles;
 #[cfg(test)]
 mod protocol;
 mod published;
 mod retention;
-mod slot;
 mod sweep;
 mod write;
 
@@ -50,6 +50,7 @@ use control::Control;
 pub use encode::Compression;
 use lease::Lease;
 pub use manifest::{FileEntry, Manifest};
+use names::RunState;
 pub use published::PublishedRun;
 
 /// A place where runs are published as Parquet files.
@@ -109,10 +110,12 @@ impl Sink for ParquetSink {
 
     async fn committed(&self, run_id: &str) -> Result<Option<Manifest>> {
         // Told before anything is read, and not when the run is committed.
-        self.refuse_what_is_in_the_way()?;
+        self.refuse_what_is_in_the_way(run_id)?;
         self.latest().await?;
         let folder = self.run_path(run_id);
-        let Ok(committed) = self.first_open(&folder).await? else { return Ok(None) };
+        let RunState::Committed(committed) = self.run_state(&folder).await? else {
+            return Ok(None);
+        };
         let missing = self.missing(&folder, &committed.manifest).await?;
         if let Some(first) = missing.first() {
             tracing::warn!(
@@ -134,7 +137,12 @@ impl Sink for ParquetSink {
         }
     }
 
-    async fn settle(&self, manifest: &Manifest) -> Result<()> {
+    async fn finish_commit(&self, manifest: &Manifest) -> Result<()> {
+        if let Control::Missing | Control::Damaged(_) = self.read_latest().await?
+            && let Some(newest) = self.newest_commit().await?
+        {
+            self.point_latest(&newest, None).await?;
+        }
         // The lease outlives the commit until `latest` has moved; whoever comes next moves it then.
         if manifest.attempt.is_empty() {
             return Ok(());
@@ -143,8 +151,10 @@ impl Sink for ParquetSink {
         let Control::Whole(lease, _) = self.read_control::<Lease>(&path).await? else {
             return Ok(());
         };
-        if let Ok(committed) = self.first_open(&self.run_path(&manifest.run_id)).await? {
-            self.point_latest(&committed).await?;
+        if let RunState::Committed(committed) =
+            self.run_state(&self.run_path(&manifest.run_id)).await?
+        {
+            self.point_latest(&committed, None).await?;
         }
         if lease.process.is_gone() {
             self.remove_staged(&lease)?;

@@ -1,30 +1,34 @@
 //! The commit protocol as a model that is small enough to walk through whole.
 //!
-//! Two writers, A and B, publish one run, and a sweeper S, which publishes another, takes either of them for dead at
-//! any moment, alive or not. A step is one request to the store. Between any two steps anybody may be suspended for
-//! ever, or crash; a request to create a name may have been sent and arrive at any later time, even after its sender
-//! is gone. The only primitive is "create where there is none".
+//! Two writers, A and B, publish one run, and a third one, S, publishes another: at any moment it takes either of them
+//! for dead, alive or not, and collects the run that they committed. Once, an accident deletes the files of a commit. A
+//! step is one request to the store. Between any two steps anybody may be suspended for ever, or crash; a request to
+//! create a name may have been sent and arrive at any later time, even after its sender is gone. The only primitive is
+//! "create where there is none".
 //!
 //! The search visits every state that can be reached, and asserts in each of them:
-//! - a commit's files are all there;
+//! - a commit's files are all there, but for the accident;
 //! - the run has at most one commit;
-//! - a writer that reported success reported what is committed, and one that reported failure is not.
+//! - a writer that reported success reported what is committed, or was until it was collected, and its files were there;
+//! - a writer that reported failure has no commit.
 //!
 //! Each rule of the protocol can be switched off, and the search must then find what the rule prevents.
 
 use std::collections::{HashSet, VecDeque};
 
 /// Names that the run can be committed under in the model.
-const SLOTS: usize = 3;
+const NAMES: usize = 3;
 
 /// Attempts in the model: the first of A, the first of B, and one more of each after it was swept.
 const ATTEMPTS: usize = 4;
 
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-enum Slot {
-    Free,
+enum Name {
+    Absent,
     Commit(u8),
     Tombstone,
+    /// A commit that was revoked: its files may go.
+    Revoked(u8),
 }
 
 /// Where a writer is.
@@ -32,14 +36,18 @@ enum Slot {
 enum Step {
     /// Looks for the first name that can hold a commit.
     Look,
+    /// Revokes a commit whose files it found missing.
+    Revoke { name: u8, attempt: u8 },
+    /// Removes what is left of the files of a commit that was revoked.
+    RemoveRevoked { attempt: u8 },
     /// Writes its files, having chosen a name.
-    Write { slot: u8 },
+    Write { name: u8 },
     /// Asks the store to create the manifest.
-    Commit { slot: u8 },
+    Commit { name: u8 },
     /// Waits for the answer, or gives up waiting and reads the name.
-    Answer { slot: u8 },
+    Answer { name: u8 },
     /// Removes its own files: another commit or a tombstone has the name.
-    Discard { joined: bool },
+    Discard,
     /// It reported that the run is committed.
     Succeeded,
     /// It reported that it failed.
@@ -48,22 +56,38 @@ enum Step {
     Crashed,
 }
 
-/// What the sweeper is doing with one attempt.
+/// What S is doing with one attempt.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 enum Reap {
     /// Nothing yet, or done.
     Idle,
     /// It found the name of the attempt free and creates a tombstone.
-    Tombstone { attempt: u8 },
+    Tombstone {
+        attempt: u8,
+    },
     /// The attempt cannot be committed any more: its files go.
-    Remove { attempt: u8 },
+    Remove {
+        attempt: u8,
+    },
+    /// It collects the run: its commit is revoked, and then its files go.
+    Revoke {
+        name: u8,
+        attempt: u8,
+    },
+    RemoveRevoked {
+        attempt: u8,
+    },
 }
 
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 struct State {
-    slots: [Slot; SLOTS],
+    names: [Name; NAMES],
     /// Whether each attempt's files are there.
     files: [bool; ATTEMPTS],
+    /// The attempt whose files the accident deleted.
+    lost: Option<u8>,
+    /// Whether a writer reported a commit whose files were not there.
+    trusted_blindly: bool,
     /// The name that each attempt's lease tells; `None` without a lease.
     leases: [Option<u8>; ATTEMPTS],
     writers: [Step; 2],
@@ -86,16 +110,28 @@ struct Rules {
     tombstones_stay: bool,
     /// Who finds its answer lost asks what the name holds.
     asks_again: bool,
+    /// A commit is revoked before its files go.
+    revoke_first: bool,
+    /// Who finds a commit looks whether its files are there.
+    checks_files: bool,
 }
 
-const ALL: Rules =
-    Rules { create_only: true, tombstone_first: true, tombstones_stay: true, asks_again: true };
+const ALL: Rules = Rules {
+    create_only: true,
+    tombstone_first: true,
+    tombstones_stay: true,
+    asks_again: true,
+    revoke_first: true,
+    checks_files: true,
+};
 
 impl State {
     fn start() -> Self {
         Self {
-            slots: [Slot::Free; SLOTS],
+            names: [Name::Absent; NAMES],
             files: [false; ATTEMPTS],
+            lost: None,
+            trusted_blindly: false,
             leases: [None; ATTEMPTS],
             writers: [Step::Look; 2],
             tries: [0; 2],
@@ -109,10 +145,10 @@ impl State {
     }
 
     /// A request to create a commit arrives.
-    fn arrive(&mut self, (attempt, slot): (u8, u8), rules: Rules) {
-        let slot = &mut self.slots[slot as usize];
-        if *slot == Slot::Free || !rules.create_only {
-            *slot = Slot::Commit(attempt);
+    fn arrive(&mut self, (attempt, name): (u8, u8), rules: Rules) {
+        let name = &mut self.names[name as usize];
+        if *name == Name::Absent || !rules.create_only {
+            *name = Name::Commit(attempt);
         }
     }
 
@@ -129,7 +165,22 @@ impl State {
             }
         }
         self.step_of_sweeper(rules, &mut next);
+        self.accident(&mut next);
         next
+    }
+
+    /// Somebody deletes the files of a commit.
+    fn accident(&self, next: &mut Vec<Self>) {
+        for name in self.names {
+            if let Name::Commit(of) = name
+                && self.lost.is_none()
+            {
+                let mut after = self.clone();
+                after.files[of as usize] = false;
+                after.lost = Some(of);
+                next.push(after);
+            }
+        }
     }
 
     fn step_of_writer(&self, writer: usize, rules: Rules, next: &mut Vec<Self>) {
@@ -143,46 +194,54 @@ impl State {
         let own = attempt as usize;
         match self.writers[writer] {
             Step::Look => match self.first_open() {
-                // Another's commit is joined; what is there was checked to be whole.
-                Some(slot) if matches!(self.slots[slot], Slot::Commit(_)) => {
-                    to(Step::Succeeded, &|_| {});
-                }
-                Some(slot) => {
-                    let slot = slot as u8;
-                    to(Step::Write { slot }, &|s| s.leases[own] = Some(slot));
-                }
+                Some(name) => match self.names[name] {
+                    // Another's commit is joined where its files are there.
+                    Name::Commit(of) if self.files[of as usize] || !rules.checks_files => {
+                        to(Step::Succeeded, &|s| s.trusted_blindly |= !s.files[of as usize]);
+                    }
+                    Name::Commit(attempt) => {
+                        to(Step::Revoke { name: name as u8, attempt }, &|_| {});
+                    }
+                    _ => {
+                        let name = name as u8;
+                        to(Step::Write { name }, &|s| s.leases[own] = Some(name));
+                    }
+                },
                 None => to(Step::Failed, &|_| {}),
             },
-            Step::Write { slot } => to(Step::Commit { slot }, &|s| s.files[own] = true),
-            Step::Commit { slot } => {
-                to(Step::Answer { slot }, &|s| s.in_flight[writer] = Some((attempt, slot)));
+            Step::Revoke { name, attempt } => to(Step::RemoveRevoked { attempt }, &|s| {
+                s.names[name as usize] = Name::Revoked(attempt);
+            }),
+            Step::RemoveRevoked { attempt } => {
+                to(Step::Look, &|s| s.files[attempt as usize] = false);
             }
-            Step::Answer { slot } => match self.slots[slot as usize] {
-                Slot::Commit(of) if of == attempt => {
+            Step::Write { name } => to(Step::Commit { name }, &|s| s.files[own] = true),
+            Step::Commit { name } => {
+                to(Step::Answer { name }, &|s| s.in_flight[writer] = Some((attempt, name)));
+            }
+            Step::Answer { name } => match self.names[name as usize] {
+                Name::Commit(of) if of == attempt => {
                     to(Step::Succeeded, &|s| s.leases[own] = None);
                 }
-                Slot::Commit(_) => to(Step::Discard { joined: true }, &|_| {}),
-                Slot::Tombstone => to(Step::Discard { joined: false }, &|_| {}),
+                Name::Commit(_) | Name::Tombstone | Name::Revoked(_) => {
+                    to(Step::Discard, &|_| {});
+                }
                 // No answer yet. It asks again, or gives up: by a tombstone of its own, so that its request, wherever
                 // it is, can no longer be met.
-                Slot::Free if rules.asks_again => {
-                    to(Step::Discard { joined: false }, &|s| {
-                        s.slots[slot as usize] = Slot::Tombstone;
+                Name::Absent if rules.asks_again => {
+                    to(Step::Discard, &|s| {
+                        s.names[name as usize] = Name::Tombstone;
                     });
                 }
-                Slot::Free => to(Step::Discard { joined: false }, &|_| {}),
+                Name::Absent => to(Step::Discard, &|_| {}),
             },
-            Step::Discard { joined } => {
-                let again = !joined && self.tries[writer] == 0;
-                let then = match (joined, again) {
-                    (true, _) => Step::Succeeded,
-                    (false, true) => Step::Look,
-                    (false, false) => Step::Failed,
-                };
-                to(then, &|s| {
+            Step::Discard => {
+                // It looks again: another's commit is joined, if its files are there.
+                let again = self.tries[writer] == 0 || self.is_committed_whole();
+                to(if again { Step::Look } else { Step::Failed }, &|s| {
                     s.files[own] = false;
                     s.leases[own] = None;
-                    s.tries[writer] += u8::from(again);
+                    s.tries[writer] = 1;
                 });
             }
             Step::Succeeded | Step::Failed | Step::Crashed => return,
@@ -200,56 +259,85 @@ impl State {
         match self.sweeper {
             Reap::Idle => {
                 for attempt in 0..ATTEMPTS as u8 {
-                    let Some(slot) = self.leases[attempt as usize] else { continue };
-                    match self.slots[slot as usize] {
+                    let Some(name) = self.leases[attempt as usize] else { continue };
+                    match self.names[name as usize] {
                         // It died after its commit: only its lease goes.
-                        Slot::Commit(of) if of == attempt => {
+                        Name::Commit(of) if of == attempt => {
                             to(Reap::Idle, &|s| s.leases[attempt as usize] = None);
                         }
-                        Slot::Free if rules.tombstone_first => {
+                        Name::Absent if rules.tombstone_first => {
                             to(Reap::Tombstone { attempt }, &|_| {});
                         }
                         _ => to(Reap::Remove { attempt }, &|_| {}),
                     }
                 }
+                for (name, state) in self.names.into_iter().enumerate() {
+                    // A commit whose writer has a lease is left to its writer.
+                    if let Name::Commit(attempt) = state
+                        && self.leases[attempt as usize].is_none()
+                    {
+                        let name = name as u8;
+                        to(Reap::Revoke { name, attempt }, &|s| {
+                            s.files[attempt as usize] &= rules.revoke_first;
+                        });
+                    }
+                }
+            }
+            Reap::Revoke { name, attempt } => to(Reap::RemoveRevoked { attempt }, &|s| {
+                s.names[name as usize] = Name::Revoked(attempt);
+            }),
+            Reap::RemoveRevoked { attempt } => {
+                to(Reap::Idle, &|s| s.files[attempt as usize] = false);
             }
             Reap::Tombstone { attempt } => match self.leases[attempt as usize] {
-                Some(slot) if self.slots[slot as usize] == Slot::Free => {
-                    to(Reap::Remove { attempt }, &|s| s.slots[slot as usize] = Slot::Tombstone);
+                Some(name) if self.names[name as usize] == Name::Absent => {
+                    to(Reap::Remove { attempt }, &|s| s.names[name as usize] = Name::Tombstone);
                 }
                 // Something was faster: it looks again.
                 _ => to(Reap::Idle, &|_| {}),
             },
             Reap::Remove { attempt } => to(Reap::Idle, &|s| {
                 s.files[attempt as usize] = false;
-                if let Some(slot) = s.leases[attempt as usize].take()
+                if let Some(name) = s.leases[attempt as usize].take()
                     && !rules.tombstones_stay
                 {
-                    s.slots[slot as usize] = Slot::Free;
+                    s.names[name as usize] = Name::Absent;
                 }
             }),
         }
     }
 
+    fn is_committed_whole(&self) -> bool {
+        let is_whole = |name: &Name| matches!(name, Name::Commit(of) if self.files[*of as usize]);
+        self.names.iter().any(is_whole)
+    }
+
     fn first_open(&self) -> Option<usize> {
-        self.slots.iter().position(|slot| *slot != Slot::Tombstone)
+        let is_open = |name: &Name| matches!(name, Name::Absent | Name::Commit(_));
+        self.names.iter().position(is_open)
     }
 
     /// What is wrong here, if anything is.
     fn fault(&self) -> Option<&'static str> {
         let commits: Vec<u8> = self
-            .slots
+            .names
             .iter()
-            .filter_map(|slot| if let Slot::Commit(attempt) = slot { Some(*attempt) } else { None })
+            .filter_map(|name| if let Name::Commit(attempt) = name { Some(*attempt) } else { None })
             .collect();
-        if commits.iter().any(|attempt| !self.files[*attempt as usize]) {
+        let is_torn = |of: &u8| !self.files[*of as usize] && self.lost != Some(*of);
+        if commits.iter().any(is_torn) {
             return Some("a commit without files");
         }
         if commits.len() > 1 {
             return Some("two commits of one run");
         }
         let writers = || self.writers.iter().zip([0, 1]);
-        if writers().any(|(step, _)| *step == Step::Succeeded) && commits.is_empty() {
+        let was_committed =
+            self.names.iter().any(|n| matches!(n, Name::Commit(_) | Name::Revoked(_)));
+        if self.trusted_blindly {
+            return Some("a commit was trusted without its files");
+        }
+        if writers().any(|(step, _)| *step == Step::Succeeded) && !was_committed {
             return Some("success without a commit");
         }
         let is_of = |writer: u8| commits.iter().any(|attempt| attempt % 2 == writer);
@@ -304,6 +392,8 @@ fn every_rule_is_needed() {
         ("tombstone first", Rules { tombstone_first: false, ..ALL }),
         ("tombstones stay", Rules { tombstones_stay: false, ..ALL }),
         ("asks again", Rules { asks_again: false, ..ALL }),
+        ("revoke first", Rules { revoke_first: false, ..ALL }),
+        ("checks files", Rules { checks_files: false, ..ALL }),
     ] {
         assert!(search(rules).is_err(), "nothing goes wrong without: {rule}");
     }

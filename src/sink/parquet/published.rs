@@ -3,7 +3,7 @@
 use object_store::ObjectMeta;
 use object_store::path::Path;
 
-use super::slot::{Committed, join};
+use super::names::{RunState, join, listed};
 use super::{Manifest, ParquetSink};
 use crate::error::{Error, Result, offenders};
 use crate::sink::{Sink, SinkSpec};
@@ -25,14 +25,14 @@ impl PublishedRun {
     /// When there is no committed run, or the store cannot be read.
     pub async fn find(url: &str, stores: &StoreSpec) -> Result<Self> {
         let sink = sink_at(url.trim_end_matches('/'), stores)?;
-        if let Some(found) = Self::in_folder(&sink).await? {
-            return Ok(found);
-        }
         if let Some(run_id) = sink.latest().await? {
             let run = sink_at(&sink.folder(&run_id), stores)?;
             if let Some(found) = Self::in_folder(&run).await? {
                 return Ok(found);
             }
+        }
+        if let Some(found) = Self::in_folder(&sink).await? {
+            return Ok(found);
         }
         if let Some((parent, attempt)) = parent(&sink, stores)?
             && let Some(found) = Self::in_folder(&parent).await?
@@ -40,13 +40,21 @@ impl PublishedRun {
         {
             return Ok(found);
         }
+        if sink.newest_commit().await?.is_some() {
+            return Err(Error::data("latest.json is missing or was cut short")
+                .help("run the job again: it writes latest.json anew; or name one of the runs/<run_id> folders"));
+        }
         Err(Error::data("there is no committed run here")
             .help("name the folder that [sink] url names, or one of its runs/<run_id> folders"))
     }
 
     async fn in_folder(run: &ParquetSink) -> Result<Option<Self>> {
-        let committed: Option<Committed> = run.first_open(&run.place.path).await?.ok();
-        Ok(committed.map(|c| Self { manifest: c.manifest, place: run.place.clone() }))
+        Ok(match run.run_state(&run.place.path).await? {
+            RunState::Committed(committed) => {
+                Some(Self { manifest: committed.manifest, place: run.place.clone() })
+            }
+            RunState::Open(_) => None,
+        })
     }
 
     /// The objects of each table, by one listing.
@@ -54,7 +62,7 @@ impl PublishedRun {
     /// # Errors
     /// When one is missing, or has another size than the manifest tells.
     pub async fn tables(&self) -> Result<Vec<(&str, Vec<ObjectMeta>)>> {
-        let listed = super::slot::listed(&self.place, &self.place.path).await?;
+        let listed = listed(&self.place, &self.place.path).await?;
         let mut torn = Vec::new();
         let mut tables = Vec::with_capacity(self.manifest.tables.len());
         for (table, files) in &self.manifest.tables {

@@ -8,7 +8,7 @@ use object_store::{ObjectStore, ObjectStoreExt};
 use super::ParquetSink;
 use super::attempt::Attempt;
 use super::control::Control;
-use super::slot::{Committed, Slot};
+use super::names::{Committed, ManifestState, RunState};
 use crate::error::Result;
 
 impl ParquetSink {
@@ -26,11 +26,13 @@ impl ParquetSink {
         };
         let mut runs = Vec::new();
         for run_id in self.runs_with_files().await? {
-            match self.first_open(&self.run_path(&run_id)).await {
-                Ok(Ok(committed)) if is_own(&committed, &run_id) => runs.push(committed),
-                Ok(Err(_)) => self.finish_revoked(&run_id).await?,
+            match self.run_state(&self.run_path(&run_id)).await {
+                Ok(RunState::Committed(committed)) if is_own(&committed, &run_id) => {
+                    runs.push(committed);
+                }
+                Ok(RunState::Open(_)) => self.finish_revoked(&run_id).await?,
                 // Another pipeline's run, or a folder of somebody else.
-                Ok(Ok(_)) | Err(_) => {}
+                Ok(RunState::Committed(_)) | Err(_) => {}
             }
         }
         runs.sort_by(|a, b| (b.at(), &b.manifest.run_id).cmp(&(a.at(), &a.manifest.run_id)));
@@ -53,13 +55,13 @@ impl ParquetSink {
     /// Deletes what a collection that was cut short left.
     async fn finish_revoked(&self, run_id: &str) -> Result<()> {
         let run = self.run_path(run_id);
-        for slot in 1.. {
-            match self.slot(&run, slot).await? {
-                Slot::UsedUp(files) if !files.is_empty() => {
-                    self.remove_revoked(run_id, &files).await?;
+        for number in 1.. {
+            match self.manifest_state(&run, number).await? {
+                ManifestState::Tombstone { revoked } if !revoked.is_empty() => {
+                    self.remove_revoked(run_id, &revoked).await?;
                 }
-                Slot::UsedUp(_) => {}
-                Slot::Free | Slot::Committed(_) => break,
+                ManifestState::Tombstone { .. } => {}
+                ManifestState::Absent | ManifestState::Committed(_) => break,
             }
         }
         Ok(())

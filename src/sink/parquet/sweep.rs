@@ -13,7 +13,7 @@ use super::attempt::Attempt;
 use super::control::{Control, Created, STAGED};
 use super::latest::{LATEST_FILE, LATEST_LINK};
 use super::lease::Lease;
-use super::slot::{Slot, join, slot_path};
+use super::names::{ManifestState, join, manifest_path};
 use crate::error::{Error, Result};
 use crate::sink::MODEL_FILES;
 
@@ -21,17 +21,20 @@ use crate::sink::MODEL_FILES;
 const LOOKS: usize = 8;
 
 impl ParquetSink {
-    /// Removes what dead writers left, before a run writes and not after: disk that they hold is free for it.
-    pub(super) async fn sweep(&self, own: &Attempt) -> Result<()> {
+    /// Removes what dead writers left, before a run writes and not after: disk that they hold is free for it. Returns
+    /// whether one of them had wanted the attempt's own name, which is used up then.
+    pub(super) async fn sweep(&self, own: &Attempt) -> Result<bool> {
         let (dead, living) = self.leases_of_others(own).await?;
+        let mut is_own_used_up = false;
         for lease in dead {
             // A living writer's commit decides about its own name; a tombstone there would only stop it.
-            let is_wanted = |other: &Lease| other.commits_as(&lease);
-            if !living.iter().chain([&own.lease]).any(is_wanted) || self.is_decided(&lease).await {
+            let is_wanted = living.iter().any(|other| other.commits_as(&lease));
+            if !is_wanted || self.is_decided(&lease).await {
                 self.reap(&lease, own).await;
+                is_own_used_up |= own.lease.commits_as(&lease);
             }
         }
-        Ok(())
+        Ok(is_own_used_up)
     }
 
     /// Removes what other attempts at this run left, now that it is committed and none of them can be.
@@ -43,11 +46,11 @@ impl ParquetSink {
         Ok(())
     }
 
-    /// Whether an attempt's name holds something, or cannot be held by it any more.
+    /// Whether the name that an attempt wanted is taken, by whatever it is.
     async fn is_decided(&self, lease: &Lease) -> bool {
-        let is_gone = self.place.local().is_some() && lease.process.is_gone();
-        let slot = self.slot(&self.run_path(&lease.run_id), lease.slot).await;
-        is_gone || matches!(slot, Ok(Slot::Committed(_) | Slot::UsedUp(_)))
+        let run = self.run_path(&lease.run_id);
+        let state = self.manifest_state(&run, lease.manifest_number).await;
+        matches!(state, Ok(ManifestState::Committed(_) | ManifestState::Tombstone { .. }))
     }
 
     /// Removes what a dead attempt left. What cannot be removed, another user's files for instance, stops nobody.
@@ -65,21 +68,22 @@ impl ParquetSink {
         loop {
             looks += 1;
             if looks > LOOKS {
-                return Err(
-                    self.in_the_way(&slot_path(&run, lease.slot), "a manifest of labelmill")
-                );
+                return Err(self.in_the_way(
+                    &manifest_path(&run, lease.manifest_number),
+                    "a manifest of labelmill",
+                ));
             }
-            match self.slot(&run, lease.slot).await? {
-                Slot::Committed(committed) if committed.manifest.attempt == lease.attempt => {
+            match self.manifest_state(&run, lease.manifest_number).await? {
+                ManifestState::Committed(committed)
+                    if committed.manifest.attempt == lease.attempt =>
+                {
                     // It died between its commit and its end.
-                    self.point_latest(&committed).await?;
+                    self.point_latest(&committed, None).await?;
                     self.remove_staged(lease)?;
                     return self.delete(&self.lease_path(&lease.attempt)).await;
                 }
-                Slot::Committed(_) | Slot::UsedUp(_) => break,
-                // No request of a process that is gone from this machine is on its way to a local disk.
-                Slot::Free if self.place.local().is_some() && lease.process.is_gone() => break,
-                Slot::Free => {
+                ManifestState::Committed(_) | ManifestState::Tombstone { .. } => break,
+                ManifestState::Absent => {
                     let why = "its writer was taken for dead";
                     if let Created::Yes = self.put_tombstone(lease, why, &own.path).await? {
                         break;

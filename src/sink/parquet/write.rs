@@ -7,13 +7,14 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use bytes::Bytes;
 use futures::{StreamExt, stream};
 use tokio::sync::mpsc;
+use tokio::task::block_in_place;
 
 use super::ParquetSink;
 use super::attempt::Attempt;
 use super::control::sync;
 use super::encode::encode;
 use super::manifest::FileEntry;
-use super::slot::join;
+use super::names::join;
 use crate::error::{Error, Result};
 use crate::run::Run;
 use crate::sink::Contents;
@@ -24,7 +25,7 @@ use crate::tables::Table;
 const WRITERS: usize = 4;
 
 /// The files of an attempt, as its manifest lists them.
-pub(super) struct Files {
+pub(super) struct WrittenFiles {
     pub(super) tables: BTreeMap<String, Vec<FileEntry>>,
     pub(super) model: Vec<FileEntry>,
 }
@@ -45,7 +46,7 @@ impl ParquetSink {
         attempt: &Attempt,
         contents: &Contents<'_>,
         run: &Run,
-    ) -> Result<Files> {
+    ) -> Result<WrittenFiles> {
         let mut model = Vec::new();
         for (path, bytes) in &contents.model {
             run.cancel.check()?;
@@ -54,9 +55,10 @@ impl ParquetSink {
         }
         let tables = self.write_tables(attempt, &contents.tables, run).await?;
         if self.spec.sync {
-            self.sync_folders(attempt, tables.values().flatten().chain(&model))?;
+            let files = tables.values().flatten().chain(&model);
+            block_in_place(|| self.sync_folders(attempt, files))?;
         }
-        Ok(Files { tables, model })
+        Ok(WrittenFiles { tables, model })
     }
 
     async fn write_tables(
@@ -76,7 +78,7 @@ impl ParquetSink {
             Arc::clone(&failed),
             Arc::clone(&run.progress),
         ));
-        tokio::task::block_in_place(|| self.encode_all(&parts, &send, &failed, run));
+        block_in_place(|| self.encode_all(&parts, &send, &failed, run));
         // Without a sender the uploads come to their end.
         drop(send);
         // After a failure no part begins, and those under way end: a file that came after the clean-up would stay.

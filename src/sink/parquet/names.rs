@@ -22,24 +22,32 @@ use super::manifest::{FileEntry, Manifest, Tombstone};
 use crate::error::{Error, Result};
 use crate::store::Place;
 
-/// A name under which a run may be committed: the first is 1.
-pub(super) type SlotNumber = u32;
+/// Which of a run's manifest names is meant: 1 is `manifest.json`.
+pub(super) type ManifestNumber = u32;
 
-/// What a name holds.
-pub(super) enum Slot {
+/// What lies under one of a run's manifest names.
+pub(super) enum ManifestState {
     /// Nothing yet.
-    Free,
+    Absent,
     /// A commit.
     Committed(Box<Committed>),
     /// A tombstone, or what is left of a damaged manifest: nothing will be committed here. The files of a commit that
     /// was revoked may be deleted.
-    UsedUp(Vec<String>),
+    Tombstone { revoked: Vec<String> },
+}
+
+/// Whether a run is committed.
+pub(super) enum RunState {
+    /// It is.
+    Committed(Box<Committed>),
+    /// It is not; this is the first name that can still hold its commit.
+    Open(ManifestNumber),
 }
 
 /// A commit, where it lies and when the store says that it was made.
 pub(super) struct Committed {
     pub(super) manifest: Manifest,
-    pub(super) slot: SlotNumber,
+    pub(super) number: ManifestNumber,
     pub(super) meta: ObjectMeta,
 }
 
@@ -58,27 +66,33 @@ enum Content {
 }
 
 impl ParquetSink {
-    /// What one of a run's names holds.
-    pub(super) async fn slot(&self, run: &Path, slot: SlotNumber) -> Result<Slot> {
-        let path = slot_path(run, slot);
+    /// What lies under one of a run's manifest names.
+    pub(super) async fn manifest_state(
+        &self,
+        run: &Path,
+        number: ManifestNumber,
+    ) -> Result<ManifestState> {
+        let path = manifest_path(run, number);
         Ok(match self.read_control(&path).await? {
-            Control::Missing => Slot::Free,
-            Control::Damaged(_) => Slot::UsedUp(Vec::new()),
+            Control::Missing => ManifestState::Absent,
+            Control::Damaged(_) => ManifestState::Tombstone { revoked: Vec::new() },
             Control::Foreign => return Err(self.in_the_way(&path, "a manifest of labelmill")),
-            Control::Whole(Content::Tombstone(tombstone), _) => Slot::UsedUp(tombstone.revoked),
+            Control::Whole(Content::Tombstone(tombstone), _) => {
+                ManifestState::Tombstone { revoked: tombstone.revoked }
+            }
             Control::Whole(Content::Manifest(manifest), meta) => {
-                Slot::Committed(Box::new(Committed { manifest: *manifest, slot, meta }))
+                ManifestState::Committed(Box::new(Committed { manifest: *manifest, number, meta }))
             }
         })
     }
 
     /// The commit of a run, or the first name that can still hold one.
-    pub(super) async fn first_open(&self, run: &Path) -> Result<Result<Committed, SlotNumber>> {
-        for slot in 1.. {
-            match self.slot(run, slot).await? {
-                Slot::Free => return Ok(Err(slot)),
-                Slot::Committed(committed) => return Ok(Ok(*committed)),
-                Slot::UsedUp(_) => {}
+    pub(super) async fn run_state(&self, run: &Path) -> Result<RunState> {
+        for number in 1.. {
+            match self.manifest_state(run, number).await? {
+                ManifestState::Absent => return Ok(RunState::Open(number)),
+                ManifestState::Committed(committed) => return Ok(RunState::Committed(committed)),
+                ManifestState::Tombstone { .. } => {}
             }
         }
         Err(Error::bug("a run has used up every name"))
@@ -91,8 +105,8 @@ impl ParquetSink {
         why: &str,
         staging: &Path,
     ) -> Result<Created> {
-        let path = slot_path(&self.run_path(&lease.run_id), lease.slot);
-        let tombstone = tombstone(&lease.run_id, why, Vec::new());
+        let path = manifest_path(&self.run_path(&lease.run_id), lease.manifest_number);
+        let tombstone = tombstone(&lease.run_id, &lease.attempt, why, Vec::new());
         let created = self.create(&path, &tombstone, staging).await;
         created.map_err(|e| Error::from(e).or_at("sink.url"))
     }
@@ -107,8 +121,8 @@ impl ParquetSink {
         staging: &Path,
     ) -> Result<()> {
         let files: Vec<String> = committed.manifest.files().map(|f| f.path.clone()).collect();
-        let path = slot_path(&self.run_path(run_id), committed.slot);
-        let tombstone = tombstone(run_id, why, files.clone());
+        let path = manifest_path(&self.run_path(run_id), committed.number);
+        let tombstone = tombstone(run_id, &committed.manifest.attempt, why, files.clone());
         match self.replace(&path, &tombstone, staging, &committed.meta).await {
             Ok(()) | Err(object_store::Error::Precondition { .. }) => {}
             Err(e) => return Err(Error::from(e).or_at("sink.url")),
@@ -134,9 +148,11 @@ pub(super) async fn listed(place: &Place, folder: &Path) -> Result<BTreeMap<Path
 }
 
 /// The path of a run's manifest under one of its names.
-pub(super) fn slot_path(run: &Path, slot: SlotNumber) -> Path {
-    let name = if slot == 1 { "manifest.json".to_owned() } else { format!("manifest-{slot}.json") };
-    run.clone().join(name)
+pub(super) fn manifest_path(run: &Path, number: ManifestNumber) -> Path {
+    match number {
+        1 => run.clone().join("manifest.json"),
+        _ => run.clone().join(format!("manifest-{number}.json")),
+    }
 }
 
 /// A path below a folder.
@@ -144,9 +160,10 @@ pub(super) fn join(folder: Path, rest: &str) -> Path {
     rest.split('/').filter(|part| !part.is_empty()).fold(folder, Path::join)
 }
 
-fn tombstone(run_id: &str, why: &str, revoked: Vec<String>) -> Tombstone {
+fn tombstone(run_id: &str, attempt: &str, why: &str, revoked: Vec<String>) -> Tombstone {
     Tombstone {
         run_id: run_id.to_owned(),
+        attempt: attempt.to_owned(),
         reason: why.to_owned(),
         written_at: Utc::now().to_rfc3339(),
         tables: BTreeMap::new(),
