@@ -2,9 +2,9 @@
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 
 use crate::error::{Error, Problem, Result, Stage};
-use crate::sink::Manifest;
 use crate::tables::Outcome;
 
 /// Bounds that a run must keep; a bound that is left out does not hold anyone up.
@@ -59,15 +59,15 @@ impl Measures {
 impl GateSpec {
     /// # Errors
     /// Every bound that a committed run breaks, or that it cannot be held against.
-    pub fn check_manifest(&self, manifest: &Manifest) -> Result<()> {
-        match serde_json::from_value(manifest.measures.clone()) {
+    pub fn check_committed(&self, run_id: &str, measures: &Value) -> Result<()> {
+        match serde_json::from_value(measures.clone()) {
             Ok(measures) => self.check(&measures),
             Err(_) if *self == Self::default() => Ok(()),
             Err(_) => Err(Error::new(
                 Stage::Gate,
                 Problem::new("the committed run does not tell what the gate looks at")
                     .at("gate")
-                    .found(format!("run `{}`", manifest.run_id))
+                    .found(format!("run `{run_id}`"))
                     .help("run it again with --force"),
             )),
         }

@@ -80,9 +80,19 @@ fn usage_errors_end_with_code_2() {
 #[test]
 fn help_and_models_read_as_approved() {
     insta::assert_snapshot!("help", stdout(&run_ok(&["--help"])));
-    for command in
-        ["run", "aggregate", "check", "explain", "models", "schema", "sql", "evaluate", "test"]
-    {
+    for command in [
+        "run",
+        "aggregate",
+        "predict",
+        "simulate",
+        "check",
+        "explain",
+        "models",
+        "schema",
+        "sql",
+        "evaluate",
+        "test",
+    ] {
         insta::assert_snapshot!(format!("help_{command}"), stdout(&run_ok(&[command, "--help"])));
     }
     insta::assert_snapshot!("models", stdout(&run_ok(&["models"])));

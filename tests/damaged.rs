@@ -117,7 +117,19 @@ fn a_missing_column_names_the_nearest_and_the_key_that_maps_it() {
     let mapped = IN.replace("in.parquet", "in.csv")
         + "source.columns = { annotator = 'anotator_id', label = 'answers' }";
     let error = job.fails(&mapped, 3);
-    assert_says(&error, &["the column `answers` is missing", "did you mean `answer`?"]);
+    let line = r#"write `source.columns = { annotator = "anotator_id", label = "answer" }`"#;
+    assert_says(&error, &["the column `answers` is missing", line]);
+}
+
+#[test]
+fn a_file_with_other_tools_names_is_answered_with_the_line_that_maps_them() {
+    let job = Job::new();
+    job.write("in.csv", "task,worker,label\ni,a,x\n");
+    let pipeline = IN.replace("in.parquet", "in.csv");
+    let error = job.fails(&pipeline, 3);
+    let line = r#"source.columns = { instance = "task", annotator = "worker" }"#;
+    assert_says(&error, &["the column `instance_id` is missing", line]);
+    job.run(&format!("{pipeline}\n{line}\n"));
 }
 
 fn text(value: &str) -> ArrayRef {

@@ -3,8 +3,9 @@
 
 use labelmill::commands::explain::explain;
 use labelmill::model::MODELS;
+use labelmill::pipeline::load;
 use labelmill::pipeline::{PipelineSpec, schema};
-use labelmill::spec::{Overrides, load};
+use labelmill::spec::Overrides;
 use serde_json::Value;
 
 use crate::job::Job;

@@ -69,15 +69,22 @@ fn files_of_others_stay_whatever_their_names_and_however_old_they_are() {
 
 #[test]
 fn what_is_in_the_way_is_an_error_and_stays() {
-    let cases: [(&str, &str, &str); 4] = [
+    let cases: [(&str, &str, &str); 11] = [
         ("latest", "mine", "where the link `latest` belongs"),
         ("latest/notes.txt", "mine", "where the link `latest` belongs"),
         ("latest.json", "{\"version\": 3}", "not a pointer of labelmill"),
+        ("latest.json/notes.txt", "mine", "not a pointer of labelmill"),
         ("runs/mine/manifest.json", "{\"files\": []}", "not a manifest of labelmill"),
+        ("runs/mine/manifest.json/notes.txt", "mine", "not a manifest of labelmill"),
+        ("runs/mine", "mine", "a folder is needed here"),
+        ("runs", "mine", "a folder is needed here"),
+        ("_leases", "mine", "a folder is needed here"),
+        ("_leases/latest.lock/notes.txt", "mine", "a file is needed here"),
+        ("", "mine", "a folder is needed here"),
     ];
     for (name, content, says) in cases {
         let job = Job::new();
-        job.write(&format!("out/{name}"), content);
+        job.write(format!("out/{name}").trim_end_matches('/'), content);
         let before = tree(&job.path("out"));
         for _ in 0..2 {
             let error = job.ends(CROWD, &["--set", "sink.run_id=mine"], 2);
@@ -101,6 +108,72 @@ fn a_link_that_leads_elsewhere_is_in_the_way_too() {
     std::os::unix::fs::symlink("/tmp", job.path("out/latest")).unwrap();
     assert_says(&job.ends(CROWD, &[], 2), &["a link that leads elsewhere"]);
     assert_eq!(std::fs::read_link(job.path("out/latest")).unwrap(), Path::new("/tmp"));
+}
+
+#[test]
+fn a_link_that_leads_nowhere_is_no_folder_to_publish_to() {
+    let job = Job::new();
+    std::os::unix::fs::symlink(job.path("none"), job.path("out")).unwrap();
+    assert_says(&job.ends(CROWD, &[], 2), &["a folder is needed here", "leads nowhere"]);
+    assert!(!job.path("none").exists());
+}
+
+#[test]
+fn a_pointer_that_was_lost_is_written_again_by_a_job_that_was_done_before() {
+    type Damage = fn(&Job);
+    let damages: [(&str, Damage); 4] = [
+        ("latest.json deleted", |job| std::fs::remove_file(job.path("out/latest.json")).unwrap()),
+        ("the link deleted", |job| std::fs::remove_file(job.path("out/latest")).unwrap()),
+        ("emptied", |job| std::fs::write(job.path("out/latest.json"), "").unwrap()),
+        ("emptied where the link leads", |job| {
+            let target = job.path("out/latest").canonicalize().unwrap();
+            std::fs::write(target.join("_latest.json"), "").unwrap();
+        }),
+    ];
+    for (what, damage) in damages {
+        let job = Job::new();
+        job.ends(CROWD, &["--set", "sink.run_id=old"], 0);
+        job.ends(CROWD, &["--set", "sink.run_id=new", "--set", "seed=2"], 0);
+        damage(&job);
+        let query = ["sql", "--run", &job.url("out"), "-c", "select 1"];
+        let refused = labelmill().args(query).output().unwrap();
+        assert_says(&stderr(&refused), &["latest.json is missing", "run the job again"]);
+        // The newest run is meant, and not the one that was asked for.
+        let said = job.ends(CROWD, &["--set", "sink.run_id=old"], 0);
+        assert_says(&said, &["nothing to do"]);
+        let newest = files_of(&job.path("out/runs/new")).canonicalize().unwrap();
+        assert_eq!(job.path("out/latest").canonicalize().unwrap(), newest, "{what}");
+        assert!(labelmill().args(query).output().unwrap().status.success(), "{what}");
+    }
+}
+
+#[test]
+fn a_run_is_the_latest_though_the_clock_went_back() {
+    let job = Job::new();
+    job.ends(CROWD, &["--set", "sink.run_id=old"], 0);
+    let pointer = job.path("out/latest.json");
+    let mut latest: Value = serde_json::from_slice(&std::fs::read(&pointer).unwrap()).unwrap();
+    latest["committed"] = "2999-01-01T00:00:00.000000000Z".into();
+    std::fs::write(&pointer, latest.to_string()).unwrap();
+    job.ends(CROWD, &["--set", "sink.run_id=new", "--set", "seed=2"], 0);
+    let newest = files_of(&job.path("out/runs/new")).canonicalize().unwrap();
+    assert_eq!(job.path("out/latest").canonicalize().unwrap(), newest);
+}
+
+#[test]
+fn a_full_disk_leaves_nothing_behind() {
+    let job = Job::new();
+    let spec = job.write("pipeline.toml", &format!("{CROWD}sink.url = '{}'", job.url("out")));
+    // Every write to a file fails from its first byte on.
+    let limited = "trap '' XFSZ; ulimit -f 0; exec \"$0\" run \"$1\"";
+    let output = std::process::Command::new("sh")
+        .args(["-c", limited, env!("CARGO_BIN_EXE_labelmill"), &spec])
+        .output()
+        .unwrap();
+    assert_eq!(output.status.code(), Some(5), "{}", stderr(&output));
+    let left: Vec<PathBuf> =
+        tree(&job.path("out")).into_keys().filter(|path| path.is_file()).collect();
+    assert_eq!(left, Vec::<PathBuf>::new());
 }
 
 #[test]
@@ -165,6 +238,8 @@ fn readers_see_the_files_that_the_manifest_lists_and_no_others() {
     let files = job.run(&(CROWD.to_owned() + "sink.run_id = 'mine'"));
     std::fs::copy(files.join("labels/part-00000.parquet"), files.join("labels/part-00001.parquet"))
         .unwrap();
+    // Another tool's file beside the runs is nobody's run.
+    job.write("out/manifest.json", "{\"files\": []}");
     for run in ["out", "out/latest", "out/runs/mine"] {
         let query =
             ["sql", "--json", "--run", &job.url(run), "-c", "select count(*) n from labels"];

@@ -18,11 +18,12 @@ use std::sync::Arc;
 use labelmill::commands::predict::{Prediction, predict};
 use labelmill::engine::EngineSpec;
 use labelmill::error::{Error, Result, Stage};
+use labelmill::pipeline::load;
 use labelmill::pipeline::{PipelineSpec, read};
 use labelmill::run::Run;
 use labelmill::sink::{ParquetSink, Sink, SinkSpec};
 use labelmill::source::{ColumnsSpec, Location, Source};
-use labelmill::spec::{Overrides, load};
+use labelmill::spec::Overrides;
 use labelmill::store::StoreSpec;
 use rand::Rng;
 

@@ -3,9 +3,10 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
+use labelmill::pipeline::load;
 use labelmill::pipeline::{self, PipelineSpec};
 use labelmill::run::{Clock, Run};
-use labelmill::spec::{Overrides, load};
+use labelmill::spec::Overrides;
 use labelmill::testing::synth::Crowd;
 use proptest::prelude::*;
 use rand::SeedableRng;

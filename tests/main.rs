@@ -29,6 +29,7 @@ mod gates;
 mod gold;
 mod hostile;
 mod ids;
+mod imports;
 mod invariance;
 mod kill;
 mod networks;

@@ -22,10 +22,11 @@ use crate::engine::EngineSpec;
 use crate::error::{Error, Result, Stage};
 use crate::model::{MODELS, ModelKind, model_kind};
 use crate::pipeline::{self, PipelineSpec};
+use crate::pipeline::{from_table, load};
 use crate::run::Run;
 use crate::sink::ParquetSink;
 use crate::source::{ColumnsSpec, Look, Source};
-use crate::spec::{Overrides, from_table, load};
+use crate::spec::Overrides;
 use crate::store::{StoreSpec, redacted};
 
 pub(super) async fn dispatch(args: Args, signals: Signals) -> Result<ExitCode> {

@@ -10,7 +10,6 @@ use datafusion::arrow::datatypes::DataType;
 use datafusion::arrow::util::display::array_value_to_string;
 
 use super::FrameSpec;
-use super::gold::GoldNumber;
 use super::ids::Ids;
 use super::interner::{Interner, NULL};
 use crate::error::{Error, Result};
@@ -28,12 +27,12 @@ pub(super) struct Classes {
 }
 
 impl Classes {
-    /// The listed classes in their order, or else every used label and gold class in sorted order.
+    /// The listed classes in their order, or else every used label and class of `gold` in sorted order.
     pub(super) fn resolve(
         mut interner: Interner,
         spec: &FrameSpec,
         used: &[bool],
-        gold: &[GoldNumber],
+        gold: impl Iterator<Item = u32>,
     ) -> Result<Self> {
         let data_type = interner.data_type().clone();
         let extra = intern_list(&mut interner, &spec.extra_labels, &data_type, "extra_labels")?;
@@ -47,7 +46,7 @@ impl Classes {
         arrival.sort_unstable_by_key(|n| sorted_place[*n as usize]);
         let mut occurring = used.to_vec();
         occurring.resize(total, false);
-        gold.iter().filter(|g| g.class != NULL).for_each(|g| occurring[g.class as usize] = true);
+        gold.filter(|class| *class != NULL).for_each(|class| occurring[class as usize] = true);
         let occurs = |n: u32| occurring[n as usize];
         let classes: Vec<u32> = listed.unwrap_or_else(|| {
             arrival.iter().copied().filter(|n| occurs(*n) && !extra.contains(n)).collect()

@@ -175,7 +175,12 @@ impl Collector {
         let rows = self.rows.instance.len();
         budget.hold(beside + self.building(), || format!("{rows} annotations and their ids"))?;
         let used_labels = used(&self.rows.label, n);
-        let classes = Classes::resolve(self.labels, spec, &used_labels, &gold_numbers)?;
+        let classes = Classes::resolve(
+            self.labels,
+            spec,
+            &used_labels,
+            gold_numbers.iter().map(|g| g.class),
+        )?;
         self.rows.reject_unknown(&classes, &mut self.rejects);
         if classes.n == 0 && !self.rows.instance.is_empty() {
             return Err(Error::data("nobody chose a class: every label is one that is no class")

@@ -9,9 +9,7 @@ use std::sync::Arc;
 
 use datafusion::arrow::array::{Array, ArrayRef, UInt32Array, new_null_array};
 use datafusion::arrow::compute::take;
-use datafusion::arrow::datatypes::Field;
 
-use super::interner::Interner;
 use crate::error::Result;
 
 /// The distinct values of a column, sorted: the number of a value is its place here.
@@ -79,28 +77,6 @@ impl Ids {
     pub fn text(&self, index: usize) -> String {
         datafusion::arrow::util::display::array_value_to_string(&self.values, index)
             .unwrap_or_else(|_| format!("#{index}"))
-    }
-
-    /// The number of every row of `array`, `None` where it is null or not among these.
-    ///
-    /// # Errors
-    /// When the type is of another family.
-    pub fn lookup(&self, column: &str, array: &ArrayRef) -> Result<Vec<Option<u32>>> {
-        self.lookup_field(&Field::new(column, array.data_type().clone(), true), array)
-    }
-
-    /// As [`Ids::lookup`], where text of a format without types may stand for integers.
-    ///
-    /// # Errors
-    /// As [`Ids::lookup`].
-    pub fn lookup_field(&self, field: &Field, array: &ArrayRef) -> Result<Vec<Option<u32>>> {
-        let own = Field::new(field.name(), self.values.data_type().clone(), true);
-        let mut interner = Interner::new(&own);
-        let mut known = Vec::new();
-        interner.intern(&self.values, &mut known)?;
-        let mut numbers = Vec::new();
-        interner.intern_other(field, array, &mut numbers)?;
-        Ok(numbers.into_iter().map(|n| ((n as usize) < known.len()).then_some(n)).collect())
     }
 }
 

@@ -15,6 +15,7 @@ mod hash;
 mod ids;
 mod interner;
 mod key;
+mod lookup;
 mod matrix;
 mod offsets;
 mod rejects;

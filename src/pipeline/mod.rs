@@ -1,12 +1,12 @@
 //! The whole job on one screen: `source -> frame -> model -> tables -> sink`.
 
 mod checkpoints;
+mod load;
 mod schema;
 mod score;
 mod spec;
 
 use serde_json::json;
-use sha2::{Digest, Sha256};
 
 use crate::decide::Tally;
 use crate::error::{Error, Problem, Result};
@@ -14,11 +14,12 @@ use crate::frame::{Frame, Relations, Scratch, collect};
 use crate::gate::Measures;
 use crate::model::{model_kind, switching};
 use crate::run::Run;
-use crate::sink::{Begin, Contents, Job, ParquetSink, Published, Sink, model_files};
+use crate::sink::{Begin, Contents, Job, ParquetSink, Published, Sink, digest, model_files};
 use crate::source::Source;
 use crate::store::redacted;
 use crate::tables::{Answer, FilledTable, InputRecord, Outcome, RunRecord, Table};
 pub use checkpoints::Checkpoints;
+pub use load::{from_table, load};
 pub use schema::schema;
 use score::score;
 pub use spec::PipelineSpec;
@@ -40,7 +41,7 @@ pub async fn run(spec: &PipelineSpec, force: bool, run: &mut Run) -> Result<Publ
     let run_id = match sink.begin(&job, force).await? {
         Begin::Done(manifest) => {
             // Another gate is no other job: bounds that were moved hold for what was committed before, too.
-            spec.gate.check_manifest(&manifest)?;
+            spec.gate.check_committed(&manifest.run_id, &manifest.measures)?;
             return Ok(sink.published(*manifest, None).await);
         }
         Begin::New(run_id) => run_id,
@@ -162,7 +163,7 @@ pub(crate) fn inputs(source: &Source) -> Vec<InputRecord> {
             source: format!("sql.{}", query.relation),
             path: query.file.clone()?,
             bytes: query.text.len() as u64,
-            version: format!("{:x}", Sha256::digest(query.text.as_bytes())),
+            version: digest(&query.text),
         })
     });
     objects.chain(queries).collect()

@@ -3,7 +3,6 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
-use sha2::{Digest, Sha256};
 
 use crate::commands::test::TestSpec;
 use crate::decide::DecideSpec;
@@ -12,7 +11,7 @@ use crate::error::{Error, Problem, Result};
 use crate::frame::FrameSpec;
 use crate::gate::GateSpec;
 use crate::model::{ModelSpec, model_kind};
-use crate::sink::SinkSpec;
+use crate::sink::{SinkSpec, digest};
 use crate::source::SourceSpec;
 use crate::spec::Problems;
 use crate::store::StoreSpec;
@@ -97,6 +96,6 @@ impl PipelineSpec {
         let tables = json!([self.sink.tables, self.sink.compression]);
         spec["sink"] = tables;
         let whole = json!([SCHEMA_VERSION, env!("CARGO_PKG_VERSION"), spec, inputs]);
-        Ok(format!("{:x}", Sha256::digest(whole.to_string().as_bytes())))
+        Ok(digest(whole.to_string()))
     }
 }

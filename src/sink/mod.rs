@@ -10,6 +10,7 @@ use std::future::Future;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
 
 use crate::error::{Error, Problem, Result, nearest};
 use crate::run::Run;
@@ -112,6 +113,11 @@ pub struct Job {
     pub run_id: Option<String>,
     /// Runs of the same pipeline replace each other: `sink.keep_runs` counts them.
     pub pipeline: String,
+}
+
+/// The SHA-256 of bytes, in hexadecimal: what tells jobs and inputs apart.
+pub(crate) fn digest(bytes: impl AsRef<[u8]>) -> String {
+    format!("{:x}", Sha256::digest(bytes))
 }
 
 /// What [`Sink::begin`] found.

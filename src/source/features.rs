@@ -7,6 +7,7 @@ use datafusion::prelude::{DataFrame, SessionContext};
 
 use super::ColumnsSpec;
 use super::relation::{Query, table_or_sql};
+use super::synonyms::synonym;
 use crate::error::{Error, Result, nearest, offenders};
 
 /// Plans a relation of features: its id by the contract's name, then one column of lists, or every column of numbers
@@ -34,7 +35,7 @@ pub(super) async fn query(
             .collect(),
     };
     if find(wanted_id).is_none() {
-        return Err(missing(table, id.trim_end_matches("_id"), wanted_id, &fields));
+        return Err(missing(table, id, wanted_id, &fields));
     }
     if numbers.is_empty() {
         return Err(Error::data("no column holds features")
@@ -66,11 +67,14 @@ fn holds_numbers(data_type: &DataType) -> bool {
     }
 }
 
-fn missing(table: &str, key: &str, wanted: &str, fields: &[Field]) -> Error {
-    let names = || fields.iter().map(|f| f.name().as_str());
-    let name = nearest(wanted, names()).unwrap_or("<its name in your file>");
+fn missing(table: &str, contract: &str, wanted: &str, fields: &[Field]) -> Error {
+    let names: Vec<&String> = fields.iter().map(Field::name).collect();
+    let key = contract.trim_end_matches("_id");
+    let name = nearest(wanted, names.iter().map(|name| name.as_str()))
+        .or_else(|| synonym(contract, names.iter().copied()).map(String::as_str))
+        .unwrap_or("<its name in your file>");
     Error::data(format!("the column `{wanted}` is missing"))
         .at(format!("source.{table}"))
-        .found(offenders(names()))
+        .found(offenders(names))
         .help(format!("set source.columns.{key} = \"{name}\""))
 }

@@ -12,6 +12,7 @@ mod pinned;
 mod published;
 mod relation;
 mod rows;
+mod synonyms;
 pub mod text;
 mod typed;
 
@@ -110,6 +111,22 @@ impl ColumnsSpec {
         let own = ["instance_id", "annotator_id", "label", "class", "question"];
         let mapped = mapped.into_iter().flatten().cloned();
         own.into_iter().map(str::to_owned).chain(mapped).collect()
+    }
+
+    /// What a column of the contract is called in the files, where the user says so.
+    fn mapped(&self, contract: &str) -> Option<&str> {
+        let mapped = match contract {
+            "instance_id" => &self.instance,
+            "annotator_id" => &self.annotator,
+            "label" => &self.label,
+            "weight" => &self.weight,
+            "annotated_at" => &self.annotated_at,
+            "question" => &self.question,
+            "class" => &self.class,
+            "role" => &self.role,
+            _ => &None,
+        };
+        mapped.as_deref()
     }
 
     /// A column of the contract by its own name and by the user's.

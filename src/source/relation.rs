@@ -4,6 +4,7 @@ use datafusion::common::Column;
 use datafusion::logical_expr::Expr;
 use datafusion::prelude::{DataFrame, SessionContext};
 
+use super::synonyms::{proposal, synonym};
 use super::{ColumnsSpec, SqlSpec};
 use crate::error::{Error, Result, nearest, offenders};
 use crate::sql;
@@ -150,7 +151,7 @@ pub fn select(frame: DataFrame, relation: Relation, columns: &ColumnsSpec) -> Re
     let names: Vec<String> = frame.schema().fields().iter().map(|f| f.name().clone()).collect();
     let mut chosen = Vec::new();
     for column in contract_columns(relation) {
-        let mapped = mapped_name(columns, column.name);
+        let mapped = columns.mapped(column.name);
         let wanted = mapped.unwrap_or(column.name);
         let has = |name: &str| names.iter().any(|n| n == name);
         let fallback = column.fallback.filter(|f| mapped.is_none() && has(f));
@@ -159,7 +160,7 @@ pub fn select(frame: DataFrame, relation: Relation, columns: &ColumnsSpec) -> Re
                 chosen.push(Expr::Column(Column::new_unqualified(name)).alias(column.name));
             }
             None if column.required || mapped.is_some() => {
-                return Err(missing(relation, column.name, wanted, &names));
+                return Err(missing(relation, column.name, columns, &names));
             }
             None => {}
         }
@@ -167,32 +168,26 @@ pub fn select(frame: DataFrame, relation: Relation, columns: &ColumnsSpec) -> Re
     Ok(frame.select(chosen)?)
 }
 
-/// `instance` in the file stands for `instance_id` of the contract, and so on.
-fn mapped_name<'a>(columns: &'a ColumnsSpec, name: &str) -> Option<&'a str> {
-    let mapped = match name {
-        "instance_id" => &columns.instance,
-        "annotator_id" => &columns.annotator,
-        "label" => &columns.label,
-        "weight" => &columns.weight,
-        "annotated_at" => &columns.annotated_at,
-        "question" => &columns.question,
-        "class" => &columns.class,
-        "role" => &columns.role,
-        _ => &None,
-    };
-    mapped.as_deref()
-}
-
-fn missing(relation: Relation, contract: &str, wanted: &str, names: &[String]) -> Error {
+fn missing(relation: Relation, contract: &str, columns: &ColumnsSpec, names: &[String]) -> Error {
+    let wanted = columns.mapped(contract).unwrap_or(contract);
     let key = contract.trim_end_matches("_id");
-    let nearest = nearest(wanted, names.iter().map(String::as_str))
-        .or_else(|| names.iter().map(String::as_str).find(|n| n.contains(key)));
-    let set = |name: &str| format!("set source.columns.{key} = \"{name}\"");
+    let help = || {
+        let required = contract_columns(relation).iter().filter(|c| c.required);
+        let required = required.map(|c| (c.name, c.fallback));
+        if let Some(line) = proposal(required, columns, names) {
+            return format!("write `{line}`");
+        }
+        let nearest = nearest(wanted, names.iter().map(String::as_str))
+            .or_else(|| synonym(contract, names.iter()).map(String::as_str))
+            .or_else(|| names.iter().map(String::as_str).find(|n| n.contains(key)));
+        let set = |name: &str| format!("set source.columns.{key} = \"{name}\"");
+        nearest.map_or_else(
+            || set("<its name in your file>"),
+            |n| format!("did you mean `{n}`? {}", set(n)),
+        )
+    };
     Error::data(format!("the column `{wanted}` is missing"))
         .at(format!("source.{}", relation.table()))
         .found(if names.is_empty() { "no columns".to_owned() } else { offenders(names) })
-        .help(nearest.map_or_else(
-            || set("<its name in your file>"),
-            |n| format!("did you mean `{n}`? {}", set(n)),
-        ))
+        .help(help())
 }

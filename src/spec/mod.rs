@@ -1,4 +1,4 @@
-//! From the text of a pipeline file to a [`PipelineSpec`]: variables, `--set`, validation, defaults.
+//! From the text of a TOML file to a spec: variables, `--set`, validation, defaults.
 //!
 //! # Why
 //! TOML loses key positions on the way into structs, and serde stops at the first mistake. So the file is first
@@ -10,11 +10,11 @@ mod validate;
 
 use std::collections::BTreeMap;
 
+use serde::de::DeserializeOwned;
 use serde_json::Value;
 use toml::Table;
 
 use crate::error::{Error, Problem, Result, nearest, offenders};
-use crate::pipeline::PipelineSpec;
 
 /// The problems of a spec, collected and reported together.
 #[derive(Debug, Default)]
@@ -42,41 +42,40 @@ pub struct Overrides {
     pub var: Vec<String>,
 }
 
-/// Reads a pipeline from its text.
+/// The value of a TOML text.
 ///
 /// # Errors
-/// Every problem of syntax, names, types and ranges at once, with `place` (the file) and its key path.
-pub fn load(text: &str, place: &str, overrides: &Overrides) -> Result<PipelineSpec> {
-    let table: Table = text.parse().map_err(|e: toml::de::Error| {
+/// When it is no TOML, with `place` (the file) and the line.
+pub fn parse(text: &str, place: &str) -> Result<Table> {
+    text.parse().map_err(|e: toml::de::Error| {
         let line = e.span().map(|s| text[..s.start].lines().count().max(1));
         Error::spec(e.message().lines().collect::<Vec<_>>().join(", "))
             .at(line.map_or_else(|| place.to_owned(), |l| format!("{place}:{l}")))
             .help("the file must be TOML; see `labelmill schema`")
-    })?;
-    from_table(table, place, overrides)
+    })
 }
 
-/// Makes a pipeline from a value, as `labelmill aggregate` does.
+/// Makes a spec of a value that its schema describes, with what the command line adds.
 ///
 /// # Errors
-/// As [`load`].
-pub fn from_table(mut table: Table, place: &str, overrides: &Overrides) -> Result<PipelineSpec> {
+/// Every problem of names, types and ranges at once, with `place` (the file) and its key path.
+pub fn from_table<T: DeserializeOwned>(
+    mut table: Table,
+    place: &str,
+    overrides: &Overrides,
+    schema: &Value,
+) -> Result<T> {
     let mut problems = Problems::default();
     substitute(&mut table, &variables(&overrides.var)?, place, &mut problems);
     for assignment in &overrides.set {
         set(&mut table, assignment)?;
     }
     let value = to_json(&table, place, &mut problems)?;
-    validate::validate(&value, &crate::pipeline::schema(), place, &mut problems);
+    validate::validate(&value, schema, place, &mut problems);
     problems.into_result()?;
-    let spec: PipelineSpec =
-        serde_path_to_error::deserialize(toml::Value::Table(table)).map_err(|e| {
-            Error::spec(e.inner().message().to_owned()).at(format!("{place}: {}", e.path()))
-        })?;
-    let mut problems = Problems::default();
-    spec.check(place, &mut problems);
-    problems.into_result()?;
-    Ok(spec)
+    serde_path_to_error::deserialize(toml::Value::Table(table)).map_err(|e| {
+        Error::spec(e.inner().message().to_owned()).at(format!("{place}: {}", e.path()))
+    })
 }
 
 /// The table as JSON, which has no word for a float that is no number and would leave the key out.

@@ -13,8 +13,7 @@
 
 use rand::Rng as _;
 
-use super::annotators::Kind;
-use super::plan::Truth;
+use super::plan::{CommonNoise, Truth};
 use crate::error::{Error, Result};
 use crate::frame::Matrix;
 use crate::run::{Rng, Run};
@@ -24,15 +23,6 @@ const HIDDEN: usize = 20;
 
 /// Halvings of the interval that holds b: enough to leave nothing of it.
 const HALVINGS: usize = 80;
-
-/// A confusion that all annotators share on some instances.
-#[derive(Debug, Clone, PartialEq)]
-pub struct CommonNoise {
-    /// The type that its matrix is drawn from.
-    pub kind: Kind,
-    /// The mean chance that an answer comes from it.
-    pub proportion: f64,
-}
 
 /// The chance of common noise for each annotated instance and annotator.
 #[derive(Debug, Clone)]

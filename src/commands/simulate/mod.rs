@@ -28,12 +28,11 @@ mod tables;
 mod tests;
 
 use serde_json::{Value, json};
-use sha2::{Digest, Sha256};
 
 use crate::error::{Error, Result};
 use crate::frame::Role;
 use crate::run::Run;
-use crate::sink::{Begin, Contents, Job, ParquetSink, Published, Sink, SinkSpec};
+use crate::sink::{Begin, Contents, Job, ParquetSink, Published, Sink, SinkSpec, digest};
 use crate::store::StoreSpec;
 use crate::tables::{SCHEMA_VERSION, Table};
 use draw::draw;
@@ -117,7 +116,7 @@ pub async fn simulate(
         files.inputs,
         what.given.columns,
     ]);
-    let digest = format!("{:x}", Sha256::digest(identity.to_string().as_bytes()));
+    let digest = digest(identity.to_string());
     let job = Job { digest, run_id: None, pipeline: "simulate".to_owned() };
     let sink = SinkSpec { url: what.output.to_owned(), ..SinkSpec::default() };
     let sink = ParquetSink::open(&sink, stores).map_err(|e| e.at("--output"))?;

@@ -2,7 +2,7 @@
 
 use rand::seq::index::sample;
 
-use super::conal::CommonNoise;
+use super::annotators::Kind;
 use super::grammar::Group;
 use crate::frame::{Matrix, Role};
 use crate::run::Run;
@@ -111,6 +111,15 @@ impl Plan {
         gold.sort_unstable();
         gold
     }
+}
+
+/// A confusion that all annotators share on some instances.
+#[derive(Debug, Clone, PartialEq)]
+pub struct CommonNoise {
+    /// The type that its matrix is drawn from.
+    pub kind: Kind,
+    /// The mean chance that an answer comes from it.
+    pub proportion: f64,
 }
 
 /// What is annotated.

@@ -343,7 +343,7 @@ fn saved_name(n: usize, name: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::neural::train::optimiser::{OptimiserKind, OptimiserSpec};
+    use crate::model::neural::train::optimiser_spec::{OptimiserKind, OptimiserSpec};
 
     /// Every seventh row is not in the batch; the others are updated in parts of [`ROWS_PER_TASK`] as if each were alone.
     #[test]

@@ -49,11 +49,12 @@ pub use models::{
     Conal, CrowdLayer, Dl, DoctorNet, MODELS, MaxMig, SingleConfusion, SoftBootstrap,
     TraceRegularised, WeightedDoctorNet,
 };
-pub use net::backbone::{Architecture, BackboneSpec, Initialisation, Scaling};
+pub use net::backbone::{Architecture, BackboneSpec, Scaling};
 pub use net::layers::Activation;
+pub use net::parameters::Initialisation;
 pub use net::{Heads, Outputs, Precision};
 pub use predict::predict;
-pub use train::optimiser::{LrSchedule, OptimiserKind, OptimiserSpec};
+pub use train::optimiser_spec::{LrSchedule, OptimiserKind, OptimiserSpec};
 pub use train::spec::{BatchBy, Reduction, Select, TrainSpec};
 
 use crowd_net::check_common;

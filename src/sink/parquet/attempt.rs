@@ -11,10 +11,10 @@ use object_store::{ObjectStoreExt, PutMode, UpdateVersion};
 use rand::TryRngCore;
 use rand::rngs::OsRng;
 
-use super::ParquetSink;
-use super::control::{Control, json, sync_folder_of, version_of};
+use super::control::{Control, json, on_disk, sync_folder_of, version_of};
 use super::lease::{Lease, Process};
-use super::names::ManifestNumber;
+use super::manifest::ManifestNumber;
+use super::place::ParquetSink;
 use crate::error::{Error, Result};
 
 /// How often a writer shows that it lives, at least.
@@ -187,21 +187,6 @@ fn create_new(file: &FilePath, bytes: &[u8], sync: bool) -> io::Result<()> {
     }
     written?;
     if sync { sync_folder_of(file) } else { Ok(()) }
-}
-
-/// What a store says when a file on local disk fails.
-pub(super) fn on_disk(file: &FilePath, e: io::Error) -> object_store::Error {
-    let path = file.display().to_string();
-    match e.kind() {
-        io::ErrorKind::NotFound => object_store::Error::NotFound { path, source: e.into() },
-        io::ErrorKind::AlreadyExists => {
-            object_store::Error::AlreadyExists { path, source: e.into() }
-        }
-        _ => object_store::Error::Generic {
-            store: "local disk",
-            source: format!("{path}: {e}").into(),
-        },
-    }
 }
 
 /// The time between two touches: two may be lost before the silence that was promised is over.

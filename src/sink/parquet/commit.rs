@@ -4,11 +4,11 @@ use std::time::Duration;
 
 use chrono::Utc;
 
-use super::ParquetSink;
 use super::attempt::Attempt;
 use super::control::{Control, Created};
 use super::manifest::{Latest, Manifest};
 use super::names::{Committed, ManifestState, RunState, manifest_path};
+use super::place::ParquetSink;
 use super::write::WrittenFiles;
 use crate::error::{Error, Result};
 use crate::run::Run;

@@ -19,8 +19,7 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 use tokio::task::block_in_place;
 
-use super::ParquetSink;
-use super::attempt::on_disk;
+use super::place::ParquetSink;
 use crate::error::{Error, Result};
 
 /// Names of files that are on their way to their place begin so.
@@ -58,8 +57,13 @@ impl ParquetSink {
         &self,
         path: &Path,
     ) -> Result<Control<T>> {
-        if self.local(path).is_some_and(|file| file.is_dir()) {
-            return Ok(Control::Foreign);
+        match self.local(path).map(fs::metadata) {
+            Some(Ok(found)) if found.is_dir() => return Ok(Control::Foreign),
+            // A file has the name of a folder above: `obstacles.rs` says so to writers.
+            Some(Err(e)) if e.kind() == io::ErrorKind::NotADirectory => {
+                return Ok(Control::Missing);
+            }
+            _ => {}
         }
         let found = match self.place.store.get(path).await {
             Ok(found) => found,
@@ -224,6 +228,21 @@ fn staged(
         file.as_file().sync_all()?;
     }
     Ok(file)
+}
+
+/// What a store says when a file on local disk fails.
+pub(super) fn on_disk(file: &FilePath, e: io::Error) -> object_store::Error {
+    let path = file.display().to_string();
+    match e.kind() {
+        io::ErrorKind::NotFound => object_store::Error::NotFound { path, source: e.into() },
+        io::ErrorKind::AlreadyExists => {
+            object_store::Error::AlreadyExists { path, source: e.into() }
+        }
+        _ => object_store::Error::Generic {
+            store: "local disk",
+            source: format!("{path}: {e}").into(),
+        },
+    }
 }
 
 /// Makes the names in a file's folder durable.

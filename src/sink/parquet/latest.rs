@@ -18,10 +18,10 @@ use object_store::path::Path;
 use object_store::{ObjectMeta, ObjectStore, PutMode};
 use tokio::task::block_in_place;
 
-use super::ParquetSink;
 use super::control::{Control, json, replace_on_disk, sync, version_of};
 use super::manifest::{Latest, Manifest};
 use super::names::{Committed, RunState};
+use super::place::ParquetSink;
 use crate::error::{Error, Result};
 
 /// In an attempt's folder on local disk: what `latest.json` shows while `latest` leads here.

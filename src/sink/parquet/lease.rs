@@ -14,7 +14,7 @@ use std::time::Duration;
 use chrono::{DateTime, Utc};
 use serde::{Deserialize, Serialize};
 
-use super::names::ManifestNumber;
+use super::manifest::ManifestNumber;
 
 /// The content of a lease.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

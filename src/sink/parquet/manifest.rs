@@ -51,6 +51,9 @@ pub struct FileEntry {
     pub bytes: usize,
 }
 
+/// Which of a run's manifest names is meant: 1 is `manifest.json`.
+pub(super) type ManifestNumber = u32;
+
 /// Takes the place of a manifest that must never be written, or that no longer holds: whoever finds it knows that this
 /// name will never hold a commit. It is never deleted.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

@@ -33,6 +33,7 @@ mod lease;
 mod manifest;
 mod names;
 mod obstacles;
+mod place;
 #[cfg(test)]
 mod protocol;
 mod published;
@@ -40,68 +41,16 @@ mod retention;
 mod sweep;
 mod write;
 
-use object_store::path::Path;
-
-use super::{Contents, Job, Sink, SinkSpec};
+use super::{Contents, Job, Sink};
 use crate::error::Result;
 use crate::run::Run;
-use crate::store::{Place, StoreSpec, open, parse_url};
 use control::Control;
 pub use encode::Compression;
 use lease::Lease;
 pub use manifest::{FileEntry, Manifest};
 use names::RunState;
+pub use place::ParquetSink;
 pub use published::PublishedRun;
-
-/// A place where runs are published as Parquet files.
-#[derive(Debug, Clone)]
-pub struct ParquetSink {
-    place: Place,
-    spec: SinkSpec,
-}
-
-impl ParquetSink {
-    /// Opens the place; sends nothing yet.
-    ///
-    /// # Errors
-    /// When the URL is no place that can be opened.
-    pub fn open(spec: &SinkSpec, stores: &StoreSpec) -> Result<Self> {
-        let url = parse_url(&spec.url).map_err(|e| e.or_at("sink.url"))?;
-        Ok(Self { place: open(&url, stores)?, spec: spec.clone() })
-    }
-
-    /// The place, for people.
-    #[must_use]
-    pub fn url(&self) -> &str {
-        self.spec.url.trim_end_matches('/')
-    }
-
-    /// The place itself.
-    #[must_use]
-    pub fn place(&self) -> &Place {
-        &self.place
-    }
-
-    fn runs(&self) -> Path {
-        self.place.path.clone().join("runs")
-    }
-
-    fn run_path(&self, run_id: &str) -> Path {
-        self.runs().join(run_id)
-    }
-
-    fn attempt_path(&self, run_id: &str, attempt: &str) -> Path {
-        self.run_path(run_id).join(attempt)
-    }
-
-    fn leases(&self) -> Path {
-        self.place.path.clone().join("_leases")
-    }
-
-    fn lease_path(&self, attempt: &str) -> Path {
-        self.leases().join(format!("{attempt}.json"))
-    }
-}
 
 impl Sink for ParquetSink {
     fn folder(&self, run_id: &str) -> String {

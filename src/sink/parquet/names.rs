@@ -15,15 +15,12 @@ use object_store::path::Path;
 use object_store::{ObjectMeta, ObjectStore};
 use serde::Deserialize;
 
-use super::ParquetSink;
 use super::control::{Control, Created};
 use super::lease::Lease;
-use super::manifest::{FileEntry, Manifest, Tombstone};
+use super::manifest::{FileEntry, Manifest, ManifestNumber, Tombstone};
+use super::place::ParquetSink;
 use crate::error::{Error, Result};
 use crate::store::Place;
-
-/// Which of a run's manifest names is meant: 1 is `manifest.json`.
-pub(super) type ManifestNumber = u32;
 
 /// What lies under one of a run's manifest names.
 pub(super) enum ManifestState {

@@ -6,7 +6,7 @@ use std::path::Path as FilePath;
 
 use object_store::path::Path;
 
-use super::ParquetSink;
+use super::place::ParquetSink;
 use super::sweep::is_attempt;
 use crate::error::{Error, Result};
 

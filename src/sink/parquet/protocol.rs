@@ -19,8 +19,11 @@ use std::collections::{HashSet, VecDeque};
 /// Names that the run can be committed under in the model.
 const NAMES: usize = 3;
 
-/// Attempts in the model: the first of A, the first of B, and one more of each after it was swept.
-const ATTEMPTS: usize = 4;
+/// How often a writer writes its files: once more after it was swept.
+const TRIES: usize = 2;
+
+/// Attempts in the model: of A, of B, of A again, of B again.
+const ATTEMPTS: usize = 2 * TRIES;
 
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 enum Name {
@@ -91,7 +94,7 @@ struct State {
     /// The name that each attempt's lease tells; `None` without a lease.
     leases: [Option<u8>; ATTEMPTS],
     writers: [Step; 2],
-    /// The attempt that each writer is at: its first or its second.
+    /// How many of its attempts each writer has given up.
     tries: [u8; 2],
     /// Requests to commit that were sent and have not arrived: (attempt, name).
     in_flight: [Option<(u8, u8)>; 2],
@@ -202,6 +205,7 @@ impl State {
                     Name::Commit(attempt) => {
                         to(Step::Revoke { name: name as u8, attempt }, &|_| {});
                     }
+                    _ if usize::from(self.tries[writer]) == TRIES => to(Step::Failed, &|_| {}),
                     _ => {
                         let name = name as u8;
                         to(Step::Write { name }, &|s| s.leases[own] = Some(name));
@@ -235,15 +239,12 @@ impl State {
                 }
                 Name::Absent => to(Step::Discard, &|_| {}),
             },
-            Step::Discard => {
-                // It looks again: another's commit is joined, if its files are there.
-                let again = self.tries[writer] == 0 || self.is_committed_whole();
-                to(if again { Step::Look } else { Step::Failed }, &|s| {
-                    s.files[own] = false;
-                    s.leases[own] = None;
-                    s.tries[writer] = 1;
-                });
-            }
+            // It looks again: another's commit is joined, if its files are there.
+            Step::Discard => to(Step::Look, &|s| {
+                s.files[own] = false;
+                s.leases[own] = None;
+                s.tries[writer] += 1;
+            }),
             Step::Succeeded | Step::Failed | Step::Crashed => return,
         }
         to(Step::Crashed, &|_| {});
@@ -305,11 +306,6 @@ impl State {
                 }
             }),
         }
-    }
-
-    fn is_committed_whole(&self) -> bool {
-        let is_whole = |name: &Name| matches!(name, Name::Commit(of) if self.files[*of as usize]);
-        self.names.iter().any(is_whole)
     }
 
     fn first_open(&self) -> Option<usize> {

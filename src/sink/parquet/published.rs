@@ -3,8 +3,9 @@
 use object_store::ObjectMeta;
 use object_store::path::Path;
 
+use super::manifest::Manifest;
 use super::names::{RunState, join, listed};
-use super::{Manifest, ParquetSink};
+use super::place::ParquetSink;
 use crate::error::{Error, Result, offenders};
 use crate::sink::{Sink, SinkSpec};
 use crate::store::{Place, StoreSpec, open, parse_url};

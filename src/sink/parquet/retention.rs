@@ -5,10 +5,10 @@ use std::collections::BTreeSet;
 use futures::TryStreamExt;
 use object_store::{ObjectStore, ObjectStoreExt};
 
-use super::ParquetSink;
 use super::attempt::Attempt;
 use super::control::Control;
 use super::names::{Committed, ManifestState, RunState};
+use super::place::ParquetSink;
 use crate::error::Result;
 
 impl ParquetSink {

@@ -8,12 +8,12 @@ use futures::{StreamExt, TryStreamExt, stream};
 use object_store::path::Path;
 use object_store::{ObjectMeta, ObjectStore, ObjectStoreExt};
 
-use super::ParquetSink;
 use super::attempt::Attempt;
 use super::control::{Control, Created, STAGED};
 use super::latest::{LATEST_FILE, LATEST_LINK};
 use super::lease::Lease;
 use super::names::{ManifestState, join, manifest_path};
+use super::place::ParquetSink;
 use crate::error::{Error, Result};
 use crate::sink::MODEL_FILES;
 

@@ -9,12 +9,12 @@ use futures::{StreamExt, stream};
 use tokio::sync::mpsc;
 use tokio::task::block_in_place;
 
-use super::ParquetSink;
 use super::attempt::Attempt;
 use super::control::sync;
 use super::encode::encode;
 use super::manifest::FileEntry;
 use super::names::join;
+use super::place::ParquetSink;
 use crate::error::{Error, Result};
 use crate::run::Run;
 use crate::sink::Contents;

@@ -7,8 +7,9 @@ use serde::{Deserialize, Serialize};
 
 use super::Design;
 use crate::commands::simulate::annotators::Kind;
-use crate::commands::simulate::conal::{CommonNoise, GaussianBlobs};
+use crate::commands::simulate::conal::GaussianBlobs;
 use crate::commands::simulate::grammar::links;
+use crate::commands::simulate::plan::CommonNoise;
 use crate::commands::simulate::plan::Plan;
 use crate::error::{Error, Result};
 

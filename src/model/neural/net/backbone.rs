@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use crate::error::{Error, Problem, Result};
 use crate::model::neural::net::convolution::Convolution;
 use crate::model::neural::net::layers::{Activation, BatchNorm, Dense, Layer};
-use crate::model::neural::net::parameters::Parameters;
+use crate::model::neural::net::parameters::{Initialisation, Parameters};
 use crate::spec::Problems;
 
 /// The architecture.
@@ -22,17 +22,6 @@ pub enum Architecture {
     Lenet,
     /// Thirteen convolutions with batch norm, for images of 32 x 32 (Simonyan and Zisserman 2015).
     Vgg16,
-}
-
-/// How weights and biases are drawn at the start.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "snake_case")]
-pub enum Initialisation {
-    /// Uniform within 1 / sqrt(inputs) for weights and biases, as PyTorch draws them.
-    #[default]
-    Uniform,
-    /// Weights uniform within sqrt(6 / (inputs + outputs)), biases zero (Glorot and Bengio 2010), as Keras draws them.
-    Glorot,
 }
 
 /// How features are scaled.

@@ -248,7 +248,7 @@ mod tests {
     use candle_core::Device;
 
     use super::*;
-    use crate::model::neural::net::backbone::Initialisation;
+    use crate::model::neural::net::parameters::Initialisation;
     use crate::run::Run;
 
     fn numbers(tensor: &Tensor) -> Vec<f32> {

@@ -9,15 +9,27 @@ use std::collections::BTreeMap;
 use candle_core::backprop::GradStore;
 use candle_core::{DType, Device, Tensor, Var};
 use rand::Rng as _;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
 
 use crate::error::{Error, Result};
 use crate::model::neural::from_candle;
-use crate::model::neural::net::backbone::Initialisation;
 use crate::model::neural::net::host::read;
 use crate::model::neural::train::checkpoint::Snapshot;
 use crate::model::neural::train::moments::Moments;
 use crate::model::neural::train::optimiser::Optimiser;
 use crate::run::Run;
+
+/// How weights and biases are drawn at the start.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Initialisation {
+    /// Uniform within 1 / sqrt(inputs) for weights and biases, as PyTorch draws them.
+    #[default]
+    Uniform,
+    /// Weights uniform within sqrt(6 / (inputs + outputs)), biases zero (Glorot and Bengio 2010), as Keras draws them.
+    Glorot,
+}
 
 /// How the optimiser treats a parameter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -192,8 +192,8 @@ mod tests {
     use candle_core::Device;
 
     use super::*;
-    use crate::model::neural::net::backbone::Initialisation;
     use crate::model::neural::net::layers::BatchNorm;
+    use crate::model::neural::net::parameters::Initialisation;
     use crate::model::neural::net::parameters::Parameters;
     use crate::run::Run;
 

@@ -4,6 +4,7 @@ pub(crate) mod checkpoint;
 mod frozen;
 pub(crate) mod moments;
 pub(crate) mod optimiser;
+pub(crate) mod optimiser_spec;
 mod selection;
 pub(crate) mod spec;
 pub(crate) mod state;

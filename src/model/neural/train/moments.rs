@@ -8,7 +8,7 @@ use crate::error::Result;
 use crate::model::neural::from_candle;
 use crate::model::neural::prefetch::prefetch;
 use crate::model::neural::train::checkpoint::Snapshot;
-use crate::model::neural::train::optimiser::OptimiserKind;
+use crate::model::neural::train::optimiser_spec::OptimiserKind;
 
 /// Running moments of one parameter; those that the kind of optimiser does not use are empty.
 #[derive(Debug, Clone, Default, PartialEq)]

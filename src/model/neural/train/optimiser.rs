@@ -4,132 +4,12 @@
 
 use candle_core::{Tensor, Var};
 use pulp::Arch;
-use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
 
 use crate::error::Result;
 use crate::model::neural::from_candle;
 use crate::model::neural::net::host::change_by;
 use crate::model::neural::train::moments::{Moments, MomentsMut};
-
-/// The kind of optimiser.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "snake_case")]
-pub enum OptimiserKind {
-    /// Kingma and Ba 2015.
-    #[default]
-    Adam,
-    /// Adam whose second moment never falls (Reddi, Kale, Kumar 2018); both bias corrections stay.
-    Amsgrad,
-    /// Steepest descent with momentum.
-    Sgd,
-}
-
-/// The schedule of the learning rate over the epochs.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "snake_case")]
-pub enum LrSchedule {
-    /// The rate is constant.
-    Constant,
-    /// The rate is multiplied by `gamma` at each milestone.
-    Step,
-    /// The rate is multiplied by `gamma` after every epoch.
-    Exponential,
-    /// The rate falls to zero along half a cosine.
-    #[default]
-    Cosine,
-}
-
-/// The optimiser.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields, default)]
-pub struct OptimiserSpec {
-    /// The kind of optimiser.
-    pub rule: OptimiserKind,
-    /// The learning rate of the classifier.
-    #[schemars(range(min = 0.0))]
-    pub learning_rate: f64,
-    /// The learning rate of annotators' parameters; left out, the model's default.
-    #[schemars(range(min = 0.0))]
-    pub annotator_learning_rate: Option<f64>,
-    /// Epochs at the start in which annotators' parameters are frozen, so that the classifier learns the classes before
-    /// they can be exchanged; left out, the model's default.
-    pub annotator_delay: Option<u32>,
-    /// The schedule of both rates over the epochs.
-    pub schedule: LrSchedule,
-    /// Epochs at which the `step` schedule lowers the rates.
-    pub milestones: Vec<u32>,
-    /// The factor of the `step` and `exponential` schedules.
-    #[schemars(range(min = 0.0, max = 1.0))]
-    pub gamma: f64,
-    /// Epochs over which the rates rise from zero.
-    pub warmup: u32,
-    /// Weight decay of the classifier's weights; biases, batch norms and annotators' parameters are never decayed.
-    #[schemars(range(min = 0.0))]
-    pub weight_decay: f64,
-    /// Whether decay shrinks the weights themselves (AdamW) instead of being added to the gradient. SGD always adds.
-    pub decoupled: bool,
-    /// Decay of the first moment (Adam), or the momentum (SGD).
-    #[schemars(range(min = 0.0, max = 1.0))]
-    pub beta1: f64,
-    /// Decay of the second moment.
-    #[schemars(range(min = 0.0, max = 1.0))]
-    pub beta2: f64,
-    /// Added to the root of the second moment.
-    #[schemars(range(min = 0.0))]
-    pub epsilon: f64,
-    /// Nesterov's momentum (SGD).
-    pub nesterov: bool,
-    /// The largest norm that a gradient may have; larger ones are scaled down.
-    #[schemars(range(min = 0.0))]
-    pub clip_norm: Option<f64>,
-    /// Whether every epoch begins with fresh moments, as CoNAL's public code does.
-    pub reset_each_epoch: bool,
-}
-
-impl Default for OptimiserSpec {
-    fn default() -> Self {
-        Self {
-            rule: OptimiserKind::Adam,
-            learning_rate: 1e-3,
-            annotator_learning_rate: None,
-            annotator_delay: None,
-            schedule: LrSchedule::Cosine,
-            milestones: Vec::new(),
-            gamma: 0.1,
-            warmup: 0,
-            weight_decay: 0.01,
-            decoupled: true,
-            beta1: 0.9,
-            beta2: 0.999,
-            epsilon: 1e-8,
-            nesterov: false,
-            clip_norm: None,
-            reset_each_epoch: false,
-        }
-    }
-}
-
-impl OptimiserSpec {
-    /// The factor of both rates in `epoch`, from 0, of `epochs`.
-    #[must_use]
-    pub fn factor(&self, epoch: u32, epochs: u32) -> f64 {
-        let course = match self.schedule {
-            LrSchedule::Constant => 1.0,
-            LrSchedule::Step => {
-                let passed = self.milestones.iter().filter(|m| **m <= epoch).count();
-                self.gamma.powi(i32::try_from(passed).unwrap_or(i32::MAX))
-            }
-            LrSchedule::Exponential => self.gamma.powf(f64::from(epoch)),
-            LrSchedule::Cosine => {
-                let done = f64::from(epoch) / f64::from(epochs.max(1));
-                0.5 * (1.0 + (std::f64::consts::PI * done).cos())
-            }
-        };
-        let warm = f64::from(epoch + 1) / f64::from(self.warmup + 1);
-        course * warm.min(1.0)
-    }
-}
+use crate::model::neural::train::optimiser_spec::{OptimiserKind, OptimiserSpec};
 
 /// Updates parameters by their gradients.
 #[derive(Debug, Clone)]
@@ -330,19 +210,5 @@ mod tests {
         let (back, all) = (back.all(), moments.all());
         assert_eq!((&back.first, &back.second), (&all.first, &all.second));
         assert_eq!((back.greatest, all.greatest.len()), (&mut [0.0; 6][..], 0));
-    }
-
-    #[test]
-    fn the_rate_follows_its_course() {
-        let spec =
-            |schedule| OptimiserSpec { schedule, milestones: vec![2], ..OptimiserSpec::default() };
-        assert_eq!(spec(LrSchedule::Step).factor(1, 4), 1.0);
-        assert!((spec(LrSchedule::Step).factor(2, 4) - 0.1).abs() < 1e-12);
-        assert!((spec(LrSchedule::Cosine).factor(2, 4) - 0.5).abs() < 1e-12);
-        let falling = OptimiserSpec { gamma: 0.5, ..spec(LrSchedule::Exponential) };
-        assert_eq!([0, 1, 3].map(|epoch| falling.factor(epoch, 4)), [1.0, 0.5, 0.125]);
-        let schedule = LrSchedule::Constant;
-        let warm = OptimiserSpec { warmup: 3, schedule, ..OptimiserSpec::default() };
-        assert_eq!((warm.factor(0, 9), warm.factor(3, 9)), (0.25, 1.0));
     }
 }

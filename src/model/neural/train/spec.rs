@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use crate::frame::Dims;
 use crate::model::neural::data::{Batching, batch::Batch};
 use crate::model::neural::net::Precision;
-use crate::model::neural::train::optimiser::OptimiserSpec;
+use crate::model::neural::train::optimiser_spec::OptimiserSpec;
 
 /// The unit of a batch.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]

@@ -1,0 +1,28 @@
+//! From a pipeline file to its spec.
+
+use toml::Table;
+
+use super::schema::schema;
+use super::spec::PipelineSpec;
+use crate::error::Result;
+use crate::spec::{self, Overrides, Problems};
+
+/// Reads a pipeline from its text.
+///
+/// # Errors
+/// Every problem of syntax, names, types and ranges at once, with `place` (the file) and its key path.
+pub fn load(text: &str, place: &str, overrides: &Overrides) -> Result<PipelineSpec> {
+    from_table(spec::parse(text, place)?, place, overrides)
+}
+
+/// Makes a pipeline from a value, as `labelmill aggregate` does.
+///
+/// # Errors
+/// As [`load`].
+pub fn from_table(table: Table, place: &str, overrides: &Overrides) -> Result<PipelineSpec> {
+    let spec: PipelineSpec = spec::from_table(table, place, overrides, &schema())?;
+    let mut problems = Problems::default();
+    spec.check(place, &mut problems);
+    problems.into_result()?;
+    Ok(spec)
+}

@@ -1,0 +1,197 @@
+//! Who imports whom: no circle of files, and no stage takes anything from a later one.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+
+/// The rooms of `src`, each of which may import from those before it.
+const ROOMS: [&str; 19] = [
+    "escape", "redact", "error", "run", "spec", "engine", "sql", "store", "source", "frame",
+    "model", "decide", "tables", "metrics", "gate", "sink", "pipeline", "commands", "cli",
+];
+
+/// For tests of users: it may import from every room, and only tests import it.
+const TESTING: &str = "testing";
+
+/// `crate::frame::ids` is `["frame", "ids"]`.
+type Module = Vec<String>;
+
+/// Every module of the crate with its text, without comments and without its tests.
+fn modules() -> BTreeMap<Module, String> {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
+    let mut modules = BTreeMap::new();
+    let mut folders = vec![root.clone()];
+    while let Some(folder) = folders.pop() {
+        for path in std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()) {
+            if path.is_dir() {
+                folders.push(path);
+                continue;
+            }
+            let below = path.strip_prefix(&root).unwrap().with_extension("");
+            let mut module: Module =
+                below.iter().map(|part| part.to_str().unwrap().to_owned()).collect();
+            module.pop_if(|last| last == "mod");
+            if ["main", "lib", "tests"].iter().any(|name| module.iter().any(|part| part == name)) {
+                continue;
+            }
+            let text = std::fs::read_to_string(&path).unwrap();
+            let text = text.split("#[cfg(test)]\nmod tests").next().unwrap();
+            let lines = text.lines().map(|line| line.split("//").next().unwrap());
+            modules.insert(module, lines.collect::<Vec<_>>().join("\n"));
+        }
+    }
+    modules
+}
+
+/// A path that a module names, and whether it hands it on (`pub use`).
+struct Import {
+    path: Vec<String>,
+    is_public: bool,
+}
+
+fn imports(module: &Module, text: &str) -> Vec<Import> {
+    let mut found = Vec::new();
+    let mut rest = String::new();
+    let mut statement: Option<(bool, String)> = None;
+    for line in text.lines() {
+        let start = line.trim_start();
+        if statement.is_none()
+            && let Some((visibility, tree)) = start.split_once("use ")
+            && (visibility.is_empty() || visibility.starts_with("pub"))
+        {
+            statement = Some((!visibility.is_empty(), tree.to_owned()));
+        } else if let Some((_, tree)) = &mut statement {
+            tree.push_str(start);
+        } else {
+            rest.push_str(line);
+            rest.push('\n');
+        }
+        if let Some((is_public, tree)) = statement.take_if(|(_, tree)| tree.contains(';')) {
+            let paths = leaves(tree.split(';').next().unwrap());
+            found.extend(paths.into_iter().map(|path| Import { path, is_public }));
+        }
+    }
+    for keyword in ["crate::", "super::"] {
+        for (at, _) in rest.match_indices(keyword) {
+            let is_path = |c: char| c.is_alphanumeric() || c == '_' || c == ':';
+            let end = rest[at..].find(|c| !is_path(c)).map_or(rest.len(), |n| at + n);
+            let path = rest[at..end].split("::").map(str::to_owned).collect();
+            found.push(Import { path, is_public: false });
+        }
+    }
+    for import in &mut found {
+        import.path = absolute(module, std::mem::take(&mut import.path));
+    }
+    found
+}
+
+/// `a::{b, c::{d, e}}` is `a::b`, `a::c::d` and `a::c::e`.
+fn leaves(tree: &str) -> Vec<Vec<String>> {
+    let Some((head, inner)) = tree.split_once('{') else {
+        let name = tree.split(" as ").next().unwrap();
+        return vec![name.split("::").map(|part| part.trim().to_owned()).collect()];
+    };
+    let inner = &inner[..inner.rfind('}').unwrap()];
+    let head: Vec<String> =
+        head.split("::").map(|part| part.trim().to_owned()).filter(|p| !p.is_empty()).collect();
+    let (mut depth, mut start, mut parts) = (0, 0, Vec::new());
+    for (at, c) in inner.char_indices() {
+        match c {
+            '{' => depth += 1,
+            '}' => depth -= 1,
+            ',' if depth == 0 => {
+                parts.push(&inner[start..at]);
+                start = at + 1;
+            }
+            _ => {}
+        }
+    }
+    parts.push(&inner[start..]);
+    let parts = parts.into_iter().filter(|part| !part.trim().is_empty());
+    parts.flat_map(leaves).map(|leaf| [head.clone(), leaf].concat()).collect()
+}
+
+fn absolute(module: &Module, path: Vec<String>) -> Vec<String> {
+    match path[0].as_str() {
+        "crate" => path[1..].to_vec(),
+        "super" => {
+            let ups = path.iter().take_while(|part| *part == "super").count();
+            [&module[..module.len().saturating_sub(ups)], &path[ups..]].concat()
+        }
+        "self" => [module, &path[1..]].concat(),
+        _ => [module, &path[..]].concat(),
+    }
+}
+
+/// Which file takes names from which, each with one of the names. Names that a `mod.rs` hands on count as those of the
+/// file that defines them, and what the files of a folder share may stand in its `mod.rs`.
+fn graph() -> BTreeMap<(Module, Module), String> {
+    let modules = modules();
+    let all: Vec<(Module, Import)> = modules
+        .iter()
+        .flat_map(|(m, text)| imports(m, text).into_iter().map(|import| (m.clone(), import)))
+        .collect();
+    let handed_on: BTreeMap<(Module, String), Vec<String>> = all
+        .iter()
+        .filter(|(_, import)| import.is_public)
+        .map(|(m, import)| ((m.clone(), import.path.last().unwrap().clone()), import.path.clone()))
+        .collect();
+    let defines = |path: &[String]| -> Option<Module> {
+        let mut path = path.to_vec();
+        for _ in 0..8 {
+            let length = (1..=path.len()).rev().find(|n| modules.contains_key(&path[..*n]))?;
+            let module = path[..length].to_vec();
+            let name = path.get(length).cloned();
+            match name.and_then(|name| handed_on.get(&(module.clone(), name))) {
+                Some(target) => path = [target, &path[length + 1..]].concat(),
+                None => return Some(module),
+            }
+        }
+        None
+    };
+    let mut graph = BTreeMap::new();
+    for (from, import) in all {
+        let Some(to) = defines(&import.path) else { continue };
+        let is_door = from.starts_with(&to) || (import.is_public && to.starts_with(&from));
+        if !is_door {
+            graph.insert((from, to), import.path.join("::"));
+        }
+    }
+    graph
+}
+
+#[test]
+fn no_files_import_each_other_in_a_circle() {
+    let graph = graph();
+    assert!(graph.len() > 400, "only {} imports were found", graph.len());
+    let leads_to = |from: &Module, to: &Module| {
+        let (mut seen, mut open) = (BTreeSet::from([from]), vec![from]);
+        while let Some(module) = open.pop() {
+            let next = graph.keys().filter(|(from, _)| from == module).map(|(_, to)| to);
+            open.extend(next.filter(|next| seen.insert(next)));
+        }
+        seen.contains(to)
+    };
+    let left: Vec<String> = graph
+        .iter()
+        .filter(|((from, to), _)| leads_to(to, from))
+        .map(|((from, to), name)| format!("{} -> {} ({name})", from.join("/"), to.join("/")))
+        .collect();
+    assert!(left.is_empty(), "{}", left.join("\n"));
+}
+
+#[test]
+fn no_stage_imports_from_a_later_one() {
+    let place = |module: &Module| ROOMS.iter().position(|room| *room == module[0]);
+    let mut upward = Vec::new();
+    for ((from, to), name) in graph() {
+        let is_upward = match (place(&from), place(&to)) {
+            (Some(from), Some(to)) => from < to,
+            (None, _) => from[0] != TESTING,
+            (_, None) => true,
+        };
+        if is_upward {
+            upward.push(format!("{} -> {} ({name})", from.join("/"), to.join("/")));
+        }
+    }
+    assert!(upward.is_empty(), "{}", upward.join("\n"));
+}
