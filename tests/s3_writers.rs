@@ -48,9 +48,10 @@ fn the_next_run_sweeps_what_a_dead_one_left_and_spares_a_living_one() {
 fn the_same_job_runs_beside_its_dead_writer_and_beside_a_living_one() {
     let server = server();
     die_after(&server, "PutObject labels/", "sink.run_id=same");
+    server.forget_requests();
     server.fault(Fault::Hold, "PutObject same/ annotators/", 0, 1);
     let mut slow = spawn(&server, "sink.run_id=same");
-    server.wait_for("PutObject same/ annotators/", 2);
+    server.wait_for("PutObject same/ annotators/", 1);
     let quick = summary(&server, &["--set", "sink.run_id=same"]);
     assert_eq!(attempts(&server, "same").len(), 2, "the dead one is gone, the slow one is there");
     let committed = manifest(&server.bucket().join("out/runs/same"));

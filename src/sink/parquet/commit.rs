@@ -101,7 +101,19 @@ impl ParquetSink {
         if self.sweep(attempt).await? {
             return Ok(AttemptOutcome::NameUsedUp);
         }
-        let WrittenFiles { tables, model } = self.write(attempt, contents, run).await?;
+        let WrittenFiles { tables, model } = match self.write(attempt, contents, run).await {
+            Ok(files) => files,
+            Err(e) => {
+                run.cancel.check()?;
+                // A sweeper removes the files of an attempt while they are written.
+                let folder = self.run_path(&attempt.lease.run_id);
+                let state = self.manifest_state(&folder, attempt.lease.manifest_number).await;
+                return match state {
+                    Ok(ManifestState::Absent) | Err(_) => Err(e.into()),
+                    Ok(state) => Ok(Self::outcome(attempt, state, None)),
+                };
+            }
+        };
         let manifest = Manifest {
             run_id: attempt.lease.run_id.clone(),
             attempt: attempt.lease.attempt.clone(),
