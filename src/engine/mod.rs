@@ -1,6 +1,7 @@
 //! From `[engine]` to a DataFusion session; nothing else in labelmill knows how the session is made.
 
 mod bounded;
+mod sizes;
 
 use std::sync::Arc;
 

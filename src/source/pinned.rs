@@ -49,9 +49,7 @@ impl PinnedStore {
     }
 
     fn changed(&self, location: &Path, how: &str) -> StoreError {
-        let error = Error::store("an input changed after it was listed")
-            .found(format!("`{}` {how}", shown(&self.url, location)))
-            .help("run the job again once its inputs are complete: nothing was published");
+        let error = changed(&format!("`{}` {how}", shown(&self.url, location)));
         StoreError::Generic { store: "source", source: Box::new(error) }
     }
 
@@ -82,7 +80,7 @@ impl ObjectStore for PinnedStore {
             });
         }
         if let Some(GetRange::Bounded(range)) = &options.range
-            && (range.start > range.end || range.start >= listed.size.max(1))
+            && (range.start >= range.end || range.start >= listed.size)
         {
             return Err(self.damaged(location, range));
         }
@@ -135,6 +133,13 @@ impl ObjectStore for PinnedStore {
     }
 }
 
+/// The error of a file that is not what the list of files said.
+pub(super) fn changed(found: &str) -> Error {
+    Error::store("an input changed after it was listed")
+        .found(found)
+        .help("run the job again once its inputs are complete: nothing was published")
+}
+
 /// Whether these are the same bytes: by tag where both have one, else by size and time. A list may tell a time more
 /// precisely than a header does, and a proxy that compresses makes a tag weak.
 fn is_same(listed: &ObjectMeta, found: &ObjectMeta) -> bool {
@@ -182,8 +187,8 @@ mod tests {
         let pinned = PinnedStore::new(store as Arc<dyn ObjectStore>, &objects, &url);
         let a = Path::from("a");
         assert_eq!(pinned.get_range(&a, 8..99).await.unwrap().len(), 8);
-        for range in [16..20, u64::MAX - 4..8] {
-            let error = Error::from(pinned.get_range(&a, range).await.unwrap_err());
+        for (from, to) in [(16, 20), (8, 8), (u64::MAX - 4, 8)] {
+            let error = Error::from(pinned.get_range(&a, from..to).await.unwrap_err());
             assert_eq!(error.exit_code(), 3, "{error}");
             assert!(error.to_string().contains("where: s3://bucket/a"), "{error}");
         }

@@ -41,6 +41,7 @@ use tokio::runtime::Handle;
 use url::Url;
 
 use super::format::{Encoding, Format};
+use super::pinned::changed;
 use crate::error::{Error, Result};
 use crate::store::shown;
 use columns::SeenColumns;
@@ -292,7 +293,8 @@ impl Read for ListedFile {
         if n == 0 && !buffer.is_empty() {
             let now = DateTime::<Utc>::from(self.rest.get_ref().metadata()?.modified()?);
             if now != self.modified || self.rest.limit() > 0 {
-                return Err(std::io::Error::other("it was written again while it was read"));
+                let changed = changed("the file was written again while it was read");
+                return Err(std::io::Error::other(changed));
             }
         }
         Ok(n)
@@ -328,5 +330,34 @@ fn unreadable(error: std::io::Error) -> Error {
         Some(own) => *own,
         None => Error::data(format!("the file cannot be read: {text}"))
             .help("it is damaged, cut short, or not compressed as its name says: write it again"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_local_file_that_changes_while_it_is_read_is_an_error_worth_another_try() {
+        let read = |listed: u64, later: &str| {
+            let mut file = tempfile::NamedTempFile::new().unwrap();
+            std::io::Write::write_all(&mut file, b"ten bytes.").unwrap();
+            let modified = file.as_file().metadata().unwrap().modified().unwrap();
+            let reopened = file.reopen().unwrap();
+            if !later.is_empty() {
+                std::io::Write::write_all(&mut file, later.as_bytes()).unwrap();
+                let later = modified + std::time::Duration::from_secs(1);
+                file.as_file().set_modified(later).unwrap();
+            }
+            let mut listed = ListedFile { rest: reopened.take(listed), modified: modified.into() };
+            let mut bytes = Vec::new();
+            listed.read_to_end(&mut bytes).map(|_| bytes).map_err(unreadable)
+        };
+        assert_eq!(read(10, "").unwrap(), b"ten bytes.");
+        // Written to, and cut.
+        for error in [read(10, "more").unwrap_err(), read(11, "").unwrap_err()] {
+            assert_eq!(error.exit_code(), 5, "{error}");
+            assert!(error.to_string().contains("an input changed after it was listed"), "{error}");
+        }
     }
 }
