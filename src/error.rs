@@ -8,6 +8,7 @@ use std::borrow::Cow;
 use std::fmt;
 
 use datafusion::error::DataFusionError;
+use datafusion::sql::sqlparser::parser::ParserError;
 
 use crate::escape;
 use crate::store::redacted;
@@ -240,7 +241,11 @@ impl From<DataFusionError> for Error {
             };
         }
         let stage = stage_of(error.find_root());
-        let mut problem = Problem::new(first_line(&error.find_root().strip_backtrace()));
+        let what = match error.find_root() {
+            DataFusionError::SQL(error, _) => not_sql(error),
+            root => first_line(&root.strip_backtrace()),
+        };
+        let mut problem = Problem::new(what);
         problem.help = match (stage, error.find_root()) {
             (Stage::Store, _) => Some(STORE_HELP.to_owned()),
             (_, DataFusionError::ParquetError(_)) => Some(DAMAGED_HELP.to_owned()),
@@ -315,6 +320,14 @@ fn clipped(text: &str) -> Cow<'_, str> {
         None => text.into(),
         Some((end, _)) => format!("{}... ({} bytes)", &text[..end], text.len()).into(),
     }
+}
+
+fn not_sql(error: &ParserError) -> String {
+    let text = match error {
+        ParserError::ParserError(text) | ParserError::TokenizerError(text) => first_line(text),
+        ParserError::RecursionLimitExceeded => "it is too deep".to_owned(),
+    };
+    format!("the SQL cannot be parsed: {text}")
 }
 
 fn first_line(message: &str) -> String {

@@ -7,6 +7,8 @@
 //! depth is bounded from the tokens, before there is a tree.
 
 use std::collections::VecDeque;
+use std::future::Future;
+use std::panic::AssertUnwindSafe;
 
 use datafusion::execution::context::SQLOptions;
 use datafusion::prelude::SessionContext;
@@ -16,6 +18,7 @@ use datafusion::sql::sqlparser::ast;
 use datafusion::sql::sqlparser::dialect::GenericDialect;
 use datafusion::sql::sqlparser::keywords::Keyword;
 use datafusion::sql::sqlparser::tokenizer::{Token, Tokenizer};
+use futures::FutureExt;
 
 use crate::error::{Error, Result};
 
@@ -41,6 +44,20 @@ pub fn parse(ctx: &SessionContext, text: &str) -> Result<VecDeque<Statement>> {
     let limit = state.config().options().sql_parser.recursion_limit.get();
     let mut parser = DFParserBuilder::new(text).with_recursion_limit(limit).build()?;
     Ok(parser.parse_statements()?)
+}
+
+/// Plans or runs SQL; what breaks a kernel or a decoder is an error.
+///
+/// # Errors
+/// The work's own; and when it panics.
+pub async fn unbroken<T>(work: impl Future<Output = Result<T>>) -> Result<T> {
+    AssertUnwindSafe(work).catch_unwind().await.unwrap_or_else(|panic| {
+        let text = panic.downcast_ref::<String>().map(String::as_str);
+        let text = text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or_default();
+        Err(Error::data("the query broke off").found(text.lines().next().unwrap_or_default()).help(
+            "a file is damaged, or a value became too large: 2 GB is the most that one column of a batch may hold",
+        ))
+    })
 }
 
 /// What statements may do: with `writes` anything, else nothing but read.
@@ -77,6 +94,19 @@ fn is_query(statement: &ast::Statement) -> bool {
 pub fn explains(statement: &Statement) -> bool {
     matches!(statement, Statement::Explain(_))
         || matches!(statement, Statement::Statement(s) if matches!(**s, ast::Statement::Explain { .. }))
+}
+
+/// The files and folders that a statement names, beside those of its tables.
+#[must_use]
+pub fn locations(statement: &Statement) -> Vec<&str> {
+    match statement {
+        Statement::Explain(explain) => locations(&explain.statement),
+        Statement::CopyTo(copy) => vec![&copy.target],
+        Statement::CreateExternalTable(create) => {
+            create.locations.iter().map(String::as_str).collect()
+        }
+        _ => Vec::new(),
+    }
 }
 
 /// The word that a statement begins with; what is explained by its own.

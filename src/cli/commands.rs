@@ -12,7 +12,7 @@ use super::args::{
     AggregateArgs, Args, Command, EvaluateArgs, FileArgs, JobArgs, ModelsArgs, PredictArgs,
 };
 use super::progress::Bars;
-use super::signals::{Signals, until_signalled};
+use super::signals::{Signals, or_signalled, until_signalled};
 use super::{answer, answer_exact, say, simulate, sql, summary};
 use crate::commands::evaluate::{Evaluation, evaluate};
 use crate::commands::explain::explain;
@@ -39,13 +39,7 @@ pub(super) async fn dispatch(args: Args, signals: Signals) -> Result<ExitCode> {
         }
         Command::Predict(args) => predictions(args, quiet, &signals).await?,
         Command::Simulate(args) => simulate::command(args, quiet, &signals).await?,
-        // These leave nothing behind, so a signal ends them where they are.
-        reads => {
-            return tokio::select! {
-                done = read_only(reads) => done,
-                signal = signals.came(1) => Err(Error::interrupted(signal)),
-            };
-        }
+        reads => return or_signalled(&signals, read_only(reads)).await,
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -1,7 +1,9 @@
 //! The command line, and the only place that prints: results to stdout where asked, all else to stderr.
 
+mod allocator;
 mod args;
 mod commands;
+mod framed;
 mod progress;
 mod signals;
 mod simulate;
@@ -9,14 +11,18 @@ mod sql;
 mod summary;
 mod terminal;
 
+use std::panic::AssertUnwindSafe;
 use std::process::ExitCode;
 
 use clap::Parser;
+use futures::FutureExt;
 use tracing_subscriber::EnvFilter;
 
+pub use allocator::Bounded;
 pub use args::Args;
 use args::LogFormat;
 
+use crate::engine::available_memory;
 use crate::error::{Error, Result};
 use signals::Signals;
 use terminal::{Log, answer, answer_exact, say};
@@ -36,6 +42,8 @@ pub fn main() -> ExitCode {
         }
     };
     start_logging(&args);
+    // A part is left to what is too small to be counted.
+    allocator::bound(available_memory() / 16 * 15);
     match block_on(args) {
         Ok(code) => code,
         Err(error) => {
@@ -47,20 +55,20 @@ pub fn main() -> ExitCode {
 }
 
 fn block_on(args: Args) -> Result<ExitCode> {
-    let runtime = tokio::runtime::Builder::new_multi_thread()
+    let no_runtime = |e| Error::bug(format!("no async runtime: {e}"));
+    let workers = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .thread_stack_size(8 << 20)
         .build()
-        .map_err(|e| Error::bug(format!("no async runtime: {e}")))?;
-    let code = runtime.block_on(async {
-        let signals = Signals::listen();
-        // Spawned, so that it runs on a worker thread, where blocking work may be moved aside.
-        match tokio::spawn(commands::dispatch(args, signals)).await {
-            Ok(result) => result,
-            Err(e) => Err(Error::bug(format!("a task broke: {e}"))),
-        }
+        .map_err(no_runtime)?;
+    let watch =
+        tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(no_runtime)?;
+    let code = watch.block_on(async {
+        let signals = Signals::listen(workers.handle().clone());
+        let done = AssertUnwindSafe(commands::dispatch(args, signals)).catch_unwind().await;
+        done.unwrap_or_else(|_| Err(Error::bug("a command broke")))
     });
-    runtime.shutdown_background();
+    workers.shutdown_background();
     code
 }
 

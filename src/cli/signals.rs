@@ -3,11 +3,16 @@
 //! # Why
 //! Signals are listened to before anything else happens: one that came while a command still reads its arguments would
 //! else end the process by the system's default, or be lost to a job that begins to listen a moment later.
+//!
+//! Whoever waits for a signal, or for the end of a job's patience, is never a thread that works: every worker may be
+//! inside one call of a kernel for minutes, and would look at nothing else.
 
 use std::future::Future;
 use std::time::Duration;
 
+use tokio::runtime::Handle;
 use tokio::sync::watch;
+use tokio::task::JoinHandle;
 
 use crate::error::{Error, Result};
 use crate::run::Cancel;
@@ -15,9 +20,12 @@ use crate::run::Cancel;
 /// How long a job may take to stop by itself.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// The signals that came so far.
+/// The signals that came so far, and where work is done meanwhile.
 #[derive(Debug, Clone)]
-pub(super) struct Signals(watch::Receiver<Seen>);
+pub(super) struct Signals {
+    seen: watch::Receiver<Seen>,
+    workers: Handle,
+}
 
 #[derive(Debug, Clone, Copy, Default)]
 struct Seen {
@@ -26,8 +34,8 @@ struct Seen {
 }
 
 impl Signals {
-    /// Listens from now on; needs a runtime.
-    pub(super) fn listen() -> Self {
+    /// Listens from now on, by the runtime that this is called in.
+    pub(super) fn listen(workers: Handle) -> Self {
         let (sender, receiver) = watch::channel(Seen::default());
         let mut next = next_signal();
         tokio::spawn(async move {
@@ -35,17 +43,40 @@ impl Signals {
                 sender.send_modify(|seen| *seen = Seen { times: seen.times + 1, last });
             }
         });
-        Self(receiver)
+        Self { seen: receiver, workers }
+    }
+
+    /// Begins work on another thread than the one that waits for signals.
+    fn spawn<T: Send + 'static>(
+        &self,
+        work: impl Future<Output = Result<T>> + Send + 'static,
+    ) -> JoinHandle<Result<T>> {
+        self.workers.spawn(work)
     }
 
     /// The number of the signal, once so many came.
-    pub(super) async fn came(&self, times: usize) -> i32 {
-        let mut seen = self.0.clone();
+    async fn came(&self, times: usize) -> i32 {
+        let mut seen = self.seen.clone();
         let last = seen.wait_for(|seen| seen.times >= times).await.map(|seen| seen.last).ok();
         match last {
             Some(last) => last,
             None => std::future::pending().await,
         }
+    }
+}
+
+/// Runs what leaves nothing behind: a signal ends it where it is.
+///
+/// # Errors
+/// The work's own, or the interruption.
+pub(super) async fn or_signalled<T: Send + 'static>(
+    signals: &Signals,
+    work: impl Future<Output = Result<T>> + Send + 'static,
+) -> Result<T> {
+    let mut work = signals.spawn(work);
+    tokio::select! {
+        done = &mut work => flatten(done),
+        signal = signals.came(1) => Err(Error::interrupted(signal)),
     }
 }
 
@@ -58,7 +89,7 @@ pub(super) async fn until_signalled<T: Send + 'static>(
     cancel: &Cancel,
     job: impl Future<Output = Result<T>> + Send + 'static,
 ) -> Result<T> {
-    let mut job = tokio::spawn(job);
+    let mut job = signals.spawn(job);
     let signal = tokio::select! {
         done = &mut job => return flatten(done),
         signal = signals.came(1) => signal,

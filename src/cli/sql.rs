@@ -1,18 +1,19 @@
 //! `labelmill sql`: queries over a run's tables and any other source; statements that change something only with
 //! `--write`.
 
-use datafusion::arrow::array::RecordBatch;
 use datafusion::arrow::json::LineDelimitedWriter;
 use datafusion::prelude::SessionContext;
+use futures::StreamExt;
 
 use super::args::SqlArgs;
 use super::commands::{read_text, store};
-use super::terminal::{answer_exact, framed};
+use super::framed::Frame;
+use super::terminal::stream;
 use crate::engine::EngineSpec;
 use crate::error::{Error, Result};
 use crate::source::{Location, Source, SourceSpec, register_run};
-use crate::sql::{Statement, explains, only_reads, parse, what_it_does};
-use crate::store::{StoreSpec, secret_problem};
+use crate::sql::{Statement, explains, locations, only_reads, parse, unbroken, what_it_does};
+use crate::store::{StoreSpec, open, parse_url, secret_problem};
 
 pub(super) async fn command(args: &SqlArgs) -> Result<()> {
     let text = match (&args.command, &args.file) {
@@ -33,10 +34,12 @@ pub(super) async fn command(args: &SqlArgs) -> Result<()> {
     }
     register_tables(&ctx, &args.table, &stores).await?;
     for statement in statements {
-        // The plan of a query is drawn over several lines.
-        let is_plan = explains(&statement);
-        let rows = execute(&ctx, statement, args.write).await?;
-        print(&rows, args.json, is_plan)?;
+        for url in locations(&statement) {
+            register_store(&ctx, url, &stores)?;
+        }
+        if !unbroken(answer_rows(&ctx, statement, args)).await? {
+            break;
+        }
     }
     Ok(())
 }
@@ -50,25 +53,48 @@ fn refuse_change(statement: &Statement) -> Result<()> {
         .help("pass --write to let statements change or write something"))
 }
 
-async fn execute(
-    ctx: &SessionContext,
-    statement: Statement,
-    writes: bool,
-) -> Result<Vec<RecordBatch>> {
+/// Rows that are written as JSON at a time: a row may be large.
+const JSON_ROWS: usize = 256;
+
+/// Runs one statement and writes its rows while they come; false where nobody reads them any more.
+async fn answer_rows(ctx: &SessionContext, statement: Statement, args: &SqlArgs) -> Result<bool> {
+    // The plan of a query is drawn over several lines.
+    let is_plan = explains(&statement);
     let plan = ctx.state().statement_to_plan(statement).await?;
-    crate::sql::options(writes).verify_plan(&plan)?;
-    Ok(ctx.execute_logical_plan(plan).await?.collect().await?)
+    crate::sql::options(args.write).verify_plan(&plan)?;
+    let mut rows = ctx.execute_logical_plan(plan).await?.execute_stream().await?;
+    let mut frame = (!args.json).then(|| Frame::new(&rows.schema(), !is_plan));
+    while let Some(batch) = rows.next().await {
+        let batch = batch?;
+        match &mut frame {
+            Some(frame) => {
+                if !stream(frame.push(&batch)?.as_bytes())? {
+                    return Ok(false);
+                }
+            }
+            None => {
+                for from in (0..batch.num_rows()).step_by(JSON_ROWS) {
+                    let mut writer = LineDelimitedWriter::new(Vec::new());
+                    let n = JSON_ROWS.min(batch.num_rows() - from);
+                    writer.write(&batch.slice(from, n))?;
+                    writer.finish()?;
+                    if !stream(&writer.into_inner())? {
+                        return Ok(false);
+                    }
+                }
+            }
+        }
+    }
+    frame.map_or(Ok(true), |frame| stream(frame.finish().as_bytes()))
 }
 
-fn print(rows: &[RecordBatch], json: bool, is_plan: bool) -> Result<()> {
-    if !json {
-        answer_exact(&framed(rows, !is_plan)?);
-        return Ok(());
+/// Lets a statement reach the store that it names by a URL.
+fn register_store(ctx: &SessionContext, url: &str, stores: &StoreSpec) -> Result<()> {
+    let url = parse_url(url)?;
+    if url.scheme() != "file" {
+        let place = open(&url, stores)?;
+        ctx.register_object_store(&place.root(), place.store);
     }
-    let mut writer = LineDelimitedWriter::new(Vec::new());
-    rows.iter().try_for_each(|batch| writer.write(batch))?;
-    writer.finish()?;
-    answer_exact(String::from_utf8_lossy(&writer.into_inner()).trim_end());
     Ok(())
 }
 
@@ -77,11 +103,17 @@ async fn register_tables(
     tables: &[String],
     stores: &StoreSpec,
 ) -> Result<()> {
+    let url = |table: &str| table.split_once('=').map(|(_, url)| url.to_owned());
+    let secret = |table: &String| {
+        secret_problem(table).or_else(|| secret_problem(&url(table).unwrap_or_default()))
+    };
+    let secrets = tables.iter().filter_map(secret);
+    let secrets: Vec<_> = secrets.map(|problem| problem.at("--table")).collect();
+    if !secrets.is_empty() {
+        return Err(Error::spec_problems(secrets));
+    }
     let mut spec = SourceSpec::default();
     for table in tables {
-        if let Some(problem) = secret_problem(table) {
-            return Err(Error::spec_problems(vec![problem.at("--table")]));
-        }
         let (name, url) = table.split_once('=').ok_or_else(|| {
             Error::spec("a table needs a name")
                 .found(format!("`{table}`"))

@@ -3,14 +3,11 @@
 //! What is meant for people is escaped, so that data cannot command a terminal, and nothing of a URL's user part or
 //! query reaches stderr, whoever wrote the message. What is meant for programs is exact.
 
-use std::io::{IsTerminal, Write};
+use std::io::{ErrorKind, IsTerminal, Write};
 
-use comfy_table::Table;
-use datafusion::arrow::array::RecordBatch;
-use datafusion::arrow::util::display::{ArrayFormatter, FormatOptions};
 use tracing_subscriber::fmt::MakeWriter;
 
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::escape;
 use crate::store::redacted;
 
@@ -29,23 +26,16 @@ pub(super) fn answer_exact(text: &str) {
     let _ = writeln!(std::io::stdout(), "{text}");
 }
 
-/// Rows in a frame, as Arrow draws them. `one_line` escapes line ends in a cell, which could pass for rows.
-pub(super) fn framed(batches: &[RecordBatch], one_line: bool) -> Result<String> {
-    let mut table = Table::new();
-    table.load_preset("||--+-++|    ++++++");
-    let shown = |text: &str| if one_line { escape::line(text) } else { escape::lines(text) };
-    if let Some(first) = batches.first() {
-        table.set_header(first.schema().fields().iter().map(|field| shown(field.name())));
+/// Rows for whoever reads stdout; false where nobody does any more.
+pub(super) fn stream(rows: &[u8]) -> Result<bool> {
+    let mut out = std::io::stdout().lock();
+    match out.write_all(rows).and_then(|()| out.flush()) {
+        Ok(()) => Ok(true),
+        Err(e) if e.kind() == ErrorKind::BrokenPipe => Ok(false),
+        Err(e) => Err(Error::store(format!("the rows cannot be written: {e}"))
+            .at("stdout")
+            .help("free some space, or write them elsewhere")),
     }
-    let options = FormatOptions::default().with_display_error(true);
-    for batch in batches {
-        let columns = batch.columns().iter().map(|c| ArrayFormatter::try_new(c.as_ref(), &options));
-        let columns: Vec<_> = columns.collect::<std::result::Result<_, _>>()?;
-        for row in 0..batch.num_rows() {
-            table.add_row(columns.iter().map(|column| shown(&column.value(row).to_string())));
-        }
-    }
-    Ok(table.to_string())
 }
 
 /// Where log lines go.
@@ -97,35 +87,7 @@ fn coloured(text: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
-
-    use datafusion::arrow::array::{ArrayRef, Int64Array, StringArray};
-    use datafusion::arrow::util::pretty::pretty_format_batches;
-
     use super::*;
-
-    fn batch(text: &str) -> RecordBatch {
-        let columns: [(&str, ArrayRef); 2] = [
-            ("instance_id", Arc::new(StringArray::from(vec![Some(text), None]))),
-            ("n", Arc::new(Int64Array::from(vec![1, 20]))),
-        ];
-        RecordBatch::try_from_iter(columns).unwrap()
-    }
-
-    #[test]
-    fn rows_are_framed_as_arrow_does() {
-        for batches in [vec![], vec![batch("plain"), batch("語")]] {
-            let want = pretty_format_batches(&batches).unwrap().to_string();
-            assert_eq!(framed(&batches, true).unwrap(), want);
-        }
-    }
-
-    #[test]
-    fn a_cell_stays_in_its_row() {
-        let text = framed(&[batch("a\n| b\u{1b}[31m")], true).unwrap();
-        assert_eq!(text.lines().count(), 6, "{text}");
-        assert!(text.contains("a\\n| b\\u{1b}[31m"), "{text}");
-    }
 
     #[test]
     fn log_lines_keep_their_colours_alone() {

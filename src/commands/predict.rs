@@ -13,7 +13,7 @@ use crate::pipeline::inputs;
 use crate::run::Run;
 use crate::sink::model_files::{classes_of, load};
 use crate::sink::{Begin, Contents, Job, ParquetSink, Published, Sink, SinkSpec, digest};
-use crate::source::{ColumnsSpec, Location, Source, SourceSpec};
+use crate::source::{ColumnsSpec, Location, Look, Source, SourceSpec, sink_problem};
 use crate::store::StoreSpec;
 use crate::tables::{self, RunRecord, SCHEMA_VERSION};
 
@@ -44,6 +44,9 @@ pub async fn predict(
     stores: &StoreSpec,
     run: &mut Run,
 ) -> Result<Published<RunRecord>> {
+    if let Some(problem) = sink_problem("--features", what.features, what.output) {
+        return Err(Error::spec_problems(vec![problem.at("--output")]));
+    }
     let (description, bytes) = load(what.model, stores).await.map_err(|e| e.or_at("--model"))?;
     let classes = classes_of(&description)?;
     let ctx = what.engine.session()?;
@@ -52,7 +55,7 @@ pub async fn predict(
         columns: what.columns.clone(),
         ..SourceSpec::default()
     };
-    let source = Source::register(&ctx, &spec, stores).await?;
+    let source = Source::list(&spec, stores).await?;
     let inputs = inputs(&source);
     let parameters = digest(&bytes);
     let versions = json!([SCHEMA_VERSION, env!("CARGO_PKG_VERSION")]);
@@ -66,6 +69,7 @@ pub async fn predict(
         Begin::New(run_id) => run_id,
     };
     let began = run.clock.seconds();
+    source.open(&ctx, Look::Whole).await?;
     let query =
         source.features(&ctx).await?.ok_or_else(|| Error::bug("no features were registered"))?;
     let query = as_learned(query, &description)?;

@@ -4,39 +4,15 @@ use std::collections::BTreeMap;
 
 use datafusion::arrow::array::{Array, RecordBatch};
 use datafusion::arrow::util::display::array_value_to_string;
-use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
 
 use crate::error::{Error, Result, nearest};
-use crate::pipeline::{Checkpoints, PipelineSpec, fit, read};
+use crate::pipeline::{Checkpoints, PipelineSpec, TestSpec, fit, read};
 use crate::run::Run;
-use crate::source::{Location, Rows, Scalar, Source, SourceSpec};
+use crate::source::{Location, Scalar, Source, SourceSpec};
 use crate::tables::{FilledTable, Outcome, OutcomeTable, TABLES, Table};
 
 /// Numbers this near are equal.
 const TOLERANCE: f64 = 1e-6;
-
-/// One example of what the pipeline does.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields, default)]
-pub struct TestSpec {
-    /// What it shows.
-    pub name: String,
-    /// The rows that stand for the sources.
-    pub given: GivenSpec,
-    /// Rows that must be in the output tables, by table: every named column must be as written.
-    pub expect: BTreeMap<String, Vec<BTreeMap<String, Scalar>>>,
-}
-
-/// Rows that stand for the sources.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields, default)]
-pub struct GivenSpec {
-    /// [instance, annotator, label], and perhaps weight, annotated_at, question.
-    pub annotations: Rows,
-    /// [instance, class], and perhaps role, question.
-    pub gold: Option<Rows>,
-}
 
 /// What a test found.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -88,7 +88,7 @@ impl Budget {
             .at("engine.memory_limit")
             .found(format!("{what} take {}; {limit}, queries included", in_words(bytes)))
             .help(
-                "set engine.memory_limit to what the machine can give (left out, it is all of its memory), run on a \
+                "set engine.memory_limit to what the machine can give (left out, it is three quarters of its memory), run on a \
                  larger machine, or read less: a filter in source.sql, fewer questions",
             )
     }

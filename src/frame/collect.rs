@@ -29,6 +29,7 @@ use super::rejects::{Reason, Rejects};
 use super::{Duplicates, Frame, FrameSpec};
 use crate::error::{Error, Result};
 use crate::run::Run;
+use crate::sql::unbroken;
 
 /// Batches that wait between decoding and interning; a few are enough to keep both busy.
 const BATCHES_IN_FLIGHT: usize = 4;
@@ -52,8 +53,9 @@ pub struct Relations {
 /// a row of features is not usable, or no usable annotation is left.
 pub async fn collect(relations: Relations, spec: &FrameSpec, run: &Run) -> Result<Vec<Frame>> {
     let Relations { annotations, gold, features, annotator_features } = relations;
+    let gold_budget = Budget::new(&annotations.task_ctx(), "gold");
     let gold = match gold {
-        Some(query) => Some(GoldRows::read(query).await?),
+        Some(query) => Some(unbroken(GoldRows::read(query, &gold_budget)).await?),
         None => None,
     };
     let schema: SchemaRef = annotations.schema().inner().clone();
@@ -65,7 +67,7 @@ pub async fn collect(relations: Relations, spec: &FrameSpec, run: &Run) -> Resul
     };
     let context = Arc::new(annotations.task_ctx());
     let budget = Budget::new(&context, "annotations");
-    let plan = annotations.create_physical_plan().await?;
+    let plan = unbroken(async { Ok(annotations.create_physical_plan().await?) }).await?;
     let rows = rows_in(&plan);
     // An estimate of what a filter leaves may be wrong; what files promise is not.
     exact_rows(&plan).map_or(Ok(()), |rows| budget.expect(rows))?;
@@ -73,12 +75,15 @@ pub async fn collect(relations: Relations, spec: &FrameSpec, run: &Run) -> Resul
     run.progress.begin("reading", rows);
     let mut batches = spawn(execute_stream_partitioned(plan, context)?);
     let pool = run.pool();
-    let mut read = 0_u64;
+    let (mut read, mut largest) = (0_u64, 0);
     while let Some(batch) = batches.next().await {
         run.cancel.check()?;
         let batch = batch?;
         read += batch.num_rows() as u64;
-        let bytes = questions.bytes(batch.num_rows());
+        // The others on their way are taken to be as large as the largest so far.
+        largest = batch.get_array_memory_size().max(largest);
+        let in_flight = largest.saturating_mul(BATCHES_IN_FLIGHT + 1);
+        let bytes = questions.bytes(batch.num_rows()).saturating_add(in_flight);
         budget.hold(bytes, || format!("the ids and numbers of the first {read} annotations"))?;
         tokio::task::block_in_place(|| pool.install(|| questions.push(&batch)))?;
         run.progress.at(read, "");
@@ -115,7 +120,7 @@ pub async fn read_features(
 ) -> Result<Features> {
     let schema = SchemaRef::clone(query.schema().inner());
     let context = Arc::new(query.task_ctx());
-    let plan = query.create_physical_plan().await?;
+    let plan = unbroken(async { Ok(query.create_physical_plan().await?) }).await?;
     let rows = rows_in(&plan);
     let mut reader = Reader::new(&schema, Scratch { rows, ..scratch });
     let budget = Budget::new(&context, "features");

@@ -6,7 +6,9 @@ use datafusion::arrow::array::{AsArray, RecordBatch};
 use datafusion::arrow::compute::{cast, concat_batches, filter_record_batch};
 use datafusion::arrow::datatypes::DataType;
 use datafusion::prelude::DataFrame;
+use futures::StreamExt;
 
+use super::budget::Budget;
 use super::classes::Classes;
 use super::ids::Ids;
 use super::interner::{Interner, NULL};
@@ -91,9 +93,20 @@ pub(super) struct GoldRows {
 }
 
 impl GoldRows {
-    pub(super) async fn read(query: DataFrame) -> Result<Self> {
+    /// Reads all rows; `budget` holds them.
+    pub(super) async fn read(query: DataFrame, budget: &Budget) -> Result<Self> {
+        let named = |e| Error::from(e).or_at("source.gold");
         let schema = query.schema().inner().clone();
-        let batches = query.collect().await.map_err(|e| Error::from(e).or_at("source.gold"))?;
+        let mut stream = query.execute_stream().await.map_err(named)?;
+        let (mut batches, mut bytes, mut rows) = (Vec::new(), 0_usize, 0);
+        while let Some(batch) = stream.next().await {
+            let batch: RecordBatch = batch.map_err(named)?;
+            rows += batch.num_rows();
+            // Once as it came, and once among all rows.
+            bytes = bytes.saturating_add(batch.get_array_memory_size().saturating_mul(2));
+            budget.hold(bytes, || format!("the first {rows} rows of gold"))?;
+            batches.push(batch);
+        }
         Ok(Self { batch: concat_batches(&schema, &batches)? })
     }
 

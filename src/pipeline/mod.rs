@@ -1,6 +1,7 @@
 //! The whole job on one screen: `source -> frame -> model -> tables -> sink`.
 
 mod checkpoints;
+mod examples;
 mod load;
 mod schema;
 mod score;
@@ -15,10 +16,11 @@ use crate::gate::Measures;
 use crate::model::{model_kind, switching};
 use crate::run::Run;
 use crate::sink::{Begin, Contents, Job, ParquetSink, Published, Sink, digest, model_files};
-use crate::source::Source;
+use crate::source::{Look, Source};
 use crate::store::redacted;
 use crate::tables::{Answer, FilledTable, InputRecord, Outcome, RunRecord, Table};
 pub use checkpoints::Checkpoints;
+pub use examples::{GivenSpec, TestSpec};
 pub use load::{from_table, load};
 pub use schema::schema;
 use score::score;
@@ -30,7 +32,7 @@ pub use spec::PipelineSpec;
 /// By the stage that failed; nothing is published then.
 pub async fn run(spec: &PipelineSpec, force: bool, run: &mut Run) -> Result<Published<Outcome>> {
     let ctx = spec.engine.session()?;
-    let source = Source::register(&ctx, &spec.source, &spec.store).await?;
+    let source = Source::list(&spec.source, &spec.store).await?;
     let inputs = inputs(&source);
     let job = Job {
         digest: spec.digest(&inputs)?,
@@ -47,6 +49,8 @@ pub async fn run(spec: &PipelineSpec, force: bool, run: &mut Run) -> Result<Publ
         Begin::New(run_id) => run_id,
     };
     let began = run.clock.seconds();
+    // A job that was done before opens no file.
+    source.open(&ctx, Look::Whole).await?;
     let frames = read(spec, &ctx, &source, run).await?;
     let read_at = run.clock.seconds();
     let mut checkpoints = Checkpoints::of(spec, &job.digest);

@@ -4,7 +4,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use crate::commands::test::TestSpec;
+use super::examples::TestSpec;
 use crate::decide::DecideSpec;
 use crate::engine::EngineSpec;
 use crate::error::{Error, Problem, Result};
@@ -14,7 +14,7 @@ use crate::model::{ModelSpec, model_kind};
 use crate::sink::{SinkSpec, digest};
 use crate::source::SourceSpec;
 use crate::spec::Problems;
-use crate::store::StoreSpec;
+use crate::store::{StoreSpec, secret_problem};
 use crate::tables::{InputRecord, SCHEMA_VERSION};
 
 /// A whole pipeline file.
@@ -51,6 +51,8 @@ impl PipelineSpec {
     pub fn check(&self, place: &str, problems: &mut Problems) {
         self.source.check(place, problems);
         self.sink.check(place, problems);
+        let secret = secret_problem(&self.sink.url).map(|p| p.at(format!("{place}: sink.url")));
+        secret.into_iter().for_each(|p| problems.push(p));
         self.source.check_sink(&self.sink.url, place, problems);
         self.engine.check(place, problems);
         self.store.check(place, problems);

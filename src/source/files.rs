@@ -44,24 +44,18 @@ pub(super) async fn register(
     look: Look,
 ) -> Result<()> {
     // Plain SQL may name other files of the same store.
-    ctx.register_object_store(&root(&place.url), Arc::clone(&place.store));
-    let store: Arc<dyn ObjectStore> = Arc::new(PinnedStore::new(Arc::clone(&place.store), objects));
+    ctx.register_object_store(&place.root(), Arc::clone(&place.store));
+    let store: Arc<dyn ObjectStore> =
+        Arc::new(PinnedStore::new(Arc::clone(&place.store), objects, &place.url));
     let table: Arc<dyn TableProvider> = if format.is_text() {
-        Arc::new(TextTable::open(store, objects, format, columns, look).await?)
+        Arc::new(TextTable::open(store, &place.url, objects, format, columns, look).await?)
     } else {
         let url = own_root(name)?;
         ctx.register_object_store(&url, Arc::clone(&store));
-        typed::table(ctx, &url, &store, objects, format).await?
+        typed::table(ctx, (&url, &store), &place.url, objects, format).await?
     };
     ctx.register_table(name, table)?;
     Ok(())
-}
-
-fn root(url: &Url) -> Url {
-    let mut root = url.clone();
-    root.set_path("/");
-    root.set_query(None);
-    root
 }
 
 /// Every table has a store of its own, which gives its objects only.

@@ -6,9 +6,11 @@
 //! s3://b/x/2026-*/p?.csv   the files below `s3://b/x/` whose paths fit the pattern
 //! ```
 //! Files and folders whose names begin with `_` or `.` are marks of other tools (`_SUCCESS`, `.part.crc`,
-//! `_temporary/`) and no data. Any other file of a folder is read, or an error names it.
+//! `_temporary/`) and no data, unless a pattern spells that character: `_*.csv`. Any other file of a folder is read, or
+//! an error names it.
 
 use std::collections::BTreeSet;
+use std::path::{Path as FilePath, PathBuf};
 
 use futures::TryStreamExt;
 use glob::{MatchOptions, Pattern};
@@ -17,9 +19,9 @@ use object_store::{ObjectMeta, ObjectStoreExt};
 use url::Url;
 
 use super::format::{Encoding, Format};
+use super::published;
 use crate::error::{Error, Result, nearest, offenders};
-use crate::sink::PublishedRun;
-use crate::store::{Place, StoreSpec, open, parse_url};
+use crate::store::{Place, StoreSpec, is_missing_bucket, open, parse_url};
 
 /// What is behind a source URL.
 #[derive(Debug, Clone)]
@@ -40,7 +42,7 @@ impl Files {
     /// cannot be reached.
     pub async fn list(text: &str, format: Option<Format>, stores: &StoreSpec) -> Result<Self> {
         let (place, pattern) = located(text, stores).await?;
-        let is_folder = pattern.is_some() || is_folder(&place).await;
+        let is_folder = pattern.is_some() || is_folder(&place).await?;
         let all = objects(&place, is_folder).await?;
         let (meant, format) = if is_folder {
             of_folder(&all, &place.path, pattern, format)?
@@ -49,7 +51,10 @@ impl Files {
             (all.clone(), format.or(told.map(|(_, encoding)| encoding.format)))
         };
         if meant.is_empty() {
-            if let Some(table) = published(text, stores).await? {
+            if let Some(pattern) = pattern.filter(|_| !all.is_empty()) {
+                return Err(no_match(pattern, &all));
+            }
+            if let Some(table) = published::table(text, stores).await? {
                 return Ok(table);
             }
             return Err(Error::data("there is no such file, or nothing in that folder")
@@ -74,14 +79,15 @@ impl Files {
     }
 }
 
-/// Where nothing lies at `<url>/<table>`, that is the table of the newest run that was published at `<url>`: on local
-/// disk a link may lead there, on a store none can.
-async fn published(text: &str, stores: &StoreSpec) -> Result<Option<Files>> {
-    let Some((url, table)) = text.trim_end_matches('/').rsplit_once('/') else { return Ok(None) };
-    let Ok(run) = PublishedRun::find(url, stores).await else { return Ok(None) };
-    let tables = run.tables().await?;
-    let found = tables.into_iter().find(|(name, _)| *name == table).map(|(_, objects)| objects);
-    Ok(found.map(|objects| Files { place: run.place, format: Format::Parquet, objects }))
+/// The error of a pattern that no file fits.
+fn no_match(pattern: &str, all: &[ObjectMeta]) -> Error {
+    let names = all.iter().filter_map(|o| o.location.filename());
+    Error::data(format!("the pattern `{pattern}` matches none of the {} files there", all.len()))
+        .found(offenders(names))
+        .help(
+            "a * or ? stays within one folder, ** goes over several, and a name that begins with _ or . is matched by \
+             a pattern that begins so too",
+        )
 }
 
 /// The error of files without a byte.
@@ -106,7 +112,7 @@ async fn located<'a>(text: &'a str, stores: &StoreSpec) -> Result<(Place, Option
     if let Ok(mut segments) = named.url.path_segments_mut() {
         segments.pop_if_empty().extend(pattern.split('/'));
     }
-    let exists = named.store.head(&named.path).await.is_ok() || is_folder(&named).await;
+    let exists = named.store.head(&named.path).await.is_ok() || is_folder(&named).await?;
     Ok(if exists { (named, None) } else { (base, Some(pattern)) })
 }
 
@@ -122,7 +128,7 @@ pub(super) fn holds(outer: &str, inner: &str) -> bool {
     let (base, pattern) = split_glob(outer).map_or((outer, None), |(base, p)| (base, Some(p)));
     let (Ok(outer), Ok(inner)) = (parse_url(base), parse_url(inner)) else { return false };
     let parts = |url: &Url| -> Vec<String> {
-        let local = url.to_file_path().ok().and_then(|path| path.canonicalize().ok());
+        let local = url.to_file_path().ok().map(|path| real(&path, MOST_LINKS));
         let url =
             local.and_then(|path| Url::from_file_path(path).ok()).unwrap_or_else(|| url.clone());
         let parts = url.path_segments().into_iter().flatten().filter(|part| !part.is_empty());
@@ -140,15 +146,35 @@ pub(super) fn holds(outer: &str, inner: &str) -> bool {
     names.contains(&"**") || (names.len() > below.len() && names.iter().zip(below).all(fits))
 }
 
+/// Links that lead to links, beyond which a path leads nowhere.
+const MOST_LINKS: usize = 40;
+
+/// The path without links, as far as it exists: the rest is what would be made there.
+fn real(path: &FilePath, links: usize) -> PathBuf {
+    if let Ok(real) = path.canonicalize() {
+        return real;
+    }
+    let (Some(folder), Some(name)) = (path.parent(), path.file_name()) else {
+        return path.to_owned();
+    };
+    match path.read_link() {
+        Ok(target) if links > 0 => real(&folder.join(target), links - 1),
+        _ => real(folder, links).join(name),
+    }
+}
+
 /// Whether the place is a folder; its URL need not end with `/`.
-async fn is_folder(place: &Place) -> bool {
+async fn is_folder(place: &Place) -> Result<bool> {
     match place.local() {
-        Some(path) => path.is_dir(),
-        None if place.url.path().ends_with('/') => true,
-        None => {
-            place.store.head(&place.path).await.is_err()
-                && matches!(place.store.list(Some(&place.path)).try_next().await, Ok(Some(_)))
-        }
+        Some(path) => Ok(path.is_dir()),
+        None if place.url.path().ends_with('/') => Ok(true),
+        None if place.store.head(&place.path).await.is_ok() => Ok(false),
+        // A web server has no lists; a store whose bucket is not there has none either, and says so.
+        None => match place.store.list(Some(&place.path)).try_next().await {
+            Ok(first) => Ok(first.is_some()),
+            Err(e) if is_missing_bucket(&e) => Err(e.into()),
+            Err(_) => Ok(false),
+        },
     }
 }
 
@@ -179,15 +205,18 @@ fn of_folder(
     let pattern = pattern.map(Pattern::new).transpose().map_err(|e| {
         Error::spec(format!("not a pattern: {e}")).help("a pattern may hold *, ? and [a-z]")
     })?;
-    let is_meant = |object: &&ObjectMeta| {
-        let below: Vec<_> = object.location.prefix_match(folder).into_iter().flatten().collect();
-        let names: Vec<&str> = below.iter().map(AsRef::as_ref).collect();
-        let is_mark = names.iter().any(|name| name.starts_with('_') || name.starts_with('.'));
-        let fits = |p: &Pattern| p.matches_with(&names.join("/"), ONE_FOLDER_A_STAR);
-        !is_mark && pattern.as_ref().is_none_or(fits)
+    let fits = |object: &&ObjectMeta| {
+        let fits =
+            |p: &Pattern| p.matches_with(&below(object, folder).join("/"), ONE_FOLDER_A_STAR);
+        pattern.as_ref().is_none_or(fits)
     };
-    let meant: Vec<&ObjectMeta> = all.iter().filter(is_meant).collect();
+    let is_mark = |object: &&ObjectMeta| {
+        below(object, folder).iter().any(|name| is_mark(name, pattern.as_ref()))
+    };
+    let (marks, meant): (Vec<&ObjectMeta>, Vec<&ObjectMeta>) =
+        all.iter().filter(fits).partition(is_mark);
     refuse_table_formats(all, &meant)?;
+    tell_marks(&marks);
     let of_format = |format: Format| -> Vec<ObjectMeta> {
         let is_of = |o: &&&ObjectMeta| told(o).is_some_and(|(_, e)| e.format == format);
         meant.iter().filter(is_of).map(|o| (*o).clone()).collect()
@@ -213,6 +242,38 @@ fn of_folder(
     }
     unread(&untold)?;
     Ok((of_format(first.format), Some(first.format)))
+}
+
+/// The names of the folders from `folder` to the object, and its own.
+fn below(object: &ObjectMeta, folder: &Path) -> Vec<String> {
+    let parts = object.location.prefix_match(folder).into_iter().flatten();
+    parts.map(|part| part.as_ref().to_owned()).collect()
+}
+
+/// Whether this is the name of a mark, which no part of the pattern spells.
+fn is_mark(name: &str, pattern: Option<&Pattern>) -> bool {
+    let spells = |part: &str| {
+        part.starts_with(['_', '.']) && Pattern::new(part).is_ok_and(|part| part.matches(name))
+    };
+    name.starts_with(['_', '.']) && !pattern.is_some_and(|p| p.as_str().split('/').any(spells))
+}
+
+/// Marks are left out; where the name of one looks like a file of rows, a person should know.
+fn tell_marks(marks: &[&ObjectMeta]) {
+    let like_rows: Vec<&str> = marks
+        .iter()
+        .filter(|o| o.size > 0)
+        .filter_map(|o| told(o).and(o.location.filename()))
+        .collect();
+    if let Some(first) = like_rows.first() {
+        tracing::warn!(
+            files = like_rows.len(),
+            first,
+            "files whose names, or whose folders' names, begin with _ or . are not read: a pattern such as _* names them"
+        );
+    } else if !marks.is_empty() {
+        tracing::info!(files = marks.len(), "marks of other tools are not read");
+    }
 }
 
 /// What the object's name tells.
@@ -289,6 +350,28 @@ mod tests {
         assert!(!holds("s3://b/crowd", "s3://c/crowd/out"));
         assert!(!holds("s3://b/out/latest/labels/", "s3://b/out"));
         assert!(holds("data/crowd", "data/../data/crowd/out"));
+    }
+
+    #[test]
+    fn a_sink_that_would_be_read_through_links_is_found_before_it_exists() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = |name: &str| folder.path().join(name).display().to_string();
+        std::fs::create_dir_all(path("crowd/2026")).unwrap();
+        std::os::unix::fs::symlink(path("crowd"), path("link")).unwrap();
+        std::os::unix::fs::symlink("crowd/later", path("early")).unwrap();
+        assert!(holds(&path("crowd"), &path("link/out")));
+        assert!(holds(&path("crowd"), &path("link/2026/not/yet/there")));
+        assert!(holds(&path("link"), &path("crowd/out")));
+        assert!(holds(&path("crowd"), &path("early")));
+        assert!(!holds(&path("crowd/2026"), &path("link/out")));
+    }
+
+    #[test]
+    fn a_mark_is_data_where_the_pattern_spells_it() {
+        let is_mark = |name, pattern: &str| is_mark(name, Some(&Pattern::new(pattern).unwrap()));
+        assert!(is_mark("_x.csv", "*.csv") && is_mark(".x.csv", "?x.csv"));
+        assert!(!is_mark("_x.csv", "_*.csv") && !is_mark(".x", "a/.*/b"));
+        assert!(is_mark("_y", "_x*") && !is_mark("x", "_x"));
     }
 
     #[test]

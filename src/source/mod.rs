@@ -145,6 +145,11 @@ impl SourceSpec {
                     .help("set source.annotations to a file, a folder or a glob"),
             );
         }
+        for (name, location) in self.all() {
+            let Location::Url(url) = location else { continue };
+            let problem = secret_problem(url).map(|p| p.at(format!("{place}: {}", self.key(name))));
+            problem.into_iter().for_each(|p| problems.push(p));
+        }
         for name in self.tables.keys() {
             if self.named().iter().any(|(known, _)| known == name) {
                 problems.push(
@@ -160,14 +165,8 @@ impl SourceSpec {
     pub fn check_sink(&self, sink: &str, place: &str, problems: &mut Problems) {
         for (name, location) in self.all() {
             let Location::Url(url) = location else { continue };
-            if listing::holds(url, sink) {
-                problems.push(
-                    Problem::new("the sink is inside a folder that is read")
-                        .at(format!("{place}: sink.url"))
-                        .found(format!("`{sink}` in source.{name}, `{url}`"))
-                        .help("name a folder beside the source's: the next run would read the tables of this one"),
-                );
-            }
+            let problem = sink_problem(&format!("source.{name}"), url, sink);
+            problem.into_iter().for_each(|p| problems.push(p.at(format!("{place}: sink.url"))));
         }
     }
 
@@ -181,6 +180,12 @@ impl SourceSpec {
     fn all(&self) -> Vec<(&str, &Location)> {
         let extra = self.tables.iter().map(|(name, location)| (name.as_str(), location));
         self.named().into_iter().chain(extra).collect()
+    }
+
+    /// The key that names a table.
+    fn key(&self, table: &str) -> String {
+        let tables = if self.tables.contains_key(table) { "tables." } else { "" };
+        format!("source.{tables}{table}")
     }
 
     /// What is known of a table's columns where its files carry no types.
@@ -345,6 +350,18 @@ impl Source {
         let id = ("annotator_id", self.spec.columns.annotator.as_deref());
         features::query(ctx, "annotator_features", sql, id, &self.spec.columns).await.map(Some)
     }
+}
+
+/// What is wrong with a sink whose files would be read from the source of that name.
+#[must_use]
+pub fn sink_problem(source: &str, url: &str, sink: &str) -> Option<Problem> {
+    listing::holds(url, sink).then(|| {
+        Problem::new("the sink is inside a folder that is read")
+            .found(format!("`{sink}` in {source}, `{url}`"))
+            .help(
+                "name a folder beside the source's: the next run would read the tables of this one",
+            )
+    })
 }
 
 fn place(name: &str, url: &str) -> String {

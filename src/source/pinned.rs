@@ -7,6 +7,7 @@
 
 use std::collections::HashMap;
 use std::fmt;
+use std::ops::Range;
 use std::sync::Arc;
 
 use async_trait::async_trait;
@@ -14,24 +15,42 @@ use futures::StreamExt;
 use futures::stream::{self, BoxStream};
 use object_store::path::Path;
 use object_store::{
-    Attributes, CopyOptions, Error as StoreError, GetOptions, GetResult, GetResultPayload,
-    ListResult, MultipartUpload, ObjectMeta, ObjectStore, PutMultipartOptions, PutOptions,
-    PutPayload, PutResult, Result,
+    Attributes, CopyOptions, Error as StoreError, GetOptions, GetRange, GetResult,
+    GetResultPayload, ListResult, MultipartUpload, ObjectMeta, ObjectStore, PutMultipartOptions,
+    PutOptions, PutPayload, PutResult, Result,
 };
+use url::Url;
 
 use crate::error::Error;
+use crate::store::shown;
 
 /// Gives the objects that it was made of, each only in the version that was listed; nothing can be written.
 #[derive(Debug)]
 pub(super) struct PinnedStore {
     inner: Arc<dyn ObjectStore>,
     objects: HashMap<Path, ObjectMeta>,
+    /// Where the store is, for people.
+    url: Url,
 }
 
 impl PinnedStore {
-    pub(super) fn new(inner: Arc<dyn ObjectStore>, objects: &[ObjectMeta]) -> Self {
+    pub(super) fn new(inner: Arc<dyn ObjectStore>, objects: &[ObjectMeta], url: &Url) -> Self {
         let objects = objects.iter().map(|o| (o.location.clone(), o.clone())).collect();
-        Self { inner, objects }
+        Self { inner, objects, url: url.clone() }
+    }
+
+    /// Only a length that a file tells of itself leads out of it.
+    fn damaged(&self, location: &Path, range: &Range<u64>) -> StoreError {
+        let error = Error::data("the file tells of bytes that it does not have")
+            .at(shown(&self.url, location))
+            .found(format!("bytes {} to {}", range.start, range.end))
+            .help("the file is damaged, cut short, or not what its name says: write it again");
+        StoreError::Generic { store: "source", source: Box::new(error) }
+    }
+
+    fn changed(&self, location: &Path, how: &str) -> StoreError {
+        let error = changed(&format!("`{}` {how}", shown(&self.url, location)));
+        StoreError::Generic { store: "source", source: Box::new(error) }
     }
 
     fn listed(&self, location: &Path) -> Result<&ObjectMeta> {
@@ -60,15 +79,20 @@ impl ObjectStore for PinnedStore {
                 attributes: Attributes::default(),
             });
         }
+        if let Some(GetRange::Bounded(range)) = &options.range
+            && (range.start >= range.end || range.start >= listed.size)
+        {
+            return Err(self.damaged(location, range));
+        }
         options.version = options.version.or_else(|| listed.version.clone());
         // A weak tag never satisfies If-Match; what comes back is compared below.
         options.if_match = listed.e_tag.clone().filter(|tag| !tag.starts_with("W/"));
         match self.inner.get_opts(location, options).await {
             Ok(result) if is_same(listed, &result.meta) => Ok(result),
             Ok(_) | Err(StoreError::Precondition { .. }) => {
-                Err(changed(location, "was written again"))
+                Err(self.changed(location, "was written again"))
             }
-            Err(StoreError::NotFound { .. }) => Err(changed(location, "was removed")),
+            Err(StoreError::NotFound { .. }) => Err(self.changed(location, "was removed")),
             Err(other) => Err(other),
         }
     }
@@ -109,6 +133,13 @@ impl ObjectStore for PinnedStore {
     }
 }
 
+/// The error of a file that is not what the list of files said.
+pub(super) fn changed(found: &str) -> Error {
+    Error::store("an input changed after it was listed")
+        .found(found)
+        .help("run the job again once its inputs are complete: nothing was published")
+}
+
 /// Whether these are the same bytes: by tag where both have one, else by size and time. A list may tell a time more
 /// precisely than a header does, and a proxy that compresses makes a tag weak.
 fn is_same(listed: &ObjectMeta, found: &ObjectMeta) -> bool {
@@ -120,13 +151,6 @@ fn is_same(listed: &ObjectMeta, found: &ObjectMeta) -> bool {
         _ => listed.last_modified.timestamp() == found.last_modified.timestamp(),
     };
     same && listed.size == found.size
-}
-
-fn changed(location: &Path, how: &str) -> StoreError {
-    let error = Error::store("an input changed after it was listed")
-        .found(format!("`{location}` {how}"))
-        .help("run the job again once its inputs are complete: nothing was published");
-    StoreError::Generic { store: "source", source: Box::new(error) }
 }
 
 fn read_only(operation: &str) -> StoreError {
@@ -157,9 +181,27 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn a_length_that_leads_out_of_a_file_is_its_damage() {
+        let (store, objects) = stored(&[("a", "sixteen bytes...")]).await;
+        let url = Url::parse("s3://bucket/folder").unwrap();
+        let pinned = PinnedStore::new(store as Arc<dyn ObjectStore>, &objects, &url);
+        let a = Path::from("a");
+        assert_eq!(pinned.get_range(&a, 8..99).await.unwrap().len(), 8);
+        for (from, to) in [(16, 20), (8, 8), (u64::MAX - 4, 8)] {
+            let error = Error::from(pinned.get_range(&a, from..to).await.unwrap_err());
+            assert_eq!(error.exit_code(), 3, "{error}");
+            assert!(error.to_string().contains("where: s3://bucket/a"), "{error}");
+        }
+    }
+
+    #[tokio::test]
     async fn only_what_was_listed_is_given_and_only_as_it_was() {
         let (store, objects) = stored(&[("a", "one"), ("b", "two"), ("c", "three")]).await;
-        let pinned = PinnedStore::new(Arc::clone(&store) as Arc<dyn ObjectStore>, &objects);
+        let pinned = PinnedStore::new(
+            Arc::clone(&store) as Arc<dyn ObjectStore>,
+            &objects,
+            &Url::parse("s3://bucket/folder").unwrap(),
+        );
         let (late, b, c) = (Path::from("late"), Path::from("b"), Path::from("c"));
         store.put(&late, PutPayload::from("late")).await.unwrap();
         store.put(&b, PutPayload::from("TWO")).await.unwrap();
@@ -171,8 +213,11 @@ mod tests {
         assert_eq!(pinned.list(None).try_collect::<Vec<_>>().await.unwrap(), objects);
         assert!(matches!(pinned.get(&late).await, Err(StoreError::NotFound { .. })));
         let again = said(pinned.get(&b).await.unwrap_err());
-        assert!(again.contains("an input changed") && again.contains("`b` was written again"));
+        assert!(
+            again.contains("an input changed")
+                && again.contains("`s3://bucket/b` was written again")
+        );
         let gone = said(pinned.get_range(&c, 0..1).await.unwrap_err());
-        assert!(gone.contains("`c` was removed"), "{gone}");
+        assert!(gone.contains("`s3://bucket/c` was removed"), "{gone}");
     }
 }

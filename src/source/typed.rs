@@ -31,21 +31,23 @@ use url::Url;
 
 use super::format::Format;
 use crate::error::{Error, Result, Stage};
+use crate::store::shown;
 
 /// Schemas that are read at a time.
 const SCHEMAS_IN_FLIGHT: usize = 32;
 
-/// The table of these objects, which `store` gives under `root`.
+/// The table of these objects, which `store` gives under `root`; `place` is where they are for people.
 ///
 /// Files with the same columns in the same order are one scan; several such groups are joined by the columns' names,
 /// and a column that a file lacks is null there.
 pub(super) async fn table(
     ctx: &SessionContext,
-    root: &Url,
-    store: &Arc<dyn ObjectStore>,
+    (root, store): (&Url, &Arc<dyn ObjectStore>),
+    place: &Url,
     objects: &[ObjectMeta],
     format: Format,
 ) -> Result<Arc<dyn TableProvider>> {
+    let named = |object: &ObjectMeta| shown(place, &object.location);
     let files: Arc<dyn FileFormat> = match format {
         Format::Arrow => Arc::new(ArrowFormat),
         _ => Arc::new(ParquetFormat::default().with_force_view_types(false)),
@@ -59,14 +61,16 @@ pub(super) async fn table(
         };
         for object in &filled {
             let checked = super::arrow::check_lengths(store, object, limit).await;
-            checked.map_err(|e| e.or_at(object.location.as_ref()))?;
+            checked.map_err(|e| e.or_at(&named(object)))?;
         }
     }
-    let schemas: Vec<BoxFuture<'_, Result<SchemaRef>>> =
-        filled.iter().map(|object| schema_of(&files, &state, store, object).boxed()).collect();
+    let schemas: Vec<BoxFuture<'_, Result<SchemaRef>>> = filled
+        .iter()
+        .map(|object| schema_of(&files, &state, store, object, named(object)).boxed())
+        .collect();
     let schemas: Vec<SchemaRef> =
         futures::stream::iter(schemas).buffered(SCHEMAS_IN_FLIGHT).try_collect().await?;
-    let merged = merge(filled.iter().map(|o| o.location.as_ref()).zip(&schemas))?;
+    let merged = merge(filled.iter().map(|o| named(o)).zip(&schemas))?;
     let mut groups: Vec<(SchemaRef, Vec<ListingTableUrl>)> = Vec::new();
     for (object, schema) in filled.iter().zip(&schemas) {
         let url = location(root, object)?;
@@ -102,6 +106,7 @@ async fn schema_of(
     state: &SessionState,
     store: &Arc<dyn ObjectStore>,
     object: &ObjectMeta,
+    name: String,
 ) -> Result<SchemaRef> {
     let objects = std::slice::from_ref(object);
     // Damaged metadata can break the reader's own arithmetic.
@@ -110,7 +115,7 @@ async fn schema_of(
         Err(DataFusionError::External("the metadata of the file cannot be read".into()))
     });
     schema.map_err(|e| {
-        let mut error = Error::from(e).or_at(object.location.as_ref());
+        let mut error = Error::from(e).or_at(&name);
         // The reader calls a file that is none an internal error.
         if error.stage == Stage::Bug {
             error.stage = Stage::Data;
@@ -140,13 +145,13 @@ fn same_columns(a: &Schema, b: &Schema) -> bool {
 }
 
 /// Every column by its name, with a type that all of the files' values have a place in.
-fn merge<'a>(files: impl Iterator<Item = (&'a str, &'a SchemaRef)>) -> Result<Schema> {
+fn merge<'a>(files: impl Iterator<Item = (String, &'a SchemaRef)>) -> Result<Schema> {
     let mut fields: Vec<FieldRef> = Vec::new();
-    let mut places: BTreeMap<&str, (usize, &str)> = BTreeMap::new();
+    let mut places: BTreeMap<&str, (usize, String)> = BTreeMap::new();
     for (file, schema) in files {
         for field in schema.fields() {
             let Some((at, first)) = places.get(field.name().as_str()) else {
-                places.insert(field.name(), (fields.len(), file));
+                places.insert(field.name(), (fields.len(), file.clone()));
                 fields.push(Arc::new(field.as_ref().clone().with_nullable(true)));
                 continue;
             };

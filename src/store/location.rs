@@ -8,7 +8,8 @@
 use std::ops::Range;
 use std::path::{Component, Path as FilePath, PathBuf};
 
-use url::Url;
+use object_store::path::Path;
+use url::{Position, Url};
 
 use crate::error::{Error, Problem, Result};
 
@@ -50,6 +51,15 @@ fn without_parents(path: &FilePath) -> PathBuf {
         }
     }
     plain
+}
+
+/// An object of a store as a person would write its location.
+#[must_use]
+pub fn shown(store: &Url, object: &Path) -> String {
+    match store.scheme() {
+        "file" => format!("/{object}"),
+        _ => format!("{}/{object}", &store[..Position::BeforePath]),
+    }
 }
 
 /// What is wrong with a location that holds a secret, without repeating it.

@@ -31,8 +31,9 @@ use crate::error::{Error, Problem, Result};
 use crate::spec::Problems;
 use http::Patient;
 use location::URL_HELP;
-pub use location::{parse_url, redacted, secret_problem};
+pub use location::{parse_url, redacted, secret_problem, shown};
 use resume::Resuming;
+pub(crate) use resume::is_missing_bucket;
 use upload::Pieces;
 
 /// How object stores are reached; everything here may be left out.
@@ -135,6 +136,15 @@ pub struct Place {
 }
 
 impl Place {
+    /// The store's own URL, without a path.
+    #[must_use]
+    pub fn root(&self) -> Url {
+        let mut root = self.url.clone();
+        root.set_path("/");
+        root.set_query(None);
+        root
+    }
+
     /// The local folder or file, where the URL is on local disk.
     #[must_use]
     pub fn local(&self) -> Option<PathBuf> {
@@ -166,7 +176,8 @@ pub fn open(url: &Url, spec: &StoreSpec) -> Result<Place> {
         (Arc::new(LocalFileSystem::new()) as Arc<dyn ObjectStore>, path)
     } else {
         let path = Path::from_url_path(url.path()).map_err(|e| unusable(e.into()))?;
-        (Arc::new(Resuming::new(remote(url, spec).map_err(unusable)?)) as _, path)
+        let bucket = url.host_str().unwrap_or_default();
+        (Arc::new(Resuming::new(remote(url, spec).map_err(unusable)?, bucket)) as _, path)
     };
     Ok(Place { url: url.clone(), store, path, pieces: Pieces::of(spec) })
 }

@@ -1,33 +1,70 @@
-//! A download that breaks off goes on where it stopped.
+//! A download that breaks off goes on where it stopped, and a bucket that is not there is told from an object that is
+//! not.
 //!
 //! # Why
 //! `object_store` counts retries and their time from the first byte asked for: a download of hours that breaks twice
 //! would fail. Here every byte that arrives buys another attempt, of the same version of the object, and only a store
-//! that gives nothing new is given up.
+//! that gives nothing new is given up. A weak tag stands for more than one sequence of bytes, and no store answers a
+//! request for a part that is to match it: there, as where there is no tag, a download that breaks off has failed.
+//!
+//! Stores answer "not found" to both, and a job that took a bucket that is not there for one without a manifest would go
+//! on to its last step.
 
 use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use futures::StreamExt;
 use futures::stream::{BoxStream, try_unfold};
+use futures::{StreamExt, TryStreamExt};
 use object_store::path::Path;
 use object_store::{
-    CopyOptions, GetOptions, GetRange, GetResult, GetResultPayload, ListResult, MultipartUpload,
-    ObjectMeta, ObjectStore, PutMultipartOptions, PutOptions, PutPayload, PutResult, Result,
+    CopyOptions, Error as StoreError, GetOptions, GetRange, GetResult, GetResultPayload,
+    ListResult, MultipartUpload, ObjectMeta, ObjectStore, PutMultipartOptions, PutOptions,
+    PutPayload, PutResult, Result,
 };
+
+use crate::error::Error;
 
 /// A store whose downloads resume.
 #[derive(Debug)]
 pub(super) struct Resuming {
     store: Arc<dyn ObjectStore>,
+    bucket: String,
 }
 
 impl Resuming {
-    pub(super) fn new(store: Arc<dyn ObjectStore>) -> Self {
-        Self { store }
+    pub(super) fn new(store: Arc<dyn ObjectStore>, bucket: &str) -> Self {
+        Self { store, bucket: bucket.to_owned() }
     }
+
+    /// Names the bucket, where it is that which was not found.
+    fn named(&self, error: StoreError) -> StoreError {
+        named(error, &self.bucket)
+    }
+}
+
+/// What stores call a bucket or container that is not there.
+const MISSING_BUCKET: [&str; 3] =
+    ["NoSuchBucket", "ContainerNotFound", "The specified bucket does not exist"];
+
+fn named(error: StoreError, bucket: &str) -> StoreError {
+    // Not every request's "not found" has a kind of its own.
+    let text = error.to_string();
+    if !MISSING_BUCKET.iter().any(|code| text.contains(code)) {
+        return error;
+    }
+    let own = Error::store(format!("the bucket `{bucket}` does not exist"))
+        .help("check its name, and the endpoint and the region that it is asked at; or make it");
+    StoreError::Generic { store: MISSING, source: Box::new(own) }
+}
+
+/// Marks the error of a bucket that is not there.
+const MISSING: &str = "a missing bucket";
+
+/// Whether it is the bucket, and not an object in it, that is not there.
+pub(crate) fn is_missing_bucket(error: &StoreError) -> bool {
+    matches!(error, StoreError::Generic { store, .. } if *store == MISSING)
 }
 
 impl fmt::Display for Resuming {
@@ -78,10 +115,11 @@ impl Rest {
 #[async_trait::async_trait]
 impl ObjectStore for Resuming {
     async fn get_opts(&self, location: &Path, options: GetOptions) -> Result<GetResult> {
-        let found = self.store.get_opts(location, options.clone()).await?;
+        let found = self.store.get_opts(location, options.clone()).await;
+        let found = found.map_err(|e| self.named(e))?;
         let GetResult { payload, meta, range, attributes } = found;
-        let payload = match (payload, meta.e_tag.clone()) {
-            // Without a tag, what comes next could be of another version.
+        let payload = match (payload, meta.e_tag.clone().filter(|tag| is_strong(tag))) {
+            // Without a strong tag, what comes next could be of another version.
             (GetResultPayload::Stream(bytes), Some(tag)) if !options.head => {
                 let rest = Rest {
                     store: Arc::clone(&self.store),
@@ -104,7 +142,7 @@ impl ObjectStore for Resuming {
         payload: PutPayload,
         options: PutOptions,
     ) -> Result<PutResult> {
-        self.store.put_opts(location, payload, options).await
+        self.store.put_opts(location, payload, options).await.map_err(|e| self.named(e))
     }
 
     async fn put_multipart_opts(
@@ -112,7 +150,7 @@ impl ObjectStore for Resuming {
         location: &Path,
         options: PutMultipartOptions,
     ) -> Result<Box<dyn MultipartUpload>> {
-        self.store.put_multipart_opts(location, options).await
+        self.store.put_multipart_opts(location, options).await.map_err(|e| self.named(e))
     }
 
     fn delete_stream(
@@ -123,7 +161,8 @@ impl ObjectStore for Resuming {
     }
 
     fn list(&self, prefix: Option<&Path>) -> BoxStream<'static, Result<ObjectMeta>> {
-        self.store.list(prefix)
+        let bucket = self.bucket.clone();
+        self.store.list(prefix).map_err(move |e| named(e, &bucket)).boxed()
     }
 
     fn list_with_offset(
@@ -131,14 +170,126 @@ impl ObjectStore for Resuming {
         prefix: Option<&Path>,
         offset: &Path,
     ) -> BoxStream<'static, Result<ObjectMeta>> {
-        self.store.list_with_offset(prefix, offset)
+        let bucket = self.bucket.clone();
+        self.store.list_with_offset(prefix, offset).map_err(move |e| named(e, &bucket)).boxed()
     }
 
     async fn list_with_delimiter(&self, prefix: Option<&Path>) -> Result<ListResult> {
-        self.store.list_with_delimiter(prefix).await
+        self.store.list_with_delimiter(prefix).await.map_err(|e| self.named(e))
     }
 
     async fn copy_opts(&self, from: &Path, to: &Path, options: CopyOptions) -> Result<()> {
-        self.store.copy_opts(from, to, options).await
+        self.store.copy_opts(from, to, options).await.map_err(|e| self.named(e))
+    }
+}
+
+/// Whether the tag stands for one sequence of bytes.
+fn is_strong(tag: &str) -> bool {
+    !tag.starts_with("W/")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use object_store::memory::InMemory;
+    use object_store::{Attributes, ObjectStoreExt};
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    /// Breaks off every answer after five bytes, and counts requests that are to match a tag.
+    #[derive(Debug)]
+    struct Breaking {
+        inner: InMemory,
+        tag: &'static str,
+        matched: AtomicUsize,
+    }
+
+    impl fmt::Display for Breaking {
+        fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            f.write_str("breaking")
+        }
+    }
+
+    #[async_trait::async_trait]
+    impl ObjectStore for Breaking {
+        async fn get_opts(&self, location: &Path, mut options: GetOptions) -> Result<GetResult> {
+            self.matched
+                .fetch_add(usize::from(options.if_match.take().is_some()), Ordering::SeqCst);
+            let found = self.inner.get_opts(location, options).await?;
+            let meta = ObjectMeta { e_tag: Some(self.tag.to_owned()), ..found.meta.clone() };
+            let range = found.range.clone();
+            let bytes = found.bytes().await?;
+            let broken = || StoreError::Generic { store: "test", source: "it broke off".into() };
+            let first = Ok(bytes.slice(..bytes.len().min(5)));
+            let rest = (bytes.len() > 5).then(|| Err(broken()));
+            let stream = futures::stream::iter(std::iter::once(first).chain(rest)).boxed();
+            let payload = GetResultPayload::Stream(stream);
+            Ok(GetResult { payload, meta, range, attributes: Attributes::default() })
+        }
+
+        async fn put_opts(&self, at: &Path, what: PutPayload, o: PutOptions) -> Result<PutResult> {
+            self.inner.put_opts(at, what, o).await
+        }
+
+        async fn put_multipart_opts(
+            &self,
+            at: &Path,
+            options: PutMultipartOptions,
+        ) -> Result<Box<dyn MultipartUpload>> {
+            self.inner.put_multipart_opts(at, options).await
+        }
+
+        fn delete_stream(
+            &self,
+            locations: BoxStream<'static, Result<Path>>,
+        ) -> BoxStream<'static, Result<Path>> {
+            self.inner.delete_stream(locations)
+        }
+
+        fn list(&self, prefix: Option<&Path>) -> BoxStream<'static, Result<ObjectMeta>> {
+            self.inner.list(prefix)
+        }
+
+        async fn list_with_delimiter(&self, prefix: Option<&Path>) -> Result<ListResult> {
+            self.inner.list_with_delimiter(prefix).await
+        }
+
+        async fn copy_opts(&self, from: &Path, to: &Path, options: CopyOptions) -> Result<()> {
+            self.inner.copy_opts(from, to, options).await
+        }
+    }
+
+    async fn download(tag: &'static str) -> (Result<String>, usize) {
+        let inner = InMemory::new();
+        let path = Path::from("x");
+        inner.put(&path, PutPayload::from("eighteen bytes of it")).await.unwrap();
+        let breaking = Arc::new(Breaking { inner, tag, matched: AtomicUsize::new(0) });
+        let store = Resuming::new(Arc::clone(&breaking) as Arc<dyn ObjectStore>, "b");
+        let stream = store.get(&path).await.unwrap().into_stream();
+        let bytes: Result<Vec<Bytes>> = stream.try_collect().await;
+        let text = bytes.map(|bytes| String::from_utf8(bytes.concat()).unwrap());
+        (text, breaking.matched.load(Ordering::SeqCst))
+    }
+
+    #[tokio::test]
+    async fn a_download_goes_on_by_a_strong_tag_and_never_by_a_weak_one() {
+        let (text, matched) = download("\"1\"").await;
+        assert_eq!((text.unwrap().as_str(), matched), ("eighteen bytes of it", 3));
+        let (text, matched) = download("W/\"1\"").await;
+        assert!(text.unwrap_err().to_string().contains("it broke off"));
+        assert_eq!(matched, 0);
+    }
+
+    #[test]
+    fn a_missing_bucket_is_told_from_a_missing_object() {
+        let error = |text: &str| {
+            let error = StoreError::NotFound { path: "x".to_owned(), source: text.into() };
+            named(error, "crowd")
+        };
+        assert!(!is_missing_bucket(&error("404: <Code>NoSuchKey</Code>")));
+        let missing = error("404: <Code>NoSuchBucket</Code>");
+        assert!(is_missing_bucket(&missing));
+        let shown = Error::from(missing);
+        assert_eq!(shown.exit_code(), 5);
+        assert!(shown.to_string().contains("the bucket `crowd` does not exist"), "{shown}");
     }
 }

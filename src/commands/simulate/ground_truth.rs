@@ -12,7 +12,7 @@ use crate::error::{Error, Result, offenders};
 use crate::frame::{Features, Ids, Scratch, Truth, read_features};
 use crate::pipeline::inputs;
 use crate::run::Run;
-use crate::source::{ColumnsSpec, Location, Relation, Source, SourceSpec, select};
+use crate::source::{ColumnsSpec, Location, Look, Relation, Source, SourceSpec, select};
 use crate::store::StoreSpec;
 use crate::tables::InputRecord;
 
@@ -27,7 +27,7 @@ pub struct Given<'a> {
     pub columns: ColumnsSpec,
 }
 
-/// The registered files; nothing is read yet.
+/// The files that were found; none is opened yet.
 pub(super) struct Registered {
     ctx: datafusion::prelude::SessionContext,
     source: Source,
@@ -58,13 +58,14 @@ impl Registered {
             columns: given.columns.clone(),
             ..SourceSpec::default()
         };
-        let source = Source::register(&ctx, &spec, stores).await?;
+        let source = Source::list(&spec, stores).await?;
         let inputs = inputs(&source);
         Ok(Self { ctx, source, columns: given.columns.clone(), inputs })
     }
 
     /// Reads the truth, and the features where there are any.
     pub(super) async fn read(&self, run: &mut Run) -> Result<GroundTruth> {
+        self.source.open(&self.ctx, Look::Whole).await.map_err(super::named)?;
         let query = select(self.ctx.table("truth").await?, Relation::Gold, &self.columns)
             .map_err(|e| {
                 e.at("--truth").help("name the columns with --instance-column and --class-column")

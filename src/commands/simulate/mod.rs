@@ -33,6 +33,7 @@ use crate::error::{Error, Result};
 use crate::frame::Role;
 use crate::run::Run;
 use crate::sink::{Begin, Contents, Job, ParquetSink, Published, Sink, SinkSpec, digest};
+use crate::source::sink_problem;
 use crate::store::StoreSpec;
 use crate::tables::{SCHEMA_VERSION, Table};
 use draw::draw;
@@ -98,6 +99,11 @@ pub async fn simulate(
 ) -> Result<Simulated> {
     let recipe = recipe(what.recipe)?;
     check_given(recipe, &what.given)?;
+    for (option, url) in [("--truth", what.given.truth), ("--features", what.given.features)] {
+        if let Some(problem) = url.and_then(|url| sink_problem(option, url, what.output)) {
+            return Err(Error::spec_problems(vec![problem.at("--output")]));
+        }
+    }
     let Loaded { design, mut parameters } = recipe.load(what.settings)?;
     // Words that nobody understands are refused before anything is read.
     design.plan(recipe.classes)?;

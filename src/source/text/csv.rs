@@ -11,7 +11,8 @@ use datafusion::arrow::record_batch::RecordBatch;
 
 use super::columns::{Kind, SeenColumns, TextColumns};
 use super::seen::{FIRST_ROWS, Look, Seen};
-use super::{BATCH_BYTES, Blocks, LONGEST_RECORD, Take, Wanted, undecodable, unreadable};
+use super::undecodable::{not_utf8, undecodable};
+use super::{BATCH_BYTES, Blocks, LONGEST_RECORD, Take, Wanted, unreadable};
 use crate::error::{Error, Result, offenders};
 
 /// Columns that a header may have; each takes memory for every row of a batch.
@@ -107,7 +108,8 @@ fn header(file: &mut Blocks, delimiter: u8) -> Result<Vec<String>> {
         let before = text.len();
         loop {
             let block = file.fill_buf().map_err(unreadable)?;
-            let end = block.iter().position(|b| *b == b'\n');
+            // Some programs write a carriage return alone; the one of a pair leaves a blank line, which is no record.
+            let end = block.iter().position(|b| matches!(b, b'\n' | b'\r'));
             let n = end.map_or(block.len(), |at| at + 1);
             text.extend_from_slice(&block[..n]);
             file.consume(n);
@@ -129,6 +131,9 @@ fn header(file: &mut Blocks, delimiter: u8) -> Result<Vec<String>> {
         return Err(Error::data("the first line is no header")
             .found(format!("about {separators} columns"))
             .help("a CSV file begins with the names of its columns"));
+    }
+    if std::str::from_utf8(&text).is_err() {
+        return Err(not_utf8("the header".to_owned()));
     }
     let format = CsvFormat::default().with_header(true).with_delimiter(delimiter);
     let (schema, _) = format.infer_schema(text.as_slice(), Some(0))?;

@@ -15,6 +15,7 @@ mod columns;
 mod csv;
 mod ndjson;
 mod seen;
+mod undecodable;
 
 use std::io::{BufRead, BufReader, Read};
 use std::sync::Arc;
@@ -22,8 +23,7 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use bytes::Bytes;
 use chrono::{DateTime, Utc};
-use datafusion::arrow::datatypes::{Schema, SchemaRef};
-use datafusion::arrow::error::ArrowError;
+use datafusion::arrow::datatypes::SchemaRef;
 use datafusion::arrow::record_batch::RecordBatch;
 use datafusion::catalog::{Session, TableProvider};
 use datafusion::datasource::TableType;
@@ -38,9 +38,12 @@ use futures::stream::BoxStream;
 use futures::{FutureExt, StreamExt};
 use object_store::{GetResultPayload, ObjectMeta, ObjectStore, ObjectStoreExt};
 use tokio::runtime::Handle;
+use url::Url;
 
 use super::format::{Encoding, Format};
+use super::pinned::changed;
 use crate::error::{Error, Result};
+use crate::store::shown;
 use columns::SeenColumns;
 pub(super) use columns::TextColumns;
 pub use seen::Look;
@@ -67,6 +70,8 @@ struct Files {
     store: Arc<dyn ObjectStore>,
     format: Format,
     all: Vec<File>,
+    /// Where the files are, for people.
+    place: Url,
 }
 
 /// One file.
@@ -95,6 +100,7 @@ impl TextTable {
     /// When the files' columns differ, a column holds what has no common type, or a file is no such text.
     pub(super) async fn open(
         store: Arc<dyn ObjectStore>,
+        place: &Url,
         objects: &[ObjectMeta],
         format: Format,
         columns: &TextColumns,
@@ -103,7 +109,7 @@ impl TextTable {
         let looks: Vec<BoxFuture<'static, Result<_>>> = objects
             .iter()
             .filter(|object| object.size > 0)
-            .map(|object| looked(&store, object, format, columns, look).boxed())
+            .map(|object| looked(&store, place, object, format, columns, look).boxed())
             .collect();
         let looks: Vec<Result<_>> =
             futures::stream::iter(looks).buffered(num_looks()).collect().await;
@@ -114,7 +120,7 @@ impl TextTable {
             if columns.is_empty() {
                 continue;
             }
-            let name = object.location.to_string();
+            let name = shown(place, &object.location);
             let header = columns.iter().map(|(name, _)| name.clone()).collect();
             seen.push((name, columns));
             files.push(File { object, encoding, header });
@@ -123,29 +129,34 @@ impl TextTable {
             return Err(super::listing::empty());
         }
         let schema = Arc::new(columns.schema(format, &seen)?);
-        Ok(Self { schema, files: Arc::new(Files { store, format, all: files }) })
+        Ok(Self {
+            schema,
+            files: Arc::new(Files { store, format, all: files, place: place.clone() }),
+        })
     }
 }
 
 /// What is in one file: its encoding, and what was seen in each column.
 fn looked(
     store: &Arc<dyn ObjectStore>,
+    place: &Url,
     object: &ObjectMeta,
     format: Format,
     columns: &TextColumns,
     look: Look,
 ) -> impl Future<Output = Result<(ObjectMeta, Encoding, SeenColumns)>> + Send + use<> {
     let (store, columns, object) = (Arc::clone(store), columns.clone(), object.clone());
+    let name = shown(place, &object.location);
     async move {
         let handle = Handle::current();
         let work = move || {
             let encoding = Encoding::of_object(&object, format);
-            let reader = reader(&store, &object, encoding, &handle)?;
-            let seen = match format {
+            let reader = reader(&store, &object, encoding, &handle);
+            let seen = reader.and_then(|reader| match format {
                 Format::Ndjson => ndjson::look(reader, look),
                 _ => csv::look(reader, encoding.delimiter, &columns, look),
-            };
-            let seen = seen.map_err(|e| in_file(e, object.location.as_ref()))?;
+            });
+            let seen = seen.map_err(|e| e.or_at(&name))?;
             Ok((object, encoding, seen))
         };
         let done = tokio::task::spawn_blocking(work).await;
@@ -235,12 +246,12 @@ impl Files {
     }
 
     fn read(&self, file: &File, wanted: &Wanted, handle: &Handle, take: Take<'_>) -> Result<()> {
-        let reader = reader(&self.store, &file.object, file.encoding, handle)?;
-        let read = match self.format {
+        let reader = reader(&self.store, &file.object, file.encoding, handle);
+        let read = reader.and_then(|reader| match self.format {
             Format::Ndjson => ndjson::read(reader, wanted, take),
             _ => csv::read(reader, file.encoding.delimiter, &file.header, wanted, take),
-        };
-        read.map_err(|e| in_file(e, file.object.location.as_ref()))
+        });
+        read.map_err(|e| e.or_at(&shown(&self.place, &file.object.location)))
     }
 }
 
@@ -282,7 +293,8 @@ impl Read for ListedFile {
         if n == 0 && !buffer.is_empty() {
             let now = DateTime::<Utc>::from(self.rest.get_ref().metadata()?.modified()?);
             if now != self.modified || self.rest.limit() > 0 {
-                return Err(std::io::Error::other("it was written again while it was read"));
+                let changed = changed("the file was written again while it was read");
+                return Err(std::io::Error::other(changed));
             }
         }
         Ok(n)
@@ -321,25 +333,31 @@ fn unreadable(error: std::io::Error) -> Error {
     }
 }
 
-/// Names the file in an error of its rows.
-fn in_file(error: Error, name: &str) -> Error {
-    error.or_at(name)
-}
+#[cfg(test)]
+mod tests {
+    use super::*;
 
-/// An error of a decoder without the rows that it quotes, which may be as long as they like.
-fn undecodable(error: &ArrowError, schema: &Schema) -> Error {
-    let text = error.to_string();
-    let text = text.split(". Row data:").next().unwrap_or_default();
-    let text = text.split_once("error: ").map_or(text, |(_, text)| text);
-    // CSV's columns and records are told by number, records from 0 or from 1.
-    let named = text.split_once(" for column ").and_then(|(head, tail)| {
-        let (column, record) = tail.split_once(" at line ")?;
-        let field = schema.fields().get(column.parse::<usize>().ok()?)?;
-        let record = record.trim_end_matches('.').parse::<usize>().ok()? + 1;
-        Some(format!("{head} in the column `{}` of record {record}", field.name()))
-    });
-    let text = named.unwrap_or_else(|| text.replacen("for line", "in record", 1));
-    Error::data("a record does not fit the columns").found(text).help(
-        "the type of a CSV column is that of its first 1000 rows: mend the record, or those rows",
-    )
+    #[test]
+    fn a_local_file_that_changes_while_it_is_read_is_an_error_worth_another_try() {
+        let read = |listed: u64, later: &str| {
+            let mut file = tempfile::NamedTempFile::new().unwrap();
+            std::io::Write::write_all(&mut file, b"ten bytes.").unwrap();
+            let modified = file.as_file().metadata().unwrap().modified().unwrap();
+            let reopened = file.reopen().unwrap();
+            if !later.is_empty() {
+                std::io::Write::write_all(&mut file, later.as_bytes()).unwrap();
+                let later = modified + std::time::Duration::from_secs(1);
+                file.as_file().set_modified(later).unwrap();
+            }
+            let mut listed = ListedFile { rest: reopened.take(listed), modified: modified.into() };
+            let mut bytes = Vec::new();
+            listed.read_to_end(&mut bytes).map(|_| bytes).map_err(unreadable)
+        };
+        assert_eq!(read(10, "").unwrap(), b"ten bytes.");
+        // Written to, and cut.
+        for error in [read(10, "more").unwrap_err(), read(11, "").unwrap_err()] {
+            assert_eq!(error.exit_code(), 5, "{error}");
+            assert!(error.to_string().contains("an input changed after it was listed"), "{error}");
+        }
+    }
 }

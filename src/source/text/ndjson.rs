@@ -10,7 +10,8 @@ use serde_json::Value;
 
 use super::columns::{Kind, SeenColumns};
 use super::seen::{FIRST_ROWS, Look, Seen};
-use super::{BATCH_BYTES, Blocks, LONGEST_RECORD, Take, Wanted, undecodable, unreadable};
+use super::undecodable::undecodable;
+use super::{BATCH_BYTES, Blocks, LONGEST_RECORD, Take, Wanted, unreadable};
 use crate::error::{Error, Result};
 
 /// The fields of all objects, each with what it holds, by name: any line may bring a field that none had before.

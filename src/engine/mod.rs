@@ -1,5 +1,8 @@
 //! From `[engine]` to a DataFusion session; nothing else in labelmill knows how the session is made.
 
+mod bounded;
+mod sizes;
+
 use std::sync::Arc;
 
 use datafusion::execution::runtime_env::RuntimeEnvBuilder;
@@ -22,7 +25,7 @@ pub struct EngineSpec {
     pub batch_size: usize,
     /// Memory that the run may take for queries, ids and annotations, such as "512MiB" or "4GB". Queries spill to disk
     /// before they take more, features that are larger than half of it go to a scratch file, and annotations that do not
-    /// fit are an error. Left out, the memory of the machine, or of the container.
+    /// fit are an error. Left out, three quarters of the memory of the machine, or of the container.
     pub memory_limit: Option<String>,
     /// Folder for spilled data; left out, the system's temporary folder.
     pub scratch: Option<String>,
@@ -68,7 +71,9 @@ impl EngineSpec {
     /// The most memory that queries, the frame and features may take.
     #[must_use]
     pub fn memory_bytes(&self) -> usize {
-        self.memory_limit.as_deref().and_then(parse_bytes).unwrap_or_else(machine_memory)
+        // What is not counted, such as batches on their way and the process itself, takes the rest of a machine.
+        let given = self.memory_limit.as_deref().and_then(parse_bytes);
+        given.unwrap_or_else(|| machine_memory() / 4 * 3)
     }
 
     /// A session with these resources.
@@ -95,22 +100,37 @@ impl EngineSpec {
                 .found(self.scratch.as_deref().unwrap_or("the system's temporary folder"))
                 .help("name a folder that can be written to")
         })?;
-        Ok(SessionContext::new_with_config_rt(config, Arc::new(runtime)))
+        let ctx = SessionContext::new_with_config_rt(config, Arc::new(runtime));
+        bounded::register(&ctx, self.memory_bytes())?;
+        Ok(ctx)
     }
 }
 
 /// Bytes of memory that the machine has, or that the container may take of it; where neither tells, no limit.
 fn machine_memory() -> usize {
-    let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
+    container_memory().into_iter().chain(meminfo("MemTotal:")).min().unwrap_or(usize::MAX)
+}
+
+/// Bytes of memory that nobody else holds now, within the container's.
+pub(crate) fn available_memory() -> usize {
+    let free = meminfo("MemAvailable:")
+        .map(|bytes| bytes.saturating_add(meminfo("SwapFree:").unwrap_or(0)));
+    container_memory().into_iter().chain(free).min().unwrap_or(usize::MAX)
+}
+
+fn container_memory() -> Option<usize> {
     let limits = ["/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"];
-    let container = limits.into_iter().filter_map(|path| read(path).trim().parse::<usize>().ok());
-    let total = read("/proc/meminfo")
-        .lines()
-        .find_map(|line| {
-            line.strip_prefix("MemTotal:")?.trim().strip_suffix("kB")?.trim().parse().ok()
-        })
-        .map(|kib: usize| kib.saturating_mul(1024));
-    container.chain(total).min().unwrap_or(usize::MAX)
+    let read = |path: &str| std::fs::read_to_string(path).ok()?.trim().parse().ok();
+    limits.into_iter().filter_map(read).min()
+}
+
+/// An amount that Linux tells.
+fn meminfo(name: &str) -> Option<usize> {
+    let text = std::fs::read_to_string("/proc/meminfo").ok()?;
+    let amount = |line: &str| {
+        line.strip_prefix(name)?.trim().strip_suffix("kB")?.trim().parse::<usize>().ok()
+    };
+    text.lines().find_map(amount).map(|kib| kib.saturating_mul(1024))
 }
 
 /// `512MiB`, `4GB`, `1000`: bytes.

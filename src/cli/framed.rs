@@ -1,0 +1,185 @@
+//! Rows of a query in a frame, drawn while they come.
+//!
+//! # Why
+//! How wide a column is shows only when all of its values are there, and a query may give more rows than there is
+//! memory. So the widths are those of the first rows: later rows are as wide, or wider where they must be.
+
+use datafusion::arrow::array::RecordBatch;
+use datafusion::arrow::datatypes::Schema;
+use datafusion::arrow::util::display::{ArrayFormatter, FormatOptions};
+use unicode_width::UnicodeWidthStr;
+
+use crate::error::Result;
+use crate::escape;
+
+/// Rows whose widths are those of the frame, unless they take more than [`FIRST_BYTES`].
+const FIRST_ROWS: usize = 10_000;
+
+/// Bytes of rows that are held at most before they are drawn.
+const FIRST_BYTES: usize = 16 << 20;
+
+/// Characters of a column at most, whatever its name or a value takes: a column without a name is called as it is
+/// computed, and every row would be as wide as the query is long.
+const WIDEST: usize = 200;
+
+/// A row as text.
+type Row = Vec<String>;
+
+/// Draws the rows of one query.
+pub(super) struct Frame {
+    header: Row,
+    /// Whether line ends in a cell are escaped: they could pass for rows.
+    one_line: bool,
+    /// Rows that are not drawn yet, and their bytes.
+    rows: Vec<Row>,
+    bytes: usize,
+    /// Known once the first rows are drawn.
+    widths: Option<Vec<usize>>,
+}
+
+impl Frame {
+    pub(super) fn new(schema: &Schema, one_line: bool) -> Self {
+        let mut frame =
+            Self { header: Row::new(), one_line, rows: Vec::new(), bytes: 0, widths: None };
+        frame.header = schema.fields().iter().map(|field| frame.shown(field.name())).collect();
+        frame
+    }
+
+    fn shown(&self, text: &str) -> String {
+        if self.one_line { escape::line(text) } else { escape::lines(text) }
+    }
+
+    /// Takes rows and gives what can be drawn by now.
+    pub(super) fn push(&mut self, batch: &RecordBatch) -> Result<String> {
+        let options = FormatOptions::default().with_display_error(true);
+        let columns = batch.columns().iter().map(|c| ArrayFormatter::try_new(c.as_ref(), &options));
+        let columns: Vec<_> = columns.collect::<std::result::Result<_, _>>()?;
+        let mut out = String::new();
+        for row in 0..batch.num_rows() {
+            let cells = columns.iter().map(|column| self.shown(&column.value(row).to_string()));
+            let cells: Row = cells.collect();
+            self.bytes += cells.iter().map(String::len).sum::<usize>();
+            self.rows.push(cells);
+            if self.rows.len() >= FIRST_ROWS || self.bytes >= FIRST_BYTES {
+                self.draw(&mut out);
+            }
+        }
+        if self.widths.is_some() {
+            self.draw(&mut out);
+        }
+        Ok(out)
+    }
+
+    /// What is left, and the frame's lower edge.
+    pub(super) fn finish(mut self) -> String {
+        let mut out = String::new();
+        self.draw(&mut out);
+        self.edge(&mut out);
+        out
+    }
+
+    fn draw(&mut self, out: &mut String) {
+        if self.widths.is_none() {
+            let rows = std::iter::once(&self.header).chain(&self.rows);
+            let mut widths = vec![0; self.header.len()];
+            for row in rows {
+                for (width, cell) in widths.iter_mut().zip(row) {
+                    *width = cell.split('\n').map(UnicodeWidthStr::width).fold(*width, usize::max);
+                }
+            }
+            widths.iter_mut().for_each(|width| *width = (*width).min(WIDEST));
+            self.widths = Some(widths);
+            self.edge(out);
+            if !self.header.is_empty() {
+                self.row(out, &self.header);
+                self.edge(out);
+            }
+        }
+        for row in std::mem::take(&mut self.rows) {
+            self.row(out, &row);
+        }
+        self.bytes = 0;
+    }
+
+    fn edge(&self, out: &mut String) {
+        let widths = self.widths.iter().flatten();
+        widths.for_each(|width| out.extend(["+", &"-".repeat(width + 2)]));
+        // The edge of no column has two corners.
+        out.push_str(if self.header.is_empty() { "++\n" } else { "+\n" });
+    }
+
+    fn row(&self, out: &mut String, row: &Row) {
+        let height = row.iter().map(|cell| cell.split('\n').count()).max().unwrap_or(1);
+        for line in 0..height {
+            for (cell, width) in row.iter().zip(self.widths.iter().flatten()) {
+                let text = cell.split('\n').nth(line).unwrap_or_default();
+                let blank = width.saturating_sub(text.width()) + 1;
+                out.extend(["| ", text, &" ".repeat(blank)]);
+            }
+            out.push_str("|\n");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use datafusion::arrow::array::{ArrayRef, Int64Array, StringArray};
+    use datafusion::arrow::util::pretty::pretty_format_batches;
+
+    use super::*;
+
+    fn batch(text: &str) -> RecordBatch {
+        let columns: [(&str, ArrayRef); 2] = [
+            ("instance_id", Arc::new(StringArray::from(vec![Some(text), None]))),
+            ("n", Arc::new(Int64Array::from(vec![1, 20]))),
+        ];
+        RecordBatch::try_from_iter(columns).unwrap()
+    }
+
+    fn framed(batches: &[RecordBatch], one_line: bool) -> String {
+        let mut frame = Frame::new(&batch("").schema(), one_line);
+        let drawn: String = batches.iter().map(|batch| frame.push(batch).unwrap()).collect();
+        drawn + &frame.finish()
+    }
+
+    #[test]
+    fn rows_are_framed_as_arrow_does() {
+        let batches = [batch("plain"), batch("語"), batch("two\nlines")];
+        let want = pretty_format_batches(&batches).unwrap().to_string();
+        assert_eq!(framed(&batches, false).trim_end(), want);
+        assert_eq!(Frame::new(&Schema::empty(), true).finish(), "++\n++\n");
+    }
+
+    #[test]
+    fn a_cell_stays_in_its_row() {
+        let text = framed(&[batch("a\n| b\u{1b}[31m")], true);
+        assert_eq!(text.lines().count(), 6, "{text}");
+        assert!(text.contains("a\\n| b\\u{1b}[31m"), "{text}");
+    }
+
+    #[test]
+    fn a_long_name_does_not_widen_every_row() {
+        let column = Arc::new(Int64Array::from(vec![1; 10])) as ArrayRef;
+        let batch = RecordBatch::try_from_iter([("x".repeat(100_000), column)]).unwrap();
+        let mut frame = Frame::new(&batch.schema(), true);
+        let text = frame.push(&batch).unwrap() + &frame.finish();
+        assert_eq!(text.lines().count(), 14);
+        assert!(text.len() < 110_000, "{}", text.len());
+    }
+
+    #[test]
+    fn rows_are_drawn_before_the_last_one_came() {
+        let mut frame = Frame::new(&batch("").schema(), true);
+        let mut lines = 0;
+        for _ in 0..FIRST_ROWS {
+            lines += frame.push(&batch("x")).unwrap().lines().count();
+            assert!(frame.rows.len() < FIRST_ROWS);
+        }
+        assert_eq!(lines, 2 * FIRST_ROWS + 3);
+        let long = frame.push(&batch("far longer than the first ones")).unwrap();
+        assert!(long.contains("| far longer than the first ones | 1  |"), "{long}");
+        assert_eq!(frame.finish(), "+-------------+----+\n");
+    }
+}

@@ -1,0 +1,65 @@
+//! What a decoder of records says, in the words of the file.
+
+use datafusion::arrow::datatypes::Schema;
+use datafusion::arrow::error::ArrowError;
+
+use crate::error::Error;
+
+/// A decoder's error without the rows that it quotes, which may be as long as they like.
+pub(super) fn undecodable(error: &ArrowError, schema: &Schema) -> Error {
+    let text = error.to_string();
+    let text = text.split(". Row data:").next().unwrap_or_default();
+    let text = text.split_once("error: ").map_or(text, |(_, text)| text);
+    other_count(text)
+        .or_else(|| other_encoding(text, schema))
+        .or_else(|| other_type(text, schema))
+        .unwrap_or_else(|| {
+            Error::data("a record does not fit the columns")
+                .found(text.replacen("for line", "in record", 1))
+                .help("mend the record, or write the file again")
+        })
+}
+
+/// A record of more or fewer values; records are counted from 1 behind the header.
+fn other_count(text: &str) -> Option<Error> {
+    let counts = text.strip_prefix("incorrect number of fields for line ")?;
+    let (record, counts) = counts.split_once(", expected ")?;
+    let (wanted, found) = counts.split_once(" got ")?;
+    let found = format!("{found} values in record {record}, {wanted} names in the header");
+    Some(Error::data("a record has not as many values as the header has names").found(found).help(
+        "write a value that holds a delimiter, a quote or a line break (a carriage return alone is one, too) in quotes",
+    ))
+}
+
+/// Bytes that are no UTF-8.
+fn other_encoding(text: &str, schema: &Schema) -> Option<Error> {
+    let at = text.strip_prefix("Encountered invalid UTF-8 data")?;
+    let place = at.strip_prefix(" for line ").and_then(|at| {
+        let (record, column) = at.split_once(" and field ")?;
+        let column = column.parse::<usize>().ok()?.checked_sub(1)?;
+        Some(format!("record {record}, column `{}`", schema.fields().get(column)?.name()))
+    });
+    Some(not_utf8(place.unwrap_or_else(|| "a record".to_owned())))
+}
+
+/// What to do about text in another encoding.
+pub(super) fn not_utf8(found: String) -> Error {
+    Error::data("the text is not UTF-8").found(found).help(
+        "write the file as UTF-8: `iconv -f latin1 -t utf-8` does so for Western European text",
+    )
+}
+
+/// A value of another type than its column; columns and records are told by number, from 0.
+fn other_type(text: &str, schema: &Schema) -> Option<Error> {
+    let (head, tail) = text.split_once(" for column ")?;
+    let (column, record) = tail.split_once(" at line ")?;
+    let field = schema.fields().get(column.parse::<usize>().ok()?)?;
+    let record = record.trim_end_matches('.').parse::<usize>().ok()? + 1;
+    Some(
+        Error::data("a record does not fit the columns")
+            .found(format!("{head} in the column `{}` of record {record}", field.name()))
+            .help(
+                "the type of a CSV column is that of its first 1000 rows: mend the record, or those rows",
+            ),
+    )
+}

@@ -1,0 +1,186 @@
+//! Which files a location means: links, patterns, marks, and what is said of files that cannot be read.
+
+use crate::job::{Job, assert_says, cells};
+use crate::networks;
+use crate::support::{labelmill, read_table, run_fails, stderr};
+
+const HEADER: &str = "instance_id,annotator_id,label\n";
+const VOTE: &str = "model.kind = 'majority_vote'\n";
+
+fn vote(url: &str) -> String {
+    format!("source.annotations = '{{dir}}{url}'\n{VOTE}")
+}
+
+#[test]
+fn a_sink_in_a_source_is_refused_the_first_time_too_through_links() {
+    let job = Job::new();
+    job.write("crowd/in.csv", &format!("{HEADER}i,a,x\n"));
+    std::os::unix::fs::symlink(job.path("crowd"), job.path("link")).unwrap();
+    for (source, sink) in
+        [("crowd", "link/out"), ("link/", "crowd/out"), ("crowd/**/*.csv", "link/a/b")]
+    {
+        let file = job.write("pipeline.toml", &vote(source));
+        for command in ["check", "run"] {
+            let set = format!("sink.url={}", job.url(sink));
+            let error = run_fails(&[command, &file, "--set", &set], 2);
+            assert_says(&error, &["the sink is inside a folder that is read", "sink.url", "help:"]);
+        }
+        assert!(!job.path("crowd/out").exists() && !job.path("crowd/a").exists());
+    }
+}
+
+#[test]
+fn predict_and_simulate_refuse_an_output_in_what_they_read() {
+    let job = networks::job();
+    let features = job.url("");
+    let inside = job.url("out");
+    let model = job.url("model");
+    let error =
+        run_fails(&["predict", "--model", &model, "--features", &features, "--output", &inside], 2);
+    assert_says(&error, &["inside a folder that is read", "--output", "--features"]);
+    let truth = job.url("");
+    let error = run_fails(
+        &["simulate", "--recipe", "tanno-mnist", "--truth", &truth, "--output", &inside],
+        2,
+    );
+    assert_says(&error, &["inside a folder that is read", "--output", "--truth"]);
+    assert!(!job.path("out").exists());
+}
+
+#[test]
+fn a_pattern_that_spells_the_first_character_of_a_mark_means_it() {
+    let job = Job::new();
+    job.write("in/_x.csv", &format!("{HEADER}i,a,x\n"));
+    job.write("in/y.csv", &format!("{HEADER}j,a,x\n"));
+    job.write("in/_SUCCESS", "");
+    let ids = |url: &str, id: &str| {
+        let run = job.run(&format!("{}sink.run_id = '{id}'", vote(url)));
+        cells(&read_table(&run, "labels"), &["instance_id"])
+    };
+    assert_eq!(ids("in/_*.csv", "marks"), ["i"]);
+    assert_eq!(ids("in/*.csv", "plain"), ["j"]);
+    // What looks like rows and is left out is told.
+    let file = job.write("pipeline.toml", &vote("in"));
+    let set = format!("sink.url={}", job.url("out2"));
+    let output = labelmill().args(["run", &file, "--set", &set]).output().unwrap();
+    let said = stderr(&output);
+    assert_says(&said, &["WARN", "begin with _ or .", "_x.csv", "files=1"]);
+    job.write("marks/_SUCCESS", "x");
+    job.write("marks/y.csv", &format!("{HEADER}j,a,x\n"));
+    let file = job.write("pipeline.toml", &vote("marks"));
+    let output = labelmill().args(["check", &file]).output().unwrap();
+    assert!(!stderr(&output).contains("WARN"), "{}", stderr(&output));
+}
+
+#[test]
+fn a_pattern_that_matches_nothing_tells_among_how_many_files() {
+    let job = Job::new();
+    for name in ["a.csv", "b.csv", "below/c.csv"] {
+        job.write(&format!("in/{name}"), HEADER);
+    }
+    let error = job.fails(&vote("in/*.parquet"), 3);
+    assert_says(
+        &error,
+        &["the pattern `*.parquet` matches none of the 3 files there", "`a.csv`", "** goes over"],
+    );
+}
+
+#[test]
+fn every_location_with_a_secret_is_named_at_once() {
+    let job = Job::new();
+    let file = job.write(
+        "pipeline.toml",
+        "source.annotations = 'https://me:hunter2@host/a.csv'
+         source.gold = 'https://host/gold.csv?sig=hunter2'
+         source.tables.people = 's3://k:hunter2@bucket/p.csv'
+         sink.url = 's3://k:hunter2@bucket/out'
+         store.endpoint = 'http://me:hunter2@host'
+         model.kind = 'majority_vote'",
+    );
+    for command in ["check", "run", "explain"] {
+        let error = run_fails(&[command, &file], 2);
+        let keys = [
+            "source.annotations",
+            "source.gold",
+            "source.tables.people",
+            "sink.url",
+            "store.endpoint",
+        ];
+        assert_says(&error, &keys);
+        assert!(!error.contains("hunter2"), "{error}");
+    }
+    let tables =
+        ["--table", "a=https://me:hunter2@host/a.csv", "--table", "b=https://h/b.csv?s=hunter2"];
+    let error = run_fails(&[&["sql", "-c", "select 1"][..], &tables].concat(), 2);
+    assert_eq!(error.matches("is refused").count(), 2, "{error}");
+}
+
+#[test]
+fn errors_of_csv_files_say_what_is_wrong_and_what_to_do() {
+    let job = Job::new();
+    let fails = |content: &[u8]| {
+        std::fs::write(job.path("in.csv"), content).unwrap();
+        job.fails(&vote("in.csv"), 3)
+    };
+    let place = format!(" {}", job.url("in.csv"));
+    let error = fails(b"instance_id,annotator_id,label\ni,a,x\ni,b,x,more\n");
+    assert_says(
+        &error,
+        &["not as many values as the header", "record 2", "3 names", "in quotes", &place],
+    );
+    assert!(!error.contains("1000 rows"), "{error}");
+    let error = fails(b"instance_id,annotator_id,label\ni,a,x\ni,a\n");
+    assert_says(&error, &["2 values in record 2, 3 names in the header"]);
+    let error = fails(b"instance_id,annotator_id,label\ni,a,x\rrest\ni,b,x\n");
+    assert_says(&error, &["1 values in record 2", "a carriage return alone"]);
+    let error = fails(b"instance_id,annotator_id,label\ni,a,x\ni,caf\xe9,x\n");
+    assert_says(
+        &error,
+        &["the text is not UTF-8", "record 2, column `annotator_id`", "iconv", &place],
+    );
+    let error = fails(b"instance_id,annotat\xe9,label\ni,a,x\n");
+    assert_says(&error, &["the text is not UTF-8", "iconv", &place]);
+    let error = run_fails(&["sql", "-c", "select from where"], 2);
+    assert_says(&error, &["the SQL cannot be parsed"]);
+    assert!(!error.contains("ParserError"), "{error}");
+}
+
+#[test]
+fn carriage_returns_alone_end_records() {
+    let job = Job::new();
+    job.write("in.csv", "instance_id,annotator_id,label\ri,a,x\rj,a,y\r");
+    let labels = read_table(&job.run(&vote("in.csv")), "labels");
+    assert_eq!(cells(&labels, &["instance_id", "label"]), ["i x", "j y"]);
+}
+
+#[test]
+fn a_job_that_was_done_before_opens_no_file() {
+    let job = Job::new();
+    let line = "{\"instance_id\":\"i\",\"annotator_id\":\"a\",\"label\":\"x\"}\n";
+    job.write("in.ndjson", line);
+    job.run(&vote("in.ndjson"));
+    // As long, and as old: the same version to whoever only lists.
+    let time = std::fs::metadata(job.path("in.ndjson")).unwrap().modified().unwrap();
+    let file = std::fs::OpenOptions::new().write(true).open(job.path("in.ndjson")).unwrap();
+    std::os::unix::fs::FileExt::write_all_at(&file, &vec![b'!'; line.len()], 0).unwrap();
+    file.set_modified(time).unwrap();
+    drop(file);
+    let said = job.ends(&vote("in.ndjson"), &[], 0);
+    assert!(said.contains("nothing to do"), "{said}");
+    assert_says(&job.ends(&vote("in.ndjson"), &["--force"], 3), &["no JSON object"]);
+}
+
+#[test]
+fn gold_counts_as_memory() {
+    let job = Job::new();
+    job.write("in.csv", &format!("{HEADER}i,a,x\n"));
+    let gold: String =
+        (0..100_000).map(|n| format!("some-long-name-of-an-instance-{n},x\n")).collect();
+    job.write("gold.csv", &format!("instance_id,class\n{gold}"));
+    let pipeline =
+        format!("{}source.gold = '{{dir}}gold.csv'\nengine.memory_limit = '4MiB'", vote("in.csv"));
+    assert_says(
+        &job.fails(&pipeline, 2),
+        &["does not fit into the memory", "rows of gold take", "engine.memory_limit"],
+    );
+}

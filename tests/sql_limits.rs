@@ -1,0 +1,162 @@
+//! Whatever a query asks for, `labelmill sql` ends: by its rows, by an error, or within seconds of a signal.
+
+use std::io::{BufRead, BufReader};
+use std::process::{Child, Stdio};
+use std::time::{Duration, Instant};
+
+use crate::job::{Job, assert_says};
+use crate::support::{labelmill, run_fails, run_ok, send_signal, stderr, stdout};
+
+fn spawn(args: &[&str]) -> Child {
+    let mut command = labelmill();
+    // One worker: whoever waits for a signal on it would wait for the query.
+    command.args(args).env("TOKIO_WORKER_THREADS", "1");
+    command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap()
+}
+
+/// Sends the signal; the process must end by its code within seconds.
+fn assert_ends(child: &mut Child, signal: &str, code: i32) {
+    send_signal(child.id(), signal);
+    let began = Instant::now();
+    while began.elapsed() < Duration::from_secs(5) {
+        if let Some(status) = child.try_wait().unwrap() {
+            assert_eq!(status.code(), Some(code));
+            return;
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    child.kill().unwrap();
+    panic!("{signal} did not end the query");
+}
+
+#[test]
+fn a_signal_ends_a_query_inside_one_long_call() {
+    let query = "select levenshtein(repeat('a', 400000), repeat('b', 400000))";
+    for (signal, code) in [("TERM", 143), ("INT", 130)] {
+        let mut child = spawn(&["sql", "-c", query]);
+        std::thread::sleep(Duration::from_secs(2));
+        assert!(child.try_wait().unwrap().is_none(), "the call was not long");
+        assert_ends(&mut child, signal, code);
+    }
+}
+
+#[test]
+fn rows_are_written_while_they_come() {
+    let query = "select value, 'x' as text from range(0, 1000000000000)";
+    for (form, rows) in [("--json", 100_000), ("-q", 100_000)] {
+        let mut child = spawn(&["sql", form, "-c", query]);
+        let lines = BufReader::new(child.stdout.take().unwrap()).lines();
+        let last = lines.take(rows).map(Result::unwrap).last().unwrap();
+        assert!(last.contains("9999") && last.contains('x'), "{last}");
+        // The pipe is closed: nobody reads on, and that is no error.
+        let ended = child.wait().unwrap();
+        assert_eq!(ended.code(), Some(0), "{form}");
+    }
+    let mut child = spawn(&["sql", "--json", "-c", query]);
+    // The pipe is full, and the query waits for its reader.
+    std::thread::sleep(Duration::from_secs(1));
+    assert_ends(&mut child, "TERM", 143);
+}
+
+/// Each would make more of little than a process should take.
+const LARGE: [&str; 14] = [
+    "repeat('x', 2000000000)",
+    "repeat(repeat('x', 100000), 100000)",
+    "lpad('x', 2000000000)",
+    "rpad('x', 2000000000, 'ab')",
+    "range(0, 10000000000)",
+    "range(10000000000, 0, -1)",
+    "generate_series(timestamp '2000-01-01', timestamp '2020-01-01', interval '1 millisecond')",
+    "generate_series(date '0001-01-01', date '9999-01-01', interval '1 day')[1] || repeat('x', 100000000)",
+    "array_repeat('x', 1000000000)",
+    "list_repeat(1, 1000000000)",
+    "array_resize([1], 1000000000, 7)",
+    "replace(repeat('x', 1000000), 'x', repeat('y', 1000000))",
+    "concat(repeat('x', 50000000), repeat('x', 50000000))",
+    "concat_ws(repeat('x', 40000000), 'a', 'b', 'c')",
+];
+
+#[test]
+fn a_value_beyond_any_bound_is_refused_before_it_is_made() {
+    for value in LARGE {
+        let error =
+            run_fails(&["sql", "-c", &format!("select length(cast({value} as varchar))")], 2);
+        assert_says(&error, &["would make too much at once", "at most", "help:"]);
+    }
+    let job = Job::new();
+    let pipeline = "source.annotations = [['i', 'a', 'x']]\nmodel.kind = 'majority_vote'\nsource.sql.annotations = \"\"\"
+        select repeat(instance_id, 1000000000) as instance_id, annotator_id, label from annotations\"\"\"";
+    assert_says(&job.fails(pipeline, 2), &["`repeat` would make too much at once"]);
+    // Many rows together, too.
+    let query = "select sum(length(repeat('x', value % 3 + 1000000))) from range(0, 100000)";
+    assert_says(&run_fails(&["sql", "-c", query], 2), &["values of", "at most"]);
+}
+
+#[test]
+fn what_is_not_beyond_the_bound_is_as_it_was() {
+    let query = "select range(3) as a, repeat('ab', 2) as b, lpad('a', 3) as c, rpad('a', 3, 'z') as d,
+        array_repeat(1, 2) as e, concat('a', 1, null) as f, concat_ws('-', 'a', null, 'b') as g, replace('aa', 'a', 'bc') as h,
+        array_resize([1], 3, 9) as i, list_repeat('a', 2) as j, repeat(null, 2) as k, repeat('a', -1) as l,
+        generate_series(date '2026-01-01', date '2026-01-02', interval '1 day') as m, range(5, 0, -2) as n, replace('aa', '', 'b') as o";
+    let rows = stdout(&run_ok(&["sql", "--json", "-c", query]));
+    assert_eq!(
+        rows.trim_end(),
+        r#"{"a":[0,1,2],"b":"abab","c":"  a","d":"azz","e":[1,1],"f":"a1","g":"a-b","h":"bcbc","i":[1,9,9],"j":["a","a"],"l":"","m":["2026-01-01","2026-01-02"],"n":[5,3,1],"o":"aa"}"#
+    );
+}
+
+/// A text that is doubled in every step, as a name for each step.
+fn doubled(first: &str, times: usize) -> String {
+    let step =
+        |query: String, n: usize| format!("select s{n} || s{n} as s{} from ({query})", n + 1);
+    let query = (0..times).fold(format!("select {first} as s0"), step);
+    format!("select length(s{times}) as n from ({query})")
+}
+
+#[test]
+fn what_no_function_bounds_ends_in_an_error_all_the_same() {
+    let wide = "arrow_cast(repeat('x', 1000000), 'LargeUtf8')";
+    for (query, codes) in [
+        (doubled("repeat('x', 1000000)", 14), [2, 3]),
+        (doubled(wide, 20), [2, 3]),
+        (
+            "select length(regexp_replace(repeat('x', 60000), 'x', repeat('y', 60000000), 'g'))"
+                .to_owned(),
+            [2, 3],
+        ),
+        (
+            "select length(string_agg(repeat('x', 60000000), '')) from range(0, 200)".to_owned(),
+            [2, 3],
+        ),
+    ] {
+        // No more than 8 GiB, so that a test takes no machine's memory.
+        let mut command = std::process::Command::new("sh");
+        let binary = env!("CARGO_BIN_EXE_labelmill");
+        command.args(["-c", "ulimit -v 8388608; exec \"$0\" sql -c \"$1\"", binary, &query]);
+        let output = command.env_remove("RUST_BACKTRACE").output().unwrap();
+        let said = stderr(&output);
+        assert!(output.status.code().is_some_and(|code| codes.contains(&code)), "{query}\n{said}");
+        assert!(said.contains("error: ") && said.contains("help:"), "{query}\n{said}");
+    }
+}
+
+#[test]
+fn a_query_with_thousands_of_literals_takes_seconds() {
+    let job = Job::new();
+    let rows: String = (0..3_000).map(|n| format!("{n}\n")).collect();
+    let table = format!("t={}", job.write("in.csv", &format!("x\n{rows}")));
+    let literals: Vec<String> = (0..8_000).map(|n| n.to_string()).collect();
+    let listed = format!("x in ({})", literals.join(", "));
+    let began = Instant::now();
+    for query in [
+        format!("select {listed} from t"),
+        format!("select count(*) from t where {listed}"),
+        format!("select count(*) from t group by {listed}"),
+    ] {
+        let file = job.write("query.sql", &query);
+        let shown = stdout(&run_ok(&["sql", "--table", &table, &file]));
+        // The name of the column is as long as the list, the rows are not.
+        assert!(shown.len() < 2_000_000, "{}", shown.len());
+    }
+    assert!(began.elapsed() < Duration::from_secs(30), "{:?}", began.elapsed());
+}

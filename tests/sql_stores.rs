@@ -1,0 +1,56 @@
+//! `labelmill sql --write` reaches a store by the URL that a statement names; a bucket that is not there is named.
+
+use crate::job::{Job, assert_says};
+use crate::s3::server;
+use crate::support::{run_fails, stderr, stdout};
+
+#[test]
+fn statements_reach_the_store_that_they_name() {
+    let server = server();
+    let copy = "copy (select 7 as n) to 's3://crowd/made/x.parquet'";
+    let external = "create external table e stored as parquet location 's3://crowd/made/x.parquet'";
+    let done = server.run_ok(&[
+        "sql",
+        "--write",
+        "--json",
+        "-c",
+        &format!("{copy}; {external}; select n from e"),
+    ]);
+    assert!(stdout(&done).ends_with("{\"n\":7}\n"), "{}", stdout(&done));
+    assert!(server.bucket().join("made/x.parquet").exists());
+}
+
+#[test]
+fn a_location_that_cannot_be_reached_is_told_before_anything_is_sent() {
+    let sql = |location: &str| {
+        let query = format!("copy (select 1) to '{location}' stored as csv");
+        run_fails(&["sql", "--write", "-c", &query], 2)
+    };
+    assert_says(&sql("ftp://host/x.csv"), &["cannot open the store", "help:"]);
+    let said = sql("s3://AKIA0:hunter2@bucket/x.csv");
+    assert!(said.contains("is refused") && !said.contains("hunter2"), "{said}");
+    let said = sql("https://host/x.csv?sig=hunter2");
+    assert!(said.contains("is refused") && !said.contains("hunter2"), "{said}");
+}
+
+#[test]
+fn a_bucket_that_does_not_exist_is_named() {
+    let server = server();
+    let job = Job::new();
+    let crowd = job.write("in.csv", "instance_id,annotator_id,label\ni,a,x\n");
+    let local = job.url("out");
+    for (from, to) in [
+        ("s3://nowhere/in", local.as_str()),
+        ("s3://nowhere/in/", &local),
+        ("s3://nowhere/in/*.parquet", &local),
+        ("s3://nowhere/in/x.parquet", &local),
+        (&crowd, "s3://nowhere/out"),
+    ] {
+        let args = ["aggregate", "--model", "majority_vote", "--annotations", from, "--output", to];
+        let output = server.run(&args);
+        let said = stderr(&output);
+        assert_eq!(output.status.code(), Some(5), "{from} {to}\n{said}");
+        assert_says(&said, &["the bucket `nowhere` does not exist", "help: check its name"]);
+        assert!(!said.contains("<?xml"), "{said}");
+    }
+}
