@@ -21,7 +21,7 @@
 //!
 //! [`pipeline`] is the whole flow on one screen: the first file to open. [`spec`] turns a TOML file into it, [`run`]
 //! carries what is impure (random streams, the clock, cancellation, progress), [`error`] what went wrong; [`escape`]
-//! makes text fit for a terminal. [`metrics`] measures labels against known classes. [`commands`] holds the verbs beside
+//! makes text fit for a terminal, [`redact`] for anybody's eyes. [`metrics`] measures labels against known classes. [`commands`] holds the verbs beside
 //! `run`: they read published runs, predict with saved classifiers, or simulate annotations for a known truth. How to
 //! add a model is told in [`model`].
 //!
@@ -38,6 +38,7 @@ pub mod gate;
 pub mod metrics;
 pub mod model;
 pub mod pipeline;
+pub mod redact;
 pub mod run;
 pub mod sink;
 pub mod source;

@@ -1,10 +1,12 @@
 //! What can be typed.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use clap::{ArgAction, Parser, Subcommand, ValueEnum};
 
 use crate::engine::parse_bytes;
+use crate::error::{Error, Result};
+use crate::store::StoreSpec;
 
 /// Turns many unreliable annotators' labels into labels you can train on.
 #[derive(Debug, Parser)]
@@ -260,4 +262,18 @@ fn amount(text: &str) -> Result<String, String> {
         Some(_) => Ok(text.to_owned()),
         None => Err("write a number and a unit, such as 512MiB or 4GB".to_owned()),
     }
+}
+
+/// The stores of a command without a pipeline file.
+pub(super) fn store(endpoint: Option<&str>) -> StoreSpec {
+    StoreSpec { endpoint: endpoint.map(str::to_owned), ..StoreSpec::default() }
+}
+
+/// The text of a file that an argument names.
+pub(super) fn read_text(path: &Path) -> Result<String> {
+    std::fs::read_to_string(path).map_err(|e| {
+        Error::spec(format!("cannot read the file: {e}"))
+            .at(path.display().to_string())
+            .help("the path is taken from the working folder")
+    })
 }

@@ -1,6 +1,5 @@
 //! One function a command.
 
-use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
 
@@ -10,10 +9,11 @@ use toml::Table;
 
 use super::args::{
     AggregateArgs, Args, Command, EvaluateArgs, FileArgs, JobArgs, ModelsArgs, PredictArgs,
+    read_text, store,
 };
 use super::progress::Bars;
 use super::signals::{Signals, or_signalled, until_signalled};
-use super::{answer, answer_exact, say, simulate, sql, summary};
+use super::{answer, answer_json, say, simulate, sql, summary};
 use crate::commands::evaluate::{Evaluation, evaluate};
 use crate::commands::explain::explain;
 use crate::commands::predict::{Prediction, predict};
@@ -21,13 +21,12 @@ use crate::commands::test::run_tests;
 use crate::engine::EngineSpec;
 use crate::error::{Error, Result, Stage};
 use crate::model::{MODELS, ModelKind, model_kind};
-use crate::pipeline::{self, PipelineSpec};
-use crate::pipeline::{from_table, load};
+use crate::pipeline::{self, PipelineSpec, from_table, load};
+use crate::redact::redacted;
 use crate::run::Run;
 use crate::sink::ParquetSink;
 use crate::source::{ColumnsSpec, Look, Source};
 use crate::spec::Overrides;
-use crate::store::{StoreSpec, redacted};
 
 pub(super) async fn dispatch(args: Args, signals: Signals) -> Result<ExitCode> {
     let quiet = args.quiet;
@@ -52,7 +51,7 @@ async fn read_only(command: Command) -> Result<ExitCode> {
             answer(redacted(&text).trim_end());
         }
         Command::Models(args) => models(&args)?,
-        Command::Schema => answer_exact(&pretty(&pipeline::schema())),
+        Command::Schema => answer_json(&pipeline::schema()),
         Command::Sql(args) => sql::command(&args).await?,
         Command::Evaluate(args) => scores(&args).await?,
         Command::Test(args) => return test(&args).await,
@@ -71,14 +70,6 @@ fn pipeline_file(args: &FileArgs) -> Result<PipelineSpec> {
     let stem = args.file.file_stem().map(|stem| stem.to_string_lossy().into_owned());
     spec.name = spec.name.or(stem);
     Ok(spec)
-}
-
-pub(super) fn read_text(path: &Path) -> Result<String> {
-    std::fs::read_to_string(path).map_err(|e| {
-        Error::spec(format!("cannot read the file: {e}"))
-            .at(path.display().to_string())
-            .help("the path is taken from the working folder")
-    })
 }
 
 fn aggregate_spec(args: AggregateArgs) -> Result<PipelineSpec> {
@@ -115,7 +106,7 @@ async fn job(spec: PipelineSpec, args: JobArgs, quiet: bool, signals: &Signals) 
     progress.end();
     let published = done?;
     if args.json {
-        answer_exact(&pretty(&summary::json(&published)));
+        answer_json(&summary::json(&published));
     } else if !quiet {
         say(&summary::text(&published));
     }
@@ -151,7 +142,7 @@ fn models(args: &ModelsArgs) -> Result<()> {
                 })
             })
             .collect();
-        answer_exact(&pretty(&json!(models)));
+        answer_json(&json!(models));
     } else if args.kind.is_some() {
         for f in chosen {
             answer(&format!("{}: {}\n{}\n\n{}", f.kind, f.summary, f.source, parameter_table(f)));
@@ -204,10 +195,6 @@ fn add_parameters(
     }
 }
 
-pub(super) fn store(endpoint: Option<&str>) -> StoreSpec {
-    StoreSpec { endpoint: endpoint.map(str::to_owned), ..StoreSpec::default() }
-}
-
 async fn scores(args: &EvaluateArgs) -> Result<()> {
     let columns = ColumnsSpec {
         instance: args.instance_column.clone(),
@@ -222,7 +209,7 @@ async fn scores(args: &EvaluateArgs) -> Result<()> {
     };
     let scores = evaluate(&what, &store(args.endpoint.as_deref())).await?;
     if args.json {
-        answer_exact(&pretty(&json!(scores)));
+        answer_json(&json!(scores));
         return Ok(());
     }
     let mut table = plain_table();
@@ -265,7 +252,7 @@ async fn predictions(args: PredictArgs, quiet: bool, signals: &Signals) -> Resul
     progress.end();
     let published = done?;
     if json {
-        answer_exact(&pretty(&summary::predictions_json(&published)));
+        answer_json(&summary::predictions_json(&published));
     } else if !quiet {
         say(&summary::predictions(&published));
     }
@@ -284,10 +271,6 @@ async fn test(args: &FileArgs) -> Result<ExitCode> {
     }
     say(&format!("{} passed, {failed} failed", verdicts.len() - failed));
     Ok(if failed == 0 { ExitCode::SUCCESS } else { ExitCode::from(Stage::Gate.exit_code()) })
-}
-
-pub(super) fn pretty(value: &Value) -> String {
-    serde_json::to_string_pretty(value).unwrap_or_default()
 }
 
 fn plain_table() -> TextTable {

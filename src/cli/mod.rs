@@ -25,7 +25,7 @@ use args::LogFormat;
 use crate::engine::available_memory;
 use crate::error::{Error, Result};
 use signals::Signals;
-use terminal::{Log, answer, answer_exact, say};
+use terminal::{Log, answer, answer_json, say};
 
 /// Runs the command that the process was called with.
 #[must_use]

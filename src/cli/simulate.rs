@@ -4,11 +4,10 @@ use std::sync::Arc;
 
 use serde_json::{Value, json};
 
-use super::args::SimulateArgs;
-use super::commands::{pretty, store};
+use super::args::{SimulateArgs, store};
 use super::progress::Bars;
 use super::signals::{Signals, until_signalled};
-use super::{answer, answer_exact, say};
+use super::{answer, answer_json, say};
 use crate::commands::simulate::grammar::TYPES;
 use crate::commands::simulate::recipes::{RECIPES, Recipe};
 use crate::commands::simulate::{Given, Simulated, Simulation, simulate};
@@ -46,7 +45,7 @@ pub(super) async fn command(args: SimulateArgs, quiet: bool, signals: &Signals) 
     progress.end();
     let simulated = done?;
     if json {
-        answer_exact(&pretty(&as_json(&recipe, seed, &simulated)));
+        answer_json(&as_json(&recipe, seed, &simulated));
     } else if !quiet {
         say(&as_text(&recipe, seed, &simulated));
     }
@@ -119,7 +118,7 @@ fn list(json: bool) -> Result<()> {
         let types: Vec<Value> =
             TYPES.iter().map(|(usage, does)| json!({"type": usage, "summary": does})).collect();
         let recipes: Vec<Value> = recipes.iter().map(recipe).collect();
-        answer_exact(&pretty(&json!({"recipes": recipes, "types": types})));
+        answer_json(&json!({"recipes": recipes, "types": types}));
         return Ok(());
     }
     let mut lines =

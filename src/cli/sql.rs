@@ -5,13 +5,13 @@ use datafusion::arrow::json::LineDelimitedWriter;
 use datafusion::prelude::SessionContext;
 use futures::StreamExt;
 
-use super::args::SqlArgs;
-use super::commands::{read_text, store};
+use super::args::{SqlArgs, read_text, store};
 use super::framed::Frame;
 use super::terminal::stream;
+use crate::commands::published::register_run;
 use crate::engine::EngineSpec;
 use crate::error::{Error, Result};
-use crate::source::{Location, Source, SourceSpec, register_run};
+use crate::source::{Location, Source, SourceSpec};
 use crate::sql::{Statement, explains, locations, only_reads, parse, unbroken, what_it_does};
 use crate::store::{StoreSpec, open, parse_url, secret_problem};
 

@@ -5,11 +5,12 @@
 
 use std::io::{ErrorKind, IsTerminal, Write};
 
+use serde_json::Value;
 use tracing_subscriber::fmt::MakeWriter;
 
 use crate::error::{Error, Result};
 use crate::escape;
-use crate::store::redacted;
+use crate::redact::redacted;
 
 /// A line to the person watching.
 pub(super) fn say(text: &str) {
@@ -24,6 +25,11 @@ pub(super) fn answer(text: &str) {
 /// A result for programs.
 pub(super) fn answer_exact(text: &str) {
     let _ = writeln!(std::io::stdout(), "{text}");
+}
+
+/// A result for programs, as JSON.
+pub(super) fn answer_json(value: &Value) {
+    answer_exact(&serde_json::to_string_pretty(value).unwrap_or_default());
 }
 
 /// Rows for whoever reads stdout; false where nobody does any more.

@@ -3,5 +3,6 @@
 pub mod evaluate;
 pub mod explain;
 pub mod predict;
+pub mod published;
 pub mod simulate;
 pub mod test;

@@ -8,16 +8,13 @@ use datafusion::prelude::SessionContext;
 use object_store::{ObjectMeta, ObjectStore};
 use url::Url;
 
-pub use super::format::Format;
+pub use super::format::{Format, UNTYPED};
 pub use super::listing::Files;
 use super::pinned::PinnedStore;
 use super::text::{Look, TextColumns, TextTable};
 use super::typed;
 use crate::error::{Error, Result};
 use crate::store::Place;
-
-/// A field's metadata key: its text came from a format without types, and may stand for integers.
-pub const UNTYPED: &str = "labelmill.untyped";
 
 /// Registers objects of one format as the table `name`: those, in the versions that were listed, and no others.
 ///

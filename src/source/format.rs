@@ -5,6 +5,9 @@ use object_store::ObjectMeta;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+/// A field's metadata key: its text came from a format without types, and may stand for integers.
+pub const UNTYPED: &str = "labelmill.untyped";
+
 /// A format that rows are read from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]

@@ -54,8 +54,8 @@ impl Files {
             if let Some(pattern) = pattern.filter(|_| !all.is_empty()) {
                 return Err(no_match(pattern, &all));
             }
-            if let Some(table) = published::table(text, stores).await? {
-                return Ok(table);
+            if let Some((place, objects)) = published::table(text, stores).await? {
+                return Ok(Self { place, format: Format::Parquet, objects });
             }
             return Err(Error::data("there is no such file, or nothing in that folder")
                 .found(nothing_there(&place))

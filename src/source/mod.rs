@@ -26,7 +26,6 @@ use crate::error::{Error, Problem, Result};
 use crate::spec::Problems;
 use crate::store::{StoreSpec, secret_problem};
 use files::{Files, Format};
-pub use published::register_run;
 use relation::Query;
 pub use relation::{Relation, contract_columns, select};
 pub use rows::{Rows, Scalar};

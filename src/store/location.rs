@@ -1,17 +1,16 @@
-//! Locations as text: what a user wrote becomes a URL here, and no other place decides what of a URL may be shown.
+//! Locations as text: what a user wrote becomes a URL here.
 //!
 //! # Why
 //! A location is copied into messages, logs, the `run` table and the digest of a job, where a password or a signature
-//! would stay for good. So a URL that holds one is refused before anything is opened, and whatever text leaves the
-//! process goes through [`redacted`], because the text of a refused URL can be part of any message.
+//! would stay for good. So a URL that holds one is refused before anything is opened.
 
-use std::ops::Range;
 use std::path::{Component, Path as FilePath, PathBuf};
 
 use object_store::path::Path;
 use url::{Position, Url};
 
 use crate::error::{Error, Problem, Result};
+use crate::redact::{redacted, urls};
 
 pub(super) const URL_HELP: &str = "write a local path, or a URL such as s3://bucket/folder/";
 
@@ -77,103 +76,6 @@ pub fn secret_problem(text: &str) -> Option<Problem> {
     ))
 }
 
-/// The text with `***` for the user part and the query of every URL in it.
-#[must_use]
-pub fn redacted(text: &str) -> String {
-    let mut out = String::with_capacity(text.len());
-    let mut from = 0;
-    for url in urls(text) {
-        for secret in [url.user, url.query].into_iter().flatten() {
-            out.push_str(&text[from..secret.start]);
-            out.push_str("***");
-            from = secret.end;
-        }
-    }
-    out.push_str(&text[from..]);
-    out
-}
-
-/// Where a URL's parts are in a text.
-struct Parts {
-    scheme: Range<usize>,
-    /// All before the `@`.
-    user: Option<Range<usize>>,
-    /// All behind the `?`.
-    query: Option<Range<usize>>,
-    end: usize,
-}
-
-/// The URLs in a text, from left to right.
-fn urls(text: &str) -> impl Iterator<Item = Parts> {
-    let mut from = 0;
-    std::iter::from_fn(move || {
-        loop {
-            let colon = from + text[from..].find(":/")?;
-            let is_scheme = |c: char| c.is_ascii_alphanumeric() || "+.-".contains(c);
-            let scheme = text[from..colon].rfind(|c| !is_scheme(c)).map_or(from, |last| {
-                from + last + text[from + last..].chars().next().map_or(1, char::len_utf8)
-            });
-            if colon - scheme >= 2 {
-                let parts = parts(text, scheme..colon);
-                from = parts.end;
-                return Some(parts);
-            }
-            from = colon + 2;
-        }
-    })
-}
-
-/// How far behind a word a password may reach that holds what ends a word.
-const LONGEST_PASSWORD: usize = 512;
-
-fn parts(text: &str, scheme: Range<usize>) -> Parts {
-    let slashes = text[scheme.end + 1..].find(|c| c != '/');
-    let start = slashes.map_or(text.len(), |n| scheme.end + 1 + n);
-    let word = |at: usize| {
-        let ends =
-            |c: char| c.is_whitespace() || c.is_control() || "\"'`<>()[]{}|\\^,;".contains(c);
-        text[at..].find(ends).map_or(text.len(), |n| at + n)
-    };
-    let mut end = word(start);
-    let authority =
-        &text[start..start + text[start..end].find(['/', '?', '#']).unwrap_or(end - start)];
-    // What follows the colon of a host is a number; a password that is not encoded can hold anything.
-    let has_password =
-        match authority.rsplit_once('@').map_or(authority, |(_, host)| host).rsplit_once(':') {
-            Some((_, port)) => !port.chars().all(|c| c.is_ascii_digit()),
-            None => false,
-        };
-    let kind = text[scheme.clone()].to_ascii_lowercase();
-    // These name a container before the @.
-    let is_container = kind.starts_with("abfs") && !authority.contains(':');
-    let mut user = None;
-    if has_password {
-        let line = text[start..].find(['\n', '\r']).map_or(text.len(), |n| start + n);
-        let far = (start + LONGEST_PASSWORD).min(line);
-        let far = (start..=far).rev().find(|at| text.is_char_boundary(*at)).unwrap_or(start);
-        let at = text[start..far].rfind('@').map(|n| start + n);
-        user = Some(start..at.unwrap_or(start + authority.len()));
-        end = word(at.unwrap_or(start + authority.len()));
-    } else if authority.contains('@') && !is_container {
-        // A second @ may belong to the password or to the path: nobody can tell.
-        user = text[start..end].rfind('@').map(|n| start..start + n);
-    }
-    let rest = user.as_ref().map_or(start, |user| user.end);
-    let is_web = kind == "http" || kind == "https";
-    let query = text[rest..end]
-        .char_indices()
-        .filter(|(_, c)| *c == '?' || (*c == '#' && is_web))
-        .find_map(|(n, _)| {
-            let query = rest + n + 1..end;
-            // Elsewhere than on the web `?` is a pattern's, unless a name and a value follow.
-            let name = &text[query.clone()];
-            let name = name.find('=').map_or("", |n| &name[..n]);
-            let is_query = is_web || (!name.is_empty() && !name.contains(['/', '?', '*']));
-            (is_query && !query.is_empty()).then_some(query)
-        });
-    Parts { scheme, user, query, end }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -196,36 +98,6 @@ mod tests {
         assert_eq!(url("far/away/../../crowd.csv"), plain("crowd.csv"));
         assert_eq!(url("link/../crowd.csv"), plain("far/crowd.csv"));
         assert_eq!(url("none/../crowd.csv"), plain("crowd.csv"));
-    }
-
-    #[test]
-    fn nothing_of_a_user_or_a_query_is_left() {
-        for (text, want) in [
-            ("https://me:hunter2@host/x.csv", "https://***@host/x.csv"),
-            ("https://hunter2@host/x.csv", "https://***@host/x.csv"),
-            ("s3://AKIA:hunter2@bucket/x", "s3://***@bucket/x"),
-            ("https://me:hun/ter2@host/x.csv", "https://***@host/x.csv"),
-            ("https://me:hun ter2@host/x.csv", "https://***@host/x.csv"),
-            ("https://me:hun)t,e'r2@host/x.csv", "https://***@host/x.csv"),
-            ("https://me:hun@t/er2@host/x.csv", "https://***@host/x.csv"),
-            ("https:/me:hunter2@host/x.csv", "https:/***@host/x.csv"),
-            ("https://me:hunter2", "https://***"),
-            ("HTTPS://me:hunter2@host", "HTTPS://***@host"),
-            (
-                "get http://h/k?X-Amz-Signature=hunter2 failed\nmore",
-                "get http://h/k?*** failed\nmore",
-            ),
-            ("https://host/x?hunter2", "https://host/x?***"),
-            ("https://host/x#hunter2", "https://host/x#***"),
-            ("az://c/x?sv=1&sig=hunter2", "az://c/x?***"),
-            ("file:///a/b?token=hunter2", "file:///a/b?***"),
-            ("{\"url\":\"https://u:hunter2@h/?a=hunter2\"}", "{\"url\":\"https://***@h/?***\"}"),
-            ("a https://u:hunter2@h b s3://hunter2@c/d e", "a https://***@h b s3://***@c/d e"),
-            ("é://x https://ü:hunter2@é/ü", "é://x https://***@é/ü"),
-        ] {
-            assert_eq!(redacted(text), want);
-            assert!(!want.contains("hunter2"));
-        }
     }
 
     #[test]

@@ -31,7 +31,7 @@ use crate::error::{Error, Problem, Result};
 use crate::spec::Problems;
 use http::Patient;
 use location::URL_HELP;
-pub use location::{parse_url, redacted, secret_problem, shown};
+pub use location::{parse_url, secret_problem, shown};
 use resume::Resuming;
 pub(crate) use resume::is_missing_bucket;
 use upload::Pieces;

@@ -9,9 +9,10 @@ mod tables;
 
 use serde::Serialize;
 
+use crate::commands::published::register_run;
 use crate::engine::EngineSpec;
 use crate::error::{Error, Result};
-use crate::source::{ColumnsSpec, Location, Relation, Source, SourceSpec, register_run, select};
+use crate::source::{ColumnsSpec, Location, Relation, Source, SourceSpec, select};
 use crate::store::StoreSpec;
 use labels::{ScoredLabels, Truth};
 use tables::Tables;

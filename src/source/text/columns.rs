@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, HashMap};
 
 use datafusion::arrow::datatypes::{DataType, Field, Schema};
 
-use super::super::files::UNTYPED;
 use super::super::format::Format;
+use super::super::format::UNTYPED;
 use super::seen::Seen;
 use crate::error::{Error, Result, offenders};
 

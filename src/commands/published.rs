@@ -1,0 +1,21 @@
+//! The tables of a published run as DataFusion tables: for `sql` and `evaluate`.
+
+use datafusion::prelude::SessionContext;
+
+use crate::error::Result;
+use crate::sink::{Manifest, PublishedRun};
+use crate::source::files::{Format, register_objects};
+use crate::store::StoreSpec;
+
+/// Registers every table of a run under its name: the files that its manifest lists, and no others.
+///
+/// # Errors
+/// When there is no committed run, or files of it are missing.
+pub async fn register_run(ctx: &SessionContext, url: &str, stores: &StoreSpec) -> Result<Manifest> {
+    let named = |e: crate::error::Error| e.or_at(&format!("--run {url}"));
+    let run = PublishedRun::find(url, stores).await.map_err(named)?;
+    for (table, objects) in run.tables().await.map_err(named)? {
+        register_objects(ctx, table, &run.place, &objects, Format::Parquet).await?;
+    }
+    Ok(run.manifest)
+}
