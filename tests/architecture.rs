@@ -69,19 +69,6 @@ fn async_stops_at_the_frame_and_starts_again_in_the_sink() {
 }
 
 #[test]
-fn a_stage_knows_only_those_before_it() {
-    let stages = ["source", "frame", "model", "tables", "sink", "pipeline", "commands", "cli"];
-    for (n, stage) in stages.iter().enumerate() {
-        let later: Vec<String> =
-            stages[n + 1..].iter().map(|later| format!("crate::{later}")).collect();
-        let later: Vec<&str> = later.iter().map(String::as_str).collect();
-        // What a sink published is read as a source: this file alone knows where it lies.
-        let found = offending(stage, &later, &["source/published.rs"]);
-        assert!(found.is_empty(), "{}", found.join("\n"));
-    }
-}
-
-#[test]
 fn only_the_command_line_prints() {
     let words = ["println!", "eprintln!", "std::io::stderr", "std::io::stdout", "dbg!"];
     let found: Vec<String> =
