@@ -40,10 +40,7 @@ impl Annotations {
             || distinct_columns(dims, &rows),
             || (count(&rows.annotator, dims.annotators), count(&rows.instance, dims.instances)),
         );
-        let mut is_single: Vec<bool> = rows_of_annotator.iter().map(|n| *n == 1).collect();
-        for (r, _) in rows.annotator.iter().zip(&rows.weight).filter(|(_, w)| **w != 1.0) {
-            is_single[*r as usize] = false;
-        }
+        let is_single: Vec<bool> = rows_of_annotator.iter().map(|n| *n == 1).collect();
         let Slots { order, of_annotator: slots, by_slot, labels, first_singleton } =
             Slots::new(sorted, &is_single);
         let mut columns = rows.annotator;
@@ -201,17 +198,13 @@ mod tests {
 
     #[test]
     fn singleton_annotators_come_after_all_others() {
-        let once = |weight| {
-            let rows = [(0, 0, 1, weight), (0, 1, 0, 1.0), (1, 1, 1, 1.0)];
-            build(&rows, Duplicates::Share).unwrap()
-        };
-        let a = once(1.0);
+        let rows = [(0, 0, 1, 0.5), (0, 1, 0, 1.0), (1, 1, 1, 1.0)];
+        let a = build(&rows, Duplicates::Share).unwrap();
         assert_eq!((a.columns_of(0), a.columns_of(1), a.first_singleton()), (2..3, 0..2, 2));
         assert_eq!(
             (a.labels_of(0), a.columns_of_instance(0), a.instances_of(2)),
             (&[1][..], &[0, 2][..], &[0][..])
         );
-        assert_eq!(once(0.5).first_singleton(), 3, "half an annotation is not one");
     }
 
     #[test]

@@ -192,7 +192,7 @@ impl Annotations {
         &self.labels[columns]
     }
 
-    /// Columns from this one on are of annotators with a single annotation, which counts 1.
+    /// Columns from this one on are of annotators with a single annotation.
     #[must_use]
     pub fn first_singleton(&self) -> usize {
         self.first_singleton

@@ -34,7 +34,8 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use statrs::function::gamma::{digamma, ln_gamma};
 
-use super::kernels::{Annotator, ColumnModel, Estimator, Prior, Smoothing, sparse::Cell};
+use super::kernels::{Annotator, ColumnModel, Estimator, Prior, Smoothing};
+use super::kernels::{sparse::Cell, table::stride};
 use super::{EmSteps, StopRule};
 use crate::frame::Annotations;
 use crate::model::confusion::{Cells, Confusion};
@@ -196,13 +197,13 @@ impl Dirichlet {
 }
 
 impl Estimator for Dirichlet {
-    fn estimate(&self, annotator: Annotator<'_>, cells: &mut [f64]) -> f64 {
-        let n = cells.len() / annotator.labels.len().max(1);
+    fn estimate<const K: usize>(&self, annotator: Annotator<'_>, cells: &mut [f64]) -> f64 {
+        let step = stride(annotator.n_classes);
         let mut terms = 0.0;
-        for k in 0..n {
-            let (digamma, term) = self.row(cells[k..].iter().step_by(n).sum());
+        for k in 0..annotator.n_classes {
+            let (digamma, term) = self.row(cells[k..].iter().step_by(step).sum());
             terms += term;
-            for (cell, label) in cells[k..].iter_mut().step_by(n).zip(annotator.labels) {
+            for (cell, label) in cells[k..].iter_mut().step_by(step).zip(annotator.labels) {
                 let (log, term) = self.cell(*cell, *label as usize == k);
                 terms += term;
                 *cell = (log - digamma).exp();

@@ -30,7 +30,8 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::kernels::{Annotator, ColumnModel, Estimator, MIN_PROBABILITY, Prior, sparse::Cell};
+use super::kernels::{Annotator, ColumnModel, Estimator, MIN_PROBABILITY, Prior};
+use super::kernels::{sparse::Cell, table::stride};
 use super::{EmSteps, StopRule};
 use crate::frame::Annotations;
 use crate::model::Spec;
@@ -102,7 +103,7 @@ impl EmSteps for OneCoin {
         let (n, expected_count) = (a.dims().classes, columns.into_expected_counts(a, t));
         let skill_of = |r: usize| {
             let counts = &expected_count[a.columns_of(r).start * n..a.columns_of(r).end * n];
-            estimator.skill(a.labels_of(r), counts)
+            estimator.skill(a.labels_of(r), counts.chunks_exact(n.max(1)))
         };
         let skill: Vec<f64> = (0..a.dims().annotators).map(skill_of).collect();
         let confusion = Confusion { cells: Cells::OneCoin(skill.clone()), expected_count };
@@ -126,12 +127,14 @@ struct Tied {
 }
 
 impl Tied {
-    /// The accuracy behind some counts, `[column, class]`.
-    fn skill(&self, labels: &[u32], counts: &[f64]) -> f64 {
-        let n = counts.len() / labels.len().max(1);
-        let right = |(label, counts): (&u32, &[f64])| counts.get(*label as usize).copied();
-        let diagonal = labels.iter().zip(counts.chunks_exact(n.max(1))).filter_map(right).sum();
-        self.share(diagonal, counts.iter().sum())
+    /// The accuracy behind the counts of some columns, `[class]` each.
+    fn skill<'a>(&self, labels: &[u32], columns: impl Iterator<Item = &'a [f64]>) -> f64 {
+        let (mut right, mut all) = (0.0, 0.0);
+        for (label, counts) in labels.iter().zip(columns) {
+            right += counts.get(*label as usize).copied().unwrap_or_default();
+            all += counts.iter().sum::<f64>();
+        }
+        self.share(right, all)
     }
 
     fn share(&self, right: f64, all: f64) -> f64 {
@@ -157,12 +160,13 @@ impl Tied {
 }
 
 impl Estimator for Tied {
-    fn estimate(&self, annotator: Annotator<'_>, cells: &mut [f64]) -> f64 {
-        let skill = self.skill(annotator.labels, cells);
-        let n = cells.len() / annotator.labels.len().max(1);
-        for (cells, label) in cells.chunks_exact_mut(n.max(1)).zip(annotator.labels) {
-            cells.fill(self.each_wrong(skill));
-            if let Some(diagonal) = cells.get_mut(*label as usize) {
+    fn estimate<const K: usize>(&self, annotator: Annotator<'_>, cells: &mut [f64]) -> f64 {
+        let Annotator { labels, n_classes: n } = annotator;
+        let skill = self.skill(labels, cells.chunks_exact(stride(n)).map(|cells| &cells[..n]));
+        let wrong = self.each_wrong(skill);
+        for (cells, label) in cells.chunks_exact_mut(stride(n)).zip(labels) {
+            cells[..n].fill(wrong);
+            if let Some(diagonal) = cells[..n].get_mut(*label as usize) {
                 *diagonal = skill;
             }
         }

@@ -4,82 +4,15 @@ use std::ops::Range;
 
 use rayon::prelude::*;
 
+use super::for_classes;
 use super::sparse_rows::SparseRows;
-use super::{for_classes, has_kernel, width};
-use crate::frame::{Annotations, BLOCK, Dims, InstanceRange, WeightSlice};
+use super::strategy::CountStrategy;
+use super::table::{self, Table, stride};
+use crate::frame::{Annotations, InstanceRange, WeightSlice};
 use crate::model::fitted::Posterior;
 
-/// How expected counts come together.
-///
-/// # Why
-/// An E-step has each posterior row in its registers; adding it to a table of counts there and then saves the M-step two
-/// passes over all rows. Each of a few fixed ranges of instances has a table of its own, and the tables are summed in
-/// order. That is worth it where annotations are many times the columns. Else every column gathers the rows of its own
-/// instances. That is two to four times as fast as to gather the few entries of each row that can change a count, which
-/// is for columns that would not fit in memory: of many classes and annotators. Which way is taken depends on the data
-/// alone.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum CountStrategy {
-    /// The E-step adds rows to a table, `[column, class]`, for each of so many ranges.
-    Scatter(usize),
-    /// The M-step gathers whole rows.
-    Gather,
-    /// The M-step gathers the entries of rows that can change a count.
-    SparseGather,
-}
-
-/// Tables are worth their zeroing and summing when there are so many annotations to a column and range.
-const ANNOTATIONS_PER_COLUMN: usize = 3;
-
-/// Columns may take so many bytes, or as many as the posteriors, with a cell for every class.
-const DENSE_BYTES: usize = 2 << 30;
-
-/// More ranges than this keep no more processors busy.
-const MOST_RANGES: usize = 16;
-
-/// Fewer ranges than this leave processors idle.
-const LEAST_RANGES: usize = 4;
-
-impl CountStrategy {
-    /// The fastest way for these annotations.
-    #[must_use]
-    pub fn choose(a: &Annotations) -> Self {
-        let Dims { instances, classes, .. } = a.dims();
-        let dense = size_of::<f64>() * a.n_columns() * classes;
-        let ranges = a.len() / (ANNOTATIONS_PER_COLUMN * a.n_columns()).max(1);
-        if ranges >= LEAST_RANGES {
-            Self::Scatter(ranges.min(MOST_RANGES))
-        } else if has_kernel(classes)
-            || dense <= DENSE_BYTES.max(size_of::<f64>() * instances * classes)
-        {
-            Self::Gather
-        } else {
-            Self::SparseGather
-        }
-    }
-
-    /// How many columns need to be kept between the M-step and the E-step: not those of singleton annotators, where an
-    /// E-step has the row they follow from in its registers.
-    #[must_use]
-    pub fn kept_columns(self, a: &Annotations) -> usize {
-        match self {
-            Self::Gather if !a.are_weighted() => a.first_singleton(),
-            _ => a.n_columns(),
-        }
-    }
-
-    /// The ranges of instances that have statistics of their own.
-    fn ranges(self, instances: usize) -> Vec<Range<usize>> {
-        let bounds: Vec<usize> = match self {
-            Self::Scatter(n) => (0..=n).map(|range| range * instances / n).collect(),
-            _ => (0..instances).step_by(BLOCK).chain([instances]).collect(),
-        };
-        bounds.windows(2).map(|bounds| bounds[0]..bounds[1]).collect()
-    }
-}
-
 /// What a range of instances adds to the parameters and the objective.
-#[derive(Debug, Clone)]
+#[derive(Debug)]
 pub struct Statistics {
     instances: Range<usize>,
     objective: f64,
@@ -89,10 +22,10 @@ pub struct Statistics {
 }
 
 /// What a range keeps of its rows.
-#[derive(Debug, Clone)]
+#[derive(Debug)]
 pub(super) enum RangeCounts {
-    /// Their sums, `[column, class]`.
-    Scatter(Vec<f64>),
+    /// Their sums.
+    Scatter(Table),
     /// Nothing: columns gather the rows.
     Gather,
     /// Their entries, which columns gather, for each [`BLOCK`] of instances.
@@ -105,7 +38,9 @@ impl Statistics {
     pub fn new(a: &Annotations, instances: Range<usize>, strategy: CountStrategy) -> Self {
         let n_classes = a.dims().classes;
         let counts = match strategy {
-            CountStrategy::Scatter(_) => RangeCounts::Scatter(vec![0.0; a.n_columns() * n_classes]),
+            CountStrategy::Scatter(_) => {
+                RangeCounts::Scatter(Table::zeros(a.n_columns(), n_classes))
+            }
             CountStrategy::Gather => RangeCounts::Gather,
             CountStrategy::SparseGather => RangeCounts::SparseGather(vec![SparseRows::default()]),
         };
@@ -129,7 +64,8 @@ impl Statistics {
         self.merge_scalars(next);
         match (&mut self.counts, &mut next.counts) {
             (RangeCounts::Scatter(sums), RangeCounts::Scatter(table)) => {
-                sums.iter_mut().zip(table).for_each(|(sum, count)| *sum += *count);
+                let pairs = sums.cells_mut().iter_mut().zip(table.cells());
+                pairs.for_each(|(sum, count)| *sum += *count);
             }
             (RangeCounts::SparseGather(rows), RangeCounts::SparseGather(more)) => rows.append(more),
             _ => {}
@@ -141,6 +77,14 @@ impl Statistics {
         self.classes.iter_mut().zip(&next.classes).for_each(|(sum, count)| *sum += count);
     }
 
+    /// The cells of the table of counts, where there is one.
+    pub(super) fn table(&self) -> Option<&[f64]> {
+        match &self.counts {
+            RangeCounts::Scatter(table) => Some(table.cells()),
+            _ => None,
+        }
+    }
+
     pub(super) fn counts(&self) -> &RangeCounts {
         &self.counts
     }
@@ -149,7 +93,7 @@ impl Statistics {
         self.objective = 0.0;
         self.classes.fill(0.0);
         match &mut self.counts {
-            RangeCounts::Scatter(table) => table.fill(0.0),
+            RangeCounts::Scatter(table) => table.cells_mut().fill(0.0),
             RangeCounts::SparseGather(rows) => rows.iter_mut().for_each(SparseRows::clear),
             RangeCounts::Gather => {}
         }
@@ -159,10 +103,11 @@ impl Statistics {
         self.objective += objective;
     }
 
-    /// The sums of rows, `[class]`, and the table of counts, which is empty where the M-step gathers them.
+    /// The sums of rows, `[class]`, and the cells of the table of counts, of which there are none where the M-step gathers
+    /// them.
     pub(super) fn sums_and_table(&mut self) -> (&mut [f64], &mut [f64]) {
         match &mut self.counts {
-            RangeCounts::Scatter(table) => (&mut self.classes, table),
+            RangeCounts::Scatter(table) => (&mut self.classes, table.cells_mut()),
             _ => (&mut self.classes, &mut []),
         }
     }
@@ -177,7 +122,8 @@ impl Statistics {
             RangeCounts::Gather => {}
             RangeCounts::SparseGather(rows) => rows[0].add(row),
             RangeCounts::Scatter(table) => {
-                for_classes!(row.len(), K => scatter::<K>(table, row, columns, weights));
+                let cells = table.cells_mut();
+                for_classes!(row.len(), K => scatter::<K>(cells, row, columns, weights));
             }
         }
     }
@@ -199,42 +145,43 @@ pub(super) fn add_row<const K: usize>(sums: &mut [f64], row: &[f64]) {
 /// Adds a row to the counts of the columns of its instance.
 #[inline(always)]
 pub(super) fn scatter<const K: usize>(
-    table: &mut [f64],
+    cells: &mut [f64],
     row: &[f64],
     columns: &[u32],
     weights: WeightSlice<'_>,
 ) {
-    let n = width::<K>(row.len());
+    match weights {
+        WeightSlice::Ones => scatter_weighted::<K>(cells, row, columns, |_| 1.0),
+        WeightSlice::All(weights) => {
+            scatter_weighted::<K>(cells, row, columns, |at| weights[at]);
+        }
+        WeightSlice::Few { .. } => {
+            scatter_weighted::<K>(cells, row, columns, |at| weights.get(at));
+        }
+    }
+}
+
+#[inline(always)]
+fn scatter_weighted<const K: usize>(
+    cells: &mut [f64],
+    row: &[f64],
+    columns: &[u32],
+    weight: impl Fn(usize) -> f64,
+) {
+    // A copy, so that the compiler knows that the counts are not the row.
     if K > 0
         && let Ok(row) = <[f64; K]>::try_from(row)
     {
-        let table = table.as_chunks_mut::<K>().0;
-        match weights {
-            WeightSlice::Ones => {
-                for column in columns {
-                    let counts = &mut table[*column as usize];
-                    (0..K).for_each(|k| counts[k] += row[k]);
-                }
-            }
-            WeightSlice::All(weights) => {
-                for (column, weight) in columns.iter().zip(weights) {
-                    let counts = &mut table[*column as usize];
-                    (0..K).for_each(|k| counts[k] += weight * row[k]);
-                }
-            }
-            WeightSlice::Few { .. } => {
-                for (at, column) in columns.iter().enumerate() {
-                    let (counts, weight) = (&mut table[*column as usize], weights.get(at));
-                    (0..K).for_each(|k| counts[k] += weight * row[k]);
-                }
-            }
+        for (at, column) in columns.iter().enumerate() {
+            let (counts, weight) = (table::row_mut::<K>(cells, *column), weight(at));
+            (0..K).for_each(|k| counts[k] += weight * row[k]);
         }
         return;
     }
+    let n = row.len();
     for (at, column) in columns.iter().enumerate() {
-        let counts = &mut table[*column as usize * n..(*column as usize + 1) * n];
-        let weight = weights.get(at);
-        counts.iter_mut().zip(row).for_each(|(c, p)| *c += weight * p);
+        let (start, weight) = (*column as usize * stride(n), weight(at));
+        cells[start..start + n].iter_mut().zip(row).for_each(|(c, p)| *c += weight * p);
     }
 }
 
@@ -245,7 +192,7 @@ pub fn parts(a: &Annotations, strategy: CountStrategy) -> Vec<Statistics> {
     ranges.map(|instances| Statistics::new(a, instances, strategy)).collect()
 }
 
-/// Hands every range, cleared, its annotations and its rows of `t` to `sweep`, and merges all into the first.
+/// Hands every range, cleared, its annotations and its rows of `t` to `sweep`, and merges all into the first but tables.
 pub fn for_each_range(
     a: &Annotations,
     t: &mut Posterior,
@@ -284,24 +231,14 @@ pub fn count(a: &Annotations, t: &Posterior, parts: &mut [Statistics]) {
     merge_all(parts);
 }
 
-/// Merges all statistics into the first, in their order: tables cell by cell, many cells at once.
+/// Merges all statistics into the first, in their order; but tables stay apart, for the M-step to sum as it reads them.
 fn merge_all(parts: &mut [Statistics]) {
     let Some((first, others)) = parts.split_first_mut() else { return };
-    for next in &mut *others {
+    for next in others {
         match &mut first.counts {
             RangeCounts::Scatter(_) => first.merge_scalars(next),
             _ => first.merge(next),
         }
-    }
-    if let RangeCounts::Scatter(sums) = &mut first.counts {
-        sums.par_chunks_mut(BLOCK).enumerate().for_each(|(chunk, sums)| {
-            for next in &*others {
-                if let RangeCounts::Scatter(table) = &next.counts {
-                    let counts = &table[chunk * BLOCK..];
-                    sums.iter_mut().zip(counts).for_each(|(sum, count)| *sum += count);
-                }
-            }
-        });
     }
 }
 
@@ -383,7 +320,8 @@ mod tests {
         else {
             panic!("tables were asked for")
         };
-        for (got, want) in got.iter().zip(want).chain(merged.classes().iter().zip(whole.classes()))
+        for (got, want) in
+            got.cells().iter().zip(want.cells()).chain(merged.classes().iter().zip(whole.classes()))
         {
             assert!((got - want).abs() < 1e-9, "{got} is not {want}");
         }

@@ -18,14 +18,16 @@ use std::ops::Range;
 use pulp::{Arch, Scalar, Simd, WithSimd};
 
 use super::counts::{Statistics, add_row, for_each_range, scatter};
-use super::dense::{self, DenseColumns};
+use super::dense::{self, DenseColumns, Singletons};
 use super::estimate::Estimator;
 use super::gather_buffer::GatherBuffer;
 use super::log_domain::{LogProduct, exp_all, shift};
 use super::m_step::Columns;
+use super::prior::{LogPrior, Prior};
 use super::sparse::{Cell, SparseColumns};
 use super::special_rows::{SAFE, Special, are_roots};
-use super::{for_classes, prefetch, width};
+use super::table::{prefetch_row, stride};
+use super::{for_classes, width};
 use crate::frame::{Annotations, InstanceRange, WeightSlice};
 use crate::model::fitted::Posterior;
 
@@ -35,39 +37,12 @@ const AHEAD: usize = 64;
 /// Instances whose cells are gathered together: few enough for the nearest cache.
 const GATHERED: usize = 64;
 
-/// P(class) before any annotation: the same for all instances, or each its own.
-#[derive(Debug, Clone, Copy)]
-pub enum Prior<'a> {
-    /// `[class]`
-    Class(&'a [f64]),
-    /// `[instance, class]`, such as what a classifier says
-    Instance(&'a [f64]),
-}
-
-impl<'a> Prior<'a> {
-    /// That of the `i`-th instance.
-    #[inline(always)]
-    pub(super) fn of(self, i: usize, n: usize) -> &'a [f64] {
-        match self {
-            Self::Class(prior) => prior,
-            Self::Instance(rows) => &rows[i * n..(i + 1) * n],
-        }
-    }
-
-    fn range(self, instances: &Range<usize>, n: usize) -> Self {
-        match self {
-            Self::Class(prior) => Self::Class(prior),
-            Self::Instance(rows) => Self::Instance(&rows[instances.start * n..instances.end * n]),
-        }
-    }
-}
-
 /// Posteriors of all instances, and their merged statistics in the first of `parts`; returns the log-likelihood.
-pub fn e_step(
+pub fn e_step<E: Estimator>(
     a: &Annotations,
     prior: Prior<'_>,
     columns: &Columns,
-    estimator: &dyn Estimator,
+    estimator: &E,
     t: &mut Posterior,
     parts: &mut [Statistics],
 ) -> f64 {
@@ -80,17 +55,16 @@ pub fn e_step(
 }
 
 /// What the kernel reads beside the columns.
-#[derive(Clone, Copy)]
-pub struct EStep<'a> {
+pub struct EStep<'a, E> {
     /// The annotations of the instances.
     pub range: InstanceRange<'a>,
     /// Their prior.
     pub prior: Prior<'a>,
     /// What has made the columns.
-    pub estimator: &'a dyn Estimator,
+    pub estimator: &'a E,
 }
 
-impl EStep<'_> {
+impl<E: Estimator> EStep<'_, E> {
     /// Turns `rows`, `[instance, class]`, from the posteriors behind the columns into those that follow from them, and
     /// adds them to `into`.
     pub fn run(self, columns: &Columns, rows: &mut [f64], into: &mut Statistics) {
@@ -101,37 +75,34 @@ impl EStep<'_> {
                 SparseSweep { step: self, columns, rows, into, arch }.with_simd(Scalar::new());
             }
             Columns::Dense(columns) => for_classes!(into.classes().len(), K => {
-                arch.dispatch(DenseSweep::<K> { step: self, columns, rows, into });
+                arch.dispatch(DenseSweep::<K, E> { step: self, columns, rows, into });
             }),
         }
     }
 }
 
 /// The sweep over dense columns.
-struct DenseSweep<'a, const K: usize> {
-    step: EStep<'a>,
+struct DenseSweep<'a, const K: usize, E> {
+    step: EStep<'a, E>,
     columns: &'a DenseColumns,
     rows: &'a mut [f64],
     into: &'a mut Statistics,
 }
 
-impl<const K: usize> WithSimd for DenseSweep<'_, K> {
+impl<const K: usize, E: Estimator> WithSimd for DenseSweep<'_, K, E> {
     type Output = ();
 
     // All that is called is inlined too: only so is it compiled for the vectors of the processor at hand.
     #[inline(always)]
     fn with_simd<S: Simd>(self, _: S) {
-        let n = width::<K>(self.into.classes().len()).max(1);
         let (sums, table) = self.into.sums_and_table();
-        let near = Near { columns: self.step.range.columns, cells: &self.columns.cells };
+        let near = Near { columns: self.step.range.columns, cells: self.columns.cells.cells() };
         let objective = if self.columns.are_logs {
             self.step.in_log_domain::<K>(self.columns, near, self.rows, sums, table)
-        } else if self.step.range.labels.len() * n > self.columns.cells.len() {
-            self.step.by_products::<K, false, false>(self.columns, near, self.rows, sums, table)
-        } else if table.is_empty() {
-            self.step.by_products::<K, true, false>(self.columns, near, self.rows, sums, table)
+        } else if self.step.range.labels.len() > self.columns.cells.n_columns() {
+            self.step.by_products::<K, false>(self.columns, near, self.rows, sums, table)
         } else {
-            self.step.by_products::<K, true, true>(self.columns, near, self.rows, sums, table)
+            self.step.by_products::<K, true>(self.columns, near, self.rows, sums, table)
         };
         self.into.add_objective(objective);
     }
@@ -149,18 +120,20 @@ impl Near<'_> {
     #[inline(always)]
     fn prefetch(self, own: Range<usize>, table: &[f64], n: usize) {
         let Some(ahead) = self.columns.get(own.start + AHEAD..own.end + AHEAD) else { return };
+        // Asking twice costs less than asking whether there are counts.
+        let counts = if table.is_empty() { self.cells } else { table };
         for column in ahead {
-            let at = *column as usize * n;
-            prefetch(self.cells, at, n);
-            prefetch(table, at, n);
+            let at = *column as usize * stride(n);
+            prefetch_row(self.cells, at, n);
+            prefetch_row(counts, at, n);
         }
     }
 }
 
-impl EStep<'_> {
+impl<E: Estimator> EStep<'_, E> {
     /// Rows as products; returns the objective.
     #[inline(always)]
-    fn by_products<const K: usize, const ALL_KEPT: bool, const SCATTER: bool>(
+    fn by_products<const K: usize, const ALL_KEPT: bool>(
         self,
         columns: &DenseColumns,
         near: Near<'_>,
@@ -170,55 +143,47 @@ impl EStep<'_> {
     ) -> f64 {
         let n = width::<K>(sums.len()).max(1);
         let Self { range, prior, estimator } = self;
-        let (mut likelihood, mut terms) = (LogProduct::default(), 0.0);
-        let mut special = Special::new(n, range.weights);
-        let write = |column: u32, last: &[f64], factors: &mut [f64]| {
-            columns.write(column, range.labels[column as usize], estimator, last, factors)
+        let mut into = Sums { classes: sums, table, likelihood: LogProduct::default() };
+        let (mut special, mut terms) = (Special::new(n, range.weights), 0.0);
+        let mut singletons = Singletons::new(n, range.labels, estimator);
+        let write = |column: u32, weight: f64, last: &[f64], factors: &mut [f64]| {
+            let place = (column, range.labels[column as usize], weight);
+            columns.write(place, estimator, last, factors)
         };
         let (mut begin, base) = (0, range.offsets[0]);
         for (i, (row, end)) in rows.chunks_exact_mut(n).zip(&range.offsets[1..]).enumerate() {
             let own = begin..end - base;
             begin = own.end;
-            if SCATTER {
-                near.prefetch(own.clone(), table, n);
-            } else {
-                near.prefetch(own.clone(), &[], n);
-            }
+            near.prefetch(own.clone(), into.table, n);
             let (columns, prior) = (&range.columns[own.clone()], prior.of(i, n));
             let is_weighted = special.is_next(own.end);
+            let is_trusted = range.trusted_class(i).is_some();
+            if K > 0 && ALL_KEPT && !is_weighted && !is_trusted && columns.len() <= SAFE {
+                // In registers until it is counted.
+                let mut product = [0.0; K];
+                dense::multiply::<K>(&mut product, prior, near.cells, columns);
+                into.add::<K>(&mut product, columns, WeightSlice::Ones);
+                row.copy_from_slice(&product);
+                continue;
+            }
             let weights = if is_weighted { range.weights.slice(own) } else { WeightSlice::Ones };
-            if range.trusted_class(i).is_some() || is_weighted && !are_roots(columns, weights) {
+            if is_trusted || is_weighted && !are_roots(columns, weights) {
                 terms += special.row(&range, i, prior, write, false, row);
+                into.add_normalised::<K>(row, columns, weights);
+                continue;
+            }
+            if is_weighted {
+                terms += special.weighted_row(columns, weights, prior, write, row);
+            } else if columns.len() > SAFE {
+                terms += special.long_row(columns, prior, write, row);
+            } else if ALL_KEPT {
+                dense::multiply::<K>(row, prior, near.cells, columns);
             } else {
-                if is_weighted {
-                    terms += special.weighted_row(columns, weights, prior, write, row);
-                } else if columns.len() > SAFE {
-                    terms += special.long_row(columns, prior, write, row);
-                } else if ALL_KEPT {
-                    dense::multiply::<K>(row, prior, near.cells, columns);
-                } else {
-                    terms += dense::multiply_with_singletons::<K>(
-                        row,
-                        prior,
-                        near.cells,
-                        columns,
-                        range.labels,
-                        estimator,
-                    );
-                }
-                let total = normalise_row::<K>(row);
-                if !columns.is_empty() {
-                    likelihood.push(total);
-                }
+                terms += singletons.multiply::<K>(row, prior, near.cells, columns);
             }
-            if !columns.is_empty() {
-                add_row::<K>(sums, row);
-            }
-            if SCATTER {
-                scatter::<K>(table, row, columns, weights);
-            }
+            into.add::<K>(row, columns, weights);
         }
-        terms + likelihood.ln()
+        terms + into.likelihood.ln()
     }
 
     /// Rows in three steps over a few of them each: sums of logarithms, all their exponentials at once, counts. Returns
@@ -235,21 +200,29 @@ impl EStep<'_> {
         let n = width::<K>(sums.len()).max(1);
         let Self { range, prior, estimator } = self;
         let WeightSlice::All(weights) = range.weights else { return 0.0 };
-        let (mut likelihood, mut terms) = (LogProduct::default(), 0.0);
-        let mut special = Special::new(n, WeightSlice::Ones);
-        let mut log_prior = LogPrior::default();
-        let write = |column: u32, last: &[f64], factors: &mut [f64]| {
-            columns.write(column, range.labels[column as usize], estimator, last, factors)
+        let mut into = Sums { classes: sums, table, likelihood: LogProduct::default() };
+        let (mut special, mut terms) = (Special::new(n, WeightSlice::Ones), 0.0);
+        let mut log_prior = LogPrior::new(prior, n);
+        let mut singletons = Singletons::new(n, range.labels, estimator);
+        let write = |column: u32, weight: f64, last: &[f64], factors: &mut [f64]| {
+            let place = (column, range.labels[column as usize], weight);
+            columns.write(place, estimator, last, factors)
         };
         for (start, rows) in (0..).step_by(GATHERED).zip(rows.chunks_mut(GATHERED * n)) {
             let mut shifts = [0.0; GATHERED];
             for (at, row) in rows.chunks_exact_mut(n).enumerate() {
                 let i = start + at;
                 let own = range.positions(i);
-                near.prefetch(own.clone(), table, n);
+                near.prefetch(own.clone(), into.table, n);
                 let (columns, weights) = (&range.columns[own.clone()], &weights[own]);
-                let prior = log_prior.of(prior.of(i, n));
-                dense::add_logs::<K>(row, prior, near.cells, columns, weights);
+                if let Some(class) = range.trusted_class(i) {
+                    terms += special.row(&range, i, prior.of(i, n), write, true, row);
+                    row.fill(f64::NEG_INFINITY);
+                    row[class as usize] = 0.0;
+                    continue;
+                }
+                let prior = log_prior.of(i);
+                terms += singletons.add_logs::<K>(row, prior, near.cells, columns, weights);
                 shifts[at] = shift::<K>(row);
             }
             exp_all(rows);
@@ -257,30 +230,53 @@ impl EStep<'_> {
                 let i = start + at;
                 let own = range.positions(i);
                 let (columns, weights) = (&range.columns[own.clone()], &weights[own]);
-                if range.trusted_class(i).is_some() {
-                    terms += special.row(&range, i, prior.of(i, n), write, true, row);
-                } else {
-                    let total = normalise_row::<K>(row);
-                    if !columns.is_empty() {
-                        likelihood.push(total);
-                        terms += shifts[at];
-                    }
-                }
-                if !columns.is_empty() {
-                    add_row::<K>(sums, row);
-                }
-                if !table.is_empty() {
-                    scatter::<K>(table, row, columns, WeightSlice::All(weights));
-                }
+                // The row of a trusted instance becomes one-hot again, over a sum of 1.
+                into.add::<K>(row, columns, WeightSlice::All(weights));
+                terms += if columns.is_empty() { 0.0 } else { shifts[at] };
             }
         }
-        terms + likelihood.ln()
+        terms + into.likelihood.ln()
+    }
+}
+
+/// What the rows of a range come to.
+struct Sums<'a> {
+    classes: &'a mut [f64],
+    table: &'a mut [f64],
+    likelihood: LogProduct,
+}
+
+impl Sums<'_> {
+    /// Divides a row by its sum, which is the likelihood of its instance, and adds it.
+    #[inline(always)]
+    fn add<const K: usize>(&mut self, row: &mut [f64], columns: &[u32], weights: WeightSlice<'_>) {
+        let total = normalise_row::<K>(row);
+        if !columns.is_empty() {
+            self.likelihood.push(total);
+        }
+        self.add_normalised::<K>(row, columns, weights);
+    }
+
+    /// Adds a posterior row.
+    #[inline(always)]
+    fn add_normalised<const K: usize>(
+        &mut self,
+        row: &[f64],
+        columns: &[u32],
+        weights: WeightSlice<'_>,
+    ) {
+        if !columns.is_empty() {
+            add_row::<K>(self.classes, row);
+        }
+        if !self.table.is_empty() {
+            scatter::<K>(self.table, row, columns, weights);
+        }
     }
 }
 
 /// The sweep over columns without the cells that nothing stands behind.
-struct SparseSweep<'a> {
-    step: EStep<'a>,
+struct SparseSweep<'a, E> {
+    step: EStep<'a, E>,
     columns: &'a SparseColumns,
     rows: &'a mut [f64],
     into: &'a mut Statistics,
@@ -288,7 +284,7 @@ struct SparseSweep<'a> {
     arch: Arch,
 }
 
-impl WithSimd for SparseSweep<'_> {
+impl<E> WithSimd for SparseSweep<'_, E> {
     type Output = ();
 
     #[inline(always)]
@@ -298,7 +294,7 @@ impl WithSimd for SparseSweep<'_> {
         let are_logs = columns.are_logs();
         let (mut likelihood, mut terms) = (LogProduct::default(), 0.0);
         let mut special = Special::new(n, range.weights);
-        let mut log_prior = LogPrior::default();
+        let mut log_prior = LogPrior::new(prior, n);
         let mut near = GatherBuffer::<Cell>::default();
         for (start, rows) in (0..).step_by(GATHERED).zip(rows.chunks_mut(GATHERED * n)) {
             columns.gather(&range, start..start + rows.len() / n, &mut near);
@@ -307,7 +303,7 @@ impl WithSimd for SparseSweep<'_> {
                 let own = range.positions(i);
                 let (own_columns, prior) = (&range.columns[own.clone()], prior.of(i, n));
                 let weights = range.weights.slice(own.clone());
-                let write = |column: u32, _: &[f64], factors: &mut [f64]| {
+                let write = |column: u32, _: f64, _: &[f64], factors: &mut [f64]| {
                     columns.write(column, factors);
                     0.0
                 };
@@ -317,7 +313,7 @@ impl WithSimd for SparseSweep<'_> {
                     if are_logs {
                         columns.add_logs(
                             row,
-                            log_prior.of(prior),
+                            log_prior.of(i),
                             own_columns,
                             weights,
                             near.group(at),
@@ -339,26 +335,6 @@ impl WithSimd for SparseSweep<'_> {
             }
         }
         into.add_objective(terms + likelihood.ln());
-    }
-}
-
-/// The logarithm of the prior, taken again only where the prior is another.
-#[derive(Default)]
-struct LogPrior {
-    prior: Vec<f64>,
-    logs: Vec<f64>,
-}
-
-impl LogPrior {
-    #[inline(always)]
-    fn of(&mut self, prior: &[f64]) -> &[f64] {
-        if self.prior != prior {
-            self.prior.clear();
-            self.prior.extend_from_slice(prior);
-            self.logs.clear();
-            self.logs.extend(prior.iter().map(|p| p.ln()));
-        }
-        &self.logs
     }
 }
 

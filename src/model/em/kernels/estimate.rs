@@ -1,7 +1,8 @@
 //! From an annotator's expected counts to the likelihood: maximum likelihood here, other estimators with their models.
 
 use super::sparse::Cell;
-use super::{MIN_LIKELIHOOD, MIN_PROBABILITY, for_classes, width};
+use super::table::stride;
+use super::{MIN_LIKELIHOOD, MIN_PROBABILITY, width};
 use crate::frame::Annotations;
 
 /// What an estimator is told of an annotator.
@@ -9,15 +10,18 @@ use crate::frame::Annotations;
 pub struct Annotator<'a> {
     /// The labels that the annotator used, ascending: one for each column.
     pub labels: &'a [u32],
+    /// Classes.
+    pub n_classes: usize,
 }
 
 /// Turns expected counts into what the E-step multiplies, one annotator at a time.
 ///
 /// Numbers may be below [`MIN_LIKELIHOOD`], to which the kernels raise them. A row of the matrix need not sum to 1.
 pub trait Estimator: Sync {
-    /// Replaces the expected counts in `cells`, `[column, class]`, by the likelihood of the same columns; returns the
-    /// annotator's own term of the objective, such as minus a divergence from a Dirichlet prior; 0 without any.
-    fn estimate(&self, annotator: Annotator<'_>, cells: &mut [f64]) -> f64;
+    /// Replaces the expected counts in `cells`, rows of a [`Table`](super::table::Table), by the likelihood of the same
+    /// columns; returns the annotator's own term of the objective, such as minus a divergence from a Dirichlet prior; 0
+    /// without any. `K` is the number of classes, or 0 where they are many.
+    fn estimate<const K: usize>(&self, annotator: Annotator<'_>, cells: &mut [f64]) -> f64;
 
     /// The same for many classes, of which few have a count. `cells` are those of the columns, one after the other:
     /// those of the `n`-th column end at `ends[n]`; the diagonal is among them, and all others have no count. Their
@@ -82,23 +86,23 @@ impl Smoothing {
     #[inline(always)]
     fn normalise<const K: usize>(self, labels: &[u32], cells: &mut [f64], sums: &mut [f64]) {
         let n = width::<K>(sums.len()).max(1);
-        let sums = &mut sums[..n];
+        let (sums, stride) = (&mut sums[..n], stride(n));
         if self.diagonal != 0.0 {
-            for (cells, label) in cells.chunks_exact_mut(n).zip(labels) {
-                if let Some(diagonal) = cells.get_mut(*label as usize) {
+            for (cells, label) in cells.chunks_exact_mut(stride).zip(labels) {
+                if let Some(diagonal) = cells[..n].get_mut(*label as usize) {
                     *diagonal += self.diagonal;
                 }
             }
         }
         self.row_sums(labels, sums);
-        for cells in cells.chunks_exact_mut(n) {
+        for cells in cells.chunks_exact_mut(stride) {
             for k in 0..n {
                 cells[k] = (cells[k] + self.everywhere).max(MIN_PROBABILITY);
                 sums[k] += cells[k];
             }
         }
         sums.iter_mut().for_each(|sum| *sum = 1.0 / *sum);
-        for cells in cells.chunks_exact_mut(n) {
+        for cells in cells.chunks_exact_mut(stride) {
             for k in 0..n {
                 cells[k] = (cells[k] * sums[k]).max(MIN_LIKELIHOOD);
             }
@@ -107,16 +111,13 @@ impl Smoothing {
 }
 
 impl Estimator for Smoothing {
-    fn estimate(&self, annotator: Annotator<'_>, cells: &mut [f64]) -> f64 {
-        let n = cells.len() / annotator.labels.len().max(1);
-        let (mut few, mut many) = ([0.0; 16], Vec::new());
-        let sums = if n <= few.len() {
-            &mut few[..n]
+    #[inline(always)]
+    fn estimate<const K: usize>(&self, annotator: Annotator<'_>, cells: &mut [f64]) -> f64 {
+        if K > 0 {
+            self.normalise::<K>(annotator.labels, cells, &mut [0.0; K]);
         } else {
-            many.resize(n, 0.0);
-            &mut many
-        };
-        for_classes!(n, K => self.normalise::<K>(annotator.labels, cells, sums));
+            self.normalise::<0>(annotator.labels, cells, &mut vec![0.0; annotator.n_classes]);
+        }
         0.0
     }
 

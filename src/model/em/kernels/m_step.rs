@@ -5,11 +5,13 @@ use std::ops::Range;
 use pulp::{Arch, Simd, WithSimd};
 use rayon::prelude::*;
 
-use super::counts::{CountStrategy, RangeCounts, Statistics};
+use super::counts::{Statistics, add_row};
 use super::dense::DenseColumns;
-use super::estimate::{Annotator, Estimator};
+use super::estimate::{Annotator, Estimator, Smoothing};
 use super::log_domain::ln_all;
 use super::sparse::SparseColumns;
+use super::strategy::CountStrategy;
+use super::table::{Table, stride};
 use super::{MIN_LIKELIHOOD, for_classes, prefetch, width};
 use crate::frame::{Annotations, ColumnRange, WeightSlice, split_by};
 use crate::model::fitted::Posterior;
@@ -29,7 +31,7 @@ impl Columns {
         if strategy == CountStrategy::SparseGather {
             return Self::Sparse(SparseColumns::new(a));
         }
-        let cells = vec![0.0; strategy.kept_columns(a) * a.dims().classes];
+        let cells = Table::zeros(strategy.kept_columns(a), a.dims().classes);
         Self::Dense(DenseColumns { cells, are_logs: a.are_weighted() })
     }
 
@@ -39,13 +41,13 @@ impl Columns {
         a: &Annotations,
         t: &Posterior,
         parts: &[Statistics],
-        estimator: &dyn Estimator,
+        estimator: &impl Estimator,
     ) -> f64 {
         match self {
             Self::Sparse(columns) => columns.estimate(a, parts, estimator),
             Self::Dense(DenseColumns { cells, are_logs }) => {
-                let finish = Finish::Estimate { estimator, to_logs: *are_logs };
-                gather(a, t, parts, cells, finish)
+                let (finish, step) = (Some((estimator, *are_logs)), stride(a.dims().classes));
+                gather(a, t, parts, (cells.cells_mut(), step), finish)
             }
         }
     }
@@ -54,7 +56,7 @@ impl Columns {
     #[must_use]
     pub fn into_room(self, a: &Annotations) -> Vec<f64> {
         let mut room = match self {
-            Self::Dense(columns) => columns.cells,
+            Self::Dense(columns) => columns.cells.into_buffer(),
             Self::Sparse(_) => Vec::new(),
         };
         room.resize(a.n_columns() * a.dims().classes, 0.0);
@@ -73,16 +75,7 @@ pub fn expected_counts_of(a: &Annotations, t: &Posterior) -> Vec<f64> {
 
 /// Writes the expected counts of `t` into `counts`, `[column, class]`.
 pub fn expected_counts(a: &Annotations, t: &Posterior, parts: &[Statistics], counts: &mut [f64]) {
-    gather(a, t, parts, counts, Finish::Leave);
-}
-
-/// What becomes of an annotator's counts when they are there.
-#[derive(Clone, Copy)]
-enum Finish<'a> {
-    /// They stay what they are.
-    Leave,
-    /// They become the likelihood, or its logarithm.
-    Estimate { estimator: &'a dyn Estimator, to_logs: bool },
+    gather::<Smoothing>(a, t, parts, (counts, a.dims().classes), None);
 }
 
 /// Of so many annotators, those in one unit of parallel work: few enough to share out evenly, many enough to be worth
@@ -91,29 +84,27 @@ fn at_once(annotators: usize) -> usize {
     (annotators / 512).clamp(8, 4096)
 }
 
-/// Puts the counts of as many columns as there is room for into `columns`, `[column, class]`, each annotator's finished;
-/// returns the sum of the estimator's terms.
-fn gather(
+/// Puts the counts of as many columns as there is room for into `columns`, so many numbers from one column to the next;
+/// with an estimator they become the likelihood, or its logarithm. Returns the sum of the estimator's terms.
+fn gather<E: Estimator>(
     a: &Annotations,
     t: &Posterior,
     parts: &[Statistics],
-    columns: &mut [f64],
-    finish: Finish<'_>,
+    (columns, step): (&mut [f64], usize),
+    finish: Option<(&E, bool)>,
 ) -> f64 {
     let (arch, n_classes) = (Arch::new(), a.dims().classes);
-    let room = columns.len() / n_classes.max(1);
+    let room = columns.len() / step.max(1);
     let annotators = a.column_offsets()[..a.dims().annotators].partition_point(|c| *c < room);
     let offsets = &a.column_offsets()[..=annotators];
-    let table = match parts.first().map(Statistics::counts) {
-        Some(RangeCounts::Scatter(table)) => Some(table.as_slice()),
-        _ => None,
-    };
-    let work = split_by(columns, offsets, n_classes, at_once(annotators));
+    let tables: Vec<&[f64]> = parts.iter().filter_map(Statistics::table).collect();
+    let tables = tables.as_slice();
+    let work = split_by(columns, offsets, step, at_once(annotators));
     let terms: Vec<f64> = work
         .into_par_iter()
         .map(|(slots, columns)| {
             for_classes!(n_classes, K => {
-                arch.dispatch(Gather::<K> { a, t, table, finish, slots, columns })
+                arch.dispatch(Gather::<K, E> { a, t, tables, finish, slots, columns, step })
             })
         })
         .collect();
@@ -121,32 +112,45 @@ fn gather(
 }
 
 /// Counts the columns of the annotators in some neighbouring slots.
-struct Gather<'a, const K: usize> {
+struct Gather<'a, const K: usize, E> {
     a: &'a Annotations,
     t: &'a Posterior,
-    /// The counts of all columns, where the E-step has scattered them.
-    table: Option<&'a [f64]>,
-    finish: Finish<'a>,
+    /// The counts of all columns by each range, where the E-step has scattered them.
+    tables: &'a [&'a [f64]],
+    /// The estimator, and whether logarithms are wanted.
+    finish: Option<(&'a E, bool)>,
     slots: Range<usize>,
-    /// Theirs, `[column, class]`.
+    /// Theirs, `step` numbers from one to the next.
     columns: &'a mut [f64],
+    step: usize,
 }
 
-impl<const K: usize> WithSimd for Gather<'_, K> {
+impl<const K: usize, E: Estimator> WithSimd for Gather<'_, K, E> {
     type Output = f64;
 
     // Inlined with all that is called, for the vectors of the processor at hand.
     #[inline(always)]
     fn with_simd<S: Simd>(self, _: S) -> f64 {
-        let Self { a, t, table, finish, slots, columns: all } = self;
+        let Self { a, t, tables, finish, slots, columns: all, step } = self;
         let n = width::<K>(t.n_classes()).max(1);
         let offsets = a.column_offsets();
         let (first, last) = (offsets[slots.start], offsets[slots.end]);
-        match table {
-            Some(table) => all.copy_from_slice(&table[first * n..last * n]),
-            None => sum_rows::<K>(a.column_range(first..last), t, all),
+        if let [table, others @ ..] = tables {
+            let own = first * stride(n)..last * stride(n);
+            let counts = table[own.clone()].chunks_exact(stride(n));
+            for (to, from) in all.chunks_exact_mut(step).zip(counts) {
+                to[..n].copy_from_slice(&from[..n]);
+            }
+            for table in others {
+                let counts = table[own.clone()].chunks_exact(stride(n));
+                for (sums, counts) in all.chunks_exact_mut(step).zip(counts) {
+                    add_row::<K>(&mut sums[..n], &counts[..n]);
+                }
+            }
+        } else {
+            sum_rows::<K>(a.column_range(first..last), t, all, step);
         }
-        let Finish::Estimate { estimator, to_logs } = finish else { return 0.0 };
+        let Some((estimator, to_logs)) = finish else { return 0.0 };
         // In a loop of its own, so that the sums wait for memory together and not each for an estimate.
         let (mut terms, mut columns) = (0.0, &mut *all);
         for slot in slots {
@@ -154,8 +158,9 @@ impl<const K: usize> WithSimd for Gather<'_, K> {
             if own.is_empty() {
                 continue;
             }
-            let (cells, rest) = columns.split_at_mut(own.len() * n);
-            terms += estimator.estimate(Annotator { labels: a.labels_in(own) }, cells);
+            let (cells, rest) = columns.split_at_mut(own.len() * stride(n));
+            let annotator = Annotator { labels: a.labels_in(own), n_classes: n };
+            terms += estimator.estimate::<K>(annotator, cells);
             cells.iter_mut().for_each(|cell| *cell = cell.max(MIN_LIKELIHOOD));
             columns = rest;
         }
@@ -171,19 +176,26 @@ const AHEAD: usize = 24;
 
 /// Sums the rows of the instances of each column.
 #[inline(always)]
-fn sum_rows<const K: usize>(range: ColumnRange<'_>, t: &Posterior, columns: &mut [f64]) {
+fn sum_rows<const K: usize>(
+    range: ColumnRange<'_>,
+    t: &Posterior,
+    columns: &mut [f64],
+    step: usize,
+) {
     let n = width::<K>(t.n_classes()).max(1);
     let rows = t.values();
     let mut last = range.instances.len();
     last -= usize::from(last > 0);
-    for (column, counts) in columns.chunks_exact_mut(n).enumerate() {
+    for (column, counts) in columns.chunks_exact_mut(step).enumerate() {
+        let counts = &mut counts[..n];
         let mut sum = [0.0; K];
         if K == 0 {
             counts.fill(0.0);
         }
         for position in range.positions(column) {
             let ahead = range.instances[(position + AHEAD).min(last)] as usize;
-            prefetch(rows, ahead * n, n);
+            prefetch(rows, ahead * n);
+            prefetch(rows, ahead * n + n - 1);
             let i = range.instances[position] as usize;
             let row = &rows[i * n..(i + 1) * n];
             let weight = match range.weights {

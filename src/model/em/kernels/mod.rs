@@ -20,16 +20,20 @@ pub mod estimate;
 mod gather_buffer;
 pub mod log_domain;
 pub mod m_step;
+pub mod prior;
 pub mod sparse;
 mod sparse_rows;
 mod special_rows;
+pub mod strategy;
+pub mod table;
 #[cfg(test)]
 mod tests;
 
-pub use counts::{CountStrategy, Statistics};
-pub use e_step::Prior;
+pub use counts::Statistics;
 pub use estimate::{Annotator, Estimator, Smoothing};
 pub use log_domain::softmax;
+pub use prior::Prior;
+pub use strategy::CountStrategy;
 
 use crate::frame::Annotations;
 use crate::model::fitted::Posterior;
@@ -78,7 +82,7 @@ impl ColumnModel {
     }
 
     /// The likelihood from the expected counts of `t`; returns what the estimator adds to the objective.
-    pub fn m_step(&mut self, a: &Annotations, t: &Posterior, estimator: &dyn Estimator) -> f64 {
+    pub fn m_step(&mut self, a: &Annotations, t: &Posterior, estimator: &impl Estimator) -> f64 {
         self.columns.estimate(a, t, &self.parts, estimator)
     }
 
@@ -91,7 +95,7 @@ impl ColumnModel {
         &mut self,
         a: &Annotations,
         prior: Prior<'_>,
-        estimator: &dyn Estimator,
+        estimator: &impl Estimator,
         t: &mut Posterior,
     ) -> f64 {
         e_step::e_step(a, prior, &self.columns, estimator, t, &mut self.parts)
@@ -141,9 +145,9 @@ pub fn normalise(values: &mut [f64], change: impl Fn(f64) -> f64) {
     values.iter_mut().for_each(|v| *v /= sum);
 }
 
-/// Asks the processor to bring a row of `n` numbers near, while other work goes on.
+/// Asks the processor to bring the cache line of a number near, while other work goes on.
 #[inline(always)]
-fn prefetch(numbers: &[f64], at: usize, n: usize) {
+fn prefetch(numbers: &[f64], at: usize) {
     #[cfg(target_arch = "x86_64")]
     {
         use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
@@ -152,9 +156,8 @@ fn prefetch(numbers: &[f64], at: usize, n: usize) {
         #[allow(unsafe_code)]
         unsafe {
             _mm_prefetch::<_MM_HINT_T0>(start.cast());
-            _mm_prefetch::<_MM_HINT_T0>(start.wrapping_add(n - 1).cast());
         }
     }
     #[cfg(not(target_arch = "x86_64"))]
-    let _ = (numbers, at, n);
+    let _ = (numbers, at);
 }

@@ -85,7 +85,7 @@ impl SparseColumns {
         &mut self,
         a: &Annotations,
         parts: &[Statistics],
-        estimator: &dyn Estimator,
+        estimator: &impl Estimator,
     ) -> f64 {
         let (n, annotators, are_logs) = (self.n_classes, a.dims().annotators, self.are_logs);
         let scratch = || Scratch {
@@ -181,7 +181,7 @@ impl SparseColumns {
 
     /// Writes the factors of one column, or their logarithms, into `factors`, `[class]`.
     pub fn write(&self, column: u32, factors: &mut [f64]) {
-        factors.copy_from_slice(self.unused_of(column));
+        factors[..self.n_classes].copy_from_slice(self.unused_of(column));
         let block = &self.blocks[self.slots[column as usize] as usize / BLOCK];
         let (begin, end) = block.place(column);
         for cell in &block.cells[begin as usize..end as usize] {
@@ -205,7 +205,7 @@ impl Block {
         a: &Annotations,
         slot: usize,
         parts: &[Statistics],
-        estimator: &dyn Estimator,
+        estimator: &impl Estimator,
         are_logs: bool,
         Scratch { gathered, counts, known, cells, ends }: &mut Scratch,
     ) -> f64 {
@@ -235,7 +235,12 @@ impl Block {
         let begin = self.unused.len();
         self.unused.resize(begin + counts.len(), 0.0);
         let unused = &mut self.unused[begin..];
-        let term = estimator.estimate_sparse(Annotator { labels }, ends, cells, unused);
+        let term = estimator.estimate_sparse(
+            Annotator { labels, n_classes: a.dims().classes },
+            ends,
+            cells,
+            unused,
+        );
         unused.iter_mut().for_each(|p| *p = p.max(MIN_LIKELIHOOD));
         let mut first = 0;
         for end in ends {

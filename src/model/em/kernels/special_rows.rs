@@ -3,6 +3,7 @@
 use std::f64::consts::LN_2;
 
 use super::log_domain::{softmax, take_exponent};
+use super::table::stride;
 use crate::frame::{InstanceRange, WeightSlice};
 
 /// Factors of at least `MIN_LIKELIHOOD` (2^-66.5), times a prior of at least 1e-27 (2^-90) or a mantissa, that stay above
@@ -27,7 +28,8 @@ impl<'a> Special<'a> {
             _ => (&[][..], 0),
         };
         let room = || vec![0.0; n];
-        Self { pending, start, last: room(), factors: room(), logs: room(), exponents: vec![0; n] }
+        let factors = vec![0.0; stride(n)];
+        Self { pending, start, last: room(), factors, logs: room(), exponents: vec![0; n] }
     }
 
     /// Whether one of the few weights is among the annotations of the next instance, which end at `end`.
@@ -49,7 +51,7 @@ impl<'a> Special<'a> {
         &mut self,
         columns: &[u32],
         prior: &[f64],
-        write: impl Fn(u32, &[f64], &mut [f64]) -> f64,
+        write: impl Fn(u32, f64, &[f64], &mut [f64]) -> f64,
         row: &mut [f64],
     ) -> f64 {
         self.last.copy_from_slice(row);
@@ -58,7 +60,7 @@ impl<'a> Special<'a> {
         row.copy_from_slice(prior);
         for run in columns.chunks(SAFE) {
             for column in run {
-                terms += write(*column, &self.last, &mut self.factors);
+                terms += write(*column, 1.0, &self.last, &mut self.factors);
                 row.iter_mut().zip(&self.factors).for_each(|(p, f)| *p *= f);
             }
             for (p, e) in row.iter_mut().zip(&mut self.exponents) {
@@ -85,20 +87,21 @@ impl<'a> Special<'a> {
         columns: &[u32],
         weights: WeightSlice<'_>,
         prior: &[f64],
-        write: impl Fn(u32, &[f64], &mut [f64]) -> f64,
+        write: impl Fn(u32, f64, &[f64], &mut [f64]) -> f64,
         row: &mut [f64],
     ) -> f64 {
         self.last.copy_from_slice(row);
         row.copy_from_slice(prior);
         let mut terms = 0.0;
         for (at, column) in columns.iter().enumerate() {
-            terms += write(*column, &self.last, &mut self.factors);
+            let weight = weights.get(at);
+            terms += write(*column, weight, &self.last, &mut self.factors);
             let pairs = row.iter_mut().zip(&self.factors);
-            match weights.get(at) {
+            match weight {
                 1.0 => pairs.for_each(|(p, f)| *p *= f),
                 // Two different answers share one annotation: nearly all weights there are.
                 0.5 => pairs.for_each(|(p, f)| *p *= f.sqrt()),
-                weight => pairs.for_each(|(p, f)| *p *= f.powf(weight)),
+                _ => pairs.for_each(|(p, f)| *p *= f.powf(weight)),
             }
         }
         terms
@@ -111,7 +114,7 @@ impl<'a> Special<'a> {
         range: &InstanceRange<'_>,
         i: usize,
         prior: &[f64],
-        write: impl Fn(u32, &[f64], &mut [f64]) -> f64,
+        write: impl Fn(u32, f64, &[f64], &mut [f64]) -> f64,
         are_logs: bool,
         row: &mut [f64],
     ) -> f64 {
@@ -121,8 +124,8 @@ impl<'a> Special<'a> {
         let mut terms = 0.0;
         self.logs.iter_mut().zip(prior).for_each(|(log, p)| *log = p.ln());
         for (at, column) in columns.iter().enumerate() {
-            terms += write(*column, &self.last, &mut self.factors);
             let weight = weights.get(at);
+            terms += write(*column, weight, &self.last, &mut self.factors);
             for (log, factor) in self.logs.iter_mut().zip(&self.factors) {
                 *log += weight * if are_logs { *factor } else { factor.ln() };
             }

@@ -1,9 +1,11 @@
 //! The sweeps beside a naive one in the log domain, whatever the strategy.
 
 use super::dense::DenseColumns;
-use super::e_step::{Prior, e_step};
+use super::e_step::e_step;
 use super::m_step::Columns;
+use super::prior::Prior;
 use super::softmax;
+use super::table::Table;
 use crate::frame::{Annotations, Dims, Duplicates, Rows};
 use crate::model::em::kernels::{ColumnModel, CountStrategy, MIN_PROBABILITY, Smoothing};
 use crate::model::fitted::Posterior;
@@ -24,7 +26,9 @@ fn ten_thousand_for_and_as_many_against_cancel() {
     let least = MIN_PROBABILITY;
     let cells: Vec<f64> =
         (0..20_000).flat_map(|r| if r < 10_000 { [1.0, least] } else { [least, 1.0] }).collect();
-    let columns = Columns::Dense(DenseColumns { cells, are_logs: false });
+    let mut table = Table::zeros(cells.len() / 2, 2);
+    table.cells_mut().copy_from_slice(&cells);
+    let columns = Columns::Dense(DenseColumns { cells: table, are_logs: false });
     let mut t = Posterior::zeros(1, 2);
     let mut parts = super::counts::parts(&a, CountStrategy::Gather);
     let prior = Prior::Class(&[0.25, 0.75]);

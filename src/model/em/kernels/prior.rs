@@ -1,0 +1,57 @@
+//! What is known of an instance before its annotations.
+
+use std::ops::Range;
+
+/// P(class) before any annotation: the same for all instances, or each its own.
+#[derive(Debug, Clone, Copy)]
+pub enum Prior<'a> {
+    /// `[class]`
+    Class(&'a [f64]),
+    /// `[instance, class]`, such as what a classifier says
+    Instance(&'a [f64]),
+}
+
+impl<'a> Prior<'a> {
+    /// That of the `i`-th instance.
+    #[inline(always)]
+    pub(super) fn of(self, i: usize, n: usize) -> &'a [f64] {
+        match self {
+            Self::Class(prior) => prior,
+            Self::Instance(rows) => &rows[i * n..(i + 1) * n],
+        }
+    }
+
+    pub(super) fn range(self, instances: &Range<usize>, n: usize) -> Self {
+        match self {
+            Self::Class(prior) => Self::Class(prior),
+            Self::Instance(rows) => Self::Instance(&rows[instances.start * n..instances.end * n]),
+        }
+    }
+}
+
+/// The logarithm of the prior.
+pub(super) struct LogPrior<'a> {
+    prior: Prior<'a>,
+    /// That of the last instance; of all, where they have one.
+    logs: Vec<f64>,
+}
+
+impl<'a> LogPrior<'a> {
+    pub(super) fn new(prior: Prior<'a>, n: usize) -> Self {
+        let logs = match prior {
+            Prior::Class(prior) => prior.iter().map(|p| p.ln()).collect(),
+            Prior::Instance(_) => vec![0.0; n],
+        };
+        Self { prior, logs }
+    }
+
+    /// That of the `i`-th instance.
+    #[inline(always)]
+    pub(super) fn of(&mut self, i: usize) -> &[f64] {
+        let n = self.logs.len();
+        if let Prior::Instance(_) = self.prior {
+            self.logs.iter_mut().zip(self.prior.of(i, n)).for_each(|(log, p)| *log = p.ln());
+        }
+        &self.logs
+    }
+}
