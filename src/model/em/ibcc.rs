@@ -35,7 +35,7 @@ use serde::{Deserialize, Serialize};
 use statrs::function::gamma::{digamma, ln_gamma};
 
 use super::kernels::{Annotator, ColumnModel, Estimator, Prior, Smoothing};
-use super::kernels::{sparse::Cell, table::stride};
+use super::kernels::{estimate::Cell, table::stride};
 use super::{EmSteps, StopRule};
 use crate::frame::Annotations;
 use crate::model::confusion::{Cells, Confusion};

@@ -31,7 +31,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::kernels::{Annotator, ColumnModel, Estimator, MIN_PROBABILITY, Prior};
-use super::kernels::{sparse::Cell, table::stride};
+use super::kernels::{estimate::Cell, table::stride};
 use super::{EmSteps, StopRule};
 use crate::frame::Annotations;
 use crate::model::Spec;

@@ -85,8 +85,12 @@ impl Statistics {
         }
     }
 
-    pub(super) fn counts(&self) -> &RangeCounts {
-        &self.counts
+    /// The kept rows, by block of instances, where columns gather entries.
+    pub(super) fn sparse_rows(&self) -> &[SparseRows] {
+        match &self.counts {
+            RangeCounts::SparseGather(rows) => rows,
+            _ => &[],
+        }
     }
 
     fn clear(&mut self) {
@@ -316,7 +320,7 @@ mod tests {
         merged.merge(&mut next);
         assert_eq!(merged.objective(), whole.objective());
         let (RangeCounts::Scatter(got), RangeCounts::Scatter(want)) =
-            (merged.counts(), whole.counts())
+            (&merged.counts, &whole.counts)
         else {
             panic!("tables were asked for")
         };

@@ -19,12 +19,12 @@ use pulp::{Arch, Scalar, Simd, WithSimd};
 
 use super::counts::{Statistics, add_row, for_each_range, scatter};
 use super::dense::{self, DenseColumns, Singletons};
-use super::estimate::Estimator;
+use super::estimate::{Cell, Estimator};
 use super::gather_buffer::GatherBuffer;
 use super::log_domain::{LogProduct, exp_all, shift};
 use super::m_step::Columns;
 use super::prior::{LogPrior, Prior};
-use super::sparse::{Cell, SparseColumns};
+use super::sparse::SparseColumns;
 use super::special_rows::{SAFE, Special, are_roots};
 use super::table::{prefetch_row, stride};
 use super::{for_classes, width};

@@ -1,6 +1,5 @@
 //! From an annotator's expected counts to the likelihood: maximum likelihood here, other estimators with their models.
 
-use super::sparse::Cell;
 use super::table::stride;
 use super::{MIN_LIKELIHOOD, MIN_PROBABILITY, width};
 use crate::frame::Annotations;
@@ -12,6 +11,15 @@ pub struct Annotator<'a> {
     pub labels: &'a [u32],
     /// Classes.
     pub n_classes: usize,
+}
+
+/// A cell unlike the annotator's other labels.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct Cell {
+    /// Its class.
+    pub class: u32,
+    /// Its expected count or likelihood, for an [`Estimator`]; else its likelihood over that of a label that was not used.
+    pub value: f64,
 }
 
 /// Turns expected counts into what the E-step multiplies, one annotator at a time.

@@ -44,7 +44,10 @@ impl Columns {
         estimator: &impl Estimator,
     ) -> f64 {
         match self {
-            Self::Sparse(columns) => columns.estimate(a, parts, estimator),
+            Self::Sparse(columns) => {
+                let rows = parts.first().map_or(&[][..], Statistics::sparse_rows);
+                columns.estimate(a, rows, estimator)
+            }
             Self::Dense(DenseColumns { cells, are_logs }) => {
                 let (finish, step) = (Some((estimator, *are_logs)), stride(a.dims().classes));
                 gather(a, t, parts, (cells.cells_mut(), step), finish)

@@ -11,10 +11,9 @@ use std::ops::Range;
 use rayon::prelude::*;
 
 use super::MIN_LIKELIHOOD;
-use super::counts::Statistics;
-use super::estimate::{Annotator, Estimator};
+use super::estimate::{Annotator, Cell, Estimator};
 use super::gather_buffer::GatherBuffer;
-use super::sparse_rows::{Entry, gather};
+use super::sparse_rows::{Entry, SparseRows, gather};
 use crate::frame::{Annotations, InstanceRange, WeightSlice};
 
 /// Neighbouring slots whose columns lie together: one unit of parallel work.
@@ -39,15 +38,6 @@ struct Block {
     /// Where the cells of each column begin, and one past the last.
     first: Vec<u32>,
     cells: Vec<Cell>,
-}
-
-/// A cell unlike the annotator's other labels.
-#[derive(Debug, Clone, Copy, Default, PartialEq)]
-pub struct Cell {
-    /// Its class.
-    pub class: u32,
-    /// Its expected count or likelihood, for an [`Estimator`]; else its likelihood over that of a label that was not used.
-    pub value: f64,
 }
 
 /// What a worker needs to estimate an annotator.
@@ -84,7 +74,7 @@ impl SparseColumns {
     pub fn estimate(
         &mut self,
         a: &Annotations,
-        parts: &[Statistics],
+        rows: &[SparseRows],
         estimator: &impl Estimator,
     ) -> f64 {
         let (n, annotators, are_logs) = (self.n_classes, a.dims().annotators, self.are_logs);
@@ -104,7 +94,7 @@ impl SparseColumns {
                 out.first.clear();
                 out.first.push(0);
                 out.cells.clear();
-                let terms = own.map(|slot| out.add(a, slot, parts, estimator, are_logs, scratch));
+                let terms = own.map(|slot| out.add(a, slot, rows, estimator, are_logs, scratch));
                 terms.sum()
             })
             .collect();
@@ -204,7 +194,7 @@ impl Block {
         &mut self,
         a: &Annotations,
         slot: usize,
-        parts: &[Statistics],
+        rows: &[SparseRows],
         estimator: &impl Estimator,
         are_logs: bool,
         Scratch { gathered, counts, known, cells, ends }: &mut Scratch,
@@ -213,7 +203,7 @@ impl Block {
         ends.clear();
         let own = a.column_offsets()[slot]..a.column_offsets()[slot + 1];
         let labels = a.labels_in(own.clone());
-        gather(a, own, parts, gathered);
+        gather(a, own, rows, gathered);
         for (entries, label) in gathered.groups().zip(labels) {
             let begin = cells.len();
             let mut meet = |class: u32, count: f64| {

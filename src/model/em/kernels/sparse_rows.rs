@@ -2,7 +2,6 @@
 
 use std::ops::Range;
 
-use super::counts::{RangeCounts, Statistics};
 use super::gather_buffer::GatherBuffer;
 use crate::frame::{Annotations, BLOCK};
 
@@ -42,12 +41,9 @@ impl SparseRows {
 pub fn gather(
     a: &Annotations,
     columns: Range<usize>,
-    parts: &[Statistics],
+    blocks: &[SparseRows],
     into: &mut GatherBuffer<Entry>,
 ) {
-    let Some(RangeCounts::SparseGather(blocks)) = parts.first().map(Statistics::counts) else {
-        return;
-    };
     let range = a.column_range(columns.clone());
     into.clear();
     for column in 0..columns.len() {
