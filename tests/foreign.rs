@@ -233,6 +233,52 @@ fn a_run_whose_files_are_missing_or_cut_short_is_made_again_and_says_why() {
 }
 
 #[test]
+fn another_job_s_run_stays_though_a_file_of_it_is_missing() {
+    let job = Job::new();
+    let files = job.run(&(CROWD.to_owned() + "sink.run_id = 'mine'"));
+    std::fs::remove_file(files.join("posteriors/part-00000.parquet")).unwrap();
+    let before = tree(&job.path("out/runs"));
+    let other = ["--set", "sink.run_id=mine", "--set", "seed=2"];
+    assert_says(&job.ends(CROWD, &other, 2), &["the run id belongs to another job"]);
+    assert_eq!(tree(&job.path("out/runs")), before);
+    // Forced, it takes a number.
+    job.ends(CROWD, &[&other[..], &["--force"]].concat(), 0);
+    assert!(job.path("out/runs/mine-2/manifest.json").exists());
+    for (path, content) in before {
+        assert_eq!(tree(&job.path("out/runs")).get(&path), Some(&content), "{}", path.display());
+    }
+}
+
+#[test]
+fn a_lock_that_is_never_released_stops_nobody() {
+    let job = Job::new();
+    job.ends(CROWD, &["--set", "sink.run_id=old"], 0);
+    let lock = std::fs::File::open(job.path("out/_leases/latest.lock")).unwrap();
+    lock.lock().unwrap();
+    let said = job.ends(CROWD, &["--set", "sink.run_id=new", "--set", "seed=2"], 0);
+    assert_says(&said, &["holds the lock", "latest.lock"]);
+    let latest = || job.path("out/latest").canonicalize().unwrap();
+    assert_eq!(latest(), files_of(&job.path("out/runs/old")).canonicalize().unwrap());
+    drop(lock);
+    // Whoever comes next moves the pointer.
+    job.ends(CROWD, &["--set", "sink.run_id=new", "--set", "seed=2"], 0);
+    assert_eq!(latest(), files_of(&job.path("out/runs/new")).canonicalize().unwrap());
+    assert_eq!(std::fs::read_dir(job.path("out/_leases")).unwrap().count(), 1, "the lock alone");
+}
+
+#[test]
+fn runs_of_a_pipeline_without_a_name_are_not_collected() {
+    let job = Job::new();
+    let crowd = job.write("in.csv", "instance_id,annotator_id,label\ni,a,x\n");
+    let out = job.url("out");
+    let arguments = ["aggregate", "--annotations", &crowd, "--model", "majority_vote", "--output"];
+    let output =
+        labelmill().args(arguments).args([&*out, "--set", "sink.keep_runs=1"]).output().unwrap();
+    assert_eq!(output.status.code(), Some(2), "{}", stderr(&output));
+    assert_says(&stderr(&output), &["sink.keep_runs", "give the pipeline a `name`"]);
+}
+
+#[test]
 fn readers_see_the_files_that_the_manifest_lists_and_no_others() {
     let job = Job::new();
     let files = job.run(&(CROWD.to_owned() + "sink.run_id = 'mine'"));

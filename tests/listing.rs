@@ -1,5 +1,7 @@
 //! Which files a location means: links, patterns, marks, and what is said of files that cannot be read.
 
+use std::io::{Read, Write};
+
 use crate::job::{Job, assert_says, cells};
 use crate::networks;
 use crate::support::{labelmill, read_table, run_fails, stderr};
@@ -45,6 +47,47 @@ fn predict_and_simulate_refuse_an_output_in_what_they_read() {
     );
     assert_says(&error, &["inside a folder that is read", "--output", "--truth"]);
     assert!(!job.path("out").exists());
+}
+
+#[test]
+fn a_file_that_the_store_does_not_list_is_named() {
+    let job = Job::new();
+    job.write("in/a.csv", &format!("{HEADER}i,a,x\n"));
+    job.write("in/b.csv#1", &format!("{HEADER}j,a,x\n"));
+    assert_says(&job.fails(&vote("in"), 3), &["in/b.csv#1", "not listed", "rename it"]);
+}
+
+#[test]
+fn a_server_that_tells_no_version_is_refused() {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    std::thread::spawn(move || {
+        for stream in listener.incoming() {
+            let mut stream = stream.unwrap();
+            let _ = stream.read(&mut [0; 4096]);
+            let _ = stream
+                .write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 9\r\nconnection: close\r\n\r\n");
+        }
+    });
+    let job = Job::new();
+    let error = job.fails(&format!("source.annotations = 'http://{address}/in.csv'\n{VOTE}"), 3);
+    assert_says(&error, &["tells no version", "/in.csv", "ETag", "Last-Modified"]);
+}
+
+#[test]
+fn numbers_that_a_double_would_merge_are_no_ids() {
+    let job = Job::new();
+    let row = |id: &str| format!("{{\"instance_id\":{id},\"annotator_id\":1,\"label\":\"x\"}}\n");
+    for ids in [
+        ["100000000000000000001", "100000000000000000002", "3"],
+        ["9007199254740993", "9007199254740992", "1.5"],
+    ] {
+        job.write("in.ndjson", &ids.map(row).concat());
+        let error = job.fails(&vote("in.ndjson"), 3);
+        assert_says(&error, &["instance_id", "integers that a double rounds"]);
+    }
+    job.write("in.ndjson", &["9007199254740993", "9007199254740992"].map(row).concat());
+    assert_eq!(read_table(&job.run(&vote("in.ndjson")), "labels").len(), 2);
 }
 
 #[test]

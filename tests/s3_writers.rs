@@ -227,7 +227,8 @@ fn older_runs_of_the_same_pipeline_are_collected_and_nothing_else_is() {
     let mut strange = PathBuf::new();
     for n in 1..=4 {
         let id = format!("sink.run_id=day-{n}");
-        let day = summary(&server, &["--set", &id, "--set", "sink.keep_runs=2"]);
+        let kept = ["--set", "name=days", "--set", "sink.keep_runs=2"];
+        let day = summary(&server, &[&["--set", &id][..], &kept].concat());
         if n == 1 {
             strange = run_folder(&server, &day).join("labels/notes.txt");
             std::fs::write(&strange, "mine").unwrap();

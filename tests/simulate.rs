@@ -97,6 +97,10 @@ fn the_same_crowd_twice_is_a_no_op_and_another_is_refused() {
     let other = ["simulate", "--truth", &truth, "--recipe", "tcl-cor-1", "--output", &output];
     assert_says(&run_fails(&other, 2), &["something else already", "choose another folder"]);
     assert!(before == table_files(&job.path("crowd")));
+    // A link that its writer did not come to make is made by whoever asks for the same crowd.
+    std::fs::remove_file(job.path("crowd/truth")).unwrap();
+    simulate(&job, &truth, "crowd", &["--recipe", "tcl-cor-2"]);
+    assert!(job.path("crowd/truth").join("part-00000.parquet").exists());
     // Nothing hidden is left beside it.
     let hidden = std::fs::read_dir(job.path("")).unwrap().map(|e| e.unwrap().file_name());
     assert!(hidden.into_iter().all(|name| !name.to_string_lossy().starts_with('.')));

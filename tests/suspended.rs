@@ -55,10 +55,13 @@ fn survives_suspensions(site: &Site, seed: u64) {
         let is_taken = own == other && slow.code() == Some(5);
         assert!(slow.success() || is_taken, "round {round}: {slow}");
         assert!(quick.success() || own == other, "round {round}: {quick}");
-        for (ended, id) in [(slow, own), (quick, other)] {
-            assert!([Some(0), Some(5)].contains(&ended.code()), "round {round}: {ended}");
-            let is_there = shown.iter().any(|run| run.starts_with(&id));
-            assert!(!ended.success() || is_there, "round {round}: `{id}` is not there");
+        for (n, ended, id) in [(round, slow, own), (round + 1, quick, other)] {
+            assert!([Some(0), Some(5)].contains(&ended.code()), "round {n}: {ended}");
+            // Forced runs have a number behind their id; the two inputs have different sizes.
+            let is_own = |(run, labels): &(String, usize)| {
+                (*run == id || run.starts_with(&format!("{id}-"))) && *labels == site.instances(n)
+            };
+            assert!(!ended.success() || shown.iter().any(is_own), "round {n}: `{id}` is not there");
         }
     }
     assert!(suspended > 0, "nobody was suspended while it ran");
@@ -91,8 +94,9 @@ fn wake(site: &Site, slow: &Child) {
     }
 }
 
-/// Every committed run has its files with their sizes and rows, and its tables are of one fit; returns the runs' ids.
-fn assert_all_whole(site: &Site) -> Vec<String> {
+/// Every committed run has its files with their sizes and rows, and its tables are of one fit; returns the runs' ids and
+/// how many labels they have.
+fn assert_all_whole(site: &Site) -> Vec<(String, usize)> {
     let mut ids = Vec::new();
     for run in std::fs::read_dir(site.out().join("runs")).unwrap() {
         let run = run.unwrap();
@@ -103,7 +107,7 @@ fn assert_all_whole(site: &Site) -> Vec<String> {
         let files = files_of(&run.path());
         assert_eq!(instances(&files, "labels"), instances(&files, "posteriors"), "{run:?}");
         assert_eq!(instances(&files, "labels").len(), labels, "{run:?}");
-        ids.push(run.file_name().into_string().unwrap());
+        ids.push((run.file_name().into_string().unwrap(), labels));
     }
     site.published().expect("a run is published");
     ids

@@ -56,7 +56,8 @@ pub async fn explain(spec: &PipelineSpec) -> Result<String> {
     line("output", &sink.folder(&run_id));
     let tables = TABLES.iter().map(|t| t.name()).filter(|name| spec.sink.writes(name));
     line("tables", &tables.collect::<Vec<_>>().join(", "));
-    let done = sink.committed(&run_id).await?.is_some_and(|m| m.digest == digest);
+    let found = sink.committed(&run_id).await?;
+    let done = found.is_some_and(|run| run.is_complete && run.manifest.digest == digest);
     line("status", if done { "done before: a run would be a no-op" } else { "new" });
     Ok(text)
 }

@@ -59,9 +59,9 @@ pub async fn predict(
     let inputs = inputs(&source);
     let parameters = digest(&bytes);
     let versions = json!([SCHEMA_VERSION, env!("CARGO_PKG_VERSION")]);
-    let identity = json!([versions, description, inputs, what.columns, parameters]);
+    let identity = json!([versions, description, what.features, inputs, what.columns, parameters]);
     let digest = digest(identity.to_string());
-    let job = Job { digest, run_id: None, pipeline: "predict".to_owned() };
+    let job = Job { digest, run_id: None, pipeline: "command predict".to_owned() };
     let sink = SinkSpec { url: what.output.to_owned(), ..SinkSpec::default() };
     let sink = ParquetSink::open(&sink, stores)?;
     let run_id = match sink.begin(&job, what.force).await? {

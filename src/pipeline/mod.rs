@@ -31,6 +31,11 @@ pub use spec::PipelineSpec;
 /// # Errors
 /// By the stage that failed; nothing is published then.
 pub async fn run(spec: &PipelineSpec, force: bool, run: &mut Run) -> Result<Published<Outcome>> {
+    if spec.sink.keep_runs.is_some() && spec.name.is_none() {
+        return Err(Error::spec("nothing tells which runs are of the same pipeline")
+            .at("sink.keep_runs")
+            .help("give the pipeline a `name`: other runs with that name are collected"));
+    }
     let ctx = spec.engine.session()?;
     let source = Source::list(&spec.source, &spec.store).await?;
     let inputs = inputs(&source);

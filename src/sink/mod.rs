@@ -24,8 +24,8 @@ pub trait Sink: Sync {
     /// The folder of a run, for people.
     fn folder(&self, run_id: &str) -> String;
 
-    /// What was committed under this id, if all of it is still there.
-    fn committed(&self, run_id: &str) -> impl Future<Output = Result<Option<Manifest>>> + Send;
+    /// What was committed under this id.
+    fn committed(&self, run_id: &str) -> impl Future<Output = Result<Option<CommittedRun>>> + Send;
 
     /// The id of the newest committed run.
     fn latest(&self) -> impl Future<Output = Result<Option<String>>> + Send;
@@ -48,8 +48,8 @@ pub trait Sink: Sync {
         run: &Run,
     ) -> impl Future<Output = Result<Manifest>> + Send;
 
-    /// Whether a job is still to be done, and under which id: a job that was done before is not done again, unless it
-    /// is forced, under a numbered id then.
+    /// Whether a job is still to be done, and under which id: a job that was done before is not done again, unless files
+    /// of it are missing, or it is forced, under a numbered id then.
     ///
     /// # Errors
     /// When the id belongs to another job, or the store cannot be read.
@@ -57,10 +57,14 @@ pub trait Sink: Sync {
         async move {
             let wanted = job.run_id.clone().unwrap_or_else(|| job.digest[..16].to_owned());
             let (mut run_id, mut n) = (wanted.clone(), 1);
-            while let Some(manifest) = self.committed(&run_id).await? {
+            while let Some(CommittedRun { manifest, is_complete }) = self.committed(&run_id).await?
+            {
                 if !force {
                     if manifest.digest != job.digest {
                         return Err(another_job(&manifest));
+                    }
+                    if !is_complete {
+                        break;
                     }
                     self.finish_commit(&manifest).await?;
                     return Ok(Begin::Done(Box::new(manifest)));
@@ -83,6 +87,14 @@ pub trait Sink: Sync {
             Published { folder: self.folder(&manifest.run_id), latest, manifest, outcome }
         }
     }
+}
+
+/// A run as it was found.
+pub struct CommittedRun {
+    /// What was committed.
+    pub manifest: Manifest,
+    /// Whether all its files are there, in their size.
+    pub is_complete: bool,
 }
 
 /// How a command that publishes ended.

@@ -20,6 +20,7 @@ use url::Url;
 
 use super::format::{Encoding, Format};
 use super::published;
+use super::unread::{refuse_table_formats, refuse_unlisted, unread};
 use crate::error::{Error, Result, nearest, offenders};
 use crate::store::{Place, StoreSpec, is_missing_bucket, open, parse_url};
 
@@ -44,6 +45,9 @@ impl Files {
         let (place, pattern) = located(text, stores).await?;
         let is_folder = pattern.is_some() || is_folder(&place).await?;
         let all = objects(&place, is_folder).await?;
+        if let Some(folder) = place.local().filter(|_| is_folder && pattern.is_none()) {
+            refuse_unlisted(&folder)?;
+        }
         let (meant, format) = if is_folder {
             of_folder(&all, &place.path, pattern, format)?
         } else {
@@ -188,11 +192,22 @@ async fn objects(place: &Place, is_folder: bool) -> Result<Vec<ObjectMeta>> {
     match found {
         Ok(mut objects) => {
             objects.sort_by(|a, b| a.location.cmp(&b.location));
+            if let Some(object) = objects.iter().find(|o| has_no_version(o)) {
+                return Err(Error::data("the server tells no version of a file")
+                    .at(crate::store::shown(&place.url, &object.location))
+                    .found("neither an ETag nor a Last-Modified header: a change would not be seen")
+                    .help("let the server send one of them, or download the file"));
+            }
             Ok(objects)
         }
         Err(object_store::Error::NotFound { .. }) => Ok(Vec::new()),
         Err(e) => Err(e.into()),
     }
+}
+
+/// Whether nothing would tell this object from a later one of the same size: a store that knows no time gives the epoch.
+fn has_no_version(object: &ObjectMeta) -> bool {
+    object.e_tag.is_none() && object.version.is_none() && object.last_modified.timestamp() == 0
 }
 
 /// The files of a folder that are meant, and the one format that they have.
@@ -287,38 +302,6 @@ const ONE_FOLDER_A_STAR: MatchOptions = MatchOptions {
     require_literal_separator: true,
     require_literal_leading_dot: false,
 };
-
-/// Files that would be left out without a word are an error.
-fn unread(untold: &[ObjectMeta]) -> Result<()> {
-    if untold.is_empty() {
-        return Ok(());
-    }
-    Err(Error::data("the folder holds files that cannot be read as rows")
-        .found(offenders(untold.iter().map(|o| o.location.filename().unwrap_or_default())))
-        .help("name those to read by a pattern, such as folder/*.csv, or move the others away"))
-}
-
-/// Table formats whose log says which files hold the rows; the files alone hold rows that were deleted, too.
-const TABLE_LOGS: [(&str, &str); 2] = [("_delta_log", "Delta"), (".hoodie", "Hudi")];
-
-fn refuse_table_formats(all: &[ObjectMeta], meant: &[&ObjectMeta]) -> Result<()> {
-    for object in all {
-        let parts: Vec<String> = object.location.parts().map(|p| p.as_ref().to_owned()).collect();
-        for (log, format) in TABLE_LOGS {
-            let Some(at) = parts.iter().position(|part| part == log) else { continue };
-            let table = Path::parse(parts[..at].join("/")).unwrap_or_default();
-            if meant.iter().any(|o| o.location.prefix_matches(&table)) {
-                return Err(Error::data(format!("the folder is a {format} table"))
-                    .found(format!("`{table}/{log}`: its files alone also hold rows that were deleted"))
-                    .help(
-                        "labelmill does not read this table format: export the table's current rows as Parquet \
-                         files to a folder of their own, and name that one",
-                    ));
-            }
-        }
-    }
-    Ok(())
-}
 
 /// Names the neighbour that the user most likely meant.
 fn nothing_there(place: &Place) -> String {

@@ -15,6 +15,7 @@ mod rows;
 mod synonyms;
 pub mod text;
 mod typed;
+mod unread;
 
 use std::collections::BTreeMap;
 

@@ -83,10 +83,11 @@ pub(super) fn proposal(
 /// The column that most likely is meant.
 pub(super) fn synonym<'a>(
     contract: &str,
-    names: impl Iterator<Item = &'a String> + Clone,
+    names: impl Iterator<Item = &'a String>,
 ) -> Option<&'a String> {
     let (_, known) = SYNONYMS.iter().find(|(name, _)| *name == contract)?;
-    known.iter().find_map(|known| names.clone().find(|name| stem(name) == *known))
+    let place = |name: &&String| known.iter().position(|known| stem(name) == *known);
+    names.filter(|name| place(name).is_some()).min_by_key(place)
 }
 
 /// A name in small letters, without what is no letter or digit and without the word `id` around it.

@@ -25,7 +25,16 @@ pub fn parse_url(text: &str) -> Result<Url> {
     let unusable =
         |what: String| Error::spec(what).found(format!("`{}`", redacted(text))).help(URL_HELP);
     if text.contains("://") {
-        return Url::parse(text).map_err(|e| unusable(format!("not a URL: {e}")));
+        let url = Url::parse(text).map_err(|e| unusable(format!("not a URL: {e}")))?;
+        // What the parser finds, whatever the text looked like.
+        // abfss:// names a container before the @.
+        let has_user = !url.username().is_empty() && !url.scheme().starts_with("abfs");
+        if has_user || url.password().is_some() {
+            return Err(
+                Error::spec("a URL with a user or a password in it is refused").help(URL_HELP)
+            );
+        }
+        return Ok(url);
     }
     let absolute = std::path::absolute(FilePath::new(text))
         .map_err(|e| unusable(format!("not a path: {e}")))?;
@@ -64,6 +73,7 @@ pub fn shown(store: &Url, object: &Path) -> String {
 /// What is wrong with a location that holds a secret, without repeating it.
 #[must_use]
 pub fn secret_problem(text: &str) -> Option<Problem> {
+    let text = text.trim();
     let url = urls(text).next().filter(|url| url.scheme.start == 0)?;
     let what = match (&url.user, &url.query) {
         (Some(_), _) => "a URL with a user or a password in it",
@@ -127,6 +137,8 @@ mod tests {
             "https://me:hunter2@h/x.csv",
             "s3://b/x?X-Amz-Signature=hunter2",
             "https://h/x?hunter2",
+            " https://me:hunter2@h/x.csv",
+            "\thttps://h/x?hunter2",
         ] {
             let error = parse_url(text).unwrap_err();
             assert_eq!(error.exit_code(), 2);

@@ -32,7 +32,7 @@ use serde_json::{Value, json};
 use crate::error::{Error, Result};
 use crate::frame::Role;
 use crate::run::Run;
-use crate::sink::{Begin, Contents, Job, ParquetSink, Published, Sink, SinkSpec, digest};
+use crate::sink::{Begin, Contents, Job, Manifest, ParquetSink, Published, Sink, SinkSpec, digest};
 use crate::source::sink_problem;
 use crate::store::StoreSpec;
 use crate::tables::{SCHEMA_VERSION, Table};
@@ -123,11 +123,13 @@ pub async fn simulate(
         what.given.columns,
     ]);
     let digest = digest(identity.to_string());
-    let job = Job { digest, run_id: None, pipeline: "simulate".to_owned() };
+    let job = Job { digest, run_id: None, pipeline: "command simulate".to_owned() };
     let sink = SinkSpec { url: what.output.to_owned(), ..SinkSpec::default() };
     let sink = ParquetSink::open(&sink, stores).map_err(|e| e.at("--output"))?;
     let run_id = match sink.begin(&job, false).await? {
         Begin::Done(manifest) => {
+            // Whoever committed it may not have come to this.
+            link_tables(&sink, &manifest, run);
             let published = sink.published(*manifest, None).await;
             return Ok(Simulated { published, parameters });
         }
@@ -157,9 +159,7 @@ pub async fn simulate(
     let tables = tables.iter().map(|table| table as &dyn Table).collect();
     let contents = Contents { tables, ..Contents::default() };
     let manifest = sink.publish(&run_id, &job, &contents, run).await?;
-    if let Some(warning) = sink.link_tables(&manifest) {
-        run.warn(warning);
-    }
+    link_tables(&sink, &manifest, run);
     let expected = crowd.members.iter().map(|m| m.confusion.accuracy(&crowd.shares));
     let drawn = Drawn {
         instances: ground_truth.class.len(),
@@ -173,6 +173,13 @@ pub async fn simulate(
         expected_accuracy: expected.sum::<f64>() / crowd.members.len() as f64,
     };
     Ok(Simulated { published: sink.published(manifest, Some(drawn)).await, parameters })
+}
+
+/// Links the tables' names to the newest run's, and warns where one is taken.
+fn link_tables(sink: &ParquetSink, manifest: &Manifest, run: &mut Run) {
+    if let Some(warning) = sink.link_tables(manifest) {
+        run.warn(warning);
+    }
 }
 
 /// Whether the recipe has what it needs, and nothing that it would not look at.

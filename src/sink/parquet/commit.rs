@@ -6,6 +6,7 @@ use chrono::Utc;
 
 use super::attempt::Attempt;
 use super::control::{Control, Created};
+use super::latest::PointerMove;
 use super::manifest::{Latest, Manifest};
 use super::names::{Committed, ManifestState, RunState, manifest_path};
 use super::place::ParquetSink;
@@ -19,7 +20,7 @@ use crate::tables::SCHEMA_VERSION;
 const ATTEMPTS: usize = 3;
 
 /// How often the store is asked to commit while its answers are lost.
-const COMMITS: u32 = 3;
+const COMMIT_REQUESTS: u32 = 3;
 
 /// How an attempt ended without an error.
 enum AttemptOutcome {
@@ -42,7 +43,7 @@ impl ParquetSink {
         run: &Run,
     ) -> Result<Manifest> {
         for _ in 0..ATTEMPTS {
-            let number = match self.revoke_if_torn(run_id).await? {
+            let number = match self.revoke_if_incomplete(run_id, job).await? {
                 RunState::Committed(committed) => {
                     return self.join_concurrent(*committed, job).await;
                 }
@@ -77,15 +78,24 @@ impl ParquetSink {
             .help("run the job again, with a larger sink.stale_after_seconds"))
     }
 
-    /// Whether the run is committed. A commit whose files are gone is revoked first.
-    async fn revoke_if_torn(&self, run_id: &str) -> Result<RunState> {
+    /// Whether the run is committed. A commit of this very job whose files are gone is revoked first; another job's is
+    /// left to it.
+    async fn revoke_if_incomplete(&self, run_id: &str, job: &Job) -> Result<RunState> {
         let folder = self.run_path(run_id);
         loop {
             let state = self.run_state(&folder).await?;
             let RunState::Committed(committed) = &state else { return Ok(state) };
-            if self.missing(&folder, &committed.manifest).await?.is_empty() {
+            let missing = self.missing(&folder, &committed.manifest).await?;
+            let Some(first) = missing.first().filter(|_| committed.manifest.digest == job.digest)
+            else {
                 return Ok(state);
-            }
+            };
+            tracing::warn!(
+                run_id,
+                missing = missing.len(),
+                first = first.path,
+                "files of a committed run are missing or have another size: the run is made again"
+            );
             let staging = folder.clone().join(committed.manifest.attempt.as_str());
             self.revoke(run_id, committed, "its files are missing", &staging).await?;
         }
@@ -149,10 +159,12 @@ impl ParquetSink {
         let folder = self.run_path(&manifest.run_id);
         let number = attempt.lease.manifest_number;
         let path = manifest_path(&folder, number);
-        let mut failed = None;
-        for n in 0..COMMITS {
-            if let Err(e) = self.create(&path, manifest, &attempt.path).await {
-                failed = Some(Error::from(e));
+        let (mut failed, mut was_asked) = (None, false);
+        for n in 0..COMMIT_REQUESTS {
+            match self.create(&path, manifest, &attempt.path).await {
+                Ok(Created::NotAsked(e)) => failed = Some(Error::from(e)),
+                Ok(Created::Yes | Created::Exists) => was_asked = true,
+                Err(e) => (failed, was_asked) = (Some(Error::from(e)), true),
             }
             match self.manifest_state(&folder, number).await {
                 Ok(ManifestState::Absent) => {}
@@ -161,23 +173,21 @@ impl ParquetSink {
             }
             tokio::time::sleep(Duration::from_millis(50 << n)).await;
         }
-        let failed = failed
-            .unwrap_or_else(|| self.in_the_way(&path, "a manifest of labelmill"))
-            .or_at("sink.url");
-        if self.place.local().is_some() {
-            // What a disk refused is not on its way.
+        let failed = failed.unwrap_or_else(|| Error::store("no manifest can be created"));
+        let failed = failed.or_at("sink.url");
+        if !was_asked {
             return Err(Failed::BeforeCommit(failed));
         }
-        // The manifest may still be on its way: what was written may go only when it can no longer arrive.
+        // The manifest may be there unseen, or on its way: what was written may go only when it can no longer arrive.
         let why = "its writer gave up";
         match self.put_tombstone(&attempt.lease, why, &attempt.path).await {
             Ok(Created::Yes) => return Err(Failed::BeforeCommit(failed)),
-            Ok(Created::Exists) => {
-                if let Ok(state) = self.manifest_state(&folder, number).await {
-                    return Ok(Self::outcome(attempt, state, before));
-                }
-            }
-            Err(_) => {}
+            Ok(Created::Exists) => match self.manifest_state(&folder, number).await {
+                // A store may say so of a request that is still under way.
+                Ok(ManifestState::Absent) | Err(_) => {}
+                Ok(state) => return Ok(Self::outcome(attempt, state, before)),
+            },
+            Ok(Created::NotAsked(_)) | Err(_) => {}
         }
         Err(Failed::Unknown(failed.help(
             "the store did not say whether the run was committed: run the job again to find out",
@@ -202,9 +212,13 @@ impl ParquetSink {
         committed: Committed,
         before: Option<Latest>,
     ) -> Result<Manifest> {
-        self.point_latest(&committed, before.as_ref()).await.map_err(|e| {
+        let moved = self.point_latest(&committed, before.as_ref()).await.map_err(|e| {
             e.help("the run is committed, but `latest` does not point to it: run the job again")
         })?;
+        if let PointerMove::Locked = moved {
+            // The lease stays: whoever comes next moves the pointer.
+            return Ok(committed.manifest);
+        }
         // What is left over takes nothing back, and the next run tries again.
         if let Err(e) = self.reap_others_of(&attempt).await {
             tracing::warn!(error = %e, "what other attempts left could not be removed");

@@ -44,6 +44,8 @@ pub(super) enum Created {
     Yes,
     /// There was one already.
     Exists,
+    /// Certainly not: on local disk its bytes could not be written, and nobody was asked for the name.
+    NotAsked(object_store::Error),
 }
 
 /// The version of an object that a conditional put names.
@@ -185,13 +187,18 @@ fn create_on_disk(
     staging: &FilePath,
     sync: bool,
 ) -> io::Result<Created> {
-    match staged(target, bytes, staging, sync)?.persist_noclobber(target) {
+    let staged = match staged(target, bytes, staging, sync) {
+        Ok(staged) => staged,
+        Err(e) => return Ok(Created::NotAsked(on_disk(target, e))),
+    };
+    match staged.persist_noclobber(target) {
         Ok(_) => {}
         Err(e) if e.error.kind() == io::ErrorKind::AlreadyExists => return Ok(Created::Exists),
         Err(e) => return Err(e.error),
     }
-    if sync {
-        sync_folder_of(target)?;
+    // It is there, and everybody can see it: this is too late to fail.
+    if sync && let Err(e) = sync_folder_of(target) {
+        tracing::warn!(file = %target.display(), error = %e, "the name may not survive a power loss");
     }
     Ok(Created::Yes)
 }

@@ -30,8 +30,28 @@ pub(super) const LATEST_FILE: &str = "_latest.json";
 /// In an attempt's folder on local disk: a link on its way to `latest`.
 pub(super) const LATEST_LINK: &str = "_latest";
 
+/// In the folder of leases on local disk: who moves the pointer holds it.
+pub(super) const LOCK: &str = "latest.lock";
+
 /// How often a lost race for the pointer, or a lost answer about it, is run again.
-const ATTEMPTS: u32 = 8;
+const REQUESTS: u32 = 8;
+
+/// Where the pointer is after a commit.
+pub(super) enum PointerMove {
+    /// At this commit, or at a newer one.
+    Done,
+    /// Where it was: a process that does not move on, suspended perhaps, holds the lock.
+    Locked,
+}
+
+/// How one request to move the pointer ended.
+enum Moved {
+    Yes,
+    /// Another writer was faster.
+    Changed,
+    /// Another writer is at it.
+    Locked,
+}
 
 impl ParquetSink {
     /// What `latest.json` says.
@@ -44,11 +64,12 @@ impl ParquetSink {
         &self,
         committed: &Committed,
         before: Option<&Latest>,
-    ) -> Result<()> {
+    ) -> Result<PointerMove> {
         let manifest = &committed.manifest;
         self.refuse_what_is_in_the_way(&manifest.run_id)?;
         let mut failed = Error::store("other writers keep changing latest.json");
-        for n in 0..ATTEMPTS {
+        let mut is_locked = false;
+        for n in 0..REQUESTS {
             let now = self.read_latest().await?;
             if let Control::Foreign = now {
                 return Err(self.in_the_way(&self.latest_path(), "a pointer of labelmill"));
@@ -67,66 +88,76 @@ impl ParquetSink {
             if let Control::Whole(named, _) = &now
                 && stays(named)
             {
-                return Ok(());
+                return Ok(PointerMove::Done);
             }
             let moved = match self.place.local() {
                 Some(root) => block_in_place(|| self.switch_link(&root, committed, &latest, stays)),
                 None => self.put_latest(now, &latest).await,
             };
             match moved {
-                Ok(true) => return Ok(()),
-                Ok(false) => {}
-                Err(e) => failed = e,
+                Ok(Moved::Yes) => return Ok(PointerMove::Done),
+                Ok(Moved::Changed) => is_locked = false,
+                Ok(Moved::Locked) => is_locked = true,
+                Err(e) => (failed, is_locked) = (e, false),
             }
             tokio::time::sleep(Duration::from_millis(20 << n)).await;
+        }
+        if is_locked {
+            tracing::warn!(
+                run_id = manifest.run_id,
+                lock = %self.text(&self.leases().join(LOCK)),
+                "another process holds the lock and does not move on: the run is committed, but `latest` does not point \
+                 to it before a later job runs"
+            );
+            return Ok(PointerMove::Locked);
         }
         Err(failed.or_at("latest.json"))
     }
 
-    /// Replaces the object if it still is what was read; `false` where another writer was faster.
-    async fn put_latest(&self, now: Control<Latest>, latest: &Latest) -> Result<bool> {
+    /// Replaces the object if it still is what was read.
+    async fn put_latest(&self, now: Control<Latest>, latest: &Latest) -> Result<Moved> {
         let seen: Option<ObjectMeta> = match now {
             Control::Whole(_, meta) | Control::Damaged(meta) => Some(meta),
             Control::Missing | Control::Foreign => None,
         };
         let mode = seen.map_or(PutMode::Create, |meta| PutMode::Update(version_of(&meta)));
         match self.put(&self.latest_path(), json(latest), mode).await {
-            Ok(_) => Ok(true),
+            Ok(_) => Ok(Moved::Yes),
             Err(
                 object_store::Error::Precondition { .. }
                 | object_store::Error::AlreadyExists { .. },
-            ) => Ok(false),
+            ) => Ok(Moved::Changed),
             Err(e) => Err(e.into()),
         }
     }
 
-    /// Switches the link on local disk; `false` where another writer is at it, or has been.
+    /// Switches the link on local disk.
     fn switch_link(
         &self,
         root: &FilePath,
         committed: &Committed,
         latest: &Latest,
         stays: impl Fn(&Latest) -> bool,
-    ) -> Result<bool> {
+    ) -> Result<Moved> {
         let manifest = &committed.manifest;
         // The files of a run that an older version wrote lie in the run's own folder.
         let target = PathBuf::from("runs").join(&manifest.run_id).join(&manifest.attempt);
         let folder = root.join(&target);
-        let switch = || -> io::Result<bool> {
+        let switch = || -> io::Result<Moved> {
             let leases = root.join("_leases");
             fs::create_dir_all(&leases)?;
             // What takes long is done before the lock is taken.
             let (file, link) = (folder.join(LATEST_FILE), folder.join(LATEST_LINK));
             replace_on_disk(&file, &json(latest), &folder, self.spec.sync)?;
-            let lock = lock_file(&leases.join("latest.lock"))?;
+            let lock = lock_file(&leases.join(LOCK))?;
             match lock.try_lock() {
                 Ok(()) => {}
-                Err(fs::TryLockError::WouldBlock) => return Ok(false),
+                Err(fs::TryLockError::WouldBlock) => return Ok(Moved::Locked),
                 Err(fs::TryLockError::Error(e)) => return Err(e),
             }
             // Another writer may have moved the pointer since it was read.
             if named(root).is_some_and(|named| stays(&named)) {
-                return Ok(false);
+                return Ok(Moved::Changed);
             }
             relink(&target, &link, &root.join("latest"))?;
             let through = FilePath::new("latest").join(LATEST_FILE);
@@ -138,7 +169,7 @@ impl ParquetSink {
             if self.spec.sync {
                 sync(root)?;
             }
-            Ok(true)
+            Ok(Moved::Yes)
         };
         switch().map_err(|e| {
             Error::store(format!("cannot switch the link `latest`: {e}"))

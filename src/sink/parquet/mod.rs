@@ -41,7 +41,7 @@ mod retention;
 mod sweep;
 mod write;
 
-use super::{Contents, Job, Sink};
+use super::{CommittedRun, Contents, Job, Sink};
 use crate::error::Result;
 use crate::run::Run;
 use control::Control;
@@ -57,7 +57,7 @@ impl Sink for ParquetSink {
         format!("{}/runs/{run_id}", self.url())
     }
 
-    async fn committed(&self, run_id: &str) -> Result<Option<Manifest>> {
+    async fn committed(&self, run_id: &str) -> Result<Option<CommittedRun>> {
         // Told before anything is read, and not when the run is committed.
         self.refuse_what_is_in_the_way(run_id)?;
         self.latest().await?;
@@ -65,17 +65,8 @@ impl Sink for ParquetSink {
         let RunState::Committed(committed) = self.run_state(&folder).await? else {
             return Ok(None);
         };
-        let missing = self.missing(&folder, &committed.manifest).await?;
-        if let Some(first) = missing.first() {
-            tracing::warn!(
-                run_id,
-                missing = missing.len(),
-                first = first.path,
-                "files of a committed run are missing or have another size: the run is made again"
-            );
-            return Ok(None);
-        }
-        Ok(Some(committed.manifest))
+        let is_complete = self.missing(&folder, &committed.manifest).await?.is_empty();
+        Ok(Some(CommittedRun { manifest: committed.manifest, is_complete }))
     }
 
     async fn latest(&self) -> Result<Option<String>> {

@@ -12,7 +12,7 @@ use std::collections::BTreeMap;
 use chrono::{DateTime, Utc};
 use futures::TryStreamExt;
 use object_store::path::Path;
-use object_store::{ObjectMeta, ObjectStore};
+use object_store::{ObjectMeta, ObjectStore, ObjectStoreExt};
 use serde::Deserialize;
 
 use super::control::{Control, Created};
@@ -127,14 +127,26 @@ impl ParquetSink {
         self.remove_revoked(run_id, &files).await
     }
 
-    /// The files of a commit that are not there in their size, by one listing.
+    /// The files of a commit that are not there in their size, by one listing; what a listing lacks is asked for, as some
+    /// stores list late.
     pub(super) async fn missing(&self, run: &Path, manifest: &Manifest) -> Result<Vec<FileEntry>> {
         let listed = listed(&self.place, run).await?;
-        let is_there = |file: &FileEntry| {
-            let object = listed.get(&join(run.clone(), &file.path));
-            object.is_some_and(|object| object.size == file.bytes as u64)
-        };
-        Ok(manifest.files().filter(|file| !is_there(file)).cloned().collect())
+        let mut missing = Vec::new();
+        for file in manifest.files() {
+            let path = join(run.clone(), &file.path);
+            let size = match listed.get(&path) {
+                Some(object) => Some(object.size),
+                None => match self.place.store.head(&path).await {
+                    Ok(object) => Some(object.size),
+                    Err(object_store::Error::NotFound { .. }) => None,
+                    Err(e) => return Err(Error::from(e).or_at("sink.url")),
+                },
+            };
+            if size != Some(file.bytes as u64) {
+                missing.push(file.clone());
+            }
+        }
+        Ok(missing)
     }
 }
 

@@ -6,6 +6,7 @@ use std::path::Path as FilePath;
 
 use object_store::path::Path;
 
+use super::latest::LOCK;
 use super::place::ParquetSink;
 use super::sweep::is_attempt;
 use crate::error::{Error, Result};
@@ -28,7 +29,7 @@ impl ParquetSink {
                 );
             }
         }
-        let lock = root.join("_leases/latest.lock");
+        let lock = root.join("_leases").join(LOCK);
         if lock.is_dir() {
             return Err(
                 obstacle("a file is needed here", &lock.display().to_string()).found("a folder")

@@ -2,7 +2,7 @@
 //!
 //! Two writers, A and B, publish one run, and a third one, S, publishes another: at any moment it takes either of them
 //! for dead, alive or not, and collects the run that they committed. Once, an accident deletes the files of a commit. A
-//! step is one request to the store. Between any two steps anybody may be suspended for ever, or crash; a request to
+//! step is a look at what others can change, or one change that they can see. Between any two steps anybody may be suspended for ever, or crash; a request to
 //! create a name may have been sent and arrive at any later time, even after its sender is gone. The only primitive is
 //! "create where there is none".
 //!
@@ -47,14 +47,18 @@ enum Step {
     Write { name: u8 },
     /// Asks the store to create the manifest.
     Commit { name: u8 },
-    /// Waits for the answer, or gives up waiting and reads the name.
+    /// Waits for the answer and reads the name.
     Answer { name: u8 },
+    /// Knows nothing of its request, and asks for a tombstone under the name.
+    GiveUp { name: u8 },
     /// Removes its own files: another commit or a tombstone has the name.
     Discard,
     /// It reported that the run is committed.
     Succeeded,
     /// It reported that it failed.
     Failed,
+    /// It reported that nobody knows; its files and its lease stay.
+    Unknown,
     /// It is gone, in the midst of whatever it did.
     Crashed,
 }
@@ -111,8 +115,10 @@ struct Rules {
     tombstone_first: bool,
     /// A name that holds a tombstone is used up for good.
     tombstones_stay: bool,
-    /// Who finds its answer lost asks what the name holds.
-    asks_again: bool,
+    /// Who does not know what became of its request makes sure that it can no longer be met, before its files go.
+    gives_up_by_tombstone: bool,
+    /// A name that could not be taken, and yet holds nothing, decides nothing.
+    absence_is_unknown: bool,
     /// A commit is revoked before its files go.
     revoke_first: bool,
     /// Who finds a commit looks whether its files are there.
@@ -123,7 +129,8 @@ const ALL: Rules = Rules {
     create_only: true,
     tombstone_first: true,
     tombstones_stay: true,
-    asks_again: true,
+    gives_up_by_tombstone: true,
+    absence_is_unknown: true,
     revoke_first: true,
     checks_files: true,
 };
@@ -223,21 +230,34 @@ impl State {
             Step::Commit { name } => {
                 to(Step::Answer { name }, &|s| s.in_flight[writer] = Some((attempt, name)));
             }
-            Step::Answer { name } => match self.names[name as usize] {
-                Name::Commit(of) if of == attempt => {
-                    to(Step::Succeeded, &|s| s.leases[own] = None);
+            Step::Answer { name } => {
+                // The look may be answered by nothing, whatever is there.
+                to(Step::GiveUp { name }, &|_| {});
+                match self.names[name as usize] {
+                    Name::Commit(of) if of == attempt => {
+                        to(Step::Succeeded, &|s| s.leases[own] = None);
+                    }
+                    Name::Absent => {}
+                    _ => to(Step::Discard, &|_| {}),
                 }
-                Name::Commit(_) | Name::Tombstone | Name::Revoked(_) => {
-                    to(Step::Discard, &|_| {});
+            }
+            Step::GiveUp { .. } if !rules.gives_up_by_tombstone => to(Step::Discard, &|_| {}),
+            Step::GiveUp { name } => match self.names[name as usize] {
+                Name::Absent => {
+                    to(Step::Discard, &|s| s.names[name as usize] = Name::Tombstone);
+                    // A store may refuse while another request for the name is under way.
+                    let seen = if rules.absence_is_unknown { Step::Unknown } else { Step::Discard };
+                    to(seen, &|_| {});
                 }
-                // No answer yet. It asks again, or gives up: by a tombstone of its own, so that its request, wherever
-                // it is, can no longer be met.
-                Name::Absent if rules.asks_again => {
-                    to(Step::Discard, &|s| {
-                        s.names[name as usize] = Name::Tombstone;
-                    });
+                state => {
+                    to(Step::Unknown, &|_| {});
+                    match state {
+                        Name::Commit(of) if of == attempt => {
+                            to(Step::Succeeded, &|s| s.leases[own] = None);
+                        }
+                        _ => to(Step::Discard, &|_| {}),
+                    }
                 }
-                Name::Absent => to(Step::Discard, &|_| {}),
             },
             // It looks again: another's commit is joined, if its files are there.
             Step::Discard => to(Step::Look, &|s| {
@@ -245,7 +265,7 @@ impl State {
                 s.leases[own] = None;
                 s.tries[writer] += 1;
             }),
-            Step::Succeeded | Step::Failed | Step::Crashed => return,
+            Step::Succeeded | Step::Failed | Step::Unknown | Step::Crashed => return,
         }
         to(Step::Crashed, &|_| {});
     }
@@ -387,7 +407,8 @@ fn every_rule_is_needed() {
         ("create only", Rules { create_only: false, ..ALL }),
         ("tombstone first", Rules { tombstone_first: false, ..ALL }),
         ("tombstones stay", Rules { tombstones_stay: false, ..ALL }),
-        ("asks again", Rules { asks_again: false, ..ALL }),
+        ("gives up by a tombstone", Rules { gives_up_by_tombstone: false, ..ALL }),
+        ("absence is unknown", Rules { absence_is_unknown: false, ..ALL }),
         ("revoke first", Rules { revoke_first: false, ..ALL }),
         ("checks files", Rules { checks_files: false, ..ALL }),
     ] {

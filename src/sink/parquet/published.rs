@@ -28,9 +28,11 @@ impl PublishedRun {
         let sink = sink_at(url.trim_end_matches('/'), stores)?;
         if let Some(run_id) = sink.latest().await? {
             let run = sink_at(&sink.folder(&run_id), stores)?;
-            if let Some(found) = Self::in_folder(&run).await? {
-                return Ok(found);
-            }
+            return Self::in_folder(&run).await?.ok_or_else(|| {
+                Error::data("the run that latest.json names is not committed any more")
+                    .at(sink.folder(&run_id))
+                    .help("run its job again, or name another of the runs/<run_id> folders")
+            });
         }
         if let Some(found) = Self::in_folder(&sink).await? {
             return Ok(found);

@@ -43,8 +43,9 @@ impl ParquetSink {
         };
         for old in runs.iter().skip(keep as usize).filter(|old| !is_kept(old)) {
             // Its writer has not told yet that it is committed.
-            if self.place.store.head(&self.lease_path(&old.manifest.attempt)).await.is_ok() {
-                continue;
+            match self.place.store.head(&self.lease_path(&old.manifest.attempt)).await {
+                Err(object_store::Error::NotFound { .. }) => {}
+                Ok(_) | Err(_) => continue,
             }
             tracing::info!(run_id = old.manifest.run_id, "collected an older run");
             self.revoke(&old.manifest.run_id, old, "collected: sink.keep_runs", &own.path).await?;

@@ -1,4 +1,4 @@
-//! Removes what dead writers left: exactly what their leases name.
+//! Removes what dead writers left: files with the names that their leases give, in the folders that they give.
 
 use std::fs;
 use std::path::{Path as FilePath, PathBuf};
@@ -10,7 +10,7 @@ use object_store::{ObjectMeta, ObjectStore, ObjectStoreExt};
 
 use super::attempt::Attempt;
 use super::control::{Control, Created, STAGED};
-use super::latest::{LATEST_FILE, LATEST_LINK};
+use super::latest::{LATEST_FILE, LATEST_LINK, PointerMove};
 use super::lease::Lease;
 use super::names::{ManifestState, join, manifest_path};
 use super::place::ParquetSink;
@@ -78,15 +78,19 @@ impl ParquetSink {
                     if committed.manifest.attempt == lease.attempt =>
                 {
                     // It died between its commit and its end.
-                    self.point_latest(&committed, None).await?;
+                    if let PointerMove::Locked = self.point_latest(&committed, None).await? {
+                        return Ok(());
+                    }
                     self.remove_staged(lease)?;
                     return self.delete(&self.lease_path(&lease.attempt)).await;
                 }
                 ManifestState::Committed(_) | ManifestState::Tombstone { .. } => break,
                 ManifestState::Absent => {
                     let why = "its writer was taken for dead";
-                    if let Created::Yes = self.put_tombstone(lease, why, &own.path).await? {
-                        break;
+                    match self.put_tombstone(lease, why, &own.path).await? {
+                        Created::Yes => break,
+                        Created::Exists => {}
+                        Created::NotAsked(e) => return Err(e.into()),
                     }
                 }
             }

@@ -202,13 +202,14 @@ impl ParquetSink {
                     .map(ToOwned::to_owned),
             );
         }
-        // The first sink in a folder is a name there.
-        folders.extend(root.parent().map(ToOwned::to_owned));
         folders.iter().try_for_each(|folder| {
             sync(folder).map_err(|e| {
                 Error::store(format!("cannot sync the folder: {e}"))
                     .at(folder.display().to_string())
             })
-        })
+        })?;
+        // The folders above may be new too; those that may not be opened are not.
+        root.ancestors().skip(1).for_each(|folder| drop(sync(folder)));
+        Ok(())
     }
 }

@@ -131,11 +131,11 @@ fn single(value: &Value) -> Option<Seen> {
     match value {
         Value::Null => Some(Seen::default()),
         Value::Bool(_) => Some(Seen::BOOLEAN),
-        Value::Number(n) if n.as_i64().is_some_and(i64::is_negative) => Some(Seen::NEGATIVE),
-        Value::Number(n) if n.is_i64() => Some(Seen::INTEGER),
-        // An integer beyond 64 bits would be rounded as a number.
-        Value::Number(n) if n.is_u64() => Some(Seen::GREAT),
-        Value::Number(_) => Some(Seen::NUMBER),
+        Value::Number(n) if n.is_u64() && !n.is_i64() => Some(Seen::GREAT),
+        Value::Number(n) => Some(match n.as_i64() {
+            Some(integer) => Seen::of_integer(integer),
+            None => Seen::of_double(n.as_f64().unwrap_or_default()),
+        }),
         Value::String(_) => Some(Seen::TEXT),
         Value::Array(_) | Value::Object(_) => None,
     }

@@ -15,6 +15,9 @@ pub enum Look {
 /// Rows of a CSV file from which types are taken, and those of any text file that a check looks at.
 pub(super) const FIRST_ROWS: usize = 1000;
 
+/// Doubles hold every integer up to this one, 2^53.
+const EXACT: u64 = 1 << 53;
+
 /// A set of kinds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) struct Seen(u8);
@@ -29,6 +32,25 @@ impl Seen {
     pub(super) const GREAT: Self = Self(32);
     /// Integers below zero are [`Self::INTEGER`] and this.
     pub(super) const NEGATIVE: Self = Self(64 | 2);
+    /// Integers that a double may round are [`Self::INTEGER`] and this; those beyond 64 bits, which only a double was
+    /// left of, are [`Self::NUMBER`] and this.
+    const WIDE: Self = Self(128);
+
+    /// The kind of an integer.
+    pub(super) fn of_integer(value: i64) -> Self {
+        let kind = if value < 0 { Self::NEGATIVE } else { Self::INTEGER };
+        if value.unsigned_abs() > EXACT { kind.and(Self::WIDE) } else { kind }
+    }
+
+    /// The kind of a double that was written without a sign of being one, perhaps.
+    pub(super) fn of_double(value: f64) -> Self {
+        let is_integer = value.fract() == 0.0 && value.abs() >= 9.0e18;
+        if is_integer { Self::NUMBER.and(Self::WIDE) } else { Self::NUMBER }
+    }
+
+    fn without(self, other: Self) -> Self {
+        Self(self.0 & !other.0)
+    }
 
     /// Whether there was no value yet.
     pub(super) fn is_empty(self) -> bool {
@@ -45,7 +67,8 @@ impl Seen {
 
     /// Whether all values are numbers.
     pub(super) fn is_numeric(self) -> bool {
-        !self.is_empty() && self.within(Self::NEGATIVE.and(Self::NUMBER))
+        let kinds = self.without(Self::WIDE);
+        !kinds.is_empty() && kinds.within(Self::NEGATIVE.and(Self::NUMBER))
     }
 
     /// The kind of a value that was written without a type.
@@ -53,7 +76,9 @@ impl Seen {
         match value {
             "" => Self::default(),
             v if v.eq_ignore_ascii_case("true") || v.eq_ignore_ascii_case("false") => Self::BOOLEAN,
-            v if Int64Type::parse(v).is_some() => Self::INTEGER,
+            v if Int64Type::parse(v).is_some() => {
+                Int64Type::parse(v).map_or(Self::INTEGER, Self::of_integer)
+            }
             // Digits that no integer holds would be rounded as a number.
             v if v.trim_start_matches('-').bytes().all(|b| b.is_ascii_digit()) => Self::TEXT,
             v if Float64Type::parse(v).is_some() => Self::NUMBER,
@@ -73,6 +98,7 @@ impl Seen {
             (Self::TIME, "times"),
             (Self::TEXT, "text"),
             (Self::GREAT, "integers above 2^63"),
+            (Self::WIDE, "integers that a double rounds"),
         ];
         let words: Vec<&str> =
             kinds.into_iter().filter(|(kind, _)| kind.within(self)).map(|(_, w)| w).collect();
@@ -81,7 +107,11 @@ impl Seen {
 
     /// The type that holds these values as they are; `None` where text and numbers, or other kinds, were mixed.
     pub(super) fn data_type(self) -> Option<DataType> {
-        match self {
+        if Self::WIDE.within(self) && Self::NUMBER.within(self) {
+            // As doubles, two ids could become one.
+            return None;
+        }
+        match self.without(Self::WIDE) {
             Self::BOOLEAN => Some(DataType::Boolean),
             Self::INTEGER | Self::NEGATIVE => Some(DataType::Int64),
             Self::TEXT | Self(0) => Some(DataType::Utf8),
@@ -113,5 +143,8 @@ mod tests {
         assert_eq!(type_of(&["1", "x"]), None);
         assert_eq!(type_of(&["true", "1"]), None);
         assert_eq!(type_of(&["18446744073709551615"]), Some(DataType::Utf8));
+        assert_eq!(type_of(&["9007199254740993", "-9007199254740993"]), Some(DataType::Int64));
+        assert_eq!(type_of(&["9007199254740992", "1.5"]), Some(DataType::Float64));
+        assert_eq!(type_of(&["9007199254740993", "1.5"]), None);
     }
 }

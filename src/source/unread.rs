@@ -1,0 +1,62 @@
+//! What of a folder would stay unread: an error names it.
+
+use std::path::Path as FilePath;
+
+use object_store::ObjectMeta;
+use object_store::path::Path;
+
+use crate::error::{Error, Result, offenders};
+
+/// Files that would be left out without a word are an error.
+pub(super) fn unread(untold: &[ObjectMeta]) -> Result<()> {
+    if untold.is_empty() {
+        return Ok(());
+    }
+    Err(Error::data("the folder holds files that cannot be read as rows")
+        .found(offenders(untold.iter().map(|o| o.location.filename().unwrap_or_default())))
+        .help("name those to read by a pattern, such as folder/*.csv, or move the others away"))
+}
+
+/// Table formats whose log says which files hold the rows; the files alone hold rows that were deleted, too.
+const TABLE_LOGS: [(&str, &str); 2] = [("_delta_log", "Delta"), (".hoodie", "Hudi")];
+
+pub(super) fn refuse_table_formats(all: &[ObjectMeta], meant: &[&ObjectMeta]) -> Result<()> {
+    for object in all {
+        let parts: Vec<String> = object.location.parts().map(|p| p.as_ref().to_owned()).collect();
+        for (log, format) in TABLE_LOGS {
+            let Some(at) = parts.iter().position(|part| part == log) else { continue };
+            let table = Path::parse(parts[..at].join("/")).unwrap_or_default();
+            if meant.iter().any(|o| o.location.prefix_matches(&table)) {
+                return Err(Error::data(format!("the folder is a {format} table"))
+                    .found(format!("`{table}/{log}`: its files alone also hold rows that were deleted"))
+                    .help(
+                        "labelmill does not read this table format: export the table's current rows as Parquet \
+                         files to a folder of their own, and name that one",
+                    ));
+            }
+        }
+    }
+    Ok(())
+}
+
+/// A store on local disk does not list names that end in `#` and a number: it uses them for what is on its way.
+pub(super) fn refuse_unlisted(folder: &FilePath) -> Result<()> {
+    let mut folders = vec![folder.to_path_buf()];
+    while let Some(next) = folders.pop() {
+        for entry in std::fs::read_dir(&next).into_iter().flatten().flatten() {
+            let name = entry.file_name().to_string_lossy().into_owned();
+            let is_mark = name.starts_with('_') || name.starts_with('.');
+            let is_number = |n: &str| !n.is_empty() && n.bytes().all(|b| b.is_ascii_digit());
+            let Ok(kind) = entry.file_type() else { continue };
+            if kind.is_dir() && !is_mark {
+                folders.push(entry.path());
+            } else if !is_mark && name.rsplit_once('#').is_some_and(|(_, n)| is_number(n)) {
+                return Err(Error::data("the folder holds a file that is not listed")
+                    .at(entry.path().display().to_string())
+                    .found("a name that ends in # and a number, as files on their way do")
+                    .help("rename it, or move it away"));
+            }
+        }
+    }
+    Ok(())
+}
