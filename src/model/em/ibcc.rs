@@ -64,7 +64,7 @@ pub struct Ibcc {
 impl Default for Ibcc {
     fn default() -> Self {
         // The bound is flatter than a likelihood: at the usual tolerance the posteriors still move.
-        let stop = StopRule { max_iter: 500, tol: 1e-9, ..StopRule::default() };
+        let stop = StopRule { max_iter: 500, tol: 1e-8, ..StopRule::default() };
         Self { class: 1.0, diagonal: 4.0, off_diagonal: 1.0, restarts: 0, stop }
     }
 }
