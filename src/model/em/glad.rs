@@ -145,10 +145,9 @@ fn sigmoid(x: f64) -> f64 {
     1.0 / (1.0 + (-x).exp())
 }
 
-/// (sigmoid(x), ln(1 - sigmoid(x))), with one exponential.
-fn sigmoid_and_ln_wrong(x: f64) -> (f64, f64) {
-    let e = (-x.abs()).exp();
-    (if x >= 0.0 { 1.0 } else { e } / (1.0 + e), (-x).min(0.0) - e.ln_1p())
+/// ln sigmoid(x), without overflow.
+fn ln_sigmoid(x: f64) -> f64 {
+    x.min(0.0) - (-x.abs()).exp().ln_1p()
 }
 
 /// The likelihood of abilities and eases.
@@ -170,9 +169,7 @@ impl<'a> Likelihood<'a> {
 impl LogLikelihood for Likelihood<'_> {
     fn add(&self, i: usize, annotator: u32, label: u32, weight: f64, logs: &mut [f64]) {
         let x = self.ability[annotator as usize] * self.exp_ease[i];
-        // ln sigmoid(x) and ln sigmoid(-x) differ by x.
-        let (_, ln_wrong) = sigmoid_and_ln_wrong(x);
-        let (right, wrong) = (ln_wrong + x, ln_wrong - self.ln_wrong_labels);
+        let (right, wrong) = (ln_sigmoid(x), ln_sigmoid(-x) - self.ln_wrong_labels);
         logs.iter_mut().for_each(|log| *log += weight * wrong);
         if let Some(log) = logs.get_mut(label as usize) {
             *log += weight * (right - wrong);
@@ -204,9 +201,8 @@ impl Climb<'_> {
                     for (r, label, weight) in a.triples_of(i) {
                         let (t, z) = (right(i, label), ability[r as usize] * exp_ease[i]);
                         // t ln sigma + (1 - t) ln(1 - sigma), as 1 - sigma(z) = sigma(-z) and ln of both differ by z.
-                        let (sigma, ln_wrong) = sigmoid_and_ln_wrong(z);
-                        value += weight * (ln_wrong + t * z);
-                        *of_ease += weight * (t - sigma) * z;
+                        value += weight * (ln_sigmoid(-z) + t * z);
+                        *of_ease += weight * (t - sigmoid(z)) * z;
                     }
                 }
                 value
