@@ -27,9 +27,9 @@ fn the_next_run_sweeps_what_a_dead_one_left_and_spares_a_living_one() {
     let server = server();
     die_after(&server, "PutObject labels/", "sink.run_id=dead");
     assert_eq!((attempts(&server, "dead").len(), leases(&server).len()), (1, 1));
-    server.fault(Fault::Hold, "PutObject living/ annotators/", 0, 1);
+    server.fault(Fault::Hold, "PutObject living/ metrics/", 0, 1);
     let mut living = spawn(&server, "sink.run_id=living");
-    server.wait_for("PutObject living/ annotators/", 1);
+    server.wait_for("PutObject living/ metrics/", 1);
     let third = summary(&server, &["--set", "seed=3"]);
     assert_eq!((attempts(&server, "dead").len(), leases(&server).len()), (0, 1));
     assert_eq!(attempts(&server, "living").len(), 1);
@@ -49,9 +49,9 @@ fn the_same_job_runs_beside_its_dead_writer_and_beside_a_living_one() {
     let server = server();
     die_after(&server, "PutObject labels/", "sink.run_id=same");
     server.forget_requests();
-    server.fault(Fault::Hold, "PutObject same/ annotators/", 0, 1);
+    server.fault(Fault::Hold, "PutObject same/ metrics/", 0, 1);
     let mut slow = spawn(&server, "sink.run_id=same");
-    server.wait_for("PutObject same/ annotators/", 1);
+    server.wait_for("PutObject same/ metrics/", 1);
     let quick = summary(&server, &["--set", "sink.run_id=same"]);
     assert_eq!(attempts(&server, "same").len(), 2, "the dead one is gone, the slow one is there");
     let committed = manifest(&server.bucket().join("out/runs/same"));
@@ -114,7 +114,7 @@ fn swept_before_its_commit(server: &Server, held: &str) -> Child {
 #[test]
 fn a_writer_that_was_swept_while_it_was_suspended_writes_its_tables_again() {
     let server = server();
-    let slow = swept_before_its_commit(&server, "PutObject slow/ annotators/");
+    let slow = swept_before_its_commit(&server, "PutObject slow/ metrics/");
     assert_eq!(attempts(&server, "slow").len(), 0, "it was swept");
     server.release();
     let output = slow.wait_with_output().unwrap();
@@ -142,9 +142,9 @@ fn a_commit_that_arrives_after_its_writer_was_swept_is_none() {
 #[test]
 fn a_living_writer_is_spared_for_as_long_as_it_promised_whatever_the_sweeper_thinks() {
     let server = server();
-    server.fault(Fault::Hold, "PutObject patient/ annotators/", 0, 1);
+    server.fault(Fault::Hold, "PutObject patient/ metrics/", 0, 1);
     let mut patient = spawn(&server, "sink.run_id=patient");
-    server.wait_for("PutObject patient/ annotators/", 1);
+    server.wait_for("PutObject patient/ metrics/", 1);
     send_signal(patient.id(), "STOP");
     move_to_another_machine(&server.bucket().join("out"));
     std::thread::sleep(Duration::from_millis(2_500));
@@ -159,7 +159,7 @@ fn a_living_writer_is_spared_for_as_long_as_it_promised_whatever_the_sweeper_thi
 #[test]
 fn a_writer_on_this_machine_is_spared_however_long_it_is_suspended() {
     let server = server();
-    server.fault(Fault::Hold, "PutObject hasty/ annotators/", 0, 1);
+    server.fault(Fault::Hold, "PutObject hasty/ metrics/", 0, 1);
     let mut hasty = server
         .labelmill(&job(&[
             "-q",
@@ -170,7 +170,7 @@ fn a_writer_on_this_machine_is_spared_however_long_it_is_suspended() {
         ]))
         .spawn()
         .unwrap();
-    server.wait_for("PutObject hasty/ annotators/", 1);
+    server.wait_for("PutObject hasty/ metrics/", 1);
     send_signal(hasty.id(), "STOP");
     std::thread::sleep(Duration::from_millis(2_500));
     summary(&server, &["--set", "sink.stale_after_seconds=1"]);
@@ -184,10 +184,10 @@ fn a_writer_on_this_machine_is_spared_however_long_it_is_suspended() {
 #[test]
 fn a_hasty_writer_that_lives_shows_itself_often_enough() {
     let server = server();
-    server.fault(Fault::Hold, "PutObject hasty/ annotators/", 0, 1);
+    server.fault(Fault::Hold, "PutObject hasty/ metrics/", 0, 1);
     let args = ["-q", "--set", "sink.run_id=hasty", "--set", "sink.stale_after_seconds=2"];
     let mut hasty = server.labelmill(&job(&args)).spawn().unwrap();
-    server.wait_for("PutObject hasty/ annotators/", 1);
+    server.wait_for("PutObject hasty/ metrics/", 1);
     for _ in 0..9 {
         std::thread::sleep(Duration::from_millis(500));
         let touched = std::fs::metadata(&leases(&server)[0]).unwrap().modified().unwrap();
