@@ -55,16 +55,24 @@ impl ParquetSink {
             silence_seconds: self.spec.stale_after_seconds,
             process: Process::own(),
         };
-        let version = self.create_lease(&mut lease).await.map_err(|e| e.or_at("sink.url"))?;
-        let path = self.lease_path(&lease.attempt);
-        let found = self.place.store.head(&path).await;
-        let began = found.map_err(|e| Error::from(e).or_at("sink.url"))?.last_modified;
-        Ok(Attempt {
-            path: self.attempt_path(run_id, &lease.attempt),
-            heartbeat: self.heartbeat(&lease, version),
-            began,
-            lease,
-        })
+        for _ in 0..NAMES {
+            let version = self.create_lease(&mut lease).await.map_err(|e| e.or_at("sink.url"))?;
+            let began = match self.place.store.head(&self.lease_path(&lease.attempt)).await {
+                Ok(found) => found.last_modified,
+                // It was swept, of a process that was suspended here.
+                Err(object_store::Error::NotFound { .. }) => continue,
+                Err(e) => return Err(Error::from(e).or_at("sink.url")),
+            };
+            return Ok(Attempt {
+                path: self.attempt_path(run_id, &lease.attempt),
+                heartbeat: self.heartbeat(&lease, version),
+                began,
+                lease,
+            });
+        }
+        Err(Error::store("the lease of this run was removed again and again")
+            .at(self.text(&self.leases()))
+            .help("run the job again, with a larger sink.stale_after_seconds"))
     }
 
     /// Creates the lease under a name that nobody has. A lost answer leads to another name: what it may have left is a
@@ -107,12 +115,16 @@ impl ParquetSink {
 
     /// A store that replaces what it was asked to create only where there is nothing cannot hold a commit.
     async fn expect_create_only(&self, path: &Path, lease: &Lease) -> Result<()> {
-        match self.place.local() {
-            None if self.put(path, json(lease), PutMode::Create).await.is_ok() => {
-                Err(no_create_only())
-            }
-            _ => Ok(()),
+        if self.place.local().is_some() {
+            return Ok(());
         }
+        // Once it may be that the lease was swept in between, of a process that was suspended here.
+        for _ in 0..NAMES {
+            if self.put(path, json(lease), PutMode::Create).await.is_err() {
+                return Ok(());
+            }
+        }
+        Err(no_create_only())
     }
 
     /// Touches the lease again and again until the task is aborted, or the lease is gone: then the writer was taken for
