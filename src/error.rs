@@ -247,6 +247,7 @@ impl From<DataFusionError> for Error {
         };
         let mut problem = Problem::new(what);
         problem.help = match (stage, error.find_root()) {
+            (Stage::Store, root) if is_of_a_disk(root) => Some(DISK_HELP.to_owned()),
             (Stage::Store, _) => Some(STORE_HELP.to_owned()),
             (_, DataFusionError::ParquetError(_)) => Some(DAMAGED_HELP.to_owned()),
             _ => None,
@@ -287,6 +288,14 @@ impl From<datafusion::parquet::errors::ParquetError> for Error {
         DataFusionError::from(error).into()
     }
 }
+
+/// Whether a store on local disk failed.
+fn is_of_a_disk(root: &DataFusionError) -> bool {
+    let DataFusionError::ObjectStore(e) = root else { return false };
+    matches!(**e, object_store::Error::Generic { store: "LocalFileSystem" | "local disk", .. })
+}
+
+const DISK_HELP: &str = "check the path, its rights and the room on the disk, then run the job again: nothing was published";
 
 const STORE_HELP: &str = "check the URL, the endpoint and the credentials in the environment, then run the job again: \
                           nothing was published";

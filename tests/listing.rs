@@ -55,6 +55,18 @@ fn a_file_that_the_store_does_not_list_is_named() {
     job.write("in/a.csv", &format!("{HEADER}i,a,x\n"));
     job.write("in/b.csv#1", &format!("{HEADER}j,a,x\n"));
     assert_says(&job.fails(&vote("in"), 3), &["in/b.csv#1", "not listed", "rename it"]);
+    std::fs::remove_file(job.path("in/b.csv#1")).unwrap();
+    std::os::unix::fs::symlink("nowhere", job.path("in/c.csv")).unwrap();
+    assert_says(&job.fails(&vote("in"), 3), &["in/c.csv", "a link that leads nowhere"]);
+    std::fs::remove_file(job.path("in/c.csv")).unwrap();
+    let pipe = job.url("in/d.csv");
+    assert!(std::process::Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+    for source in ["in", "in/d.csv"] {
+        assert_says(&job.fails(&vote(source), 3), &["in/d.csv", "a pipe, a socket or a device"]);
+    }
+    std::fs::remove_file(pipe).unwrap();
+    job.write("in/e.csv", "");
+    assert_says(&job.ends(&vote("in"), &[], 0), &["in/e.csv", "0 bytes"]);
 }
 
 #[test]

@@ -107,6 +107,18 @@ fn the_same_crowd_twice_is_a_no_op_and_another_is_refused() {
 }
 
 #[test]
+fn a_name_that_is_taken_is_an_error_and_stays() {
+    let job = Job::new();
+    let truth = truth(&job, "truth.csv", |n| n);
+    let mine = job.write("crowd/annotations/mine.csv", "mine");
+    let output = job.url("crowd");
+    let arguments = ["simulate", "--truth", &truth, "--recipe", "tcl-cor-2", "--output", &output];
+    assert_says(&run_fails(&arguments, 2), &["crowd/annotations", "move it away"]);
+    assert_eq!(std::fs::read_to_string(mine).unwrap(), "mine");
+    assert!(!job.path("crowd/latest").exists());
+}
+
+#[test]
 fn common_noise_says_where_every_answer_came_from() {
     let job = Job::new();
     let (drawn, given) = (job.url("drawn"), job.url("given"));

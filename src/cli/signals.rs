@@ -38,6 +38,7 @@ impl Signals {
     pub(super) fn listen(workers: Handle) -> Self {
         let (sender, receiver) = watch::channel(Seen::default());
         let mut next = next_signal();
+        outlive_file_limits();
         tokio::spawn(async move {
             while let Some(last) = next.recv().await {
                 sender.send_modify(|seen| *seen = Seen { times: seen.times + 1, last });
@@ -117,6 +118,13 @@ pub(super) async fn until_signalled<T: Send + 'static>(
 
 fn flatten<T>(done: Result<Result<T>, tokio::task::JoinError>) -> Result<T> {
     done.unwrap_or_else(|e| Err(Error::bug(format!("the job broke: {e}"))))
+}
+
+/// A file that grows beyond what the process may write is an error of that write, and not the end of the process.
+fn outlive_file_limits() {
+    // A signal that is listened to once does not end the process any more.
+    #[cfg(unix)]
+    drop(tokio::signal::unix::signal(tokio::signal::unix::SignalKind::from_raw(libc::SIGXFSZ)));
 }
 
 /// Every signal as it comes; the system's default is replaced at once.

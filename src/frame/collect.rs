@@ -217,7 +217,9 @@ impl Batches {
                 // A decoder that gives up on damaged bytes must not pass for the end of the rows.
                 let error = Error::data("the rows cannot be decoded")
                     .found(failure.to_string().lines().next().unwrap_or_default())
-                    .help("a file is damaged: write it again");
+                    .help(
+                        "a file is damaged: write it again; or a query of source.sql makes a value that is too large",
+                    );
                 return Some(Err(error));
             }
         }

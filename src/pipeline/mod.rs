@@ -42,7 +42,7 @@ pub async fn run(spec: &PipelineSpec, force: bool, run: &mut Run) -> Result<Publ
     let job = Job {
         digest: spec.digest(&inputs)?,
         run_id: spec.sink.run_id.clone(),
-        pipeline: spec.name.clone().unwrap_or_else(|| spec.model.kind.clone()),
+        pipeline: redacted(spec.name.as_ref().unwrap_or(&spec.model.kind)),
     };
     let sink = ParquetSink::open(&spec.sink, &spec.store)?;
     let run_id = match sink.begin(&job, force).await? {

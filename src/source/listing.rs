@@ -20,7 +20,7 @@ use url::Url;
 
 use super::format::{Encoding, Format};
 use super::published;
-use super::unread::{refuse_table_formats, refuse_unlisted, unread};
+use super::unread::{refuse_special, refuse_table_formats, refuse_unlisted, unread, warn_of_empty};
 use crate::error::{Error, Result, nearest, offenders};
 use crate::store::{Place, StoreSpec, is_missing_bucket, open, parse_url};
 
@@ -43,6 +43,9 @@ impl Files {
     /// cannot be reached.
     pub async fn list(text: &str, format: Option<Format>, stores: &StoreSpec) -> Result<Self> {
         let (place, pattern) = located(text, stores).await?;
+        if let Some(file) = place.local().filter(|_| pattern.is_none()) {
+            refuse_special(&file)?;
+        }
         let is_folder = pattern.is_some() || is_folder(&place).await?;
         let all = objects(&place, is_folder).await?;
         if let Some(folder) = place.local().filter(|_| is_folder && pattern.is_none()) {
@@ -68,6 +71,7 @@ impl Files {
         if meant.iter().all(|o| o.size == 0) {
             return Err(empty());
         }
+        warn_of_empty(&meant);
         let format = format.ok_or_else(|| {
             Error::data("the file name does not tell the format")
                 .found(offenders(meant.iter().map(|o| o.location.to_string())))

@@ -39,7 +39,8 @@ pub(super) fn refuse_table_formats(all: &[ObjectMeta], meant: &[&ObjectMeta]) ->
     Ok(())
 }
 
-/// A store on local disk does not list names that end in `#` and a number: it uses them for what is on its way.
+/// What a store on local disk does not list: names that end in `#` and a number, which it uses for what is on its way,
+/// links that lead nowhere, and what is no plain file.
 pub(super) fn refuse_unlisted(folder: &FilePath) -> Result<()> {
     let mut folders = vec![folder.to_path_buf()];
     while let Some(next) = folders.pop() {
@@ -48,15 +49,54 @@ pub(super) fn refuse_unlisted(folder: &FilePath) -> Result<()> {
             let is_mark = name.starts_with('_') || name.starts_with('.');
             let is_number = |n: &str| !n.is_empty() && n.bytes().all(|b| b.is_ascii_digit());
             let Ok(kind) = entry.file_type() else { continue };
-            if kind.is_dir() && !is_mark {
-                folders.push(entry.path());
-            } else if !is_mark && name.rsplit_once('#').is_some_and(|(_, n)| is_number(n)) {
-                return Err(Error::data("the folder holds a file that is not listed")
-                    .at(entry.path().display().to_string())
-                    .found("a name that ends in # and a number, as files on their way do")
-                    .help("rename it, or move it away"));
+            if is_mark {
+                continue;
             }
+            if kind.is_dir() {
+                folders.push(entry.path());
+                continue;
+            }
+            let found = match is_plain(&entry.path()) {
+                Err(found) => found,
+                Ok(()) if name.rsplit_once('#').is_some_and(|(_, n)| is_number(n)) => {
+                    "a name that ends in # and a number, as files on their way do"
+                }
+                Ok(()) => continue,
+            };
+            return Err(Error::data("the folder holds a file that is not listed")
+                .at(entry.path().display().to_string())
+                .found(found)
+                .help("rename it, or move it away"));
         }
     }
     Ok(())
+}
+
+/// A pipe or a device has no size to list and no end to wait for.
+pub(super) fn refuse_special(file: &FilePath) -> Result<()> {
+    match is_plain(file) {
+        Err(found) if file.exists() => Err(Error::data("a source is a file or a folder")
+            .at(file.display().to_string())
+            .found(found)
+            .help("write the rows to a file, and name that one")),
+        _ => Ok(()),
+    }
+}
+
+/// Whether there is a file or a folder; else what there is.
+fn is_plain(path: &FilePath) -> Result<(), &'static str> {
+    match std::fs::metadata(path) {
+        Ok(found) if found.is_file() || found.is_dir() => Ok(()),
+        Ok(_) => Err("a pipe, a socket or a device"),
+        Err(_) => Err("a link that leads nowhere"),
+    }
+}
+
+/// Files without a byte hold no rows; some tools write them, and an upload that was cut short leaves them too.
+pub(super) fn warn_of_empty(meant: &[ObjectMeta]) {
+    let empty: Vec<String> =
+        meant.iter().filter(|o| o.size == 0).map(|o| o.location.to_string()).collect();
+    if let Some(first) = empty.first() {
+        tracing::warn!(files = empty.len(), first, "files of the folder are empty: 0 bytes");
+    }
 }

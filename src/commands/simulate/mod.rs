@@ -156,6 +156,7 @@ pub async fn simulate(
     let crowd = tokio::task::block_in_place(|| draw(&plan, ground_truth.numbers(), run))?;
     let facts = facts(recipe, what.seed, &parameters);
     let tables = tables::tables(&ground_truth, &crowd, &facts)?;
+    sink.refuse_taken_names(tables.iter().map(Table::name))?;
     let tables = tables.iter().map(|table| table as &dyn Table).collect();
     let contents = Contents { tables, ..Contents::default() };
     let manifest = sink.publish(&run_id, &job, &contents, run).await?;

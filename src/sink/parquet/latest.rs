@@ -199,6 +199,25 @@ impl ParquetSink {
         })
     }
 
+    /// Whether each table's name is free for [`ParquetSink::link_tables`].
+    ///
+    /// # Errors
+    /// Where something of somebody else has such a name.
+    pub fn refuse_taken_names<'a>(&self, tables: impl Iterator<Item = &'a str>) -> Result<()> {
+        let Some(root) = self.place.local() else { return Ok(()) };
+        for table in tables {
+            let place = root.join(table);
+            let is_ours =
+                fs::read_link(&place).is_ok_and(|to| to == FilePath::new("latest").join(table));
+            if !is_ours && fs::symlink_metadata(&place).is_ok() {
+                return Err(
+                    self.in_the_way(&self.place.path.clone().join(table), "a link of labelmill")
+                );
+            }
+        }
+        Ok(())
+    }
+
     /// The newest commit of all runs, by the store's times: what a pointer that was lost named, or should have.
     pub(super) async fn newest_commit(&self) -> Result<Option<Box<Committed>>> {
         let runs = self.runs();
