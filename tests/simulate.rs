@@ -113,7 +113,9 @@ fn a_name_that_is_taken_is_an_error_and_stays() {
     let mine = job.write("crowd/annotations/mine.csv", "mine");
     let output = job.url("crowd");
     let arguments = ["simulate", "--truth", &truth, "--recipe", "tcl-cor-2", "--output", &output];
-    assert_says(&run_fails(&arguments, 2), &["crowd/annotations", "move it away"]);
+    let columns = ["--instance-column", "item", "--class-column", "gold"];
+    let error = run_fails(&[&arguments[..], &columns].concat(), 2);
+    assert_says(&error, &["crowd/annotations", "move it away"]);
     assert_eq!(std::fs::read_to_string(mine).unwrap(), "mine");
     assert!(!job.path("crowd/latest").exists());
 }
