@@ -114,7 +114,7 @@ pub struct MaxMig {
     pub divergence: Divergence,
     /// The class prior.
     pub prior: Prior,
-    /// Added to K[i][i], so that the loss is finite where classifier and annotators disagree completely.
+    /// Added to the diagonal of K, so that the loss is finite where classifier and annotators disagree completely.
     #[schemars(range(min = 0.0))]
     pub u: f64,
     /// Added to the counted confusion matrices before their logarithm is taken.
