@@ -68,6 +68,11 @@ pub fn cells(rows: &[Row], columns: &[&str]) -> Vec<String> {
     rows.iter().map(join).collect()
 }
 
+/// How many rows a run read and how many it used.
+pub fn rows_read(run: &Path) -> String {
+    cells(&read_table(run, "run"), &["rows_read", "rows_used"]).remove(0)
+}
+
 /// Asserts that an error says all of this.
 pub fn assert_says(error: &str, parts: &[&str]) {
     for part in parts {

@@ -32,6 +32,7 @@ mod ids;
 mod imports;
 mod invariance;
 mod kill;
+mod limits;
 mod listing;
 mod networks;
 mod oracle;

@@ -1,24 +1,19 @@
 //! Rows are what the files say, however a file is cut, named or ordered; what cannot be read is an error that names it.
 
 use std::fmt::Write as _;
-use std::io::Write as _;
 
 use datafusion::arrow::array::{
     ArrayRef, Float32Array, Float64Array, Int32Array, Int64Array, StringArray,
 };
 use std::sync::Arc;
 
-use crate::job::{Job, assert_says, cells, write_as};
+use crate::job::{Job, assert_says, cells, rows_read, write_as};
 use crate::support::{read_table, table_files, write_parquet};
 
 const VOTE: &str = "model.kind = 'majority_vote'\n";
 
 fn vote(url: &str, more: &str) -> String {
     format!("source.annotations = '{{dir}}{url}'\n{VOTE}{more}")
-}
-
-fn rows_read(run: &std::path::Path) -> String {
-    cells(&read_table(run, "run"), &["rows_read", "rows_used"]).remove(0)
 }
 
 /// A file of more than `bytes` bytes, in which an annotator's comments hold lines that look like annotations.
@@ -299,27 +294,6 @@ fn a_query_that_changed_in_its_file_is_another_job() {
 }
 
 #[test]
-fn a_bomb_behind_a_decompressor_is_an_error() {
-    let job = Job::new();
-    job.write("in.csv", "");
-    let mut gzip = std::process::Command::new("gzip")
-        .args(["-1", "-c"])
-        .stdin(std::process::Stdio::piped())
-        .stdout(std::fs::File::create(job.path("bomb.csv.gz")).unwrap())
-        .spawn()
-        .unwrap();
-    let mut input = gzip.stdin.take().unwrap();
-    input.write_all(b"instance_id,annotator_id,label\ni,a,\"").unwrap();
-    for _ in 0..80 {
-        input.write_all(&vec![b'x'; 1 << 20]).unwrap();
-    }
-    drop(input);
-    gzip.wait().unwrap();
-    let error = job.fails(&vote("bomb.csv.gz", ""), 3);
-    assert_says(&error, &["a record is longer than any annotation", "bomb.csv.gz"]);
-}
-
-#[test]
 fn paths_that_go_up_and_names_with_the_characters_of_patterns_are_read() {
     let job = Job::new();
     let rows = "instance_id,annotator_id,label\ni,a,x\n";
@@ -352,62 +326,6 @@ fn a_sink_inside_a_source_folder_is_refused_by_check_and_run() {
     let file = job.write("p.toml", &vote("in/*.csv", "sink.url = '{dir}in/out'"));
     crate::support::run_ok(&["run", &file]);
     crate::support::run_ok(&["run", &file]);
-}
-
-#[test]
-fn a_column_of_ids_is_no_column_of_labels() {
-    let job = Job::new();
-    let n = 40_000;
-    let column = |prefix: &str| {
-        Arc::new(StringArray::from_iter_values((0..n).map(|i| format!("{prefix}{i}")))) as ArrayRef
-    };
-    let columns =
-        vec![("instance_id", column("i")), ("annotator_id", column("a")), ("label", column("l"))];
-    write_parquet(&job.path("in.parquet"), columns);
-    let error = job.fails(&vote("in.parquet", ""), 3);
-    assert_says(
-        &error,
-        &["40000 distinct labels in `label`: is this a label column?", "source.columns.label"],
-    );
-    // Where the classes are listed, the others are rejected.
-    let run = job.run(&vote("in.parquet", "frame.classes = ['l1', 'l2']"));
-    assert_eq!(rows_read(&run), "40000 2");
-}
-
-#[test]
-fn what_does_not_fit_into_the_memory_limit_is_refused_and_says_what_it_takes() {
-    let job = Job::new();
-    let rows: Vec<(u32, u32, u32)> = (0..300_000).map(|n| (n, n % 1000, n % 2)).collect();
-    crate::support::write_numbers(&job.path("in.parquet"), &rows);
-    let error = job.fails(&vote("in.parquet", "engine.memory_limit = '8MiB'"), 2);
-    assert_says(
-        &error,
-        &["does not fit into the memory", "300000 annotations take 13 MiB", "engine.memory_limit"],
-    );
-    // A text file tells no number of rows: it is refused on the way.
-    let mut text = String::from("instance_id,annotator_id,label\n");
-    for n in 0..300_000 {
-        let _ = writeln!(text, "an instance with a rather long name {n},a{},x", n % 10);
-    }
-    job.write("in.csv", &text);
-    let error = job.fails(&vote("in.csv", "engine.memory_limit = '24MiB'"), 2);
-    assert_says(
-        &error,
-        &[
-            "does not fit into the memory",
-            "the ids and numbers of the first",
-            "24 MiB may be taken",
-        ],
-    );
-    // Few rows, yet a probability for each of many instances and classes.
-    let rows: Vec<(u32, u32, u32)> = (0..20_000).map(|n| (n, n % 10, n % 2000)).collect();
-    crate::support::write_numbers(&job.path("wide.parquet"), &rows);
-    let error = job.fails(&vote("wide.parquet", "engine.memory_limit = '64MiB'"), 2);
-    assert_says(&error, &["posteriors of 20000 instances and 2000 classes take 3"]);
-    assert_eq!(
-        rows_read(&job.run(&vote("in.parquet", "engine.memory_limit = '256MiB'"))),
-        "300000 300000"
-    );
 }
 
 /// The sources of a pipeline over the job's folder `in`.

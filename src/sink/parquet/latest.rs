@@ -37,6 +37,7 @@ pub(super) const LOCK: &str = "latest.lock";
 const REQUESTS: u32 = 8;
 
 /// Where the pointer is after a commit.
+#[must_use]
 pub(super) enum PointerMove {
     /// At this commit, or at a newer one.
     Done,

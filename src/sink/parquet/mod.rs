@@ -46,6 +46,7 @@ use crate::error::Result;
 use crate::run::Run;
 use control::Control;
 pub use encode::Compression;
+use latest::PointerMove;
 use lease::Lease;
 pub use manifest::{FileEntry, Manifest};
 use names::RunState;
@@ -80,8 +81,9 @@ impl Sink for ParquetSink {
     async fn finish_commit(&self, manifest: &Manifest) -> Result<()> {
         if let Control::Missing | Control::Damaged(_) = self.read_latest().await?
             && let Some(newest) = self.newest_commit().await?
+            && let PointerMove::Locked = self.point_latest(&newest, None).await?
         {
-            self.point_latest(&newest, None).await?;
+            return Ok(());
         }
         // The lease outlives the commit until `latest` has moved; whoever comes next moves it then.
         if manifest.attempt.is_empty() {
@@ -93,8 +95,9 @@ impl Sink for ParquetSink {
         };
         if let RunState::Committed(committed) =
             self.run_state(&self.run_path(&manifest.run_id)).await?
+            && let PointerMove::Locked = self.point_latest(&committed, None).await?
         {
-            self.point_latest(&committed, None).await?;
+            return Ok(());
         }
         if lease.process.is_gone() {
             self.remove_staged(&lease)?;
