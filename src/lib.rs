@@ -37,6 +37,7 @@ pub mod frame;
 pub mod gate;
 pub mod metrics;
 pub mod model;
+pub mod panics;
 pub mod pipeline;
 pub mod redact;
 pub mod run;

@@ -5,7 +5,7 @@ use std::path::Path;
 
 /// The rooms of `src`, each of which may import from those before it.
 const ROOMS: [&str; 19] = [
-    "escape", "redact", "error", "run", "spec", "engine", "sql", "store", "source", "frame",
+    "escape", "redact", "panics", "error", "run", "spec", "engine", "sql", "store", "source", "frame",
     "model", "decide", "tables", "metrics", "gate", "sink", "pipeline", "commands", "cli",
 ];
 

@@ -246,7 +246,16 @@ fn types_that_differ_between_files_are_widened_where_no_value_changes() {
         Arc::new(Int64Array::from(vec![(1 << 53) + 1])),
     );
     write(&job, "b", Arc::new(Int32Array::from(vec![7])), Arc::new(Float64Array::from(vec![0.5])));
-    assert_says(&job.fails(&vote("in", ""), 3), &["`weight`", "9007199254740993"]);
+    assert_says(
+        &job.fails(&vote("in", ""), 3),
+        &[
+            "`weight`",
+            "9007199254740993",
+            "integers in `",
+            "a.parquet`, decimals in `",
+            "b.parquet`",
+        ],
+    );
     let job = Job::new();
     write(&job, "a", Arc::new(Int32Array::from(vec![7])), Arc::new(Int64Array::from(vec![1])));
     write(&job, "b", ids(&["7"]), Arc::new(Int64Array::from(vec![1])));
