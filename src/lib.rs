@@ -47,4 +47,5 @@ pub mod spec;
 pub mod sql;
 pub mod store;
 pub mod tables;
+#[cfg(any(test, feature = "testing"))]
 pub mod testing;

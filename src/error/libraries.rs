@@ -54,14 +54,14 @@ impl From<object_store::Error> for Error {
     }
 }
 
-impl From<datafusion::arrow::error::ArrowError> for Error {
-    fn from(error: datafusion::arrow::error::ArrowError) -> Self {
+impl From<arrow::error::ArrowError> for Error {
+    fn from(error: arrow::error::ArrowError) -> Self {
         DataFusionError::from(error).into()
     }
 }
 
-impl From<datafusion::parquet::errors::ParquetError> for Error {
-    fn from(error: datafusion::parquet::errors::ParquetError) -> Self {
+impl From<parquet::errors::ParquetError> for Error {
+    fn from(error: parquet::errors::ParquetError) -> Self {
         DataFusionError::from(error).into()
     }
 }

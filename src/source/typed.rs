@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 
-use datafusion::arrow::array::{ArrayRef, AsArray, Float64Array};
-use datafusion::arrow::compute::cast;
-use datafusion::arrow::datatypes::{
+use arrow::array::{ArrayRef, AsArray, Float64Array};
+use arrow::compute::cast;
+use arrow::datatypes::{
     DataType, Field, FieldRef, Fields, Int64Type, Schema, SchemaRef, TimeUnit, UInt64Type,
 };
 use datafusion::catalog::TableProvider;
@@ -332,9 +332,8 @@ mod tests {
 
     #[test]
     fn an_integer_that_a_double_rounds_is_found() {
-        let of = |values: Vec<i64>| -> ArrayRef {
-            Arc::new(datafusion::arrow::array::Int64Array::from(values))
-        };
+        let of =
+            |values: Vec<i64>| -> ArrayRef { Arc::new(arrow::array::Int64Array::from(values)) };
         let found = |array: ArrayRef| {
             let doubles = cast(&array, &DataType::Float64).unwrap();
             rounded(&array, doubles.as_primitive())
