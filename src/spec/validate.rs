@@ -1,6 +1,11 @@
 //! Checks a value against the JSON Schema of the pipeline file and collects every problem with its key path.
 //!
 //! Only the part of JSON Schema that schemars writes for our structs is understood; [`super`] says why it exists.
+//!
+//! # Why
+//! The crate `jsonschema` validates every schema, but what it says of a choice names no key: of a smoothing of -1, as of a
+//! misspelt kind, that `/model` "is not valid under any of the schemas listed in the 'oneOf' keyword". Which alternative
+//! is meant, and which name was probably meant, is what a person needs.
 
 use serde_json::Value;
 

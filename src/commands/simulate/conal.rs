@@ -12,6 +12,7 @@
 //! bias vectors of both networks, which have the same effect.
 
 use rand::Rng as _;
+use rand_distr::{Distribution, StandardNormal};
 
 use super::plan::{CommonNoise, Instances};
 use crate::error::{Error, Result};
@@ -137,12 +138,9 @@ fn normals(n: usize, takes: usize, rng: &mut Rng) -> Vec<f64> {
     (0..n).map(|_| normal(rng) * deviation).collect()
 }
 
-/// One draw from N(0, 1), by Box and Muller; the second that they give is not used, so that a draw is two numbers of
-/// the stream always.
+/// One draw from N(0, 1).
 pub(super) fn normal(rng: &mut Rng) -> f64 {
-    // 1 - [0, 1) is never 0.
-    let radius = (-2.0 * (1.0 - rng.random::<f64>()).ln()).sqrt();
-    radius * (std::f64::consts::TAU * rng.random::<f64>()).cos()
+    StandardNormal.sample(rng)
 }
 
 fn dot(weights: &[f64], x: &[f32]) -> f64 {
