@@ -39,6 +39,7 @@ CASES = {
         Case("1m", instances=200_000, annotators=2_000, classes=5),
         Case("50c", instances=100_000, annotators=2_000, classes=50),
         Case("10m", instances=2_000_000, annotators=10_000, classes=5),
+        Case("100m", instances=20_000_000, annotators=100_000, classes=6),
         Case("w500", instances=20_000, annotators=500, classes=5),
         Case("w4k", instances=20_000, annotators=4_000, classes=5),
         Case("w100k", instances=20_000, annotators=100_000, classes=5),
