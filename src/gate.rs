@@ -61,7 +61,10 @@ impl GateSpec {
     /// Every bound that a committed run breaks, or that it cannot be held against.
     pub fn check_committed(&self, run_id: &str, measures: &Value) -> Result<()> {
         match serde_json::from_value(measures.clone()) {
-            Ok(measures) => self.check(&measures),
+            Ok(measures) => self.check_bounds(
+                &measures,
+                "the run was committed before; look into the input, or move the bound",
+            ),
             Err(_) if *self == Self::default() => Ok(()),
             Err(_) => Err(Error::new(
                 Stage::Gate,
@@ -76,6 +79,10 @@ impl GateSpec {
     /// # Errors
     /// Every bound that the measures break, at once.
     pub fn check(&self, measures: &Measures) -> Result<()> {
+        self.check_bounds(measures, "nothing was published; look into the input, or move the bound")
+    }
+
+    fn check_bounds(&self, measures: &Measures, help: &str) -> Result<()> {
         let most = [
             ("max_rejected", "rows were rejected", self.max_rejected, measures.rejected),
             ("max_tied", "labels are broken ties", self.max_tied, measures.tied),
@@ -88,7 +95,6 @@ impl GateSpec {
         });
         let mut problems: Vec<Problem> = broken.chain(self.accuracy_problem(measures)).collect();
         let Some(last) = problems.last_mut() else { return Ok(()) };
-        let help = "nothing was published; look into the input, or move the bound";
         last.help.get_or_insert_with(|| help.to_owned());
         let mut error = Error::new(Stage::Gate, Problem::new(""));
         error.problems = problems;

@@ -66,13 +66,18 @@ fn parts(text: &str, scheme: Range<usize>) -> Parts {
     let mut end = word(start);
     let authority =
         &text[start..start + text[start..end].find(['/', '?', '#']).unwrap_or(end - start)];
-    // What follows the colon of a host is a number; a password that is not encoded can hold anything.
+    let kind = text[scheme.clone()].to_ascii_lowercase();
+    let is_web = kind == "http" || kind == "https";
+    // What follows the colon of a host is a number, and only the web has one; a password that is not encoded can hold
+    // anything, a slash at its beginning too.
     let has_password =
         match authority.rsplit_once('@').map_or(authority, |(_, host)| host).rsplit_once(':') {
-            Some((_, port)) => !port.chars().all(|c| c.is_ascii_digit()),
+            Some((_, port)) if !port.chars().all(|c| c.is_ascii_digit()) => true,
+            Some((_, port)) => {
+                (port.is_empty() || !is_web) && text[start + authority.len()..end].contains('@')
+            }
             None => false,
         };
-    let kind = text[scheme.clone()].to_ascii_lowercase();
     // These name a container before the @.
     let is_container = kind.starts_with("abfs") && !authority.contains(':');
     let mut user = None;
@@ -88,7 +93,6 @@ fn parts(text: &str, scheme: Range<usize>) -> Parts {
         user = text[start..end].rfind('@').map(|n| start..start + n);
     }
     let rest = user.as_ref().map_or(start, |user| user.end);
-    let is_web = kind == "http" || kind == "https";
     let query = text[rest..end]
         .char_indices()
         .filter(|(_, c)| *c == '?' || (*c == '#' && is_web))
@@ -118,6 +122,11 @@ mod tests {
             ("https://me:hun)t,e'r2@host/x.csv", "https://***@host/x.csv"),
             ("https://me:hun@t/er2@host/x.csv", "https://***@host/x.csv"),
             ("https:/me:hunter2@host/x.csv", "https:/***@host/x.csv"),
+            ("https://me:/hunter2@host/x.csv", "https://***@host/x.csv"),
+            ("s3://AKIA:/hunter2@bucket/x.csv", "s3://***@bucket/x.csv"),
+            ("s3://AKIA:7/hunter2@bucket/x.csv", "s3://***@bucket/x.csv"),
+            ("s3://bucket: me@host", "s3://bucket: me@host"),
+            ("http://host:80/a@b", "http://host:80/a@b"),
             ("https://me:hunter2", "https://***"),
             ("HTTPS://me:hunter2@host", "HTTPS://***@host"),
             (

@@ -77,9 +77,9 @@ impl Cancel {
     /// Asks the run to stop because of `signal`. Returns whether it still can: a commit is not stopped.
     #[must_use]
     pub fn request(&self, signal: i32) -> bool {
-        self.pending.store(signal, Ordering::Release);
+        self.pending.store(signal, Ordering::SeqCst);
         let requested =
-            self.state.compare_exchange(RUNNING, signal, Ordering::AcqRel, Ordering::Acquire);
+            self.state.compare_exchange(RUNNING, signal, Ordering::SeqCst, Ordering::SeqCst);
         requested.map_or_else(|state| state > RUNNING, |_| true)
     }
 
@@ -107,8 +107,15 @@ impl Cancel {
 
     /// The store has answered. A run that was not committed can be stopped again, and is if a signal came meanwhile.
     pub fn end_commit(&self, is_committed: bool) {
-        let state = if is_committed { COMMITTED } else { self.pending.load(Ordering::Acquire) };
-        self.state.store(state, Ordering::Release);
+        if is_committed {
+            return self.state.store(COMMITTED, Ordering::SeqCst);
+        }
+        // In this order a signal that comes in between is either seen here or finds a run that can be stopped.
+        self.state.store(RUNNING, Ordering::SeqCst);
+        let signal = self.pending.load(Ordering::SeqCst);
+        if signal != RUNNING {
+            self.state.compare_exchange(RUNNING, signal, Ordering::SeqCst, Ordering::SeqCst).ok();
+        }
     }
 
     /// Whether the run is committed.

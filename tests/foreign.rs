@@ -59,7 +59,9 @@ fn files_of_others_stay_whatever_their_names_and_however_old_they_are() {
     }
     let before = tree(&job.path("out"));
     for seed in 1..4 {
-        job.ends(CROWD, &["--set", &format!("seed={seed}"), "--set", "sink.keep_runs=1"], 0);
+        let set =
+            ["--set", &format!("seed={seed}"), "--set", "sink.keep_runs=1", "--set", "name=mine"];
+        job.ends(CROWD, &set, 0);
     }
     let after = tree(&job.path("out"));
     for (path, content) in before {
@@ -278,6 +280,16 @@ fn runs_of_a_pipeline_without_a_name_are_not_collected() {
         labelmill().args(arguments).args([&*out, "--set", "sink.keep_runs=1"]).output().unwrap();
     assert_eq!(output.status.code(), Some(2), "{}", stderr(&output));
     assert_says(&stderr(&output), &["sink.keep_runs", "give the pipeline a `name`"]);
+    // Two teams may call their files alike, and a file's name is no pipeline's.
+    let error = job.ends(CROWD, &["--set", "sink.keep_runs=1"], 2);
+    assert_says(&error, &["sink.keep_runs", "give the pipeline a `name`"]);
+    job.ends(CROWD, &["--set", "seed=1"], 0);
+    for name in ["pipeline", "majority_vote"] {
+        job.ends(CROWD, &["--set", "sink.keep_runs=1", "--set", &format!("name={name}")], 0);
+    }
+    assert_eq!(std::fs::read_dir(job.path("out/runs")).unwrap().count(), 2);
+    let kept = std::fs::read_dir(job.path("out/runs")).unwrap();
+    assert!(kept.into_iter().all(|run| files_of(&run.unwrap().path()).exists()));
 }
 
 #[test]

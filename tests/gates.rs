@@ -70,5 +70,11 @@ fn a_gate_that_was_moved_holds_for_a_run_that_was_committed_before() {
     let error = job.ends(&bounds, &[], 6);
     let said = ["too many rows were rejected", "found: 0.2000", "the accuracy is too low"];
     assert_says(&error, &said);
+    assert_says(&error, &["the run was committed before"]);
+    // Nor does it become the latest run by being asked for again.
+    std::fs::remove_file(job.path("out/latest.json")).unwrap();
+    job.ends(&bounds, &[], 6);
+    assert!(!job.path("out/latest.json").exists());
     assert_says(&job.ends(CROWD, &[], 0), &["nothing to do"]);
+    assert!(job.path("out/latest.json").exists());
 }

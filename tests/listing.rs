@@ -58,6 +58,8 @@ fn a_file_that_the_store_does_not_list_is_named() {
     std::fs::remove_file(job.path("in/b.csv#1")).unwrap();
     std::os::unix::fs::symlink("nowhere", job.path("in/c.csv")).unwrap();
     assert_says(&job.fails(&vote("in"), 3), &["in/c.csv", "a link that leads nowhere"]);
+    assert_says(&job.fails(&vote("in/*.csv"), 3), &["in/c.csv", "a link that leads nowhere"]);
+    job.ends(&vote("in/a*.csv"), &[], 0);
     std::fs::remove_file(job.path("in/c.csv")).unwrap();
     let pipe = job.url("in/d.csv");
     assert!(std::process::Command::new("mkfifo").arg(&pipe).status().unwrap().success());
@@ -77,6 +79,19 @@ fn a_file_that_the_store_does_not_list_is_named() {
     std::fs::remove_file(job.path("in/a\nb.csv")).unwrap();
     job.write("in/e.csv", "");
     assert_says(&job.ends(&vote("in"), &[], 0), &["in/e.csv", "0 bytes"]);
+}
+
+#[test]
+fn a_delta_table_and_a_part_of_it_are_refused() {
+    let job = Job::new();
+    job.write("t/day=1/part-0.csv", &format!("{HEADER}i,a,x\n"));
+    job.write("t/_delta_log/00000000000000000000.json", "{}");
+    for url in ["t", "t/day=*/*.csv", "t/day=1", "t/day=1/", "t/day=1/*.csv"] {
+        let said = ["is a Delta table", "t/_delta_log", "export the table's current rows"];
+        assert_says(&job.fails(&vote(url), 3), &said);
+    }
+    // One file by its name is what was asked for.
+    assert_eq!(read_table(&job.run(&vote("t/day=1/part-0.csv")), "labels").len(), 1);
 }
 
 #[test]

@@ -48,3 +48,19 @@ fn no_row_is_lost_or_doubled_where_one_file_ends_and_the_next_begins() {
 fn number<'a>(batch: &'a RecordBatch, name: &str) -> &'a [u32] {
     batch.column_by_name(name).unwrap().as_primitive::<UInt32Type>().values()
 }
+
+#[test]
+fn annotators_of_few_annotations_among_many_classes_share_files() {
+    let job = Job::new();
+    let rows: Vec<(u32, u32, u32)> = (0..3_072).map(|i| (i / 3, i % 400, i / 3)).collect();
+    write_numbers(&job.path("in.parquet"), &rows);
+    let run = job.run(
+        "source.annotations = '{dir}in.parquet'
+         model.kind = 'dawid_skene'
+         sink.tables = ['confusion_matrices', 'run']",
+    );
+    assert_eq!(std::fs::read_dir(run.join("confusion_matrices")).unwrap().count(), 1);
+    let rows: usize =
+        read_batches(&run, "confusion_matrices").iter().map(RecordBatch::num_rows).sum();
+    assert!(rows >= 3_072, "{rows}");
+}

@@ -94,6 +94,32 @@ fn a_concurrent_commit_is_left_as_it_is_by_a_writer_that_comes_late() {
     assert_eq!(latest(&server), run_id(&first));
 }
 
+#[test]
+fn a_signal_while_the_commit_is_under_way_waits_for_the_answer_and_tells_what_is_true() {
+    for (signals, code, said) in [
+        (1, 0, "waiting for the store"),
+        (2, 143, "while the store was asked to commit: the run may be committed"),
+    ] {
+        let server = server();
+        server.fault(Fault::Hold, "PutObject held/manifest.json", 0, 1);
+        let mut writer = server.labelmill(&job(&["--set", "sink.run_id=held"]));
+        let writer = writer.stderr(Stdio::piped()).spawn().unwrap();
+        server.wait_for("PutObject held/manifest.json", 1);
+        for _ in 0..signals {
+            send_signal(writer.id(), "TERM");
+            std::thread::sleep(Duration::from_millis(500));
+        }
+        server.release();
+        let output = writer.wait_with_output().unwrap();
+        assert_eq!(output.status.code(), Some(code), "{}", stderr(&output));
+        assert!(stderr(&output).contains(said), "{}", stderr(&output));
+        if code == 0 {
+            assert_readable(&server, "held");
+            assert_eq!((latest(&server), leases(&server)), ("held".to_owned(), Vec::new()));
+        }
+    }
+}
+
 /// Holds a writer of another machine before its manifest, so that a run takes it for dead.
 fn swept_before_its_commit(server: &Server, held: &str) -> Child {
     server.fault(Fault::Hold, held, 0, 1);

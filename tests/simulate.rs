@@ -1,11 +1,14 @@
 //! `labelmill simulate` as a user meets it: a crowd is drawn, aggregated and scored against itself.
 
 use std::fmt::Write as _;
+use std::process::Stdio;
 
 use serde_json::{Value, json};
 
 use crate::job::{Job, assert_says, cells};
-use crate::support::{number, read_table, run_fails, run_ok, stderr, stdout, table_files, text};
+use crate::support::{
+    labelmill, number, read_table, run_fails, run_ok, stderr, stdout, table_files, text,
+};
 
 /// Rows of `item,gold`: 400 instances of four classes, in the order that `place` gives.
 fn truth(job: &Job, name: &str, place: impl Fn(usize) -> usize) -> String {
@@ -104,6 +107,24 @@ fn the_same_crowd_twice_is_a_no_op_and_another_is_refused() {
     // Nothing hidden is left beside it.
     let hidden = std::fs::read_dir(job.path("")).unwrap().map(|e| e.unwrap().file_name());
     assert!(hidden.into_iter().all(|name| !name.to_string_lossy().starts_with('.')));
+}
+
+#[test]
+fn of_two_crowds_that_are_drawn_into_one_folder_at_once_one_is_there() {
+    let job = Job::new();
+    let truth = truth(&job, "truth.csv", |n| n);
+    let output = job.url("crowd");
+    let draw = |seed: &'static str| {
+        let columns = ["--instance-column", "item", "--class-column", "gold", "--recipe", "groups"];
+        let more = ["--set", "groups=4*pairwise-flipper(0.7)", "--seed", seed, "--json"];
+        let mut command = labelmill();
+        command.args(["simulate", "--truth", &truth, "--output", &output]).args(columns).args(more);
+        command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap()
+    };
+    let drawn: Vec<bool> =
+        ["1", "2", "3"].map(draw).map(|mut child| child.wait().unwrap().success()).to_vec();
+    assert_eq!(drawn.iter().filter(|done| **done).count(), 1, "{drawn:?}");
+    assert_eq!(std::fs::read_dir(job.path("crowd/runs")).unwrap().count(), 1);
 }
 
 #[test]

@@ -121,22 +121,13 @@ fn every_file_of_a_folder_is_read_or_named() {
 }
 
 #[test]
-fn a_delta_table_is_refused() {
+fn a_quote_within_a_name_of_a_header_opens_nothing() {
     let job = Job::new();
-    let column = |v: &str| Arc::new(StringArray::from(vec![v])) as ArrayRef;
-    let columns =
-        vec![("instance_id", column("i")), ("annotator_id", column("a")), ("label", column("x"))];
-    write_parquet(&job.path("t/day=1/part-0.parquet"), columns);
-    job.write("t/_delta_log/00000000000000000000.json", "{}");
-    for url in ["t", "t/day=*/*.parquet"] {
-        let error = job.fails(&vote(url, ""), 3);
-        assert_says(
-            &error,
-            &["is a Delta table", "t/_delta_log", "export the table's current rows"],
-        );
+    let rows = "i1,a1,yes,x\ni2,a1,yes,x\ni3,a1,no,6\"\ni4,a1,no,x\ni4,a2,no,x\n";
+    for name in ["size 5\"", "\"si\"\"ze\"", "\"si\nze\"", "\"size\"\""] {
+        job.write("in.csv", &format!("instance_id,annotator_id,label,{name}\n{rows}"));
+        assert_eq!(rows_read(&job.run(&vote("in.csv", ""))), "5 5", "{name}");
     }
-    // One file by its name is what was asked for.
-    assert_eq!(rows_read(&job.run(&vote("t/day=1/part-0.parquet", ""))), "1 1");
 }
 
 /// NDJSON whose first `n` rows lack what the last ones have.

@@ -65,11 +65,7 @@ async fn read_only(command: Command) -> Result<ExitCode> {
 fn pipeline_file(args: &FileArgs) -> Result<PipelineSpec> {
     let place = args.file.display().to_string();
     let text = read_text(&args.file)?;
-    let mut spec =
-        load(&text, &place, &Overrides { set: args.set.clone(), var: args.var.clone() })?;
-    let stem = args.file.file_stem().map(|stem| stem.to_string_lossy().into_owned());
-    spec.name = spec.name.or(stem);
-    Ok(spec)
+    load(&text, &place, &Overrides { set: args.set.clone(), var: args.var.clone() })
 }
 
 fn aggregate_spec(args: AggregateArgs) -> Result<PipelineSpec> {

@@ -65,7 +65,7 @@ pub async fn predict(
     let sink = SinkSpec { url: what.output.to_owned(), ..SinkSpec::default() };
     let sink = ParquetSink::open(&sink, stores)?;
     let run_id = match sink.begin(&job, what.force).await? {
-        Begin::Done(manifest) => return Ok(sink.published(*manifest, None).await),
+        Begin::Done(manifest) => return sink.done_before(*manifest).await,
         Begin::New(run_id) => run_id,
     };
     let began = run.clock.seconds();

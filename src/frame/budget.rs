@@ -19,7 +19,7 @@ use crate::error::{Error, Result};
 /// Bytes of an annotation while views are built: its three numbers, and its places in both views.
 pub const BYTES_PER_ANNOTATION: u64 = 44;
 
-/// What every process takes, beside which smaller tables are no matter.
+/// Bytes that are not counted, so that small jobs run under any limit.
 const NEGLIGIBLE: usize = 1 << 20;
 
 /// A share of the session's memory that grows with what is held.
@@ -74,9 +74,8 @@ impl Budget {
         let what =
             || format!("posteriors of {} instances and {} classes", dims.instances, dims.classes);
         let Some(all) = all else { return Err(self.too_little(u64::MAX, &what())) };
-        self.hold(all, what)?;
-        self.reservation.resize(held);
-        Ok(())
+        // Held to the end: those of all questions are there at once.
+        self.hold(all, what)
     }
 
     fn too_little(&self, bytes: u64, what: &str) -> Error {

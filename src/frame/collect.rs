@@ -80,7 +80,7 @@ pub async fn collect(relations: Relations, spec: &FrameSpec, run: &Run) -> Resul
         read += batch.num_rows() as u64;
         // The others on their way are taken to be as large as the largest so far.
         largest = batch.get_array_memory_size().max(largest);
-        let in_flight = largest.saturating_mul(BATCHES_IN_FLIGHT + 1);
+        let in_flight = largest.saturating_mul(batches.at_once);
         let bytes = questions.bytes(batch.num_rows()).saturating_add(in_flight);
         budget.hold(bytes, || format!("the ids and numbers of the first {read} annotations"))?;
         tokio::task::block_in_place(|| pool.install(|| questions.push(&batch)))?;
@@ -124,10 +124,13 @@ pub async fn read_features(
     let budget = Budget::new(&context, "features");
     run.progress.begin("features", rows);
     let mut batches = spawn(execute_stream_partitioned(plan, context)?);
+    let mut largest = 0;
     while let Some(batch) = batches.next().await {
         run.cancel.check()?;
         let batch = batch.map_err(|e| e.or_at(place))?;
-        let bytes = reader.bytes(&batch);
+        largest = batch.get_array_memory_size().max(largest);
+        let in_flight = largest.saturating_mul(batches.at_once);
+        let bytes = reader.bytes(&batch).saturating_add(in_flight);
         budget
             .hold(bytes, || format!("the features of {} ids", reader.len() + batch.num_rows()))?;
         tokio::task::block_in_place(|| reader.push(&batch)).map_err(|e| e.or_at(place))?;
@@ -202,6 +205,8 @@ fn exact_rows(plan: &Arc<dyn ExecutionPlan>) -> Option<u64> {
 struct Batches {
     receiver: mpsc::Receiver<Result<RecordBatch>>,
     tasks: JoinSet<()>,
+    /// How many there are in memory at most.
+    at_once: usize,
 }
 
 impl Batches {
@@ -228,6 +233,8 @@ impl Batches {
 /// Polls every partition on its own task.
 fn spawn(streams: Vec<SendableRecordBatchStream>) -> Batches {
     let (sender, receiver) = mpsc::channel(BATCHES_IN_FLIGHT);
+    // Beside those that wait and the one at hand, each partition sends one and decodes another.
+    let at_once = BATCHES_IN_FLIGHT + 1 + 2 * streams.len();
     let mut tasks = JoinSet::new();
     for mut stream in streams {
         let sender = sender.clone();
@@ -239,7 +246,7 @@ fn spawn(streams: Vec<SendableRecordBatchStream>) -> Batches {
             }
         });
     }
-    Batches { receiver, tasks }
+    Batches { receiver, tasks, at_once }
 }
 
 /// One collector a question; without a question column there is one, of number 0.

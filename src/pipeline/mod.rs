@@ -34,7 +34,9 @@ pub async fn run(spec: &PipelineSpec, force: bool, run: &mut Run) -> Result<Publ
     if spec.sink.keep_runs.is_some() && spec.name.is_none() {
         return Err(Error::spec("nothing tells which runs are of the same pipeline")
             .at("sink.keep_runs")
-            .help("give the pipeline a `name`: other runs with that name are collected"));
+            .help(
+                "give the pipeline a `name`: older runs of pipelines with that name are deleted",
+            ));
     }
     let ctx = spec.engine.session()?;
     let source = Source::list(&spec.source, &spec.store).await?;
@@ -42,14 +44,14 @@ pub async fn run(spec: &PipelineSpec, force: bool, run: &mut Run) -> Result<Publ
     let job = Job {
         digest: spec.digest(&inputs)?,
         run_id: spec.sink.run_id.clone(),
-        pipeline: redacted(spec.name.as_ref().unwrap_or(&spec.model.kind)),
+        pipeline: redacted(spec.name.as_deref().unwrap_or_default()),
     };
     let sink = ParquetSink::open(&spec.sink, &spec.store)?;
     let run_id = match sink.begin(&job, force).await? {
         Begin::Done(manifest) => {
             // Another gate is no other job: bounds that were moved hold for what was committed before, too.
             spec.gate.check_committed(&manifest.run_id, &manifest.measures)?;
-            return Ok(sink.published(*manifest, None).await);
+            return sink.done_before(*manifest).await;
         }
         Begin::New(run_id) => run_id,
     };

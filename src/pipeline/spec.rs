@@ -21,8 +21,7 @@ use crate::tables::{InputRecord, SCHEMA_VERSION};
 #[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct PipelineSpec {
-    /// The pipeline's name; left out, the name of its file. Runs of one pipeline replace each other: see
-    /// `sink.keep_runs`.
+    /// The pipeline's name: `sink.keep_runs` deletes older runs of pipelines with the same one.
     pub name: Option<String>,
     /// The seed of every random stream.
     pub seed: u64,

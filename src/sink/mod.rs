@@ -66,13 +66,26 @@ pub trait Sink: Sync {
                     if !is_complete {
                         break;
                     }
-                    self.finish_commit(&manifest).await?;
                     return Ok(Begin::Done(Box::new(manifest)));
                 }
                 n += 1;
                 run_id = format!("{wanted}-{n}");
             }
             Ok(Begin::New(run_id))
+        }
+    }
+
+    /// What a command answers whose job was done before.
+    ///
+    /// # Errors
+    /// When the store fails.
+    fn done_before<T: Send>(
+        &self,
+        manifest: Manifest,
+    ) -> impl Future<Output = Result<Published<T>>> + Send {
+        async move {
+            self.finish_commit(&manifest).await?;
+            Ok(self.published(manifest, None).await)
         }
     }
 

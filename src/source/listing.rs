@@ -5,7 +5,7 @@
 //! data/                    every file in the folder and in those below it
 //! s3://b/x/2026-*/p?.csv   the files below `s3://b/x/` whose paths fit the pattern
 //! ```
-//! Files and folders whose names begin with `_` or `.` are marks of other tools (`_SUCCESS`, `.part.crc`,
+//! Files and folders whose names begin with `_` or `.` are hidden of other tools (`_SUCCESS`, `.part.crc`,
 //! `_temporary/`) and no data, unless a pattern spells that character: `_*.csv`. Any other file of a folder is read, or
 //! an error names it.
 
@@ -20,7 +20,10 @@ use url::Url;
 
 use super::format::{Encoding, Format};
 use super::published;
-use super::unread::{refuse_special, refuse_table_formats, refuse_unlisted, unread, warn_of_empty};
+use super::unread::{
+    refuse_part_of_a_table, refuse_special, refuse_table_formats, refuse_unlisted, unread,
+    warn_of_empty,
+};
 use crate::error::{Error, Result, nearest, offenders};
 use crate::store::{Place, StoreSpec, is_missing_bucket, open, parse_url};
 
@@ -48,14 +51,14 @@ impl Files {
         }
         let is_folder = pattern.is_some() || is_folder(&place).await?;
         let all = objects(&place, is_folder).await?;
-        if let Some(folder) = place.local().filter(|_| is_folder && pattern.is_none()) {
-            refuse_unlisted(&folder)?;
+        if is_folder {
+            refuse_part_of_a_table(&place).await?;
         }
         let (meant, format) = if is_folder {
-            of_folder(&all, &place.path, pattern, format)?
+            of_folder(&all, &place, pattern, format)?
         } else {
-            let told = all.iter().find_map(told);
-            (all.clone(), format.or(told.map(|(_, encoding)| encoding.format)))
+            let encoding_of = all.iter().find_map(encoding_of);
+            (all.clone(), format.or(encoding_of.map(|(_, encoding)| encoding.format)))
         };
         if meant.is_empty() {
             if let Some(pattern) = pattern.filter(|_| !all.is_empty()) {
@@ -142,7 +145,9 @@ pub(super) fn holds(outer: &str, inner: &str) -> bool {
         let parts = url.path_segments().into_iter().flatten().filter(|part| !part.is_empty());
         parts.map(str::to_owned).collect()
     };
-    let same_store = (outer.scheme(), outer.host_str()) == (inner.scheme(), inner.host_str());
+    let store =
+        |url: &Url| (same_scheme(url.scheme()).to_owned(), url.host_str().map(str::to_owned));
+    let same_store = store(&outer) == store(&inner);
     let (outer, inner) = (parts(&outer), parts(&inner));
     let Some(below) = inner.strip_prefix(outer.as_slice()).filter(|_| same_store) else {
         return false;
@@ -152,6 +157,15 @@ pub(super) fn holds(outer: &str, inner: &str) -> bool {
     let names: Vec<&str> = pattern.split('/').collect();
     let fits = |(name, part): (&&str, &String)| Pattern::new(name).is_ok_and(|p| p.matches(part));
     names.contains(&"**") || (names.len() > below.len() && names.iter().zip(below).all(fits))
+}
+
+/// One name for the schemes that lead to the same store.
+fn same_scheme(scheme: &str) -> &str {
+    match scheme {
+        "s3a" => "s3",
+        "abfss" | "adl" | "az" | "azure" => "abfs",
+        other => other,
+    }
 }
 
 /// Links that lead to links, beyond which a path leads nowhere.
@@ -217,49 +231,54 @@ fn has_no_version(object: &ObjectMeta) -> bool {
 /// The files of a folder that are meant, and the one format that they have.
 fn of_folder(
     all: &[ObjectMeta],
-    folder: &Path,
+    place: &Place,
     pattern: Option<&str>,
     given: Option<Format>,
 ) -> Result<(Vec<ObjectMeta>, Option<Format>)> {
+    let folder = &place.path;
     let pattern = pattern.map(Pattern::new).transpose().map_err(|e| {
         Error::spec(format!("not a pattern: {e}")).help("a pattern may hold *, ? and [a-z]")
     })?;
-    let fits = |object: &&ObjectMeta| {
-        let fits =
-            |p: &Pattern| p.matches_with(&below(object, folder).join("/"), ONE_FOLDER_A_STAR);
-        pattern.as_ref().is_none_or(fits)
+    let is_meant =
+        |below: &str| pattern.as_ref().is_none_or(|p| p.matches_with(below, ONE_FOLDER_A_STAR));
+    if let Some(folder) = place.local() {
+        refuse_unlisted(&folder, is_meant)?;
+    }
+    let fits = |object: &&ObjectMeta| is_meant(&below(object, folder).join("/"));
+    let is_hidden = |object: &&ObjectMeta| {
+        below(object, folder).iter().any(|name| is_hidden(name, pattern.as_ref()))
     };
-    let is_mark = |object: &&ObjectMeta| {
-        below(object, folder).iter().any(|name| is_mark(name, pattern.as_ref()))
-    };
-    let (marks, meant): (Vec<&ObjectMeta>, Vec<&ObjectMeta>) =
-        all.iter().filter(fits).partition(is_mark);
+    let (hidden, meant): (Vec<&ObjectMeta>, Vec<&ObjectMeta>) =
+        all.iter().filter(fits).partition(is_hidden);
     refuse_table_formats(all, &meant)?;
-    tell_marks(&marks);
+    warn_of_hidden(&hidden);
     let of_format = |format: Format| -> Vec<ObjectMeta> {
-        let is_of = |o: &&&ObjectMeta| told(o).is_some_and(|(_, e)| e.format == format);
+        let is_of = |o: &&&ObjectMeta| encoding_of(o).is_some_and(|(_, e)| e.format == format);
         meant.iter().filter(is_of).map(|o| (*o).clone()).collect()
     };
     // An object without a byte, such as the mark that some consoles make for a folder, holds no rows.
-    let untold: Vec<ObjectMeta> =
-        meant.iter().filter(|o| told(o).is_none() && o.size > 0).map(|o| (*o).clone()).collect();
+    let unrecognised: Vec<ObjectMeta> = meant
+        .iter()
+        .filter(|o| encoding_of(o).is_none() && o.size > 0)
+        .map(|o| (*o).clone())
+        .collect();
     if let Some(format) = given {
         let named = of_format(format);
         if named.is_empty() {
-            return Ok((untold, given));
+            return Ok((unrecognised, given));
         }
-        unread(&untold)?;
+        unread(&unrecognised)?;
         return Ok((named, given));
     }
-    let names: Vec<(&str, Encoding)> = meant.iter().filter_map(|o| told(o)).collect();
-    let Some((_, first)) = names.first() else { return Ok((untold, None)) };
+    let names: Vec<(&str, Encoding)> = meant.iter().filter_map(|o| encoding_of(o)).collect();
+    let Some((_, first)) = names.first() else { return Ok((unrecognised, None)) };
     if names.iter().any(|(_, encoding)| encoding.format != first.format) {
         let extensions: BTreeSet<&str> = names.iter().map(|(extension, _)| *extension).collect();
         return Err(Error::data("the folder holds files of several formats")
             .found(offenders(extensions))
             .help("name one by a pattern, such as folder/*.parquet, or set source.format"));
     }
-    unread(&untold)?;
+    unread(&unrecognised)?;
     Ok((of_format(first.format), Some(first.format)))
 }
 
@@ -270,7 +289,7 @@ fn below(object: &ObjectMeta, folder: &Path) -> Vec<String> {
 }
 
 /// Whether this is the name of a mark, which no part of the pattern spells.
-fn is_mark(name: &str, pattern: Option<&Pattern>) -> bool {
+fn is_hidden(name: &str, pattern: Option<&Pattern>) -> bool {
     let spells = |part: &str| {
         part.starts_with(['_', '.']) && Pattern::new(part).is_ok_and(|part| part.matches(name))
     };
@@ -278,11 +297,11 @@ fn is_mark(name: &str, pattern: Option<&Pattern>) -> bool {
 }
 
 /// Marks are left out; where the name of one looks like a file of rows, a person should know.
-fn tell_marks(marks: &[&ObjectMeta]) {
-    let like_rows: Vec<&str> = marks
+fn warn_of_hidden(hidden: &[&ObjectMeta]) {
+    let like_rows: Vec<&str> = hidden
         .iter()
         .filter(|o| o.size > 0)
-        .filter_map(|o| told(o).and(o.location.filename()))
+        .filter_map(|o| encoding_of(o).and(o.location.filename()))
         .collect();
     if let Some(first) = like_rows.first() {
         tracing::warn!(
@@ -290,13 +309,13 @@ fn tell_marks(marks: &[&ObjectMeta]) {
             first,
             "files whose names, or whose folders' names, begin with _ or . are not read: a pattern such as _* names them"
         );
-    } else if !marks.is_empty() {
-        tracing::info!(files = marks.len(), "marks of other tools are not read");
+    } else if !hidden.is_empty() {
+        tracing::info!(files = hidden.len(), "hidden of other tools are not read");
     }
 }
 
 /// What the object's name tells.
-fn told(object: &ObjectMeta) -> Option<(&str, Encoding)> {
+fn encoding_of(object: &ObjectMeta) -> Option<(&str, Encoding)> {
     Encoding::of_name(object.location.filename()?)
 }
 
@@ -333,6 +352,7 @@ mod tests {
         assert!(holds("s3://b/*/*/*.parquet", "s3://b/out"));
         assert!(!holds("s3://b/crowd/*.parquet", "s3://b/crowd/out"));
         assert!(!holds("s3://b/crowd/2026-*/*/*/*.parquet", "s3://b/crowd/out"));
+        assert!(holds("s3a://b/crowd", "s3://b/crowd/out"));
         assert!(!holds("s3://b/crowd", "s3://b/crowd2"));
         assert!(!holds("s3://b/crowd", "s3://c/crowd/out"));
         assert!(!holds("s3://b/out/latest/labels/", "s3://b/out"));
@@ -355,10 +375,11 @@ mod tests {
 
     #[test]
     fn a_mark_is_data_where_the_pattern_spells_it() {
-        let is_mark = |name, pattern: &str| is_mark(name, Some(&Pattern::new(pattern).unwrap()));
-        assert!(is_mark("_x.csv", "*.csv") && is_mark(".x.csv", "?x.csv"));
-        assert!(!is_mark("_x.csv", "_*.csv") && !is_mark(".x", "a/.*/b"));
-        assert!(is_mark("_y", "_x*") && !is_mark("x", "_x"));
+        let is_hidden =
+            |name, pattern: &str| is_hidden(name, Some(&Pattern::new(pattern).unwrap()));
+        assert!(is_hidden("_x.csv", "*.csv") && is_hidden(".x.csv", "?x.csv"));
+        assert!(!is_hidden("_x.csv", "_*.csv") && !is_hidden(".x", "a/.*/b"));
+        assert!(is_hidden("_y", "_x*") && !is_hidden("x", "_x"));
     }
 
     #[test]

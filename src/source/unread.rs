@@ -2,18 +2,20 @@
 
 use std::path::Path as FilePath;
 
-use object_store::ObjectMeta;
+use futures::StreamExt;
 use object_store::path::Path;
+use object_store::{ObjectMeta, ObjectStore};
 
 use crate::error::{Error, Result, offenders};
+use crate::store::Place;
 
 /// Files that would be left out without a word are an error.
-pub(super) fn unread(untold: &[ObjectMeta]) -> Result<()> {
-    if untold.is_empty() {
+pub(super) fn unread(unrecognised: &[ObjectMeta]) -> Result<()> {
+    if unrecognised.is_empty() {
         return Ok(());
     }
     Err(Error::data("the folder holds files that cannot be read as rows")
-        .found(offenders(untold.iter().map(|o| o.location.filename().unwrap_or_default())))
+        .found(offenders(unrecognised.iter().map(|o| o.location.filename().unwrap_or_default())))
         .help("name those to read by a pattern, such as folder/*.csv, or move the others away"))
 }
 
@@ -27,33 +29,63 @@ pub(super) fn refuse_table_formats(all: &[ObjectMeta], meant: &[&ObjectMeta]) ->
             let Some(at) = parts.iter().position(|part| part == log) else { continue };
             let table = Path::parse(parts[..at].join("/")).unwrap_or_default();
             if meant.iter().any(|o| o.location.prefix_matches(&table)) {
-                return Err(Error::data(format!("the folder is a {format} table"))
-                    .found(format!("`{table}/{log}`: its files alone also hold rows that were deleted"))
-                    .help(
-                        "labelmill does not read this table format: export the table's current rows as Parquet \
-                         files to a folder of their own, and name that one",
-                    ));
+                return Err(is_a_table(&table, log, format));
             }
         }
     }
     Ok(())
 }
 
+/// A folder within a Delta or Hudi table, such as a partition, holds files whose rows the table may have deleted.
+pub(super) async fn refuse_part_of_a_table(place: &Place) -> Result<()> {
+    let mut above = place.path.clone();
+    while let Some(parent) = parent(&above) {
+        for (log, format) in TABLE_LOGS {
+            let first = place.store.list(Some(&parent.clone().join(log))).next().await;
+            if matches!(first, Some(Ok(_))) {
+                return Err(is_a_table(&parent, log, format));
+            }
+        }
+        above = parent;
+    }
+    Ok(())
+}
+
+fn parent(path: &Path) -> Option<Path> {
+    let parts: Vec<_> = path.parts().collect();
+    let (_, above) = parts.split_last()?;
+    Some(above.iter().cloned().collect())
+}
+
+fn is_a_table(table: &Path, log: &str, format: &str) -> Error {
+    Error::data(format!("the folder is a {format} table, or a part of one"))
+        .found(format!("`{table}/{log}`: its files alone also hold rows that were deleted"))
+        .help(
+            "labelmill does not read this table format: export the table's current rows as Parquet files to a folder of \
+             their own, and name that one",
+        )
+}
+
 /// What a store on local disk does not list: names that end in `#` and a number, which it uses for what is on its way,
 /// links that lead nowhere, and what is no plain file.
-pub(super) fn refuse_unlisted(folder: &FilePath) -> Result<()> {
-    let mut folders = vec![folder.to_path_buf()];
-    while let Some(next) = folders.pop() {
+/// `is_meant` knows by the path below the folder whether a name is one of those to read.
+pub(super) fn refuse_unlisted(folder: &FilePath, is_meant: impl Fn(&str) -> bool) -> Result<()> {
+    let mut folders = vec![(folder.to_path_buf(), String::new())];
+    while let Some((next, below)) = folders.pop() {
         for entry in std::fs::read_dir(&next).into_iter().flatten().flatten() {
             let name = entry.file_name().to_string_lossy().into_owned();
-            let is_mark = name.starts_with('_') || name.starts_with('.');
+            let is_hidden = name.starts_with('_') || name.starts_with('.');
             let is_number = |n: &str| !n.is_empty() && n.bytes().all(|b| b.is_ascii_digit());
             let Ok(kind) = entry.file_type() else { continue };
-            if is_mark {
+            if is_hidden {
                 continue;
             }
+            let below = format!("{below}{name}");
             if kind.is_dir() {
-                folders.push(entry.path());
+                folders.push((entry.path(), below + "/"));
+                continue;
+            }
+            if !is_meant(&below) {
                 continue;
             }
             let found = match is_plain(&entry.path()) {

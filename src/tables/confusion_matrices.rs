@@ -11,7 +11,9 @@ use std::sync::Arc;
 
 use arrow::array::{ArrayRef, Float64Array, StringArray};
 
-use super::{Answer, Column, ColumnType, Outcome, OutcomeTable, REAL, TEXT, column, nullable};
+use super::{
+    Answer, Column, ColumnType, Outcome, OutcomeTable, REAL, RowsOfUnit, TEXT, column, nullable,
+};
 use crate::error::Result;
 use crate::model::em::kernels::m_step::expected_counts_of;
 
@@ -63,6 +65,29 @@ impl OutcomeTable for ConfusionMatricesTable {
     fn rows_per_unit(&self, answer: &Answer) -> usize {
         let dims = answer.frame.annotations.dims();
         dims.classes * dims.labels
+    }
+
+    /// An annotator has met at most twice as many classes as the annotations weigh together: half of one or more falls
+    /// to each.
+    fn rows_of_unit<'a>(&self, answer: &'a Answer) -> Option<RowsOfUnit<'a>> {
+        let (a, report) = (&answer.frame.annotations, &answer.fitted.report);
+        let (dims, common) = (a.dims(), usize::from(report.common.is_some()));
+        Some(Box::new(move |unit| {
+            let Some(r) = unit.checked_sub(common) else { return dims.classes * dims.labels };
+            let annotations = a.rows_of_annotator(r) as usize;
+            if annotations >= dims.labels {
+                return dims.classes * dims.labels;
+            }
+            let weight = |column| {
+                let (n, weights) = (a.instances_of(column).len(), a.column_weights_of(column));
+                if weights.is_ones() { n as f64 } else { (0..n).map(|n| weights.get(n)).sum() }
+            };
+            let weight: f64 = a.columns_of(r).map(weight).sum();
+            // Never negative, and the cast saturates.
+            #[allow(clippy::cast_sign_loss)]
+            let met = ((2.0 * weight).ceil() as usize).min(dims.classes);
+            met * a.labels_of(r).len()
+        }))
     }
 
     fn rows(

@@ -121,6 +121,9 @@ pub trait Table: Send + Sync {
     fn is_distinct(&self, column: &str) -> bool;
 }
 
+/// A bound on the rows of a unit.
+pub type RowsOfUnit<'a> = Box<dyn Fn(usize) -> usize + 'a>;
+
 /// A table that every run writes: its declared columns, and how its rows follow from an outcome.
 pub trait OutcomeTable: Sync {
     /// Its name: the folder it is written to, and the table in SQL.
@@ -132,6 +135,10 @@ pub trait OutcomeTable: Sync {
     /// Rows that a unit gives at most.
     fn rows_per_unit(&self, _answer: &Answer) -> usize {
         1
+    }
+    /// Rows that each unit gives at most, where most give far fewer than [`OutcomeTable::rows_per_unit`].
+    fn rows_of_unit<'a>(&self, _answer: &'a Answer) -> Option<RowsOfUnit<'a>> {
+        None
     }
     /// The columns' arrays for the rows of some units.
     ///
@@ -222,11 +229,13 @@ impl Table for FilledTable<'_> {
 
     fn batches(&self, part: usize) -> Box<dyn Iterator<Item = Result<RecordBatch>> + '_> {
         Box::new(self.parts[part].iter().flat_map(move |chunk| {
-            let rows_per_unit = self.table.rows_per_unit(&self.outcome.answers[chunk.question]);
-            let step = (BATCH_ROWS / rows_per_unit.max(1)).max(1);
-            let starts = chunk.units.clone().step_by(step);
-            starts.map(move |start| {
-                self.batch(chunk, start..start.saturating_add(step).min(chunk.units.end))
+            let rows = UnitRows::of(self.table, &self.outcome.answers[chunk.question]);
+            let mut next = chunk.units.start;
+            std::iter::from_fn(move || {
+                let units = (next < chunk.units.end)
+                    .then(|| next..rows.fitting(next..chunk.units.end, BATCH_ROWS).0)?;
+                next = units.end;
+                Some(self.batch(chunk, units))
             })
         }))
     }
@@ -245,6 +254,36 @@ impl Table for FilledTable<'_> {
     }
 }
 
+/// Bounds on the rows of a question's units.
+struct UnitRows<'a> {
+    most: usize,
+    of: Option<RowsOfUnit<'a>>,
+}
+
+impl<'a> UnitRows<'a> {
+    fn of(table: &dyn OutcomeTable, answer: &'a Answer) -> Self {
+        Self { most: table.rows_per_unit(answer).max(1), of: table.rows_of_unit(answer) }
+    }
+
+    fn of_unit(&self, unit: usize) -> usize {
+        self.of.as_ref().map_or(self.most, |of| of(unit))
+    }
+
+    /// The end of the first units that together have no more than `room` rows, but of one unit at least, and the rows.
+    fn fitting(&self, units: Range<usize>, room: usize) -> (usize, usize) {
+        if self.of.is_none() {
+            let n = (room / self.most).clamp(1, units.len());
+            return (units.start + n, n.saturating_mul(self.most));
+        }
+        let (mut end, mut rows) = (units.start + 1, self.of_unit(units.start));
+        while end < units.end && rows.saturating_add(self.of_unit(end)) <= room {
+            rows += self.of_unit(end);
+            end += 1;
+        }
+        (end, rows)
+    }
+}
+
 /// Cuts a table into parts of about [`PART_ROWS`] rows. Questions with few rows share a part: thousands of questions do
 /// not become thousands of files.
 fn cut(table: &dyn OutcomeTable, outcome: &Outcome) -> Vec<Vec<Chunk>> {
@@ -252,16 +291,16 @@ fn cut(table: &dyn OutcomeTable, outcome: &Outcome) -> Vec<Vec<Chunk>> {
     let (mut parts, mut open, mut room) = (Vec::new(), Vec::new(), PART_ROWS);
     for question in 0..questions {
         let answer = &outcome.answers[question];
-        let (units, rows) = (table.units(answer), table.rows_per_unit(answer).max(1));
+        let (units, rows) = (table.units(answer), UnitRows::of(table, answer));
         let mut start = 0;
         while start < units {
-            if room < rows && !open.is_empty() {
+            if room < rows.of_unit(start) && !open.is_empty() {
                 parts.push(std::mem::take(&mut open));
                 room = PART_ROWS;
             }
-            let end = (start + (room / rows).max(1)).min(units);
+            let (end, taken) = rows.fitting(start..units, room);
             open.push(Chunk { question, units: start..end });
-            room = room.saturating_sub((end - start).saturating_mul(rows));
+            room = room.saturating_sub(taken);
             start = end;
         }
     }

@@ -123,25 +123,20 @@ pub async fn simulate(
         what.given.columns,
     ]);
     let digest = digest(identity.to_string());
-    let job = Job { digest, run_id: None, pipeline: "command simulate".to_owned() };
+    let job =
+        Job { digest, run_id: Some(CROWD.to_owned()), pipeline: "command simulate".to_owned() };
     let sink = SinkSpec { url: what.output.to_owned(), ..SinkSpec::default() };
     let sink = ParquetSink::open(&sink, stores).map_err(|e| e.at("--output"))?;
+    refuse_another(&sink, &job).await?;
     let run_id = match sink.begin(&job, false).await? {
         Begin::Done(manifest) => {
+            let published = sink.done_before(*manifest).await?;
             // Whoever committed it may not have come to this.
-            link_tables(&sink, &manifest, run);
-            let published = sink.published(*manifest, None).await;
+            link_tables(&sink, &published.manifest, run);
             return Ok(Simulated { published, parameters });
         }
         Begin::New(run_id) => run_id,
     };
-    // Other jobs read a crowd's tables by names that stay: they must not become another crowd's.
-    if let Some(other) = sink.latest().await? {
-        return Err(Error::spec("there is something else already")
-            .at(format!("--output {}", sink.url()))
-            .found(format!("the run `{other}`"))
-            .help("choose another folder, or remove this one"));
-    }
     let ground_truth = match (what.given.truth, blobs) {
         (None, Some(blobs)) => GroundTruth::drawn(&blobs, run),
         (Some(_), Some(blobs)) => files.read(run).await?.with_blobs(&blobs, run),
@@ -174,6 +169,25 @@ pub async fn simulate(
         expected_accuracy: expected.sum::<f64>() / crowd.members.len() as f64,
     };
     Ok(Simulated { published: sink.published(manifest, Some(drawn)).await, parameters })
+}
+
+/// The run id of every crowd: of two that are drawn into one folder at the same time, one is committed.
+const CROWD: &str = "crowd";
+
+/// Other jobs read a crowd's tables by names that stay: they must not become another crowd's.
+async fn refuse_another(sink: &ParquetSink, job: &Job) -> Result<()> {
+    let other = match sink.committed(CROWD).await? {
+        Some(found) if found.manifest.digest != job.digest => CROWD.to_owned(),
+        Some(_) => return Ok(()),
+        None => match sink.latest().await? {
+            Some(other) => other,
+            None => return Ok(()),
+        },
+    };
+    Err(Error::spec("there is something else already")
+        .at(format!("--output {}", sink.url()))
+        .found(format!("the run `{other}`"))
+        .help("choose another folder, or remove this one"))
 }
 
 /// Links the tables' names to the newest run's, and warns where one is taken.

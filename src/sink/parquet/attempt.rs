@@ -75,8 +75,8 @@ impl ParquetSink {
             .help("run the job again, with a larger sink.stale_after_seconds"))
     }
 
-    /// Creates the lease under a name that nobody has. A lost answer leads to another name: what it may have left is a
-    /// lease without files, which goes when this process is gone.
+    /// Creates the lease under a name that nobody has. If the answer is lost, another name is tried: the first lease may
+    /// exist; it names no files, and is swept once this process has ended.
     async fn create_lease(&self, lease: &mut Lease) -> Result<UpdateVersion> {
         let mut failed = Error::bug("no free name for an attempt");
         for _ in 0..NAMES {
@@ -118,10 +118,16 @@ impl ParquetSink {
         if self.place.local().is_some() {
             return Ok(());
         }
-        // Once it may be that the lease was swept in between, of a process that was suspended here.
+        // The first put may succeed where a sweeper removed the lease while this process was suspended; a store that
+        // ignores the condition accepts every put.
         for _ in 0..NAMES {
-            if self.put(path, json(lease), PutMode::Create).await.is_err() {
-                return Ok(());
+            match self.put(path, json(lease), PutMode::Create).await {
+                Ok(_) => {}
+                Err(
+                    object_store::Error::AlreadyExists { .. }
+                    | object_store::Error::Precondition { .. },
+                ) => return Ok(()),
+                Err(e) => return Err(e.into()),
             }
         }
         Err(no_create_only())

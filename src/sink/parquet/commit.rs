@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use chrono::Utc;
+use object_store::ObjectMeta;
 
 use super::attempt::Attempt;
 use super::control::{Control, Created};
@@ -49,6 +50,11 @@ impl ParquetSink {
                 }
                 RunState::Open(number) => number,
             };
+            if number > 1
+                && let Err(e) = self.finish_revoked(run_id).await
+            {
+                tracing::warn!(run_id, error = %e, "files of a revoked commit could not be removed");
+            }
             let tables = contents.tables.iter().map(|t| t.name().to_owned()).collect();
             let attempt = self.begin_attempt(run_id, number, tables).await?;
             match self.attempt(&attempt, job, contents, run).await {
@@ -138,10 +144,7 @@ impl ParquetSink {
         };
         run.cancel.begin_commit()?;
         let outcome = self.commit(attempt, &manifest).await;
-        run.cancel.end_commit(matches!(
-            outcome,
-            Ok(AttemptOutcome::Committed { .. } | AttemptOutcome::Concurrent)
-        ));
+        run.cancel.end_commit(matches!(outcome, Ok(AttemptOutcome::Committed { .. })));
         run.progress.end();
         outcome
     }
@@ -159,11 +162,12 @@ impl ParquetSink {
         let folder = self.run_path(&manifest.run_id);
         let number = attempt.lease.manifest_number;
         let path = manifest_path(&folder, number);
-        let (mut failed, mut was_asked) = (None, false);
+        let (mut failed, mut was_asked, mut is_created) = (None, false, false);
         for n in 0..COMMIT_REQUESTS {
             match self.create(&path, manifest, &attempt.path).await {
                 Ok(Created::NotAsked(e)) => failed = Some(Error::from(e)),
-                Ok(Created::Yes | Created::Exists) => was_asked = true,
+                Ok(Created::Yes) => (was_asked, is_created) = (true, true),
+                Ok(Created::Exists) => was_asked = true,
                 Err(e) => (failed, was_asked) = (Some(Error::from(e)), true),
             }
             match self.manifest_state(&folder, number).await {
@@ -172,6 +176,18 @@ impl ParquetSink {
                 Err(e) => failed = Some(e),
             }
             tokio::time::sleep(Duration::from_millis(50 << n)).await;
+        }
+        if is_created {
+            // The store said so; what it cannot show now is when.
+            let now = ObjectMeta {
+                location: path,
+                last_modified: Utc::now(),
+                size: 0,
+                e_tag: None,
+                version: None,
+            };
+            let committed = Committed { manifest: manifest.clone(), number, meta: now };
+            return Ok(AttemptOutcome::Committed { committed: Box::new(committed), before });
         }
         let failed = failed.unwrap_or_else(|| Error::store("no manifest can be created"));
         let failed = failed.or_at("sink.url");

@@ -259,13 +259,19 @@ pub(super) fn sync_folder_of(file: &FilePath) -> io::Result<()> {
 
 /// Makes a file's content, or the names in a folder, durable.
 pub(super) fn sync(file: &FilePath) -> io::Result<()> {
+    #[cfg(test)]
+    tests::SYNCED.lock().map_err(|_| io::ErrorKind::Other)?.push(file.to_owned());
     fs::File::open(file)?.sync_all()
 }
 
 #[cfg(test)]
-mod tests {
+pub(in crate::sink::parquet) mod tests {
     use super::super::manifest::Latest;
     use super::*;
+
+    /// What tests of this process synced.
+    pub(in crate::sink::parquet) static SYNCED: std::sync::Mutex<Vec<std::path::PathBuf>> =
+        std::sync::Mutex::new(Vec::new());
 
     fn parsed(bytes: &[u8]) -> &'static str {
         match parse::<Latest>(bytes) {

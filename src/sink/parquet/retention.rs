@@ -21,6 +21,9 @@ impl ParquetSink {
             _ => None,
         };
         let pipeline = &newest.manifest.pipeline;
+        if pipeline.is_empty() {
+            return Ok(());
+        }
         let is_own = |committed: &Committed, run_id: &str| {
             committed.manifest.run_id == run_id && committed.manifest.pipeline == *pipeline
         };
@@ -42,7 +45,7 @@ impl ParquetSink {
                 || c.manifest.attempt.is_empty()
         };
         for old in runs.iter().skip(keep as usize).filter(|old| !is_kept(old)) {
-            // Its writer has not told yet that it is committed.
+            // While the lease exists its writer has not reported the commit: a later job collects the run.
             match self.place.store.head(&self.lease_path(&old.manifest.attempt)).await {
                 Err(object_store::Error::NotFound { .. }) => {}
                 Ok(_) | Err(_) => continue,
@@ -53,8 +56,8 @@ impl ParquetSink {
         Ok(())
     }
 
-    /// Deletes what a collection that was cut short left.
-    async fn finish_revoked(&self, run_id: &str) -> Result<()> {
+    /// Deletes the files of revoked commits that are still there, because whoever revoked them was cut short.
+    pub(super) async fn finish_revoked(&self, run_id: &str) -> Result<()> {
         let run = self.run_path(run_id);
         for number in 1.. {
             match self.manifest_state(&run, number).await? {

@@ -30,8 +30,7 @@ impl ParquetSink {
             // A living writer's commit decides about its own name; a tombstone there would only stop it.
             let is_wanted = living.iter().any(|other| other.commits_as(&lease));
             if !is_wanted || self.is_decided(&lease).await {
-                self.reap(&lease, own).await;
-                is_own_used_up |= own.lease.commits_as(&lease);
+                is_own_used_up |= self.reap(&lease, own).await && own.lease.commits_as(&lease);
             }
         }
         Ok(is_own_used_up)
@@ -53,12 +52,15 @@ impl ParquetSink {
         matches!(state, Ok(ManifestState::Committed(_) | ManifestState::Tombstone { .. }))
     }
 
-    /// Removes what a dead attempt left. What cannot be removed, another user's files for instance, stops nobody.
-    async fn reap(&self, lease: &Lease, own: &Attempt) {
-        if let Err(e) = self.try_reap(lease, own).await {
+    /// Removes what a dead attempt left, and returns whether it did. What cannot be removed, another user's files for
+    /// instance, stops nobody.
+    async fn reap(&self, lease: &Lease, own: &Attempt) -> bool {
+        let reaped = self.try_reap(lease, own).await;
+        if let Err(e) = &reaped {
             let (run_id, attempt) = (&lease.run_id, &lease.attempt);
             tracing::warn!(run_id, attempt, error = %e, "what a dead run left could not be removed");
         }
+        reaped.is_ok()
     }
 
     /// Removes what a dead attempt left, once it is certain that it is not committed and never will be.

@@ -213,3 +213,51 @@ impl ParquetSink {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use arrow::array::RecordBatch;
+    use arrow::datatypes::Schema;
+
+    use super::*;
+    use crate::sink::parquet::control::tests::SYNCED;
+    use crate::sink::{Job, Sink, SinkSpec};
+    use crate::store::StoreSpec;
+    use crate::tables::ComputedTable;
+
+    /// Publishes a table and a model; returns what a commit names, and which of it was synced.
+    async fn publish(sync: bool) -> (Vec<std::path::PathBuf>, Vec<std::path::PathBuf>) {
+        let folder = tempfile::tempdir().unwrap();
+        let root = folder.path().canonicalize().unwrap();
+        let spec = SinkSpec { url: root.display().to_string(), sync, ..SinkSpec::default() };
+        let sink = ParquetSink::open(&spec, &StoreSpec::default()).unwrap();
+        let schema = Arc::new(Schema::empty());
+        let empty = RecordBatch::new_empty(Arc::clone(&schema));
+        let table = ComputedTable::new("labels", schema, (1, 1), move |_| Ok(empty.clone()));
+        let model = vec![("model/model.json".to_owned(), b"{}".to_vec())];
+        let contents = Contents { tables: vec![&table], model, ..Contents::default() };
+        let digest = "d".repeat(64);
+        let job = Job { digest, run_id: None, pipeline: String::new() };
+        let manifest = sink.publish("r", &job, &contents, &Run::new(0)).await.unwrap();
+        let mut named: Vec<_> =
+            manifest.files().map(|file| root.join("runs/r").join(&file.path)).collect();
+        let above = |file: &std::path::PathBuf| -> Vec<std::path::PathBuf> {
+            let folders = file.ancestors().skip(1);
+            folders.take_while(|f| f.starts_with(&root)).map(ToOwned::to_owned).collect()
+        };
+        named.extend(named.clone().iter().flat_map(above));
+        let synced = SYNCED.lock().unwrap();
+        let synced = synced.iter().filter(|file| file.starts_with(&root)).cloned().collect();
+        (named, synced)
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn all_that_a_commit_names_is_synced_with_its_folders() {
+        let (named, synced) = publish(true).await;
+        assert_eq!(named.iter().filter(|path| path.extension().is_some()).count(), 2);
+        for path in &named {
+            assert!(synced.contains(path), "{} is not synced", path.display());
+        }
+        assert!(publish(false).await.1.is_empty());
+    }
+}

@@ -104,30 +104,51 @@ fn rows_of_width(columns: usize) -> usize {
     (BATCH_VALUES / columns.max(1)).max(1)
 }
 
+/// What a byte of a record belongs to.
+#[derive(Clone, Copy, PartialEq)]
+enum Within {
+    /// Nothing yet: a quote that comes here opens a quoted value.
+    Start,
+    /// A value without quotes around it, in which a quote means itself.
+    Plain,
+    Quoted,
+    /// A quote in a quoted value: another one means a quote, anything else comes after the end.
+    QuoteInQuoted,
+}
+
 /// Reads the first record: the names of the columns.
 fn header(file: &mut Blocks, delimiter: u8) -> Result<Vec<String>> {
-    let mut text = Vec::new();
-    // A name may hold a line break inside quotes: then the record goes on.
-    loop {
-        let before = text.len();
-        loop {
-            let block = file.fill_buf().map_err(unreadable)?;
-            // Some programs write a carriage return alone; the one of a pair leaves a blank line, which is no record.
-            let end = block.iter().position(|b| matches!(b, b'\n' | b'\r'));
-            let n = end.map_or(block.len(), |at| at + 1);
-            text.extend_from_slice(&block[..n]);
-            file.consume(n);
-            if end.is_some() || n == 0 {
-                break;
-            }
-            if text.len() > LONGEST_RECORD {
-                return Err(too_long(0));
-            }
-        }
-        let quotes = count(&text, b'"');
-        let is_blank = text.iter().all(u8::is_ascii_whitespace);
-        if before == text.len() || (quotes.is_multiple_of(2) && !is_blank) {
+    let (mut text, mut within, mut is_whole) = (Vec::new(), Within::Start, false);
+    while !is_whole {
+        let block = file.fill_buf().map_err(unreadable)?;
+        if block.is_empty() {
             break;
+        }
+        let mut n = 0;
+        while n < block.len() && !is_whole {
+            let byte = block[n];
+            n += 1;
+            text.push(byte);
+            within = match (within, byte) {
+                (Within::Quoted, b'"') => Within::QuoteInQuoted,
+                (Within::Quoted, _) | (Within::Start | Within::QuoteInQuoted, b'"') => {
+                    Within::Quoted
+                }
+                // Some programs write a carriage return alone; the one of a pair leaves a blank line, which is no record.
+                (_, b'\n' | b'\r') => {
+                    is_whole = !text.iter().all(u8::is_ascii_whitespace);
+                    if !is_whole {
+                        text.clear();
+                    }
+                    Within::Start
+                }
+                (_, byte) if byte == delimiter => Within::Start,
+                _ => Within::Plain,
+            };
+        }
+        file.consume(n);
+        if text.len() > LONGEST_RECORD {
+            return Err(too_long(0));
         }
     }
     let separators = count(&text, delimiter);
