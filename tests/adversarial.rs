@@ -147,6 +147,7 @@ fn long_and_strange_ids_come_back_unchanged() {
     assert_eq!(read_table(&run, "annotators").len(), ids.len() + 1);
 }
 
+// keys: model.stop.on_exhausted
 #[test]
 fn iterations_that_run_out_are_a_warning_or_an_error_as_asked() {
     let crowd =

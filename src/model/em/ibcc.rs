@@ -300,6 +300,7 @@ mod tests {
         bound
     }
 
+    // keys: ibcc.class, ibcc.diagonal, ibcc.off_diagonal
     #[test]
     fn the_objective_is_the_bound_by_its_definition() {
         let rows: Vec<_> =

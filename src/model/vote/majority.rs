@@ -132,6 +132,7 @@ mod tests {
         tiny(2, &[(0, 0, 1), (0, 1, 1), (0, 2, 0), (1, 0, 0), (1, 1, 1), (2, 2, 0)])
     }
 
+    // keys: majority_vote.vote
     #[test]
     fn a_hard_vote_keeps_the_tie_visible() {
         let spec = MajorityVote { vote: VoteMode::Hard };

@@ -105,6 +105,7 @@ fn max_mig_s_posterior_divides_by_its_prior() {
 }
 
 /// Heads of 1/2, 1/4, 1/4 and 1/4, 1/4, 1/2, whose annotators have three annotations and one.
+// keys: doctor_net.weight_by_annotations
 #[test]
 fn heads_weigh_as_much_as_their_annotations() {
     let a = tiny(3, &[(0, 0, 0), (1, 0, 1), (2, 0, 0), (0, 1, 2)]);
