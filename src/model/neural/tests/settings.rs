@@ -3,9 +3,10 @@
 use super::fits::{agreeing, fit, parameters};
 use super::*;
 use crate::frame::Described;
-use crate::model::neural::data::TrainingData;
+use crate::model::neural::data::{Batching, TrainingData};
 use crate::model::neural::device::device;
 use crate::model::neural::net::Precision;
+use crate::model::neural::net::backbone::Scaling;
 use crate::model::neural::net::parameters::Initialisation;
 use crate::model::neural::train::checkpoint::Snapshot;
 use crate::testing::described;
@@ -184,7 +185,70 @@ fn batches_have_the_size_and_the_unit_that_the_spec_says() {
         let batching = TrainSpec { batch_by, batch_size, ..TrainSpec::default() }.batching(false);
         let data = TrainingData::new(evidence, None, None, batching).unwrap();
         assert_eq!(data.batches(batching), batches, "{batch_by:?} {batch_size:?}");
+        // 40 = 5 x 7 + 5 and 80 = 11 x 7 + 3.
+        let whole = batches - usize::from(batch_size.is_some());
+        assert_eq!(data.batches(Batching { drops_last: true, ..batching }), whole);
     }
+}
+
+/// After the first epoch both rates are multiplied by zero.
+#[test]
+fn the_schedule_holds_for_both_rates() {
+    let after = |epochs, gamma| {
+        let (schedule, milestones) = (LrSchedule::Step, vec![1]);
+        trained(train(OptimiserSpec { schedule, milestones, gamma, ..descent(0.1, 0.2) }, epochs))
+    };
+    assert!(after(2, 0.0) == after(1, 0.0));
+    let (one, two) = (after(1, 0.5), after(2, 0.5));
+    assert!(numbers(&two, "net.") != numbers(&one, "net."));
+    assert!(numbers(&two, "crowd.") != numbers(&one, "crowd."));
+}
+
+/// Of forty instances the first ten have no features; the last column is the instance's number modulo 7.
+#[test]
+fn features_are_scaled_by_the_rows_that_train() {
+    let a = agreeing();
+    let mut described = described(&a);
+    described.row_of_instance[..10].fill(None);
+    let train = train(descent(0.0, 0.0), 1);
+    let model = TraceRegularised { backbone: backbone(), train, ..TraceRegularised::default() };
+    let means = numbers(&parameters(fit(model, &a, &described).unwrap()), "scaler.mean");
+    let want = (10..40).map(|i| f64::from(i % 7)).sum::<f64>() / 30.0;
+    assert!((means[3] - want).abs() < 1e-6, "{means:?}, expected {want}");
+}
+
+/// Forty rows in five batches of seven and one of five.
+#[test]
+fn the_objective_of_an_epoch_is_the_mean_over_its_rows() {
+    let a = tiny(3, &(0..79).map(|n| (n / 2, n % 2, n / 2 % 3)).collect::<Vec<_>>());
+    let described = described(&a);
+    let objective = |batch_size| {
+        let train = TrainSpec { batch_size, ..train(descent(0.0, 0.0), 2) };
+        let model =
+            TraceRegularised { backbone: backbone(), train, lambda: 0.0, ..Default::default() };
+        let trace = fit(model, &a, &described).unwrap().trace;
+        assert_eq!(trace[1].change, Some(trace[1].objective - trace[0].objective));
+        trace[0].objective
+    };
+    let (one, many) = (objective(Some(40)), objective(Some(7)));
+    assert!((one - many).abs() < 1e-5 * one.abs(), "{one}, {many}");
+}
+
+/// Nothing learns, so that only the annotations of an instance can make a difference.
+#[test]
+fn posteriors_follow_from_held_out_annotations_too() {
+    let a = agreeing();
+    let described = described(&a);
+    let fitted = |select, held_out| {
+        let backbone = BackboneSpec { scaling: Scaling::None, ..backbone() };
+        let train = TrainSpec { select, held_out, ..train(descent(0.0, 0.0), 1) };
+        let model = TraceRegularised { backbone, train, ..TraceRegularised::default() };
+        fit(model, &a, &described).unwrap()
+    };
+    let (all, held) = (fitted(Select::Last, 0.1), fitted(Select::AnnotationLikelihood, 0.8));
+    assert_eq!(held.posterior, all.posterior);
+    let counts = held.report.confusion.unwrap().expected_count;
+    assert!((counts.iter().sum::<f64>() - 80.0).abs() < 1e-9, "{counts:?}");
 }
 
 // keys: model.train.precision
