@@ -97,7 +97,7 @@ fn trusted_instances_are_learned_from_and_targets_that_nothing_speaks_for_are_no
     assert_eq!(rows(Some(Posterior::from_votes(&a)), false), [0, 1, 3]);
 }
 
-// keys: dl.aggregator
+// keys: dl.aggregator.kind
 #[test]
 fn an_aggregator_s_labels_and_its_convergence_leave_as_they_are() {
     let rows: Vec<(u32, u32, u32)> =
