@@ -215,6 +215,8 @@ fn an_m_step_ends_after_its_steps_or_where_its_gradient_is_small() {
     let glad = |gradient_tol, max_steps| fit(Glad { gradient_tol, max_steps, stop: iterations(1) });
     let still = glad(1e9, 200);
     assert_eq!(still.report.annotator_parameters[0].1, [1.0; 4]);
+    // Then every answer is right with 1 / (1 + exp(-e)).
+    assert_close(&still.report.skill, &[0.938_097; 4], TOLERANCE, "skill");
     let (cut, whole) = (glad(1e-9, 1), glad(1e-9, 200));
     let [still, cut, whole] = [still, cut, whole].map(|fitted| objectives(&fitted)[0]);
     assert!(still + 1e-3 < cut && cut + 1e-3 < whole, "{still} {cut} {whole}");

@@ -111,6 +111,8 @@ fn an_aggregator_s_labels_and_its_convergence_leave_as_they_are() {
     let train = TrainSpec { epochs: 2, ..TrainSpec::default() };
     let fitted = fit(Dl { train, aggregator, ..Dl::default() }, &a, &described).unwrap();
     assert_eq!(fitted.posterior, alone.posterior);
+    let phases: Vec<&str> = fitted.trace.iter().map(|row| row.phase.as_str()).collect();
+    assert_eq!(phases, ["em", "train", "train"]);
     assert!(!alone.stop.converged && !fitted.stop.converged);
 }
 

@@ -283,3 +283,33 @@ fn the_head_of_a_batch_s_own_annotator_is_left_out() {
     case.batch.annotators = vec![0];
     case.expect(0.5 * 4.0_f64.ln());
 }
+
+/// The features 6 and 2 of annotators 0 and 2 have the mean 4 and the deviation 2; annotator 1 has none.
+#[test]
+fn annotators_features_are_standardised_and_an_unknown_one_is_the_mean() {
+    let a = tiny(3, &[(0, 0, 0), (0, 1, 1), (1, 2, 1)]);
+    let mut described = crate::testing::described(&a);
+    let matrix = std::sync::Arc::new(crate::frame::Matrix::from_rows(1, &[2.0, 6.0]));
+    let features = crate::frame::Features { matrix, ..described.features.clone() };
+    described.annotators = Some((features, vec![Some(1), None, Some(0)]));
+    let evidence = Evidence { annotations: &a, described: Some(&described) };
+    let run = Run::new(1);
+    let task = Task { evidence, dims: a.dims(), hidden: 0, run: &run };
+    let tables = Conal { embedding: 2, ..Conal::default() }.tables(&task).unwrap();
+    let rows: Vec<f64> = (0..3).flat_map(|r| tables[3].row(r)).collect();
+    near(&rows, &[1.0, 1.0, 0.0, 1.0, -1.0, 1.0]);
+    assert!(tables[3].is_fixed && tables[2].values.len() == 4);
+}
+
+/// Class 1 is mostly labelled 0: the labels 0 and 1 are used for another class as often as for their own.
+#[test]
+fn matrices_that_are_not_dominant_are_warned_of() {
+    let (a, run, model) = (annotations(), Run::new(1), TraceRegularised::default());
+    let task = Task { evidence: (&a).into(), dims: a.dims(), hidden: 0, run: &run };
+    let mut annotator_params = AnnotatorParams { tables: model.tables(&task).unwrap() };
+    assert!(model.report(&task, &annotator_params).warnings.is_empty());
+    let exchanged = [1.0, -5.0, -5.0, 1.0, -5.0, -5.0, -5.0, -5.0, 1.0];
+    annotator_params.tables[0].values = exchanged.repeat(2);
+    let warnings = model.report(&task, &annotator_params).warnings;
+    assert!(warnings[0].contains("2 of 3 labels"), "{warnings:?}");
+}

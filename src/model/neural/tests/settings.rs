@@ -251,6 +251,20 @@ fn posteriors_follow_from_held_out_annotations_too() {
     assert!((counts.iter().sum::<f64>() - 80.0).abs() < 1e-9, "{counts:?}");
 }
 
+/// Nothing learns, so that the first epoch stays the best.
+// keys: model.train.patience
+#[test]
+fn a_training_ends_after_so_many_epochs_without_a_better_one() {
+    let a = agreeing();
+    for (patience, epochs) in [(Some(2), 3), (Some(4), 5), (None, 9)] {
+        let select = Select::AnnotationLikelihood;
+        let train = TrainSpec { patience, select, ..train(descent(0.0, 0.0), 9) };
+        let model = TraceRegularised { backbone: backbone(), train, ..TraceRegularised::default() };
+        let fitted = fit(model, &a, &described(&a)).unwrap();
+        assert_eq!(fitted.trace.len(), epochs, "{patience:?}");
+    }
+}
+
 // keys: model.train.precision
 #[test]
 fn bfloat16_is_for_gpus_alone() {
