@@ -111,7 +111,7 @@ mod tests {
         s.push(Some(0), &[0.6, 0.4], 0);
         s.push(Some(0), &[0.65, 0.35], 1);
         // In one bin the two would nearly cancel: 1.25 said, one hit.
-        close(s.ece(), (0.4 + 0.65) / 2.0);
+        close(s.ece(), f64::midpoint(0.4, 0.65));
     }
 
     #[test]

@@ -180,7 +180,7 @@ mod tests {
                 assert!((got - want).abs() < 1e-6, "{got}, expected {want}");
             }
         };
-        near(read(Scaling::Standard), [-1.463_850, -0.878_310, -0.292_770, -1.0, -1.0, -1.0]);
+        near(read(Scaling::Standard), [-1.463_85, -0.878_310, -0.292_770, -1.0, -1.0, -1.0]);
         near(read(Scaling::MaxAbs), [0.0, 0.2, 0.4, 0.5, 0.5, 0.5]);
         near(read(Scaling::None), [0.0, 2.0, 4.0, 10.0, 10.0, 10.0]);
     }

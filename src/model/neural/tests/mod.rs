@@ -1,5 +1,6 @@
 //! Losses against numbers computed elsewhere, and every gradient against differences of the loss.
 
+mod divisors;
 mod fits;
 mod forms;
 mod posteriors;

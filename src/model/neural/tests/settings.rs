@@ -83,7 +83,7 @@ fn weights_of_the_network_decay_and_nothing_else_does() {
     let mut weights = 0;
     for (name, _, values) in start.f32s_with_prefix("net.") {
         let of = |snapshot: &Snapshot| snapshot.find_f32s(&format!("net.{name}")).unwrap().to_vec();
-        let share = if name.ends_with(".weight") { 0.05 } else { 0.0 };
+        let share = if name.ends_with("weight") { 0.05 } else { 0.0 };
         weights += usize::from(share > 0.0);
         for ((start, without), with) in values.iter().zip(of(&without)).zip(of(&with)) {
             assert!((with - (without - share * start)).abs() < 1e-6, "{name}: {with} {without}");
@@ -182,7 +182,7 @@ fn batches_have_the_size_and_the_unit_that_the_spec_says() {
         (BatchBy::Instance, None, 8),
         (BatchBy::Annotation, None, 8),
     ] {
-        let batching = TrainSpec { batch_by, batch_size, ..TrainSpec::default() }.batching(false);
+        let batching = TrainSpec { batch_size, batch_by, ..TrainSpec::default() }.batching(false);
         let data = TrainingData::new(evidence, None, None, batching).unwrap();
         assert_eq!(data.batches(batching), batches, "{batch_by:?} {batch_size:?}");
         // 40 = 5 x 7 + 5 and 80 = 11 x 7 + 3.
@@ -258,7 +258,7 @@ fn a_training_ends_after_so_many_epochs_without_a_better_one() {
     let a = agreeing();
     for (patience, epochs) in [(Some(2), 3), (Some(4), 5), (None, 9)] {
         let select = Select::AnnotationLikelihood;
-        let train = TrainSpec { patience, select, ..train(descent(0.0, 0.0), 9) };
+        let train = TrainSpec { select, patience, ..train(descent(0.0, 0.0), 9) };
         let model = TraceRegularised { backbone: backbone(), train, ..TraceRegularised::default() };
         let fitted = fit(model, &a, &described(&a)).unwrap();
         assert_eq!(fitted.trace.len(), epochs, "{patience:?}");
@@ -306,7 +306,7 @@ fn biases_begin_where_the_initialisation_says() {
         let train = train(descent(0.0, 0.0), 1);
         let model = TraceRegularised { backbone, train, ..TraceRegularised::default() };
         let snapshot = parameters(fit(model, &a, &described).unwrap());
-        let arrays = snapshot.f32s_with_prefix("net.").filter(|(name, ..)| name.ends_with(".bias"));
+        let arrays = snapshot.f32s_with_prefix("net.").filter(|(name, ..)| name.ends_with("bias"));
         arrays.flat_map(|(.., values)| values.to_vec()).collect::<Vec<f32>>()
     };
     assert_eq!(biases(Initialisation::Glorot), [0.0; 7]);

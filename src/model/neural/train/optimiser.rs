@@ -217,10 +217,10 @@ mod tests {
             let spec = OptimiserSpec {
                 rule,
                 decoupled,
-                nesterov,
                 beta1,
                 beta2,
                 epsilon,
+                nesterov,
                 ..OptimiserSpec::default()
             };
             let optimiser = Optimiser::new(&spec);

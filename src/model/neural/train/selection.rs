@@ -138,7 +138,7 @@ mod tests {
         let data = TrainingData::new(evidence, Some(&held_out), None, batching).unwrap();
         let train = TrainSpec { select, ..TrainSpec::default() };
         let backbone = BackboneSpec { hidden: vec![4], ..BackboneSpec::default() };
-        let model = TraceRegularised { train, backbone, ..TraceRegularised::default() };
+        let model = TraceRegularised { backbone, train, ..TraceRegularised::default() };
         let (run, shape) = (Run::new(1), NetShape { features: vec![4], classes: 3 });
         let (heads, precision) = (model.heads(), Precision::F32);
         let net =
