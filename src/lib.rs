@@ -37,6 +37,7 @@ pub mod frame;
 pub mod gate;
 pub mod metrics;
 pub mod model;
+pub mod panics;
 pub mod pipeline;
 pub mod redact;
 pub mod run;
@@ -46,4 +47,5 @@ pub mod spec;
 pub mod sql;
 pub mod store;
 pub mod tables;
+#[cfg(any(test, feature = "testing"))]
 pub mod testing;

@@ -21,6 +21,7 @@ use datafusion::sql::sqlparser::tokenizer::{Token, Tokenizer};
 use futures::FutureExt;
 
 use crate::error::{Error, Result};
+use crate::panics;
 
 /// How far confusion matrices that were estimated are from the true ones.
 pub const CONFUSION_ERROR: &str = include_str!("../sql/confusion_error.sql");
@@ -52,10 +53,8 @@ pub fn parse(ctx: &SessionContext, text: &str) -> Result<VecDeque<Statement>> {
 /// The work's own; and when it panics.
 pub async fn unbroken<T>(work: impl Future<Output = Result<T>>) -> Result<T> {
     AssertUnwindSafe(work).catch_unwind().await.unwrap_or_else(|panic| {
-        let text = panic.downcast_ref::<String>().map(String::as_str);
-        let text = text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or_default();
-        Err(Error::data("the query broke off").found(text.lines().next().unwrap_or_default()).help(
-            "a file is damaged, or a value became too large: 2 GB is the most that one column of a batch may hold",
+        Err(Error::data("the query broke off").found(panics::describe(&*panic)).help(
+            "a value became too large (2 GB is the most that one column of a batch may hold), or a file is damaged",
         ))
     })
 }

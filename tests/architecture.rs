@@ -129,3 +129,13 @@ fn the_readme_lists_the_models_and_the_tables() {
     generated("models", &models);
     generated("tables", &tables);
 }
+
+/// A second copy would be a second, incompatible type system.
+#[test]
+fn the_lock_file_has_one_version_of_what_tables_are_made_of() {
+    let lock = std::fs::read_to_string(root().join("Cargo.lock")).unwrap();
+    for name in ["arrow", "arrow-array", "arrow-schema", "datafusion", "object_store", "parquet"] {
+        let versions = lock.matches(&format!("name = \"{name}\"\n")).count();
+        assert_eq!(versions, 1, "{name}");
+    }
+}

@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use datafusion::arrow::array::{ArrayRef, Int64Array, ListArray, StringArray};
-use datafusion::arrow::datatypes::Int64Type;
+use arrow::array::{ArrayRef, Int64Array, ListArray, StringArray};
+use arrow::datatypes::Int64Type;
 
 use crate::job::{Job, assert_says};
 use crate::support::{write_crowd, write_parquet};
@@ -65,7 +65,7 @@ fn lengths_beyond_an_arrow_file_are_a_data_error() {
     let job = Job::new();
     let ids = |v: &str| Arc::new(StringArray::from(vec![v, v])) as ArrayRef;
     let columns = ["instance_id", "annotator_id", "label"].map(|name| (name, ids(name)));
-    let batch = datafusion::arrow::array::RecordBatch::try_from_iter(columns).unwrap();
+    let batch = arrow::array::RecordBatch::try_from_iter(columns).unwrap();
     crate::job::write_as(&job.path("good.arrow"), &batch);
     let good = std::fs::read(job.path("good.arrow")).unwrap();
     let pipeline = IN.replace("in.parquet", "in.arrow");

@@ -2,13 +2,13 @@
 
 use std::sync::Arc;
 
-use datafusion::arrow::array::{
+use arrow::array::{
     Array, ArrayRef, BinaryArray, BooleanArray, Decimal128Array, FixedSizeBinaryArray,
     Float64Array, Int64Array, LargeStringArray, StringArray, StringViewArray,
     TimestampMicrosecondArray, UInt32Array, UInt64Array,
 };
-use datafusion::arrow::compute::{cast, concat, take};
-use datafusion::arrow::datatypes::DataType;
+use arrow::compute::{cast, concat, take};
+use arrow::datatypes::DataType;
 
 use crate::job::Job;
 use crate::support::{read_batches, write_parquet};

@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use datafusion::arrow::array::RecordBatch;
+use arrow::array::RecordBatch;
 use datafusion::prelude::SessionContext;
 
 use crate::support::{Row, labelmill, read_table, stderr, text};

@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 use std::io::Write as _;
 use std::sync::Arc;
 
-use datafusion::arrow::array::{ArrayRef, StringArray};
+use arrow::array::{ArrayRef, StringArray};
 
 use crate::job::{Job, assert_says, rows_read};
 use crate::support::{write_numbers, write_parquet};

@@ -65,6 +65,16 @@ fn a_file_that_the_store_does_not_list_is_named() {
         assert_says(&job.fails(&vote(source), 3), &["in/d.csv", "a pipe, a socket or a device"]);
     }
     std::fs::remove_file(pipe).unwrap();
+    job.write("in/a\nb.csv", &format!("{HEADER}k,a,x\n"));
+    for (source, code) in [("in", 3), ("in/a\\nb.csv", 2)] {
+        let url = job.url(source);
+        let named = format!("source.annotations = \"{url}\"\n{VOTE}");
+        assert_says(
+            &job.fails(&named, code),
+            &["a\\nb.csv", "illegal character", "rename the file"],
+        );
+    }
+    std::fs::remove_file(job.path("in/a\nb.csv")).unwrap();
     job.write("in/e.csv", "");
     assert_says(&job.ends(&vote("in"), &[], 0), &["in/e.csv", "0 bytes"]);
 }

@@ -5,10 +5,8 @@ use std::process::Stdio;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use datafusion::arrow::array::{
-    ArrayRef, FixedSizeListArray, Float64Array, ListArray, UInt32Array,
-};
-use datafusion::arrow::datatypes::{Float32Type, UInt8Type};
+use arrow::array::{ArrayRef, FixedSizeListArray, Float64Array, ListArray, UInt32Array};
+use arrow::datatypes::{Float32Type, UInt8Type};
 use labelmill::model::MODELS;
 use labelmill::testing::synth::{Crowd, Synthetic};
 
@@ -237,7 +235,7 @@ fn bad_features_are_named() {
     let columns = vec![("instance_id", twice), ("features", list(&[1.0; 15], WIDTH))];
     write_parquet(&job.path("features.parquet"), columns);
     assert_says(&job.fails(&pipeline("kind = 'dl'"), 3), &["several rows of features", "`3`"]);
-    let text: ArrayRef = Arc::new(datafusion::arrow::array::StringArray::from(vec!["x"]));
+    let text: ArrayRef = Arc::new(arrow::array::StringArray::from(vec!["x"]));
     write_parquet(&job.path("features.parquet"), vec![("instance_id", ids(1)), ("features", text)]);
     assert_says(&job.fails(&pipeline("kind = 'dl'"), 3), &["does not hold numbers", "Utf8"]);
     let strangers: ArrayRef = Arc::new(UInt32Array::from(vec![900, 901]));

@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use datafusion::arrow::array::{ArrayRef, Float64Array, Int64Array, RecordBatch};
-use datafusion::arrow::array::{AsArray, types::Float64Type, types::Int64Type};
+use arrow::array::{ArrayRef, Float64Array, Int64Array, RecordBatch};
+use arrow::array::{AsArray, types::Float64Type, types::Int64Type};
 use datafusion::prelude::SessionContext;
 use labelmill::frame::{Annotations, Dims, Duplicates, Rows};
 use labelmill::model::Model;
@@ -108,7 +108,7 @@ async fn replace(ctx: &SessionContext, table: &str, query: &str) {
     let frame = ctx.sql(query).await.unwrap();
     let schema = frame.schema().inner().clone();
     let batches = frame.collect().await.unwrap();
-    let all = datafusion::arrow::compute::concat_batches(&schema, &batches).unwrap();
+    let all = arrow::compute::concat_batches(&schema, &batches).unwrap();
     ctx.deregister_table(table).unwrap();
     ctx.register_batch(table, all).unwrap();
 }

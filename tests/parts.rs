@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use datafusion::arrow::array::{AsArray, RecordBatch};
-use datafusion::arrow::datatypes::{Float64Type, UInt32Type};
+use arrow::array::{AsArray, RecordBatch};
+use arrow::datatypes::{Float64Type, UInt32Type};
 
 use crate::job::Job;
 use crate::support::{read_batches, write_numbers};

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use datafusion::arrow::array::{ArrayRef, Float64Array};
+use arrow::array::{ArrayRef, Float64Array};
 use serde_json::{Value, json};
 
 use crate::job::{Job, assert_says};

@@ -4,8 +4,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Stdio};
 use std::time::{Duration, Instant};
 
-use datafusion::parquet::file::reader::{FileReader, SerializedFileReader};
 use labelmill::testing::synth::Crowd;
+use parquet::file::reader::{FileReader, SerializedFileReader};
 use serde_json::Value;
 
 use crate::s3_server::{Fault, Server};

@@ -5,10 +5,10 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::sync::Arc;
 
-use datafusion::arrow::array::{Array, ArrayRef, RecordBatch, StringArray, UInt32Array};
-use datafusion::arrow::util::display::array_value_to_string;
-use datafusion::parquet::arrow::ArrowWriter;
-use datafusion::parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
+use arrow::array::{Array, ArrayRef, RecordBatch, StringArray, UInt32Array};
+use arrow::util::display::array_value_to_string;
+use parquet::arrow::ArrowWriter;
+use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
 
 /// A row as text by column; null is `None`.
 pub type Row = BTreeMap<String, Option<String>>;

@@ -9,8 +9,8 @@ use std::path::Path;
 use std::process::Child;
 use std::time::Duration;
 
-use datafusion::arrow::array::AsArray;
-use datafusion::arrow::datatypes::UInt32Type;
+use arrow::array::AsArray;
+use arrow::datatypes::UInt32Type;
 use labelmill::run::{Rng, Run};
 use rand::Rng as _;
 
@@ -114,7 +114,7 @@ fn assert_all_whole(site: &Site) -> Vec<(String, usize)> {
 }
 
 fn instances(files: &Path, table: &str) -> BTreeSet<u32> {
-    let column = |batch: &datafusion::arrow::array::RecordBatch| {
+    let column = |batch: &arrow::array::RecordBatch| {
         let ids = batch.column_by_name("instance_id").unwrap();
         ids.as_primitive::<UInt32Type>().values().to_vec()
     };

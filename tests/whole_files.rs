@@ -2,9 +2,7 @@
 
 use std::fmt::Write as _;
 
-use datafusion::arrow::array::{
-    ArrayRef, Float32Array, Float64Array, Int32Array, Int64Array, StringArray,
-};
+use arrow::array::{ArrayRef, Float32Array, Float64Array, Int32Array, Int64Array, StringArray};
 use std::sync::Arc;
 
 use crate::job::{Job, assert_says, cells, rows_read, write_as};
@@ -246,7 +244,16 @@ fn types_that_differ_between_files_are_widened_where_no_value_changes() {
         Arc::new(Int64Array::from(vec![(1 << 53) + 1])),
     );
     write(&job, "b", Arc::new(Int32Array::from(vec![7])), Arc::new(Float64Array::from(vec![0.5])));
-    assert_says(&job.fails(&vote("in", ""), 3), &["`weight`", "9007199254740993"]);
+    assert_says(
+        &job.fails(&vote("in", ""), 3),
+        &[
+            "`weight`",
+            "9007199254740993",
+            "integers in `",
+            "a.parquet`, decimals in `",
+            "b.parquet`",
+        ],
+    );
     let job = Job::new();
     write(&job, "a", Arc::new(Int32Array::from(vec![7])), Arc::new(Int64Array::from(vec![1])));
     write(&job, "b", ids(&["7"]), Arc::new(Int64Array::from(vec![1])));
@@ -261,10 +268,7 @@ fn types_that_differ_between_files_are_widened_where_no_value_changes() {
 fn arrow_files_with_their_columns_in_another_order_are_read_by_name() {
     let batch = |names: [&str; 3], values: [&str; 3]| {
         let column = |v: &str| Arc::new(StringArray::from(vec![v])) as ArrayRef;
-        datafusion::arrow::array::RecordBatch::try_from_iter(
-            names.into_iter().zip(values.map(column)),
-        )
-        .unwrap()
+        arrow::array::RecordBatch::try_from_iter(names.into_iter().zip(values.map(column))).unwrap()
     };
     let job = Job::new();
     write_as(
@@ -344,7 +348,7 @@ fn a_file_that_comes_after_the_listing_is_not_read_and_one_that_changes_is_an_er
         let column = |v: &str| Arc::new(StringArray::from(vec![v, "other"])) as ArrayRef;
         let batch = |v: &str| {
             let columns = ["instance_id", "annotator_id", "label"].map(|name| (name, column(v)));
-            datafusion::arrow::array::RecordBatch::try_from_iter(columns).unwrap()
+            arrow::array::RecordBatch::try_from_iter(columns).unwrap()
         };
         let job = Job::new();
         write_as(&job.path(&format!("in/a.{extension}")), &batch("a"));

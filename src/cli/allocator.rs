@@ -97,3 +97,48 @@ unsafe impl<A: GlobalAlloc> GlobalAlloc for Bounded<A> {
         unsafe { self.0.dealloc(memory, layout) }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::alloc::System;
+    use std::process::Command;
+
+    use super::*;
+
+    const CHILD: &str = "LABELMILL_TEST_OF_THE_ALLOCATOR";
+
+    /// Takes and gives back five megabytes at a time, then twelve at once where ten are allowed.
+    #[allow(unsafe_code)]
+    fn takes_too_much() {
+        bound(10 << 20);
+        let allocator = Bounded(System);
+        let of = |mebibytes: usize| Layout::array::<u8>(mebibytes << 20).unwrap();
+        for _ in 0..5 {
+            // SAFETY: no layout is empty, and each is given back as it was taken.
+            unsafe {
+                let small = allocator.alloc(of(3));
+                let grown = allocator.realloc(small, of(3), 5 << 20);
+                allocator.dealloc(grown, of(5));
+            }
+        }
+        eprintln!("within the bound");
+        // SAFETY: the layout is not empty.
+        unsafe { allocator.alloc_zeroed(of(12)) };
+        eprintln!("beyond the bound");
+    }
+
+    #[test]
+    fn what_is_beyond_the_bound_ends_the_process_by_an_exit_code() {
+        if std::env::var_os(CHILD).is_some() {
+            return takes_too_much();
+        }
+        let mut child = Command::new(std::env::current_exe().unwrap());
+        child.args(["what_is_beyond_the_bound", "--nocapture", "--test-threads", "1"]);
+        let output = child.env(CHILD, "1").output().unwrap();
+        let said = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(2), "{said}");
+        assert!(said.contains("within the bound\nerror: there is not enough memory"), "{said}");
+        assert!(said.contains("12582912 bytes wanted at once"), "{said}");
+        assert!(!said.contains("beyond the bound"), "{said}");
+    }
+}

@@ -4,9 +4,9 @@
 //! How wide a column is shows only when all of its values are there, and a query may give more rows than there is
 //! memory. So the widths are those of the first rows: later rows are as wide, or wider where they must be.
 
-use datafusion::arrow::array::RecordBatch;
-use datafusion::arrow::datatypes::Schema;
-use datafusion::arrow::util::display::{ArrayFormatter, FormatOptions};
+use arrow::array::RecordBatch;
+use arrow::datatypes::Schema;
+use arrow::util::display::{ArrayFormatter, FormatOptions};
 use unicode_width::UnicodeWidthStr;
 
 use crate::error::Result;
@@ -125,8 +125,8 @@ impl Frame {
 mod tests {
     use std::sync::Arc;
 
-    use datafusion::arrow::array::{ArrayRef, Int64Array, StringArray};
-    use datafusion::arrow::util::pretty::pretty_format_batches;
+    use arrow::array::{ArrayRef, Int64Array, StringArray};
+    use arrow::util::pretty::pretty_format_batches;
 
     use super::*;
 

@@ -24,6 +24,7 @@ use args::LogFormat;
 
 use crate::engine::available_memory;
 use crate::error::{Error, Result};
+use crate::panics;
 use signals::Signals;
 use terminal::{Log, answer, answer_json, say};
 
@@ -42,6 +43,7 @@ pub fn main() -> ExitCode {
         }
     };
     start_logging(&args);
+    panics::keep_places();
     // A part is left to what is too small to be counted.
     allocator::bound(available_memory() / 16 * 15);
     match block_on(args) {
@@ -66,7 +68,9 @@ fn block_on(args: Args) -> Result<ExitCode> {
     let code = watch.block_on(async {
         let signals = Signals::listen(workers.handle().clone());
         let done = AssertUnwindSafe(commands::dispatch(args, signals)).catch_unwind().await;
-        done.unwrap_or_else(|_| Err(Error::bug("a command broke")))
+        done.unwrap_or_else(|panic| {
+            Err(Error::bug("a command broke off").found(panics::describe(&*panic)))
+        })
     });
     workers.shutdown_background();
     code

@@ -15,6 +15,7 @@ use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
 use crate::error::{Error, Result};
+use crate::panics;
 use crate::run::Cancel;
 
 /// How long a job may take to stop by itself.
@@ -117,7 +118,13 @@ pub(super) async fn until_signalled<T: Send + 'static>(
 }
 
 fn flatten<T>(done: Result<Result<T>, tokio::task::JoinError>) -> Result<T> {
-    done.unwrap_or_else(|e| Err(Error::bug(format!("the job broke: {e}"))))
+    done.unwrap_or_else(|e| {
+        let error = Error::bug("the job broke off");
+        Err(match e.try_into_panic() {
+            Ok(panic) => error.found(panics::describe(&*panic)),
+            Err(e) => error.found(e.to_string()),
+        })
+    })
 }
 
 /// A file that grows beyond what the process may write is an error of that write, and not the end of the process.

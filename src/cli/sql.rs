@@ -1,7 +1,7 @@
 //! `labelmill sql`: queries over a run's tables and any other source; statements that change something only with
 //! `--write`.
 
-use datafusion::arrow::json::LineDelimitedWriter;
+use arrow::json::LineDelimitedWriter;
 use datafusion::prelude::SessionContext;
 use futures::StreamExt;
 

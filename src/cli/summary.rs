@@ -6,6 +6,7 @@ use std::fmt::Write as _;
 use serde_json::{Value, json};
 
 use crate::escape;
+use crate::frame::Rejects;
 use crate::sink::Published;
 use crate::tables::{Answer, Outcome, RunRecord};
 
@@ -24,6 +25,13 @@ pub(super) fn text(published: &Published<Outcome>) -> String {
         "rows",
         format!("{} read = {} used + {} rejected", run.rows_read, run.rows_used, run.rows_rejected),
     );
+    let mut rejects = Rejects::default();
+    outcome.answers.iter().for_each(|answer| rejects.merge(&answer.frame.rejects));
+    for (reason, count, values) in rejects.iter() {
+        let values: Vec<String> = values.iter().map(|value| format!("`{value}`")).collect();
+        let word = reason.word();
+        line("rejected", format!("{count} {word} {}", values.join(", ")).trim_end().to_owned());
+    }
     let counts = outcome.tally();
     line(
         "labels",

@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use datafusion::arrow::array::{Array, RecordBatch};
-use datafusion::arrow::util::display::array_value_to_string;
+use arrow::array::{Array, RecordBatch};
+use arrow::util::display::array_value_to_string;
 
 use crate::error::{Error, Result, nearest};
 use crate::pipeline::{Checkpoints, PipelineSpec, TestSpec, fit, read};

@@ -8,7 +8,7 @@
 
 use std::sync::Arc;
 
-use datafusion::arrow::datatypes::{DataType, FieldRef};
+use arrow::datatypes::{DataType, FieldRef};
 use datafusion::common::{ExprSchema, Result as DataFusionResult, ScalarValue};
 use datafusion::config::ConfigOptions;
 use datafusion::error::DataFusionError;

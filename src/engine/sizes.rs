@@ -2,12 +2,10 @@
 
 use std::sync::Arc;
 
-use datafusion::arrow::array::{Array, ArrayRef, AsArray};
-use datafusion::arrow::compute::cast;
-use datafusion::arrow::compute::kernels::length::length;
-use datafusion::arrow::datatypes::{
-    DataType, Int64Type, IntervalMonthDayNanoType, IntervalUnit, TimeUnit,
-};
+use arrow::array::{Array, ArrayRef, AsArray};
+use arrow::compute::cast;
+use arrow::compute::kernels::length::length;
+use arrow::datatypes::{DataType, Int64Type, IntervalMonthDayNanoType, IntervalUnit, TimeUnit};
 use datafusion::common::{Result as DataFusionResult, ScalarValue};
 use datafusion::logical_expr::ColumnarValue;
 

@@ -2,16 +2,13 @@
 
 use std::sync::Arc;
 
-use datafusion::arrow::array::{
-    Array, ArrayRef, BooleanArray, Float64Array, Int64Array, StringArray,
-};
-use datafusion::arrow::compute::{cast, concat};
-use datafusion::arrow::datatypes::DataType;
-use datafusion::arrow::util::display::array_value_to_string;
+use arrow::array::{Array, ArrayRef, BooleanArray, Float64Array, Int64Array, StringArray};
+use arrow::compute::{cast, concat};
+use arrow::datatypes::DataType;
+use arrow::util::display::array_value_to_string;
 
 use super::FrameSpec;
-use super::ids::Ids;
-use super::interner::{Interner, NULL};
+use super::ids::{Ids, Interner, NULL};
 use crate::error::{Error, Result};
 use crate::source::Scalar;
 

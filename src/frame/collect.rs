@@ -4,9 +4,9 @@ use std::collections::HashMap;
 use std::collections::btree_map::{BTreeMap, Entry};
 use std::sync::Arc;
 
-use datafusion::arrow::array::{BooleanArray, RecordBatch};
-use datafusion::arrow::compute::filter_record_batch;
-use datafusion::arrow::datatypes::{FieldRef, Schema, SchemaRef};
+use arrow::array::{BooleanArray, RecordBatch};
+use arrow::compute::filter_record_batch;
+use arrow::datatypes::{FieldRef, Schema, SchemaRef};
 use datafusion::common::stats::Precision;
 use datafusion::physical_plan::statistics::{StatisticsArgs, StatisticsContext};
 use datafusion::physical_plan::{
@@ -20,11 +20,9 @@ use tokio::task::JoinSet;
 use super::budget::Budget;
 use super::collector::Collector;
 use super::evidence::Described;
-use super::features::{Features, Reader};
+use super::features::{Features, Reader, Scratch};
 use super::gold::GoldRows;
-use super::ids::Ids;
-use super::interner::{Interner, NULL};
-use super::matrix::Scratch;
+use super::ids::{Ids, Interner, NULL};
 use super::rejects::{Reason, Rejects};
 use super::{Duplicates, Frame, FrameSpec};
 use crate::error::{Error, Result};

@@ -1,9 +1,9 @@
 //! Gathers the rows of one question as numbers, then numbers the ids for good and builds the sparse views.
 
-use datafusion::arrow::array::{Array, ArrayRef, AsArray, RecordBatch};
-use datafusion::arrow::compute::{CastOptions, cast, cast_with_options};
-use datafusion::arrow::datatypes::{DataType, Float64Type, Int64Type, Schema, TimeUnit};
-use datafusion::arrow::util::display::array_value_to_string;
+use arrow::array::{Array, ArrayRef, AsArray, RecordBatch};
+use arrow::compute::{CastOptions, cast, cast_with_options};
+use arrow::datatypes::{DataType, Float64Type, Int64Type, Schema, TimeUnit};
+use arrow::util::display::array_value_to_string;
 
 use rayon::prelude::*;
 
@@ -13,7 +13,7 @@ use super::annotations::{Annotations, BLOCK, Dims};
 use super::budget::{BYTES_PER_ANNOTATION, Budget};
 use super::classes::Classes;
 use super::gold::{Gold, GoldRows};
-use super::interner::{Interner, NULL};
+use super::ids::{Interner, NULL};
 use super::rejects::{Reason, Rejects};
 use super::{Frame, FrameSpec};
 use crate::error::{Error, Result, offenders};

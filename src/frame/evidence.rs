@@ -1,9 +1,8 @@
 //! All that a model may see of one question: numbers only.
 
 use super::annotations::Annotations;
-use super::features::Features;
+use super::features::{Features, Matrix};
 use super::gold::Gold;
-use super::matrix::Matrix;
 
 /// What was observed.
 #[derive(Clone, Copy)]

@@ -2,16 +2,15 @@
 
 use std::str::FromStr;
 
-use datafusion::arrow::array::{AsArray, RecordBatch};
-use datafusion::arrow::compute::{cast, concat_batches, filter_record_batch};
-use datafusion::arrow::datatypes::DataType;
+use arrow::array::{AsArray, RecordBatch};
+use arrow::compute::{cast, concat_batches, filter_record_batch};
+use arrow::datatypes::DataType;
 use datafusion::prelude::DataFrame;
 use futures::StreamExt;
 
 use super::budget::Budget;
 use super::classes::Classes;
-use super::ids::Ids;
-use super::interner::{Interner, NULL};
+use super::ids::{Ids, Interner, NULL};
 use crate::error::{Error, Result, nearest, offenders};
 
 /// What a trusted class may be used for.

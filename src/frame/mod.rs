@@ -11,16 +11,10 @@ mod collector;
 mod evidence;
 mod features;
 mod gold;
-mod hash;
 mod ids;
-mod interner;
-mod key;
-mod lookup;
-mod matrix;
 mod offsets;
 mod rejects;
 mod truth;
-mod untyped;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -31,10 +25,9 @@ pub use annotations::{
 pub use budget::BYTES_PER_ANNOTATION;
 pub use collect::{Relations, collect, read_features, rows_in};
 pub use evidence::{Described, Evidence};
-pub use features::{Features, number_columns};
+pub use features::{Cell, Features, Matrix, MatrixWriter, Scratch, number_columns};
 pub use gold::{Gold, Role};
 pub use ids::Ids;
-pub use matrix::{Cell, Matrix, MatrixWriter, Scratch};
 pub use offsets::split_by;
 pub(crate) use offsets::{Places, count, prefix_sum};
 pub use rejects::{Reason, Rejects};

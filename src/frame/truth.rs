@@ -1,9 +1,8 @@
 //! A table of true classes on its own, without annotations: instances and classes numbered in sorted order.
 
-use datafusion::arrow::array::RecordBatch;
+use arrow::array::RecordBatch;
 
-use super::ids::Ids;
-use super::interner::{Interner, NULL};
+use super::ids::{Ids, Interner, NULL};
 use crate::error::{Error, Result, offenders};
 
 /// The class of each instance.
@@ -71,7 +70,7 @@ mod tests {
     use std::sync::Arc;
 
     use super::*;
-    use datafusion::arrow::array::{ArrayRef, StringArray};
+    use arrow::array::{ArrayRef, StringArray};
 
     fn truth(rows: &[(Option<&str>, Option<&str>)]) -> Result<Truth> {
         let ids: ArrayRef = Arc::new(rows.iter().map(|r| r.0).collect::<StringArray>());

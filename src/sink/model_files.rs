@@ -8,9 +8,9 @@
 
 use std::str::FromStr;
 
-use datafusion::arrow::array::{ArrayRef, AsArray, StringArray};
-use datafusion::arrow::compute::cast;
-use datafusion::arrow::datatypes::DataType;
+use arrow::array::{ArrayRef, AsArray, StringArray};
+use arrow::compute::cast;
+use arrow::datatypes::DataType;
 use object_store::ObjectStoreExt;
 use object_store::path::Path;
 use serde_json::{Value, json};
@@ -18,7 +18,7 @@ use serde_json::{Value, json};
 use super::PublishedRun;
 use crate::error::{Error, Result};
 use crate::frame::Ids;
-use crate::store::{Place, StoreSpec, open, parse_url};
+use crate::store::{Place, StoreSpec, open, parse_url, shown};
 use crate::tables::{Answer, Outcome};
 
 const DESCRIPTION: &str = "model.json";
@@ -98,15 +98,22 @@ pub(crate) async fn load(url: &str, stores: &StoreSpec) -> Result<(Value, Vec<u8
         Err(_) => in_run(&PublishedRun::find(url, stores).await?)?,
     };
     let (place, folder) = folder;
+    let file = |name: &str| shown(&place.url, &folder.clone().join(name));
     let read = async |name: &str| -> Result<Vec<u8>> {
         match place.store.get(&folder.clone().join(name)).await {
-            Ok(found) => Ok(found.bytes().await?.to_vec()),
+            Ok(found) => {
+                let bytes = found.bytes().await;
+                Ok(bytes.map_err(|e| Error::from(e).or_at(&file(name)))?.to_vec())
+            }
             Err(object_store::Error::NotFound { .. }) => Err(no_model(&place, name)),
-            Err(e) => Err(Error::from(e)),
+            Err(e) => Err(Error::from(e).or_at(&file(name))),
         }
     };
-    let description = serde_json::from_slice(&read(DESCRIPTION).await?)
-        .map_err(|e| Error::data(format!("the model's description cannot be read: {e}")))?;
+    let description = serde_json::from_slice(&read(DESCRIPTION).await?).map_err(|e| {
+        Error::data(format!("the model's description cannot be read: {e}"))
+            .at(file(DESCRIPTION))
+            .help("the file is damaged or cut short: take it from the run that wrote it")
+    })?;
     Ok((description, read(PARAMETERS).await?))
 }
 

@@ -7,8 +7,8 @@
 use std::ops::Range;
 use std::sync::Arc;
 
+use arrow::ipc::{Block, root_as_footer, root_as_message};
 use bytes::Bytes;
-use datafusion::arrow::ipc::{Block, root_as_footer, root_as_message};
 use object_store::{ObjectMeta, ObjectStore, ObjectStoreExt};
 
 use crate::error::{Error, Result};

@@ -1,6 +1,6 @@
 //! Features as a DataFusion query: the id under the contract's name, then the numbers.
 
-use datafusion::arrow::datatypes::{DataType, Field};
+use arrow::datatypes::{DataType, Field};
 use datafusion::common::Column;
 use datafusion::logical_expr::Expr;
 use datafusion::prelude::{DataFrame, SessionContext};

@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 
-use datafusion::arrow::array::{ArrayRef, AsArray, Float64Array};
-use datafusion::arrow::compute::cast;
-use datafusion::arrow::datatypes::{
+use arrow::array::{ArrayRef, AsArray, Float64Array};
+use arrow::compute::cast;
+use arrow::datatypes::{
     DataType, Field, FieldRef, Fields, Int64Type, Schema, SchemaRef, TimeUnit, UInt64Type,
 };
 use datafusion::catalog::TableProvider;
@@ -90,8 +90,13 @@ pub(super) async fn table(
     if same_columns(&schema, &merged) && scans.len() == 0 {
         return Ok(first);
     }
+    let file_with = |column: &str, is: fn(&DataType) -> bool| {
+        let has = |s: &SchemaRef| s.field_with_name(column).is_ok_and(|f| is(f.data_type()));
+        let file = filled.iter().zip(&schemas).find(|(_, schema)| has(schema));
+        file.map(|(object, _)| named(object)).unwrap_or_default()
+    };
     let by_name = |schema: &Schema, scan: Arc<ListingTable>| -> Result<_> {
-        Ok(ctx.read_table(scan)?.select(selection(schema, &merged))?)
+        Ok(ctx.read_table(scan)?.select(selection(schema, &merged, &file_with))?)
     };
     let mut all = by_name(&schema, first)?;
     for scan in scans {
@@ -231,8 +236,11 @@ fn finer(a: TimeUnit, b: TimeUnit) -> TimeUnit {
     order.into_iter().find(|unit| *unit == a || *unit == b).unwrap_or(TimeUnit::Second)
 }
 
+/// The name of the first file whose column of this name has such a type.
+type FileWith<'a> = &'a dyn Fn(&str, fn(&DataType) -> bool) -> String;
+
 /// The columns of `merged` from a scan with the columns of `own`.
-fn selection(own: &Schema, merged: &Schema) -> Vec<Expr> {
+fn selection(own: &Schema, merged: &Schema, file_with: FileWith<'_>) -> Vec<Expr> {
     let one = |field: &FieldRef| {
         let wanted = field.data_type();
         let Ok(from) = own.field_with_name(field.name()) else {
@@ -243,7 +251,9 @@ fn selection(own: &Schema, merged: &Schema) -> Vec<Expr> {
         match from.data_type() {
             own if own == wanted => column,
             own @ (DataType::Int64 | DataType::UInt64) if wanted.is_floating() => {
-                exactly_as_double(own, field.name()).call(vec![column]).alias(field.name())
+                exactly_as_double(own, field.name(), file_with)
+                    .call(vec![column])
+                    .alias(field.name())
             }
             _ => cast_to(column, wanted.clone()).alias(field.name()),
         }
@@ -252,7 +262,9 @@ fn selection(own: &Schema, merged: &Schema) -> Vec<Expr> {
 }
 
 /// Integers as doubles; an error for one that would be rounded.
-fn exactly_as_double(from: &DataType, column: &str) -> ScalarUDF {
+fn exactly_as_double(from: &DataType, column: &str, file_with: FileWith<'_>) -> ScalarUDF {
+    let integers = file_with(column, DataType::is_integer);
+    let decimals = file_with(column, DataType::is_floating);
     let named = column.to_owned();
     let convert = move |arguments: &[ColumnarValue]| {
         let arrays = ColumnarValue::values_to_arrays(arguments)?;
@@ -264,7 +276,7 @@ fn exactly_as_double(from: &DataType, column: &str) -> ScalarUDF {
                     "the column `{named}` has no one type in all files"
                 ))
                 .found(format!(
-                    "integers in some, decimals in others, and {value}, which no double holds"
+                    "integers in `{integers}`, decimals in `{decimals}`, and {value}, which no double holds"
                 ))
                 .help("write it with one type in every file");
                 Err(DataFusionError::External(Box::new(error)))
@@ -320,9 +332,8 @@ mod tests {
 
     #[test]
     fn an_integer_that_a_double_rounds_is_found() {
-        let of = |values: Vec<i64>| -> ArrayRef {
-            Arc::new(datafusion::arrow::array::Int64Array::from(values))
-        };
+        let of =
+            |values: Vec<i64>| -> ArrayRef { Arc::new(arrow::array::Int64Array::from(values)) };
         let found = |array: ArrayRef| {
             let doubles = cast(&array, &DataType::Float64).unwrap();
             rounded(&array, doubles.as_primitive())

@@ -27,7 +27,7 @@ use serde::{Deserialize, Serialize};
 use url::{Position, Url};
 
 use crate::engine::parse_bytes;
-use crate::error::{Error, Problem, Result};
+use crate::error::{Error, NAME_HELP, Problem, Result};
 use crate::spec::Problems;
 use http::Patient;
 use location::URL_HELP;
@@ -166,7 +166,11 @@ pub fn open(url: &Url, spec: &StoreSpec) -> Result<Place> {
         }
     }
     let unusable = |e: object_store::Error| {
-        Error::spec(format!("cannot open the store: {e}")).at(url.to_string()).help(URL_HELP)
+        let help = match e {
+            object_store::Error::InvalidPath { .. } => NAME_HELP,
+            _ => URL_HELP,
+        };
+        Error::spec(format!("cannot open the store: {e}")).at(url.to_string()).help(help)
     };
     let (store, path) = if url.scheme() == "file" {
         let path = url.to_file_path().map_err(|()| {

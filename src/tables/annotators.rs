@@ -3,7 +3,7 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use datafusion::arrow::array::{ArrayRef, Float64Array, Int64Array};
+use arrow::array::{ArrayRef, Float64Array, Int64Array};
 
 use super::{Answer, COUNT, Column, Kind, Outcome, OutcomeTable, REAL, column, nullable};
 use crate::error::Result;

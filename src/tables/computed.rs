@@ -2,8 +2,8 @@
 
 use std::ops::Range;
 
-use datafusion::arrow::array::RecordBatch;
-use datafusion::arrow::datatypes::SchemaRef;
+use arrow::array::RecordBatch;
+use arrow::datatypes::SchemaRef;
 
 use super::{BATCH_ROWS, PART_ROWS, Table};
 use crate::error::Result;

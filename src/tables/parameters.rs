@@ -3,7 +3,7 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use datafusion::arrow::array::{ArrayRef, Float64Array, StringArray};
+use arrow::array::{ArrayRef, Float64Array, StringArray};
 
 use super::{Answer, Column, Kind, Outcome, OutcomeTable, REAL, TEXT, column};
 use crate::error::Result;

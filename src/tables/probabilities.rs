@@ -3,9 +3,9 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use datafusion::arrow::array::{ArrayRef, Float64Array, RecordBatch};
-use datafusion::arrow::compute::cast;
-use datafusion::arrow::datatypes::{DataType, Schema, SchemaRef};
+use arrow::array::{ArrayRef, Float64Array, RecordBatch};
+use arrow::compute::cast;
+use arrow::datatypes::{DataType, Schema, SchemaRef};
 
 use super::{
     Answer, Column, ComputedTable, IdTypes, Kind, Outcome, OutcomeTable, REAL, column, fields,

@@ -3,8 +3,8 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use datafusion::arrow::array::{ArrayRef, Int64Array, ListBuilder, StringArray, StringBuilder};
-use datafusion::arrow::datatypes::{DataType, Field};
+use arrow::array::{ArrayRef, Int64Array, ListBuilder, StringArray, StringBuilder};
+use arrow::datatypes::{DataType, Field};
 
 use super::{Answer, COUNT, Column, Kind, Outcome, OutcomeTable, TEXT, column};
 use crate::error::Result;

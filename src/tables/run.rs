@@ -3,10 +3,8 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use datafusion::arrow::array::{
-    ArrayRef, BooleanArray, Float64Array, Int64Array, RecordBatch, StringArray,
-};
-use datafusion::arrow::datatypes::{DataType, Schema, SchemaRef};
+use arrow::array::{ArrayRef, BooleanArray, Float64Array, Int64Array, RecordBatch, StringArray};
+use arrow::datatypes::{DataType, Schema, SchemaRef};
 use serde::Serialize;
 
 use super::{

@@ -6,7 +6,7 @@ pub mod synth;
 
 use std::sync::Arc;
 
-use datafusion::arrow::array::UInt32Array;
+use arrow::array::UInt32Array;
 
 use crate::frame::{Annotations, Described, Dims, Duplicates, Features, Ids, Matrix, Rows};
 use crate::model::fitted::Posterior;

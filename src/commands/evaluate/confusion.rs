@@ -1,7 +1,7 @@
 //! How far the run's confusion matrices are from the true ones.
 
-use datafusion::arrow::array::{Array, AsArray};
-use datafusion::arrow::datatypes::{DataType, Float64Type};
+use arrow::array::{Array, AsArray};
+use arrow::datatypes::{DataType, Float64Type};
 use datafusion::common::ScalarValue;
 use datafusion::prelude::{DataFrame, cast, col, lit};
 

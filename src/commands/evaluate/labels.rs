@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 
-use datafusion::arrow::array::{Array, ArrayRef, AsArray};
-use datafusion::arrow::compute::kernels::cmp::neq;
-use datafusion::arrow::compute::{cast, nullif};
-use datafusion::arrow::datatypes::Float64Type;
+use arrow::array::{Array, ArrayRef, AsArray};
+use arrow::compute::kernels::cmp::neq;
+use arrow::compute::{cast, nullif};
+use arrow::datatypes::Float64Type;
 use datafusion::prelude::DataFrame;
 
 use super::tables::{Tables, whole};

@@ -1,8 +1,8 @@
 //! The tables that a run and the truth left, one question at a time.
 
-use datafusion::arrow::array::{Array, ArrayRef};
-use datafusion::arrow::compute::concat_batches;
-use datafusion::arrow::datatypes::DataType;
+use arrow::array::{Array, ArrayRef};
+use arrow::compute::concat_batches;
+use arrow::datatypes::DataType;
 use datafusion::common::ScalarValue;
 use datafusion::prelude::{DataFrame, SessionContext, col, lit};
 
@@ -83,7 +83,7 @@ impl<'a> Tables<'a> {
                 return Ok(classes);
             }
         }
-        Ok(Ids::in_order(datafusion::arrow::array::new_empty_array(&DataType::Utf8)))
+        Ok(Ids::in_order(arrow::array::new_empty_array(&DataType::Utf8)))
     }
 }
 

@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use datafusion::arrow::array::{ArrayRef, Int64Array};
-use datafusion::arrow::compute::concat_batches;
+use arrow::array::{ArrayRef, Int64Array};
+use arrow::compute::concat_batches;
 
 use super::conal::GaussianBlobs;
 use super::plan;

@@ -3,10 +3,10 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use datafusion::arrow::array::{
+use arrow::array::{
     ArrayRef, Float32Builder, Float64Array, Int64Array, ListBuilder, RecordBatch, StringArray,
 };
-use datafusion::arrow::datatypes::{DataType, Field};
+use arrow::datatypes::{DataType, Field};
 
 use super::confusion::Confusion;
 use super::draw::Crowd;

@@ -8,7 +8,7 @@ use super::attempt::Attempt;
 use super::control::{Control, Created};
 use super::latest::PointerMove;
 use super::manifest::{Latest, Manifest};
-use super::names::{Committed, ManifestState, RunState, manifest_path};
+use super::manifest_names::{Committed, ManifestState, RunState, manifest_path};
 use super::place::ParquetSink;
 use super::write::WrittenFiles;
 use crate::error::{Error, Result};

@@ -1,15 +1,13 @@
 //! One part of a table as the bytes of a Parquet file.
 
-use datafusion::arrow::datatypes::{DataType, Field, SchemaRef};
-use datafusion::parquet::arrow::ArrowWriter;
-use datafusion::parquet::arrow::arrow_writer::{ArrowColumnWriter, compute_leaves};
-use datafusion::parquet::basic::{Compression as Codec, ZstdLevel};
-use datafusion::parquet::errors::ParquetError;
-use datafusion::parquet::file::metadata::KeyValue;
-use datafusion::parquet::file::properties::{
-    EnabledStatistics, WriterProperties, WriterPropertiesBuilder,
-};
-use datafusion::parquet::schema::types::ColumnPath;
+use arrow::datatypes::{DataType, Field, SchemaRef};
+use parquet::arrow::ArrowWriter;
+use parquet::arrow::arrow_writer::{ArrowColumnWriter, compute_leaves};
+use parquet::basic::{Compression as Codec, ZstdLevel};
+use parquet::errors::ParquetError;
+use parquet::file::metadata::KeyValue;
+use parquet::file::properties::{EnabledStatistics, WriterProperties, WriterPropertiesBuilder};
+use parquet::schema::types::ColumnPath;
 use rayon::prelude::*;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};

@@ -20,7 +20,7 @@ use tokio::task::block_in_place;
 
 use super::control::{Control, json, replace_on_disk, sync, version_of};
 use super::manifest::{Latest, Manifest};
-use super::names::{Committed, RunState};
+use super::manifest_names::{Committed, RunState};
 use super::place::ParquetSink;
 use crate::error::{Error, Result};
 

@@ -16,12 +16,12 @@
 //! 2. The commit creates the manifest, which lists exactly the attempt's files. It is never changed afterwards: a
 //!    forced rerun gets an id of its own.
 //! 3. Nobody deletes the files of an attempt that could still commit. Who takes a writer for dead first creates a
-//!    tombstone under the manifest's name (`names.rs`), even of a process that is gone: its last request may not be.
+//!    tombstone under the manifest's name (`manifest_names.rs`), even of a process that is gone: its last request may not be.
 //! 4. A writer whose commit was answered by nothing asks what is there. A writer that finds its tombstone writes its
 //!    tables again as a new attempt.
 //! 5. Only what a manifest or a lease names is ever deleted. Whatever else lies there belongs to somebody else.
 //!
-//! `protocol.rs` enumerates every order of two writers, a sweeper, crashes and suspensions, and finds no commit without
+//! `protocol/` enumerates every order of two writers, a sweeper, crashes and suspensions, and finds no commit without
 //! files and no second commit of a run.
 
 mod attempt;
@@ -31,7 +31,7 @@ mod encode;
 mod latest;
 mod lease;
 mod manifest;
-mod names;
+mod manifest_names;
 mod obstacles;
 mod place;
 #[cfg(test)]
@@ -49,7 +49,7 @@ pub use encode::Compression;
 use latest::PointerMove;
 use lease::Lease;
 pub use manifest::{FileEntry, Manifest};
-use names::RunState;
+use manifest_names::RunState;
 pub use place::ParquetSink;
 pub use published::PublishedRun;
 

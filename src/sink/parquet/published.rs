@@ -4,7 +4,7 @@ use object_store::ObjectMeta;
 use object_store::path::Path;
 
 use super::manifest::Manifest;
-use super::names::{RunState, join, listed};
+use super::manifest_names::{RunState, join, listed};
 use super::place::ParquetSink;
 use crate::error::{Error, Result, offenders};
 use crate::sink::{Sink, SinkSpec};

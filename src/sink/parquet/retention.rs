@@ -7,7 +7,7 @@ use object_store::{ObjectStore, ObjectStoreExt};
 
 use super::attempt::Attempt;
 use super::control::Control;
-use super::names::{Committed, ManifestState, RunState};
+use super::manifest_names::{Committed, ManifestState, RunState};
 use super::place::ParquetSink;
 use crate::error::Result;
 

@@ -12,7 +12,7 @@ use super::attempt::Attempt;
 use super::control::{Control, Created, STAGED};
 use super::latest::{LATEST_FILE, LATEST_LINK, PointerMove};
 use super::lease::Lease;
-use super::names::{ManifestState, join, manifest_path};
+use super::manifest_names::{ManifestState, join, manifest_path};
 use super::place::ParquetSink;
 use crate::error::{Error, Result};
 use crate::sink::MODEL_FILES;

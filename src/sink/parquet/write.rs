@@ -13,7 +13,7 @@ use super::attempt::Attempt;
 use super::control::sync;
 use super::encode::encode;
 use super::manifest::FileEntry;
-use super::names::join;
+use super::manifest_names::join;
 use super::place::ParquetSink;
 use crate::error::{Error, Result};
 use crate::run::Run;
@@ -171,11 +171,11 @@ impl ParquetSink {
         let entry = FileEntry { path: format!("{attempt}/{path}"), rows, bytes: bytes.len() };
         let place = join(folder.clone(), path);
         let sent = self.place.upload(&place, bytes).await;
-        sent.map_err(|e| Error::from(e).or_at(&entry.path))?;
+        sent.map_err(|e| Error::from(e).or_at(&self.text(&place)))?;
         if let Some(file) = self.local(&place).filter(|_| self.spec.sync) {
             let synced = tokio::task::spawn_blocking(move || sync(&file)).await;
             let synced = synced.map_err(|e| Error::bug(format!("a sync broke: {e}")))?;
-            synced.map_err(|e| Error::store(format!("cannot sync: {e}")).at(&*entry.path))?;
+            synced.map_err(|e| Error::store(format!("cannot sync: {e}")).at(self.text(&place)))?;
         }
         Ok(entry)
     }

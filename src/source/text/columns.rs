@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use datafusion::arrow::datatypes::{DataType, Field, Schema};
+use arrow::datatypes::{DataType, Field, Schema};
 
 use super::super::format::Format;
 use super::super::format::UNTYPED;

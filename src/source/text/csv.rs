@@ -3,11 +3,11 @@
 use std::io::BufRead;
 use std::sync::Arc;
 
-use datafusion::arrow::array::{AsArray, RecordBatchOptions};
-use datafusion::arrow::csv::ReaderBuilder;
-use datafusion::arrow::csv::reader::{Decoder, Format as CsvFormat};
-use datafusion::arrow::datatypes::{DataType, Field, Schema, SchemaRef};
-use datafusion::arrow::record_batch::RecordBatch;
+use arrow::array::{AsArray, RecordBatchOptions};
+use arrow::csv::ReaderBuilder;
+use arrow::csv::reader::{Decoder, Format as CsvFormat};
+use arrow::datatypes::{DataType, Field, Schema, SchemaRef};
+use arrow::record_batch::RecordBatch;
 
 use super::columns::{Kind, SeenColumns, TextColumns};
 use super::seen::{FIRST_ROWS, Look, Seen};

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::io::BufRead;
 use std::sync::Arc;
 
-use datafusion::arrow::json::ReaderBuilder;
-use datafusion::arrow::json::reader::infer_json_schema_from_iterator;
+use arrow::json::ReaderBuilder;
+use arrow::json::reader::infer_json_schema_from_iterator;
 use serde_json::Value;
 
 use super::columns::{Kind, SeenColumns};

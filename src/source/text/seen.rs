@@ -1,7 +1,7 @@
 //! Which kinds of values a column of text was seen to hold, and the type that holds them all.
 
-use datafusion::arrow::compute::kernels::cast_utils::{Parser, string_to_timestamp_nanos};
-use datafusion::arrow::datatypes::{DataType, Float64Type, Int64Type, TimeUnit};
+use arrow::compute::kernels::cast_utils::{Parser, string_to_timestamp_nanos};
+use arrow::datatypes::{DataType, Float64Type, Int64Type, TimeUnit};
 
 /// How far a look into a file goes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

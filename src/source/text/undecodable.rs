@@ -1,7 +1,7 @@
 //! What a decoder of records says, in the words of the file.
 
-use datafusion::arrow::datatypes::Schema;
-use datafusion::arrow::error::ArrowError;
+use arrow::datatypes::Schema;
+use arrow::error::ArrowError;
 
 use crate::error::Error;
 

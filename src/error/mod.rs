@@ -4,11 +4,12 @@
 //! A scheduler decides by the exit code whether to retry, a person by the help line what to change. Both must
 //! survive from the deepest layer, so an error carries its [`Stage`] and its [`Problem`]s instead of a sentence.
 
+mod libraries;
+
 use std::borrow::Cow;
 use std::fmt;
 
-use datafusion::error::DataFusionError;
-use datafusion::sql::sqlparser::parser::ParserError;
+pub(crate) use libraries::NAME_HELP;
 
 use crate::escape;
 use crate::redact::redacted;
@@ -230,97 +231,6 @@ impl fmt::Display for Error {
     }
 }
 
-impl From<DataFusionError> for Error {
-    fn from(error: DataFusionError) -> Self {
-        if let Some(own) = own_error(&error) {
-            let Self { stage, problems, .. } = own;
-            return Self {
-                stage: *stage,
-                problems: problems.clone(),
-                source: Some(Box::new(error)),
-            };
-        }
-        let stage = stage_of(error.find_root());
-        let what = match error.find_root() {
-            DataFusionError::SQL(error, _) => not_sql(error),
-            root => first_line(&root.strip_backtrace()),
-        };
-        let mut problem = Problem::new(what);
-        problem.help = match (stage, error.find_root()) {
-            (Stage::Store, root) if is_of_a_disk(root) => Some(DISK_HELP.to_owned()),
-            (Stage::Store, _) => Some(STORE_HELP.to_owned()),
-            (_, DataFusionError::ParquetError(_)) => Some(DAMAGED_HELP.to_owned()),
-            _ => None,
-        };
-        Self { source: Some(Box::new(error)), ..Self::new(stage, problem) }
-    }
-}
-
-/// An error of labelmill's own that passed through a library.
-fn own_error<'a>(error: &'a (dyn std::error::Error + 'static)) -> Option<&'a Error> {
-    let mut next = Some(error);
-    while let Some(error) = next {
-        if let Some(own) = error.downcast_ref() {
-            return Some(own);
-        }
-        next = match error.downcast_ref::<std::io::Error>().and_then(std::io::Error::get_ref) {
-            Some(inner) => Some(inner),
-            None => error.source(),
-        };
-    }
-    None
-}
-
-impl From<object_store::Error> for Error {
-    fn from(error: object_store::Error) -> Self {
-        DataFusionError::ObjectStore(Box::new(error)).into()
-    }
-}
-
-impl From<datafusion::arrow::error::ArrowError> for Error {
-    fn from(error: datafusion::arrow::error::ArrowError) -> Self {
-        DataFusionError::from(error).into()
-    }
-}
-
-impl From<datafusion::parquet::errors::ParquetError> for Error {
-    fn from(error: datafusion::parquet::errors::ParquetError) -> Self {
-        DataFusionError::from(error).into()
-    }
-}
-
-/// Whether a store on local disk failed.
-fn is_of_a_disk(root: &DataFusionError) -> bool {
-    let DataFusionError::ObjectStore(e) = root else { return false };
-    matches!(**e, object_store::Error::Generic { store: "LocalFileSystem" | "local disk", .. })
-}
-
-const DISK_HELP: &str = "check the path, its rights and the room on the disk, then run the job again: nothing was published";
-
-const STORE_HELP: &str = "check the URL, the endpoint and the credentials in the environment, then run the job again: \
-                          nothing was published";
-
-const DAMAGED_HELP: &str =
-    "the file is damaged, cut short, or not what its name says: write it again";
-
-fn stage_of(root: &DataFusionError) -> Stage {
-    match root {
-        DataFusionError::ObjectStore(e) => match **e {
-            object_store::Error::NotFound { .. } => Stage::Data,
-            _ => Stage::Store,
-        },
-        DataFusionError::SQL(..)
-        | DataFusionError::Plan(_)
-        | DataFusionError::SchemaError(..)
-        | DataFusionError::Configuration(_)
-        | DataFusionError::NotImplemented(_)
-        | DataFusionError::ResourcesExhausted(_) => Stage::Spec,
-        DataFusionError::Internal(_) => Stage::Bug,
-        DataFusionError::External(e) if e.is::<object_store::Error>() => Stage::Store,
-        _ => Stage::Data,
-    }
-}
-
 /// The most characters of a part of a problem that a person is shown.
 const SHOWN_CHARACTERS: usize = 4_000;
 
@@ -329,18 +239,6 @@ fn clipped(text: &str) -> Cow<'_, str> {
         None => text.into(),
         Some((end, _)) => format!("{}... ({} bytes)", &text[..end], text.len()).into(),
     }
-}
-
-fn not_sql(error: &ParserError) -> String {
-    let text = match error {
-        ParserError::ParserError(text) | ParserError::TokenizerError(text) => first_line(text),
-        ParserError::RecursionLimitExceeded => "it is too deep".to_owned(),
-    };
-    format!("the SQL cannot be parsed: {text}")
-}
-
-fn first_line(message: &str) -> String {
-    message.lines().next().unwrap_or_default().replacen("Parquet error: ", "", 1)
 }
 
 /// `a, b, c` in backticks, at most [`SHOWN_OFFENDERS`] of them, then a count.

@@ -5,7 +5,7 @@
 //! takes the attempt for dead creates a tombstone under the same name first. The store lets one of the two happen. A
 //! name that holds a tombstone, or a manifest that was damaged, is used up for good, and the next attempt goes on to
 //! the next name; almost always it is the first. As no used-up name is ever freed, at most one commit of a run stands,
-//! however long anybody was suspended. `protocol.rs` walks through every order of events.
+//! however long anybody was suspended. `protocol/` walks through every order of events.
 
 use std::collections::BTreeMap;
 

@@ -2,15 +2,15 @@
 
 use std::collections::HashMap;
 
-use datafusion::arrow::array::{Array, ArrayRef};
-use datafusion::arrow::compute::{CastOptions, cast_with_options};
-use datafusion::arrow::datatypes::{DataType, Field};
+use arrow::array::{Array, ArrayRef};
+use arrow::compute::{CastOptions, cast_with_options};
+use arrow::datatypes::{DataType, Field};
 use foldhash::SharedSeed;
 use foldhash::fast::SeedableRandomState;
 use rayon::slice::ParallelSliceMut;
 
+use super::Ids;
 use super::hash::{Secret, place, tag};
-use super::ids::Ids;
 use super::key::{Family, Key, Packed, compare, dictionary, for_each_key, to_array};
 use super::untyped::{as_integers, is_untyped};
 use crate::error::{Error, Result};
@@ -309,8 +309,8 @@ mod tests {
     use std::sync::Arc;
 
     use super::*;
-    use datafusion::arrow::array::{DictionaryArray, Int64Array, StringArray};
-    use datafusion::arrow::datatypes::Int8Type;
+    use arrow::array::{DictionaryArray, Int64Array, StringArray};
+    use arrow::datatypes::Int8Type;
 
     fn text(values: &[&str]) -> ArrayRef {
         Arc::new(StringArray::from(values.to_vec()))
@@ -342,7 +342,7 @@ mod tests {
         let ids: Vec<Vec<u8>> =
             (0..4096_u32).map(|n| [&zero_factor[..], &n.to_be_bytes()].concat()).collect();
         let mut interner = interner(&DataType::Binary);
-        let array = datafusion::arrow::array::BinaryArray::from_iter_values(&ids);
+        let array = arrow::array::BinaryArray::from_iter_values(&ids);
         interner.intern(&(Arc::new(array) as ArrayRef), &mut Vec::new()).unwrap();
         let mask = interner.slots.len() - 1;
         let distances = interner.slots.iter().enumerate().filter(|(_, slot)| **slot != 0);

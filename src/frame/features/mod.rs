@@ -1,15 +1,17 @@
 //! Reads features: one row of numbers an id, numbered in sorted order like everything else.
 
+mod matrix;
+
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use datafusion::arrow::array::{Array, ArrayRef, AsArray, RecordBatch};
-use datafusion::arrow::compute::cast;
-use datafusion::arrow::datatypes::{DataType, Field, Float32Type, Schema, UInt8Type};
+use arrow::array::{Array, ArrayRef, AsArray, RecordBatch};
+use arrow::compute::cast;
+use arrow::datatypes::{DataType, Field, Float32Type, Schema, UInt8Type};
 
-use super::ids::Ids;
-use super::interner::{Interner, NULL};
-use super::matrix::{Cell, Matrix, MatrixWriter, Scratch};
+pub use matrix::{Cell, Matrix, MatrixWriter, Scratch};
+
+use super::ids::{Ids, Interner, NULL};
 use crate::engine::EngineSpec;
 use crate::error::{Error, Result, offenders};
 
@@ -89,9 +91,8 @@ impl Reader {
         let ids = batch.column(0);
         let mut numbers = Vec::new();
         self.ids.intern(ids, &mut numbers)?;
-        let name = |row: usize| {
-            datafusion::arrow::util::display::array_value_to_string(ids, row).unwrap_or_default()
-        };
+        let name =
+            |row: usize| arrow::util::display::array_value_to_string(ids, row).unwrap_or_default();
         if let Some(row) = numbers.iter().position(|n| *n == NULL) {
             return Err(Error::data("a row of features has no id")
                 .found(format!("null, in the batch that begins with `{}`", name(0)))

@@ -1,9 +1,9 @@
 //! The numbers of values among ids that are known.
 
-use datafusion::arrow::array::{Array, ArrayRef};
-use datafusion::arrow::datatypes::Field;
+use arrow::array::{Array, ArrayRef};
+use arrow::datatypes::Field;
 
-use super::ids::Ids;
+use super::Ids;
 use super::interner::Interner;
 use crate::error::Result;
 

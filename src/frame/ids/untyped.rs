@@ -1,6 +1,6 @@
 //! Ids and labels from a format without types: text, or integers where every value is the plain form of one.
 
-use datafusion::arrow::datatypes::Field;
+use arrow::datatypes::Field;
 
 use super::key::{Key, Packed, with_bytes};
 use crate::source::files::UNTYPED;
@@ -34,8 +34,8 @@ mod tests {
 
     use super::super::interner::Interner;
     use super::*;
-    use datafusion::arrow::array::{ArrayRef, StringArray};
-    use datafusion::arrow::datatypes::DataType;
+    use arrow::array::{ArrayRef, StringArray};
+    use arrow::datatypes::DataType;
 
     #[test]
     fn text_without_a_type_is_integers_only_where_all_of_it_is() {

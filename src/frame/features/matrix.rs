@@ -9,7 +9,7 @@ use std::fs::File;
 use std::io::{BufWriter, Write};
 use std::path::{Path, PathBuf};
 
-use datafusion::arrow::array::RecordBatch;
+use arrow::array::RecordBatch;
 use memmap2::{Advice, Mmap};
 
 use crate::error::{Error, Result, Stage};

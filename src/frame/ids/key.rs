@@ -12,14 +12,14 @@
 use std::cmp::Ordering;
 use std::sync::Arc;
 
-use datafusion::arrow::array::{
+use arrow::array::{
     Array, ArrayRef, AsArray, FixedSizeBinaryBuilder, GenericBinaryArray, GenericBinaryBuilder,
     GenericStringArray, Int64Builder, OffsetSizeTrait, UInt64Builder, new_empty_array,
 };
-use datafusion::arrow::compute::cast;
-use datafusion::arrow::datatypes::{ArrowDictionaryKeyType, DataType, Int64Type, UInt64Type};
-use datafusion::arrow::downcast_dictionary_array;
-use datafusion::arrow::row::{RowConverter, SortField};
+use arrow::compute::cast;
+use arrow::datatypes::{ArrowDictionaryKeyType, DataType, Int64Type, UInt64Type};
+use arrow::downcast_dictionary_array;
+use arrow::row::{RowConverter, SortField};
 
 use crate::error::{Error, Result};
 
@@ -198,7 +198,7 @@ pub fn for_each_key(array: &ArrayRef, mut visit: impl FnMut(usize, Option<Key<'_
 #[must_use]
 pub fn dictionary(array: &ArrayRef) -> Option<(ArrayRef, Vec<Option<usize>>)> {
     fn parts<K: ArrowDictionaryKeyType>(
-        array: &datafusion::arrow::array::DictionaryArray<K>,
+        array: &arrow::array::DictionaryArray<K>,
     ) -> (ArrayRef, Vec<Option<usize>>) {
         (Arc::clone(array.values()), array.keys_iter().collect())
     }
@@ -329,7 +329,7 @@ pub fn compare(a: Key<'_>, b: Key<'_>) -> Ordering {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use datafusion::arrow::array::{BooleanArray, Int32Array, StringArray, UInt64Array};
+    use arrow::array::{BooleanArray, Int32Array, StringArray, UInt64Array};
 
     fn round_trip(array: impl Array + 'static) {
         let array: ArrayRef = Arc::new(array);

@@ -4,11 +4,19 @@
 //! Numbering by arrival would make every sum depend on the order of rows and files. Sorted numbers make the whole
 //! job independent of it, and let tables come out in the order that a person would sort them.
 
+mod hash;
+mod interner;
+mod key;
+mod lookup;
+mod untyped;
+
 use std::ops::Range;
 use std::sync::Arc;
 
-use datafusion::arrow::array::{Array, ArrayRef, UInt32Array, new_null_array};
-use datafusion::arrow::compute::take;
+use arrow::array::{Array, ArrayRef, UInt32Array, new_null_array};
+use arrow::compute::take;
+
+pub(super) use interner::{Interner, NULL};
 
 use crate::error::Result;
 
@@ -75,7 +83,7 @@ impl Ids {
     /// One value as text.
     #[must_use]
     pub fn text(&self, index: usize) -> String {
-        datafusion::arrow::util::display::array_value_to_string(&self.values, index)
+        arrow::util::display::array_value_to_string(&self.values, index)
             .unwrap_or_else(|_| format!("#{index}"))
     }
 }

@@ -1,0 +1,122 @@
+#!/usr/bin/env python3
+"""Compares every table that two builds publish from the same jobs, value by value.
+
+    benches/same_tables.py BEFORE AFTER --data <folder of the datasets>
+
+Label-only models run on every dataset that has annotations, models with features on LabelMe for a few epochs. What may
+differ is what a run says of itself: times, versions, paths. Differences are relative to the largest number of their row,
+or to 1. Ends with 1 where one is larger than --tolerance, which is 0 for models with features.
+"""
+
+import argparse
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+ROOT = Path(__file__).resolve().parent.parent
+LABEL_ONLY = ["majority_vote", "dawid_skene"]
+NETWORKS = [
+    "dl", "soft_bootstrap", "single_confusion", "doctor_net", "weighted_doctor_net",
+    "crowd_layer", "trace_regularised", "conal", "max_mig",
+]
+# What a run says of itself.
+OWN = {"run"}
+CLOCK = {"seconds"}  # a column of `trace`
+
+
+def aggregate(binary: str, annotations: Path, model: str, output: Path) -> None:
+    command = [binary, "aggregate", "-q", "--annotations", str(annotations), "--model", model, "--output", str(output)]
+    subprocess.run(command, check=True)
+
+
+def network(binary: str, data: str, kind: str, epochs: int, output: Path) -> None:
+    source = (ROOT / "pipelines" / "labelme.toml").read_text().split("[model]")[0].rsplit("\n#", 1)[0]
+    file = output.parent / "pipeline.toml"
+    file.write_text(f'{source}\n[model]\nkind = "{kind}"\ntrain.epochs = {epochs}\n')
+    command = [binary, "run", str(file), "-q", "--var", f"data={data}", "--set", f"sink.url={output}"]
+    subprocess.run(command, check=True)
+
+
+def tables(output: Path) -> dict[str, pa.Table]:
+    folders = [folder for folder in (output / "latest").iterdir() if folder.is_dir()]
+    named = {folder.name: sorted(folder.glob("*.parquet")) for folder in folders}
+    return {name: pa.concat_tables(map(pq.read_table, files)) for name, files in named.items() if files}
+
+
+def difference(before: pa.Table, after: pa.Table) -> float | str:
+    """The largest difference of a number, or what else differs."""
+    if before.num_rows != after.num_rows:
+        return f"{before.num_rows} rows, then {after.num_rows}"
+    largest = 0.0
+    names = [f.name for f in before.schema if pa.types.is_floating(f.type) and f.name not in CLOCK]
+    numbers = [before[name].combine_chunks() for name in names]
+    size = pc.max_element_wise(1.0, *map(pc.abs, numbers)) if numbers else None
+    for name in before.column_names:
+        if name in CLOCK:
+            continue
+        if name not in after.column_names:
+            return f"no column {name} any more"
+        a, b = before[name].combine_chunks(), after[name].combine_chunks()
+        if pa.types.is_floating(a.type):
+            apart = pc.max(pc.divide(pc.abs(pc.subtract(a, b)), size)).as_py() or 0.0
+            if a.null_count != b.null_count:
+                return f"other nulls in {name}"
+            largest = max(largest, apart)
+        elif a.to_pylist() != b.to_pylist():
+            return f"other values in {name}"
+    new = set(after.column_names) - set(before.column_names)
+    return f"new columns {sorted(new)}, the rest the same" if new and largest == 0.0 else largest
+
+
+def compare(job: str, before: dict[str, pa.Table], after: dict[str, pa.Table], tolerance: float) -> bool:
+    same = True
+    cells = []
+    for name in sorted((before.keys() | after.keys()) - OWN):
+        if name not in before or name not in after:
+            cells.append(f"{name}: only {'after' if name in after else 'before'}")
+            same = same and name in after
+            continue
+        found = difference(before[name], after[name])
+        if isinstance(found, str):
+            same = same and "the rest the same" in found
+            cells.append(f"{name}: {found}")
+        elif found > 0.0:
+            same = same and found <= tolerance
+            cells.append(f"{name}: {found:.1e}")
+    print(f"{'ok' if same else 'DIFFERENT':10}{job}: {'; '.join(cells) or 'equal to the bit'}", flush=True)
+    return same
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("before")
+    parser.add_argument("after")
+    parser.add_argument("--data", default=os.environ.get("LABELMILL_DATA"), help="folder of the datasets")
+    parser.add_argument("--tolerance", type=float, default=1e-12)
+    parser.add_argument("--epochs", type=int, default=3)
+    args = parser.parse_args()
+    binaries = {"before": args.before, "after": args.after}
+    same = True
+    for annotations in sorted(Path(args.data).glob("*/annotations.parquet")):
+        for model in LABEL_ONLY:
+            with tempfile.TemporaryDirectory() as folder:
+                for name, binary in binaries.items():
+                    aggregate(binary, annotations, model, Path(folder, name))
+                found = [tables(Path(folder, name)) for name in binaries]
+                same &= compare(f"{annotations.parent.name}, {model}", *found, args.tolerance)
+    for kind in NETWORKS:
+        with tempfile.TemporaryDirectory() as folder:
+            for name, binary in binaries.items():
+                network(binary, args.data, kind, args.epochs, Path(folder, name))
+            found = [tables(Path(folder, name)) for name in binaries]
+            same &= compare(f"labelme, {kind}, {args.epochs} epochs", *found, 0.0)
+    sys.exit(0 if same else 1)
+
+
+main()
