@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use labelmill::frame::{Annotations, Dims, Duplicates, Rows};
+use labelmill::frame::{AnnotationRows, Annotations, Dims, Duplicates};
 use labelmill::model::em::{DawidSkene, EmSteps};
 use labelmill::model::fitted::Posterior;
 use labelmill::run::Run;
@@ -72,7 +72,7 @@ fn crowd(instances: u32, annotators: u32, classes: u32, weights: Weights) -> Ann
     let mut rng = Run::new(7).rng("growth");
     let accuracy: Vec<f64> = (0..annotators).map(|_| rng.random_range(0.5..0.95)).collect();
     let mut numbers = vec![u32::MAX; annotators as usize];
-    let (mut rows, mut came) = (Rows::default(), 0);
+    let (mut rows, mut came) = (AnnotationRows::default(), 0);
     for instance in 0..instances {
         let class = rng.random_range(0..classes);
         for _ in 0..REDUNDANCY {

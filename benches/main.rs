@@ -12,12 +12,12 @@ use criterion::{BenchmarkId, Criterion, Throughput, criterion_group};
 use labelmill::frame::{Annotations, Dims};
 use labelmill::model::em::{DawidSkene, EmSteps};
 use labelmill::model::fitted::Posterior;
-use labelmill::testing::{annotations, synth::Crowd};
+use labelmill::testing::{annotations, synth::CrowdShape};
 
 const SEED: u64 = 7;
 
 fn crowd(instances: u32, annotators: u32, classes: u32) -> Annotations {
-    let crowd = Crowd { instances, annotators, classes, redundancy: 5, accuracy: (0.5, 0.95) };
+    let crowd = CrowdShape { instances, annotators, classes, redundancy: 5, accuracy: (0.5, 0.95) };
     let dims = Dims {
         instances: instances as usize,
         annotators: annotators as usize,

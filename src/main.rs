@@ -4,8 +4,8 @@ use std::process::ExitCode;
 
 /// Batches and columns come and go by the megabyte: an allocator that keeps their pages saves a fifth of a large job.
 #[global_allocator]
-static ALLOCATOR: labelmill::cli::Bounded<mimalloc::MiMalloc> =
-    labelmill::cli::Bounded(mimalloc::MiMalloc);
+static ALLOCATOR: labelmill::cli::BoundedAllocator<mimalloc::MiMalloc> =
+    labelmill::cli::BoundedAllocator(mimalloc::MiMalloc);
 
 fn main() -> ExitCode {
     labelmill::cli::main()

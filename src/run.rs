@@ -35,9 +35,9 @@ pub trait Progress: Send + Sync {
 
 /// No one is watching.
 #[derive(Debug, Clone, Copy, Default)]
-pub struct Silent;
+pub struct NoProgress;
 
-impl Progress for Silent {}
+impl Progress for NoProgress {}
 
 /// Where seconds come from.
 #[derive(Debug, Clone, Copy)]
@@ -147,7 +147,7 @@ impl Run {
             seed,
             clock: Clock::Running(Instant::now()),
             cancel: Cancel::default(),
-            progress: Arc::new(Silent),
+            progress: Arc::new(NoProgress),
             pool: Arc::clone(&SHARED_POOL),
             warnings: Vec::new(),
             checkpoint: None,

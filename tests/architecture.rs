@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
 use labelmill::model::MODELS;
-use labelmill::tables::{Kind, TABLES};
+use labelmill::tables::{ColumnType, TABLES};
 
 fn root() -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR"))
@@ -112,10 +112,10 @@ fn the_readme_lists_the_models_and_the_tables() {
         for (n, column) in table.columns().iter().enumerate() {
             let name = if n == 0 { format!("`{}`", table.name()) } else { String::new() };
             let kind = match &column.kind {
-                Kind::Instance => "as the instances".to_owned(),
-                Kind::Annotator => "as the annotators".to_owned(),
-                Kind::Label => "as the labels".to_owned(),
-                Kind::Fixed(fixed) => fixed.to_string().to_lowercase(),
+                ColumnType::Instance => "as the instances".to_owned(),
+                ColumnType::Annotator => "as the annotators".to_owned(),
+                ColumnType::Label => "as the labels".to_owned(),
+                ColumnType::Fixed(fixed) => fixed.to_string().to_lowercase(),
             };
             let null = if column.nullable { ", nullable" } else { "" };
             let _ = writeln!(

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use arrow::array::{ArrayRef, Float64Array, Int64Array, RecordBatch, StringArray};
-use labelmill::testing::synth::Crowd;
+use labelmill::testing::synth::CrowdShape;
 
 use crate::job::{Job, write_as};
 use crate::support::{read_table, table_files};
@@ -14,7 +14,7 @@ const LAYOUTS: [&str; 4] = ["one.EXT", "days", "many", "daily/day=*/part-?.EXT"]
 
 /// Integers, text that is no number, and weights that two digits hold exactly.
 fn crowd() -> RecordBatch {
-    let rows = Crowd { instances: 40, ..Crowd::default() }.draw(5).rows;
+    let rows = CrowdShape { instances: 40, ..CrowdShape::default() }.draw(5).rows;
     let weights = rows.iter().map(|r| 0.25 * f64::from(1 + r.0 % 4));
     let columns: [(&str, ArrayRef); 4] = [
         ("instance_id", Arc::new(Int64Array::from_iter_values(rows.iter().map(|r| r.0.into())))),

@@ -7,7 +7,7 @@ use labelmill::pipeline::load;
 use labelmill::pipeline::{self, PipelineSpec};
 use labelmill::run::{Clock, Run};
 use labelmill::spec::Overrides;
-use labelmill::testing::synth::Crowd;
+use labelmill::testing::synth::CrowdShape;
 use proptest::prelude::*;
 use rand::SeedableRng;
 use rand::seq::SliceRandom;
@@ -32,14 +32,15 @@ fn layouts() -> impl Strategy<Value = Layout> {
 /// Publishes the crowd in this layout and returns every file but those of `run`.
 fn publish(layout: &Layout, model: &str) -> BTreeMap<String, Vec<u8>> {
     let folder = tempfile::tempdir().unwrap();
-    let names: Vec<(String, String, String)> = Crowd { instances: 60, ..Crowd::default() }
-        .draw(11)
-        .rows
-        .iter()
-        .map(|(i, r, l)| {
-            (format!("item {i}"), format!("a-rather-long-annotator-name-{r}"), format!("c{l}"))
-        })
-        .collect();
+    let names: Vec<(String, String, String)> =
+        CrowdShape { instances: 60, ..CrowdShape::default() }
+            .draw(11)
+            .rows
+            .iter()
+            .map(|(i, r, l)| {
+                (format!("item {i}"), format!("a-rather-long-annotator-name-{r}"), format!("c{l}"))
+            })
+            .collect();
     let mut rows: Vec<(&str, &str, &str)> =
         names.iter().map(|(i, r, l)| (i.as_str(), r.as_str(), l.as_str())).collect();
     // Repeated answers, equal and different ones.

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use arrow::array::{ArrayRef, FixedSizeListArray, Float64Array, ListArray, UInt32Array};
 use arrow::datatypes::{Float32Type, UInt8Type};
 use labelmill::model::MODELS;
-use labelmill::testing::synth::{Crowd, Synthetic};
+use labelmill::testing::synth::{CrowdShape, Synthetic};
 
 use crate::job::{Job, assert_says, cells};
 use crate::support::{
@@ -19,7 +19,7 @@ use crate::support::{
 pub(crate) const WIDTH: usize = 5;
 
 pub(crate) fn crowd() -> Synthetic {
-    Crowd { instances: 150, annotators: 8, redundancy: 3, ..Crowd::default() }.draw(5)
+    CrowdShape { instances: 150, annotators: 8, redundancy: 3, ..CrowdShape::default() }.draw(5)
 }
 
 /// Noisy one-hot features of instances 0 to 199: the last fifty have no annotation.

@@ -5,13 +5,13 @@ use std::sync::Arc;
 use arrow::array::{ArrayRef, Float64Array, Int64Array, RecordBatch};
 use arrow::array::{AsArray, types::Float64Type, types::Int64Type};
 use datafusion::prelude::SessionContext;
-use labelmill::frame::{Annotations, Dims, Duplicates, Rows};
+use labelmill::frame::{AnnotationRows, Annotations, Dims, Duplicates};
 use labelmill::model::Model;
 use labelmill::model::em::{DawidSkene, Em, StopRule};
 use labelmill::model::fitted::{Fitted, Posterior};
 use labelmill::run::Run;
 use labelmill::sql::{DAWID_SKENE_CONFUSION, DAWID_SKENE_POSTERIOR, DAWID_SKENE_PRIOR};
-use labelmill::testing::{annotations, dense, synth::Crowd};
+use labelmill::testing::{annotations, dense, synth::CrowdShape};
 use proptest::prelude::*;
 
 use crate::support::assert_close;
@@ -29,7 +29,7 @@ fn crowds() -> impl Strategy<Value = Annotations> {
     (prop::collection::vec(row, 1..120), trusted, any::<bool>()).prop_map(
         |(rows, trusted, share)| {
             let dims = Dims { instances: 12, annotators: 5, classes: 3, labels: 4 };
-            let rows = Rows {
+            let rows = AnnotationRows {
                 instance: rows.iter().map(|r| r.0).collect(),
                 annotator: rows.iter().map(|r| r.1).collect(),
                 label: rows.iter().map(|r| r.2).collect(),
@@ -115,7 +115,7 @@ async fn replace(ctx: &SessionContext, table: &str, query: &str) {
 
 #[tokio::test]
 async fn the_group_bys_in_sql_give_the_same_posteriors() {
-    let crowd = Crowd { instances: 60, annotators: 8, ..Crowd::default() };
+    let crowd = CrowdShape { instances: 60, annotators: 8, ..CrowdShape::default() };
     let rows = crowd.draw(3).rows;
     let dims = Dims { instances: 60, annotators: 8, classes: 3, labels: 3 };
     let a = annotations(dims, &rows);

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use labelmill::testing::synth::Crowd;
+use labelmill::testing::synth::CrowdShape;
 use serde_json::Value;
 
 use crate::s3_server::{BUCKET, Server};
@@ -172,7 +172,8 @@ fn a_folder_of_more_than_a_thousand_keys_is_read_whole() {
 #[test]
 fn a_large_part_is_uploaded_in_pieces_and_reads_back() {
     let server = Server::start();
-    let crowd = Crowd { instances: 10_000, classes: 90, redundancy: 2, ..Crowd::default() };
+    let crowd =
+        CrowdShape { instances: 10_000, classes: 90, redundancy: 2, ..CrowdShape::default() };
     write_numbers(&server.bucket().join("in/crowd.parquet"), &crowd.draw(1).rows);
     let more = ["--set", "sink.compression=none", "--set", "model.stop.max_iter=2"];
     let done = summary(&server, &more);

@@ -1,6 +1,6 @@
 //! Stores and networks fail: the job on S3 ends as if they had not, or says why it could not.
 
-use labelmill::testing::synth::Crowd;
+use labelmill::testing::synth::CrowdShape;
 use serde_json::Value;
 
 use crate::s3::{
@@ -64,7 +64,7 @@ fn an_answer_lost_after_any_request_is_mended() {
 #[test]
 fn an_answer_broken_off_in_its_middle_is_mended() {
     let server = Server::start();
-    let crowd = Crowd { instances: 20_000, ..Crowd::default() };
+    let crowd = CrowdShape { instances: 20_000, ..CrowdShape::default() };
     write_numbers(&server.bucket().join("in/crowd.parquet"), &crowd.draw(1).rows);
     server.fault(Fault::Cut(20_000), "GetObject /in/", 0, 2);
     let done = summary(&server, &[]);
@@ -106,7 +106,8 @@ fn a_store_that_stays_busy_ends_the_job_with_code_5_and_leaves_the_last_run() {
 #[test]
 fn an_upload_that_fails_leaves_no_pieces() {
     let server = Server::start();
-    let crowd = Crowd { instances: 10_000, classes: 90, redundancy: 2, ..Crowd::default() };
+    let crowd =
+        CrowdShape { instances: 10_000, classes: 90, redundancy: 2, ..CrowdShape::default() };
     write_numbers(&server.bucket().join("in/crowd.parquet"), &crowd.draw(1).rows);
     server.fault(Fault::Busy, "UploadPart partNumber=1", 0, 1_000);
     let more = ["sink.compression=none", "model.stop.max_iter=2", "store.max_retries=1"];

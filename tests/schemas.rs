@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use labelmill::tables::{Kind, SCHEMA_VERSION, TABLES};
+use labelmill::tables::{ColumnType, SCHEMA_VERSION, TABLES};
 
 #[test]
 fn the_tables_have_the_approved_columns() {
@@ -11,10 +11,10 @@ fn the_tables_have_the_approved_columns() {
         write!(text, "\n{}\n", table.name()).unwrap();
         for column in table.columns() {
             let of = match &column.kind {
-                Kind::Instance => "type of instance_id".to_owned(),
-                Kind::Annotator => "type of annotator_id".to_owned(),
-                Kind::Label => "type of label".to_owned(),
-                Kind::Fixed(fixed) => fixed.to_string(),
+                ColumnType::Instance => "type of instance_id".to_owned(),
+                ColumnType::Annotator => "type of annotator_id".to_owned(),
+                ColumnType::Label => "type of label".to_owned(),
+                ColumnType::Fixed(fixed) => fixed.to_string(),
             };
             let null = if column.nullable { "null" } else { "" };
             let line = format!("  {:<18} {of:<20} {null:<5} {}", column.name, column.meaning);

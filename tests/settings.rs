@@ -4,8 +4,8 @@ use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::time::{Duration, Instant};
 
-use datafusion::parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
-use labelmill::testing::synth::Crowd;
+use labelmill::testing::synth::CrowdShape;
+use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
 
 use crate::job::{Job, assert_says, cells};
 use crate::networks::{job as job_with_features, pipeline};
@@ -219,7 +219,8 @@ fn a_request_is_sent_again_as_often_and_as_long_as_asked() {
 #[test]
 fn no_more_pieces_are_on_their_way_than_asked() {
     let server = Server::start();
-    let crowd = Crowd { instances: 10_000, classes: 90, redundancy: 2, ..Crowd::default() };
+    let crowd =
+        CrowdShape { instances: 10_000, classes: 90, redundancy: 2, ..CrowdShape::default() };
     write_numbers(&server.bucket().join("in/crowd.parquet"), &crowd.draw(1).rows);
     let mut pieces = Vec::new();
     for (in_flight, size) in [(1, "5MiB"), (2, "5MiB"), (2, "8MiB")] {

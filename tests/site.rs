@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Stdio};
 use std::time::{Duration, Instant};
 
-use labelmill::testing::synth::Crowd;
+use labelmill::testing::synth::CrowdShape;
 use parquet::file::reader::{FileReader, SerializedFileReader};
 use serde_json::Value;
 
@@ -30,7 +30,8 @@ impl Site {
         let temporary = tempfile::tempdir().unwrap();
         let folder = server.as_ref().map_or(temporary.path().to_path_buf(), Server::bucket);
         for (n, instances) in instances.into_iter().enumerate() {
-            let crowd = Crowd { instances, classes, redundancy: REDUNDANCY, ..Crowd::default() };
+            let crowd =
+                CrowdShape { instances, classes, redundancy: REDUNDANCY, ..CrowdShape::default() };
             write_numbers(&folder.join(format!("in-{n}/crowd.parquet")), &crowd.draw(1).rows);
         }
         Self { folder, server, _temporary: temporary }

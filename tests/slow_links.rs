@@ -1,6 +1,6 @@
 //! A slow link is no broken one: while bytes move a request goes on, however long it takes.
 
-use labelmill::testing::synth::Crowd;
+use labelmill::testing::synth::CrowdShape;
 
 use crate::s3::{assert_equals_local_run, job, summary};
 use crate::s3_server::{Fault, Server};
@@ -9,7 +9,7 @@ use crate::support::{stderr, write_numbers};
 /// A server with a crowd whose file is larger than what the system takes in unasked.
 fn server() -> Server {
     let server = Server::start_narrow();
-    let crowd = Crowd { instances: 20_000, redundancy: 10, ..Crowd::default() };
+    let crowd = CrowdShape { instances: 20_000, redundancy: 10, ..CrowdShape::default() };
     write_numbers(&server.bucket().join("in/crowd.parquet"), &crowd.draw(1).rows);
     server
 }
@@ -30,7 +30,8 @@ fn a_download_that_takes_longer_than_the_idle_time_goes_through() {
 #[test]
 fn an_upload_that_takes_longer_than_the_idle_time_goes_through() {
     let server = Server::start_narrow();
-    let crowd = Crowd { instances: 10_000, classes: 90, redundancy: 2, ..Crowd::default() };
+    let crowd =
+        CrowdShape { instances: 10_000, classes: 90, redundancy: 2, ..CrowdShape::default() };
     write_numbers(&server.bucket().join("in/crowd.parquet"), &crowd.draw(1).rows);
     // Several times the idle time in all; the last bytes are those that the system took in before they were read.
     server.fault(Fault::Slow(16 << 10), "PutObject posteriors/", 0, 1);

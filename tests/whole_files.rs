@@ -361,7 +361,7 @@ fn a_file_that_comes_after_the_listing_is_not_read_and_one_that_changes_is_an_er
                 Ok::<_, labelmill::error::Error>(frame.count().await?)
             })
         };
-        runtime.block_on(source.open(&ctx, labelmill::source::Look::Whole)).unwrap();
+        runtime.block_on(source.open(&ctx, labelmill::source::InferenceScope::Whole)).unwrap();
         assert_eq!(count(&ctx).unwrap(), 2, "{extension}");
         // Between the plan and the rows.
         let path = job.path(&format!("in/a.{extension}"));
@@ -379,12 +379,14 @@ fn a_file_that_comes_after_the_listing_is_not_read_and_one_that_changes_is_an_er
         );
         // Between the list and the plan.
         let ctx = labelmill::engine::EngineSpec::default().session().unwrap();
-        let error =
-            runtime.block_on(source.open(&ctx, labelmill::source::Look::Whole)).unwrap_err();
+        let error = runtime
+            .block_on(source.open(&ctx, labelmill::source::InferenceScope::Whole))
+            .unwrap_err();
         assert_eq!(error.exit_code(), 5, "{error}");
         std::fs::remove_file(&path).unwrap();
-        let error =
-            runtime.block_on(source.open(&ctx, labelmill::source::Look::Whole)).unwrap_err();
+        let error = runtime
+            .block_on(source.open(&ctx, labelmill::source::InferenceScope::Whole))
+            .unwrap_err();
         assert_says(&error.to_string(), &["was removed"]);
     }
 }

@@ -25,7 +25,7 @@ pub(super) fn bound(bytes: usize) {
 }
 
 /// An allocator that counts large allocations.
-pub struct Bounded<A>(pub A);
+pub struct BoundedAllocator<A>(pub A);
 
 fn counted(bytes: usize) -> usize {
     if bytes < COUNTED { 0 } else { bytes }
@@ -70,7 +70,7 @@ fn refuse(bytes: usize, held: usize) -> ! {
 
 // SAFETY: every call is handed on to the allocator inside as it came, and only its own memory is given back to it.
 #[allow(unsafe_code)]
-unsafe impl<A: GlobalAlloc> GlobalAlloc for Bounded<A> {
+unsafe impl<A: GlobalAlloc> GlobalAlloc for BoundedAllocator<A> {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         take(layout.size());
         // SAFETY: the caller's promises are those that the inner allocator asks for.
@@ -111,7 +111,7 @@ mod tests {
     #[allow(unsafe_code)]
     fn takes_too_much() {
         bound(10 << 20);
-        let allocator = Bounded(System);
+        let allocator = BoundedAllocator(System);
         let of = |mebibytes: usize| Layout::array::<u8>(mebibytes << 20).unwrap();
         for _ in 0..5 {
             // SAFETY: no layout is empty, and each is given back as it was taken.

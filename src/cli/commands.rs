@@ -25,7 +25,7 @@ use crate::pipeline::{self, PipelineSpec, from_table, load};
 use crate::redact::redacted;
 use crate::run::Run;
 use crate::sink::ParquetSink;
-use crate::source::{ColumnsSpec, Look, Source};
+use crate::source::{ColumnsSpec, InferenceScope, Source};
 use crate::spec::Overrides;
 
 pub(super) async fn dispatch(args: Args, signals: Signals) -> Result<ExitCode> {
@@ -117,7 +117,7 @@ async fn check(args: &FileArgs) -> Result<()> {
     let spec = pipeline_file(args)?;
     let ctx = spec.engine.session()?;
     let source = Source::list(&spec.source, &spec.store).await?;
-    source.open(&ctx, Look::First).await?;
+    source.open(&ctx, InferenceScope::First).await?;
     source.annotations(&ctx).await?;
     source.gold(&ctx).await?;
     source.features(&ctx).await?;

@@ -26,7 +26,7 @@ const WIDEST: usize = 200;
 type Row = Vec<String>;
 
 /// Draws the rows of one query.
-pub(super) struct Frame {
+pub(super) struct DrawnTable {
     header: Row,
     /// Whether line ends in a cell are escaped: they could pass for rows.
     one_line: bool,
@@ -37,7 +37,7 @@ pub(super) struct Frame {
     widths: Option<Vec<usize>>,
 }
 
-impl Frame {
+impl DrawnTable {
     pub(super) fn new(schema: &Schema, one_line: bool) -> Self {
         let mut frame =
             Self { header: Row::new(), one_line, rows: Vec::new(), bytes: 0, widths: None };
@@ -139,7 +139,7 @@ mod tests {
     }
 
     fn framed(batches: &[RecordBatch], one_line: bool) -> String {
-        let mut frame = Frame::new(&batch("").schema(), one_line);
+        let mut frame = DrawnTable::new(&batch("").schema(), one_line);
         let drawn: String = batches.iter().map(|batch| frame.push(batch).unwrap()).collect();
         drawn + &frame.finish()
     }
@@ -149,7 +149,7 @@ mod tests {
         let batches = [batch("plain"), batch("語"), batch("two\nlines")];
         let want = pretty_format_batches(&batches).unwrap().to_string();
         assert_eq!(framed(&batches, false).trim_end(), want);
-        assert_eq!(Frame::new(&Schema::empty(), true).finish(), "++\n++\n");
+        assert_eq!(DrawnTable::new(&Schema::empty(), true).finish(), "++\n++\n");
     }
 
     #[test]
@@ -163,7 +163,7 @@ mod tests {
     fn a_long_name_does_not_widen_every_row() {
         let column = Arc::new(Int64Array::from(vec![1; 10])) as ArrayRef;
         let batch = RecordBatch::try_from_iter([("x".repeat(100_000), column)]).unwrap();
-        let mut frame = Frame::new(&batch.schema(), true);
+        let mut frame = DrawnTable::new(&batch.schema(), true);
         let text = frame.push(&batch).unwrap() + &frame.finish();
         assert_eq!(text.lines().count(), 14);
         assert!(text.len() < 110_000, "{}", text.len());
@@ -171,7 +171,7 @@ mod tests {
 
     #[test]
     fn rows_are_drawn_before_the_last_one_came() {
-        let mut frame = Frame::new(&batch("").schema(), true);
+        let mut frame = DrawnTable::new(&batch("").schema(), true);
         let mut lines = 0;
         for _ in 0..FIRST_ROWS {
             lines += frame.push(&batch("x")).unwrap().lines().count();

@@ -18,7 +18,7 @@ use clap::Parser;
 use futures::FutureExt;
 use tracing_subscriber::EnvFilter;
 
-pub use allocator::Bounded;
+pub use allocator::BoundedAllocator;
 pub use args::Args;
 use args::LogFormat;
 

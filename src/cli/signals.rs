@@ -24,12 +24,12 @@ const PATIENCE: Duration = Duration::from_secs(10);
 /// The signals that came so far, and where work is done meanwhile.
 #[derive(Debug, Clone)]
 pub(super) struct Signals {
-    seen: watch::Receiver<Seen>,
+    seen: watch::Receiver<Received>,
     workers: Handle,
 }
 
 #[derive(Debug, Clone, Copy, Default)]
-struct Seen {
+struct Received {
     times: usize,
     last: i32,
 }
@@ -37,12 +37,12 @@ struct Seen {
 impl Signals {
     /// Listens from now on, by the runtime that this is called in.
     pub(super) fn listen(workers: Handle) -> Self {
-        let (sender, receiver) = watch::channel(Seen::default());
+        let (sender, receiver) = watch::channel(Received::default());
         let mut next = next_signal();
         outlive_file_limits();
         tokio::spawn(async move {
             while let Some(last) = next.recv().await {
-                sender.send_modify(|seen| *seen = Seen { times: seen.times + 1, last });
+                sender.send_modify(|seen| *seen = Received { times: seen.times + 1, last });
             }
         });
         Self { seen: receiver, workers }
@@ -136,19 +136,19 @@ fn outlive_file_limits() {
 
 /// Every signal as it comes; the system's default is replaced at once.
 #[cfg(unix)]
-struct Next(Option<[tokio::signal::unix::Signal; 2]>);
+struct SignalStream(Option<[tokio::signal::unix::Signal; 2]>);
 
 #[cfg(unix)]
-fn next_signal() -> Next {
+fn next_signal() -> SignalStream {
     use tokio::signal::unix::{SignalKind, signal};
     match (signal(SignalKind::interrupt()), signal(SignalKind::terminate())) {
-        (Ok(interrupt), Ok(terminate)) => Next(Some([interrupt, terminate])),
-        _ => Next(None),
+        (Ok(interrupt), Ok(terminate)) => SignalStream(Some([interrupt, terminate])),
+        _ => SignalStream(None),
     }
 }
 
 #[cfg(unix)]
-impl Next {
+impl SignalStream {
     async fn recv(&mut self) -> Option<i32> {
         let [interrupt, terminate] = self.0.as_mut()?;
         tokio::select! {
@@ -159,15 +159,15 @@ impl Next {
 }
 
 #[cfg(not(unix))]
-struct Next;
+struct SignalStream;
 
 #[cfg(not(unix))]
-fn next_signal() -> Next {
-    Next
+fn next_signal() -> SignalStream {
+    SignalStream
 }
 
 #[cfg(not(unix))]
-impl Next {
+impl SignalStream {
     async fn recv(&mut self) -> Option<i32> {
         tokio::signal::ctrl_c().await.ok().map(|()| 2)
     }

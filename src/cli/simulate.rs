@@ -10,7 +10,7 @@ use super::signals::{Signals, until_signalled};
 use super::{answer, answer_json, say};
 use crate::commands::simulate::grammar::TYPES;
 use crate::commands::simulate::recipes::{RECIPES, Recipe};
-use crate::commands::simulate::{Given, Simulated, Simulation, simulate};
+use crate::commands::simulate::{Simulated, Simulation, SimulationInput, simulate};
 use crate::engine::EngineSpec;
 use crate::error::{Error, Result};
 use crate::run::Run;
@@ -29,7 +29,7 @@ pub(super) async fn command(args: SimulateArgs, quiet: bool, signals: &Signals) 
     let (cancel, progress) = (run.cancel.clone(), Arc::clone(&run.progress));
     let named = recipe.clone();
     let done = until_signalled(signals, &cancel, async move {
-        let given = Given {
+        let given = SimulationInput {
             truth: args.truth.as_deref(),
             features: args.features.as_deref(),
             columns: ColumnsSpec {

@@ -6,7 +6,7 @@ use datafusion::prelude::SessionContext;
 use futures::StreamExt;
 
 use super::args::{SqlArgs, read_text, store};
-use super::framed::Frame;
+use super::framed::DrawnTable;
 use super::terminal::stream;
 use crate::commands::published::register_run;
 use crate::engine::EngineSpec;
@@ -63,7 +63,7 @@ async fn answer_rows(ctx: &SessionContext, statement: Statement, args: &SqlArgs)
     let plan = ctx.state().statement_to_plan(statement).await?;
     crate::sql::options(args.write).verify_plan(&plan)?;
     let mut rows = ctx.execute_logical_plan(plan).await?.execute_stream().await?;
-    let mut frame = (!args.json).then(|| Frame::new(&rows.schema(), !is_plan));
+    let mut frame = (!args.json).then(|| DrawnTable::new(&rows.schema(), !is_plan));
     while let Some(batch) = rows.next().await {
         let batch = batch?;
         match &mut frame {

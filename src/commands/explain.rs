@@ -6,7 +6,7 @@ use crate::error::Result;
 use crate::frame::{BYTES_PER_ANNOTATION, rows_in};
 use crate::pipeline::{PipelineSpec, inputs};
 use crate::sink::{ParquetSink, Sink};
-use crate::source::{Location, Look, Source};
+use crate::source::{InferenceScope, Location, Source};
 use crate::tables::TABLES;
 
 /// What a run would do, as text.
@@ -16,7 +16,7 @@ use crate::tables::TABLES;
 pub async fn explain(spec: &PipelineSpec) -> Result<String> {
     let ctx = spec.engine.session()?;
     let source = Source::list(&spec.source, &spec.store).await?;
-    source.open(&ctx, Look::First).await?;
+    source.open(&ctx, InferenceScope::First).await?;
     let annotations = source.annotations(&ctx).await?;
     let plan = annotations.clone().into_optimized_plan()?;
     let physical = annotations.create_physical_plan().await?;

@@ -13,7 +13,7 @@ use crate::pipeline::inputs;
 use crate::run::Run;
 use crate::sink::model_files::{classes_of, load};
 use crate::sink::{Begin, Contents, Job, ParquetSink, Published, Sink, SinkSpec, digest};
-use crate::source::{ColumnsSpec, Location, Look, Source, SourceSpec, sink_problem};
+use crate::source::{ColumnsSpec, InferenceScope, Location, Source, SourceSpec, sink_problem};
 use crate::store::StoreSpec;
 use crate::tables::{self, RunRecord, SCHEMA_VERSION};
 
@@ -69,7 +69,7 @@ pub async fn predict(
         Begin::New(run_id) => run_id,
     };
     let began = run.clock.seconds();
-    source.open(&ctx, Look::Whole).await?;
+    source.open(&ctx, InferenceScope::Whole).await?;
     let query =
         source.features(&ctx).await?.ok_or_else(|| Error::bug("no features were registered"))?;
     let query = as_learned(query, &description)?;

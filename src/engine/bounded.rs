@@ -58,20 +58,20 @@ pub(super) fn register(ctx: &SessionContext, memory: usize) -> Result<()> {
     for name in FUNCTIONS {
         let inner = ctx.udf(name)?;
         let (value_bytes, call_bytes) = (VALUE_BYTES.min(share), CALL_BYTES.min(share));
-        ctx.register_udf(ScalarUDF::from(Bounded { inner, value_bytes, call_bytes }));
+        ctx.register_udf(ScalarUDF::from(BoundedFunction { inner, value_bytes, call_bytes }));
     }
     Ok(())
 }
 
 /// A function that looks at its arguments before it is called.
 #[derive(Debug, PartialEq, Eq, Hash)]
-struct Bounded {
+struct BoundedFunction {
     inner: Arc<ScalarUDF>,
     value_bytes: u64,
     call_bytes: u64,
 }
 
-impl Bounded {
+impl BoundedFunction {
     fn check(&self, args: &ScalarFunctionArgs) -> DataFusionResult<()> {
         let is_scalar = args.args.iter().all(|arg| matches!(arg, ColumnarValue::Scalar(_)));
         let rows = if is_scalar { 1 } else { args.number_rows };
@@ -101,7 +101,7 @@ impl Bounded {
 }
 
 #[deny(clippy::missing_trait_methods)]
-impl ScalarUDFImpl for Bounded {
+impl ScalarUDFImpl for BoundedFunction {
     fn invoke_with_args(&self, args: ScalarFunctionArgs) -> DataFusionResult<ColumnarValue> {
         self.check(&args)?;
         self.inner.inner().invoke_with_args(args)

@@ -10,13 +10,13 @@ use datafusion::common::{Result as DataFusionResult, ScalarValue};
 use datafusion::logical_expr::ColumnarValue;
 
 /// What gives the bytes of the result in a row.
-pub(super) type Bytes = Box<dyn Fn(usize) -> i128>;
+pub(super) type SizeOfRow = Box<dyn Fn(usize) -> i128>;
 
 /// The bytes that a call of this function makes.
 ///
 /// # Errors
 /// When an argument is not of the type that the function takes.
-pub(super) fn result_bytes(function: &str, args: &[ColumnarValue]) -> DataFusionResult<Bytes> {
+pub(super) fn result_bytes(function: &str, args: &[ColumnarValue]) -> DataFusionResult<SizeOfRow> {
     let all_bytes = || args.iter().map(bytes_of).collect::<DataFusionResult<Vec<_>>>();
     Ok(match (function, args) {
         ("repeat" | "array_repeat", [value, count, ..]) => {
@@ -30,7 +30,7 @@ pub(super) fn result_bytes(function: &str, args: &[ColumnarValue]) -> DataFusion
         }
         ("array_resize", [list, length, rest @ ..]) => {
             let (list, length) = (bytes_of(list)?, integers(length)?);
-            let fill = rest.first().map_or(Ok(Numbers::One(0)), bytes_of)?;
+            let fill = rest.first().map_or(Ok(NumberPerRow::One(0)), bytes_of)?;
             let added = move |row| length.at(row).saturating_mul(fill.at(row).max(8));
             Box::new(move |row| list.at(row).saturating_add(added(row)))
         }
@@ -67,7 +67,7 @@ fn replaced_bytes(value: &str, from: &str, to: &str) -> i128 {
 }
 
 /// Elements from start to end by a step, of eight bytes each.
-fn series_bytes(args: &[ColumnarValue]) -> DataFusionResult<Bytes> {
+fn series_bytes(args: &[ColumnarValue]) -> DataFusionResult<SizeOfRow> {
     let one = ColumnarValue::Scalar(ScalarValue::Int64(Some(1)));
     let zero = ColumnarValue::Scalar(ScalarValue::Int64(Some(0)));
     let (start, end, step) = match args {
@@ -86,12 +86,12 @@ fn series_bytes(args: &[ColumnarValue]) -> DataFusionResult<Bytes> {
 }
 
 /// A number for each row, or one for all; null is 0.
-enum Numbers {
+enum NumberPerRow {
     One(i128),
     Each(Vec<i128>),
 }
 
-impl Numbers {
+impl NumberPerRow {
     fn at(&self, row: usize) -> i128 {
         match self {
             Self::One(number) => *number,
@@ -112,8 +112,8 @@ impl Numbers {
     }
 }
 
-fn integers(value: &ColumnarValue) -> DataFusionResult<Numbers> {
-    Numbers::of(value, int64s)
+fn integers(value: &ColumnarValue) -> DataFusionResult<NumberPerRow> {
+    NumberPerRow::of(value, int64s)
 }
 
 fn int64s(array: &ArrayRef) -> DataFusionResult<Vec<i128>> {
@@ -122,8 +122,8 @@ fn int64s(array: &ArrayRef) -> DataFusionResult<Vec<i128>> {
 }
 
 /// Bytes of each value.
-fn bytes_of(value: &ColumnarValue) -> DataFusionResult<Numbers> {
-    Numbers::of(value, |array| match array.data_type() {
+fn bytes_of(value: &ColumnarValue) -> DataFusionResult<NumberPerRow> {
+    NumberPerRow::of(value, |array| match array.data_type() {
         DataType::Utf8
         | DataType::LargeUtf8
         | DataType::Utf8View
@@ -140,9 +140,9 @@ fn bytes_of(value: &ColumnarValue) -> DataFusionResult<Numbers> {
 }
 
 /// Integers as they are; times, dates and intervals by their nanoseconds, months as short as they come.
-fn nanoseconds(value: &ColumnarValue) -> DataFusionResult<Numbers> {
+fn nanoseconds(value: &ColumnarValue) -> DataFusionResult<NumberPerRow> {
     const DAY: i128 = 86_400_000_000_000;
-    Numbers::of(value, |array| match array.data_type() {
+    NumberPerRow::of(value, |array| match array.data_type() {
         DataType::Date32 | DataType::Date64 => {
             let days = int64s(&cast(&cast(array, &DataType::Date32)?, &DataType::Int32)?)?;
             Ok(days.into_iter().map(|n| n * DAY).collect())

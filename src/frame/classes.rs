@@ -13,7 +13,7 @@ use crate::error::{Error, Result};
 use crate::source::Scalar;
 
 /// The label axis: classes first, then labels that are no class.
-pub(super) struct Classes {
+pub(super) struct LabelAxis {
     /// All labels in their final order.
     pub(super) labels: Ids,
     /// How many of them are classes.
@@ -23,7 +23,7 @@ pub(super) struct Classes {
     arrived: ArrayRef,
 }
 
-impl Classes {
+impl LabelAxis {
     /// The listed classes in their order, or else every used label and class of `gold` in sorted order.
     pub(super) fn resolve(
         mut interner: Interner,

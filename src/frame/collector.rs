@@ -7,11 +7,11 @@ use arrow::util::display::array_value_to_string;
 
 use rayon::prelude::*;
 
+use super::AnnotationRows;
 use super::Duplicates;
-use super::Rows;
 use super::annotations::{Annotations, BLOCK, Dims};
 use super::budget::{BYTES_PER_ANNOTATION, Budget};
-use super::classes::Classes;
+use super::classes::LabelAxis;
 use super::gold::{Gold, GoldRows};
 use super::ids::{Interner, NULL};
 use super::rejects::{Reason, Rejects};
@@ -23,14 +23,14 @@ pub(super) struct Collector {
     instances: Interner,
     annotators: Interner,
     labels: Interner,
-    rows: Arrived,
+    rows: AnnotationColumns,
     rejects: Rejects,
     read: u64,
 }
 
 /// Used rows, by provisional numbers; the optional columns are as long as the others or empty.
 #[derive(Default)]
-struct Arrived {
+struct AnnotationColumns {
     instance: Vec<u32>,
     annotator: Vec<u32>,
     label: Vec<u32>,
@@ -42,7 +42,7 @@ struct Arrived {
 const GREATEST_WEIGHT: f64 = 1e100;
 
 /// The columns of one batch that are not ids.
-struct Extras {
+struct OptionalColumns {
     weight: Option<ArrayRef>,
     annotated_at: Option<ArrayRef>,
 }
@@ -70,7 +70,7 @@ impl Collector {
             instances: interner("instance_id")?,
             annotators: interner("annotator_id")?,
             labels: interner("label")?,
-            rows: Arrived::default(),
+            rows: AnnotationColumns::default(),
             rejects: Rejects::default(),
             read: 0,
         })
@@ -86,7 +86,7 @@ impl Collector {
 
     /// Bytes that are held once a batch of so many rows has come.
     pub(super) fn bytes(&self, rows: usize) -> usize {
-        let Arrived { instance, annotator, label, weight, annotated_at } = &self.rows;
+        let AnnotationColumns { instance, annotator, label, weight, annotated_at } = &self.rows;
         // A column that is full grows to twice its size, with the old one beside it.
         let column = |length: usize, capacity: usize, size: usize| {
             if length + rows > capacity {
@@ -117,7 +117,7 @@ impl Collector {
         };
         let (instance, annotator, label) =
             (column("instance_id")?, column("annotator_id")?, column("label")?);
-        let extras = Extras::of(batch)?;
+        let extras = OptionalColumns::of(batch)?;
         let (mut i, mut r, mut l) = (Vec::new(), Vec::new(), Vec::new());
         let (instances, annotators, labels) =
             (&mut self.instances, &mut self.annotators, &mut self.labels);
@@ -175,7 +175,7 @@ impl Collector {
         let rows = self.rows.instance.len();
         budget.hold(beside + self.building(), || format!("{rows} annotations and their ids"))?;
         let used_labels = used(&self.rows.label, n);
-        let classes = Classes::resolve(
+        let classes = LabelAxis::resolve(
             self.labels,
             spec,
             &used_labels,
@@ -271,8 +271,8 @@ fn used(numbers: &[u32], n: usize) -> Vec<bool> {
     used
 }
 
-impl Arrived {
-    fn reject_unknown(&mut self, classes: &Classes, rejects: &mut Rejects) {
+impl AnnotationColumns {
+    fn reject_unknown(&mut self, classes: &LabelAxis, rejects: &mut Rejects) {
         let unknown = |label: u32| classes.rank[label as usize] == NULL;
         if self.label.iter().any(|l| unknown(*l)) {
             for label in self.label.iter().filter(|l| unknown(**l)) {
@@ -324,7 +324,7 @@ impl Arrived {
     }
 
     /// The rows by final numbers.
-    fn renumbered(mut self, instance: &[u32], annotator: &[u32], label: &[u32]) -> Rows {
+    fn renumbered(mut self, instance: &[u32], annotator: &[u32], label: &[u32]) -> AnnotationRows {
         let map = |numbers: &mut Vec<u32>, rank: &[u32]| {
             numbers.par_iter_mut().with_min_len(BLOCK).for_each(|n| *n = rank[*n as usize]);
         };
@@ -332,11 +332,11 @@ impl Arrived {
         map(&mut self.annotator, annotator);
         map(&mut self.label, label);
         let Self { instance, annotator, label, weight, .. } = self;
-        Rows { instance, annotator, label, weight }
+        AnnotationRows { instance, annotator, label, weight }
     }
 }
 
-impl Extras {
+impl OptionalColumns {
     fn of(batch: &RecordBatch) -> Result<Self> {
         let typed = |name: &str, what: &str, convert: &dyn Fn(&ArrayRef) -> Option<ArrayRef>| {
             let Some(column) = batch.column_by_name(name) else { return Ok(None) };

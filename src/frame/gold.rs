@@ -9,7 +9,7 @@ use datafusion::prelude::DataFrame;
 use futures::StreamExt;
 
 use super::budget::Budget;
-use super::classes::Classes;
+use super::classes::LabelAxis;
 use super::ids::{Ids, Interner, NULL};
 use crate::error::{Error, Result, nearest, offenders};
 
@@ -196,7 +196,7 @@ impl Gold {
     pub(super) fn resolve(
         numbers: Vec<GoldNumber>,
         instance_rank: &[u32],
-        classes: &Classes,
+        classes: &LabelAxis,
         instances: &Ids,
     ) -> Result<Vec<Self>> {
         let mut unknown = Vec::new();

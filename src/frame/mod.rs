@@ -20,12 +20,13 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 pub use annotations::{
-    Annotations, BLOCK, ColumnRange, Dims, Duplicates, InstanceRange, Repeated, Rows, WeightSlice,
+    AnnotationRows, Annotations, BLOCK, ColumnRange, Dims, Duplicates, InstanceRange, Repeated,
+    WeightSlice,
 };
 pub use budget::BYTES_PER_ANNOTATION;
 pub use collect::{Relations, collect, read_features, rows_in};
 pub use evidence::{Described, Evidence};
-pub use features::{Cell, Features, Matrix, MatrixWriter, Scratch, number_columns};
+pub use features::{Features, Matrix, MatrixWriter, NumberType, Scratch, number_columns};
 pub use gold::{Gold, Role};
 pub use ids::Ids;
 pub use offsets::split_by;

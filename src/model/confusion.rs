@@ -27,7 +27,7 @@ pub enum Cells {
 }
 
 /// The confusion matrix of one annotator.
-pub struct Matrix<'a> {
+pub struct AnnotatorMatrix<'a> {
     confusion: &'a Confusion,
     a: &'a Annotations,
     r: usize,
@@ -38,7 +38,12 @@ pub struct Matrix<'a> {
 impl Confusion {
     /// The matrix of annotator `r`; `sums` is room for what it needs to know of all its cells.
     #[must_use]
-    pub fn of<'a>(&'a self, a: &'a Annotations, r: usize, sums: &'a mut Vec<f64>) -> Matrix<'a> {
+    pub fn of<'a>(
+        &'a self,
+        a: &'a Annotations,
+        r: usize,
+        sums: &'a mut Vec<f64>,
+    ) -> AnnotatorMatrix<'a> {
         if let Cells::Counted(added) = self.cells {
             let n = a.dims().classes;
             sums.resize(n, 0.0);
@@ -50,7 +55,7 @@ impl Confusion {
                 }
             }
         }
-        Matrix { confusion: self, a, r, sums }
+        AnnotatorMatrix { confusion: self, a, r, sums }
     }
 
     /// P(`label` given class) of annotator `r` for every class.
@@ -88,7 +93,7 @@ impl Confusion {
     }
 }
 
-impl Matrix<'_> {
+impl AnnotatorMatrix<'_> {
     /// The sum of a row's counts and what is added to them, where the probabilities follow from counts.
     #[must_use]
     pub fn row_sum(&self, class: usize) -> f64 {

@@ -110,7 +110,7 @@ impl ModelSpec {
     ///
     /// # Errors
     /// When there is no such kind, or a parameter does not fit.
-    pub fn load(&self) -> Result<Loaded> {
+    pub fn load(&self) -> Result<LoadedModel> {
         model_kind(&self.kind)?.load(Value::Object(self.parameters.clone()))
     }
 }
@@ -157,20 +157,20 @@ pub struct ModelKind {
     pub needs_features: bool,
     /// Predicts with a model of this kind that was saved, where it learns a classifier.
     pub predict: Option<Predict>,
-    load: fn(Value) -> Result<Loaded, serde_json::Error>,
+    load: fn(Value) -> Result<LoadedModel, serde_json::Error>,
 }
 
 /// Adds the broken rules of a spec to the problems, given the place of its section.
-type Check = Box<dyn Fn(&str, &mut Problems)>;
+type SpecCheck = Box<dyn Fn(&str, &mut Problems)>;
 
 /// A model with every parameter filled in.
-pub struct Loaded {
+pub struct LoadedModel {
     /// Ready to fit.
     pub model: Box<dyn Model>,
     /// Every parameter, defaults included: what a run's digest is made of.
     pub parameters: Value,
     /// Rules across fields that are broken, given the place of the section.
-    pub check: Check,
+    pub check: SpecCheck,
 }
 
 impl ModelKind {
@@ -204,7 +204,7 @@ impl ModelKind {
                 let spec: S = serde_json::from_value(preset::apply::<S>(value))?;
                 let parameters = serde_json::to_value(&spec)?;
                 let checked = spec.clone();
-                Ok(Loaded {
+                Ok(LoadedModel {
                     model: Box::new(M::from(spec)),
                     parameters,
                     check: Box::new(move |place, problems| checked.check(place, problems)),
@@ -217,7 +217,7 @@ impl ModelKind {
     ///
     /// # Errors
     /// When they do not fit the schema.
-    pub fn load(&self, parameters: Value) -> Result<Loaded> {
+    pub fn load(&self, parameters: Value) -> Result<LoadedModel> {
         (self.load)(parameters).map_err(|e| Error::spec(e.to_string()).at("model"))
     }
 }

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::source::{Rows, Scalar};
+use crate::source::{InlineRows, Scalar};
 
 /// One example of what the pipeline does.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -24,7 +24,7 @@ pub struct TestSpec {
 #[serde(deny_unknown_fields, default)]
 pub struct GivenSpec {
     /// [instance, annotator, label], and perhaps weight, annotated_at, question.
-    pub annotations: Rows,
+    pub annotations: InlineRows,
     /// [instance, class], and perhaps role, question.
-    pub gold: Option<Rows>,
+    pub gold: Option<InlineRows>,
 }

@@ -17,7 +17,7 @@ use crate::model::{model_kind, switching};
 use crate::redact::redacted;
 use crate::run::Run;
 use crate::sink::{Begin, Contents, Job, ParquetSink, Published, Sink, digest, model_files};
-use crate::source::{Look, Source};
+use crate::source::{InferenceScope, Source};
 use crate::tables::{Answer, FilledTable, InputRecord, Outcome, RunRecord, Table};
 pub use checkpoints::Checkpoints;
 pub use examples::{GivenSpec, TestSpec};
@@ -55,7 +55,7 @@ pub async fn run(spec: &PipelineSpec, force: bool, run: &mut Run) -> Result<Publ
     };
     let began = run.clock.seconds();
     // A job that was done before opens no file.
-    source.open(&ctx, Look::Whole).await?;
+    source.open(&ctx, InferenceScope::Whole).await?;
     let frames = read(spec, &ctx, &source, run).await?;
     let read_at = run.clock.seconds();
     let mut checkpoints = Checkpoints::of(spec, &job.digest);

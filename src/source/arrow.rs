@@ -31,18 +31,18 @@ pub(super) async fn check_lengths(
     limit: usize,
 ) -> Result<()> {
     let limit = i64::try_from(limit).unwrap_or(i64::MAX);
-    let file = Lengths { store, object, limit };
+    let file = IpcLengths { store, object, limit };
     let head = file.bytes(0..object.size.min(8)).await?;
     if head.starts_with(MAGIC) { file.check_file().await } else { file.check_stream().await }
 }
 
-struct Lengths<'a> {
+struct IpcLengths<'a> {
     store: &'a Arc<dyn ObjectStore>,
     object: &'a ObjectMeta,
     limit: i64,
 }
 
-impl Lengths<'_> {
+impl IpcLengths<'_> {
     async fn bytes(&self, range: Range<u64>) -> Result<Bytes> {
         Ok(self.store.get_range(&self.object.location, range).await?)
     }

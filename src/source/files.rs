@@ -11,7 +11,7 @@ use url::Url;
 pub use super::format::{Format, UNTYPED};
 pub use super::listing::Files;
 use super::pinned::PinnedStore;
-use super::text::{Look, TextColumns, TextTable};
+use super::text::{InferenceScope, TextColumns, TextTable};
 use super::typed;
 use crate::error::{Error, Result};
 use crate::store::Place;
@@ -27,7 +27,8 @@ pub async fn register_objects(
     objects: &[ObjectMeta],
     format: Format,
 ) -> Result<()> {
-    register(ctx, name, place, objects, format, &TextColumns::default(), Look::Whole).await
+    register(ctx, name, place, objects, format, &TextColumns::default(), InferenceScope::Whole)
+        .await
 }
 
 /// As [`register_objects`], with what is known of the columns of files without types.
@@ -38,7 +39,7 @@ pub(super) async fn register(
     objects: &[ObjectMeta],
     format: Format,
     columns: &TextColumns,
-    look: Look,
+    look: InferenceScope,
 ) -> Result<()> {
     // Plain SQL may name other files of the same store.
     ctx.register_object_store(&place.root(), Arc::clone(&place.store));

@@ -29,8 +29,8 @@ use crate::store::{StoreSpec, secret_problem};
 use files::{Files, Format};
 use relation::Query;
 pub use relation::{Relation, contract_columns, select};
-pub use rows::{Rows, Scalar};
-pub use text::Look;
+pub use rows::{InlineRows, Scalar};
+pub use text::InferenceScope;
 use text::TextColumns;
 
 /// Where the input is and what its columns are called.
@@ -63,7 +63,7 @@ pub enum Location {
     /// A file, a folder (ends with `/`) or a glob.
     Url(String),
     /// Rows in the order of the relation's columns.
-    Rows(Rows),
+    Rows(InlineRows),
 }
 
 /// The name that each column of the contract has in the user's tables; left out, its own.
@@ -256,11 +256,11 @@ impl Source {
     }
 
     /// Registers every source as a table. Of files without a schema, NDJSON and CSV, some rows are read, or all, as
-    /// [`Look`] says.
+    /// [`InferenceScope`] says.
     ///
     /// # Errors
     /// When a file is not readable as what its name says, or files of one table do not go together.
-    pub async fn open(&self, ctx: &SessionContext, look: Look) -> Result<()> {
+    pub async fn open(&self, ctx: &SessionContext, look: InferenceScope) -> Result<()> {
         for (name, files) in &self.files {
             let columns = self.spec.text_columns(name);
             let Files { place: folder, objects, format } = files;
@@ -297,7 +297,7 @@ impl Source {
         stores: &StoreSpec,
     ) -> Result<Self> {
         let source = Self::list(spec, stores).await?;
-        source.open(ctx, Look::Whole).await?;
+        source.open(ctx, InferenceScope::Whole).await?;
         Ok(source)
     }
 

@@ -14,7 +14,7 @@ use crate::error::{Error, Result};
 /// Rows of a relation, each with its values in the contract's order; columns at the end may be left out.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(transparent)]
-pub struct Rows(pub Vec<Vec<Scalar>>);
+pub struct InlineRows(pub Vec<Vec<Scalar>>);
 
 /// One value in a pipeline file.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -41,7 +41,7 @@ impl std::fmt::Display for Scalar {
     }
 }
 
-impl Rows {
+impl InlineRows {
     /// The rows as one batch with the relation's column names.
     pub(super) fn to_batch(&self, relation: Relation) -> Result<RecordBatch> {
         let contract = contract_columns(relation);

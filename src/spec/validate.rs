@@ -9,16 +9,16 @@ use crate::error::{Problem, nearest, offenders};
 
 /// Adds to `problems` whatever `value` has that `schema` does not allow.
 pub(super) fn validate(value: &Value, schema: &Value, place: &str, problems: &mut Problems) {
-    Walk { root: schema, place, problems }.value(value, schema, "");
+    Validator { root: schema, place, problems }.value(value, schema, "");
 }
 
-struct Walk<'a> {
+struct Validator<'a> {
     root: &'a Value,
     place: &'a str,
     problems: &'a mut Problems,
 }
 
-impl Walk<'_> {
+impl Validator<'_> {
     fn value(&mut self, value: &Value, schema: &Value, path: &str) {
         let schema = resolve(self.root, schema);
         if let Some(options) = alternatives(schema) {

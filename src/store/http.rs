@@ -26,14 +26,14 @@ const FRAME_BYTES: usize = 64 << 10;
 
 /// Makes clients that wait for bytes and not for requests.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Patient {
+pub(super) struct IdleTimeoutConnector {
     /// The longest that a connection may take to come about.
     pub(super) connect: Duration,
     /// The longest time without a byte.
     pub(super) idle: Duration,
 }
 
-impl HttpConnector for Patient {
+impl HttpConnector for IdleTimeoutConnector {
     fn connect(&self, options: &ClientOptions) -> object_store::Result<HttpClient> {
         let value = |key| options.get_config_value(&key).unwrap_or_default();
         // The service that gives an instance its role is either near or not there: it is waited for shorter.
@@ -52,18 +52,18 @@ impl HttpConnector for Patient {
             .no_deflate()
             .build()
             .map_err(|e| object_store::Error::Generic { store: "HTTP", source: Box::new(e) })?;
-        Ok(HttpClient::new(PatientClient { client, idle: self.idle }))
+        Ok(HttpClient::new(IdleTimeoutClient { client, idle: self.idle }))
     }
 }
 
 #[derive(Debug)]
-struct PatientClient {
+struct IdleTimeoutClient {
     client: reqwest::Client,
     idle: Duration,
 }
 
 #[async_trait::async_trait]
-impl HttpService for PatientClient {
+impl HttpService for IdleTimeoutClient {
     async fn call(&self, request: HttpRequest) -> Result<HttpResponse, HttpError> {
         let (parts, body) = request.into_parts();
         let url = parts.uri.to_string().parse::<url::Url>();
@@ -74,7 +74,7 @@ impl HttpService for PatientClient {
         *request.body_mut() = Some(if body.content_length() == 0 {
             Bytes::new().into()
         } else {
-            reqwest::Body::wrap(Counted::new(body, Arc::clone(&moved)))
+            reqwest::Body::wrap(CountedBody::new(body, Arc::clone(&moved)))
         });
         let mut answer = std::pin::pin!(self.client.execute(request));
         let (began, mut patience) = (Instant::now(), self.idle);
@@ -91,7 +91,7 @@ impl HttpService for PatientClient {
             }
         };
         let (status, headers) = (answer.status(), answer.headers().clone());
-        let body = HttpResponseBody::new(Watched::new(answer.into(), self.idle));
+        let body = HttpResponseBody::new(TimedBody::new(answer.into(), self.idle));
         let mut response = HttpResponse::new(body);
         *response.status_mut() = status;
         *response.headers_mut() = headers;
@@ -100,21 +100,21 @@ impl HttpService for PatientClient {
 }
 
 /// The body of a request in small frames, whose bytes are counted when the connection takes them.
-struct Counted {
+struct CountedBody {
     body: HttpRequestBody,
     frame: Bytes,
     left: u64,
     moved: Arc<AtomicU64>,
 }
 
-impl Counted {
+impl CountedBody {
     fn new(body: HttpRequestBody, moved: Arc<AtomicU64>) -> Self {
         let left = body.content_length() as u64;
         Self { body, frame: Bytes::new(), left, moved }
     }
 }
 
-impl Body for Counted {
+impl Body for CountedBody {
     type Data = Bytes;
     type Error = HttpError;
 
@@ -146,19 +146,19 @@ impl Body for Counted {
 }
 
 /// The body of an answer; its reader may take as long as it likes, its sender may not.
-struct Watched {
+struct TimedBody {
     body: reqwest::Body,
     idle: Duration,
     limit: Option<Pin<Box<Sleep>>>,
 }
 
-impl Watched {
+impl TimedBody {
     fn new(body: reqwest::Body, idle: Duration) -> Self {
         Self { body, idle, limit: None }
     }
 }
 
-impl Body for Watched {
+impl Body for TimedBody {
     type Data = Bytes;
     type Error = HttpError;
 
@@ -187,10 +187,10 @@ impl Body for Watched {
 
 #[derive(Debug, thiserror::Error)]
 #[error("no byte came or went for {0:?} (store.idle_seconds)")]
-struct Stalled(Duration);
+struct IdleTimeout(Duration);
 
 fn stalled(idle: Duration) -> HttpError {
-    HttpError::new(HttpErrorKind::Timeout, Stalled(idle))
+    HttpError::new(HttpErrorKind::Timeout, IdleTimeout(idle))
 }
 
 /// Where it is not known whether a request was carried out, only one that may be carried out twice is sent again.

@@ -29,7 +29,7 @@ use url::{Position, Url};
 use crate::engine::parse_bytes;
 use crate::error::{Error, NAME_HELP, Problem, Result};
 use crate::spec::Problems;
-use http::Patient;
+use http::IdleTimeoutConnector;
 use location::URL_HELP;
 pub use location::{parse_url, secret_problem, shown};
 use resume::Resuming;
@@ -117,9 +117,12 @@ impl StoreSpec {
             .with_connect_timeout(Duration::from_secs(self.connect_seconds))
     }
 
-    fn connector(&self) -> Patient {
+    fn connector(&self) -> IdleTimeoutConnector {
         let seconds = Duration::from_secs;
-        Patient { connect: seconds(self.connect_seconds), idle: seconds(self.idle_seconds) }
+        IdleTimeoutConnector {
+            connect: seconds(self.connect_seconds),
+            idle: seconds(self.idle_seconds),
+        }
     }
 }
 

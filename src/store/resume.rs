@@ -74,7 +74,7 @@ impl fmt::Display for Resuming {
 }
 
 /// What is left of a download.
-struct Rest {
+struct RemainingDownload {
     store: Arc<dyn ObjectStore>,
     location: Path,
     /// As asked for, but of this version only.
@@ -85,7 +85,7 @@ struct Rest {
     moved: bool,
 }
 
-impl Rest {
+impl RemainingDownload {
     async fn next(mut self) -> Result<Option<(Bytes, Self)>> {
         loop {
             match self.bytes.next().await {
@@ -121,7 +121,7 @@ impl ObjectStore for Resuming {
         let payload = match (payload, meta.e_tag.clone().filter(|tag| is_strong(tag))) {
             // Without a strong tag, what comes next could be of another version.
             (GetResultPayload::Stream(bytes), Some(tag)) if !options.head => {
-                let rest = Rest {
+                let rest = RemainingDownload {
                     store: Arc::clone(&self.store),
                     location: location.clone(),
                     options: GetOptions { if_match: Some(tag), ..options },
@@ -129,7 +129,7 @@ impl ObjectStore for Resuming {
                     range: range.clone(),
                     moved: false,
                 };
-                GetResultPayload::Stream(try_unfold(rest, Rest::next).boxed())
+                GetResultPayload::Stream(try_unfold(rest, RemainingDownload::next).boxed())
             }
             (payload, _) => payload,
         };

@@ -5,19 +5,19 @@ use std::sync::Arc;
 
 use arrow::array::{ArrayRef, Float64Array, Int64Array};
 
-use super::{Answer, COUNT, Column, Kind, Outcome, OutcomeTable, REAL, column, nullable};
+use super::{Answer, COUNT, Column, ColumnType, Outcome, OutcomeTable, REAL, column, nullable};
 use crate::error::Result;
 
-pub(super) struct Annotators;
+pub(super) struct AnnotatorsTable;
 
-impl OutcomeTable for Annotators {
+impl OutcomeTable for AnnotatorsTable {
     fn name(&self) -> &'static str {
         "annotators"
     }
 
     fn columns(&self) -> &'static [Column] {
         const COLUMNS: &[Column] = &[
-            column("annotator_id", Kind::Annotator, "the annotator"),
+            column("annotator_id", ColumnType::Annotator, "the annotator"),
             column(
                 "n_annotations",
                 COUNT,

@@ -5,19 +5,19 @@ use std::sync::Arc;
 
 use arrow::array::{ArrayRef, Float64Array, Int64Array};
 
-use super::{Answer, COUNT, Column, Kind, Outcome, OutcomeTable, REAL, column, nullable};
+use super::{Answer, COUNT, Column, ColumnType, Outcome, OutcomeTable, REAL, column, nullable};
 use crate::error::Result;
 
-pub(super) struct Classes;
+pub(super) struct ClassesTable;
 
-impl OutcomeTable for Classes {
+impl OutcomeTable for ClassesTable {
     fn name(&self) -> &'static str {
         "classes"
     }
 
     fn columns(&self) -> &'static [Column] {
         const COLUMNS: &[Column] = &[
-            column("class", Kind::Label, "the class"),
+            column("class", ColumnType::Label, "the class"),
             column("index", COUNT, "its place, from 0; ties go to the lowest"),
             nullable("prior", REAL, "P(class), where the model has one"),
         ];

@@ -11,17 +11,17 @@ use std::sync::Arc;
 
 use arrow::array::{ArrayRef, Float64Array, StringArray};
 
-use super::{Answer, Column, Kind, Outcome, OutcomeTable, REAL, TEXT, column, nullable};
+use super::{Answer, Column, ColumnType, Outcome, OutcomeTable, REAL, TEXT, column, nullable};
 use crate::error::Result;
 use crate::model::em::kernels::m_step::expected_counts_of;
 
-pub(super) struct ConfusionMatrices;
+pub(super) struct ConfusionMatricesTable;
 
 /// A class with a smaller expected count was not met.
 pub(crate) const MET: f64 = 0.5;
 
 #[derive(Default)]
-struct Cells {
+struct CellRows {
     annotator: Vec<Option<u32>>,
     class: Vec<Option<u32>>,
     label: Vec<Option<u32>>,
@@ -33,7 +33,7 @@ struct Cells {
     sums: Vec<f64>,
 }
 
-impl OutcomeTable for ConfusionMatrices {
+impl OutcomeTable for ConfusionMatricesTable {
     fn name(&self) -> &'static str {
         "confusion_matrices"
     }
@@ -43,11 +43,11 @@ impl OutcomeTable for ConfusionMatrices {
             column("scope", TEXT, "`annotator`, `common` or `cluster`"),
             nullable(
                 "annotator_id",
-                Kind::Annotator,
+                ColumnType::Annotator,
                 "the annotator; null where the scope is `common`",
             ),
-            column("class", Kind::Label, "the true class: the matrix's row"),
-            column("label", Kind::Label, "what was said: the matrix's column"),
+            column("class", ColumnType::Label, "the true class: the matrix's row"),
+            column("label", ColumnType::Label, "what was said: the matrix's column"),
             column("probability", REAL, "P(label given class); a whole row sums to 1"),
             column("expected_count", REAL, "how often the annotator met the class and said this"),
         ];
@@ -72,7 +72,7 @@ impl OutcomeTable for ConfusionMatrices {
         units: Range<usize>,
     ) -> Result<Vec<ArrayRef>> {
         let answer = &outcome.answers[question];
-        let mut cells = Cells::default();
+        let mut cells = CellRows::default();
         let common = usize::from(answer.fitted.report.common.is_some());
         for unit in units {
             match unit.checked_sub(common) {
@@ -94,7 +94,7 @@ impl OutcomeTable for ConfusionMatrices {
     }
 }
 
-impl Cells {
+impl CellRows {
     /// The matrix of everybody; its expected counts are the sums of the annotators'.
     fn add_common(&mut self, answer: &Answer) {
         let (a, report) = (&answer.frame.annotations, &answer.fitted.report);

@@ -5,22 +5,24 @@ use std::sync::Arc;
 
 use arrow::array::{ArrayRef, Float64Array, Int64Array, StringArray};
 
-use super::{Answer, COUNT, Column, Kind, Outcome, OutcomeTable, REAL, TEXT, column, nullable};
+use super::{
+    Answer, COUNT, Column, ColumnType, Outcome, OutcomeTable, REAL, TEXT, column, nullable,
+};
 use crate::error::Result;
 
-pub(super) struct Labels;
+pub(super) struct LabelsTable;
 
-impl OutcomeTable for Labels {
+impl OutcomeTable for LabelsTable {
     fn name(&self) -> &'static str {
         "labels"
     }
 
     fn columns(&self) -> &'static [Column] {
         const COLUMNS: &[Column] = &[
-            column("instance_id", Kind::Instance, "the instance"),
+            column("instance_id", ColumnType::Instance, "the instance"),
             nullable(
                 "label",
-                Kind::Label,
+                ColumnType::Label,
                 "the chosen class; null where the decision is `abstained`",
             ),
             nullable("confidence", REAL, "the posterior of the best class; null without evidence"),

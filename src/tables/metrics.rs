@@ -19,9 +19,9 @@ pub struct Metric {
     pub value: Option<f64>,
 }
 
-pub(super) struct Metrics;
+pub(super) struct MetricsTable;
 
-impl OutcomeTable for Metrics {
+impl OutcomeTable for MetricsTable {
     fn name(&self) -> &'static str {
         "metrics"
     }

@@ -72,7 +72,7 @@ impl Outcome {
 
 /// The type of a column: fixed, or that of the ids that came in.
 #[derive(Debug, Clone, PartialEq)]
-pub enum Kind {
+pub enum ColumnType {
     /// The instances' own type.
     Instance,
     /// The annotators' own type.
@@ -88,24 +88,24 @@ pub struct Column {
     /// Its name.
     pub name: &'static str,
     /// Its type.
-    pub kind: Kind,
+    pub kind: ColumnType,
     /// Whether it may be null.
     pub nullable: bool,
     /// What it holds.
     pub meaning: &'static str,
 }
 
-const fn column(name: &'static str, kind: Kind, meaning: &'static str) -> Column {
+const fn column(name: &'static str, kind: ColumnType, meaning: &'static str) -> Column {
     Column { name, kind, nullable: false, meaning }
 }
 
-const fn nullable(name: &'static str, kind: Kind, meaning: &'static str) -> Column {
+const fn nullable(name: &'static str, kind: ColumnType, meaning: &'static str) -> Column {
     Column { name, kind, nullable: true, meaning }
 }
 
-const TEXT: Kind = Kind::Fixed(DataType::Utf8);
-const REAL: Kind = Kind::Fixed(DataType::Float64);
-const COUNT: Kind = Kind::Fixed(DataType::Int64);
+const TEXT: ColumnType = ColumnType::Fixed(DataType::Utf8);
+const REAL: ColumnType = ColumnType::Fixed(DataType::Float64);
+const COUNT: ColumnType = ColumnType::Fixed(DataType::Int64);
 
 /// A table that is ready to leave: its name, its schema, and its rows in parts, one part a file.
 pub trait Table: Send + Sync {
@@ -151,16 +151,16 @@ pub trait OutcomeTable: Sync {
 
 /// Every table of a run, in the order that a reader would open them.
 pub static TABLES: &[&dyn OutcomeTable] = &[
-    &labels::Labels,
+    &labels::LabelsTable,
     &probabilities::POSTERIORS,
-    &annotators::Annotators,
-    &confusion_matrices::ConfusionMatrices,
-    &classes::Classes,
+    &annotators::AnnotatorsTable,
+    &confusion_matrices::ConfusionMatricesTable,
+    &classes::ClassesTable,
     &parameters::OF_ANNOTATORS,
     &parameters::OF_INSTANCES,
     &probabilities::PREDICTIONS,
-    &trace::Trace,
-    &metrics::Metrics,
+    &trace::TraceTable,
+    &metrics::MetricsTable,
     &rejects::RejectsTable,
     &run::RunTable,
 ];
@@ -237,9 +237,9 @@ impl Table for FilledTable<'_> {
         self.table.columns().iter().any(|c| {
             c.name == column
                 && match c.kind {
-                    Kind::Instance => true,
-                    Kind::Annotator => one_row_each(),
-                    Kind::Label | Kind::Fixed(_) => false,
+                    ColumnType::Instance => true,
+                    ColumnType::Annotator => one_row_each(),
+                    ColumnType::Label | ColumnType::Fixed(_) => false,
                 }
         })
     }
@@ -285,10 +285,10 @@ pub(crate) fn fields<'a>(
 ) -> impl Iterator<Item = Field> + 'a {
     columns.iter().map(|column| {
         let data_type = match &column.kind {
-            Kind::Instance => types.instance,
-            Kind::Annotator => types.annotator,
-            Kind::Label => types.label,
-            Kind::Fixed(fixed) => fixed,
+            ColumnType::Instance => types.instance,
+            ColumnType::Annotator => types.annotator,
+            ColumnType::Label => types.label,
+            ColumnType::Fixed(fixed) => fixed,
         };
         Field::new(column.name, data_type.clone(), column.nullable)
     })

@@ -5,40 +5,40 @@ use std::sync::Arc;
 
 use arrow::array::{ArrayRef, Float64Array, StringArray};
 
-use super::{Answer, Column, Kind, Outcome, OutcomeTable, REAL, TEXT, column};
+use super::{Answer, Column, ColumnType, Outcome, OutcomeTable, REAL, TEXT, column};
 use crate::error::Result;
 use crate::frame::{Frame, Ids};
 use crate::model::fitted::Report;
 
 /// A name, and a number for each unit.
-type Named = (String, Vec<f64>);
+type NamedValues = (String, Vec<f64>);
 
 /// The parameters of annotators, or of instances.
-pub(super) struct Parameters {
+pub(super) struct ParametersTable {
     name: &'static str,
     columns: &'static [Column],
     ids: fn(&Frame) -> &Ids,
-    named: fn(&Report) -> &[Named],
+    named: fn(&Report) -> &[NamedValues],
 }
 
 const NAME: Column = column("name", TEXT, "what it is; the model's description says more");
 const VALUE: Column = column("value", REAL, "how much of it");
 
-pub(super) static OF_ANNOTATORS: Parameters = Parameters {
+pub(super) static OF_ANNOTATORS: ParametersTable = ParametersTable {
     name: "annotator_parameters",
-    columns: &[column("annotator_id", Kind::Annotator, "the annotator"), NAME, VALUE],
+    columns: &[column("annotator_id", ColumnType::Annotator, "the annotator"), NAME, VALUE],
     ids: |frame| &frame.annotators,
     named: |report| &report.annotator_parameters,
 };
 
-pub(super) static OF_INSTANCES: Parameters = Parameters {
+pub(super) static OF_INSTANCES: ParametersTable = ParametersTable {
     name: "instance_parameters",
-    columns: &[column("instance_id", Kind::Instance, "the instance"), NAME, VALUE],
+    columns: &[column("instance_id", ColumnType::Instance, "the instance"), NAME, VALUE],
     ids: |frame| &frame.instances,
     named: |report| &report.instance_parameters,
 };
 
-impl OutcomeTable for Parameters {
+impl OutcomeTable for ParametersTable {
     fn name(&self) -> &'static str {
         self.name
     }

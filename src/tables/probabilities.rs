@@ -8,14 +8,14 @@ use arrow::compute::cast;
 use arrow::datatypes::{DataType, Schema, SchemaRef};
 
 use super::{
-    Answer, Column, ComputedTable, IdTypes, Kind, Outcome, OutcomeTable, REAL, column, fields,
+    Answer, Column, ColumnType, ComputedTable, IdTypes, Outcome, OutcomeTable, REAL, column, fields,
 };
 use crate::error::Result;
 use crate::frame::Ids;
 use crate::model::fitted::Posterior;
 
 /// P(class given everything observed) of instances, or P(class given features) of rows of features.
-pub(super) struct Probabilities {
+pub(super) struct ProbabilitiesTable {
     name: &'static str,
     columns: &'static [Column],
     /// The rows and whose they are, where the model has any.
@@ -24,12 +24,16 @@ pub(super) struct Probabilities {
     is_known: fn(&Answer, usize) -> bool,
 }
 
-const CLASS: Column = column("class", Kind::Label, "the class");
+const CLASS: Column = column("class", ColumnType::Label, "the class");
 
-pub(super) static POSTERIORS: Probabilities = Probabilities {
+pub(super) static POSTERIORS: ProbabilitiesTable = ProbabilitiesTable {
     name: "posteriors",
     columns: &[
-        column("instance_id", Kind::Instance, "the instance; one without evidence has no rows"),
+        column(
+            "instance_id",
+            ColumnType::Instance,
+            "the instance; one without evidence has no rows",
+        ),
         CLASS,
         column("probability", REAL, "its posterior; an instance's rows sum to 1"),
     ],
@@ -37,10 +41,10 @@ pub(super) static POSTERIORS: Probabilities = Probabilities {
     is_known: |answer, i| answer.frame.annotations.has_evidence(i),
 };
 
-pub(super) static PREDICTIONS: Probabilities = Probabilities {
+pub(super) static PREDICTIONS: ProbabilitiesTable = ProbabilitiesTable {
     name: "predictions",
     columns: &[
-        column("instance_id", Kind::Instance, "the instance, annotated or not"),
+        column("instance_id", ColumnType::Instance, "the instance, annotated or not"),
         CLASS,
         column("probability", REAL, "P(class given features); an instance's rows sum to 1"),
     ],
@@ -51,7 +55,7 @@ pub(super) static PREDICTIONS: Probabilities = Probabilities {
     is_known: |_, _| true,
 };
 
-impl OutcomeTable for Probabilities {
+impl OutcomeTable for ProbabilitiesTable {
     fn name(&self) -> &'static str {
         self.name
     }

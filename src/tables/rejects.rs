@@ -6,7 +6,7 @@ use std::sync::Arc;
 use arrow::array::{ArrayRef, Int64Array, ListBuilder, StringArray, StringBuilder};
 use arrow::datatypes::{DataType, Field};
 
-use super::{Answer, COUNT, Column, Kind, Outcome, OutcomeTable, TEXT, column};
+use super::{Answer, COUNT, Column, ColumnType, Outcome, OutcomeTable, TEXT, column};
 use crate::error::Result;
 
 pub(super) struct RejectsTable;
@@ -24,7 +24,7 @@ impl OutcomeTable for RejectsTable {
             vec![
                 column("reason", TEXT, "why"),
                 column("count", COUNT, "how many rows"),
-                column("values", Kind::Fixed(DataType::List(item)), values),
+                column("values", ColumnType::Fixed(DataType::List(item)), values),
             ]
         });
         &COLUMNS

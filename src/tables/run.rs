@@ -8,8 +8,8 @@ use arrow::datatypes::{DataType, Schema, SchemaRef};
 use serde::Serialize;
 
 use super::{
-    Answer, COUNT, Column, ComputedTable, IdTypes, Kind, Outcome, OutcomeTable, REAL, TEXT, column,
-    fields,
+    Answer, COUNT, Column, ColumnType, ComputedTable, IdTypes, Outcome, OutcomeTable, REAL, TEXT,
+    column, fields,
 };
 use crate::error::Result;
 
@@ -77,7 +77,7 @@ impl OutcomeTable for RunTable {
             column("rows_rejected", COUNT, "rows that were not; see the table `rejects`"),
             column(
                 "converged",
-                Kind::Fixed(DataType::Boolean),
+                ColumnType::Fixed(DataType::Boolean),
                 "whether the fit met its stop rule",
             ),
             column("device", TEXT, "where the fit ran"),

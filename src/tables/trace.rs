@@ -8,9 +8,9 @@ use arrow::array::{ArrayRef, Float64Array, Int64Array, StringArray};
 use super::{Answer, COUNT, Column, Outcome, OutcomeTable, REAL, TEXT, column, nullable};
 use crate::error::Result;
 
-pub(super) struct Trace;
+pub(super) struct TraceTable;
 
-impl OutcomeTable for Trace {
+impl OutcomeTable for TraceTable {
     fn name(&self) -> &'static str {
         "trace"
     }

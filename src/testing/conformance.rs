@@ -10,13 +10,13 @@ use crate::model::fitted::{Fitted, best};
 use crate::model::{MODELS, ModelKind, SavedModel};
 use crate::run::{Cancel, Progress, Run};
 
-use super::synth::Crowd;
+use super::synth::CrowdShape;
 use super::{annotations, described, tiny};
 
 /// How near sums of probabilities must come to 1, and permuted results to each other.
 const TOLERANCE: f64 = 1e-9;
 
-type Check = fn(&ModelKind) -> std::result::Result<(), String>;
+type KindCheck = fn(&ModelKind) -> std::result::Result<(), String>;
 
 /// Which kinds a check is for, by what they declare.
 type For = fn(&ModelKind) -> bool;
@@ -31,7 +31,7 @@ const SYMMETRIC: For = |kind| !kind.properties.random_start && kind.properties.s
 const CLASSIFIERS: For = |kind| kind.predict.is_some();
 
 /// The checks, by name.
-const CHECKS: &[(&str, For, Check)] = &[
+const CHECKS: &[(&str, For, KindCheck)] = &[
     ("rows of the posterior and of every confusion matrix sum to 1", ALL, sums_to_one),
     ("the objective never falls", FIXED_START, objective_never_falls),
     ("a second fit gives the same bits", ALL, repeatable),
@@ -86,12 +86,12 @@ fn fit_as(
 }
 
 fn crowd(seed: u64) -> Annotations {
-    let crowd = Crowd::default();
+    let crowd = CrowdShape::default();
     let rows = crowd.draw(seed).rows;
     annotations(dims(&crowd), &rows)
 }
 
-fn dims(crowd: &Crowd) -> Dims {
+fn dims(crowd: &CrowdShape) -> Dims {
     Dims {
         instances: crowd.instances as usize,
         annotators: crowd.annotators as usize,
@@ -161,7 +161,7 @@ fn threads(kind: &ModelKind) -> std::result::Result<(), String> {
 }
 
 fn annotator_permutation(kind: &ModelKind) -> std::result::Result<(), String> {
-    let crowd = Crowd::default();
+    let crowd = CrowdShape::default();
     let rows = crowd.draw(4).rows;
     let n = crowd.annotators;
     let renamed: Vec<_> = rows.iter().map(|(i, r, l)| (*i, n - 1 - r, *l)).collect();
@@ -174,7 +174,7 @@ fn annotator_permutation(kind: &ModelKind) -> std::result::Result<(), String> {
 }
 
 fn class_permutation(kind: &ModelKind) -> std::result::Result<(), String> {
-    let crowd = Crowd::default();
+    let crowd = CrowdShape::default();
     let rows = crowd.draw(5).rows;
     let n = crowd.classes;
     let renamed: Vec<_> = rows.iter().map(|(i, r, l)| (*i, *r, n - 1 - l)).collect();
@@ -248,8 +248,8 @@ fn trusted(kind: &ModelKind) -> std::result::Result<(), String> {
 }
 
 fn better_than_chance(kind: &ModelKind) -> std::result::Result<(), String> {
-    let drawn = Crowd::default().draw(7);
-    let fitted = fit(kind, &annotations(dims(&Crowd::default()), &drawn.rows))?;
+    let drawn = CrowdShape::default().draw(7);
+    let fitted = fit(kind, &annotations(dims(&CrowdShape::default()), &drawn.rows))?;
     let right = drawn.truth.iter().enumerate().filter(|(i, truth)| {
         best(fitted.posterior.row(*i)).is_some_and(|(class, _)| class == **truth as usize)
     });

@@ -8,7 +8,9 @@ use std::sync::Arc;
 
 use arrow::array::UInt32Array;
 
-use crate::frame::{Annotations, Described, Dims, Duplicates, Features, Ids, Matrix, Rows};
+use crate::frame::{
+    AnnotationRows, Annotations, Described, Dims, Duplicates, Features, Ids, Matrix,
+};
 use crate::model::fitted::Posterior;
 
 /// Annotations from (instance, annotator, label) triples; the sizes are one more than the largest number of each.
@@ -35,7 +37,7 @@ pub fn tiny(n_classes: usize, rows: &[(u32, u32, u32)]) -> Annotations {
 /// When a number is out of range.
 #[must_use]
 pub fn annotations(dims: Dims, rows: &[(u32, u32, u32)]) -> Annotations {
-    let rows = Rows {
+    let rows = AnnotationRows {
         instance: rows.iter().map(|r| r.0).collect(),
         annotator: rows.iter().map(|r| r.1).collect(),
         label: rows.iter().map(|r| r.2).collect(),

@@ -7,7 +7,7 @@ use crate::run::Run;
 
 /// The shape of a synthetic crowd.
 #[derive(Debug, Clone)]
-pub struct Crowd {
+pub struct CrowdShape {
     /// Instances.
     pub instances: u32,
     /// Annotators.
@@ -20,7 +20,7 @@ pub struct Crowd {
     pub accuracy: (f64, f64),
 }
 
-impl Default for Crowd {
+impl Default for CrowdShape {
     fn default() -> Self {
         Self { instances: 200, annotators: 12, classes: 3, redundancy: 5, accuracy: (0.6, 0.9) }
     }
@@ -37,7 +37,7 @@ pub struct Synthetic {
     pub accuracy: Vec<f64>,
 }
 
-impl Crowd {
+impl CrowdShape {
     /// Draws the crowd of this seed.
     #[must_use]
     pub fn draw(&self, seed: u64) -> Synthetic {
@@ -69,7 +69,7 @@ mod tests {
 
     #[test]
     fn a_crowd_is_its_seed() {
-        let crowd = Crowd::default();
+        let crowd = CrowdShape::default();
         assert_eq!(crowd.draw(1).rows, crowd.draw(1).rows);
         assert_ne!(crowd.draw(1).rows, crowd.draw(2).rows);
     }

@@ -5,7 +5,7 @@ use arrow::datatypes::{DataType, Float64Type};
 use datafusion::common::ScalarValue;
 use datafusion::prelude::{DataFrame, cast, col, lit};
 
-use super::Named;
+use super::NamedScore;
 use super::tables::{Tables, whole};
 use crate::error::Result;
 use crate::sql;
@@ -23,7 +23,7 @@ const MEASURES: [&str; 4] = [
 const CELL: [&str; 3] = ["annotator_id", "class", "label"];
 
 /// The measures of one question; not defined without an annotator whose matrix both tables have.
-pub(super) async fn scores(tables: &Tables<'_>, n_classes: usize) -> Result<Vec<Named>> {
+pub(super) async fn scores(tables: &Tables<'_>, n_classes: usize) -> Result<Vec<NamedScore>> {
     let named = |value: &dyn Fn(usize) -> Option<f64>| {
         MEASURES.iter().enumerate().map(|(n, name)| ((*name).to_owned(), value(n))).collect()
     };

@@ -14,7 +14,7 @@ use crate::frame::Ids;
 use crate::metrics::Scored;
 
 /// The rows of the truth.
-pub(super) struct Truth {
+pub(super) struct TrueClasses {
     /// The classes of the run.
     classes: Ids,
     instance: ArrayRef,
@@ -23,7 +23,7 @@ pub(super) struct Truth {
     class: Vec<Option<usize>>,
 }
 
-impl Truth {
+impl TrueClasses {
     pub(super) async fn read(truth: &DataFrame, tables: &Tables<'_>) -> Result<Self> {
         let classes = tables.classes().await?;
         let truth = tables.about(truth.clone())?.select_columns(&["instance_id", "class"])?;
@@ -78,13 +78,14 @@ pub(super) struct ScoredLabels {
 
 impl ScoredLabels {
     /// The chosen labels with their posteriors; `None` where the run did not publish them.
-    pub(super) async fn labels(tables: &Tables<'_>, truth: &Truth) -> Result<Option<Self>> {
+    pub(super) async fn labels(tables: &Tables<'_>, truth: &TrueClasses) -> Result<Option<Self>> {
         let Some(columns) = tables.columns("labels", &["instance_id", "label"]).await? else {
             return Ok(None);
         };
         let instances = Ids::in_order(Arc::clone(&columns[0]));
         let given = truth.classes.lookup("labels.label", &columns[1])?;
-        let rows = Probabilities::read(tables, "posteriors", &instances, &truth.classes).await?;
+        let rows =
+            ClassProbabilities::read(tables, "posteriors", &instances, &truth.classes).await?;
         Self::of(truth, &instances, rows.as_ref(), |scored, i, row, class| {
             scored.push(given[i].map(|k| k as usize), row, class);
         })
@@ -92,7 +93,10 @@ impl ScoredLabels {
     }
 
     /// A classifier's word; `None` where the run has none.
-    pub(super) async fn predictions(tables: &Tables<'_>, truth: &Truth) -> Result<Option<Self>> {
+    pub(super) async fn predictions(
+        tables: &Tables<'_>,
+        truth: &TrueClasses,
+    ) -> Result<Option<Self>> {
         let Some(instances) = tables.distinct("predictions", "instance_id").await? else {
             return Ok(None);
         };
@@ -100,7 +104,8 @@ impl ScoredLabels {
         if instances.is_empty() {
             return Ok(None);
         }
-        let rows = Probabilities::read(tables, "predictions", &instances, &truth.classes).await?;
+        let rows =
+            ClassProbabilities::read(tables, "predictions", &instances, &truth.classes).await?;
         Self::of(truth, &instances, rows.as_ref(), |scored, _, row, class| {
             scored.push_prediction(row, class);
         })
@@ -109,9 +114,9 @@ impl ScoredLabels {
 
     /// Calls `push(scored, instance, probabilities, true class)` for every row of the truth that has both.
     fn of(
-        truth: &Truth,
+        truth: &TrueClasses,
         instances: &Ids,
-        rows: Option<&Probabilities>,
+        rows: Option<&ClassProbabilities>,
         push: impl Fn(&mut Scored, usize, &[f64], usize),
     ) -> Result<Self> {
         let n_classes = truth.n_classes() + 1;
@@ -138,12 +143,12 @@ impl ScoredLabels {
 ///
 /// # Shapes
 /// `[instance, class]`, row-major; all zero where an instance has no rows.
-struct Probabilities {
+struct ClassProbabilities {
     n_classes: usize,
     values: Vec<f64>,
 }
 
-impl Probabilities {
+impl ClassProbabilities {
     /// `None` where the run did not publish the table.
     async fn read(
         tables: &Tables<'_>,

@@ -14,7 +14,7 @@ use crate::engine::EngineSpec;
 use crate::error::{Error, Result};
 use crate::source::{ColumnsSpec, Location, Relation, Source, SourceSpec, select};
 use crate::store::StoreSpec;
-use labels::{ScoredLabels, Truth};
+use labels::{ScoredLabels, TrueClasses};
 use tables::Tables;
 
 /// One score of a run.
@@ -66,7 +66,7 @@ pub async fn evaluate(what: &Evaluation<'_>, stores: &StoreSpec) -> Result<Vec<S
         .map_err(|e| e.at("--truth"))?;
     let mut found = Vec::new();
     for tables in Tables::of_questions(&ctx).await? {
-        let truth = Truth::read(&truth, &tables).await?;
+        let truth = TrueClasses::read(&truth, &tables).await?;
         let mut measured = label_scores(&tables, &truth).await?;
         if what.confusion.is_some() {
             let confusion = confusion::scores(&tables, truth.n_classes()).await;
@@ -87,10 +87,10 @@ fn url(text: &str) -> Location {
 }
 
 /// A measure's name and value.
-type Named = (String, Option<f64>);
+type NamedScore = (String, Option<f64>);
 
 /// The scores of the labels and of the predictions.
-async fn label_scores(tables: &Tables<'_>, truth: &Truth) -> Result<Vec<Named>> {
+async fn label_scores(tables: &Tables<'_>, truth: &TrueClasses) -> Result<Vec<NamedScore>> {
     let labels = ScoredLabels::labels(tables, truth).await?;
     let predictions = ScoredLabels::predictions(tables, truth).await?;
     let parts = || [("", &labels), ("prediction_", &predictions)].into_iter();
@@ -108,7 +108,7 @@ async fn label_scores(tables: &Tables<'_>, truth: &Truth) -> Result<Vec<Named>> 
             .help("do the ids have the same form? name the columns with --instance-column and --class-column"));
     }
     let all = parts().flat_map(|(prefix, given)| given.scored.all(prefix, "truth"));
-    let mut scores: Vec<Named> = all.map(|m| (m.name, m.value)).collect();
+    let mut scores: Vec<NamedScore> = all.map(|m| (m.name, m.value)).collect();
     let is_unknown = |row: &usize| truth.has_class(*row) && !parts().any(|(_, s)| s.is_known[*row]);
     let unknown = (0..truth.len()).filter(is_unknown).count();
     scores.push(("unknown_instances".to_owned(), Some(unknown as f64)));

@@ -11,13 +11,13 @@
 use rand::Rng as _;
 use rand::seq::SliceRandom;
 
-use super::confusion::Confusion;
+use super::confusion::ConfusionMatrix;
 use crate::error::{Error, Result};
 use crate::run::Rng;
 
 /// One type with its numbers.
 #[derive(Debug, Clone, PartialEq)]
-pub enum Kind {
+pub enum AnnotatorType {
     /// Wrong with this chance, all wrong classes alike.
     Symmetric(f64),
     /// Wrong with this chance, then always the class after; a link names another target.
@@ -51,7 +51,7 @@ pub enum Kind {
     /// Always the most frequent class.
     NaiveMajority,
     /// In step with another annotator.
-    Follows(Manner, usize),
+    Follows(Dependence, usize),
 }
 
 /// Class `.0` is taken for class `.1`.
@@ -95,7 +95,7 @@ impl Names {
 
 /// How one annotator depends on another's answer to the same instance.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Manner {
+pub enum Dependence {
     /// Copies the answer.
     Imitative,
     /// Right where the other is right, else any wrong class.
@@ -104,14 +104,14 @@ pub enum Manner {
     Opposite,
 }
 
-impl Manner {
+impl Dependence {
     /// The matrix of a follower of an annotator with matrix `of`.
     #[must_use]
-    pub fn confusion(self, of: &Confusion) -> Confusion {
+    pub fn confusion(self, of: &ConfusionMatrix) -> ConfusionMatrix {
         match self {
             Self::Imitative => of.clone(),
-            Self::Supportive => Confusion::spread(of.classes(), |k| of.right(k)),
-            Self::Opposite => Confusion::spread(of.classes(), |k| 1.0 - of.right(k)),
+            Self::Supportive => ConfusionMatrix::spread(of.classes(), |k| of.right(k)),
+            Self::Opposite => ConfusionMatrix::spread(of.classes(), |k| 1.0 - of.right(k)),
         }
     }
 
@@ -130,60 +130,60 @@ impl Manner {
     }
 }
 
-impl Kind {
+impl AnnotatorType {
     /// The matrix of one such annotator; what is left to chance comes from `rng`, so that each draws its own. `None`
     /// for one that follows another.
     ///
     /// # Errors
     /// When the classes that it names are not those that there are; who it is, the caller knows.
-    pub fn confusion(&self, shares: &[f64], rng: &mut Rng) -> Result<Option<Confusion>> {
+    pub fn confusion(&self, shares: &[f64], rng: &mut Rng) -> Result<Option<ConfusionMatrix>> {
         let n = shares.len();
         self.check_classes(n)?;
         let draw = |rng: &mut Rng, chance: f64| rng.random::<f64>() < chance;
         Ok(Some(match self {
             Self::Follows(..) => return Ok(None),
-            Self::Symmetric(eps) => Confusion::spread(n, |_| 1.0 - eps),
+            Self::Symmetric(eps) => ConfusionMatrix::spread(n, |_| 1.0 - eps),
             Self::Pair(eps, links) => {
                 let after = (0..n).map(|k| (k + 1) % n).collect();
-                Confusion::targeted(1.0 - eps, &linked(after, links))
+                ConfusionMatrix::targeted(1.0 - eps, &linked(after, links))
             }
-            Self::ClassWise(known) => Confusion::from_weights(n, |k, l| {
+            Self::ClassWise(known) => ConfusionMatrix::from_weights(n, |k, l| {
                 if known.contains(&k) { f64::from(u8::from(k == l)) } else { 1.0 }
             }),
-            Self::HammerSpammer(p) => Confusion::from_weights(n, |k, l| {
+            Self::HammerSpammer(p) => ConfusionMatrix::from_weights(n, |k, l| {
                 (1.0 - p) / n as f64 + if k == l { *p } else { 0.0 }
             }),
             Self::HammerOrSpammer(p) => {
                 let is_hammer = draw(rng, *p);
                 let others = if is_hammer { 0.0 } else { 1.0 / n as f64 };
-                Confusion::from_weights(n, |k, l| others + if k == l { 0.01 } else { 0.0 })
+                ConfusionMatrix::from_weights(n, |k, l| others + if k == l { 0.01 } else { 0.0 })
             }
             Self::ClassWiseHammerSpammer(g) => {
                 let known: Vec<bool> = (0..n).map(|_| draw(rng, *g)).collect();
                 let extra: Vec<f64> = (0..n).map(|_| rng.random_range(0.1..0.11)).collect();
-                Confusion::from_weights(n, |k, l| {
+                ConfusionMatrix::from_weights(n, |k, l| {
                     f64::from(u8::from(!known[k])) + if k == l { extra[k] } else { 0.0 }
                 })
             }
             Self::PairwiseFlipper(p) => {
                 let targets: Vec<usize> =
                     (0..n).map(|k| (k + rng.random_range(1..n)) % n).collect();
-                Confusion::targeted(*p, &targets)
+                ConfusionMatrix::targeted(*p, &targets)
             }
-            Self::Neighbour(a) => Confusion::from_weights(n, |k, l| {
+            Self::Neighbour(a) => ConfusionMatrix::from_weights(n, |k, l| {
                 let beside = |other: usize| if other == l { (1.0 - a) / 2.0 } else { 0.0 };
                 (if k == l { *a } else { 0.0 }) + beside((k + 1) % n) + beside((k + n - 1) % n)
             }),
             Self::SimilarPair(a, links) if links.is_empty() => {
-                Confusion::targeted(*a, &matched(n, rng))
+                ConfusionMatrix::targeted(*a, &matched(n, rng))
             }
             Self::SimilarPair(a, links) | Self::Confuser(a, links) => {
-                Confusion::targeted(*a, &linked((0..n).collect(), links))
+                ConfusionMatrix::targeted(*a, &linked((0..n).collect(), links))
             }
-            Self::Adversarial(a, names) => Confusion::targeted(*a, &names.targets(n)),
-            Self::Right => Confusion::spread(n, |_| 1.0),
-            Self::Wrong => Confusion::spread(n, |_| 0.0),
-            Self::Random => Confusion::from_weights(n, |_, _| 1.0),
+            Self::Adversarial(a, names) => ConfusionMatrix::targeted(*a, &names.targets(n)),
+            Self::Right => ConfusionMatrix::spread(n, |_| 1.0),
+            Self::Wrong => ConfusionMatrix::spread(n, |_| 0.0),
+            Self::Random => ConfusionMatrix::from_weights(n, |_, _| 1.0),
             Self::Constant(class) => always(n, *class),
             Self::NaiveMajority => {
                 let most = (0..n).rev().max_by(|a, b| shares[*a].total_cmp(&shares[*b]));
@@ -238,8 +238,8 @@ impl Kind {
     }
 }
 
-fn always(n: usize, class: usize) -> Confusion {
-    Confusion::from_weights(n, |_, l| f64::from(u8::from(l == class)))
+fn always(n: usize, class: usize) -> ConfusionMatrix {
+    ConfusionMatrix::from_weights(n, |_, l| f64::from(u8::from(l == class)))
 }
 
 fn linked(mut target: Vec<usize>, links: &[Link]) -> Vec<usize> {

@@ -13,7 +13,7 @@
 
 use rand::Rng as _;
 
-use super::plan::{CommonNoise, Truth};
+use super::plan::{CommonNoise, Instances};
 use crate::error::{Error, Result};
 use crate::frame::Matrix;
 use crate::run::{Rng, Run};
@@ -39,7 +39,7 @@ impl CommonNoise {
     /// When there are no features, or the run is cancelled.
     pub(super) fn spread(
         &self,
-        truth: Truth<'_>,
+        truth: Instances<'_>,
         instances: &[u32],
         annotators: usize,
         run: &Run,

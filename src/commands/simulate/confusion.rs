@@ -2,13 +2,13 @@
 
 /// A confusion matrix whose rows sum to 1.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Confusion {
+pub struct ConfusionMatrix {
     classes: usize,
     /// `[class, label]`, row after row.
     cells: Vec<f64>,
 }
 
-impl Confusion {
+impl ConfusionMatrix {
     /// The matrix with these weights, each row divided by its sum.
     #[must_use]
     pub fn from_weights(classes: usize, mut weight: impl FnMut(usize, usize) -> f64) -> Self {
@@ -107,17 +107,17 @@ mod tests {
     #[test]
     fn a_draw_falls_where_its_share_of_the_row_lies() {
         // Row 0 is 0.25, 0, 0.75.
-        let confusion = Confusion::from_weights(3, |_, l| [1.0, 0.0, 3.0][l]);
+        let confusion = ConfusionMatrix::from_weights(3, |_, l| [1.0, 0.0, 3.0][l]);
         let labels = [0.0, 0.24, 0.25, 0.999].map(|draw| confusion.label(0, draw));
         assert_eq!(labels, [0, 0, 2, 2]);
         // Rounding may leave a row's sum below a draw: the last label that can be said is said.
-        assert_eq!(Confusion::targeted(1.0, &[1, 1]).label(0, 1.0), 0);
+        assert_eq!(ConfusionMatrix::targeted(1.0, &[1, 1]).label(0, 1.0), 0);
     }
 
     #[test]
     fn a_mixture_lies_between_its_matrices() {
-        let right = Confusion::spread(2, |_| 1.0);
-        let wrong = Confusion::spread(2, |_| 0.0);
+        let right = ConfusionMatrix::spread(2, |_| 1.0);
+        let wrong = ConfusionMatrix::spread(2, |_| 0.0);
         let mixed = right.mixed(&wrong, |k| [0.25, 1.0][k]);
         assert_eq!((mixed.row(0), mixed.row(1)), (&[0.75, 0.25][..], &[1.0, 0.0][..]));
         assert_eq!(mixed.accuracy(&[0.5, 0.5]), 0.375);

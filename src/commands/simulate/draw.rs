@@ -10,11 +10,11 @@ use rand::Rng as _;
 use rand::seq::SliceRandom;
 use rand::seq::index::sample;
 
-use super::annotators::{Kind, Manner};
+use super::annotators::{AnnotatorType, Dependence};
 use super::conal::Shares;
-use super::confusion::Confusion;
+use super::confusion::ConfusionMatrix;
 use super::grammar::annotator_id;
-use super::plan::{Plan, Truth, shares};
+use super::plan::{Instances, Plan, shares};
 use crate::error::{Error, Result};
 use crate::frame::Role;
 use crate::run::Run;
@@ -23,13 +23,13 @@ use crate::run::Run;
 #[derive(Debug, Clone, PartialEq)]
 pub struct Member {
     /// The type.
-    pub kind: Kind,
+    pub kind: AnnotatorType,
     /// The group, from 0.
     pub group: usize,
     /// P(label given class), whatever the answer came from.
-    pub confusion: Confusion,
+    pub confusion: ConfusionMatrix,
     /// P(label given class) where the annotator's own confusion was at work; as `confusion` without common noise.
-    pub own: Confusion,
+    pub own: ConfusionMatrix,
 }
 
 /// One answer.
@@ -44,7 +44,7 @@ pub struct Annotation {
 }
 
 /// A crowd and what it said.
-pub struct Crowd {
+pub struct SimulatedCrowd {
     /// The annotators.
     pub members: Vec<Member>,
     /// The answers, sorted by instance and annotator.
@@ -54,7 +54,7 @@ pub struct Crowd {
     /// The share of each class among the annotated instances.
     pub shares: Vec<f64>,
     /// The common confusion, where there is one.
-    pub common: Option<Confusion>,
+    pub common: Option<ConfusionMatrix>,
     /// Of each answer with common noise: whether it came from the common confusion, and the chance of that.
     pub sources: Vec<(bool, f64)>,
     /// A row of features of each annotator, where the plan describes them; else empty.
@@ -65,7 +65,7 @@ pub struct Crowd {
 ///
 /// # Errors
 /// When the plan does not fit the classes, or an annotator follows one who is not there.
-pub fn draw(plan: &Plan, truth: Truth<'_>, run: &Run) -> Result<Crowd> {
+pub fn draw(plan: &Plan, truth: Instances<'_>, run: &Run) -> Result<SimulatedCrowd> {
     let trusted = plan.trusted(truth, run);
     let instances = plan.annotated(truth, &trusted, run);
     if instances.is_empty() {
@@ -100,7 +100,7 @@ pub fn draw(plan: &Plan, truth: Truth<'_>, run: &Run) -> Result<Crowd> {
     let gold = plan.gold(truth, &trusted, &instances, run);
     let mistakes = |m: &Member| plan.describes_annotators.then(|| m.confusion.mistakes());
     let features = members.iter().filter_map(mistakes).collect();
-    Ok(Crowd { members, annotations, gold, shares, common, sources, features })
+    Ok(SimulatedCrowd { members, annotations, gold, shares, common, sources, features })
 }
 
 fn members(plan: &Plan, shares: &[f64], run: &Run) -> Result<Vec<Member>> {
@@ -114,7 +114,7 @@ fn members(plan: &Plan, shares: &[f64], run: &Run) -> Result<Vec<Member>> {
             .map_err(|e| e.or_at(&format!("`{}`", kind.text(n))))?;
         let confusion = match (own, kind) {
             (Some(confusion), _) => confusion,
-            (None, Kind::Follows(manner, of)) => {
+            (None, AnnotatorType::Follows(manner, of)) => {
                 let of = members.get(*of).ok_or_else(|| not_before(kind, members.len(), n))?;
                 manner.confusion(&of.confusion)
             }
@@ -126,7 +126,7 @@ fn members(plan: &Plan, shares: &[f64], run: &Run) -> Result<Vec<Member>> {
     Ok(members)
 }
 
-fn not_before(kind: &Kind, at: usize, annotators: usize) -> Error {
+fn not_before(kind: &AnnotatorType, at: usize, annotators: usize) -> Error {
     let id = |annotator: usize| annotator_id(annotator, annotators);
     Error::spec("an annotator follows one who does not come before")
         .at(format!("`{}`", kind.text(annotators)))
@@ -146,7 +146,7 @@ fn redundancy(plan: &Plan, members: &[Member]) -> Result<usize> {
             .found(format!("{wanted} answers, {} annotators", members.len()))
             .help("lower redundancy, or add annotators"));
     }
-    let follows = |m: &&Member| matches!(m.kind, Kind::Follows(..));
+    let follows = |m: &&Member| matches!(m.kind, AnnotatorType::Follows(..));
     match members.iter().find(follows) {
         Some(follower) if wanted < members.len() || plan.common.is_some() => {
             Err(Error::spec("who follows another must see every instance that the other sees")
@@ -159,7 +159,13 @@ fn redundancy(plan: &Plan, members: &[Member]) -> Result<usize> {
 }
 
 /// With common noise, what an annotator says of a class is a mixture over its instances.
-fn mix(members: &mut [Member], common: &Confusion, noise: &Shares, truth: Truth<'_>, of: &[u32]) {
+fn mix(
+    members: &mut [Member],
+    common: &ConfusionMatrix,
+    noise: &Shares,
+    truth: Instances<'_>,
+    of: &[u32],
+) {
     for (annotator, member) in members.iter_mut().enumerate() {
         let share =
             noise.by_class(annotator, of.iter().map(|i| truth.class[*i as usize]), truth.classes);
@@ -167,16 +173,16 @@ fn mix(members: &mut [Member], common: &Confusion, noise: &Shares, truth: Truth<
     }
 }
 
-type Answers = (Vec<Annotation>, Vec<(bool, f64)>);
+type DrawnAnswers = (Vec<Annotation>, Vec<(bool, f64)>);
 
 fn answers(
     members: &[Member],
-    truth: Truth<'_>,
+    truth: Instances<'_>,
     instances: &[u32],
     redundancy: usize,
-    noise: Option<(&Shares, &Confusion)>,
+    noise: Option<(&Shares, &ConfusionMatrix)>,
     run: &Run,
-) -> Result<Answers> {
+) -> Result<DrawnAnswers> {
     let mut streams = ["assignment", "answers", "sources"].map(|purpose| run.rng(purpose));
     let [assignment, answers, sources] = &mut streams;
     let mut annotations = Vec::with_capacity(instances.len() * redundancy);
@@ -203,8 +209,8 @@ fn answers(
                 origins.push((is_common, share));
             }
             said[r] = match members[r].kind {
-                Kind::Follows(manner, of) => {
-                    Manner::label(manner, said[of], class, truth.classes, draw)
+                AnnotatorType::Follows(manner, of) => {
+                    Dependence::label(manner, said[of], class, truth.classes, draw)
                 }
                 _ => confusion.label(class, draw),
             };
@@ -219,7 +225,7 @@ fn answers(
 ///
 /// The order of an instance's answers is drawn as a whole, so that with one seed what fewer keep is among what more keep,
 /// and a series over redundancies compares the same answers.
-fn kept((annotations, sources): &Answers, at_most: usize, run: &Run) -> Answers {
+fn kept((annotations, sources): &DrawnAnswers, at_most: usize, run: &Run) -> DrawnAnswers {
     let mut rng = run.rng("kept");
     let (mut kept, mut start) = (Vec::new(), 0);
     for said in annotations.chunk_by(|a, b| a.instance == b.instance) {
@@ -234,7 +240,7 @@ fn kept((annotations, sources): &Answers, at_most: usize, run: &Run) -> Answers 
     (kept.iter().map(|n| annotations[*n]).collect(), origins)
 }
 
-impl Crowd {
+impl SimulatedCrowd {
     /// The instances whose class is told for this, sorted.
     #[must_use]
     pub fn told(&self, role: Role) -> Vec<u32> {

@@ -6,7 +6,7 @@
 //! inside  a chance first, then classes (7 8 9), links (3>5 one way, 3-5 both ways) or an annotator (a00)
 //! ```
 
-use super::annotators::{Kind, Link, Manner, Names};
+use super::annotators::{AnnotatorType, Dependence, Link, Names};
 use crate::error::{Error, Result, nearest};
 
 /// Every type: how it is written, and what it does.
@@ -42,7 +42,7 @@ pub const TYPES: &[(&str, &str)] = &[
 ];
 
 /// One group: so many annotators of a type.
-pub type Group = (usize, Kind);
+pub type Group = (usize, AnnotatorType);
 
 /// Reads a crowd.
 ///
@@ -74,7 +74,7 @@ fn one_group(text: &str) -> Result<Group> {
 ///
 /// # Errors
 /// As [`crowd`].
-pub fn kind(text: &str) -> Result<Kind> {
+pub fn kind(text: &str) -> Result<AnnotatorType> {
     let (name, inside) = match text.split_once('(') {
         Some((name, rest)) => (name.trim(), rest.trim_end().strip_suffix(')')),
         None => (text, Some("")),
@@ -83,25 +83,25 @@ pub fn kind(text: &str) -> Result<Kind> {
     let inside = inside.ok_or_else(|| words.wrong("there is no closing bracket"))?;
     words.rest = inside.split([' ', ',']).filter(|word| !word.is_empty()).rev().collect();
     let kind = match name {
-        "symmetric" => Kind::Symmetric(words.chance()?),
-        "pair" => Kind::Pair(words.chance()?, words.links()?),
-        "class-wise" => Kind::ClassWise(words.classes()?),
-        "hammer-spammer" => Kind::HammerSpammer(words.chance()?),
-        "hammer-or-spammer" => Kind::HammerOrSpammer(words.chance()?),
-        "class-wise-hammer-spammer" => Kind::ClassWiseHammerSpammer(words.chance()?),
-        "pairwise-flipper" => Kind::PairwiseFlipper(words.chance()?),
-        "neighbour-confuser" => Kind::Neighbour(words.chance()?),
-        "similar-pair" => Kind::SimilarPair(words.chance()?, words.links()?),
-        "confuser" => Kind::Confuser(words.chance()?, words.some_links()?),
-        "adversarial" => Kind::Adversarial(words.chance()?, words.names()?),
-        "right" => Kind::Right,
-        "wrong" => Kind::Wrong,
-        "random" => Kind::Random,
-        "constant" => Kind::Constant(words.one("a class", number)?),
-        "naive-majority" => Kind::NaiveMajority,
-        "imitative" => Kind::Follows(Manner::Imitative, words.annotator()?),
-        "supportive" => Kind::Follows(Manner::Supportive, words.annotator()?),
-        "opposite" => Kind::Follows(Manner::Opposite, words.annotator()?),
+        "symmetric" => AnnotatorType::Symmetric(words.chance()?),
+        "pair" => AnnotatorType::Pair(words.chance()?, words.links()?),
+        "class-wise" => AnnotatorType::ClassWise(words.classes()?),
+        "hammer-spammer" => AnnotatorType::HammerSpammer(words.chance()?),
+        "hammer-or-spammer" => AnnotatorType::HammerOrSpammer(words.chance()?),
+        "class-wise-hammer-spammer" => AnnotatorType::ClassWiseHammerSpammer(words.chance()?),
+        "pairwise-flipper" => AnnotatorType::PairwiseFlipper(words.chance()?),
+        "neighbour-confuser" => AnnotatorType::Neighbour(words.chance()?),
+        "similar-pair" => AnnotatorType::SimilarPair(words.chance()?, words.links()?),
+        "confuser" => AnnotatorType::Confuser(words.chance()?, words.some_links()?),
+        "adversarial" => AnnotatorType::Adversarial(words.chance()?, words.names()?),
+        "right" => AnnotatorType::Right,
+        "wrong" => AnnotatorType::Wrong,
+        "random" => AnnotatorType::Random,
+        "constant" => AnnotatorType::Constant(words.one("a class", number)?),
+        "naive-majority" => AnnotatorType::NaiveMajority,
+        "imitative" => AnnotatorType::Follows(Dependence::Imitative, words.annotator()?),
+        "supportive" => AnnotatorType::Follows(Dependence::Supportive, words.annotator()?),
+        "opposite" => AnnotatorType::Follows(Dependence::Opposite, words.annotator()?),
         _ => return Err(unknown(text, name)),
     };
     match words.rest.pop() {
@@ -214,7 +214,7 @@ pub fn annotator_id(annotator: usize, of: usize) -> String {
     format!("a{annotator:0digits$}")
 }
 
-impl Kind {
+impl AnnotatorType {
     /// As it is written, in a crowd of so many annotators: their number decides how an id looks.
     #[must_use]
     pub fn text(&self, annotators: usize) -> String {
@@ -251,9 +251,9 @@ impl Kind {
             Self::NaiveMajority => "naive-majority".to_owned(),
             Self::Follows(manner, of) => {
                 let word = match manner {
-                    Manner::Imitative => "imitative",
-                    Manner::Supportive => "supportive",
-                    Manner::Opposite => "opposite",
+                    Dependence::Imitative => "imitative",
+                    Dependence::Supportive => "supportive",
+                    Dependence::Opposite => "opposite",
                 };
                 format!("{word}({})", annotator_id(*of, annotators))
             }

@@ -12,13 +12,13 @@ use crate::error::{Error, Result, offenders};
 use crate::frame::{Features, Ids, Scratch, Truth, read_features};
 use crate::pipeline::inputs;
 use crate::run::Run;
-use crate::source::{ColumnsSpec, Location, Look, Relation, Source, SourceSpec, select};
+use crate::source::{ColumnsSpec, InferenceScope, Location, Relation, Source, SourceSpec, select};
 use crate::store::StoreSpec;
 use crate::tables::InputRecord;
 
 /// Where the truth and the features are.
 #[derive(Debug, Clone, Default)]
-pub struct Given<'a> {
+pub struct SimulationInput<'a> {
     /// Rows of `instance_id` and `class` (or `label`).
     pub truth: Option<&'a str>,
     /// Features of the instances.
@@ -49,7 +49,7 @@ pub(super) struct GroundTruth {
 }
 
 impl Registered {
-    pub(super) async fn find(given: &Given<'_>, stores: &StoreSpec) -> Result<Self> {
+    pub(super) async fn find(given: &SimulationInput<'_>, stores: &StoreSpec) -> Result<Self> {
         let ctx = EngineSpec::default().session()?;
         let url = |text: &str| Location::Url(text.to_owned());
         let spec = SourceSpec {
@@ -65,7 +65,7 @@ impl Registered {
 
     /// Reads the truth, and the features where there are any.
     pub(super) async fn read(&self, run: &mut Run) -> Result<GroundTruth> {
-        self.source.open(&self.ctx, Look::Whole).await.map_err(super::named)?;
+        self.source.open(&self.ctx, InferenceScope::Whole).await.map_err(super::named)?;
         let query = select(self.ctx.table("truth").await?, Relation::Gold, &self.columns)
             .map_err(|e| {
                 e.at("--truth").help("name the columns with --instance-column and --class-column")
@@ -125,8 +125,8 @@ impl GroundTruth {
     }
 
     /// The numbers alone.
-    pub(super) fn numbers(&self) -> plan::Truth<'_> {
-        plan::Truth {
+    pub(super) fn numbers(&self) -> plan::Instances<'_> {
+        plan::Instances {
             class: &self.class,
             classes: self.classes.len(),
             features: self.features.as_ref().map(|f| (f.matrix.as_ref(), self.rows.as_slice())),

@@ -38,9 +38,9 @@ use crate::store::StoreSpec;
 use crate::tables::{SCHEMA_VERSION, Table};
 use draw::draw;
 use ground_truth::{GroundTruth, Registered};
-use recipes::{Loaded, Needs, Recipe, recipe};
+use recipes::{LoadedRecipe, Needs, Recipe, recipe};
 
-pub use ground_truth::Given;
+pub use ground_truth::SimulationInput;
 
 /// What `labelmill simulate` was asked for.
 pub struct Simulation<'a> {
@@ -51,7 +51,7 @@ pub struct Simulation<'a> {
     /// The seed of every random stream.
     pub seed: u64,
     /// What is annotated.
-    pub given: Given<'a>,
+    pub given: SimulationInput<'a>,
     /// Where the tables go.
     pub output: &'a str,
 }
@@ -104,7 +104,7 @@ pub async fn simulate(
             return Err(Error::spec_problems(vec![problem.at("--output")]));
         }
     }
-    let Loaded { design, mut parameters } = recipe.load(what.settings)?;
+    let LoadedRecipe { design, mut parameters } = recipe.load(what.settings)?;
     // Words that nobody understands are refused before anything is read.
     design.plan(recipe.classes)?;
     let blobs = design.blobs();
@@ -184,7 +184,7 @@ fn link_tables(sink: &ParquetSink, manifest: &Manifest, run: &mut Run) {
 }
 
 /// Whether the recipe has what it needs, and nothing that it would not look at.
-fn check_given(recipe: &Recipe, given: &Given<'_>) -> Result<()> {
+fn check_given(recipe: &Recipe, given: &SimulationInput<'_>) -> Result<()> {
     let name = recipe.name;
     if recipe.needs != Needs::Nothing && given.truth.is_none() {
         return Err(Error::spec(format!("the recipe `{name}` needs true classes"))
@@ -197,7 +197,7 @@ fn check_given(recipe: &Recipe, given: &Given<'_>) -> Result<()> {
             .at("--features")
             .found("nothing")
             .help("name a table of features; `conal-synthetic` draws its own")),
-        (Needs::Truth | Needs::Nothing, Some(url)) => {
+        (Needs::Instances | Needs::Nothing, Some(url)) => {
             Err(Error::spec(format!("the recipe `{name}` looks at no features"))
                 .at("--features")
                 .found(format!("`{url}`"))

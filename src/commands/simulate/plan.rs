@@ -2,7 +2,7 @@
 
 use rand::seq::index::sample;
 
-use super::annotators::Kind;
+use super::annotators::AnnotatorType;
 use super::grammar::Group;
 use crate::frame::{Matrix, Role};
 use crate::run::Run;
@@ -59,7 +59,7 @@ impl Plan {
 
     /// The trusted instances: the same share of every class.
     #[must_use]
-    pub fn trusted(&self, truth: Truth<'_>, run: &Run) -> Vec<u32> {
+    pub fn trusted(&self, truth: Instances<'_>, run: &Run) -> Vec<u32> {
         let mut rng = run.rng("trusted");
         let mut trusted = Vec::new();
         for class in 0..truth.classes as u32 {
@@ -74,7 +74,7 @@ impl Plan {
 
     /// The instances that are annotated, sorted.
     #[must_use]
-    pub fn annotated(&self, truth: Truth<'_>, trusted: &[u32], run: &Run) -> Vec<u32> {
+    pub fn annotated(&self, truth: Instances<'_>, trusted: &[u32], run: &Run) -> Vec<u32> {
         let all = 0..truth.class.len() as u32;
         let is_free = |i: &u32| self.annotates_trusted || trusted.binary_search(i).is_err();
         let free: Vec<u32> = all.filter(is_free).collect();
@@ -92,7 +92,7 @@ impl Plan {
     #[must_use]
     pub fn gold(
         &self,
-        truth: Truth<'_>,
+        truth: Instances<'_>,
         trusted: &[u32],
         annotated: &[u32],
         run: &Run,
@@ -117,14 +117,14 @@ impl Plan {
 #[derive(Debug, Clone, PartialEq)]
 pub struct CommonNoise {
     /// The type that its matrix is drawn from.
-    pub kind: Kind,
+    pub kind: AnnotatorType,
     /// The mean chance that an answer comes from it.
     pub proportion: f64,
 }
 
 /// What is annotated.
 #[derive(Clone, Copy)]
-pub struct Truth<'a> {
+pub struct Instances<'a> {
     /// The class of each instance, in sorted order of the instances.
     pub class: &'a [u32],
     /// How many classes there are.

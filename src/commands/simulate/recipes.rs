@@ -9,7 +9,7 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use super::designs::{
-    Budget, CommonAndOwn, Design, FourHabits, Groups, OnClouds, OneType, Predictors, Seniority,
+    CommonAndOwn, Design, FixedBudget, FourHabits, Groups, OnClouds, OneType, Predictors, Seniority,
 };
 use crate::error::{Error, Result, nearest};
 use crate::spec::assigned;
@@ -18,7 +18,7 @@ use crate::spec::assigned;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Needs {
     /// True classes.
-    Truth,
+    Instances,
     /// True classes and features.
     Features,
     /// Nothing: without a truth it draws instances, and it draws all features.
@@ -39,11 +39,11 @@ pub struct Recipe {
     pub classes: usize,
     preset: &'static [&'static str],
     schema: fn() -> Value,
-    load: fn(&[&str]) -> Result<Loaded>,
+    load: fn(&[&str]) -> Result<LoadedRecipe>,
 }
 
 /// A recipe with its parameters.
-pub struct Loaded {
+pub struct LoadedRecipe {
     /// What makes the plan.
     pub design: Box<dyn Design + Send + Sync>,
     /// Every parameter, defaults included.
@@ -59,7 +59,7 @@ impl Recipe {
             name,
             summary,
             source,
-            needs: Needs::Truth,
+            needs: Needs::Instances,
             classes: 2,
             preset: &[],
             schema: || schema_for!(D).to_value(),
@@ -67,7 +67,7 @@ impl Recipe {
                 let design: D = assigned(settings, "--set")?;
                 let parameters = serde_json::to_value(&design)
                     .map_err(|e| Error::bug(format!("parameters have no JSON form: {e}")))?;
-                Ok(Loaded { design: Box::new(design), parameters })
+                Ok(LoadedRecipe { design: Box::new(design), parameters })
             },
         }
     }
@@ -88,7 +88,7 @@ impl Recipe {
     ///
     /// # Errors
     /// When a setting is not one of its parameters, or does not fit.
-    pub fn load(&self, settings: &[String]) -> Result<Loaded> {
+    pub fn load(&self, settings: &[String]) -> Result<LoadedRecipe> {
         let settings = settings.iter().map(String::as_str);
         let all: Vec<&str> = self.preset.iter().copied().chain(settings).collect();
         (self.load)(&all)
@@ -175,7 +175,7 @@ pub static RECIPES: &[Recipe] = &[
         .classes(10)
         .with(&["noise=symmetric", "pairs=3-5 1-9 4-7 0-2 6-8", "annotated=0.8", "valid=1"]),
     Recipe::of::<Predictors>("lia-predictors", LIA, "each confuses one pair; features tell which"),
-    Recipe::of::<Budget>("mbem", KHETAN, "few hammers among many spammers, for a fixed budget"),
+    Recipe::of::<FixedBudget>("mbem", KHETAN, "few hammers among many spammers, for a fixed budget"),
     Recipe::of::<Seniority>("max-mig-low", MAX_MIG, "ten seniors right on 0.2, and juniors"),
     Recipe::of::<Seniority>("max-mig-high", MAX_MIG, "five seniors who confuse pairs, and juniors")
         .classes(10)

@@ -8,8 +8,8 @@ use arrow::array::{
 };
 use arrow::datatypes::{DataType, Field};
 
-use super::confusion::Confusion;
-use super::draw::Crowd;
+use super::confusion::ConfusionMatrix;
+use super::draw::SimulatedCrowd;
 use super::ground_truth::GroundTruth;
 use crate::error::Result;
 use crate::tables::ComputedTable;
@@ -32,7 +32,7 @@ fn table<'a>(
 /// any.
 pub(super) fn tables<'a>(
     ground_truth: &'a GroundTruth,
-    crowd: &'a Crowd,
+    crowd: &'a SimulatedCrowd,
     recipe: &'a [(String, String)],
 ) -> Result<Vec<ComputedTable<'a>>> {
     let mut tables = vec![
@@ -61,7 +61,10 @@ pub(super) fn tables<'a>(
     Ok(tables)
 }
 
-fn annotations<'a>(ground_truth: &'a GroundTruth, crowd: &'a Crowd) -> Result<ComputedTable<'a>> {
+fn annotations<'a>(
+    ground_truth: &'a GroundTruth,
+    crowd: &'a SimulatedCrowd,
+) -> Result<ComputedTable<'a>> {
     table("annotations", crowd.annotations.len(), move |rows| {
         let rows = &crowd.annotations[rows];
         Ok(vec![
@@ -84,9 +87,9 @@ fn truth(ground_truth: &GroundTruth) -> Result<ComputedTable<'_>> {
 /// A whole matrix for each annotator.
 fn confusion<'a>(
     ground_truth: &'a GroundTruth,
-    crowd: &'a Crowd,
+    crowd: &'a SimulatedCrowd,
     name: &'static str,
-    of: impl Fn(usize) -> &'a Confusion + Send + Sync + 'a,
+    of: impl Fn(usize) -> &'a ConfusionMatrix + Send + Sync + 'a,
 ) -> Result<ComputedTable<'a>> {
     let n = ground_truth.classes.len();
     table(name, crowd.members.len() * n * n, move |rows| {
@@ -102,7 +105,7 @@ fn confusion<'a>(
 
 fn common_confusion<'a>(
     ground_truth: &'a GroundTruth,
-    common: &'a Confusion,
+    common: &'a ConfusionMatrix,
 ) -> Result<ComputedTable<'a>> {
     let n = ground_truth.classes.len();
     table("common_confusion", n * n, move |rows| {
@@ -115,7 +118,7 @@ fn common_confusion<'a>(
     })
 }
 
-fn annotators(crowd: &Crowd) -> Result<ComputedTable<'_>> {
+fn annotators(crowd: &SimulatedCrowd) -> Result<ComputedTable<'_>> {
     table("annotators", crowd.members.len(), move |rows| {
         let members = &crowd.members[rows.clone()];
         let accuracy = members.iter().map(|m| m.confusion.accuracy(&crowd.shares));
@@ -133,7 +136,10 @@ fn annotators(crowd: &Crowd) -> Result<ComputedTable<'_>> {
     })
 }
 
-fn sources<'a>(ground_truth: &'a GroundTruth, crowd: &'a Crowd) -> Result<ComputedTable<'a>> {
+fn sources<'a>(
+    ground_truth: &'a GroundTruth,
+    crowd: &'a SimulatedCrowd,
+) -> Result<ComputedTable<'a>> {
     table("sources_of_noise", crowd.sources.len(), move |rows| {
         let (said, origins) = (&crowd.annotations[rows.clone()], &crowd.sources[rows]);
         let origin = |is_common: bool| if is_common { "common" } else { "individual" };
@@ -147,7 +153,7 @@ fn sources<'a>(ground_truth: &'a GroundTruth, crowd: &'a Crowd) -> Result<Comput
 }
 
 /// Told classes as labelmill reads them.
-fn gold<'a>(ground_truth: &'a GroundTruth, crowd: &'a Crowd) -> Result<ComputedTable<'a>> {
+fn gold<'a>(ground_truth: &'a GroundTruth, crowd: &'a SimulatedCrowd) -> Result<ComputedTable<'a>> {
     table("gold", crowd.gold.len(), move |rows| {
         let gold = &crowd.gold[rows];
         Ok(vec![
@@ -162,7 +168,7 @@ fn gold<'a>(ground_truth: &'a GroundTruth, crowd: &'a Crowd) -> Result<ComputedT
 }
 
 /// Features of the annotators as `source.annotator_features` takes them.
-fn annotator_features(crowd: &Crowd) -> Result<ComputedTable<'_>> {
+fn annotator_features(crowd: &SimulatedCrowd) -> Result<ComputedTable<'_>> {
     table("annotator_features", crowd.features.len(), move |rows| {
         Ok(vec![
             ("annotator_id", names(crowd, rows.clone())),
@@ -191,7 +197,7 @@ fn settings(recipe: &[(String, String)]) -> Result<ComputedTable<'_>> {
     })
 }
 
-fn names(crowd: &Crowd, annotators: impl Iterator<Item = usize>) -> ArrayRef {
+fn names(crowd: &SimulatedCrowd, annotators: impl Iterator<Item = usize>) -> ArrayRef {
     text(annotators.map(|r| crowd.id(r)))
 }
 

@@ -11,7 +11,7 @@ use crate::frame::offsets::{Places, count, number, owners, prefix_sum};
 
 /// Annotations in any order, a column of numbers each.
 #[derive(Debug, Clone, Default)]
-pub struct Rows {
+pub struct AnnotationRows {
     /// Of which instance.
     pub instance: Vec<u32>,
     /// By whom.
@@ -35,7 +35,7 @@ impl Annotations {
     ///
     /// # Errors
     /// The repeated pairs, where the policy is [`Duplicates::Error`].
-    pub fn build(dims: Dims, rows: Rows, policy: Duplicates) -> Result<Self, Repeated> {
+    pub fn build(dims: Dims, rows: AnnotationRows, policy: Duplicates) -> Result<Self, Repeated> {
         let (sorted, (rows_of_annotator, rows_of_instance)) = rayon::join(
             || distinct_columns(dims, &rows),
             || (count(&rows.annotator, dims.annotators), count(&rows.instance, dims.instances)),
@@ -104,7 +104,7 @@ impl Annotations {
 }
 
 /// The distinct labels of each annotator, ascending: (offsets by annotator, labels).
-fn distinct_columns(dims: Dims, rows: &Rows) -> (Vec<usize>, Vec<u32>) {
+fn distinct_columns(dims: Dims, rows: &AnnotationRows) -> (Vec<usize>, Vec<u32>) {
     let mut counts = vec![0_u32; dims.annotators];
     let n_cells = dims.annotators.saturating_mul(dims.labels);
     let mut labels = Vec::with_capacity(n_cells.min(rows.label.len()));
@@ -170,7 +170,7 @@ mod tests {
     const DIMS: Dims = Dims { instances: 3, annotators: 2, classes: 2, labels: 3 };
 
     fn build(rows: &[(u32, u32, u32, f64)], policy: Duplicates) -> Result<Annotations, Repeated> {
-        let mut columns = Rows::default();
+        let mut columns = AnnotationRows::default();
         for (instance, annotator, label, weight) in rows {
             columns.instance.push(*instance);
             columns.annotator.push(*annotator);
@@ -210,7 +210,7 @@ mod tests {
     #[test]
     fn many_more_cells_than_annotations_give_the_same_columns() {
         let wide = Dims { annotators: 90_000, labels: 90, ..DIMS };
-        let rows = || Rows {
+        let rows = || AnnotationRows {
             instance: vec![0, 1, 2],
             annotator: vec![89_999, 7, 89_999],
             label: vec![80, 3, 2],

@@ -26,8 +26,8 @@ mod weights;
 use std::ops::Range;
 use std::sync::OnceLock;
 
+pub use build::AnnotationRows;
 use build::ByColumn;
-pub use build::Rows;
 pub use duplicates::{Duplicates, Repeated};
 pub use weights::WeightSlice;
 use weights::Weights;

@@ -1,6 +1,6 @@
 //! Annotations split in two, so that what is learned from one part can be judged on the other.
 
-use super::{Annotations, Duplicates, Repeated, Rows};
+use super::{AnnotationRows, Annotations, Duplicates, Repeated};
 use crate::frame::offsets::number;
 
 impl Annotations {
@@ -10,7 +10,7 @@ impl Annotations {
     /// # Errors
     /// As [`Annotations::build`]; repeated answers were settled before.
     pub fn split(&self, mut first: impl FnMut(u32) -> bool) -> Result<[Self; 2], Repeated> {
-        let mut parts = [Rows::default(), Rows::default()];
+        let mut parts = [AnnotationRows::default(), AnnotationRows::default()];
         for i in 0..self.dims.instances {
             for (annotator, label, weight) in self.triples_of(i) {
                 let rows = &mut parts[usize::from(!first(annotator))];
@@ -37,7 +37,7 @@ mod tests {
     #[test]
     fn every_annotation_is_in_one_part_with_its_weight() {
         let dims = Dims { instances: 3, annotators: 2, classes: 2, labels: 2 };
-        let rows = Rows {
+        let rows = AnnotationRows {
             instance: vec![0, 0, 1, 2],
             annotator: vec![0, 1, 1, 0],
             label: vec![0, 1, 1, 1],

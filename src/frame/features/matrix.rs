@@ -16,14 +16,14 @@ use crate::error::{Error, Result, Stage};
 
 /// The type of one number as it is stored.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Cell {
+pub enum NumberType {
     /// A byte, 0 to 255: pixels.
     Byte,
     /// Four bytes, little-endian.
     Real,
 }
 
-impl Cell {
+impl NumberType {
     fn size(self) -> usize {
         match self {
             Self::Byte => 1,
@@ -43,7 +43,7 @@ pub struct Scratch {
     pub rows: Option<u64>,
 }
 
-enum Bytes {
+enum Storage {
     Memory(Vec<u8>),
     Mapped(Mmap),
 }
@@ -52,8 +52,8 @@ enum Bytes {
 pub struct Matrix {
     width: usize,
     shape: Vec<usize>,
-    cell: Cell,
-    bytes: Bytes,
+    cell: NumberType,
+    bytes: Storage,
     /// Where in `bytes` each row is.
     places: Vec<u32>,
 }
@@ -65,8 +65,8 @@ impl Matrix {
         Self {
             width,
             shape: vec![width],
-            cell: Cell::Real,
-            bytes: Bytes::Memory(values.iter().flat_map(|v| v.to_le_bytes()).collect()),
+            cell: NumberType::Real,
+            bytes: Storage::Memory(values.iter().flat_map(|v| v.to_le_bytes()).collect()),
             places: (0..(values.len() / width.max(1)) as u32).collect(),
         }
     }
@@ -98,21 +98,21 @@ impl Matrix {
     /// Whether the rows are in a scratch file.
     #[must_use]
     pub fn is_mapped(&self) -> bool {
-        matches!(self.bytes, Bytes::Mapped(_))
+        matches!(self.bytes, Storage::Mapped(_))
     }
 
     /// Copies row `row` into `out`, as long as a row.
     pub fn read(&self, row: usize, out: &mut [f32]) {
         let bytes: &[u8] = match &self.bytes {
-            Bytes::Memory(bytes) => bytes,
-            Bytes::Mapped(map) => map,
+            Storage::Memory(bytes) => bytes,
+            Storage::Mapped(map) => map,
         };
         let size = self.width * self.cell.size();
         let start = self.places[row] as usize * size;
         let bytes = &bytes[start..start + size];
         match self.cell {
-            Cell::Byte => out.iter_mut().zip(bytes).for_each(|(v, b)| *v = f32::from(*b)),
-            Cell::Real => {
+            NumberType::Byte => out.iter_mut().zip(bytes).for_each(|(v, b)| *v = f32::from(*b)),
+            NumberType::Real => {
                 let words = bytes.as_chunks::<4>().0;
                 out.iter_mut().zip(words).for_each(|(v, w)| *v = f32::from_le_bytes(*w));
             }
@@ -124,7 +124,7 @@ impl Matrix {
 pub struct MatrixWriter {
     width: usize,
     shape: Vec<usize>,
-    cell: Cell,
+    cell: NumberType,
     scratch: Scratch,
     memory: Vec<u8>,
     file: Option<BufWriter<File>>,
@@ -133,7 +133,7 @@ pub struct MatrixWriter {
 impl MatrixWriter {
     /// No rows yet.
     #[must_use]
-    pub fn new(shape: Vec<usize>, cell: Cell, mut scratch: Scratch) -> Self {
+    pub fn new(shape: Vec<usize>, cell: NumberType, mut scratch: Scratch) -> Self {
         let width: usize = shape.iter().product();
         // What will not stay in memory never begins there.
         let all = scratch.rows.map(|rows| rows.saturating_mul((width * cell.size()) as u64));
@@ -204,10 +204,10 @@ impl MatrixWriter {
     /// When the scratch file cannot be mapped.
     pub fn finish(mut self, places: Vec<u32>) -> Result<Matrix> {
         let bytes = match self.file.take() {
-            None => Bytes::Memory(std::mem::take(&mut self.memory)),
+            None => Storage::Memory(std::mem::take(&mut self.memory)),
             Some(file) => {
                 let file = file.into_inner().map_err(|e| self.failed(e.error()))?;
-                Bytes::Mapped(map(&file).map_err(|e| self.failed(&e))?)
+                Storage::Mapped(map(&file).map_err(|e| self.failed(&e))?)
             }
         };
         Ok(Matrix { width: self.width, shape: self.shape, cell: self.cell, bytes, places })
@@ -238,7 +238,7 @@ mod tests {
 
     fn matrix(budget: Option<usize>) -> Matrix {
         let scratch = Scratch { budget, ..Scratch::default() };
-        let mut writer = MatrixWriter::new(vec![2], Cell::Real, scratch);
+        let mut writer = MatrixWriter::new(vec![2], NumberType::Real, scratch);
         for row in 0..100_u8 {
             writer.push_reals(&[f32::from(row), -0.5]).unwrap();
         }
@@ -262,7 +262,7 @@ mod tests {
     fn rows_that_will_not_fit_go_to_the_file_at_once() {
         let writer = |rows| {
             let scratch = Scratch { budget: Some(800), rows, ..Scratch::default() };
-            let mut writer = MatrixWriter::new(vec![2], Cell::Real, scratch);
+            let mut writer = MatrixWriter::new(vec![2], NumberType::Real, scratch);
             writer.push_reals(&[1.0, -0.5]).unwrap();
             writer
         };
@@ -272,7 +272,7 @@ mod tests {
 
     #[test]
     fn bytes_become_numbers() {
-        let mut writer = MatrixWriter::new(vec![1, 1, 3], Cell::Byte, Scratch::default());
+        let mut writer = MatrixWriter::new(vec![1, 1, 3], NumberType::Byte, Scratch::default());
         writer.push_bytes(&[0, 128, 255]).unwrap();
         let matrix = writer.finish(vec![0]).unwrap();
         let mut row = [0.0; 3];

@@ -9,7 +9,7 @@ use arrow::array::{Array, ArrayRef, AsArray, RecordBatch};
 use arrow::compute::cast;
 use arrow::datatypes::{DataType, Field, Float32Type, Schema, UInt8Type};
 
-pub use matrix::{Cell, Matrix, MatrixWriter, Scratch};
+pub use matrix::{Matrix, MatrixWriter, NumberType, Scratch};
 
 use super::ids::{Ids, Interner, NULL};
 use crate::engine::EngineSpec;
@@ -56,7 +56,7 @@ pub(super) struct Reader {
 }
 
 /// The numbers of one batch, row after row.
-enum Numbers {
+enum BatchNumbers {
     Bytes(Vec<u8>),
     Reals(Vec<f32>),
 }
@@ -116,8 +116,8 @@ impl Reader {
             )));
         }
         match numbers {
-            Numbers::Bytes(bytes) => writer.push_bytes(&bytes),
-            Numbers::Reals(values) => {
+            BatchNumbers::Bytes(bytes) => writer.push_bytes(&bytes),
+            BatchNumbers::Reals(values) => {
                 if let Some(at) = values.iter().position(|v| !v.is_finite()) {
                     return Err(Error::data("a feature is not a number")
                         .found(format!(
@@ -133,15 +133,15 @@ impl Reader {
         }
     }
 
-    fn writer(&mut self, width: usize, numbers: &Numbers) -> &mut MatrixWriter {
+    fn writer(&mut self, width: usize, numbers: &BatchNumbers) -> &mut MatrixWriter {
         let (shape, scratch) = (&mut self.shape, &mut self.scratch);
         self.writer.get_or_insert_with(|| {
             let shape = shape.take().filter(|s| {
                 s.iter().try_fold(1_usize, |n, side| n.checked_mul(*side)) == Some(width)
             });
             let cell = match numbers {
-                Numbers::Bytes(_) => Cell::Byte,
-                Numbers::Reals(_) => Cell::Real,
+                BatchNumbers::Bytes(_) => NumberType::Byte,
+                BatchNumbers::Reals(_) => NumberType::Real,
             };
             MatrixWriter::new(
                 shape.unwrap_or_else(|| vec![width]),
@@ -177,7 +177,7 @@ fn tensor_shape(field: &Field) -> Option<Vec<usize>> {
 }
 
 /// The columns' numbers row after row, and how many a row has.
-fn flatten(columns: &[ArrayRef], name: &dyn Fn(usize) -> String) -> Result<(usize, Numbers)> {
+fn flatten(columns: &[ArrayRef], name: &dyn Fn(usize) -> String) -> Result<(usize, BatchNumbers)> {
     let missing = |row: usize| {
         Error::data("a row of features is missing, in whole or in part")
             .found(format!("null for `{}`", name(row)))
@@ -229,13 +229,19 @@ fn flatten(columns: &[ArrayRef], name: &dyn Fn(usize) -> String) -> Result<(usiz
         return Err(missing(at / width));
     }
     if values.data_type() == &DataType::UInt8 {
-        return Ok((width, Numbers::Bytes(values.as_primitive::<UInt8Type>().values().to_vec())));
+        return Ok((
+            width,
+            BatchNumbers::Bytes(values.as_primitive::<UInt8Type>().values().to_vec()),
+        ));
     }
     let reals = cast(&values, &DataType::Float32)?;
-    Ok((width, Numbers::Reals(reals.as_primitive::<Float32Type>().values().to_vec())))
+    Ok((width, BatchNumbers::Reals(reals.as_primitive::<Float32Type>().values().to_vec())))
 }
 
-fn interleave(columns: &[ArrayRef], missing: &dyn Fn(usize) -> Error) -> Result<(usize, Numbers)> {
+fn interleave(
+    columns: &[ArrayRef],
+    missing: &dyn Fn(usize) -> Error,
+) -> Result<(usize, BatchNumbers)> {
     let (width, rows) = (columns.len(), columns.first().map_or(0, Array::len));
     let mut out = vec![0.0; rows * width];
     for (k, column) in columns.iter().enumerate() {
@@ -246,5 +252,5 @@ fn interleave(columns: &[ArrayRef], missing: &dyn Fn(usize) -> Error) -> Result<
         let values = reals.as_primitive::<Float32Type>().values();
         values.iter().enumerate().for_each(|(row, v)| out[row * width + k] = *v);
     }
-    Ok((width, Numbers::Reals(out)))
+    Ok((width, BatchNumbers::Reals(out)))
 }

@@ -98,7 +98,7 @@ impl EmSteps for Glad {
     }
 
     fn m_step(&self, a: &Annotations, t: &Posterior, params: &mut Params) {
-        let climb = Climb { a, t };
+        let climb = MStepObjective { a, t };
         let f = |x: &[f64], gradient: &mut [f64]| climb.value(x, gradient);
         maximise(&mut params.x, f, self.gradient_tol, self.max_steps);
     }
@@ -178,12 +178,12 @@ impl LogLikelihood for Likelihood<'_> {
 }
 
 /// What an M-step maximises.
-struct Climb<'a> {
+struct MStepObjective<'a> {
     a: &'a Annotations,
     t: &'a Posterior,
 }
 
-impl Climb<'_> {
+impl MStepObjective<'_> {
     /// The value at `x`, and its gradient: instances first, then annotators, each sum with one owner and order.
     fn value(&self, x: &[f64], gradient: &mut [f64]) -> f64 {
         let Self { a, t } = self;
@@ -249,7 +249,7 @@ mod tests {
         let rows: Vec<_> = (0..24).map(|n| (n / 4, n % 4, (n / 4 + n * n % 7 / 4) % 4)).collect();
         let a = tiny(3, &rows);
         let t = Posterior::from_votes(&a);
-        let climb = Climb { a: &a, t: &t };
+        let climb = MStepObjective { a: &a, t: &t };
         let x: Vec<f64> = (0..10).map(|n| f64::from(n) / 4.0 - 1.0).collect();
         let (mut gradient, mut ignored) = (vec![0.0; 10], vec![0.0; 10]);
         climb.value(&x, &mut gradient);

@@ -35,7 +35,7 @@ use serde::{Deserialize, Serialize};
 use statrs::function::gamma::{digamma, ln_gamma};
 
 use super::kernels::{Annotator, ColumnModel, Estimator, Prior, Smoothing};
-use super::kernels::{estimate::Cell, table::stride};
+use super::kernels::{estimate::SparseCell, padded_matrix::stride};
 use super::{EmSteps, StopRule};
 use crate::frame::Annotations;
 use crate::model::confusion::{Cells, Confusion};
@@ -216,7 +216,7 @@ impl Estimator for Dirichlet {
         &self,
         annotator: Annotator<'_>,
         ends: &[usize],
-        cells: &mut [Cell],
+        cells: &mut [SparseCell],
         unused: &mut [f64],
     ) -> f64 {
         unused.fill(0.0);

@@ -31,7 +31,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::kernels::{Annotator, ColumnModel, Estimator, MIN_PROBABILITY, Prior};
-use super::kernels::{estimate::Cell, table::stride};
+use super::kernels::{estimate::SparseCell, padded_matrix::stride};
 use super::{EmSteps, StopRule};
 use crate::frame::Annotations;
 use crate::model::Spec;
@@ -177,7 +177,7 @@ impl Estimator for Tied {
         &self,
         annotator: Annotator<'_>,
         ends: &[usize],
-        cells: &mut [Cell],
+        cells: &mut [SparseCell],
         unused: &mut [f64],
     ) -> f64 {
         let (mut right, mut first) = (0.0, 0);

@@ -85,7 +85,7 @@ impl<N: CrowdNet> Model for Neural<N> {
         if held_out.is_some() {
             (aggregated, whole) = prepared(model, evidence, None, run)?;
         }
-        let answers = Answers::of(&trainer, whole.as_ref().unwrap_or(&data), evidence, run)?;
+        let answers = AllPredictions::of(&trainer, whole.as_ref().unwrap_or(&data), evidence, run)?;
         let mut trace = aggregated.as_ref().map_or_else(Vec::new, |a| a.trace.clone());
         let iterations = trainer.state.trace.len() as u32;
         trace.append(&mut trainer.state.trace);
@@ -173,13 +173,13 @@ fn gold_to_select_by<N: CrowdNet>(model: &N, described: &Described) -> Result<Ve
 }
 
 /// The predictions of the trained model for every row.
-struct Answers {
+struct AllPredictions {
     posterior: Posterior,
     predictions: Posterior,
     instance_parameters: Vec<(String, Vec<f64>)>,
 }
 
-impl Answers {
+impl AllPredictions {
     fn of<N: CrowdNet>(
         trainer: &Trainer<'_, N>,
         data: &TrainingData<'_>,
@@ -251,7 +251,7 @@ fn report<N: CrowdNet>(
     model: &N,
     task: &Task<'_>,
     annotator_params: &AnnotatorParams,
-    answers: &Answers,
+    answers: &AllPredictions,
     aggregated: Option<Fitted>,
     run: &mut Run,
 ) -> Report {

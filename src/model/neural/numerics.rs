@@ -75,14 +75,14 @@ pub fn trace(matrix: &[f64], n_labels: usize) -> f64 {
 
 /// Row-stochastic matrices from free parameters.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Rows {
+pub enum RowStochastic {
     /// Softplus, then each row divided by its sum (Tanno et al.'s sample code).
     Softplus,
     /// Softmax of each row.
     Softmax,
 }
 
-impl Rows {
+impl RowStochastic {
     /// `out` = the matrix of the parameters `rho`, `[class, label]` both.
     pub fn forward(self, rho: &[f64], n_labels: usize, out: &mut [f64]) {
         for (rho, out) in rho.chunks_exact(n_labels).zip(out.chunks_exact_mut(n_labels)) {

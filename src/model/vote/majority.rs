@@ -124,7 +124,7 @@ fn harden(row: &mut [f64]) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::frame::{Dims, Duplicates, Rows};
+    use crate::frame::{AnnotationRows, Dims, Duplicates};
     use crate::testing::tiny;
 
     /// Three annotators; instance 0: 2 x class 1; instance 1: a tie of classes 0 and 1; instance 2: one vote.
@@ -143,7 +143,7 @@ mod tests {
     /// .1 + .2 for class 0 is more than .3 for class 1 by one bit.
     #[test]
     fn sums_of_weights_that_differ_by_rounding_are_a_tie() {
-        let rows = Rows {
+        let rows = AnnotationRows {
             instance: vec![0; 3],
             annotator: vec![0, 1, 2],
             label: vec![0, 0, 1],
@@ -160,7 +160,7 @@ mod tests {
 
     #[test]
     fn skill_weighs_annotations() {
-        let rows = Rows {
+        let rows = AnnotationRows {
             instance: vec![0, 0, 1, 1],
             annotator: vec![0, 1, 0, 1],
             label: vec![0, 0, 1, 0],

@@ -46,7 +46,7 @@ pub(super) enum PointerMove {
 }
 
 /// How one request to move the pointer ended.
-enum Moved {
+enum MoveOutcome {
     Yes,
     /// Another writer was faster.
     Changed,
@@ -96,9 +96,9 @@ impl ParquetSink {
                 None => self.put_latest(now, &latest).await,
             };
             match moved {
-                Ok(Moved::Yes) => return Ok(PointerMove::Done),
-                Ok(Moved::Changed) => is_locked = false,
-                Ok(Moved::Locked) => is_locked = true,
+                Ok(MoveOutcome::Yes) => return Ok(PointerMove::Done),
+                Ok(MoveOutcome::Changed) => is_locked = false,
+                Ok(MoveOutcome::Locked) => is_locked = true,
                 Err(e) => (failed, is_locked) = (e, false),
             }
             tokio::time::sleep(Duration::from_millis(20 << n)).await;
@@ -116,18 +116,18 @@ impl ParquetSink {
     }
 
     /// Replaces the object if it still is what was read.
-    async fn put_latest(&self, now: Control<Latest>, latest: &Latest) -> Result<Moved> {
+    async fn put_latest(&self, now: Control<Latest>, latest: &Latest) -> Result<MoveOutcome> {
         let seen: Option<ObjectMeta> = match now {
             Control::Whole(_, meta) | Control::Damaged(meta) => Some(meta),
             Control::Missing | Control::Foreign => None,
         };
         let mode = seen.map_or(PutMode::Create, |meta| PutMode::Update(version_of(&meta)));
         match self.put(&self.latest_path(), json(latest), mode).await {
-            Ok(_) => Ok(Moved::Yes),
+            Ok(_) => Ok(MoveOutcome::Yes),
             Err(
                 object_store::Error::Precondition { .. }
                 | object_store::Error::AlreadyExists { .. },
-            ) => Ok(Moved::Changed),
+            ) => Ok(MoveOutcome::Changed),
             Err(e) => Err(e.into()),
         }
     }
@@ -139,12 +139,12 @@ impl ParquetSink {
         committed: &Committed,
         latest: &Latest,
         stays: impl Fn(&Latest) -> bool,
-    ) -> Result<Moved> {
+    ) -> Result<MoveOutcome> {
         let manifest = &committed.manifest;
         // The files of a run that an older version wrote lie in the run's own folder.
         let target = PathBuf::from("runs").join(&manifest.run_id).join(&manifest.attempt);
         let folder = root.join(&target);
-        let switch = || -> io::Result<Moved> {
+        let switch = || -> io::Result<MoveOutcome> {
             let leases = root.join("_leases");
             fs::create_dir_all(&leases)?;
             // What takes long is done before the lock is taken.
@@ -153,12 +153,12 @@ impl ParquetSink {
             let lock = lock_file(&leases.join(LOCK))?;
             match lock.try_lock() {
                 Ok(()) => {}
-                Err(fs::TryLockError::WouldBlock) => return Ok(Moved::Locked),
+                Err(fs::TryLockError::WouldBlock) => return Ok(MoveOutcome::Locked),
                 Err(fs::TryLockError::Error(e)) => return Err(e),
             }
             // Another writer may have moved the pointer since it was read.
             if named(root).is_some_and(|named| stays(&named)) {
-                return Ok(Moved::Changed);
+                return Ok(MoveOutcome::Changed);
             }
             relink(&target, &link, &root.join("latest"))?;
             let through = FilePath::new("latest").join(LATEST_FILE);
@@ -170,7 +170,7 @@ impl ParquetSink {
             if self.spec.sync {
                 sync(root)?;
             }
-            Ok(Moved::Yes)
+            Ok(MoveOutcome::Yes)
         };
         switch().map_err(|e| {
             Error::store(format!("cannot switch the link `latest`: {e}"))

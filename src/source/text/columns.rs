@@ -6,7 +6,7 @@ use arrow::datatypes::{DataType, Field, Schema};
 
 use super::super::format::Format;
 use super::super::format::UNTYPED;
-use super::seen::Seen;
+use super::seen::ValueKinds;
 use crate::error::{Error, Result, offenders};
 
 /// What is known of the columns before a file is opened.
@@ -25,15 +25,15 @@ pub(in super::super) struct TextColumns {
 }
 
 /// What was seen in each column of one file.
-pub(super) type SeenColumns = Vec<(String, Kind)>;
+pub(super) type SeenColumns = Vec<(String, ColumnContent)>;
 
 /// What a column of one file holds.
 #[derive(Debug, Clone, PartialEq)]
-pub(super) enum Kind {
+pub(super) enum ColumnContent {
     /// Single values.
-    Values(Seen),
+    Values(ValueKinds),
     /// Lists of single values.
-    Lists(Seen),
+    Lists(ValueKinds),
     /// Anything else, by the type that Arrow infers.
     Nested(DataType),
 }
@@ -48,8 +48,8 @@ impl TextColumns {
     /// One schema for all files, each named with what was seen in it.
     pub(super) fn schema(&self, format: Format, files: &[(String, SeenColumns)]) -> Result<Schema> {
         let mut names: Vec<&str> = Vec::new();
-        let mut kinds: BTreeMap<&str, (&Kind, &str)> = BTreeMap::new();
-        let mut merged: BTreeMap<&str, Kind> = BTreeMap::new();
+        let mut kinds: BTreeMap<&str, (&ColumnContent, &str)> = BTreeMap::new();
+        let mut merged: BTreeMap<&str, ColumnContent> = BTreeMap::new();
         for (file, columns) in files {
             if format == Format::Csv {
                 same_header(&files[0], (file, columns))?;
@@ -91,11 +91,11 @@ impl TextColumns {
         Ok(Schema::new(fields.collect::<Result<Vec<_>>>()?))
     }
 
-    fn type_of(&self, format: Format, name: &str, kind: &Kind) -> Option<DataType> {
+    fn type_of(&self, format: Format, name: &str, kind: &ColumnContent) -> Option<DataType> {
         if format != Format::Csv {
             return kind.data_type();
         }
-        let Kind::Values(seen) = kind else { return None };
+        let ColumnContent::Values(seen) = kind else { return None };
         let has = |names: &[String]| names.iter().any(|n| n == name);
         if has(&self.numbers) {
             return Some(DataType::Float64);
@@ -111,7 +111,7 @@ impl TextColumns {
     }
 }
 
-impl Kind {
+impl ColumnContent {
     fn is_numeric(&self) -> bool {
         matches!(self, Self::Values(seen) if seen.is_numeric())
     }
@@ -181,7 +181,11 @@ fn same_header(first: &(String, SeenColumns), file: (&str, &SeenColumns)) -> Res
         .help("give the files the same header, in any order; or name those that belong together by a pattern"))
 }
 
-fn drift(name: &str, (known, first): (&Kind, &str), (kind, file): (&Kind, &str)) -> Error {
+fn drift(
+    name: &str,
+    (known, first): (&ColumnContent, &str),
+    (kind, file): (&ColumnContent, &str),
+) -> Error {
     Error::data(format!("the column `{name}` has no one type in all files"))
         .found(format!("{} in `{first}`, {} in `{file}`", known.words(), kind.words()))
         .help("write it with one type in every file")

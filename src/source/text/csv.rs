@@ -9,10 +9,10 @@ use arrow::csv::reader::{Decoder, Format as CsvFormat};
 use arrow::datatypes::{DataType, Field, Schema, SchemaRef};
 use arrow::record_batch::RecordBatch;
 
-use super::columns::{Kind, SeenColumns, TextColumns};
-use super::seen::{FIRST_ROWS, Look, Seen};
+use super::columns::{ColumnContent, SeenColumns, TextColumns};
+use super::seen::{FIRST_ROWS, InferenceScope, ValueKinds};
 use super::undecodable::{not_utf8, undecodable};
-use super::{BATCH_BYTES, Blocks, LONGEST_RECORD, Take, Wanted, unreadable};
+use super::{BATCH_BYTES, Blocks, LONGEST_RECORD, ReadRequest, TakeBatch, unreadable};
 use crate::error::{Error, Result, offenders};
 
 /// Columns that a header may have; each takes memory for every row of a batch.
@@ -26,11 +26,11 @@ pub(super) fn look(
     mut file: Blocks,
     delimiter: u8,
     columns: &TextColumns,
-    look: Look,
+    look: InferenceScope,
 ) -> Result<SeenColumns> {
     let header = header(&mut file, delimiter)?;
     let open: Vec<usize> = (0..header.len()).filter(|c| columns.is_open(&header[*c])).collect();
-    let mut seen = vec![Seen::default(); header.len()];
+    let mut seen = vec![ValueKinds::default(); header.len()];
     let fields = header.iter().map(|name| Field::new(name, DataType::Utf8, true));
     let schema = Arc::new(Schema::new(fields.collect::<Vec<_>>()));
     let decoder = ReaderBuilder::new(Arc::clone(&schema))
@@ -44,15 +44,19 @@ pub(super) fn look(
         rows += batch.num_rows();
         for (column, values) in open.iter().zip(batch.columns()) {
             let values = values.as_string::<i32>().iter().flatten();
-            seen[*column] = values.map(Seen::of_text).fold(seen[*column], Seen::and);
+            seen[*column] = values.map(ValueKinds::of_text).fold(seen[*column], ValueKinds::and);
         }
         let known = open.iter().all(|column| !seen[*column].is_empty());
-        rows < FIRST_ROWS || !(known || look == Look::First)
+        rows < FIRST_ROWS || !(known || look == InferenceScope::First)
     };
     if !open.is_empty() {
         batches(file, &schema, decoder, &mut take)?;
     }
-    Ok(header.into_iter().zip(seen).map(|(name, seen)| (name, Kind::Values(seen))).collect())
+    Ok(header
+        .into_iter()
+        .zip(seen)
+        .map(|(name, seen)| (name, ColumnContent::Values(seen)))
+        .collect())
 }
 
 /// Hands on the file's records.
@@ -60,8 +64,8 @@ pub(super) fn read(
     mut file: Blocks,
     delimiter: u8,
     names: &[String],
-    wanted: &Wanted,
-    take: Take<'_>,
+    wanted: &ReadRequest,
+    take: TakeBatch<'_>,
 ) -> Result<()> {
     header(&mut file, delimiter)?;
     let place = |name: &String| names.iter().position(|n| n == name);
@@ -159,7 +163,7 @@ fn batches(
     mut file: Blocks,
     schema: &SchemaRef,
     mut decoder: Decoder,
-    take: Take<'_>,
+    take: TakeBatch<'_>,
 ) -> Result<()> {
     let decode = |decoder: &mut Decoder, bytes: &[u8]| {
         decoder.decode(bytes).map_err(|e| undecodable(&e, schema))

@@ -46,7 +46,7 @@ use crate::error::{Error, Result};
 use crate::store::shown;
 use columns::SeenColumns;
 pub(super) use columns::TextColumns;
-pub use seen::Look;
+pub use seen::InferenceScope;
 
 /// A record that is longer is an error: no annotation is, and whatever is must be held in memory as a whole.
 const LONGEST_RECORD: usize = 64 << 20;
@@ -61,22 +61,22 @@ const BATCH_BYTES: usize = 16 << 20;
 #[derive(Debug)]
 pub(super) struct TextTable {
     schema: SchemaRef,
-    files: Arc<Files>,
+    files: Arc<TextFiles>,
 }
 
 /// The files behind a table, and what reading one of them takes.
 #[derive(Debug)]
-struct Files {
+struct TextFiles {
     store: Arc<dyn ObjectStore>,
     format: Format,
-    all: Vec<File>,
+    all: Vec<TextFile>,
     /// Where the files are, for people.
     place: Url,
 }
 
 /// One file.
 #[derive(Debug)]
-struct File {
+struct TextFile {
     object: ObjectMeta,
     encoding: Encoding,
     /// The header of a CSV file.
@@ -84,10 +84,10 @@ struct File {
 }
 
 /// Takes a batch; false when nobody wants more.
-type Take<'a> = &'a mut dyn FnMut(RecordBatch) -> bool;
+type TakeBatch<'a> = &'a mut dyn FnMut(RecordBatch) -> bool;
 
 /// What a reader of one file is told.
-struct Wanted {
+struct ReadRequest {
     /// The columns, in this order.
     schema: SchemaRef,
     batch_rows: usize,
@@ -104,7 +104,7 @@ impl TextTable {
         objects: &[ObjectMeta],
         format: Format,
         columns: &TextColumns,
-        look: Look,
+        look: InferenceScope,
     ) -> Result<Self> {
         let looks: Vec<BoxFuture<'static, Result<_>>> = objects
             .iter()
@@ -123,7 +123,7 @@ impl TextTable {
             let name = shown(place, &object.location);
             let header = columns.iter().map(|(name, _)| name.clone()).collect();
             seen.push((name, columns));
-            files.push(File { object, encoding, header });
+            files.push(TextFile { object, encoding, header });
         }
         if files.is_empty() {
             return Err(super::listing::empty());
@@ -131,7 +131,7 @@ impl TextTable {
         let schema = Arc::new(columns.schema(format, &seen)?);
         Ok(Self {
             schema,
-            files: Arc::new(Files { store, format, all: files, place: place.clone() }),
+            files: Arc::new(TextFiles { store, format, all: files, place: place.clone() }),
         })
     }
 }
@@ -143,7 +143,7 @@ fn looked(
     object: &ObjectMeta,
     format: Format,
     columns: &TextColumns,
-    look: Look,
+    look: InferenceScope,
 ) -> impl Future<Output = Result<(ObjectMeta, Encoding, SeenColumns)>> + Send + use<> {
     let (store, columns, object) = (Arc::clone(store), columns.clone(), object.clone());
     let name = shown(place, &object.location);
@@ -203,7 +203,7 @@ impl TableProvider for TextTable {
 /// Files that are read one after the other.
 #[derive(Debug)]
 struct Partition {
-    files: Arc<Files>,
+    files: Arc<TextFiles>,
     share: Vec<usize>,
     schema: SchemaRef,
 }
@@ -218,7 +218,7 @@ impl PartitionStream for Partition {
         let (sender, handle) = (stream.tx(), Handle::current());
         let (files, share) = (Arc::clone(&self.files), self.share.clone());
         let batch_rows = context.session_config().batch_size();
-        let wanted = Wanted { schema: Arc::clone(&self.schema), batch_rows };
+        let wanted = ReadRequest { schema: Arc::clone(&self.schema), batch_rows };
         stream.spawn_blocking(move || {
             let mut take = |batch| sender.blocking_send(Ok(batch)).is_ok();
             share
@@ -230,7 +230,7 @@ impl PartitionStream for Partition {
     }
 }
 
-impl Files {
+impl TextFiles {
     /// The files in at most `n` shares of about equal bytes.
     fn shared(&self, n: usize) -> Vec<Vec<usize>> {
         let mut largest: Vec<usize> = (0..self.all.len()).collect();
@@ -245,7 +245,13 @@ impl Files {
         shares.into_iter().map(|(_, share)| share).collect()
     }
 
-    fn read(&self, file: &File, wanted: &Wanted, handle: &Handle, take: Take<'_>) -> Result<()> {
+    fn read(
+        &self,
+        file: &TextFile,
+        wanted: &ReadRequest,
+        handle: &Handle,
+        take: TakeBatch<'_>,
+    ) -> Result<()> {
         let reader = reader(&self.store, &file.object, file.encoding, handle);
         let read = reader.and_then(|reader| match self.format {
             Format::Ndjson => ndjson::read(reader, wanted, take),

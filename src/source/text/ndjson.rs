@@ -8,15 +8,15 @@ use arrow::json::ReaderBuilder;
 use arrow::json::reader::infer_json_schema_from_iterator;
 use serde_json::Value;
 
-use super::columns::{Kind, SeenColumns};
-use super::seen::{FIRST_ROWS, Look, Seen};
+use super::columns::{ColumnContent, SeenColumns};
+use super::seen::{FIRST_ROWS, InferenceScope, ValueKinds};
 use super::undecodable::undecodable;
-use super::{BATCH_BYTES, Blocks, LONGEST_RECORD, Take, Wanted, unreadable};
+use super::{BATCH_BYTES, Blocks, LONGEST_RECORD, ReadRequest, TakeBatch, unreadable};
 use crate::error::{Error, Result};
 
 /// The fields of all objects, each with what it holds, by name: any line may bring a field that none had before.
-pub(super) fn look(file: Blocks, look: Look) -> Result<SeenColumns> {
-    let mut columns: BTreeMap<String, Kind> = BTreeMap::new();
+pub(super) fn look(file: Blocks, look: InferenceScope) -> Result<SeenColumns> {
+    let mut columns: BTreeMap<String, ColumnContent> = BTreeMap::new();
     let mut rows = 0;
     lines(file, |line, number| {
         let Ok(Value::Object(object)) = serde_json::from_slice(line) else {
@@ -40,13 +40,13 @@ pub(super) fn look(file: Blocks, look: Look) -> Result<SeenColumns> {
             }
         }
         rows += 1;
-        Ok(look == Look::Whole || rows < FIRST_ROWS)
+        Ok(look == InferenceScope::Whole || rows < FIRST_ROWS)
     })?;
     Ok(columns.into_iter().collect())
 }
 
 /// Hands on the file's objects.
-pub(super) fn read(file: Blocks, wanted: &Wanted, take: Take<'_>) -> Result<()> {
+pub(super) fn read(file: Blocks, wanted: &ReadRequest, take: TakeBatch<'_>) -> Result<()> {
     let schema = &wanted.schema;
     let failed = |e| undecodable(&e, schema);
     let mut decoder = ReaderBuilder::new(Arc::clone(schema))
@@ -108,35 +108,37 @@ fn lines(mut file: Blocks, mut visit: impl FnMut(&[u8], usize) -> Result<bool>) 
     }
 }
 
-fn kind(name: &str, value: Value) -> Result<Kind> {
+fn kind(name: &str, value: Value) -> Result<ColumnContent> {
     match &value {
         Value::Array(items) => {
-            let items: Option<Vec<Seen>> = items.iter().map(single).collect();
+            let items: Option<Vec<ValueKinds>> = items.iter().map(single).collect();
             if let Some(items) = items {
-                return Ok(Kind::Lists(items.into_iter().fold(Seen::default(), Seen::and)));
+                return Ok(ColumnContent::Lists(
+                    items.into_iter().fold(ValueKinds::default(), ValueKinds::and),
+                ));
             }
         }
         other => {
             if let Some(seen) = single(other) {
-                return Ok(Kind::Values(seen));
+                return Ok(ColumnContent::Values(seen));
             }
         }
     }
     let object = Value::Object([(name.to_owned(), value)].into_iter().collect());
     let schema = infer_json_schema_from_iterator(std::iter::once(Ok(object)))?;
-    Ok(Kind::Nested(schema.field(0).data_type().clone()))
+    Ok(ColumnContent::Nested(schema.field(0).data_type().clone()))
 }
 
-fn single(value: &Value) -> Option<Seen> {
+fn single(value: &Value) -> Option<ValueKinds> {
     match value {
-        Value::Null => Some(Seen::default()),
-        Value::Bool(_) => Some(Seen::BOOLEAN),
-        Value::Number(n) if n.is_u64() && !n.is_i64() => Some(Seen::GREAT),
+        Value::Null => Some(ValueKinds::default()),
+        Value::Bool(_) => Some(ValueKinds::BOOLEAN),
+        Value::Number(n) if n.is_u64() && !n.is_i64() => Some(ValueKinds::GREAT),
         Value::Number(n) => Some(match n.as_i64() {
-            Some(integer) => Seen::of_integer(integer),
-            None => Seen::of_double(n.as_f64().unwrap_or_default()),
+            Some(integer) => ValueKinds::of_integer(integer),
+            None => ValueKinds::of_double(n.as_f64().unwrap_or_default()),
         }),
-        Value::String(_) => Some(Seen::TEXT),
+        Value::String(_) => Some(ValueKinds::TEXT),
         Value::Array(_) | Value::Object(_) => None,
     }
 }

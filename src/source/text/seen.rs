@@ -5,7 +5,7 @@ use arrow::datatypes::{DataType, Float64Type, Int64Type, TimeUnit};
 
 /// How far a look into a file goes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Look {
+pub enum InferenceScope {
     /// As many rows as a check of the columns takes.
     First,
     /// As far as it takes to know every column's type.
@@ -20,9 +20,9 @@ const EXACT: u64 = 1 << 53;
 
 /// A set of kinds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(super) struct Seen(u8);
+pub(super) struct ValueKinds(u8);
 
-impl Seen {
+impl ValueKinds {
     pub(super) const BOOLEAN: Self = Self(1);
     pub(super) const INTEGER: Self = Self(2);
     pub(super) const NUMBER: Self = Self(4);
@@ -129,7 +129,11 @@ mod tests {
     use super::*;
 
     fn type_of(values: &[&str]) -> Option<DataType> {
-        values.iter().map(|v| Seen::of_text(v)).fold(Seen::default(), Seen::and).data_type()
+        values
+            .iter()
+            .map(|v| ValueKinds::of_text(v))
+            .fold(ValueKinds::default(), ValueKinds::and)
+            .data_type()
     }
 
     #[test]

@@ -6,7 +6,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::Design;
-use crate::commands::simulate::annotators::Kind;
+use crate::commands::simulate::annotators::AnnotatorType;
 use crate::commands::simulate::conal::GaussianBlobs;
 use crate::commands::simulate::grammar::links;
 use crate::commands::simulate::plan::CommonNoise;
@@ -76,16 +76,16 @@ impl Design for CommonAndOwn {
         let right = 1.0 - self.common_strength;
         let pairs = links(&self.pairs).map_err(|e| e.at("--set pairs"))?;
         let kind = match self.noise {
-            Noise::Asymmetric if pairs.is_empty() => Kind::PairwiseFlipper(right),
+            Noise::Asymmetric if pairs.is_empty() => AnnotatorType::PairwiseFlipper(right),
             Noise::Asymmetric => {
                 return Err(Error::spec("asymmetric noise draws its targets and has no partners")
                     .at("--set pairs")
                     .found(format!("`{}`", self.pairs))
                     .help("set noise=symmetric, or leave the pairs empty: --set pairs="));
             }
-            Noise::Symmetric => Kind::SimilarPair(right, pairs),
+            Noise::Symmetric => AnnotatorType::SimilarPair(right, pairs),
         };
-        let own = Kind::PairwiseFlipper(1.0 - self.individual_strength);
+        let own = AnnotatorType::PairwiseFlipper(1.0 - self.individual_strength);
         Ok(Plan {
             redundancy: Some(self.redundancy),
             annotated: self.annotated,

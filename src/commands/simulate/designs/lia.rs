@@ -15,7 +15,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::Design;
-use crate::commands::simulate::annotators::{Kind, Link};
+use crate::commands::simulate::annotators::{AnnotatorType, Link};
 use crate::commands::simulate::grammar::Group;
 use crate::commands::simulate::plan::Plan;
 use crate::error::{Error, Result};
@@ -42,10 +42,11 @@ impl Default for Predictors {
 
 impl Design for Predictors {
     fn plan(&self, classes: usize) -> Result<Plan> {
-        let one_way = (0..self.one_way).map(|n| Kind::Confuser(0.0, vec![confused(n, classes)]));
+        let one_way =
+            (0..self.one_way).map(|n| AnnotatorType::Confuser(0.0, vec![confused(n, classes)]));
         let both_ways = (0..self.both_ways).map(|n| {
             let (k, l) = confused(n, classes);
-            Kind::Confuser(0.5, vec![(k, l), (l, k)])
+            AnnotatorType::Confuser(0.5, vec![(k, l), (l, k)])
         });
         let groups: Vec<Group> = one_way.chain(both_ways).map(|kind| (1, kind)).collect();
         if groups.is_empty() {

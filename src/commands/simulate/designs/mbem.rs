@@ -4,14 +4,14 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::Design;
-use crate::commands::simulate::annotators::Kind;
+use crate::commands::simulate::annotators::AnnotatorType;
 use crate::commands::simulate::plan::Plan;
 use crate::error::Result;
 
 /// Hammers among spammers, for a fixed number of answers.
 #[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
-pub struct Budget {
+pub struct FixedBudget {
     /// How many annotators.
     #[schemars(range(min = 1))]
     pub annotators: usize,
@@ -28,18 +28,18 @@ pub struct Budget {
     pub budget: Option<usize>,
 }
 
-impl Default for Budget {
+impl Default for FixedBudget {
     fn default() -> Self {
         Self { annotators: 100, g: 0.2, class_wise: false, redundancy: 1, budget: None }
     }
 }
 
-impl Design for Budget {
+impl Design for FixedBudget {
     fn plan(&self, _classes: usize) -> Result<Plan> {
         let kind = if self.class_wise {
-            Kind::ClassWiseHammerSpammer(self.g)
+            AnnotatorType::ClassWiseHammerSpammer(self.g)
         } else {
-            Kind::HammerOrSpammer(self.g)
+            AnnotatorType::HammerOrSpammer(self.g)
         };
         Ok(Plan {
             redundancy: Some(self.redundancy),

@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 pub use conal::{CommonAndOwn, OnClouds};
 pub use lia::Predictors;
 pub use max_mig::Seniority;
-pub use mbem::Budget;
+pub use mbem::FixedBudget;
 pub use tanno::{FourHabits, OneType};
 
 use super::conal::GaussianBlobs;

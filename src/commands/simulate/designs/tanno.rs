@@ -7,7 +7,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::Design;
-use crate::commands::simulate::annotators::{Kind, Names};
+use crate::commands::simulate::annotators::{AnnotatorType, Names};
 use crate::commands::simulate::grammar::{Group, crowd};
 use crate::commands::simulate::plan::Plan;
 use crate::error::Result;
@@ -15,7 +15,7 @@ use crate::error::Result;
 /// Which annotators see an instance.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
-pub enum Labels {
+pub enum LabelDensity {
     /// All of them.
     #[default]
     Dense,
@@ -23,7 +23,7 @@ pub enum Labels {
     One,
 }
 
-impl Labels {
+impl LabelDensity {
     fn redundancy(self) -> Option<usize> {
         (self == Self::One).then_some(1)
     }
@@ -54,15 +54,15 @@ pub enum Skilled {
 
 impl Skilled {
     /// One with this skill.
-    fn with(self, p: f64) -> Kind {
+    fn with(self, p: f64) -> AnnotatorType {
         match self {
-            Self::Symmetric => Kind::Symmetric(1.0 - p),
-            Self::Pair => Kind::Pair(1.0 - p, Vec::new()),
-            Self::HammerSpammer => Kind::HammerSpammer(p),
-            Self::PairwiseFlipper => Kind::PairwiseFlipper(p),
-            Self::NeighbourConfuser => Kind::Neighbour(p),
-            Self::SimilarPair => Kind::SimilarPair(p, Vec::new()),
-            Self::Adversarial => Kind::Adversarial(p, Names::HalfWay),
+            Self::Symmetric => AnnotatorType::Symmetric(1.0 - p),
+            Self::Pair => AnnotatorType::Pair(1.0 - p, Vec::new()),
+            Self::HammerSpammer => AnnotatorType::HammerSpammer(p),
+            Self::PairwiseFlipper => AnnotatorType::PairwiseFlipper(p),
+            Self::NeighbourConfuser => AnnotatorType::Neighbour(p),
+            Self::SimilarPair => AnnotatorType::SimilarPair(p, Vec::new()),
+            Self::Adversarial => AnnotatorType::Adversarial(p, Names::HalfWay),
         }
     }
 }
@@ -80,7 +80,7 @@ pub struct OneType {
     #[schemars(range(min = 1))]
     pub annotators: usize,
     /// Which annotators see an instance.
-    pub labels: Labels,
+    pub labels: LabelDensity,
     /// The share of the instances that nobody annotates, whose class goes to the table `gold` to choose epochs by.
     #[schemars(range(min = 0, max = 1))]
     pub valid: f64,
@@ -92,7 +92,7 @@ impl Default for OneType {
             annotator: Skilled::default(),
             p: 0.3,
             annotators: 5,
-            labels: Labels::Dense,
+            labels: LabelDensity::Dense,
             valid: 0.0,
         }
     }
@@ -110,7 +110,7 @@ impl Design for OneType {
 #[serde(deny_unknown_fields, default)]
 pub struct FourHabits {
     /// Which annotators see an instance.
-    pub labels: Labels,
+    pub labels: LabelDensity,
     /// The share of the instances that nobody annotates, whose class goes to the table `gold` to choose epochs by.
     #[schemars(range(min = 0, max = 1))]
     pub valid: f64,
@@ -126,7 +126,7 @@ impl Design for FourHabits {
 }
 
 /// The plan where the instances that are held out choose epochs.
-fn held_out(valid: f64, labels: Labels, groups: Vec<Group>) -> Plan {
+fn held_out(valid: f64, labels: LabelDensity, groups: Vec<Group>) -> Plan {
     Plan {
         redundancy: labels.redundancy(),
         annotated: 1.0 - valid,

@@ -1,7 +1,7 @@
 //! Types of annotators: their matrices and their words.
 
 use super::{assert_near, assert_rows, matrix};
-use crate::commands::simulate::annotators::{Kind, Manner};
+use crate::commands::simulate::annotators::{AnnotatorType, Dependence};
 use crate::commands::simulate::grammar::{annotator_id, crowd, kind, links};
 use crate::run::Run;
 
@@ -142,9 +142,9 @@ fn rows_sum_to_one_and_the_expected_accuracy_is_the_stated_one() {
 #[test]
 fn followers_expect_what_their_reference_does() {
     let of = matrix("symmetric(0.45)", 4, 0);
-    assert_eq!(Manner::Imitative.confusion(&of), of);
-    assert_near(Manner::Supportive.confusion(&of).accuracy(&[0.25; 4]), 0.55, 1e-12);
-    assert_near(Manner::Opposite.confusion(&of).accuracy(&[0.25; 4]), 0.45, 1e-12);
+    assert_eq!(Dependence::Imitative.confusion(&of), of);
+    assert_near(Dependence::Supportive.confusion(&of).accuracy(&[0.25; 4]), 0.55, 1e-12);
+    assert_near(Dependence::Opposite.confusion(&of).accuracy(&[0.25; 4]), 0.45, 1e-12);
 }
 
 #[test]
@@ -154,10 +154,10 @@ fn words_are_read_as_they_are_written() {
     let groups = crowd(words).unwrap();
     let written: Vec<String> = groups.iter().map(|(_, kind)| kind.text(9)).collect();
     assert_eq!(written.join(", "), words);
-    assert_eq!(crowd("10*right").unwrap(), [(10, Kind::Right)]);
+    assert_eq!(crowd("10*right").unwrap(), [(10, AnnotatorType::Right)]);
     assert_eq!(
         kind("similar-pair(0.6 3-5)").unwrap(),
-        Kind::SimilarPair(0.6, vec![(3, 5), (5, 3)])
+        AnnotatorType::SimilarPair(0.6, vec![(3, 5), (5, 3)])
     );
     let error = |word: &str| crowd(word).unwrap_err().to_string();
     assert!(error("symetric(0.8)").contains("did you mean `symmetric`?"));

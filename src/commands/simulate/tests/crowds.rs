@@ -3,9 +3,9 @@
 use rand::Rng as _;
 
 use super::{assert_near, balanced, drawn, plan_of};
-use crate::commands::simulate::draw::{Crowd, draw};
+use crate::commands::simulate::draw::{SimulatedCrowd, draw};
 use crate::commands::simulate::grammar::crowd;
-use crate::commands::simulate::plan::{Plan, Truth};
+use crate::commands::simulate::plan::{Instances, Plan};
 use crate::commands::simulate::recipes::{RECIPES, recipe};
 use crate::frame::{Matrix, Role};
 use crate::run::Run;
@@ -93,7 +93,7 @@ fn one_purpose_s_draws_move_no_other_s() {
 }
 
 /// (instance, annotator) of every answer.
-fn asked(crowd: &Crowd) -> Vec<(u32, u32)> {
+fn asked(crowd: &SimulatedCrowd) -> Vec<(u32, u32)> {
     crowd.annotations.iter().map(|a| (a.instance, a.annotator)).collect()
 }
 
@@ -200,7 +200,7 @@ fn predictors_confuse_one_pair_each_and_their_features_tell_which() {
 #[test]
 fn plans_that_fit_nothing_are_refused() {
     let class = [0, 1, 2];
-    let truth = Truth { class: &class, classes: 3, features: None };
+    let truth = Instances { class: &class, classes: 3, features: None };
     let error = |groups: &str, redundancy: Option<usize>| {
         let plan = Plan { redundancy, ..Plan::of(crowd(groups).unwrap()) };
         draw(&plan, truth, &Run::new(0)).err().unwrap().to_string()
@@ -222,7 +222,7 @@ fn plans_that_fit_nothing_are_refused() {
     assert!(sparse.contains("`imitative(a007)`"), "{sparse}");
     assert!(error("right, imitative(a00)", Some(1)).contains("must see every instance"));
     assert!(error("right", Some(2)).contains("more answers than there are annotators"));
-    let one = Truth { class: &[0], classes: 1, features: None };
+    let one = Instances { class: &[0], classes: 1, features: None };
     let plan = Plan::of(crowd("symmetric(0.5)").unwrap());
     let error = draw(&plan, one, &Run::new(0)).err().unwrap().to_string();
     assert!(error.contains("needs two classes"), "{error}");
@@ -235,7 +235,7 @@ fn every_recipe_makes_a_plan_with_its_defaults_and_draws_on_ten_classes() {
     let values: Vec<f32> = (0..3 * class.len()).map(|_| rng.random()).collect();
     let features = Matrix::from_rows(3, &values);
     let rows: Vec<u32> = (0..class.len() as u32).collect();
-    let truth = Truth { class: &class, classes: 10, features: Some((&features, &rows)) };
+    let truth = Instances { class: &class, classes: 10, features: Some((&features, &rows)) };
     for (n, recipe) in RECIPES.iter().enumerate() {
         assert!(RECIPES[..n].iter().all(|r| r.name != recipe.name), "{}", recipe.name);
         let plan = recipe.load(&[]).unwrap().design.plan(10).unwrap();

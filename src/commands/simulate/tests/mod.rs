@@ -4,21 +4,21 @@ mod annotators;
 mod crowds;
 mod noise;
 
-use super::confusion::Confusion;
-use super::draw::{Crowd, draw};
+use super::confusion::ConfusionMatrix;
+use super::draw::{SimulatedCrowd, draw};
 use super::grammar::kind;
-use super::plan::{Plan, Truth};
+use super::plan::{Instances, Plan};
 use super::recipes::recipe;
 use crate::run::Run;
 
-fn matrix(word: &str, classes: usize, seed: u64) -> Confusion {
+fn matrix(word: &str, classes: usize, seed: u64) -> ConfusionMatrix {
     let shares = vec![1.0 / classes as f64; classes];
     let kind = kind(word).unwrap();
     kind.confusion(&shares, &mut Run::new(seed).rng("test")).unwrap().unwrap()
 }
 
 #[track_caller]
-fn assert_rows(got: &Confusion, want: &[&[f64]]) {
+fn assert_rows(got: &ConfusionMatrix, want: &[&[f64]]) {
     for (k, want) in want.iter().enumerate() {
         let close = got.row(k).iter().zip(*want).all(|(g, w)| (g - w).abs() < 1e-12);
         assert!(close && want.len() == got.classes(), "row {k}: {:?} is not {want:?}", got.row(k));
@@ -41,6 +41,6 @@ fn plan_of(name: &str, settings: &[&str]) -> Plan {
     recipe(name).unwrap().load(&settings).unwrap().design.plan(10).unwrap()
 }
 
-fn drawn(plan: &Plan, class: &[u32], classes: usize, seed: u64) -> Crowd {
-    draw(plan, Truth { class, classes, features: None }, &Run::new(seed)).unwrap()
+fn drawn(plan: &Plan, class: &[u32], classes: usize, seed: u64) -> SimulatedCrowd {
+    draw(plan, Instances { class, classes, features: None }, &Run::new(seed)).unwrap()
 }

@@ -3,9 +3,9 @@
 use rand::Rng as _;
 
 use super::{assert_near, balanced, plan_of};
-use crate::commands::simulate::annotators::Kind;
+use crate::commands::simulate::annotators::AnnotatorType;
 use crate::commands::simulate::draw::draw;
-use crate::commands::simulate::plan::{Plan, Truth};
+use crate::commands::simulate::plan::{Instances, Plan};
 use crate::commands::simulate::recipes::recipe;
 use crate::frame::{Matrix, Role};
 use crate::run::Run;
@@ -19,7 +19,7 @@ fn common_noise_has_the_wanted_proportion_and_its_answers_come_from_the_common_m
     let class = blobs.truth(&run);
     let features = blobs.features(&class, 6, &run);
     let rows: Vec<u32> = (0..2000).collect();
-    let truth = Truth { class: &class, classes: 6, features: Some((&features, &rows)) };
+    let truth = Instances { class: &class, classes: 6, features: Some((&features, &rows)) };
     let crowd = draw(&plan, truth, &run).unwrap();
     let instances: Vec<u32> = (0..2000).collect();
     let shares = plan.common.as_ref().unwrap().spread(truth, &instances, 30, &run).unwrap();
@@ -81,7 +81,7 @@ fn pictures(of_each: u32) -> (Vec<u32>, Matrix, Vec<u32>) {
 #[test]
 fn how_instances_look_does_not_depend_on_how_many_annotators_look() {
     let (class, features, rows) = pictures(1);
-    let truth = Truth { class: &class, classes: 10, features: Some((&features, &rows)) };
+    let truth = Instances { class: &class, classes: 10, features: Some((&features, &rows)) };
     let common = plan_of("conal", &[]).common.unwrap();
     // The scale and the shift of all products change with the annotators; the ratio of differences of one annotator's
     // does not.
@@ -96,7 +96,7 @@ fn how_instances_look_does_not_depend_on_how_many_annotators_look() {
 #[test]
 fn what_is_not_annotated_chooses_epochs_and_scores() {
     let (class, features, rows) = pictures(100);
-    let truth = Truth { class: &class, classes: 10, features: Some((&features, &rows)) };
+    let truth = Instances { class: &class, classes: 10, features: Some((&features, &rows)) };
     let roles = |plan: &Plan| {
         let crowd = draw(plan, truth, &Run::new(1)).unwrap();
         let asked: Vec<u32> = crowd.annotations.chunks(3).map(|said| said[0].instance).collect();
@@ -115,7 +115,7 @@ fn what_is_not_annotated_chooses_epochs_and_scores() {
 #[test]
 fn pictures_that_look_alike_are_partners_in_common() {
     let (class, features, rows) = pictures(10);
-    let truth = Truth { class: &class, classes: 10, features: Some((&features, &rows)) };
+    let truth = Instances { class: &class, classes: 10, features: Some((&features, &rows)) };
     let crowd = draw(&plan_of("conal-cifar", &[]), truth, &Run::new(1)).unwrap();
     let common = crowd.common.unwrap();
     // Cat and dog, car and truck, deer and horse, plane and bird, frog and ship.
@@ -140,5 +140,5 @@ fn partners_are_refused_where_targets_are_drawn() {
         }
     }
     let common = plan("conal-cifar", &["noise=asymmetric", "pairs="]).unwrap().common.unwrap();
-    assert_eq!(common.kind, Kind::PairwiseFlipper(0.6));
+    assert_eq!(common.kind, AnnotatorType::PairwiseFlipper(0.6));
 }

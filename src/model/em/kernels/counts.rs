@@ -5,9 +5,9 @@ use std::ops::Range;
 use rayon::prelude::*;
 
 use super::for_classes;
+use super::padded_matrix::{self, PaddedMatrix, stride};
 use super::sparse_rows::SparseRows;
 use super::strategy::CountStrategy;
-use super::table::{self, Table, stride};
 use crate::frame::{Annotations, InstanceRange, WeightSlice};
 use crate::model::fitted::Posterior;
 
@@ -25,7 +25,7 @@ pub struct Statistics {
 #[derive(Debug)]
 pub(super) enum RangeCounts {
     /// Their sums.
-    Scatter(Table),
+    Scatter(PaddedMatrix),
     /// Nothing: columns gather the rows.
     Gather,
     /// Their entries, which columns gather, for each [`BLOCK`] of instances.
@@ -39,7 +39,7 @@ impl Statistics {
         let n_classes = a.dims().classes;
         let counts = match strategy {
             CountStrategy::Scatter(_) => {
-                RangeCounts::Scatter(Table::zeros(a.n_columns(), n_classes))
+                RangeCounts::Scatter(PaddedMatrix::zeros(a.n_columns(), n_classes))
             }
             CountStrategy::Gather => RangeCounts::Gather,
             CountStrategy::SparseGather => RangeCounts::SparseGather(vec![SparseRows::default()]),
@@ -177,7 +177,7 @@ fn scatter_weighted<const K: usize>(
         && let Ok(row) = <[f64; K]>::try_from(row)
     {
         for (at, column) in columns.iter().enumerate() {
-            let (counts, weight) = (table::row_mut::<K>(cells, *column), weight(at));
+            let (counts, weight) = (padded_matrix::row_mut::<K>(cells, *column), weight(at));
             (0..K).for_each(|k| counts[k] += weight * row[k]);
         }
         return;

@@ -9,20 +9,20 @@
 
 use super::estimate::{Annotator, Estimator};
 use super::log_domain::ln_all;
-use super::table::{self, Table, stride};
+use super::padded_matrix::{self, PaddedMatrix, stride};
 use super::{MIN_LIKELIHOOD, width};
 
 /// The columns that are kept.
 pub struct DenseColumns {
     /// P(label of the column given class), or its logarithm; columns that there is no room for are those of singleton
     /// annotators.
-    pub cells: Table,
+    pub cells: PaddedMatrix,
     /// Whether cells hold logarithms.
     pub are_logs: bool,
 }
 
 impl DenseColumns {
-    /// Writes the factors of a column, or their logarithms, into `factors`, a row of a [`Table`]; `last` is the posterior
+    /// Writes the factors of a column, or their logarithms, into `factors`, a row of a [`PaddedMatrix`]; `last` is the posterior
     /// behind the counts of an instance with an annotation of this weight in the column. Returns the term of the objective
     /// of a column made anew.
     pub(super) fn write(
@@ -76,7 +76,7 @@ pub(super) fn multiply<const K: usize>(
     {
         let mut product = *prior;
         for column in columns {
-            let factors = table::row::<K>(cells, *column);
+            let factors = padded_matrix::row::<K>(cells, *column);
             (0..K).for_each(|k| product[k] *= factors[k]);
         }
         *row = product;
@@ -105,7 +105,7 @@ pub(super) fn add_logs<const K: usize>(
     {
         let mut sums = *prior;
         for (column, weight) in columns.iter().zip(weights) {
-            let logs = table::row::<K>(cells, *column);
+            let logs = padded_matrix::row::<K>(cells, *column);
             (0..K).for_each(|k| sums[k] += weight * logs[k]);
         }
         *row = sums;

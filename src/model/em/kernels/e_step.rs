@@ -19,14 +19,14 @@ use pulp::{Arch, Scalar, Simd, WithSimd};
 
 use super::counts::{Statistics, add_row, for_each_range, scatter};
 use super::dense::{self, DenseColumns, Singletons};
-use super::estimate::{Cell, Estimator};
+use super::estimate::{Estimator, SparseCell};
 use super::gather_buffer::GatherBuffer;
 use super::log_domain::{LogProduct, exp_all, shift};
 use super::m_step::Columns;
+use super::padded_matrix::{prefetch_row, stride};
 use super::prior::{LogPrior, Prior};
 use super::sparse::SparseColumns;
 use super::special_rows::{SAFE, Special, are_roots};
-use super::table::{prefetch_row, stride};
 use super::{for_classes, width};
 use crate::frame::{Annotations, InstanceRange, WeightSlice};
 use crate::model::fitted::Posterior;
@@ -96,7 +96,8 @@ impl<const K: usize, E: Estimator> WithSimd for DenseSweep<'_, K, E> {
     #[inline(always)]
     fn with_simd<S: Simd>(self, _: S) {
         let (sums, table) = self.into.sums_and_table();
-        let near = Near { columns: self.step.range.columns, cells: self.columns.cells.cells() };
+        let near =
+            Prefetcher { columns: self.step.range.columns, cells: self.columns.cells.cells() };
         let objective = if self.columns.are_logs {
             self.step.in_log_domain::<K>(self.columns, near, self.rows, sums, table)
         } else if self.step.range.labels.len() > self.columns.cells.n_columns() {
@@ -110,12 +111,12 @@ impl<const K: usize, E: Estimator> WithSimd for DenseSweep<'_, K, E> {
 
 /// Columns that are asked for before they are used.
 #[derive(Clone, Copy)]
-struct Near<'a> {
+struct Prefetcher<'a> {
     columns: &'a [u32],
     cells: &'a [f64],
 }
 
-impl Near<'_> {
+impl Prefetcher<'_> {
     /// Asks for the cells and the counts that the annotations after those at `own` will need.
     #[inline(always)]
     fn prefetch(self, own: Range<usize>, table: &[f64], n: usize) {
@@ -136,7 +137,7 @@ impl<E: Estimator> EStep<'_, E> {
     fn by_products<const K: usize, const ALL_KEPT: bool>(
         self,
         columns: &DenseColumns,
-        near: Near<'_>,
+        near: Prefetcher<'_>,
         rows: &mut [f64],
         sums: &mut [f64],
         table: &mut [f64],
@@ -192,7 +193,7 @@ impl<E: Estimator> EStep<'_, E> {
     fn in_log_domain<const K: usize>(
         self,
         columns: &DenseColumns,
-        near: Near<'_>,
+        near: Prefetcher<'_>,
         rows: &mut [f64],
         sums: &mut [f64],
         table: &mut [f64],
@@ -295,7 +296,7 @@ impl<E> WithSimd for SparseSweep<'_, E> {
         let (mut likelihood, mut terms) = (LogProduct::default(), 0.0);
         let mut special = Special::new(n, range.weights);
         let mut log_prior = LogPrior::new(prior, n);
-        let mut near = GatherBuffer::<Cell>::default();
+        let mut near = GatherBuffer::<SparseCell>::default();
         for (start, rows) in (0..).step_by(GATHERED).zip(rows.chunks_mut(GATHERED * n)) {
             columns.gather(&range, start..start + rows.len() / n, &mut near);
             for (at, row) in rows.chunks_exact_mut(n).enumerate() {

@@ -1,6 +1,6 @@
 //! From an annotator's expected counts to the likelihood: maximum likelihood here, other estimators with their models.
 
-use super::table::stride;
+use super::padded_matrix::stride;
 use super::{MIN_LIKELIHOOD, MIN_PROBABILITY, width};
 use crate::frame::Annotations;
 
@@ -15,7 +15,7 @@ pub struct Annotator<'a> {
 
 /// A cell unlike the annotator's other labels.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
-pub struct Cell {
+pub struct SparseCell {
     /// Its class.
     pub class: u32,
     /// Its expected count or likelihood, for an [`Estimator`]; else its likelihood over that of a label that was not used.
@@ -26,7 +26,7 @@ pub struct Cell {
 ///
 /// Numbers may be below [`MIN_LIKELIHOOD`], to which the kernels raise them. A row of the matrix need not sum to 1.
 pub trait Estimator: Sync {
-    /// Replaces the expected counts in `cells`, rows of a [`Table`](super::table::Table), by the likelihood of the same
+    /// Replaces the expected counts in `cells`, rows of a [`PaddedMatrix`](super::padded_matrix::PaddedMatrix), by the likelihood of the same
     /// columns; returns the annotator's own term of the objective, such as minus a divergence from a Dirichlet prior; 0
     /// without any. `K` is the number of classes, or 0 where they are many.
     fn estimate<const K: usize>(&self, annotator: Annotator<'_>, cells: &mut [f64]) -> f64;
@@ -39,7 +39,7 @@ pub trait Estimator: Sync {
         &self,
         annotator: Annotator<'_>,
         ends: &[usize],
-        cells: &mut [Cell],
+        cells: &mut [SparseCell],
         unused: &mut [f64],
     ) -> f64;
 
@@ -133,7 +133,7 @@ impl Estimator for Smoothing {
         &self,
         annotator: Annotator<'_>,
         ends: &[usize],
-        cells: &mut [Cell],
+        cells: &mut [SparseCell],
         unused: &mut [f64],
     ) -> f64 {
         let (never, never_diagonal) = (self.cell(0.0, 0, 1), self.cell(0.0, 0, 0));

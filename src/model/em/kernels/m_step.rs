@@ -9,9 +9,9 @@ use super::counts::{Statistics, add_row};
 use super::dense::DenseColumns;
 use super::estimate::{Annotator, Estimator, Smoothing};
 use super::log_domain::ln_all;
+use super::padded_matrix::{PaddedMatrix, stride};
 use super::sparse::SparseColumns;
 use super::strategy::CountStrategy;
-use super::table::{Table, stride};
 use super::{MIN_LIKELIHOOD, for_classes, prefetch, width};
 use crate::frame::{Annotations, ColumnRange, WeightSlice, split_by};
 use crate::model::fitted::Posterior;
@@ -31,7 +31,7 @@ impl Columns {
         if strategy == CountStrategy::SparseGather {
             return Self::Sparse(SparseColumns::new(a));
         }
-        let cells = Table::zeros(strategy.kept_columns(a), a.dims().classes);
+        let cells = PaddedMatrix::zeros(strategy.kept_columns(a), a.dims().classes);
         Self::Dense(DenseColumns { cells, are_logs: a.are_weighted() })
     }
 

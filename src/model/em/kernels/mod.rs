@@ -20,12 +20,12 @@ pub mod estimate;
 mod gather_buffer;
 pub mod log_domain;
 pub mod m_step;
+pub mod padded_matrix;
 pub mod prior;
 pub mod sparse;
 mod sparse_rows;
 mod special_rows;
 pub mod strategy;
-pub mod table;
 #[cfg(test)]
 mod tests;
 

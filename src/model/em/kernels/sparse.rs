@@ -11,9 +11,9 @@ use std::ops::Range;
 use rayon::prelude::*;
 
 use super::MIN_LIKELIHOOD;
-use super::estimate::{Annotator, Cell, Estimator};
+use super::estimate::{Annotator, Estimator, SparseCell};
 use super::gather_buffer::GatherBuffer;
-use super::sparse_rows::{Entry, SparseRows, gather};
+use super::sparse_rows::{ClassEntry, SparseRows, gather};
 use crate::frame::{Annotations, InstanceRange, WeightSlice};
 
 /// Neighbouring slots whose columns lie together: one unit of parallel work.
@@ -37,17 +37,17 @@ struct Block {
     unused: Vec<f64>,
     /// Where the cells of each column begin, and one past the last.
     first: Vec<u32>,
-    cells: Vec<Cell>,
+    cells: Vec<SparseCell>,
 }
 
 /// What a worker needs to estimate an annotator.
-struct Scratch {
-    gathered: GatherBuffer<Entry>,
+struct Workspace {
+    gathered: GatherBuffer<ClassEntry>,
     /// The counts of one column, `[class]`, zero between columns, and whether a class has a cell yet.
     counts: Vec<f64>,
     known: Vec<bool>,
     /// An annotator's cells with a count, and where those of each column end.
-    cells: Vec<Cell>,
+    cells: Vec<SparseCell>,
     ends: Vec<usize>,
 }
 
@@ -78,7 +78,7 @@ impl SparseColumns {
         estimator: &impl Estimator,
     ) -> f64 {
         let (n, annotators, are_logs) = (self.n_classes, a.dims().annotators, self.are_logs);
-        let scratch = || Scratch {
+        let scratch = || Workspace {
             gathered: GatherBuffer::default(),
             counts: vec![0.0; n],
             known: vec![false; n],
@@ -113,7 +113,7 @@ impl SparseColumns {
         &self,
         range: &InstanceRange<'_>,
         instances: Range<usize>,
-        near: &mut GatherBuffer<Cell>,
+        near: &mut GatherBuffer<SparseCell>,
     ) {
         near.clear();
         let positions =
@@ -138,7 +138,13 @@ impl SparseColumns {
 
     /// `row` = `prior` times the factors of every column, of which `cells` are the gathered cells.
     #[inline]
-    pub(super) fn multiply(&self, row: &mut [f64], prior: &[f64], columns: &[u32], cells: &[Cell]) {
+    pub(super) fn multiply(
+        &self,
+        row: &mut [f64],
+        prior: &[f64],
+        columns: &[u32],
+        cells: &[SparseCell],
+    ) {
         row.copy_from_slice(prior);
         for column in columns {
             row.iter_mut().zip(self.unused_of(*column)).for_each(|(p, f)| *p *= f);
@@ -157,7 +163,7 @@ impl SparseColumns {
         prior: &[f64],
         columns: &[u32],
         weights: WeightSlice<'_>,
-        cells: &[Cell],
+        cells: &[SparseCell],
     ) {
         row.copy_from_slice(prior);
         for (at, column) in columns.iter().enumerate() {
@@ -197,7 +203,7 @@ impl Block {
         rows: &[SparseRows],
         estimator: &impl Estimator,
         are_logs: bool,
-        Scratch { gathered, counts, known, cells, ends }: &mut Scratch,
+        Workspace { gathered, counts, known, cells, ends }: &mut Workspace,
     ) -> f64 {
         cells.clear();
         ends.clear();
@@ -209,7 +215,7 @@ impl Block {
             let mut meet = |class: u32, count: f64| {
                 counts[class as usize] += count;
                 if !std::mem::replace(&mut known[class as usize], true) {
-                    cells.push(Cell { class, value: 0.0 });
+                    cells.push(SparseCell { class, value: 0.0 });
                 }
             };
             if (*label as usize) < a.dims().classes {
@@ -239,7 +245,7 @@ impl Block {
                 let ratio = likelihood / unused[cell.class as usize];
                 if ratio != 1.0 {
                     let value = if are_logs { ratio.ln() } else { ratio };
-                    self.cells.push(Cell { class: cell.class, value });
+                    self.cells.push(SparseCell { class: cell.class, value });
                 }
             }
             first = *end;

@@ -10,14 +10,14 @@ use crate::frame::{Annotations, BLOCK};
 const LEAST_SIGNIFICANT: f64 = 1e-30;
 
 /// (class, probability)
-pub type Entry = (u32, f64);
+pub type ClassEntry = (u32, f64);
 
 /// The kept entries of [`BLOCK`] instances.
 #[derive(Debug, Clone, Default)]
 pub struct SparseRows {
     /// Where the entries of each instance begin, and one past the last.
     first: Vec<u32>,
-    entries: Vec<Entry>,
+    entries: Vec<ClassEntry>,
 }
 
 impl SparseRows {
@@ -42,7 +42,7 @@ pub fn gather(
     a: &Annotations,
     columns: Range<usize>,
     blocks: &[SparseRows],
-    into: &mut GatherBuffer<Entry>,
+    into: &mut GatherBuffer<ClassEntry>,
 ) {
     let range = a.column_range(columns.clone());
     into.clear();

@@ -3,7 +3,7 @@
 use std::f64::consts::LN_2;
 
 use super::log_domain::{softmax, take_exponent};
-use super::table::stride;
+use super::padded_matrix::stride;
 use crate::frame::{InstanceRange, WeightSlice};
 
 /// Factors of at least `MIN_LIKELIHOOD` (2^-66.5), times a prior of at least 1e-27 (2^-90) or a mantissa, that stay above

@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use super::has_kernel;
-use super::table::stride;
+use super::padded_matrix::stride;
 use crate::frame::{Annotations, BLOCK, Dims};
 
 /// How expected counts come together.

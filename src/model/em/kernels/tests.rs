@@ -3,10 +3,10 @@
 use super::dense::DenseColumns;
 use super::e_step::e_step;
 use super::m_step::Columns;
+use super::padded_matrix::PaddedMatrix;
 use super::prior::Prior;
 use super::softmax;
-use super::table::Table;
-use crate::frame::{Annotations, Dims, Duplicates, Rows};
+use crate::frame::{AnnotationRows, Annotations, Dims, Duplicates};
 use crate::model::em::kernels::{ColumnModel, CountStrategy, MIN_PROBABILITY, Smoothing};
 use crate::model::fitted::Posterior;
 use crate::testing::tiny;
@@ -26,7 +26,7 @@ fn ten_thousand_for_and_as_many_against_cancel() {
     let least = MIN_PROBABILITY;
     let cells: Vec<f64> =
         (0..20_000).flat_map(|r| if r < 10_000 { [1.0, least] } else { [least, 1.0] }).collect();
-    let mut table = Table::zeros(cells.len() / 2, 2);
+    let mut table = PaddedMatrix::zeros(cells.len() / 2, 2);
     table.cells_mut().copy_from_slice(&cells);
     let columns = Columns::Dense(DenseColumns { cells: table, are_logs: false });
     let mut t = Posterior::zeros(1, 2);
@@ -84,7 +84,7 @@ fn crowd(n_classes: usize, weighted: usize) -> Annotations {
     let rows: Vec<(u32, u32, u32)> = regular.chain(once).chain(many).collect();
     let weight =
         |n: usize| if n.is_multiple_of(weighted) { [0.5, 0.3, 1.7][n / weighted % 3] } else { 1.0 };
-    let rows = Rows {
+    let rows = AnnotationRows {
         instance: rows.iter().map(|r| r.0).collect(),
         annotator: rows.iter().map(|r| r.1).collect(),
         label: rows.iter().map(|r| r.2 % (n_classes as u32 + 1)).collect(),

@@ -71,7 +71,7 @@ impl<'a> TrainingData<'a> {
                 let mut first = 0;
                 // The rows of one annotator are adjacent: a soft annotation is one unit.
                 for rows in own.chunk_by(|one, next| one.0 == next.0) {
-                    units.push(Unit::Annotation(i as u32, first, rows.len() as u32));
+                    units.push(Unit::WeightedLabel(i as u32, first, rows.len() as u32));
                     first += rows.len() as u32;
                 }
             } else if !own.is_empty() || a.trusted_class(i).is_some() {
@@ -112,7 +112,7 @@ impl<'a> TrainingData<'a> {
     #[must_use]
     pub fn rows(&self) -> Vec<u32> {
         let row = |unit: &Unit| match unit {
-            Unit::Instance(i) | Unit::Annotation(i, ..) => self.row_of[*i as usize],
+            Unit::Instance(i) | Unit::WeightedLabel(i, ..) => self.row_of[*i as usize],
         };
         let mut rows: Vec<u32> = self.units.iter().filter_map(row).collect();
         rows.sort_unstable();
@@ -168,7 +168,7 @@ impl<'a> TrainingData<'a> {
     fn batch(&self, units: &[Unit], batches: usize) -> Batch {
         let parts = units.iter().map(|unit| match unit {
             Unit::Instance(i) => (*i, self.by_instance.of(*i as usize)),
-            Unit::Annotation(i, first, n) => {
+            Unit::WeightedLabel(i, first, n) => {
                 (*i, &self.by_instance.of(*i as usize)[*first as usize..][..*n as usize])
             }
         });
@@ -178,7 +178,7 @@ impl<'a> TrainingData<'a> {
     /// One batch of these instances with these annotations, of an epoch of so many batches.
     fn gather<'b>(
         &self,
-        parts: impl Iterator<Item = (u32, &'b [Annotation])>,
+        parts: impl Iterator<Item = (u32, &'b [WeightedLabel])>,
         batches: usize,
     ) -> Batch {
         let mut batch = Batch { offsets: vec![0], ..Batch::default() };
@@ -277,13 +277,13 @@ pub fn read(matrix: &Matrix, scaler: &Scaler, rows: &[u32]) -> Vec<f32> {
 }
 
 /// (annotator, label, weight)
-type Annotation = (u32, u32, f64);
+type WeightedLabel = (u32, u32, f64);
 
 /// Annotations by instance.
 #[derive(Default)]
 struct AnnotationsByInstance {
     offsets: Vec<usize>,
-    all: Vec<Annotation>,
+    all: Vec<WeightedLabel>,
 }
 
 impl AnnotationsByInstance {
@@ -296,7 +296,7 @@ impl AnnotationsByInstance {
         by_instance
     }
 
-    fn of(&self, i: usize) -> &[Annotation] {
+    fn of(&self, i: usize) -> &[WeightedLabel] {
         self.offsets.get(i..i + 2).map_or(&[], |bounds| &self.all[bounds[0]..bounds[1]])
     }
 }
@@ -307,5 +307,5 @@ enum Unit {
     /// An instance with all its annotations.
     Instance(u32),
     /// One annotation: the instance, the first of the annotator's rows among those of the instance, and their number.
-    Annotation(u32, u32, u32),
+    WeightedLabel(u32, u32, u32),
 }

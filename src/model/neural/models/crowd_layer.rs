@@ -23,7 +23,9 @@ use crate::error::Result;
 use crate::frame::Dims;
 use crate::model::Spec;
 use crate::model::neural::models::paper;
-use crate::model::neural::numerics::{Rows, diagonal, row_times, row_times_backward, softmax};
+use crate::model::neural::numerics::{
+    RowStochastic, diagonal, row_times, row_times_backward, softmax,
+};
 use crate::model::neural::{
     AnnotatorParams, AnnotatorReport, BackboneSpec, BatchContext, BatchPrediction, CommonSpec,
     CrowdNet, Gradient, ParamTable, Reduction, Task, TrainSpec, auto, check_common,
@@ -144,7 +146,7 @@ impl CrowdLayer {
         let Dims { classes, labels, .. } = dims;
         if self.form == LayerForm::Mw {
             let mut matrices = vec![0.0; layers.len()];
-            Rows::Softmax.forward(layers, labels, &mut matrices);
+            RowStochastic::Softmax.forward(layers, labels, &mut matrices);
             return matrices;
         }
         let width = match self.form {

@@ -27,7 +27,7 @@ use crate::model::em::kernels::ColumnModel;
 use crate::model::em::kernels::m_step::expected_counts_of;
 use crate::model::fitted::Posterior;
 use crate::model::neural::models::paper;
-use crate::model::neural::numerics::{Rows, at_least, softmax, softmax_backward};
+use crate::model::neural::numerics::{RowStochastic, at_least, softmax, softmax_backward};
 use crate::model::neural::{
     AnnotatorParams, AnnotatorReport, BackboneSpec, BatchContext, BatchPrediction, CommonSpec,
     CrowdNet, Gradient, ParamTable, Reduction, Task, TrainSpec, auto, check_common,
@@ -88,7 +88,7 @@ fn half_tanh(x: f64) -> (f64, f64) {
 /// The class prior.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
-pub enum Prior {
+pub enum PriorChoice {
     /// The same probability for each class.
     #[default]
     Uniform,
@@ -113,7 +113,7 @@ pub struct MaxMig {
     /// The f of the mutual information.
     pub divergence: Divergence,
     /// The class prior.
-    pub prior: Prior,
+    pub prior: PriorChoice,
     /// Added to the diagonal of K, so that the loss is finite where classifier and annotators disagree completely.
     #[schemars(range(min = 0.0))]
     pub u: f64,
@@ -130,7 +130,7 @@ impl Default for MaxMig {
             backbone: BackboneSpec::default(),
             train: TrainSpec::default(),
             divergence: Divergence::Kl,
-            prior: Prior::Uniform,
+            prior: PriorChoice::Uniform,
             u: 5e-5,
             start_floor: 0.01,
         }
@@ -177,7 +177,7 @@ impl MaxMig {
     /// The class prior, from its table.
     fn prior(&self, table: &[f64]) -> Vec<f64> {
         let mut prior = table.to_vec();
-        if self.prior == Prior::Learned {
+        if self.prior == PriorChoice::Learned {
             softmax(table, &mut prior);
         }
         prior
@@ -269,12 +269,12 @@ impl CrowdNet for MaxMig {
             }
         }
         let mut prior = vec![1.0 / classes as f64; classes];
-        if self.prior != Prior::Uniform {
+        if self.prior != PriorChoice::Uniform {
             let mut counts = ColumnModel::new(a);
             counts.count(a, &votes);
             counts.prior(&mut prior);
         }
-        let prior = if self.prior == Prior::Learned {
+        let prior = if self.prior == PriorChoice::Learned {
             let logits = prior.into_iter().map(|p| at_least(p, MIN_PRIOR).ln() as f32);
             ParamTable::shared("prior_logits", logits.collect())
         } else {
@@ -312,7 +312,7 @@ impl CrowdNet for MaxMig {
                     annotation.weight * d_sums[b * classes + k];
             }
         }
-        if self.prior == Prior::Learned {
+        if self.prior == PriorChoice::Learned {
             // ln prior is a term of g, and K is divided by prior.
             let mut d_log_prior = vec![0.0; classes];
             for (n, d_sum) in d_sums.iter().enumerate() {
@@ -338,7 +338,11 @@ impl CrowdNet for MaxMig {
             row.iter_mut().for_each(|p| *p /= sum);
         }
         let mut matrices = vec![0.0; context.gathered[LOG_CONFUSION].len()];
-        Rows::Softmax.forward(&context.gathered[LOG_CONFUSION], context.dims.labels, &mut matrices);
+        RowStochastic::Softmax.forward(
+            &context.gathered[LOG_CONFUSION],
+            context.dims.labels,
+            &mut matrices,
+        );
         BatchPrediction { posterior, ..context.predict_with_matrices(&matrices) }
     }
 
@@ -346,8 +350,8 @@ impl CrowdNet for MaxMig {
         let values: Vec<f64> =
             annotator_params.tables[LOG_CONFUSION].values.iter().map(|v| f64::from(*v)).collect();
         let mut confusion = vec![0.0; values.len()];
-        Rows::Softmax.forward(&values, task.dims.labels, &mut confusion);
-        let learned = self.prior == Prior::Learned;
+        RowStochastic::Softmax.forward(&values, task.dims.labels, &mut confusion);
+        let learned = self.prior == PriorChoice::Learned;
         let prior = learned.then(|| self.prior(&annotator_params.tables[PRIOR].row(0)));
         AnnotatorReport { confusion: Some(confusion), prior, ..AnnotatorReport::default() }
     }

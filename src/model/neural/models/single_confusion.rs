@@ -17,7 +17,7 @@ use crate::frame::{Dims, Evidence};
 use crate::model::fitted::{Fitted, best};
 use crate::model::neural::models::paper;
 use crate::model::neural::models::trace_regularised::{matrices, near_identity};
-use crate::model::neural::numerics::{Rows, negative_log, trace};
+use crate::model::neural::numerics::{RowStochastic, negative_log, trace};
 use crate::model::neural::{
     AnnotatorParams, AnnotatorReport, BackboneSpec, BatchContext, BatchPrediction, CommonSpec,
     CrowdNet, Gradient, ParamTable, Reduction, Task, TrainSpec, auto, check_common,
@@ -161,7 +161,7 @@ impl CrowdNet for SingleConfusion {
                 d_q[k * labels + label] += scale * weight * slope * p[k];
             }
         }
-        Rows::Softplus.backward(rho, &q, &d_q, labels, &mut gradient.tables[0]);
+        RowStochastic::Softplus.backward(rho, &q, &d_q, labels, &mut gradient.tables[0]);
         loss
     }
 

@@ -29,7 +29,7 @@ use crate::error::Result;
 use crate::frame::Dims;
 use crate::model::Spec;
 use crate::model::neural::models::paper;
-use crate::model::neural::numerics::{Rows, diagonal, softmax, trace};
+use crate::model::neural::numerics::{RowStochastic, diagonal, softmax, trace};
 use crate::model::neural::{
     AnnotatorParams, AnnotatorReport, BackboneSpec, BatchContext, BatchPrediction, CommonSpec,
     CrowdNet, Gradient, ParamTable, Reduction, Task, TrainSpec, auto, check_common,
@@ -96,7 +96,7 @@ pub(crate) fn near_identity(dims: Dims) -> Vec<f32> {
 /// The matrices `[annotator, class, label]` of their parameters.
 pub(crate) fn matrices(rho: &[f64], dims: Dims) -> Vec<f64> {
     let mut pi = vec![0.0; rho.len()];
-    Rows::Softplus.forward(rho, dims.labels, &mut pi);
+    RowStochastic::Softplus.forward(rho, dims.labels, &mut pi);
     pi
 }
 
@@ -146,7 +146,7 @@ impl CrowdNet for TraceRegularised {
             loss += each * share * trace(pi, labels);
             d_pi.iter_mut().step_by(labels + 1).for_each(|d| *d += each * share);
         }
-        Rows::Softplus.backward(rho, &pi, &d_pi, labels, &mut gradient.tables[0]);
+        RowStochastic::Softplus.backward(rho, &pi, &d_pi, labels, &mut gradient.tables[0]);
         loss
     }
 

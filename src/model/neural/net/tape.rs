@@ -18,12 +18,12 @@ use crate::model::neural::net::max_pool::Pooled;
 
 /// A record of the layers that a batch has passed.
 pub(crate) struct Tape {
-    entries: Vec<Entry>,
+    entries: Vec<TapeEntry>,
     out: Tensor,
     precision: DType,
 }
 
-enum Entry {
+enum TapeEntry {
     Dense {
         layer: Dense,
         input: Tensor,
@@ -63,7 +63,8 @@ impl Tape {
     /// When the device fails.
     pub(crate) fn forward(&mut self, layer: &Layer, mode: &mut Mode<'_>) -> Result<()> {
         // No other tensor shares the output of a hand-written layer, so it may be changed in place.
-        let own = self.entries.last().is_some_and(|entry| !matches!(entry, Entry::Graph { .. }));
+        let own =
+            self.entries.last().is_some_and(|entry| !matches!(entry, TapeEntry::Graph { .. }));
         let on_host = self.out.device().is_cpu();
         let by_hand = own && on_host;
         match layer {
@@ -73,14 +74,14 @@ impl Tape {
                     x.iter_mut().for_each(|x| *x = if *x < 0.0 { 0.0 } else { *x });
                 };
                 from_candle(change(&self.out, relu))?;
-                self.entries.push(Entry::Relu(self.out.clone()));
+                self.entries.push(TapeEntry::Relu(self.out.clone()));
                 Ok(())
             }
             Layer::Dropout(share) if by_hand => match mode {
                 Mode::Training(rng) if *share > 0.0 => {
                     let mask = from_candle(dropout_mask(rng, &self.out, *share))?;
                     from_candle(change_by(&self.out, &mask, multiply))?;
-                    self.entries.push(Entry::Dropout(mask));
+                    self.entries.push(TapeEntry::Dropout(mask));
                     Ok(())
                 }
                 _ => Ok(()),
@@ -88,18 +89,18 @@ impl Tape {
             Layer::Convolution(layer) if on_host => {
                 let input = from_candle(self.out.detach().contiguous())?;
                 self.out = from_candle(layer.forward(&input))?;
-                self.entries.push(Entry::Convolution { layer: layer.clone(), input });
+                self.entries.push(TapeEntry::Convolution { layer: layer.clone(), input });
                 Ok(())
             }
             Layer::MaxPool if on_host => {
                 let input = from_candle(self.out.detach().contiguous())?;
                 let (pooled, out) = from_candle(Pooled::forward(&input))?;
                 self.out = out;
-                self.entries.push(Entry::Pool(pooled));
+                self.entries.push(TapeEntry::Pool(pooled));
                 Ok(())
             }
             Layer::Flatten if by_hand => {
-                self.entries.push(Entry::Flatten(self.out.shape().clone()));
+                self.entries.push(TapeEntry::Flatten(self.out.shape().clone()));
                 self.out = from_candle(self.out.flatten_from(1))?;
                 Ok(())
             }
@@ -115,13 +116,13 @@ impl Tape {
         let x = self.out.detach();
         let input = from_candle(x.to_dtype(self.precision).and_then(|x| x.contiguous()))?;
         self.out = layer.forward(&input)?;
-        self.entries.push(Entry::Dense { layer: layer.clone(), input });
+        self.entries.push(TapeEntry::Dense { layer: layer.clone(), input });
         Ok(())
     }
 
     fn graph(&mut self, layer: &Layer, mode: &mut Mode<'_>) -> Result<()> {
         let input = match self.entries.pop() {
-            Some(Entry::Graph { input, .. }) => input,
+            Some(TapeEntry::Graph { input, .. }) => input,
             None => None,
             Some(by_hand) => {
                 self.entries.push(by_hand);
@@ -131,7 +132,7 @@ impl Tape {
             }
         };
         self.out = layer.forward(&self.out, mode, self.precision)?;
-        self.entries.push(Entry::Graph { input, out: self.out.clone() });
+        self.entries.push(TapeEntry::Graph { input, out: self.out.clone() });
         Ok(())
     }
 
@@ -147,23 +148,23 @@ impl Tape {
     ) -> Result<Option<Tensor>> {
         for entry in self.entries.iter().rev() {
             let next = match entry {
-                Entry::Dense { layer, input } => layer.backward(input, &gradient, found)?,
-                Entry::Relu(out) => {
+                TapeEntry::Dense { layer, input } => layer.backward(input, &gradient, found)?,
+                TapeEntry::Relu(out) => {
                     from_candle(change_by(&gradient, out, pass))?;
                     continue;
                 }
-                Entry::Dropout(mask) => {
+                TapeEntry::Dropout(mask) => {
                     from_candle(change_by(&gradient, mask, multiply))?;
                     continue;
                 }
-                Entry::Convolution { layer, input } => {
+                TapeEntry::Convolution { layer, input } => {
                     from_candle((|| layer.backward(input, &gradient.contiguous()?, found))())?
                 }
-                Entry::Pool(pooled) => {
+                TapeEntry::Pool(pooled) => {
                     Some(from_candle((|| pooled.backward(&gradient.contiguous()?))())?)
                 }
-                Entry::Flatten(shape) => Some(from_candle(gradient.reshape(shape))?),
-                Entry::Graph { input, out } => from_candle((|| {
+                TapeEntry::Flatten(shape) => Some(from_candle(gradient.reshape(shape))?),
+                TapeEntry::Graph { input, out } => from_candle((|| {
                     let gradient = gradient.to_dtype(out.dtype())?.reshape(out.dims())?;
                     let mut of_graph = (out * gradient)?.sum_all()?.backward()?;
                     let of_input = input.as_ref().and_then(|input| of_graph.remove(input));
@@ -223,7 +224,7 @@ mod tests {
         tape.dense(&b).unwrap();
         [&bend, &norm].iter().for_each(|l| tape.forward(l, &mut Mode::Training(&mut rng)).unwrap());
         tape.dense(&c).unwrap();
-        let by_hand = tape.entries.iter().filter(|s| !matches!(s, Entry::Graph { .. })).count();
+        let by_hand = tape.entries.iter().filter(|s| !matches!(s, TapeEntry::Graph { .. })).count();
         assert_eq!((by_hand, tape.entries.len()), (5, 6));
         let mut found = GradStore::default();
         let of_data = tape.backward(slope.clone(), &mut found).unwrap().unwrap();

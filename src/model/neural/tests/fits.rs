@@ -78,7 +78,7 @@ fn the_shares_of_an_epoch_are_one_a_batch_and_annotator() {
 #[test]
 fn trusted_instances_are_learned_from_and_targets_that_nothing_speaks_for_are_not() {
     // The only label of instance 2 is "unsure", which is no class; instance 3 is trusted and was not annotated.
-    let rows = crate::frame::Rows {
+    let rows = crate::frame::AnnotationRows {
         instance: vec![0, 0, 1, 2],
         annotator: vec![0, 1, 1, 0],
         label: vec![0, 1, 1, 2],

@@ -3,7 +3,7 @@
 use super::posteriors::{near, predict};
 use super::uneven::{heads_of_biases, weighted};
 use super::*;
-use crate::frame::{Duplicates, Rows};
+use crate::frame::{AnnotationRows, Duplicates};
 use crate::model::ModelSpec;
 use crate::model::neural::models::head_weights::WeightsBy;
 
@@ -83,7 +83,7 @@ fn what_is_added_to_the_diagonal_is_inside_the_logarithm() {
 // keys: max_mig.prior, max_mig.start_floor
 #[test]
 fn max_mig_starts_at_the_shares_of_the_votes() {
-    let rows = Rows {
+    let rows = AnnotationRows {
         instance: vec![0, 0, 1, 1],
         annotator: vec![0, 1, 0, 1],
         label: vec![0, 1, 1, 2],

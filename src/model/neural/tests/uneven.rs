@@ -87,7 +87,7 @@ fn gradients_of_weighted_annotations_are_the_loss_s_slopes() {
     weighted(Case::new(&CrowdLayer::default())).check_gradient();
     weighted(Case::new(&DoctorNet::default())).check_gradient();
     weighted(max_mig_case(&MaxMig::default())).check_gradient();
-    let model = MaxMig { prior: max_mig::Prior::Learned, ..MaxMig::default() };
+    let model = MaxMig { prior: max_mig::PriorChoice::Learned, ..MaxMig::default() };
     weighted(max_mig_case(&model)).with(1, &[-0.7, -1.2, -1.6]).check_gradient();
 }
 
@@ -155,7 +155,7 @@ fn every_divergence_has_the_loss_worked_out_by_hand() {
 
 /// Two instances: annotator 0 says 0 or 1 of the first (0.25 and 0.75) and 1 of the second, annotator 1 says 1 of both.
 fn soft() -> Annotations {
-    let rows = crate::frame::Rows {
+    let rows = crate::frame::AnnotationRows {
         instance: vec![0, 0, 0, 1, 1],
         annotator: vec![0, 0, 1, 0, 1],
         label: vec![0, 1, 1, 1, 1],
@@ -204,7 +204,7 @@ fn a_soft_annotation_is_held_out_as_a_whole() {
         label.push(l);
         weight.push(if (i + l) % 3 == 0 { 0.5 } else { 0.25 });
     }
-    let rows = crate::frame::Rows { instance, annotator, label, weight };
+    let rows = crate::frame::AnnotationRows { instance, annotator, label, weight };
     let dims = Dims { instances: 60, annotators: 2, classes: 3, labels: 3 };
     let a = Annotations::build(dims, rows, crate::frame::Duplicates::Keep).unwrap();
     let train =

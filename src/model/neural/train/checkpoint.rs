@@ -13,11 +13,11 @@ pub struct Snapshot(BTreeMap<String, Array>);
 #[derive(Debug, Clone, PartialEq)]
 struct Array {
     shape: Vec<usize>,
-    numbers: Numbers,
+    numbers: TypedNumbers,
 }
 
 #[derive(Debug, Clone, PartialEq)]
-enum Numbers {
+enum TypedNumbers {
     F32s(Vec<f32>),
     F64s(Vec<f64>),
     U32s(Vec<u32>),
@@ -26,19 +26,19 @@ enum Numbers {
 impl Snapshot {
     /// Adds f32s of this shape.
     pub fn f32s(&mut self, name: String, shape: Vec<usize>, values: Vec<f32>) {
-        self.0.insert(name, Array { shape, numbers: Numbers::F32s(values) });
+        self.0.insert(name, Array { shape, numbers: TypedNumbers::F32s(values) });
     }
 
     /// Adds numbers that need 64 bits.
     pub fn f64s(&mut self, name: String, values: Vec<f64>) {
         let shape = vec![values.len()];
-        self.0.insert(name, Array { shape, numbers: Numbers::F64s(values) });
+        self.0.insert(name, Array { shape, numbers: TypedNumbers::F64s(values) });
     }
 
     /// Adds unsigned integers.
     pub fn u32s(&mut self, name: String, values: Vec<u32>) {
         let shape = vec![values.len()];
-        self.0.insert(name, Array { shape, numbers: Numbers::U32s(values) });
+        self.0.insert(name, Array { shape, numbers: TypedNumbers::U32s(values) });
     }
 
     /// Adds all of another snapshot, each name behind `prefix`.
@@ -65,7 +65,7 @@ impl Snapshot {
     /// Replaces all f32s `v` by `v + share (o - v)`, where `o` is that of another snapshot of the same model.
     pub fn approach(&mut self, other: &Self, share: f64) {
         for (array, other) in self.0.values_mut().zip(other.0.values()) {
-            if let (Numbers::F32s(values), Numbers::F32s(others)) =
+            if let (TypedNumbers::F32s(values), TypedNumbers::F32s(others)) =
                 (&mut array.numbers, &other.numbers)
             {
                 values.iter_mut().zip(others).for_each(|(v, o)| *v += share as f32 * (o - *v));
@@ -77,7 +77,7 @@ impl Snapshot {
     #[must_use]
     pub fn n_f32s(&self) -> usize {
         let f32s = |array: &Array| match &array.numbers {
-            Numbers::F32s(values) => values.len(),
+            TypedNumbers::F32s(values) => values.len(),
             _ => 0,
         };
         self.0.values().map(f32s).sum()
@@ -87,7 +87,7 @@ impl Snapshot {
     #[must_use]
     pub fn find_f32s(&self, name: &str) -> Option<&[f32]> {
         match &self.0.get(name)?.numbers {
-            Numbers::F32s(values) => Some(values),
+            TypedNumbers::F32s(values) => Some(values),
             _ => None,
         }
     }
@@ -95,7 +95,7 @@ impl Snapshot {
     /// Every array of f32s whose name begins with `prefix`: (the rest of the name, shape, numbers).
     pub fn f32s_with_prefix(&self, prefix: &str) -> impl Iterator<Item = (&str, &[usize], &[f32])> {
         self.0.iter().filter_map(move |(name, array)| match &array.numbers {
-            Numbers::F32s(values) => {
+            TypedNumbers::F32s(values) => {
                 Some((name.strip_prefix(prefix)?, array.shape.as_slice(), values.as_slice()))
             }
             _ => None,
@@ -117,7 +117,7 @@ impl Snapshot {
     /// When there are none.
     pub fn take_f64s(&self, name: &str) -> Result<Vec<f64>> {
         match self.0.get(name).map(|array| &array.numbers) {
-            Some(Numbers::F64s(values)) => Ok(values.clone()),
+            Some(TypedNumbers::F64s(values)) => Ok(values.clone()),
             _ => Err(self.another(name, 0)),
         }
     }
@@ -128,7 +128,7 @@ impl Snapshot {
     /// When there are none, or another number of them.
     pub fn take_u32s(&self, name: &str, n: usize) -> Result<Vec<u32>> {
         match self.0.get(name).map(|array| &array.numbers) {
-            Some(Numbers::U32s(values)) if values.len() == n => Ok(values.clone()),
+            Some(TypedNumbers::U32s(values)) if values.len() == n => Ok(values.clone()),
             _ => Err(self.another(name, n)),
         }
     }
@@ -146,11 +146,17 @@ impl Snapshot {
     /// # Errors
     /// Never, unless a shape does not fit its numbers.
     pub fn to_bytes(&self) -> Result<Vec<u8>> {
-        let bytes = |numbers: &Numbers| -> (Dtype, Vec<u8>) {
+        let bytes = |numbers: &TypedNumbers| -> (Dtype, Vec<u8>) {
             match numbers {
-                Numbers::F32s(v) => (Dtype::F32, v.iter().flat_map(|x| x.to_le_bytes()).collect()),
-                Numbers::F64s(v) => (Dtype::F64, v.iter().flat_map(|x| x.to_le_bytes()).collect()),
-                Numbers::U32s(v) => (Dtype::U32, v.iter().flat_map(|x| x.to_le_bytes()).collect()),
+                TypedNumbers::F32s(v) => {
+                    (Dtype::F32, v.iter().flat_map(|x| x.to_le_bytes()).collect())
+                }
+                TypedNumbers::F64s(v) => {
+                    (Dtype::F64, v.iter().flat_map(|x| x.to_le_bytes()).collect())
+                }
+                TypedNumbers::U32s(v) => {
+                    (Dtype::U32, v.iter().flat_map(|x| x.to_le_bytes()).collect())
+                }
             }
         };
         let all: Vec<_> =
@@ -174,11 +180,15 @@ impl Snapshot {
         for (name, view) in tensors.iter() {
             let words = view.data().as_chunks::<4>().0;
             let numbers = match view.dtype() {
-                Dtype::F32 => Numbers::F32s(words.iter().map(|w| f32::from_le_bytes(*w)).collect()),
-                Dtype::U32 => Numbers::U32s(words.iter().map(|w| u32::from_le_bytes(*w)).collect()),
+                Dtype::F32 => {
+                    TypedNumbers::F32s(words.iter().map(|w| f32::from_le_bytes(*w)).collect())
+                }
+                Dtype::U32 => {
+                    TypedNumbers::U32s(words.iter().map(|w| u32::from_le_bytes(*w)).collect())
+                }
                 Dtype::F64 => {
                     let words = view.data().as_chunks::<8>().0;
-                    Numbers::F64s(words.iter().map(|w| f64::from_le_bytes(*w)).collect())
+                    TypedNumbers::F64s(words.iter().map(|w| f64::from_le_bytes(*w)).collect())
                 }
                 other => return Err(not(format!("`{name}` holds {other:?}"))),
             };

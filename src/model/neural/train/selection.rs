@@ -105,7 +105,7 @@ mod tests {
     use candle_core::Device;
 
     use super::*;
-    use crate::frame::{Annotations, Dims, Duplicates, Evidence, Rows};
+    use crate::frame::{AnnotationRows, Annotations, Dims, Duplicates, Evidence};
     use crate::model::neural::annotator_params::AnnotatorParams;
     use crate::model::neural::data::Batching;
     use crate::model::neural::models::TraceRegularised;
@@ -125,7 +125,7 @@ mod tests {
     ) -> R {
         let dims = Dims { instances: 3, annotators: 2, classes: 3, labels: 3 };
         let a = tiny(3, &[(0, 0, 0), (1, 0, 1), (2, 1, 2)]);
-        let rows = Rows {
+        let rows = AnnotationRows {
             instance: vec![1, 2],
             annotator: vec![1, 0],
             label: vec![0, 2],

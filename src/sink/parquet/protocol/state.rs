@@ -22,7 +22,7 @@ enum Name {
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 enum Step {
     /// Looks for the first name that can hold a commit.
-    Look,
+    FindName,
     /// Revokes a commit whose files it found missing.
     Revoke { name: u8, attempt: u8 },
     /// Removes what is left of the files of a commit that was revoked.
@@ -127,7 +127,7 @@ impl State {
             lost: None,
             trusted_blindly: false,
             leases: [None; ATTEMPTS],
-            writers: [Step::Look; 2],
+            writers: [Step::FindName; 2],
             tries: [0; 2],
             in_flight: [None; 2],
             sweeper: Reap::Idle,
@@ -187,7 +187,7 @@ impl State {
         };
         let own = attempt as usize;
         match self.writers[writer] {
-            Step::Look => match self.first_open() {
+            Step::FindName => match self.first_open() {
                 Some(name) => match self.names[name] {
                     // Another's commit is joined where its files are there.
                     Name::Commit(of) if self.files[of as usize] || !rules.checks_files => {
@@ -208,7 +208,7 @@ impl State {
                 s.names[name as usize] = Name::Revoked(attempt);
             }),
             Step::RemoveRevoked { attempt } => {
-                to(Step::Look, &|s| s.files[attempt as usize] = false);
+                to(Step::FindName, &|s| s.files[attempt as usize] = false);
             }
             Step::Write { name } => to(Step::Commit { name }, &|s| s.files[own] = true),
             Step::Commit { name } => {
@@ -244,7 +244,7 @@ impl State {
                 }
             },
             // It looks again: another's commit is joined, if its files are there.
-            Step::Discard => to(Step::Look, &|s| {
+            Step::Discard => to(Step::FindName, &|s| {
                 s.files[own] = false;
                 s.leases[own] = None;
                 s.tries[writer] += 1;

@@ -13,7 +13,7 @@ use super::mixture::{Mixer, Mixture};
 use super::{COMMON, Conal, FEATURES, Forward, INDIVIDUAL};
 use crate::frame::{Dims, Places, split_by};
 use crate::model::neural::data::batch::ByAnnotator;
-use crate::model::neural::numerics::{Rows, row_times_backward};
+use crate::model::neural::numerics::{RowStochastic, row_times_backward};
 use crate::model::neural::{BatchContext, CrowdNet as _, Gradient, Outputs};
 
 /// Annotators in one block.
@@ -68,7 +68,13 @@ pub(crate) fn loss(model: &Conal, context: &BatchContext<'_>, gradient: &mut Gra
     if model.mixture == Mixture::RowStochastic {
         let row_gradients = std::mem::replace(d_common, vec![0.0; cells]);
         let common = &context.gathered[COMMON];
-        Rows::Softmax.backward(common, &forward.common, &row_gradients, dims.labels, d_common);
+        RowStochastic::Softmax.backward(
+            common,
+            &forward.common,
+            &row_gradients,
+            dims.labels,
+            d_common,
+        );
     }
     for (of_block, d_block) in pushed {
         loss += of_block;
@@ -117,7 +123,7 @@ fn annotator_gradients(
         if model.mixture == Mixture::RowStochastic {
             d_rows.copy_from_slice(d_own);
             d_own.fill(0.0);
-            Rows::Softmax.backward(w, individual, &d_rows, labels, d_own);
+            RowStochastic::Softmax.backward(w, individual, &d_rows, labels, d_own);
         }
         let strength = model.lambda * context.batch.share[annotator];
         loss += separation_penalty(strength, &context.gathered[COMMON], w, &mut d_common, d_own);

@@ -39,7 +39,7 @@ use crate::frame::{Dims, Matrix};
 use crate::model::Spec;
 use crate::model::neural::data::scaler::Scaler;
 use crate::model::neural::models::paper;
-use crate::model::neural::numerics::{Rows, UnitVector, diagonal, row_times, sigmoid};
+use crate::model::neural::numerics::{RowStochastic, UnitVector, diagonal, row_times, sigmoid};
 use crate::model::neural::{
     AnnotatorParams, AnnotatorReport, BackboneSpec, BatchContext, BatchPrediction, CommonSpec,
     CrowdNet, Gradient, Heads, ParamTable, Reduction, Task, TrainSpec, auto, check_common,
@@ -291,7 +291,7 @@ impl CrowdNet for Conal {
             let w: Vec<f64> =
                 annotator_params.tables[table].values.iter().map(|v| f64::from(*v)).collect();
             let mut rows = vec![0.0; w.len()];
-            Rows::Softmax.forward(&w, task.dims.labels, &mut rows);
+            RowStochastic::Softmax.forward(&w, task.dims.labels, &mut rows);
             rows
         };
         let n = task.dims.annotators;
@@ -318,7 +318,7 @@ impl CrowdNet for Conal {
 /// Row-stochastic matrices: the softmax of each row.
 fn stochastic(w: &[f64], labels: usize) -> Vec<f64> {
     let mut rows = vec![0.0; w.len()];
-    Rows::Softmax.forward(w, labels, &mut rows);
+    RowStochastic::Softmax.forward(w, labels, &mut rows);
     rows
 }
 

@@ -8,7 +8,7 @@ use candle_core::{CpuStorage, InplaceOp1, InplaceOp2, Layout, Result, Storage, T
 
 /// Changes the numbers of a tensor in place; tensors that share its storage change too.
 pub(crate) fn change(tensor: &Tensor, f: impl FnMut(&mut [f32])) -> Result<()> {
-    tensor.inplace_op1(&Alone(RefCell::new(f)))
+    tensor.inplace_op1(&InPlace(RefCell::new(f)))
 }
 
 /// Changes the numbers of a tensor in place, given those of another tensor of the same shape.
@@ -17,7 +17,7 @@ pub(crate) fn change_by(
     other: &Tensor,
     f: impl FnMut(&mut [f32], &[f32]),
 ) -> Result<()> {
-    tensor.inplace_op2(&other.contiguous()?, &Beside(RefCell::new(f)))
+    tensor.inplace_op2(&other.contiguous()?, &InPlaceWith(RefCell::new(f)))
 }
 
 /// Reads the numbers of contiguous tensors.
@@ -56,9 +56,9 @@ fn in_line_mut<'a>(storage: &'a mut CpuStorage, layout: &Layout) -> Result<&'a m
     }
 }
 
-struct Alone<F>(RefCell<F>);
+struct InPlace<F>(RefCell<F>);
 
-impl<F: FnMut(&mut [f32])> InplaceOp1 for Alone<F> {
+impl<F: FnMut(&mut [f32])> InplaceOp1 for InPlace<F> {
     fn name(&self) -> &'static str {
         "change"
     }
@@ -69,9 +69,9 @@ impl<F: FnMut(&mut [f32])> InplaceOp1 for Alone<F> {
     }
 }
 
-struct Beside<F>(RefCell<F>);
+struct InPlaceWith<F>(RefCell<F>);
 
-impl<F: FnMut(&mut [f32], &[f32])> InplaceOp2 for Beside<F> {
+impl<F: FnMut(&mut [f32], &[f32])> InplaceOp2 for InPlaceWith<F> {
     fn name(&self) -> &'static str {
         "change by"
     }

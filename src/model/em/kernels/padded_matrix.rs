@@ -21,14 +21,14 @@ pub const fn stride(n: usize) -> usize {
 
 /// Numbers `[column, class]`; behind each row's there may be others, which mean nothing.
 #[derive(Debug, Default)]
-pub struct Table {
+pub struct PaddedMatrix {
     /// Somewhat longer than the rows, so that these can begin where a cache line does.
     buffer: Vec<f64>,
     n_columns: usize,
     stride: usize,
 }
 
-impl Table {
+impl PaddedMatrix {
     /// All zero.
     #[must_use]
     pub fn zeros(n_columns: usize, n_classes: usize) -> Self {
@@ -97,7 +97,7 @@ mod tests {
     #[test]
     fn short_rows_lie_in_one_line_and_no_two_overlap() {
         for n in 1..=60 {
-            let mut table = Table::zeros(9, n);
+            let mut table = PaddedMatrix::zeros(9, n);
             let (step, start) = (stride(n), table.cells().as_ptr() as usize);
             assert!(step >= n && start.is_multiple_of(LINE), "{n}");
             let line = |number: usize| (start + number * size_of::<f64>()) / LINE;
