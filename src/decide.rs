@@ -217,6 +217,7 @@ mod tests {
         spec.decide(&a, &fitted, 7, 0)
     }
 
+    // keys: decide.ties
     #[test]
     fn classes_that_differ_by_rounding_are_tied_and_the_prior_chooses_the_larger() {
         let by_prior = DecideSpec { ties: Ties::ByPrior, ..DecideSpec::default() };
@@ -252,6 +253,7 @@ mod tests {
         assert!(won[0] > 60 && won[1] > 60 && won[2] == 0, "{won:?}");
     }
 
+    // keys: decide.min_confidence
     #[test]
     fn the_least_confidence_itself_is_enough() {
         let votes = [(0, 0, 1), (0, 1, 1), (0, 2, 1), (0, 3, 0)];

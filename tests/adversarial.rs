@@ -147,6 +147,7 @@ fn long_and_strange_ids_come_back_unchanged() {
     assert_eq!(read_table(&run, "annotators").len(), ids.len() + 1);
 }
 
+// keys: model.stop.on_exhausted
 #[test]
 fn iterations_that_run_out_are_a_warning_or_an_error_as_asked() {
     let crowd =
@@ -157,4 +158,18 @@ fn iterations_that_run_out_are_a_warning_or_an_error_as_asked() {
     let run = table_of(&crowd.replace("ASKED", "warn"), "run");
     assert_eq!(cells(&run, &["converged"]), ["false"]);
     assert!(run[0]["warnings"].as_ref().unwrap().contains("1 iteration"), "{run:?}");
+}
+
+/// `a` gave one label of three, of an instance whose class is as good as known.
+#[test]
+fn a_matrix_of_few_annotations_has_the_cells_that_were_met() {
+    let crowd =
+        "source.annotations = [['i', 'a', 'x'], ['i', 'b', 'x'], ['i', 'c', 'x'], ['j', 'b', 'y'],
+        ['j', 'c', 'y'], ['k', 'b', 'z'], ['k', 'c', 'z']]\nmodel.kind = 'dawid_skene'\n";
+    let matrices = table_of(crowd, "confusion_matrices");
+    let columns = ["annotator_id", "class", "label"];
+    let of_a: Vec<String> =
+        cells(&matrices, &columns).into_iter().filter(|row| row.starts_with("a ")).collect();
+    assert_eq!(of_a, ["a x x"]);
+    assert_eq!(matrices.len(), 1 + 2 * 9);
 }

@@ -38,6 +38,7 @@ fn the_same_job_twice_is_a_no_op_and_force_runs_it_beside_the_first() {
     assert_eq!(read_table(&folder(&first), "labels"), read_table(&folder(&forced), "labels"));
 }
 
+// keys: sink.run_id
 #[test]
 fn a_run_id_of_another_job_is_refused() {
     let job = Job::new();
@@ -136,6 +137,7 @@ fn every_pipeline_file_of_ours_passes_its_own_tests() {
     assert!(tested > 0);
 }
 
+// keys: test
 #[test]
 fn a_test_that_fails_says_which_row_is_missing_and_ends_with_code_6() {
     let job = Job::new();

@@ -51,7 +51,12 @@ const VALUES: [&str; 22] = [
 ];
 
 /// Every key that is no section, with the words that it may be.
-fn leaves(root: &Value, schema: &Value, path: &str, found: &mut Vec<(String, Vec<String>)>) {
+pub(crate) fn leaves(
+    root: &Value,
+    schema: &Value,
+    path: &str,
+    found: &mut Vec<(String, Vec<String>)>,
+) {
     let target = schema["$ref"].as_str().and_then(|r| root.pointer(r.strip_prefix('#')?));
     let schema = target.unwrap_or(schema);
     let keys = schema["properties"].as_object().into_iter().flatten();

@@ -80,6 +80,7 @@ fn no_format_and_no_layout_changes_a_byte() {
     }
 }
 
+// keys: source.format
 #[test]
 fn a_folder_of_several_formats_is_refused_unless_one_is_named() {
     let job = Job::new();

@@ -6,6 +6,7 @@ use crate::job::{Job, assert_says};
 const CROWD: &str = "source.annotations = [['i', 'a', 'x'], ['j', 'a', 'x'], ['j', 'b', 'y'], ['i', 'b', 'x'], ['k', 'a', 'z']]
     source.gold = [['i', 'y', 'holdout']]\nframe.classes = ['x', 'y']\nmodel.kind = 'majority_vote'\n";
 
+// keys: gate.max_rejected, gate.max_tied, gate.max_abstained, gate.min_accuracy
 #[test]
 fn every_broken_bound_is_named_with_what_was_found() {
     let bounds =

@@ -11,6 +11,7 @@ fn with_gold(rows: &str) -> String {
     format!("{CROWD}source.gold = {rows}")
 }
 
+// keys: source.gold
 #[test]
 fn a_trusted_class_is_clamped_and_says_so() {
     // `new` has no annotation but is trusted; without a role, gold trains.

@@ -54,6 +54,7 @@ fn a_column_of_ids_is_no_column_of_labels() {
     assert_eq!(rows_read(&run), "40000 2");
 }
 
+// keys: engine.memory_limit
 #[test]
 fn what_does_not_fit_into_the_memory_limit_is_refused_and_says_what_it_takes() {
     let job = Job::new();

@@ -12,8 +12,8 @@ use labelmill::testing::synth::{CrowdShape, Synthetic};
 
 use crate::job::{Job, assert_says, cells};
 use crate::support::{
-    Row, labelmill, number, read_table, run_ok, stdout, table_files, text, write_numbers,
-    write_parquet,
+    Row, assert_close, labelmill, number, read_table, run_ok, stdout, table_files, text,
+    write_numbers, write_parquet,
 };
 
 pub(crate) const WIDTH: usize = 5;
@@ -110,6 +110,7 @@ fn every_model_writes_its_tables_and_a_model_that_predicts_the_same() {
     }
 }
 
+// keys: conal.embedding, conal.instance_embeddings
 #[test]
 fn common_confusion_and_parameters_are_tables() {
     let job = job();
@@ -122,6 +123,15 @@ fn common_confusion_and_parameters_are_tables() {
     let annotations = read_table(&run, "annotators");
     let annotations: f64 = annotations.iter().map(|row| number(row, "n_annotations")).sum();
     assert!((counts.iter().sum::<f64>() - annotations).abs() < 1e-6, "{counts:?}");
+    // Cell by cell the sums of the annotators' own.
+    let mut sums = [0.0; 9];
+    for row in matrices.iter().filter(|row| text(row, "scope") == "annotator") {
+        let cell = 3.0 * number(row, "class") + number(row, "label");
+        sums[cell as usize] += number(row, "expected_count");
+    }
+    assert_close(&counts, &sums, 1e-9, "expected_count");
+    let rows = |k: usize| counts[3 * k..3 * k + 3].iter().sum::<f64>();
+    assert!(rows(0) != rows(1) && rows(1) != rows(2), "the classes are not met alike: {counts:?}");
     assert_eq!(read_table(&run, "annotator_parameters").len(), 8 * 4);
     let shares = read_table(&run, "instance_parameters");
     assert_eq!(shares.len(), 150);
@@ -138,6 +148,7 @@ fn common_confusion_and_parameters_are_tables() {
     assert!((length - 1.0).abs() < 1e-6, "{length}");
 }
 
+// keys: source.features
 #[test]
 fn features_of_every_form_give_the_same_predictions() {
     let job = job();
@@ -176,6 +187,7 @@ fn features_of_every_form_give_the_same_predictions() {
     assert_eq!(spilled, expected, "a scratch file");
 }
 
+// keys: model.backbone.input, model.backbone.kind
 #[test]
 fn bytes_of_images_go_through_convolutions() {
     let job = job();
@@ -269,6 +281,7 @@ fn a_training_that_diverges_is_an_error_of_the_fit() {
     }
 }
 
+// keys: model.preset
 #[test]
 fn the_paper_s_settings_are_a_preset_that_the_run_records() {
     let job = job();
@@ -308,6 +321,7 @@ fn evaluate_scores_a_classifier_as_the_run_itself_does() {
     }
 }
 
+// keys: engine.checkpoints
 #[test]
 fn a_killed_training_goes_on_to_the_same_bytes() {
     let whole = job();

@@ -112,6 +112,7 @@ fn a_job_on_s3_gives_the_bytes_of_the_local_job() {
     assert_eq!(leases(&server), Vec::<PathBuf>::new());
 }
 
+// keys: source.annotations, sink.url
 #[test]
 fn a_pipeline_file_runs_from_s3_to_s3_whether_or_not_a_folder_ends_in_a_slash() {
     let server = server();

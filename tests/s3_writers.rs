@@ -209,6 +209,7 @@ fn a_writer_on_this_machine_is_spared_however_long_it_is_suspended() {
     assert!(server.bucket().join("out/runs/hasty/manifest.json").exists());
 }
 
+// keys: sink.stale_after_seconds
 #[test]
 fn a_hasty_writer_that_lives_shows_itself_often_enough() {
     let server = server();
@@ -244,6 +245,7 @@ fn a_writer_that_was_suspended_after_its_commit_does_not_take_latest_back() {
     assert_readable(&server, "old");
 }
 
+// keys: name, sink.keep_runs
 #[test]
 fn older_runs_of_the_same_pipeline_are_collected_and_nothing_else_is() {
     let server = server();

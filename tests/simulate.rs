@@ -221,6 +221,7 @@ fn pipeline(model: &str, relation: &str, train: &str) -> String {
     )
 }
 
+// keys: source.annotator_features
 #[test]
 fn conal_is_told_which_classes_an_annotator_confuses() {
     let job = Job::new();

@@ -43,6 +43,7 @@ fn an_upload_that_takes_longer_than_the_idle_time_goes_through() {
     assert_equals_local_run(&server, &done, &plain);
 }
 
+// keys: store.idle_seconds
 #[test]
 fn a_download_that_stands_still_is_given_up_and_goes_on_where_it_stopped() {
     let server = server();

@@ -48,6 +48,7 @@ fn assert_joined(job: &Job, query: &str) {
     assert_eq!(cells(&read_table(&run, "annotators"), &["annotator_id"]), ["b", "c"]);
 }
 
+// keys: source.tables, source.sql.annotations
 #[test]
 fn sql_in_the_file_joins_other_tables() {
     assert_joined(&Job::new(), &format!("\"\"\"{JOINED}\"\"\""));
@@ -97,6 +98,7 @@ fn posterior_of_repeated(duplicates: &str) -> Vec<f64> {
     posteriors.iter().map(|r| number(r, "probability")).collect()
 }
 
+// keys: frame.duplicates
 #[test]
 fn repeated_answers_share_one_say_or_count_each() {
     assert_close(
@@ -163,6 +165,7 @@ fn each_question_has_its_own_classes() {
     assert_eq!(of("run", &["rows_read", "rows_used"]), ["6 6"]);
 }
 
+// keys: frame.classes
 #[test]
 fn listed_classes_keep_their_order_and_those_nobody_chose() {
     let job = Job::new();
@@ -186,6 +189,7 @@ fn listed_classes_keep_their_order_and_those_nobody_chose() {
     assert_close(&never, &[0.0, 0.0], 0.0, "a class nobody chose");
 }
 
+// keys: frame.extra_labels
 #[test]
 fn a_label_that_is_no_class_is_said_but_never_chosen() {
     let job = Job::new();

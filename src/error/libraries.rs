@@ -81,9 +81,11 @@ fn is_of_a_name(root: &DataFusionError) -> bool {
 /// What to do about a name that no object has.
 pub const NAME_HELP: &str = "rename the file: no object store takes a control character in a name";
 
-const DISK_HELP: &str = "check the path, its rights and the room on the disk, then run the job again";
+const DISK_HELP: &str =
+    "check the path, its rights and the room on the disk, then run the job again";
 
-const STORE_HELP: &str = "check the URL, the endpoint and the credentials in the environment, then run the job again";
+const STORE_HELP: &str =
+    "check the URL, the endpoint and the credentials in the environment, then run the job again";
 
 const DAMAGED_HELP: &str =
     "the file is damaged, cut short, or not what its name says: write it again";

@@ -104,6 +104,16 @@ mod tests {
         close(s.ece_classwise(), f64::midpoint(class_0, class_1) / 3.0);
     }
 
+    /// The upper edge of a bin is its own: .6, which is 9 / 15, is in the ninth, .65 in the tenth.
+    #[test]
+    fn a_confidence_on_the_edge_is_in_the_lower_bin() {
+        let mut s = Scored::new(2);
+        s.push(Some(0), &[0.6, 0.4], 0);
+        s.push(Some(0), &[0.65, 0.35], 1);
+        // In one bin the two would nearly cancel: 1.25 said, one hit.
+        close(s.ece(), f64::midpoint(0.4, 0.65));
+    }
+
     #[test]
     fn an_instance_without_a_posterior_is_no_hit_for_the_first_class() {
         let mut s = Scored::new(2);

@@ -252,6 +252,27 @@ mod tests {
         assert_eq!(used.without_idle_class().n_classes, 2);
     }
 
+    /// Class 0 wins 4.5 of its 6 pairs, class 1 three of 6, class 2 3.5 of 4: equal scores are half a win.
+    #[test]
+    fn the_area_of_three_classes_is_the_mean_of_all_three_and_ties_count_half() {
+        let mut s = Scored::new(3);
+        s.push(Some(0), &[0.6, 0.3, 0.1], 0);
+        s.push(Some(0), &[0.6, 0.1, 0.3], 1);
+        s.push(Some(1), &[0.2, 0.7, 0.1], 1);
+        s.push(Some(0), &[0.4, 0.3, 0.3], 2);
+        s.push(Some(0), &[0.5, 0.3, 0.2], 0);
+        close(s.auc(), (4.5 / 6.0 + 3.0 / 6.0 + 3.5 / 4.0) / 3.0);
+    }
+
+    #[test]
+    fn classes_that_differ_by_rounding_share_the_expected_accuracy() {
+        let mut s = Scored::new(3);
+        // .1 + .2 is larger than .3 by one bit; the true class is the smaller one.
+        s.push(Some(0), &[0.1 + 0.2, 0.3, 0.4 - 1e-3], 1);
+        s.push(Some(0), &[0.1 + 0.2, 0.3, 0.2], 1);
+        close(s.accuracy_expected_ties(), 0.25);
+    }
+
     #[test]
     fn nothing_scored_is_not_a_number_but_none() {
         let defined = |s: &Scored| -> Vec<String> {

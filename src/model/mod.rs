@@ -7,6 +7,8 @@
 //! 4. Add its `mod` line and its line in the slice `MODELS` to the folder's `mod.rs`. The command line, the JSON Schema,
 //!    the README's table and the conformance suite walk [`MODELS`]: the model is tested before you write a test.
 //! 5. Add fixtures with their origin to `tests/`, and a case worked by hand to the file.
+//! 6. Name every key of the spec above a test that shows what it does (`// keys: my_model.my_key`): `tests/keys.rs` walks
+//!    the schema and fails for a key that no test names.
 //!
 //! How to add a model that learns from features is told in [`neural`].
 //!

@@ -163,24 +163,33 @@ mod tests {
         Em(spec).fit(a.into(), &mut Run::new(0)).unwrap()
     }
 
+    // keys: dawid_skene.smoothing, dawid_skene.diagonal
     #[test]
     fn one_m_step_by_hand() {
-        // Annotator 0 says 0 of instance 0 (T = 1, 0) and 1 of instance 1 (T = 0.5, 0.5); smoothing 0.1.
-        // class 0: counts 1 and 0.5, row sum 1.7: (1.1, 0.6) / 1.7; class 1: counts 0 and 0.5: (0.1, 0.6) / 0.7
+        // Annotator 0 says 0 of instance 0 (T = 1, 0) and 1 of instance 1 (T = 0.5, 0.5), annotator 1 says 0 of the latter.
+        // Smoothing 0.1, class 0: counts 1 and 0.5, row sum 1.7: (1.1, 0.6) / 1.7; class 1: counts 0 and 0.5: (0.1, 0.6) /
+        // 0.7. With 0.4 more on the diagonal (1.5, 0.6) / 2.1 and (0.1, 1.0) / 1.1.
         let a = tiny(2, &[(0, 0, 0), (1, 0, 1), (1, 1, 0)]);
-        let spec = DawidSkene { smoothing: 0.1, ..DawidSkene::default() };
-        let (mut params, t) = (spec.params(&a), Posterior::from_votes(&a));
-        spec.count(&a, &t, &mut params);
-        spec.m_step(&a, &t, &mut params);
-        let confusion = spec.report(&a, &t, params).confusion.unwrap();
-        let expected = [
+        let plain = [
             (0, 0, [1.1 / 1.7, 0.1 / 0.7]),
             (0, 1, [0.6 / 1.7, 0.6 / 0.7]),
             (1, 1, [0.1 / 0.7, 0.1 / 0.7]),
         ];
-        for (annotator, label, column) in expected {
-            for (got, want) in confusion.column(&a, annotator, label).iter().zip(column) {
-                assert!((got - want).abs() < 1e-12, "{annotator} {label}: {got} is not {want}");
+        let trusted = [
+            (0, 0, [1.5 / 2.1, 0.1 / 1.1]),
+            (0, 1, [0.6 / 2.1, 1.0 / 1.1]),
+            (1, 1, [0.1 / 1.1, 0.5 / 1.1]),
+        ];
+        for (diagonal, expected) in [(0.0, plain), (0.4, trusted)] {
+            let spec = DawidSkene { smoothing: 0.1, diagonal, ..DawidSkene::default() };
+            let (mut params, t) = (spec.params(&a), Posterior::from_votes(&a));
+            spec.count(&a, &t, &mut params);
+            spec.m_step(&a, &t, &mut params);
+            let confusion = spec.report(&a, &t, params).confusion.unwrap();
+            for (annotator, label, column) in expected {
+                for (got, want) in confusion.column(&a, annotator, label).iter().zip(column) {
+                    assert!((got - want).abs() < 1e-12, "{annotator} {label}: {got} is not {want}");
+                }
             }
         }
     }

@@ -300,6 +300,7 @@ mod tests {
         bound
     }
 
+    // keys: ibcc.class, ibcc.diagonal, ibcc.off_diagonal
     #[test]
     fn the_objective_is_the_bound_by_its_definition() {
         let rows: Vec<_> =
@@ -325,7 +326,10 @@ mod tests {
         // Class 0: (4, 1) and one wrong answer, 4 / 6; class 1: 4 / 5.
         let want = f64::midpoint(4.0 / 6.0, 4.0 / 5.0);
         assert!((fitted.report.skill[3] - want).abs() < 1e-3, "{:?}", fitted.report.skill);
+        // Variances of the diagonal: 4/6 2/6 / 7 and 4/5 1/5 / 6.
+        let deviation = (2.0 / 63.0 + 2.0 / 75.0_f64).sqrt() / 2.0;
         let (low, high) = fitted.report.skill_interval.unwrap()[3];
-        assert!(low < want - 0.2 && high > want + 0.2, "{low} {high}");
+        assert!((low - (want - 1.96 * deviation)).abs() < 2e-3, "{low}");
+        assert!((high - (want + 1.96 * deviation)).abs() < 2e-3, "{high}");
     }
 }

@@ -332,4 +332,20 @@ mod tests {
         assert_eq!(steps(fit(&[0.0], true)), ["start", "e", "m", "e", "m", "e", "m"]);
         assert_eq!(steps(fit(&[0.0], false)), ["start", "count", "m", "e", "m", "e", "m"]);
     }
+
+    /// Of instance 0 the votes are 3 and 1 of 4; instance 1 is trusted.
+    #[test]
+    fn half_of_another_start_are_the_votes_and_trusted_rows_stay() {
+        let mut a = tiny(2, &[(0, 0, 0), (0, 1, 0), (0, 2, 0), (0, 3, 1), (1, 0, 0)]);
+        a.trusted = Some(vec![None, Some(1)]);
+        let run = Run::new(5);
+        let starts: Vec<Posterior> =
+            (1..3).map(|n| perturbed(&a, Posterior::from_votes(&a), n, &run)).collect();
+        for t in &starts {
+            let row = t.row(0);
+            assert!((row[0] + row[1] - 1.0).abs() < 1e-12 && row[0] > 0.375 && row[0] < 0.875);
+            assert_eq!(t.row(1), [0.0, 1.0]);
+        }
+        assert!(starts[0].row(0) != starts[1].row(0));
+    }
 }

@@ -211,20 +211,21 @@ mod tests {
         Em(spec).fit(a.into(), &mut Run::new(0)).unwrap()
     }
 
+    // keys: one_coin.right, one_coin.wrong
     #[test]
     fn one_m_step_by_hand() {
         // T0 = (1, 0), T1 = (0.5, 0.5). Annotator 0 says 0 of 0 and 1 of 1: right 1.5 of 2; annotator 1: 0.5 of 1.
         let a = tiny(3, &[(0, 0, 0), (1, 0, 1), (1, 1, 0)]);
-        let spec = OneCoin { right: 1.0, wrong: 1.0, ..OneCoin::default() };
+        let spec = OneCoin { right: 2.0, wrong: 0.5, ..OneCoin::default() };
         let (mut params, t) = (spec.params(&a), Posterior::from_votes(&a));
         spec.count(&a, &t, &mut params);
         spec.m_step(&a, &t, &mut params);
         let report = spec.report(&a, &t, params);
-        for (got, want) in report.skill.iter().zip([2.5 / 4.0, 1.5 / 3.0]) {
+        for (got, want) in report.skill.iter().zip([3.5 / 4.5, 2.5 / 3.5]) {
             assert!((got - want).abs() < 1e-12, "{:?}", report.skill);
         }
         let column = report.confusion.unwrap().column(&a, 0, 1);
-        for (got, want) in column.iter().zip([0.1875, 0.625, 0.1875]) {
+        for (got, want) in column.iter().zip([0.5 / 4.5, 3.5 / 4.5, 0.5 / 4.5]) {
             assert!((got - want).abs() < 1e-12, "{column:?}");
         }
     }

@@ -132,11 +132,30 @@ mod tests {
         tiny(2, &[(0, 0, 1), (0, 1, 1), (0, 2, 0), (1, 0, 0), (1, 1, 1), (2, 2, 0)])
     }
 
+    // keys: majority_vote.vote
     #[test]
     fn a_hard_vote_keeps_the_tie_visible() {
         let spec = MajorityVote { vote: VoteMode::Hard };
         let fitted = spec.fit((&crowd()).into(), &mut Run::new(0)).unwrap();
         assert_eq!(fitted.posterior.values(), [0.0, 1.0, 0.5, 0.5, 1.0, 0.0]);
+    }
+
+    /// .1 + .2 for class 0 is more than .3 for class 1 by one bit.
+    #[test]
+    fn sums_of_weights_that_differ_by_rounding_are_a_tie() {
+        let rows = AnnotationRows {
+            instance: vec![0; 3],
+            annotator: vec![0, 1, 2],
+            label: vec![0, 0, 1],
+            weight: vec![0.1, 0.2, 0.3],
+        };
+        let dims = Dims { instances: 1, annotators: 3, classes: 2, labels: 2 };
+        let a = Annotations::build(dims, rows, Duplicates::Share).unwrap();
+        let soft = MajorityVote::default().fit((&a).into(), &mut Run::new(0)).unwrap();
+        assert!(soft.posterior.row(0)[0] > soft.posterior.row(0)[1]);
+        let hard = MajorityVote { vote: VoteMode::Hard };
+        let fitted = hard.fit((&a).into(), &mut Run::new(0)).unwrap();
+        assert_eq!(fitted.posterior.row(0), [0.5, 0.5]);
     }
 
     #[test]

@@ -161,27 +161,28 @@ mod tests {
         assert_eq!(row, [1.0, 0.0]);
     }
 
-    /// Two channels of two pixels: 0, 2, 4, 6 with the deviation sqrt 5, and 10, 10, 20, 20 with 5.
+    /// Two channels of three pixels: 0, 2, ..., 10 with the deviation sqrt(70 / 6), and 10 and 20 with 5.
+    // keys: model.backbone.scaling
     #[test]
     fn channels_of_an_image_are_scaled_each_by_its_own_pixels() {
-        let rows = [0.0, 2.0, 10.0, 10.0, 4.0, 6.0, 20.0, 20.0];
+        let rows = [0.0, 2.0, 4.0, 10.0, 10.0, 10.0, 6.0, 8.0, 10.0, 20.0, 20.0, 20.0];
         let read = |scaling| {
-            let matrix = Matrix::from_rows(4, &rows);
+            let matrix = Matrix::from_rows(6, &rows);
             let spec = BackboneSpec { scaling, ..BackboneSpec::default() };
-            let mut scaler = Scaler::identity(&[2, 1, 2], &spec);
+            let mut scaler = Scaler::identity(&[2, 1, 3], &spec);
             scaler.fit(&matrix, 0..2);
-            let mut row = [0.0; 4];
+            let mut row = [0.0; 6];
             scaler.read(&matrix, 0, &mut row);
             row
         };
-        let near = |got: [f32; 4], want: [f32; 4]| {
+        let near = |got: [f32; 6], want: [f32; 6]| {
             for (got, want) in got.iter().zip(want) {
                 assert!((got - want).abs() < 1e-6, "{got}, expected {want}");
             }
         };
-        near(read(Scaling::Standard), [-1.341_641, -0.447_214, -1.0, -1.0]);
-        near(read(Scaling::MaxAbs), [0.0, 1.0 / 3.0, 0.5, 0.5]);
-        near(read(Scaling::None), [0.0, 2.0, 10.0, 10.0]);
+        near(read(Scaling::Standard), [-1.463_85, -0.878_310, -0.292_770, -1.0, -1.0, -1.0]);
+        near(read(Scaling::MaxAbs), [0.0, 0.2, 0.4, 0.5, 0.5, 0.5]);
+        near(read(Scaling::None), [0.0, 2.0, 4.0, 10.0, 10.0, 10.0]);
     }
 
     /// Negative numbers count by their size, and a column of zeros stays.
@@ -196,6 +197,7 @@ mod tests {
         assert_eq!(row, [0.25, -1.0, 0.0]);
     }
 
+    // keys: model.backbone.flip
     #[test]
     fn a_flip_mirrors_every_row_of_every_channel() {
         let spec = BackboneSpec { flip: true, ..BackboneSpec::default() };
@@ -213,6 +215,7 @@ mod tests {
         assert!((30..70).contains(&flips), "{flips}");
     }
 
+    // keys: model.backbone.pad_crop
     #[test]
     fn an_image_moves_by_at_most_its_padding() {
         let spec = BackboneSpec { pad_crop: 1, ..BackboneSpec::default() };

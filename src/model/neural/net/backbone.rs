@@ -278,3 +278,91 @@ fn vgg16(
     layers.push(Layer::Flatten);
     Ok(Trunk { layers, width: 512 * (height / 32) * (width / 32) })
 }
+
+#[cfg(test)]
+mod tests {
+    use candle_core::{DType, Device, Tensor};
+
+    use super::*;
+    use crate::model::neural::net::layers::Mode;
+    use crate::model::neural::train::checkpoint::Snapshot;
+    use crate::run::Run;
+
+    fn built(spec: &BackboneSpec) -> (Trunk, Snapshot) {
+        let mut parameters = Parameters::new(&Run::new(1), &Device::Cpu, spec.initialisation);
+        let trunk = spec.build(&[2], &mut parameters).unwrap();
+        let mut snapshot = Snapshot::default();
+        parameters.save(&mut snapshot).unwrap();
+        (trunk, snapshot)
+    }
+
+    fn names(trunk: &Trunk) -> Vec<String> {
+        let name = |layer: &Layer| match layer {
+            Layer::Dense(dense) => format!("dense {:?}", dense.weight.dims()),
+            Layer::BatchNorm(_) => "norm".to_owned(),
+            Layer::Activation(activation) => format!("{activation:?}"),
+            Layer::Dropout(share) => format!("dropout {share}"),
+            _ => "other".to_owned(),
+        };
+        trunk.layers.iter().map(name).collect()
+    }
+
+    // keys: model.backbone.kind, model.backbone.hidden, model.backbone.activation, model.backbone.dropout
+    // keys: model.backbone.batch_norm
+    #[test]
+    fn an_mlp_has_the_layers_that_its_spec_names() {
+        let spec = BackboneSpec {
+            hidden: vec![4, 3],
+            activation: Activation::Silu,
+            dropout: 0.25,
+            batch_norm: false,
+            ..BackboneSpec::default()
+        };
+        let (trunk, _) = built(&spec);
+        let layers =
+            ["dense [2, 4]", "Silu", "dropout 0.25", "dense [4, 3]", "Silu", "dropout 0.25"];
+        assert_eq!((names(&trunk), trunk.width), (layers.map(str::to_owned).to_vec(), 3));
+        let (trunk, _) = built(&BackboneSpec { hidden: vec![4], batch_norm: true, ..spec.clone() });
+        let layers = ["norm", "dense [2, 4]", "Silu", "dropout 0.25", "norm"];
+        assert_eq!((names(&trunk), trunk.width), (layers.map(str::to_owned).to_vec(), 4));
+        let (trunk, _) = built(&BackboneSpec { kind: Architecture::Linear, ..spec });
+        assert_eq!((names(&trunk), trunk.width), (Vec::new(), 2));
+    }
+
+    /// f(x W + b) with the first weights that were drawn, at x = (0.5, -2), to 1e-5.
+    #[test]
+    fn every_activation_is_its_formula() {
+        let gelu = |x: f64| 0.5 * x * (1.0 + (0.797_884_56 * (x + 0.044_715 * x.powi(3))).tanh());
+        let selu = |x: f64| 1.050_701 * if x > 0.0 { x } else { 1.673_263 * (x.exp() - 1.0) };
+        let formulas: [(Activation, &dyn Fn(f64) -> f64); 5] = [
+            (Activation::Relu, &|x| x.max(0.0)),
+            (Activation::Gelu, &gelu),
+            (Activation::Silu, &|x| x / (1.0 + (-x).exp())),
+            (Activation::Tanh, &f64::tanh),
+            (Activation::Selu, &selu),
+        ];
+        for (activation, formula) in formulas {
+            let spec = BackboneSpec {
+                hidden: vec![6],
+                activation,
+                batch_norm: false,
+                ..BackboneSpec::default()
+            };
+            let (trunk, start) = built(&spec);
+            let mut x = Tensor::new(&[[0.5_f32, -2.0]], &Device::Cpu).unwrap();
+            for layer in &trunk.layers {
+                x = layer.forward(&x, &mut Mode::Fixed, DType::F32).unwrap();
+            }
+            let (w, b) = (
+                start.find_f32s("net.hidden0.weight").unwrap(),
+                start.find_f32s("net.hidden0.bias").unwrap(),
+            );
+            let got: Vec<f32> = x.flatten_all().unwrap().to_vec1().unwrap();
+            for (n, got) in got.iter().enumerate() {
+                let sum = 0.5 * f64::from(w[n]) - 2.0 * f64::from(w[6 + n]) + f64::from(b[n]);
+                let want = formula(sum);
+                assert!((f64::from(*got) - want).abs() < 1e-5, "{activation:?}: {got} not {want}");
+            }
+        }
+    }
+}

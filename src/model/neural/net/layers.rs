@@ -275,6 +275,29 @@ mod tests {
         near(&numbers(&out), -1.0);
         near(&numbers(&norm.mean), 0.2);
         near(&numbers(&norm.variance), 1.1);
+        // What predicts uses these: (2.2 - 0.2) / sqrt(1.1), and changes nothing.
+        let x = Tensor::new(&[[2.2_f32], [0.2]], &Device::Cpu).unwrap();
+        near(&numbers(&norm.forward(&x, &Mode::Fixed).unwrap()), 1.906_917);
+        near(&numbers(&norm.mean), 0.2);
+    }
+
+    /// Two images of two channels of two pixels: 1, 3, 5, 7 with the variance 5, and 0, 0, 2, 2 with 1.
+    #[test]
+    fn channels_are_normalised_over_images_and_pixels() {
+        let mut all = Parameters::new(&Run::new(1), &Device::Cpu, Initialisation::Uniform);
+        let norm = BatchNorm::new(&mut all, "norm", 2, true).unwrap();
+        let values = vec![1.0_f32, 3.0, 0.0, 0.0, 5.0, 7.0, 2.0, 2.0];
+        let x = Tensor::from_vec(values, (2, 2, 1, 2), &Device::Cpu).unwrap();
+        let out = norm.forward(&x, &Mode::Training(&mut Run::new(1).rng("none"))).unwrap();
+        let near = |got: Vec<f32>, want: &[f32]| {
+            for (got, want) in got.iter().zip(want) {
+                assert!((got - want).abs() < 1e-5, "{got}, expected {want}");
+            }
+        };
+        let (far, close) = (1.341_641, 0.447_214);
+        near(numbers(&out), &[-far, -close, -1.0, -1.0, close, far, 1.0, 1.0]);
+        near(numbers(&norm.mean), &[0.4, 0.1]);
+        near(numbers(&norm.variance), &[0.9 + 0.1 * 20.0 / 3.0, 0.9 + 0.1 * 4.0 / 3.0]);
     }
 
     #[test]

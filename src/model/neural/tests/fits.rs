@@ -27,6 +27,7 @@ fn batching(by_annotation: bool) -> Batching {
     Batching { batch_size: Some(7), by_annotation, drops_last: false }
 }
 
+// keys: model.train.average
 #[test]
 fn an_average_of_two_epochs_is_the_mean_of_both_models() {
     let a = agreeing();
@@ -96,6 +97,7 @@ fn trusted_instances_are_learned_from_and_targets_that_nothing_speaks_for_are_no
     assert_eq!(rows(Some(Posterior::from_votes(&a)), false), [0, 1, 3]);
 }
 
+// keys: dl.aggregator.kind
 #[test]
 fn an_aggregator_s_labels_and_its_convergence_leave_as_they_are() {
     let rows: Vec<(u32, u32, u32)> =
@@ -109,9 +111,12 @@ fn an_aggregator_s_labels_and_its_convergence_leave_as_they_are() {
     let train = TrainSpec { epochs: 2, ..TrainSpec::default() };
     let fitted = fit(Dl { train, aggregator, ..Dl::default() }, &a, &described).unwrap();
     assert_eq!(fitted.posterior, alone.posterior);
+    let phases: Vec<&str> = fitted.trace.iter().map(|row| row.phase.as_str()).collect();
+    assert_eq!(phases, ["em", "train", "train"]);
     assert!(!alone.stop.converged && !fitted.stop.converged);
 }
 
+// keys: model.train.held_out
 #[test]
 fn held_out_annotations_teach_nothing() {
     let a = agreeing();
@@ -133,6 +138,7 @@ fn held_out_annotations_teach_nothing() {
 }
 
 /// The classifier has no learning rate, so that nothing gets better before annotators' parameters move.
+// keys: model.train.patience
 #[test]
 fn patience_waits_for_the_annotators() {
     let a = agreeing();

@@ -1,7 +1,10 @@
 //! Losses against numbers computed elsewhere, and every gradient against differences of the loss.
 
+mod divisors;
 mod fits;
+mod forms;
 mod posteriors;
+mod settings;
 mod trace;
 mod training;
 mod uneven;
@@ -239,6 +242,7 @@ fn conal_case(model: &Conal) -> Case<'_, Conal> {
     case
 }
 
+// keys: conal.mixture
 #[test]
 fn conal_forward() {
     conal_case(&conal(Mixture::LogitMix, 0.0)).expect(1.055_239);
@@ -261,6 +265,7 @@ fn max_mig_case(model: &MaxMig) -> Case<'_, MaxMig> {
     Case::new(model).with(0, &table).with(1, &prior.map(|p| p as f32))
 }
 
+// keys: soft_bootstrap.beta
 #[test]
 fn bootstrap_forward() {
     // Rows 0 and 1 with the votes 0 and 2: 0.187567 and 1.911448.

@@ -6,7 +6,7 @@ use crate::model::neural::data::TrainingData;
 use crate::model::neural::models::doctor_net::{label_probabilities, predict_mean};
 use crate::model::neural::models::head_weights::WeightsBy;
 
-fn predict<N: CrowdNet>(case: &Case<'_, N>) -> BatchPrediction {
+pub(super) fn predict<N: CrowdNet>(case: &Case<'_, N>) -> BatchPrediction {
     let gathered = case.annotator_params.gather(&case.batch.annotators);
     case.model.predict(&BatchContext {
         phase: 0,
@@ -18,7 +18,7 @@ fn predict<N: CrowdNet>(case: &Case<'_, N>) -> BatchPrediction {
     })
 }
 
-fn near(got: &[f64], want: &[f64]) {
+pub(super) fn near(got: &[f64], want: &[f64]) {
     assert_eq!(got.len(), want.len());
     for (got, want) in got.iter().zip(want) {
         assert!((got - want).abs() < 1e-5, "{got}, expected {want}");
@@ -105,6 +105,7 @@ fn max_mig_s_posterior_divides_by_its_prior() {
 }
 
 /// Heads of 1/2, 1/4, 1/4 and 1/4, 1/4, 1/2, whose annotators have three annotations and one.
+// keys: doctor_net.weight_by_annotations
 #[test]
 fn heads_weigh_as_much_as_their_annotations() {
     let a = tiny(3, &[(0, 0, 0), (1, 0, 1), (2, 0, 0), (0, 1, 2)]);

@@ -88,6 +88,7 @@ fn gold_of_no_other_role_selects_an_epoch() {
 }
 
 /// Gold that contradicts every annotation: the longer the training, the worse, so the first epoch is the best.
+// keys: model.train.select
 #[test]
 fn the_epoch_of_the_best_score_is_kept() {
     let a = agreeing();
@@ -153,6 +154,7 @@ fn only_instances_with_held_out_annotations_are_scored() {
 }
 
 /// One step of plain descent at the rate 1: all parameters together move by the norm that is allowed.
+// keys: model.train.optimiser.clip_norm
 #[test]
 fn the_norm_of_network_and_annotators_together_is_clipped() {
     let a = agreeing();

@@ -8,7 +8,7 @@ use crate::testing::described;
 /// The weights of the four annotations of [`batch`]; their sum is 3.75.
 const WEIGHTS: [f64; 4] = [1.0, 0.5, 2.0, 0.25];
 
-fn weighted<N: CrowdNet>(mut case: Case<'_, N>) -> Case<'_, N> {
+pub(super) fn weighted<N: CrowdNet>(mut case: Case<'_, N>) -> Case<'_, N> {
     case.batch.annotations.iter_mut().zip(WEIGHTS).for_each(|(a, weight)| a.weight = weight);
     case
 }
@@ -18,6 +18,7 @@ fn reduced(reduction: Reduction) -> TrainSpec {
 }
 
 /// -ln P of the four annotations: 0.179074, 1.023598, 0.471526, 1.427854; by weight 1.990889.
+// keys: model.train.reduction
 #[test]
 fn every_divisor_is_that_of_weighted_annotations() {
     for (reduction, wanted) in [
@@ -61,6 +62,7 @@ pub(super) fn heads_of_biases() -> Vec<f32> {
 }
 
 /// The traces are 2.969630 and 1.571877, the distances from the common matrix 0.3 and 0.5.
+// keys: trace_regularised.lambda, conal.lambda
 #[test]
 fn penalties_are_weighted_by_the_shares_of_the_batch() {
     let shared = [0.3, 1.7];
@@ -135,6 +137,7 @@ fn an_impossible_label_still_has_its_likelihood() {
 }
 
 /// f of K = 1.278448, 0.590858, 0.812857, 1.350409, by its formulas.
+// keys: max_mig.divergence
 #[test]
 fn every_divergence_has_the_loss_worked_out_by_hand() {
     for (divergence, wanted) in [

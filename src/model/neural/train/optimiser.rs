@@ -198,6 +198,41 @@ mod tests {
         }
     }
 
+    /// Gradients 2 and 0.1 from w = 1 at the rate 0.1 with the decay 0.4: by the formulas of the papers in f64. The second
+    /// moments are 0.4 and 0.361, of which AMSGrad keeps 0.4.
+    // keys: model.train.optimiser.beta1, model.train.optimiser.beta2, model.train.optimiser.epsilon
+    // keys: model.train.optimiser.decoupled, model.train.optimiser.nesterov, model.train.optimiser.rule
+    #[test]
+    fn every_rule_takes_the_two_steps_worked_out_by_hand() {
+        let (adam, amsgrad, sgd) =
+            (OptimiserKind::Adam, OptimiserKind::Amsgrad, OptimiserKind::Sgd);
+        for (rule, decoupled, nesterov, wanted) in [
+            (adam, true, false, [0.88, 0.794_521]),
+            (adam, false, false, [0.917_241, 0.856_585]),
+            (amsgrad, true, false, [0.88, 0.796_391]),
+            (sgd, true, false, [0.76, 0.5276]),
+            (sgd, true, true, [0.568, 0.355_504]),
+        ] {
+            let (beta1, beta2, epsilon) = (0.8, 0.9, 0.5);
+            let spec = OptimiserSpec {
+                rule,
+                decoupled,
+                beta1,
+                beta2,
+                epsilon,
+                nesterov,
+                ..OptimiserSpec::default()
+            };
+            let optimiser = Optimiser::new(&spec);
+            let (mut w, mut moments) = ([1.0_f32], Moments::default());
+            moments.fit(rule, 1);
+            for (step, (gradient, wanted)) in (1..).zip([2.0, 0.1].into_iter().zip(wanted)) {
+                optimiser.update(&mut w, &[gradient], moments.all(), step, 0.1, 0.4);
+                assert!((f64::from(w[0]) - wanted).abs() < 1e-5, "{rule:?}: {w:?} not {wanted}");
+            }
+        }
+    }
+
     #[test]
     fn moments_come_back_from_a_gpu_as_they_went() {
         let var = Var::zeros((2, 3), candle_core::DType::F32, &Device::Cpu).unwrap();

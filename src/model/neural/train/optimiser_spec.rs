@@ -126,6 +126,8 @@ impl OptimiserSpec {
 mod tests {
     use super::*;
 
+    // keys: model.train.optimiser.schedule, model.train.optimiser.milestones
+    // keys: model.train.optimiser.gamma, model.train.optimiser.warmup
     #[test]
     fn the_rate_follows_its_course() {
         let spec =

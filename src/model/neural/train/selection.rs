@@ -99,3 +99,91 @@ impl<N: CrowdNet> Trainer<'_, N> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use candle_core::Device;
+
+    use super::*;
+    use crate::frame::{AnnotationRows, Annotations, Dims, Duplicates, Evidence};
+    use crate::model::neural::annotator_params::AnnotatorParams;
+    use crate::model::neural::data::Batching;
+    use crate::model::neural::models::TraceRegularised;
+    use crate::model::neural::net::{NetShape, Network, Precision};
+    use crate::model::neural::train::spec::TrainSpec;
+    use crate::model::neural::train::state::TrainState;
+    use crate::model::neural::{BackboneSpec, Task};
+    use crate::run::Run;
+    use crate::testing::{described, tiny};
+
+    /// Calls `read` with a model that has not been trained, which selects by `select`, on three instances of which the
+    /// second and third have held-out annotations of the weights 1 and 3.
+    fn with_trainer<R>(
+        select: Select,
+        valid: &[(u32, u32)],
+        read: impl FnOnce(&Trainer<'_, TraceRegularised>) -> R,
+    ) -> R {
+        let dims = Dims { instances: 3, annotators: 2, classes: 3, labels: 3 };
+        let a = tiny(3, &[(0, 0, 0), (1, 0, 1), (2, 1, 2)]);
+        let rows = AnnotationRows {
+            instance: vec![1, 2],
+            annotator: vec![1, 0],
+            label: vec![0, 2],
+            weight: vec![1.0, 3.0],
+        };
+        let held_out = Annotations::build(dims, rows, Duplicates::Keep).unwrap();
+        let described = described(&a);
+        let evidence = Evidence { annotations: &a, described: Some(&described) };
+        let batching = Batching { batch_size: None, by_annotation: false, drops_last: false };
+        let data = TrainingData::new(evidence, Some(&held_out), None, batching).unwrap();
+        let train = TrainSpec { select, ..TrainSpec::default() };
+        let backbone = BackboneSpec { hidden: vec![4], ..BackboneSpec::default() };
+        let model = TraceRegularised { backbone, train, ..TraceRegularised::default() };
+        let (run, shape) = (Run::new(1), NetShape { features: vec![4], classes: 3 });
+        let (heads, precision) = (model.heads(), Precision::F32);
+        let net =
+            Network::new(&model.backbone, precision, heads, &shape, &run, &Device::Cpu).unwrap();
+        let task = Task { evidence, dims, hidden: 4, run: &run };
+        let annotator_params = AnnotatorParams { tables: model.tables(&task).unwrap() };
+        read(&Trainer {
+            model: &model,
+            data: &data,
+            dims,
+            valid,
+            net,
+            annotator_params,
+            state: TrainState::default(),
+            frozen: None,
+        })
+    }
+
+    #[test]
+    fn held_out_annotations_count_by_their_weight() {
+        with_trainer(Select::AnnotationLikelihood, &[], |trainer| {
+            let log = |instance: u32| {
+                let batch = trainer.data.held_out(&[instance]);
+                let p = trainer.with_outputs(&batch, |context| trainer.model.likelihood(context));
+                p.unwrap()[0].ln()
+            };
+            let score = trainer.score(&Phase::joint(1)).unwrap().unwrap();
+            let want = (log(1) + 3.0 * log(2)) / 4.0;
+            assert!(log(1) != log(2) && (score - want).abs() < 1e-9, "{score}, expected {want}");
+        });
+    }
+
+    #[test]
+    fn the_likelier_of_two_that_are_as_often_right_is_better() {
+        let batch = TrainingData::unseen(0..1);
+        let p = with_trainer(Select::Valid, &[], |t| t.predict(&batch).unwrap().classes);
+        let mut classes = [0_u32, 1, 2];
+        classes.sort_by(|a, b| p[*b as usize].total_cmp(&p[*a as usize]));
+        let score = |valid: &[(u32, u32)]| {
+            with_trainer(Select::Valid, valid, |t| t.score(&Phase::joint(1)).unwrap().unwrap())
+        };
+        let [right, second, last] = classes.map(|class| score(&[(0, class)]));
+        assert!(right > second && second > last, "{right} {second} {last}");
+        // However unlikely a wrong class is, one more right answer counts for more.
+        let half = score(&[(0, classes[0]), (0, classes[2])]);
+        assert!(half > second, "{half} {second}");
+    }
+}

@@ -1,0 +1,314 @@
+//! What the settings of a training do, on small fits of one batch.
+
+use super::fits::{agreeing, fit, parameters};
+use super::*;
+use crate::frame::Described;
+use crate::model::neural::data::{Batching, TrainingData};
+use crate::model::neural::device::device;
+use crate::model::neural::net::Precision;
+use crate::model::neural::net::backbone::Scaling;
+use crate::model::neural::net::parameters::Initialisation;
+use crate::model::neural::train::checkpoint::Snapshot;
+use crate::testing::described;
+
+/// Plain descent at a constant rate, for network and annotators.
+fn descent(net: f64, annotators: f64) -> OptimiserSpec {
+    OptimiserSpec {
+        rule: OptimiserKind::Sgd,
+        learning_rate: net,
+        annotator_learning_rate: Some(annotators),
+        annotator_delay: Some(0),
+        schedule: LrSchedule::Constant,
+        beta1: 0.0,
+        weight_decay: 0.0,
+        ..OptimiserSpec::default()
+    }
+}
+
+/// Epochs of one batch each, in which nothing but the order is random.
+fn train(optimiser: OptimiserSpec, epochs: u32) -> TrainSpec {
+    TrainSpec { epochs, batch_size: Some(40), optimiser, ..TrainSpec::default() }
+}
+
+fn backbone() -> BackboneSpec {
+    BackboneSpec { hidden: vec![4], dropout: 0.0, batch_norm: false, ..BackboneSpec::default() }
+}
+
+fn trained(train: TrainSpec) -> Snapshot {
+    let a = agreeing();
+    let model = TraceRegularised { backbone: backbone(), train, ..TraceRegularised::default() };
+    parameters(fit(model, &a, &described(&a)).unwrap())
+}
+
+/// Every number of the arrays with this prefix.
+fn numbers(snapshot: &Snapshot, prefix: &str) -> Vec<f64> {
+    let arrays = snapshot.f32s_with_prefix(prefix);
+    arrays.flat_map(|(.., values)| values.iter().map(|v| f64::from(*v))).collect()
+}
+
+/// How far the numbers of the arrays with this prefix moved.
+fn moved(from: &Snapshot, to: &Snapshot, prefix: &str) -> Vec<f64> {
+    let (from, to) = (numbers(from, prefix), numbers(to, prefix));
+    from.iter().zip(to).map(|(from, to)| to - from).collect()
+}
+
+fn near(got: &[f64], want: &[f64]) {
+    assert!(got.iter().any(|move_| move_.abs() > 1e-4), "nothing moves");
+    for (got, want) in got.iter().zip(want) {
+        assert!((got - want).abs() < 1e-6, "{got}, expected {want}");
+    }
+}
+
+// keys: model.train.optimiser.learning_rate, model.train.optimiser.annotator_learning_rate, model.train.optimiser.rule
+#[test]
+fn each_rate_moves_its_own_parameters() {
+    let after = |net, annotators| trained(train(descent(net, annotators), 1));
+    let (start, one) = (after(0.0, 0.0), after(0.1, 0.2));
+    let double = |moves: Vec<f64>| moves.into_iter().map(|m| 2.0 * m).collect::<Vec<_>>();
+    let of_net = after(0.2, 0.2);
+    near(&moved(&start, &of_net, "net."), &double(moved(&start, &one, "net.")));
+    assert_eq!(numbers(&of_net, "crowd."), numbers(&one, "crowd."));
+    let of_annotators = after(0.1, 0.4);
+    near(&moved(&start, &of_annotators, "crowd."), &double(moved(&start, &one, "crowd.")));
+    assert_eq!(numbers(&of_annotators, "net."), numbers(&one, "net."));
+}
+
+/// One step at the rate 0.1 with the decay 0.5 is one without, minus a twentieth of every weight of the network.
+// keys: model.train.optimiser.weight_decay
+#[test]
+fn weights_of_the_network_decay_and_nothing_else_does() {
+    let after =
+        |net, weight_decay| trained(train(OptimiserSpec { weight_decay, ..descent(net, 0.2) }, 1));
+    let (start, without, with) = (after(0.0, 0.0), after(0.1, 0.0), after(0.1, 0.5));
+    let mut weights = 0;
+    for (name, _, values) in start.f32s_with_prefix("net.") {
+        let of = |snapshot: &Snapshot| snapshot.find_f32s(&format!("net.{name}")).unwrap().to_vec();
+        let share = if name.ends_with("weight") { 0.05 } else { 0.0 };
+        weights += usize::from(share > 0.0);
+        for ((start, without), with) in values.iter().zip(of(&without)).zip(of(&with)) {
+            assert!((with - (without - share * start)).abs() < 1e-6, "{name}: {with} {without}");
+        }
+    }
+    assert_eq!(weights, 2);
+    assert_eq!(numbers(&with, "crowd."), numbers(&without, "crowd."));
+}
+
+/// With one batch an epoch a momentum that begins anew never works.
+// keys: model.train.optimiser.reset_each_epoch, model.train.optimiser.beta1
+#[test]
+fn moments_are_forgotten_where_every_epoch_begins_with_fresh_ones() {
+    let after = |beta1, reset_each_epoch| {
+        trained(train(OptimiserSpec { beta1, reset_each_epoch, ..descent(0.1, 0.2) }, 3))
+    };
+    let plain = after(0.0, false);
+    assert!(after(0.9, true) == plain);
+    let kept = after(0.9, false);
+    assert!(numbers(&kept, "net.") != numbers(&plain, "net."));
+    assert!(numbers(&kept, "crowd.") != numbers(&plain, "crowd."));
+}
+
+// keys: model.train.optimiser.annotator_delay, model.train.epochs
+#[test]
+fn annotators_stand_still_for_the_epochs_of_the_delay() {
+    let after = |epochs, annotator_delay| {
+        trained(train(OptimiserSpec { annotator_delay, ..descent(0.1, 0.2) }, epochs))
+    };
+    let start = [1.0, -5.0, -5.0, -5.0, 1.0, -5.0, -5.0, -5.0, 1.0].repeat(2);
+    assert_eq!(numbers(&after(3, Some(3)), "crowd."), start);
+    assert_ne!(numbers(&after(4, Some(3)), "crowd."), start);
+    // Left out, a fifth of all epochs.
+    assert_eq!(numbers(&after(5, None), "crowd."), numbers(&after(5, Some(1)), "crowd."));
+    assert_ne!(numbers(&after(5, None), "crowd."), numbers(&after(5, Some(2)), "crowd."));
+}
+
+// keys: single_confusion.identity_epochs
+#[test]
+fn the_single_matrix_is_the_identity_for_its_epochs() {
+    let a = agreeing();
+    let after = |identity_epochs| {
+        let train = train(descent(0.1, 0.2), 2);
+        let model = SingleConfusion {
+            backbone: backbone(),
+            train,
+            identity_epochs,
+            ..SingleConfusion::default()
+        };
+        numbers(&parameters(fit(model, &a, &described(&a)).unwrap()), "crowd.")
+    };
+    let start = [1.0, -5.0, -5.0, -5.0, 1.0, -5.0, -5.0, -5.0, 1.0];
+    assert_eq!(after(Some(2)), start);
+    assert_ne!(after(Some(1)), start);
+    // Left out, the optimiser's delay of none.
+    assert_eq!(after(None), after(Some(0)));
+}
+
+/// The first step of Adam is the rate itself: the logits of both heads' weights are 0.3 apart from 0, and 1 / (1 +
+/// e^-0.6) = 0.645656.
+// keys: weighted_doctor_net.weight_learning_rate, weighted_doctor_net.weight_epochs
+#[test]
+fn weights_of_heads_are_learned_at_their_own_rate() {
+    let a = agreeing();
+    let weights = |weight_learning_rate| {
+        let optimiser =
+            OptimiserSpec { schedule: LrSchedule::Constant, ..OptimiserSpec::default() };
+        let model = WeightedDoctorNet {
+            backbone: backbone(),
+            train: train(optimiser, 1),
+            weight_epochs: 1,
+            weight_learning_rate,
+            ..WeightedDoctorNet::default()
+        };
+        let report = fit(model, &a, &described(&a)).unwrap().report;
+        let mut weights = report.annotator_parameters[0].1.clone();
+        weights.sort_by(f64::total_cmp);
+        weights
+    };
+    assert_eq!(weights(0.0), [0.5, 0.5]);
+    for (got, want) in weights(0.3).iter().zip([1.0 - 0.645_656, 0.645_656]) {
+        assert!((got - want).abs() < 1e-4, "{got}, expected {want}");
+    }
+}
+
+/// Forty instances with two annotations each.
+// keys: model.train.batch_size, model.train.batch_by
+#[test]
+fn batches_have_the_size_and_the_unit_that_the_spec_says() {
+    let a = agreeing();
+    let described = described(&a);
+    let evidence = Evidence { annotations: &a, described: Some(&described) };
+    for (batch_by, batch_size, batches) in [
+        (BatchBy::Instance, Some(7), 6),
+        (BatchBy::Annotation, Some(7), 12),
+        (BatchBy::Instance, None, 8),
+        (BatchBy::Annotation, None, 8),
+    ] {
+        let batching = TrainSpec { batch_size, batch_by, ..TrainSpec::default() }.batching(false);
+        let data = TrainingData::new(evidence, None, None, batching).unwrap();
+        assert_eq!(data.batches(batching), batches, "{batch_by:?} {batch_size:?}");
+        // 40 = 5 x 7 + 5 and 80 = 11 x 7 + 3.
+        let whole = batches - usize::from(batch_size.is_some());
+        assert_eq!(data.batches(Batching { drops_last: true, ..batching }), whole);
+    }
+}
+
+/// After the first epoch both rates are multiplied by zero.
+#[test]
+fn the_schedule_holds_for_both_rates() {
+    let after = |epochs, gamma| {
+        let (schedule, milestones) = (LrSchedule::Step, vec![1]);
+        trained(train(OptimiserSpec { schedule, milestones, gamma, ..descent(0.1, 0.2) }, epochs))
+    };
+    assert!(after(2, 0.0) == after(1, 0.0));
+    let (one, two) = (after(1, 0.5), after(2, 0.5));
+    assert!(numbers(&two, "net.") != numbers(&one, "net."));
+    assert!(numbers(&two, "crowd.") != numbers(&one, "crowd."));
+}
+
+/// Of forty instances the first ten have no features; the last column is the instance's number modulo 7.
+#[test]
+fn features_are_scaled_by_the_rows_that_train() {
+    let a = agreeing();
+    let mut described = described(&a);
+    described.row_of_instance[..10].fill(None);
+    let train = train(descent(0.0, 0.0), 1);
+    let model = TraceRegularised { backbone: backbone(), train, ..TraceRegularised::default() };
+    let means = numbers(&parameters(fit(model, &a, &described).unwrap()), "scaler.mean");
+    let want = (10..40).map(|i| f64::from(i % 7)).sum::<f64>() / 30.0;
+    assert!((means[3] - want).abs() < 1e-6, "{means:?}, expected {want}");
+}
+
+/// Forty rows in five batches of seven and one of five.
+#[test]
+fn the_objective_of_an_epoch_is_the_mean_over_its_rows() {
+    let a = tiny(3, &(0..79).map(|n| (n / 2, n % 2, n / 2 % 3)).collect::<Vec<_>>());
+    let described = described(&a);
+    let objective = |batch_size| {
+        let train = TrainSpec { batch_size, ..train(descent(0.0, 0.0), 2) };
+        let model =
+            TraceRegularised { backbone: backbone(), train, lambda: 0.0, ..Default::default() };
+        let trace = fit(model, &a, &described).unwrap().trace;
+        assert_eq!(trace[1].change, Some(trace[1].objective - trace[0].objective));
+        trace[0].objective
+    };
+    let (one, many) = (objective(Some(40)), objective(Some(7)));
+    assert!((one - many).abs() < 1e-5 * one.abs(), "{one}, {many}");
+}
+
+/// Nothing learns, so that only the annotations of an instance can make a difference.
+#[test]
+fn posteriors_follow_from_held_out_annotations_too() {
+    let a = agreeing();
+    let described = described(&a);
+    let fitted = |select, held_out| {
+        let backbone = BackboneSpec { scaling: Scaling::None, ..backbone() };
+        let train = TrainSpec { select, held_out, ..train(descent(0.0, 0.0), 1) };
+        let model = TraceRegularised { backbone, train, ..TraceRegularised::default() };
+        fit(model, &a, &described).unwrap()
+    };
+    let (all, held) = (fitted(Select::Last, 0.1), fitted(Select::AnnotationLikelihood, 0.8));
+    assert_eq!(held.posterior, all.posterior);
+    let counts = held.report.confusion.unwrap().expected_count;
+    assert!((counts.iter().sum::<f64>() - 80.0).abs() < 1e-9, "{counts:?}");
+}
+
+/// Nothing learns, so that the first epoch stays the best.
+// keys: model.train.patience
+#[test]
+fn a_training_ends_after_so_many_epochs_without_a_better_one() {
+    let a = agreeing();
+    for (patience, epochs) in [(Some(2), 3), (Some(4), 5), (None, 9)] {
+        let select = Select::AnnotationLikelihood;
+        let train = TrainSpec { select, patience, ..train(descent(0.0, 0.0), 9) };
+        let model = TraceRegularised { backbone: backbone(), train, ..TraceRegularised::default() };
+        let fitted = fit(model, &a, &described(&a)).unwrap();
+        assert_eq!(fitted.trace.len(), epochs, "{patience:?}");
+    }
+}
+
+// keys: model.train.precision
+#[test]
+fn bfloat16_is_for_gpus_alone() {
+    let after = |precision| {
+        let a = agreeing();
+        let train = TrainSpec { precision, ..train(descent(0.1, 0.2), 2) };
+        let device = "cpu".to_owned();
+        let model = CrowdLayer { backbone: backbone(), train, device, ..CrowdLayer::default() };
+        parameters(fit(model, &a, &described(&a)).unwrap())
+    };
+    assert!(after(Precision::Bf16) == after(Precision::F32));
+}
+
+// keys: model.device
+#[test]
+fn a_device_that_is_not_here_is_refused_with_what_to_choose() {
+    for name in ["tpu", "cuda:", "cuda:none"] {
+        let error = device(name).unwrap_err();
+        assert_eq!(error.exit_code(), 2);
+        assert!(error.to_string().contains("choose \"auto\", \"cpu\" or \"cuda:0\""), "{error}");
+    }
+    if !cfg!(feature = "cuda") {
+        assert!(device("cuda:0").unwrap_err().to_string().contains("built without CUDA"));
+    }
+    let model = Conal { device: "tpu".to_owned(), ..Conal::default() };
+    let mut problems = crate::spec::Problems::default();
+    model.check("f: model", &mut problems);
+    let error = problems.into_result().unwrap_err().to_string();
+    assert!(error.contains("f: model.device"), "{error}");
+}
+
+// keys: model.backbone.initialisation
+#[test]
+fn biases_begin_where_the_initialisation_says() {
+    let biases = |initialisation| {
+        let a = agreeing();
+        let described: Described = described(&a);
+        let backbone = BackboneSpec { initialisation, ..backbone() };
+        let train = train(descent(0.0, 0.0), 1);
+        let model = TraceRegularised { backbone, train, ..TraceRegularised::default() };
+        let snapshot = parameters(fit(model, &a, &described).unwrap());
+        let arrays = snapshot.f32s_with_prefix("net.").filter(|(name, ..)| name.ends_with("bias"));
+        arrays.flat_map(|(.., values)| values.to_vec()).collect::<Vec<f32>>()
+    };
+    assert_eq!(biases(Initialisation::Glorot), [0.0; 7]);
+    assert!(biases(Initialisation::Uniform).iter().all(|bias| *bias != 0.0));
+}
