@@ -22,11 +22,11 @@ const MOST_COLUMNS: usize = 1 << 20;
 const BATCH_VALUES: usize = 1 << 22;
 
 /// The names in the header, each with what its column holds; none where the file is empty.
-pub(super) fn look(
+pub(super) fn infer_columns(
     mut file: Blocks,
     delimiter: u8,
     columns: &TextColumns,
-    look: InferenceScope,
+    scope: InferenceScope,
 ) -> Result<SeenColumns> {
     let header = header(&mut file, delimiter)?;
     let open: Vec<usize> = (0..header.len()).filter(|c| columns.is_open(&header[*c])).collect();
@@ -47,7 +47,7 @@ pub(super) fn look(
             seen[*column] = values.map(ValueKinds::of_text).fold(seen[*column], ValueKinds::and);
         }
         let known = open.iter().all(|column| !seen[*column].is_empty());
-        rows < FIRST_ROWS || !(known || look == InferenceScope::First)
+        rows < FIRST_ROWS || !(known || scope == InferenceScope::First)
     };
     if !open.is_empty() {
         batches(file, &schema, decoder, &mut take)?;

@@ -104,18 +104,18 @@ impl TextTable {
         objects: &[ObjectMeta],
         format: Format,
         columns: &TextColumns,
-        look: InferenceScope,
+        scope: InferenceScope,
     ) -> Result<Self> {
-        let looks: Vec<BoxFuture<'static, Result<_>>> = objects
+        let inferring: Vec<BoxFuture<'static, Result<_>>> = objects
             .iter()
             .filter(|object| object.size > 0)
-            .map(|object| looked(&store, place, object, format, columns, look).boxed())
+            .map(|object| inferred(&store, place, object, format, columns, scope).boxed())
             .collect();
-        let looks: Vec<Result<_>> =
-            futures::stream::iter(looks).buffered(num_looks()).collect().await;
+        let inferred: Vec<Result<_>> =
+            futures::stream::iter(inferring).buffered(files_at_once()).collect().await;
         let (mut files, mut seen) = (Vec::new(), Vec::new());
-        for look in looks {
-            let (object, encoding, columns) = look?;
+        for file in inferred {
+            let (object, encoding, columns) = file?;
             // A compressed file of nothing has no header.
             if columns.is_empty() {
                 continue;
@@ -137,13 +137,13 @@ impl TextTable {
 }
 
 /// What is in one file: its encoding, and what was seen in each column.
-fn looked(
+fn inferred(
     store: &Arc<dyn ObjectStore>,
     place: &Url,
     object: &ObjectMeta,
     format: Format,
     columns: &TextColumns,
-    look: InferenceScope,
+    scope: InferenceScope,
 ) -> impl Future<Output = Result<(ObjectMeta, Encoding, SeenColumns)>> + Send + use<> {
     let (store, columns, object) = (Arc::clone(store), columns.clone(), object.clone());
     let name = shown(place, &object.location);
@@ -153,19 +153,19 @@ fn looked(
             let encoding = Encoding::of_object(&object, format);
             let reader = reader(&store, &object, encoding, &handle);
             let seen = reader.and_then(|reader| match format {
-                Format::Ndjson => ndjson::look(reader, look),
-                _ => csv::look(reader, encoding.delimiter, &columns, look),
+                Format::Ndjson => ndjson::infer_columns(reader, scope),
+                _ => csv::infer_columns(reader, encoding.delimiter, &columns, scope),
             });
             let seen = seen.map_err(|e| e.or_at(&name))?;
             Ok((object, encoding, seen))
         };
         let done = tokio::task::spawn_blocking(work).await;
-        done.map_err(|e| Error::bug(format!("a look into a file failed: {e}")))?
+        done.map_err(|e| Error::bug(format!("the columns of a file were not inferred: {e}")))?
     }
 }
 
-/// Files that are looked into at a time.
-fn num_looks() -> usize {
+/// Files whose columns are inferred at a time.
+fn files_at_once() -> usize {
     std::thread::available_parallelism().map_or(1, std::num::NonZero::get)
 }
 

@@ -15,7 +15,7 @@ use super::{BATCH_BYTES, Blocks, LONGEST_RECORD, ReadRequest, TakeBatch, unreada
 use crate::error::{Error, Result};
 
 /// The fields of all objects, each with what it holds, by name: any line may bring a field that none had before.
-pub(super) fn look(file: Blocks, look: InferenceScope) -> Result<SeenColumns> {
+pub(super) fn infer_columns(file: Blocks, scope: InferenceScope) -> Result<SeenColumns> {
     let mut columns: BTreeMap<String, ColumnContent> = BTreeMap::new();
     let mut rows = 0;
     lines(file, |line, number| {
@@ -40,7 +40,7 @@ pub(super) fn look(file: Blocks, look: InferenceScope) -> Result<SeenColumns> {
             }
         }
         rows += 1;
-        Ok(look == InferenceScope::Whole || rows < FIRST_ROWS)
+        Ok(scope == InferenceScope::Whole || rows < FIRST_ROWS)
     })?;
     Ok(columns.into_iter().collect())
 }

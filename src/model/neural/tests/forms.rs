@@ -94,9 +94,9 @@ fn max_mig_starts_at_the_shares_of_the_votes() {
     let run = Run::new(1);
     let task = Task { evidence: (&a).into(), dims, hidden: 0, run: &run };
     for (prior, fixed, wanted) in [
-        (max_mig::Prior::Uniform, true, [1.0 / 3.0; 3]),
-        (max_mig::Prior::Votes, true, [0.375, 0.25, 0.375]),
-        (max_mig::Prior::Learned, false, [0.375_f64.ln(), 0.25_f64.ln(), 0.375_f64.ln()]),
+        (max_mig::PriorChoice::Uniform, true, [1.0 / 3.0; 3]),
+        (max_mig::PriorChoice::Votes, true, [0.375, 0.25, 0.375]),
+        (max_mig::PriorChoice::Learned, false, [0.375_f64.ln(), 0.25_f64.ln(), 0.375_f64.ln()]),
     ] {
         let tables =
             MaxMig { prior, start_floor: 0.25, ..MaxMig::default() }.tables(&task).unwrap();
