@@ -22,9 +22,25 @@ pub fn redacted(text: &str) -> String {
     out
 }
 
+/// As [`redacted`], for a text that is one location from beginning to end, whatever it holds.
+pub(crate) fn redacted_location(text: &str) -> String {
+    let Some(url) = location(text) else { return redacted(text) };
+    let start = url.user.as_ref().or(url.query.as_ref()).map_or(text.len(), |secret| secret.start);
+    if url.user.is_some() || url.query.is_some() {
+        return format!("{}***", &text[..start]);
+    }
+    text.to_owned()
+}
+
+/// The parts of a text that is one URL from beginning to end, whatever it holds.
+pub(crate) fn location(text: &str) -> Option<Parts> {
+    let scheme = text.find(":/").filter(|colon| *colon >= 2)?;
+    let is_scheme = |c: char| c.is_ascii_alphanumeric() || "+.-".contains(c);
+    text[..scheme].chars().all(is_scheme).then(|| parts(text, 0..scheme, true))
+}
+
 /// Where a URL's parts are in a text.
 pub(crate) struct Parts {
-    pub(crate) scheme: Range<usize>,
     /// All before the `@`.
     pub(crate) user: Option<Range<usize>>,
     /// All behind the `?`.
@@ -43,7 +59,7 @@ pub(crate) fn urls(text: &str) -> impl Iterator<Item = Parts> {
                 from + last + text[from + last..].chars().next().map_or(1, char::len_utf8)
             });
             if colon - scheme >= 2 {
-                let parts = parts(text, scheme..colon);
+                let parts = parts(text, scheme..colon, false);
                 from = parts.end;
                 return Some(parts);
             }
@@ -55,13 +71,15 @@ pub(crate) fn urls(text: &str) -> impl Iterator<Item = Parts> {
 /// How far behind a word a password may reach that holds what ends a word.
 const LONGEST_PASSWORD: usize = 512;
 
-fn parts(text: &str, scheme: Range<usize>) -> Parts {
+/// The parts of the URL whose scheme is there; `is_location` where nothing else is in the text.
+fn parts(text: &str, scheme: Range<usize>, is_location: bool) -> Parts {
     let slashes = text[scheme.end + 1..].find(|c| c != '/');
     let start = slashes.map_or(text.len(), |n| scheme.end + 1 + n);
     let word = |at: usize| {
         let ends =
             |c: char| c.is_whitespace() || c.is_control() || "\"'`<>()[]{}|\\^,;".contains(c);
-        text[at..].find(ends).map_or(text.len(), |n| at + n)
+        let end = text[at..].find(|c| !is_location && ends(c));
+        end.map_or(text.len(), |n| at + n)
     };
     let mut end = word(start);
     let authority =
@@ -76,7 +94,13 @@ fn parts(text: &str, scheme: Range<usize>) -> Parts {
             Some((_, port)) => {
                 (port.is_empty() || !is_web) && text[start + authority.len()..end].contains('@')
             }
-            None => false,
+            // A user part that is not encoded can hold a slash.
+            None => {
+                let path = &text[start + authority.len()..end];
+                is_location
+                    && is_web
+                    && path.find(':').is_some_and(|colon| path[colon..].contains('@'))
+            }
         };
     // These name a container before the @.
     let is_container = kind.starts_with("abfs") && !authority.contains(':');
@@ -104,7 +128,7 @@ fn parts(text: &str, scheme: Range<usize>) -> Parts {
             let is_query = is_web || (!name.is_empty() && !name.contains(['/', '?', '*']));
             (is_query && !query.is_empty()).then_some(query)
         });
-    Parts { scheme, user, query, end }
+    Parts { user, query, end }
 }
 
 #[cfg(test)]

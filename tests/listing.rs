@@ -59,7 +59,8 @@ fn a_file_that_the_store_does_not_list_is_named() {
     std::os::unix::fs::symlink("nowhere", job.path("in/c.csv")).unwrap();
     assert_says(&job.fails(&vote("in"), 3), &["in/c.csv", "a link that leads nowhere"]);
     assert_says(&job.fails(&vote("in/*.csv"), 3), &["in/c.csv", "a link that leads nowhere"]);
-    job.ends(&vote("in/a*.csv"), &[], 0);
+    let other = format!("sink.url={}", job.url("other"));
+    job.ends(&vote("in/a*.csv"), &["--set", &other], 0);
     std::fs::remove_file(job.path("in/c.csv")).unwrap();
     let pipe = job.url("in/d.csv");
     assert!(std::process::Command::new("mkfifo").arg(&pipe).status().unwrap().success());
@@ -92,6 +93,24 @@ fn a_delta_table_and_a_part_of_it_are_refused() {
     }
     // One file by its name is what was asked for.
     assert_eq!(read_table(&job.run(&vote("t/day=1/part-0.csv")), "labels").len(), 1);
+}
+
+#[test]
+fn a_column_that_only_the_names_of_folders_tell_is_refused() {
+    let job = Job::new();
+    job.write("in.csv", &format!("{HEADER}i,a,x\nj,a,y\n"));
+    job.write("gold/role=train/g.csv", "instance_id,class\ni,x\n");
+    job.write("gold/role=holdout/g.csv", "instance_id,class\nj,y\n");
+    let gold = format!("{}source.gold = '{{dir}}gold'\n", vote("in.csv"));
+    let gold = gold.replace(VOTE, "") + VOTE;
+    assert_says(
+        &job.fails(&gold, 3),
+        &["`role=", "source.gold", "write the column into the files"],
+    );
+    job.write("days/question=q1/day=1/a.csv", &format!("{HEADER}i,a,x\n"));
+    assert_says(&job.fails(&vote("days"), 3), &["`question=q1`", "source.annotations"]);
+    job.write("weeks/week=1/a.csv", &format!("{HEADER}i,a,x\n"));
+    job.run(&vote("weeks"));
 }
 
 #[test]

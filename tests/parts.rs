@@ -62,5 +62,5 @@ fn annotators_of_few_annotations_among_many_classes_share_files() {
     assert_eq!(std::fs::read_dir(run.join("confusion_matrices")).unwrap().count(), 1);
     let rows: usize =
         read_batches(&run, "confusion_matrices").iter().map(RecordBatch::num_rows).sum();
-    assert!(rows >= 3_072, "{rows}");
+    assert!(rows > 400, "{rows}");
 }

@@ -124,7 +124,7 @@ fn every_file_of_a_folder_is_read_or_named() {
 fn a_quote_within_a_name_of_a_header_opens_nothing() {
     let job = Job::new();
     let rows = "i1,a1,yes,x\ni2,a1,yes,x\ni3,a1,no,6\"\ni4,a1,no,x\ni4,a2,no,x\n";
-    for name in ["size 5\"", "\"si\"\"ze\"", "\"si\nze\"", "\"size\"\""] {
+    for name in ["size 5\"", "\"si\"\"ze\"", "\"si\nze\""] {
         job.write("in.csv", &format!("instance_id,annotator_id,label,{name}\n{rows}"));
         assert_eq!(rows_read(&job.run(&vote("in.csv", ""))), "5 5", "{name}");
     }

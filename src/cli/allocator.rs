@@ -62,7 +62,7 @@ fn refuse(bytes: usize, held: usize) -> ! {
     let _ = writeln!(
         std::io::stderr(),
         "error: there is not enough memory\n  found: {bytes} bytes wanted at once, while large values and tables hold \
-         {held}\n  help: make smaller values in SQL, set engine.memory_limit, or run on a larger machine",
+         {held}\n  help: make smaller values, set a larger engine.memory_limit, or run on a larger machine",
     );
     // SAFETY: ends the process as it is; no destructor runs that could allocate or wait for a lock.
     unsafe { libc::_exit(i32::from(Stage::Spec.exit_code())) }

@@ -13,7 +13,7 @@ use super::args::{
 };
 use super::progress::Bars;
 use super::signals::{Signals, or_signalled, until_signalled};
-use super::{answer, answer_json, say, simulate, sql, summary};
+use super::{allocator, answer, answer_json, say, simulate, sql, summary};
 use crate::commands::evaluate::{Evaluation, evaluate};
 use crate::commands::explain::explain;
 use crate::commands::predict::{Prediction, predict};
@@ -91,6 +91,7 @@ fn aggregate_spec(args: AggregateArgs) -> Result<PipelineSpec> {
 }
 
 async fn job(spec: PipelineSpec, args: JobArgs, quiet: bool, signals: &Signals) -> Result<()> {
+    allocator::bound(spec.engine.allocation_bound());
     let mut run = Run::new(spec.seed).with_threads(spec.engine.threads())?;
     run.progress = Arc::new(Bars::new(quiet));
     let cancel = run.cancel.clone();
@@ -223,6 +224,7 @@ async fn predictions(args: PredictArgs, quiet: bool, signals: &Signals) -> Resul
         scratch: args.scratch,
         ..EngineSpec::default()
     };
+    allocator::bound(engine.allocation_bound());
     let mut run = Run::new(0).with_threads(engine.threads())?;
     run.progress = Arc::new(Bars::new(quiet));
     let (cancel, progress) = (run.cancel.clone(), Arc::clone(&run.progress));

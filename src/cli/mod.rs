@@ -46,7 +46,9 @@ pub fn main() -> ExitCode {
     panics::keep_places();
     // A part is left to what is too small to be counted.
     allocator::bound(available_memory() / 16 * 15);
-    match block_on(args) {
+    // A runtime that cannot be made, for a number of threads that is none, is said as any other defect.
+    let done = std::panic::catch_unwind(AssertUnwindSafe(|| block_on(args)));
+    match done.unwrap_or_else(|panic| Err(broken_off(&*panic))) {
         Ok(code) => code,
         Err(error) => {
             tracing::debug!(?error, "failed");
@@ -68,12 +70,14 @@ fn block_on(args: Args) -> Result<ExitCode> {
     let code = watch.block_on(async {
         let signals = Signals::listen(workers.handle().clone());
         let done = AssertUnwindSafe(commands::dispatch(args, signals)).catch_unwind().await;
-        done.unwrap_or_else(|panic| {
-            Err(Error::bug("a command broke off").found(panics::describe(&*panic)))
-        })
+        done.unwrap_or_else(|panic| Err(broken_off(&*panic)))
     });
     workers.shutdown_background();
     code
+}
+
+fn broken_off(panic: &(dyn std::any::Any + Send)) -> Error {
+    Error::bug("a command broke off").found(panics::describe(panic))
 }
 
 fn start_logging(args: &Args) {

@@ -5,10 +5,14 @@ use std::fmt::Write as _;
 
 use serde_json::{Value, json};
 
+use crate::error::clipped;
 use crate::escape;
 use crate::frame::Rejects;
 use crate::sink::Published;
 use crate::tables::{Answer, Outcome, RunRecord};
+
+/// Questions whose answers are summed up.
+const SHOWN_QUESTIONS: usize = 20;
 
 /// Annotators that are named at each end.
 const NAMED: usize = 3;
@@ -19,7 +23,7 @@ pub(super) fn text(published: &Published<Outcome>) -> String {
     let mut text = String::new();
     let run = &outcome.run;
     let mut line = |name: &str, value: String| {
-        let _ = writeln!(text, "{name:<12}{}", escape::line(&value));
+        let _ = writeln!(text, "{name:<12}{}", escape::line(&clipped(&value)));
     };
     line(
         "rows",
@@ -40,7 +44,7 @@ pub(super) fn text(published: &Published<Outcome>) -> String {
             counts.decided, counts.tied, counts.gold, counts.abstained
         ),
     );
-    for answer in &outcome.answers {
+    for answer in outcome.answers.iter().take(SHOWN_QUESTIONS) {
         if let Some(question) = &answer.frame.question {
             line("question", question.text(0));
         }
@@ -49,6 +53,9 @@ pub(super) fn text(published: &Published<Outcome>) -> String {
         let (best, worst) = annotators(answer);
         line("best", best);
         line("worst", worst);
+    }
+    if let Some(more) = outcome.answers.len().checked_sub(SHOWN_QUESTIONS).filter(|n| *n > 0) {
+        line("questions", format!("{more} more: see the tables"));
     }
     for (name, of) in [("accuracy", "accuracy"), ("classifier", "prediction_accuracy")] {
         for (_, metric) in outcome.metrics.iter().filter(|(_, m)| m.name == of) {

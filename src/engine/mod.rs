@@ -3,6 +3,7 @@
 mod bounded;
 mod sizes;
 
+use std::path::Path;
 use std::sync::Arc;
 
 use datafusion::execution::runtime_env::RuntimeEnvBuilder;
@@ -76,6 +77,14 @@ impl EngineSpec {
         given.unwrap_or_else(|| machine_memory() / 4 * 3)
     }
 
+    /// The most that large allocations may take together. Beyond [`EngineSpec::memory_bytes`] are batches on their way,
+    /// which hold a value once for each row that repeats it, and what a model needs to compute.
+    #[must_use]
+    pub(crate) fn allocation_bound(&self) -> usize {
+        let limit = self.memory_bytes();
+        limit.saturating_add(limit.max(2 << 30)).min(available_memory() / 16 * 15)
+    }
+
     /// A session with these resources.
     ///
     /// # Errors
@@ -118,10 +127,31 @@ pub(crate) fn available_memory() -> usize {
     container_memory().into_iter().chain(free).min().unwrap_or(usize::MAX)
 }
 
+/// The least limit of the process's own control group and those above it.
 fn container_memory() -> Option<usize> {
-    let limits = ["/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"];
-    let read = |path: &str| std::fs::read_to_string(path).ok()?.trim().parse().ok();
-    limits.into_iter().filter_map(read).min()
+    let groups = std::fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
+    // `0::/a/b` in the one hierarchy of version 2, `4:memory:/a/b` in that of version 1.
+    let limits = groups.lines().filter_map(|line| {
+        let (controllers, group) = line.split_once(':')?.1.split_once(':')?;
+        Some(match controllers {
+            "" => ("/sys/fs/cgroup", group, "memory.max"),
+            _ if controllers.split(',').any(|c| c == "memory") => {
+                ("/sys/fs/cgroup/memory", group, "memory.limit_in_bytes")
+            }
+            _ => return None,
+        })
+    });
+    let read = |(root, group, name): (&str, &str, &str)| {
+        // A container sees its own group as the root, whatever it is called outside.
+        Path::new(group)
+            .ancestors()
+            .filter_map(|group| {
+                let folder = Path::new(root).join(group.strip_prefix("/").unwrap_or(group));
+                std::fs::read_to_string(folder.join(name)).ok()?.trim().parse().ok()
+            })
+            .min()
+    };
+    limits.filter_map(read).min()
 }
 
 /// An amount that Linux tells.

@@ -231,10 +231,11 @@ impl fmt::Display for Error {
     }
 }
 
-/// The most characters of a part of a problem that a person is shown.
+/// The most characters of one value that a person is shown.
 const SHOWN_CHARACTERS: usize = 4_000;
 
-fn clipped(text: &str) -> Cow<'_, str> {
+/// The beginning of a long text, and how long it is.
+pub(crate) fn clipped(text: &str) -> Cow<'_, str> {
     match text.char_indices().nth(SHOWN_CHARACTERS) {
         None => text.into(),
         Some((end, _)) => format!("{}... ({} bytes)", &text[..end], text.len()).into(),

@@ -179,6 +179,7 @@ impl GoldRows {
             rows.into_iter().zip(classes).zip(self.roles()?).filter_map(of_row).collect();
         gold.sort_unstable();
         gold.dedup();
+        Gold::check(&gold, instances)?;
         Ok(gold)
     }
 
@@ -220,18 +221,31 @@ impl Gold {
         }
         gold.sort_unstable();
         gold.dedup();
-        let contradictions: Vec<String> = gold
-            .windows(2)
-            .filter(|w| w[0].instance == w[1].instance && w[0].class != w[1].class)
-            .map(|w| instances.text(w[0].instance as usize))
-            .collect();
-        if contradictions.is_empty() {
-            return Ok(gold);
-        }
-        Err(Error::data("gold gives an instance two classes")
-            .at("source.gold")
-            .found(offenders(contradictions))
-            .help("keep one class an instance"))
+        Self::check(&gold, instances)?;
+        Ok(gold)
+    }
+
+    /// One class and one role an instance: whose class trains, or chooses an epoch, cannot score it as well.
+    fn check(sorted: &[Self], instances: &Ids) -> Result<()> {
+        let differing = |differ: fn(&Self, &Self) -> bool| -> Vec<String> {
+            let pairs = sorted.windows(2).filter(|w| w[0].instance == w[1].instance);
+            let pairs = pairs.filter(|w| differ(&w[0], &w[1]));
+            pairs.map(|w| instances.text(w[0].instance as usize)).collect()
+        };
+        let (classes, roles) =
+            (differing(|a, b| a.class != b.class), differing(|a, b| a.role != b.role));
+        let (what, found, help) = if !classes.is_empty() {
+            ("gold gives an instance two classes", classes, "keep one class an instance")
+        } else if !roles.is_empty() {
+            (
+                "gold gives an instance two roles",
+                roles,
+                "keep one role an instance: a class that trains cannot score",
+            )
+        } else {
+            return Ok(());
+        };
+        Err(Error::data(what).at("source.gold").found(offenders(found)).help(help))
     }
 
     /// The class of each instance that the model is told.

@@ -274,6 +274,15 @@ impl Source {
                     within(e, &place(name, url.unwrap_or_default()))
                 },
             )?;
+            if let Some(relation) = Relation::of_table(name) {
+                let schema = ctx.table_provider(name.as_str()).await?.schema();
+                let wanted = contract_columns(relation)
+                    .iter()
+                    .map(|column| self.spec.columns.mapped(column.name).unwrap_or(column.name));
+                let lacks = wanted.filter(|name| schema.index_of(name).is_err());
+                unread::refuse_columns_of_folders(files, lacks)
+                    .map_err(|e| e.or_at(&format!("source.{name}")))?;
+            }
         }
         for (name, location) in self.spec.all() {
             let Location::Rows(rows) = location else { continue };

@@ -30,7 +30,7 @@ use object_store::{ObjectMeta, ObjectStore};
 use url::Url;
 
 use super::format::Format;
-use crate::error::{Error, Result, Stage};
+use crate::error::{Error, Result, Stage, offenders};
 use crate::store::shown;
 
 /// Schemas that are read at a time.
@@ -70,6 +70,9 @@ pub(super) async fn table(
         .collect();
     let schemas: Vec<SchemaRef> =
         futures::stream::iter(schemas).buffered(SCHEMAS_IN_FLIGHT).try_collect().await?;
+    for (object, schema) in filled.iter().zip(&schemas) {
+        refuse_doubles(schema).map_err(|e| e.or_at(&named(object)))?;
+    }
     let merged = merge(filled.iter().map(|o| named(o)).zip(&schemas))?;
     let mut groups: Vec<(SchemaRef, Vec<ListingTableUrl>)> = Vec::new();
     for (object, schema) in filled.iter().zip(&schemas) {
@@ -104,6 +107,20 @@ pub(super) async fn table(
         all = all.union(by_name(&schema, scan)?)?;
     }
     Ok(all.into_view())
+}
+
+/// Two columns of one name: nobody can tell which one is meant.
+fn refuse_doubles(schema: &Schema) -> Result<()> {
+    let mut names: Vec<&String> = schema.fields().iter().map(|field| field.name()).collect();
+    names.sort();
+    let twice: Vec<&&String> =
+        names.windows(2).filter(|pair| pair[0] == pair[1]).map(|pair| &pair[0]).collect();
+    if twice.is_empty() {
+        return Ok(());
+    }
+    Err(Error::data("the file names a column twice")
+        .found(offenders(twice))
+        .help("give every column a name of its own"))
 }
 
 async fn schema_of(

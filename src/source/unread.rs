@@ -6,6 +6,7 @@ use futures::StreamExt;
 use object_store::path::Path;
 use object_store::{ObjectMeta, ObjectStore};
 
+use super::listing::Files;
 use crate::error::{Error, Result, offenders};
 use crate::store::Place;
 
@@ -64,6 +65,30 @@ fn is_a_table(table: &Path, log: &str, format: &str) -> Error {
             "labelmill does not read this table format: export the table's current rows as Parquet files to a folder of \
              their own, and name that one",
         )
+}
+
+/// Folders called `role=holdout` tell a column that the files in them lack, and that would not be read.
+pub(super) fn refuse_columns_of_folders<'a>(
+    files: &Files,
+    lacking: impl Iterator<Item = &'a str>,
+) -> Result<()> {
+    let lacking: Vec<&str> = lacking.collect();
+    for object in &files.objects {
+        let below = object.location.prefix_match(&files.place.path).into_iter().flatten();
+        let found = below.filter_map(|part| {
+            let (name, value) = part.as_ref().split_once('=')?;
+            lacking.contains(&name).then(|| format!("{name}={value}"))
+        });
+        if let Some(folder) = found.into_iter().next() {
+            return Err(Error::data("a folder's name holds a column that its files lack")
+                .found(format!("`{folder}` in `{}`", object.location))
+                .help(
+                    "write the column into the files; or name each folder under source.tables, and put the column to its \
+                     rows in source.sql",
+                ));
+        }
+    }
+    Ok(())
 }
 
 /// What a store on local disk does not list: names that end in `#` and a number, which it uses for what is on its way,

@@ -10,7 +10,7 @@ use object_store::path::Path;
 use url::{Position, Url};
 
 use crate::error::{Error, Problem, Result};
-use crate::redact::{redacted, urls};
+use crate::redact::{location, redacted, redacted_location};
 
 pub(super) const URL_HELP: &str = "write a local path, or a URL such as s3://bucket/folder/";
 
@@ -73,14 +73,15 @@ pub fn shown(store: &Url, object: &Path) -> String {
 /// What is wrong with a location that holds a secret, without repeating it.
 #[must_use]
 pub fn secret_problem(text: &str) -> Option<Problem> {
-    let text = text.trim();
-    let url = urls(text).next().filter(|url| url.scheme.start == 0)?;
+    // A parser of URLs leaves these out.
+    let text = text.trim().replace(['\t', '\n', '\r'], "");
+    let url = location(&text)?;
     let what = match (&url.user, &url.query) {
         (Some(_), _) => "a URL with a user or a password in it",
         (None, Some(_)) => "a URL with a query in it",
         (None, None) => return None,
     };
-    Some(Problem::new(format!("{what} is refused")).found(format!("`{}`", redacted(text))).help(
+    Some(Problem::new(format!("{what} is refused")).found(format!("`{}`", redacted_location(&text))).help(
         "a URL is written to logs and tables: give credentials by the environment, such as AWS_ACCESS_KEY_ID, or by \
          the instance's role; in a pattern, write * for ?",
     ))
@@ -108,6 +109,24 @@ mod tests {
         assert_eq!(url("far/away/../../crowd.csv"), plain("crowd.csv"));
         assert_eq!(url("link/../crowd.csv"), plain("far/crowd.csv"));
         assert_eq!(url("none/../crowd.csv"), plain("crowd.csv"));
+    }
+
+    #[test]
+    fn a_secret_is_refused_whatever_else_the_location_holds_and_not_repeated() {
+        for text in [
+            "s3://b/my data?x=hunter2",
+            "https://localhost:1/a;b.csv?sv=1&sig=hunter2",
+            "https://localhost:1/a(1)?hunter2",
+            "https://localhost:1/h\t/x?sig=hunter2",
+            "https://us er:hunter2@h/x.csv",
+            "https://us;er:hunter2@h/x.csv",
+            "s3://us er:hunter2@b/x.csv",
+            "https://u/s:hunter2@h/x.csv",
+            "https://me:hun ter2@h/x.csv",
+        ] {
+            let problem = secret_problem(text).unwrap_or_else(|| panic!("{text}"));
+            assert!(!format!("{problem} {problem:?}").contains("ter2"), "{problem}");
+        }
     }
 
     #[test]

@@ -28,6 +28,7 @@ use url::{Position, Url};
 
 use crate::engine::parse_bytes;
 use crate::error::{Error, NAME_HELP, Problem, Result};
+use crate::redact::redacted_location;
 use crate::spec::Problems;
 use http::IdleTimeoutConnector;
 use location::URL_HELP;
@@ -168,6 +169,9 @@ pub fn open(url: &Url, spec: &StoreSpec) -> Result<Place> {
             return Err(Error::spec_problems(vec![problem.at(name)]));
         }
     }
+    if url.scheme().starts_with("s3") {
+        check_s3(spec)?;
+    }
     let unusable = |e: object_store::Error| {
         let help = match e {
             object_store::Error::InvalidPath { .. } => NAME_HELP,
@@ -217,15 +221,51 @@ fn remote(url: &Url, spec: &StoreSpec) -> object_store::Result<Arc<dyn ObjectSto
     })
 }
 
-fn s3(url: &Url, spec: &StoreSpec) -> object_store::Result<impl ObjectStore + use<>> {
-    // A configured builder is asked what it read, so that an http endpoint from either place is allowed.
-    let mut builder = AmazonS3Builder::from_env().with_url(url.as_str()).with_retry(spec.retries());
+/// The settings of S3, from the spec before the environment.
+fn s3_builder(spec: &StoreSpec) -> AmazonS3Builder {
+    let mut builder = AmazonS3Builder::from_env();
     if let Some(endpoint) = &spec.endpoint {
         builder = builder.with_endpoint(endpoint);
     }
     if let Some(region) = &spec.region {
         builder = builder.with_region(region);
     }
+    builder
+}
+
+/// The client takes these for granted, and would break off at the first request.
+fn check_s3(spec: &StoreSpec) -> Result<()> {
+    use AmazonS3ConfigKey::{AccessKeyId, Endpoint, Region, SecretAccessKey, Token};
+    let builder = s3_builder(spec);
+    for (key, place) in [
+        (AccessKeyId, "AWS_ACCESS_KEY_ID"),
+        (SecretAccessKey, "AWS_SECRET_ACCESS_KEY"),
+        (Token, "AWS_SESSION_TOKEN"),
+        (Region, "store.region, or AWS_REGION"),
+    ] {
+        let value = builder.get_config_value(&key).unwrap_or_default();
+        if value.contains(|c: char| !c.is_ascii_graphic()) {
+            return Err(Error::spec("a setting of the store holds what no header can")
+                .at(place)
+                .help(
+                    "letters, digits and signs only: is there a space or a line break at its end?",
+                ));
+        }
+    }
+    let Some(endpoint) = builder.get_config_value(&Endpoint) else { return Ok(()) };
+    let is_web = |url: &Url| matches!(url.scheme(), "http" | "https") && url.has_host();
+    if endpoint.trim() == endpoint && Url::parse(&endpoint).is_ok_and(|url| is_web(&url)) {
+        return Ok(());
+    }
+    Err(Error::spec("not an endpoint")
+        .at("store.endpoint, or AWS_ENDPOINT_URL")
+        .found(format!("`{}`", redacted_location(&endpoint)))
+        .help("write the server's URL, such as http://localhost:9000"))
+}
+
+fn s3(url: &Url, spec: &StoreSpec) -> object_store::Result<impl ObjectStore + use<>> {
+    // A configured builder is asked what it read, so that an http endpoint from either place is allowed.
+    let builder = s3_builder(spec).with_url(url.as_str()).with_retry(spec.retries());
     let endpoint = builder.get_config_value(&AmazonS3ConfigKey::Endpoint).unwrap_or_default();
     builder
         .with_client_options(spec.client(endpoint.starts_with("http://")))
@@ -241,6 +281,21 @@ mod tests {
     fn an_unknown_scheme_is_a_spec_error() {
         let url = parse_url("ftp://host/x").unwrap();
         assert_eq!(open(&url, &StoreSpec::default()).unwrap_err().exit_code(), 2);
+    }
+
+    #[test]
+    fn an_endpoint_that_is_none_is_refused_before_it_is_asked() {
+        for endpoint in
+            ["localhost:9000", "nonsense", "", "http://", "http://h:99999", " http://h", "ftp://h"]
+        {
+            let spec = StoreSpec { endpoint: Some(endpoint.to_owned()), ..StoreSpec::default() };
+            let error = open(&parse_url("s3://b/x").unwrap(), &spec).unwrap_err();
+            assert_eq!(error.exit_code(), 2, "{endpoint}");
+            assert!(error.to_string().contains("not an endpoint"), "{error}");
+        }
+        let spec = StoreSpec { region: Some("us-east-1\n".to_owned()), ..StoreSpec::default() };
+        let error = open(&parse_url("s3://b/x").unwrap(), &spec).unwrap_err();
+        assert!(error.to_string().contains("store.region"), "{error}");
     }
 
     #[test]

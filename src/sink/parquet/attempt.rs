@@ -120,17 +120,18 @@ impl ParquetSink {
         }
         // The first put may succeed where a sweeper removed the lease while this process was suspended; a store that
         // ignores the condition accepts every put.
+        let mut failed = None;
         for _ in 0..NAMES {
             match self.put(path, json(lease), PutMode::Create).await {
-                Ok(_) => {}
+                Ok(_) => failed = None,
                 Err(
                     object_store::Error::AlreadyExists { .. }
                     | object_store::Error::Precondition { .. },
                 ) => return Ok(()),
-                Err(e) => return Err(e.into()),
+                Err(e) => failed = Some(e),
             }
         }
-        Err(no_create_only())
+        Err(failed.map_or_else(no_create_only, Error::from))
     }
 
     /// Touches the lease again and again until the task is aborted, or the lease is gone: then the writer was taken for
