@@ -83,6 +83,23 @@ fn gold_that_contradicts_itself_is_refused() {
 }
 
 #[test]
+fn an_instance_that_trains_cannot_score_too() {
+    let rows = "[['i', 'no', 'holdout'], ['i', 'no', 'train'], ['j', 'no', 'holdout']]";
+    let error = Job::new().fails(&with_gold(rows), 3);
+    assert_says(&error, &["gold gives an instance two roles", "source.gold", "`i`", "one role"]);
+    let twice = "[['i', 'no', 'holdout'], ['i', 'no', 'holdout']]";
+    Job::new().run(&with_gold(twice));
+}
+
+#[test]
+fn gold_that_says_nothing_is_told() {
+    let job = Job::new();
+    job.write("gold.csv", "instance_id,class\ni,\n,no\nj,yes\n");
+    let said = job.ends(&with_gold("'{dir}gold.csv'"), &[], 0);
+    assert_says(&said, &["WARN", "rows of gold without an instance or a class", "rows=2"]);
+}
+
+#[test]
 fn an_unknown_role_is_refused_with_the_nearest() {
     let error = Job::new().fails(&with_gold("[['i', 'yes', 'holdut']]"), 3);
     assert_says(&error, &["unknown role", "source.gold", "`holdut`", "did you mean `holdout`?"]);

@@ -139,7 +139,7 @@ impl GoldRows {
             .map_err(named)?;
         classes.intern_other(field("class")?, column("class")?, &mut class).map_err(named)?;
         let roles = self.roles()?;
-        let mut numbers = Vec::with_capacity(instance.len());
+        let (mut numbers, mut skipped) = (Vec::with_capacity(instance.len()), 0_usize);
         for row in 0..instance.len() {
             let is_new = instance[row] != NULL && instance[row] as usize >= seen;
             seen = if is_new { instance[row] as usize + 1 } else { seen };
@@ -151,7 +151,15 @@ impl GoldRows {
                     role,
                     is_new,
                 });
+            } else {
+                skipped += 1;
             }
+        }
+        if skipped > 0 {
+            tracing::warn!(
+                rows = skipped,
+                "rows of gold without an instance or a class are left out"
+            );
         }
         Ok(numbers)
     }

@@ -4,6 +4,7 @@
 //! mapped, or the user's own SQL from `[source.sql]`; either way it arrives with the names of the contract.
 
 mod arrow;
+mod batch_rows;
 mod features;
 pub mod files;
 mod format;
@@ -280,7 +281,7 @@ impl Source {
                     .iter()
                     .map(|column| self.spec.columns.mapped(column.name).unwrap_or(column.name));
                 let lacks = wanted.filter(|name| schema.index_of(name).is_err());
-                unread::refuse_columns_of_folders(files, lacks)
+                unread::refuse_columns_of_folders(&folder.path, objects, lacks)
                     .map_err(|e| e.or_at(&format!("source.{name}")))?;
             }
         }

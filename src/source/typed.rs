@@ -73,6 +73,9 @@ pub(super) async fn table(
     for (object, schema) in filled.iter().zip(&schemas) {
         refuse_doubles(schema).map_err(|e| e.or_at(&named(object)))?;
     }
+    if format == Format::Parquet {
+        super::batch_rows::fit(ctx, store, &filled).await;
+    }
     let merged = merge(filled.iter().map(|o| named(o)).zip(&schemas))?;
     let mut groups: Vec<(SchemaRef, Vec<ListingTableUrl>)> = Vec::new();
     for (object, schema) in filled.iter().zip(&schemas) {

@@ -6,7 +6,6 @@ use futures::StreamExt;
 use object_store::path::Path;
 use object_store::{ObjectMeta, ObjectStore};
 
-use super::listing::Files;
 use crate::error::{Error, Result, offenders};
 use crate::store::Place;
 
@@ -69,12 +68,13 @@ fn is_a_table(table: &Path, log: &str, format: &str) -> Error {
 
 /// Folders called `role=holdout` tell a column that the files in them lack, and that would not be read.
 pub(super) fn refuse_columns_of_folders<'a>(
-    files: &Files,
+    folder: &Path,
+    objects: &[ObjectMeta],
     lacking: impl Iterator<Item = &'a str>,
 ) -> Result<()> {
     let lacking: Vec<&str> = lacking.collect();
-    for object in &files.objects {
-        let below = object.location.prefix_match(&files.place.path).into_iter().flatten();
+    for object in objects {
+        let below = object.location.prefix_match(folder).into_iter().flatten();
         let found = below.filter_map(|part| {
             let (name, value) = part.as_ref().split_once('=')?;
             lacking.contains(&name).then(|| format!("{name}={value}"))

@@ -1,0 +1,99 @@
+//! How many rows a batch has: fewer than the session says where the values of Parquet files are large.
+//!
+//! # Why
+//! A Parquet file holds a value that repeats once, and a batch holds it once for each row: a file of some kilobytes can
+//! become batches of gigabytes. The metadata tells how many bytes the values of a row group take unencoded, where the
+//! writer put it there, so that the rows of a batch are known before any is read.
+
+use std::sync::Arc;
+
+use datafusion::datasource::physical_plan::parquet::metadata::DFParquetMetadata;
+use datafusion::execution::memory_pool::MemoryLimit;
+use datafusion::prelude::SessionContext;
+use object_store::{ObjectMeta, ObjectStore};
+use parquet::file::metadata::RowGroupMetaData;
+
+/// The most bytes of text or binary values in a batch.
+const BATCH_BYTES: usize = 64 << 20;
+
+/// Batches that may be on their way at once, of all that the session may hold.
+const BATCHES: usize = 64;
+
+/// What a batch may have however little memory there is.
+const NEGLIGIBLE: usize = 1 << 20;
+
+/// Lowers the session's rows in a batch to what these files' values allow.
+pub(super) async fn fit(
+    ctx: &SessionContext,
+    store: &Arc<dyn ObjectStore>,
+    objects: &[&ObjectMeta],
+) {
+    let runtime = ctx.runtime_env();
+    let room = match runtime.memory_pool.memory_limit() {
+        MemoryLimit::Finite(limit) => (limit / BATCHES).clamp(NEGLIGIBLE, BATCH_BYTES),
+        _ => BATCH_BYTES,
+    };
+    let mut rows = usize::MAX;
+    for object in objects {
+        // Read a moment ago, and kept since.
+        let cache = Some(runtime.cache_manager.get_file_metadata_cache());
+        let metadata =
+            DFParquetMetadata::new(store.as_ref(), object).with_file_metadata_cache(cache);
+        let Ok(metadata) = metadata.fetch_metadata().await else { continue };
+        let of_groups =
+            metadata.row_groups().iter().map(|group| room / bytes_per_row(group).max(1));
+        rows = of_groups.fold(rows, usize::min);
+    }
+    let state = ctx.state_ref();
+    let mut state = state.write();
+    let config = state.config().clone();
+    let rows = config.batch_size().min(rows).max(1);
+    *state.config_mut() = config.with_batch_size(rows);
+}
+
+/// The mean, rounded up.
+fn bytes_per_row(group: &RowGroupMetaData) -> usize {
+    let bytes = group.columns().iter().filter_map(|c| c.unencoded_byte_array_data_bytes());
+    let bytes = bytes.fold(0_u64, |sum, n| sum.saturating_add(u64::try_from(n).unwrap_or(0)));
+    let rows = u64::try_from(group.num_rows()).unwrap_or(0).max(1);
+    usize::try_from(bytes.div_ceil(rows)).unwrap_or(usize::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use arrow::array::{ArrayRef, RecordBatch, StringArray};
+    use object_store::memory::InMemory;
+    use object_store::path::Path;
+    use object_store::{ObjectStoreExt, PutPayload};
+    use parquet::arrow::ArrowWriter;
+
+    use super::*;
+    use crate::engine::EngineSpec;
+
+    /// The rows in a batch for a file of `n` rows that all hold a text of so many bytes.
+    async fn rows_for(n: usize, bytes: usize, memory: &str) -> usize {
+        let text = "z".repeat(bytes);
+        let column = Arc::new(StringArray::from(vec![text.as_str(); n])) as ArrayRef;
+        let batch = RecordBatch::try_from_iter([("label", column)]).unwrap();
+        let mut file = Vec::new();
+        let mut writer = ArrowWriter::try_new(&mut file, batch.schema(), None).unwrap();
+        writer.write(&batch).unwrap();
+        writer.close().unwrap();
+        let store = Arc::new(InMemory::new()) as Arc<dyn ObjectStore>;
+        let path = Path::from("a.parquet");
+        store.put(&path, PutPayload::from(file)).await.unwrap();
+        let object = store.head(&path).await.unwrap();
+        let engine = EngineSpec { memory_limit: Some(memory.to_owned()), ..EngineSpec::default() };
+        let ctx = engine.session().unwrap();
+        fit(&ctx, &store, &[&object]).await;
+        ctx.state().config().batch_size()
+    }
+
+    #[tokio::test]
+    async fn a_batch_of_large_values_has_few_rows() {
+        assert_eq!(rows_for(200, 100_000, "64MiB").await, (1 << 20) / 100_000);
+        assert_eq!(rows_for(200, 100_000, "64GiB").await, (64 << 20) / 100_000);
+        assert_eq!(rows_for(200, 20, "64MiB").await, EngineSpec::default().batch_size);
+        assert_eq!(rows_for(1, 3 << 20, "64MiB").await, 1);
+    }
+}
