@@ -11,7 +11,7 @@ use datafusion::datasource::physical_plan::parquet::metadata::DFParquetMetadata;
 use datafusion::execution::memory_pool::MemoryLimit;
 use datafusion::prelude::SessionContext;
 use object_store::{ObjectMeta, ObjectStore};
-use parquet::file::metadata::RowGroupMetaData;
+use parquet::file::metadata::{ColumnChunkMetaData, RowGroupMetaData};
 
 /// The most bytes of text or binary values in a batch.
 const BATCH_BYTES: usize = 64 << 20;
@@ -53,7 +53,8 @@ pub(super) async fn fit(
 
 /// The mean, rounded up.
 fn bytes_per_row(group: &RowGroupMetaData) -> usize {
-    let bytes = group.columns().iter().filter_map(|c| c.unencoded_byte_array_data_bytes());
+    let bytes =
+        group.columns().iter().filter_map(ColumnChunkMetaData::unencoded_byte_array_data_bytes);
     let bytes = bytes.fold(0_u64, |sum, n| sum.saturating_add(u64::try_from(n).unwrap_or(0)));
     let rows = u64::try_from(group.num_rows()).unwrap_or(0).max(1);
     usize::try_from(bytes.div_ceil(rows)).unwrap_or(usize::MAX)
