@@ -25,11 +25,8 @@ pub fn redacted(text: &str) -> String {
 /// As [`redacted`], for a text that is one location from beginning to end, whatever it holds.
 pub(crate) fn redacted_location(text: &str) -> String {
     let Some(url) = location(text) else { return redacted(text) };
-    let start = url.user.as_ref().or(url.query.as_ref()).map_or(text.len(), |secret| secret.start);
-    if url.user.is_some() || url.query.is_some() {
-        return format!("{}***", &text[..start]);
-    }
-    text.to_owned()
+    let secret = url.user.or(url.query);
+    secret.map_or_else(|| text.to_owned(), |secret| format!("{}***", &text[..secret.start]))
 }
 
 /// The parts of a text that is one URL from beginning to end, whatever it holds.

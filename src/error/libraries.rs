@@ -72,13 +72,13 @@ fn is_of_a_disk(root: &DataFusionError) -> bool {
     matches!(**e, object_store::Error::Generic { store: "LocalFileSystem" | "local disk", .. })
 }
 
-/// Whether a file is called what no object is.
+/// Whether a name holds characters that no object store takes.
 fn is_of_a_name(root: &DataFusionError) -> bool {
     let DataFusionError::ObjectStore(e) = root else { return false };
     matches!(**e, object_store::Error::InvalidPath { .. })
 }
 
-/// What to do about a name that no object has.
+/// What to do about such a name.
 pub const NAME_HELP: &str = "rename the file: no object store takes a control character in a name";
 
 const DISK_HELP: &str =

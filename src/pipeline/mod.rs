@@ -31,7 +31,7 @@ pub use spec::PipelineSpec;
 /// # Errors
 /// By the stage that failed; nothing is published then.
 pub async fn run(spec: &PipelineSpec, force: bool, run: &mut Run) -> Result<Published<Outcome>> {
-    if spec.sink.keep_runs.is_some() && spec.name.is_none() {
+    if spec.sink.keep_runs.is_some() && spec.name.as_deref().unwrap_or_default().is_empty() {
         return Err(Error::spec("nothing tells which runs are of the same pipeline")
             .at("sink.keep_runs")
             .help(

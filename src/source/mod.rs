@@ -8,6 +8,7 @@ mod batch_rows;
 mod features;
 pub mod files;
 mod format;
+mod header;
 mod listing;
 mod pinned;
 mod published;

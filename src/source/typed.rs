@@ -30,7 +30,8 @@ use object_store::{ObjectMeta, ObjectStore};
 use url::Url;
 
 use super::format::Format;
-use crate::error::{Error, Result, Stage, offenders};
+use super::header::refuse_doubles;
+use crate::error::{Error, Result, Stage};
 use crate::store::shown;
 
 /// Schemas that are read at a time.
@@ -71,7 +72,8 @@ pub(super) async fn table(
     let schemas: Vec<SchemaRef> =
         futures::stream::iter(schemas).buffered(SCHEMAS_IN_FLIGHT).try_collect().await?;
     for (object, schema) in filled.iter().zip(&schemas) {
-        refuse_doubles(schema).map_err(|e| e.or_at(&named(object)))?;
+        refuse_doubles(schema.fields().iter().map(|field| field.name()))
+            .map_err(|e| e.or_at(&named(object)))?;
     }
     if format == Format::Parquet {
         super::batch_rows::fit(ctx, store, &filled).await;
@@ -110,20 +112,6 @@ pub(super) async fn table(
         all = all.union(by_name(&schema, scan)?)?;
     }
     Ok(all.into_view())
-}
-
-/// Two columns of one name: nobody can tell which one is meant.
-fn refuse_doubles(schema: &Schema) -> Result<()> {
-    let mut names: Vec<&String> = schema.fields().iter().map(|field| field.name()).collect();
-    names.sort();
-    let twice: Vec<&&String> =
-        names.windows(2).filter(|pair| pair[0] == pair[1]).map(|pair| &pair[0]).collect();
-    if twice.is_empty() {
-        return Ok(());
-    }
-    Err(Error::data("the file names a column twice")
-        .found(offenders(twice))
-        .help("give every column a name of its own"))
 }
 
 async fn schema_of(

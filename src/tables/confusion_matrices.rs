@@ -67,8 +67,8 @@ impl OutcomeTable for ConfusionMatricesTable {
         dims.classes * dims.labels
     }
 
-    /// An annotator has met at most twice as many classes as the annotations weigh together: half of one or more falls
-    /// to each.
+    /// A class counts as met from an expected count of 0.5, and an annotator's counts sum to the weights of the
+    /// annotations: at most twice as many classes are met.
     fn rows_of_unit<'a>(&self, answer: &'a Answer) -> Option<RowsOfUnit<'a>> {
         let (a, report) = (&answer.frame.annotations, &answer.fitted.report);
         let (dims, common) = (a.dims(), usize::from(report.common.is_some()));

@@ -211,7 +211,7 @@ fn check_given(recipe: &Recipe, given: &SimulationInput<'_>) -> Result<()> {
             .at("--features")
             .found("nothing")
             .help("name a table of features; `conal-synthetic` draws its own")),
-        (Needs::Instances | Needs::Nothing, Some(url)) => {
+        (Needs::Truth | Needs::Nothing, Some(url)) => {
             Err(Error::spec(format!("the recipe `{name}` looks at no features"))
                 .at("--features")
                 .found(format!("`{url}`"))

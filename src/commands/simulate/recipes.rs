@@ -18,7 +18,7 @@ use crate::spec::assigned;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Needs {
     /// True classes.
-    Instances,
+    Truth,
     /// True classes and features.
     Features,
     /// Nothing: without a truth it draws instances, and it draws all features.
@@ -59,7 +59,7 @@ impl Recipe {
             name,
             summary,
             source,
-            needs: Needs::Instances,
+            needs: Needs::Truth,
             classes: 2,
             preset: &[],
             schema: || schema_for!(D).to_value(),

@@ -21,9 +21,6 @@ impl ParquetSink {
             _ => None,
         };
         let pipeline = &newest.manifest.pipeline;
-        if pipeline.is_empty() {
-            return Ok(());
-        }
         let is_own = |committed: &Committed, run_id: &str| {
             committed.manifest.run_id == run_id && committed.manifest.pipeline == *pipeline
         };

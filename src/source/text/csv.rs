@@ -13,7 +13,8 @@ use super::columns::{ColumnContent, SeenColumns, TextColumns};
 use super::seen::{FIRST_ROWS, InferenceScope, ValueKinds};
 use super::undecodable::{not_utf8, undecodable};
 use super::{BATCH_BYTES, Blocks, LONGEST_RECORD, ReadRequest, TakeBatch, unreadable};
-use crate::error::{Error, Result, offenders};
+use crate::error::{Error, Result};
+use crate::source::header::refuse_doubles;
 
 /// Columns that a header may have; each takes memory for every row of a batch.
 const MOST_COLUMNS: usize = 1 << 20;
@@ -163,15 +164,7 @@ fn header(file: &mut Blocks, delimiter: u8) -> Result<Vec<String>> {
     let format = CsvFormat::default().with_header(true).with_delimiter(delimiter);
     let (schema, _) = format.infer_schema(text.as_slice(), Some(0))?;
     let names: Vec<String> = schema.fields().iter().map(|f| f.name().clone()).collect();
-    let mut sorted: Vec<&String> = names.iter().collect();
-    sorted.sort();
-    let twice: Vec<&&String> =
-        sorted.windows(2).filter(|pair| pair[0] == pair[1]).map(|pair| &pair[0]).collect();
-    if !twice.is_empty() {
-        return Err(Error::data("the header names a column twice")
-            .found(offenders(twice))
-            .help("give every column a name of its own"));
-    }
+    refuse_doubles(&names)?;
     Ok(names)
 }
 

@@ -1,0 +1,34 @@
+//! The names of a file's columns.
+
+use crate::error::{Error, Result, offenders};
+
+/// Each name stands once: of two columns of one name nobody can tell which is meant.
+///
+/// # Errors
+/// When one does not; the error names it.
+pub(super) fn refuse_doubles<'a>(names: impl IntoIterator<Item = &'a String>) -> Result<()> {
+    let mut names: Vec<&String> = names.into_iter().collect();
+    names.sort();
+    let mut twice: Vec<&String> =
+        names.windows(2).filter(|pair| pair[0] == pair[1]).map(|pair| pair[0]).collect();
+    twice.dedup();
+    if twice.is_empty() {
+        return Ok(());
+    }
+    Err(Error::data("the header names a column twice")
+        .found(offenders(twice))
+        .help("give every column a name of its own"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_that_stands_twice_is_told_once() {
+        let names = |all: &[&str]| all.iter().map(ToString::to_string).collect::<Vec<_>>();
+        assert!(refuse_doubles(&names(&["b", "a", "c"])).is_ok());
+        let error = refuse_doubles(&names(&["b", "a", "b", "b"])).unwrap_err().to_string();
+        assert!(error.contains("names a column twice\n  found: `b`\n"), "{error}");
+    }
+}
