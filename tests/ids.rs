@@ -11,11 +11,17 @@ use arrow::compute::{cast, concat, take};
 use arrow::datatypes::DataType;
 
 use crate::job::Job;
-use crate::support::{read_batches, write_parquet};
+use crate::support::{forget_sizes, read_batches, write_crowd, write_parquet};
 
 /// Publishes a crowd whose instances, annotators and labels are all these two values: two annotators agree that the
 /// first instance is of the first class and the second of the second.
 fn assert_returned(values: &ArrayRef) {
+    for tells_sizes in [true, false] {
+        assert_returned_from(values, tells_sizes);
+    }
+}
+
+fn assert_returned_from(values: &ArrayRef, tells_sizes: bool) {
     let job = Job::new();
     let pick = |rows: [u32; 4]| take(values, &UInt32Array::from(rows.to_vec()), None).unwrap();
     write_parquet(
@@ -26,6 +32,9 @@ fn assert_returned(values: &ArrayRef) {
             ("label", pick([1, 0, 1, 0])),
         ],
     );
+    if !tells_sizes {
+        forget_sizes(&job.path("in.parquet"));
+    }
     let run = job.run("source.annotations = '{dir}in.parquet'\nmodel.kind = 'dawid_skene'");
     let columns = [
         ("labels", "instance_id"),
@@ -70,6 +79,19 @@ fn text_of_every_layout() {
         Arc::new(LargeStringArray::from(vec!["a", "ab"])),
         Arc::new(StringViewArray::from(vec!["more than fifteen bytes", "🦜🏳️‍🌈"])),
     ]);
+}
+
+#[test]
+fn what_a_query_makes_of_text_is_plain_text() {
+    let job = Job::new();
+    write_crowd(&job.path("in.parquet"), &[("I", "A", "Yes"), ("J", "A", "No")]);
+    forget_sizes(&job.path("in.parquet"));
+    let sql = "select instance_id, annotator_id, lower(label) as label from annotations";
+    let run = job.run(&format!(
+        "source.annotations = '{{dir}}in.parquet'\nsource.sql.annotations = '{sql}'\nmodel.kind = 'majority_vote'"
+    ));
+    let labels: ArrayRef = Arc::new(StringArray::from(vec!["yes", "no"]));
+    assert_eq!(read_batches(&run, "labels")[0].column_by_name("label").unwrap(), &labels);
 }
 
 #[test]

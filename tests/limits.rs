@@ -1,13 +1,17 @@
 //! Input that would take more room than it should is refused, with what it would take.
 
 use std::fmt::Write as _;
+use std::fs::File;
 use std::io::Write as _;
 use std::sync::Arc;
 
-use arrow::array::{ArrayRef, StringArray};
+use arrow::array::{ArrayRef, DictionaryArray, Int64Array, RecordBatch, StringArray};
+use arrow::datatypes::Int32Type;
+use parquet::arrow::ArrowWriter;
+use parquet::arrow::arrow_writer::ArrowWriterOptions;
 
 use crate::job::{Job, assert_says, rows_read};
-use crate::support::{write_numbers, write_parquet};
+use crate::support::{forget_sizes, write_numbers, write_parquet};
 
 fn vote(url: &str, more: &str) -> String {
     format!("source.annotations = '{{dir}}{url}'\nmodel.kind = 'majority_vote'\n{more}")
@@ -89,4 +93,34 @@ fn what_does_not_fit_into_the_memory_limit_is_refused_and_says_what_it_takes() {
         rows_read(&job.run(&vote("in.parquet", "engine.memory_limit = '256MiB'"))),
         "300000 300000"
     );
+}
+
+#[test]
+fn a_large_text_that_repeats_takes_its_own_size() {
+    let job = Job::new();
+    let number = |most: usize| -> ArrayRef {
+        Arc::new((0..8000).map(|n| (n % most) as i64).collect::<Int64Array>())
+    };
+    // Written as a dictionary and told to be plain text: 3.2 GB, of which the file holds each value once.
+    let large = "z".repeat(400_000);
+    let labels: DictionaryArray<Int32Type> =
+        (0..8000).map(|n| if n % 2 == 0 { "small" } else { &large }).collect();
+    let columns = [
+        ("instance_id", number(8000)),
+        ("annotator_id", number(10)),
+        ("label", Arc::new(labels) as ArrayRef),
+    ];
+    let batch = RecordBatch::try_from_iter(columns).unwrap();
+    for tells_sizes in [true, false] {
+        let file = File::create(job.path("in.parquet")).unwrap();
+        let plain = ArrowWriterOptions::new().with_skip_arrow_metadata(true);
+        let mut writer = ArrowWriter::try_new_with_options(file, batch.schema(), plain).unwrap();
+        writer.write(&batch).unwrap();
+        writer.close().unwrap();
+        if !tells_sizes {
+            forget_sizes(&job.path("in.parquet"));
+        }
+        let run = job.run(&vote("in.parquet", "engine.memory_limit = '64MiB'"));
+        assert_eq!(rows_read(&run), "8000 8000");
+    }
 }

@@ -7,8 +7,10 @@ use std::sync::Arc;
 
 use arrow::array::{Array, ArrayRef, RecordBatch, StringArray, UInt32Array};
 use arrow::util::display::array_value_to_string;
+use bytes::Bytes;
 use parquet::arrow::ArrowWriter;
 use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
+use parquet::file::metadata::{ParquetMetaData, ParquetMetaDataReader, ParquetMetaDataWriter};
 
 /// A row as text by column; null is `None`.
 pub type Row = BTreeMap<String, Option<String>>;
@@ -76,6 +78,25 @@ pub fn write_batch(path: &Path, batch: &RecordBatch) {
     let mut writer = ArrowWriter::try_new(file, batch.schema(), None).unwrap();
     writer.write(batch).unwrap();
     writer.close().unwrap();
+}
+
+/// Takes what a Parquet file tells of the size of its text out of it, as files of many writers are.
+pub fn forget_sizes(path: &Path) {
+    let bytes = Bytes::from(std::fs::read(path).unwrap());
+    let metadata = ParquetMetaDataReader::new().parse_and_finish(&bytes).unwrap();
+    let groups = metadata.row_groups().iter().map(|group| {
+        let columns = group.columns().iter().map(|column| {
+            let column = column.clone().into_builder();
+            column.set_unencoded_byte_array_data_bytes(None).build().unwrap()
+        });
+        group.clone().into_builder().set_column_metadata(columns.collect()).build().unwrap()
+    });
+    let metadata = ParquetMetaData::new(metadata.file_metadata().clone(), groups.collect());
+    let trailer = bytes.len() - 8;
+    let length = u32::from_le_bytes(*bytes[trailer..].first_chunk().unwrap());
+    let mut file = bytes[..trailer - length as usize].to_vec();
+    ParquetMetaDataWriter::new(&mut file, &metadata).finish().unwrap();
+    std::fs::write(path, file).unwrap();
 }
 
 /// (instance, annotator, label) triples of text.

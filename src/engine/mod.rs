@@ -94,7 +94,7 @@ impl EngineSpec {
             .with_target_partitions(self.threads())
             .with_batch_size(self.batch_size)
             .with_information_schema(true);
-        // Ids go back out with the type they came with, so strings are not turned into views on the way in.
+        // Ids go back out with the type they came with; a source decides itself where text is read as views.
         config.options_mut().execution.parquet.schema_force_view_types = false;
         // A folder is read whole, with the folders in it.
         config.options_mut().execution.listing_table_ignore_subdirectory = false;

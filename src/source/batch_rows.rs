@@ -2,8 +2,9 @@
 //!
 //! # Why
 //! A Parquet file holds a value that repeats once, and a batch holds it once for each row: a file of some kilobytes can
-//! become batches of gigabytes. The metadata tells how many bytes the values of a row group take unencoded, where the
-//! writer put it there, so that the rows of a batch are known before any is read.
+//! become batches of gigabytes. The metadata tells how many numbers a row group has and, where the writer put it there,
+//! how many bytes its text takes, so that the rows of a batch are known before any is read. Where it does not, text is
+//! read as [views](super::views), which take no more than the pages of the file.
 
 use std::sync::Arc;
 
@@ -11,6 +12,7 @@ use datafusion::datasource::physical_plan::parquet::metadata::DFParquetMetadata;
 use datafusion::execution::memory_pool::MemoryLimit;
 use datafusion::prelude::SessionContext;
 use object_store::{ObjectMeta, ObjectStore};
+use parquet::basic::Type;
 use parquet::file::metadata::{ColumnChunkMetaData, RowGroupMetaData};
 
 /// The most bytes of text or binary values in a batch.
@@ -22,42 +24,65 @@ const BATCHES: usize = 64;
 /// What a batch may have however little memory there is.
 const NEGLIGIBLE: usize = 1 << 20;
 
-/// Lowers the session's rows in a batch to what these files' values allow.
+/// Lowers the session's rows in a batch to what these files' values allow. Returns whether every file tells how large its
+/// text is; that of one which does not has to be read as views.
 pub(super) async fn fit(
     ctx: &SessionContext,
     store: &Arc<dyn ObjectStore>,
     objects: &[&ObjectMeta],
-) {
+) -> bool {
     let runtime = ctx.runtime_env();
     let room = match runtime.memory_pool.memory_limit() {
         MemoryLimit::Finite(limit) => (limit / BATCHES).clamp(NEGLIGIBLE, BATCH_BYTES),
         _ => BATCH_BYTES,
     };
-    let mut rows = usize::MAX;
+    let (mut rows, mut is_told) = (usize::MAX, true);
     for object in objects {
         // Read a moment ago, and kept since.
         let cache = Some(runtime.cache_manager.get_file_metadata_cache());
         let metadata =
             DFParquetMetadata::new(store.as_ref(), object).with_file_metadata_cache(cache);
         let Ok(metadata) = metadata.fetch_metadata().await else { continue };
-        let of_groups =
-            metadata.row_groups().iter().map(|group| room / bytes_per_row(group).max(1));
-        rows = of_groups.fold(rows, usize::min);
+        for group in metadata.row_groups() {
+            rows = rows.min(room / bytes_per_row(group).max(1));
+            is_told &=
+                group.columns().iter().all(|c| width(c).is_some() || text_bytes(c).is_some());
+        }
     }
     let state = ctx.state_ref();
     let mut state = state.write();
     let config = state.config().clone();
     let rows = config.batch_size().min(rows).max(1);
     *state.config_mut() = config.with_batch_size(rows);
+    is_told
 }
 
-/// The mean, rounded up.
+/// What the values of a row take in memory: the mean, rounded up.
 fn bytes_per_row(group: &RowGroupMetaData) -> usize {
-    let bytes =
-        group.columns().iter().filter_map(ColumnChunkMetaData::unencoded_byte_array_data_bytes);
+    let pages = |column: &ColumnChunkMetaData| column.uncompressed_size();
+    let bytes = group.columns().iter().map(|column| match width(column) {
+        Some(width) => column.num_values().saturating_mul(width),
+        None => text_bytes(column).unwrap_or_else(|| pages(column)),
+    });
     let bytes = bytes.fold(0_u64, |sum, n| sum.saturating_add(u64::try_from(n).unwrap_or(0)));
     let rows = u64::try_from(group.num_rows()).unwrap_or(0).max(1);
     usize::try_from(bytes.div_ceil(rows)).unwrap_or(usize::MAX)
+}
+
+/// The bytes of one value, where all values have as many.
+fn width(column: &ColumnChunkMetaData) -> Option<i64> {
+    match column.column_type() {
+        Type::BOOLEAN | Type::INT32 | Type::FLOAT => Some(4),
+        Type::INT64 | Type::DOUBLE => Some(8),
+        Type::INT96 => Some(12),
+        Type::FIXED_LEN_BYTE_ARRAY => Some(column.column_descr().type_length().into()),
+        Type::BYTE_ARRAY => None,
+    }
+}
+
+/// The bytes of all text of a column, where the writer told.
+fn text_bytes(column: &ColumnChunkMetaData) -> Option<i64> {
+    column.unencoded_byte_array_data_bytes()
 }
 
 #[cfg(test)]

@@ -18,6 +18,7 @@ mod synonyms;
 pub mod text;
 mod typed;
 mod unread;
+pub mod views;
 
 use std::collections::BTreeMap;
 

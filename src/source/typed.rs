@@ -31,6 +31,7 @@ use url::Url;
 
 use super::format::Format;
 use super::header::refuse_doubles;
+use super::views;
 use crate::error::{Error, Result, Stage};
 use crate::store::shown;
 
@@ -75,10 +76,12 @@ pub(super) async fn table(
         refuse_doubles(schema.fields().iter().map(|field| field.name()))
             .map_err(|e| e.or_at(&named(object)))?;
     }
-    if format == Format::Parquet {
-        super::batch_rows::fit(ctx, store, &filled).await;
-    }
+    let needs_views =
+        format == Format::Parquet && !super::batch_rows::fit(ctx, store, &filled).await;
     let merged = merge(filled.iter().map(|o| named(o)).zip(&schemas))?;
+    let merged = views::as_views(&merged, needs_views);
+    let schemas: Vec<SchemaRef> =
+        schemas.iter().map(|schema| Arc::new(views::as_in(&merged, schema))).collect();
     let mut groups: Vec<(SchemaRef, Vec<ListingTableUrl>)> = Vec::new();
     for (object, schema) in filled.iter().zip(&schemas) {
         let url = location(root, object)?;

@@ -23,7 +23,7 @@ use arrow::datatypes::{DataType, Field, Schema, SchemaRef};
 
 use crate::decide::{DecideSpec, Tally};
 use crate::error::Result;
-use crate::frame::Frame;
+use crate::frame::{Frame, Ids};
 use crate::model::fitted::Fitted;
 pub use computed::ComputedTable;
 pub(crate) use confusion_matrices::MET;
@@ -37,8 +37,11 @@ pub const SCHEMA_VERSION: u32 = 1;
 /// Rows in a part file at most, about: what one thread encodes at a time.
 const PART_ROWS: usize = 1 << 20;
 
-/// Rows that are turned into arrays at once.
+/// Rows that are turned into arrays at once, at most.
 const BATCH_ROWS: usize = 1 << 13;
+
+/// Bytes of ids and labels in the rows that are turned into arrays at once, but one unit's rows at least.
+const BATCH_BYTES: usize = 32 << 20;
 
 /// A question's frame and what was fitted to it.
 pub struct Answer {
@@ -186,21 +189,31 @@ pub struct FilledTable<'a> {
     schema: SchemaRef,
     /// The chunks of each part.
     parts: Vec<Vec<Chunk>>,
+    batch_rows: usize,
 }
 
 impl<'a> FilledTable<'a> {
     /// The table's rows for this outcome.
     #[must_use]
     pub fn new(table: &'static dyn OutcomeTable, outcome: &'a Outcome) -> Self {
+        Self::with_batch_rows(table, outcome, batch_rows(outcome))
+    }
+
+    fn with_batch_rows(
+        table: &'static dyn OutcomeTable,
+        outcome: &'a Outcome,
+        batch_rows: usize,
+    ) -> Self {
         let (schema, parts) = (schema_of(table, outcome), cut(table, outcome));
-        Self { table, outcome, schema, parts }
+        Self { table, outcome, schema, parts, batch_rows }
     }
 
     /// Every table of a run whose name is wanted.
     #[must_use]
     pub fn all(outcome: &'a Outcome, wanted: impl Fn(&str) -> bool) -> Vec<Self> {
         let tables = TABLES.iter().filter(|table| wanted(table.name()));
-        tables.map(|table| Self::new(*table, outcome)).collect()
+        let batch_rows = batch_rows(outcome);
+        tables.map(|table| Self::with_batch_rows(*table, outcome, batch_rows)).collect()
     }
 
     fn batch(&self, chunk: &Chunk, units: Range<usize>) -> Result<RecordBatch> {
@@ -233,7 +246,7 @@ impl Table for FilledTable<'_> {
             let mut next = chunk.units.start;
             std::iter::from_fn(move || {
                 let units = (next < chunk.units.end)
-                    .then(|| next..rows.fitting(next..chunk.units.end, BATCH_ROWS).0)?;
+                    .then(|| next..rows.fitting(next..chunk.units.end, self.batch_rows).0)?;
                 next = units.end;
                 Some(self.batch(chunk, units))
             })
@@ -282,6 +295,16 @@ impl<'a> UnitRows<'a> {
         }
         (end, rows)
     }
+}
+
+/// Rows of a batch that hold the longest ids and labels in [`BATCH_BYTES`].
+fn batch_rows(outcome: &Outcome) -> usize {
+    let of_frame = |frame: &Frame| {
+        let ids = [&frame.instances, &frame.annotators, &frame.labels].into_iter();
+        ids.chain(&frame.question).map(Ids::longest).sum::<usize>()
+    };
+    let longest = outcome.answers.iter().map(|answer| of_frame(&answer.frame)).max();
+    (BATCH_BYTES / longest.unwrap_or_default().max(1)).clamp(1, BATCH_ROWS)
 }
 
 /// Cuts a table into parts of about [`PART_ROWS`] rows. Questions with few rows share a part: thousands of questions do

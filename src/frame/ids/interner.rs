@@ -14,6 +14,7 @@ use super::hash::{Secret, place, tag};
 use super::key::{Family, Key, Packed, compare, dictionary, for_each_key, to_array};
 use super::untyped::{as_integers, is_untyped};
 use crate::error::{Error, Result};
+use crate::source::views::type_in_files;
 
 /// Stands for a null in the numbers that [`Interner::intern`] gives.
 pub const NULL: u32 = u32::MAX;
@@ -61,7 +62,7 @@ impl Interner {
         let secret = Secret::draw();
         Self {
             column: field.name().clone(),
-            data_type: field.data_type().clone(),
+            data_type: type_in_files(field),
             untyped: is_untyped(field),
             slots: vec![0; 1024],
             keys: Vec::new(),
@@ -76,7 +77,7 @@ impl Interner {
         }
     }
 
-    /// The column's type.
+    /// The type that the values go back out with.
     #[must_use]
     pub fn data_type(&self) -> &DataType {
         &self.data_type

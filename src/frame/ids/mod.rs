@@ -13,8 +13,9 @@ mod untyped;
 use std::ops::Range;
 use std::sync::Arc;
 
-use arrow::array::{Array, ArrayRef, UInt32Array, new_null_array};
+use arrow::array::{Array, ArrayRef, AsArray, OffsetSizeTrait, UInt32Array, new_null_array};
 use arrow::compute::take;
+use arrow::datatypes::DataType;
 
 pub(super) use interner::{Interner, NULL};
 
@@ -78,6 +79,24 @@ impl Ids {
             return Ok(new_null_array(self.values.data_type(), numbers.len()));
         }
         Ok(take(&self.values, numbers, None)?)
+    }
+
+    /// The bytes of the longest value.
+    #[must_use]
+    pub fn longest(&self) -> usize {
+        fn longest<O: OffsetSizeTrait>(offsets: &[O]) -> usize {
+            let lengths = offsets.windows(2).map(|ends| (ends[1] - ends[0]).as_usize());
+            lengths.max().unwrap_or_default()
+        }
+        let values = &self.values;
+        match values.data_type() {
+            DataType::Utf8 => longest(values.as_string::<i32>().value_offsets()),
+            DataType::LargeUtf8 => longest(values.as_string::<i64>().value_offsets()),
+            DataType::Binary => longest(values.as_binary::<i32>().value_offsets()),
+            DataType::LargeBinary => longest(values.as_binary::<i64>().value_offsets()),
+            // Views and dictionaries share what repeats.
+            other => other.primitive_width().unwrap_or(size_of::<u128>()),
+        }
     }
 
     /// One value as text.

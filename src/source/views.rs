@@ -1,0 +1,56 @@
+//! Text as views, which share the bytes of a value that repeats, and the type that the files have beside them.
+//!
+//! # Why
+//! A Parquet file holds a value that repeats once, and a batch of plain text holds it once for each row. Where a file does
+//! not tell how large its values are, no number of rows is safe but for views, which point at what the file holds.
+
+use std::sync::Arc;
+
+use arrow::datatypes::{DataType, Field, FieldRef, Schema};
+
+/// A field's metadata key: the type of its values in the files, where they are read as views.
+const TYPE_IN_FILES: &str = "labelmill.type";
+
+/// The columns with text and bytes as views, where `all` are wanted so; those that are views name the type in the files.
+pub(super) fn as_views(schema: &Schema, all: bool) -> Schema {
+    let one = |field: &FieldRef| {
+        let own = field.data_type();
+        let view = match own {
+            DataType::Utf8 | DataType::LargeUtf8 if all => DataType::Utf8View,
+            DataType::Binary | DataType::LargeBinary if all => DataType::BinaryView,
+            DataType::Utf8View | DataType::BinaryView => own.clone(),
+            _ => return Arc::clone(field),
+        };
+        let mut metadata = field.metadata().clone();
+        metadata.insert(TYPE_IN_FILES.to_owned(), own.to_string());
+        Arc::new(field.as_ref().clone().with_data_type(view).with_metadata(metadata))
+    };
+    Schema::new(schema.fields().iter().map(one).collect::<Vec<_>>())
+}
+
+/// The columns of `own`, those that are views in `merged` as they are there.
+pub(super) fn as_in(merged: &Schema, own: &Schema) -> Schema {
+    let one = |field: &FieldRef| match merged.field_with_name(field.name()) {
+        Ok(view) if view.metadata().contains_key(TYPE_IN_FILES) && is_bytes(field.data_type()) => {
+            Arc::new(view.clone())
+        }
+        _ => Arc::clone(field),
+    };
+    Schema::new(own.fields().iter().map(one).collect::<Vec<_>>())
+}
+
+fn is_bytes(t: &DataType) -> bool {
+    t.is_string() || t.is_binary()
+}
+
+/// The type that values of this column go back out with: that of the files; plain text for what a query made of views.
+#[must_use]
+pub fn type_in_files(field: &Field) -> DataType {
+    let named = field.metadata().get(TYPE_IN_FILES).and_then(|name| name.parse().ok());
+    match (field.data_type(), named) {
+        (DataType::Utf8View | DataType::BinaryView, Some(named)) => named,
+        (DataType::Utf8View, None) => DataType::Utf8,
+        (DataType::BinaryView, None) => DataType::Binary,
+        (own, _) => own.clone(),
+    }
+}
