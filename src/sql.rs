@@ -124,7 +124,7 @@ pub fn what_it_does(statement: &Statement) -> String {
 /// # Errors
 /// When the tree of a text could be deeper than the stack.
 pub fn check_depth(text: &str) -> Result<()> {
-    // What does not even consist of tokens is told by the parser.
+    // What does not even consist of tokens is reported by the parser.
     let Ok(tokens) = Tokenizer::new(&GenericDialect {}, text).tokenize() else { return Ok(()) };
     let depth = depth(&tokens);
     if depth <= MAX_DEPTH {

@@ -14,13 +14,16 @@ from labelmill import Job, Labelmill
 from measure import Child, ChildFailed, parquet, quoted, run_query, run_script
 from report import Row, Target, at_least, at_most, cores
 
-GROUPS = ("1m", "50c", "10m", "wide", "100m")
+GROUPS = ("1m", "50c", "10m", "wide", "100m", "glad")
 ITERATIONS = 20
 DAWID_SKENE = {"model.stop.max_iter": str(ITERATIONS), "model.stop.tol": "0"}
 WIDE_SPREAD = at_most(1.5)
 WIDE_REPEATS = 5
 """A job of a tenth of a second is taken so many times as often: three of it are noise."""
 AGREEMENT = at_least(0.999)
+GLAD_CASE = "w500"
+GLAD_ITERATIONS = 7
+GLAD_SPEEDUP = at_least(100)
 
 
 @dataclass(frozen=True)
@@ -173,6 +176,22 @@ class Comparison:
         [[share]] = run_query(query).answer()["rows"]
         return share
 
+    # GLAD to the same objective.
+
+    def glad(self, what: str, form: str) -> list[Row]:
+        """Their fit beside the iterations that reach its objective."""
+        file = self.crowd(GLAD_CASE, form)
+        child = run_script("crowdkit_glad.py", file, GLAD_ITERATIONS)
+        theirs = child.answer()
+        self.record("crowd-kit GLAD", file, child, **theirs)
+        seconds = []
+        for _ in range(self.runs):
+            with self.labelmill.aggregate(file, "glad", {"model.stop.tol": "0"}) as job:
+                seconds.append(job.seconds_to(theirs["objective"]))
+                self.record("labelmill GLAD", file, job.child, fit_seconds=seconds[-1])
+        ours, peer = median(seconds), theirs["fit_seconds"]
+        return [Row(what, "seconds", ours, peer, peer / ours, GLAD_SPEEDUP)]
+
     # Whole jobs from Parquet to Parquet.
 
     def job(self, file: Path, setup: JobSetup) -> Child:
@@ -241,6 +260,8 @@ class Comparison:
                 yield section(self.em_iteration, f"EM iteration, {case} {form}", case, form)
         if "1m" in groups:
             yield section(self.agreement, "labels equal to crowd-kit's, 1m string", "1m", "string")
+        if "glad" in groups:
+            yield section(self.glad, f"GLAD, {GLAD_CASE}, to the same objective", "string")
         if "wide" in groups:
             yield section(self.wide, "Dawid-Skene", "string")
         for case in filter(JOB_LIMITS.__contains__, groups):

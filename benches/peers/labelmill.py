@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from measure import HERE, Child, parquet, run, run_query
+from measure import HERE, Child, ChildFailed, parquet, run, run_query
 
 FIRST_STEADY_STEP = 2
 """The first step also warms the caches, so it is left out of the median."""
@@ -38,6 +38,18 @@ class Job:
             f"WHERE step >= {FIRST_STEADY_STEP}"
         )
         [[seconds]] = run_query(query).answer()["rows"]
+        return seconds
+
+    def seconds_to(self, objective: float) -> float:
+        """The wall time of the iterations until the objective is at least this one."""
+        query = (
+            f"WITH steps AS (SELECT step, objective, sum(seconds) OVER (ORDER BY step) AS total "
+            f"FROM {self.table('trace')}) "
+            f"SELECT min(total)::DOUBLE FROM steps WHERE objective >= {objective!r}"
+        )
+        [[seconds]] = run_query(query).answer()["rows"]
+        if seconds is None:
+            raise ChildFailed(f"labelmill never reached the objective {objective}")
         return seconds
 
 

@@ -115,7 +115,7 @@ impl EngineSpec {
     }
 }
 
-/// Bytes of memory that the machine has, or that the container may take of it; where neither tells, no limit.
+/// Bytes of memory that the machine has, or that the container may take of it; where neither is known, no limit.
 fn machine_memory() -> usize {
     container_memory().into_iter().chain(meminfo("MemTotal:")).min().unwrap_or(usize::MAX)
 }
@@ -154,7 +154,7 @@ fn container_memory() -> Option<usize> {
     limits.filter_map(read).min()
 }
 
-/// An amount that Linux tells.
+/// An amount that Linux reports.
 fn meminfo(name: &str) -> Option<usize> {
     let text = std::fs::read_to_string("/proc/meminfo").ok()?;
     let amount = |line: &str| {

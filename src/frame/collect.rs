@@ -183,7 +183,7 @@ fn describe(
     Ok(Described { features: features.clone(), row_of_instance, gold, annotators })
 }
 
-/// Rows that the plan will give, where the files' metadata tells.
+/// Rows that the plan will give, where the files' metadata states it.
 #[must_use]
 pub fn rows_in(plan: &Arc<dyn ExecutionPlan>) -> Option<u64> {
     let statistics =
@@ -260,7 +260,7 @@ struct Questions {
 impl Questions {
     fn new(schema: &SchemaRef, spec: &FrameSpec) -> Result<Self> {
         if spec.duplicates == Duplicates::Last && schema.field_with_name("annotated_at").is_err() {
-            return Err(Error::data("the newest answer cannot be told without `annotated_at`")
+            return Err(Error::data("the newest answer cannot be found without `annotated_at`")
                 .at("frame.duplicates")
                 .help("set source.columns.annotated_at, or choose \"share\""));
         }

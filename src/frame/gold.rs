@@ -16,7 +16,7 @@ use crate::error::{Error, Result, nearest, offenders};
 /// What a trusted class may be used for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Role {
-    /// The model is told: its posterior is clamped.
+    /// The model sees the class: the posterior is clamped.
     Train,
     /// Chooses between models or epochs.
     Valid,
@@ -41,7 +41,7 @@ impl Role {
         }
     }
 
-    /// Whether the model is told.
+    /// Whether the model sees the class.
     #[must_use]
     pub fn trains(self) -> bool {
         self == Self::Train
@@ -256,7 +256,7 @@ impl Gold {
         Err(Error::data(what).at("source.gold").found(offenders(found)).help(help))
     }
 
-    /// The class of each instance that the model is told.
+    /// The class of each instance whose class the model sees.
     pub(super) fn trusted(gold: &[Self], instances: usize) -> Option<Vec<Option<u32>>> {
         let mut trusted = vec![None; instances];
         let mut any = false;

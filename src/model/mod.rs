@@ -10,7 +10,7 @@
 //! 6. Name every key of the spec above a test that shows what it does (`// keys: my_model.my_key`): `tests/keys.rs` walks
 //!    the schema and fails for a key that no test names.
 //!
-//! How to add a model that learns from features is told in [`neural`].
+//! How to add a model that learns from features is described in [`neural`].
 //!
 //! The layer rule, which a test holds: nothing under `model/` imports Arrow or DataFusion, and only `neural/` imports
 //! candle.

@@ -73,11 +73,11 @@ mod tests {
     #[test]
     fn rare_classes_count_as_much_as_others() {
         let a = tiny(2, &[(0, 0, 0), (1, 0, 1)]);
-        let told = |expected_count: [f64; 4]| {
+        let switched = |expected_count: [f64; 4]| {
             let cells = Cells::Whole(vec![0.0; 4]);
             switched(&a, &Confusion { expected_count: expected_count.to_vec(), cells })
         };
-        assert_eq!(told([60.0, 8.0, 40.0, 2.0]), Some(vec![1, 0]));
-        assert_eq!(told([49.0, 5.0, 51.0, 5.0]), None);
+        assert_eq!(switched([60.0, 8.0, 40.0, 2.0]), Some(vec![1, 0]));
+        assert_eq!(switched([49.0, 5.0, 51.0, 5.0]), None);
     }
 }

@@ -32,7 +32,7 @@ pub use spec::PipelineSpec;
 /// By the stage that failed; nothing is published then.
 pub async fn run(spec: &PipelineSpec, force: bool, run: &mut Run) -> Result<Published<Outcome>> {
     if spec.sink.keep_runs.is_some() && spec.name.as_deref().unwrap_or_default().is_empty() {
-        return Err(Error::spec("nothing tells which runs are of the same pipeline")
+        return Err(Error::spec("it is unknown which runs are of the same pipeline")
             .at("sink.keep_runs")
             .help(
                 "give the pipeline a `name`: older runs of pipelines with that name are deleted",
@@ -117,7 +117,7 @@ pub async fn read(
     collect(relations, &spec.frame, run).await.map_err(|e| e.or_at("source.annotations"))
 }
 
-/// Fits the model to each question's frame and scores it against the gold that it was not told.
+/// Fits the model to each question's frame and scores it against the gold that it did not see.
 ///
 /// # Errors
 /// When the model fails, or returns what is no number.

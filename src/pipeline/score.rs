@@ -1,11 +1,11 @@
-//! Scores the labels, and the classifier's predictions, against gold that the model was not told.
+//! Scores the labels, and the classifier's predictions, against gold that the model did not see.
 
 use crate::frame::Role;
 use crate::metrics::Scored;
 use crate::tables::metrics::Metric;
 use crate::tables::{Answer, Outcome};
 
-/// Every metric of every question and role that the model was not told.
+/// Every metric of every question and role that the model did not see.
 pub(super) fn score(outcome: &Outcome) -> Vec<(usize, Metric)> {
     let mut metrics = Vec::new();
     for (question, Answer { frame, fitted, .. }) in outcome.answers.iter().enumerate() {

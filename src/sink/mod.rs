@@ -1,7 +1,7 @@
 //! The last stage: finished tables are published as one run, or not at all.
 //!
 //! [`Sink`] is what the commands know of it: they ask what is committed, and publish. How a run lies on disk or in a
-//! store, and what happens when writers die, is told in [`parquet`].
+//! store, and what happens when writers die, is described in [`parquet`].
 
 pub mod model_files;
 pub mod parquet;
@@ -140,7 +140,7 @@ pub struct Job {
     pub pipeline: String,
 }
 
-/// The SHA-256 of bytes, in hexadecimal: what tells jobs and inputs apart.
+/// The SHA-256 of bytes, in hexadecimal: what distinguishes jobs and inputs.
 pub(crate) fn digest(bytes: impl AsRef<[u8]>) -> String {
     format!("{:x}", Sha256::digest(bytes))
 }

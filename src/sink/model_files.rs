@@ -81,7 +81,7 @@ pub(crate) fn classes_of(description: &Value) -> Result<Ids> {
     if *learned != json!(classes.len()) {
         return Err(Error::data("the model's classes are not those that it learned")
             .at(DESCRIPTION)
-            .found(format!("{} in the list, where the network tells {learned}", classes.len()))
+            .found(format!("{} in the list, {learned} in the network", classes.len()))
             .help("the list belongs to the numbers: take both from the run that wrote them"));
     }
     Ok(classes)

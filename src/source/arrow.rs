@@ -1,4 +1,4 @@
-//! Whether the lengths that an Arrow IPC file tells lie within the file.
+//! Whether the lengths in an Arrow IPC file lie within the file.
 //!
 //! # Why
 //! The reader allocates what a footer or a message promises before it reads it: eight bytes, damaged or chosen, would
@@ -135,7 +135,7 @@ impl IpcLengths<'_> {
             let length = length.first_chunk().map_or(-1, |bytes| i64::from_le_bytes(*bytes));
             // -1 stands for bytes that were not compressed after all.
             if length < -1 || length > self.limit {
-                return Err(damaged("a compressed buffer that tells an impossible length"));
+                return Err(damaged("a compressed buffer with an impossible length"));
             }
         }
         Ok(())

@@ -2,7 +2,7 @@
 //!
 //! # Why
 //! A Parquet file holds a value that repeats once, and a batch holds it once for each row: a file of some kilobytes can
-//! become batches of gigabytes. The metadata tells how many numbers a row group has and, where the writer put it there,
+//! become batches of gigabytes. The metadata states how many numbers a row group has and, where the writer put it there,
 //! how many bytes its text takes, so that the rows of a batch are known before any is read. Where it does not, text is
 //! read as [views](super::views), which take no more than the pages of the file.
 
@@ -24,7 +24,7 @@ const BATCHES: usize = 64;
 /// What a batch may have however little memory there is.
 const NEGLIGIBLE: usize = 1 << 20;
 
-/// Lowers the session's rows in a batch to what these files' values allow. Returns whether every file tells how large its
+/// Lowers the session's rows in a batch to what these files' values allow. Returns whether every file states how large its
 /// text is; that of one which does not has to be read as views.
 pub(super) async fn fit(
     ctx: &SessionContext,
@@ -36,7 +36,7 @@ pub(super) async fn fit(
         MemoryLimit::Finite(limit) => (limit / BATCHES).clamp(NEGLIGIBLE, BATCH_BYTES),
         _ => BATCH_BYTES,
     };
-    let (mut rows, mut is_told) = (usize::MAX, true);
+    let (mut rows, mut are_stated) = (usize::MAX, true);
     for object in objects {
         // Read a moment ago, and kept since.
         let cache = Some(runtime.cache_manager.get_file_metadata_cache());
@@ -45,7 +45,7 @@ pub(super) async fn fit(
         let Ok(metadata) = metadata.fetch_metadata().await else { continue };
         for group in metadata.row_groups() {
             rows = rows.min(room / bytes_per_row(group).max(1));
-            is_told &=
+            are_stated &=
                 group.columns().iter().all(|c| width(c).is_some() || text_bytes(c).is_some());
         }
     }
@@ -54,7 +54,7 @@ pub(super) async fn fit(
     let config = state.config().clone();
     let rows = config.batch_size().min(rows).max(1);
     *state.config_mut() = config.with_batch_size(rows);
-    is_told
+    are_stated
 }
 
 /// What the values of a row take in memory: the mean, rounded up.
@@ -80,7 +80,7 @@ fn width(column: &ColumnChunkMetaData) -> Option<i64> {
     }
 }
 
-/// The bytes of all text of a column, where the writer told.
+/// The bytes of all text of a column, where the writer states it.
 fn text_bytes(column: &ColumnChunkMetaData) -> Option<i64> {
     column.unencoded_byte_array_data_bytes()
 }

@@ -1,4 +1,4 @@
-//! What a file's name tells: its format, how it is compressed, and what separates its values.
+//! What follows from a file's name: its format, how it is compressed, and what separates its values.
 
 use datafusion::datasource::file_format::file_compression_type::FileCompressionType;
 use object_store::ObjectMeta;
@@ -65,7 +65,7 @@ impl Encoding {
         Self { format, compression: FileCompressionType::UNCOMPRESSED, delimiter: b',' }
     }
 
-    /// What the name tells, with the extension that tells it; `None` where it tells nothing. Parquet and Arrow files
+    /// The encoding that the name's extension stands for, with that extension; `None` for an unknown one. Parquet and Arrow files
     /// are compressed inside, so that `x.parquet.gz` is no file that can be read.
     pub(super) fn of_name(name: &str) -> Option<(&str, Self)> {
         let lower = name.to_ascii_lowercase();
@@ -83,10 +83,11 @@ impl Encoding {
         Some((&name[begin..], Self { format: *format, compression, delimiter }))
     }
 
-    /// What the object's name tells, or plain `format` where it tells no such thing.
+    /// The encoding of the object's name, or plain `format` where the name has none of that format.
     pub(super) fn of_object(object: &ObjectMeta, format: Format) -> Self {
-        let told = object.location.filename().and_then(Self::of_name).map(|(_, encoding)| encoding);
-        told.filter(|encoding| encoding.format == format).unwrap_or_else(|| Self::plain(format))
+        let named =
+            object.location.filename().and_then(Self::of_name).map(|(_, encoding)| encoding);
+        named.filter(|encoding| encoding.format == format).unwrap_or_else(|| Self::plain(format))
     }
 }
 
@@ -96,11 +97,11 @@ mod tests {
 
     #[test]
     fn the_extension_tells_format_compression_and_delimiter() {
-        let told = |name| Encoding::of_name(name).map(|(e, x)| (e, x.format, x.delimiter));
-        assert_eq!(told("a.CSV.gz"), Some((".CSV.gz", Format::Csv, b',')));
-        assert_eq!(told("a.tsv"), Some((".tsv", Format::Csv, b'\t')));
-        assert_eq!(told("part-0.parquet"), Some((".parquet", Format::Parquet, b',')));
-        assert_eq!(told("readme.txt"), None);
-        assert_eq!(told("part-0.parquet.gz"), None);
+        let encoding = |name| Encoding::of_name(name).map(|(e, x)| (e, x.format, x.delimiter));
+        assert_eq!(encoding("a.CSV.gz"), Some((".CSV.gz", Format::Csv, b',')));
+        assert_eq!(encoding("a.tsv"), Some((".tsv", Format::Csv, b'\t')));
+        assert_eq!(encoding("part-0.parquet"), Some((".parquet", Format::Parquet, b',')));
+        assert_eq!(encoding("readme.txt"), None);
+        assert_eq!(encoding("part-0.parquet.gz"), None);
     }
 }

@@ -211,7 +211,7 @@ async fn objects(place: &Place, is_folder: bool) -> Result<Vec<ObjectMeta>> {
         Ok(mut objects) => {
             objects.sort_by(|a, b| a.location.cmp(&b.location));
             if let Some(object) = objects.iter().find(|o| has_no_version(o)) {
-                return Err(Error::data("the server tells no version of a file")
+                return Err(Error::data("the server reports no version of a file")
                     .at(crate::store::shown(&place.url, &object.location))
                     .found("neither an ETag nor a Last-Modified header: a change would not be seen")
                     .help("let the server send one of them, or download the file"));
@@ -314,7 +314,7 @@ fn warn_of_hidden(hidden: &[&ObjectMeta]) {
     }
 }
 
-/// What the object's name tells.
+/// The encoding that the object's name stands for.
 fn encoding_of(object: &ObjectMeta) -> Option<(&str, Encoding)> {
     Encoding::of_name(object.location.filename()?)
 }

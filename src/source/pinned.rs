@@ -39,9 +39,9 @@ impl PinnedStore {
         Self { inner, objects, url: url.clone() }
     }
 
-    /// Only a length that a file tells of itself leads out of it.
+    /// Only a length that stands in the file itself leads out of it.
     fn damaged(&self, location: &Path, range: &Range<u64>) -> StoreError {
-        let error = Error::data("the file tells of bytes that it does not have")
+        let error = Error::data("the file refers to bytes that it does not have")
             .at(shown(&self.url, location))
             .found(format!("bytes {} to {}", range.start, range.end))
             .help("the file is damaged, cut short, or not what its name says: write it again");

@@ -2,7 +2,7 @@
 //!
 //! # Why
 //! A Parquet file holds a value that repeats once, and a batch of plain text holds it once for each row. Where a file does
-//! not tell how large its values are, no number of rows is safe but for views, which point at what the file holds.
+//! not state how large its values are, no number of rows is safe but for views, which point at what the file holds.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! `metrics`: scores against trusted classes that the model was not told; [`crate::metrics`] computes them.
+//! `metrics`: scores against trusted classes that the model did not see; [`crate::metrics`] computes them.
 
 use std::ops::Range;
 use std::sync::Arc;

@@ -5,6 +5,7 @@ use std::sync::OnceLock;
 use rayon::prelude::*;
 
 use super::duplicates::{ByInstance, Duplicates, Repeated};
+use super::group::{Grouped, Rows};
 use super::weights::Weights;
 use super::{Annotations, BLOCK, Dims};
 use crate::frame::offsets::{Places, count, number, owners, prefix_sum};
@@ -36,9 +37,9 @@ impl Annotations {
     /// # Errors
     /// The repeated pairs, where the policy is [`Duplicates::Error`].
     pub fn build(dims: Dims, rows: AnnotationRows, policy: Duplicates) -> Result<Self, Repeated> {
-        let (sorted, (rows_of_annotator, rows_of_instance)) = rayon::join(
+        let (sorted, rows_of_annotator) = rayon::join(
             || distinct_columns(dims, &rows),
-            || (count(&rows.annotator, dims.annotators), count(&rows.instance, dims.instances)),
+            || count(&rows.annotator, dims.annotators),
         );
         let is_single: Vec<bool> = rows_of_annotator.iter().map(|n| *n == 1).collect();
         let Slots { order, of_annotator: slots, by_slot, labels, first_singleton } =
@@ -49,10 +50,10 @@ impl Annotations {
             let own = by_slot[slot]..by_slot[slot + 1];
             *column = number(own.start + labels[own].partition_point(|l| l < label));
         });
-        let offsets = prefix_sum(&rows_of_instance);
         let annotators = owners(&order, &by_slot);
-        let view = ByInstance::scatter(offsets, &rows.instance, &columns, &rows.weight);
-        drop((columns, rows.instance, rows.weight));
+        let by_column = Rows { instance: rows.instance, column: columns, weight: rows.weight };
+        let grouped = Grouped::new(dims.instances, by_column, rows.label);
+        let (view, rows_of_instance) = ByInstance::new(grouped);
         let (by_instance, columns, weights) = view.settle(&annotators, policy)?;
         Ok(Self {
             dims,

@@ -7,8 +7,9 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::BLOCK;
+use super::group::Grouped;
 use super::weights::Weights;
-use crate::frame::offsets::{Places, number, split_by};
+use crate::frame::offsets::{number, split_by};
 
 /// What to do with repeated answers of one annotator to one instance (and question).
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -41,23 +42,11 @@ pub(super) struct ByInstance {
 pub(super) type Settled = (Vec<usize>, Vec<u32>, Weights);
 
 impl ByInstance {
-    pub(super) fn scatter(
-        offsets: Vec<usize>,
-        instance: &[u32],
-        column: &[u32],
-        weight: &[f64],
-    ) -> Self {
-        let mut places = Places(offsets);
-        let mut columns = vec![0; column.len()];
-        let mut weights = (!weight.is_empty()).then(|| vec![0.0; weight.len()]);
-        for (row, i) in instance.iter().enumerate() {
-            let place = places.next(*i);
-            columns[place] = column[row];
-            if let Some(weights) = &mut weights {
-                weights[place] = weight[row];
-            }
-        }
-        Self { offsets: places.offsets(), columns, weights }
+    /// The view before it is settled, and the rows of each instance.
+    pub(super) fn new(grouped: Grouped) -> (Self, Vec<u32>) {
+        let Grouped { offsets, columns, weights, rows_of_instance } = grouped;
+        let weights = (!weights.is_empty()).then_some(weights);
+        (Self { offsets, columns, weights }, rows_of_instance)
     }
 
     /// Sorts every instance's columns and settles repeated answers.

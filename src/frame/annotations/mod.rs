@@ -20,6 +20,7 @@
 
 mod build;
 mod duplicates;
+mod group;
 mod split;
 mod weights;
 
@@ -226,7 +227,7 @@ impl Annotations {
         }
     }
 
-    /// The view by column, made when it is first asked for.
+    /// The view by column, made when it is first used.
     #[inline]
     fn by_column(&self) -> &ByColumn {
         self.by_column.get_or_init(|| self.transposed())

@@ -65,7 +65,7 @@ pub fn maximise(
     value
 }
 
-/// The gradient times the inverse curvature that the memory tells of.
+/// The gradient times the inverse curvature that follows from the memory.
 fn ascent(gradient: &[f64], memory: &[(Vec<f64>, Vec<f64>, f64)]) -> Vec<f64> {
     let mut direction = gradient.to_vec();
     let mut shares = Vec::with_capacity(memory.len());

@@ -242,7 +242,7 @@ mod tests {
     use super::*;
     use crate::testing::tiny;
 
-    /// Attempt n ends at the n-th objective, with a posterior that tells its number.
+    /// Attempt n ends at the n-th objective, with a posterior that names its number.
     #[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
     struct Scripted {
         objectives: Vec<f64>,

@@ -31,7 +31,7 @@ pub struct Task<'a> {
     pub evidence: Evidence<'a>,
     /// The sizes of every axis.
     pub dims: Dims,
-    /// The width of the last hidden layer, where the model asked for it.
+    /// The width of the last hidden layer, where the model needs it.
     pub hidden: usize,
     /// Random streams.
     pub run: &'a Run,

@@ -22,12 +22,14 @@
 //! assert_eq!(fitted.report.skill, [0.0, 1.0, 1.0]);
 //! ```
 
+use std::ops::Range;
+
 use rayon::prelude::*;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::error::Result;
-use crate::frame::{Annotations, Evidence};
+use crate::frame::{Annotations, Dims, Evidence};
 use crate::model::fitted::{Fitted, Posterior, Report, Stop, best, on_cpu};
 use crate::model::{Model, Spec};
 use crate::run::Run;
@@ -83,30 +85,43 @@ impl Model for MajorityVote {
 
 /// The share of each annotator's annotations that equal the label of their instance.
 pub(crate) fn agreement(a: &Annotations, t: &Posterior) -> Vec<f64> {
-    let labels: Vec<Option<u32>> = (0..t.len())
+    let Dims { instances, annotators, .. } = a.dims();
+    // The ranges follow from the data alone, so that sums do not depend on threads.
+    let ranges = (a.len() / (ANNOTATIONS_PER_SUM * annotators.max(1))).clamp(1, MOST_RANGES);
+    let sums: Vec<Vec<[f64; 2]>> = (0..ranges)
         .into_par_iter()
-        .with_min_len(crate::frame::BLOCK)
-        .map(|i| {
-            let class = best(t.row(i)).filter(|_| a.has_evidence(i));
-            class.map(|(class, _)| class as u32)
-        })
+        .with_max_len(1)
+        .map(|n| n * instances / ranges..(n + 1) * instances / ranges)
+        .map(|range| agreed_of_all(a, t, range))
         .collect();
-    let skill_of = |r: usize| {
-        let (mut agreed, mut all) = (0.0, 0.0);
-        for column in a.columns_of(r) {
-            let label = a.label_of(column as u32);
-            let weights = a.column_weights_of(column);
-            for (n, i) in a.instances_of(column).iter().enumerate() {
-                let weight = weights.get(n);
-                all += weight;
-                if labels[*i as usize] == Some(label) {
-                    agreed += weight;
-                }
+    let share = |r: usize| {
+        let of = |n: usize| sums.iter().map(|sums| sums[r][n]).sum::<f64>();
+        of(0) / of(1)
+    };
+    (0..annotators).map(share).collect()
+}
+
+/// An annotator's sums of a range are worth their room where there are so many annotations to them.
+const ANNOTATIONS_PER_SUM: usize = 8;
+
+/// More ranges than this keep no more processors busy.
+const MOST_RANGES: usize = 16;
+
+/// The weights of each annotator's annotations of these instances: of those that equal the label, and of all.
+fn agreed_of_all(a: &Annotations, t: &Posterior, instances: Range<usize>) -> Vec<[f64; 2]> {
+    let mut sums = vec![[0.0; 2]; a.dims().annotators];
+    for i in instances {
+        let class = best(t.row(i)).filter(|_| a.has_evidence(i));
+        let label = class.map(|(class, _)| class as u32);
+        for (column, weight) in a.annotations_of(i) {
+            let [agreed, all] = &mut sums[a.annotator_of(column) as usize];
+            *all += weight;
+            if Some(a.label_of(column)) == label {
+                *agreed += weight;
             }
         }
-        agreed / all
-    };
-    (0..a.dims().annotators).into_par_iter().map(skill_of).collect()
+    }
+    sums
 }
 
 fn harden(row: &mut [f64]) {
@@ -124,7 +139,7 @@ fn harden(row: &mut [f64]) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::frame::{AnnotationRows, Dims, Duplicates};
+    use crate::frame::{AnnotationRows, Duplicates};
     use crate::testing::tiny;
 
     /// Three annotators; instance 0: 2 x class 1; instance 1: a tie of classes 0 and 1; instance 2: one vote.

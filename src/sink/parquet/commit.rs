@@ -18,7 +18,7 @@ use crate::sink::{Contents, Job};
 use crate::tables::SCHEMA_VERSION;
 
 /// Attempts of one writer: it needs another one when it was suspended for so long that it was taken for dead.
-const ATTEMPTS: usize = 3;
+const MOST_TRIES: usize = 3;
 
 /// How often the store is asked to commit while its answers are lost.
 const COMMIT_REQUESTS: u32 = 3;
@@ -43,7 +43,7 @@ impl ParquetSink {
         contents: &Contents<'_>,
         run: &Run,
     ) -> Result<Manifest> {
-        for _ in 0..ATTEMPTS {
+        for _ in 0..MOST_TRIES {
             let number = match self.revoke_if_incomplete(run_id, job).await? {
                 RunState::Committed(committed) => {
                     return self.join_concurrent(*committed, job).await;

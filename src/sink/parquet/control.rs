@@ -44,7 +44,7 @@ pub(super) enum Created {
     Yes,
     /// There was one already.
     Exists,
-    /// Certainly not: on local disk its bytes could not be written, and nobody was asked for the name.
+    /// Certainly not: on local disk its bytes could not be written, and no request for the name was sent.
     NotAsked(object_store::Error),
 }
 

@@ -111,7 +111,7 @@ fn pid_namespace() -> Option<String> {
     Some(format!("{} {} {}", host.trim(), boot.trim(), namespace.display()))
 }
 
-/// What the kernel tells about a process number.
+/// What the kernel reports about a process number.
 enum PidEntry {
     /// There is no such process, or it has ended and only its number is left.
     Gone,

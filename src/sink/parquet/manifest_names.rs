@@ -127,7 +127,7 @@ impl ParquetSink {
         self.remove_revoked(run_id, &files).await
     }
 
-    /// The files of a commit that are not there in their size, by one listing; what a listing lacks is asked for, as some
+    /// The files of a commit that are not there in their size, by one listing; what a listing lacks is looked up, as some
     /// stores list late.
     pub(super) async fn missing(&self, run: &Path, manifest: &Manifest) -> Result<Vec<FileEntry>> {
         let listed = listed(&self.place, run).await?;

@@ -59,7 +59,7 @@ impl Sink for ParquetSink {
     }
 
     async fn committed(&self, run_id: &str) -> Result<Option<CommittedRun>> {
-        // Told before anything is read, and not when the run is committed.
+        // Reported before anything is read, and not when the run is committed.
         self.refuse_what_is_in_the_way(run_id)?;
         self.latest().await?;
         let folder = self.run_path(run_id);

@@ -63,7 +63,7 @@ impl PublishedRun {
     /// The objects of each table, by one listing.
     ///
     /// # Errors
-    /// When one is missing, or has another size than the manifest tells.
+    /// When one is missing, or has another size than the manifest states.
     pub async fn tables(&self) -> Result<Vec<(&str, Vec<ObjectMeta>)>> {
         let listed = listed(&self.place, &self.place.path).await?;
         let mut torn = Vec::new();
@@ -84,7 +84,7 @@ impl PublishedRun {
             return Ok(tables);
         }
         Err(Error::data(
-            "files of the run are missing, or have another size than its manifest tells",
+            "files of the run are missing, or have another size than its manifest states",
         )
         .at(self.place.url.to_string())
         .found(offenders(torn))

@@ -196,7 +196,7 @@ impl ParquetSink {
     }
 }
 
-/// The attempt that a lease's file name tells.
+/// The attempt that a lease's file name names.
 fn attempt_of(name: &str) -> Option<&str> {
     name.strip_suffix(".json").filter(|attempt| is_attempt(attempt))
 }

@@ -4,7 +4,7 @@
 //! store -> bytes -> (decompressed) -> records -> batches      one file after the other, on a thread a partition
 //! ```
 //! # Why
-//! A line break inside quotes does not end a record, and nothing at a random place of a CSV file tells whether it is
+//! A line break inside quotes does not end a record, and nothing at a random place of a CSV file shows whether it is
 //! inside quotes. A reader that cuts files by bytes therefore makes records of what a person wrote into a comment, and
 //! other records on another number of threads. So a file is read from its first byte to its last by one thread, and
 //! threads share files. The columns of a CSV file are found by the names in its own header, as those of a Parquet file
@@ -86,7 +86,7 @@ struct TextFile {
 /// Takes a batch; false when nobody wants more.
 type TakeBatch<'a> = &'a mut dyn FnMut(RecordBatch) -> bool;
 
-/// What a reader of one file is told.
+/// The schema and the size of batches that one file is read with.
 struct ReadRequest {
     /// The columns, in this order.
     schema: SchemaRef,

@@ -49,7 +49,7 @@ pub(super) fn not_utf8(found: String) -> Error {
     )
 }
 
-/// A value of another type than its column; columns and records are told by number, from 0.
+/// A value of another type than its column; columns and records are numbered from 0.
 fn other_type(text: &str, schema: &Schema) -> Option<Error> {
     let (head, tail) = text.split_once(" for column ")?;
     let (column, record) = tail.split_once(" at line ")?;

@@ -322,7 +322,7 @@ mod tests {
         let (RangeCounts::Scatter(got), RangeCounts::Scatter(want)) =
             (&merged.counts, &whole.counts)
         else {
-            panic!("tables were asked for")
+            panic!("the strategy is to scatter")
         };
         for (got, want) in
             got.cells().iter().zip(want.cells()).chain(merged.classes().iter().zip(whole.classes()))

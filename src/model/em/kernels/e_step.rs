@@ -8,7 +8,7 @@
 //! Fractional weights are powers: where there are few, their instances alone take the logarithm's way; where every
 //! annotation has a weight, columns hold logarithms.
 //!
-//! A column and its counts lie anywhere in memory. They are asked for `AHEAD` annotations before they are used, so that
+//! A column and its counts lie anywhere in memory. They are prefetched `AHEAD` annotations before they are used, so that
 //! memory brings them while other rows are computed.
 //!
 //! [`MIN_LIKELIHOOD`]: super::MIN_LIKELIHOOD
@@ -109,7 +109,7 @@ impl<const K: usize, E: Estimator> WithSimd for DenseSweep<'_, K, E> {
     }
 }
 
-/// Columns that are asked for before they are used.
+/// Prefetches columns before they are used.
 #[derive(Clone, Copy)]
 struct Prefetcher<'a> {
     columns: &'a [u32],

@@ -4,7 +4,7 @@ use super::padded_matrix::stride;
 use super::{MIN_LIKELIHOOD, MIN_PROBABILITY, width};
 use crate::frame::Annotations;
 
-/// What an estimator is told of an annotator.
+/// What an estimator knows of an annotator.
 #[derive(Debug, Clone, Copy)]
 pub struct Annotator<'a> {
     /// The labels that the annotator used, ascending: one for each column.

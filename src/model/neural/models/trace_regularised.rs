@@ -186,7 +186,7 @@ fn not_dominant(mean: &[f64], dims: Dims) -> Option<String> {
     (n > 0).then(|| {
         format!(
             "on average, {n} of {classes} labels are used for another class at least as often as for their own: the \
-             confusion matrices cannot be told from the classifier's own mistakes; add gold, or compare with \
+             confusion matrices cannot be distinguished from the classifier's own mistakes; add gold, or compare with \
              majority_vote"
         )
     })

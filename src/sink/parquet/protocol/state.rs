@@ -7,7 +7,7 @@ const NAMES: usize = 3;
 const TRIES: usize = 2;
 
 /// Attempts in the model: of A, of B, of A again, of B again.
-const ATTEMPTS: usize = 2 * TRIES;
+const MOST_ATTEMPTS: usize = 2 * TRIES;
 
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 enum Name {
@@ -74,13 +74,13 @@ enum Reap {
 pub(super) struct State {
     names: [Name; NAMES],
     /// Whether each attempt's files are there.
-    files: [bool; ATTEMPTS],
+    files: [bool; MOST_ATTEMPTS],
     /// The attempt whose files the accident deleted.
     lost: Option<u8>,
     /// Whether a writer reported a commit whose files were not there.
     trusted_blindly: bool,
-    /// The name that each attempt's lease tells; `None` without a lease.
-    leases: [Option<u8>; ATTEMPTS],
+    /// The name in each attempt's lease; `None` without a lease.
+    leases: [Option<u8>; MOST_ATTEMPTS],
     writers: [Step; 2],
     /// How many of its attempts each writer has given up.
     tries: [u8; 2],
@@ -123,10 +123,10 @@ impl State {
     pub(super) fn start() -> Self {
         Self {
             names: [Name::Absent; NAMES],
-            files: [false; ATTEMPTS],
+            files: [false; MOST_ATTEMPTS],
             lost: None,
             trusted_blindly: false,
-            leases: [None; ATTEMPTS],
+            leases: [None; MOST_ATTEMPTS],
             writers: [Step::FindName; 2],
             tries: [0; 2],
             in_flight: [None; 2],
@@ -263,7 +263,7 @@ impl State {
         };
         match self.sweeper {
             Reap::Idle => {
-                for attempt in 0..ATTEMPTS as u8 {
+                for attempt in 0..MOST_ATTEMPTS as u8 {
                     let Some(name) = self.leases[attempt as usize] else { continue };
                     match self.names[name as usize] {
                         // It died after its commit: only its lease goes.

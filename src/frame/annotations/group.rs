@@ -1,0 +1,202 @@
+//! Brings rows in any order to their instances.
+//!
+//! # Why
+//! The rows of a large crowd come in random order, and each has its place anywhere in memory. Written there at once, every
+//! row waits for a cache line, on one processor. So they are first parted by ranges of instances, which writes to so many
+//! places only, and then each range is put in order within the cache, all ranges in parallel.
+
+use std::slice::IterMut;
+
+use rayon::prelude::*;
+
+/// Rows in a range of instances: their places stay in the cache of one processor.
+const ROWS_OF_RANGE: usize = 1 << 16;
+
+/// Ranges that rows are parted into at once: each is a stream of its own to write to.
+const MOST_RANGES: usize = 1 << 10;
+
+/// The columns and weights of rows in any order.
+#[derive(Debug, Default)]
+pub(super) struct Rows {
+    pub(super) instance: Vec<u32>,
+    pub(super) column: Vec<u32>,
+    /// Empty where all count 1.
+    pub(super) weight: Vec<f64>,
+}
+
+/// The rows of each instance together, in the order in which they came.
+pub(super) struct Grouped {
+    /// Where those of each instance begin, and one past the last.
+    pub(super) offsets: Vec<usize>,
+    pub(super) columns: Vec<u32>,
+    pub(super) weights: Vec<f64>,
+    /// How many each instance has.
+    pub(super) rows_of_instance: Vec<u32>,
+}
+
+impl Grouped {
+    /// Groups rows of `n_instances` instances. The buffer, as long as the rows, spares new memory.
+    pub(super) fn new(n_instances: usize, rows: Rows, buffer: Vec<u32>) -> Self {
+        let ranges = (rows.instance.len() / ROWS_OF_RANGE).clamp(1, MOST_RANGES);
+        Self::by_ranges(n_instances, rows, buffer, ranges)
+    }
+
+    fn by_ranges(n_instances: usize, rows: Rows, buffer: Vec<u32>, ranges: usize) -> Self {
+        let shift = n_instances.div_ceil(ranges).max(1).next_power_of_two().ilog2();
+        let (parted, bounds, room) = part(rows, buffer, shift, (n_instances >> shift) + 1);
+        let Rows { instance, column: mut columns, weight: mut weights } = room;
+        drop(instance);
+        let mut offsets = vec![0; n_instances + 1];
+        let mut rows_of_instance = vec![0; n_instances];
+        let width = 1 << shift;
+        let (mut columns_left, mut weights_left) = (columns.as_mut_slice(), weights.as_mut_slice());
+        let places = offsets[1..].chunks_mut(width).zip(rows_of_instance.chunks_mut(width));
+        let mut work = Vec::with_capacity(bounds.len());
+        for ((range, bounds), (places, counts)) in bounds.windows(2).enumerate().zip(places) {
+            let own = bounds[0]..bounds[1];
+            work.push(Scatter {
+                first: range * width,
+                instance: &parted.instance[own.clone()],
+                column: &parted.column[own.clone()],
+                weight: parted.weight.get(own.clone()).unwrap_or_default(),
+                start: own.start,
+                places,
+                counts,
+                columns: columns_left.split_off_mut(..own.len()).unwrap_or_default(),
+                // None, where all rows count 1.
+                weights: weights_left.split_off_mut(..own.len()).unwrap_or_default(),
+            });
+        }
+        work.into_par_iter().for_each(Scatter::run);
+        Self { offsets, columns, weights, rows_of_instance }
+    }
+}
+
+/// Puts the rows of one range in order.
+struct Scatter<'a> {
+    /// The first instance of the range.
+    first: usize,
+    instance: &'a [u32],
+    column: &'a [u32],
+    weight: &'a [f64],
+    /// Rows of the ranges before it.
+    start: usize,
+    /// Where the rows of each instance begin, and then end.
+    places: &'a mut [usize],
+    counts: &'a mut [u32],
+    columns: &'a mut [u32],
+    weights: &'a mut [f64],
+}
+
+impl Scatter<'_> {
+    fn run(self) {
+        let local = |i: u32| i as usize - self.first;
+        self.instance.iter().for_each(|i| self.counts[local(*i)] += 1);
+        let mut begin = self.start;
+        for (place, count) in self.places.iter_mut().zip(&*self.counts) {
+            *place = begin;
+            begin += *count as usize;
+        }
+        for (row, (i, column)) in self.instance.iter().zip(self.column).enumerate() {
+            let place = &mut self.places[local(*i)];
+            let at = *place - self.start;
+            self.columns[at] = *column;
+            if let Some(weight) = self.weight.get(row) {
+                self.weights[at] = *weight;
+            }
+            *place += 1;
+        }
+    }
+}
+
+/// The next free places of one range, for the rows of one part of the input.
+struct Heads<'a> {
+    instance: IterMut<'a, u32>,
+    column: IterMut<'a, u32>,
+    weight: IterMut<'a, f64>,
+}
+
+/// The rows by range of instances, in each in the order in which they came; where those of each range begin, and one past
+/// the last; and room for as many rows.
+fn part(rows: Rows, buffer: Vec<u32>, shift: u32, ranges: usize) -> (Rows, Vec<usize>, Rows) {
+    let n = rows.instance.len();
+    let weight = vec![0.0; rows.weight.len()];
+    if ranges == 1 {
+        return (rows, vec![0, n], Rows { instance: Vec::new(), column: buffer, weight });
+    }
+    let mut parted = Rows { instance: vec![0; n], column: buffer, weight };
+    let range_of = |i: u32| (i >> shift) as usize;
+    let at_once = n.div_ceil(rayon::current_num_threads()).max(1);
+    let counts: Vec<Vec<usize>> = rows
+        .instance
+        .par_chunks(at_once)
+        .map(|part| {
+            let mut counts = vec![0; ranges];
+            part.iter().for_each(|i| counts[range_of(*i)] += 1);
+            counts
+        })
+        .collect();
+    let mut bounds = Vec::with_capacity(ranges + 1);
+    bounds.push(0);
+    let mut heads: Vec<Vec<Heads<'_>>> = counts.iter().map(|_| Vec::new()).collect();
+    let (mut instance, mut column) = (parted.instance.as_mut_slice(), parted.column.as_mut_slice());
+    let mut weight = parted.weight.as_mut_slice();
+    for range in 0..ranges {
+        let mut end = bounds[range];
+        for (heads, counts) in heads.iter_mut().zip(&counts) {
+            let n = counts[range];
+            end += n;
+            heads.push(Heads {
+                instance: instance.split_off_mut(..n).unwrap_or_default().iter_mut(),
+                column: column.split_off_mut(..n).unwrap_or_default().iter_mut(),
+                weight: weight.split_off_mut(..n).unwrap_or_default().iter_mut(),
+            });
+        }
+        bounds.push(end);
+    }
+    let starts = (0..).step_by(at_once);
+    let parts: Vec<(usize, Vec<Heads<'_>>)> = starts.zip(heads).collect();
+    parts.into_par_iter().with_max_len(1).for_each(|(start, mut heads)| {
+        for row in start..(start + at_once).min(n) {
+            let i = rows.instance[row];
+            let head = &mut heads[range_of(i)];
+            head.instance.next().into_iter().for_each(|place| *place = i);
+            head.column.next().into_iter().for_each(|place| *place = rows.column[row]);
+            head.weight.next().into_iter().for_each(|place| *place = rows.weight[row]);
+        }
+    });
+    (parted, bounds, rows)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rows_come_to_their_instances_in_the_order_in_which_they_came() {
+        // Most rows are of one instance; some instances have none, the last among them.
+        let instance: Vec<u32> =
+            (0..20_000_u32).map(|n| if n % 3 == 0 { 77 } else { n * n % 991 }).collect();
+        for (ranges, is_weighted) in [(1, false), (1, true), (7, false), (7, true), (900, true)] {
+            let weight = |n: usize| n as f64 / 7.0;
+            let rows = Rows {
+                instance: instance.clone(),
+                column: (0..20_000).map(|n| 50_000 - n).collect(),
+                weight: if is_weighted { (0..20_000).map(weight).collect() } else { Vec::new() },
+            };
+            let grouped = Grouped::by_ranges(1000, rows, vec![0; 20_000], ranges);
+            assert_eq!((grouped.offsets.len(), grouped.offsets[1000]), (1001, 20_000));
+            for i in 0..1000 {
+                let own: Vec<usize> =
+                    (0..20_000).filter(|row| instance[*row] as usize == i).collect();
+                let place = grouped.offsets[i]..grouped.offsets[i + 1];
+                let columns: Vec<u32> = own.iter().map(|row| 50_000 - *row as u32).collect();
+                assert_eq!(grouped.columns[place.clone()], columns, "{ranges} {i}");
+                assert_eq!(grouped.rows_of_instance[i] as usize, own.len());
+                let weights: Vec<f64> =
+                    own.into_iter().filter(|_| is_weighted).map(weight).collect();
+                assert_eq!(grouped.weights.get(place).unwrap_or_default(), weights);
+            }
+        }
+    }
+}
