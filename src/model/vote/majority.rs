@@ -189,6 +189,15 @@ mod tests {
     }
 
     #[test]
+    fn skill_is_counted_over_all_ranges_of_instances() {
+        let label = |i: u32, r: u32| if r == 2 && i % 5 > 0 { 1 - i % 2 } else { i % 2 };
+        let rows: Vec<_> = (0..300).map(|n| (n / 3, n % 3, label(n / 3, n % 3))).collect();
+        let fitted =
+            MajorityVote::default().fit((&tiny(2, &rows)).into(), &mut Run::new(0)).unwrap();
+        assert_eq!(fitted.report.skill, [1.0, 1.0, 0.2]);
+    }
+
+    #[test]
     fn skill_is_agreement_with_the_label_ties_to_the_lowest_class() {
         let fitted = MajorityVote::default().fit((&crowd()).into(), &mut Run::new(0)).unwrap();
         // labels 1, 0, 0: annotator 0 said 1 and 0; annotator 1 said 1 and 1; annotator 2 said 0 and 0
