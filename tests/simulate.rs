@@ -305,3 +305,57 @@ fn mistakes_say_what_where_and_what_to_do() {
     let list = stdout(&run_ok(&["simulate", "--list"]));
     assert_says(&list, &["tcl-cor-4", "max-mig-high", "p=0.3", "naive-majority"]);
 }
+
+/// Two annotators who are right on three of four instances each; `9` has no class, and `unsure` is no class of the truth.
+#[test]
+fn a_given_crowd_is_thinned_and_has_oracles_beside() {
+    let job = Job::new();
+    let truth = job.write("gold.csv", "item,class\n1,cat\n2,cat\n3,dog\n4,dog\n");
+    let labels = "item,worker,said\n1,ann,cat\n2,ann,cat\n3,ann,dog\n4,ann,cat\n1,bob,cat\n2,bob,dog\n\
+                  3,bob,dog\n4,bob,dog\n4,cid,unsure\n9,cid,cat\n";
+    let annotations = job.write("annotations.csv", labels);
+    let output = job.url("crowd");
+    let columns = ["--instance-column", "item", "--annotator-column", "worker"];
+    let labels = ["--label-column", "said", "--annotations", &annotations, "--truth", &truth];
+    let arguments = [&["simulate", "--recipe", "real"][..], &columns, &labels].concat();
+    let settings = ["--set", "kept=1", "--set", "added=right, wrong", "--output", &output];
+    let drawn = run_ok(&[&arguments[..], &settings].concat());
+    assert_says(&stderr(&drawn), &["1 annotations are left out"]);
+    let crowd = job.path("crowd");
+    let annotators = cells(&read_table(&crowd, "annotators"), &["annotator_id", "type", "group"]);
+    assert_eq!(
+        annotators,
+        ["ann given 0", "bob given 0", "cid given 0", "a03 right 1", "a04 wrong 2"]
+    );
+    let said = cells(&read_table(&crowd, "annotations"), &["instance_id", "annotator_id", "label"]);
+    assert_eq!(said.len(), 4 * 3);
+    for right in ["1 a03 cat", "2 a03 cat", "3 a03 dog", "4 a03 dog"] {
+        assert!(said.contains(&right.to_owned()), "{said:?}");
+    }
+    let confusion = read_table(&crowd, "true_confusion");
+    let cells = cells(&confusion, &["annotator_id", "class", "label", "probability"]);
+    for cell in ["ann cat cat 1", "ann dog cat 0.5", "ann dog dog 0.5", "cid dog unsure 1"] {
+        assert!(cells.iter().any(|c| c.trim_end_matches(".0") == cell), "{cell}: {cells:?}");
+    }
+    let error = |more: &[&str], code: i32| run_fails(&[&arguments[..], more].concat(), code);
+    let other = job.url("other");
+    assert_says(
+        &error(&["--set", "redundancy=1", "--output", &other], 2),
+        &["--set redundancy", "resample=true"],
+    );
+    let weighted = job.write("weighted.csv", "item,worker,said,weight\n1,ann,cat,0.5\n");
+    let arguments = ["simulate", "--recipe", "real", "--truth", &truth, "--output", &other];
+    let named =
+        ["--annotator-column", "worker", "--label-column", "said", "--instance-column", "item"];
+    assert_says(
+        &run_fails(&[&arguments[..], &named, &["--annotations", &weighted]].concat(), 3),
+        &["one label an annotation", "`weight`"],
+    );
+    assert_says(&run_fails(&arguments, 2), &["`real` needs annotations", "--annotations"]);
+    let groups = ["simulate", "--recipe", "groups", "--truth", &truth, "--output", &other];
+    assert_says(
+        &run_fails(&[&groups[..], &["--annotations", &weighted]].concat(), 2),
+        &["`groups` draws all annotations", "--annotations"],
+    );
+    assert!(!job.path("other").exists());
+}

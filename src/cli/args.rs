@@ -239,15 +239,24 @@ pub struct SimulateArgs {
     /// Set a parameter of the recipe
     #[arg(long, value_name = "KEY=VALUE")]
     pub set: Vec<String>,
-    /// What the truth calls instance_id
+    /// What the truth, and the annotations, call instance_id
     #[arg(long, value_name = "NAME")]
     pub instance_column: Option<String>,
+    /// What the annotations call annotator_id
+    #[arg(long, value_name = "NAME")]
+    pub annotator_column: Option<String>,
+    /// What the annotations call label
+    #[arg(long, value_name = "NAME")]
+    pub label_column: Option<String>,
     /// What the truth calls class
     #[arg(long, value_name = "NAME")]
     pub class_column: Option<String>,
     /// Features of the instances, for recipes whose noise depends on them
     #[arg(long, value_name = "URL")]
     pub features: Option<String>,
+    /// Annotations of the instances, for recipes that take a crowd that is given
+    #[arg(long, value_name = "URL")]
+    pub annotations: Option<String>,
     /// Endpoint of an S3-compatible store
     #[arg(long, value_name = "URL")]
     pub endpoint: Option<String>,

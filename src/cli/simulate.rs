@@ -32,8 +32,11 @@ pub(super) async fn command(args: SimulateArgs, quiet: bool, signals: &Signals) 
         let given = SimulationInput {
             truth: args.truth.as_deref(),
             features: args.features.as_deref(),
+            annotations: args.annotations.as_deref(),
             columns: ColumnsSpec {
                 instance: args.instance_column.clone(),
+                annotator: args.annotator_column.clone(),
+                label: args.label_column.clone(),
                 class: args.class_column.clone(),
                 ..ColumnsSpec::default()
             },

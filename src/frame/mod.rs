@@ -32,7 +32,7 @@ pub use ids::Ids;
 pub use offsets::split_by;
 pub(crate) use offsets::{Places, count, prefix_sum};
 pub use rejects::{Reason, Rejects};
-pub use truth::Truth;
+pub use truth::{TrueCrowd, Truth};
 
 use crate::source::Scalar;
 

@@ -1,4 +1,4 @@
-//! A table of true classes on its own, without annotations: instances and classes numbered in sorted order.
+//! A table of true classes, on its own or beside a crowd's annotations: instances and classes numbered in sorted order.
 
 use arrow::array::RecordBatch;
 
@@ -17,19 +17,93 @@ pub struct Truth {
     pub skipped: usize,
 }
 
+/// The annotations of a crowd, numbered beside the true classes of its instances.
+pub struct TrueCrowd {
+    /// The instances that have a class. The classes are those that occur and those that annotators gave.
+    pub truth: Truth,
+    /// Annotators by number.
+    pub annotators: Ids,
+    /// Instance, annotator and label of each annotation, sorted. A repeated one is there as often as it was read.
+    pub annotations: Vec<[u32; 3]>,
+    /// Annotations without an instance that has a class, an annotator or a label, which were left out.
+    pub skipped: usize,
+}
+
 impl Truth {
     /// Numbers the rows of a batch whose first columns are instance and class.
     ///
     /// # Errors
     /// When an instance has two classes, or no row can be used.
     pub fn of(batch: &RecordBatch) -> Result<Self> {
-        let schema = batch.schema();
-        let number = |column: usize| -> Result<(Interner, Vec<u32>)> {
-            let (mut interner, mut numbers) = (Interner::new(schema.field(column)), Vec::new());
-            interner.intern(batch.column(column), &mut numbers)?;
-            Ok((interner, numbers))
+        Ok(TruthRows::read(batch)?.finish()?.0)
+    }
+}
+
+impl TrueCrowd {
+    /// Numbers the rows of a truth as [`Truth::of`], and those of a batch whose first columns are instance, annotator and
+    /// label.
+    ///
+    /// # Errors
+    /// As [`Truth::of`]; when ids or labels are of another type than in the truth, or no annotation can be used.
+    pub fn of(truth: &RecordBatch, annotations: &RecordBatch) -> Result<Self> {
+        let mut rows = TruthRows::read(truth)?;
+        let (mut instance, mut label) = (Vec::new(), Vec::new());
+        rows.instances.intern(annotations.column(0), &mut instance)?;
+        rows.classes.intern(annotations.column(2), &mut label)?;
+        rows.class_of.resize(rows.instances.len(), NULL);
+        rows.occurs.resize(rows.classes.len(), false);
+        let (annotators, annotator) = interned(annotations, 1)?;
+        let given = instance.into_iter().zip(annotator).zip(label).map(|((i, r), l)| [i, r, l]);
+        let is_usable = |[i, r, l]: &[u32; 3]| {
+            ![*i, *r, *l].contains(&NULL) && rows.class_of[*i as usize] != NULL
         };
-        let ((instances, instance), (classes, class)) = (number(0)?, number(1)?);
+        let mut given: Vec<[u32; 3]> = given.filter(is_usable).collect();
+        let skipped = annotations.num_rows() - given.len();
+        if given.is_empty() {
+            return Err(Error::data("no annotation is of an instance with a true class")
+                .found(format!("{skipped} annotations"))
+                .help("do the ids have the same form?"));
+        }
+        let mut labels = vec![false; annotators.len()];
+        for [_, r, l] in &given {
+            rows.occurs[*l as usize] = true;
+            labels[*r as usize] = true;
+        }
+        let (annotators, of_annotator) = annotators.finish(|r| labels[r as usize])?;
+        let (truth, of_instance, of_class) = rows.finish()?;
+        for [i, r, l] in &mut given {
+            (*i, *r) = (of_instance[*i as usize], of_annotator[*r as usize]);
+            *l = of_class[*l as usize];
+        }
+        given.sort_unstable();
+        Ok(Self { truth, annotators, annotations: given, skipped })
+    }
+}
+
+/// The rows of a truth before its instances and classes have their last numbers.
+struct TruthRows {
+    instances: Interner,
+    classes: Interner,
+    /// The class of each instance; [`NULL`] for one that has none.
+    class_of: Vec<u32>,
+    /// Whether each class is one that stays.
+    occurs: Vec<bool>,
+    /// Instances with two classes.
+    contradicted: Vec<u32>,
+    skipped: usize,
+}
+
+/// The values of a column, and the number of each row's.
+fn interned(batch: &RecordBatch, column: usize) -> Result<(Interner, Vec<u32>)> {
+    let mut numbers = Vec::new();
+    let mut interner = Interner::new(batch.schema().field(column));
+    interner.intern(batch.column(column), &mut numbers)?;
+    Ok((interner, numbers))
+}
+
+impl TruthRows {
+    fn read(batch: &RecordBatch) -> Result<Self> {
+        let ((instances, instance), (classes, class)) = (interned(batch, 0)?, interned(batch, 1)?);
         let mut class_of = vec![NULL; instances.len()];
         let mut occurs = vec![false; classes.len()];
         let (mut contradicted, mut skipped) = (Vec::new(), 0);
@@ -45,10 +119,17 @@ impl Truth {
             *own = k;
             occurs[k as usize] = true;
         }
-        let (instances, place) = instances.finish(|i| class_of[i as usize] != NULL)?;
-        let (classes, rank) = classes.finish(|k| occurs[k as usize])?;
-        if !contradicted.is_empty() {
-            let names = contradicted.iter().map(|i| instances.text(place[*i as usize] as usize));
+        Ok(Self { instances, classes, class_of, occurs, contradicted, skipped })
+    }
+
+    /// The truth, and the last number of each instance and of each class.
+    fn finish(self) -> Result<(Truth, Vec<u32>, Vec<u32>)> {
+        let Self { class_of, occurs, skipped, .. } = self;
+        let (instances, place) = self.instances.finish(|i| class_of[i as usize] != NULL)?;
+        let (classes, rank) = self.classes.finish(|k| occurs[k as usize])?;
+        if !self.contradicted.is_empty() {
+            let place = |i: &u32| place[*i as usize] as usize;
+            let names = self.contradicted.iter().map(|i| instances.text(place(i)));
             return Err(Error::data("the truth gives an instance two classes")
                 .found(offenders(names))
                 .help("keep one class an instance"));
@@ -58,10 +139,10 @@ impl Truth {
                 .found(format!("{skipped} rows")));
         }
         let mut class = vec![0; instances.len()];
-        for (place, k) in place.into_iter().zip(class_of).filter(|(place, _)| *place != NULL) {
-            class[place as usize] = rank[k as usize];
+        for (place, k) in place.iter().zip(class_of).filter(|(place, _)| **place != NULL) {
+            class[*place as usize] = rank[k as usize];
         }
-        Ok(Self { instances, classes, class, skipped })
+        Ok((Truth { instances, classes, class, skipped }, place, rank))
     }
 }
 
@@ -92,5 +173,36 @@ mod tests {
     fn two_classes_for_an_instance_are_refused() {
         let error = truth(&[(Some("i"), Some("x")), (Some("i"), Some("y"))]).err().unwrap();
         assert!(error.to_string().contains("`i`"), "{error}");
+    }
+
+    fn numbered(truth: &[[&str; 2]], given: &[[Option<&str>; 3]]) -> Result<TrueCrowd> {
+        let text = |values: Vec<Option<&str>>| Arc::new(StringArray::from(values)) as ArrayRef;
+        let column = |n: usize| text(truth.iter().map(|row| Some(row[n])).collect());
+        let truth = RecordBatch::try_from_iter([("instance_id", column(0)), ("class", column(1))])?;
+        let column = |n: usize| text(given.iter().map(|row| row[n]).collect());
+        let names = ["instance_id", "annotator_id", "label"];
+        let columns = names.into_iter().enumerate().map(|(n, name)| (name, column(n)));
+        TrueCrowd::of(
+            &truth,
+            &RecordBatch::try_from_iter_with_nullable(
+                columns.map(|(name, column)| (name, column, true)),
+            )?,
+        )
+    }
+
+    /// The label `a` is no instance's class, and sorts first; annotator `q` labelled only `k`, which has no class.
+    #[test]
+    fn annotations_are_numbered_beside_the_truth_and_those_without_a_class_are_left_out() {
+        let given =
+            [["j", "r", "y"], ["i", "p", "a"], ["k", "q", "x"], ["i", "r", "x"], ["i", "p", "a"]];
+        let mut given: Vec<_> = given.map(|row| row.map(Some)).to_vec();
+        given.push([Some("i"), None, Some("x")]);
+        let crowd = numbered(&[["j", "y"], ["i", "x"], ["l", "y"]], &given).unwrap();
+        assert_eq!((crowd.truth.instances.len(), crowd.annotators.len(), crowd.skipped), (3, 2, 2));
+        assert_eq!([0, 1, 2].map(|k| crowd.truth.classes.text(k)), ["a", "x", "y"]);
+        assert_eq!(crowd.truth.class, [1, 2, 2]);
+        assert_eq!(crowd.annotations, [[0, 0, 0], [0, 0, 0], [0, 1, 1], [1, 1, 2]]);
+        let error = numbered(&[["z", "y"]], &given).err().unwrap().to_string();
+        assert!(error.contains("no annotation is of an instance with a true class"), "{error}");
     }
 }

@@ -22,8 +22,8 @@ use crate::run::Run;
 /// One annotator of a crowd.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Member {
-    /// The type.
-    pub kind: AnnotatorType,
+    /// The type; `None` for one of a crowd that is given.
+    pub kind: Option<AnnotatorType>,
     /// The group, from 0.
     pub group: usize,
     /// P(label given class), whatever the answer came from.
@@ -47,6 +47,8 @@ pub struct Annotation {
 pub struct SimulatedCrowd {
     /// The annotators.
     pub members: Vec<Member>,
+    /// The id of each annotator.
+    pub ids: Vec<String>,
     /// The answers, sorted by instance and annotator.
     pub annotations: Vec<Annotation>,
     /// Instances whose class is told, sorted, and what for: `train` for the trusted ones.
@@ -100,10 +102,20 @@ pub fn draw(plan: &Plan, truth: Instances<'_>, run: &Run) -> Result<SimulatedCro
     let gold = plan.gold(truth, &trusted, &instances, run);
     let mistakes = |m: &Member| plan.describes_annotators.then(|| m.confusion.mistakes());
     let features = members.iter().filter_map(mistakes).collect();
-    Ok(SimulatedCrowd { members, annotations, gold, shares, common, sources, features })
+    let ids = (0..n_annotators).map(|r| annotator_id(r, n_annotators)).collect();
+    Ok(SimulatedCrowd { members, ids, annotations, gold, shares, common, sources, features })
 }
 
-fn members(plan: &Plan, shares: &[f64], run: &Run) -> Result<Vec<Member>> {
+impl Member {
+    /// The type as it is written, in a crowd of so many annotators.
+    #[must_use]
+    pub fn text(&self, annotators: usize) -> String {
+        self.kind.as_ref().map_or_else(|| "given".to_owned(), |kind| kind.text(annotators))
+    }
+}
+
+/// The annotators of the plan's groups.
+pub(super) fn members(plan: &Plan, shares: &[f64], run: &Run) -> Result<Vec<Member>> {
     let mut rng = run.rng("matrices");
     let n = plan.annotators();
     let mut members: Vec<Member> = Vec::with_capacity(n);
@@ -121,7 +133,7 @@ fn members(plan: &Plan, shares: &[f64], run: &Run) -> Result<Vec<Member>> {
             (None, _) => return Err(Error::bug("only followers have no matrix of their own")),
         };
         let own = confusion.clone();
-        members.push(Member { kind: kind.clone(), group, confusion, own });
+        members.push(Member { kind: Some(kind.clone()), group, confusion, own });
     }
     Ok(members)
 }
@@ -138,7 +150,7 @@ fn not_before(kind: &AnnotatorType, at: usize, annotators: usize) -> Error {
 }
 
 /// How many answers an instance gets.
-fn redundancy(plan: &Plan, members: &[Member]) -> Result<usize> {
+pub(super) fn redundancy(plan: &Plan, members: &[Member]) -> Result<usize> {
     let wanted = plan.redundancy.unwrap_or(members.len());
     if wanted > members.len() {
         return Err(Error::spec("an instance cannot have more answers than there are annotators")
@@ -146,11 +158,11 @@ fn redundancy(plan: &Plan, members: &[Member]) -> Result<usize> {
             .found(format!("{wanted} answers, {} annotators", members.len()))
             .help("lower redundancy, or add annotators"));
     }
-    let follows = |m: &&Member| matches!(m.kind, AnnotatorType::Follows(..));
+    let follows = |m: &&Member| matches!(m.kind, Some(AnnotatorType::Follows(..)));
     match members.iter().find(follows) {
         Some(follower) if wanted < members.len() || plan.common.is_some() => {
             Err(Error::spec("who follows another must see every instance that the other sees")
-                .at(format!("`{}`", follower.kind.text(members.len())))
+                .at(format!("`{}`", follower.text(members.len())))
                 .found(format!("{wanted} of {} annotators an instance", members.len()))
                 .help("leave redundancy out, so that everybody answers"))
         }
@@ -173,9 +185,9 @@ fn mix(
     }
 }
 
-type DrawnAnswers = (Vec<Annotation>, Vec<(bool, f64)>);
+pub(super) type DrawnAnswers = (Vec<Annotation>, Vec<(bool, f64)>);
 
-fn answers(
+pub(super) fn answers(
     members: &[Member],
     truth: Instances<'_>,
     instances: &[u32],
@@ -209,7 +221,7 @@ fn answers(
                 origins.push((is_common, share));
             }
             said[r] = match members[r].kind {
-                AnnotatorType::Follows(manner, of) => {
+                Some(AnnotatorType::Follows(manner, of)) => {
                     Dependence::label(manner, said[of], class, truth.classes, draw)
                 }
                 _ => confusion.label(class, draw),
@@ -225,7 +237,11 @@ fn answers(
 ///
 /// The order of an instance's answers is drawn as a whole, so that with one seed what fewer keep is among what more keep,
 /// and a series over redundancies compares the same answers.
-fn kept((annotations, sources): &DrawnAnswers, at_most: usize, run: &Run) -> DrawnAnswers {
+pub(super) fn kept(
+    (annotations, sources): &DrawnAnswers,
+    at_most: usize,
+    run: &Run,
+) -> DrawnAnswers {
     let mut rng = run.rng("kept");
     let (mut kept, mut start) = (Vec::new(), 0);
     for said in annotations.chunk_by(|a, b| a.instance == b.instance) {
@@ -245,12 +261,6 @@ impl SimulatedCrowd {
     #[must_use]
     pub fn told(&self, role: Role) -> Vec<u32> {
         self.gold.iter().filter(|(_, r)| *r == role).map(|(i, _)| *i).collect()
-    }
-
-    /// The id of an annotator.
-    #[must_use]
-    pub fn id(&self, annotator: usize) -> String {
-        annotator_id(annotator, self.members.len())
     }
 
     /// The share of right answers.

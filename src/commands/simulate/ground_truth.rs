@@ -2,14 +2,17 @@
 
 use std::sync::Arc;
 
-use arrow::array::{ArrayRef, Int64Array};
+use arrow::array::{ArrayRef, Int64Array, RecordBatch};
 use arrow::compute::concat_batches;
+use datafusion::prelude::{DataFrame, SessionContext};
 
 use super::conal::GaussianBlobs;
+use super::draw::Annotation;
 use super::plan;
+use super::resample::SourceCrowd;
 use crate::engine::EngineSpec;
 use crate::error::{Error, Result, offenders};
-use crate::frame::{Features, Ids, Scratch, Truth, read_features};
+use crate::frame::{Features, Ids, Scratch, TrueCrowd, Truth, read_features};
 use crate::pipeline::inputs;
 use crate::run::Run;
 use crate::source::{ColumnsSpec, InferenceScope, Location, Relation, Source, SourceSpec, select};
@@ -23,16 +26,29 @@ pub struct SimulationInput<'a> {
     pub truth: Option<&'a str>,
     /// Features of the instances.
     pub features: Option<&'a str>,
+    /// Annotations of the instances.
+    pub annotations: Option<&'a str>,
     /// The columns' names in the files.
     pub columns: ColumnsSpec,
 }
 
+impl<'a> SimulationInput<'a> {
+    /// The tables, each by its option.
+    pub(super) fn urls(&self) -> [(&'static str, Option<&'a str>); 3] {
+        [
+            ("--truth", self.truth),
+            ("--features", self.features),
+            ("--annotations", self.annotations),
+        ]
+    }
+}
+
 /// The files that were found; none is opened yet.
 pub(super) struct Registered {
-    ctx: datafusion::prelude::SessionContext,
+    ctx: SessionContext,
     source: Source,
     columns: ColumnsSpec,
-    /// The files behind both.
+    /// The files behind all of them.
     pub(super) inputs: Vec<InputRecord>,
 }
 
@@ -42,6 +58,8 @@ pub(super) struct GroundTruth {
     pub(super) classes: Ids,
     pub(super) class: Vec<u32>,
     features: Option<Features>,
+    /// The crowd that is given.
+    pub(super) crowd: Option<SourceCrowd>,
     /// The feature row of each instance.
     rows: Vec<u32>,
     /// Whether the features were drawn here, so that they are part of what goes out.
@@ -55,6 +73,7 @@ impl Registered {
         let spec = SourceSpec {
             tables: given.truth.map(|text| ("truth".to_owned(), url(text))).into_iter().collect(),
             features: given.features.map(url),
+            annotations: given.annotations.map(url),
             columns: given.columns.clone(),
             ..SourceSpec::default()
         };
@@ -71,10 +90,13 @@ impl Registered {
                 e.at("--truth").help("name the columns with --instance-column and --class-column")
             })?
             .select_columns(&["instance_id", "class"])?;
-        let schema = query.schema().inner().clone();
-        let batches = query.collect().await.map_err(|e| Error::from(e).or_at("--truth"))?;
-        let truth =
-            Truth::of(&concat_batches(&schema, &batches)?).map_err(|e| e.or_at("--truth"))?;
+        let truth = one_batch(query).await.map_err(|e| e.or_at("--truth"))?;
+        let (truth, crowd) = if self.source.files.iter().any(|(name, _)| name == "annotations") {
+            let (truth, crowd) = self.crowd(&truth, run).await?;
+            (truth, Some(crowd))
+        } else {
+            (Truth::of(&truth).map_err(|e| e.or_at("--truth"))?, None)
+        };
         if truth.skipped > 0 {
             run.warn(format!("{} rows of the truth lack an instance or a class", truth.skipped));
         }
@@ -85,8 +107,46 @@ impl Registered {
             }
             None => None,
         };
-        GroundTruth::of(truth, features)
+        Ok(GroundTruth { crowd, ..GroundTruth::of(truth, features)? })
     }
+
+    /// Reads the crowd that is given, beside its truth.
+    async fn crowd(&self, truth: &RecordBatch, run: &mut Run) -> Result<(Truth, SourceCrowd)> {
+        let query = self.source.annotations(&self.ctx).await.map_err(|e| {
+            e.at("--annotations").help(
+                "name the columns with --instance-column, --annotator-column and --label-column",
+            )
+        })?;
+        for column in ["weight", "question"] {
+            if query.schema().has_column_with_unqualified_name(column) {
+                return Err(Error::data("a crowd that is given says one label an annotation")
+                    .at("--annotations")
+                    .found(format!("the column `{column}`"))
+                    .help("leave the column out"));
+            }
+        }
+        let query = query.select_columns(&["instance_id", "annotator_id", "label"])?;
+        let given = one_batch(query).await.map_err(|e| e.or_at("--annotations"))?;
+        let crowd = TrueCrowd::of(truth, &given).map_err(|e| e.or_at("--annotations"))?;
+        if crowd.skipped > 0 {
+            run.warn(format!(
+                "{} annotations are left out: their instance has no true class, or there is no annotator or label",
+                crowd.skipped
+            ));
+        }
+        let TrueCrowd { truth, annotators, annotations, .. } = crowd;
+        let annotators = (0..annotators.len()).map(|r| annotators.text(r)).collect();
+        let annotation =
+            |[instance, annotator, label]: [u32; 3]| Annotation { instance, annotator, label };
+        let annotations = annotations.into_iter().map(annotation).collect();
+        Ok((truth, SourceCrowd { annotators, annotations }))
+    }
+}
+
+/// The rows of a query in one batch.
+async fn one_batch(query: DataFrame) -> Result<RecordBatch> {
+    let schema = query.schema().inner().clone();
+    Ok(concat_batches(&schema, &query.collect().await?)?)
 }
 
 impl GroundTruth {
@@ -96,7 +156,8 @@ impl GroundTruth {
             Some(features) => rows_of(features, &instances)?,
             None => Vec::new(),
         };
-        Ok(Self { instances, classes, class, features, rows, draws_features: false })
+        let crowd = None;
+        Ok(Self { instances, classes, class, features, crowd, rows, draws_features: false })
     }
 
     /// Instances and classes that are drawn, numbered from 0.
@@ -109,6 +170,7 @@ impl GroundTruth {
             classes: numbers(blobs.classes),
             class: blobs.truth(run),
             features: None,
+            crowd: None,
             rows: Vec::new(),
             draws_features: false,
         };

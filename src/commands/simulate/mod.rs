@@ -4,6 +4,7 @@
 //! ground_truth the truth (and features) as read, or drawn        Arrow
 //! recipes   a name and settings become a plan                 pure
 //! draw      the plan becomes annotators and their answers     pure
+//! resample  the same, beside or instead of a crowd's own      pure
 //! tables    annotations, truth, true confusion, ...           Arrow
 //! ```
 //! # Why
@@ -22,6 +23,7 @@ pub mod grammar;
 mod ground_truth;
 pub mod plan;
 pub mod recipes;
+pub mod resample;
 mod tables;
 
 #[cfg(test)]
@@ -39,6 +41,7 @@ use crate::tables::{SCHEMA_VERSION, Table};
 use draw::draw;
 use ground_truth::{GroundTruth, Registered};
 use recipes::{LoadedRecipe, Needs, Recipe, recipe};
+use resample::resample;
 
 pub use ground_truth::SimulationInput;
 
@@ -99,7 +102,7 @@ pub async fn simulate(
 ) -> Result<Simulated> {
     let recipe = recipe(what.recipe)?;
     check_given(recipe, &what.given)?;
-    for (option, url) in [("--truth", what.given.truth), ("--features", what.given.features)] {
+    for (option, url) in what.given.urls() {
         if let Some(problem) = url.and_then(|url| sink_problem(option, url, what.output)) {
             return Err(Error::spec_problems(vec![problem.at("--output")]));
         }
@@ -148,7 +151,10 @@ pub async fn simulate(
         OF_DRAWN.iter().zip(found).for_each(|(key, n)| parameters[*key] = json!(n));
     }
     let plan = design.plan(ground_truth.classes.len())?;
-    let crowd = tokio::task::block_in_place(|| draw(&plan, ground_truth.numbers(), run))?;
+    let crowd = tokio::task::block_in_place(|| match (plan.given, &ground_truth.crowd) {
+        (Some(given), Some(crowd)) => resample(&plan, given, crowd, ground_truth.numbers(), run),
+        _ => draw(&plan, ground_truth.numbers(), run),
+    })?;
     let facts = facts(recipe, what.seed, &parameters);
     let tables = tables::tables(&ground_truth, &crowd, &facts)?;
     sink.refuse_taken_names(tables.iter().map(Table::name))?;
@@ -206,12 +212,27 @@ fn check_given(recipe: &Recipe, given: &SimulationInput<'_>) -> Result<()> {
             .found("nothing")
             .help("name a table of instance_id and class; `conal-synthetic` draws its own"));
     }
+    match (recipe.needs, given.annotations) {
+        (Needs::Annotations, None) => {
+            return Err(Error::spec(format!("the recipe `{name}` needs annotations"))
+                .at("--annotations")
+                .found("nothing")
+                .help("name a table of instance_id, annotator_id and label"));
+        }
+        (Needs::Annotations, Some(_)) | (_, None) => {}
+        (_, Some(url)) => {
+            return Err(Error::spec(format!("the recipe `{name}` draws all annotations"))
+                .at("--annotations")
+                .found(format!("`{url}`"))
+                .help("leave them out; `real` looks at them"));
+        }
+    }
     match (recipe.needs, given.features) {
         (Needs::Features, None) => Err(Error::spec(format!("the recipe `{name}` needs features"))
             .at("--features")
             .found("nothing")
             .help("name a table of features; `conal-synthetic` draws its own")),
-        (Needs::Truth | Needs::Nothing, Some(url)) => {
+        (Needs::Truth | Needs::Nothing | Needs::Annotations, Some(url)) => {
             Err(Error::spec(format!("the recipe `{name}` looks at no features"))
                 .at("--features")
                 .found(format!("`{url}`"))
@@ -243,7 +264,7 @@ fn leave_to_the_truth(parameters: &mut Value, settings: &[String]) -> Result<()>
 /// The table's place as it was typed on the command line.
 fn named(error: Error) -> Error {
     let place = error.problems.last().and_then(|p| p.place.clone()).unwrap_or_default();
-    let typed = ["truth", "features"].map(|name| {
+    let typed = ["truth", "features", "annotations"].map(|name| {
         let table = [format!("source.tables.{name}"), format!("source.{name}")];
         table.iter().any(|t| place.starts_with(t.as_str())).then(|| format!("--{name}"))
     });

@@ -31,6 +31,17 @@ pub struct Plan {
     pub describes_annotators: bool,
     /// A confusion that all annotators share on some instances.
     pub common: Option<CommonNoise>,
+    /// How a crowd that is given is used, where there is one; the groups are then beside it.
+    pub given: Option<Given>,
+}
+
+/// How a crowd that is given is used.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Given {
+    /// Whether its labels are drawn anew.
+    pub draws_labels: bool,
+    /// The weight of the whole crowd's matrix in each row of an annotator's, in annotations.
+    pub smoothing: f64,
 }
 
 impl Plan {
@@ -48,6 +59,7 @@ impl Plan {
             kept: None,
             describes_annotators: false,
             common: None,
+            given: None,
         }
     }
 

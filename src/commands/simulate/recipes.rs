@@ -9,7 +9,8 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use super::designs::{
-    CommonAndOwn, Design, FixedBudget, FourHabits, Groups, OnClouds, OneType, Predictors, Seniority,
+    CommonAndOwn, Design, FixedBudget, FourHabits, Groups, OnClouds, OneType, Predictors,
+    RealCrowd, Seniority,
 };
 use crate::error::{Error, Result, nearest};
 use crate::spec::assigned;
@@ -21,6 +22,8 @@ pub enum Needs {
     Truth,
     /// True classes and features.
     Features,
+    /// True classes, and annotations of their instances.
+    Annotations,
     /// Nothing: without a truth it draws instances, and it draws all features.
     Nothing,
 }
@@ -174,6 +177,8 @@ pub static RECIPES: &[Recipe] = &[
         .needs(Needs::Features)
         .classes(10)
         .with(&["noise=symmetric", "pairs=3-5 1-9 4-7 0-2 6-8", "annotated=0.8", "valid=1"]),
+    Recipe::of::<RealCrowd>("real", LIA, "a crowd that is given: less of it, drawn anew, oracles beside")
+        .needs(Needs::Annotations),
     Recipe::of::<Predictors>("lia-predictors", LIA, "each confuses one pair; features tell which"),
     Recipe::of::<FixedBudget>("mbem", KHETAN, "few hammers among many spammers, for a fixed budget"),
     Recipe::of::<Seniority>("max-mig-low", MAX_MIG, "ten seniors right on 0.2, and juniors"),

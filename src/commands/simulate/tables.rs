@@ -124,7 +124,7 @@ fn annotators(crowd: &SimulatedCrowd) -> Result<ComputedTable<'_>> {
         let accuracy = members.iter().map(|m| m.confusion.accuracy(&crowd.shares));
         Ok(vec![
             ("annotator_id", names(crowd, rows)),
-            ("type", text(members.iter().map(|m| m.kind.text(crowd.members.len())))),
+            ("type", text(members.iter().map(|m| m.text(crowd.members.len())))),
             (
                 "group",
                 Arc::new(
@@ -198,7 +198,7 @@ fn settings(recipe: &[(String, String)]) -> Result<ComputedTable<'_>> {
 }
 
 fn names(crowd: &SimulatedCrowd, annotators: impl Iterator<Item = usize>) -> ArrayRef {
-    text(annotators.map(|r| crowd.id(r)))
+    text(annotators.map(|r| crowd.ids[r].clone()))
 }
 
 fn lists(rows: impl Iterator<Item = Vec<f32>>) -> ArrayRef {

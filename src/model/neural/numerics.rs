@@ -1,5 +1,7 @@
 //! Small numerics of the losses, on the host in f64, and their derivatives.
 
+use std::borrow::Cow;
+
 pub use crate::model::em::kernels::softmax;
 
 /// Probabilities are clamped to at least this before `ln`, as in the sample code of Tanno et al.
@@ -9,6 +11,12 @@ pub const MIN_PROBABILITY: f64 = 1e-10;
 /// diverged.
 pub fn at_least(x: f64, floor: f64) -> f64 {
     if x < floor { floor } else { x }
+}
+
+/// `out = ln softmax(logits)`: finite where the softmax itself would be 0.
+pub fn log_softmax(logits: &[f64], out: &mut [f64]) {
+    let sum = softmax(logits, out);
+    out.iter_mut().zip(logits).for_each(|(o, l)| *o = l - sum);
 }
 
 /// Propagates `d_p`, the gradient by `p = softmax(logits)`, to the logits: adds it to `d_logits`.
@@ -27,6 +35,11 @@ pub fn negative_log(p: f64) -> (f64, f64) {
 /// `ln(1 + e^x)`, without overflow.
 pub fn softplus(x: f64) -> f64 {
     x.max(0.0) + (-x.abs()).exp().ln_1p()
+}
+
+/// `ln(softplus(x))`: where e^x is the softplus to the last bit, x itself.
+fn ln_softplus(x: f64) -> f64 {
+    if x < -37.0 { x } else { softplus(x).ln() }
 }
 
 /// `1 / (1 + e^-x)`, without overflow.
@@ -83,19 +96,25 @@ pub enum RowStochastic {
 }
 
 impl RowStochastic {
+    /// The numbers whose softmax is a row of the matrix.
+    fn logits(self, rho: &[f64]) -> Cow<'_, [f64]> {
+        match self {
+            Self::Softplus => rho.iter().map(|r| ln_softplus(*r)).collect(),
+            Self::Softmax => Cow::Borrowed(rho),
+        }
+    }
+
     /// `out` = the matrix of the parameters `rho`, `[class, label]` both.
     pub fn forward(self, rho: &[f64], n_labels: usize, out: &mut [f64]) {
         for (rho, out) in rho.chunks_exact(n_labels).zip(out.chunks_exact_mut(n_labels)) {
-            match self {
-                Self::Softmax => {
-                    softmax(rho, out);
-                }
-                Self::Softplus => {
-                    out.iter_mut().zip(rho).for_each(|(o, r)| *o = softplus(*r));
-                    let sum: f64 = out.iter().sum();
-                    out.iter_mut().for_each(|o| *o /= sum);
-                }
-            }
+            softmax(&self.logits(rho), out);
+        }
+    }
+
+    /// `out` = the logarithm of the matrix, finite where the matrix itself would be 0.
+    pub fn log_forward(self, rho: &[f64], n_labels: usize, out: &mut [f64]) {
+        for (rho, out) in rho.chunks_exact(n_labels).zip(out.chunks_exact_mut(n_labels)) {
+            log_softmax(&self.logits(rho), out);
         }
     }
 
@@ -108,18 +127,30 @@ impl RowStochastic {
         n_labels: usize,
         d_rho: &mut [f64],
     ) {
+        let d_log: Vec<f64> = pi.iter().zip(d_pi).map(|(p, d)| p * d).collect();
+        self.log_backward(rho, pi, &d_log, n_labels, d_rho);
+    }
+
+    /// Propagates `d_log`, the gradient by the logarithm of the matrix `pi`, to the parameters: adds it to `d_rho`.
+    pub fn log_backward(
+        self,
+        rho: &[f64],
+        pi: &[f64],
+        d_log: &[f64],
+        n_labels: usize,
+        d_rho: &mut [f64],
+    ) {
         let rows = rho.chunks_exact(n_labels).zip(pi.chunks_exact(n_labels));
-        let grads = d_pi.chunks_exact(n_labels).zip(d_rho.chunks_exact_mut(n_labels));
-        for ((rho, pi), (d_pi, d_rho)) in rows.zip(grads) {
-            match self {
-                Self::Softmax => softmax_backward(pi, d_pi, d_rho),
-                Self::Softplus => {
-                    let sum: f64 = rho.iter().map(|r| softplus(*r)).sum();
-                    let mean: f64 = pi.iter().zip(d_pi).map(|(p, d)| p * d).sum();
-                    for ((d_rho, rho), d_pi) in d_rho.iter_mut().zip(rho).zip(d_pi) {
-                        *d_rho += (d_pi - mean) / sum * sigmoid(*rho);
-                    }
-                }
+        let grads = d_log.chunks_exact(n_labels).zip(d_rho.chunks_exact_mut(n_labels));
+        for ((rho, pi), (d_log, d_rho)) in rows.zip(grads) {
+            let sum: f64 = d_log.iter().sum();
+            for (((d_rho, rho), pi), d_log) in d_rho.iter_mut().zip(rho).zip(pi).zip(d_log) {
+                let slope = match self {
+                    Self::Softmax => 1.0,
+                    // sigmoid(x) / softplus(x), which is 1 far below zero, where both are 0.
+                    Self::Softplus => (-softplus(-rho) - ln_softplus(*rho)).exp(),
+                };
+                *d_rho += slope * (d_log - pi * sum);
             }
         }
     }

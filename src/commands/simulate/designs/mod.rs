@@ -4,6 +4,7 @@ mod conal;
 mod lia;
 mod max_mig;
 mod mbem;
+mod real;
 mod tanno;
 
 use schemars::JsonSchema;
@@ -13,6 +14,7 @@ pub use conal::{CommonAndOwn, OnClouds};
 pub use lia::Predictors;
 pub use max_mig::Seniority;
 pub use mbem::FixedBudget;
+pub use real::RealCrowd;
 pub use tanno::{FourHabits, OneType};
 
 use super::conal::GaussianBlobs;

@@ -239,6 +239,9 @@ fn every_recipe_makes_a_plan_with_its_defaults_and_draws_on_ten_classes() {
     for (n, recipe) in RECIPES.iter().enumerate() {
         assert!(RECIPES[..n].iter().all(|r| r.name != recipe.name), "{}", recipe.name);
         let plan = recipe.load(&[]).unwrap().design.plan(10).unwrap();
+        if plan.given.is_some() {
+            continue;
+        }
         let crowd = draw(&plan, truth, &Run::new(0)).unwrap();
         assert!(!crowd.annotations.is_empty(), "{}", recipe.name);
         assert!(crowd.annotations.is_sorted(), "{}", recipe.name);

@@ -3,6 +3,7 @@
 mod annotators;
 mod crowds;
 mod noise;
+mod resample;
 
 use super::confusion::ConfusionMatrix;
 use super::draw::{SimulatedCrowd, draw};

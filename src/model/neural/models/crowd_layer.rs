@@ -28,7 +28,7 @@ use crate::model::neural::numerics::{
 };
 use crate::model::neural::{
     AnnotatorParams, AnnotatorReport, BackboneSpec, BatchContext, BatchPrediction, CommonSpec,
-    CrowdNet, Gradient, ParamTable, Reduction, Task, TrainSpec, auto, check_common,
+    CrowdNet, Gradient, Initialisation, ParamTable, Reduction, Task, TrainSpec, auto, check_common,
 };
 use crate::model::preset::Preset;
 use crate::spec::Problems;
@@ -83,11 +83,11 @@ impl Spec for CrowdLayer {
     const SUMMARY: &'static str = "a classifier with a layer for each annotator on top";
     const SOURCE: &'static str = "Rodrigues and Pereira 2018, arXiv:1709.01779";
 
-    /// The settings of the authors' code for LabelMe.
+    /// The settings of the authors' code for LabelMe; its layers are drawn as Keras draws them.
     fn paper() -> Option<Self> {
         Some(Self {
             preset: Preset::Paper,
-            backbone: paper::backbone(),
+            backbone: BackboneSpec { initialisation: Initialisation::Glorot, ..paper::backbone() },
             train: TrainSpec {
                 reduction: Some(Reduction::MeanDense),
                 ..paper::adam(50, Some(64), 1e-3)

@@ -8,6 +8,9 @@
 //! AAAI 2021. With trusted classes of all instances it is the classifier trained on truth.
 //!
 //! The posteriors are the aggregator's; the classifier's probabilities are in `predictions`.
+//!
+//! Differs from the papers in network and training, which are labelmill's own. `preset = "paper"` has the settings of Li et
+//! al. for LabelMe.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};

@@ -9,6 +9,9 @@
 //!
 //! A training step computes the heads of its own annotators only; a prediction computes all. The model has no
 //! P(label given class): the posterior of an instance is the prediction, whatever its own annotations are.
+//!
+//! Differs from the paper, whose network was trained on images before, in network and training, which are labelmill's own:
+//! `preset = "paper"` has the settings of the unofficial public code.
 
 use std::ops::Range;
 

@@ -6,8 +6,10 @@
 //! S. Sukhbaatar, J. Bruna, M. Paluri, L. Bourdev, R. Fergus: Training Convolutional Networks with Noisy Labels. ICLR
 //! workshop 2015. arXiv:1406.2080. With the trace of Tanno et al. 2019 (their baseline "Single CM").
 //!
-//! Differs from the original in Q's parameters (softplus rows, as in `trace_regularised`) and in the regulariser, which
-//! was weight decay on Q.
+//! Differs from the original in Q's parameters (softplus rows, as in `trace_regularised`), in the regulariser, which was
+//! weight decay on Q, and in Q's learning rate of 0.1 (`train.optimiser.annotator_learning_rate`), where the original has
+//! the classifier's. As there, Q is the identity at first: for a fifth of the epochs, unless `identity_epochs` says another
+//! number. `preset = "paper"` has the settings of Tanno et al.'s baseline.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -16,8 +18,7 @@ use crate::error::Result;
 use crate::frame::{Dims, Evidence};
 use crate::model::fitted::{Fitted, best};
 use crate::model::neural::models::paper;
-use crate::model::neural::models::trace_regularised::{matrices, near_identity};
-use crate::model::neural::numerics::{RowStochastic, negative_log, trace};
+use crate::model::neural::models::trace_regularised::{NoisyChannel, matrices, near_identity};
 use crate::model::neural::{
     AnnotatorParams, AnnotatorReport, BackboneSpec, BatchContext, BatchPrediction, CommonSpec,
     CrowdNet, Gradient, ParamTable, Reduction, Task, TrainSpec, auto, check_common,
@@ -144,24 +145,16 @@ impl CrowdNet for SingleConfusion {
     }
 
     fn loss(&self, context: &BatchContext<'_>, gradient: &mut Gradient) -> f64 {
-        let (classes, labels) = (context.dims.classes, context.dims.labels);
+        let classes = context.dims.classes;
         let rho = &context.gathered[0];
-        let q = matrices(rho, context.dims);
-        let mut d_q = vec![0.0; q.len()];
+        let mut channel = NoisyChannel::new(rho, context);
         let scale = self.scale(context);
-        let mut loss = self.lambda * trace(&q, labels);
-        d_q.iter_mut().step_by(labels + 1).for_each(|d| *d += self.lambda);
+        let mut loss = channel.trace(0..rho.len(), self.lambda);
         for (b, label, weight) in self.noisy(context) {
-            let (p, d_p) = (context.out.p(b), &mut gradient.out.p[b * classes..(b + 1) * classes]);
-            let likelihood: f64 = (0..classes).map(|k| p[k] * q[k * labels + label]).sum();
-            let (term, slope) = negative_log(likelihood);
-            loss += scale * weight * term;
-            for k in 0..classes {
-                d_p[k] += scale * weight * slope * q[k * labels + label];
-                d_q[k * labels + label] += scale * weight * slope * p[k];
-            }
+            let d_logits = &mut gradient.out.logits[b * classes..(b + 1) * classes];
+            loss += channel.loss(b, label, scale * weight, d_logits);
         }
-        RowStochastic::Softplus.backward(rho, &q, &d_q, labels, &mut gradient.tables[0]);
+        channel.backward(rho, &mut gradient.tables[0]);
         loss
     }
 

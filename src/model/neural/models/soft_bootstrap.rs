@@ -10,7 +10,8 @@
 //! S. Reed, H. Lee, D. Anguelov, C. Szegedy, D. Erhan, A. Rabinovich: Training Deep Neural Networks on Noisy Labels with
 //! Bootstrapping. ICLR workshop 2015. arXiv:1412.6596
 //!
-//! Differs from the paper in the source of t, which there is a single noisy label without ties.
+//! Differs from the paper in the source of t, which there is a single noisy label without ties, and in network and
+//! training, which are labelmill's own. `preset = "paper"` has those of the baselines of Li et al. 2022 for LabelMe.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};

@@ -22,6 +22,8 @@
 //! learn at the rate 0.1 (`annotator_learning_rate`), where the code trains everything together at one rate.
 //! `preset = "paper"` has the settings of the code.
 
+use std::ops::Range;
+
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -29,7 +31,7 @@ use crate::error::Result;
 use crate::frame::Dims;
 use crate::model::Spec;
 use crate::model::neural::models::paper;
-use crate::model::neural::numerics::{RowStochastic, diagonal, softmax, trace};
+use crate::model::neural::numerics::{RowStochastic, diagonal, log_softmax, softmax, trace};
 use crate::model::neural::{
     AnnotatorParams, AnnotatorReport, BackboneSpec, BatchContext, BatchPrediction, CommonSpec,
     CrowdNet, Gradient, ParamTable, Reduction, Task, TrainSpec, auto, check_common,
@@ -100,6 +102,88 @@ pub(crate) fn matrices(rho: &[f64], dims: Dims) -> Vec<f64> {
     pi
 }
 
+/// Confusion matrices between the classifier and the noisy labels of a batch, in the log domain.
+///
+/// # Why
+/// A probability of a certain classifier, or a cell of a matrix, may be 0 to the last bit while their logarithms are
+/// ordinary numbers. The likelihood of a label is the sum of such products, and its derivatives divide by it.
+pub(crate) struct NoisyChannel {
+    classes: usize,
+    labels: usize,
+    /// P(class) by the classifier, `[row, class]`, and its logarithm.
+    p: Vec<f64>,
+    log_p: Vec<f64>,
+    /// `[matrix, class, label]`, and its logarithm.
+    pi: Vec<f64>,
+    log_pi: Vec<f64>,
+    /// The derivatives by `log_pi`.
+    d_log_pi: Vec<f64>,
+    joint: Vec<f64>,
+    posterior: Vec<f64>,
+}
+
+impl NoisyChannel {
+    /// The matrices of the parameters `rho`, behind the classifier of a batch.
+    pub(crate) fn new(rho: &[f64], context: &BatchContext<'_>) -> Self {
+        let Dims { classes, labels, .. } = context.dims;
+        let mut log_p = vec![0.0; context.out.logits.len()];
+        for (logits, log_p) in
+            context.out.logits.chunks_exact(classes).zip(log_p.chunks_exact_mut(classes))
+        {
+            log_softmax(logits, log_p);
+        }
+        // A trusted class is certain, whatever the classifier says.
+        for (log_p, class) in log_p.chunks_exact_mut(classes).zip(&context.batch.trusted) {
+            if let Some(class) = class {
+                log_p.fill(f64::NEG_INFINITY);
+                log_p[*class as usize] = 0.0;
+            }
+        }
+        let mut log_pi = vec![0.0; rho.len()];
+        RowStochastic::Softplus.log_forward(rho, labels, &mut log_pi);
+        Self {
+            classes,
+            labels,
+            p: log_p.iter().map(|log| log.exp()).collect(),
+            log_p,
+            pi: log_pi.iter().map(|log| log.exp()).collect(),
+            d_log_pi: vec![0.0; log_pi.len()],
+            log_pi,
+            joint: vec![0.0; classes],
+            posterior: vec![0.0; classes],
+        }
+    }
+
+    /// `-weight ln P(label | row b)`, where `cell` is the label's column of a matrix in its first row; adds the derivatives by
+    /// the row's logits to `d_logits`.
+    pub(crate) fn loss(&mut self, b: usize, cell: usize, weight: f64, d_logits: &mut [f64]) -> f64 {
+        let row = b * self.classes..(b + 1) * self.classes;
+        let column = self.log_pi[cell..].iter().step_by(self.labels);
+        let terms = self.log_p[row.clone()].iter().zip(column);
+        self.joint.iter_mut().zip(terms).for_each(|(joint, (p, pi))| *joint = p + pi);
+        // ln P(label) = logsumexp_k(ln p[k] + ln pi[k][label]); its softmax is P(class | row, label).
+        let log_likelihood = softmax(&self.joint, &mut self.posterior);
+        for (k, (posterior, p)) in self.posterior.iter().zip(&self.p[row]).enumerate() {
+            d_logits[k] += weight * (p - posterior);
+            self.d_log_pi[cell + k * self.labels] -= weight * posterior;
+        }
+        -weight * log_likelihood
+    }
+
+    /// `weight` times the trace of the matrix in these cells.
+    pub(crate) fn trace(&mut self, cells: Range<usize>, weight: f64) -> f64 {
+        let diagonal = cells.clone().step_by(self.labels + 1).take(self.classes);
+        diagonal.for_each(|cell| self.d_log_pi[cell] += weight * self.pi[cell]);
+        weight * trace(&self.pi[cells], self.labels)
+    }
+
+    /// Adds the derivatives by the parameters to `d_rho`.
+    pub(crate) fn backward(&self, rho: &[f64], d_rho: &mut [f64]) {
+        let Self { pi, d_log_pi, labels, .. } = self;
+        RowStochastic::Softplus.log_backward(rho, pi, d_log_pi, *labels, d_rho);
+    }
+}
+
 impl CrowdNet for TraceRegularised {
     const REDUCTION: Option<Reduction> = Some(Reduction::MeanInstance);
 
@@ -114,39 +198,21 @@ impl CrowdNet for TraceRegularised {
     fn loss(&self, context: &BatchContext<'_>, gradient: &mut Gradient) -> f64 {
         let Dims { annotators, classes, labels, .. } = context.dims;
         let rho = &context.gathered[0];
-        let pi = matrices(rho, context.dims);
-        let mut d_pi = vec![0.0; pi.len()];
+        let mut channel = NoisyChannel::new(rho, context);
         let scale = self.scale(context);
         let mut loss = 0.0;
-        let (mut joint, mut posterior) = (vec![0.0; classes], vec![0.0; classes]);
         for (b, annotation) in context.annotations() {
-            let p = context.out.p(b);
-            let first =
-                annotation.annotator as usize * classes * labels + annotation.label as usize;
-            for (k, log_p) in joint.iter_mut().enumerate() {
-                *log_p = p[k].ln() + pi[first + k * labels].ln();
-            }
-            // ln P(y) = logsumexp_k(ln p[k] + ln pi[k][y]); its softmax is P(class | x, y).
-            let log_likelihood = softmax(&joint, &mut posterior);
-            let weight = scale * annotation.weight;
-            loss -= weight * log_likelihood;
+            let first = annotation.annotator as usize * classes * labels;
+            let cell = first + annotation.label as usize;
             let d_logits = &mut gradient.out.logits[b * classes..(b + 1) * classes];
-            for k in 0..classes {
-                d_logits[k] += weight * (p[k] - posterior[k]);
-                if posterior[k] > 0.0 {
-                    d_pi[first + k * labels] -= weight * posterior[k] / pi[first + k * labels];
-                }
-            }
+            loss += channel.loss(b, cell, scale * annotation.weight, d_logits);
         }
         let each = self.lambda / annotators.max(1) as f64;
         let cells = classes * labels;
-        for ((pi, d_pi), share) in
-            pi.chunks(cells).zip(d_pi.chunks_mut(cells)).zip(&context.batch.share)
-        {
-            loss += each * share * trace(pi, labels);
-            d_pi.iter_mut().step_by(labels + 1).for_each(|d| *d += each * share);
+        for (n, share) in context.batch.share.iter().enumerate() {
+            loss += channel.trace(n * cells..(n + 1) * cells, each * share);
         }
-        RowStochastic::Softplus.backward(rho, &pi, &d_pi, labels, &mut gradient.tables[0]);
+        channel.backward(rho, &mut gradient.tables[0]);
         loss
     }
 

@@ -13,7 +13,8 @@
 //! 2018. arXiv:1703.08774
 //!
 //! Where everybody labelled an instance, everybody predicts it. Differs from the unofficial public code, which weights
-//! without a softmax and learns from the majority vote.
+//! without a softmax and learns from the majority vote; and in network and training, which are labelmill's own:
+//! `preset = "paper"` has the settings of that code.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};

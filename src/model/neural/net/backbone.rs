@@ -4,7 +4,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::error::{Error, Problem, Result};
-use crate::model::neural::net::convolution::Convolution;
+use crate::model::neural::net::image_backbones::{lenet, resnet20, vgg16};
 use crate::model::neural::net::layers::{Activation, BatchNorm, Dense, Layer};
 use crate::model::neural::net::parameters::{Initialisation, Parameters};
 use crate::spec::Problems;
@@ -22,6 +22,9 @@ pub enum Architecture {
     Lenet,
     /// Thirteen convolutions with batch norm, for images of 32 x 32 (Simonyan and Zisserman 2015).
     Vgg16,
+    /// Nineteen convolutions with batch norm, two in each residual block, and the mean of each of 64 channels (He, Zhang,
+    /// Ren, Sun 2016), for images of 32 x 32 and others.
+    Resnet20,
 }
 
 /// How features are scaled.
@@ -81,10 +84,6 @@ impl Default for BackboneSpec {
     }
 }
 
-/// Channels of VGG-16's convolutions; 0 is a pooling.
-const VGG16: [usize; 18] =
-    [64, 64, 0, 128, 128, 0, 256, 256, 256, 0, 512, 512, 512, 0, 512, 512, 512, 0];
-
 /// The layers up to the last hidden one, and its width.
 pub struct Trunk {
     /// The layers in order.
@@ -108,7 +107,7 @@ impl BackboneSpec {
             problems.push(
                 Problem::new("only images can be cropped and mirrored")
                     .at(format!("{place}.backbone"))
-                    .help("choose kind = \"lenet\" or \"vgg16\", or leave pad_crop and flip out"),
+                    .help("choose kind = \"lenet\", \"vgg16\" or \"resnet20\", or leave pad_crop and flip out"),
             );
         }
     }
@@ -116,7 +115,7 @@ impl BackboneSpec {
     /// Whether its input is an image.
     #[must_use]
     pub fn takes_images(&self) -> bool {
-        matches!(self.kind, Architecture::Lenet | Architecture::Vgg16)
+        matches!(self.kind, Architecture::Lenet | Architecture::Vgg16 | Architecture::Resnet20)
     }
 
     /// The axes of one instance for features of this shape: `[width]`, or `[channels, height, width]`.
@@ -161,6 +160,7 @@ impl BackboneSpec {
             (Architecture::Vgg16, &[channels, height, width]) => {
                 vgg16(channels, height, width, parameters)
             }
+            (Architecture::Resnet20, &[channels, ..]) => resnet20(channels, parameters),
             _ => self.mlp(input.iter().product(), parameters),
         }
     }
@@ -191,92 +191,6 @@ impl BackboneSpec {
         }
         Ok(Trunk { layers, width })
     }
-}
-
-fn convolution(
-    parameters: &mut Parameters,
-    name: &str,
-    from: usize,
-    to: usize,
-    kernel: usize,
-    padding: usize,
-    is_first: bool,
-) -> Result<Layer> {
-    let (area, shape) = (kernel * kernel, [to, from, kernel, kernel]);
-    let (weight, bias) = parameters.layer(name, &shape, to, from * area, to * area)?;
-    Ok(Layer::Convolution(Convolution { weight, bias, padding, is_first }))
-}
-
-fn too_small(height: usize, width: usize) -> Error {
-    Error::data("the images are too small for this backbone")
-        .at("model.backbone.kind")
-        .found(format!("{height} x {width}"))
-        .help("choose \"mlp\"")
-}
-
-fn lenet(
-    channels: usize,
-    height: usize,
-    width: usize,
-    parameters: &mut Parameters,
-) -> Result<Trunk> {
-    let after = |size: usize| (size / 2).checked_sub(4).map(|s| s / 2).filter(|s| *s > 0);
-    let (Some(rows), Some(columns)) = (after(height), after(width)) else {
-        return Err(too_small(height, width));
-    };
-    let relu = || Layer::Activation(Activation::Relu);
-    let layers = vec![
-        convolution(parameters, "convolution0", channels, 6, 5, 2, true)?,
-        relu(),
-        Layer::MaxPool,
-        convolution(parameters, "convolution1", 6, 16, 5, 0, false)?,
-        relu(),
-        Layer::MaxPool,
-        Layer::Flatten,
-        Layer::Dense(Dense::new(parameters, "hidden0", 16 * rows * columns, 120, false)?),
-        relu(),
-        Layer::Dense(Dense::new(parameters, "hidden1", 120, 84, false)?),
-        relu(),
-    ];
-    Ok(Trunk { layers, width: 84 })
-}
-
-fn vgg16(
-    channels: usize,
-    height: usize,
-    width: usize,
-    parameters: &mut Parameters,
-) -> Result<Trunk> {
-    let mut layers = Vec::new();
-    let mut from = channels;
-    for (n, to) in VGG16.into_iter().enumerate() {
-        if to == 0 {
-            layers.push(Layer::MaxPool);
-            continue;
-        }
-        layers.push(convolution(
-            parameters,
-            &format!("convolution{n:02}"),
-            from,
-            to,
-            3,
-            1,
-            n == 0,
-        )?);
-        layers.push(Layer::BatchNorm(BatchNorm::new(
-            parameters,
-            &format!("norm{n:02}"),
-            to,
-            true,
-        )?));
-        layers.push(Layer::Activation(Activation::Relu));
-        from = to;
-    }
-    if height < 32 || width < 32 {
-        return Err(too_small(height, width));
-    }
-    layers.push(Layer::Flatten);
-    Ok(Trunk { layers, width: 512 * (height / 32) * (width / 32) })
 }
 
 #[cfg(test)]

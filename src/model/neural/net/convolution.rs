@@ -1,4 +1,4 @@
-//! Convolutions of stride 1; on the host by hand-written products (im2col).
+//! Convolutions; on the host by hand-written products (im2col).
 //!
 //! # Why
 //! On the host candle's own convolution takes thirteen times as long (an epoch of LeNet). Here the patches of a group of
@@ -18,7 +18,7 @@ use crate::model::neural::net::host::product::{MatrixView, multiply_into};
 use crate::model::neural::net::host::read;
 use crate::model::neural::net::im2col::{ConvShape, GROUPS};
 
-/// A convolution of stride 1 over `[image, channel, height, width]`.
+/// A convolution over `[image, channel, height, width]`.
 #[derive(Clone)]
 pub struct Convolution {
     /// `[out, in, kernel, kernel]`
@@ -27,6 +27,8 @@ pub struct Convolution {
     pub(crate) bias: Tensor,
     /// Zeros that pad the image on each side.
     pub(crate) padding: usize,
+    /// Rows and columns from one output position to the next.
+    pub(crate) stride: usize,
     /// Whether its input is the data, whose gradient is not needed.
     pub(crate) is_first: bool,
 }
@@ -39,7 +41,9 @@ impl Convolution {
     ///
     /// # Why
     /// candle's kernels on a GPU address the patches of a whole batch with 32 bits: with 64 channels and a kernel of 3 x 3,
-    /// 1 024 images of 86 x 86 pixels have more. So a large batch is computed in groups of images.
+    /// 1 024 images of 86 x 86 pixels have more. So a large batch is computed in groups of images. A stride is a choice of
+    /// rows and columns of the whole output: candle's gradient of a convolution with a stride takes the remainder of the
+    /// height for that of the width, too.
     pub(crate) fn node(&self, x: &Tensor, precision: DType) -> Result<Tensor> {
         self.node_of_groups(x, precision, MAX_ADDRESSED)
     }
@@ -48,19 +52,19 @@ impl Convolution {
     fn node_of_groups(&self, x: &Tensor, precision: DType, max_addressed: usize) -> Result<Tensor> {
         let weight = self.weight.to_dtype(precision)?;
         let bias = self.bias.to_dtype(precision)?.reshape((1, (), 1, 1))?;
-        let shape = self.shape(x)?;
+        let shape = Self { stride: 1, ..self.clone() }.shape(x)?;
         let group = shape.images_addressed(max_addressed);
         let node = |x: &Tensor| {
             x.to_dtype(precision)?.conv2d(&weight, self.padding, 1, 1, 1)?.broadcast_add(&bias)
         };
         if shape.images <= group {
-            return node(x);
+            return every(&node(x)?, self.stride);
         }
         let groups = (0..shape.images).step_by(group);
         let parts: Result<Vec<Tensor>> = groups
             .map(|first| node(&x.narrow(0, first, group.min(shape.images - first))?.contiguous()?))
             .collect();
-        Tensor::cat(&parts?, 0)
+        every(&Tensor::cat(&parts?, 0)?, self.stride)
     }
 
     /// The output, for contiguous images on the host.
@@ -129,11 +133,21 @@ impl Convolution {
                 "images of {from} x {height} x {width} for kernels of {known} x {kernel}"
             );
         }
-        let after = |size: usize| size + 2 * self.padding + 1 - kernel;
+        let (padding, stride) = (self.padding, self.stride);
+        let after = |size: usize| (size + 2 * padding - kernel) / stride + 1;
         let (high, wide) = (after(height), after(width));
-        let padding = self.padding;
-        Ok(ConvShape { images, from, to, kernel, padding, height, width, high, wide })
+        Ok(ConvShape { images, from, to, kernel, padding, stride, height, width, high, wide })
     }
+}
+
+/// The first of every `stride` rows, and of every `stride` columns, as a node of candle's graph.
+pub(crate) fn every(x: &Tensor, stride: usize) -> Result<Tensor> {
+    if stride == 1 {
+        return Ok(x.clone());
+    }
+    let (_, _, height, width) = x.dims4()?;
+    let first = |size: usize| Tensor::arange_step(0, size as u32, stride as u32, x.device());
+    x.contiguous()?.index_select(&first(height)?, 2)?.index_select(&first(width)?, 3)
 }
 
 #[cfg(test)]
@@ -162,12 +176,16 @@ mod tests {
     /// Against candle's graph, for groups of one image, of some, and of some products, with and without zeros around them.
     #[test]
     fn output_and_gradients_are_those_of_a_graph() {
-        for (images, padding, kernel, height, width) in [
-            (1, 0, 3, 3, 5),
-            (3, 2, 5, 4, 6),
-            (37, 1, 3, 5, 4),
-            (20, 0, 1, 2, 2),
-            (40, 1, 3, 16, 16),
+        for (images, padding, kernel, stride, height, width) in [
+            (1, 0, 3, 1, 3, 5),
+            (3, 2, 5, 1, 4, 6),
+            (37, 1, 3, 1, 5, 4),
+            (20, 0, 1, 1, 2, 2),
+            (40, 1, 3, 1, 16, 16),
+            (3, 1, 3, 2, 5, 4),
+            (20, 0, 1, 2, 3, 6),
+            (2, 1, 3, 2, 1, 1),
+            (3, 2, 5, 3, 7, 8),
         ] {
             let x = counted(&[images, 2, height, width], 7);
             let (weight, bias) = (counted(&[3, 2, kernel, kernel], 5), counted(&[3], 11));
@@ -175,6 +193,7 @@ mod tests {
                 weight: weight.as_tensor().clone(),
                 bias: bias.as_tensor().clone(),
                 padding,
+                stride,
                 is_first,
             };
             let graph = convolution(false).node(&x, DType::F32).unwrap();
@@ -203,6 +222,7 @@ mod tests {
             weight: weight.as_tensor().clone(),
             bias: bias.as_tensor().clone(),
             padding: 1,
+            stride: 1,
             is_first: false,
         };
         let gradients = |max_addressed| {
@@ -222,6 +242,7 @@ mod tests {
             to: 64,
             kernel: 3,
             padding: 1,
+            stride: 1,
             height: 86,
             width: 86,
             high: 86,
@@ -240,6 +261,7 @@ mod tests {
             weight: weight.as_tensor().clone(),
             bias: bias.as_tensor().clone(),
             padding: 1,
+            stride: 1,
             is_first: false,
         };
         let all = |threads| {
@@ -260,6 +282,7 @@ mod tests {
             weight: counted(&[1, 2, 5, 5], 3).as_tensor().clone(),
             bias: counted(&[1], 3).as_tensor().clone(),
             padding: 1,
+            stride: 1,
             is_first: true,
         };
         assert!(convolution.forward(&counted(&[1, 2, 2, 9], 3)).is_err());

@@ -16,6 +16,7 @@ pub(super) struct ConvShape {
     pub(super) to: usize,
     pub(super) kernel: usize,
     pub(super) padding: usize,
+    pub(super) stride: usize,
     pub(super) height: usize,
     pub(super) width: usize,
     /// Rows and columns of the output.
@@ -62,12 +63,14 @@ impl ConvShape {
     /// The output positions, of `0..n` along one axis, for which row or column `k` of the kernel reads inside an image of
     /// `size`: the first of them, their pixel, and the index that the first reads.
     pub(super) fn inside(&self, k: usize, n: usize, size: usize) -> (usize, usize, usize) {
-        let first = self.padding.saturating_sub(k).min(n);
-        let end = (size + self.padding).saturating_sub(k).min(n);
-        (first, end.saturating_sub(first), (first + k).saturating_sub(self.padding))
+        let first = self.padding.saturating_sub(k).div_ceil(self.stride).min(n);
+        let end = (size + self.padding).saturating_sub(k).div_ceil(self.stride).min(n);
+        let reads = (first * self.stride + k).saturating_sub(self.padding);
+        (first, end.saturating_sub(first), reads)
     }
 
-    /// Calls `each(place, pixel, n)` for every run of `n` consecutive entries of `cols` and the first pixel of it.
+    /// Calls `each(place, pixel, n)` for every run of `n` consecutive entries of `cols` and the first pixel of it; the
+    /// others are `stride` pixels apart.
     pub(super) fn runs(&self, images: usize, mut each: impl FnMut(usize, usize, usize)) {
         let (kernel, columns) = (self.kernel, images * self.places());
         for patch in 0..self.patch() {
@@ -78,7 +81,7 @@ impl ConvShape {
                 let place = patch * columns + image * self.places() + left;
                 let origin = (image * self.from + channel) * self.height * self.width;
                 for row in 0..rows {
-                    let pixel = origin + (from_row + row) * self.width + from_column;
+                    let pixel = origin + (from_row + row * self.stride) * self.width + from_column;
                     each(place + (top + row) * self.wide, pixel, n);
                 }
             }
@@ -91,7 +94,13 @@ impl ConvShape {
         cols.clear();
         cols.resize(self.patch() * images * self.places(), 0.0);
         self.runs(images, |place, pixel, n| {
-            cols[place..place + n].copy_from_slice(&x[pixel..pixel + n]);
+            let cols = &mut cols[place..place + n];
+            if self.stride == 1 {
+                cols.copy_from_slice(&x[pixel..pixel + n]);
+                return;
+            }
+            let x = x[pixel..].iter().step_by(self.stride);
+            cols.iter_mut().zip(x).for_each(|(col, x)| *col = *x);
         });
         images * self.places()
     }
@@ -99,8 +108,13 @@ impl ConvShape {
     /// col2im: adds `cols` to the pixels of the patches.
     pub(super) fn fold(&self, cols: &[f32], x: &mut [f32]) {
         self.runs(x.len() / self.input(), |place, pixel, n| {
-            let (x, cols) = (&mut x[pixel..pixel + n], &cols[place..place + n]);
-            x.iter_mut().zip(cols).for_each(|(x, col)| *x += col);
+            let cols = &cols[place..place + n];
+            if self.stride == 1 {
+                x[pixel..pixel + n].iter_mut().zip(cols).for_each(|(x, col)| *x += col);
+                return;
+            }
+            let x = x[pixel..].iter_mut().step_by(self.stride);
+            x.zip(cols).for_each(|(x, col)| *x += col);
         });
     }
 

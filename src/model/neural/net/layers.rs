@@ -12,6 +12,7 @@ use crate::model::neural::net::convolution::Convolution;
 use crate::model::neural::net::host::product::{affine, product, row_sum};
 use crate::model::neural::net::max_pool;
 use crate::model::neural::net::parameters::{ParameterKind, Parameters};
+use crate::model::neural::net::residual::{Residual, Shortcut};
 use crate::run::Rng;
 
 /// The activation function of a hidden layer.
@@ -47,8 +48,12 @@ pub enum Mode<'a> {
 pub enum Layer {
     /// `x W + b`
     Dense(Dense),
-    /// A convolution of stride 1 over `[batch, channel, height, width]`.
+    /// A convolution over `[batch, channel, height, width]`.
     Convolution(Convolution),
+    /// Layers whose output is added to their input.
+    Residual(Residual),
+    /// The input of such layers in the shape of their output.
+    Shortcut(Shortcut),
     /// Batch normalisation.
     BatchNorm(BatchNorm),
     /// A pointwise function.
@@ -57,6 +62,8 @@ pub enum Layer {
     Dropout(f64),
     /// The maximum of each square of 2 x 2.
     MaxPool,
+    /// The mean of each channel.
+    MeanPool,
     /// Joins all axes but the first.
     Flatten,
 }
@@ -85,7 +92,10 @@ impl Layer {
                 Activation::Tanh => x.tanh(),
                 Activation::Selu => x.elu(SELU_ALPHA).and_then(|x| x * SELU_SCALE),
             }),
+            Self::Residual(block) => block.forward(x, mode, precision),
+            Self::Shortcut(shortcut) => from_candle(shortcut.node(x)),
             Self::MaxPool => from_candle(max_pool::node(x)),
+            Self::MeanPool => from_candle(x.mean((2, 3))),
             Self::Flatten => from_candle(x.flatten_from(1)),
         }
     }

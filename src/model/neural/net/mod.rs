@@ -4,9 +4,11 @@ pub(crate) mod backbone;
 pub(crate) mod convolution;
 pub(crate) mod host;
 mod im2col;
+pub(crate) mod image_backbones;
 pub(crate) mod layers;
 pub(crate) mod max_pool;
 pub(crate) mod parameters;
+pub(crate) mod residual;
 pub(crate) mod tape;
 
 use candle_core::backprop::GradStore;

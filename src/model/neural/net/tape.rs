@@ -15,12 +15,15 @@ use crate::model::neural::net::convolution::Convolution;
 use crate::model::neural::net::host::{change, change_by};
 use crate::model::neural::net::layers::{Activation, Dense, Layer, Mode, dropout_mask};
 use crate::model::neural::net::max_pool::Pooled;
+use crate::model::neural::net::residual::{self, Residual};
 
 /// A record of the layers that a batch has passed.
 pub(crate) struct Tape {
     entries: Vec<TapeEntry>,
     out: Tensor,
     precision: DType,
+    /// Whether the first layer's input is the data, whose gradient is not needed.
+    is_data: bool,
 }
 
 enum TapeEntry {
@@ -37,6 +40,11 @@ enum TapeEntry {
         input: Tensor,
     },
     Pool(Pooled),
+    /// The layers of a residual block, and its shortcut where that is not the identity.
+    Residual {
+        layers: Tape,
+        shortcut: Option<Tape>,
+    },
     /// The shape of the input.
     Flatten(Shape),
     Graph {
@@ -49,7 +57,12 @@ enum TapeEntry {
 impl Tape {
     /// A record without layers; the layers to come are computed in `precision`.
     pub(crate) fn new(data: Tensor, precision: DType) -> Self {
-        Self { entries: Vec::new(), out: data, precision }
+        Self { entries: Vec::new(), out: data, precision, is_data: true }
+    }
+
+    /// A record of layers that come after others.
+    fn after(input: Tensor, precision: DType) -> Self {
+        Self { is_data: false, ..Self::new(input, precision) }
     }
 
     /// The output of the last layer.
@@ -99,6 +112,7 @@ impl Tape {
                 self.entries.push(TapeEntry::Pool(pooled));
                 Ok(())
             }
+            Layer::Residual(block) => self.residual(block, mode),
             Layer::Flatten if by_hand => {
                 self.entries.push(TapeEntry::Flatten(self.out.shape().clone()));
                 self.out = from_candle(self.out.flatten_from(1))?;
@@ -120,12 +134,30 @@ impl Tape {
         Ok(())
     }
 
+    fn residual(&mut self, block: &Residual, mode: &mut Mode<'_>) -> Result<()> {
+        let input = self.out.detach();
+        let mut layers = Self::after(input.clone(), self.precision);
+        block.layers.iter().try_for_each(|layer| layers.forward(layer, mode))?;
+        let shortcut = match block.shortcut {
+            Some(shortcut) => {
+                let mut tape = Self::after(input.clone(), self.precision);
+                tape.forward(&Layer::Shortcut(shortcut), mode)?;
+                Some(tape)
+            }
+            None => None,
+        };
+        let beside = shortcut.as_ref().map_or(&input, Self::out);
+        self.out = from_candle(residual::sum(&layers.out.detach(), &beside.detach()))?;
+        self.entries.push(TapeEntry::Residual { layers, shortcut });
+        Ok(())
+    }
+
     fn graph(&mut self, layer: &Layer, mode: &mut Mode<'_>) -> Result<()> {
         let input = match self.entries.pop() {
             Some(TapeEntry::Graph { input, .. }) => input,
-            None => None,
-            Some(by_hand) => {
-                self.entries.push(by_hand);
+            None if self.is_data => None,
+            by_hand => {
+                self.entries.extend(by_hand);
                 let input = from_candle(Var::from_tensor(&self.out))?;
                 self.out = input.as_tensor().clone();
                 Some(input)
@@ -162,6 +194,18 @@ impl Tape {
                 }
                 TapeEntry::Pool(pooled) => {
                     Some(from_candle((|| pooled.backward(&gradient.contiguous()?))())?)
+                }
+                TapeEntry::Residual { layers, shortcut } => {
+                    // The layers change their gradient in place.
+                    let copy = from_candle(gradient.copy())?;
+                    let of_shortcut = match shortcut {
+                        Some(tape) => tape.backward(gradient.clone(), found)?,
+                        None => Some(gradient.clone()),
+                    };
+                    match (layers.backward(copy, found)?, of_shortcut) {
+                        (Some(a), Some(b)) => Some(from_candle(residual::sum(&b, &a))?),
+                        _ => None,
+                    }
                 }
                 TapeEntry::Flatten(shape) => Some(from_candle(gradient.reshape(shape))?),
                 TapeEntry::Graph { input, out } => from_candle((|| {

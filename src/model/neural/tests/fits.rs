@@ -2,11 +2,11 @@
 
 use super::*;
 use crate::frame::Described;
-use crate::model::ModelSpec;
-use crate::model::fitted::Posterior;
+use crate::model::fitted::{Posterior, best};
 use crate::model::neural::data::scaler::Scaler;
 use crate::model::neural::data::{Batching, TrainingData};
 use crate::model::neural::train::checkpoint::Snapshot;
+use crate::model::{ModelSpec, SavedModel};
 use crate::testing::described;
 
 /// Forty instances, each labelled by two annotators who agree.
@@ -25,6 +25,35 @@ pub(super) fn parameters(fitted: Fitted) -> Snapshot {
 
 fn batching(by_annotation: bool) -> Batching {
     Batching { batch_size: Some(7), by_annotation, drops_last: false }
+}
+
+/// The four features as images of 2 x 2 pixels: the first three tell the class. What was saved predicts the same.
+#[test]
+fn a_residual_network_learns_from_images_and_predicts_again() {
+    let a = agreeing();
+    let described = described(&a);
+    let backbone = BackboneSpec {
+        kind: Architecture::Resnet20,
+        input: Some([1, 2, 2]),
+        ..BackboneSpec::default()
+    };
+    let train = TrainSpec { epochs: 30, ..TrainSpec::default() };
+    let device = "cpu".to_owned();
+    let model = TraceRegularised { device, backbone, train, ..TraceRegularised::default() };
+    let fitted = fit(model, &a, &described).unwrap();
+    let predictions = fitted.predictions.as_ref().unwrap();
+    let is_right = |i: &usize| best(predictions.row(*i)).is_some_and(|(class, _)| class == i % 3);
+    let right = (0..40).filter(is_right).count();
+    assert!(right >= 38, "{right} of 40");
+    let trained = fitted.model.as_ref().unwrap();
+    let model = SavedModel {
+        parameters: trained.description["parameters"].clone(),
+        sizes: trained.description["sizes"].clone(),
+        bytes: &trained.parameters,
+        device: Some("cpu"),
+    };
+    let again = predict::<TraceRegularised>(model, described.matrix(), &Run::new(1)).unwrap();
+    assert_eq!(fitted.predictions, Some(again.classes));
 }
 
 // keys: model.train.average

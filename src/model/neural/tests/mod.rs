@@ -7,6 +7,7 @@ mod posteriors;
 mod settings;
 mod trace;
 mod training;
+mod underflow;
 mod uneven;
 
 use super::models::dl::Targets;

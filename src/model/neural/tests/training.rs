@@ -188,6 +188,33 @@ fn the_norm_of_network_and_annotators_together_is_clipped() {
     assert!((norm - 0.01).abs() < 1e-4, "{norm}");
 }
 
+/// Epochs, rows in a batch and rate of the authors' code for LabelMe, or of those who compared the model on it.
+#[test]
+fn every_preset_has_the_numbers_of_its_paper() {
+    let known = [
+        ("dl", 30, Some(128), 1e-4),
+        ("soft_bootstrap", 30, Some(128), 1e-4),
+        ("single_confusion", 30, None, 1e-3),
+        ("doctor_net", 10, Some(32), 1e-3),
+        ("weighted_doctor_net", 10, Some(32), 1e-3),
+        ("crowd_layer", 50, Some(64), 1e-3),
+        ("trace_regularised", 30, None, 1e-3),
+        ("max_mig", 20, Some(64), 1e-4),
+        ("conal", 100, Some(1024), 1e-2),
+    ];
+    for kind in MODELS.iter().filter(|f| f.needs_features) {
+        let (_, epochs, rows, rate) = known.iter().find(|k| k.0 == kind.kind).unwrap();
+        let paper = kind.load(serde_json::json!({"preset": "paper"})).unwrap().parameters;
+        let train: TrainSpec = serde_json::from_value(paper["train"].clone()).unwrap();
+        assert_eq!((train.epochs, train.batch_size), (*epochs, *rows), "{}", kind.kind);
+        assert_eq!(train.optimiser.learning_rate, *rate, "{}", kind.kind);
+        assert_eq!((train.average, train.select), (0.0, Select::Last), "{}", kind.kind);
+        assert_eq!(train.optimiser.reset_each_epoch, kind.kind == "conal");
+        let initialisation = if kind.kind == "crowd_layer" { "glorot" } else { "uniform" };
+        assert_eq!(paper["backbone"]["initialisation"], initialisation, "{}", kind.kind);
+    }
+}
+
 #[test]
 fn the_paper_s_preset_gives_way_to_what_is_written() {
     for kind in MODELS.iter().filter(|f| f.needs_features) {
@@ -204,6 +231,8 @@ fn the_paper_s_preset_gives_way_to_what_is_written() {
             (&paper["preset"], &paper["backbone"]["hidden"][0]),
             (&"paper".into(), &128.into())
         );
+        let falls = (&optimiser["schedule"], &optimiser["weight_decay"]);
+        assert_eq!(falls, (&"constant".into(), &0.0.into()), "{}", kind.kind);
         let own = with(serde_json::json!({"train": {"optimiser": {"annotator_delay": 3}}}));
         assert_eq!(own["train"]["optimiser"]["annotator_delay"], 3);
         assert_eq!(own["train"]["epochs"], paper["train"]["epochs"]);

@@ -1,0 +1,165 @@
+//! A crowd that is given: its own annotations or new ones of the same annotators, fewer of them, and annotators beside.
+//!
+//! ```text
+//! given     n[r][k][l] annotations l of instances of class k by annotator r       M[k] = the shares of all together
+//!           P(l | k, r) = (n[r][k][l] + s M[k][l]) / (sum_l n[r][k][l] + s);  M[k] where r never met k and s = 0
+//! drawn     who labelled what stays, or so many annotators an instance, each with a chance that grows with how many
+//!           annotations they made; every label is drawn from P(l | k, r)
+//! ```
+//! What annotators do that depends on more than the class is in the given annotations alone; drawn ones are a crowd of the
+//! same annotators for which independent confusion matrices are the whole truth.
+
+use rand::Rng as _;
+use rand::seq::index::sample_weighted;
+
+use super::annotators::AnnotatorType;
+use super::confusion::ConfusionMatrix;
+use super::draw::{Annotation, Member, SimulatedCrowd, answers, kept, members, redundancy};
+use super::grammar::annotator_id;
+use super::plan::{Given, Instances, Plan, shares};
+use crate::error::{Error, Result};
+use crate::run::Run;
+
+/// The crowd that is given.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SourceCrowd {
+    /// The id of each annotator, as text.
+    pub annotators: Vec<String>,
+    /// The annotations, sorted.
+    pub annotations: Vec<Annotation>,
+}
+
+/// Draws the crowd of a plan from one that is given.
+///
+/// # Errors
+/// When the plan does not fit the classes or the crowd.
+pub fn resample(
+    plan: &Plan,
+    given: Given,
+    source: &SourceCrowd,
+    truth: Instances<'_>,
+    run: &Run,
+) -> Result<SimulatedCrowd> {
+    let mut instances: Vec<u32> = source.annotations.iter().map(|a| a.instance).collect();
+    instances.dedup();
+    let shares = shares(instances.iter().map(|i| truth.class[*i as usize]), truth.classes);
+    let added = added(plan, &shares, run)?;
+    let n_given = source.annotators.len();
+    let mut crowd = given_members(source, given.smoothing, truth);
+    let mut annotations = if given.draws_labels {
+        drawn(plan, source, &crowd, &instances, truth, run)?
+    } else {
+        source.annotations.clone()
+    };
+    if let Some(at_most) = plan.kept {
+        annotations = kept(&(annotations, Vec::new()), at_most, run).0;
+    }
+    let (of_added, _) = answers(&added, truth, &instances, added.len(), None, run)?;
+    let numbered_on = |a: Annotation| Annotation { annotator: a.annotator + n_given as u32, ..a };
+    annotations.extend(of_added.into_iter().map(numbered_on));
+    annotations.sort_unstable();
+    let ids = ids(source, added.len())?;
+    crowd.extend(added.into_iter().map(|m| Member { group: m.group + 1, ..m }));
+    Ok(SimulatedCrowd {
+        members: crowd,
+        ids,
+        annotations,
+        gold: Vec::new(),
+        shares,
+        common: None,
+        sources: Vec::new(),
+        features: Vec::new(),
+    })
+}
+
+/// The annotators beside those that are given.
+fn added(plan: &Plan, shares: &[f64], run: &Run) -> Result<Vec<Member>> {
+    let added = members(plan, shares, run)?;
+    let follows = |m: &&Member| matches!(m.kind, Some(AnnotatorType::Follows(..)));
+    match added.iter().find(follows) {
+        Some(follower) => Err(Error::spec("an annotator beside a given crowd follows nobody")
+            .at(format!("`{}`", follower.text(added.len())))
+            .help("add annotators that answer by themselves, such as right, wrong or random")),
+        None => Ok(added),
+    }
+}
+
+/// The ids of all: those that are added are numbered on after those that are given.
+fn ids(source: &SourceCrowd, added: usize) -> Result<Vec<String>> {
+    let (given, all) = (source.annotators.len(), source.annotators.len() + added);
+    let mut ids = source.annotators.clone();
+    ids.extend((given..all).map(|r| annotator_id(r, all)));
+    match ids[given..].iter().find(|id| source.annotators.contains(id)) {
+        Some(id) => Err(Error::data("an annotator of the crowd has an added one's id")
+            .at("--annotations")
+            .found(format!("`{id}`"))
+            .help("rename it")),
+        None => Ok(ids),
+    }
+}
+
+/// The annotators that are given, each with the matrix of its annotations.
+fn given_members(source: &SourceCrowd, smoothing: f64, truth: Instances<'_>) -> Vec<Member> {
+    let n = truth.classes;
+    let cell = |a: &Annotation| truth.class[a.instance as usize] as usize * n + a.label as usize;
+    let mut all = vec![0.0; n * n];
+    source.annotations.iter().for_each(|a| all[cell(a)] += 1.0);
+    let row = |counts: &[f64], k: usize| -> f64 { counts[k * n..(k + 1) * n].iter().sum() };
+    let crowd =
+        ConfusionMatrix::from_weights(
+            n,
+            |k, l| {
+                if row(&all, k) > 0.0 { all[k * n + l] } else { 1.0 }
+            },
+        );
+    let mut by_annotator: Vec<&Annotation> = source.annotations.iter().collect();
+    by_annotator.sort_by_key(|a| a.annotator);
+    let of_annotator = by_annotator.chunk_by(|a, b| a.annotator == b.annotator);
+    let member = |own: &[&Annotation]| {
+        let mut counts = vec![0.0; n * n];
+        own.iter().for_each(|a| counts[cell(a)] += 1.0);
+        let confusion = ConfusionMatrix::from_weights(n, |k, l| {
+            let weight = if row(&counts, k) > 0.0 { smoothing } else { 1.0 };
+            counts[k * n + l] + weight * crowd.row(k)[l]
+        });
+        Member { kind: None, group: 0, own: confusion.clone(), confusion }
+    };
+    of_annotator.map(member).collect()
+}
+
+/// Annotations of the same annotators with labels that are drawn anew.
+fn drawn(
+    plan: &Plan,
+    source: &SourceCrowd,
+    members: &[Member],
+    instances: &[u32],
+    truth: Instances<'_>,
+    run: &Run,
+) -> Result<Vec<Annotation>> {
+    let mut pairs: Vec<(u32, u32)> =
+        source.annotations.iter().map(|a| (a.instance, a.annotator)).collect();
+    if plan.redundancy.is_some() {
+        let wanted = redundancy(plan, members)?;
+        let mut annotations_of = vec![0.0; members.len()];
+        pairs.iter().for_each(|(_, r)| annotations_of[*r as usize] += 1.0);
+        let mut rng = run.rng("assignment");
+        pairs.clear();
+        for (n, instance) in instances.iter().enumerate() {
+            if n % (1 << 12) == 0 {
+                run.cancel.check()?;
+            }
+            let who = sample_weighted(&mut rng, members.len(), |r| annotations_of[r], wanted)
+                .map_err(|e| Error::bug(format!("annotators cannot be drawn: {e}")))?;
+            pairs.extend(who.iter().map(|r| (*instance, r as u32)));
+        }
+        pairs.sort_unstable();
+    }
+    pairs.dedup();
+    let mut rng = run.rng("labels of the crowd");
+    let annotation = |(instance, annotator): (u32, u32)| {
+        let class = truth.class[instance as usize] as usize;
+        let label = members[annotator as usize].own.label(class, rng.random()) as u32;
+        Annotation { instance, annotator, label }
+    };
+    Ok(pairs.into_iter().map(annotation).collect())
+}

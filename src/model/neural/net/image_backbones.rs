@@ -1,0 +1,142 @@
+//! The backbones for images.
+//!
+//! ```text
+//! lenet     conv 5x5 6, pool, conv 5x5 16, pool, 120, 84                                  hidden: 84
+//! vgg16     conv 3x3 64 64, pool, 128 128, pool, 256 x3, pool, 512 x3, pool, 512 x3, pool  hidden: 512 for 32 x 32
+//! resnet20  conv 3x3 16, 3 blocks of 16, 3 of 32, 3 of 64, mean of each channel            hidden: 64
+//!           block: relu( x' + norm(conv(relu(norm(conv(x))))) )       x' = x, or option A where the width changes
+//! ```
+//! Every convolution of `vgg16` and `resnet20` has a batch norm and a ReLU after it; the first block of 32 and of 64
+//! channels begins with a stride of 2. K. He, X. Zhang, S. Ren, J. Sun: Deep Residual Learning for Image Recognition. CVPR
+//! 2016. arXiv:1512.03385, section 4.2.
+
+use crate::error::{Error, Result};
+use crate::model::neural::net::backbone::Trunk;
+use crate::model::neural::net::convolution::Convolution;
+use crate::model::neural::net::layers::{Activation, BatchNorm, Dense, Layer};
+use crate::model::neural::net::parameters::Parameters;
+use crate::model::neural::net::residual::{Residual, Shortcut};
+
+/// A convolution of stride 1 as the papers write it: its channels and the width of its kernel.
+#[derive(Clone, Copy)]
+struct Kernel {
+    from: usize,
+    to: usize,
+    size: usize,
+    padding: usize,
+}
+
+fn convolution(
+    parameters: &mut Parameters,
+    name: &str,
+    kernel: Kernel,
+    is_first: bool,
+) -> Result<Convolution> {
+    let Kernel { from, to, size, padding } = kernel;
+    let (area, shape) = (size * size, [to, from, size, size]);
+    let (weight, bias) = parameters.layer(name, &shape, to, from * area, to * area)?;
+    Ok(Convolution { weight, bias, padding, stride: 1, is_first })
+}
+
+fn relu() -> Layer {
+    Layer::Activation(Activation::Relu)
+}
+
+fn norm(parameters: &mut Parameters, name: &str, channels: usize) -> Result<Layer> {
+    Ok(Layer::BatchNorm(BatchNorm::new(parameters, name, channels, true)?))
+}
+
+fn too_small(height: usize, width: usize) -> Error {
+    Error::data("the images are too small for this backbone")
+        .at("model.backbone.kind")
+        .found(format!("{height} x {width}"))
+        .help("choose \"mlp\" or \"resnet20\"")
+}
+
+pub(super) fn lenet(
+    channels: usize,
+    height: usize,
+    width: usize,
+    parameters: &mut Parameters,
+) -> Result<Trunk> {
+    let after = |size: usize| (size / 2).checked_sub(4).map(|s| s / 2).filter(|s| *s > 0);
+    let (Some(rows), Some(columns)) = (after(height), after(width)) else {
+        return Err(too_small(height, width));
+    };
+    let first = Kernel { from: channels, to: 6, size: 5, padding: 2 };
+    let second = Kernel { from: 6, to: 16, size: 5, padding: 0 };
+    let layers = vec![
+        Layer::Convolution(convolution(parameters, "convolution0", first, true)?),
+        relu(),
+        Layer::MaxPool,
+        Layer::Convolution(convolution(parameters, "convolution1", second, false)?),
+        relu(),
+        Layer::MaxPool,
+        Layer::Flatten,
+        Layer::Dense(Dense::new(parameters, "hidden0", 16 * rows * columns, 120, false)?),
+        relu(),
+        Layer::Dense(Dense::new(parameters, "hidden1", 120, 84, false)?),
+        relu(),
+    ];
+    Ok(Trunk { layers, width: 84 })
+}
+
+/// Channels of VGG-16's convolutions; 0 is a pooling.
+const VGG16: [usize; 18] =
+    [64, 64, 0, 128, 128, 0, 256, 256, 256, 0, 512, 512, 512, 0, 512, 512, 512, 0];
+
+pub(super) fn vgg16(
+    channels: usize,
+    height: usize,
+    width: usize,
+    parameters: &mut Parameters,
+) -> Result<Trunk> {
+    let mut layers = Vec::new();
+    let mut from = channels;
+    for (n, to) in VGG16.into_iter().enumerate() {
+        if to == 0 {
+            layers.push(Layer::MaxPool);
+            continue;
+        }
+        let (name, kernel) =
+            (format!("convolution{n:02}"), Kernel { from, to, size: 3, padding: 1 });
+        layers.push(Layer::Convolution(convolution(parameters, &name, kernel, n == 0)?));
+        layers.push(norm(parameters, &format!("norm{n:02}"), to)?);
+        layers.push(relu());
+        from = to;
+    }
+    if height < 32 || width < 32 {
+        return Err(too_small(height, width));
+    }
+    layers.push(Layer::Flatten);
+    Ok(Trunk { layers, width: 512 * (height / 32) * (width / 32) })
+}
+
+/// Channels of ResNet-20's three stages, and the residual blocks of each.
+const RESNET20: [usize; 3] = [16, 32, 64];
+const BLOCKS: usize = 3;
+
+pub(super) fn resnet20(channels: usize, parameters: &mut Parameters) -> Result<Trunk> {
+    let mut width = RESNET20[0];
+    let kernel = |from, to| Kernel { from, to, size: 3, padding: 1 };
+    let first = convolution(parameters, "convolution", kernel(channels, width), true)?;
+    let mut layers = vec![Layer::Convolution(first), norm(parameters, "norm", width)?, relu()];
+    for (n, to) in RESNET20.into_iter().flat_map(|to| [to; BLOCKS]).enumerate() {
+        let halves = (to != width).then_some(Shortcut { to, stride: 2 });
+        let name = |part: &str| format!("block{n}_{part}");
+        let mut one = convolution(parameters, &name("convolution0"), kernel(width, to), false)?;
+        one.stride = halves.map_or(1, |shortcut| shortcut.stride);
+        let two = convolution(parameters, &name("convolution1"), kernel(to, to), false)?;
+        let block = vec![
+            Layer::Convolution(one),
+            norm(parameters, &name("norm0"), to)?,
+            relu(),
+            Layer::Convolution(two),
+            norm(parameters, &name("norm1"), to)?,
+        ];
+        layers.extend([Layer::Residual(Residual { layers: block, shortcut: halves }), relu()]);
+        width = to;
+    }
+    layers.push(Layer::MeanPool);
+    Ok(Trunk { layers, width })
+}

@@ -1,0 +1,193 @@
+//! Layers whose output is added to their input.
+//!
+//! Where the layers halve the image and widen it, the shortcut takes every second row and column and adds channels of
+//! zeros: option A of He et al. 2016, which has no parameters.
+
+use candle_core::{DType, Tensor};
+
+use crate::error::Result;
+use crate::model::neural::from_candle;
+use crate::model::neural::net::convolution::every;
+use crate::model::neural::net::layers::{Layer, Mode};
+
+/// `layers(x) + x`, or `layers(x) + shortcut(x)`.
+pub struct Residual {
+    pub(crate) layers: Vec<Layer>,
+    /// The way beside the layers; `None` for the identity.
+    pub(crate) shortcut: Option<Shortcut>,
+}
+
+/// The first of every `stride` rows and columns, and channels of zeros after those that there are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Shortcut {
+    /// Channels of the output, at least those of the input.
+    pub(crate) to: usize,
+    /// Rows and columns from one that is taken to the next.
+    pub(crate) stride: usize,
+}
+
+/// The sum of the layers' output and of what comes beside them, in the precision of the first.
+pub(crate) fn sum(layers: &Tensor, beside: &Tensor) -> candle_core::Result<Tensor> {
+    layers + beside.to_dtype(layers.dtype())?
+}
+
+impl Residual {
+    /// The output as a node of candle's graph, except that dense layers are not.
+    pub(crate) fn forward(
+        &self,
+        x: &Tensor,
+        mode: &mut Mode<'_>,
+        precision: DType,
+    ) -> Result<Tensor> {
+        let mut out = x.clone();
+        for layer in &self.layers {
+            out = layer.forward(&out, mode, precision)?;
+        }
+        let beside = self.shortcut.map_or_else(|| Ok(x.clone()), |shortcut| shortcut.node(x));
+        from_candle(beside.and_then(|beside| sum(&out, &beside)))
+    }
+}
+
+impl Shortcut {
+    /// The output as a node of candle's graph.
+    pub(crate) fn node(self, x: &Tensor) -> candle_core::Result<Tensor> {
+        let x = every(x, self.stride)?;
+        let (_, from, _, _) = x.dims4()?;
+        x.pad_with_zeros(1, 0, self.to.saturating_sub(from))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use candle_core::backprop::GradStore;
+    use candle_core::{Device, Var};
+
+    use super::*;
+    use crate::model::neural::net::backbone::{Architecture, BackboneSpec};
+    use crate::model::neural::net::parameters::{Initialisation, Parameters};
+    use crate::model::neural::net::tape::Tape;
+    use crate::model::neural::train::checkpoint::Snapshot;
+    use crate::run::Run;
+
+    fn numbers(t: &Tensor) -> Vec<f32> {
+        t.flatten_all().unwrap().to_vec1().unwrap()
+    }
+
+    fn counted(dims: &[usize], step: usize) -> Tensor {
+        let n: usize = dims.iter().product();
+        let values = (0..n).map(|n| (n * step % 23) as f32 * 0.1 - 1.0).collect();
+        Tensor::from_vec::<_, f32>(values, dims, &Device::Cpu).unwrap()
+    }
+
+    fn near(what: &str, got: &Tensor, want: &Tensor) {
+        assert_eq!(got.dims(), want.dims(), "{what}");
+        let (got, want) = (numbers(got), numbers(want));
+        let size = want.iter().fold(1e-2_f32, |size, x| size.max(x.abs()));
+        for (at, (got, want)) in got.iter().zip(&want).enumerate() {
+            assert!((got - want).abs() < 1e-3 * size, "{what}[{at}]: {got}, {want}");
+        }
+    }
+
+    fn resnet() -> (Vec<Layer>, Parameters) {
+        let initialisation = Initialisation::Glorot;
+        let mut parameters = Parameters::new(&Run::new(1), &Device::Cpu, initialisation);
+        let spec = BackboneSpec { kind: Architecture::Resnet20, ..BackboneSpec::default() };
+        let trunk = spec.build(&[3, 5, 6], &mut parameters).unwrap();
+        assert_eq!(trunk.width, 64);
+        (trunk.layers, parameters)
+    }
+
+    /// Of rows 0, 1, 2 and columns 0 to 3, with a third channel of zeros.
+    #[test]
+    fn a_shortcut_takes_every_second_row_and_column_and_adds_zeros() {
+        let x = Tensor::arange(0.0_f32, 24.0, &Device::Cpu).unwrap().reshape((1, 2, 3, 4)).unwrap();
+        let out = Shortcut { to: 3, stride: 2 }.node(&x).unwrap();
+        assert_eq!(out.dims(), [1, 3, 2, 2]);
+        let want = [0.0, 2.0, 8.0, 10.0, 12.0, 14.0, 20.0, 22.0, 0.0, 0.0, 0.0, 0.0];
+        assert_eq!(numbers(&out), want);
+    }
+
+    /// 19 convolutions of 3 x 3, with a bias and a norm's scale and shift of each channel: 3 to 16, then 6 of 16, 16 to 32
+    /// and 5 of 32, 32 to 64 and 5 of 64. He et al. count 0.27 M with the last layer.
+    #[test]
+    fn resnet20_has_its_number_of_parameters() {
+        let (layers, parameters) = resnet();
+        let mut snapshot = Snapshot::default();
+        parameters.save(&mut snapshot).unwrap();
+        let trained = |name: &str| !["mean", "variance"].iter().any(|part| name.ends_with(part));
+        let arrays = snapshot.f32s_with_prefix("net.").filter(|(name, ..)| trained(name));
+        let n: usize = arrays.map(|(.., values)| values.len()).sum();
+        let weights = 3 * 16 + 6 * 16 * 16 + 16 * 32 + 5 * 32 * 32 + 32 * 64 + 5 * 64 * 64;
+        assert_eq!(n, 9 * weights + 3 * (7 * 16 + 6 * 32 + 6 * 64));
+        // A stem of three, nine blocks with a ReLU each, and the mean of each channel.
+        assert_eq!(layers.len(), 3 + 2 * 9 + 1);
+        let halved =
+            |layer: &&Layer| matches!(layer, Layer::Residual(block) if block.shortcut.is_some());
+        assert_eq!(layers.iter().filter(halved).count(), 2);
+    }
+
+    /// Images of 5 x 6 become 3 x 3 and 2 x 2: every output and gradient is that of candle's graph.
+    #[test]
+    fn gradients_of_resnet20_are_those_of_one_graph() {
+        let (layers, _) = resnet();
+        let data = Var::from_tensor(&counted(&[4, 3, 5, 6], 7)).unwrap();
+        let slopes = counted(&[4, 64], 5);
+        let mut rng = Run::new(1).rng("none");
+        let mut mode = Mode::Training(&mut rng);
+        let mut graph = data.as_tensor().clone();
+        for layer in &layers {
+            graph = layer.forward(&graph, &mut mode, DType::F32).unwrap();
+        }
+        let wanted = (&graph * &slopes).unwrap().sum_all().unwrap().backward().unwrap();
+        let mut tape = Tape::new(data.as_detached_tensor(), DType::F32);
+        layers.iter().for_each(|layer| tape.forward(layer, &mut mode).unwrap());
+        near("output", tape.out(), &graph);
+        let mut found = GradStore::default();
+        assert!(tape.backward(slopes, &mut found).unwrap().is_none(), "of the data");
+        let mut parameters = 0;
+        for id in wanted.get_ids().filter(|id| found.get_id(**id).is_some()) {
+            near("parameter", found.get_id(*id).unwrap(), wanted.get_id(*id).unwrap());
+            parameters += 1;
+        }
+        assert_eq!(parameters, 19 * 4, "weight, bias, scale and shift of each convolution");
+    }
+
+    /// The gradient by the input of a block that halves and of one that does not, against differences of the output. The
+    /// bend of a ReLU is passed by few numbers, so that a hundredth of the largest slope is allowed.
+    #[test]
+    fn gradients_of_blocks_are_the_slopes_of_their_output() {
+        const STEP: f32 = 1e-2;
+        let (layers, _) = resnet();
+        let blocks: Vec<&Layer> =
+            layers.iter().filter(|layer| matches!(layer, Layer::Residual(_))).collect();
+        for (block, to) in [(blocks[0], [3, 16, 5, 6]), (blocks[3], [3, 32, 3, 3])] {
+            let x = counted(&[3, 16, 5, 6], 7);
+            let slopes = counted(&to, 5);
+            // A graph before the block, so that its input is no data.
+            let tape = |x: &Tensor| {
+                let mut tape = Tape::new(x.clone(), DType::F32);
+                tape.forward(block, &mut Mode::Fixed).unwrap();
+                tape
+            };
+            let loss = |x: &Tensor| -> f64 {
+                let out = tape(x).out().to_dtype(DType::F64).unwrap();
+                let weighted = out * slopes.to_dtype(DType::F64).unwrap();
+                weighted.unwrap().sum_all().unwrap().to_scalar().unwrap()
+            };
+            let mut found = GradStore::default();
+            let gradient = tape(&x).backward(slopes.clone(), &mut found).unwrap().unwrap();
+            let gradient = numbers(&gradient);
+            let largest = gradient.iter().fold(0.0_f32, |most, g| most.max(g.abs()));
+            for at in (0..gradient.len()).step_by(37) {
+                let moved = |by: f32| {
+                    let mut values = numbers(&x);
+                    values[at] += by;
+                    loss(&Tensor::from_vec(values, x.dims(), &Device::Cpu).unwrap())
+                };
+                let want = (moved(STEP) - moved(-STEP)) / f64::from(2.0 * STEP);
+                let error = (f64::from(gradient[at]) - want).abs();
+                assert!(error < 0.01 * f64::from(largest), "{at}: {}, {want}", gradient[at]);
+            }
+        }
+    }
+}

@@ -1,0 +1,52 @@
+//! Likelihoods and posteriors that no product of probabilities could tell, by hand.
+
+use super::posteriors::{near, predict};
+use super::*;
+
+/// One annotation of a batch, and `n` copies of it.
+fn copies(annotator: u32, label: u32, n: usize) -> impl Iterator<Item = BatchAnnotation> {
+    std::iter::repeat_n(BatchAnnotation { annotator, label, weight: 1.0 }, n)
+}
+
+/// The classifier is certain of class 0, whose matrix all but rules the label out: ln P(1 | 0) = -3000 - ln(2 ln 2). So
+/// class 1 explains it, e^-2000 as probable and saying every label alike: ln P(1) = -2000 - ln 3. All these are 0 as f64.
+#[test]
+fn a_label_that_is_all_but_impossible_has_its_likelihood_and_slopes() {
+    let rho = [0.0, -3000.0, 0.0, -5000.0, -5000.0, -5000.0, 0.0, 0.0, 0.0];
+    let (logits, ln_3) = ([0.0, -2000.0, -9000.0], 3.0_f64.ln());
+    let of_class_1 = [1.0 / 3.0, -2.0 / 3.0, 1.0 / 3.0];
+    let check = |(loss, gradient): (f64, Gradient)| {
+        assert!((loss - (2000.0 + ln_3)).abs() < 1e-9, "{loss}");
+        near(&gradient.out.logits[..3], &[1.0, -1.0, 0.0]);
+        near(&gradient.tables[0][..9], &[&[0.0; 3][..], &of_class_1, &[0.0; 3]].concat());
+    };
+    let model = TraceRegularised { train: sum(), lambda: 0.0, ..TraceRegularised::default() };
+    let mut case = Case::new(&model).with(0, &[&rho[..], &RHO[9..]].concat());
+    case.out.logits[..3].copy_from_slice(&logits);
+    case.out.p[..3].copy_from_slice(&[1.0, 0.0, 0.0]);
+    case.batch.annotations = copies(0, 1, 1).collect();
+    case.batch.offsets = vec![0, 1, 1];
+    check(case.loss(&case.out, &case.annotator_params.gather(&[0, 1])));
+    let labels = NoisyLabels::Annotations;
+    let model = SingleConfusion { train: sum(), lambda: 0.0, labels, ..SingleConfusion::default() };
+    let single = Case { model: &model, ..Case::new(&model) }.with(0, &rho);
+    let single = Case { batch: case.batch.clone(), out: case.out.clone(), ..single };
+    check(single.loss(&single.out, &single.annotator_params.gather(&[0, 1])));
+}
+
+/// 1001 annotations say 0 and 1000 say 1: all but one cancel, while their product is 10^-2300. P(0 | 0) = 0.989877,
+/// and 0.005062 for the others.
+#[test]
+fn two_thousand_annotations_are_as_good_as_the_one_that_decides() {
+    let model = TraceRegularised::default();
+    let mut case = Case::new(&model).with(0, &RHO);
+    case.batch.annotations = copies(0, 0, 1001).chain(copies(0, 1, 1000)).collect();
+    case.batch.offsets = vec![0, 2001, 2001];
+    let (first, second) = (0.843_795 * 0.989_877, 0.114_195 * 0.005_062);
+    let sum = first + second;
+    let predicted = predict(&case);
+    near(&predicted.posterior[..3], &[first / sum, second / sum, 0.0]);
+    near(&predicted.posterior[3..], case.out.p(1));
+    // P(0) = .843795 .989877 + (1 - .843795) .005062
+    near(&predicted.likelihood[..1], &[0.836_044]);
+}
