@@ -148,7 +148,9 @@ pub async fn simulate(
         OF_DRAWN.iter().zip(found).for_each(|(key, n)| parameters[*key] = json!(n));
     }
     let plan = design.plan(ground_truth.classes.len())?;
-    let crowd = tokio::task::block_in_place(|| draw(&plan, ground_truth.numbers(), run))?;
+    let crowd = tokio::task::block_in_place(|| {
+        run.pool().install(|| draw(&plan, ground_truth.numbers(), run))
+    })?;
     let facts = facts(recipe, what.seed, &parameters);
     let tables = tables::tables(&ground_truth, &crowd, &facts)?;
     sink.refuse_taken_names(tables.iter().map(Table::name))?;
