@@ -132,9 +132,8 @@ impl Shares {
         let deviation = (squares / n).sqrt();
         // Features that are all alike tell no pair from another: the share is then the same for all.
         let scale = if deviation > 0.0 { deviation } else { 1.0 };
-        let longest = |all: &[Embedding]| {
-            all.iter().map(|e| product(e, e).sqrt()).fold(0.0_f64, |most, norm| most.max(norm))
-        };
+        let longest =
+            |all: &[Embedding]| all.iter().map(|e| product(e, e).sqrt()).fold(0.0, f64::max);
         let reach = 40.0 + longest(&self.annotators) * longest(&self.instances) / scale;
         let (mut low, mut high, mut b) = (-reach, reach, 0.0);
         for _ in 0..MAX_STEPS {

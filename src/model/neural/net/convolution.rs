@@ -120,6 +120,11 @@ impl Convolution {
         Tensor::from_vec(of_input, x.dims(), x.device()).map(Some)
     }
 
+    /// Rows or columns of the output, given those of an image that the kernel fits.
+    pub(crate) fn size_after(&self, size: usize) -> usize {
+        size + 2 * self.padding + 1 - self.weight.dims()[2]
+    }
+
     fn shape(&self, x: &Tensor) -> Result<ConvShape> {
         let (images, from, height, width) = x.dims4()?;
         let (to, known, kernel, _) = self.weight.dims4()?;
@@ -129,8 +134,7 @@ impl Convolution {
                 "images of {from} x {height} x {width} for kernels of {known} x {kernel}"
             );
         }
-        let after = |size: usize| size + 2 * self.padding + 1 - kernel;
-        let (high, wide) = (after(height), after(width));
+        let (high, wide) = (self.size_after(height), self.size_after(width));
         let padding = self.padding;
         Ok(ConvShape { images, from, to, kernel, padding, height, width, high, wide })
     }

@@ -7,6 +7,8 @@ mod im2col;
 pub(crate) mod layers;
 pub(crate) mod max_pool;
 pub(crate) mod parameters;
+pub(crate) mod pytorch;
+mod rows;
 pub(crate) mod tape;
 
 use candle_core::backprop::GradStore;
