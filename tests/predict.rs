@@ -126,3 +126,21 @@ fn classes_that_are_not_the_network_s_are_refused() {
         assert_says(&said, &["the model's classes are not those that it learned", "model.json"]);
     }
 }
+
+#[test]
+fn a_model_of_another_layout_is_refused() {
+    let job = job();
+    let run = job.run(&pipeline("kind = 'conal'"));
+    let file = run.join("model/model.json");
+    let good: Value = serde_json::from_slice(&std::fs::read(&file).unwrap()).unwrap();
+    assert_eq!(good["format"], json!(2));
+    for (format, found) in
+        [(json!(null), "no format"), (json!(1), "format 1"), (json!(3), "format 3")]
+    {
+        let mut description = good.clone();
+        description["format"] = format;
+        std::fs::write(&file, description.to_string()).unwrap();
+        let said = refuses(&job, &run.display().to_string(), "features.parquet", &[], 3);
+        assert_says(&said, &["a layout that this labelmill does not read", found, "--force"]);
+    }
+}

@@ -67,7 +67,7 @@ fn a_column_of_features_that_is_named_is_the_only_one() {
     let bytes = std::fs::read(run.join("model/model.safetensors")).unwrap();
     let header = String::from_utf8_lossy(&bytes[8..]).into_owned();
     let hidden = header.split("hidden0.weight").nth(1).unwrap();
-    assert!(hidden.split("\"shape\":").nth(1).unwrap().starts_with("[2,16]"), "{hidden:.100}");
+    assert!(hidden.split("\"shape\":").nth(1).unwrap().starts_with("[16,2]"), "{hidden:.100}");
 }
 
 // keys: source.sql.features, source.sql.gold, source.sql.annotator_features

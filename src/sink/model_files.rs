@@ -1,8 +1,8 @@
 //! A trained classifier as files beside a run's tables.
 //!
 //! ```text
-//! model/model.json          kind, parameters, sizes, the classes in their order with their type
-//! model/model.safetensors   every number
+//! model/model.json          kind, parameters, sizes, the classes in their order with their type, the modules of torch.nn
+//! model/model.safetensors   every number, in PyTorch's names and layouts
 //! ```
 //! With several questions each has a folder of its own: `model/0`, `model/1`, ... in the order of the questions.
 
@@ -24,6 +24,9 @@ use crate::tables::{Answer, Outcome};
 const DESCRIPTION: &str = "model.json";
 const PARAMETERS: &str = "model.safetensors";
 
+/// The version of both files' layout. The first had no number, and its weights were `[in, out]`.
+const FORMAT: u64 = 2;
+
 /// The names that a classifier's files have.
 pub const MODEL_FILES: [&str; 2] = [DESCRIPTION, PARAMETERS];
 
@@ -39,6 +42,7 @@ pub fn files(outcome: &Outcome) -> Result<Vec<(String, Vec<u8>)>> {
             if frame.question.is_some() { format!("model/{n}") } else { "model".to_owned() };
         let classes = frame.labels.values().slice(0, frame.annotations.dims().classes);
         let mut description = trained.description.clone();
+        description["format"] = json!(FORMAT);
         description["labelmill"] = json!(env!("CARGO_PKG_VERSION"));
         description["classes"] = typed(&classes)?;
         let described = frame.described.as_ref();
@@ -109,12 +113,25 @@ pub(crate) async fn load(url: &str, stores: &StoreSpec) -> Result<(Value, Vec<u8
             Err(e) => Err(Error::from(e).or_at(&file(name))),
         }
     };
-    let description = serde_json::from_slice(&read(DESCRIPTION).await?).map_err(|e| {
+    let description: Value = serde_json::from_slice(&read(DESCRIPTION).await?).map_err(|e| {
         Error::data(format!("the model's description cannot be read: {e}"))
             .at(file(DESCRIPTION))
             .help("the file is damaged or cut short: take it from the run that wrote it")
     })?;
+    check_format(&description).map_err(|e| e.at(file(DESCRIPTION)))?;
     Ok((description, read(PARAMETERS).await?))
+}
+
+/// Refuses files of another layout, whose numbers would be read in the wrong order.
+fn check_format(description: &Value) -> Result<()> {
+    let format = &description["format"];
+    if *format == json!(FORMAT) {
+        return Ok(());
+    }
+    let found = format.as_u64().map_or("no format".to_owned(), |n| format!("format {n}"));
+    Err(Error::data("the model's files have a layout that this labelmill does not read")
+        .found(format!("{found}, where it reads format {FORMAT}"))
+        .help("run the job again with --force, or predict with the labelmill that wrote them"))
 }
 
 /// The folder of a run's only classifier, as the manifest lists it.

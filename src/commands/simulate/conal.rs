@@ -8,11 +8,12 @@
 //! ```
 //! `scale` is the standard deviation of u.v over all pairs.
 //!
-//! Differs from the paper: one number b, found by bisection, puts the mean share where it is wanted, in place of the
+//! Differs from the paper: one number b, found by Newton's method, puts the mean share where it is wanted, in place of the
 //! bias vectors of both networks, which have the same effect.
 
 use rand::Rng as _;
 use rand_distr::{Distribution, StandardNormal};
+use rayon::prelude::*;
 
 use super::plan::{CommonNoise, Instances};
 use crate::error::{Error, Result};
@@ -22,15 +23,37 @@ use crate::run::{Rng, Run};
 /// The size of hidden features and embeddings, as in the paper.
 const HIDDEN: usize = 20;
 
-/// Halvings of the interval that holds b: enough to leave nothing of it.
-const HALVINGS: usize = 80;
+/// Steps of Newton's method at most; it needs about ten.
+const MAX_STEPS: usize = 100;
+
+/// A smaller step of b ends the search.
+const SMALL_STEP: f64 = 1e-12;
+
+/// Instances whose pairs with all annotators one task computes.
+const BLOCK: usize = 256;
+
+/// 20 numbers of an annotator or of an instance.
+type Embedding = [f64; HIDDEN];
 
 /// The chance of common noise for each annotated instance and annotator.
+///
+/// # Why
+/// Each chance is computed where it is asked for: a value for each pair of 100 k instances and 10 k annotators would be
+/// 8 GB, of which the answers need a few thousandths.
 #[derive(Debug, Clone)]
 pub struct Shares {
-    annotators: usize,
-    /// `[place among the annotated instances, annotator]`.
-    values: Vec<f64>,
+    instances: Vec<Embedding>,
+    annotators: Vec<Embedding>,
+    form: Form,
+}
+
+/// How a product u.v becomes a chance.
+#[derive(Debug, Clone, Copy)]
+enum Form {
+    /// The same chance for every product.
+    Constant(f64),
+    /// sigmoid(product / scale + b)
+    Sigmoid { scale: f64, b: f64 },
 }
 
 impl CommonNoise {
@@ -48,44 +71,24 @@ impl CommonNoise {
         let (features, rows) = truth
             .features
             .ok_or_else(|| Error::bug("common noise was planned without features"))?;
-        let u = embedded_annotators(annotators, &mut run.rng("annotator features"));
+        let annotators = embedded_annotators(annotators, &mut run.rng("annotator features"));
         let mut rng = run.rng("instance embedding");
         let w: Vec<f64> = normals(HIDDEN * features.width(), features.width(), &mut rng);
-        let mut values = Vec::with_capacity(instances.len() * annotators);
         let mut x = vec![0.0; features.width()];
-        for instance in instances {
+        let embed = |instance: &u32| -> Result<Embedding> {
             run.cancel.check()?;
             features.read(rows[*instance as usize] as usize, &mut x);
-            let v: Vec<f64> = w.chunks(x.len()).map(|row| dot(row, &x)).collect();
-            values.extend(u.iter().map(|u| u.iter().zip(&v).map(|(a, b)| a * b).sum::<f64>()));
+            let mut v = [0.0; HIDDEN];
+            v.iter_mut().zip(w.chunks(x.len())).for_each(|(v, row)| *v = dot(row, &x));
+            Ok(v)
+        };
+        let instances = instances.iter().map(embed).collect::<Result<_>>()?;
+        let form = Form::Constant(self.proportion.clamp(0.0, 1.0));
+        let mut shares = Shares { instances, annotators, form };
+        if self.proportion > 0.0 && self.proportion < 1.0 {
+            shares.form = shares.fitted(self.proportion, run)?;
         }
-        let scale = deviation(&values);
-        // Features that are all alike tell no pair from another: the share is then the same for all.
-        let scale = if scale > 0.0 { scale } else { 1.0 };
-        values.iter_mut().for_each(|v| *v /= scale);
-        self.shift(&mut values);
-        Ok(Shares { annotators, values })
-    }
-
-    /// Turns scaled products into chances of the wanted mean.
-    fn shift(&self, values: &mut [f64]) {
-        if self.proportion <= 0.0 || self.proportion >= 1.0 {
-            values.fill(self.proportion.clamp(0.0, 1.0));
-            return;
-        }
-        let mean =
-            |b: f64| values.iter().map(|v| sigmoid(v + b)).sum::<f64>() / values.len() as f64;
-        let reach = 40.0 + values.iter().fold(0.0_f64, |most, v| most.max(v.abs()));
-        let (mut low, mut high) = (-reach, reach);
-        for _ in 0..HALVINGS {
-            let middle = f64::midpoint(low, high);
-            if mean(middle) < self.proportion {
-                low = middle;
-            } else {
-                high = middle;
-            }
-        }
-        values.iter_mut().for_each(|v| *v = sigmoid(*v + low));
+        Ok(shares)
     }
 }
 
@@ -93,7 +96,12 @@ impl Shares {
     /// The chance for the instance at this place among the annotated ones.
     #[must_use]
     pub fn of(&self, place: usize, annotator: usize) -> f64 {
-        self.values[place * self.annotators + annotator]
+        match self.form {
+            Form::Constant(share) => share,
+            Form::Sigmoid { scale, b } => {
+                sigmoid(product(&self.annotators[annotator], &self.instances[place]) / scale + b)
+            }
+        }
     }
 
     /// An annotator's mean chance over the instances of each class, given each annotated instance's class; that over
@@ -115,21 +123,79 @@ impl Shares {
         sums.iter().zip(&counts).map(mean).collect()
     }
 
-    /// The mean over all pairs.
-    #[must_use]
-    pub fn mean(&self) -> f64 {
-        self.values.iter().sum::<f64>() / self.values.len().max(1) as f64
+    /// The form with the mean chance `proportion`: b by Newton's method, within an interval that holds it.
+    fn fitted(&self, proportion: f64, run: &Run) -> Result<Form> {
+        let n = (self.instances.len() * self.annotators.len()).max(1) as f64;
+        let [sum] = self.sums(run, |product| [product])?;
+        let mean = sum / n;
+        let [squares] = self.sums(run, |product| [(product - mean) * (product - mean)])?;
+        let deviation = (squares / n).sqrt();
+        // Features that are all alike tell no pair from another: the share is then the same for all.
+        let scale = if deviation > 0.0 { deviation } else { 1.0 };
+        let longest =
+            |all: &[Embedding]| all.iter().map(|e| product(e, e).sqrt()).fold(0.0, f64::max);
+        let reach = 40.0 + longest(&self.annotators) * longest(&self.instances) / scale;
+        let (mut low, mut high, mut b) = (-reach, reach, 0.0);
+        for _ in 0..MAX_STEPS {
+            let [chances, slopes] = self.sums(run, |product| {
+                let chance = sigmoid(product / scale + b);
+                [chance, chance * (1.0 - chance)]
+            })?;
+            let missing = proportion - chances / n;
+            if missing > 0.0 {
+                low = b;
+            } else {
+                high = b;
+            }
+            let step = missing * n / slopes;
+            if step.abs() <= SMALL_STEP {
+                break;
+            }
+            let is_inside = b + step > low && b + step < high;
+            b = if is_inside { b + step } else { f64::midpoint(low, high) };
+        }
+        Ok(Form::Sigmoid { scale, b })
+    }
+
+    /// The sums of `terms` of the product u.v over all pairs, block by block of instances in parallel; the blocks are added
+    /// in their order.
+    fn sums<const N: usize>(
+        &self,
+        run: &Run,
+        terms: impl Fn(f64) -> [f64; N] + Sync,
+    ) -> Result<[f64; N]> {
+        let add = |mut sums: [f64; N], more: [f64; N]| {
+            sums.iter_mut().zip(more).for_each(|(sum, term)| *sum += term);
+            sums
+        };
+        let of_block = |block: &[Embedding]| -> Result<[f64; N]> {
+            run.cancel.check()?;
+            let pairs = block.iter().flat_map(|v| self.annotators.iter().map(|u| product(u, v)));
+            Ok(pairs.map(&terms).fold([0.0; N], add))
+        };
+        let blocks: Vec<[f64; N]> =
+            self.instances.par_chunks(BLOCK).map(of_block).collect::<Result<_>>()?;
+        Ok(blocks.into_iter().fold([0.0; N], add))
     }
 }
 
 /// u of every annotator.
-fn embedded_annotators(annotators: usize, rng: &mut Rng) -> Vec<Vec<f64>> {
+fn embedded_annotators(annotators: usize, rng: &mut Rng) -> Vec<Embedding> {
     let w = normals(HIDDEN * HIDDEN, HIDDEN, rng);
     let embed = |rng: &mut Rng| {
-        let e: Vec<f64> = (0..HIDDEN).map(|_| normal(rng)).collect();
-        w.chunks(HIDDEN).map(|row| row.iter().zip(&e).map(|(a, b)| a * b).sum()).collect()
+        let mut e = [0.0; HIDDEN];
+        e.iter_mut().for_each(|e| *e = normal(rng));
+        let mut u = [0.0; HIDDEN];
+        u.iter_mut()
+            .zip(w.chunks(HIDDEN))
+            .for_each(|(u, row)| *u = row.iter().zip(&e).map(|(a, b)| a * b).sum());
+        u
     };
     (0..annotators).map(|_| embed(rng)).collect()
+}
+
+fn product(u: &Embedding, v: &Embedding) -> f64 {
+    u.iter().zip(v).map(|(a, b)| a * b).sum()
 }
 
 /// Weights of a layer that takes in so many numbers.
@@ -149,12 +215,6 @@ fn dot(weights: &[f64], x: &[f32]) -> f64 {
 
 fn sigmoid(x: f64) -> f64 {
     1.0 / (1.0 + (-x).exp())
-}
-
-fn deviation(values: &[f64]) -> f64 {
-    let n = values.len().max(1) as f64;
-    let mean = values.iter().sum::<f64>() / n;
-    (values.iter().map(|v| (v - mean) * (v - mean)).sum::<f64>() / n).sqrt()
 }
 
 /// Instances that are drawn rather than read: a Gaussian cloud for each class.

@@ -9,6 +9,7 @@
 use rand::Rng as _;
 use rand::seq::SliceRandom;
 use rand::seq::index::sample;
+use rayon::prelude::*;
 
 use super::annotators::{AnnotatorType, Dependence};
 use super::conal::Shares;
@@ -178,11 +179,11 @@ fn mix(
     truth: Instances<'_>,
     of: &[u32],
 ) {
-    for (annotator, member) in members.iter_mut().enumerate() {
+    members.par_iter_mut().enumerate().for_each(|(annotator, member)| {
         let share =
             noise.by_class(annotator, of.iter().map(|i| truth.class[*i as usize]), truth.classes);
         member.confusion = member.own.mixed(common, |k| share[k]);
-    }
+    });
 }
 
 pub(super) type DrawnAnswers = (Vec<Annotation>, Vec<(bool, f64)>);

@@ -151,9 +151,13 @@ pub async fn simulate(
         OF_DRAWN.iter().zip(found).for_each(|(key, n)| parameters[*key] = json!(n));
     }
     let plan = design.plan(ground_truth.classes.len())?;
-    let crowd = tokio::task::block_in_place(|| match (plan.given, &ground_truth.crowd) {
-        (Some(given), Some(crowd)) => resample(&plan, given, crowd, ground_truth.numbers(), run),
-        _ => draw(&plan, ground_truth.numbers(), run),
+    let crowd = tokio::task::block_in_place(|| {
+        run.pool().install(|| match (plan.given, &ground_truth.crowd) {
+            (Some(given), Some(crowd)) => {
+                resample(&plan, given, crowd, ground_truth.numbers(), run)
+            }
+            _ => draw(&plan, ground_truth.numbers(), run),
+        })
     })?;
     let facts = facts(recipe, what.seed, &parameters);
     let tables = tables::tables(&ground_truth, &crowd, &facts)?;

@@ -13,11 +13,12 @@ use crate::model::em::kernels::m_step::expected_counts_of;
 use crate::model::fitted::{Fitted, Posterior, Report, Stop, Trained};
 use crate::model::neural::annotator_params::AnnotatorParams;
 use crate::model::neural::data::TrainingData;
+use crate::model::neural::net::pytorch::to_pytorch;
 use crate::model::neural::net::{NetShape, Network};
 use crate::model::neural::predict::description;
+use crate::model::neural::train::Trainer;
 use crate::model::neural::train::spec::{Select, TrainSpec};
 use crate::model::neural::train::state::TrainState;
-use crate::model::neural::train::{PREDICTION_ROWS, Trainer};
 use crate::model::vote::agreement;
 use crate::run::Run;
 
@@ -99,8 +100,8 @@ impl<N: CrowdNet> Model for Neural<N> {
             trace,
             stop: Stop { converged, iterations },
             model: Some(Trained {
-                description: description(model, &shape, dims),
-                parameters: trainer.snapshot()?.to_bytes()?,
+                description: description(model, &trainer.net, &shape, dims),
+                parameters: to_pytorch(&trainer.snapshot()?).to_bytes()?,
             }),
             device: name_of(&device),
         })
@@ -194,7 +195,7 @@ impl AllPredictions {
         let mut parameters = vec![vec![f64::NAN; a.dims().instances]; names.len()];
         let instances = data.instances();
         if N::CONDITIONS_ON_ANNOTATIONS {
-            for part in instances.chunks(PREDICTION_ROWS) {
+            for part in instances.chunks(trainer.net.rows_at_once()) {
                 run.cancel.check()?;
                 let predicted = trainer.predict(&data.observed(part))?;
                 for (n, i) in part.iter().map(|i| *i as usize).enumerate() {
@@ -235,11 +236,11 @@ fn predictions<N: CrowdNet>(
     classes: usize,
     run: &Run,
 ) -> Result<Posterior> {
-    let rows = trainer.data.matrix.len();
+    let (rows, at_once) = (trainer.data.matrix.len(), trainer.net.rows_at_once());
     let mut predictions = Posterior::zeros(rows, classes);
-    for first in (0..rows).step_by(PREDICTION_ROWS) {
+    for first in (0..rows).step_by(at_once) {
         run.cancel.check()?;
-        let part = first..(first + PREDICTION_ROWS).min(rows);
+        let part = first..(first + at_once).min(rows);
         let predicted = trainer.predict(&TrainingData::unseen(part.clone()))?;
         predictions.values_mut()[part.start * classes..part.end * classes]
             .copy_from_slice(&predicted.classes);

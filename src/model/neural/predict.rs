@@ -13,6 +13,7 @@ use crate::model::fitted::Posterior;
 use crate::model::neural::annotator_params::AnnotatorParams;
 use crate::model::neural::data::TrainingData;
 use crate::model::neural::net::parameters::Parameters;
+use crate::model::neural::net::pytorch::from_pytorch;
 use crate::model::neural::net::{NetShape, Network};
 use crate::model::neural::train::checkpoint::Snapshot;
 use crate::model::neural::train::step::with_outputs;
@@ -33,18 +34,20 @@ pub struct Saved {
     pub annotators: usize,
 }
 
-/// Rows that are predicted at once.
-const ROWS: usize = 1024;
-
-/// The kind, parameters and sizes of a trained model as JSON, without its classes' names.
-pub(super) fn description<N: CrowdNet>(model: &N, sizes: &NetShape, dims: Dims) -> Value {
+/// The kind, parameters, sizes and modules of a trained model as JSON, without its classes' names.
+pub(super) fn description<N: CrowdNet>(
+    model: &N,
+    net: &Network,
+    sizes: &NetShape,
+    dims: Dims,
+) -> Value {
     let saved = Saved {
         features: sizes.features.clone(),
         classes: dims.classes,
         labels: dims.labels,
         annotators: dims.annotators,
     };
-    json!({"kind": N::KIND, "parameters": model, "sizes": saved})
+    json!({"kind": N::KIND, "parameters": model, "sizes": saved, "network": net.modules()})
 }
 
 /// P(class given features) of every row, by a saved model.
@@ -79,7 +82,7 @@ pub fn predict<N: CrowdNet>(
             .found(format!("{} numbers a row, where the model takes {width}", matrix.width()))
             .help("give the same columns in the same order as for training"));
     }
-    let snapshot = Snapshot::from_bytes(bytes)?;
+    let snapshot = from_pytorch(&Snapshot::from_bytes(bytes)?);
     let sizes = NetShape { features: saved.features.clone(), classes: saved.classes };
     let parts = model.common();
     let device = device(on.unwrap_or(parts.device))?;
@@ -96,9 +99,10 @@ pub fn predict<N: CrowdNet>(
         labels: saved.labels,
     };
     let mut predictions = Posterior::zeros(matrix.len(), saved.classes);
-    for first in (0..matrix.len()).step_by(ROWS) {
+    let at_once = net.rows_at_once();
+    for first in (0..matrix.len()).step_by(at_once) {
         run.cancel.check()?;
-        let rows = first..(first + ROWS).min(matrix.len());
+        let rows = first..(first + at_once).min(matrix.len());
         // The numbers of a file need not fit each other, and each model reads them in its own way: what reaches beyond
         // them is caught here.
         let batch = TrainingData::unseen(rows.clone());

@@ -190,7 +190,7 @@ mod tests {
 
     #[test]
     fn skill_is_counted_over_all_ranges_of_instances() {
-        let label = |i: u32, r: u32| if r == 2 && i % 5 > 0 { 1 - i % 2 } else { i % 2 };
+        let label = |i: u32, r: u32| if r < 2 || i.is_multiple_of(5) { i % 2 } else { 1 - i % 2 };
         let rows: Vec<_> = (0..300).map(|n| (n / 3, n % 3, label(n / 3, n % 3))).collect();
         let fitted =
             MajorityVote::default().fit((&tiny(2, &rows)).into(), &mut Run::new(0)).unwrap();

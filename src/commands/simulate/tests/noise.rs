@@ -23,7 +23,8 @@ fn common_noise_has_the_wanted_proportion_and_its_answers_come_from_the_common_m
     let crowd = draw(&plan, truth, &run).unwrap();
     let instances: Vec<u32> = (0..2000).collect();
     let shares = plan.common.as_ref().unwrap().spread(truth, &instances, 30, &run).unwrap();
-    assert_near(shares.mean(), 0.3, 1e-9);
+    let pairs = (0..2000).flat_map(|i| (0..30).map(move |r| (i, r)));
+    assert_near(pairs.map(|(i, r)| shares.of(i, r)).sum::<f64>() / 60_000.0, 0.3, 1e-9);
     assert_eq!(crowd.sources.len(), 6000);
     let common = crowd.common.as_ref().unwrap();
     let mut counts = [0.0_f64; 2];
@@ -76,6 +77,44 @@ fn pictures(of_each: u32) -> (Vec<u32>, Matrix, Vec<u32>) {
     let values: Vec<f32> = (0..3 * class.len()).map(|_| rng.random()).collect();
     let rows = (0..class.len() as u32).collect();
     (class, Matrix::from_rows(3, &values), rows)
+}
+
+/// 600 instances, which are two blocks and a part, of 7 annotators.
+#[test]
+fn products_have_the_deviation_one_and_shares_the_wanted_mean_at_any_number_of_threads() {
+    let (class, features, rows) = pictures(60);
+    let truth = Instances { class: &class, classes: 10, features: Some((&features, &rows)) };
+    for proportion in [1e-6, 0.05, 0.5, 0.97] {
+        let common = plan_of("conal", &[&format!("proportion={proportion}")]).common.unwrap();
+        let drawn = |threads| -> Vec<f64> {
+            let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
+            let shares = pool.install(|| common.spread(truth, &rows, 7, &Run::new(7)).unwrap());
+            (0..600)
+                .flat_map(|i| (0..7).map(move |r| (i, r)))
+                .map(|(i, r)| shares.of(i, r))
+                .collect()
+        };
+        let shares = drawn(3);
+        let mean = |values: &[f64]| values.iter().sum::<f64>() / 4200.0;
+        assert_near(mean(&shares) / proportion, 1.0, 1e-9);
+        let logits: Vec<f64> = shares.iter().map(|p| (p / (1.0 - p)).ln()).collect();
+        let centre = mean(&logits);
+        let squares: Vec<f64> = logits.iter().map(|x| (x - centre) * (x - centre)).collect();
+        assert_near(mean(&squares), 1.0, 1e-9);
+        assert_eq!(drawn(1), shares);
+    }
+}
+
+#[test]
+fn instances_that_look_alike_have_the_wanted_share() {
+    let (class, rows) = (vec![0, 1, 1], vec![0, 0, 0]);
+    let features = Matrix::from_rows(2, &[0.0, 0.0]);
+    let truth = Instances { class: &class, classes: 2, features: Some((&features, &rows)) };
+    let common = plan_of("conal", &["proportion=0.2"]).common.unwrap();
+    let shares = common.spread(truth, &[0, 1, 2], 4, &Run::new(7)).unwrap();
+    for (i, r) in (0..3).flat_map(|i| (0..4).map(move |r| (i, r))) {
+        assert_near(shares.of(i, r), 0.2, 1e-12);
+    }
 }
 
 #[test]

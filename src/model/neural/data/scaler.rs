@@ -135,8 +135,11 @@ impl Scaler {
     }
 
     pub(crate) fn save(&self, to: &mut Snapshot) {
-        to.f32s("scaler.mean".to_owned(), vec![self.mean.len()], self.mean.clone());
-        to.f32s("scaler.factor".to_owned(), vec![self.factor.len()], self.factor.clone());
+        // With an axis for each of the image's, so that `(x - mean) * factor` broadcasts.
+        let mut shape = vec![self.mean.len()];
+        shape.resize(self.input.len(), 1);
+        to.f32s("scaler.mean".to_owned(), shape.clone(), self.mean.clone());
+        to.f32s("scaler.factor".to_owned(), shape, self.factor.clone());
     }
 
     pub(crate) fn load(&mut self, from: &Snapshot) -> Result<()> {

@@ -124,6 +124,11 @@ impl Convolution {
         Tensor::from_vec(of_input, x.dims(), x.device()).map(Some)
     }
 
+    /// Rows or columns of the output, given those of an image that the kernel fits.
+    pub(crate) fn size_after(&self, size: usize) -> usize {
+        (size + 2 * self.padding - self.weight.dims()[2]) / self.stride + 1
+    }
+
     fn shape(&self, x: &Tensor) -> Result<ConvShape> {
         let (images, from, height, width) = x.dims4()?;
         let (to, known, kernel, _) = self.weight.dims4()?;
@@ -133,9 +138,8 @@ impl Convolution {
                 "images of {from} x {height} x {width} for kernels of {known} x {kernel}"
             );
         }
+        let (high, wide) = (self.size_after(height), self.size_after(width));
         let (padding, stride) = (self.padding, self.stride);
-        let after = |size: usize| (size + 2 * padding - kernel) / stride + 1;
-        let (high, wide) = (after(height), after(width));
         Ok(ConvShape { images, from, to, kernel, padding, stride, height, width, high, wide })
     }
 }

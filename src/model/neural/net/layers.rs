@@ -69,6 +69,39 @@ pub enum Layer {
 }
 
 impl Layer {
+    /// The axes of a row's output, given those of its input.
+    pub(crate) fn output_shape(&self, input: &[usize]) -> Vec<usize> {
+        match (self, input) {
+            (Self::Dense(dense), _) => vec![dense.weight.dims()[1]],
+            (Self::Convolution(convolution), &[_, height, width]) => {
+                let after = |size| convolution.size_after(size);
+                vec![convolution.weight.dims()[0], after(height), after(width)]
+            }
+            (Self::Residual(block), _) => block.output_shape(input),
+            (Self::Shortcut(shortcut), _) => shortcut.output_shape(input),
+            (Self::MaxPool, &[channels, height, width]) => vec![channels, height / 2, width / 2],
+            (Self::MeanPool, &[channels, ..]) => vec![channels],
+            (Self::Flatten, _) => vec![input.iter().product()],
+            _ => input.to_vec(),
+        }
+    }
+
+    /// One of its parameters or statistics, where it has any.
+    pub(crate) fn first_parameter(&self) -> Option<&Tensor> {
+        match self {
+            Self::Dense(dense) => Some(&dense.weight),
+            Self::Convolution(convolution) => Some(&convolution.weight),
+            Self::BatchNorm(norm) => Some(norm.mean.as_tensor()),
+            Self::Residual(_)
+            | Self::Shortcut(_)
+            | Self::Activation(_)
+            | Self::Dropout(_)
+            | Self::MaxPool
+            | Self::MeanPool
+            | Self::Flatten => None,
+        }
+    }
+
     /// The layer's output, computed in `precision`, as a node of candle's graph; except a dense layer, whose gradient is
     /// computed by [`Dense::backward`].
     ///
@@ -174,7 +207,7 @@ impl Dense {
     }
 }
 
-/// Batch normalisation over all axes but the second.
+/// Batch normalisation over all axes but the second; its parameters have PyTorch's names.
 pub struct BatchNorm {
     scale_and_shift: Option<(Tensor, Tensor)>,
     mean: Var,
@@ -185,7 +218,7 @@ pub struct BatchNorm {
 const NORM_MOMENTUM: f64 = 0.1;
 
 /// Added to a variance before its root is taken.
-const NORM_EPSILON: f64 = 1e-5;
+pub(crate) const NORM_EPSILON: f64 = 1e-5;
 
 impl BatchNorm {
     /// For `n` columns or channels; with `affine`, a learned scale and shift follow.
@@ -198,18 +231,28 @@ impl BatchNorm {
         };
         let scale_and_shift = if affine {
             let (scale, shift) = (
-                constant("scale", ParameterKind::Bias, 1.0)?,
-                constant("shift", ParameterKind::Bias, 0.0)?,
+                constant("weight", ParameterKind::Bias, 1.0)?,
+                constant("bias", ParameterKind::Bias, 0.0)?,
             );
             Some((scale.as_tensor().clone(), shift.as_tensor().clone()))
         } else {
             None
         };
         let (mean, variance) = (
-            constant("mean", ParameterKind::Buffer, 0.0)?,
-            constant("variance", ParameterKind::Buffer, 1.0)?,
+            constant("running_mean", ParameterKind::Buffer, 0.0)?,
+            constant("running_var", ParameterKind::Buffer, 1.0)?,
         );
         Ok(Self { scale_and_shift, mean, variance })
+    }
+
+    /// The number of columns or channels.
+    pub(crate) fn width(&self) -> usize {
+        self.mean.elem_count()
+    }
+
+    /// Whether a learned scale and shift follow.
+    pub(crate) fn is_affine(&self) -> bool {
+        self.scale_and_shift.is_some()
     }
 
     fn forward(&self, x: &Tensor, mode: &Mode<'_>) -> Result<Tensor> {

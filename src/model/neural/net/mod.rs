@@ -8,7 +8,9 @@ pub(crate) mod image_backbones;
 pub(crate) mod layers;
 pub(crate) mod max_pool;
 pub(crate) mod parameters;
+pub(crate) mod pytorch;
 pub(crate) mod residual;
+mod rows;
 pub(crate) mod tape;
 
 use candle_core::backprop::GradStore;

@@ -176,6 +176,14 @@ impl Parameters {
         }
     }
 
+    /// The name of the layer that a parameter belongs to.
+    #[must_use]
+    pub fn layer_of(&self, parameter: &Tensor) -> Option<&str> {
+        let mut all = self.all.iter();
+        let (name, _) = all.find(|(_, p)| p.var.as_tensor().id() == parameter.id())?;
+        name.rsplit_once('.').map(|(layer, _)| layer)
+    }
+
     /// The sum of the squares of all derivatives.
     ///
     /// # Errors
@@ -287,7 +295,7 @@ impl Parameters {
     /// When it is of another classifier, or the device fails.
     pub(crate) fn load(&mut self, from: &Snapshot) -> Result<()> {
         for (name, parameter) in &self.all {
-            let values = from.take_f32s(&format!("net.{name}"), parameter.var.elem_count())?;
+            let values = from.take_array(&format!("net.{name}"), parameter.var.dims())?;
             let values = from_candle(Tensor::from_vec(values, parameter.var.dims(), &self.device))?;
             from_candle(parameter.var.set(&values))?;
         }

@@ -32,6 +32,11 @@ pub(crate) fn sum(layers: &Tensor, beside: &Tensor) -> candle_core::Result<Tenso
 }
 
 impl Residual {
+    /// The axes of a row's output, given those of its input.
+    pub(crate) fn output_shape(&self, input: &[usize]) -> Vec<usize> {
+        self.layers.iter().fold(input.to_vec(), |shape, layer| layer.output_shape(&shape))
+    }
+
     /// The output as a node of candle's graph, except that dense layers are not.
     pub(crate) fn forward(
         &self,
@@ -49,6 +54,12 @@ impl Residual {
 }
 
 impl Shortcut {
+    /// The axes of a row's output, given those of its input.
+    pub(crate) fn output_shape(self, input: &[usize]) -> Vec<usize> {
+        let size = |axis: usize| input.get(axis).map_or(1, |size| size.div_ceil(self.stride));
+        vec![self.to, size(1), size(2)]
+    }
+
     /// The output as a node of candle's graph.
     pub(crate) fn node(self, x: &Tensor) -> candle_core::Result<Tensor> {
         let x = every(x, self.stride)?;

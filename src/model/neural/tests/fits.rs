@@ -5,6 +5,7 @@ use crate::frame::Described;
 use crate::model::fitted::{Posterior, best};
 use crate::model::neural::data::scaler::Scaler;
 use crate::model::neural::data::{Batching, TrainingData};
+use crate::model::neural::net::pytorch::from_pytorch;
 use crate::model::neural::train::checkpoint::Snapshot;
 use crate::model::{ModelSpec, SavedModel};
 use crate::testing::described;
@@ -20,7 +21,7 @@ pub(super) fn fit<N: CrowdNet>(model: N, a: &Annotations, described: &Described)
 }
 
 pub(super) fn parameters(fitted: Fitted) -> Snapshot {
-    Snapshot::from_bytes(&fitted.model.unwrap().parameters).unwrap()
+    from_pytorch(&Snapshot::from_bytes(&fitted.model.unwrap().parameters).unwrap())
 }
 
 fn batching(by_annotation: bool) -> Batching {

@@ -1,5 +1,7 @@
 //! Losses against numbers computed elsewhere, and every gradient against differences of the loss.
 
+mod blocks;
+mod divergence;
 mod divisors;
 mod fits;
 mod forms;

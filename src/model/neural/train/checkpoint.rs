@@ -111,6 +111,18 @@ impl Snapshot {
         found.map(<[f32]>::to_vec).ok_or_else(|| self.another(name, n))
     }
 
+    /// The f32s of that name and shape.
+    ///
+    /// # Errors
+    /// When there are none, or they have another shape.
+    pub fn take_array(&self, name: &str, shape: &[usize]) -> Result<Vec<f32>> {
+        let n = shape.iter().product();
+        match self.0.get(name) {
+            Some(array) if array.shape == shape => self.take_f32s(name, n),
+            _ => Err(self.another(name, n)),
+        }
+    }
+
     /// The numbers of that name.
     ///
     /// # Errors

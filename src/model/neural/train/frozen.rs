@@ -4,7 +4,6 @@ use crate::error::Result;
 use crate::model::neural::data::{TrainingData, read};
 use crate::model::neural::net::layers::Mode;
 use crate::model::neural::net::{Network, Outputs};
-use crate::model::neural::train::PREDICTION_ROWS;
 
 /// Outputs of more bytes than this are computed in every step instead.
 const MAX_BYTES: usize = 256 << 20;
@@ -28,7 +27,7 @@ impl FrozenOutputs {
         if net.scaler.augments() {
             return Ok(None);
         }
-        for part in rows.chunks(PREDICTION_ROWS) {
+        for part in rows.chunks(net.rows_at_once()) {
             let features = read(data.matrix, &net.scaler, part);
             let of_part = net.forward(features, &mut Mode::Fixed)?.to_host()?;
             outputs.extend(&of_part);
@@ -56,7 +55,12 @@ mod tests {
     use crate::frame::Evidence;
     use crate::model::neural::data::Batching;
     use crate::model::neural::net::{Heads, NetShape, Precision};
-    use crate::model::neural::{Architecture, BackboneSpec};
+    use crate::model::neural::train::Trainer;
+    use crate::model::neural::train::spec::TrainSpec;
+    use crate::model::neural::train::state::TrainState;
+    use crate::model::neural::{
+        AnnotatorParams, Architecture, BackboneSpec, CrowdNet as _, Task, WeightedDoctorNet,
+    };
     use crate::run::Run;
     use crate::testing::{described, tiny};
 
@@ -88,5 +92,35 @@ mod tests {
         }
         let flips = BackboneSpec { kind: Architecture::Linear, flip: true, ..spec };
         assert!(FrozenOutputs::of(&net(&flips), &data).unwrap().is_none());
+    }
+
+    /// The phase of the heads trains the network, and that of their weights does not.
+    #[test]
+    fn a_phase_that_does_not_train_the_network_computes_its_outputs_once() {
+        let a = tiny(2, &[(0, 0, 0), (1, 0, 1), (2, 1, 1), (3, 1, 0), (4, 0, 1)]);
+        let described = described(&a);
+        let evidence = Evidence { annotations: &a, described: Some(&described) };
+        let batching = Batching { batch_size: None, by_annotation: false, drops_last: false };
+        let data = TrainingData::new(evidence, None, None, batching).unwrap();
+        let train = TrainSpec { epochs: 1, ..TrainSpec::default() };
+        let model = WeightedDoctorNet { train, weight_epochs: 2, ..WeightedDoctorNet::default() };
+        let (mut run, shape) = (Run::new(1), NetShape { features: vec![3], classes: 2 });
+        let (common, heads) = (model.common(), model.heads());
+        let net = Network::new(common.backbone, Precision::F32, heads, &shape, &run, &Device::Cpu);
+        let net = net.unwrap();
+        let task = Task { evidence, dims: a.dims(), hidden: net.hidden(), run: &run };
+        let annotator_params = AnnotatorParams { tables: model.tables(&task).unwrap() };
+        let mut trainer = Trainer {
+            model: &model,
+            data: &data,
+            dims: a.dims(),
+            valid: &[],
+            net,
+            annotator_params,
+            state: TrainState::default(),
+            frozen: None,
+        };
+        trainer.train(&mut run).unwrap();
+        assert_eq!(trainer.frozen.unwrap().rows, [0, 1, 2, 3, 4]);
     }
 }

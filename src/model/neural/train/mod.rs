@@ -39,9 +39,6 @@ pub(crate) struct Trainer<'a, N> {
     pub(crate) frozen: Option<FrozenOutputs>,
 }
 
-/// Rows that are predicted at once.
-pub(crate) const PREDICTION_ROWS: usize = 1024;
-
 impl<N: CrowdNet> Trainer<'_, N> {
     /// Trains to the end, from the last checkpoint where the run has one.
     ///

@@ -4,8 +4,8 @@ use crate::error::Result;
 use crate::model::fitted::best;
 use crate::model::neural::data::TrainingData;
 use crate::model::neural::numerics::at_least;
+use crate::model::neural::train::Trainer;
 use crate::model::neural::train::spec::Select;
-use crate::model::neural::train::{PREDICTION_ROWS, Trainer};
 use crate::model::neural::{CrowdNet, Phase};
 
 /// An epoch is better only if its score is greater by more than this.
@@ -66,7 +66,7 @@ impl<N: CrowdNet> Trainer<'_, N> {
             Select::AnnotationLikelihood if !phase.moves_likelihood => Ok(None),
             Select::Valid => {
                 let (mut right, mut log) = (0.0, 0.0);
-                for part in self.valid.chunks(PREDICTION_ROWS) {
+                for part in self.valid.chunks(self.net.rows_at_once()) {
                     let mut batch = TrainingData::unseen(0..part.len());
                     batch.rows = part.iter().map(|(row, _)| *row).collect();
                     let predicted = self.predict(&batch)?;
@@ -85,7 +85,7 @@ impl<N: CrowdNet> Trainer<'_, N> {
             Select::AnnotationLikelihood => {
                 let instances = self.data.held_out_instances();
                 let (mut log, mut n) = (0.0, 0.0);
-                for part in instances.chunks(PREDICTION_ROWS) {
+                for part in instances.chunks(self.net.rows_at_once()) {
                     let batch = self.data.held_out(part);
                     let likelihood =
                         self.with_outputs(&batch, |context| self.model.likelihood(context))?;
@@ -117,11 +117,11 @@ mod tests {
     use crate::testing::{described, tiny};
 
     /// Calls `read` with a model that has not been trained, which selects by `select`, on three instances of which the
-    /// second and third have held-out annotations of the weights 1 and 3.
+    /// second and third have held-out annotations of the weights 1 and 3. The features of the first cannot be read.
     fn with_trainer<R>(
         select: Select,
         valid: &[(u32, u32)],
-        read: impl FnOnce(&Trainer<'_, TraceRegularised>) -> R,
+        read: impl FnOnce(&mut Trainer<'_, TraceRegularised>) -> R,
     ) -> R {
         let dims = Dims { instances: 3, annotators: 2, classes: 3, labels: 3 };
         let a = tiny(3, &[(0, 0, 0), (1, 0, 1), (2, 1, 2)]);
@@ -132,7 +132,8 @@ mod tests {
             weight: vec![1.0, 3.0],
         };
         let held_out = Annotations::build(dims, rows, Duplicates::Keep).unwrap();
-        let described = described(&a);
+        let mut described = described(&a);
+        described.row_of_instance[0] = Some(99);
         let evidence = Evidence { annotations: &a, described: Some(&described) };
         let batching = Batching { batch_size: None, by_annotation: false, drops_last: false };
         let data = TrainingData::new(evidence, Some(&held_out), None, batching).unwrap();
@@ -145,7 +146,7 @@ mod tests {
             Network::new(&model.backbone, precision, heads, &shape, &run, &Device::Cpu).unwrap();
         let task = Task { evidence, dims, hidden: 4, run: &run };
         let annotator_params = AnnotatorParams { tables: model.tables(&task).unwrap() };
-        read(&Trainer {
+        read(&mut Trainer {
             model: &model,
             data: &data,
             dims,
@@ -185,5 +186,21 @@ mod tests {
         // However unlikely a wrong class is, one more right answer counts for more.
         let half = score(&[(0, classes[0]), (0, classes[2])]);
         assert!(half > second, "{half} {second}");
+    }
+
+    #[test]
+    fn a_score_that_is_no_number_is_an_error_of_the_fit() {
+        for select in [Select::Valid, Select::AnnotationLikelihood] {
+            with_trainer(select, &[(0, 1)], |trainer| {
+                let mut snapshot = trainer.snapshot().unwrap();
+                let name = "net.classifier.bias".to_owned();
+                snapshot.f32s(name, vec![3], vec![f32::NAN; 3]);
+                trainer.load(&snapshot).unwrap();
+                let error = trainer.keep_if_best(&Phase::joint(1)).unwrap_err();
+                assert_eq!(error.exit_code(), 4);
+                assert!(error.to_string().contains("learning_rate"), "{error}");
+                assert!(error.to_string().contains("a score of NaN"), "{error}");
+            });
+        }
     }
 }

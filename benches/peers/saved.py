@@ -1,0 +1,145 @@
+"""Loads saved models into PyTorch and compares its probabilities with those of `labelmill predict`.
+
+The lines that load a model are those of the repository's README, word for word.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import tempfile
+from dataclasses import dataclass
+from math import prod
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import torch
+
+from labelmill import default_binary
+from measure import HERE, run
+
+SEED = 20_240_501
+ANNOTATORS, CLASSES = 7, 3
+TOLERANCE = 1e-5
+
+PIPELINE = """
+[source]
+annotations = {annotations}
+features = {features}
+
+[model]
+device = "cpu"
+{model}
+
+[model.train]
+epochs = {epochs}
+
+[sink]
+url = {sink}
+"""
+
+
+@dataclass(frozen=True)
+class Case:
+    """A network and the features that it is trained on."""
+
+    model: str
+    shape: tuple[int, ...] = (12,)
+    instances: int = 200
+    epochs: int = 3
+
+
+def backbone(kind: str, *more: str) -> str:
+    return "\n".join(['kind = "crowd_layer"', "[model.backbone]", f"kind = \"{kind}\"", *more])
+
+
+def image(kind: str, shape: tuple[int, int, int], **more: int) -> Case:
+    return Case(backbone(kind, f"input = {list(shape)}"), shape, **more)
+
+
+CASES = {
+    "linear": Case(backbone("linear")),
+    "mlp": Case(backbone("mlp", "hidden = [16, 9]")),
+    **{
+        f"mlp, {name}": Case(backbone("mlp", "hidden = [16]", f"activation = \"{name}\""))
+        for name in ("gelu", "silu", "tanh", "selu")
+    },
+    "mlp, no batch norm": Case(backbone("mlp", "batch_norm = false", 'scaling = "max_abs"')),
+    "mlp of conal": Case('kind = "conal"'),
+    "lenet": image("lenet", (1, 28, 28)),
+    "lenet, two channels": image("lenet", (2, 12, 14)),
+    "vgg16": image("vgg16", (3, 32, 32), instances=40, epochs=1),
+}
+
+
+def write_crowd(case: Case, annotations: Path, features: Path) -> torch.Tensor:
+    """Draws features and three labels of each instance; returns the features."""
+    rng = np.random.default_rng(SEED)
+    truth = rng.integers(CLASSES, size=case.instances)
+    centres = rng.normal(size=(CLASSES, prod(case.shape)))
+    noise = rng.normal(size=(case.instances, prod(case.shape)))
+    values = (3 + 5 * (centres[truth] + noise)).astype(np.float32)
+    instance = np.repeat(np.arange(case.instances), 3)
+    annotator = (instance + np.tile(np.arange(3), case.instances)) % ANNOTATORS
+    is_wrong = rng.random(instance.size) < 0.2
+    label = (truth[instance] + is_wrong) % CLASSES
+    columns = {"instance_id": instance, "annotator_id": annotator, "label": label}
+    pq.write_table(pa.table(columns), annotations)
+    lists = pa.FixedSizeListArray.from_arrays(pa.array(values.ravel()), prod(case.shape))
+    ids = np.arange(case.instances)
+    pq.write_table(pa.table({"instance_id": ids, "features": lists}), features)
+    return torch.from_numpy(values).reshape(case.instances, *case.shape)
+
+
+def readme_lines() -> str:
+    """The README's lines of Python."""
+    text = (HERE.parent.parent / "README.md").read_text()
+    [lines] = [block.split("\n```", 1)[0] for block in text.split("```python\n")[1:]]
+    return lines
+
+
+def difference(binary: Path, case: Case, lines: str) -> float:
+    """The largest difference between a probability of PyTorch's and one of labelmill's."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        annotations, features = folder / "annotations.parquet", folder / "features.parquet"
+        pipeline, sink, output = folder / "pipeline.toml", folder / "run", folder / "predicted"
+        values = write_crowd(case, annotations, features)
+        paths = {"annotations": annotations, "features": features, "sink": sink}
+        paths = {key: json.dumps(str(path)) for key, path in paths.items()}
+        pipeline.write_text(PIPELINE.format(model=case.model, epochs=case.epochs, **paths))
+        run(binary, "run", pipeline, "--quiet")
+        run(binary, "predict", "--model", sink, "--features", features, "--output", output)
+        names = {"folder": sink / "latest" / "model", "features": values}
+        with torch.no_grad():
+            exec(lines, names)  # noqa: S102
+        table = pq.read_table(output / "latest" / "predictions")
+        rows = zip(*(table[c].to_pylist() for c in ("instance_id", "class", "probability")))
+        column = {name: k for k, name in enumerate(names["model"]["classes"]["values"])}
+        predicted = np.full((case.instances, CLASSES), np.nan)
+        for instance, label, probability in rows:
+            predicted[instance, column[str(label)]] = probability
+        return float(np.abs(predicted - names["p"].numpy()).max())
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="saved.sh", description=__doc__.splitlines()[0])
+    parser.add_argument("--labelmill", type=Path, default=default_binary(), help="the binary")
+    options = parser.parse_args()
+    if not options.labelmill.is_file():
+        parser.error(f"no labelmill at {options.labelmill}: build a release or name one")
+    torch.manual_seed(SEED)
+    lines, differences = readme_lines(), []
+    for what, case in CASES.items():
+        largest = difference(options.labelmill.resolve(), case, lines)
+        differences.append(largest)
+        print(f"{what:24} {largest:.1e}", flush=True)
+    print(f"PyTorch {torch.__version__}: {TOLERANCE:.0e} at most is wanted")
+    return 0 if all(largest <= TOLERANCE for largest in differences) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,77 @@
+//! What is computed block by block is what it is one by one, and nothing is computed that nobody needs.
+
+use super::posteriors::{near, predict};
+use super::*;
+
+/// Seventy rows, which are a block and a part: the loss from the formula, row by row, and every derivative.
+#[test]
+fn pairs_in_blocks_are_pairs_one_by_one() {
+    const ROWS: usize = 70;
+    let model = MaxMig::default();
+    let mut case = Case::new(&model).with(0, &RHO);
+    let value = |n: usize| ((n * 37 % 101) as f64 / 25.0 - 2.0).sin();
+    let rows: Vec<u32> = (0..ROWS as u32).collect();
+    let annotation = |b: &u32| BatchAnnotation { annotator: b % 2, label: b / 2 % 3, weight: 1.0 };
+    case.batch = Batch {
+        offsets: (0..=ROWS).collect(),
+        annotations: rows.iter().map(annotation).collect(),
+        instances: rows.clone(),
+        rows,
+        trusted: vec![None; ROWS],
+        ..case.batch
+    };
+    let logits: Vec<f64> = (0..ROWS * 3).map(value).collect();
+    let softmaxes = |logits: &[f64]| {
+        let mut p = vec![0.0; logits.len()];
+        for (logits, p) in logits.chunks(3).zip(p.chunks_mut(3)) {
+            softmax(logits, p);
+        }
+        p
+    };
+    let p = softmaxes(&logits);
+    // The prior is 1/3 for each class, and adds nothing to g.
+    let cell = |b: usize, k: usize| f64::from(RHO[b % 2 * 9 + k * 3 + b / 2 % 3]);
+    let sums: Vec<f64> =
+        (0..ROWS).flat_map(|b| (0..3).map(move |k| (b, k))).map(|(b, k)| cell(b, k)).collect();
+    let g = softmaxes(&sums);
+    let (mut same, mut others) = (0.0, 0.0);
+    for (i, j) in (0..ROWS).flat_map(|i| (0..ROWS).map(move |j| (i, j))) {
+        let shared: f64 = (0..3).map(|k| 3.0 * p[i * 3 + k] * g[j * 3 + k]).sum();
+        if i == j {
+            same += 1.0 + (shared + model.u).ln();
+        } else {
+            others += shared;
+        }
+    }
+    case.out = Outputs { rows: ROWS, logits, p, ..Outputs::default() };
+    let n = ROWS as f64;
+    near(&[case.value()], &[others / (n * (n - 1.0)) - same / n]);
+    case.check_gradient();
+}
+
+/// The batch knows annotator 1 alone, and the head of annotator 0 is no number.
+#[test]
+fn losses_and_likelihoods_compute_the_heads_of_their_own_annotators() {
+    let model = DoctorNet::default();
+    let mut case = Case::new(&model);
+    case.batch.annotators = vec![1];
+    case.batch.annotations.iter_mut().for_each(|annotation| annotation.annotator = 0);
+    let judged = |case: &Case<'_, DoctorNet>| {
+        let gathered = case.annotator_params.gather(&[1]);
+        let context = BatchContext {
+            phase: 0,
+            batch: &case.batch,
+            out: &case.out,
+            gathered: &gathered,
+            annotator_params: &case.annotator_params,
+            dims: annotations().dims(),
+        };
+        (case.loss(&case.out, &gathered), model.likelihood(&context))
+    };
+    let wanted = judged(&case);
+    assert!(predict(&case).classes.iter().all(|p| p.is_finite()));
+    let width = case.annotator_params.tables[0].width;
+    case.annotator_params.tables[0].values[..width].fill(f32::NAN);
+    assert_eq!(judged(&case), wanted);
+    assert!(predict(&case).classes.iter().all(|p| p.is_nan()));
+}
