@@ -15,6 +15,7 @@
 //!   sparse views, rows that cannot be used are accounted for. Async stops here.
 //! - [`model`] holds the registry. A model sees numbers and returns a [`model::fitted::Fitted`]; the EM loop exists
 //!   once, and so does each sweep over the annotations.
+//! - [`calibration`] makes posteriors and predictions as often right as they say, where that is asked for.
 //! - [`decide`] chooses labels from posteriors, and [`gate`] decides whether they may be published.
 //! - [`tables`] declares what leaves; every run writes every table.
 //! - [`sink`] publishes a run as one, on local disk and on object stores. Async starts again here.
@@ -27,6 +28,7 @@
 //!
 //! The same input gives the same bytes, whatever the order of its rows and files and the number of threads.
 
+pub mod calibration;
 pub mod cli;
 pub mod commands;
 pub mod decide;

@@ -16,6 +16,7 @@ mod support;
 mod adversarial;
 mod anaesthesia;
 mod architecture;
+mod calibration;
 mod cli;
 mod damaged;
 mod datasets;

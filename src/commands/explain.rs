@@ -49,6 +49,9 @@ pub async fn explain(spec: &PipelineSpec) -> Result<String> {
     line("duplicates", &serde_json::json!(spec.frame.duplicates).to_string().replace('"', ""));
     let model = spec.to_json()?["model"].clone();
     line("model", &model.to_string());
+    if spec.calibration.is_on() {
+        line("calibration", &serde_json::json!(spec.calibration).to_string());
+    }
     line("seed", &spec.seed.to_string());
     let digest = spec.digest(&inputs(&source))?;
     let run_id = spec.sink.run_id.clone().unwrap_or_else(|| digest[..16].to_owned());

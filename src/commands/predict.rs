@@ -11,7 +11,7 @@ use crate::frame::{Features, Scratch, number_columns, read_features};
 use crate::model::{Predicted, SavedModel, model_kind};
 use crate::pipeline::inputs;
 use crate::run::Run;
-use crate::sink::model_files::{classes_of, load};
+use crate::sink::model_files::{calibrator_of, classes_of, load};
 use crate::sink::{Begin, Contents, Job, ParquetSink, Published, Sink, SinkSpec, digest};
 use crate::source::{ColumnsSpec, InferenceScope, Location, Source, SourceSpec, sink_problem};
 use crate::store::StoreSpec;
@@ -49,6 +49,7 @@ pub async fn predict(
     }
     let (description, bytes) = load(what.model, stores).await.map_err(|e| e.or_at("--model"))?;
     let classes = classes_of(&description)?;
+    let calibrator = calibrator_of(&description, classes.len()).map_err(|e| e.or_at("--model"))?;
     let ctx = what.engine.session()?;
     let spec = SourceSpec {
         features: Some(Location::Url(what.features.to_owned())),
@@ -76,7 +77,13 @@ pub async fn predict(
     let features = read_features(query, Scratch::of(&what.engine), "--features", run).await?;
     let read_at = run.clock.seconds();
     let Predicted { classes: predictions, device } = tokio::task::block_in_place(|| {
-        run.pool().install(|| through(&description, &bytes, &features, what.device, run))
+        run.pool().install(|| -> Result<Predicted> {
+            let mut predicted = through(&description, &bytes, &features, what.device, run)?;
+            if let Some(calibrator) = &calibrator {
+                calibrator.apply_to(&mut predicted.classes, |_| true);
+            }
+            Ok(predicted)
+        })
     })?;
     let rows = predictions.len() as u64;
     let record = RunRecord {

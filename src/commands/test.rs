@@ -5,7 +5,9 @@ use std::collections::BTreeMap;
 use arrow::array::{Array, RecordBatch};
 use arrow::util::display::array_value_to_string;
 
+use crate::calibration::{CalibrationSpec, FitOn};
 use crate::error::{Error, Result, nearest};
+use crate::frame::Role;
 use crate::pipeline::{Checkpoints, PipelineSpec, TestSpec, fit, read};
 use crate::run::Run;
 use crate::source::{Location, Scalar, Source, SourceSpec};
@@ -53,12 +55,22 @@ async fn outcome(spec: &PipelineSpec, test: &TestSpec) -> Result<Outcome> {
         gold: test.given.gold.clone().map(Location::Rows),
         ..SourceSpec::default()
     };
-    let spec = PipelineSpec { source, ..spec.clone() };
+    let spec = PipelineSpec { source, calibration: calibration(spec, test), ..spec.clone() };
     let ctx = spec.engine.session()?;
     let source = Source::register(&ctx, &spec.source, &spec.store).await?;
     let mut run = Run::new(spec.seed);
     let frames = read(&spec, &ctx, &source, &run).await?;
     tokio::task::block_in_place(|| fit(&spec, frames, &mut Checkpoints::default(), &mut run))
+}
+
+/// A handful of rows is calibrated by the gold that the test gives for it, or not at all.
+fn calibration(spec: &PipelineSpec, test: &TestSpec) -> CalibrationSpec {
+    let gold = test.given.gold.iter().flat_map(|rows| rows.0.iter().flatten());
+    if gold.map(ToString::to_string).any(|cell| cell == Role::Calibrate.word()) {
+        CalibrationSpec { fit_on: FitOn::Gold, ..spec.calibration.clone() }
+    } else {
+        CalibrationSpec::default()
+    }
 }
 
 fn find(name: &str) -> Result<&'static dyn OutcomeTable> {

@@ -4,6 +4,7 @@
 //! sum over the bins of |hits - sum of the confidences|, divided by the number of answers.
 
 use super::{Scored, winner};
+use crate::tables::metrics::Metric;
 
 /// Bins of every calibration error.
 const BINS: usize = 15;
@@ -34,6 +35,28 @@ impl Scored {
         (!errors.is_empty()).then(|| errors.iter().sum::<f64>() / errors.len() as f64)
     }
 
+    /// The reliability table: of each of the bins of [`Scored::ece`] that is not empty its answers, their mean confidence,
+    /// and their accuracy, by name behind `prefix`. Bin 08 is (7 / 15, 8 / 15].
+    #[must_use]
+    pub fn reliability(&self, prefix: &str, split: &'static str) -> Vec<Metric> {
+        let answers = self.answers().unwrap_or_default();
+        let mut counts = [0_u32; BINS];
+        answers.iter().for_each(|answer| counts[bin_of(answer.0)] += 1);
+        let filled = bins(&answers).into_iter().zip(counts).enumerate();
+        filled
+            .filter(|(_, (_, count))| *count > 0)
+            .flat_map(|(bin, ((confidence, hits), count))| {
+                let n = f64::from(count);
+                let cells = [("count", n), ("confidence", confidence / n), ("accuracy", hits / n)];
+                cells.map(|(what, value)| Metric {
+                    name: format!("{prefix}reliability_{what}_{:02}", bin + 1),
+                    split,
+                    value: Some(value),
+                })
+            })
+            .collect()
+    }
+
     /// How sure each instance's most probable class is, and whether it is the true one.
     fn answers(&self) -> Option<Vec<(f64, bool)>> {
         let answer = |(row, truth): (&[f64], usize)| match winner(row) {
@@ -47,14 +70,20 @@ impl Scored {
 /// Of one bin: the sum of the confidences, and of the hits.
 type Bin = (f64, f64);
 
-#[allow(clippy::cast_sign_loss)]
 fn equal_width(answers: &[(f64, bool)]) -> Option<f64> {
+    gap(&bins(answers), answers.len())
+}
+
+/// Bins of equal width, ((m - 1) / 15, m / 15].
+fn bins(answers: &[(f64, bool)]) -> [Bin; BINS] {
     let mut bins = [Bin::default(); BINS];
-    for answer in answers {
-        let bin = (answer.0 * BINS as f64).ceil() as usize;
-        add(&mut bins[bin.clamp(1, BINS) - 1], answer);
-    }
-    gap(&bins, answers.len())
+    answers.iter().for_each(|answer| add(&mut bins[bin_of(answer.0)], answer));
+    bins
+}
+
+#[allow(clippy::cast_sign_loss)]
+fn bin_of(confidence: f64) -> usize {
+    ((confidence * BINS as f64).ceil() as usize).clamp(1, BINS) - 1
 }
 
 /// Equal confidences stay together, in the bin of their middle one: the order of the rows must not tell them apart.
@@ -102,6 +131,31 @@ mod tests {
         let class_0 = (1.66 - 1.0) + 0.3;
         let class_1 = (1.0 - 0.34) + 0.3;
         close(s.ece_classwise(), f64::midpoint(class_0, class_1) / 3.0);
+    }
+
+    #[test]
+    fn the_reliability_table_by_hand() {
+        let mut s = Scored::new(2);
+        s.push(Some(0), &[0.81, 0.19], 0);
+        s.push(Some(0), &[0.85, 0.15], 1);
+        s.push(Some(0), &[0.83, 0.17], 0);
+        s.push(Some(1), &[0.3, 0.7], 1);
+        let found = s.reliability("prediction_", "holdout");
+        let want = [
+            ("prediction_reliability_count_11", 1.0),
+            ("prediction_reliability_confidence_11", 0.7),
+            ("prediction_reliability_accuracy_11", 1.0),
+            ("prediction_reliability_count_13", 3.0),
+            ("prediction_reliability_confidence_13", 0.83),
+            ("prediction_reliability_accuracy_13", 2.0 / 3.0),
+        ];
+        assert_eq!(found.len(), want.len());
+        for (metric, (name, value)) in found.iter().zip(want) {
+            assert_eq!((metric.name.as_str(), metric.split), (name, "holdout"));
+            close(metric.value, value);
+        }
+        // The table holds the error: no more is needed to draw a reliability diagram.
+        close(s.ece(), (0.3 + 3.0 * (0.83 - 2.0 / 3.0)) / 4.0);
     }
 
     /// The upper edge of a bin is its own: .6, which is 9 / 15, is in the ninth, .65 in the tenth.

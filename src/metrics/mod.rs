@@ -169,6 +169,15 @@ impl Scored {
             .then(|| (rank_sum - positives * (positives + 1.0) / 2.0) / (positives * negatives))
     }
 
+    /// What calibration may change, by name behind `prefix`.
+    #[must_use]
+    pub fn of_probabilities(&self, prefix: &str, split: &'static str) -> Vec<Metric> {
+        const NAMES: [&str; 5] = ["accuracy", "log_loss", "ece", "ece_adaptive", "ece_classwise"];
+        let is_wanted =
+            |m: &Metric| m.name.strip_prefix(prefix).is_some_and(|n| NAMES.contains(&n));
+        self.all(prefix, split).into_iter().filter(is_wanted).collect()
+    }
+
     /// Every metric, by name behind `prefix`.
     #[must_use]
     pub fn all(&self, prefix: &str, split: &'static str) -> Vec<Metric> {

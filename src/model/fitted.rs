@@ -3,6 +3,7 @@
 use rayon::prelude::*;
 
 use super::confusion::Confusion;
+use crate::calibration::Calibrator;
 use crate::frame::{Annotations, BLOCK};
 
 /// P(class given everything observed), one row an instance.
@@ -197,6 +198,8 @@ pub struct Trained {
     pub description: serde_json::Value,
     /// Its numbers, in the safetensors format.
     pub parameters: Vec<u8>,
+    /// What calibrates its predictions, if anything does.
+    pub calibrator: Option<Calibrator>,
 }
 
 impl Fitted {

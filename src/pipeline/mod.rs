@@ -9,6 +9,7 @@ mod spec;
 
 use serde_json::json;
 
+use crate::calibration::calibrate;
 use crate::decide::Tally;
 use crate::error::{Error, Problem, Result};
 use crate::frame::{Frame, Relations, Scratch, collect};
@@ -23,7 +24,7 @@ pub use checkpoints::Checkpoints;
 pub use examples::{GivenSpec, TestSpec};
 pub use load::{from_table, load};
 pub use schema::schema;
-use score::score;
+use score::Scorer;
 pub use spec::PipelineSpec;
 
 /// Runs the job. With `force`, a job that was done before is done again, under an id of its own.
@@ -117,7 +118,8 @@ pub async fn read(
     collect(relations, &spec.frame, run).await.map_err(|e| e.or_at("source.annotations"))
 }
 
-/// Fits the model to each question's frame and scores it against the gold that it did not see.
+/// Fits the model to each question's frame, calibrates what it says where that is asked for, and scores it against the
+/// gold that it did not see.
 ///
 /// # Errors
 /// When the model fails, or returns what is no number.
@@ -128,11 +130,11 @@ pub fn fit(
     run: &mut Run,
 ) -> Result<Outcome> {
     let loaded = spec.model.load()?;
-    let mut answers = Vec::with_capacity(frames.len());
-    for frame in frames {
+    let (mut answers, mut metrics) = (Vec::with_capacity(frames.len()), Vec::new());
+    for (question, frame) in frames.into_iter().enumerate() {
         let pool = run.pool();
         run.keep_checkpoint(checkpoints.next());
-        let fitted = pool.install(|| loaded.model.fit(frame.evidence(), run))?;
+        let mut fitted = pool.install(|| loaded.model.fit(frame.evidence(), run))?;
         if let Some(what) = fitted.not_finite() {
             return Err(Error::new(
                 crate::error::Stage::Bug,
@@ -144,18 +146,28 @@ pub fn fit(
         {
             run.warn(switch_warning(&frame, &names));
         }
+        let scorer = Scorer { decide: &spec.decide, seed: spec.seed, frame: &frame };
+        let measured = if spec.calibration.is_on() {
+            let before = scorer.scored(&fitted);
+            run.keep_checkpoint(checkpoints.next());
+            let model = loaded.model.as_ref();
+            let calibrated =
+                pool.install(|| calibrate(&spec.calibration, model, &frame, &mut fitted, run))?;
+            scorer.of_calibrated(before, &fitted, calibrated)
+        } else {
+            scorer.of(&fitted)
+        };
+        metrics.extend(measured.into_iter().map(|metric| (question, metric)));
         let tally =
             pool.install(|| Tally::count(&spec.decide, &frame.annotations, &fitted, spec.seed));
         answers.push(Answer { frame, fitted, tally });
     }
-    let mut outcome = Outcome {
+    Ok(Outcome {
         answers,
         decide: spec.decide.clone(),
-        metrics: Vec::new(),
+        metrics,
         run: RunRecord { seed: spec.seed, ..RunRecord::default() },
-    };
-    outcome.metrics = score(&outcome);
-    Ok(outcome)
+    })
 }
 
 /// The files behind every source.

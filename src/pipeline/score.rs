@@ -1,40 +1,83 @@
 //! Scores the labels, and the classifier's predictions, against gold that the model did not see.
 
-use crate::frame::Role;
+use crate::calibration::Calibrated;
+use crate::decide::DecideSpec;
+use crate::frame::{Frame, Role};
 use crate::metrics::Scored;
+use crate::model::fitted::Fitted;
 use crate::tables::metrics::Metric;
-use crate::tables::{Answer, Outcome};
 
-/// Every metric of every question and role that the model did not see.
-pub(super) fn score(outcome: &Outcome) -> Vec<(usize, Metric)> {
-    let mut metrics = Vec::new();
-    for (question, Answer { frame, fitted, .. }) in outcome.answers.iter().enumerate() {
-        let a = &frame.annotations;
+/// Scores fits of one question.
+pub(super) struct Scorer<'a> {
+    pub(super) decide: &'a DecideSpec,
+    pub(super) seed: u64,
+    pub(super) frame: &'a Frame,
+}
+
+/// Instances that were scored: the gold role, and what the names of a classifier's metrics begin with.
+pub(super) struct ScoredRole {
+    role: Role,
+    prefix: &'static str,
+    scored: Scored,
+}
+
+impl Scorer<'_> {
+    /// Every metric of every role that the model did not see.
+    pub(super) fn of(&self, fitted: &Fitted) -> Vec<Metric> {
+        let roles = self.scored(fitted).into_iter();
+        roles.flat_map(|s| s.scored.all(s.prefix, s.role.word())).collect()
+    }
+
+    /// The same for calibrated posteriors and predictions, with reliability tables and what would have been without
+    /// calibration. Gold that calibrated does not score.
+    pub(super) fn of_calibrated(
+        &self,
+        before: Vec<ScoredRole>,
+        after: &Fitted,
+        calibrated: Calibrated,
+    ) -> Vec<Metric> {
+        let scores = |s: &ScoredRole| !(calibrated.used_gold && s.role == Role::Calibrate);
+        let mut metrics = Vec::new();
+        for s in self.scored(after).into_iter().filter(scores) {
+            metrics.extend(s.scored.all(s.prefix, s.role.word()));
+            metrics.extend(s.scored.reliability(s.prefix, s.role.word()));
+        }
+        for s in before.into_iter().filter(scores) {
+            let prefix = format!("{}uncalibrated_", s.prefix);
+            metrics.extend(s.scored.of_probabilities(&prefix, s.role.word()));
+            metrics.extend(s.scored.reliability(&prefix, s.role.word()));
+        }
+        metrics.extend(calibrated.metrics);
+        metrics
+    }
+
+    /// Labels, posteriors and predictions beside the true classes, by role.
+    pub(super) fn scored(&self, fitted: &Fitted) -> Vec<ScoredRole> {
+        let a = &self.frame.annotations;
         // What an instance without evidence has in `posteriors` too: nothing, whatever the model fills in.
         let nothing = vec![0.0; a.dims().classes];
+        let mut all = Vec::new();
         for role in Role::ALL.into_iter().filter(|r| !r.trains()) {
             let mut scored = Scored::new(a.dims().classes);
-            for gold in frame.gold.iter().filter(|g| g.role == role) {
+            for gold in self.frame.gold.iter().filter(|g| g.role == role) {
                 let i = gold.instance as usize;
-                let decided = outcome.decide.decide(a, fitted, outcome.run.seed, i);
+                let decided = self.decide.decide(a, fitted, self.seed, i);
                 let row = if a.has_evidence(i) { fitted.posterior.row(i) } else { &nothing };
                 scored.push(decided.class.map(|c| c as usize), row, gold.class as usize);
             }
-            if !scored.is_empty() {
-                metrics.extend(scored.all("", role.word()).into_iter().map(|m| (question, m)));
-            }
-            if let (Some(predictions), Some(described)) = (&fitted.predictions, &frame.described) {
+            all.push(ScoredRole { role, prefix: "", scored });
+            if let (Some(predictions), Some(described)) =
+                (&fitted.predictions, &self.frame.described)
+            {
                 let mut scored = Scored::new(predictions.n_classes());
                 for gold in described.gold.iter().filter(|g| g.role == role) {
                     let row = predictions.row(gold.instance as usize);
                     scored.push_prediction(row, gold.class as usize);
                 }
-                if !scored.is_empty() {
-                    let all = scored.all("prediction_", role.word());
-                    metrics.extend(all.into_iter().map(|m| (question, m)));
-                }
+                all.push(ScoredRole { role, prefix: "prediction_", scored });
             }
         }
+        all.retain(|s| !s.scored.is_empty());
+        all
     }
-    metrics
 }

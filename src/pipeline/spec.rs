@@ -5,6 +5,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use super::examples::TestSpec;
+use crate::calibration::CalibrationSpec;
 use crate::decide::DecideSpec;
 use crate::engine::EngineSpec;
 use crate::error::{Error, Problem, Result};
@@ -31,6 +32,8 @@ pub struct PipelineSpec {
     pub frame: FrameSpec,
     /// The model: its `kind`, and its parameters.
     pub model: ModelSpec,
+    /// How posteriors and predictions are calibrated.
+    pub calibration: CalibrationSpec,
     /// How posteriors become labels.
     pub decide: DecideSpec,
     /// What must hold before anything is published.
@@ -53,6 +56,7 @@ impl PipelineSpec {
         let secret = secret_problem(&self.sink.url).map(|p| p.at(format!("{place}: sink.url")));
         secret.into_iter().for_each(|p| problems.push(p));
         self.source.check_sink(&self.sink.url, place, problems);
+        self.calibration.check(self.source.has_gold(), place, problems);
         self.engine.check(place, problems);
         self.store.check(place, problems);
         if model_kind(&self.model.kind).is_ok_and(|f| f.needs_features)
@@ -92,6 +96,9 @@ impl PipelineSpec {
         if let Some(object) = spec.as_object_mut() {
             for resource in ["name", "engine", "store", "test", "gate"] {
                 object.remove(resource);
+            }
+            if self.calibration == CalibrationSpec::default() {
+                object.remove("calibration");
             }
         }
         let tables = json!([self.sink.tables, self.sink.compression]);

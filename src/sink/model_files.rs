@@ -1,7 +1,8 @@
 //! A trained classifier as files beside a run's tables.
 //!
 //! ```text
-//! model/model.json          kind, parameters, sizes, the classes in their order with their type, the modules of torch.nn
+//! model/model.json          kind, parameters, sizes, the classes in their order with their type, the modules of torch.nn,
+//!                           the calibration
 //! model/model.safetensors   every number, in PyTorch's names and layouts
 //! ```
 //! With several questions each has a folder of its own: `model/0`, `model/1`, ... in the order of the questions.
@@ -13,9 +14,11 @@ use arrow::compute::cast;
 use arrow::datatypes::DataType;
 use object_store::ObjectStoreExt;
 use object_store::path::Path;
+use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::PublishedRun;
+use crate::calibration::Calibrator;
 use crate::error::{Error, Result};
 use crate::frame::Ids;
 use crate::store::{Place, StoreSpec, open, parse_url, shown};
@@ -45,6 +48,9 @@ pub fn files(outcome: &Outcome) -> Result<Vec<(String, Vec<u8>)>> {
         description["format"] = json!(FORMAT);
         description["labelmill"] = json!(env!("CARGO_PKG_VERSION"));
         description["classes"] = typed(&classes)?;
+        if let Some(calibrator) = &trained.calibrator {
+            description["calibration"] = json!(calibrator);
+        }
         let described = frame.described.as_ref();
         if let Some(described) = described.filter(|d| !d.features.columns.is_empty()) {
             description["columns"] = json!(described.features.columns);
@@ -89,6 +95,22 @@ pub(crate) fn classes_of(description: &Value) -> Result<Ids> {
             .help("the list belongs to the numbers: take both from the run that wrote them"));
     }
     Ok(classes)
+}
+
+/// What calibrates the model's predictions; a model that was saved without says nothing of it.
+pub(crate) fn calibrator_of(description: &Value, n_classes: usize) -> Result<Option<Calibrator>> {
+    let found = &description["calibration"];
+    if found.is_null() {
+        return Ok(None);
+    }
+    let calibrator = Calibrator::deserialize(found).ok();
+    match calibrator.filter(|calibrator| calibrator.is_valid(n_classes)) {
+        Some(calibrator) => Ok(Some(calibrator)),
+        None => Err(Error::data("the model's calibration cannot be read")
+            .at(format!("{DESCRIPTION}: calibration"))
+            .found(found.to_string().chars().take(80).collect::<String>())
+            .help("the file is damaged: take it from the run that wrote it")),
+    }
 }
 
 /// The description and the numbers of the classifier that `url` names: its own folder, or that of a run.

@@ -179,6 +179,12 @@ impl SourceSpec {
         self.features.is_some() || self.sql.features.is_some()
     }
 
+    /// Whether gold is given.
+    #[must_use]
+    pub fn has_gold(&self) -> bool {
+        self.gold.is_some() || self.sql.gold.is_some()
+    }
+
     /// Every table with its name.
     fn all(&self) -> Vec<(&str, &Location)> {
         let extra = self.tables.iter().map(|(name, location)| (name.as_str(), location));
@@ -331,7 +337,7 @@ impl Source {
     /// # Errors
     /// As [`Source::annotations`].
     pub async fn gold(&self, ctx: &SessionContext) -> Result<Option<DataFrame>> {
-        if self.spec.gold.is_none() && self.spec.sql.gold.is_none() {
+        if !self.spec.has_gold() {
             return Ok(None);
         }
         relation::query(ctx, Relation::Gold, self.sql("gold"), &self.spec.columns).await.map(Some)

@@ -13,7 +13,7 @@ use crate::error::Result;
 pub struct Metric {
     /// What is measured; a classifier's scores begin with `prediction_`.
     pub name: String,
-    /// On which instances: the gold role, or `truth`.
+    /// On which instances: the gold role, `truth`, or `annotations`.
     pub split: &'static str,
     /// The value; `None` where it is not defined.
     pub value: Option<f64>,
@@ -33,7 +33,11 @@ impl OutcomeTable for MetricsTable {
                 TEXT,
                 "what is measured; a classifier's scores begin with `prediction_`",
             ),
-            column("split", TEXT, "on which instances: the gold role"),
+            column(
+                "split",
+                TEXT,
+                "on which instances: the gold role, or `annotations` that were held out to calibrate",
+            ),
             nullable("value", REAL, "the value; null where it is not defined"),
         ];
         COLUMNS

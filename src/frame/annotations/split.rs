@@ -1,6 +1,9 @@
 //! Annotations split in two, so that what is learned from one part can be judged on the other.
 
+use std::mem::replace;
+
 use super::{AnnotationRows, Annotations, Duplicates, Repeated};
+use crate::error::{Error, Result};
 use crate::frame::offsets::number;
 
 impl Annotations {
@@ -9,7 +12,10 @@ impl Annotations {
     ///
     /// # Errors
     /// As [`Annotations::build`]; repeated answers were settled before.
-    pub fn split(&self, mut first: impl FnMut(u32) -> bool) -> Result<[Self; 2], Repeated> {
+    pub fn split(
+        &self,
+        mut first: impl FnMut(u32) -> bool,
+    ) -> std::result::Result<[Self; 2], Repeated> {
         let mut parts = [AnnotationRows::default(), AnnotationRows::default()];
         for i in 0..self.dims.instances {
             for (annotator, label, weight) in self.triples_of(i) {
@@ -27,12 +33,60 @@ impl Annotations {
         let [one, other] = parts;
         Ok([build(one)?, build(other)?])
     }
+
+    /// The annotations to learn from, and those that are held out. `is_drawn(instance)` is asked once for each annotator
+    /// of an instance, for a soft annotation is held out as a whole. Each annotator's first annotation is not held out,
+    /// so that every annotator has parameters.
+    ///
+    /// # Errors
+    /// A defect: repeated answers were settled before.
+    pub fn hold_out(&self, mut is_drawn: impl FnMut(usize) -> bool) -> Result<[Self; 2]> {
+        let mut is_known = vec![false; self.dims.annotators];
+        let mut is_training = Vec::with_capacity(self.len());
+        for i in 0..self.dims.instances {
+            // An annotator's rows of one instance are adjacent.
+            let columns = self.columns_of_instance(i);
+            let same = |one: &u32, next: &u32| self.annotator_of(*one) == self.annotator_of(*next);
+            for rows in columns.chunk_by(same) {
+                let held_out = is_drawn(i);
+                let was_known = replace(&mut is_known[self.annotator_of(rows[0]) as usize], true);
+                is_training.extend(rows.iter().map(|_| !was_known || !held_out));
+            }
+        }
+        let mut is_training = is_training.into_iter();
+        let repeated = |_| Error::bug("settled annotations repeat themselves");
+        self.split(|_| is_training.next().unwrap_or(true)).map_err(repeated)
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::frame::Dims;
+
+    #[test]
+    fn the_first_annotation_of_each_annotator_and_halves_of_a_soft_one_are_not_held_out() {
+        let dims = Dims { instances: 3, annotators: 2, classes: 2, labels: 2 };
+        let rows = AnnotationRows {
+            instance: vec![0, 1, 1, 1, 2],
+            annotator: vec![0, 0, 0, 1, 1],
+            label: vec![0, 0, 1, 1, 0],
+            weight: vec![1.0, 0.3, 0.7, 1.0, 1.0],
+        };
+        let whole = Annotations::build(dims, rows, Duplicates::Keep).unwrap();
+        let mut asked = Vec::new();
+        let [training, held_out] = whole
+            .hold_out(|i| {
+                asked.push(i);
+                i < 2
+            })
+            .unwrap();
+        let of = |part: &Annotations| -> Vec<usize> {
+            (0..3).map(|i| part.triples_of(i).len()).collect()
+        };
+        assert_eq!(asked, [0, 1, 1, 2]);
+        assert_eq!((of(&training), of(&held_out)), (vec![1, 1, 1], vec![0, 2, 0]));
+    }
 
     #[test]
     fn every_annotation_is_in_one_part_with_its_weight() {

@@ -1,7 +1,5 @@
 //! From evidence to a fitted model: prepares the data, trains, and predicts every row with the trained model.
 
-use std::mem::replace;
-
 use rand::Rng as _;
 
 use super::{CrowdNet, Task, device, name_of};
@@ -102,14 +100,14 @@ impl<N: CrowdNet> Model for Neural<N> {
             model: Some(Trained {
                 description: description(model, &trainer.net, &shape, dims),
                 parameters: to_pytorch(&trainer.snapshot()?).to_bytes()?,
+                calibrator: None,
             }),
             device: name_of(&device),
         })
     }
 }
 
-/// The training annotations and the held-out annotations, where held-out likelihood selects the epoch. Each annotator's
-/// first annotation is in the training part, so that every annotator has parameters.
+/// The training annotations and the held-out annotations, where held-out likelihood selects the epoch.
 pub(crate) fn split_annotations(
     train: &TrainSpec,
     a: &Annotations,
@@ -119,22 +117,7 @@ pub(crate) fn split_annotations(
         return Ok(None);
     }
     let mut rng = run.rng("held-out annotations");
-    let mut is_known = vec![false; a.dims().annotators];
-    let mut is_training = Vec::with_capacity(a.len());
-    for i in 0..a.dims().instances {
-        // An annotator's rows of one instance are adjacent: a soft annotation is held out as a whole.
-        let columns = a.columns_of_instance(i);
-        let same = |one: &u32, next: &u32| a.annotator_of(*one) == a.annotator_of(*next);
-        for rows in columns.chunk_by(same) {
-            let held_out = rng.random::<f64>() < train.held_out;
-            let annotator = a.annotator_of(rows[0]) as usize;
-            let was_known = replace(&mut is_known[annotator], true);
-            is_training.extend(rows.iter().map(|_| !was_known || !held_out));
-        }
-    }
-    let mut is_training = is_training.into_iter();
-    let repeated = |_| Error::bug("settled annotations repeat themselves");
-    let parts = a.split(|_| is_training.next().unwrap_or(true)).map_err(repeated)?;
+    let parts = a.hold_out(|_| rng.random::<f64>() < train.held_out)?;
     if parts[1].is_empty() {
         return Err(Error::data("no annotation is held out to select the best epoch by")
             .at("model.train.held_out")

@@ -125,7 +125,8 @@ mod tests {
         let (layers, parameters) = resnet();
         let mut snapshot = Snapshot::default();
         parameters.save(&mut snapshot).unwrap();
-        let trained = |name: &str| !["mean", "variance"].iter().any(|part| name.ends_with(part));
+        let trained =
+            |name: &str| !["running_mean", "running_var"].iter().any(|part| name.ends_with(part));
         let arrays = snapshot.f32s_with_prefix("net.").filter(|(name, ..)| trained(name));
         let n: usize = arrays.map(|(.., values)| values.len()).sum();
         let weights = 3 * 16 + 6 * 16 * 16 + 16 * 32 + 5 * 32 * 32 + 32 * 64 + 5 * 64 * 64;

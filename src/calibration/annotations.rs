@@ -1,0 +1,219 @@
+//! What a map is fitted to without gold: rows of a model that did not see held-out annotations, and these annotations.
+
+use rand::Rng as _;
+
+use super::{CalibrationSpec, Calibrator, Points};
+use crate::error::{Error, Result};
+use crate::frame::{Annotations, Evidence};
+use crate::model::Model;
+use crate::model::fitted::Fitted;
+use crate::run::Run;
+
+/// Rounds of finding the targets by the map and the map by the targets, at most.
+const MOST_ROUNDS: usize = 100;
+
+/// The rounds end when no probability moves by more.
+const STILL: f64 = 1e-5;
+
+/// P(label given class) counts as at least this.
+const MIN_CELL: f64 = 1e-10;
+
+/// A fit without a part of the annotations, and this part.
+pub(super) struct HeldOut {
+    training: Annotations,
+    annotations: Annotations,
+    fitted: Fitted,
+}
+
+/// Which rows are compared with held-out annotations.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Rows {
+    /// The posteriors of instances that keep other annotations.
+    Posteriors,
+    /// The predictions for instances that keep none.
+    Predictions,
+}
+
+impl HeldOut {
+    /// Fits the model without a share of the annotations.
+    pub(super) fn fit(
+        spec: &CalibrationSpec,
+        model: &dyn Model,
+        evidence: Evidence<'_>,
+        run: &mut Run,
+    ) -> Result<Self> {
+        let a = evidence.annotations;
+        let mut rng = run.rng("annotations held out to calibrate");
+        // Half of the share are whole instances, where a classifier speaks without annotations.
+        let single = if evidence.described.is_some() { spec.held_out / 2.0 } else { spec.held_out };
+        let mut whole = None;
+        let [training, held_out] = a.hold_out(|i| {
+            if whole.is_none_or(|(instance, _)| instance != i) {
+                whole = Some((i, rng.random::<f64>() < spec.held_out - single));
+            }
+            whole.is_some_and(|(_, is_whole)| is_whole) || rng.random::<f64>() < single
+        })?;
+        if held_out.is_empty() {
+            return Err(Error::data("no annotation is held out to calibrate by")
+                .at("calibration.held_out")
+                .found(format!(
+                    "a share of {} of {} annotations, without the first of each annotator",
+                    spec.held_out,
+                    a.len()
+                ))
+                .help("hold out more, or give gold of the role `calibrate`"));
+        }
+        let fitted = model.fit(Evidence { annotations: &training, ..evidence }, run)?;
+        match fitted.not_finite() {
+            Some(what) => Err(Error::bug(format!("the fit gave a number that is none: {what}"))),
+            None => Ok(Self { training, annotations: held_out, fitted }),
+        }
+    }
+
+    /// The map of these rows, and the points that it was fitted to; `None` where no held-out annotation is about one.
+    pub(super) fn calibrator(
+        &self,
+        spec: &CalibrationSpec,
+        rows: Rows,
+        row_of_instance: &[Option<u32>],
+    ) -> Option<(Calibrator, usize)> {
+        let (a, n) = (&self.annotations, self.annotations.dims().classes);
+        let mut points = Points::new(n);
+        let (mut likelihoods, columns) = (Vec::new(), self.log_columns());
+        for i in 0..a.dims().instances {
+            let keeps_others = self.training.has_evidence(i);
+            let row = match rows {
+                Rows::Posteriors if keeps_others => Some(self.fitted.posterior.row(i)),
+                Rows::Predictions if !keeps_others => {
+                    let row = row_of_instance.get(i).copied().flatten();
+                    row.zip(self.fitted.predictions.as_ref()).map(|(r, p)| p.row(r as usize))
+                }
+                _ => None,
+            };
+            let Some(row) = row.filter(|_| a.trusted_class(i).is_none()) else { continue };
+            if a.annotations_of(i).len() > 0 {
+                let before = points.len();
+                points.push(row, row, 1.0);
+                if points.len() > before {
+                    likelihoods.extend(self.likelihood(i, &columns));
+                }
+            }
+        }
+        let n_points = points.len();
+        let map = fit_through(spec, points, &likelihoods)?;
+        Some((map, n_points))
+    }
+
+    /// ln P(label given class) of each annotator and label that is held out, `[column, class]`.
+    fn log_columns(&self) -> Vec<f64> {
+        let (a, dims, report) = (&self.annotations, self.annotations.dims(), &self.fitted.report);
+        let mut logs = Vec::with_capacity(a.n_columns() * dims.classes);
+        for column in 0..a.n_columns() as u32 {
+            let (r, label) = (a.annotator_of(column) as usize, a.label_of(column) as usize);
+            let cells = if let Some(confusion) = &report.confusion {
+                confusion.column(&self.training, r, label)
+            } else {
+                let skill = report.skill.get(r).copied().unwrap_or_default();
+                let wrong = (1.0 - skill) / (dims.labels.max(2) - 1) as f64;
+                (0..dims.classes).map(|k| if k == label { skill } else { wrong }).collect()
+            };
+            logs.extend(cells.into_iter().map(|p| p.max(MIN_CELL).ln()));
+        }
+        logs
+    }
+
+    /// P(the held-out annotations of instance `i` given each class), up to a factor.
+    fn likelihood(&self, i: usize, columns: &[f64]) -> Vec<f64> {
+        let n = self.annotations.dims().classes;
+        let mut logs = vec![0.0; n];
+        for (column, weight) in self.annotations.annotations_of(i) {
+            let cells = &columns[column as usize * n..(column as usize + 1) * n];
+            logs.iter_mut().zip(cells).for_each(|(log, cell)| *log += weight * cell);
+        }
+        let most = logs.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+        logs.iter().map(|log| (log - most).exp()).collect()
+    }
+}
+
+/// The map of the greatest likelihood, by EM: `likelihoods` are those of each class for each point, up to a factor.
+///
+/// # Shapes
+/// `likelihoods` is `[points, classes]`.
+fn fit_through(
+    spec: &CalibrationSpec,
+    mut points: Points,
+    likelihoods: &[f64],
+) -> Option<Calibrator> {
+    let n = points.n_classes;
+    let mut calibrated = points.probabilities.clone();
+    let mut map = None;
+    for _ in 0..MOST_ROUNDS {
+        let cells = calibrated.chunks_exact(n).zip(likelihoods.chunks_exact(n));
+        for ((prior, likelihood), target) in cells.zip(points.targets.chunks_exact_mut(n)) {
+            let product = prior.iter().zip(likelihood).map(|(p, l)| p * l);
+            target.iter_mut().zip(product).for_each(|(t, p)| *t = p);
+            let sum: f64 = target.iter().sum();
+            if sum > 0.0 {
+                target.iter_mut().for_each(|t| *t /= sum);
+            } else {
+                target.copy_from_slice(prior);
+            }
+        }
+        let next = Calibrator::fit(spec.method, spec.smoothing, &points)?;
+        let mut moved = 0.0_f64;
+        let rows = points.probabilities.chunks_exact(n).zip(calibrated.chunks_exact_mut(n));
+        for (p, calibrated) in rows {
+            let mut row = p.to_vec();
+            next.apply(&mut row);
+            for (old, new) in calibrated.iter_mut().zip(row) {
+                moved = moved.max((new - *old).abs());
+                *old = new;
+            }
+        }
+        map = Some(next);
+        if moved <= STILL {
+            break;
+        }
+    }
+    map
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::calibration::Method;
+
+    /// Each of ten rows says [.9, .1]. Annotators who are right with .7 say class 0 of six and class 1 of four. With the
+    /// share c of class 0, .7 c + .3 (1 - c) = .6 is most likely: c is 3 / 4, and neither .9 nor what they say, .6.
+    #[test]
+    fn the_map_is_that_of_the_class_and_not_of_what_is_said() {
+        let mut points = Points::new(2);
+        let mut likelihoods = Vec::new();
+        for i in 0..10 {
+            points.push(&[0.9, 0.1], &[0.9, 0.1], 1.0);
+            likelihoods.extend(if i < 6 { [0.7, 0.3] } else { [0.3, 0.7] });
+        }
+        for method in [Method::Temperature, Method::Isotonic] {
+            let spec = CalibrationSpec { method, smoothing: 0.0, ..CalibrationSpec::default() };
+            let map = fit_through(&spec, points.clone(), &likelihoods).unwrap();
+            let mut row = [0.9, 0.1];
+            map.apply(&mut row);
+            assert!((row[0] - 0.75).abs() < 1e-2, "{method:?}: {row:?}");
+        }
+    }
+
+    /// Annotators who say anything about as often tell nothing: the model's own probabilities stay.
+    #[test]
+    fn annotations_that_tell_nothing_change_nothing() {
+        let mut points = Points::new(2);
+        points.push(&[0.9, 0.1], &[0.9, 0.1], 1.0);
+        points.push(&[0.3, 0.7], &[0.3, 0.7], 1.0);
+        let spec = CalibrationSpec {
+            method: Method::Temperature,
+            smoothing: 0.0,
+            ..CalibrationSpec::default()
+        };
+        let map = fit_through(&spec, points, &[0.5; 4]).unwrap();
+        assert_eq!(map, Calibrator::Temperature { temperature: 1.0 });
+    }
+}

@@ -1,0 +1,267 @@
+//! The map itself: fitted to points, applied to rows, and serialised.
+
+use serde::{Deserialize, Serialize};
+
+use super::isotonic::Isotonic;
+use super::{Method, temperature};
+use crate::model::fitted::Posterior;
+
+/// A map from a row of probabilities to a calibrated one.
+///
+/// ```
+/// use labelmill::calibration::Calibrator;
+/// let flatter = Calibrator::Temperature { temperature: 2.0 };
+/// let mut row = [0.8, 0.2];
+/// flatter.apply(&mut row);
+/// assert!((row[0] - 2.0 / 3.0).abs() < 1e-12);
+/// ```
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "method", rename_all = "snake_case")]
+pub enum Calibrator {
+    /// Each probability to the power of 1 / temperature, then shares of their sum: Guo et al. 2017, arXiv:1706.04599.
+    Temperature {
+        /// More than 1 makes the probabilities more alike.
+        temperature: f64,
+    },
+    /// An increasing function of each class's probability, then shares of their sum: Zadrozny and Elkan 2002,
+    /// doi:10.1145/775047.775151.
+    Isotonic {
+        /// The function of each class.
+        classes: Vec<Isotonic>,
+    },
+}
+
+/// What a [`Calibrator`] is fitted to: rows of probabilities, and what they should have told.
+///
+/// # Shapes
+/// `probabilities` and `targets` are `[points, classes]`, row-major; `weights` is `[points]`.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Points {
+    pub(super) n_classes: usize,
+    pub(super) probabilities: Vec<f64>,
+    pub(super) targets: Vec<f64>,
+    pub(super) weights: Vec<f64>,
+}
+
+impl Points {
+    /// None yet.
+    #[must_use]
+    pub fn new(n_classes: usize) -> Self {
+        Self { n_classes, probabilities: Vec::new(), targets: Vec::new(), weights: Vec::new() }
+    }
+
+    /// A row whose class is known. A row of zeros says nothing and is left out.
+    pub fn push_class(&mut self, probabilities: &[f64], class: usize, weight: f64) {
+        let target: Vec<f64> =
+            (0..self.n_classes).map(|k| f64::from(u8::from(k == class))).collect();
+        self.push(probabilities, &target, weight);
+    }
+
+    /// A row whose class is known by its distribution `target`. A row of zeros says nothing and is left out.
+    pub fn push(&mut self, probabilities: &[f64], target: &[f64], weight: f64) {
+        if probabilities.iter().any(|p| *p > 0.0) && weight > 0.0 {
+            self.probabilities.extend_from_slice(probabilities);
+            self.targets.extend_from_slice(target);
+            self.weights.push(weight);
+        }
+    }
+
+    /// Points.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.weights.len()
+    }
+
+    /// Whether there are none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.weights.is_empty()
+    }
+
+    /// The sum of all weights.
+    pub(super) fn weight(&self) -> f64 {
+        self.weights.iter().sum()
+    }
+}
+
+/// Numbers are kept to this, so that their text in a saved model is read back to the same bits.
+const PRECISION: f64 = 1e12;
+
+pub(super) fn rounded(value: f64) -> f64 {
+    (value * PRECISION).round() / PRECISION
+}
+
+impl Calibrator {
+    /// The map of this method that fits best; `None` for [`Method::None`] and without points.
+    ///
+    /// `smoothing` points are invented: for the temperature they tell all classes alike; for isotonic regression so many
+    /// of each class stand at its lowest probability, and as many of others at its highest. Without, few points give
+    /// probabilities of 0 and 1.
+    #[must_use]
+    pub fn fit(method: Method, smoothing: f64, points: &Points) -> Option<Self> {
+        if points.is_empty() {
+            return None;
+        }
+        match method {
+            Method::None => None,
+            Method::Temperature => {
+                Some(Self::Temperature { temperature: temperature::fit(points, smoothing) })
+            }
+            Method::Isotonic => {
+                let of = |k| Isotonic::fit(points, k, smoothing);
+                Some(Self::Isotonic { classes: (0..points.n_classes).map(of).collect() })
+            }
+        }
+    }
+
+    /// Calibrates one row; a row of zeros stays as it is.
+    pub fn apply(&self, row: &mut [f64]) {
+        if !row.iter().any(|p| *p > 0.0) {
+            return;
+        }
+        match self {
+            Self::Temperature { temperature } => temperature::apply(*temperature, row),
+            Self::Isotonic { classes } => {
+                row.iter_mut().zip(classes).for_each(|(p, class)| *p = class.apply(*p));
+                let sum: f64 = row.iter().sum();
+                row.iter_mut().for_each(|p| *p /= sum);
+            }
+        }
+    }
+
+    /// Calibrates the rows for which `is_wanted` holds.
+    pub fn apply_to(&self, rows: &mut Posterior, is_wanted: impl Fn(usize) -> bool + Sync) {
+        rows.par_rows_mut(|i, row| {
+            if is_wanted(i) {
+                self.apply(row);
+            }
+        });
+    }
+
+    /// Whether it is a map of so many classes: one that was read may not be.
+    #[must_use]
+    pub fn is_valid(&self, n_classes: usize) -> bool {
+        match self {
+            Self::Temperature { temperature } => temperature.is_finite() && *temperature > 0.0,
+            Self::Isotonic { classes } => {
+                classes.len() == n_classes && classes.iter().all(Isotonic::is_valid)
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::model::fitted::best;
+
+    const METHODS: [Method; 2] = [Method::Temperature, Method::Isotonic];
+
+    fn row() -> impl Strategy<Value = Vec<f64>> {
+        let cell = prop_oneof![Just(0.0), Just(0.25), 1e-12..1.0, Just(1e-200), Just(0.5 + 1e-10)];
+        proptest::collection::vec(cell, 3).prop_filter_map("all zero", |mut row| {
+            let sum: f64 = row.iter().sum();
+            row.iter_mut().for_each(|p| *p /= sum);
+            (sum > 1e-13).then_some(row)
+        })
+    }
+
+    fn points(rows: &[(Vec<f64>, usize, f64)]) -> Points {
+        let mut points = Points::new(3);
+        rows.iter().for_each(|(row, class, weight)| points.push_class(row, *class, *weight));
+        points
+    }
+
+    fn rows() -> impl Strategy<Value = Vec<(Vec<f64>, usize, f64)>> {
+        proptest::collection::vec((row(), 0..3_usize, 0.1..3.0), 1..30)
+    }
+
+    proptest! {
+        #[test]
+        fn rows_stay_probabilities_and_the_map_survives_its_text(
+            fitted_to in rows(), new in row(), smoothing in prop_oneof![Just(0.0), Just(0.5)]
+        ) {
+            for method in METHODS {
+                let map = Calibrator::fit(method, smoothing, &points(&fitted_to)).unwrap();
+                prop_assert!(map.is_valid(3), "{map:?}");
+                let mut calibrated = new.clone();
+                map.apply(&mut calibrated);
+                let sum: f64 = calibrated.iter().sum();
+                prop_assert!((sum - 1.0).abs() < 1e-12 && calibrated.iter().all(|p| (0.0..=1.0).contains(p)));
+                let text = serde_json::to_string(&map).unwrap();
+                prop_assert_eq!(serde_json::from_str::<Calibrator>(&text).unwrap(), map);
+            }
+        }
+
+        #[test]
+        fn a_temperature_changes_neither_the_best_class_nor_a_tie(
+            new in row(), temperature in prop_oneof![0.05..20.0, Just(0.05), Just(1000.0)]
+        ) {
+            let mut calibrated = new.clone();
+            Calibrator::Temperature { temperature }.apply(&mut calibrated);
+            prop_assert_eq!(best(&calibrated), best(&new), "{:?} {:?}", new, calibrated);
+        }
+
+        #[test]
+        fn a_larger_probability_stays_larger_for_its_class(fitted_to in rows(), p in 0.0..1.0, more in 1e-6..1.0) {
+            let Some(Calibrator::Isotonic { classes }) =
+                Calibrator::fit(Method::Isotonic, 0.5, &points(&fitted_to)) else { unreachable!() };
+            for class in &classes {
+                prop_assert!(class.apply(p) < class.apply(p + more));
+            }
+        }
+    }
+
+    /// Of 0.9 and 0.9 + 1e-10 the second is not better but tied; at 1 % of relative distance it is.
+    #[test]
+    fn classes_that_were_tied_stay_tied_and_classes_that_were_not_do_not_become_so() {
+        let tied = [0.45, 0.45 * (1.0 + 5e-10), 0.1];
+        let apart = [0.45, 0.45 * (1.0 + 3e-9), 0.1];
+        for temperature in [0.05, 20.0] {
+            let map = Calibrator::Temperature { temperature };
+            let [mut one, mut other] = [tied, apart];
+            map.apply(&mut one);
+            map.apply(&mut other);
+            assert_eq!((best(&one), best(&other)), (Some((0, true)), Some((1, false))));
+        }
+    }
+
+    #[test]
+    fn nothing_to_fit_to_is_no_map_and_rows_of_zeros_stay() {
+        let none = Points::new(3);
+        assert!(METHODS.iter().all(|m| Calibrator::fit(*m, 0.5, &none).is_none()));
+        let one = points(&[(vec![0.2, 0.5, 0.3], 1, 1.0), (vec![0.0; 3], 0, 1.0)]);
+        assert_eq!(one.len(), 1, "a row of zeros says nothing");
+        for method in METHODS {
+            let mut row = [0.0; 3];
+            Calibrator::fit(method, 0.5, &one).unwrap().apply(&mut row);
+            assert_eq!(row, [0.0; 3]);
+        }
+    }
+
+    #[test]
+    fn a_map_of_other_classes_and_one_that_falls_are_not_valid() {
+        let isotonic = |text: &str| serde_json::from_str::<Calibrator>(text).unwrap();
+        let of = |at: &str, value: &str| {
+            isotonic(&format!(
+                r#"{{"method": "isotonic", "classes": [{{"at": {at}, "value": {value}}}]}}"#
+            ))
+        };
+        assert!(of("[0.1, 0.4]", "[0.2, 0.2]").is_valid(1));
+        assert!(!of("[0.1, 0.4]", "[0.2, 0.2]").is_valid(2));
+        for (at, value) in [
+            ("[0.4, 0.1]", "[0.2, 0.3]"),
+            ("[0.1, 0.4]", "[0.3, 0.2]"),
+            ("[]", "[]"),
+            ("[0.1]", "[2.0]"),
+            ("[0.1]", "[0.2, 0.3]"),
+        ] {
+            assert!(!of(at, value).is_valid(1), "{at} {value}");
+        }
+        for temperature in [0.0, -1.0, f64::NAN] {
+            assert!(!Calibrator::Temperature { temperature }.is_valid(2));
+        }
+    }
+}

@@ -1,0 +1,176 @@
+//! From a fitted model to a calibrated one: chooses what each map is fitted to, and applies it.
+
+use super::annotations::{HeldOut, Rows};
+use super::{CalibrationSpec, Calibrator, FitOn, Points};
+use crate::error::{Error, Result};
+use crate::frame::{Frame, Role};
+use crate::model::Model;
+use crate::model::fitted::Fitted;
+use crate::run::Run;
+use crate::tables::metrics::Metric;
+
+/// Fewer points than this are worth a warning.
+const FEW_POINTS: usize = 50;
+
+/// What was done to one question's fit.
+pub(crate) struct Calibrated {
+    /// Whether gold of the role `calibrate` was used: it does not score then.
+    pub(crate) used_gold: bool,
+    /// What the maps were fitted to, for the table `metrics`.
+    pub(crate) metrics: Vec<Metric>,
+}
+
+/// Calibrates the posteriors, the predictions and the saved model of a fit; a second fit, if one is needed, keeps its
+/// state where `run` says.
+///
+/// # Errors
+/// When there is nothing to calibrate by, or the second fit fails.
+pub(crate) fn calibrate(
+    spec: &CalibrationSpec,
+    model: &dyn Model,
+    frame: &Frame,
+    fitted: &mut Fitted,
+    run: &mut Run,
+) -> Result<Calibrated> {
+    let mut done = Calibrated { used_gold: false, metrics: Vec::new() };
+    let mut refit: Option<HeldOut> = None;
+    let mut is_fitted = false;
+    for rows in [Rows::Posteriors, Rows::Predictions] {
+        if rows == Rows::Predictions && fitted.predictions.is_none() {
+            continue;
+        }
+        let name = match rows {
+            Rows::Posteriors => "posteriors",
+            Rows::Predictions => "predictions",
+        };
+        let gold = match spec.fit_on {
+            FitOn::Annotations => None,
+            FitOn::Auto | FitOn::Gold => {
+                let points = of_gold(frame, fitted, rows);
+                let map = Calibrator::fit(spec.method, spec.smoothing, &points);
+                map.map(|map| (map, points.len()))
+            }
+        };
+        done.used_gold |= gold.is_some();
+        let split = if gold.is_some() { Role::Calibrate.word() } else { "annotations" };
+        let found = match (gold, spec.fit_on) {
+            (Some(found), _) => Some(found),
+            (None, FitOn::Gold) => None,
+            (None, FitOn::Auto | FitOn::Annotations) => {
+                if refit.is_none() {
+                    refit = Some(HeldOut::fit(spec, model, frame.evidence(), &mut run.clone())?);
+                }
+                let described = frame.described.as_ref();
+                let row_of_instance = described.map_or(&[][..], |d| d.row_of_instance.as_slice());
+                refit.as_ref().and_then(|fit| fit.calibrator(spec, rows, row_of_instance))
+            }
+        };
+        let Some((map, points)) = found else {
+            if spec.fit_on != FitOn::Gold || done.used_gold {
+                run.warn(format!(
+                    "nothing is known to calibrate the {name} by: they are the model's own"
+                ));
+            }
+            continue;
+        };
+        if points < FEW_POINTS {
+            run.warn(format!(
+                "the {name} are calibrated by {points} instances only: a temperature wants {FEW_POINTS} and more, isotonic \
+                 regression hundreds"
+            ));
+        }
+        is_fitted = true;
+        done.metrics.extend(fitted_to(&map, points, rows, split));
+        apply(map, frame, fitted, rows);
+    }
+    if !is_fitted {
+        return Err(nothing_to_fit_to(spec));
+    }
+    Ok(done)
+}
+
+fn nothing_to_fit_to(spec: &CalibrationSpec) -> Error {
+    match spec.fit_on {
+        FitOn::Gold => Error::data("there is no gold to calibrate by")
+            .at("calibration.fit_on")
+            .found("no gold row of the role `calibrate` whose instance has a posterior or a prediction")
+            .help("give some in source.gold, or fit_on = \"annotations\""),
+        FitOn::Auto | FitOn::Annotations => {
+            Error::data("there is nothing to calibrate by")
+                .at("calibration.held_out")
+                .found("no held-out annotation of an instance that keeps others")
+                .help("hold out another share, or give gold of the role `calibrate`")
+        }
+    }
+}
+
+/// Gold of the role `calibrate`, with the rows that it is about. A classifier knows instances that are annotated better
+/// than others: where there is gold of others, predictions are compared with that alone.
+fn of_gold(frame: &Frame, fitted: &Fitted, rows: Rows) -> Points {
+    let a = &frame.annotations;
+    let mut points = Points::new(a.dims().classes);
+    match (rows, &frame.described, &fitted.predictions) {
+        (Rows::Posteriors, ..) => {
+            let gold = frame.gold.iter().filter(|g| g.role == Role::Calibrate);
+            for gold in gold.filter(|g| a.has_evidence(g.instance as usize)) {
+                let row = fitted.posterior.row(gold.instance as usize);
+                points.push_class(row, gold.class as usize, 1.0);
+            }
+        }
+        (Rows::Predictions, Some(described), Some(predictions)) => {
+            let gold = || described.gold.iter().filter(|g| g.role == Role::Calibrate);
+            let mut is_annotated = vec![false; predictions.len()];
+            for (i, row) in described.row_of_instance.iter().enumerate() {
+                if let Some(row) = row.filter(|_| a.has_evidence(i)) {
+                    is_annotated[row as usize] = true;
+                }
+            }
+            let is_new = |row: u32| !is_annotated[row as usize];
+            let any_new = gold().any(|g| is_new(g.instance));
+            for gold in gold().filter(|g| !any_new || is_new(g.instance)) {
+                let row = predictions.row(gold.instance as usize);
+                points.push_class(row, gold.class as usize, 1.0);
+            }
+        }
+        (Rows::Predictions, ..) => {}
+    }
+    points
+}
+
+fn apply(map: Calibrator, frame: &Frame, fitted: &mut Fitted, rows: Rows) {
+    let a = &frame.annotations;
+    match rows {
+        Rows::Posteriors => {
+            let is_wanted = |i| a.has_evidence(i) && a.trusted_class(i).is_none();
+            map.apply_to(&mut fitted.posterior, is_wanted);
+        }
+        Rows::Predictions => {
+            if let Some(predictions) = &mut fitted.predictions {
+                map.apply_to(predictions, |_| true);
+            }
+            if let Some(model) = &mut fitted.model {
+                model.calibrator = Some(map);
+            }
+        }
+    }
+}
+
+/// What a map was fitted to, and its temperature, as metrics.
+fn fitted_to(
+    map: &Calibrator,
+    points: usize,
+    rows: Rows,
+    split: &'static str,
+) -> impl Iterator<Item = Metric> {
+    let prefix = if rows == Rows::Predictions { "prediction_" } else { "" };
+    let temperature = match map {
+        Calibrator::Temperature { temperature } => Some(("temperature", *temperature)),
+        Calibrator::Isotonic { .. } => None,
+    };
+    let named = [("instances", points as f64)].into_iter().chain(temperature);
+    named.map(move |(name, value)| Metric {
+        name: format!("{prefix}calibration_{name}"),
+        split,
+        value: Some(value),
+    })
+}

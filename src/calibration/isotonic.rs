@@ -1,0 +1,173 @@
+//! Isotonic regression of one class against all others, by pool-adjacent-violators.
+
+use serde::{Deserialize, Serialize};
+
+use super::Points;
+use super::calibrator::rounded;
+
+/// What the function rises by from 0 to 1 beside what was fitted: probabilities that were pooled keep their order.
+const SLOPE: f64 = 1e-6;
+
+/// The least value, so that no row is all zero.
+const MIN_VALUE: f64 = 1e-20;
+
+/// An increasing function of a class's probability: linear between its knots, level beyond them.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Isotonic {
+    /// The probabilities of the knots, rising.
+    at: Vec<f64>,
+    /// The calibrated probability at each knot, never falling.
+    value: Vec<f64>,
+}
+
+/// Neighbouring points that share one value.
+struct Pool {
+    first: f64,
+    last: f64,
+    hits: f64,
+    weight: f64,
+}
+
+impl Pool {
+    fn value(&self) -> f64 {
+        self.hits / self.weight
+    }
+}
+
+impl Isotonic {
+    /// The function of class `k` with the least squared error. A class that no point shows keeps its probabilities:
+    /// nothing is known of when it is right.
+    pub(super) fn fit(points: &Points, k: usize, smoothing: f64) -> Self {
+        let n = points.n_classes;
+        let column = |all: &[f64], i: usize| all[i * n + k];
+        let mut found: Vec<(f64, f64, f64)> = (0..points.len())
+            .map(|i| {
+                let weight = points.weights[i];
+                let hits = weight * column(&points.targets, i);
+                (rounded(column(&points.probabilities, i)), hits, weight)
+            })
+            .collect();
+        if !found.iter().any(|(_, hits, _)| *hits > 0.0) {
+            return Self { at: vec![0.0, 1.0], value: vec![0.0, 1.0] };
+        }
+        found.sort_by(|a, b| a.0.total_cmp(&b.0));
+        // Hits at the lowest probability and none at the highest keep the ends from 0 and 1, whatever is pooled.
+        let (lowest, highest) = (found[0].0, found[found.len() - 1].0);
+        found.insert(0, (lowest, smoothing, smoothing));
+        found.push((highest, 0.0, smoothing));
+        found.retain(|(_, _, weight)| *weight > 0.0);
+        let mut pools: Vec<Pool> = Vec::new();
+        for equal in found.chunk_by(|a, b| a.0 == b.0) {
+            let sum = |part: fn(&(f64, f64, f64)) -> f64| equal.iter().map(part).sum::<f64>();
+            let (hits, weight) = (sum(|p| p.1), sum(|p| p.2));
+            let mut pool = Pool { first: equal[0].0, last: equal[0].0, hits, weight };
+            while let Some(before) = pools.pop_if(|before| before.value() >= pool.value()) {
+                pool.first = before.first;
+                pool.hits += before.hits;
+                pool.weight += before.weight;
+            }
+            pools.push(pool);
+        }
+        let (mut at, mut value) = (Vec::new(), Vec::new());
+        for pool in &pools {
+            let height = rounded(pool.value()).clamp(0.0, 1.0);
+            at.push(pool.first);
+            value.push(height);
+            if pool.last > pool.first {
+                at.push(pool.last);
+                value.push(height);
+            }
+        }
+        Self { at, value }
+    }
+
+    /// The calibrated probability, before it is made a share of the row's sum.
+    pub(super) fn apply(&self, p: f64) -> f64 {
+        let after = self.at.partition_point(|at| *at < p);
+        let height = if after == 0 {
+            self.value[0]
+        } else if after == self.at.len() {
+            self.value[after - 1]
+        } else {
+            let (low, high) = (self.at[after - 1], self.at[after]);
+            let share = (p - low) / (high - low);
+            self.value[after - 1] + share * (self.value[after] - self.value[after - 1])
+        };
+        height + SLOPE * p + MIN_VALUE
+    }
+
+    /// Whether it is an increasing function at all: one that was read may not be.
+    pub(super) fn is_valid(&self) -> bool {
+        let all = || self.at.iter().chain(&self.value);
+        !self.at.is_empty()
+            && self.at.len() == self.value.len()
+            && all().all(|v| (0.0..=1.0).contains(v))
+            && self.at.windows(2).all(|w| w[0] < w[1])
+            && self.value.windows(2).all(|w| w[0] <= w[1])
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn points(rows: &[(f64, f64, f64)]) -> Points {
+        let mut points = Points::new(2);
+        for (p, target, weight) in rows {
+            points.push(&[1.0 - p, *p], &[1.0 - target, *target], *weight);
+        }
+        points
+    }
+
+    /// Sorted by the probability: .1 missed (weight 2), .3 hit (1), .4 missed (3), .6 hit (1) and missed (1) at once,
+    /// .8 hit (2). .3 and .4 are pooled to 1 / 4; .1 stays 0, .6 is 1 / 2, .8 is 1.
+    #[test]
+    fn violators_are_pooled_by_weight() {
+        let rows = [
+            (0.8, 1.0, 2.0),
+            (0.4, 0.0, 3.0),
+            (0.6, 1.0, 1.0),
+            (0.1, 0.0, 2.0),
+            (0.3, 1.0, 1.0),
+            (0.6, 0.0, 1.0),
+        ];
+        let fitted = Isotonic::fit(&points(&rows), 1, 0.0);
+        assert_eq!(fitted.at, [0.1, 0.3, 0.4, 0.6, 0.8]);
+        assert_eq!(fitted.value, [0.0, 0.25, 0.25, 0.5, 1.0]);
+        let close = |p: f64, want: f64| {
+            let got = fitted.apply(p) - SLOPE * p;
+            assert!((got - want).abs() < 1e-12, "{p}: {got} is not {want}");
+        };
+        close(0.0, 0.0);
+        close(0.35, 0.25);
+        close(0.5, 0.375);
+        close(0.65, 0.625);
+        close(1.0, 1.0);
+    }
+
+    /// .2 hit (1), .5 hit (1), .7 missed (2): .5 and .7 are 1 / 3, below .2, so that all are one pool of 2 / 4.
+    #[test]
+    fn a_pool_may_reach_back_over_several() {
+        let fitted =
+            Isotonic::fit(&points(&[(0.2, 1.0, 1.0), (0.5, 1.0, 1.0), (0.7, 0.0, 2.0)]), 1, 0.0);
+        assert_eq!((fitted.at, fitted.value), (vec![0.2, 0.7], vec![0.5, 0.5]));
+    }
+
+    /// Half a hit joins the two misses at the bottom, half a miss the three hits at the top.
+    #[test]
+    fn invented_answers_keep_both_ends_from_certainty() {
+        let rows = [(0.1, 0.0, 1.0), (0.2, 0.0, 1.0), (0.8, 1.0, 1.0), (0.9, 1.0, 2.0)];
+        let fitted = Isotonic::fit(&points(&rows), 1, 0.5);
+        assert_eq!(fitted.at, [0.1, 0.2, 0.8, 0.9]);
+        assert_eq!(fitted.value, [0.2, 0.2, rounded(3.0 / 3.5), rounded(3.0 / 3.5)]);
+        let one = Isotonic::fit(&points(&[(0.9, 1.0, 1.0)]), 1, 0.5);
+        assert_eq!((one.at, one.value), (vec![0.9], vec![0.75]));
+    }
+
+    #[test]
+    fn a_class_that_no_point_shows_keeps_its_probabilities() {
+        let fitted = Isotonic::fit(&points(&[(0.1, 0.0, 1.0), (0.7, 0.0, 1.0)]), 1, 0.5);
+        assert_eq!((fitted.at, fitted.value), (vec![0.0, 1.0], vec![0.0, 1.0]));
+    }
+}

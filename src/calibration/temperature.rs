@@ -1,0 +1,161 @@
+//! One temperature for all rows: the calibrated probabilities are proportional to `p[k] ^ (1 / temperature)`.
+
+use rayon::prelude::*;
+
+use super::Points;
+use super::calibrator::rounded;
+use crate::frame::BLOCK;
+use crate::model::fitted::TIE;
+
+/// The lowest temperature.
+const MIN_TEMPERATURE: f64 = 0.05;
+
+/// The highest: with it even rows that were certain are nearly uniform.
+const MAX_TEMPERATURE: f64 = 1000.0;
+
+/// Probabilities count as at least this: what is less probable is rounding in the softmax of a network.
+const MIN_LOGIT_PROBABILITY: f64 = 1e-30;
+
+/// Halvings of the interval in which the temperature is sought.
+const HALVINGS: usize = 60;
+
+/// A mean slope that counts as none.
+const FLAT: f64 = 1e-12;
+
+fn log(p: f64) -> f64 {
+    p.max(MIN_LOGIT_PROBABILITY).ln()
+}
+
+/// The temperature of the least log-loss. The log-loss is convex in b = 1 / temperature, with the slope
+///
+/// ```text
+/// sum over points of weight * (sum_k calibrated(b)[k] * ln p[k] - sum_k target[k] * ln p[k])
+/// ```
+///
+/// which is sought for its zero by halving an interval of ln b. Rows that leave no choice keep a temperature of 1.
+pub(super) fn fit(points: &Points, smoothing: f64) -> f64 {
+    let logs: Vec<f64> = points.probabilities.iter().map(|p| log(*p)).collect();
+    let (n, total) = (points.n_classes, points.weight());
+    let uniform = smoothing / (total + smoothing);
+    let target = |t: f64| t * (1.0 - uniform) + uniform / n as f64;
+    let slope = |inverse: f64| -> f64 {
+        let of_block = |block: usize| -> f64 {
+            let rows = block * BLOCK..((block + 1) * BLOCK).min(points.len());
+            let of_row = |i: usize| {
+                let logs = &logs[i * n..(i + 1) * n];
+                let most = logs.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+                let (mut sum, mut expected, mut wanted) = (0.0, 0.0, 0.0);
+                for (log, t) in logs.iter().zip(&points.targets[i * n..]) {
+                    let p = (inverse * (log - most)).exp();
+                    sum += p;
+                    expected += p * log;
+                    wanted += target(*t) * log;
+                }
+                points.weights[i] * (expected / sum - wanted)
+            };
+            rows.map(of_row).sum()
+        };
+        let blocks: Vec<f64> =
+            (0..points.len().div_ceil(BLOCK)).into_par_iter().map(of_block).collect();
+        blocks.iter().sum::<f64>() / total
+    };
+    let (mut low, mut high) = (-MAX_TEMPERATURE.ln(), -MIN_TEMPERATURE.ln());
+    let (at_low, at_high) = (slope(low.exp()), slope(high.exp()));
+    if at_low >= -FLAT && at_high <= FLAT {
+        return 1.0;
+    } else if at_low >= -FLAT {
+        return MAX_TEMPERATURE;
+    } else if at_high <= FLAT {
+        return MIN_TEMPERATURE;
+    }
+    for _ in 0..HALVINGS {
+        let middle = f64::midpoint(low, high);
+        *(if slope(middle.exp()) < 0.0 { &mut low } else { &mut high }) = middle;
+    }
+    rounded((-f64::midpoint(low, high)).exp())
+}
+
+/// Calibrates a row. Classes tied with the best stay tied, and no other becomes so by rounding.
+pub(super) fn apply(temperature: f64, row: &mut [f64]) {
+    let most = row.iter().copied().fold(0.0, f64::max);
+    let log_most = log(most);
+    row.iter_mut().for_each(|p| {
+        let below = (log(*p) - log_most) / temperature;
+        *p = if *p >= most - TIE * most { 1.0 } else { below.min(-2.0 * TIE).exp() };
+    });
+    let sum: f64 = row.iter().sum();
+    row.iter_mut().for_each(|p| *p /= sum);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Four uneven points of three classes, overconfident.
+    fn points() -> Points {
+        let mut points = Points::new(3);
+        points.push_class(&[0.97, 0.02, 0.01], 0, 2.0);
+        points.push_class(&[0.05, 0.9, 0.05], 2, 1.0);
+        points.push(&[0.2, 0.1, 0.7], &[0.25, 0.0, 0.75], 1.5);
+        points.push_class(&[0.01, 0.98, 0.01], 1, 0.5);
+        points
+    }
+
+    /// The log-loss at a temperature, by the definition.
+    fn log_loss(points: &Points, smoothing: f64, temperature: f64) -> f64 {
+        let total: f64 = points.weights.iter().sum();
+        let invented = smoothing / (total + smoothing);
+        let rows = points.probabilities.chunks(3).zip(points.targets.chunks(3));
+        let of_row = |((row, target), weight): ((&[f64], &[f64]), &f64)| {
+            let powers: Vec<f64> = row.iter().map(|p| p.powf(1.0 / temperature)).collect();
+            let sum: f64 = powers.iter().sum();
+            let terms = powers
+                .iter()
+                .zip(target)
+                .map(|(p, t)| -(t * (1.0 - invented) + invented / 3.0) * (p / sum).ln());
+            weight * terms.sum::<f64>()
+        };
+        rows.zip(&points.weights).map(of_row).sum()
+    }
+
+    #[test]
+    fn the_temperature_is_the_best_of_a_grid() {
+        for smoothing in [0.0, 0.5, 3.0] {
+            let points = points();
+            let grid = (1..20_000_u32).map(|n| f64::from(n) * 1e-3);
+            let loss = |t: &f64| log_loss(&points, smoothing, *t);
+            let best = grid.min_by(|a, b| loss(a).total_cmp(&loss(b))).unwrap();
+            let got = fit(&points, smoothing);
+            assert!((got - best).abs() <= 1e-3, "{got} is not {best}");
+            assert!(loss(&got) <= loss(&best) + 1e-12);
+        }
+    }
+
+    /// Two rows of [.8, .2], one right: at b, .8^b = .2^b, so b is 0; three of four right: (.8/.2)^b = 3.
+    #[test]
+    fn a_temperature_by_hand() {
+        let mut points = Points::new(2);
+        for class in [0, 0, 0, 1] {
+            points.push_class(&[0.8, 0.2], class, 1.0);
+        }
+        let want = 4.0_f64.ln() / 3.0_f64.ln();
+        assert!((fit(&points, 0.0) - want).abs() < 1e-11);
+        // One invented point in five tells both classes alike: 3.5 of 5 are right.
+        let want = 4.0_f64.ln() / (3.5_f64 / 1.5).ln();
+        assert!((fit(&points, 1.0) - want).abs() < 1e-11);
+    }
+
+    #[test]
+    fn the_temperature_stays_within_its_bounds_and_is_1_where_there_is_no_choice() {
+        let one = |row: &[f64], class| {
+            let mut points = Points::new(2);
+            points.push_class(row, class, 1.0);
+            points
+        };
+        assert_eq!(fit(&one(&[0.8, 0.2], 0), 0.0), MIN_TEMPERATURE);
+        assert_eq!(fit(&one(&[0.8, 0.2], 1), 0.0), MAX_TEMPERATURE);
+        assert_eq!(fit(&one(&[0.5, 0.5], 1), 0.0), 1.0);
+        let smoothed = fit(&one(&[0.8, 0.2], 0), 0.5);
+        assert!(smoothed > 0.5, "one right answer makes nothing certain: {smoothed}");
+    }
+}

@@ -1,0 +1,295 @@
+//! Calibration, from files to files: what it is fitted to, what it changes, what it leaves, and what it says.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::path::Path;
+
+use labelmill::testing::synth::CrowdShape;
+use serde_json::Value;
+
+use crate::job::{Job, assert_says, cells};
+use crate::networks;
+use crate::support::{Row, data_folder, number, read_table, run_fails, run_ok, text};
+
+/// A number from 0 to 1 that depends on both numbers alone.
+fn drawn(i: u32, purpose: u32) -> f64 {
+    let mut x = (u64::from(i) << 32) | u64::from(purpose);
+    for _ in 0..3 {
+        x = (x ^ (x >> 31)).wrapping_mul(0x9e37_79b9_7f4a_7c15).wrapping_add(0x6a09_e667);
+    }
+    (x >> 11) as f64 / (1_u64 << 53) as f64
+}
+
+/// 800 instances of two uneven classes: four annotators copy one who is right three times of four, three judge for
+/// themselves. Of the gold a half calibrates and a half is held out.
+fn correlated() -> Job {
+    let job = Job::new();
+    let (mut annotations, mut gold) =
+        ("instance_id,annotator_id,label\n".to_owned(), "instance_id,class,role\n".to_owned());
+    for i in 0..800 {
+        let class = u32::from(drawn(i, 0) < 0.4);
+        let says = |accuracy: f64, purpose| {
+            if drawn(i, purpose) < accuracy { class } else { 1 - class }
+        };
+        let copied = says(0.75, 1);
+        for r in 0..4 {
+            let _ = writeln!(annotations, "i{i:03},copy{r},c{copied}");
+        }
+        for r in 0..3 {
+            let _ = writeln!(annotations, "i{i:03},own{r},c{}", says(0.7, 2 + r));
+        }
+        let role = if i % 2 == 0 { "calibrate" } else { "holdout" };
+        let _ = writeln!(gold, "i{i:03},c{class},{role}");
+    }
+    job.write("in.csv", &annotations);
+    job.write("gold.csv", &gold);
+    job
+}
+
+const CORRELATED: &str = "source.annotations = '{dir}in.csv'\nsource.gold = '{dir}gold.csv'
+    model.kind = 'dawid_skene'\n";
+
+/// The metrics of a split, by name.
+fn metrics(run: &Path, split: &str) -> BTreeMap<String, f64> {
+    let rows = read_table(run, "metrics").into_iter().filter(|row| text(row, "split") == split);
+    rows.map(|row| (text(&row, "name"), number(&row, "value"))).collect()
+}
+
+/// The probabilities of each instance.
+fn by_instance(rows: &[Row]) -> BTreeMap<String, Vec<f64>> {
+    let mut found: BTreeMap<String, Vec<f64>> = BTreeMap::new();
+    for row in rows {
+        found.entry(text(row, "instance_id")).or_default().push(number(row, "probability"));
+    }
+    found
+}
+
+// keys: calibration.method
+#[test]
+fn annotators_who_err_together_no_longer_make_dawid_skene_certain() {
+    for method in ["temperature", "isotonic"] {
+        let job = correlated();
+        let plain = read_table(&job.run(CORRELATED), "labels");
+        let run = job.run(&format!("{CORRELATED}calibration.method = '{method}'"));
+        let found = metrics(&run, "holdout");
+        assert!(found["uncalibrated_ece"] > 0.15, "{found:?}");
+        assert!(found["ece"] < 0.06, "{method}: {found:?}");
+        assert!(found["log_loss"] < 0.65 && found["uncalibrated_log_loss"] > 0.9, "{found:?}");
+        assert!(found["accuracy"] > found["uncalibrated_accuracy"] - 0.01, "{found:?}");
+        // The reliability table adds up to the error, before and after.
+        for prefix in ["", "uncalibrated_"] {
+            let cell =
+                |what: &str, bin: u32| found.get(&format!("{prefix}reliability_{what}_{bin:02}"));
+            let bins = (1..=15).filter_map(|bin| {
+                let gap = cell("confidence", bin)? - cell("accuracy", bin)?;
+                Some((cell("count", bin)?, gap.abs()))
+            });
+            let bins: Vec<_> = bins.collect();
+            assert_eq!(bins.iter().map(|(n, _)| *n).sum::<f64>(), 400.0);
+            let ece = bins.iter().map(|(n, gap)| *n * gap).sum::<f64>() / 400.0;
+            assert!((ece - found[&format!("{prefix}ece")]).abs() < 1e-12);
+        }
+        // Labels say what the posteriors say; a temperature leaves every class and every tie.
+        let labels = read_table(&run, "labels");
+        let posteriors = by_instance(&read_table(&run, "posteriors"));
+        for label in &labels {
+            let row = &posteriors[&text(label, "instance_id")];
+            let most = row.iter().copied().fold(0.0, f64::max);
+            assert_eq!(number(label, "confidence"), most);
+            let is_tied = (row[0] - row[1]).abs() <= 1e-9 * most;
+            assert_eq!(text(label, "decision") == "tied", is_tied, "{label:?}");
+        }
+        if method == "temperature" {
+            let columns = ["instance_id", "label", "decision"];
+            assert_eq!(cells(&labels, &columns), cells(&plain, &columns));
+        }
+    }
+}
+
+#[test]
+fn gold_that_calibrates_does_not_score_and_says_how_much_there_was() {
+    let job = correlated();
+    let run = job.run(&format!("{CORRELATED}calibration.method = 'temperature'"));
+    let found = metrics(&run, "calibrate");
+    let names: Vec<&str> = found.keys().map(String::as_str).collect();
+    assert_eq!(names, ["calibration_instances", "calibration_temperature"]);
+    assert_eq!(found["calibration_instances"], 400.0);
+    assert!(found["calibration_temperature"] > 2.0, "{found:?}");
+}
+
+#[test]
+fn without_calibration_no_table_changes() {
+    let job = correlated();
+    let plain = job.run(CORRELATED);
+    let names: Vec<String> =
+        read_table(&plain, "metrics").iter().map(|row| text(row, "name")).collect();
+    assert!(
+        !names.iter().any(|n| n.contains("calibrat") || n.contains("reliability")),
+        "{names:?}"
+    );
+    let said = job.ends(&format!("{CORRELATED}calibration.method = 'none'"), &[], 0);
+    assert_says(&said, &["nothing to do"]);
+}
+
+// keys: calibration.fit_on, calibration.held_out
+#[test]
+fn held_out_annotations_calibrate_where_there_is_no_gold() {
+    // Many annotators with few annotations each: their confusion matrices follow every accident.
+    let shape = CrowdShape {
+        instances: 900,
+        annotators: 300,
+        classes: 3,
+        redundancy: 3,
+        accuracy: (0.45, 0.8),
+    };
+    let crowd = shape.draw(3);
+    let job = Job::new();
+    let mut annotations = "instance_id,annotator_id,label\n".to_owned();
+    for (i, r, label) in &crowd.rows {
+        let _ = writeln!(annotations, "{i},{r},{label}");
+    }
+    let mut gold = "instance_id,class,role\n".to_owned();
+    for (i, class) in crowd.truth.iter().enumerate() {
+        let role = if i < 100 { "calibrate" } else { "holdout" };
+        let _ = writeln!(gold, "{i},{class},{role}");
+    }
+    job.write("in.csv", &annotations);
+    job.write("gold.csv", &gold);
+    let told = |more: &str| {
+        let run =
+            job.run(&format!("{CORRELATED}calibration = {{ method = 'temperature', {more} }}"));
+        [metrics(&run, "holdout"), metrics(&run, "annotations"), metrics(&run, "calibrate")]
+    };
+    let [holdout, fitted_to, calibrate] = told("fit_on = 'annotations'");
+    println!("{holdout:?} {fitted_to:?}");
+    assert!(holdout["ece"] < 0.7 * holdout["uncalibrated_ece"], "{holdout:?}");
+    assert!(holdout["log_loss"] < holdout["uncalibrated_log_loss"], "{holdout:?}");
+    assert_eq!(holdout["accuracy"], holdout["uncalibrated_accuracy"]);
+    assert!(calibrate.contains_key("ece"), "gold that did not calibrate scores");
+    let [_, fewer, _] = told("fit_on = 'annotations', held_out = 0.05");
+    assert!(fewer["calibration_instances"] < fitted_to["calibration_instances"] / 2.0);
+    let [_, none, calibrate] = told("fit_on = 'gold'");
+    assert!(none.is_empty() && !calibrate.contains_key("ece"), "{none:?} {calibrate:?}");
+}
+
+// keys: calibration.smoothing
+#[test]
+fn smoothing_keeps_few_points_from_certainty() {
+    let gold = "source.gold = [['i000', 'c0', 'calibrate'], ['i001', 'c1', 'calibrate']]";
+    let crowd =
+        "source.annotations = [['i000', 'a', 'c0'], ['i000', 'b', 'c0'], ['i001', 'a', 'c1'],
+        ['i001', 'b', 'c1'], ['i002', 'a', 'c1'], ['i002', 'b', 'c1'], ['i002', 'c', 'c0']]
+        model.kind = 'majority_vote'";
+    let certain = |smoothing: &str| {
+        let job = Job::new();
+        let pipeline = format!(
+            "{crowd}\n{gold}\ncalibration = {{ method = 'isotonic', smoothing = {smoothing} }}"
+        );
+        let said = job.ends(&pipeline, &[], 0);
+        assert_says(&said, &["calibrated by 2 instances only"]);
+        let run = job.path("out/latest").canonicalize().unwrap();
+        number(&read_table(&run, "labels")[0], "confidence")
+    };
+    // One hit and half an invented miss at 1, one miss and half an invented hit at 0: 2/3 and 1/3, and 1e-6 for 1.
+    let got = certain("0.5");
+    assert!((got - (2.0 / 3.0 + 1e-6) / (1.0 + 1e-6)).abs() < 1e-9, "{got}");
+    assert!(certain("0.0") > 1.0 - 1e-12);
+}
+
+#[test]
+fn a_trusted_class_stays_certain_and_what_cannot_be_calibrated_is_said() {
+    let job = correlated();
+    let gold = "source.gold = [['i000', 'c0', 'train'], ['i001', 'c1', 'holdout']]\n";
+    let crowd = "source.annotations = '{dir}in.csv'\nmodel.kind = 'dawid_skene'\ncalibration.method = 'temperature'\n";
+    let said = job.fails(&format!("{crowd}{gold}calibration.fit_on = 'gold'"), 3);
+    assert_says(
+        &said,
+        &["there is no gold to calibrate by", "calibration.fit_on", "role `calibrate`"],
+    );
+    let said = job.fails(&format!("{crowd}calibration.fit_on = 'gold'"), 2);
+    assert_says(&said, &["there is no gold to calibrate by", "calibration.fit_on", "source.gold"]);
+    let check = run_fails(&["check", &job.url("pipeline.toml")], 2);
+    assert_says(&check, &["calibration.fit_on", "without source.gold"]);
+    let once = "source.annotations = [['i', 'a', 'no'], ['j', 'b', 'yes']]\nmodel.kind = 'majority_vote'\ncalibration.method = 'isotonic'";
+    let said = Job::new().fails(once, 3);
+    assert_says(&said, &["no annotation is held out to calibrate by", "calibration.held_out"]);
+    let run = job.run(&format!("{crowd}{gold}"));
+    let labels = cells(&read_table(&run, "labels")[..1], &["label", "confidence", "decision"]);
+    assert_eq!(labels, ["c0 1.0 gold"]);
+}
+
+#[test]
+fn a_saved_model_calibrates_and_one_without_a_calibration_predicts_as_before() {
+    let job = networks::job();
+    let truth = |i: u32| networks::crowd().truth.get(i as usize).copied().unwrap_or(i % 3);
+    let rows: String = (120..200).map(|i| format!("{i},{},calibrate\n", truth(i))).collect();
+    job.write("gold.csv", &format!("instance_id,class,role\n{rows}"));
+    let model = networks::pipeline("kind = 'crowd_layer'");
+    let plain = by_instance(&read_table(&job.run(&model), "predictions"));
+    for method in ["temperature", "isotonic"] {
+        let run = job.run(&format!(
+            "calibration = {{ method = '{method}', fit_on = 'gold' }}\n{}",
+            model.replace("[source]", "[source]\ngold = '{dir}gold.csv'")
+        ));
+        let calibrated = by_instance(&read_table(&run, "predictions"));
+        assert_ne!(calibrated, plain, "{method}");
+        // 50 instances without annotations calibrate the predictions, 30 with them the posteriors.
+        let found = metrics(&run, "calibrate");
+        assert_eq!(found["prediction_calibration_instances"], 50.0);
+        assert_eq!(found["calibration_instances"], 30.0);
+        let (model, features) = (run.display().to_string(), job.url("features.parquet"));
+        let predicts = |more: &[&str]| {
+            let output = job.url("predicted");
+            let args = ["predict", "--model", &model, "--features", &features, "--output", &output];
+            run_ok(&[&args[..], more].concat());
+            by_instance(&read_table(&job.path("predicted/latest"), "predictions"))
+        };
+        assert_eq!(predicts(&[]), calibrated, "{method}");
+        let file = run.join("model/model.json");
+        let text = std::fs::read_to_string(&file).unwrap();
+        let mut description: Value = serde_json::from_str(&text).unwrap();
+        assert_eq!(description["calibration"]["method"], method);
+        description["calibration"]["classes"] = serde_json::json!([]);
+        description["calibration"]["temperature"] = serde_json::json!(-1.0);
+        std::fs::write(&file, description.to_string()).unwrap();
+        let args = ["predict", "--model", &model, "--features", &features, "--output", "nowhere"];
+        let said = run_fails(&args, 3);
+        assert_says(&said, &["the model's calibration cannot be read", "model.json: calibration"]);
+        description.as_object_mut().unwrap().remove("calibration");
+        std::fs::write(&file, description.to_string()).unwrap();
+        assert_eq!(predicts(&["--force"]), plain, "{method}");
+    }
+}
+
+#[test]
+fn a_classifier_without_gold_is_calibrated_by_annotations_of_instances_that_it_did_not_see() {
+    let job = networks::job();
+    let run = job
+        .run(&format!("calibration.method = 'temperature'\n{}", networks::pipeline("kind = 'dl'")));
+    let found = metrics(&run, "annotations");
+    assert!(found["prediction_calibration_instances"] > 5.0, "{found:?}");
+    assert!(found["calibration_instances"] > 5.0, "{found:?}");
+}
+
+/// LabelMe by CoNAL: of the validation part a half chooses the epoch, a half calibrates.
+#[test]
+fn labelme_is_calibrated() {
+    let Some(data) = data_folder("LabelMe, calibrated") else { return };
+    let folder = tempfile::tempdir().unwrap();
+    let gold = "SELECT instance_id, label AS class, CASE WHEN split = 'test' THEN 'holdout' \
+        WHEN CAST(substr(instance_id, 6) AS INT) % 2 = 0 THEN 'calibrate' ELSE 'valid' END AS role \
+        FROM gold WHERE split <> 'train'";
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let file = root.join("pipelines/labelme.toml").display().to_string();
+    let (data, gold) = (format!("data={}", data.display()), format!("source.sql.gold={gold}"));
+    let sink = format!("sink.url={}", folder.path().display());
+    let set = ["calibration.method=temperature", "calibration.fit_on=gold", &gold, &sink];
+    let mut args = vec!["run", &file, "--var", &data];
+    set.iter().for_each(|set| args.extend(["--set", set]));
+    run_ok(&args);
+    let found = metrics(&folder.path().join("latest"), "holdout");
+    println!("{found:?}");
+    assert!(found["prediction_uncalibrated_ece"] > 0.08, "{found:?}");
+    assert!(found["prediction_ece"] <= 0.05 && found["prediction_log_loss"] <= 0.55, "{found:?}");
+    assert_eq!(found["prediction_accuracy"], found["prediction_uncalibrated_accuracy"]);
+}
