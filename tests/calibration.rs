@@ -271,7 +271,8 @@ fn a_classifier_without_gold_is_calibrated_by_annotations_of_instances_that_it_d
     assert!(found["calibration_instances"] > 5.0, "{found:?}");
 }
 
-/// LabelMe by CoNAL: of the validation part a half chooses the epoch, a half calibrates.
+/// LabelMe by CoNAL: of the validation part a half chooses the epoch, a half calibrates. The calibration error that is
+/// wanted is 0.03; 0.037 was measured, which this guards.
 #[test]
 fn labelme_is_calibrated() {
     let Some(data) = data_folder("LabelMe, calibrated") else { return };
@@ -290,6 +291,6 @@ fn labelme_is_calibrated() {
     let found = metrics(&folder.path().join("latest"), "holdout");
     println!("{found:?}");
     assert!(found["prediction_uncalibrated_ece"] > 0.08, "{found:?}");
-    assert!(found["prediction_ece"] <= 0.05 && found["prediction_log_loss"] <= 0.55, "{found:?}");
+    assert!(found["prediction_ece"] <= 0.04 && found["prediction_log_loss"] <= 0.55, "{found:?}");
     assert_eq!(found["prediction_accuracy"], found["prediction_uncalibrated_accuracy"]);
 }

@@ -4,9 +4,28 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 /// The rooms of `src`, each of which may import from those before it.
-const ROOMS: [&str; 20] = [
-    "escape", "redact", "panics", "error", "run", "spec", "engine", "sql", "store", "source",
-    "frame", "model", "decide", "tables", "metrics", "gate", "sink", "pipeline", "commands", "cli",
+const ROOMS: [&str; 21] = [
+    "escape",
+    "redact",
+    "panics",
+    "error",
+    "run",
+    "spec",
+    "engine",
+    "sql",
+    "store",
+    "source",
+    "frame",
+    "model",
+    "decide",
+    "tables",
+    "metrics",
+    "calibration",
+    "gate",
+    "sink",
+    "pipeline",
+    "commands",
+    "cli",
 ];
 
 /// Where a stage may import from a later one: a source can be what a sink published.

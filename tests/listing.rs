@@ -127,7 +127,7 @@ fn a_server_that_tells_no_version_is_refused() {
     });
     let job = Job::new();
     let error = job.fails(&format!("source.annotations = 'http://{address}/in.csv'\n{VOTE}"), 3);
-    assert_says(&error, &["tells no version", "/in.csv", "ETag", "Last-Modified"]);
+    assert_says(&error, &["reports no version", "/in.csv", "ETag", "Last-Modified"]);
 }
 
 #[test]

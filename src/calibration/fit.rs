@@ -1,7 +1,9 @@
 //! From a fitted model to a calibrated one: chooses what each map is fitted to, and applies it.
 
+use serde_json::json;
+
 use super::annotations::{HeldOut, Rows};
-use super::{CalibrationSpec, Calibrator, FitOn, Points};
+use super::{CalibrationSpec, Calibrator, FitOn, Points, SAVED_AS};
 use crate::error::{Error, Result};
 use crate::frame::{Frame, Role};
 use crate::model::Model;
@@ -81,7 +83,7 @@ pub(crate) fn calibrate(
         }
         is_fitted = true;
         done.metrics.extend(fitted_to(&map, points, rows, split));
-        apply(map, frame, fitted, rows);
+        apply(&map, frame, fitted, rows);
     }
     if !is_fitted {
         return Err(nothing_to_fit_to(spec));
@@ -137,7 +139,7 @@ fn of_gold(frame: &Frame, fitted: &Fitted, rows: Rows) -> Points {
     points
 }
 
-fn apply(map: Calibrator, frame: &Frame, fitted: &mut Fitted, rows: Rows) {
+fn apply(map: &Calibrator, frame: &Frame, fitted: &mut Fitted, rows: Rows) {
     let a = &frame.annotations;
     match rows {
         Rows::Posteriors => {
@@ -149,7 +151,7 @@ fn apply(map: Calibrator, frame: &Frame, fitted: &mut Fitted, rows: Rows) {
                 map.apply_to(predictions, |_| true);
             }
             if let Some(model) = &mut fitted.model {
-                model.calibrator = Some(map);
+                model.description[SAVED_AS] = json!(map);
             }
         }
     }

@@ -2,8 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::Points;
-use super::calibrator::rounded;
+use super::points::{Points, rounded};
 
 /// What the function rises by from 0 to 1 beside what was fitted: probabilities that were pooled keep their order.
 const SLOPE: f64 = 1e-6;

@@ -34,17 +34,22 @@ mod annotations;
 mod calibrator;
 mod fit;
 mod isotonic;
+mod points;
 mod temperature;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-pub use calibrator::{Calibrator, Points};
+pub use calibrator::Calibrator;
 pub(crate) use fit::{Calibrated, calibrate};
 pub use isotonic::Isotonic;
+pub use points::Points;
 
 use crate::error::Problem;
 use crate::spec::Problems;
+
+/// The key of the map in the description of a saved model.
+pub(crate) const SAVED_AS: &str = "calibration";
 
 /// How posteriors and predictions are calibrated.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]

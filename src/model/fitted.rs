@@ -3,7 +3,6 @@
 use rayon::prelude::*;
 
 use super::confusion::Confusion;
-use crate::calibration::Calibrator;
 use crate::frame::{Annotations, BLOCK};
 
 /// P(class given everything observed), one row an instance.
@@ -194,12 +193,10 @@ pub fn on_cpu() -> String {
 /// A trained classifier, ready to leave.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Trained {
-    /// Its kind, parameters and sizes.
+    /// Its kind, parameters and sizes, and what calibrates its predictions, if anything does.
     pub description: serde_json::Value,
     /// Its numbers, in the safetensors format.
     pub parameters: Vec<u8>,
-    /// What calibrates its predictions, if anything does.
-    pub calibrator: Option<Calibrator>,
 }
 
 impl Fitted {

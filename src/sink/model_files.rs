@@ -48,9 +48,6 @@ pub fn files(outcome: &Outcome) -> Result<Vec<(String, Vec<u8>)>> {
         description["format"] = json!(FORMAT);
         description["labelmill"] = json!(env!("CARGO_PKG_VERSION"));
         description["classes"] = typed(&classes)?;
-        if let Some(calibrator) = &trained.calibrator {
-            description["calibration"] = json!(calibrator);
-        }
         let described = frame.described.as_ref();
         if let Some(described) = described.filter(|d| !d.features.columns.is_empty()) {
             description["columns"] = json!(described.features.columns);

@@ -100,7 +100,6 @@ impl<N: CrowdNet> Model for Neural<N> {
             model: Some(Trained {
                 description: description(model, &trainer.net, &shape, dims),
                 parameters: to_pytorch(&trainer.snapshot()?).to_bytes()?,
-                calibrator: None,
             }),
             device: name_of(&device),
         })

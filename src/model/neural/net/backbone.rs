@@ -153,7 +153,7 @@ impl BackboneSpec {
     /// # Errors
     /// When an image is too small, or the device is out of memory.
     pub fn build(&self, input: &[usize], parameters: &mut Parameters) -> Result<Trunk> {
-        match (self.kind, input) {
+        let (layers, width) = match (self.kind, input) {
             (Architecture::Lenet, &[channels, height, width]) => {
                 lenet(channels, height, width, parameters)
             }
@@ -161,8 +161,9 @@ impl BackboneSpec {
                 vgg16(channels, height, width, parameters)
             }
             (Architecture::Resnet20, &[channels, ..]) => resnet20(channels, parameters),
-            _ => self.mlp(input.iter().product(), parameters),
-        }
+            _ => return self.mlp(input.iter().product(), parameters),
+        }?;
+        Ok(Trunk { layers, width })
     }
 
     fn mlp(&self, from: usize, parameters: &mut Parameters) -> Result<Trunk> {

@@ -11,11 +11,13 @@
 //! 2016. arXiv:1512.03385, section 4.2.
 
 use crate::error::{Error, Result};
-use crate::model::neural::net::backbone::Trunk;
 use crate::model::neural::net::convolution::Convolution;
-use crate::model::neural::net::layers::{Activation, BatchNorm, Dense, Layer};
+use crate::model::neural::net::layers::{Activation, BatchNorm, Dense, Layer, Residual};
 use crate::model::neural::net::parameters::Parameters;
-use crate::model::neural::net::residual::{Residual, Shortcut};
+use crate::model::neural::net::residual::Shortcut;
+
+/// The layers up to the last hidden one, and its width.
+type LayersAndWidth = (Vec<Layer>, usize);
 
 /// A convolution of stride 1 as the papers write it: its channels and the width of its kernel.
 #[derive(Clone, Copy)]
@@ -58,7 +60,7 @@ pub(super) fn lenet(
     height: usize,
     width: usize,
     parameters: &mut Parameters,
-) -> Result<Trunk> {
+) -> Result<LayersAndWidth> {
     let after = |size: usize| (size / 2).checked_sub(4).map(|s| s / 2).filter(|s| *s > 0);
     let (Some(rows), Some(columns)) = (after(height), after(width)) else {
         return Err(too_small(height, width));
@@ -78,7 +80,7 @@ pub(super) fn lenet(
         Layer::Dense(Dense::new(parameters, "hidden1", 120, 84, false)?),
         relu(),
     ];
-    Ok(Trunk { layers, width: 84 })
+    Ok((layers, 84))
 }
 
 /// Channels of VGG-16's convolutions; 0 is a pooling.
@@ -90,7 +92,7 @@ pub(super) fn vgg16(
     height: usize,
     width: usize,
     parameters: &mut Parameters,
-) -> Result<Trunk> {
+) -> Result<LayersAndWidth> {
     let mut layers = Vec::new();
     let mut from = channels;
     for (n, to) in VGG16.into_iter().enumerate() {
@@ -109,14 +111,14 @@ pub(super) fn vgg16(
         return Err(too_small(height, width));
     }
     layers.push(Layer::Flatten);
-    Ok(Trunk { layers, width: 512 * (height / 32) * (width / 32) })
+    Ok((layers, 512 * (height / 32) * (width / 32)))
 }
 
 /// Channels of ResNet-20's three stages, and the residual blocks of each.
 const RESNET20: [usize; 3] = [16, 32, 64];
 const BLOCKS: usize = 3;
 
-pub(super) fn resnet20(channels: usize, parameters: &mut Parameters) -> Result<Trunk> {
+pub(super) fn resnet20(channels: usize, parameters: &mut Parameters) -> Result<LayersAndWidth> {
     let mut width = RESNET20[0];
     let kernel = |from, to| Kernel { from, to, size: 3, padding: 1 };
     let first = convolution(parameters, "convolution", kernel(channels, width), true)?;
@@ -138,5 +140,5 @@ pub(super) fn resnet20(channels: usize, parameters: &mut Parameters) -> Result<T
         width = to;
     }
     layers.push(Layer::MeanPool);
-    Ok(Trunk { layers, width })
+    Ok((layers, width))
 }

@@ -12,7 +12,7 @@ use crate::model::neural::net::convolution::Convolution;
 use crate::model::neural::net::host::product::{affine, product, row_sum};
 use crate::model::neural::net::max_pool;
 use crate::model::neural::net::parameters::{ParameterKind, Parameters};
-use crate::model::neural::net::residual::{Residual, Shortcut};
+use crate::model::neural::net::residual::{Shortcut, sum};
 use crate::run::Rng;
 
 /// The activation function of a hidden layer.
@@ -66,6 +66,13 @@ pub enum Layer {
     MeanPool,
     /// Joins all axes but the first.
     Flatten,
+}
+
+/// `layers(x) + x`, or `layers(x) + shortcut(x)`.
+pub struct Residual {
+    pub(crate) layers: Vec<Layer>,
+    /// The way beside the layers; `None` for the identity.
+    pub(crate) shortcut: Option<Shortcut>,
 }
 
 impl Layer {
@@ -131,6 +138,28 @@ impl Layer {
             Self::MeanPool => from_candle(x.mean((2, 3))),
             Self::Flatten => from_candle(x.flatten_from(1)),
         }
+    }
+}
+
+impl Residual {
+    /// The axes of a row's output, given those of its input.
+    pub(crate) fn output_shape(&self, input: &[usize]) -> Vec<usize> {
+        self.layers.iter().fold(input.to_vec(), |shape, layer| layer.output_shape(&shape))
+    }
+
+    /// The output as a node of candle's graph, except that dense layers are not.
+    pub(crate) fn forward(
+        &self,
+        x: &Tensor,
+        mode: &mut Mode<'_>,
+        precision: DType,
+    ) -> Result<Tensor> {
+        let mut out = x.clone();
+        for layer in &self.layers {
+            out = layer.forward(&out, mode, precision)?;
+        }
+        let beside = self.shortcut.map_or_else(|| Ok(x.clone()), |shortcut| shortcut.node(x));
+        from_candle(beside.and_then(|beside| sum(&out, &beside)))
     }
 }
 

@@ -1,21 +1,11 @@
-//! Layers whose output is added to their input.
+//! The way beside layers whose output is added to their input.
 //!
 //! Where the layers halve the image and widen it, the shortcut takes every second row and column and adds channels of
 //! zeros: option A of He et al. 2016, which has no parameters.
 
-use candle_core::{DType, Tensor};
+use candle_core::Tensor;
 
-use crate::error::Result;
-use crate::model::neural::from_candle;
 use crate::model::neural::net::convolution::every;
-use crate::model::neural::net::layers::{Layer, Mode};
-
-/// `layers(x) + x`, or `layers(x) + shortcut(x)`.
-pub struct Residual {
-    pub(crate) layers: Vec<Layer>,
-    /// The way beside the layers; `None` for the identity.
-    pub(crate) shortcut: Option<Shortcut>,
-}
 
 /// The first of every `stride` rows and columns, and channels of zeros after those that there are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -29,28 +19,6 @@ pub struct Shortcut {
 /// The sum of the layers' output and of what comes beside them, in the precision of the first.
 pub(crate) fn sum(layers: &Tensor, beside: &Tensor) -> candle_core::Result<Tensor> {
     layers + beside.to_dtype(layers.dtype())?
-}
-
-impl Residual {
-    /// The axes of a row's output, given those of its input.
-    pub(crate) fn output_shape(&self, input: &[usize]) -> Vec<usize> {
-        self.layers.iter().fold(input.to_vec(), |shape, layer| layer.output_shape(&shape))
-    }
-
-    /// The output as a node of candle's graph, except that dense layers are not.
-    pub(crate) fn forward(
-        &self,
-        x: &Tensor,
-        mode: &mut Mode<'_>,
-        precision: DType,
-    ) -> Result<Tensor> {
-        let mut out = x.clone();
-        for layer in &self.layers {
-            out = layer.forward(&out, mode, precision)?;
-        }
-        let beside = self.shortcut.map_or_else(|| Ok(x.clone()), |shortcut| shortcut.node(x));
-        from_candle(beside.and_then(|beside| sum(&out, &beside)))
-    }
 }
 
 impl Shortcut {
@@ -71,10 +39,11 @@ impl Shortcut {
 #[cfg(test)]
 mod tests {
     use candle_core::backprop::GradStore;
-    use candle_core::{Device, Var};
+    use candle_core::{DType, Device, Var};
 
     use super::*;
     use crate::model::neural::net::backbone::{Architecture, BackboneSpec};
+    use crate::model::neural::net::layers::{Layer, Mode};
     use crate::model::neural::net::parameters::{Initialisation, Parameters};
     use crate::model::neural::net::tape::Tape;
     use crate::model::neural::train::checkpoint::Snapshot;

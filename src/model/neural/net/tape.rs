@@ -13,9 +13,9 @@ use crate::error::Result;
 use crate::model::neural::from_candle;
 use crate::model::neural::net::convolution::Convolution;
 use crate::model::neural::net::host::{change, change_by};
-use crate::model::neural::net::layers::{Activation, Dense, Layer, Mode, dropout_mask};
+use crate::model::neural::net::layers::{Activation, Dense, Layer, Mode, Residual, dropout_mask};
 use crate::model::neural::net::max_pool::Pooled;
-use crate::model::neural::net::residual::{self, Residual};
+use crate::model::neural::net::residual;
 
 /// A record of the layers that a batch has passed.
 pub(crate) struct Tape {
