@@ -13,7 +13,7 @@ use crate::run::Run;
 const MOST_ROUNDS: usize = 100;
 
 /// The rounds end when no probability moves by more.
-const STILL: f64 = 1e-5;
+const TOLERANCE: f64 = 1e-5;
 
 /// P(label given class) counts as at least this.
 const MIN_CELL: f64 = 1e-10;
@@ -27,7 +27,7 @@ pub(super) struct HeldOut {
 
 /// Which rows are compared with held-out annotations.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Rows {
+pub(super) enum RowKind {
     /// The posteriors of instances that keep other annotations.
     Posteriors,
     /// The predictions for instances that keep none.
@@ -74,7 +74,7 @@ impl HeldOut {
     pub(super) fn calibrator(
         &self,
         spec: &CalibrationSpec,
-        rows: Rows,
+        rows: RowKind,
         row_of_instance: &[Option<u32>],
     ) -> Option<(Calibrator, usize)> {
         let (a, n) = (&self.annotations, self.annotations.dims().classes);
@@ -83,8 +83,8 @@ impl HeldOut {
         for i in 0..a.dims().instances {
             let keeps_others = self.training.has_evidence(i);
             let row = match rows {
-                Rows::Posteriors if keeps_others => Some(self.fitted.posterior.row(i)),
-                Rows::Predictions if !keeps_others => {
+                RowKind::Posteriors if keeps_others => Some(self.fitted.posterior.row(i)),
+                RowKind::Predictions if !keeps_others => {
                     let row = row_of_instance.get(i).copied().flatten();
                     row.zip(self.fitted.predictions.as_ref()).map(|(r, p)| p.row(r as usize))
                 }
@@ -171,7 +171,7 @@ fn fit_through(
             }
         }
         map = Some(next);
-        if moved <= STILL {
+        if moved <= TOLERANCE {
             break;
         }
     }

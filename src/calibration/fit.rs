@@ -2,7 +2,7 @@
 
 use serde_json::json;
 
-use super::annotations::{HeldOut, Rows};
+use super::annotations::{HeldOut, RowKind};
 use super::{CalibrationSpec, Calibrator, FitOn, Points, SAVED_AS};
 use crate::error::{Error, Result};
 use crate::frame::{Frame, Role};
@@ -37,13 +37,13 @@ pub(crate) fn calibrate(
     let mut done = Calibrated { used_gold: false, metrics: Vec::new() };
     let mut refit: Option<HeldOut> = None;
     let mut is_fitted = false;
-    for rows in [Rows::Posteriors, Rows::Predictions] {
-        if rows == Rows::Predictions && fitted.predictions.is_none() {
+    for rows in [RowKind::Posteriors, RowKind::Predictions] {
+        if rows == RowKind::Predictions && fitted.predictions.is_none() {
             continue;
         }
         let name = match rows {
-            Rows::Posteriors => "posteriors",
-            Rows::Predictions => "predictions",
+            RowKind::Posteriors => "posteriors",
+            RowKind::Predictions => "predictions",
         };
         let gold = match spec.fit_on {
             FitOn::Annotations => None,
@@ -108,18 +108,18 @@ fn nothing_to_fit_to(spec: &CalibrationSpec) -> Error {
 
 /// Gold of the role `calibrate`, with the rows that it is about. A classifier knows instances that are annotated better
 /// than others: where there is gold of others, predictions are compared with that alone.
-fn of_gold(frame: &Frame, fitted: &Fitted, rows: Rows) -> Points {
+fn of_gold(frame: &Frame, fitted: &Fitted, rows: RowKind) -> Points {
     let a = &frame.annotations;
     let mut points = Points::new(a.dims().classes);
     match (rows, &frame.described, &fitted.predictions) {
-        (Rows::Posteriors, ..) => {
+        (RowKind::Posteriors, ..) => {
             let gold = frame.gold.iter().filter(|g| g.role == Role::Calibrate);
             for gold in gold.filter(|g| a.has_evidence(g.instance as usize)) {
                 let row = fitted.posterior.row(gold.instance as usize);
                 points.push_class(row, gold.class as usize, 1.0);
             }
         }
-        (Rows::Predictions, Some(described), Some(predictions)) => {
+        (RowKind::Predictions, Some(described), Some(predictions)) => {
             let gold = || described.gold.iter().filter(|g| g.role == Role::Calibrate);
             let mut is_annotated = vec![false; predictions.len()];
             for (i, row) in described.row_of_instance.iter().enumerate() {
@@ -134,19 +134,19 @@ fn of_gold(frame: &Frame, fitted: &Fitted, rows: Rows) -> Points {
                 points.push_class(row, gold.class as usize, 1.0);
             }
         }
-        (Rows::Predictions, ..) => {}
+        (RowKind::Predictions, ..) => {}
     }
     points
 }
 
-fn apply(map: &Calibrator, frame: &Frame, fitted: &mut Fitted, rows: Rows) {
+fn apply(map: &Calibrator, frame: &Frame, fitted: &mut Fitted, rows: RowKind) {
     let a = &frame.annotations;
     match rows {
-        Rows::Posteriors => {
+        RowKind::Posteriors => {
             let is_wanted = |i| a.has_evidence(i) && a.trusted_class(i).is_none();
             map.apply_to(&mut fitted.posterior, is_wanted);
         }
-        Rows::Predictions => {
+        RowKind::Predictions => {
             if let Some(predictions) = &mut fitted.predictions {
                 map.apply_to(predictions, |_| true);
             }
@@ -161,10 +161,10 @@ fn apply(map: &Calibrator, frame: &Frame, fitted: &mut Fitted, rows: Rows) {
 fn fitted_to(
     map: &Calibrator,
     points: usize,
-    rows: Rows,
+    rows: RowKind,
     split: &'static str,
 ) -> impl Iterator<Item = Metric> {
-    let prefix = if rows == Rows::Predictions { "prediction_" } else { "" };
+    let prefix = if rows == RowKind::Predictions { "prediction_" } else { "" };
     let temperature = match map {
         Calibrator::Temperature { temperature } => Some(("temperature", *temperature)),
         Calibrator::Isotonic { .. } => None,

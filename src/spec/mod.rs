@@ -6,6 +6,7 @@
 //! every unknown key, wrong type and value out of range at once, each with its key path. `labelmill schema` prints
 //! that same schema: what an editor underlines is what `check` refuses.
 
+mod nesting;
 mod validate;
 
 use std::collections::BTreeMap;
@@ -47,11 +48,18 @@ pub struct Overrides {
 /// # Errors
 /// When it is no TOML, with `place` (the file) and the line.
 pub fn parse(text: &str, place: &str) -> Result<Table> {
-    text.parse().map_err(|e: toml::de::Error| {
-        let line = e.span().map(|s| text[..s.start].lines().count().max(1));
-        Error::spec(e.message().lines().collect::<Vec<_>>().join(", "))
+    let not_toml = |what: String, byte: Option<usize>| {
+        let line = byte.map(|byte| text[..byte].lines().count().max(1));
+        Error::spec(what)
             .at(line.map_or_else(|| place.to_owned(), |l| format!("{place}:{l}")))
             .help("the file must be TOML; see `labelmill schema`")
+    };
+    if let Some(byte) = nesting::too_deep(text) {
+        return Err(not_toml("brackets are nested too deep".to_owned(), Some(byte)));
+    }
+    text.parse().map_err(|e: toml::de::Error| {
+        let what = e.message().lines().collect::<Vec<_>>().join(", ");
+        not_toml(what, e.span().map(|span| span.start))
     })
 }
 
@@ -203,8 +211,7 @@ fn set(table: &mut Table, assignment: &str) -> Result<()> {
     };
     let (path, text) =
         assignment.split_once('=').ok_or_else(|| usage("a setting needs a value"))?;
-    let value = format!("v = {text}")
-        .parse::<Table>()
+    let value = parse(&format!("v = {text}"), "--set")
         .ok()
         .and_then(|mut t| t.remove("v"))
         .unwrap_or_else(|| toml::Value::String(text.to_owned()));

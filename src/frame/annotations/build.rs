@@ -5,7 +5,7 @@ use std::sync::OnceLock;
 use rayon::prelude::*;
 
 use super::duplicates::{ByInstance, Duplicates, Repeated};
-use super::group::{Grouped, Rows};
+use super::group::{Grouped, UngroupedRows};
 use super::weights::Weights;
 use super::{Annotations, BLOCK, Dims};
 use crate::frame::offsets::{Places, count, number, owners, prefix_sum};
@@ -51,8 +51,9 @@ impl Annotations {
             *column = number(own.start + labels[own].partition_point(|l| l < label));
         });
         let annotators = owners(&order, &by_slot);
-        let by_column = Rows { instance: rows.instance, column: columns, weight: rows.weight };
-        let grouped = Grouped::new(dims.instances, by_column, rows.label);
+        let ungrouped =
+            UngroupedRows { instance: rows.instance, column: columns, weight: rows.weight };
+        let grouped = Grouped::new(dims.instances, ungrouped, rows.label);
         let (view, rows_of_instance) = ByInstance::new(grouped);
         let (by_instance, columns, weights) = view.settle(&annotators, policy)?;
         Ok(Self {

@@ -2,22 +2,22 @@
 //!
 //! # Why
 //! The rows of a large crowd come in random order, and each has its place anywhere in memory. Written there at once, every
-//! row waits for a cache line, on one processor. So they are first parted by ranges of instances, which writes to so many
+//! row waits for a cache line, on one processor. So they are first partitioned by ranges of instances, which writes to so many
 //! places only, and then each range is put in order within the cache, all ranges in parallel.
 
 use std::slice::IterMut;
 
 use rayon::prelude::*;
 
-/// Rows in a range of instances: their places stay in the cache of one processor.
+/// UngroupedRows in a range of instances: their places stay in the cache of one processor.
 const ROWS_OF_RANGE: usize = 1 << 16;
 
-/// Ranges that rows are parted into at once: each is a stream of its own to write to.
+/// Ranges that rows are partitioned into at once: each is a stream of its own to write to.
 const MOST_RANGES: usize = 1 << 10;
 
 /// The columns and weights of rows in any order.
 #[derive(Debug, Default)]
-pub(super) struct Rows {
+pub(super) struct UngroupedRows {
     pub(super) instance: Vec<u32>,
     pub(super) column: Vec<u32>,
     /// Empty where all count 1.
@@ -36,15 +36,16 @@ pub(super) struct Grouped {
 
 impl Grouped {
     /// Groups rows of `n_instances` instances. The buffer, as long as the rows, spares new memory.
-    pub(super) fn new(n_instances: usize, rows: Rows, buffer: Vec<u32>) -> Self {
+    pub(super) fn new(n_instances: usize, rows: UngroupedRows, buffer: Vec<u32>) -> Self {
         let ranges = (rows.instance.len() / ROWS_OF_RANGE).clamp(1, MOST_RANGES);
         Self::by_ranges(n_instances, rows, buffer, ranges)
     }
 
-    fn by_ranges(n_instances: usize, rows: Rows, buffer: Vec<u32>, ranges: usize) -> Self {
+    fn by_ranges(n_instances: usize, rows: UngroupedRows, buffer: Vec<u32>, ranges: usize) -> Self {
         let shift = n_instances.div_ceil(ranges).max(1).next_power_of_two().ilog2();
-        let (parted, bounds, room) = part(rows, buffer, shift, (n_instances >> shift) + 1);
-        let Rows { instance, column: mut columns, weight: mut weights } = room;
+        let (partitioned, bounds, room) =
+            partition(rows, buffer, shift, (n_instances >> shift) + 1);
+        let UngroupedRows { instance, column: mut columns, weight: mut weights } = room;
         drop(instance);
         let mut offsets = vec![0; n_instances + 1];
         let mut rows_of_instance = vec![0; n_instances];
@@ -56,9 +57,9 @@ impl Grouped {
             let own = bounds[0]..bounds[1];
             work.push(Scatter {
                 first: range * width,
-                instance: &parted.instance[own.clone()],
-                column: &parted.column[own.clone()],
-                weight: parted.weight.get(own.clone()).unwrap_or_default(),
+                instance: &partitioned.instance[own.clone()],
+                column: &partitioned.column[own.clone()],
+                weight: partitioned.weight.get(own.clone()).unwrap_or_default(),
                 start: own.start,
                 places,
                 counts,
@@ -79,7 +80,7 @@ struct Scatter<'a> {
     instance: &'a [u32],
     column: &'a [u32],
     weight: &'a [f64],
-    /// Rows of the ranges before it.
+    /// UngroupedRows of the ranges before it.
     start: usize,
     /// Where the rows of each instance begin, and then end.
     places: &'a mut [usize],
@@ -110,7 +111,7 @@ impl Scatter<'_> {
 }
 
 /// The next free places of one range, for the rows of one part of the input.
-struct Heads<'a> {
+struct WriteCursors<'a> {
     instance: IterMut<'a, u32>,
     column: IterMut<'a, u32>,
     weight: IterMut<'a, f64>,
@@ -118,13 +119,18 @@ struct Heads<'a> {
 
 /// The rows by range of instances, in each in the order in which they came; where those of each range begin, and one past
 /// the last; and room for as many rows.
-fn part(rows: Rows, buffer: Vec<u32>, shift: u32, ranges: usize) -> (Rows, Vec<usize>, Rows) {
+fn partition(
+    rows: UngroupedRows,
+    buffer: Vec<u32>,
+    shift: u32,
+    ranges: usize,
+) -> (UngroupedRows, Vec<usize>, UngroupedRows) {
     let n = rows.instance.len();
     let weight = vec![0.0; rows.weight.len()];
     if ranges == 1 {
-        return (rows, vec![0, n], Rows { instance: Vec::new(), column: buffer, weight });
+        return (rows, vec![0, n], UngroupedRows { instance: Vec::new(), column: buffer, weight });
     }
-    let mut parted = Rows { instance: vec![0; n], column: buffer, weight };
+    let mut partitioned = UngroupedRows { instance: vec![0; n], column: buffer, weight };
     let range_of = |i: u32| (i >> shift) as usize;
     let at_once = n.div_ceil(rayon::current_num_threads()).max(1);
     let counts: Vec<Vec<usize>> = rows
@@ -138,15 +144,16 @@ fn part(rows: Rows, buffer: Vec<u32>, shift: u32, ranges: usize) -> (Rows, Vec<u
         .collect();
     let mut bounds = Vec::with_capacity(ranges + 1);
     bounds.push(0);
-    let mut heads: Vec<Vec<Heads<'_>>> = counts.iter().map(|_| Vec::new()).collect();
-    let (mut instance, mut column) = (parted.instance.as_mut_slice(), parted.column.as_mut_slice());
-    let mut weight = parted.weight.as_mut_slice();
+    let mut cursors: Vec<Vec<WriteCursors<'_>>> = counts.iter().map(|_| Vec::new()).collect();
+    let (mut instance, mut column) =
+        (partitioned.instance.as_mut_slice(), partitioned.column.as_mut_slice());
+    let mut weight = partitioned.weight.as_mut_slice();
     for range in 0..ranges {
         let mut end = bounds[range];
-        for (heads, counts) in heads.iter_mut().zip(&counts) {
+        for (cursors, counts) in cursors.iter_mut().zip(&counts) {
             let n = counts[range];
             end += n;
-            heads.push(Heads {
+            cursors.push(WriteCursors {
                 instance: instance.split_off_mut(..n).unwrap_or_default().iter_mut(),
                 column: column.split_off_mut(..n).unwrap_or_default().iter_mut(),
                 weight: weight.split_off_mut(..n).unwrap_or_default().iter_mut(),
@@ -155,17 +162,17 @@ fn part(rows: Rows, buffer: Vec<u32>, shift: u32, ranges: usize) -> (Rows, Vec<u
         bounds.push(end);
     }
     let starts = (0..).step_by(at_once);
-    let parts: Vec<(usize, Vec<Heads<'_>>)> = starts.zip(heads).collect();
-    parts.into_par_iter().with_max_len(1).for_each(|(start, mut heads)| {
+    let parts: Vec<(usize, Vec<WriteCursors<'_>>)> = starts.zip(cursors).collect();
+    parts.into_par_iter().with_max_len(1).for_each(|(start, mut cursors)| {
         for row in start..(start + at_once).min(n) {
             let i = rows.instance[row];
-            let head = &mut heads[range_of(i)];
-            head.instance.next().into_iter().for_each(|place| *place = i);
-            head.column.next().into_iter().for_each(|place| *place = rows.column[row]);
-            head.weight.next().into_iter().for_each(|place| *place = rows.weight[row]);
+            let cursor = &mut cursors[range_of(i)];
+            cursor.instance.next().into_iter().for_each(|place| *place = i);
+            cursor.column.next().into_iter().for_each(|place| *place = rows.column[row]);
+            cursor.weight.next().into_iter().for_each(|place| *place = rows.weight[row]);
         }
     });
-    (parted, bounds, rows)
+    (partitioned, bounds, rows)
 }
 
 #[cfg(test)]
@@ -179,7 +186,7 @@ mod tests {
             (0..20_000_u32).map(|n| if n % 3 == 0 { 77 } else { n * n % 991 }).collect();
         for (ranges, is_weighted) in [(1, false), (1, true), (7, false), (7, true), (900, true)] {
             let weight = |n: usize| n as f64 / 7.0;
-            let rows = Rows {
+            let rows = UngroupedRows {
                 instance: instance.clone(),
                 column: (0..20_000).map(|n| 50_000 - n).collect(),
                 weight: if is_weighted { (0..20_000).map(weight).collect() } else { Vec::new() },
