@@ -104,22 +104,21 @@ fn given_members(source: &SourceCrowd, smoothing: f64, truth: Instances<'_>) -> 
     let cell = |a: &Annotation| truth.class[a.instance as usize] as usize * n + a.label as usize;
     let mut all = vec![0.0; n * n];
     source.annotations.iter().for_each(|a| all[cell(a)] += 1.0);
-    let row = |counts: &[f64], k: usize| -> f64 { counts[k * n..(k + 1) * n].iter().sum() };
+    let met = |counts: &[f64]| -> Vec<bool> {
+        counts.chunks_exact(n).map(|row| row.iter().any(|count| *count > 0.0)).collect()
+    };
+    let met_by_all = met(&all);
     let crowd =
-        ConfusionMatrix::from_weights(
-            n,
-            |k, l| {
-                if row(&all, k) > 0.0 { all[k * n + l] } else { 1.0 }
-            },
-        );
+        ConfusionMatrix::from_weights(n, |k, l| if met_by_all[k] { all[k * n + l] } else { 1.0 });
     let mut by_annotator: Vec<&Annotation> = source.annotations.iter().collect();
     by_annotator.sort_by_key(|a| a.annotator);
     let of_annotator = by_annotator.chunk_by(|a, b| a.annotator == b.annotator);
     let member = |own: &[&Annotation]| {
         let mut counts = vec![0.0; n * n];
         own.iter().for_each(|a| counts[cell(a)] += 1.0);
+        let met = met(&counts);
         let confusion = ConfusionMatrix::from_weights(n, |k, l| {
-            let weight = if row(&counts, k) > 0.0 { smoothing } else { 1.0 };
+            let weight = if met[k] { smoothing } else { 1.0 };
             counts[k * n + l] + weight * crowd.row(k)[l]
         });
         Member { kind: None, group: 0, own: confusion.clone(), confusion }

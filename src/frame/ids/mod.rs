@@ -94,6 +94,7 @@ impl Ids {
             DataType::LargeUtf8 => longest(values.as_string::<i64>().value_offsets()),
             DataType::Binary => longest(values.as_binary::<i32>().value_offsets()),
             DataType::LargeBinary => longest(values.as_binary::<i64>().value_offsets()),
+            DataType::FixedSizeBinary(width) => usize::try_from(*width).unwrap_or_default(),
             // Views and dictionaries share what repeats.
             other => other.primitive_width().unwrap_or(size_of::<u128>()),
         }

@@ -52,7 +52,7 @@ pub enum Layer {
     Convolution(Convolution),
     /// Layers whose output is added to their input.
     Residual(Residual),
-    /// The input of such layers in the shape of their output.
+    /// What is added to the output of a residual block where the block changes the shape of its input.
     Shortcut(Shortcut),
     /// Batch normalisation.
     BatchNorm(BatchNorm),
