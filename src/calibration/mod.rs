@@ -1,9 +1,7 @@
 //! Calibration: probabilities that are as often right as they say, by a map that is fitted where the answer is known.
 //!
-//! A [`Calibrator`] is the map: fitted to [`Points`] (a row of probabilities, the class that it should have told or a
-//! distribution over the classes, and a weight), applied to rows, and kept in a saved model so that `predict` calibrates
-//! too. It knows neither annotations nor gold, so that a model may call it between the rounds of its own training. The
-//! section `[calibration]` calibrates what any model leaves: its posteriors, and its predictions by a map of their own.
+//! A [`Calibrator`] is the map; a saved model keeps that of its predictions, so that `predict` calibrates too. The section
+//! `[calibration]` calibrates what any model leaves: its posteriors, and its predictions by a map of their own.
 //!
 //! What it is fitted to, for posteriors and predictions each:
 //!
@@ -31,21 +29,15 @@
 //! (skills, confusion matrices, the trace) is as the model left it.
 
 mod annotations;
-mod calibrator;
 mod fit;
-mod isotonic;
-mod points;
-mod temperature;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-pub use calibrator::Calibrator;
 pub(crate) use fit::{Calibrated, calibrate};
-pub use isotonic::Isotonic;
-pub use points::Points;
 
 use crate::error::Problem;
+pub use crate::model::calibrator::{Calibrator, Isotonic, Method, Points};
 use crate::spec::Problems;
 
 /// The key of the map in the description of a saved model.
@@ -71,19 +63,6 @@ impl Default for CalibrationSpec {
     fn default() -> Self {
         Self { method: Method::None, fit_on: FitOn::Auto, smoothing: 0.5, held_out: 0.2 }
     }
-}
-
-/// The map from the model's probabilities to calibrated ones.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "snake_case")]
-pub enum Method {
-    /// None: the probabilities are the model's own.
-    #[default]
-    None,
-    /// One exponent for all: the best class stays the best, and needs few answers.
-    Temperature,
-    /// An increasing function for each class, then shares of their sum: needs hundreds of answers, and may change labels.
-    Isotonic,
 }
 
 /// What the map is fitted to.

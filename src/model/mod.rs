@@ -15,6 +15,7 @@
 //! The layer rule, which a test holds: nothing under `model/` imports Arrow or DataFusion, and only `neural/` imports
 //! candle.
 
+pub mod calibrator;
 pub mod confusion;
 pub mod em;
 pub mod fitted;

@@ -6,12 +6,13 @@ use super::data::batch::{Batch, BatchAnnotation};
 use super::net::Outputs;
 use super::numerics::{MIN_PROBABILITY, at_least, softmax};
 use crate::frame::Dims;
+use crate::model::calibrator::Calibrator;
 
 /// A batch, the network's outputs for it, and the parameters of its annotators.
 #[derive(Clone, Copy)]
 pub struct BatchContext<'a> {
-    /// The index of the running phase.
-    pub phase: usize,
+    /// The name of the running phase; empty when the model predicts.
+    pub phase: &'static str,
     /// Rows and annotations.
     pub batch: &'a Batch,
     /// The network's outputs.
@@ -20,6 +21,8 @@ pub struct BatchContext<'a> {
     pub gathered: &'a Gathered,
     /// The parameters of all annotators.
     pub annotator_params: &'a AnnotatorParams,
+    /// The map from the classifier's probabilities to calibrated ones, where the schedule has fitted one.
+    pub calibrator: Option<&'a Calibrator>,
     /// Sizes.
     pub dims: Dims,
 }
@@ -61,6 +64,26 @@ impl BatchContext<'_> {
         self.annotations().map(p).collect()
     }
 
+    /// The mean over the rows of the cross-entropy of the classifier with `target(row, class)`; adds its derivatives.
+    pub fn cross_entropy(
+        &self,
+        gradient: &mut Gradient,
+        target: impl Fn(usize, usize) -> f64,
+    ) -> f64 {
+        let n = self.dims.classes;
+        let scale = 1.0 / self.batch.len().max(1) as f64;
+        let mut loss = 0.0;
+        for b in 0..self.batch.len() {
+            let p = self.out.p(b);
+            for (k, d) in gradient.out.logits[b * n..(b + 1) * n].iter_mut().enumerate() {
+                let target = target(b, k);
+                loss -= scale * target * at_least(p[k], f64::MIN_POSITIVE).ln();
+                *d += scale * (p[k] - target);
+            }
+        }
+        loss
+    }
+
     /// As [`BatchContext::predict_by_bayes`], with the matrices `[annotator of the batch, class, label]`.
     #[must_use]
     pub fn predict_with_matrices(&self, matrices: &[f64]) -> BatchPrediction {
@@ -96,11 +119,22 @@ impl BatchContext<'_> {
         &self,
         cell: impl Fn(usize, &BatchAnnotation, usize) -> f64,
     ) -> Vec<f64> {
+        self.posterior_from(&self.out.p, cell)
+    }
+
+    /// As [`BatchContext::posterior_by_bayes`], with a prior of each row, `[row, class]`, in place of the classifier.
+    #[must_use]
+    pub fn posterior_from(
+        &self,
+        prior: &[f64],
+        cell: impl Fn(usize, &BatchAnnotation, usize) -> f64,
+    ) -> Vec<f64> {
         let classes = self.dims.classes;
-        let mut posterior = vec![0.0; self.out.p.len()];
-        for (b, out) in posterior.chunks_exact_mut(classes).enumerate() {
+        let mut posterior = vec![0.0; prior.len()];
+        let rows = posterior.chunks_exact_mut(classes).zip(prior.chunks_exact(classes));
+        for (b, (out, prior)) in rows.enumerate() {
             let mut logs: Vec<f64> =
-                self.out.p(b).iter().map(|p| at_least(*p, f64::MIN_POSITIVE).ln()).collect();
+                prior.iter().map(|p| at_least(*p, f64::MIN_POSITIVE).ln()).collect();
             for annotation in self.batch.annotations_of(b) {
                 let terms =
                     (0..classes).map(|k| at_least(cell(b, annotation, k), MIN_PROBABILITY).ln());

@@ -5,9 +5,11 @@ use super::batch_context::{BatchContext, BatchPrediction, Gradient};
 use super::device::device;
 use super::net::Heads;
 use super::net::backbone::BackboneSpec;
+use super::schedule::{Act, Phase, one_after_the_other};
 use super::train::spec::{BatchBy, Reduction, TrainSpec};
+use super::train::state::TrainState;
 use crate::error::{Problem, Result};
-use crate::frame::{Dims, Evidence};
+use crate::frame::{Annotations, Dims, Evidence};
 use crate::model::Spec;
 use crate::model::fitted::Fitted;
 use crate::run::Run;
@@ -35,38 +37,6 @@ pub struct Task<'a> {
     pub hidden: usize,
     /// Random streams.
     pub run: &'a Run,
-}
-
-/// A number of epochs that train the same parameters.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Phase {
-    /// Its name in the trace.
-    pub name: &'static str,
-    /// Epochs.
-    pub epochs: u32,
-    /// Whether the classifier is trained.
-    pub classifier: bool,
-    /// The names of the tables that are trained; `None` for all.
-    pub tables: Option<&'static [&'static str]>,
-    /// The learning rate of annotators' parameters, where it differs from the optimiser's.
-    pub annotator_rate: Option<f64>,
-    /// Whether the trained parameters change the likelihood of annotations, so that it can select an epoch.
-    pub moves_likelihood: bool,
-}
-
-impl Phase {
-    /// Trains all parameters together.
-    #[must_use]
-    pub fn joint(epochs: u32) -> Self {
-        Self {
-            name: "train",
-            epochs,
-            classifier: true,
-            tables: None,
-            annotator_rate: None,
-            moves_likelihood: true,
-        }
-    }
 }
 
 /// What a trained model reports of annotators.
@@ -140,10 +110,15 @@ pub trait CrowdNet: Spec {
         self.common().train.optimiser.annotator_delay.unwrap_or(default)
     }
 
-    /// The phases of training, one after the other.
-    fn phases(&self) -> Vec<Phase> {
-        vec![Phase::joint(self.common().train.epochs)]
+    /// The next act of the training; `None` at its end. It depends on `state` alone, which a checkpoint holds, so that an
+    /// interrupted training goes on with the same act.
+    fn next_act(&self, state: &TrainState) -> Option<Act> {
+        let phase = Phase::joint("train", self.common().train.epochs);
+        one_after_the_other(vec![phase], state.acts)
     }
+
+    /// Estimates parameters of annotators from the targets, whose expected counts are `[column, class]`.
+    fn m_step(&self, _a: &Annotations, _counts: &[f64], _params: &mut AnnotatorParams) {}
 
     /// The loss of a batch; adds its derivatives to `gradient`, which is zero.
     fn loss(&self, context: &BatchContext<'_>, gradient: &mut Gradient) -> f64;

@@ -48,6 +48,7 @@ impl<N: CrowdNet> Model for Neural<N> {
             None => (evidence, None),
         };
         let (mut aggregated, data) = prepared(model, training, held_out, run)?;
+        let mut targets = aggregated.as_ref().map(|fitted| fitted.posterior.clone());
         let Some(data) = data.filter(|data| !data.is_empty() && dims.classes > 0) else {
             return Err(Error::data("no annotated instance has features to learn from")
                 .at("source.features")
@@ -74,17 +75,23 @@ impl<N: CrowdNet> Model for Neural<N> {
             valid: &valid,
             net,
             annotator_params,
-            state: TrainState::default(),
+            state: TrainState { targets, ..TrainState::default() },
+            phase: "",
             frozen: None,
         };
         trainer.train(run)?;
         trainer.annotator_params.average_unknown(&data.unknown());
         // The posteriors use all annotations, held out or not.
         let mut whole = None;
+        targets = trainer.state.targets.take();
         if held_out.is_some() {
             (aggregated, whole) = prepared(model, evidence, None, run)?;
+            if let (Some(fitted), false) = (&aggregated, trainer.state.are_targets_own) {
+                targets = Some(fitted.posterior.clone());
+            }
         }
-        let answers = AllPredictions::of(&trainer, whole.as_ref().unwrap_or(&data), evidence, run)?;
+        let data = whole.as_ref().unwrap_or(&data);
+        let answers = AllPredictions::of(&trainer, data, targets.as_ref(), evidence, run)?;
         let mut trace = aggregated.as_ref().map_or_else(Vec::new, |a| a.trace.clone());
         let iterations = trainer.state.trace.len() as u32;
         trace.append(&mut trainer.state.trace);
@@ -130,7 +137,7 @@ pub(crate) fn split_annotations(
     Ok(Some(parts))
 }
 
-/// The result of the model's aggregator, and the training data that hold it as targets.
+/// The result of the model's aggregator, and the training data.
 fn prepared<'a, N: CrowdNet>(
     model: &N,
     evidence: Evidence<'a>,
@@ -138,9 +145,9 @@ fn prepared<'a, N: CrowdNet>(
     run: &mut Run,
 ) -> Result<(Option<Fitted>, Option<TrainingData<'a>>)> {
     let aggregated = model.aggregate(evidence, run)?;
-    let targets = aggregated.as_ref().map(|fitted| fitted.posterior.clone());
     let batching = model.common().train.batching(N::DROPS_LAST_BATCH);
-    Ok((aggregated, TrainingData::new(evidence, held_out, targets, batching)))
+    let data = TrainingData::new(evidence, held_out, aggregated.is_some(), batching);
+    Ok((aggregated, data))
 }
 
 fn gold_to_select_by<N: CrowdNet>(model: &N, described: &Described) -> Result<Vec<(u32, u32)>> {
@@ -166,20 +173,21 @@ impl AllPredictions {
     fn of<N: CrowdNet>(
         trainer: &Trainer<'_, N>,
         data: &TrainingData<'_>,
+        targets: Option<&Posterior>,
         evidence: Evidence<'_>,
         run: &mut Run,
     ) -> Result<Self> {
         let a = evidence.annotations;
         let classes = a.dims().classes;
         let predictions = predictions(trainer, classes, run)?;
-        let mut posterior = data.targets().cloned().unwrap_or_else(|| Posterior::from_votes(a));
+        let mut posterior = targets.cloned().unwrap_or_else(|| Posterior::from_votes(a));
         let names = trainer.model.instance_parameters();
         let mut parameters = vec![vec![f64::NAN; a.dims().instances]; names.len()];
         let instances = data.instances();
         if N::CONDITIONS_ON_ANNOTATIONS {
             for part in instances.chunks(trainer.net.rows_at_once()) {
                 run.cancel.check()?;
-                let predicted = trainer.predict(&data.observed(part))?;
+                let predicted = trainer.predict(&data.observed(part, targets))?;
                 for (n, i) in part.iter().map(|i| *i as usize).enumerate() {
                     if a.trusted_class(i).is_none() {
                         let own = &predicted.posterior[n * classes..(n + 1) * classes];
@@ -223,7 +231,8 @@ fn predictions<N: CrowdNet>(
     for first in (0..rows).step_by(at_once) {
         run.cancel.check()?;
         let part = first..(first + at_once).min(rows);
-        let predicted = trainer.predict(&TrainingData::unseen(part.clone()))?;
+        let predicted =
+            trainer.predict(&TrainingData::unseen(part.clone().map(|row| row as u32).collect()))?;
         predictions.values_mut()[part.start * classes..part.end * classes]
             .copy_from_slice(&predicted.classes);
     }

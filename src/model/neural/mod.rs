@@ -35,18 +35,20 @@ mod net;
 mod numerics;
 mod predict;
 mod prefetch;
+mod schedule;
 #[cfg(test)]
 mod tests;
 mod train;
 
 pub use annotator_params::{AnnotatorParams, Gathered, Owner, ParamTable};
 pub use batch_context::{BatchContext, BatchPrediction, Gradient};
-pub use crowd_net::{AnnotatorReport, CommonSpec, CrowdNet, Phase, Task};
+pub use crowd_net::{AnnotatorReport, CommonSpec, CrowdNet, Task};
 pub use data::batch::{Batch, BatchAnnotation};
+pub use data::batching::Instances;
 pub use device::device;
 pub use fit::Neural;
 pub use models::{
-    Conal, CrowdLayer, Dl, DoctorNet, MODELS, MaxMig, SingleConfusion, SoftBootstrap,
+    AggNet, Conal, CrowdLayer, Dl, DoctorNet, MODELS, MaxMig, SingleConfusion, SoftBootstrap, Tcl,
     TraceRegularised, WeightedDoctorNet,
 };
 pub use net::backbone::{Architecture, BackboneSpec, Scaling};
@@ -54,8 +56,10 @@ pub use net::layers::Activation;
 pub use net::parameters::Initialisation;
 pub use net::{Heads, Outputs, Precision};
 pub use predict::predict;
+pub use schedule::{Act, Phase, one_after_the_other};
 pub use train::optimiser_spec::{LrSchedule, OptimiserKind, OptimiserSpec};
 pub use train::spec::{BatchBy, Reduction, Select, TrainSpec};
+pub use train::state::TrainState;
 
 use crowd_net::check_common;
 use device::{auto, from_candle, name_of};

@@ -16,7 +16,7 @@ use crate::model::neural::net::parameters::Parameters;
 use crate::model::neural::net::pytorch::from_pytorch;
 use crate::model::neural::net::{NetShape, Network};
 use crate::model::neural::train::checkpoint::Snapshot;
-use crate::model::neural::train::step::with_outputs;
+use crate::model::neural::train::step::Predictor;
 use crate::model::{Predicted, SavedModel};
 use crate::run::Run;
 use crate::spec::{Problems, check_schema};
@@ -98,6 +98,8 @@ pub fn predict<N: CrowdNet>(
         classes: saved.classes,
         labels: saved.labels,
     };
+    let predictor =
+        Predictor { net: &net, annotator_params: &annotator_params, calibrator: None, dims };
     let mut predictions = Posterior::zeros(matrix.len(), saved.classes);
     let at_once = net.rows_at_once();
     for first in (0..matrix.len()).step_by(at_once) {
@@ -105,11 +107,9 @@ pub fn predict<N: CrowdNet>(
         let rows = first..(first + at_once).min(matrix.len());
         // The numbers of a file need not fit each other, and each model reads them in its own way: what reaches beyond
         // them is caught here.
-        let batch = TrainingData::unseen(rows.clone());
+        let batch = TrainingData::unseen(rows.clone().map(|row| row as u32).collect());
         let read_out = |context: &BatchContext<'_>| model.predict(context);
-        let predicted = AssertUnwindSafe(|| {
-            with_outputs(&net, &annotator_params, matrix, dims, &batch, read_out)
-        });
+        let predicted = AssertUnwindSafe(|| predictor.with_outputs(matrix, &batch, read_out));
         let predicted = catch_unwind(predicted).unwrap_or_else(|_| Err(unfit()))?;
         if predicted.classes.len() != rows.len() * saved.classes {
             return Err(unfit());

@@ -1,6 +1,7 @@
 //! Training data: annotations by instance, cut into batches whose features are read while the network computes.
 
 pub(crate) mod batch;
+pub(crate) mod batching;
 pub(crate) mod scaler;
 
 use std::sync::mpsc::sync_channel;
@@ -13,6 +14,7 @@ use crate::frame::{Annotations, Evidence, Matrix};
 use crate::model::fitted::Posterior;
 use crate::run::Run;
 use batch::{Batch, BatchAnnotation};
+use batching::{Batching, Instances};
 use scaler::Scaler;
 
 /// Everything that a model is trained on.
@@ -20,39 +22,37 @@ pub struct TrainingData<'a> {
     /// The features.
     pub matrix: &'a Matrix,
     row_of: &'a [Option<u32>],
-    annotations: &'a Annotations,
+    /// The training annotations.
+    pub annotations: &'a Annotations,
     by_instance: AnnotationsByInstance,
     held_out: AnnotationsByInstance,
-    targets: Option<Posterior>,
     units: Vec<Unit>,
     /// The sum of the weights of each annotator's training annotations.
     weights: Vec<f64>,
 }
 
-/// The default size of a batch where there are many units.
-const DEFAULT_BATCH: usize = 128;
-
-/// The least number of batches in an epoch with the default size.
-const MIN_BATCHES: usize = 8;
-
-/// How training data become batches.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Batching {
-    /// Rows in a batch; `None` for a default that suits the data.
-    pub batch_size: Option<usize>,
-    /// Whether the unit of a batch is an annotation instead of an instance.
-    pub by_annotation: bool,
-    /// Whether an incomplete last batch is left out.
-    pub drops_last: bool,
+/// What an epoch runs over.
+#[derive(Clone, Copy)]
+pub struct Epoch<'a> {
+    /// The name of its random streams.
+    pub name: &'a str,
+    /// The instances that are trained on.
+    pub instances: Instances,
+    /// The targets of the classifier, `[instance, class]`, where the model has them.
+    pub targets: Option<&'a Posterior>,
+    /// How they become batches.
+    pub batching: Batching,
+    /// How features are scaled.
+    pub scaler: &'a Scaler,
 }
 
 impl<'a> TrainingData<'a> {
-    /// Prepares the training data, or `None` without features.
+    /// Prepares the training data, or `None` without features. With targets, only instances with evidence are trained on.
     #[must_use]
     pub fn new(
         evidence: Evidence<'a>,
         held_out: Option<&Annotations>,
-        targets: Option<Posterior>,
+        has_targets: bool,
         batching: Batching,
     ) -> Option<Self> {
         let described = evidence.described?;
@@ -62,7 +62,7 @@ impl<'a> TrainingData<'a> {
         let mut units = Vec::new();
         for i in (0..a.dims().instances).filter(|i| described.row_of_instance[*i].is_some()) {
             // Without evidence the target would be the uniform row, which nobody gave.
-            if targets.is_some() && !a.has_evidence(i) {
+            if has_targets && !a.has_evidence(i) {
                 continue;
             }
             let own = by_instance.of(i);
@@ -84,16 +84,9 @@ impl<'a> TrainingData<'a> {
             annotations: a,
             by_instance,
             held_out: held_out.map(AnnotationsByInstance::new).unwrap_or_default(),
-            targets,
             units,
             weights,
         })
-    }
-
-    /// The targets of the classifier, where the model has them.
-    #[must_use]
-    pub fn targets(&self) -> Option<&Posterior> {
-        self.targets.as_ref()
     }
 
     /// Whether each annotator has no training annotation of positive weight.
@@ -111,9 +104,7 @@ impl<'a> TrainingData<'a> {
     /// The feature rows of the training data, ascending.
     #[must_use]
     pub fn rows(&self) -> Vec<u32> {
-        let row = |unit: &Unit| match unit {
-            Unit::Instance(i) | Unit::WeightedLabel(i, ..) => self.row_of[*i as usize],
-        };
+        let row = |unit: &Unit| self.row_of[unit.instance()];
         let mut rows: Vec<u32> = self.units.iter().filter_map(row).collect();
         rows.sort_unstable();
         rows.dedup();
@@ -132,10 +123,25 @@ impl<'a> TrainingData<'a> {
         (0..self.row_of.len() as u32).filter(|i| self.row_of[*i as usize].is_some()).collect()
     }
 
+    /// The trusted class of each instance that has features, as (feature row, class), ascending.
+    #[must_use]
+    pub fn trusted(&self) -> Vec<(u32, u32)> {
+        let trusted = |i: usize| Some((self.row_of[i]?, self.annotations.trusted_class(i)?));
+        (0..self.row_of.len()).filter_map(trusted).collect()
+    }
+
+    /// The instances without a trusted class, ascending: those with features, and those without.
+    #[must_use]
+    pub fn untrusted(&self) -> (Vec<u32>, Vec<u32>) {
+        let all = 0..self.row_of.len() as u32;
+        all.filter(|i| self.annotations.trusted_class(*i as usize).is_none())
+            .partition(|i| self.row_of[*i as usize].is_some())
+    }
+
     /// These instances with their training annotations.
     #[must_use]
-    pub fn observed(&self, instances: &[u32]) -> Batch {
-        self.gather(instances.iter().map(|i| (*i, self.by_instance.of(*i as usize))), 1)
+    pub fn observed(&self, instances: &[u32], targets: Option<&Posterior>) -> Batch {
+        self.gather(instances.iter().map(|i| (*i, self.by_instance.of(*i as usize))), targets, 1)
     }
 
     /// The instances that have features and held-out annotations, ascending.
@@ -148,14 +154,13 @@ impl<'a> TrainingData<'a> {
 
     /// These instances with their held-out annotations.
     #[must_use]
-    pub fn held_out(&self, instances: &[u32]) -> Batch {
-        self.gather(instances.iter().map(|i| (*i, self.held_out.of(*i as usize))), 1)
+    pub fn held_out(&self, instances: &[u32], targets: Option<&Posterior>) -> Batch {
+        self.gather(instances.iter().map(|i| (*i, self.held_out.of(*i as usize))), targets, 1)
     }
 
     /// Feature rows without annotations.
     #[must_use]
-    pub fn unseen(rows: std::ops::Range<usize>) -> Batch {
-        let rows: Vec<u32> = rows.map(|row| row as u32).collect();
+    pub fn unseen(rows: Vec<u32>) -> Batch {
         Batch {
             offsets: vec![0; rows.len() + 1],
             trusted: vec![None; rows.len()],
@@ -165,20 +170,21 @@ impl<'a> TrainingData<'a> {
         }
     }
 
-    fn batch(&self, units: &[Unit], batches: usize) -> Batch {
+    fn batch(&self, units: &[Unit], targets: Option<&Posterior>, batches: usize) -> Batch {
         let parts = units.iter().map(|unit| match unit {
             Unit::Instance(i) => (*i, self.by_instance.of(*i as usize)),
             Unit::WeightedLabel(i, first, n) => {
                 (*i, &self.by_instance.of(*i as usize)[*first as usize..][..*n as usize])
             }
         });
-        self.gather(parts, batches)
+        self.gather(parts, targets, batches)
     }
 
     /// One batch of these instances with these annotations, of an epoch of so many batches.
     fn gather<'b>(
         &self,
         parts: impl Iterator<Item = (u32, &'b [WeightedLabel])>,
+        targets: Option<&Posterior>,
         batches: usize,
     ) -> Batch {
         let mut batch = Batch { offsets: vec![0], ..Batch::default() };
@@ -186,7 +192,7 @@ impl<'a> TrainingData<'a> {
             batch.rows.push(self.row_of[i as usize].unwrap_or_default());
             batch.instances.push(i);
             batch.trusted.push(self.annotations.trusted_class(i as usize));
-            if let Some(targets) = &self.targets {
+            if let Some(targets) = targets {
                 batch.targets.extend_from_slice(targets.row(i as usize));
             }
             batch.annotations.extend(annotations.iter().map(|(annotator, label, weight)| {
@@ -211,45 +217,27 @@ impl<'a> TrainingData<'a> {
         batch
     }
 
-    /// The size of a batch: small enough for an epoch to have several batches where the data are few.
-    fn batch_size(&self, batching: Batching) -> usize {
-        let default = DEFAULT_BATCH.min(self.units.len().div_ceil(MIN_BATCHES));
-        batching.batch_size.unwrap_or(default).max(1)
-    }
-
-    /// The number of batches in an epoch.
-    #[must_use]
-    pub fn batches(&self, batching: Batching) -> usize {
-        let size = self.batch_size(batching);
-        if batching.drops_last && self.units.len() >= size {
-            self.units.len() / size
-        } else {
-            self.units.len().div_ceil(size)
-        }
-    }
-
-    /// Runs one epoch: every unit once, in an order shuffled by the stream of `name`, cut into batches. Another thread
-    /// reads and scales the next batches while `step` works.
+    /// Runs one epoch: every unit of `instances` once, in an order shuffled by the stream of `name`, cut into batches.
+    /// Another thread reads and scales the next batches while `step` works.
     ///
     /// # Errors
     /// Those of `step`.
     pub fn epoch(
         &self,
-        name: &str,
-        batching: Batching,
-        scaler: &Scaler,
+        Epoch { name, instances, targets, batching, scaler }: Epoch<'_>,
         run: &Run,
         mut step: impl FnMut(usize, Batch, Vec<f32>) -> Result<()>,
     ) -> Result<()> {
         let mut units = self.units.clone();
+        units.retain(|unit| instances.has(self.annotations.trusted_class(unit.instance())));
         units.shuffle(&mut run.rng(&format!("order of {name}")));
-        let (size, batches) = (self.batch_size(batching), self.batches(batching));
+        let (size, batches) = (batching.size(units.len()), batching.batches(units.len()));
         thread::scope(|scope| {
             let (sender, receiver) = sync_channel(2);
             let units = &units;
             scope.spawn(move || {
                 for (n, units) in units.chunks(size).take(batches).enumerate() {
-                    let batch = self.batch(units, batches);
+                    let batch = self.batch(units, targets, batches);
                     let mut features = read(self.matrix, scaler, &batch.rows);
                     if scaler.augments() {
                         let mut rng = run.rng(&format!("augmentation of {name}, batch {n}"));
@@ -308,4 +296,12 @@ enum Unit {
     Instance(u32),
     /// One annotation: the instance, the first of the annotator's rows among those of the instance, and their number.
     WeightedLabel(u32, u32, u32),
+}
+
+impl Unit {
+    fn instance(self) -> usize {
+        match self {
+            Self::Instance(i) | Self::WeightedLabel(i, ..) => i as usize,
+        }
+    }
 }

@@ -19,7 +19,6 @@ use crate::error::{Problem, Result};
 use crate::frame::Evidence;
 use crate::model::fitted::{Fitted, best};
 use crate::model::neural::models::paper;
-use crate::model::neural::numerics::at_least;
 use crate::model::neural::{
     BackboneSpec, BatchContext, BatchPrediction, CommonSpec, CrowdNet, Gradient, Reduction,
     TrainSpec, auto, check_common,
@@ -131,22 +130,16 @@ impl CrowdNet for Dl {
     }
 
     fn loss(&self, context: &BatchContext<'_>, gradient: &mut Gradient) -> f64 {
-        let n = context.dims.classes;
-        let scale = 1.0 / context.batch.len().max(1) as f64;
-        let mut loss = 0.0;
-        for (b, target) in context.batch.targets.chunks_exact(n).enumerate() {
-            let hard = if self.is_hard() { best(target).map(|(k, _)| k) } else { None };
-            let target = |k: usize| match hard {
-                Some(class) => f64::from(u8::from(k == class)),
-                None => target[k],
-            };
-            let p = context.out.p(b);
-            for (k, d) in gradient.out.logits[b * n..(b + 1) * n].iter_mut().enumerate() {
-                loss -= scale * target(k) * at_least(p[k], f64::MIN_POSITIVE).ln();
-                *d += scale * (p[k] - target(k));
-            }
-        }
-        loss
+        let targets = context.batch.targets.chunks_exact(context.dims.classes);
+        let classes: Vec<Option<usize>> = if self.is_hard() {
+            targets.map(|target| best(target).map(|(k, _)| k)).collect()
+        } else {
+            Vec::new()
+        };
+        context.cross_entropy(gradient, |b, k| match classes.get(b).copied().flatten() {
+            Some(class) => f64::from(u8::from(k == class)),
+            None => context.batch.targets[b * context.dims.classes + k],
+        })
     }
 
     fn predict(&self, context: &BatchContext<'_>) -> BatchPrediction {

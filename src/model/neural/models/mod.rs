@@ -1,6 +1,8 @@
 //! The models, one paper a file.
 
+pub(crate) mod agg_net;
 pub(crate) mod conal;
+pub(crate) mod counted;
 pub(crate) mod crowd_layer;
 pub(crate) mod dl;
 pub(crate) mod doctor_net;
@@ -9,9 +11,11 @@ pub(crate) mod max_mig;
 mod paper;
 pub(crate) mod single_confusion;
 pub(crate) mod soft_bootstrap;
+pub(crate) mod tcl;
 pub(crate) mod trace_regularised;
 pub(crate) mod weighted_doctor_net;
 
+pub use agg_net::AggNet;
 pub use conal::Conal;
 pub use crowd_layer::CrowdLayer;
 pub use dl::Dl;
@@ -19,6 +23,7 @@ pub use doctor_net::DoctorNet;
 pub use max_mig::MaxMig;
 pub use single_confusion::SingleConfusion;
 pub use soft_bootstrap::SoftBootstrap;
+pub use tcl::Tcl;
 pub use trace_regularised::TraceRegularised;
 pub use weighted_doctor_net::WeightedDoctorNet;
 
@@ -28,6 +33,8 @@ use crate::model::ModelKind;
 pub static MODELS: &[ModelKind] = &[
     ModelKind::neural::<Dl>(),
     ModelKind::neural::<SoftBootstrap>(),
+    ModelKind::neural::<AggNet>(),
+    ModelKind::neural::<Tcl>(),
     ModelKind::neural::<SingleConfusion>(),
     ModelKind::neural::<DoctorNet>(),
     ModelKind::neural::<WeightedDoctorNet>(),

@@ -28,9 +28,9 @@ use crate::model::neural::models::head_weights::{HeadWeights, TABLES, WEIGHTS, W
 use crate::model::neural::models::paper;
 use crate::model::neural::numerics::{at_least, softmax};
 use crate::model::neural::{
-    AnnotatorParams, AnnotatorReport, BackboneSpec, BatchContext, BatchPrediction, CommonSpec,
-    CrowdNet, Gathered, Gradient, Heads, ParamTable, Phase, Reduction, Task, TrainSpec, auto,
-    check_common,
+    Act, AnnotatorParams, AnnotatorReport, BackboneSpec, BatchContext, BatchPrediction, CommonSpec,
+    CrowdNet, Gathered, Gradient, Heads, ParamTable, Phase, Reduction, Task, TrainSpec, TrainState,
+    auto, check_common, one_after_the_other,
 };
 use crate::model::preset::Preset;
 use crate::spec::Problems;
@@ -103,6 +103,9 @@ impl Spec for WeightedDoctorNet {
         }
     }
 }
+
+/// The name of phase 2.
+pub(crate) const WEIGHTS_PHASE: &str = "weights";
 
 impl WeightedDoctorNet {
     fn head_weights(&self) -> HeadWeights {
@@ -206,24 +209,23 @@ impl CrowdNet for WeightedDoctorNet {
         Ok(tables)
     }
 
-    fn phases(&self) -> Vec<Phase> {
-        let heads =
-            Phase { name: "heads", tables: Some(&["heads"]), ..Phase::joint(self.train.epochs) };
+    fn next_act(&self, state: &TrainState) -> Option<Act> {
+        let heads = Phase { tables: Some(&["heads"]), ..Phase::joint("heads", self.train.epochs) };
         let weights = Phase {
-            name: "weights",
-            epochs: self.weight_epochs,
             classifier: false,
             tables: Some(TABLES),
             annotator_rate: Some(self.weight_learning_rate),
             moves_likelihood: false,
+            ..Phase::joint(WEIGHTS_PHASE, self.weight_epochs)
         };
-        vec![heads, weights]
+        one_after_the_other(vec![heads, weights], state.acts)
     }
 
     fn loss(&self, context: &BatchContext<'_>, gradient: &mut Gradient) -> f64 {
-        match context.phase {
-            0 => heads_loss(context, self.scale(context), gradient),
-            _ => self.weights_loss(context, gradient),
+        if context.phase == WEIGHTS_PHASE {
+            self.weights_loss(context, gradient)
+        } else {
+            heads_loss(context, self.scale(context), gradient)
         }
     }
 

@@ -42,8 +42,18 @@ pub enum ParameterKind {
     Buffer,
 }
 
+/// The values of a parameter at the start.
+#[derive(Debug, Clone, Copy)]
+enum Start {
+    /// Drawn uniformly from minus this to this.
+    Uniform(f32),
+    /// All the same.
+    Constant(f32),
+}
+
 struct Parameter {
     kind: ParameterKind,
+    start: Start,
     var: Var,
     moments: Moments,
     /// The moments of a variable on a GPU, once it was updated there.
@@ -128,9 +138,6 @@ impl Parameters {
     }
 
     /// A parameter drawn uniformly from -`bound` to `bound`.
-    ///
-    /// # Errors
-    /// When there is no room for it, or the device is out of memory.
     fn uniform(
         &mut self,
         name: &str,
@@ -138,11 +145,19 @@ impl Parameters {
         shape: &[usize],
         bound: f64,
     ) -> Result<Tensor> {
-        let mut rng = self.run.rng(&format!("parameter {name}"));
-        let n = self.take_room(name, shape)?;
-        let bound = bound as f32;
-        let values = (0..n).map(|_| (2.0 * rng.random::<f32>() - 1.0) * bound).collect();
-        Ok(self.insert(name, kind, shape, values)?.as_tensor().clone())
+        let start = Start::Uniform(bound as f32);
+        Ok(self.insert(name, kind, shape, start)?.as_tensor().clone())
+    }
+
+    /// The values of a parameter at the start, from its stream of random numbers.
+    fn drawn(&self, stream: &str, start: Start, n: usize) -> Vec<f32> {
+        match start {
+            Start::Constant(value) => vec![value; n],
+            Start::Uniform(bound) => {
+                let mut rng = self.run.rng(stream);
+                (0..n).map(|_| (2.0 * rng.random::<f32>() - 1.0) * bound).collect()
+            }
+        }
     }
 
     /// A parameter that is constant at the start.
@@ -156,8 +171,7 @@ impl Parameters {
         shape: &[usize],
         value: f32,
     ) -> Result<Var> {
-        let n = self.take_room(name, shape)?;
-        self.insert(name, kind, shape, vec![value; n])
+        self.insert(name, kind, shape, Start::Constant(value))
     }
 
     fn insert(
@@ -165,11 +179,13 @@ impl Parameters {
         name: &str,
         kind: ParameterKind,
         shape: &[usize],
-        values: Vec<f32>,
+        start: Start,
     ) -> Result<Var> {
+        let n = self.take_room(name, shape)?;
+        let values = self.drawn(&format!("parameter {name}"), start, n);
         let var = from_candle(Var::from_vec(values, shape, &self.device))?;
         let parameter =
-            Parameter { kind, var: var.clone(), moments: Moments::default(), on_gpu: None };
+            Parameter { kind, start, var: var.clone(), moments: Moments::default(), on_gpu: None };
         match self.all.insert(name.to_owned(), parameter) {
             None => Ok(var),
             Some(_) => Err(Error::bug(format!("two parameters are called `{name}`"))),
@@ -259,6 +275,21 @@ impl Parameters {
         for parameter in self.all.values_mut() {
             (parameter.moments, parameter.on_gpu) = (Moments::default(), None);
         }
+    }
+
+    /// Draws all parameters anew, from the streams of `name`, and forgets what the optimiser keeps.
+    ///
+    /// # Errors
+    /// When the device fails.
+    pub(crate) fn reset(&mut self, name: &str) -> Result<()> {
+        self.reset_moments();
+        for (parameter_name, Parameter { start, var, .. }) in &self.all {
+            let stream = format!("parameter {parameter_name} of {name}");
+            let values = self.drawn(&stream, *start, var.elem_count());
+            let values = from_candle(Tensor::from_vec(values, var.dims(), &self.device))?;
+            from_candle(var.set(&values))?;
+        }
+        Ok(())
     }
 
     /// Adds all parameters to a snapshot.

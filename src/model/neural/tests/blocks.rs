@@ -59,7 +59,8 @@ fn losses_and_likelihoods_compute_the_heads_of_their_own_annotators() {
     let judged = |case: &Case<'_, DoctorNet>| {
         let gathered = case.annotator_params.gather(&[1]);
         let context = BatchContext {
-            phase: 0,
+            phase: "",
+            calibrator: None,
             batch: &case.batch,
             out: &case.out,
             gathered: &gathered,

@@ -53,7 +53,7 @@ fn a_network_without_numbers_has_no_loss_and_no_prediction() {
     expect_no_loss(&mut Case::new(&Dl::default()).with_targets(&votes));
     expect_nan(Case::new(&DoctorNet::default()));
     let weighted = WeightedDoctorNet::default();
-    for phase in [0, 1] {
+    for phase in ["heads", WEIGHTS_PHASE] {
         let mut case = Case::new(&weighted);
         case.phase = phase;
         expect_nan(case);

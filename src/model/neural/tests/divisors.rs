@@ -28,7 +28,8 @@ fn loss_among<N: CrowdNet>(case: &Case<'_, N>, annotators: usize) -> f64 {
     let gathered = &annotator_params.gather(&[0, 1]);
     let dims = Dims { annotators, ..annotations().dims() };
     let phase = case.phase;
-    let context = BatchContext { phase, batch, out, gathered, annotator_params, dims };
+    let context =
+        BatchContext { phase, batch, out, gathered, annotator_params, calibrator: None, dims };
     loss_and_gradient(case.model, &context).0
 }
 
@@ -89,7 +90,7 @@ fn three_rows_have_three_pairs_of_the_same_and_six_of_others() {
 fn the_head_of_a_batch_s_own_annotator_is_left_out() {
     let model = WeightedDoctorNet::default();
     let mut case = Case::new(&model).with(0, &heads_of_biases()).with(1, &[0.4, -0.7]);
-    case.phase = 1;
+    case.phase = WEIGHTS_PHASE;
     case.batch.annotators = vec![1];
     case.batch.annotations.truncate(1);
     case.batch.offsets = vec![0, 1, 1];

@@ -2,9 +2,7 @@
 
 use super::*;
 use crate::frame::Described;
-use crate::model::fitted::{Posterior, best};
-use crate::model::neural::data::scaler::Scaler;
-use crate::model::neural::data::{Batching, TrainingData};
+use crate::model::fitted::best;
 use crate::model::neural::net::pytorch::from_pytorch;
 use crate::model::neural::train::checkpoint::Snapshot;
 use crate::model::{ModelSpec, SavedModel};
@@ -88,19 +86,16 @@ fn the_shares_of_an_epoch_are_one_a_batch_and_annotator() {
     let evidence = Evidence { annotations: &a, described: Some(&described) };
     for by_annotation in [false, true] {
         let batching = batching(by_annotation);
-        let data = TrainingData::new(evidence, None, None, batching).unwrap();
-        let (run, mut shares) = (Run::new(1), [0.0; 2]);
-        let scaler = Scaler::identity(&[4], &BackboneSpec::default());
-        data.epoch("epoch", batching, &scaler, &run, |_, batch, _| {
+        let data = TrainingData::new(evidence, None, false, batching).unwrap();
+        let (batches, mut shares) = (batches_of(&data, Instances::All, batching), [0.0; 2]);
+        for batch in &batches {
             for (annotator, share) in batch.annotators.iter().zip(&batch.share) {
                 shares[*annotator as usize] += share;
             }
-            Ok(())
-        })
-        .unwrap();
-        let batches = data.batches(batching) as f64;
+        }
         for share in shares {
-            assert!((share - batches).abs() < 1e-9, "{share} in {batches} batches");
+            let want = batches.len() as f64;
+            assert!((share - want).abs() < 1e-9, "{share} in {want} batches");
         }
     }
 }
@@ -119,12 +114,12 @@ fn trusted_instances_are_learned_from_and_targets_that_nothing_speaks_for_are_no
     a.trusted = Some(vec![None, None, None, Some(1)]);
     let described = described(&a);
     let evidence = Evidence { annotations: &a, described: Some(&described) };
-    let rows = |targets, by_annotation| {
-        TrainingData::new(evidence, None, targets, batching(by_annotation)).unwrap().rows()
+    let rows = |has_targets, by_annotation| {
+        TrainingData::new(evidence, None, has_targets, batching(by_annotation)).unwrap().rows()
     };
-    assert_eq!(rows(None, false), [0, 1, 2, 3]);
-    assert_eq!(rows(None, true), [0, 1, 2, 3]);
-    assert_eq!(rows(Some(Posterior::from_votes(&a)), false), [0, 1, 3]);
+    assert_eq!(rows(false, false), [0, 1, 2, 3]);
+    assert_eq!(rows(false, true), [0, 1, 2, 3]);
+    assert_eq!(rows(true, false), [0, 1, 3]);
 }
 
 // keys: dl.aggregator.kind

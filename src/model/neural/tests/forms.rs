@@ -162,7 +162,7 @@ fn weights_of_instances_go_through_a_bottleneck() {
 fn weights_are_learned_from_weighted_labels_by_the_heads_of_the_others() {
     let model = WeightedDoctorNet::default();
     let mut case = weighted(Case::new(&model)).with(0, &heads_of_biases()).with(1, &[0.4, -0.7]);
-    case.phase = 1;
+    case.phase = WEIGHTS_PHASE;
     case.batch.offsets = vec![0, 1, 4];
     let first = 1.0 / (1.0 + (-1.1_f64).exp());
     let of_two = 0.25 * first + 0.5 * (1.0 - first);

@@ -6,6 +6,7 @@ mod divisors;
 mod fits;
 mod forms;
 mod posteriors;
+mod schedules;
 mod settings;
 mod trace;
 mod training;
@@ -19,12 +20,16 @@ use crate::error::Result;
 use crate::frame::{Annotations, Dims, Evidence};
 use crate::model::fitted::Fitted;
 use crate::model::neural::data::batch::{Batch, BatchAnnotation};
+use crate::model::neural::data::batching::Batching;
+use crate::model::neural::data::scaler::Scaler;
+use crate::model::neural::data::{Epoch, TrainingData};
 use crate::model::neural::models::conal::Mixture;
 use crate::model::neural::models::crowd_layer::LayerForm;
 use crate::model::neural::models::max_mig::Divergence::{
     Hellinger, JensenShannon, Kl, Pearson, ReverseKl, TotalVariation,
 };
 use crate::model::neural::models::single_confusion::NoisyLabels;
+use crate::model::neural::models::weighted_doctor_net::WEIGHTS_PHASE;
 use crate::model::neural::net::Outputs;
 use crate::model::neural::numerics::softmax;
 use crate::model::neural::train::step::loss_and_gradient;
@@ -74,13 +79,27 @@ fn outputs(hidden: &[f64], auxiliary: &[f64]) -> Outputs {
     }
 }
 
+/// The batches of one epoch over these instances.
+fn batches_of(data: &TrainingData<'_>, instances: Instances, batching: Batching) -> Vec<Batch> {
+    let scaler = Scaler::identity(&[data.matrix.width()], &BackboneSpec::default());
+    let epoch = Epoch { name: "epoch", instances, targets: None, batching, scaler: &scaler };
+    let mut batches = Vec::new();
+    data.epoch(epoch, &Run::new(1), |_, batch, _| {
+        batches.push(batch);
+        Ok(())
+    })
+    .unwrap();
+    batches
+}
+
 /// The model's loss on the two rows with these tables' values in place of its own.
 struct Case<'a, N> {
     model: &'a N,
     batch: Batch,
     out: Outputs,
     annotator_params: AnnotatorParams,
-    phase: usize,
+    phase: &'static str,
+    calibrator: Option<crate::model::calibrator::Calibrator>,
     /// The only table that is trained, with everything else standing still.
     alone: Option<usize>,
 }
@@ -98,7 +117,15 @@ impl<'a, N: CrowdNet> Case<'a, N> {
         if !model.heads().classifier {
             (out.logits, out.p) = (Vec::new(), Vec::new());
         }
-        Case { model, batch: batch(), out, annotator_params, phase: 0, alone: None }
+        Case {
+            model,
+            batch: batch(),
+            out,
+            annotator_params,
+            phase: "",
+            calibrator: None,
+            alone: None,
+        }
     }
 
     fn with(mut self, table: usize, values: &[f32]) -> Self {
@@ -112,12 +139,23 @@ impl<'a, N: CrowdNet> Case<'a, N> {
     }
 
     fn loss(&self, out: &Outputs, gathered: &Gathered) -> (f64, Gradient) {
-        let (batch, annotator_params) = (&self.batch, &self.annotator_params);
-        let dims = annotations().dims();
-        loss_and_gradient(
-            self.model,
-            &BatchContext { phase: self.phase, batch, out, gathered, annotator_params, dims },
-        )
+        loss_and_gradient(self.model, &self.context(out, gathered))
+    }
+
+    fn context<'c>(&'c self, out: &'c Outputs, gathered: &'c Gathered) -> BatchContext<'c> {
+        BatchContext {
+            phase: self.phase,
+            batch: &self.batch,
+            out,
+            gathered,
+            annotator_params: &self.annotator_params,
+            calibrator: self.calibrator.as_ref(),
+            dims: annotations().dims(),
+        }
+    }
+
+    fn predicted(&self) -> BatchPrediction {
+        self.model.predict(&self.context(&self.out, &self.annotator_params.gather(&[0, 1])))
     }
 
     fn value(&self) -> f64 {
@@ -326,7 +364,7 @@ fn gradients_are_the_loss_s_slopes() {
     let model = WeightedDoctorNet::default();
     Case::new(&model).check_gradient();
     let mut weights = Case::new(&model).with(1, &[0.4, -0.7]);
-    (weights.phase, weights.alone) = (1, Some(1));
+    (weights.phase, weights.alone) = (WEIGHTS_PHASE, Some(1));
     weights.batch.offsets = vec![0, 1, 4];
     weights.check_gradient();
     let model = SingleConfusion { lambda: 0.3, ..SingleConfusion::default() };
@@ -350,7 +388,15 @@ fn a_single_matrix_is_that_of_the_vote() {
     let gathered = case.annotator_params.gather(&[0, 1]);
     let (batch, out, annotator_params) = (&case.batch, &case.out, &case.annotator_params);
     let dims = annotations().dims();
-    let step = BatchContext { phase: 0, batch, out, gathered: &gathered, annotator_params, dims };
+    let step = BatchContext {
+        phase: "",
+        batch,
+        out,
+        gathered: &gathered,
+        annotator_params,
+        calibrator: None,
+        dims,
+    };
     let predicted = model.predict(&step);
     for (b, vote) in [(0, 1), (1, 2)] {
         let joint: Vec<f64> = (0..3).map(|k| out.p(b)[k] * q(k, vote)).collect();

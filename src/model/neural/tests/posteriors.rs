@@ -9,7 +9,8 @@ use crate::model::neural::models::head_weights::WeightsBy;
 pub(super) fn predict<N: CrowdNet>(case: &Case<'_, N>) -> BatchPrediction {
     let gathered = case.annotator_params.gather(&case.batch.annotators);
     case.model.predict(&BatchContext {
-        phase: 0,
+        phase: "",
+        calibrator: None,
         batch: &case.batch,
         out: &case.out,
         gathered: &gathered,
@@ -132,12 +133,13 @@ fn heads_in_blocks_are_heads_one_by_one() {
         hidden: (0..rows * hidden).map(|n| f64::from(value(n + 11))).collect(),
         ..Outputs::default()
     };
-    let batch = TrainingData::unseen(0..rows);
+    let batch = TrainingData::unseen((0..rows as u32).collect());
     let params = AnnotatorParams {
         tables: vec![ParamTable::drawn("heads", (hidden + 1) * labels, table.clone())],
     };
     let context = BatchContext {
-        phase: 0,
+        phase: "",
+        calibrator: None,
         batch: &batch,
         out: &out,
         gathered: &params.gather(&[]),
@@ -187,7 +189,7 @@ fn gradients_of_weights_by_instance_are_the_loss_s_slopes() {
             let mut case = Case::new(&model);
             let start = &mut case.annotator_params.tables[1].values;
             start.iter_mut().enumerate().for_each(|(n, w)| *w = (n as f32 * 1.7).sin());
-            (case.phase, case.alone) = (1, Some(table));
+            (case.phase, case.alone) = (WEIGHTS_PHASE, Some(table));
             case.check_gradient();
         }
     }

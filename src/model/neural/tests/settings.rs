@@ -3,7 +3,6 @@
 use super::fits::{agreeing, fit, parameters};
 use super::*;
 use crate::frame::Described;
-use crate::model::neural::data::{Batching, TrainingData};
 use crate::model::neural::device::device;
 use crate::model::neural::net::Precision;
 use crate::model::neural::net::backbone::Scaling;
@@ -183,11 +182,12 @@ fn batches_have_the_size_and_the_unit_that_the_spec_says() {
         (BatchBy::Annotation, None, 8),
     ] {
         let batching = TrainSpec { batch_size, batch_by, ..TrainSpec::default() }.batching(false);
-        let data = TrainingData::new(evidence, None, None, batching).unwrap();
-        assert_eq!(data.batches(batching), batches, "{batch_by:?} {batch_size:?}");
+        let data = TrainingData::new(evidence, None, false, batching).unwrap();
+        let n = |batching| batches_of(&data, Instances::All, batching).len();
+        assert_eq!(n(batching), batches, "{batch_by:?} {batch_size:?}");
         // 40 = 5 x 7 + 5 and 80 = 11 x 7 + 3.
         let whole = batches - usize::from(batch_size.is_some());
-        assert_eq!(data.batches(Batching { drops_last: true, ..batching }), whole);
+        assert_eq!(n(Batching { drops_last: true, ..batching }), whole);
     }
 }
 

@@ -63,7 +63,8 @@ fn the_smallest_trace_is_the_true_one() {
             let (_, gradient) = loss_and_gradient(
                 &model,
                 &BatchContext {
-                    phase: 0,
+                    phase: "",
+                    calibrator: None,
                     batch,
                     out,
                     gathered,

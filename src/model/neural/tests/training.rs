@@ -7,7 +7,6 @@ use super::fits::{agreeing, fit, parameters};
 use super::*;
 use crate::frame::{Described, Gold, Role};
 use crate::model::MODELS;
-use crate::model::neural::data::{Batching, TrainingData};
 use crate::model::neural::fit::split_annotations;
 use crate::model::neural::train::checkpoint::Snapshot;
 use crate::run::Progress;
@@ -147,9 +146,9 @@ fn only_instances_with_held_out_annotations_are_scored() {
     described.row_of_instance[7] = None;
     let evidence = Evidence { annotations: &a, described: Some(&described) };
     let batching = Batching { batch_size: None, by_annotation: false, drops_last: false };
-    let data = TrainingData::new(evidence, Some(&held), None, batching).unwrap();
+    let data = TrainingData::new(evidence, Some(&held), false, batching).unwrap();
     assert_eq!(data.held_out_instances(), [4, 39]);
-    let without = TrainingData::new(evidence, None, None, batching).unwrap();
+    let without = TrainingData::new(evidence, None, false, batching).unwrap();
     assert!(without.held_out_instances().is_empty());
 }
 
@@ -193,6 +192,8 @@ fn the_norm_of_network_and_annotators_together_is_clipped() {
 fn every_preset_has_the_numbers_of_its_paper() {
     let known = [
         ("dl", 30, Some(128), 1e-4),
+        ("agg_net", 20, Some(64), 1e-4),
+        ("tcl", 30, Some(128), 1e-4),
         ("soft_bootstrap", 30, Some(128), 1e-4),
         ("single_confusion", 30, None, 1e-3),
         ("doctor_net", 10, Some(32), 1e-3),

@@ -1,7 +1,6 @@
 //! Losses by hand where weights, shares and priors are not one, and where classes are trusted.
 
 use super::*;
-use crate::model::neural::data::{Batching, TrainingData};
 use crate::model::neural::fit::split_annotations;
 use crate::testing::described;
 
@@ -172,15 +171,8 @@ fn a_soft_annotation_is_one_annotation_of_its_annotator() {
     let evidence = Evidence { annotations: &a, described: Some(&described) };
     let batches = |by_annotation| {
         let batching = Batching { batch_size: Some(1), by_annotation, drops_last: false };
-        let data = TrainingData::new(evidence, None, None, batching).unwrap();
-        let scaler = data::scaler::Scaler::identity(&[3], &BackboneSpec::default());
-        let mut batches = Vec::new();
-        data.epoch("epoch", batching, &scaler, &Run::new(1), |_, batch, _| {
-            batches.push(batch);
-            Ok(())
-        })
-        .unwrap();
-        batches
+        let data = TrainingData::new(evidence, None, false, batching).unwrap();
+        batches_of(&data, Instances::All, batching)
     };
     // Two batches, in each of which annotator 0 has half of the weight.
     for batch in batches(false) {

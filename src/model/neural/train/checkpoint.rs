@@ -21,6 +21,8 @@ enum TypedNumbers {
     F32s(Vec<f32>),
     F64s(Vec<f64>),
     U32s(Vec<u32>),
+    /// UTF-8.
+    Text(Vec<u8>),
 }
 
 impl Snapshot {
@@ -39,6 +41,13 @@ impl Snapshot {
     pub fn u32s(&mut self, name: String, values: Vec<u32>) {
         let shape = vec![values.len()];
         self.0.insert(name, Array { shape, numbers: TypedNumbers::U32s(values) });
+    }
+
+    /// Adds a text.
+    pub fn text(&mut self, name: String, text: &str) {
+        let bytes = text.as_bytes().to_vec();
+        let shape = vec![bytes.len()];
+        self.0.insert(name, Array { shape, numbers: TypedNumbers::Text(bytes) });
     }
 
     /// Adds all of another snapshot, each name behind `prefix`.
@@ -134,6 +143,19 @@ impl Snapshot {
         }
     }
 
+    /// The text of that name.
+    ///
+    /// # Errors
+    /// When there is none.
+    pub fn take_text(&self, name: &str) -> Result<String> {
+        match self.0.get(name).map(|array| &array.numbers) {
+            Some(TypedNumbers::Text(bytes)) => {
+                String::from_utf8(bytes.clone()).map_err(|_| self.another(name, 0))
+            }
+            _ => Err(self.another(name, 0)),
+        }
+    }
+
     /// The `n` unsigned integers of that name.
     ///
     /// # Errors
@@ -145,7 +167,8 @@ impl Snapshot {
         }
     }
 
-    fn another(&self, name: &str, n: usize) -> Error {
+    /// The error of a snapshot that does not hold the `n` numbers of that name.
+    pub(crate) fn another(&self, name: &str, n: usize) -> Error {
         let found =
             self.0.get(name).map_or("nothing".to_owned(), |a| format!("shape {:?}", a.shape));
         Error::data("the saved state is of another model")
@@ -169,6 +192,7 @@ impl Snapshot {
                 TypedNumbers::U32s(v) => {
                     (Dtype::U32, v.iter().flat_map(|x| x.to_le_bytes()).collect())
                 }
+                TypedNumbers::Text(bytes) => (Dtype::U8, bytes.clone()),
             }
         };
         let all: Vec<_> =
@@ -202,6 +226,7 @@ impl Snapshot {
                     let words = view.data().as_chunks::<8>().0;
                     TypedNumbers::F64s(words.iter().map(|w| f64::from_le_bytes(*w)).collect())
                 }
+                Dtype::U8 => TypedNumbers::Text(view.data().to_vec()),
                 other => return Err(not(format!("`{name}` holds {other:?}"))),
             };
             all.insert(name.to_owned(), Array { shape: view.shape().to_vec(), numbers });
@@ -221,6 +246,7 @@ mod tests {
         let mut all = Snapshot::default();
         all.u32s("steps".to_owned(), vec![7, 0]);
         all.f64s("loss".to_owned(), vec![0.1]);
+        all.text("phases".to_owned(), "heads\nweights");
         all.merge("net.", &inner);
         let back = Snapshot::from_bytes(&all.to_bytes().unwrap()).unwrap();
         assert_eq!((&back, &back.part("net.")), (&all, &inner));

@@ -53,7 +53,7 @@ mod tests {
 
     use super::*;
     use crate::frame::Evidence;
-    use crate::model::neural::data::Batching;
+    use crate::model::neural::data::batching::Batching;
     use crate::model::neural::net::{Heads, NetShape, Precision};
     use crate::model::neural::train::Trainer;
     use crate::model::neural::train::spec::TrainSpec;
@@ -72,7 +72,7 @@ mod tests {
         described.row_of_instance[1] = None;
         let evidence = Evidence { annotations: &a, described: Some(&described) };
         let batching = Batching { batch_size: None, by_annotation: false, drops_last: false };
-        let data = TrainingData::new(evidence, None, None, batching).unwrap();
+        let data = TrainingData::new(evidence, None, false, batching).unwrap();
         let heads = Heads { hidden: true, auxiliary: Some([2, 3]), ..Heads::CLASSIFIER };
         let shape = NetShape { features: vec![3], classes: 2 };
         let net = |spec: &BackboneSpec| {
@@ -101,7 +101,7 @@ mod tests {
         let described = described(&a);
         let evidence = Evidence { annotations: &a, described: Some(&described) };
         let batching = Batching { batch_size: None, by_annotation: false, drops_last: false };
-        let data = TrainingData::new(evidence, None, None, batching).unwrap();
+        let data = TrainingData::new(evidence, None, false, batching).unwrap();
         let train = TrainSpec { epochs: 1, ..TrainSpec::default() };
         let model = WeightedDoctorNet { train, weight_epochs: 2, ..WeightedDoctorNet::default() };
         let (mut run, shape) = (Run::new(1), NetShape { features: vec![3], classes: 2 });
@@ -118,6 +118,7 @@ mod tests {
             net,
             annotator_params,
             state: TrainState::default(),
+            phase: "",
             frozen: None,
         };
         trainer.train(&mut run).unwrap();

@@ -16,7 +16,7 @@ const MIN_SCORED: f64 = 1e-15;
 
 impl<N: CrowdNet> Trainer<'_, N> {
     /// Keeps this epoch's model, or the average of the models so far, if its score is the best.
-    pub(super) fn select(&mut self, phase: &Phase) -> Result<()> {
+    pub(super) fn score_epoch(&mut self, phase: &Phase) -> Result<()> {
         let kept = self.model.common().train.average;
         if kept == 0.0 {
             return self.keep_if_best(phase);
@@ -24,7 +24,7 @@ impl<N: CrowdNet> Trainer<'_, N> {
         let last = self.snapshot()?;
         let mut average = self.state.average.take().unwrap_or_else(|| last.clone());
         // The plain mean of all epochs until the exponential average has had enough of them.
-        average.approach(&last, (1.0 / f64::from(self.state.epoch)).max(1.0 - kept));
+        average.approach(&last, (1.0 / f64::from(self.epochs_done(phase))).max(1.0 - kept));
         self.load(&average)?;
         self.state.average = Some(average);
         self.keep_if_best(phase)?;
@@ -38,12 +38,12 @@ impl<N: CrowdNet> Trainer<'_, N> {
         }
         let best = self.state.best.as_ref();
         if best.is_none_or(|(best, ..)| score > best + SAME_SCORE) {
-            self.state.best = Some((score, self.state.epoch, self.snapshot()?));
+            self.state.best = Some((score, self.epochs_done(phase), self.snapshot()?));
         }
         Ok(())
     }
 
-    /// Ends a phase with the best model; where nothing selects, with the average if there is one.
+    /// Goes back to the best model since the last selection; where nothing selects, to the average if there is one.
     pub(super) fn keep_best(&mut self) -> Result<()> {
         let average = self.state.average.take();
         let best = self.state.best.take().map(|(.., best)| best);
@@ -56,7 +56,12 @@ impl<N: CrowdNet> Trainer<'_, N> {
         let all_move = self.annotator_delay(phase);
         patience
             .zip(best.as_ref())
-            .is_some_and(|(p, (_, at, _))| self.state.epoch >= all_move.max(*at) + p)
+            .is_some_and(|(p, (_, at, _))| self.epochs_done(phase) >= all_move.max(*at) + p)
+    }
+
+    /// Epochs of the phase that are over, those of earlier acts among them.
+    fn epochs_done(&self, phase: &Phase) -> u32 {
+        phase.act.start + self.state.epoch
     }
 
     /// The score of this epoch, greater is better; `None` where the last epoch is kept.
@@ -67,8 +72,7 @@ impl<N: CrowdNet> Trainer<'_, N> {
             Select::Valid => {
                 let (mut right, mut log) = (0.0, 0.0);
                 for part in self.valid.chunks(self.net.rows_at_once()) {
-                    let mut batch = TrainingData::unseen(0..part.len());
-                    batch.rows = part.iter().map(|(row, _)| *row).collect();
+                    let batch = TrainingData::unseen(part.iter().map(|(row, _)| *row).collect());
                     let predicted = self.predict(&batch)?;
                     for ((_, class), p) in
                         part.iter().zip(predicted.classes.chunks(self.dims.classes))
@@ -86,7 +90,7 @@ impl<N: CrowdNet> Trainer<'_, N> {
                 let instances = self.data.held_out_instances();
                 let (mut log, mut n) = (0.0, 0.0);
                 for part in instances.chunks(self.net.rows_at_once()) {
-                    let batch = self.data.held_out(part);
+                    let batch = self.data.held_out(part, self.state.targets.as_ref());
                     let likelihood =
                         self.with_outputs(&batch, |context| self.model.likelihood(context))?;
                     for (annotation, p) in batch.annotations.iter().zip(likelihood) {
@@ -107,7 +111,7 @@ mod tests {
     use super::*;
     use crate::frame::{AnnotationRows, Annotations, Dims, Duplicates, Evidence};
     use crate::model::neural::annotator_params::AnnotatorParams;
-    use crate::model::neural::data::Batching;
+    use crate::model::neural::data::batching::Batching;
     use crate::model::neural::models::TraceRegularised;
     use crate::model::neural::net::{NetShape, Network, Precision};
     use crate::model::neural::train::spec::TrainSpec;
@@ -136,7 +140,7 @@ mod tests {
         described.row_of_instance[0] = Some(99);
         let evidence = Evidence { annotations: &a, described: Some(&described) };
         let batching = Batching { batch_size: None, by_annotation: false, drops_last: false };
-        let data = TrainingData::new(evidence, Some(&held_out), None, batching).unwrap();
+        let data = TrainingData::new(evidence, Some(&held_out), false, batching).unwrap();
         let train = TrainSpec { select, ..TrainSpec::default() };
         let backbone = BackboneSpec { hidden: vec![4], ..BackboneSpec::default() };
         let model = TraceRegularised { backbone, train, ..TraceRegularised::default() };
@@ -154,6 +158,7 @@ mod tests {
             net,
             annotator_params,
             state: TrainState::default(),
+            phase: "",
             frozen: None,
         })
     }
@@ -162,11 +167,11 @@ mod tests {
     fn held_out_annotations_count_by_their_weight() {
         with_trainer(Select::AnnotationLikelihood, &[], |trainer| {
             let log = |instance: u32| {
-                let batch = trainer.data.held_out(&[instance]);
+                let batch = trainer.data.held_out(&[instance], None);
                 let p = trainer.with_outputs(&batch, |context| trainer.model.likelihood(context));
                 p.unwrap()[0].ln()
             };
-            let score = trainer.score(&Phase::joint(1)).unwrap().unwrap();
+            let score = trainer.score(&Phase::joint("train", 1)).unwrap().unwrap();
             let want = (log(1) + 3.0 * log(2)) / 4.0;
             assert!(log(1) != log(2) && (score - want).abs() < 1e-9, "{score}, expected {want}");
         });
@@ -174,12 +179,14 @@ mod tests {
 
     #[test]
     fn the_likelier_of_two_that_are_as_often_right_is_better() {
-        let batch = TrainingData::unseen(0..1);
+        let batch = TrainingData::unseen(vec![0]);
         let p = with_trainer(Select::Valid, &[], |t| t.predict(&batch).unwrap().classes);
         let mut classes = [0_u32, 1, 2];
         classes.sort_by(|a, b| p[*b as usize].total_cmp(&p[*a as usize]));
         let score = |valid: &[(u32, u32)]| {
-            with_trainer(Select::Valid, valid, |t| t.score(&Phase::joint(1)).unwrap().unwrap())
+            with_trainer(Select::Valid, valid, |t| {
+                t.score(&Phase::joint("train", 1)).unwrap().unwrap()
+            })
         };
         let [right, second, last] = classes.map(|class| score(&[(0, class)]));
         assert!(right > second && second > last, "{right} {second} {last}");
@@ -196,7 +203,7 @@ mod tests {
                 let name = "net.classifier.bias".to_owned();
                 snapshot.f32s(name, vec![3], vec![f32::NAN; 3]);
                 trainer.load(&snapshot).unwrap();
-                let error = trainer.keep_if_best(&Phase::joint(1)).unwrap_err();
+                let error = trainer.keep_if_best(&Phase::joint("train", 1)).unwrap_err();
                 assert_eq!(error.exit_code(), 4);
                 assert!(error.to_string().contains("learning_rate"), "{error}");
                 assert!(error.to_string().contains("a score of NaN"), "{error}");

@@ -4,7 +4,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::frame::Dims;
-use crate::model::neural::data::{Batching, batch::Batch};
+use crate::model::neural::data::{batch::Batch, batching::Batching};
 use crate::model::neural::net::Precision;
 use crate::model::neural::train::optimiser_spec::OptimiserSpec;
 

@@ -1,36 +1,39 @@
-//! The state of a training that a checkpoint holds beside the parameters of the model.
+//! What changes during a training, beside the parameters of network and annotators: all of it is in the checkpoint.
 //!
 //! It holds no state of a random generator: every draw comes from a stream named for its phase, epoch and batch.
 
-use crate::error::Result;
-use crate::model::fitted::TraceRow;
-use crate::model::neural::Phase;
+use crate::error::{Error, Result};
+use crate::model::calibrator::Calibrator;
+use crate::model::fitted::{Posterior, TraceRow};
 use crate::model::neural::train::checkpoint::Snapshot;
 
 /// The state of a training beside the parameters.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub(crate) struct TrainState {
-    pub(crate) phase: usize,
+pub struct TrainState {
+    /// Acts that are over.
+    pub acts: usize,
+    /// Epochs of the running act that are over.
     pub(crate) epoch: u32,
     pub(crate) trace: Vec<TraceRow>,
-    /// The best score so far, the epoch that had it, and the model then.
+    /// The best score since the last selection, the epoch of the phase that had it, and the model then.
     pub(crate) best: Option<(f64, u32, Snapshot)>,
-    /// The average of the phase's models so far.
+    /// The average of the models since the last selection.
     pub(crate) average: Option<Snapshot>,
+    /// The targets of the classifier, `[instance, class]`, where the model has them.
+    pub(crate) targets: Option<Posterior>,
+    /// Whether an E-step has made the targets; else they are those of the model's aggregator.
+    pub(crate) are_targets_own: bool,
+    /// The map from the classifier's probabilities to calibrated ones, once it was fitted.
+    pub(crate) calibrator: Option<Calibrator>,
 }
 
 impl TrainState {
-    pub(crate) fn save(&self, to: &mut Snapshot, phases: &[Phase]) {
-        to.u32s("progress".to_owned(), vec![self.phase as u32, self.epoch]);
-        let number = |row: &TraceRow| phases.iter().position(|p| p.name == row.phase).unwrap_or(0);
+    pub(crate) fn save(&self, to: &mut Snapshot) -> Result<()> {
+        to.u32s("progress".to_owned(), vec![self.acts as u32, self.epoch]);
+        let phases: Vec<&str> = self.trace.iter().map(|row| row.phase.as_str()).collect();
+        to.text("trace.phases".to_owned(), &phases.join("\n"));
         let rows = self.trace.iter().flat_map(|row| {
-            [
-                number(row) as f64,
-                f64::from(row.step),
-                row.objective,
-                row.change.unwrap_or(f64::NAN),
-                row.seconds,
-            ]
+            [f64::from(row.step), row.objective, row.change.unwrap_or(f64::NAN), row.seconds]
         });
         to.f64s("trace".to_owned(), rows.collect());
         if let Some((score, epoch, snapshot)) = &self.best {
@@ -40,27 +43,53 @@ impl TrainState {
         if let Some(average) = &self.average {
             to.merge("average.", average);
         }
+        if let (Some(targets), true) = (&self.targets, self.are_targets_own) {
+            to.f64s("targets".to_owned(), targets.values().to_vec());
+        }
+        if let Some(calibrator) = &self.calibrator {
+            let failed = |e| Error::bug(format!("a calibrator cannot be written: {e}"));
+            let text = serde_json::to_string(calibrator).map_err(failed)?;
+            to.text("calibrator".to_owned(), &text);
+        }
+        Ok(())
     }
 
-    pub(crate) fn load(from: &Snapshot, phases: &[Phase]) -> Result<Self> {
-        let progress = from.take_u32s("progress", 2)?;
-        // The number was an unsigned integer when it was saved.
+    /// Takes the state from a snapshot; targets that no E-step had made stay as they are.
+    ///
+    /// # Errors
+    /// When it is of another training.
+    pub(crate) fn load(&mut self, from: &Snapshot) -> Result<()> {
+        // These numbers were unsigned integers when they were saved.
         #[allow(clippy::cast_sign_loss)]
         let whole = |x: f64| x as u32;
-        let row = |x: &[f64; 5]| TraceRow {
-            phase: phases.get(whole(x[0]) as usize).map_or("", |p| p.name).to_owned(),
-            step: whole(x[1]),
-            objective: x[2],
-            change: Some(x[3]).filter(|c| !c.is_nan()),
-            seconds: x[4],
+        let progress = from.take_u32s("progress", 2)?;
+        (self.acts, self.epoch) = (progress[0] as usize, progress[1]);
+        let (phases, rows) = (from.take_text("trace.phases")?, from.take_f64s("trace")?);
+        let row = |(phase, x): (&str, &[f64; 4])| TraceRow {
+            phase: phase.to_owned(),
+            step: whole(x[0]),
+            objective: x[1],
+            change: Some(x[2]).filter(|c| !c.is_nan()),
+            seconds: x[3],
         };
-        let trace = from.take_f64s("trace")?.as_chunks::<5>().0.iter().map(row).collect();
-        let snapshot = from.part("best.");
-        let best = match from.take_f64s("best") {
-            Ok(best) => Some((best[0], whole(best[1]), snapshot)),
+        self.trace = phases.lines().zip(rows.as_chunks::<4>().0).map(row).collect();
+        self.best = match from.take_f64s("best") {
+            Ok(best) => Some((best[0], whole(best[1]), from.part("best."))),
             Err(_) => None,
         };
-        let average = Some(from.part("average.")).filter(|average| !average.is_empty());
-        Ok(Self { phase: progress[0] as usize, epoch: progress[1], trace, best, average })
+        self.average = Some(from.part("average.")).filter(|average| !average.is_empty());
+        if let (Some(targets), Ok(values)) = (&mut self.targets, from.take_f64s("targets")) {
+            if values.len() != targets.values().len() {
+                return Err(from.another("targets", targets.values().len()));
+            }
+            targets.values_mut().copy_from_slice(&values);
+            self.are_targets_own = true;
+        }
+        let another = |_| from.another("calibrator", 0);
+        self.calibrator = match from.take_text("calibrator") {
+            Ok(text) => Some(serde_json::from_str(&text).map_err(another)?),
+            Err(_) => None,
+        };
+        Ok(())
     }
 }

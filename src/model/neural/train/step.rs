@@ -2,6 +2,7 @@
 
 use crate::error::Result;
 use crate::frame::{Dims, Matrix};
+use crate::model::calibrator::Calibrator;
 use crate::model::neural::annotator_params::AnnotatorParams;
 use crate::model::neural::data::{batch::Batch, read};
 use crate::model::neural::net::layers::Mode;
@@ -77,27 +78,46 @@ fn trust(context: &BatchContext<'_>, gradient: &mut Gradient) -> f64 {
     loss
 }
 
-/// Computes the network's outputs for a batch without training, and passes them to `read_out`.
-///
-/// # Errors
-/// When the device fails.
-pub(crate) fn with_outputs<R>(
-    net: &Network,
-    annotator_params: &AnnotatorParams,
-    matrix: &Matrix,
-    dims: Dims,
-    batch: &Batch,
-    read_out: impl FnOnce(&BatchContext<'_>) -> R,
-) -> Result<R> {
-    let features = read(matrix, &net.scaler, &batch.rows);
-    let out = net.forward(features, &mut Mode::Fixed)?.to_host()?;
-    let gathered = annotator_params.gather(&batch.annotators);
-    Ok(read_out(&BatchContext {
-        phase: 0,
-        batch,
-        out: &out,
-        gathered: &gathered,
-        annotator_params,
-        dims,
-    }))
+/// What predictions are computed from.
+pub(crate) struct Predictor<'a> {
+    pub(crate) net: &'a Network,
+    pub(crate) annotator_params: &'a AnnotatorParams,
+    pub(crate) calibrator: Option<&'a Calibrator>,
+    pub(crate) dims: Dims,
+}
+
+impl Predictor<'_> {
+    /// Computes the network's outputs for a batch without training, and passes them to `read_out`.
+    ///
+    /// # Errors
+    /// When the device fails.
+    pub(crate) fn with_outputs<R>(
+        &self,
+        matrix: &Matrix,
+        batch: &Batch,
+        read_out: impl FnOnce(&BatchContext<'_>) -> R,
+    ) -> Result<R> {
+        let features = read(matrix, &self.net.scaler, &batch.rows);
+        let out = self.net.forward(features, &mut Mode::Fixed)?.to_host()?;
+        Ok(self.with(&out, batch, read_out))
+    }
+
+    /// Passes these outputs for a batch to `read_out`.
+    pub(crate) fn with<R>(
+        &self,
+        out: &Outputs,
+        batch: &Batch,
+        read_out: impl FnOnce(&BatchContext<'_>) -> R,
+    ) -> R {
+        let gathered = self.annotator_params.gather(&batch.annotators);
+        read_out(&BatchContext {
+            phase: "",
+            batch,
+            out,
+            gathered: &gathered,
+            annotator_params: self.annotator_params,
+            calibrator: self.calibrator,
+            dims: self.dims,
+        })
+    }
 }

@@ -243,8 +243,15 @@ mod tests {
                 let gathered = annotator_params.gather(&batch.annotators);
                 let (out, dims) = (outputs(), a.dims());
                 let (batch, gathered, annotator_params) = (&batch, &gathered, &annotator_params);
-                let context =
-                    BatchContext { phase: 0, batch, out: &out, gathered, annotator_params, dims };
+                let context = BatchContext {
+                    phase: "",
+                    batch,
+                    out: &out,
+                    gathered,
+                    annotator_params,
+                    calibrator: None,
+                    dims,
+                };
                 loss_and_gradient(&model, &context)
             };
             let (loss, together) = on(0..ANNOTATORS);

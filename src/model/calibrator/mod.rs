@@ -1,11 +1,31 @@
-//! The map itself: fitted to points, applied to rows, and serialised.
+//! A map from probabilities to calibrated ones: fitted to [`Points`] (a row of probabilities, the class that it should
+//! have told or a distribution over the classes, and a weight), applied to rows, and serialised.
+//!
+//! It knows neither annotations nor gold, so that a model may use it between the rounds of its own training.
 
+mod isotonic;
+mod points;
+mod temperature;
+
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::isotonic::Isotonic;
-use super::points::Points;
-use super::{Method, temperature};
 use crate::model::fitted::Posterior;
+pub use isotonic::Isotonic;
+pub use points::Points;
+
+/// The map from the model's probabilities to calibrated ones.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Method {
+    /// None: the probabilities are the model's own.
+    #[default]
+    None,
+    /// One exponent for all: the best class stays the best, and needs few answers.
+    Temperature,
+    /// An increasing function for each class, then shares of their sum: needs hundreds of answers, and may change labels.
+    Isotonic,
+}
 
 /// A map from a row of probabilities to a calibrated one.
 ///

@@ -6,9 +6,9 @@
 /// `probabilities` and `targets` are `[points, classes]`, row-major; `weights` is `[points]`.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Points {
-    pub(super) n_classes: usize,
-    pub(super) probabilities: Vec<f64>,
-    pub(super) targets: Vec<f64>,
+    pub(crate) n_classes: usize,
+    pub(crate) probabilities: Vec<f64>,
+    pub(crate) targets: Vec<f64>,
     pub(super) weights: Vec<f64>,
 }
 

@@ -1,0 +1,142 @@
+//! EM around a classifier: every epoch it learns the posteriors, which then follow from it and the annotations.
+//!
+//! ```text
+//! start    T = shares of the votes;  pi from T
+//! round    one epoch on T:  loss = -(1/B) sum_i sum_k T[i][k] ln p_i[k]
+//! E        T[i][k] ~ (p_i[k] + 0.001) prod over annotations (r, y) of i of (pi[r][k][y] + 0.0001)
+//! M        pi[r][k][l] = sum over annotations (i, r, l) of T[i][k], over the sum of the row; 0 without any
+//! ```
+//! The network is never drawn anew: each round goes on with the last. `train.epochs` is the number of rounds.
+//!
+//! S. Albarqouni, C. Baur, F. Achilles, V. Belagiannis, S. Demirci, N. Navab: AggNet: Deep Learning from Crowds for
+//! Mitosis Detection in Breast Cancer Histology Images. IEEE TMI 35(5), 2016, for two classes; for more the public code of
+//! Max-MIG (arXiv:1905.13436), whose formulas these are.
+//!
+//! Where each instance has a single annotation the E-step gives it back, and the matrices stay those of the votes.
+//!
+//! Differs from that code in the epoch that is kept, which there is the best on the test set, and in network and training,
+//! which are labelmill's own. `preset = "paper"` has its settings for LabelMe.
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::error::Result;
+use crate::frame::{Annotations, Evidence};
+use crate::model::fitted::Fitted;
+use crate::model::neural::models::{counted, paper};
+use crate::model::neural::{
+    Act, AnnotatorParams, AnnotatorReport, BackboneSpec, BatchContext, BatchPrediction, CommonSpec,
+    CrowdNet, Gradient, ParamTable, Phase, Reduction, Task, TrainSpec, TrainState, auto,
+    check_common,
+};
+use crate::model::preset::Preset;
+use crate::model::vote::MajorityVote;
+use crate::model::{Model, Spec};
+use crate::run::Run;
+use crate::spec::Problems;
+
+/// `AggNet`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct AggNet {
+    /// The settings that the other keys start from: `labelmill` or `paper`. A key that is given always wins.
+    pub preset: Preset,
+    /// Where the network computes: `auto`, `cpu` or `cuda:0`.
+    pub device: String,
+    /// The classifier before its last layer.
+    pub backbone: BackboneSpec,
+    /// How it is trained; an epoch is a round of EM.
+    pub train: TrainSpec,
+}
+
+impl Default for AggNet {
+    fn default() -> Self {
+        Self {
+            preset: Preset::Labelmill,
+            device: auto(),
+            backbone: BackboneSpec::default(),
+            train: TrainSpec::default(),
+        }
+    }
+}
+
+impl Spec for AggNet {
+    const KIND: &'static str = "agg_net";
+    const SUMMARY: &'static str = "EM around a classifier: it learns the posteriors, which follow from it and the annotations";
+    const SOURCE: &'static str = "Albarqouni et al. 2016, IEEE TMI 35(5)";
+
+    /// The settings of the code of Max-MIG for LabelMe.
+    fn paper() -> Option<Self> {
+        Some(Self {
+            preset: Preset::Paper,
+            backbone: paper::backbone(),
+            train: paper::adam(20, Some(64), 1e-4),
+            ..Self::default()
+        })
+    }
+
+    fn check(&self, place: &str, problems: &mut Problems) {
+        check_common(self, place, problems);
+    }
+}
+
+/// What the E-step adds to the classifier's probabilities, and to those of the annotators.
+pub(crate) const CLASSIFIER_FLOOR: f64 = 1e-3;
+pub(crate) const ANNOTATOR_FLOOR: f64 = 1e-4;
+
+impl CrowdNet for AggNet {
+    const REDUCTION: Option<Reduction> = None;
+    const TRAINS_ON_TARGETS: bool = true;
+
+    fn common(&self) -> CommonSpec<'_> {
+        CommonSpec { device: &self.device, backbone: &self.backbone, train: &self.train }
+    }
+
+    fn aggregate(&self, evidence: Evidence<'_>, run: &mut Run) -> Result<Option<Fitted>> {
+        MajorityVote::default().fit(Evidence { described: None, ..evidence }, run).map(Some)
+    }
+
+    fn tables(&self, task: &Task<'_>) -> Result<Vec<ParamTable>> {
+        Ok(vec![counted::table(task.dims)])
+    }
+
+    fn next_act(&self, state: &TrainState) -> Option<Act> {
+        let joint = Phase::joint("train", self.train.epochs);
+        let rounds = (0..self.train.epochs).flat_map(|round| {
+            let epoch = Phase { act: round..round + 1, ..joint.clone() };
+            [Act::Train(epoch), Act::EStep, Act::MStep]
+        });
+        [Act::MStep].into_iter().chain(rounds).chain([Act::Select]).nth(state.acts)
+    }
+
+    fn m_step(&self, a: &Annotations, counts: &[f64], params: &mut AnnotatorParams) {
+        counted::count(a, counts, 0.0, params);
+    }
+
+    fn loss(&self, context: &BatchContext<'_>, gradient: &mut Gradient) -> f64 {
+        let n = context.dims.classes;
+        context.cross_entropy(gradient, |b, k| context.batch.targets[b * n + k])
+    }
+
+    fn predict(&self, context: &BatchContext<'_>) -> BatchPrediction {
+        let predicted =
+            context.predict_by_bayes(|_, a, k| counted::cell(context, a.annotator, k, a.label));
+        let prior: Vec<f64> = context.out.p.iter().map(|p| p + CLASSIFIER_FLOOR).collect();
+        let posterior = context.posterior_from(&prior, |_, a, k| {
+            counted::cell(context, a.annotator, k, a.label) + ANNOTATOR_FLOOR
+        });
+        BatchPrediction { posterior, ..predicted }
+    }
+
+    fn report(&self, task: &Task<'_>, annotator_params: &AnnotatorParams) -> AnnotatorReport {
+        let a = task.evidence.annotations;
+        let single = (0..a.dims().instances).all(|i| a.columns_of_instance(i).len() < 2);
+        let warning = "no instance has a second annotation: the posteriors give the annotations back, and the matrices \
+                       are those of the votes; `trace_regularised` learns from single annotations";
+        AnnotatorReport {
+            confusion: Some(counted::reported(annotator_params, task.dims)),
+            warnings: single.then(|| warning.to_owned()).into_iter().collect(),
+            ..AnnotatorReport::default()
+        }
+    }
+}

@@ -1,0 +1,51 @@
+//! Confusion matrices that are counted, not trained: an M-step in closed form.
+
+use crate::frame::{Annotations, Dims};
+use crate::model::neural::{AnnotatorParams, BatchContext, ParamTable};
+
+/// The index of the table of confusion matrices, `[annotator, class * labels + label]`.
+pub(crate) const CONFUSION: usize = 0;
+
+/// Room for the confusion matrices.
+pub(crate) fn table(dims: Dims) -> ParamTable {
+    let row = vec![0.0; dims.classes * dims.labels];
+    ParamTable::each("confusion", dims.annotators, &row).fixed()
+}
+
+/// Sets the matrices to the expected counts `[column, class]`, none less than `floor`, over the sums of their rows. A row
+/// of zeros stays one.
+pub(crate) fn count(a: &Annotations, counts: &[f64], floor: f64, params: &mut AnnotatorParams) {
+    let Dims { annotators, classes, labels, .. } = a.dims();
+    let (mut row, width) = (vec![0.0; labels], classes * labels);
+    let matrices = params.tables[CONFUSION].values.chunks_exact_mut(width.max(1));
+    for (r, matrix) in (0..annotators).zip(matrices) {
+        for (k, to) in matrix.chunks_exact_mut(labels).enumerate() {
+            row.fill(floor);
+            for (column, label) in a.columns_of(r).zip(a.labels_of(r)) {
+                row[*label as usize] = counts[column * classes + k].max(floor);
+            }
+            let sum: f64 = row.iter().sum();
+            let share = |count: &f64| if sum > 0.0 { count / sum } else { 0.0 };
+            to.iter_mut().zip(&row).for_each(|(to, count)| *to = share(count) as f32);
+        }
+    }
+}
+
+/// The matrices `[annotator, class, label]` to report: their rows sum to 1 beyond the precision of f32, and a class that
+/// an annotator never met has a uniform row.
+pub(crate) fn reported(params: &AnnotatorParams, dims: Dims) -> Vec<f64> {
+    let values = params.tables[CONFUSION].values.iter();
+    let mut matrices: Vec<f64> = values.map(|v| f64::from(*v)).collect();
+    for row in matrices.chunks_exact_mut(dims.labels.max(1)) {
+        let sum: f64 = row.iter().sum();
+        let uniform = 1.0 / row.len() as f64;
+        row.iter_mut().for_each(|p| *p = if sum > 0.0 { *p / sum } else { uniform });
+    }
+    matrices
+}
+
+/// P(label given class) of an annotator of the batch.
+pub(crate) fn cell(context: &BatchContext<'_>, annotator: u32, k: usize, label: u32) -> f64 {
+    let Dims { classes, labels, .. } = context.dims;
+    context.gathered[CONFUSION][(annotator as usize * classes + k) * labels + label as usize]
+}

@@ -1,0 +1,268 @@
+//! Co-training of a classifier and a naive Bayes aggregator, which a few trusted instances keep calibrated.
+//!
+//! ```text
+//! start      T = shares of the votes, or naive Bayes with the matrices of the trusted instances (TCL+I)
+//! round      M   pi[r][k][l] = sum over annotations (i, r, l) of T[i][k], over the sum of the row
+//!            E   T[i][k] ~ c_k(p_i) prod over annotations (r, y) of i of pi[r][k][y]
+//!            epochs on T:  loss = -(1/B) sum_i sum_k T[i][k] ln p_i[k];  then c is fitted anew, and E once more
+//! retraining the network is drawn anew and trained on the last T and on the trusted instances
+//! ```
+//! c is isotonic regression of each class against the others (Zadrozny and Elkan 2002), fitted to the classifier's
+//! predictions of the trusted instances, on which it is not trained before the retraining. The published posteriors are
+//! the last T.
+//!
+//! S. Li, T. Liu, J. Tan, D. Zeng, S. Ge: Trustable Co-label Learning from Multiple Noisy Annotators. IEEE Transactions on
+//! Multimedia 2022. Equations 3, 5 and 7 and algorithm 1.
+//!
+//! Trusted instances are gold of the role `train`; those with annotations also tell what their annotators confuse. Without
+//! any, c is the identity.
+//!
+//! Differs from the paper in the first round, which has no E-step before the classifier knows anything (as in the public
+//! code); in c, which keeps a slope of 1e-6 where the regression is level, so that no class is impossible; and in network
+//! and training, which are labelmill's own: `preset = "paper"` has the settings for LabelMe.
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::error::{Error, Problem, Result};
+use crate::frame::{Annotations, Evidence};
+use crate::model::em::kernels::{ColumnModel, MIN_PROBABILITY, Prior, Smoothing};
+use crate::model::fitted::{Fitted, Posterior, Report, Stop, on_cpu};
+use crate::model::neural::models::{counted, paper};
+use crate::model::neural::train::spec::Select;
+use crate::model::neural::{
+    Act, AnnotatorParams, AnnotatorReport, BackboneSpec, BatchAnnotation, BatchContext,
+    BatchPrediction, CommonSpec, CrowdNet, Gradient, Instances, ParamTable, Phase, Reduction, Task,
+    TrainSpec, TrainState, auto, check_common,
+};
+use crate::model::preset::Preset;
+use crate::model::vote::{MajorityVote, agreement};
+use crate::model::{Model, Spec};
+use crate::run::Run;
+use crate::spec::Problems;
+
+/// The first targets.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Initialise {
+    /// The shares of the votes.
+    #[default]
+    Votes,
+    /// Naive Bayes with the matrices that the annotations of trusted instances tell (TCL+I).
+    Trusted,
+}
+
+/// What the retraining sees when.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Retrain {
+    /// All instances together, as in the paper.
+    #[default]
+    Union,
+    /// First those without a trusted class, then those with one, as in the public code.
+    Sequential,
+}
+
+/// TCL and TCL+I.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct Tcl {
+    /// The settings that the other keys start from: `labelmill` or `paper`. A key that is given always wins.
+    pub preset: Preset,
+    /// Where the network computes: `auto`, `cpu` or `cuda:0`.
+    pub device: String,
+    /// The classifier before its last layer.
+    pub backbone: BackboneSpec,
+    /// How it is trained; `epochs` are those of the retraining.
+    pub train: TrainSpec,
+    /// Rounds of co-training before the retraining.
+    #[schemars(range(min = 1))]
+    pub rounds: u32,
+    /// Epochs in the first round.
+    #[schemars(range(min = 1))]
+    pub first_epochs: u32,
+    /// Epochs in each other round.
+    #[schemars(range(min = 1))]
+    pub round_epochs: u32,
+    /// The first targets.
+    pub initialise: Initialise,
+    /// What the retraining sees when.
+    pub retrain: Retrain,
+    /// Epochs on the trusted instances alone, after those of a sequential retraining.
+    pub trusted_epochs: u32,
+}
+
+impl Default for Tcl {
+    fn default() -> Self {
+        Self {
+            preset: Preset::Labelmill,
+            device: auto(),
+            backbone: BackboneSpec::default(),
+            train: TrainSpec::default(),
+            rounds: 29,
+            first_epochs: 2,
+            round_epochs: 1,
+            initialise: Initialise::Votes,
+            retrain: Retrain::Union,
+            trusted_epochs: 10,
+        }
+    }
+}
+
+impl Spec for Tcl {
+    const KIND: &'static str = "tcl";
+    const SUMMARY: &'static str =
+        "a classifier and naive Bayes teach each other, calibrated by trusted instances";
+    const SOURCE: &'static str = "Li et al. 2022, IEEE Transactions on Multimedia";
+
+    /// The paper's settings for LabelMe.
+    fn paper() -> Option<Self> {
+        Some(Self {
+            preset: Preset::Paper,
+            backbone: paper::backbone(),
+            train: paper::adam(30, Some(128), 1e-4),
+            ..Self::default()
+        })
+    }
+
+    fn check(&self, place: &str, problems: &mut Problems) {
+        check_common(self, place, problems);
+        if self.train.select == Select::AnnotationLikelihood {
+            problems.push(
+                Problem::new("held-out annotations cannot select an epoch of the retraining")
+                    .at(format!("{place}.train.select"))
+                    .found("\"annotation_likelihood\": no parameter of an annotator changes then")
+                    .help("choose \"valid\" or \"last\""),
+            );
+        }
+    }
+}
+
+impl Tcl {
+    /// All acts, one after the other.
+    fn acts(&self) -> impl Iterator<Item = Act> {
+        let (first, each) = (self.first_epochs, self.round_epochs);
+        let epochs = first.saturating_add((self.rounds - 1).saturating_mul(each));
+        let instances = Instances::Untrusted;
+        let joint = Phase { instances, is_scored: false, ..Phase::joint("co-training", epochs) };
+        let rounds = (0..self.rounds).flat_map(move |round| {
+            let end_of = |round: u32| first.saturating_add(round.saturating_mul(each));
+            let start = round.checked_sub(1).map_or(0, end_of);
+            let e_step = (round > 0).then_some(Act::EStep);
+            let train = Act::Train(Phase { act: start..end_of(round), ..joint.clone() });
+            let then = [train, Act::Calibrate, Act::EStep];
+            [Act::MStep].into_iter().chain(e_step).chain(then)
+        });
+        let retraining = Phase::joint("retraining", self.train.epochs);
+        let retraining = match self.retrain {
+            Retrain::Union => vec![Act::Train(retraining), Act::Select],
+            Retrain::Sequential => {
+                let trusted = Phase {
+                    instances: Instances::Trusted,
+                    ..Phase::joint("trusted", self.trusted_epochs)
+                };
+                let untrusted = Phase { instances, ..retraining };
+                vec![Act::Train(untrusted), Act::Select, Act::Train(trusted), Act::Select]
+            }
+        };
+        rounds.chain([Act::Reset]).chain(retraining)
+    }
+}
+
+/// The posteriors of naive Bayes whose matrices and prior are those of the trusted instances, one count added to each.
+fn by_trusted_instances(a: &Annotations) -> Result<Posterior> {
+    let classes = a.dims().classes;
+    let mut t = Posterior::zeros(a.dims().instances, classes);
+    let (mut prior, mut annotated) = (vec![1.0; classes], 0);
+    for i in 0..a.dims().instances {
+        if let Some(class) = a.trusted_class(i) {
+            t.row_mut(i)[class as usize] = 1.0;
+            prior[class as usize] += 1.0;
+            annotated += a.columns_of_instance(i).len();
+        }
+    }
+    if annotated == 0 {
+        return Err(Error::data("no trusted instance has annotations to start with")
+            .at("model.initialise")
+            .found("\"trusted\", without gold of the role `train` about annotated instances")
+            .help("give some in source.gold, or set initialise = \"votes\""));
+    }
+    let sum: f64 = prior.iter().sum();
+    prior.iter_mut().for_each(|p| *p /= sum);
+    let (mut columns, add_one) = (ColumnModel::new(a), Smoothing::new(a, 1.0, 0.0));
+    columns.count(a, &t);
+    columns.m_step(a, &t, &add_one);
+    columns.e_step(a, Prior::Class(&prior), &add_one, &mut t);
+    Ok(t)
+}
+
+impl CrowdNet for Tcl {
+    const REDUCTION: Option<Reduction> = None;
+    const TRAINS_ON_TARGETS: bool = true;
+
+    fn common(&self) -> CommonSpec<'_> {
+        CommonSpec { device: &self.device, backbone: &self.backbone, train: &self.train }
+    }
+
+    fn aggregate(&self, evidence: Evidence<'_>, run: &mut Run) -> Result<Option<Fitted>> {
+        let a = evidence.annotations;
+        if a.trusted.is_none() {
+            run.warn("no instance is trusted: the classifier is not calibrated (gold of the role `train`)");
+        }
+        match self.initialise {
+            Initialise::Votes => {
+                MajorityVote::default().fit(Evidence { described: None, ..evidence }, run).map(Some)
+            }
+            Initialise::Trusted => {
+                let posterior = by_trusted_instances(a)?;
+                let report = Report { skill: agreement(a, &posterior), ..Report::default() };
+                Ok(Some(Fitted {
+                    posterior,
+                    predictions: None,
+                    report,
+                    trace: Vec::new(),
+                    stop: Stop { converged: true, iterations: 0 },
+                    model: None,
+                    device: on_cpu(),
+                }))
+            }
+        }
+    }
+
+    fn tables(&self, task: &Task<'_>) -> Result<Vec<ParamTable>> {
+        Ok(vec![counted::table(task.dims)])
+    }
+
+    fn next_act(&self, state: &TrainState) -> Option<Act> {
+        self.acts().nth(state.acts)
+    }
+
+    fn m_step(&self, a: &Annotations, counts: &[f64], params: &mut AnnotatorParams) {
+        counted::count(a, counts, MIN_PROBABILITY, params);
+    }
+
+    fn loss(&self, context: &BatchContext<'_>, gradient: &mut Gradient) -> f64 {
+        let n = context.dims.classes;
+        context.cross_entropy(gradient, |b, k| context.batch.targets[b * n + k])
+    }
+
+    fn predict(&self, context: &BatchContext<'_>) -> BatchPrediction {
+        let cell = |_, a: &BatchAnnotation, k| counted::cell(context, a.annotator, k, a.label);
+        let predicted = context.predict_by_bayes(cell);
+        // After the training the targets are the posteriors; an E-step, which makes them, has none yet.
+        if !context.batch.targets.is_empty() {
+            return BatchPrediction { posterior: context.batch.targets.clone(), ..predicted };
+        }
+        let Some(calibrator) = context.calibrator else { return predicted };
+        let mut prior = context.out.p.clone();
+        prior.chunks_exact_mut(context.dims.classes).for_each(|row| calibrator.apply(row));
+        BatchPrediction { posterior: context.posterior_from(&prior, cell), ..predicted }
+    }
+
+    fn report(&self, task: &Task<'_>, annotator_params: &AnnotatorParams) -> AnnotatorReport {
+        AnnotatorReport {
+            confusion: Some(counted::reported(annotator_params, task.dims)),
+            ..AnnotatorReport::default()
+        }
+    }
+}

@@ -1,0 +1,78 @@
+//! The acts on labels: E-step, M-step, and the calibration of the classifier by trusted instances.
+
+use super::Trainer;
+use crate::error::Result;
+use crate::model::calibrator::{Calibrator, Method, Points};
+use crate::model::em::kernels::m_step::expected_counts_of;
+use crate::model::neural::CrowdNet;
+use crate::model::neural::data::TrainingData;
+use crate::model::neural::net::Outputs;
+use crate::run::Run;
+
+/// Instances without features whose posteriors are computed at once.
+const BLIND_AT_ONCE: usize = 4096;
+
+impl<N: CrowdNet> Trainer<'_, N> {
+    /// Replaces the targets by the model's posteriors. Trusted rows stay one-hot. For an instance without features the
+    /// classifier says that all classes are alike.
+    ///
+    /// # Why
+    /// The posterior of a model is defined once, by its `predict`: what the classifier is trained on and what is published
+    /// cannot differ. Its arithmetic is small beside the forward pass over the same instances.
+    ///
+    /// # Errors
+    /// When the run is cancelled or the device fails.
+    pub(super) fn e_step(&mut self, run: &Run) -> Result<()> {
+        let Some(mut targets) = self.state.targets.take() else { return Ok(()) };
+        let classes = self.dims.classes;
+        let mut keep = |part: &[u32], posterior: &[f64]| {
+            for (i, row) in part.iter().zip(posterior.chunks_exact(classes)) {
+                targets.row_mut(*i as usize).copy_from_slice(row);
+            }
+        };
+        let (seen, blind) = self.data.untrusted();
+        for part in seen.chunks(self.net.rows_at_once()) {
+            run.cancel.check()?;
+            keep(part, &self.predict(&self.data.observed(part, None))?.posterior);
+        }
+        for part in blind.chunks(BLIND_AT_ONCE) {
+            let batch = self.data.observed(part, None);
+            let out = Outputs {
+                rows: part.len(),
+                p: vec![1.0 / classes as f64; part.len() * classes],
+                ..Outputs::default()
+            };
+            let predicted =
+                self.predictor().with(&out, &batch, |context| self.model.predict(context));
+            keep(part, &predicted.posterior);
+        }
+        (self.state.targets, self.state.are_targets_own) = (Some(targets), true);
+        Ok(())
+    }
+
+    /// Lets the model estimate its annotators' parameters from the targets.
+    pub(super) fn m_step(&mut self) {
+        let Some(targets) = &self.state.targets else { return };
+        let counts = expected_counts_of(self.data.annotations, targets);
+        self.model.m_step(self.data.annotations, &counts, &mut self.annotator_params);
+    }
+
+    /// Fits the calibrator to what the classifier says of trusted instances; without any there is none.
+    ///
+    /// # Errors
+    /// When the run is cancelled or the device fails.
+    pub(super) fn calibrate(&mut self, run: &Run) -> Result<()> {
+        let classes = self.dims.classes;
+        let mut points = Points::new(classes);
+        for part in self.data.trusted().chunks(self.net.rows_at_once()) {
+            run.cancel.check()?;
+            let rows = part.iter().map(|(row, _)| *row).collect();
+            let predicted = self.predict(&TrainingData::unseen(rows))?;
+            for ((_, class), p) in part.iter().zip(predicted.classes.chunks_exact(classes)) {
+                points.push_class(p, *class as usize, 1.0);
+            }
+        }
+        self.state.calibrator = Calibrator::fit(Method::Isotonic, 0.0, &points);
+        Ok(())
+    }
+}
