@@ -20,10 +20,10 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 ROOT = Path(__file__).resolve().parent.parent
-LABEL_ONLY = ["majority_vote", "dawid_skene"]
+LABEL_ONLY = ["majority_vote", "dawid_skene", "one_coin", "ibcc", "glad"]
 NETWORKS = [
     "dl", "soft_bootstrap", "single_confusion", "doctor_net", "weighted_doctor_net",
-    "crowd_layer", "trace_regularised", "conal", "max_mig",
+    "crowd_layer", "trace_regularised", "conal", "max_mig", "agg_net", "tcl",
 ]
 # What a run says of itself.
 OWN = {"run"}

@@ -3,7 +3,7 @@
 
 use super::annotator_params::{AnnotatorParams, Gathered};
 use super::data::batch::{Batch, BatchAnnotation};
-use super::net::Outputs;
+use super::net::heads::Outputs;
 use super::numerics::{MIN_PROBABILITY, at_least, softmax};
 use crate::frame::Dims;
 use crate::model::calibrator::Calibrator;
@@ -30,7 +30,7 @@ pub struct BatchContext<'a> {
 /// The derivatives of a loss: by output and by gathered parameter, in the shapes of both.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Gradient {
-    /// By logits, hidden and auxiliary output; the derivative by `p` is propagated to the logits.
+    /// By logits, hidden layer and named heads; the derivative by `p` is propagated to the logits.
     pub out: Outputs,
     /// By gathered parameter.
     pub tables: Gathered,

@@ -3,8 +3,8 @@
 use super::annotator_params::{AnnotatorParams, ParamTable};
 use super::batch_context::{BatchContext, BatchPrediction, Gradient};
 use super::device::device;
-use super::net::Heads;
 use super::net::backbone::BackboneSpec;
+use super::net::heads::Heads;
 use super::schedule::{Act, Phase, one_after_the_other};
 use super::train::spec::{BatchBy, Reduction, TrainSpec};
 use super::train::state::TrainState;
@@ -115,6 +115,11 @@ pub trait CrowdNet: Spec {
     fn next_act(&self, state: &TrainState) -> Option<Act> {
         let phase = Phase::joint("train", self.common().train.epochs);
         one_after_the_other(vec![phase], state.acts)
+    }
+
+    /// The epochs of all acts.
+    fn epochs(&self) -> u32 {
+        self.common().train.epochs
     }
 
     /// Estimates parameters of annotators from the targets, whose expected counts are `[column, class]`.

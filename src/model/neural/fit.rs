@@ -58,7 +58,8 @@ impl<N: CrowdNet> Model for Neural<N> {
         let shape = NetShape { features: matrix.shape().to_vec(), classes: dims.classes };
         let heads = model.heads();
         let (device, precision) = (device(common.device)?, common.train.precision);
-        let mut net = Network::new(common.backbone, precision, heads, &shape, run, &device)?;
+        let mut net =
+            Network::new(common.backbone, precision, heads.clone(), &shape, run, &device)?;
         net.scaler.fit(matrix, data.rows().into_iter());
         if !heads.classifier && evidence.annotations.trusted.is_some() {
             run.warn(format!(
@@ -77,6 +78,7 @@ impl<N: CrowdNet> Model for Neural<N> {
             annotator_params,
             state: TrainState { targets, ..TrainState::default() },
             phase: "",
+            is_over: false,
             frozen: None,
         };
         trainer.train(run)?;
@@ -106,7 +108,7 @@ impl<N: CrowdNet> Model for Neural<N> {
             stop: Stop { converged, iterations },
             model: Some(Trained {
                 description: description(model, &trainer.net, &shape, dims),
-                parameters: to_pytorch(&trainer.snapshot()?).to_bytes()?,
+                parameters: to_pytorch(&trainer.snapshot()?, &heads).to_bytes()?,
             }),
             device: name_of(&device),
         })

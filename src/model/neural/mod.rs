@@ -3,9 +3,13 @@
 //! ```text
 //! features ─ scaler ─ backbone ─┬─ logits ──────┐
 //!  (matrix)           (candle)  ├─ hidden ──────┼─ loss over the flat list (row, annotator, label) ─ gradients
-//!                               └─ auxiliary ───┘   on the host, by hand, in f64     ▲         │
+//!                               └─ named heads ─┘   on the host, by hand, in f64     ▲         │
 //!                                                                  parameters of the batch's annotators
 //! ```
+//! A training is a row of acts (`schedule.rs`): epochs of gradient descent, and between them what else a model does to
+//! labels and parameters, such as an E-step. The loop asks the model for the next act, given the state; everything that
+//! changes is in the state, in the network's parameters or in those of annotators, and all three are in the checkpoint.
+//!
 //! The rooms: `net/` holds the network and its layers, `data/` makes batches, `train/` is the training loop,
 //! `annotator_params.rs` holds the parameters of annotators, `models/` holds one paper a file.
 //!
@@ -19,10 +23,11 @@
 //! 1. Write one file under `models/`; open it with the model, the citation and `Differs from`.
 //! 2. Give it a spec struct with `device`, `backbone` and `train` beside its own parameters, and implement [`CrowdNet`]:
 //!    the tables of annotators' parameters, the loss of a batch with its derivatives, the prediction of a batch, and
-//!    the report on annotators.
+//!    the report on annotators. A model that is not trained in one go names its acts (`next_act`), and what its M-step
+//!    estimates.
 //! 3. Add its `mod` line and its line in [`MODELS`] to `models/mod.rs`. The loop, batching, devices, selection,
-//!    checkpoints, saved models and prediction come with it, and the conformance suite walks the registry. Add a case
-//!    to the gradient check in `tests/`.
+//!    checkpoints, saved models and prediction come with it, and the conformance suite walks the registry. The
+//!    gradient check in `tests/` fails until it has a case.
 
 mod annotator_params;
 mod batch_context;
@@ -51,10 +56,11 @@ pub use models::{
     AggNet, Conal, CrowdLayer, Dl, DoctorNet, MODELS, MaxMig, SingleConfusion, SoftBootstrap, Tcl,
     TraceRegularised, WeightedDoctorNet,
 };
+pub use net::Precision;
 pub use net::backbone::{Architecture, BackboneSpec, Scaling};
+pub use net::heads::{Head, HeadInput, Heads, Outputs};
 pub use net::layers::Activation;
 pub use net::parameters::Initialisation;
-pub use net::{Heads, Outputs, Precision};
 pub use predict::predict;
 pub use schedule::{Act, Phase, one_after_the_other};
 pub use train::optimiser_spec::{LrSchedule, OptimiserKind, OptimiserSpec};

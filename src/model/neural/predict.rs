@@ -82,7 +82,7 @@ pub fn predict<N: CrowdNet>(
             .found(format!("{} numbers a row, where the model takes {width}", matrix.width()))
             .help("give the same columns in the same order as for training"));
     }
-    let snapshot = from_pytorch(&Snapshot::from_bytes(bytes)?);
+    let snapshot = from_pytorch(&Snapshot::from_bytes(bytes)?, &model.heads());
     let sizes = NetShape { features: saved.features.clone(), classes: saved.classes };
     let parts = model.common();
     let device = device(on.unwrap_or(parts.device))?;

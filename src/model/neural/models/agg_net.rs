@@ -101,12 +101,16 @@ impl CrowdNet for AggNet {
     }
 
     fn next_act(&self, state: &TrainState) -> Option<Act> {
-        let joint = Phase::joint("train", self.train.epochs);
-        let rounds = (0..self.train.epochs).flat_map(|round| {
-            let epoch = Phase { act: round..round + 1, ..joint.clone() };
-            [Act::Train(epoch), Act::EStep, Act::MStep]
-        });
-        [Act::MStep].into_iter().chain(rounds).chain([Act::Select]).nth(state.acts)
+        let Some(after_start) = state.acts.checked_sub(1) else { return Some(Act::MStep) };
+        let (round, part) = ((after_start / 3) as u32, after_start % 3);
+        let epoch = Phase { act: round..round + 1, ..Phase::joint("train", self.train.epochs) };
+        match part {
+            0 if round < self.train.epochs => Some(Act::Train(epoch)),
+            0 if round == self.train.epochs => Some(Act::Select),
+            1 if round < self.train.epochs => Some(Act::EStep),
+            2 if round < self.train.epochs => Some(Act::MStep),
+            _ => None,
+        }
     }
 
     fn m_step(&self, a: &Annotations, counts: &[f64], params: &mut AnnotatorParams) {

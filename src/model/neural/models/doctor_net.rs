@@ -233,7 +233,7 @@ impl CrowdNet for DoctorNet {
     }
 
     fn heads(&self) -> Heads {
-        Heads { classifier: false, hidden: true, auxiliary: None }
+        Heads::HIDDEN
     }
 
     fn tables(&self, task: &Task<'_>) -> Result<Vec<ParamTable>> {

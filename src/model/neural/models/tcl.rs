@@ -139,10 +139,16 @@ impl Spec for Tcl {
 }
 
 impl Tcl {
+    /// The epochs of all rounds.
+    fn co_training_epochs(&self) -> u32 {
+        let others = self.rounds.saturating_sub(1).saturating_mul(self.round_epochs);
+        self.first_epochs.saturating_add(others)
+    }
+
     /// All acts, one after the other.
     fn acts(&self) -> impl Iterator<Item = Act> {
-        let (first, each) = (self.first_epochs, self.round_epochs);
-        let epochs = first.saturating_add((self.rounds - 1).saturating_mul(each));
+        let (epochs, first, each) =
+            (self.co_training_epochs(), self.first_epochs, self.round_epochs);
         let instances = Instances::Untrusted;
         let joint = Phase { instances, is_scored: false, ..Phase::joint("co-training", epochs) };
         let rounds = (0..self.rounds).flat_map(move |round| {
@@ -235,6 +241,11 @@ impl CrowdNet for Tcl {
 
     fn next_act(&self, state: &TrainState) -> Option<Act> {
         self.acts().nth(state.acts)
+    }
+
+    fn epochs(&self) -> u32 {
+        let alone = if self.retrain == Retrain::Sequential { self.trusted_epochs } else { 0 };
+        self.co_training_epochs().saturating_add(self.train.epochs).saturating_add(alone)
     }
 
     fn m_step(&self, a: &Annotations, counts: &[f64], params: &mut AnnotatorParams) {

@@ -200,7 +200,7 @@ impl CrowdNet for WeightedDoctorNet {
     }
 
     fn heads(&self) -> Heads {
-        Heads { classifier: false, hidden: true, auxiliary: None }
+        Heads::HIDDEN
     }
 
     fn tables(&self, task: &Task<'_>) -> Result<Vec<ParamTable>> {
@@ -219,6 +219,10 @@ impl CrowdNet for WeightedDoctorNet {
             ..Phase::joint(WEIGHTS_PHASE, self.weight_epochs)
         };
         one_after_the_other(vec![heads, weights], state.acts)
+    }
+
+    fn epochs(&self) -> u32 {
+        self.train.epochs.saturating_add(self.weight_epochs)
     }
 
     fn loss(&self, context: &BatchContext<'_>, gradient: &mut Gradient) -> f64 {

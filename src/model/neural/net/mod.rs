@@ -2,6 +2,7 @@
 
 pub(crate) mod backbone;
 pub(crate) mod convolution;
+pub(crate) mod heads;
 pub(crate) mod host;
 mod im2col;
 pub(crate) mod image_backbones;
@@ -18,10 +19,11 @@ use candle_core::{DType, Device, Tensor};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::model::neural::data::scaler::Scaler;
 use crate::model::neural::from_candle;
 use crate::model::neural::net::backbone::BackboneSpec;
+use crate::model::neural::net::heads::{Head, HeadInput, Heads, Outputs};
 use crate::model::neural::net::layers::{Dense, Layer, Mode};
 use crate::model::neural::net::parameters::Parameters;
 use crate::model::neural::net::tape::Tape;
@@ -37,22 +39,6 @@ pub enum Precision {
     F32,
     /// bfloat16 in the products on a GPU, f32 everywhere else.
     Bf16,
-}
-
-/// The outputs that a model reads from its network.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Heads {
-    /// One logit for each class.
-    pub classifier: bool,
-    /// The last hidden layer itself.
-    pub hidden: bool,
-    /// Two linear maps of the features, one after the other, of these sizes.
-    pub auxiliary: Option<[usize; 2]>,
-}
-
-impl Heads {
-    /// The classifier alone.
-    pub const CLASSIFIER: Self = Self { classifier: true, hidden: false, auxiliary: None };
 }
 
 /// The sizes of a network's input and output.
@@ -71,79 +57,29 @@ pub struct Network {
     input: Vec<usize>,
     layers: Vec<Layer>,
     classifier: Option<Dense>,
-    auxiliary: Option<(Dense, Dense)>,
+    named: Vec<NamedHead>,
     hidden: Option<usize>,
     precision: DType,
 }
 
-/// The outputs of each head; those that the model does not read are empty.
-#[derive(Debug, Clone, Default, PartialEq)]
-pub struct Outputs {
-    /// Rows.
-    pub rows: usize,
-    /// `[row, class]`
-    pub logits: Vec<f64>,
-    /// The softmax of `logits`.
-    pub p: Vec<f64>,
-    /// `[row, hidden]`
-    pub hidden: Vec<f64>,
-    /// `[row, auxiliary]`
-    pub auxiliary: Vec<f64>,
+/// The layers of a named head.
+struct NamedHead {
+    from: HeadInput,
+    layers: Vec<Dense>,
 }
 
-impl Outputs {
-    fn heads(&self) -> [&Vec<f64>; 4] {
-        [&self.logits, &self.p, &self.hidden, &self.auxiliary]
-    }
-
-    fn heads_mut(&mut self) -> [&mut Vec<f64>; 4] {
-        [&mut self.logits, &mut self.p, &mut self.hidden, &mut self.auxiliary]
-    }
-
-    /// How many numbers all heads hold.
-    #[must_use]
-    pub fn numbers(&self) -> usize {
-        self.heads().iter().map(|head| head.len()).sum()
-    }
-
-    /// Appends the rows of other outputs of the same network.
-    pub fn extend(&mut self, other: &Self) {
-        self.rows += other.rows;
-        for (head, more) in self.heads_mut().into_iter().zip(other.heads()) {
-            head.extend_from_slice(more);
-        }
-    }
-
-    /// The outputs of these rows.
-    #[must_use]
-    pub fn select(&self, rows: &[usize]) -> Self {
-        let mut selected = Self { rows: rows.len(), ..Self::default() };
-        for (to, head) in selected.heads_mut().into_iter().zip(self.heads()) {
-            let width = head.len() / self.rows.max(1);
-            rows.iter().for_each(|b| to.extend_from_slice(&head[b * width..(b + 1) * width]));
-        }
-        selected
-    }
-
-    /// The classifier's probabilities for row `b`.
-    #[must_use]
-    pub fn p(&self, b: usize) -> &[f64] {
-        let n = self.p.len() / self.rows.max(1);
-        &self.p[b * n..(b + 1) * n]
-    }
-
-    /// The last hidden layer of row `b`.
-    #[must_use]
-    pub fn hidden(&self, b: usize) -> &[f64] {
-        let n = self.hidden.len() / self.rows.max(1);
-        &self.hidden[b * n..(b + 1) * n]
-    }
-
-    /// The auxiliary output of row `b`.
-    #[must_use]
-    pub fn auxiliary(&self, b: usize) -> &[f64] {
-        let n = self.auxiliary.len() / self.rows.max(1);
-        &self.auxiliary[b * n..(b + 1) * n]
+impl NamedHead {
+    /// Draws the layers' parameters, given the numbers of features and of the last hidden layer.
+    fn new(head: Head, features: usize, hidden: usize, all: &mut Parameters) -> Result<Self> {
+        let is_of_data = head.from == HeadInput::Features;
+        let inputs = [if is_of_data { features } else { hidden }];
+        let inputs = inputs.iter().chain(&head.widths);
+        let layer = |(n, (from, to)): (usize, (&usize, &usize))| {
+            let name = format!("{}{n}", head.name);
+            Dense::new(all, &name, *from, *to, is_of_data && n == 0)
+        };
+        let layers = inputs.zip(&head.widths).enumerate().map(layer).collect::<Result<_>>()?;
+        Ok(Self { from: head.from, layers })
     }
 }
 
@@ -151,7 +87,7 @@ impl Outputs {
 pub(crate) struct ForwardPass {
     trunk: Tape,
     classifier: Option<Tape>,
-    auxiliary: Option<Tape>,
+    named: Vec<(HeadInput, Tape)>,
     /// Whether the trunk's output is a head too.
     hidden: bool,
 }
@@ -200,16 +136,8 @@ impl Network {
                 )
             })
             .transpose()?;
-        let auxiliary = heads
-            .auxiliary
-            .map(|[between, out]| {
-                let first = Dense::new(&mut parameters, "auxiliary0", width, between, true)?;
-                Ok::<_, Error>((
-                    first,
-                    Dense::new(&mut parameters, "auxiliary1", between, out, false)?,
-                ))
-            })
-            .transpose()?;
+        let head = |head: Head| NamedHead::new(head, width, trunk.width, &mut parameters);
+        let named = heads.named.into_iter().map(head).collect::<Result<_>>()?;
         let precision = match precision {
             Precision::Bf16 if parameters.device().is_cuda() => DType::BF16,
             _ => DType::F32,
@@ -220,7 +148,7 @@ impl Network {
             input,
             layers: trunk.layers,
             classifier,
-            auxiliary,
+            named,
             hidden: heads.hidden.then_some(trunk.width),
             precision,
         })
@@ -245,19 +173,19 @@ impl Network {
         for layer in &self.layers {
             trunk.forward(layer, mode)?;
         }
-        let dense = |x: &Tensor, layers: &[&Dense]| -> Result<Tape> {
+        let dense = |x: &Tensor, layers: &[Dense]| -> Result<Tape> {
             let mut tape = Tape::new(from_candle(x.flatten_from(1))?, self.precision);
             layers.iter().try_for_each(|layer| tape.dense(layer))?;
             Ok(tape)
         };
-        let classifier = self.classifier.as_ref().map(|last| dense(trunk.out(), &[last]));
-        let auxiliary = self.auxiliary.as_ref().map(|(first, second)| dense(&x, &[first, second]));
-        Ok(ForwardPass {
-            classifier: classifier.transpose()?,
-            auxiliary: auxiliary.transpose()?,
-            hidden: self.hidden.is_some(),
-            trunk,
-        })
+        let last = self.classifier.as_ref().map(std::slice::from_ref);
+        let classifier = last.map(|last| dense(trunk.out(), last)).transpose()?;
+        let of_head = |head: &NamedHead| {
+            let input = if head.from == HeadInput::Features { &x } else { trunk.out() };
+            Ok((head.from, dense(input, &head.layers)?))
+        };
+        let named = self.named.iter().map(of_head).collect::<Result<_>>()?;
+        Ok(ForwardPass { classifier, named, hidden: self.hidden.is_some(), trunk })
     }
 
     /// Adds parameters and scaling to a snapshot.
@@ -305,7 +233,7 @@ impl ForwardPass {
             logits,
             p,
             hidden: host(self.hidden.then_some(&self.trunk))?,
-            auxiliary: host(self.auxiliary.as_ref())?,
+            named: self.named.iter().map(|(_, tape)| host(Some(tape))).collect::<Result<_>>()?,
         })
     }
 
@@ -319,23 +247,29 @@ impl ForwardPass {
             let values: Vec<f32> = values.iter().map(|g| *g as f32).collect();
             from_candle(Tensor::from_vec(values, out.dims(), out.device()))
         };
-        if let Some(tape) = &self.auxiliary {
-            tape.backward(of(&gradient.auxiliary, tape.out())?, &mut found)?;
-        }
         let mut of_trunk = match &self.classifier {
             Some(tape) => tape.backward(of(&gradient.logits, tape.out())?, &mut found)?,
             None => None,
         };
+        let mut add = |more: Tensor| -> Result<()> {
+            of_trunk =
+                Some(match of_trunk.take() {
+                    Some(other) => from_candle(other.to_dtype(DType::F32).and_then(|other| {
+                        other.reshape(more.dims())? + more.to_dtype(DType::F32)
+                    }))?,
+                    None => more,
+                });
+            Ok(())
+        };
+        for ((from, tape), gradient) in self.named.iter().zip(&gradient.named) {
+            let of_input = tape.backward(of(gradient, tape.out())?, &mut found)?;
+            if let (HeadInput::Hidden, Some(of_input)) = (from, of_input) {
+                let of_input = of_input.reshape(self.trunk.out().dims());
+                add(from_candle(of_input)?)?;
+            }
+        }
         if self.hidden {
-            let of_hidden = of(&gradient.hidden, self.trunk.out())?;
-            of_trunk = Some(match of_trunk {
-                Some(other) => from_candle(
-                    other
-                        .to_dtype(DType::F32)
-                        .and_then(|o| o.reshape(of_hidden.dims())? + of_hidden),
-                )?,
-                None => of_hidden,
-            });
+            add(of(&gradient.hidden, self.trunk.out())?)?;
         }
         if let Some(gradient) = of_trunk {
             self.trunk.backward(gradient, &mut found)?;

@@ -3,7 +3,7 @@
 //! ```text
 //! here and in checkpoints                  in model.safetensors
 //! net.hidden0.weight      [in, out]        net.hidden0.weight      [out, in]
-//! net.auxiliary0.weight   [in, out]        auxiliary.0.weight      [out, in]
+//! net.HEAD0.weight        [in, out]        HEAD.0.weight           [out, in], of each named head
 //! net.convolution0.weight [out, in, kh, kw], every bias and every batch norm: the same
 //! scaler.mean, scaler.factor: [column], or [channel, 1, 1] for images
 //! crowd.00.heads, ...: the tables of annotators' parameters, as they are
@@ -18,6 +18,7 @@ use serde::Serialize;
 use serde_json::{Value, json};
 
 use crate::model::neural::net::Network;
+use crate::model::neural::net::heads::{Head, Heads};
 use crate::model::neural::net::layers::{Activation, Layer, NORM_EPSILON};
 use crate::model::neural::train::checkpoint::Snapshot;
 
@@ -86,23 +87,27 @@ fn class_of(layer: &Layer, of_images: bool) -> Option<(&'static str, Value)> {
 }
 
 /// A trained model's numbers as a saved model has them.
-pub(crate) fn to_pytorch(snapshot: &Snapshot) -> Snapshot {
+pub(crate) fn to_pytorch(snapshot: &Snapshot, heads: &Heads) -> Snapshot {
     let mut saved = Snapshot::default();
-    for (name, shape, values) in snapshot.f32s_with_prefix("") {
-        let (shape, values) = match (name.strip_prefix(NET), shape) {
+    for (own, shape, values) in snapshot.f32s_with_prefix("") {
+        let (shape, values) = match (own.strip_prefix(NET), shape) {
             (Some(_), [from, to]) => (vec![*to, *from], transposed(values, *from, *to)),
             _ => (shape.to_vec(), values.to_vec()),
         };
-        saved.f32s(renamed(name, AUXILIARY, SAVED_AUXILIARY), shape, values);
+        let mut heads = heads.named.iter();
+        let name = heads.find_map(|head| renamed(own, &in_net(head), &saved_as(head)));
+        saved.f32s(name.unwrap_or_else(|| own.to_owned()), shape, values);
     }
     saved
 }
 
 /// The numbers of a saved model as the network takes them.
-pub(crate) fn from_pytorch(saved: &Snapshot) -> Snapshot {
+pub(crate) fn from_pytorch(saved: &Snapshot, heads: &Heads) -> Snapshot {
     let mut snapshot = Snapshot::default();
     for (name, shape, values) in saved.f32s_with_prefix("") {
-        let name = renamed(name, SAVED_AUXILIARY, AUXILIARY);
+        let mut heads = heads.named.iter();
+        let renamed = heads.find_map(|head| renamed(name, &saved_as(head), &in_net(head)));
+        let name = renamed.unwrap_or_else(|| name.to_owned());
         let (shape, values) = match (name.strip_prefix(NET), shape) {
             (Some(_), [to, from]) => (vec![*from, *to], transposed(values, *to, *from)),
             _ => (shape.to_vec(), values.to_vec()),
@@ -113,11 +118,18 @@ pub(crate) fn from_pytorch(saved: &Snapshot) -> Snapshot {
 }
 
 const NET: &str = "net.";
-const AUXILIARY: &str = "net.auxiliary";
-const SAVED_AUXILIARY: &str = "auxiliary.";
 
-fn renamed(name: &str, from: &str, to: &str) -> String {
-    name.strip_prefix(from).map_or_else(|| name.to_owned(), |rest| format!("{to}{rest}"))
+/// What the names of a head's numbers begin with, in the network and in a saved model.
+fn in_net(head: &Head) -> String {
+    format!("{NET}{}", head.name)
+}
+
+fn saved_as(head: &Head) -> String {
+    format!("{}.", head.name)
+}
+
+fn renamed(name: &str, from: &str, to: &str) -> Option<String> {
+    name.strip_prefix(from).map(|rest| format!("{to}{rest}"))
 }
 
 /// The transpose of a matrix of so many rows and columns.
@@ -131,7 +143,8 @@ mod tests {
     use candle_core::Device;
 
     use super::*;
-    use crate::model::neural::net::{Heads, NetShape, Precision};
+    use crate::model::neural::net::heads::HeadInput;
+    use crate::model::neural::net::{NetShape, Precision};
     use crate::model::neural::{Architecture, BackboneSpec};
     use crate::run::Run;
 
@@ -140,20 +153,26 @@ mod tests {
         Network::new(spec, Precision::F32, heads, &shape, &Run::new(1), &Device::Cpu).unwrap()
     }
 
+    /// A classifier, and a head of two layers on the features.
+    fn with_head() -> Heads {
+        let (name, from, widths) = ("auxiliary", HeadInput::Features, vec![5, 6]);
+        Heads { named: vec![Head { name, from, widths }], ..Heads::CLASSIFIER }
+    }
+
     fn shapes(snapshot: &Snapshot) -> Vec<(String, Vec<usize>)> {
         let arrays = snapshot.f32s_with_prefix("");
         arrays.map(|(name, shape, _)| (name.to_owned(), shape.to_vec())).collect()
     }
 
-    /// Uneven sizes: two columns, four numbers in the hidden layer, five and six in the auxiliary layers.
+    /// Uneven sizes: two columns, four numbers in the hidden layer, five and six in the layers of a head.
     #[test]
     fn a_saved_model_has_the_names_and_layouts_of_pytorch() {
         let spec = BackboneSpec { hidden: vec![4], ..BackboneSpec::default() };
-        let net = network(&spec, &[2], Heads { auxiliary: Some([5, 6]), ..Heads::CLASSIFIER });
+        let net = network(&spec, &[2], with_head());
         let mut snapshot = Snapshot::default();
         net.save(&mut snapshot).unwrap();
         snapshot.f32s("crowd.00.heads".to_owned(), vec![1, 2], vec![7.0, 8.0]);
-        let saved = to_pytorch(&snapshot);
+        let saved = to_pytorch(&snapshot, &with_head());
         let wanted: [(&str, &[usize]); 15] = [
             ("auxiliary.0.bias", &[5]),
             ("auxiliary.0.weight", &[5, 2]),
@@ -178,7 +197,7 @@ mod tests {
         for (from, to) in (0..2).flat_map(|from| (0..4).map(move |to| (from, to))) {
             assert_eq!(there[to * 2 + from], here[from * 4 + to], "from {from} to {to}");
         }
-        assert_eq!(from_pytorch(&saved), snapshot);
+        assert_eq!(from_pytorch(&saved, &with_head()), snapshot);
     }
 
     #[test]
@@ -186,7 +205,7 @@ mod tests {
         let spec = BackboneSpec { kind: Architecture::Lenet, ..BackboneSpec::default() };
         let mut snapshot = Snapshot::default();
         network(&spec, &[2, 12, 14], Heads::CLASSIFIER).save(&mut snapshot).unwrap();
-        let shapes = shapes(&to_pytorch(&snapshot));
+        let shapes = shapes(&to_pytorch(&snapshot, &Heads::CLASSIFIER));
         for wanted in [
             ("scaler.mean", vec![2, 1, 1]),
             ("scaler.factor", vec![2, 1, 1]),
@@ -218,10 +237,10 @@ mod tests {
             r#"hidden0_norm BatchNorm1d {"affine":false,"eps":0.00001,"num_features":4}"#,
         ];
         let classifier = r#"classifier Linear {"in_features":4,"out_features":3}"#;
-        let heads = Heads { auxiliary: Some([5, 6]), ..Heads::CLASSIFIER };
+        let heads = with_head();
         let wanted = [&hidden[..], &[classifier]].concat();
         assert_eq!(described(&network(&spec, &[2], heads)), wanted);
-        let heads = Heads { classifier: false, hidden: true, auxiliary: None };
+        let heads = Heads::HIDDEN;
         assert_eq!(described(&network(&spec, &[2], heads)), hidden);
     }
 

@@ -147,7 +147,7 @@ mod tests {
             // A graph before the block, so that its input is no data.
             let tape = |x: &Tensor| {
                 let mut tape = Tape::new(x.clone(), DType::F32);
-                tape.forward(block, &mut Mode::Fixed).unwrap();
+                tape.forward(block, &mut Mode::Training(&mut Run::new(1).rng("none"))).unwrap();
                 tape
             };
             let loss = |x: &Tensor| -> f64 {

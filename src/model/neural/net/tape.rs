@@ -17,10 +17,13 @@ use crate::model::neural::net::layers::{Activation, Dense, Layer, Mode, Residual
 use crate::model::neural::net::max_pool::Pooled;
 use crate::model::neural::net::residual;
 
-/// A record of the layers that a batch has passed.
+/// A record of the layers that a batch has passed. A pass that predicts records nothing: what a layer was given is freed
+/// when the next one has it.
 pub(crate) struct Tape {
     entries: Vec<TapeEntry>,
     out: Tensor,
+    /// Whether no other tensor shares `out`, so that the next layer may change it in place.
+    is_own: bool,
     precision: DType,
     /// Whether the first layer's input is the data, whose gradient is not needed.
     is_data: bool,
@@ -57,7 +60,7 @@ enum TapeEntry {
 impl Tape {
     /// A record without layers; the layers to come are computed in `precision`.
     pub(crate) fn new(data: Tensor, precision: DType) -> Self {
-        Self { entries: Vec::new(), out: data, precision, is_data: true }
+        Self { entries: Vec::new(), out: data, is_own: false, precision, is_data: true }
     }
 
     /// A record of layers that come after others.
@@ -75,11 +78,22 @@ impl Tape {
     /// # Errors
     /// When the device fails.
     pub(crate) fn forward(&mut self, layer: &Layer, mode: &mut Mode<'_>) -> Result<()> {
-        // No other tensor shares the output of a hand-written layer, so it may be changed in place.
-        let own =
-            self.entries.last().is_some_and(|entry| !matches!(entry, TapeEntry::Graph { .. }));
+        if matches!((&layer, &*mode), (Layer::Dropout(_), Mode::Fixed)) {
+            return Ok(());
+        }
+        self.record(layer, mode)?;
+        self.is_own = !matches!(self.entries.last(), Some(TapeEntry::Graph { .. }));
+        if matches!(mode, Mode::Fixed) {
+            self.entries.clear();
+            self.out = self.out.detach();
+        }
+        Ok(())
+    }
+
+    /// Computes the next layer and records it.
+    fn record(&mut self, layer: &Layer, mode: &mut Mode<'_>) -> Result<()> {
         let on_host = self.out.device().is_cpu();
-        let by_hand = own && on_host;
+        let by_hand = self.is_own && on_host;
         match layer {
             Layer::Dense(layer) => self.dense(layer),
             Layer::Activation(Activation::Relu) if by_hand => {
@@ -130,6 +144,7 @@ impl Tape {
         let x = self.out.detach();
         let input = from_candle(x.to_dtype(self.precision).and_then(|x| x.contiguous()))?;
         self.out = layer.forward(&input)?;
+        self.is_own = true;
         self.entries.push(TapeEntry::Dense { layer: layer.clone(), input });
         Ok(())
     }
@@ -155,7 +170,7 @@ impl Tape {
     fn graph(&mut self, layer: &Layer, mode: &mut Mode<'_>) -> Result<()> {
         let input = match self.entries.pop() {
             Some(TapeEntry::Graph { input, .. }) => input,
-            None if self.is_data => None,
+            None if self.is_data || matches!(mode, Mode::Fixed) => None,
             by_hand => {
                 self.entries.extend(by_hand);
                 let input = from_candle(Var::from_tensor(&self.out))?;

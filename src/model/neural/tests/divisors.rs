@@ -16,9 +16,11 @@ fn of_three_rows<N: CrowdNet>(mut case: Case<'_, N>) -> Case<'_, N> {
         case.out.logits.extend([0.0; 3]);
         case.out.p.extend([1.0 / 3.0; 3]);
     }
-    let (hidden, auxiliary) = (case.out.hidden.len() / 2, case.out.auxiliary.len() / 2);
+    let hidden = case.out.hidden.len() / 2;
     case.out.hidden.extend(vec![0.0; hidden]);
-    case.out.auxiliary.extend(vec![0.0; auxiliary]);
+    for head in &mut case.out.named {
+        head.extend(vec![0.0; head.len() / 2]);
+    }
     case
 }
 

@@ -19,7 +19,8 @@ pub(super) fn fit<N: CrowdNet>(model: N, a: &Annotations, described: &Described)
 }
 
 pub(super) fn parameters(fitted: Fitted) -> Snapshot {
-    from_pytorch(&Snapshot::from_bytes(&fitted.model.unwrap().parameters).unwrap())
+    let saved = Snapshot::from_bytes(&fitted.model.unwrap().parameters).unwrap();
+    from_pytorch(&saved, &Conal::default().heads())
 }
 
 fn batching(by_annotation: bool) -> Batching {

@@ -13,6 +13,9 @@ mod training;
 mod underflow;
 mod uneven;
 
+use std::cell::RefCell;
+use std::collections::BTreeSet;
+
 use super::models::dl::Targets;
 use super::models::{max_mig, trace_regularised};
 use super::*;
@@ -30,7 +33,7 @@ use crate::model::neural::models::max_mig::Divergence::{
 };
 use crate::model::neural::models::single_confusion::NoisyLabels;
 use crate::model::neural::models::weighted_doctor_net::WEIGHTS_PHASE;
-use crate::model::neural::net::Outputs;
+use crate::model::neural::net::heads::Outputs;
 use crate::model::neural::numerics::softmax;
 use crate::model::neural::train::step::loss_and_gradient;
 use crate::model::{Model, Spec as _};
@@ -65,18 +68,17 @@ fn batch() -> Batch {
     }
 }
 
-fn outputs(hidden: &[f64], auxiliary: &[f64]) -> Outputs {
+fn outputs(hidden: &[f64], named: Vec<Vec<f64>>) -> Outputs {
     let mut p = vec![0.0; 6];
     for (logits, p) in LOGITS.chunks(3).zip(p.chunks_mut(3)) {
         softmax(logits, p);
     }
-    Outputs {
-        rows: 2,
-        logits: LOGITS.to_vec(),
-        p,
-        hidden: hidden.to_vec(),
-        auxiliary: auxiliary.to_vec(),
-    }
+    Outputs { rows: 2, logits: LOGITS.to_vec(), p, hidden: hidden.to_vec(), named }
+}
+
+thread_local! {
+    /// The kinds whose gradients this test has checked.
+    static CHECKED: RefCell<BTreeSet<&'static str>> = const { RefCell::new(BTreeSet::new()) };
 }
 
 /// The batches of one epoch over these instances.
@@ -108,12 +110,15 @@ impl<'a, N: CrowdNet> Case<'a, N> {
     fn new(model: &'a N) -> Self {
         let a = annotations();
         let hidden = if model.heads().hidden { vec![0.3, -0.2, 0.8, 0.1] } else { Vec::new() };
-        let width = model.heads().auxiliary.map_or(0, |[_, out]| 2 * out);
-        let auxiliary: Vec<f64> = (0..width).map(|n| 0.4 - 0.3 * n as f64).collect();
+        let numbers = |head: &Head| -> Vec<f64> {
+            let width = 2 * head.widths.last().unwrap();
+            (0..width).map(|n| 0.4 - 0.3 * n as f64).collect()
+        };
+        let named = model.heads().named.iter().map(numbers).collect();
         let run = Run::new(3);
         let task = Task { evidence: (&a).into(), dims: a.dims(), hidden: 2, run: &run };
         let annotator_params = AnnotatorParams { tables: model.tables(&task).unwrap() };
-        let mut out = outputs(&hidden, &auxiliary);
+        let mut out = outputs(&hidden, named);
         if !model.heads().classifier {
             (out.logits, out.p) = (Vec::new(), Vec::new());
         }
@@ -169,6 +174,7 @@ impl<'a, N: CrowdNet> Case<'a, N> {
 
     /// Every derivative against the difference of two losses, to a thousandth.
     fn check_gradient(&self) {
+        CHECKED.with_borrow_mut(|checked| checked.insert(N::KIND));
         const STEP: f64 = 1e-5;
         let gathered = self.annotator_params.gather(&[0, 1]);
         let (_, gradient) = self.loss(&self.out, &gathered);
@@ -181,18 +187,23 @@ impl<'a, N: CrowdNet> Case<'a, N> {
                 N::KIND
             );
         };
-        for head in (0..3).filter(|_| self.alone.is_none()) {
+        let heads = 2 + self.out.named.len();
+        for head in (0..heads).filter(|_| self.alone.is_none()) {
             let part = |out: &mut Outputs, at: usize, by: f64| {
                 match head {
                     0 => out.logits[at] += by,
                     1 => out.hidden[at] += by,
-                    _ => out.auxiliary[at] += by,
+                    n => out.named[n - 2][at] += by,
                 }
                 for (logits, p) in out.logits.clone().chunks(3).zip(out.p.chunks_mut(3)) {
                     softmax(logits, p);
                 }
             };
-            let got = [&gradient.out.logits, &gradient.out.hidden, &gradient.out.auxiliary][head];
+            let got = match head {
+                0 => &gradient.out.logits,
+                1 => &gradient.out.hidden,
+                n => &gradient.out.named[n - 2],
+            };
             for (at, got) in got.iter().enumerate() {
                 let moved = |by: f64| {
                     let mut out = self.out.clone();
@@ -279,7 +290,7 @@ fn conal_case(model: &Conal) -> Case<'_, Conal> {
         .with(0, &two([(1, 0.3)]))
         .with(1, &individual)
         .with(2, &[0.3, -1.0, 1.0, 1.0]);
-    case.out.auxiliary = vec![1.0, 2.0, -1.0, 0.5];
+    case.out.named = vec![vec![1.0, 2.0, -1.0, 0.5]];
     case
 }
 
@@ -375,6 +386,12 @@ fn gradients_are_the_loss_s_slopes() {
     let mut trusted = Case::new(&layer);
     trusted.batch.trusted = vec![Some(2), None];
     trusted.check_gradient();
+    Case::new(&AggNet::default()).with_targets(&soft).check_gradient();
+    Case::new(&Tcl::default()).with_targets(&soft).check_gradient();
+    for kind in MODELS {
+        let is_checked = CHECKED.with_borrow(|checked| checked.contains(kind.kind));
+        assert!(is_checked, "no case here checks the gradient of `{}`", kind.kind);
+    }
 }
 
 /// One vote a row, whoever voted: P(class) Q[class][vote], where the row that is trusted has none.
@@ -385,19 +402,7 @@ fn a_single_matrix_is_that_of_the_vote() {
         Case::new(&model).with(0, &RHO[9..]).with_targets(&[0.0, 1.0, 0.0, 0.0, 0.0, 1.0]);
     let q = [0.615_590, 0.324_912, 0.059_497, 0.091_751, 0.622_953, 0.285_296, 1.0 / 3.0];
     let q = |k: usize, y: usize| q[(k * 3 + y).min(6)];
-    let gathered = case.annotator_params.gather(&[0, 1]);
-    let (batch, out, annotator_params) = (&case.batch, &case.out, &case.annotator_params);
-    let dims = annotations().dims();
-    let step = BatchContext {
-        phase: "",
-        batch,
-        out,
-        gathered: &gathered,
-        annotator_params,
-        calibrator: None,
-        dims,
-    };
-    let predicted = model.predict(&step);
+    let (predicted, out) = (case.predicted(), &case.out);
     for (b, vote) in [(0, 1), (1, 2)] {
         let joint: Vec<f64> = (0..3).map(|k| out.p(b)[k] * q(k, vote)).collect();
         let sum: f64 = joint.iter().sum();

@@ -372,3 +372,21 @@ fn a_checkpoint_holds_the_whole_state() {
     let mut other = TrainState { targets: Some(Posterior::zeros(3, 3)), ..TrainState::default() };
     assert!(other.load(&saved).unwrap_err().to_string().contains("another model"));
 }
+
+/// The best score is that of the first epoch, where the rate is zero: nothing gets better. One epoch after it the rounds
+/// are over, and what is kept has seen one M-step after the first.
+#[test]
+fn rounds_end_when_patience_does() {
+    let a = agreeing();
+    let mut described = described(&a);
+    let valid =
+        |i| crate::frame::Gold { instance: i, class: i % 3, role: crate::frame::Role::Valid };
+    described.gold = (0..9).map(valid).collect();
+    let optimiser = OptimiserSpec { learning_rate: 0.0, ..OptimiserSpec::default() };
+    let select = train::spec::Select::Valid;
+    let train =
+        TrainSpec { epochs: 9, patience: Some(1), select, optimiser, ..TrainSpec::default() };
+    let backbone = BackboneSpec { batch_norm: false, ..BackboneSpec::default() };
+    let model = AggNet { train, backbone, ..AggNet::default() };
+    assert_eq!(fit(model, &a, &described).unwrap().trace.len(), 2);
+}

@@ -152,6 +152,24 @@ fn only_instances_with_held_out_annotations_are_scored() {
     assert!(without.held_out_instances().is_empty());
 }
 
+// keys: model.train.checkpoint_epochs
+#[test]
+fn a_checkpoint_is_written_every_so_many_epochs() {
+    let a = agreeing();
+    let described = described(&a);
+    let folder = tempfile::tempdir().unwrap();
+    let epochs_kept = |every: u32| {
+        let train = TrainSpec { checkpoint_epochs: every, ..select(Select::Last, 5) };
+        let mut run = Run::new(1);
+        run.keep_checkpoint(Some(folder.path().join(every.to_string())));
+        let evidence = Evidence { annotations: &a, described: Some(&described) };
+        Neural(Dl { train, ..Dl::default() }).fit(evidence, &mut run).unwrap();
+        let snapshot = Snapshot::from_bytes(&run.checkpoint().unwrap().unwrap()).unwrap();
+        snapshot.take_u32s("progress", 2).unwrap()[1]
+    };
+    assert_eq!([1, 2, 3].map(epochs_kept), [5, 4, 3]);
+}
+
 /// One step of plain descent at the rate 1: all parameters together move by the norm that is allowed.
 // keys: model.train.optimiser.clip_norm
 #[test]

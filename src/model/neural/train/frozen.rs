@@ -2,8 +2,9 @@
 
 use crate::error::Result;
 use crate::model::neural::data::{TrainingData, read};
+use crate::model::neural::net::Network;
+use crate::model::neural::net::heads::Outputs;
 use crate::model::neural::net::layers::Mode;
-use crate::model::neural::net::{Network, Outputs};
 
 /// Outputs of more bytes than this are computed in every step instead.
 const MAX_BYTES: usize = 256 << 20;
@@ -54,7 +55,8 @@ mod tests {
     use super::*;
     use crate::frame::Evidence;
     use crate::model::neural::data::batching::Batching;
-    use crate::model::neural::net::{Heads, NetShape, Precision};
+    use crate::model::neural::net::heads::{Head, HeadInput, Heads};
+    use crate::model::neural::net::{NetShape, Precision};
     use crate::model::neural::train::Trainer;
     use crate::model::neural::train::spec::TrainSpec;
     use crate::model::neural::train::state::TrainState;
@@ -73,10 +75,15 @@ mod tests {
         let evidence = Evidence { annotations: &a, described: Some(&described) };
         let batching = Batching { batch_size: None, by_annotation: false, drops_last: false };
         let data = TrainingData::new(evidence, None, false, batching).unwrap();
-        let heads = Heads { hidden: true, auxiliary: Some([2, 3]), ..Heads::CLASSIFIER };
+        let heads = Heads {
+            hidden: true,
+            named: vec![Head { name: "head", from: HeadInput::Features, widths: vec![2, 3] }],
+            ..Heads::CLASSIFIER
+        };
         let shape = NetShape { features: vec![3], classes: 2 };
         let net = |spec: &BackboneSpec| {
-            Network::new(spec, Precision::F32, heads, &shape, &Run::new(1), &Device::Cpu).unwrap()
+            Network::new(spec, Precision::F32, heads.clone(), &shape, &Run::new(1), &Device::Cpu)
+                .unwrap()
         };
         let spec = BackboneSpec { hidden: vec![4], ..BackboneSpec::default() };
         let network = net(&spec);
@@ -86,7 +93,7 @@ mod tests {
         let wanted = network.forward(features, &mut Mode::Fixed).unwrap().to_host().unwrap();
         let got = frozen.gather(&rows);
         assert_eq!((got.rows, got.numbers()), (4, 4 * (2 + 2 + 4 + 3)));
-        let all = |out: &Outputs| [&out.logits[..], &out.p, &out.hidden, &out.auxiliary].concat();
+        let all = |out: &Outputs| [&out.logits[..], &out.p, &out.hidden, &out.named[0]].concat();
         for (got, want) in all(&got).iter().zip(all(&wanted)) {
             assert!((got - want).abs() < 1e-6, "{got}, expected {want}");
         }
@@ -119,6 +126,7 @@ mod tests {
             annotator_params,
             state: TrainState::default(),
             phase: "",
+            is_over: false,
             frozen: None,
         };
         trainer.train(&mut run).unwrap();

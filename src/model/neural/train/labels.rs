@@ -6,7 +6,7 @@ use crate::model::calibrator::{Calibrator, Method, Points};
 use crate::model::em::kernels::m_step::expected_counts_of;
 use crate::model::neural::CrowdNet;
 use crate::model::neural::data::TrainingData;
-use crate::model::neural::net::Outputs;
+use crate::model::neural::net::heads::Outputs;
 use crate::run::Run;
 
 /// Instances without features whose posteriors are computed at once.

@@ -36,6 +36,8 @@ pub(crate) struct Trainer<'a, N> {
     pub(crate) state: TrainState,
     /// The name of the last phase.
     pub(crate) phase: &'static str,
+    /// Whether a phase has run out of patience: what is left before the next selection is skipped.
+    pub(crate) is_over: bool,
     /// The network's outputs in a phase that does not train it.
     pub(crate) frozen: Option<FrozenOutputs>,
 }
@@ -47,16 +49,17 @@ impl<N: CrowdNet> Trainer<'_, N> {
     /// When the training diverges, the run is cancelled, or a checkpoint cannot be read or written.
     pub(crate) fn train(&mut self, run: &mut Run) -> Result<()> {
         self.resume(run)?;
-        run.progress.begin("training", None);
+        run.progress.begin("training", Some(self.model.epochs().into()));
         while let Some(act) = self.model.next_act(&self.state) {
             run.cancel.check()?;
             match act {
+                Act::Select => self.select()?,
+                Act::Reset => self.reset()?,
+                _ if self.is_over => {}
                 Act::Train(phase) => self.train_phase(&phase, run)?,
                 Act::EStep => self.e_step(run)?,
                 Act::MStep => self.m_step(),
                 Act::Calibrate => self.calibrate(run)?,
-                Act::Select => self.keep_best()?,
-                Act::Reset => self.reset()?,
             }
             self.state.acts += 1;
             self.state.epoch = 0;
@@ -68,19 +71,32 @@ impl<N: CrowdNet> Trainer<'_, N> {
     /// Runs the epochs of an act that are left.
     fn train_phase(&mut self, phase: &Phase, run: &Run) -> Result<()> {
         self.phase = phase.name;
-        while self.state.epoch < phase.act.len() as u32 && !self.is_out_of_patience(phase) {
+        while self.state.epoch < phase.act.len() as u32 {
+            self.is_over = self.is_out_of_patience(phase);
+            if self.is_over {
+                break;
+            }
             self.epoch(phase, run)?;
             if phase.is_scored {
                 self.score_epoch(phase)?;
             }
-            self.checkpoint(run)?;
+            let every = self.model.common().train.checkpoint_epochs.max(1) as usize;
+            if self.state.trace.len().is_multiple_of(every) {
+                self.checkpoint(run)?;
+            }
         }
         Ok(())
     }
 
+    fn select(&mut self) -> Result<()> {
+        self.is_over = false;
+        self.keep_best()
+    }
+
     fn reset(&mut self) -> Result<()> {
         self.net.parameters.reset(&format!("reset {}", self.state.acts))?;
-        (self.frozen, self.state.calibrator) = (None, None);
+        (self.is_over, self.frozen) = (false, None);
+        (self.state.calibrator, self.state.best, self.state.average) = (None, None, None);
         Ok(())
     }
 

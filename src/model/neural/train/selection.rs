@@ -50,7 +50,7 @@ impl<N: CrowdNet> Trainer<'_, N> {
         best.or(average).map_or(Ok(()), |kept| self.load(&kept))
     }
 
-    /// Whether the last improvement is more than `patience` epochs ago; frozen epochs do not count.
+    /// Whether the last improvement of the phase is more than `patience` epochs ago; frozen epochs do not count.
     pub(super) fn is_out_of_patience(&self, phase: &Phase) -> bool {
         let (patience, best) = (self.model.common().train.patience, &self.state.best);
         let all_move = self.annotator_delay(phase);
@@ -159,6 +159,7 @@ mod tests {
             annotator_params,
             state: TrainState::default(),
             phase: "",
+            is_over: false,
             frozen: None,
         })
     }

@@ -87,6 +87,9 @@ pub struct TrainSpec {
     pub average: f64,
     /// Stop after so many epochs without a better one.
     pub patience: Option<u32>,
+    /// Epochs between two checkpoints, from which an interrupted job goes on.
+    #[schemars(range(min = 1))]
+    pub checkpoint_epochs: u32,
     /// The type of numbers in the network's products.
     pub precision: Precision,
 }
@@ -103,6 +106,7 @@ impl Default for TrainSpec {
             held_out: 0.1,
             average: 0.0,
             patience: None,
+            checkpoint_epochs: 1,
             precision: Precision::F32,
         }
     }

@@ -5,8 +5,9 @@ use crate::frame::{Dims, Matrix};
 use crate::model::calibrator::Calibrator;
 use crate::model::neural::annotator_params::AnnotatorParams;
 use crate::model::neural::data::{batch::Batch, read};
+use crate::model::neural::net::Network;
+use crate::model::neural::net::heads::Outputs;
 use crate::model::neural::net::layers::Mode;
-use crate::model::neural::net::{Network, Outputs};
 use crate::model::neural::numerics::{at_least, softmax_backward};
 use crate::model::neural::{BatchContext, CrowdNet, Gradient};
 
@@ -15,17 +16,10 @@ pub(crate) fn loss_and_gradient<N: CrowdNet>(
     model: &N,
     context: &BatchContext<'_>,
 ) -> (f64, Gradient) {
-    let zeros = |values: &[f64]| vec![0.0; values.len()];
     let out = context.out;
     let mut gradient = Gradient {
-        out: Outputs {
-            rows: out.rows,
-            logits: zeros(&out.logits),
-            p: zeros(&out.p),
-            hidden: zeros(&out.hidden),
-            auxiliary: zeros(&out.auxiliary),
-        },
-        tables: context.gathered.iter().map(|rows| zeros(rows)).collect(),
+        out: out.zeros_like(),
+        tables: context.gathered.iter().map(|rows| vec![0.0; rows.len()]).collect(),
     };
     let n = context.dims.classes;
     let known = if N::TRAINS_ON_TARGETS { None } else { with_trusted_classes(context) };

@@ -10,7 +10,7 @@ use std::ops::Range;
 use rayon::prelude::*;
 
 use super::mixture::{Mixer, Mixture};
-use super::{COMMON, Conal, FEATURES, Forward, INDIVIDUAL};
+use super::{AUXILIARY, COMMON, Conal, FEATURES, Forward, INDIVIDUAL};
 use crate::frame::{Dims, Places, split_by};
 use crate::model::neural::data::batch::ByAnnotator;
 use crate::model::neural::numerics::{RowStochastic, row_times_backward};
@@ -164,7 +164,8 @@ fn row_gradients(
     let (mut d_mixed, mut d_row) = (vec![0.0; dims.labels], vec![0.0; d]);
     let mut places = Places(by_annotator.offsets);
     let mut loss = 0.0;
-    let outputs = out.p.chunks_exact_mut(dims.classes).zip(out.auxiliary.chunks_exact_mut(d));
+    let auxiliary = out.named[AUXILIARY].chunks_exact_mut(d);
+    let outputs = out.p.chunks_exact_mut(dims.classes).zip(auxiliary);
     for (b, (d_p, d_auxiliary)) in outputs.enumerate() {
         d_mixed.fill(0.0);
         d_row.fill(0.0);
@@ -265,7 +266,7 @@ mod tests {
                 near(&part(&together), &sum);
             };
             sum(&|g| g.out.p.clone());
-            sum(&|g| g.out.auxiliary.clone());
+            sum(&|g| g.out.named[AUXILIARY].clone());
             sum(&|g| g.tables[COMMON].clone());
             for table in [INDIVIDUAL, EMBEDDING] {
                 let each = alone.iter().flat_map(|(_, gradient)| gradient.tables[table].clone());
@@ -287,8 +288,8 @@ mod tests {
         for (logits, p) in logits.chunks(3).zip(p.chunks_mut(3)) {
             softmax(logits, p);
         }
-        let auxiliary = vec![0.4, 0.1, -0.2, 0.7];
-        Outputs { rows: ROWS, logits, p, hidden: Vec::new(), auxiliary }
+        let named = vec![vec![0.4, 0.1, -0.2, 0.7]];
+        Outputs { rows: ROWS, logits, p, hidden: Vec::new(), named }
     }
 
     /// The annotations of these annotators on both rows.

@@ -42,7 +42,8 @@ use crate::model::neural::models::paper;
 use crate::model::neural::numerics::{RowStochastic, UnitVector, diagonal, row_times, sigmoid};
 use crate::model::neural::{
     AnnotatorParams, AnnotatorReport, BackboneSpec, BatchContext, BatchPrediction, CommonSpec,
-    CrowdNet, Gradient, Heads, ParamTable, Reduction, Task, TrainSpec, auto, check_common,
+    CrowdNet, Gradient, Head, HeadInput, Heads, ParamTable, Reduction, Task, TrainSpec, auto,
+    check_common,
 };
 use crate::model::preset::Preset;
 use crate::spec::Problems;
@@ -124,6 +125,9 @@ const EMBEDDING: usize = 2;
 /// Annotators' standardised features followed by a one, where there are any.
 const FEATURES: usize = 3;
 
+/// The index of the head whose output meets the embeddings.
+pub(super) const AUXILIARY: usize = 0;
+
 /// What the loss and the prediction compute for annotators and rows before annotations.
 struct Forward {
     annotators: Vec<UnitVector>,
@@ -153,7 +157,7 @@ impl Conal {
             }
         };
         let row = |b: usize| {
-            let v = context.out.auxiliary(b);
+            let v = context.out.named(AUXILIARY, b);
             if self.normalise_instances { UnitVector::of(v) } else { UnitVector::as_it_is(v) }
         };
         let (common, individual) = (&context.gathered[COMMON], &context.gathered[INDIVIDUAL]);
@@ -214,7 +218,9 @@ impl CrowdNet for Conal {
     }
 
     fn heads(&self) -> Heads {
-        Heads { auxiliary: Some([self.auxiliary, self.embedding]), ..Heads::CLASSIFIER }
+        let widths = vec![self.auxiliary, self.embedding];
+        let auxiliary = Head { name: "auxiliary", from: HeadInput::Features, widths };
+        Heads { named: vec![auxiliary], ..Heads::CLASSIFIER }
     }
 
     fn tables(&self, task: &Task<'_>) -> Result<Vec<ParamTable>> {
