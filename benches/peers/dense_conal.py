@@ -63,19 +63,21 @@ class DenseConal(nn.Module):
         return torch.norm((self.individual - self.common).flatten(1), dim=1).sum()
 
 
-def train_torch(case: Case, crowd: Crowd, batch: int) -> Epochs:
+def train_torch(case: Case, crowd: Crowd, batch: int, device: str = "cpu") -> Epochs:
     torch.manual_seed(SEED)
-    features = torch.from_numpy(crowd.features)
+    features = torch.from_numpy(crowd.features).to(device)
     # One byte a cell: as int64, the wide crowd's would take 8 GB.
     said = torch.full((case.instances, case.annotators), NOTHING_SAID, dtype=torch.int8)
     said[crowd.instance, crowd.annotator] = torch.from_numpy(crowd.label).to(torch.int8)
-    model = DenseConal(case).train()
+    said = said.to(device)
+    model = DenseConal(case).to(device).train()
     optimiser = torch.optim.Adam(model.parameters(), lr=LEARNING_RATE)
     epochs = Epochs([], [])
     for _ in range(case.epochs):
         start, losses, rows = time.perf_counter(), [], 0
         steps = torch.randperm(case.instances).split(batch)[: case.peer_steps]
-        for step in steps:
+        for rows_of_step in steps:
+            step = rows_of_step.to(device)
             optimiser.zero_grad()
             answers = said[step].long()
             loss = functional.cross_entropy(

@@ -4,8 +4,9 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::error::{Error, Problem, Result};
+use crate::model::neural::net::batch_norm::BatchNorm;
 use crate::model::neural::net::image_backbones::{lenet, resnet20, vgg16};
-use crate::model::neural::net::layers::{Activation, BatchNorm, Dense, Layer};
+use crate::model::neural::net::layers::{Activation, Dense, Layer};
 use crate::model::neural::net::parameters::{Initialisation, Parameters};
 use crate::spec::Problems;
 

@@ -1,22 +1,12 @@
-//! Convolutions; on the host by hand-written products (im2col).
-//!
-//! # Why
-//! On the host candle's own convolution takes thirteen times as long (an epoch of LeNet). Here the patches of a group of
-//! images are the columns of a matrix (im2col), and forward and backward are products with it:
-//!
-//! ```text
-//! cols [patch, place]   patch = channel x row x column of the kernel, place = image x row x column of the output
-//! out = W cols + b      dW = dout cols^T      dcols = W^T dout, summed into the pixels of the patches (col2im)
-//! ```
-//! Threads work on groups of images whose sizes do not depend on the number of threads.
+//! Convolutions; on the host by hand-written products.
 
 use candle_core::backprop::GradStore;
 use candle_core::{DType, Result, Tensor};
-use rayon::prelude::*;
 
-use crate::model::neural::net::host::product::{MatrixView, multiply_into};
+use crate::model::neural::net::conv_shape::ConvShape;
+use crate::model::neural::net::host::format::{by_pixel, images};
 use crate::model::neural::net::host::read;
-use crate::model::neural::net::im2col::{ConvShape, GROUPS};
+use crate::model::neural::net::host::tiles::Blocks;
 
 /// A convolution over `[image, channel, height, width]`.
 #[derive(Clone)]
@@ -67,24 +57,17 @@ impl Convolution {
         every(&Tensor::cat(&parts?, 0)?, self.stride)
     }
 
-    /// The output, for contiguous images on the host.
+    /// The output, on the host.
     pub(crate) fn forward(&self, x: &Tensor) -> Result<Tensor> {
         let shape = self.shape(x)?;
-        let mut out = vec![0.0; shape.images * shape.output()];
-        let together = shape.images_per_product();
-        read([x, &self.weight, &self.bias], |[x, weight, bias]| {
-            let weight = MatrixView::by_rows(weight, shape.to, shape.patch());
-            out.par_chunks_mut(together * shape.output())
-                .zip(x.par_chunks(together * shape.input()))
-                .for_each_init(Vec::new, |cols, (out, x)| {
-                    let places = shape.unfold(x, cols);
-                    let cols = MatrixView::by_rows(cols, shape.patch(), places);
-                    let mut by_channel = vec![0.0; shape.to * places];
-                    multiply_into(&mut by_channel, &weight, &cols, false);
-                    shape.by_image(&by_channel, bias, out);
-                });
+        let blocks = Blocks::new(shape.to);
+        let out = read([&by_pixel(x)?, &self.weight, &self.bias], |[x, weight, bias]| {
+            let packed = shape.packed(weight, blocks);
+            let mut start = bias.to_vec();
+            start.resize(blocks.len() * blocks.width, 0.0);
+            shape.rows(&shape.reads(), x, shape.from, &packed, &start, blocks)
         })?;
-        Tensor::from_vec(out, (shape.images, shape.to, shape.high, shape.wide), x.device())
+        images(out, (shape.images, shape.to, shape.high, shape.wide), x)
     }
 
     /// Adds the gradients by weight and bias to `found`, given the input and the gradient by the output; returns the
@@ -96,32 +79,20 @@ impl Convolution {
         found: &mut GradStore,
     ) -> Result<Option<Tensor>> {
         let shape = self.shape(x)?;
-        let group = shape.images.div_ceil(GROUPS).max(1);
-        let wanted = if self.is_first { 0 } else { shape.input() };
-        let mut of_input = vec![0.0; shape.images * wanted];
-        let mut parts: Vec<&mut [f32]> = of_input.chunks_mut((group * wanted).max(1)).collect();
-        parts.resize_with(shape.images.div_ceil(group), Default::default);
-        let of_groups = read([x, gradient, &self.weight], |[x, gradient, weight]| {
-            let groups = x
-                .par_chunks(group * shape.input())
-                .zip(gradient.par_chunks(group * shape.output()))
-                .zip(parts);
-            groups
-                .map(|((x, gradient), part)| shape.back(weight, x, gradient, part))
-                .collect::<Vec<_>>()
+        let numbers = [&by_pixel(x)?, &by_pixel(gradient)?, &self.weight];
+        let (of_weight, of_bias, of_input) = read(numbers, |[x, gradient, weight]| {
+            let (of_weight, of_bias) = shape.of_parameters(x, gradient);
+            let of_input = (!self.is_first).then(|| {
+                let blocks = Blocks::new(shape.from);
+                let packed = shape.packed_transpose(weight, blocks);
+                let zeros = vec![0.0; blocks.len() * blocks.width];
+                shape.rows(&shape.is_read_by(), gradient, shape.to, &packed, &zeros, blocks)
+            });
+            (of_weight, of_bias, of_input)
         })?;
-        let mut of_weight = vec![0.0; shape.to * shape.patch()];
-        let mut of_bias = vec![0.0; shape.to];
-        for (weight, bias) in &of_groups {
-            of_weight.iter_mut().zip(weight).for_each(|(sum, g)| *sum += g);
-            of_bias.iter_mut().zip(bias).for_each(|(sum, g)| *sum += g);
-        }
         found.insert(&self.weight, Tensor::from_vec(of_weight, self.weight.dims(), x.device())?);
         found.insert(&self.bias, Tensor::from_vec(of_bias, self.bias.dims(), x.device())?);
-        if self.is_first {
-            return Ok(None);
-        }
-        Tensor::from_vec(of_input, x.dims(), x.device()).map(Some)
+        of_input.map(|of_input| images(of_input, x.dims4()?, x)).transpose()
     }
 
     /// Rows or columns of the output, given those of an image that the kernel fits.
@@ -177,7 +148,35 @@ mod tests {
         }
     }
 
-    /// Against candle's graph, for groups of one image, of some, and of some products, with and without zeros around them.
+    /// One image of two rows of three pixels, under a kernel of 2 x 2 with a zero around it and a stride of 2: the corners
+    /// that the kernel's last row and column read, and so on; the bias is 0.5.
+    #[test]
+    fn a_small_convolution_is_that_by_hand() {
+        let tensor = |values: &[f32], dims: (usize, usize, usize, usize)| {
+            Tensor::from_slice(values, dims, &Device::Cpu).unwrap()
+        };
+        let x = tensor(&[1.0, 2.0, 3.0, 4.0, 5.0, 6.0], (1, 1, 2, 3));
+        let convolution = Convolution {
+            weight: tensor(&[1.0, 10.0, 100.0, 1000.0], (1, 1, 2, 2)),
+            bias: Tensor::new(&[0.5_f32], &Device::Cpu).unwrap(),
+            padding: 1,
+            stride: 2,
+            is_first: false,
+        };
+        let out = convolution.forward(&x).unwrap();
+        assert_eq!(out.dims(), [1, 1, 2, 2]);
+        assert_eq!(numbers(&out), [1000.5, 3200.5, 40.5, 65.5]);
+        let mut found = GradStore::default();
+        let slopes = tensor(&[1.0, 2.0, 3.0, 4.0], (1, 1, 2, 2));
+        let of_input = convolution.backward(&x, &slopes, &mut found).unwrap().unwrap();
+        assert_eq!(numbers(&of_input), [1000.0, 200.0, 2000.0, 30.0, 4.0, 40.0]);
+        let of = |parameter| numbers(found.get(parameter).unwrap());
+        // Slopes times pixels: 4 x 5, 3 x 4 + 4 x 6, 2 x 2, 1 x 1 + 2 x 3.
+        assert_eq!(of(&convolution.weight), [20.0, 36.0, 4.0, 7.0]);
+        assert_eq!(of(&convolution.bias), [10.0]);
+    }
+
+    /// Against candle's graph, for one image, some, and more than a run holds, with and without zeros around them.
     #[test]
     fn output_and_gradients_are_those_of_a_graph() {
         for (images, padding, kernel, stride, height, width) in [

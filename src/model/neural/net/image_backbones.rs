@@ -11,8 +11,9 @@
 //! 2016. arXiv:1512.03385, section 4.2.
 
 use crate::error::{Error, Result};
+use crate::model::neural::net::batch_norm::BatchNorm;
 use crate::model::neural::net::convolution::Convolution;
-use crate::model::neural::net::layers::{Activation, BatchNorm, Dense, Layer, Residual};
+use crate::model::neural::net::layers::{Activation, Dense, Layer, Residual};
 use crate::model::neural::net::parameters::Parameters;
 use crate::model::neural::net::residual::Shortcut;
 

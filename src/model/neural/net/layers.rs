@@ -1,17 +1,18 @@
 //! The layers that backbones are built of.
 
 use candle_core::backprop::GradStore;
-use candle_core::{DType, Tensor, Var};
+use candle_core::{DType, Tensor};
 use rand::RngCore;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::error::Result;
 use crate::model::neural::from_candle;
+use crate::model::neural::net::batch_norm::BatchNorm;
 use crate::model::neural::net::convolution::Convolution;
 use crate::model::neural::net::host::product::{affine, product, row_sum};
 use crate::model::neural::net::max_pool;
-use crate::model::neural::net::parameters::{ParameterKind, Parameters};
+use crate::model::neural::net::parameters::Parameters;
 use crate::model::neural::net::residual::{Shortcut, sum};
 use crate::run::Rng;
 
@@ -98,7 +99,7 @@ impl Layer {
         match self {
             Self::Dense(dense) => Some(&dense.weight),
             Self::Convolution(convolution) => Some(&convolution.weight),
-            Self::BatchNorm(norm) => Some(norm.mean.as_tensor()),
+            Self::BatchNorm(norm) => Some(norm.running_mean()),
             Self::Residual(_)
             | Self::Shortcut(_)
             | Self::Activation(_)
@@ -236,101 +237,11 @@ impl Dense {
     }
 }
 
-/// Batch normalisation over all axes but the second; its parameters have PyTorch's names.
-pub struct BatchNorm {
-    scale_and_shift: Option<(Tensor, Tensor)>,
-    mean: Var,
-    variance: Var,
-}
-
-/// The weight of a batch in the running statistics.
-const NORM_MOMENTUM: f64 = 0.1;
-
-/// Added to a variance before its root is taken.
-pub(crate) const NORM_EPSILON: f64 = 1e-5;
-
-impl BatchNorm {
-    /// For `n` columns or channels; with `affine`, a learned scale and shift follow.
-    ///
-    /// # Errors
-    /// When the device is out of memory.
-    pub fn new(parameters: &mut Parameters, name: &str, n: usize, affine: bool) -> Result<Self> {
-        let mut constant = |part: &str, kind, value| {
-            parameters.constant(&format!("{name}.{part}"), kind, &[n], value)
-        };
-        let scale_and_shift = if affine {
-            let (scale, shift) = (
-                constant("weight", ParameterKind::Bias, 1.0)?,
-                constant("bias", ParameterKind::Bias, 0.0)?,
-            );
-            Some((scale.as_tensor().clone(), shift.as_tensor().clone()))
-        } else {
-            None
-        };
-        let (mean, variance) = (
-            constant("running_mean", ParameterKind::Buffer, 0.0)?,
-            constant("running_var", ParameterKind::Buffer, 1.0)?,
-        );
-        Ok(Self { scale_and_shift, mean, variance })
-    }
-
-    /// The number of columns or channels.
-    pub(crate) fn width(&self) -> usize {
-        self.mean.elem_count()
-    }
-
-    /// Whether a learned scale and shift follow.
-    pub(crate) fn is_affine(&self) -> bool {
-        self.scale_and_shift.is_some()
-    }
-
-    fn forward(&self, x: &Tensor, mode: &Mode<'_>) -> Result<Tensor> {
-        from_candle(self.normalise(x, matches!(mode, Mode::Training(_))))
-    }
-
-    fn normalise(&self, x: &Tensor, training: bool) -> candle_core::Result<Tensor> {
-        let precision = x.dtype();
-        let dims = x.dims().to_vec();
-        let n = dims[1];
-        // One column for each channel: [batch x height x width, channel].
-        let x = x.to_dtype(DType::F32)?;
-        let rows = if dims.len() == 4 { x.permute((0, 2, 3, 1))?.reshape(((), n))? } else { x };
-        let count = rows.dims()[0] as f64;
-        let rows = if training && count > 1.0 {
-            let mean = rows.mean_keepdim(0)?;
-            let centred = rows.broadcast_sub(&mean)?;
-            let variance = centred.sqr()?.mean_keepdim(0)?;
-            let follow = |running: &Var, seen: &Tensor| {
-                let kept = (running.as_detached_tensor() * (1.0 - NORM_MOMENTUM))?;
-                running.set(&(kept + (seen.detach().reshape(n)? * NORM_MOMENTUM)?)?)
-            };
-            follow(&self.mean, &mean)?;
-            follow(&self.variance, &(&variance * (count / (count - 1.0)))?)?;
-            centred.broadcast_div(&(variance + NORM_EPSILON)?.sqrt()?)?
-        } else {
-            let deviation = (self.variance.as_detached_tensor() + NORM_EPSILON)?.sqrt()?;
-            rows.broadcast_sub(&self.mean.as_detached_tensor())?.broadcast_div(&deviation)?
-        };
-        let rows = match &self.scale_and_shift {
-            Some((scale, shift)) => rows.broadcast_mul(scale)?.broadcast_add(shift)?,
-            None => rows,
-        };
-        let out = match dims[..] {
-            [batch, _, height, width] => {
-                rows.reshape((batch, height, width, n))?.permute((0, 3, 1, 2))?.contiguous()?
-            }
-            _ => rows,
-        };
-        out.to_dtype(precision)
-    }
-}
-
 #[cfg(test)]
 mod tests {
-    use candle_core::Device;
+    use candle_core::{Device, Var};
 
     use super::*;
-    use crate::model::neural::net::parameters::Initialisation;
     use crate::run::Run;
 
     fn numbers(tensor: &Tensor) -> Vec<f32> {
@@ -344,42 +255,6 @@ mod tests {
         assert!(mask.iter().all(|m| *m == 0.0 || (m - 4.0 / 3.0).abs() < 1e-6));
         let mean = mask.iter().sum::<f32>() / 10_000.0;
         assert!((mean - 1.0).abs() < 0.03, "{mean}");
-    }
-
-    /// Of 1 and 3 the mean is 2 and the unbiased variance 2: a tenth of each beside nine tenths of 0 and of 1.
-    #[test]
-    fn running_statistics_follow_the_unbiased_variance() {
-        let mut all = Parameters::new(&Run::new(1), &Device::Cpu, Initialisation::Uniform);
-        let norm = BatchNorm::new(&mut all, "norm", 1, false).unwrap();
-        let x = Tensor::new(&[[1.0_f32], [3.0]], &Device::Cpu).unwrap();
-        let out = norm.forward(&x, &Mode::Training(&mut Run::new(1).rng("none"))).unwrap();
-        let near = |got: &[f32], want: f32| assert!((got[0] - want).abs() < 1e-5, "{got:?}");
-        near(&numbers(&out), -1.0);
-        near(&numbers(&norm.mean), 0.2);
-        near(&numbers(&norm.variance), 1.1);
-        // What predicts uses these: (2.2 - 0.2) / sqrt(1.1), and changes nothing.
-        let x = Tensor::new(&[[2.2_f32], [0.2]], &Device::Cpu).unwrap();
-        near(&numbers(&norm.forward(&x, &Mode::Fixed).unwrap()), 1.906_917);
-        near(&numbers(&norm.mean), 0.2);
-    }
-
-    /// Two images of two channels of two pixels: 1, 3, 5, 7 with the variance 5, and 0, 0, 2, 2 with 1.
-    #[test]
-    fn channels_are_normalised_over_images_and_pixels() {
-        let mut all = Parameters::new(&Run::new(1), &Device::Cpu, Initialisation::Uniform);
-        let norm = BatchNorm::new(&mut all, "norm", 2, true).unwrap();
-        let values = vec![1.0_f32, 3.0, 0.0, 0.0, 5.0, 7.0, 2.0, 2.0];
-        let x = Tensor::from_vec(values, (2, 2, 1, 2), &Device::Cpu).unwrap();
-        let out = norm.forward(&x, &Mode::Training(&mut Run::new(1).rng("none"))).unwrap();
-        let near = |got: Vec<f32>, want: &[f32]| {
-            for (got, want) in got.iter().zip(want) {
-                assert!((got - want).abs() < 1e-5, "{got}, expected {want}");
-            }
-        };
-        let (far, close) = (1.341_641, 0.447_214);
-        near(numbers(&out), &[-far, -close, -1.0, -1.0, close, far, 1.0, 1.0]);
-        near(numbers(&norm.mean), &[0.4, 0.1]);
-        near(numbers(&norm.variance), &[0.9 + 0.1 * 20.0 / 3.0, 0.9 + 0.1 * 4.0 / 3.0]);
     }
 
     #[test]

@@ -1,8 +1,10 @@
 //! Maximum pooling over squares of 2 x 2; an odd last row or column is left out.
 
 use candle_core::{Result, Tensor};
+use pulp::Arch;
 use rayon::prelude::*;
 
+use crate::model::neural::net::host::format::{by_pixel, images};
 use crate::model::neural::net::host::read;
 
 /// The output as a node of candle's graph. candle's own pooling propagates only a quarter of the gradient.
@@ -25,57 +27,67 @@ pub(crate) struct Pooled {
 }
 
 impl Pooled {
-    /// The output, for contiguous images on the host.
+    /// The output, on the host.
     pub(crate) fn forward(x: &Tensor) -> Result<(Self, Tensor)> {
         let dims = x.dims4()?;
-        let (images, channels, height, width) = dims;
+        let (n_images, channels, height, width) = dims;
         let (high, wide) = (height / 2, width / 2);
-        let n = images * channels * high * wide;
-        let (mut out, mut largest) = (vec![0.0; n], vec![0; n]);
-        let places = (high * wide).max(1);
-        read([x], |[x]| {
-            out.par_chunks_mut(places)
-                .zip(largest.par_chunks_mut(places))
-                .zip(x.par_chunks(height * width))
-                .for_each(|((out, largest), x)| {
-                    for (place, (out, largest)) in out.iter_mut().zip(largest).enumerate() {
-                        let square = square(place, wide, width);
-                        let mut best = 0;
-                        for k in 1..4 {
-                            if x[square[k]] > x[square[best]] || x[square[k]].is_nan() {
-                                best = k;
-                            }
-                        }
-                        (*out, *largest) = (x[square[best]], best as u8);
-                    }
+        let pixel = n_images * channels;
+        let (mut out, mut largest) = (vec![0.0; high * wide * pixel], vec![0; high * wide * pixel]);
+        read([&by_pixel(x)?], |[x]| {
+            out.par_chunks_mut(pixel.max(1))
+                .zip(largest.par_chunks_mut(pixel.max(1)))
+                .enumerate()
+                .for_each(|(place, (out, largest))| {
+                    let pixels = square(place, wide, width).map(|at| &x[at * pixel..][..pixel]);
+                    Arch::new().dispatch(|| maxima(pixels, out, largest));
                 });
         })?;
-        let out = Tensor::from_vec(out, (images, channels, high, wide), x.device())?;
-        Ok((Self { dims, largest }, out))
+        Ok((Self { dims, largest }, images(out, (n_images, channels, high, wide), x)?))
     }
 
     /// The gradient by the input: all of it goes to the maximum.
     pub(crate) fn backward(&self, gradient: &Tensor) -> Result<Tensor> {
-        let (images, channels, height, width) = self.dims;
-        let (high, wide) = (height / 2, width / 2);
-        let mut of_input = vec![0.0; images * channels * height * width];
-        let places = (high * wide).max(1);
-        read([gradient], |[gradient]| {
-            of_input
-                .par_chunks_mut(height * width)
-                .zip(gradient.par_chunks(places))
-                .zip(self.largest.par_chunks(places))
-                .for_each(|((of_input, gradient), largest)| {
-                    for (place, (g, k)) in gradient.iter().zip(largest).enumerate() {
-                        of_input[square(place, wide, width)[usize::from(*k)]] = *g;
+        let (n_images, channels, height, width) = self.dims;
+        let wide = width / 2;
+        let pixel = n_images * channels;
+        let mut of_input = vec![0.0; height * width * pixel];
+        read([&by_pixel(gradient)?], |[gradient]| {
+            // Two rows of the input, and one of the output.
+            let rows = of_input
+                .par_chunks_mut((2 * width * pixel).max(1))
+                .zip(gradient.par_chunks((wide * pixel).max(1)))
+                .zip(self.largest.par_chunks((wide * pixel).max(1)));
+            rows.for_each(|((of_input, gradient), largest)| {
+                let places = gradient.chunks_exact(pixel).zip(largest.chunks_exact(pixel));
+                for (place, (gradient, largest)) in places.enumerate() {
+                    for (k, at) in square(place, wide, width).into_iter().enumerate() {
+                        let of_pixel = &mut of_input[at * pixel..][..pixel];
+                        for ((of, g), largest) in of_pixel.iter_mut().zip(gradient).zip(largest) {
+                            *of = if usize::from(*largest) == k { *g } else { 0.0 };
+                        }
                     }
-                });
+                }
+            });
         })?;
-        Tensor::from_vec(of_input, self.dims, gradient.device())
+        images(of_input, self.dims, gradient)
     }
 }
 
-/// The indices of the four pixels under a position of the output; a row has `wide` positions and `width` pixels.
+/// The maximum of four pixels, channel by channel, and its number; NaN is larger than every number.
+#[inline(always)]
+fn maxima(pixels: [&[f32]; 4], out: &mut [f32], largest: &mut [u8]) {
+    out.copy_from_slice(pixels[0]);
+    for (k, pixel) in pixels.iter().enumerate().skip(1) {
+        for ((out, largest), x) in out.iter_mut().zip(&mut *largest).zip(*pixel) {
+            let larger = *x > *out || x.is_nan();
+            *out = if larger { *x } else { *out };
+            *largest = if larger { k as u8 } else { *largest };
+        }
+    }
+}
+
+/// The four pixels under a position of the output; a row has `wide` positions and `width` pixels.
 fn square(place: usize, wide: usize, width: usize) -> [usize; 4] {
     let first = 2 * (place / wide * width + place % wide);
     [first, first + 1, first + width, first + width + 1]
@@ -106,5 +118,32 @@ mod tests {
         let (pooled, out) = Pooled::forward(&x).unwrap();
         assert_eq!(numbers(&out), [17.0, 24.0, 20.0, 19.0]);
         assert_eq!(numbers(&pooled.backward(&slopes).unwrap()), wanted);
+    }
+
+    /// Two images of two channels of 2 x 5: of equals the first, and NaN, are the largest.
+    #[test]
+    fn images_and_channels_are_pooled_by_themselves() {
+        let rows: [[[f32; 5]; 2]; 4] = [
+            [[1.0, 2.0, 3.0, 3.0, 9.0], [0.0, 2.0, 3.0, 3.0, 9.0]],
+            [[-1.0, -2.0, 1.0, f32::NAN, 9.0], [-3.0, -4.0, 5.0, 6.0, 9.0]],
+            [[0.0, 0.0, 4.0, 1.0, 9.0], [7.0, 0.0, 1.0, 1.0, 9.0]],
+            [[0.0, 8.0, 1.0, 1.0, 9.0], [0.0, 0.0, 1.0, 5.0, 9.0]],
+        ];
+        let x = Tensor::new(&rows, &Device::Cpu).unwrap().reshape((2, 2, 2, 5)).unwrap();
+        let numbers = |t: &Tensor| t.flatten_all().unwrap().to_vec1::<f32>().unwrap();
+        let (pooled, out) = Pooled::forward(&x).unwrap();
+        let out = numbers(&out);
+        assert_eq!(out[..3], [2.0, 3.0, -1.0]);
+        assert!(out[3].is_nan());
+        assert_eq!(out[4..], [7.0, 4.0, 8.0, 5.0]);
+        let slopes = Tensor::arange(1.0_f32, 9.0, &Device::Cpu).unwrap().reshape((2, 2, 1, 2));
+        let gradient = numbers(&pooled.backward(&slopes.unwrap()).unwrap());
+        let mut wanted = [0.0; 40];
+        for (at, slope) in
+            [(1, 1.0), (2, 2.0), (10, 3.0), (13, 4.0), (25, 5.0), (22, 6.0), (31, 7.0), (38, 8.0)]
+        {
+            wanted[at] = slope;
+        }
+        assert_eq!(gradient, wanted);
     }
 }

@@ -1,13 +1,15 @@
 //! The network of a model: a backbone and its heads.
 
 pub(crate) mod backbone;
+pub(crate) mod batch_norm;
+mod conv_shape;
 pub(crate) mod convolution;
 pub(crate) mod heads;
 pub(crate) mod host;
-mod im2col;
 pub(crate) mod image_backbones;
 pub(crate) mod layers;
 pub(crate) mod max_pool;
+mod mean_pool;
 pub(crate) mod parameters;
 pub(crate) mod pytorch;
 pub(crate) mod residual;
@@ -170,9 +172,7 @@ impl Network {
         let shape: Vec<usize> = std::iter::once(rows).chain(self.input.iter().copied()).collect();
         let x = from_candle(Tensor::from_vec(features, shape, self.parameters.device()))?;
         let mut trunk = Tape::new(x.clone(), self.precision);
-        for layer in &self.layers {
-            trunk.forward(layer, mode)?;
-        }
+        trunk.layers(&self.layers, mode)?;
         let dense = |x: &Tensor, layers: &[Dense]| -> Result<Tape> {
             let mut tape = Tape::new(from_candle(x.flatten_from(1))?, self.precision);
             layers.iter().try_for_each(|layer| tape.dense(layer))?;

@@ -18,8 +18,9 @@ use serde::Serialize;
 use serde_json::{Value, json};
 
 use crate::model::neural::net::Network;
+use crate::model::neural::net::batch_norm::NORM_EPSILON;
 use crate::model::neural::net::heads::{Head, Heads};
-use crate::model::neural::net::layers::{Activation, Layer, NORM_EPSILON};
+use crate::model::neural::net::layers::{Activation, Layer};
 use crate::model::neural::train::checkpoint::Snapshot;
 
 /// A module of `torch.nn`.

@@ -6,6 +6,8 @@
 use candle_core::Tensor;
 
 use crate::model::neural::net::convolution::every;
+use crate::model::neural::net::host::format::{by_image, by_pixel, images};
+use crate::model::neural::net::host::read;
 
 /// The first of every `stride` rows and columns, and channels of zeros after those that there are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -18,6 +20,9 @@ pub struct Shortcut {
 
 /// The sum of the layers' output and of what comes beside them, in the precision of the first.
 pub(crate) fn sum(layers: &Tensor, beside: &Tensor) -> candle_core::Result<Tensor> {
+    if layers.device().is_cpu() && layers.dtype() == beside.dtype() {
+        return by_image(&(by_pixel(layers)? + by_pixel(beside)?)?);
+    }
     layers + beside.to_dtype(layers.dtype())?
 }
 
@@ -33,6 +38,40 @@ impl Shortcut {
         let x = every(x, self.stride)?;
         let (_, from, _, _) = x.dims4()?;
         x.pad_with_zeros(1, 0, self.to.saturating_sub(from))
+    }
+
+    /// The output, on the host.
+    pub(crate) fn forward(self, x: &Tensor) -> candle_core::Result<Tensor> {
+        let (n_images, from, height, width) = x.dims4()?;
+        let (high, wide) = (height.div_ceil(self.stride), width.div_ceil(self.stride));
+        let mut out = vec![0.0; high * wide * n_images * self.to];
+        read([&by_pixel(x)?], |[x]| {
+            let rows = out.chunks_exact_mut(self.to).zip(self.taken(n_images, height, width));
+            rows.for_each(|(out, row)| out[..from].copy_from_slice(&x[row * from..][..from]));
+        })?;
+        images(out, (n_images, self.to, high, wide), x)
+    }
+
+    /// The gradient by the input of this shape, on the host: zero where the shortcut takes no pixel.
+    pub(crate) fn backward(
+        self,
+        gradient: &Tensor,
+        dims: (usize, usize, usize, usize),
+    ) -> candle_core::Result<Tensor> {
+        let (n_images, from, height, width) = dims;
+        let mut of_input = vec![0.0; height * width * n_images * from];
+        read([&by_pixel(gradient)?], |[gradient]| {
+            let rows = gradient.chunks_exact(self.to).zip(self.taken(n_images, height, width));
+            rows.for_each(|(g, row)| of_input[row * from..][..from].copy_from_slice(&g[..from]));
+        })?;
+        images(of_input, dims, gradient)
+    }
+
+    /// For every row `[row, column, image]` of the output the row of the input.
+    fn taken(self, images: usize, height: usize, width: usize) -> impl Iterator<Item = usize> {
+        let columns = move |y| (0..width).step_by(self.stride).map(move |x| y * width + x);
+        let pixels = (0..height).step_by(self.stride).flat_map(columns);
+        pixels.flat_map(move |pixel| pixel * images..(pixel + 1) * images)
     }
 }
 
@@ -85,6 +124,16 @@ mod tests {
         assert_eq!(out.dims(), [1, 3, 2, 2]);
         let want = [0.0, 2.0, 8.0, 10.0, 12.0, 14.0, 20.0, 22.0, 0.0, 0.0, 0.0, 0.0];
         assert_eq!(numbers(&out), want);
+        let shortcut = Shortcut { to: 3, stride: 2 };
+        assert_eq!(numbers(&shortcut.forward(&x).unwrap()), want);
+        let slopes = Tensor::arange(1.0_f32, 13.0, &Device::Cpu).unwrap();
+        let slopes = slopes.reshape((1, 3, 2, 2)).unwrap();
+        let gradient = shortcut.backward(&slopes, (1, 2, 3, 4)).unwrap();
+        let mut want = [0.0; 24];
+        for (slope, at) in [0, 2, 8, 10, 12, 14, 20, 22].into_iter().enumerate() {
+            want[at] = slope as f32 + 1.0;
+        }
+        assert_eq!((gradient.dims(), numbers(&gradient)), (&[1, 2, 3, 4][..], want.to_vec()));
     }
 
     /// 19 convolutions of 3 x 3, with a bias and a norm's scale and shift of each channel: 3 to 16, then 6 of 16, 16 to 32

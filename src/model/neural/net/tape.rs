@@ -3,19 +3,22 @@
 //! # Why
 //! candle's graph can differentiate anything, but it fills a tensor of zeros for each node, it computes the gradients of
 //! masks too, and on the host it gives long tensors to threads of its own, which spin while they wait. So the gradients
-//! of dense layers are written by hand, and on the host also those of convolutions, pooling, ReLU, dropout and flatten;
-//! every other run of layers is a graph of candle's.
+//! of dense layers are written by hand, and on the host also those of convolutions, norms, pooling, ReLU, dropout, flatten
+//! and shortcuts; every other run of layers is a graph of candle's.
 
 use candle_core::backprop::GradStore;
 use candle_core::{DType, Shape, Tensor, Var};
 
 use crate::error::Result;
 use crate::model::neural::from_candle;
+use crate::model::neural::net::batch_norm::{BatchNorm, Normed};
 use crate::model::neural::net::convolution::Convolution;
+use crate::model::neural::net::host::format::{by_image, by_pixel};
 use crate::model::neural::net::host::{change, change_by};
 use crate::model::neural::net::layers::{Activation, Dense, Layer, Mode, Residual, dropout_mask};
 use crate::model::neural::net::max_pool::Pooled;
-use crate::model::neural::net::residual;
+use crate::model::neural::net::mean_pool;
+use crate::model::neural::net::residual::{self, Shortcut};
 
 /// A record of the layers that a batch has passed. A pass that predicts records nothing: what a layer was given is freed
 /// when the next one has it.
@@ -43,6 +46,11 @@ enum TapeEntry {
         input: Tensor,
     },
     Pool(Pooled),
+    /// With the shape of the input.
+    MeanPool((usize, usize, usize, usize)),
+    Norm(Box<Normed>),
+    /// With the shape of the input.
+    Shortcut(Shortcut, (usize, usize, usize, usize)),
     /// The layers of a residual block, and its shortcut where that is not the identity.
     Residual {
         layers: Tape,
@@ -73,6 +81,30 @@ impl Tape {
         &self.out
     }
 
+    /// Computes layers one after the other.
+    ///
+    /// # Errors
+    /// When the device fails.
+    pub(crate) fn layers(&mut self, layers: &[Layer], mode: &mut Mode<'_>) -> Result<()> {
+        let mut rest = layers;
+        while let [layer, others @ ..] = rest {
+            rest = match (layer, others) {
+                (Layer::BatchNorm(norm), [Layer::Activation(Activation::Relu), others @ ..])
+                    if self.out.device().is_cpu() =>
+                {
+                    self.norm(norm, mode, true)?;
+                    self.recorded(mode);
+                    others
+                }
+                _ => {
+                    self.forward(layer, mode)?;
+                    others
+                }
+            };
+        }
+        Ok(())
+    }
+
     /// Computes the next layer.
     ///
     /// # Errors
@@ -82,12 +114,17 @@ impl Tape {
             return Ok(());
         }
         self.record(layer, mode)?;
+        self.recorded(mode);
+        Ok(())
+    }
+
+    /// What follows from the last record: a graph shares its output with its nodes, and a pass that predicts forgets.
+    fn recorded(&mut self, mode: &Mode<'_>) {
         self.is_own = !matches!(self.entries.last(), Some(TapeEntry::Graph { .. }));
         if matches!(mode, Mode::Fixed) {
             self.entries.clear();
             self.out = self.out.detach();
         }
-        Ok(())
     }
 
     /// Computes the next layer and records it.
@@ -100,11 +137,13 @@ impl Tape {
                 let relu = |x: &mut [f32]| {
                     x.iter_mut().for_each(|x| *x = if *x < 0.0 { 0.0 } else { *x });
                 };
-                from_candle(change(&self.out, relu))?;
+                let out = from_candle(by_pixel(&self.out))?;
+                from_candle(change(&out, relu))?;
+                self.out = from_candle(by_image(&out))?;
                 self.entries.push(TapeEntry::Relu(self.out.clone()));
                 Ok(())
             }
-            Layer::Dropout(share) if by_hand => match mode {
+            Layer::Dropout(share) if by_hand && self.out.is_contiguous() => match mode {
                 Mode::Training(rng) if *share > 0.0 => {
                     let mask = from_candle(dropout_mask(rng, &self.out, *share))?;
                     from_candle(change_by(&self.out, &mask, multiply))?;
@@ -114,18 +153,30 @@ impl Tape {
                 _ => Ok(()),
             },
             Layer::Convolution(layer) if on_host => {
-                let input = from_candle(self.out.detach().contiguous())?;
+                let input = from_candle(by_pixel(&self.out.detach()).and_then(|x| by_image(&x)))?;
                 self.out = from_candle(layer.forward(&input))?;
                 self.entries.push(TapeEntry::Convolution { layer: layer.clone(), input });
                 Ok(())
             }
             Layer::MaxPool if on_host => {
-                let input = from_candle(self.out.detach().contiguous())?;
-                let (pooled, out) = from_candle(Pooled::forward(&input))?;
+                let (pooled, out) = from_candle(Pooled::forward(&self.out.detach()))?;
                 self.out = out;
                 self.entries.push(TapeEntry::Pool(pooled));
                 Ok(())
             }
+            Layer::MeanPool if on_host => {
+                let dims = from_candle(self.out.dims4())?;
+                self.out = from_candle(mean_pool::forward(&self.out.detach()))?;
+                self.entries.push(TapeEntry::MeanPool(dims));
+                Ok(())
+            }
+            Layer::Shortcut(shortcut) if on_host => {
+                let dims = from_candle(self.out.dims4())?;
+                self.out = from_candle(shortcut.forward(&self.out.detach()))?;
+                self.entries.push(TapeEntry::Shortcut(*shortcut, dims));
+                Ok(())
+            }
+            Layer::BatchNorm(norm) if on_host => self.norm(norm, mode, false),
             Layer::Residual(block) => self.residual(block, mode),
             Layer::Flatten if by_hand => {
                 self.entries.push(TapeEntry::Flatten(self.out.shape().clone()));
@@ -149,10 +200,19 @@ impl Tape {
         Ok(())
     }
 
+    /// Computes a norm on the host, and the ReLU that may follow it.
+    fn norm(&mut self, norm: &BatchNorm, mode: &Mode<'_>, relu: bool) -> Result<()> {
+        let training = matches!(mode, Mode::Training(_));
+        let (normed, out) = norm.on_host(&self.out, training, relu)?;
+        self.out = out;
+        self.entries.push(TapeEntry::Norm(Box::new(normed)));
+        Ok(())
+    }
+
     fn residual(&mut self, block: &Residual, mode: &mut Mode<'_>) -> Result<()> {
         let input = self.out.detach();
         let mut layers = Self::after(input.clone(), self.precision);
-        block.layers.iter().try_for_each(|layer| layers.forward(layer, mode))?;
+        layers.layers(&block.layers, mode)?;
         let shortcut = match block.shortcut {
             Some(shortcut) => {
                 let mut tape = Self::after(input.clone(), self.precision);
@@ -197,7 +257,11 @@ impl Tape {
             let next = match entry {
                 TapeEntry::Dense { layer, input } => layer.backward(input, &gradient, found)?,
                 TapeEntry::Relu(out) => {
-                    from_candle(change_by(&gradient, out, pass))?;
+                    gradient = from_candle((|| {
+                        let gradient = by_pixel(&gradient)?;
+                        change_by(&gradient, &by_pixel(out)?, pass)?;
+                        by_image(&gradient)
+                    })())?;
                     continue;
                 }
                 TapeEntry::Dropout(mask) => {
@@ -205,11 +269,16 @@ impl Tape {
                     continue;
                 }
                 TapeEntry::Convolution { layer, input } => {
-                    from_candle((|| layer.backward(input, &gradient.contiguous()?, found))())?
+                    from_candle(layer.backward(input, &gradient, found))?
                 }
-                TapeEntry::Pool(pooled) => {
-                    Some(from_candle((|| pooled.backward(&gradient.contiguous()?))())?)
+                TapeEntry::Pool(pooled) => Some(from_candle(pooled.backward(&gradient))?),
+                TapeEntry::MeanPool(dims) => {
+                    Some(from_candle(mean_pool::backward(&gradient, *dims))?)
                 }
+                TapeEntry::Shortcut(shortcut, dims) => {
+                    Some(from_candle(shortcut.backward(&gradient, *dims))?)
+                }
+                TapeEntry::Norm(normed) => Some(from_candle(normed.backward(&gradient, found))?),
                 TapeEntry::Residual { layers, shortcut } => {
                     // The layers change their gradient in place.
                     let copy = from_candle(gradient.copy())?;
@@ -252,7 +321,6 @@ mod tests {
     use candle_core::Device;
 
     use super::*;
-    use crate::model::neural::net::layers::BatchNorm;
     use crate::model::neural::net::parameters::Initialisation;
     use crate::model::neural::net::parameters::Parameters;
     use crate::run::Run;
@@ -284,7 +352,7 @@ mod tests {
         [&bend, &norm].iter().for_each(|l| tape.forward(l, &mut Mode::Training(&mut rng)).unwrap());
         tape.dense(&c).unwrap();
         let by_hand = tape.entries.iter().filter(|s| !matches!(s, TapeEntry::Graph { .. })).count();
-        assert_eq!((by_hand, tape.entries.len()), (5, 6));
+        assert_eq!((by_hand, tape.entries.len()), (6, 7));
         let mut found = GradStore::default();
         let of_data = tape.backward(slope.clone(), &mut found).unwrap().unwrap();
 

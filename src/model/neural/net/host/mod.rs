@@ -1,6 +1,10 @@
 //! Access to the numbers of tensors on the host, without copies.
 
+mod conv;
+pub(crate) mod format;
+pub(crate) mod norm;
 pub(crate) mod product;
+pub(crate) mod tiles;
 
 use std::cell::RefCell;
 

@@ -100,16 +100,6 @@ impl<'a> MatrixView<'a> {
         let values = &values[..rows * columns];
         Self { values, rows, columns, steps: (columns.cast_signed(), 1) }
     }
-
-    /// The transpose.
-    pub(crate) fn transpose(&self) -> Self {
-        Self {
-            values: self.values,
-            rows: self.columns,
-            columns: self.rows,
-            steps: (self.steps.1, self.steps.0),
-        }
-    }
 }
 
 /// Writes the row-major product to `out`, or adds it to `out`; on this thread alone.

@@ -1,0 +1,268 @@
+"""Networks on a GPU: agreement with the processor, and the time of an epoch beside PyTorch's, as Markdown.
+
+Needs the binary and a GPU; PyTorch, where it is installed, is measured on the same GPU. Without `--device cpu` a labelmill
+that was built without CUDA fails. Exits with 1 where a model's tables differ, or a run fails.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import os
+import platform
+import subprocess
+import sys
+import tempfile
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from statistics import median
+
+HERE = Path(__file__).resolve().parent
+TOLERANCE = 1e-4
+EPOCHS = 4
+
+AGREEMENT = """
+model.train.epochs = 1
+model.train.batch_size = 32
+# Plain descent: Adam divides a gradient by its size, and so turns the rounding of one that is zero into a step.
+model.train.optimiser = { rule = "sgd", learning_rate = 0.001 }
+"""
+TIMING = """
+model.train.epochs = {epochs}
+model.train.batch_size = {batch}
+model.train.optimiser = {{ rule = "adam", learning_rate = 0.001, weight_decay = 0.0, annotator_delay = 0 }}
+"""
+CONAL = """
+model.kind = "conal"
+model.backbone = { kind = "mlp", hidden = [128], dropout = 0.5, batch_norm = false }
+"""
+FEATURES = """
+COPY (SELECT 'i' || i.value AS instance_id, array_agg(CAST(
+        sin(12.9898 * (i.value % {classes} + 1) * (j.value + 1)) + 2 * sin(78.233 * i.value + 37.719 * j.value)
+    AS FLOAT) ORDER BY j.value) AS features
+FROM range(0, {instances}) AS i CROSS JOIN range(0, {width}) AS j GROUP BY i.value) TO '{path}'
+"""
+ANNOTATIONS = """
+COPY (SELECT 'i' || i.value AS instance_id, 'a' || ((i.value * {each} + j.value) % {annotators}) AS annotator_id,
+    'c' || CASE WHEN (i.value * 7 + j.value * 3) % 5 = 0 THEN (i.value + 1) % {classes}
+        ELSE i.value % {classes} END AS label
+FROM range(0, {instances}) AS i CROSS JOIN range(0, {each}) AS j) TO '{path}'
+"""
+"""Features around a class's own, and annotators of whom one in five is wrong: the same numbers on every machine."""
+TABLES = {
+    "posteriors": "SELECT instance_id, class, probability FROM posteriors ORDER BY 1, 2",
+    "predictions": "SELECT instance_id, class, probability FROM predictions ORDER BY 1, 2",
+}
+
+
+class Failed(Exception):
+    """A command that ended with an error."""
+
+
+@dataclass(frozen=True)
+class Crowd:
+    """The sizes of a crowd with features."""
+
+    instances: int
+    shape: tuple[int, ...]
+    annotators: int
+    classes: int
+    each: int = 3
+
+
+@dataclass(frozen=True)
+class Labelmill:
+    binary: Path
+    folder: Path
+
+    def call(self, *words: object) -> str:
+        command = [str(word) for word in (self.binary, *words)]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        if done.returncode != 0:
+            raise Failed(f"{' '.join(command)} ended with {done.returncode}\n{done.stderr.strip()}")
+        return done.stdout
+
+    def kinds(self) -> list[str]:
+        """The kinds that learn from features."""
+        models = json.loads(self.call("models", "--json"))
+        return [m["kind"] for m in models if "backbone" in m["parameters"]["properties"]]
+
+    def write(self, crowd: Crowd) -> tuple[Path, Path]:
+        """Annotations and features of a crowd, which several runs may share."""
+        name = f"{crowd.instances}-{math.prod(crowd.shape)}-{crowd.annotators}-{crowd.classes}"
+        paths = self.folder / f"annotations-{name}.parquet", self.folder / f"features-{name}.parquet"
+        if not all(path.exists() for path in paths):
+            sizes = vars(crowd) | {"width": math.prod(crowd.shape)}
+            for query, path in zip((ANNOTATIONS, FEATURES), paths, strict=True):
+                self.call("sql", "--write", "-c", query.format(**sizes, path=path))
+        return paths
+
+    def run(self, crowd: Crowd, device: str, settings: str) -> Path:
+        """Runs a job; returns the folder of its tables."""
+        annotations, features = self.write(crowd)
+        folder = Path(tempfile.mkdtemp(dir=self.folder))
+        pipeline, sink = folder / "pipeline.toml", folder / "run"
+        paths = {"source.annotations": annotations, "source.features": features, "sink.url": sink}
+        lines = [f"{key} = {json.dumps(str(path))}" for key, path in paths.items()]
+        pipeline.write_text("\n".join([*lines, f'model.device = "{device}"', settings]))
+        self.call("run", pipeline, "--quiet")
+        return sink
+
+    def query(self, run: Path, query: str) -> list[dict]:
+        return [json.loads(line) for line in self.call("sql", "--run", run, "--json", "-c", query).splitlines()]
+
+    def seconds(self, crowd: Crowd, device: str, settings: str) -> float:
+        """The median epoch after the first."""
+        run = self.run(crowd, device, settings)
+        return median(row["seconds"] for row in self.query(run, "SELECT step, seconds FROM trace WHERE step > 1"))
+
+
+def difference(left: list[dict], right: list[dict]) -> float:
+    """The largest difference of probabilities; infinite where the rows are not those of the same instances and classes."""
+    ids = [[(row["instance_id"], row["class"]) for row in rows] for rows in (left, right)]
+    if ids[0] != ids[1] or not ids[0]:
+        return math.inf
+    pairs = ((a["probability"], b["probability"]) for a, b in zip(left, right, strict=True))
+    distances = [abs(a - b) for a, b in pairs]
+    return math.inf if any(math.isnan(d) for d in distances) else max(distances)
+
+
+def agreement(labelmill: Labelmill, device: str, scale: float, tolerance: float) -> tuple[list[str], bool]:
+    """The lines of the table, and whether all agree."""
+    crowd = Crowd(max(60, round(600 * scale)), (16,), 9, 3)
+    cases = [
+        (kind, crowd, f'model.kind = "{kind}"\nmodel.backbone = {{ hidden = [32], dropout = 0.0 }}')
+        for kind in labelmill.kinds()
+    ]
+    for backbone, shape in (("lenet", (1, 28, 28)), ("vgg16", (3, 32, 32)), ("resnet20", (3, 32, 32))):
+        images = Crowd(max(64, round(128 * scale)), shape, 9, 3)
+        settings = f'model.kind = "dl"\nmodel.backbone = {{ kind = "{backbone}", input = {list(shape)} }}'
+        cases.append((f"dl, {backbone}", images, settings))
+    lines, agree = [], True
+    for what, crowd, settings in cases:
+        try:
+            runs = [labelmill.run(crowd, on, settings + AGREEMENT) for on in ("cpu", device)]
+            found = [difference(*(labelmill.query(run, query) for run in runs)) for query in TABLES.values()]
+        except Failed as failure:
+            print(failure, file=sys.stderr)
+            found = [math.inf] * len(TABLES)
+        is_near = max(found) <= tolerance
+        agree &= is_near
+        cells = [f"{distance:.1e}" for distance in found]
+        lines.append(f"| {what} | {' | '.join(cells)} | {'yes' if is_near else 'NO'} |")
+        print(lines[-1], file=sys.stderr, flush=True)
+    return lines, agree
+
+
+def image_peer(kind: str, crowd: Crowd, batch: int, device: str) -> float:
+    from image_networks import epoch_seconds
+
+    return epoch_seconds(kind, crowd.shape, crowd.instances, batch, EPOCHS, device)
+
+
+def conal_peer(crowd: Crowd, batch: int, device: str) -> float:
+    """Of the dense form, a few steps scaled up to the epoch."""
+    import network_cases
+    from dense_conal import train_torch
+
+    case = network_cases.Case(
+        "gpu", crowd.instances, crowd.shape[0], crowd.annotators, crowd.classes, crowd.each, (batch,),
+        epochs=3, peer_steps=5 if crowd.annotators > 10_000 else 20,
+    )  # fmt: skip
+    return train_torch(case, network_cases.Crowd(case), batch, device).steady_seconds()
+
+
+def timings(labelmill: Labelmill, device: str, scale: float, torch: bool) -> tuple[list[str], bool]:
+    """The lines of the table, and whether every run of labelmill's ended well."""
+    cases = []
+    for kind, shape, instances, batch in (
+        ("lenet", (1, 28, 28), 8192, 128), ("vgg16", (3, 32, 32), 2048, 128), ("resnet20", (3, 32, 32), 2048, 128),
+    ):  # fmt: skip
+        crowd = Crowd(max(128, round(instances * scale)), shape, 50, 10)
+        settings = f'model.kind = "dl"\nmodel.backbone = {{ kind = "{kind}", input = {list(shape)} }}'
+        size = " x ".join(map(str, shape))
+        peer = lambda crowd, batch, kind=kind: image_peer(kind, crowd, batch, device)  # noqa: E731
+        cases.append((f"{kind}, {crowd.instances} images of {size}", crowd, batch, settings, peer))
+    for annotators in (2_000, 50_000):
+        crowd = Crowd(max(512, round(20_000 * scale)), (128,), max(8, round(annotators * scale)), 10)
+        peer = lambda crowd, batch: conal_peer(crowd, batch, device)  # noqa: E731
+        what = f"conal, {crowd.instances} instances, {crowd.annotators} annotators"
+        cases.append((what, crowd, 256, CONAL, peer))
+    lines, complete = [], True
+    for what, crowd, batch, settings, peer in cases:
+        try:
+            seconds = labelmill.seconds(crowd, device, settings + TIMING.format(epochs=EPOCHS, batch=batch))
+            own = f"{seconds * 1e3:.1f} ms"
+        except Failed as failure:
+            print(failure, file=sys.stderr)
+            seconds, own, complete = None, "FAILED", False
+        other, ratio = "", ""
+        if torch:
+            try:
+                of_peer = peer(crowd, batch)
+                other = f"{of_peer * 1e3:.1f} ms"
+                ratio = f"{of_peer / seconds:.2g}" if seconds else ""
+            except (ImportError, RuntimeError) as error:
+                print(f"PyTorch, {what}: {error}", file=sys.stderr)
+                other = "not measured"
+        lines.append(f"| {what} | {batch} | {own} | {other} | {ratio} |")
+        print(lines[-1], file=sys.stderr, flush=True)
+    return lines, complete
+
+
+def first_line(*command: str) -> str:
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=HERE)
+    except OSError:
+        return ""
+    lines = done.stdout.splitlines() if done.returncode == 0 else []
+    return lines[0].strip() if lines else ""
+
+
+def heading(labelmill: Labelmill, device: str, scale: float) -> str:
+    """The machine, and the versions of both sides."""
+    gpu = first_line("nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader")
+    on = f"{gpu.replace(', ', ', driver ')}" if gpu else "no GPU found"
+    if device == "cpu":
+        on = f"the processor on both sides, a trial of this script and no measurement ({platform.machine()})"
+    torch = "no PyTorch"
+    if find_spec("torch"):
+        import torch as module
+
+        torch = f"PyTorch {module.__version__}"
+    commit = first_line("git", "rev-parse", "--short", "HEAD") or "unknown"
+    version = labelmill.call("--version").strip()
+    trial = "" if scale == 1 else f" Crowds are scaled by {scale:g}."
+    return f"{version}, commit {commit}, {torch}; on {on}, with {os.cpu_count()} processors.{trial}"
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="gpu.sh", description=__doc__.splitlines()[0])
+    parser.add_argument("binary", type=Path, help="labelmill, built with --features cuda")
+    parser.add_argument("--device", default="cuda", help='"cpu" tries this script without a GPU (default: cuda)')
+    parser.add_argument("--scale", type=float, default=1.0, help="shrink every crowd, for a trial")
+    parser.add_argument("--tolerance", type=float, default=TOLERANCE, help=f"default: {TOLERANCE:g}")
+    parser.add_argument("--no-torch", action="store_true", help="leave PyTorch out")
+    options = parser.parse_args()
+    if not options.binary.is_file():
+        parser.error(f"no labelmill at {options.binary}")
+    torch = not options.no_torch and find_spec("torch") is not None
+    with tempfile.TemporaryDirectory() as folder:
+        labelmill = Labelmill(options.binary.resolve(), Path(folder))
+        print(f"# Networks on a GPU\n\n{heading(labelmill, options.device, options.scale)}\n")
+        near, agree = agreement(labelmill, options.device, options.scale, options.tolerance)
+        print("The largest difference of a probability from that of the processor, after one epoch; at most")
+        print(f"{options.tolerance:g} is wanted:\n")
+        print(f"| model | {' | '.join(TABLES)} | agrees |\n| --- |{' --- |' * (len(TABLES) + 1)}")
+        print("\n".join(near), end="\n\n", flush=True)
+        lines, complete = timings(labelmill, options.device, options.scale, torch)
+        print(f"The median epoch of {EPOCHS - 1} after the first; of CoNAL, PyTorch computes the dense form:\n")
+        print("| network | batch | labelmill | PyTorch | ratio |\n| --- | --- | --- | --- | --- |")
+        print("\n".join(lines))
+    return 0 if agree and complete else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,349 @@
+//! Batch normalisation.
+
+use candle_core::backprop::GradStore;
+use candle_core::{DType, Tensor, Var};
+
+use crate::error::Result;
+use crate::model::neural::from_candle;
+use crate::model::neural::net::host::format::{by_image, by_pixel};
+use crate::model::neural::net::host::norm::{Columns, statistics};
+use crate::model::neural::net::host::read;
+use crate::model::neural::net::layers::Mode;
+use crate::model::neural::net::parameters::{ParameterKind, Parameters};
+
+/// Batch normalisation over all axes but the second; its parameters have PyTorch's names.
+pub struct BatchNorm {
+    scale_and_shift: Option<(Tensor, Tensor)>,
+    mean: Var,
+    variance: Var,
+}
+
+/// The weight of a batch in the running statistics.
+const NORM_MOMENTUM: f64 = 0.1;
+
+/// Added to a variance before its root is taken.
+pub(crate) const NORM_EPSILON: f64 = 1e-5;
+
+impl BatchNorm {
+    /// For `n` columns or channels; with `affine`, a learned scale and shift follow.
+    ///
+    /// # Errors
+    /// When the device is out of memory.
+    pub fn new(parameters: &mut Parameters, name: &str, n: usize, affine: bool) -> Result<Self> {
+        let mut constant = |part: &str, kind, value| {
+            parameters.constant(&format!("{name}.{part}"), kind, &[n], value)
+        };
+        let scale_and_shift = if affine {
+            let (scale, shift) = (
+                constant("weight", ParameterKind::Bias, 1.0)?,
+                constant("bias", ParameterKind::Bias, 0.0)?,
+            );
+            Some((scale.as_tensor().clone(), shift.as_tensor().clone()))
+        } else {
+            None
+        };
+        let (mean, variance) = (
+            constant("running_mean", ParameterKind::Buffer, 0.0)?,
+            constant("running_var", ParameterKind::Buffer, 1.0)?,
+        );
+        Ok(Self { scale_and_shift, mean, variance })
+    }
+
+    /// The number of columns or channels.
+    pub(crate) fn width(&self) -> usize {
+        self.mean.elem_count()
+    }
+
+    /// The running mean of each column or channel.
+    pub(crate) fn running_mean(&self) -> &Tensor {
+        self.mean.as_tensor()
+    }
+
+    /// Whether a learned scale and shift follow.
+    pub(crate) fn is_affine(&self) -> bool {
+        self.scale_and_shift.is_some()
+    }
+
+    /// The output as a node of candle's graph.
+    ///
+    /// # Errors
+    /// When the device fails.
+    pub(crate) fn forward(&self, x: &Tensor, mode: &Mode<'_>) -> Result<Tensor> {
+        from_candle(self.node(x, matches!(mode, Mode::Training(_))))
+    }
+
+    fn node(&self, x: &Tensor, training: bool) -> candle_core::Result<Tensor> {
+        let precision = x.dtype();
+        let dims = x.dims().to_vec();
+        let n = dims[1];
+        // One column for each channel: [batch x height x width, channel].
+        let x = x.to_dtype(DType::F32)?;
+        let rows = if dims.len() == 4 { x.permute((0, 2, 3, 1))?.reshape(((), n))? } else { x };
+        let count = rows.dims()[0] as f64;
+        let rows = if training && count > 1.0 {
+            let mean = rows.mean_keepdim(0)?;
+            let centred = rows.broadcast_sub(&mean)?;
+            let variance = centred.sqr()?.mean_keepdim(0)?;
+            self.follow(&mean.detach(), &(&variance * (count / (count - 1.0)))?.detach())?;
+            centred.broadcast_div(&(variance + NORM_EPSILON)?.sqrt()?)?
+        } else {
+            let deviation = (self.variance.as_detached_tensor() + NORM_EPSILON)?.sqrt()?;
+            rows.broadcast_sub(&self.mean.as_detached_tensor())?.broadcast_div(&deviation)?
+        };
+        let rows = match &self.scale_and_shift {
+            Some((scale, shift)) => rows.broadcast_mul(scale)?.broadcast_add(shift)?,
+            None => rows,
+        };
+        let out = match dims[..] {
+            [batch, _, height, width] => {
+                rows.reshape((batch, height, width, n))?.permute((0, 3, 1, 2))?.contiguous()?
+            }
+            _ => rows,
+        };
+        out.to_dtype(precision)
+    }
+
+    /// Moves the running statistics towards those of a batch.
+    fn follow(&self, mean: &Tensor, unbiased_variance: &Tensor) -> candle_core::Result<()> {
+        for (running, seen) in [(&self.mean, mean), (&self.variance, unbiased_variance)] {
+            let kept = (running.as_detached_tensor() * (1.0 - NORM_MOMENTUM))?;
+            running.set(&(kept + (seen.reshape(self.width())? * NORM_MOMENTUM)?)?)?;
+        }
+        Ok(())
+    }
+
+    /// The output on the host, after ReLU where that follows, and what the backward pass needs.
+    ///
+    /// # Errors
+    /// When the device fails.
+    pub(crate) fn on_host(
+        &self,
+        x: &Tensor,
+        training: bool,
+        relu: bool,
+    ) -> Result<(Normed, Tensor)> {
+        from_candle(self.normed(x, training, relu))
+    }
+
+    fn normed(
+        &self,
+        x: &Tensor,
+        training: bool,
+        relu: bool,
+    ) -> candle_core::Result<(Normed, Tensor)> {
+        let (x, n) = (by_pixel(&x.detach())?, self.width());
+        let rows = x.elem_count() / n.max(1);
+        let follows = training && rows > 1;
+        let [mean, variance] = if follows {
+            let [mean, variance] = read([&x], |[x]| statistics(x, n))?;
+            let unbiased = rows as f64 / (rows as f64 - 1.0);
+            let tensor = |values: &[f64], factor: f64| {
+                Tensor::from_iter(values.iter().map(|v| (v * factor) as f32), x.device())
+            };
+            self.follow(&tensor(&mean, 1.0)?, &tensor(&variance, unbiased)?)?;
+            [mean, variance]
+        } else {
+            let numbers = |var: &Var| -> candle_core::Result<Vec<f64>> {
+                Ok(var.to_vec1::<f32>()?.into_iter().map(f64::from).collect())
+            };
+            [numbers(&self.mean)?, numbers(&self.variance)?]
+        };
+        let (scale, shift) = match &self.scale_and_shift {
+            Some((scale, shift)) => (scale.to_vec1::<f32>()?, shift.to_vec1::<f32>()?),
+            None => (vec![1.0; n], vec![0.0; n]),
+        };
+        let inverse: Vec<f64> = variance.iter().map(|v| 1.0 / (v + NORM_EPSILON).sqrt()).collect();
+        let factor = inverse.iter().zip(&scale).map(|(i, s)| (i * f64::from(*s)) as f32).collect();
+        let mean = mean.iter().map(|mean| *mean as f32).collect();
+        let columns = Columns { mean, factor, shift, relu };
+        let out = read([&x], |[x]| columns.normalise(x))?;
+        let out = Tensor::from_vec(out, x.dims(), x.device())?;
+        let scale_and_shift = self.scale_and_shift.clone();
+        let normed = Normed { columns, inverse, follows, x, out: out.clone(), scale_and_shift };
+        Ok((normed, by_image(&out)?))
+    }
+}
+
+/// What the backward pass of a norm on the host needs.
+pub(crate) struct Normed {
+    columns: Columns,
+    /// One over each column's deviation.
+    inverse: Vec<f64>,
+    /// Whether mean and variance followed from the batch.
+    follows: bool,
+    x: Tensor,
+    out: Tensor,
+    scale_and_shift: Option<(Tensor, Tensor)>,
+}
+
+impl Normed {
+    /// Adds the gradients by scale and shift to `found`; returns the gradient by the input.
+    pub(crate) fn backward(
+        &self,
+        gradient: &Tensor,
+        found: &mut GradStore,
+    ) -> candle_core::Result<Tensor> {
+        let (columns, gradient) = (&self.columns, by_pixel(gradient)?);
+        let of_input = read([&self.x, &self.out, &gradient], |[x, out, gradient]| {
+            let [sums, products] = columns.sums(x, out, gradient);
+            let of_input = if self.follows {
+                let rows = (x.len() / sums.len()) as f64;
+                let constant: Vec<f32> = sums.iter().map(|sum| (sum / rows) as f32).collect();
+                let slopes = products.iter().zip(&self.inverse);
+                let slope: Vec<f32> = slopes.map(|(p, i)| (p * i * i / rows) as f32).collect();
+                columns.backward(x, out, gradient, &constant, &slope)
+            } else {
+                let zeros = vec![0.0; sums.len()];
+                columns.backward(x, out, gradient, &zeros, &zeros)
+            };
+            (of_input, sums, products)
+        })?;
+        let (of_input, sums, products) = of_input;
+        if let Some((scale, shift)) = &self.scale_and_shift {
+            let of_scale = products.iter().zip(&self.inverse).map(|(p, i)| (p * i) as f32);
+            found.insert(scale, Tensor::from_iter(of_scale, gradient.device())?);
+            let of_shift = sums.iter().map(|sum| *sum as f32);
+            found.insert(shift, Tensor::from_iter(of_shift, gradient.device())?);
+        }
+        by_image(&Tensor::from_vec(of_input, gradient.dims(), gradient.device())?)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use candle_core::Device;
+
+    use super::*;
+    use crate::model::neural::net::host::change;
+    use crate::model::neural::net::parameters::Initialisation;
+    use crate::run::Run;
+
+    fn numbers(tensor: &Tensor) -> Vec<f32> {
+        tensor.flatten_all().unwrap().to_vec1().unwrap()
+    }
+
+    /// Of 1 and 3 the mean is 2 and the unbiased variance 2: a tenth of each beside nine tenths of 0 and of 1.
+    #[test]
+    fn running_statistics_follow_the_unbiased_variance() {
+        let mut all = Parameters::new(&Run::new(1), &Device::Cpu, Initialisation::Uniform);
+        let norm = BatchNorm::new(&mut all, "norm", 1, false).unwrap();
+        let x = Tensor::new(&[[1.0_f32], [3.0]], &Device::Cpu).unwrap();
+        let out = norm.forward(&x, &Mode::Training(&mut Run::new(1).rng("none"))).unwrap();
+        let near = |got: &[f32], want: f32| assert!((got[0] - want).abs() < 1e-5, "{got:?}");
+        near(&numbers(&out), -1.0);
+        near(&numbers(&norm.mean), 0.2);
+        near(&numbers(&norm.variance), 1.1);
+        // What predicts uses these: (2.2 - 0.2) / sqrt(1.1), and changes nothing.
+        let x = Tensor::new(&[[2.2_f32], [0.2]], &Device::Cpu).unwrap();
+        near(&numbers(&norm.forward(&x, &Mode::Fixed).unwrap()), 1.906_917);
+        near(&numbers(&norm.mean), 0.2);
+    }
+
+    /// Two images of two channels of two pixels: 1, 3, 5, 7 with the variance 5, and 0, 0, 2, 2 with 1.
+    #[test]
+    fn channels_are_normalised_over_images_and_pixels() {
+        let mut all = Parameters::new(&Run::new(1), &Device::Cpu, Initialisation::Uniform);
+        let norm = BatchNorm::new(&mut all, "norm", 2, true).unwrap();
+        let values = vec![1.0_f32, 3.0, 0.0, 0.0, 5.0, 7.0, 2.0, 2.0];
+        let x = Tensor::from_vec(values, (2, 2, 1, 2), &Device::Cpu).unwrap();
+        let out = norm.forward(&x, &Mode::Training(&mut Run::new(1).rng("none"))).unwrap();
+        let near = |got: Vec<f32>, want: &[f32]| {
+            for (got, want) in got.iter().zip(want) {
+                assert!((got - want).abs() < 1e-5, "{got}, expected {want}");
+            }
+        };
+        let (far, close) = (1.341_641, 0.447_214);
+        near(numbers(&out), &[-far, -close, -1.0, -1.0, close, far, 1.0, 1.0]);
+        near(numbers(&norm.mean), &[0.4, 0.1]);
+        near(numbers(&norm.variance), &[0.9 + 0.1 * 20.0 / 3.0, 0.9 + 0.1 * 4.0 / 3.0]);
+    }
+
+    /// A norm whose columns have scales 1.5, 1.2 and so on, and shifts 0.2, -0.1 and so on.
+    fn uneven(columns: usize) -> BatchNorm {
+        let mut all = Parameters::new(&Run::new(1), &Device::Cpu, Initialisation::Uniform);
+        let norm = BatchNorm::new(&mut all, "norm", columns, true).unwrap();
+        let (scale, shift) = norm.scale_and_shift.as_ref().unwrap();
+        for (tensor, first) in [(scale, 1.5), (shift, 0.2)] {
+            let number = |values: &mut [f32]| {
+                values.iter_mut().enumerate().for_each(|(n, v)| *v = first - 0.3 * n as f32);
+            };
+            change(tensor, number).unwrap();
+        }
+        norm
+    }
+
+    fn counted(dims: &[usize], step: usize) -> Tensor {
+        let n: usize = dims.iter().product();
+        let values = (0..n).map(|n| (n * step % 23) as f32 * 0.1 - 1.0).collect();
+        Tensor::from_vec::<_, f32>(values, dims, &Device::Cpu).unwrap()
+    }
+
+    fn near(what: &str, got: &Tensor, want: &Tensor) {
+        assert_eq!(got.dims(), want.dims(), "{what}");
+        for (at, (got, want)) in numbers(got).iter().zip(numbers(want)).enumerate() {
+            assert!((got - want).abs() < 1e-4 * want.abs().max(1.0), "{what}[{at}]: {got}, {want}");
+        }
+    }
+
+    /// Of -1, 0 and 1 the variance is 2/3, so that x is -1.2247, 0 and 1.2247 after the norm; for the gradient (1, 0, 0)
+    /// its mean is 1/3 and that of its products with x is -0.40825: 1.2247 (g - 1/3 + 0.40825 x).
+    #[test]
+    fn the_gradient_on_the_host_is_that_by_hand() {
+        let mut all = Parameters::new(&Run::new(1), &Device::Cpu, Initialisation::Uniform);
+        let norm = BatchNorm::new(&mut all, "norm", 1, true).unwrap();
+        let column = |values: [f32; 3]| Tensor::new(&values, &Device::Cpu).unwrap().reshape((3, 1));
+        let x = column([-1.0, 0.0, 1.0]).unwrap();
+        let (normed, out) = norm.on_host(&x, true, false).unwrap();
+        near("output", &out, &column([-1.224_73, 0.0, 1.224_73]).unwrap());
+        near("running variance", norm.variance.as_tensor(), &counted(&[1], 1).ones_like().unwrap());
+        let mut found = GradStore::default();
+        let of_x = normed.backward(&column([1.0, 0.0, 0.0]).unwrap(), &mut found).unwrap();
+        near("input", &of_x, &column([0.204_12, -0.408_25, 0.204_12]).unwrap());
+        let (scale, shift) = norm.scale_and_shift.as_ref().unwrap();
+        let of = |parameter| numbers(found.get(parameter).unwrap())[0];
+        assert!((of(scale) + 1.224_73).abs() < 1e-4 && (of(shift) - 1.0).abs() < 1e-6);
+    }
+
+    /// Images, and rows of more than one block, with and without ReLU; a single row, which has no variance.
+    #[test]
+    fn the_host_and_the_graph_agree() {
+        for dims in [&[7, 3, 5, 6][..], &[1300, 5], &[1, 4], &[40, 6, 1, 3], &[2, 1, 8, 9]] {
+            for (training, relu) in [(true, true), (true, false), (false, true), (false, false)] {
+                let (x, slopes) = (counted(dims, 7), counted(dims, 5));
+                let what = format!("{dims:?}, {training}, {relu}");
+                let (graph, host) = (uneven(dims[1]), uneven(dims[1]));
+                let var = Var::from_tensor(&x).unwrap();
+                let mut wanted = graph.node(&var, training).unwrap();
+                wanted = if relu { wanted.relu().unwrap() } else { wanted };
+                let (normed, out) = host.on_host(&x, training, relu).unwrap();
+                near(&what, &out, &wanted);
+                near(&what, host.mean.as_tensor(), graph.mean.as_tensor());
+                near(&what, host.variance.as_tensor(), graph.variance.as_tensor());
+                let wanted = (wanted * &slopes).unwrap().sum_all().unwrap().backward().unwrap();
+                let mut found = GradStore::default();
+                let of_x = normed.backward(&slopes, &mut found).unwrap();
+                near(&what, &of_x, wanted.get(&var).unwrap());
+                let (of_host, of_graph) = (&host.scale_and_shift, &graph.scale_and_shift);
+                let ((scale, shift), (wanted_scale, wanted_shift)) =
+                    (of_host.as_ref().unwrap(), of_graph.as_ref().unwrap());
+                near(&what, found.get(scale).unwrap(), wanted.get(wanted_scale).unwrap());
+                near(&what, found.get(shift).unwrap(), wanted.get(wanted_shift).unwrap());
+            }
+        }
+    }
+
+    #[test]
+    fn any_number_of_threads_gives_the_same_bits() {
+        let (x, slopes) = (counted(&[1300, 5], 7), counted(&[1300, 5], 3));
+        let all = |threads| {
+            let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
+            pool.install(|| {
+                let norm = uneven(5);
+                let (normed, out) = norm.on_host(&x, true, true).unwrap();
+                let of_x = normed.backward(&slopes, &mut GradStore::default()).unwrap();
+                [numbers(&out), numbers(&of_x), numbers(&norm.variance)]
+            })
+        };
+        assert_eq!(all(1), all(4));
+    }
+}

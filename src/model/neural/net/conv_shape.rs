@@ -1,0 +1,164 @@
+//! The shape of a convolution: which pixels of the input each pixel of the output reads, and through which cells of the
+//! kernel.
+//!
+//! The rows of a matrix are `[row, column, image]` of a batch. Neighbouring columns that the same cells of the kernel
+//! reach are one run of rows; no cell reaches the padding, so that its zeros cost nothing.
+
+use crate::model::neural::net::host::tiles::Run;
+
+/// The most rows of a run: a whole number of tiles.
+const MAX_ROWS: usize = 240;
+
+/// The shapes of a convolution of one batch.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct ConvShape {
+    pub(super) images: usize,
+    pub(super) from: usize,
+    pub(super) to: usize,
+    pub(super) kernel: usize,
+    pub(super) padding: usize,
+    pub(super) stride: usize,
+    pub(super) height: usize,
+    pub(super) width: usize,
+    /// Rows and columns of the output.
+    pub(super) high: usize,
+    pub(super) wide: usize,
+}
+
+/// The row (or column) of the kernel, and the row (or column) that it reads, for everything that is read from one place.
+type Reached = Vec<(usize, usize)>;
+
+impl ConvShape {
+    /// Cells of the kernel.
+    pub(super) fn cells(&self) -> usize {
+        self.kernel * self.kernel
+    }
+
+    /// Images whose patches have at most `max_addressed` elements, or one image; the patches of the backward pass, over
+    /// the output's channels, count too.
+    pub(super) fn images_addressed(&self, max_addressed: usize) -> usize {
+        let channels = self.from.max(self.to);
+        let places = (self.high * self.wide).max(self.height * self.width);
+        let patches = channels * self.cells() * places;
+        (max_addressed / patches.max(1)).max(1)
+    }
+
+    /// For all pixels of the output, the pixels of the input that they read.
+    pub(super) fn reads(&self) -> Vec<Run> {
+        let reached = |at: usize, size: usize| -> Reached {
+            let inside =
+                |k: &usize| (self.padding..size + self.padding).contains(&(at * self.stride + k));
+            (0..self.kernel)
+                .filter(inside)
+                .map(|k| (k, at * self.stride + k - self.padding))
+                .collect()
+        };
+        let rows = (0..self.high).map(|y| reached(y, self.height)).collect::<Vec<_>>();
+        let columns = (0..self.wide).map(|x| reached(x, self.width)).collect::<Vec<_>>();
+        self.runs(&rows, &columns, self.width)
+    }
+
+    /// For all pixels of the input, the pixels of the output that read them.
+    pub(super) fn is_read_by(&self) -> Vec<Run> {
+        let reached = |at: usize, size: usize| -> Reached {
+            let reads = |k: usize| {
+                let from = (at + self.padding)
+                    .checked_sub(k)
+                    .filter(|from| from.is_multiple_of(self.stride))?;
+                Some((k, from / self.stride)).filter(|(_, from)| *from < size)
+            };
+            (0..self.kernel).filter_map(reads).collect()
+        };
+        let rows = (0..self.height).map(|y| reached(y, self.high)).collect::<Vec<_>>();
+        let columns = (0..self.width).map(|x| reached(x, self.wide)).collect::<Vec<_>>();
+        self.runs(&rows, &columns, self.wide)
+    }
+
+    /// The runs of all pixels, where the image that they read is `wide`.
+    fn runs(&self, rows: &[Reached], columns: &[Reached], wide: usize) -> Vec<Run> {
+        let mut runs = Vec::new();
+        for (y, from_rows) in rows.iter().enumerate() {
+            let mut x = 0;
+            while let Some(from_columns) = columns.get(x) {
+                let together = columns[x..].iter().enumerate().take_while(|(n, reached)| {
+                    let moved = from_columns.iter().map(|(k, column)| (*k, column + n));
+                    reached.iter().copied().eq(moved)
+                });
+                let n = together.count();
+                let cells = from_rows.iter().flat_map(|(ky, row)| {
+                    let cell = move |(kx, column): &(usize, usize)| {
+                        (ky * self.kernel + kx, (row * wide + column) * self.images)
+                    };
+                    from_columns.iter().map(cell)
+                });
+                let (first, rows) = ((y * columns.len() + x) * self.images, n * self.images);
+                let sources: Vec<(usize, usize)> = cells.collect();
+                for done in (0..rows).step_by(MAX_ROWS) {
+                    let sources = sources.iter().map(|(cell, row)| (*cell, row + done)).collect();
+                    runs.push(Run {
+                        first: first + done,
+                        rows: MAX_ROWS.min(rows - done),
+                        sources,
+                    });
+                }
+                x += n;
+            }
+        }
+        runs
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn shape(images: usize, stride: usize, width: usize, wide: usize) -> ConvShape {
+        let (kernel, padding, height, high) = (3, 1, 1, 1);
+        ConvShape { images, from: 1, to: 1, kernel, padding, stride, height, width, high, wide }
+    }
+
+    fn run(first: usize, rows: usize, sources: &[(usize, usize)]) -> Run {
+        Run { first, rows, sources: sources.to_vec() }
+    }
+
+    /// Of a row of pixels, which only cells 3 to 5 of a kernel of 3 x 3 reach; two images beside each other.
+    #[test]
+    fn pixels_that_the_same_cells_reach_are_one_run() {
+        let reads = shape(2, 1, 5, 5).reads();
+        let inside = run(2, 6, &[(3, 0), (4, 2), (5, 4)]);
+        assert_eq!(reads, [run(0, 2, &[(4, 0), (5, 2)]), inside, run(8, 2, &[(3, 6), (4, 8)])]);
+        let is_read_by = shape(2, 1, 5, 5).is_read_by();
+        let inside = run(2, 6, &[(3, 4), (4, 2), (5, 0)]);
+        let (left, right) = (run(0, 2, &[(3, 2), (4, 0)]), run(8, 2, &[(4, 8), (5, 6)]));
+        assert_eq!(is_read_by, [left, inside, right]);
+    }
+
+    /// Outputs 0, 1 and 2 stand on pixels 0, 2 and 4.
+    #[test]
+    fn a_stride_leaves_pixels_out() {
+        let reads = shape(1, 2, 5, 3).reads();
+        let wanted = [
+            run(0, 1, &[(4, 0), (5, 1)]),
+            run(1, 1, &[(3, 1), (4, 2), (5, 3)]),
+            run(2, 1, &[(3, 3), (4, 4)]),
+        ];
+        assert_eq!(reads, wanted);
+        let is_read_by = shape(1, 2, 5, 3).is_read_by();
+        let cells: Vec<_> = is_read_by.iter().map(|run| &run.sources[..]).collect();
+        let wanted: [&[(usize, usize)]; 5] =
+            [&[(4, 0)], &[(3, 1), (5, 0)], &[(4, 1)], &[(3, 2), (5, 1)], &[(4, 2)]];
+        assert_eq!(cells, wanted);
+        // A kernel of 1 x 1 never reads the pixels between.
+        let shape = ConvShape { kernel: 1, padding: 0, ..shape(1, 2, 4, 2) };
+        let cells: Vec<usize> = shape.is_read_by().iter().map(|run| run.sources.len()).collect();
+        assert_eq!(cells, [1, 0, 1, 0]);
+    }
+
+    #[test]
+    fn long_runs_are_cut() {
+        let runs = shape(101, 1, 7, 7).reads();
+        let rows: Vec<usize> = runs.iter().map(|run| run.rows).collect();
+        assert_eq!(rows, [101, 240, 240, 25, 101]);
+        assert_eq!(runs[2], run(341, 240, &[(3, 240), (4, 341), (5, 442)]));
+    }
+}
