@@ -1,5 +1,6 @@
 //! One Dawid-Skene iteration as annotations, classes and annotators grow: nanoseconds an annotation and class.
 
+use std::io::Write as _;
 use std::time::Instant;
 
 use labelmill::frame::{AnnotationRows, Annotations, Dims, Duplicates};
@@ -27,26 +28,42 @@ enum Weights {
     All,
 }
 
-/// Prints a table for these numbers of annotations, such as `1e6,1e7`.
+/// Prints a table for these numbers of annotations, such as `1e6,1e7`; of some classes, annotators and weights alone where
+/// `LABELMILL_CLASSES`, `LABELMILL_ANNOTATORS` or `LABELMILL_WEIGHTS` lists them.
 pub fn print(sizes: &str) {
-    println!("| annotations | annotators | weights | 5 | 6 | 8 | 20 | 50 classes |");
-    println!("|---|---|---|---|---|---|---|---|");
+    let classes = only("LABELMILL_CLASSES", &[5, 6, 8, 20, 50]);
+    let crowds = only("LABELMILL_ANNOTATORS", &[1_000, 100_000, 5_000_000]);
+    let weights = only("LABELMILL_WEIGHTS", &[Weights::None, Weights::Few, Weights::All]);
+    let names: Vec<String> = classes.iter().map(u32::to_string).collect();
+    println!("| annotations | annotators | weights | {} classes |", names.join(" | "));
+    println!("|---|---|---|{}", "---|".repeat(classes.len()));
     for size in sizes.split(',') {
         // A number of annotations is positive, and the cast saturates.
         #[allow(clippy::cast_sign_loss)]
         let n = size.parse::<f64>().expect("LABELMILL_GROWTH holds numbers") as u32;
-        for annotators in [1_000, 100_000, 5_000_000] {
-            for weights in [Weights::None, Weights::Few, Weights::All] {
+        for annotators in &crowds {
+            for weights in &weights {
                 print!("| {size} | {annotators} | {weights:?} |");
-                for classes in [5, 6, 8, 20, 50] {
+                for classes in &classes {
                     let nanoseconds =
-                        iteration(&crowd(n / REDUNDANCY, annotators, classes, weights));
-                    print!(" {:.2} ({nanoseconds:.1}) |", nanoseconds / f64::from(classes));
+                        iteration(&crowd(n / REDUNDANCY, *annotators, *classes, *weights));
+                    print!(" {:.2} ({nanoseconds:.1}) |", nanoseconds / f64::from(*classes));
+                    std::io::stdout().flush().expect("a table can be printed");
                 }
                 println!();
             }
         }
     }
+}
+
+/// Those that the variable lists; all without it.
+fn only<T: Copy + std::fmt::Debug>(variable: &str, all: &[T]) -> Vec<T> {
+    let listed = std::env::var(variable).ok();
+    let is_listed = |value: &&T| {
+        let name = format!("{value:?}");
+        listed.as_ref().is_none_or(|listed| listed.split(',').any(|wanted| wanted == name))
+    };
+    all.iter().filter(is_listed).copied().collect()
 }
 
 /// The median nanoseconds an annotation of one iteration, the first left out.

@@ -14,6 +14,11 @@ use labelmill::model::em::{DawidSkene, EmSteps};
 use labelmill::model::fitted::Posterior;
 use labelmill::testing::{annotations, synth::CrowdShape};
 
+/// That of the program.
+#[global_allocator]
+static ALLOCATOR: labelmill::cli::BoundedAllocator<mimalloc::MiMalloc> =
+    labelmill::cli::BoundedAllocator(mimalloc::MiMalloc);
+
 const SEED: u64 = 7;
 
 fn crowd(instances: u32, annotators: u32, classes: u32) -> Annotations {

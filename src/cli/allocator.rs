@@ -16,6 +16,13 @@ use crate::error::Stage;
 /// Smaller ones are not counted: they come by the million, and make a small part of what a job holds.
 const COUNTED: usize = 1 << 20;
 
+/// A large page.
+#[cfg(target_os = "linux")]
+const LARGE_PAGE: usize = 2 << 20;
+
+/// So many bytes are worth large pages.
+const ON_LARGE_PAGES: usize = 8 << 20;
+
 static HELD: AtomicUsize = AtomicUsize::new(0);
 static LIMIT: AtomicUsize = AtomicUsize::new(usize::MAX);
 
@@ -52,7 +59,31 @@ fn checked(memory: *mut u8, bytes: usize) -> *mut u8 {
     if memory.is_null() {
         refuse(bytes, HELD.load(Ordering::Relaxed));
     }
+    if bytes >= ON_LARGE_PAGES {
+        ask_for_large_pages(memory, bytes);
+    }
     memory
+}
+
+/// Asks the system to put memory on large pages, where it leaves that to the program.
+///
+/// # Why
+/// Tables of counts, ids and places are read and written anywhere. On pages of 4 KB nearly each access has to find out
+/// first where its page lies: random prefetched lines of a table of 400 MB took 8.0 ns each on pages of 4 KB and 4.3 ns on
+/// pages of 2 MB, of one of 115 MB 5.0 and 3.2 ns (one thread of an AMD EPYC in a virtual machine).
+fn ask_for_large_pages(memory: *mut u8, bytes: usize) {
+    #[cfg(target_os = "linux")]
+    {
+        let skipped = memory.align_offset(LARGE_PAGE);
+        let whole = bytes.saturating_sub(skipped) / LARGE_PAGE * LARGE_PAGE;
+        // SAFETY: these pages are part of what was just allocated, and the advice changes none of their contents.
+        #[allow(unsafe_code)]
+        unsafe {
+            libc::madvise(memory.wrapping_add(skipped).cast(), whole, libc::MADV_HUGEPAGE);
+        }
+    }
+    #[cfg(not(target_os = "linux"))]
+    let _ = (memory, bytes);
 }
 
 /// Ends the process. Nothing here allocates, and nothing waits for other threads.
@@ -125,6 +156,48 @@ mod tests {
         // SAFETY: the layout is not empty.
         unsafe { allocator.alloc_zeroed(of(12)) };
         writeln!(std::io::stderr(), "beyond the bound").unwrap();
+    }
+
+    /// The system lists the flags of each mapping; `hg` stands for the advice.
+    #[test]
+    #[cfg(target_os = "linux")]
+    #[allow(unsafe_code)]
+    fn large_allocations_are_on_large_pages_and_keep_their_contents() {
+        if !std::path::Path::new("/sys/kernel/mm/transparent_hugepage").exists() {
+            writeln!(std::io::stderr(), "skipped: there are no transparent large pages").unwrap();
+            return;
+        }
+        let (allocator, n) = (BoundedAllocator(System), 40 << 20);
+        let of = |bytes: usize| Layout::array::<u8>(bytes).unwrap();
+        // SAFETY: no layout is empty, each is given back as it was taken, and only what was written or zeroed is read.
+        let (bytes, is_advised) = unsafe {
+            let start = allocator.alloc_zeroed(of(n));
+            (0..n).step_by(1000).for_each(|at| *start.add(at) = (at % 251) as u8);
+            let is_advised = has_advice(start.add(n / 2) as usize);
+            let grown = allocator.realloc(start, of(n), 2 * n);
+            let bytes = std::slice::from_raw_parts(grown, n).to_vec();
+            allocator.dealloc(grown, of(2 * n));
+            (bytes, is_advised)
+        };
+        assert!(is_advised);
+        let want = |at: usize| if at.is_multiple_of(1000) { (at % 251) as u8 } else { 0 };
+        assert!(bytes.iter().enumerate().all(|(at, byte)| *byte == want(at)));
+    }
+
+    #[cfg(target_os = "linux")]
+    fn has_advice(address: usize) -> bool {
+        let mappings = std::fs::read_to_string("/proc/self/smaps").unwrap();
+        let mut is_inside = false;
+        for line in mappings.lines() {
+            let hex = |text: &str| usize::from_str_radix(text, 16).ok();
+            let bounds = line.split(' ').next().and_then(|range| range.split_once('-'));
+            if let Some((begin, end)) = bounds.and_then(|(b, e)| Some((hex(b)?, hex(e)?))) {
+                is_inside = (begin..end).contains(&address);
+            } else if is_inside && let Some(flags) = line.strip_prefix("VmFlags:") {
+                return flags.split_whitespace().any(|flag| flag == "hg");
+            }
+        }
+        false
     }
 
     #[test]

@@ -13,6 +13,7 @@ mod features;
 mod gold;
 mod ids;
 mod offsets;
+mod prefetch;
 mod rejects;
 mod truth;
 
@@ -31,6 +32,7 @@ pub use gold::{Gold, Role};
 pub use ids::Ids;
 pub use offsets::split_by;
 pub(crate) use offsets::{Places, count, prefix_sum};
+pub use prefetch::prefetch;
 pub use rejects::{Reason, Rejects};
 pub use truth::{TrueCrowd, Truth};
 

@@ -14,6 +14,7 @@ use super::hash::{Secret, place, tag};
 use super::key::{Family, Key, Packed, compare, dictionary, for_each_key, to_array};
 use super::untyped::{as_integers, is_untyped};
 use crate::error::{Error, Result};
+use crate::frame::prefetch;
 use crate::source::views::type_in_files;
 
 /// Stands for a null in the numbers that [`Interner::intern`] gives.
@@ -179,9 +180,11 @@ impl Interner {
         let mut slots = [0_u64; LOOKUP];
         for (n, (_, key)) in rows.iter().enumerate() {
             hashes[n] = self.secret.hash(key.0);
+            prefetch(&self.slots, place(hashes[n]) & mask);
         }
         for n in 0..rows.len() {
             slots[n] = self.slots[place(hashes[n]) & mask];
+            prefetch(&self.keys, (slots[n] as u32).wrapping_sub(1) as usize);
         }
         for (n, (row, key)) in rows.iter().enumerate() {
             let there = (slots[n] as u32).wrapping_sub(1);

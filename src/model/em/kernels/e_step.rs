@@ -98,12 +98,13 @@ impl<const K: usize, E: Estimator> WithSimd for DenseSweep<'_, K, E> {
         let (sums, table) = self.into.sums_and_table();
         let near =
             Prefetcher { columns: self.step.range.columns, cells: self.columns.cells.cells() };
-        let objective = if self.columns.are_logs {
-            self.step.in_log_domain::<K>(self.columns, near, self.rows, sums, table)
-        } else if self.step.range.labels.len() > self.columns.cells.n_columns() {
-            self.step.by_products::<K, false>(self.columns, near, self.rows, sums, table)
-        } else {
-            self.step.by_products::<K, true>(self.columns, near, self.rows, sums, table)
+        let all_kept = self.step.range.labels.len() <= self.columns.cells.n_columns();
+        let Self { step, columns, rows, .. } = self;
+        let objective = match (columns.are_logs, all_kept) {
+            (true, true) => step.in_log_domain::<K, true>(columns, near, rows, sums, table),
+            (true, false) => step.in_log_domain::<K, false>(columns, near, rows, sums, table),
+            (false, true) => step.by_products::<K, true>(columns, near, rows, sums, table),
+            (false, false) => step.by_products::<K, false>(columns, near, rows, sums, table),
         };
         self.into.add_objective(objective);
     }
@@ -190,7 +191,7 @@ impl<E: Estimator> EStep<'_, E> {
     /// Rows in three steps over a few of them each: sums of logarithms, all their exponentials at once, counts. Returns
     /// the objective.
     #[inline(always)]
-    fn in_log_domain<const K: usize>(
+    fn in_log_domain<const K: usize, const ALL_KEPT: bool>(
         self,
         columns: &DenseColumns,
         near: Prefetcher<'_>,
@@ -209,11 +210,14 @@ impl<E: Estimator> EStep<'_, E> {
             let place = (column, range.labels[column as usize], weight);
             columns.write(place, estimator, last, factors)
         };
+        let base = range.offsets[0];
         for (start, rows) in (0..).step_by(GATHERED).zip(rows.chunks_mut(GATHERED * n)) {
-            let mut shifts = [0.0; GATHERED];
-            for (at, row) in rows.chunks_exact_mut(n).enumerate() {
-                let i = start + at;
-                let own = range.positions(i);
+            let (mut shifts, ends) = ([0.0; GATHERED], &range.offsets[start + 1..]);
+            let first = range.offsets[start] - base;
+            let mut begin = first;
+            for (at, (row, end)) in rows.chunks_exact_mut(n).zip(ends).enumerate() {
+                let (i, own) = (start + at, begin..end - base);
+                begin = own.end;
                 near.prefetch(own.clone(), into.table, n);
                 let (columns, weights) = (&range.columns[own.clone()], &weights[own]);
                 if let Some(class) = range.trusted_class(i) {
@@ -223,17 +227,22 @@ impl<E: Estimator> EStep<'_, E> {
                     continue;
                 }
                 let prior = log_prior.of(i);
-                terms += singletons.add_logs::<K>(row, prior, near.cells, columns, weights);
+                if ALL_KEPT {
+                    dense::add_logs::<K>(row, prior, near.cells, columns, weights);
+                } else {
+                    terms += singletons.add_logs::<K>(row, prior, near.cells, columns, weights);
+                }
                 shifts[at] = shift::<K>(row);
             }
             exp_all(rows);
-            for (at, row) in rows.chunks_exact_mut(n).enumerate() {
-                let i = start + at;
-                let own = range.positions(i);
+            begin = first;
+            for ((row, end), shift) in rows.chunks_exact_mut(n).zip(ends).zip(shifts) {
+                let own = begin..end - base;
+                begin = own.end;
                 let (columns, weights) = (&range.columns[own.clone()], &weights[own]);
                 // The row of a trusted instance becomes one-hot again, over a sum of 1.
                 into.add::<K>(row, columns, WeightSlice::All(weights));
-                terms += if columns.is_empty() { 0.0 } else { shifts[at] };
+                terms += if columns.is_empty() { 0.0 } else { shift };
             }
         }
         terms + into.likelihood.ln()

@@ -76,9 +76,4 @@ impl<T: Copy + Default> GatherBuffer<T> {
         let begin = if n == 0 { 0 } else { self.ends[n - 1] };
         &self.entries[begin..self.ends[n]]
     }
-
-    /// The entries of every group.
-    pub fn groups(&self) -> impl Iterator<Item = &[T]> {
-        (0..self.ends.len()).map(|n| self.group(n))
-    }
 }

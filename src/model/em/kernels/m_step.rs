@@ -175,7 +175,7 @@ impl<const K: usize, E: Estimator> WithSimd for Gather<'_, K, E> {
 }
 
 /// Annotations between asking for a row and adding it.
-const AHEAD: usize = 24;
+const AHEAD: usize = 64;
 
 /// Sums the rows of the instances of each column.
 #[inline(always)]

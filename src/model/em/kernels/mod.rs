@@ -35,7 +35,7 @@ pub use log_domain::softmax;
 pub use prior::Prior;
 pub use strategy::CountStrategy;
 
-use crate::frame::Annotations;
+use crate::frame::{Annotations, prefetch};
 use crate::model::fitted::Posterior;
 use m_step::Columns;
 
@@ -143,21 +143,4 @@ pub fn normalise(values: &mut [f64], change: impl Fn(f64) -> f64) {
     values.iter_mut().for_each(|v| *v = change(if sum > 0.0 { *v / sum } else { uniform }));
     let sum: f64 = values.iter().sum();
     values.iter_mut().for_each(|v| *v /= sum);
-}
-
-/// Asks the processor to bring the cache line of a number near, while other work goes on.
-#[inline(always)]
-fn prefetch(numbers: &[f64], at: usize) {
-    #[cfg(target_arch = "x86_64")]
-    {
-        use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
-        let start = numbers.as_ptr().wrapping_add(at);
-        // SAFETY: a prefetch is a hint, which reads nothing and is valid for any address.
-        #[allow(unsafe_code)]
-        unsafe {
-            _mm_prefetch::<_MM_HINT_T0>(start.cast());
-        }
-    }
-    #[cfg(not(target_arch = "x86_64"))]
-    let _ = (numbers, at);
 }

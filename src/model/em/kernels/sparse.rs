@@ -13,31 +13,47 @@ use rayon::prelude::*;
 use super::MIN_LIKELIHOOD;
 use super::estimate::{Annotator, Estimator, SparseCell};
 use super::gather_buffer::GatherBuffer;
+use super::padded_matrix::prefetch_row;
+use super::prefetch;
 use super::sparse_rows::{ClassEntry, SparseRows, gather};
-use crate::frame::{Annotations, InstanceRange, WeightSlice};
+use crate::frame::{Annotations, InstanceRange, WeightSlice, split_by};
 
 /// Neighbouring slots whose columns lie together: one unit of parallel work.
-const BLOCK: usize = 16;
+const BLOCK: usize = 64;
+
+/// Slots whose entries are gathered together: of annotators with two annotations each, enough to wait for memory once.
+const GATHERED: usize = 16;
+
+/// Annotations between asking for the place of a column and using it.
+const AHEAD: usize = 64;
 
 /// The columns of all annotators.
 pub struct SparseColumns {
     n_classes: usize,
     /// Whether numbers are logarithms.
     are_logs: bool,
-    /// The slot of the annotator of each column.
-    slots: Vec<u32>,
-    blocks: Vec<Block>,
+    /// P(a label that was not used given class), `[slot, class]`.
+    unused: Vec<f64>,
+    /// Of each column.
+    places: Vec<Place>,
+    /// The cells of the columns of [`BLOCK`] slots each.
+    cells: Vec<Vec<SparseCell>>,
 }
 
-/// The columns of [`BLOCK`] annotators.
-#[derive(Default)]
-struct Block {
-    first_column: usize,
-    /// P(a label that was not used given class), `[annotator, class]`.
-    unused: Vec<f64>,
-    /// Where the cells of each column begin, and one past the last.
-    first: Vec<u32>,
-    cells: Vec<SparseCell>,
+/// Where a column is: the slot of its annotator, and its cells in those of the block.
+#[derive(Debug, Clone, Copy, Default)]
+struct Place {
+    slot: u32,
+    begin: u32,
+    end: u32,
+}
+
+/// The columns of neighbouring slots, to be estimated.
+struct Block<'a> {
+    slots: Range<usize>,
+    unused: &'a mut [f64],
+    places: &'a mut [Place],
+    cells: &'a mut Vec<SparseCell>,
 }
 
 /// What a worker needs to estimate an annotator.
@@ -55,12 +71,18 @@ impl SparseColumns {
     /// Room for the columns of all annotators.
     #[must_use]
     pub fn new(a: &Annotations) -> Self {
-        let own = a.column_offsets().windows(2).enumerate();
+        let (n_classes, annotators) = (a.dims().classes, a.dims().annotators);
+        let mut places = Vec::with_capacity(a.n_columns());
+        for (slot, own) in a.column_offsets().windows(2).enumerate() {
+            let place = Place { slot: slot as u32, ..Place::default() };
+            places.extend(repeat_n(place, own[1] - own[0]));
+        }
         Self {
-            n_classes: a.dims().classes,
+            n_classes,
             are_logs: a.are_weighted(),
-            slots: own.flat_map(|(s, own)| repeat_n(s as u32, own[1] - own[0])).collect(),
-            blocks: (0..a.dims().annotators.div_ceil(BLOCK)).map(|_| Block::default()).collect(),
+            unused: vec![0.0; annotators * n_classes],
+            places,
+            cells: vec![Vec::new(); annotators.div_ceil(BLOCK)],
         }
     }
 
@@ -77,7 +99,7 @@ impl SparseColumns {
         rows: &[SparseRows],
         estimator: &impl Estimator,
     ) -> f64 {
-        let (n, annotators, are_logs) = (self.n_classes, a.dims().annotators, self.are_logs);
+        let (n, are_logs) = (self.n_classes, self.are_logs);
         let scratch = || Workspace {
             gathered: GatherBuffer::default(),
             counts: vec![0.0; n],
@@ -85,17 +107,13 @@ impl SparseColumns {
             cells: Vec::new(),
             ends: Vec::new(),
         };
-        let blocks = self.blocks.par_iter_mut().enumerate();
-        let terms: Vec<f64> = blocks
-            .map_init(scratch, |scratch, (block, out)| {
-                let own = block * BLOCK..annotators.min((block + 1) * BLOCK);
-                out.first_column = a.column_offsets()[own.start];
-                out.unused.clear();
-                out.first.clear();
-                out.first.push(0);
-                out.cells.clear();
-                let terms = own.map(|slot| out.add(a, slot, rows, estimator, are_logs, scratch));
-                terms.sum()
+        let places = split_by(&mut self.places, a.column_offsets(), 1, BLOCK).into_par_iter();
+        let unused = self.unused.par_chunks_mut(BLOCK * n.max(1));
+        let terms: Vec<f64> = (places, unused, &mut self.cells)
+            .into_par_iter()
+            .map_init(scratch, |scratch, ((slots, places), unused, cells)| {
+                let block = Block { slots, unused, places, cells };
+                block.estimate(a, rows, estimator, are_logs, scratch)
             })
             .collect();
         terms.iter().sum()
@@ -103,8 +121,8 @@ impl SparseColumns {
 
     #[inline]
     fn unused_of(&self, column: u32) -> &[f64] {
-        let (slot, n) = (self.slots[column as usize] as usize, self.n_classes);
-        &self.blocks[slot / BLOCK].unused[slot % BLOCK * n..(slot % BLOCK + 1) * n]
+        let (slot, n) = (self.places[column as usize].slot as usize, self.n_classes);
+        &self.unused[slot * n..(slot + 1) * n]
     }
 
     /// Gathers the cells of the columns of some instances, a group each.
@@ -118,15 +136,23 @@ impl SparseColumns {
         near.clear();
         let positions =
             range.positions(instances.start).start..range.positions(instances.end - 1).end;
+        for at in positions.clone() {
+            if let Some(column) = range.columns.get(at + AHEAD) {
+                prefetch(&self.places, *column as usize);
+            }
+            let place = self.places[range.columns[at] as usize];
+            prefetch(&self.cells[place.slot as usize / BLOCK], place.begin as usize);
+            let unused = place.slot as usize * self.n_classes;
+            prefetch_row(&self.unused, unused, self.n_classes);
+        }
         for i in instances {
             for column in &range.columns[range.positions(i)] {
-                let block = self.slots[*column as usize] / BLOCK as u32;
-                let (begin, end) = self.blocks[block as usize].place(*column);
-                near.want(block, begin, end);
+                let Place { slot, begin, end } = self.places[*column as usize];
+                near.want(slot / BLOCK as u32, begin, end);
             }
             near.end_group();
         }
-        near.gather(|block| &self.blocks[block].cells);
+        near.gather(|block| &self.cells[block]);
         if self.are_logs
             && let WeightSlice::All(weights) = range.weights.slice(positions)
         {
@@ -178,39 +204,73 @@ impl SparseColumns {
     /// Writes the factors of one column, or their logarithms, into `factors`, `[class]`.
     pub fn write(&self, column: u32, factors: &mut [f64]) {
         factors[..self.n_classes].copy_from_slice(self.unused_of(column));
-        let block = &self.blocks[self.slots[column as usize] as usize / BLOCK];
-        let (begin, end) = block.place(column);
-        for cell in &block.cells[begin as usize..end as usize] {
+        let Place { slot, begin, end } = self.places[column as usize];
+        for cell in &self.cells[slot as usize / BLOCK][begin as usize..end as usize] {
             let factor = &mut factors[cell.class as usize];
             *factor = if self.are_logs { *factor + cell.value } else { *factor * cell.value };
         }
     }
 }
 
-impl Block {
-    /// Where the cells of a column begin and end.
-    #[inline]
-    fn place(&self, column: u32) -> (u32, u32) {
-        let at = column as usize - self.first_column;
-        (self.first[at], self.first[at + 1])
-    }
-
-    /// Adds the annotator in `slot`, which is the next; returns its term of the objective.
-    fn add(
-        &mut self,
+impl Block<'_> {
+    /// The likelihood of the columns from the kept rows; returns the annotators' terms of the objective.
+    fn estimate(
+        self,
         a: &Annotations,
-        slot: usize,
         rows: &[SparseRows],
         estimator: &impl Estimator,
         are_logs: bool,
-        Workspace { gathered, counts, known, cells, ends }: &mut Workspace,
+        scratch: &mut Workspace,
     ) -> f64 {
+        let Self { slots, unused, places, cells: out } = self;
+        out.clear();
+        let (offsets, n) = (a.column_offsets(), a.dims().classes);
+        let first_column = offsets[slots.start];
+        let mut terms = 0.0;
+        for (slot, unused) in slots.clone().zip(unused.chunks_exact_mut(n.max(1))) {
+            let group = (slot - slots.start) / GATHERED * GATHERED + slots.start;
+            if group == slot {
+                let last = (slot + GATHERED).min(slots.end);
+                gather(a, offsets[slot]..offsets[last], rows, &mut scratch.gathered);
+            }
+            let own = offsets[slot]..offsets[slot + 1];
+            let groups = own.start - offsets[group]..own.end - offsets[group];
+            let labels = a.labels_in(own.clone());
+            scratch.collect_cells(groups, labels, n);
+            let Workspace { cells, ends, .. } = &mut *scratch;
+            let annotator = Annotator { labels, n_classes: n };
+            terms += estimator.estimate_sparse(annotator, ends, cells, unused);
+            unused.iter_mut().for_each(|p| *p = p.max(MIN_LIKELIHOOD));
+            let mut first = 0;
+            let own = own.start - first_column..own.end - first_column;
+            for (end, place) in ends.iter().zip(&mut places[own]) {
+                place.begin = out.len() as u32;
+                for cell in &cells[first..*end] {
+                    let likelihood = cell.value.max(MIN_LIKELIHOOD);
+                    let ratio = likelihood / unused[cell.class as usize];
+                    if ratio != 1.0 {
+                        let value = if are_logs { ratio.ln() } else { ratio };
+                        out.push(SparseCell { class: cell.class, value });
+                    }
+                }
+                first = *end;
+                place.end = out.len() as u32;
+            }
+            if are_logs {
+                unused.iter_mut().for_each(|p| *p = p.ln());
+            }
+        }
+        terms
+    }
+}
+
+impl Workspace {
+    /// The cells of an annotator's columns with a count, and the diagonal, from the gathered entries of these groups.
+    fn collect_cells(&mut self, groups: Range<usize>, labels: &[u32], n_classes: usize) {
+        let Self { gathered, counts, known, cells, ends } = self;
         cells.clear();
         ends.clear();
-        let own = a.column_offsets()[slot]..a.column_offsets()[slot + 1];
-        let labels = a.labels_in(own.clone());
-        gather(a, own, rows, gathered);
-        for (entries, label) in gathered.groups().zip(labels) {
+        for (group, label) in groups.zip(labels) {
             let begin = cells.len();
             let mut meet = |class: u32, count: f64| {
                 counts[class as usize] += count;
@@ -218,42 +278,15 @@ impl Block {
                     cells.push(SparseCell { class, value: 0.0 });
                 }
             };
-            if (*label as usize) < a.dims().classes {
+            if (*label as usize) < n_classes {
                 meet(*label, 0.0);
             }
-            entries.iter().for_each(|(class, count)| meet(*class, *count));
+            gathered.group(group).iter().for_each(|(class, count)| meet(*class, *count));
             for cell in &mut cells[begin..] {
                 cell.value = std::mem::take(&mut counts[cell.class as usize]);
                 known[cell.class as usize] = false;
             }
             ends.push(cells.len());
         }
-        let begin = self.unused.len();
-        self.unused.resize(begin + counts.len(), 0.0);
-        let unused = &mut self.unused[begin..];
-        let term = estimator.estimate_sparse(
-            Annotator { labels, n_classes: a.dims().classes },
-            ends,
-            cells,
-            unused,
-        );
-        unused.iter_mut().for_each(|p| *p = p.max(MIN_LIKELIHOOD));
-        let mut first = 0;
-        for end in ends {
-            for cell in &cells[first..*end] {
-                let likelihood = cell.value.max(MIN_LIKELIHOOD);
-                let ratio = likelihood / unused[cell.class as usize];
-                if ratio != 1.0 {
-                    let value = if are_logs { ratio.ln() } else { ratio };
-                    self.cells.push(SparseCell { class: cell.class, value });
-                }
-            }
-            first = *end;
-            self.first.push(self.cells.len() as u32);
-        }
-        if are_logs {
-            unused.iter_mut().for_each(|p| *p = p.ln());
-        }
-        term
     }
 }

@@ -3,6 +3,7 @@
 use std::ops::Range;
 
 use super::gather_buffer::GatherBuffer;
+use super::prefetch;
 use crate::frame::{Annotations, BLOCK};
 
 /// Posterior entries below this are not kept: counts are floored at [`MIN_PROBABILITY`](super::MIN_PROBABILITY), and so many of them
@@ -46,10 +47,16 @@ pub fn gather(
 ) {
     let range = a.column_range(columns.clone());
     into.clear();
+    let place = |i: u32| (i as usize / BLOCK, i as usize % BLOCK);
+    for i in range.instances {
+        let (block, row) = place(*i);
+        prefetch(&blocks[block].first, row);
+    }
     for column in 0..columns.len() {
         for i in &range.instances[range.positions(column)] {
-            let (block, row) = (*i as usize / BLOCK, *i as usize % BLOCK);
-            let first = &blocks[block].first;
+            let (block, row) = place(*i);
+            let SparseRows { first, entries } = &blocks[block];
+            prefetch(entries, first[row] as usize);
             into.want(block as u32, first[row], first[row + 1]);
         }
         into.end_group();

@@ -30,7 +30,7 @@ const LEAST_PER_COLUMN: usize = 12;
 
 /// So many annotations to a column and range make zeroing and summing a small part of the work. The number of ranges is a
 /// power of two, which as many processors share evenly.
-const PER_COLUMN_AND_RANGE: usize = 8;
+const PER_COLUMN_AND_RANGE: usize = 16;
 
 /// Columns may take so many bytes, or as many as the posteriors, with a cell for every class.
 const DENSE_BYTES: usize = 2 << 30;
