@@ -24,7 +24,8 @@ pub(super) struct LabelAxis {
 }
 
 impl LabelAxis {
-    /// The listed classes in their order, or else every used label and class of `gold` in sorted order.
+    /// The listed classes in their order, or else every used label and class of `gold` that
+    /// trains, in sorted order.
     pub(super) fn resolve(
         mut interner: Interner,
         spec: &FrameSpec,

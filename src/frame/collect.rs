@@ -2,11 +2,12 @@
 
 use std::collections::HashMap;
 use std::collections::btree_map::{BTreeMap, Entry};
+use std::ops::Range;
 use std::sync::Arc;
 
-use arrow::array::{BooleanArray, RecordBatch};
-use arrow::compute::filter_record_batch;
-use arrow::datatypes::{FieldRef, Schema, SchemaRef};
+use arrow::array::{Array, ArrayRef, RecordBatch, UInt32Array};
+use arrow::compute::{cast, take_record_batch};
+use arrow::datatypes::{DataType, FieldRef, Schema, SchemaRef};
 use datafusion::common::stats::Precision;
 use datafusion::physical_plan::statistics::{StatisticsArgs, StatisticsContext};
 use datafusion::physical_plan::{
@@ -18,10 +19,10 @@ use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 
 use super::budget::Budget;
-use super::collector::Collector;
+use super::collector::{Collector, Held};
 use super::evidence::Described;
 use super::features::{Features, Reader, Scratch};
-use super::gold::GoldRows;
+use super::gold::{Gold, GoldRows};
 use super::ids::{Ids, Interner, NULL};
 use super::rejects::{Reason, Rejects};
 use super::{Duplicates, Frame, FrameSpec};
@@ -34,7 +35,7 @@ const BATCHES_IN_FLIGHT: usize = 4;
 
 /// The queries that a frame is made of.
 pub struct Relations {
-    /// Who said what.
+    /// The annotations.
     pub annotations: DataFrame,
     /// Trusted classes.
     pub gold: Option<DataFrame>,
@@ -68,8 +69,9 @@ pub async fn collect(relations: Relations, spec: &FrameSpec, run: &Run) -> Resul
     let plan = unbroken(async { Ok(annotations.create_physical_plan().await?) }).await?;
     let rows = rows_in(&plan);
     // An estimate of what a filter leaves may be wrong; what files promise is not.
-    exact_rows(&plan).map_or(Ok(()), |rows| budget.expect(rows))?;
-    questions.expect(rows);
+    let exact = exact_rows(&plan);
+    exact.map_or(Ok(()), |rows| budget.expect(rows))?;
+    questions.expect(exact);
     run.progress.begin("reading", rows);
     let mut batches = spawn(execute_stream_partitioned(plan, context)?);
     let pool = run.pool();
@@ -83,7 +85,7 @@ pub async fn collect(relations: Relations, spec: &FrameSpec, run: &Run) -> Resul
         let in_flight = largest.saturating_mul(batches.at_once);
         let bytes = questions.bytes(batch.num_rows()).saturating_add(in_flight);
         budget.hold(bytes, || format!("the ids and numbers of the first {read} annotations"))?;
-        tokio::task::block_in_place(|| pool.install(|| questions.push(&batch)))?;
+        tokio::task::block_in_place(|| pool.install(|| questions.push(&batch, &budget)))?;
         run.progress.at(read, "");
     }
     let mut frames = tokio::task::block_in_place(|| {
@@ -91,16 +93,20 @@ pub async fn collect(relations: Relations, spec: &FrameSpec, run: &Run) -> Resul
     })?;
     run.progress.end();
     let Some((features, scratch)) = features else { return Ok(frames) };
-    let features = read_features(features, scratch, "source.features", run).await?;
+    // Held until all relations are read, as they are.
+    let (features, _held) = read_within(features, scratch, "source.features", run).await?;
     let annotators = match annotator_features {
         Some(query) => {
             let place = "source.annotator_features";
-            Some(read_features(query, Scratch::default(), place, run).await?)
+            Some(read_within(query, Scratch::default(), place, run).await?)
         }
         None => None,
     };
+    let (annotators, _held_too) = annotators.unzip();
     for frame in &mut frames {
-        frame.described = Some(describe(frame, &features, annotators.as_ref(), gold.as_ref())?);
+        let (described, unknown) = describe(frame, &features, annotators.as_ref(), gold.as_ref())?;
+        frame.described = Some(described);
+        frame.unknown_gold.of_feature_rows = unknown;
     }
     Ok(frames)
 }
@@ -116,6 +122,16 @@ pub async fn read_features(
     place: &str,
     run: &Run,
 ) -> Result<Features> {
+    Ok(read_within(query, scratch, place, run).await?.0)
+}
+
+/// The same, with what holds their memory.
+async fn read_within(
+    query: DataFrame,
+    scratch: Scratch,
+    place: &str,
+    run: &Run,
+) -> Result<(Features, Budget)> {
     let schema = SchemaRef::clone(query.schema().inner());
     let context = Arc::new(query.task_ctx());
     let plan = unbroken(async { Ok(query.create_physical_plan().await?) }).await?;
@@ -137,16 +153,18 @@ pub async fn read_features(
         run.progress.at(reader.len() as u64, "");
     }
     run.progress.end();
-    tokio::task::block_in_place(|| reader.finish()).map_err(|e| e.or_at(place))
+    let features = tokio::task::block_in_place(|| reader.finish()).map_err(|e| e.or_at(place))?;
+    Ok((features, budget))
 }
 
-/// How features belong to the instances and annotators of one question.
+/// How features belong to the instances and annotators of one question; and the gold rows of classes that it does not
+/// know.
 fn describe(
     frame: &Frame,
     features: &Features,
     annotators: Option<&Features>,
     gold: Option<&GoldRows>,
-) -> Result<Described> {
+) -> Result<(Described, Vec<Gold>)> {
     let row_of_instance =
         features.rows_of(&frame.instances).map_err(|e| e.or_at("source.features"))?;
     if row_of_instance.iter().all(Option::is_none) {
@@ -170,7 +188,7 @@ fn describe(
             ))
         })
         .transpose()?;
-    let gold = match gold {
+    let (gold, unknown) = match gold {
         Some(rows) => {
             let rows = match &frame.question {
                 Some(question) => rows.of_question(question)?,
@@ -178,9 +196,9 @@ fn describe(
             };
             rows.by_feature_row(&features.ids, &frame.labels, frame.annotations.dims().classes)?
         }
-        None => Vec::new(),
+        None => (Vec::new(), Vec::new()),
     };
-    Ok(Described { features: features.clone(), row_of_instance, gold, annotators })
+    Ok((Described { features: features.clone(), row_of_instance, gold, annotators }, unknown))
 }
 
 /// Rows that the plan will give, where the files' metadata states it.
@@ -284,14 +302,24 @@ impl Questions {
     fn bytes(&self, rows: usize) -> usize {
         let more = |n: usize| if n == 0 { rows } else { 0 };
         let collectors = self.collectors.values().enumerate();
-        collectors.map(|(n, collector)| collector.bytes(more(n))).sum()
+        let rows: usize = collectors.map(|(n, collector)| collector.bytes(more(n))).sum();
+        rows.saturating_add(self.ids.as_ref().map_or(0, |ids| ids.len() * BYTES_PER_QUESTION))
     }
 
-    fn push(&mut self, batch: &RecordBatch) -> Result<()> {
+    fn push(&mut self, batch: &RecordBatch, budget: &Budget) -> Result<()> {
         let Some(ids) = &mut self.ids else {
             return self.collectors.values_mut().try_for_each(|collector| collector.push(batch));
         };
-        for (question, rows) in by_question(batch, ids)? {
+        let column = batch
+            .column_by_name("question")
+            .ok_or_else(|| Error::bug("a batch lacks the question column of its schema"))?;
+        let (known, mut numbers) = (ids.len(), Vec::new());
+        ids.intern(column, &mut numbers)?;
+        let n = ids.len();
+        budget.add((n - known) * BYTES_PER_QUESTION).map_err(|()| too_many_questions(n))?;
+        let (sorted, questions) = by_question(batch, &numbers)?;
+        for (question, rows) in questions {
+            let rows = sorted.slice(rows.start, rows.len());
             if question == NULL {
                 self.rejects.add_rows(Reason::NullQuestion, rows.num_rows() as u64);
                 continue;
@@ -312,18 +340,26 @@ impl Questions {
     ) -> Result<Vec<Frame>> {
         let Some(ids) = self.ids else {
             let only = self.collectors.into_values();
-            return only.map(|c| c.finish(gold, spec, (budget, 0))).collect();
+            return only
+                .map(|c| {
+                    let rows = c.rows();
+                    c.finish(gold, spec, &Held { budget, beside: 0, rows })
+                })
+                .collect();
         };
         let (ids, rank) = ids.finish(|_| true)?;
         let mut frames = BTreeMap::new();
         // Frames that are finished are held beside the rows of those that are not.
-        let all: usize = self.collectors.values().map(Collector::building).sum();
+        let beside: usize =
+            self.collectors.values().map(|c| c.building() + BYTES_PER_QUESTION).sum();
+        let rows = self.collectors.values().map(Collector::rows).sum();
+        let held = Held { budget, beside, rows };
         for (provisional, collector) in self.collectors {
             let number = rank[provisional as usize];
             let question = Ids::in_order(ids.rows(std::iter::once(Some(number)))?);
             let gold = gold.map(|g| g.of_question(&question)).transpose()?;
             let frame = collector
-                .finish(gold.as_ref(), spec, (budget, all))
+                .finish(gold.as_ref(), spec, &held)
                 .map_err(|e| e.or_at(&format!("question {}", ids.text(number as usize))))?;
             frames.insert(number, Frame { question: Some(question), ..frame });
         }
@@ -346,21 +382,74 @@ fn typed(schema: &SchemaRef) -> SchemaRef {
     SchemaRef::new(Schema::new(schema.fields().iter().map(plain).collect::<Vec<_>>()))
 }
 
-/// The batch's rows of each question.
-fn by_question(batch: &RecordBatch, ids: &mut Interner) -> Result<BTreeMap<u32, RecordBatch>> {
-    let mut numbers = Vec::new();
-    let column = batch
-        .column_by_name("question")
-        .ok_or_else(|| Error::bug("a batch lacks the question column of its schema"))?;
-    ids.intern(column, &mut numbers)?;
-    let mut distinct = numbers.clone();
-    distinct.sort_unstable();
-    distinct.dedup();
-    distinct
-        .into_iter()
-        .map(|q| {
-            let mask: BooleanArray = numbers.iter().map(|n| Some(*n == q)).collect();
-            Ok((q, filter_record_batch(batch, &mask)?))
-        })
-        .collect()
+/// Bytes that a question takes however few rows it has: its collector, its frame, and what a model returns of it.
+/// (131 072 questions of an annotation each took 1.0 GB in all.)
+const BYTES_PER_QUESTION: usize = 8 << 10;
+
+fn too_many_questions(n: usize) -> Error {
+    Error::data(format!("{n} distinct questions in `question`: is this a question column?"))
+        .at("source.annotations")
+        .found("more than the memory that the run may take has room for, a model for each of them")
+        .help(
+            "map the column that names the question in source.columns.question, or leave it out where there is one \
+             question; many questions need a larger engine.memory_limit",
+        )
+}
+
+/// The batch sorted by question, and the rows of each there.
+fn by_question(
+    batch: &RecordBatch,
+    numbers: &[u32],
+) -> Result<(RecordBatch, Vec<(u32, Range<usize>)>)> {
+    let mut order: Vec<u32> = (0..numbers.len() as u32).collect();
+    order.sort_by_key(|row| numbers[*row as usize]);
+    let mut questions: Vec<(u32, Range<usize>)> = Vec::new();
+    for (at, row) in order.iter().enumerate() {
+        let question = numbers[*row as usize];
+        match questions.last_mut() {
+            Some((last, rows)) if *last == question => rows.end = at + 1,
+            _ => questions.push((question, at..at + 1)),
+        }
+    }
+    let plain = if questions.len() > 1 { without_dictionaries(batch)? } else { batch.clone() };
+    Ok((take_record_batch(&plain, &UInt32Array::from(order))?, questions))
+}
+
+/// The batch with the values that its dictionaries stand for: a part of a batch would still hold each dictionary whole.
+fn without_dictionaries(batch: &RecordBatch) -> Result<RecordBatch> {
+    let plain = |column: &ArrayRef| match column.data_type() {
+        DataType::Dictionary(_, values) => cast(column, values),
+        _ => Ok(Arc::clone(column)),
+    };
+    let columns = batch.columns().iter().map(plain).collect::<Result<Vec<_>, _>>()?;
+    let schema = batch.schema();
+    let fields = schema.fields().iter().zip(&columns);
+    let fields = fields
+        .map(|(field, column)| field.as_ref().clone().with_data_type(column.data_type().clone()));
+    Ok(RecordBatch::try_new(Arc::new(Schema::new(fields.collect::<Vec<_>>())), columns)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use arrow::array::{AsArray, DictionaryArray, Int64Array};
+    use arrow::datatypes::{Int32Type, Int64Type};
+
+    use super::*;
+
+    #[test]
+    fn a_batch_is_cut_by_question_and_its_rows_keep_their_order() {
+        let labels: DictionaryArray<Int32Type> =
+            vec!["x", "y", "x", "z", "y"].into_iter().collect();
+        let rows = Int64Array::from(vec![0, 1, 2, 3, 4]);
+        let batch = RecordBatch::try_from_iter([
+            ("row", Arc::new(rows) as ArrayRef),
+            ("label", Arc::new(labels) as ArrayRef),
+        ])
+        .unwrap();
+        let (sorted, questions) = by_question(&batch, &[7, NULL, 2, 7, 2]).unwrap();
+        assert_eq!(questions, [(2, 0..2), (7, 2..4), (NULL, 4..5)]);
+        assert_eq!(sorted.column(0).as_primitive::<Int64Type>().values(), &[2, 4, 0, 3, 1]);
+        let labels: Vec<_> = sorted.column(1).as_string::<i32>().iter().flatten().collect();
+        assert_eq!(labels, ["x", "y", "x", "z", "y"]);
+    }
 }

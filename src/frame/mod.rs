@@ -25,9 +25,10 @@ pub use annotations::{
 };
 pub use budget::BYTES_PER_ANNOTATION;
 pub use collect::{Relations, collect, read_features, rows_in};
+pub(crate) use collector::MOST_LABELS;
 pub use evidence::{Described, Evidence};
 pub use features::{Features, Matrix, MatrixWriter, NumberType, Scratch, number_columns};
-pub use gold::{Gold, Role};
+pub use gold::{Gold, Role, UnknownGold};
 pub use ids::Ids;
 pub use offsets::split_by;
 pub(crate) use offsets::{Places, count, prefix_sum};
@@ -63,6 +64,8 @@ pub struct Frame {
     pub labels: Ids,
     /// Trusted classes by role.
     pub gold: Vec<Gold>,
+    /// Gold that only scores, of classes that the model does not know.
+    pub unknown_gold: UnknownGold,
     /// What instances and annotators look like, where the model asks for it.
     pub described: Option<Described>,
     /// Rows that could not be used.

@@ -1,10 +1,11 @@
 //! Gives values numbers as they arrive; [`Interner::finish`] then numbers them once in sorted order.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 
-use arrow::array::{Array, ArrayRef};
+use arrow::array::{Array, ArrayRef, AsArray};
 use arrow::compute::{CastOptions, cast_with_options};
-use arrow::datatypes::{DataType, Field};
+use arrow::datatypes::{DataType, Field, Float32Type, Float64Type};
 use foldhash::SharedSeed;
 use foldhash::fast::SeedableRandomState;
 use rayon::slice::ParallelSliceMut;
@@ -64,7 +65,7 @@ impl Interner {
             column: field.name().clone(),
             data_type: type_in_files(field),
             untyped: is_untyped(field),
-            slots: vec![0; 1024],
+            slots: Vec::new(),
             keys: Vec::new(),
             longest: 0,
             long: Vec::new(),
@@ -154,6 +155,7 @@ impl Interner {
     }
 
     fn intern_values(&mut self, array: &ArrayRef, numbers: &mut Vec<u32>) -> Result<()> {
+        let array = &finite(array);
         let first = numbers.len();
         let mut packed = Vec::with_capacity(array.len());
         for_each_key(array, |_, key| match key {
@@ -290,6 +292,24 @@ impl Interner {
     }
 }
 
+/// Floats without what is no number, and with one zero; other types as they are. NaN is not even equal to itself.
+fn finite(array: &ArrayRef) -> ArrayRef {
+    macro_rules! finite {
+        ($type:ty, $zero:expr) => {
+            Arc::new(
+                array
+                    .as_primitive::<$type>()
+                    .unary_opt::<_, $type>(|v| v.is_finite().then_some(v + $zero)),
+            )
+        };
+    }
+    match array.data_type() {
+        DataType::Float32 => finite!(Float32Type, 0.0),
+        DataType::Float64 => finite!(Float64Type, 0.0),
+        _ => Arc::clone(array),
+    }
+}
+
 /// The ids in this order, and the place of each of `all` provisional numbers in it.
 fn ranked<'a>(
     data_type: &DataType,
@@ -312,8 +332,6 @@ fn number(index: usize) -> u32 {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
-
     use super::*;
     use arrow::array::{DictionaryArray, Int64Array, StringArray};
     use arrow::datatypes::Int8Type;
@@ -371,6 +389,18 @@ mod tests {
         };
         assert_eq!(numbered(Secret([1, 2])), numbered(Secret([u64::MAX, 7])));
         assert_ne!(Secret::draw().0, Secret::draw().0);
+    }
+
+    #[test]
+    fn a_float_that_is_no_number_is_no_id_and_there_is_one_zero() {
+        let values = vec![1.5, f64::NAN, -0.0, f64::INFINITY, 0.0, f64::NEG_INFINITY];
+        let mut interner = interner(&DataType::Float64);
+        let mut numbers = Vec::new();
+        let array = arrow::array::Float64Array::from(values);
+        interner.intern(&(Arc::new(array) as ArrayRef), &mut numbers).unwrap();
+        assert_eq!(numbers, [0, NULL, 1, NULL, 1, NULL]);
+        let (ids, _) = interner.finish(|_| true).unwrap();
+        assert_eq!([ids.text(0), ids.text(1)], ["0.0", "1.5"]);
     }
 
     #[test]
