@@ -189,3 +189,50 @@ fn a_lease_outlives_an_upload_whose_answer_was_lost() {
     assert!(!folder.join("labels/part-00000.parquet").exists());
     assert_eq!(latest(&server), crate::s3::run_id(&done));
 }
+
+#[test]
+fn a_writer_has_a_lease_from_its_first_file_until_latest_has_moved() {
+    let server = server();
+    summary(&server, &[]);
+    let lines: Vec<String> = (0..server.count("")).map(|n| server.line(n)).collect();
+    let place = |words: &[&str]| {
+        let fits = |line: &&String| words.iter().all(|word| line.contains(word));
+        lines
+            .iter()
+            .position(|line| fits(&line))
+            .unwrap_or_else(|| panic!("{words:?} of {lines:#?}"))
+    };
+    let order = [
+        place(&["PutObject", "/out/_leases/"]),
+        place(&["PutObject", "/out/runs/"]),
+        place(&["PutObject", "manifest.json"]),
+        place(&["PutObject", "latest.json"]),
+        place(&["DeleteObject"]),
+    ];
+    assert!(order.is_sorted(), "{order:?}: {lines:#?}");
+}
+
+#[test]
+fn the_files_of_a_writer_that_is_about_to_commit_are_not_swept() {
+    let server = server();
+    server.fault(Fault::Hold, "PutObject manifest", 0, 1);
+    let mine = ["--set", "sink.run_id=held", "--set", "sink.stale_after_seconds=3600"];
+    let held = server.labelmill(&job(&mine)).spawn().unwrap();
+    server.wait_for("PutObject manifest", 1);
+    // Another run, of a writer with no patience at all, looks at every lease.
+    let other =
+        ["--set", "sink.run_id=other", "--set", "seed=2", "--set", "sink.stale_after_seconds=1"];
+    summary(&server, &other);
+    server.release();
+    let ended = held.wait_with_output().unwrap();
+    assert!(ended.status.success(), "{}", stderr(&ended));
+    let run = server.bucket().join("out/runs/held");
+    let manifest = crate::support::manifest(&run);
+    let files =
+        manifest["tables"].as_object().unwrap().values().flat_map(|f| f.as_array().unwrap());
+    for file in files {
+        let found = std::fs::metadata(run.join(file["path"].as_str().unwrap())).unwrap();
+        assert_eq!(found.len(), file["bytes"].as_u64().unwrap(), "{file}");
+    }
+    assert!(run.join("manifest.json").exists(), "committed under its first name");
+}

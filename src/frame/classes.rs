@@ -71,6 +71,17 @@ impl LabelAxis {
     }
 }
 
+/// Labels that a question may have. The largest vocabulary of which people choose one word, ImageNet-21k, has 21 841; a
+/// matrix of this many classes and labels takes 8 GiB already.
+pub(crate) const MOST_LABELS: usize = 1 << 15;
+
+pub(super) fn too_many_labels(n: usize) -> Error {
+    Error::data(format!("{n} distinct labels in `label`: is this a label column?"))
+        .at("source.annotations")
+        .found(format!("more than {MOST_LABELS}, gold's classes included"))
+        .help("map the column that holds the answers in source.columns.label, or list the classes in frame.classes")
+}
+
 /// Numbers of the listed values, in their order.
 fn intern_list(
     interner: &mut Interner,

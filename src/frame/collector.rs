@@ -11,7 +11,7 @@ use super::AnnotationRows;
 use super::Duplicates;
 use super::annotations::{Annotations, BLOCK, Dims};
 use super::budget::{BYTES_PER_ANNOTATION, Budget};
-use super::classes::LabelAxis;
+use super::classes::{LabelAxis, MOST_LABELS, too_many_labels};
 use super::gold::{Gold, GoldRows, UnknownGold};
 use super::ids::{Interner, NULL};
 use super::rejects::{Reason, Rejects};
@@ -257,17 +257,6 @@ impl Collector {
             rows_read: self.read,
         })
     }
-}
-
-/// Labels that a question may have. The largest vocabulary of which people choose one word, ImageNet-21k, has 21 841; a
-/// matrix of this many classes and labels takes 8 GiB already.
-pub(crate) const MOST_LABELS: usize = 1 << 15;
-
-fn too_many_labels(n: usize) -> Error {
-    Error::data(format!("{n} distinct labels in `label`: is this a label column?"))
-        .at("source.annotations")
-        .found(format!("more than {MOST_LABELS}, gold's classes included"))
-        .help("map the column that holds the answers in source.columns.label, or list the classes in frame.classes")
 }
 
 /// The error of an input in which no row can be used.

@@ -194,7 +194,7 @@ impl GoldRows {
             let class = class.filter(|c| (*c as usize) < n_classes).unwrap_or(n_classes as u32);
             Some(Gold { instance: row?, class, role })
         };
-        let nulls = self.batch.column_by_name("class").and_then(|column| column.logical_nulls());
+        let nulls = self.batch.column_by_name("class").and_then(Array::logical_nulls);
         let has_class = |row: usize| nulls.as_ref().is_none_or(|nulls| nulls.is_valid(row));
         let rows = rows.into_iter().zip(classes).zip(self.roles()?).enumerate();
         let rows = rows.filter(|(row, _)| has_class(*row)).filter_map(|(_, row)| of_row(row));

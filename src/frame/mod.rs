@@ -13,6 +13,7 @@ mod features;
 mod gold;
 mod ids;
 mod offsets;
+mod questions;
 mod rejects;
 mod truth;
 
@@ -24,8 +25,8 @@ pub use annotations::{
     WeightSlice,
 };
 pub use budget::BYTES_PER_ANNOTATION;
+pub(crate) use classes::MOST_LABELS;
 pub use collect::{Relations, collect, read_features, rows_in};
-pub(crate) use collector::MOST_LABELS;
 pub use evidence::{Described, Evidence};
 pub use features::{Features, Matrix, MatrixWriter, NumberType, Scratch, number_columns};
 pub use gold::{Gold, Role, UnknownGold};

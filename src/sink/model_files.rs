@@ -84,8 +84,8 @@ fn untyped(value: &Value) -> Result<ArrayRef> {
     let texts: Option<Vec<&str>> = values.iter().map(Value::as_str).collect();
     let mut distinct = texts.clone().ok_or_else(damaged)?;
     distinct.sort_unstable();
-    if let Some(twice) = distinct.windows(2).find(|pair| pair[0] == pair[1]) {
-        return Err(damaged().found(format!("`{}` twice", twice[0])));
+    if let Some([twice, _]) = distinct.windows(2).find(|pair| pair[0] == pair[1]) {
+        return Err(damaged().found(format!("`{twice}` twice")));
     }
     let text: StringArray = texts.unwrap_or_default().into_iter().map(Some).collect();
     Ok(cast(&text, &data_type)?)

@@ -21,8 +21,8 @@ use url::Url;
 use super::format::{Encoding, Format};
 use super::published;
 use super::unread::{
-    refuse_circles, refuse_part_of_a_table, refuse_special, refuse_table_formats, refuse_unlisted,
-    unread, warn_of_empty,
+    of_other_formats, refuse_circles, refuse_part_of_a_table, refuse_special, refuse_table_formats,
+    refuse_unlisted, unread, warn_of_empty,
 };
 use crate::error::{Error, Result, nearest, offenders};
 use crate::store::{Place, StoreSpec, is_missing_bucket, open, parse_url, shown};
@@ -288,23 +288,6 @@ fn of_folder(
     }
     unread(&unrecognised)?;
     Ok((of_format(first.format), Some(first.format)))
-}
-
-/// Files whose names stand for another format than the one that `source.format` names are not read: an error where no other
-/// is there.
-fn of_other_formats(format: Format, others: &[&ObjectMeta], are_all: bool) -> Result<()> {
-    let names = offenders(others.iter().map(|o| o.location.filename().unwrap_or_default()));
-    if are_all {
-        return Err(Error::data("no file of the folder has the format that is asked for")
-            .found(format!("{names}, while source.format is {format:?}").to_lowercase())
-            .help("leave source.format out, or name the files by a pattern or one by one"));
-    }
-    tracing::warn!(
-        files = others.len(),
-        names,
-        "files of another format than source.format are not read"
-    );
-    Ok(())
 }
 
 /// The names of the folders from `folder` to the object, and its own.

@@ -23,13 +23,13 @@ pub mod views;
 
 use datafusion::prelude::{DataFrame, SessionContext};
 
-use crate::error::{Error, Problem, Result};
+use crate::error::{Error, Result};
 use crate::store::{StoreSpec, secret_problem};
 use files::Files;
 use relation::Query;
 pub use relation::{Relation, contract_columns, select};
 pub use rows::{InlineRows, Scalar};
-pub use spec::{ColumnsSpec, Location, SourceSpec, SqlSpec};
+pub use spec::{ColumnsSpec, Location, SourceSpec, SqlSpec, sink_problem};
 pub use text::InferenceScope;
 
 /// The registered sources of one run.
@@ -163,18 +163,6 @@ impl Source {
         let id = ("annotator_id", self.spec.columns.annotator.as_deref());
         features::query(ctx, "annotator_features", sql, id, &self.spec.columns).await.map(Some)
     }
-}
-
-/// What is wrong with a sink whose files would be read from the source of that name.
-#[must_use]
-pub fn sink_problem(source: &str, url: &str, sink: &str) -> Option<Problem> {
-    listing::holds(url, sink).then(|| {
-        Problem::new("the sink is inside a folder that is read")
-            .found(format!("`{sink}` in {source}, `{url}`"))
-            .help(
-                "name a folder beside the source's: the next run would read the tables of this one",
-            )
-    })
 }
 
 /// The key that names a table, and what it names.

@@ -6,8 +6,8 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::files::Format;
+use super::listing::holds;
 use super::rows::InlineRows;
-use super::sink_problem;
 use super::text::TextColumns;
 use crate::error::Problem;
 use crate::spec::Problems;
@@ -211,4 +211,16 @@ impl SourceSpec {
         ];
         fixed.into_iter().filter_map(|(name, l)| Some((name, l.as_ref()?))).collect()
     }
+}
+
+/// What is wrong with a sink whose files would be read from the source of that name.
+#[must_use]
+pub fn sink_problem(source: &str, url: &str, sink: &str) -> Option<Problem> {
+    holds(url, sink).then(|| {
+        Problem::new("the sink is inside a folder that is read")
+            .found(format!("`{sink}` in {source}, `{url}`"))
+            .help(
+                "name a folder beside the source's: the next run would read the tables of this one",
+            )
+    })
 }

@@ -6,6 +6,7 @@ use futures::StreamExt;
 use object_store::path::Path;
 use object_store::{ObjectMeta, ObjectStore};
 
+use super::format::Format;
 use crate::error::{Error, Result, offenders};
 use crate::store::{Place, shown};
 
@@ -17,6 +18,27 @@ pub(super) fn unread(unrecognised: &[ObjectMeta]) -> Result<()> {
     Err(Error::data("the folder holds files that cannot be read as rows")
         .found(offenders(unrecognised.iter().map(|o| o.location.filename().unwrap_or_default())))
         .help("name those to read by a pattern, such as folder/*.csv, or move the others away"))
+}
+
+/// Files whose names stand for another format than the one that `source.format` names are not read: an error where no other
+/// is there.
+pub(super) fn of_other_formats(
+    format: Format,
+    others: &[&ObjectMeta],
+    are_all: bool,
+) -> Result<()> {
+    let names = offenders(others.iter().map(|o| o.location.filename().unwrap_or_default()));
+    if are_all {
+        return Err(Error::data("no file of the folder has the format that is asked for")
+            .found(format!("{names}, while source.format is {format:?}").to_lowercase())
+            .help("leave source.format out, or name the files by a pattern or one by one"));
+    }
+    tracing::warn!(
+        files = others.len(),
+        names,
+        "files of another format than source.format are not read"
+    );
+    Ok(())
 }
 
 /// Table formats whose log says which files hold the rows; the files alone hold rows that were deleted, too.

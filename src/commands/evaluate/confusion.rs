@@ -71,7 +71,7 @@ async fn refuse_what_is_no_matrix(known: &DataFrame) -> Result<()> {
         }
         let order = cell().into_iter().map(|column| column.sort(true, true)).collect();
         let found = whole(rows.select(columns)?.sort(order)?).await?;
-        let n = found.first().map_or(0, |column| column.len());
+        let n = found.first().map_or(0, Array::len);
         if n > 0 {
             let value =
                 |column: &ArrayRef, row| array_value_to_string(column, row).unwrap_or_default();

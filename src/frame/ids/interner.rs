@@ -1,16 +1,16 @@
 //! Gives values numbers as they arrive; [`Interner::finish`] then numbers them once in sorted order.
 
 use std::collections::HashMap;
-use std::sync::Arc;
 
-use arrow::array::{Array, ArrayRef, AsArray};
+use arrow::array::{Array, ArrayRef};
 use arrow::compute::{CastOptions, cast_with_options};
-use arrow::datatypes::{DataType, Field, Float32Type, Float64Type};
+use arrow::datatypes::{DataType, Field};
 use foldhash::SharedSeed;
 use foldhash::fast::SeedableRandomState;
 use rayon::slice::ParallelSliceMut;
 
 use super::Ids;
+use super::floats::finite;
 use super::hash::{Secret, place, tag};
 use super::key::{Family, Key, Packed, compare, dictionary, for_each_key, to_array};
 use super::untyped::{as_integers, is_untyped};
@@ -292,24 +292,6 @@ impl Interner {
     }
 }
 
-/// Floats without what is no number, and with one zero; other types as they are. NaN is not even equal to itself.
-fn finite(array: &ArrayRef) -> ArrayRef {
-    macro_rules! finite {
-        ($type:ty, $zero:expr) => {
-            Arc::new(
-                array
-                    .as_primitive::<$type>()
-                    .unary_opt::<_, $type>(|v| v.is_finite().then_some(v + $zero)),
-            )
-        };
-    }
-    match array.data_type() {
-        DataType::Float32 => finite!(Float32Type, 0.0),
-        DataType::Float64 => finite!(Float64Type, 0.0),
-        _ => Arc::clone(array),
-    }
-}
-
 /// The ids in this order, and the place of each of `all` provisional numbers in it.
 fn ranked<'a>(
     data_type: &DataType,
@@ -332,6 +314,8 @@ fn number(index: usize) -> u32 {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use super::*;
     use arrow::array::{DictionaryArray, Int64Array, StringArray};
     use arrow::datatypes::Int8Type;
@@ -389,18 +373,6 @@ mod tests {
         };
         assert_eq!(numbered(Secret([1, 2])), numbered(Secret([u64::MAX, 7])));
         assert_ne!(Secret::draw().0, Secret::draw().0);
-    }
-
-    #[test]
-    fn a_float_that_is_no_number_is_no_id_and_there_is_one_zero() {
-        let values = vec![1.5, f64::NAN, -0.0, f64::INFINITY, 0.0, f64::NEG_INFINITY];
-        let mut interner = interner(&DataType::Float64);
-        let mut numbers = Vec::new();
-        let array = arrow::array::Float64Array::from(values);
-        interner.intern(&(Arc::new(array) as ArrayRef), &mut numbers).unwrap();
-        assert_eq!(numbers, [0, NULL, 1, NULL, 1, NULL]);
-        let (ids, _) = interner.finish(|_| true).unwrap();
-        assert_eq!([ids.text(0), ids.text(1)], ["0.0", "1.5"]);
     }
 
     #[test]
