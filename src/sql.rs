@@ -4,7 +4,10 @@
 //! # Why
 //! Parsed SQL is a tree that is dropped, compared and printed by recursion. The parser bounds brackets, but a chain such
 //! as `1+1+...` makes a tree as deep as it is long, and a deep enough one ends the process with a stack overflow. So the
-//! depth is bounded from the tokens, before there is a tree.
+//! depth is bounded from the tokens, before there is a tree. A plan may be larger and deeper than the text that it is
+//! made of; `expansion.rs` bounds it.
+
+mod expansion;
 
 use std::collections::VecDeque;
 use std::future::Future;
@@ -38,13 +41,15 @@ const MAX_DEPTH: usize = 1_000;
 /// The statements of a text.
 ///
 /// # Errors
-/// When it is not SQL, or too deep to be handled.
+/// When it is not SQL, or its plan would be too deep or too large to be handled.
 pub fn parse(ctx: &SessionContext, text: &str) -> Result<VecDeque<Statement>> {
     check_depth(text)?;
     let state = ctx.state();
     let limit = state.config().options().sql_parser.recursion_limit.get();
     let mut parser = DFParserBuilder::new(text).with_recursion_limit(limit).build()?;
-    Ok(parser.parse_statements()?)
+    let statements = parser.parse_statements()?;
+    statements.iter().try_for_each(expansion::check)?;
+    Ok(statements)
 }
 
 /// Plans or runs SQL; what breaks a kernel or a decoder is an error.
@@ -123,7 +128,7 @@ pub fn what_it_does(statement: &Statement) -> String {
 
 /// # Errors
 /// When the tree of a text could be deeper than the stack.
-pub fn check_depth(text: &str) -> Result<()> {
+fn check_depth(text: &str) -> Result<()> {
     // What does not even consist of tokens is reported by the parser.
     let Ok(tokens) = Tokenizer::new(&GenericDialect {}, text).tokenize() else { return Ok(()) };
     let depth = depth(&tokens);

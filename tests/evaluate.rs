@@ -308,3 +308,38 @@ fn matrices_of_one_question_are_not_anothers() {
         assert_scores(&found, &[("accuracy", accuracy), ("confusion_error", error)]);
     }
 }
+
+#[test]
+fn a_truth_that_repeats_itself_counts_once_and_one_that_contradicts_itself_is_refused() {
+    let job = Job::new();
+    job.run("source.annotations = [['1', 'a', 'y'], ['2', 'a', 'n']]\nmodel.kind = 'dawid_skene'");
+    let truth = job.write("truth.csv", "instance_id,class\n1,y\n1,y\n1,y\n2,y\n3,n\n3,n\n2,\n");
+    let out = job.url("out");
+    let found = scores(&out, &truth, &[]);
+    assert_scores(&found, &[("instances", 2.0), ("accuracy", 0.5), ("unknown_instances", 1.0)]);
+    let truth = job.write("truth.csv", "instance_id,class\n1,y\n1,n\n2,y\n");
+    let error = run_fails(&["evaluate", "--run", &out, "--truth", &truth], 3);
+    assert_says(&error, &["the truth gives an instance two classes", "`1`", "--truth"]);
+    let truth = job.write("truth.ndjson", "{\"instance_id\":\"1\",\"class\":[\"y\"]}\n");
+    let error = run_fails(&["evaluate", "--run", &out, "--truth", &truth], 3);
+    assert_says(&error, &["cannot be read as", "--truth"]);
+}
+
+#[test]
+fn what_is_no_matrix_is_refused() {
+    let job = Job::new();
+    job.run("source.annotations = [['1', 'a', 'y'], ['2', 'a', 'n']]\nmodel.kind = 'dawid_skene'");
+    let truth = job.write("truth.csv", "instance_id,class\n1,y\n2,n\n");
+    let out = job.url("out");
+    for (rows, said) in [
+        ("a,y,y,7\na,y,n,-1\n", "`a, y, n, -1.0`, `a, y, y, 7.0`"),
+        ("a,y,y,NaN\n", "`a, y, y, NaN`"),
+        ("a,y,y,\na,n,n,1\n", "no probability"),
+        ("a,y,y,1\na,y,y,0\n", "given twice"),
+    ] {
+        let matrices =
+            job.write("confusion.csv", &format!("annotator_id,class,label,probability\n{rows}"));
+        let arguments = ["evaluate", "--run", &out, "--truth", &truth, "--confusion", &matrices];
+        assert_says(&run_fails(&arguments, 3), &[said, "--confusion"]);
+    }
+}

@@ -328,3 +328,16 @@ fn thousands_of_questions_share_their_files() {
         labels.iter().map(|row| row["question"].clone()).collect();
     assert_eq!(questions.len(), 3_000);
 }
+
+#[test]
+fn what_lies_behind_a_link_in_place_of_an_attempts_folder_stays() {
+    let job = Job::new();
+    let named = ["--set", "name=mine", "--set", "sink.keep_runs=1", "--set"];
+    job.ends(CROWD, &[&named[..], &["sink.run_id=old"]].concat(), 0);
+    let (files, elsewhere) = (files_of(&job.path("out/runs/old")), job.path("elsewhere"));
+    std::fs::rename(&files, &elsewhere).unwrap();
+    std::os::unix::fs::symlink(&elsewhere, &files).unwrap();
+    let before = tree(&elsewhere);
+    job.ends(CROWD, &[&named[..], &["sink.run_id=new", "--set", "seed=2"]].concat(), 0);
+    assert_eq!(tree(&elsewhere), before);
+}

@@ -50,6 +50,39 @@ fn holdout_scores_and_changes_nothing_else() {
 }
 
 #[test]
+fn gold_that_only_scores_adds_no_class_and_counts_as_wrong() {
+    let (plain, job) = (Job::new(), Job::new());
+    let told_nothing = plain.run(CROWD);
+    let run = job.run(&with_gold(
+        "[['i', 'perhaps', 'holdout'], ['k', 'no', 'holdout'], ['elsewhere', 'never', 'holdout'],
+          ['j', 'perhaps', 'valid']]",
+    ));
+    for table in ["labels", "posteriors", "annotators", "confusion_matrices", "classes"] {
+        assert_eq!(read_table(&run, table), read_table(&told_nothing, table), "{table}");
+    }
+    let metrics = cells(&read_table(&run, "metrics"), &["split", "name", "value"]);
+    for found in ["holdout instances 2.0", "holdout accuracy 0.5", "valid accuracy 0.0"] {
+        assert!(metrics.contains(&found.to_owned()), "{found} of {metrics:?}");
+    }
+    // A class that is told to the model is one of its classes, and one that is not among those listed is an error.
+    let run = job.run(&with_gold("[['i', 'perhaps']]"));
+    assert_eq!(cells(&read_table(&run, "classes"), &["class"]), ["no", "perhaps", "yes"]);
+    let listed = "\nframe.classes = ['no', 'yes']";
+    let error = Job::new().fails(&(with_gold("[['i', 'perhaps', 'holdout']]") + listed), 3);
+    assert_says(&error, &["gold has classes that are not listed", "`perhaps`"]);
+}
+
+#[test]
+fn gold_that_calibrates_by_a_class_that_nobody_knows_is_left_out() {
+    let job = Job::new();
+    let gold =
+        "[['i', 'perhaps', 'calibrate'], ['j', 'no', 'calibrate'], ['k', 'no', 'calibrate']]";
+    let run = job.run(&(with_gold(gold) + "\ncalibration.method = 'temperature'"));
+    let metrics = cells(&read_table(&run, "metrics"), &["name", "value"]);
+    assert!(metrics.contains(&"calibration_instances 2.0".to_owned()), "{metrics:?}");
+}
+
+#[test]
 fn a_truth_table_may_call_its_class_label_or_anything() {
     for (header, more) in
         [("instance_id,label", ""), ("instance_id,truth", "\nsource.columns.class = 'truth'")]

@@ -46,24 +46,57 @@ fn deep_queries() -> Vec<(&'static str, String)> {
         ("open brackets", format!("select {}", "(1+".repeat(N))),
         ("lists", format!("select {}1{}", "[".repeat(N), "]".repeat(N))),
         ("texts", format!("select 'a'{}", "||'a'".repeat(N))),
+        (
+            "a list of tables",
+            format!("select 1 from {}", list(3_000, |n| format!("(values (1)) t{n}"))),
+        ),
+        ("a chain", chained(3_000, |n| format!("select x + 1 as x from a{n}"))),
+        ("joins in a chain", chained(300, |n| format!("select x from a{n}, t, t u, t v"))),
+        ("a doubling", chained(40, |n| format!("select a.x from a{n} a cross join a{n} b"))),
+        (
+            "a doubling by subqueries",
+            chained(40, |n| format!("select x from a{n} where x in (select x from a{n})")),
+        ),
+        (
+            "a doubling by unions",
+            chained(40, |n| format!("select x from a{n} union all select x from a{n}")),
+        ),
+        (
+            "subsets",
+            format!(
+                "select 1 from (values (1)) t (x) group by cube ({})",
+                list(40, |n| format!("x + {n}"))
+            ),
+        ),
     ]
+}
+
+fn list(n: usize, item: impl Fn(usize) -> String) -> String {
+    (0..n).map(item).collect::<Vec<_>>().join(", ")
+}
+
+/// Common table expressions `a1`, `a2`, ..., each made of the one before, and a query of the last.
+fn chained(n: usize, query: impl Fn(usize) -> String) -> String {
+    let with = list(n, |n| format!("a{} as ({})", n + 1, query(n)));
+    format!("with t as (select 1 as x), a0 as (select 1 as x), {with} select * from a{n}")
 }
 
 #[test]
 fn sql_of_a_hundred_thousand_terms_is_an_error() {
     let job = Job::new();
-    for (n, (what, query)) in deep_queries().into_iter().enumerate() {
+    for (what, query) in deep_queries() {
         let file = job.write("query.sql", &query);
         let said = assert_error(&["sql", &file], &[2]);
         assert!(said.len() < 10_000, "{what}: {} bytes", said.len());
-        if n >= 3 {
-            continue;
-        }
         let pipeline = format!(
             "source.annotations = [['i', 'a', 'x']]\nsource.sql.annotations = '{file}'\nmodel.kind = 'majority_vote'"
         );
         let pipeline = job.write("pipeline.toml", &pipeline);
-        assert_error(&["check", &pipeline], &[2]);
+        let out = format!("sink.url={}", job.url("out"));
+        for args in [&["check", &pipeline][..], &["run", &pipeline, "--set", &out]] {
+            let said = assert_error(args, &[2]);
+            assert!(said.contains("source.sql.annotations"), "{what}: {said}");
+        }
     }
 }
 
@@ -73,7 +106,10 @@ fn sql_that_is_long_and_not_deep_runs() {
     let numbers: Vec<String> = (0..50_000).map(|n| n.to_string()).collect();
     let listed = format!("select 7 in ({}) as found", numbers.join(","));
     let chain = format!("select 1{} as found", "+1".repeat(400));
-    for query in [listed, chain] {
+    let tables = format!("select 1 as found from {}", list(300, |n| format!("(values (1)) t{n}")));
+    let named = chained(150, |n| format!("select x + 1 as x from a{n}"));
+    let unread = chained(2_000, |_| "select x from t".to_owned());
+    for query in [listed, chain, tables, named, unread] {
         let file = job.write("query.sql", &query);
         let output = labelmill().args(["sql", &file]).output().unwrap();
         assert!(output.status.success(), "{}", stderr(&output));
@@ -142,6 +178,11 @@ fn trained() -> Job {
     for file in ["model.json", "model.safetensors"] {
         std::fs::copy(run.join("model").join(file), job.path("model").join(file)).unwrap();
     }
+    // As older files are, so that not the digest alone finds what is wrong with the numbers.
+    let file = job.path("model/model.json");
+    let mut description: Value = serde_json::from_slice(&std::fs::read(&file).unwrap()).unwrap();
+    description.as_object_mut().unwrap().remove("parameters_sha256").unwrap();
+    std::fs::write(&file, description.to_string()).unwrap();
     job
 }
 

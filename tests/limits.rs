@@ -124,3 +124,34 @@ fn a_large_text_that_repeats_takes_its_own_size() {
         assert_eq!(rows_read(&run), "8000 8000");
     }
 }
+
+/// Questions of one annotation each.
+fn questions(n: usize) -> String {
+    let mut text = String::from("instance_id,annotator_id,label,question\n");
+    (0..n).for_each(|q| writeln!(text, "i{q},a,x,q{q}").unwrap());
+    text
+}
+
+#[test]
+fn a_column_of_ids_is_no_column_of_questions() {
+    let job = Job::new();
+    job.write("in.csv", &questions(40_000));
+    let error = job.fails(&vote("in.csv", "engine.memory_limit = '128MiB'"), 3);
+    assert_says(&error, &["distinct questions in `question`: is this a question column?"]);
+    // Hundreds of questions take little, and all of their rows are counted where they do not fit after all.
+    job.write("in.csv", &questions(300));
+    job.run(&vote("in.csv", "engine.memory_limit = '16MiB'"));
+}
+
+#[test]
+fn what_does_not_fit_names_the_annotations_of_all_questions() {
+    let job = Job::new();
+    let mut text = String::from("instance_id,annotator_id,label,question\n");
+    for row in 0..1_000_000 {
+        writeln!(text, "i{},a{},x,q{}", row % 7, row % 5, row % 3).unwrap();
+    }
+    job.write("in.csv", &text);
+    // Room for the rows as they come, and not for the views of them.
+    let error = job.fails(&vote("in.csv", "engine.memory_limit = '32MiB'"), 2);
+    assert_says(&error, &["1000000 annotations and their ids take"]);
+}

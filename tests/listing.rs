@@ -283,3 +283,62 @@ fn gold_counts_as_memory() {
         &["does not fit into the memory", "rows of gold take", "engine.memory_limit"],
     );
 }
+
+#[test]
+fn files_of_another_format_than_the_one_asked_for_are_named() {
+    let job = Job::new();
+    job.write("in/a.csv", &format!("{HEADER}i,a,x\n"));
+    job.write("in/b.ndjson", "{}\n");
+    let pipeline = format!("{}source.format = 'csv'\n", vote("in")).replace(VOTE, "") + VOTE;
+    let said = job.ends(&pipeline, &[], 0);
+    assert_says(&said, &["files of another format than source.format are not read", "b.ndjson"]);
+    let job = Job::new();
+    job.write("in/b.ndjson", "{}\n");
+    job.write("in/rows", &format!("{HEADER}i,a,x\n"));
+    assert_says(
+        &job.fails(&pipeline, 3),
+        &["no file of the folder has the format", "`b.ndjson`", "csv"],
+    );
+    std::fs::remove_file(job.path("in/b.ndjson")).unwrap();
+    job.run(&pipeline);
+}
+
+#[test]
+fn links_to_folders_are_followed_and_circles_are_named() {
+    use std::os::unix::fs::symlink;
+    let job = Job::new();
+    job.write("in/a.csv", &format!("{HEADER}i,a,x\n"));
+    job.write("other/b.csv#1", &format!("{HEADER}i,b,x\n"));
+    symlink(job.path("other"), job.path("in/more")).unwrap();
+    assert_says(&job.fails(&vote("in"), 3), &["is not listed", "in/more/b.csv#1"]);
+    std::fs::rename(job.path("other/b.csv#1"), job.path("other/b.csv")).unwrap();
+    assert_eq!(crate::job::rows_read(&job.run(&vote("in"))), "2 2");
+    let job = Job::new();
+    job.write("in/deep/a.csv", &format!("{HEADER}i,a,x\n"));
+    symlink(job.path("in"), job.path("in/deep/up")).unwrap();
+    let said = ["a link leads back to a folder above it", "in/deep/up"];
+    assert_says(&job.fails(&vote("in"), 3), &said);
+}
+
+#[test]
+fn every_key_and_every_file_is_named_as_it_is_written() {
+    let job = Job::new();
+    job.write("in.csv", &format!("{HEADER}i,a,x\n"));
+    let pipeline = vote("in.csv") + "[source.tables]\nextra = '{dir}none.csv'\n";
+    assert_says(&job.fails(&pipeline, 3), &["source.tables.extra: /"]);
+    job.write("in", &format!("{HEADER}i,a,x\n"));
+    let file = job.url("in");
+    assert_says(&job.fails(&vote("in"), 3), &["does not show the format", &format!("`{file}`")]);
+    let run = job.run(&vote("in.csv"));
+    let inputs = cells(&read_table(&run, "run"), &["inputs"]);
+    let file = job.url("in.csv");
+    assert_says(&inputs[0], &[&format!("\"path\":\"{file}\"")]);
+}
+
+#[test]
+fn a_weight_that_is_no_number_is_named_with_what_the_column_holds() {
+    let job = Job::new();
+    job.write("in.csv", "instance_id,annotator_id,label,weight\ni,a,x,1\ni,b,x,abc\n");
+    let error = job.fails(&vote("in.csv"), 3);
+    assert_says(&error, &["column `weight` of record 2", "weights are numbers"]);
+}

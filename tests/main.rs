@@ -37,6 +37,7 @@ mod kill;
 mod limits;
 mod listing;
 mod networks;
+mod odd_columns;
 mod oracle;
 mod parts;
 mod predict;

@@ -2,11 +2,11 @@
 
 use std::sync::Arc;
 
-use arrow::array::{ArrayRef, Float64Array};
+use arrow::array::{ArrayRef, Float64Array, StringArray, UInt32Array};
 use serde_json::{Value, json};
 
 use crate::job::{Job, assert_says};
-use crate::networks::{WIDTH, features, ids, job, list, pipeline, write_features};
+use crate::networks::{WIDTH, crowd, features, ids, job, list, pipeline, write_features};
 use crate::support::{read_table, run_fails, run_ok, text, write_parquet};
 
 /// `predict` with these features, the output and whatever else was asked for.
@@ -142,5 +142,63 @@ fn a_model_of_another_layout_is_refused() {
         std::fs::write(&file, description.to_string()).unwrap();
         let said = refuses(&job, &run.display().to_string(), "features.parquet", &[], 3);
         assert_says(&said, &["a layout that this labelmill does not read", found, "--force"]);
+    }
+}
+
+#[test]
+fn of_a_run_with_several_questions_one_model_has_to_be_named() {
+    let job = job();
+    let rows = crowd().rows;
+    let rows = || rows.iter().chain(&rows);
+    let column = |f: fn(&(u32, u32, u32)) -> u32| {
+        Arc::new(UInt32Array::from_iter_values(rows().map(f))) as ArrayRef
+    };
+    let question = (0..rows().count()).map(|n| if n < rows().count() / 2 { "p" } else { "q" });
+    write_parquet(
+        &job.path("annotations.parquet"),
+        vec![
+            ("instance_id", column(|r| r.0)),
+            ("annotator_id", column(|r| r.1)),
+            ("label", column(|r| r.2)),
+            ("question", Arc::new(StringArray::from_iter_values(question))),
+        ],
+    );
+    let model = pipeline("kind = 'crowd_layer'").replace("epochs = 20", "epochs = 1");
+    let run = job.run(&model).display().to_string();
+    let said = refuses(&job, &run, "features.parquet", &[], 3);
+    assert_says(&said, &["a model for each of its questions", "/model/0", "/model/1"]);
+    predicts(&job, &format!("{run}/model/1"), "features.parquet", &[]);
+}
+
+#[test]
+fn the_description_of_one_run_and_the_numbers_of_another_are_no_model() {
+    let job = job();
+    let model = pipeline("kind = 'crowd_layer'").replace("epochs = 20", "epochs = 1");
+    let first = job.run(&model);
+    let second = job.run(&format!("seed = 9\n{model}"));
+    std::fs::create_dir(job.path("mixed")).unwrap();
+    for (run, file) in [(&first, "model.json"), (&second, "model.safetensors")] {
+        std::fs::copy(run.join("model").join(file), job.path("mixed").join(file)).unwrap();
+    }
+    let said = refuses(&job, &job.url("mixed"), "features.parquet", &[], 3);
+    assert_says(
+        &said,
+        &["not those that its description was written with", "mixed/model.safetensors"],
+    );
+    // Older files name no digest.
+    let file = job.path("mixed/model.json");
+    let mut description: Value = serde_json::from_slice(&std::fs::read(&file).unwrap()).unwrap();
+    description.as_object_mut().unwrap().remove("parameters_sha256").unwrap();
+    std::fs::write(&file, description.to_string()).unwrap();
+    predicts(&job, &job.url("mixed"), "features.parquet", &[]);
+    for (key, value, said) in [
+        ("columns", json!({}), "cannot be read"),
+        ("columns", json!([1, 2]), "cannot be read"),
+        ("classes", json!({"type": "UInt32", "values": ["0", "0", "2"]}), "`0` twice"),
+    ] {
+        let mut other = description.clone();
+        other[key] = value;
+        std::fs::write(&file, other.to_string()).unwrap();
+        assert_says(&refuses(&job, &job.url("mixed"), "features.parquet", &[], 3), &[said]);
     }
 }

@@ -136,3 +136,103 @@ fn a_wrong_secret_is_code_5_and_no_key_is_printed() {
     }
     assert!(!server.bucket().join("out").exists());
 }
+
+#[test]
+fn an_object_that_changes_after_it_was_listed_is_not_read() {
+    let server = server();
+    // Held: what reads the object's metadata, then its rows.
+    server.fault(Fault::Hold, "GetObject /in/", 0, 1);
+    let child = server
+        .labelmill(&job(&[]))
+        .stderr(std::process::Stdio::piped())
+        .stdout(std::process::Stdio::null())
+        .spawn()
+        .unwrap();
+    server.wait_for("GetObject /in/", 1);
+    let other = [("i9", "a9", "yes"), ("i9", "a8", "no")];
+    crate::support::write_crowd(&server.bucket().join("in/part-0.parquet"), &other);
+    server.release();
+    let output = child.wait_with_output().unwrap();
+    assert_eq!(output.status.code(), Some(5), "{}", stderr(&output));
+    let said = stderr(&output);
+    assert!(said.contains("an input changed after it was listed"), "{said}");
+    assert!(said.contains("s3://crowd/in/part-0.parquet"), "{said}");
+    assert!(!server.bucket().join("out/latest.json").exists());
+}
+
+#[test]
+fn the_files_of_a_run_on_s3_are_recorded_with_their_bucket() {
+    let server = server();
+    let run = run_folder(&server, &summary(&server, &[]));
+    let inputs = crate::job::cells(&crate::support::read_table(&run, "run"), &["inputs"]);
+    assert!(inputs[0].contains("\"path\":\"s3://crowd/in/part-0.parquet\""), "{}", inputs[0]);
+}
+
+#[test]
+fn a_lease_outlives_an_upload_whose_answer_was_lost() {
+    let server = server();
+    server.fault(Fault::Hold, "PutObject labels/", 0, 100);
+    let impatient = ["--set", "store.max_retries=0", "--set", "store.idle_seconds=1"];
+    let output = server.run(&job(&impatient));
+    assert_eq!(output.status.code(), Some(5), "{}", stderr(&output));
+    assert_eq!(leases(&server).len(), 1, "nobody would look for a file that comes late");
+    server.forget_faults();
+    // It comes late, and the next run removes it with the lease.
+    let lease: Value =
+        serde_json::from_slice(&std::fs::read(&leases(&server)[0]).unwrap()).unwrap();
+    let [run_id, attempt] = ["run_id", "attempt"].map(|key| lease[key].as_str().unwrap());
+    let folder = server.bucket().join("out/runs").join(run_id).join(attempt);
+    std::fs::create_dir_all(folder.join("labels")).unwrap();
+    std::fs::write(folder.join("labels/part-00000.parquet"), "late").unwrap();
+    let done = summary(&server, &[]);
+    assert_eq!(leases(&server), Vec::<std::path::PathBuf>::new());
+    assert!(!folder.join("labels/part-00000.parquet").exists());
+    assert_eq!(latest(&server), crate::s3::run_id(&done));
+}
+
+#[test]
+fn a_writer_has_a_lease_from_its_first_file_until_latest_has_moved() {
+    let server = server();
+    summary(&server, &[]);
+    let lines: Vec<String> = (0..server.count("")).map(|n| server.line(n)).collect();
+    let place = |words: &[&str]| {
+        let fits = |line: &&String| words.iter().all(|word| line.contains(word));
+        lines
+            .iter()
+            .position(|line| fits(&line))
+            .unwrap_or_else(|| panic!("{words:?} of {lines:#?}"))
+    };
+    let order = [
+        place(&["PutObject", "/out/_leases/"]),
+        place(&["PutObject", "/out/runs/"]),
+        place(&["PutObject", "manifest.json"]),
+        place(&["PutObject", "latest.json"]),
+        place(&["DeleteObject"]),
+    ];
+    assert!(order.is_sorted(), "{order:?}: {lines:#?}");
+}
+
+#[test]
+fn the_files_of_a_writer_that_is_about_to_commit_are_not_swept() {
+    let server = server();
+    server.fault(Fault::Hold, "PutObject manifest", 0, 1);
+    let mine = ["--set", "sink.run_id=held", "--set", "sink.stale_after_seconds=3600"];
+    let held = server.labelmill(&job(&mine)).spawn().unwrap();
+    server.wait_for("PutObject manifest", 1);
+    // Another run, of a writer with no patience at all, looks at every lease.
+    let other =
+        ["--set", "sink.run_id=other", "--set", "seed=2", "--set", "sink.stale_after_seconds=1"];
+    summary(&server, &other);
+    server.release();
+    let ended = held.wait_with_output().unwrap();
+    assert!(ended.status.success(), "{}", stderr(&ended));
+    let run = server.bucket().join("out/runs/held");
+    let manifest = crate::support::manifest(&run);
+    let files =
+        manifest["tables"].as_object().unwrap().values().flat_map(|f| f.as_array().unwrap());
+    for file in files {
+        let found = std::fs::metadata(run.join(file["path"].as_str().unwrap())).unwrap();
+        assert_eq!(found.len(), file["bytes"].as_u64().unwrap(), "{file}");
+    }
+    assert!(run.join("manifest.json").exists(), "committed under its first name");
+}

@@ -45,6 +45,38 @@ fn the_next_run_sweeps_what_a_dead_one_left_and_spares_a_living_one() {
 }
 
 #[test]
+fn a_name_is_used_up_though_the_files_of_its_dead_writer_cannot_be_removed() {
+    let server = server();
+    die_after(&server, "PutObject labels/", "sink.run_id=same");
+    server.forget_requests();
+    server.fault(Fault::Busy, "DeleteObjects", 0, 1_000);
+    let args = ["--set", "sink.run_id=same", "--set", "store.max_retries=0"];
+    let output = server.run(&job(&args));
+    assert!(output.status.success(), "{}", stderr(&output));
+    assert_eq!(server.count("PutObject labels/"), 1, "the tables are written once");
+    let said = stderr(&output);
+    assert!(said.contains("what a dead run left could not be removed"), "{said}");
+    assert!(!said.contains("took this run for dead"), "{said}");
+    server.forget_faults();
+    assert_readable(&server, "same");
+}
+
+#[test]
+fn a_lease_that_cannot_be_read_stops_nobody() {
+    let server = server();
+    let name = "0123456789abcdef.json";
+    std::fs::create_dir_all(server.bucket().join("out/_leases")).unwrap();
+    std::fs::write(server.bucket().join("out/_leases").join(name), "{\"another\": 1}").unwrap();
+    server.fault(Fault::Busy, &format!("GetObject {name}"), 0, 1_000);
+    let output = server.run(&job(&["--set", "store.max_retries=0"]));
+    assert!(output.status.success(), "{}", stderr(&output));
+    let said = stderr(&output);
+    assert!(said.contains("cannot be read: it is left alone") && said.contains(name), "{said}");
+    server.forget_faults();
+    assert!(server.bucket().join("out/_leases").join(name).exists());
+}
+
+#[test]
 fn the_same_job_runs_beside_its_dead_writer_and_beside_a_living_one() {
     let server = server();
     die_after(&server, "PutObject labels/", "sink.run_id=same");

@@ -359,3 +359,25 @@ fn a_given_crowd_is_thinned_and_has_oracles_beside() {
     );
     assert!(!job.path("other").exists());
 }
+
+#[test]
+fn a_column_of_ids_is_no_column_of_classes() {
+    let job = Job::new();
+    let rows: String = (0..40_000).map(|i| format!("i{i},c{i}\n")).collect();
+    let truth = job.write("truth.csv", &format!("instance_id,class\n{rows}"));
+    let (out, recipe) = (job.url("out"), ["--recipe", "groups", "--set", "groups=1*right"]);
+    let fixed = ["simulate", "--truth", &truth, "--output", &out];
+    let error = run_fails(&[&fixed[..], &recipe].concat(), 3);
+    assert_says(
+        &error,
+        &["40000 distinct classes: is this a column of classes?", "--class-column"],
+    );
+    // As many as there may be, of more annotators than any machine has room for.
+    let rows: String = (0..30_000).map(|i| format!("i{i},c{i}\n")).collect();
+    let truth = job.write("truth.csv", &format!("instance_id,class\n{rows}"));
+    let fixed = ["simulate", "--truth", &truth, "--output", &out];
+    let many = ["--recipe", "groups", "--set", "groups=1000000*symmetric(0.4)"];
+    let error = run_fails(&[&fixed[..], &many].concat(), 2);
+    assert_says(&error, &["do not fit into memory", "1000000 annotators", "--recipe"]);
+    assert!(!error.contains("engine.memory_limit"), "{error}");
+}

@@ -13,6 +13,7 @@ mod terminal;
 
 use std::panic::AssertUnwindSafe;
 use std::process::ExitCode;
+use std::time::{Duration, SystemTime};
 
 use clap::Parser;
 use futures::FutureExt;
@@ -47,7 +48,10 @@ pub fn main() -> ExitCode {
     // A part is left to what is too small to be counted.
     allocator::bound(available_memory() / 16 * 15);
     // A runtime that cannot be made, for a number of threads that is none, is said as any other defect.
-    let done = std::panic::catch_unwind(AssertUnwindSafe(|| block_on(args)));
+    let done = std::panic::catch_unwind(AssertUnwindSafe(|| {
+        check_clock()?;
+        block_on(args)
+    }));
     match done.unwrap_or_else(|panic| Err(broken_off(&*panic))) {
         Ok(code) => code,
         Err(error) => {
@@ -55,6 +59,17 @@ pub fn main() -> ExitCode {
             say(&error.to_string());
             ExitCode::from(error.exit_code())
         }
+    }
+}
+
+/// Times are written with years of four digits, from 1970: beyond them, whatever stamps something would break off.
+#[allow(clippy::disallowed_methods)]
+fn check_clock() -> Result<()> {
+    const LAST: Duration = Duration::from_secs(253_402_300_799);
+    match SystemTime::now().duration_since(SystemTime::UNIX_EPOCH) {
+        Ok(since) if since <= LAST => Ok(()),
+        _ => Err(Error::spec("the clock of this machine is before 1970 or after 9999")
+            .help("set the clock: what is published is stamped with the time")),
     }
 }
 

@@ -78,13 +78,15 @@ impl Write for Log {
     }
 }
 
+/// What log lines are written with: plain, bold, dim, italic, and the colours of the levels. None of them hides text.
+const COLOURS: [&str; 9] = ["0m", "1m", "2m", "3m", "31m", "32m", "33m", "34m", "35m"];
+
 /// Escapes all but line ends and the colours that log lines have by themselves.
 fn coloured(text: &str) -> String {
     let mut pieces = text.split("\u{1b}[");
     let mut out = escape::lines(pieces.next().unwrap_or_default());
     for piece in pieces {
-        let digits = piece.find(|c: char| !c.is_ascii_digit() && c != ';').unwrap_or(piece.len());
-        let is_colour = piece[digits..].starts_with('m');
+        let is_colour = COLOURS.iter().any(|code| piece.starts_with(code));
         out.push_str(if is_colour { "\u{1b}[" } else { "\\u{1b}[" });
         out.push_str(&escape::lines(piece));
     }
@@ -99,5 +101,9 @@ mod tests {
     fn log_lines_keep_their_colours_alone() {
         assert_eq!(coloured("\u{1b}[32mINFO\u{1b}[0m x\n"), "\u{1b}[32mINFO\u{1b}[0m x\n");
         assert_eq!(coloured("\u{1b}[2J\u{1b}]0;t\u{7}"), "\\u{1b}[2J\\u{1b}]0;t\\u{7}");
+        // Hidden, in reverse, and text on its own colour.
+        for code in ["8m", "7m", "30;40m", "1;31m", "m", "38;5;0m"] {
+            assert_eq!(coloured(&format!("\u{1b}[{code}x")), format!("\\u{{1b}}[{code}x"));
+        }
     }
 }

@@ -111,8 +111,15 @@ pub async fn predict(
 
 /// The features in the order that the model learned from, where both are columns: other columns are left out.
 fn as_learned(query: DataFrame, description: &Value) -> Result<DataFrame> {
-    let learned: Vec<String> =
-        serde_json::from_value(description["columns"].clone()).unwrap_or_default();
+    // A model that learned from lists has none.
+    let learned: Option<Vec<String>> = serde_json::from_value(description["columns"].clone())
+        .map_err(|_| {
+            Error::data("the names of the columns that the model learned from cannot be read")
+                .at("--model")
+                .found(description["columns"].to_string().chars().take(80).collect::<String>())
+                .help("the file is damaged: take it from the run that wrote it")
+        })?;
+    let learned = learned.unwrap_or_default();
     let given = number_columns(query.schema().inner());
     if learned.is_empty() || given.is_empty() {
         return Ok(query);

@@ -16,7 +16,8 @@ use datafusion::execution::memory_pool::{
 use super::annotations::Dims;
 use crate::error::{Error, Result};
 
-/// Bytes of an annotation while views are built: its three numbers, and its places in both views.
+/// Bytes of an annotation while views are built: its three numbers, and its places in both views. Weights, and the copy
+/// of the rows grouped by instance, come beside it: of a job that fits barely, they may not be refused.
 pub const BYTES_PER_ANNOTATION: u64 = 44;
 
 /// Bytes that are not counted, so that small jobs run under any limit.
@@ -43,6 +44,11 @@ impl Budget {
     pub(super) fn hold(&self, bytes: usize, what: impl FnOnce() -> String) -> Result<()> {
         let counted = bytes.saturating_sub(NEGLIGIBLE);
         self.reservation.try_resize(counted).map_err(|_| self.too_little(bytes as u64, &what()))
+    }
+
+    /// Holds so many bytes more, until [`Budget::hold`] states anew what is held.
+    pub(super) fn add(&self, bytes: usize) -> Result<(), ()> {
+        self.reservation.try_grow(bytes).map_err(drop)
     }
 
     /// Whether rows that metadata promises, as annotations, could be held at all.
@@ -87,8 +93,8 @@ impl Budget {
             .at("engine.memory_limit")
             .found(format!("{what} take {}; {limit}, queries included", in_words(bytes)))
             .help(
-                "set engine.memory_limit to what the machine can give (left out, it is three quarters of its memory), run on a \
-                 larger machine, or read less: a filter in source.sql, fewer questions",
+                "set engine.memory_limit to what the machine can give (left out, it is three quarters of its memory), run \
+                 on a larger machine, or read less: a filter in source.sql, fewer questions",
             )
     }
 }

@@ -24,7 +24,8 @@ pub(super) struct LabelAxis {
 }
 
 impl LabelAxis {
-    /// The listed classes in their order, or else every used label and class of `gold` in sorted order.
+    /// The listed classes in their order, or else every used label and class of `gold` that
+    /// trains, in sorted order.
     pub(super) fn resolve(
         mut interner: Interner,
         spec: &FrameSpec,
@@ -68,6 +69,17 @@ impl LabelAxis {
     pub(super) fn text(&self, number: u32) -> String {
         array_value_to_string(&self.arrived, number as usize).unwrap_or_default()
     }
+}
+
+/// Labels that a question may have. The largest vocabulary of which people choose one word, ImageNet-21k, has 21 841; a
+/// matrix of this many classes and labels takes 8 GiB already.
+pub(crate) const MOST_LABELS: usize = 1 << 15;
+
+pub(super) fn too_many_labels(n: usize) -> Error {
+    Error::data(format!("{n} distinct labels in `label`: is this a label column?"))
+        .at("source.annotations")
+        .found(format!("more than {MOST_LABELS}, gold's classes included"))
+        .help("map the column that holds the answers in source.columns.label, or list the classes in frame.classes")
 }
 
 /// Numbers of the listed values, in their order.

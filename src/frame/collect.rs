@@ -1,12 +1,9 @@
-//! Runs the queries and hands their batches to one [`Collector`] a question. Async stops here.
+//! Runs the queries and hands their batches to one collector a question. Async stops here.
 
-use std::collections::HashMap;
-use std::collections::btree_map::{BTreeMap, Entry};
 use std::sync::Arc;
 
-use arrow::array::{BooleanArray, RecordBatch};
-use arrow::compute::filter_record_batch;
-use arrow::datatypes::{FieldRef, Schema, SchemaRef};
+use arrow::array::RecordBatch;
+use arrow::datatypes::SchemaRef;
 use datafusion::common::stats::Precision;
 use datafusion::physical_plan::statistics::{StatisticsArgs, StatisticsContext};
 use datafusion::physical_plan::{
@@ -18,12 +15,10 @@ use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 
 use super::budget::Budget;
-use super::collector::Collector;
 use super::evidence::Described;
 use super::features::{Features, Reader, Scratch};
-use super::gold::GoldRows;
-use super::ids::{Ids, Interner, NULL};
-use super::rejects::{Reason, Rejects};
+use super::gold::{Gold, GoldRows};
+use super::questions::Questions;
 use super::{Duplicates, Frame, FrameSpec};
 use crate::error::{Error, Result};
 use crate::run::Run;
@@ -34,7 +29,7 @@ const BATCHES_IN_FLIGHT: usize = 4;
 
 /// The queries that a frame is made of.
 pub struct Relations {
-    /// Who said what.
+    /// The annotations.
     pub annotations: DataFrame,
     /// Trusted classes.
     pub gold: Option<DataFrame>,
@@ -68,8 +63,9 @@ pub async fn collect(relations: Relations, spec: &FrameSpec, run: &Run) -> Resul
     let plan = unbroken(async { Ok(annotations.create_physical_plan().await?) }).await?;
     let rows = rows_in(&plan);
     // An estimate of what a filter leaves may be wrong; what files promise is not.
-    exact_rows(&plan).map_or(Ok(()), |rows| budget.expect(rows))?;
-    questions.expect(rows);
+    let exact = exact_rows(&plan);
+    exact.map_or(Ok(()), |rows| budget.expect(rows))?;
+    questions.expect(exact);
     run.progress.begin("reading", rows);
     let mut batches = spawn(execute_stream_partitioned(plan, context)?);
     let pool = run.pool();
@@ -83,7 +79,7 @@ pub async fn collect(relations: Relations, spec: &FrameSpec, run: &Run) -> Resul
         let in_flight = largest.saturating_mul(batches.at_once);
         let bytes = questions.bytes(batch.num_rows()).saturating_add(in_flight);
         budget.hold(bytes, || format!("the ids and numbers of the first {read} annotations"))?;
-        tokio::task::block_in_place(|| pool.install(|| questions.push(&batch)))?;
+        tokio::task::block_in_place(|| pool.install(|| questions.push(&batch, &budget)))?;
         run.progress.at(read, "");
     }
     let mut frames = tokio::task::block_in_place(|| {
@@ -91,16 +87,20 @@ pub async fn collect(relations: Relations, spec: &FrameSpec, run: &Run) -> Resul
     })?;
     run.progress.end();
     let Some((features, scratch)) = features else { return Ok(frames) };
-    let features = read_features(features, scratch, "source.features", run).await?;
+    // Held until all relations are read, as they are.
+    let (features, _held) = read_within(features, scratch, "source.features", run).await?;
     let annotators = match annotator_features {
         Some(query) => {
             let place = "source.annotator_features";
-            Some(read_features(query, Scratch::default(), place, run).await?)
+            Some(read_within(query, Scratch::default(), place, run).await?)
         }
         None => None,
     };
+    let (annotators, _held_too) = annotators.unzip();
     for frame in &mut frames {
-        frame.described = Some(describe(frame, &features, annotators.as_ref(), gold.as_ref())?);
+        let (described, unknown) = describe(frame, &features, annotators.as_ref(), gold.as_ref())?;
+        frame.described = Some(described);
+        frame.unknown_gold.of_feature_rows = unknown;
     }
     Ok(frames)
 }
@@ -116,6 +116,16 @@ pub async fn read_features(
     place: &str,
     run: &Run,
 ) -> Result<Features> {
+    Ok(read_within(query, scratch, place, run).await?.0)
+}
+
+/// The same, with what holds their memory.
+async fn read_within(
+    query: DataFrame,
+    scratch: Scratch,
+    place: &str,
+    run: &Run,
+) -> Result<(Features, Budget)> {
     let schema = SchemaRef::clone(query.schema().inner());
     let context = Arc::new(query.task_ctx());
     let plan = unbroken(async { Ok(query.create_physical_plan().await?) }).await?;
@@ -137,16 +147,18 @@ pub async fn read_features(
         run.progress.at(reader.len() as u64, "");
     }
     run.progress.end();
-    tokio::task::block_in_place(|| reader.finish()).map_err(|e| e.or_at(place))
+    let features = tokio::task::block_in_place(|| reader.finish()).map_err(|e| e.or_at(place))?;
+    Ok((features, budget))
 }
 
-/// How features belong to the instances and annotators of one question.
+/// How features belong to the instances and annotators of one question; and the gold rows of classes that it does not
+/// know.
 fn describe(
     frame: &Frame,
     features: &Features,
     annotators: Option<&Features>,
     gold: Option<&GoldRows>,
-) -> Result<Described> {
+) -> Result<(Described, Vec<Gold>)> {
     let row_of_instance =
         features.rows_of(&frame.instances).map_err(|e| e.or_at("source.features"))?;
     if row_of_instance.iter().all(Option::is_none) {
@@ -170,7 +182,7 @@ fn describe(
             ))
         })
         .transpose()?;
-    let gold = match gold {
+    let (gold, unknown) = match gold {
         Some(rows) => {
             let rows = match &frame.question {
                 Some(question) => rows.of_question(question)?,
@@ -178,9 +190,9 @@ fn describe(
             };
             rows.by_feature_row(&features.ids, &frame.labels, frame.annotations.dims().classes)?
         }
-        None => Vec::new(),
+        None => (Vec::new(), Vec::new()),
     };
-    Ok(Described { features: features.clone(), row_of_instance, gold, annotators })
+    Ok((Described { features: features.clone(), row_of_instance, gold, annotators }, unknown))
 }
 
 /// Rows that the plan will give, where the files' metadata states it.
@@ -247,120 +259,4 @@ fn spawn(streams: Vec<SendableRecordBatchStream>) -> Batches {
         });
     }
     Batches { receiver, tasks, at_once }
-}
-
-/// One collector a question; without a question column there is one, of number 0.
-struct Questions {
-    schema: SchemaRef,
-    ids: Option<Interner>,
-    collectors: BTreeMap<u32, Collector>,
-    rejects: Rejects,
-}
-
-impl Questions {
-    fn new(schema: &SchemaRef, spec: &FrameSpec) -> Result<Self> {
-        if spec.duplicates == Duplicates::Last && schema.field_with_name("annotated_at").is_err() {
-            return Err(Error::data("the newest answer cannot be found without `annotated_at`")
-                .at("frame.duplicates")
-                .help("set source.columns.annotated_at, or choose \"share\""));
-        }
-        let ids = schema.field_with_name("question").ok().map(Interner::new);
-        let schema = if ids.is_some() { typed(schema) } else { SchemaRef::clone(schema) };
-        // Made even where questions will come, so that a column of the wrong type is found before any row is read.
-        let first = Collector::new(&schema)?;
-        let collectors = if ids.is_some() { BTreeMap::new() } else { BTreeMap::from([(0, first)]) };
-        Ok(Self { schema, ids, collectors, rejects: Rejects::default() })
-    }
-
-    /// Makes room for so many rows, where it is known whose they are.
-    fn expect(&mut self, rows: Option<u64>) {
-        if let (None, Some(rows), Some(collector)) = (&self.ids, rows, self.collectors.get_mut(&0))
-        {
-            collector.reserve(rows);
-        }
-    }
-
-    /// Bytes that are held once a batch of so many rows has come; which question they belong to is not known before.
-    fn bytes(&self, rows: usize) -> usize {
-        let more = |n: usize| if n == 0 { rows } else { 0 };
-        let collectors = self.collectors.values().enumerate();
-        collectors.map(|(n, collector)| collector.bytes(more(n))).sum()
-    }
-
-    fn push(&mut self, batch: &RecordBatch) -> Result<()> {
-        let Some(ids) = &mut self.ids else {
-            return self.collectors.values_mut().try_for_each(|collector| collector.push(batch));
-        };
-        for (question, rows) in by_question(batch, ids)? {
-            if question == NULL {
-                self.rejects.add_rows(Reason::NullQuestion, rows.num_rows() as u64);
-                continue;
-            }
-            match self.collectors.entry(question) {
-                Entry::Occupied(entry) => entry.into_mut().push(&rows)?,
-                Entry::Vacant(entry) => entry.insert(Collector::new(&self.schema)?).push(&rows)?,
-            }
-        }
-        Ok(())
-    }
-
-    fn finish(
-        self,
-        gold: Option<&GoldRows>,
-        spec: &FrameSpec,
-        budget: &Budget,
-    ) -> Result<Vec<Frame>> {
-        let Some(ids) = self.ids else {
-            let only = self.collectors.into_values();
-            return only.map(|c| c.finish(gold, spec, (budget, 0))).collect();
-        };
-        let (ids, rank) = ids.finish(|_| true)?;
-        let mut frames = BTreeMap::new();
-        // Frames that are finished are held beside the rows of those that are not.
-        let all: usize = self.collectors.values().map(Collector::building).sum();
-        for (provisional, collector) in self.collectors {
-            let number = rank[provisional as usize];
-            let question = Ids::in_order(ids.rows(std::iter::once(Some(number)))?);
-            let gold = gold.map(|g| g.of_question(&question)).transpose()?;
-            let frame = collector
-                .finish(gold.as_ref(), spec, (budget, all))
-                .map_err(|e| e.or_at(&format!("question {}", ids.text(number as usize))))?;
-            frames.insert(number, Frame { question: Some(question), ..frame });
-        }
-        let mut frames: Vec<Frame> = frames.into_values().collect();
-        // Rows without a question belong to none; the first frame's account carries them.
-        match frames.first_mut() {
-            Some(first) => {
-                first.rows_read += self.rejects.total();
-                first.rejects.merge(&self.rejects);
-                Ok(frames)
-            }
-            None => Err(super::collector::nothing_left(self.rejects.total(), &self.rejects)),
-        }
-    }
-}
-
-/// The schema without the mark of text that may stand for integers: all questions must agree on the types.
-fn typed(schema: &SchemaRef) -> SchemaRef {
-    let plain = |field: &FieldRef| field.as_ref().clone().with_metadata(HashMap::new());
-    SchemaRef::new(Schema::new(schema.fields().iter().map(plain).collect::<Vec<_>>()))
-}
-
-/// The batch's rows of each question.
-fn by_question(batch: &RecordBatch, ids: &mut Interner) -> Result<BTreeMap<u32, RecordBatch>> {
-    let mut numbers = Vec::new();
-    let column = batch
-        .column_by_name("question")
-        .ok_or_else(|| Error::bug("a batch lacks the question column of its schema"))?;
-    ids.intern(column, &mut numbers)?;
-    let mut distinct = numbers.clone();
-    distinct.sort_unstable();
-    distinct.dedup();
-    distinct
-        .into_iter()
-        .map(|q| {
-            let mask: BooleanArray = numbers.iter().map(|n| Some(*n == q)).collect();
-            Ok((q, filter_record_batch(batch, &mask)?))
-        })
-        .collect()
 }

@@ -11,8 +11,8 @@ use super::AnnotationRows;
 use super::Duplicates;
 use super::annotations::{Annotations, BLOCK, Dims};
 use super::budget::{BYTES_PER_ANNOTATION, Budget};
-use super::classes::LabelAxis;
-use super::gold::{Gold, GoldRows};
+use super::classes::{LabelAxis, MOST_LABELS, too_many_labels};
+use super::gold::{Gold, GoldRows, UnknownGold};
 use super::ids::{Interner, NULL};
 use super::rejects::{Reason, Rejects};
 use super::{Frame, FrameSpec};
@@ -36,6 +36,15 @@ struct AnnotationColumns {
     label: Vec<u32>,
     weight: Vec<f64>,
     annotated_at: Vec<i64>,
+}
+
+/// What is held while a question is finished.
+pub(super) struct Held<'a> {
+    pub(super) budget: &'a Budget,
+    /// Bytes of all questions.
+    pub(super) beside: usize,
+    /// Annotations of all questions.
+    pub(super) rows: usize,
 }
 
 /// Sums and products of weights stay finite up to here, however many rows there are.
@@ -103,6 +112,11 @@ impl Collector {
         numbers + weights + times + ids.map(|ids| ids.bytes(rows)).sum::<usize>()
     }
 
+    /// Annotations that can be used, as far as is known.
+    pub(super) fn rows(&self) -> usize {
+        self.rows.instance.len()
+    }
+
     /// Bytes that building the frame takes beside the ids.
     pub(super) fn building(&self) -> usize {
         let ids = [&self.instances, &self.annotators, &self.labels].into_iter();
@@ -162,7 +176,7 @@ impl Collector {
         mut self,
         gold: Option<&GoldRows>,
         spec: &FrameSpec,
-        (budget, beside): (&Budget, usize),
+        held: &Held<'_>,
     ) -> Result<Frame> {
         let gold_numbers = match gold {
             Some(rows) => rows.number(&mut self.instances, &mut self.labels)?,
@@ -172,14 +186,14 @@ impl Collector {
         if spec.classes.is_none() && n > MOST_LABELS {
             return Err(too_many_labels(n));
         }
-        let rows = self.rows.instance.len();
+        let Held { budget, beside, rows } = held;
         budget.hold(beside + self.building(), || format!("{rows} annotations and their ids"))?;
         let used_labels = used(&self.rows.label, n);
         let classes = LabelAxis::resolve(
             self.labels,
             spec,
             &used_labels,
-            gold_numbers.iter().map(|g| g.class),
+            gold_numbers.iter().filter(|g| g.role.trains()).map(|g| g.class),
         )?;
         self.rows.reject_unknown(&classes, &mut self.rejects);
         if classes.n == 0 && !self.rows.instance.is_empty() {
@@ -227,7 +241,8 @@ impl Collector {
                     .help("choose \"share\", \"last\" or \"keep\", or clean the input")
             })?;
         tracing::debug!(annotations = annotations.len(), "views built");
-        let gold = Gold::resolve(gold_numbers, &instance_rank, &classes, &instances)?;
+        let axis = (&classes, spec.classes.is_some());
+        let (gold, unknown) = Gold::resolve(gold_numbers, &instance_rank, axis, &instances)?;
         annotations.trusted = Gold::trusted(&gold, dims.instances);
         Ok(Frame {
             question: None,
@@ -236,22 +251,12 @@ impl Collector {
             annotators,
             labels: classes.labels,
             gold,
+            unknown_gold: UnknownGold { of_instances: unknown, ..UnknownGold::default() },
             described: None,
             rejects: self.rejects,
             rows_read: self.read,
         })
     }
-}
-
-/// Labels that a question may have. The largest vocabulary of which people choose one word, ImageNet-21k, has 21 841; a
-/// matrix of this many classes and labels takes 8 GiB already.
-const MOST_LABELS: usize = 1 << 15;
-
-fn too_many_labels(n: usize) -> Error {
-    Error::data(format!("{n} distinct labels in `label`: is this a label column?"))
-        .at("source.annotations")
-        .found(format!("more than {MOST_LABELS}, gold's classes included"))
-        .help("map the column that holds the answers in source.columns.label, or list the classes in frame.classes")
 }
 
 /// The error of an input in which no row can be used.

@@ -7,7 +7,7 @@ use super::gold::Gold;
 /// What was observed.
 #[derive(Clone, Copy)]
 pub struct Evidence<'a> {
-    /// Who said what.
+    /// The annotations.
     pub annotations: &'a Annotations,
     /// What instances and annotators look like, where that was given.
     pub described: Option<&'a Described>,

@@ -2,7 +2,7 @@
 
 use std::str::FromStr;
 
-use arrow::array::{AsArray, RecordBatch};
+use arrow::array::{Array, AsArray, RecordBatch};
 use arrow::compute::{cast, concat_batches, filter_record_batch};
 use arrow::datatypes::DataType;
 use datafusion::prelude::DataFrame;
@@ -74,6 +74,16 @@ pub struct Gold {
     pub class: u32,
     /// What it may be used for.
     pub role: Role,
+}
+
+/// Gold that only scores and whose class the run does not know: no label can be right. The class is the number of
+/// classes.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct UnknownGold {
+    /// By instance.
+    pub of_instances: Vec<Gold>,
+    /// By feature row.
+    pub of_feature_rows: Vec<Gold>,
 }
 
 /// A gold row by provisional numbers.
@@ -164,13 +174,14 @@ impl GoldRows {
         Ok(numbers)
     }
 
-    /// The rows whose instance has features, by feature row, sorted.
+    /// The rows whose instance has features, by feature row, sorted: those of the run's classes, and the others that
+    /// score.
     pub(super) fn by_feature_row(
         &self,
         instances: &Ids,
         labels: &Ids,
         n_classes: usize,
-    ) -> Result<Vec<Gold>> {
+    ) -> Result<(Vec<Gold>, Vec<Gold>)> {
         let numbers = |name: &str, ids: &Ids| {
             let column = self.batch.column_by_name(name);
             let column = column.ok_or_else(|| Error::bug(format!("gold lacks `{name}`")))?;
@@ -180,15 +191,21 @@ impl GoldRows {
         };
         let (rows, classes) = (numbers("instance_id", instances)?, numbers("class", labels)?);
         let of_row = |((row, class), role): ((Option<u32>, Option<u32>), Role)| {
-            let class = class.filter(|c| (*c as usize) < n_classes)?;
+            let class = class.filter(|c| (*c as usize) < n_classes).unwrap_or(n_classes as u32);
             Some(Gold { instance: row?, class, role })
         };
-        let mut gold: Vec<Gold> =
-            rows.into_iter().zip(classes).zip(self.roles()?).filter_map(of_row).collect();
+        let nulls = self.batch.column_by_name("class").and_then(Array::logical_nulls);
+        let has_class = |row: usize| nulls.as_ref().is_none_or(|nulls| nulls.is_valid(row));
+        let rows = rows.into_iter().zip(classes).zip(self.roles()?).enumerate();
+        let rows = rows.filter(|(row, _)| has_class(*row)).filter_map(|(_, row)| of_row(row));
+        let mut gold: Vec<Gold> = rows.collect();
         gold.sort_unstable();
         gold.dedup();
         Gold::check(&gold, instances)?;
-        Ok(gold)
+        let (known, mut unknown): (Vec<Gold>, Vec<Gold>) =
+            gold.into_iter().partition(|gold| (gold.class as usize) < n_classes);
+        unknown.retain(|gold| !gold.role.trains());
+        Ok((known, unknown))
     }
 
     fn roles(&self) -> Result<Vec<Role>> {
@@ -201,19 +218,24 @@ impl GoldRows {
 }
 
 impl Gold {
-    /// Final numbers, sorted; gold of instances that were never read is left out.
+    /// Final numbers, sorted; gold of instances that were never read is left out. What scores and has a class that
+    /// neither a label nor gold that trains has comes second; where the classes are listed, it is an error.
     pub(super) fn resolve(
         numbers: Vec<GoldNumber>,
         instance_rank: &[u32],
-        classes: &LabelAxis,
+        (classes, are_listed): (&LabelAxis, bool),
         instances: &Ids,
-    ) -> Result<Vec<Self>> {
+    ) -> Result<(Vec<Self>, Vec<Self>)> {
         let mut unknown = Vec::new();
         let mut gold = Vec::with_capacity(numbers.len());
         for row in numbers.into_iter().filter(|n| n.class != NULL) {
             let (instance, class) =
                 (instance_rank[row.instance as usize], classes.rank[row.class as usize]);
-            if class == NULL || class as usize >= classes.n {
+            if class == NULL && !are_listed && !row.role.trains() {
+                if instance != NULL {
+                    gold.push(Self { instance, class: classes.n as u32, role: row.role });
+                }
+            } else if class == NULL || class as usize >= classes.n {
                 unknown.push(classes.text(row.class));
             } else if instance != NULL {
                 gold.push(Self { instance, class, role: row.role });
@@ -230,7 +252,7 @@ impl Gold {
         gold.sort_unstable();
         gold.dedup();
         Self::check(&gold, instances)?;
-        Ok(gold)
+        Ok(gold.into_iter().partition(|gold| (gold.class as usize) < classes.n))
     }
 
     /// One class and one role an instance: whose class trains, or chooses an epoch, cannot score it as well.

@@ -14,6 +14,7 @@ mod gold;
 mod ids;
 mod offsets;
 mod prefetch;
+mod questions;
 mod rejects;
 mod truth;
 
@@ -25,10 +26,11 @@ pub use annotations::{
     WeightSlice,
 };
 pub use budget::BYTES_PER_ANNOTATION;
+pub(crate) use classes::MOST_LABELS;
 pub use collect::{Relations, collect, read_features, rows_in};
 pub use evidence::{Described, Evidence};
 pub use features::{Features, Matrix, MatrixWriter, NumberType, Scratch, number_columns};
-pub use gold::{Gold, Role};
+pub use gold::{Gold, Role, UnknownGold};
 pub use ids::Ids;
 pub use offsets::split_by;
 pub(crate) use offsets::{Places, count, prefix_sum};
@@ -65,6 +67,8 @@ pub struct Frame {
     pub labels: Ids,
     /// Trusted classes by role.
     pub gold: Vec<Gold>,
+    /// Gold that only scores, of classes that the model does not know.
+    pub unknown_gold: UnknownGold,
     /// What instances and annotators look like, where the model asks for it.
     pub described: Option<Described>,
     /// Rows that could not be used.

@@ -7,11 +7,11 @@ use crate::error::SHOWN_OFFENDERS;
 /// Why a row was not used.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Reason {
-    /// The instance id is null.
+    /// The instance id is null, or a float that is no number.
     NullInstance,
-    /// The annotator id is null.
+    /// The annotator id is null, or a float that is no number.
     NullAnnotator,
-    /// The label is null.
+    /// The label is null, or a float that is no number.
     NullLabel,
     /// The question is null where questions are declared.
     NullQuestion,

@@ -64,12 +64,12 @@ impl TrueCrowd {
                 .found(format!("{skipped} annotations"))
                 .help("do the ids have the same form?"));
         }
-        let mut labels = vec![false; annotators.len()];
+        let mut has_annotations = vec![false; annotators.len()];
         for [_, r, l] in &given {
             rows.occurs[*l as usize] = true;
-            labels[*r as usize] = true;
+            has_annotations[*r as usize] = true;
         }
-        let (annotators, of_annotator) = annotators.finish(|r| labels[r as usize])?;
+        let (annotators, of_annotator) = annotators.finish(|r| has_annotations[r as usize])?;
         let (truth, of_instance, of_class) = rows.finish()?;
         for [i, r, l] in &mut given {
             (*i, *r) = (of_instance[*i as usize], of_annotator[*r as usize]);

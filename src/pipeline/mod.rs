@@ -19,6 +19,7 @@ use crate::redact::redacted;
 use crate::run::Run;
 use crate::sink::{Begin, Contents, Job, ParquetSink, Published, Sink, digest, model_files};
 use crate::source::{InferenceScope, Source};
+use crate::store::{Place, shown};
 use crate::tables::{Answer, FilledTable, InputRecord, Outcome, RunRecord, Table};
 pub use checkpoints::Checkpoints;
 pub use examples::{GivenSpec, TestSpec};
@@ -172,15 +173,15 @@ pub fn fit(
 
 /// The files behind every source.
 pub(crate) fn inputs(source: &Source) -> Vec<InputRecord> {
-    let record = |name: &str, object: &object_store::ObjectMeta| InputRecord {
+    let record = |name: &str, place: &Place, object: &object_store::ObjectMeta| InputRecord {
         source: name.to_owned(),
-        path: object.location.to_string(),
+        path: shown(&place.url, &object.location),
         bytes: object.size,
         version: object.e_tag.clone().unwrap_or_else(|| object.last_modified.to_rfc3339()),
     };
     let files = source.files.iter();
     let objects =
-        files.flat_map(|(name, files)| files.objects.iter().map(move |o| record(name, o)));
+        files.flat_map(|(name, f)| f.objects.iter().map(move |o| record(name, &f.place, o)));
     let queries = source.queries.iter().filter_map(|query| {
         Some(InputRecord {
             source: format!("sql.{}", query.relation),

@@ -54,26 +54,39 @@ impl Scorer<'_> {
     /// Labels, posteriors and predictions beside the true classes, by role.
     pub(super) fn scored(&self, fitted: &Fitted) -> Vec<ScoredRole> {
         let a = &self.frame.annotations;
+        let (of_instances, of_rows) = {
+            let unknown = &self.frame.unknown_gold;
+            (&unknown.of_instances, &unknown.of_feature_rows)
+        };
+        // One class more, for all that the model does not know: nothing was ever given it.
+        let n = a.dims().classes + 1;
         // What an instance without evidence has in `posteriors` too: nothing, whatever the model fills in.
-        let nothing = vec![0.0; a.dims().classes];
+        let nothing = vec![0.0; n];
+        let mut padded = nothing.clone();
         let mut all = Vec::new();
         for role in Role::ALL.into_iter().filter(|r| !r.trains()) {
-            let mut scored = Scored::new(a.dims().classes);
-            for gold in self.frame.gold.iter().filter(|g| g.role == role) {
+            let mut scored = Scored::new(n);
+            for gold in self.frame.gold.iter().chain(of_instances).filter(|g| g.role == role) {
                 let i = gold.instance as usize;
                 let decided = self.decide.decide(a, fitted, self.seed, i);
-                let row = if a.has_evidence(i) { fitted.posterior.row(i) } else { &nothing };
+                let row = if a.has_evidence(i) {
+                    padded[..n - 1].copy_from_slice(fitted.posterior.row(i));
+                    &padded
+                } else {
+                    &nothing
+                };
                 scored.push(decided.class.map(|c| c as usize), row, gold.class as usize);
             }
-            all.push(ScoredRole { role, prefix: "", scored });
+            all.push(ScoredRole { role, prefix: "", scored: scored.without_idle_class() });
             if let (Some(predictions), Some(described)) =
                 (&fitted.predictions, &self.frame.described)
             {
-                let mut scored = Scored::new(predictions.n_classes());
-                for gold in described.gold.iter().filter(|g| g.role == role) {
-                    let row = predictions.row(gold.instance as usize);
-                    scored.push_prediction(row, gold.class as usize);
+                let mut scored = Scored::new(n);
+                for gold in described.gold.iter().chain(of_rows).filter(|g| g.role == role) {
+                    padded[..n - 1].copy_from_slice(predictions.row(gold.instance as usize));
+                    scored.push_prediction(&padded, gold.class as usize);
                 }
+                let scored = scored.without_idle_class();
                 all.push(ScoredRole { role, prefix: "prediction_", scored });
             }
         }

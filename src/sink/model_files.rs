@@ -17,15 +17,18 @@ use object_store::path::Path;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::PublishedRun;
+use super::{PublishedRun, digest};
 use crate::calibration::Calibrator;
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, offenders};
 use crate::frame::Ids;
 use crate::store::{Place, StoreSpec, open, parse_url, shown};
 use crate::tables::{Answer, Outcome};
 
 const DESCRIPTION: &str = "model.json";
 const PARAMETERS: &str = "model.safetensors";
+
+/// The key of the numbers' SHA-256 in the description: two files of two runs are no model. Older files have none.
+const PARAMETERS_DIGEST: &str = "parameters_sha256";
 
 /// The version of both files' layout. The first had no number, and its weights were `[in, out]`.
 const FORMAT: u64 = 2;
@@ -46,6 +49,7 @@ pub fn files(outcome: &Outcome) -> Result<Vec<(String, Vec<u8>)>> {
         let classes = frame.labels.values().slice(0, frame.annotations.dims().classes);
         let mut description = trained.description.clone();
         description["format"] = json!(FORMAT);
+        description[PARAMETERS_DIGEST] = json!(digest(&trained.parameters));
         description["labelmill"] = json!(env!("CARGO_PKG_VERSION"));
         description["classes"] = typed(&classes)?;
         let described = frame.described.as_ref();
@@ -77,7 +81,13 @@ fn untyped(value: &Value) -> Result<ArrayRef> {
     let name = Some(name).filter(|name| name.len() < 128).ok_or_else(damaged)?;
     let data_type = DataType::from_str(name).map_err(|_| damaged())?;
     let values = value["values"].as_array().ok_or_else(damaged)?;
-    let text: StringArray = values.iter().map(|v| v.as_str()).collect();
+    let texts: Option<Vec<&str>> = values.iter().map(Value::as_str).collect();
+    let mut distinct = texts.clone().ok_or_else(damaged)?;
+    distinct.sort_unstable();
+    if let Some([twice, _]) = distinct.windows(2).find(|pair| pair[0] == pair[1]) {
+        return Err(damaged().found(format!("`{twice}` twice")));
+    }
+    let text: StringArray = texts.unwrap_or_default().into_iter().map(Some).collect();
     Ok(cast(&text, &data_type)?)
 }
 
@@ -115,7 +125,7 @@ pub(crate) fn calibrator_of(description: &Value, n_classes: usize) -> Result<Opt
 /// # Errors
 /// When there is none, or the store cannot be read.
 pub(crate) async fn load(url: &str, stores: &StoreSpec) -> Result<(Value, Vec<u8>)> {
-    let own = open(&parse_url(url.trim_end_matches('/'))?, stores)?;
+    let own = resolved(open(&parse_url(url.trim_end_matches('/'))?, stores)?, stores)?;
     let folder: (Place, Path) = match own.store.head(&own.path.clone().join(DESCRIPTION)).await {
         Ok(_) => (own.clone(), own.path),
         Err(_) => in_run(&PublishedRun::find(url, stores).await?)?,
@@ -138,7 +148,25 @@ pub(crate) async fn load(url: &str, stores: &StoreSpec) -> Result<(Value, Vec<u8
             .help("the file is damaged or cut short: take it from the run that wrote it")
     })?;
     check_format(&description).map_err(|e| e.at(file(DESCRIPTION)))?;
-    Ok((description, read(PARAMETERS).await?))
+    let parameters = read(PARAMETERS).await?;
+    let learned = &description[PARAMETERS_DIGEST];
+    if !learned.is_null() && *learned != json!(digest(&parameters)) {
+        return Err(Error::data(
+            "the model's numbers are not those that its description was written with",
+        )
+        .at(file(PARAMETERS))
+        .found("another SHA-256")
+        .help("the files are of two runs, or damaged: take both from the run that wrote them"));
+    }
+    Ok((description, parameters))
+}
+
+/// The place without links on local disk: `latest` may lead to another run before the second file is read.
+fn resolved(place: Place, stores: &StoreSpec) -> Result<Place> {
+    match place.local().and_then(|folder| folder.canonicalize().ok()) {
+        Some(folder) => open(&parse_url(&folder.display().to_string())?, stores),
+        None => Ok(place),
+    }
 }
 
 /// Refuses files of another layout, whose numbers would be read in the wrong order.
@@ -155,11 +183,20 @@ fn check_format(description: &Value) -> Result<()> {
 
 /// The folder of a run's only classifier, as the manifest lists it.
 fn in_run(run: &PublishedRun) -> Result<(Place, Path)> {
-    let suffix = format!("model/{DESCRIPTION}");
-    let file = run.manifest.model.iter().find(|file| file.path.ends_with(&suffix));
-    let file = file.ok_or_else(|| no_model(&run.place, &suffix))?;
-    let folder = file.path.trim_end_matches(DESCRIPTION);
-    Ok((run.place.clone(), run.path(folder)))
+    let files = run.manifest.model.iter().map(|file| file.path.as_str());
+    let folders: Vec<&str> = files.filter_map(|file| file.strip_suffix(DESCRIPTION)).collect();
+    let is_only = |folder: &&str| folder.ends_with("/model/") || *folder == "model/";
+    match folders.iter().find(|folder| is_only(folder)) {
+        Some(folder) => Ok((run.place.clone(), run.path(folder))),
+        None if folders.is_empty() => Err(no_model(&run.place, &format!("model/{DESCRIPTION}"))),
+        None => {
+            let of_question = |folder: &&str| shown(&run.place.url, &run.path(folder));
+            Err(Error::data("the run has a model for each of its questions")
+                .at(run.place.url.to_string())
+                .found(offenders(folders.iter().map(of_question)))
+                .help("name the folder of one of them: model/0 is that of the first question, in sorted order"))
+        }
+    }
 }
 
 fn no_model(place: &Place, name: &str) -> Error {

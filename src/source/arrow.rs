@@ -7,10 +7,11 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use arrow::ipc::{Block, root_as_footer, root_as_message};
+use arrow::ipc::{Block, Schema as IpcSchema, root_as_footer, root_as_message};
 use bytes::Bytes;
 use object_store::{ObjectMeta, ObjectStore, ObjectStoreExt};
 
+use super::header::refuse_doubles;
 use crate::error::{Error, Result};
 
 const MAGIC: &[u8] = b"ARROW1";
@@ -58,9 +59,8 @@ impl IpcLengths<'_> {
         let footer = self.bytes(start..begin).await?;
         let blocks: Vec<Block> = {
             let footer = root_as_footer(&footer).map_err(|_| damaged("a footer that is none"))?;
-            if footer.schema().is_none() {
-                return Err(damaged("a footer without a schema"));
-            }
+            let schema = footer.schema().ok_or_else(|| damaged("a footer without a schema"))?;
+            refuse_double_columns(schema)?;
             let (one, other) = (footer.dictionaries(), footer.recordBatches());
             one.into_iter().flatten().chain(other.into_iter().flatten()).copied().collect()
         };
@@ -96,8 +96,12 @@ impl IpcLengths<'_> {
             let end = u64::try_from(length).ok().and_then(|length| begin.checked_add(length));
             let end = end.filter(|end| *end <= size).ok_or_else(beyond)?;
             let message = self.bytes(begin..end).await?;
-            let body = root_as_message(&message).map(|message| message.bodyLength());
-            let body = body.map_err(|_| damaged("a message that is none"))?;
+            let body = {
+                let message =
+                    root_as_message(&message).map_err(|_| damaged("a message that is none"))?;
+                message.header_as_schema().map_or(Ok(()), refuse_double_columns)?;
+                message.bodyLength()
+            };
             let body = u64::try_from(body).ok().and_then(|body| end.checked_add(body));
             at = body.filter(|at| *at <= size).ok_or_else(beyond)?;
             self.check_message(&message, end..at).await?;
@@ -140,6 +144,13 @@ impl IpcLengths<'_> {
         }
         Ok(())
     }
+}
+
+/// Each column has a name of its own. The schema that the reader infers would hold one of two alone.
+fn refuse_double_columns(schema: IpcSchema<'_>) -> Result<()> {
+    let names = schema.fields().into_iter().flatten().map(|field| field.name());
+    let names: Vec<String> = names.map(|name| name.unwrap_or_default().to_owned()).collect();
+    refuse_doubles(&names)
 }
 
 fn damaged(found: &str) -> Error {

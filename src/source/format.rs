@@ -65,8 +65,8 @@ impl Encoding {
         Self { format, compression: FileCompressionType::UNCOMPRESSED, delimiter: b',' }
     }
 
-    /// The encoding that the name's extension stands for, with that extension; `None` for an unknown one. Parquet and Arrow files
-    /// are compressed inside, so that `x.parquet.gz` is no file that can be read.
+    /// The encoding that the name's extension stands for, with that extension; `None` for an unknown one. Parquet and
+    /// Arrow files are compressed inside, so that `x.parquet.gz` is no file that can be read.
     pub(super) fn of_name(name: &str) -> Option<(&str, Self)> {
         let lower = name.to_ascii_lowercase();
         let compression = COMPRESSIONS.iter().find(|(e, _)| lower.ends_with(&format!(".{e}")));
@@ -96,7 +96,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_extension_tells_format_compression_and_delimiter() {
+    fn the_extension_shows_format_compression_and_delimiter() {
         let encoding = |name| Encoding::of_name(name).map(|(e, x)| (e, x.format, x.delimiter));
         assert_eq!(encoding("a.CSV.gz"), Some((".CSV.gz", Format::Csv, b',')));
         assert_eq!(encoding("a.tsv"), Some((".tsv", Format::Csv, b'\t')));

@@ -2,7 +2,7 @@
 
 use crate::error::{Error, Result, offenders};
 
-/// Each name stands once: of two columns of one name nobody can tell which is meant.
+/// Each name stands once: of two columns of one name nobody knows which is meant.
 ///
 /// # Errors
 /// When one does not; the error names it.
@@ -25,7 +25,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_name_that_stands_twice_is_told_once() {
+    fn a_name_that_stands_twice_is_named_once() {
         let names = |all: &[&str]| all.iter().map(ToString::to_string).collect::<Vec<_>>();
         assert!(refuse_doubles(&names(&["b", "a", "c"])).is_ok());
         let error = refuse_doubles(&names(&["b", "a", "b", "b"])).unwrap_err().to_string();

@@ -21,11 +21,11 @@ use url::Url;
 use super::format::{Encoding, Format};
 use super::published;
 use super::unread::{
-    refuse_part_of_a_table, refuse_special, refuse_table_formats, refuse_unlisted, unread,
-    warn_of_empty,
+    of_other_formats, refuse_circles, refuse_part_of_a_table, refuse_special, refuse_table_formats,
+    refuse_unlisted, unread, warn_of_empty,
 };
 use crate::error::{Error, Result, nearest, offenders};
-use crate::store::{Place, StoreSpec, is_missing_bucket, open, parse_url};
+use crate::store::{Place, StoreSpec, is_missing_bucket, open, parse_url, shown};
 
 /// What is behind a source URL.
 #[derive(Debug, Clone)]
@@ -39,7 +39,7 @@ pub struct Files {
 }
 
 impl Files {
-    /// Lists the files behind `text`: a file, a folder, or a pattern. `format` stands where the names do not tell.
+    /// Lists the files behind `text`: a file, a folder, or a pattern. `format` is theirs where the names hold none.
     ///
     /// # Errors
     /// When there is no file, when files of the folder would stay unread, when all are empty, and when the store
@@ -50,6 +50,9 @@ impl Files {
             refuse_special(&file)?;
         }
         let is_folder = pattern.is_some() || is_folder(&place).await?;
+        if let Some(folder) = place.local().filter(|_| is_folder) {
+            refuse_circles(&folder)?;
+        }
         let all = objects(&place, is_folder).await?;
         if is_folder {
             refuse_part_of_a_table(&place).await?;
@@ -74,10 +77,10 @@ impl Files {
         if meant.iter().all(|o| o.size == 0) {
             return Err(empty());
         }
-        warn_of_empty(&meant);
+        warn_of_empty(&place, &meant);
         let format = format.ok_or_else(|| {
-            Error::data("the file name does not tell the format")
-                .found(offenders(meant.iter().map(|o| o.location.to_string())))
+            Error::data("the file name does not show the format")
+                .found(offenders(meant.iter().map(|o| shown(&place.url, &o.location))))
                 .help("set source.format = \"parquet\", \"csv\", \"ndjson\" or \"arrow\"")
         })?;
         Ok(Self { place, format, objects: meant })
@@ -212,7 +215,7 @@ async fn objects(place: &Place, is_folder: bool) -> Result<Vec<ObjectMeta>> {
             objects.sort_by(|a, b| a.location.cmp(&b.location));
             if let Some(object) = objects.iter().find(|o| has_no_version(o)) {
                 return Err(Error::data("the server reports no version of a file")
-                    .at(crate::store::shown(&place.url, &object.location))
+                    .at(shown(&place.url, &object.location))
                     .found("neither an ETag nor a Last-Modified header: a change would not be seen")
                     .help("let the server send one of them, or download the file"));
             }
@@ -223,7 +226,7 @@ async fn objects(place: &Place, is_folder: bool) -> Result<Vec<ObjectMeta>> {
     }
 }
 
-/// Whether nothing would tell this object from a later one of the same size: a store that knows no time gives the epoch.
+/// Whether this object could not be distinguished from a later one of the same size: a store that knows no time gives the epoch.
 fn has_no_version(object: &ObjectMeta) -> bool {
     object.e_tag.is_none() && object.version.is_none() && object.last_modified.timestamp() == 0
 }
@@ -250,7 +253,7 @@ fn of_folder(
     };
     let (hidden, meant): (Vec<&ObjectMeta>, Vec<&ObjectMeta>) =
         all.iter().filter(fits).partition(is_hidden);
-    refuse_table_formats(all, &meant)?;
+    refuse_table_formats(place, all, &meant)?;
     warn_of_hidden(&hidden);
     let of_format = |format: Format| -> Vec<ObjectMeta> {
         let is_of = |o: &&&ObjectMeta| encoding_of(o).is_some_and(|(_, e)| e.format == format);
@@ -264,6 +267,11 @@ fn of_folder(
         .collect();
     if let Some(format) = given {
         let named = of_format(format);
+        let is_other = |o: &&&ObjectMeta| encoding_of(o).is_some_and(|(_, e)| e.format != format);
+        let others: Vec<&ObjectMeta> = meant.iter().filter(is_other).copied().collect();
+        if !others.is_empty() {
+            of_other_formats(format, &others, named.is_empty())?;
+        }
         if named.is_empty() {
             return Ok((unrecognised, given));
         }

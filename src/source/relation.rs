@@ -137,7 +137,8 @@ pub(super) async fn table_or_sql(
 ) -> Result<DataFrame> {
     let Some(query) = sql else { return Ok(ctx.table(table).await?) };
     let key = format!("source.sql.{table}");
-    sql::check_depth(&query.text).map_err(|e| e.or_at(&key))?;
+    // Its depth and the size of its plan are checked before there is a plan.
+    sql::parse(ctx, &query.text).map_err(|e| e.or_at(&key))?;
     // A relation is read: a statement that changes anything would do so on `check` already.
     let planned = ctx.sql_with_options(&query.text, sql::options(false)).await;
     planned.map_err(|e| Error::from(e).or_at(&key))

@@ -93,10 +93,34 @@ fn column<'a>(values: impl Iterator<Item = &'a Scalar> + Clone) -> Result<ArrayR
         Some(Scalar::Int(_) | Scalar::Float(_)) => {
             let number = |v: &Scalar| match v {
                 Scalar::Float(f) => Ok(Some(*f)),
+                Scalar::Int(i) if i.unsigned_abs() > 1 << 53 => {
+                    Err(Error::spec("the values of a column must have one type")
+                        .found(format!("`{i}` among decimals, which no double holds"))
+                        .help("write all values of the column as text, or all as integers"))
+                }
                 Scalar::Int(i) => Ok(Some(*i as f64)),
                 other => Err(mixed(other)),
             };
             Arc::new(values.map(number).collect::<Result<Float64Array>>()?)
         }
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_integer_among_decimals_is_refused_where_a_double_would_round_it() {
+        let of = |values: &[Scalar]| column(values.iter());
+        assert!(of(&[Scalar::Float(0.5), Scalar::Int(-(1 << 53))]).is_ok());
+        assert!(of(&[Scalar::Int(1 << 62), Scalar::Int(i64::MAX)]).is_ok());
+        for values in [
+            [Scalar::Int((1 << 53) + 1), Scalar::Float(0.5)],
+            [Scalar::Float(0.5), Scalar::Int(i64::MIN)],
+        ] {
+            let error = of(&values).unwrap_err().to_string();
+            assert!(error.contains("among decimals"), "{error}");
+        }
+    }
 }

@@ -17,6 +17,7 @@ use datafusion::datasource::file_format::parquet::ParquetFormat;
 use datafusion::datasource::listing::{
     ListingOptions, ListingTable, ListingTableConfig, ListingTableUrl,
 };
+use datafusion::datasource::physical_plan::parquet::metadata::DFParquetMetadata;
 use datafusion::error::DataFusionError;
 use datafusion::execution::SessionState;
 use datafusion::execution::memory_pool::MemoryLimit;
@@ -72,9 +73,10 @@ pub(super) async fn table(
         .collect();
     let schemas: Vec<SchemaRef> =
         futures::stream::iter(schemas).buffered(SCHEMAS_IN_FLIGHT).try_collect().await?;
-    for (object, schema) in filled.iter().zip(&schemas) {
-        refuse_doubles(schema.fields().iter().map(|field| field.name()))
-            .map_err(|e| e.or_at(&named(object)))?;
+    if format == Format::Parquet {
+        for object in &filled {
+            refuse_double_columns(ctx, store, object).await.map_err(|e| e.or_at(&named(object)))?;
+        }
     }
     let needs_views =
         format == Format::Parquet && !super::batch_rows::fit(ctx, store, &filled).await;
@@ -115,6 +117,21 @@ pub(super) async fn table(
         all = all.union(by_name(&schema, scan)?)?;
     }
     Ok(all.into_view())
+}
+
+/// Each column of a Parquet file has a name of its own. The schema that the reader infers would hold one of two alone.
+async fn refuse_double_columns(
+    ctx: &SessionContext,
+    store: &Arc<dyn ObjectStore>,
+    object: &ObjectMeta,
+) -> Result<()> {
+    // Read a moment ago, and kept since.
+    let cache = Some(ctx.runtime_env().cache_manager.get_file_metadata_cache());
+    let metadata = DFParquetMetadata::new(store.as_ref(), object).with_file_metadata_cache(cache);
+    let metadata = metadata.fetch_metadata().await?;
+    let columns = metadata.file_metadata().schema_descr().root_schema().get_fields();
+    let names: Vec<String> = columns.iter().map(|column| column.name().to_owned()).collect();
+    refuse_doubles(&names)
 }
 
 async fn schema_of(
@@ -202,14 +219,14 @@ fn wider(a: &DataType, b: &DataType) -> Option<DataType> {
     let unsigned = |t: &DataType| matches!(t, UInt8 | UInt16 | UInt32);
     let bits = |t: &DataType| t.primitive_width().unwrap_or(8);
     let item = |a: &Fields, b: &Fields| -> Option<FieldRef> {
-        let both = wider(a[0].data_type(), b[0].data_type())?;
+        let both = wider_inside(a[0].data_type(), b[0].data_type())?;
         Some(Arc::new(Field::new(a[0].name(), both, true)))
     };
     Some(match (a, b) {
         _ if a == b => a.clone(),
         (Null, t) | (t, Null) => t.clone(),
-        (DataType::Dictionary(_, a), b) => wider(a, b)?,
-        (a, DataType::Dictionary(_, b)) => wider(a, b)?,
+        (DataType::Dictionary(_, a), b) => wider_inside(a, b)?,
+        (a, DataType::Dictionary(_, b)) => wider_inside(a, b)?,
         (Utf8 | LargeUtf8 | Utf8View, Utf8 | LargeUtf8 | Utf8View) => {
             if *a == LargeUtf8 || *b == LargeUtf8 { LargeUtf8 } else { Utf8 }
         }
@@ -240,6 +257,13 @@ fn wider(a: &DataType, b: &DataType) -> Option<DataType> {
         }
         _ => return None,
     })
+}
+
+/// The same for what is not looked at value by value, such as the items of lists: no integer there may be rounded.
+fn wider_inside(a: &DataType, b: &DataType) -> Option<DataType> {
+    let is_long = |t: &DataType| matches!(t, DataType::Int64 | DataType::UInt64);
+    let rounds = is_long(a) && b.is_floating() || a.is_floating() && is_long(b);
+    if rounds { None } else { wider(a, b) }
 }
 
 fn finer(a: TimeUnit, b: TimeUnit) -> TimeUnit {
@@ -339,6 +363,13 @@ mod tests {
         assert_eq!(both(&Utf8, &Int64), None);
         let list = |item: &DataType| DataType::new_list(item.clone(), true);
         assert_eq!(both(&list(&Float32), &list(&Float64)), Some(list(&Float64)));
+        // Integers in lists and dictionaries are not looked at one by one: none may be rounded.
+        assert_eq!(both(&list(&Int32), &list(&Float64)), Some(list(&Float64)));
+        assert_eq!(both(&list(&Int64), &list(&Float64)), None);
+        assert_eq!(both(&list(&list(&UInt64)), &list(&list(&Float32))), None);
+        let dictionary = DataType::Dictionary(Box::new(Int32), Box::new(Int64));
+        assert_eq!(both(&dictionary, &Float64), None);
+        assert_eq!(both(&dictionary, &Int32), Some(Int64));
     }
 
     #[test]

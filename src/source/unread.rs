@@ -6,8 +6,9 @@ use futures::StreamExt;
 use object_store::path::Path;
 use object_store::{ObjectMeta, ObjectStore};
 
+use super::format::Format;
 use crate::error::{Error, Result, offenders};
-use crate::store::Place;
+use crate::store::{Place, shown};
 
 /// Files that would be left out without a word are an error.
 pub(super) fn unread(unrecognised: &[ObjectMeta]) -> Result<()> {
@@ -19,17 +20,42 @@ pub(super) fn unread(unrecognised: &[ObjectMeta]) -> Result<()> {
         .help("name those to read by a pattern, such as folder/*.csv, or move the others away"))
 }
 
+/// Files whose names stand for another format than the one that `source.format` names are not read: an error where no other
+/// is there.
+pub(super) fn of_other_formats(
+    format: Format,
+    others: &[&ObjectMeta],
+    are_all: bool,
+) -> Result<()> {
+    let names = offenders(others.iter().map(|o| o.location.filename().unwrap_or_default()));
+    if are_all {
+        return Err(Error::data("no file of the folder has the format that is asked for")
+            .found(format!("{names}, while source.format is {format:?}").to_lowercase())
+            .help("leave source.format out, or name the files by a pattern or one by one"));
+    }
+    tracing::warn!(
+        files = others.len(),
+        names,
+        "files of another format than source.format are not read"
+    );
+    Ok(())
+}
+
 /// Table formats whose log says which files hold the rows; the files alone hold rows that were deleted, too.
 const TABLE_LOGS: [(&str, &str); 2] = [("_delta_log", "Delta"), (".hoodie", "Hudi")];
 
-pub(super) fn refuse_table_formats(all: &[ObjectMeta], meant: &[&ObjectMeta]) -> Result<()> {
+pub(super) fn refuse_table_formats(
+    place: &Place,
+    all: &[ObjectMeta],
+    meant: &[&ObjectMeta],
+) -> Result<()> {
     for object in all {
         let parts: Vec<String> = object.location.parts().map(|p| p.as_ref().to_owned()).collect();
         for (log, format) in TABLE_LOGS {
             let Some(at) = parts.iter().position(|part| part == log) else { continue };
             let table = Path::parse(parts[..at].join("/")).unwrap_or_default();
             if meant.iter().any(|o| o.location.prefix_matches(&table)) {
-                return Err(is_a_table(&table, log, format));
+                return Err(is_a_table(place, &table, log, format));
             }
         }
     }
@@ -43,7 +69,7 @@ pub(super) async fn refuse_part_of_a_table(place: &Place) -> Result<()> {
         for (log, format) in TABLE_LOGS {
             let first = place.store.list(Some(&parent.clone().join(log))).next().await;
             if matches!(first, Some(Ok(_))) {
-                return Err(is_a_table(&parent, log, format));
+                return Err(is_a_table(place, &parent, log, format));
             }
         }
         above = parent;
@@ -57,31 +83,32 @@ fn parent(path: &Path) -> Option<Path> {
     Some(above.iter().cloned().collect())
 }
 
-fn is_a_table(table: &Path, log: &str, format: &str) -> Error {
+fn is_a_table(place: &Place, table: &Path, log: &str, format: &str) -> Error {
+    let log = shown(&place.url, &table.clone().join(log));
     Error::data(format!("the folder is a {format} table, or a part of one"))
-        .found(format!("`{table}/{log}`: its files alone also hold rows that were deleted"))
+        .found(format!("`{log}`: its files alone also hold rows that were deleted"))
         .help(
             "labelmill does not read this table format: export the table's current rows as Parquet files to a folder of \
              their own, and name that one",
         )
 }
 
-/// Folders called `role=holdout` tell a column that the files in them lack, and that would not be read.
+/// Folders called `role=holdout` hold a column that the files in them lack, and that would not be read.
 pub(super) fn refuse_columns_of_folders<'a>(
-    folder: &Path,
+    folder: &Place,
     objects: &[ObjectMeta],
     lacking: impl Iterator<Item = &'a str>,
 ) -> Result<()> {
     let lacking: Vec<&str> = lacking.collect();
     for object in objects {
-        let below = object.location.prefix_match(folder).into_iter().flatten();
+        let below = object.location.prefix_match(&folder.path).into_iter().flatten();
         let found = below.filter_map(|part| {
             let (name, value) = part.as_ref().split_once('=')?;
             lacking.contains(&name).then(|| format!("{name}={value}"))
         });
-        if let Some(folder) = found.into_iter().next() {
+        if let Some(name) = found.into_iter().next() {
             return Err(Error::data("a folder's name holds a column that its files lack")
-                .found(format!("`{folder}` in `{}`", object.location))
+                .found(format!("`{name}` in `{}`", shown(&folder.url, &object.location)))
                 .help(
                     "write the column into the files; or name each folder under source.tables, and put the column to its \
                      rows in source.sql",
@@ -106,7 +133,8 @@ pub(super) fn refuse_unlisted(folder: &FilePath, is_meant: impl Fn(&str) -> bool
                 continue;
             }
             let below = format!("{below}{name}");
-            if kind.is_dir() {
+            // Links to folders are followed, as the store follows them.
+            if kind.is_dir() || kind.is_symlink() && entry.path().is_dir() {
                 folders.push((entry.path(), below + "/"));
                 continue;
             }
@@ -124,6 +152,31 @@ pub(super) fn refuse_unlisted(folder: &FilePath, is_meant: impl Fn(&str) -> bool
                 .at(entry.path().display().to_string())
                 .found(found)
                 .help("rename it, or move it away"));
+        }
+    }
+    Ok(())
+}
+
+/// A link to a folder that leads back to one above it makes a folder without an end.
+pub(super) fn refuse_circles(folder: &FilePath) -> Result<()> {
+    let mut folders = vec![folder.to_path_buf()];
+    while let Some(next) = folders.pop() {
+        for entry in std::fs::read_dir(&next).into_iter().flatten().flatten() {
+            let (path, Ok(kind)) = (entry.path(), entry.file_type()) else { continue };
+            if kind.is_symlink() {
+                let (Ok(target), Ok(above)) = (path.canonicalize(), next.canonicalize()) else {
+                    continue;
+                };
+                if above.starts_with(&target) {
+                    return Err(Error::data("a link leads back to a folder above it")
+                        .at(path.display().to_string())
+                        .found(format!("a link to `{}`", target.display()))
+                        .help("remove it, or name the files by a pattern of another folder"));
+                }
+            }
+            if kind.is_dir() || kind.is_symlink() && path.is_dir() {
+                folders.push(path);
+            }
         }
     }
     Ok(())
@@ -150,9 +203,9 @@ fn is_plain(path: &FilePath) -> Result<(), &'static str> {
 }
 
 /// Files without a byte hold no rows; some tools write them, and an upload that was cut short leaves them too.
-pub(super) fn warn_of_empty(meant: &[ObjectMeta]) {
-    let empty: Vec<String> =
-        meant.iter().filter(|o| o.size == 0).map(|o| o.location.to_string()).collect();
+pub(super) fn warn_of_empty(place: &Place, meant: &[ObjectMeta]) {
+    let empty = meant.iter().filter(|o| o.size == 0);
+    let empty: Vec<String> = empty.map(|o| shown(&place.url, &o.location)).collect();
     if let Some(first) = empty.first() {
         tracing::warn!(files = empty.len(), first, "files of the folder are empty: 0 bytes");
     }

@@ -49,9 +49,13 @@ impl OutcomeTable for ConfusionMatricesTable {
                 "the annotator; null where the scope is `common`",
             ),
             column("class", ColumnType::Label, "the true class: the matrix's row"),
-            column("label", ColumnType::Label, "what was said: the matrix's column"),
+            column("label", ColumnType::Label, "the label given: the matrix's column"),
             column("probability", REAL, "P(label given class); a whole row sums to 1"),
-            column("expected_count", REAL, "how often the annotator met the class and said this"),
+            column(
+                "expected_count",
+                REAL,
+                "how often the annotator met the class and gave this label",
+            ),
         ];
         COLUMNS
     }

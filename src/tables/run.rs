@@ -18,7 +18,7 @@ use crate::error::Result;
 pub struct InputRecord {
     /// The source's name.
     pub source: String,
-    /// The file's path in its store.
+    /// The file's URL, or its path on local disk.
     pub path: String,
     /// Its size.
     pub bytes: u64,

@@ -1,13 +1,15 @@
 //! How far the run's confusion matrices are from the true ones.
 
-use arrow::array::{Array, AsArray};
+use arrow::array::{Array, ArrayRef, AsArray};
 use arrow::datatypes::{DataType, Float64Type};
+use arrow::util::display::array_value_to_string;
 use datafusion::common::ScalarValue;
+use datafusion::functions_aggregate::expr_fn::count;
 use datafusion::prelude::{DataFrame, cast, col, lit};
 
 use super::NamedScore;
 use super::tables::{Tables, whole};
-use crate::error::Result;
+use crate::error::{Error, Result, offenders};
 use crate::sql;
 use crate::tables::MET;
 
@@ -34,6 +36,7 @@ pub(super) async fn scores(tables: &Tables<'_>, n_classes: usize) -> Result<Vec<
     };
     let estimated = estimated.filter(col("scope").eq(lit("annotator")))?;
     let (estimated, known) = in_common_types(estimated, known)?;
+    refuse_what_is_no_matrix(&known).await?;
     for (name, frame) in [("estimated", estimated), ("known", known)] {
         tables.ctx.deregister_table(name)?;
         tables.ctx.register_table(name, frame.into_view())?;
@@ -46,6 +49,39 @@ pub(super) async fn scores(tables: &Tables<'_>, n_classes: usize) -> Result<Vec<
         let value = columns[n].as_primitive::<Float64Type>();
         value.is_valid(0).then(|| value.value(0))
     }))
+}
+
+/// The cells of true matrices are probabilities, and each is given once.
+async fn refuse_what_is_no_matrix(known: &DataFrame) -> Result<()> {
+    let probability = || col("probability");
+    // NaN is greater than all numbers here.
+    let is_none =
+        probability().is_null().or(probability().lt(lit(0.0))).or(probability().gt(lit(1.0)));
+    let odd = known.clone().filter(is_none)?;
+    let cell = || CELL.map(col).to_vec();
+    let counted = known.clone().aggregate(cell(), vec![count(lit(1)).alias("n")])?;
+    let twice = counted.filter(col("n").gt(lit(1)))?;
+    for (what, rows, help) in [
+        ("a true matrix holds a number that is no probability", odd, "write numbers from 0 to 1"),
+        ("a cell of a true matrix is given twice", twice, "keep one row a cell"),
+    ] {
+        let mut columns = cell();
+        if rows.schema().has_column_with_unqualified_name("probability") {
+            columns.push(probability());
+        }
+        let order = cell().into_iter().map(|column| column.sort(true, true)).collect();
+        let found = whole(rows.select(columns)?.sort(order)?).await?;
+        let n = found.first().map_or(0, Array::len);
+        if n > 0 {
+            let value =
+                |column: &ArrayRef, row| array_value_to_string(column, row).unwrap_or_default();
+            let row = |row: usize| {
+                found.iter().map(|column| value(column, row)).collect::<Vec<_>>().join(", ")
+            };
+            return Err(Error::data(what).found(offenders((0..n).map(row))).help(help));
+        }
+    }
+    Ok(())
 }
 
 /// The cells of both with ids that compare: as text, where their types differ.

@@ -6,10 +6,11 @@ use arrow::array::{Array, ArrayRef, AsArray};
 use arrow::compute::kernels::cmp::neq;
 use arrow::compute::{cast, nullif};
 use arrow::datatypes::Float64Type;
-use datafusion::prelude::DataFrame;
+use datafusion::functions_aggregate::expr_fn::count;
+use datafusion::prelude::{DataFrame, col, lit};
 
 use super::tables::{Tables, whole};
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, offenders};
 use crate::frame::Ids;
 use crate::metrics::Scored;
 
@@ -27,6 +28,9 @@ impl TrueClasses {
     pub(super) async fn read(truth: &DataFrame, tables: &Tables<'_>) -> Result<Self> {
         let classes = tables.classes().await?;
         let truth = tables.about(truth.clone())?.select_columns(&["instance_id", "class"])?;
+        // A row without a class says nothing, and one that is repeated says it once.
+        let truth = truth.filter(col("class").is_not_null())?.distinct()?;
+        refuse_contradictions(&truth).await?;
         let columns = whole(truth).await?;
         let numbers = classes.lookup("truth.class", &as_type(&columns[1], &classes)?)?;
         // Read off what was given: a class that the run's type cannot say is null by now, and is wrong all the same.
@@ -52,12 +56,32 @@ impl TrueClasses {
     }
 }
 
+/// Two classes of one instance cannot both be true.
+async fn refuse_contradictions(truth: &DataFrame) -> Result<()> {
+    let instance = || vec![col("instance_id")];
+    let counted = truth.clone().aggregate(instance(), vec![count(col("class")).alias("n")])?;
+    let twice = counted.filter(col("n").gt(lit(1)).and(col("instance_id").is_not_null()))?;
+    let instances =
+        whole(twice.select(instance())?.sort(vec![col("instance_id").sort(true, true)])?);
+    let instances = Ids::in_order(instances.await?.swap_remove(0));
+    if instances.is_empty() {
+        return Ok(());
+    }
+    Err(Error::data("the truth gives an instance two classes")
+        .at("--truth")
+        .found(offenders((0..instances.len()).map(|i| instances.text(i))))
+        .help("keep one class an instance"))
+}
+
 /// The truth's values in the run's type; null where it cannot say them.
 fn as_type(array: &ArrayRef, like: &Ids) -> Result<ArrayRef> {
     let (found, wanted) = (array.data_type(), like.values().data_type());
-    let values = cast(array, wanted).map_err(|_| {
-        Error::data(format!("the truth's {found} cannot be read as {wanted}")).at("--truth")
-    })?;
+    let other =
+        || Error::data(format!("the truth's {found} cannot be read as {wanted}")).at("--truth");
+    if found.is_nested() {
+        return Err(other());
+    }
+    let values = cast(array, wanted).map_err(|_| other())?;
     // A cast cuts fractions off, and what is left may be a class.
     if found.is_floating() && wanted.is_integer() {
         let is_cut = neq(&cast(&values, found)?, array)?;

@@ -31,8 +31,9 @@ mod tests;
 
 use serde_json::{Value, json};
 
+use crate::engine::EngineSpec;
 use crate::error::{Error, Result};
-use crate::frame::Role;
+use crate::frame::{MOST_LABELS, Role};
 use crate::run::Run;
 use crate::sink::{Begin, Contents, Job, Manifest, ParquetSink, Published, Sink, SinkSpec, digest};
 use crate::source::sink_problem;
@@ -80,9 +81,9 @@ pub struct Drawn {
     pub annotations: usize,
     /// Trusted instances.
     pub trusted: usize,
-    /// Instances whose class is told to choose epochs by.
+    /// Instances whose class is given to choose epochs by.
     pub valid: usize,
-    /// Instances whose class is told to score.
+    /// Instances whose class is given to score.
     pub holdout: usize,
     /// The share of right answers.
     pub accuracy: f64,
@@ -140,6 +141,9 @@ pub async fn simulate(
         }
         Begin::New(run_id) => run_id,
     };
+    if let Some(blobs) = blobs.as_ref().filter(|_| what.given.truth.is_none()) {
+        check_size(design.plan(blobs.classes)?.annotators(), blobs.classes)?;
+    }
     let ground_truth = match (what.given.truth, blobs) {
         (None, Some(blobs)) => GroundTruth::drawn(&blobs, run),
         (Some(_), Some(blobs)) => files.read(run).await?.with_blobs(&blobs, run),
@@ -150,7 +154,10 @@ pub async fn simulate(
         let found = [ground_truth.class.len(), ground_truth.classes.len()];
         OF_DRAWN.iter().zip(found).for_each(|(key, n)| parameters[*key] = json!(n));
     }
+    check_size(0, ground_truth.classes.len())?;
     let plan = design.plan(ground_truth.classes.len())?;
+    let given = ground_truth.crowd.as_ref().map_or(0, |crowd| crowd.annotators.len());
+    check_size(plan.annotators().saturating_add(given), ground_truth.classes.len())?;
     let crowd = tokio::task::block_in_place(|| {
         run.pool().install(|| match (plan.given, &ground_truth.crowd) {
             (Some(given), Some(crowd)) => {
@@ -246,10 +253,37 @@ fn check_given(recipe: &Recipe, given: &SimulationInput<'_>) -> Result<()> {
     }
 }
 
-/// What a recipe that draws instances is told of them: how many there are, and of how many classes.
+/// Matrices of an annotator, and of the whole crowd: what they do by themselves, and what they do in the end.
+const MATRICES: usize = 2;
+
+/// Refuses matrices that no machine, or not this one, has room for.
+fn check_size(annotators: usize, classes: usize) -> Result<()> {
+    if classes > MOST_LABELS {
+        return Err(Error::data(format!(
+            "{classes} distinct classes: is this a column of classes?"
+        ))
+        .at("--truth")
+        .found(format!("more than {MOST_LABELS}, labels of the given annotations included"))
+        .help("name the column that holds the classes with --class-column"));
+    }
+    let of_all = annotators.checked_add(1).and_then(|n| n.checked_mul(MATRICES));
+    let cells = of_all.and_then(|n| n.checked_mul(classes)?.checked_mul(classes));
+    let bytes = cells.and_then(|cells| cells.checked_mul(size_of::<f64>()));
+    if bytes.is_some_and(|bytes| bytes <= EngineSpec::default().memory_bytes()) {
+        return Ok(());
+    }
+    Err(Error::spec("the confusion matrices of the crowd do not fit into memory")
+        .at("--recipe")
+        .found(format!(
+            "{annotators} annotators with a matrix of {classes} classes and as many labels each"
+        ))
+        .help("draw fewer annotators, or merge classes"))
+}
+
+/// The parameters of a recipe that draws instances: how many there are, and of how many classes.
 const OF_DRAWN: [&str; 2] = ["instances", "classes"];
 
-/// Takes out the parameters that a truth decides; whoever sets one of them is told.
+/// Takes out the parameters that a truth decides; setting one of them is an error.
 fn leave_to_the_truth(parameters: &mut Value, settings: &[String]) -> Result<()> {
     let key = |setting: &str| setting.split_once('=').map(|(key, _)| key.trim().to_owned());
     let is_set = |s: &&String| key(s).is_some_and(|key| OF_DRAWN.contains(&key.as_str()));
@@ -268,12 +302,13 @@ fn leave_to_the_truth(parameters: &mut Value, settings: &[String]) -> Result<()>
 /// The table's place as it was typed on the command line.
 fn named(error: Error) -> Error {
     let place = error.problems.last().and_then(|p| p.place.clone()).unwrap_or_default();
-    let typed = ["truth", "features", "annotations"].map(|name| {
-        let table = [format!("source.tables.{name}"), format!("source.{name}")];
-        table.iter().any(|t| place.starts_with(t.as_str())).then(|| format!("--{name}"))
-    });
-    match typed.into_iter().flatten().next() {
-        Some(option) => {
+    let keys = [
+        ("source.tables.truth", "--truth"),
+        ("source.features", "--features"),
+        ("source.annotations", "--annotations"),
+    ];
+    match keys.into_iter().find(|(key, _)| place.starts_with(key)) {
+        Some((_, option)) => {
             let url = place.split_once(": ").map_or("", |(_, url)| url);
             error.at(format!("{option} {url}"))
         }

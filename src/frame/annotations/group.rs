@@ -1,15 +1,15 @@
 //! Brings rows in any order to their instances.
 //!
 //! # Why
-//! The rows of a large crowd come in random order, and each has its place anywhere in memory. Written there at once, every
-//! row waits for a cache line, on one processor. So they are first partitioned by ranges of instances, which writes to so many
-//! places only, and then each range is put in order within the cache, all ranges in parallel.
+//! The rows of a large crowd come in random order, and each has its place anywhere in memory. Written there at once,
+//! every row waits for a cache line, on one processor. So they are first partitioned by ranges of instances, which writes
+//! to so many places only, and then each range is put in order within the cache, all ranges in parallel.
 
 use std::slice::IterMut;
 
 use rayon::prelude::*;
 
-/// UngroupedRows in a range of instances: their places stay in the cache of one processor.
+/// Rows in a range of instances: their places stay in the cache of one processor.
 const ROWS_OF_RANGE: usize = 1 << 16;
 
 /// Ranges that rows are partitioned into at once: each is a stream of its own to write to.
@@ -80,7 +80,7 @@ struct Scatter<'a> {
     instance: &'a [u32],
     column: &'a [u32],
     weight: &'a [f64],
-    /// UngroupedRows of the ranges before it.
+    /// Rows of the ranges before it.
     start: usize,
     /// Where the rows of each instance begin, and then end.
     places: &'a mut [usize],

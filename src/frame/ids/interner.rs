@@ -10,6 +10,7 @@ use foldhash::fast::SeedableRandomState;
 use rayon::slice::ParallelSliceMut;
 
 use super::Ids;
+use super::floats::finite;
 use super::hash::{Secret, place, tag};
 use super::key::{Family, Key, Packed, compare, dictionary, for_each_key, to_array};
 use super::untyped::{as_integers, is_untyped};
@@ -65,7 +66,7 @@ impl Interner {
             column: field.name().clone(),
             data_type: type_in_files(field),
             untyped: is_untyped(field),
-            slots: vec![0; 1024],
+            slots: Vec::new(),
             keys: Vec::new(),
             longest: 0,
             long: Vec::new(),
@@ -155,6 +156,7 @@ impl Interner {
     }
 
     fn intern_values(&mut self, array: &ArrayRef, numbers: &mut Vec<u32>) -> Result<()> {
+        let array = &finite(array);
         let first = numbers.len();
         let mut packed = Vec::with_capacity(array.len());
         for_each_key(array, |_, key| match key {

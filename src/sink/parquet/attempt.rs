@@ -3,6 +3,8 @@
 use std::fs::{self, File};
 use std::io::{self, Write};
 use std::path::Path as FilePath;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use chrono::{DateTime, Utc};
@@ -21,7 +23,7 @@ use crate::error::{Error, Result};
 const HEARTBEAT: Duration = Duration::from_secs(20);
 
 /// How often a free name for an attempt is looked for.
-const NAMES: usize = 4;
+const NAME_TRIES: usize = 4;
 
 /// An attempt under way. The heartbeat ends when it is dropped.
 pub(super) struct Attempt {
@@ -30,12 +32,21 @@ pub(super) struct Attempt {
     pub(super) path: Path,
     /// The store's clock when the attempt began.
     pub(super) began: DateTime<Utc>,
+    /// Whether a store failed to answer an upload: the file may still arrive.
+    pub(super) lost_uploads: Arc<AtomicBool>,
     heartbeat: tokio::task::JoinHandle<()>,
 }
 
 impl Drop for Attempt {
     fn drop(&mut self) {
         self.heartbeat.abort();
+    }
+}
+
+impl Attempt {
+    /// Whether a file may still arrive.
+    pub(super) fn has_lost_uploads(&self) -> bool {
+        self.lost_uploads.load(Ordering::Relaxed)
     }
 }
 
@@ -55,7 +66,7 @@ impl ParquetSink {
             silence_seconds: self.spec.stale_after_seconds,
             process: Process::own(),
         };
-        for _ in 0..NAMES {
+        for _ in 0..NAME_TRIES {
             let version = self.create_lease(&mut lease).await.map_err(|e| e.or_at("sink.url"))?;
             let began = match self.place.store.head(&self.lease_path(&lease.attempt)).await {
                 Ok(found) => found.last_modified,
@@ -67,6 +78,7 @@ impl ParquetSink {
                 path: self.attempt_path(run_id, &lease.attempt),
                 heartbeat: self.heartbeat(&lease, version),
                 began,
+                lost_uploads: Arc::default(),
                 lease,
             });
         }
@@ -79,7 +91,7 @@ impl ParquetSink {
     /// exist; it names no files, and is swept once this process has ended.
     async fn create_lease(&self, lease: &mut Lease) -> Result<UpdateVersion> {
         let mut failed = Error::bug("no free name for an attempt");
-        for _ in 0..NAMES {
+        for _ in 0..NAME_TRIES {
             let number = OsRng.try_next_u64();
             let number = number.map_err(|e| Error::bug(format!("no random numbers: {e}")))?;
             lease.attempt = format!("{number:016x}");
@@ -121,7 +133,7 @@ impl ParquetSink {
         // The first put may succeed where a sweeper removed the lease while this process was suspended; a store that
         // ignores the condition accepts every put.
         let mut failed = None;
-        for _ in 0..NAMES {
+        for _ in 0..NAME_TRIES {
             match self.put(path, json(lease), PutMode::Create).await {
                 Ok(_) => failed = None,
                 Err(

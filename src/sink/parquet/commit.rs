@@ -29,7 +29,7 @@ enum AttemptOutcome {
     Committed { committed: Box<Committed>, before: Option<Latest> },
     /// An attempt of another writer was committed as this very run: it is joined, if its files are there.
     Concurrent,
-    /// Its name was used up by the sweep of a dead writer that had wanted the same one: nothing is written yet.
+    /// The sweep of a dead writer, which had wanted the same name, used that name up: nothing is written yet.
     NameUsedUp,
     /// It was taken for dead: its name will never hold a commit.
     Swept,
@@ -178,7 +178,7 @@ impl ParquetSink {
             tokio::time::sleep(Duration::from_millis(50 << n)).await;
         }
         if is_created {
-            // The store said so; what it cannot show now is when.
+            // The store reported success. It cannot be asked now at what time it made the commit.
             let now = ObjectMeta {
                 location: path,
                 last_modified: Utc::now(),
@@ -257,9 +257,11 @@ impl ParquetSink {
         Ok(committed.manifest)
     }
 
-    /// Removes what an attempt wrote that will never be committed.
+    /// Removes what an attempt wrote that will never be committed. The lease stays where an upload may still arrive whose
+    /// answer was lost, so that the next run removes that file too.
     async fn discard(&self, attempt: Attempt) {
-        if self.remove_files(&attempt.lease).await.is_ok() {
+        let are_uploads_known = !attempt.has_lost_uploads();
+        if self.remove_files(&attempt.lease).await.is_ok() && are_uploads_known {
             self.end(attempt).await;
         }
     }

@@ -25,7 +25,7 @@ pub(super) struct Lease {
     pub(super) run_id: String,
     /// The name that it wants to commit it under.
     pub(super) manifest_number: ManifestNumber,
-    /// The tables that it writes: with the model's files, all that is its own.
+    /// The tables that it writes. Their files and the model's are all that belongs to the attempt.
     pub(super) tables: Vec<String>,
     /// Seconds without a sign of life after which the writer agrees to be taken for dead.
     pub(super) silence_seconds: u64,

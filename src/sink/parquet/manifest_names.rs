@@ -127,22 +127,13 @@ impl ParquetSink {
         self.remove_revoked(run_id, &files).await
     }
 
-    /// The files of a commit that are not there in their size, by one listing; what a listing lacks is looked up, as some
-    /// stores list late.
+    /// The files of a commit that are not there in their size.
     pub(super) async fn missing(&self, run: &Path, manifest: &Manifest) -> Result<Vec<FileEntry>> {
-        let listed = listed(&self.place, run).await?;
+        let mut found =
+            FilesOfRun::list(&self.place, run).await.map_err(|e| e.or_at("sink.url"))?;
         let mut missing = Vec::new();
         for file in manifest.files() {
-            let path = join(run.clone(), &file.path);
-            let size = match listed.get(&path) {
-                Some(object) => Some(object.size),
-                None => match self.place.store.head(&path).await {
-                    Ok(object) => Some(object.size),
-                    Err(object_store::Error::NotFound { .. }) => None,
-                    Err(e) => return Err(Error::from(e).or_at("sink.url")),
-                },
-            };
-            if size != Some(file.bytes as u64) {
+            if found.whole(file).await.map_err(|e| e.or_at("sink.url"))?.is_none() {
                 missing.push(file.clone());
             }
         }
@@ -150,10 +141,35 @@ impl ParquetSink {
     }
 }
 
-/// Every object below a folder, by its path.
-pub(super) async fn listed(place: &Place, folder: &Path) -> Result<BTreeMap<Path, ObjectMeta>> {
-    let objects = place.store.list(Some(folder)).map_ok(|o| (o.location.clone(), o));
-    objects.try_collect().await.map_err(|e| Error::from(e).or_at(place.url.as_str()))
+/// The objects of a run's folder, for readers and writers alike: by one listing, and what that lacks is looked up, as
+/// some stores list late.
+pub(super) struct FilesOfRun<'a> {
+    place: &'a Place,
+    run: &'a Path,
+    listed: BTreeMap<Path, ObjectMeta>,
+}
+
+impl<'a> FilesOfRun<'a> {
+    pub(super) async fn list(place: &'a Place, run: &'a Path) -> Result<Self> {
+        let objects = place.store.list(Some(run)).map_ok(|o| (o.location.clone(), o));
+        let listed =
+            objects.try_collect().await.map_err(|e| Error::from(e).or_at(place.url.as_str()))?;
+        Ok(Self { place, run, listed })
+    }
+
+    /// The object of a file that a manifest names, if it is there in its size.
+    pub(super) async fn whole(&mut self, file: &FileEntry) -> Result<Option<ObjectMeta>> {
+        let path = join(self.run.clone(), &file.path);
+        let object = match self.listed.remove(&path) {
+            Some(object) => object,
+            None => match self.place.store.head(&path).await {
+                Ok(object) => object,
+                Err(object_store::Error::NotFound { .. }) => return Ok(None),
+                Err(e) => return Err(Error::from(e).or_at(self.place.url.as_str())),
+            },
+        };
+        Ok(Some(object).filter(|object| object.size == file.bytes as u64))
+    }
 }
 
 /// The path of a run's manifest under one of its names.

@@ -4,7 +4,7 @@ use object_store::ObjectMeta;
 use object_store::path::Path;
 
 use super::manifest::Manifest;
-use super::manifest_names::{RunState, join, listed};
+use super::manifest_names::{FilesOfRun, RunState, join};
 use super::place::ParquetSink;
 use crate::error::{Error, Result, offenders};
 use crate::sink::{Sink, SinkSpec};
@@ -60,22 +60,20 @@ impl PublishedRun {
         })
     }
 
-    /// The objects of each table, by one listing.
+    /// The objects of each table.
     ///
     /// # Errors
     /// When one is missing, or has another size than the manifest states.
     pub async fn tables(&self) -> Result<Vec<(&str, Vec<ObjectMeta>)>> {
-        let listed = listed(&self.place, &self.place.path).await?;
+        let mut found = FilesOfRun::list(&self.place, &self.place.path).await?;
         let mut torn = Vec::new();
         let mut tables = Vec::with_capacity(self.manifest.tables.len());
         for (table, files) in &self.manifest.tables {
             let mut objects = Vec::with_capacity(files.len());
             for file in files {
-                match listed.get(&self.path(&file.path)) {
-                    Some(object) if object.size == file.bytes as u64 => {
-                        objects.push(object.clone());
-                    }
-                    _ => torn.push(&file.path),
+                match found.whole(file).await? {
+                    Some(object) => objects.push(object),
+                    None => torn.push(&file.path),
                 }
             }
             tables.push((table.as_str(), objects));

@@ -30,7 +30,8 @@ impl ParquetSink {
             // A living writer's commit decides about its own name; a tombstone there would only stop it.
             let is_wanted = living.iter().any(|other| other.commits_as(&lease));
             if !is_wanted || self.is_decided(&lease).await {
-                is_own_used_up |= self.reap(&lease, own).await && own.lease.commits_as(&lease);
+                let used_up = self.reap(&lease, own).await;
+                is_own_used_up |= used_up && own.lease.commits_as(&lease);
             }
         }
         Ok(is_own_used_up)
@@ -52,19 +53,20 @@ impl ParquetSink {
         matches!(state, Ok(ManifestState::Committed(_) | ManifestState::Tombstone { .. }))
     }
 
-    /// Removes what a dead attempt left, and returns whether it did. What cannot be removed, another user's files for
-    /// instance, stops nobody.
+    /// Removes what a dead attempt left, and returns whether the name that it wanted is used up. What cannot be removed,
+    /// another user's files for instance, stops nobody.
     async fn reap(&self, lease: &Lease, own: &Attempt) -> bool {
-        let reaped = self.try_reap(lease, own).await;
-        if let Err(e) = &reaped {
+        let mut is_used_up = false;
+        if let Err(e) = self.try_reap(lease, own, &mut is_used_up).await {
             let (run_id, attempt) = (&lease.run_id, &lease.attempt);
             tracing::warn!(run_id, attempt, error = %e, "what a dead run left could not be removed");
         }
-        reaped.is_ok()
+        is_used_up
     }
 
-    /// Removes what a dead attempt left, once it is certain that it is not committed and never will be.
-    async fn try_reap(&self, lease: &Lease, own: &Attempt) -> Result<()> {
+    /// Removes what a dead attempt left, once it is certain that it is not committed and never will be. The name that it
+    /// wanted `is_used_up` even where the files then cannot be removed.
+    async fn try_reap(&self, lease: &Lease, own: &Attempt, is_used_up: &mut bool) -> Result<()> {
         let run = self.run_path(&lease.run_id);
         let mut looks = 0;
         loop {
@@ -80,6 +82,7 @@ impl ParquetSink {
                     if committed.manifest.attempt == lease.attempt =>
                 {
                     // It died between its commit and its end.
+                    *is_used_up = true;
                     if let PointerMove::Locked = self.point_latest(&committed, None).await? {
                         return Ok(());
                     }
@@ -97,6 +100,7 @@ impl ParquetSink {
                 }
             }
         }
+        *is_used_up = true;
         tracing::info!(
             run_id = lease.run_id,
             attempt = lease.attempt,
@@ -122,13 +126,26 @@ impl ParquetSink {
             if object.size == 0 && !is_old {
                 continue;
             }
-            match self.read_control::<Lease>(&object.location).await? {
+            let found = match self.read_control::<Lease>(&object.location).await {
+                Ok(found) => found,
+                Err(e) => {
+                    // It proves nobody dead, and whoever can read it may do so.
+                    let file = self.text(&object.location);
+                    tracing::warn!(file, error = %e, "the lease of another run cannot be read: it is left alone");
+                    continue;
+                }
+            };
+            match found {
                 Control::Whole(lease, meta) if lease.attempt == attempt => {
                     let is_dead = lease.is_dead(meta.last_modified, own.began);
                     if is_dead { &mut dead } else { &mut living }.push(lease);
                 }
                 // Cut short, it names nothing, and its writer has no use for it.
-                Control::Damaged(_) if is_old => self.delete(&object.location).await?,
+                Control::Damaged(_) if is_old => {
+                    if let Err(e) = self.delete(&object.location).await {
+                        tracing::warn!(error = %e, "a damaged lease could not be removed");
+                    }
+                }
                 Control::Whole(..) | Control::Damaged(_) | Control::Foreign | Control::Missing => {}
             }
         }
@@ -154,8 +171,12 @@ impl ParquetSink {
     /// Removes the files that a revoked commit named.
     pub(super) async fn remove_revoked(&self, run_id: &str, files: &[String]) -> Result<()> {
         let run = self.run_path(run_id);
-        self.delete_all(files.iter().map(|file| join(run.clone(), file)).collect()).await?;
-        if let Some(run) = self.local(&run) {
+        let on_disk = self.local(&run);
+        let is_own =
+            |file: &&String| on_disk.as_ref().is_none_or(|run| !leads_elsewhere(run, file));
+        let own = files.iter().filter(is_own).map(|file| join(run.clone(), file));
+        self.delete_all(own.collect()).await?;
+        if let Some(run) = on_disk {
             let attempts: std::collections::BTreeSet<_> =
                 files.iter().filter_map(|file| file.split('/').next()).collect();
             for attempt in attempts.into_iter().filter(|name| is_attempt(name)) {
@@ -241,6 +262,12 @@ fn is_number(text: &str) -> bool {
     text.chars().all(|c| c.is_ascii_digit())
 }
 
+/// Whether a folder on the way to a file of a run was replaced by a link: what lies behind it is somebody else's.
+fn leads_elsewhere(run: &FilePath, file: &str) -> bool {
+    let folders = FilePath::new(file).ancestors().skip(1).filter(|f| !f.as_os_str().is_empty());
+    folders.map(|folder| run.join(folder)).any(|folder| folder.is_symlink())
+}
+
 /// Removes the files below a folder that `is_meant`, then the folders in which they lay, itself and the one above it,
 /// as far as they are empty.
 fn remove_on_disk(folder: &FilePath, is_meant: impl Fn(&[&str]) -> bool) -> Result<()> {
@@ -248,6 +275,9 @@ fn remove_on_disk(folder: &FilePath, is_meant: impl Fn(&[&str]) -> bool) -> Resu
         Error::store(format!("cannot remove what a dead run left: {e}"))
             .at(path.display().to_string())
     };
+    if folder.is_symlink() {
+        return Ok(());
+    }
     let mut files = Vec::new();
     walk(folder, &mut files);
     for file in files {

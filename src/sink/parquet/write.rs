@@ -30,6 +30,24 @@ pub(super) struct WrittenFiles {
     pub(super) model: Vec<FileEntry>,
 }
 
+/// Where the files of an attempt go.
+#[derive(Clone)]
+struct Target {
+    attempt: String,
+    folder: object_store::path::Path,
+    lost_uploads: Arc<AtomicBool>,
+}
+
+impl Target {
+    fn of(attempt: &Attempt) -> Self {
+        Self {
+            attempt: attempt.lease.attempt.clone(),
+            folder: attempt.path.clone(),
+            lost_uploads: Arc::clone(&attempt.lost_uploads),
+        }
+    }
+}
+
 /// A part as bytes.
 struct Encoded {
     table: String,
@@ -51,7 +69,7 @@ impl ParquetSink {
         for (path, bytes) in &contents.model {
             run.cancel.check()?;
             let bytes = Bytes::from(bytes.clone());
-            model.push(self.write_file(attempt, path, 0, bytes).await?);
+            model.push(self.upload_file(&Target::of(attempt), path, 0, bytes).await?);
         }
         let tables = self.write_tables(attempt, &contents.tables, run).await?;
         if self.spec.sync {
@@ -73,7 +91,7 @@ impl ParquetSink {
         let failed = Arc::new(AtomicBool::new(false));
         let (send, receive) = mpsc::channel(1);
         let uploads = tokio::spawn(self.clone().upload_all(
-            (attempt.lease.attempt.clone(), attempt.path.clone()),
+            Target::of(attempt),
             receive,
             Arc::clone(&failed),
             Arc::clone(&run.progress),
@@ -116,7 +134,7 @@ impl ParquetSink {
     /// Uploads parts as they come and lists them by table.
     async fn upload_all(
         self,
-        (attempt, folder): (String, object_store::path::Path),
+        target: Target,
         mut receive: mpsc::Receiver<Result<Encoded>>,
         failed: Arc<AtomicBool>,
         progress: Arc<dyn crate::run::Progress>,
@@ -126,7 +144,7 @@ impl ParquetSink {
         let mut uploads = parts
             .map(|part| async {
                 let Encoded { table, path, rows, bytes } = part?;
-                let entry = self.upload_file(&attempt, &folder, &path, rows, bytes).await?;
+                let entry = self.upload_file(&target, &path, rows, bytes).await?;
                 Ok((table, entry))
             })
             .buffer_unordered(WRITERS);
@@ -149,28 +167,22 @@ impl ParquetSink {
         error.map_or(Ok(tables), Err)
     }
 
-    async fn write_file(
-        &self,
-        attempt: &Attempt,
-        path: &str,
-        rows: usize,
-        bytes: Bytes,
-    ) -> Result<FileEntry> {
-        self.upload_file(&attempt.lease.attempt, &attempt.path, path, rows, bytes).await
-    }
-
     /// Writes a file of an attempt; its entry has the path below the run's folder.
     async fn upload_file(
         &self,
-        attempt: &str,
-        folder: &object_store::path::Path,
+        target: &Target,
         path: &str,
         rows: usize,
         bytes: Bytes,
     ) -> Result<FileEntry> {
-        let entry = FileEntry { path: format!("{attempt}/{path}"), rows, bytes: bytes.len() };
-        let place = join(folder.clone(), path);
+        let path_in_run = format!("{}/{path}", target.attempt);
+        let entry = FileEntry { path: path_in_run, rows, bytes: bytes.len() };
+        let place = join(target.folder.clone(), path);
         let sent = self.place.upload(&place, bytes).await;
+        // A disk's answers are not lost.
+        if sent.is_err() && self.place.local().is_none() {
+            target.lost_uploads.store(true, Ordering::Relaxed);
+        }
         sent.map_err(|e| Error::from(e).or_at(&self.text(&place)))?;
         if let Some(file) = self.local(&place).filter(|_| self.spec.sync) {
             let synced = tokio::task::spawn_blocking(move || sync(&file)).await;

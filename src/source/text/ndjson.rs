@@ -1,11 +1,14 @@
 //! One NDJSON file: the kinds of values in its objects, and its lines as batches.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
+use std::fmt;
 use std::io::BufRead;
 use std::sync::Arc;
 
 use arrow::json::ReaderBuilder;
 use arrow::json::reader::infer_json_schema_from_iterator;
+use serde::de::{Error as _, MapAccess, Visitor};
+use serde::{Deserialize, Deserializer};
 use serde_json::Value;
 
 use super::columns::{ColumnContent, SeenColumns};
@@ -19,10 +22,12 @@ pub(super) fn infer_columns(file: Blocks, scope: InferenceScope) -> Result<SeenC
     let mut columns: BTreeMap<String, ColumnContent> = BTreeMap::new();
     let mut rows = 0;
     lines(file, |line, number| {
-        let Ok(Value::Object(object)) = serde_json::from_slice(line) else {
-            return Err(no_object(number));
+        let object: Record = match serde_json::from_slice(line) {
+            Ok(object) => object,
+            Err(e) if e.to_string().starts_with(TWICE) => return Err(twice(&e, number)),
+            Err(_) => return Err(no_object(number)),
         };
-        for (name, value) in object {
+        for (name, value) in object.0 {
             let kind = kind(&name, value)?;
             match columns.get_mut(&name) {
                 Some(known) => {
@@ -141,6 +146,46 @@ fn single(value: &Value) -> Option<ValueKinds> {
         Value::String(_) => Some(ValueKinds::TEXT),
         Value::Array(_) | Value::Object(_) => None,
     }
+}
+
+/// The fields of an object in the order in which they stand; none stands there twice.
+struct Record(Vec<(String, Value)>);
+
+/// Begins the error of a field that stands twice.
+const TWICE: &str = "the field twice: ";
+
+impl<'de> Deserialize<'de> for Record {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Fields;
+        impl<'de> Visitor<'de> for Fields {
+            type Value = Record;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("an object")
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Record, A::Error> {
+                let (mut fields, mut names) = (Vec::new(), HashSet::new());
+                while let Some((name, value)) = map.next_entry::<String, Value>()? {
+                    if !names.insert(name.clone()) {
+                        return Err(A::Error::custom(format!("{TWICE}`{name}`")));
+                    }
+                    fields.push((name, value));
+                }
+                Ok(Record(fields))
+            }
+        }
+        deserializer.deserialize_map(Fields)
+    }
+}
+
+fn twice(error: &serde_json::Error, number: usize) -> Error {
+    let text = error.to_string();
+    let field = text.trim_start_matches(TWICE);
+    let field = field.rsplit_once(" at line ").map_or(field, |(field, _)| field);
+    Error::data("a line gives a field twice")
+        .found(format!("{field} in line {number}"))
+        .help("of two values of one name nobody knows which is meant: keep one")
 }
 
 fn no_object(number: usize) -> Error {

@@ -58,8 +58,6 @@ fn other_type(text: &str, schema: &Schema) -> Option<Error> {
     Some(
         Error::data("a record does not fit the columns")
             .found(format!("{head} in the column `{}` of record {record}", field.name()))
-            .help(
-                "the type of a CSV column is that of its first 1000 rows: mend the record, or those rows",
-            ),
+            .help("mend the record: the column holds one type, which the pipeline (weights are numbers) or its first 1000 rows decide"),
     )
 }

@@ -2,14 +2,15 @@
 //!
 //! Two writers, A and B, publish one run, and a third one, S, publishes another: at any moment it takes either of them
 //! for dead, alive or not, and collects the run that they committed. Once, an accident deletes the files of a commit. A
-//! step is a look at what others can change, or one change that they can see. Between any two steps anybody may be suspended for ever, or crash; a request to
-//! create a name may have been sent and arrive at any later time, even after its sender is gone. The only primitive is
-//! "create where there is none".
+//! step is a look at what others can change, or one change that they can see. Between any two steps anybody may be
+//! suspended for ever, or crash; a request to create a name may have been sent and arrive at any later time, even after
+//! its sender is gone. The only primitive is "create where there is none".
 //!
 //! The search visits every state that can be reached, and asserts in each of them:
 //! - a commit's files are all there, but for the accident;
 //! - the run has at most one commit;
-//! - a writer that reported success reported what is committed, or was until it was collected, and its files were there;
+//! - a writer that reported success reported what is committed, or was until it was collected, and its files were
+//!   there;
 //! - a writer that reported failure has no commit.
 //!
 //! Each rule of the protocol can be switched off, and the search must then find what the rule prevents.

@@ -99,7 +99,8 @@ pub(super) struct Rules {
     pub(super) tombstone_first: bool,
     /// A name that holds a tombstone is used up for good.
     pub(super) tombstones_stay: bool,
-    /// Who does not know what became of its request makes sure that it can no longer be met, before its files go.
+    /// A writer that does not know the outcome of its request to commit first makes sure that the request can no longer
+    /// succeed, and then deletes its files.
     pub(super) gives_up_by_tombstone: bool,
     /// A name that could not be taken, and yet holds nothing, decides nothing.
     pub(super) absence_is_unknown: bool,

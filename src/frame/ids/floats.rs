@@ -1,0 +1,44 @@
+//! Floats as ids and labels.
+
+use std::sync::Arc;
+
+use arrow::array::{Array, ArrayRef, AsArray};
+use arrow::datatypes::{DataType, Float32Type, Float64Type};
+
+/// Floats without what is no number, and with one zero; other types as they are. NaN is not even equal to itself.
+pub(super) fn finite(array: &ArrayRef) -> ArrayRef {
+    macro_rules! finite {
+        ($type:ty, $zero:expr) => {
+            Arc::new(
+                array
+                    .as_primitive::<$type>()
+                    .unary_opt::<_, $type>(|v| v.is_finite().then_some(v + $zero)),
+            )
+        };
+    }
+    match array.data_type() {
+        DataType::Float32 => finite!(Float32Type, 0.0),
+        DataType::Float64 => finite!(Float64Type, 0.0),
+        _ => Arc::clone(array),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use arrow::datatypes::Field;
+
+    use super::super::interner::{Interner, NULL};
+    use super::*;
+
+    #[test]
+    fn a_float_that_is_no_number_is_no_id_and_there_is_one_zero() {
+        let values = vec![1.5, f64::NAN, -0.0, f64::INFINITY, 0.0, f64::NEG_INFINITY];
+        let mut interner = Interner::new(&Field::new("id", DataType::Float64, true));
+        let mut numbers = Vec::new();
+        let array = arrow::array::Float64Array::from(values);
+        interner.intern(&(Arc::new(array) as ArrayRef), &mut numbers).unwrap();
+        assert_eq!(numbers, [0, NULL, 1, NULL, 1, NULL]);
+        let (ids, _) = interner.finish(|_| true).unwrap();
+        assert_eq!([ids.text(0), ids.text(1)], ["0.0", "1.5"]);
+    }
+}

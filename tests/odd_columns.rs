@@ -1,0 +1,70 @@
+//! Fields and columns that stand twice, and ids that are no values: refused, or rejected.
+
+use std::sync::Arc;
+
+use arrow::array::{ArrayRef, Float64Array, Int64Array, RecordBatch, StringArray};
+use arrow::datatypes::{DataType, Field, Schema};
+
+use crate::job::{Job, assert_says, cells, rows_read};
+use crate::support::{read_table, write_batch, write_parquet};
+
+fn vote(file: &str) -> String {
+    format!("source.annotations = '{{dir}}{file}'\nmodel.kind = 'majority_vote'\n")
+}
+
+#[test]
+fn a_field_that_stands_twice_in_a_line_is_refused() {
+    let job = Job::new();
+    let line = "{\"instance_id\":\"i\",\"annotator_id\":\"a\",\"label\":\"x\"}\n";
+    let twice = line.replace("}", ",\"label\":\"y\"}");
+    job.write("in.ndjson", &format!("{line}{twice}"));
+    let error = job.fails(&vote("in.ndjson"), 3);
+    assert_says(&error, &["a line gives a field twice", "`label` in line 2", "in.ndjson"]);
+}
+
+#[test]
+fn a_column_that_stands_twice_in_a_typed_file_is_refused() {
+    let names = ["instance_id", "annotator_id", "label", "label"];
+    let fields = names.map(|name| Field::new(name, DataType::Utf8, true));
+    let schema = Arc::new(Schema::new(fields.to_vec()));
+    let column = |text: &str| Arc::new(StringArray::from(vec![text])) as ArrayRef;
+    let columns = ["i", "a", "x", "y"].map(column).to_vec();
+    let batch = RecordBatch::try_new(Arc::clone(&schema), columns).unwrap();
+    let job = Job::new();
+    write_batch(&job.path("in.parquet"), &batch);
+    let file = std::fs::File::create(job.path("in.arrow")).unwrap();
+    let mut writer = arrow::ipc::writer::FileWriter::try_new(file, &schema).unwrap();
+    writer.write(&batch).unwrap();
+    writer.finish().unwrap();
+    let file = std::fs::File::create(job.path("stream.arrow")).unwrap();
+    let mut writer = arrow::ipc::writer::StreamWriter::try_new(file, &schema).unwrap();
+    writer.write(&batch).unwrap();
+    writer.finish().unwrap();
+    for name in ["in.parquet", "in.arrow", "stream.arrow"] {
+        let error = job.fails(&vote(name), 3);
+        assert_says(&error, &["names a column twice", "`label`", name]);
+    }
+}
+
+#[test]
+fn floats_that_are_no_numbers_are_rejected_as_ids_and_labels() {
+    let column = |values: &[f64]| Arc::new(Float64Array::from(values.to_vec())) as ArrayRef;
+    let job = Job::new();
+    write_parquet(
+        &job.path("in.parquet"),
+        vec![
+            ("instance_id", column(&[1.0, f64::NAN, -0.0, 0.0, 1.0])),
+            ("annotator_id", Arc::new(Int64Array::from(vec![1, 2, 3, 4, 5]))),
+            ("label", column(&[1.5, 1.5, 2.5, 2.5, f64::INFINITY])),
+        ],
+    );
+    let run = job.run(&vote("in.parquet"));
+    assert_eq!(rows_read(&run), "5 3");
+    let labels = read_table(&run, "labels");
+    assert_eq!(
+        cells(&labels, &["instance_id", "label", "n_annotations"]),
+        ["0.0 2.5 2", "1.0 1.5 1"]
+    );
+    let rejects = cells(&read_table(&run, "rejects"), &["reason", "count"]);
+    assert_eq!(rejects, ["null_instance 1", "null_label 1"]);
+}
