@@ -28,8 +28,7 @@ use crate::store::{StoreSpec, secret_problem};
 use files::Files;
 use relation::Query;
 pub use relation::{Relation, contract_columns, select};
-pub use rows::{InlineRows, Scalar};
-pub use spec::{ColumnsSpec, Location, SourceSpec, SqlSpec, sink_problem};
+pub use spec::{ColumnsSpec, InlineRows, Location, Scalar, SourceSpec, SqlSpec, sink_problem};
 pub use text::InferenceScope;
 
 /// The registered sources of one run.

@@ -5,41 +5,10 @@ use std::sync::Arc;
 use arrow::array::{ArrayRef, BooleanArray, Float64Array, Int64Array, StringArray};
 use arrow::datatypes::{Field, Schema};
 use arrow::record_batch::RecordBatch;
-use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
 
+use super::spec::{InlineRows, Scalar};
 use super::{Relation, contract_columns};
 use crate::error::{Error, Result};
-
-/// Rows of a relation, each with its values in the contract's order; columns at the end may be left out.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(transparent)]
-pub struct InlineRows(pub Vec<Vec<Scalar>>);
-
-/// One value in a pipeline file.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(untagged)]
-pub enum Scalar {
-    /// true or false
-    Bool(bool),
-    /// a whole number
-    Int(i64),
-    /// a number
-    Float(f64),
-    /// text
-    Text(String),
-}
-
-impl std::fmt::Display for Scalar {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self {
-            Self::Bool(v) => write!(f, "{v}"),
-            Self::Int(v) => write!(f, "{v}"),
-            Self::Float(v) => write!(f, "{v}"),
-            Self::Text(v) => f.write_str(v),
-        }
-    }
-}
 
 impl InlineRows {
     /// The rows as one batch with the relation's column names.

@@ -7,7 +7,6 @@ use serde::{Deserialize, Serialize};
 
 use super::files::Format;
 use super::listing::holds;
-use super::rows::InlineRows;
 use super::text::TextColumns;
 use crate::error::Problem;
 use crate::spec::Problems;
@@ -44,6 +43,36 @@ pub enum Location {
     Url(String),
     /// Rows in the order of the relation's columns.
     Rows(InlineRows),
+}
+
+/// Rows of a relation, each with its values in the contract's order; columns at the end may be left out.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(transparent)]
+pub struct InlineRows(pub Vec<Vec<Scalar>>);
+
+/// One value in a pipeline file.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(untagged)]
+pub enum Scalar {
+    /// true or false
+    Bool(bool),
+    /// a whole number
+    Int(i64),
+    /// a number
+    Float(f64),
+    /// text
+    Text(String),
+}
+
+impl std::fmt::Display for Scalar {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Bool(v) => write!(f, "{v}"),
+            Self::Int(v) => write!(f, "{v}"),
+            Self::Float(v) => write!(f, "{v}"),
+            Self::Text(v) => f.write_str(v),
+        }
+    }
 }
 
 /// The name that each column of the contract has in the user's tables; left out, its own.
