@@ -180,7 +180,7 @@ async fn every_parameter_of_every_model_changes_the_digest() {
             let has_one_value = match key.as_str() {
                 "model.train.batch_by" => ["weighted_doctor_net", "max_mig"].contains(&family.kind),
                 "model.train.reduction" => {
-                    ["dl", "soft_bootstrap", "max_mig"].contains(&family.kind)
+                    ["dl", "soft_bootstrap", "agg_net", "tcl", "max_mig"].contains(&family.kind)
                 }
                 _ => false,
             };

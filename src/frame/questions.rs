@@ -133,7 +133,6 @@ fn typed(schema: &SchemaRef) -> SchemaRef {
 }
 
 /// Bytes that a question takes however few rows it has: its collector, its frame, and what a model returns of it.
-/// (131 072 questions of an annotation each took 1.0 GB in all.)
 const BYTES_PER_QUESTION: usize = 8 << 10;
 
 fn too_many_questions(n: usize) -> Error {

@@ -58,8 +58,7 @@ impl<N: CrowdNet> Model for Neural<N> {
         let shape = NetShape { features: matrix.shape().to_vec(), classes: dims.classes };
         let heads = model.heads();
         let (device, precision) = (device(common.device)?, common.train.precision);
-        let mut net =
-            Network::new(common.backbone, precision, heads.clone(), &shape, run, &device)?;
+        let mut net = Network::new(common.backbone, precision, &heads, &shape, run, &device)?;
         net.scaler.fit(matrix, data.rows().into_iter());
         if !heads.classifier && evidence.annotations.trusted.is_some() {
             run.warn(format!(

@@ -89,7 +89,7 @@ pub fn predict<N: CrowdNet>(
     let initialisation = parts.backbone.initialisation;
     let parameters = Parameters::within(run, &device, initialisation, snapshot.n_f32s());
     let precision = parts.train.precision;
-    let mut net = Network::build(parts.backbone, precision, model.heads(), &sizes, parameters)?;
+    let mut net = Network::build(parts.backbone, precision, &model.heads(), &sizes, parameters)?;
     net.load(&snapshot)?;
     let annotator_params = AnnotatorParams::saved(&snapshot)?;
     let dims = Dims {

@@ -67,5 +67,5 @@ impl Phase {
 #[must_use]
 pub fn one_after_the_other(phases: Vec<Phase>, done: usize) -> Option<Act> {
     let phase = phases.into_iter().nth(done / 2)?;
-    Some(if done % 2 == 0 { Act::Train(phase) } else { Act::Select })
+    Some(if done.is_multiple_of(2) { Act::Train(phase) } else { Act::Select })
 }

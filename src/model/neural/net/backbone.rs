@@ -200,7 +200,7 @@ mod tests {
     use candle_core::{DType, Device, Tensor};
 
     use super::*;
-    use crate::model::neural::net::layers::Mode;
+    use crate::model::neural::net::mode::Mode;
     use crate::model::neural::train::checkpoint::Snapshot;
     use crate::run::Run;
 

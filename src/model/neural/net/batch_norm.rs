@@ -8,7 +8,7 @@ use crate::model::neural::from_candle;
 use crate::model::neural::net::host::format::{by_image, by_pixel};
 use crate::model::neural::net::host::norm::{Columns, statistics};
 use crate::model::neural::net::host::read;
-use crate::model::neural::net::layers::Mode;
+use crate::model::neural::net::mode::Mode;
 use crate::model::neural::net::parameters::{ParameterKind, Parameters};
 
 /// Batch normalisation over all axes but the second; its parameters have PyTorch's names.

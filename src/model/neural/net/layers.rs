@@ -12,6 +12,7 @@ use crate::model::neural::net::batch_norm::BatchNorm;
 use crate::model::neural::net::convolution::Convolution;
 use crate::model::neural::net::host::product::{affine, product, row_sum};
 use crate::model::neural::net::max_pool;
+use crate::model::neural::net::mode::Mode;
 use crate::model::neural::net::parameters::Parameters;
 use crate::model::neural::net::residual::{Shortcut, sum};
 use crate::run::Rng;
@@ -36,14 +37,6 @@ pub enum Activation {
 /// The constants of SELU (Klambauer, Unterthiner, Mayr, Hochreiter 2017, equation 14).
 const SELU_ALPHA: f64 = 1.673_263_242_354_377_2;
 const SELU_SCALE: f64 = 1.050_700_987_355_480_5;
-
-/// Whether a forward pass trains or predicts.
-pub enum Mode<'a> {
-    /// Dropout draws masks from this stream, and batch norm uses the statistics of the batch.
-    Training(&'a mut Rng),
-    /// Nothing is random, and batch norm uses its running statistics.
-    Fixed,
-}
 
 /// One layer.
 pub enum Layer {

@@ -10,6 +10,7 @@ pub(crate) mod image_backbones;
 pub(crate) mod layers;
 pub(crate) mod max_pool;
 mod mean_pool;
+pub(crate) mod mode;
 pub(crate) mod parameters;
 pub(crate) mod pytorch;
 pub(crate) mod residual;
@@ -26,7 +27,8 @@ use crate::model::neural::data::scaler::Scaler;
 use crate::model::neural::from_candle;
 use crate::model::neural::net::backbone::BackboneSpec;
 use crate::model::neural::net::heads::{Head, HeadInput, Heads, Outputs};
-use crate::model::neural::net::layers::{Dense, Layer, Mode};
+use crate::model::neural::net::layers::{Dense, Layer};
+use crate::model::neural::net::mode::Mode;
 use crate::model::neural::net::parameters::Parameters;
 use crate::model::neural::net::tape::Tape;
 use crate::model::neural::train::checkpoint::Snapshot;
@@ -72,7 +74,7 @@ struct NamedHead {
 
 impl NamedHead {
     /// Draws the layers' parameters, given the numbers of features and of the last hidden layer.
-    fn new(head: Head, features: usize, hidden: usize, all: &mut Parameters) -> Result<Self> {
+    fn new(head: &Head, features: usize, hidden: usize, all: &mut Parameters) -> Result<Self> {
         let is_of_data = head.from == HeadInput::Features;
         let inputs = [if is_of_data { features } else { hidden }];
         let inputs = inputs.iter().chain(&head.widths);
@@ -102,7 +104,7 @@ impl Network {
     pub fn new(
         spec: &BackboneSpec,
         precision: Precision,
-        heads: Heads,
+        heads: &Heads,
         sizes: &NetShape,
         run: &Run,
         device: &Device,
@@ -118,7 +120,7 @@ impl Network {
     pub(crate) fn build(
         spec: &BackboneSpec,
         precision: Precision,
-        heads: Heads,
+        heads: &Heads,
         sizes: &NetShape,
         mut parameters: Parameters,
     ) -> Result<Self> {
@@ -138,8 +140,8 @@ impl Network {
                 )
             })
             .transpose()?;
-        let head = |head: Head| NamedHead::new(head, width, trunk.width, &mut parameters);
-        let named = heads.named.into_iter().map(head).collect::<Result<_>>()?;
+        let head = |head: &Head| NamedHead::new(head, width, trunk.width, &mut parameters);
+        let named = heads.named.iter().map(head).collect::<Result<_>>()?;
         let precision = match precision {
             Precision::Bf16 if parameters.device().is_cuda() => DType::BF16,
             _ => DType::F32,

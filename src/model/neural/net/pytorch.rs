@@ -149,7 +149,7 @@ mod tests {
     use crate::model::neural::{Architecture, BackboneSpec};
     use crate::run::Run;
 
-    fn network(spec: &BackboneSpec, features: &[usize], heads: Heads) -> Network {
+    fn network(spec: &BackboneSpec, features: &[usize], heads: &Heads) -> Network {
         let shape = NetShape { features: features.to_vec(), classes: 3 };
         Network::new(spec, Precision::F32, heads, &shape, &Run::new(1), &Device::Cpu).unwrap()
     }
@@ -169,7 +169,7 @@ mod tests {
     #[test]
     fn a_saved_model_has_the_names_and_layouts_of_pytorch() {
         let spec = BackboneSpec { hidden: vec![4], ..BackboneSpec::default() };
-        let net = network(&spec, &[2], with_head());
+        let net = network(&spec, &[2], &with_head());
         let mut snapshot = Snapshot::default();
         net.save(&mut snapshot).unwrap();
         snapshot.f32s("crowd.00.heads".to_owned(), vec![1, 2], vec![7.0, 8.0]);
@@ -205,7 +205,7 @@ mod tests {
     fn a_mean_of_a_channel_has_axes_for_its_pixels() {
         let spec = BackboneSpec { kind: Architecture::Lenet, ..BackboneSpec::default() };
         let mut snapshot = Snapshot::default();
-        network(&spec, &[2, 12, 14], Heads::CLASSIFIER).save(&mut snapshot).unwrap();
+        network(&spec, &[2, 12, 14], &Heads::CLASSIFIER).save(&mut snapshot).unwrap();
         let shapes = shapes(&to_pytorch(&snapshot, &Heads::CLASSIFIER));
         for wanted in [
             ("scaler.mean", vec![2, 1, 1]),
@@ -240,16 +240,16 @@ mod tests {
         let classifier = r#"classifier Linear {"in_features":4,"out_features":3}"#;
         let heads = with_head();
         let wanted = [&hidden[..], &[classifier]].concat();
-        assert_eq!(described(&network(&spec, &[2], heads)), wanted);
+        assert_eq!(described(&network(&spec, &[2], &heads)), wanted);
         let heads = Heads::HIDDEN;
-        assert_eq!(described(&network(&spec, &[2], heads)), hidden);
+        assert_eq!(described(&network(&spec, &[2], &heads)), hidden);
     }
 
     #[test]
     fn modules_are_those_of_networks_of_images() {
         let of = |kind, features: &[usize]| {
             let spec = BackboneSpec { kind, ..BackboneSpec::default() };
-            described(&network(&spec, features, Heads::CLASSIFIER))
+            described(&network(&spec, features, &Heads::CLASSIFIER))
         };
         let wanted = [
             r#"convolution0 Conv2d {"in_channels":2,"kernel_size":5,"out_channels":6,"padding":2,"stride":1}"#,

@@ -82,7 +82,8 @@ mod tests {
 
     use super::*;
     use crate::model::neural::net::backbone::{Architecture, BackboneSpec};
-    use crate::model::neural::net::layers::{Layer, Mode};
+    use crate::model::neural::net::layers::Layer;
+    use crate::model::neural::net::mode::Mode;
     use crate::model::neural::net::parameters::{Initialisation, Parameters};
     use crate::model::neural::net::tape::Tape;
     use crate::model::neural::train::checkpoint::Snapshot;

@@ -46,7 +46,7 @@ mod tests {
         let spec = BackboneSpec { kind, hidden: vec![hidden], ..BackboneSpec::default() };
         let shape = NetShape { features: features.to_vec(), classes: 2 };
         let run = Run::new(1);
-        Network::new(&spec, Precision::F32, Heads::CLASSIFIER, &shape, &run, &Device::Cpu)
+        Network::new(&spec, Precision::F32, &Heads::CLASSIFIER, &shape, &run, &Device::Cpu)
             .unwrap()
             .rows_at_once()
     }

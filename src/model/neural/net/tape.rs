@@ -15,9 +15,10 @@ use crate::model::neural::net::batch_norm::{BatchNorm, Normed};
 use crate::model::neural::net::convolution::Convolution;
 use crate::model::neural::net::host::format::{by_image, by_pixel};
 use crate::model::neural::net::host::{change, change_by};
-use crate::model::neural::net::layers::{Activation, Dense, Layer, Mode, Residual, dropout_mask};
+use crate::model::neural::net::layers::{Activation, Dense, Layer, Residual, dropout_mask};
 use crate::model::neural::net::max_pool::Pooled;
 use crate::model::neural::net::mean_pool;
+use crate::model::neural::net::mode::Mode;
 use crate::model::neural::net::residual::{self, Shortcut};
 
 /// A record of the layers that a batch has passed. A pass that predicts records nothing: what a layer was given is freed

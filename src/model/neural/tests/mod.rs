@@ -1,10 +1,11 @@
-//! Losses against numbers computed elsewhere, and every gradient against differences of the loss.
+//! Losses against numbers computed elsewhere.
 
 mod blocks;
 mod divergence;
 mod divisors;
 mod fits;
 mod forms;
+mod gradients;
 mod posteriors;
 mod schedules;
 mod settings;
@@ -174,8 +175,8 @@ impl<'a, N: CrowdNet> Case<'a, N> {
 
     /// Every derivative against the difference of two losses, to a thousandth.
     fn check_gradient(&self) {
-        CHECKED.with_borrow_mut(|checked| checked.insert(N::KIND));
         const STEP: f64 = 1e-5;
+        CHECKED.with_borrow_mut(|checked| checked.insert(N::KIND));
         let gathered = self.annotator_params.gather(&[0, 1]);
         let (_, gradient) = self.loss(&self.out, &gathered);
         let near = |what: &str, got: f64, up: f64, down: f64| {
@@ -329,69 +330,6 @@ fn bootstrap_forward() {
     let model = SoftBootstrap { beta: Some(1.0), ..SoftBootstrap::default() };
     Case::new(&model).with_targets(&votes).expect(plain);
     Case::new(&Dl::default()).with_targets(&votes).expect(plain);
-}
-
-#[test]
-fn gradients_are_the_loss_s_slopes() {
-    let soft = [0.6, 0.3, 0.1, 0.2, 0.2, 0.6];
-    for lambda in [0.0, 0.5] {
-        let model = TraceRegularised { lambda, ..TraceRegularised::default() };
-        Case::new(&model).with(0, &RHO).check_gradient();
-    }
-    for labels in [NoisyLabels::Annotations, NoisyLabels::Majority] {
-        let model = SingleConfusion { labels, lambda: 0.3, ..SingleConfusion::default() };
-        Case::new(&model).with(0, &RHO[9..]).with_targets(&soft).check_gradient();
-    }
-    for form in [LayerForm::Mw, LayerForm::Vw, LayerForm::Vb, LayerForm::VwB, LayerForm::Sw] {
-        let model = CrowdLayer { form, ..CrowdLayer::default() };
-        let case = Case::new(&model);
-        let n = case.annotator_params.tables[0].values.len();
-        case.with(0, &LAYERS[18 - n..]).check_gradient();
-    }
-    for mixture in [Mixture::LogitMix, Mixture::ProbMix, Mixture::RowStochastic] {
-        for normalise_instances in [true, false] {
-            let model = Conal { normalise_instances, ..conal(mixture, 0.1) };
-            conal_case(&model).check_gradient();
-        }
-    }
-    for divergence in [Kl, ReverseKl, Pearson, Hellinger, JensenShannon, TotalVariation] {
-        let model = MaxMig { divergence, ..MaxMig::default() };
-        Case::new(&model).check_gradient();
-    }
-    // Annotators' embeddings made of two features and a one.
-    let model = conal(Mixture::LogitMix, 0.1);
-    let mut case = conal_case(&model);
-    let features = ParamTable::drawn("features", 3, vec![0.5, -1.0, 1.0, 2.0, 0.3, 1.0]).fixed();
-    let map = vec![0.3, -1.0, 0.2, 0.6, -0.4, 0.9];
-    case.annotator_params.tables.truncate(2);
-    case.annotator_params.tables.extend([ParamTable::shared("projection", map), features]);
-    case.check_gradient();
-    for hard in [false, true] {
-        let model = SoftBootstrap { hard, ..SoftBootstrap::default() };
-        Case::new(&model).with_targets(&soft).check_gradient();
-    }
-    Case::new(&Dl { targets: Targets::Soft, ..Dl::default() }).with_targets(&soft).check_gradient();
-    Case::new(&DoctorNet::default()).check_gradient();
-    let model = WeightedDoctorNet::default();
-    Case::new(&model).check_gradient();
-    let mut weights = Case::new(&model).with(1, &[0.4, -0.7]);
-    (weights.phase, weights.alone) = (WEIGHTS_PHASE, Some(1));
-    weights.batch.offsets = vec![0, 1, 4];
-    weights.check_gradient();
-    let model = SingleConfusion { lambda: 0.3, ..SingleConfusion::default() };
-    let mut trusted = Case::new(&model).with(0, &RHO[9..]).with_targets(&soft);
-    trusted.batch.trusted = vec![Some(2), None];
-    trusted.check_gradient();
-    let layer = CrowdLayer::default();
-    let mut trusted = Case::new(&layer);
-    trusted.batch.trusted = vec![Some(2), None];
-    trusted.check_gradient();
-    Case::new(&AggNet::default()).with_targets(&soft).check_gradient();
-    Case::new(&Tcl::default()).with_targets(&soft).check_gradient();
-    for kind in MODELS {
-        let is_checked = CHECKED.with_borrow(|checked| checked.contains(kind.kind));
-        assert!(is_checked, "no case here checks the gradient of `{}`", kind.kind);
-    }
 }
 
 /// One vote a row, whoever voted: P(class) Q[class][vote], where the row that is trusted has none.

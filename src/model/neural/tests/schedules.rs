@@ -387,6 +387,6 @@ fn rounds_end_when_patience_does() {
     let train =
         TrainSpec { epochs: 9, patience: Some(1), select, optimiser, ..TrainSpec::default() };
     let backbone = BackboneSpec { batch_norm: false, ..BackboneSpec::default() };
-    let model = AggNet { train, backbone, ..AggNet::default() };
+    let model = AggNet { backbone, train, ..AggNet::default() };
     assert_eq!(fit(model, &a, &described).unwrap().trace.len(), 2);
 }

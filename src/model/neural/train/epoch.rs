@@ -5,7 +5,7 @@ use crate::error::Result;
 use crate::model::fitted::TraceRow;
 use crate::model::neural::data::{Epoch, batch::Batch};
 use crate::model::neural::net::ForwardPass;
-use crate::model::neural::net::layers::Mode;
+use crate::model::neural::net::mode::Mode;
 use crate::model::neural::train::frozen::FrozenOutputs;
 use crate::model::neural::train::optimiser::Optimiser;
 use crate::model::neural::train::step::loss_and_gradient;

@@ -4,7 +4,7 @@ use crate::error::Result;
 use crate::model::neural::data::{TrainingData, read};
 use crate::model::neural::net::Network;
 use crate::model::neural::net::heads::Outputs;
-use crate::model::neural::net::layers::Mode;
+use crate::model::neural::net::mode::Mode;
 
 /// Outputs of more bytes than this are computed in every step instead.
 const MAX_BYTES: usize = 256 << 20;
@@ -82,8 +82,7 @@ mod tests {
         };
         let shape = NetShape { features: vec![3], classes: 2 };
         let net = |spec: &BackboneSpec| {
-            Network::new(spec, Precision::F32, heads.clone(), &shape, &Run::new(1), &Device::Cpu)
-                .unwrap()
+            Network::new(spec, Precision::F32, &heads, &shape, &Run::new(1), &Device::Cpu).unwrap()
         };
         let spec = BackboneSpec { hidden: vec![4], ..BackboneSpec::default() };
         let network = net(&spec);
@@ -113,7 +112,7 @@ mod tests {
         let model = WeightedDoctorNet { train, weight_epochs: 2, ..WeightedDoctorNet::default() };
         let (mut run, shape) = (Run::new(1), NetShape { features: vec![3], classes: 2 });
         let (common, heads) = (model.common(), model.heads());
-        let net = Network::new(common.backbone, Precision::F32, heads, &shape, &run, &Device::Cpu);
+        let net = Network::new(common.backbone, Precision::F32, &heads, &shape, &run, &Device::Cpu);
         let net = net.unwrap();
         let task = Task { evidence, dims: a.dims(), hidden: net.hidden(), run: &run };
         let annotator_params = AnnotatorParams { tables: model.tables(&task).unwrap() };

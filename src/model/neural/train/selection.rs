@@ -147,7 +147,7 @@ mod tests {
         let (run, shape) = (Run::new(1), NetShape { features: vec![4], classes: 3 });
         let (heads, precision) = (model.heads(), Precision::F32);
         let net =
-            Network::new(&model.backbone, precision, heads, &shape, &run, &Device::Cpu).unwrap();
+            Network::new(&model.backbone, precision, &heads, &shape, &run, &Device::Cpu).unwrap();
         let task = Task { evidence, dims, hidden: 4, run: &run };
         let annotator_params = AnnotatorParams { tables: model.tables(&task).unwrap() };
         read(&mut Trainer {

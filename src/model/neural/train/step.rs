@@ -7,7 +7,7 @@ use crate::model::neural::annotator_params::AnnotatorParams;
 use crate::model::neural::data::{batch::Batch, read};
 use crate::model::neural::net::Network;
 use crate::model::neural::net::heads::Outputs;
-use crate::model::neural::net::layers::Mode;
+use crate::model::neural::net::mode::Mode;
 use crate::model::neural::numerics::{at_least, softmax_backward};
 use crate::model::neural::{BatchContext, CrowdNet, Gradient};
 
