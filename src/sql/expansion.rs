@@ -26,7 +26,7 @@ const MOST_LEVELS: u64 = 1_000;
 /// # Errors
 /// When the plan of a statement would be too large or too deep.
 pub(super) fn check(statement: &Statement) -> Result<()> {
-    let mut plan = Plan { levels: vec![Level::default()] };
+    let mut plan = OpenQueries { levels: vec![OpenQuery::default()] };
     match statement {
         Statement::Explain(explain) => return check(&explain.statement),
         Statement::Statement(statement) => drop(statement.visit(&mut plan)),
@@ -36,7 +36,7 @@ pub(super) fn check(statement: &Statement) -> Result<()> {
         },
         _ => {}
     }
-    let Size { tables, levels } = plan.levels.first().map_or(Size::default(), Level::size);
+    let Size { tables, levels } = plan.levels.first().map_or(Size::default(), OpenQuery::size);
     if tables > MOST_TABLES {
         return Err(Error::spec("the SQL reads too many tables")
             .found(format!("{}, {MOST_TABLES} at most", times(tables)))
@@ -70,13 +70,13 @@ struct Size {
 }
 
 /// The queries that are open, from the outermost one.
-struct Plan {
-    levels: Vec<Level>,
+struct OpenQueries {
+    levels: Vec<OpenQuery>,
 }
 
 /// A query, as far as it was visited.
 #[derive(Default)]
-struct Level {
+struct OpenQuery {
     /// The names of its `with` whose queries are still to come: they are visited first, in this order.
     to_come: VecDeque<String>,
     /// What stands in its `with`, by name.
@@ -92,7 +92,7 @@ struct Level {
     deepest: u64,
 }
 
-impl Level {
+impl OpenQuery {
     fn size(&self) -> Size {
         let own = 1 + self.items + self.most_operators;
         Size { tables: self.tables.max(1), levels: self.deepest.saturating_add(own) }
@@ -104,8 +104,8 @@ impl Level {
     }
 }
 
-impl Plan {
-    fn open(&mut self, change: impl FnOnce(&mut Level)) -> ControlFlow<()> {
+impl OpenQueries {
+    fn open(&mut self, change: impl FnOnce(&mut OpenQuery)) -> ControlFlow<()> {
         if let Some(level) = self.levels.last_mut() {
             change(level);
         }
@@ -113,13 +113,13 @@ impl Plan {
     }
 }
 
-impl Visitor for Plan {
+impl Visitor for OpenQueries {
     type Break = ();
 
     fn pre_visit_query(&mut self, query: &Query) -> ControlFlow<()> {
         let with = query.with.iter().flat_map(|with| &with.cte_tables);
         let to_come = with.map(|table| key(&table.alias.name)).collect();
-        self.levels.push(Level { to_come, ..Level::default() });
+        self.levels.push(OpenQuery { to_come, ..OpenQuery::default() });
         ControlFlow::Continue(())
     }
 
@@ -138,7 +138,7 @@ impl Visitor for Plan {
             [part] => part.as_ident().map(key),
             _ => None,
         };
-        let named = |level: &Level| level.named.get(name.as_ref()?).copied();
+        let named = |level: &OpenQuery| level.named.get(name.as_ref()?).copied();
         let size = self.levels.iter().rev().find_map(named);
         self.open(|level| level.read(size.unwrap_or(Size { tables: 1, levels: 0 })))
     }
@@ -181,7 +181,7 @@ mod tests {
     fn size(text: &str) -> Size {
         let statement = DFParser::parse_sql(text).unwrap().pop_front().unwrap();
         let Statement::Statement(statement) = statement else { panic!("{text}") };
-        let mut plan = Plan { levels: vec![Level::default()] };
+        let mut plan = OpenQueries { levels: vec![OpenQuery::default()] };
         let _ = statement.visit(&mut plan);
         plan.levels[0].size()
     }

@@ -49,7 +49,7 @@ pub use annotator_params::{AnnotatorParams, Gathered, Owner, ParamTable};
 pub use batch_context::{BatchContext, BatchPrediction, Gradient};
 pub use crowd_net::{AnnotatorReport, CommonSpec, CrowdNet, Task};
 pub use data::batch::{Batch, BatchAnnotation};
-pub use data::batching::Instances;
+pub use data::batching::InstanceSubset;
 pub use device::device;
 pub use fit::Neural;
 pub use models::{

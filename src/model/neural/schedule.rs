@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use super::data::batching::Instances;
+use super::data::batching::InstanceSubset;
 
 /// One act of a training.
 #[derive(Debug, Clone, PartialEq)]
@@ -40,7 +40,7 @@ pub struct Phase {
     /// Whether the trained parameters change the likelihood of annotations, so that it can select an epoch.
     pub moves_likelihood: bool,
     /// The instances that are trained on.
-    pub instances: Instances,
+    pub instances: InstanceSubset,
     /// Whether its epochs are scored for a selection.
     pub is_scored: bool,
 }
@@ -57,7 +57,7 @@ impl Phase {
             tables: None,
             annotator_rate: None,
             moves_likelihood: true,
-            instances: Instances::All,
+            instances: InstanceSubset::All,
             is_scored: true,
         }
     }

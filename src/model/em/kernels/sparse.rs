@@ -35,14 +35,14 @@ pub struct SparseColumns {
     /// P(a label that was not used given class), `[slot, class]`.
     unused: Vec<f64>,
     /// Of each column.
-    places: Vec<Place>,
+    places: Vec<ColumnPlace>,
     /// The cells of the columns of [`BLOCK`] slots each.
     cells: Vec<Vec<SparseCell>>,
 }
 
 /// Where a column is: the slot of its annotator, and its cells in those of the block.
 #[derive(Debug, Clone, Copy, Default)]
-struct Place {
+struct ColumnPlace {
     slot: u32,
     begin: u32,
     end: u32,
@@ -52,7 +52,7 @@ struct Place {
 struct Block<'a> {
     slots: Range<usize>,
     unused: &'a mut [f64],
-    places: &'a mut [Place],
+    places: &'a mut [ColumnPlace],
     cells: &'a mut Vec<SparseCell>,
 }
 
@@ -74,7 +74,7 @@ impl SparseColumns {
         let (n_classes, annotators) = (a.dims().classes, a.dims().annotators);
         let mut places = Vec::with_capacity(a.n_columns());
         for (slot, own) in a.column_offsets().windows(2).enumerate() {
-            let place = Place { slot: slot as u32, ..Place::default() };
+            let place = ColumnPlace { slot: slot as u32, ..ColumnPlace::default() };
             places.extend(repeat_n(place, own[1] - own[0]));
         }
         Self {
@@ -147,7 +147,7 @@ impl SparseColumns {
         }
         for i in instances {
             for column in &range.columns[range.positions(i)] {
-                let Place { slot, begin, end } = self.places[*column as usize];
+                let ColumnPlace { slot, begin, end } = self.places[*column as usize];
                 near.want(slot / BLOCK as u32, begin, end);
             }
             near.end_group();
@@ -204,7 +204,7 @@ impl SparseColumns {
     /// Writes the factors of one column, or their logarithms, into `factors`, `[class]`.
     pub fn write(&self, column: u32, factors: &mut [f64]) {
         factors[..self.n_classes].copy_from_slice(self.unused_of(column));
-        let Place { slot, begin, end } = self.places[column as usize];
+        let ColumnPlace { slot, begin, end } = self.places[column as usize];
         for cell in &self.cells[slot as usize / BLOCK][begin as usize..end as usize] {
             let factor = &mut factors[cell.class as usize];
             *factor = if self.are_logs { *factor + cell.value } else { *factor * cell.value };

@@ -33,7 +33,7 @@ impl Batching {
 
 /// The instances that are trained on, of those that have something to learn from.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub enum Instances {
+pub enum InstanceSubset {
     /// All of them.
     #[default]
     All,
@@ -43,7 +43,7 @@ pub enum Instances {
     Trusted,
 }
 
-impl Instances {
+impl InstanceSubset {
     /// Whether an instance with this trusted class is among them.
     pub(super) fn has(self, trusted: Option<u32>) -> bool {
         match self {

@@ -14,7 +14,7 @@ use crate::frame::{Annotations, Evidence, Matrix};
 use crate::model::fitted::Posterior;
 use crate::run::Run;
 use batch::{Batch, BatchAnnotation};
-use batching::{Batching, Instances};
+use batching::{Batching, InstanceSubset};
 use scaler::Scaler;
 
 /// Everything that a model is trained on.
@@ -37,7 +37,7 @@ pub struct Epoch<'a> {
     /// The name of its random streams.
     pub name: &'a str,
     /// The instances that are trained on.
-    pub instances: Instances,
+    pub instances: InstanceSubset,
     /// The targets of the classifier, `[instance, class]`, where the model has them.
     pub targets: Option<&'a Posterior>,
     /// How they become batches.

@@ -32,8 +32,8 @@ use crate::model::neural::models::{counted, paper};
 use crate::model::neural::train::spec::Select;
 use crate::model::neural::{
     Act, AnnotatorParams, AnnotatorReport, BackboneSpec, BatchAnnotation, BatchContext,
-    BatchPrediction, CommonSpec, CrowdNet, Gradient, Instances, ParamTable, Phase, Reduction, Task,
-    TrainSpec, TrainState, auto, check_common,
+    BatchPrediction, CommonSpec, CrowdNet, Gradient, InstanceSubset, ParamTable, Phase, Reduction,
+    Task, TrainSpec, TrainState, auto, check_common,
 };
 use crate::model::preset::Preset;
 use crate::model::vote::{MajorityVote, agreement};
@@ -149,7 +149,7 @@ impl Tcl {
     fn acts(&self) -> impl Iterator<Item = Act> {
         let (epochs, first, each) =
             (self.co_training_epochs(), self.first_epochs, self.round_epochs);
-        let instances = Instances::Untrusted;
+        let instances = InstanceSubset::Untrusted;
         let joint = Phase { instances, is_scored: false, ..Phase::joint("co-training", epochs) };
         let rounds = (0..self.rounds).flat_map(move |round| {
             let end_of = |round: u32| first.saturating_add(round.saturating_mul(each));
@@ -164,7 +164,7 @@ impl Tcl {
             Retrain::Union => vec![Act::Train(retraining), Act::Select],
             Retrain::Sequential => {
                 let trusted = Phase {
-                    instances: Instances::Trusted,
+                    instances: InstanceSubset::Trusted,
                     ..Phase::joint("trusted", self.trusted_epochs)
                 };
                 let untrusted = Phase { instances, ..retraining };

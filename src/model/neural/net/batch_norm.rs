@@ -6,7 +6,7 @@ use candle_core::{DType, Tensor, Var};
 use crate::error::Result;
 use crate::model::neural::from_candle;
 use crate::model::neural::net::host::format::{by_image, by_pixel};
-use crate::model::neural::net::host::norm::{Columns, statistics};
+use crate::model::neural::net::host::norm::{NormedColumns, statistics};
 use crate::model::neural::net::host::read;
 use crate::model::neural::net::mode::Mode;
 use crate::model::neural::net::parameters::{ParameterKind, Parameters};
@@ -155,7 +155,7 @@ impl BatchNorm {
         let inverse: Vec<f64> = variance.iter().map(|v| 1.0 / (v + NORM_EPSILON).sqrt()).collect();
         let factor = inverse.iter().zip(&scale).map(|(i, s)| (i * f64::from(*s)) as f32).collect();
         let mean = mean.iter().map(|mean| *mean as f32).collect();
-        let columns = Columns { mean, factor, shift, relu };
+        let columns = NormedColumns { mean, factor, shift, relu };
         let out = read([&x], |[x]| columns.normalise(x))?;
         let out = Tensor::from_vec(out, x.dims(), x.device())?;
         let scale_and_shift = self.scale_and_shift.clone();
@@ -166,7 +166,7 @@ impl BatchNorm {
 
 /// What the backward pass of a norm on the host needs.
 pub(crate) struct Normed {
-    columns: Columns,
+    columns: NormedColumns,
     /// One over each column's deviation.
     inverse: Vec<f64>,
     /// Whether mean and variance followed from the batch.

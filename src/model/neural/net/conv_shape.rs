@@ -4,7 +4,7 @@
 //! The rows of a matrix are `[row, column, image]` of a batch. Neighbouring columns that the same cells of the kernel
 //! reach are one run of rows; no cell reaches the padding, so that its zeros cost nothing.
 
-use crate::model::neural::net::host::tiles::Run;
+use crate::model::neural::net::host::tiles::RowRun;
 
 /// The most rows of a run: a whole number of tiles.
 const MAX_ROWS: usize = 240;
@@ -44,7 +44,7 @@ impl ConvShape {
     }
 
     /// For all pixels of the output, the pixels of the input that they read.
-    pub(super) fn reads(&self) -> Vec<Run> {
+    pub(super) fn reads(&self) -> Vec<RowRun> {
         let reached = |at: usize, size: usize| -> Reached {
             let inside =
                 |k: &usize| (self.padding..size + self.padding).contains(&(at * self.stride + k));
@@ -59,7 +59,7 @@ impl ConvShape {
     }
 
     /// For all pixels of the input, the pixels of the output that read them.
-    pub(super) fn is_read_by(&self) -> Vec<Run> {
+    pub(super) fn is_read_by(&self) -> Vec<RowRun> {
         let reached = |at: usize, size: usize| -> Reached {
             let reads = |k: usize| {
                 let from = (at + self.padding)
@@ -75,7 +75,7 @@ impl ConvShape {
     }
 
     /// The runs of all pixels, where the image that they read is `wide`.
-    fn runs(&self, rows: &[Reached], columns: &[Reached], wide: usize) -> Vec<Run> {
+    fn runs(&self, rows: &[Reached], columns: &[Reached], wide: usize) -> Vec<RowRun> {
         let mut runs = Vec::new();
         for (y, from_rows) in rows.iter().enumerate() {
             let mut x = 0;
@@ -95,7 +95,7 @@ impl ConvShape {
                 let sources: Vec<(usize, usize)> = cells.collect();
                 for done in (0..rows).step_by(MAX_ROWS) {
                     let sources = sources.iter().map(|(cell, row)| (*cell, row + done)).collect();
-                    runs.push(Run {
+                    runs.push(RowRun {
                         first: first + done,
                         rows: MAX_ROWS.min(rows - done),
                         sources,
@@ -117,8 +117,8 @@ mod tests {
         ConvShape { images, from: 1, to: 1, kernel, padding, stride, height, width, high, wide }
     }
 
-    fn run(first: usize, rows: usize, sources: &[(usize, usize)]) -> Run {
-        Run { first, rows, sources: sources.to_vec() }
+    fn run(first: usize, rows: usize, sources: &[(usize, usize)]) -> RowRun {
+        RowRun { first, rows, sources: sources.to_vec() }
     }
 
     /// Of a row of pixels, which only cells 3 to 5 of a kernel of 3 x 3 reach; two images beside each other.

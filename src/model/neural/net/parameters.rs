@@ -44,7 +44,7 @@ pub enum ParameterKind {
 
 /// The values of a parameter at the start.
 #[derive(Debug, Clone, Copy)]
-enum Start {
+enum InitialValues {
     /// Drawn uniformly from minus this to this.
     Uniform(f32),
     /// All the same.
@@ -53,7 +53,7 @@ enum Start {
 
 struct Parameter {
     kind: ParameterKind,
-    start: Start,
+    start: InitialValues,
     var: Var,
     moments: Moments,
     /// The moments of a variable on a GPU, once it was updated there.
@@ -145,15 +145,15 @@ impl Parameters {
         shape: &[usize],
         bound: f64,
     ) -> Result<Tensor> {
-        let start = Start::Uniform(bound as f32);
+        let start = InitialValues::Uniform(bound as f32);
         Ok(self.insert(name, kind, shape, start)?.as_tensor().clone())
     }
 
     /// The values of a parameter at the start, from its stream of random numbers.
-    fn drawn(&self, stream: &str, start: Start, n: usize) -> Vec<f32> {
+    fn drawn(&self, stream: &str, start: InitialValues, n: usize) -> Vec<f32> {
         match start {
-            Start::Constant(value) => vec![value; n],
-            Start::Uniform(bound) => {
+            InitialValues::Constant(value) => vec![value; n],
+            InitialValues::Uniform(bound) => {
                 let mut rng = self.run.rng(stream);
                 (0..n).map(|_| (2.0 * rng.random::<f32>() - 1.0) * bound).collect()
             }
@@ -171,7 +171,7 @@ impl Parameters {
         shape: &[usize],
         value: f32,
     ) -> Result<Var> {
-        self.insert(name, kind, shape, Start::Constant(value))
+        self.insert(name, kind, shape, InitialValues::Constant(value))
     }
 
     fn insert(
@@ -179,7 +179,7 @@ impl Parameters {
         name: &str,
         kind: ParameterKind,
         shape: &[usize],
-        start: Start,
+        start: InitialValues,
     ) -> Result<Var> {
         let n = self.take_room(name, shape)?;
         let values = self.drawn(&format!("parameter {name}"), start, n);

@@ -88,7 +88,7 @@ fn the_shares_of_an_epoch_are_one_a_batch_and_annotator() {
     for by_annotation in [false, true] {
         let batching = batching(by_annotation);
         let data = TrainingData::new(evidence, None, false, batching).unwrap();
-        let (batches, mut shares) = (batches_of(&data, Instances::All, batching), [0.0; 2]);
+        let (batches, mut shares) = (batches_of(&data, InstanceSubset::All, batching), [0.0; 2]);
         for batch in &batches {
             for (annotator, share) in batch.annotators.iter().zip(&batch.share) {
                 shares[*annotator as usize] += share;

@@ -83,7 +83,11 @@ thread_local! {
 }
 
 /// The batches of one epoch over these instances.
-fn batches_of(data: &TrainingData<'_>, instances: Instances, batching: Batching) -> Vec<Batch> {
+fn batches_of(
+    data: &TrainingData<'_>,
+    instances: InstanceSubset,
+    batching: Batching,
+) -> Vec<Batch> {
     let scaler = Scaler::identity(&[data.matrix.width()], &BackboneSpec::default());
     let epoch = Epoch { name: "epoch", instances, targets: None, batching, scaler: &scaler };
     let mut batches = Vec::new();

@@ -286,10 +286,10 @@ fn an_epoch_runs_over_the_instances_that_it_is_for() {
         all.sort_unstable();
         all
     };
-    assert_eq!(instances(Instances::Trusted), (1..40).step_by(4).collect::<Vec<_>>());
+    assert_eq!(instances(InstanceSubset::Trusted), (1..40).step_by(4).collect::<Vec<_>>());
     let others: Vec<u32> = (0..40).filter(|i| i % 4 != 1).collect();
-    assert_eq!(instances(Instances::Untrusted), others);
-    assert_eq!(instances(Instances::All).len(), 40);
+    assert_eq!(instances(InstanceSubset::Untrusted), others);
+    assert_eq!(instances(InstanceSubset::All).len(), 40);
     assert_eq!(data.trusted()[1], (5, 0));
 }
 

@@ -183,7 +183,7 @@ fn batches_have_the_size_and_the_unit_that_the_spec_says() {
     ] {
         let batching = TrainSpec { batch_size, batch_by, ..TrainSpec::default() }.batching(false);
         let data = TrainingData::new(evidence, None, false, batching).unwrap();
-        let n = |batching| batches_of(&data, Instances::All, batching).len();
+        let n = |batching| batches_of(&data, InstanceSubset::All, batching).len();
         assert_eq!(n(batching), batches, "{batch_by:?} {batch_size:?}");
         // 40 = 5 x 7 + 5 and 80 = 11 x 7 + 3.
         let whole = batches - usize::from(batch_size.is_some());

@@ -172,7 +172,7 @@ fn a_soft_annotation_is_one_annotation_of_its_annotator() {
     let batches = |by_annotation| {
         let batching = Batching { batch_size: Some(1), by_annotation, drops_last: false };
         let data = TrainingData::new(evidence, None, false, batching).unwrap();
-        batches_of(&data, Instances::All, batching)
+        batches_of(&data, InstanceSubset::All, batching)
     };
     // Two batches, in each of which annotator 0 has half of the weight.
     for batch in batches(false) {

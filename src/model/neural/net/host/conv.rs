@@ -6,7 +6,7 @@
 use rayon::prelude::*;
 
 use crate::model::neural::net::conv_shape::ConvShape;
-use crate::model::neural::net::host::tiles::{Blocks, OuterProduct, RowProduct, Run};
+use crate::model::neural::net::host::tiles::{ColumnBlocks, OuterProduct, RowProduct, RowRun};
 
 /// The channels of a tile of the weights' gradient.
 const CHANNELS: usize = 96;
@@ -18,12 +18,12 @@ impl ConvShape {
     /// The rows of all runs, `[row, column]`, where `x` is `[row, inner]`.
     pub(crate) fn rows(
         &self,
-        runs: &[Run],
+        runs: &[RowRun],
         x: &[f32],
         inner: usize,
         weight: &[f32],
         start: &[f32],
-        blocks: Blocks,
+        blocks: ColumnBlocks,
     ) -> Vec<f32> {
         let rows: usize = runs.iter().map(|run| run.rows).sum();
         let columns = blocks.all();
@@ -44,11 +44,11 @@ impl ConvShape {
 
     /// The gradients by weight, `[out, in, cell]`, and bias.
     pub(crate) fn of_parameters(&self, x: &[f32], gradient: &[f32]) -> (Vec<f32>, Vec<f32>) {
-        let (blocks, runs, cells) = (Blocks::new(self.to), self.reads(), self.cells());
+        let (blocks, runs, cells) = (ColumnBlocks::new(self.to), self.reads(), self.cells());
         let groups = self.from.div_ceil(CHANNELS);
         let n_tiles = blocks.len() * groups;
         let parts = ENOUGH_TILES.div_ceil(n_tiles).min(runs.len()).max(1);
-        let runs: Vec<&[Run]> = runs.chunks(runs.len().div_ceil(parts).max(1)).collect();
+        let runs: Vec<&[RowRun]> = runs.chunks(runs.len().div_ceil(parts).max(1)).collect();
         let tile = |n: usize| {
             let (block, group) = (n / groups, n % groups);
             let channels = group * CHANNELS..((group + 1) * CHANNELS).min(self.from);
@@ -99,7 +99,7 @@ impl ConvShape {
     }
 
     /// `[block of outputs, cell, in, width]` of weights `[out, in, cell]`, for the forward pass.
-    pub(crate) fn packed(&self, weight: &[f32], blocks: Blocks) -> Vec<f32> {
+    pub(crate) fn packed(&self, weight: &[f32], blocks: ColumnBlocks) -> Vec<f32> {
         let (cells, width) = (self.cells(), blocks.width);
         let mut packed = vec![0.0; blocks.len() * cells * self.from * width];
         packed.par_chunks_mut((cells * self.from * width).max(1)).enumerate().for_each(
@@ -118,7 +118,7 @@ impl ConvShape {
     }
 
     /// `[block of inputs, cell, out, width]` of weights `[out, in, cell]`, for the backward pass.
-    pub(crate) fn packed_transpose(&self, weight: &[f32], blocks: Blocks) -> Vec<f32> {
+    pub(crate) fn packed_transpose(&self, weight: &[f32], blocks: ColumnBlocks) -> Vec<f32> {
         let (cells, width) = (self.cells(), blocks.width);
         let mut packed = vec![0.0; blocks.len() * cells * self.to * width];
         packed.par_chunks_mut((cells * self.to * width).max(1)).enumerate().for_each(

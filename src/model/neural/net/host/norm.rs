@@ -58,7 +58,7 @@ pub(crate) fn statistics(x: &[f32], columns: usize) -> [Vec<f64>; 2] {
 
 /// What is done to every number of a column.
 #[derive(Debug, Clone, PartialEq)]
-pub(crate) struct Columns {
+pub(crate) struct NormedColumns {
     /// Subtracted first.
     pub(crate) mean: Vec<f32>,
     /// Then multiplied: the scale over the deviation.
@@ -69,7 +69,7 @@ pub(crate) struct Columns {
     pub(crate) relu: bool,
 }
 
-impl Columns {
+impl NormedColumns {
     /// The normalised rows.
     pub(crate) fn normalise(&self, x: &[f32]) -> Vec<f32> {
         let (columns, relu) = (self.mean.len(), self.relu);

@@ -23,7 +23,7 @@ const VECTORS: usize = 2;
 
 /// Rows of the output, one after the other, that the same cells of the kernel reach.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Run {
+pub(crate) struct RowRun {
     /// The first row.
     pub(crate) first: usize,
     /// Rows.
@@ -34,14 +34,14 @@ pub(crate) struct Run {
 
 /// How the columns of a product are cut into blocks, which depends on the processor's vectors.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Blocks {
+pub(crate) struct ColumnBlocks {
     columns: usize,
     vectors: usize,
     /// Columns of a block.
     pub(crate) width: usize,
 }
 
-impl Blocks {
+impl ColumnBlocks {
     /// Blocks of two vectors, or of one where that wastes less.
     pub(crate) fn new(columns: usize) -> Self {
         let lanes = Arch::new().dispatch(Lanes);
@@ -89,9 +89,9 @@ pub(crate) struct RowProduct<'a> {
     /// What the sums start with, `[block, width]`.
     pub(crate) start: &'a [f32],
     /// The blocks of the output's columns.
-    pub(crate) blocks: Blocks,
+    pub(crate) blocks: ColumnBlocks,
     /// The rows.
-    pub(crate) run: &'a Run,
+    pub(crate) run: &'a RowRun,
     /// Their output, `[row, column]`.
     pub(crate) out: &'a mut [f32],
 }
@@ -148,7 +148,7 @@ struct RowTile<'a> {
     inner: usize,
     weight: &'a [f32],
     start: &'a [f32],
-    run: &'a Run,
+    run: &'a RowRun,
     columns: Range<usize>,
     /// All columns of the output.
     of: usize,
@@ -209,13 +209,13 @@ pub(crate) struct OuterProduct<'a> {
     /// `[row, column]`, of the output.
     pub(crate) gradient: &'a [f32],
     /// The blocks of the output's columns.
-    pub(crate) blocks: Blocks,
+    pub(crate) blocks: ColumnBlocks,
     /// The block.
     pub(crate) block: usize,
     /// The channels.
     pub(crate) channels: Range<usize>,
     /// The rows.
-    pub(crate) runs: &'a [Run],
+    pub(crate) runs: &'a [RowRun],
     /// `[cell, channel, width]`
     pub(crate) of_weight: &'a mut [f32],
     /// The sums of the gradient's columns, `[width]`.
@@ -323,8 +323,8 @@ mod tests {
             [(1, 1, 1), (2, 3, 5), (5, 4, 16), (6, 2, 17), (7, 1, 33), (13, 5, 24), (17, 7, 40)]
         {
             let x = counted((rows + 4) * inner, 7);
-            let run = Run { first: 2, rows, sources: vec![(0, 1), (1, 4)] };
-            let blocks = Blocks::new(columns);
+            let run = RowRun { first: 2, rows, sources: vec![(0, 1), (1, 4)] };
+            let blocks = ColumnBlocks::new(columns);
             let (weight, bias) = (counted(2 * inner * columns, 5), counted(columns, 3));
             let w = |cell: usize, k: usize, c: usize| weight[(cell * inner + k) * columns + c];
             let block = 2 * inner * blocks.width;
