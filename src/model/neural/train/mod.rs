@@ -152,9 +152,10 @@ impl<N: CrowdNet> Trainer<'_, N> {
     /// The error of a training whose numbers are no longer finite.
     pub(crate) fn diverged(&self, found: &str) -> Error {
         let phase = self.phase;
+        let epochs = self.state.trace.iter().filter(|row| row.phase == phase).count();
         Error::fit("the training diverged")
             .at("model.train.optimiser.learning_rate")
-            .found(format!("{found} after {} epochs, in phase `{phase}`", self.state.trace.len()))
+            .found(format!("{found} in epoch {} of phase `{phase}`", epochs + 1))
             .help(
                 "lower learning_rate or annotator_learning_rate, or set \
                  model.train.optimiser.clip_norm",
