@@ -6,7 +6,7 @@ use candle_core::{DType, Result, Tensor};
 use crate::model::neural::net::conv_shape::ConvShape;
 use crate::model::neural::net::host::format::{by_pixel, images};
 use crate::model::neural::net::host::read;
-use crate::model::neural::net::host::tiles::Blocks;
+use crate::model::neural::net::host::tiles::ColumnBlocks;
 
 /// A convolution over `[image, channel, height, width]`.
 #[derive(Clone)]
@@ -60,7 +60,7 @@ impl Convolution {
     /// The output, on the host.
     pub(crate) fn forward(&self, x: &Tensor) -> Result<Tensor> {
         let shape = self.shape(x)?;
-        let blocks = Blocks::new(shape.to);
+        let blocks = ColumnBlocks::new(shape.to);
         let out = read([&by_pixel(x)?, &self.weight, &self.bias], |[x, weight, bias]| {
             let packed = shape.packed(weight, blocks);
             let mut start = bias.to_vec();
@@ -83,7 +83,7 @@ impl Convolution {
         let (of_weight, of_bias, of_input) = read(numbers, |[x, gradient, weight]| {
             let (of_weight, of_bias) = shape.of_parameters(x, gradient);
             let of_input = (!self.is_first).then(|| {
-                let blocks = Blocks::new(shape.from);
+                let blocks = ColumnBlocks::new(shape.from);
                 let packed = shape.packed_transpose(weight, blocks);
                 let zeros = vec![0.0; blocks.len() * blocks.width];
                 shape.rows(&shape.is_read_by(), gradient, shape.to, &packed, &zeros, blocks)
