@@ -17,7 +17,7 @@ use super::annotations::Dims;
 use crate::error::{Error, Result};
 
 /// Bytes of an annotation while views are built: its three numbers, and its places in both views. Weights, and the copy
-/// of the rows grouped by instance, come beside it: of a job that fits barely, they may not be refused.
+/// of the rows grouped by instance, are not counted: a job that barely fits may take more than its limit by them.
 pub const BYTES_PER_ANNOTATION: u64 = 44;
 
 /// Bytes that are not counted, so that small jobs run under any limit.

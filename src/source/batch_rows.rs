@@ -9,11 +9,12 @@
 use std::sync::Arc;
 
 use datafusion::datasource::physical_plan::parquet::metadata::DFParquetMetadata;
+use datafusion::error::DataFusionError;
 use datafusion::execution::memory_pool::MemoryLimit;
 use datafusion::prelude::SessionContext;
 use object_store::{ObjectMeta, ObjectStore};
 use parquet::basic::Type;
-use parquet::file::metadata::{ColumnChunkMetaData, RowGroupMetaData};
+use parquet::file::metadata::{ColumnChunkMetaData, ParquetMetaData, RowGroupMetaData};
 
 /// The most bytes of text or binary values in a batch.
 const BATCH_BYTES: usize = 64 << 20;
@@ -38,11 +39,7 @@ pub(super) async fn fit(
     };
     let (mut rows, mut are_stated) = (usize::MAX, true);
     for object in objects {
-        // Read a moment ago, and kept since.
-        let cache = Some(runtime.cache_manager.get_file_metadata_cache());
-        let metadata =
-            DFParquetMetadata::new(store.as_ref(), object).with_file_metadata_cache(cache);
-        let Ok(metadata) = metadata.fetch_metadata().await else { continue };
+        let Ok(metadata) = metadata(ctx, store, object).await else { continue };
         for group in metadata.row_groups() {
             rows = rows.min(room / bytes_per_row(group).max(1));
             are_stated &=
@@ -55,6 +52,19 @@ pub(super) async fn fit(
     let rows = config.batch_size().min(rows).max(1);
     *state.config_mut() = config.with_batch_size(rows);
     are_stated
+}
+
+/// The metadata of a file whose schema was read a moment ago: the session has kept it since.
+pub(super) async fn metadata(
+    ctx: &SessionContext,
+    store: &Arc<dyn ObjectStore>,
+    object: &ObjectMeta,
+) -> Result<Arc<ParquetMetaData>, DataFusionError> {
+    let cache = Some(ctx.runtime_env().cache_manager.get_file_metadata_cache());
+    DFParquetMetadata::new(store.as_ref(), object)
+        .with_file_metadata_cache(cache)
+        .fetch_metadata()
+        .await
 }
 
 /// What the values of a row take in memory: the mean, rounded up.

@@ -17,7 +17,6 @@ use datafusion::datasource::file_format::parquet::ParquetFormat;
 use datafusion::datasource::listing::{
     ListingOptions, ListingTable, ListingTableConfig, ListingTableUrl,
 };
-use datafusion::datasource::physical_plan::parquet::metadata::DFParquetMetadata;
 use datafusion::error::DataFusionError;
 use datafusion::execution::SessionState;
 use datafusion::execution::memory_pool::MemoryLimit;
@@ -125,10 +124,7 @@ async fn refuse_double_columns(
     store: &Arc<dyn ObjectStore>,
     object: &ObjectMeta,
 ) -> Result<()> {
-    // Read a moment ago, and kept since.
-    let cache = Some(ctx.runtime_env().cache_manager.get_file_metadata_cache());
-    let metadata = DFParquetMetadata::new(store.as_ref(), object).with_file_metadata_cache(cache);
-    let metadata = metadata.fetch_metadata().await?;
+    let metadata = super::batch_rows::metadata(ctx, store, object).await?;
     let columns = metadata.file_metadata().schema_descr().root_schema().get_fields();
     let names: Vec<String> = columns.iter().map(|column| column.name().to_owned()).collect();
     refuse_doubles(&names)
