@@ -84,6 +84,12 @@ impl BatchContext<'_> {
         loss
     }
 
+    /// [`BatchContext::cross_entropy`] with the targets of the batch.
+    pub fn cross_entropy_of_targets(&self, gradient: &mut Gradient) -> f64 {
+        let n = self.dims.classes;
+        self.cross_entropy(gradient, |b, k| self.batch.targets[b * n + k])
+    }
+
     /// As [`BatchContext::predict_by_bayes`], with the matrices `[annotator of the batch, class, label]`.
     #[must_use]
     pub fn predict_with_matrices(&self, matrices: &[f64]) -> BatchPrediction {

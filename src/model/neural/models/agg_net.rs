@@ -93,7 +93,7 @@ impl CrowdNet for AggNet {
     }
 
     fn aggregate(&self, evidence: Evidence<'_>, run: &mut Run) -> Result<Option<Fitted>> {
-        MajorityVote::default().fit(Evidence { described: None, ..evidence }, run).map(Some)
+        MajorityVote::default().fit(evidence, run).map(Some)
     }
 
     fn tables(&self, task: &Task<'_>) -> Result<Vec<ParamTable>> {
@@ -118,17 +118,14 @@ impl CrowdNet for AggNet {
     }
 
     fn loss(&self, context: &BatchContext<'_>, gradient: &mut Gradient) -> f64 {
-        let n = context.dims.classes;
-        context.cross_entropy(gradient, |b, k| context.batch.targets[b * n + k])
+        context.cross_entropy_of_targets(gradient)
     }
 
     fn predict(&self, context: &BatchContext<'_>) -> BatchPrediction {
-        let predicted =
-            context.predict_by_bayes(|_, a, k| counted::cell(context, a.annotator, k, a.label));
+        let predicted = context.predict_by_bayes(|_, a, k| counted::cell(context, a, k));
         let prior: Vec<f64> = context.out.p.iter().map(|p| p + CLASSIFIER_FLOOR).collect();
-        let posterior = context.posterior_from(&prior, |_, a, k| {
-            counted::cell(context, a.annotator, k, a.label) + ANNOTATOR_FLOOR
-        });
+        let posterior = context
+            .posterior_from(&prior, |_, a, k| counted::cell(context, a, k) + ANNOTATOR_FLOOR);
         BatchPrediction { posterior, ..predicted }
     }
 

@@ -1,7 +1,7 @@
 //! Confusion matrices that are counted, not trained: an M-step in closed form.
 
 use crate::frame::{Annotations, Dims};
-use crate::model::neural::{AnnotatorParams, BatchContext, ParamTable};
+use crate::model::neural::{AnnotatorParams, BatchAnnotation, BatchContext, ParamTable};
 
 /// The index of the table of confusion matrices, `[annotator, class * labels + label]`.
 pub(crate) const CONFUSION: usize = 0;
@@ -44,8 +44,9 @@ pub(crate) fn reported(params: &AnnotatorParams, dims: Dims) -> Vec<f64> {
     matrices
 }
 
-/// P(label given class) of an annotator of the batch.
-pub(crate) fn cell(context: &BatchContext<'_>, annotator: u32, k: usize, label: u32) -> f64 {
+/// P(label of an annotation given class).
+pub(crate) fn cell(context: &BatchContext<'_>, annotation: &BatchAnnotation, k: usize) -> f64 {
     let Dims { classes, labels, .. } = context.dims;
-    context.gathered[CONFUSION][(annotator as usize * classes + k) * labels + label as usize]
+    let row = annotation.annotator as usize * classes + k;
+    context.gathered[CONFUSION][row * labels + annotation.label as usize]
 }

@@ -130,16 +130,13 @@ impl CrowdNet for Dl {
     }
 
     fn loss(&self, context: &BatchContext<'_>, gradient: &mut Gradient) -> f64 {
+        if !self.is_hard() {
+            return context.cross_entropy_of_targets(gradient);
+        }
         let targets = context.batch.targets.chunks_exact(context.dims.classes);
-        let classes: Vec<Option<usize>> = if self.is_hard() {
-            targets.map(|target| best(target).map(|(k, _)| k)).collect()
-        } else {
-            Vec::new()
-        };
-        context.cross_entropy(gradient, |b, k| match classes.get(b).copied().flatten() {
-            Some(class) => f64::from(u8::from(k == class)),
-            None => context.batch.targets[b * context.dims.classes + k],
-        })
+        let classes: Vec<Option<usize>> =
+            targets.map(|target| best(target).map(|(k, _)| k)).collect();
+        context.cross_entropy(gradient, |b, k| f64::from(u8::from(classes[b] == Some(k))))
     }
 
     fn predict(&self, context: &BatchContext<'_>) -> BatchPrediction {

@@ -129,9 +129,7 @@ impl CrowdNet for SingleConfusion {
     fn aggregate(&self, evidence: Evidence<'_>, run: &mut Run) -> Result<Option<Fitted>> {
         match self.labels {
             NoisyLabels::Annotations => Ok(None),
-            NoisyLabels::Majority => {
-                MajorityVote::default().fit(Evidence { described: None, ..evidence }, run).map(Some)
-            }
+            NoisyLabels::Majority => MajorityVote::default().fit(evidence, run).map(Some),
         }
     }
 

@@ -117,7 +117,7 @@ impl CrowdNet for SoftBootstrap {
     }
 
     fn aggregate(&self, evidence: Evidence<'_>, run: &mut Run) -> Result<Option<Fitted>> {
-        MajorityVote::default().fit(Evidence { described: None, ..evidence }, run).map(Some)
+        MajorityVote::default().fit(evidence, run).map(Some)
     }
 
     fn loss(&self, context: &BatchContext<'_>, gradient: &mut Gradient) -> f64 {

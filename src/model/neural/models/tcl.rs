@@ -216,9 +216,7 @@ impl CrowdNet for Tcl {
             run.warn("no instance is trusted: the classifier is not calibrated (gold of the role `train`)");
         }
         match self.initialise {
-            Initialise::Votes => {
-                MajorityVote::default().fit(Evidence { described: None, ..evidence }, run).map(Some)
-            }
+            Initialise::Votes => MajorityVote::default().fit(evidence, run).map(Some),
             Initialise::Trusted => {
                 let posterior = by_trusted_instances(a)?;
                 let report = Report { skill: agreement(a, &posterior), ..Report::default() };
@@ -253,12 +251,11 @@ impl CrowdNet for Tcl {
     }
 
     fn loss(&self, context: &BatchContext<'_>, gradient: &mut Gradient) -> f64 {
-        let n = context.dims.classes;
-        context.cross_entropy(gradient, |b, k| context.batch.targets[b * n + k])
+        context.cross_entropy_of_targets(gradient)
     }
 
     fn predict(&self, context: &BatchContext<'_>) -> BatchPrediction {
-        let cell = |_, a: &BatchAnnotation, k| counted::cell(context, a.annotator, k, a.label);
+        let cell = |_, a: &BatchAnnotation, k| counted::cell(context, a, k);
         let predicted = context.predict_by_bayes(cell);
         // After the training the targets are the posteriors; an E-step, which makes them, has none yet.
         if !context.batch.targets.is_empty() {

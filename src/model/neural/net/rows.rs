@@ -14,7 +14,7 @@ impl Network {
     ///
     /// # Why
     /// A pass that predicts holds the input and the output of one layer: for 1 024 images of 224 x 224 pixels those of
-    /// VGG-16's second have 26 GiB.
+    /// VGG-16's second have 24.5 GiB.
     pub(crate) fn rows_at_once(&self) -> usize {
         (MAX_NUMBERS / held(&self.layers, &self.input).max(1)).clamp(1, MAX_ROWS)
     }
