@@ -65,8 +65,12 @@ pub fn main() -> ExitCode {
 /// Times are written with years of four digits, from 1970: beyond them, whatever stamps something would break off.
 #[allow(clippy::disallowed_methods)]
 fn check_clock() -> Result<()> {
+    check_time(SystemTime::now())
+}
+
+fn check_time(now: SystemTime) -> Result<()> {
     const LAST: Duration = Duration::from_secs(253_402_300_799);
-    match SystemTime::now().duration_since(SystemTime::UNIX_EPOCH) {
+    match now.duration_since(SystemTime::UNIX_EPOCH) {
         Ok(since) if since <= LAST => Ok(()),
         _ => Err(Error::spec("the clock of this machine is before 1970 or after 9999")
             .help("set the clock: what is published is stamped with the time")),
@@ -110,5 +114,21 @@ fn start_logging(args: &Args) {
     match args.log_format {
         LogFormat::Text => builder.init(),
         LogFormat::Json => builder.json().init(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_that_cannot_be_written_are_refused() {
+        let epoch = SystemTime::UNIX_EPOCH;
+        assert!(check_time(epoch).is_ok());
+        for wrong in [epoch - Duration::from_secs(1), epoch + Duration::from_hours(100_000_000)] {
+            let error = check_time(wrong).unwrap_err();
+            assert_eq!(error.exit_code(), 2);
+            assert!(error.to_string().contains("set the clock"), "{error}");
+        }
     }
 }

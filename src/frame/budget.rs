@@ -16,9 +16,15 @@ use datafusion::execution::memory_pool::{
 use super::annotations::Dims;
 use crate::error::{Error, Result};
 
-/// Bytes of an annotation while views are built: its three numbers, and its places in both views. Weights, and the copy
-/// of the rows grouped by instance, are not counted: a job that barely fits may take more than its limit by them.
+/// Bytes of an annotation while views are built: its three numbers, as they came and grouped by instance, and its places
+/// in both views.
 pub const BYTES_PER_ANNOTATION: u64 = 44;
+
+/// Bytes of a weight while views are built: as it came, grouped by instance, and in the view by column.
+pub(super) const BYTES_PER_WEIGHT: usize = 24;
+
+/// Bytes of a time while the newest answers are found: its row's place in their order, and whether it stays.
+pub(super) const BYTES_PER_TIME: usize = 9;
 
 /// Bytes that are not counted, so that small jobs run under any limit.
 const NEGLIGIBLE: usize = 1 << 20;

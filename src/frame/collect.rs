@@ -24,8 +24,12 @@ use crate::error::{Error, Result};
 use crate::run::Run;
 use crate::sql::unbroken;
 
-/// Batches that wait between decoding and interning; a few are enough to keep both busy.
-const BATCHES_IN_FLIGHT: usize = 4;
+/// Batches that wait between decoding and interning, and are then interned together.
+///
+/// # Why
+/// The columns of a batch are interned in parallel, and the threads meet after it. Batch by batch, they waited for each
+/// other and for the system to wake them for a quarter of the time.
+const BATCHES_IN_FLIGHT: usize = 8;
 
 /// The queries that a frame is made of.
 pub struct Relations {
@@ -70,16 +74,22 @@ pub async fn collect(relations: Relations, spec: &FrameSpec, run: &Run) -> Resul
     let mut batches = spawn(execute_stream_partitioned(plan, context)?);
     let pool = run.pool();
     let (mut read, mut largest) = (0_u64, 0);
-    while let Some(batch) = batches.next().await {
+    while let Some(first) = batches.next().await {
         run.cancel.check()?;
-        let batch = batch?;
-        read += batch.num_rows() as u64;
+        let mut together = vec![first?];
+        while together.len() < BATCHES_IN_FLIGHT
+            && let Some(batch) = batches.waiting()
+        {
+            together.push(batch?);
+        }
+        let rows = together.iter().map(RecordBatch::num_rows).sum();
+        read += rows as u64;
         // The others on their way are taken to be as large as the largest so far.
-        largest = batch.get_array_memory_size().max(largest);
+        largest = together.iter().map(RecordBatch::get_array_memory_size).fold(largest, usize::max);
         let in_flight = largest.saturating_mul(batches.at_once);
-        let bytes = questions.bytes(batch.num_rows()).saturating_add(in_flight);
+        let bytes = questions.bytes(rows).saturating_add(in_flight);
         budget.hold(bytes, || format!("the ids and numbers of the first {read} annotations"))?;
-        tokio::task::block_in_place(|| pool.install(|| questions.push(&batch, &budget)))?;
+        tokio::task::block_in_place(|| pool.install(|| questions.push(&together, &budget)))?;
         run.progress.at(read, "");
     }
     let mut frames = tokio::task::block_in_place(|| {
@@ -222,6 +232,11 @@ struct Batches {
 }
 
 impl Batches {
+    /// A batch that is there already.
+    fn waiting(&mut self) -> Option<Result<RecordBatch>> {
+        self.receiver.try_recv().ok()
+    }
+
     /// The next batch; the end only where every partition has come to its own.
     async fn next(&mut self) -> Option<Result<RecordBatch>> {
         if let Some(batch) = self.receiver.recv().await {
@@ -245,8 +260,8 @@ impl Batches {
 /// Polls every partition on its own task.
 fn spawn(streams: Vec<SendableRecordBatchStream>) -> Batches {
     let (sender, receiver) = mpsc::channel(BATCHES_IN_FLIGHT);
-    // Beside those that wait and the one at hand, each partition sends one and decodes another.
-    let at_once = BATCHES_IN_FLIGHT + 1 + 2 * streams.len();
+    // Beside those that wait and those at hand, each partition sends one and decodes another.
+    let at_once = 2 * (BATCHES_IN_FLIGHT + streams.len());
     let mut tasks = JoinSet::new();
     for mut stream in streams {
         let sender = sender.clone();

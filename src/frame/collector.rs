@@ -1,8 +1,7 @@
 //! Gathers the rows of one question as numbers, then numbers the ids for good and builds the sparse views.
 
-use arrow::array::{Array, ArrayRef, AsArray, RecordBatch};
-use arrow::compute::{CastOptions, cast, cast_with_options};
-use arrow::datatypes::{DataType, Float64Type, Int64Type, Schema, TimeUnit};
+use arrow::array::{ArrayRef, RecordBatch};
+use arrow::datatypes::Schema;
 use arrow::util::display::array_value_to_string;
 
 use rayon::prelude::*;
@@ -10,10 +9,11 @@ use rayon::prelude::*;
 use super::AnnotationRows;
 use super::Duplicates;
 use super::annotations::{Annotations, BLOCK, Dims};
-use super::budget::{BYTES_PER_ANNOTATION, Budget};
+use super::budget::{BYTES_PER_ANNOTATION, BYTES_PER_TIME, BYTES_PER_WEIGHT, Budget};
 use super::classes::{LabelAxis, MOST_LABELS, too_many_labels};
 use super::gold::{Gold, GoldRows, UnknownGold};
 use super::ids::{Interner, NULL};
+use super::optional_columns::OptionalColumns;
 use super::rejects::{Reason, Rejects};
 use super::{Frame, FrameSpec};
 use crate::error::{Error, Result, offenders};
@@ -45,15 +45,6 @@ pub(super) struct Held<'a> {
     pub(super) beside: usize,
     /// Annotations of all questions.
     pub(super) rows: usize,
-}
-
-/// Sums and products of weights stay finite up to here, however many rows there are.
-const GREATEST_WEIGHT: f64 = 1e100;
-
-/// The columns of one batch that are not ids.
-struct OptionalColumns {
-    weight: Option<ArrayRef>,
-    annotated_at: Option<ArrayRef>,
 }
 
 impl Collector {
@@ -121,35 +112,51 @@ impl Collector {
     pub(super) fn building(&self) -> usize {
         let ids = [&self.instances, &self.annotators, &self.labels].into_iter();
         let ids: usize = ids.map(|ids| ids.bytes(0)).sum();
-        self.rows.instance.len() * BYTES_PER_ANNOTATION as usize + ids
+        let AnnotationColumns { instance, weight, annotated_at, .. } = &self.rows;
+        let times = annotated_at.len() * (BYTES_PER_TIME + size_of::<i64>());
+        let numbers = instance.len() * BYTES_PER_ANNOTATION as usize;
+        ids + numbers + weight.len() * BYTES_PER_WEIGHT + times
     }
 
-    /// Takes in the rows of one batch.
-    pub(super) fn push(&mut self, batch: &RecordBatch) -> Result<()> {
-        let column = |name: &str| {
-            batch.column_by_name(name).ok_or_else(|| Error::bug(format!("a batch lacks `{name}`")))
-        };
-        let (instance, annotator, label) =
-            (column("instance_id")?, column("annotator_id")?, column("label")?);
-        let extras = OptionalColumns::of(batch)?;
+    /// Takes in the rows of batches.
+    pub(super) fn push(&mut self, batches: &[RecordBatch]) -> Result<()> {
         let (mut i, mut r, mut l) = (Vec::new(), Vec::new(), Vec::new());
         let (instances, annotators, labels) =
             (&mut self.instances, &mut self.annotators, &mut self.labels);
         let (first, (second, third)) = rayon::join(
-            || instances.intern(instance, &mut i),
+            || intern("instance_id", instances, batches, &mut i),
             || {
-                let annotators = || annotators.intern(annotator, &mut r);
-                rayon::join(annotators, || labels.intern(label, &mut l))
+                let annotators = || intern("annotator_id", annotators, batches, &mut r);
+                rayon::join(annotators, || intern("label", labels, batches, &mut l))
             },
         );
         first.and(second).and(third)?;
-        self.read += batch.num_rows() as u64;
-        if extras.is_empty() && [&i, &r, &l].iter().all(|numbers| !numbers.contains(&NULL)) {
+        let is_complete = [&i, &r, &l].iter().all(|numbers| !numbers.contains(&NULL));
+        if is_complete && !batches.iter().any(OptionalColumns::are_in) {
+            self.read += i.len() as u64;
             self.rows.instance.append(&mut i);
             self.rows.annotator.append(&mut r);
             self.rows.label.append(&mut l);
             return Ok(());
         }
+        let mut first = 0;
+        for batch in batches {
+            let rows = first..first + batch.num_rows();
+            first = rows.end;
+            self.push_checked(batch, (&i[rows.clone()], &r[rows.clone()], &l[rows]))?;
+        }
+        Ok(())
+    }
+
+    /// Takes in those rows of a batch that can be used, given its provisional numbers.
+    fn push_checked(
+        &mut self,
+        batch: &RecordBatch,
+        (i, r, l): (&[u32], &[u32], &[u32]),
+    ) -> Result<()> {
+        let instance = column(batch, "instance_id")?;
+        let extras = OptionalColumns::of(batch)?;
+        self.read += batch.num_rows() as u64;
         for row in 0..batch.num_rows() {
             let id = || array_value_to_string(instance, row).unwrap_or_default();
             let reject = match (i[row], r[row], l[row], extras.weight(row)) {
@@ -259,6 +266,22 @@ impl Collector {
     }
 }
 
+fn column<'a>(batch: &'a RecordBatch, name: &str) -> Result<&'a ArrayRef> {
+    batch.column_by_name(name).ok_or_else(|| Error::bug(format!("a batch lacks `{name}`")))
+}
+
+/// Appends the provisional numbers of a column of all batches to `numbers`.
+fn intern(
+    name: &str,
+    ids: &mut Interner,
+    batches: &[RecordBatch],
+    numbers: &mut Vec<u32>,
+) -> Result<()> {
+    let columns: Vec<&ArrayRef> =
+        batches.iter().map(|batch| column(batch, name)).collect::<Result<_>>()?;
+    ids.intern_all(&columns, numbers)
+}
+
 /// The error of an input in which no row can be used.
 pub(super) fn nothing_left(read: u64, rejects: &Rejects) -> Error {
     let reasons = rejects.iter().map(|(reason, count, _)| format!("{} {count}", reason.word()));
@@ -338,63 +361,5 @@ impl AnnotationColumns {
         map(&mut self.label, label);
         let Self { instance, annotator, label, weight, .. } = self;
         AnnotationRows { instance, annotator, label, weight }
-    }
-}
-
-impl OptionalColumns {
-    fn of(batch: &RecordBatch) -> Result<Self> {
-        let typed = |name: &str, what: &str, convert: &dyn Fn(&ArrayRef) -> Option<ArrayRef>| {
-            let Some(column) = batch.column_by_name(name) else { return Ok(None) };
-            match convert(column) {
-                Some(array) => Ok(Some(array)),
-                None => Err(Error::data(format!("the column `{name}` cannot be read as {what}"))
-                    .at("source.annotations")
-                    .found(column.data_type().to_string())
-                    .help("cast it in source.sql.annotations, or map another column")),
-            }
-        };
-        let number = |a: &ArrayRef| {
-            (a.data_type().is_numeric() || a.data_type().is_null())
-                .then(|| cast(a, &DataType::Float64).ok())
-                .flatten()
-        };
-        // Strict: text that is no time would pass for older than all others.
-        let strict = |a: &ArrayRef, to: DataType| {
-            cast_with_options(a, &to, &CastOptions { safe: false, ..CastOptions::default() }).ok()
-        };
-        let time = |a: &ArrayRef| match a.data_type() {
-            t if t.is_integer() => strict(a, DataType::Int64),
-            _ => strict(
-                &strict(a, DataType::Timestamp(TimeUnit::Nanosecond, None))?,
-                DataType::Int64,
-            ),
-        };
-        Ok(Self {
-            weight: typed("weight", "numbers", &number)?,
-            annotated_at: typed("annotated_at", "times", &time)?,
-        })
-    }
-
-    fn is_empty(&self) -> bool {
-        self.weight.is_none() && self.annotated_at.is_none()
-    }
-
-    /// The row's weight, `None` where there is no such column; what was found where it is no weight.
-    fn weight(&self, row: usize) -> Result<Option<f64>, String> {
-        let Some(weights) = &self.weight else { return Ok(None) };
-        let weights = weights.as_primitive::<Float64Type>();
-        if weights.is_null(row) {
-            return Err("null".to_owned());
-        }
-        match weights.value(row) {
-            w if w > 0.0 && w <= GREATEST_WEIGHT => Ok(Some(w)),
-            w => Err(format!("{w:?}")),
-        }
-    }
-
-    /// When the row was annotated; a row without a time is older than all others.
-    fn annotated_at(&self, row: usize) -> Option<i64> {
-        let times = self.annotated_at.as_ref()?.as_primitive::<Int64Type>();
-        Some(if times.is_null(row) { i64::MIN } else { times.value(row) })
     }
 }

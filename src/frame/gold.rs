@@ -3,14 +3,14 @@
 use std::str::FromStr;
 
 use arrow::array::{Array, AsArray, RecordBatch};
-use arrow::compute::{cast, concat_batches, filter_record_batch};
+use arrow::compute::{cast, filter_record_batch};
 use arrow::datatypes::DataType;
 use datafusion::prelude::DataFrame;
-use futures::StreamExt;
 
 use super::budget::Budget;
 use super::classes::LabelAxis;
 use super::ids::{Ids, Interner, NULL};
+use super::whole::whole_within;
 use crate::error::{Error, Result, nearest, offenders};
 
 /// What a trusted class may be used for.
@@ -104,19 +104,8 @@ pub(super) struct GoldRows {
 impl GoldRows {
     /// Reads all rows; `budget` holds them.
     pub(super) async fn read(query: DataFrame, budget: &Budget) -> Result<Self> {
-        let named = |e| Error::from(e).or_at("source.gold");
-        let schema = query.schema().inner().clone();
-        let mut stream = query.execute_stream().await.map_err(named)?;
-        let (mut batches, mut bytes, mut rows) = (Vec::new(), 0_usize, 0);
-        while let Some(batch) = stream.next().await {
-            let batch: RecordBatch = batch.map_err(named)?;
-            rows += batch.num_rows();
-            // Once as it came, and once among all rows.
-            bytes = bytes.saturating_add(batch.get_array_memory_size().saturating_mul(2));
-            budget.hold(bytes, || format!("the first {rows} rows of gold"))?;
-            batches.push(batch);
-        }
-        Ok(Self { batch: concat_batches(&schema, &batches)? })
+        let batch = whole_within(query, "rows of gold", budget).await;
+        Ok(Self { batch: batch.map_err(|e| e.or_at("source.gold"))? })
     }
 
     /// The rows of one question; gold without a question column holds for all.

@@ -13,10 +13,12 @@ mod features;
 mod gold;
 mod ids;
 mod offsets;
+mod optional_columns;
 mod prefetch;
 mod questions;
 mod rejects;
 mod truth;
+mod whole;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -37,6 +39,7 @@ pub(crate) use offsets::{Places, count, prefix_sum};
 pub use prefetch::prefetch;
 pub use rejects::{Reason, Rejects};
 pub use truth::{TrueCrowd, Truth};
+pub use whole::whole;
 
 use crate::source::Scalar;
 

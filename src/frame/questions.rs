@@ -56,10 +56,16 @@ impl Questions {
         rows.saturating_add(self.ids.as_ref().map_or(0, |ids| ids.len() * BYTES_PER_QUESTION))
     }
 
-    pub(super) fn push(&mut self, batch: &RecordBatch, budget: &Budget) -> Result<()> {
-        let Some(ids) = &mut self.ids else {
-            return self.collectors.values_mut().try_for_each(|collector| collector.push(batch));
-        };
+    /// Takes in the rows of batches.
+    pub(super) fn push(&mut self, batches: &[RecordBatch], budget: &Budget) -> Result<()> {
+        if self.ids.is_none() {
+            return self.collectors.values_mut().try_for_each(|collector| collector.push(batches));
+        }
+        batches.iter().try_for_each(|batch| self.push_by_question(batch, budget))
+    }
+
+    fn push_by_question(&mut self, batch: &RecordBatch, budget: &Budget) -> Result<()> {
+        let Some(ids) = &mut self.ids else { return Ok(()) };
         let column = batch
             .column_by_name("question")
             .ok_or_else(|| Error::bug("a batch lacks the question column of its schema"))?;
@@ -75,8 +81,10 @@ impl Questions {
                 continue;
             }
             match self.collectors.entry(question) {
-                Entry::Occupied(entry) => entry.into_mut().push(&rows)?,
-                Entry::Vacant(entry) => entry.insert(Collector::new(&self.schema)?).push(&rows)?,
+                Entry::Occupied(entry) => entry.into_mut().push(&[rows])?,
+                Entry::Vacant(entry) => {
+                    entry.insert(Collector::new(&self.schema)?).push(&[rows])?;
+                }
             }
         }
         Ok(())

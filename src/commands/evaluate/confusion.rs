@@ -8,7 +8,7 @@ use datafusion::functions_aggregate::expr_fn::count;
 use datafusion::prelude::{DataFrame, cast, col, lit};
 
 use super::NamedScore;
-use super::tables::{Tables, whole};
+use super::tables::{Tables, columns_of};
 use crate::error::{Error, Result, offenders};
 use crate::sql;
 use crate::tables::MET;
@@ -44,7 +44,7 @@ pub(super) async fn scores(tables: &Tables<'_>, n_classes: usize) -> Result<Vec<
     let parameters =
         vec![("classes", ScalarValue::from(n_classes as f64)), ("met", ScalarValue::from(MET))];
     let query = tables.ctx.sql(sql::CONFUSION_ERROR).await?.with_param_values(parameters)?;
-    let columns = whole(query).await?;
+    let columns = columns_of(query).await?;
     Ok(named(&|n| {
         let value = columns[n].as_primitive::<Float64Type>();
         value.is_valid(0).then(|| value.value(0))
@@ -70,7 +70,7 @@ async fn refuse_what_is_no_matrix(known: &DataFrame) -> Result<()> {
             columns.push(probability());
         }
         let order = cell().into_iter().map(|column| column.sort(true, true)).collect();
-        let found = whole(rows.select(columns)?.sort(order)?).await?;
+        let found = columns_of(rows.select(columns)?.sort(order)?).await?;
         let n = found.first().map_or(0, Array::len);
         if n > 0 {
             let value =

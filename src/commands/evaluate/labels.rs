@@ -9,7 +9,7 @@ use arrow::datatypes::Float64Type;
 use datafusion::functions_aggregate::expr_fn::count;
 use datafusion::prelude::{DataFrame, col, lit};
 
-use super::tables::{Tables, whole};
+use super::tables::{Tables, columns_of};
 use crate::error::{Error, Result, offenders};
 use crate::frame::Ids;
 use crate::metrics::Scored;
@@ -31,7 +31,7 @@ impl TrueClasses {
         // A row without a class says nothing, and one that is repeated says it once.
         let truth = truth.filter(col("class").is_not_null())?.distinct()?;
         refuse_contradictions(&truth).await?;
-        let columns = whole(truth).await?;
+        let columns = columns_of(truth).await?;
         let numbers = classes.lookup("truth.class", &as_type(&columns[1], &classes)?)?;
         // Read off what was given: a class that the run's type cannot say is null by now, and is wrong all the same.
         let nulls = columns[1].logical_nulls();
@@ -62,7 +62,7 @@ async fn refuse_contradictions(truth: &DataFrame) -> Result<()> {
     let counted = truth.clone().aggregate(instance(), vec![count(col("class")).alias("n")])?;
     let twice = counted.filter(col("n").gt(lit(1)).and(col("instance_id").is_not_null()))?;
     let instances =
-        whole(twice.select(instance())?.sort(vec![col("instance_id").sort(true, true)])?);
+        columns_of(twice.select(instance())?.sort(vec![col("instance_id").sort(true, true)])?);
     let instances = Ids::in_order(instances.await?.swap_remove(0));
     if instances.is_empty() {
         return Ok(());

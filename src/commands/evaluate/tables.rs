@@ -1,13 +1,12 @@
 //! The tables that a run and the truth left, one question at a time.
 
 use arrow::array::{Array, ArrayRef};
-use arrow::compute::concat_batches;
 use arrow::datatypes::DataType;
 use datafusion::common::ScalarValue;
 use datafusion::prelude::{DataFrame, SessionContext, col, lit};
 
 use crate::error::Result;
-use crate::frame::Ids;
+use crate::frame::{Ids, whole};
 
 /// The registered tables, as far as they are about one question.
 pub(super) struct Tables<'a> {
@@ -54,7 +53,7 @@ impl<'a> Tables<'a> {
         names: &[&str],
     ) -> Result<Option<Vec<ArrayRef>>> {
         match self.table(table).await? {
-            Some(frame) => whole(frame.select_columns(names)?).await.map(Some),
+            Some(frame) => columns_of(frame.select_columns(names)?).await.map(Some),
             None => Ok(None),
         }
     }
@@ -71,7 +70,7 @@ impl<'a> Tables<'a> {
     pub(super) async fn classes(&self) -> Result<Ids> {
         if let Some(classes) = self.table("classes").await? {
             let classes = classes.sort(vec![col("index").sort(true, true)])?;
-            let class = whole(classes.select_columns(&["class"])?).await?.swap_remove(0);
+            let class = columns_of(classes.select_columns(&["class"])?).await?.swap_remove(0);
             return Ok(Ids::in_order(class));
         }
         for (table, column) in
@@ -97,12 +96,10 @@ fn has_column(frame: &DataFrame, name: &str) -> bool {
 
 async fn distinct(frame: DataFrame, column: &str) -> Result<ArrayRef> {
     let values = frame.select_columns(&[column])?.filter(col(column).is_not_null())?.distinct()?;
-    Ok(whole(values.sort(vec![col(column).sort(true, true)])?).await?.swap_remove(0))
+    Ok(columns_of(values.sort(vec![col(column).sort(true, true)])?).await?.swap_remove(0))
 }
 
 /// The columns of a query as one array each.
-pub(super) async fn whole(frame: DataFrame) -> Result<Vec<ArrayRef>> {
-    let schema = frame.schema().inner().clone();
-    let batch = concat_batches(&schema, &frame.collect().await?)?;
-    Ok(batch.columns().to_vec())
+pub(super) async fn columns_of(frame: DataFrame) -> Result<Vec<ArrayRef>> {
+    Ok(whole(frame, "rows to score").await?.columns().to_vec())
 }

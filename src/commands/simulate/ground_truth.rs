@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use arrow::array::{ArrayRef, Int64Array, RecordBatch};
-use arrow::compute::concat_batches;
-use datafusion::prelude::{DataFrame, SessionContext};
+
+use datafusion::prelude::SessionContext;
 
 use super::conal::GaussianBlobs;
 use super::draw::Annotation;
@@ -12,7 +12,7 @@ use super::plan;
 use super::resample::SourceCrowd;
 use crate::engine::EngineSpec;
 use crate::error::{Error, Result, offenders};
-use crate::frame::{Features, Ids, Scratch, TrueCrowd, Truth, read_features};
+use crate::frame::{Features, Ids, Scratch, TrueCrowd, Truth, read_features, whole};
 use crate::pipeline::inputs;
 use crate::run::Run;
 use crate::source::{ColumnsSpec, InferenceScope, Location, Relation, Source, SourceSpec, select};
@@ -90,7 +90,7 @@ impl Registered {
                 e.at("--truth").help("name the columns with --instance-column and --class-column")
             })?
             .select_columns(&["instance_id", "class"])?;
-        let truth = one_batch(query).await.map_err(|e| e.or_at("--truth"))?;
+        let truth = whole(query, "true classes").await.map_err(|e| e.or_at("--truth"))?;
         let (truth, crowd) = if self.source.files.iter().any(|(name, _)| name == "annotations") {
             let (truth, crowd) = self.crowd(&truth, run).await?;
             (truth, Some(crowd))
@@ -126,7 +126,8 @@ impl Registered {
             }
         }
         let query = query.select_columns(&["instance_id", "annotator_id", "label"])?;
-        let given = one_batch(query).await.map_err(|e| e.or_at("--annotations"))?;
+        let given =
+            whole(query, "annotations of the crowd").await.map_err(|e| e.or_at("--annotations"))?;
         let crowd = TrueCrowd::of(truth, &given).map_err(|e| e.or_at("--annotations"))?;
         if crowd.skipped > 0 {
             run.warn(format!(
@@ -141,12 +142,6 @@ impl Registered {
         let annotations = annotations.into_iter().map(annotation).collect();
         Ok((truth, SourceCrowd { annotators, annotations }))
     }
-}
-
-/// The rows of a query in one batch.
-async fn one_batch(query: DataFrame) -> Result<RecordBatch> {
-    let schema = query.schema().inner().clone();
-    Ok(concat_batches(&schema, &query.collect().await?)?)
 }
 
 impl GroundTruth {

@@ -27,7 +27,7 @@ pub(super) fn finite(array: &ArrayRef) -> ArrayRef {
 mod tests {
     use arrow::datatypes::Field;
 
-    use super::super::interner::{Interner, NULL};
+    use super::super::{Interner, NULL};
     use super::*;
 
     #[test]

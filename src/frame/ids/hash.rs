@@ -23,18 +23,6 @@ impl Secret {
     }
 }
 
-/// The upper half of a hash or a slot: compared before the key is looked at.
-#[inline]
-pub(super) fn tag(word: u64) -> u64 {
-    word & 0xffff_ffff_0000_0000
-}
-
-/// Where a key's search begins: bits that are not in the tag come first.
-#[inline]
-pub(super) fn place(hash: u64) -> usize {
-    hash as usize
-}
-
 /// Folded multiplication: both halves of a 128-bit product, so that every input bit reaches every output bit.
 #[inline]
 fn fold(a: u64, b: u64) -> u64 {

@@ -7,55 +7,51 @@ use arrow::compute::{CastOptions, cast_with_options};
 use arrow::datatypes::{DataType, Field};
 use foldhash::SharedSeed;
 use foldhash::fast::SeedableRandomState;
-use rayon::slice::ParallelSliceMut;
+use rayon::prelude::*;
 
 use super::Ids;
 use super::floats::finite;
-use super::hash::{Secret, place, tag};
+use super::hash::Secret;
 use super::key::{Family, Key, Packed, compare, dictionary, for_each_key, to_array};
+use super::table::{LONG, NULL, Row, Table};
 use super::untyped::{as_integers, is_untyped};
 use crate::error::{Error, Result};
-use crate::frame::prefetch;
+use crate::frame::offsets::number;
 use crate::source::views::type_in_files;
-
-/// Stands for a null in the numbers that [`Interner::intern`] gives.
-pub const NULL: u32 = u32::MAX;
 
 /// Gives each distinct value a provisional number, in order of arrival.
 ///
-/// ```text
-/// slots   [ tag | number + 1 ]  open addressing, 8 bytes a slot, at most half full
-/// keys    [ packed key ]        by number; a long key's word names its place in `long`
-/// ```
 /// # Why
-/// A table of millions of ids lies in memory, not in the cache, and a lookup waits for it twice: for the slot and for
-/// the key. A batch is looked up in passes (all hashes, all slots, all keys), so that the processor waits for many
-/// rows at once. Only what is new, or collides, is then looked up row by row.
+/// Arrays are looked up in parallel, in a table that nobody changes meanwhile; then those values that are new are
+/// entered one after the other. So numbers do not depend on threads, and what most rows ask for is shared by all
+/// threads.
 ///
-/// DataFusion's group values do the same for group-bys. On ten million rows in random order (two cores, best of five
-/// runs in turn) two million text ids take 99 ns a row there and 52 ns here, in half the memory; as many integers 67 and
-/// 47 ns; ten thousand text ids 11 and 14 ns, ten thousand integers 5 and 13 ns. A relation of annotations has a column
-/// of each kind, and the large one takes most of the time.
+/// DataFusion's group values do the same for group-bys. On ten million rows in random order (two cores, one thread, best
+/// of five runs in turn) two million text ids take 99 ns a row there and 52 ns here, in half the memory; as many integers
+/// 67 and 47 ns; ten thousand text ids 11 and 14 ns, ten thousand integers 5 and 13 ns. A relation of annotations has a
+/// column of each kind, and the large one takes most of the time.
 pub struct Interner {
     column: String,
     data_type: DataType,
     untyped: bool,
-    slots: Vec<u64>,
-    keys: Vec<u128>,
+    table: Table,
     /// Bytes of the longest key.
     longest: usize,
     long: Vec<Box<[u8]>>,
     long_numbers: HashMap<Box<[u8]>, u32, SeedableRandomState>,
     /// Bytes of the long keys.
     long_bytes: usize,
-    secret: Secret,
 }
 
-/// The low byte of a word in `keys` that stands for a long key; a packed key's is its length, at most 15.
-const LONG: u128 = 0xff;
-
-/// Rows looked up together: their passes stay in the fastest cache.
-const LOOKUP: usize = 1024;
+/// The values of an array, as far as they are known.
+struct LookedUp {
+    /// By value, [`NULL`] where it is null or new.
+    numbers: Vec<u32>,
+    new: Vec<Row>,
+    new_long: Vec<(u32, Box<[u8]>)>,
+    /// The value of each row of a dictionary.
+    rows: Option<Vec<Option<usize>>>,
+}
 
 impl Interner {
     /// An empty interner for a column of this name (used in errors) and type.
@@ -66,8 +62,7 @@ impl Interner {
             column: field.name().clone(),
             data_type: type_in_files(field),
             untyped: is_untyped(field),
-            slots: Vec::new(),
-            keys: Vec::new(),
+            table: Table::new(secret),
             longest: 0,
             long: Vec::new(),
             long_numbers: HashMap::with_hasher(SeedableRandomState::with_seed(
@@ -75,7 +70,6 @@ impl Interner {
                 SharedSeed::global_random(),
             )),
             long_bytes: 0,
-            secret,
         }
     }
 
@@ -88,17 +82,15 @@ impl Interner {
     /// How many distinct values have come.
     #[must_use]
     pub fn len(&self) -> usize {
-        self.keys.len()
+        self.table.len()
     }
 
     /// Bytes that it holds, and that a batch of so many new values may add.
     #[must_use]
     pub fn bytes(&self, more: usize) -> usize {
-        let slots = (2 * (self.keys.len() + more)).next_power_of_two().max(self.slots.len());
-        let keys = self.keys.capacity().max(self.keys.len() + more);
         // A long key is held twice, with what the allocator and the map keep beside it.
         let long = 2 * self.long_bytes + self.long.len() * 80;
-        slots * size_of::<u64>() + keys * size_of::<u128>() + long
+        self.table.bytes(more) + long
     }
 
     /// Appends the provisional number of each row of `array` to `numbers`, [`NULL`] where it is null.
@@ -106,18 +98,32 @@ impl Interner {
     /// # Errors
     /// When the type is of another family than this interner's, or there are more than 2^32 - 2 values.
     pub fn intern(&mut self, array: &ArrayRef, numbers: &mut Vec<u32>) -> Result<()> {
-        if Family::of(array.data_type()) != Family::of(&self.data_type) {
-            return Err(self.another_type(array.data_type()));
+        self.intern_all(&[array], numbers)
+    }
+
+    /// As [`Interner::intern`], of arrays one after the other.
+    ///
+    /// # Errors
+    /// As [`Interner::intern`].
+    pub fn intern_all(&mut self, arrays: &[&ArrayRef], numbers: &mut Vec<u32>) -> Result<()> {
+        let looked_up: Vec<LookedUp> =
+            arrays.par_iter().map(|array| self.look_up(array)).collect::<Result<_>>()?;
+        numbers.reserve(arrays.iter().map(Array::len).sum());
+        for LookedUp { numbers: mut of_value, new, new_long, rows } in looked_up {
+            let lengths = new.iter().map(|(_, key)| Key::Packed(*key).len());
+            self.longest = lengths.fold(self.longest, usize::max);
+            self.table.insert(&new, &mut of_value);
+            for (value, bytes) in new_long {
+                of_value[value as usize] = self.long_number(bytes);
+            }
+            match rows {
+                Some(rows) => {
+                    numbers.extend(rows.into_iter().map(|r| r.map_or(NULL, |v| of_value[v])));
+                }
+                None => numbers.append(&mut of_value),
+            }
         }
-        numbers.reserve(array.len());
-        if let Some((values, rows)) = dictionary(array) {
-            let mut of_value = Vec::with_capacity(values.len());
-            self.intern_values(&values, &mut of_value)?;
-            numbers.extend(rows.into_iter().map(|r| r.map_or(NULL, |v| of_value[v])));
-        } else {
-            self.intern_values(array, numbers)?;
-        }
-        if self.keys.len() >= NULL as usize {
+        if self.len() >= NULL as usize {
             return Err(Error::data(format!(
                 "`{}` has more than 2^32 distinct values",
                 self.column
@@ -155,100 +161,37 @@ impl Interner {
             .help("the same id in two types is two ids: cast one of them in source.sql")
     }
 
-    fn intern_values(&mut self, array: &ArrayRef, numbers: &mut Vec<u32>) -> Result<()> {
-        let array = &finite(array);
-        let first = numbers.len();
-        let mut packed = Vec::with_capacity(array.len());
-        for_each_key(array, |_, key| match key {
-            Some(Key::Packed(key)) => {
-                packed.push((number(numbers.len() - first), key));
-                numbers.push(NULL);
-            }
-            Some(Key::Long(bytes)) => numbers.push(self.long_number(bytes)),
-            None => numbers.push(NULL),
+    fn look_up(&self, array: &ArrayRef) -> Result<LookedUp> {
+        if Family::of(array.data_type()) != Family::of(&self.data_type) {
+            return Err(self.another_type(array.data_type()));
+        }
+        let (values, rows) = match dictionary(array) {
+            Some((values, rows)) => (finite(&values), Some(rows)),
+            None => (finite(array), None),
+        };
+        let mut numbers = vec![NULL; values.len()];
+        let (mut keys, mut new_long) = (Vec::with_capacity(values.len()), Vec::new());
+        for_each_key(&values, |value, key| match key {
+            Some(Key::Packed(key)) => keys.push((number(value), key)),
+            Some(Key::Long(bytes)) => match self.long_numbers.get(bytes) {
+                Some(known) => numbers[value] = *known,
+                None => new_long.push((number(value), bytes.into())),
+            },
+            None => {}
         })?;
-        let numbers = &mut numbers[first..];
-        for rows in packed.chunks(LOOKUP) {
-            self.packed_numbers(rows, numbers);
-        }
-        Ok(())
+        let new = self.table.find(keys, &mut numbers);
+        Ok(LookedUp { numbers, new, new_long, rows })
     }
 
-    /// Looks up packed keys in passes; see [`Interner`].
-    fn packed_numbers(&mut self, rows: &[(u32, Packed)], numbers: &mut [u32]) {
-        self.reserve(rows.len());
-        let mask = self.slots.len() - 1;
-        let mut hashes = [0_u64; LOOKUP];
-        let mut slots = [0_u64; LOOKUP];
-        for (n, (_, key)) in rows.iter().enumerate() {
-            hashes[n] = self.secret.hash(key.0);
-            prefetch(&self.slots, place(hashes[n]) & mask);
-        }
-        for n in 0..rows.len() {
-            slots[n] = self.slots[place(hashes[n]) & mask];
-            prefetch(&self.keys, (slots[n] as u32).wrapping_sub(1) as usize);
-        }
-        for (n, (row, key)) in rows.iter().enumerate() {
-            let there = (slots[n] as u32).wrapping_sub(1);
-            let hit =
-                tag(slots[n]) == tag(hashes[n]) && self.keys.get(there as usize) == Some(&key.0);
-            numbers[*row as usize] = if hit { there } else { NULL };
-        }
-        for (n, (row, key)) in rows.iter().enumerate() {
-            if numbers[*row as usize] == NULL {
-                numbers[*row as usize] = self.probe(hashes[n], *key);
-            }
-        }
-    }
-
-    /// Walks the slots from the key's first; a free one takes it.
-    fn probe(&mut self, hash: u64, key: Packed) -> u32 {
-        let mask = self.slots.len() - 1;
-        let mut at = place(hash) & mask;
-        loop {
-            let slot = self.slots[at];
-            if slot == 0 {
-                self.longest = self.longest.max(Key::Packed(key).len());
-                self.keys.push(key.0);
-                self.slots[at] = tag(hash) | self.keys.len() as u64;
-                return number(self.keys.len() - 1);
-            }
-            let there = (slot as u32) - 1;
-            if tag(slot) == tag(hash) && self.keys[there as usize] == key.0 {
-                return there;
-            }
-            at = (at + 1) & mask;
-        }
-    }
-
-    /// Room for `more` keys with at most half of the slots taken.
-    fn reserve(&mut self, more: usize) {
-        let wanted = 2 * (self.keys.len() + more);
-        if wanted <= self.slots.len() {
-            return;
-        }
-        self.slots = vec![0; wanted.next_power_of_two()];
-        let mask = self.slots.len() - 1;
-        for (n, key) in self.keys.iter().enumerate().filter(|(_, key)| **key & LONG != LONG) {
-            let hash = self.secret.hash(*key);
-            let mut at = place(hash) & mask;
-            while self.slots[at] != 0 {
-                at = (at + 1) & mask;
-            }
-            self.slots[at] = tag(hash) | (n as u64 + 1);
-        }
-    }
-
-    fn long_number(&mut self, bytes: &[u8]) -> u32 {
-        if let Some(known) = self.long_numbers.get(bytes) {
+    fn long_number(&mut self, bytes: Box<[u8]>) -> u32 {
+        if let Some(known) = self.long_numbers.get(&bytes) {
             return *known;
         }
-        let next = number(self.keys.len());
         self.longest = self.longest.max(bytes.len());
         self.long_bytes += bytes.len();
-        self.keys.push(((self.long.len() as u128) << 8) | LONG);
-        self.long.push(bytes.into());
-        self.long_numbers.insert(bytes.into(), next);
+        let next = self.table.push_long(self.long.len());
+        self.long.push(bytes.clone());
+        self.long_numbers.insert(bytes, next);
         next
     }
 
@@ -261,15 +204,14 @@ impl Interner {
     pub fn finish(mut self, keep: impl Fn(u32) -> bool) -> Result<(Ids, Vec<u32>)> {
         if self.untyped
             && self.long.is_empty()
-            && let Some(integers) = as_integers(&self.keys)
+            && let Some(integers) = as_integers(self.table.keys())
         {
             self.longest = Key::Packed(Packed::integer(0)).len();
-            self.keys = integers;
+            self.table.replace_keys(integers);
             self.data_type = DataType::Int64;
         }
-        let Self { data_type, mut keys, longest, long, slots, .. } = self;
-        // Its room serves the sort.
-        drop(slots);
+        let Self { data_type, table, longest, long, .. } = self;
+        let mut keys = table.into_keys();
         let all = keys.len();
         if longest <= Packed::NUMBERED {
             for (n, word) in keys.iter_mut().enumerate() {
@@ -299,20 +241,19 @@ impl Interner {
 fn ranked<'a>(
     data_type: &DataType,
     all: usize,
-    order: impl ExactSizeIterator<Item = (Key<'a>, u32)> + Clone,
+    order: impl ExactSizeIterator<Item = (Key<'a>, u32)> + Clone + Send + Sync,
 ) -> Result<(Ids, Vec<u32>)> {
-    let mut rank = vec![NULL; all];
-    for (position, (_, provisional)) in order.clone().enumerate() {
-        rank[provisional as usize] = number(position);
-    }
-    let values = to_array(data_type, order.map(|(key, _)| key))?;
-    Ok((Ids::in_order(values), rank))
-}
-
-/// There are fewer than 2^32 values: [`Interner::intern`] sees to it.
-#[inline]
-fn number(index: usize) -> u32 {
-    index as u32
+    let (rank, values) = rayon::join(
+        || {
+            let mut rank = vec![NULL; all];
+            for (position, (_, provisional)) in order.clone().enumerate() {
+                rank[provisional as usize] = number(position);
+            }
+            rank
+        },
+        || to_array(data_type, order.clone().map(|(key, _)| key)),
+    );
+    Ok((Ids::in_order(values?), rank))
 }
 
 #[cfg(test)]
@@ -355,20 +296,30 @@ mod tests {
         let mut interner = interner(&DataType::Binary);
         let array = arrow::array::BinaryArray::from_iter_values(&ids);
         interner.intern(&(Arc::new(array) as ArrayRef), &mut Vec::new()).unwrap();
-        let mask = interner.slots.len() - 1;
-        let distances = interner.slots.iter().enumerate().filter(|(_, slot)| **slot != 0);
-        let longest = distances.map(|(at, slot)| {
-            let key = interner.keys[*slot as u32 as usize - 1];
-            at.wrapping_sub(place(interner.secret.hash(key))) & mask
-        });
-        let longest = longest.max().unwrap();
+        let longest = interner.table.longest_search();
         assert!(longest < 200, "a search passes {longest} of 4096 others");
+    }
+
+    /// Each way to be new: packed, long, and both again in another array of the same call, and of the next.
+    #[test]
+    fn a_value_has_one_number_in_all_arrays() {
+        let long = "z".repeat(40);
+        let mut interner = interner(&DataType::Utf8);
+        let mut numbers = Vec::new();
+        let none: ArrayRef = Arc::new(StringArray::from(vec![None, Some("b")]));
+        let [first, second] = [text(&["b", "a", &long, "b"]), text(&["c", &long, "a"])];
+        interner.intern_all(&[&first, &second, &none], &mut numbers).unwrap();
+        interner.intern(&text(&[&long, "d", "c"]), &mut numbers).unwrap();
+        let (ids, rank) = interner.finish(|_| true).unwrap();
+        let final_numbers = numbers.iter().map(|n| rank.get(*n as usize).copied().unwrap_or(NULL));
+        assert_eq!(final_numbers.collect::<Vec<_>>(), [1, 0, 4, 1, 2, 4, 0, NULL, 1, 4, 3, 2]);
+        assert_eq!(ids.len(), 5);
     }
 
     #[test]
     fn numbers_do_not_depend_on_the_secret() {
         let numbered = |secret| {
-            let mut interner = Interner { secret, ..interner(&DataType::Utf8) };
+            let mut interner = Interner { table: Table::new(secret), ..interner(&DataType::Utf8) };
             let long = "long enough to need a box of its own";
             let mut numbers = Vec::new();
             interner.intern(&text(&["b", "a", long, "c", "a"]), &mut numbers).unwrap();

@@ -9,6 +9,7 @@ mod hash;
 mod interner;
 mod key;
 mod lookup;
+mod table;
 mod untyped;
 
 use std::ops::Range;
@@ -18,7 +19,8 @@ use arrow::array::{Array, ArrayRef, AsArray, OffsetSizeTrait, UInt32Array, new_n
 use arrow::compute::take;
 use arrow::datatypes::DataType;
 
-pub(super) use interner::{Interner, NULL};
+pub(super) use interner::Interner;
+pub(super) use table::NULL;
 
 use crate::error::Result;
 

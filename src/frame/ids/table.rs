@@ -1,0 +1,195 @@
+//! A hash table of packed keys, which are looked up many at a time.
+
+use super::hash::Secret;
+use super::key::Packed;
+use crate::frame::offsets::number;
+use crate::frame::prefetch;
+
+/// Stands for a null, or for a value that is not known.
+pub const NULL: u32 = u32::MAX;
+
+/// A value's place in its array, and its key.
+pub(super) type Row = (u32, Packed);
+
+/// The low byte of a word that stands for a long key; a packed key's is its length, at most 15.
+pub(super) const LONG: u128 = 0xff;
+
+/// Rows looked up together: their passes stay in the fastest cache.
+const LOOKUP: usize = 1024;
+
+/// The packed keys by number, and where to find each.
+///
+/// ```text
+/// slots   [ tag | number + 1 ]  open addressing, 8 bytes a slot, at most half full
+/// keys    [ packed key ]        by number; a long key's word says which it is
+/// ```
+/// # Why
+/// A table of millions of ids lies in memory, not in the cache, and a lookup waits for it twice: for the slot and for
+/// the key. Rows are looked up in passes (all hashes, all slots, all keys), so that the processor waits for many rows at
+/// once. Only what is new, or collides, is then looked up row by row.
+///
+/// A search begins where the upper bits of the hash say, which are those of the tag: so a larger table has the same order,
+/// and is filled from the smaller one in one pass over both, without a look at the keys.
+pub(super) struct Table {
+    slots: Vec<u64>,
+    /// By how much a hash or a slot is shifted to where its search begins.
+    shift: u32,
+    keys: Vec<u128>,
+    secret: Secret,
+}
+
+/// The upper half of a hash or a slot: compared before the key is looked at.
+#[inline]
+fn tag(word: u64) -> u64 {
+    word & 0xffff_ffff_0000_0000
+}
+
+impl Table {
+    pub(super) fn new(secret: Secret) -> Self {
+        Self { slots: vec![0; 2], shift: 63, keys: Vec::new(), secret }
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.keys.len()
+    }
+
+    pub(super) fn keys(&self) -> &[u128] {
+        &self.keys
+    }
+
+    /// Gives every number another key; nothing is looked up any more.
+    pub(super) fn replace_keys(&mut self, keys: Vec<u128>) {
+        self.keys = keys;
+    }
+
+    pub(super) fn into_keys(self) -> Vec<u128> {
+        self.keys
+    }
+
+    /// Bytes that it holds, and that so many new keys may add.
+    pub(super) fn bytes(&self, more: usize) -> usize {
+        let (now, then) = (self.slots.len(), self.slots_for(more));
+        // A larger table is filled beside the smaller one.
+        let slots = if then > now { now + then } else { now };
+        let keys = self.keys.capacity().max(self.keys.len() + more);
+        slots * size_of::<u64>() + keys * size_of::<u128>()
+    }
+
+    /// Slots of which so many new keys and those that are there take at most half.
+    fn slots_for(&self, more: usize) -> usize {
+        let wanted = (2 * (self.keys.len() + more)).next_power_of_two();
+        // There are fewer than 2^32 keys, and a tag knows as many places.
+        wanted.min(1 << 32).max(self.slots.len())
+    }
+
+    /// Takes up the word of a long key; returns its number.
+    pub(super) fn push_long(&mut self, long: usize) -> u32 {
+        self.keys.push(((long as u128) << 8) | LONG);
+        number(self.keys.len() - 1)
+    }
+
+    /// Writes the numbers of those keys that are known, and returns the others.
+    pub(super) fn find(&self, mut rows: Vec<Row>, numbers: &mut [u32]) -> Vec<Row> {
+        let (mut hashes, mut slots) = ([0_u64; LOOKUP], [0_u64; LOOKUP]);
+        for rows in rows.chunks(LOOKUP) {
+            self.hash(rows.iter().map(|(_, key)| key.0), &mut hashes);
+            for n in 0..rows.len() {
+                slots[n] = self.slots[self.begin(hashes[n])];
+                prefetch(&self.keys, (slots[n] as u32).wrapping_sub(1) as usize);
+            }
+            for (n, (row, key)) in rows.iter().enumerate() {
+                let there = (slots[n] as u32).wrapping_sub(1);
+                let is_same = tag(slots[n]) == tag(hashes[n])
+                    && self.keys.get(there as usize) == Some(&key.0);
+                numbers[*row as usize] = if is_same { there } else { NULL };
+            }
+            for (n, (row, key)) in rows.iter().enumerate() {
+                if numbers[*row as usize] == NULL && slots[n] != 0 {
+                    numbers[*row as usize] = self.probe(hashes[n], *key).unwrap_or(NULL);
+                }
+            }
+        }
+        rows.retain(|(row, _)| numbers[*row as usize] == NULL);
+        rows
+    }
+
+    /// Writes the numbers of keys; those that are new get the next ones, in order.
+    pub(super) fn insert(&mut self, rows: &[Row], numbers: &mut [u32]) {
+        self.reserve(rows.len());
+        let mut hashes = [0_u64; LOOKUP];
+        for rows in rows.chunks(LOOKUP) {
+            self.hash(rows.iter().map(|(_, key)| key.0), &mut hashes);
+            for (hash, (row, key)) in hashes.iter().zip(rows) {
+                numbers[*row as usize] = match self.probe(*hash, *key) {
+                    Ok(there) => there,
+                    Err(free) => {
+                        self.keys.push(key.0);
+                        self.slots[free] = tag(*hash) | self.keys.len() as u64;
+                        number(self.keys.len() - 1)
+                    }
+                };
+            }
+        }
+    }
+
+    /// Where the search for a hash, or for what a slot holds, begins.
+    #[inline]
+    fn begin(&self, word: u64) -> usize {
+        (word >> self.shift) as usize
+    }
+
+    /// Hashes up to [`LOOKUP`] keys, and asks for the slots where their searches begin.
+    fn hash(&self, keys: impl Iterator<Item = u128>, hashes: &mut [u64; LOOKUP]) {
+        for (hash, key) in hashes.iter_mut().zip(keys) {
+            *hash = self.secret.hash(key);
+            prefetch(&self.slots, self.begin(*hash));
+        }
+    }
+
+    /// Walks the slots from the key's first: its number, or the slot that is free for it.
+    fn probe(&self, hash: u64, key: Packed) -> Result<u32, usize> {
+        let mask = self.slots.len() - 1;
+        let mut at = self.begin(hash);
+        loop {
+            let slot = self.slots[at];
+            if slot == 0 {
+                return Err(at);
+            }
+            let there = (slot as u32) - 1;
+            if tag(slot) == tag(hash) && self.keys[there as usize] == key.0 {
+                return Ok(there);
+            }
+            at = (at + 1) & mask;
+        }
+    }
+
+    /// Room for `more` keys with at most half of the slots taken.
+    fn reserve(&mut self, more: usize) {
+        let slots = self.slots_for(more);
+        if slots == self.slots.len() {
+            return;
+        }
+        let old = std::mem::replace(&mut self.slots, vec![0; slots]);
+        self.shift = 64 - slots.ilog2();
+        let mask = slots - 1;
+        for slot in old.into_iter().filter(|slot| *slot != 0) {
+            let mut at = self.begin(slot);
+            while self.slots[at] != 0 {
+                at = (at + 1) & mask;
+            }
+            self.slots[at] = slot;
+        }
+    }
+
+    /// The most slots that a search passes before it comes to its key.
+    #[cfg(test)]
+    pub(super) fn longest_search(&self) -> usize {
+        let mask = self.slots.len() - 1;
+        let taken = self.slots.iter().enumerate().filter(|(_, slot)| **slot != 0);
+        let searches = taken.map(|(at, slot)| {
+            let key = self.keys[*slot as u32 as usize - 1];
+            at.wrapping_sub(self.begin(self.secret.hash(key))) & mask
+        });
+        searches.max().unwrap_or(0)
+    }
+}

@@ -1,0 +1,75 @@
+//! The columns of annotations that are not ids: weights and times.
+
+use arrow::array::{Array, ArrayRef, AsArray, RecordBatch};
+use arrow::compute::{CastOptions, cast, cast_with_options};
+use arrow::datatypes::{DataType, Float64Type, Int64Type, TimeUnit};
+
+use crate::error::{Error, Result};
+
+/// Sums and products of weights stay finite up to here, however many rows there are.
+const GREATEST_WEIGHT: f64 = 1e100;
+
+/// The columns of one batch that are not ids.
+pub(super) struct OptionalColumns {
+    weight: Option<ArrayRef>,
+    annotated_at: Option<ArrayRef>,
+}
+
+impl OptionalColumns {
+    pub(super) fn of(batch: &RecordBatch) -> Result<Self> {
+        let typed = |name: &str, what: &str, convert: &dyn Fn(&ArrayRef) -> Option<ArrayRef>| {
+            let Some(column) = batch.column_by_name(name) else { return Ok(None) };
+            match convert(column) {
+                Some(array) => Ok(Some(array)),
+                None => Err(Error::data(format!("the column `{name}` cannot be read as {what}"))
+                    .at("source.annotations")
+                    .found(column.data_type().to_string())
+                    .help("cast it in source.sql.annotations, or map another column")),
+            }
+        };
+        let number = |a: &ArrayRef| {
+            (a.data_type().is_numeric() || a.data_type().is_null())
+                .then(|| cast(a, &DataType::Float64).ok())
+                .flatten()
+        };
+        // Strict: text that is no time would pass for older than all others.
+        let strict = |a: &ArrayRef, to: DataType| {
+            cast_with_options(a, &to, &CastOptions { safe: false, ..CastOptions::default() }).ok()
+        };
+        let time = |a: &ArrayRef| match a.data_type() {
+            t if t.is_integer() => strict(a, DataType::Int64),
+            _ => strict(
+                &strict(a, DataType::Timestamp(TimeUnit::Nanosecond, None))?,
+                DataType::Int64,
+            ),
+        };
+        Ok(Self {
+            weight: typed("weight", "numbers", &number)?,
+            annotated_at: typed("annotated_at", "times", &time)?,
+        })
+    }
+
+    /// Whether a batch has any of them.
+    pub(super) fn are_in(batch: &RecordBatch) -> bool {
+        ["weight", "annotated_at"].iter().any(|name| batch.column_by_name(name).is_some())
+    }
+
+    /// The row's weight, `None` where there is no such column; what was found where it is no weight.
+    pub(super) fn weight(&self, row: usize) -> Result<Option<f64>, String> {
+        let Some(weights) = &self.weight else { return Ok(None) };
+        let weights = weights.as_primitive::<Float64Type>();
+        if weights.is_null(row) {
+            return Err("null".to_owned());
+        }
+        match weights.value(row) {
+            w if w > 0.0 && w <= GREATEST_WEIGHT => Ok(Some(w)),
+            w => Err(format!("{w:?}")),
+        }
+    }
+
+    /// When the row was annotated; a row without a time is older than all others.
+    pub(super) fn annotated_at(&self, row: usize) -> Option<i64> {
+        let times = self.annotated_at.as_ref()?.as_primitive::<Int64Type>();
+        Some(if times.is_null(row) { i64::MIN } else { times.value(row) })
+    }
+}

@@ -1,0 +1,60 @@
+//! A relation as one batch, within the memory that the run may take.
+
+use arrow::array::RecordBatch;
+use arrow::compute::concat_batches;
+use datafusion::prelude::DataFrame;
+use futures::StreamExt;
+
+use super::budget::Budget;
+use crate::error::Result;
+
+/// All rows of a query; `rows` says what they are.
+///
+/// # Errors
+/// When the query fails, or its rows do not fit into the session's memory.
+pub async fn whole(query: DataFrame, rows: &str) -> Result<RecordBatch> {
+    let budget = Budget::new(&query.task_ctx(), rows);
+    whole_within(query, rows, &budget).await
+}
+
+/// The same; `budget` holds them, and goes on to.
+pub(super) async fn whole_within(
+    query: DataFrame,
+    rows: &str,
+    budget: &Budget,
+) -> Result<RecordBatch> {
+    let schema = query.schema().inner().clone();
+    let mut stream = query.execute_stream().await?;
+    let (mut batches, mut bytes, mut n) = (Vec::new(), 0_usize, 0);
+    while let Some(batch) = stream.next().await {
+        let batch: RecordBatch = batch?;
+        n += batch.num_rows();
+        // Once as it came, and once among all rows.
+        bytes = bytes.saturating_add(batch.get_array_memory_size().saturating_mul(2));
+        budget.hold(bytes, || format!("the first {n} {rows}"))?;
+        batches.push(batch);
+    }
+    Ok(concat_batches(&schema, &batches)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::engine::EngineSpec;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn rows_beyond_the_memory_are_refused_and_others_come_in_one_batch() {
+        let limit = Some("16MiB".to_owned());
+        let ctx = EngineSpec { memory_limit: limit, ..EngineSpec::default() }.session().unwrap();
+        let rows = async |n: usize| {
+            let query = format!("SELECT value AS i FROM generate_series(1, {n})");
+            whole(ctx.sql(&query).await.unwrap(), "rows of numbers").await
+        };
+        let batch = rows(20_000).await.unwrap();
+        assert_eq!((batch.num_rows(), batch.num_columns()), (20_000, 1));
+        let error = rows(2_000_000).await.unwrap_err();
+        assert_eq!(error.exit_code(), 2);
+        assert!(error.to_string().contains("rows of numbers take"), "{error}");
+    }
+}
