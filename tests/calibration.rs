@@ -67,7 +67,7 @@ fn by_instance(rows: &[Row]) -> BTreeMap<String, Vec<f64>> {
 // keys: calibration.method
 #[test]
 fn annotators_who_err_together_no_longer_make_dawid_skene_certain() {
-    for method in ["temperature", "isotonic"] {
+    for method in ["temperature", "bias_corrected_temperature", "isotonic"] {
         let job = correlated();
         let plain = read_table(&job.run(CORRELATED), "labels");
         let run = job.run(&format!("{CORRELATED}calibration.method = '{method}'"));
@@ -226,7 +226,7 @@ fn a_saved_model_calibrates_and_one_without_a_calibration_predicts_as_before() {
     job.write("gold.csv", &format!("instance_id,class,role\n{rows}"));
     let model = networks::pipeline("kind = 'crowd_layer'");
     let plain = by_instance(&read_table(&job.run(&model), "predictions"));
-    for method in ["temperature", "isotonic"] {
+    for method in ["temperature", "bias_corrected_temperature", "isotonic"] {
         let run = job.run(&format!(
             "calibration = {{ method = '{method}', fit_on = 'gold' }}\n{}",
             model.replace("[source]", "[source]\ngold = '{dir}gold.csv'")
@@ -272,7 +272,7 @@ fn a_classifier_without_gold_is_calibrated_by_annotations_of_instances_that_it_d
 }
 
 /// LabelMe by CoNAL: of the validation part a half chooses the epoch, a half calibrates. The calibration error that is
-/// wanted is 0.03; 0.037 was measured, which this guards.
+/// wanted is 0.03. Means over the seeds 0 to 4 are 0.040 by a temperature and 0.031 by one with biases.
 #[test]
 fn labelme_is_calibrated() {
     let Some(data) = data_folder("LabelMe, calibrated") else { return };
@@ -284,13 +284,21 @@ fn labelme_is_calibrated() {
     let file = root.join("pipelines/labelme.toml").display().to_string();
     let (data, gold) = (format!("data={}", data.display()), format!("source.sql.gold={gold}"));
     let sink = format!("sink.url={}", folder.path().display());
-    let set = ["calibration.method=temperature", "calibration.fit_on=gold", &gold, &sink];
-    let mut args = vec!["run", &file, "--var", &data];
-    set.iter().for_each(|set| args.extend(["--set", set]));
-    run_ok(&args);
-    let found = metrics(&folder.path().join("latest"), "holdout");
-    println!("{found:?}");
-    assert!(found["prediction_uncalibrated_ece"] > 0.08, "{found:?}");
-    assert!(found["prediction_ece"] <= 0.04 && found["prediction_log_loss"] <= 0.55, "{found:?}");
+    let calibrated = |method: &str| {
+        let method = format!("calibration.method={method}");
+        let set = [&method, "calibration.fit_on=gold", &gold, &sink];
+        let mut args = vec!["run", &file, "--var", &data];
+        set.iter().for_each(|set| args.extend(["--set", set]));
+        run_ok(&args);
+        let found = metrics(&folder.path().join("latest"), "holdout");
+        assert!(found["prediction_uncalibrated_ece"] > 0.08, "{method}: {found:?}");
+        assert!(found["prediction_ece"] <= 0.04, "{method}: {found:?}");
+        found
+    };
+    let found = calibrated("temperature");
+    assert!(found["prediction_log_loss"] <= 0.55, "{found:?}");
     assert_eq!(found["prediction_accuracy"], found["prediction_uncalibrated_accuracy"]);
+    let found = calibrated("bias_corrected_temperature");
+    assert!(found["prediction_log_loss"] <= 0.4, "{found:?}");
+    assert!(found["prediction_accuracy"] > found["prediction_uncalibrated_accuracy"] + 0.01);
 }

@@ -166,7 +166,10 @@ fn fitted_to(
 ) -> impl Iterator<Item = Metric> {
     let prefix = if rows == RowKind::Predictions { "prediction_" } else { "" };
     let temperature = match map {
-        Calibrator::Temperature { temperature } => Some(("temperature", *temperature)),
+        Calibrator::Temperature { temperature }
+        | Calibrator::BiasCorrectedTemperature { temperature, .. } => {
+            Some(("temperature", *temperature))
+        }
         Calibrator::Isotonic { .. } => None,
     };
     let named = [("instances", points as f64)].into_iter().chain(temperature);

@@ -19,6 +19,7 @@ pub mod calibrator;
 pub mod confusion;
 pub mod em;
 pub mod fitted;
+mod lbfgs;
 #[cfg(feature = "neural")]
 pub mod neural;
 pub mod preset;

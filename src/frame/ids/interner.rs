@@ -106,8 +106,11 @@ impl Interner {
     /// # Errors
     /// As [`Interner::intern`].
     pub fn intern_all(&mut self, arrays: &[&ArrayRef], numbers: &mut Vec<u32>) -> Result<()> {
-        let looked_up: Vec<LookedUp> =
-            arrays.par_iter().map(|array| self.look_up(array)).collect::<Result<_>>()?;
+        let looked_up = match arrays {
+            // Where the caller may be outside the run's threads.
+            [array] => vec![self.look_up(array)?],
+            _ => arrays.par_iter().map(|array| self.look_up(array)).collect::<Result<_>>()?,
+        };
         numbers.reserve(arrays.iter().map(Array::len).sum());
         for LookedUp { numbers: mut of_value, new, new_long, rows } in looked_up {
             let lengths = new.iter().map(|(_, key)| Key::Packed(*key).len());

@@ -3,6 +3,7 @@
 //!
 //! It knows neither annotations nor gold, so that a model may use it between the rounds of its own training.
 
+mod bias_corrected;
 mod isotonic;
 mod points;
 mod temperature;
@@ -23,6 +24,9 @@ pub enum Method {
     None,
     /// One exponent for all: the best class stays the best, and needs few answers.
     Temperature,
+    /// A temperature, and a bias for each class, which makes up for classes that are told too often or too rarely: needs
+    /// a hundred answers, and may change labels.
+    BiasCorrectedTemperature,
     /// An increasing function for each class, then shares of their sum: needs hundreds of answers, and may change labels.
     Isotonic,
 }
@@ -44,6 +48,14 @@ pub enum Calibrator {
         /// More than 1 makes the probabilities more alike.
         temperature: f64,
     },
+    /// Each probability to the power of 1 / temperature times e to the power of its class's bias, then shares of their sum:
+    /// Alexandari, Kundaje and Shrikumar 2020, arXiv:1901.06852.
+    BiasCorrectedTemperature {
+        /// More than 1 makes the probabilities more alike.
+        temperature: f64,
+        /// More than 0 makes the class more probable.
+        biases: Vec<f64>,
+    },
     /// An increasing function of each class's probability, then shares of their sum: Zadrozny and Elkan 2002,
     /// doi:10.1145/775047.775151.
     Isotonic {
@@ -55,7 +67,7 @@ pub enum Calibrator {
 impl Calibrator {
     /// The map of this method that fits best; `None` for [`Method::None`] and without points.
     ///
-    /// `smoothing` points are invented: for the temperature they tell all classes alike; for isotonic regression so many
+    /// `smoothing` points are invented: for a temperature they tell all classes alike; for isotonic regression so many
     /// of each class stand at its lowest probability, and as many of others at its highest. Without, few points give
     /// probabilities of 0 and 1.
     #[must_use]
@@ -67,6 +79,10 @@ impl Calibrator {
             Method::None => None,
             Method::Temperature => {
                 Some(Self::Temperature { temperature: temperature::fit(points, smoothing) })
+            }
+            Method::BiasCorrectedTemperature => {
+                let (temperature, biases) = bias_corrected::fit(points, smoothing);
+                Some(Self::BiasCorrectedTemperature { temperature, biases })
             }
             Method::Isotonic => {
                 let of = |k| Isotonic::fit(points, k, smoothing);
@@ -82,6 +98,9 @@ impl Calibrator {
         }
         match self {
             Self::Temperature { temperature } => temperature::apply(*temperature, row),
+            Self::BiasCorrectedTemperature { temperature, biases } => {
+                bias_corrected::apply(*temperature, biases, row);
+            }
             Self::Isotonic { classes } => {
                 row.iter_mut().zip(classes).for_each(|(p, class)| *p = class.apply(*p));
                 let sum: f64 = row.iter().sum();
@@ -104,6 +123,9 @@ impl Calibrator {
     pub fn is_valid(&self, n_classes: usize) -> bool {
         match self {
             Self::Temperature { temperature } => temperature.is_finite() && *temperature > 0.0,
+            Self::BiasCorrectedTemperature { temperature, biases } => {
+                bias_corrected::is_valid(*temperature, biases, n_classes)
+            }
             Self::Isotonic { classes } => {
                 classes.len() == n_classes && classes.iter().all(Isotonic::is_valid)
             }
@@ -118,7 +140,8 @@ mod tests {
     use super::*;
     use crate::model::fitted::best;
 
-    const METHODS: [Method; 2] = [Method::Temperature, Method::Isotonic];
+    const METHODS: [Method; 3] =
+        [Method::Temperature, Method::BiasCorrectedTemperature, Method::Isotonic];
 
     fn row() -> impl Strategy<Value = Vec<f64>> {
         let cell = prop_oneof![Just(0.0), Just(0.25), 1e-12..1.0, Just(1e-200), Just(0.5 + 1e-10)];

@@ -7,10 +7,10 @@ use crate::frame::BLOCK;
 use crate::model::fitted::TIE;
 
 /// The lowest temperature.
-const MIN_TEMPERATURE: f64 = 0.05;
+pub(super) const MIN_TEMPERATURE: f64 = 0.05;
 
 /// The highest: with it even rows that were certain are nearly uniform.
-const MAX_TEMPERATURE: f64 = 1000.0;
+pub(super) const MAX_TEMPERATURE: f64 = 1000.0;
 
 /// Probabilities count as at least this: what is less probable is rounding in the softmax of a network.
 const MIN_LOGIT_PROBABILITY: f64 = 1e-30;
@@ -21,7 +21,7 @@ const HALVINGS: usize = 60;
 /// A mean slope that counts as none.
 const FLAT: f64 = 1e-12;
 
-fn log(p: f64) -> f64 {
+pub(super) fn log(p: f64) -> f64 {
     p.max(MIN_LOGIT_PROBABILITY).ln()
 }
 

@@ -37,11 +37,11 @@ use serde::{Deserialize, Serialize};
 
 use super::kernels::Prior;
 use super::kernels::log_domain::{LogLikelihood, e_step};
-use super::lbfgs::maximise;
 use super::{EmSteps, Start, StopRule};
 use crate::frame::{Annotations, BLOCK};
 use crate::model::Spec;
 use crate::model::fitted::{Posterior, Report};
+use crate::model::lbfgs::maximise;
 use crate::run::Run;
 
 /// GLAD.

@@ -10,7 +10,6 @@ mod dawid_skene;
 mod glad;
 mod ibcc;
 pub mod kernels;
-mod lbfgs;
 mod one_coin;
 
 use rand::Rng as _;

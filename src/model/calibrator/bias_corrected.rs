@@ -1,0 +1,173 @@
+//! A temperature for all rows and a bias for each class: the calibrated probabilities are proportional to
+//! `p[k] ^ (1 / temperature) * exp(bias[k])`.
+
+use rayon::prelude::*;
+
+use super::points::{Points, rounded};
+use super::temperature::{self, MAX_TEMPERATURE, MIN_TEMPERATURE, log};
+use crate::frame::BLOCK;
+use crate::model::lbfgs::maximise;
+
+/// No part of the mean gradient is larger than this at the maximum.
+const TOLERANCE: f64 = 1e-9;
+
+/// Iterations after which the maximum is near enough.
+const MAX_ITER: u32 = 500;
+
+/// A bias is not beyond this: a class is then e^30 times as probable, or never the answer.
+const MAX_BIAS: f64 = 30.0;
+
+/// The temperature and the biases of the greatest
+///
+/// ```text
+/// sum over points of weight * sum_k target[k] * ln calibrated[k]  -  sum_k bias[k]^2 / 2
+/// ```
+///
+/// with targets as for a temperature alone. The prior of the biases, normal with deviation 1, decides where a class has
+/// few points or none.
+pub(super) fn fit(points: &Points, smoothing: f64) -> (f64, Vec<f64>) {
+    let (n, total) = (points.n_classes, points.weight());
+    let alone = temperature::fit(points, smoothing);
+    let rows = Rows {
+        points,
+        logs: points.probabilities.iter().map(|p| log(*p) / alone).collect(),
+        uniform: smoothing / (total + smoothing),
+    };
+    let objective = |x: &[f64], gradient: &mut [f64], fixed: bool| {
+        let mut value = rows.log_likelihood(x, gradient) / total;
+        gradient.iter_mut().for_each(|g| *g /= total);
+        for (bias, g) in x[1..].iter().zip(&mut gradient[1..]) {
+            value -= bias * bias / (2.0 * total);
+            *g -= bias / total;
+        }
+        if fixed {
+            gradient[0] = 0.0;
+        }
+        value
+    };
+    // The first number is the temperature alone over the one that is sought.
+    let mut x = vec![0.0; n + 1];
+    x[0] = 1.0;
+    maximise(&mut x, |x, gradient| objective(x, gradient, false), TOLERANCE, MAX_ITER);
+    let bounds = (alone / MAX_TEMPERATURE, alone / MIN_TEMPERATURE);
+    if x[0] < bounds.0 || x[0] > bounds.1 {
+        x[0] = x[0].clamp(bounds.0, bounds.1);
+        maximise(&mut x, |x, gradient| objective(x, gradient, true), TOLERANCE, MAX_ITER);
+    }
+    let biases = x[1..].iter().map(|bias| rounded(bias.clamp(-MAX_BIAS, MAX_BIAS)));
+    (rounded(alone / x[0]), biases.collect())
+}
+
+/// Calibrates a row.
+pub(super) fn apply(temperature: f64, biases: &[f64], row: &mut [f64]) {
+    row.iter_mut().zip(biases).for_each(|(p, bias)| *p = log(*p) / temperature + bias);
+    let most = row.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+    row.iter_mut().for_each(|p| *p = (*p - most).exp());
+    let sum: f64 = row.iter().sum();
+    row.iter_mut().for_each(|p| *p /= sum);
+}
+
+/// Whether these are a map of so many classes.
+pub(super) fn is_valid(temperature: f64, biases: &[f64], n_classes: usize) -> bool {
+    temperature.is_finite()
+        && temperature > 0.0
+        && biases.len() == n_classes
+        && biases.iter().all(|bias| bias.abs() <= MAX_BIAS)
+}
+
+struct Rows<'a> {
+    points: &'a Points,
+    /// Of the probabilities, `[point, class]`, over the temperature that fits alone.
+    logs: Vec<f64>,
+    /// The share of each target that all classes have alike.
+    uniform: f64,
+}
+
+impl Rows<'_> {
+    /// The log-likelihood of the targets, and its gradient.
+    fn log_likelihood(&self, x: &[f64], gradient: &mut [f64]) -> f64 {
+        let of_block = |block: usize| {
+            let mut gradient = vec![0.0; x.len()];
+            let rows = block * BLOCK..((block + 1) * BLOCK).min(self.points.len());
+            let value: f64 = rows.map(|i| self.of_row(i, x, &mut gradient)).sum();
+            (value, gradient)
+        };
+        let blocks: Vec<(f64, Vec<f64>)> =
+            (0..self.points.len().div_ceil(BLOCK)).into_par_iter().map(of_block).collect();
+        gradient.fill(0.0);
+        for (_, of_block) in &blocks {
+            gradient.iter_mut().zip(of_block).for_each(|(g, more)| *g += more);
+        }
+        blocks.iter().map(|(value, _)| value).sum()
+    }
+
+    fn of_row(&self, i: usize, x: &[f64], gradient: &mut [f64]) -> f64 {
+        let n = self.points.n_classes;
+        let (logs, targets) =
+            (&self.logs[i * n..(i + 1) * n], &self.points.targets[i * n..(i + 1) * n]);
+        let score = |k: usize| x[0] * logs[k] + x[k + 1];
+        let most = (0..n).map(score).fold(f64::NEG_INFINITY, f64::max);
+        let sum: f64 = (0..n).map(|k| (score(k) - most).exp()).sum();
+        let weight = self.points.weights[i];
+        let mut value = 0.0;
+        for k in 0..n {
+            let target = targets[k] * (1.0 - self.uniform) + self.uniform / n as f64;
+            let missing = weight * (target - (score(k) - most).exp() / sum);
+            value += target * (score(k) - most - sum.ln());
+            gradient[0] += missing * logs[k];
+            gradient[k + 1] += missing;
+        }
+        weight * value
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Two classes, and rows that all say (0.8, 0.2), of which half are of each class: by symmetry ln 4 / T + b0 - b1 = 0
+    /// where the prior allows. With b0 = -b1 = -b and a = 1 / T, the objective of weight W falls by b^2: it is greatest
+    /// where b = 0 and a = 0, at the highest temperature.
+    #[test]
+    fn rows_that_say_nothing_become_uniform() {
+        let mut points = Points::new(2);
+        for class in [0, 1, 0, 1] {
+            points.push_class(&[0.8, 0.2], class, 100.0);
+        }
+        let (temperature, biases) = fit(&points, 0.0);
+        let mut row = [0.8, 0.2];
+        apply(temperature, &biases, &mut row);
+        assert!((row[0] - 0.5).abs() < 1e-3, "{temperature} {biases:?} {row:?}");
+    }
+
+    /// Rows (0.8, 0.2) and (0.2, 0.8), a thousand each, of which 900 and 400 are of class 0: the scores of class 0 over
+    /// class 1 must be ln 9 and ln (2 / 3), which are a * (+-ln 4) + d. So d = (ln 9 + ln 2/3) / 2 and
+    /// a = (ln 9 - ln 2/3) / (2 ln 4), but for the prior, which is one part in thousands.
+    #[test]
+    fn the_temperature_and_the_biases_are_those_worked_out_by_hand() {
+        let mut points = Points::new(2);
+        for (row, share) in [([0.8, 0.2], 900.0), ([0.2, 0.8], 400.0)] {
+            points.push_class(&row, 0, 1e4 * share);
+            points.push_class(&row, 1, 1e4 * (1000.0 - share));
+        }
+        let (temperature, biases) = fit(&points, 0.0);
+        let (high, low) = (9.0_f64.ln(), (2.0_f64 / 3.0).ln());
+        assert!((1.0 / temperature - (high - low) / (2.0 * 4.0_f64.ln())).abs() < 1e-5);
+        assert!((biases[0] - biases[1] - f64::midpoint(high, low)).abs() < 1e-5, "{biases:?}");
+        assert!((biases[0] + biases[1]).abs() < 1e-9, "the prior has no reason to move both");
+        let mut row = [0.2, 0.8];
+        apply(temperature, &biases, &mut row);
+        assert!((row[0] - 0.4).abs() < 1e-5, "{row:?}");
+    }
+
+    /// A single point of weight 1 in class 0 of (0.5, 0.5): d = b0 - b1 is greatest where sigmoid(-d) = d / 2, which is
+    /// 0.6748.
+    #[test]
+    fn the_prior_holds_where_there_are_few_points() {
+        let mut points = Points::new(2);
+        points.push_class(&[0.5, 0.5], 0, 1.0);
+        let (_, biases) = fit(&points, 0.0);
+        let d = biases[0] - biases[1];
+        assert!((1.0 / (1.0 + d.exp()) - d / 2.0).abs() < 1e-6, "{d}");
+    }
+}
