@@ -5,6 +5,7 @@ use super::annotator_params::{AnnotatorParams, Gathered};
 use super::data::batch::{Batch, BatchAnnotation};
 use super::net::heads::Outputs;
 use super::numerics::{MIN_PROBABILITY, at_least, softmax};
+use super::train::spec::Reduction;
 use crate::frame::Dims;
 use crate::model::calibrator::Calibrator;
 
@@ -23,6 +24,8 @@ pub struct BatchContext<'a> {
     pub annotator_params: &'a AnnotatorParams,
     /// The map from the classifier's probabilities to calibrated ones, where the schedule has fitted one.
     pub calibrator: Option<&'a Calibrator>,
+    /// The divisor of the annotations' losses; nothing else depends on it.
+    pub reduction: Reduction,
     /// Sizes.
     pub dims: Dims,
 }
@@ -50,6 +53,12 @@ pub struct BatchPrediction {
 }
 
 impl BatchContext<'_> {
+    /// The factor of the annotations' losses: one over their divisor.
+    #[must_use]
+    pub fn scale(&self) -> f64 {
+        self.reduction.factor(self.batch, self.dims)
+    }
+
     /// Every annotation of the batch with its row.
     pub fn annotations(&self) -> impl Iterator<Item = (usize, &BatchAnnotation)> {
         (0..self.batch.len()).flat_map(|b| self.batch.annotations_of(b).iter().map(move |a| (b, a)))

@@ -2,7 +2,7 @@
 
 use rand::Rng as _;
 
-use super::{CrowdNet, Task, device, name_of};
+use super::{CrowdNet, NetworkSpec, Neural, Task, device, name_of};
 use crate::error::{Error, Result};
 use crate::frame::{Annotations, Described, Evidence, Role};
 use crate::model::Model;
@@ -20,45 +20,34 @@ use crate::model::neural::train::state::TrainState;
 use crate::model::vote::agreement;
 use crate::run::Run;
 
-/// Fits a [`CrowdNet`].
-#[derive(Debug, Clone)]
-pub struct Neural<N>(pub N);
-
-impl<N> From<N> for Neural<N> {
-    fn from(model: N) -> Self {
-        Self(model)
-    }
-}
-
 impl<N: CrowdNet> Model for Neural<N> {
     fn fit(&self, evidence: Evidence<'_>, run: &mut Run) -> Result<Fitted> {
-        let model = &self.0;
-        let common = model.common();
+        let Self { network: NetworkSpec { device: on, backbone, train, .. }, model } = self;
         let Some(described) = evidence.described else {
             return Err(Error::spec(format!("`{}` learns from features", N::KIND))
                 .at("source.features")
                 .help("set source.features, or choose a label-only model"));
         };
         let (dims, matrix) = (evidence.annotations.dims(), described.matrix());
-        let split = split_annotations(common.train, evidence.annotations, run)?;
+        let split = split_annotations(train, evidence.annotations, run)?;
         let (training, held_out) = match &split {
             Some([training, held_out]) => {
                 (Evidence { annotations: training, ..evidence }, Some(held_out))
             }
             None => (evidence, None),
         };
-        let (mut aggregated, data) = prepared(model, training, held_out, run)?;
+        let (mut aggregated, data) = prepared(self, training, held_out, run)?;
         let mut targets = aggregated.as_ref().map(|fitted| fitted.posterior.clone());
         let Some(data) = data.filter(|data| !data.is_empty() && dims.classes > 0) else {
             return Err(Error::data("no annotated instance has features to learn from")
                 .at("source.features")
                 .help("the ids must be the same as in the annotations"));
         };
-        let valid = gold_to_select_by(model, described)?;
+        let valid = gold_to_select_by(train, described)?;
         let shape = NetShape { features: matrix.shape().to_vec(), classes: dims.classes };
         let heads = model.heads();
-        let (device, precision) = (device(common.device)?, common.train.precision);
-        let mut net = Network::new(common.backbone, precision, &heads, &shape, run, &device)?;
+        let (device, precision) = (device(on)?, train.precision);
+        let mut net = Network::new(backbone, precision, &heads, &shape, run, &device)?;
         net.scaler.fit(matrix, data.rows().into_iter());
         if !heads.classifier && evidence.annotations.trusted.is_some() {
             run.warn(format!(
@@ -70,6 +59,7 @@ impl<N: CrowdNet> Model for Neural<N> {
         let annotator_params = AnnotatorParams { tables: model.tables(&task)? };
         let mut trainer = Trainer {
             model,
+            spec: train,
             data: &data,
             dims,
             valid: &valid,
@@ -86,7 +76,7 @@ impl<N: CrowdNet> Model for Neural<N> {
         let mut whole = None;
         targets = trainer.state.targets.take();
         if held_out.is_some() {
-            (aggregated, whole) = prepared(model, evidence, None, run)?;
+            (aggregated, whole) = prepared(self, evidence, None, run)?;
             if let (Some(fitted), false) = (&aggregated, trainer.state.are_targets_own) {
                 targets = Some(fitted.posterior.clone());
             }
@@ -106,7 +96,7 @@ impl<N: CrowdNet> Model for Neural<N> {
             trace,
             stop: Stop { converged, iterations },
             model: Some(Trained {
-                description: description(model, &trainer.net, &shape, dims),
+                description: description(self, &trainer.net, &shape, dims),
                 parameters: to_pytorch(&trainer.snapshot()?, &heads).to_bytes()?,
             }),
             device: name_of(&device),
@@ -140,21 +130,21 @@ pub(crate) fn split_annotations(
 
 /// The result of the model's aggregator, and the training data.
 fn prepared<'a, N: CrowdNet>(
-    model: &N,
+    spec: &Neural<N>,
     evidence: Evidence<'a>,
     held_out: Option<&Annotations>,
     run: &mut Run,
 ) -> Result<(Option<Fitted>, Option<TrainingData<'a>>)> {
-    let aggregated = model.aggregate(evidence, run)?;
-    let batching = model.common().train.batching(N::DROPS_LAST_BATCH);
+    let aggregated = spec.model.aggregate(evidence, run)?;
+    let batching = spec.network.train.batching(N::DROPS_LAST_BATCH);
     let data = TrainingData::new(evidence, held_out, aggregated.is_some(), batching);
     Ok((aggregated, data))
 }
 
-fn gold_to_select_by<N: CrowdNet>(model: &N, described: &Described) -> Result<Vec<(u32, u32)>> {
+fn gold_to_select_by(train: &TrainSpec, described: &Described) -> Result<Vec<(u32, u32)>> {
     let gold = described.gold.iter().filter(|gold| gold.role == Role::Valid);
     let valid: Vec<(u32, u32)> = gold.map(|gold| (gold.instance, gold.class)).collect();
-    if model.common().train.select == Select::Valid && valid.is_empty() {
+    if train.select == Select::Valid && valid.is_empty() {
         return Err(Error::data("there is no gold to select the best epoch by")
             .at("model.train.select")
             .found("no gold row of role `valid` whose instance has features")

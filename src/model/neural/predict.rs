@@ -6,7 +6,7 @@ use schemars::schema_for;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use super::{BatchContext, CrowdNet, device, name_of};
+use super::{BatchContext, CrowdNet, NetworkSpec, Neural, device, name_of};
 use crate::error::{Error, Result, Stage};
 use crate::frame::{Dims, Matrix};
 use crate::model::fitted::Posterior;
@@ -17,7 +17,7 @@ use crate::model::neural::net::pytorch::from_pytorch;
 use crate::model::neural::net::{NetShape, Network};
 use crate::model::neural::train::checkpoint::Snapshot;
 use crate::model::neural::train::step::Predictor;
-use crate::model::{Predicted, SavedModel};
+use crate::model::{Predicted, SavedModel, Spec as _};
 use crate::run::Run;
 use crate::spec::{Problems, check_schema};
 
@@ -36,7 +36,7 @@ pub struct Saved {
 
 /// The kind, parameters, sizes and modules of a trained model as JSON, without its classes' names.
 pub(super) fn description<N: CrowdNet>(
-    model: &N,
+    model: &Neural<N>,
     net: &Network,
     sizes: &NetShape,
     dims: Dims,
@@ -62,9 +62,10 @@ pub fn predict<N: CrowdNet>(
     let SavedModel { parameters, sizes, bytes, device: on } = model;
     let misfit = |e| Error::data(format!("the saved model's description does not fit: {e}"));
     let mut problems = Problems::default();
-    check_schema(&parameters, &schema_for!(N).to_value(), "model.json: parameters", &mut problems);
-    let model: N = serde_json::from_value(parameters).map_err(misfit)?;
-    model.check("model.json: parameters", &mut problems);
+    let schema = schema_for!(Neural<N>).to_value();
+    check_schema(&parameters, &schema, "model.json: parameters", &mut problems);
+    let spec: Neural<N> = serde_json::from_value(parameters).map_err(misfit)?;
+    spec.check("model.json: parameters", &mut problems);
     problems.into_result().map_err(|mut e| {
         e.stage = Stage::Data;
         e
@@ -82,14 +83,14 @@ pub fn predict<N: CrowdNet>(
             .found(format!("{} numbers a row, where the model takes {width}", matrix.width()))
             .help("give the same columns in the same order as for training"));
     }
+    let Neural { network: NetworkSpec { device: own, backbone, train, .. }, model } = spec;
     let snapshot = from_pytorch(&Snapshot::from_bytes(bytes)?, &model.heads());
     let sizes = NetShape { features: saved.features.clone(), classes: saved.classes };
-    let parts = model.common();
-    let device = device(on.unwrap_or(parts.device))?;
-    let initialisation = parts.backbone.initialisation;
+    let device = device(on.unwrap_or(&own))?;
+    let initialisation = backbone.initialisation;
     let parameters = Parameters::within(run, &device, initialisation, snapshot.n_f32s());
-    let precision = parts.train.precision;
-    let mut net = Network::build(parts.backbone, precision, &model.heads(), &sizes, parameters)?;
+    let heads = model.heads();
+    let mut net = Network::build(&backbone, train.precision, &heads, &sizes, parameters)?;
     net.load(&snapshot)?;
     let annotator_params = AnnotatorParams::saved(&snapshot)?;
     let dims = Dims {

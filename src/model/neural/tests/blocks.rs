@@ -61,6 +61,7 @@ fn losses_and_likelihoods_compute_the_heads_of_their_own_annotators() {
         let context = BatchContext {
             phase: "",
             calibrator: None,
+            reduction: Reduction::Sum,
             batch: &case.batch,
             out: &case.out,
             gathered: &gathered,

@@ -18,7 +18,7 @@ impl<N: CrowdNet> Trainer<'_, N> {
     /// # Errors
     /// When the training diverges, the run is cancelled or the device fails.
     pub(super) fn epoch(&mut self, phase: &Phase, run: &Run) -> Result<()> {
-        let spec = self.model.common().train;
+        let spec = self.spec;
         let (optimiser, epoch) = (&spec.optimiser, phase.act.start + self.state.epoch);
         let began = run.clock.seconds();
         if optimiser.reset_each_epoch || epoch == 0 {
@@ -112,6 +112,7 @@ impl<N: CrowdNet> Trainer<'_, N> {
             gathered: &gathered,
             annotator_params,
             calibrator: self.state.calibrator.as_ref(),
+            reduction: self.reduction(),
             dims: self.dims,
         };
         let (loss, gradient) = loss_and_gradient(self.model, &context);
@@ -131,7 +132,7 @@ impl<N: CrowdNet> Trainer<'_, N> {
         rates: Rates,
         optimiser: &Optimiser,
     ) -> Result<()> {
-        let spec = &self.model.common().train.optimiser;
+        let spec = &self.spec.optimiser;
         let Gradient { out, mut tables } = gradient;
         let trained = forward.filter(|_| rates.net > 0.0);
         let backward = || trained.map(|forward| forward.backward(&out)).transpose();

@@ -109,15 +109,16 @@ mod tests {
         let batching = Batching { batch_size: None, by_annotation: false, drops_last: false };
         let data = TrainingData::new(evidence, None, false, batching).unwrap();
         let train = TrainSpec { epochs: 1, ..TrainSpec::default() };
-        let model = WeightedDoctorNet { train, weight_epochs: 2, ..WeightedDoctorNet::default() };
+        let model = WeightedDoctorNet { weight_epochs: 2, ..WeightedDoctorNet::default() };
         let (mut run, shape) = (Run::new(1), NetShape { features: vec![3], classes: 2 });
-        let (common, heads) = (model.common(), model.heads());
-        let net = Network::new(common.backbone, Precision::F32, &heads, &shape, &run, &Device::Cpu);
+        let (backbone, heads) = (BackboneSpec::default(), model.heads());
+        let net = Network::new(&backbone, Precision::F32, &heads, &shape, &run, &Device::Cpu);
         let net = net.unwrap();
         let task = Task { evidence, dims: a.dims(), hidden: net.hidden(), run: &run };
         let annotator_params = AnnotatorParams { tables: model.tables(&task).unwrap() };
         let mut trainer = Trainer {
             model: &model,
+            spec: &train,
             data: &data,
             dims: a.dims(),
             valid: &[],

@@ -19,6 +19,7 @@ use crate::model::neural::data::{TrainingData, batch::Batch};
 use crate::model::neural::net::Network;
 use crate::model::neural::train::checkpoint::Snapshot;
 use crate::model::neural::train::frozen::FrozenOutputs;
+use crate::model::neural::train::spec::{Reduction, TrainSpec};
 use crate::model::neural::train::state::TrainState;
 use crate::model::neural::train::step::Predictor;
 use crate::model::neural::{Act, BatchContext, BatchPrediction, CrowdNet, Phase};
@@ -27,6 +28,7 @@ use crate::run::Run;
 /// A model in training.
 pub(crate) struct Trainer<'a, N> {
     pub(crate) model: &'a N,
+    pub(crate) spec: &'a TrainSpec,
     pub(crate) data: &'a TrainingData<'a>,
     pub(crate) dims: Dims,
     /// (feature row, class) of the gold that selects the epoch.
@@ -49,8 +51,8 @@ impl<N: CrowdNet> Trainer<'_, N> {
     /// When the training diverges, the run is cancelled, or a checkpoint cannot be read or written.
     pub(crate) fn train(&mut self, run: &mut Run) -> Result<()> {
         self.resume(run)?;
-        run.progress.begin("training", Some(self.model.epochs().into()));
-        while let Some(act) = self.model.next_act(&self.state) {
+        run.progress.begin("training", Some(self.model.epochs(self.spec).into()));
+        while let Some(act) = self.model.next_act(self.spec, &self.state) {
             run.cancel.check()?;
             match act {
                 Act::Select => self.select()?,
@@ -80,7 +82,7 @@ impl<N: CrowdNet> Trainer<'_, N> {
             if phase.is_scored {
                 self.score_epoch(phase)?;
             }
-            let every = self.model.common().train.checkpoint_epochs.max(1) as usize;
+            let every = self.spec.checkpoint_epochs.max(1) as usize;
             if self.state.trace.len().is_multiple_of(every) {
                 self.checkpoint(run)?;
             }
@@ -120,7 +122,7 @@ impl<N: CrowdNet> Trainer<'_, N> {
     fn annotator_delay(&self, phase: &Phase) -> u32 {
         let delays =
             phase.classifier && self.annotator_params.tables.iter().any(|table| !table.is_fixed);
-        if delays { self.model.annotator_delay(phase.epochs) } else { 0 }
+        if delays { self.model.annotator_delay(self.spec, phase.epochs) } else { 0 }
     }
 
     /// The current model's prediction for a batch.
@@ -138,6 +140,11 @@ impl<N: CrowdNet> Trainer<'_, N> {
         read_out: impl FnOnce(&BatchContext<'_>) -> R,
     ) -> Result<R> {
         self.predictor().with_outputs(self.data.matrix, batch, read_out)
+    }
+
+    /// The divisor of the annotations' losses: the user's, or the model's.
+    fn reduction(&self) -> Reduction {
+        self.spec.reduction.or(N::REDUCTION).unwrap_or(Reduction::Sum)
     }
 
     fn predictor(&self) -> Predictor<'_> {

@@ -17,7 +17,7 @@ const MIN_SCORED: f64 = 1e-15;
 impl<N: CrowdNet> Trainer<'_, N> {
     /// Keeps this epoch's model, or the average of the models so far, if its score is the best.
     pub(super) fn score_epoch(&mut self, phase: &Phase) -> Result<()> {
-        let kept = self.model.common().train.average;
+        let kept = self.spec.average;
         if kept == 0.0 {
             return self.keep_if_best(phase);
         }
@@ -52,7 +52,7 @@ impl<N: CrowdNet> Trainer<'_, N> {
 
     /// Whether the last improvement of the phase is more than `patience` epochs ago; frozen epochs do not count.
     pub(super) fn is_out_of_patience(&self, phase: &Phase) -> bool {
-        let (patience, best) = (self.model.common().train.patience, &self.state.best);
+        let (patience, best) = (self.spec.patience, &self.state.best);
         let all_move = self.annotator_delay(phase);
         patience
             .zip(best.as_ref())
@@ -66,7 +66,7 @@ impl<N: CrowdNet> Trainer<'_, N> {
 
     /// The score of this epoch, greater is better; `None` where the last epoch is kept.
     fn score(&self, phase: &Phase) -> Result<Option<f64>> {
-        match self.model.common().train.select {
+        match self.spec.select {
             Select::Last => Ok(None),
             Select::AnnotationLikelihood if !phase.moves_likelihood => Ok(None),
             Select::Valid => {
@@ -143,15 +143,15 @@ mod tests {
         let data = TrainingData::new(evidence, Some(&held_out), false, batching).unwrap();
         let train = TrainSpec { select, ..TrainSpec::default() };
         let backbone = BackboneSpec { hidden: vec![4], ..BackboneSpec::default() };
-        let model = TraceRegularised { backbone, train, ..TraceRegularised::default() };
+        let model = TraceRegularised::default();
         let (run, shape) = (Run::new(1), NetShape { features: vec![4], classes: 3 });
         let (heads, precision) = (model.heads(), Precision::F32);
-        let net =
-            Network::new(&model.backbone, precision, &heads, &shape, &run, &Device::Cpu).unwrap();
+        let net = Network::new(&backbone, precision, &heads, &shape, &run, &Device::Cpu).unwrap();
         let task = Task { evidence, dims, hidden: 4, run: &run };
         let annotator_params = AnnotatorParams { tables: model.tables(&task).unwrap() };
         read(&mut Trainer {
             model: &model,
+            spec: &train,
             data: &data,
             dims,
             valid,

@@ -9,6 +9,7 @@ use crate::model::neural::net::Network;
 use crate::model::neural::net::heads::Outputs;
 use crate::model::neural::net::mode::Mode;
 use crate::model::neural::numerics::{at_least, softmax_backward};
+use crate::model::neural::train::spec::Reduction;
 use crate::model::neural::{BatchContext, CrowdNet, Gradient};
 
 /// A model's loss on a batch, and its derivatives by the network's outputs and the gathered parameters.
@@ -111,6 +112,7 @@ impl Predictor<'_> {
             gathered: &gathered,
             annotator_params: self.annotator_params,
             calibrator: self.calibrator,
+            reduction: Reduction::Sum,
             dims: self.dims,
         })
     }
