@@ -9,15 +9,17 @@ use super::train::spec::Reduction;
 use crate::frame::Dims;
 use crate::model::calibrator::Calibrator;
 
-/// A batch, the network's outputs for it, and the parameters of its annotators.
+/// A batch, the networks' outputs for it, and the parameters of its annotators.
 #[derive(Clone, Copy)]
 pub struct BatchContext<'a> {
     /// The name of the running phase; empty when the model predicts.
     pub phase: &'static str,
     /// Rows and annotations.
     pub batch: &'a Batch,
-    /// The network's outputs.
+    /// The outputs of the classifier.
     pub out: &'a Outputs,
+    /// The outputs of the other learners, in the order in which the model names them.
+    pub others: &'a [Outputs],
     /// The parameters of the batch's annotators.
     pub gathered: &'a Gathered,
     /// The parameters of all annotators.
@@ -33,8 +35,10 @@ pub struct BatchContext<'a> {
 /// The derivatives of a loss: by output and by gathered parameter, in the shapes of both.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Gradient {
-    /// By logits, hidden layer and named heads; the derivative by `p` is propagated to the logits.
+    /// By logits, hidden layer and named heads of the classifier; the derivative by `p` is propagated to the logits.
     pub out: Outputs,
+    /// The same by the outputs of the other learners.
+    pub others: Vec<Outputs>,
     /// By gathered parameter.
     pub tables: Gathered,
 }

@@ -8,7 +8,8 @@ use super::annotator_params::{AnnotatorParams, ParamTable};
 use super::batch_context::{BatchContext, BatchPrediction, Gradient};
 use super::net::heads::Heads;
 use super::schedule::{Act, Phase, one_after_the_other};
-use super::spec::Neural;
+use super::spec::{NetworkSpec, Neural};
+use super::train::learner::LearnerSpec;
 use super::train::spec::{Reduction, TrainSpec};
 use super::train::state::TrainState;
 use crate::error::Result;
@@ -70,9 +71,14 @@ pub trait CrowdNet:
     /// Rules across the model's parameters, and between them and the training.
     fn check(&self, _train: &TrainSpec, _place: &str, _problems: &mut Problems) {}
 
-    /// The outputs that it reads from the network.
+    /// The outputs of the classifier that it reads.
     fn heads(&self) -> Heads {
         Heads::CLASSIFIER
+    }
+
+    /// The learners beside the classifier.
+    fn other_learners(&self, _network: &NetworkSpec) -> Vec<LearnerSpec> {
+        Vec::new()
     }
 
     /// The parameters of annotators at the start.

@@ -11,10 +11,11 @@ use crate::model::em::kernels::m_step::expected_counts_of;
 use crate::model::fitted::{Fitted, Posterior, Report, Stop, Trained};
 use crate::model::neural::annotator_params::AnnotatorParams;
 use crate::model::neural::data::TrainingData;
-use crate::model::neural::net::pytorch::to_pytorch;
-use crate::model::neural::net::{NetShape, Network};
+use crate::model::neural::net::NetShape;
 use crate::model::neural::predict::description;
 use crate::model::neural::train::Trainer;
+use crate::model::neural::train::learner::LearnerSetting;
+use crate::model::neural::train::learners::Learners;
 use crate::model::neural::train::spec::{Select, TrainSpec};
 use crate::model::neural::train::state::TrainState;
 use crate::model::vote::agreement;
@@ -22,7 +23,7 @@ use crate::run::Run;
 
 impl<N: CrowdNet> Model for Neural<N> {
     fn fit(&self, evidence: Evidence<'_>, run: &mut Run) -> Result<Fitted> {
-        let Self { network: NetworkSpec { device: on, backbone, train, .. }, model } = self;
+        let Self { network: NetworkSpec { device: on, train, .. }, model } = self;
         let Some(described) = evidence.described else {
             return Err(Error::spec(format!("`{}` learns from features", N::KIND))
                 .at("source.features")
@@ -45,17 +46,23 @@ impl<N: CrowdNet> Model for Neural<N> {
         };
         let valid = gold_to_select_by(train, described)?;
         let shape = NetShape { features: matrix.shape().to_vec(), classes: dims.classes };
-        let heads = model.heads();
         let (device, precision) = (device(on)?, train.precision);
-        let mut net = Network::new(backbone, precision, &heads, &shape, run, &device)?;
-        net.scaler.fit(matrix, data.rows().into_iter());
-        if !heads.classifier && evidence.annotations.trusted.is_some() {
+        let setting =
+            LearnerSetting { precision, shape: &shape, run, device: &device, saved: None };
+        let mut learners = Learners::new(self.learners(), &setting)?;
+        learners.fit_scalers(matrix, &data.rows());
+        if !model.heads().classifier && evidence.annotations.trusted.is_some() {
             run.warn(format!(
                 "`{}` is trained on labels, not classes: trusted classes appear in the labels table, but do not train it",
                 N::KIND
             ));
         }
-        let task = Task { evidence: training, dims, hidden: net.hidden(), run: &run.clone() };
+        let task = Task {
+            evidence: training,
+            dims,
+            hidden: learners.classifier.network.hidden(),
+            run: &run.clone(),
+        };
         let annotator_params = AnnotatorParams { tables: model.tables(&task)? };
         let mut trainer = Trainer {
             model,
@@ -63,12 +70,11 @@ impl<N: CrowdNet> Model for Neural<N> {
             data: &data,
             dims,
             valid: &valid,
-            net,
+            learners,
             annotator_params,
             state: TrainState { targets, ..TrainState::default() },
             phase: "",
             is_over: false,
-            frozen: None,
         };
         trainer.train(run)?;
         trainer.annotator_params.average_unknown(&data.unknown());
@@ -96,8 +102,8 @@ impl<N: CrowdNet> Model for Neural<N> {
             trace,
             stop: Stop { converged, iterations },
             model: Some(Trained {
-                description: description(self, &trainer.net, &shape, dims),
-                parameters: to_pytorch(&trainer.snapshot()?, &heads).to_bytes()?,
+                description: description(self, &trainer.learners, &shape, dims),
+                parameters: trainer.learners.to_pytorch(&trainer.snapshot()?).to_bytes()?,
             }),
             device: name_of(&device),
         })
@@ -176,7 +182,7 @@ impl AllPredictions {
         let mut parameters = vec![vec![f64::NAN; a.dims().instances]; names.len()];
         let instances = data.instances();
         if N::CONDITIONS_ON_ANNOTATIONS {
-            for part in instances.chunks(trainer.net.rows_at_once()) {
+            for part in instances.chunks(trainer.learners.rows_at_once()) {
                 run.cancel.check()?;
                 let predicted = trainer.predict(&data.observed(part, targets))?;
                 for (n, i) in part.iter().map(|i| *i as usize).enumerate() {
@@ -217,7 +223,7 @@ fn predictions<N: CrowdNet>(
     classes: usize,
     run: &Run,
 ) -> Result<Posterior> {
-    let (rows, at_once) = (trainer.data.matrix.len(), trainer.net.rows_at_once());
+    let (rows, at_once) = (trainer.data.matrix.len(), trainer.learners.rows_at_once());
     let mut predictions = Posterior::zeros(rows, classes);
     for first in (0..rows).step_by(at_once) {
         run.cancel.check()?;

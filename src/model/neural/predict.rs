@@ -12,10 +12,10 @@ use crate::frame::{Dims, Matrix};
 use crate::model::fitted::Posterior;
 use crate::model::neural::annotator_params::AnnotatorParams;
 use crate::model::neural::data::TrainingData;
-use crate::model::neural::net::parameters::Parameters;
-use crate::model::neural::net::pytorch::from_pytorch;
-use crate::model::neural::net::{NetShape, Network};
+use crate::model::neural::net::NetShape;
 use crate::model::neural::train::checkpoint::Snapshot;
+use crate::model::neural::train::learner::LearnerSetting;
+use crate::model::neural::train::learners::Learners;
 use crate::model::neural::train::step::Predictor;
 use crate::model::{Predicted, SavedModel, Spec as _};
 use crate::run::Run;
@@ -37,7 +37,7 @@ pub struct Saved {
 /// The kind, parameters, sizes and modules of a trained model as JSON, without its classes' names.
 pub(super) fn description<N: CrowdNet>(
     model: &Neural<N>,
-    net: &Network,
+    learners: &Learners,
     sizes: &NetShape,
     dims: Dims,
 ) -> Value {
@@ -47,7 +47,8 @@ pub(super) fn description<N: CrowdNet>(
         labels: dims.labels,
         annotators: dims.annotators,
     };
-    json!({"kind": N::KIND, "parameters": model, "sizes": saved, "network": net.modules()})
+    let network = learners.classifier.network.modules();
+    json!({"kind": N::KIND, "parameters": model, "sizes": saved, "network": network})
 }
 
 /// P(class given features) of every row, by a saved model.
@@ -83,15 +84,15 @@ pub fn predict<N: CrowdNet>(
             .found(format!("{} numbers a row, where the model takes {width}", matrix.width()))
             .help("give the same columns in the same order as for training"));
     }
-    let Neural { network: NetworkSpec { device: own, backbone, train, .. }, model } = spec;
-    let snapshot = from_pytorch(&Snapshot::from_bytes(bytes)?, &model.heads());
+    let learners = spec.learners();
+    let Neural { network: NetworkSpec { device: own, train, .. }, model } = spec;
+    let snapshot = Snapshot::from_bytes(bytes)?;
     let sizes = NetShape { features: saved.features.clone(), classes: saved.classes };
     let device = device(on.unwrap_or(&own))?;
-    let initialisation = backbone.initialisation;
-    let parameters = Parameters::within(run, &device, initialisation, snapshot.n_f32s());
-    let heads = model.heads();
-    let mut net = Network::build(&backbone, train.precision, &heads, &sizes, parameters)?;
-    net.load(&snapshot)?;
+    let precision = train.precision;
+    let setting =
+        LearnerSetting { precision, shape: &sizes, run, device: &device, saved: Some(&snapshot) };
+    let learners = Learners::new(learners, &setting)?;
     let annotator_params = AnnotatorParams::saved(&snapshot)?;
     let dims = Dims {
         instances: matrix.len(),
@@ -99,10 +100,14 @@ pub fn predict<N: CrowdNet>(
         classes: saved.classes,
         labels: saved.labels,
     };
-    let predictor =
-        Predictor { net: &net, annotator_params: &annotator_params, calibrator: None, dims };
+    let predictor = Predictor {
+        learners: &learners,
+        annotator_params: &annotator_params,
+        calibrator: None,
+        dims,
+    };
     let mut predictions = Posterior::zeros(matrix.len(), saved.classes);
-    let at_once = net.rows_at_once();
+    let at_once = learners.rows_at_once();
     for first in (0..matrix.len()).step_by(at_once) {
         run.cancel.check()?;
         let rows = first..(first + at_once).min(matrix.len());

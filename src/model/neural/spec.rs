@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use super::net::backbone::BackboneSpec;
+use super::train::learner::{CLASSIFIER, LearnerSpec};
 use super::train::spec::{BatchBy, TrainSpec};
 use super::{CrowdNet, auto, device};
 use crate::error::Problem;
@@ -74,6 +75,15 @@ impl<N: CrowdNet> JsonSchema for Neural<N> {
             own.append(&mut common);
         }
         schema
+    }
+}
+
+impl<N: CrowdNet> Neural<N> {
+    /// The classifier, and the learners beside it.
+    pub(crate) fn learners(&self) -> (LearnerSpec, Vec<LearnerSpec>) {
+        let (backbone, heads) = (self.network.backbone.clone(), self.model.heads());
+        let classifier = LearnerSpec { name: CLASSIFIER, backbone, heads };
+        (classifier, self.model.other_learners(&self.network))
     }
 }
 

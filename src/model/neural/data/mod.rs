@@ -2,6 +2,7 @@
 
 pub(crate) mod batch;
 pub(crate) mod batching;
+pub(crate) mod reader;
 pub(crate) mod scaler;
 
 use std::sync::mpsc::sync_channel;
@@ -15,6 +16,7 @@ use crate::model::fitted::Posterior;
 use crate::run::Run;
 use batch::{Batch, BatchAnnotation};
 use batching::{Batching, InstanceSubset};
+use reader::Reader;
 use scaler::Scaler;
 
 /// Everything that a model is trained on.
@@ -42,8 +44,8 @@ pub struct Epoch<'a> {
     pub targets: Option<&'a Posterior>,
     /// How they become batches.
     pub batching: Batching,
-    /// How features are scaled.
-    pub scaler: &'a Scaler,
+    /// What each learner reads; nothing where its outputs are known.
+    pub readers: &'a [Option<Reader>],
 }
 
 impl<'a> TrainingData<'a> {
@@ -218,15 +220,15 @@ impl<'a> TrainingData<'a> {
     }
 
     /// Runs one epoch: every unit of `instances` once, in an order shuffled by the stream of `name`, cut into batches.
-    /// Another thread reads and scales the next batches while `step` works.
+    /// Another thread reads and scales the next batches while `step` works, which is given the features of each learner.
     ///
     /// # Errors
     /// Those of `step`.
     pub fn epoch(
         &self,
-        Epoch { name, instances, targets, batching, scaler }: Epoch<'_>,
+        Epoch { name, instances, targets, batching, readers }: Epoch<'_>,
         run: &Run,
-        mut step: impl FnMut(usize, Batch, Vec<f32>) -> Result<()>,
+        mut step: impl FnMut(usize, Batch, Vec<Vec<f32>>) -> Result<()>,
     ) -> Result<()> {
         let mut units = self.units.clone();
         units.retain(|unit| instances.has(self.annotations.trusted_class(unit.instance())));
@@ -238,12 +240,10 @@ impl<'a> TrainingData<'a> {
             scope.spawn(move || {
                 for (n, units) in units.chunks(size).take(batches).enumerate() {
                     let batch = self.batch(units, targets, batches);
-                    let mut features = read(self.matrix, scaler, &batch.rows);
-                    if scaler.augments() {
-                        let mut rng = run.rng(&format!("augmentation of {name}, batch {n}"));
-                        let images = features.chunks_exact_mut(self.matrix.width());
-                        images.for_each(|image| scaler.augment(image, &mut rng));
-                    }
+                    let stream = format!("augmentation of {name}, batch {n}");
+                    let read = |reader: &Reader| reader.read(self.matrix, &batch, &stream);
+                    let features = readers.iter().map(|r| r.as_ref().map_or_else(Vec::new, read));
+                    let features = features.collect();
                     if sender.send((n, batch, features)).is_err() {
                         break;
                     }

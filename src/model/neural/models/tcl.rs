@@ -33,8 +33,8 @@ use crate::model::neural::models::{counted, paper};
 use crate::model::neural::train::spec::Select;
 use crate::model::neural::{
     Act, AnnotatorParams, AnnotatorReport, BatchAnnotation, BatchContext, BatchPrediction,
-    CrowdNet, Gradient, InstanceSubset, Neural, ParamTable, Phase, Reduction, Task, TrainSpec,
-    TrainState,
+    CrowdNet, Gradient, InstanceSubset, LearnerSubset, Neural, ParamTable, Phase, Reduction, Task,
+    TrainSpec, TrainState,
 };
 use crate::model::vote::{MajorityVote, agreement};
 use crate::run::Run;
@@ -129,7 +129,7 @@ impl Tcl {
                 vec![Act::Train(untrusted), Act::Select, Act::Train(trusted), Act::Select]
             }
         };
-        rounds.chain([Act::Reset]).chain(retraining)
+        rounds.chain([Act::Reset(LearnerSubset::All)]).chain(retraining)
     }
 }
 

@@ -28,8 +28,8 @@ use crate::model::neural::models::paper;
 use crate::model::neural::numerics::{at_least, softmax};
 use crate::model::neural::{
     Act, AnnotatorParams, AnnotatorReport, BatchContext, BatchPrediction, CrowdNet, Gathered,
-    Gradient, Heads, Neural, ParamTable, Phase, Reduction, Task, TrainSpec, TrainState,
-    one_after_the_other,
+    Gradient, Heads, LearnerSubset, Neural, ParamTable, Phase, Reduction, Task, TrainSpec,
+    TrainState, one_after_the_other,
 };
 use crate::spec::Problems;
 
@@ -184,7 +184,7 @@ impl CrowdNet for WeightedDoctorNet {
     fn next_act(&self, train: &TrainSpec, state: &TrainState) -> Option<Act> {
         let heads = Phase { tables: Some(&["heads"]), ..Phase::joint("heads", train.epochs) };
         let weights = Phase {
-            classifier: false,
+            learners: LearnerSubset::NONE,
             tables: Some(TABLES),
             annotator_rate: Some(self.weight_learning_rate),
             moves_likelihood: false,

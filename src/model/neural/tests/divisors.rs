@@ -34,6 +34,7 @@ fn loss_among<N: CrowdNet>(case: &Case<'_, N>, annotators: usize) -> f64 {
         phase,
         batch,
         out,
+        others: &[],
         gathered,
         annotator_params,
         calibrator: None,

@@ -6,6 +6,7 @@ mod divisors;
 mod fits;
 mod forms;
 mod gradients;
+mod learners;
 mod posteriors;
 mod schedules;
 mod settings;
@@ -25,7 +26,6 @@ use crate::frame::{Annotations, Dims, Evidence};
 use crate::model::fitted::Fitted;
 use crate::model::neural::data::batch::{Batch, BatchAnnotation};
 use crate::model::neural::data::batching::Batching;
-use crate::model::neural::data::scaler::Scaler;
 use crate::model::neural::data::{Epoch, TrainingData};
 use crate::model::neural::models::conal::Mixture;
 use crate::model::neural::models::crowd_layer::LayerForm;
@@ -100,8 +100,7 @@ fn batches_of(
     instances: InstanceSubset,
     batching: Batching,
 ) -> Vec<Batch> {
-    let scaler = Scaler::identity(&[data.matrix.width()], &BackboneSpec::default());
-    let epoch = Epoch { name: "epoch", instances, targets: None, batching, scaler: &scaler };
+    let epoch = Epoch { name: "epoch", instances, targets: None, batching, readers: &[] };
     let mut batches = Vec::new();
     data.epoch(epoch, &Run::new(1), |_, batch, _| {
         batches.push(batch);
@@ -175,6 +174,7 @@ impl<'a, N: CrowdNet> Case<'a, N> {
             phase: self.phase,
             batch: &self.batch,
             out,
+            others: &[],
             gathered,
             annotator_params: &self.annotator_params,
             calibrator: self.calibrator.as_ref(),

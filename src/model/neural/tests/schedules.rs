@@ -150,7 +150,7 @@ fn rounds_share_one_clock_and_the_retraining_has_another() {
         "co-training 6..8 of 8 on Untrusted",
         "Calibrate",
         "EStep",
-        "Reset",
+        "Reset(All)",
     ];
     let union = ["retraining 0..7 of 7 on All, scored", "Select"];
     assert_eq!(acts(&model), [&rounds[..], &union].concat());
@@ -211,7 +211,11 @@ impl CrowdNet for Cut {
         let starts = [&0].into_iter().chain(&self.cuts);
         let parts =
             starts.zip(ends).map(|(start, end)| Phase { act: *start..*end, ..joint.clone() });
-        let acts = self.resets.then_some(Act::Reset).into_iter().chain(parts.map(Act::Train));
+        let acts = self
+            .resets
+            .then_some(Act::Reset(LearnerSubset::All))
+            .into_iter()
+            .chain(parts.map(Act::Train));
         acts.chain([Act::Select]).nth(state.acts)
     }
 

@@ -68,6 +68,7 @@ fn the_smallest_trace_is_the_true_one() {
                     reduction: Reduction::MeanInstance,
                     batch,
                     out,
+                    others: &[],
                     gathered,
                     annotator_params: crowd_now,
                     dims: annotations.dims(),

@@ -1,10 +1,9 @@
 //! The outputs of a network that a phase does not train: computed once for the phase, not in every step.
 
 use crate::error::Result;
-use crate::model::neural::data::{TrainingData, read};
-use crate::model::neural::net::Network;
+use crate::model::neural::data::TrainingData;
 use crate::model::neural::net::heads::Outputs;
-use crate::model::neural::net::mode::Mode;
+use crate::model::neural::train::learner::Learner;
 
 /// Outputs of more bytes than this are computed in every step instead.
 const MAX_BYTES: usize = 256 << 20;
@@ -22,16 +21,14 @@ impl FrozenOutputs {
     ///
     /// # Errors
     /// When the device fails.
-    pub(super) fn of(net: &Network, data: &TrainingData<'_>) -> Result<Option<Self>> {
+    pub(super) fn of(learner: &Learner, data: &TrainingData<'_>) -> Result<Option<Self>> {
         let rows = data.rows();
         let mut outputs = Outputs::default();
-        if net.scaler.augments() {
+        if learner.network.scaler.augments() {
             return Ok(None);
         }
-        for part in rows.chunks(net.rows_at_once()) {
-            let features = read(data.matrix, &net.scaler, part);
-            let of_part = net.forward(features, &mut Mode::Fixed)?.to_host()?;
-            outputs.extend(&of_part);
+        for part in rows.chunks(learner.network.rows_at_once()) {
+            outputs.extend(&learner.predict(data.matrix, part)?);
             let of_row = outputs.numbers() / outputs.rows.max(1);
             if of_row * rows.len() * size_of::<f64>() > MAX_BYTES {
                 return Ok(None);
@@ -58,6 +55,8 @@ mod tests {
     use crate::model::neural::net::heads::{Head, HeadInput, Heads};
     use crate::model::neural::net::{NetShape, Precision};
     use crate::model::neural::train::Trainer;
+    use crate::model::neural::train::learner::{CLASSIFIER, LearnerSetting, LearnerSpec};
+    use crate::model::neural::train::learners::Learners;
     use crate::model::neural::train::spec::TrainSpec;
     use crate::model::neural::train::state::TrainState;
     use crate::model::neural::{
@@ -81,15 +80,19 @@ mod tests {
             ..Heads::CLASSIFIER
         };
         let shape = NetShape { features: vec![3], classes: 2 };
-        let net = |spec: &BackboneSpec| {
-            Network::new(spec, Precision::F32, &heads, &shape, &Run::new(1), &Device::Cpu).unwrap()
+        let run = &Run::new(1);
+        let precision = Precision::F32;
+        let setting =
+            LearnerSetting { precision, shape: &shape, run, device: &Device::Cpu, saved: None };
+        let learner = |backbone: &BackboneSpec| {
+            let (backbone, heads) = (backbone.clone(), heads.clone());
+            Learner::new(LearnerSpec { name: CLASSIFIER, backbone, heads }, &setting).unwrap()
         };
         let spec = BackboneSpec { hidden: vec![4], ..BackboneSpec::default() };
-        let network = net(&spec);
-        let frozen = FrozenOutputs::of(&network, &data).unwrap().unwrap();
+        let one = learner(&spec);
+        let frozen = FrozenOutputs::of(&one, &data).unwrap().unwrap();
         let rows = [4, 0, 3, 0];
-        let features = read(data.matrix, &network.scaler, &rows);
-        let wanted = network.forward(features, &mut Mode::Fixed).unwrap().to_host().unwrap();
+        let wanted = one.predict(data.matrix, &rows).unwrap();
         let got = frozen.gather(&rows);
         assert_eq!((got.rows, got.numbers()), (4, 4 * (2 + 2 + 4 + 3)));
         let all = |out: &Outputs| [&out.logits[..], &out.p, &out.hidden, &out.named[0]].concat();
@@ -97,7 +100,7 @@ mod tests {
             assert!((got - want).abs() < 1e-6, "{got}, expected {want}");
         }
         let flips = BackboneSpec { kind: Architecture::Linear, flip: true, ..spec };
-        assert!(FrozenOutputs::of(&net(&flips), &data).unwrap().is_none());
+        assert!(FrozenOutputs::of(&learner(&flips), &data).unwrap().is_none());
     }
 
     /// The phase of the heads trains the network, and that of their weights does not.
@@ -112,9 +115,12 @@ mod tests {
         let model = WeightedDoctorNet { weight_epochs: 2, ..WeightedDoctorNet::default() };
         let (mut run, shape) = (Run::new(1), NetShape { features: vec![3], classes: 2 });
         let (backbone, heads) = (BackboneSpec::default(), model.heads());
-        let net = Network::new(&backbone, Precision::F32, &heads, &shape, &run, &Device::Cpu);
-        let net = net.unwrap();
-        let task = Task { evidence, dims: a.dims(), hidden: net.hidden(), run: &run };
+        let classifier = LearnerSpec { name: CLASSIFIER, backbone, heads };
+        let (precision, device) = (Precision::F32, &Device::Cpu);
+        let setting = LearnerSetting { precision, shape: &shape, run: &run, device, saved: None };
+        let learners = Learners::new((classifier, Vec::new()), &setting).unwrap();
+        let hidden = learners.classifier.network.hidden();
+        let task = Task { evidence, dims: a.dims(), hidden, run: &run };
         let annotator_params = AnnotatorParams { tables: model.tables(&task).unwrap() };
         let mut trainer = Trainer {
             model: &model,
@@ -122,14 +128,13 @@ mod tests {
             data: &data,
             dims: a.dims(),
             valid: &[],
-            net,
+            learners,
             annotator_params,
             state: TrainState::default(),
             phase: "",
             is_over: false,
-            frozen: None,
         };
         trainer.train(&mut run).unwrap();
-        assert_eq!(trainer.frozen.unwrap().rows, [0, 1, 2, 3, 4]);
+        assert_eq!(trainer.learners.classifier.frozen.unwrap().rows, [0, 1, 2, 3, 4]);
     }
 }

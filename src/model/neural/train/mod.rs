@@ -4,6 +4,8 @@ pub(crate) mod checkpoint;
 mod epoch;
 mod frozen;
 mod labels;
+pub(crate) mod learner;
+pub(crate) mod learners;
 pub(crate) mod moments;
 pub(crate) mod optimiser;
 pub(crate) mod optimiser_spec;
@@ -16,13 +18,12 @@ use crate::error::{Error, Result};
 use crate::frame::Dims;
 use crate::model::neural::annotator_params::AnnotatorParams;
 use crate::model::neural::data::{TrainingData, batch::Batch};
-use crate::model::neural::net::Network;
 use crate::model::neural::train::checkpoint::Snapshot;
-use crate::model::neural::train::frozen::FrozenOutputs;
+use crate::model::neural::train::learners::Learners;
 use crate::model::neural::train::spec::{Reduction, TrainSpec};
 use crate::model::neural::train::state::TrainState;
 use crate::model::neural::train::step::Predictor;
-use crate::model::neural::{Act, BatchContext, BatchPrediction, CrowdNet, Phase};
+use crate::model::neural::{Act, BatchContext, BatchPrediction, CrowdNet, LearnerSubset, Phase};
 use crate::run::Run;
 
 /// A model in training.
@@ -33,15 +34,13 @@ pub(crate) struct Trainer<'a, N> {
     pub(crate) dims: Dims,
     /// (feature row, class) of the gold that selects the epoch.
     pub(crate) valid: &'a [(u32, u32)],
-    pub(crate) net: Network,
+    pub(crate) learners: Learners,
     pub(crate) annotator_params: AnnotatorParams,
     pub(crate) state: TrainState,
     /// The name of the last phase.
     pub(crate) phase: &'static str,
     /// Whether a phase has run out of patience: what is left before the next selection is skipped.
     pub(crate) is_over: bool,
-    /// The network's outputs in a phase that does not train it.
-    pub(crate) frozen: Option<FrozenOutputs>,
 }
 
 impl<N: CrowdNet> Trainer<'_, N> {
@@ -56,7 +55,7 @@ impl<N: CrowdNet> Trainer<'_, N> {
             run.cancel.check()?;
             match act {
                 Act::Select => self.select()?,
-                Act::Reset => self.reset()?,
+                Act::Reset(learners) => self.reset(learners)?,
                 _ if self.is_over => {}
                 Act::Train(phase) => self.train_phase(&phase, run)?,
                 Act::EStep => self.e_step(run)?,
@@ -95,9 +94,9 @@ impl<N: CrowdNet> Trainer<'_, N> {
         self.keep_best()
     }
 
-    fn reset(&mut self) -> Result<()> {
-        self.net.parameters.reset(&format!("reset {}", self.state.acts))?;
-        (self.is_over, self.frozen) = (false, None);
+    fn reset(&mut self, learners: LearnerSubset) -> Result<()> {
+        self.learners.reset(learners, &format!("reset {}", self.state.acts))?;
+        self.is_over = false;
         (self.state.calibrator, self.state.best, self.state.average) = (None, None, None);
         Ok(())
     }
@@ -108,20 +107,20 @@ impl<N: CrowdNet> Trainer<'_, N> {
     /// When the device fails.
     pub(crate) fn snapshot(&self) -> Result<Snapshot> {
         let mut snapshot = Snapshot::default();
-        self.net.save(&mut snapshot)?;
+        self.learners.save(&mut snapshot)?;
         self.annotator_params.save(&mut snapshot);
         Ok(snapshot)
     }
 
     fn load(&mut self, snapshot: &Snapshot) -> Result<()> {
-        self.net.load(snapshot)?;
+        self.learners.load(snapshot)?;
         self.annotator_params.load(snapshot)
     }
 
     /// Epochs of a phase in which annotators' parameters are frozen while the classifier is trained.
     fn annotator_delay(&self, phase: &Phase) -> u32 {
-        let delays =
-            phase.classifier && self.annotator_params.tables.iter().any(|table| !table.is_fixed);
+        let delays = phase.learners != LearnerSubset::NONE
+            && self.annotator_params.tables.iter().any(|table| !table.is_fixed);
         if delays { self.model.annotator_delay(self.spec, phase.epochs) } else { 0 }
     }
 
@@ -133,7 +132,7 @@ impl<N: CrowdNet> Trainer<'_, N> {
         self.with_outputs(batch, |context| self.model.predict(context))
     }
 
-    /// Computes the network's outputs for a batch without training, and passes them to `read_out`.
+    /// Computes the networks' outputs for a batch without training, and passes them to `read_out`.
     fn with_outputs<R>(
         &self,
         batch: &Batch,
@@ -149,7 +148,7 @@ impl<N: CrowdNet> Trainer<'_, N> {
 
     fn predictor(&self) -> Predictor<'_> {
         Predictor {
-            net: &self.net,
+            learners: &self.learners,
             annotator_params: &self.annotator_params,
             calibrator: self.state.calibrator.as_ref(),
             dims: self.dims,
@@ -174,7 +173,7 @@ impl<N: CrowdNet> Trainer<'_, N> {
         let Some(bytes) = run.checkpoint()? else { return Ok(()) };
         let snapshot = Snapshot::from_bytes(&bytes)?;
         self.load(&snapshot)?;
-        self.net.parameters.load_moments(&snapshot)?;
+        self.learners.load_moments(&snapshot)?;
         self.annotator_params.load_moments(&snapshot)?;
         self.state.load(&snapshot)
     }
@@ -184,7 +183,7 @@ impl<N: CrowdNet> Trainer<'_, N> {
             return Ok(());
         }
         let mut snapshot = self.snapshot()?;
-        self.net.parameters.save_moments(&mut snapshot)?;
+        self.learners.save_moments(&mut snapshot)?;
         self.annotator_params.save_moments(&mut snapshot);
         self.state.save(&mut snapshot)?;
         run.save_checkpoint(&snapshot.to_bytes()?)

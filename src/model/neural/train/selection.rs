@@ -47,7 +47,9 @@ impl<N: CrowdNet> Trainer<'_, N> {
     pub(super) fn keep_best(&mut self) -> Result<()> {
         let average = self.state.average.take();
         let best = self.state.best.take().map(|(.., best)| best);
-        best.or(average).map_or(Ok(()), |kept| self.load(&kept))
+        let Some(kept) = best.or(average) else { return Ok(()) };
+        self.learners.thaw();
+        self.load(&kept)
     }
 
     /// Whether the last improvement of the phase is more than `patience` epochs ago; frozen epochs do not count.
@@ -71,7 +73,7 @@ impl<N: CrowdNet> Trainer<'_, N> {
             Select::AnnotationLikelihood if !phase.moves_likelihood => Ok(None),
             Select::Valid => {
                 let (mut right, mut log) = (0.0, 0.0);
-                for part in self.valid.chunks(self.net.rows_at_once()) {
+                for part in self.valid.chunks(self.learners.rows_at_once()) {
                     let batch = TrainingData::unseen(part.iter().map(|(row, _)| *row).collect());
                     let predicted = self.predict(&batch)?;
                     for ((_, class), p) in
@@ -89,7 +91,7 @@ impl<N: CrowdNet> Trainer<'_, N> {
             Select::AnnotationLikelihood => {
                 let instances = self.data.held_out_instances();
                 let (mut log, mut n) = (0.0, 0.0);
-                for part in instances.chunks(self.net.rows_at_once()) {
+                for part in instances.chunks(self.learners.rows_at_once()) {
                     let batch = self.data.held_out(part, self.state.targets.as_ref());
                     let likelihood =
                         self.with_outputs(&batch, |context| self.model.likelihood(context))?;
@@ -113,7 +115,9 @@ mod tests {
     use crate::model::neural::annotator_params::AnnotatorParams;
     use crate::model::neural::data::batching::Batching;
     use crate::model::neural::models::TraceRegularised;
-    use crate::model::neural::net::{NetShape, Network, Precision};
+    use crate::model::neural::net::{NetShape, Precision};
+    use crate::model::neural::train::learner::{CLASSIFIER, LearnerSetting, LearnerSpec};
+    use crate::model::neural::train::learners::Learners;
     use crate::model::neural::train::spec::TrainSpec;
     use crate::model::neural::train::state::TrainState;
     use crate::model::neural::{BackboneSpec, Task};
@@ -145,8 +149,10 @@ mod tests {
         let backbone = BackboneSpec { hidden: vec![4], ..BackboneSpec::default() };
         let model = TraceRegularised::default();
         let (run, shape) = (Run::new(1), NetShape { features: vec![4], classes: 3 });
-        let (heads, precision) = (model.heads(), Precision::F32);
-        let net = Network::new(&backbone, precision, &heads, &shape, &run, &Device::Cpu).unwrap();
+        let classifier = LearnerSpec { name: CLASSIFIER, backbone, heads: model.heads() };
+        let (precision, device) = (Precision::F32, &Device::Cpu);
+        let setting = LearnerSetting { precision, shape: &shape, run: &run, device, saved: None };
+        let learners = Learners::new((classifier, Vec::new()), &setting).unwrap();
         let task = Task { evidence, dims, hidden: 4, run: &run };
         let annotator_params = AnnotatorParams { tables: model.tables(&task).unwrap() };
         read(&mut Trainer {
@@ -155,12 +161,11 @@ mod tests {
             data: &data,
             dims,
             valid,
-            net,
+            learners,
             annotator_params,
             state: TrainState::default(),
             phase: "",
             is_over: false,
-            frozen: None,
         })
     }
 

@@ -247,6 +247,7 @@ mod tests {
                     phase: "",
                     batch,
                     out: &out,
+                    others: &[],
                     gathered,
                     annotator_params,
                     calibrator: None,
