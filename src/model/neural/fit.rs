@@ -11,7 +11,7 @@ use crate::model::em::kernels::m_step::expected_counts_of;
 use crate::model::fitted::{Fitted, Posterior, Report, Stop, Trained};
 use crate::model::neural::annotator_params::AnnotatorParams;
 use crate::model::neural::data::TrainingData;
-use crate::model::neural::net::NetShape;
+use crate::model::neural::data::inputs::Sizes;
 use crate::model::neural::predict::description;
 use crate::model::neural::train::Trainer;
 use crate::model::neural::train::learner::LearnerSetting;
@@ -45,12 +45,18 @@ impl<N: CrowdNet> Model for Neural<N> {
                 .help("the ids must be the same as in the annotations"));
         };
         let valid = gold_to_select_by(train, described)?;
-        let shape = NetShape { features: matrix.shape().to_vec(), classes: dims.classes };
+        let sizes = Sizes {
+            features: matrix.shape().to_vec(),
+            classes: dims.classes,
+            labels: dims.labels,
+            annotators: dims.annotators,
+            annotator_features: self.annotator_features(described),
+        };
         let (device, precision) = (device(on)?, train.precision);
         let setting =
-            LearnerSetting { precision, shape: &shape, run, device: &device, saved: None };
+            LearnerSetting { precision, sizes: &sizes, run, device: &device, saved: None };
         let mut learners = Learners::new(self.learners(), &setting)?;
-        learners.fit_scalers(matrix, &data.rows());
+        learners.fit_scalers(&data);
         if !model.heads().classifier && evidence.annotations.trusted.is_some() {
             run.warn(format!(
                 "`{}` is trained on labels, not classes: trusted classes appear in the labels table, but do not train it",
@@ -102,7 +108,7 @@ impl<N: CrowdNet> Model for Neural<N> {
             trace,
             stop: Stop { converged, iterations },
             model: Some(Trained {
-                description: description(self, &trainer.learners, &shape, dims),
+                description: description(self, &trainer.learners, &sizes),
                 parameters: trainer.learners.to_pytorch(&trainer.snapshot()?).to_bytes()?,
             }),
             device: name_of(&device),
@@ -184,7 +190,8 @@ impl AllPredictions {
         if N::CONDITIONS_ON_ANNOTATIONS {
             for part in instances.chunks(trainer.learners.rows_at_once()) {
                 run.cancel.check()?;
-                let predicted = trainer.predict(&data.observed(part, targets))?;
+                let predicted =
+                    trainer.predict_from(data.inputs(), &data.observed(part, targets))?;
                 for (n, i) in part.iter().map(|i| *i as usize).enumerate() {
                     if a.trusted_class(i).is_none() {
                         let own = &predicted.posterior[n * classes..(n + 1) * classes];

@@ -10,6 +10,10 @@
 //! labels and parameters, such as an E-step. The loop asks the model for the next act, given the state; everything that
 //! changes is in the state, in the network's parameters or in those of annotators, and all three are in the checkpoint.
 //!
+//! Beside the classifier a model may have other learners (`train/learner.rs`): a teacher, the parts of a mixture, or
+//! networks that read the matrix of answers or the features of annotators (`data/inputs.rs`). A phase names the learners
+//! that it trains, and one loss is given the outputs of all.
+//!
 //! The rooms: `net/` holds the network and its layers, `data/` makes batches, `train/` is the training loop,
 //! `annotator_params.rs` holds the parameters of annotators, `models/` holds one paper a file.
 //!
@@ -51,6 +55,7 @@ pub use batch_context::{BatchContext, BatchPrediction, Gradient};
 pub use crowd_net::{AnnotatorReport, CrowdNet, Task};
 pub use data::batch::{Batch, BatchAnnotation};
 pub use data::batching::InstanceSubset;
+pub use data::inputs::LearnerInput;
 pub use device::device;
 pub use models::{
     AggNet, Conal, CrowdLayer, Dl, DoctorNet, MODELS, MaxMig, SingleConfusion, SoftBootstrap, Tcl,

@@ -3,7 +3,6 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use schemars::schema_for;
-use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use super::{BatchContext, CrowdNet, NetworkSpec, Neural, device, name_of};
@@ -12,7 +11,7 @@ use crate::frame::{Dims, Matrix};
 use crate::model::fitted::Posterior;
 use crate::model::neural::annotator_params::AnnotatorParams;
 use crate::model::neural::data::TrainingData;
-use crate::model::neural::net::NetShape;
+use crate::model::neural::data::inputs::{Inputs, Sizes};
 use crate::model::neural::train::checkpoint::Snapshot;
 use crate::model::neural::train::learner::LearnerSetting;
 use crate::model::neural::train::learners::Learners;
@@ -21,34 +20,14 @@ use crate::model::{Predicted, SavedModel, Spec as _};
 use crate::run::Run;
 use crate::spec::{Problems, check_schema};
 
-/// The sizes of a saved model.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Saved {
-    /// The axes of one instance's features.
-    pub features: Vec<usize>,
-    /// Classes.
-    pub classes: usize,
-    /// Labels.
-    pub labels: usize,
-    /// Annotators it was trained on.
-    pub annotators: usize,
-}
-
 /// The kind, parameters, sizes and modules of a trained model as JSON, without its classes' names.
 pub(super) fn description<N: CrowdNet>(
     model: &Neural<N>,
     learners: &Learners,
-    sizes: &NetShape,
-    dims: Dims,
+    sizes: &Sizes,
 ) -> Value {
-    let saved = Saved {
-        features: sizes.features.clone(),
-        classes: dims.classes,
-        labels: dims.labels,
-        annotators: dims.annotators,
-    };
     let network = learners.classifier.network.modules();
-    json!({"kind": N::KIND, "parameters": model, "sizes": saved, "network": network})
+    json!({"kind": N::KIND, "parameters": model, "sizes": sizes, "network": network})
 }
 
 /// P(class given features) of every row, by a saved model.
@@ -71,7 +50,7 @@ pub fn predict<N: CrowdNet>(
         e.stage = Stage::Data;
         e
     })?;
-    let saved: Saved = serde_json::from_value(sizes).map_err(misfit)?;
+    let saved: Sizes = serde_json::from_value(sizes).map_err(misfit)?;
     let width = checked_product(&saved.features)
         .filter(|_| saved.classes > 0 && saved.labels >= saved.classes);
     let width = width.ok_or_else(|| {
@@ -87,11 +66,10 @@ pub fn predict<N: CrowdNet>(
     let learners = spec.learners();
     let Neural { network: NetworkSpec { device: own, train, .. }, model } = spec;
     let snapshot = Snapshot::from_bytes(bytes)?;
-    let sizes = NetShape { features: saved.features.clone(), classes: saved.classes };
     let device = device(on.unwrap_or(&own))?;
     let precision = train.precision;
     let setting =
-        LearnerSetting { precision, shape: &sizes, run, device: &device, saved: Some(&snapshot) };
+        LearnerSetting { precision, sizes: &saved, run, device: &device, saved: Some(&snapshot) };
     let learners = Learners::new(learners, &setting)?;
     let annotator_params = AnnotatorParams::saved(&snapshot)?;
     let dims = Dims {
@@ -115,7 +93,8 @@ pub fn predict<N: CrowdNet>(
         // them is caught here.
         let batch = TrainingData::unseen(rows.clone().map(|row| row as u32).collect());
         let read_out = |context: &BatchContext<'_>| model.predict(context);
-        let predicted = AssertUnwindSafe(|| predictor.with_outputs(matrix, &batch, read_out));
+        let predicted =
+            AssertUnwindSafe(|| predictor.with_outputs(Inputs::unseen(matrix), &batch, read_out));
         let predicted = catch_unwind(predicted).unwrap_or_else(|_| Err(unfit()))?;
         if predicted.classes.len() != rows.len() * saved.classes {
             return Err(unfit());

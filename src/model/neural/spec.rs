@@ -6,11 +6,13 @@ use schemars::{JsonSchema, Schema, SchemaGenerator};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
+use super::data::inputs::LearnerInput;
 use super::net::backbone::BackboneSpec;
 use super::train::learner::{CLASSIFIER, LearnerSpec};
 use super::train::spec::{BatchBy, TrainSpec};
 use super::{CrowdNet, auto, device};
 use crate::error::Problem;
+use crate::frame::Described;
 use crate::model::preset::Preset;
 use crate::model::{Properties, Spec};
 use crate::spec::Problems;
@@ -82,8 +84,16 @@ impl<N: CrowdNet> Neural<N> {
     /// The classifier, and the learners beside it.
     pub(crate) fn learners(&self) -> (LearnerSpec, Vec<LearnerSpec>) {
         let (backbone, heads) = (self.network.backbone.clone(), self.model.heads());
-        let classifier = LearnerSpec { name: CLASSIFIER, backbone, heads };
+        let classifier =
+            LearnerSpec { name: CLASSIFIER, backbone, heads, input: LearnerInput::Features };
         (classifier, self.model.other_learners(&self.network))
+    }
+
+    /// Numbers of one annotator's features, where a learner reads them and the data have them.
+    pub(crate) fn annotator_features(&self, described: &Described) -> Option<usize> {
+        let others = self.model.other_learners(&self.network);
+        let reads = others.iter().any(|other| other.input == LearnerInput::Annotators);
+        described.annotator_matrix().filter(|_| reads).map(|(matrix, _)| matrix.width())
     }
 }
 

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use super::fits::{agreeing, fit};
 use super::*;
-use crate::frame::Described;
+use crate::frame::Matrix;
 use crate::model::SavedModel;
 use crate::model::neural::net::backbone::Scaling;
 use crate::model::neural::train::checkpoint::Snapshot;
@@ -69,7 +69,7 @@ impl CrowdNet for Pair {
 
     fn other_learners(&self, network: &NetworkSpec) -> Vec<LearnerSpec> {
         let (backbone, heads) = (network.backbone.clone(), Heads::CLASSIFIER);
-        vec![LearnerSpec { name: "teacher", backbone, heads }]
+        vec![LearnerSpec { name: "teacher", backbone, heads, input: LearnerInput::Features }]
     }
 
     fn aggregate(&self, evidence: Evidence<'_>, run: &mut Run) -> Result<Option<Fitted>> {
@@ -142,7 +142,7 @@ fn adam(learning_rate: f64) -> OptimiserSpec {
 }
 
 /// Every number of the saved model, in PyTorch's layout.
-fn numbers(fitted: Fitted) -> Snapshot {
+pub(super) fn numbers(fitted: Fitted) -> Snapshot {
     Snapshot::from_bytes(&fitted.model.unwrap().parameters).unwrap()
 }
 
@@ -152,16 +152,19 @@ fn trained(optimiser: OptimiserSpec, turns: &[(Turn, u32)]) -> Snapshot {
 }
 
 /// The weights and biases of a learner: those of the classifier have no prefix.
-fn of(learner: &str, snapshot: &Snapshot) -> (Vec<f32>, Vec<f32>) {
+pub(super) fn of(learner: &str, snapshot: &Snapshot) -> (Vec<f32>, Vec<f32>) {
     let part = |name: &str| snapshot.find_f32s(&format!("{learner}net.{name}")).unwrap().to_vec();
     (part("classifier.weight"), part("classifier.bias"))
 }
 
 /// P(class) of each row, by weights `[class, column]` and biases.
-fn probabilities((weights, biases): &(Vec<f32>, Vec<f32>), described: &Described) -> Vec<Vec<f64>> {
-    let mut row = vec![0.0; described.matrix().width()];
+pub(super) fn probabilities(
+    (weights, biases): &(Vec<f32>, Vec<f32>),
+    matrix: &Matrix,
+) -> Vec<Vec<f64>> {
+    let mut row = vec![0.0; matrix.width()];
     let of_row = |i: usize| {
-        described.matrix().read(i, &mut row);
+        matrix.read(i, &mut row);
         let logit = |(w, bias): (&[f32], &f32)| -> f64 {
             let products = w.iter().zip(&row).map(|(w, x)| f64::from(*w) * f64::from(*x));
             f64::from(*bias) + products.sum::<f64>()
@@ -170,21 +173,21 @@ fn probabilities((weights, biases): &(Vec<f32>, Vec<f32>), described: &Described
         let sum: f64 = logits.iter().map(|l| l.exp()).sum();
         logits.iter().map(|l| l.exp() / sum).collect()
     };
-    (0..40).map(of_row).collect()
+    (0..matrix.len()).map(of_row).collect()
 }
 
 /// What a step at the rate 0.1 moves: minus 0.1 X^T D for weights, where D holds the derivatives by the logits.
-fn expect_step(
+pub(super) fn expect_step(
     before: &(Vec<f32>, Vec<f32>),
     after: &(Vec<f32>, Vec<f32>),
     d_logits: &[Vec<f64>],
-    described: &Described,
+    matrix: &Matrix,
 ) {
-    let mut row = vec![0.0; described.matrix().width()];
+    let mut row = vec![0.0; matrix.width()];
     for k in 0..3 {
         let mut d_weights = vec![0.0; row.len()];
         for (i, d) in d_logits.iter().enumerate() {
-            described.matrix().read(i, &mut row);
+            matrix.read(i, &mut row);
             d_weights.iter_mut().zip(&row).for_each(|(sum, x)| *sum += d[k] * f64::from(*x));
         }
         let d_bias: f64 = d_logits.iter().map(|d| d[k]).sum();
@@ -205,6 +208,7 @@ fn expect_step(
 fn a_step_moves_its_learners_as_worked_out_by_hand() {
     let a = agreeing();
     let described = described(&a);
+    let matrix = described.matrix();
     let descent = |learning_rate| OptimiserSpec {
         rule: OptimiserKind::Sgd,
         beta1: 0.0,
@@ -214,7 +218,7 @@ fn a_step_moves_its_learners_as_worked_out_by_hand() {
     let start = trained(descent(0.0), &[(Turn::Mean, 1)]);
     let (student, teacher) = (of("", &start), of("teacher.", &start));
     assert!(student.0.iter().zip(&teacher.0).all(|(w, v)| w != v), "drawn from one stream");
-    let (p, q) = (probabilities(&student, &described), probabilities(&teacher, &described));
+    let (p, q) = (probabilities(&student, matrix), probabilities(&teacher, matrix));
     let each = |d: &dyn Fn(usize, usize) -> f64| -> Vec<Vec<f64>> {
         (0..40).map(|i| (0..3).map(|k| d(i, k) / 40.0).collect()).collect()
     };
@@ -222,23 +226,23 @@ fn a_step_moves_its_learners_as_worked_out_by_hand() {
     let after = |turn| trained(descent(0.1), &[(turn, 1)]);
 
     let taught = after(Turn::Teacher);
-    let d = each(&|i, k| q[i][k] - is_vote(i, k));
-    expect_step(&teacher, &of("teacher.", &taught), &d, &described);
+    let slopes = each(&|i, k| q[i][k] - is_vote(i, k));
+    expect_step(&teacher, &of("teacher.", &taught), &slopes, matrix);
     assert_eq!(of("", &taught), student);
 
     let learned = after(Turn::Student);
-    expect_step(&student, &of("", &learned), &each(&|i, k| p[i][k] - q[i][k]), &described);
+    expect_step(&student, &of("", &learned), &each(&|i, k| p[i][k] - q[i][k]), matrix);
     assert_eq!(of("teacher.", &learned), teacher);
 
     let both = after(Turn::Mean);
     let of_mean = |own: &[Vec<f64>]| {
         each(&|i, k| {
-            let v = i % 3;
-            -own[i][k] * (is_vote(i, k) - own[i][v]) / (p[i][v] + q[i][v])
+            let vote = i % 3;
+            -own[i][k] * (is_vote(i, k) - own[i][vote]) / (p[i][vote] + q[i][vote])
         })
     };
-    expect_step(&student, &of("", &both), &of_mean(&p), &described);
-    expect_step(&teacher, &of("teacher.", &both), &of_mean(&q), &described);
+    expect_step(&student, &of("", &both), &of_mean(&p), matrix);
+    expect_step(&teacher, &of("teacher.", &both), &of_mean(&q), matrix);
 }
 
 /// Nothing that the classifier does is seen by the teacher: neither its moments nor its clock nor its random numbers.
@@ -261,7 +265,7 @@ fn a_phase_goes_on_with_moments_where_it_says_so() {
     };
     let tuned = distance(after(&[(Turn::Teacher, 2), (Turn::Student, 1), (Turn::Tuned, 2)]));
     let retrained = distance(after(&[(Turn::Teacher, 2), (Turn::Retrained, 2)]));
-    assert!(tuned < 1e-6 && retrained > 1e-4, "{tuned} {retrained}");
+    assert!(tuned < 1e-6 && retrained > 5e-5, "{tuned} {retrained}");
 }
 
 #[test]
@@ -330,7 +334,7 @@ fn a_saved_model_predicts_with_all_its_learners() {
     assert_eq!(fitted.predictions.as_ref(), Some(&again.classes));
     let (p, q) = ("", "teacher.");
     let snapshot = numbers(fitted);
-    let [p, q] = [p, q].map(|learner| probabilities(&of(learner, &snapshot), &described));
+    let [p, q] = [p, q].map(|learner| probabilities(&of(learner, &snapshot), described.matrix()));
     for (i, (p, q)) in p.iter().zip(&q).enumerate() {
         for (k, got) in again.classes.row(i).iter().enumerate() {
             let want = f64::midpoint(p[k], q[k]);

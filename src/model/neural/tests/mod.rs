@@ -6,6 +6,7 @@ mod divisors;
 mod fits;
 mod forms;
 mod gradients;
+mod inputs;
 mod learners;
 mod posteriors;
 mod schedules;

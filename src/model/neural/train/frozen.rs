@@ -10,7 +10,7 @@ const MAX_BYTES: usize = 256 << 20;
 
 /// The outputs of all training rows.
 pub(crate) struct FrozenOutputs {
-    /// The feature rows, ascending.
+    /// The numbers of the input's rows, ascending.
     rows: Vec<u32>,
     outputs: Outputs,
 }
@@ -22,13 +22,13 @@ impl FrozenOutputs {
     /// # Errors
     /// When the device fails.
     pub(super) fn of(learner: &Learner, data: &TrainingData<'_>) -> Result<Option<Self>> {
-        let rows = data.rows();
+        let rows = learner.input.all_ids(data);
         let mut outputs = Outputs::default();
         if learner.network.scaler.augments() {
             return Ok(None);
         }
         for part in rows.chunks(learner.network.rows_at_once()) {
-            outputs.extend(&learner.predict(data.matrix, part)?);
+            outputs.extend(&learner.predict(data.inputs(), part)?);
             let of_row = outputs.numbers() / outputs.rows.max(1);
             if of_row * rows.len() * size_of::<f64>() > MAX_BYTES {
                 return Ok(None);
@@ -52,25 +52,31 @@ mod tests {
     use super::*;
     use crate::frame::Evidence;
     use crate::model::neural::data::batching::Batching;
+    use crate::model::neural::data::inputs::Sizes;
+    use crate::model::neural::net::Precision;
     use crate::model::neural::net::heads::{Head, HeadInput, Heads};
-    use crate::model::neural::net::{NetShape, Precision};
     use crate::model::neural::train::Trainer;
     use crate::model::neural::train::learner::{CLASSIFIER, LearnerSetting, LearnerSpec};
     use crate::model::neural::train::learners::Learners;
     use crate::model::neural::train::spec::TrainSpec;
     use crate::model::neural::train::state::TrainState;
     use crate::model::neural::{
-        AnnotatorParams, Architecture, BackboneSpec, CrowdNet as _, Task, WeightedDoctorNet,
+        AnnotatorParams, Architecture, BackboneSpec, CrowdNet as _, LearnerInput, LearnerSubset,
+        Task, WeightedDoctorNet,
     };
     use crate::run::Run;
     use crate::testing::{described, tiny};
 
-    /// Rows in another order and one of them twice; instance 1 has no features.
+    fn sizes() -> Sizes {
+        Sizes { features: vec![3], classes: 2, labels: 2, annotators: 2, annotator_features: None }
+    }
+
+    /// Instances in another order and one of them twice, whose rows of features have other numbers; instance 1 has none.
     #[test]
     fn frozen_outputs_are_those_of_a_forward_pass() {
         let a = tiny(2, &[(0, 0, 0), (1, 0, 1), (2, 0, 1), (3, 0, 0), (4, 0, 1)]);
         let mut described = described(&a);
-        described.row_of_instance[1] = None;
+        described.row_of_instance = vec![Some(1), None, Some(0), Some(4), Some(2)];
         let evidence = Evidence { annotations: &a, described: Some(&described) };
         let batching = Batching { batch_size: None, by_annotation: false, drops_last: false };
         let data = TrainingData::new(evidence, None, false, batching).unwrap();
@@ -79,28 +85,36 @@ mod tests {
             named: vec![Head { name: "head", from: HeadInput::Features, widths: vec![2, 3] }],
             ..Heads::CLASSIFIER
         };
-        let shape = NetShape { features: vec![3], classes: 2 };
+        let sizes = sizes();
         let run = &Run::new(1);
         let precision = Precision::F32;
         let setting =
-            LearnerSetting { precision, shape: &shape, run, device: &Device::Cpu, saved: None };
-        let learner = |backbone: &BackboneSpec| {
+            LearnerSetting { precision, sizes: &sizes, run, device: &Device::Cpu, saved: None };
+        let learner = |backbone: &BackboneSpec, input| {
             let (backbone, heads) = (backbone.clone(), heads.clone());
-            Learner::new(LearnerSpec { name: CLASSIFIER, backbone, heads }, &setting).unwrap()
+            let spec = LearnerSpec { name: CLASSIFIER, backbone, heads, input };
+            Learner::new(spec, &setting).unwrap()
         };
         let spec = BackboneSpec { hidden: vec![4], ..BackboneSpec::default() };
-        let one = learner(&spec);
-        let frozen = FrozenOutputs::of(&one, &data).unwrap().unwrap();
-        let rows = [4, 0, 3, 0];
-        let wanted = one.predict(data.matrix, &rows).unwrap();
-        let got = frozen.gather(&rows);
-        assert_eq!((got.rows, got.numbers()), (4, 4 * (2 + 2 + 4 + 3)));
         let all = |out: &Outputs| [&out.logits[..], &out.p, &out.hidden, &out.named[0]].concat();
-        for (got, want) in all(&got).iter().zip(all(&wanted)) {
-            assert!((got - want).abs() < 1e-6, "{got}, expected {want}");
+        let batch = data.observed(&[4, 0, 3, 0], None);
+        for (input, ids) in
+            [(LearnerInput::Features, [2, 1, 4, 1]), (LearnerInput::Answers, [4, 0, 3, 0])]
+        {
+            let mut one = learner(&spec, input);
+            let wanted = one.predict(data.inputs(), &ids).unwrap();
+            one.freeze(LearnerSubset::NONE, &data).unwrap();
+            assert!(one.frozen.is_some() && one.reader().is_none());
+            let (pass, got) = one.forward(&batch, Vec::new(), LearnerSubset::NONE, "").unwrap();
+            assert!(pass.is_none());
+            assert_eq!((got.rows, got.numbers()), (4, 4 * (2 + 2 + 4 + 3)));
+            for (got, want) in all(&got).iter().zip(all(&wanted)) {
+                assert!((got - want).abs() < 1e-6, "{input:?}: {got}, expected {want}");
+            }
         }
         let flips = BackboneSpec { kind: Architecture::Linear, flip: true, ..spec };
-        assert!(FrozenOutputs::of(&learner(&flips), &data).unwrap().is_none());
+        let flips = learner(&flips, LearnerInput::Features);
+        assert!(FrozenOutputs::of(&flips, &data).unwrap().is_none());
     }
 
     /// The phase of the heads trains the network, and that of their weights does not.
@@ -113,11 +127,12 @@ mod tests {
         let data = TrainingData::new(evidence, None, false, batching).unwrap();
         let train = TrainSpec { epochs: 1, ..TrainSpec::default() };
         let model = WeightedDoctorNet { weight_epochs: 2, ..WeightedDoctorNet::default() };
-        let (mut run, shape) = (Run::new(1), NetShape { features: vec![3], classes: 2 });
+        let (mut run, sizes) = (Run::new(1), sizes());
         let (backbone, heads) = (BackboneSpec::default(), model.heads());
-        let classifier = LearnerSpec { name: CLASSIFIER, backbone, heads };
+        let classifier =
+            LearnerSpec { name: CLASSIFIER, backbone, heads, input: LearnerInput::Features };
         let (precision, device) = (Precision::F32, &Device::Cpu);
-        let setting = LearnerSetting { precision, shape: &shape, run: &run, device, saved: None };
+        let setting = LearnerSetting { precision, sizes: &sizes, run: &run, device, saved: None };
         let learners = Learners::new((classifier, Vec::new()), &setting).unwrap();
         let hidden = learners.classifier.network.hidden();
         let task = Task { evidence, dims: a.dims(), hidden, run: &run };

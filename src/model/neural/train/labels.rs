@@ -5,7 +5,6 @@ use crate::error::Result;
 use crate::model::calibrator::{Calibrator, Method, Points};
 use crate::model::em::kernels::m_step::expected_counts_of;
 use crate::model::neural::data::TrainingData;
-use crate::model::neural::net::heads::Outputs;
 use crate::model::neural::{BatchContext, CrowdNet};
 use crate::run::Run;
 
@@ -37,12 +36,8 @@ impl<N: CrowdNet> Trainer<'_, N> {
         }
         for part in blind.chunks(BLIND_AT_ONCE) {
             let batch = self.data.observed(part, None);
-            let out = Outputs {
-                rows: part.len(),
-                p: vec![1.0 / classes as f64; part.len() * classes],
-                ..Outputs::default()
-            };
-            let others = vec![out.clone(); self.learners.others.len()];
+            let inputs = self.data.inputs();
+            let (out, others) = self.learners.predict_blind(inputs, &batch, classes)?;
             let read_out = |context: &BatchContext<'_>| self.model.predict(context);
             let predicted = self.predictor().with(&out, &others, &batch, read_out);
             keep(part, &predicted.posterior);

@@ -9,9 +9,8 @@ use std::borrow::Cow;
 use candle_core::Device;
 
 use crate::error::Result;
-use crate::frame::Matrix;
-use crate::model::neural::data::reader::Reader;
-use crate::model::neural::data::{TrainingData, batch::Batch, read};
+use crate::model::neural::data::inputs::{Inputs, LearnerInput, Reader, Sizes};
+use crate::model::neural::data::{TrainingData, batch::Batch};
 use crate::model::neural::net::heads::{Heads, Outputs};
 use crate::model::neural::net::mode::Mode;
 use crate::model::neural::net::parameters::Parameters;
@@ -34,12 +33,14 @@ pub struct LearnerSpec {
     pub backbone: BackboneSpec,
     /// The outputs that the model reads.
     pub heads: Heads,
+    /// What it reads.
+    pub input: LearnerInput,
 }
 
 /// What all learners of a model share.
 pub(crate) struct LearnerSetting<'a> {
     pub(crate) precision: Precision,
-    pub(crate) shape: &'a NetShape,
+    pub(crate) sizes: &'a Sizes,
     pub(crate) run: &'a Run,
     pub(crate) device: &'a Device,
     /// The numbers of a saved model; without it all are drawn.
@@ -51,6 +52,9 @@ pub(crate) struct Learner {
     pub(super) name: &'static str,
     pub(crate) network: Network,
     pub(super) heads: Heads,
+    pub(super) input: LearnerInput,
+    /// Numbers in a row of the input.
+    width: usize,
     /// The run with the learner's random streams.
     run: Run,
     /// The network's outputs in a phase that does not train it.
@@ -63,18 +67,20 @@ impl Learner {
     /// # Errors
     /// When the features do not fit the backbone, the numbers are those of another model, or the device is out of memory.
     pub(super) fn new(spec: LearnerSpec, setting: &LearnerSetting<'_>) -> Result<Self> {
-        let LearnerSpec { name, backbone, heads } = spec;
-        let LearnerSetting { precision, shape, run, device, saved } = *setting;
+        let LearnerSpec { name, backbone, heads, input } = spec;
+        let LearnerSetting { precision, sizes, run, device, saved } = *setting;
         let run = if name == CLASSIFIER { run.clone() } else { run.part(name) };
+        let shape = NetShape { features: input.shape(sizes)?, classes: sizes.classes };
         let network = match saved {
-            None => Network::new(&backbone, precision, &heads, shape, &run, device)?,
+            None => Network::new(&backbone, precision, &heads, &shape, &run, device)?,
             Some(saved) => {
                 let initialisation = backbone.initialisation;
                 let room = Parameters::within(&run, device, initialisation, saved.n_f32s());
-                Network::build(&backbone, precision, &heads, shape, room)?
+                Network::build(&backbone, precision, &heads, &shape, room)?
             }
         };
-        let mut learner = Self { name, network, heads, run, frozen: None };
+        let width = shape.features.iter().product();
+        let mut learner = Self { name, network, heads, input, width, run, frozen: None };
         if let Some(saved) = saved {
             let own = from_pytorch(&learner.part_of(saved), &learner.heads);
             learner.network.load(&own)?;
@@ -93,13 +99,44 @@ impl Learner {
         if prefix.is_empty() { Cow::Borrowed(from) } else { Cow::Owned(from.part(&prefix)) }
     }
 
-    /// Computes the outputs for rows of features; nothing is kept for a way back.
+    /// Fits the scaling of the input to what is trained on.
+    pub(super) fn fit_scaler(&mut self, data: &TrainingData<'_>) {
+        self.input.fit(&mut self.network.scaler, data);
+    }
+
+    /// Computes the outputs for rows of the input; nothing is kept for a way back.
     ///
     /// # Errors
     /// When the device fails.
-    pub(crate) fn predict(&self, matrix: &Matrix, rows: &[u32]) -> Result<Outputs> {
-        let features = read(matrix, &self.network.scaler, rows);
-        self.network.forward(features, &mut Mode::Fixed)?.to_host()
+    pub(crate) fn predict(&self, inputs: Inputs<'_>, ids: &[u32]) -> Result<Outputs> {
+        if ids.is_empty() {
+            return Ok(self.no_rows());
+        }
+        let numbers = self.input.read(inputs, &self.network.scaler, self.width, ids);
+        self.network.forward(numbers, &mut Mode::Fixed)?.to_host()
+    }
+
+    /// The outputs for a batch of no annotators, for which the network has nothing to compute.
+    fn no_rows(&self) -> Outputs {
+        Outputs { named: vec![Vec::new(); self.heads.named.len()], ..Outputs::default() }
+    }
+
+    /// The outputs for instances without features; of a learner that reads these, all classes are alike.
+    ///
+    /// # Errors
+    /// When the device fails.
+    pub(super) fn predict_blind(
+        &self,
+        inputs: Inputs<'_>,
+        batch: &Batch,
+        classes: usize,
+    ) -> Result<Outputs> {
+        if self.input != LearnerInput::Features {
+            return self.predict(inputs, self.input.ids(batch));
+        }
+        let rows = batch.len();
+        let p = vec![1.0 / classes as f64; rows * classes];
+        Ok(Outputs { rows, p, ..Outputs::default() })
     }
 
     /// Computes the outputs of all training rows once where no epoch to come trains the learner, unless they are too many.
@@ -115,9 +152,15 @@ impl Learner {
         Ok(())
     }
 
-    /// What reads the learner's features, unless its outputs are known.
+    /// What reads the learner's input, unless its outputs are known.
     pub(super) fn reader(&self) -> Option<Reader> {
-        let reader = || Reader { scaler: self.network.scaler.clone(), run: self.run.clone() };
+        let Self { input, width, run, .. } = self;
+        let reader = || Reader {
+            input: *input,
+            width: *width,
+            scaler: self.network.scaler.clone(),
+            run: run.clone(),
+        };
         self.frozen.is_none().then(reader)
     }
 
@@ -128,17 +171,20 @@ impl Learner {
     pub(super) fn forward(
         &self,
         batch: &Batch,
-        features: Vec<f32>,
+        numbers: Vec<f32>,
         trained: LearnerSubset,
         stream: &str,
     ) -> Result<(Option<ForwardPass>, Outputs)> {
         if let Some(frozen) = &self.frozen {
-            return Ok((None, frozen.gather(&batch.rows)));
+            return Ok((None, frozen.gather(self.input.ids(batch))));
+        }
+        if self.input.ids(batch).is_empty() {
+            return Ok((None, self.no_rows()));
         }
         let mut rng = self.run.rng(stream);
         let is_trained = trained.has(self.name);
         let mut mode = if is_trained { Mode::Training(&mut rng) } else { Mode::Fixed };
-        let pass = self.network.forward(features, &mut mode)?;
+        let pass = self.network.forward(numbers, &mut mode)?;
         let out = pass.to_host()?;
         Ok((is_trained.then_some(pass), out))
     }

@@ -6,9 +6,8 @@
 use candle_core::backprop::GradStore;
 
 use crate::error::Result;
-use crate::frame::Matrix;
 use crate::model::neural::LearnerSubset;
-use crate::model::neural::data::reader::Reader;
+use crate::model::neural::data::inputs::{Inputs, Reader};
 use crate::model::neural::data::{TrainingData, batch::Batch};
 use crate::model::neural::net::ForwardPass;
 use crate::model::neural::net::heads::Outputs;
@@ -20,7 +19,7 @@ use crate::model::neural::train::optimiser::Optimiser;
 /// All learners of a model.
 pub(crate) struct Learners {
     pub(crate) classifier: Learner,
-    pub(super) others: Vec<Learner>,
+    others: Vec<Learner>,
 }
 
 impl Learners {
@@ -50,11 +49,9 @@ impl Learners {
         self.all_mut().filter(move |learner| learners.has(learner.name))
     }
 
-    /// Fits the scaling of each learner's features to these rows.
-    pub(crate) fn fit_scalers(&mut self, matrix: &Matrix, rows: &[u32]) {
-        for learner in self.all_mut() {
-            learner.network.scaler.fit(matrix, rows.iter().copied());
-        }
+    /// Fits the scaling of each learner's input to what is trained on.
+    pub(crate) fn fit_scalers(&mut self, data: &TrainingData<'_>) {
+        self.all_mut().for_each(|learner| learner.fit_scaler(data));
     }
 
     /// The rows that all learners predict at once.
@@ -62,12 +59,30 @@ impl Learners {
         self.all().map(|learner| learner.network.rows_at_once()).fold(usize::MAX, usize::min)
     }
 
-    /// Computes the outputs of the classifier and those of the others for rows of features.
+    /// Computes the outputs of the classifier and those of the others for a batch.
     ///
     /// # Errors
     /// When the device fails.
-    pub(crate) fn predict(&self, matrix: &Matrix, rows: &[u32]) -> Result<(Outputs, Vec<Outputs>)> {
-        let of = |learner: &Learner| learner.predict(matrix, rows);
+    pub(crate) fn predict(
+        &self,
+        inputs: Inputs<'_>,
+        batch: &Batch,
+    ) -> Result<(Outputs, Vec<Outputs>)> {
+        let of = |learner: &Learner| learner.predict(inputs, learner.input.ids(batch));
+        Ok((of(&self.classifier)?, self.others.iter().map(of).collect::<Result<_>>()?))
+    }
+
+    /// The same for instances without features: all classes are alike.
+    ///
+    /// # Errors
+    /// When the device fails.
+    pub(super) fn predict_blind(
+        &self,
+        inputs: Inputs<'_>,
+        batch: &Batch,
+        classes: usize,
+    ) -> Result<(Outputs, Vec<Outputs>)> {
+        let of = |learner: &Learner| learner.predict_blind(inputs, batch, classes);
         Ok((of(&self.classifier)?, self.others.iter().map(of).collect::<Result<_>>()?))
     }
 
@@ -79,30 +94,30 @@ impl Learners {
         self.all_mut().try_for_each(|learner| learner.freeze(trained, data))
     }
 
-    /// Forgets outputs that were computed with other parameters.
+    /// Forgets outputs that were computed once, since other parameters are loaded.
     pub(super) fn thaw(&mut self) {
         self.all_mut().for_each(|learner| learner.frozen = None);
     }
 
-    /// What reads the features of each learner, unless its outputs are known.
+    /// What reads the input of each learner, unless its outputs are known.
     pub(super) fn readers(&self) -> Vec<Option<Reader>> {
         self.all().map(Learner::reader).collect()
     }
 
-    /// Computes the outputs of each learner for a batch in training, given the features of each.
+    /// Computes the outputs of each learner for a batch in training, given the input of each.
     ///
     /// # Errors
     /// When the device fails.
     pub(super) fn forward(
         &self,
         batch: &Batch,
-        features: Vec<Vec<f32>>,
+        inputs: Vec<Vec<f32>>,
         trained: LearnerSubset,
         stream: &str,
     ) -> Result<ForwardPasses> {
-        let mut features = features.into_iter();
+        let mut inputs = inputs.into_iter();
         let mut of = |learner: &Learner| {
-            learner.forward(batch, features.next().unwrap_or_default(), trained, stream)
+            learner.forward(batch, inputs.next().unwrap_or_default(), trained, stream)
         };
         let (pass, out) = of(&self.classifier)?;
         let (mut passes, mut others) = (vec![pass], Vec::new());

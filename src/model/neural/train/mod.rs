@@ -17,6 +17,7 @@ pub(crate) mod step;
 use crate::error::{Error, Result};
 use crate::frame::Dims;
 use crate::model::neural::annotator_params::AnnotatorParams;
+use crate::model::neural::data::inputs::Inputs;
 use crate::model::neural::data::{TrainingData, batch::Batch};
 use crate::model::neural::train::checkpoint::Snapshot;
 use crate::model::neural::train::learners::Learners;
@@ -129,7 +130,19 @@ impl<N: CrowdNet> Trainer<'_, N> {
     /// # Errors
     /// When the device fails.
     pub(crate) fn predict(&self, batch: &Batch) -> Result<BatchPrediction> {
-        self.with_outputs(batch, |context| self.model.predict(context))
+        self.predict_from(self.data.inputs(), batch)
+    }
+
+    /// The same with other inputs than those of the training, where there are more annotations.
+    ///
+    /// # Errors
+    /// When the device fails.
+    pub(crate) fn predict_from(
+        &self,
+        inputs: Inputs<'_>,
+        batch: &Batch,
+    ) -> Result<BatchPrediction> {
+        self.predictor().with_outputs(inputs, batch, |context| self.model.predict(context))
     }
 
     /// Computes the networks' outputs for a batch without training, and passes them to `read_out`.
@@ -138,7 +151,7 @@ impl<N: CrowdNet> Trainer<'_, N> {
         batch: &Batch,
         read_out: impl FnOnce(&BatchContext<'_>) -> R,
     ) -> Result<R> {
-        self.predictor().with_outputs(self.data.matrix, batch, read_out)
+        self.predictor().with_outputs(self.data.inputs(), batch, read_out)
     }
 
     /// The divisor of the annotations' losses: the user's, or the model's.

@@ -114,13 +114,14 @@ mod tests {
     use crate::frame::{AnnotationRows, Annotations, Dims, Duplicates, Evidence};
     use crate::model::neural::annotator_params::AnnotatorParams;
     use crate::model::neural::data::batching::Batching;
+    use crate::model::neural::data::inputs::Sizes;
     use crate::model::neural::models::TraceRegularised;
-    use crate::model::neural::net::{NetShape, Precision};
+    use crate::model::neural::net::Precision;
     use crate::model::neural::train::learner::{CLASSIFIER, LearnerSetting, LearnerSpec};
     use crate::model::neural::train::learners::Learners;
     use crate::model::neural::train::spec::TrainSpec;
     use crate::model::neural::train::state::TrainState;
-    use crate::model::neural::{BackboneSpec, Task};
+    use crate::model::neural::{BackboneSpec, LearnerInput, Task};
     use crate::run::Run;
     use crate::testing::{described, tiny};
 
@@ -148,10 +149,22 @@ mod tests {
         let train = TrainSpec { select, ..TrainSpec::default() };
         let backbone = BackboneSpec { hidden: vec![4], ..BackboneSpec::default() };
         let model = TraceRegularised::default();
-        let (run, shape) = (Run::new(1), NetShape { features: vec![4], classes: 3 });
-        let classifier = LearnerSpec { name: CLASSIFIER, backbone, heads: model.heads() };
+        let run = Run::new(1);
+        let sizes = Sizes {
+            features: vec![4],
+            classes: 3,
+            labels: 3,
+            annotators: 2,
+            annotator_features: None,
+        };
+        let classifier = LearnerSpec {
+            name: CLASSIFIER,
+            backbone,
+            heads: model.heads(),
+            input: LearnerInput::Features,
+        };
         let (precision, device) = (Precision::F32, &Device::Cpu);
-        let setting = LearnerSetting { precision, shape: &shape, run: &run, device, saved: None };
+        let setting = LearnerSetting { precision, sizes: &sizes, run: &run, device, saved: None };
         let learners = Learners::new((classifier, Vec::new()), &setting).unwrap();
         let task = Task { evidence, dims, hidden: 4, run: &run };
         let annotator_params = AnnotatorParams { tables: model.tables(&task).unwrap() };

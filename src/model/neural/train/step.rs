@@ -1,10 +1,11 @@
 //! One batch through a model: its loss with all derivatives, or its prediction.
 
 use crate::error::Result;
-use crate::frame::{Dims, Matrix};
+use crate::frame::Dims;
 use crate::model::calibrator::Calibrator;
 use crate::model::neural::annotator_params::AnnotatorParams;
 use crate::model::neural::data::batch::Batch;
+use crate::model::neural::data::inputs::Inputs;
 use crate::model::neural::net::heads::Outputs;
 use crate::model::neural::numerics::{at_least, softmax_backward};
 use crate::model::neural::train::learners::Learners;
@@ -96,11 +97,11 @@ impl Predictor<'_> {
     /// When the device fails.
     pub(crate) fn with_outputs<R>(
         &self,
-        matrix: &Matrix,
+        inputs: Inputs<'_>,
         batch: &Batch,
         read_out: impl FnOnce(&BatchContext<'_>) -> R,
     ) -> Result<R> {
-        let (out, others) = self.learners.predict(matrix, &batch.rows)?;
+        let (out, others) = self.learners.predict(inputs, batch)?;
         Ok(self.with(&out, &others, batch, read_out))
     }
 
