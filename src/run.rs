@@ -11,6 +11,7 @@ use std::sync::atomic::{AtomicI32, Ordering};
 use std::sync::{Arc, LazyLock};
 use std::time::Instant;
 
+use rand::Rng as _;
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::SeedableRng;
 use rayon::{ThreadPool, ThreadPoolBuilder};
@@ -236,6 +237,13 @@ impl Run {
         hash.update(self.seed.to_le_bytes());
         hash.update(purpose.as_bytes());
         Rng::from_seed(hash.finalize().into())
+    }
+
+    /// The same run for one of its parts, with random streams of the part's own.
+    #[must_use]
+    pub fn part(&self, name: &str) -> Self {
+        let seed = self.rng(&format!("seed of {name}")).random();
+        Self { seed, ..self.clone() }
     }
 
     /// Tells the person watching, and keeps the words for the `run` table.

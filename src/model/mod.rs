@@ -187,9 +187,7 @@ impl ModelKind {
     #[cfg(feature = "neural")]
     const fn neural<N: neural::CrowdNet>() -> Self {
         let predict: Option<Predict> = Some(neural::predict::<N>);
-        let properties = Properties::RANDOM_START;
-        let kind = Self::fitted_by::<N, neural::Neural<N>>();
-        Self { needs_features: true, properties, predict, ..kind }
+        Self { needs_features: true, predict, ..Self::of::<neural::Neural<N>>() }
     }
 
     const fn fitted_by<S: Spec, M: Model + From<S> + 'static>() -> Self {

@@ -93,6 +93,12 @@ impl ParamTable {
         }
     }
 
+    /// Sets moments and step counts to zero.
+    pub(super) fn reset_moments(&mut self) {
+        self.moments = Moments::default();
+        self.steps.fill(0);
+    }
+
     /// Whether the optimiser updates it in the running phase.
     fn moves(&self) -> bool {
         self.trained && !self.is_fixed
@@ -259,14 +265,6 @@ impl AnnotatorParams {
             for (row, _) in rows.filter(|(_, unknown)| **unknown) {
                 row.iter_mut().zip(&mean).for_each(|(v, m)| *v = *m as f32);
             }
-        }
-    }
-
-    /// Sets all moments and step counts to zero.
-    pub(super) fn reset_moments(&mut self) {
-        for table in &mut self.tables {
-            table.moments = Moments::default();
-            table.steps.fill(0);
         }
     }
 

@@ -5,24 +5,29 @@ use super::annotator_params::{AnnotatorParams, Gathered};
 use super::data::batch::{Batch, BatchAnnotation};
 use super::net::heads::Outputs;
 use super::numerics::{MIN_PROBABILITY, at_least, softmax};
+use super::train::spec::Reduction;
 use crate::frame::Dims;
 use crate::model::calibrator::Calibrator;
 
-/// A batch, the network's outputs for it, and the parameters of its annotators.
+/// A batch, the networks' outputs for it, and the parameters of its annotators.
 #[derive(Clone, Copy)]
 pub struct BatchContext<'a> {
     /// The name of the running phase; empty when the model predicts.
     pub phase: &'static str,
     /// Rows and annotations.
     pub batch: &'a Batch,
-    /// The network's outputs.
+    /// The outputs of the classifier.
     pub out: &'a Outputs,
+    /// The outputs of the other learners, in the order in which the model names them.
+    pub others: &'a [Outputs],
     /// The parameters of the batch's annotators.
     pub gathered: &'a Gathered,
     /// The parameters of all annotators.
     pub annotator_params: &'a AnnotatorParams,
     /// The map from the classifier's probabilities to calibrated ones, where the schedule has fitted one.
     pub calibrator: Option<&'a Calibrator>,
+    /// The divisor of the annotations' losses; nothing else depends on it.
+    pub reduction: Reduction,
     /// Sizes.
     pub dims: Dims,
 }
@@ -30,8 +35,10 @@ pub struct BatchContext<'a> {
 /// The derivatives of a loss: by output and by gathered parameter, in the shapes of both.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Gradient {
-    /// By logits, hidden layer and named heads; the derivative by `p` is propagated to the logits.
+    /// By logits, hidden layer and named heads of the classifier; the derivative by `p` is propagated to the logits.
     pub out: Outputs,
+    /// The same by the outputs of the other learners.
+    pub others: Vec<Outputs>,
     /// By gathered parameter.
     pub tables: Gathered,
 }
@@ -50,6 +57,12 @@ pub struct BatchPrediction {
 }
 
 impl BatchContext<'_> {
+    /// The factor of the annotations' losses: one over their divisor.
+    #[must_use]
+    pub fn scale(&self) -> f64 {
+        self.reduction.factor(self.batch, self.dims)
+    }
+
     /// Every annotation of the batch with its row.
     pub fn annotations(&self) -> impl Iterator<Item = (usize, &BatchAnnotation)> {
         (0..self.batch.len()).flat_map(|b| self.batch.annotations_of(b).iter().map(move |a| (b, a)))

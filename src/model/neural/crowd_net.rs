@@ -1,30 +1,22 @@
 //! The trait of a model that learns a classifier and parameters of annotators, and what it is given and reports.
 
+use schemars::JsonSchema;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
 use super::annotator_params::{AnnotatorParams, ParamTable};
 use super::batch_context::{BatchContext, BatchPrediction, Gradient};
-use super::device::device;
-use super::net::backbone::BackboneSpec;
 use super::net::heads::Heads;
 use super::schedule::{Act, Phase, one_after_the_other};
-use super::train::spec::{BatchBy, Reduction, TrainSpec};
+use super::spec::{NetworkSpec, Neural};
+use super::train::learner::LearnerSpec;
+use super::train::spec::{Reduction, TrainSpec};
 use super::train::state::TrainState;
-use crate::error::{Problem, Result};
+use crate::error::Result;
 use crate::frame::{Annotations, Dims, Evidence};
-use crate::model::Spec;
 use crate::model::fitted::Fitted;
 use crate::run::Run;
 use crate::spec::Problems;
-
-/// The sections that every neural model's spec has.
-#[derive(Clone, Copy)]
-pub struct CommonSpec<'a> {
-    /// Where the network computes.
-    pub device: &'a str,
-    /// The classifier before its last layer.
-    pub backbone: &'a BackboneSpec,
-    /// How it is trained.
-    pub train: &'a TrainSpec,
-}
 
 /// What a model is fitted to.
 #[derive(Clone, Copy)]
@@ -55,13 +47,38 @@ pub struct AnnotatorReport {
 }
 
 /// A classifier with a model of its annotators.
-pub trait CrowdNet: Spec {
-    /// Device, backbone and training.
-    fn common(&self) -> CommonSpec<'_>;
+///
+/// It is the struct of the model's own parameters; [`Neural`] adds the sections that all models have.
+pub trait CrowdNet:
+    Default + Clone + Serialize + DeserializeOwned + JsonSchema + Send + Sync + 'static
+{
+    /// The word in `[model] kind = "..."`.
+    const KIND: &'static str;
 
-    /// The outputs that it reads from the network.
+    /// One sentence a user understands.
+    const SUMMARY: &'static str;
+
+    /// Where the model comes from.
+    const SOURCE: &'static str;
+
+    /// The meaning of the section `train`, where the model has its own word on epochs.
+    const TRAINING: &'static str = "How it is trained.";
+
+    /// The settings of the paper, or of its authors' code where they differ.
+    #[must_use]
+    fn paper() -> Neural<Self>;
+
+    /// Rules across the model's parameters, and between them and the training.
+    fn check(&self, _train: &TrainSpec, _place: &str, _problems: &mut Problems) {}
+
+    /// The outputs of the classifier that it reads.
     fn heads(&self) -> Heads {
         Heads::CLASSIFIER
+    }
+
+    /// The learners beside the classifier.
+    fn other_learners(&self, _network: &NetworkSpec) -> Vec<LearnerSpec> {
+        Vec::new()
     }
 
     /// The parameters of annotators at the start.
@@ -105,21 +122,21 @@ pub trait CrowdNet: Spec {
     const CONDITIONS_ON_ANNOTATIONS: bool = true;
 
     /// The number of epochs, of `epochs` in a phase, in which annotators' parameters are frozen at first.
-    fn annotator_delay(&self, epochs: u32) -> u32 {
+    fn annotator_delay(&self, train: &TrainSpec, epochs: u32) -> u32 {
         let default = if Self::DELAYS_ANNOTATORS { epochs / 5 } else { 0 };
-        self.common().train.optimiser.annotator_delay.unwrap_or(default)
+        train.optimiser.annotator_delay.unwrap_or(default)
     }
 
-    /// The next act of the training; `None` at its end. It depends on `state` alone, which a checkpoint holds, so that an
+    /// The next act of the training; `None` at its end. What changes is `state` alone, which a checkpoint holds, so that an
     /// interrupted training goes on with the same act.
-    fn next_act(&self, state: &TrainState) -> Option<Act> {
-        let phase = Phase::joint("train", self.common().train.epochs);
+    fn next_act(&self, train: &TrainSpec, state: &TrainState) -> Option<Act> {
+        let phase = Phase::joint("train", train.epochs);
         one_after_the_other(vec![phase], state.acts)
     }
 
     /// The epochs of all acts.
-    fn epochs(&self) -> u32 {
-        self.common().train.epochs
+    fn epochs(&self, train: &TrainSpec) -> u32 {
+        train.epochs
     }
 
     /// Estimates parameters of annotators from the targets, whose expected counts are `[column, class]`.
@@ -151,40 +168,5 @@ pub trait CrowdNet: Spec {
     /// The report on annotators after training.
     fn report(&self, _task: &Task<'_>, _annotator_params: &AnnotatorParams) -> AnnotatorReport {
         AnnotatorReport::default()
-    }
-
-    /// The factor of the annotations' losses in a batch.
-    fn scale(&self, context: &BatchContext<'_>) -> f64 {
-        let reduction = self.common().train.reduction.or(Self::REDUCTION);
-        reduction.unwrap_or(Reduction::Sum).factor(context.batch, context.dims)
-    }
-}
-
-/// Checks the rules of the sections that every neural model has.
-pub(crate) fn check_common<N: CrowdNet>(model: &N, place: &str, problems: &mut Problems) {
-    let common = model.common();
-    common.backbone.check(place, problems);
-    if let (None, Some(reduction)) = (N::REDUCTION, common.train.reduction) {
-        problems.push(
-            Problem::new(format!("`{}` sums no losses of annotations", N::KIND))
-                .at(format!("{place}.train.reduction"))
-                .found(serde_json::to_string(&reduction).unwrap_or_default())
-                .help("leave it out"),
-        );
-    }
-    if N::NEEDS_WHOLE_INSTANCES && common.train.batch_by == BatchBy::Annotation {
-        problems.push(
-            Problem::new(format!(
-                "`{}` needs all annotations of an instance in one batch",
-                N::KIND
-            ))
-            .at(format!("{place}.train.batch_by"))
-            .found("\"annotation\"")
-            .help("choose \"instance\", or leave it out"),
-        );
-    }
-    if let Err(e) = device(common.device) {
-        let at = format!("{place}.device");
-        e.problems.into_iter().for_each(|p| problems.push(p.at(at.clone())));
     }
 }

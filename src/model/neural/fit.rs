@@ -2,7 +2,7 @@
 
 use rand::Rng as _;
 
-use super::{CrowdNet, Task, device, name_of};
+use super::{CrowdNet, NetworkSpec, Neural, Task, device, name_of};
 use crate::error::{Error, Result};
 use crate::frame::{Annotations, Described, Evidence, Role};
 use crate::model::Model;
@@ -11,74 +11,76 @@ use crate::model::em::kernels::m_step::expected_counts_of;
 use crate::model::fitted::{Fitted, Posterior, Report, Stop, Trained};
 use crate::model::neural::annotator_params::AnnotatorParams;
 use crate::model::neural::data::TrainingData;
-use crate::model::neural::net::pytorch::to_pytorch;
-use crate::model::neural::net::{NetShape, Network};
+use crate::model::neural::data::inputs::Sizes;
 use crate::model::neural::predict::description;
 use crate::model::neural::train::Trainer;
+use crate::model::neural::train::learner::LearnerSetting;
+use crate::model::neural::train::learners::Learners;
 use crate::model::neural::train::spec::{Select, TrainSpec};
 use crate::model::neural::train::state::TrainState;
 use crate::model::vote::agreement;
 use crate::run::Run;
 
-/// Fits a [`CrowdNet`].
-#[derive(Debug, Clone)]
-pub struct Neural<N>(pub N);
-
-impl<N> From<N> for Neural<N> {
-    fn from(model: N) -> Self {
-        Self(model)
-    }
-}
-
 impl<N: CrowdNet> Model for Neural<N> {
     fn fit(&self, evidence: Evidence<'_>, run: &mut Run) -> Result<Fitted> {
-        let model = &self.0;
-        let common = model.common();
+        let Self { network: NetworkSpec { device: on, train, .. }, model } = self;
         let Some(described) = evidence.described else {
             return Err(Error::spec(format!("`{}` learns from features", N::KIND))
                 .at("source.features")
                 .help("set source.features, or choose a label-only model"));
         };
         let (dims, matrix) = (evidence.annotations.dims(), described.matrix());
-        let split = split_annotations(common.train, evidence.annotations, run)?;
+        let split = split_annotations(train, evidence.annotations, run)?;
         let (training, held_out) = match &split {
             Some([training, held_out]) => {
                 (Evidence { annotations: training, ..evidence }, Some(held_out))
             }
             None => (evidence, None),
         };
-        let (mut aggregated, data) = prepared(model, training, held_out, run)?;
+        let (mut aggregated, data) = prepared(self, training, held_out, run)?;
         let mut targets = aggregated.as_ref().map(|fitted| fitted.posterior.clone());
         let Some(data) = data.filter(|data| !data.is_empty() && dims.classes > 0) else {
             return Err(Error::data("no annotated instance has features to learn from")
                 .at("source.features")
                 .help("the ids must be the same as in the annotations"));
         };
-        let valid = gold_to_select_by(model, described)?;
-        let shape = NetShape { features: matrix.shape().to_vec(), classes: dims.classes };
-        let heads = model.heads();
-        let (device, precision) = (device(common.device)?, common.train.precision);
-        let mut net = Network::new(common.backbone, precision, &heads, &shape, run, &device)?;
-        net.scaler.fit(matrix, data.rows().into_iter());
-        if !heads.classifier && evidence.annotations.trusted.is_some() {
+        let valid = gold_to_select_by(train, described)?;
+        let sizes = Sizes {
+            features: matrix.shape().to_vec(),
+            classes: dims.classes,
+            labels: dims.labels,
+            annotators: dims.annotators,
+            annotator_features: self.annotator_features(described),
+        };
+        let (device, precision) = (device(on)?, train.precision);
+        let setting =
+            LearnerSetting { precision, sizes: &sizes, run, device: &device, saved: None };
+        let mut learners = Learners::new(self.learners(), &setting)?;
+        learners.fit_scalers(&data);
+        if !model.heads().classifier && evidence.annotations.trusted.is_some() {
             run.warn(format!(
                 "`{}` is trained on labels, not classes: trusted classes appear in the labels table, but do not train it",
                 N::KIND
             ));
         }
-        let task = Task { evidence: training, dims, hidden: net.hidden(), run: &run.clone() };
+        let task = Task {
+            evidence: training,
+            dims,
+            hidden: learners.classifier.network.hidden(),
+            run: &run.clone(),
+        };
         let annotator_params = AnnotatorParams { tables: model.tables(&task)? };
         let mut trainer = Trainer {
             model,
+            spec: train,
             data: &data,
             dims,
             valid: &valid,
-            net,
+            learners,
             annotator_params,
             state: TrainState { targets, ..TrainState::default() },
             phase: "",
             is_over: false,
-            frozen: None,
         };
         trainer.train(run)?;
         trainer.annotator_params.average_unknown(&data.unknown());
@@ -86,7 +88,7 @@ impl<N: CrowdNet> Model for Neural<N> {
         let mut whole = None;
         targets = trainer.state.targets.take();
         if held_out.is_some() {
-            (aggregated, whole) = prepared(model, evidence, None, run)?;
+            (aggregated, whole) = prepared(self, evidence, None, run)?;
             if let (Some(fitted), false) = (&aggregated, trainer.state.are_targets_own) {
                 targets = Some(fitted.posterior.clone());
             }
@@ -106,8 +108,8 @@ impl<N: CrowdNet> Model for Neural<N> {
             trace,
             stop: Stop { converged, iterations },
             model: Some(Trained {
-                description: description(model, &trainer.net, &shape, dims),
-                parameters: to_pytorch(&trainer.snapshot()?, &heads).to_bytes()?,
+                description: description(self, &trainer.learners, &sizes),
+                parameters: trainer.learners.to_pytorch(&trainer.snapshot()?).to_bytes()?,
             }),
             device: name_of(&device),
         })
@@ -140,21 +142,21 @@ pub(crate) fn split_annotations(
 
 /// The result of the model's aggregator, and the training data.
 fn prepared<'a, N: CrowdNet>(
-    model: &N,
+    spec: &Neural<N>,
     evidence: Evidence<'a>,
     held_out: Option<&Annotations>,
     run: &mut Run,
 ) -> Result<(Option<Fitted>, Option<TrainingData<'a>>)> {
-    let aggregated = model.aggregate(evidence, run)?;
-    let batching = model.common().train.batching(N::DROPS_LAST_BATCH);
+    let aggregated = spec.model.aggregate(evidence, run)?;
+    let batching = spec.network.train.batching(N::DROPS_LAST_BATCH);
     let data = TrainingData::new(evidence, held_out, aggregated.is_some(), batching);
     Ok((aggregated, data))
 }
 
-fn gold_to_select_by<N: CrowdNet>(model: &N, described: &Described) -> Result<Vec<(u32, u32)>> {
+fn gold_to_select_by(train: &TrainSpec, described: &Described) -> Result<Vec<(u32, u32)>> {
     let gold = described.gold.iter().filter(|gold| gold.role == Role::Valid);
     let valid: Vec<(u32, u32)> = gold.map(|gold| (gold.instance, gold.class)).collect();
-    if model.common().train.select == Select::Valid && valid.is_empty() {
+    if train.select == Select::Valid && valid.is_empty() {
         return Err(Error::data("there is no gold to select the best epoch by")
             .at("model.train.select")
             .found("no gold row of role `valid` whose instance has features")
@@ -186,9 +188,10 @@ impl AllPredictions {
         let mut parameters = vec![vec![f64::NAN; a.dims().instances]; names.len()];
         let instances = data.instances();
         if N::CONDITIONS_ON_ANNOTATIONS {
-            for part in instances.chunks(trainer.net.rows_at_once()) {
+            for part in instances.chunks(trainer.learners.rows_at_once()) {
                 run.cancel.check()?;
-                let predicted = trainer.predict(&data.observed(part, targets))?;
+                let predicted =
+                    trainer.predict_from(data.inputs(), &data.observed(part, targets))?;
                 for (n, i) in part.iter().map(|i| *i as usize).enumerate() {
                     if a.trusted_class(i).is_none() {
                         let own = &predicted.posterior[n * classes..(n + 1) * classes];
@@ -227,7 +230,7 @@ fn predictions<N: CrowdNet>(
     classes: usize,
     run: &Run,
 ) -> Result<Posterior> {
-    let (rows, at_once) = (trainer.data.matrix.len(), trainer.net.rows_at_once());
+    let (rows, at_once) = (trainer.data.matrix.len(), trainer.learners.rows_at_once());
     let mut predictions = Posterior::zeros(rows, classes);
     for first in (0..rows).step_by(at_once) {
         run.cancel.check()?;

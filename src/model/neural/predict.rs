@@ -3,51 +3,31 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use schemars::schema_for;
-use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use super::{BatchContext, CrowdNet, device, name_of};
+use super::{BatchContext, CrowdNet, NetworkSpec, Neural, device, name_of};
 use crate::error::{Error, Result, Stage};
 use crate::frame::{Dims, Matrix};
 use crate::model::fitted::Posterior;
 use crate::model::neural::annotator_params::AnnotatorParams;
 use crate::model::neural::data::TrainingData;
-use crate::model::neural::net::parameters::Parameters;
-use crate::model::neural::net::pytorch::from_pytorch;
-use crate::model::neural::net::{NetShape, Network};
+use crate::model::neural::data::inputs::{Inputs, Sizes};
 use crate::model::neural::train::checkpoint::Snapshot;
+use crate::model::neural::train::learner::LearnerSetting;
+use crate::model::neural::train::learners::Learners;
 use crate::model::neural::train::step::Predictor;
-use crate::model::{Predicted, SavedModel};
+use crate::model::{Predicted, SavedModel, Spec as _};
 use crate::run::Run;
 use crate::spec::{Problems, check_schema};
 
-/// The sizes of a saved model.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Saved {
-    /// The axes of one instance's features.
-    pub features: Vec<usize>,
-    /// Classes.
-    pub classes: usize,
-    /// Labels.
-    pub labels: usize,
-    /// Annotators it was trained on.
-    pub annotators: usize,
-}
-
 /// The kind, parameters, sizes and modules of a trained model as JSON, without its classes' names.
 pub(super) fn description<N: CrowdNet>(
-    model: &N,
-    net: &Network,
-    sizes: &NetShape,
-    dims: Dims,
+    model: &Neural<N>,
+    learners: &Learners,
+    sizes: &Sizes,
 ) -> Value {
-    let saved = Saved {
-        features: sizes.features.clone(),
-        classes: dims.classes,
-        labels: dims.labels,
-        annotators: dims.annotators,
-    };
-    json!({"kind": N::KIND, "parameters": model, "sizes": saved, "network": net.modules()})
+    let network = learners.classifier.network.modules();
+    json!({"kind": N::KIND, "parameters": model, "sizes": sizes, "network": network})
 }
 
 /// P(class given features) of every row, by a saved model.
@@ -62,14 +42,15 @@ pub fn predict<N: CrowdNet>(
     let SavedModel { parameters, sizes, bytes, device: on } = model;
     let misfit = |e| Error::data(format!("the saved model's description does not fit: {e}"));
     let mut problems = Problems::default();
-    check_schema(&parameters, &schema_for!(N).to_value(), "model.json: parameters", &mut problems);
-    let model: N = serde_json::from_value(parameters).map_err(misfit)?;
-    model.check("model.json: parameters", &mut problems);
+    let schema = schema_for!(Neural<N>).to_value();
+    check_schema(&parameters, &schema, "model.json: parameters", &mut problems);
+    let spec: Neural<N> = serde_json::from_value(parameters).map_err(misfit)?;
+    spec.check("model.json: parameters", &mut problems);
     problems.into_result().map_err(|mut e| {
         e.stage = Stage::Data;
         e
     })?;
-    let saved: Saved = serde_json::from_value(sizes).map_err(misfit)?;
+    let saved: Sizes = serde_json::from_value(sizes).map_err(misfit)?;
     let width = checked_product(&saved.features)
         .filter(|_| saved.classes > 0 && saved.labels >= saved.classes);
     let width = width.ok_or_else(|| {
@@ -82,15 +63,14 @@ pub fn predict<N: CrowdNet>(
             .found(format!("{} numbers a row, where the model takes {width}", matrix.width()))
             .help("give the same columns in the same order as for training"));
     }
-    let snapshot = from_pytorch(&Snapshot::from_bytes(bytes)?, &model.heads());
-    let sizes = NetShape { features: saved.features.clone(), classes: saved.classes };
-    let parts = model.common();
-    let device = device(on.unwrap_or(parts.device))?;
-    let initialisation = parts.backbone.initialisation;
-    let parameters = Parameters::within(run, &device, initialisation, snapshot.n_f32s());
-    let precision = parts.train.precision;
-    let mut net = Network::build(parts.backbone, precision, &model.heads(), &sizes, parameters)?;
-    net.load(&snapshot)?;
+    let learners = spec.learners();
+    let Neural { network: NetworkSpec { device: own, train, .. }, model } = spec;
+    let snapshot = Snapshot::from_bytes(bytes)?;
+    let device = device(on.unwrap_or(&own))?;
+    let precision = train.precision;
+    let setting =
+        LearnerSetting { precision, sizes: &saved, run, device: &device, saved: Some(&snapshot) };
+    let learners = Learners::new(learners, &setting)?;
     let annotator_params = AnnotatorParams::saved(&snapshot)?;
     let dims = Dims {
         instances: matrix.len(),
@@ -98,10 +78,14 @@ pub fn predict<N: CrowdNet>(
         classes: saved.classes,
         labels: saved.labels,
     };
-    let predictor =
-        Predictor { net: &net, annotator_params: &annotator_params, calibrator: None, dims };
+    let predictor = Predictor {
+        learners: &learners,
+        annotator_params: &annotator_params,
+        calibrator: None,
+        dims,
+    };
     let mut predictions = Posterior::zeros(matrix.len(), saved.classes);
-    let at_once = net.rows_at_once();
+    let at_once = learners.rows_at_once();
     for first in (0..matrix.len()).step_by(at_once) {
         run.cancel.check()?;
         let rows = first..(first + at_once).min(matrix.len());
@@ -109,7 +93,8 @@ pub fn predict<N: CrowdNet>(
         // them is caught here.
         let batch = TrainingData::unseen(rows.clone().map(|row| row as u32).collect());
         let read_out = |context: &BatchContext<'_>| model.predict(context);
-        let predicted = AssertUnwindSafe(|| predictor.with_outputs(matrix, &batch, read_out));
+        let predicted =
+            AssertUnwindSafe(|| predictor.with_outputs(Inputs::unseen(matrix), &batch, read_out));
         let predicted = catch_unwind(predicted).unwrap_or_else(|_| Err(unfit()))?;
         if predicted.classes.len() != rows.len() * saved.classes {
             return Err(unfit());

@@ -2,6 +2,7 @@
 
 pub(crate) mod batch;
 pub(crate) mod batching;
+pub(crate) mod inputs;
 pub(crate) mod scaler;
 
 use std::sync::mpsc::sync_channel;
@@ -15,12 +16,14 @@ use crate::model::fitted::Posterior;
 use crate::run::Run;
 use batch::{Batch, BatchAnnotation};
 use batching::{Batching, InstanceSubset};
+use inputs::{Inputs, Reader};
 use scaler::Scaler;
 
 /// Everything that a model is trained on.
 pub struct TrainingData<'a> {
     /// The features.
     pub matrix: &'a Matrix,
+    annotators: Option<(&'a Matrix, &'a [Option<u32>])>,
     row_of: &'a [Option<u32>],
     /// The training annotations.
     pub annotations: &'a Annotations,
@@ -42,8 +45,8 @@ pub struct Epoch<'a> {
     pub targets: Option<&'a Posterior>,
     /// How they become batches.
     pub batching: Batching,
-    /// How features are scaled.
-    pub scaler: &'a Scaler,
+    /// What each learner reads; nothing where its outputs are known.
+    pub readers: &'a [Option<Reader>],
 }
 
 impl<'a> TrainingData<'a> {
@@ -80,6 +83,7 @@ impl<'a> TrainingData<'a> {
         }
         Some(Self {
             matrix: described.matrix(),
+            annotators: described.annotator_matrix(),
             row_of: described.row_of_instance.as_slice(),
             annotations: a,
             by_instance,
@@ -87,6 +91,17 @@ impl<'a> TrainingData<'a> {
             units,
             weights,
         })
+    }
+
+    /// What learners read from.
+    #[must_use]
+    pub fn inputs(&self) -> Inputs<'_> {
+        Inputs {
+            matrix: self.matrix,
+            annotators: self.annotators,
+            answers: Some(&self.by_instance),
+            labels: self.annotations.dims().labels,
+        }
     }
 
     /// Whether each annotator has no training annotation of positive weight.
@@ -104,11 +119,20 @@ impl<'a> TrainingData<'a> {
     /// The feature rows of the training data, ascending.
     #[must_use]
     pub fn rows(&self) -> Vec<u32> {
-        let row = |unit: &Unit| self.row_of[unit.instance()];
-        let mut rows: Vec<u32> = self.units.iter().filter_map(row).collect();
+        let row = |i: &u32| self.row_of[*i as usize];
+        let mut rows: Vec<u32> = self.trained_instances().iter().filter_map(row).collect();
         rows.sort_unstable();
-        rows.dedup();
         rows
+    }
+
+    /// The instances of the training data, ascending.
+    #[must_use]
+    pub fn trained_instances(&self) -> Vec<u32> {
+        let mut instances: Vec<u32> =
+            self.units.iter().map(|unit| unit.instance() as u32).collect();
+        instances.sort_unstable();
+        instances.dedup();
+        instances
     }
 
     /// The feature row of an instance, where it has features.
@@ -218,15 +242,15 @@ impl<'a> TrainingData<'a> {
     }
 
     /// Runs one epoch: every unit of `instances` once, in an order shuffled by the stream of `name`, cut into batches.
-    /// Another thread reads and scales the next batches while `step` works.
+    /// Another thread reads and scales the next batches while `step` works, which is given the features of each learner.
     ///
     /// # Errors
     /// Those of `step`.
     pub fn epoch(
         &self,
-        Epoch { name, instances, targets, batching, scaler }: Epoch<'_>,
+        Epoch { name, instances, targets, batching, readers }: Epoch<'_>,
         run: &Run,
-        mut step: impl FnMut(usize, Batch, Vec<f32>) -> Result<()>,
+        mut step: impl FnMut(usize, Batch, Vec<Vec<f32>>) -> Result<()>,
     ) -> Result<()> {
         let mut units = self.units.clone();
         units.retain(|unit| instances.has(self.annotations.trusted_class(unit.instance())));
@@ -238,12 +262,10 @@ impl<'a> TrainingData<'a> {
             scope.spawn(move || {
                 for (n, units) in units.chunks(size).take(batches).enumerate() {
                     let batch = self.batch(units, targets, batches);
-                    let mut features = read(self.matrix, scaler, &batch.rows);
-                    if scaler.augments() {
-                        let mut rng = run.rng(&format!("augmentation of {name}, batch {n}"));
-                        let images = features.chunks_exact_mut(self.matrix.width());
-                        images.for_each(|image| scaler.augment(image, &mut rng));
-                    }
+                    let stream = format!("augmentation of {name}, batch {n}");
+                    let read = |reader: &Reader| reader.read(self.inputs(), &batch, &stream);
+                    let features = readers.iter().map(|r| r.as_ref().map_or_else(Vec::new, read));
+                    let features = features.collect();
                     if sender.send((n, batch, features)).is_err() {
                         break;
                     }

@@ -22,74 +22,36 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::Result;
 use crate::frame::{Annotations, Evidence};
+use crate::model::Model;
 use crate::model::fitted::Fitted;
 use crate::model::neural::models::{counted, paper};
 use crate::model::neural::{
-    Act, AnnotatorParams, AnnotatorReport, BackboneSpec, BatchContext, BatchPrediction, CommonSpec,
-    CrowdNet, Gradient, ParamTable, Phase, Reduction, Task, TrainSpec, TrainState, auto,
-    check_common,
+    Act, AnnotatorParams, AnnotatorReport, BatchContext, BatchPrediction, CrowdNet, Gradient,
+    Neural, ParamTable, Phase, Reduction, Task, TrainSpec, TrainState,
 };
-use crate::model::preset::Preset;
 use crate::model::vote::MajorityVote;
-use crate::model::{Model, Spec};
 use crate::run::Run;
-use crate::spec::Problems;
 
 /// `AggNet`.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
-pub struct AggNet {
-    /// The settings that the other keys start from: `labelmill` or `paper`. A key that is given always wins.
-    pub preset: Preset,
-    /// Where the network computes: `auto`, `cpu` or `cuda:0`.
-    pub device: String,
-    /// The classifier before its last layer.
-    pub backbone: BackboneSpec,
-    /// How it is trained; an epoch is a round of EM.
-    pub train: TrainSpec,
-}
-
-impl Default for AggNet {
-    fn default() -> Self {
-        Self {
-            preset: Preset::Labelmill,
-            device: auto(),
-            backbone: BackboneSpec::default(),
-            train: TrainSpec::default(),
-        }
-    }
-}
-
-impl Spec for AggNet {
-    const KIND: &'static str = "agg_net";
-    const SUMMARY: &'static str = "EM around a classifier: it learns the posteriors, which follow from it and the annotations";
-    const SOURCE: &'static str = "Albarqouni et al. 2016, IEEE TMI 35(5)";
-
-    /// The settings of the code of Max-MIG for LabelMe.
-    fn paper() -> Option<Self> {
-        Some(Self {
-            preset: Preset::Paper,
-            backbone: paper::backbone(),
-            train: paper::adam(20, Some(64), 1e-4),
-            ..Self::default()
-        })
-    }
-
-    fn check(&self, place: &str, problems: &mut Problems) {
-        check_common(self, place, problems);
-    }
-}
+pub struct AggNet {}
 
 /// What the E-step adds to the classifier's probabilities, and to those of the annotators.
 pub(crate) const CLASSIFIER_FLOOR: f64 = 1e-3;
 pub(crate) const ANNOTATOR_FLOOR: f64 = 1e-4;
 
 impl CrowdNet for AggNet {
+    const KIND: &'static str = "agg_net";
+    const SUMMARY: &'static str = "EM around a classifier: it learns the posteriors, which follow from it and the annotations";
+    const SOURCE: &'static str = "Albarqouni et al. 2016, IEEE TMI 35(5)";
+    const TRAINING: &'static str = "How it is trained; an epoch is a round of EM.";
     const REDUCTION: Option<Reduction> = None;
     const TRAINS_ON_TARGETS: bool = true;
 
-    fn common(&self) -> CommonSpec<'_> {
-        CommonSpec { device: &self.device, backbone: &self.backbone, train: &self.train }
+    /// The settings of the code of Max-MIG for LabelMe.
+    fn paper() -> Neural<Self> {
+        Neural { network: paper::network(20, Some(64), 1e-4), model: Self::default() }
     }
 
     fn aggregate(&self, evidence: Evidence<'_>, run: &mut Run) -> Result<Option<Fitted>> {
@@ -100,15 +62,15 @@ impl CrowdNet for AggNet {
         Ok(vec![counted::table(task.dims)])
     }
 
-    fn next_act(&self, state: &TrainState) -> Option<Act> {
+    fn next_act(&self, train: &TrainSpec, state: &TrainState) -> Option<Act> {
         let Some(after_start) = state.acts.checked_sub(1) else { return Some(Act::MStep) };
         let (round, part) = ((after_start / 3) as u32, after_start % 3);
-        let epoch = Phase { act: round..round + 1, ..Phase::joint("train", self.train.epochs) };
+        let epoch = Phase { act: round..round + 1, ..Phase::joint("train", train.epochs) };
         match part {
-            0 if round < self.train.epochs => Some(Act::Train(epoch)),
-            0 if round == self.train.epochs => Some(Act::Select),
-            1 if round < self.train.epochs => Some(Act::EStep),
-            2 if round < self.train.epochs => Some(Act::MStep),
+            0 if round < train.epochs => Some(Act::Train(epoch)),
+            0 if round == train.epochs => Some(Act::Select),
+            1 if round < train.epochs => Some(Act::EStep),
+            2 if round < train.epochs => Some(Act::MStep),
             _ => None,
         }
     }

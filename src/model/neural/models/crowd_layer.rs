@@ -21,17 +21,14 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::Result;
 use crate::frame::Dims;
-use crate::model::Spec;
 use crate::model::neural::models::paper;
 use crate::model::neural::numerics::{
     RowStochastic, diagonal, row_times, row_times_backward, softmax,
 };
 use crate::model::neural::{
-    AnnotatorParams, AnnotatorReport, BackboneSpec, BatchContext, BatchPrediction, CommonSpec,
-    CrowdNet, Gradient, Initialisation, ParamTable, Reduction, Task, TrainSpec, auto, check_common,
+    AnnotatorParams, AnnotatorReport, BatchContext, BatchPrediction, CrowdNet, Gradient,
+    Initialisation, Neural, ParamTable, Reduction, Task,
 };
-use crate::model::preset::Preset;
-use crate::spec::Problems;
 
 /// The form of an annotator's layer.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -51,54 +48,11 @@ pub enum LayerForm {
 }
 
 /// The crowd layer.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct CrowdLayer {
-    /// The settings that the other keys start from: `labelmill` or `paper`. A key that is given always wins.
-    pub preset: Preset,
-    /// Where the network computes: `auto`, `cpu` or `cuda:0`.
-    pub device: String,
-    /// The classifier before its last layer.
-    pub backbone: BackboneSpec,
-    /// How it is trained.
-    pub train: TrainSpec,
     /// The form of an annotator's layer.
     pub form: LayerForm,
-}
-
-impl Default for CrowdLayer {
-    fn default() -> Self {
-        Self {
-            preset: Preset::Labelmill,
-            device: auto(),
-            backbone: BackboneSpec::default(),
-            train: TrainSpec::default(),
-            form: LayerForm::Mw,
-        }
-    }
-}
-
-impl Spec for CrowdLayer {
-    const KIND: &'static str = "crowd_layer";
-    const SUMMARY: &'static str = "a classifier with a layer for each annotator on top";
-    const SOURCE: &'static str = "Rodrigues and Pereira 2018, arXiv:1709.01779";
-
-    /// The settings of the authors' code for LabelMe; its layers are drawn as Keras draws them.
-    fn paper() -> Option<Self> {
-        Some(Self {
-            preset: Preset::Paper,
-            backbone: BackboneSpec { initialisation: Initialisation::Glorot, ..paper::backbone() },
-            train: TrainSpec {
-                reduction: Some(Reduction::MeanDense),
-                ..paper::adam(50, Some(64), 1e-3)
-            },
-            ..Self::default()
-        })
-    }
-
-    fn check(&self, place: &str, problems: &mut Problems) {
-        check_common(self, place, problems);
-    }
 }
 
 impl CrowdLayer {
@@ -175,10 +129,17 @@ impl CrowdLayer {
 }
 
 impl CrowdNet for CrowdLayer {
+    const KIND: &'static str = "crowd_layer";
+    const SUMMARY: &'static str = "a classifier with a layer for each annotator on top";
+    const SOURCE: &'static str = "Rodrigues and Pereira 2018, arXiv:1709.01779";
     const REDUCTION: Option<Reduction> = Some(Reduction::MeanAnnotation);
 
-    fn common(&self) -> CommonSpec<'_> {
-        CommonSpec { device: &self.device, backbone: &self.backbone, train: &self.train }
+    /// The settings of the authors' code for LabelMe; its layers are drawn as Keras draws them.
+    fn paper() -> Neural<Self> {
+        let mut network = paper::network(50, Some(64), 1e-3);
+        network.backbone.initialisation = Initialisation::Glorot;
+        network.train.reduction = Some(Reduction::MeanDense);
+        Neural { network, model: Self::default() }
     }
 
     fn tables(&self, task: &Task<'_>) -> Result<Vec<ParamTable>> {
@@ -196,7 +157,7 @@ impl CrowdNet for CrowdLayer {
     fn loss(&self, context: &BatchContext<'_>, gradient: &mut Gradient) -> f64 {
         let Dims { classes, labels, .. } = context.dims;
         let width = context.annotator_params.tables[0].width;
-        let scale = self.scale(context);
+        let scale = context.scale();
         let (mut a, mut label_probabilities) = (vec![0.0; labels], vec![0.0; labels]);
         let mut loss = 0.0;
         for (b, annotation) in context.annotations() {

@@ -20,11 +20,9 @@ use crate::frame::Evidence;
 use crate::model::fitted::{Fitted, best};
 use crate::model::neural::models::paper;
 use crate::model::neural::{
-    BackboneSpec, BatchContext, BatchPrediction, CommonSpec, CrowdNet, Gradient, Reduction,
-    TrainSpec, auto, check_common,
+    BatchContext, BatchPrediction, CrowdNet, Gradient, Neural, Reduction, TrainSpec,
 };
-use crate::model::preset::Preset;
-use crate::model::{ModelSpec, Spec, model_kind};
+use crate::model::{ModelSpec, Spec as _, model_kind};
 use crate::run::Run;
 use crate::spec::Problems;
 
@@ -42,68 +40,13 @@ pub enum Targets {
 }
 
 /// A classifier on aggregated labels.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Dl {
-    /// The settings that the other keys start from: `labelmill` or `paper`. A key that is given always wins.
-    pub preset: Preset,
-    /// Where the network computes: `auto`, `cpu` or `cuda:0`.
-    pub device: String,
-    /// The classifier before its last layer.
-    pub backbone: BackboneSpec,
-    /// How it is trained.
-    pub train: TrainSpec,
     /// The model that finds the labels: a `kind` without features, and its parameters.
     pub aggregator: ModelSpec,
     /// The form of the classifier's targets.
     pub targets: Targets,
-}
-
-impl Default for Dl {
-    fn default() -> Self {
-        Self {
-            preset: Preset::Labelmill,
-            device: auto(),
-            backbone: BackboneSpec::default(),
-            train: TrainSpec::default(),
-            aggregator: ModelSpec::default(),
-            targets: Targets::Auto,
-        }
-    }
-}
-
-impl Spec for Dl {
-    const KIND: &'static str = "dl";
-    const SUMMARY: &'static str = "a classifier trained on the labels of an aggregator";
-    const SOURCE: &'static str =
-        "DL-MV, DL-DS, ...: Chu et al. 2021, arXiv:2012.13052; Li et al. 2022";
-
-    /// The settings of Li et al. 2022 for LabelMe.
-    fn paper() -> Option<Self> {
-        Some(Self {
-            preset: Preset::Paper,
-            backbone: paper::backbone(),
-            train: paper::adam(30, Some(128), 1e-4),
-            ..Self::default()
-        })
-    }
-
-    fn check(&self, place: &str, problems: &mut Problems) {
-        check_common(self, place, problems);
-        let place = format!("{place}.aggregator");
-        match self.aggregator.load() {
-            Ok(loaded) => (loaded.check)(&place, problems),
-            Err(e) => e.problems.into_iter().for_each(|p| problems.push(p.at(place.clone()))),
-        }
-        if model_kind(&self.aggregator.kind).is_ok_and(|f| f.needs_features) {
-            problems.push(
-                Problem::new("the aggregator must do without features")
-                    .at(format!("{place}.kind"))
-                    .found(format!("`{}`", self.aggregator.kind))
-                    .help("choose a label-only kind, such as \"dawid_skene\""),
-            );
-        }
-    }
 }
 
 impl Dl {
@@ -117,11 +60,32 @@ impl Dl {
 }
 
 impl CrowdNet for Dl {
+    const KIND: &'static str = "dl";
+    const SUMMARY: &'static str = "a classifier trained on the labels of an aggregator";
+    const SOURCE: &'static str =
+        "DL-MV, DL-DS, ...: Chu et al. 2021, arXiv:2012.13052; Li et al. 2022";
     const REDUCTION: Option<Reduction> = None;
     const TRAINS_ON_TARGETS: bool = true;
 
-    fn common(&self) -> CommonSpec<'_> {
-        CommonSpec { device: &self.device, backbone: &self.backbone, train: &self.train }
+    /// The settings of Li et al. 2022 for LabelMe.
+    fn paper() -> Neural<Self> {
+        Neural { network: paper::network(30, Some(128), 1e-4), model: Self::default() }
+    }
+
+    fn check(&self, _train: &TrainSpec, place: &str, problems: &mut Problems) {
+        let place = format!("{place}.aggregator");
+        match self.aggregator.load() {
+            Ok(loaded) => (loaded.check)(&place, problems),
+            Err(e) => e.problems.into_iter().for_each(|p| problems.push(p.at(place.clone()))),
+        }
+        if model_kind(&self.aggregator.kind).is_ok_and(|f| f.needs_features) {
+            problems.push(
+                Problem::new("the aggregator must do without features")
+                    .at(format!("{place}.kind"))
+                    .found(format!("`{}`", self.aggregator.kind))
+                    .help("choose a label-only kind, such as \"dawid_skene\""),
+            );
+        }
     }
 
     fn aggregate(&self, evidence: Evidence<'_>, run: &mut Run) -> Result<Option<Fitted>> {

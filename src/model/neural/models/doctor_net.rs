@@ -21,64 +21,19 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::error::Result;
-use crate::model::Spec;
 use crate::model::neural::models::paper;
 use crate::model::neural::net::host::product::{MatrixView, multiply_into};
 use crate::model::neural::numerics::{at_least, softmax};
 use crate::model::neural::{
-    BackboneSpec, BatchContext, BatchPrediction, CommonSpec, CrowdNet, Gradient, Heads, ParamTable,
-    Reduction, Task, TrainSpec, auto, check_common,
+    BatchContext, BatchPrediction, CrowdNet, Gradient, Heads, Neural, ParamTable, Reduction, Task,
 };
-use crate::model::preset::Preset;
-use crate::spec::Problems;
 
 /// Doctor net.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct DoctorNet {
-    /// The settings that the other keys start from: `labelmill` or `paper`. A key that is given always wins.
-    pub preset: Preset,
-    /// Where the network computes: `auto`, `cpu` or `cuda:0`.
-    pub device: String,
-    /// The classifier before its last layer.
-    pub backbone: BackboneSpec,
-    /// How it is trained.
-    pub train: TrainSpec,
     /// Whether the mean of the heads weights each by the number of its annotator's annotations, instead of equally.
     pub weight_by_annotations: bool,
-}
-
-impl Default for DoctorNet {
-    fn default() -> Self {
-        Self {
-            preset: Preset::Labelmill,
-            device: auto(),
-            backbone: BackboneSpec::default(),
-            train: TrainSpec::default(),
-            weight_by_annotations: false,
-        }
-    }
-}
-
-impl Spec for DoctorNet {
-    const KIND: &'static str = "doctor_net";
-    const SUMMARY: &'static str =
-        "a head for each annotator on shared features, averaged; the posterior is the prediction";
-    const SOURCE: &'static str = "Guan et al. 2018, arXiv:1703.08774";
-
-    /// The settings of the public code.
-    fn paper() -> Option<Self> {
-        Some(Self {
-            preset: Preset::Paper,
-            backbone: paper::backbone(),
-            train: paper::adam(10, Some(32), 1e-3),
-            ..Self::default()
-        })
-    }
-
-    fn check(&self, place: &str, problems: &mut Problems) {
-        check_common(self, place, problems);
-    }
 }
 
 /// The index of the heads' table: `[annotator, hidden + 1, label]`, the bias last.
@@ -106,7 +61,8 @@ pub(crate) fn label_probabilities(head: &[f64], hidden: &[f64], out: &mut [f64])
 }
 
 /// The cross-entropy of every annotation by its annotator's head, and its gradients.
-pub(crate) fn heads_loss(context: &BatchContext<'_>, scale: f64, gradient: &mut Gradient) -> f64 {
+pub(crate) fn heads_loss(context: &BatchContext<'_>, gradient: &mut Gradient) -> f64 {
+    let scale = context.scale();
     let labels = context.dims.labels;
     let width = context.annotator_params.tables[HEADS].width;
     let n_hidden = width / labels - 1;
@@ -222,14 +178,19 @@ pub(crate) fn predict_mean(
 }
 
 impl CrowdNet for DoctorNet {
+    const KIND: &'static str = "doctor_net";
+    const SUMMARY: &'static str =
+        "a head for each annotator on shared features, averaged; the posterior is the prediction";
+    const SOURCE: &'static str = "Guan et al. 2018, arXiv:1703.08774";
     const REDUCTION: Option<Reduction> = Some(Reduction::MeanAnnotation);
     // A head is a whole layer, so it has the classifier's learning rate.
     const ANNOTATOR_RATE: f64 = 1e-3;
     const DELAYS_ANNOTATORS: bool = false;
     const CONDITIONS_ON_ANNOTATIONS: bool = false;
 
-    fn common(&self) -> CommonSpec<'_> {
-        CommonSpec { device: &self.device, backbone: &self.backbone, train: &self.train }
+    /// The settings of the public code.
+    fn paper() -> Neural<Self> {
+        Neural { network: paper::network(10, Some(32), 1e-3), model: Self::default() }
     }
 
     fn heads(&self) -> Heads {
@@ -246,7 +207,7 @@ impl CrowdNet for DoctorNet {
     }
 
     fn loss(&self, context: &BatchContext<'_>, gradient: &mut Gradient) -> f64 {
-        heads_loss(context, self.scale(context), gradient)
+        heads_loss(context, gradient)
     }
 
     fn predict(&self, context: &BatchContext<'_>) -> BatchPrediction {

@@ -22,18 +22,15 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::Result;
 use crate::frame::Dims;
-use crate::model::Spec;
 use crate::model::em::kernels::ColumnModel;
 use crate::model::em::kernels::m_step::expected_counts_of;
 use crate::model::fitted::Posterior;
 use crate::model::neural::models::paper;
 use crate::model::neural::numerics::{RowStochastic, at_least, softmax, softmax_backward};
 use crate::model::neural::{
-    AnnotatorParams, AnnotatorReport, BackboneSpec, BatchContext, BatchPrediction, CommonSpec,
-    CrowdNet, Gradient, ParamTable, Reduction, Task, TrainSpec, auto, check_common,
+    AnnotatorParams, AnnotatorReport, BatchContext, BatchPrediction, CrowdNet, Gradient, Neural,
+    ParamTable, Reduction, Task,
 };
-use crate::model::preset::Preset;
-use crate::spec::Problems;
 
 /// The f of the mutual information.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -102,14 +99,6 @@ pub enum PriorChoice {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct MaxMig {
-    /// The settings that the other keys start from: `labelmill` or `paper`. A key that is given always wins.
-    pub preset: Preset,
-    /// Where the network computes: `auto`, `cpu` or `cuda:0`.
-    pub device: String,
-    /// The classifier before its last layer.
-    pub backbone: BackboneSpec,
-    /// How it is trained.
-    pub train: TrainSpec,
     /// The f of the mutual information.
     pub divergence: Divergence,
     /// The class prior.
@@ -124,38 +113,7 @@ pub struct MaxMig {
 
 impl Default for MaxMig {
     fn default() -> Self {
-        Self {
-            preset: Preset::Labelmill,
-            device: auto(),
-            backbone: BackboneSpec::default(),
-            train: TrainSpec::default(),
-            divergence: Divergence::Kl,
-            prior: PriorChoice::Uniform,
-            u: 5e-5,
-            start_floor: 0.01,
-        }
-    }
-}
-
-impl Spec for MaxMig {
-    const KIND: &'static str = "max_mig";
-    const SUMMARY: &'static str =
-        "a classifier that shares as much information with the annotators as possible";
-    const SOURCE: &'static str = "Cao et al. 2019, arXiv:1905.13436";
-
-    /// The settings of the authors' code for LabelMe.
-    fn paper() -> Option<Self> {
-        Some(Self {
-            preset: Preset::Paper,
-            backbone: paper::backbone(),
-            train: paper::adam(20, Some(64), 1e-4),
-            start_floor: 0.01,
-            ..Self::default()
-        })
-    }
-
-    fn check(&self, place: &str, problems: &mut Problems) {
-        check_common(self, place, problems);
+        Self { divergence: Divergence::Kl, prior: PriorChoice::Uniform, u: 5e-5, start_floor: 0.01 }
     }
 }
 
@@ -241,12 +199,18 @@ impl MaxMig {
 }
 
 impl CrowdNet for MaxMig {
+    const KIND: &'static str = "max_mig";
+    const SUMMARY: &'static str =
+        "a classifier that shares as much information with the annotators as possible";
+    const SOURCE: &'static str = "Cao et al. 2019, arXiv:1905.13436";
     const REDUCTION: Option<Reduction> = None;
     const DROPS_LAST_BATCH: bool = true;
     const NEEDS_WHOLE_INSTANCES: bool = true;
 
-    fn common(&self) -> CommonSpec<'_> {
-        CommonSpec { device: &self.device, backbone: &self.backbone, train: &self.train }
+    /// The settings of the authors' code for LabelMe.
+    fn paper() -> Neural<Self> {
+        let model = Self { start_floor: 0.01, ..Self::default() };
+        Neural { network: paper::network(20, Some(64), 1e-4), model }
     }
 
     fn tables(&self, task: &Task<'_>) -> Result<Vec<ParamTable>> {

@@ -4,15 +4,17 @@
 //! decay and with a constant rate. Selection by validation gold is left to the user, since it needs that gold. Features are
 //! scaled as without the preset: papers and code leave that to who prepares the data.
 
-use crate::model::neural::{BackboneSpec, LrSchedule, OptimiserSpec, TrainSpec};
+use crate::model::neural::{BackboneSpec, LrSchedule, NetworkSpec, OptimiserSpec, TrainSpec};
 
-/// The classifier on vectors of features, as for LabelMe: 128 hidden units, half of them dropped.
-pub(crate) fn backbone() -> BackboneSpec {
-    BackboneSpec { hidden: vec![128], dropout: 0.5, batch_norm: false, ..BackboneSpec::default() }
-}
-
-/// Adam at one constant rate for all parameters.
-pub(crate) fn adam(epochs: u32, batch_size: Option<usize>, learning_rate: f64) -> TrainSpec {
+/// The classifier on vectors of features, as for LabelMe: 128 hidden units, half of them dropped; with Adam at one constant
+/// rate for all parameters.
+pub(crate) fn network(epochs: u32, batch_size: Option<usize>, learning_rate: f64) -> NetworkSpec {
+    let backbone = BackboneSpec {
+        hidden: vec![128],
+        dropout: 0.5,
+        batch_norm: false,
+        ..BackboneSpec::default()
+    };
     let optimiser = OptimiserSpec {
         learning_rate,
         annotator_learning_rate: Some(learning_rate),
@@ -21,5 +23,6 @@ pub(crate) fn adam(epochs: u32, batch_size: Option<usize>, learning_rate: f64) -
         weight_decay: 0.0,
         ..OptimiserSpec::default()
     };
-    TrainSpec { epochs, batch_size, optimiser, ..TrainSpec::default() }
+    let train = TrainSpec { epochs, batch_size, optimiser, ..TrainSpec::default() };
+    NetworkSpec { backbone, train, ..NetworkSpec::default() }
 }

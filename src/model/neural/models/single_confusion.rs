@@ -16,18 +16,16 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::Result;
 use crate::frame::{Dims, Evidence};
+use crate::model::Model;
 use crate::model::fitted::{Fitted, best};
 use crate::model::neural::models::paper;
 use crate::model::neural::models::trace_regularised::{NoisyChannel, matrices, near_identity};
 use crate::model::neural::{
-    AnnotatorParams, AnnotatorReport, BackboneSpec, BatchContext, BatchPrediction, CommonSpec,
-    CrowdNet, Gradient, ParamTable, Reduction, Task, TrainSpec, auto, check_common,
+    AnnotatorParams, AnnotatorReport, BatchContext, BatchPrediction, CrowdNet, Gradient, Neural,
+    ParamTable, Reduction, Task, TrainSpec,
 };
-use crate::model::preset::Preset;
 use crate::model::vote::MajorityVote;
-use crate::model::{Model, Spec};
 use crate::run::Run;
-use crate::spec::Problems;
 
 /// The source of the noisy labels.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -44,14 +42,6 @@ pub enum NoisyLabels {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct SingleConfusion {
-    /// The settings that the other keys start from: `labelmill` or `paper`. A key that is given always wins.
-    pub preset: Preset,
-    /// Where the network computes: `auto`, `cpu` or `cuda:0`.
-    pub device: String,
-    /// The classifier before its last layer.
-    pub backbone: BackboneSpec,
-    /// How it is trained.
-    pub train: TrainSpec,
     /// The source of the noisy labels.
     pub labels: NoisyLabels,
     /// The weight of the trace.
@@ -63,36 +53,7 @@ pub struct SingleConfusion {
 
 impl Default for SingleConfusion {
     fn default() -> Self {
-        Self {
-            preset: Preset::Labelmill,
-            device: auto(),
-            backbone: BackboneSpec::default(),
-            train: TrainSpec::default(),
-            labels: NoisyLabels::Majority,
-            lambda: 0.01,
-            identity_epochs: None,
-        }
-    }
-}
-
-impl Spec for SingleConfusion {
-    const KIND: &'static str = "single_confusion";
-    const SUMMARY: &'static str = "a classifier and one confusion matrix shared by all annotators";
-    const SOURCE: &'static str = "Sukhbaatar et al. 2015, arXiv:1406.2080; Tanno et al. 2019";
-
-    /// The baseline of Tanno et al. 2019, after epochs with the identity as in Sukhbaatar et al. 2015.
-    fn paper() -> Option<Self> {
-        Some(Self {
-            preset: Preset::Paper,
-            backbone: paper::backbone(),
-            train: paper::adam(30, None, 1e-3),
-            identity_epochs: Some(6),
-            ..Self::default()
-        })
-    }
-
-    fn check(&self, place: &str, problems: &mut Problems) {
-        check_common(self, place, problems);
+        Self { labels: NoisyLabels::Majority, lambda: 0.01, identity_epochs: None }
     }
 }
 
@@ -120,10 +81,15 @@ impl SingleConfusion {
 }
 
 impl CrowdNet for SingleConfusion {
+    const KIND: &'static str = "single_confusion";
+    const SUMMARY: &'static str = "a classifier and one confusion matrix shared by all annotators";
+    const SOURCE: &'static str = "Sukhbaatar et al. 2015, arXiv:1406.2080; Tanno et al. 2019";
     const REDUCTION: Option<Reduction> = Some(Reduction::MeanInstance);
 
-    fn common(&self) -> CommonSpec<'_> {
-        CommonSpec { device: &self.device, backbone: &self.backbone, train: &self.train }
+    /// The baseline of Tanno et al. 2019, after epochs with the identity as in Sukhbaatar et al. 2015.
+    fn paper() -> Neural<Self> {
+        let model = Self { identity_epochs: Some(6), ..Self::default() };
+        Neural { network: paper::network(30, None, 1e-3), model }
     }
 
     fn aggregate(&self, evidence: Evidence<'_>, run: &mut Run) -> Result<Option<Fitted>> {
@@ -137,8 +103,8 @@ impl CrowdNet for SingleConfusion {
         Ok(vec![ParamTable::shared("rho", near_identity(task.dims))])
     }
 
-    fn annotator_delay(&self, epochs: u32) -> u32 {
-        let delay = self.identity_epochs.or(self.train.optimiser.annotator_delay);
+    fn annotator_delay(&self, train: &TrainSpec, epochs: u32) -> u32 {
+        let delay = self.identity_epochs.or(train.optimiser.annotator_delay);
         delay.unwrap_or(epochs / 5)
     }
 
@@ -146,7 +112,7 @@ impl CrowdNet for SingleConfusion {
         let classes = context.dims.classes;
         let rho = &context.gathered[0];
         let mut channel = NoisyChannel::new(rho, context);
-        let scale = self.scale(context);
+        let scale = context.scale();
         let mut loss = channel.trace(0..rho.len(), self.lambda);
         for (b, label, weight) in self.noisy(context) {
             let d_logits = &mut gradient.out.logits[b * classes..(b + 1) * classes];

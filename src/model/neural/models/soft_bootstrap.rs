@@ -18,70 +18,23 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::Result;
 use crate::frame::Evidence;
+use crate::model::Model;
 use crate::model::fitted::{Fitted, TIE, best};
 use crate::model::neural::models::paper;
 use crate::model::neural::numerics::{at_least, softmax_backward};
-use crate::model::neural::{
-    BackboneSpec, BatchContext, BatchPrediction, CommonSpec, CrowdNet, Gradient, Reduction,
-    TrainSpec, auto, check_common,
-};
-use crate::model::preset::Preset;
+use crate::model::neural::{BatchContext, BatchPrediction, CrowdNet, Gradient, Neural, Reduction};
 use crate::model::vote::MajorityVote;
-use crate::model::{Model, Spec};
 use crate::run::Run;
-use crate::spec::Problems;
 
 /// Soft and hard bootstrapping.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct SoftBootstrap {
-    /// The settings that the other keys start from: `labelmill` or `paper`. A key that is given always wins.
-    pub preset: Preset,
-    /// Where the network computes: `auto`, `cpu` or `cuda:0`.
-    pub device: String,
-    /// The classifier before its last layer.
-    pub backbone: BackboneSpec,
-    /// How it is trained.
-    pub train: TrainSpec,
     /// Whether the target holds the classifier's most probable class instead of its probabilities.
     pub hard: bool,
     /// The weight of the vote in the target; left out, 0.95 for soft and 0.8 for hard.
     #[schemars(range(min = 0.0, max = 1.0))]
     pub beta: Option<f64>,
-}
-
-impl Default for SoftBootstrap {
-    fn default() -> Self {
-        Self {
-            preset: Preset::Labelmill,
-            device: auto(),
-            backbone: BackboneSpec::default(),
-            train: TrainSpec::default(),
-            hard: false,
-            beta: None,
-        }
-    }
-}
-
-impl Spec for SoftBootstrap {
-    const KIND: &'static str = "soft_bootstrap";
-    const SUMMARY: &'static str =
-        "a classifier trained on a mixture of the vote and its own prediction";
-    const SOURCE: &'static str = "Reed et al. 2015, arXiv:1412.6596";
-
-    /// The paper's betas; the training of the baselines of Li et al. 2022 for LabelMe, since the paper has no crowd.
-    fn paper() -> Option<Self> {
-        Some(Self {
-            preset: Preset::Paper,
-            backbone: paper::backbone(),
-            train: paper::adam(30, Some(128), 1e-4),
-            ..Self::default()
-        })
-    }
-
-    fn check(&self, place: &str, problems: &mut Problems) {
-        check_common(self, place, problems);
-    }
 }
 
 impl SoftBootstrap {
@@ -109,11 +62,16 @@ fn hard_vote(vote: &[f64]) -> Vec<f64> {
 }
 
 impl CrowdNet for SoftBootstrap {
+    const KIND: &'static str = "soft_bootstrap";
+    const SUMMARY: &'static str =
+        "a classifier trained on a mixture of the vote and its own prediction";
+    const SOURCE: &'static str = "Reed et al. 2015, arXiv:1412.6596";
     const REDUCTION: Option<Reduction> = None;
     const TRAINS_ON_TARGETS: bool = true;
 
-    fn common(&self) -> CommonSpec<'_> {
-        CommonSpec { device: &self.device, backbone: &self.backbone, train: &self.train }
+    /// The paper's betas; the training of the baselines of Li et al. 2022 for LabelMe, since the paper has no crowd.
+    fn paper() -> Neural<Self> {
+        Neural { network: paper::network(30, Some(128), 1e-4), model: Self::default() }
     }
 
     fn aggregate(&self, evidence: Evidence<'_>, run: &mut Run) -> Result<Option<Fitted>> {

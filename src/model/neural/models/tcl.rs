@@ -26,18 +26,17 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::{Error, Problem, Result};
 use crate::frame::{Annotations, Evidence};
+use crate::model::Model;
 use crate::model::em::kernels::{ColumnModel, MIN_PROBABILITY, Prior, Smoothing};
 use crate::model::fitted::{Fitted, Posterior, Report, Stop, on_cpu};
 use crate::model::neural::models::{counted, paper};
 use crate::model::neural::train::spec::Select;
 use crate::model::neural::{
-    Act, AnnotatorParams, AnnotatorReport, BackboneSpec, BatchAnnotation, BatchContext,
-    BatchPrediction, CommonSpec, CrowdNet, Gradient, InstanceSubset, ParamTable, Phase, Reduction,
-    Task, TrainSpec, TrainState, auto, check_common,
+    Act, AnnotatorParams, AnnotatorReport, BatchAnnotation, BatchContext, BatchPrediction,
+    CrowdNet, Gradient, InstanceSubset, LearnerSubset, Neural, ParamTable, Phase, Reduction, Task,
+    TrainSpec, TrainState,
 };
-use crate::model::preset::Preset;
 use crate::model::vote::{MajorityVote, agreement};
-use crate::model::{Model, Spec};
 use crate::run::Run;
 use crate::spec::Problems;
 
@@ -67,14 +66,6 @@ pub enum Retrain {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Tcl {
-    /// The settings that the other keys start from: `labelmill` or `paper`. A key that is given always wins.
-    pub preset: Preset,
-    /// Where the network computes: `auto`, `cpu` or `cuda:0`.
-    pub device: String,
-    /// The classifier before its last layer.
-    pub backbone: BackboneSpec,
-    /// How it is trained; `epochs` are those of the retraining.
-    pub train: TrainSpec,
     /// Rounds of co-training before the retraining.
     #[schemars(range(min = 1))]
     pub rounds: u32,
@@ -95,45 +86,12 @@ pub struct Tcl {
 impl Default for Tcl {
     fn default() -> Self {
         Self {
-            preset: Preset::Labelmill,
-            device: auto(),
-            backbone: BackboneSpec::default(),
-            train: TrainSpec::default(),
             rounds: 29,
             first_epochs: 2,
             round_epochs: 1,
             initialise: Initialise::Votes,
             retrain: Retrain::Union,
             trusted_epochs: 10,
-        }
-    }
-}
-
-impl Spec for Tcl {
-    const KIND: &'static str = "tcl";
-    const SUMMARY: &'static str =
-        "a classifier and naive Bayes teach each other, calibrated by trusted instances";
-    const SOURCE: &'static str = "Li et al. 2022, IEEE Transactions on Multimedia";
-
-    /// The paper's settings for LabelMe.
-    fn paper() -> Option<Self> {
-        Some(Self {
-            preset: Preset::Paper,
-            backbone: paper::backbone(),
-            train: paper::adam(30, Some(128), 1e-4),
-            ..Self::default()
-        })
-    }
-
-    fn check(&self, place: &str, problems: &mut Problems) {
-        check_common(self, place, problems);
-        if self.train.select == Select::AnnotationLikelihood {
-            problems.push(
-                Problem::new("held-out annotations cannot select an epoch of the retraining")
-                    .at(format!("{place}.train.select"))
-                    .found("\"annotation_likelihood\": no parameter of an annotator changes then")
-                    .help("choose \"valid\" or \"last\""),
-            );
         }
     }
 }
@@ -146,7 +104,7 @@ impl Tcl {
     }
 
     /// All acts, one after the other.
-    fn acts(&self) -> impl Iterator<Item = Act> {
+    fn acts(&self, train: &TrainSpec) -> impl Iterator<Item = Act> {
         let (epochs, first, each) =
             (self.co_training_epochs(), self.first_epochs, self.round_epochs);
         let instances = InstanceSubset::Untrusted;
@@ -159,7 +117,7 @@ impl Tcl {
             let then = [train, Act::Calibrate, Act::EStep];
             [Act::MStep].into_iter().chain(e_step).chain(then)
         });
-        let retraining = Phase::joint("retraining", self.train.epochs);
+        let retraining = Phase::joint("retraining", train.epochs);
         let retraining = match self.retrain {
             Retrain::Union => vec![Act::Train(retraining), Act::Select],
             Retrain::Sequential => {
@@ -171,7 +129,7 @@ impl Tcl {
                 vec![Act::Train(untrusted), Act::Select, Act::Train(trusted), Act::Select]
             }
         };
-        rounds.chain([Act::Reset]).chain(retraining)
+        rounds.chain([Act::Reset(LearnerSubset::All)]).chain(retraining)
     }
 }
 
@@ -203,11 +161,28 @@ fn by_trusted_instances(a: &Annotations) -> Result<Posterior> {
 }
 
 impl CrowdNet for Tcl {
+    const KIND: &'static str = "tcl";
+    const SUMMARY: &'static str =
+        "a classifier and naive Bayes teach each other, calibrated by trusted instances";
+    const SOURCE: &'static str = "Li et al. 2022, IEEE Transactions on Multimedia";
+    const TRAINING: &'static str = "How it is trained; `epochs` are those of the retraining.";
     const REDUCTION: Option<Reduction> = None;
     const TRAINS_ON_TARGETS: bool = true;
 
-    fn common(&self) -> CommonSpec<'_> {
-        CommonSpec { device: &self.device, backbone: &self.backbone, train: &self.train }
+    /// The paper's settings for LabelMe.
+    fn paper() -> Neural<Self> {
+        Neural { network: paper::network(30, Some(128), 1e-4), model: Self::default() }
+    }
+
+    fn check(&self, train: &TrainSpec, place: &str, problems: &mut Problems) {
+        if train.select == Select::AnnotationLikelihood {
+            problems.push(
+                Problem::new("held-out annotations cannot select an epoch of the retraining")
+                    .at(format!("{place}.train.select"))
+                    .found("\"annotation_likelihood\": no parameter of an annotator changes then")
+                    .help("choose \"valid\" or \"last\""),
+            );
+        }
     }
 
     fn aggregate(&self, evidence: Evidence<'_>, run: &mut Run) -> Result<Option<Fitted>> {
@@ -237,13 +212,13 @@ impl CrowdNet for Tcl {
         Ok(vec![counted::table(task.dims)])
     }
 
-    fn next_act(&self, state: &TrainState) -> Option<Act> {
-        self.acts().nth(state.acts)
+    fn next_act(&self, train: &TrainSpec, state: &TrainState) -> Option<Act> {
+        self.acts(train).nth(state.acts)
     }
 
-    fn epochs(&self) -> u32 {
+    fn epochs(&self, train: &TrainSpec) -> u32 {
         let alone = if self.retrain == Retrain::Sequential { self.trusted_epochs } else { 0 };
-        self.co_training_epochs().saturating_add(self.train.epochs).saturating_add(alone)
+        self.co_training_epochs().saturating_add(train.epochs).saturating_add(alone)
     }
 
     fn m_step(&self, a: &Annotations, counts: &[f64], params: &mut AnnotatorParams) {

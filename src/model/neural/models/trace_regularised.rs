@@ -29,28 +29,17 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::Result;
 use crate::frame::Dims;
-use crate::model::Spec;
 use crate::model::neural::models::paper;
 use crate::model::neural::numerics::{RowStochastic, diagonal, log_softmax, softmax, trace};
 use crate::model::neural::{
-    AnnotatorParams, AnnotatorReport, BackboneSpec, BatchContext, BatchPrediction, CommonSpec,
-    CrowdNet, Gradient, ParamTable, Reduction, Task, TrainSpec, auto, check_common,
+    AnnotatorParams, AnnotatorReport, BatchContext, BatchPrediction, CrowdNet, Gradient, Neural,
+    ParamTable, Reduction, Task,
 };
-use crate::model::preset::Preset;
-use crate::spec::Problems;
 
 /// Trace-regularised confusion matrices.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct TraceRegularised {
-    /// The settings that the other keys start from: `labelmill` or `paper`. A key that is given always wins.
-    pub preset: Preset,
-    /// Where the network computes: `auto`, `cpu` or `cuda:0`.
-    pub device: String,
-    /// The classifier before its last layer.
-    pub backbone: BackboneSpec,
-    /// How it is trained.
-    pub train: TrainSpec,
     /// The weight of the traces. A larger weight gives less reliable annotators; 0 leaves the traces out.
     #[schemars(range(min = 0.0))]
     pub lambda: f64,
@@ -58,35 +47,7 @@ pub struct TraceRegularised {
 
 impl Default for TraceRegularised {
     fn default() -> Self {
-        Self {
-            preset: Preset::Labelmill,
-            device: auto(),
-            backbone: BackboneSpec::default(),
-            train: TrainSpec::default(),
-            lambda: 0.01,
-        }
-    }
-}
-
-impl Spec for TraceRegularised {
-    const KIND: &'static str = "trace_regularised";
-    const SUMMARY: &'static str =
-        "a classifier and a confusion matrix for each annotator, of smallest trace";
-    const SOURCE: &'static str = "Tanno et al. 2019, arXiv:1902.03680";
-
-    /// The sample code's training of all parameters together; the paper gives neither its rate nor its epochs.
-    fn paper() -> Option<Self> {
-        Some(Self {
-            preset: Preset::Paper,
-            backbone: paper::backbone(),
-            train: paper::adam(30, None, 1e-3),
-            lambda: 0.01,
-            ..Self::default()
-        })
-    }
-
-    fn check(&self, place: &str, problems: &mut Problems) {
-        check_common(self, place, problems);
+        Self { lambda: 0.01 }
     }
 }
 
@@ -185,10 +146,16 @@ impl NoisyChannel {
 }
 
 impl CrowdNet for TraceRegularised {
+    const KIND: &'static str = "trace_regularised";
+    const SUMMARY: &'static str =
+        "a classifier and a confusion matrix for each annotator, of smallest trace";
+    const SOURCE: &'static str = "Tanno et al. 2019, arXiv:1902.03680";
     const REDUCTION: Option<Reduction> = Some(Reduction::MeanInstance);
 
-    fn common(&self) -> CommonSpec<'_> {
-        CommonSpec { device: &self.device, backbone: &self.backbone, train: &self.train }
+    /// The sample code's training of all parameters together; the paper gives neither its rate nor its epochs.
+    fn paper() -> Neural<Self> {
+        let model = Self { lambda: 0.01 };
+        Neural { network: paper::network(30, None, 1e-3), model }
     }
 
     fn tables(&self, task: &Task<'_>) -> Result<Vec<ParamTable>> {
@@ -199,7 +166,7 @@ impl CrowdNet for TraceRegularised {
         let Dims { annotators, classes, labels, .. } = context.dims;
         let rho = &context.gathered[0];
         let mut channel = NoisyChannel::new(rho, context);
-        let scale = self.scale(context);
+        let scale = context.scale();
         let mut loss = 0.0;
         for (b, annotation) in context.annotations() {
             let first = annotation.annotator as usize * classes * labels;

@@ -20,7 +20,6 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::error::{Problem, Result};
-use crate::model::Spec;
 use crate::model::neural::models::doctor_net::{
     by_row_block, heads, heads_likelihood, heads_loss, predict_mean,
 };
@@ -28,25 +27,16 @@ use crate::model::neural::models::head_weights::{HeadWeights, TABLES, WEIGHTS, W
 use crate::model::neural::models::paper;
 use crate::model::neural::numerics::{at_least, softmax};
 use crate::model::neural::{
-    Act, AnnotatorParams, AnnotatorReport, BackboneSpec, BatchContext, BatchPrediction, CommonSpec,
-    CrowdNet, Gathered, Gradient, Heads, ParamTable, Phase, Reduction, Task, TrainSpec, TrainState,
-    auto, check_common, one_after_the_other,
+    Act, AnnotatorParams, AnnotatorReport, BatchContext, BatchPrediction, CrowdNet, Gathered,
+    Gradient, Heads, LearnerSubset, Neural, ParamTable, Phase, Reduction, Task, TrainSpec,
+    TrainState, one_after_the_other,
 };
-use crate::model::preset::Preset;
 use crate::spec::Problems;
 
 /// Weighted doctor net.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct WeightedDoctorNet {
-    /// The settings that the other keys start from: `labelmill` or `paper`. A key that is given always wins.
-    pub preset: Preset,
-    /// Where the network computes: `auto`, `cpu` or `cuda:0`.
-    pub device: String,
-    /// The classifier before its last layer.
-    pub backbone: BackboneSpec,
-    /// How it is trained.
-    pub train: TrainSpec,
     /// What the weights of the heads depend on.
     pub weights_by: WeightsBy,
     /// Numbers between an instance's last hidden layer and its weights (`weights_by = "instance"`); left out, none.
@@ -63,43 +53,10 @@ pub struct WeightedDoctorNet {
 impl Default for WeightedDoctorNet {
     fn default() -> Self {
         Self {
-            preset: Preset::Labelmill,
-            device: auto(),
-            backbone: BackboneSpec::default(),
-            train: TrainSpec::default(),
             weights_by: WeightsBy::Annotator,
             bottleneck: None,
             weight_epochs: 10,
             weight_learning_rate: 0.03,
-        }
-    }
-}
-
-impl Spec for WeightedDoctorNet {
-    const KIND: &'static str = "weighted_doctor_net";
-    const SUMMARY: &'static str = "a head for each annotator on shared features, with learned weights; the posterior is the prediction";
-    const SOURCE: &'static str = "Guan et al. 2018, arXiv:1703.08774";
-
-    /// The settings of the public code.
-    fn paper() -> Option<Self> {
-        Some(Self {
-            preset: Preset::Paper,
-            backbone: paper::backbone(),
-            train: paper::adam(10, Some(32), 1e-3),
-            weight_epochs: 10,
-            weight_learning_rate: 0.03,
-            ..Self::default()
-        })
-    }
-
-    fn check(&self, place: &str, problems: &mut Problems) {
-        check_common(self, place, problems);
-        if self.weights_by == WeightsBy::Annotator && self.bottleneck.is_some() {
-            problems.push(
-                Problem::new("weights of annotators have no bottleneck")
-                    .at(format!("{place}.bottleneck"))
-                    .help("set weights_by = \"instance\", or leave it out"),
-            );
         }
     }
 }
@@ -188,6 +145,9 @@ fn weights_loss_of_row(
 }
 
 impl CrowdNet for WeightedDoctorNet {
+    const KIND: &'static str = "weighted_doctor_net";
+    const SUMMARY: &'static str = "a head for each annotator on shared features, with learned weights; the posterior is the prediction";
+    const SOURCE: &'static str = "Guan et al. 2018, arXiv:1703.08774";
     const REDUCTION: Option<Reduction> = Some(Reduction::MeanAnnotation);
     // A head is a whole layer, so it has the classifier's learning rate.
     const ANNOTATOR_RATE: f64 = 1e-3;
@@ -195,8 +155,20 @@ impl CrowdNet for WeightedDoctorNet {
     const CONDITIONS_ON_ANNOTATIONS: bool = false;
     const NEEDS_WHOLE_INSTANCES: bool = true;
 
-    fn common(&self) -> CommonSpec<'_> {
-        CommonSpec { device: &self.device, backbone: &self.backbone, train: &self.train }
+    /// The settings of the public code.
+    fn paper() -> Neural<Self> {
+        let model = Self { weight_epochs: 10, weight_learning_rate: 0.03, ..Self::default() };
+        Neural { network: paper::network(10, Some(32), 1e-3), model }
+    }
+
+    fn check(&self, _train: &TrainSpec, place: &str, problems: &mut Problems) {
+        if self.weights_by == WeightsBy::Annotator && self.bottleneck.is_some() {
+            problems.push(
+                Problem::new("weights of annotators have no bottleneck")
+                    .at(format!("{place}.bottleneck"))
+                    .help("set weights_by = \"instance\", or leave it out"),
+            );
+        }
     }
 
     fn heads(&self) -> Heads {
@@ -209,10 +181,10 @@ impl CrowdNet for WeightedDoctorNet {
         Ok(tables)
     }
 
-    fn next_act(&self, state: &TrainState) -> Option<Act> {
-        let heads = Phase { tables: Some(&["heads"]), ..Phase::joint("heads", self.train.epochs) };
+    fn next_act(&self, train: &TrainSpec, state: &TrainState) -> Option<Act> {
+        let heads = Phase { tables: Some(&["heads"]), ..Phase::joint("heads", train.epochs) };
         let weights = Phase {
-            classifier: false,
+            learners: LearnerSubset::NONE,
             tables: Some(TABLES),
             annotator_rate: Some(self.weight_learning_rate),
             moves_likelihood: false,
@@ -221,15 +193,15 @@ impl CrowdNet for WeightedDoctorNet {
         one_after_the_other(vec![heads, weights], state.acts)
     }
 
-    fn epochs(&self) -> u32 {
-        self.train.epochs.saturating_add(self.weight_epochs)
+    fn epochs(&self, train: &TrainSpec) -> u32 {
+        train.epochs.saturating_add(self.weight_epochs)
     }
 
     fn loss(&self, context: &BatchContext<'_>, gradient: &mut Gradient) -> f64 {
         if context.phase == WEIGHTS_PHASE {
             self.weights_loss(context, gradient)
         } else {
-            heads_loss(context, self.scale(context), gradient)
+            heads_loss(context, gradient)
         }
     }
 

@@ -61,8 +61,10 @@ fn losses_and_likelihoods_compute_the_heads_of_their_own_annotators() {
         let context = BatchContext {
             phase: "",
             calibrator: None,
+            reduction: Reduction::Sum,
             batch: &case.batch,
             out: &case.out,
+            others: &[],
             gathered: &gathered,
             annotator_params: &case.annotator_params,
             dims: annotations().dims(),

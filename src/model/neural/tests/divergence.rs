@@ -38,7 +38,7 @@ fn a_network_without_numbers_has_no_loss_and_no_prediction() {
         expect_nan(Case::new(&model).with_targets(&votes));
     }
     for form in [LayerForm::Mw, LayerForm::Vw, LayerForm::Vb, LayerForm::VwB, LayerForm::Sw] {
-        expect_nan(Case::new(&CrowdLayer { form, ..CrowdLayer::default() }));
+        expect_nan(Case::new(&CrowdLayer { form }));
     }
     for mixture in [Mixture::LogitMix, Mixture::ProbMix, Mixture::RowStochastic] {
         expect_nan(conal_case(&conal(mixture, 0.1)));

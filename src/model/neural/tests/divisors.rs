@@ -30,8 +30,17 @@ fn loss_among<N: CrowdNet>(case: &Case<'_, N>, annotators: usize) -> f64 {
     let gathered = &annotator_params.gather(&[0, 1]);
     let dims = Dims { annotators, ..annotations().dims() };
     let phase = case.phase;
-    let context =
-        BatchContext { phase, batch, out, gathered, annotator_params, calibrator: None, dims };
+    let context = BatchContext {
+        phase,
+        batch,
+        out,
+        others: &[],
+        gathered,
+        annotator_params,
+        calibrator: None,
+        reduction: case.reduction,
+        dims,
+    };
     loss_and_gradient(case.model, &context).0
 }
 
@@ -54,7 +63,7 @@ fn every_divisor_counts_what_it_says() {
 /// The sum of the four losses is 3.102051, the traces are 2.969630 and 1.571877, of five annotators.
 #[test]
 fn a_trace_is_divided_by_annotators_and_a_loss_by_rows() {
-    let model = TraceRegularised { lambda: 0.02, ..TraceRegularised::default() };
+    let model = TraceRegularised { lambda: 0.02 };
     let mut case = of_three_rows(Case::new(&model).with(0, &RHO));
     let wanted = 3.102_051 / 3.0 + 0.02 / 5.0 * (2.969_630 + 1.571_877);
     near(&[loss_among(&case, 5)], &[wanted]);

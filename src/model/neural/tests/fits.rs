@@ -14,8 +14,12 @@ pub(super) fn agreeing() -> Annotations {
     tiny(3, &rows)
 }
 
-pub(super) fn fit<N: CrowdNet>(model: N, a: &Annotations, described: &Described) -> Result<Fitted> {
-    Neural(model).fit(Evidence { annotations: a, described: Some(described) }, &mut Run::new(1))
+pub(super) fn fit<N: CrowdNet>(
+    model: &Neural<N>,
+    a: &Annotations,
+    described: &Described,
+) -> Result<Fitted> {
+    model.fit(Evidence { annotations: a, described: Some(described) }, &mut Run::new(1))
 }
 
 pub(super) fn parameters(fitted: Fitted) -> Snapshot {
@@ -39,8 +43,9 @@ fn a_residual_network_learns_from_images_and_predicts_again() {
     };
     let train = TrainSpec { epochs: 30, ..TrainSpec::default() };
     let device = "cpu".to_owned();
-    let model = TraceRegularised { device, backbone, train, ..TraceRegularised::default() };
-    let fitted = fit(model, &a, &described).unwrap();
+    let network = NetworkSpec { device, backbone, train, ..NetworkSpec::default() };
+    let model = TraceRegularised::default();
+    let fitted = fit(&Neural { network, model }, &a, &described).unwrap();
     let predictions = fitted.predictions.as_ref().unwrap();
     let is_right = |i: &usize| best(predictions.row(*i)).is_some_and(|(class, _)| class == i % 3);
     let right = (0..40).filter(is_right).count();
@@ -66,7 +71,7 @@ fn an_average_of_two_epochs_is_the_mean_of_both_models() {
         let optimiser =
             OptimiserSpec { schedule, annotator_delay: Some(0), ..OptimiserSpec::default() };
         let train = TrainSpec { epochs, optimiser, average, ..TrainSpec::default() };
-        parameters(fit(Conal { train, ..Conal::default() }, &a, &described).unwrap())
+        parameters(fit(&with(train, Conal::default()), &a, &described).unwrap())
     };
     let (one, two, mean) = (trained(1, 0.0), trained(2, 0.0), trained(2, 0.9));
     for (name, _, mean) in mean.f32s_with_prefix("") {
@@ -135,7 +140,7 @@ fn an_aggregator_s_labels_and_its_convergence_leave_as_they_are() {
     let aggregator: ModelSpec = serde_json::from_value(aggregator).unwrap();
     let alone = aggregator.load().unwrap().model.fit((&a).into(), &mut Run::new(1)).unwrap();
     let train = TrainSpec { epochs: 2, ..TrainSpec::default() };
-    let fitted = fit(Dl { train, aggregator, ..Dl::default() }, &a, &described).unwrap();
+    let fitted = fit(&with(train, Dl { aggregator, ..Dl::default() }), &a, &described).unwrap();
     assert_eq!(fitted.posterior, alone.posterior);
     let phases: Vec<&str> = fitted.trace.iter().map(|row| row.phase.as_str()).collect();
     assert_eq!(phases, ["em", "train", "train"]);
@@ -149,14 +154,14 @@ fn held_out_annotations_teach_nothing() {
     let described = described(&a);
     let train = TrainSpec { select: Select::AnnotationLikelihood, ..TrainSpec::default() };
     let none = TrainSpec { held_out: 0.0, ..train.clone() };
-    let error = fit(Conal { train: none, ..Conal::default() }, &a, &described).unwrap_err();
+    let error = fit(&with(none, Conal::default()), &a, &described).unwrap_err();
     assert!(error.to_string().contains("no annotation is held out"), "{error}");
     // Almost all annotations of annotator 0 are held out, so that the counted matrices differ.
     let most = TrainSpec { held_out: 0.9, epochs: 1, ..train };
     let start = |train: TrainSpec| {
         let optimiser = OptimiserSpec { annotator_delay: Some(9), ..train.optimiser.clone() };
         let train = TrainSpec { optimiser, ..train };
-        let fitted = fit(MaxMig { train, ..MaxMig::default() }, &a, &described).unwrap();
+        let fitted = fit(&with(train, MaxMig::default()), &a, &described).unwrap();
         parameters(fitted).f32s_with_prefix("crowd.00").next().unwrap().2.to_vec()
     };
     let all = start(TrainSpec { epochs: 1, ..TrainSpec::default() });
@@ -173,7 +178,7 @@ fn patience_waits_for_the_annotators() {
         OptimiserSpec { learning_rate: 0.0, annotator_delay: Some(6), ..OptimiserSpec::default() };
     let select = Select::AnnotationLikelihood;
     let train = TrainSpec { select, patience: Some(1), optimiser, ..TrainSpec::default() };
-    let fitted = fit(Conal { train, ..Conal::default() }, &a, &described).unwrap();
+    let fitted = fit(&with(train, Conal::default()), &a, &described).unwrap();
     assert!(fitted.trace.len() >= 7, "{} epochs", fitted.trace.len());
 }
 
@@ -184,8 +189,8 @@ fn weights_of_heads_are_learned_to_the_last_epoch_where_likelihood_selects() {
     let weights = |weight_epochs| {
         let train =
             TrainSpec { epochs: 1, select: Select::AnnotationLikelihood, ..TrainSpec::default() };
-        let model = WeightedDoctorNet { train, weight_epochs, ..WeightedDoctorNet::default() };
-        fit(model, &a, &described).unwrap().report.annotator_parameters[0].1.clone()
+        let model = WeightedDoctorNet { weight_epochs, ..WeightedDoctorNet::default() };
+        fit(&with(train, model), &a, &described).unwrap().report.annotator_parameters[0].1.clone()
     };
     assert_ne!(weights(1), weights(5));
 }
@@ -197,7 +202,7 @@ fn who_has_no_features_is_the_mean_of_the_others() {
     let a = tiny(3, &rows);
     let mut described = described(&a);
     described.row_of_instance[40] = None;
-    let fitted = fit(TraceRegularised::default(), &a, &described).unwrap();
+    let fitted = fit(&Neural::<TraceRegularised>::default(), &a, &described).unwrap();
     let trained = parameters(fitted);
     let (_, shape, rho) = trained.f32s_with_prefix("crowd.00").next().unwrap();
     for at in 0..shape[1] {
@@ -227,18 +232,16 @@ fn settings_that_a_model_has_no_use_for_are_refused() {
         problems.into_result().map_err(|e| e.to_string())
     };
     let reduced = || TrainSpec { reduction: Some(Reduction::Sum), ..TrainSpec::default() };
-    let annotation =
-        problems(&|p| Dl { train: reduced(), ..Dl::default() }.check("f", p)).unwrap_err();
+    let annotation = problems(&|p| with(reduced(), Dl::default()).check("f", p)).unwrap_err();
     assert!(
         annotation.contains("`dl` sums no losses") && annotation.contains("f.train.reduction"),
         "{annotation}"
     );
-    problems(&|p| CrowdLayer { train: reduced(), ..CrowdLayer::default() }.check("f", p)).unwrap();
+    problems(&|p| with(reduced(), CrowdLayer::default()).check("f", p)).unwrap();
     let single = || TrainSpec { batch_by: BatchBy::Annotation, ..TrainSpec::default() };
-    let annotation =
-        problems(&|p| MaxMig { train: single(), ..MaxMig::default() }.check("f", p)).unwrap_err();
+    let annotation = problems(&|p| with(single(), MaxMig::default()).check("f", p)).unwrap_err();
     assert!(annotation.contains("f.train.batch_by"), "{annotation}");
-    problems(&|p| Conal { train: single(), ..Conal::default() }.check("f", p)).unwrap();
+    problems(&|p| with(single(), Conal::default()).check("f", p)).unwrap();
 }
 
 #[test]
@@ -249,8 +252,7 @@ fn a_model_without_a_classifier_says_that_gold_does_not_teach_it() {
         let mut run = Run::new(1);
         let evidence = Evidence { annotations: a, described: Some(&described) };
         let train = TrainSpec { epochs: 1, ..TrainSpec::default() };
-        let model = DoctorNet { train, ..DoctorNet::default() };
-        Neural(model).fit(evidence, &mut run).unwrap();
+        with(train, DoctorNet::default()).fit(evidence, &mut run).unwrap();
         run.warnings().iter().any(|w| w.contains("trusted classes appear in the labels table"))
     };
     assert!(!warned(&a));

@@ -21,8 +21,8 @@ fn every_form_of_a_crowd_layer_has_its_loss() {
         (LayerForm::Sw, &[1.5, -2.0], 2.542_985),
     ];
     for (form, values, wanted) in layers {
-        let model = CrowdLayer { form, train: sum(), ..CrowdLayer::default() };
-        weighted(Case::new(&model)).with(0, values).expect(wanted);
+        let model = CrowdLayer { form };
+        weighted(Case::new(&model)).reduced(Reduction::Sum).with(0, values).expect(wanted);
     }
 }
 
@@ -36,7 +36,7 @@ fn a_hard_bootstrap_adds_the_most_probable_class() {
         -0.5 * (0.843_795_f64.ln() + second)
     };
     for (beta, wanted) in [(Some(0.7), 0.7), (None, 0.8)] {
-        let model = SoftBootstrap { hard: true, beta, ..SoftBootstrap::default() };
+        let model = SoftBootstrap { hard: true, beta };
         Case::new(&model).with_targets(&targets).expect(loss(wanted));
     }
 }
@@ -57,7 +57,7 @@ fn targets_are_the_whole_posterior_or_its_most_probable_class() {
         ("dawid_skene", Targets::Hard, hard),
     ] {
         let aggregator = ModelSpec { kind: kind.to_owned(), ..ModelSpec::default() };
-        let model = Dl { aggregator, targets, ..Dl::default() };
+        let model = Dl { aggregator, targets };
         Case::new(&model).with_targets(&soft).expect(loss(wanted));
     }
 }
@@ -67,8 +67,11 @@ fn targets_are_the_whole_posterior_or_its_most_probable_class() {
 #[test]
 fn a_single_matrix_pays_for_its_trace() {
     let labels = NoisyLabels::Annotations;
-    let model = SingleConfusion { train: sum(), labels, lambda: 0.3, ..SingleConfusion::default() };
-    weighted(Case::new(&model)).with(0, &RHO[9..]).expect(2.811_047 + 0.3 * 1.571_876);
+    let model = SingleConfusion { labels, lambda: 0.3, ..SingleConfusion::default() };
+    weighted(Case::new(&model))
+        .with(0, &RHO[9..])
+        .reduced(Reduction::Sum)
+        .expect(2.811_047 + 0.3 * 1.571_876);
 }
 
 /// K = 1.278448, 0.590858, 0.812857, 1.350409, and half is added to the diagonal.

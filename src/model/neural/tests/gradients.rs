@@ -6,7 +6,7 @@ use super::*;
 fn gradients_are_the_loss_s_slopes() {
     let soft = [0.6, 0.3, 0.1, 0.2, 0.2, 0.6];
     for lambda in [0.0, 0.5] {
-        let model = TraceRegularised { lambda, ..TraceRegularised::default() };
+        let model = TraceRegularised { lambda };
         Case::new(&model).with(0, &RHO).check_gradient();
     }
     for labels in [NoisyLabels::Annotations, NoisyLabels::Majority] {
@@ -14,7 +14,7 @@ fn gradients_are_the_loss_s_slopes() {
         Case::new(&model).with(0, &RHO[9..]).with_targets(&soft).check_gradient();
     }
     for form in [LayerForm::Mw, LayerForm::Vw, LayerForm::Vb, LayerForm::VwB, LayerForm::Sw] {
-        let model = CrowdLayer { form, ..CrowdLayer::default() };
+        let model = CrowdLayer { form };
         let case = Case::new(&model);
         let n = case.annotator_params.tables[0].values.len();
         case.with(0, &LAYERS[18 - n..]).check_gradient();

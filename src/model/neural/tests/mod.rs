@@ -6,6 +6,8 @@ mod divisors;
 mod fits;
 mod forms;
 mod gradients;
+mod inputs;
+mod learners;
 mod posteriors;
 mod schedules;
 mod settings;
@@ -25,7 +27,6 @@ use crate::frame::{Annotations, Dims, Evidence};
 use crate::model::fitted::Fitted;
 use crate::model::neural::data::batch::{Batch, BatchAnnotation};
 use crate::model::neural::data::batching::Batching;
-use crate::model::neural::data::scaler::Scaler;
 use crate::model::neural::data::{Epoch, TrainingData};
 use crate::model::neural::models::conal::Mixture;
 use crate::model::neural::models::crowd_layer::LayerForm;
@@ -37,7 +38,7 @@ use crate::model::neural::models::weighted_doctor_net::WEIGHTS_PHASE;
 use crate::model::neural::net::heads::Outputs;
 use crate::model::neural::numerics::softmax;
 use crate::model::neural::train::step::loss_and_gradient;
-use crate::model::{Model, Spec as _};
+use crate::model::{Model, Spec};
 use crate::run::Run;
 use crate::testing::tiny;
 
@@ -77,6 +78,18 @@ fn outputs(hidden: &[f64], named: Vec<Vec<f64>>) -> Outputs {
     Outputs { rows: 2, logits: LOGITS.to_vec(), p, hidden: hidden.to_vec(), named }
 }
 
+/// The model, trained as `train` says and otherwise by its defaults.
+fn with<N: CrowdNet>(train: TrainSpec, model: N) -> Neural<N> {
+    Neural { network: NetworkSpec { train, ..NetworkSpec::default() }, model }
+}
+
+/// The same, on the CPU even where there is a GPU.
+fn on_cpu<N: CrowdNet>(train: TrainSpec, model: N) -> Neural<N> {
+    let mut model = with(train, model);
+    model.network.device = "cpu".to_owned();
+    model
+}
+
 thread_local! {
     /// The kinds whose gradients this test has checked.
     static CHECKED: RefCell<BTreeSet<&'static str>> = const { RefCell::new(BTreeSet::new()) };
@@ -88,8 +101,7 @@ fn batches_of(
     instances: InstanceSubset,
     batching: Batching,
 ) -> Vec<Batch> {
-    let scaler = Scaler::identity(&[data.matrix.width()], &BackboneSpec::default());
-    let epoch = Epoch { name: "epoch", instances, targets: None, batching, scaler: &scaler };
+    let epoch = Epoch { name: "epoch", instances, targets: None, batching, readers: &[] };
     let mut batches = Vec::new();
     data.epoch(epoch, &Run::new(1), |_, batch, _| {
         batches.push(batch);
@@ -107,6 +119,7 @@ struct Case<'a, N> {
     annotator_params: AnnotatorParams,
     phase: &'static str,
     calibrator: Option<crate::model::calibrator::Calibrator>,
+    reduction: Reduction,
     /// The only table that is trained, with everything else standing still.
     alone: Option<usize>,
 }
@@ -134,6 +147,7 @@ impl<'a, N: CrowdNet> Case<'a, N> {
             annotator_params,
             phase: "",
             calibrator: None,
+            reduction: N::REDUCTION.unwrap_or(Reduction::Sum),
             alone: None,
         }
     }
@@ -141,6 +155,10 @@ impl<'a, N: CrowdNet> Case<'a, N> {
     fn with(mut self, table: usize, values: &[f32]) -> Self {
         self.annotator_params.tables[table].values = values.to_vec();
         self
+    }
+
+    fn reduced(self, reduction: Reduction) -> Self {
+        Case { reduction, ..self }
     }
 
     fn with_targets(mut self, targets: &[f64]) -> Self {
@@ -157,9 +175,11 @@ impl<'a, N: CrowdNet> Case<'a, N> {
             phase: self.phase,
             batch: &self.batch,
             out,
+            others: &[],
             gathered,
             annotator_params: &self.annotator_params,
             calibrator: self.calibrator.as_ref(),
+            reduction: self.reduction,
             dims: annotations().dims(),
         }
     }
@@ -236,10 +256,6 @@ impl<'a, N: CrowdNet> Case<'a, N> {
     }
 }
 
-fn sum() -> TrainSpec {
-    TrainSpec { reduction: Some(Reduction::Sum), ..TrainSpec::default() }
-}
-
 const RHO: [f32; 18] = [
     1.0, -5.0, -5.0, -5.0, 1.0, -5.0, -5.0, -5.0, 1.0, //
     1.0, 0.0, -2.0, -1.0, 2.0, 0.5, 0.0, 0.0, 0.0,
@@ -247,11 +263,11 @@ const RHO: [f32; 18] = [
 
 #[test]
 fn trace_regularised_forward() {
-    let model = TraceRegularised { train: sum(), lambda: 0.0, ..TraceRegularised::default() };
-    Case::new(&model).with(0, &RHO).expect(3.102_051);
+    let model = TraceRegularised { lambda: 0.0 };
+    Case::new(&model).with(0, &RHO).reduced(Reduction::Sum).expect(3.102_051);
     // Equation 4 sums over annotators, where the sample code takes their mean.
-    let model = TraceRegularised { train: sum(), lambda: 0.02, ..TraceRegularised::default() };
-    Case::new(&model).with(0, &RHO).expect(3.147_466);
+    let model = TraceRegularised { lambda: 0.02 };
+    Case::new(&model).with(0, &RHO).reduced(Reduction::Sum).expect(3.147_466);
     let model = TraceRegularised::default();
     Case::new(&model).with(0, &RHO).expect(1.573_733);
     let rho: Vec<f64> = RHO.iter().map(|x| f64::from(*x)).collect();
@@ -275,9 +291,7 @@ fn crowd_layer_forward() {
     let model = CrowdLayer::default();
     Case::new(&model).with(0, &LAYERS).expect(0.994_006);
     // The same four terms, 0 for those who did not answer, over two instances times two annotators.
-    let dense = TrainSpec { reduction: Some(Reduction::MeanDense), ..TrainSpec::default() };
-    let model = CrowdLayer { train: dense, ..CrowdLayer::default() };
-    Case::new(&model).with(0, &LAYERS).expect(0.994_006);
+    Case::new(&model).with(0, &LAYERS).reduced(Reduction::MeanDense).expect(0.994_006);
 }
 
 fn conal(mixture: Mixture, lambda: f64) -> Conal {

@@ -11,8 +11,10 @@ pub(super) fn predict<N: CrowdNet>(case: &Case<'_, N>) -> BatchPrediction {
     case.model.predict(&BatchContext {
         phase: "",
         calibrator: None,
+        reduction: Reduction::Sum,
         batch: &case.batch,
         out: &case.out,
+        others: &[],
         gathered: &gathered,
         annotator_params: &case.annotator_params,
         dims: annotations().dims(),
@@ -115,7 +117,7 @@ fn heads_weigh_as_much_as_their_annotations() {
     for (weight_by_annotations, wanted) in
         [(true, [0.4375, 0.25, 0.3125]), (false, [0.375, 0.25, 0.375])]
     {
-        let model = DoctorNet { weight_by_annotations, ..DoctorNet::default() };
+        let model = DoctorNet { weight_by_annotations };
         let mut case = Case::new(&model);
         case.annotator_params = AnnotatorParams { tables: model.tables(&task).unwrap() };
         near(&predict(&case.with(0, &heads_of_biases())).classes[..3], &wanted);
@@ -140,8 +142,10 @@ fn heads_in_blocks_are_heads_one_by_one() {
     let context = BatchContext {
         phase: "",
         calibrator: None,
+        reduction: Reduction::Sum,
         batch: &batch,
         out: &out,
+        others: &[],
         gathered: &params.gather(&[]),
         annotator_params: &params,
         dims: Dims { instances: rows, annotators: heads, classes: labels, labels },

@@ -2,7 +2,6 @@
 
 use super::fits::{agreeing, fit, parameters};
 use super::*;
-use crate::model::Spec;
 use crate::model::calibrator::{Calibrator, Method, Points};
 use crate::model::fitted::{Posterior, TraceRow};
 use crate::model::neural::models::tcl::{Initialise, Retrain};
@@ -110,10 +109,10 @@ fn trusted_instances_tell_the_first_matrices() {
 }
 
 /// The acts as one word each, a training with its name, epochs and instances.
-fn acts(model: &impl CrowdNet) -> Vec<String> {
+fn acts<N: CrowdNet>(Neural { network, model }: &Neural<N>) -> Vec<String> {
     let mut state = TrainState::default();
     let mut acts = Vec::new();
-    while let Some(act) = model.next_act(&state) {
+    while let Some(act) = model.next_act(&network.train, &state) {
         acts.push(match act {
             Act::Train(phase) => format!(
                 "{} {:?} of {} on {:?}{}",
@@ -134,7 +133,8 @@ fn acts(model: &impl CrowdNet) -> Vec<String> {
 #[test]
 fn rounds_share_one_clock_and_the_retraining_has_another() {
     let train = TrainSpec { epochs: 7, ..TrainSpec::default() };
-    let model = Tcl { rounds: 3, first_epochs: 4, round_epochs: 2, train, ..Tcl::default() };
+    let model = Tcl { rounds: 3, first_epochs: 4, round_epochs: 2, ..Tcl::default() };
+    let model = with(train, model);
     let rounds = [
         "MStep",
         "co-training 0..4 of 8 on Untrusted",
@@ -150,7 +150,7 @@ fn rounds_share_one_clock_and_the_retraining_has_another() {
         "co-training 6..8 of 8 on Untrusted",
         "Calibrate",
         "EStep",
-        "Reset",
+        "Reset(All)",
     ];
     let union = ["retraining 0..7 of 7 on All, scored", "Select"];
     assert_eq!(acts(&model), [&rounds[..], &union].concat());
@@ -160,7 +160,8 @@ fn rounds_share_one_clock_and_the_retraining_has_another() {
         "trusted 0..3 of 3 on Trusted, scored",
         "Select",
     ];
-    let model = Tcl { retrain: Retrain::Sequential, trusted_epochs: 3, ..model };
+    let sequentially = Tcl { retrain: Retrain::Sequential, trusted_epochs: 3, ..model.model };
+    let model = Neural { model: sequentially, ..model };
     assert_eq!(acts(&model), [&rounds[..], &sequential].concat());
 }
 
@@ -177,7 +178,7 @@ fn a_round_of_agg_net_is_an_epoch_an_e_step_and_an_m_step() {
         "MStep",
         "Select",
     ];
-    assert_eq!(acts(&AggNet { train, ..AggNet::default() }), want);
+    assert_eq!(acts(&with(train, AggNet::default())), want);
 }
 
 /// `dl` with its epochs cut into several acts.
@@ -185,41 +186,41 @@ fn a_round_of_agg_net_is_an_epoch_an_e_step_and_an_m_step() {
     Debug, Clone, Default, PartialEq, serde::Serialize, serde::Deserialize, schemars::JsonSchema,
 )]
 struct Cut {
-    dl: Dl,
     cuts: Vec<u32>,
     resets: bool,
 }
 
-impl Spec for Cut {
+impl CrowdNet for Cut {
     const KIND: &'static str = "cut";
     const SUMMARY: &'static str = "";
     const SOURCE: &'static str = "";
-}
-
-impl CrowdNet for Cut {
     const REDUCTION: Option<Reduction> = None;
     const TRAINS_ON_TARGETS: bool = true;
 
-    fn common(&self) -> CommonSpec<'_> {
-        self.dl.common()
+    fn paper() -> Neural<Self> {
+        Neural::default()
     }
 
     fn aggregate(&self, evidence: Evidence<'_>, run: &mut Run) -> Result<Option<Fitted>> {
-        self.dl.aggregate(evidence, run)
+        Dl::default().aggregate(evidence, run)
     }
 
-    fn next_act(&self, state: &TrainState) -> Option<Act> {
-        let joint = Phase::joint("train", self.dl.train.epochs);
+    fn next_act(&self, train: &TrainSpec, state: &TrainState) -> Option<Act> {
+        let joint = Phase::joint("train", train.epochs);
         let ends = self.cuts.iter().chain([&joint.epochs]);
         let starts = [&0].into_iter().chain(&self.cuts);
         let parts =
             starts.zip(ends).map(|(start, end)| Phase { act: *start..*end, ..joint.clone() });
-        let acts = self.resets.then_some(Act::Reset).into_iter().chain(parts.map(Act::Train));
+        let acts = self
+            .resets
+            .then_some(Act::Reset(LearnerSubset::All))
+            .into_iter()
+            .chain(parts.map(Act::Train));
         acts.chain([Act::Select]).nth(state.acts)
     }
 
     fn loss(&self, context: &BatchContext<'_>, gradient: &mut Gradient) -> f64 {
-        self.dl.loss(context, gradient)
+        Dl::default().loss(context, gradient)
     }
 }
 
@@ -231,7 +232,7 @@ fn a_phase_in_several_acts_is_the_phase_in_one() {
     for (select, average) in [(train::spec::Select::Last, 0.6), (train::spec::Select::Valid, 0.0)] {
         let train = TrainSpec { epochs: 6, select, average, ..TrainSpec::default() };
         let with = |cuts: &[u32]| {
-            let dl = Dl { device: "cpu".to_owned(), train: train.clone(), ..Dl::default() };
+            let cut = Cut { cuts: cuts.to_vec(), resets: false };
             let mut described = described.clone();
             described.gold = (0..9)
                 .map(|i| crate::frame::Gold {
@@ -240,7 +241,7 @@ fn a_phase_in_several_acts_is_the_phase_in_one() {
                     role: crate::frame::Role::Valid,
                 })
                 .collect();
-            let fitted = fit(Cut { dl, cuts: cuts.to_vec(), resets: false }, &a, &described);
+            let fitted = fit(&on_cpu(train.clone(), cut), &a, &described);
             let fitted = fitted.unwrap();
             let changes = |row: &TraceRow| (row.step, row.objective, row.change);
             (fitted.trace.iter().map(changes).collect::<Vec<_>>(), parameters(fitted))
@@ -258,8 +259,7 @@ fn a_reset_draws_other_parameters_from_streams_of_its_own() {
     let start = |resets| {
         let optimiser = OptimiserSpec { learning_rate: 0.0, ..OptimiserSpec::default() };
         let train = TrainSpec { epochs: 1, optimiser, ..TrainSpec::default() };
-        let dl = Dl { device: "cpu".to_owned(), train, ..Dl::default() };
-        parameters(fit(Cut { dl, cuts: Vec::new(), resets }, &a, &described).unwrap())
+        parameters(fit(&on_cpu(train, Cut { cuts: Vec::new(), resets }), &a, &described).unwrap())
     };
     let (first, reset) = (start(false), start(true));
     assert_eq!(reset, start(true));
@@ -302,9 +302,8 @@ fn co_training_is_not_told_trusted_classes() {
         let mut a = a.clone();
         a.trusted = Some((0..40).map(|i| (i == 7).then_some(class)).collect());
         let train = TrainSpec { epochs: 1, ..TrainSpec::default() };
-        let mut model = Tcl { device: "cpu".to_owned(), train, ..Tcl::default() };
-        (model.rounds, model.first_epochs) = (1, 3);
-        fit(model, &a, &described).unwrap().trace[..3 + usize::from(!rounds_only)]
+        let model = Tcl { rounds: 1, first_epochs: 3, ..Tcl::default() };
+        fit(&on_cpu(train, model), &a, &described).unwrap().trace[..3 + usize::from(!rounds_only)]
             .iter()
             .map(|row| row.objective)
             .collect::<Vec<_>>()
@@ -323,7 +322,7 @@ fn instances_without_features_take_part_in_the_e_step() {
     let mut described = described(&a);
     described.row_of_instance[7] = None;
     let train = TrainSpec { epochs: 2, ..TrainSpec::default() };
-    let fitted = fit(AggNet { train, ..AggNet::default() }, &a, &described).unwrap();
+    let fitted = fit(&with(train, AggNet::default()), &a, &described).unwrap();
     let confusion = fitted.report.confusion.as_ref().unwrap();
     let p = |r: usize, label: usize, k: usize| confusion.column(&a, r, label)[k] + 1e-4;
     let terms = [0, 1, 2].map(|k| p(0, 1, k) * p(1, 1, k) * p(2, 0, k));
@@ -387,6 +386,7 @@ fn rounds_end_when_patience_does() {
     let train =
         TrainSpec { epochs: 9, patience: Some(1), select, optimiser, ..TrainSpec::default() };
     let backbone = BackboneSpec { batch_norm: false, ..BackboneSpec::default() };
-    let model = AggNet { backbone, train, ..AggNet::default() };
-    assert_eq!(fit(model, &a, &described).unwrap().trace.len(), 2);
+    let network = NetworkSpec { backbone, train, ..NetworkSpec::default() };
+    let model = Neural { network, model: AggNet::default() };
+    assert_eq!(fit(&model, &a, &described).unwrap().trace.len(), 2);
 }

@@ -33,10 +33,15 @@ fn backbone() -> BackboneSpec {
     BackboneSpec { hidden: vec![4], dropout: 0.0, batch_norm: false, ..BackboneSpec::default() }
 }
 
+/// The model with a network of [`backbone`].
+fn small<N: CrowdNet>(train: TrainSpec, model: N) -> Neural<N> {
+    let network = NetworkSpec { backbone: backbone(), train, ..NetworkSpec::default() };
+    Neural { network, model }
+}
+
 fn trained(train: TrainSpec) -> Snapshot {
     let a = agreeing();
-    let model = TraceRegularised { backbone: backbone(), train, ..TraceRegularised::default() };
-    parameters(fit(model, &a, &described(&a)).unwrap())
+    parameters(fit(&small(train, TraceRegularised::default()), &a, &described(&a)).unwrap())
 }
 
 /// Every number of the arrays with this prefix.
@@ -125,14 +130,9 @@ fn annotators_stand_still_for_the_epochs_of_the_delay() {
 fn the_single_matrix_is_the_identity_for_its_epochs() {
     let a = agreeing();
     let after = |identity_epochs| {
-        let train = train(descent(0.1, 0.2), 2);
-        let model = SingleConfusion {
-            backbone: backbone(),
-            train,
-            identity_epochs,
-            ..SingleConfusion::default()
-        };
-        numbers(&parameters(fit(model, &a, &described(&a)).unwrap()), "crowd.")
+        let model = SingleConfusion { identity_epochs, ..SingleConfusion::default() };
+        let model = small(train(descent(0.1, 0.2), 2), model);
+        numbers(&parameters(fit(&model, &a, &described(&a)).unwrap()), "crowd.")
     };
     let start = [1.0, -5.0, -5.0, -5.0, 1.0, -5.0, -5.0, -5.0, 1.0];
     assert_eq!(after(Some(2)), start);
@@ -151,13 +151,11 @@ fn weights_of_heads_are_learned_at_their_own_rate() {
         let optimiser =
             OptimiserSpec { schedule: LrSchedule::Constant, ..OptimiserSpec::default() };
         let model = WeightedDoctorNet {
-            backbone: backbone(),
-            train: train(optimiser, 1),
             weight_epochs: 1,
             weight_learning_rate,
             ..WeightedDoctorNet::default()
         };
-        let report = fit(model, &a, &described(&a)).unwrap().report;
+        let report = fit(&small(train(optimiser, 1), model), &a, &described(&a)).unwrap().report;
         let mut weights = report.annotator_parameters[0].1.clone();
         weights.sort_by(f64::total_cmp);
         weights
@@ -211,8 +209,8 @@ fn features_are_scaled_by_the_rows_that_train() {
     let mut described = described(&a);
     described.row_of_instance[..10].fill(None);
     let train = train(descent(0.0, 0.0), 1);
-    let model = TraceRegularised { backbone: backbone(), train, ..TraceRegularised::default() };
-    let means = numbers(&parameters(fit(model, &a, &described).unwrap()), "scaler.mean");
+    let model = small(train, TraceRegularised::default());
+    let means = numbers(&parameters(fit(&model, &a, &described).unwrap()), "scaler.mean");
     let want = (10..40).map(|i| f64::from(i % 7)).sum::<f64>() / 30.0;
     assert!((means[3] - want).abs() < 1e-6, "{means:?}, expected {want}");
 }
@@ -224,9 +222,8 @@ fn the_objective_of_an_epoch_is_the_mean_over_its_rows() {
     let described = described(&a);
     let objective = |batch_size| {
         let train = TrainSpec { batch_size, ..train(descent(0.0, 0.0), 2) };
-        let model =
-            TraceRegularised { backbone: backbone(), train, lambda: 0.0, ..Default::default() };
-        let trace = fit(model, &a, &described).unwrap().trace;
+        let trace =
+            fit(&small(train, TraceRegularised { lambda: 0.0 }), &a, &described).unwrap().trace;
         assert_eq!(trace[1].change, Some(trace[1].objective - trace[0].objective));
         trace[0].objective
     };
@@ -242,8 +239,8 @@ fn posteriors_follow_from_held_out_annotations_too() {
     let fitted = |select, held_out| {
         let backbone = BackboneSpec { scaling: Scaling::None, ..backbone() };
         let train = TrainSpec { select, held_out, ..train(descent(0.0, 0.0), 1) };
-        let model = TraceRegularised { backbone, train, ..TraceRegularised::default() };
-        fit(model, &a, &described).unwrap()
+        let network = NetworkSpec { backbone, train, ..NetworkSpec::default() };
+        fit(&Neural { network, model: TraceRegularised::default() }, &a, &described).unwrap()
     };
     let (all, held) = (fitted(Select::Last, 0.1), fitted(Select::AnnotationLikelihood, 0.8));
     assert_eq!(held.posterior, all.posterior);
@@ -259,8 +256,7 @@ fn a_training_ends_after_so_many_epochs_without_a_better_one() {
     for (patience, epochs) in [(Some(2), 3), (Some(4), 5), (None, 9)] {
         let select = Select::AnnotationLikelihood;
         let train = TrainSpec { select, patience, ..train(descent(0.0, 0.0), 9) };
-        let model = TraceRegularised { backbone: backbone(), train, ..TraceRegularised::default() };
-        let fitted = fit(model, &a, &described(&a)).unwrap();
+        let fitted = fit(&small(train, TraceRegularised::default()), &a, &described(&a)).unwrap();
         assert_eq!(fitted.trace.len(), epochs, "{patience:?}");
     }
 }
@@ -271,9 +267,9 @@ fn bfloat16_is_for_gpus_alone() {
     let after = |precision| {
         let a = agreeing();
         let train = TrainSpec { precision, ..train(descent(0.1, 0.2), 2) };
-        let device = "cpu".to_owned();
-        let model = CrowdLayer { backbone: backbone(), train, device, ..CrowdLayer::default() };
-        parameters(fit(model, &a, &described(&a)).unwrap())
+        let mut model = small(train, CrowdLayer::default());
+        model.network.device = "cpu".to_owned();
+        parameters(fit(&model, &a, &described(&a)).unwrap())
     };
     assert!(after(Precision::Bf16) == after(Precision::F32));
 }
@@ -289,7 +285,8 @@ fn a_device_that_is_not_here_is_refused_with_what_to_choose() {
     if !cfg!(feature = "cuda") {
         assert!(device("cuda:0").unwrap_err().to_string().contains("built without CUDA"));
     }
-    let model = Conal { device: "tpu".to_owned(), ..Conal::default() };
+    let mut model = Neural::<Conal>::default();
+    model.network.device = "tpu".to_owned();
     let mut problems = crate::spec::Problems::default();
     model.check("f: model", &mut problems);
     let error = problems.into_result().unwrap_err().to_string();
@@ -304,8 +301,9 @@ fn biases_begin_where_the_initialisation_says() {
         let described: Described = described(&a);
         let backbone = BackboneSpec { initialisation, ..backbone() };
         let train = train(descent(0.0, 0.0), 1);
-        let model = TraceRegularised { backbone, train, ..TraceRegularised::default() };
-        let snapshot = parameters(fit(model, &a, &described).unwrap());
+        let network = NetworkSpec { backbone, train, ..NetworkSpec::default() };
+        let model = Neural { network, model: TraceRegularised::default() };
+        let snapshot = parameters(fit(&model, &a, &described).unwrap());
         let arrays = snapshot.f32s_with_prefix("net.").filter(|(name, ..)| name.ends_with("bias"));
         arrays.flat_map(|(.., values)| values.to_vec()).collect::<Vec<f32>>()
     };

@@ -35,7 +35,7 @@ fn the_smallest_trace_is_the_true_one() {
     let optimiser = Optimiser::new(&OptimiserSpec::default());
     // The classifier's confusion, `[class, taken for]`, and the annotators' matrices.
     let found = |lambda: f64| {
-        let model = TraceRegularised { lambda, ..TraceRegularised::default() };
+        let model = TraceRegularised { lambda };
         let run = Run::new(1);
         let task = Task {
             evidence: (&annotations).into(),
@@ -65,8 +65,10 @@ fn the_smallest_trace_is_the_true_one() {
                 &BatchContext {
                     phase: "",
                     calibrator: None,
+                    reduction: Reduction::MeanInstance,
                     batch,
                     out,
+                    others: &[],
                     gathered,
                     annotator_params: crowd_now,
                     dims: annotations.dims(),

@@ -67,7 +67,7 @@ fn select(select: Select, epochs: u32) -> TrainSpec {
 }
 
 fn conal_trained(train: TrainSpec, a: &Annotations, described: &Described) -> Snapshot {
-    parameters(fit(Conal { train, ..Conal::default() }, a, described).unwrap())
+    parameters(fit(&with(train, Conal::default()), a, described).unwrap())
 }
 
 #[test]
@@ -127,13 +127,11 @@ fn held_out_labels_change_no_parameter() {
     let on = |a: &Annotations| conal_trained(train.clone(), a, &described);
     check("conal", on(&a), on(&flipped));
     let on = |a: &Annotations| {
-        let model = MaxMig { train: train.clone(), ..MaxMig::default() };
-        parameters(fit(model, a, &described).unwrap())
+        parameters(fit(&with(train.clone(), MaxMig::default()), a, &described).unwrap())
     };
     check("max_mig", on(&a), on(&flipped));
     let on = |a: &Annotations| {
-        let model = Dl { train: train.clone(), ..Dl::default() };
-        parameters(fit(model, a, &described).unwrap())
+        parameters(fit(&with(train.clone(), Dl::default()), a, &described).unwrap())
     };
     check("dl", on(&a), on(&flipped));
     assert!(same > 10);
@@ -163,7 +161,7 @@ fn a_checkpoint_is_written_every_so_many_epochs() {
         let mut run = Run::new(1);
         run.keep_checkpoint(Some(folder.path().join(every.to_string())));
         let evidence = Evidence { annotations: &a, described: Some(&described) };
-        Neural(Dl { train, ..Dl::default() }).fit(evidence, &mut run).unwrap();
+        with(train, Dl::default()).fit(evidence, &mut run).unwrap();
         let snapshot = Snapshot::from_bytes(&run.checkpoint().unwrap().unwrap()).unwrap();
         snapshot.take_u32s("progress", 2).unwrap()[1]
     };
@@ -188,7 +186,17 @@ fn the_norm_of_network_and_annotators_together_is_clipped() {
         };
         let train = TrainSpec { batch_size: Some(40), optimiser, ..select(Select::Last, 1) };
         let backbone = BackboneSpec { dropout: 0.0, batch_norm: false, ..BackboneSpec::default() };
-        parameters(fit(Conal { backbone, train, ..Conal::default() }, &a, &described).unwrap())
+        parameters(
+            fit(
+                &Neural {
+                    network: NetworkSpec { backbone, train, ..NetworkSpec::default() },
+                    model: Conal::default(),
+                },
+                &a,
+                &described,
+            )
+            .unwrap(),
+        )
     };
     let (start, end) = (after(0.0), after(1.0));
     let moved = |prefix: &str| -> f64 {
@@ -231,6 +239,24 @@ fn every_preset_has_the_numbers_of_its_paper() {
         assert_eq!(train.optimiser.reset_each_epoch, kind.kind == "conal");
         let initialisation = if kind.kind == "crowd_layer" { "glorot" } else { "uniform" };
         assert_eq!(paper["backbone"]["initialisation"], initialisation, "{}", kind.kind);
+    }
+}
+
+/// A key is the model's own, or of a section that all have; `AggNet` has none of its own.
+#[test]
+fn a_key_that_neither_model_nor_network_has_is_refused() {
+    for kind in MODELS.iter().filter(|f| f.needs_features) {
+        let refused = |parameters: serde_json::Value| {
+            let error = kind.load(parameters).err().map(|e| e.to_string()).unwrap_or_default();
+            assert!(error.contains("`epocs`"), "{}: {error}", kind.kind);
+        };
+        refused(serde_json::json!({"epocs": 3}));
+        refused(serde_json::json!({"train": {"epocs": 3}}));
+        let schema = (kind.schema)().to_value();
+        assert_eq!(schema["additionalProperties"], false, "{}", kind.kind);
+        let keys: Vec<&String> = schema["properties"].as_object().unwrap().keys().collect();
+        let defaults = (kind.defaults)();
+        assert_eq!(keys, defaults.as_object().unwrap().keys().collect::<Vec<_>>(), "{}", kind.kind);
     }
 }
 

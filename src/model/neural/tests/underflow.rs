@@ -20,16 +20,17 @@ fn a_label_that_is_all_but_impossible_has_its_likelihood_and_slopes() {
         near(&gradient.out.logits[..3], &[1.0, -1.0, 0.0]);
         near(&gradient.tables[0][..9], &[&[0.0; 3][..], &of_class_1, &[0.0; 3]].concat());
     };
-    let model = TraceRegularised { train: sum(), lambda: 0.0, ..TraceRegularised::default() };
-    let mut case = Case::new(&model).with(0, &[&rho[..], &RHO[9..]].concat());
+    let model = TraceRegularised { lambda: 0.0 };
+    let mut case =
+        Case::new(&model).reduced(Reduction::Sum).with(0, &[&rho[..], &RHO[9..]].concat());
     case.out.logits[..3].copy_from_slice(&logits);
     case.out.p[..3].copy_from_slice(&[1.0, 0.0, 0.0]);
     case.batch.annotations = copies(0, 1, 1).collect();
     case.batch.offsets = vec![0, 1, 1];
     check(case.loss(&case.out, &case.annotator_params.gather(&[0, 1])));
     let labels = NoisyLabels::Annotations;
-    let model = SingleConfusion { train: sum(), lambda: 0.0, labels, ..SingleConfusion::default() };
-    let single = Case { model: &model, ..Case::new(&model) }.with(0, &rho);
+    let model = SingleConfusion { lambda: 0.0, labels, ..SingleConfusion::default() };
+    let single = Case { model: &model, ..Case::new(&model) }.with(0, &rho).reduced(Reduction::Sum);
     let single = Case { batch: case.batch.clone(), out: case.out.clone(), ..single };
     check(single.loss(&single.out, &single.annotator_params.gather(&[0, 1])));
 }

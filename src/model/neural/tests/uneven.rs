@@ -12,10 +12,6 @@ pub(super) fn weighted<N: CrowdNet>(mut case: Case<'_, N>) -> Case<'_, N> {
     case
 }
 
-fn reduced(reduction: Reduction) -> TrainSpec {
-    TrainSpec { reduction: Some(reduction), ..TrainSpec::default() }
-}
-
 /// -ln P of the four annotations: 0.179074, 1.023598, 0.471526, 1.427854; by weight 1.990889.
 // keys: model.train.reduction
 #[test]
@@ -26,31 +22,28 @@ fn every_divisor_is_that_of_weighted_annotations() {
         (Reduction::MeanInstance, 1.990_889 / 2.0),
         (Reduction::MeanDense, 1.990_889 / 4.0),
     ] {
-        let train = reduced(reduction);
-        let model = TraceRegularised { train, lambda: 0.0, ..TraceRegularised::default() };
-        weighted(Case::new(&model)).with(0, &RHO).expect(wanted);
+        let model = TraceRegularised { lambda: 0.0 };
+        weighted(Case::new(&model)).with(0, &RHO).reduced(reduction).expect(wanted);
     }
 }
 
 #[test]
 fn every_model_weights_its_annotations() {
-    let layer = CrowdLayer { train: sum(), ..CrowdLayer::default() };
-    weighted(Case::new(&layer)).with(0, &LAYERS).expect(3.160_796);
+    let layer = CrowdLayer::default();
+    weighted(Case::new(&layer)).with(0, &LAYERS).reduced(Reduction::Sum).expect(3.160_796);
     for (mixture, wanted) in [
         (Mixture::LogitMix, 2.789_844),
         (Mixture::ProbMix, 2.789_198),
         (Mixture::RowStochastic, 2.833_660),
     ] {
-        let model = Conal { train: sum(), ..conal(mixture, 0.0) };
-        weighted(conal_case(&model)).expect(wanted);
+        weighted(conal_case(&conal(mixture, 0.0))).reduced(Reduction::Sum).expect(wanted);
     }
     let labels = NoisyLabels::Annotations;
-    let single =
-        SingleConfusion { train: sum(), labels, lambda: 0.0, ..SingleConfusion::default() };
-    weighted(Case::new(&single)).with(0, &RHO[9..]).expect(2.811_047);
-    let heads = DoctorNet { train: sum(), ..DoctorNet::default() };
+    let single = SingleConfusion { labels, lambda: 0.0, ..SingleConfusion::default() };
+    weighted(Case::new(&single)).with(0, &RHO[9..]).reduced(Reduction::Sum).expect(2.811_047);
+    let heads = DoctorNet::default();
     // The heads say 1/2, 1/4, 1/4 and 1/4, 1/4, 1/2: ln 2, ln 4, ln 4 and ln 2.
-    let case = weighted(Case::new(&heads)).with(0, &heads_of_biases());
+    let case = weighted(Case::new(&heads)).with(0, &heads_of_biases()).reduced(Reduction::Sum);
     case.expect((1.0 + 1.0 + 4.0 + 0.25) * 2.0_f64.ln());
 }
 
@@ -65,8 +58,8 @@ pub(super) fn heads_of_biases() -> Vec<f32> {
 #[test]
 fn penalties_are_weighted_by_the_shares_of_the_batch() {
     let shared = [0.3, 1.7];
-    let model = TraceRegularised { train: sum(), lambda: 0.02, ..TraceRegularised::default() };
-    let mut case = Case::new(&model).with(0, &RHO);
+    let model = TraceRegularised { lambda: 0.02 };
+    let mut case = Case::new(&model).reduced(Reduction::Sum).with(0, &RHO);
     case.batch.share = shared.to_vec();
     case.expect(3.102_051 + 0.01 * (0.3 * 2.969_630 + 1.7 * 1.571_877));
     case.check_gradient();
@@ -94,8 +87,8 @@ fn gradients_of_weighted_annotations_are_the_loss_s_slopes() {
 /// 0.042010.
 #[test]
 fn annotations_of_a_trusted_row_are_those_of_its_class() {
-    let model = TraceRegularised { train: sum(), lambda: 0.0, ..TraceRegularised::default() };
-    let mut case = Case::new(&model).with(0, &RHO);
+    let model = TraceRegularised { lambda: 0.0 };
+    let mut case = Case::new(&model).reduced(Reduction::Sum).with(0, &RHO);
     case.batch.trusted = vec![Some(2), None];
     let of_row_0 = 5.286_050 + 3.0_f64.ln() + 0.5 * 3.169_846;
     case.expect(of_row_0 + 0.471_526 + 1.427_854);
@@ -120,10 +113,10 @@ fn annotations_of_a_trusted_row_are_those_of_its_class() {
 /// The classifier is sure of class 0 and the annotator, who says 1, hardly ever errs: P = softplus(-40) / softplus(1).
 #[test]
 fn an_impossible_label_still_has_its_likelihood() {
-    let model = TraceRegularised { train: sum(), lambda: 0.0, ..TraceRegularised::default() };
+    let model = TraceRegularised { lambda: 0.0 };
     let off = -40.0;
     let sure = [1.0, off, off, off, 1.0, off, off, off, 1.0];
-    let mut case = Case::new(&model).with(0, &[sure, sure].concat());
+    let mut case = Case::new(&model).with(0, &[sure, sure].concat()).reduced(Reduction::Sum);
     case.out.logits = vec![60.0, 0.0, 0.0, 60.0, 0.0, 0.0];
     for (logits, p) in case.out.logits.chunks(3).zip(case.out.p.chunks_mut(3)) {
         softmax(logits, p);

@@ -4,12 +4,10 @@ use super::Trainer;
 use crate::error::Result;
 use crate::model::fitted::TraceRow;
 use crate::model::neural::data::{Epoch, batch::Batch};
-use crate::model::neural::net::ForwardPass;
-use crate::model::neural::net::mode::Mode;
-use crate::model::neural::train::frozen::FrozenOutputs;
+use crate::model::neural::train::learners::{ForwardPasses, Learners};
 use crate::model::neural::train::optimiser::Optimiser;
 use crate::model::neural::train::step::loss_and_gradient;
-use crate::model::neural::{BatchContext, CrowdNet, Gradient, Phase};
+use crate::model::neural::{BatchContext, CrowdNet, Gradient, ParamTable, Phase};
 use crate::run::Run;
 
 impl<N: CrowdNet> Trainer<'_, N> {
@@ -18,46 +16,41 @@ impl<N: CrowdNet> Trainer<'_, N> {
     /// # Errors
     /// When the training diverges, the run is cancelled or the device fails.
     pub(super) fn epoch(&mut self, phase: &Phase, run: &Run) -> Result<()> {
-        let spec = self.model.common().train;
+        let spec = self.spec;
         let (optimiser, epoch) = (&spec.optimiser, phase.act.start + self.state.epoch);
         let began = run.clock.seconds();
-        if optimiser.reset_each_epoch || epoch == 0 {
-            self.net.parameters.reset_moments();
-            self.annotator_params.reset_moments();
+        if optimiser.reset_each_epoch || (epoch == 0 && !phase.keeps_moments) {
+            self.reset_moments(phase);
         }
         let moves = epoch >= self.annotator_delay(phase);
         for table in &mut self.annotator_params.tables {
-            table.trained =
-                moves && phase.tables.is_none_or(|only| only.contains(&table.name.as_str()));
+            table.trained = moves && phase.trains(&table.name);
         }
         let factor = optimiser.factor(epoch, phase.epochs);
         let annotator_rate = phase.annotator_rate.or(optimiser.annotator_learning_rate);
         let rates = Rates {
-            net: if phase.classifier { factor * optimiser.learning_rate } else { 0.0 },
+            learners: factor * optimiser.learning_rate,
             annotators: factor * annotator_rate.unwrap_or(N::ANNOTATOR_RATE),
         };
-        if phase.classifier {
-            self.frozen = None;
-        } else if self.frozen.is_none() {
-            self.frozen = FrozenOutputs::of(&self.net, self.data)?;
-        }
+        self.learners.freeze(phase.learners, self.data)?;
         let stepper = Optimiser::new(optimiser);
         let name = format!("{} {epoch}", phase.name);
         let (mut loss, mut rows) = (0.0, 0);
-        let (data, scaler, targets) =
-            (self.data, self.net.scaler.clone(), self.state.targets.take());
+        let (data, readers) = (self.data, self.learners.readers());
+        let targets = self.state.targets.take();
         let over = Epoch {
             name: &name,
             instances: phase.instances,
             targets: targets.as_ref(),
             batching: spec.batching(N::DROPS_LAST_BATCH),
-            scaler: &scaler,
+            readers: &readers,
         };
         let of_epoch = data.epoch(over, run, |n, batch, features| {
             run.cancel.check()?;
-            let mut rng = run.rng(&format!("dropout of {name}, batch {n}"));
-            let mut mode = if phase.classifier { Mode::Training(&mut rng) } else { Mode::Fixed };
-            let of_batch = self.step(&batch, features, &mut mode, rates, &stepper)?;
+            let stream = format!("dropout of {name}, batch {n}");
+            let forward =
+                |learners: &Learners| learners.forward(&batch, features, phase.learners, &stream);
+            let of_batch = self.step(&batch, forward, rates, &stepper)?;
             loss += of_batch * batch.len() as f64;
             rows += batch.len();
             Ok(())
@@ -65,7 +58,7 @@ impl<N: CrowdNet> Trainer<'_, N> {
         self.state.targets = targets;
         of_epoch?;
         let loss = loss / rows.max(1) as f64;
-        if !self.net.parameters.is_finite()? || !self.annotator_params.is_finite() {
+        if !self.learners.are_finite()? || !self.annotator_params.is_finite() {
             return Err(self.diverged("a parameter that is not a finite number"));
         }
         let seconds = run.clock.seconds() - began;
@@ -90,73 +83,69 @@ impl<N: CrowdNet> Trainer<'_, N> {
     fn step(
         &mut self,
         batch: &Batch,
-        features: Vec<f32>,
-        mode: &mut Mode<'_>,
+        forward: impl FnOnce(&Learners) -> Result<ForwardPasses> + Send,
         rates: Rates,
         optimiser: &Optimiser,
     ) -> Result<f64> {
-        let (net, annotator_params) = (&self.net, &self.annotator_params);
+        let (learners, annotator_params) = (&self.learners, &self.annotator_params);
         let gather = || annotator_params.gather(&batch.annotators);
-        let (forward, out, gathered) = if let Some(frozen) = &self.frozen {
-            (None, frozen.gather(&batch.rows), gather())
-        } else {
-            let (forward, gathered) = rayon::join(|| net.forward(features, mode), gather);
-            let forward = forward?;
-            let out = forward.to_host()?;
-            (Some(forward), out, gathered)
-        };
+        let (passes, gathered) = rayon::join(|| forward(learners), gather);
+        let passes = passes?;
         let context = BatchContext {
             phase: self.phase,
             batch,
-            out: &out,
+            out: &passes.out,
+            others: &passes.others,
             gathered: &gathered,
             annotator_params,
             calibrator: self.state.calibrator.as_ref(),
+            reduction: self.reduction(),
             dims: self.dims,
         };
         let (loss, gradient) = loss_and_gradient(self.model, &context);
         if !loss.is_finite() {
             return Err(self.diverged(&format!("a loss of {loss}")));
         }
-        self.descend(batch, forward.as_ref(), gradient, rates, optimiser)?;
+        self.descend(batch, &passes, gradient, rates, optimiser)?;
         Ok(loss)
     }
 
-    /// Updates all parameters. Network and annotators are updated in parallel, unless the norm over both is clipped.
+    /// Sets the moments of what a phase trains to zero.
+    fn reset_moments(&mut self, phase: &Phase) {
+        self.learners.reset_moments(phase.learners);
+        let tables = self.annotator_params.tables.iter_mut();
+        tables.filter(|table| phase.trains(&table.name)).for_each(ParamTable::reset_moments);
+    }
+
+    /// Updates all parameters. Learners and annotators are updated in parallel, unless the norm over both is clipped.
     fn descend(
         &mut self,
         batch: &Batch,
-        forward: Option<&ForwardPass>,
+        passes: &ForwardPasses,
         gradient: Gradient,
         rates: Rates,
         optimiser: &Optimiser,
     ) -> Result<()> {
-        let spec = &self.model.common().train.optimiser;
-        let Gradient { out, mut tables } = gradient;
-        let trained = forward.filter(|_| rates.net > 0.0);
-        let backward = || trained.map(|forward| forward.backward(&out)).transpose();
+        let spec = &self.spec.optimiser;
+        let Gradient { out, others, mut tables } = gradient;
+        let moves = rates.learners > 0.0;
+        let backward = || if moves { passes.backward(&out, &others) } else { Ok(Vec::new()) };
         let Some(max_norm) = spec.clip_norm else {
-            let parameters = &mut self.net.parameters;
+            let (learners, decay) = (&mut self.learners, spec.weight_decay);
             let annotator_params =
                 || self.annotator_params.step(batch, &tables, optimiser, rates.annotators);
-            let net = || match backward()? {
-                Some(g) => parameters.step(&g, 1.0, optimiser, rates.net, spec.weight_decay),
-                None => Ok(()),
-            };
-            return rayon::join(net, annotator_params).0;
+            let learners = || learners.step(&backward()?, 1.0, optimiser, rates.learners, decay);
+            return rayon::join(learners, annotator_params).0;
         };
-        let of_net = backward()?;
-        let mut squares = self.annotator_params.squared_norm(&tables);
-        if let Some(g) = &of_net {
-            squares += self.net.parameters.squared_norm(g)?;
-        }
+        let of_learners = backward()?;
+        let squares = self.annotator_params.squared_norm(&tables)
+            + self.learners.squared_norm(&of_learners)?;
         if !squares.is_finite() {
             return Err(self.diverged(&format!("a squared norm of {squares} of the gradient")));
         }
         let scale = (max_norm / squares.sqrt()).min(1.0);
-        if let Some(g) = &of_net {
-            self.net.parameters.step(g, scale, optimiser, rates.net, spec.weight_decay)?;
-        }
+        let (rate, decay) = (rates.learners, spec.weight_decay);
+        self.learners.step(&of_learners, scale, optimiser, rate, decay)?;
         if scale < 1.0 {
             tables.iter_mut().flatten().for_each(|g| *g *= scale);
         }
@@ -168,6 +157,6 @@ impl<N: CrowdNet> Trainer<'_, N> {
 /// The learning rates of one epoch.
 #[derive(Clone, Copy)]
 struct Rates {
-    net: f64,
+    learners: f64,
     annotators: f64,
 }

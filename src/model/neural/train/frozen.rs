@@ -1,17 +1,16 @@
 //! The outputs of a network that a phase does not train: computed once for the phase, not in every step.
 
 use crate::error::Result;
-use crate::model::neural::data::{TrainingData, read};
-use crate::model::neural::net::Network;
+use crate::model::neural::data::TrainingData;
 use crate::model::neural::net::heads::Outputs;
-use crate::model::neural::net::mode::Mode;
+use crate::model::neural::train::learner::Learner;
 
 /// Outputs of more bytes than this are computed in every step instead.
 const MAX_BYTES: usize = 256 << 20;
 
 /// The outputs of all training rows.
 pub(crate) struct FrozenOutputs {
-    /// The feature rows, ascending.
+    /// The numbers of the input's rows, ascending.
     rows: Vec<u32>,
     outputs: Outputs,
 }
@@ -22,16 +21,14 @@ impl FrozenOutputs {
     ///
     /// # Errors
     /// When the device fails.
-    pub(super) fn of(net: &Network, data: &TrainingData<'_>) -> Result<Option<Self>> {
-        let rows = data.rows();
+    pub(super) fn of(learner: &Learner, data: &TrainingData<'_>) -> Result<Option<Self>> {
+        let rows = learner.input.all_ids(data);
         let mut outputs = Outputs::default();
-        if net.scaler.augments() {
+        if learner.network.scaler.augments() {
             return Ok(None);
         }
-        for part in rows.chunks(net.rows_at_once()) {
-            let features = read(data.matrix, &net.scaler, part);
-            let of_part = net.forward(features, &mut Mode::Fixed)?.to_host()?;
-            outputs.extend(&of_part);
+        for part in rows.chunks(learner.network.rows_at_once()) {
+            outputs.extend(&learner.predict(data.inputs(), part)?);
             let of_row = outputs.numbers() / outputs.rows.max(1);
             if of_row * rows.len() * size_of::<f64>() > MAX_BYTES {
                 return Ok(None);
@@ -55,23 +52,31 @@ mod tests {
     use super::*;
     use crate::frame::Evidence;
     use crate::model::neural::data::batching::Batching;
+    use crate::model::neural::data::inputs::Sizes;
+    use crate::model::neural::net::Precision;
     use crate::model::neural::net::heads::{Head, HeadInput, Heads};
-    use crate::model::neural::net::{NetShape, Precision};
     use crate::model::neural::train::Trainer;
+    use crate::model::neural::train::learner::{CLASSIFIER, LearnerSetting, LearnerSpec};
+    use crate::model::neural::train::learners::Learners;
     use crate::model::neural::train::spec::TrainSpec;
     use crate::model::neural::train::state::TrainState;
     use crate::model::neural::{
-        AnnotatorParams, Architecture, BackboneSpec, CrowdNet as _, Task, WeightedDoctorNet,
+        AnnotatorParams, Architecture, BackboneSpec, CrowdNet as _, LearnerInput, LearnerSubset,
+        Task, WeightedDoctorNet,
     };
     use crate::run::Run;
     use crate::testing::{described, tiny};
 
-    /// Rows in another order and one of them twice; instance 1 has no features.
+    fn sizes() -> Sizes {
+        Sizes { features: vec![3], classes: 2, labels: 2, annotators: 2, annotator_features: None }
+    }
+
+    /// Instances in another order and one of them twice, whose rows of features have other numbers; instance 1 has none.
     #[test]
     fn frozen_outputs_are_those_of_a_forward_pass() {
         let a = tiny(2, &[(0, 0, 0), (1, 0, 1), (2, 0, 1), (3, 0, 0), (4, 0, 1)]);
         let mut described = described(&a);
-        described.row_of_instance[1] = None;
+        described.row_of_instance = vec![Some(1), None, Some(0), Some(4), Some(2)];
         let evidence = Evidence { annotations: &a, described: Some(&described) };
         let batching = Batching { batch_size: None, by_annotation: false, drops_last: false };
         let data = TrainingData::new(evidence, None, false, batching).unwrap();
@@ -80,24 +85,36 @@ mod tests {
             named: vec![Head { name: "head", from: HeadInput::Features, widths: vec![2, 3] }],
             ..Heads::CLASSIFIER
         };
-        let shape = NetShape { features: vec![3], classes: 2 };
-        let net = |spec: &BackboneSpec| {
-            Network::new(spec, Precision::F32, &heads, &shape, &Run::new(1), &Device::Cpu).unwrap()
+        let sizes = sizes();
+        let run = &Run::new(1);
+        let precision = Precision::F32;
+        let setting =
+            LearnerSetting { precision, sizes: &sizes, run, device: &Device::Cpu, saved: None };
+        let learner = |backbone: &BackboneSpec, input| {
+            let (backbone, heads) = (backbone.clone(), heads.clone());
+            let spec = LearnerSpec { name: CLASSIFIER, backbone, heads, input };
+            Learner::new(spec, &setting).unwrap()
         };
         let spec = BackboneSpec { hidden: vec![4], ..BackboneSpec::default() };
-        let network = net(&spec);
-        let frozen = FrozenOutputs::of(&network, &data).unwrap().unwrap();
-        let rows = [4, 0, 3, 0];
-        let features = read(data.matrix, &network.scaler, &rows);
-        let wanted = network.forward(features, &mut Mode::Fixed).unwrap().to_host().unwrap();
-        let got = frozen.gather(&rows);
-        assert_eq!((got.rows, got.numbers()), (4, 4 * (2 + 2 + 4 + 3)));
         let all = |out: &Outputs| [&out.logits[..], &out.p, &out.hidden, &out.named[0]].concat();
-        for (got, want) in all(&got).iter().zip(all(&wanted)) {
-            assert!((got - want).abs() < 1e-6, "{got}, expected {want}");
+        let batch = data.observed(&[4, 0, 3, 0], None);
+        for (input, ids) in
+            [(LearnerInput::Features, [2, 1, 4, 1]), (LearnerInput::Answers, [4, 0, 3, 0])]
+        {
+            let mut one = learner(&spec, input);
+            let wanted = one.predict(data.inputs(), &ids).unwrap();
+            one.freeze(LearnerSubset::NONE, &data).unwrap();
+            assert!(one.frozen.is_some() && one.reader().is_none());
+            let (pass, got) = one.forward(&batch, Vec::new(), LearnerSubset::NONE, "").unwrap();
+            assert!(pass.is_none());
+            assert_eq!((got.rows, got.numbers()), (4, 4 * (2 + 2 + 4 + 3)));
+            for (got, want) in all(&got).iter().zip(all(&wanted)) {
+                assert!((got - want).abs() < 1e-6, "{input:?}: {got}, expected {want}");
+            }
         }
         let flips = BackboneSpec { kind: Architecture::Linear, flip: true, ..spec };
-        assert!(FrozenOutputs::of(&net(&flips), &data).unwrap().is_none());
+        let flips = learner(&flips, LearnerInput::Features);
+        assert!(FrozenOutputs::of(&flips, &data).unwrap().is_none());
     }
 
     /// The phase of the heads trains the network, and that of their weights does not.
@@ -109,26 +126,30 @@ mod tests {
         let batching = Batching { batch_size: None, by_annotation: false, drops_last: false };
         let data = TrainingData::new(evidence, None, false, batching).unwrap();
         let train = TrainSpec { epochs: 1, ..TrainSpec::default() };
-        let model = WeightedDoctorNet { train, weight_epochs: 2, ..WeightedDoctorNet::default() };
-        let (mut run, shape) = (Run::new(1), NetShape { features: vec![3], classes: 2 });
-        let (common, heads) = (model.common(), model.heads());
-        let net = Network::new(common.backbone, Precision::F32, &heads, &shape, &run, &Device::Cpu);
-        let net = net.unwrap();
-        let task = Task { evidence, dims: a.dims(), hidden: net.hidden(), run: &run };
+        let model = WeightedDoctorNet { weight_epochs: 2, ..WeightedDoctorNet::default() };
+        let (mut run, sizes) = (Run::new(1), sizes());
+        let (backbone, heads) = (BackboneSpec::default(), model.heads());
+        let classifier =
+            LearnerSpec { name: CLASSIFIER, backbone, heads, input: LearnerInput::Features };
+        let (precision, device) = (Precision::F32, &Device::Cpu);
+        let setting = LearnerSetting { precision, sizes: &sizes, run: &run, device, saved: None };
+        let learners = Learners::new((classifier, Vec::new()), &setting).unwrap();
+        let hidden = learners.classifier.network.hidden();
+        let task = Task { evidence, dims: a.dims(), hidden, run: &run };
         let annotator_params = AnnotatorParams { tables: model.tables(&task).unwrap() };
         let mut trainer = Trainer {
             model: &model,
+            spec: &train,
             data: &data,
             dims: a.dims(),
             valid: &[],
-            net,
+            learners,
             annotator_params,
             state: TrainState::default(),
             phase: "",
             is_over: false,
-            frozen: None,
         };
         trainer.train(&mut run).unwrap();
-        assert_eq!(trainer.frozen.unwrap().rows, [0, 1, 2, 3, 4]);
+        assert_eq!(trainer.learners.classifier.frozen.unwrap().rows, [0, 1, 2, 3, 4]);
     }
 }

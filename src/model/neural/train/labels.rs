@@ -4,9 +4,8 @@ use super::Trainer;
 use crate::error::Result;
 use crate::model::calibrator::{Calibrator, Method, Points};
 use crate::model::em::kernels::m_step::expected_counts_of;
-use crate::model::neural::CrowdNet;
 use crate::model::neural::data::TrainingData;
-use crate::model::neural::net::heads::Outputs;
+use crate::model::neural::{BatchContext, CrowdNet};
 use crate::run::Run;
 
 /// Instances without features whose posteriors are computed at once.
@@ -31,19 +30,16 @@ impl<N: CrowdNet> Trainer<'_, N> {
             }
         };
         let (seen, blind) = self.data.untrusted();
-        for part in seen.chunks(self.net.rows_at_once()) {
+        for part in seen.chunks(self.learners.rows_at_once()) {
             run.cancel.check()?;
             keep(part, &self.predict(&self.data.observed(part, None))?.posterior);
         }
         for part in blind.chunks(BLIND_AT_ONCE) {
             let batch = self.data.observed(part, None);
-            let out = Outputs {
-                rows: part.len(),
-                p: vec![1.0 / classes as f64; part.len() * classes],
-                ..Outputs::default()
-            };
-            let predicted =
-                self.predictor().with(&out, &batch, |context| self.model.predict(context));
+            let inputs = self.data.inputs();
+            let (out, others) = self.learners.predict_blind(inputs, &batch, classes)?;
+            let read_out = |context: &BatchContext<'_>| self.model.predict(context);
+            let predicted = self.predictor().with(&out, &others, &batch, read_out);
             keep(part, &predicted.posterior);
         }
         (self.state.targets, self.state.are_targets_own) = (Some(targets), true);
@@ -64,7 +60,7 @@ impl<N: CrowdNet> Trainer<'_, N> {
     pub(super) fn calibrate(&mut self, run: &Run) -> Result<()> {
         let classes = self.dims.classes;
         let mut points = Points::new(classes);
-        for part in self.data.trusted().chunks(self.net.rows_at_once()) {
+        for part in self.data.trusted().chunks(self.learners.rows_at_once()) {
             run.cancel.check()?;
             let rows = part.iter().map(|(row, _)| *row).collect();
             let predicted = self.predict(&TrainingData::unseen(rows))?;

@@ -4,6 +4,8 @@ pub(crate) mod checkpoint;
 mod epoch;
 mod frozen;
 mod labels;
+pub(crate) mod learner;
+pub(crate) mod learners;
 pub(crate) mod moments;
 pub(crate) mod optimiser;
 pub(crate) mod optimiser_spec;
@@ -15,31 +17,31 @@ pub(crate) mod step;
 use crate::error::{Error, Result};
 use crate::frame::Dims;
 use crate::model::neural::annotator_params::AnnotatorParams;
+use crate::model::neural::data::inputs::Inputs;
 use crate::model::neural::data::{TrainingData, batch::Batch};
-use crate::model::neural::net::Network;
 use crate::model::neural::train::checkpoint::Snapshot;
-use crate::model::neural::train::frozen::FrozenOutputs;
+use crate::model::neural::train::learners::Learners;
+use crate::model::neural::train::spec::{Reduction, TrainSpec};
 use crate::model::neural::train::state::TrainState;
 use crate::model::neural::train::step::Predictor;
-use crate::model::neural::{Act, BatchContext, BatchPrediction, CrowdNet, Phase};
+use crate::model::neural::{Act, BatchContext, BatchPrediction, CrowdNet, LearnerSubset, Phase};
 use crate::run::Run;
 
 /// A model in training.
 pub(crate) struct Trainer<'a, N> {
     pub(crate) model: &'a N,
+    pub(crate) spec: &'a TrainSpec,
     pub(crate) data: &'a TrainingData<'a>,
     pub(crate) dims: Dims,
     /// (feature row, class) of the gold that selects the epoch.
     pub(crate) valid: &'a [(u32, u32)],
-    pub(crate) net: Network,
+    pub(crate) learners: Learners,
     pub(crate) annotator_params: AnnotatorParams,
     pub(crate) state: TrainState,
     /// The name of the last phase.
     pub(crate) phase: &'static str,
     /// Whether a phase has run out of patience: what is left before the next selection is skipped.
     pub(crate) is_over: bool,
-    /// The network's outputs in a phase that does not train it.
-    pub(crate) frozen: Option<FrozenOutputs>,
 }
 
 impl<N: CrowdNet> Trainer<'_, N> {
@@ -49,12 +51,12 @@ impl<N: CrowdNet> Trainer<'_, N> {
     /// When the training diverges, the run is cancelled, or a checkpoint cannot be read or written.
     pub(crate) fn train(&mut self, run: &mut Run) -> Result<()> {
         self.resume(run)?;
-        run.progress.begin("training", Some(self.model.epochs().into()));
-        while let Some(act) = self.model.next_act(&self.state) {
+        run.progress.begin("training", Some(self.model.epochs(self.spec).into()));
+        while let Some(act) = self.model.next_act(self.spec, &self.state) {
             run.cancel.check()?;
             match act {
                 Act::Select => self.select()?,
-                Act::Reset => self.reset()?,
+                Act::Reset(learners) => self.reset(learners)?,
                 _ if self.is_over => {}
                 Act::Train(phase) => self.train_phase(&phase, run)?,
                 Act::EStep => self.e_step(run)?,
@@ -80,7 +82,7 @@ impl<N: CrowdNet> Trainer<'_, N> {
             if phase.is_scored {
                 self.score_epoch(phase)?;
             }
-            let every = self.model.common().train.checkpoint_epochs.max(1) as usize;
+            let every = self.spec.checkpoint_epochs.max(1) as usize;
             if self.state.trace.len().is_multiple_of(every) {
                 self.checkpoint(run)?;
             }
@@ -93,9 +95,9 @@ impl<N: CrowdNet> Trainer<'_, N> {
         self.keep_best()
     }
 
-    fn reset(&mut self) -> Result<()> {
-        self.net.parameters.reset(&format!("reset {}", self.state.acts))?;
-        (self.is_over, self.frozen) = (false, None);
+    fn reset(&mut self, learners: LearnerSubset) -> Result<()> {
+        self.learners.reset(learners, &format!("reset {}", self.state.acts))?;
+        self.is_over = false;
         (self.state.calibrator, self.state.best, self.state.average) = (None, None, None);
         Ok(())
     }
@@ -106,21 +108,21 @@ impl<N: CrowdNet> Trainer<'_, N> {
     /// When the device fails.
     pub(crate) fn snapshot(&self) -> Result<Snapshot> {
         let mut snapshot = Snapshot::default();
-        self.net.save(&mut snapshot)?;
+        self.learners.save(&mut snapshot)?;
         self.annotator_params.save(&mut snapshot);
         Ok(snapshot)
     }
 
     fn load(&mut self, snapshot: &Snapshot) -> Result<()> {
-        self.net.load(snapshot)?;
+        self.learners.load(snapshot)?;
         self.annotator_params.load(snapshot)
     }
 
     /// Epochs of a phase in which annotators' parameters are frozen while the classifier is trained.
     fn annotator_delay(&self, phase: &Phase) -> u32 {
-        let delays =
-            phase.classifier && self.annotator_params.tables.iter().any(|table| !table.is_fixed);
-        if delays { self.model.annotator_delay(phase.epochs) } else { 0 }
+        let delays = phase.learners != LearnerSubset::NONE
+            && self.annotator_params.tables.iter().any(|table| !table.is_fixed);
+        if delays { self.model.annotator_delay(self.spec, phase.epochs) } else { 0 }
     }
 
     /// The current model's prediction for a batch.
@@ -128,21 +130,38 @@ impl<N: CrowdNet> Trainer<'_, N> {
     /// # Errors
     /// When the device fails.
     pub(crate) fn predict(&self, batch: &Batch) -> Result<BatchPrediction> {
-        self.with_outputs(batch, |context| self.model.predict(context))
+        self.predict_from(self.data.inputs(), batch)
     }
 
-    /// Computes the network's outputs for a batch without training, and passes them to `read_out`.
+    /// The same with other inputs than those of the training, where there are more annotations.
+    ///
+    /// # Errors
+    /// When the device fails.
+    pub(crate) fn predict_from(
+        &self,
+        inputs: Inputs<'_>,
+        batch: &Batch,
+    ) -> Result<BatchPrediction> {
+        self.predictor().with_outputs(inputs, batch, |context| self.model.predict(context))
+    }
+
+    /// Computes the networks' outputs for a batch without training, and passes them to `read_out`.
     fn with_outputs<R>(
         &self,
         batch: &Batch,
         read_out: impl FnOnce(&BatchContext<'_>) -> R,
     ) -> Result<R> {
-        self.predictor().with_outputs(self.data.matrix, batch, read_out)
+        self.predictor().with_outputs(self.data.inputs(), batch, read_out)
+    }
+
+    /// The divisor of the annotations' losses: the user's, or the model's.
+    fn reduction(&self) -> Reduction {
+        self.spec.reduction.or(N::REDUCTION).unwrap_or(Reduction::Sum)
     }
 
     fn predictor(&self) -> Predictor<'_> {
         Predictor {
-            net: &self.net,
+            learners: &self.learners,
             annotator_params: &self.annotator_params,
             calibrator: self.state.calibrator.as_ref(),
             dims: self.dims,
@@ -167,7 +186,7 @@ impl<N: CrowdNet> Trainer<'_, N> {
         let Some(bytes) = run.checkpoint()? else { return Ok(()) };
         let snapshot = Snapshot::from_bytes(&bytes)?;
         self.load(&snapshot)?;
-        self.net.parameters.load_moments(&snapshot)?;
+        self.learners.load_moments(&snapshot)?;
         self.annotator_params.load_moments(&snapshot)?;
         self.state.load(&snapshot)
     }
@@ -177,7 +196,7 @@ impl<N: CrowdNet> Trainer<'_, N> {
             return Ok(());
         }
         let mut snapshot = self.snapshot()?;
-        self.net.parameters.save_moments(&mut snapshot)?;
+        self.learners.save_moments(&mut snapshot)?;
         self.annotator_params.save_moments(&mut snapshot);
         self.state.save(&mut snapshot)?;
         run.save_checkpoint(&snapshot.to_bytes()?)

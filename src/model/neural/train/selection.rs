@@ -17,7 +17,7 @@ const MIN_SCORED: f64 = 1e-15;
 impl<N: CrowdNet> Trainer<'_, N> {
     /// Keeps this epoch's model, or the average of the models so far, if its score is the best.
     pub(super) fn score_epoch(&mut self, phase: &Phase) -> Result<()> {
-        let kept = self.model.common().train.average;
+        let kept = self.spec.average;
         if kept == 0.0 {
             return self.keep_if_best(phase);
         }
@@ -47,12 +47,14 @@ impl<N: CrowdNet> Trainer<'_, N> {
     pub(super) fn keep_best(&mut self) -> Result<()> {
         let average = self.state.average.take();
         let best = self.state.best.take().map(|(.., best)| best);
-        best.or(average).map_or(Ok(()), |kept| self.load(&kept))
+        let Some(kept) = best.or(average) else { return Ok(()) };
+        self.learners.thaw();
+        self.load(&kept)
     }
 
     /// Whether the last improvement of the phase is more than `patience` epochs ago; frozen epochs do not count.
     pub(super) fn is_out_of_patience(&self, phase: &Phase) -> bool {
-        let (patience, best) = (self.model.common().train.patience, &self.state.best);
+        let (patience, best) = (self.spec.patience, &self.state.best);
         let all_move = self.annotator_delay(phase);
         patience
             .zip(best.as_ref())
@@ -66,12 +68,12 @@ impl<N: CrowdNet> Trainer<'_, N> {
 
     /// The score of this epoch, greater is better; `None` where the last epoch is kept.
     fn score(&self, phase: &Phase) -> Result<Option<f64>> {
-        match self.model.common().train.select {
+        match self.spec.select {
             Select::Last => Ok(None),
             Select::AnnotationLikelihood if !phase.moves_likelihood => Ok(None),
             Select::Valid => {
                 let (mut right, mut log) = (0.0, 0.0);
-                for part in self.valid.chunks(self.net.rows_at_once()) {
+                for part in self.valid.chunks(self.learners.rows_at_once()) {
                     let batch = TrainingData::unseen(part.iter().map(|(row, _)| *row).collect());
                     let predicted = self.predict(&batch)?;
                     for ((_, class), p) in
@@ -89,7 +91,7 @@ impl<N: CrowdNet> Trainer<'_, N> {
             Select::AnnotationLikelihood => {
                 let instances = self.data.held_out_instances();
                 let (mut log, mut n) = (0.0, 0.0);
-                for part in instances.chunks(self.net.rows_at_once()) {
+                for part in instances.chunks(self.learners.rows_at_once()) {
                     let batch = self.data.held_out(part, self.state.targets.as_ref());
                     let likelihood =
                         self.with_outputs(&batch, |context| self.model.likelihood(context))?;
@@ -112,11 +114,14 @@ mod tests {
     use crate::frame::{AnnotationRows, Annotations, Dims, Duplicates, Evidence};
     use crate::model::neural::annotator_params::AnnotatorParams;
     use crate::model::neural::data::batching::Batching;
+    use crate::model::neural::data::inputs::Sizes;
     use crate::model::neural::models::TraceRegularised;
-    use crate::model::neural::net::{NetShape, Network, Precision};
+    use crate::model::neural::net::Precision;
+    use crate::model::neural::train::learner::{CLASSIFIER, LearnerSetting, LearnerSpec};
+    use crate::model::neural::train::learners::Learners;
     use crate::model::neural::train::spec::TrainSpec;
     use crate::model::neural::train::state::TrainState;
-    use crate::model::neural::{BackboneSpec, Task};
+    use crate::model::neural::{BackboneSpec, LearnerInput, Task};
     use crate::run::Run;
     use crate::testing::{described, tiny};
 
@@ -143,24 +148,37 @@ mod tests {
         let data = TrainingData::new(evidence, Some(&held_out), false, batching).unwrap();
         let train = TrainSpec { select, ..TrainSpec::default() };
         let backbone = BackboneSpec { hidden: vec![4], ..BackboneSpec::default() };
-        let model = TraceRegularised { backbone, train, ..TraceRegularised::default() };
-        let (run, shape) = (Run::new(1), NetShape { features: vec![4], classes: 3 });
-        let (heads, precision) = (model.heads(), Precision::F32);
-        let net =
-            Network::new(&model.backbone, precision, &heads, &shape, &run, &Device::Cpu).unwrap();
+        let model = TraceRegularised::default();
+        let run = Run::new(1);
+        let sizes = Sizes {
+            features: vec![4],
+            classes: 3,
+            labels: 3,
+            annotators: 2,
+            annotator_features: None,
+        };
+        let classifier = LearnerSpec {
+            name: CLASSIFIER,
+            backbone,
+            heads: model.heads(),
+            input: LearnerInput::Features,
+        };
+        let (precision, device) = (Precision::F32, &Device::Cpu);
+        let setting = LearnerSetting { precision, sizes: &sizes, run: &run, device, saved: None };
+        let learners = Learners::new((classifier, Vec::new()), &setting).unwrap();
         let task = Task { evidence, dims, hidden: 4, run: &run };
         let annotator_params = AnnotatorParams { tables: model.tables(&task).unwrap() };
         read(&mut Trainer {
             model: &model,
+            spec: &train,
             data: &data,
             dims,
             valid,
-            net,
+            learners,
             annotator_params,
             state: TrainState::default(),
             phase: "",
             is_over: false,
-            frozen: None,
         })
     }
 

@@ -1,17 +1,18 @@
 //! One batch through a model: its loss with all derivatives, or its prediction.
 
 use crate::error::Result;
-use crate::frame::{Dims, Matrix};
+use crate::frame::Dims;
 use crate::model::calibrator::Calibrator;
 use crate::model::neural::annotator_params::AnnotatorParams;
-use crate::model::neural::data::{batch::Batch, read};
-use crate::model::neural::net::Network;
+use crate::model::neural::data::batch::Batch;
+use crate::model::neural::data::inputs::Inputs;
 use crate::model::neural::net::heads::Outputs;
-use crate::model::neural::net::mode::Mode;
 use crate::model::neural::numerics::{at_least, softmax_backward};
+use crate::model::neural::train::learners::Learners;
+use crate::model::neural::train::spec::Reduction;
 use crate::model::neural::{BatchContext, CrowdNet, Gradient};
 
-/// A model's loss on a batch, and its derivatives by the network's outputs and the gathered parameters.
+/// A model's loss on a batch, and its derivatives by the networks' outputs and the gathered parameters.
 pub(crate) fn loss_and_gradient<N: CrowdNet>(
     model: &N,
     context: &BatchContext<'_>,
@@ -19,6 +20,7 @@ pub(crate) fn loss_and_gradient<N: CrowdNet>(
     let out = context.out;
     let mut gradient = Gradient {
         out: out.zeros_like(),
+        others: context.others.iter().map(Outputs::zeros_like).collect(),
         tables: context.gathered.iter().map(|rows| vec![0.0; rows.len()]).collect(),
     };
     let n = context.dims.classes;
@@ -31,12 +33,20 @@ pub(crate) fn loss_and_gradient<N: CrowdNet>(
         if known.is_some() {
             loss += trust(context, &mut gradient);
         }
-        let rows = out.p.chunks_exact(n).zip(gradient.out.p.chunks_exact(n));
-        for ((p, d_p), d_logits) in rows.zip(gradient.out.logits.chunks_exact_mut(n)) {
-            softmax_backward(p, d_p, d_logits);
-        }
+        propagate(out, &mut gradient.out, n);
+    }
+    for (out, gradient) in context.others.iter().zip(&mut gradient.others) {
+        propagate(out, gradient, n);
     }
     (loss, gradient)
+}
+
+/// Adds the derivatives by the probabilities to those by the logits.
+fn propagate(out: &Outputs, gradient: &mut Outputs, classes: usize) {
+    let rows = out.p.chunks_exact(classes).zip(gradient.p.chunks_exact(classes));
+    for ((p, d_p), d_logits) in rows.zip(gradient.logits.chunks_exact_mut(classes)) {
+        softmax_backward(p, d_p, d_logits);
+    }
 }
 
 /// The outputs with the trusted classes in place of the classifier's probabilities, where a row of the batch has one:
@@ -74,32 +84,32 @@ fn trust(context: &BatchContext<'_>, gradient: &mut Gradient) -> f64 {
 
 /// What predictions are computed from.
 pub(crate) struct Predictor<'a> {
-    pub(crate) net: &'a Network,
+    pub(crate) learners: &'a Learners,
     pub(crate) annotator_params: &'a AnnotatorParams,
     pub(crate) calibrator: Option<&'a Calibrator>,
     pub(crate) dims: Dims,
 }
 
 impl Predictor<'_> {
-    /// Computes the network's outputs for a batch without training, and passes them to `read_out`.
+    /// Computes the networks' outputs for a batch without training, and passes them to `read_out`.
     ///
     /// # Errors
     /// When the device fails.
     pub(crate) fn with_outputs<R>(
         &self,
-        matrix: &Matrix,
+        inputs: Inputs<'_>,
         batch: &Batch,
         read_out: impl FnOnce(&BatchContext<'_>) -> R,
     ) -> Result<R> {
-        let features = read(matrix, &self.net.scaler, &batch.rows);
-        let out = self.net.forward(features, &mut Mode::Fixed)?.to_host()?;
-        Ok(self.with(&out, batch, read_out))
+        let (out, others) = self.learners.predict(inputs, batch)?;
+        Ok(self.with(&out, &others, batch, read_out))
     }
 
     /// Passes these outputs for a batch to `read_out`.
     pub(crate) fn with<R>(
         &self,
         out: &Outputs,
+        others: &[Outputs],
         batch: &Batch,
         read_out: impl FnOnce(&BatchContext<'_>) -> R,
     ) -> R {
@@ -108,9 +118,11 @@ impl Predictor<'_> {
             phase: "",
             batch,
             out,
+            others,
             gathered: &gathered,
             annotator_params: self.annotator_params,
             calibrator: self.calibrator,
+            reduction: Reduction::Sum,
             dims: self.dims,
         })
     }

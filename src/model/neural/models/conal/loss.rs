@@ -14,7 +14,7 @@ use super::{AUXILIARY, COMMON, Conal, FEATURES, Forward, INDIVIDUAL};
 use crate::frame::{Dims, Places, split_by};
 use crate::model::neural::data::batch::ByAnnotator;
 use crate::model::neural::numerics::{RowStochastic, row_times_backward};
-use crate::model::neural::{BatchContext, CrowdNet as _, Gradient, Outputs};
+use crate::model::neural::{BatchContext, Gradient, Outputs};
 
 /// Annotators in one block.
 const BLOCK: usize = 64;
@@ -95,7 +95,7 @@ fn annotator_gradients(
     let (dims, d) = (context.dims, model.embedding);
     let Dims { classes, labels, .. } = dims;
     let cells = classes * labels;
-    let scale = model.scale(context);
+    let scale = context.scale();
     let mut mixer = Mixer::new(model.mixture, labels);
     let mut terms = block.terms.chunks_exact_mut(width_of(dims));
     let (mut loss, mut d_common) = (0.0, vec![0.0; cells]);
@@ -217,7 +217,7 @@ mod tests {
     use crate::model::neural::numerics::softmax;
     use crate::model::neural::train::step::loss_and_gradient;
     use crate::model::neural::{
-        AnnotatorParams, Batch, BatchAnnotation, Reduction, Task, TrainSpec,
+        AnnotatorParams, Batch, BatchAnnotation, CrowdNet as _, Reduction, Task,
     };
     use crate::run::Run;
     use crate::testing::tiny;
@@ -232,8 +232,7 @@ mod tests {
         let annotation: Vec<_> = (0..ROWS as u32 * ANNOTATORS).map(rows).collect();
         let a = tiny(3, &annotation);
         for mixture in [Mixture::LogitMix, Mixture::ProbMix, Mixture::RowStochastic] {
-            let train = TrainSpec { reduction: Some(Reduction::Sum), ..TrainSpec::default() };
-            let model = Conal { mixture, train, lambda: 0.1, embedding: 2, ..Conal::default() };
+            let model = Conal { mixture, lambda: 0.1, embedding: 2, ..Conal::default() };
             let run = Run::new(1);
             let task = Task { evidence: (&a).into(), dims: a.dims(), hidden: 0, run: &run };
             let mut annotator_params = AnnotatorParams { tables: model.tables(&task).unwrap() };
@@ -248,9 +247,11 @@ mod tests {
                     phase: "",
                     batch,
                     out: &out,
+                    others: &[],
                     gathered,
                     annotator_params,
                     calibrator: None,
+                    reduction: Reduction::Sum,
                     dims,
                 };
                 loss_and_gradient(&model, &context)

@@ -36,30 +36,18 @@ use mixture::{Matrices, Mixer};
 
 use crate::error::Result;
 use crate::frame::{Dims, Matrix};
-use crate::model::Spec;
 use crate::model::neural::data::scaler::Scaler;
 use crate::model::neural::models::paper;
 use crate::model::neural::numerics::{RowStochastic, UnitVector, diagonal, row_times, sigmoid};
 use crate::model::neural::{
-    AnnotatorParams, AnnotatorReport, BackboneSpec, BatchContext, BatchPrediction, CommonSpec,
-    CrowdNet, Gradient, Head, HeadInput, Heads, ParamTable, Reduction, Task, TrainSpec, auto,
-    check_common,
+    AnnotatorParams, AnnotatorReport, BackboneSpec, BatchContext, BatchPrediction, CrowdNet,
+    Gradient, Head, HeadInput, Heads, Neural, ParamTable, Reduction, Task,
 };
-use crate::model::preset::Preset;
-use crate::spec::Problems;
 
 /// CoNAL.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Conal {
-    /// The settings that the other keys start from: `labelmill` or `paper`. A key that is given always wins.
-    pub preset: Preset,
-    /// Where the network computes: `auto`, `cpu` or `cuda:0`.
-    pub device: String,
-    /// The classifier before its last layer.
-    pub backbone: BackboneSpec,
-    /// How it is trained.
-    pub train: TrainSpec,
     /// The mixture of common and individual confusion.
     pub mixture: Mixture,
     /// The length of the embeddings of instances and annotators.
@@ -84,10 +72,6 @@ pub struct Conal {
 impl Default for Conal {
     fn default() -> Self {
         Self {
-            preset: Preset::Labelmill,
-            device: auto(),
-            backbone: BackboneSpec::default(),
-            train: TrainSpec::default(),
             mixture: Mixture::LogitMix,
             embedding: 20,
             auxiliary: 128,
@@ -96,24 +80,6 @@ impl Default for Conal {
             initial_strength: 2.0,
             lambda: 1e-5,
         }
-    }
-}
-
-impl Spec for Conal {
-    const KIND: &'static str = "conal";
-    const SUMMARY: &'static str =
-        "a classifier with a common and an individual confusion, mixed by instance";
-    const SOURCE: &'static str = "Chu, Ma and Wang 2021, arXiv:2012.13052";
-
-    /// The settings of the authors' code for LabelMe.
-    fn paper() -> Option<Self> {
-        let mut train = paper::adam(100, Some(1024), 1e-2);
-        train.optimiser.reset_each_epoch = true;
-        Some(Self { preset: Preset::Paper, backbone: paper::backbone(), train, ..Self::default() })
-    }
-
-    fn check(&self, place: &str, problems: &mut Problems) {
-        check_common(self, place, problems);
     }
 }
 
@@ -211,10 +177,17 @@ impl Conal {
 }
 
 impl CrowdNet for Conal {
+    const KIND: &'static str = "conal";
+    const SUMMARY: &'static str =
+        "a classifier with a common and an individual confusion, mixed by instance";
+    const SOURCE: &'static str = "Chu, Ma and Wang 2021, arXiv:2012.13052";
     const REDUCTION: Option<Reduction> = Some(Reduction::MeanAnnotation);
 
-    fn common(&self) -> CommonSpec<'_> {
-        CommonSpec { device: &self.device, backbone: &self.backbone, train: &self.train }
+    /// The settings of the authors' code for LabelMe.
+    fn paper() -> Neural<Self> {
+        let mut network = paper::network(100, Some(1024), 1e-2);
+        network.train.optimiser.reset_each_epoch = true;
+        Neural { network, model: Self::default() }
     }
 
     fn heads(&self) -> Heads {

@@ -1,0 +1,268 @@
+//! What learners read: features of instances, their answers, and features of annotators.
+
+use serde::{Deserialize, Serialize};
+
+use crate::error::{Error, Result};
+use crate::frame::Matrix;
+use crate::model::neural::data::scaler::Scaler;
+use crate::model::neural::data::{AnnotationsByInstance, TrainingData, batch::Batch, read};
+use crate::run::Run;
+
+/// What a learner reads of a batch.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum LearnerInput {
+    /// The features of its instances.
+    #[default]
+    Features,
+    /// The rows of its instances in the matrix of answers: the weights of an instance's training annotations, each at
+    /// `annotator * labels + label`, and zeros. A row of features without annotations is all zeros.
+    Answers,
+    /// The features of its annotators; one without features has the mean. The outputs have a row for each annotator of the
+    /// batch, in their order.
+    Annotators,
+}
+
+/// The sizes of a model's inputs and outputs.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Sizes {
+    /// The axes of one instance's features.
+    pub features: Vec<usize>,
+    /// Classes.
+    pub classes: usize,
+    /// Labels.
+    pub labels: usize,
+    /// Annotators it was trained on.
+    pub annotators: usize,
+    /// Numbers of one annotator's features, where the data have them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub annotator_features: Option<usize>,
+}
+
+/// What the learners of a model read from.
+#[derive(Clone, Copy)]
+pub struct Inputs<'a> {
+    /// The features of instances.
+    pub matrix: &'a Matrix,
+    /// The features of annotators, and the row of each.
+    pub annotators: Option<(&'a Matrix, &'a [Option<u32>])>,
+    pub(super) answers: Option<&'a AnnotationsByInstance>,
+    /// Labels.
+    pub labels: usize,
+}
+
+impl<'a> Inputs<'a> {
+    /// Features of instances that nobody has annotated.
+    #[must_use]
+    pub fn unseen(matrix: &'a Matrix) -> Self {
+        Self { matrix, annotators: None, answers: None, labels: 0 }
+    }
+}
+
+impl LearnerInput {
+    /// The axes of one row.
+    ///
+    /// # Errors
+    /// When the matrix of answers is too wide, or annotators have no features.
+    pub(crate) fn shape(self, sizes: &Sizes) -> Result<Vec<usize>> {
+        match self {
+            Self::Features => Ok(sizes.features.clone()),
+            Self::Answers => {
+                let Sizes { annotators, labels, .. } = sizes;
+                let width = annotators.checked_mul(*labels).ok_or_else(|| {
+                    Error::data("the matrix of answers is wider than it can be")
+                        .found(format!("{annotators} annotators and {labels} labels"))
+                })?;
+                Ok(vec![width])
+            }
+            Self::Annotators => {
+                let width = sizes.annotator_features.ok_or_else(|| {
+                    Error::data("the model reads features of annotators, and there are none")
+                        .at("source.annotator_features")
+                        .help("set source.annotator_features, or choose another model")
+                })?;
+                Ok(vec![width])
+            }
+        }
+    }
+
+    /// The numbers of a batch's rows: of its rows of features, of its instances, or of its annotators.
+    pub(crate) fn ids(self, batch: &Batch) -> &[u32] {
+        match self {
+            Self::Features => &batch.rows,
+            Self::Answers => &batch.instances,
+            Self::Annotators => &batch.annotators,
+        }
+    }
+
+    /// All that an epoch may read, ascending.
+    pub(crate) fn all_ids(self, data: &TrainingData<'_>) -> Vec<u32> {
+        match self {
+            Self::Features => data.rows(),
+            Self::Answers => data.trained_instances(),
+            Self::Annotators => (0..data.annotations.dims().annotators as u32).collect(),
+        }
+    }
+
+    /// Fits the scaling to what is trained on.
+    pub(crate) fn fit(self, scaler: &mut Scaler, data: &TrainingData<'_>) {
+        match (self, data.inputs().annotators) {
+            (Self::Features, _) => scaler.fit(data.matrix, data.rows().into_iter()),
+            (Self::Annotators, Some((matrix, rows))) => {
+                scaler.fit(matrix, rows.iter().flatten().copied());
+            }
+            (Self::Annotators, None) | (Self::Answers, _) => {}
+        }
+    }
+
+    /// Reads and scales rows, one after the other; `width` is that of one.
+    pub(crate) fn read(
+        self,
+        inputs: Inputs<'_>,
+        scaler: &Scaler,
+        width: usize,
+        ids: &[u32],
+    ) -> Vec<f32> {
+        if self == Self::Features {
+            return read(inputs.matrix, scaler, ids);
+        }
+        let mut numbers = vec![0.0; ids.len() * width];
+        for (id, row) in ids.iter().zip(numbers.chunks_exact_mut(width.max(1))) {
+            let id = *id as usize;
+            if self == Self::Answers {
+                let of_instance = inputs.answers.map_or(&[][..], |answers| answers.of(id));
+                for (annotator, label, weight) in of_instance {
+                    row[*annotator as usize * inputs.labels + *label as usize] += *weight as f32;
+                }
+            } else if let Some((matrix, rows)) = inputs.annotators
+                && let Some(Some(of_annotator)) = rows.get(id)
+            {
+                scaler.read(matrix, *of_annotator as usize, row);
+            }
+        }
+        numbers
+    }
+}
+
+/// Reads the input of one learner, which is trained.
+pub struct Reader {
+    pub(crate) input: LearnerInput,
+    pub(crate) width: usize,
+    pub(crate) scaler: Scaler,
+    /// The run with the learner's random streams.
+    pub(crate) run: Run,
+}
+
+impl Reader {
+    /// Reads the rows of a batch; images are augmented by the stream of this name.
+    pub(super) fn read(&self, inputs: Inputs<'_>, batch: &Batch, stream: &str) -> Vec<f32> {
+        let mut numbers = self.input.read(inputs, &self.scaler, self.width, self.input.ids(batch));
+        if self.scaler.augments() {
+            let mut rng = self.run.rng(stream);
+            let images = numbers.chunks_exact_mut(self.width.max(1));
+            images.for_each(|image| self.scaler.augment(image, &mut rng));
+        }
+        numbers
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::frame::{AnnotationRows, Annotations, Dims, Duplicates, Evidence, Features};
+    use crate::model::neural::BackboneSpec;
+    use crate::model::neural::data::batching::Batching;
+    use crate::testing::described;
+
+    const DIMS: Dims = Dims { instances: 3, annotators: 2, classes: 3, labels: 4 };
+
+    fn build(instance: &[u32], annotator: &[u32], label: &[u32], weight: &[f64]) -> Annotations {
+        let rows = AnnotationRows {
+            instance: instance.to_vec(),
+            annotator: annotator.to_vec(),
+            label: label.to_vec(),
+            weight: weight.to_vec(),
+        };
+        Annotations::build(DIMS, rows, Duplicates::Keep).unwrap()
+    }
+
+    fn data<'a>(
+        evidence: Evidence<'a>,
+        held_out: &Annotations,
+        by_annotation: bool,
+    ) -> TrainingData<'a> {
+        let batching = Batching { batch_size: None, by_annotation, drops_last: false };
+        TrainingData::new(evidence, Some(held_out), false, batching).unwrap()
+    }
+
+    /// Annotator 0 says 1 of instance 0, annotator 1 says 3, which is no class, and 2 with the weights 0.75 and 0.25; of
+    /// instance 1 annotator 1 says 0. What is held out is of annotator 0 about instance 1.
+    #[test]
+    fn a_row_of_answers_has_the_weights_of_training_annotations() {
+        let a = build(&[0, 0, 0, 1], &[0, 1, 1, 1], &[1, 3, 2, 0], &[1.0, 0.75, 0.25, 1.0]);
+        let held_out = build(&[1], &[0], &[2], &[1.0]);
+        let described = described(&a);
+        let evidence = Evidence { annotations: &a, described: Some(&described) };
+        for by_annotation in [false, true] {
+            let data = data(evidence, &held_out, by_annotation);
+            let sizes = Sizes {
+                features: vec![4],
+                classes: 3,
+                labels: 4,
+                annotators: 2,
+                annotator_features: None,
+            };
+            let input = LearnerInput::Answers;
+            assert_eq!(input.shape(&sizes).unwrap(), [8]);
+            assert_eq!(input.all_ids(&data), [0, 1]);
+            let scaler = Scaler::identity(&[8], &BackboneSpec::default());
+            let read = |ids: &[u32]| input.read(data.inputs(), &scaler, 8, ids);
+            let of_0 = [0.0, 1.0, 0.0, 0.0, 0.0, 0.0, 0.25, 0.75];
+            let of_1 = [0.0, 0.0, 0.0, 0.0, 1.0, 0.0, 0.0, 0.0];
+            assert_eq!(read(&[1, 0, 1]), [of_1, of_0, of_1].concat());
+            assert_eq!(read(input.ids(&data.held_out(&[1], None))), of_1);
+            assert_eq!(read(input.ids(&TrainingData::unseen(vec![1]))), [0.0; 8]);
+        }
+    }
+
+    #[test]
+    fn a_matrix_of_answers_that_is_too_wide_is_refused() {
+        let sizes = Sizes {
+            features: vec![4],
+            classes: 3,
+            labels: 4,
+            annotators: usize::MAX / 2,
+            annotator_features: None,
+        };
+        let error = LearnerInput::Answers.shape(&sizes).unwrap_err();
+        assert!(error.to_string().contains("wider than it can be"), "{error}");
+        let error = LearnerInput::Annotators.shape(&sizes).unwrap_err();
+        assert!(error.to_string().contains("source.annotator_features"), "{error}");
+    }
+
+    /// The features 6 and 2 of annotators 0 and 2 have the mean 4 and the deviation 2; annotator 1 has none.
+    #[test]
+    fn annotators_features_are_scaled_and_an_unknown_one_is_the_mean() {
+        let dims = Dims { annotators: 3, ..DIMS };
+        let rows = AnnotationRows {
+            instance: vec![0, 1, 2],
+            annotator: vec![0, 1, 2],
+            label: vec![0, 1, 2],
+            weight: Vec::new(),
+        };
+        let a = Annotations::build(dims, rows, Duplicates::Keep).unwrap();
+        let mut described = described(&a);
+        let matrix = Arc::new(Matrix::from_rows(1, &[2.0, 6.0]));
+        let features = Features { matrix, ..described.features.clone() };
+        described.annotators = Some((features, vec![Some(1), None, Some(0)]));
+        let evidence = Evidence { annotations: &a, described: Some(&described) };
+        let none = build(&[], &[], &[], &[]);
+        let (data, input) = (data(evidence, &none, false), LearnerInput::Annotators);
+        let mut scaler = Scaler::identity(&[1], &BackboneSpec::default());
+        input.fit(&mut scaler, &data);
+        assert_eq!(input.all_ids(&data), [0, 1, 2]);
+        assert_eq!(input.ids(&data.observed(&[2, 0], None)), [0, 2]);
+        assert_eq!(input.read(data.inputs(), &scaler, 1, &[2, 0, 1]), [-1.0, 1.0, 0.0]);
+    }
+}

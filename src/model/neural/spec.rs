@@ -1,0 +1,139 @@
+//! What a user writes for a neural model: the sections that all have, and the model's own parameters beside them.
+
+use std::borrow::Cow;
+
+use schemars::{JsonSchema, Schema, SchemaGenerator};
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+
+use super::data::inputs::LearnerInput;
+use super::net::backbone::BackboneSpec;
+use super::train::learner::{CLASSIFIER, LearnerSpec};
+use super::train::spec::{BatchBy, TrainSpec};
+use super::{CrowdNet, auto, device};
+use crate::error::Problem;
+use crate::frame::Described;
+use crate::model::preset::Preset;
+use crate::model::{Properties, Spec};
+use crate::spec::Problems;
+
+/// The sections that every neural model has.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct NetworkSpec {
+    /// The settings that the other keys start from: `labelmill` or `paper`. A key that is given always wins.
+    pub preset: Preset,
+    /// Where the network computes: `auto`, `cpu` or `cuda:0`.
+    pub device: String,
+    /// The classifier before its last layer.
+    pub backbone: BackboneSpec,
+    /// How it is trained.
+    pub train: TrainSpec,
+}
+
+impl Default for NetworkSpec {
+    fn default() -> Self {
+        Self {
+            preset: Preset::Labelmill,
+            device: auto(),
+            backbone: BackboneSpec::default(),
+            train: TrainSpec::default(),
+        }
+    }
+}
+
+/// A model with its network: what `[model]` holds for a neural kind. The keys of both are in one section.
+///
+/// # Why
+/// A model that holds its own parameters alone repeats nothing, and its loss cannot depend on the device. Both structs are
+/// flattened: each takes the keys that it knows, and `deny_unknown_fields` of this struct refuses what is left.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Neural<N> {
+    /// Device, backbone and training.
+    #[serde(flatten)]
+    pub network: NetworkSpec,
+    /// The model's own parameters.
+    #[serde(flatten)]
+    pub model: N,
+}
+
+/// That of the model, with the properties of [`NetworkSpec`] among its own.
+impl<N: CrowdNet> JsonSchema for Neural<N> {
+    fn schema_name() -> Cow<'static, str> {
+        N::schema_name()
+    }
+
+    fn schema_id() -> Cow<'static, str> {
+        N::schema_id()
+    }
+
+    fn json_schema(generator: &mut SchemaGenerator) -> Schema {
+        let mut schema = N::json_schema(generator);
+        let common = NetworkSpec::json_schema(generator).remove("properties");
+        let own = schema.ensure_object().entry("properties").or_insert_with(|| json!({}));
+        if let (Value::Object(own), Some(Value::Object(mut common))) = (own, common) {
+            common["train"]["description"] = json!(N::TRAINING);
+            own.append(&mut common);
+        }
+        schema
+    }
+}
+
+impl<N: CrowdNet> Neural<N> {
+    /// The classifier, and the learners beside it.
+    pub(crate) fn learners(&self) -> (LearnerSpec, Vec<LearnerSpec>) {
+        let (backbone, heads) = (self.network.backbone.clone(), self.model.heads());
+        let classifier =
+            LearnerSpec { name: CLASSIFIER, backbone, heads, input: LearnerInput::Features };
+        (classifier, self.model.other_learners(&self.network))
+    }
+
+    /// Numbers of one annotator's features, where a learner reads them and the data have them.
+    pub(crate) fn annotator_features(&self, described: &Described) -> Option<usize> {
+        let others = self.model.other_learners(&self.network);
+        let reads = others.iter().any(|other| other.input == LearnerInput::Annotators);
+        described.annotator_matrix().filter(|_| reads).map(|(matrix, _)| matrix.width())
+    }
+}
+
+impl<N: CrowdNet> Spec for Neural<N> {
+    const KIND: &'static str = N::KIND;
+    const SUMMARY: &'static str = N::SUMMARY;
+    const SOURCE: &'static str = N::SOURCE;
+    const PROPERTIES: Properties = Properties::RANDOM_START;
+
+    fn paper() -> Option<Self> {
+        let Self { network, model } = N::paper();
+        Some(Self { network: NetworkSpec { preset: Preset::Paper, ..network }, model })
+    }
+
+    fn check(&self, place: &str, problems: &mut Problems) {
+        let NetworkSpec { backbone, train, .. } = &self.network;
+        backbone.check(place, problems);
+        if let (None, Some(reduction)) = (N::REDUCTION, train.reduction) {
+            problems.push(
+                Problem::new(format!("`{}` sums no losses of annotations", N::KIND))
+                    .at(format!("{place}.train.reduction"))
+                    .found(serde_json::to_string(&reduction).unwrap_or_default())
+                    .help("leave it out"),
+            );
+        }
+        if N::NEEDS_WHOLE_INSTANCES && train.batch_by == BatchBy::Annotation {
+            problems.push(
+                Problem::new(format!(
+                    "`{}` needs all annotations of an instance in one batch",
+                    N::KIND
+                ))
+                .at(format!("{place}.train.batch_by"))
+                .found("\"annotation\"")
+                .help("choose \"instance\", or leave it out"),
+            );
+        }
+        if let Err(e) = device(&self.network.device) {
+            let at = format!("{place}.device");
+            e.problems.into_iter().for_each(|p| problems.push(p.at(at.clone())));
+        }
+        self.model.check(train, place, problems);
+    }
+}

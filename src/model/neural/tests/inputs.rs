@@ -1,0 +1,170 @@
+//! Learners that read something else than the features of instances.
+
+use std::sync::Arc;
+
+use super::fits::{agreeing, fit};
+use super::learners::{expect_step, numbers, of, probabilities};
+use super::*;
+use crate::frame::{Described, Features, Matrix};
+use crate::model::SavedModel;
+use crate::model::neural::net::backbone::Scaling;
+use crate::model::vote::MajorityVote;
+use crate::testing::described;
+
+/// A learner of answers and one of annotators beside the classifier, each on its own loss.
+#[derive(
+    Debug, Clone, Default, PartialEq, serde::Serialize, serde::Deserialize, schemars::JsonSchema,
+)]
+#[serde(deny_unknown_fields, default)]
+struct Readers {}
+
+impl CrowdNet for Readers {
+    const KIND: &'static str = "readers";
+    const SUMMARY: &'static str = "";
+    const SOURCE: &'static str = "";
+    const REDUCTION: Option<Reduction> = None;
+    const TRAINS_ON_TARGETS: bool = true;
+
+    fn paper() -> Neural<Self> {
+        Neural::default()
+    }
+
+    fn other_learners(&self, network: &NetworkSpec) -> Vec<LearnerSpec> {
+        let learner = |name, input| LearnerSpec {
+            name,
+            backbone: network.backbone.clone(),
+            heads: Heads::CLASSIFIER,
+            input,
+        };
+        vec![
+            learner("answers", LearnerInput::Answers),
+            learner("annotators", LearnerInput::Annotators),
+        ]
+    }
+
+    fn aggregate(&self, evidence: Evidence<'_>, run: &mut Run) -> Result<Option<Fitted>> {
+        MajorityVote::default().fit(evidence, run).map(Some)
+    }
+
+    /// Of targets by classifier and answers, and of labels by annotators, whose rows are those of the batch's annotators.
+    fn loss(&self, context: &BatchContext<'_>, gradient: &mut Gradient) -> f64 {
+        let mut loss = context.cross_entropy_of_targets(gradient);
+        let [answers, annotators] = context.others else { unreachable!("two others") };
+        let rows = context.batch.len() as f64;
+        for (at, target) in context.batch.targets.iter().enumerate() {
+            loss -= target * answers.p[at].ln() / rows;
+            gradient.others[0].p[at] -= target / answers.p[at] / rows;
+        }
+        assert_eq!(annotators.rows, context.batch.annotators.len());
+        for (_, annotation) in context.annotations() {
+            let at = annotation.annotator as usize * 3 + annotation.label as usize;
+            loss -= annotators.p[at].ln() / rows;
+            gradient.others[1].p[at] -= 1.0 / annotators.p[at] / rows;
+        }
+        loss
+    }
+
+    fn predict(&self, context: &BatchContext<'_>) -> BatchPrediction {
+        let classes = context.others[0].p.clone();
+        BatchPrediction { posterior: classes.clone(), classes, ..BatchPrediction::default() }
+    }
+}
+
+fn readers(learning_rate: f64, batch_size: usize) -> Neural<Readers> {
+    let backbone = BackboneSpec {
+        kind: Architecture::Linear,
+        batch_norm: false,
+        scaling: Scaling::None,
+        ..BackboneSpec::default()
+    };
+    let optimiser = OptimiserSpec {
+        rule: OptimiserKind::Sgd,
+        learning_rate,
+        beta1: 0.0,
+        weight_decay: 0.0,
+        schedule: LrSchedule::Constant,
+        ..OptimiserSpec::default()
+    };
+    let train =
+        TrainSpec { epochs: 1, batch_size: Some(batch_size), optimiser, ..TrainSpec::default() };
+    let device = "cpu".to_owned();
+    let network = NetworkSpec { device, backbone, train, ..NetworkSpec::default() };
+    Neural { network, model: Readers {} }
+}
+
+/// Annotator 1 has the features 0.5 and -2, annotator 0 has none.
+fn with_annotators(a: &Annotations) -> Described {
+    let mut described = described(a);
+    let matrix = Arc::new(Matrix::from_rows(2, &[0.5, -2.0]));
+    let features = Features { matrix, ..described.features.clone() };
+    described.annotators = Some((features, vec![None, Some(0)]));
+    described
+}
+
+/// Instance i has the answer i mod 3 of both annotators: six numbers, two of them one. Each annotator gives 14 answers of
+/// class 0 and 13 of each other, of 40.
+#[test]
+fn a_step_of_answers_and_of_annotators_is_that_worked_out_by_hand() {
+    let a = agreeing();
+    let described = with_annotators(&a);
+    let trained = |rate| numbers(fit(&readers(rate, 40), &a, &described).unwrap());
+    let (start, end) = (trained(0.0), trained(0.1));
+    let rows: Vec<f32> =
+        (0..40).flat_map(|i| (0..6).map(move |n| f32::from(u8::from(n % 3 == i % 3)))).collect();
+    let answers = Matrix::from_rows(6, &rows);
+    let before = of("answers.", &start);
+    let p = probabilities(&before, &answers);
+    let each = |d: &dyn Fn(usize, usize) -> f64, n: usize| -> Vec<Vec<f64>> {
+        (0..n).map(|i| (0..3).map(|k| d(i, k) / 40.0).collect()).collect()
+    };
+    let d = each(&|i, k| p[i][k] - f64::from(u8::from(i % 3 == k)), 40);
+    expect_step(&before, &of("answers.", &end), &d, &answers);
+
+    let annotators = Matrix::from_rows(2, &[0.0, 0.0, 0.5, -2.0]);
+    let before = of("annotators.", &start);
+    let p = probabilities(&before, &annotators);
+    let d = each(&|r, k| 40.0 * p[r][k] - [14.0, 13.0, 13.0][k], 2);
+    expect_step(&before, &of("annotators.", &end), &d, &annotators);
+}
+
+/// Posteriors are those of an instance's own answers; a row of features that nobody has annotated has none.
+#[test]
+fn what_nobody_has_annotated_has_no_answers() {
+    let a = agreeing();
+    let described = with_annotators(&a);
+    let fitted = fit(&readers(0.1, 40), &a, &described).unwrap();
+    let trained = fitted.model.as_ref().unwrap();
+    let model = SavedModel {
+        parameters: trained.description["parameters"].clone(),
+        sizes: trained.description["sizes"].clone(),
+        bytes: &trained.parameters,
+        device: Some("cpu"),
+    };
+    let again = predict::<Readers>(model, described.matrix(), &Run::new(1)).unwrap();
+    assert_eq!(fitted.predictions.as_ref(), Some(&again.classes));
+    let posterior = fitted.posterior.clone();
+    let learner = of("answers.", &numbers(fitted));
+    let rows = [0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 1.0, 0.0, 0.0, 1.0, 0.0];
+    let p = probabilities(&learner, &Matrix::from_rows(6, &rows));
+    for i in (1..40).step_by(3) {
+        for k in 0..3 {
+            let (unseen, seen) = (again.classes.row(i)[k], posterior.row(i)[k]);
+            assert!((unseen - p[0][k]).abs() < 1e-6, "row {i}: {unseen}, expected {:?}", p[0]);
+            assert!((seen - p[1][k]).abs() < 1e-6, "row {i}: {seen}, expected {:?}", p[1]);
+        }
+    }
+}
+
+/// The trusted instance 40 has no annotations, and a batch of its own: the statistics of a norm have nothing to count.
+#[test]
+fn a_batch_without_annotators_has_no_rows_of_them() {
+    let agreeing = agreeing();
+    let rows = (0..40).flat_map(|i| agreeing.triples_of(i).map(move |(r, l, _)| (i as u32, r, l)));
+    let dims = Dims { instances: 41, ..agreeing.dims() };
+    let mut a = crate::testing::annotations(dims, &rows.collect::<Vec<_>>());
+    a.trusted = Some((0..41).map(|i| (i == 40).then_some(2)).collect());
+    let mut model = readers(0.1, 1);
+    model.network.backbone.batch_norm = true;
+    let fitted = fit(&model, &a, &with_annotators(&a)).unwrap();
+    assert!(fitted.posterior.values().iter().all(|p| p.is_finite()));
+}

@@ -1,0 +1,344 @@
+//! A model of two learners: trained in turn, trained together under one objective, drawn anew, interrupted and saved.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use super::fits::{agreeing, fit};
+use super::*;
+use crate::frame::Matrix;
+use crate::model::SavedModel;
+use crate::model::neural::net::backbone::Scaling;
+use crate::model::neural::train::checkpoint::Snapshot;
+use crate::model::vote::MajorityVote;
+use crate::run::{Cancel, Progress};
+use crate::testing::described;
+
+/// What some epochs train, and on what.
+#[derive(
+    Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize, schemars::JsonSchema,
+)]
+enum Turn {
+    /// The teacher, on the votes.
+    Teacher,
+    /// The classifier, on what the teacher predicts.
+    Student,
+    /// The teacher once more, in a phase of its own that goes on with the teacher's moments.
+    Tuned,
+    /// The same with new moments.
+    Retrained,
+    /// Both, whose mean is to predict the votes.
+    Mean,
+    /// The teacher is drawn anew.
+    Reset,
+}
+
+impl Turn {
+    fn phase(self, epochs: u32) -> Phase {
+        const TEACHER: LearnerSubset = LearnerSubset::Only(&["teacher"]);
+        let (name, learners) = match self {
+            Self::Teacher => ("teacher", TEACHER),
+            Self::Student => ("student", LearnerSubset::Only(&["classifier"])),
+            Self::Tuned => ("tuned", TEACHER),
+            Self::Retrained => ("retrained", TEACHER),
+            Self::Mean | Self::Reset => ("mean", LearnerSubset::All),
+        };
+        Phase { learners, keeps_moments: self == Self::Tuned, ..Phase::joint(name, epochs) }
+    }
+}
+
+/// A classifier and its teacher.
+#[derive(
+    Debug, Clone, Default, PartialEq, serde::Serialize, serde::Deserialize, schemars::JsonSchema,
+)]
+#[serde(deny_unknown_fields, default)]
+struct Pair {
+    /// Turns and their epochs; all epochs of one turn are one phase.
+    turns: Vec<(Turn, u32)>,
+}
+
+impl CrowdNet for Pair {
+    const KIND: &'static str = "pair";
+    const SUMMARY: &'static str = "";
+    const SOURCE: &'static str = "";
+    const REDUCTION: Option<Reduction> = None;
+    const TRAINS_ON_TARGETS: bool = true;
+
+    fn paper() -> Neural<Self> {
+        Neural::default()
+    }
+
+    fn other_learners(&self, network: &NetworkSpec) -> Vec<LearnerSpec> {
+        let (backbone, heads) = (network.backbone.clone(), Heads::CLASSIFIER);
+        vec![LearnerSpec { name: "teacher", backbone, heads, input: LearnerInput::Features }]
+    }
+
+    fn aggregate(&self, evidence: Evidence<'_>, run: &mut Run) -> Result<Option<Fitted>> {
+        MajorityVote::default().fit(evidence, run).map(Some)
+    }
+
+    fn next_act(&self, _train: &TrainSpec, state: &TrainState) -> Option<Act> {
+        let (turn, epochs) = *self.turns.get(state.acts)?;
+        if turn == Turn::Reset {
+            return Some(Act::Reset(LearnerSubset::Only(&["teacher"])));
+        }
+        let of = |turns: &[(Turn, u32)]| -> u32 {
+            turns.iter().filter(|(other, _)| *other == turn).map(|(_, epochs)| epochs).sum()
+        };
+        let start = of(&self.turns[..state.acts]);
+        Some(Act::Train(Phase { act: start..start + epochs, ..turn.phase(of(&self.turns)) }))
+    }
+
+    fn loss(&self, context: &BatchContext<'_>, gradient: &mut Gradient) -> f64 {
+        let rows = context.batch.len() as f64;
+        let (out, teacher) = (context.out, &context.others[0]);
+        let mut loss = 0.0;
+        for (at, target) in context.batch.targets.iter().enumerate() {
+            let (d_out, d_teacher) = (&mut gradient.out, &mut gradient.others[0]);
+            let (p, q) = (out.p[at], teacher.p[at]);
+            match context.phase {
+                "student" => {
+                    loss -= q * p.ln() / rows;
+                    d_out.p[at] -= q / p / rows;
+                }
+                "mean" => {
+                    let mean = f64::midpoint(p, q);
+                    loss -= target * mean.ln() / rows;
+                    d_out.p[at] -= 0.5 * target / mean / rows;
+                    d_teacher.p[at] -= 0.5 * target / mean / rows;
+                }
+                _ => {
+                    loss -= target * q.ln() / rows;
+                    d_teacher.p[at] -= target / q / rows;
+                }
+            }
+        }
+        loss
+    }
+
+    fn predict(&self, context: &BatchContext<'_>) -> BatchPrediction {
+        let both = context.out.p.iter().zip(&context.others[0].p);
+        let classes: Vec<f64> = both.map(|(p, q)| f64::midpoint(*p, *q)).collect();
+        let posterior = classes.clone();
+        BatchPrediction { classes, posterior, ..BatchPrediction::default() }
+    }
+}
+
+/// Linear networks on features as they are; every epoch is one batch.
+fn pair(optimiser: OptimiserSpec, turns: &[(Turn, u32)]) -> Neural<Pair> {
+    let backbone = BackboneSpec {
+        kind: Architecture::Linear,
+        batch_norm: false,
+        scaling: Scaling::None,
+        ..BackboneSpec::default()
+    };
+    let train = TrainSpec { batch_size: Some(40), optimiser, ..TrainSpec::default() };
+    let device = "cpu".to_owned();
+    let network = NetworkSpec { device, backbone, train, ..NetworkSpec::default() };
+    Neural { network, model: Pair { turns: turns.to_vec() } }
+}
+
+fn adam(learning_rate: f64) -> OptimiserSpec {
+    OptimiserSpec { learning_rate, schedule: LrSchedule::Constant, ..OptimiserSpec::default() }
+}
+
+/// Every number of the saved model, in PyTorch's layout.
+pub(super) fn numbers(fitted: Fitted) -> Snapshot {
+    Snapshot::from_bytes(&fitted.model.unwrap().parameters).unwrap()
+}
+
+fn trained(optimiser: OptimiserSpec, turns: &[(Turn, u32)]) -> Snapshot {
+    let a = agreeing();
+    numbers(fit(&pair(optimiser, turns), &a, &described(&a)).unwrap())
+}
+
+/// The weights and biases of a learner: those of the classifier have no prefix.
+pub(super) fn of(learner: &str, snapshot: &Snapshot) -> (Vec<f32>, Vec<f32>) {
+    let part = |name: &str| snapshot.find_f32s(&format!("{learner}net.{name}")).unwrap().to_vec();
+    (part("classifier.weight"), part("classifier.bias"))
+}
+
+/// P(class) of each row, by weights `[class, column]` and biases.
+pub(super) fn probabilities(
+    (weights, biases): &(Vec<f32>, Vec<f32>),
+    matrix: &Matrix,
+) -> Vec<Vec<f64>> {
+    let mut row = vec![0.0; matrix.width()];
+    let of_row = |i: usize| {
+        matrix.read(i, &mut row);
+        let logit = |(w, bias): (&[f32], &f32)| -> f64 {
+            let products = w.iter().zip(&row).map(|(w, x)| f64::from(*w) * f64::from(*x));
+            f64::from(*bias) + products.sum::<f64>()
+        };
+        let logits: Vec<f64> = weights.chunks(row.len()).zip(biases).map(logit).collect();
+        let sum: f64 = logits.iter().map(|l| l.exp()).sum();
+        logits.iter().map(|l| l.exp() / sum).collect()
+    };
+    (0..matrix.len()).map(of_row).collect()
+}
+
+/// What a step at the rate 0.1 moves: minus 0.1 X^T D for weights, where D holds the derivatives by the logits.
+pub(super) fn expect_step(
+    before: &(Vec<f32>, Vec<f32>),
+    after: &(Vec<f32>, Vec<f32>),
+    d_logits: &[Vec<f64>],
+    matrix: &Matrix,
+) {
+    let mut row = vec![0.0; matrix.width()];
+    for k in 0..3 {
+        let mut d_weights = vec![0.0; row.len()];
+        for (i, d) in d_logits.iter().enumerate() {
+            matrix.read(i, &mut row);
+            d_weights.iter_mut().zip(&row).for_each(|(sum, x)| *sum += d[k] * f64::from(*x));
+        }
+        let d_bias: f64 = d_logits.iter().map(|d| d[k]).sum();
+        let at = k * row.len()..(k + 1) * row.len();
+        let weights = before.0[at.clone()].iter().zip(&after.0[at]).zip(&d_weights);
+        let all = weights.chain([((&before.1[k], &after.1[k]), &d_bias)]);
+        for ((before, after), d) in all {
+            let (got, want) = (f64::from(after - before), -0.1 * d);
+            assert!((got - want).abs() < 1e-6, "class {k}: moved by {got}, expected {want}");
+        }
+        assert!(d_weights.iter().any(|d| d.abs() > 1e-3), "nothing moves");
+    }
+}
+
+/// The votes are i mod 3. By hand: D = (q - t) / 40 of the teacher on the votes, (p - q) / 40 of the classifier on the
+/// teacher; and of both on their mean m, where only the voted class v counts: p_k ([k = v] - p_v) / (-80 m_v).
+#[test]
+fn a_step_moves_its_learners_as_worked_out_by_hand() {
+    let a = agreeing();
+    let described = described(&a);
+    let matrix = described.matrix();
+    let descent = |learning_rate| OptimiserSpec {
+        rule: OptimiserKind::Sgd,
+        beta1: 0.0,
+        weight_decay: 0.0,
+        ..adam(learning_rate)
+    };
+    let start = trained(descent(0.0), &[(Turn::Mean, 1)]);
+    let (student, teacher) = (of("", &start), of("teacher.", &start));
+    assert!(student.0.iter().zip(&teacher.0).all(|(w, v)| w != v), "drawn from one stream");
+    let (p, q) = (probabilities(&student, matrix), probabilities(&teacher, matrix));
+    let each = |d: &dyn Fn(usize, usize) -> f64| -> Vec<Vec<f64>> {
+        (0..40).map(|i| (0..3).map(|k| d(i, k) / 40.0).collect()).collect()
+    };
+    let is_vote = |i: usize, k: usize| f64::from(u8::from(i % 3 == k));
+    let after = |turn| trained(descent(0.1), &[(turn, 1)]);
+
+    let taught = after(Turn::Teacher);
+    let slopes = each(&|i, k| q[i][k] - is_vote(i, k));
+    expect_step(&teacher, &of("teacher.", &taught), &slopes, matrix);
+    assert_eq!(of("", &taught), student);
+
+    let learned = after(Turn::Student);
+    expect_step(&student, &of("", &learned), &each(&|i, k| p[i][k] - q[i][k]), matrix);
+    assert_eq!(of("teacher.", &learned), teacher);
+
+    let both = after(Turn::Mean);
+    let of_mean = |own: &[Vec<f64>]| {
+        each(&|i, k| {
+            let vote = i % 3;
+            -own[i][k] * (is_vote(i, k) - own[i][vote]) / (p[i][vote] + q[i][vote])
+        })
+    };
+    expect_step(&student, &of("", &both), &of_mean(&p), matrix);
+    expect_step(&teacher, &of("teacher.", &both), &of_mean(&q), matrix);
+}
+
+/// Nothing that the classifier does is seen by the teacher: neither its moments nor its clock nor its random numbers.
+#[test]
+fn a_learner_that_is_trained_in_turn_is_the_learner_that_is_trained_alone() {
+    let optimiser = OptimiserSpec { learning_rate: 0.02, ..OptimiserSpec::default() };
+    let alone = trained(optimiser.clone(), &[(Turn::Teacher, 5)]);
+    let turns = [(Turn::Teacher, 1), (Turn::Student, 2), (Turn::Teacher, 3), (Turn::Student, 1)];
+    let in_turn = trained(optimiser.clone(), &[&turns[..], &[(Turn::Teacher, 1)]].concat());
+    assert_eq!(of("teacher.", &in_turn), of("teacher.", &alone));
+    assert_ne!(of("", &in_turn), of("", &alone));
+}
+
+#[test]
+fn a_phase_goes_on_with_moments_where_it_says_so() {
+    let after = |turns: &[(Turn, u32)]| of("teacher.", &trained(adam(0.02), turns)).0;
+    let one = after(&[(Turn::Teacher, 4)]);
+    let distance = |other: Vec<f32>| {
+        one.iter().zip(other).map(|(one, other)| (one - other).abs()).fold(0.0, f32::max)
+    };
+    let tuned = distance(after(&[(Turn::Teacher, 2), (Turn::Student, 1), (Turn::Tuned, 2)]));
+    let retrained = distance(after(&[(Turn::Teacher, 2), (Turn::Retrained, 2)]));
+    assert!(tuned < 1e-6 && retrained > 5e-5, "{tuned} {retrained}");
+}
+
+#[test]
+fn a_reset_of_one_learner_leaves_the_other() {
+    let turns = [(Turn::Student, 2), (Turn::Reset, 0)];
+    let (without, with) = (trained(adam(0.02), &turns[..1]), trained(adam(0.02), &turns));
+    assert_eq!(of("", &with), of("", &without));
+    let (reset, first) = (of("teacher.", &with).0, of("teacher.", &without).0);
+    assert!(reset.iter().zip(&first).all(|(reset, first)| reset != first));
+}
+
+/// Stops the run at the end of an epoch.
+struct StopAfter(AtomicU32, Cancel);
+
+impl Progress for StopAfter {
+    fn at(&self, _position: u64, _message: &str) {
+        if self.0.fetch_sub(1, Ordering::Relaxed) == 1 {
+            assert!(self.1.request(15));
+        }
+    }
+}
+
+/// Interrupted after each epoch: within an act, at its end, and before the teacher is drawn anew.
+#[test]
+fn an_interrupted_training_in_turn_ends_with_the_same_bits() {
+    let a = agreeing();
+    let described = described(&a);
+    let turns = [
+        (Turn::Teacher, 2),
+        (Turn::Student, 1),
+        (Turn::Teacher, 1),
+        (Turn::Reset, 0),
+        (Turn::Mean, 2),
+        (Turn::Student, 2),
+    ];
+    let model = pair(OptimiserSpec { learning_rate: 0.02, ..OptimiserSpec::default() }, &turns);
+    let whole = fit(&model, &a, &described).unwrap().model.unwrap().parameters;
+    let folder = tempfile::tempdir().unwrap();
+    let evidence = Evidence { annotations: &a, described: Some(&described) };
+    for epochs in 1..8 {
+        let mut run = Run::new(1);
+        run.keep_checkpoint(Some(folder.path().join(epochs.to_string())));
+        let mut first = run.clone();
+        first.cancel = Cancel::default();
+        first.progress = Arc::new(StopAfter(AtomicU32::new(epochs), first.cancel.clone()));
+        assert!(model.fit(evidence, &mut first).is_err(), "{epochs}");
+        let resumed = model.fit(evidence, &mut run).unwrap().model.unwrap().parameters;
+        assert!(resumed == whole, "interrupted after {epochs} epochs");
+    }
+}
+
+/// The prediction is the mean of both learners.
+#[test]
+fn a_saved_model_predicts_with_all_its_learners() {
+    let a = agreeing();
+    let described = described(&a);
+    let fitted = fit(&pair(adam(0.02), &[(Turn::Mean, 3)]), &a, &described).unwrap();
+    let trained = fitted.model.as_ref().unwrap();
+    let model = SavedModel {
+        parameters: trained.description["parameters"].clone(),
+        sizes: trained.description["sizes"].clone(),
+        bytes: &trained.parameters,
+        device: Some("cpu"),
+    };
+    let again = predict::<Pair>(model, described.matrix(), &Run::new(1)).unwrap();
+    assert_eq!(fitted.predictions.as_ref(), Some(&again.classes));
+    let (p, q) = ("", "teacher.");
+    let snapshot = numbers(fitted);
+    let [p, q] = [p, q].map(|learner| probabilities(&of(learner, &snapshot), described.matrix()));
+    for (i, (p, q)) in p.iter().zip(&q).enumerate() {
+        for (k, got) in again.classes.row(i).iter().enumerate() {
+            let want = f64::midpoint(p[k], q[k]);
+            assert!((got - want).abs() < 1e-6, "row {i}, class {k}: {got}, expected {want}");
+        }
+    }
+}

@@ -1,0 +1,191 @@
+//! A learner: a network with the moments of its optimiser, and with names and random streams of its own.
+//!
+//! # Why
+//! The classifier has no prefix, and draws from the streams of the run itself: its numbers, in a checkpoint and in a saved
+//! model, are those of a model that has no other learner.
+
+use std::borrow::Cow;
+
+use candle_core::Device;
+
+use crate::error::Result;
+use crate::model::neural::data::inputs::{Inputs, LearnerInput, Reader, Sizes};
+use crate::model::neural::data::{TrainingData, batch::Batch};
+use crate::model::neural::net::heads::{Heads, Outputs};
+use crate::model::neural::net::mode::Mode;
+use crate::model::neural::net::parameters::Parameters;
+use crate::model::neural::net::pytorch::from_pytorch;
+use crate::model::neural::net::{ForwardPass, NetShape, Network, Precision};
+use crate::model::neural::train::checkpoint::Snapshot;
+use crate::model::neural::train::frozen::FrozenOutputs;
+use crate::model::neural::{BackboneSpec, LearnerSubset};
+use crate::run::Run;
+
+/// The name of the learner that every model has.
+pub(crate) const CLASSIFIER: &str = "classifier";
+
+/// A learner beside the classifier, as its model describes it.
+#[derive(Debug, Clone, PartialEq)]
+pub struct LearnerSpec {
+    /// What the names of its numbers begin with; unique in the model.
+    pub name: &'static str,
+    /// The network before its last layers.
+    pub backbone: BackboneSpec,
+    /// The outputs that the model reads.
+    pub heads: Heads,
+    /// What it reads.
+    pub input: LearnerInput,
+}
+
+/// What all learners of a model share.
+pub(crate) struct LearnerSetting<'a> {
+    pub(crate) precision: Precision,
+    pub(crate) sizes: &'a Sizes,
+    pub(crate) run: &'a Run,
+    pub(crate) device: &'a Device,
+    /// The numbers of a saved model; without it all are drawn.
+    pub(crate) saved: Option<&'a Snapshot>,
+}
+
+/// A network in training.
+pub(crate) struct Learner {
+    pub(super) name: &'static str,
+    pub(crate) network: Network,
+    pub(super) heads: Heads,
+    pub(super) input: LearnerInput,
+    /// Numbers in a row of the input.
+    width: usize,
+    /// The run with the learner's random streams.
+    run: Run,
+    /// The network's outputs in a phase that does not train it.
+    pub(super) frozen: Option<FrozenOutputs>,
+}
+
+impl Learner {
+    /// Builds the network; the parameters are drawn, or those of a saved model.
+    ///
+    /// # Errors
+    /// When the features do not fit the backbone, the numbers are those of another model, or the device is out of memory.
+    pub(super) fn new(spec: LearnerSpec, setting: &LearnerSetting<'_>) -> Result<Self> {
+        let LearnerSpec { name, backbone, heads, input } = spec;
+        let LearnerSetting { precision, sizes, run, device, saved } = *setting;
+        let run = if name == CLASSIFIER { run.clone() } else { run.part(name) };
+        let shape = NetShape { features: input.shape(sizes)?, classes: sizes.classes };
+        let network = match saved {
+            None => Network::new(&backbone, precision, &heads, &shape, &run, device)?,
+            Some(saved) => {
+                let initialisation = backbone.initialisation;
+                let room = Parameters::within(&run, device, initialisation, saved.n_f32s());
+                Network::build(&backbone, precision, &heads, &shape, room)?
+            }
+        };
+        let width = shape.features.iter().product();
+        let mut learner = Self { name, network, heads, input, width, run, frozen: None };
+        if let Some(saved) = saved {
+            let own = from_pytorch(&learner.part_of(saved), &learner.heads);
+            learner.network.load(&own)?;
+        }
+        Ok(learner)
+    }
+
+    /// What the names of its numbers begin with.
+    pub(super) fn prefix(&self) -> String {
+        if self.name == CLASSIFIER { String::new() } else { format!("{}.", self.name) }
+    }
+
+    /// The learner's own numbers of a snapshot, without the prefix.
+    pub(super) fn part_of<'a>(&self, from: &'a Snapshot) -> Cow<'a, Snapshot> {
+        let prefix = self.prefix();
+        if prefix.is_empty() { Cow::Borrowed(from) } else { Cow::Owned(from.part(&prefix)) }
+    }
+
+    /// Fits the scaling of the input to what is trained on.
+    pub(super) fn fit_scaler(&mut self, data: &TrainingData<'_>) {
+        self.input.fit(&mut self.network.scaler, data);
+    }
+
+    /// Computes the outputs for rows of the input; nothing is kept for a way back.
+    ///
+    /// # Errors
+    /// When the device fails.
+    pub(crate) fn predict(&self, inputs: Inputs<'_>, ids: &[u32]) -> Result<Outputs> {
+        if ids.is_empty() {
+            return Ok(self.no_rows());
+        }
+        let numbers = self.input.read(inputs, &self.network.scaler, self.width, ids);
+        self.network.forward(numbers, &mut Mode::Fixed)?.to_host()
+    }
+
+    /// The outputs for a batch of no annotators, for which the network has nothing to compute.
+    fn no_rows(&self) -> Outputs {
+        Outputs { named: vec![Vec::new(); self.heads.named.len()], ..Outputs::default() }
+    }
+
+    /// The outputs for instances without features; of a learner that reads these, all classes are alike.
+    ///
+    /// # Errors
+    /// When the device fails.
+    pub(super) fn predict_blind(
+        &self,
+        inputs: Inputs<'_>,
+        batch: &Batch,
+        classes: usize,
+    ) -> Result<Outputs> {
+        if self.input != LearnerInput::Features {
+            return self.predict(inputs, self.input.ids(batch));
+        }
+        let rows = batch.len();
+        let p = vec![1.0 / classes as f64; rows * classes];
+        Ok(Outputs { rows, p, ..Outputs::default() })
+    }
+
+    /// Computes the outputs of all training rows once where no epoch to come trains the learner, unless they are too many.
+    ///
+    /// # Errors
+    /// When the device fails.
+    pub(super) fn freeze(&mut self, trained: LearnerSubset, data: &TrainingData<'_>) -> Result<()> {
+        if trained.has(self.name) {
+            self.frozen = None;
+        } else if self.frozen.is_none() {
+            self.frozen = FrozenOutputs::of(self, data)?;
+        }
+        Ok(())
+    }
+
+    /// What reads the learner's input, unless its outputs are known.
+    pub(super) fn reader(&self) -> Option<Reader> {
+        let Self { input, width, run, .. } = self;
+        let reader = || Reader {
+            input: *input,
+            width: *width,
+            scaler: self.network.scaler.clone(),
+            run: run.clone(),
+        };
+        self.frozen.is_none().then(reader)
+    }
+
+    /// Computes the outputs for a batch in training; with the forward pass where the learner is one of `trained`.
+    ///
+    /// # Errors
+    /// When the device fails.
+    pub(super) fn forward(
+        &self,
+        batch: &Batch,
+        numbers: Vec<f32>,
+        trained: LearnerSubset,
+        stream: &str,
+    ) -> Result<(Option<ForwardPass>, Outputs)> {
+        if let Some(frozen) = &self.frozen {
+            return Ok((None, frozen.gather(self.input.ids(batch))));
+        }
+        if self.input.ids(batch).is_empty() {
+            return Ok((None, self.no_rows()));
+        }
+        let mut rng = self.run.rng(stream);
+        let is_trained = trained.has(self.name);
+        let mut mode = if is_trained { Mode::Training(&mut rng) } else { Mode::Fixed };
+        let pass = self.network.forward(numbers, &mut mode)?;
+        let out = pass.to_host()?;
+        Ok((is_trained.then_some(pass), out))
+    }
+}
