@@ -14,6 +14,7 @@ use futures::StreamExt;
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 
+use super::batch_bytes::bytes_of_rows;
 use super::budget::Budget;
 use super::evidence::Described;
 use super::features::{Features, Reader, Scratch};
@@ -22,14 +23,8 @@ use super::questions::Questions;
 use super::{Duplicates, Frame, FrameSpec};
 use crate::error::{Error, Result};
 use crate::run::Run;
+use crate::source::{BATCHES_IN_FLIGHT, batches_at_once};
 use crate::sql::unbroken;
-
-/// Batches that wait between decoding and interning, and are then interned together.
-///
-/// # Why
-/// The columns of a batch are interned in parallel, and the threads meet after it. Batch by batch, they waited for each
-/// other and for the system to wake them for a quarter of the time.
-const BATCHES_IN_FLIGHT: usize = 8;
 
 /// The queries that a frame is made of.
 pub struct Relations {
@@ -71,7 +66,7 @@ pub async fn collect(relations: Relations, spec: &FrameSpec, run: &Run) -> Resul
     exact.map_or(Ok(()), |rows| budget.expect(rows))?;
     questions.expect(exact);
     run.progress.begin("reading", rows);
-    let mut batches = spawn(execute_stream_partitioned(plan, context)?);
+    let mut batches = spawn(execute_stream_partitioned(plan, context)?, BATCHES_IN_FLIGHT);
     let pool = run.pool();
     let (mut read, mut largest) = (0_u64, 0);
     while let Some(first) = batches.next().await {
@@ -85,7 +80,7 @@ pub async fn collect(relations: Relations, spec: &FrameSpec, run: &Run) -> Resul
         let rows = together.iter().map(RecordBatch::num_rows).sum();
         read += rows as u64;
         // The others on their way are taken to be as large as the largest so far.
-        largest = together.iter().map(RecordBatch::get_array_memory_size).fold(largest, usize::max);
+        largest = together.iter().map(bytes_of_rows).fold(largest, usize::max);
         let in_flight = largest.saturating_mul(batches.at_once);
         let bytes = questions.bytes(rows).saturating_add(in_flight);
         budget.hold(bytes, || format!("the ids and numbers of the first {read} annotations"))?;
@@ -143,12 +138,12 @@ async fn read_within(
     let mut reader = Reader::new(&schema, Scratch { rows, ..scratch });
     let budget = Budget::new(&context, "features");
     run.progress.begin("features", rows);
-    let mut batches = spawn(execute_stream_partitioned(plan, context)?);
+    let mut batches = spawn(execute_stream_partitioned(plan, context)?, 1);
     let mut largest = 0;
     while let Some(batch) = batches.next().await {
         run.cancel.check()?;
         let batch = batch.map_err(|e| e.or_at(place))?;
-        largest = batch.get_array_memory_size().max(largest);
+        largest = bytes_of_rows(&batch).max(largest);
         let in_flight = largest.saturating_mul(batches.at_once);
         let bytes = reader.bytes(&batch).saturating_add(in_flight);
         budget
@@ -257,11 +252,10 @@ impl Batches {
     }
 }
 
-/// Polls every partition on its own task.
-fn spawn(streams: Vec<SendableRecordBatchStream>) -> Batches {
+/// Polls every partition on its own task; so many batches are at hand at once.
+fn spawn(streams: Vec<SendableRecordBatchStream>, at_hand: usize) -> Batches {
     let (sender, receiver) = mpsc::channel(BATCHES_IN_FLIGHT);
-    // Beside those that wait and those at hand, each partition sends one and decodes another.
-    let at_once = 2 * (BATCHES_IN_FLIGHT + streams.len());
+    let at_once = batches_at_once(streams.len(), at_hand);
     let mut tasks = JoinSet::new();
     for mut stream in streams {
         let sender = sender.clone();

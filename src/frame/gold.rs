@@ -10,7 +10,7 @@ use datafusion::prelude::DataFrame;
 use super::budget::Budget;
 use super::classes::LabelAxis;
 use super::ids::{Ids, Interner, NULL};
-use super::whole::whole_within;
+use super::read_all::read_all_within;
 use crate::error::{Error, Result, nearest, offenders};
 
 /// What a trusted class may be used for.
@@ -104,7 +104,7 @@ pub(super) struct GoldRows {
 impl GoldRows {
     /// Reads all rows; `budget` holds them.
     pub(super) async fn read(query: DataFrame, budget: &Budget) -> Result<Self> {
-        let batch = whole_within(query, "rows of gold", budget).await;
+        let batch = read_all_within(query, "rows of gold", budget).await;
         Ok(Self { batch: batch.map_err(|e| e.or_at("source.gold"))? })
     }
 

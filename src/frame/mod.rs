@@ -4,6 +4,7 @@
 //! several questions become several frames. Behind this border a model sees numbers only.
 
 mod annotations;
+mod batch_bytes;
 mod budget;
 mod classes;
 mod collect;
@@ -16,9 +17,9 @@ mod offsets;
 mod optional_columns;
 mod prefetch;
 mod questions;
+mod read_all;
 mod rejects;
 mod truth;
-mod whole;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -37,9 +38,9 @@ pub use ids::Ids;
 pub use offsets::split_by;
 pub(crate) use offsets::{Places, count, prefix_sum};
 pub use prefetch::prefetch;
+pub use read_all::read_all;
 pub use rejects::{Reason, Rejects};
 pub use truth::{TrueCrowd, Truth};
-pub use whole::whole;
 
 use crate::source::Scalar;
 

@@ -19,8 +19,22 @@ use parquet::file::metadata::{ColumnChunkMetaData, ParquetMetaData, RowGroupMeta
 /// The most bytes of text or binary values in a batch.
 const BATCH_BYTES: usize = 64 << 20;
 
-/// Batches that may be on their way at once, of all that the session may hold.
-const BATCHES: usize = 64;
+/// Batches that wait between decoding and interning, and are then interned together.
+///
+/// # Why
+/// The columns of a batch are interned in parallel, and the threads meet after it. Batch by batch, they waited for each
+/// other and for the system to wake them for a quarter of the time.
+pub const BATCHES_IN_FLIGHT: usize = 8;
+
+/// Batches of so many partitions that are in memory at once, of which so many are at hand: those that wait, and for each
+/// partition one that is sent and another that is decoded.
+#[must_use]
+pub fn batches_at_once(partitions: usize, at_hand: usize) -> usize {
+    BATCHES_IN_FLIGHT + at_hand + 2 * partitions
+}
+
+/// All batches on their way take at most this share of what the session may hold: one of so many parts.
+const PARTS: usize = 2;
 
 /// What a batch may have however little memory there is.
 const NEGLIGIBLE: usize = 1 << 20;
@@ -34,7 +48,11 @@ pub(super) async fn fit(
 ) -> bool {
     let runtime = ctx.runtime_env();
     let room = match runtime.memory_pool.memory_limit() {
-        MemoryLimit::Finite(limit) => (limit / BATCHES).clamp(NEGLIGIBLE, BATCH_BYTES),
+        MemoryLimit::Finite(limit) => {
+            let partitions = ctx.state().config().target_partitions();
+            let at_once = batches_at_once(partitions, BATCHES_IN_FLIGHT);
+            (limit / (PARTS * at_once)).clamp(NEGLIGIBLE, BATCH_BYTES)
+        }
         _ => BATCH_BYTES,
     };
     let (mut rows, mut are_stated) = (usize::MAX, true);

@@ -25,6 +25,7 @@ use datafusion::prelude::{DataFrame, SessionContext};
 
 use crate::error::{Error, Result};
 use crate::store::{StoreSpec, secret_problem};
+pub use batch_rows::{BATCHES_IN_FLIGHT, batches_at_once};
 use files::Files;
 use relation::Query;
 pub use relation::{Relation, contract_columns, select};

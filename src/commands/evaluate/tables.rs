@@ -6,7 +6,7 @@ use datafusion::common::ScalarValue;
 use datafusion::prelude::{DataFrame, SessionContext, col, lit};
 
 use crate::error::Result;
-use crate::frame::{Ids, whole};
+use crate::frame::{Ids, read_all};
 
 /// The registered tables, as far as they are about one question.
 pub(super) struct Tables<'a> {
@@ -101,5 +101,5 @@ async fn distinct(frame: DataFrame, column: &str) -> Result<ArrayRef> {
 
 /// The columns of a query as one array each.
 pub(super) async fn columns_of(frame: DataFrame) -> Result<Vec<ArrayRef>> {
-    Ok(whole(frame, "rows to score").await?.columns().to_vec())
+    Ok(read_all(frame, "rows to score").await?.columns().to_vec())
 }

@@ -12,7 +12,7 @@ use super::plan;
 use super::resample::SourceCrowd;
 use crate::engine::EngineSpec;
 use crate::error::{Error, Result, offenders};
-use crate::frame::{Features, Ids, Scratch, TrueCrowd, Truth, read_features, whole};
+use crate::frame::{Features, Ids, Scratch, TrueCrowd, Truth, read_all, read_features};
 use crate::pipeline::inputs;
 use crate::run::Run;
 use crate::source::{ColumnsSpec, InferenceScope, Location, Relation, Source, SourceSpec, select};
@@ -90,7 +90,7 @@ impl Registered {
                 e.at("--truth").help("name the columns with --instance-column and --class-column")
             })?
             .select_columns(&["instance_id", "class"])?;
-        let truth = whole(query, "true classes").await.map_err(|e| e.or_at("--truth"))?;
+        let truth = read_all(query, "true classes").await.map_err(|e| e.or_at("--truth"))?;
         let (truth, crowd) = if self.source.files.iter().any(|(name, _)| name == "annotations") {
             let (truth, crowd) = self.crowd(&truth, run).await?;
             (truth, Some(crowd))
@@ -126,8 +126,9 @@ impl Registered {
             }
         }
         let query = query.select_columns(&["instance_id", "annotator_id", "label"])?;
-        let given =
-            whole(query, "annotations of the crowd").await.map_err(|e| e.or_at("--annotations"))?;
+        let given = read_all(query, "annotations of the crowd")
+            .await
+            .map_err(|e| e.or_at("--annotations"))?;
         let crowd = TrueCrowd::of(truth, &given).map_err(|e| e.or_at("--annotations"))?;
         if crowd.skipped > 0 {
             run.warn(format!(

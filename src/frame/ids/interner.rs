@@ -2,8 +2,8 @@
 
 use std::collections::HashMap;
 
-use arrow::array::{Array, ArrayRef};
-use arrow::compute::{CastOptions, cast_with_options};
+use arrow::array::{Array, ArrayRef, UInt64Array};
+use arrow::compute::{CastOptions, cast_with_options, take};
 use arrow::datatypes::{DataType, Field};
 use foldhash::SharedSeed;
 use foldhash::fast::SeedableRandomState;
@@ -19,17 +19,18 @@ use crate::error::{Error, Result};
 use crate::frame::offsets::number;
 use crate::source::views::type_in_files;
 
-/// Gives each distinct value a provisional number, in order of arrival.
+/// Gives each distinct value a provisional number. New values get the next numbers in the order of the rows in which they
+/// first come, of whatever length and in whatever layout they are: callers tell new rows by it.
 ///
 /// # Why
 /// Arrays are looked up in parallel, in a table that nobody changes meanwhile; then those values that are new are
 /// entered one after the other. So numbers do not depend on threads, and what most rows ask for is shared by all
 /// threads.
 ///
-/// DataFusion's group values do the same for group-bys. On ten million rows in random order (two cores, one thread, best
-/// of five runs in turn) two million text ids take 99 ns a row there and 52 ns here, in half the memory; as many integers
-/// 67 and 47 ns; ten thousand text ids 11 and 14 ns, ten thousand integers 5 and 13 ns. A relation of annotations has a
-/// column of each kind, and the large one takes most of the time.
+/// DataFusion's group values do the same for group-bys. By one thread, on ten million rows in random order (best of five
+/// runs in turn), two million text ids took 99 ns a row there and 52 ns here, in half the memory; as many integers 67 and
+/// 47 ns; ten thousand text ids 11 and 14 ns, ten thousand integers 5 and 13 ns. A relation of annotations has a column
+/// of each kind, and the large one takes most of the time.
 pub struct Interner {
     column: String,
     data_type: DataType,
@@ -48,7 +49,10 @@ struct LookedUp {
     /// By value, [`NULL`] where it is null or new.
     numbers: Vec<u32>,
     new: Vec<Row>,
-    new_long: Vec<(u32, Box<[u8]>)>,
+    /// New long values, each with its place in `long`.
+    new_long: Vec<(u32, u32)>,
+    /// Distinct, in the order in which they first come.
+    long: Vec<Box<[u8]>>,
     /// The value of each row of a dictionary.
     rows: Option<Vec<Option<usize>>>,
 }
@@ -112,25 +116,21 @@ impl Interner {
             _ => arrays.par_iter().map(|array| self.look_up(array)).collect::<Result<_>>()?,
         };
         numbers.reserve(arrays.iter().map(Array::len).sum());
-        for LookedUp { numbers: mut of_value, new, new_long, rows } in looked_up {
-            let lengths = new.iter().map(|(_, key)| Key::Packed(*key).len());
-            self.longest = lengths.fold(self.longest, usize::max);
-            self.table.insert(&new, &mut of_value);
-            for (value, bytes) in new_long {
-                of_value[value as usize] = self.long_number(bytes);
+        for mut found in looked_up {
+            if self.len() + found.new.len() + found.long.len() >= NULL as usize {
+                return Err(Error::data(format!(
+                    "`{}` has more than 2^32 distinct values",
+                    self.column
+                )));
             }
+            let rows = found.rows.take();
+            let mut of_value = self.enter(found);
             match rows {
                 Some(rows) => {
                     numbers.extend(rows.into_iter().map(|r| r.map_or(NULL, |v| of_value[v])));
                 }
                 None => numbers.append(&mut of_value),
             }
-        }
-        if self.len() >= NULL as usize {
-            return Err(Error::data(format!(
-                "`{}` has more than 2^32 distinct values",
-                self.column
-            )));
         }
         Ok(())
     }
@@ -169,21 +169,58 @@ impl Interner {
             return Err(self.another_type(array.data_type()));
         }
         let (values, rows) = match dictionary(array) {
-            Some((values, rows)) => (finite(&values), Some(rows)),
+            Some((values, rows)) => {
+                let (values, rows) = as_they_come(&values, rows)?;
+                (finite(&values), Some(rows))
+            }
             None => (finite(array), None),
         };
         let mut numbers = vec![NULL; values.len()];
         let (mut keys, mut new_long) = (Vec::with_capacity(values.len()), Vec::new());
+        let hasher = self.long_numbers.hasher().clone();
+        let mut places: HashMap<Box<[u8]>, u32, _> = HashMap::with_hasher(hasher);
         for_each_key(&values, |value, key| match key {
             Some(Key::Packed(key)) => keys.push((number(value), key)),
             Some(Key::Long(bytes)) => match self.long_numbers.get(bytes) {
                 Some(known) => numbers[value] = *known,
-                None => new_long.push((number(value), bytes.into())),
+                // A value may be large and come in every row: it is held once.
+                None => {
+                    let next = number(places.len());
+                    let place = match places.get(bytes) {
+                        Some(place) => *place,
+                        None => *places.entry(bytes.into()).or_insert(next),
+                    };
+                    new_long.push((number(value), place));
+                }
             },
             None => {}
         })?;
+        let mut long: Vec<(Box<[u8]>, u32)> = places.into_iter().collect();
+        long.sort_unstable_by_key(|(_, place)| *place);
+        let long = long.into_iter().map(|(bytes, _)| bytes).collect();
         let new = self.table.find(keys, &mut numbers);
-        Ok(LookedUp { numbers, new, new_long, rows })
+        Ok(LookedUp { numbers, new, new_long, long, rows })
+    }
+
+    /// Gives what is new in an array its numbers, in the order of the rows; returns the numbers of all its values.
+    fn enter(&mut self, found: LookedUp) -> Vec<u32> {
+        let LookedUp { mut numbers, new, new_long, long, .. } = found;
+        let lengths = new.iter().map(|(_, key)| Key::Packed(*key).len());
+        self.longest = lengths.fold(self.longest, usize::max);
+        let (mut rest, mut long, mut of_long) = (new.as_slice(), long.into_iter(), Vec::new());
+        for (value, place) in new_long {
+            if place as usize == of_long.len()
+                && let Some(bytes) = long.next()
+            {
+                let before = rest.partition_point(|(row, _)| *row < value);
+                self.table.insert(&rest[..before], &mut numbers);
+                rest = &rest[before..];
+                of_long.push(self.long_number(bytes));
+            }
+            numbers[value as usize] = of_long[place as usize];
+        }
+        self.table.insert(rest, &mut numbers);
+        numbers
     }
 
     fn long_number(&mut self, bytes: Box<[u8]>) -> u32 {
@@ -238,6 +275,21 @@ impl Interner {
         }
         ranked(&data_type, all, order.iter().map(|(word, n)| (key(*word), *n)))
     }
+}
+
+/// The values of a dictionary that rows have, in the order in which they first come, and the value of each row there.
+fn as_they_come(
+    values: &ArrayRef,
+    mut rows: Vec<Option<usize>>,
+) -> Result<(ArrayRef, Vec<Option<usize>>)> {
+    let (mut places, mut order) = (vec![None; values.len()], Vec::new());
+    for value in rows.iter_mut().flatten() {
+        *value = *places[*value].get_or_insert_with(|| {
+            order.push(*value as u64);
+            order.len() - 1
+        });
+    }
+    Ok((take(values, &UInt64Array::from(order), None)?, rows))
 }
 
 /// The ids in this order, and the place of each of `all` provisional numbers in it.
@@ -317,6 +369,24 @@ mod tests {
         let final_numbers = numbers.iter().map(|n| rank.get(*n as usize).copied().unwrap_or(NULL));
         assert_eq!(final_numbers.collect::<Vec<_>>(), [1, 0, 4, 1, 2, 4, 0, NULL, 1, 4, 3, 2]);
         assert_eq!(ids.len(), 5);
+    }
+
+    /// Of a dictionary those values count that rows have, where they first come.
+    #[test]
+    fn new_values_are_numbered_as_they_come_whatever_their_length_and_layout() {
+        let of = |n: usize, c: char| c.to_string().repeat(n);
+        let texts = [of(40, 'a'), of(1, 'b'), of(16, 'c'), of(15, 'd'), of(17, 'e'), of(2, 'f')];
+        let [a, b, c, d, e, f] = &texts;
+        let first = text(&[a, b, c, a, d]);
+        let keys = arrow::array::Int8Array::from(vec![Some(2), None, Some(4), Some(3), Some(2)]);
+        let values = text(&["unused", c, e, a, f]);
+        let second: ArrayRef = Arc::new(DictionaryArray::<Int8Type>::new(keys, values));
+        let mut interner = interner(&DataType::Utf8);
+        let mut numbers = Vec::new();
+        interner.intern_all(&[&first, &second], &mut numbers).unwrap();
+        assert_eq!(numbers, [0, 1, 2, 0, 3, 4, NULL, 5, 0, 4]);
+        interner.intern(&text(&["g", &of(30, 'h'), "i", b]), &mut numbers).unwrap();
+        assert_eq!(numbers[10..], [6, 7, 8, 1]);
     }
 
     #[test]

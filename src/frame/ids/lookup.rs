@@ -25,8 +25,34 @@ impl Ids {
         let mut interner = Interner::new(&own);
         let mut known = Vec::new();
         interner.intern(self.values(), &mut known)?;
+        let mut place = vec![None; interner.len()];
+        known.iter().zip(0..).for_each(|(n, at)| place[*n as usize] = Some(at));
         let mut numbers = Vec::new();
         interner.intern_other(field, array, &mut numbers)?;
-        Ok(numbers.into_iter().map(|n| ((n as usize) < known.len()).then_some(n)).collect())
+        Ok(numbers.into_iter().map(|n| place.get(n as usize).copied().flatten()).collect())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use arrow::array::{DictionaryArray, StringArray};
+    use arrow::datatypes::Int8Type;
+
+    use super::*;
+
+    #[test]
+    fn a_value_is_found_at_its_place_whatever_its_length_and_layout() {
+        let long = "b".repeat(20);
+        let ids = Ids::in_order(Arc::new(StringArray::from(vec!["a", &long, "c"])));
+        let wanted: ArrayRef = Arc::new(StringArray::from(vec!["c", &long, "x", "a"]));
+        assert_eq!(ids.lookup("id", &wanted).unwrap(), [Some(2), Some(1), None, Some(0)]);
+        let dictionary: DictionaryArray<Int8Type> = vec!["z", &long, "c"].into_iter().collect();
+        let wanted: ArrayRef = Arc::new(dictionary.slice(1, 2));
+        assert_eq!(ids.lookup("id", &wanted).unwrap(), [Some(1), Some(2)]);
+        // What one row is left of still has the dictionary of all.
+        let one = Ids::in_order(Arc::new(dictionary.slice(2, 1)));
+        assert_eq!(one.lookup("id", &wanted).unwrap(), [None, Some(0)]);
     }
 }

@@ -71,14 +71,16 @@ impl Table {
         let (now, then) = (self.slots.len(), self.slots_for(more));
         // A larger table is filled beside the smaller one.
         let slots = if then > now { now + then } else { now };
-        let keys = self.keys.capacity().max(self.keys.len() + more);
+        // So is a longer list of keys.
+        let (room, wanted) = (self.keys.capacity(), self.keys.len() + more);
+        let keys = if wanted > room { room + wanted.max(2 * room) } else { room };
         slots * size_of::<u64>() + keys * size_of::<u128>()
     }
 
     /// Slots of which so many new keys and those that are there take at most half.
     fn slots_for(&self, more: usize) -> usize {
         let wanted = (2 * (self.keys.len() + more)).next_power_of_two();
-        // There are fewer than 2^32 keys, and a tag knows as many places.
+        // A tag has 32 bits to begin a search by; beyond 2^31 keys more than half of the slots are taken.
         wanted.min(1 << 32).max(self.slots.len())
     }
 

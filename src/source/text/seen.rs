@@ -76,6 +76,8 @@ impl ValueKinds {
         match value {
             "" => Self::default(),
             v if v.eq_ignore_ascii_case("true") || v.eq_ignore_ascii_case("false") => Self::BOOLEAN,
+            // As integers, 007 and 7 would be one id.
+            v if has_leading_zero(v) => Self::TEXT,
             v if Int64Type::parse(v).is_some() => {
                 Int64Type::parse(v).map_or(Self::INTEGER, Self::of_integer)
             }
@@ -122,6 +124,11 @@ impl ValueKinds {
             _ => None,
         }
     }
+}
+
+fn has_leading_zero(value: &str) -> bool {
+    let digits = value.trim_start_matches(['-', '+']);
+    digits.len() > 1 && digits.starts_with('0') && digits.bytes().all(|b| b.is_ascii_digit())
 }
 
 #[cfg(test)]

@@ -5,6 +5,7 @@ use arrow::compute::concat_batches;
 use datafusion::prelude::DataFrame;
 use futures::StreamExt;
 
+use super::batch_bytes::HeldBuffers;
 use super::budget::Budget;
 use crate::error::Result;
 
@@ -12,26 +13,26 @@ use crate::error::Result;
 ///
 /// # Errors
 /// When the query fails, or its rows do not fit into the session's memory.
-pub async fn whole(query: DataFrame, rows: &str) -> Result<RecordBatch> {
+pub async fn read_all(query: DataFrame, rows: &str) -> Result<RecordBatch> {
     let budget = Budget::new(&query.task_ctx(), rows);
-    whole_within(query, rows, &budget).await
+    read_all_within(query, rows, &budget).await
 }
 
 /// The same; `budget` holds them, and goes on to.
-pub(super) async fn whole_within(
+pub(super) async fn read_all_within(
     query: DataFrame,
     rows: &str,
     budget: &Budget,
 ) -> Result<RecordBatch> {
     let schema = query.schema().inner().clone();
     let mut stream = query.execute_stream().await?;
-    let (mut batches, mut bytes, mut n) = (Vec::new(), 0_usize, 0);
+    let (mut batches, mut held, mut n) = (Vec::new(), HeldBuffers::default(), 0);
     while let Some(batch) = stream.next().await {
         let batch: RecordBatch = batch?;
         n += batch.num_rows();
-        // Once as it came, and once among all rows.
-        bytes = bytes.saturating_add(batch.get_array_memory_size().saturating_mul(2));
-        budget.hold(bytes, || format!("the first {n} {rows}"))?;
+        held.add(&batch);
+        // Once as they came, and once in one batch.
+        budget.hold(2 * held.bytes(), || format!("the first {n} {rows}"))?;
         batches.push(batch);
     }
     Ok(concat_batches(&schema, &batches)?)
@@ -49,10 +50,14 @@ mod tests {
         let ctx = EngineSpec { memory_limit: limit, ..EngineSpec::default() }.session().unwrap();
         let rows = async |n: usize| {
             let query = format!("SELECT value AS i FROM generate_series(1, {n})");
-            whole(ctx.sql(&query).await.unwrap(), "rows of numbers").await
+            read_all(ctx.sql(&query).await.unwrap(), "rows of numbers").await
         };
         let batch = rows(20_000).await.unwrap();
         assert_eq!((batch.num_rows(), batch.num_columns()), (20_000, 1));
+        // A group-by hands out its result in slices, each of which holds all of it.
+        let query = "SELECT DISTINCT value % 100000 AS i FROM generate_series(1, 200000)";
+        let distinct = read_all(ctx.sql(query).await.unwrap(), "rows of numbers").await.unwrap();
+        assert_eq!(distinct.num_rows(), 100_000);
         let error = rows(2_000_000).await.unwrap_err();
         assert_eq!(error.exit_code(), 2);
         assert!(error.to_string().contains("rows of numbers take"), "{error}");
