@@ -175,14 +175,8 @@ impl BackboneSpec {
             layers.push(Layer::BatchNorm(BatchNorm::new(parameters, "input_norm", width, false)?));
         }
         for (n, size) in hidden.iter().enumerate() {
-            let is_first = n == 0;
-            layers.push(Layer::Dense(Dense::new(
-                parameters,
-                &format!("hidden{n}"),
-                width,
-                *size,
-                is_first,
-            )?));
+            let name = format!("hidden{n}");
+            layers.push(Layer::Dense(Dense::new(parameters, &name, width, *size)?));
             layers.push(Layer::Activation(self.activation));
             layers.push(Layer::Dropout(self.dropout));
             if self.batch_norm {
@@ -197,9 +191,10 @@ impl BackboneSpec {
 
 #[cfg(test)]
 mod tests {
-    use candle_core::{DType, Device, Tensor};
+    use candle_core::{Device, Tensor};
 
     use super::*;
+    use crate::model::neural::net::backend::Backend;
     use crate::model::neural::net::mode::Mode;
     use crate::model::neural::train::checkpoint::Snapshot;
     use crate::run::Run;
@@ -267,7 +262,7 @@ mod tests {
             let (trunk, start) = built(&spec);
             let mut x = Tensor::new(&[[0.5_f32, -2.0]], &Device::Cpu).unwrap();
             for layer in &trunk.layers {
-                x = layer.forward(&x, &mut Mode::Fixed, DType::F32).unwrap();
+                x = layer.forward(&x, &mut Mode::Fixed, Backend::Host).unwrap();
             }
             let (w, b) = (
                 start.find_f32s("net.hidden0.weight").unwrap(),

@@ -1,12 +1,10 @@
 //! Batch normalisation.
 
-use candle_core::backprop::GradStore;
 use candle_core::{DType, Tensor, Var};
 
 use crate::error::Result;
-use crate::model::neural::from_candle;
-use crate::model::neural::net::host::format::{by_image, by_pixel};
-use crate::model::neural::net::host::norm::{NormedColumns, statistics};
+use crate::model::neural::net::backend::Backend;
+use crate::model::neural::net::host::norm::{Normed, NormedColumns, statistics};
 use crate::model::neural::net::host::read;
 use crate::model::neural::net::mode::Mode;
 use crate::model::neural::net::parameters::{ParameterKind, Parameters};
@@ -64,15 +62,23 @@ impl BatchNorm {
         self.scale_and_shift.is_some()
     }
 
-    /// The output as a node of candle's graph.
-    ///
-    /// # Errors
-    /// When the device fails.
-    pub(crate) fn forward(&self, x: &Tensor, mode: &Mode<'_>) -> Result<Tensor> {
-        from_candle(self.node(x, matches!(mode, Mode::Training(_))))
+    /// The output, after ReLU where that follows.
+    pub(crate) fn forward(
+        &self,
+        x: &Tensor,
+        mode: &Mode<'_>,
+        backend: Backend,
+        relu: bool,
+    ) -> candle_core::Result<Tensor> {
+        match backend {
+            Backend::Host => self.on_host(x, mode, relu),
+            Backend::Candle(_) if relu => self.by_candle(x, mode)?.relu(),
+            Backend::Candle(_) => self.by_candle(x, mode),
+        }
     }
 
-    fn node(&self, x: &Tensor, training: bool) -> candle_core::Result<Tensor> {
+    fn by_candle(&self, x: &Tensor, mode: &Mode<'_>) -> candle_core::Result<Tensor> {
+        let training = matches!(mode, Mode::Training(_));
         let precision = x.dtype();
         let dims = x.dims().to_vec();
         let n = dims[1];
@@ -91,7 +97,9 @@ impl BatchNorm {
             rows.broadcast_sub(&self.mean.as_detached_tensor())?.broadcast_div(&deviation)?
         };
         let rows = match &self.scale_and_shift {
-            Some((scale, shift)) => rows.broadcast_mul(scale)?.broadcast_add(shift)?,
+            Some((scale, shift)) => {
+                rows.broadcast_mul(&mode.parameter(scale))?.broadcast_add(&mode.parameter(shift))?
+            }
             None => rows,
         };
         let out = match dims[..] {
@@ -112,28 +120,10 @@ impl BatchNorm {
         Ok(())
     }
 
-    /// The output on the host, after ReLU where that follows, and what the backward pass needs.
-    ///
-    /// # Errors
-    /// When the device fails.
-    pub(crate) fn on_host(
-        &self,
-        x: &Tensor,
-        training: bool,
-        relu: bool,
-    ) -> Result<(Normed, Tensor)> {
-        from_candle(self.normed(x, training, relu))
-    }
-
-    fn normed(
-        &self,
-        x: &Tensor,
-        training: bool,
-        relu: bool,
-    ) -> candle_core::Result<(Normed, Tensor)> {
-        let (x, n) = (by_pixel(&x.detach())?, self.width());
+    fn on_host(&self, x: &Tensor, mode: &Mode<'_>, relu: bool) -> candle_core::Result<Tensor> {
+        let (x, n) = (x.contiguous()?, self.width());
         let rows = x.elem_count() / n.max(1);
-        let follows = training && rows > 1;
+        let follows = matches!(mode, Mode::Training(_)) && rows > 1;
         let [mean, variance] = if follows {
             let [mean, variance] = read([&x], |[x]| statistics(x, n))?;
             let unbiased = rows as f64 / (rows as f64 - 1.0);
@@ -156,70 +146,49 @@ impl BatchNorm {
         let factor = inverse.iter().zip(&scale).map(|(i, s)| (i * f64::from(*s)) as f32).collect();
         let mean = mean.iter().map(|mean| *mean as f32).collect();
         let columns = NormedColumns { mean, factor, shift, relu };
-        let out = read([&x], |[x]| columns.normalise(x))?;
-        let out = Tensor::from_vec(out, x.dims(), x.device())?;
-        let scale_and_shift = self.scale_and_shift.clone();
-        let normed = Normed { columns, inverse, follows, x, out: out.clone(), scale_and_shift };
-        Ok((normed, by_image(&out)?))
-    }
-}
-
-/// What the backward pass of a norm on the host needs.
-pub(crate) struct Normed {
-    columns: NormedColumns,
-    /// One over each column's deviation.
-    inverse: Vec<f64>,
-    /// Whether mean and variance followed from the batch.
-    follows: bool,
-    x: Tensor,
-    out: Tensor,
-    scale_and_shift: Option<(Tensor, Tensor)>,
-}
-
-impl Normed {
-    /// Adds the gradients by scale and shift to `found`; returns the gradient by the input.
-    pub(crate) fn backward(
-        &self,
-        gradient: &Tensor,
-        found: &mut GradStore,
-    ) -> candle_core::Result<Tensor> {
-        let (columns, gradient) = (&self.columns, by_pixel(gradient)?);
-        let of_input = read([&self.x, &self.out, &gradient], |[x, out, gradient]| {
-            let [sums, products] = columns.sums(x, out, gradient);
-            let of_input = if self.follows {
-                let rows = (x.len() / sums.len()) as f64;
-                let constant: Vec<f32> = sums.iter().map(|sum| (sum / rows) as f32).collect();
-                let slopes = products.iter().zip(&self.inverse);
-                let slope: Vec<f32> = slopes.map(|(p, i)| (p * i * i / rows) as f32).collect();
-                columns.backward(x, out, gradient, &constant, &slope)
-            } else {
-                let zeros = vec![0.0; sums.len()];
-                columns.backward(x, out, gradient, &zeros, &zeros)
-            };
-            (of_input, sums, products)
-        })?;
-        let (of_input, sums, products) = of_input;
-        if let Some((scale, shift)) = &self.scale_and_shift {
-            let of_scale = products.iter().zip(&self.inverse).map(|(p, i)| (p * i) as f32);
-            found.insert(scale, Tensor::from_iter(of_scale, gradient.device())?);
-            let of_shift = sums.iter().map(|sum| *sum as f32);
-            found.insert(shift, Tensor::from_iter(of_shift, gradient.device())?);
+        let normed = Normed { columns, inverse, follows };
+        match &self.scale_and_shift {
+            Some((scale, shift)) => {
+                x.apply_op3(&mode.parameter(scale), &mode.parameter(shift), normed)
+            }
+            None => x.apply_op1(normed),
         }
-        by_image(&Tensor::from_vec(of_input, gradient.dims(), gradient.device())?)
     }
 }
 
 #[cfg(test)]
 mod tests {
     use candle_core::Device;
+    use candle_core::backprop::GradStore;
 
     use super::*;
-    use crate::model::neural::net::host::change;
+    use crate::model::neural::net::host::change_by;
+    use crate::model::neural::net::host::format::{by_image, by_pixel};
     use crate::model::neural::net::parameters::Initialisation;
     use crate::run::Run;
 
     fn numbers(tensor: &Tensor) -> Vec<f32> {
         tensor.flatten_all().unwrap().to_vec1().unwrap()
+    }
+
+    fn forward(
+        norm: &BatchNorm,
+        x: &Tensor,
+        training: bool,
+        backend: Backend,
+        relu: bool,
+    ) -> Tensor {
+        let mut rng = Run::new(1).rng("none");
+        let mode = if training { Mode::Training(&mut rng) } else { Mode::Fixed };
+        norm.forward(x, &mode, backend, relu).unwrap()
+    }
+
+    fn on_host(norm: &BatchNorm, x: &Tensor, training: bool, relu: bool) -> Tensor {
+        by_image(&forward(norm, &by_pixel(x).unwrap(), training, Backend::Host, relu)).unwrap()
+    }
+
+    fn gradients(out: &Tensor, slopes: &Tensor) -> GradStore {
+        (out * slopes).unwrap().sum_all().unwrap().backward().unwrap()
     }
 
     /// Of 1 and 3 the mean is 2 and the unbiased variance 2: a tenth of each beside nine tenths of 0 and of 1.
@@ -228,14 +197,14 @@ mod tests {
         let mut all = Parameters::new(&Run::new(1), &Device::Cpu, Initialisation::Uniform);
         let norm = BatchNorm::new(&mut all, "norm", 1, false).unwrap();
         let x = Tensor::new(&[[1.0_f32], [3.0]], &Device::Cpu).unwrap();
-        let out = norm.forward(&x, &Mode::Training(&mut Run::new(1).rng("none"))).unwrap();
+        let out = on_host(&norm, &x, true, false);
         let near = |got: &[f32], want: f32| assert!((got[0] - want).abs() < 1e-5, "{got:?}");
         near(&numbers(&out), -1.0);
         near(&numbers(&norm.mean), 0.2);
         near(&numbers(&norm.variance), 1.1);
         // What predicts uses these: (2.2 - 0.2) / sqrt(1.1), and changes nothing.
         let x = Tensor::new(&[[2.2_f32], [0.2]], &Device::Cpu).unwrap();
-        near(&numbers(&norm.forward(&x, &Mode::Fixed).unwrap()), 1.906_917);
+        near(&numbers(&on_host(&norm, &x, false, false)), 1.906_917);
         near(&numbers(&norm.mean), 0.2);
     }
 
@@ -246,7 +215,7 @@ mod tests {
         let norm = BatchNorm::new(&mut all, "norm", 2, true).unwrap();
         let values = vec![1.0_f32, 3.0, 0.0, 0.0, 5.0, 7.0, 2.0, 2.0];
         let x = Tensor::from_vec(values, (2, 2, 1, 2), &Device::Cpu).unwrap();
-        let out = norm.forward(&x, &Mode::Training(&mut Run::new(1).rng("none"))).unwrap();
+        let out = on_host(&norm, &x, true, false);
         let near = |got: Vec<f32>, want: &[f32]| {
             for (got, want) in got.iter().zip(want) {
                 assert!((got - want).abs() < 1e-5, "{got}, expected {want}");
@@ -264,10 +233,9 @@ mod tests {
         let norm = BatchNorm::new(&mut all, "norm", columns, true).unwrap();
         let (scale, shift) = norm.scale_and_shift.as_ref().unwrap();
         for (tensor, first) in [(scale, 1.5), (shift, 0.2)] {
-            let number = |values: &mut [f32]| {
-                values.iter_mut().enumerate().for_each(|(n, v)| *v = first - 0.3 * n as f32);
-            };
-            change(tensor, number).unwrap();
+            let values = (0..columns).map(|n| first - 0.3 * n as f32);
+            let values = Tensor::from_iter(values, &Device::Cpu).unwrap();
+            change_by(tensor, &values, |tensor, values| tensor.copy_from_slice(values)).unwrap();
         }
         norm
     }
@@ -292,13 +260,12 @@ mod tests {
         let mut all = Parameters::new(&Run::new(1), &Device::Cpu, Initialisation::Uniform);
         let norm = BatchNorm::new(&mut all, "norm", 1, true).unwrap();
         let column = |values: [f32; 3]| Tensor::new(&values, &Device::Cpu).unwrap().reshape((3, 1));
-        let x = column([-1.0, 0.0, 1.0]).unwrap();
-        let (normed, out) = norm.on_host(&x, true, false).unwrap();
+        let x = Var::from_tensor(&column([-1.0, 0.0, 1.0]).unwrap()).unwrap();
+        let out = on_host(&norm, &x, true, false);
         near("output", &out, &column([-1.224_73, 0.0, 1.224_73]).unwrap());
         near("running variance", norm.variance.as_tensor(), &counted(&[1], 1).ones_like().unwrap());
-        let mut found = GradStore::default();
-        let of_x = normed.backward(&column([1.0, 0.0, 0.0]).unwrap(), &mut found).unwrap();
-        near("input", &of_x, &column([0.204_12, -0.408_25, 0.204_12]).unwrap());
+        let found = gradients(&out, &column([1.0, 0.0, 0.0]).unwrap());
+        near("input", found.get(&x).unwrap(), &column([0.204_12, -0.408_25, 0.204_12]).unwrap());
         let (scale, shift) = norm.scale_and_shift.as_ref().unwrap();
         let of = |parameter| numbers(found.get(parameter).unwrap())[0];
         assert!((of(scale) + 1.224_73).abs() < 1e-4 && (of(shift) - 1.0).abs() < 1e-6);
@@ -306,23 +273,23 @@ mod tests {
 
     /// Images, and rows of more than one block, with and without ReLU; a single row, which has no variance.
     #[test]
-    fn the_host_and_the_graph_agree() {
+    fn the_host_and_candle_agree() {
         for dims in [&[7, 3, 5, 6][..], &[1300, 5], &[1, 4], &[40, 6, 1, 3], &[2, 1, 8, 9]] {
             for (training, relu) in [(true, true), (true, false), (false, true), (false, false)] {
                 let (x, slopes) = (counted(dims, 7), counted(dims, 5));
                 let what = format!("{dims:?}, {training}, {relu}");
                 let (graph, host) = (uneven(dims[1]), uneven(dims[1]));
                 let var = Var::from_tensor(&x).unwrap();
-                let mut wanted = graph.node(&var, training).unwrap();
-                wanted = if relu { wanted.relu().unwrap() } else { wanted };
-                let (normed, out) = host.on_host(&x, training, relu).unwrap();
+                let wanted = forward(&graph, &var, training, Backend::Candle(DType::F32), relu);
+                let out = on_host(&host, &var, training, relu);
                 near(&what, &out, &wanted);
                 near(&what, host.mean.as_tensor(), graph.mean.as_tensor());
                 near(&what, host.variance.as_tensor(), graph.variance.as_tensor());
-                let wanted = (wanted * &slopes).unwrap().sum_all().unwrap().backward().unwrap();
-                let mut found = GradStore::default();
-                let of_x = normed.backward(&slopes, &mut found).unwrap();
-                near(&what, &of_x, wanted.get(&var).unwrap());
+                let (wanted, found) = (gradients(&wanted, &slopes), gradients(&out, &slopes));
+                near(&what, found.get(&var).unwrap(), wanted.get(&var).unwrap());
+                if !training {
+                    continue;
+                }
                 let (of_host, of_graph) = (&host.scale_and_shift, &graph.scale_and_shift);
                 let ((scale, shift), (wanted_scale, wanted_shift)) =
                     (of_host.as_ref().unwrap(), of_graph.as_ref().unwrap());
@@ -339,9 +306,10 @@ mod tests {
             let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
             pool.install(|| {
                 let norm = uneven(5);
-                let (normed, out) = norm.on_host(&x, true, true).unwrap();
-                let of_x = normed.backward(&slopes, &mut GradStore::default()).unwrap();
-                [numbers(&out), numbers(&of_x), numbers(&norm.variance)]
+                let x = Var::from_tensor(&x).unwrap();
+                let out = on_host(&norm, &x, true, true);
+                let found = gradients(&out, &slopes);
+                [numbers(&out), numbers(found.get(&x).unwrap()), numbers(&norm.variance)]
             })
         };
         assert_eq!(all(1), all(4));

@@ -1,12 +1,12 @@
 //! Convolutions; on the host by hand-written products.
 
-use candle_core::backprop::GradStore;
-use candle_core::{DType, Result, Tensor};
+use candle_core::{CpuStorage, CustomOp3, DType, Layout, Result, Shape, Tensor};
 
+use crate::model::neural::net::backend::Backend;
 use crate::model::neural::net::conv_shape::ConvShape;
-use crate::model::neural::net::host::format::{by_pixel, images};
-use crate::model::neural::net::host::read;
 use crate::model::neural::net::host::tiles::ColumnBlocks;
+use crate::model::neural::net::host::{in_line, read};
+use crate::model::neural::net::mode::Mode;
 
 /// A convolution over `[image, channel, height, width]`.
 #[derive(Clone)]
@@ -19,30 +19,41 @@ pub struct Convolution {
     pub(crate) padding: usize,
     /// Rows and columns from one output position to the next.
     pub(crate) stride: usize,
-    /// Whether its input is the data, whose gradient is not needed.
-    pub(crate) is_first: bool,
 }
 
 /// The largest number of elements that one convolution on a GPU may address: what a signed number of 32 bits holds.
 const MAX_ADDRESSED: usize = i32::MAX as usize;
 
 impl Convolution {
-    /// The output as a node of candle's graph, computed in `precision`.
+    /// The output.
+    pub(crate) fn forward(&self, x: &Tensor, mode: &Mode<'_>, backend: Backend) -> Result<Tensor> {
+        let (weight, bias) = (mode.parameter(&self.weight), mode.parameter(&self.bias));
+        match backend {
+            Backend::Host => {
+                let (height, width, images, from) = x.dims4()?;
+                let shape = self.shape(images, from, height, width)?;
+                x.contiguous()?.apply_op3(&weight, &bias, shape)
+            }
+            Backend::Candle(precision) => {
+                let own = Self { weight, bias, ..*self };
+                own.by_candle(x, precision, MAX_ADDRESSED)
+            }
+        }
+    }
+
+    /// The output by candle's operations, where the patches of a group of images have at most `max_addressed` elements,
+    /// or the group is one image.
     ///
     /// # Why
     /// candle's kernels on a GPU address the patches of a whole batch with 32 bits: with 64 channels and a kernel of 3 x 3,
     /// 1 024 images of 86 x 86 pixels have more. So a large batch is computed in groups of images. A stride is a choice of
     /// rows and columns of the whole output: candle's gradient of a convolution with a stride takes the remainder of the
     /// height for that of the width, too.
-    pub(crate) fn node(&self, x: &Tensor, precision: DType) -> Result<Tensor> {
-        self.node_of_groups(x, precision, MAX_ADDRESSED)
-    }
-
-    /// The same, where the patches of a group of images have at most `max_addressed` elements, or the group is one image.
-    fn node_of_groups(&self, x: &Tensor, precision: DType, max_addressed: usize) -> Result<Tensor> {
+    fn by_candle(&self, x: &Tensor, precision: DType, max_addressed: usize) -> Result<Tensor> {
         let weight = self.weight.to_dtype(precision)?;
         let bias = self.bias.to_dtype(precision)?.reshape((1, (), 1, 1))?;
-        let shape = Self { stride: 1, ..self.clone() }.shape(x)?;
+        let (images, from, height, width) = x.dims4()?;
+        let shape = Self { stride: 1, ..self.clone() }.shape(images, from, height, width)?;
         let group = shape.images_addressed(max_addressed);
         let node = |x: &Tensor| {
             x.to_dtype(precision)?.conv2d(&weight, self.padding, 1, 1, 1)?.broadcast_add(&bias)
@@ -57,51 +68,12 @@ impl Convolution {
         every(&Tensor::cat(&parts?, 0)?, self.stride)
     }
 
-    /// The output, on the host.
-    pub(crate) fn forward(&self, x: &Tensor) -> Result<Tensor> {
-        let shape = self.shape(x)?;
-        let blocks = ColumnBlocks::new(shape.to);
-        let out = read([&by_pixel(x)?, &self.weight, &self.bias], |[x, weight, bias]| {
-            let packed = shape.packed(weight, blocks);
-            let mut start = bias.to_vec();
-            start.resize(blocks.len() * blocks.width, 0.0);
-            shape.rows(&shape.reads(), x, shape.from, &packed, &start, blocks)
-        })?;
-        images(out, (shape.images, shape.to, shape.high, shape.wide), x)
-    }
-
-    /// Adds the gradients by weight and bias to `found`, given the input and the gradient by the output; returns the
-    /// gradient by the input, or `None` where the input is the data.
-    pub(crate) fn backward(
-        &self,
-        x: &Tensor,
-        gradient: &Tensor,
-        found: &mut GradStore,
-    ) -> Result<Option<Tensor>> {
-        let shape = self.shape(x)?;
-        let numbers = [&by_pixel(x)?, &by_pixel(gradient)?, &self.weight];
-        let (of_weight, of_bias, of_input) = read(numbers, |[x, gradient, weight]| {
-            let (of_weight, of_bias) = shape.of_parameters(x, gradient);
-            let of_input = (!self.is_first).then(|| {
-                let blocks = ColumnBlocks::new(shape.from);
-                let packed = shape.packed_transpose(weight, blocks);
-                let zeros = vec![0.0; blocks.len() * blocks.width];
-                shape.rows(&shape.is_read_by(), gradient, shape.to, &packed, &zeros, blocks)
-            });
-            (of_weight, of_bias, of_input)
-        })?;
-        found.insert(&self.weight, Tensor::from_vec(of_weight, self.weight.dims(), x.device())?);
-        found.insert(&self.bias, Tensor::from_vec(of_bias, self.bias.dims(), x.device())?);
-        of_input.map(|of_input| images(of_input, x.dims4()?, x)).transpose()
-    }
-
     /// Rows or columns of the output, given those of an image that the kernel fits.
     pub(crate) fn size_after(&self, size: usize) -> usize {
         (size + 2 * self.padding - self.weight.dims()[2]) / self.stride + 1
     }
 
-    fn shape(&self, x: &Tensor) -> Result<ConvShape> {
-        let (images, from, height, width) = x.dims4()?;
+    fn shape(&self, images: usize, from: usize, height: usize, width: usize) -> Result<ConvShape> {
         let (to, known, kernel, _) = self.weight.dims4()?;
         let padded = (height.min(width) + 2 * self.padding + 1).checked_sub(kernel);
         if from != known || padded.is_none_or(|size| size == 0) {
@@ -112,6 +84,58 @@ impl Convolution {
         let (high, wide) = (self.size_after(height), self.size_after(width));
         let (padding, stride) = (self.padding, self.stride);
         Ok(ConvShape { images, from, to, kernel, padding, stride, height, width, high, wide })
+    }
+}
+
+impl CustomOp3 for ConvShape {
+    fn name(&self) -> &'static str {
+        "convolution"
+    }
+
+    fn cpu_fwd(
+        &self,
+        x: &CpuStorage,
+        of_x: &Layout,
+        weight: &CpuStorage,
+        of_weight: &Layout,
+        bias: &CpuStorage,
+        of_bias: &Layout,
+    ) -> Result<(CpuStorage, Shape)> {
+        let x = in_line(x.as_slice()?, of_x)?;
+        let blocks = ColumnBlocks::new(self.to);
+        let packed = self.packed(in_line(weight.as_slice()?, of_weight)?, blocks);
+        let mut start: Vec<f32> = in_line(bias.as_slice()?, of_bias)?.to_vec();
+        start.resize(blocks.len() * blocks.width, 0.0);
+        let out = self.rows(&self.reads(), x, self.from, &packed, &start, blocks);
+        Ok((CpuStorage::F32(out), Shape::from((self.high, self.wide, self.images, self.to))))
+    }
+
+    fn bwd(
+        &self,
+        x: &Tensor,
+        weight: &Tensor,
+        bias: &Tensor,
+        _: &Tensor,
+        gradient: &Tensor,
+    ) -> Result<(Option<Tensor>, Option<Tensor>, Option<Tensor>)> {
+        let numbers = [x, &gradient.contiguous()?, weight];
+        let (of_weight, of_bias, of_input) = read(numbers, |[x, gradient, weight]| {
+            let (of_weight, of_bias) = self.of_parameters(x, gradient);
+            // The data is no variable, and its gradient is not needed.
+            let of_input = numbers[0].track_op().then(|| {
+                let blocks = ColumnBlocks::new(self.from);
+                let packed = self.packed_transpose(weight, blocks);
+                let zeros = vec![0.0; blocks.len() * blocks.width];
+                self.rows(&self.is_read_by(), gradient, self.to, &packed, &zeros, blocks)
+            });
+            (of_weight, of_bias, of_input)
+        })?;
+        let tensor = |values, like: &Tensor| Tensor::from_vec(values, like.dims(), like.device());
+        Ok((
+            of_input.map(|of_input| tensor(of_input, x)).transpose()?,
+            Some(tensor(of_weight, weight)?),
+            Some(tensor(of_bias, bias)?),
+        ))
     }
 }
 
@@ -127,9 +151,12 @@ pub(crate) fn every(x: &Tensor, stride: usize) -> Result<Tensor> {
 
 #[cfg(test)]
 mod tests {
+    use candle_core::backprop::GradStore;
     use candle_core::{Device, Var};
 
     use super::*;
+    use crate::model::neural::net::host::format::{by_image, by_pixel};
+    use crate::run::Run;
 
     fn numbers(t: &Tensor) -> Vec<f32> {
         t.flatten_all().unwrap().to_vec1().unwrap()
@@ -148,37 +175,47 @@ mod tests {
         }
     }
 
+    /// The output on the host.
+    fn on_host(convolution: &Convolution, x: &Tensor) -> Result<Tensor> {
+        let mut rng = Run::new(1).rng("none");
+        let mode = Mode::Training(&mut rng);
+        by_image(&convolution.forward(&by_pixel(x)?, &mode, Backend::Host)?)
+    }
+
+    fn gradients(out: &Tensor, slopes: &Tensor) -> GradStore {
+        (out * slopes).unwrap().sum_all().unwrap().backward().unwrap()
+    }
+
     /// One image of two rows of three pixels, under a kernel of 2 x 2 with a zero around it and a stride of 2: the corners
     /// that the kernel's last row and column read, and so on; the bias is 0.5.
     #[test]
     fn a_small_convolution_is_that_by_hand() {
         let tensor = |values: &[f32], dims: (usize, usize, usize, usize)| {
-            Tensor::from_slice(values, dims, &Device::Cpu).unwrap()
+            Var::from_tensor(&Tensor::from_slice(values, dims, &Device::Cpu).unwrap()).unwrap()
         };
         let x = tensor(&[1.0, 2.0, 3.0, 4.0, 5.0, 6.0], (1, 1, 2, 3));
+        let weight = tensor(&[1.0, 10.0, 100.0, 1000.0], (1, 1, 2, 2));
+        let bias = Var::new(&[0.5_f32], &Device::Cpu).unwrap();
         let convolution = Convolution {
-            weight: tensor(&[1.0, 10.0, 100.0, 1000.0], (1, 1, 2, 2)),
-            bias: Tensor::new(&[0.5_f32], &Device::Cpu).unwrap(),
+            weight: weight.as_tensor().clone(),
+            bias: bias.as_tensor().clone(),
             padding: 1,
             stride: 2,
-            is_first: false,
         };
-        let out = convolution.forward(&x).unwrap();
+        let out = on_host(&convolution, &x).unwrap();
         assert_eq!(out.dims(), [1, 1, 2, 2]);
         assert_eq!(numbers(&out), [1000.5, 3200.5, 40.5, 65.5]);
-        let mut found = GradStore::default();
-        let slopes = tensor(&[1.0, 2.0, 3.0, 4.0], (1, 1, 2, 2));
-        let of_input = convolution.backward(&x, &slopes, &mut found).unwrap().unwrap();
-        assert_eq!(numbers(&of_input), [1000.0, 200.0, 2000.0, 30.0, 4.0, 40.0]);
-        let of = |parameter| numbers(found.get(parameter).unwrap());
+        let found = gradients(&out, &tensor(&[1.0, 2.0, 3.0, 4.0], (1, 1, 2, 2)));
+        let of = |parameter: &Var| numbers(found.get(parameter).unwrap());
+        assert_eq!(of(&x), [1000.0, 200.0, 2000.0, 30.0, 4.0, 40.0]);
         // Slopes times pixels: 4 x 5, 3 x 4 + 4 x 6, 2 x 2, 1 x 1 + 2 x 3.
-        assert_eq!(of(&convolution.weight), [20.0, 36.0, 4.0, 7.0]);
-        assert_eq!(of(&convolution.bias), [10.0]);
+        assert_eq!(of(&weight), [20.0, 36.0, 4.0, 7.0]);
+        assert_eq!(of(&bias), [10.0]);
     }
 
-    /// Against candle's graph, for one image, some, and more than a run holds, with and without zeros around them.
+    /// Against candle's operations, for one image, some, and more than a run holds, with and without zeros around them.
     #[test]
-    fn output_and_gradients_are_those_of_a_graph() {
+    fn output_and_gradients_are_those_of_candle() {
         for (images, padding, kernel, stride, height, width) in [
             (1, 0, 3, 1, 3, 5),
             (3, 2, 5, 1, 4, 6),
@@ -192,25 +229,24 @@ mod tests {
         ] {
             let x = counted(&[images, 2, height, width], 7);
             let (weight, bias) = (counted(&[3, 2, kernel, kernel], 5), counted(&[3], 11));
-            let convolution = |is_first| Convolution {
+            let convolution = Convolution {
                 weight: weight.as_tensor().clone(),
                 bias: bias.as_tensor().clone(),
                 padding,
                 stride,
-                is_first,
             };
-            let graph = convolution(false).node(&x, DType::F32).unwrap();
-            let out = convolution(false).forward(&x).unwrap();
-            near("output", &out, &graph);
-            let slopes = counted(out.dims(), 3).as_detached_tensor();
-            let wanted = (graph * &slopes).unwrap().sum_all().unwrap().backward().unwrap();
-            for is_first in [false, true] {
-                let mut found = GradStore::default();
-                let of_input = convolution(is_first).backward(&x, &slopes, &mut found).unwrap();
+            let candle = convolution.by_candle(&x, DType::F32, MAX_ADDRESSED).unwrap();
+            let slopes = counted(candle.dims(), 3).as_detached_tensor();
+            let wanted = gradients(&candle, &slopes);
+            for is_data in [false, true] {
+                let x = if is_data { x.as_detached_tensor() } else { x.as_tensor().clone() };
+                let out = on_host(&convolution, &x).unwrap();
+                near("output", &out, &candle);
+                let found = gradients(&out, &slopes);
                 near("weight", found.get(&weight).unwrap(), wanted.get(&weight).unwrap());
                 near("bias", found.get(&bias).unwrap(), wanted.get(&bias).unwrap());
-                assert_eq!(of_input.is_none(), is_first);
-                of_input.iter().for_each(|got| near("input", got, wanted.get(&x).unwrap()));
+                assert_eq!(found.get(&x).is_none(), is_data);
+                found.get(&x).iter().for_each(|got| near("input", got, wanted.get(&x).unwrap()));
             }
         }
     }
@@ -226,15 +262,13 @@ mod tests {
             bias: bias.as_tensor().clone(),
             padding: 1,
             stride: 1,
-            is_first: false,
         };
-        let gradients = |max_addressed| {
-            let out = convolution.node_of_groups(&x, DType::F32, max_addressed).unwrap();
-            let slopes = counted(out.dims(), 3).as_detached_tensor();
-            let found = (&out * slopes).unwrap().sum_all().unwrap().backward().unwrap();
+        let of_groups = |max_addressed| {
+            let out = convolution.by_candle(&x, DType::F32, max_addressed).unwrap();
+            let found = gradients(&out, &counted(out.dims(), 3));
             (out, found)
         };
-        let ((out, found), (whole, wanted)) = (gradients(3 * 3 * 9 * 20 + 5), gradients(1 << 31));
+        let ((out, found), (whole, wanted)) = (of_groups(3 * 3 * 9 * 20 + 5), of_groups(1 << 31));
         near("output", &out, &whole);
         for (name, var) in [("x", &x), ("weight", &weight), ("bias", &bias)] {
             near(name, found.get(var).unwrap(), wanted.get(var).unwrap());
@@ -265,15 +299,14 @@ mod tests {
             bias: bias.as_tensor().clone(),
             padding: 1,
             stride: 1,
-            is_first: false,
         };
         let all = |threads| {
             let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
             pool.install(|| {
-                let out = convolution.forward(&x).unwrap();
-                let mut found = GradStore::default();
-                let of_input = convolution.backward(&x, &out, &mut found).unwrap().unwrap();
-                [numbers(&out), numbers(&of_input), numbers(found.get(&weight).unwrap())]
+                let out = on_host(&convolution, &x).unwrap();
+                let found = gradients(&out, &out.detach());
+                let of = |var: &Var| numbers(found.get(var).unwrap());
+                [numbers(&out), of(&x), of(&weight)]
             })
         };
         assert_eq!(all(1), all(4));
@@ -286,10 +319,9 @@ mod tests {
             bias: counted(&[1], 3).as_tensor().clone(),
             padding: 1,
             stride: 1,
-            is_first: true,
         };
-        assert!(convolution.forward(&counted(&[1, 2, 2, 9], 3)).is_err());
-        assert!(convolution.forward(&counted(&[1, 3, 9, 9], 3)).is_err());
-        assert!(convolution.forward(&counted(&[1, 2, 3, 9], 3)).is_ok());
+        assert!(on_host(&convolution, &counted(&[1, 2, 2, 9], 3)).is_err());
+        assert!(on_host(&convolution, &counted(&[1, 3, 9, 9], 3)).is_err());
+        assert!(on_host(&convolution, &counted(&[1, 2, 3, 9], 3)).is_ok());
     }
 }

@@ -29,16 +29,11 @@ struct Kernel {
     padding: usize,
 }
 
-fn convolution(
-    parameters: &mut Parameters,
-    name: &str,
-    kernel: Kernel,
-    is_first: bool,
-) -> Result<Convolution> {
+fn convolution(parameters: &mut Parameters, name: &str, kernel: Kernel) -> Result<Convolution> {
     let Kernel { from, to, size, padding } = kernel;
     let (area, shape) = (size * size, [to, from, size, size]);
     let (weight, bias) = parameters.layer(name, &shape, to, from * area, to * area)?;
-    Ok(Convolution { weight, bias, padding, stride: 1, is_first })
+    Ok(Convolution { weight, bias, padding, stride: 1 })
 }
 
 fn relu() -> Layer {
@@ -69,16 +64,16 @@ pub(super) fn lenet(
     let first = Kernel { from: channels, to: 6, size: 5, padding: 2 };
     let second = Kernel { from: 6, to: 16, size: 5, padding: 0 };
     let layers = vec![
-        Layer::Convolution(convolution(parameters, "convolution0", first, true)?),
+        Layer::Convolution(convolution(parameters, "convolution0", first)?),
         relu(),
         Layer::MaxPool,
-        Layer::Convolution(convolution(parameters, "convolution1", second, false)?),
+        Layer::Convolution(convolution(parameters, "convolution1", second)?),
         relu(),
         Layer::MaxPool,
         Layer::Flatten,
-        Layer::Dense(Dense::new(parameters, "hidden0", 16 * rows * columns, 120, false)?),
+        Layer::Dense(Dense::new(parameters, "hidden0", 16 * rows * columns, 120)?),
         relu(),
-        Layer::Dense(Dense::new(parameters, "hidden1", 120, 84, false)?),
+        Layer::Dense(Dense::new(parameters, "hidden1", 120, 84)?),
         relu(),
     ];
     Ok((layers, 84))
@@ -103,7 +98,7 @@ pub(super) fn vgg16(
         }
         let (name, kernel) =
             (format!("convolution{n:02}"), Kernel { from, to, size: 3, padding: 1 });
-        layers.push(Layer::Convolution(convolution(parameters, &name, kernel, n == 0)?));
+        layers.push(Layer::Convolution(convolution(parameters, &name, kernel)?));
         layers.push(norm(parameters, &format!("norm{n:02}"), to)?);
         layers.push(relu());
         from = to;
@@ -122,14 +117,14 @@ const BLOCKS: usize = 3;
 pub(super) fn resnet20(channels: usize, parameters: &mut Parameters) -> Result<LayersAndWidth> {
     let mut width = RESNET20[0];
     let kernel = |from, to| Kernel { from, to, size: 3, padding: 1 };
-    let first = convolution(parameters, "convolution", kernel(channels, width), true)?;
+    let first = convolution(parameters, "convolution", kernel(channels, width))?;
     let mut layers = vec![Layer::Convolution(first), norm(parameters, "norm", width)?, relu()];
     for (n, to) in RESNET20.into_iter().flat_map(|to| [to; BLOCKS]).enumerate() {
         let halves = (to != width).then_some(Shortcut { to, stride: 2 });
         let name = |part: &str| format!("block{n}_{part}");
-        let mut one = convolution(parameters, &name("convolution0"), kernel(width, to), false)?;
+        let mut one = convolution(parameters, &name("convolution0"), kernel(width, to))?;
         one.stride = halves.map_or(1, |shortcut| shortcut.stride);
-        let two = convolution(parameters, &name("convolution1"), kernel(to, to), false)?;
+        let two = convolution(parameters, &name("convolution1"), kernel(to, to))?;
         let block = vec![
             Layer::Convolution(one),
             norm(parameters, &name("norm0"), to)?,

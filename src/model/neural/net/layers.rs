@@ -1,20 +1,23 @@
 //! The layers that backbones are built of.
 
-use candle_core::backprop::GradStore;
-use candle_core::{DType, Tensor};
+use candle_core::Tensor;
 use rand::RngCore;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::error::Result;
 use crate::model::neural::from_candle;
+use crate::model::neural::net::backend::Backend;
 use crate::model::neural::net::batch_norm::BatchNorm;
 use crate::model::neural::net::convolution::Convolution;
-use crate::model::neural::net::host::product::{affine, product, row_sum};
-use crate::model::neural::net::max_pool;
+use crate::model::neural::net::host::format::by_image;
+use crate::model::neural::net::host::pointwise::{dropout, relu};
+use crate::model::neural::net::host::product::affine;
+use crate::model::neural::net::max_pool::max_pool;
+use crate::model::neural::net::mean_pool::mean_pool;
 use crate::model::neural::net::mode::Mode;
 use crate::model::neural::net::parameters::Parameters;
-use crate::model::neural::net::residual::{Shortcut, sum};
+use crate::model::neural::net::residual::Shortcut;
 use crate::run::Rng;
 
 /// The activation function of a hidden layer.
@@ -103,34 +106,68 @@ impl Layer {
         }
     }
 
-    /// The layer's output, computed in `precision`, as a node of candle's graph; except a dense layer, whose gradient is
-    /// computed by [`Dense::backward`].
+    /// The layer's output: a node of candle's graph where the input is one, or where the mode trains.
     ///
     /// # Errors
     /// When the device fails.
-    pub fn forward(&self, x: &Tensor, mode: &mut Mode<'_>, precision: DType) -> Result<Tensor> {
-        match self {
-            Self::Dense(dense) => dense.forward(x),
-            Self::BatchNorm(norm) => norm.forward(x, mode),
+    pub fn forward(&self, x: &Tensor, mode: &mut Mode<'_>, backend: Backend) -> Result<Tensor> {
+        from_candle(match self {
+            Self::Dense(dense) => return dense.forward(x, mode, backend),
+            Self::Convolution(convolution) => convolution.forward(x, mode, backend),
+            Self::BatchNorm(norm) => norm.forward(x, mode, backend, false),
+            Self::Residual(block) => return block.forward(x, mode, backend),
+            Self::Shortcut(shortcut) => shortcut.forward(x, backend),
+            Self::Activation(activation) => activation.forward(x, backend),
             Self::Dropout(share) => match mode {
                 Mode::Training(rng) if *share > 0.0 => {
-                    from_candle(dropout_mask(rng, x, *share).and_then(|mask| x * mask))
+                    dropout_mask(rng, x, *share).and_then(|mask| match backend {
+                        Backend::Host => dropout(x, mask),
+                        Backend::Candle(_) => x * mask,
+                    })
                 }
-                _ => Ok(x.clone()),
+                _ => return Ok(x.clone()),
             },
-            Self::Convolution(convolution) => from_candle(convolution.node(x, precision)),
-            Self::Activation(activation) => from_candle(match activation {
-                Activation::Relu => x.relu(),
-                Activation::Gelu => x.gelu(),
-                Activation::Silu => x.silu(),
-                Activation::Tanh => x.tanh(),
-                Activation::Selu => x.elu(SELU_ALPHA).and_then(|x| x * SELU_SCALE),
-            }),
-            Self::Residual(block) => block.forward(x, mode, precision),
-            Self::Shortcut(shortcut) => from_candle(shortcut.node(x)),
-            Self::MaxPool => from_candle(max_pool::node(x)),
-            Self::MeanPool => from_candle(x.mean((2, 3))),
-            Self::Flatten => from_candle(x.flatten_from(1)),
+            Self::MaxPool => max_pool(x, backend),
+            Self::MeanPool => mean_pool(x, backend),
+            Self::Flatten => match backend {
+                Backend::Host => by_image(x).and_then(|x| x.flatten_from(1)),
+                Backend::Candle(_) => x.flatten_from(1),
+            },
+        })
+    }
+}
+
+/// The output of layers, one after the other; a norm computes the ReLU after it, too.
+///
+/// # Errors
+/// When the device fails.
+pub(crate) fn forward_all(
+    layers: &[Layer],
+    x: &Tensor,
+    mode: &mut Mode<'_>,
+    backend: Backend,
+) -> Result<Tensor> {
+    let (mut out, mut rest) = (x.clone(), layers);
+    while let [layer, others @ ..] = rest {
+        (out, rest) = match (layer, others) {
+            (Layer::BatchNorm(norm), [Layer::Activation(Activation::Relu), others @ ..]) => {
+                (from_candle(norm.forward(&out, mode, backend, true))?, others)
+            }
+            _ => (layer.forward(&out, mode, backend)?, others),
+        };
+    }
+    Ok(out)
+}
+
+impl Activation {
+    fn forward(self, x: &Tensor, backend: Backend) -> candle_core::Result<Tensor> {
+        match self {
+            Self::Relu if backend == Backend::Host => relu(x),
+            Self::Relu => x.relu(),
+            Self::Gelu => x.gelu(),
+            Self::Silu => x.silu(),
+            Self::Tanh => x.tanh(),
+            Self::Selu => x.elu(SELU_ALPHA)? * SELU_SCALE,
         }
     }
 }
@@ -141,19 +178,11 @@ impl Residual {
         self.layers.iter().fold(input.to_vec(), |shape, layer| layer.output_shape(&shape))
     }
 
-    /// The output as a node of candle's graph, except that dense layers are not.
-    pub(crate) fn forward(
-        &self,
-        x: &Tensor,
-        mode: &mut Mode<'_>,
-        precision: DType,
-    ) -> Result<Tensor> {
-        let mut out = x.clone();
-        for layer in &self.layers {
-            out = layer.forward(&out, mode, precision)?;
-        }
-        let beside = self.shortcut.map_or_else(|| Ok(x.clone()), |shortcut| shortcut.node(x));
-        from_candle(beside.and_then(|beside| sum(&out, &beside)))
+    fn forward(&self, x: &Tensor, mode: &mut Mode<'_>, backend: Backend) -> Result<Tensor> {
+        let out = forward_all(&self.layers, x, mode, backend)?;
+        let beside =
+            self.shortcut.map_or_else(|| Ok(x.clone()), |shortcut| shortcut.forward(x, backend));
+        from_candle(beside.and_then(|beside| &out + beside.to_dtype(out.dtype())?))
     }
 }
 
@@ -175,8 +204,6 @@ pub(crate) fn dropout_mask(rng: &mut Rng, x: &Tensor, share: f64) -> candle_core
 pub struct Dense {
     pub(crate) weight: Tensor,
     pub(crate) bias: Tensor,
-    /// Whether its input is the data, whose gradient is not needed.
-    is_first: bool,
 }
 
 impl Dense {
@@ -184,55 +211,30 @@ impl Dense {
     ///
     /// # Errors
     /// When the device is out of memory.
-    pub fn new(
-        parameters: &mut Parameters,
-        name: &str,
-        from: usize,
-        to: usize,
-        is_first: bool,
-    ) -> Result<Self> {
+    pub fn new(parameters: &mut Parameters, name: &str, from: usize, to: usize) -> Result<Self> {
         let (weight, bias) = parameters.layer(name, &[from, to], to, from, to)?;
-        Ok(Self { weight, bias, is_first })
+        Ok(Self { weight, bias })
     }
 
-    /// `x W + b`, in the precision of `x`. Its gradients come from [`Dense::backward`], not from candle's graph.
+    /// `x W + b`, in the precision of the backend.
     ///
     /// # Errors
     /// When the device fails.
-    pub fn forward(&self, x: &Tensor) -> Result<Tensor> {
-        let weight = self.weight.detach().to_dtype(x.dtype());
-        from_candle((|| affine(x, &weight?, &self.bias.detach().to_dtype(x.dtype())?))())
-    }
-
-    /// Adds the gradients by weight and bias to `found`, given the input and the gradient by the output; returns the
-    /// gradient by the input, or `None` where the input is the data.
-    ///
-    /// # Errors
-    /// When the device fails.
-    pub(crate) fn backward(
-        &self,
-        input: &Tensor,
-        gradient: &Tensor,
-        found: &mut GradStore,
-    ) -> Result<Option<Tensor>> {
-        from_candle((|| {
-            let gradient = gradient.to_dtype(input.dtype())?;
-            let of_weight = product(&input.t()?, &gradient)?.to_dtype(self.weight.dtype())?;
-            let of_bias = row_sum(&gradient)?.to_dtype(self.bias.dtype())?;
-            found.insert(&self.weight, of_weight);
-            found.insert(&self.bias, of_bias);
-            if self.is_first {
-                return Ok(None);
-            }
-            let weight = self.weight.detach().to_dtype(input.dtype())?;
-            product(&gradient, &weight.t()?).map(Some)
-        })())
+    pub fn forward(&self, x: &Tensor, mode: &Mode<'_>, backend: Backend) -> Result<Tensor> {
+        let (weight, bias) = (mode.parameter(&self.weight), mode.parameter(&self.bias));
+        from_candle(match backend {
+            Backend::Host => affine(x, &weight, &bias),
+            Backend::Candle(precision) => (|| {
+                let x = x.to_dtype(precision)?.contiguous()?;
+                x.matmul(&weight.to_dtype(precision)?)?.broadcast_add(&bias.to_dtype(precision)?)
+            })(),
+        })
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use candle_core::{Device, Var};
+    use candle_core::{DType, Device, Var};
 
     use super::*;
     use crate::run::Run;
@@ -254,7 +256,7 @@ mod tests {
     fn selu_is_that_of_its_paper() {
         let x = Var::new(&[-1.0_f32, 0.5, 1.0], &Device::Cpu).unwrap();
         let layer = Layer::Activation(Activation::Selu);
-        let y = layer.forward(&x, &mut Mode::Fixed, DType::F32).unwrap();
+        let y = layer.forward(&x, &mut Mode::Fixed, Backend::Host).unwrap();
         let slopes = y.sum_all().unwrap().backward().unwrap();
         let near = |got: Vec<f32>, want: [f32; 3]| {
             for (got, want) in got.iter().zip(want) {

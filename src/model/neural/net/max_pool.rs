@@ -1,14 +1,24 @@
 //! Maximum pooling over squares of 2 x 2; an odd last row or column is left out.
 
-use candle_core::{Result, Tensor};
+use std::sync::OnceLock;
+
+use candle_core::{CpuStorage, CustomOp1, Layout, Result, Shape, Tensor};
 use pulp::Arch;
 use rayon::prelude::*;
 
-use crate::model::neural::net::host::format::{by_pixel, images};
-use crate::model::neural::net::host::read;
+use crate::model::neural::net::backend::Backend;
+use crate::model::neural::net::host::{in_line, read};
 
-/// The output as a node of candle's graph. candle's own pooling propagates only a quarter of the gradient.
-pub(crate) fn node(x: &Tensor) -> Result<Tensor> {
+/// The output.
+pub(crate) fn max_pool(x: &Tensor, backend: Backend) -> Result<Tensor> {
+    match backend {
+        Backend::Host => x.contiguous()?.apply_op1(MaxPool::default()),
+        Backend::Candle(_) => by_candle(x),
+    }
+}
+
+/// The output by candle's operations. candle's own pooling propagates only a quarter of the gradient.
+fn by_candle(x: &Tensor) -> Result<Tensor> {
     let (batch, channels, height, width) = x.dims4()?;
     let (height, width) = (height / 2, width / 2);
     let even = x.narrow(2, 0, 2 * height)?.narrow(3, 0, 2 * width)?;
@@ -18,46 +28,51 @@ pub(crate) fn node(x: &Tensor) -> Result<Tensor> {
     largest.reshape((batch, channels, height, width))
 }
 
-/// What the backward pass of pooling on the host needs.
-pub(crate) struct Pooled {
-    /// The shape of the input.
-    dims: (usize, usize, usize, usize),
+/// The pooling of one batch on the host.
+#[derive(Default)]
+struct MaxPool {
     /// The position of each maximum in its square, row by row; the first of equals.
-    largest: Vec<u8>,
+    largest: OnceLock<Vec<u8>>,
 }
 
-impl Pooled {
-    /// The output, on the host.
-    pub(crate) fn forward(x: &Tensor) -> Result<(Self, Tensor)> {
-        let dims = x.dims4()?;
-        let (n_images, channels, height, width) = dims;
-        let (high, wide) = (height / 2, width / 2);
-        let pixel = n_images * channels;
-        let (mut out, mut largest) = (vec![0.0; high * wide * pixel], vec![0; high * wide * pixel]);
-        read([&by_pixel(x)?], |[x]| {
-            out.par_chunks_mut(pixel.max(1))
-                .zip(largest.par_chunks_mut(pixel.max(1)))
-                .enumerate()
-                .for_each(|(place, (out, largest))| {
-                    let pixels = square(place, wide, width).map(|at| &x[at * pixel..][..pixel]);
-                    Arch::new().dispatch(|| maxima(pixels, out, largest));
-                });
-        })?;
-        Ok((Self { dims, largest }, images(out, (n_images, channels, high, wide), x)?))
+impl CustomOp1 for MaxPool {
+    fn name(&self) -> &'static str {
+        "max pool"
     }
 
-    /// The gradient by the input: all of it goes to the maximum.
-    pub(crate) fn backward(&self, gradient: &Tensor) -> Result<Tensor> {
-        let (n_images, channels, height, width) = self.dims;
+    fn cpu_fwd(&self, x: &CpuStorage, layout: &Layout) -> Result<(CpuStorage, Shape)> {
+        let (height, width, images, channels) = layout.shape().dims4()?;
+        let (high, wide) = (height / 2, width / 2);
+        let pixel = images * channels;
+        let (mut out, mut largest) = (vec![0.0; high * wide * pixel], vec![0; high * wide * pixel]);
+        let x = in_line(x.as_slice()?, layout)?;
+        out.par_chunks_mut(pixel.max(1))
+            .zip(largest.par_chunks_mut(pixel.max(1)))
+            .enumerate()
+            .for_each(|(place, (out, largest))| {
+                let pixels = square(place, wide, width).map(|at| &x[at * pixel..][..pixel]);
+                Arch::new().dispatch(|| maxima(pixels, out, largest));
+            });
+        // Of two forward passes of one operation, which candle does not make, the second would be the same.
+        self.largest.get_or_init(|| largest);
+        Ok((CpuStorage::F32(out), Shape::from((high, wide, images, channels))))
+    }
+
+    /// All of the gradient goes to the maximum.
+    fn bwd(&self, x: &Tensor, _: &Tensor, gradient: &Tensor) -> Result<Option<Tensor>> {
+        let (height, width, images, channels) = x.dims4()?;
         let wide = width / 2;
-        let pixel = n_images * channels;
+        let pixel = images * channels;
+        let Some(largest) = self.largest.get() else {
+            candle_core::bail!("a pooling goes back before it went forward")
+        };
         let mut of_input = vec![0.0; height * width * pixel];
-        read([&by_pixel(gradient)?], |[gradient]| {
+        read([&gradient.contiguous()?], |[gradient]| {
             // Two rows of the input, and one of the output.
             let rows = of_input
                 .par_chunks_mut((2 * width * pixel).max(1))
                 .zip(gradient.par_chunks((wide * pixel).max(1)))
-                .zip(self.largest.par_chunks((wide * pixel).max(1)));
+                .zip(largest.par_chunks((wide * pixel).max(1)));
             rows.for_each(|((of_input, gradient), largest)| {
                 let places = gradient.chunks_exact(pixel).zip(largest.chunks_exact(pixel));
                 for (place, (gradient, largest)) in places.enumerate() {
@@ -70,7 +85,7 @@ impl Pooled {
                 }
             });
         })?;
-        images(of_input, self.dims, gradient)
+        Tensor::from_vec(of_input, x.dims(), x.device()).map(Some)
     }
 }
 
@@ -95,29 +110,39 @@ fn square(place: usize, wide: usize, width: usize) -> [usize; 4] {
 
 #[cfg(test)]
 mod tests {
-    use candle_core::{Device, Var};
+    use candle_core::{DType, Device, Var};
 
     use super::*;
+    use crate::model::neural::net::host::format::{by_image, by_pixel};
+
+    fn numbers(t: &Tensor) -> Vec<f32> {
+        t.flatten_all().unwrap().to_vec1().unwrap()
+    }
+
+    fn on_host(x: &Tensor) -> Tensor {
+        by_image(&max_pool(&by_pixel(x).unwrap(), Backend::Host).unwrap()).unwrap()
+    }
+
+    /// The gradient by `x`, given those by the numbers of `out`.
+    fn gradient(out: &Tensor, slopes: &Tensor, x: &Var) -> Vec<f32> {
+        let loss = (out.flatten_all().unwrap() * slopes).unwrap().sum_all().unwrap();
+        numbers(loss.backward().unwrap().get(x).unwrap())
+    }
 
     /// Of 5 x 5, where the last row and column are left out: the maximum of each square gets the whole gradient.
     #[test]
     fn pooling_hands_the_whole_slope_to_the_largest() {
         let values: Vec<f32> = (0..25).map(|n| (n * 7 % 25) as f32).collect();
         let x = Var::from_vec(values, (1, 1, 5, 5), &Device::Cpu).unwrap();
-        let pooled = node(&x).unwrap();
-        let numbers = |t: &Tensor| t.flatten_all().unwrap().to_vec1::<f32>().unwrap();
-        assert_eq!(numbers(&pooled), [17.0, 24.0, 20.0, 19.0]);
         let slopes = Tensor::new(&[1.0_f32, 2.0, 3.0, 4.0], &Device::Cpu).unwrap();
-        let loss = (pooled.flatten_all().unwrap() * &slopes).unwrap().sum_all().unwrap();
-        let gradient = numbers(loss.backward().unwrap().get(&x).unwrap());
         let mut wanted = [0.0; 25];
         for (at, slope) in [(6, 1.0), (7, 2.0), (10, 3.0), (17, 4.0)] {
             wanted[at] = slope;
         }
-        assert_eq!(gradient, wanted);
-        let (pooled, out) = Pooled::forward(&x).unwrap();
-        assert_eq!(numbers(&out), [17.0, 24.0, 20.0, 19.0]);
-        assert_eq!(numbers(&pooled.backward(&slopes).unwrap()), wanted);
+        for out in [on_host(&x), max_pool(&x, Backend::Candle(DType::F32)).unwrap()] {
+            assert_eq!(numbers(&out), [17.0, 24.0, 20.0, 19.0]);
+            assert_eq!(gradient(&out, &slopes, &x), wanted);
+        }
     }
 
     /// Two images of two channels of 2 x 5: of equals the first, and NaN, are the largest.
@@ -130,20 +155,19 @@ mod tests {
             [[0.0, 8.0, 1.0, 1.0, 9.0], [0.0, 0.0, 1.0, 5.0, 9.0]],
         ];
         let x = Tensor::new(&rows, &Device::Cpu).unwrap().reshape((2, 2, 2, 5)).unwrap();
-        let numbers = |t: &Tensor| t.flatten_all().unwrap().to_vec1::<f32>().unwrap();
-        let (pooled, out) = Pooled::forward(&x).unwrap();
-        let out = numbers(&out);
+        let x = Var::from_tensor(&x).unwrap();
+        let pooled = on_host(&x);
+        let out = numbers(&pooled);
         assert_eq!(out[..3], [2.0, 3.0, -1.0]);
         assert!(out[3].is_nan());
         assert_eq!(out[4..], [7.0, 4.0, 8.0, 5.0]);
-        let slopes = Tensor::arange(1.0_f32, 9.0, &Device::Cpu).unwrap().reshape((2, 2, 1, 2));
-        let gradient = numbers(&pooled.backward(&slopes.unwrap()).unwrap());
+        let slopes = Tensor::arange(1.0_f32, 9.0, &Device::Cpu).unwrap();
         let mut wanted = [0.0; 40];
         for (at, slope) in
             [(1, 1.0), (2, 2.0), (10, 3.0), (13, 4.0), (25, 5.0), (22, 6.0), (31, 7.0), (38, 8.0)]
         {
             wanted[at] = slope;
         }
-        assert_eq!(gradient, wanted);
+        assert_eq!(gradient(&pooled, &slopes, &x), wanted);
     }
 }

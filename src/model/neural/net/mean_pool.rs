@@ -1,44 +1,69 @@
-//! The mean of each channel, on the host.
+//! The mean of each channel.
 
-use candle_core::{Result, Tensor};
+use candle_core::{CpuStorage, CustomOp1, Layout, Result, Shape, Tensor};
 
-use crate::model::neural::net::host::format::{by_image, by_pixel};
-use crate::model::neural::net::host::product::row_sum;
+use crate::model::neural::net::backend::Backend;
+use crate::model::neural::net::host::product::add_rows;
+use crate::model::neural::net::host::{in_line, read};
 
-/// The output `[image, channel]` of `[image, channel, row, column]`.
-pub(crate) fn forward(x: &Tensor) -> Result<Tensor> {
-    let (images, channels, height, width) = x.dims4()?;
-    let pixels = by_pixel(x)?.reshape((height * width, images * channels))?;
-    (row_sum(&pixels)? * (1.0 / (height * width) as f64))?.reshape((images, channels))
+/// The output, `[image, channel]`.
+pub(crate) fn mean_pool(x: &Tensor, backend: Backend) -> Result<Tensor> {
+    match backend {
+        Backend::Host => x.contiguous()?.apply_op1(MeanPool),
+        Backend::Candle(_) => x.mean((2, 3)),
+    }
 }
 
-/// The gradient by the input of this shape.
-pub(crate) fn backward(gradient: &Tensor, dims: (usize, usize, usize, usize)) -> Result<Tensor> {
-    let (images, channels, height, width) = dims;
-    let of_pixel = (gradient * (1.0 / (height * width) as f64))?;
-    by_image(&of_pixel.broadcast_as((height, width, images, channels))?.contiguous()?)
+struct MeanPool;
+
+impl CustomOp1 for MeanPool {
+    fn name(&self) -> &'static str {
+        "mean pool"
+    }
+
+    fn cpu_fwd(&self, x: &CpuStorage, layout: &Layout) -> Result<(CpuStorage, Shape)> {
+        let (height, width, images, channels) = layout.shape().dims4()?;
+        let mut mean = vec![0.0; images * channels];
+        add_rows(in_line(x.as_slice()?, layout)?, &mut mean);
+        let share = 1.0 / (height * width) as f32;
+        mean.iter_mut().for_each(|sum| *sum *= share);
+        Ok((CpuStorage::F32(mean), Shape::from((images, channels))))
+    }
+
+    fn bwd(&self, x: &Tensor, _: &Tensor, gradient: &Tensor) -> Result<Option<Tensor>> {
+        let (height, width, ..) = x.dims4()?;
+        let share = 1.0 / (height * width) as f32;
+        let of_input = read([&gradient.contiguous()?], |[gradient]| {
+            let of_pixel: Vec<f32> = gradient.iter().map(|g| g * share).collect();
+            of_pixel.repeat(height * width)
+        })?;
+        Tensor::from_vec(of_input, x.dims(), x.device()).map(Some)
+    }
 }
 
 #[cfg(test)]
 mod tests {
-    use candle_core::Device;
+    use candle_core::{DType, Device, Var};
 
     use super::*;
+    use crate::model::neural::net::host::format::by_pixel;
 
     /// Two images of two channels of 1 x 3 pixels.
     #[test]
     fn every_pixel_has_its_share_of_the_mean() {
         let values = vec![1.0_f32, 2.0, 6.0, 0.0, 0.0, 3.0, -1.0, -1.0, -1.0, 4.0, 5.0, 0.0];
-        let x = Tensor::from_vec(values, (2, 2, 1, 3), &Device::Cpu).unwrap();
+        let x = Var::from_vec(values, (2, 2, 1, 3), &Device::Cpu).unwrap();
         let numbers = |t: &Tensor| t.flatten_all().unwrap().to_vec1::<f32>().unwrap();
-        let out = forward(&x).unwrap();
-        assert_eq!((out.dims(), numbers(&out)), (&[2, 2][..], vec![3.0, 1.0, -1.0, 3.0]));
         let slopes = Tensor::new(&[[3.0_f32, 6.0], [9.0, -3.0]], &Device::Cpu).unwrap();
-        let gradient = backward(&slopes, (2, 2, 1, 3)).unwrap();
-        let wanted = [1.0, 1.0, 1.0, 2.0, 2.0, 2.0, 3.0, 3.0, 3.0, -1.0, -1.0, -1.0];
-        assert_eq!(gradient.dims(), [2, 2, 1, 3]);
-        for (got, wanted) in numbers(&gradient).iter().zip(wanted) {
-            assert!((got - wanted).abs() < 1e-6, "{got}, {wanted}");
+        let host = mean_pool(&by_pixel(&x).unwrap(), Backend::Host).unwrap();
+        for out in [host, mean_pool(&x, Backend::Candle(DType::F32)).unwrap()] {
+            assert_eq!((out.dims(), numbers(&out)), (&[2, 2][..], vec![3.0, 1.0, -1.0, 3.0]));
+            let loss = (out * &slopes).unwrap().sum_all().unwrap();
+            let gradient = numbers(loss.backward().unwrap().get(&x).unwrap());
+            let wanted = [1.0, 1.0, 1.0, 2.0, 2.0, 2.0, 3.0, 3.0, 3.0, -1.0, -1.0, -1.0];
+            for (got, wanted) in gradient.iter().zip(wanted) {
+                assert!((got - wanted).abs() < 1e-6, "{got}, {wanted}");
+            }
         }
     }
 }

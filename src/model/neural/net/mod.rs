@@ -1,6 +1,7 @@
 //! The network of a model: a backbone and its heads.
 
 pub(crate) mod backbone;
+pub(crate) mod backend;
 pub(crate) mod batch_norm;
 mod conv_shape;
 pub(crate) mod convolution;
@@ -15,7 +16,6 @@ pub(crate) mod parameters;
 pub(crate) mod pytorch;
 pub(crate) mod residual;
 mod rows;
-pub(crate) mod tape;
 
 use candle_core::backprop::GradStore;
 use candle_core::{DType, Device, Tensor};
@@ -26,11 +26,11 @@ use crate::error::Result;
 use crate::model::neural::data::scaler::Scaler;
 use crate::model::neural::from_candle;
 use crate::model::neural::net::backbone::BackboneSpec;
+use crate::model::neural::net::backend::Backend;
 use crate::model::neural::net::heads::{Head, HeadInput, Heads, Outputs};
-use crate::model::neural::net::layers::{Dense, Layer};
+use crate::model::neural::net::layers::{Dense, Layer, forward_all};
 use crate::model::neural::net::mode::Mode;
 use crate::model::neural::net::parameters::Parameters;
-use crate::model::neural::net::tape::Tape;
 use crate::model::neural::train::checkpoint::Snapshot;
 use crate::run::Run;
 
@@ -63,7 +63,7 @@ pub struct Network {
     classifier: Option<Dense>,
     named: Vec<NamedHead>,
     hidden: Option<usize>,
-    precision: DType,
+    backend: Backend,
 }
 
 /// The layers of a named head.
@@ -75,25 +75,22 @@ struct NamedHead {
 impl NamedHead {
     /// Draws the layers' parameters, given the numbers of features and of the last hidden layer.
     fn new(head: &Head, features: usize, hidden: usize, all: &mut Parameters) -> Result<Self> {
-        let is_of_data = head.from == HeadInput::Features;
-        let inputs = [if is_of_data { features } else { hidden }];
-        let inputs = inputs.iter().chain(&head.widths);
+        let input = if head.from == HeadInput::Features { features } else { hidden };
+        let inputs = std::iter::once(&input).chain(&head.widths);
         let layer = |(n, (from, to)): (usize, (&usize, &usize))| {
-            let name = format!("{}{n}", head.name);
-            Dense::new(all, &name, *from, *to, is_of_data && n == 0)
+            Dense::new(all, &format!("{}{n}", head.name), *from, *to)
         };
         let layers = inputs.zip(&head.widths).enumerate().map(layer).collect::<Result<_>>()?;
         Ok(Self { from: head.from, layers })
     }
 }
 
-/// The forward pass of a batch, kept for its backward pass.
+/// The outputs of a batch: in training nodes of candle's graph, which keeps what the backward pass needs.
 pub(crate) struct ForwardPass {
-    trunk: Tape,
-    classifier: Option<Tape>,
-    named: Vec<(HeadInput, Tape)>,
-    /// Whether the trunk's output is a head too.
-    hidden: bool,
+    rows: usize,
+    classifier: Option<Tensor>,
+    named: Vec<Tensor>,
+    hidden: Option<Tensor>,
 }
 
 impl Network {
@@ -127,25 +124,13 @@ impl Network {
         let input = spec.input_shape(&sizes.features)?;
         let trunk = spec.build(&input, &mut parameters)?;
         let width: usize = input.iter().product();
-        let nothing_before = trunk.layers.is_empty();
         let classifier = heads
             .classifier
-            .then(|| {
-                Dense::new(
-                    &mut parameters,
-                    "classifier",
-                    trunk.width,
-                    sizes.classes,
-                    nothing_before,
-                )
-            })
+            .then(|| Dense::new(&mut parameters, "classifier", trunk.width, sizes.classes))
             .transpose()?;
         let head = |head: &Head| NamedHead::new(head, width, trunk.width, &mut parameters);
         let named = heads.named.iter().map(head).collect::<Result<_>>()?;
-        let precision = match precision {
-            Precision::Bf16 if parameters.device().is_cuda() => DType::BF16,
-            _ => DType::F32,
-        };
+        let backend = Backend::new(parameters.device(), precision);
         Ok(Self {
             parameters,
             scaler: Scaler::identity(&input, spec),
@@ -154,7 +139,7 @@ impl Network {
             classifier,
             named,
             hidden: heads.hidden.then_some(trunk.width),
-            precision,
+            backend,
         })
     }
 
@@ -173,21 +158,20 @@ impl Network {
         let rows = features.len() / width.max(1);
         let shape: Vec<usize> = std::iter::once(rows).chain(self.input.iter().copied()).collect();
         let x = from_candle(Tensor::from_vec(features, shape, self.parameters.device()))?;
-        let mut trunk = Tape::new(x.clone(), self.precision);
-        trunk.layers(&self.layers, mode)?;
-        let dense = |x: &Tensor, layers: &[Dense]| -> Result<Tape> {
-            let mut tape = Tape::new(from_candle(x.flatten_from(1))?, self.precision);
-            layers.iter().try_for_each(|layer| tape.dense(layer))?;
-            Ok(tape)
-        };
-        let last = self.classifier.as_ref().map(std::slice::from_ref);
-        let classifier = last.map(|last| dense(trunk.out(), last)).transpose()?;
+        let images = from_candle(self.backend.images(&x))?;
+        let trunk = forward_all(&self.layers, &images, mode, self.backend)?;
+        let trunk = from_candle(trunk.flatten_from(1))?;
+        let classifier = self.classifier.as_ref();
+        let classifier =
+            classifier.map(|last| last.forward(&trunk, mode, self.backend)).transpose()?;
+        let flat = from_candle(x.flatten_from(1))?;
         let of_head = |head: &NamedHead| {
-            let input = if head.from == HeadInput::Features { &x } else { trunk.out() };
-            Ok((head.from, dense(input, &head.layers)?))
+            let input = if head.from == HeadInput::Features { &flat } else { &trunk };
+            let mut layers = head.layers.iter();
+            layers.try_fold(input.clone(), |x, layer| layer.forward(&x, mode, self.backend))
         };
         let named = self.named.iter().map(of_head).collect::<Result<_>>()?;
-        Ok(ForwardPass { classifier, named, hidden: self.hidden.is_some(), trunk })
+        Ok(ForwardPass { rows, classifier, named, hidden: self.hidden.map(|_| trunk) })
     }
 
     /// Adds parameters and scaling to a snapshot.
@@ -215,13 +199,13 @@ impl ForwardPass {
     /// # Errors
     /// When the device fails.
     pub(crate) fn to_host(&self) -> Result<Outputs> {
-        let host = |tape: Option<&Tape>| -> Result<Vec<f64>> {
-            let Some(tape) = tape else { return Ok(Vec::new()) };
-            let out = tape.out().to_dtype(DType::F32);
+        let host = |out: Option<&Tensor>| -> Result<Vec<f64>> {
+            let Some(out) = out else { return Ok(Vec::new()) };
+            let out = out.to_dtype(DType::F32);
             let values = from_candle(out.and_then(|out| out.flatten_all()?.to_vec1::<f32>()))?;
             Ok(values.into_iter().map(f64::from).collect())
         };
-        let rows = self.trunk.out().dims()[0];
+        let rows = self.rows;
         let logits = host(self.classifier.as_ref())?;
         let mut p = vec![0.0; logits.len()];
         let n = logits.len() / rows.max(1);
@@ -234,8 +218,8 @@ impl ForwardPass {
             rows,
             logits,
             p,
-            hidden: host(self.hidden.then_some(&self.trunk))?,
-            named: self.named.iter().map(|(_, tape)| host(Some(tape))).collect::<Result<_>>()?,
+            hidden: host(self.hidden.as_ref())?,
+            named: self.named.iter().map(|out| host(Some(out))).collect::<Result<_>>()?,
         })
     }
 
@@ -244,38 +228,107 @@ impl ForwardPass {
     /// # Errors
     /// When the device fails.
     pub(crate) fn backward(&self, gradient: &Outputs) -> Result<GradStore> {
-        let mut found = GradStore::default();
-        let of = |values: &[f64], out: &Tensor| {
-            let values: Vec<f32> = values.iter().map(|g| *g as f32).collect();
-            from_candle(Tensor::from_vec(values, out.dims(), out.device()))
+        let heads = self.classifier.iter().zip(std::iter::once(&gradient.logits));
+        let heads = heads.chain(self.named.iter().zip(&gradient.named));
+        let heads = heads.chain(self.hidden.iter().zip(std::iter::once(&gradient.hidden)));
+        from_candle((|| {
+            let mut sum = Tensor::zeros((), DType::F32, &Device::Cpu)?;
+            for (n, (out, gradient)) in heads.enumerate() {
+                let gradient: Vec<f32> = gradient.iter().map(|g| *g as f32).collect();
+                let gradient = Tensor::from_vec(gradient, out.dims(), out.device())?;
+                let of_head = (out.to_dtype(DType::F32)? * gradient)?.sum_all()?;
+                sum = if n == 0 { of_head } else { (sum + of_head)? };
+            }
+            sum.backward()
+        })())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::neural::net::layers::Activation;
+
+    const STEP: f32 = 1e-2;
+
+    fn network() -> Network {
+        let spec = BackboneSpec {
+            hidden: vec![5, 4],
+            activation: Activation::Tanh,
+            dropout: 0.3,
+            ..BackboneSpec::default()
         };
-        let mut of_trunk = match &self.classifier {
-            Some(tape) => tape.backward(of(&gradient.logits, tape.out())?, &mut found)?,
-            None => None,
+        let head = |name, from, widths: &[usize]| Head { name, from, widths: widths.to_vec() };
+        let named = vec![
+            head("inner", HeadInput::Hidden, &[3, 2]),
+            head("outer", HeadInput::Features, &[2]),
+        ];
+        let heads = Heads { classifier: true, hidden: true, named };
+        let shape = NetShape { features: vec![3], classes: 2 };
+        let run = Run::new(3);
+        Network::new(&spec, Precision::F32, &heads, &shape, &run, &Device::Cpu).unwrap()
+    }
+
+    fn outputs(net: &Network, mode: &mut Mode<'_>) -> ForwardPass {
+        let features = (0..18).map(|n| (n * 7 % 11) as f32 * 0.2 - 1.0).collect();
+        net.forward(features, mode).unwrap()
+    }
+
+    /// The gradient of a weighted sum of all heads by every parameter of an mlp with norms and dropout, against
+    /// differences of the sum.
+    #[test]
+    fn gradients_are_the_slopes_of_a_sum_of_all_heads() {
+        let net = network();
+        let run = Run::new(1);
+        let uneven = |n: usize| (0..n).map(|n| (n * 5 % 7) as f64 * 0.3 - 0.8).collect::<Vec<_>>();
+        let gradient = Outputs {
+            rows: 6,
+            logits: uneven(12),
+            hidden: uneven(24),
+            named: vec![uneven(12), uneven(12)],
+            p: Vec::new(),
         };
-        let mut add = |more: Tensor| -> Result<()> {
-            of_trunk =
-                Some(match of_trunk.take() {
-                    Some(other) => from_candle(other.to_dtype(DType::F32).and_then(|other| {
-                        other.reshape(more.dims())? + more.to_dtype(DType::F32)
-                    }))?,
-                    None => more,
-                });
-            Ok(())
+        let training =
+            |net: &Network| outputs(net, &mut Mode::Training(&mut run.rng("one dropout for all")));
+        let loss = |net: &Network| {
+            let out = training(net).to_host().unwrap();
+            let heads = [(&out.logits, &gradient.logits), (&out.hidden, &gradient.hidden)];
+            let named = out.named.iter().zip(&gradient.named);
+            let cells = heads.into_iter().chain(named).flat_map(|(out, g)| out.iter().zip(g));
+            cells.map(|(out, g)| out * g).sum::<f64>()
         };
-        for ((from, tape), gradient) in self.named.iter().zip(&gradient.named) {
-            let of_input = tape.backward(of(gradient, tape.out())?, &mut found)?;
-            if let (HeadInput::Hidden, Some(of_input)) = (from, of_input) {
-                let of_input = of_input.reshape(self.trunk.out().dims());
-                add(from_candle(of_input)?)?;
+        let found = training(&net).backward(&gradient).unwrap();
+        let names = ["hidden0", "hidden1", "classifier", "inner0", "inner1", "outer0"];
+        for (name, part) in names.iter().flat_map(|name| [(name, "weight"), (name, "bias")]) {
+            let name = format!("{name}.{part}");
+            let var = net.parameters.var(&name).unwrap();
+            let got = found.get(&var).unwrap().flatten_all().unwrap().to_vec1::<f32>().unwrap();
+            let values = var.flatten_all().unwrap().to_vec1::<f32>().unwrap();
+            for at in 0..got.len() {
+                let moved = |by: f32| {
+                    let mut values = values.clone();
+                    values[at] += by;
+                    var.set(&Tensor::from_vec(values, var.dims(), &Device::Cpu).unwrap()).unwrap();
+                    loss(&net)
+                };
+                let want = (moved(STEP) - moved(-STEP)) / f64::from(2.0 * STEP);
+                moved(0.0);
+                let error = (f64::from(got[at]) - want).abs();
+                assert!(error < 2e-3 * want.abs().max(1.0), "{name}[{at}]: {}, {want}", got[at]);
             }
         }
-        if self.hidden {
-            add(of(&gradient.hidden, self.trunk.out())?)?;
-        }
-        if let Some(gradient) = of_trunk {
-            self.trunk.backward(gradient, &mut found)?;
-        }
-        Ok(found)
+    }
+
+    /// What predicts is no node of a graph, so that a layer's input is freed when the next one has its output.
+    #[test]
+    fn a_pass_that_predicts_keeps_no_graph() {
+        let net = network();
+        let pass = outputs(&net, &mut Mode::Fixed);
+        let all = pass.classifier.iter().chain(&pass.named).chain(&pass.hidden);
+        assert_eq!(all.map(Tensor::track_op).collect::<Vec<_>>(), [false; 4]);
+        let pass = outputs(&net, &mut Mode::Training(&mut Run::new(1).rng("dropout")));
+        assert!(
+            pass.classifier.iter().chain(&pass.named).chain(&pass.hidden).all(Tensor::track_op)
+        );
     }
 }

@@ -1,5 +1,7 @@
 //! What a forward pass is for.
 
+use candle_core::Tensor;
+
 use crate::run::Rng;
 
 /// Whether a forward pass trains or predicts.
@@ -8,4 +10,17 @@ pub enum Mode<'a> {
     Training(&'a mut Rng),
     /// Nothing is random, and batch norm uses its running statistics.
     Fixed,
+}
+
+impl Mode<'_> {
+    /// A parameter as a layer takes it: in training a variable of candle's graph.
+    ///
+    /// # Why
+    /// Outputs of what is no variable are no nodes of a graph, which would keep what every layer was given.
+    pub(crate) fn parameter(&self, parameter: &Tensor) -> Tensor {
+        match self {
+            Self::Training(_) => parameter.clone(),
+            Self::Fixed => parameter.detach(),
+        }
+    }
 }

@@ -192,6 +192,12 @@ impl Parameters {
         }
     }
 
+    /// The variable of a parameter.
+    #[cfg(test)]
+    pub(crate) fn var(&self, name: &str) -> Option<Var> {
+        self.all.get(name).map(|parameter| parameter.var.clone())
+    }
+
     /// The name of the layer that a parameter belongs to.
     #[must_use]
     pub fn layer_of(&self, parameter: &Tensor) -> Option<&str> {

@@ -3,11 +3,11 @@
 //! Where the layers halve the image and widen it, the shortcut takes every second row and column and adds channels of
 //! zeros: option A of He et al. 2016, which has no parameters.
 
-use candle_core::Tensor;
+use candle_core::{CpuStorage, CustomOp1, Layout, Result, Shape, Tensor};
 
+use crate::model::neural::net::backend::Backend;
 use crate::model::neural::net::convolution::every;
-use crate::model::neural::net::host::format::{by_image, by_pixel, images};
-use crate::model::neural::net::host::read;
+use crate::model::neural::net::host::{in_line, read};
 
 /// The first of every `stride` rows and columns, and channels of zeros after those that there are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -18,14 +18,6 @@ pub struct Shortcut {
     pub(crate) stride: usize,
 }
 
-/// The sum of the layers' output and of what comes beside them, in the precision of the first.
-pub(crate) fn sum(layers: &Tensor, beside: &Tensor) -> candle_core::Result<Tensor> {
-    if layers.device().is_cpu() && layers.dtype() == beside.dtype() {
-        return by_image(&(by_pixel(layers)? + by_pixel(beside)?)?);
-    }
-    layers + beside.to_dtype(layers.dtype())?
-}
-
 impl Shortcut {
     /// The axes of a row's output, given those of its input.
     pub(crate) fn output_shape(self, input: &[usize]) -> Vec<usize> {
@@ -33,38 +25,14 @@ impl Shortcut {
         vec![self.to, size(1), size(2)]
     }
 
-    /// The output as a node of candle's graph.
-    pub(crate) fn node(self, x: &Tensor) -> candle_core::Result<Tensor> {
+    /// The output.
+    pub(crate) fn forward(self, x: &Tensor, backend: Backend) -> Result<Tensor> {
+        if backend == Backend::Host {
+            return x.contiguous()?.apply_op1(self);
+        }
         let x = every(x, self.stride)?;
         let (_, from, _, _) = x.dims4()?;
         x.pad_with_zeros(1, 0, self.to.saturating_sub(from))
-    }
-
-    /// The output, on the host.
-    pub(crate) fn forward(self, x: &Tensor) -> candle_core::Result<Tensor> {
-        let (n_images, from, height, width) = x.dims4()?;
-        let (high, wide) = (height.div_ceil(self.stride), width.div_ceil(self.stride));
-        let mut out = vec![0.0; high * wide * n_images * self.to];
-        read([&by_pixel(x)?], |[x]| {
-            let rows = out.chunks_exact_mut(self.to).zip(self.taken(n_images, height, width));
-            rows.for_each(|(out, row)| out[..from].copy_from_slice(&x[row * from..][..from]));
-        })?;
-        images(out, (n_images, self.to, high, wide), x)
-    }
-
-    /// The gradient by the input of this shape, on the host: zero where the shortcut takes no pixel.
-    pub(crate) fn backward(
-        self,
-        gradient: &Tensor,
-        dims: (usize, usize, usize, usize),
-    ) -> candle_core::Result<Tensor> {
-        let (n_images, from, height, width) = dims;
-        let mut of_input = vec![0.0; height * width * n_images * from];
-        read([&by_pixel(gradient)?], |[gradient]| {
-            let rows = gradient.chunks_exact(self.to).zip(self.taken(n_images, height, width));
-            rows.for_each(|(g, row)| of_input[row * from..][..from].copy_from_slice(&g[..from]));
-        })?;
-        images(of_input, dims, gradient)
     }
 
     /// For every row `[row, column, image]` of the output the row of the input.
@@ -75,17 +43,43 @@ impl Shortcut {
     }
 }
 
+impl CustomOp1 for Shortcut {
+    fn name(&self) -> &'static str {
+        "shortcut"
+    }
+
+    fn cpu_fwd(&self, x: &CpuStorage, layout: &Layout) -> Result<(CpuStorage, Shape)> {
+        let (height, width, images, from) = layout.shape().dims4()?;
+        let (high, wide) = (height.div_ceil(self.stride), width.div_ceil(self.stride));
+        let x = in_line(x.as_slice()?, layout)?;
+        let mut out = vec![0.0; high * wide * images * self.to];
+        let rows = out.chunks_exact_mut(self.to).zip(self.taken(images, height, width));
+        rows.for_each(|(out, row)| out[..from].copy_from_slice(&x[row * from..][..from]));
+        Ok((CpuStorage::F32(out), Shape::from((high, wide, images, self.to))))
+    }
+
+    /// Zero where the shortcut takes no pixel.
+    fn bwd(&self, x: &Tensor, _: &Tensor, gradient: &Tensor) -> Result<Option<Tensor>> {
+        let (height, width, images, from) = x.dims4()?;
+        let mut of_input = vec![0.0; height * width * images * from];
+        read([&gradient.contiguous()?], |[gradient]| {
+            let rows = gradient.chunks_exact(self.to).zip(self.taken(images, height, width));
+            rows.for_each(|(g, row)| of_input[row * from..][..from].copy_from_slice(&g[..from]));
+        })?;
+        Tensor::from_vec(of_input, x.dims(), x.device()).map(Some)
+    }
+}
+
 #[cfg(test)]
 mod tests {
-    use candle_core::backprop::GradStore;
     use candle_core::{DType, Device, Var};
 
     use super::*;
     use crate::model::neural::net::backbone::{Architecture, BackboneSpec};
-    use crate::model::neural::net::layers::Layer;
+    use crate::model::neural::net::host::format::{by_image, by_pixel};
+    use crate::model::neural::net::layers::{Layer, forward_all};
     use crate::model::neural::net::mode::Mode;
     use crate::model::neural::net::parameters::{Initialisation, Parameters};
-    use crate::model::neural::net::tape::Tape;
     use crate::model::neural::train::checkpoint::Snapshot;
     use crate::run::Run;
 
@@ -121,20 +115,21 @@ mod tests {
     #[test]
     fn a_shortcut_takes_every_second_row_and_column_and_adds_zeros() {
         let x = Tensor::arange(0.0_f32, 24.0, &Device::Cpu).unwrap().reshape((1, 2, 3, 4)).unwrap();
-        let out = Shortcut { to: 3, stride: 2 }.node(&x).unwrap();
-        assert_eq!(out.dims(), [1, 3, 2, 2]);
-        let want = [0.0, 2.0, 8.0, 10.0, 12.0, 14.0, 20.0, 22.0, 0.0, 0.0, 0.0, 0.0];
-        assert_eq!(numbers(&out), want);
-        let shortcut = Shortcut { to: 3, stride: 2 };
-        assert_eq!(numbers(&shortcut.forward(&x).unwrap()), want);
-        let slopes = Tensor::arange(1.0_f32, 13.0, &Device::Cpu).unwrap();
-        let slopes = slopes.reshape((1, 3, 2, 2)).unwrap();
-        let gradient = shortcut.backward(&slopes, (1, 2, 3, 4)).unwrap();
-        let mut want = [0.0; 24];
-        for (slope, at) in [0, 2, 8, 10, 12, 14, 20, 22].into_iter().enumerate() {
-            want[at] = slope as f32 + 1.0;
+        let (x, shortcut) = (Var::from_tensor(&x).unwrap(), Shortcut { to: 3, stride: 2 });
+        let host = shortcut.forward(&by_pixel(&x).unwrap(), Backend::Host).unwrap();
+        let candle = shortcut.forward(&x, Backend::Candle(DType::F32)).unwrap();
+        for out in [by_image(&host).unwrap(), candle] {
+            assert_eq!(out.dims(), [1, 3, 2, 2]);
+            let want = [0.0, 2.0, 8.0, 10.0, 12.0, 14.0, 20.0, 22.0, 0.0, 0.0, 0.0, 0.0];
+            assert_eq!(numbers(&out), want);
+            let slopes = Tensor::arange(1.0_f32, 13.0, &Device::Cpu).unwrap();
+            let loss = (out * slopes.reshape((1, 3, 2, 2)).unwrap()).unwrap().sum_all().unwrap();
+            let mut want = [0.0; 24];
+            for (slope, at) in [0, 2, 8, 10, 12, 14, 20, 22].into_iter().enumerate() {
+                want[at] = slope as f32 + 1.0;
+            }
+            assert_eq!(numbers(loss.backward().unwrap().get(&x).unwrap()), want);
         }
-        assert_eq!((gradient.dims(), numbers(&gradient)), (&[1, 2, 3, 4][..], want.to_vec()));
     }
 
     /// 19 convolutions of 3 x 3, with a bias and a norm's scale and shift of each channel: 3 to 16, then 6 of 16, 16 to 32
@@ -157,24 +152,23 @@ mod tests {
         assert_eq!(layers.iter().filter(halved).count(), 2);
     }
 
-    /// Images of 5 x 6 become 3 x 3 and 2 x 2: every output and gradient is that of candle's graph.
+    /// Images of 5 x 6 become 3 x 3 and 2 x 2: every output and gradient on the host is that of candle's operations.
     #[test]
-    fn gradients_of_resnet20_are_those_of_one_graph() {
+    fn gradients_of_resnet20_are_those_of_candle() {
         let (layers, _) = resnet();
         let data = Var::from_tensor(&counted(&[4, 3, 5, 6], 7)).unwrap();
         let slopes = counted(&[4, 64], 5);
         let mut rng = Run::new(1).rng("none");
-        let mut mode = Mode::Training(&mut rng);
-        let mut graph = data.as_tensor().clone();
-        for layer in &layers {
-            graph = layer.forward(&graph, &mut mode, DType::F32).unwrap();
-        }
-        let wanted = (&graph * &slopes).unwrap().sum_all().unwrap().backward().unwrap();
-        let mut tape = Tape::new(data.as_detached_tensor(), DType::F32);
-        layers.iter().for_each(|layer| tape.forward(layer, &mut mode).unwrap());
-        near("output", tape.out(), &graph);
-        let mut found = GradStore::default();
-        assert!(tape.backward(slopes, &mut found).unwrap().is_none(), "of the data");
+        let mut all = |x: &Tensor, backend| {
+            let out = forward_all(&layers, x, &mut Mode::Training(&mut rng), backend).unwrap();
+            let found = (&out * &slopes).unwrap().sum_all().unwrap().backward().unwrap();
+            (out, found)
+        };
+        let (out, wanted) = all(&data, Backend::Candle(DType::F32));
+        let of_data = data.as_detached_tensor();
+        let (host, found) = all(&by_pixel(&of_data).unwrap(), Backend::Host);
+        near("output", &host, &out);
+        assert!(found.get(&of_data).is_none());
         let mut parameters = 0;
         for id in wanted.get_ids().filter(|id| found.get_id(**id).is_some()) {
             near("parameter", found.get_id(*id).unwrap(), wanted.get_id(*id).unwrap());
@@ -192,22 +186,21 @@ mod tests {
         let blocks: Vec<&Layer> =
             layers.iter().filter(|layer| matches!(layer, Layer::Residual(_))).collect();
         for (block, to) in [(blocks[0], [3, 16, 5, 6]), (blocks[3], [3, 32, 3, 3])] {
-            let x = counted(&[3, 16, 5, 6], 7);
+            let x = Var::from_tensor(&counted(&[3, 16, 5, 6], 7)).unwrap();
             let slopes = counted(&to, 5);
-            // A graph before the block, so that its input is no data.
-            let tape = |x: &Tensor| {
-                let mut tape = Tape::new(x.clone(), DType::F32);
-                tape.forward(block, &mut Mode::Training(&mut Run::new(1).rng("none"))).unwrap();
-                tape
+            let out = |x: &Tensor| {
+                let mut rng = Run::new(1).rng("none");
+                let mode = &mut Mode::Training(&mut rng);
+                let out = block.forward(&by_pixel(x).unwrap(), mode, Backend::Host).unwrap();
+                by_image(&out).unwrap()
             };
             let loss = |x: &Tensor| -> f64 {
-                let out = tape(x).out().to_dtype(DType::F64).unwrap();
+                let out = out(x).to_dtype(DType::F64).unwrap();
                 let weighted = out * slopes.to_dtype(DType::F64).unwrap();
                 weighted.unwrap().sum_all().unwrap().to_scalar().unwrap()
             };
-            let mut found = GradStore::default();
-            let gradient = tape(&x).backward(slopes.clone(), &mut found).unwrap().unwrap();
-            let gradient = numbers(&gradient);
+            let found = (out(&x) * &slopes).unwrap().sum_all().unwrap().backward().unwrap();
+            let gradient = numbers(found.get(&x).unwrap());
             let largest = gradient.iter().fold(0.0_f32, |most, g| most.max(g.abs()));
             for at in (0..gradient.len()).step_by(37) {
                 let moved = |by: f32| {

@@ -3,19 +3,16 @@
 mod conv;
 pub(crate) mod format;
 pub(crate) mod norm;
+pub(crate) mod pointwise;
 pub(crate) mod product;
 pub(crate) mod tiles;
 
 use std::cell::RefCell;
 
-use candle_core::{CpuStorage, InplaceOp1, InplaceOp2, Layout, Result, Storage, Tensor};
+use candle_core::{CpuStorage, InplaceOp2, Layout, Result, Storage, Tensor};
 
-/// Changes the numbers of a tensor in place; tensors that share its storage change too.
-pub(crate) fn change(tensor: &Tensor, f: impl FnMut(&mut [f32])) -> Result<()> {
-    tensor.inplace_op1(&InPlace(RefCell::new(f)))
-}
-
-/// Changes the numbers of a tensor in place, given those of another tensor of the same shape.
+/// Changes the numbers of a tensor in place, given those of another tensor of the same shape; tensors that share its
+/// storage change too.
 pub(crate) fn change_by(
     tensor: &Tensor,
     other: &Tensor,
@@ -46,7 +43,7 @@ pub(crate) fn f32s(storage: &Storage) -> Result<&[f32]> {
 }
 
 /// The numbers of a contiguous tensor.
-fn in_line<'a>(values: &'a [f32], layout: &Layout) -> Result<&'a [f32]> {
+pub(crate) fn in_line<'a>(values: &'a [f32], layout: &Layout) -> Result<&'a [f32]> {
     match layout.contiguous_offsets() {
         Some((start, end)) => Ok(&values[start..end]),
         None => candle_core::bail!("the tensor is not contiguous"),
@@ -57,19 +54,6 @@ fn in_line_mut<'a>(storage: &'a mut CpuStorage, layout: &Layout) -> Result<&'a m
     match (storage, layout.contiguous_offsets()) {
         (CpuStorage::F32(values), Some((start, end))) => Ok(&mut values[start..end]),
         _ => candle_core::bail!("the tensor is not contiguous, or not of f32"),
-    }
-}
-
-struct InPlace<F>(RefCell<F>);
-
-impl<F: FnMut(&mut [f32])> InplaceOp1 for InPlace<F> {
-    fn name(&self) -> &'static str {
-        "change"
-    }
-
-    fn cpu_fwd(&self, storage: &mut CpuStorage, layout: &Layout) -> Result<()> {
-        (self.0.borrow_mut())(in_line_mut(storage, layout)?);
-        Ok(())
     }
 }
 

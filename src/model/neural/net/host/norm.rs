@@ -5,8 +5,11 @@
 //! tenths of an epoch of VGG-16. Here a forward pass reads its input twice, and a backward pass reads its three matrices
 //! twice. Sums are taken over blocks of rows, whose number depends on the columns alone, and then over blocks in order.
 
+use candle_core::{CpuStorage, CustomOp1, CustomOp3, Layout, Result, Shape, Tensor};
 use pulp::Arch;
 use rayon::prelude::*;
+
+use crate::model::neural::net::host::{in_line, read};
 
 /// The numbers of a block of rows: they stay in the cache between its two passes.
 const BLOCK: usize = 1 << 14;
@@ -154,5 +157,89 @@ impl NormedColumns {
             });
         });
         of_x
+    }
+}
+
+/// The norm of one batch on the host.
+pub(crate) struct Normed {
+    pub(crate) columns: NormedColumns,
+    /// One over each column's deviation.
+    pub(crate) inverse: Vec<f64>,
+    /// Whether mean and variance followed from the batch.
+    pub(crate) follows: bool,
+}
+
+impl Normed {
+    /// The gradients by the input, the scale and the shift.
+    fn backward(&self, x: &Tensor, out: &Tensor, gradient: &Tensor) -> Result<[Tensor; 3]> {
+        let columns = &self.columns;
+        let of_all = read([x, out, &gradient.contiguous()?], |[x, out, gradient]| {
+            let [sums, products] = columns.sums(x, out, gradient);
+            let of_input = if self.follows {
+                let rows = (x.len() / sums.len()) as f64;
+                let constant: Vec<f32> = sums.iter().map(|sum| (sum / rows) as f32).collect();
+                let slopes = products.iter().zip(&self.inverse);
+                let slope: Vec<f32> = slopes.map(|(p, i)| (p * i * i / rows) as f32).collect();
+                columns.backward(x, out, gradient, &constant, &slope)
+            } else {
+                let zeros = vec![0.0; sums.len()];
+                columns.backward(x, out, gradient, &zeros, &zeros)
+            };
+            (of_input, sums, products)
+        });
+        let (of_input, sums, products) = of_all?;
+        let of_scale = products.iter().zip(&self.inverse).map(|(p, i)| (p * i) as f32);
+        Ok([
+            Tensor::from_vec(of_input, x.dims(), x.device())?,
+            Tensor::from_iter(of_scale, x.device())?,
+            Tensor::from_iter(sums.iter().map(|sum| *sum as f32), x.device())?,
+        ])
+    }
+}
+
+impl CustomOp1 for Normed {
+    fn name(&self) -> &'static str {
+        "batch norm"
+    }
+
+    fn cpu_fwd(&self, x: &CpuStorage, of_x: &Layout) -> Result<(CpuStorage, Shape)> {
+        let out = self.columns.normalise(in_line(x.as_slice()?, of_x)?);
+        Ok((CpuStorage::F32(out), of_x.shape().clone()))
+    }
+
+    fn bwd(&self, x: &Tensor, out: &Tensor, gradient: &Tensor) -> Result<Option<Tensor>> {
+        let [of_input, ..] = self.backward(x, out, gradient)?;
+        Ok(Some(of_input))
+    }
+}
+
+impl CustomOp3 for Normed {
+    fn name(&self) -> &'static str {
+        "batch norm with scale and shift"
+    }
+
+    /// Scale and shift are parts of `columns`.
+    fn cpu_fwd(
+        &self,
+        x: &CpuStorage,
+        of_x: &Layout,
+        _: &CpuStorage,
+        _: &Layout,
+        _: &CpuStorage,
+        _: &Layout,
+    ) -> Result<(CpuStorage, Shape)> {
+        CustomOp1::cpu_fwd(self, x, of_x)
+    }
+
+    fn bwd(
+        &self,
+        x: &Tensor,
+        _: &Tensor,
+        _: &Tensor,
+        out: &Tensor,
+        gradient: &Tensor,
+    ) -> Result<(Option<Tensor>, Option<Tensor>, Option<Tensor>)> {
+        let [of_input, of_scale, of_shift] = self.backward(x, out, gradient)?;
+        Ok((Some(of_input), Some(of_scale), Some(of_shift)))
     }
 }

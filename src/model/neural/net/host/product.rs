@@ -6,56 +6,85 @@
 //! Here the same kernels are called with the threads of the run, and give the same bits. The bias is added in place, and
 //! rows are summed one after the other, where candle computes a division for every number of a sum.
 
-use candle_core::{Layout, Result, Tensor};
+use candle_core::{CpuStorage, CustomOp3, Layout, Result, Shape, Tensor};
 use gemm::Parallelism;
 
-use crate::model::neural::net::host::{f32s, read};
+use crate::model::neural::net::host::{f32s, in_line, read};
 
 /// `x W + b`
 pub(crate) fn affine(x: &Tensor, weight: &Tensor, bias: &Tensor) -> Result<Tensor> {
-    if !x.device().is_cpu() {
-        return x.matmul(weight)?.broadcast_add(bias);
+    x.contiguous()?.apply_op3(weight, bias, Affine)
+}
+
+struct Affine;
+
+impl CustomOp3 for Affine {
+    fn name(&self) -> &'static str {
+        "affine"
     }
-    let shape = (x.dims2()?.0, weight.dims2()?.1);
-    if bias.elem_count() != shape.1 {
-        candle_core::bail!("{} biases of {} columns", bias.elem_count(), shape.1);
-    }
-    let mut out = multiply(x, weight)?;
-    read([bias], |[bias]| {
+
+    fn cpu_fwd(
+        &self,
+        x: &CpuStorage,
+        of_x: &Layout,
+        weight: &CpuStorage,
+        of_weight: &Layout,
+        bias: &CpuStorage,
+        of_bias: &Layout,
+    ) -> Result<(CpuStorage, Shape)> {
+        let x = MatrixView::new(x.as_slice()?, of_x)?;
+        let weight = MatrixView::new(weight.as_slice()?, of_weight)?;
+        let bias: &[f32] = in_line(bias.as_slice()?, of_bias)?;
+        if bias.len() != weight.columns {
+            candle_core::bail!("{} biases of {} columns", bias.len(), weight.columns);
+        }
+        let mut out = multiply(&x, &weight)?;
         for row in out.chunks_exact_mut(bias.len().max(1)) {
             row.iter_mut().zip(bias).for_each(|(o, b)| *o += b);
         }
-    })?;
-    Tensor::from_vec(out, shape, x.device())
+        Ok((CpuStorage::F32(out), Shape::from((x.rows, weight.columns))))
+    }
+
+    fn bwd(
+        &self,
+        x: &Tensor,
+        weight: &Tensor,
+        _: &Tensor,
+        _: &Tensor,
+        gradient: &Tensor,
+    ) -> Result<(Option<Tensor>, Option<Tensor>, Option<Tensor>)> {
+        // The data is no variable, and its gradient is not needed.
+        let of_x = x.track_op().then(|| product(gradient, &weight.t()?)).transpose()?;
+        Ok((of_x, Some(product(&x.t()?, gradient)?), Some(row_sum(gradient)?)))
+    }
 }
 
-/// `a b`
-pub(crate) fn product(a: &Tensor, b: &Tensor) -> Result<Tensor> {
-    if !a.device().is_cpu() {
-        return a.matmul(b);
-    }
-    Tensor::from_vec(multiply(a, b)?, (a.dims2()?.0, b.dims2()?.1), a.device())
+/// `a b`, outside candle's graph.
+fn product(a: &Tensor, b: &Tensor) -> Result<Tensor> {
+    let out = {
+        let ((a, of_a), (b, of_b)) = (a.storage_and_layout(), b.storage_and_layout());
+        multiply(&MatrixView::new(f32s(&a)?, of_a)?, &MatrixView::new(f32s(&b)?, of_b)?)?
+    };
+    Tensor::from_vec(out, (a.dims2()?.0, b.dims2()?.1), a.device())
 }
 
-/// The sum of the rows of a matrix.
-pub(crate) fn row_sum(matrix: &Tensor) -> Result<Tensor> {
-    if !matrix.device().is_cpu() {
-        return matrix.sum(0);
-    }
+/// The sum of the rows of a matrix, outside candle's graph.
+fn row_sum(matrix: &Tensor) -> Result<Tensor> {
     let mut sum = vec![0.0_f32; matrix.dims2()?.1];
-    read([&matrix.contiguous()?], |[matrix]| {
-        for row in matrix.chunks_exact(sum.len().max(1)) {
-            sum.iter_mut().zip(row).for_each(|(s, x)| *s += x);
-        }
-    })?;
+    read([&matrix.contiguous()?], |[matrix]| add_rows(matrix, &mut sum))?;
     let columns = sum.len();
     Tensor::from_vec(sum, columns, matrix.device())
 }
 
+/// Adds the rows of a matrix to `sum`, one after the other.
+pub(crate) fn add_rows(matrix: &[f32], sum: &mut [f32]) {
+    for row in matrix.chunks_exact(sum.len().max(1)) {
+        sum.iter_mut().zip(row).for_each(|(s, x)| *s += x);
+    }
+}
+
 /// The product on the host, row by row, with the threads of the run.
-fn multiply(a: &Tensor, b: &Tensor) -> Result<Vec<f32>> {
-    let ((a, of_a), (b, of_b)) = (a.storage_and_layout(), b.storage_and_layout());
-    let (a, b) = (MatrixView::new(f32s(&a)?, of_a)?, MatrixView::new(f32s(&b)?, of_b)?);
+fn multiply(a: &MatrixView<'_>, b: &MatrixView<'_>) -> Result<Vec<f32>> {
     if b.rows != a.columns {
         let (rows, inner) = (a.rows, a.columns);
         candle_core::bail!("{rows} x {inner} by {} x {} is no product", b.rows, b.columns);
@@ -65,7 +94,7 @@ fn multiply(a: &Tensor, b: &Tensor) -> Result<Vec<f32>> {
         threads => Parallelism::Rayon(threads),
     };
     let mut product = vec![0.0; a.rows * b.columns];
-    gemm(&mut product, &a, &b, false, threads);
+    gemm(&mut product, a, b, false, threads);
     Ok(product)
 }
 
@@ -142,7 +171,7 @@ fn gemm(out: &mut [f32], a: &MatrixView<'_>, b: &MatrixView<'_>, adds: bool, thr
 
 #[cfg(test)]
 mod tests {
-    use candle_core::{Device, Shape};
+    use candle_core::Device;
 
     use super::*;
 
