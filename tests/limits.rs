@@ -152,6 +152,6 @@ fn what_does_not_fit_names_the_annotations_of_all_questions() {
     }
     job.write("in.csv", &text);
     // Room for the rows as they come, and not for the views of them.
-    let error = job.fails(&vote("in.csv", "engine.memory_limit = '32MiB'"), 2);
+    let error = job.fails(&vote("in.csv", "engine.memory_limit = '40MiB'"), 2);
     assert_says(&error, &["1000000 annotations and their ids take"]);
 }

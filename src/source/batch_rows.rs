@@ -33,8 +33,8 @@ pub fn batches_at_once(partitions: usize, at_hand: usize) -> usize {
     BATCHES_IN_FLIGHT + at_hand + 2 * partitions
 }
 
-/// All batches on their way take at most this share of what the session may hold: one of so many parts.
-const PARTS: usize = 2;
+/// At least so many batches must fit into what the session may hold.
+const LEAST_BATCHES: usize = 64;
 
 /// What a batch may have however little memory there is.
 const NEGLIGIBLE: usize = 1 << 20;
@@ -51,7 +51,7 @@ pub(super) async fn fit(
         MemoryLimit::Finite(limit) => {
             let partitions = ctx.state().config().target_partitions();
             let at_once = batches_at_once(partitions, BATCHES_IN_FLIGHT);
-            (limit / (PARTS * at_once)).clamp(NEGLIGIBLE, BATCH_BYTES)
+            (limit / at_once.max(LEAST_BATCHES)).clamp(NEGLIGIBLE, BATCH_BYTES)
         }
         _ => BATCH_BYTES,
     };

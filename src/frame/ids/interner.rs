@@ -2,17 +2,18 @@
 
 use std::collections::HashMap;
 
-use arrow::array::{Array, ArrayRef, UInt64Array};
-use arrow::compute::{CastOptions, cast_with_options, take};
+use arrow::array::{Array, ArrayRef};
+use arrow::compute::{CastOptions, cast_with_options};
 use arrow::datatypes::{DataType, Field};
 use foldhash::SharedSeed;
 use foldhash::fast::SeedableRandomState;
 use rayon::prelude::*;
 
 use super::Ids;
+use super::dictionary::dictionary;
 use super::floats::finite;
 use super::hash::Secret;
-use super::key::{Family, Key, Packed, compare, dictionary, for_each_key, to_array};
+use super::key::{Family, Key, Packed, compare, for_each_key, to_array};
 use super::table::{LONG, NULL, Row, Table};
 use super::untyped::{as_integers, is_untyped};
 use crate::error::{Error, Result};
@@ -168,11 +169,8 @@ impl Interner {
         if Family::of(array.data_type()) != Family::of(&self.data_type) {
             return Err(self.another_type(array.data_type()));
         }
-        let (values, rows) = match dictionary(array) {
-            Some((values, rows)) => {
-                let (values, rows) = as_they_come(&values, rows)?;
-                (finite(&values), Some(rows))
-            }
+        let (values, rows) = match dictionary(array)? {
+            Some((values, rows)) => (finite(&values), Some(rows)),
             None => (finite(array), None),
         };
         let mut numbers = vec![NULL; values.len()];
@@ -275,21 +273,6 @@ impl Interner {
         }
         ranked(&data_type, all, order.iter().map(|(word, n)| (key(*word), *n)))
     }
-}
-
-/// The values of a dictionary that rows have, in the order in which they first come, and the value of each row there.
-fn as_they_come(
-    values: &ArrayRef,
-    mut rows: Vec<Option<usize>>,
-) -> Result<(ArrayRef, Vec<Option<usize>>)> {
-    let (mut places, mut order) = (vec![None; values.len()], Vec::new());
-    for value in rows.iter_mut().flatten() {
-        *value = *places[*value].get_or_insert_with(|| {
-            order.push(*value as u64);
-            order.len() - 1
-        });
-    }
-    Ok((take(values, &UInt64Array::from(order), None)?, rows))
 }
 
 /// The ids in this order, and the place of each of `all` provisional numbers in it.
@@ -400,17 +383,6 @@ mod tests {
         };
         assert_eq!(numbered(Secret([1, 2])), numbered(Secret([u64::MAX, 7])));
         assert_ne!(Secret::draw().0, Secret::draw().0);
-    }
-
-    #[test]
-    fn a_dictionary_is_the_same_ids_as_its_values() {
-        let dictionary: DictionaryArray<Int8Type> =
-            vec![Some("b"), None, Some("a")].into_iter().collect();
-        let mut interner = interner(dictionary.data_type());
-        let mut numbers = Vec::new();
-        interner.intern(&(Arc::new(dictionary) as ArrayRef), &mut numbers).unwrap();
-        interner.intern(&text(&["a"]), &mut numbers).unwrap();
-        assert_eq!(numbers, [0, NULL, 1, 1]);
     }
 
     #[test]

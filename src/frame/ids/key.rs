@@ -17,8 +17,7 @@ use arrow::array::{
     GenericStringArray, Int64Builder, OffsetSizeTrait, UInt64Builder, new_empty_array,
 };
 use arrow::compute::cast;
-use arrow::datatypes::{ArrowDictionaryKeyType, DataType, Int64Type, UInt64Type};
-use arrow::downcast_dictionary_array;
+use arrow::datatypes::{DataType, Int64Type, UInt64Type};
 use arrow::row::{RowConverter, SortField};
 
 use crate::error::{Error, Result};
@@ -192,20 +191,6 @@ pub fn for_each_key(array: &ArrayRef, mut visit: impl FnMut(usize, Option<Key<'_
         }
     }
     Ok(())
-}
-
-/// For a dictionary, the values and each row's index into them (`None` where null): each value is keyed once a batch.
-#[must_use]
-pub fn dictionary(array: &ArrayRef) -> Option<(ArrayRef, Vec<Option<usize>>)> {
-    fn parts<K: ArrowDictionaryKeyType>(
-        array: &arrow::array::DictionaryArray<K>,
-    ) -> (ArrayRef, Vec<Option<usize>>) {
-        (Arc::clone(array.values()), array.keys_iter().collect())
-    }
-    downcast_dictionary_array!(
-        array => Some(parts(array)),
-        _ => None
-    )
 }
 
 fn row_converter(data_type: &DataType) -> Result<RowConverter> {

@@ -4,6 +4,7 @@
 //! Numbering by arrival would make every sum depend on the order of rows and files. Sorted numbers make the whole
 //! job independent of it, and let tables come out in the order that a person would sort them.
 
+mod dictionary;
 mod floats;
 mod hash;
 mod interner;

@@ -1,9 +1,7 @@
 //! The outputs of a network that a phase does not train: computed once for the phase, not in every step.
 
 use crate::error::Result;
-use crate::model::neural::data::TrainingData;
 use crate::model::neural::net::heads::Outputs;
-use crate::model::neural::train::learner::Learner;
 
 /// Outputs of more bytes than this are computed in every step instead.
 const MAX_BYTES: usize = 256 << 20;
@@ -16,19 +14,18 @@ pub(crate) struct FrozenOutputs {
 }
 
 impl FrozenOutputs {
-    /// Computes the outputs of all training rows, or `None` where they are too many, or where features are augmented
-    /// anew in every step.
+    /// Computes the outputs of these rows, so many at once, by `predict`; `None` where they are too many.
     ///
     /// # Errors
-    /// When the device fails.
-    pub(super) fn of(learner: &Learner, data: &TrainingData<'_>) -> Result<Option<Self>> {
-        let rows = learner.input.all_ids(data);
+    /// Those of `predict`.
+    pub(super) fn of(
+        rows: Vec<u32>,
+        at_once: usize,
+        predict: impl Fn(&[u32]) -> Result<Outputs>,
+    ) -> Result<Option<Self>> {
         let mut outputs = Outputs::default();
-        if learner.network.scaler.augments() {
-            return Ok(None);
-        }
-        for part in rows.chunks(learner.network.rows_at_once()) {
-            outputs.extend(&learner.predict(data.inputs(), part)?);
+        for part in rows.chunks(at_once) {
+            outputs.extend(&predict(part)?);
             let of_row = outputs.numbers() / outputs.rows.max(1);
             if of_row * rows.len() * size_of::<f64>() > MAX_BYTES {
                 return Ok(None);
@@ -51,12 +48,13 @@ mod tests {
 
     use super::*;
     use crate::frame::Evidence;
+    use crate::model::neural::data::TrainingData;
     use crate::model::neural::data::batching::Batching;
     use crate::model::neural::data::inputs::Sizes;
     use crate::model::neural::net::Precision;
     use crate::model::neural::net::heads::{Head, HeadInput, Heads};
     use crate::model::neural::train::Trainer;
-    use crate::model::neural::train::learner::{CLASSIFIER, LearnerSetting, LearnerSpec};
+    use crate::model::neural::train::learner::{CLASSIFIER, Learner, LearnerSetting, LearnerSpec};
     use crate::model::neural::train::learners::Learners;
     use crate::model::neural::train::spec::TrainSpec;
     use crate::model::neural::train::state::TrainState;
@@ -113,8 +111,9 @@ mod tests {
             }
         }
         let flips = BackboneSpec { kind: Architecture::Linear, flip: true, ..spec };
-        let flips = learner(&flips, LearnerInput::Features);
-        assert!(FrozenOutputs::of(&flips, &data).unwrap().is_none());
+        let mut flips = learner(&flips, LearnerInput::Features);
+        flips.freeze(LearnerSubset::NONE, &data).unwrap();
+        assert!(flips.frozen.is_none());
     }
 
     /// The phase of the heads trains the network, and that of their weights does not.

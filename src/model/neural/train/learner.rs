@@ -139,15 +139,18 @@ impl Learner {
         Ok(Outputs { rows, p, ..Outputs::default() })
     }
 
-    /// Computes the outputs of all training rows once where no epoch to come trains the learner, unless they are too many.
+    /// Computes the outputs of all training rows once where no epoch to come trains the learner, unless they are too many
+    /// or features are augmented anew in every step.
     ///
     /// # Errors
     /// When the device fails.
     pub(super) fn freeze(&mut self, trained: LearnerSubset, data: &TrainingData<'_>) -> Result<()> {
         if trained.has(self.name) {
             self.frozen = None;
-        } else if self.frozen.is_none() {
-            self.frozen = FrozenOutputs::of(self, data)?;
+        } else if self.frozen.is_none() && !self.network.scaler.augments() {
+            let predict = |rows: &[u32]| self.predict(data.inputs(), rows);
+            let (rows, at_once) = (self.input.all_ids(data), self.network.rows_at_once());
+            self.frozen = FrozenOutputs::of(rows, at_once, predict)?;
         }
         Ok(())
     }
