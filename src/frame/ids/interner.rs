@@ -179,18 +179,19 @@ impl Interner {
         let mut places: HashMap<Box<[u8]>, u32, _> = HashMap::with_hasher(hasher);
         for_each_key(&values, |value, key| match key {
             Some(Key::Packed(key)) => keys.push((number(value), key)),
-            Some(Key::Long(bytes)) => match self.long_numbers.get(bytes) {
-                Some(known) => numbers[value] = *known,
-                // A value may be large and come in every row: it is held once.
-                None => {
-                    let next = number(places.len());
-                    let place = match places.get(bytes) {
-                        Some(place) => *place,
-                        None => *places.entry(bytes.into()).or_insert(next),
-                    };
-                    new_long.push((number(value), place));
+            Some(Key::Long(bytes)) => {
+                if let Some(known) = self.long_numbers.get(bytes) {
+                    numbers[value] = *known;
+                    return;
                 }
-            },
+                // A value may be large and come in every row: it is held once.
+                let next = number(places.len());
+                let place = match places.get(bytes) {
+                    Some(place) => *place,
+                    None => *places.entry(bytes.into()).or_insert(next),
+                };
+                new_long.push((number(value), place));
+            }
             None => {}
         })?;
         let mut long: Vec<(Box<[u8]>, u32)> = places.into_iter().collect();
@@ -258,7 +259,7 @@ impl Interner {
             keys.retain(|word| keep(Packed::of_numbered(*word).1));
             keys.par_sort_unstable();
             let order = keys.iter().map(|word| Packed::of_numbered(*word));
-            return ranked(&data_type, all, order.map(|(key, n)| (Key::Packed(key), n)));
+            return ranked(&data_type, all, &order.map(|(key, n)| (Key::Packed(key), n)));
         }
         let key = |word: u128| match word & LONG {
             LONG => Key::Long(&long[(word >> 8) as usize]),
@@ -271,7 +272,7 @@ impl Interner {
         } else {
             order.par_sort_unstable_by(|a, b| compare(key(a.0), key(b.0)));
         }
-        ranked(&data_type, all, order.iter().map(|(word, n)| (key(*word), *n)))
+        ranked(&data_type, all, &order.iter().map(|(word, n)| (key(*word), *n)))
     }
 }
 
@@ -279,7 +280,7 @@ impl Interner {
 fn ranked<'a>(
     data_type: &DataType,
     all: usize,
-    order: impl ExactSizeIterator<Item = (Key<'a>, u32)> + Clone + Send + Sync,
+    order: &(impl ExactSizeIterator<Item = (Key<'a>, u32)> + Clone + Sync),
 ) -> Result<(Ids, Vec<u32>)> {
     let (rank, values) = rayon::join(
         || {
@@ -359,16 +360,16 @@ mod tests {
     fn new_values_are_numbered_as_they_come_whatever_their_length_and_layout() {
         let of = |n: usize, c: char| c.to_string().repeat(n);
         let texts = [of(40, 'a'), of(1, 'b'), of(16, 'c'), of(15, 'd'), of(17, 'e'), of(2, 'f')];
-        let [a, b, c, d, e, f] = &texts;
-        let first = text(&[a, b, c, a, d]);
+        let texts = texts.each_ref().map(String::as_str);
+        let first = text(&[texts[0], texts[1], texts[2], texts[0], texts[3]]);
         let keys = arrow::array::Int8Array::from(vec![Some(2), None, Some(4), Some(3), Some(2)]);
-        let values = text(&["unused", c, e, a, f]);
+        let values = text(&["unused", texts[2], texts[4], texts[0], texts[5]]);
         let second: ArrayRef = Arc::new(DictionaryArray::<Int8Type>::new(keys, values));
         let mut interner = interner(&DataType::Utf8);
         let mut numbers = Vec::new();
         interner.intern_all(&[&first, &second], &mut numbers).unwrap();
         assert_eq!(numbers, [0, 1, 2, 0, 3, 4, NULL, 5, 0, 4]);
-        interner.intern(&text(&["g", &of(30, 'h'), "i", b]), &mut numbers).unwrap();
+        interner.intern(&text(&["g", &of(30, 'h'), "i", texts[1]]), &mut numbers).unwrap();
         assert_eq!(numbers[10..], [6, 7, 8, 1]);
     }
 

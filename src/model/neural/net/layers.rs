@@ -121,7 +121,7 @@ impl Layer {
             Self::Dropout(share) => match mode {
                 Mode::Training(rng) if *share > 0.0 => {
                     dropout_mask(rng, x, *share).and_then(|mask| match backend {
-                        Backend::Host => dropout(x, mask),
+                        Backend::Host => dropout(x, &mask),
                         Backend::Candle(_) => x * mask,
                     })
                 }

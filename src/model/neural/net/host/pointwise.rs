@@ -13,8 +13,8 @@ pub(crate) fn relu(x: &Tensor) -> Result<Tensor> {
 }
 
 /// `x` times a mask that was drawn.
-pub(crate) fn dropout(x: &Tensor, mask: Tensor) -> Result<Tensor> {
-    x.contiguous()?.apply_op2(&mask, Dropout)
+pub(crate) fn dropout(x: &Tensor, mask: &Tensor) -> Result<Tensor> {
+    x.contiguous()?.apply_op2(mask, Dropout)
 }
 
 struct Relu;
