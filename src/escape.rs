@@ -2,9 +2,10 @@
 //!
 //! # Why
 //! An id or a label can hold what moves a terminal's cursor, hides text or turns its direction: a table that a person
-//! trusts would show what an annotator wrote. Such characters are shown by their number. Tables in files and `--json`
-//! keep every byte.
+//! trusts would show what an annotator wrote. Such characters are shown by their number. Tables in files keep every
+//! byte, and JSON every value.
 
+use std::borrow::Cow;
 use std::fmt::Write as _;
 
 /// The text on one line: line ends are escaped too.
@@ -17,6 +18,25 @@ pub fn line(text: &str) -> String {
 #[must_use]
 pub fn lines(text: &str) -> String {
     escaped(text, |c| c == '\n')
+}
+
+/// JSON without such characters: those that JSON allows as they are have numbers there too, of the same value.
+#[must_use]
+pub fn json(text: &str) -> Cow<'_, str> {
+    // Line ends stand between values alone: within text JSON escapes them itself.
+    let is_raw = |c: char| is_active(c) && !matches!(c, '\n' | '\r' | '\t');
+    if !text.contains(is_raw) {
+        return Cow::Borrowed(text);
+    }
+    let mut out = String::with_capacity(text.len() + 16);
+    for c in text.chars() {
+        if is_raw(c) {
+            let _ = write!(out, "\\u{:04x}", u32::from(c));
+        } else {
+            out.push(c);
+        }
+    }
+    Cow::Owned(out)
 }
 
 fn escaped(text: &str, is_kept: impl Fn(char) -> bool) -> String {
@@ -51,6 +71,18 @@ mod tests {
         assert_eq!(line("user\u{202e}nimda\u{2066}"), "user\\u{202e}nimda\\u{2066}");
         assert_eq!(line("a\r\nb\tc\u{2028}"), "a\\r\\nb\\tc\\u{2028}");
         assert_eq!(lines("a\r\nb"), "a\\r\nb");
+    }
+
+    #[test]
+    fn json_means_the_same_and_commands_no_terminal() {
+        let text = "a\u{1b}b\u{9b}1m\u{7f}\u{202e}c\n";
+        let raw = serde_json::to_string_pretty(&[text, "語 é"]).unwrap();
+        assert!(raw.contains('\u{9b}'));
+        let escaped = json(&raw);
+        assert!(!escaped.contains(|c| is_active(c) && c != '\n'), "{escaped}");
+        assert!(escaped.contains("\\u009b1m\\u007f\\u202ec\\n"), "{escaped}");
+        let back: Vec<String> = serde_json::from_str(&escaped).unwrap();
+        assert_eq!(back, [text, "語 é"]);
     }
 
     #[test]

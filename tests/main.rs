@@ -18,6 +18,7 @@ mod anaesthesia;
 mod architecture;
 mod calibration;
 mod cli;
+mod column_types;
 mod damaged;
 mod datasets;
 mod digest;

@@ -1,4 +1,4 @@
-//! What comes from data cannot command a terminal; what is for programs is exact.
+//! What comes from data cannot command a terminal; what is for programs keeps every value.
 
 use crate::job::{Job, assert_says};
 use crate::support::{labelmill, run_fails, run_ok, stderr, stdout};
@@ -45,6 +45,7 @@ fn a_table_of_a_query_is_harmless_and_its_json_exact() {
     assert_says(&text, &[WRITTEN]);
     assert_eq!(text.lines().count(), 6, "{text}");
     let json = stdout(&run_ok(&[&args[..], &["--json"]].concat()));
+    assert_harmless(&json);
     let first: serde_json::Value = serde_json::from_str(json.lines().next().unwrap()).unwrap();
     assert_eq!(first["label"], HOSTILE);
     // A column's name is data too.

@@ -11,6 +11,7 @@ use super::terminal::stream;
 use crate::commands::published::register_run;
 use crate::engine::EngineSpec;
 use crate::error::{Error, Result};
+use crate::escape;
 use crate::source::{Location, Source, SourceSpec};
 use crate::sql::{Statement, explains, locations, only_reads, parse, unbroken, what_it_does};
 use crate::store::{StoreSpec, open, parse_url, secret_problem};
@@ -78,7 +79,8 @@ async fn answer_rows(ctx: &SessionContext, statement: Statement, args: &SqlArgs)
                     let n = JSON_ROWS.min(batch.num_rows() - from);
                     writer.write(&batch.slice(from, n))?;
                     writer.finish()?;
-                    if !stream(&writer.into_inner())? {
+                    let rows = writer.into_inner();
+                    if !stream(escape::json(&String::from_utf8_lossy(&rows)).as_bytes())? {
                         return Ok(false);
                     }
                 }

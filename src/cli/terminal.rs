@@ -1,7 +1,7 @@
 //! The only place that prints: results to stdout, all else to stderr.
 //!
 //! What is meant for people is escaped, so that data cannot command a terminal, and nothing of a URL's user part or
-//! query reaches stderr, whoever wrote the message. What is meant for programs is exact.
+//! query reaches stderr, whoever wrote the message. What is meant for programs keeps every value.
 
 use std::io::{ErrorKind, IsTerminal, Write};
 
@@ -23,13 +23,13 @@ pub(super) fn answer(text: &str) {
 }
 
 /// A result for programs.
-pub(super) fn answer_exact(text: &str) {
+fn answer_exact(text: &str) {
     let _ = writeln!(std::io::stdout(), "{text}");
 }
 
 /// A result for programs, as JSON.
 pub(super) fn answer_json(value: &Value) {
-    answer_exact(&serde_json::to_string_pretty(value).unwrap_or_default());
+    answer_exact(&escape::json(&serde_json::to_string_pretty(value).unwrap_or_default()));
 }
 
 /// Rows for whoever reads stdout; false where nobody does any more.
@@ -47,7 +47,7 @@ pub(super) fn stream(rows: &[u8]) -> Result<bool> {
 /// Where log lines go.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Log {
-    /// Whether lines are JSON, which escapes for itself.
+    /// Whether lines are JSON, which has escapes of its own.
     pub(super) is_json: bool,
 }
 
@@ -69,7 +69,7 @@ impl<'a> MakeWriter<'a> for Log {
 impl Write for Log {
     fn write(&mut self, line: &[u8]) -> std::io::Result<usize> {
         let text = redacted(&String::from_utf8_lossy(line));
-        let text = if self.is_json { text } else { coloured(&text) };
+        let text = if self.is_json { escape::json(&text) } else { coloured(&text).into() };
         std::io::stderr().write_all(text.as_bytes()).map(|()| line.len())
     }
 

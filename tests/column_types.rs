@@ -1,0 +1,165 @@
+//! Columns have the type that holds every value of every file; where there is none, the error names who disagrees.
+
+use std::fmt::Write as _;
+use std::sync::Arc;
+
+use arrow::array::{ArrayRef, Float32Array, Float64Array, Int32Array, Int64Array, StringArray};
+
+use crate::job::{Job, assert_says, cells, rows_read};
+use crate::support::{read_table, run_ok, stdout, write_parquet};
+
+fn vote(url: &str, more: &str) -> String {
+    format!("source.annotations = '{{dir}}{url}'\nmodel.kind = 'majority_vote'\n{more}")
+}
+
+/// NDJSON whose first `n` rows lack what the last ones have.
+fn late(n: usize, early: &str, last: &str) -> String {
+    let row = |i: usize, annotator: &str, label: &str, more: &str| {
+        format!(
+            "{{\"instance_id\":\"i{i}\",\"annotator_id\":\"{annotator}\",\"label\":\"{label}\"{more}}}\n"
+        )
+    };
+    let mut text: String = (0..n).map(|i| row(i, "a", "x", early)).collect();
+    text.push_str(&row(0, "b", "y", last));
+    text
+}
+
+#[test]
+fn a_field_that_comes_late_is_read() {
+    let job = Job::new();
+    job.write("in.ndjson", &late(1500, ",\"weight\":1.0", ",\"weight\":3.5"));
+    let early = read_table(&job.run(&vote("in.ndjson", "sink.run_id = 'early'")), "labels");
+    assert_eq!(cells(&early[..1], &["instance_id", "label"]), ["i0 y"]);
+    // Where 1500 rows have no weight they are rejected, not counted as 1.
+    job.write("in.ndjson", &late(1500, "", ",\"weight\":3.5"));
+    let run = job.run(&vote("in.ndjson", "sink.run_id = 'late'"));
+    assert_eq!(rows_read(&run), "1501 1");
+    assert_eq!(cells(&read_table(&run, "rejects"), &["reason", "count"]), ["bad_weight 1500"]);
+}
+
+#[test]
+fn values_of_several_types_in_one_field_are_an_error_that_names_the_line() {
+    let job = Job::new();
+    let text = late(1200, ",\"annotated_at\":17", ",\"annotated_at\":\"2026-01-01T00:00:00Z\"");
+    job.write("in.ndjson", &text);
+    let error = job.fails(&vote("in.ndjson", "frame.duplicates = 'last'"), 3);
+    assert_says(&error, &["`annotated_at`", "several types", "integers and text"]);
+}
+
+#[test]
+fn dates_that_become_times_further_down_keep_their_hours() {
+    let job = Job::new();
+    let mut text = String::from("instance_id,annotator_id,label,annotated_at\n");
+    for n in 0..1200 {
+        let _ = writeln!(text, "j{n},a,x,2026-01-01");
+    }
+    text.push_str("i,a,early,2026-02-01T08:00:00\ni,a,late,2026-02-01T20:00:00\n");
+    job.write("in.csv", &text);
+    let run = job.run(&vote("in.csv", "frame.duplicates = 'last'"));
+    assert_eq!(cells(&read_table(&run, "labels")[..1], &["instance_id", "label"]), ["i late"]);
+}
+
+#[test]
+fn text_in_a_column_of_features_is_an_error_wherever_it_comes() {
+    let job = Job::new();
+    let crowd = "source.annotations = [['i0', 'a', 'x'], ['i0', 'b', 'x'], ['i1', 'a', 'y'], ['i1', 'b', 'y']]\n\
+                 source.features = '{dir}features'\nmodel.kind = 'crowd_layer'\n";
+    let write = |name: &str, last: &str| {
+        let mut text = String::from("instance_id,width,height\n");
+        for n in 0..1100 {
+            let _ = writeln!(text, "i{n},{n},2");
+        }
+        text.push_str(last);
+        job.write(&format!("features/{name}.csv"), &text);
+    };
+    write("a", "late,1,tall\n");
+    let error = job.fails(crowd, 3);
+    assert_says(&error, &["'tall'", "`height`", "record 1101", "features/a.csv"]);
+    // In another file it is not left out either.
+    write("a", "");
+    job.write("features/b.csv", "height,instance_id,width\ntall,j,1\n");
+    let error = job.fails(crowd, 3);
+    assert_says(
+        &error,
+        &["`height` has no one type", "integers in `", "text in `", "features/b.csv"],
+    );
+}
+
+#[test]
+fn types_that_differ_between_files_are_widened_where_no_value_changes() {
+    let ids = |values: &[&str]| Arc::new(StringArray::from(values.to_vec())) as ArrayRef;
+    let write = |job: &Job, name: &str, instance: ArrayRef, weight: ArrayRef| {
+        let columns = vec![
+            ("instance_id", instance),
+            ("annotator_id", ids(&[name])),
+            ("label", ids(&["x"])),
+            ("weight", weight),
+        ];
+        write_parquet(&job.path(&format!("in/{name}.parquet")), columns);
+    };
+    let job = Job::new();
+    write(&job, "a", Arc::new(Int32Array::from(vec![7])), Arc::new(Int64Array::from(vec![2])));
+    write(&job, "b", Arc::new(Int64Array::from(vec![7])), Arc::new(Float32Array::from(vec![0.5])));
+    write(
+        &job,
+        "c",
+        Arc::new(Int64Array::from(vec![1_i64 << 40])),
+        Arc::new(Float64Array::from(vec![0.25])),
+    );
+    let run = job.run(&vote("in", ""));
+    let labels = read_table(&run, "labels");
+    assert_eq!(cells(&labels, &["instance_id", "n_annotations"]), ["7 2", "1099511627776 1"]);
+    let job = Job::new();
+    write(
+        &job,
+        "a",
+        Arc::new(Int32Array::from(vec![7])),
+        Arc::new(Int64Array::from(vec![(1 << 53) + 1])),
+    );
+    write(&job, "b", Arc::new(Int32Array::from(vec![7])), Arc::new(Float64Array::from(vec![0.5])));
+    assert_says(
+        &job.fails(&vote("in", ""), 3),
+        &[
+            "`weight`",
+            "9007199254740993",
+            "integers in `",
+            "a.parquet`, decimals in `",
+            "b.parquet`",
+        ],
+    );
+    let job = Job::new();
+    write(&job, "a", Arc::new(Int32Array::from(vec![7])), Arc::new(Int64Array::from(vec![1])));
+    write(&job, "b", ids(&["7"]), Arc::new(Int64Array::from(vec![1])));
+    let error = job.fails(&vote("in", ""), 3);
+    assert_says(
+        &error,
+        &["`instance_id` has no one type", "Int32 in `", "a.parquet`, Utf8 in `", "b.parquet`"],
+    );
+}
+
+#[test]
+fn numbers_of_text_files_widen_over_files_and_numbers_with_leading_zeros_are_text() {
+    let job = Job::new();
+    job.write("csv/a.csv", "instance_id,annotator_id,label,weight,code\ni,a,x,3,007\n");
+    job.write("csv/b.csv", "instance_id,annotator_id,label,weight,code\ni,b,y,0.5,7\n");
+    let row = |annotator: &str, label: &str, weight: &str, code: &str| {
+        format!(
+            r#"{{"instance_id":"i","annotator_id":"{annotator}","label":"{label}","weight":{weight},"code":"{code}"}}"#
+        )
+    };
+    job.write("json/a.ndjson", &row("a", "x", "3", "007"));
+    job.write("json/b.ndjson", &row("b", "y", "0.5", "7"));
+    for folder in ["csv", "json"] {
+        let more = format!(
+            "sink.run_id = '{folder}'\n\
+             source.sql.annotations = \"select * from annotations where code in ('007', '7')\""
+        );
+        let run = job.run(&vote(folder, &more));
+        // 3 and 0.5 of 3.5.
+        let posteriors = cells(&read_table(&run, "posteriors"), &["class", "probability"]);
+        assert_eq!(posteriors, ["x 0.8571428571428571", "y 0.14285714285714285"], "{folder}");
+        let table = format!("t={}", job.url(folder));
+        let codes = ["sql", "--table", &table, "-c", "select code from t order by 1", "--json"];
+        assert_eq!(stdout(&run_ok(&codes)), "{\"code\":\"007\"}\n{\"code\":\"7\"}\n", "{folder}");
+    }
+}
