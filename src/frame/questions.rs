@@ -188,10 +188,90 @@ fn without_dictionaries(batch: &RecordBatch) -> Result<RecordBatch> {
 
 #[cfg(test)]
 mod tests {
-    use arrow::array::{AsArray, DictionaryArray, Int64Array};
+    use arrow::array::{AsArray, DictionaryArray, Float64Array, Int64Array, StringArray};
+    use arrow::compute::concat_batches;
     use arrow::datatypes::{Int32Type, Int64Type};
 
     use super::*;
+    use crate::engine::EngineSpec;
+    use crate::frame::budget::{BYTES_PER_TIME, BYTES_PER_WEIGHT};
+
+    /// Annotations, some of which cannot be used; `more` names the columns beside the ids.
+    fn batch(from: i64, more: &[&str]) -> RecordBatch {
+        let texts = |name: &str, n: i64| {
+            let text = (0..20).map(|row| {
+                (row % 7 != n).then(|| format!("{name} that is long {}", (from + row) % (3 + n)))
+            });
+            Arc::new(text.collect::<StringArray>()) as ArrayRef
+        };
+        let times = Int64Array::from_iter((0..20).map(|row| Some(row % 9)));
+        let weights = (0..20).map(|row| (row % 11 != 0).then_some(0.5 + (from + row) as f64));
+        let weights = Arc::new(Float64Array::from_iter(weights)) as ArrayRef;
+        let all = [
+            ("instance_id", texts("i", 4)),
+            ("annotator_id", texts("a", 5)),
+            ("label", texts("l", 6)),
+            ("weight", weights),
+            ("annotated_at", Arc::new(times)),
+        ];
+        let columns = all.into_iter().enumerate();
+        let columns = columns.filter(|(n, (name, _))| *n < 3 || more.contains(name));
+        RecordBatch::try_from_iter(columns.map(|(_, column)| column)).unwrap()
+    }
+
+    fn questions(batches: &[RecordBatch], spec: &FrameSpec, budget: &Budget) -> Questions {
+        let mut questions = Questions::new(&batches[0].schema(), spec).unwrap();
+        questions.push(batches, budget).unwrap();
+        questions
+    }
+
+    #[test]
+    fn batches_that_come_together_are_the_rows_of_one() {
+        let budget = Budget::new(&EngineSpec::default().session().unwrap().task_ctx(), "test");
+        for more in [&[][..], &["weight"], &["weight", "annotated_at"]] {
+            let duplicates = if more.len() < 2 { Duplicates::default() } else { Duplicates::Last };
+            let spec = FrameSpec { duplicates, ..FrameSpec::default() };
+            let parts = [0, 20, 40].map(|from| batch(from, more));
+            let whole = concat_batches(&parts[0].schema(), &parts).unwrap();
+            let frame = |batches: &[RecordBatch]| {
+                let questions = questions(batches, &spec, &budget);
+                questions.finish(None, &spec, &budget).unwrap().remove(0)
+            };
+            let (parts, whole) = (frame(&parts), frame(&[whole]));
+            assert_eq!((parts.rows_read, parts.rows_used()), (60, whole.rows_used()));
+            let rejects = |frame: &Frame| {
+                let all = frame.rejects.iter().map(|(reason, n, found)| (reason, n, found.clone()));
+                all.collect::<Vec<_>>()
+            };
+            assert_eq!(rejects(&parts), rejects(&whole));
+            assert_eq!(rejects(&whole).len(), 3 + more.len());
+            let triples = |frame: &Frame| {
+                let instances = 0..frame.instances.len();
+                let all = instances.map(|i| frame.annotations.triples_of(i).collect::<Vec<_>>());
+                all.collect::<Vec<_>>()
+            };
+            assert_eq!(triples(&parts), triples(&whole));
+            assert_eq!(parts.instances.values(), whole.instances.values());
+            assert_eq!(parts.annotators.values(), whole.annotators.values());
+        }
+    }
+
+    #[test]
+    fn weights_and_times_count_while_views_are_built() {
+        let budget = Budget::new(&EngineSpec::default().session().unwrap().task_ctx(), "test");
+        let bytes = |more: &[&str]| {
+            let spec = FrameSpec::default();
+            let all = questions(&[batch(0, more)], &spec, &budget);
+            (all.collectors[&0].building(), all.collectors[&0].rows())
+        };
+        let (plain, with_nulls) = bytes(&[]);
+        let (weighted, n) = bytes(&["weight"]);
+        let (timed, _) = bytes(&["weight", "annotated_at"]);
+        // A row without a weight is not used; its three numbers are not counted either.
+        assert_eq!(n, with_nulls - 1);
+        assert_eq!(weighted, plain - 44 + n * BYTES_PER_WEIGHT);
+        assert_eq!(timed, weighted + n * (BYTES_PER_TIME + size_of::<i64>()));
+    }
 
     #[test]
     fn a_batch_is_cut_by_question_and_its_rows_keep_their_order() {
