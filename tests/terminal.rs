@@ -35,6 +35,18 @@ fn the_summary_of_a_hostile_crowd_is_harmless() {
 }
 
 #[test]
+fn names_of_any_length_leave_the_summary_readable() {
+    let name = "é".repeat(100_000);
+    let said = Job::new().ends(
+        &format!("source.annotations = [['i', '{name}', '{name}']]\nmodel.kind = 'majority_vote'"),
+        &[],
+        0,
+    );
+    assert_says(&said, &[&format!("classes     {}... 1", "é".repeat(40)), "é... 1.00 (1)"]);
+    assert!(said.len() < 2_000, "{} bytes", said.len());
+}
+
+#[test]
 fn a_table_of_a_query_is_harmless_and_its_json_exact() {
     let job = Job::new();
     publish(&job);

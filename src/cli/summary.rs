@@ -46,7 +46,7 @@ pub(super) fn text(published: &Published<Outcome>) -> String {
     );
     for answer in outcome.answers.iter().take(SHOWN_QUESTIONS) {
         if let Some(question) = &answer.frame.question {
-            line("question", question.text(0));
+            line("question", short(question.text(0)));
         }
         line("classes", classes(answer));
         line("fit", fit(answer));
@@ -149,12 +149,21 @@ fn classes(answer: &Answer) -> String {
         .iter()
         .enumerate()
         .take(shown)
-        .map(|(k, n)| format!("{} {n}", answer.frame.labels.text(k)))
+        .map(|(k, n)| format!("{} {n}", short(answer.frame.labels.text(k))))
         .collect();
     if counts.len() > shown {
         parts.push(format!("and {} more", counts.len() - shown));
     }
     parts.join(", ")
+}
+
+/// As much of a name as a line has room for.
+fn short(mut name: String) -> String {
+    if let Some((end, _)) = name.char_indices().nth(40) {
+        name.truncate(end);
+        name.push_str("...");
+    }
+    name
 }
 
 fn fit(answer: &Answer) -> String {
@@ -179,7 +188,7 @@ fn annotators(answer: &Answer) -> (String, String) {
     let able = || (0..skill.len()).filter(|r| frame.annotations.rows_of_annotator(*r) >= enough);
     let names = |first: Vec<usize>| {
         let name = |r: &usize| {
-            let id: String = frame.annotators.text(*r).chars().take(40).collect();
+            let id = short(frame.annotators.text(*r));
             format!("{id} {:.2} ({})", skill[*r], frame.annotations.rows_of_annotator(*r))
         };
         first.iter().map(name).collect::<Vec<_>>().join(", ")
