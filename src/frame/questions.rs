@@ -204,14 +204,14 @@ mod tests {
             });
             Arc::new(text.collect::<StringArray>()) as ArrayRef
         };
-        let times = Int64Array::from_iter((0..20).map(|row| Some(row % 9)));
+        let times: Int64Array = (0..20).map(|row| Some(row % 9)).collect();
         let weights = (0..20).map(|row| (row % 11 != 0).then_some(0.5 + (from + row) as f64));
-        let weights = Arc::new(Float64Array::from_iter(weights)) as ArrayRef;
+        let weights: Float64Array = weights.collect();
         let all = [
             ("instance_id", texts("i", 4)),
             ("annotator_id", texts("a", 5)),
             ("label", texts("l", 6)),
-            ("weight", weights),
+            ("weight", Arc::new(weights)),
             ("annotated_at", Arc::new(times)),
         ];
         let columns = all.into_iter().enumerate();
