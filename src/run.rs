@@ -129,7 +129,7 @@ impl Cancel {
 /// One pool for every run that asks for none of its own.
 static SHARED_POOL: LazyLock<Arc<ThreadPool>> = LazyLock::new(|| {
     let pool = ThreadPoolBuilder::new().build();
-    Arc::new(pool.unwrap_or_else(|e| unreachable!("the system gives no threads: {e}")))
+    Arc::new(pool.unwrap_or_else(|e| panic!("failed to spawn thread: {e}")))
 });
 
 /// The surroundings of one run.
@@ -168,7 +168,7 @@ impl Run {
     /// When the system gives no threads.
     pub fn with_threads(mut self, threads: usize) -> Result<Self> {
         let pool = ThreadPoolBuilder::new().num_threads(threads).build();
-        self.pool = Arc::new(pool.map_err(|e| Error::bug(format!("no thread pool: {e}")))?);
+        self.pool = Arc::new(pool.map_err(|e| Error::exhausted(e.to_string()))?);
         Ok(self)
     }
 

@@ -24,7 +24,6 @@ use datafusion::sql::sqlparser::tokenizer::{Token, Tokenizer};
 use futures::FutureExt;
 
 use crate::error::{Error, Result};
-use crate::panics;
 
 /// How far confusion matrices that were estimated are from the true ones.
 pub const CONFUSION_ERROR: &str = include_str!("../sql/confusion_error.sql");
@@ -58,9 +57,10 @@ pub fn parse(ctx: &SessionContext, text: &str) -> Result<VecDeque<Statement>> {
 /// The work's own; and when it panics.
 pub async fn unbroken<T>(work: impl Future<Output = Result<T>>) -> Result<T> {
     AssertUnwindSafe(work).catch_unwind().await.unwrap_or_else(|panic| {
-        Err(Error::data("the query broke off").found(panics::describe(&*panic)).help(
+        let error = Error::data("the query broke off").help(
             "a value became too large (2 GB is the most that one column of a batch may hold), or a file is damaged",
-        ))
+        );
+        Err(Error::of_panic(&*panic, error))
     })
 }
 

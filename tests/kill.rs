@@ -18,7 +18,7 @@ fn survives_kills(site: &Site, rounds: usize) {
     let (mut new, mut torn) = (0, 0);
     for n in 0..rounds {
         let round = n + 2;
-        let before = site.published();
+        let before = site.seen();
         let mut child = site.spawn(round, &[]);
         std::thread::sleep(whole.mul_f64((n as f64 + moments.random::<f64>()) / rounds as f64));
         child.kill().unwrap();
@@ -66,7 +66,7 @@ fn a_kill_at_each_step_of_the_commit_on_disk_leaves_the_last_run_or_the_new_one(
     let site = Site::new(None, [40, 30], 3);
     site.run(0, &[]);
     for round in 1..25 {
-        let before = site.published();
+        let before = site.seen();
         let steps = ["labels", "manifest.json", "run/part-00000.parquet", "_latest.json"];
         let mut child = site.spawn(3 * round, &[]);
         let run = site.out().join("runs").join(Site::id(3 * round));

@@ -156,3 +156,34 @@ fn what_does_not_fit_names_the_annotations_of_all_questions() {
     let error = job.fails(&vote("in.csv", "engine.memory_limit = '76MiB'"), 2);
     assert_says(&error, &["2000000 annotations and their ids take"]);
 }
+
+/// Under limits of the address space, from one under which the process can just begin.
+#[cfg(target_os = "linux")]
+#[test]
+fn what_the_system_refuses_is_neither_a_defect_nor_the_damage_of_a_file() {
+    let job = Job::new();
+    let rows: Vec<(u32, u32, u32)> = (0..200_000).map(|n| (n / 4, n % 97, n % 3)).collect();
+    write_numbers(&job.path("in.parquet"), &rows);
+    let program = env!("CARGO_BIN_EXE_labelmill");
+    let (input, output) = (job.path("in.parquet"), job.path("out"));
+    let mut refused = 0;
+    for megabytes in (300..2_000).step_by(100) {
+        let aggregate = format!(
+            "ulimit -v {}; exec {program} aggregate -q --force --annotations {} --model dawid_skene --output {}",
+            megabytes * 1024,
+            input.display(),
+            output.display(),
+        );
+        let done = std::process::Command::new("sh").args(["-c", &aggregate]).output().unwrap();
+        let said = String::from_utf8_lossy(&done.stderr);
+        match done.status.code() {
+            Some(0) => {}
+            Some(2) => {
+                refused += 1;
+                assert_says(&said, &["error: ", "memory", "help: "]);
+            }
+            code => panic!("{code:?} with {megabytes} MB: {said}"),
+        }
+    }
+    assert!(refused > 0, "no limit was too small");
+}

@@ -17,6 +17,7 @@ mod adversarial;
 mod anaesthesia;
 mod architecture;
 mod calibration;
+mod claims;
 mod cli;
 mod column_types;
 mod damaged;

@@ -167,3 +167,40 @@ fn merged_accounts_add_up_and_count_no_row_twice() {
     let found: Vec<_> = all.iter().map(|(_, count, values)| (count, values.len())).collect();
     assert_eq!(found, [(7, 0), (2, 2)]);
 }
+
+#[test]
+fn a_question_without_a_usable_row_is_left_out_and_accounted_for() {
+    let rows = "instance_id,annotator_id,label,question\n\
+                i,a,x,first\ni,b,x,first\ni,a,,second\ni,b,,second\ni,a,y,third\ni,a,,third\ni,a,y,\n";
+    let questions = "source.annotations = '{dir}in.csv'\nmodel.kind = 'majority_vote'\n";
+    let job = Job::new();
+    job.write("in.csv", rows);
+    let run = job.run(questions);
+    assert_eq!(
+        cells(&account(&run, 7), &["question", "reason", "count", "values"]),
+        ["first null_question 1 []", "second null_label 2 [i]", "third null_label 1 [i]"]
+    );
+    let labels = read_table(&run, "labels");
+    assert_eq!(cells(&labels, &["question", "instance_id", "label"]), ["first i x", "third i y"]);
+    let warnings = cells(&read_table(&run, "run"), &["warnings"]).remove(0);
+    assert_says(&warnings, &["no row of these questions can be used", "`second`"]);
+
+    let job = Job::new();
+    job.write("in.csv", "instance_id,annotator_id,label,question\ni,a,,second\ni,b,,third\n");
+    let error = job.fails(questions, 3);
+    assert_says(&error, &["there is no annotation to learn from", "2 rows", "null_label 2"]);
+}
+
+#[test]
+fn an_error_of_one_question_names_it() {
+    let job = Job::new();
+    job.write(
+        "in.csv",
+        "instance_id,annotator_id,label,question\ni,a,x,first\ni,a,unsure,second\n",
+    );
+    let error = job.fails(
+        "source.annotations = '{dir}in.csv'\nframe.extra_labels = ['unsure']\nmodel.kind = 'majority_vote'\n",
+        3,
+    );
+    assert_says(&error, &["question `second`: nobody chose a class"]);
+}

@@ -1,5 +1,6 @@
 //! A place that many writers publish to, and what must hold there whatever becomes of them.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Stdio};
 use std::time::{Duration, Instant};
@@ -22,6 +23,14 @@ pub struct Site {
     pub folder: PathBuf,
     pub server: Option<Server>,
     _temporary: tempfile::TempDir,
+}
+
+/// What a place shows at some time.
+pub struct Seen {
+    /// The run that readers see and its labels.
+    published: Option<(String, usize)>,
+    /// When each run was committed, by id.
+    committed: BTreeMap<String, String>,
 }
 
 impl Site {
@@ -97,19 +106,29 @@ impl Site {
         Some((id, labels))
     }
 
-    /// After a kill in a round, readers must see what they saw before, or this round's run.
-    pub fn assert_old_or_new(&self, round: usize, before: &Option<(String, usize)>) -> bool {
+    /// What readers see, and every run that was committed and when.
+    pub fn seen(&self) -> Seen {
+        let runs = std::fs::read_dir(self.out().join("runs")).into_iter().flatten().flatten();
+        let at = |run: PathBuf| Some(committed(&run)?["committed_at"].as_str()?.to_owned());
+        let name = |run: &Path| run.file_name().unwrap().to_string_lossy().into_owned();
+        let runs = runs.filter_map(|run| Some((name(&run.path()), at(run.path())?)));
+        Seen { published: self.published(), committed: runs.collect() }
+    }
+
+    /// After a kill in a round, readers must see what they saw before, or this round's run; or, where the killed round had
+    /// moved `latest` for a run that was killed right after its commit, that run.
+    pub fn assert_old_or_new(&self, round: usize, before: &Seen) -> bool {
         let now = self.published();
-        if now == *before {
+        if now == before.published {
             return false;
         }
         let (id, labels) = now.unwrap();
-        if !id.starts_with(&Self::id(round)) {
-            // Killed itself, it had moved `latest` for a run that was killed right after its commit.
-            let number: usize = id.split('-').nth(1).unwrap().parse().unwrap();
-            assert!(number < round / 3, "round {round} shows {id}");
+        if let Some(at) = before.committed.get(&id) {
+            let shown = before.published.as_ref().and_then(|(id, _)| before.committed.get(id));
+            assert!(shown.is_none_or(|shown| shown < at), "round {round} goes back to {id}");
             return false;
         }
+        assert!(id.starts_with(&Self::id(round)), "round {round} shows {id}");
         assert_eq!(labels, self.instances(round), "round {round} shows {id}");
         true
     }
@@ -138,7 +157,7 @@ impl Site {
         for n in 0.. {
             let round = 3 * (n + 1);
             prepare(round);
-            let before = self.published();
+            let before = self.seen();
             let lived = self.killed_at("", n, round);
             if self.assert_old_or_new(round, &before) {
                 new.push(self.server.as_ref().unwrap().line(n));

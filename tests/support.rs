@@ -10,7 +10,9 @@ use arrow::util::display::array_value_to_string;
 use bytes::Bytes;
 use parquet::arrow::ArrowWriter;
 use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
-use parquet::file::metadata::{ParquetMetaData, ParquetMetaDataReader, ParquetMetaDataWriter};
+use parquet::file::metadata::{
+    ColumnChunkMetaData, ParquetMetaData, ParquetMetaDataReader, ParquetMetaDataWriter,
+};
 
 /// A row as text by column; null is `None`.
 pub type Row = BTreeMap<String, Option<String>>;
@@ -80,16 +82,13 @@ pub fn write_batch(path: &Path, batch: &RecordBatch) {
     writer.close().unwrap();
 }
 
-/// Takes what a Parquet file tells of the size of its text out of it, as files of many writers are.
-pub fn forget_sizes(path: &Path) {
+/// Writes the metadata of a Parquet file again, with other claims about its columns.
+pub fn restate(path: &Path, claim: impl Fn(&ColumnChunkMetaData) -> ColumnChunkMetaData) {
     let bytes = Bytes::from(std::fs::read(path).unwrap());
     let metadata = ParquetMetaDataReader::new().parse_and_finish(&bytes).unwrap();
     let groups = metadata.row_groups().iter().map(|group| {
-        let columns = group.columns().iter().map(|column| {
-            let column = column.clone().into_builder();
-            column.set_unencoded_byte_array_data_bytes(None).build().unwrap()
-        });
-        group.clone().into_builder().set_column_metadata(columns.collect()).build().unwrap()
+        let columns = group.columns().iter().map(&claim).collect();
+        group.clone().into_builder().set_column_metadata(columns).build().unwrap()
     });
     let metadata = ParquetMetaData::new(metadata.file_metadata().clone(), groups.collect());
     let trailer = bytes.len() - 8;
@@ -97,6 +96,14 @@ pub fn forget_sizes(path: &Path) {
     let mut file = bytes[..trailer - length as usize].to_vec();
     ParquetMetaDataWriter::new(&mut file, &metadata).finish().unwrap();
     std::fs::write(path, file).unwrap();
+}
+
+/// Takes what a Parquet file tells of the size of its text out of it, as files of many writers are.
+pub fn forget_sizes(path: &Path) {
+    restate(path, |column| {
+        let column = column.clone().into_builder();
+        column.set_unencoded_byte_array_data_bytes(None).build().unwrap()
+    });
 }
 
 /// (instance, annotator, label) triples of text.

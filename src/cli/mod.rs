@@ -13,10 +13,12 @@ mod terminal;
 
 use std::panic::AssertUnwindSafe;
 use std::process::ExitCode;
+use std::sync::mpsc;
 use std::time::{Duration, SystemTime};
 
 use clap::Parser;
 use futures::FutureExt;
+use tokio::runtime::Runtime;
 use tracing_subscriber::EnvFilter;
 
 pub use allocator::BoundedAllocator;
@@ -78,12 +80,14 @@ fn check_time(now: SystemTime) -> Result<()> {
 }
 
 fn block_on(args: Args) -> Result<ExitCode> {
-    let no_runtime = |e| Error::bug(format!("no async runtime: {e}"));
+    let no_runtime = |e: std::io::Error| Error::exhausted(e.to_string());
     let workers = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .thread_stack_size(8 << 20)
+        .thread_keep_alive(Duration::MAX)
         .build()
         .map_err(no_runtime)?;
+    hold_threads(&workers)?;
     let watch =
         tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(no_runtime)?;
     let code = watch.block_on(async {
@@ -95,8 +99,29 @@ fn block_on(args: Args) -> Result<ExitCode> {
     code
 }
 
+/// Lets the runtime start the threads that it cannot do without.
+///
+/// # Why
+/// Where the system gives no more threads, tokio leaves a file's operation to a blocking thread that is busy; where every
+/// one of them has taken over a worker, that is never, and the job waited without an end.
+fn hold_threads(workers: &Runtime) -> Result<()> {
+    const THREADS: usize = 4;
+    const PATIENCE: Duration = Duration::from_secs(10);
+    let (started, all) = mpsc::channel();
+    let (go, _) = tokio::sync::broadcast::channel::<()>(1);
+    for _ in 0..THREADS {
+        let (started, mut wait) = (started.clone(), go.subscribe());
+        workers.spawn_blocking(move || {
+            let _ = started.send(());
+            let _ = wait.blocking_recv();
+        });
+    }
+    let each = (0..THREADS).try_for_each(|_| all.recv_timeout(PATIENCE));
+    each.map_err(|_| Error::exhausted(format!("fewer than {THREADS} threads for files")))
+}
+
 fn broken_off(panic: &(dyn std::any::Any + Send)) -> Error {
-    Error::bug("a command broke off").found(panics::describe(panic))
+    Error::of_panic(panic, Error::bug("a command broke off"))
 }
 
 fn start_logging(args: &Args) {

@@ -15,7 +15,6 @@ use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
 use crate::error::{Error, Result};
-use crate::panics;
 use crate::run::Cancel;
 
 /// How long a job may take to stop by itself.
@@ -121,7 +120,7 @@ fn flatten<T>(done: Result<Result<T>, tokio::task::JoinError>) -> Result<T> {
     done.unwrap_or_else(|e| {
         let error = Error::bug("the job broke off");
         Err(match e.try_into_panic() {
-            Ok(panic) => error.found(panics::describe(&*panic)),
+            Ok(panic) => Error::of_panic(&*panic, error),
             Err(e) => error.found(e.to_string()),
         })
     })

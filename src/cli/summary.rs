@@ -30,7 +30,8 @@ pub(super) fn text(published: &Published<Outcome>) -> String {
         format!("{} read = {} used + {} rejected", run.rows_read, run.rows_used, run.rows_rejected),
     );
     let mut rejects = Rejects::default();
-    outcome.answers.iter().for_each(|answer| rejects.merge(&answer.frame.rejects));
+    let all = outcome.answers.iter().flat_map(|answer| answer.frame.all_rejects());
+    all.for_each(|more| rejects.merge(more));
     for (reason, count, values) in rejects.iter() {
         let values: Vec<String> = values.iter().map(|value| format!("`{value}`")).collect();
         let word = reason.word();

@@ -2,11 +2,13 @@
 
 mod bounded;
 mod sizes;
+mod statistics;
 
 use std::path::Path;
 use std::sync::Arc;
 
 use datafusion::execution::runtime_env::RuntimeEnvBuilder;
+use datafusion::execution::session_state::SessionStateBuilder;
 use datafusion::prelude::{SessionConfig, SessionContext};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -109,7 +111,13 @@ impl EngineSpec {
                 .found(self.scratch.as_deref().unwrap_or("the system's temporary folder"))
                 .help("name a folder that can be written to")
         })?;
-        let ctx = SessionContext::new_with_config_rt(config, Arc::new(runtime));
+        let state = SessionStateBuilder::new()
+            .with_config(config)
+            .with_runtime_env(Arc::new(runtime))
+            .with_default_features()
+            .with_physical_optimizer_rules(statistics::rules())
+            .build();
+        let ctx = SessionContext::new_with_state(state);
         bounded::register(&ctx, self.memory_bytes())?;
         Ok(ctx)
     }

@@ -3,6 +3,7 @@
 use datafusion::error::DataFusionError;
 use datafusion::sql::sqlparser::parser::ParserError;
 
+use super::exhausted::is_exhausted;
 use super::{Error, Problem, Stage};
 
 impl From<DataFusionError> for Error {
@@ -14,6 +15,10 @@ impl From<DataFusionError> for Error {
                 problems: problems.clone(),
                 source: Some(Box::new(error)),
             };
+        }
+        let text = error.find_root().strip_backtrace();
+        if is_exhausted(&text) {
+            return Self { source: Some(Box::new(error)), ..Self::exhausted(first_line(&text)) };
         }
         let stage = stage_of(error.find_root());
         let what = match error.find_root() {

@@ -4,6 +4,7 @@
 //! A scheduler decides by the exit code whether to retry, a person by the help line what to change. Both must
 //! survive from the deepest layer, so an error carries its [`Stage`] and its [`Problem`]s instead of a sentence.
 
+mod exhausted;
 mod libraries;
 
 use std::borrow::Cow;
@@ -201,6 +202,12 @@ impl Error {
     #[must_use]
     pub fn what(self, what: impl Into<String>) -> Self {
         self.amend(|p| p.what = what.into())
+    }
+
+    /// Says first what it is about.
+    #[must_use]
+    pub fn about(self, subject: &str) -> Self {
+        self.amend(|p| p.what = format!("{subject}: {}", p.what))
     }
 
     /// Names the place of an error that has none yet.

@@ -240,12 +240,13 @@ impl Batches {
         while let Some(ended) = self.tasks.join_next().await {
             if let Err(failure) = ended {
                 // A decoder that gives up on damaged bytes must not pass for the end of the rows.
-                let error = Error::data("the rows cannot be decoded")
-                    .found(failure.to_string().lines().next().unwrap_or_default())
-                    .help(
-                        "a file is damaged: write it again; or a query of source.sql makes a value that is too large",
-                    );
-                return Some(Err(error));
+                let error = Error::data("the rows cannot be decoded").help(
+                    "a file is damaged: write it again; or a query of source.sql makes a value that is too large",
+                );
+                return Some(Err(match failure.try_into_panic() {
+                    Ok(panic) => Error::of_panic(&*panic, error),
+                    Err(failure) => error.found(failure.to_string()),
+                }));
             }
         }
         None

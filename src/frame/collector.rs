@@ -38,6 +38,14 @@ struct AnnotationColumns {
     annotated_at: Vec<i64>,
 }
 
+/// What the rows of a question came to.
+pub(super) enum Finished {
+    /// A frame.
+    Frame(Box<Frame>),
+    /// No row can be used.
+    Nothing(Rejects),
+}
+
 /// What is held while a question is finished.
 pub(super) struct Held<'a> {
     pub(super) budget: &'a Budget,
@@ -184,7 +192,7 @@ impl Collector {
         gold: Option<&GoldRows>,
         spec: &FrameSpec,
         held: &Held<'_>,
-    ) -> Result<Frame> {
+    ) -> Result<Finished> {
         let gold_numbers = match gold {
             Some(rows) => rows.number(&mut self.instances, &mut self.labels)?,
             None => Vec::new(),
@@ -212,7 +220,7 @@ impl Collector {
             self.rejects.add_rows(Reason::Superseded, self.rows.keep_newest());
         }
         if self.rows.instance.is_empty() {
-            return Err(nothing_left(self.read, &self.rejects));
+            return Ok(Finished::Nothing(self.rejects));
         }
         tracing::debug!(rows = self.read, "read");
         let used_annotators = used(&self.rows.annotator, self.annotators.len());
@@ -251,7 +259,7 @@ impl Collector {
         let axis = (&classes, spec.classes.is_some());
         let (gold, unknown) = Gold::resolve(gold_numbers, &instance_rank, axis, &instances)?;
         annotations.trusted = Gold::trusted(&gold, dims.instances);
-        Ok(Frame {
+        Ok(Finished::Frame(Box::new(Frame {
             question: None,
             annotations,
             instances,
@@ -261,8 +269,9 @@ impl Collector {
             unknown_gold: UnknownGold { of_instances: unknown, ..UnknownGold::default() },
             described: None,
             rejects: self.rejects,
+            left_out: Vec::new(),
             rows_read: self.read,
-        })
+        })))
     }
 }
 
@@ -283,13 +292,14 @@ fn intern(
 }
 
 /// The error of an input in which no row can be used.
-pub(super) fn nothing_left(read: u64, rejects: &Rejects) -> Error {
+pub(super) fn nothing_left(rejects: &Rejects) -> Error {
+    let read = rejects.total();
     let reasons = rejects.iter().map(|(reason, count, _)| format!("{} {count}", reason.word()));
     let found =
         if rejects.total() == 0 { String::new() } else { format!(": {}", offenders(reasons)) };
     Error::data("there is no annotation to learn from")
         .at("source.annotations")
-        .found(format!("{read} rows, {} of them rejected{found}", rejects.total()))
+        .found(format!("{read} rows, {read} of them rejected{found}"))
         .help("check the path and the column mapping; an empty result is never published")
 }
 

@@ -77,8 +77,19 @@ pub struct Frame {
     pub described: Option<Described>,
     /// Rows that could not be used.
     pub rejects: Rejects,
-    /// Rows that were read.
+    /// Questions that have no frame, as no row of theirs can be used: the first frame carries their account.
+    pub left_out: Vec<LeftOut>,
+    /// Rows that were read, those of the questions left out included.
     pub rows_read: u64,
+}
+
+/// A question without a row that can be used.
+#[derive(Clone)]
+pub struct LeftOut {
+    /// The question, alone.
+    pub question: Ids,
+    /// Its rows.
+    pub rejects: Rejects,
 }
 
 impl Frame {
@@ -88,9 +99,20 @@ impl Frame {
         Evidence { annotations: &self.annotations, described: self.described.as_ref() }
     }
 
+    /// Every account of rows that could not be used.
+    pub fn all_rejects(&self) -> impl Iterator<Item = &Rejects> {
+        std::iter::once(&self.rejects).chain(self.left_out.iter().map(|question| &question.rejects))
+    }
+
+    /// Rows that could not be used.
+    #[must_use]
+    pub fn rows_rejected(&self) -> u64 {
+        self.all_rejects().map(Rejects::total).sum()
+    }
+
     /// Rows that were used.
     #[must_use]
     pub fn rows_used(&self) -> u64 {
-        self.rows_read - self.rejects.total()
+        self.rows_read - self.rows_rejected()
     }
 }

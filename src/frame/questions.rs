@@ -10,11 +10,11 @@ use arrow::compute::{cast, take_record_batch};
 use arrow::datatypes::{DataType, FieldRef, Schema, SchemaRef};
 
 use super::budget::Budget;
-use super::collector::{Collector, Held, nothing_left};
+use super::collector::{Collector, Finished, Held, nothing_left};
 use super::gold::GoldRows;
 use super::ids::{Ids, Interner, NULL};
 use super::rejects::{Reason, Rejects};
-use super::{Duplicates, Frame, FrameSpec};
+use super::{Duplicates, Frame, FrameSpec, LeftOut};
 use crate::error::{Error, Result};
 
 /// One collector a question; without a question column there is one, of number 0.
@@ -96,41 +96,41 @@ impl Questions {
         spec: &FrameSpec,
         budget: &Budget,
     ) -> Result<Vec<Frame>> {
-        let Some(ids) = self.ids else {
-            let only = self.collectors.into_values();
-            return only
-                .map(|c| {
-                    let rows = c.rows();
-                    c.finish(gold, spec, &Held { budget, beside: 0, rows })
-                })
-                .collect();
-        };
-        let (ids, rank) = ids.finish(|_| true)?;
-        let mut frames = BTreeMap::new();
         // Frames that are finished are held beside the rows of those that are not.
         let beside: usize =
             self.collectors.values().map(|c| c.building() + BYTES_PER_QUESTION).sum();
         let rows = self.collectors.values().map(Collector::rows).sum();
+        let Some(ids) = self.ids else {
+            let held = Held { budget, beside: 0, rows };
+            let only = self.collectors.into_values();
+            return only
+                .map(|collector| match collector.finish(gold, spec, &held)? {
+                    Finished::Frame(frame) => Ok(*frame),
+                    Finished::Nothing(rejects) => Err(nothing_left(&rejects)),
+                })
+                .collect();
+        };
         let held = Held { budget, beside, rows };
-        for (provisional, collector) in self.collectors {
-            let number = rank[provisional as usize];
+        let (ids, rank) = ids.finish(|_| true)?;
+        let by_rank = self.collectors.into_iter().map(|(n, c)| (rank[n as usize], c));
+        let (mut frames, mut left_out) = (Vec::new(), Vec::new());
+        for (number, collector) in by_rank.collect::<BTreeMap<_, _>>() {
             let question = Ids::in_order(ids.rows(std::iter::once(Some(number)))?);
             let gold = gold.map(|g| g.of_question(&question)).transpose()?;
-            let frame = collector
-                .finish(gold.as_ref(), spec, &held)
-                .map_err(|e| e.or_at(&format!("question {}", ids.text(number as usize))))?;
-            frames.insert(number, Frame { question: Some(question), ..frame });
-        }
-        let mut frames: Vec<Frame> = frames.into_values().collect();
-        // Rows without a question belong to none; the first frame's account carries them.
-        match frames.first_mut() {
-            Some(first) => {
-                first.rows_read += self.rejects.total();
-                first.rejects.merge(&self.rejects);
-                Ok(frames)
+            let finished = collector.finish(gold.as_ref(), spec, &held);
+            match finished.map_err(|e| e.about(&format!("question `{}`", question.text(0))))? {
+                Finished::Frame(frame) => frames.push(Frame { question: Some(question), ..*frame }),
+                Finished::Nothing(rejects) => left_out.push(LeftOut { question, rejects }),
             }
-            None => Err(nothing_left(self.rejects.total(), &self.rejects)),
         }
+        let mut all = self.rejects.clone();
+        left_out.iter().for_each(|question| all.merge(&question.rejects));
+        // Rows without a question belong to none, and a question left out has no frame: the first one carries them.
+        let Some(first) = frames.first_mut() else { return Err(nothing_left(&all)) };
+        first.rows_read += all.total();
+        first.rejects.merge(&self.rejects);
+        first.left_out = left_out;
+        Ok(frames)
     }
 }
 

@@ -11,7 +11,7 @@ use serde_json::json;
 
 use crate::calibration::calibrate;
 use crate::decide::Tally;
-use crate::error::{Error, Problem, Result};
+use crate::error::{Error, Problem, Result, offenders};
 use crate::frame::{Frame, Relations, Scratch, collect};
 use crate::gate::Measures;
 use crate::model::{model_kind, switching};
@@ -61,6 +61,7 @@ pub async fn run(spec: &PipelineSpec, force: bool, run: &mut Run) -> Result<Publ
     // A job that was done before opens no file.
     source.open(&ctx, InferenceScope::Whole).await?;
     let frames = read(spec, &ctx, &source, run).await?;
+    warn_of_questions(&frames, run);
     let read_at = run.clock.seconds();
     let mut checkpoints = Checkpoints::of(spec, &job.digest);
     let mut outcome = tokio::task::block_in_place(|| fit(spec, frames, &mut checkpoints, run))?;
@@ -72,7 +73,7 @@ pub async fn run(spec: &PipelineSpec, force: bool, run: &mut Run) -> Result<Publ
         inputs,
         rows_read: rows(|f| f.rows_read),
         rows_used: rows(Frame::rows_used),
-        rows_rejected: rows(|f| f.rejects.total()),
+        rows_rejected: rows(Frame::rows_rejected),
         device: outcome.answers[0].fitted.device.clone(),
         converged: outcome.answers.iter().all(|a| a.fitted.stop.converged),
         seconds_reading: read_at - began,
@@ -93,6 +94,18 @@ pub async fn run(spec: &PipelineSpec, force: bool, run: &mut Run) -> Result<Publ
     drop(tables);
     checkpoints.remove();
     Ok(sink.published(manifest, Some(outcome)).await)
+}
+
+/// Names the questions that are left out: nobody looks for a label that is not there.
+fn warn_of_questions(frames: &[Frame], run: &mut Run) {
+    let left_out = frames.iter().flat_map(|frame| &frame.left_out);
+    let names: Vec<String> = left_out.map(|question| question.question.text(0)).collect();
+    if !names.is_empty() {
+        run.warn(format!(
+            "no row of these questions can be used, so that they have no labels (see the table `rejects`): {}",
+            offenders(names)
+        ));
+    }
 }
 
 /// Reads the relations into one frame for each question.

@@ -5,6 +5,7 @@
 
 mod arrow;
 mod batch_rows;
+mod bounds;
 mod features;
 pub mod files;
 mod format;

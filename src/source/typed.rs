@@ -50,7 +50,7 @@ pub(super) async fn table(
     format: Format,
 ) -> Result<Arc<dyn TableProvider>> {
     let named = |object: &ObjectMeta| shown(place, &object.location);
-    let files: Arc<dyn FileFormat> = match format {
+    let mut files: Arc<dyn FileFormat> = match format {
         Format::Arrow => Arc::new(ArrowFormat),
         _ => Arc::new(ParquetFormat::default().with_force_view_types(false)),
     };
@@ -76,6 +76,7 @@ pub(super) async fn table(
         for object in &filled {
             refuse_double_columns(ctx, store, object).await.map_err(|e| e.or_at(&named(object)))?;
         }
+        files = Arc::new(super::bounds::format(ctx, store, &filled).await);
     }
     let needs_views =
         format == Format::Parquet && !super::batch_rows::fit(ctx, store, &filled).await;
@@ -140,11 +141,11 @@ async fn schema_of(
     let objects = std::slice::from_ref(object);
     // Damaged metadata can break the reader's own arithmetic.
     let schema = AssertUnwindSafe(format.infer_schema(state, store, objects)).catch_unwind().await;
-    let schema = schema.unwrap_or_else(|_| {
-        Err(DataFusionError::External("the metadata of the file cannot be read".into()))
+    let schema = schema.map_err(|panic| {
+        Error::of_panic(&*panic, Error::data("the metadata of the file cannot be read"))
     });
-    schema.map_err(|e| {
-        let mut error = Error::from(e).or_at(&name);
+    schema.and_then(|schema| schema.map_err(Error::from)).map_err(|error| {
+        let mut error = error.or_at(&name);
         // The reader calls a file that is none an internal error.
         if error.stage == Stage::Bug {
             error.stage = Stage::Data;

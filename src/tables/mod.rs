@@ -157,6 +157,13 @@ pub trait OutcomeTable: Sync {
     fn is_about_the_run(&self) -> bool {
         false
     }
+    /// The questions of these rows, where not all are about the frame's own.
+    ///
+    /// # Errors
+    /// When ids cannot be turned into rows.
+    fn questions(&self, _answer: &Answer, _units: Range<usize>) -> Result<Option<ArrayRef>> {
+        Ok(None)
+    }
 }
 
 /// Every table of a run, in the order that a reader would open them.
@@ -217,11 +224,15 @@ impl<'a> FilledTable<'a> {
     }
 
     fn batch(&self, chunk: &Chunk, units: Range<usize>) -> Result<RecordBatch> {
-        let mut arrays = self.table.rows(self.outcome, chunk.question, units)?;
-        let question = &self.outcome.answers[chunk.question].frame.question;
-        if let (Some(question), false) = (question, self.table.is_about_the_run()) {
+        let mut arrays = self.table.rows(self.outcome, chunk.question, units.clone())?;
+        let answer = &self.outcome.answers[chunk.question];
+        if let (Some(own), false) = (&answer.frame.question, self.table.is_about_the_run()) {
             let rows = arrays.first().map_or(0, Array::len);
-            arrays.insert(0, question.rows(std::iter::repeat_n(Some(0), rows))?);
+            let questions = match self.table.questions(answer, units)? {
+                Some(questions) => questions,
+                None => own.rows(std::iter::repeat_n(Some(0), rows))?,
+            };
+            arrays.insert(0, questions);
         }
         Ok(RecordBatch::try_new(SchemaRef::clone(&self.schema), arrays)?)
     }

@@ -3,11 +3,13 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use arrow::array::{ArrayRef, Int64Array, ListBuilder, StringArray, StringBuilder};
+use arrow::array::{Array, ArrayRef, Int64Array, ListBuilder, StringArray, StringBuilder};
+use arrow::compute::concat;
 use arrow::datatypes::{DataType, Field};
 
 use super::{Answer, COUNT, Column, ColumnType, Outcome, OutcomeTable, TEXT, column};
 use crate::error::Result;
+use crate::frame::Rejects;
 
 pub(super) struct RejectsTable;
 
@@ -31,7 +33,7 @@ impl OutcomeTable for RejectsTable {
     }
 
     fn units(&self, answer: &Answer) -> usize {
-        answer.frame.rejects.iter().count()
+        answer.frame.all_rejects().map(|rejects| rejects.iter().count()).sum()
     }
 
     fn rows(
@@ -40,8 +42,8 @@ impl OutcomeTable for RejectsTable {
         question: usize,
         units: Range<usize>,
     ) -> Result<Vec<ArrayRef>> {
-        let rejects = &outcome.answers[question].frame.rejects;
-        let rows: Vec<_> = rejects.iter().skip(units.start).take(units.len()).collect();
+        let all = outcome.answers[question].frame.all_rejects().flat_map(Rejects::iter);
+        let rows: Vec<_> = all.skip(units.start).take(units.len()).collect();
         let mut values = ListBuilder::new(StringBuilder::new());
         for (_, _, offenders) in &rows {
             values.append_value(offenders.iter().map(Some));
@@ -51,5 +53,15 @@ impl OutcomeTable for RejectsTable {
             Arc::new(rows.iter().map(|r| i64::try_from(r.1).ok()).collect::<Int64Array>()),
             Arc::new(values.finish()),
         ])
+    }
+
+    fn questions(&self, answer: &Answer, units: Range<usize>) -> Result<Option<ArrayRef>> {
+        let Some(own) = &answer.frame.question else { return Ok(None) };
+        let left_out = answer.frame.left_out.iter().map(|question| &question.question);
+        let of_rows = std::iter::once(own).chain(left_out).zip(answer.frame.all_rejects());
+        let of_rows = of_rows.flat_map(|(question, all)| all.iter().map(move |_| question));
+        let values = of_rows.skip(units.start).take(units.len());
+        let values: Vec<&dyn Array> = values.map(|question| question.values().as_ref()).collect();
+        Ok(Some(concat(&values)?))
     }
 }

@@ -95,7 +95,8 @@ pub fn predict<N: CrowdNet>(
         let read_out = |context: &BatchContext<'_>| model.predict(context);
         let predicted =
             AssertUnwindSafe(|| predictor.with_outputs(Inputs::unseen(matrix), &batch, read_out));
-        let predicted = catch_unwind(predicted).unwrap_or_else(|_| Err(unfit()))?;
+        let predicted = catch_unwind(predicted)
+            .unwrap_or_else(|panic| Err(Error::of_panic(&*panic, unfit())))?;
         if predicted.classes.len() != rows.len() * saved.classes {
             return Err(unfit());
         }

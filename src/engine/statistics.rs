@@ -1,0 +1,112 @@
+//! What the statistics of a Parquet file say of a column never stands for the column's values.
+//!
+//! # Why
+//! DataFusion takes a column whose least and greatest value are equal for a constant, answers `min`, `max` and `count`
+//! from statistics, and does not sort what claims to be sorted. But the bounds of floats leave NaN out, the number of
+//! nulls is optional, and nobody checks an order that a writer claims: a NaN or a null weight became the weight of its
+//! neighbours, without a word. Only the number of rows and of bytes is kept, which the order of joins depends on.
+//!
+//! Bounds also tell which row groups a filter cannot want. NaN is greater than every number, and not within the bounds:
+//! what a filter says of floats skips nothing.
+
+use std::sync::Arc;
+
+use arrow::datatypes::Schema;
+use datafusion::common::config::ConfigOptions;
+use datafusion::common::tree_node::{Transformed, TreeNode};
+use datafusion::common::{Result, Statistics};
+use datafusion::datasource::physical_plan::parquet::source::ParquetSource;
+use datafusion::datasource::physical_plan::{
+    FileGroup, FileScanConfig, FileScanConfigBuilder, FileSource,
+};
+use datafusion::datasource::source::DataSourceExec;
+use datafusion::physical_expr::utils::collect_columns;
+use datafusion::physical_expr::{PhysicalExpr, conjunction, split_conjunction};
+use datafusion::physical_optimizer::PhysicalOptimizerRule;
+use datafusion::physical_optimizer::optimizer::PhysicalOptimizer;
+use datafusion::physical_plan::ExecutionPlan;
+
+/// DataFusion's rules between two runs of this one: before any looks at statistics, and after filters are where files
+/// are read.
+pub(super) fn rules() -> Vec<Arc<dyn PhysicalOptimizerRule + Send + Sync>> {
+    let mut rules = PhysicalOptimizer::new().rules;
+    rules.insert(0, Arc::new(ClaimsOfFiles));
+    rules.push(Arc::new(ClaimsOfFiles));
+    rules
+}
+
+/// Takes from every scan of Parquet files what its files claim of their values.
+#[derive(Debug)]
+struct ClaimsOfFiles;
+
+impl PhysicalOptimizerRule for ClaimsOfFiles {
+    fn optimize(
+        &self,
+        plan: Arc<dyn ExecutionPlan>,
+        _: &ConfigOptions,
+    ) -> Result<Arc<dyn ExecutionPlan>> {
+        let without = |node: Arc<dyn ExecutionPlan>| {
+            let scan = node.downcast_ref::<DataSourceExec>();
+            let parts = scan.and_then(|scan| scan.downcast_to_file_source::<ParquetSource>());
+            Ok(match parts {
+                Some((scan, source)) => {
+                    Transformed::yes(DataSourceExec::from_data_source(unclaimed(scan, source)) as _)
+                }
+                None => Transformed::no(node),
+            })
+        };
+        Ok(plan.transform_down(without)?.data)
+    }
+
+    fn name(&self) -> &'static str {
+        "claims_of_files"
+    }
+
+    fn schema_check(&self) -> bool {
+        true
+    }
+}
+
+/// The same scan without claims.
+fn unclaimed(scan: &FileScanConfig, source: &ParquetSource) -> FileScanConfig {
+    let schema = scan.file_schema();
+    let groups = scan.file_groups.iter().map(|group| {
+        let files = group.iter().cloned().map(|mut file| {
+            file.statistics = file.statistics.map(|s| Arc::new(sizes_of(&s)));
+            file.ordering = None;
+            file
+        });
+        FileGroup::new(files.collect())
+    });
+    let groups = groups.collect();
+    let mut unclaimed = FileScanConfigBuilder::from(scan.clone())
+        .with_file_groups(groups)
+        .with_statistics(sizes_of(&scan.statistics()))
+        .with_output_ordering(Vec::new());
+    if let Some(filter) = source.filter() {
+        let all = split_conjunction(&filter);
+        let usable: Vec<_> =
+            all.iter().filter(|part| can_skip(part, schema)).map(|part| Arc::clone(part)).collect();
+        if usable.len() < all.len() {
+            unclaimed = unclaimed.with_source(Arc::new(source.with_predicate(conjunction(usable))));
+        }
+    }
+    unclaimed.build()
+}
+
+/// The number of rows and of bytes, and nothing of columns.
+fn sizes_of(statistics: &Statistics) -> Statistics {
+    let mut sizes = statistics.clone();
+    for column in &mut sizes.column_statistics {
+        *column = Default::default();
+    }
+    sizes
+}
+
+/// Whether bounds of these columns hold all of their values.
+fn can_skip(filter: &Arc<dyn PhysicalExpr>, schema: &Schema) -> bool {
+    collect_columns(filter).iter().all(|column| {
+        let field = schema.field_with_name(column.name());
+        field.is_ok_and(|f| !f.data_type().is_floating() && !f.data_type().is_nested())
+    })
+}

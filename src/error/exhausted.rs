@@ -1,0 +1,40 @@
+//! What libraries say where the system gives no more memory or threads: no defect, and no damage of a file.
+
+use std::any::Any;
+
+use super::{Error, Problem, Stage};
+use crate::panics;
+
+/// Words of the errors and panics of tokio, the standard library, rayon, Zstandard and the system.
+const SIGNS: [&str; 8] = [
+    "OS can't spawn worker thread",
+    "failed to spawn thread",
+    "thread pool has not been initialized",
+    "returned null pointer when creating",
+    "Allocation error",
+    "llocation failed",
+    "Cannot allocate memory",
+    "Resource temporarily unavailable",
+];
+
+/// Whether these are such words.
+pub(super) fn is_exhausted(text: &str) -> bool {
+    SIGNS.iter().any(|sign| text.contains(sign))
+}
+
+impl Error {
+    /// The system gives no more memory or threads, in its own words.
+    pub(crate) fn exhausted(found: impl Into<String>) -> Self {
+        let problem = Problem::new("the system gives no more memory or threads")
+            .found(found)
+            .help("allow this process more of both (ulimit, the limits of its container), or set a smaller engine.threads");
+        Self::new(Stage::Spec, problem)
+    }
+
+    /// What a caught panic comes to: `otherwise` with what was found, but for one that the system caused.
+    #[must_use]
+    pub fn of_panic(payload: &(dyn Any + Send), otherwise: Self) -> Self {
+        let found = panics::describe(payload);
+        if is_exhausted(&found) { Self::exhausted(found) } else { otherwise.found(found) }
+    }
+}
