@@ -5,11 +5,10 @@ use std::fmt::Write as _;
 use std::path::Path;
 
 use labelmill::testing::synth::CrowdShape;
-use serde_json::Value;
 
 use crate::job::{Job, assert_says, cells};
 use crate::networks;
-use crate::support::{Row, data_folder, number, read_table, run_fails, run_ok, text};
+use crate::support::{Row, data_folder, number, read_table, run_fails, run_ok, text, unsealed};
 
 /// A number from 0 to 1 that depends on both numbers alone.
 fn drawn(i: u32, purpose: u32) -> f64 {
@@ -246,8 +245,7 @@ fn a_saved_model_calibrates_and_one_without_a_calibration_predicts_as_before() {
         };
         assert_eq!(predicts(&[]), calibrated, "{method}");
         let file = run.join("model/model.json");
-        let text = std::fs::read_to_string(&file).unwrap();
-        let mut description: Value = serde_json::from_str(&text).unwrap();
+        let mut description = unsealed(&run.join("model"));
         assert_eq!(description["calibration"]["method"], method);
         description["calibration"]["classes"] = serde_json::json!([]);
         description["calibration"]["temperature"] = serde_json::json!(-1.0);

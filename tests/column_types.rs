@@ -6,7 +6,7 @@ use std::sync::Arc;
 use arrow::array::{ArrayRef, Float32Array, Float64Array, Int32Array, Int64Array, StringArray};
 
 use crate::job::{Job, assert_says, cells, rows_read};
-use crate::support::{read_table, run_ok, stdout, write_parquet};
+use crate::support::{read_table, run_fails, run_ok, stdout, write_parquet};
 
 fn vote(url: &str, more: &str) -> String {
     format!("source.annotations = '{{dir}}{url}'\nmodel.kind = 'majority_vote'\n{more}")
@@ -161,5 +161,27 @@ fn numbers_of_text_files_widen_over_files_and_numbers_with_leading_zeros_are_tex
         let table = format!("t={}", job.url(folder));
         let codes = ["sql", "--table", &table, "-c", "select code from t order by 1", "--json"];
         assert_eq!(stdout(&run_ok(&codes)), "{\"code\":\"007\"}\n{\"code\":\"7\"}\n", "{folder}");
+    }
+}
+
+#[test]
+fn a_value_past_the_first_rows_of_csv_is_none_of_another_kind() {
+    let job = Job::new();
+    let table = format!("t={}", job.url("in.csv"));
+    let codes = ["sql", "--json", "--table", &table, "-c", "select max(code) as m from t"];
+    let write = |last: &str, decimal: &str| {
+        let rows: Vec<String> = (0..1_200).map(|n| format!("i{n},{}{decimal}", n % 5)).collect();
+        job.write("in.csv", &format!("id,code\n{}\ni,{last}\n", rows.join("\n")));
+    };
+    for (last, decimal) in [("007", ""), ("1.5", ""), ("9007199254740993", ".5"), ("007", ".5")] {
+        write(last, decimal);
+        let error = run_fails(&codes, 3);
+        let found = format!("`{last}` in the column `code` of record 1201");
+        assert_says(&error, &["a record does not fit the columns", &found, "in.csv"]);
+    }
+    for (last, decimal, most) in [("9007199254740993", "", "9007199254740993"), ("7", ".5", "7.0")]
+    {
+        write(last, decimal);
+        assert_eq!(stdout(&run_ok(&codes)), format!("{{\"m\":{most}}}\n"));
     }
 }

@@ -6,7 +6,7 @@ use arrow::array::{ArrayRef, Int64Array, ListArray, StringArray};
 use arrow::datatypes::Int64Type;
 
 use crate::job::{Job, assert_says};
-use crate::support::{write_crowd, write_parquet};
+use crate::support::{run_fails, write_crowd, write_parquet};
 
 const IN: &str = "source.annotations = '{dir}in.parquet'\nmodel.kind = 'majority_vote'\n";
 
@@ -204,4 +204,16 @@ fn sql_that_changes_anything_is_refused_before_it_does() {
         assert_says(&error, &["not supported", "source.sql.annotations"]);
         assert!(!job.path("copy.csv").exists());
     }
+}
+
+#[test]
+fn a_table_of_a_run_that_cannot_be_read_is_not_taken_for_a_missing_file() {
+    let job = Job::new();
+    let run = job.run("source.annotations = [['i', 'a', 'x']]\nmodel.kind = 'majority_vote'");
+    let manifest = run.parent().unwrap().join("manifest.json");
+    let text = std::fs::read_to_string(&manifest).unwrap();
+    std::fs::write(&manifest, &text[..text.len() / 2]).unwrap();
+    let (table, statement) = (format!("t={}", job.url("out/labels")), "select * from t");
+    let error = run_fails(&["sql", "--table", &table, "-c", statement], 3);
+    assert_says(&error, &["the run that latest.json names is not committed any more", "runs/"]);
 }

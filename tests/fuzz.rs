@@ -29,7 +29,7 @@ use rand::Rng;
 
 use crate::job::{Job, write_as};
 use crate::networks::{WIDTH, features, job, list, pipeline, write_features};
-use crate::support::write_crowd;
+use crate::support::{unsealed, write_crowd};
 
 /// Inputs of all tests together, if not told otherwise.
 const INPUTS: usize = 10_000;
@@ -272,6 +272,7 @@ fn fuzz_model(name: &str, share: f64, kind: &str, file: &str) {
         let entry = entry.unwrap();
         std::fs::copy(entry.path(), model.join(entry.file_name())).unwrap();
     }
+    unsealed(&model);
     let good = std::fs::read(model.join(file)).unwrap();
     fuzz(name, share, &[good], &job.path(""), |bytes| {
         std::fs::write(model.join(file), bytes).unwrap();

@@ -2,7 +2,11 @@
 
 use std::sync::Arc;
 
-use arrow::array::{ArrayRef, Float64Array, Int64Array, RecordBatch, StringArray};
+use arrow::array::{
+    ArrayRef, Float32Array, Float64Array, Int32Array, Int64Array, RecordBatch, RunArray,
+    StringArray,
+};
+use arrow::compute::cast;
 use arrow::datatypes::{DataType, Field, Schema};
 
 use crate::job::{Job, assert_says, cells, rows_read};
@@ -67,4 +71,35 @@ fn floats_that_are_no_numbers_are_rejected_as_ids_and_labels() {
     );
     let rejects = cells(&read_table(&run, "rejects"), &["reason", "count"]);
     assert_eq!(rejects, ["null_instance 1", "null_label 1"]);
+}
+
+#[test]
+fn halves_that_are_no_numbers_and_nulls_behind_run_ends_are_rejected() {
+    let job = Job::new();
+    let halves = Arc::new(Float32Array::from(vec![1.5, f32::NAN, -0.0, 0.0, f32::INFINITY]));
+    let halves = cast(&(halves as ArrayRef), &DataType::Float16).unwrap();
+    let ids = |prefix: &str| -> ArrayRef {
+        Arc::new(StringArray::from_iter_values((0..5).map(|n| format!("{prefix}{n}"))))
+    };
+    write_parquet(
+        &job.path("in.parquet"),
+        vec![("instance_id", ids("i")), ("annotator_id", ids("a")), ("label", halves)],
+    );
+    let run = job.run(&vote("in.parquet"));
+    assert_eq!(rows_read(&run), "5 3");
+    assert_eq!(cells(&read_table(&run, "classes"), &["class"]), ["0.0", "1.5"]);
+
+    let job = Job::new();
+    let values = StringArray::from(vec![Some("x"), None]);
+    let labels = RunArray::try_new(&Int32Array::from(vec![2, 5]), &values).unwrap();
+    let columns =
+        [("instance_id", ids("i")), ("annotator_id", ids("a")), ("label", Arc::new(labels))];
+    let batch = RecordBatch::try_from_iter(columns).unwrap();
+    let file = std::fs::File::create(job.path("in.arrow")).unwrap();
+    let mut writer = arrow::ipc::writer::FileWriter::try_new(file, &batch.schema()).unwrap();
+    writer.write(&batch).unwrap();
+    writer.finish().unwrap();
+    let run = job.run(&vote("in.arrow"));
+    assert_eq!(rows_read(&run), "5 2");
+    assert_eq!(cells(&read_table(&run, "rejects"), &["reason", "count"]), ["null_label 3"]);
 }

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use crate::job::{Job, assert_says};
 use crate::networks::{WIDTH, crowd, features, ids, job, list, pipeline, write_features};
-use crate::support::{read_table, run_fails, run_ok, text, write_parquet};
+use crate::support::{read_table, run_fails, run_ok, text, unsealed, write_parquet};
 
 /// `predict` with these features, the output and whatever else was asked for.
 fn arguments(job: &Job, model: &str, features: &str, more: &[&str]) -> Vec<String> {
@@ -119,6 +119,11 @@ fn classes_that_are_not_the_network_s_are_refused() {
     let run = job.run(&pipeline("kind = 'conal'"));
     let file = run.join("model/model.json");
     let mut description: Value = serde_json::from_slice(&std::fs::read(&file).unwrap()).unwrap();
+    description["classes"]["values"] = json!(["2", "1", "0"]);
+    std::fs::write(&file, format!("{description:#}")).unwrap();
+    let said = refuses(&job, &run.display().to_string(), "features.parquet", &[], 3);
+    assert_says(&said, &["the model's description was changed after it was written", "model.json"]);
+    description.as_object_mut().unwrap().remove("description_sha256");
     for classes in [json!(["0", "1"]), json!(["0", "1", "2", "3"])] {
         description["classes"]["values"] = classes;
         std::fs::write(&file, description.to_string()).unwrap();
@@ -187,9 +192,7 @@ fn the_description_of_one_run_and_the_numbers_of_another_are_no_model() {
     );
     // Older files name no digest.
     let file = job.path("mixed/model.json");
-    let mut description: Value = serde_json::from_slice(&std::fs::read(&file).unwrap()).unwrap();
-    description.as_object_mut().unwrap().remove("parameters_sha256").unwrap();
-    std::fs::write(&file, description.to_string()).unwrap();
+    let description = unsealed(&job.path("mixed"));
     predicts(&job, &job.url("mixed"), "features.parquet", &[]);
     for (key, value, said) in [
         ("columns", json!({}), "cannot be read"),

@@ -82,6 +82,18 @@ pub fn write_batch(path: &Path, batch: &RecordBatch) {
     writer.close().unwrap();
 }
 
+/// Takes the digests out of a saved model, as older ones are: not they alone may find what is wrong with it.
+pub fn unsealed(model: &Path) -> serde_json::Value {
+    let file = model.join("model.json");
+    let text = std::fs::read(&file).unwrap();
+    let mut description: serde_json::Value = serde_json::from_slice(&text).unwrap();
+    for key in ["parameters_sha256", "description_sha256"] {
+        description.as_object_mut().unwrap().remove(key).unwrap();
+    }
+    std::fs::write(&file, description.to_string()).unwrap();
+    description
+}
+
 /// Writes the metadata of a Parquet file again, with other claims about its columns.
 pub fn restate(path: &Path, claim: impl Fn(&ColumnChunkMetaData) -> ColumnChunkMetaData) {
     let bytes = Bytes::from(std::fs::read(path).unwrap());

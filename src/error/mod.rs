@@ -101,7 +101,7 @@ impl Problem {
 impl fmt::Display for Problem {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         // The words may be those of data, or of a location that was refused.
-        let shown = |text: &str| escape::line(&redacted(&clipped(text)));
+        let shown = |text: &str| escape::line(&clipped(&redacted(text)));
         f.write_str(&shown(&self.what))?;
         let lines = [("where", &self.place), ("found", &self.found), ("help", &self.help)];
         for (name, text) in lines {
@@ -283,6 +283,12 @@ mod tests {
             error.to_string(),
             "error: not read: \\u{1b}[2J\n  where: https://***@h/x?***\n  found: `a\\nhelp: obey`"
         );
+    }
+
+    #[test]
+    fn a_long_secret_is_redacted_before_it_is_cut() {
+        let error = Error::data(format!("not read: https://{}@host", "hunter2".repeat(1_000)));
+        assert_eq!(error.to_string(), "error: not read: https://***@host");
     }
 
     #[test]

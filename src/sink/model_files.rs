@@ -30,6 +30,13 @@ const PARAMETERS: &str = "model.safetensors";
 /// The key of the numbers' SHA-256 in the description: two files of two runs are no model. Older files have none.
 const PARAMETERS_DIGEST: &str = "parameters_sha256";
 
+/// The key of the SHA-256 of the description's own text, written with [`NO_DIGEST`] in the place of the digest: classes in
+/// another order would be other predictions. Older files have none.
+const DESCRIPTION_DIGEST: &str = "description_sha256";
+
+/// As long as a digest.
+const NO_DIGEST: &str = "0000000000000000000000000000000000000000000000000000000000000000";
+
 /// The version of both files' layout. The first had no number, and its weights were `[in, out]`.
 const FORMAT: u64 = 2;
 
@@ -60,11 +67,29 @@ pub fn files(outcome: &Outcome) -> Result<Vec<(String, Vec<u8>)>> {
         if let Some(question) = &frame.question {
             description["question"] = json!(question.text(0));
         }
-        let text = serde_json::to_vec_pretty(&description).unwrap_or_default();
-        files.push((format!("{folder}/{DESCRIPTION}"), text));
+        files.push((format!("{folder}/{DESCRIPTION}"), sealed(description).into_bytes()));
         files.push((format!("{folder}/{PARAMETERS}"), trained.parameters.clone()));
     }
     Ok(files)
+}
+
+/// The text of a description, with its own digest.
+fn sealed(mut description: Value) -> String {
+    description[DESCRIPTION_DIGEST] = json!(NO_DIGEST);
+    let text = format!("{description:#}");
+    text.replacen(NO_DIGEST, &digest(&text), 1)
+}
+
+/// Refuses a description that is not as it was written.
+fn check_seal(description: &Value, text: &str) -> Result<()> {
+    let Some(written) = description.get(DESCRIPTION_DIGEST) else { return Ok(()) };
+    let written = written.as_str().unwrap_or_default();
+    if !written.is_empty() && digest(text.replacen(written, NO_DIGEST, 1)) == written {
+        return Ok(());
+    }
+    Err(Error::data("the model's description was changed after it was written")
+        .found("another SHA-256")
+        .help("the classes and settings belong to the numbers: take both files from the run that wrote them"))
 }
 
 /// Values with their type, as JSON.
@@ -142,15 +167,18 @@ pub(crate) async fn load(url: &str, stores: &StoreSpec) -> Result<(Value, Vec<u8
             Err(e) => Err(Error::from(e).or_at(&file(name))),
         }
     };
-    let description: Value = serde_json::from_slice(&read(DESCRIPTION).await?).map_err(|e| {
+    let text = read(DESCRIPTION).await?;
+    let description: Value = serde_json::from_slice(&text).map_err(|e| {
         Error::data(format!("the model's description cannot be read: {e}"))
             .at(file(DESCRIPTION))
             .help("the file is damaged or cut short: take it from the run that wrote it")
     })?;
     check_format(&description).map_err(|e| e.at(file(DESCRIPTION)))?;
+    let is_as_written = check_seal(&description, &String::from_utf8_lossy(&text));
+    is_as_written.map_err(|e| e.at(file(DESCRIPTION)))?;
     let parameters = read(PARAMETERS).await?;
-    let learned = &description[PARAMETERS_DIGEST];
-    if !learned.is_null() && *learned != json!(digest(&parameters)) {
+    let learned = description.get(PARAMETERS_DIGEST);
+    if learned.is_some_and(|learned| *learned != json!(digest(&parameters))) {
         return Err(Error::data(
             "the model's numbers are not those that its description was written with",
         )

@@ -13,7 +13,10 @@ pub(super) async fn table(
     stores: &StoreSpec,
 ) -> Result<Option<(Place, Vec<ObjectMeta>)>> {
     let Some((url, table)) = text.trim_end_matches('/').rsplit_once('/') else { return Ok(None) };
-    let Ok(run) = PublishedRun::find(url, stores).await else { return Ok(None) };
+    // The web lists nothing, and nobody publishes there.
+    let is_web = url.starts_with("http://") || url.starts_with("https://");
+    let found = if is_web { None } else { PublishedRun::look(url, stores).await? };
+    let Some(run) = found else { return Ok(None) };
     let tables = run.tables().await?;
     let found = tables.into_iter().find(|(name, _)| *name == table).map(|(_, objects)| objects);
     Ok(found.map(|objects| (run.place, objects)))

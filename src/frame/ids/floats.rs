@@ -2,23 +2,22 @@
 
 use std::sync::Arc;
 
-use arrow::array::{Array, ArrayRef, AsArray};
-use arrow::datatypes::{DataType, Float32Type, Float64Type};
+use arrow::array::{Array, ArrayRef, ArrowNativeTypeOp, AsArray};
+use arrow::datatypes::{DataType, Float16Type, Float32Type, Float64Type};
 
 /// Floats without what is no number, and with one zero; other types as they are. NaN is not even equal to itself.
 pub(super) fn finite(array: &ArrayRef) -> ArrayRef {
     macro_rules! finite {
-        ($type:ty, $zero:expr) => {
-            Arc::new(
-                array
-                    .as_primitive::<$type>()
-                    .unary_opt::<_, $type>(|v| v.is_finite().then_some(v + $zero)),
-            )
+        ($type:ty) => {
+            Arc::new(array.as_primitive::<$type>().unary_opt::<_, $type>(|v| {
+                v.is_finite().then(|| v.add_wrapping(ArrowNativeTypeOp::ZERO))
+            }))
         };
     }
     match array.data_type() {
-        DataType::Float32 => finite!(Float32Type, 0.0),
-        DataType::Float64 => finite!(Float64Type, 0.0),
+        DataType::Float16 => finite!(Float16Type),
+        DataType::Float32 => finite!(Float32Type),
+        DataType::Float64 => finite!(Float64Type),
         _ => Arc::clone(array),
     }
 }

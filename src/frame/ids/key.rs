@@ -185,8 +185,11 @@ pub fn for_each_key(array: &ArrayRef, mut visit: impl FnMut(usize, Option<Key<'_
         t => {
             let converter = row_converter(t)?;
             let rows = converter.convert_columns(std::slice::from_ref(array))?;
+            // Values behind run ends and dictionaries are null where no null is of the array's own.
+            let nulls = array.logical_nulls();
             for (row, key) in rows.iter().enumerate() {
-                visit(row, array.is_valid(row).then(|| Key::new(key.as_ref())));
+                let is_valid = nulls.as_ref().is_none_or(|nulls| nulls.is_valid(row));
+                visit(row, is_valid.then(|| Key::new(key.as_ref())));
             }
         }
     }

@@ -25,30 +25,41 @@ impl PublishedRun {
     /// # Errors
     /// When there is no committed run, or the store cannot be read.
     pub async fn find(url: &str, stores: &StoreSpec) -> Result<Self> {
+        Self::look(url, stores).await?.ok_or_else(|| {
+            Error::data("there is no committed run here")
+                .help("name the folder that [sink] url names, or one of its runs/<run_id> folders")
+        })
+    }
+
+    /// The same; `None` where there is no run.
+    ///
+    /// # Errors
+    /// When a run cannot be read, or the store.
+    pub async fn look(url: &str, stores: &StoreSpec) -> Result<Option<Self>> {
         let sink = sink_at(url.trim_end_matches('/'), stores)?;
         if let Some(run_id) = sink.latest().await? {
             let run = sink_at(&sink.folder(&run_id), stores)?;
-            return Self::in_folder(&run).await?.ok_or_else(|| {
+            let found = Self::in_folder(&run).await?.ok_or_else(|| {
                 Error::data("the run that latest.json names is not committed any more")
                     .at(sink.folder(&run_id))
                     .help("run its job again, or name another of the runs/<run_id> folders")
             });
+            return found.map(Some);
         }
         if let Some(found) = Self::in_folder(&sink).await? {
-            return Ok(found);
+            return Ok(Some(found));
         }
         if let Some((parent, attempt)) = parent(&sink, stores)?
             && let Some(found) = Self::in_folder(&parent).await?
             && found.manifest.attempt == attempt
         {
-            return Ok(found);
+            return Ok(Some(found));
         }
         if sink.newest_commit().await?.is_some() {
             return Err(Error::data("latest.json is missing or was cut short")
                 .help("run the job again: it writes latest.json anew; or name one of the runs/<run_id> folders"));
         }
-        Err(Error::data("there is no committed run here")
-            .help("name the folder that [sink] url names, or one of its runs/<run_id> folders"))
+        Ok(None)
     }
 
     async fn in_folder(run: &ParquetSink) -> Result<Option<Self>> {

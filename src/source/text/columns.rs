@@ -1,11 +1,12 @@
 //! The columns of a table of text files: what the relation says of them, and what the files hold.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 
 use arrow::datatypes::{DataType, Field, Schema};
 
 use super::super::format::Format;
 use super::super::format::UNTYPED;
+use super::inferred::INFERRED;
 use super::seen::ValueKinds;
 use crate::error::{Error, Result, offenders};
 
@@ -85,8 +86,11 @@ impl TextColumns {
             })?;
             let field = Field::new(name, data_type, true);
             let is_untyped = format == Format::Csv && self.ids.iter().any(|id| id == name);
-            let mark = is_untyped.then(|| (UNTYPED.to_owned(), "true".to_owned()));
-            Ok(field.with_metadata(HashMap::from_iter(mark)))
+            let is_inferred = format == Format::Csv && self.is_open(name) && !self.are_features;
+            let marks = [(is_untyped, UNTYPED), (is_inferred, INFERRED)];
+            let marks = marks.into_iter().filter(|(is_marked, _)| *is_marked);
+            let marks = marks.map(|(_, mark)| (mark.to_owned(), "true".to_owned()));
+            Ok(field.with_metadata(marks.collect()))
         });
         Ok(Schema::new(fields.collect::<Result<Vec<_>>>()?))
     }

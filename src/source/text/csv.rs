@@ -10,6 +10,7 @@ use arrow::datatypes::{DataType, Field, Schema, SchemaRef};
 use arrow::record_batch::RecordBatch;
 
 use super::columns::{ColumnContent, SeenColumns, TextColumns};
+use super::inferred::{as_decoded, as_inferred};
 use super::seen::{FIRST_ROWS, InferenceScope, ValueKinds};
 use super::undecodable::{not_utf8, undecodable};
 use super::{BATCH_BYTES, Blocks, LONGEST_RECORD, ReadRequest, TakeBatch, unreadable};
@@ -75,7 +76,7 @@ pub(super) fn read(
     let columns = columns.ok_or_else(|| Error::bug("a file lacks a column of its table"))?;
     let fields = names.iter().map(|name| {
         let typed = wanted.schema.field_with_name(name);
-        typed.map_or_else(|_| Field::new(name, DataType::Utf8, true), Clone::clone)
+        typed.map_or_else(|_| Field::new(name, DataType::Utf8, true), as_decoded)
     });
     let in_file = Arc::new(Schema::new(fields.collect::<Vec<_>>()));
     let decoder = ReaderBuilder::new(Arc::clone(&in_file))
@@ -84,15 +85,21 @@ pub(super) fn read(
         .with_projection(columns)
         .build_decoder();
     let schema = &wanted.schema;
-    let mut failed = None;
+    let (mut failed, mut records) = (None, 0);
     // The table's own fields carry the marks of its columns.
     let mut typed = |batch: RecordBatch| {
         let rows = RecordBatchOptions::new().with_row_count(Some(batch.num_rows()));
-        let columns = batch.columns().to_vec();
-        match RecordBatch::try_new_with_options(Arc::clone(schema), columns, &rows) {
+        let columns = schema.fields().iter().zip(batch.columns());
+        let columns: Result<_> =
+            columns.map(|(field, column)| as_inferred(field, column, records)).collect();
+        records += batch.num_rows();
+        let typed = columns.and_then(|columns| {
+            Ok(RecordBatch::try_new_with_options(Arc::clone(schema), columns, &rows)?)
+        });
+        match typed {
             Ok(batch) => take(batch),
             Err(e) => {
-                failed = Some(Error::from(e));
+                failed = Some(e);
                 false
             }
         }

@@ -16,6 +16,7 @@
 
 mod columns;
 mod csv;
+mod inferred;
 mod ndjson;
 mod seen;
 mod undecodable;

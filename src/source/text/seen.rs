@@ -107,6 +107,11 @@ impl ValueKinds {
         if words.is_empty() { "nulls".to_owned() } else { words.join(" and ") }
     }
 
+    /// Whether a column of this type, inferred from other values, holds these as they are.
+    pub(super) fn fits(self, inferred: &DataType) -> bool {
+        self.is_numeric() && (*inferred == DataType::Int64 || !Self::WIDE.within(self))
+    }
+
     /// The type that holds these values as they are; `None` where text and numbers, or other kinds, were mixed.
     pub(super) fn data_type(self) -> Option<DataType> {
         if Self::WIDE.within(self) && Self::NUMBER.within(self) {

@@ -1,0 +1,63 @@
+//! Columns of numbers whose type is taken from the first rows of CSV files: every later value must be one of those rows.
+//!
+//! # Why
+//! A decoder of integers takes `007` for 7, and one of doubles rounds what is beyond 2^53: further down in a file two
+//! codes would silently become one, where in its first rows they make the column one of text.
+
+use std::sync::Arc;
+
+use arrow::array::{ArrayRef, ArrowPrimitiveType, AsArray, PrimitiveArray};
+use arrow::compute::kernels::cast_utils::Parser;
+use arrow::datatypes::{DataType, Field, FieldRef, Float64Type, Int64Type};
+
+use super::seen::{FIRST_ROWS, ValueKinds};
+use crate::error::{Error, Result};
+
+/// The mark of a field whose type is inferred.
+pub(super) const INFERRED: &str = "labelmill.inferred";
+
+/// The field that such a column is decoded as, text; others as they are.
+pub(super) fn as_decoded(field: &Field) -> Field {
+    if is_checked(field) { Field::new(field.name(), DataType::Utf8, true) } else { field.clone() }
+}
+
+/// The numbers of a column that was decoded as text, behind so many records; other columns as they are.
+pub(super) fn as_inferred(field: &FieldRef, column: &ArrayRef, records: usize) -> Result<ArrayRef> {
+    match field.data_type() {
+        _ if !is_checked(field) => Ok(Arc::clone(column)),
+        DataType::Int64 => numbers::<Int64Type>(field.name(), column, records),
+        _ => numbers::<Float64Type>(field.name(), column, records),
+    }
+}
+
+fn is_checked(field: &Field) -> bool {
+    field.metadata().contains_key(INFERRED)
+        && matches!(field.data_type(), DataType::Int64 | DataType::Float64)
+}
+
+fn numbers<T: ArrowPrimitiveType + Parser>(
+    name: &str,
+    column: &ArrayRef,
+    records: usize,
+) -> Result<ArrayRef> {
+    let texts = column.as_string::<i32>().iter().enumerate();
+    let number = |(row, text): (usize, Option<&str>)| {
+        let Some(text) = text.filter(|text| !text.is_empty()) else { return Ok(None) };
+        let fits = ValueKinds::of_text(text).fits(&T::DATA_TYPE);
+        match T::parse(text).filter(|_| fits) {
+            Some(number) => Ok(Some(number)),
+            None => Err(other_kind(name, text, records + row + 1)),
+        }
+    };
+    let numbers: PrimitiveArray<T> = texts.map(number).collect::<Result<_>>()?;
+    Ok(Arc::new(numbers))
+}
+
+fn other_kind(name: &str, text: &str, record: usize) -> Error {
+    Error::data("a record does not fit the columns")
+        .found(format!(
+            "`{text}` in the column `{name}` of record {record}, which holds numbers in the first {FIRST_ROWS}"
+        ))
+        .help("write numbers alone, without zeros before them; or, where they are names, write one with letters near the \
+               beginning, or give the table as Parquet with a column of text")
+}
