@@ -10,6 +10,7 @@
 )]
 
 mod job;
+mod s3_connection;
 mod s3_server;
 mod support;
 
