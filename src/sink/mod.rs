@@ -61,7 +61,7 @@ pub trait Sink: Sync {
             {
                 if !force {
                     if manifest.digest != job.digest {
-                        return Err(another_job(&manifest));
+                        return Err(another_job(&manifest, job.command));
                     }
                     if !is_complete {
                         break;
@@ -122,11 +122,11 @@ pub struct Published<T> {
     pub outcome: Option<T>,
 }
 
-fn another_job(manifest: &Manifest) -> Error {
+fn another_job(manifest: &Manifest, command: JobCommand) -> Error {
     Error::spec("the run id belongs to another job")
-        .at("sink.run_id")
+        .at(command.place_of_run_id())
         .found(format!("`{}`, committed {}", manifest.run_id, manifest.committed_at))
-        .help("choose another run id, or pass --force to publish under a numbered one")
+        .help(command.help_if_taken())
 }
 
 /// What makes a run the one that it is.
@@ -138,6 +138,49 @@ pub struct Job {
     pub run_id: Option<String>,
     /// Runs of the same pipeline replace each other: `sink.keep_runs` counts them.
     pub pipeline: String,
+    /// The command that publishes it.
+    pub command: JobCommand,
+}
+
+/// The commands that publish runs: each has options of its own, which errors advise.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum JobCommand {
+    /// `run` and `aggregate`, which take every key of a pipeline file.
+    Run,
+    /// `predict`, which chooses the run id itself.
+    Predict,
+    /// `simulate`, which has one run in a folder.
+    Simulate,
+}
+
+impl JobCommand {
+    pub(crate) fn place_of_run_id(self) -> &'static str {
+        match self {
+            Self::Run => "sink.run_id",
+            Self::Predict | Self::Simulate => "--output",
+        }
+    }
+
+    /// What to do where another job has the run id.
+    pub(crate) fn help_if_taken(self) -> &'static str {
+        match self {
+            Self::Run => "choose another run id, or pass --force to publish under a numbered one",
+            Self::Predict => {
+                "choose another folder, or pass --force to publish under another run id"
+            }
+            Self::Simulate => "choose another folder",
+        }
+    }
+
+    /// What to do where the writer was taken for dead.
+    pub(crate) fn help_if_swept(self) -> &'static str {
+        match self {
+            Self::Run => "run the job again, with a larger sink.stale_after_seconds",
+            Self::Predict | Self::Simulate => {
+                "run the command again, on a machine that does not suspend it"
+            }
+        }
+    }
 }
 
 /// The SHA-256 of bytes, in hexadecimal: what distinguishes jobs and inputs.

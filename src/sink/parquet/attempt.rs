@@ -18,6 +18,7 @@ use super::lease::{Lease, Process};
 use super::manifest::ManifestNumber;
 use super::place::ParquetSink;
 use crate::error::{Error, Result};
+use crate::sink::JobCommand;
 
 /// How often a writer shows that it lives, at least.
 const HEARTBEAT: Duration = Duration::from_secs(20);
@@ -57,6 +58,7 @@ impl ParquetSink {
         run_id: &str,
         manifest_number: ManifestNumber,
         tables: Vec<String>,
+        command: JobCommand,
     ) -> Result<Attempt> {
         let mut lease = Lease {
             attempt: String::new(),
@@ -84,7 +86,7 @@ impl ParquetSink {
         }
         Err(Error::store("the lease of this run was removed again and again")
             .at(self.text(&self.leases()))
-            .help("run the job again, with a larger sink.stale_after_seconds"))
+            .help(command.help_if_swept()))
     }
 
     /// Creates the lease under a name that nobody has. If the answer is lost, another name is tried: the first lease may

@@ -56,7 +56,7 @@ impl ParquetSink {
                 tracing::warn!(run_id, error = %e, "files of a revoked commit could not be removed");
             }
             let tables = contents.tables.iter().map(|t| t.name().to_owned()).collect();
-            let attempt = self.begin_attempt(run_id, number, tables).await?;
+            let attempt = self.begin_attempt(run_id, number, tables, job.command).await?;
             match self.attempt(&attempt, job, contents, run).await {
                 Ok(AttemptOutcome::Committed { committed, before }) => {
                     return self.after_commit(attempt, *committed, before).await;
@@ -81,7 +81,7 @@ impl ParquetSink {
         }
         Err(Error::store("this run was taken for dead again and again")
             .at(self.text(&self.run_path(run_id)))
-            .help("run the job again, with a larger sink.stale_after_seconds"))
+            .help(job.command.help_if_swept()))
     }
 
     /// Whether the run is committed. A commit of this very job whose files are gone is revoked first; another job's is
@@ -251,7 +251,7 @@ impl ParquetSink {
         if committed.manifest.digest != job.digest {
             return Err(Error::store("another job took this run id at the same time")
                 .at(self.text(&self.run_path(&committed.manifest.run_id)))
-                .help("choose another run id, or run the job again with --force"));
+                .help(job.command.help_if_taken()));
         }
         crate::sink::Sink::finish_commit(self, &committed.manifest).await?;
         Ok(committed.manifest)

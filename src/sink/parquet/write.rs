@@ -233,7 +233,7 @@ mod tests {
 
     use super::*;
     use crate::sink::parquet::control::tests::SYNCED;
-    use crate::sink::{Job, Sink, SinkSpec};
+    use crate::sink::{Job, JobCommand, Sink, SinkSpec};
     use crate::store::StoreSpec;
     use crate::tables::ComputedTable;
 
@@ -249,7 +249,8 @@ mod tests {
         let model = vec![("model/model.json".to_owned(), b"{}".to_vec())];
         let contents = Contents { tables: vec![&table], model, ..Contents::default() };
         let digest = "d".repeat(64);
-        let job = Job { digest, run_id: None, pipeline: String::new() };
+        let command = JobCommand::Run;
+        let job = Job { digest, run_id: None, pipeline: String::new(), command };
         let manifest = sink.publish("r", &job, &contents, &Run::new(0)).await.unwrap();
         let mut named: Vec<_> =
             manifest.files().map(|file| root.join("runs/r").join(&file.path)).collect();
