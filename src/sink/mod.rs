@@ -33,6 +33,12 @@ pub trait Sink: Sync {
     /// Does for a committed run what its writer could not do any more: lets `latest` point to it.
     fn finish_commit(&self, manifest: &Manifest) -> impl Future<Output = Result<()>> + Send;
 
+    /// Makes sure that a run can be committed here, as far as that can be known before the work is done.
+    ///
+    /// # Errors
+    /// When the place cannot hold a commit, or cannot be written to.
+    fn expect_commits(&self, run_id: &str) -> impl Future<Output = Result<()>> + Send;
+
     /// Writes the contents of a run and commits them. Where another writer committed the same job meanwhile, its run is
     /// returned.
     ///
@@ -57,20 +63,26 @@ pub trait Sink: Sync {
         async move {
             let wanted = job.run_id.clone().unwrap_or_else(|| job.digest[..16].to_owned());
             let (mut run_id, mut n) = (wanted.clone(), 1);
-            while let Some(CommittedRun { manifest, is_complete }) = self.committed(&run_id).await?
-            {
+            while let Some(CommittedRun { manifest, missing }) = self.committed(&run_id).await? {
                 if !force {
                     if manifest.digest != job.digest {
                         return Err(another_job(&manifest, job.command));
                     }
-                    if !is_complete {
-                        break;
-                    }
-                    return Ok(Begin::Done(Box::new(manifest)));
+                    let Some(first) = missing.first() else {
+                        return Ok(Begin::Done(Box::new(manifest)));
+                    };
+                    tracing::warn!(
+                        run_id,
+                        missing = missing.len(),
+                        first = first.path,
+                        "files of a committed run are missing or have another size: the run is made again"
+                    );
+                    break;
                 }
                 n += 1;
                 run_id = format!("{wanted}-{n}");
             }
+            self.expect_commits(&run_id).await?;
             Ok(Begin::New(run_id))
         }
     }
@@ -106,8 +118,8 @@ pub trait Sink: Sync {
 pub struct CommittedRun {
     /// What was committed.
     pub manifest: Manifest,
-    /// Whether all its files are there, in their size.
-    pub is_complete: bool,
+    /// The files of it that are not there in their size.
+    pub missing: Vec<FileEntry>,
 }
 
 /// How a command that publishes ended.

@@ -13,7 +13,8 @@ use object_store::{ObjectStoreExt, PutMode, UpdateVersion};
 use rand::TryRngCore;
 use rand::rngs::OsRng;
 
-use super::control::{Control, json, on_disk, sync_folder_of, version_of};
+use super::control::{Control, Created, json, version_of};
+use super::disk::{STAGED, is_full, on_disk, sync_folder_of};
 use super::lease::{Lease, Process};
 use super::manifest::ManifestNumber;
 use super::place::ParquetSink;
@@ -35,6 +36,9 @@ pub(super) struct Attempt {
     pub(super) began: DateTime<Utc>,
     /// Whether a store failed to answer an upload: the file may still arrive.
     pub(super) lost_uploads: Arc<AtomicBool>,
+    /// Whether the lease is gone: the writer was taken for dead, and what it uploads from now on would be in nobody's
+    /// way and in nobody's care.
+    pub(super) lost_lease: Arc<AtomicBool>,
     heartbeat: tokio::task::JoinHandle<()>,
 }
 
@@ -49,6 +53,11 @@ impl Attempt {
     pub(super) fn has_lost_uploads(&self) -> bool {
         self.lost_uploads.load(Ordering::Relaxed)
     }
+
+    /// Whether the writer was taken for dead, as far as it knows.
+    pub(super) fn has_lost_lease(&self) -> bool {
+        self.lost_lease.load(Ordering::Relaxed)
+    }
 }
 
 impl ParquetSink {
@@ -60,14 +69,7 @@ impl ParquetSink {
         tables: Vec<String>,
         command: JobCommand,
     ) -> Result<Attempt> {
-        let mut lease = Lease {
-            attempt: String::new(),
-            run_id: run_id.to_owned(),
-            manifest_number,
-            tables,
-            silence_seconds: self.spec.stale_after_seconds,
-            process: Process::own(),
-        };
+        let mut lease = self.new_lease(run_id, manifest_number, tables);
         for _ in 0..NAME_TRIES {
             let version = self.create_lease(&mut lease).await.map_err(|e| e.or_at("sink.url"))?;
             let began = match self.place.store.head(&self.lease_path(&lease.attempt)).await {
@@ -76,17 +78,60 @@ impl ParquetSink {
                 Err(object_store::Error::NotFound { .. }) => continue,
                 Err(e) => return Err(Error::from(e).or_at("sink.url")),
             };
+            let lost_lease = Arc::default();
             return Ok(Attempt {
                 path: self.attempt_path(run_id, &lease.attempt),
-                heartbeat: self.heartbeat(&lease, version),
+                heartbeat: self.heartbeat(&lease, version, Arc::clone(&lost_lease)),
                 began,
                 lost_uploads: Arc::default(),
+                lost_lease,
                 lease,
             });
         }
         Err(Error::store("the lease of this run was removed again and again")
             .at(self.text(&self.leases()))
             .help(command.help_if_swept()))
+    }
+
+    /// Creates a file in the way that a commit does, and removes it: a disk that cannot do it says so before the work is
+    /// done. A store says so of its lease.
+    pub(super) async fn expect_commits_on_disk(&self, run_id: &str) -> Result<()> {
+        if self.place.local().is_none() {
+            return Ok(());
+        }
+        let mut lease = self.new_lease(run_id, 1, Vec::new());
+        self.create_lease(&mut lease).await.map_err(|e| e.or_at("sink.url"))?;
+        let folder = self.attempt_path(run_id, &lease.attempt);
+        // The lease names the folder, and the file is one of those that go with it.
+        let probe = folder.clone().join(format!("{STAGED}probe"));
+        let created = self.create(&probe, &lease, &folder).await;
+        let removed = self.remove_files_of(&lease).await;
+        if let Err(e) = removed.and(self.delete(&self.lease_path(&lease.attempt)).await) {
+            tracing::warn!(run_id, error = %e, "a file that was made to try the disk could not be removed");
+        }
+        match created {
+            Ok(Created::Yes) => Ok(()),
+            Ok(Created::Refused(e)) => Err(e),
+            Ok(Created::Exists) => Err(Error::bug("two attempts have one name")),
+            Err(e) => Err(Error::from(e).or_at("sink.url")),
+        }
+    }
+
+    fn new_lease(
+        &self,
+        run_id: &str,
+        manifest_number: ManifestNumber,
+        tables: Vec<String>,
+    ) -> Lease {
+        Lease {
+            attempt: String::new(),
+            run_id: run_id.to_owned(),
+            manifest_number,
+            tables,
+            made_folder: self.local(&self.run_path(run_id)).is_some_and(|run| !run.exists()),
+            silence_seconds: self.spec.stale_after_seconds,
+            process: Process::own(),
+        }
     }
 
     /// Creates the lease under a name that nobody has. If the answer is lost, another name is tried: the first lease may
@@ -99,7 +144,13 @@ impl ParquetSink {
             lease.attempt = format!("{number:016x}");
             let path = self.lease_path(&lease.attempt);
             let created = if let Some(file) = self.local(&path) {
-                create_new(&file, &json(lease), self.spec.sync)
+                let mut created = create_new(&file, &json(lease), self.spec.sync);
+                if created.as_ref().is_err_and(|e| is_full(e.kind())) {
+                    // Who died may have filled the disk.
+                    self.make_room().await?;
+                    created = create_new(&file, &json(lease), self.spec.sync);
+                }
+                created
                     .map(|()| UpdateVersion { e_tag: None, version: None })
                     .map_err(|e| on_disk(&file, e))
             } else {
@@ -148,9 +199,14 @@ impl ParquetSink {
         Err(failed.map_or_else(no_create_only, Error::from))
     }
 
-    /// Touches the lease again and again until the task is aborted, or the lease is gone: then the writer was taken for
-    /// dead, and finds out when it commits.
-    fn heartbeat(&self, lease: &Lease, version: UpdateVersion) -> tokio::task::JoinHandle<()> {
+    /// Touches the lease again and again until the task is aborted, or the lease `is_lost`: then the writer was taken
+    /// for dead, and uploads no more.
+    fn heartbeat(
+        &self,
+        lease: &Lease,
+        version: UpdateVersion,
+        is_lost: Arc<AtomicBool>,
+    ) -> tokio::task::JoinHandle<()> {
         let (sink, lease) = (self.clone(), lease.clone());
         let pause = pause(&lease);
         tokio::spawn(async move {
@@ -159,12 +215,12 @@ impl ParquetSink {
                 tokio::time::sleep(pause).await;
                 match sink.touch(&lease, version.clone()).await {
                     Ok(newer) => version = newer,
-                    Err(object_store::Error::NotFound { .. }) => return,
+                    Err(object_store::Error::NotFound { .. }) => break,
                     // It is gone; or the answer to the last touch was lost, and it has a newer version.
                     Err(object_store::Error::Precondition { .. }) => {
                         match sink.read_control::<Lease>(&sink.lease_path(&lease.attempt)).await {
                             Ok(Control::Whole(_, meta)) => version = version_of(&meta),
-                            Ok(_) => return,
+                            Ok(_) => break,
                             Err(_) => {}
                         }
                     }
@@ -172,6 +228,7 @@ impl ParquetSink {
                     Err(e) => tracing::debug!(attempt = lease.attempt, error = %e, "no heartbeat"),
                 }
             }
+            is_lost.store(true, Ordering::Relaxed);
         })
     }
 
@@ -239,6 +296,7 @@ mod tests {
                 run_id: String::new(),
                 manifest_number: 1,
                 tables: Vec::new(),
+                made_folder: false,
                 silence_seconds,
                 process: Process::own(),
             };

@@ -27,7 +27,9 @@
 mod attempt;
 mod commit;
 mod control;
+mod disk;
 mod encode;
+mod folders;
 mod latest;
 mod lease;
 mod manifest;
@@ -37,6 +39,7 @@ mod place;
 #[cfg(test)]
 mod protocol;
 mod published;
+mod removal;
 mod retention;
 mod sweep;
 mod write;
@@ -66,8 +69,8 @@ impl Sink for ParquetSink {
         let RunState::Committed(committed) = self.run_state(&folder).await? else {
             return Ok(None);
         };
-        let is_complete = self.missing(&folder, &committed.manifest).await?.is_empty();
-        Ok(Some(CommittedRun { manifest: committed.manifest, is_complete }))
+        let missing = self.missing(&folder, &committed.manifest).await?;
+        Ok(Some(CommittedRun { manifest: committed.manifest, missing }))
     }
 
     async fn latest(&self) -> Result<Option<String>> {
@@ -100,10 +103,17 @@ impl Sink for ParquetSink {
             return Ok(());
         }
         if lease.process.is_gone() {
-            self.remove_staged(&lease)?;
-            self.delete(&path).await?;
+            let removed = self.remove_staged(&lease);
+            if let Err(e) = removed.and(self.delete(&path).await) {
+                let file = self.text(&path);
+                tracing::warn!(file, error = %e, "what the writer of this run left could not be removed");
+            }
         }
         Ok(())
+    }
+
+    async fn expect_commits(&self, run_id: &str) -> Result<()> {
+        self.expect_commits_on_disk(run_id).await
     }
 
     async fn publish(
