@@ -143,7 +143,17 @@ impl State {
         }
         self.step_of_sweeper(rules, &mut next);
         self.accident(&mut next);
+        if rules.create_only && rules.tombstones_stay {
+            next.iter_mut().for_each(Self::forget_vain_requests);
+        }
         next
+    }
+
+    /// A request for a name that is taken changes nothing, whenever it arrives: states that differ in it alone are one.
+    fn forget_vain_requests(&mut self) {
+        for request in &mut self.in_flight {
+            *request = request.filter(|name| self.names[*name as usize] == Name::Absent);
+        }
     }
 
     /// Somebody deletes the files of a commit.
