@@ -17,8 +17,9 @@
 //!    forced rerun gets an id of its own.
 //! 3. Nobody deletes the files of an attempt that could still commit. Who takes a writer for dead first creates a
 //!    tombstone under the manifest's name (`manifest_names.rs`), even of a process that is gone: its last request may not be.
-//! 4. A writer whose commit was answered by nothing asks what is there. A writer that finds its tombstone writes its
-//!    tables again as a new attempt.
+//! 4. A writer whose commit was answered by nothing asks what is there. A writer that finds its tombstone, or its lease
+//!    gone, writes its tables again as a new attempt. The tombstone names the tables of the attempt that it stopped:
+//!    files that arrive late are deleted by the next run of that id.
 //! 5. Only what a manifest or a lease names is ever deleted. Whatever else lies there belongs to somebody else.
 //!
 //! `protocol/` enumerates every order of two writers, a sweeper, crashes and suspensions, and finds no commit without
