@@ -96,9 +96,21 @@ impl ParquetSink {
     /// Creates a file in the way that a commit does, and removes it: a disk that cannot do it says so before the work is
     /// done. A store says so of its lease.
     pub(super) async fn expect_commits_on_disk(&self, run_id: &str) -> Result<()> {
-        if self.place.local().is_none() {
+        let (Some(runs), Some(leases)) = (self.local(&self.runs()), self.local(&self.leases()))
+        else {
             return Ok(());
-        }
+        };
+        let mut made: Vec<&FilePath> = leases.ancestors().chain(runs.ancestors().take(1)).collect();
+        made.retain(|folder| !folder.exists());
+        // The longest first: a folder goes before the one in which it lies.
+        made.sort_by_key(|folder| std::cmp::Reverse(folder.as_os_str().len()));
+        let expected = self.try_to_create(run_id).await;
+        // A job that fails leaves nothing; another writer's folder is not empty.
+        made.iter().for_each(|folder| drop(fs::remove_dir(folder)));
+        expected
+    }
+
+    async fn try_to_create(&self, run_id: &str) -> Result<()> {
         let mut lease = self.new_lease(run_id, 1, Vec::new());
         self.create_lease(&mut lease).await.map_err(|e| e.or_at("sink.url"))?;
         let folder = self.attempt_path(run_id, &lease.attempt);
@@ -265,10 +277,15 @@ fn no_create_only() -> Error {
 /// Creates a lease under a name of its own. It is written in place: nobody waits for this name, and one that was cut
 /// short names nothing.
 fn create_new(file: &FilePath, bytes: &[u8], sync: bool) -> io::Result<()> {
-    if let Some(folder) = file.parent() {
-        fs::create_dir_all(folder)?;
-    }
-    let mut created = File::options().write(true).create_new(true).open(file)?;
+    let create = || {
+        file.parent().map_or(Ok(()), fs::create_dir_all)?;
+        File::options().write(true).create_new(true).open(file)
+    };
+    // Another writer may just remove a folder that is empty.
+    let mut created = match create() {
+        Err(e) if e.kind() == io::ErrorKind::NotFound => create()?,
+        created => created?,
+    };
     let written =
         created.write_all(bytes).and_then(|()| if sync { created.sync_all() } else { Ok(()) });
     if written.is_err() {

@@ -250,7 +250,7 @@ impl State {
             Step::GiveUp { name } => match self.names[name as usize] {
                 Name::Absent => {
                     to(Step::Discard, &|s| {
-                        s.names[name as usize] = Self::tombstone(attempt, rules)
+                        s.names[name as usize] = Self::tombstone(attempt, rules);
                     });
                     // A store may refuse while another request for the name is under way.
                     let seen = if rules.absence_is_unknown { Step::Unknown } else { Step::Discard };
