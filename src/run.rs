@@ -5,8 +5,9 @@
 //! named for its purpose, so that adding one consumer moves no other's numbers; every second comes from a clock that
 //! a test can stop.
 
-use std::io::Write;
-use std::path::{Path, PathBuf};
+pub(crate) mod checkpoint;
+
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicI32, Ordering};
 use std::sync::{Arc, LazyLock};
 use std::time::Instant;
@@ -189,20 +190,7 @@ impl Run {
     /// When it is there and cannot be read.
     pub fn checkpoint(&self) -> Result<Option<Vec<u8>>> {
         let Some(file) = &self.checkpoint else { return Ok(None) };
-        match std::fs::read(file) {
-            Ok(mut bytes) => {
-                let is_whole = unseal(&mut bytes);
-                if !is_whole {
-                    tracing::warn!(
-                        file = %file.display(),
-                        "the checkpoint is empty or was cut short: it counts as absent"
-                    );
-                }
-                Ok(is_whole.then_some(bytes))
-            }
-            Err(e) if e.kind() == std::io::ErrorKind::NotFound => Ok(None),
-            Err(e) => Err(checkpoint_fails(file, &e)),
-        }
+        checkpoint::read(file)
     }
 
     /// Replaces the saved state in one step: a process killed while it writes leaves the state before.
@@ -211,17 +199,7 @@ impl Run {
     /// When the folder cannot be written to.
     pub fn save_checkpoint(&self, bytes: &[u8]) -> Result<()> {
         let Some(file) = &self.checkpoint else { return Ok(()) };
-        let save = || {
-            if let Some(folder) = file.parent() {
-                std::fs::create_dir_all(folder)?;
-            }
-            let unfinished = file.with_extension("unfinished");
-            let mut content = std::fs::File::create(&unfinished)?;
-            content.write_all(bytes)?;
-            content.write_all(&Sha256::digest(bytes))?;
-            std::fs::rename(&unfinished, file)
-        };
-        save().map_err(|e| checkpoint_fails(file, &e))
+        checkpoint::save(file, bytes)
     }
 
     /// The threads that models and the frame work on.
@@ -260,22 +238,6 @@ impl Run {
     }
 }
 
-/// Takes the digest off the end of a saved state; `false` where it does not fit what stands before it, as after a power
-/// loss.
-fn unseal(bytes: &mut Vec<u8>) -> bool {
-    let Some(length) = bytes.len().checked_sub(<Sha256 as Digest>::output_size()) else {
-        return false;
-    };
-    let digest = bytes.split_off(length);
-    digest == Sha256::digest(&bytes).as_slice()
-}
-
-fn checkpoint_fails(file: &Path, e: &std::io::Error) -> Error {
-    Error::store(format!("the checkpoint fails: {e}"))
-        .at(format!("engine.checkpoints: {}", file.display()))
-        .help("give it a folder that can be written to, or leave engine.checkpoints out")
-}
-
 /// The most memory that this process has held so far; 0 where the system does not say.
 #[must_use]
 pub fn peak_memory_bytes() -> u64 {
@@ -296,22 +258,6 @@ mod tests {
         assert_eq!(draw(1, "a"), draw(1, "a"));
         assert_ne!(draw(1, "a"), draw(1, "b"));
         assert_ne!(draw(1, "a"), draw(2, "a"));
-    }
-
-    #[test]
-    fn a_checkpoint_that_was_cut_short_anywhere_counts_as_absent() {
-        let folder = tempfile::tempdir().unwrap();
-        let file = folder.path().join("state");
-        let mut run = Run::new(1);
-        run.keep_checkpoint(Some(file.clone()));
-        assert_eq!(run.checkpoint().unwrap(), None);
-        run.save_checkpoint(b"state").unwrap();
-        assert_eq!(run.checkpoint().unwrap().as_deref(), Some(&b"state"[..]));
-        let whole = std::fs::read(&file).unwrap();
-        for end in 0..whole.len() {
-            std::fs::write(&file, &whole[..end]).unwrap();
-            assert_eq!(run.checkpoint().unwrap(), None, "cut at {end}");
-        }
     }
 
     #[test]

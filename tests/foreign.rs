@@ -7,7 +7,7 @@ use std::time::{Duration, SystemTime};
 use serde_json::Value;
 
 use crate::job::{Job, assert_says};
-use crate::support::{files_of, labelmill, manifest, read_table, stderr};
+use crate::support::{files_of, labelmill, manifest, read_table, stderr, stdout};
 
 const CROWD: &str = "source.annotations = [['i', 'a', 'x'], ['j', 'a', 'x'], ['j', 'b', 'y']]
     model.kind = 'majority_vote'\nsink.stale_after_seconds = 1\n";
@@ -71,9 +71,11 @@ fn files_of_others_stay_whatever_their_names_and_however_old_they_are() {
 
 #[test]
 fn what_is_in_the_way_is_an_error_and_stays() {
-    let cases: [(&str, &str, &str); 11] = [
+    let cases: [(&str, &str, &str); 13] = [
         ("latest", "mine", "where the link `latest` belongs"),
         ("latest/notes.txt", "mine", "where the link `latest` belongs"),
+        ("_latest", "mine", "where the link `_latest` belongs"),
+        ("_latest/notes.txt", "mine", "where the link `_latest` belongs"),
         ("latest.json", "{\"version\": 3}", "not a pointer of labelmill"),
         ("latest.json/notes.txt", "mine", "not a pointer of labelmill"),
         ("runs/mine/manifest.json", "{\"files\": []}", "not a manifest of labelmill"),
@@ -105,11 +107,19 @@ fn what_is_in_the_way_is_an_error_and_stays() {
 
 #[test]
 fn a_link_that_leads_elsewhere_is_in_the_way_too() {
-    let job = Job::new();
-    std::fs::create_dir_all(job.path("out")).unwrap();
-    std::os::unix::fs::symlink("/tmp", job.path("out/latest")).unwrap();
-    assert_says(&job.ends(CROWD, &[], 2), &["a link that leads elsewhere"]);
-    assert_eq!(std::fs::read_link(job.path("out/latest")).unwrap(), Path::new("/tmp"));
+    for name in ["latest", "latest.json", "_latest"] {
+        let job = Job::new();
+        job.write("theirs", "{}");
+        for target in [Path::new("/tmp"), &job.path("theirs"), Path::new("nowhere")] {
+            let link = job.path("out").join(name);
+            std::fs::create_dir_all(job.path("out")).unwrap();
+            std::os::unix::fs::symlink(target, &link).unwrap();
+            let belongs = format!("where the link `{name}` belongs");
+            assert_says(&job.ends(CROWD, &[], 2), &["a link that leads elsewhere", &belongs]);
+            assert_eq!(std::fs::read_link(&link).unwrap(), target);
+            std::fs::remove_file(&link).unwrap();
+        }
+    }
 }
 
 #[test]
@@ -224,8 +234,21 @@ fn a_run_whose_files_are_missing_or_cut_short_is_made_again_and_says_why() {
         let refused = labelmill().args(query).output().unwrap();
         assert_eq!(refused.status.code(), Some(3), "{}", stderr(&refused));
         assert_says(&stderr(&refused), &["files of the run are missing", "posteriors/part-00000"]);
+        let again = ["the run is made again", "posteriors/part-00000.parquet"];
+        let sink = format!("sink.url={}", job.url("out"));
+        let explain = ["explain", &job.url("pipeline.toml"), "--set", &sink];
+        let explained = labelmill().args(explain).output().unwrap();
+        assert_says(
+            &stdout(&explained),
+            &["files of it are missing", "make it again", "posteriors/part-00000.parquet"],
+        );
+        let other = labelmill().args(explain).args(["--set", "seed=2"]).output().unwrap();
+        assert_says(&stdout(&other), &["the run id belongs to another job"]);
+        // It is said before the fit, which the gate looks at.
+        let gated = ["--set", "sink.run_id=mine", "--set", "gate.max_tied=0"];
+        assert_says(&job.ends(CROWD, &gated, 6), &again);
         let said = job.ends(CROWD, &["--set", "sink.run_id=mine"], 0);
-        assert_says(&said, &["the run is made again", "posteriors/part-00000.parquet"]);
+        assert_says(&said, &again);
         let run = job.path("out/runs/mine");
         assert_ne!(files_of(&run), files);
         assert_eq!(read_table(&job.path("out/latest"), "posteriors").len(), 4);

@@ -10,6 +10,7 @@
 )]
 
 mod job;
+mod s3_connection;
 mod s3_server;
 mod support;
 
@@ -23,6 +24,7 @@ mod column_types;
 mod damaged;
 mod datasets;
 mod digest;
+mod disks;
 mod evaluate;
 mod fixtures;
 mod foreign;
@@ -46,6 +48,7 @@ mod predict;
 mod rejects;
 mod s3;
 mod s3_faults;
+mod s3_leftovers;
 mod s3_writers;
 mod schemas;
 mod secrets;

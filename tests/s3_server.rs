@@ -2,11 +2,9 @@
 //! counted, and any of them can be made to fail.
 
 use std::path::PathBuf;
-use std::pin::Pin;
 use std::process::{Command, Output};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
-use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
 use hyper_util::rt::{TokioExecutor, TokioIo};
@@ -15,11 +13,10 @@ use s3s::access::{S3Access, S3AccessContext};
 use s3s::auth::SimpleAuth;
 use s3s::service::{S3Service, S3ServiceBuilder};
 use s3s::{S3Result, s3_error};
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::net::{TcpListener, TcpSocket, TcpStream};
+use tokio::net::{TcpListener, TcpSocket};
 use tokio::runtime::Runtime;
-use tokio::time::Sleep;
 
+use crate::s3_connection::Breakable;
 use crate::support::{labelmill, send_signal, stderr};
 
 /// The only key that the server knows.
@@ -37,6 +34,10 @@ const PATIENCE: Duration = Duration::from_secs(60);
 pub enum Fault {
     /// It is answered with 503 and not carried out.
     Busy,
+    /// It is answered with 403: the key may not do this.
+    Denied,
+    /// It is answered with 412, whatever its condition.
+    Unmatched,
     /// The same, once a request of this pattern came in.
     BusyAfter(&'static str),
     /// The connection is reset, and it is not carried out.
@@ -62,12 +63,14 @@ struct Plan {
 }
 
 #[derive(Default)]
-struct State {
+pub struct State {
     root: PathBuf,
     requests: Mutex<Vec<String>>,
     plans: Mutex<Vec<Plan>>,
     victim: Mutex<Option<u32>>,
     held: AtomicBool,
+    /// Requests that wait for [`Server::release`].
+    waiting: AtomicUsize,
 }
 
 /// The server; it stops when it is dropped.
@@ -148,15 +151,25 @@ impl Server {
         self.state.plans.lock().unwrap().push(Plan { fault, pattern, skip, times });
     }
 
-    /// Forgets the faults and returns how many of them were still to come.
+    /// Forgets the faults, lets requests that are held go on, and returns how many faults were still to come.
     pub fn forget_faults(&self) -> usize {
         self.release();
+        self.forget_plans()
+    }
+
+    /// Forgets the faults that are still to come, and returns how many: requests that are held stay held.
+    pub fn forget_plans(&self) -> usize {
         std::mem::take(&mut *self.state.plans.lock().unwrap()).iter().map(|plan| plan.times).sum()
     }
 
     /// Lets requests that are held go on.
     pub fn release(&self) {
         self.state.held.store(false, Ordering::SeqCst);
+    }
+
+    /// Requests that are held now.
+    pub fn n_held(&self) -> usize {
+        self.state.waiting.load(Ordering::SeqCst)
     }
 
     /// The process that [`Fault::KillAfter`] kills.
@@ -221,7 +234,7 @@ impl State {
     }
 
     /// Kills the victim, once the test has named it.
-    fn kill(&self) {
+    pub fn kill(&self) {
         let start = Instant::now();
         while start.elapsed() < PATIENCE {
             if let Some(pid) = self.victim.lock().unwrap().take() {
@@ -258,10 +271,14 @@ impl S3Access for Gate {
                 }
                 return Err(s3_error!(SlowDown));
             }
+            Some(Fault::Denied) => return Err(s3_error!(AccessDenied)),
+            Some(Fault::Unmatched) => return Err(s3_error!(PreconditionFailed)),
             Some(Fault::Hold) => {
+                self.0.waiting.fetch_add(1, Ordering::SeqCst);
                 while self.0.held.load(Ordering::SeqCst) {
                     tokio::time::sleep(Duration::from_millis(2)).await;
                 }
+                self.0.waiting.fetch_sub(1, Ordering::SeqCst);
             }
             Some(fault) => {
                 CONNECTION.with(|connection| *connection.lock().unwrap() = Some(fault));
@@ -290,100 +307,10 @@ async fn serve(listener: TcpListener, service: S3Service, state: Arc<State>) {
         let (service, state) = (service.clone(), Arc::clone(&state));
         tokio::spawn(async move {
             let fault = Arc::default();
-            let stream = Breakable { stream, fault: Arc::clone(&fault), state, pause: None };
+            let stream = Breakable::new(stream, Arc::clone(&fault), state);
             let http = Builder::new(TokioExecutor::new());
             let _ =
                 CONNECTION.scope(fault, http.serve_connection(TokioIo::new(stream), service)).await;
         });
-    }
-}
-
-/// A connection whose answers can be broken off.
-struct Breakable {
-    stream: TcpStream,
-    fault: Arc<Mutex<Option<Fault>>>,
-    state: Arc<State>,
-    pause: Option<Pin<Box<Sleep>>>,
-}
-
-impl Breakable {
-    /// How many bytes may move now: as many as wanted, or a few and then a pause.
-    fn poll_pace(&mut self, cx: &mut Context<'_>, wanted: usize) -> Poll<usize> {
-        let Some(Fault::Slow(bytes)) = *self.fault.lock().unwrap() else {
-            return Poll::Ready(wanted);
-        };
-        if let Some(pause) = &mut self.pause {
-            std::task::ready!(pause.as_mut().poll(cx));
-        }
-        self.pause = Some(Box::pin(tokio::time::sleep(Duration::from_millis(10))));
-        Poll::Ready(wanted.min(bytes))
-    }
-
-    /// How much of an answer may go out.
-    fn allowed(&self, wanted: usize) -> usize {
-        let mut fault = self.fault.lock().unwrap();
-        match &mut *fault {
-            None | Some(Fault::Busy | Fault::BusyAfter(_) | Fault::Hold | Fault::Slow(_)) => wanted,
-            Some(Fault::Cut(left) | Fault::Stall(left)) if *left > 0 => {
-                let allowed = wanted.min(*left);
-                *left -= allowed;
-                allowed
-            }
-            Some(Fault::Cut(_) | Fault::Reset | Fault::Stall(_)) => 0,
-            Some(Fault::KillAfter) => {
-                *fault = Some(Fault::Reset);
-                self.state.kill();
-                0
-            }
-        }
-    }
-}
-
-impl AsyncRead for Breakable {
-    fn poll_read(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        buf: &mut ReadBuf<'_>,
-    ) -> Poll<std::io::Result<()>> {
-        let bytes = std::task::ready!(self.poll_pace(cx, buf.remaining()));
-        if bytes == buf.remaining() {
-            return Pin::new(&mut self.stream).poll_read(cx, buf);
-        }
-        let mut few = vec![0; bytes];
-        let mut few = ReadBuf::new(&mut few);
-        let done = Pin::new(&mut self.stream).poll_read(cx, &mut few);
-        if done.is_pending() {
-            self.pause = None;
-        }
-        buf.put_slice(few.filled());
-        done
-    }
-}
-
-impl AsyncWrite for Breakable {
-    fn poll_write(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        buf: &[u8],
-    ) -> Poll<std::io::Result<usize>> {
-        let paced = std::task::ready!(self.poll_pace(cx, buf.len()));
-        match self.allowed(paced) {
-            // Nobody wakes it: the connection stands still until the client gives up.
-            0 if matches!(*self.fault.lock().unwrap(), Some(Fault::Stall(_))) => Poll::Pending,
-            0 if !buf.is_empty() => {
-                // With no time to linger, closing sends a reset.
-                let _ = self.stream.set_zero_linger();
-                Poll::Ready(Err(std::io::ErrorKind::ConnectionReset.into()))
-            }
-            allowed => Pin::new(&mut self.stream).poll_write(cx, &buf[..allowed]),
-        }
-    }
-
-    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<std::io::Result<()>> {
-        Pin::new(&mut self.stream).poll_flush(cx)
-    }
-
-    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<std::io::Result<()>> {
-        Pin::new(&mut self.stream).poll_shutdown(cx)
     }
 }

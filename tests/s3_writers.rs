@@ -15,7 +15,7 @@ fn spawn(server: &Server, set: &str) -> Child {
 }
 
 /// Starts the job and kills it when the first request of this pattern was carried out.
-fn die_after(server: &Server, pattern: &str, set: &str) {
+pub fn die_after(server: &Server, pattern: &str, set: &str) {
     server.fault(Fault::KillAfter, pattern, 0, 1);
     let mut dead = spawn(server, set);
     server.set_victim(Some(dead.id()));
@@ -152,15 +152,15 @@ fn a_signal_while_the_commit_is_under_way_waits_for_the_answer_and_tells_what_is
     }
 }
 
-/// Holds a writer of another machine before its manifest, so that a run takes it for dead.
-fn swept_before_its_commit(server: &Server, held: &str) -> Child {
-    server.fault(Fault::Hold, held, 0, 1);
+/// Holds so many requests of a writer of another machine before its commit, so that a run takes it for dead.
+pub fn swept_before_its_commit(server: &Server, held: &str, times: usize) -> Child {
+    server.fault(Fault::Hold, held, 0, times);
     let slow = server
         .labelmill(&job(&["--set", "sink.run_id=slow", "--set", "sink.stale_after_seconds=1"]))
         .stderr(Stdio::piped())
         .spawn()
         .unwrap();
-    server.wait_for(held, 1);
+    server.wait_for(held, times);
     send_signal(slow.id(), "STOP");
     // What was sent before arrives first, on a busy machine too.
     std::thread::sleep(Duration::from_secs(1));
@@ -174,7 +174,7 @@ fn swept_before_its_commit(server: &Server, held: &str) -> Child {
 #[test]
 fn a_writer_that_was_swept_while_it_was_suspended_writes_its_tables_again() {
     let server = server();
-    let slow = swept_before_its_commit(&server, "PutObject slow/ metrics/");
+    let slow = swept_before_its_commit(&server, "PutObject slow/ metrics/", 1);
     assert_eq!(attempts(&server, "slow").len(), 0, "it was swept");
     server.release();
     let output = slow.wait_with_output().unwrap();
@@ -188,7 +188,7 @@ fn a_writer_that_was_swept_while_it_was_suspended_writes_its_tables_again() {
 #[test]
 fn a_commit_that_arrives_after_its_writer_was_swept_is_none() {
     let server = server();
-    let mut slow = swept_before_its_commit(&server, "PutObject slow/manifest.json");
+    let mut slow = swept_before_its_commit(&server, "PutObject slow/manifest.json", 1);
     slow.kill().unwrap();
     slow.wait().unwrap();
     // The request to commit is still on its way, and arrives now.
@@ -334,7 +334,7 @@ fn a_writer_that_fails_lets_its_other_uploads_end_before_it_cleans_up() {
 }
 
 /// The attempts at a run that left a file.
-fn attempts(server: &Server, run_id: &str) -> Vec<String> {
+pub fn attempts(server: &Server, run_id: &str) -> Vec<String> {
     let run = std::fs::read_dir(server.bucket().join("out/runs").join(run_id));
     let entries = run.into_iter().flatten().map(Result::unwrap);
     let folders = entries.filter(|e| e.path().is_dir() && !table_files(&e.path()).is_empty());
@@ -342,7 +342,7 @@ fn attempts(server: &Server, run_id: &str) -> Vec<String> {
 }
 
 /// The run's tables are there as its manifest lists them, and labels and posteriors are of one fit.
-fn assert_readable(server: &Server, run_id: &str) {
+pub fn assert_readable(server: &Server, run_id: &str) {
     let run = format!("s3://crowd/out/runs/{run_id}");
     let query = "select count(*) n from labels l join posteriors p using (instance_id)";
     let answer = stdout(&server.run_ok(&["sql", "--json", "--run", &run, "-c", query]));

@@ -286,3 +286,32 @@ pub(super) fn read_text(path: &Path) -> Result<String> {
             .help("the path is taken from the working folder")
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+    use crate::sink::JobCommand;
+
+    #[test]
+    fn what_errors_advise_a_command_takes() {
+        let all = Args::command();
+        for (name, command) in [
+            ("run", JobCommand::Run),
+            ("predict", JobCommand::Predict),
+            ("simulate", JobCommand::Simulate),
+        ] {
+            let options = all.find_subcommand(name).unwrap().get_arguments();
+            let options: Vec<_> =
+                options.filter_map(|o| o.get_long()).map(|o| format!("--{o}")).collect();
+            let place = command.place_of_run_id();
+            let advice = [command.help_if_taken(), command.help_if_swept(), place].join(" ");
+            for word in advice.split([' ', ',']).filter(|word| word.starts_with("--")) {
+                assert!(options.contains(&word.to_owned()), "`{name}` has no {word}");
+            }
+            let names_keys = advice.contains("sink.");
+            assert!(!names_keys || command == JobCommand::Run, "`{name}` takes no key: {advice}");
+        }
+    }
+}

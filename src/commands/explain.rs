@@ -2,10 +2,10 @@
 
 use std::fmt::Write as _;
 
-use crate::error::Result;
+use crate::error::{Result, offenders};
 use crate::frame::{BYTES_PER_ANNOTATION, rows_in};
 use crate::pipeline::{PipelineSpec, inputs};
-use crate::sink::{ParquetSink, Sink};
+use crate::sink::{CommittedRun, ParquetSink, Sink};
 use crate::source::{InferenceScope, Location, Source};
 use crate::tables::TABLES;
 
@@ -59,8 +59,21 @@ pub async fn explain(spec: &PipelineSpec) -> Result<String> {
     line("output", &sink.folder(&run_id));
     let tables = TABLES.iter().map(|t| t.name()).filter(|name| spec.sink.writes(name));
     line("tables", &tables.collect::<Vec<_>>().join(", "));
-    let found = sink.committed(&run_id).await?;
-    let done = found.is_some_and(|run| run.is_complete && run.manifest.digest == digest);
-    line("status", if done { "done before: a run would be a no-op" } else { "new" });
+    line("status", &status(sink.committed(&run_id).await?, &digest));
     Ok(text)
+}
+
+/// What a run would find under its id.
+fn status(found: Option<CommittedRun>, digest: &str) -> String {
+    let Some(CommittedRun { manifest, missing }) = found else { return "new".to_owned() };
+    if manifest.digest != digest {
+        return format!("the run id belongs to another job, committed {}", manifest.committed_at);
+    }
+    if missing.is_empty() {
+        return "done before: a run would be a no-op".to_owned();
+    }
+    let missing = offenders(missing.iter().map(|file| &file.path));
+    format!(
+        "done before, but files of it are missing or have another size: a run would make it again ({missing})"
+    )
 }

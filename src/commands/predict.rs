@@ -12,7 +12,9 @@ use crate::model::{Predicted, SavedModel, model_kind};
 use crate::pipeline::inputs;
 use crate::run::Run;
 use crate::sink::model_files::{calibrator_of, classes_of, load};
-use crate::sink::{Begin, Contents, Job, ParquetSink, Published, Sink, SinkSpec, digest};
+use crate::sink::{
+    Begin, Contents, Job, JobCommand, ParquetSink, Published, Sink, SinkSpec, digest,
+};
 use crate::source::{ColumnsSpec, InferenceScope, Location, Source, SourceSpec, sink_problem};
 use crate::store::StoreSpec;
 use crate::tables::{self, RunRecord, SCHEMA_VERSION};
@@ -62,7 +64,8 @@ pub async fn predict(
     let versions = json!([SCHEMA_VERSION, env!("CARGO_PKG_VERSION")]);
     let identity = json!([versions, description, what.features, inputs, what.columns, parameters]);
     let digest = digest(identity.to_string());
-    let job = Job { digest, run_id: None, pipeline: "command predict".to_owned() };
+    let pipeline = "command predict".to_owned();
+    let job = Job { digest, run_id: None, pipeline, command: JobCommand::Predict };
     let sink = SinkSpec { url: what.output.to_owned(), ..SinkSpec::default() };
     let sink = ParquetSink::open(&sink, stores)?;
     let run_id = match sink.begin(&job, what.force).await? {

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use super::PipelineSpec;
+use crate::run::checkpoint::remove_unfinished;
 
 /// Where the fits of one job keep their state, one file a question; gone when the job is committed.
 #[derive(Debug, Clone, Default)]
@@ -29,6 +30,9 @@ impl Checkpoints {
 
     /// Removes the files of a job that is committed. One that cannot be removed harms nothing.
     pub(super) fn remove(&self) {
-        self.files.iter().for_each(|file| drop(std::fs::remove_file(file)));
+        for file in &self.files {
+            let _ = std::fs::remove_file(file);
+            remove_unfinished(file);
+        }
     }
 }

@@ -17,7 +17,9 @@ use crate::gate::Measures;
 use crate::model::{model_kind, switching};
 use crate::redact::redacted;
 use crate::run::Run;
-use crate::sink::{Begin, Contents, Job, ParquetSink, Published, Sink, digest, model_files};
+use crate::sink::{
+    Begin, Contents, Job, JobCommand, ParquetSink, Published, Sink, digest, model_files,
+};
 use crate::source::{InferenceScope, Source};
 use crate::store::{Place, shown};
 use crate::tables::{Answer, FilledTable, InputRecord, Outcome, RunRecord, Table};
@@ -47,6 +49,7 @@ pub async fn run(spec: &PipelineSpec, force: bool, run: &mut Run) -> Result<Publ
         digest: spec.digest(&inputs)?,
         run_id: spec.sink.run_id.clone(),
         pipeline: redacted(spec.name.as_deref().unwrap_or_default()),
+        command: JobCommand::Run,
     };
     let sink = ParquetSink::open(&spec.sink, &spec.store)?;
     let run_id = match sink.begin(&job, force).await? {

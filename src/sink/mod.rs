@@ -33,6 +33,12 @@ pub trait Sink: Sync {
     /// Does for a committed run what its writer could not do any more: lets `latest` point to it.
     fn finish_commit(&self, manifest: &Manifest) -> impl Future<Output = Result<()>> + Send;
 
+    /// Makes sure that a run can be committed here, as far as that can be known before the work is done.
+    ///
+    /// # Errors
+    /// When the place cannot hold a commit, or cannot be written to.
+    fn expect_commits(&self, run_id: &str) -> impl Future<Output = Result<()>> + Send;
+
     /// Writes the contents of a run and commits them. Where another writer committed the same job meanwhile, its run is
     /// returned.
     ///
@@ -57,20 +63,26 @@ pub trait Sink: Sync {
         async move {
             let wanted = job.run_id.clone().unwrap_or_else(|| job.digest[..16].to_owned());
             let (mut run_id, mut n) = (wanted.clone(), 1);
-            while let Some(CommittedRun { manifest, is_complete }) = self.committed(&run_id).await?
-            {
+            while let Some(CommittedRun { manifest, missing }) = self.committed(&run_id).await? {
                 if !force {
                     if manifest.digest != job.digest {
-                        return Err(another_job(&manifest));
+                        return Err(another_job(&manifest, job.command));
                     }
-                    if !is_complete {
-                        break;
-                    }
-                    return Ok(Begin::Done(Box::new(manifest)));
+                    let Some(first) = missing.first() else {
+                        return Ok(Begin::Done(Box::new(manifest)));
+                    };
+                    tracing::warn!(
+                        run_id,
+                        missing = missing.len(),
+                        first = first.path,
+                        "files of a committed run are missing or have another size: the run is made again"
+                    );
+                    break;
                 }
                 n += 1;
                 run_id = format!("{wanted}-{n}");
             }
+            self.expect_commits(&run_id).await?;
             Ok(Begin::New(run_id))
         }
     }
@@ -106,8 +118,8 @@ pub trait Sink: Sync {
 pub struct CommittedRun {
     /// What was committed.
     pub manifest: Manifest,
-    /// Whether all its files are there, in their size.
-    pub is_complete: bool,
+    /// The files of it that are not there in their size.
+    pub missing: Vec<FileEntry>,
 }
 
 /// How a command that publishes ended.
@@ -122,11 +134,11 @@ pub struct Published<T> {
     pub outcome: Option<T>,
 }
 
-fn another_job(manifest: &Manifest) -> Error {
+fn another_job(manifest: &Manifest, command: JobCommand) -> Error {
     Error::spec("the run id belongs to another job")
-        .at("sink.run_id")
+        .at(command.place_of_run_id())
         .found(format!("`{}`, committed {}", manifest.run_id, manifest.committed_at))
-        .help("choose another run id, or pass --force to publish under a numbered one")
+        .help(command.help_if_taken())
 }
 
 /// What makes a run the one that it is.
@@ -138,6 +150,49 @@ pub struct Job {
     pub run_id: Option<String>,
     /// Runs of the same pipeline replace each other: `sink.keep_runs` counts them.
     pub pipeline: String,
+    /// The command that publishes it.
+    pub command: JobCommand,
+}
+
+/// The commands that publish runs: each has options of its own, which errors advise.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum JobCommand {
+    /// `run` and `aggregate`, which take every key of a pipeline file.
+    Run,
+    /// `predict`, which chooses the run id itself.
+    Predict,
+    /// `simulate`, which has one run in a folder.
+    Simulate,
+}
+
+impl JobCommand {
+    pub(crate) fn place_of_run_id(self) -> &'static str {
+        match self {
+            Self::Run => "sink.run_id",
+            Self::Predict | Self::Simulate => "--output",
+        }
+    }
+
+    /// What to do where another job has the run id.
+    pub(crate) fn help_if_taken(self) -> &'static str {
+        match self {
+            Self::Run => "choose another run id, or pass --force to publish under a numbered one",
+            Self::Predict => {
+                "choose another folder, or pass --force to publish under another run id"
+            }
+            Self::Simulate => "choose another folder",
+        }
+    }
+
+    /// What to do where the writer was taken for dead.
+    pub(crate) fn help_if_swept(self) -> &'static str {
+        match self {
+            Self::Run => "run the job again, with a larger sink.stale_after_seconds",
+            Self::Predict | Self::Simulate => {
+                "run the command again, on a machine that does not suspend it"
+            }
+        }
+    }
 }
 
 /// The SHA-256 of bytes, in hexadecimal: what distinguishes jobs and inputs.

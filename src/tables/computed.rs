@@ -67,3 +67,70 @@ impl Table for ComputedTable<'_> {
         column == "instance_id"
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::{Arc, Mutex};
+
+    use arrow::datatypes::Schema;
+
+    use super::*;
+
+    /// The ranges of units that each part asks for.
+    fn ranges(units: usize, rows_per_unit: usize) -> Vec<Vec<Range<usize>>> {
+        let asked = Mutex::new(Vec::new());
+        let schema = Arc::new(Schema::empty());
+        let empty = RecordBatch::new_empty(Arc::clone(&schema));
+        let table = ComputedTable::new("labels", schema, (units, rows_per_unit), |range| {
+            asked.lock().unwrap().push(range);
+            Ok(empty.clone())
+        });
+        let of_part = |part| {
+            table.batches(part).for_each(|batch| drop(batch.unwrap()));
+            std::mem::take(&mut *asked.lock().unwrap())
+        };
+        (0..table.n_parts()).map(of_part).collect()
+    }
+
+    #[test]
+    fn parts_and_batches_cover_every_unit_once_and_in_order() {
+        for (units, rows_per_unit) in [
+            (1, 1),
+            (BATCH_ROWS + 1, 1),
+            (PART_ROWS, 1),
+            (PART_ROWS + 1, 1),
+            (1_000, PART_ROWS / 300),
+            (5, 3 * PART_ROWS),
+        ] {
+            let parts = ranges(units, rows_per_unit);
+            let all: Vec<Range<usize>> = parts.iter().flatten().cloned().collect();
+            let ends: Vec<usize> = all.iter().map(|range| range.end).collect();
+            let starts: Vec<usize> = all.iter().map(|range| range.start).collect();
+            assert_eq!(starts, [&[0], &ends[..ends.len() - 1]].concat(), "{units} {rows_per_unit}");
+            assert_eq!(ends.last(), Some(&units));
+            for range in &all {
+                let rows = range.len() * rows_per_unit;
+                assert!(range.len() == 1 || (1..=BATCH_ROWS).contains(&rows), "{range:?}");
+            }
+            for part in &parts {
+                let rows: usize = part.iter().map(|range| range.len() * rows_per_unit).sum();
+                assert!(part.len() == 1 || rows <= PART_ROWS, "{rows} rows in a part");
+            }
+        }
+    }
+
+    #[test]
+    fn a_table_without_units_has_one_part_and_no_batch() {
+        for rows_per_unit in [0, 3] {
+            assert_eq!(ranges(0, rows_per_unit), vec![Vec::<Range<usize>>::new()]);
+        }
+    }
+
+    #[test]
+    fn as_many_units_as_fit_make_a_part_and_a_batch() {
+        assert_eq!(ranges(PART_ROWS, 1).len(), 1);
+        assert_eq!(ranges(PART_ROWS + 1, 1).len(), 2);
+        assert_eq!(ranges(2 * BATCH_ROWS, 1), [[0..BATCH_ROWS, BATCH_ROWS..2 * BATCH_ROWS]]);
+        assert_eq!(ranges(4, PART_ROWS / 2).len(), 2);
+    }
+}

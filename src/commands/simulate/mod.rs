@@ -35,7 +35,9 @@ use crate::engine::EngineSpec;
 use crate::error::{Error, Result};
 use crate::frame::{MOST_LABELS, Role};
 use crate::run::Run;
-use crate::sink::{Begin, Contents, Job, Manifest, ParquetSink, Published, Sink, SinkSpec, digest};
+use crate::sink::{
+    Begin, Contents, Job, JobCommand, Manifest, ParquetSink, Published, Sink, SinkSpec, digest,
+};
 use crate::source::sink_problem;
 use crate::store::StoreSpec;
 use crate::tables::{SCHEMA_VERSION, Table};
@@ -127,8 +129,12 @@ pub async fn simulate(
         what.given.columns,
     ]);
     let digest = digest(identity.to_string());
-    let job =
-        Job { digest, run_id: Some(CROWD.to_owned()), pipeline: "command simulate".to_owned() };
+    let job = Job {
+        digest,
+        run_id: Some(CROWD.to_owned()),
+        pipeline: "command simulate".to_owned(),
+        command: JobCommand::Simulate,
+    };
     let sink = SinkSpec { url: what.output.to_owned(), ..SinkSpec::default() };
     let sink = ParquetSink::open(&sink, stores).map_err(|e| e.at("--output"))?;
     refuse_another(&sink, &job).await?;

@@ -13,11 +13,13 @@ use object_store::{ObjectStoreExt, PutMode, UpdateVersion};
 use rand::TryRngCore;
 use rand::rngs::OsRng;
 
-use super::control::{Control, json, on_disk, sync_folder_of, version_of};
+use super::control::{Control, Created, json, version_of};
+use super::disk::{STAGED, is_full, on_disk, sync_folder_of};
 use super::lease::{Lease, Process};
 use super::manifest::ManifestNumber;
 use super::place::ParquetSink;
 use crate::error::{Error, Result};
+use crate::sink::JobCommand;
 
 /// How often a writer shows that it lives, at least.
 const HEARTBEAT: Duration = Duration::from_secs(20);
@@ -34,6 +36,9 @@ pub(super) struct Attempt {
     pub(super) began: DateTime<Utc>,
     /// Whether a store failed to answer an upload: the file may still arrive.
     pub(super) lost_uploads: Arc<AtomicBool>,
+    /// Whether the lease is gone: the writer was taken for dead, and what it uploads from now on would be in nobody's
+    /// way and in nobody's care.
+    pub(super) lost_lease: Arc<AtomicBool>,
     heartbeat: tokio::task::JoinHandle<()>,
 }
 
@@ -48,6 +53,11 @@ impl Attempt {
     pub(super) fn has_lost_uploads(&self) -> bool {
         self.lost_uploads.load(Ordering::Relaxed)
     }
+
+    /// Whether the writer was taken for dead, as far as it knows.
+    pub(super) fn has_lost_lease(&self) -> bool {
+        self.lost_lease.load(Ordering::Relaxed)
+    }
 }
 
 impl ParquetSink {
@@ -57,15 +67,9 @@ impl ParquetSink {
         run_id: &str,
         manifest_number: ManifestNumber,
         tables: Vec<String>,
+        command: JobCommand,
     ) -> Result<Attempt> {
-        let mut lease = Lease {
-            attempt: String::new(),
-            run_id: run_id.to_owned(),
-            manifest_number,
-            tables,
-            silence_seconds: self.spec.stale_after_seconds,
-            process: Process::own(),
-        };
+        let mut lease = self.new_lease(run_id, manifest_number, tables);
         for _ in 0..NAME_TRIES {
             let version = self.create_lease(&mut lease).await.map_err(|e| e.or_at("sink.url"))?;
             let began = match self.place.store.head(&self.lease_path(&lease.attempt)).await {
@@ -74,17 +78,72 @@ impl ParquetSink {
                 Err(object_store::Error::NotFound { .. }) => continue,
                 Err(e) => return Err(Error::from(e).or_at("sink.url")),
             };
+            let lost_lease = Arc::default();
             return Ok(Attempt {
                 path: self.attempt_path(run_id, &lease.attempt),
-                heartbeat: self.heartbeat(&lease, version),
+                heartbeat: self.heartbeat(&lease, version, Arc::clone(&lost_lease)),
                 began,
                 lost_uploads: Arc::default(),
+                lost_lease,
                 lease,
             });
         }
         Err(Error::store("the lease of this run was removed again and again")
             .at(self.text(&self.leases()))
-            .help("run the job again, with a larger sink.stale_after_seconds"))
+            .help(command.help_if_swept()))
+    }
+
+    /// Creates a file in the way that a commit does, and removes it: a disk that cannot do it says so before the work is
+    /// done. A store says so of its lease.
+    pub(super) async fn expect_commits_on_disk(&self, run_id: &str) -> Result<()> {
+        let (Some(runs), Some(leases)) = (self.local(&self.runs()), self.local(&self.leases()))
+        else {
+            return Ok(());
+        };
+        let mut made: Vec<&FilePath> = leases.ancestors().chain(runs.ancestors().take(1)).collect();
+        made.retain(|folder| !folder.exists());
+        // The longest first: a folder goes before the one in which it lies.
+        made.sort_by_key(|folder| std::cmp::Reverse(folder.as_os_str().len()));
+        let expected = self.try_to_create(run_id).await;
+        // A job that fails leaves nothing; another writer's folder is not empty.
+        made.iter().for_each(|folder| drop(fs::remove_dir(folder)));
+        expected
+    }
+
+    async fn try_to_create(&self, run_id: &str) -> Result<()> {
+        let mut lease = self.new_lease(run_id, 1, Vec::new());
+        self.create_lease(&mut lease).await.map_err(|e| e.or_at("sink.url"))?;
+        let folder = self.attempt_path(run_id, &lease.attempt);
+        // The lease names the folder, and the file is one of those that go with it.
+        let probe = folder.clone().join(format!("{STAGED}probe"));
+        let created = self.create(&probe, &lease, &folder).await;
+        let removed = self.remove_files_of(&lease).await;
+        if let Err(e) = removed.and(self.delete(&self.lease_path(&lease.attempt)).await) {
+            tracing::warn!(run_id, error = %e, "a file that was made to try the disk could not be removed");
+        }
+        match created {
+            Ok(Created::Yes) => Ok(()),
+            Ok(Created::Refused(e)) => Err(e),
+            Ok(Created::Exists) => Err(Error::bug("two attempts have one name")),
+            Err(e) => Err(Error::from(e).or_at("sink.url")),
+        }
+    }
+
+    fn new_lease(
+        &self,
+        run_id: &str,
+        manifest_number: ManifestNumber,
+        tables: Vec<String>,
+    ) -> Lease {
+        Lease {
+            attempt: String::new(),
+            run_id: run_id.to_owned(),
+            manifest_number,
+            tables,
+            made_folder: self.local(&self.run_path(run_id)).is_some_and(|run| !run.exists()),
+            silence_seconds: self.spec.stale_after_seconds,
+            process: Process::own(),
+        }
     }
 
     /// Creates the lease under a name that nobody has. If the answer is lost, another name is tried: the first lease may
@@ -97,7 +156,13 @@ impl ParquetSink {
             lease.attempt = format!("{number:016x}");
             let path = self.lease_path(&lease.attempt);
             let created = if let Some(file) = self.local(&path) {
-                create_new(&file, &json(lease), self.spec.sync)
+                let mut created = create_new(&file, &json(lease), self.spec.sync);
+                if created.as_ref().is_err_and(|e| is_full(e.kind())) {
+                    // Who died may have filled the disk.
+                    self.make_room().await?;
+                    created = create_new(&file, &json(lease), self.spec.sync);
+                }
+                created
                     .map(|()| UpdateVersion { e_tag: None, version: None })
                     .map_err(|e| on_disk(&file, e))
             } else {
@@ -146,9 +211,14 @@ impl ParquetSink {
         Err(failed.map_or_else(no_create_only, Error::from))
     }
 
-    /// Touches the lease again and again until the task is aborted, or the lease is gone: then the writer was taken for
-    /// dead, and finds out when it commits.
-    fn heartbeat(&self, lease: &Lease, version: UpdateVersion) -> tokio::task::JoinHandle<()> {
+    /// Touches the lease again and again until the task is aborted, or the lease `is_lost`: then the writer was taken
+    /// for dead, and uploads no more.
+    fn heartbeat(
+        &self,
+        lease: &Lease,
+        version: UpdateVersion,
+        is_lost: Arc<AtomicBool>,
+    ) -> tokio::task::JoinHandle<()> {
         let (sink, lease) = (self.clone(), lease.clone());
         let pause = pause(&lease);
         tokio::spawn(async move {
@@ -157,12 +227,12 @@ impl ParquetSink {
                 tokio::time::sleep(pause).await;
                 match sink.touch(&lease, version.clone()).await {
                     Ok(newer) => version = newer,
-                    Err(object_store::Error::NotFound { .. }) => return,
+                    Err(object_store::Error::NotFound { .. }) => break,
                     // It is gone; or the answer to the last touch was lost, and it has a newer version.
                     Err(object_store::Error::Precondition { .. }) => {
                         match sink.read_control::<Lease>(&sink.lease_path(&lease.attempt)).await {
                             Ok(Control::Whole(_, meta)) => version = version_of(&meta),
-                            Ok(_) => return,
+                            Ok(_) => break,
                             Err(_) => {}
                         }
                     }
@@ -170,6 +240,7 @@ impl ParquetSink {
                     Err(e) => tracing::debug!(attempt = lease.attempt, error = %e, "no heartbeat"),
                 }
             }
+            is_lost.store(true, Ordering::Relaxed);
         })
     }
 
@@ -206,10 +277,15 @@ fn no_create_only() -> Error {
 /// Creates a lease under a name of its own. It is written in place: nobody waits for this name, and one that was cut
 /// short names nothing.
 fn create_new(file: &FilePath, bytes: &[u8], sync: bool) -> io::Result<()> {
-    if let Some(folder) = file.parent() {
-        fs::create_dir_all(folder)?;
-    }
-    let mut created = File::options().write(true).create_new(true).open(file)?;
+    let create = || {
+        file.parent().map_or(Ok(()), fs::create_dir_all)?;
+        File::options().write(true).create_new(true).open(file)
+    };
+    // Another writer may just remove a folder that is empty.
+    let mut created = match create() {
+        Err(e) if e.kind() == io::ErrorKind::NotFound => create()?,
+        created => created?,
+    };
     let written =
         created.write_all(bytes).and_then(|()| if sync { created.sync_all() } else { Ok(()) });
     if written.is_err() {
@@ -237,6 +313,7 @@ mod tests {
                 run_id: String::new(),
                 manifest_number: 1,
                 tables: Vec::new(),
+                made_folder: false,
                 silence_seconds,
                 process: Process::own(),
             };

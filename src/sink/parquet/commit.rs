@@ -20,6 +20,9 @@ use crate::tables::SCHEMA_VERSION;
 /// Attempts of one writer: it needs another one when it was suspended for so long that it was taken for dead.
 const MOST_TRIES: usize = 3;
 
+/// How often a commit whose files are missing is revoked: other writers may revoke it and commit it again meanwhile.
+const MOST_REVOKES: usize = 8;
+
 /// How often the store is asked to commit while its answers are lost.
 const COMMIT_REQUESTS: u32 = 3;
 
@@ -43,7 +46,7 @@ impl ParquetSink {
         contents: &Contents<'_>,
         run: &Run,
     ) -> Result<Manifest> {
-        for _ in 0..MOST_TRIES {
+        for n in 0..=MOST_TRIES {
             let number = match self.revoke_if_incomplete(run_id, job).await? {
                 RunState::Committed(committed) => {
                     return self.join_concurrent(*committed, job).await;
@@ -51,12 +54,16 @@ impl ParquetSink {
                 RunState::Open(number) => number,
             };
             if number > 1
-                && let Err(e) = self.finish_revoked(run_id).await
+                && let Err(e) = self.remove_leftovers(run_id).await
             {
-                tracing::warn!(run_id, error = %e, "files of a revoked commit could not be removed");
+                tracing::warn!(run_id, error = %e, "what earlier attempts left could not be removed");
+            }
+            // The last attempt may have ended because another writer's was committed: that was looked at above.
+            if n == MOST_TRIES {
+                break;
             }
             let tables = contents.tables.iter().map(|t| t.name().to_owned()).collect();
-            let attempt = self.begin_attempt(run_id, number, tables).await?;
+            let attempt = self.begin_attempt(run_id, number, tables, job.command).await?;
             match self.attempt(&attempt, job, contents, run).await {
                 Ok(AttemptOutcome::Committed { committed, before }) => {
                     return self.after_commit(attempt, *committed, before).await;
@@ -75,20 +82,20 @@ impl ParquetSink {
                     self.discard(attempt).await;
                     return Err(e);
                 }
-                // The lease stays: who finds it silent finds out what is true.
+                // The lease stays: the next run looks whether this one is committed.
                 Err(Failed::Unknown(e)) => return Err(e),
             }
         }
         Err(Error::store("this run was taken for dead again and again")
             .at(self.text(&self.run_path(run_id)))
-            .help("run the job again, with a larger sink.stale_after_seconds"))
+            .help(job.command.help_if_swept()))
     }
 
     /// Whether the run is committed. A commit of this very job whose files are gone is revoked first; another job's is
     /// left to it.
     async fn revoke_if_incomplete(&self, run_id: &str, job: &Job) -> Result<RunState> {
         let folder = self.run_path(run_id);
-        loop {
+        for n in 0..=MOST_REVOKES {
             let state = self.run_state(&folder).await?;
             let RunState::Committed(committed) = &state else { return Ok(state) };
             let missing = self.missing(&folder, &committed.manifest).await?;
@@ -96,15 +103,21 @@ impl ParquetSink {
             else {
                 return Ok(state);
             };
-            tracing::warn!(
+            if n == MOST_REVOKES {
+                break;
+            }
+            tracing::info!(
                 run_id,
-                missing = missing.len(),
                 first = first.path,
-                "files of a committed run are missing or have another size: the run is made again"
+                "a commit whose files are missing is revoked"
             );
             let staging = folder.clone().join(committed.manifest.attempt.as_str());
             self.revoke(run_id, committed, "its files are missing", &staging).await?;
         }
+        Err(Error::store("the manifest of a run whose files are missing cannot be replaced")
+            .at(self.text(&folder))
+            .found("the store refuses a put on condition of the version that it has just told")
+            .help("remove the run's folder, or publish to another sink.url"))
     }
 
     async fn attempt(
@@ -125,6 +138,9 @@ impl ParquetSink {
                 let folder = self.run_path(&attempt.lease.run_id);
                 let state = self.manifest_state(&folder, attempt.lease.manifest_number).await;
                 return match state {
+                    Ok(ManifestState::Absent) | Err(_) if attempt.has_lost_lease() => {
+                        Ok(AttemptOutcome::Swept)
+                    }
                     Ok(ManifestState::Absent) | Err(_) => Err(e.into()),
                     Ok(state) => Ok(Self::outcome(attempt, state, None)),
                 };
@@ -165,7 +181,7 @@ impl ParquetSink {
         let (mut failed, mut was_asked, mut is_created) = (None, false, false);
         for n in 0..COMMIT_REQUESTS {
             match self.create(&path, manifest, &attempt.path).await {
-                Ok(Created::NotAsked(e)) => failed = Some(Error::from(e)),
+                Ok(Created::Refused(e)) => failed = Some(e),
                 Ok(Created::Yes) => (was_asked, is_created) = (true, true),
                 Ok(Created::Exists) => was_asked = true,
                 Err(e) => (failed, was_asked) = (Some(Error::from(e)), true),
@@ -203,7 +219,7 @@ impl ParquetSink {
                 Ok(ManifestState::Absent) | Err(_) => {}
                 Ok(state) => return Ok(Self::outcome(attempt, state, before)),
             },
-            Ok(Created::NotAsked(_)) | Err(_) => {}
+            Ok(Created::Refused(_)) | Err(_) => {}
         }
         Err(Failed::Unknown(failed.help(
             "the store did not say whether the run was committed: run the job again to find out",
@@ -216,7 +232,7 @@ impl ParquetSink {
                 AttemptOutcome::Committed { committed: c, before }
             }
             ManifestState::Committed(_) => AttemptOutcome::Concurrent,
-            ManifestState::Tombstone { .. } | ManifestState::Absent => AttemptOutcome::Swept,
+            ManifestState::Tombstone(_) | ManifestState::Absent => AttemptOutcome::Swept,
         }
     }
 
@@ -251,7 +267,7 @@ impl ParquetSink {
         if committed.manifest.digest != job.digest {
             return Err(Error::store("another job took this run id at the same time")
                 .at(self.text(&self.run_path(&committed.manifest.run_id)))
-                .help("choose another run id, or run the job again with --force"));
+                .help(job.command.help_if_taken()));
         }
         crate::sink::Sink::finish_commit(self, &committed.manifest).await?;
         Ok(committed.manifest)
@@ -261,7 +277,7 @@ impl ParquetSink {
     /// answer was lost, so that the next run removes that file too.
     async fn discard(&self, attempt: Attempt) {
         let are_uploads_known = !attempt.has_lost_uploads();
-        if self.remove_files(&attempt.lease).await.is_ok() && are_uploads_known {
+        if self.remove_files_of(&attempt.lease).await.is_ok() && are_uploads_known {
             self.end(attempt).await;
         }
     }

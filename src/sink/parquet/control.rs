@@ -8,8 +8,8 @@
 //! it is never replaced.
 
 use std::fs;
-use std::io::{self, Write};
-use std::path::{Path as FilePath, PathBuf};
+use std::io;
+use std::path::PathBuf;
 
 use bytes::Bytes;
 use object_store::path::Path;
@@ -19,11 +19,9 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 use tokio::task::block_in_place;
 
+use super::disk::{create_on_disk, on_disk, replace_on_disk};
 use super::place::ParquetSink;
 use crate::error::{Error, Result};
-
-/// Names of files that are on their way to their place begin so.
-pub(super) const STAGED: &str = "_staged-";
 
 /// What was found where a control file belongs.
 #[derive(Debug)]
@@ -44,8 +42,9 @@ pub(super) enum Created {
     Yes,
     /// There was one already.
     Exists,
-    /// Certainly not: on local disk its bytes could not be written, and no request for the name was sent.
-    NotAsked(object_store::Error),
+    /// It is not there, and no request for it is under way: a disk could not write its bytes, or does not create files
+    /// in this way.
+    Refused(Error),
 }
 
 /// The version of an object that a conditional put names.
@@ -181,97 +180,10 @@ pub(super) fn json(content: &impl Serialize) -> Bytes {
     serde_json::to_vec_pretty(content).unwrap_or_default().into()
 }
 
-fn create_on_disk(
-    target: &FilePath,
-    bytes: &[u8],
-    staging: &FilePath,
-    sync: bool,
-) -> io::Result<Created> {
-    let staged = match staged(target, bytes, staging, sync) {
-        Ok(staged) => staged,
-        Err(e) => return Ok(Created::NotAsked(on_disk(target, e))),
-    };
-    match staged.persist_noclobber(target) {
-        Ok(_) => {}
-        Err(e) if e.error.kind() == io::ErrorKind::AlreadyExists => return Ok(Created::Exists),
-        Err(e) => return Err(e.error),
-    }
-    // It is there, and everybody can see it: this is too late to fail.
-    if sync && let Err(e) = sync_folder_of(target) {
-        tracing::warn!(file = %target.display(), error = %e, "the name may not survive a power loss");
-    }
-    Ok(Created::Yes)
-}
-
-pub(super) fn replace_on_disk(
-    target: &FilePath,
-    bytes: &[u8],
-    staging: &FilePath,
-    sync: bool,
-) -> io::Result<()> {
-    staged(target, bytes, staging, sync)?.persist(target).map_err(|e| e.error)?;
-    if sync { sync_folder_of(target) } else { Ok(()) }
-}
-
-/// The bytes in a file of their own, which goes when it is dropped before it got to its place.
-fn staged(
-    target: &FilePath,
-    bytes: &[u8],
-    staging: &FilePath,
-    sync: bool,
-) -> io::Result<tempfile::NamedTempFile> {
-    fs::create_dir_all(staging)?;
-    if let Some(folder) = target.parent() {
-        fs::create_dir_all(folder)?;
-    }
-    let mut builder = tempfile::Builder::new();
-    builder.prefix(STAGED);
-    // As any other new file: what a umask takes away is taken away.
-    #[cfg(unix)]
-    builder.permissions(std::os::unix::fs::PermissionsExt::from_mode(0o666));
-    let mut file = builder.tempfile_in(staging)?;
-    file.write_all(bytes)?;
-    if sync {
-        file.as_file().sync_all()?;
-    }
-    Ok(file)
-}
-
-/// What a store says when a file on local disk fails.
-pub(super) fn on_disk(file: &FilePath, e: io::Error) -> object_store::Error {
-    let path = file.display().to_string();
-    match e.kind() {
-        io::ErrorKind::NotFound => object_store::Error::NotFound { path, source: e.into() },
-        io::ErrorKind::AlreadyExists => {
-            object_store::Error::AlreadyExists { path, source: e.into() }
-        }
-        _ => object_store::Error::Generic {
-            store: "local disk",
-            source: format!("{path}: {e}").into(),
-        },
-    }
-}
-
-/// Makes the names in a file's folder durable.
-pub(super) fn sync_folder_of(file: &FilePath) -> io::Result<()> {
-    file.parent().map_or(Ok(()), sync)
-}
-
-/// Makes a file's content, or the names in a folder, durable.
-pub(super) fn sync(file: &FilePath) -> io::Result<()> {
-    #[cfg(test)]
-    tests::SYNCED.lock().map_err(|_| io::ErrorKind::Other)?.push(file.to_owned());
-    fs::File::open(file)?.sync_all()
-}
-
 #[cfg(test)]
-pub(in crate::sink::parquet) mod tests {
+mod tests {
     use super::super::manifest::Latest;
     use super::*;
-
-    /// What tests of this process synced.
-    pub(in crate::sink::parquet) static SYNCED: std::sync::Mutex<Vec<std::path::PathBuf>> =
-        std::sync::Mutex::new(Vec::new());
 
     fn parsed(bytes: &[u8]) -> &'static str {
         match parse::<Latest>(bytes) {

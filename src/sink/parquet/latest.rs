@@ -13,21 +13,22 @@ use std::path::{Path as FilePath, PathBuf};
 use std::time::Duration;
 
 use chrono::{SecondsFormat, Utc};
-use futures::TryStreamExt;
 use object_store::path::Path;
-use object_store::{ObjectMeta, ObjectStore, PutMode};
+use object_store::{ObjectMeta, PutMode};
 use tokio::task::block_in_place;
 
-use super::control::{Control, json, replace_on_disk, sync, version_of};
+use super::control::{Control, json, version_of};
+use super::disk::{replace_on_disk, sync};
 use super::manifest::{Latest, Manifest};
 use super::manifest_names::{Committed, RunState};
+use super::obstacles::in_place_of_the_link;
 use super::place::ParquetSink;
 use crate::error::{Error, Result};
 
 /// In an attempt's folder on local disk: what `latest.json` shows while `latest` leads here.
 pub(super) const LATEST_FILE: &str = "_latest.json";
 
-/// In an attempt's folder on local disk: a link on its way to `latest`.
+/// Beside `latest` on local disk: a link on its way there. `runs` may be another disk, from which no rename leads here.
 pub(super) const LATEST_LINK: &str = "_latest";
 
 /// In the folder of leases on local disk: who moves the pointer holds it.
@@ -148,8 +149,7 @@ impl ParquetSink {
             let leases = root.join("_leases");
             fs::create_dir_all(&leases)?;
             // What takes long is done before the lock is taken.
-            let (file, link) = (folder.join(LATEST_FILE), folder.join(LATEST_LINK));
-            replace_on_disk(&file, &json(latest), &folder, self.spec.sync)?;
+            replace_on_disk(&folder.join(LATEST_FILE), &json(latest), &folder, self.spec.sync)?;
             let lock = lock_file(&leases.join(LOCK))?;
             match lock.try_lock() {
                 Ok(()) => {}
@@ -160,11 +160,10 @@ impl ParquetSink {
             if named(root).is_some_and(|named| stays(&named)) {
                 return Ok(MoveOutcome::Changed);
             }
-            relink(&target, &link, &root.join("latest"))?;
-            let through = FilePath::new("latest").join(LATEST_FILE);
-            let pointer = root.join("latest.json");
-            if fs::read_link(&pointer).ok().as_ref() != Some(&through) {
-                relink(&through, &link, &pointer)?;
+            relink(root, &target, "latest")?;
+            let through = through_latest();
+            if fs::read_link(root.join("latest.json")).ok().as_ref() != Some(&through) {
+                relink(root, &through, "latest.json")?;
             }
             drop(lock);
             if self.spec.sync {
@@ -221,17 +220,10 @@ impl ParquetSink {
 
     /// The newest commit of all runs, by the store's times: what a pointer that was lost named, or should have.
     pub(super) async fn newest_commit(&self) -> Result<Option<Box<Committed>>> {
-        let runs = self.runs();
         let mut manifests: Vec<(ObjectMeta, Path)> = Vec::new();
-        let mut objects = self.place.store.list(Some(&runs));
-        while let Some(object) = objects.try_next().await? {
-            let below: Vec<_> = object.location.prefix_match(&runs).into_iter().flatten().collect();
-            if let [run_id, name] = &below[..]
-                && name.as_ref().starts_with("manifest")
-            {
-                let run = runs.clone().join(run_id.as_ref());
-                manifests.push((object, run));
-            }
+        for (run_id, folder) in self.run_folders().await? {
+            let run = self.run_path(&run_id);
+            manifests.extend(folder.manifests.into_iter().map(|object| (object, run.clone())));
         }
         manifests.sort_by_key(|(object, _)| std::cmp::Reverse(object.last_modified));
         for (object, run) in manifests {
@@ -264,14 +256,30 @@ fn named(root: &FilePath) -> Option<Latest> {
     serde_json::from_slice(&bytes).ok()
 }
 
-/// Replaces `place` by a link to `target` in one step.
-fn relink(target: &FilePath, staged: &FilePath, place: &FilePath) -> io::Result<()> {
-    match fs::remove_file(staged) {
+/// Where `latest.json` leads.
+pub(super) fn through_latest() -> PathBuf {
+    FilePath::new("latest").join(LATEST_FILE)
+}
+
+/// Replaces the link of that name by one to `target`, in one step. Who calls it holds the lock.
+fn relink(root: &FilePath, target: &FilePath, name: &str) -> io::Result<()> {
+    let staged = root.join(LATEST_LINK);
+    // What a process left that died between these steps; nothing else is there, as `obstacles.rs` saw.
+    match fs::remove_file(&staged) {
         Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(e),
         _ => {}
     }
-    symlink(target, staged)?;
-    fs::rename(staged, place)
+    symlink(target, &staged)?;
+    fs::rename(staged, root.join(name))
+}
+
+/// Removes a link that a process left on its way to `latest`, unless somebody is just about to move it there.
+pub(super) fn remove_staged_link(root: &FilePath) {
+    let lock = lock_file(&root.join("_leases").join(LOCK)).ok();
+    let is_locked = lock.as_ref().is_some_and(|lock| lock.try_lock().is_ok());
+    if is_locked && in_place_of_the_link(root, LATEST_LINK).is_none() {
+        let _ = fs::remove_file(root.join(LATEST_LINK));
+    }
 }
 
 fn symlink(target: &FilePath, link: &FilePath) -> io::Result<()> {

@@ -27,6 +27,9 @@ pub(super) struct Lease {
     pub(super) manifest_number: ManifestNumber,
     /// The tables that it writes. Their files and the model's are all that belongs to the attempt.
     pub(super) tables: Vec<String>,
+    /// Whether the run's folder on local disk was not there before: only then may it go with the files.
+    #[serde(default)]
+    pub(super) made_folder: bool,
     /// Seconds without a sign of life after which the writer agrees to be taken for dead.
     pub(super) silence_seconds: u64,
     /// Who writes.
@@ -163,7 +166,15 @@ mod tests {
 
     fn lease(silence_seconds: u64, process: Process) -> Lease {
         let (attempt, run_id) = ("a".to_owned(), "r".to_owned());
-        Lease { attempt, run_id, manifest_number: 1, tables: Vec::new(), silence_seconds, process }
+        Lease {
+            attempt,
+            run_id,
+            manifest_number: 1,
+            tables: Vec::new(),
+            made_folder: false,
+            silence_seconds,
+            process,
+        }
     }
 
     fn elsewhere() -> Process {

@@ -72,6 +72,10 @@ pub(super) struct Tombstone {
     /// Of a commit that was revoked, the files that it had named, by path below the run's folder: they may be deleted.
     #[serde(default)]
     pub(super) revoked: Vec<String>,
+    /// Of an attempt that was stopped, the tables that it wrote. What it had sent may arrive when its other files are
+    /// gone: who comes next deletes it by this list.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(super) stopped_tables: Vec<String>,
 }
 
 /// The content of `latest.json`.

@@ -28,9 +28,8 @@ pub(super) enum ManifestState {
     Absent,
     /// A commit.
     Committed(Box<Committed>),
-    /// A tombstone, or what is left of a damaged manifest: nothing will be committed here. The files of a commit that
-    /// was revoked may be deleted.
-    Tombstone { revoked: Vec<String> },
+    /// A tombstone, or `None` where a manifest was damaged: nothing will be committed under this name any more.
+    Tombstone(Option<Box<Tombstone>>),
 }
 
 /// Whether a run is committed.
@@ -41,14 +40,17 @@ pub(super) enum RunState {
     Open(ManifestNumber),
 }
 
-/// A commit, where it lies and when the store says that it was made.
+/// A commit.
 pub(super) struct Committed {
     pub(super) manifest: Manifest,
+    /// The name under which it lies.
     pub(super) number: ManifestNumber,
+    /// Its object.
     pub(super) meta: ObjectMeta,
 }
 
 impl Committed {
+    /// When it was made, by the store's clock.
     pub(super) fn at(&self) -> DateTime<Utc> {
         self.meta.last_modified
     }
@@ -72,10 +74,10 @@ impl ParquetSink {
         let path = manifest_path(run, number);
         Ok(match self.read_control(&path).await? {
             Control::Missing => ManifestState::Absent,
-            Control::Damaged(_) => ManifestState::Tombstone { revoked: Vec::new() },
+            Control::Damaged(_) => ManifestState::Tombstone(None),
             Control::Foreign => return Err(self.in_the_way(&path, "a manifest of labelmill")),
             Control::Whole(Content::Tombstone(tombstone), _) => {
-                ManifestState::Tombstone { revoked: tombstone.revoked }
+                ManifestState::Tombstone(Some(Box::new(tombstone)))
             }
             Control::Whole(Content::Manifest(manifest), meta) => {
                 ManifestState::Committed(Box::new(Committed { manifest: *manifest, number, meta }))
@@ -89,13 +91,14 @@ impl ParquetSink {
             match self.manifest_state(run, number).await? {
                 ManifestState::Absent => return Ok(RunState::Open(number)),
                 ManifestState::Committed(committed) => return Ok(RunState::Committed(committed)),
-                ManifestState::Tombstone { .. } => {}
+                ManifestState::Tombstone(_) => {}
             }
         }
         Err(Error::bug("a run has used up every name"))
     }
 
-    /// Uses up the name of an attempt that was not committed. `Exists` where something was faster: a commit perhaps.
+    /// Creates a tombstone under the name that an attempt wants. `Exists` where something is there already: perhaps
+    /// its commit.
     pub(super) async fn put_tombstone(
         &self,
         lease: &Lease,
@@ -103,13 +106,14 @@ impl ParquetSink {
         staging: &Path,
     ) -> Result<Created> {
         let path = manifest_path(&self.run_path(&lease.run_id), lease.manifest_number);
-        let tombstone = tombstone(&lease.run_id, &lease.attempt, why, Vec::new());
+        let mut tombstone = tombstone(&lease.run_id, &lease.attempt, why);
+        tombstone.stopped_tables.clone_from(&lease.tables);
         let created = self.create(&path, &tombstone, staging).await;
         created.map_err(|e| Error::from(e).or_at("sink.url"))
     }
 
-    /// Revokes a commit that no longer holds, and deletes the files that it named. Nobody else writes this name any
-    /// more but to do the same.
+    /// Replaces a commit by a tombstone, and then deletes the files that the commit named. Where another process
+    /// replaced it first, it did so for the same purpose. Files that cannot be deleted stay until a later job tries.
     pub(super) async fn revoke(
         &self,
         run_id: &str,
@@ -119,12 +123,23 @@ impl ParquetSink {
     ) -> Result<()> {
         let files: Vec<String> = committed.manifest.files().map(|f| f.path.clone()).collect();
         let path = manifest_path(&self.run_path(run_id), committed.number);
-        let tombstone = tombstone(run_id, &committed.manifest.attempt, why, files.clone());
+        let mut tombstone = tombstone(run_id, &committed.manifest.attempt, why);
+        tombstone.revoked.clone_from(&files);
         match self.replace(&path, &tombstone, staging, &committed.meta).await {
-            Ok(()) | Err(object_store::Error::Precondition { .. }) => {}
+            Ok(()) => {}
+            Err(object_store::Error::Precondition { .. }) => {
+                let state = self.manifest_state(&self.run_path(run_id), committed.number).await?;
+                // A store that refuses, and yet nobody replaced it: the commit stands, and so do its files.
+                if let ManifestState::Committed(_) = state {
+                    return Ok(());
+                }
+            }
             Err(e) => return Err(Error::from(e).or_at("sink.url")),
         }
-        self.remove_revoked(run_id, &files).await
+        if let Err(e) = self.remove_revoked(run_id, &files).await {
+            tracing::warn!(run_id, error = %e, "files of a revoked commit could not be removed");
+        }
+        Ok(())
     }
 
     /// The files of a commit that are not there in their size.
@@ -141,8 +156,8 @@ impl ParquetSink {
     }
 }
 
-/// The objects of a run's folder, for readers and writers alike: by one listing, and what that lacks is looked up, as
-/// some stores list late.
+/// The objects of a run's folder, for readers and writers alike. A store lists them at once, and what the listing lacks
+/// is looked up, as some stores list late. On local disk each is looked up, whatever else lies in the folder.
 pub(super) struct FilesOfRun<'a> {
     place: &'a Place,
     run: &'a Path,
@@ -151,6 +166,9 @@ pub(super) struct FilesOfRun<'a> {
 
 impl<'a> FilesOfRun<'a> {
     pub(super) async fn list(place: &'a Place, run: &'a Path) -> Result<Self> {
+        if place.local().is_some() {
+            return Ok(Self { place, run, listed: BTreeMap::new() });
+        }
         let objects = place.store.list(Some(run)).map_ok(|o| (o.location.clone(), o));
         let listed =
             objects.try_collect().await.map_err(|e| Error::from(e).or_at(place.url.as_str()))?;
@@ -185,13 +203,14 @@ pub(super) fn join(folder: Path, rest: &str) -> Path {
     rest.split('/').filter(|part| !part.is_empty()).fold(folder, Path::join)
 }
 
-fn tombstone(run_id: &str, attempt: &str, why: &str, revoked: Vec<String>) -> Tombstone {
+fn tombstone(run_id: &str, attempt: &str, why: &str) -> Tombstone {
     Tombstone {
         run_id: run_id.to_owned(),
         attempt: attempt.to_owned(),
         reason: why.to_owned(),
         written_at: Utc::now().to_rfc3339(),
         tables: BTreeMap::new(),
-        revoked,
+        revoked: Vec::new(),
+        stopped_tables: Vec::new(),
     }
 }

@@ -17,8 +17,9 @@
 //!    forced rerun gets an id of its own.
 //! 3. Nobody deletes the files of an attempt that could still commit. Who takes a writer for dead first creates a
 //!    tombstone under the manifest's name (`manifest_names.rs`), even of a process that is gone: its last request may not be.
-//! 4. A writer whose commit was answered by nothing asks what is there. A writer that finds its tombstone writes its
-//!    tables again as a new attempt.
+//! 4. A writer whose commit was answered by nothing asks what is there. A writer that finds its tombstone, or its lease
+//!    gone, writes its tables again as a new attempt. The tombstone names the tables of the attempt that it stopped:
+//!    files that arrive late are deleted by the next run of that id.
 //! 5. Only what a manifest or a lease names is ever deleted. Whatever else lies there belongs to somebody else.
 //!
 //! `protocol/` enumerates every order of two writers, a sweeper, crashes and suspensions, and finds no commit without
@@ -27,7 +28,9 @@
 mod attempt;
 mod commit;
 mod control;
+mod disk;
 mod encode;
+mod folders;
 mod latest;
 mod lease;
 mod manifest;
@@ -37,6 +40,7 @@ mod place;
 #[cfg(test)]
 mod protocol;
 mod published;
+mod removal;
 mod retention;
 mod sweep;
 mod write;
@@ -66,8 +70,8 @@ impl Sink for ParquetSink {
         let RunState::Committed(committed) = self.run_state(&folder).await? else {
             return Ok(None);
         };
-        let is_complete = self.missing(&folder, &committed.manifest).await?.is_empty();
-        Ok(Some(CommittedRun { manifest: committed.manifest, is_complete }))
+        let missing = self.missing(&folder, &committed.manifest).await?;
+        Ok(Some(CommittedRun { manifest: committed.manifest, missing }))
     }
 
     async fn latest(&self) -> Result<Option<String>> {
@@ -100,10 +104,17 @@ impl Sink for ParquetSink {
             return Ok(());
         }
         if lease.process.is_gone() {
-            self.remove_staged(&lease)?;
-            self.delete(&path).await?;
+            let removed = self.remove_staged(&lease);
+            if let Err(e) = removed.and(self.delete(&path).await) {
+                let file = self.text(&path);
+                tracing::warn!(file, error = %e, "what the writer of this run left could not be removed");
+            }
         }
         Ok(())
+    }
+
+    async fn expect_commits(&self, run_id: &str) -> Result<()> {
+        self.expect_commits_on_disk(run_id).await
     }
 
     async fn publish(

@@ -6,9 +6,9 @@ use std::path::Path as FilePath;
 
 use object_store::path::Path;
 
-use super::latest::LOCK;
+use super::latest::{LATEST_LINK, LOCK, through_latest};
 use super::place::ParquetSink;
-use super::sweep::is_attempt;
+use super::removal::is_attempt;
 use crate::error::{Error, Result};
 
 impl ParquetSink {
@@ -35,15 +35,22 @@ impl ParquetSink {
                 obstacle("a file is needed here", &lock.display().to_string()).found("a folder")
             );
         }
-        let Some(found) = in_place_of_the_link(&root) else { return Ok(()) };
-        let what = "what labelmill did not write is where the link `latest` belongs";
-        Err(obstacle(what, &format!("sink.url: {}/latest", self.url())).found(found))
+        for link in ["latest", "latest.json", LATEST_LINK] {
+            if let Some(found) = in_place_of_the_link(&root, link) {
+                let what =
+                    format!("what labelmill did not write is where the link `{link}` belongs");
+                return Err(
+                    obstacle(&what, &format!("sink.url: {}/{link}", self.url())).found(found)
+                );
+            }
+        }
+        Ok(())
     }
 }
 
 fn obstacle(what: &str, place: &str) -> Error {
     Error::spec(what).at(place).help(
-        "labelmill did not write it and leaves it alone: move it away, or choose another sink.url",
+        "labelmill did not write it and leaves it alone: move it away, or choose another sink.url (--output)",
     )
 }
 
@@ -60,15 +67,24 @@ fn in_place_of_a_folder(path: &FilePath) -> Option<&'static str> {
     }
 }
 
-/// What is there instead of the link `latest`; `None` where it is there, or nothing.
-fn in_place_of_the_link(root: &FilePath) -> Option<&'static str> {
-    let link = root.join("latest");
+/// What is there instead of one of our links; `None` where it is there, or nothing. What a file with the name of the
+/// pointer holds, who reads it finds out.
+pub(super) fn in_place_of_the_link(root: &FilePath, name: &str) -> Option<&'static str> {
+    let link = root.join(name);
     let found = fs::symlink_metadata(&link).ok()?;
+    let is_pointer = name == "latest.json";
     if !found.is_symlink() {
-        return Some(if found.is_dir() { "a folder" } else { "a file" });
+        let what = if found.is_dir() { "a folder" } else { "a file" };
+        return (!is_pointer).then_some(what);
     }
-    let target = fs::read_link(&link).ok();
-    let is_ours = target.is_some_and(|target| leads_to_a_run(root, &target));
+    let is_ours = fs::read_link(&link).is_ok_and(|target| {
+        let is_of_pointer = target == through_latest();
+        match name {
+            "latest.json" => is_of_pointer,
+            LATEST_LINK => is_of_pointer || leads_to_a_run(root, &target),
+            _ => leads_to_a_run(root, &target),
+        }
+    });
     (!is_ours).then_some("a link that leads elsewhere")
 }
 

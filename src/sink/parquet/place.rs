@@ -29,12 +29,6 @@ impl ParquetSink {
         self.spec.url.trim_end_matches('/')
     }
 
-    /// The place itself.
-    #[must_use]
-    pub fn place(&self) -> &Place {
-        &self.place
-    }
-
     pub(super) fn runs(&self) -> Path {
         self.place.path.clone().join("runs")
     }

@@ -1,13 +1,10 @@
 //! `sink.keep_runs`: older committed runs of a pipeline are revoked, and their files deleted.
 
-use std::collections::BTreeSet;
-
-use futures::TryStreamExt;
-use object_store::{ObjectStore, ObjectStoreExt};
+use object_store::ObjectStoreExt;
 
 use super::attempt::Attempt;
 use super::control::Control;
-use super::manifest_names::{Committed, ManifestState, RunState};
+use super::manifest_names::{Committed, RunState};
 use super::place::ParquetSink;
 use crate::error::Result;
 
@@ -25,14 +22,23 @@ impl ParquetSink {
             committed.manifest.run_id == run_id && committed.manifest.pipeline == *pipeline
         };
         let mut runs = Vec::new();
-        for run_id in self.runs_with_files().await? {
-            match self.run_state(&self.run_path(&run_id)).await {
-                Ok(RunState::Committed(committed)) if is_own(&committed, &run_id) => {
-                    runs.push(committed);
+        // A run that was collected before has no files, and is not looked at again.
+        let folders = self.run_folders().await?.into_iter();
+        for (run_id, _) in folders.filter(|(_, folder)| folder.has_files) {
+            let has_tombstones = match self.run_state(&self.run_path(&run_id)).await {
+                Ok(RunState::Committed(committed)) => {
+                    let number = committed.number;
+                    if is_own(&committed, &run_id) {
+                        runs.push(committed);
+                    }
+                    number > 1
                 }
-                Ok(RunState::Open(_)) => self.finish_revoked(&run_id).await?,
-                // Another pipeline's run, or a folder of somebody else.
-                Ok(RunState::Committed(_)) | Err(_) => {}
+                Ok(RunState::Open(number)) => number > 1,
+                // A folder of somebody else.
+                Err(_) => false,
+            };
+            if has_tombstones && let Err(e) = self.remove_leftovers(&run_id).await {
+                tracing::warn!(run_id, error = %e, "files of an attempt that was stopped could not be removed");
             }
         }
         runs.sort_by(|a, b| (b.at(), &b.manifest.run_id).cmp(&(a.at(), &a.manifest.run_id)));
@@ -51,34 +57,5 @@ impl ParquetSink {
             self.revoke(&old.manifest.run_id, old, "collected: sink.keep_runs", &own.path).await?;
         }
         Ok(())
-    }
-
-    /// Deletes the files of revoked commits that are still there, because whoever revoked them was cut short.
-    pub(super) async fn finish_revoked(&self, run_id: &str) -> Result<()> {
-        let run = self.run_path(run_id);
-        for number in 1.. {
-            match self.manifest_state(&run, number).await? {
-                ManifestState::Tombstone { revoked } if !revoked.is_empty() => {
-                    self.remove_revoked(run_id, &revoked).await?;
-                }
-                ManifestState::Tombstone { .. } => {}
-                ManifestState::Absent | ManifestState::Committed(_) => break,
-            }
-        }
-        Ok(())
-    }
-
-    /// The runs that have more than manifests: what was collected before is not looked at again.
-    async fn runs_with_files(&self) -> Result<BTreeSet<String>> {
-        let runs = self.runs();
-        let mut found = BTreeSet::new();
-        let mut objects = self.place.store.list(Some(&runs));
-        while let Some(object) = objects.try_next().await? {
-            let mut below = object.location.prefix_match(&runs).into_iter().flatten();
-            if let (Some(run_id), Some(_), Some(_)) = (below.next(), below.next(), below.next()) {
-                found.insert(run_id.as_ref().to_owned());
-            }
-        }
-        Ok(found)
     }
 }

@@ -1,21 +1,15 @@
-//! Removes what dead writers left: files with the names that their leases give, in the folders that they give.
+//! Finds the writers that are dead by their leases, and lets nothing of them be committed any more before their files go.
 
-use std::fs;
-use std::path::{Path as FilePath, PathBuf};
+use std::fs::File;
 use std::time::Duration;
 
-use futures::{StreamExt, TryStreamExt, stream};
-use object_store::path::Path;
-use object_store::{ObjectMeta, ObjectStore, ObjectStoreExt};
-
 use super::attempt::Attempt;
-use super::control::{Control, Created, STAGED};
-use super::latest::{LATEST_FILE, LATEST_LINK, PointerMove};
+use super::control::{Control, Created};
+use super::latest::PointerMove;
 use super::lease::Lease;
-use super::manifest_names::{ManifestState, join, manifest_path};
+use super::manifest_names::{ManifestState, manifest_path};
 use super::place::ParquetSink;
-use crate::error::{Error, Result};
-use crate::sink::MODEL_FILES;
+use crate::error::Result;
 
 /// How often a name is looked at while others change what it holds.
 const LOOKS: usize = 8;
@@ -50,7 +44,7 @@ impl ParquetSink {
     async fn is_decided(&self, lease: &Lease) -> bool {
         let run = self.run_path(&lease.run_id);
         let state = self.manifest_state(&run, lease.manifest_number).await;
-        matches!(state, Ok(ManifestState::Committed(_) | ManifestState::Tombstone { .. }))
+        matches!(state, Ok(ManifestState::Committed(_) | ManifestState::Tombstone(_)))
     }
 
     /// Removes what a dead attempt left, and returns whether the name that it wanted is used up. What cannot be removed,
@@ -67,6 +61,10 @@ impl ParquetSink {
     /// Removes what a dead attempt left, once it is certain that it is not committed and never will be. The name that it
     /// wanted `is_used_up` even where the files then cannot be removed.
     async fn try_reap(&self, lease: &Lease, own: &Attempt, is_used_up: &mut bool) -> Result<()> {
+        // Since the leases were listed its writer may have shown itself, or another sweeper been here.
+        if !self.is_still_dead(lease, own).await? {
+            return Ok(());
+        }
         let run = self.run_path(&lease.run_id);
         let mut looks = 0;
         loop {
@@ -89,13 +87,13 @@ impl ParquetSink {
                     self.remove_staged(lease)?;
                     return self.delete(&self.lease_path(&lease.attempt)).await;
                 }
-                ManifestState::Committed(_) | ManifestState::Tombstone { .. } => break,
+                ManifestState::Committed(_) | ManifestState::Tombstone(_) => break,
                 ManifestState::Absent => {
                     let why = "its writer was taken for dead";
                     match self.put_tombstone(lease, why, &own.path).await? {
                         Created::Yes => break,
                         Created::Exists => {}
-                        Created::NotAsked(e) => return Err(e.into()),
+                        Created::Refused(e) => return Err(e),
                     }
                 }
             }
@@ -106,18 +104,55 @@ impl ParquetSink {
             attempt = lease.attempt,
             "swept what a dead run left"
         );
-        self.remove_files(lease).await?;
+        self.remove_files_of(lease).await?;
         self.delete(&self.lease_path(&lease.attempt)).await
+    }
+
+    async fn is_still_dead(&self, lease: &Lease, own: &Attempt) -> Result<bool> {
+        let found = self.read_control::<Lease>(&self.lease_path(&lease.attempt)).await?;
+        let is_dead =
+            |meta: &object_store::ObjectMeta| lease.is_dead(meta.last_modified, own.began);
+        Ok(matches!(found, Control::Whole(_, meta) if is_dead(&meta)))
+    }
+
+    /// Removes what writers left whose processes are certainly gone, on a disk that has no room for a lease: an empty
+    /// file takes the name that each of them wanted, which needs none and counts as a tombstone.
+    pub(super) async fn make_room(&self) -> Result<()> {
+        for (attempt, object) in self.lease_files().await? {
+            let Ok(Control::Whole(lease, _)) = self.read_control::<Lease>(&object.location).await
+            else {
+                continue;
+            };
+            if lease.attempt != attempt || !lease.process.is_gone() {
+                continue;
+            }
+            let run = self.run_path(&lease.run_id);
+            let mut state = self.manifest_state(&run, lease.manifest_number).await?;
+            if let ManifestState::Absent = state
+                && let Some(file) = self.local(&manifest_path(&run, lease.manifest_number))
+            {
+                match File::options().write(true).create_new(true).open(&file) {
+                    Ok(_) => state = ManifestState::Tombstone(None),
+                    Err(e) => {
+                        tracing::warn!(file = %file.display(), error = %e, "no room can be made");
+                        continue;
+                    }
+                }
+            }
+            let is_committed = matches!(&state, ManifestState::Committed(committed)
+                if committed.manifest.attempt == lease.attempt);
+            if !is_committed && !matches!(state, ManifestState::Absent) {
+                self.remove_files_of(&lease).await?;
+                self.delete(&object.location).await?;
+            }
+        }
+        Ok(())
     }
 
     /// Every lease but one: those of dead writers, and those of living ones.
     async fn leases_of_others(&self, own: &Attempt) -> Result<(Vec<Lease>, Vec<Lease>)> {
-        let listed = self.place.store.list(Some(&self.leases()));
-        let listed: Vec<ObjectMeta> =
-            listed.try_collect().await.map_err(|e| Error::from(e).or_at("sink.url"))?;
         let (mut dead, mut living) = (Vec::new(), Vec::new());
-        for object in listed {
-            let Some(attempt) = object.location.filename().and_then(attempt_of) else { continue };
+        for (attempt, object) in self.lease_files().await? {
             if attempt == own.lease.attempt {
                 continue;
             }
@@ -151,168 +186,4 @@ impl ParquetSink {
         }
         Ok((dead, living))
     }
-
-    /// Removes every file that a lease names, and the folders that are empty then.
-    pub(super) async fn remove_files(&self, lease: &Lease) -> Result<()> {
-        if let Some(folder) = self.local(&self.attempt_path(&lease.run_id, &lease.attempt)) {
-            return remove_on_disk(&folder, |below| is_own(below, lease));
-        }
-        let folder = self.attempt_path(&lease.run_id, &lease.attempt);
-        let listed = self.place.store.list(Some(&folder));
-        let listed: Vec<Path> = listed.map_ok(|o| o.location).try_collect().await?;
-        let own = listed.into_iter().filter(|path| {
-            let below: Vec<_> = path.prefix_match(&folder).into_iter().flatten().collect();
-            let below: Vec<&str> = below.iter().map(AsRef::as_ref).collect();
-            is_own(&below, lease)
-        });
-        self.delete_all(own.collect()).await
-    }
-
-    /// Removes the files that a revoked commit named.
-    pub(super) async fn remove_revoked(&self, run_id: &str, files: &[String]) -> Result<()> {
-        let run = self.run_path(run_id);
-        let on_disk = self.local(&run);
-        let is_own =
-            |file: &&String| on_disk.as_ref().is_none_or(|run| !leads_elsewhere(run, file));
-        let own = files.iter().filter(is_own).map(|file| join(run.clone(), file));
-        self.delete_all(own.collect()).await?;
-        if let Some(run) = on_disk {
-            let attempts: std::collections::BTreeSet<_> =
-                files.iter().filter_map(|file| file.split('/').next()).collect();
-            for attempt in attempts.into_iter().filter(|name| is_attempt(name)) {
-                let is_control = |below: &[&str]| matches!(below, [name] if is_control(name));
-                remove_on_disk(&run.join(attempt), is_control)?;
-            }
-        }
-        Ok(())
-    }
-
-    /// Removes what a killed writer had on its way to its place, of a run that is committed.
-    pub(super) fn remove_staged(&self, lease: &Lease) -> Result<()> {
-        match self.local(&self.attempt_path(&lease.run_id, &lease.attempt)) {
-            Some(folder) => remove_on_disk(&folder, |below| {
-                is_own(below, lease) && below.last().is_some_and(|name| is_staged(name))
-            }),
-            None => Ok(()),
-        }
-    }
-
-    async fn delete_all(&self, paths: Vec<Path>) -> Result<()> {
-        let paths = stream::iter(paths.into_iter().map(Ok)).boxed();
-        let mut deleted = self.place.store.delete_stream(paths);
-        while let Some(result) = deleted.next().await {
-            match result {
-                Ok(_) | Err(object_store::Error::NotFound { .. }) => {}
-                Err(e) => return Err(Error::from(e).or_at("sink.url")),
-            }
-        }
-        Ok(())
-    }
-
-    pub(super) async fn delete(&self, path: &Path) -> Result<()> {
-        match self.place.store.delete(path).await {
-            Err(object_store::Error::NotFound { .. }) | Ok(()) => Ok(()),
-            Err(e) => Err(Error::from(e).or_at("sink.url")),
-        }
-    }
-}
-
-/// The attempt that a lease's file name names.
-fn attempt_of(name: &str) -> Option<&str> {
-    name.strip_suffix(".json").filter(|attempt| is_attempt(attempt))
-}
-
-/// Whether this is the name of an attempt.
-pub(super) fn is_attempt(name: &str) -> bool {
-    name.len() == 16 && name.chars().all(|c| c.is_ascii_hexdigit() && !c.is_ascii_uppercase())
-}
-
-/// Whether a path below an attempt's folder has a name that the attempt gives: anything else is somebody else's.
-fn is_own(below: &[&str], lease: &Lease) -> bool {
-    match below {
-        [name] => is_control(name),
-        ["model", file] | ["model", _, file] => MODEL_FILES.contains(&unstaged(file)),
-        [table, file] => lease.tables.iter().any(|t| t == table) && is_part(unstaged(file)),
-        _ => false,
-    }
-}
-
-fn is_control(name: &str) -> bool {
-    name.starts_with(STAGED) || [LATEST_FILE, LATEST_LINK].contains(&name)
-}
-
-fn is_staged(name: &str) -> bool {
-    name.starts_with(STAGED) || name == LATEST_LINK || unstaged(name) != name
-}
-
-/// The name of a file whose upload to local disk was cut short ends in `#` and a number.
-fn unstaged(name: &str) -> &str {
-    match name.rsplit_once('#') {
-        Some((stem, number)) if !number.is_empty() && is_number(number) => stem,
-        _ => name,
-    }
-}
-
-fn is_part(name: &str) -> bool {
-    let number = name.strip_prefix("part-").and_then(|rest| rest.strip_suffix(".parquet"));
-    number.is_some_and(|number| number.len() >= 5 && is_number(number))
-}
-
-fn is_number(text: &str) -> bool {
-    text.chars().all(|c| c.is_ascii_digit())
-}
-
-/// Whether a folder on the way to a file of a run was replaced by a link: what lies behind it is somebody else's.
-fn leads_elsewhere(run: &FilePath, file: &str) -> bool {
-    let folders = FilePath::new(file).ancestors().skip(1).filter(|f| !f.as_os_str().is_empty());
-    folders.map(|folder| run.join(folder)).any(|folder| folder.is_symlink())
-}
-
-/// Removes the files below a folder that `is_meant`, then the folders in which they lay, itself and the one above it,
-/// as far as they are empty.
-fn remove_on_disk(folder: &FilePath, is_meant: impl Fn(&[&str]) -> bool) -> Result<()> {
-    let fails = |path: &FilePath, e: std::io::Error| {
-        Error::store(format!("cannot remove what a dead run left: {e}"))
-            .at(path.display().to_string())
-    };
-    if folder.is_symlink() {
-        return Ok(());
-    }
-    let mut files = Vec::new();
-    walk(folder, &mut files);
-    for file in files {
-        let below: Option<Vec<&str>> =
-            file.strip_prefix(folder).ok().map(|p| p.iter().filter_map(|c| c.to_str()).collect());
-        if below.is_some_and(|below| is_meant(&below)) {
-            match fs::remove_file(&file) {
-                Err(e) if e.kind() != std::io::ErrorKind::NotFound => return Err(fails(&file, e)),
-                _ => {}
-            }
-        }
-    }
-    remove_empty(folder);
-    if let Some(run) = folder.parent() {
-        let _ = fs::remove_dir(run);
-    }
-    Ok(())
-}
-
-/// Every file and link below a folder; links are not followed.
-fn walk(folder: &FilePath, files: &mut Vec<PathBuf>) {
-    for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
-        match entry.file_type() {
-            Ok(kind) if kind.is_dir() => walk(&entry.path(), files),
-            _ => files.push(entry.path()),
-        }
-    }
-}
-
-/// Removes a folder of an attempt and the folders in it, as far as they are empty.
-fn remove_empty(folder: &FilePath) {
-    for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
-        if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
-            remove_empty(&entry.path());
-        }
-    }
-    let _ = fs::remove_dir(folder);
 }

@@ -10,7 +10,7 @@ use tokio::sync::mpsc;
 use tokio::task::block_in_place;
 
 use super::attempt::Attempt;
-use super::control::sync;
+use super::disk::sync;
 use super::encode::encode;
 use super::manifest::FileEntry;
 use super::manifest_names::join;
@@ -36,6 +36,7 @@ struct Target {
     attempt: String,
     folder: object_store::path::Path,
     lost_uploads: Arc<AtomicBool>,
+    lost_lease: Arc<AtomicBool>,
 }
 
 impl Target {
@@ -44,6 +45,7 @@ impl Target {
             attempt: attempt.lease.attempt.clone(),
             folder: attempt.path.clone(),
             lost_uploads: Arc::clone(&attempt.lost_uploads),
+            lost_lease: Arc::clone(&attempt.lost_lease),
         }
     }
 }
@@ -97,9 +99,10 @@ impl ParquetSink {
             Arc::clone(&run.progress),
         ));
         block_in_place(|| self.encode_all(&parts, &send, &failed, run));
-        // Without a sender the uploads come to their end.
+        // `upload_all` ends when the channel has no sender.
         drop(send);
-        // After a failure no part begins, and those under way end: a file that came after the clean-up would stay.
+        // After a failure no upload begins, and those under way are waited for: a file that arrived after the clean-up
+        // would stay.
         uploads.await.map_err(|e| Error::bug(format!("a writer broke: {e}")))?
     }
 
@@ -178,6 +181,9 @@ impl ParquetSink {
         let path_in_run = format!("{}/{path}", target.attempt);
         let entry = FileEntry { path: path_in_run, rows, bytes: bytes.len() };
         let place = join(target.folder.clone(), path);
+        if target.lost_lease.load(Ordering::Relaxed) {
+            return Err(Error::store("the lease of this attempt is gone").at(self.text(&place)));
+        }
         let sent = self.place.upload(&place, bytes).await;
         // A disk's answers are not lost.
         if sent.is_err() && self.place.local().is_none() {
@@ -228,19 +234,20 @@ impl ParquetSink {
 
 #[cfg(test)]
 mod tests {
+    use std::path::{Path as FilePath, PathBuf};
+
     use arrow::array::RecordBatch;
     use arrow::datatypes::Schema;
 
     use super::*;
-    use crate::sink::parquet::control::tests::SYNCED;
-    use crate::sink::{Job, Sink, SinkSpec};
+    use crate::sink::parquet::disk::tests::SYNCED;
+    use crate::sink::{Job, JobCommand, Sink, SinkSpec};
     use crate::store::StoreSpec;
     use crate::tables::ComputedTable;
 
-    /// Publishes a table and a model; returns what a commit names, and which of it was synced.
-    async fn publish(sync: bool) -> (Vec<std::path::PathBuf>, Vec<std::path::PathBuf>) {
-        let folder = tempfile::tempdir().unwrap();
-        let root = folder.path().canonicalize().unwrap();
+    /// Publishes a table and a model below `root`; returns the files that the commit names, and what was synced, in
+    /// order.
+    async fn publish(root: &FilePath, sync: bool) -> (Vec<PathBuf>, Vec<PathBuf>) {
         let spec = SinkSpec { url: root.display().to_string(), sync, ..SinkSpec::default() };
         let sink = ParquetSink::open(&spec, &StoreSpec::default()).unwrap();
         let schema = Arc::new(Schema::empty());
@@ -248,28 +255,39 @@ mod tests {
         let table = ComputedTable::new("labels", schema, (1, 1), move |_| Ok(empty.clone()));
         let model = vec![("model/model.json".to_owned(), b"{}".to_vec())];
         let contents = Contents { tables: vec![&table], model, ..Contents::default() };
-        let digest = "d".repeat(64);
-        let job = Job { digest, run_id: None, pipeline: String::new() };
+        let (digest, command) = ("d".repeat(64), JobCommand::Run);
+        let job = Job { digest, run_id: None, pipeline: String::new(), command };
         let manifest = sink.publish("r", &job, &contents, &Run::new(0)).await.unwrap();
-        let mut named: Vec<_> =
-            manifest.files().map(|file| root.join("runs/r").join(&file.path)).collect();
-        let above = |file: &std::path::PathBuf| -> Vec<std::path::PathBuf> {
-            let folders = file.ancestors().skip(1);
-            folders.take_while(|f| f.starts_with(&root)).map(ToOwned::to_owned).collect()
-        };
-        named.extend(named.clone().iter().flat_map(above));
+        let named = manifest.files().map(|file| root.join("runs/r").join(&file.path)).collect();
         let synced = SYNCED.lock().unwrap();
-        let synced = synced.iter().filter(|file| file.starts_with(&root)).cloned().collect();
-        (named, synced)
+        (named, synced.iter().filter(|file| file.starts_with(root)).cloned().collect())
     }
 
     #[tokio::test(flavor = "multi_thread")]
-    async fn all_that_a_commit_names_is_synced_with_its_folders() {
-        let (named, synced) = publish(true).await;
-        assert_eq!(named.iter().filter(|path| path.extension().is_some()).count(), 2);
-        for path in &named {
-            assert!(synced.contains(path), "{} is not synced", path.display());
+    async fn files_are_synced_then_their_folders_and_then_the_commit() {
+        let folder = tempfile::tempdir().unwrap();
+        let root = folder.path().canonicalize().unwrap();
+        let (files, synced) = publish(&root, true).await;
+        assert_eq!(files.len(), 2);
+        let of_files = |path: &FilePath| synced.iter().position(|synced| synced == path);
+        let last_file = files.iter().map(|file| of_files(file).expect("a file is synced")).max();
+        // The content of a manifest is synced before it has its name, and the name by its folder.
+        let commit = synced.iter().rposition(|path| path.ends_with("runs/r")).unwrap();
+        for file in &files {
+            for folder in file.ancestors().skip(1).take_while(|f| f.starts_with(&root)) {
+                let after_files = |(at, path): (usize, &PathBuf)| {
+                    path == folder && Some(at) > last_file && at < commit
+                };
+                let is_between = synced.iter().enumerate().any(after_files);
+                assert!(is_between, "{} in {synced:#?}", folder.display());
+            }
         }
-        assert!(publish(false).await.1.is_empty());
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn nothing_is_synced_where_that_is_not_asked_for() {
+        let folder = tempfile::tempdir().unwrap();
+        let root = folder.path().canonicalize().unwrap();
+        assert_eq!(publish(&root, false).await.1, Vec::<PathBuf>::new());
     }
 }

@@ -168,6 +168,25 @@ fn a_checkpoint_is_written_every_so_many_epochs() {
     assert_eq!([1, 2, 3].map(epochs_kept), [5, 4, 3]);
 }
 
+#[test]
+fn a_resumed_training_trains_the_epochs_that_are_left() {
+    let a = agreeing();
+    let described = described(&a);
+    let folder = tempfile::tempdir().unwrap();
+    let epochs_trained = || {
+        let train = TrainSpec { checkpoint_epochs: 3, ..select(Select::Last, 5) };
+        let epochs = Arc::new(AtomicU64::new(0));
+        let mut run = Run::new(1);
+        run.progress = Arc::new(Epochs(Arc::clone(&epochs)));
+        run.keep_checkpoint(Some(folder.path().join("state")));
+        let evidence = Evidence { annotations: &a, described: Some(&described) };
+        with(train, Dl::default()).fit(evidence, &mut run).unwrap();
+        epochs.load(Ordering::Relaxed)
+    };
+    // The state after the third epoch stays.
+    assert_eq!([(); 3].map(|()| epochs_trained()), [5, 2, 2]);
+}
+
 /// One step of plain descent at the rate 1: all parameters together move by the norm that is allowed.
 // keys: model.train.optimiser.clip_norm
 #[test]

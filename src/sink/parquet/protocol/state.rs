@@ -1,5 +1,7 @@
 //! The states of the model of the commit protocol, and the steps between them.
 
+use super::rules::Rules;
+
 /// Names that the run can be committed under in the model.
 const NAMES: usize = 3;
 
@@ -7,20 +9,24 @@ const NAMES: usize = 3;
 const TRIES: usize = 2;
 
 /// Attempts in the model: of A, of B, of A again, of B again.
-const MOST_ATTEMPTS: usize = 2 * TRIES;
+pub(super) const MOST_ATTEMPTS: usize = 2 * TRIES;
+
+/// Stands in a tombstone that does not say whom it stopped.
+pub(super) const NOBODY: u8 = u8::MAX;
 
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-enum Name {
+pub(super) enum Name {
     Absent,
     Commit(u8),
-    Tombstone,
+    /// What stopped this attempt, and lets its files go.
+    Tombstone(u8),
     /// A commit that was revoked: its files may go.
     Revoked(u8),
 }
 
 /// Where a writer is.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-enum Step {
+pub(super) enum Step {
     /// Looks for the first name that can hold a commit.
     FindName,
     /// Revokes a commit whose files it found missing.
@@ -49,7 +55,7 @@ enum Step {
 
 /// What S is doing with one attempt.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-enum Reap {
+pub(super) enum Reap {
     /// Nothing yet, or done.
     Idle,
     /// It found the name of the attempt free and creates a tombstone.
@@ -72,53 +78,26 @@ enum Reap {
 
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub(super) struct State {
-    names: [Name; NAMES],
+    pub(super) names: [Name; NAMES],
     /// Whether each attempt's files are there.
-    files: [bool; MOST_ATTEMPTS],
+    pub(super) files: [bool; MOST_ATTEMPTS],
     /// The attempt whose files the accident deleted.
-    lost: Option<u8>,
+    pub(super) lost: Option<u8>,
     /// Whether a writer reported a commit whose files were not there.
-    trusted_blindly: bool,
+    pub(super) trusted_blindly: bool,
     /// The name in each attempt's lease; `None` without a lease.
-    leases: [Option<u8>; MOST_ATTEMPTS],
-    writers: [Step; 2],
+    pub(super) leases: [Option<u8>; MOST_ATTEMPTS],
+    /// Attempts whose lease was removed because another attempt had their name: only their writer knows of files that
+    /// it writes from then on.
+    pub(super) superseded: [bool; MOST_ATTEMPTS],
+    pub(super) writers: [Step; 2],
     /// How many of its attempts each writer has given up.
-    tries: [u8; 2],
-    /// Requests to commit that were sent and have not arrived: (attempt, name).
-    in_flight: [Option<(u8, u8)>; 2],
-    sweeper: Reap,
+    pub(super) tries: [u8; 2],
+    /// The name of each attempt's request to commit, while it was sent and has not arrived. An attempt that asks again
+    /// asks the same: of its requests all but the first to arrive find the name taken.
+    pub(super) in_flight: [Option<u8>; MOST_ATTEMPTS],
+    pub(super) sweeper: Reap,
 }
-
-/// The rules of the protocol; the search must find a fault when one is switched off.
-#[allow(clippy::struct_excessive_bools)]
-#[derive(Clone, Copy)]
-pub(super) struct Rules {
-    /// A commit is created only where there is nothing.
-    pub(super) create_only: bool,
-    /// The sweeper creates a tombstone before it removes files.
-    pub(super) tombstone_first: bool,
-    /// A name that holds a tombstone is used up for good.
-    pub(super) tombstones_stay: bool,
-    /// A writer that does not know the outcome of its request to commit first makes sure that the request can no longer
-    /// succeed, and then deletes its files.
-    pub(super) gives_up_by_tombstone: bool,
-    /// A name that could not be taken, and yet holds nothing, decides nothing.
-    pub(super) absence_is_unknown: bool,
-    /// A commit is revoked before its files go.
-    pub(super) revoke_first: bool,
-    /// Who finds a commit looks whether its files are there.
-    pub(super) checks_files: bool,
-}
-
-pub(super) const ALL: Rules = Rules {
-    create_only: true,
-    tombstone_first: true,
-    tombstones_stay: true,
-    gives_up_by_tombstone: true,
-    absence_is_unknown: true,
-    revoke_first: true,
-    checks_files: true,
-};
 
 impl State {
     pub(super) fn start() -> Self {
@@ -128,14 +107,15 @@ impl State {
             lost: None,
             trusted_blindly: false,
             leases: [None; MOST_ATTEMPTS],
+            superseded: [false; MOST_ATTEMPTS],
             writers: [Step::FindName; 2],
             tries: [0; 2],
-            in_flight: [None; 2],
+            in_flight: [None; MOST_ATTEMPTS],
             sweeper: Reap::Idle,
         }
     }
 
-    fn attempt(&self, writer: usize) -> u8 {
+    pub(super) fn attempt(&self, writer: usize) -> u8 {
         writer as u8 + 2 * self.tries[writer]
     }
 
@@ -152,16 +132,28 @@ impl State {
         let mut next = Vec::new();
         for writer in 0..2 {
             self.step_of_writer(writer, rules, &mut next);
-            if let Some(request) = self.in_flight[writer] {
+        }
+        for (attempt, name) in self.in_flight.into_iter().enumerate() {
+            if let Some(name) = name {
                 let mut after = self.clone();
-                after.in_flight[writer] = None;
-                after.arrive(request, rules);
+                after.in_flight[attempt] = None;
+                after.arrive((attempt as u8, name), rules);
                 next.push(after);
             }
         }
         self.step_of_sweeper(rules, &mut next);
         self.accident(&mut next);
+        if rules.create_only && rules.tombstones_stay {
+            next.iter_mut().for_each(Self::forget_vain_requests);
+        }
         next
+    }
+
+    /// A request for a name that is taken changes nothing, whenever it arrives: states that differ in it alone are one.
+    fn forget_vain_requests(&mut self) {
+        for request in &mut self.in_flight {
+            *request = request.filter(|name| self.names[*name as usize] == Name::Absent);
+        }
     }
 
     /// Somebody deletes the files of a commit.
@@ -178,6 +170,23 @@ impl State {
         }
     }
 
+    /// The attempts whose files tombstones let go and that have some: those of commits that were revoked, and those
+    /// that came late.
+    fn leftovers(&self, rules: Rules) -> Vec<usize> {
+        let is_let_go = |attempt: &usize| {
+            let of = *attempt as u8;
+            let is_named = self.names.contains(&Name::Tombstone(of))
+                || self.names.contains(&Name::Revoked(of));
+            // Without the rule, all that has no lease.
+            is_named || !rules.leftovers_are_named && self.leases[*attempt].is_none()
+        };
+        (0..MOST_ATTEMPTS).filter(|attempt| self.files[*attempt]).filter(is_let_go).collect()
+    }
+
+    fn tombstone(of: u8, rules: Rules) -> Name {
+        Name::Tombstone(if rules.tombstones_name_attempts { of } else { NOBODY })
+    }
+
     fn step_of_writer(&self, writer: usize, rules: Rules, next: &mut Vec<Self>) {
         let attempt = self.attempt(writer);
         let mut to = |step: Step, change: &dyn Fn(&mut Self)| {
@@ -188,32 +197,43 @@ impl State {
         };
         let own = attempt as usize;
         match self.writers[writer] {
-            Step::FindName => match self.first_open() {
-                Some(name) => match self.names[name] {
-                    // Another's commit is joined where its files are there.
-                    Name::Commit(of) if self.files[of as usize] || !rules.checks_files => {
-                        to(Step::Succeeded, &|s| s.trusted_blindly |= !s.files[of as usize]);
-                    }
-                    Name::Commit(attempt) => {
-                        to(Step::Revoke { name: name as u8, attempt }, &|_| {});
-                    }
-                    _ if usize::from(self.tries[writer]) == TRIES => to(Step::Failed, &|_| {}),
-                    _ => {
-                        let name = name as u8;
-                        to(Step::Write { name }, &|s| s.leases[own] = Some(name));
-                    }
-                },
-                None => to(Step::Failed, &|_| {}),
-            },
+            Step::FindName => {
+                for leftover in self.leftovers(rules) {
+                    to(Step::FindName, &|s| s.files[leftover] = false);
+                }
+                match self.first_open() {
+                    Some(name) => match self.names[name] {
+                        // Another's commit is joined where its files are there.
+                        Name::Commit(of) if self.files[of as usize] || !rules.checks_files => {
+                            to(Step::Succeeded, &|s| s.trusted_blindly |= !s.files[of as usize]);
+                        }
+                        Name::Commit(attempt) => {
+                            to(Step::Revoke { name: name as u8, attempt }, &|_| {});
+                        }
+                        _ if usize::from(self.tries[writer]) == TRIES => to(Step::Failed, &|_| {}),
+                        _ => {
+                            let name = name as u8;
+                            to(Step::Write { name }, &|s| s.leases[own] = Some(name));
+                        }
+                    },
+                    None => to(Step::Failed, &|_| {}),
+                }
+            }
             Step::Revoke { name, attempt } => to(Step::RemoveRevoked { attempt }, &|s| {
                 s.names[name as usize] = Name::Revoked(attempt);
             }),
             Step::RemoveRevoked { attempt } => {
                 to(Step::FindName, &|s| s.files[attempt as usize] = false);
             }
-            Step::Write { name } => to(Step::Commit { name }, &|s| s.files[own] = true),
+            Step::Write { name } => {
+                to(Step::Commit { name }, &|s| s.files[own] = true);
+                // A writer that finds its lease gone writes no more.
+                if self.leases[own].is_none() {
+                    to(Step::Discard, &|s| s.files[own] = true);
+                }
+            }
             Step::Commit { name } => {
-                to(Step::Answer { name }, &|s| s.in_flight[writer] = Some((attempt, name)));
+                to(Step::Answer { name }, &|s| s.in_flight[own] = Some(name));
             }
             Step::Answer { name } => {
                 // The look may be answered by nothing, whatever is there.
@@ -229,7 +249,9 @@ impl State {
             Step::GiveUp { .. } if !rules.gives_up_by_tombstone => to(Step::Discard, &|_| {}),
             Step::GiveUp { name } => match self.names[name as usize] {
                 Name::Absent => {
-                    to(Step::Discard, &|s| s.names[name as usize] = Name::Tombstone);
+                    to(Step::Discard, &|s| {
+                        s.names[name as usize] = Self::tombstone(attempt, rules);
+                    });
                     // A store may refuse while another request for the name is under way.
                     let seen = if rules.absence_is_unknown { Step::Unknown } else { Step::Discard };
                     to(seen, &|_| {});
@@ -248,6 +270,7 @@ impl State {
             Step::Discard => to(Step::FindName, &|s| {
                 s.files[own] = false;
                 s.leases[own] = None;
+                s.superseded[own] = false;
                 s.tries[writer] += 1;
             }),
             Step::Succeeded | Step::Failed | Step::Unknown | Step::Crashed => return,
@@ -277,6 +300,9 @@ impl State {
                         _ => to(Reap::Remove { attempt }, &|_| {}),
                     }
                 }
+                for leftover in self.leftovers(rules) {
+                    to(Reap::Idle, &|s| s.files[leftover] = false);
+                }
                 for (name, state) in self.names.into_iter().enumerate() {
                     // A commit whose writer has a lease is left to its writer.
                     if let Name::Commit(attempt) = state
@@ -297,16 +323,22 @@ impl State {
             }
             Reap::Tombstone { attempt } => match self.leases[attempt as usize] {
                 Some(name) if self.names[name as usize] == Name::Absent => {
-                    to(Reap::Remove { attempt }, &|s| s.names[name as usize] = Name::Tombstone);
+                    to(Reap::Remove { attempt }, &|s| {
+                        s.names[name as usize] = Self::tombstone(attempt, rules);
+                    });
                 }
                 // Something was faster: it looks again.
                 _ => to(Reap::Idle, &|_| {}),
             },
             Reap::Remove { attempt } => to(Reap::Idle, &|s| {
                 s.files[attempt as usize] = false;
-                if let Some(name) = s.leases[attempt as usize].take()
-                    && !rules.tombstones_stay
-                {
+                let Some(name) = s.leases[attempt as usize].take() else { return };
+                let is_others = |of: u8| ![attempt, NOBODY].contains(&of);
+                s.superseded[attempt as usize] = match s.names[name as usize] {
+                    Name::Commit(of) | Name::Tombstone(of) | Name::Revoked(of) => is_others(of),
+                    Name::Absent => false,
+                };
+                if !rules.tombstones_stay {
                     s.names[name as usize] = Name::Absent;
                 }
             }),
@@ -316,35 +348,5 @@ impl State {
     fn first_open(&self) -> Option<usize> {
         let is_open = |name: &Name| matches!(name, Name::Absent | Name::Commit(_));
         self.names.iter().position(is_open)
-    }
-
-    /// What is wrong here, if anything is.
-    pub(super) fn fault(&self) -> Option<&'static str> {
-        let commits: Vec<u8> = self
-            .names
-            .iter()
-            .filter_map(|name| if let Name::Commit(attempt) = name { Some(*attempt) } else { None })
-            .collect();
-        let is_torn = |of: &u8| !self.files[*of as usize] && self.lost != Some(*of);
-        if commits.iter().any(is_torn) {
-            return Some("a commit without files");
-        }
-        if commits.len() > 1 {
-            return Some("two commits of one run");
-        }
-        let writers = || self.writers.iter().zip([0, 1]);
-        let was_committed =
-            self.names.iter().any(|n| matches!(n, Name::Commit(_) | Name::Revoked(_)));
-        if self.trusted_blindly {
-            return Some("a commit was trusted without its files");
-        }
-        if writers().any(|(step, _)| *step == Step::Succeeded) && !was_committed {
-            return Some("success without a commit");
-        }
-        let is_of = |writer: u8| commits.iter().any(|attempt| attempt % 2 == writer);
-        if writers().any(|(step, writer)| *step == Step::Failed && is_of(writer)) {
-            return Some("failure with a commit");
-        }
-        None
     }
 }

@@ -1,0 +1,159 @@
+//! The file in which a long fit keeps its state.
+//!
+//! # Why
+//! Two processes may run one job at the same time. Each writes a file of its own and renames it into place, so that
+//! the state is always a whole one, of whichever was last. What a killed process was writing goes when the job is
+//! resumed or committed. If that takes a file from a process that lives, it writes the file again.
+
+use std::fs;
+use std::io::{self, Write};
+use std::path::Path;
+
+use sha2::{Digest, Sha256};
+
+use crate::error::{Error, Result};
+
+/// Names of files that are still being written end so.
+const UNFINISHED: &str = ".unfinished";
+
+/// How often a file is written whose name another process removes.
+const TRIES: usize = 3;
+
+/// The state that an interrupted run of the same job left; one that was cut short counts as absent.
+pub(super) fn read(file: &Path) -> Result<Option<Vec<u8>>> {
+    remove_unfinished(file);
+    match fs::read(file) {
+        Ok(mut bytes) => {
+            let is_whole = unseal(&mut bytes);
+            if !is_whole {
+                tracing::warn!(
+                    file = %file.display(),
+                    "the checkpoint is empty or was cut short: it counts as absent"
+                );
+            }
+            Ok(is_whole.then_some(bytes))
+        }
+        Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(e) => Err(fails(file, &e)),
+    }
+}
+
+/// Replaces the state in one step: a process killed while it writes leaves the state before.
+pub(super) fn save(file: &Path, bytes: &[u8]) -> Result<()> {
+    let mut saved = try_save(file, bytes);
+    for _ in 1..TRIES {
+        match &saved {
+            Err(e) if e.kind() == io::ErrorKind::NotFound => saved = try_save(file, bytes),
+            _ => break,
+        }
+    }
+    saved.map_err(|e| fails(file, &e))
+}
+
+fn try_save(file: &Path, bytes: &[u8]) -> io::Result<()> {
+    let (folder, name) = folder_and_name(file);
+    fs::create_dir_all(folder)?;
+    let prefix = format!("{name}.");
+    let mut builder = tempfile::Builder::new();
+    builder.prefix(&prefix).suffix(UNFINISHED);
+    // As any other new file: what a umask takes away is taken away.
+    #[cfg(unix)]
+    builder.permissions(std::os::unix::fs::PermissionsExt::from_mode(0o666));
+    let mut unfinished = builder.tempfile_in(folder)?;
+    unfinished.write_all(bytes)?;
+    unfinished.write_all(&Sha256::digest(bytes))?;
+    unfinished.persist(file).map(drop).map_err(|e| e.error)
+}
+
+/// Removes what killed processes were writing. What cannot be removed harms nothing.
+pub(crate) fn remove_unfinished(file: &Path) {
+    let (folder, name) = folder_and_name(file);
+    for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
+        let found = entry.file_name();
+        let random = found.to_str().and_then(|found| {
+            found.strip_prefix(&name)?.strip_prefix('.')?.strip_suffix(UNFINISHED)
+        });
+        if random.is_some_and(|text| !text.is_empty() && !text.contains('.')) {
+            let _ = fs::remove_file(entry.path());
+        }
+    }
+}
+
+fn folder_and_name(file: &Path) -> (&Path, String) {
+    let folder = file.parent().filter(|folder| !folder.as_os_str().is_empty());
+    let name = file.file_name().unwrap_or_default().to_string_lossy().into_owned();
+    (folder.unwrap_or(Path::new(".")), name)
+}
+
+/// Takes the digest off the end of a saved state; `false` where it does not fit what stands before it, as after a power
+/// loss.
+fn unseal(bytes: &mut Vec<u8>) -> bool {
+    let Some(length) = bytes.len().checked_sub(<Sha256 as Digest>::output_size()) else {
+        return false;
+    };
+    let digest = bytes.split_off(length);
+    digest == Sha256::digest(&bytes).as_slice()
+}
+
+fn fails(file: &Path, e: &io::Error) -> Error {
+    Error::store(format!("the checkpoint fails: {e}"))
+        .at(format!("engine.checkpoints: {}", file.display()))
+        .help("give it a folder that can be written to, or leave engine.checkpoints out")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_checkpoint_that_was_cut_short_anywhere_counts_as_absent() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("state");
+        assert_eq!(read(&file).unwrap(), None);
+        save(&file, b"state").unwrap();
+        assert_eq!(read(&file).unwrap().as_deref(), Some(&b"state"[..]));
+        let whole = fs::read(&file).unwrap();
+        for end in 0..whole.len() {
+            fs::write(&file, &whole[..end]).unwrap();
+            assert_eq!(read(&file).unwrap(), None, "cut at {end}");
+        }
+    }
+
+    #[test]
+    fn two_writers_of_one_checkpoint_are_in_nobody_s_way() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("state");
+        let states = [vec![1_u8; 10_000], vec![2; 20_000]];
+        save(&file, &states[0]).unwrap();
+        std::thread::scope(|scope| {
+            for state in &states {
+                let file = &file;
+                scope.spawn(move || (0..300).for_each(|_| save(file, state).unwrap()));
+            }
+            for _ in 0..300 {
+                let mut found = fs::read(&file).unwrap();
+                assert!(unseal(&mut found) && states.contains(&found));
+            }
+        });
+        assert_eq!(fs::read_dir(&folder).unwrap().count(), 1, "nothing else is left");
+    }
+
+    #[test]
+    fn what_a_killed_process_was_writing_goes_and_nothing_else_does() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = |name: &str| folder.path().join(name);
+        let kept = ["state", "state.unfinished", "state-1.a1B2c3.unfinished", "notes.txt"];
+        save(&path("state"), b"state").unwrap();
+        for name in &kept[1..] {
+            fs::write(path(name), "mine").unwrap();
+        }
+        fs::write(path("state.a1B2c3.unfinished"), "cut sh").unwrap();
+        assert_eq!(read(&path("state")).unwrap().as_deref(), Some(&b"state"[..]));
+        let mut left: Vec<_> =
+            fs::read_dir(&folder).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+        left.sort();
+        let mut kept = kept.to_vec();
+        kept.sort_unstable();
+        assert_eq!(left, kept);
+    }
+}

@@ -1,0 +1,227 @@
+//! Files on local disk that are created or replaced as a whole, and what makes them durable.
+
+use std::fs;
+use std::io::{self, Write};
+use std::path::Path as FilePath;
+
+use super::control::Created;
+use crate::error::Error;
+
+/// Names of files that are on their way to their place begin so.
+pub(super) const STAGED: &str = "_staged-";
+
+/// Creates a file where there is none.
+pub(super) fn create_on_disk(
+    target: &FilePath,
+    bytes: &[u8],
+    staging: &FilePath,
+    sync: bool,
+) -> io::Result<Created> {
+    let staged = match staged(target, bytes, staging, sync) {
+        Ok(staged) => staged,
+        Err(e) => return Ok(Created::Refused(on_disk(target, e).into())),
+    };
+    match persist_new(staged, target) {
+        Ok(()) => {}
+        Err(e) if e.kind() == io::ErrorKind::AlreadyExists => return Ok(Created::Exists),
+        Err(e) if is_refusal(e.kind()) => return Ok(Created::Refused(refused(target, &e))),
+        Err(e) => return Err(e),
+    }
+    // It is there, and everybody can see it: this is too late to fail.
+    if sync && let Err(e) = sync_folder_of(target) {
+        tracing::warn!(file = %target.display(), error = %e, "the name may not survive a power loss");
+    }
+    Ok(Created::Yes)
+}
+
+/// Renames or links the file to its place, where nothing may be.
+fn persist_new(staged: tempfile::NamedTempFile, target: &FilePath) -> io::Result<()> {
+    #[cfg(test)]
+    tests::fail_as_told(target)?;
+    staged.persist_noclobber(target).map(drop).map_err(|e| e.error)
+}
+
+/// Whether a disk that answers so has not created the name and will not: anything else, such as a share that no longer
+/// answers, says nothing.
+fn is_refusal(kind: io::ErrorKind) -> bool {
+    use io::ErrorKind as Kind;
+    matches!(
+        kind,
+        Kind::CrossesDevices
+            | Kind::InvalidInput
+            | Kind::PermissionDenied
+            | Kind::ReadOnlyFilesystem
+            | Kind::Unsupported
+    ) || is_full(kind)
+}
+
+/// Whether a disk takes no more bytes of this user.
+pub(super) fn is_full(kind: io::ErrorKind) -> bool {
+    use io::ErrorKind as Kind;
+    matches!(kind, Kind::FileTooLarge | Kind::QuotaExceeded | Kind::StorageFull)
+}
+
+fn refused(target: &FilePath, e: &io::Error) -> Error {
+    if is_full(e.kind()) {
+        return Error::store(format!("cannot create the file: {e}"))
+            .at(target.display().to_string());
+    }
+    Error::spec(format!("the disk does not create a file only where there is none: {e}"))
+        .at(format!("sink.url: {}", target.display()))
+        .help(
+            "the run is not committed, as a commit rests on such files: publish to a folder that you may write to, on a \
+             disk with hard links (SMB shares and some FUSE mounts have none), or to an object store",
+        )
+}
+
+pub(super) fn replace_on_disk(
+    target: &FilePath,
+    bytes: &[u8],
+    staging: &FilePath,
+    sync: bool,
+) -> io::Result<()> {
+    staged(target, bytes, staging, sync)?.persist(target).map_err(|e| e.error)?;
+    if sync { sync_folder_of(target) } else { Ok(()) }
+}
+
+/// The bytes in a file of their own, which goes when it is dropped before it got to its place.
+fn staged(
+    target: &FilePath,
+    bytes: &[u8],
+    staging: &FilePath,
+    sync: bool,
+) -> io::Result<tempfile::NamedTempFile> {
+    // Another writer of the run may just remove a folder that is empty.
+    let mut file = match new_file(target, staging) {
+        Err(e) if e.kind() == io::ErrorKind::NotFound => new_file(target, staging)?,
+        file => file?,
+    };
+    file.write_all(bytes)?;
+    if sync {
+        file.as_file().sync_all()?;
+    }
+    Ok(file)
+}
+
+fn new_file(target: &FilePath, staging: &FilePath) -> io::Result<tempfile::NamedTempFile> {
+    fs::create_dir_all(staging)?;
+    if let Some(folder) = target.parent() {
+        fs::create_dir_all(folder)?;
+    }
+    let mut builder = tempfile::Builder::new();
+    builder.prefix(STAGED);
+    // As any other new file: what a umask takes away is taken away.
+    #[cfg(unix)]
+    builder.permissions(std::os::unix::fs::PermissionsExt::from_mode(0o666));
+    builder.tempfile_in(staging)
+}
+
+/// What a store says when a file on local disk fails.
+pub(super) fn on_disk(file: &FilePath, e: io::Error) -> object_store::Error {
+    let path = file.display().to_string();
+    match e.kind() {
+        io::ErrorKind::NotFound => object_store::Error::NotFound { path, source: e.into() },
+        io::ErrorKind::AlreadyExists => {
+            object_store::Error::AlreadyExists { path, source: e.into() }
+        }
+        _ => object_store::Error::Generic {
+            store: "local disk",
+            source: format!("{path}: {e}").into(),
+        },
+    }
+}
+
+/// Makes the names in a file's folder durable.
+pub(super) fn sync_folder_of(file: &FilePath) -> io::Result<()> {
+    file.parent().map_or(Ok(()), sync)
+}
+
+/// Makes a file's content, or the names in a folder, durable.
+pub(super) fn sync(file: &FilePath) -> io::Result<()> {
+    #[cfg(test)]
+    tests::SYNCED.lock().map_err(|_| io::ErrorKind::Other)?.push(file.to_owned());
+    fs::File::open(file)?.sync_all()
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use super::*;
+
+    /// What tests of this process synced.
+    pub(in crate::sink::parquet) static SYNCED: std::sync::Mutex<Vec<std::path::PathBuf>> =
+        std::sync::Mutex::new(Vec::new());
+
+    /// The folders in which tests of this process let a disk refuse to create files, and its error number.
+    pub(in crate::sink::parquet) static REFUSALS: std::sync::Mutex<Vec<(std::path::PathBuf, i32)>> =
+        std::sync::Mutex::new(Vec::new());
+
+    pub(super) fn fail_as_told(target: &FilePath) -> io::Result<()> {
+        let told = REFUSALS.lock().map_err(|_| io::ErrorKind::Other)?;
+        match told.iter().rfind(|(folder, _)| target.starts_with(folder)) {
+            Some((_, number)) => Err(io::Error::from_raw_os_error(*number)),
+            None => Ok(()),
+        }
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn a_disk_that_refuses_is_told_from_one_that_does_not_answer() {
+        use rustix::io::Errno;
+        let folder = tempfile::tempdir().unwrap();
+        let target = folder.path().join("manifest.json");
+        let create = |number: i32| {
+            REFUSALS.lock().unwrap().push((folder.path().to_owned(), number));
+            create_on_disk(&target, b"{}", folder.path(), false)
+        };
+        let refusals = [
+            Errno::ACCESS,
+            Errno::INVAL,
+            Errno::NOSPC,
+            Errno::NOSYS,
+            Errno::NOTSUP,
+            Errno::OPNOTSUPP,
+            Errno::PERM,
+            Errno::ROFS,
+            Errno::XDEV,
+        ];
+        for number in refusals {
+            let created = create(number.raw_os_error());
+            assert!(matches!(created, Ok(Created::Refused(_))), "{number}");
+        }
+        for number in [Errno::IO, Errno::TIMEDOUT, Errno::STALE] {
+            assert!(create(number.raw_os_error()).is_err(), "{number}");
+        }
+        assert_eq!(fs::read_dir(&folder).unwrap().count(), 0, "litter");
+    }
+    #[cfg(unix)]
+    #[tokio::test(flavor = "multi_thread")]
+    async fn a_disk_without_links_is_told_before_the_work_and_nothing_stays() {
+        use crate::run::Run;
+        use crate::sink::{Contents, Job, JobCommand, ParquetSink, Sink, SinkSpec};
+        let folder = tempfile::tempdir().unwrap();
+        let root = folder.path().canonicalize().unwrap();
+        let spec = SinkSpec { url: root.display().to_string(), ..SinkSpec::default() };
+        let sink = ParquetSink::open(&spec, &crate::store::StoreSpec::default()).unwrap();
+        let (digest, command) = ("d".repeat(64), JobCommand::Run);
+        let job = Job { digest, run_id: None, pipeline: String::new(), command };
+        let (contents, run) = (Contents::default(), Run::new(0));
+        let number = rustix::io::Errno::OPNOTSUPP.raw_os_error();
+        REFUSALS.lock().unwrap().push((root.clone(), number));
+        for _ in 0..2 {
+            let early = sink.begin(&job, false).await.err().unwrap();
+            // Where it is known only at the commit, it is no less certain.
+            let late = sink.publish("r", &job, &contents, &run).await.unwrap_err();
+            for error in [early, late] {
+                let said = error.to_string();
+                assert_eq!(error.exit_code(), 2, "{said}");
+                assert!(said.contains("only where there is none"), "{said}");
+                assert!(said.contains("not committed"), "{said}");
+                assert!(said.contains(&root.display().to_string()), "{said}");
+            }
+            for name in ["runs", "_leases"] {
+                let left = fs::read_dir(root.join(name)).into_iter().flatten().count();
+                assert_eq!(left, 0, "litter in {name}");
+            }
+        }
+    }
+}

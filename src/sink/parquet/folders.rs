@@ -1,0 +1,133 @@
+//! What lies in the folders of leases and of runs.
+//!
+//! # Why
+//! A listing of a folder on local disk follows links and enters every folder in it. A circle of links, or a folder that
+//! may not be read, breaks it off, and may be somebody else's. So only the names that labelmill gives are looked at
+//! there. A store has neither links nor folders, and one listing is its cheapest answer.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io;
+use std::path::Path as FilePath;
+
+use futures::TryStreamExt;
+use object_store::path::Path;
+use object_store::{ObjectMeta, ObjectStore, ObjectStoreExt};
+
+use super::place::ParquetSink;
+use super::removal::is_attempt;
+use crate::error::{Error, Result};
+
+/// A folder below `runs`, somebody else's perhaps.
+#[derive(Default)]
+pub(super) struct RunFolder {
+    /// What may be its manifests.
+    pub(super) manifests: Vec<ObjectMeta>,
+    /// Whether there is more than manifests.
+    pub(super) has_files: bool,
+}
+
+impl ParquetSink {
+    /// The folders of runs, by run id.
+    pub(super) async fn run_folders(&self) -> Result<BTreeMap<String, RunFolder>> {
+        let runs = self.runs();
+        let mut folders: BTreeMap<String, RunFolder> = BTreeMap::new();
+        if let Some(root) = self.local(&runs) {
+            for run_id in names_in(&root)? {
+                let folder = root.join(&run_id);
+                if !folder.is_dir() {
+                    continue;
+                }
+                let names = names_in(&folder).unwrap_or_else(|e| {
+                    tracing::warn!(error = %e, "a folder below runs cannot be read: it is passed over");
+                    Vec::new()
+                });
+                let mut found = RunFolder::default();
+                for name in names {
+                    if !is_manifest(&name) {
+                        found.has_files |= folder.join(&name).is_dir();
+                    } else if let Some(object) = self.look_up(&runs, &[&run_id, &name]).await {
+                        found.manifests.push(object);
+                    }
+                }
+                folders.insert(run_id, found);
+            }
+            return Ok(folders);
+        }
+        let mut objects = self.place.store.list(Some(&runs));
+        while let Some(object) = objects.try_next().await? {
+            let below: Vec<_> = object.location.prefix_match(&runs).into_iter().flatten().collect();
+            let [run_id, name, rest @ ..] = &below[..] else { continue };
+            let folder = folders.entry(run_id.as_ref().to_owned()).or_default();
+            if !rest.is_empty() {
+                folder.has_files = true;
+            } else if is_manifest(name.as_ref()) {
+                folder.manifests.push(object);
+            }
+        }
+        Ok(folders)
+    }
+
+    /// The files that have the names of leases, with the attempts that they name.
+    pub(super) async fn lease_files(&self) -> Result<Vec<(String, ObjectMeta)>> {
+        let leases = self.leases();
+        let mut found = Vec::new();
+        if let Some(folder) = self.local(&leases) {
+            for name in names_in(&folder)? {
+                if let Some(attempt) = attempt_of(&name)
+                    && let Some(object) = self.look_up(&leases, &[&name]).await
+                {
+                    found.push((attempt.to_owned(), object));
+                }
+            }
+            return Ok(found);
+        }
+        let mut objects = self.place.store.list(Some(&leases));
+        while let Some(object) =
+            objects.try_next().await.map_err(|e| Error::from(e).or_at("sink.url"))?
+        {
+            if let Some(attempt) = object.location.filename().and_then(attempt_of) {
+                found.push((attempt.to_owned(), object));
+            }
+        }
+        Ok(found)
+    }
+
+    /// A file on local disk; `None` where it is gone, or cannot be looked at.
+    async fn look_up(&self, folder: &Path, below: &[&str]) -> Option<ObjectMeta> {
+        let path = below.iter().fold(folder.clone(), |path, name| path.join(*name));
+        match self.place.store.head(&path).await {
+            Ok(object) => Some(object),
+            Err(object_store::Error::NotFound { .. }) => None,
+            Err(e) => {
+                tracing::warn!(file = self.text(&path), error = %e, "a file cannot be looked at: it is passed over");
+                None
+            }
+        }
+    }
+}
+
+/// The names in a folder; none where it is not there.
+fn names_in(folder: &FilePath) -> Result<Vec<String>> {
+    let entries = match fs::read_dir(folder) {
+        Ok(entries) => entries.collect::<io::Result<Vec<_>>>(),
+        Err(e) if [io::ErrorKind::NotFound, io::ErrorKind::NotADirectory].contains(&e.kind()) => {
+            Ok(Vec::new())
+        }
+        Err(e) => Err(e),
+    };
+    let entries = entries.map_err(|e| {
+        Error::store(format!("cannot list the folder: {e}")).at(folder.display().to_string())
+    })?;
+    // Names of labelmill are plain text.
+    Ok(entries.into_iter().filter_map(|entry| entry.file_name().into_string().ok()).collect())
+}
+
+/// The attempt that a lease's file name names.
+fn attempt_of(name: &str) -> Option<&str> {
+    name.strip_suffix(".json").filter(|attempt| is_attempt(attempt))
+}
+
+fn is_manifest(name: &str) -> bool {
+    name.starts_with("manifest")
+}

@@ -1,0 +1,162 @@
+//! Disks on which something is odd: folders on other disks, circles of links, no room.
+
+use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
+use std::path::{Path, PathBuf};
+
+use crate::job::{Job, assert_says};
+use crate::site::Site;
+use crate::support::{committed, files_of, labelmill, stderr, stdout};
+
+const CROWD: &str = "source.annotations = [['i', 'a', 'x'], ['j', 'a', 'x'], ['j', 'b', 'y']]
+    model.kind = 'majority_vote'\n";
+
+#[test]
+fn runs_may_lie_on_another_disk_than_the_link_to_the_newest() {
+    let job = Job::new();
+    let Ok(other) = tempfile::tempdir_in("/dev/shm") else {
+        return eprintln!("SKIPPED: there is no other disk");
+    };
+    let disk = |path: &Path| std::fs::metadata(path).unwrap().dev();
+    if disk(other.path()) == disk(&job.path("")) {
+        return eprintln!("SKIPPED: there is no other disk");
+    }
+    std::fs::create_dir_all(job.path("out")).unwrap();
+    symlink(other.path(), job.path("out/runs")).unwrap();
+    // What a process left that died on the way.
+    symlink("latest/_latest.json", job.path("out/_latest")).unwrap();
+    for (id, seed) in [("old", "seed=1"), ("new", "seed=2")] {
+        job.ends(CROWD, &["--set", &format!("sink.run_id={id}"), "--set", seed], 0);
+        let files = files_of(&job.path("out/runs").join(id)).canonicalize().unwrap();
+        assert_eq!(job.path("out/latest").canonicalize().unwrap(), files);
+        assert!(std::fs::symlink_metadata(job.path("out/_latest")).is_err(), "litter");
+    }
+}
+
+#[test]
+fn a_link_on_its_way_that_a_dead_writer_left_goes_with_its_lease() {
+    let site = Site::new(None, [40, 30], 3);
+    let killed = |round: usize| {
+        let mut child = site.spawn(3 * round, &[]);
+        let run = site.out().join("runs").join(Site::id(3 * round));
+        while !run.join("manifest.json").exists() && child.try_wait().unwrap().is_none() {
+            std::hint::spin_loop();
+        }
+        let _ = child.kill();
+        child.wait().unwrap();
+        leases(&site) > 0 && committed(&run).is_some()
+    };
+    let round = (1..50).find(|round| killed(*round)).expect("one dies after its commit");
+    let run = site.out().join("runs").join(Site::id(3 * round));
+    let lease = std::fs::read_dir(site.out().join("_leases")).unwrap().map(|e| e.unwrap().path());
+    let lease = lease.filter(|path| path.extension().unwrap() == "json").last().unwrap();
+    let content = std::fs::read(&lease).unwrap();
+    let again = || {
+        let url = |name: String| site.folder.join(name).display().to_string();
+        let (input, output) = (url(format!("in-{}", 3 * round % 2)), url("out".to_owned()));
+        let id = format!("sink.run_id={}", Site::id(3 * round));
+        let places = ["--annotations", &input, "--output", &output];
+        let model = ["--model", "dawid_skene", "--set", "model.stop.max_iter=3", "--set", &id];
+        let done = labelmill().arg("aggregate").args(places).args(model).output().unwrap();
+        assert_says(&stderr(&done), &["nothing to do"]);
+    };
+    again();
+    // As if it had died when `latest` had moved, just before the link to the pointer had.
+    std::fs::write(&lease, content).unwrap();
+    let target =
+        Path::new("runs").join(Site::id(3 * round)).join(files_of(&run).file_name().unwrap());
+    symlink(target, site.out().join("_latest")).unwrap();
+    again();
+    assert_eq!(leases(&site), 0);
+    site.assert_clean();
+}
+
+fn leases(site: &Site) -> usize {
+    let names = std::fs::read_dir(site.out().join("_leases")).unwrap();
+    names.filter(|entry| entry.as_ref().unwrap().path().extension().unwrap() == "json").count()
+}
+
+#[test]
+fn circles_of_links_and_folders_that_may_not_be_read_stop_nobody() {
+    let job = Job::new();
+    let named = |id: &str, seed: u32| {
+        let set = [format!("sink.run_id={id}"), format!("seed={seed}"), "name=mine".to_owned()];
+        set.map(|set| ["--set".to_owned(), set]).concat()
+    };
+    let run = |id: &str, seed: u32, more: &[&str]| {
+        let named = named(id, seed);
+        let arguments: Vec<&str> = named.iter().map(String::as_str).chain(more.to_vec()).collect();
+        job.ends(CROWD, &arguments, 0)
+    };
+    run("old", 1, &[]);
+    for folder in ["out/runs/theirs", "out/runs/closed", "out/runs/old/notes", "out/_leases/notes"]
+    {
+        std::fs::create_dir_all(job.path(folder)).unwrap();
+        symlink(job.path(folder), job.path(folder).join("circle")).unwrap();
+    }
+    symlink("itself", job.path("out/runs/itself")).unwrap();
+    symlink("nowhere", job.path("out/runs/broken")).unwrap();
+    let closed = |mode: u32| {
+        let mode = std::fs::Permissions::from_mode(mode);
+        std::fs::set_permissions(job.path("out/runs/closed"), mode).unwrap();
+    };
+    closed(0o000);
+    let said = run("new", 2, &["--set", "sink.keep_runs=1"]);
+    assert!(!said.contains("could not be collected"), "{said}");
+    assert_eq!(committed(&job.path("out/runs/old")), None, "it is collected");
+    std::fs::create_dir_all(job.path("out/runs/new/notes")).unwrap();
+    symlink(job.path("out/runs/new"), job.path("out/runs/new/notes/circle")).unwrap();
+    // The pointer is found again, and the run can be read.
+    std::fs::remove_file(job.path("out/latest.json")).unwrap();
+    let query = ["sql", "--json", "--run", &job.url("out"), "-c", "select count(*) n from labels"];
+    let refused = labelmill().args(query).output().unwrap();
+    assert_says(&stderr(&refused), &["latest.json is missing"]);
+    assert_says(&run("new", 2, &[]), &["nothing to do"]);
+    let read = labelmill().args(query).output().unwrap();
+    assert_eq!(stdout(&read).trim(), "{\"n\":2}", "{}", stderr(&read));
+    closed(0o700);
+}
+
+#[test]
+fn a_run_s_folder_that_was_there_before_stays_and_one_that_was_made_goes() {
+    for was_there in [true, false] {
+        let job = Job::new();
+        if was_there {
+            std::fs::create_dir_all(job.path("out/runs/mine")).unwrap();
+        }
+        let broken = ["--set", "sink.run_id=mine", "--set", "gate.max_tied=0"];
+        job.ends(CROWD, &broken, 6);
+        assert_eq!(job.path("out/runs/mine").exists(), was_there);
+        assert_eq!(job.path("out").exists(), was_there, "not even the folder of all runs");
+        assert!(!job.path("out/_leases").exists());
+    }
+}
+
+#[test]
+fn what_a_dead_writer_left_makes_room_on_a_full_disk() {
+    let site = Site::new(None, [4_000, 30], 55);
+    let is_torn = (0..50).any(|n| {
+        let mut child = site.spawn(6 * n, &[]);
+        while site.unfinished().is_empty() && child.try_wait().unwrap().is_none() {
+            std::hint::spin_loop();
+        }
+        let _ = child.kill();
+        child.wait().unwrap();
+        !site.unfinished().is_empty()
+    });
+    assert!(is_torn, "no kill came while tables were written");
+    let input = site.folder.join("in-1").display().to_string();
+    let output = site.out().display().to_string();
+    let model = ["--model", "majority_vote"];
+    // No file may grow.
+    let full = std::process::Command::new("sh")
+        .args(["-c", "ulimit -f 0; exec \"$0\" \"$@\"", env!("CARGO_BIN_EXE_labelmill")])
+        .args(["aggregate", "--annotations", &input, "--output", &output])
+        .args(model)
+        .output()
+        .unwrap();
+    assert_eq!(full.status.code(), Some(5), "{}", stderr(&full));
+    assert_eq!(site.unfinished(), Vec::<PathBuf>::new());
+    assert_eq!(leases(&site), 0);
+    site.run(7, &[]);
+    site.assert_clean();
+}
