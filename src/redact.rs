@@ -6,6 +6,8 @@
 
 use std::ops::Range;
 
+use serde_json::Value;
+
 /// The text with `***` for the user part and the query of every URL in it.
 #[must_use]
 pub fn redacted(text: &str) -> String {
@@ -20,6 +22,20 @@ pub fn redacted(text: &str) -> String {
     }
     out.push_str(&text[from..]);
     out
+}
+
+/// As [`redacted`], for each text in a JSON value: the ends of a secret are those of its text.
+#[must_use]
+pub fn redacted_json(value: Value) -> Value {
+    match value {
+        Value::String(text) => Value::String(redacted(&text)),
+        Value::Array(values) => values.into_iter().map(redacted_json).collect(),
+        Value::Object(fields) => {
+            let fields = fields.into_iter();
+            fields.map(|(name, value)| (redacted(&name), redacted_json(value))).collect()
+        }
+        other => other,
+    }
 }
 
 /// As [`redacted`], for a text that is one location from beginning to end, whatever it holds.
@@ -164,6 +180,14 @@ mod tests {
             assert_eq!(redacted(text), want);
             assert!(!want.contains("hunter2"));
         }
+    }
+
+    #[test]
+    fn a_secret_in_json_ends_with_its_text() {
+        let spec = serde_json::json!({"a": "docker://repo:tag", "b": ["s3://k:hunter2@b/x", 1], "c": "label@x"});
+        let want =
+            serde_json::json!({"a": "docker://***", "b": ["s3://***@b/x", 1], "c": "label@x"});
+        assert_eq!(redacted_json(spec), want);
     }
 
     #[test]

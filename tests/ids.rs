@@ -16,22 +16,23 @@ use crate::support::{forget_sizes, read_batches, write_crowd, write_parquet};
 /// Publishes a crowd whose instances, annotators and labels are all these two values: two annotators agree that the
 /// first instance is of the first class and the second of the second.
 fn assert_returned(values: &ArrayRef) {
-    for tells_sizes in [true, false] {
-        assert_returned_from(values, tells_sizes);
+    for (tells_sizes, has_question) in [(true, false), (false, false), (true, true)] {
+        assert_returned_from(values, tells_sizes, has_question);
     }
 }
 
-fn assert_returned_from(values: &ArrayRef, tells_sizes: bool) {
+fn assert_returned_from(values: &ArrayRef, tells_sizes: bool, has_question: bool) {
     let job = Job::new();
     let pick = |rows: [u32; 4]| take(values, &UInt32Array::from(rows.to_vec()), None).unwrap();
-    write_parquet(
-        &job.path("in.parquet"),
-        vec![
-            ("instance_id", pick([1, 0, 1, 0])),
-            ("annotator_id", pick([0, 0, 1, 1])),
-            ("label", pick([1, 0, 1, 0])),
-        ],
-    );
+    let mut columns = vec![
+        ("instance_id", pick([1, 0, 1, 0])),
+        ("annotator_id", pick([0, 0, 1, 1])),
+        ("label", pick([1, 0, 1, 0])),
+    ];
+    if has_question {
+        columns.push(("question", Arc::new(StringArray::from(vec!["q"; 4]))));
+    }
+    write_parquet(&job.path("in.parquet"), columns);
     if !tells_sizes {
         forget_sizes(&job.path("in.parquet"));
     }

@@ -10,7 +10,7 @@ use tracing_subscriber::fmt::MakeWriter;
 
 use crate::error::{Error, Result};
 use crate::escape;
-use crate::redact::redacted;
+use crate::redact::{redacted, redacted_json};
 
 /// A line to the person watching.
 pub(super) fn say(text: &str) {
@@ -68,8 +68,13 @@ impl<'a> MakeWriter<'a> for Log {
 /// A log line comes in one piece.
 impl Write for Log {
     fn write(&mut self, line: &[u8]) -> std::io::Result<usize> {
-        let text = redacted(&String::from_utf8_lossy(line));
-        let text = if self.is_json { escape::json(&text) } else { coloured(&text).into() };
+        let text = String::from_utf8_lossy(line);
+        let text = match serde_json::from_str(&text) {
+            Ok(fields) if self.is_json => {
+                format!("{}\n", escape::json(&redacted_json(fields).to_string()))
+            }
+            _ => coloured(&redacted(&text)),
+        };
         std::io::stderr().write_all(text.as_bytes()).map(|()| line.len())
     }
 

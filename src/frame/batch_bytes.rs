@@ -3,21 +3,37 @@
 use std::collections::HashSet;
 
 use arrow::array::ArrayData;
-use arrow::array::{Array, ArrayRef, RecordBatch};
+use arrow::array::{Array, ArrayRef, AsArray, RecordBatch};
 use arrow::buffer::Buffer;
 use arrow::datatypes::DataType;
+
+/// Bytes of batches on their way, so many at once, of which these are at hand: each is taken to have as many rows' bytes
+/// as the largest so far, and what they share is counted once.
+pub(super) fn bytes_in_flight(largest: usize, at_once: usize, at_hand: &[RecordBatch]) -> usize {
+    let mut held = HeldBuffers::default();
+    at_hand.iter().for_each(|batch| held.add(batch));
+    let rows: usize = at_hand.iter().map(bytes_of_rows).sum();
+    largest.saturating_mul(at_once).saturating_add(held.bytes().saturating_sub(rows))
+}
 
 /// Bytes of a batch's own rows: what it shares with its neighbours is not counted for each of them.
 pub(super) fn bytes_of_rows(batch: &RecordBatch) -> usize {
     let of = |column: &ArrayRef| match column.data_type() {
-        // Where the text of views lies is not by row.
-        DataType::Utf8View | DataType::BinaryView => column.get_array_memory_size(),
+        DataType::Utf8View => bytes_of_views(column, column.as_string_view().views()),
+        DataType::BinaryView => bytes_of_views(column, column.as_binary_view().views()),
         _ => column
             .to_data()
             .get_slice_memory_size()
             .unwrap_or_else(|_| column.get_array_memory_size()),
     };
     batch.columns().iter().map(of).sum()
+}
+
+/// Rows may share a value, and buffers may hold other batches' values too: the smaller of both.
+fn bytes_of_views(column: &ArrayRef, views: &[u128]) -> usize {
+    // The low half of a view's first eight bytes is the length of its value.
+    let values: usize = views.iter().map(|view| *view as u32 as usize).sum();
+    column.get_array_memory_size().min(size_of_val(views) + values)
 }
 
 /// The buffers of batches that are held together, each counted once.
@@ -53,9 +69,27 @@ impl HeldBuffers {
 mod tests {
     use std::sync::Arc;
 
-    use arrow::array::{Int64Array, StringArray};
+    use arrow::array::{Int64Array, StringArray, StringViewArray, UInt32Array};
+    use arrow::compute::take;
 
     use super::*;
+
+    #[test]
+    fn views_are_counted_by_what_their_rows_point_at() {
+        let texts = (0..1000).map(|n| format!("a text that is too long to be in a view {n:04}"));
+        let column = Arc::new(StringViewArray::from_iter_values(texts)) as ArrayRef;
+        let batch = RecordBatch::try_from_iter([("t", column)]).unwrap();
+        let (part, next) = (batch.slice(100, 100), batch.slice(200, 100));
+        // Sixteen bytes a view, forty-four a text.
+        assert_eq!(bytes_of_rows(&part), 100 * (16 + 44));
+        let one = Arc::new(StringViewArray::from(vec!["z".repeat(100_000).as_str()])) as ArrayRef;
+        let same = take(&one, &UInt32Array::from(vec![0; 1000]), None).unwrap();
+        let same = RecordBatch::try_from_iter([("t", same)]).unwrap();
+        assert!(bytes_of_rows(&same) < 150_000, "{}", bytes_of_rows(&same));
+        // Two parts hold the buffers of the whole, once.
+        let flight = bytes_in_flight(6_000, 20, &[part, next]);
+        assert!((6_000 * 20 + 40_000..6_000 * 20 + 80_000).contains(&flight), "{flight}");
+    }
 
     #[test]
     fn parts_of_a_batch_are_counted_once_together_and_by_their_rows_alone() {

@@ -14,7 +14,7 @@ use futures::StreamExt;
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 
-use super::batch_bytes::bytes_of_rows;
+use super::batch_bytes::{bytes_in_flight, bytes_of_rows};
 use super::budget::Budget;
 use super::evidence::Described;
 use super::features::{Features, Reader, Scratch};
@@ -81,7 +81,7 @@ pub async fn collect(relations: Relations, spec: &FrameSpec, run: &Run) -> Resul
         read += rows as u64;
         // The others on their way are taken to be as large as the largest so far.
         largest = together.iter().map(bytes_of_rows).fold(largest, usize::max);
-        let in_flight = largest.saturating_mul(batches.at_once);
+        let in_flight = bytes_in_flight(largest, batches.at_once, &together);
         let bytes = questions.bytes(rows).saturating_add(in_flight);
         budget.hold(bytes, || format!("the ids and numbers of the first {read} annotations"))?;
         tokio::task::block_in_place(|| pool.install(|| questions.push(&together, &budget)))?;
@@ -144,7 +144,7 @@ async fn read_within(
         run.cancel.check()?;
         let batch = batch.map_err(|e| e.or_at(place))?;
         largest = bytes_of_rows(&batch).max(largest);
-        let in_flight = largest.saturating_mul(batches.at_once);
+        let in_flight = bytes_in_flight(largest, batches.at_once, std::slice::from_ref(&batch));
         let bytes = reader.bytes(&batch).saturating_add(in_flight);
         budget
             .hold(bytes, || format!("the features of {} ids", reader.len() + batch.num_rows()))?;

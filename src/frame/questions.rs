@@ -1,6 +1,5 @@
 //! The rows of a batch go to the collector of their question.
 
-use std::collections::HashMap;
 use std::collections::btree_map::{BTreeMap, Entry};
 use std::ops::Range;
 use std::sync::Arc;
@@ -16,6 +15,7 @@ use super::ids::{Ids, Interner, NULL};
 use super::rejects::{Reason, Rejects};
 use super::{Duplicates, Frame, FrameSpec, LeftOut};
 use crate::error::{Error, Result};
+use crate::source::files::UNTYPED;
 
 /// One collector a question; without a question column there is one, of number 0.
 pub(super) struct Questions {
@@ -136,7 +136,11 @@ impl Questions {
 
 /// The schema without the mark of text that may stand for integers: all questions must agree on the types.
 fn typed(schema: &SchemaRef) -> SchemaRef {
-    let plain = |field: &FieldRef| field.as_ref().clone().with_metadata(HashMap::new());
+    let plain = |field: &FieldRef| {
+        let mut marks = field.metadata().clone();
+        marks.remove(UNTYPED);
+        field.as_ref().clone().with_metadata(marks)
+    };
     SchemaRef::new(Schema::new(schema.fields().iter().map(plain).collect::<Vec<_>>()))
 }
 

@@ -15,7 +15,7 @@ use crate::error::{Error, Problem, Result, offenders};
 use crate::frame::{Frame, Relations, Scratch, collect};
 use crate::gate::Measures;
 use crate::model::{model_kind, switching};
-use crate::redact::redacted;
+use crate::redact::{redacted, redacted_json};
 use crate::run::Run;
 use crate::sink::{
     Begin, Contents, Job, JobCommand, ParquetSink, Published, Sink, digest, model_files,
@@ -71,7 +71,7 @@ pub async fn run(spec: &PipelineSpec, force: bool, run: &mut Run) -> Result<Publ
     let rows = |count: fn(&Frame) -> u64| outcome.answers.iter().map(|a| count(&a.frame)).sum();
     outcome.run = RunRecord {
         run_id,
-        spec: redacted(&spec.to_json()?.to_string()),
+        spec: redacted_json(spec.to_json()?).to_string(),
         seed: spec.seed,
         inputs,
         rows_read: rows(|f| f.rows_read),

@@ -6,13 +6,8 @@
 //! how many bytes its text takes, so that the rows of a batch are known before any is read. Where it does not, text is
 //! read as [views](super::views), which take no more than the pages of the file.
 
-use std::sync::Arc;
-
-use datafusion::datasource::physical_plan::parquet::metadata::DFParquetMetadata;
-use datafusion::error::DataFusionError;
 use datafusion::execution::memory_pool::MemoryLimit;
 use datafusion::prelude::SessionContext;
-use object_store::{ObjectMeta, ObjectStore};
 use parquet::basic::Type;
 use parquet::file::metadata::{ColumnChunkMetaData, ParquetMetaData, RowGroupMetaData};
 
@@ -39,13 +34,29 @@ const LEAST_BATCHES: usize = 64;
 /// What a batch may have however little memory there is.
 const NEGLIGIBLE: usize = 1 << 20;
 
-/// Lowers the session's rows in a batch to what these files' values allow. Returns whether every file states how large its
-/// text is; that of one which does not has to be read as views.
-pub(super) async fn fit(
-    ctx: &SessionContext,
-    store: &Arc<dyn ObjectStore>,
-    objects: &[&ObjectMeta],
-) -> bool {
+/// How large the rows of a Parquet file are.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct SizeOfRows {
+    /// Bytes that a row takes in memory, the mean of the row group where it is largest.
+    bytes: usize,
+    /// Whether the file states how large its text is.
+    is_stated: bool,
+}
+
+impl SizeOfRows {
+    pub(super) fn of(metadata: &ParquetMetaData) -> Self {
+        let groups = metadata.row_groups();
+        let states_size = |c: &ColumnChunkMetaData| width(c).is_some() || text_bytes(c).is_some();
+        Self {
+            bytes: groups.iter().map(bytes_per_row).max().unwrap_or_default(),
+            is_stated: groups.iter().all(|group| group.columns().iter().all(states_size)),
+        }
+    }
+}
+
+/// Lowers the session's rows in a batch to what the values of these files allow. Returns whether every file states how
+/// large its text is; that of one which does not has to be read as views.
+pub(super) fn fit(ctx: &SessionContext, files: impl Iterator<Item = SizeOfRows>) -> bool {
     let runtime = ctx.runtime_env();
     let room = match runtime.memory_pool.memory_limit() {
         MemoryLimit::Finite(limit) => {
@@ -56,13 +67,9 @@ pub(super) async fn fit(
         _ => BATCH_BYTES,
     };
     let (mut rows, mut are_stated) = (usize::MAX, true);
-    for object in objects {
-        let Ok(metadata) = metadata(ctx, store, object).await else { continue };
-        for group in metadata.row_groups() {
-            rows = rows.min(room / bytes_per_row(group).max(1));
-            are_stated &=
-                group.columns().iter().all(|c| width(c).is_some() || text_bytes(c).is_some());
-        }
+    for file in files {
+        rows = rows.min(room / file.bytes.max(1));
+        are_stated &= file.is_stated;
     }
     let state = ctx.state_ref();
     let mut state = state.write();
@@ -70,19 +77,6 @@ pub(super) async fn fit(
     let rows = config.batch_size().min(rows).max(1);
     *state.config_mut() = config.with_batch_size(rows);
     are_stated
-}
-
-/// The metadata of a file whose schema was read a moment ago: the session has kept it since.
-pub(super) async fn metadata(
-    ctx: &SessionContext,
-    store: &Arc<dyn ObjectStore>,
-    object: &ObjectMeta,
-) -> Result<Arc<ParquetMetaData>, DataFusionError> {
-    let cache = Some(ctx.runtime_env().cache_manager.get_file_metadata_cache());
-    DFParquetMetadata::new(store.as_ref(), object)
-        .with_file_metadata_cache(cache)
-        .fetch_metadata()
-        .await
 }
 
 /// What the values of a row take in memory: the mean, rounded up.
@@ -115,17 +109,18 @@ fn text_bytes(column: &ColumnChunkMetaData) -> Option<i64> {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use arrow::array::{ArrayRef, RecordBatch, StringArray};
-    use object_store::memory::InMemory;
-    use object_store::path::Path;
-    use object_store::{ObjectStoreExt, PutPayload};
+    use bytes::Bytes;
     use parquet::arrow::ArrowWriter;
+    use parquet::file::metadata::ParquetMetaDataReader;
 
     use super::*;
     use crate::engine::EngineSpec;
 
     /// The rows in a batch for a file of `n` rows that all hold a text of so many bytes.
-    async fn rows_for(n: usize, bytes: usize, memory: &str) -> usize {
+    fn rows_for(n: usize, bytes: usize, memory: &str) -> usize {
         let text = "z".repeat(bytes);
         let column = Arc::new(StringArray::from(vec![text.as_str(); n])) as ArrayRef;
         let batch = RecordBatch::try_from_iter([("label", column)]).unwrap();
@@ -133,21 +128,18 @@ mod tests {
         let mut writer = ArrowWriter::try_new(&mut file, batch.schema(), None).unwrap();
         writer.write(&batch).unwrap();
         writer.close().unwrap();
-        let store = Arc::new(InMemory::new()) as Arc<dyn ObjectStore>;
-        let path = Path::from("a.parquet");
-        store.put(&path, PutPayload::from(file)).await.unwrap();
-        let object = store.head(&path).await.unwrap();
+        let metadata = ParquetMetaDataReader::new().parse_and_finish(&Bytes::from(file)).unwrap();
         let engine = EngineSpec { memory_limit: Some(memory.to_owned()), ..EngineSpec::default() };
         let ctx = engine.session().unwrap();
-        fit(&ctx, &store, &[&object]).await;
+        fit(&ctx, std::iter::once(SizeOfRows::of(&metadata)));
         ctx.state().config().batch_size()
     }
 
-    #[tokio::test]
-    async fn a_batch_of_large_values_has_few_rows() {
-        assert_eq!(rows_for(200, 100_000, "64MiB").await, (1 << 20) / 100_000);
-        assert_eq!(rows_for(200, 100_000, "64GiB").await, (64 << 20) / 100_000);
-        assert_eq!(rows_for(200, 20, "64MiB").await, EngineSpec::default().batch_size);
-        assert_eq!(rows_for(1, 3 << 20, "64MiB").await, 1);
+    #[test]
+    fn a_batch_of_large_values_has_few_rows() {
+        assert_eq!(rows_for(200, 100_000, "64MiB"), (1 << 20) / 100_000);
+        assert_eq!(rows_for(200, 100_000, "64GiB"), (64 << 20) / 100_000);
+        assert_eq!(rows_for(200, 20, "64MiB"), EngineSpec::default().batch_size);
+        assert_eq!(rows_for(1, 3 << 20, "64MiB"), 1);
     }
 }

@@ -5,7 +5,6 @@
 
 mod arrow;
 mod batch_rows;
-mod bounds;
 mod features;
 pub mod files;
 mod format;
@@ -19,6 +18,7 @@ mod spec;
 mod synonyms;
 pub mod text;
 mod typed;
+mod typed_file;
 mod unread;
 pub mod views;
 

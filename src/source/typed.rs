@@ -1,7 +1,6 @@
 //! Parquet and Arrow files as one table: the type of a column is one that holds every file's values as they are.
 
 use std::collections::BTreeMap;
-use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 
 use arrow::array::{ArrayRef, AsArray, Float64Array};
@@ -18,8 +17,6 @@ use datafusion::datasource::listing::{
     ListingOptions, ListingTable, ListingTableConfig, ListingTableUrl,
 };
 use datafusion::error::DataFusionError;
-use datafusion::execution::SessionState;
-use datafusion::execution::memory_pool::MemoryLimit;
 use datafusion::logical_expr::{
     ColumnarValue, Expr, ScalarUDF, Volatility, cast as cast_to, create_udf,
 };
@@ -30,13 +27,13 @@ use object_store::{ObjectMeta, ObjectStore};
 use url::Url;
 
 use super::format::Format;
-use super::header::refuse_doubles;
+use super::typed_file::{TypedFile, parquet_format};
 use super::views;
-use crate::error::{Error, Result, Stage};
+use crate::error::{Error, Result};
 use crate::store::shown;
 
-/// Schemas that are read at a time.
-const SCHEMAS_IN_FLIGHT: usize = 32;
+/// Files whose metadata is read at a time.
+const FILES_IN_FLIGHT: usize = 32;
 
 /// The table of these objects, which `store` gives under `root`; `place` is where they are for people.
 ///
@@ -50,36 +47,25 @@ pub(super) async fn table(
     format: Format,
 ) -> Result<Arc<dyn TableProvider>> {
     let named = |object: &ObjectMeta| shown(place, &object.location);
-    let mut files: Arc<dyn FileFormat> = match format {
+    let mut format: Arc<dyn FileFormat> = match format {
         Format::Arrow => Arc::new(ArrowFormat),
         _ => Arc::new(ParquetFormat::default().with_force_view_types(false)),
     };
-    let state = ctx.state();
     let filled: Vec<&ObjectMeta> = objects.iter().filter(|o| o.size > 0).collect();
-    if format == Format::Arrow {
-        let limit = match ctx.runtime_env().memory_pool.memory_limit() {
-            MemoryLimit::Finite(limit) => limit,
-            _ => usize::MAX,
-        };
-        for object in &filled {
-            let checked = super::arrow::check_lengths(store, object, limit).await;
-            checked.map_err(|e| e.or_at(&named(object)))?;
-        }
-    }
-    let schemas: Vec<BoxFuture<'_, Result<SchemaRef>>> = filled
+    let files: Vec<BoxFuture<'_, Result<TypedFile>>> = filled
         .iter()
-        .map(|object| schema_of(&files, &state, store, object, named(object)).boxed())
+        .map(|object| {
+            let file = TypedFile::open(&format, ctx, store, object);
+            file.map(|file| file.map_err(|e| e.or_at(&named(object)))).boxed()
+        })
         .collect();
-    let schemas: Vec<SchemaRef> =
-        futures::stream::iter(schemas).buffered(SCHEMAS_IN_FLIGHT).try_collect().await?;
-    if format == Format::Parquet {
-        for object in &filled {
-            refuse_double_columns(ctx, store, object).await.map_err(|e| e.or_at(&named(object)))?;
-        }
-        files = Arc::new(super::bounds::format(ctx, store, &filled).await);
+    let files: Vec<TypedFile> =
+        futures::stream::iter(files).buffered(FILES_IN_FLIGHT).try_collect().await?;
+    if files.iter().any(|file| file.rows.is_some()) {
+        format = Arc::new(parquet_format(&files));
     }
-    let needs_views =
-        format == Format::Parquet && !super::batch_rows::fit(ctx, store, &filled).await;
+    let needs_views = !super::batch_rows::fit(ctx, files.iter().filter_map(|file| file.rows));
+    let schemas: Vec<SchemaRef> = files.into_iter().map(|file| file.schema).collect();
     let merged = merge(filled.iter().map(|o| named(o)).zip(&schemas))?;
     let merged = views::as_views(&merged, needs_views);
     let schemas: Vec<SchemaRef> =
@@ -94,7 +80,7 @@ pub(super) async fn table(
     }
     let mut scans = groups.into_iter().map(|(schema, urls)| {
         let config = ListingTableConfig::new_with_multi_paths(urls)
-            .with_listing_options(ListingOptions::new(Arc::clone(&files)).with_file_extension(""))
+            .with_listing_options(ListingOptions::new(Arc::clone(&format)).with_file_extension(""))
             .with_schema(Arc::clone(&schema));
         Ok::<_, Error>((schema, Arc::new(ListingTable::try_new(config)?)))
     });
@@ -117,45 +103,6 @@ pub(super) async fn table(
         all = all.union(by_name(&schema, scan)?)?;
     }
     Ok(all.into_view())
-}
-
-/// Each column of a Parquet file has a name of its own. The schema that the reader infers would hold one of two alone.
-async fn refuse_double_columns(
-    ctx: &SessionContext,
-    store: &Arc<dyn ObjectStore>,
-    object: &ObjectMeta,
-) -> Result<()> {
-    let metadata = super::batch_rows::metadata(ctx, store, object).await?;
-    let columns = metadata.file_metadata().schema_descr().root_schema().get_fields();
-    let names: Vec<String> = columns.iter().map(|column| column.name().to_owned()).collect();
-    refuse_doubles(&names)
-}
-
-async fn schema_of(
-    format: &Arc<dyn FileFormat>,
-    state: &SessionState,
-    store: &Arc<dyn ObjectStore>,
-    object: &ObjectMeta,
-    name: String,
-) -> Result<SchemaRef> {
-    let objects = std::slice::from_ref(object);
-    // Damaged metadata can break the reader's own arithmetic.
-    let schema = AssertUnwindSafe(format.infer_schema(state, store, objects)).catch_unwind().await;
-    let schema = schema.map_err(|panic| {
-        Error::of_panic(&*panic, Error::data("the metadata of the file cannot be read"))
-    });
-    schema.and_then(|schema| schema.map_err(Error::from)).map_err(|error| {
-        let mut error = error.or_at(&name);
-        // The reader calls a file that is none an internal error.
-        if error.stage == Stage::Bug {
-            error.stage = Stage::Data;
-        }
-        if error.stage == Stage::Data {
-            return error
-                .help("the file is damaged, cut short, or not what its name says: write it again");
-        }
-        error
-    })
 }
 
 /// The object's URL below the root; a name may hold any character.

@@ -1,0 +1,109 @@
+//! One Parquet or Arrow file before it is read: its schema, and what its metadata says of how to read it.
+
+use std::panic::AssertUnwindSafe;
+use std::sync::Arc;
+
+use arrow::datatypes::SchemaRef;
+use datafusion::config::TableParquetOptions;
+use datafusion::datasource::file_format::FileFormat;
+use datafusion::datasource::file_format::parquet::ParquetFormat;
+use datafusion::datasource::physical_plan::parquet::metadata::DFParquetMetadata;
+use datafusion::execution::memory_pool::MemoryLimit;
+use datafusion::prelude::SessionContext;
+use futures::FutureExt;
+use object_store::{ObjectMeta, ObjectStore};
+use parquet::file::metadata::{ColumnChunkMetaData, ParquetMetaData};
+
+use super::batch_rows::SizeOfRows;
+use super::header::refuse_doubles;
+use crate::error::{Error, Result, Stage};
+
+/// What is known of a file.
+pub(super) struct TypedFile {
+    pub(super) schema: SchemaRef,
+    /// How large its rows are, where it is a Parquet file.
+    pub(super) rows: Option<SizeOfRows>,
+    /// Whether the bounds that it states for its columns hold every value.
+    has_reliable_bounds: bool,
+}
+
+impl TypedFile {
+    /// Reads the metadata of a file, once.
+    pub(super) async fn open(
+        format: &Arc<dyn FileFormat>,
+        ctx: &SessionContext,
+        store: &Arc<dyn ObjectStore>,
+        object: &ObjectMeta,
+    ) -> Result<Self> {
+        if format.downcast_ref::<ParquetFormat>().is_none() {
+            let limit = match ctx.runtime_env().memory_pool.memory_limit() {
+                MemoryLimit::Finite(limit) => limit,
+                _ => usize::MAX,
+            };
+            super::arrow::check_lengths(store, object, limit).await?;
+            let schema = schema_of(format, ctx, store, object).await?;
+            return Ok(Self { schema, rows: None, has_reliable_bounds: true });
+        }
+        let schema = schema_of(format, ctx, store, object).await?;
+        // The session has kept it since.
+        let metadata = DFParquetMetadata::new(store.as_ref(), object)
+            .with_file_metadata_cache(Some(
+                ctx.runtime_env().cache_manager.get_file_metadata_cache(),
+            ))
+            .fetch_metadata()
+            .await?;
+        refuse_double_columns(&metadata)?;
+        let mut columns = metadata.row_groups().iter().flat_map(|group| group.columns());
+        let has_reliable_bounds = columns.all(is_reliable);
+        Ok(Self { schema, rows: Some(SizeOfRows::of(&metadata)), has_reliable_bounds })
+    }
+}
+
+/// How Parquet files are read. Where a file's bounds cannot be relied on, every row group is.
+pub(super) fn parquet_format(files: &[TypedFile]) -> ParquetFormat {
+    let mut options = TableParquetOptions::default();
+    if !files.iter().all(|file| file.has_reliable_bounds) {
+        options.global.pruning = false;
+        options.global.enable_page_index = false;
+    }
+    ParquetFormat::default().with_options(options).with_force_view_types(false)
+}
+
+/// Statistics that name no nulls would say that there are none, and the oldest writers compared text as signed bytes.
+fn is_reliable(column: &ColumnChunkMetaData) -> bool {
+    column.statistics().is_none_or(|statistics| {
+        statistics.null_count_opt().is_some() && !statistics.is_min_max_deprecated()
+    })
+}
+
+/// Each column of a Parquet file has a name of its own. The schema that the reader infers would hold one of two alone.
+fn refuse_double_columns(metadata: &ParquetMetaData) -> Result<()> {
+    let columns = metadata.file_metadata().schema_descr().root_schema().get_fields();
+    let names: Vec<String> = columns.iter().map(|column| column.name().to_owned()).collect();
+    refuse_doubles(&names)
+}
+
+async fn schema_of(
+    format: &Arc<dyn FileFormat>,
+    ctx: &SessionContext,
+    store: &Arc<dyn ObjectStore>,
+    object: &ObjectMeta,
+) -> Result<SchemaRef> {
+    let (state, objects) = (ctx.state(), std::slice::from_ref(object));
+    // Damaged metadata can break the reader's own arithmetic.
+    let schema = AssertUnwindSafe(format.infer_schema(&state, store, objects)).catch_unwind().await;
+    let schema = schema.map_err(|panic| {
+        Error::of_panic(&*panic, Error::data("the metadata of the file cannot be read"))
+    });
+    schema.and_then(|schema| schema.map_err(Error::from)).map_err(|mut error| {
+        // The reader calls a file of another format an internal error.
+        if error.stage == Stage::Bug {
+            error.stage = Stage::Data;
+        }
+        if error.stage == Stage::Data {
+            return error
+                .help("the file is damaged, cut short, or not what its name says: write it again");
+        }
+        error
+    })
+}
