@@ -37,6 +37,9 @@ pub const DAWID_SKENE_POSTERIOR: &str = include_str!("../sql/dawid_skene_posteri
 /// The most tokens between two commas, over all brackets around them.
 const MAX_DEPTH: usize = 1_000;
 
+/// A query that is joined to others by `union` counts as so many tokens at least, whatever commas it holds.
+const TOKENS_OF_A_QUERY: usize = 2;
+
 /// The statements of a text.
 ///
 /// # Errors
@@ -148,15 +151,23 @@ fn depth(tokens: &[Token]) -> usize {
         own: usize,
         inner: usize,
         deepest: usize,
+        /// Queries that are joined to those before them, and those in brackets where they are most.
+        chained: usize,
+        inner_chained: usize,
     }
     impl Level {
+        fn end_statement(&mut self) -> usize {
+            let chained = std::mem::take(&mut self.chained);
+            chained + std::mem::take(&mut self.inner_chained)
+        }
+
         fn end_item(&mut self) {
             self.deepest = self.deepest.max(self.own + self.inner);
             (self.own, self.inner) = (0, 0);
         }
     }
     let mut levels = vec![Level::default()];
-    let mut deepest = 0;
+    let (mut deepest, mut chained) = (0, 0);
     for token in tokens {
         let open = levels.len();
         let Some(level) = levels.last_mut() else { break };
@@ -168,11 +179,22 @@ fn depth(tokens: &[Token]) -> usize {
             }
             Token::RParen | Token::RBracket | Token::RBrace if open > 1 => {
                 if let (Some(mut ended), Some(outer)) = (levels.pop(), levels.last_mut()) {
+                    outer.inner_chained = outer.inner_chained.max(ended.end_statement());
                     ended.end_item();
                     outer.inner = outer.inner.max(ended.deepest);
                 }
             }
-            Token::Comma | Token::SemiColon => level.end_item(),
+            Token::SemiColon => {
+                chained = chained.max(level.end_statement());
+                level.end_item();
+            }
+            Token::Comma => level.end_item(),
+            // Each stands above all before it, whatever commas are between them.
+            Token::Word(word) if is_set_operation(word.keyword) => {
+                level.chained += 1;
+                level.own += 1;
+            }
+            Token::VerticalBarRightAngleBracket => level.chained += 1,
             Token::Word(word)
                 if matches!(word.keyword, Keyword::WHEN | Keyword::THEN | Keyword::ELSE) =>
             {
@@ -183,12 +205,19 @@ fn depth(tokens: &[Token]) -> usize {
         deepest = deepest.max(open);
     }
     // Brackets that never close count as if they did.
+    let mut inner_chained = 0;
     let open = levels.into_iter().rev().fold(0, |inner, mut level| {
+        level.inner_chained = level.inner_chained.max(inner_chained);
+        inner_chained = level.end_statement();
         level.inner = level.inner.max(inner);
         level.end_item();
         level.deepest
     });
-    open.max(deepest)
+    open.max(deepest).max(chained.max(inner_chained) * TOKENS_OF_A_QUERY)
+}
+
+fn is_set_operation(keyword: Keyword) -> bool {
+    matches!(keyword, Keyword::UNION | Keyword::INTERSECT | Keyword::EXCEPT | Keyword::MINUS)
 }
 
 #[cfg(test)]
@@ -206,6 +235,13 @@ mod tests {
         assert_eq!(depth("select case when a then b when c then d else e end"), 2);
         assert_eq!(depth(&format!("select x in ({})", vec!["1"; 10_000].join(","))), 5);
         assert!(depth(&format!("select 1{}", "+1".repeat(5_000))) > MAX_DEPTH);
+        let chain = |word: &str, n: usize| "select 1, 2 ".to_owned() + &word.repeat(n);
+        for word in ["union all select 1, 2 ", "except select 1, 2 ", "|> select 1, 2 "] {
+            assert_eq!(depth(&chain(word, 300)), 600, "{word}");
+            assert_eq!(depth(&format!("{};{}", chain(word, 300), chain(word, 200))), 600, "{word}");
+            let nested = format!("({}) {}", chain(word, 300), word.repeat(100));
+            assert_eq!(depth(&nested), 800, "{word}");
+        }
         assert!(depth(&format!("select {}", "f(1+".repeat(2_000))) > MAX_DEPTH);
     }
 

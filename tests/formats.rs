@@ -93,3 +93,30 @@ fn a_folder_of_several_formats_is_refused_unless_one_is_named() {
     let run = job.run(&format!("{pipeline}\nsource.format = 'csv'"));
     assert_eq!(read_table(&run, "run")[0]["rows_read"].as_deref(), Some("4"));
 }
+
+#[test]
+fn labels_and_ids_are_no_features_in_any_format() {
+    let job = Job::new();
+    let n = 60;
+    let ids: ArrayRef = Arc::new(Int64Array::from_iter_values(0..n));
+    let columns: Vec<(&str, ArrayRef)> = vec![
+        ("instance_id", Arc::clone(&ids)),
+        ("height", Arc::new(Float64Array::from_iter_values((0..n).map(|i| (i % 7) as f64)))),
+        ("label", Arc::new(Int64Array::from_iter_values((0..n).map(|i| i % 2)))),
+        ("person", ids),
+    ];
+    let batch = RecordBatch::try_from_iter(columns).unwrap();
+    let rows: Vec<String> = (0..n).map(|i| format!("{i},a,{}\n", i % 2)).collect();
+    job.write("in.csv", &format!("instance_id,person,answer\n{}", rows.concat()));
+    for name in ["f.csv", "f.parquet", "f.ndjson", "f.arrow"] {
+        write_as(&job.path(name), &batch);
+        let run = job.run(&format!(
+            "source.annotations = '{{dir}}in.csv'\nsource.features = '{{dir}}{name}'\nsink.run_id = '{name}'\n\
+             source.columns = {{ annotator = 'person', label = 'answer' }}\n\
+             model.kind = 'dl'\nmodel.train.epochs = 1\n"
+        ));
+        let text = std::fs::read(run.join("model/model.json")).unwrap();
+        let description: serde_json::Value = serde_json::from_slice(&text).unwrap();
+        assert_eq!(description["columns"], serde_json::json!(["height"]), "{name}");
+    }
+}

@@ -1,7 +1,9 @@
 //! Gold: what the model is told stays, what only scores is never told, and what contradicts itself is refused.
 
+use arrow::datatypes::DataType;
+
 use crate::job::{Job, assert_says, cells};
-use crate::support::{assert_close, number, read_table, text};
+use crate::support::{assert_close, number, read_batches, read_table, text};
 
 /// Two against one on `i`, one each on `j`, all for `no` on `k`.
 const CROWD: &str = "source.annotations = [['i', 'a', 'no'], ['i', 'b', 'no'], ['i', 'c', 'yes'],
@@ -237,4 +239,28 @@ fn gold_of_one_question_neither_chooses_nor_scores_another_question_s_classifier
         assert!(own[1].iter().any(|r| text(r, "name").starts_with("prediction_")), "{role}");
         assert_eq!(of_p(&(gold("p", 0) + &gold("q", 1))), own, "{role}");
     }
+}
+
+/// A file without types: what is no label of the run decides neither the type of labels nor their order.
+#[test]
+fn gold_that_only_scores_and_rejected_rows_change_no_type() {
+    let rows = "instance_id,annotator_id,label\n1,a,9\n1,b,10\n2,a,9\n2,b,9\n";
+    let labels = |gold: &str, more: &str, classes: &str| {
+        let job = Job::new();
+        job.write("in.csv", &format!("{rows}{more}"));
+        job.write("gold.csv", &format!("instance_id,class,role\n{gold}"));
+        let run = job.run(&format!(
+            "source.annotations = '{{dir}}in.csv'\nsource.gold = '{{dir}}gold.csv'\nmodel.kind = 'majority_vote'\n{classes}"
+        ));
+        let batch = &read_batches(&run, "labels")[0];
+        let types = ["instance_id", "label"]
+            .map(|name| batch.column_by_name(name).unwrap().data_type().clone());
+        (types, cells(&read_table(&run, "labels"), &["instance_id", "label", "decision"]))
+    };
+    let plain = labels("2,9,holdout\n", "", "");
+    assert_eq!(plain.0, [DataType::Int64, DataType::Int64]);
+    assert_eq!(plain.1, ["1 9 tied", "2 9 decided"]);
+    assert_eq!(labels("2,9,holdout\n1,n/a,holdout\nelsewhere,9,holdout\n", "", ""), plain);
+    let classes = "frame.classes = [9, 10]\n";
+    assert_eq!(labels("2,9,holdout\n", "1,c,junk\n", classes), plain);
 }

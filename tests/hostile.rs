@@ -39,6 +39,9 @@ fn deep_queries() -> Vec<(&'static str, String)> {
         ("casts", format!("select 1{}", "::int".repeat(N))),
         ("indices", format!("select [1]{}", "[1]".repeat(N))),
         ("unions", format!("select 1{}", " union all select 1".repeat(N))),
+        ("unions of two", format!("select 1, 2{}", " union all select 1, 2".repeat(N))),
+        ("intersections", format!("select 1, 2{}", " intersect select 1, 2".repeat(5_000))),
+        ("differences", format!("select 1, 2{}", " except select 1, 2".repeat(5_000))),
         ("joins", format!("select 1 from t{}", " cross join t".repeat(N))),
         ("tests", format!("select 1{}", " is null".repeat(N))),
         ("subqueries", format!("select * from {}t{}", "(select * from ".repeat(N), ")".repeat(N))),
@@ -109,7 +112,8 @@ fn sql_that_is_long_and_not_deep_runs() {
     let tables = format!("select 1 as found from {}", list(300, |n| format!("(values (1)) t{n}")));
     let named = chained(150, |n| format!("select x + 1 as x from a{n}"));
     let unread = chained(2_000, |_| "select x from t".to_owned());
-    for query in [listed, chain, tables, named, unread] {
+    let united = format!("select 1, 2{}", " union all select 1, 2".repeat(400));
+    for query in [listed, chain, tables, named, unread, united] {
         let file = job.write("query.sql", &query);
         let output = labelmill().args(["sql", &file]).output().unwrap();
         assert!(output.status.success(), "{}", stderr(&output));

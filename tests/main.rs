@@ -45,6 +45,7 @@ mod odd_columns;
 mod oracle;
 mod parts;
 mod predict;
+mod reach;
 mod rejects;
 mod s3;
 mod s3_faults;

@@ -212,3 +212,13 @@ fn a_label_that_is_no_class_is_said_but_never_chosen() {
         cells(&read_table(&run, "confusion_matrices"), &["annotator_id", "label"]);
     assert!(said.contains(&"b unsure".to_owned()), "{said:?}");
 }
+
+#[test]
+fn the_newest_answer_is_found_within_a_second() {
+    let job = Job::new();
+    let rows =
+        "instance_id,annotator_id,label,annotated_at\ni,a,x,1700000000.25\ni,a,y,1700000000.75\n";
+    job.write("in.csv", rows);
+    let run = job.run(&vote("'{dir}in.csv'", "frame.duplicates = 'last'"));
+    assert_eq!(cells(&read_table(&run, "labels"), &["label", "confidence"]), ["y 1.0"]);
+}

@@ -77,3 +77,11 @@ fn an_assignment_without_a_value_is_refused() {
     let error = job().ends(PIPELINE, &["--var", "day"], 2);
     assert_says(&error, &["a variable needs a value", "--var", "`day`"]);
 }
+
+#[test]
+fn a_variable_that_is_never_closed_is_named() {
+    let job = Job::new();
+    let error =
+        job.fails("source.annotations = 'e/${oops/a.csv'\nmodel.kind = 'majority_vote'\n", 2);
+    assert_says(&error, &["a variable is never closed", "source.annotations", "`${oops/a.csv`"]);
+}

@@ -20,6 +20,7 @@ pub(super) struct LabelAxis {
     pub(super) n: usize,
     /// Provisional number to final number, [`NULL`] where the label is unknown.
     pub(super) rank: Vec<u32>,
+    /// Every label that came, as it came.
     arrived: ArrayRef,
 }
 
@@ -39,13 +40,17 @@ impl LabelAxis {
             None => None,
         };
         let total = interner.len();
-        let (all, sorted_place) = interner.finish(|_| true)?;
-        let mut arrival: Vec<u32> = (0..total as u32).collect();
-        arrival.sort_unstable_by_key(|n| sorted_place[*n as usize]);
         let mut occurring = used.to_vec();
         occurring.resize(total, false);
         gold.filter(|class| *class != NULL).for_each(|class| occurring[class as usize] = true);
         let occurs = |n: u32| occurring[n as usize];
+        // What is no label of this run, such as a class of gold that only scores, decides neither type nor order.
+        let mut stays = if listed.is_some() { vec![false; total] } else { occurring.clone() };
+        extra.iter().chain(listed.iter().flatten()).for_each(|n| stays[*n as usize] = true);
+        let arrived = interner.values()?;
+        let (all, sorted_place) = interner.finish(|n| stays[n as usize])?;
+        let mut arrival: Vec<u32> = (0..total as u32).collect();
+        arrival.sort_unstable_by_key(|n| sorted_place[*n as usize]);
         let classes: Vec<u32> = listed.unwrap_or_else(|| {
             arrival.iter().copied().filter(|n| occurs(*n) && !extra.contains(n)).collect()
         });
@@ -61,7 +66,6 @@ impl LabelAxis {
         let order = classes.iter().chain(&extra);
         order.clone().enumerate().for_each(|(place, n)| rank[*n as usize] = place as u32);
         let labels = all.rows(order.map(|n| Some(sorted_place[*n as usize])))?;
-        let arrived = all.rows(sorted_place.iter().copied().map(Some))?;
         Ok(Self { labels: Ids::in_order(labels), n: classes.len(), rank, arrived })
     }
 

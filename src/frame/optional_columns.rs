@@ -1,5 +1,7 @@
 //! The columns of annotations that are not ids: weights and times.
 
+use std::sync::Arc;
+
 use arrow::array::{Array, ArrayRef, AsArray, RecordBatch};
 use arrow::compute::{CastOptions, cast, cast_with_options};
 use arrow::datatypes::{DataType, Float64Type, Int64Type, TimeUnit};
@@ -38,6 +40,7 @@ impl OptionalColumns {
         };
         let time = |a: &ArrayRef| match a.data_type() {
             t if t.is_integer() => strict(a, DataType::Int64),
+            t if t.is_floating() => Some(in_order(&strict(a, DataType::Float64)?)),
             _ => strict(
                 &strict(a, DataType::Timestamp(TimeUnit::Nanosecond, None))?,
                 DataType::Int64,
@@ -71,5 +74,36 @@ impl OptionalColumns {
     pub(super) fn annotated_at(&self, row: usize) -> Option<i64> {
         let times = self.annotated_at.as_ref()?.as_primitive::<Int64Type>();
         Some(if times.is_null(row) { i64::MIN } else { times.value(row) })
+    }
+}
+
+/// Integers in the order of these numbers, of seconds or of anything else that is counted: scaled and cut, two times within
+/// a second would be one. What is no number is no time.
+fn in_order(numbers: &ArrayRef) -> ArrayRef {
+    let order = |number: f64| {
+        // Below zero, the bits of greater numbers are smaller.
+        let bits = (number + 0.0).to_bits().cast_signed();
+        number.is_finite().then_some(if bits < 0 { !bits ^ i64::MIN } else { bits })
+    };
+    Arc::new(numbers.as_primitive::<Float64Type>().unary_opt::<_, Int64Type>(order))
+}
+
+#[cfg(test)]
+mod tests {
+    use arrow::array::Float64Array;
+
+    use super::*;
+
+    #[test]
+    fn times_of_fractions_keep_their_order() {
+        let times =
+            [-1e300, -2.5, -2.0, -1e-9, 0.0, 1e-9, 1.7e9 + 0.25, 1.7e9 + 0.75, 1.7e12, 1e300];
+        let order = in_order(&(Arc::new(Float64Array::from(times.to_vec())) as ArrayRef));
+        let order = order.as_primitive::<Int64Type>().values();
+        assert!(order.windows(2).all(|pair| pair[0] < pair[1]), "{order:?}");
+        let same = vec![0.0, -0.0, f64::NAN, f64::INFINITY];
+        let order = in_order(&(Arc::new(Float64Array::from(same)) as ArrayRef));
+        let order: Vec<Option<i64>> = order.as_primitive::<Int64Type>().iter().collect();
+        assert_eq!(order, [Some(0), Some(0), None, None]);
     }
 }

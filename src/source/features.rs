@@ -11,7 +11,7 @@ use super::synonyms::synonym;
 use crate::error::{Error, Result, nearest, offenders};
 
 /// Plans a relation of features: its id by the contract's name, then one column of lists, or every column of numbers
-/// in the order of their names in the file.
+/// that has no name of an id or a label, in the order of their names in the file.
 pub(super) async fn query(
     ctx: &SessionContext,
     table: &str,
@@ -28,11 +28,22 @@ pub(super) async fn query(
         Some(name) => {
             vec![find(name).ok_or_else(|| missing(table, "features", name, &fields))?.name()]
         }
-        None => fields
-            .iter()
-            .filter(|f| f.name() != wanted_id && f.data_type().is_numeric())
-            .map(|f| f.name().as_str())
-            .collect(),
+        None => {
+            let ids = columns.ids();
+            let numbers = fields.iter().filter(|f| f.data_type().is_numeric());
+            let numbers = numbers.map(|f| f.name().as_str()).filter(|name| *name != wanted_id);
+            let (kept, left): (Vec<&str>, Vec<&str>) =
+                numbers.partition(|name| !ids.iter().any(|id| id == name));
+            // As features, labels and classes would teach a model what it is asked for.
+            if !left.is_empty() {
+                tracing::warn!(
+                    table,
+                    columns = offenders(left),
+                    "these columns are ids and labels by their names: they are no features (another name makes them so)"
+                );
+            }
+            kept
+        }
     };
     if find(wanted_id).is_none() {
         return Err(missing(table, id, wanted_id, &fields));

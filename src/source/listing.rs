@@ -5,27 +5,27 @@
 //! data/                    every file in the folder and in those below it
 //! s3://b/x/2026-*/p?.csv   the files below `s3://b/x/` whose paths fit the pattern
 //! ```
-//! Files and folders whose names begin with `_` or `.` are hidden of other tools (`_SUCCESS`, `.part.crc`,
+//! Files and folders whose names begin with `_` or `.` are hidden files of other tools (`_SUCCESS`, `.part.crc`,
 //! `_temporary/`) and no data, unless a pattern spells that character: `_*.csv`. Any other file of a folder is read, or
 //! an error names it.
 
 use std::collections::BTreeSet;
 use std::path::{Path as FilePath, PathBuf};
 
-use futures::TryStreamExt;
 use glob::{MatchOptions, Pattern};
 use object_store::path::Path;
 use object_store::{ObjectMeta, ObjectStoreExt};
 use url::Url;
 
 use super::format::{Encoding, Format};
+use super::pattern::{Reach, files_in, is_folder, located, split_glob};
 use super::published;
 use super::unread::{
     of_other_formats, refuse_circles, refuse_part_of_a_table, refuse_special, refuse_table_formats,
     refuse_unlisted, unread, warn_of_empty,
 };
 use crate::error::{Error, Result, nearest, offenders};
-use crate::store::{Place, StoreSpec, is_missing_bucket, open, parse_url, shown};
+use crate::store::{Place, StoreSpec, parse_url, shown};
 
 /// What is behind a source URL.
 #[derive(Debug, Clone)]
@@ -50,15 +50,16 @@ impl Files {
             refuse_special(&file)?;
         }
         let is_folder = pattern.is_some() || is_folder(&place).await?;
+        let reach = Reach::of(pattern)?;
         if let Some(folder) = place.local().filter(|_| is_folder) {
-            refuse_circles(&folder)?;
+            refuse_circles(&folder, &reach)?;
         }
-        let all = objects(&place, is_folder).await?;
+        let all = objects(&place, is_folder.then_some(&reach)).await?;
         if is_folder {
             refuse_part_of_a_table(&place).await?;
         }
         let (meant, format) = if is_folder {
-            of_folder(&all, &place, pattern, format)?
+            of_folder(&all, &place, (pattern, &reach), format)?
         } else {
             let encoding_of = all.iter().find_map(encoding_of);
             (all.clone(), format.or(encoding_of.map(|(_, encoding)| encoding.format)))
@@ -108,33 +109,6 @@ fn no_match(pattern: &str, all: &[ObjectMeta]) -> Error {
 pub(super) fn empty() -> Error {
     Error::data("the file is empty: 0 bytes")
         .help("an empty table still has a header or a schema; was the upload cut short?")
-}
-
-/// The place that the text names, and the pattern below it. A file or folder whose own name holds the characters of a
-/// pattern is meant where it exists.
-async fn located<'a>(text: &'a str, stores: &StoreSpec) -> Result<(Place, Option<&'a str>)> {
-    let Some((base, pattern)) = split_glob(text) else {
-        return Ok((open(&parse_url(text)?, stores)?, None));
-    };
-    let base = open(&parse_url(base)?, stores)?;
-    let mut named = base.clone();
-    let pattern = pattern.trim_end_matches('/');
-    // Parsed, not joined: joining would escape what the name holds.
-    if let Ok(path) = Path::parse(format!("{}/{pattern}", base.path)) {
-        named.path = path;
-    }
-    if let Ok(mut segments) = named.url.path_segments_mut() {
-        segments.pop_if_empty().extend(pattern.split('/'));
-    }
-    let exists = named.store.head(&named.path).await.is_ok() || is_folder(&named).await?;
-    Ok(if exists { (named, None) } else { (base, Some(pattern)) })
-}
-
-/// `data/2026-*/part-*.parquet` is the folder `data/` and a pattern below it.
-fn split_glob(text: &str) -> Option<(&str, &str)> {
-    let at = text.find(['*', '?', '['])?;
-    let cut = text[..at].rfind('/').map_or(0, |slash| slash + 1);
-    Some((if cut == 0 { "./" } else { &text[..cut] }, &text[cut..]))
 }
 
 /// Whether files below the folder `inner` could be among those that `outer` names.
@@ -188,25 +162,10 @@ fn real(path: &FilePath, links: usize) -> PathBuf {
     }
 }
 
-/// Whether the place is a folder; its URL need not end with `/`.
-async fn is_folder(place: &Place) -> Result<bool> {
-    match place.local() {
-        Some(path) => Ok(path.is_dir()),
-        None if place.url.path().ends_with('/') => Ok(true),
-        None if place.store.head(&place.path).await.is_ok() => Ok(false),
-        // A web server has no lists; a store whose bucket is not there has none either, and says so.
-        None => match place.store.list(Some(&place.path)).try_next().await {
-            Ok(first) => Ok(first.is_some()),
-            Err(e) if is_missing_bucket(&e) => Err(e.into()),
-            Err(_) => Ok(false),
-        },
-    }
-}
-
-/// Every file at or below the place.
-async fn objects(place: &Place, is_folder: bool) -> Result<Vec<ObjectMeta>> {
-    let found = if is_folder {
-        place.store.list(Some(&place.path)).try_collect().await
+/// The file at the place; every file of a folder that is within reach.
+async fn objects(place: &Place, reach: Option<&Reach>) -> Result<Vec<ObjectMeta>> {
+    let found = if let Some(reach) = reach {
+        files_in(place, reach).await
     } else {
         place.store.head(&place.path).await.map(|object| vec![object])
     };
@@ -235,7 +194,7 @@ fn has_no_version(object: &ObjectMeta) -> bool {
 fn of_folder(
     all: &[ObjectMeta],
     place: &Place,
-    pattern: Option<&str>,
+    (pattern, reach): (Option<&str>, &Reach),
     given: Option<Format>,
 ) -> Result<(Vec<ObjectMeta>, Option<Format>)> {
     let folder = &place.path;
@@ -245,7 +204,7 @@ fn of_folder(
     let is_meant =
         |below: &str| pattern.as_ref().is_none_or(|p| p.matches_with(below, ONE_FOLDER_A_STAR));
     if let Some(folder) = place.local() {
-        refuse_unlisted(&folder, is_meant)?;
+        refuse_unlisted(&folder, reach, is_meant)?;
     }
     let fits = |object: &&ObjectMeta| is_meant(&below(object, folder).join("/"));
     let is_hidden = |object: &&ObjectMeta| {
@@ -296,7 +255,7 @@ fn below(object: &ObjectMeta, folder: &Path) -> Vec<String> {
     parts.map(|part| part.as_ref().to_owned()).collect()
 }
 
-/// Whether this is the name of a mark, which no part of the pattern spells.
+/// Whether this is the name of a hidden file, which no part of the pattern spells.
 fn is_hidden(name: &str, pattern: Option<&Pattern>) -> bool {
     let spells = |part: &str| {
         part.starts_with(['_', '.']) && Pattern::new(part).is_ok_and(|part| part.matches(name))
@@ -304,7 +263,7 @@ fn is_hidden(name: &str, pattern: Option<&Pattern>) -> bool {
     name.starts_with(['_', '.']) && !pattern.is_some_and(|p| p.as_str().split('/').any(spells))
 }
 
-/// Marks are left out; where the name of one looks like a file of rows, a person should know.
+/// Hidden files are left out; where the name of one looks like a file of rows, a person should know.
 fn warn_of_hidden(hidden: &[&ObjectMeta]) {
     let like_rows: Vec<&str> = hidden
         .iter()
@@ -318,7 +277,7 @@ fn warn_of_hidden(hidden: &[&ObjectMeta]) {
             "files whose names, or whose folders' names, begin with _ or . are not read: a pattern such as _* names them"
         );
     } else if !hidden.is_empty() {
-        tracing::info!(files = hidden.len(), "hidden of other tools are not read");
+        tracing::info!(files = hidden.len(), "hidden files of other tools are not read");
     }
 }
 
@@ -388,12 +347,5 @@ mod tests {
         assert!(is_hidden("_x.csv", "*.csv") && is_hidden(".x.csv", "?x.csv"));
         assert!(!is_hidden("_x.csv", "_*.csv") && !is_hidden(".x", "a/.*/b"));
         assert!(is_hidden("_y", "_x*") && !is_hidden("x", "_x"));
-    }
-
-    #[test]
-    fn a_glob_is_cut_at_its_last_plain_folder() {
-        assert_eq!(split_glob("s3://b/x/2026-*/p?.csv"), Some(("s3://b/x/", "2026-*/p?.csv")));
-        assert_eq!(split_glob("*.csv"), Some(("./", "*.csv")));
-        assert_eq!(split_glob("a/b.csv"), None);
     }
 }

@@ -10,6 +10,7 @@ pub mod files;
 mod format;
 mod header;
 mod listing;
+mod pattern;
 mod pinned;
 mod published;
 mod relation;

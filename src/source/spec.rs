@@ -115,7 +115,7 @@ pub struct SqlSpec {
 
 impl ColumnsSpec {
     /// Every name that a column of ids, labels or questions may have.
-    fn ids(&self) -> Vec<String> {
+    pub(super) fn ids(&self) -> Vec<String> {
         let mapped = [&self.instance, &self.annotator, &self.label, &self.class, &self.question];
         let own = ["instance_id", "annotator_id", "label", "class", "question"];
         let mapped = mapped.into_iter().flatten().cloned();

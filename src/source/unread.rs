@@ -1,12 +1,15 @@
 //! What of a folder would stay unread: an error names it.
 
-use std::path::Path as FilePath;
+use std::collections::HashSet;
+use std::ffi::OsStr;
+use std::path::{Path as FilePath, PathBuf};
 
 use futures::StreamExt;
 use object_store::path::Path;
 use object_store::{ObjectMeta, ObjectStore};
 
 use super::format::Format;
+use super::pattern::Reach;
 use crate::error::{Error, Result, offenders};
 use crate::store::{Place, shown};
 
@@ -121,7 +124,11 @@ pub(super) fn refuse_columns_of_folders<'a>(
 /// What a store on local disk does not list: names that end in `#` and a number, which it uses for what is on its way,
 /// links that lead nowhere, and what is no plain file.
 /// `is_meant` knows by the path below the folder whether a name is one of those to read.
-pub(super) fn refuse_unlisted(folder: &FilePath, is_meant: impl Fn(&str) -> bool) -> Result<()> {
+pub(super) fn refuse_unlisted(
+    folder: &FilePath,
+    reach: &Reach,
+    is_meant: impl Fn(&str) -> bool,
+) -> Result<()> {
     let mut folders = vec![(folder.to_path_buf(), String::new())];
     while let Some((next, below)) = folders.pop() {
         for entry in std::fs::read_dir(&next).into_iter().flatten().flatten() {
@@ -135,7 +142,9 @@ pub(super) fn refuse_unlisted(folder: &FilePath, is_meant: impl Fn(&str) -> bool
             let below = format!("{below}{name}");
             // Links to folders are followed, as the store follows them.
             if kind.is_dir() || kind.is_symlink() && entry.path().is_dir() {
-                folders.push((entry.path(), below + "/"));
+                if reach.holds(below.split('/')) {
+                    folders.push((entry.path(), below + "/"));
+                }
                 continue;
             }
             if !is_meant(&below) {
@@ -157,29 +166,48 @@ pub(super) fn refuse_unlisted(folder: &FilePath, is_meant: impl Fn(&str) -> bool
     Ok(())
 }
 
-/// A link to a folder that leads back to one above it makes a folder without an end.
-pub(super) fn refuse_circles(folder: &FilePath) -> Result<()> {
-    let mut folders = vec![folder.to_path_buf()];
-    while let Some(next) = folders.pop() {
-        for entry in std::fs::read_dir(&next).into_iter().flatten().flatten() {
+/// Links to folders that lead back to where they are met make a folder without an end.
+pub(super) fn refuse_circles(folder: &FilePath, reach: &Reach) -> Result<()> {
+    let mut walk = Walk { reach, root: folder, above: Vec::new(), ended: HashSet::new() };
+    walk.enter(folder)
+}
+
+/// A walk through folders, each of which is looked into once, however many links lead there.
+struct Walk<'a> {
+    reach: &'a Reach,
+    root: &'a FilePath,
+    /// The folders on the way here, without links.
+    above: Vec<PathBuf>,
+    /// Folders that lead to no circle, by how far below the root: what a pattern reaches from there depends on it.
+    ended: HashSet<(PathBuf, usize)>,
+}
+
+impl Walk<'_> {
+    fn enter(&mut self, folder: &FilePath) -> Result<()> {
+        let below = folder.strip_prefix(self.root).unwrap_or(folder);
+        let names: Vec<_> = below.iter().map(OsStr::to_string_lossy).collect();
+        let Ok(real) = folder.canonicalize() else { return Ok(()) };
+        let known = (real, names.len());
+        if !self.reach.holds(names.iter().map(AsRef::as_ref)) || self.ended.contains(&known) {
+            return Ok(());
+        }
+        if self.above.iter().any(|above| above.starts_with(&known.0)) {
+            return Err(Error::data("a link leads back to a folder above it")
+                .at(folder.display().to_string())
+                .found(format!("a link to `{}`", known.0.display()))
+                .help("remove it, or name the files by a pattern of another folder"));
+        }
+        self.above.push(known.0.clone());
+        for entry in std::fs::read_dir(folder).into_iter().flatten().flatten() {
             let (path, Ok(kind)) = (entry.path(), entry.file_type()) else { continue };
-            if kind.is_symlink() {
-                let (Ok(target), Ok(above)) = (path.canonicalize(), next.canonicalize()) else {
-                    continue;
-                };
-                if above.starts_with(&target) {
-                    return Err(Error::data("a link leads back to a folder above it")
-                        .at(path.display().to_string())
-                        .found(format!("a link to `{}`", target.display()))
-                        .help("remove it, or name the files by a pattern of another folder"));
-                }
-            }
             if kind.is_dir() || kind.is_symlink() && path.is_dir() {
-                folders.push(path);
+                self.enter(&path)?;
             }
         }
+        self.above.pop();
+        self.ended.insert(known);
+        Ok(())
     }
-    Ok(())
 }
 
 /// A pipe or a device has no size to list and no end to wait for.

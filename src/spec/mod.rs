@@ -177,8 +177,16 @@ fn expand(
             rest = &rest[start + 2..];
             continue;
         }
+        let Some(end) = rest[start..].find('}') else {
+            problems.push(
+                Problem::new("a variable is never closed")
+                    .at(place)
+                    .found(format!("`{}`", &rest[start..]))
+                    .help("close it as in ${name}; or write $${ where no variable is meant"),
+            );
+            break;
+        };
         out.push_str(&rest[..start]);
-        let Some(end) = rest[start..].find('}') else { break };
         let name = &rest[start + 2..start + end];
         match vars.get(name) {
             Some(value) => out.push_str(value),

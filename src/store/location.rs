@@ -4,6 +4,7 @@
 //! A location is copied into messages, logs, the `run` table and the digest of a job, where a password or a signature
 //! would stay for good. So a URL that holds one is refused before anything is opened.
 
+use std::borrow::Cow;
 use std::path::{Component, Path as FilePath, PathBuf};
 
 use object_store::path::Path;
@@ -25,7 +26,7 @@ pub fn parse_url(text: &str) -> Result<Url> {
     let unusable =
         |what: String| Error::spec(what).found(format!("`{}`", redacted(text))).help(URL_HELP);
     if text.contains("://") {
-        let url = Url::parse(text).map_err(|e| unusable(format!("not a URL: {e}")))?;
+        let url = Url::parse(&named(text)).map_err(|e| unusable(format!("not a URL: {e}")))?;
         // What the parser finds, whatever the text looked like.
         // abfss:// names a container before the @.
         let has_user = !url.username().is_empty() && !url.scheme().starts_with("abfs");
@@ -45,6 +46,17 @@ pub fn parse_url(text: &str) -> Result<Url> {
         Url::from_file_path(&absolute)
     };
     url.map_err(|()| unusable("not a path".to_owned()))
+}
+
+/// The text of a URL whose path may hold any character: only the web knows parts behind `#` and `?`.
+fn named(text: &str) -> Cow<'_, str> {
+    let is_web = ["http://", "https://"].iter().any(|scheme| {
+        text.get(..scheme.len()).is_some_and(|start| start.eq_ignore_ascii_case(scheme))
+    });
+    if is_web || !text.contains(['#', '?']) {
+        return text.into();
+    }
+    text.replace('#', "%23").replace('?', "%3F").into()
 }
 
 /// The path without `..`: as the system goes it, through links, as far as folders exist.

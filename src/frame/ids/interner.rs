@@ -234,6 +234,18 @@ impl Interner {
         next
     }
 
+    /// All values by provisional number, as they came.
+    ///
+    /// # Errors
+    /// When the values do not fit the column's type.
+    pub fn values(&self) -> Result<ArrayRef> {
+        let key = |word: &u128| match word & LONG {
+            LONG => Key::Long(&self.long[(word >> 8) as usize]),
+            _ => Key::Packed(Packed(*word)),
+        };
+        to_array(&self.data_type, self.table.keys().iter().map(key))
+    }
+
     /// Numbers the values for which `keep(provisional)` holds, in sorted order.
     ///
     /// Returns the ids and, for each provisional number, its final one ([`NULL`] where not kept).
@@ -242,9 +254,9 @@ impl Interner {
     /// When the values do not fit the column's type.
     pub fn finish(mut self, keep: impl Fn(u32) -> bool) -> Result<(Ids, Vec<u32>)> {
         if self.untyped
-            && self.long.is_empty()
-            && let Some(integers) = as_integers(self.table.keys())
+            && let Some(integers) = as_integers(self.table.keys(), &keep)
         {
+            self.long.clear();
             self.longest = Key::Packed(Packed::integer(0)).len();
             self.table.replace_keys(integers);
             self.data_type = DataType::Int64;

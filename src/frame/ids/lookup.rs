@@ -1,10 +1,12 @@
 //! The numbers of values among ids that are known.
 
 use arrow::array::{Array, ArrayRef};
+use arrow::compute::cast;
 use arrow::datatypes::Field;
 
 use super::Ids;
 use super::interner::Interner;
+use super::untyped::{integers, is_untyped};
 use crate::error::Result;
 
 impl Ids {
@@ -28,7 +30,13 @@ impl Ids {
         let mut place = vec![None; interner.len()];
         known.iter().zip(0..).for_each(|(n, at)| place[*n as usize] = Some(at));
         let mut numbers = Vec::new();
-        interner.intern_other(field, array, &mut numbers)?;
+        if is_untyped(field) && own.data_type().is_integer() {
+            // Text that is no integer is none of these.
+            let integers = cast(&integers(array)?, own.data_type())?;
+            interner.intern(&integers, &mut numbers)?;
+        } else {
+            interner.intern_other(field, array, &mut numbers)?;
+        }
         Ok(numbers.into_iter().map(|n| place.get(n as usize).copied().flatten()).collect())
     }
 }

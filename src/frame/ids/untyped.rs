@@ -1,8 +1,15 @@
 //! Ids and labels from a format without types: text, or integers where every value is the plain form of one.
 
-use arrow::datatypes::Field;
+use std::sync::Arc;
+
+use arrow::array::{ArrayRef, AsArray, Int64Array};
+use arrow::compute::cast;
+use arrow::datatypes::{DataType, Field};
 
 use super::key::{Key, Packed, with_bytes};
+use super::table::LONG;
+use crate::error::Result;
+use crate::frame::offsets::number;
 use crate::source::files::UNTYPED;
 
 /// Whether the column's text came from a format without types.
@@ -10,14 +17,28 @@ pub(super) fn is_untyped(field: &Field) -> bool {
     field.metadata().contains_key(UNTYPED)
 }
 
-/// The keys of the integers that stand in these keys, so that 10 comes after 9; `None` where one is no integer, or there
-/// are none.
-pub(super) fn as_integers(keys: &[u128]) -> Option<Vec<u128>> {
-    if keys.is_empty() {
-        return None;
-    }
-    let integer = |word: &u128| with_bytes(Key::Packed(Packed(*word)), plain_integer);
-    keys.iter().map(|word| Some(integer(word)?.0)).collect()
+/// The keys of the integers that stand in the keys that are kept, so that 10 comes after 9; `None` where one of them is no
+/// integer, or there are none. What is not kept decides nothing, and gets any key.
+pub(super) fn as_integers(keys: &[u128], keep: impl Fn(u32) -> bool) -> Option<Vec<u128>> {
+    let mut has_any = false;
+    let integer = |(n, word): (usize, &u128)| match word & LONG {
+        _ if !keep(number(n)) => Some(Packed::integer(0).0),
+        LONG => None,
+        _ => {
+            has_any = true;
+            Some(with_bytes(Key::Packed(Packed(*word)), plain_integer)?.0)
+        }
+    };
+    let integers = keys.iter().enumerate().map(integer).collect();
+    if has_any { integers } else { None }
+}
+
+/// Untyped text as integers; null where it is none.
+pub(super) fn integers(texts: &ArrayRef) -> Result<ArrayRef> {
+    let texts = cast(texts, &DataType::Utf8)?;
+    let integer = |text: &str| plain_integer(text.as_bytes()).and_then(|_| text.parse().ok());
+    let integers = texts.as_string::<i32>().iter().map(|text| text.and_then(integer));
+    Ok(Arc::new(integers.collect::<Int64Array>()))
 }
 
 /// The integer whose plain decimal form these bytes are: "7", "-3", but neither "007" nor "+7" nor "1e3".
@@ -30,12 +51,12 @@ fn plain_integer(bytes: &[u8]) -> Option<Packed> {
 #[cfg(test)]
 mod tests {
     use std::collections::HashMap;
-    use std::sync::Arc;
+
+    use arrow::array::StringArray;
 
     use super::super::interner::Interner;
+    use super::super::table::NULL;
     use super::*;
-    use arrow::array::{ArrayRef, StringArray};
-    use arrow::datatypes::DataType;
 
     #[test]
     fn text_without_a_type_is_integers_only_where_all_of_it_is() {
@@ -50,5 +71,16 @@ mod tests {
         };
         assert_eq!(sorted(&["10", "9", "-1"]), ["-1", "9", "10"]);
         assert_eq!(sorted(&["10", "9", "007"]), ["007", "10", "9"]);
+        // Only what is kept decides.
+        for junk in ["junk", "junk that is too long for a packed key"] {
+            let mut interner = Interner::new(&field);
+            let array: ArrayRef = Arc::new(StringArray::from(vec!["10", junk, "9"]));
+            let mut numbers = Vec::new();
+            interner.intern(&array, &mut numbers).unwrap();
+            let (ids, rank) = interner.finish(|n| n != numbers[1]).unwrap();
+            assert_eq!(ids.values().data_type(), &DataType::Int64);
+            assert_eq!((ids.text(0), ids.text(1)), ("9".to_owned(), "10".to_owned()));
+            assert_eq!(rank, [1, NULL, 0]);
+        }
     }
 }

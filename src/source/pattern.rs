@@ -1,0 +1,158 @@
+//! Patterns: where one begins in a location, and which folders it can reach.
+
+use futures::TryStreamExt;
+use glob::Pattern;
+use object_store::path::Path;
+use object_store::{ObjectMeta, ObjectStoreExt};
+
+use crate::error::{Error, Result};
+use crate::store::{Place, StoreSpec, is_missing_bucket, open, parse_url};
+
+/// The place that the text names, and the pattern below it. A file or folder whose own name holds the characters of a
+/// pattern is meant where it exists.
+pub(super) async fn located<'a>(
+    text: &'a str,
+    stores: &StoreSpec,
+) -> Result<(Place, Option<&'a str>)> {
+    let Some((base, pattern)) = split_glob(text) else {
+        return Ok((open(&parse_url(text)?, stores)?, None));
+    };
+    let mut base = open(&parse_url(base)?, stores)?;
+    let named = below(&base, pattern.trim_end_matches('/'));
+    if named.store.head(&named.path).await.is_ok() || is_folder(&named).await? {
+        return Ok((named, None));
+    }
+    let mut pattern = pattern;
+    while let Some((first, rest)) = pattern.split_once('/').filter(|(_, rest)| !rest.is_empty()) {
+        let folder = below(&base, first);
+        if !is_folder(&folder).await? {
+            break;
+        }
+        (base, pattern) = (folder, rest);
+    }
+    Ok((base, Some(pattern)))
+}
+
+fn below(base: &Place, names: &str) -> Place {
+    let mut named = base.clone();
+    // Parsed, not joined: joining would escape what the name holds.
+    if let Ok(path) = Path::parse(format!("{}/{names}", base.path)) {
+        named.path = path;
+    }
+    if let Ok(mut segments) = named.url.path_segments_mut() {
+        segments.pop_if_empty().extend(names.split('/'));
+    }
+    named
+}
+
+/// `data/2026-*/part-*.parquet` is the folder `data/` and a pattern below it.
+pub(super) fn split_glob(text: &str) -> Option<(&str, &str)> {
+    let at = text.find(['*', '?', '['])?;
+    let cut = text[..at].rfind('/').map_or(0, |slash| slash + 1);
+    Some((if cut == 0 { "./" } else { &text[..cut] }, &text[cut..]))
+}
+
+/// Whether the place is a folder; its URL need not end with `/`.
+pub(super) async fn is_folder(place: &Place) -> Result<bool> {
+    match place.local() {
+        Some(path) => Ok(path.is_dir()),
+        None if place.url.path().ends_with('/') => Ok(true),
+        None if place.store.head(&place.path).await.is_ok() => Ok(false),
+        // A web server has no lists; a store whose bucket is not there has none either, and says so.
+        None => match place.store.list(Some(&place.path)).try_next().await {
+            Ok(first) => Ok(first.is_some()),
+            Err(e) if is_missing_bucket(&e) => Err(e.into()),
+            Err(_) => Ok(false),
+        },
+    }
+}
+
+/// The folders in which files that are meant can lie.
+pub(super) struct Reach {
+    /// The names of the folders on the way; without a pattern every folder is meant.
+    folders: Option<Vec<Pattern>>,
+}
+
+impl Reach {
+    pub(super) fn of(pattern: Option<&str>) -> Result<Self> {
+        let folders = |pattern: &str| {
+            let (folders, _) = pattern.rsplit_once('/').unwrap_or_default();
+            let names = folders.split('/').filter(|name| !name.is_empty());
+            names.map(Pattern::new).collect::<Result<Vec<_>, _>>()
+        };
+        let folders = pattern.map(folders).transpose().map_err(|e| {
+            Error::spec(format!("not a pattern: {e}")).help("a pattern may hold *, ? and [a-z]")
+        })?;
+        Ok(Self { folders })
+    }
+
+    /// Whether the folder of these names, from the place on, is one of them.
+    pub(super) fn holds<'a>(&self, mut names: impl Iterator<Item = &'a str>) -> bool {
+        let Some(folders) = &self.folders else { return true };
+        for folder in folders {
+            match names.next() {
+                // Over any number of folders.
+                _ if folder.as_str() == "**" => return true,
+                Some(name) if !folder.matches(name) => return false,
+                Some(_) => {}
+                None => return true,
+            }
+        }
+        names.next().is_none()
+    }
+
+    /// Whether that is every folder.
+    fn is_everything(&self) -> bool {
+        self.folders.as_ref().is_none_or(|f| f.first().is_some_and(|name| name.as_str() == "**"))
+    }
+}
+
+/// Every file in a folder, and in those below it that the pattern reaches.
+///
+/// # Why
+/// A store on the network lists a thousand names a request, whatever folders they are in; on a disk each folder is
+/// opened, and one that is not meant may be without an end or without the right to read it.
+pub(super) async fn files_in(
+    place: &Place,
+    reach: &Reach,
+) -> object_store::Result<Vec<ObjectMeta>> {
+    if place.local().is_none() || reach.is_everything() {
+        return place.store.list(Some(&place.path)).try_collect().await;
+    }
+    let (mut files, mut folders) = (Vec::new(), vec![place.path.clone()]);
+    while let Some(folder) = folders.pop() {
+        let found = place.store.list_with_delimiter(Some(&folder)).await?;
+        files.extend(found.objects);
+        folders.extend(found.common_prefixes.into_iter().filter(|folder| {
+            let names = folder.prefix_match(&place.path).into_iter().flatten();
+            let names: Vec<_> = names.collect();
+            reach.holds(names.iter().map(AsRef::as_ref))
+        }));
+    }
+    Ok(files)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_glob_is_cut_at_its_last_plain_folder() {
+        assert_eq!(split_glob("s3://b/x/2026-*/p?.csv"), Some(("s3://b/x/", "2026-*/p?.csv")));
+        assert_eq!(split_glob("*.csv"), Some(("./", "*.csv")));
+        assert_eq!(split_glob("a/b.csv"), None);
+    }
+
+    #[test]
+    fn a_pattern_reaches_the_folders_on_its_way() {
+        let holds = |pattern: &str, folder: &str| {
+            let names = folder.split('/').filter(|name| !name.is_empty());
+            Reach::of(Some(pattern)).unwrap().holds(names)
+        };
+        assert!(holds("*.csv", "") && !holds("*.csv", "a"));
+        assert!(holds("2026-*/x.csv", "2026-01") && !holds("2026-*/x.csv", "2025"));
+        assert!(!holds("2026-*/x.csv", "2026-01/a") && holds("a/**/x.csv", "a/b/c"));
+        assert!(!holds("a/**/x.csv", "b/c") && holds("**/x.csv", "b/c"));
+        assert!(Reach::of(None).unwrap().holds(["a", "b"].into_iter()));
+    }
+}
