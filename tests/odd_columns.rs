@@ -87,7 +87,7 @@ fn halves_that_are_no_numbers_and_nulls_behind_run_ends_are_rejected() {
     );
     let run = job.run(&vote("in.parquet"));
     assert_eq!(rows_read(&run), "5 3");
-    assert_eq!(cells(&read_table(&run, "classes"), &["class"]), ["0.0", "1.5"]);
+    assert_eq!(cells(&read_table(&run, "classes"), &["class"]), ["0", "1.5"]);
 
     let job = Job::new();
     let values = StringArray::from(vec![Some("x"), None]);

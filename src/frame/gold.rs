@@ -2,8 +2,8 @@
 
 use std::str::FromStr;
 
-use arrow::array::{Array, AsArray, RecordBatch};
-use arrow::compute::{cast, filter_record_batch};
+use arrow::array::{Array, AsArray, RecordBatch, UInt32Array};
+use arrow::compute::{cast, filter_record_batch, take_record_batch};
 use arrow::datatypes::DataType;
 use datafusion::prelude::DataFrame;
 
@@ -116,6 +116,23 @@ impl GoldRows {
         let found = question.lookup("gold.question", column)?;
         let mask = found.iter().map(|n| Some(n.is_some())).collect();
         Ok(Self { batch: filter_record_batch(&self.batch, &mask)? })
+    }
+
+    /// The rows of each of many questions, which are looked up once; gold without a question column holds for all.
+    pub(super) fn by_question(&self, questions: &Ids) -> Result<Vec<Self>> {
+        let Some(column) = self.batch.column_by_name("question") else {
+            return Ok(vec![self.clone(); questions.len()]);
+        };
+        let mut rows = vec![Vec::new(); questions.len()];
+        let found = questions.lookup("gold.question", column)?;
+        for (row, question) in found.into_iter().enumerate() {
+            if let Some(rows) = question.and_then(|n| rows.get_mut(n as usize)) {
+                rows.push(row as u32);
+            }
+        }
+        let of_rows =
+            |rows| Ok(Self { batch: take_record_batch(&self.batch, &UInt32Array::from(rows))? });
+        rows.into_iter().map(of_rows).collect()
     }
 
     /// Numbers every row; rows with a null instance or class say nothing and are skipped.

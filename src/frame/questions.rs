@@ -113,11 +113,12 @@ impl Questions {
         let held = Held { budget, beside, rows };
         let (ids, rank) = ids.finish(|_| true)?;
         let by_rank = self.collectors.into_iter().map(|(n, c)| (rank[n as usize], c));
+        let gold = gold.map(|gold| gold.by_question(&ids)).transpose()?;
         let (mut frames, mut left_out) = (Vec::new(), Vec::new());
         for (number, collector) in by_rank.collect::<BTreeMap<_, _>>() {
             let question = Ids::in_order(ids.rows(std::iter::once(Some(number)))?);
-            let gold = gold.map(|g| g.of_question(&question)).transpose()?;
-            let finished = collector.finish(gold.as_ref(), spec, &held);
+            let gold = gold.as_ref().and_then(|gold| gold.get(number as usize));
+            let finished = collector.finish(gold, spec, &held);
             match finished.map_err(|e| e.about(&format!("question `{}`", question.text(0))))? {
                 Finished::Frame(frame) => frames.push(Frame { question: Some(question), ..*frame }),
                 Finished::Nothing(rejects) => left_out.push(LeftOut { question, rejects }),

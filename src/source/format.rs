@@ -52,6 +52,9 @@ const EXTENSIONS: &[(&str, Format)] = &[
     ("ipc", Format::Arrow),
 ];
 
+/// Table formats whose log says which files hold the rows; the files alone hold rows that were deleted, too.
+pub(super) const TABLE_LOGS: [(&str, &str); 2] = [("_delta_log", "Delta"), (".hoodie", "Hudi")];
+
 const COMPRESSIONS: &[(&str, FileCompressionType)] = &[
     ("gz", FileCompressionType::GZIP),
     ("zst", FileCompressionType::ZSTD),
@@ -87,7 +90,15 @@ impl Encoding {
     pub(super) fn of_object(object: &ObjectMeta, format: Format) -> Self {
         let named =
             object.location.filename().and_then(Self::of_name).map(|(_, encoding)| encoding);
-        named.filter(|encoding| encoding.format == format).unwrap_or_else(|| Self::plain(format))
+        named.filter(|encoding| encoding.format == format).unwrap_or_else(|| {
+            // A name that tells no format still tells whether it is compressed.
+            let extension = object.location.extension().filter(|_| format.is_text());
+            let found = COMPRESSIONS.iter().find(|(known, _)| {
+                extension.is_some_and(|extension| extension.eq_ignore_ascii_case(known))
+            });
+            let plain = Self::plain(format);
+            found.map_or(plain, |(_, compression)| Self { compression: *compression, ..plain })
+        })
     }
 }
 

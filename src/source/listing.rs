@@ -65,8 +65,12 @@ impl Files {
             (all.clone(), format.or(encoding_of.map(|(_, encoding)| encoding.format)))
         };
         if meant.is_empty() {
-            if let Some(pattern) = pattern.filter(|_| !all.is_empty()) {
-                return Err(no_match(pattern, &all));
+            if let Some(pattern) = pattern {
+                // The nearest names may lie where the pattern does not reach.
+                let all = objects(&place, Some(&Reach::of(None)?)).await.unwrap_or(all);
+                if !all.is_empty() {
+                    return Err(no_match(pattern, &all));
+                }
             }
             if let Some((place, objects)) = published::table(text, stores).await? {
                 return Ok(Self { place, format: Format::Parquet, objects });

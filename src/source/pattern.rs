@@ -5,6 +5,7 @@ use glob::Pattern;
 use object_store::path::Path;
 use object_store::{ObjectMeta, ObjectStoreExt};
 
+use super::format::TABLE_LOGS;
 use crate::error::{Error, Result};
 use crate::store::{Place, StoreSpec, is_missing_bucket, open, parse_url};
 
@@ -126,7 +127,9 @@ pub(super) async fn files_in(
         folders.extend(found.common_prefixes.into_iter().filter(|folder| {
             let names = folder.prefix_match(&place.path).into_iter().flatten();
             let names: Vec<_> = names.collect();
-            reach.holds(names.iter().map(AsRef::as_ref))
+            // A table's log tells what the files beside it are.
+            let is_log = |name: &str| TABLE_LOGS.iter().any(|(log, _)| *log == name);
+            reach.holds(names.iter().map(AsRef::as_ref)) || folder.filename().is_some_and(is_log)
         }));
     }
     Ok(files)

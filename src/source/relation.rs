@@ -104,8 +104,9 @@ impl Query {
 
     /// The query itself, or what the `.sql` file it names holds.
     fn read(relation: &'static str, sql: &str) -> Result<Self> {
-        let is_file = !sql.trim().contains(char::is_whitespace)
-            && std::path::Path::new(sql).extension().is_some_and(|e| e == "sql");
+        let path = std::path::Path::new(sql);
+        let is_file = path.extension().is_some_and(|e| e == "sql")
+            && (path.is_file() || !sql.trim().contains(char::is_whitespace));
         if !is_file {
             return Ok(Self { relation, file: None, text: sql.to_owned() });
         }

@@ -159,14 +159,24 @@ impl SourceSpec {
             let problem = secret_problem(url).map(|p| p.at(format!("{place}: {}", self.key(name))));
             problem.into_iter().for_each(|p| problems.push(p));
         }
+        let mut taken: Vec<String> =
+            self.named().into_iter().map(|(name, _)| name.to_owned()).collect();
         for name in self.tables.keys() {
-            if self.named().iter().any(|(known, _)| known == name) {
-                problems.push(
-                    Problem::new(format!("the table name `{name}` is taken"))
-                        .at(format!("{place}: source.tables.{name}"))
-                        .help(format!("set source.{name}, or choose another name")),
-                );
-            }
+            // SQL knows a table by its name in lower case, and a dot parts a schema's name from it.
+            let known = name.to_lowercase();
+            let (what, help) = if name.contains('.') {
+                (format!("the table name `{name}` holds a dot"), "choose a name without one")
+            } else if taken.contains(&known) {
+                (
+                    format!("the table name `{name}` is taken"),
+                    "choose another name; upper case does not count",
+                )
+            } else {
+                taken.push(known);
+                continue;
+            };
+            problems
+                .push(Problem::new(what).at(format!("{place}: source.tables.{name}")).help(help));
         }
     }
 

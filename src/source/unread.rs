@@ -8,7 +8,7 @@ use futures::StreamExt;
 use object_store::path::Path;
 use object_store::{ObjectMeta, ObjectStore};
 
-use super::format::Format;
+use super::format::{Format, TABLE_LOGS};
 use super::pattern::Reach;
 use crate::error::{Error, Result, offenders};
 use crate::store::{Place, shown};
@@ -43,9 +43,6 @@ pub(super) fn of_other_formats(
     );
     Ok(())
 }
-
-/// Table formats whose log says which files hold the rows; the files alone hold rows that were deleted, too.
-const TABLE_LOGS: [(&str, &str); 2] = [("_delta_log", "Delta"), (".hoodie", "Hudi")];
 
 pub(super) fn refuse_table_formats(
     place: &Place,

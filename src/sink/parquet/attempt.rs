@@ -13,7 +13,8 @@ use object_store::{ObjectStoreExt, PutMode, UpdateVersion};
 use rand::TryRngCore;
 use rand::rngs::OsRng;
 
-use super::control::{Control, Created, json, version_of};
+use super::control::{Control, json, version_of};
+use super::disk::Created;
 use super::disk::{STAGED, is_full, on_disk, sync_folder_of};
 use super::lease::{Lease, Process};
 use super::manifest::ManifestNumber;

@@ -6,7 +6,8 @@ use chrono::Utc;
 use object_store::ObjectMeta;
 
 use super::attempt::Attempt;
-use super::control::{Control, Created};
+use super::control::Control;
+use super::disk::Created;
 use super::latest::PointerMove;
 use super::manifest::{Latest, Manifest};
 use super::manifest_names::{Committed, ManifestState, RunState, manifest_path};

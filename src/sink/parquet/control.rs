@@ -19,7 +19,7 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 use tokio::task::block_in_place;
 
-use super::disk::{create_on_disk, on_disk, replace_on_disk};
+use super::disk::{Created, create_on_disk, on_disk, replace_on_disk};
 use super::place::ParquetSink;
 use crate::error::{Error, Result};
 
@@ -34,17 +34,6 @@ pub(super) enum Control<T> {
     Foreign,
     /// The file.
     Whole(T, ObjectMeta),
-}
-
-/// How the request to create an object ended.
-pub(super) enum Created {
-    /// The object is there, and it is ours.
-    Yes,
-    /// There was one already.
-    Exists,
-    /// It is not there, and no request for it is under way: a disk could not write its bytes, or does not create files
-    /// in this way.
-    Refused(Error),
 }
 
 /// The version of an object that a conditional put names.

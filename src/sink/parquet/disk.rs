@@ -4,11 +4,21 @@ use std::fs;
 use std::io::{self, Write};
 use std::path::Path as FilePath;
 
-use super::control::Created;
 use crate::error::Error;
 
 /// Names of files that are on their way to their place begin so.
 pub(super) const STAGED: &str = "_staged-";
+
+/// How the request to create an object ended.
+pub(super) enum Created {
+    /// The object is there, and it is ours.
+    Yes,
+    /// There was one already.
+    Exists,
+    /// It is not there, and no request for it is under way: a disk could not write its bytes, or does not create files
+    /// in this way.
+    Refused(Error),
+}
 
 /// Creates a file where there is none.
 pub(super) fn create_on_disk(

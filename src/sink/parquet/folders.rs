@@ -14,8 +14,7 @@ use futures::TryStreamExt;
 use object_store::path::Path;
 use object_store::{ObjectMeta, ObjectStore, ObjectStoreExt};
 
-use super::place::ParquetSink;
-use super::removal::is_attempt;
+use super::place::{ParquetSink, is_attempt};
 use crate::error::{Error, Result};
 
 /// A folder below `runs`, somebody else's perhaps.

@@ -22,17 +22,8 @@ use super::disk::{replace_on_disk, sync};
 use super::manifest::{Latest, Manifest};
 use super::manifest_names::{Committed, RunState};
 use super::obstacles::in_place_of_the_link;
-use super::place::ParquetSink;
+use super::place::{LATEST_FILE, LATEST_LINK, LOCK, ParquetSink, through_latest};
 use crate::error::{Error, Result};
-
-/// In an attempt's folder on local disk: what `latest.json` shows while `latest` leads here.
-pub(super) const LATEST_FILE: &str = "_latest.json";
-
-/// Beside `latest` on local disk: a link on its way there. `runs` may be another disk, from which no rename leads here.
-pub(super) const LATEST_LINK: &str = "_latest";
-
-/// In the folder of leases on local disk: who moves the pointer holds it.
-pub(super) const LOCK: &str = "latest.lock";
 
 /// How often a lost race for the pointer, or a lost answer about it, is run again.
 const REQUESTS: u32 = 8;
@@ -254,11 +245,6 @@ fn lock_file(path: &FilePath) -> io::Result<File> {
 fn named(root: &FilePath) -> Option<Latest> {
     let bytes = fs::read(root.join("latest.json")).ok()?;
     serde_json::from_slice(&bytes).ok()
-}
-
-/// Where `latest.json` leads.
-pub(super) fn through_latest() -> PathBuf {
-    FilePath::new("latest").join(LATEST_FILE)
 }
 
 /// Replaces the link of that name by one to `target`, in one step. Who calls it holds the lock.

@@ -15,7 +15,8 @@ use object_store::path::Path;
 use object_store::{ObjectMeta, ObjectStore, ObjectStoreExt};
 use serde::Deserialize;
 
-use super::control::{Control, Created};
+use super::control::Control;
+use super::disk::Created;
 use super::lease::Lease;
 use super::manifest::{FileEntry, Manifest, ManifestNumber, Tombstone};
 use super::place::ParquetSink;

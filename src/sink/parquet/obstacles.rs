@@ -6,9 +6,7 @@ use std::path::Path as FilePath;
 
 use object_store::path::Path;
 
-use super::latest::{LATEST_LINK, LOCK, through_latest};
-use super::place::ParquetSink;
-use super::removal::is_attempt;
+use super::place::{LATEST_LINK, LOCK, ParquetSink, is_attempt, through_latest};
 use crate::error::{Error, Result};
 
 impl ParquetSink {

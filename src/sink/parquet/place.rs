@@ -1,10 +1,21 @@
 //! A place where runs are published, and the paths in it.
 
+use std::path::{Path as FilePath, PathBuf};
+
 use object_store::path::Path;
 
 use crate::error::Result;
 use crate::sink::SinkSpec;
 use crate::store::{Place, StoreSpec, open, parse_url};
+
+/// In an attempt's folder on local disk: what `latest.json` shows while `latest` leads here.
+pub(super) const LATEST_FILE: &str = "_latest.json";
+
+/// Beside `latest` on local disk: a link on its way there. `runs` may be another disk, from which no rename leads here.
+pub(super) const LATEST_LINK: &str = "_latest";
+
+/// In the folder of leases on local disk: who moves the pointer holds it.
+pub(super) const LOCK: &str = "latest.lock";
 
 /// A place where runs are published as Parquet files.
 #[derive(Debug, Clone)]
@@ -48,4 +59,14 @@ impl ParquetSink {
     pub(super) fn lease_path(&self, attempt: &str) -> Path {
         self.leases().join(format!("{attempt}.json"))
     }
+}
+
+/// Where `latest.json` leads.
+pub(super) fn through_latest() -> PathBuf {
+    FilePath::new("latest").join(LATEST_FILE)
+}
+
+/// Whether this is the name of an attempt.
+pub(super) fn is_attempt(name: &str) -> bool {
+    name.len() == 16 && name.chars().all(|c| c.is_ascii_hexdigit() && !c.is_ascii_uppercase())
 }

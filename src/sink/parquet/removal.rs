@@ -9,11 +9,11 @@ use object_store::path::Path;
 use object_store::{ObjectStore, ObjectStoreExt};
 
 use super::disk::STAGED;
-use super::latest::{LATEST_FILE, LATEST_LINK, remove_staged_link};
+use super::latest::remove_staged_link;
 use super::lease::Lease;
 use super::manifest::Tombstone;
 use super::manifest_names::{ManifestState, join};
-use super::place::ParquetSink;
+use super::place::{LATEST_FILE, LATEST_LINK, ParquetSink, is_attempt};
 use crate::error::{Error, Result};
 use crate::sink::MODEL_FILES;
 
@@ -120,11 +120,6 @@ impl ParquetSink {
             Err(e) => Err(Error::from(e).or_at("sink.url")),
         }
     }
-}
-
-/// Whether this is the name of an attempt.
-pub(super) fn is_attempt(name: &str) -> bool {
-    name.len() == 16 && name.chars().all(|c| c.is_ascii_hexdigit() && !c.is_ascii_uppercase())
 }
 
 /// Whether a path below an attempt's folder has a name that the attempt gives: anything else is somebody else's.

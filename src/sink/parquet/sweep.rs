@@ -4,7 +4,8 @@ use std::fs::File;
 use std::time::Duration;
 
 use super::attempt::Attempt;
-use super::control::{Control, Created};
+use super::control::Control;
+use super::disk::Created;
 use super::latest::PointerMove;
 use super::lease::Lease;
 use super::manifest_names::{ManifestState, manifest_path};

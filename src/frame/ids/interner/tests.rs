@@ -1,0 +1,96 @@
+use std::sync::Arc;
+
+use super::*;
+use arrow::array::{DictionaryArray, Int64Array, StringArray};
+use arrow::datatypes::Int8Type;
+
+fn text(values: &[&str]) -> ArrayRef {
+    Arc::new(StringArray::from(values.to_vec()))
+}
+
+fn interner(data_type: &DataType) -> Interner {
+    Interner::new(&Field::new("id", data_type.clone(), true))
+}
+
+#[test]
+fn numbers_follow_the_sorted_order_not_the_arrival() {
+    // Each way to sort: keys that leave room for a number, packed ones, long ones.
+    for last in ["z", "zwölf Zeichen", &"z".repeat(40)] {
+        let mut interner = interner(&DataType::Utf8);
+        let mut numbers = Vec::new();
+        interner.intern(&text(&["b", "a", last, "b", "a\0", "dropped"]), &mut numbers).unwrap();
+        let dropped = numbers[5];
+        let (ids, rank) = interner.finish(|n| n != dropped).unwrap();
+        let final_numbers: Vec<u32> = numbers.iter().map(|n| rank[*n as usize]).collect();
+        assert_eq!(final_numbers, [2, 0, 3, 2, 1, NULL]);
+        assert_eq!((0..4).map(|n| ids.text(n)).collect::<Vec<_>>(), ["a", "a\0", "b", last]);
+    }
+}
+
+/// Eight bytes that made one factor of a hash without a secret zero, so that all ids that begin so had one hash.
+#[test]
+fn ids_with_a_chosen_prefix_spread_over_the_slots() {
+    let zero_factor = 0xd1b5_4a32_d192_ed03_u64.to_be_bytes();
+    let ids: Vec<Vec<u8>> =
+        (0..4096_u32).map(|n| [&zero_factor[..], &n.to_be_bytes()].concat()).collect();
+    let mut interner = interner(&DataType::Binary);
+    let array = arrow::array::BinaryArray::from_iter_values(&ids);
+    interner.intern(&(Arc::new(array) as ArrayRef), &mut Vec::new()).unwrap();
+    let longest = interner.table.longest_search();
+    assert!(longest < 200, "a search passes {longest} of 4096 others");
+}
+
+/// Each way to be new: packed, long, and both again in another array of the same call, and of the next.
+#[test]
+fn a_value_has_one_number_in_all_arrays() {
+    let long = "z".repeat(40);
+    let mut interner = interner(&DataType::Utf8);
+    let mut numbers = Vec::new();
+    let none: ArrayRef = Arc::new(StringArray::from(vec![None, Some("b")]));
+    let [first, second] = [text(&["b", "a", &long, "b"]), text(&["c", &long, "a"])];
+    interner.intern_all(&[&first, &second, &none], &mut numbers).unwrap();
+    interner.intern(&text(&[&long, "d", "c"]), &mut numbers).unwrap();
+    let (ids, rank) = interner.finish(|_| true).unwrap();
+    let final_numbers = numbers.iter().map(|n| rank.get(*n as usize).copied().unwrap_or(NULL));
+    assert_eq!(final_numbers.collect::<Vec<_>>(), [1, 0, 4, 1, 2, 4, 0, NULL, 1, 4, 3, 2]);
+    assert_eq!(ids.len(), 5);
+}
+
+/// Of a dictionary those values count that rows have, where they first come.
+#[test]
+fn new_values_are_numbered_as_they_come_whatever_their_length_and_layout() {
+    let of = |n: usize, c: char| c.to_string().repeat(n);
+    let texts = [of(40, 'a'), of(1, 'b'), of(16, 'c'), of(15, 'd'), of(17, 'e'), of(2, 'f')];
+    let texts = texts.each_ref().map(String::as_str);
+    let first = text(&[texts[0], texts[1], texts[2], texts[0], texts[3]]);
+    let keys = arrow::array::Int8Array::from(vec![Some(2), None, Some(4), Some(3), Some(2)]);
+    let values = text(&["unused", texts[2], texts[4], texts[0], texts[5]]);
+    let second: ArrayRef = Arc::new(DictionaryArray::<Int8Type>::new(keys, values));
+    let mut interner = interner(&DataType::Utf8);
+    let mut numbers = Vec::new();
+    interner.intern_all(&[&first, &second], &mut numbers).unwrap();
+    assert_eq!(numbers, [0, 1, 2, 0, 3, 4, NULL, 5, 0, 4]);
+    interner.intern(&text(&["g", &of(30, 'h'), "i", texts[1]]), &mut numbers).unwrap();
+    assert_eq!(numbers[10..], [6, 7, 8, 1]);
+}
+
+#[test]
+fn numbers_do_not_depend_on_the_secret() {
+    let numbered = |secret| {
+        let mut interner = Interner { table: Table::new(secret), ..interner(&DataType::Utf8) };
+        let long = "long enough to need a box of its own";
+        let mut numbers = Vec::new();
+        interner.intern(&text(&["b", "a", long, "c", "a"]), &mut numbers).unwrap();
+        (numbers, interner.finish(|_| true).unwrap().1)
+    };
+    assert_eq!(numbered(Secret([1, 2])), numbered(Secret([u64::MAX, 7])));
+    assert_ne!(Secret::draw().0, Secret::draw().0);
+}
+
+#[test]
+fn the_same_id_in_another_type_is_refused() {
+    let mut interner = interner(&DataType::Utf8);
+    let error =
+        interner.intern(&(Arc::new(Int64Array::from(vec![7])) as ArrayRef), &mut Vec::new());
+    assert!(error.unwrap_err().to_string().contains("Int64 here, Utf8 there"));
+}
