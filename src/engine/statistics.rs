@@ -14,7 +14,7 @@ use std::sync::Arc;
 use arrow::datatypes::Schema;
 use datafusion::common::config::ConfigOptions;
 use datafusion::common::tree_node::{Transformed, TreeNode};
-use datafusion::common::{Result, Statistics};
+use datafusion::common::{ColumnStatistics, Result, Statistics};
 use datafusion::datasource::physical_plan::parquet::source::ParquetSource;
 use datafusion::datasource::physical_plan::{
     FileGroup, FileScanConfig, FileScanConfigBuilder, FileSource,
@@ -98,7 +98,7 @@ fn unclaimed(scan: &FileScanConfig, source: &ParquetSource) -> FileScanConfig {
 fn sizes_of(statistics: &Statistics) -> Statistics {
     let mut sizes = statistics.clone();
     for column in &mut sizes.column_statistics {
-        *column = Default::default();
+        *column = ColumnStatistics::new_unknown();
     }
     sizes
 }

@@ -24,26 +24,23 @@ pub(super) async fn query(
     let find = |name: &str| fields.iter().find(|f| f.name() == name);
     let wanted_id = mapped_id.filter(|name| find(name).is_some()).unwrap_or(id);
     let list = columns.features.as_deref();
-    let numbers: Vec<&str> = match list.or(find("features").map(|_| "features")) {
-        Some(name) => {
-            vec![find(name).ok_or_else(|| missing(table, "features", name, &fields))?.name()]
+    let numbers: Vec<&str> = if let Some(name) = list.or(find("features").map(|_| "features")) {
+        vec![find(name).ok_or_else(|| missing(table, "features", name, &fields))?.name()]
+    } else {
+        let ids = columns.ids();
+        let numbers = fields.iter().filter(|f| f.data_type().is_numeric());
+        let numbers = numbers.map(|f| f.name().as_str()).filter(|name| *name != wanted_id);
+        let (kept, left): (Vec<&str>, Vec<&str>) =
+            numbers.partition(|name| !ids.iter().any(|id| id == name));
+        // As features, labels and classes would teach a model what it is asked for.
+        if !left.is_empty() {
+            tracing::warn!(
+                table,
+                columns = offenders(left),
+                "these columns are ids and labels by their names: they are no features (another name makes them so)"
+            );
         }
-        None => {
-            let ids = columns.ids();
-            let numbers = fields.iter().filter(|f| f.data_type().is_numeric());
-            let numbers = numbers.map(|f| f.name().as_str()).filter(|name| *name != wanted_id);
-            let (kept, left): (Vec<&str>, Vec<&str>) =
-                numbers.partition(|name| !ids.iter().any(|id| id == name));
-            // As features, labels and classes would teach a model what it is asked for.
-            if !left.is_empty() {
-                tracing::warn!(
-                    table,
-                    columns = offenders(left),
-                    "these columns are ids and labels by their names: they are no features (another name makes them so)"
-                );
-            }
-            kept
-        }
+        kept
     };
     if find(wanted_id).is_none() {
         return Err(missing(table, id, wanted_id, &fields));

@@ -35,15 +35,15 @@ pub(super) async fn located<'a>(
 }
 
 fn below(base: &Place, names: &str) -> Place {
-    let mut named = base.clone();
-    // Parsed, not joined: joining would escape what the name holds.
+    let mut place = base.clone();
+    // Parsed, not joined: joining would escape what the names hold.
     if let Ok(path) = Path::parse(format!("{}/{names}", base.path)) {
-        named.path = path;
+        place.path = path;
     }
-    if let Ok(mut segments) = named.url.path_segments_mut() {
+    if let Ok(mut segments) = place.url.path_segments_mut() {
         segments.pop_if_empty().extend(names.split('/'));
     }
-    named
+    place
 }
 
 /// `data/2026-*/part-*.parquet` is the folder `data/` and a pattern below it.

@@ -12,7 +12,7 @@ use datafusion::execution::memory_pool::MemoryLimit;
 use datafusion::prelude::SessionContext;
 use futures::FutureExt;
 use object_store::{ObjectMeta, ObjectStore};
-use parquet::file::metadata::{ColumnChunkMetaData, ParquetMetaData};
+use parquet::file::metadata::{ColumnChunkMetaData, ParquetMetaData, RowGroupMetaData};
 
 use super::batch_rows::SizeOfRows;
 use super::header::refuse_doubles;
@@ -53,7 +53,7 @@ impl TypedFile {
             .fetch_metadata()
             .await?;
         refuse_double_columns(&metadata)?;
-        let mut columns = metadata.row_groups().iter().flat_map(|group| group.columns());
+        let mut columns = metadata.row_groups().iter().flat_map(RowGroupMetaData::columns);
         let has_reliable_bounds = columns.all(is_reliable);
         Ok(Self { schema, rows: Some(SizeOfRows::of(&metadata)), has_reliable_bounds })
     }
