@@ -47,9 +47,38 @@ pub(crate) fn redacted_location(text: &str) -> String {
 
 /// The parts of a text that is one URL from beginning to end, whatever it holds.
 pub(crate) fn location(text: &str) -> Option<Parts> {
-    let scheme = text.find(":/").filter(|colon| *colon >= 2)?;
-    let is_scheme = |c: char| c.is_ascii_alphanumeric() || "+.-".contains(c);
-    text[..scheme].chars().all(is_scheme).then(|| parts(text, 0..scheme, true))
+    let scheme = text.find(is_no_scheme).unwrap_or(text.len());
+    begins(text, 0..scheme).then(|| parts(text, 0..scheme, true))
+}
+
+/// The scheme of a store that a location names without the `://` behind it, as in `s3:bucket/x` and `https//host/x`.
+pub(crate) fn scheme_without_slashes(text: &str) -> Option<&str> {
+    let scheme = &text[..text.find(is_no_scheme)?];
+    let rest = &text[scheme.len()..];
+    let is_cut = (rest.starts_with(':') && !rest.starts_with("://")) || rest.starts_with("//");
+    (is_cut && is_store(scheme)).then_some(scheme)
+}
+
+fn is_no_scheme(c: char) -> bool {
+    !c.is_ascii_alphanumeric() && !"+.-".contains(c)
+}
+
+/// Whether this scheme leads to a store, whatever follows it.
+fn is_store(scheme: &str) -> bool {
+    const STORES: [&str; 12] =
+        ["abfs", "abfss", "adl", "az", "azure", "file", "gs", "hdfs", "http", "https", "s3", "s3a"];
+    STORES.iter().any(|store| scheme.eq_ignore_ascii_case(store))
+}
+
+/// Whether a URL begins with this scheme, one with a slip of the pen included: `https:me@`, `https:\\me@`, `//me@`.
+fn begins(text: &str, scheme: Range<usize>) -> bool {
+    let rest = &text[scheme.end..];
+    let name = &text[scheme];
+    match rest.strip_prefix(':') {
+        Some(rest) if name.len() >= 2 && rest.starts_with(['/', '\\']) => true,
+        Some(rest) => is_store(name) && rest.starts_with(|c: char| !c.is_whitespace()),
+        None => rest.starts_with("//") && (name.is_empty() || is_store(name)),
+    }
 }
 
 /// Where a URL's parts are in a text.
@@ -66,17 +95,15 @@ pub(crate) fn urls(text: &str) -> impl Iterator<Item = Parts> {
     let mut from = 0;
     std::iter::from_fn(move || {
         loop {
-            let colon = from + text[from..].find(":/")?;
-            let is_scheme = |c: char| c.is_ascii_alphanumeric() || "+.-".contains(c);
-            let scheme = text[from..colon].rfind(|c| !is_scheme(c)).map_or(from, |last| {
-                from + last + text[from + last..].chars().next().map_or(1, char::len_utf8)
-            });
-            if colon - scheme >= 2 {
-                let parts = parts(text, scheme..colon, false);
-                from = parts.end;
+            let end = from + text[from..].find([':', '/'])?;
+            let before = text[from..end].char_indices().rev().find(|(_, c)| is_no_scheme(*c));
+            let scheme = before.map_or(from, |(at, c)| from + at + c.len_utf8())..end;
+            if begins(text, scheme.clone()) {
+                let parts = parts(text, scheme, false);
+                from = parts.end.max(end + 1);
                 return Some(parts);
             }
-            from = colon + 2;
+            from = end + 1;
         }
     })
 }
@@ -86,7 +113,7 @@ const LONGEST_PASSWORD: usize = 512;
 
 /// The parts of the URL whose scheme is there; `is_location` where nothing else is in the text.
 fn parts(text: &str, scheme: Range<usize>, is_location: bool) -> Parts {
-    let slashes = text[scheme.end + 1..].find(|c| c != '/');
+    let slashes = text[scheme.end + 1..].find(|c| c != '/' && c != '\\');
     let start = slashes.map_or(text.len(), |n| scheme.end + 1 + n);
     let word = |at: usize| {
         let ends =
@@ -96,7 +123,7 @@ fn parts(text: &str, scheme: Range<usize>, is_location: bool) -> Parts {
     };
     let mut end = word(start);
     let authority =
-        &text[start..start + text[start..end].find(['/', '?', '#']).unwrap_or(end - start)];
+        &text[start..start + text[start..end].find(['/', '\\', '?', '#']).unwrap_or(end - start)];
     let kind = text[scheme.clone()].to_ascii_lowercase();
     let is_web = kind == "http" || kind == "https";
     // What follows the colon of a host is a number, and only the web has one; a password that is not encoded can hold
@@ -115,10 +142,12 @@ fn parts(text: &str, scheme: Range<usize>, is_location: bool) -> Parts {
                     && path.find(':').is_some_and(|colon| path[colon..].contains('@'))
             }
         };
+    // Without `://` it may be no URL at all, such as a file and a line in it.
+    let is_url = text[scheme.end..].starts_with("://") || text[start..end].contains('@');
     // These name a container before the @.
     let is_container = kind.starts_with("abfs") && !authority.contains(':');
     let mut user = None;
-    if has_password {
+    if has_password && is_url {
         let far = text.floor_char_boundary(start + LONGEST_PASSWORD);
         let far = text[start..far].find(['\n', '\r']).map_or(far, |n| start + n);
         let at = text[start..far].rfind('@').map(|n| start + n);
@@ -158,6 +187,13 @@ mod tests {
             ("https://me:hun)t,e'r2@host/x.csv", "https://***@host/x.csv"),
             ("https://me:hun@t/er2@host/x.csv", "https://***@host/x.csv"),
             ("https:/me:hunter2@host/x.csv", "https:/***@host/x.csv"),
+            ("https:\\\\me:hunter2@host/x.csv", "https:\\\\***@host/x.csv"),
+            ("https:me:hunter2@host/x.csv", "https:***@host/x.csv"),
+            ("HTTPS:hunter2@host/x.csv", "HTTPS:***@host/x.csv"),
+            ("https//me:hunter2@host/x.csv", "https//***@host/x.csv"),
+            ("no file `//me:hunter2@host/x.csv`", "no file `//***@host/x.csv`"),
+            ("s3:AKIA:hunter2@bucket/x", "s3:***@bucket/x"),
+            ("https:host/x?hunter2", "https:host/x?***"),
             ("https://me:/hunter2@host/x.csv", "https://***@host/x.csv"),
             ("s3://AKIA:/hunter2@bucket/x.csv", "s3://***@bucket/x.csv"),
             ("s3://AKIA:7/hunter2@bucket/x.csv", "s3://***@bucket/x.csv"),

@@ -15,6 +15,13 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use std::sync::Arc;
 
+use arrow::array::{
+    ArrayRef, Float64Array, Int64Array, RecordBatch, StringArray, TimestampMicrosecondArray,
+};
+use arrow::compute::cast;
+use arrow::datatypes::DataType;
+use arrow::ipc::CompressionType;
+use arrow::ipc::writer::{FileWriter, IpcWriteOptions, StreamWriter};
 use labelmill::commands::predict::{Prediction, predict};
 use labelmill::engine::EngineSpec;
 use labelmill::error::{Error, Result, Stage};
@@ -27,9 +34,9 @@ use labelmill::spec::Overrides;
 use labelmill::store::StoreSpec;
 use rand::Rng;
 
-use crate::job::{Job, write_as};
+use crate::job::Job;
 use crate::networks::{WIDTH, features, job, list, pipeline, write_features};
-use crate::support::{unsealed, write_crowd};
+use crate::support::{unsealed, write_batch, write_crowd};
 
 /// Inputs of all tests together, if not told otherwise.
 const INPUTS: usize = 10_000;
@@ -233,18 +240,55 @@ fn ndjson_files() {
     fuzz_source("ndjson files", 0.15, "in.ndjson", &seeds);
 }
 
+/// Rows with every column of the contract.
+fn typed_rows() -> RecordBatch {
+    let column = |values: [&str; 3]| Arc::new(StringArray::from(values.to_vec())) as ArrayRef;
+    RecordBatch::try_from_iter([
+        ("instance_id", Arc::new(Int64Array::from(vec![1, 1, 2])) as ArrayRef),
+        ("annotator_id", column(["a", "b", "a"])),
+        (
+            "label",
+            cast(
+                &column(["x", "y", "x"]),
+                &DataType::Dictionary(Box::new(DataType::Int32), Box::new(DataType::Utf8)),
+            )
+            .unwrap(),
+        ),
+        ("weight", Arc::new(Float64Array::from(vec![Some(1.0), Some(0.5), None]))),
+        ("annotated_at", Arc::new(TimestampMicrosecondArray::from(vec![1, 2, 3]))),
+        ("question", column(["q", "q", "p"])),
+    ])
+    .unwrap()
+}
+
 #[test]
 fn parquet_files() {
     let job = Job::new();
     write_crowd(&job.path("a.parquet"), &[("i", "a", "x"), ("i", "b", "y"), ("j", "a", "x")]);
     let rows = [("1", "a", "x"); 300];
     write_crowd(&job.path("b.parquet"), &rows);
-    let run = job.run("source.annotations = '{dir}a.parquet'\nmodel.kind = 'majority_vote'\nsource.columns.annotator = 'annotator_id'");
-    let labels = crate::support::read_batches(&run, "labels").remove(0);
-    write_as(&job.path("c.parquet"), &labels);
-    let seeds: Vec<_> =
-        ["a.parquet", "b.parquet"].map(|f| std::fs::read(job.path(f)).unwrap()).to_vec();
-    fuzz_source("parquet files", 0.1, "in.parquet", &seeds);
+    write_batch(&job.path("c.parquet"), &typed_rows());
+    let seeds =
+        ["a.parquet", "b.parquet", "c.parquet"].map(|f| std::fs::read(job.path(f)).unwrap());
+    fuzz_source("parquet files", 0.06, "in.parquet", &seeds);
+}
+
+#[test]
+fn arrow_files() {
+    let rows = typed_rows();
+    let mut seeds = Vec::new();
+    for compression in [None, Some(CompressionType::ZSTD), Some(CompressionType::LZ4_FRAME)] {
+        let options = IpcWriteOptions::default().try_with_compression(compression).unwrap();
+        let mut file =
+            FileWriter::try_new_with_options(Vec::new(), &rows.schema(), options.clone()).unwrap();
+        file.write(&rows).unwrap();
+        seeds.push(file.into_inner().unwrap());
+        let mut stream =
+            StreamWriter::try_new_with_options(Vec::new(), &rows.schema(), options).unwrap();
+        stream.write(&rows).unwrap();
+        seeds.push(stream.into_inner().unwrap());
+    }
+    fuzz_source("arrow files", 0.04, "in.arrow", &seeds);
 }
 
 /// Predicts with a model's folder, without publishing the same twice.

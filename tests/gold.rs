@@ -97,6 +97,19 @@ fn a_truth_table_may_call_its_class_label_or_anything() {
 }
 
 #[test]
+fn gold_may_have_the_names_of_the_contract_beside_annotations_that_have_others() {
+    let job = Job::new();
+    job.write("in.csv", "task,worker,answer,q\ni,a,no,s\ni,b,no,s\nj,a,yes,s\n");
+    job.write("gold.csv", "instance_id,class\ni,yes\n");
+    let run = job.run(
+        "source.annotations = '{dir}in.csv'\nsource.gold = '{dir}gold.csv'\nmodel.kind = 'majority_vote'
+         source.columns = { instance = 'task', annotator = 'worker', label = 'answer', question = 'q' }",
+    );
+    let found = cells(&read_table(&run, "labels"), &["instance_id", "label", "decision"]);
+    assert_eq!(found, ["i yes gold", "j yes decided"]);
+}
+
+#[test]
 fn gold_of_one_question_is_not_anothers() {
     let job = Job::new();
     job.write(

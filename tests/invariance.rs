@@ -2,7 +2,9 @@
 
 use std::collections::BTreeMap;
 use std::path::Path;
+use std::sync::Arc;
 
+use arrow::array::{ArrayRef, Float64Array, StringArray};
 use labelmill::pipeline::load;
 use labelmill::pipeline::{self, PipelineSpec};
 use labelmill::run::{Clock, Run};
@@ -12,7 +14,7 @@ use proptest::prelude::*;
 use rand::SeedableRng;
 use rand::seq::SliceRandom;
 
-use crate::support::{table_files, write_crowd};
+use crate::support::{table_files, write_parquet};
 
 /// How the same rows come in.
 #[derive(Debug, Clone)]
@@ -29,36 +31,76 @@ fn layouts() -> impl Strategy<Value = Layout> {
     )
 }
 
-/// Publishes the crowd in this layout and returns every file but those of `run`.
-fn publish(layout: &Layout, model: &str) -> BTreeMap<String, Vec<u8>> {
-    let folder = tempfile::tempdir().unwrap();
-    let names: Vec<(String, String, String)> =
-        CrowdShape { instances: 60, ..CrowdShape::default() }
-            .draw(11)
-            .rows
+/// An annotation with its weight, where weights are given.
+type Row = (String, String, String, f64);
+
+/// A crowd with repeated answers, equal and different ones.
+fn crowd() -> Vec<Row> {
+    let drawn = CrowdShape { instances: 60, ..CrowdShape::default() }.draw(11);
+    let rows = drawn.rows.iter().enumerate();
+    // Numbers whose sum depends on their order.
+    let weight = |n: usize| 0.1 + (n * 7919 % 1000) as f64 / 997.0;
+    let mut rows: Vec<Row> = rows
+        .map(|(n, (i, r, l))| {
+            (
+                format!("item {i}"),
+                format!("a-rather-long-annotator-name-{r}"),
+                format!("c{l}"),
+                weight(n),
+            )
+        })
+        .collect();
+    for repeat in 0..3 {
+        let again: Vec<Row> = rows[..40]
             .iter()
-            .map(|(i, r, l)| {
-                (format!("item {i}"), format!("a-rather-long-annotator-name-{r}"), format!("c{l}"))
+            .enumerate()
+            .map(|(n, row)| {
+                (row.0.clone(), row.1.clone(), row.2.clone(), weight(n + 1000 * (repeat + 1)))
             })
             .collect();
-    let mut rows: Vec<(&str, &str, &str)> =
-        names.iter().map(|(i, r, l)| (i.as_str(), r.as_str(), l.as_str())).collect();
-    // Repeated answers, equal and different ones.
-    rows.extend_from_within(0..40);
-    rows.extend(names[..20].iter().map(|(i, r, _)| (i.as_str(), r.as_str(), "c0")));
+        rows.extend(again);
+    }
+    let others: Vec<Row> =
+        rows[..20].iter().map(|(i, r, _, w)| (i.clone(), r.clone(), "c0".to_owned(), *w)).collect();
+    rows.extend(others);
+    rows
+}
+
+/// Publishes the crowd in this layout and returns every file but those of `run`.
+fn publish(layout: &Layout, model: &str, is_weighted: bool) -> BTreeMap<String, Vec<u8>> {
+    let folder = tempfile::tempdir().unwrap();
+    let mut rows = crowd();
     rows.shuffle(&mut rand::rngs::StdRng::seed_from_u64(layout.order));
     for (n, part) in rows.chunks(rows.len().div_ceil(layout.files)).enumerate() {
-        write_crowd(&folder.path().join(format!("in/part-{n}.parquet")), part);
+        let text = |of: fn(&Row) -> &String| -> ArrayRef {
+            Arc::new(StringArray::from_iter_values(part.iter().map(of)))
+        };
+        let mut columns = vec![
+            ("instance_id", text(|row| &row.0)),
+            ("annotator_id", text(|row| &row.1)),
+            ("label", text(|row| &row.2)),
+        ];
+        if is_weighted {
+            let weights = Float64Array::from_iter_values(part.iter().map(|row| row.3));
+            // An instance belongs to one question or the other by its last digit.
+            let question = |row: &Row| if row.0.ends_with('7') { "few" } else { "many" };
+            let questions = StringArray::from_iter_values(part.iter().map(question));
+            columns.push(("weight", Arc::new(weights)));
+            columns.push(("question", Arc::new(questions)));
+        }
+        write_parquet(&folder.path().join(format!("in/part-{n}.parquet")), columns);
     }
     let output = folder.path().join("out");
-    run(&spec(folder.path(), &output, layout, model));
+    let gold = "source.gold = [['item 3', 'c1', 'train'], ['item 7', 'c0', 'train'], ['item 9', 'c1', 'holdout']]\n";
+    let more = if is_weighted { gold } else { "" };
+    run(&spec(folder.path(), &output, layout, model, more));
     table_files(&output.join("latest").canonicalize().unwrap())
 }
 
-fn spec(folder: &Path, output: &Path, layout: &Layout, model: &str) -> PipelineSpec {
+fn spec(folder: &Path, output: &Path, layout: &Layout, model: &str, more: &str) -> PipelineSpec {
     let text = format!(
         "source.annotations = '{}/in/'\nsink.url = '{}'\nmodel.kind = '{model}'\n\
-         engine = {{ batch_size = {}, threads = {} }}",
+         engine = {{ batch_size = {}, threads = {} }}\n{more}",
         folder.display(),
         output.display(),
         layout.batch_size,
@@ -82,10 +124,14 @@ proptest! {
     fn no_layout_changes_a_byte(layout in layouts()) {
         let plain = Layout { order: 0, files: 1, batch_size: 8192, threads: 1 };
         for model in labelmill::model::MODELS.iter().filter(|f| !f.needs_features) {
-            let (want, got) = (publish(&plain, model.kind), publish(&layout, model.kind));
-            prop_assert_eq!(want.keys().collect::<Vec<_>>(), got.keys().collect::<Vec<_>>());
-            for (name, bytes) in &want {
-                prop_assert!(got[name] == *bytes, "{} of {} differs", name, model.kind);
+            for is_weighted in [false, true] {
+                let published = |layout: &Layout| publish(layout, model.kind, is_weighted);
+                let (want, got) = (published(&plain), published(&layout));
+                prop_assert_eq!(want.keys().collect::<Vec<_>>(), got.keys().collect::<Vec<_>>());
+                for (name, bytes) in &want {
+                    let what = if is_weighted { "with weights, questions and gold" } else { "" };
+                    prop_assert!(got[name] == *bytes, "{} of {} differs {}", name, model.kind, what);
+                }
             }
         }
     }

@@ -7,6 +7,8 @@ use std::sync::Arc;
 
 use arrow::array::{ArrayRef, DictionaryArray, Int64Array, RecordBatch, StringArray};
 use arrow::datatypes::Int32Type;
+use arrow::ipc::CompressionType;
+use arrow::ipc::writer::{FileWriter, IpcWriteOptions};
 use parquet::arrow::ArrowWriter;
 use parquet::arrow::arrow_writer::ArrowWriterOptions;
 
@@ -93,6 +95,25 @@ fn what_does_not_fit_into_the_memory_limit_is_refused_and_says_what_it_takes() {
         rows_read(&job.run(&vote("in.parquet", "engine.memory_limit = '256MiB'"))),
         "300000 300000"
     );
+}
+
+#[test]
+fn a_batch_of_an_arrow_file_that_does_not_fit_is_refused_before_it_is_read() {
+    let job = Job::new();
+    let texts = |n: usize| -> ArrayRef {
+        Arc::new((0..n).map(|i| Some(format!("{i:0>100}"))).collect::<StringArray>())
+    };
+    let columns = ["instance_id", "annotator_id", "label"].map(|name| (name, texts(120_000)));
+    let batch = RecordBatch::try_from_iter(columns).unwrap();
+    for compression in [None, Some(CompressionType::ZSTD)] {
+        let file = File::create(job.path("in.arrow")).unwrap();
+        let options = IpcWriteOptions::default().try_with_compression(compression).unwrap();
+        let mut writer = FileWriter::try_new_with_options(file, &batch.schema(), options).unwrap();
+        writer.write(&batch).unwrap();
+        writer.finish().unwrap();
+        let error = job.fails(&vote("in.arrow", "engine.memory_limit = '32MiB'"), 2);
+        assert_says(&error, &["the rows of one batch of the file take 3", "32 MiB may be taken"]);
+    }
 }
 
 #[test]

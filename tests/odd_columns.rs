@@ -103,3 +103,49 @@ fn halves_that_are_no_numbers_and_nulls_behind_run_ends_are_rejected() {
     assert_eq!(rows_read(&run), "5 2");
     assert_eq!(cells(&read_table(&run, "rejects"), &["reason", "count"]), ["null_label 3"]);
 }
+
+#[test]
+fn a_column_that_some_files_lack_is_an_error_unless_a_query_says_what_stands_for_it() {
+    let text = |values: [&str; 2]| Arc::new(StringArray::from(values.to_vec())) as ArrayRef;
+    let job = Job::new();
+    let columns = |labels: [&'static str; 2]| {
+        vec![
+            ("instance_id", text(["i", "j"])),
+            ("annotator_id", text(["a", labels[0]])),
+            ("label", text(labels)),
+        ]
+    };
+    let weights = Arc::new(Float64Array::from(vec![2.0, 2.0])) as ArrayRef;
+    let weighted = columns(["x", "y"]).into_iter().chain([("weight", weights)]);
+    write_parquet(&job.path("in/a.parquet"), weighted.collect());
+    write_parquet(&job.path("in/b.parquet"), columns(["z", "z"]));
+    let error = job.fails(&vote("in/"), 3);
+    let names = ["in/a.parquet`", "in/b.parquet"];
+    assert_says(&error, &["some files of a table lack the column `weight`", names[0], names[1]]);
+    let query = "source.sql.annotations = 'SELECT instance_id, annotator_id, label, coalesce(weight, 1) AS weight FROM annotations'\n";
+    let run = job.run(&format!("{}{query}", vote("in/")));
+    let found = cells(&read_table(&run, "labels"), &["instance_id", "label", "n_annotations"]);
+    assert_eq!(found, ["i x 2", "j y 2"]);
+}
+
+#[test]
+fn bytes_of_two_widths_are_one_column() {
+    let job = Job::new();
+    for (file, width) in
+        [("in/a.parquet", DataType::Binary), ("in/b.parquet", DataType::LargeBinary)]
+    {
+        let ids = StringArray::from(vec!["i", "j", file]);
+        write_parquet(
+            &job.path(file),
+            vec![
+                ("instance_id", cast(&ids, &width).unwrap()),
+                ("annotator_id", Arc::new(StringArray::from(vec![file; 3])) as ArrayRef),
+                ("label", Arc::new(StringArray::from(vec!["x"; 3])) as ArrayRef),
+            ],
+        );
+    }
+    let labels = read_table(&job.run(&vote("in/")), "labels");
+    let mut answers = cells(&labels, &["n_annotations"]);
+    answers.sort();
+    assert_eq!(answers, ["1", "1", "2", "2"]);
+}

@@ -189,6 +189,18 @@ fn listed_classes_keep_their_order_and_those_nobody_chose() {
     assert_close(&never, &[0.0, 0.0], 0.0, "a class nobody chose");
 }
 
+#[test]
+fn a_listed_class_is_a_value_of_the_labels_as_it_stands() {
+    for (rows, listed) in [
+        ("[['i', 'a', 0], ['i', 'b', 1]]", "[0.9, 1]"),
+        ("[['i', 'a', 0], ['i', 'b', 1]]", "[false, true]"),
+        ("[['i', 'a', true], ['i', 'b', false]]", "[0, 1]"),
+    ] {
+        let error = Job::new().fails(&vote(rows, &format!("frame.classes = {listed}")), 2);
+        assert_says(&error, &["not a value of the labels' type", "frame.classes[0]"]);
+    }
+}
+
 // keys: frame.extra_labels
 #[test]
 fn a_label_that_is_no_class_is_said_but_never_chosen() {

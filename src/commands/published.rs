@@ -4,7 +4,7 @@ use datafusion::prelude::SessionContext;
 
 use crate::error::Result;
 use crate::sink::{Manifest, PublishedRun};
-use crate::source::files::{Format, register_objects};
+use crate::source::files::{Files, Format, register_files};
 use crate::store::StoreSpec;
 
 /// Registers every table of a run under its name: the files that its manifest lists, and no others.
@@ -15,7 +15,8 @@ pub async fn register_run(ctx: &SessionContext, url: &str, stores: &StoreSpec) -
     let named = |e: crate::error::Error| e.or_at(&format!("--run {url}"));
     let run = PublishedRun::find(url, stores).await.map_err(named)?;
     for (table, objects) in run.tables().await.map_err(named)? {
-        register_objects(ctx, table, &run.place, &objects, Format::Parquet).await?;
+        let files = Files { place: run.place.clone(), format: Format::Parquet, objects };
+        register_files(ctx, table, &files).await?;
     }
     Ok(run.manifest)
 }

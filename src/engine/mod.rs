@@ -1,6 +1,7 @@
 //! From `[engine]` to a DataFusion session; nothing else in labelmill knows how the session is made.
 
 mod bounded;
+mod memory;
 mod sizes;
 mod statistics;
 
@@ -15,6 +16,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::{Error, Problem, Result};
 use crate::spec::Problems;
+pub(crate) use memory::too_little_memory;
 
 /// Resources of a run. None of them changes a byte of the result.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]

@@ -1,5 +1,6 @@
 //! Which labels there are, which of them are classes, and in what order.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 
 use arrow::array::{Array, ArrayRef, BooleanArray, Float64Array, Int64Array, StringArray};
@@ -40,10 +41,21 @@ impl LabelAxis {
             None => None,
         };
         let total = interner.len();
+        if extra.len() + listed.as_ref().map_or(0, Vec::len) > MOST_LABELS {
+            return Err(Error::spec("more labels are listed than a question may have")
+                .at("frame.classes")
+                .found(format!(
+                    "{}, and {} in frame.extra_labels",
+                    listed.map_or(0, |l| l.len()),
+                    extra.len()
+                ))
+                .help(format!("list up to {MOST_LABELS}")));
+        }
         let mut occurring = used.to_vec();
         occurring.resize(total, false);
         gold.filter(|class| *class != NULL).for_each(|class| occurring[class as usize] = true);
         let occurs = |n: u32| occurring[n as usize];
+        let is_extra: HashSet<u32> = extra.iter().copied().collect();
         // What is no label of this run, such as a class of gold that only scores, decides neither type nor order.
         let mut stays = if listed.is_some() { vec![false; total] } else { occurring.clone() };
         extra.iter().chain(listed.iter().flatten()).for_each(|n| stays[*n as usize] = true);
@@ -52,9 +64,9 @@ impl LabelAxis {
         let mut arrival: Vec<u32> = (0..total as u32).collect();
         arrival.sort_unstable_by_key(|n| sorted_place[*n as usize]);
         let classes: Vec<u32> = listed.unwrap_or_else(|| {
-            arrival.iter().copied().filter(|n| occurs(*n) && !extra.contains(n)).collect()
+            arrival.iter().copied().filter(|n| occurs(*n) && !is_extra.contains(n)).collect()
         });
-        if let Some(word) = classes.iter().find(|c| extra.contains(c)) {
+        if let Some(word) = classes.iter().find(|c| is_extra.contains(c)) {
             return Err(Error::spec("a label cannot be a class and no class")
                 .at("frame.extra_labels")
                 .found(format!(
@@ -93,7 +105,7 @@ fn intern_list(
     data_type: &DataType,
     key: &str,
 ) -> Result<Vec<u32>> {
-    let mut numbers = Vec::with_capacity(list.len());
+    let (mut numbers, mut seen) = (Vec::with_capacity(list.len()), HashSet::new());
     for (i, scalar) in list.iter().enumerate() {
         let value = of_type(scalar, data_type).ok_or_else(|| {
             Error::spec("not a value of the labels' type")
@@ -101,9 +113,7 @@ fn intern_list(
                 .found(format!("`{scalar}`, while labels are {data_type}"))
         })?;
         interner.intern(&value, &mut numbers)?;
-        if let Some((last, before)) = numbers.split_last()
-            && before.contains(last)
-        {
+        if numbers.last().is_some_and(|last| !seen.insert(*last)) {
             return Err(Error::spec("a value is listed twice")
                 .at(format!("frame.{key}[{i}]"))
                 .found(format!("`{scalar}`")));
@@ -112,7 +122,7 @@ fn intern_list(
     Ok(numbers)
 }
 
-/// A scalar of the file as an array of one, of the labels' own type.
+/// A scalar of the file as an array of one, of the labels' own type; none where that would be another value.
 fn of_type(scalar: &Scalar, data_type: &DataType) -> Option<ArrayRef> {
     let plain: ArrayRef = match scalar {
         Scalar::Bool(v) => Arc::new(BooleanArray::from(vec![*v])),
@@ -120,7 +130,45 @@ fn of_type(scalar: &Scalar, data_type: &DataType) -> Option<ArrayRef> {
         Scalar::Float(v) => Arc::new(Float64Array::from(vec![*v])),
         Scalar::Text(v) => Arc::new(StringArray::from(vec![v.as_str()])),
     };
-    let array = cast(&plain, data_type).ok()?;
+    let is_same = match scalar {
+        Scalar::Bool(_) => !data_type.is_numeric(),
+        Scalar::Int(v) => {
+            *data_type != DataType::Boolean && (!data_type.is_floating() || *v as f64 as i64 == *v)
+        }
+        Scalar::Float(v) => {
+            *data_type != DataType::Boolean && (!data_type.is_integer() || v.fract() == 0.0)
+        }
+        Scalar::Text(_) => true,
+    };
+    let array = cast(&plain, data_type).ok().filter(|_| is_same)?;
     let array = concat(&[array.as_ref()]).ok()?;
     (array.null_count() == 0).then_some(array)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_listed_value_is_a_label_where_it_stays_what_it_is() {
+        use DataType::{Boolean, Float32, Float64, Int64, UInt8, Utf8};
+        let fits = |scalar: Scalar, data_type: &DataType| of_type(&scalar, data_type).is_some();
+        for (scalar, types, others) in [
+            (Scalar::Bool(true), vec![Boolean, Utf8], vec![Int64, UInt8, Float64]),
+            (Scalar::Int(1), vec![Int64, UInt8, Float32, Float64, Utf8], vec![Boolean]),
+            (Scalar::Int(-1), vec![Int64, Float64], vec![UInt8]),
+            (Scalar::Int((1 << 53) + 1), vec![Int64, Utf8], vec![Float64]),
+            (Scalar::Float(0.9), vec![Float64, Float32, Utf8], vec![Int64, Boolean]),
+            (Scalar::Float(2.0), vec![Float64, Int64], vec![Boolean]),
+            (Scalar::Text("7".to_owned()), vec![Utf8, Int64], vec![Boolean]),
+            (Scalar::Text("x".to_owned()), vec![Utf8], vec![Int64, Float64, Boolean]),
+        ] {
+            for data_type in types {
+                assert!(fits(scalar.clone(), &data_type), "{scalar} {data_type}");
+            }
+            for data_type in others {
+                assert!(!fits(scalar.clone(), &data_type), "{scalar} {data_type}");
+            }
+        }
+    }
 }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use arrow::array::RecordBatch;
-use arrow::datatypes::SchemaRef;
+use arrow::datatypes::{Field, SchemaRef};
 use datafusion::common::stats::Precision;
 use datafusion::physical_plan::statistics::{StatisticsArgs, StatisticsContext};
 use datafusion::physical_plan::{
@@ -19,6 +19,7 @@ use super::budget::Budget;
 use super::evidence::Described;
 use super::features::{Features, Reader, Scratch};
 use super::gold::{Gold, GoldRows};
+use super::ids::{IdIndex, Ids};
 use super::questions::Questions;
 use super::{Duplicates, Frame, FrameSpec};
 use crate::error::{Error, Result};
@@ -102,8 +103,11 @@ pub async fn collect(relations: Relations, spec: &FrameSpec, run: &Run) -> Resul
         None => None,
     };
     let (annotators, _held_too) = annotators.unzip();
+    let mut features = Indexed::of(features, "instance_id")?;
+    let mut annotators = annotators.map(|a| Indexed::of(a, "annotator_id")).transpose()?;
     for frame in &mut frames {
-        let (described, unknown) = describe(frame, &features, annotators.as_ref(), gold.as_ref())?;
+        let (described, unknown) =
+            describe(frame, &mut features, annotators.as_mut(), gold.as_ref())?;
         frame.described = Some(described);
         frame.unknown_gold.of_feature_rows = unknown;
     }
@@ -156,16 +160,35 @@ async fn read_within(
     Ok((features, budget))
 }
 
+/// Features whose ids are looked up for every question.
+struct Indexed {
+    features: Features,
+    index: IdIndex,
+}
+
+impl Indexed {
+    fn of(features: Features, column: &str) -> Result<Self> {
+        Ok(Self { index: features.ids.index(column)?, features })
+    }
+
+    /// The feature row of each of `ids`, `None` where there is none.
+    fn rows_of(&mut self, ids: &Ids) -> Result<Vec<Option<u32>>> {
+        let field = Field::new("features", ids.values().data_type().clone(), true);
+        self.index.lookup(&field, ids.values())
+    }
+}
+
 /// How features belong to the instances and annotators of one question; and the gold rows of classes that it does not
 /// know.
 fn describe(
     frame: &Frame,
-    features: &Features,
-    annotators: Option<&Features>,
+    features: &mut Indexed,
+    annotators: Option<&mut Indexed>,
     gold: Option<&GoldRows>,
 ) -> Result<(Described, Vec<Gold>)> {
     let row_of_instance =
         features.rows_of(&frame.instances).map_err(|e| e.or_at("source.features"))?;
+    let Indexed { features, index } = features;
     if row_of_instance.iter().all(Option::is_none) {
         return Err(Error::data("no annotated instance has features")
             .at("source.features")
@@ -179,12 +202,10 @@ fn describe(
             .help("the ids must be the same in both relations"));
     }
     let annotators = annotators
-        .map(|features| {
-            let rows = features.rows_of(&frame.annotators);
-            Ok::<_, Error>((
-                features.clone(),
-                rows.map_err(|e| e.or_at("source.annotator_features"))?,
-            ))
+        .map(|annotators| {
+            let rows = annotators.rows_of(&frame.annotators);
+            let rows = rows.map_err(|e| e.or_at("source.annotator_features"))?;
+            Ok::<_, Error>((annotators.features.clone(), rows))
         })
         .transpose()?;
     let (gold, unknown) = match gold {
@@ -193,7 +214,8 @@ fn describe(
                 Some(question) => rows.of_question(question)?,
                 None => rows.clone(),
             };
-            rows.by_feature_row(&features.ids, &frame.labels, frame.annotations.dims().classes)?
+            let classes = frame.annotations.dims().classes;
+            rows.by_feature_row((&features.ids, index), &frame.labels, classes)?
         }
         None => (Vec::new(), Vec::new()),
     };

@@ -9,7 +9,7 @@ use datafusion::prelude::DataFrame;
 
 use super::budget::Budget;
 use super::classes::LabelAxis;
-use super::ids::{Ids, Interner, NULL};
+use super::ids::{IdIndex, Ids, Interner, NULL};
 use super::read_all::read_all_within;
 use crate::error::{Error, Result, nearest, offenders};
 
@@ -184,18 +184,19 @@ impl GoldRows {
     /// score.
     pub(super) fn by_feature_row(
         &self,
-        instances: &Ids,
+        (instances, index): (&Ids, &mut IdIndex),
         labels: &Ids,
         n_classes: usize,
     ) -> Result<(Vec<Gold>, Vec<Gold>)> {
-        let numbers = |name: &str, ids: &Ids| {
+        let numbers = |name: &str, index: &mut IdIndex| {
             let column = self.batch.column_by_name(name);
             let column = column.ok_or_else(|| Error::bug(format!("gold lacks `{name}`")))?;
             let schema = self.batch.schema();
             let field = schema.field_with_name(name)?;
-            ids.lookup_field(field, column).map_err(|e| e.or_at("source.gold"))
+            index.lookup(field, column).map_err(|e| e.or_at("source.gold"))
         };
-        let (rows, classes) = (numbers("instance_id", instances)?, numbers("class", labels)?);
+        let rows = numbers("instance_id", index)?;
+        let classes = numbers("class", &mut labels.index("class")?)?;
         let of_row = |((row, class), role): ((Option<u32>, Option<u32>), Role)| {
             let class = class.filter(|c| (*c as usize) < n_classes).unwrap_or(n_classes as u32);
             Some(Gold { instance: row?, class, role })

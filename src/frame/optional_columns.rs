@@ -30,9 +30,13 @@ impl OptionalColumns {
             }
         };
         let number = |a: &ArrayRef| {
-            (a.data_type().is_numeric() || a.data_type().is_null())
-                .then(|| cast(a, &DataType::Float64).ok())
-                .flatten()
+            let values = match a.data_type() {
+                DataType::Dictionary(_, values) => values,
+                DataType::RunEndEncoded(_, values) => values.data_type(),
+                own => own,
+            };
+            let is_number = values.is_numeric() || values.is_null();
+            is_number.then(|| cast(a, &DataType::Float64).ok()).flatten()
         };
         // Strict: text that is no time would pass for older than all others.
         let strict = |a: &ArrayRef, to: DataType| {

@@ -1,17 +1,20 @@
-//! Whether the lengths in an Arrow IPC file lie within the file.
+//! Whether the lengths in an Arrow IPC file lie within the file, and its batches within the memory of the session.
 //!
 //! # Why
 //! The reader allocates what a footer or a message promises before it reads it: eight bytes, damaged or chosen, would
-//! ask for more memory than there is, and an allocation that fails ends the process.
+//! ask for more memory than there is, and an allocation that fails ends the process. And a batch is read whole, however
+//! large its writer made it.
 
 use std::ops::Range;
 use std::sync::Arc;
 
 use arrow::ipc::{Block, Schema as IpcSchema, root_as_footer, root_as_message};
 use bytes::Bytes;
+use datafusion::execution::memory_pool::{MemoryLimit, MemoryPool};
 use object_store::{ObjectMeta, ObjectStore, ObjectStoreExt};
 
 use super::header::refuse_doubles;
+use crate::engine::too_little_memory;
 use crate::error::{Error, Result};
 
 const MAGIC: &[u8] = b"ARROW1";
@@ -19,20 +22,22 @@ const MAGIC: &[u8] = b"ARROW1";
 /// Ends a file: the footer's length, then the magic bytes.
 const TRAILER: u64 = 10;
 
+/// Bytes that a buffer may have: no machine has so many, and the lengths of any file can be summed.
+const MOST_BYTES: i64 = 1 << 42;
+
 /// Before a message since format 0.15; the message's length follows.
 const CONTINUATION: [u8; 4] = [0xff; 4];
 
-/// Checks every length of a file, or of a stream of messages; what is decompressed may take `limit` bytes at a time.
+/// Checks every length of a file, or of a stream of messages, of which each is to fit into the pool.
 ///
 /// # Errors
-/// When one reaches beyond the file, or a buffer beyond the limit.
+/// When one reaches beyond the file, or a message takes more than the pool may give.
 pub(super) async fn check_lengths(
     store: &Arc<dyn ObjectStore>,
     object: &ObjectMeta,
-    limit: usize,
+    pool: &Arc<dyn MemoryPool>,
 ) -> Result<()> {
-    let limit = i64::try_from(limit).unwrap_or(i64::MAX);
-    let file = IpcLengths { store, object, limit };
+    let file = IpcLengths { store, object, pool };
     let head = file.bytes(0..object.size.min(8)).await?;
     if head.starts_with(MAGIC) { file.check_file().await } else { file.check_stream().await }
 }
@@ -40,7 +45,7 @@ pub(super) async fn check_lengths(
 struct IpcLengths<'a> {
     store: &'a Arc<dyn ObjectStore>,
     object: &'a ObjectMeta,
-    limit: i64,
+    pool: &'a Arc<dyn MemoryPool>,
 }
 
 impl IpcLengths<'_> {
@@ -109,8 +114,22 @@ impl IpcLengths<'_> {
         Ok(())
     }
 
+    /// Checks that so many bytes of one message can be held.
+    fn check_size(&self, bytes: u64) -> Result<()> {
+        match self.pool.memory_limit() {
+            MemoryLimit::Finite(limit) if bytes > limit as u64 => Err(too_little_memory(
+                self.pool.as_ref(),
+                bytes,
+                "the rows of one batch of the file",
+            )),
+            _ => Ok(()),
+        }
+    }
+
     /// Checks the buffers of a batch; compressed ones begin with their length before compression.
     async fn check_message(&self, message: &[u8], body: Range<u64>) -> Result<()> {
+        let mut bytes = body.end - body.start;
+        self.check_size(bytes)?;
         let buffers: Vec<Range<u64>> = {
             let message =
                 root_as_message(message).map_err(|_| damaged("a message that is none"))?;
@@ -138,11 +157,12 @@ impl IpcLengths<'_> {
         for length in self.store.get_ranges(&self.object.location, &lengths).await? {
             let length = length.first_chunk().map_or(-1, |bytes| i64::from_le_bytes(*bytes));
             // -1 stands for bytes that were not compressed after all.
-            if length < -1 || length > self.limit {
+            if length < -1 || length > MOST_BYTES {
                 return Err(damaged("a compressed buffer with an impossible length"));
             }
+            bytes += u64::try_from(length).unwrap_or_default();
         }
-        Ok(())
+        self.check_size(bytes)
     }
 }
 

@@ -5,40 +5,31 @@ use std::sync::Arc;
 
 use datafusion::catalog::TableProvider;
 use datafusion::prelude::SessionContext;
-use object_store::{ObjectMeta, ObjectStore};
+use object_store::ObjectStore;
 use url::Url;
 
 pub use super::format::{Format, UNTYPED};
+use super::known_columns::KnownColumns;
 pub use super::listing::Files;
 use super::pinned::PinnedStore;
-use super::text::{InferenceScope, TextColumns, TextTable};
+use super::text::{InferenceScope, TextTable};
 use super::typed;
 use crate::error::{Error, Result};
-use crate::store::Place;
 
-/// Registers objects of one format as the table `name`: those, in the versions that were listed, and no others.
+/// Registers files of one format as the table `name`: those, in the versions that were listed, and no others.
 ///
 /// # Errors
-/// When an object is not what its name says, has changed, or holds columns that do not go with those of the others.
-pub async fn register_objects(
-    ctx: &SessionContext,
-    name: &str,
-    place: &Place,
-    objects: &[ObjectMeta],
-    format: Format,
-) -> Result<()> {
-    register(ctx, name, place, objects, format, &TextColumns::default(), InferenceScope::Whole)
-        .await
+/// When one is not what its name says, has changed, or holds columns that do not go with those of the others.
+pub async fn register_files(ctx: &SessionContext, name: &str, files: &Files) -> Result<()> {
+    register(ctx, name, files, &KnownColumns::default(), InferenceScope::Whole).await
 }
 
-/// As [`register_objects`], with what is known of the columns of files without types.
+/// As [`register_files`], with what is known of the columns before a file is opened.
 pub(super) async fn register(
     ctx: &SessionContext,
     name: &str,
-    place: &Place,
-    objects: &[ObjectMeta],
-    format: Format,
-    columns: &TextColumns,
+    Files { place, format, objects }: &Files,
+    columns: &KnownColumns,
     look: InferenceScope,
 ) -> Result<()> {
     // Plain SQL may name other files of the same store.
@@ -46,11 +37,11 @@ pub(super) async fn register(
     let store: Arc<dyn ObjectStore> =
         Arc::new(PinnedStore::new(Arc::clone(&place.store), objects, &place.url));
     let table: Arc<dyn TableProvider> = if format.is_text() {
-        Arc::new(TextTable::open(store, &place.url, objects, format, columns, look).await?)
+        Arc::new(TextTable::open(store, &place.url, objects, *format, columns, look).await?)
     } else {
         let url = own_root(name)?;
         ctx.register_object_store(&url, Arc::clone(&store));
-        typed::table(ctx, (&url, &store), &place.url, objects, format).await?
+        typed::table(ctx, (&url, &store), &place.url, (objects, *format), columns).await?
     };
     ctx.register_table(name, table)?;
     Ok(())

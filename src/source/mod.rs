@@ -9,6 +9,7 @@ mod features;
 pub mod files;
 mod format;
 mod header;
+mod known_columns;
 mod listing;
 mod pattern;
 mod pinned;
@@ -69,25 +70,28 @@ impl Source {
     /// When a file is not readable as what its name says, or files of one table do not go together.
     pub async fn open(&self, ctx: &SessionContext, look: InferenceScope) -> Result<()> {
         for (name, files) in &self.files {
-            let columns = self.spec.text_columns(name);
-            let Files { place: folder, objects, format } = files;
-            files::register(ctx, name, folder, objects, *format, &columns, look).await.map_err(
-                |e| {
-                    let url =
-                        self.spec.all().into_iter().find_map(|(n, location)| match location {
-                            Location::Url(url) if n == name => Some(url.as_str()),
-                            _ => None,
-                        });
-                    within(e, &place(&self.spec, name, url.unwrap_or_default()))
-                },
-            )?;
-            if let Some(relation) = Relation::of_table(name) {
+            let mut columns = self.spec.known_columns(name);
+            let relation = Relation::of_table(name);
+            let contract: Vec<String> = relation
+                .into_iter()
+                .flat_map(contract_columns)
+                .map(|c| self.spec.columns.mapped(c.name).unwrap_or(c.name).to_owned())
+                .collect();
+            if self.sql(name).is_none() {
+                columns.of_contract.clone_from(&contract);
+            }
+            files::register(ctx, name, files, &columns, look).await.map_err(|e| {
+                let url = self.spec.all().into_iter().find_map(|(n, location)| match location {
+                    Location::Url(url) if n == name => Some(url.as_str()),
+                    _ => None,
+                });
+                within(e, &place(&self.spec, name, url.unwrap_or_default()))
+            })?;
+            if relation.is_some() {
                 let schema = ctx.table_provider(name.as_str()).await?.schema();
-                let wanted = contract_columns(relation)
-                    .iter()
-                    .map(|column| self.spec.columns.mapped(column.name).unwrap_or(column.name));
-                let lacks = wanted.filter(|name| schema.index_of(name).is_err());
-                unread::refuse_columns_of_folders(folder, objects, lacks)
+                let lacks = contract.iter().filter(|name| schema.index_of(name).is_err());
+                let lacks = lacks.map(String::as_str);
+                unread::refuse_columns_of_folders(&files.place, &files.objects, lacks)
                     .map_err(|e| e.or_at(&self.spec.key(name)))?;
             }
         }

@@ -155,12 +155,16 @@ pub fn select(frame: DataFrame, relation: Relation, columns: &ColumnsSpec) -> Re
     for column in contract_columns(relation) {
         let mapped = columns.mapped(column.name);
         let wanted = mapped.unwrap_or(column.name);
-        let has = |name: &str| names.iter().any(|n| n == name);
-        let fallback = column.fallback.filter(|f| mapped.is_none() && has(f));
-        match fallback.filter(|_| !has(wanted)).or_else(|| has(wanted).then_some(wanted)) {
+        let has = |name: &&str| names.iter().any(|n| n == name);
+        // One mapping serves all relations; beside the annotations, a table may have the contract's own names.
+        let own = (relation != Relation::Annotations).then_some(column.name);
+        let fallback = column.fallback.filter(|_| mapped.is_none());
+        match [Some(wanted), own, fallback].into_iter().flatten().find(has) {
             Some(name) => {
                 chosen.push(Expr::Column(Column::new_unqualified(name)).alias(column.name));
             }
+            // Gold without questions holds for all.
+            None if column.name == "question" && relation == Relation::Gold => {}
             None if column.required || mapped.is_some() => {
                 return Err(missing(relation, column.name, columns, &names));
             }

@@ -6,8 +6,8 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::files::Format;
+use super::known_columns::KnownColumns;
 use super::listing::holds;
-use super::text::TextColumns;
 use crate::error::Problem;
 use crate::spec::Problems;
 use crate::store::secret_problem;
@@ -213,8 +213,8 @@ impl SourceSpec {
         format!("source.{tables}{table}")
     }
 
-    /// What is known of a table's columns where its files carry no types.
-    pub(super) fn text_columns(&self, table: &str) -> TextColumns {
+    /// What is known of a table's columns before its files are opened.
+    pub(super) fn known_columns(&self, table: &str) -> KnownColumns {
         let names = ColumnsSpec::names;
         let columns = &self.columns;
         let ids = columns.ids();
@@ -226,18 +226,18 @@ impl SourceSpec {
         ];
         let has_sql = has_sql.into_iter().any(Option::is_some);
         match table {
-            "annotations" => TextColumns {
+            "annotations" => KnownColumns {
                 ids,
                 numbers: names("weight", columns.weight.as_ref()),
                 times: names("annotated_at", columns.annotated_at.as_ref()),
                 only_these: !has_sql,
-                are_features: false,
+                ..KnownColumns::default()
             },
-            "gold" => TextColumns { ids, only_these: !has_sql, ..TextColumns::default() },
+            "gold" => KnownColumns { ids, only_these: !has_sql, ..KnownColumns::default() },
             "features" | "annotator_features" => {
-                TextColumns { ids, are_features: true, ..TextColumns::default() }
+                KnownColumns { ids, are_features: true, ..KnownColumns::default() }
             }
-            _ => TextColumns { ids, ..TextColumns::default() },
+            _ => KnownColumns { ids, ..KnownColumns::default() },
         }
     }
 

@@ -1,12 +1,12 @@
 //! Parquet and Arrow files as one table: the type of a column is one that holds every file's values as they are.
 
-use std::collections::BTreeMap;
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use arrow::array::{ArrayRef, AsArray, Float64Array};
 use arrow::compute::cast;
 use arrow::datatypes::{
-    DataType, Field, FieldRef, Fields, Int64Type, Schema, SchemaRef, TimeUnit, UInt64Type,
+    DataType, Field, FieldRef, Int64Type, Schema, SchemaRef, TimeUnit, UInt64Type,
 };
 use datafusion::catalog::TableProvider;
 use datafusion::common::{Column, ScalarValue};
@@ -27,6 +27,7 @@ use object_store::{ObjectMeta, ObjectStore};
 use url::Url;
 
 use super::format::Format;
+use super::known_columns::KnownColumns;
 use super::typed_file::{TypedFile, parquet_format};
 use super::views;
 use crate::error::{Error, Result};
@@ -43,8 +44,8 @@ pub(super) async fn table(
     ctx: &SessionContext,
     (root, store): (&Url, &Arc<dyn ObjectStore>),
     place: &Url,
-    objects: &[ObjectMeta],
-    format: Format,
+    (objects, format): (&[ObjectMeta], Format),
+    columns: &KnownColumns,
 ) -> Result<Arc<dyn TableProvider>> {
     let named = |object: &ObjectMeta| shown(place, &object.location);
     let mut format: Arc<dyn FileFormat> = match format {
@@ -65,11 +66,12 @@ pub(super) async fn table(
         format = Arc::new(parquet_format(&files));
     }
     let needs_views = !super::batch_rows::fit(ctx, files.iter().filter_map(|file| file.rows));
-    let schemas: Vec<SchemaRef> = files.into_iter().map(|file| file.schema).collect();
-    let merged = merge(filled.iter().map(|o| named(o)).zip(&schemas))?;
-    let merged = views::as_views(&merged, needs_views);
+    let schemas = files.into_iter().map(|file| file.schema);
+    let schemas: Vec<(String, SchemaRef)> = filled.iter().map(|o| named(o)).zip(schemas).collect();
+    columns.refuse_missing_in_some(&schemas)?;
+    let merged = views::as_views(&merge(&schemas)?, needs_views);
     let schemas: Vec<SchemaRef> =
-        schemas.iter().map(|schema| Arc::new(views::as_in(&merged, schema))).collect();
+        schemas.iter().map(|(_, schema)| Arc::new(views::as_in(&merged, schema))).collect();
     let mut groups: Vec<(SchemaRef, Vec<ListingTableUrl>)> = Vec::new();
     for (object, schema) in filled.iter().zip(&schemas) {
         let url = location(root, object)?;
@@ -115,20 +117,19 @@ fn location(root: &Url, object: &ObjectMeta) -> Result<ListingTableUrl> {
 }
 
 fn same_columns(a: &Schema, b: &Schema) -> bool {
-    let columns = |s: &Schema| -> Vec<(String, DataType)> {
-        s.fields().iter().map(|f| (f.name().clone(), f.data_type().clone())).collect()
-    };
-    columns(a) == columns(b)
+    let same =
+        |(a, b): (&FieldRef, &FieldRef)| a.name() == b.name() && a.data_type() == b.data_type();
+    a.fields().len() == b.fields().len() && a.fields().iter().zip(b.fields()).all(same)
 }
 
 /// Every column by its name, with a type that all of the files' values have a place in.
-fn merge<'a>(files: impl Iterator<Item = (String, &'a SchemaRef)>) -> Result<Schema> {
+fn merge(files: &[(String, SchemaRef)]) -> Result<Schema> {
     let mut fields: Vec<FieldRef> = Vec::new();
-    let mut places: BTreeMap<&str, (usize, String)> = BTreeMap::new();
+    let mut places: HashMap<&str, (usize, &str)> = HashMap::new();
     for (file, schema) in files {
         for field in schema.fields() {
             let Some((at, first)) = places.get(field.name().as_str()) else {
-                places.insert(field.name(), (fields.len(), file.clone()));
+                places.insert(field.name(), (fields.len(), file));
                 fields.push(Arc::new(field.as_ref().clone().with_nullable(true)));
                 continue;
             };
@@ -157,15 +158,17 @@ fn merge<'a>(files: impl Iterator<Item = (String, &'a SchemaRef)>) -> Result<Sch
 /// The narrowest type that holds every value of both; for integers of 64 bits among floats, each value is looked at.
 fn wider(a: &DataType, b: &DataType) -> Option<DataType> {
     use DataType::{
-        Date32, Float16, Float32, Float64, Int8, Int16, Int32, Int64, LargeList, LargeUtf8, List,
-        Null, Timestamp, UInt8, UInt16, UInt32, UInt64, Utf8, Utf8View,
+        Binary, BinaryView, Date32, FixedSizeList, Float16, Float32, Float64, Int8, Int16, Int32,
+        Int64, LargeBinary, LargeList, LargeUtf8, List, Null, Timestamp, UInt8, UInt16, UInt32,
+        UInt64, Utf8, Utf8View,
     };
     let unsigned = |t: &DataType| matches!(t, UInt8 | UInt16 | UInt32);
     let bits = |t: &DataType| t.primitive_width().unwrap_or(8);
-    let item = |a: &Fields, b: &Fields| -> Option<FieldRef> {
-        let both = wider_inside(a[0].data_type(), b[0].data_type())?;
-        Some(Arc::new(Field::new(a[0].name(), both, true)))
+    let item = |a: &FieldRef, b: &FieldRef| -> Option<FieldRef> {
+        let both = wider_inside(a.data_type(), b.data_type())?;
+        Some(Arc::new(Field::new(a.name(), both, true)))
     };
+    let (one, other) = (a, b);
     Some(match (a, b) {
         _ if a == b => a.clone(),
         (Null, t) | (t, Null) => t.clone(),
@@ -173,6 +176,9 @@ fn wider(a: &DataType, b: &DataType) -> Option<DataType> {
         (a, DataType::Dictionary(_, b)) => wider_inside(a, b)?,
         (Utf8 | LargeUtf8 | Utf8View, Utf8 | LargeUtf8 | Utf8View) => {
             if *a == LargeUtf8 || *b == LargeUtf8 { LargeUtf8 } else { Utf8 }
+        }
+        (Binary | LargeBinary | BinaryView, Binary | LargeBinary | BinaryView) => {
+            if *a == LargeBinary || *b == LargeBinary { LargeBinary } else { Binary }
         }
         (Int8 | Int16 | Int32 | Int64, Int8 | Int16 | Int32 | Int64)
         | (UInt8 | UInt16 | UInt32 | UInt64, UInt8 | UInt16 | UInt32 | UInt64) => {
@@ -191,14 +197,14 @@ fn wider(a: &DataType, b: &DataType) -> Option<DataType> {
         (Timestamp(a, zone), Timestamp(b, other)) if zone == other => {
             Timestamp(finer(*a, *b), zone.clone())
         }
-        (List(a), List(b)) => List(item(&vec![Arc::clone(a)].into(), &vec![Arc::clone(b)].into())?),
-        (LargeList(a) | List(a), LargeList(b) | List(b)) => {
-            LargeList(item(&vec![Arc::clone(a)].into(), &vec![Arc::clone(b)].into())?)
-        }
-        (DataType::FixedSizeList(a, n), DataType::FixedSizeList(b, m)) if n == m => {
-            let item = item(&vec![Arc::clone(a)].into(), &vec![Arc::clone(b)].into())?;
-            DataType::FixedSizeList(item, *n)
-        }
+        (FixedSizeList(a, n), FixedSizeList(b, m)) if n == m => FixedSizeList(item(a, b)?, *n),
+        (
+            List(a) | LargeList(a) | FixedSizeList(a, _),
+            List(b) | LargeList(b) | FixedSizeList(b, _),
+        ) => match [one, other].iter().any(|t| matches!(t, LargeList(_))) {
+            true => LargeList(item(a, b)?),
+            false => List(item(a, b)?),
+        },
         _ => return None,
     })
 }
@@ -220,9 +226,10 @@ type FileWith<'a> = &'a dyn Fn(&str, fn(&DataType) -> bool) -> String;
 
 /// The columns of `merged` from a scan with the columns of `own`.
 fn selection(own: &Schema, merged: &Schema, file_with: FileWith<'_>) -> Vec<Expr> {
+    let own: HashMap<&String, &FieldRef> = own.fields().iter().map(|f| (f.name(), f)).collect();
     let one = |field: &FieldRef| {
         let wanted = field.data_type();
-        let Ok(from) = own.field_with_name(field.name()) else {
+        let Some(from) = own.get(field.name()) else {
             let null = ScalarValue::try_from(wanted).unwrap_or(ScalarValue::Null);
             return Expr::Literal(null, None).alias(field.name());
         };
@@ -307,6 +314,15 @@ mod tests {
         assert_eq!(both(&Utf8, &Int64), None);
         let list = |item: &DataType| DataType::new_list(item.clone(), true);
         assert_eq!(both(&list(&Float32), &list(&Float64)), Some(list(&Float64)));
+        let fixed = |n: i32| DataType::new_fixed_size_list(Float32, n, true);
+        assert_eq!(both(&fixed(3), &fixed(3)), Some(fixed(3)));
+        assert_eq!(both(&fixed(3), &fixed(4)), Some(list(&Float32)));
+        assert_eq!(both(&fixed(3), &list(&Float64)), Some(list(&Float64)));
+        let large = DataType::new_large_list(Float32, true);
+        assert_eq!(both(&fixed(3), &large), Some(large));
+        assert_eq!(both(&DataType::Binary, &DataType::LargeBinary), Some(DataType::LargeBinary));
+        assert_eq!(both(&DataType::Binary, &DataType::BinaryView), Some(DataType::Binary));
+        assert_eq!(both(&DataType::Binary, &Utf8), None);
         // Integers in lists and dictionaries are not looked at one by one: none may be rounded.
         assert_eq!(both(&list(&Int32), &list(&Float64)), Some(list(&Float64)));
         assert_eq!(both(&list(&Int64), &list(&Float64)), None);

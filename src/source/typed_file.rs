@@ -8,7 +8,6 @@ use datafusion::config::TableParquetOptions;
 use datafusion::datasource::file_format::FileFormat;
 use datafusion::datasource::file_format::parquet::ParquetFormat;
 use datafusion::datasource::physical_plan::parquet::metadata::DFParquetMetadata;
-use datafusion::execution::memory_pool::MemoryLimit;
 use datafusion::prelude::SessionContext;
 use futures::FutureExt;
 use object_store::{ObjectMeta, ObjectStore};
@@ -36,11 +35,7 @@ impl TypedFile {
         object: &ObjectMeta,
     ) -> Result<Self> {
         if format.downcast_ref::<ParquetFormat>().is_none() {
-            let limit = match ctx.runtime_env().memory_pool.memory_limit() {
-                MemoryLimit::Finite(limit) => limit,
-                _ => usize::MAX,
-            };
-            super::arrow::check_lengths(store, object, limit).await?;
+            super::arrow::check_lengths(store, object, &ctx.runtime_env().memory_pool).await?;
             let schema = schema_of(format, ctx, store, object).await?;
             return Ok(Self { schema, rows: None, has_reliable_bounds: true });
         }

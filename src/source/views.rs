@@ -4,6 +4,7 @@
 //! A Parquet file holds a value that repeats once, and a batch of plain text holds it once for each row. Where a file does
 //! not state how large its values are, no number of rows is safe but for views, which point at what the file holds.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use arrow::datatypes::{DataType, Field, FieldRef, Schema};
@@ -30,11 +31,12 @@ pub(super) fn as_views(schema: &Schema, all: bool) -> Schema {
 
 /// The columns of `own`, those that are views in `merged` as they are there.
 pub(super) fn as_in(merged: &Schema, own: &Schema) -> Schema {
-    let one = |field: &FieldRef| match merged.field_with_name(field.name()) {
-        Ok(view) if view.metadata().contains_key(TYPE_IN_FILES) && is_bytes(field.data_type()) => {
-            Arc::new(view.clone())
-        }
-        _ => Arc::clone(field),
+    let is_view = |field: &&FieldRef| field.metadata().contains_key(TYPE_IN_FILES);
+    let views: HashMap<&String, &FieldRef> =
+        merged.fields().iter().filter(is_view).map(|field| (field.name(), field)).collect();
+    let one = |field: &FieldRef| {
+        let view = views.get(field.name()).filter(|_| is_bytes(field.data_type()));
+        Arc::clone(view.copied().unwrap_or(field))
     };
     Schema::new(own.fields().iter().map(one).collect::<Vec<_>>())
 }

@@ -11,7 +11,7 @@ use object_store::path::Path;
 use url::{Position, Url};
 
 use crate::error::{Error, Problem, Result};
-use crate::redact::{location, redacted, redacted_location};
+use crate::redact::{location, redacted, redacted_location, scheme_without_slashes};
 
 pub(super) const URL_HELP: &str = "write a local path, or a URL such as s3://bucket/folder/";
 
@@ -25,6 +25,9 @@ pub fn parse_url(text: &str) -> Result<Url> {
     }
     let unusable =
         |what: String| Error::spec(what).found(format!("`{}`", redacted(text))).help(URL_HELP);
+    if let Some(scheme) = scheme_without_slashes(text.trim_start()) {
+        return Err(unusable(format!("a URL has :// after `{scheme}`")));
+    }
     if text.contains("://") {
         let url = Url::parse(&named(text)).map_err(|e| unusable(format!("not a URL: {e}")))?;
         // What the parser finds, whatever the text looked like.
@@ -135,6 +138,11 @@ mod tests {
             "s3://us er:hunter2@b/x.csv",
             "https://u/s:hunter2@h/x.csv",
             "https://me:hun ter2@h/x.csv",
+            "https:\\\\me:hun ter2@h\\x.csv",
+            "https:me:hun ter2@h/x.csv",
+            "https//me:hun ter2@h/x.csv",
+            "//me:hun ter2@h/x.csv",
+            "s3:me:hun ter2@b/x.csv",
         ] {
             let problem = secret_problem(text).unwrap_or_else(|| panic!("{text}"));
             assert!(!format!("{problem} {problem:?}").contains("ter2"), "{problem}");
@@ -150,6 +158,8 @@ mod tests {
             "http://[::1]:9000/a",
             "abfss://container@account.dfs.core.windows.net/x",
             "C:/data?x=y",
+            "//data/a@b/x.csv",
+            "src/file:12:see",
             "pipeline.toml: source.annotations",
             "no: / url",
             "://",
@@ -160,6 +170,18 @@ mod tests {
             assert_eq!(redacted(text), text);
             assert!(secret_problem(text).is_none(), "{text}");
         }
+    }
+
+    #[test]
+    fn a_url_without_its_slashes_is_no_local_path() {
+        for text in
+            ["s3:/b/x.csv", "s3:b/x.csv", "file:x.csv", "S3A:x", "https//h/x", "https:\\\\h\\x"]
+        {
+            let error = parse_url(text).unwrap_err().to_string();
+            assert!(error.contains("a URL has :// after") && error.contains(text), "{error}");
+        }
+        assert_eq!(parse_url("s3//x.csv").unwrap_err().exit_code(), 2);
+        assert!(parse_url("s3/x.csv").unwrap().path().ends_with("/s3/x.csv"));
     }
 
     #[test]

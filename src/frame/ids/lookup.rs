@@ -9,35 +9,55 @@ use super::interner::Interner;
 use super::untyped::{integers, is_untyped};
 use crate::error::Result;
 
+/// Ids that are known, by value: made once where several columns are looked up.
+pub struct IdIndex {
+    interner: Interner,
+    field: Field,
+    /// The place of each value among the ids.
+    place: Vec<Option<u32>>,
+}
+
 impl Ids {
+    /// The ids by value; `column` names them in errors.
+    ///
+    /// # Errors
+    /// When their type is none of ids.
+    pub fn index(&self, column: &str) -> Result<IdIndex> {
+        let field = Field::new(column, self.values().data_type().clone(), true);
+        let mut interner = Interner::new(&field);
+        let mut known = Vec::new();
+        interner.intern(self.values(), &mut known)?;
+        let mut place = vec![None; interner.len()];
+        known.iter().zip(0..).for_each(|(n, at)| place[*n as usize] = Some(at));
+        Ok(IdIndex { interner, field, place })
+    }
+
     /// The number of every row of `array`, `None` where it is null or not among these.
     ///
     /// # Errors
     /// When the type is of another family.
     pub fn lookup(&self, column: &str, array: &ArrayRef) -> Result<Vec<Option<u32>>> {
-        self.lookup_field(&Field::new(column, array.data_type().clone(), true), array)
+        self.index(column)?.lookup(&Field::new(column, array.data_type().clone(), true), array)
     }
+}
 
-    /// As [`Ids::lookup`], where text of a format without types may stand for integers.
+impl IdIndex {
+    /// The number of every row of `array`, `None` where it is null or not among these. Text of a format without types
+    /// may stand for integers.
     ///
     /// # Errors
-    /// As [`Ids::lookup`].
-    pub fn lookup_field(&self, field: &Field, array: &ArrayRef) -> Result<Vec<Option<u32>>> {
-        let own = Field::new(field.name(), self.values().data_type().clone(), true);
-        let mut interner = Interner::new(&own);
-        let mut known = Vec::new();
-        interner.intern(self.values(), &mut known)?;
-        let mut place = vec![None; interner.len()];
-        known.iter().zip(0..).for_each(|(n, at)| place[*n as usize] = Some(at));
+    /// When the type is of another family.
+    pub fn lookup(&mut self, field: &Field, array: &ArrayRef) -> Result<Vec<Option<u32>>> {
         let mut numbers = Vec::new();
-        if is_untyped(field) && own.data_type().is_integer() {
+        if is_untyped(field) && self.field.data_type().is_integer() {
             // Text that is no integer is none of these.
-            let integers = cast(&integers(array)?, own.data_type())?;
-            interner.intern(&integers, &mut numbers)?;
+            let integers = cast(&integers(array)?, self.field.data_type())?;
+            self.interner.intern(&integers, &mut numbers)?;
         } else {
-            interner.intern_other(field, array, &mut numbers)?;
+            self.interner.intern_other(field, array, &mut numbers)?;
         }
-        Ok(numbers.into_iter().map(|n| place.get(n as usize).copied().flatten()).collect())
+        // What is new came from here or from an earlier column: it is none of the ids.
+        Ok(numbers.into_iter().map(|n| self.place.get(n as usize).copied().flatten()).collect())
     }
 }
 

@@ -21,6 +21,7 @@ use arrow::compute::take;
 use arrow::datatypes::DataType;
 
 pub(super) use interner::Interner;
+pub use lookup::IdIndex;
 pub(super) use table::NULL;
 
 use crate::error::Result;

@@ -1,29 +1,15 @@
-//! The columns of a table of text files: what the relation says of them, and what the files hold.
+//! The columns of a table of text files, by what the relation says of them and what the files hold.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 
 use arrow::datatypes::{DataType, Field, Schema};
 
 use super::super::format::Format;
 use super::super::format::UNTYPED;
+use super::super::known_columns::KnownColumns;
 use super::inferred::INFERRED;
 use super::seen::ValueKinds;
 use crate::error::{Error, Result, offenders};
-
-/// What is known of the columns before a file is opened.
-#[derive(Debug, Clone, Default)]
-pub(in super::super) struct TextColumns {
-    /// Columns of ids and labels: CSV text as it stands, so that "007" is not 7.
-    pub(in super::super) ids: Vec<String>,
-    /// Columns that hold numbers, whole or not.
-    pub(in super::super) numbers: Vec<String>,
-    /// Whether only the columns above, and those of `times`, are ever read.
-    pub(in super::super) only_these: bool,
-    /// Columns of times or counted seconds.
-    pub(in super::super) times: Vec<String>,
-    /// Whether every other column of numbers is a feature.
-    pub(in super::super) are_features: bool,
-}
 
 /// What was seen in each column of one file.
 pub(super) type SeenColumns = Vec<(String, ColumnContent)>;
@@ -39,13 +25,7 @@ pub(super) enum ColumnContent {
     Nested(DataType),
 }
 
-impl TextColumns {
-    /// Whether the type of this CSV column is taken from its values.
-    pub(super) fn is_open(&self, name: &str) -> bool {
-        let has = |names: &[String]| names.iter().any(|n| n == name);
-        !has(&self.ids) && !has(&self.numbers) && (!self.only_these || has(&self.times))
-    }
-
+impl KnownColumns {
     /// One schema for all files, each named with what was seen in it.
     pub(super) fn schema(&self, format: Format, files: &[(String, SeenColumns)]) -> Result<Schema> {
         let mut names: Vec<&str> = Vec::new();
@@ -167,8 +147,8 @@ impl ColumnContent {
 /// The CSV files of a table have the same columns, in any order.
 fn same_header(first: &(String, SeenColumns), file: (&str, &SeenColumns)) -> Result<()> {
     let missing = |of: &SeenColumns, from: &SeenColumns| -> Vec<String> {
-        let has = |name: &String| from.iter().any(|(n, _)| n == name);
-        of.iter().map(|(name, _)| name.clone()).filter(|name| !has(name)).collect()
+        let has: HashSet<&String> = from.iter().map(|(name, _)| name).collect();
+        of.iter().map(|(name, _)| name).filter(|name| !has.contains(name)).cloned().collect()
     };
     let (less, more) = (missing(&first.1, file.1), missing(file.1, &first.1));
     if less.is_empty() && more.is_empty() {

@@ -1,21 +1,23 @@
 //! One CSV file: its header, the kinds of its values, and its records as batches.
 
+use std::collections::HashMap;
 use std::io::BufRead;
 use std::sync::Arc;
 
 use arrow::array::{AsArray, RecordBatchOptions};
 use arrow::csv::ReaderBuilder;
 use arrow::csv::reader::{Decoder, Format as CsvFormat};
-use arrow::datatypes::{DataType, Field, Schema, SchemaRef};
+use arrow::datatypes::{DataType, Field, FieldRef, Schema, SchemaRef};
 use arrow::record_batch::RecordBatch;
 
-use super::columns::{ColumnContent, SeenColumns, TextColumns};
+use super::columns::{ColumnContent, SeenColumns};
 use super::inferred::{as_decoded, as_inferred};
 use super::seen::{FIRST_ROWS, InferenceScope, ValueKinds};
 use super::undecodable::{not_utf8, undecodable};
 use super::{BATCH_BYTES, Blocks, LONGEST_RECORD, ReadRequest, TakeBatch, unreadable};
 use crate::error::{Error, Result};
 use crate::source::header::refuse_doubles;
+use crate::source::known_columns::KnownColumns;
 
 /// Columns that a header may have; each takes memory for every row of a batch.
 const MOST_COLUMNS: usize = 1 << 20;
@@ -27,7 +29,7 @@ const BATCH_VALUES: usize = 1 << 22;
 pub(super) fn infer_columns(
     mut file: Blocks,
     delimiter: u8,
-    columns: &TextColumns,
+    columns: &KnownColumns,
     scope: InferenceScope,
 ) -> Result<SeenColumns> {
     let header = header(&mut file, delimiter)?;
@@ -70,13 +72,15 @@ pub(super) fn read(
     take: TakeBatch<'_>,
 ) -> Result<()> {
     header(&mut file, delimiter)?;
-    let place = |name: &String| names.iter().position(|n| n == name);
-    let columns: Option<Vec<usize>> =
-        wanted.schema.fields().iter().map(|field| place(field.name())).collect();
+    let places: HashMap<&String, usize> =
+        names.iter().enumerate().map(|(n, name)| (name, n)).collect();
+    let place = |field: &FieldRef| places.get(field.name()).copied();
+    let columns: Option<Vec<usize>> = wanted.schema.fields().iter().map(place).collect();
     let columns = columns.ok_or_else(|| Error::bug("a file lacks a column of its table"))?;
+    let typed: HashMap<&String, &FieldRef> =
+        wanted.schema.fields().iter().map(|field| (field.name(), field)).collect();
     let fields = names.iter().map(|name| {
-        let typed = wanted.schema.field_with_name(name);
-        typed.map_or_else(|_| Field::new(name, DataType::Utf8, true), as_decoded)
+        typed.get(name).map_or_else(|| Field::new(name, DataType::Utf8, true), |f| as_decoded(f))
     });
     let in_file = Arc::new(Schema::new(fields.collect::<Vec<_>>()));
     let decoder = ReaderBuilder::new(Arc::clone(&in_file))

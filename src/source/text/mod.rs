@@ -45,11 +45,11 @@ use tokio::runtime::Handle;
 use url::Url;
 
 use super::format::{Encoding, Format};
+use super::known_columns::KnownColumns;
 use super::pinned::changed;
 use crate::error::{Error, Result};
 use crate::store::shown;
 use columns::SeenColumns;
-pub(super) use columns::TextColumns;
 pub use seen::InferenceScope;
 
 /// A record that is longer is an error: no annotation is, and whatever is must be held in memory as a whole.
@@ -107,7 +107,7 @@ impl TextTable {
         place: &Url,
         objects: &[ObjectMeta],
         format: Format,
-        columns: &TextColumns,
+        columns: &KnownColumns,
         scope: InferenceScope,
     ) -> Result<Self> {
         let inferring: Vec<BoxFuture<'static, Result<_>>> = objects
@@ -146,7 +146,7 @@ fn inferred(
     place: &Url,
     object: &ObjectMeta,
     format: Format,
-    columns: &TextColumns,
+    columns: &KnownColumns,
     scope: InferenceScope,
 ) -> impl Future<Output = Result<(ObjectMeta, Encoding, SeenColumns)>> + Send + use<> {
     let (store, columns, object) = (Arc::clone(store), columns.clone(), object.clone());

@@ -1,0 +1,29 @@
+//! What is said where the memory that a run may take is too little.
+
+use datafusion::execution::memory_pool::{MemoryLimit, MemoryPool};
+
+use crate::error::Error;
+
+/// The error of `what`, which takes so many bytes: more than the pool may give.
+pub(crate) fn too_little_memory(pool: &dyn MemoryPool, bytes: u64, what: &str) -> Error {
+    let limit = match pool.memory_limit() {
+        MemoryLimit::Finite(limit) => format!("{} may be taken", in_words(limit as u64)),
+        _ => "no more is left".to_owned(),
+    };
+    Error::spec("the input does not fit into the memory that the run may take")
+        .at("engine.memory_limit")
+        .found(format!("{what} take {}; {limit}, queries included", in_words(bytes)))
+        .help(
+            "set engine.memory_limit to what the machine can give (left out, it is three quarters of its memory), run \
+             on a larger machine, or read less: a filter in source.sql, fewer questions",
+        )
+}
+
+/// `44 MiB`: bytes as a person reads them, rounded up.
+fn in_words(bytes: u64) -> String {
+    let units = [(30, "GiB"), (20, "MiB"), (10, "KiB")];
+    match units.into_iter().find(|(shift, _)| bytes >> shift >= 10) {
+        Some((shift, unit)) => format!("{} {unit}", bytes.div_ceil(1 << shift)),
+        None => format!("{bytes} bytes"),
+    }
+}

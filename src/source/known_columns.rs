@@ -1,0 +1,52 @@
+//! What a relation says of the columns of its table before a file is opened.
+
+use arrow::datatypes::SchemaRef;
+
+use crate::error::{Error, Result};
+
+/// What is known of the columns before a file is opened.
+#[derive(Debug, Clone, Default)]
+pub(super) struct KnownColumns {
+    /// Columns of ids and labels: CSV text as it stands, so that "007" is not 7.
+    pub(super) ids: Vec<String>,
+    /// Columns that hold numbers, whole or not.
+    pub(super) numbers: Vec<String>,
+    /// Whether only the columns above, and those of `times`, are ever read.
+    pub(super) only_these: bool,
+    /// Columns of times or counted seconds.
+    pub(super) times: Vec<String>,
+    /// Whether every other column of numbers is a feature.
+    pub(super) are_features: bool,
+    /// Columns of the contract, which all files with types have, or none.
+    pub(super) of_contract: Vec<String>,
+}
+
+impl KnownColumns {
+    /// Whether the type of this CSV column is taken from its values.
+    pub(super) fn is_open(&self, name: &str) -> bool {
+        let has = |names: &[String]| names.iter().any(|n| n == name);
+        !has(&self.ids) && !has(&self.numbers) && (!self.only_these || has(&self.times))
+    }
+
+    /// A column of the contract that some files lack would be null in their rows: a weight, a role or a question that
+    /// nobody gave.
+    ///
+    /// # Errors
+    /// When there is one; the error names it and a file of each sort.
+    pub(super) fn refuse_missing_in_some(&self, files: &[(String, SchemaRef)]) -> Result<()> {
+        for column in &self.of_contract {
+            let has = |(_, schema): &&(String, SchemaRef)| schema.index_of(column).is_ok();
+            let Some((with, _)) = files.iter().find(has) else { continue };
+            if let Some((without, _)) = files.iter().find(|file| !has(file)) {
+                return Err(Error::data(format!("some files of a table lack the column `{column}`"))
+                    .at(without)
+                    .found(format!("it is in `{with}`"))
+                    .help(
+                        "write it in every file or in none; or say in source.sql what stands in its place, as in \
+                         coalesce(weight, 1) AS weight",
+                    ));
+            }
+        }
+        Ok(())
+    }
+}
