@@ -75,7 +75,9 @@ fn begins(text: &str, scheme: Range<usize>) -> bool {
     let rest = &text[scheme.end..];
     let name = &text[scheme];
     match rest.strip_prefix(':') {
+        // One letter names a drive, unless two slashes follow.
         Some(rest) if name.len() >= 2 && rest.starts_with(['/', '\\']) => true,
+        Some(rest) if name.len() == 1 && rest.starts_with("//") => true,
         Some(rest) => is_store(name) && rest.starts_with(|c: char| !c.is_whitespace()),
         None => rest.starts_with("//") && (name.is_empty() || is_store(name)),
     }
@@ -142,15 +144,19 @@ fn parts(text: &str, scheme: Range<usize>, is_location: bool) -> Parts {
                     && path.find(':').is_some_and(|colon| path[colon..].contains('@'))
             }
         };
+    // An address in brackets that are never closed is none.
+    let has_open_bracket = text[start..]
+        .strip_prefix('[')
+        .is_some_and(|rest| rest.find(['/', '@']).is_some_and(|n| !rest[..n].contains(']')));
+    let far = text.floor_char_boundary(start + LONGEST_PASSWORD);
+    let far = text[start..far].find(['\n', '\r']).map_or(far, |n| start + n);
+    let at = text[start..far].rfind('@').map(|n| start + n);
     // Without `://` it may be no URL at all, such as a file and a line in it.
-    let is_url = text[scheme.end..].starts_with("://") || text[start..end].contains('@');
+    let is_url = at.is_some() || text[scheme.end..].starts_with("://");
     // These name a container before the @.
     let is_container = kind.starts_with("abfs") && !authority.contains(':');
     let mut user = None;
-    if has_password && is_url {
-        let far = text.floor_char_boundary(start + LONGEST_PASSWORD);
-        let far = text[start..far].find(['\n', '\r']).map_or(far, |n| start + n);
-        let at = text[start..far].rfind('@').map(|n| start + n);
+    if (has_password || has_open_bracket) && is_url {
         user = Some(start..at.unwrap_or(start + authority.len()));
         end = word(at.unwrap_or(start + authority.len()));
     } else if authority.contains('@') && !is_container {
@@ -193,6 +199,10 @@ mod tests {
             ("https//me:hunter2@host/x.csv", "https//***@host/x.csv"),
             ("no file `//me:hunter2@host/x.csv`", "no file `//***@host/x.csv`"),
             ("s3:AKIA:hunter2@bucket/x", "s3:***@bucket/x"),
+            ("x://me:hunter2@b/x", "x://***@b/x"),
+            ("s3:me:hun ter2@b/x", "s3:***@b/x"),
+            ("http://[::1/me:hunter2@h/x", "http://***@h/x"),
+            ("http://[::1]:9000/x@y", "http://[::1]:9000/x@y"),
             ("https:host/x?hunter2", "https:host/x?***"),
             ("https://me:/hunter2@host/x.csv", "https://***@host/x.csv"),
             ("s3://AKIA:/hunter2@bucket/x.csv", "s3://***@bucket/x.csv"),

@@ -40,6 +40,25 @@ fn a_bomb_behind_a_decompressor_is_an_error() {
     assert_says(&error, &["a record is longer than any annotation", "bomb.csv.gz"]);
 }
 
+/// A line of 60 MB whose values were held as a tree took 5 GB.
+#[cfg(target_os = "linux")]
+#[test]
+fn a_line_of_many_small_objects_takes_no_more_than_its_text() {
+    let job = Job::new();
+    let objects = "{\"a\":1},".repeat(7_400_000);
+    let line = "{\"instance_id\":\"i\",\"annotator_id\":\"a\",\"label\":\"x\",\"more\":[";
+    job.write("in.ndjson", &format!("{line}{}]}}\n", objects.trim_end_matches(',')));
+    let aggregate = format!(
+        "ulimit -v {}; exec {} aggregate -q --annotations {} --model majority_vote --output {}",
+        3 << 20,
+        env!("CARGO_BIN_EXE_labelmill"),
+        job.url("in.ndjson"),
+        job.url("out"),
+    );
+    let done = std::process::Command::new("sh").args(["-c", &aggregate]).output().unwrap();
+    assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
+}
+
 #[test]
 fn a_column_of_ids_is_no_column_of_labels() {
     let job = Job::new();

@@ -30,7 +30,8 @@ pub struct EngineSpec {
     pub batch_size: usize,
     /// Memory that the run may take for queries, ids and annotations, such as "512MiB" or "4GB". Queries spill to disk
     /// before they take more, features that are larger than half of it go to a scratch file, and annotations that do not
-    /// fit are an error. Left out, three quarters of the memory of the machine, or of the container.
+    /// fit are an error. Left out, three quarters of the memory of the machine, or of the container, of which at least
+    /// 256 MiB stay for what is not counted.
     pub memory_limit: Option<String>,
     /// Folder for spilled data; left out, the system's temporary folder.
     pub scratch: Option<String>,
@@ -78,7 +79,7 @@ impl EngineSpec {
     pub fn memory_bytes(&self) -> usize {
         // What is not counted, such as batches on their way and the process itself, takes the rest of a machine.
         let given = self.memory_limit.as_deref().and_then(parse_bytes);
-        given.unwrap_or_else(|| machine_memory() / 4 * 3)
+        given.unwrap_or_else(|| usual_limit(machine_memory()))
     }
 
     /// The most that large allocations may take together. Beyond [`EngineSpec::memory_bytes`] are batches on their way,
@@ -123,6 +124,14 @@ impl EngineSpec {
         bounded::register(&ctx, self.memory_bytes())?;
         Ok(ctx)
     }
+}
+
+/// What the program itself and the pages of files on their way take, about: no count of rows covers it.
+const UNCOUNTED: usize = 256 << 20;
+
+/// The memory that a run may take of so many bytes.
+fn usual_limit(machine: usize) -> usize {
+    machine - (machine / 4).max(UNCOUNTED).min(machine / 8 * 7)
 }
 
 /// Bytes of memory that the machine has, or that the container may take of it; where neither is known, no limit.
@@ -203,5 +212,12 @@ mod tests {
         assert_eq!(parse_bytes("1GiB"), Some(1 << 30));
         assert_eq!(parse_bytes("1.5 kb"), Some(1500));
         assert_eq!(parse_bytes("lots"), None);
+    }
+
+    #[test]
+    fn a_small_container_keeps_room_for_what_is_not_counted() {
+        let of = |mib: usize| usual_limit(mib << 20) >> 20;
+        assert_eq!([of(64), of(200), of(512), of(1024), of(4096)], [8, 25, 256, 768, 3072]);
+        assert_eq!(usual_limit(usize::MAX), usize::MAX - usize::MAX / 4);
     }
 }

@@ -1,7 +1,7 @@
 //! Gathers the rows of one question as numbers, then numbers the ids for good and builds the sparse views.
 
 use arrow::array::{ArrayRef, RecordBatch};
-use arrow::datatypes::Schema;
+use arrow::datatypes::{DataType, Schema};
 use arrow::util::display::array_value_to_string;
 
 use rayon::prelude::*;
@@ -71,6 +71,12 @@ impl Collector {
                 .at("source.annotations")
                 .found(field.data_type().to_string())
                 .help("unnest it in source.sql.annotations, or map another column"));
+            }
+            if matches!(field.data_type(), DataType::Interval(_) | DataType::Duration(_)) {
+                return Err(Error::data(format!("the column `{name}` holds lengths of time"))
+                    .at("source.annotations")
+                    .found(field.data_type().to_string())
+                    .help("no Parquet file holds them: cast them to text or numbers in source.sql.annotations"));
             }
             Ok(Interner::new(field))
         };

@@ -143,6 +143,8 @@ mod tests {
             "https//me:hun ter2@h/x.csv",
             "//me:hun ter2@h/x.csv",
             "s3:me:hun ter2@b/x.csv",
+            "x://me:hun ter2@b/x.csv",
+            "http://[::1/me:hun ter2@h/x.csv",
         ] {
             let problem = secret_problem(text).unwrap_or_else(|| panic!("{text}"));
             assert!(!format!("{problem} {problem:?}").contains("ter2"), "{problem}");

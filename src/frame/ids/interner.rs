@@ -15,6 +15,7 @@ use super::floats::finite;
 use super::hash::Secret;
 use super::key::{Family, Key, Packed, compare, for_each_key, to_array};
 use super::table::{LONG, NULL, Row, Table};
+use super::times::{stored, stored_type};
 use super::untyped::{as_integers, is_untyped};
 use crate::error::{Error, Result};
 use crate::frame::offsets::number;
@@ -65,7 +66,7 @@ impl Interner {
         let secret = Secret::draw();
         Self {
             column: field.name().clone(),
-            data_type: type_in_files(field),
+            data_type: stored_type(&type_in_files(field)),
             untyped: is_untyped(field),
             table: Table::new(secret),
             longest: 0,
@@ -170,8 +171,8 @@ impl Interner {
             return Err(self.another_type(array.data_type()));
         }
         let (values, rows) = match dictionary(array)? {
-            Some((values, rows)) => (finite(&values), Some(rows)),
-            None => (finite(array), None),
+            Some((values, rows)) => (stored(&finite(&values))?, Some(rows)),
+            None => (stored(&finite(array))?, None),
         };
         let mut numbers = vec![NULL; values.len()];
         let (mut keys, mut new_long) = (Vec::with_capacity(values.len()), Vec::new());

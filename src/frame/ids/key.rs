@@ -20,6 +20,7 @@ use arrow::compute::cast;
 use arrow::datatypes::{DataType, Int64Type, UInt64Type};
 use arrow::row::{RowConverter, SortField};
 
+use super::times::stored_type;
 use crate::error::{Error, Result};
 
 /// The types whose values are interchangeable as ids: an `Int32` 7 and an `Int64` 7 are the same id, a text "7" is not.
@@ -47,7 +48,7 @@ impl Family {
             | DataType::BinaryView
             | DataType::FixedSizeBinary(_) => Self::Binary,
             DataType::Dictionary(_, values) => Self::of(values),
-            other => Self::Other(other.clone()),
+            other => Self::Other(stored_type(other)),
         }
     }
 }

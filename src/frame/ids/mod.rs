@@ -11,6 +11,7 @@ mod interner;
 mod key;
 mod lookup;
 mod table;
+mod times;
 mod untyped;
 
 use std::ops::Range;

@@ -7,23 +7,12 @@ use arrow::datatypes::{DataType, Field, Schema};
 use super::super::format::Format;
 use super::super::format::UNTYPED;
 use super::super::known_columns::KnownColumns;
+use super::content::ColumnContent;
 use super::inferred::INFERRED;
-use super::seen::ValueKinds;
 use crate::error::{Error, Result, offenders};
 
 /// What was seen in each column of one file.
 pub(super) type SeenColumns = Vec<(String, ColumnContent)>;
-
-/// What a column of one file holds.
-#[derive(Debug, Clone, PartialEq)]
-pub(super) enum ColumnContent {
-    /// Single values.
-    Values(ValueKinds),
-    /// Lists of single values.
-    Lists(ValueKinds),
-    /// Anything else, by the type that Arrow infers.
-    Nested(DataType),
-}
 
 impl KnownColumns {
     /// One schema for all files, each named with what was seen in it.
@@ -42,7 +31,7 @@ impl KnownColumns {
                     merged.insert(name, kind.clone());
                     continue;
                 };
-                let both = known.and(kind);
+                let both = known.clone().and(kind.clone()).ok();
                 // A feature must not cease to be one because one file holds text in it.
                 let stays = !(self.are_features && self.is_open(name))
                     || [&*known, kind].iter().any(|k| k.is_null())
@@ -92,55 +81,6 @@ impl KnownColumns {
         }
         // What a CSV file holds is text: where no other type holds it all, that does.
         Some(seen.data_type().unwrap_or(DataType::Utf8))
-    }
-}
-
-impl ColumnContent {
-    fn is_numeric(&self) -> bool {
-        matches!(self, Self::Values(seen) if seen.is_numeric())
-    }
-
-    fn is_null(&self) -> bool {
-        matches!(self, Self::Values(seen) if seen.is_empty())
-    }
-
-    /// What holds both.
-    pub(super) fn and(&self, other: &Self) -> Option<Self> {
-        match (self, other) {
-            (Self::Values(a), Self::Values(b)) => Some(Self::Values(a.and(*b))),
-            (Self::Lists(a), Self::Lists(b)) => Some(Self::Lists(a.and(*b))),
-            // A column of nulls takes any type.
-            (Self::Values(none), kind) | (kind, Self::Values(none)) if none.is_empty() => {
-                Some(kind.clone())
-            }
-            (Self::Nested(a), Self::Nested(b)) => {
-                let field = |t: &DataType| Schema::new(vec![Field::new("", t.clone(), true)]);
-                let both = Schema::try_merge([field(a), field(b)]).ok()?;
-                Some(Self::Nested(both.field(0).data_type().clone()))
-            }
-            _ => None,
-        }
-    }
-
-    fn data_type(&self) -> Option<DataType> {
-        match self {
-            Self::Values(seen) if seen.is_empty() => Some(DataType::Null),
-            Self::Values(seen) => seen.data_type(),
-            Self::Lists(seen) => {
-                let item = if seen.is_empty() { DataType::Null } else { seen.data_type()? };
-                Some(DataType::new_list(item, true))
-            }
-            Self::Nested(data_type) => Some(data_type.clone()),
-        }
-    }
-
-    /// What was seen, in words.
-    pub(super) fn words(&self) -> String {
-        match self {
-            Self::Values(seen) => seen.words(),
-            Self::Lists(seen) => format!("lists of {}", seen.words()),
-            Self::Nested(data_type) => data_type.to_string(),
-        }
     }
 }
 

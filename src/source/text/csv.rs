@@ -10,17 +10,15 @@ use arrow::csv::reader::{Decoder, Format as CsvFormat};
 use arrow::datatypes::{DataType, Field, FieldRef, Schema, SchemaRef};
 use arrow::record_batch::RecordBatch;
 
-use super::columns::{ColumnContent, SeenColumns};
+use super::columns::SeenColumns;
+use super::content::ColumnContent;
 use super::inferred::{as_decoded, as_inferred};
-use super::seen::{FIRST_ROWS, InferenceScope, ValueKinds};
+use super::seen::{FIRST_ROWS, InferenceScope, MOST_COLUMNS, ValueKinds};
 use super::undecodable::{not_utf8, undecodable};
 use super::{BATCH_BYTES, Blocks, LONGEST_RECORD, ReadRequest, TakeBatch, unreadable};
 use crate::error::{Error, Result};
 use crate::source::header::refuse_doubles;
 use crate::source::known_columns::KnownColumns;
-
-/// Columns that a header may have; each takes memory for every row of a batch.
-const MOST_COLUMNS: usize = 1 << 20;
 
 /// Values in a batch, beyond which it has fewer rows.
 const BATCH_VALUES: usize = 1 << 22;

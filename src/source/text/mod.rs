@@ -15,6 +15,7 @@
 //! Parquet it takes 1.7 s. On more cores a large CSV file is better given in parts.
 
 mod columns;
+mod content;
 mod csv;
 mod inferred;
 mod ndjson;

@@ -6,13 +6,12 @@ use std::io::BufRead;
 use std::sync::Arc;
 
 use arrow::json::ReaderBuilder;
-use arrow::json::reader::infer_json_schema_from_iterator;
 use serde::de::{Error as _, MapAccess, Visitor};
 use serde::{Deserialize, Deserializer};
-use serde_json::Value;
 
-use super::columns::{ColumnContent, SeenColumns};
-use super::seen::{FIRST_ROWS, InferenceScope, ValueKinds};
+use super::columns::SeenColumns;
+use super::content::ColumnContent;
+use super::seen::{FIRST_ROWS, InferenceScope, MOST_COLUMNS};
 use super::undecodable::undecodable;
 use super::{BATCH_BYTES, Blocks, LONGEST_RECORD, ReadRequest, TakeBatch, unreadable};
 use crate::error::{Error, Result};
@@ -27,22 +26,22 @@ pub(super) fn infer_columns(file: Blocks, scope: InferenceScope) -> Result<SeenC
             Err(e) if e.to_string().starts_with(TWICE) => return Err(twice(&e, number)),
             Err(_) => return Err(no_object(number)),
         };
-        for (name, value) in object.0 {
-            let kind = kind(&name, value)?;
-            match columns.get_mut(&name) {
-                Some(known) => {
-                    *known = known.and(&kind).ok_or_else(|| {
-                        Error::data(format!("the column `{name}` holds values of several types"))
-                            .found(format!(
-                                "{}, and {} in line {number}",
-                                known.words(),
-                                kind.words()
-                            ))
-                            .help("write it with one type")
-                    })?;
-                }
-                None => drop(columns.insert(name, kind)),
-            }
+        for (name, kind) in object.0 {
+            let Some(known) = columns.get_mut(&name) else {
+                columns.insert(name, kind);
+                continue;
+            };
+            let before = std::mem::replace(known, ColumnContent::Untyped(""));
+            *known = before.and(kind).map_err(|(before, now)| {
+                Error::data(format!("the column `{name}` holds values of several types"))
+                    .found(format!("{}, and {} in line {number}", before.words(), now.words()))
+                    .help("write it with one type")
+            })?;
+        }
+        if columns.len() > MOST_COLUMNS {
+            return Err(Error::data("the objects have too many different fields")
+                .found(format!("more than {MOST_COLUMNS} up to line {number}"))
+                .help("the columns of a table are the fields of its objects: is an id among their names?"));
         }
         rows += 1;
         Ok(scope == InferenceScope::Whole || rows < FIRST_ROWS)
@@ -113,43 +112,8 @@ fn lines(mut file: Blocks, mut visit: impl FnMut(&[u8], usize) -> Result<bool>) 
     }
 }
 
-fn kind(name: &str, value: Value) -> Result<ColumnContent> {
-    match &value {
-        Value::Array(items) => {
-            let items: Option<Vec<ValueKinds>> = items.iter().map(single).collect();
-            if let Some(items) = items {
-                return Ok(ColumnContent::Lists(
-                    items.into_iter().fold(ValueKinds::default(), ValueKinds::and),
-                ));
-            }
-        }
-        other => {
-            if let Some(seen) = single(other) {
-                return Ok(ColumnContent::Values(seen));
-            }
-        }
-    }
-    let object = Value::Object([(name.to_owned(), value)].into_iter().collect());
-    let schema = infer_json_schema_from_iterator(std::iter::once(Ok(object)))?;
-    Ok(ColumnContent::Nested(schema.field(0).data_type().clone()))
-}
-
-fn single(value: &Value) -> Option<ValueKinds> {
-    match value {
-        Value::Null => Some(ValueKinds::default()),
-        Value::Bool(_) => Some(ValueKinds::BOOLEAN),
-        Value::Number(n) if n.is_u64() && !n.is_i64() => Some(ValueKinds::GREAT),
-        Value::Number(n) => Some(match n.as_i64() {
-            Some(integer) => ValueKinds::of_integer(integer),
-            None => ValueKinds::of_double(n.as_f64().unwrap_or_default()),
-        }),
-        Value::String(_) => Some(ValueKinds::TEXT),
-        Value::Array(_) | Value::Object(_) => None,
-    }
-}
-
 /// The fields of an object in the order in which they stand; none stands there twice.
-struct Record(Vec<(String, Value)>);
+struct Record(Vec<(String, ColumnContent)>);
 
 /// Begins the error of a field that stands twice.
 const TWICE: &str = "the field twice: ";
@@ -166,7 +130,7 @@ impl<'de> Deserialize<'de> for Record {
 
             fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Record, A::Error> {
                 let (mut fields, mut names) = (Vec::new(), HashSet::new());
-                while let Some((name, value)) = map.next_entry::<String, Value>()? {
+                while let Some((name, value)) = map.next_entry::<String, ColumnContent>()? {
                     if !names.insert(name.clone()) {
                         return Err(A::Error::custom(format!("{TWICE}`{name}`")));
                     }

@@ -15,6 +15,9 @@ pub enum InferenceScope {
 /// Rows of a CSV file from which types are taken, and those of any text file that a check looks at.
 pub(super) const FIRST_ROWS: usize = 1000;
 
+/// Columns that a text file may have; each takes memory for every row of a batch.
+pub(super) const MOST_COLUMNS: usize = 1 << 20;
+
 /// Doubles hold every integer up to this one, 2^53.
 const EXACT: u64 = 1 << 53;
 
