@@ -239,6 +239,8 @@ fn errors_of_csv_files_say_what_is_wrong_and_what_to_do() {
     );
     let error = fails(b"instance_id,annotat\xe9,label\ni,a,x\n");
     assert_says(&error, &["the text is not UTF-8", "iconv", &place]);
+    let error = fails(b"instance_id;annotator_id;label\ni;a;x\n");
+    assert_says(&error, &["`instance_id` is missing", "do `;` separate the columns?"]);
     let error = run_fails(&["sql", "-c", "select 1 +"], 2);
     assert_says(&error, &["the SQL cannot be parsed"]);
     assert!(!error.contains("ParserError"), "{error}");

@@ -59,6 +59,21 @@ fn a_folder_is_meant_by_its_own_name_whatever_characters_are_in_it() {
 }
 
 #[test]
+fn what_lies_before_two_dots_is_a_folder_and_no_pattern() {
+    let job = Job::new();
+    file(&job, "x.csv", "above");
+    file(&job, "d[1]/x.csv", "within");
+    file(&job, "d[1]/part-1.csv", "part");
+    assert_eq!(instances(&job.url("d[1]/../x.csv")), ["above"]);
+    assert_eq!(instances(&job.url("d[1]/../d[1]/x.csv")), ["within"]);
+    assert_eq!(instances(&job.url("d[1]/../d*/part-*.csv")), ["part"]);
+    let args = ["aggregate", "--model", "majority_vote", "--output", &job.url("out")];
+    let location = job.url("d*/../x.csv");
+    let error = run_fails(&[&args[..], &["--annotations", &location]].concat(), 2);
+    assert_says(&error, &["cannot go up", "d*/../x.csv", "without `..`"]);
+}
+
+#[test]
 fn signs_of_the_web_are_part_of_a_name_elsewhere() {
     let job = Job::new();
     for name in ["run", "run#3", "run?3"] {

@@ -201,6 +201,12 @@ fn a_listed_class_is_a_value_of_the_labels_as_it_stands() {
     }
 }
 
+#[test]
+fn an_empty_list_of_classes_is_refused() {
+    let error = Job::new().fails(&vote("[['i', 'a', 'x']]", "frame.classes = []"), 2);
+    assert_says(&error, &["the list is too short", "frame.classes", "leave the key out"]);
+}
+
 // keys: frame.extra_labels
 #[test]
 fn a_label_that_is_no_class_is_said_but_never_chosen() {

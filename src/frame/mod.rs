@@ -49,6 +49,7 @@ use crate::source::Scalar;
 #[serde(deny_unknown_fields, default)]
 pub struct FrameSpec {
     /// The classes, in their order; classes that nobody chose stay. Left out, the labels that occur, sorted.
+    #[schemars(length(min = 1))]
     pub classes: Option<Vec<Scalar>>,
     /// Labels that may be said but are no class, such as "unsure".
     pub extra_labels: Vec<Scalar>,

@@ -7,6 +7,7 @@ use object_store::{ObjectMeta, ObjectStoreExt};
 
 use super::format::TABLE_LOGS;
 use crate::error::{Error, Result};
+use crate::redact::redacted;
 use crate::store::{Place, StoreSpec, is_missing_bucket, open, parse_url};
 
 /// The place that the text names, and the pattern below it. A file or folder whose own name holds the characters of a
@@ -18,14 +19,29 @@ pub(super) async fn located<'a>(
     let Some((base, pattern)) = split_glob(text) else {
         return Ok((open(&parse_url(text)?, stores)?, None));
     };
+    let (base, pattern) = match behind_parents(text).filter(|at| *at > base.len()) {
+        Some(at) => (&text[..at], &text[at..]),
+        None => (base, pattern),
+    };
+    let is_named = split_glob(base).is_some();
     let mut base = open(&parse_url(base)?, stores)?;
-    let named = below(&base, pattern.trim_end_matches('/'));
-    if named.store.head(&named.path).await.is_ok() || is_folder(&named).await? {
+    if is_named && !is_folder(&base).await? {
+        return Err(Error::spec("a pattern cannot go up by `..`")
+            .found(format!("`{}`", redacted(text)))
+            .help(
+                "nobody knows which of the folders that fit is meant: write the path without `..`",
+            ));
+    }
+    let Some(named) = below(&base, pattern.trim_end_matches('/')) else {
+        return Ok((base, Some(pattern)));
+    };
+    let is_literal = split_glob(pattern).is_none();
+    if is_literal || named.store.head(&named.path).await.is_ok() || is_folder(&named).await? {
         return Ok((named, None));
     }
     let mut pattern = pattern;
     while let Some((first, rest)) = pattern.split_once('/').filter(|(_, rest)| !rest.is_empty()) {
-        let folder = below(&base, first);
+        let Some(folder) = below(&base, first) else { break };
         if !is_folder(&folder).await? {
             break;
         }
@@ -34,16 +50,23 @@ pub(super) async fn located<'a>(
     Ok((base, Some(pattern)))
 }
 
-fn below(base: &Place, names: &str) -> Place {
+/// Where what follows the last `..` of a location begins.
+fn behind_parents(text: &str) -> Option<usize> {
+    if text.ends_with("/..") {
+        return Some(text.len());
+    }
+    text.rfind("/../").map(|at| at + "/../".len())
+}
+
+/// The place of these names below another; none where one of them cannot be a name.
+fn below(base: &Place, names: &str) -> Option<Place> {
     let mut place = base.clone();
     // Parsed, not joined: joining would escape what the names hold.
-    if let Ok(path) = Path::parse(format!("{}/{names}", base.path)) {
-        place.path = path;
-    }
+    place.path = Path::parse(format!("{}/{names}", base.path)).ok()?;
     if let Ok(mut segments) = place.url.path_segments_mut() {
         segments.pop_if_empty().extend(names.split('/'));
     }
-    place
+    Some(place)
 }
 
 /// `data/2026-*/part-*.parquet` is the folder `data/` and a pattern below it.

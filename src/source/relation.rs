@@ -178,6 +178,14 @@ fn missing(relation: Relation, contract: &str, columns: &ColumnsSpec, names: &[S
     let wanted = columns.mapped(contract).unwrap_or(contract);
     let key = contract.trim_end_matches("_id");
     let help = || {
+        if let [header] = names
+            && let Some(other) = header.chars().find(|c| ";|\t".contains(*c))
+        {
+            return format!(
+                "do `{}` separate the columns? Write the file with commas, or as .tsv with tabs",
+                other.escape_default()
+            );
+        }
         let required = contract_columns(relation).iter().filter(|c| c.required);
         let required = required.map(|c| (c.name, c.fallback));
         if let Some(line) = proposal(required, columns, names) {

@@ -155,7 +155,16 @@ impl Validator<'_> {
     }
 
     fn array(&mut self, value: &Value, schema: &Value, path: &str) {
-        let (Some(items), Some(schema)) = (value.as_array(), schema.get("items")) else { return };
+        let Some(items) = value.as_array() else { return };
+        let least = schema.get("minItems").and_then(Value::as_u64).unwrap_or(0);
+        if (items.len() as u64) < least {
+            let help = format!("list at least {least}, or leave the key out");
+            self.report(
+                path,
+                Problem::new("the list is too short").found(offenders([value])).help(help),
+            );
+        }
+        let Some(schema) = schema.get("items") else { return };
         for (i, item) in items.iter().enumerate() {
             self.value(item, schema, &format!("{path}[{i}]"));
         }
