@@ -7,7 +7,7 @@ use std::time::{Duration, SystemTime};
 use serde_json::Value;
 
 use crate::job::{Job, assert_says};
-use crate::support::{files_of, labelmill, manifest, read_table, stderr, stdout};
+use crate::support::{files_of, labelmill, manifest, read_table, run_fails, stderr, stdout};
 
 const CROWD: &str = "source.annotations = [['i', 'a', 'x'], ['j', 'a', 'x'], ['j', 'b', 'y']]
     model.kind = 'majority_vote'\nsink.stale_after_seconds = 1\n";
@@ -363,4 +363,30 @@ fn what_lies_behind_a_link_in_place_of_an_attempts_folder_stays() {
     let before = tree(&elsewhere);
     job.ends(CROWD, &[&named[..], &["sink.run_id=new", "--set", "seed=2"]].concat(), 0);
     assert_eq!(tree(&elsewhere), before);
+}
+
+/// Whoever opened one would wait for a writer without an end.
+#[test]
+fn pipes_in_place_of_control_files_are_in_the_way_or_nobody_s() {
+    let pipe = |path: &Path| {
+        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+        assert!(std::process::Command::new("mkfifo").arg(path).status().unwrap().success());
+    };
+    for (name, says) in [
+        ("latest.json", "not a pointer of labelmill"),
+        ("runs/mine/manifest.json", "not a manifest of labelmill"),
+        ("_leases/latest.lock", "a file is needed here"),
+    ] {
+        let job = Job::new();
+        pipe(&job.path("out").join(name));
+        let error = job.ends(CROWD, &["--set", "sink.run_id=mine"], 2);
+        assert_says(&error, &[says, "leaves it alone"]);
+        let url = job.url("out");
+        run_fails(&["sql", "--run", &url, "-c", "SELECT 1"], 3);
+    }
+    let job = Job::new();
+    pipe(&job.path("out/runs/x/manifest.json"));
+    pipe(&job.path("out/_leases/0123456789abcdef.json"));
+    job.ends(CROWD, &["--set", "sink.keep_runs=1", "--set", "name=mine"], 0);
+    job.ends(CROWD, &["--set", "sink.keep_runs=1", "--set", "name=mine", "--set", "seed=2"], 0);
 }

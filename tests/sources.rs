@@ -202,6 +202,21 @@ fn a_listed_class_is_a_value_of_the_labels_as_it_stands() {
 }
 
 #[test]
+fn an_amount_that_overflows_what_it_is_added_to_is_refused() {
+    let job = Job::new();
+    let smoothed = |amount: &str| {
+        format!(
+            "source.annotations = [['i', 'a', 'x'], ['i', 'b', 'y']]\nmodel = {{ kind = 'dawid_skene', smoothing = {amount} }}\n"
+        )
+    };
+    let error = job.fails(&smoothed("1e308"), 2);
+    assert_says(&error, &["the number must be at most 1000000000000", "model.smoothing"]);
+    let rows = read_table(&job.run(&smoothed("1e12")), "confusion_matrices");
+    let sum: f64 = rows.iter().map(|row| number(row, "probability")).sum();
+    assert_close(&[sum], &[4.0], 1e-9, "two rows for each of two annotators");
+}
+
+#[test]
 fn an_empty_list_of_classes_is_refused() {
     let error = Job::new().fails(&vote("[['i', 'a', 'x']]", "frame.classes = []"), 2);
     assert_says(&error, &["the list is too short", "frame.classes", "leave the key out"]);

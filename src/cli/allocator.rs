@@ -8,6 +8,7 @@
 //! for a process that ends at any moment.
 
 use std::alloc::{GlobalAlloc, Layout};
+use std::fmt;
 use std::io::Write;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -50,7 +51,7 @@ fn take(bytes: usize) {
     if bytes > 0 {
         let held = HELD.fetch_add(bytes, Ordering::Relaxed);
         if held.saturating_add(bytes) > LIMIT.load(Ordering::Relaxed) {
-            refuse(bytes, held);
+            wanted_at_once(bytes, held);
         }
     }
 }
@@ -64,7 +65,7 @@ fn give(bytes: usize) {
 
 fn checked(memory: *mut u8, bytes: usize) -> *mut u8 {
     if memory.is_null() {
-        refuse(bytes, HELD.load(Ordering::Relaxed));
+        wanted_at_once(bytes, HELD.load(Ordering::Relaxed));
     }
     if bytes >= ON_LARGE_PAGES {
         ask_for_large_pages(memory, bytes);
@@ -116,14 +117,19 @@ unsafe fn give_pages_back(memory: *mut u8, bytes: usize) {
     let _ = (memory, bytes);
 }
 
+#[cold]
+fn wanted_at_once(bytes: usize, held: usize) -> ! {
+    refuse(format_args!("{bytes} bytes wanted at once, while large values and tables hold {held}"))
+}
+
 /// Ends the process. Nothing here allocates, and nothing waits for other threads.
 #[cold]
 #[allow(unsafe_code)]
-fn refuse(bytes: usize, held: usize) -> ! {
+pub(super) fn refuse(found: fmt::Arguments<'_>) -> ! {
     let _ = writeln!(
         std::io::stderr(),
-        "error: there is not enough memory\n  found: {bytes} bytes wanted at once, while large values and tables hold \
-         {held}\n  help: make smaller values, set a larger engine.memory_limit, or run on a larger machine",
+        "error: there is not enough memory\n  found: {found}\n  help: make smaller values, give a container more memory, \
+         or run on a larger machine; a smaller engine.memory_limit refuses earlier, and says what does not fit",
     );
     // SAFETY: ends the process as it is; no destructor runs that could allocate or wait for a lock.
     unsafe { libc::_exit(i32::from(Stage::Spec.exit_code())) }

@@ -135,7 +135,7 @@ pub struct ModelsArgs {
 #[derive(Debug, clap::Args)]
 pub struct SqlArgs {
     /// The query
-    #[arg(short, long, value_name = "QUERY", conflicts_with = "file")]
+    #[arg(short, long, value_name = "QUERY", conflicts_with = "file", allow_hyphen_values = true)]
     pub command: Option<String>,
     /// A file with the query
     #[arg(required_unless_present = "command")]

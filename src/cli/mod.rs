@@ -5,6 +5,7 @@ mod args;
 mod commands;
 mod framed;
 mod progress;
+mod resident;
 mod signals;
 mod simulate;
 mod sql;
@@ -48,7 +49,9 @@ pub fn main() -> ExitCode {
     start_logging(&args);
     panics::keep_places();
     // A part is left to what is too small to be counted.
-    allocator::bound(available_memory() / 16 * 15);
+    let memory = available_memory();
+    allocator::bound(memory / 16 * 15);
+    resident::watch(memory);
     // A runtime that cannot be made, for a number of threads that is none, is said as any other defect.
     let done = std::panic::catch_unwind(AssertUnwindSafe(|| {
         check_clock()?;

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use arrow::array::{Array, ArrayRef, AsArray, RecordBatch};
+use arrow::array::{Array, ArrayRef, AsArray, Int64Array, RecordBatch};
 use arrow::compute::{CastOptions, cast, cast_with_options};
 use arrow::datatypes::{DataType, Float64Type, Int64Type, TimeUnit};
 
@@ -38,17 +38,10 @@ impl OptionalColumns {
             let is_number = values.is_numeric() || values.is_null();
             is_number.then(|| cast(a, &DataType::Float64).ok()).flatten()
         };
-        // Strict: text that is no time would pass for older than all others.
-        let strict = |a: &ArrayRef, to: DataType| {
-            cast_with_options(a, &to, &CastOptions { safe: false, ..CastOptions::default() }).ok()
-        };
         let time = |a: &ArrayRef| match a.data_type() {
             t if t.is_integer() => strict(a, DataType::Int64),
             t if t.is_floating() => Some(in_order(&strict(a, DataType::Float64)?)),
-            _ => strict(
-                &strict(a, DataType::Timestamp(TimeUnit::Nanosecond, None))?,
-                DataType::Int64,
-            ),
+            _ => nanoseconds(a),
         };
         Ok(Self {
             weight: typed("weight", "numbers", &number)?,
@@ -81,6 +74,25 @@ impl OptionalColumns {
     }
 }
 
+/// Strict: text that is no time would pass for older than all others.
+fn strict(a: &ArrayRef, to: DataType) -> Option<ArrayRef> {
+    cast_with_options(a, &to, &CastOptions { safe: false, ..CastOptions::default() }).ok()
+}
+
+/// Times in nanoseconds since 1970; those before 1677 and after 2262, as of `9999-12-31`, are all as early or late as any.
+fn nanoseconds(a: &ArrayRef) -> Option<ArrayRef> {
+    let of = |unit| DataType::Timestamp(unit, None);
+    if let Some(times) = strict(a, of(TimeUnit::Nanosecond)) {
+        return strict(&times, DataType::Int64);
+    }
+    let near = strict(&cast(a, &of(TimeUnit::Nanosecond)).ok()?, DataType::Int64)?;
+    let far = strict(&strict(a, of(TimeUnit::Microsecond))?, DataType::Int64)?;
+    let (near, far) = (near.as_primitive::<Int64Type>(), far.as_primitive::<Int64Type>());
+    let time = |(near, far): (Option<i64>, Option<i64>)| // The least is a row's that has no time.
+        near.or_else(|| Some(far?.saturating_mul(1000).max(i64::MIN + 1)));
+    Some(Arc::new(near.iter().zip(far).map(time).collect::<Int64Array>()))
+}
+
 /// Integers in the order of these numbers, of seconds or of anything else that is counted: scaled and cut, two times within
 /// a second would be one. What is no number is no time.
 fn in_order(numbers: &ArrayRef) -> ArrayRef {
@@ -94,9 +106,30 @@ fn in_order(numbers: &ArrayRef) -> ArrayRef {
 
 #[cfg(test)]
 mod tests {
-    use arrow::array::Float64Array;
+    use arrow::array::{Float64Array, StringArray, TimestampMicrosecondArray};
 
     use super::*;
+
+    #[test]
+    fn times_beyond_those_of_nanoseconds_are_earlier_or_later_than_all_others() {
+        let texts = [
+            "1500-01-01",
+            "2026-01-01T00:00:00.000000001",
+            "2026-01-01T00:00:00.000000002",
+            "9999-12-31",
+        ];
+        let order =
+            nanoseconds(&(Arc::new(StringArray::from(texts.to_vec())) as ArrayRef)).unwrap();
+        let order = order.as_primitive::<Int64Type>().values().to_vec();
+        assert!(order.windows(2).all(|pair| pair[0] < pair[1]), "{order:?}");
+        assert_eq!([order[0], order[3]], [i64::MIN + 1, i64::MAX]);
+        let times = TimestampMicrosecondArray::from(vec![Some(i64::MAX / 2), None, Some(1)]);
+        let order = nanoseconds(&(Arc::new(times) as ArrayRef)).unwrap();
+        let order: Vec<Option<i64>> = order.as_primitive::<Int64Type>().iter().collect();
+        assert_eq!(order, [Some(i64::MAX), None, Some(1000)]);
+        let texts = vec!["2026-01-01", "soon"];
+        assert!(nanoseconds(&(Arc::new(StringArray::from(texts)) as ArrayRef)).is_none());
+    }
 
     #[test]
     fn times_of_fractions_keep_their_order() {

@@ -12,6 +12,9 @@ use serde_json::Value;
 use super::{Problems, join};
 use crate::error::{Problem, nearest, offenders};
 
+/// Amounts that are larger, such as a smoothing of 1e308, only overflow what they are added to.
+const GREATEST_AMOUNT: f64 = 1e12;
+
 /// Adds to `problems` whatever `value` has that `schema` does not allow.
 pub(super) fn validate(value: &Value, schema: &Value, place: &str, problems: &mut Problems) {
     Validator { root: schema, place, problems }.value(value, schema, "");
@@ -105,6 +108,8 @@ impl Validator<'_> {
     fn range(&mut self, value: &Value, schema: &Value, path: &str) {
         let Some(number) = value.as_f64() else { return };
         let bound = |key: &str| schema.get(key).and_then(Value::as_f64);
+        let is_amount = ["minimum", "exclusiveMinimum"].iter().any(|key| bound(key).is_some())
+            && types(schema).contains(&"number");
         let checks = [
             ("minimum", "at least", bound("minimum").is_some_and(|b| number < b)),
             (
@@ -113,10 +118,12 @@ impl Validator<'_> {
                 bound("exclusiveMinimum").is_some_and(|b| number <= b),
             ),
             ("maximum", "at most", bound("maximum").is_some_and(|b| number > b)),
+            ("", "at most", is_amount && number > GREATEST_AMOUNT),
         ];
         for (key, words, broken) in checks {
             if broken || !number.is_finite() {
-                let limit = bound(key).map_or_else(String::new, |b| format!(" {words} {b}"));
+                let bound = bound(key).or_else(|| key.is_empty().then_some(GREATEST_AMOUNT));
+                let limit = bound.map_or_else(String::new, |b| format!(" {words} {b}"));
                 let what = format!("the number must be{limit}");
                 self.report(path, Problem::new(what).found(value.to_string()));
                 return;

@@ -36,6 +36,9 @@ pub(super) enum Control<T> {
     Whole(T, ObjectMeta),
 }
 
+/// Bytes that a control file has at most: a manifest names a file in a hundred or so.
+const MOST_BYTES: u64 = 64 << 20;
+
 /// The version of an object that a conditional put names.
 pub(super) fn version_of(meta: &ObjectMeta) -> UpdateVersion {
     UpdateVersion { e_tag: meta.e_tag.clone(), version: meta.version.clone() }
@@ -48,7 +51,8 @@ impl ParquetSink {
         path: &Path,
     ) -> Result<Control<T>> {
         match self.local(path).map(fs::metadata) {
-            Some(Ok(found)) if found.is_dir() => return Ok(Control::Foreign),
+            // A pipe would be waited for without an end.
+            Some(Ok(found)) if !found.is_file() => return Ok(Control::Foreign),
             // A file has the name of a folder above: `obstacles.rs` says so to writers.
             Some(Err(e)) if e.kind() == io::ErrorKind::NotADirectory => {
                 return Ok(Control::Missing);
@@ -61,6 +65,9 @@ impl ParquetSink {
             Err(e) => return Err(Error::from(e).or_at("sink.url")),
         };
         let meta = found.meta.clone();
+        if meta.size > MOST_BYTES {
+            return Ok(Control::Foreign);
+        }
         let bytes = found.bytes().await.map_err(|e| Error::from(e).or_at("sink.url"))?;
         match parse(&bytes) {
             Parsed::Whole(value) => Ok(Control::Whole(value, meta)),

@@ -235,6 +235,11 @@ impl ParquetSink {
 
 /// The lock goes with the process, however it ends. Another user's file can be locked without being written.
 fn lock_file(path: &FilePath) -> io::Result<File> {
+    // A pipe would be waited for without an end.
+    if fs::metadata(path).is_ok_and(|found| !found.is_file()) {
+        let what = format!("a file is needed at {}", path.display());
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, what));
+    }
     match File::options().create(true).append(true).open(path) {
         Err(e) if e.kind() == io::ErrorKind::PermissionDenied => File::open(path),
         opened => opened,
@@ -243,7 +248,9 @@ fn lock_file(path: &FilePath) -> io::Result<File> {
 
 /// What the pointer on local disk names.
 fn named(root: &FilePath) -> Option<Latest> {
-    let bytes = fs::read(root.join("latest.json")).ok()?;
+    let path = root.join("latest.json");
+    let is_file = fs::metadata(&path).is_ok_and(|found| found.is_file());
+    let bytes = is_file.then(|| fs::read(path).ok()).flatten()?;
     serde_json::from_slice(&bytes).ok()
 }
 

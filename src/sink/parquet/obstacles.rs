@@ -28,10 +28,9 @@ impl ParquetSink {
             }
         }
         let lock = root.join("_leases").join(LOCK);
-        if lock.is_dir() {
-            return Err(
-                obstacle("a file is needed here", &lock.display().to_string()).found("a folder")
-            );
+        if let Some(found) = fs::metadata(&lock).ok().filter(|found| !found.is_file()) {
+            let found = if found.is_dir() { "a folder" } else { "a pipe, a socket or a device" };
+            return Err(obstacle("a file is needed here", &lock.display().to_string()).found(found));
         }
         for link in ["latest", "latest.json", LATEST_LINK] {
             if let Some(found) = in_place_of_the_link(&root, link) {
