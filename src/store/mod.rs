@@ -9,6 +9,7 @@
 //! stopped (`resume.rs`), and a large object is sent in pieces, each of which can be sent again (`upload.rs`).
 
 mod http;
+mod local;
 mod location;
 mod resume;
 mod upload;
@@ -19,7 +20,6 @@ use std::time::Duration;
 
 use object_store::aws::{AmazonS3Builder, AmazonS3ConfigKey};
 use object_store::http::HttpBuilder;
-use object_store::local::LocalFileSystem;
 use object_store::path::Path;
 use object_store::{BackoffConfig, ClientOptions, ObjectStore, RetryConfig};
 use schemars::JsonSchema;
@@ -31,6 +31,7 @@ use crate::error::{Error, NAME_HELP, Problem, Result};
 use crate::redact::redacted_location;
 use crate::spec::Problems;
 use http::IdleTimeoutConnector;
+use local::LocalFiles;
 use location::URL_HELP;
 pub use location::{parse_url, secret_problem, shown};
 use resume::Resuming;
@@ -184,7 +185,7 @@ pub fn open(url: &Url, spec: &StoreSpec) -> Result<Place> {
             Error::spec("not a local path").found(format!("`{url}`")).help(URL_HELP)
         })?;
         let path = Path::from_absolute_path(path).map_err(|e| unusable(e.into()))?;
-        (Arc::new(LocalFileSystem::new()) as Arc<dyn ObjectStore>, path)
+        (Arc::new(LocalFiles::default()) as Arc<dyn ObjectStore>, path)
     } else {
         let path = Path::from_url_path(url.path()).map_err(|e| unusable(e.into()))?;
         let bucket = url.host_str().unwrap_or_default();
