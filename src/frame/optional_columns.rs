@@ -39,8 +39,8 @@ impl OptionalColumns {
             is_number.then(|| cast(a, &DataType::Float64).ok()).flatten()
         };
         let time = |a: &ArrayRef| match a.data_type() {
-            t if t.is_integer() => strict(a, DataType::Int64),
-            t if t.is_floating() => Some(in_order(&strict(a, DataType::Float64)?)),
+            t if t.is_integer() => strict(a, &DataType::Int64),
+            t if t.is_floating() => Some(in_order(&strict(a, &DataType::Float64)?)),
             _ => nanoseconds(a),
         };
         Ok(Self {
@@ -75,18 +75,18 @@ impl OptionalColumns {
 }
 
 /// Strict: text that is no time would pass for older than all others.
-fn strict(a: &ArrayRef, to: DataType) -> Option<ArrayRef> {
-    cast_with_options(a, &to, &CastOptions { safe: false, ..CastOptions::default() }).ok()
+fn strict(a: &ArrayRef, to: &DataType) -> Option<ArrayRef> {
+    cast_with_options(a, to, &CastOptions { safe: false, ..CastOptions::default() }).ok()
 }
 
 /// Times in nanoseconds since 1970; those before 1677 and after 2262, as of `9999-12-31`, are all as early or late as any.
 fn nanoseconds(a: &ArrayRef) -> Option<ArrayRef> {
     let of = |unit| DataType::Timestamp(unit, None);
-    if let Some(times) = strict(a, of(TimeUnit::Nanosecond)) {
-        return strict(&times, DataType::Int64);
+    if let Some(times) = strict(a, &of(TimeUnit::Nanosecond)) {
+        return strict(&times, &DataType::Int64);
     }
-    let near = strict(&cast(a, &of(TimeUnit::Nanosecond)).ok()?, DataType::Int64)?;
-    let far = strict(&strict(a, of(TimeUnit::Microsecond))?, DataType::Int64)?;
+    let near = strict(&cast(a, &of(TimeUnit::Nanosecond)).ok()?, &DataType::Int64)?;
+    let far = strict(&strict(a, &of(TimeUnit::Microsecond))?, &DataType::Int64)?;
     let (near, far) = (near.as_primitive::<Int64Type>(), far.as_primitive::<Int64Type>());
     let time = |(near, far): (Option<i64>, Option<i64>)| // The least is a row's that has no time.
         near.or_else(|| Some(far?.saturating_mul(1000).max(i64::MIN + 1)));

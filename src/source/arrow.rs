@@ -157,7 +157,7 @@ impl IpcLengths<'_> {
         for length in self.store.get_ranges(&self.object.location, &lengths).await? {
             let length = length.first_chunk().map_or(-1, |bytes| i64::from_le_bytes(*bytes));
             // -1 stands for bytes that were not compressed after all.
-            if length < -1 || length > MOST_BYTES {
+            if !(-1..=MOST_BYTES).contains(&length) {
                 return Err(damaged("a compressed buffer with an impossible length"));
             }
             bytes += u64::try_from(length).unwrap_or_default();

@@ -201,10 +201,10 @@ fn wider(a: &DataType, b: &DataType) -> Option<DataType> {
         (
             List(a) | LargeList(a) | FixedSizeList(a, _),
             List(b) | LargeList(b) | FixedSizeList(b, _),
-        ) => match [one, other].iter().any(|t| matches!(t, LargeList(_))) {
-            true => LargeList(item(a, b)?),
-            false => List(item(a, b)?),
-        },
+        ) => {
+            let is_large = [one, other].iter().any(|t| matches!(t, LargeList(_)));
+            if is_large { LargeList(item(a, b)?) } else { List(item(a, b)?) }
+        }
         _ => return None,
     })
 }
