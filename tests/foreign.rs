@@ -372,17 +372,17 @@ fn pipes_in_place_of_control_files_are_in_the_way_or_nobody_s() {
         std::fs::create_dir_all(path.parent().unwrap()).unwrap();
         assert!(std::process::Command::new("mkfifo").arg(path).status().unwrap().success());
     };
-    for (name, says) in [
-        ("latest.json", "not a pointer of labelmill"),
-        ("runs/mine/manifest.json", "not a manifest of labelmill"),
-        ("_leases/latest.lock", "a file is needed here"),
+    for (name, says, code) in [
+        ("latest.json", "not a pointer of labelmill", 2),
+        ("runs/mine/manifest.json", "not a manifest of labelmill", 3),
+        ("_leases/latest.lock", "a file is needed here", 3),
     ] {
         let job = Job::new();
         pipe(&job.path("out").join(name));
         let error = job.ends(CROWD, &["--set", "sink.run_id=mine"], 2);
         assert_says(&error, &[says, "leaves it alone"]);
         let url = job.url("out");
-        run_fails(&["sql", "--run", &url, "-c", "SELECT 1"], 3);
+        run_fails(&["sql", "--run", &url, "-c", "SELECT 1"], code);
     }
     let job = Job::new();
     pipe(&job.path("out/runs/x/manifest.json"));
