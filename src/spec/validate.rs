@@ -13,7 +13,7 @@ use super::{Problems, join};
 use crate::error::{Problem, nearest, offenders};
 
 /// Amounts that are larger, such as a smoothing of 1e308, only overflow what they are added to.
-const GREATEST_AMOUNT: f64 = 1e12;
+const GREATEST_AMOUNT: f64 = 1e100;
 
 /// Adds to `problems` whatever `value` has that `schema` does not allow.
 pub(super) fn validate(value: &Value, schema: &Value, place: &str, problems: &mut Problems) {
@@ -123,7 +123,10 @@ impl Validator<'_> {
         for (key, words, broken) in checks {
             if broken || !number.is_finite() {
                 let bound = bound(key).or_else(|| key.is_empty().then_some(GREATEST_AMOUNT));
-                let limit = bound.map_or_else(String::new, |b| format!(" {words} {b}"));
+                let limit = bound.map_or_else(String::new, |b| {
+                    let b = if b.abs() < 1e15 { b.to_string() } else { format!("{b:e}") };
+                    format!(" {words} {b}")
+                });
                 let what = format!("the number must be{limit}");
                 self.report(path, Problem::new(what).found(value.to_string()));
                 return;
