@@ -74,6 +74,19 @@ fn what_lies_before_two_dots_is_a_folder_and_no_pattern() {
 }
 
 #[test]
+fn a_file_that_is_not_there_is_said_so_beside_a_manifest_of_somebody_else() {
+    for name in ["manifest.json", "latest.json"] {
+        let job = Job::new();
+        job.write(name, "{\"version\": 3}");
+        file(&job, "crowd.csv", "i");
+        let args = ["aggregate", "--model", "majority_vote", "--output", &job.url("out")];
+        let location = job.url("crowdd.csv");
+        let error = run_fails(&[&args[..], &["--annotations", &location]].concat(), 3);
+        assert_says(&error, &["no such file", "a file `crowd.csv` beside it"]);
+    }
+}
+
+#[test]
 fn signs_of_the_web_are_part_of_a_name_elsewhere() {
     let job = Job::new();
     for name in ["run", "run#3", "run?3"] {

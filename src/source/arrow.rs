@@ -22,7 +22,7 @@ const MAGIC: &[u8] = b"ARROW1";
 /// Ends a file: the footer's length, then the magic bytes.
 const TRAILER: u64 = 10;
 
-/// Bytes that a buffer may have: no machine has so many, and the lengths of any file can be summed.
+/// Bytes that a buffer may have: no machine has so many.
 const MOST_BYTES: i64 = 1 << 42;
 
 /// Before a message since format 0.15; the message's length follows.
@@ -160,7 +160,7 @@ impl IpcLengths<'_> {
             if !(-1..=MOST_BYTES).contains(&length) {
                 return Err(damaged("a compressed buffer with an impossible length"));
             }
-            bytes += u64::try_from(length).unwrap_or_default();
+            bytes = bytes.saturating_add(u64::try_from(length).unwrap_or_default());
         }
         self.check_size(bytes)
     }

@@ -117,7 +117,10 @@ pub(super) fn empty() -> Error {
 
 /// Whether files below the folder `inner` could be among those that `outer` names.
 pub(super) fn holds(outer: &str, inner: &str) -> bool {
-    let (base, pattern) = split_glob(outer).map_or((outer, None), |(base, p)| (base, Some(p)));
+    // A folder's own name may hold the characters of a pattern.
+    let is_there = !outer.contains("://") && FilePath::new(outer).exists();
+    let glob = split_glob(outer).filter(|_| !is_there);
+    let (base, pattern) = glob.map_or((outer, None), |(base, p)| (base, Some(p)));
     let (Ok(outer), Ok(inner)) = (parse_url(base), parse_url(inner)) else { return false };
     let parts = |url: &Url| -> Vec<String> {
         let local = url.to_file_path().ok().map(|path| real(&path, MOST_LINKS));
@@ -337,6 +340,8 @@ mod tests {
         std::fs::create_dir_all(path("crowd/2026")).unwrap();
         std::os::unix::fs::symlink(path("crowd"), path("link")).unwrap();
         std::os::unix::fs::symlink("crowd/later", path("early")).unwrap();
+        std::fs::create_dir_all(path("crowd[1]")).unwrap();
+        assert!(holds(&path("crowd[1]"), &path("crowd[1]/out")));
         assert!(holds(&path("crowd"), &path("link/out")));
         assert!(holds(&path("crowd"), &path("link/2026/not/yet/there")));
         assert!(holds(&path("link"), &path("crowd/out")));

@@ -122,6 +122,9 @@ fn same_columns(a: &Schema, b: &Schema) -> bool {
     a.fields().len() == b.fields().len() && a.fields().iter().zip(b.fields()).all(same)
 }
 
+/// The key of a field under which Arrow keeps the shape of its tensors.
+const TENSOR_SHAPE: &str = "ARROW:extension:metadata";
+
 /// Every column by its name, with a type that all of the files' values have a place in.
 fn merge(files: &[(String, SchemaRef)]) -> Result<Schema> {
     let mut fields: Vec<FieldRef> = Vec::new();
@@ -134,6 +137,17 @@ fn merge(files: &[(String, SchemaRef)]) -> Result<Schema> {
                 continue;
             };
             let known = &mut fields[*at];
+            let shape = |field: &Field| field.metadata().get(TENSOR_SHAPE).cloned();
+            if let (Some(one), Some(other)) = (shape(known), shape(field))
+                && one != other
+            {
+                return Err(Error::data(format!(
+                    "the tensors of the column `{}` differ",
+                    field.name()
+                ))
+                .found(format!("{one} in `{first}`, {other} in `{file}`"))
+                .help("write them with one shape and one order of axes in every file"));
+            }
             if known.data_type() == field.data_type() {
                 continue;
             }
@@ -330,6 +344,19 @@ mod tests {
         let dictionary = DataType::Dictionary(Box::new(Int32), Box::new(Int64));
         assert_eq!(both(&dictionary, &Float64), None);
         assert_eq!(both(&dictionary, &Int32), Some(Int64));
+    }
+
+    #[test]
+    fn tensors_of_two_shapes_are_no_one_column() {
+        let file = |name: &str, shape: &str| {
+            let metadata = [(TENSOR_SHAPE.to_owned(), format!("{{\"shape\":{shape}}}"))];
+            let field = Field::new("image", DataType::new_fixed_size_list(UInt8, 12, true), true);
+            let field = field.with_metadata(metadata.into());
+            (name.to_owned(), Arc::new(Schema::new(vec![field])))
+        };
+        assert!(merge(&[file("a", "[3,2,2]"), file("b", "[3,2,2]")]).is_ok());
+        let error = merge(&[file("a", "[3,2,2]"), file("b", "[2,2,3]")]).unwrap_err().to_string();
+        assert!(error.contains("[3,2,2]} in `a`") && error.contains("[2,2,3]} in `b`"), "{error}");
     }
 
     #[test]
