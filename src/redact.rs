@@ -150,7 +150,7 @@ fn parts(text: &str, scheme: Range<usize>, is_location: bool) -> Parts {
         .is_some_and(|rest| rest.find(['/', '@']).is_some_and(|n| !rest[..n].contains(']')));
     let far = text.floor_char_boundary(start + LONGEST_PASSWORD);
     let far = text[start..far].find(['\n', '\r']).map_or(far, |n| start + n);
-    let at = text[start..far].rfind('@').map(|n| start + n);
+    let at = text[start..far.max(end)].rfind('@').map(|n| start + n);
     // Without `://` it may be no URL at all, such as a file and a line in it.
     let is_url = at.is_some() || text[scheme.end..].starts_with("://");
     // These name a container before the @.
@@ -226,6 +226,12 @@ mod tests {
             assert_eq!(redacted(text), want);
             assert!(!want.contains("hunter2"));
         }
+    }
+
+    #[test]
+    fn a_long_secret_is_none_the_less_one() {
+        let secret = format!("{}/{}", "a".repeat(400), "b".repeat(400));
+        assert_eq!(redacted(&format!("s3://key:{secret}@b/x y")), "s3://***@b/x y");
     }
 
     #[test]

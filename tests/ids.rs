@@ -149,3 +149,50 @@ fn a_csv_keeps_ids_as_they_stand_and_knows_integers() {
     assert_eq!(&column("labels", "instance_id"), &text);
     assert_eq!(&column("annotators", "annotator_id"), &integers);
 }
+
+/// Twelve instances of two classes, each with its features; of the last one, features alone.
+#[test]
+fn text_of_csv_and_integers_are_the_same_ids_in_features_and_gold() {
+    for (first, question, are_typed, last) in [
+        (1_i64, "", false, "new-7"),
+        (1, "", true, "99"),
+        (1, ",q", false, "99"),
+        (1, ",q", true, "99"),
+        // Longer than the keys that are packed.
+        (1_234_567_890_123_456_000, "", true, "99"),
+        (1_234_567_890_123_456_000, ",q", false, "new-7"),
+    ] {
+        let case = format!("{first} `{question}` {are_typed} {last}");
+        let job = Job::new();
+        let ids: Vec<i64> = (first..first + 12).collect();
+        let mut rows = "instance_id,annotator_id,label".to_owned();
+        rows += if question.is_empty() { "\n" } else { ",question\n" };
+        for (id, annotator) in ids.iter().flat_map(|id| ["a", "b"].map(|a| (id, a))) {
+            rows += &format!("{id},{annotator},c{}{question}\n", id % 2);
+        }
+        job.write("in.csv", &rows);
+        job.write("gold.csv", &format!("instance_id,class,role\n{},c1,holdout\n", first + 1));
+        let (mut file, mut gold) = ("features.csv", "gold.csv");
+        if are_typed {
+            (file, gold) = ("features.parquet", "gold.parquet");
+            let all: Vec<i64> = ids.iter().copied().chain([99]).collect();
+            let h = Float64Array::from_iter_values(all.iter().map(|id| (id % 2) as f64));
+            let all = Arc::new(Int64Array::from(all)) as ArrayRef;
+            write_parquet(&job.path(file), vec![("instance_id", all), ("h", Arc::new(h))]);
+            let one = Arc::new(Int64Array::from(vec![first + 1])) as ArrayRef;
+            let class = Arc::new(StringArray::from(vec!["c1"]));
+            write_parquet(&job.path(gold), vec![("instance_id", one), ("class", class)]);
+        } else {
+            let rows = ids.iter().map(|id| format!("{id},{}\n", id % 2)).collect::<String>();
+            job.write(file, &format!("instance_id,h\n{rows}{last},1\n"));
+        }
+        let run = job.run(&format!(
+            "source = {{ annotations = '{{dir}}in.csv', features = '{{dir}}{file}', gold = '{{dir}}{gold}' }}
+             model = {{ kind = 'dl', train.epochs = 1 }}"
+        ));
+        let predicted: usize = read_batches(&run, "predictions").iter().map(|b| b.num_rows()).sum();
+        assert!(predicted > 0, "{case}");
+        let labels: usize = read_batches(&run, "labels").iter().map(|b| b.num_rows()).sum();
+        assert_eq!(labels, 12, "{case}");
+    }
+}

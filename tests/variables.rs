@@ -84,4 +84,9 @@ fn a_variable_that_is_never_closed_is_named() {
     let error =
         job.fails("source.annotations = 'e/${oops/a.csv'\nmodel.kind = 'majority_vote'\n", 2);
     assert_says(&error, &["a variable is never closed", "source.annotations", "`${oops/a.csv`"]);
+    let secret =
+        "source.annotations = 'https://me${x:hunter2@h/a.csv'\nmodel.kind = 'majority_vote'\n";
+    let error = job.fails(secret, 2);
+    assert_says(&error, &["a variable is never closed", "`https://***@h/a.csv`"]);
+    assert!(!error.contains("hunter2"), "{error}");
 }

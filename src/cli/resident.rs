@@ -65,12 +65,9 @@ mod tests {
     #[test]
     fn what_is_written_to_is_held() {
         let file = File::open("/proc/self/statm").unwrap();
-        let before = resident(&file).unwrap();
         let bytes = vec![1_u8; 256 << 20];
-        let after = resident(&file).unwrap();
-        // Other tests take and give back memory meanwhile.
-        assert!(after > before + (64 << 20), "{before} {after}");
-        drop(bytes);
+        let held = resident(&file).unwrap();
+        assert!(held >= bytes.len() && held < 64 << 30, "{held}");
     }
 
     #[test]

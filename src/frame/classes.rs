@@ -78,7 +78,7 @@ impl LabelAxis {
         let order = classes.iter().chain(&extra);
         order.clone().enumerate().for_each(|(place, n)| rank[*n as usize] = place as u32);
         let labels = all.rows(order.map(|n| Some(sorted_place[*n as usize])))?;
-        Ok(Self { labels: Ids::in_order(labels), n: classes.len(), rank, arrived })
+        Ok(Self { labels: all.reordered(labels), n: classes.len(), rank, arrived })
     }
 
     /// The label with this provisional number, as text.

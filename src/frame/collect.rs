@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use arrow::array::RecordBatch;
-use arrow::datatypes::{Field, SchemaRef};
+use arrow::datatypes::SchemaRef;
 use datafusion::common::stats::Precision;
 use datafusion::physical_plan::statistics::{StatisticsArgs, StatisticsContext};
 use datafusion::physical_plan::{
@@ -106,8 +106,11 @@ pub async fn collect(relations: Relations, spec: &FrameSpec, run: &Run) -> Resul
     let mut features = Indexed::of(features, "instance_id")?;
     let mut annotators = annotators.map(|a| Indexed::of(a, "annotator_id")).transpose()?;
     for frame in &mut frames {
-        let (described, unknown) =
-            describe(frame, &mut features, annotators.as_mut(), gold.as_ref())?;
+        let described = describe(frame, &mut features, annotators.as_mut(), gold.as_ref());
+        let (described, unknown) = described.map_err(|e| match &frame.question {
+            Some(question) => e.about(&format!("question `{}`", question.text(0))),
+            None => e,
+        })?;
         frame.described = Some(described);
         frame.unknown_gold.of_feature_rows = unknown;
     }
@@ -173,8 +176,7 @@ impl Indexed {
 
     /// The feature row of each of `ids`, `None` where there is none.
     fn rows_of(&mut self, ids: &Ids) -> Result<Vec<Option<u32>>> {
-        let field = Field::new("features", ids.values().data_type().clone(), true);
-        self.index.lookup(&field, ids.values())
+        self.index.lookup_ids(ids)
     }
 }
 

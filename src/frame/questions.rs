@@ -6,16 +6,15 @@ use std::sync::Arc;
 
 use arrow::array::{Array, ArrayRef, RecordBatch, UInt32Array};
 use arrow::compute::{cast, take_record_batch};
-use arrow::datatypes::{DataType, FieldRef, Schema, SchemaRef};
+use arrow::datatypes::{DataType, Schema, SchemaRef};
 
 use super::budget::Budget;
 use super::collector::{Collector, Finished, Held, nothing_left};
 use super::gold::GoldRows;
-use super::ids::{Ids, Interner, NULL};
+use super::ids::{Ids, Interner, NULL, as_text};
 use super::rejects::{Reason, Rejects};
 use super::{Duplicates, Frame, FrameSpec, LeftOut};
 use crate::error::{Error, Result};
-use crate::source::files::UNTYPED;
 
 /// One collector a question; without a question column there is one, of number 0.
 pub(super) struct Questions {
@@ -135,14 +134,10 @@ impl Questions {
     }
 }
 
-/// The schema without the mark of text that may stand for integers: all questions must agree on the types.
+/// The schema with text that stays text, though it may stand for integers: all questions must agree on the types.
 fn typed(schema: &SchemaRef) -> SchemaRef {
-    let plain = |field: &FieldRef| {
-        let mut marks = field.metadata().clone();
-        marks.remove(UNTYPED);
-        field.as_ref().clone().with_metadata(marks)
-    };
-    SchemaRef::new(Schema::new(schema.fields().iter().map(plain).collect::<Vec<_>>()))
+    let fields = schema.fields().iter().map(|field| as_text(field));
+    SchemaRef::new(Schema::new(fields.collect::<Vec<_>>()))
 }
 
 /// Bytes that a question takes however few rows it has: its collector, its frame, and what a model returns of it.

@@ -76,8 +76,8 @@ pub fn files(outcome: &Outcome) -> Result<Vec<(String, Vec<u8>)>> {
 /// The text of a description, with its own digest.
 fn sealed(mut description: Value) -> String {
     description[DESCRIPTION_DIGEST] = json!(NO_DIGEST);
-    let text = format!("{description:#}");
-    text.replacen(NO_DIGEST, &digest(&text), 1)
+    description[DESCRIPTION_DIGEST] = json!(digest(format!("{description:#}")));
+    format!("{description:#}")
 }
 
 /// Refuses a description that is not as it was written.

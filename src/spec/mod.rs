@@ -16,6 +16,7 @@ use serde_json::Value;
 use toml::Table;
 
 use crate::error::{Error, Problem, Result, nearest, offenders};
+use crate::redact::redacted;
 
 /// The problems of a spec, collected and reported together.
 #[derive(Debug, Default)]
@@ -178,10 +179,13 @@ fn expand(
             continue;
         }
         let Some(end) = rest[start..].find('}') else {
+            // A part of a URL does not show any more what in it is a secret.
+            let shown = redacted(text);
+            let found = if shown == text { &rest[start..] } else { shown.as_str() };
             problems.push(
                 Problem::new("a variable is never closed")
                     .at(place)
-                    .found(format!("`{}`", &rest[start..]))
+                    .found(format!("`{found}`"))
                     .help("close it as in ${name}; or write $${ where no variable is meant"),
             );
             break;

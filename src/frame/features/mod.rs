@@ -42,7 +42,7 @@ impl Features {
     /// # Errors
     /// When the ids have another type here than there.
     pub fn rows_of(&self, ids: &Ids) -> Result<Vec<Option<u32>>> {
-        self.ids.lookup("features", ids.values())
+        self.ids.index("features")?.lookup_ids(ids)
     }
 }
 

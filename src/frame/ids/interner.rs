@@ -14,9 +14,9 @@ use super::dictionary::dictionary;
 use super::floats::finite;
 use super::hash::Secret;
 use super::key::{Family, Key, Packed, compare, for_each_key, to_array};
-use super::table::{LONG, NULL, Row, Table};
+use super::table::{NULL, Row, Table, key};
 use super::times::{stored, stored_type};
-use super::untyped::{as_integers, is_untyped};
+use super::untyped::{as_integers, is_untyped, may_become_integers};
 use crate::error::{Error, Result};
 use crate::frame::offsets::number;
 use crate::source::views::type_in_files;
@@ -37,6 +37,8 @@ pub struct Interner {
     column: String,
     data_type: DataType,
     untyped: bool,
+    /// Whether that text becomes integers where all of it is.
+    may_become_integers: bool,
     table: Table,
     /// Bytes of the longest key.
     longest: usize,
@@ -68,6 +70,7 @@ impl Interner {
             column: field.name().clone(),
             data_type: stored_type(&type_in_files(field)),
             untyped: is_untyped(field),
+            may_become_integers: may_become_integers(field),
             table: Table::new(secret),
             longest: 0,
             long: Vec::new(),
@@ -250,15 +253,15 @@ impl Interner {
     /// # Errors
     /// When the values do not fit the column's type.
     pub fn finish(mut self, keep: impl Fn(u32) -> bool) -> Result<(Ids, Vec<u32>)> {
-        if self.untyped
-            && let Some(integers) = as_integers(self.table.keys(), &keep)
+        if self.may_become_integers
+            && let Some(integers) = as_integers(self.table.keys(), &self.long, &keep)
         {
             self.long.clear();
             self.longest = Key::Packed(Packed::integer(0)).len();
             self.table.replace_keys(integers);
             self.data_type = DataType::Int64;
         }
-        let Self { data_type, table, longest, long, .. } = self;
+        let Self { data_type, table, longest, long, untyped, .. } = self;
         let mut keys = table.into_keys();
         let all = keys.len();
         if longest <= Packed::NUMBERED {
@@ -268,7 +271,11 @@ impl Interner {
             keys.retain(|word| keep(Packed::of_numbered(*word).1));
             keys.par_sort_unstable();
             let order = keys.iter().map(|word| Packed::of_numbered(*word));
-            return ranked(&data_type, all, &order.map(|(key, n)| (Key::Packed(key), n)));
+            return ranked(
+                (&data_type, untyped),
+                all,
+                &order.map(|(key, n)| (Key::Packed(key), n)),
+            );
         }
         let key = |word: u128| key(word, &long);
         let numbered = keys.iter().enumerate().map(|(n, word)| (*word, number(n)));
@@ -278,21 +285,13 @@ impl Interner {
         } else {
             order.par_sort_unstable_by(|a, b| compare(key(a.0), key(b.0)));
         }
-        ranked(&data_type, all, &order.iter().map(|(word, n)| (key(*word), *n)))
-    }
-}
-
-/// The key that a word of the table stands for.
-fn key(word: u128, long: &[Box<[u8]>]) -> Key<'_> {
-    match word & LONG {
-        LONG => Key::Long(&long[(word >> 8) as usize]),
-        _ => Key::Packed(Packed(word)),
+        ranked((&data_type, untyped), all, &order.iter().map(|(word, n)| (key(*word), *n)))
     }
 }
 
 /// The ids in this order, and the place of each of `all` provisional numbers in it.
 fn ranked<'a>(
-    data_type: &DataType,
+    (data_type, is_untyped): (&DataType, bool),
     all: usize,
     order: &(impl ExactSizeIterator<Item = (Key<'a>, u32)> + Clone + Sync),
 ) -> Result<(Ids, Vec<u32>)> {
@@ -306,7 +305,7 @@ fn ranked<'a>(
         },
         || to_array(data_type, order.clone().map(|(key, _)| key)),
     );
-    Ok((Ids::in_order(values?), rank))
+    Ok((Ids { values: values?, is_untyped }, rank))
 }
 
 #[cfg(test)]

@@ -6,7 +6,8 @@ use arrow::datatypes::Field;
 
 use super::Ids;
 use super::interner::Interner;
-use super::untyped::{integers, is_untyped};
+use super::key::Family;
+use super::untyped::{integers, is_untyped, marked};
 use crate::error::Result;
 
 /// Ids that are known, by value: made once where several columns are looked up.
@@ -23,13 +24,17 @@ impl Ids {
     /// # Errors
     /// When their type is none of ids.
     pub fn index(&self, column: &str) -> Result<IdIndex> {
-        let field = Field::new(column, self.values().data_type().clone(), true);
+        let field = self.field(column);
         let mut interner = Interner::new(&field);
         let mut known = Vec::new();
         interner.intern(self.values(), &mut known)?;
         let mut place = vec![None; interner.len()];
         known.iter().zip(0..).for_each(|(n, at)| place[*n as usize] = Some(at));
         Ok(IdIndex { interner, field, place })
+    }
+
+    fn field(&self, column: &str) -> Field {
+        marked(Field::new(column, self.values().data_type().clone(), true), self.is_untyped)
     }
 
     /// The number of every row of `array`, `None` where it is null or not among these.
@@ -42,6 +47,14 @@ impl Ids {
 }
 
 impl IdIndex {
+    /// The number of every one of other ids, `None` where it is not among these.
+    ///
+    /// # Errors
+    /// When their type is of another family.
+    pub fn lookup_ids(&mut self, ids: &Ids) -> Result<Vec<Option<u32>>> {
+        self.lookup(&ids.field(self.field.name()), ids.values())
+    }
+
     /// The number of every row of `array`, `None` where it is null or not among these. Text of a format without types
     /// may stand for integers.
     ///
@@ -49,7 +62,9 @@ impl IdIndex {
     /// When the type is of another family.
     pub fn lookup(&mut self, field: &Field, array: &ArrayRef) -> Result<Vec<Option<u32>>> {
         let mut numbers = Vec::new();
-        if is_untyped(field) && self.field.data_type().is_integer() {
+        let may_stand = is_untyped(field) || is_untyped(&self.field);
+        let is_text = Family::of(array.data_type()) == Family::Text;
+        if may_stand && is_text && self.field.data_type().is_integer() {
             // Text that is no integer is none of these.
             let integers = cast(&integers(array)?, self.field.data_type())?;
             self.interner.intern(&integers, &mut numbers)?;

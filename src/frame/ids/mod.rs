@@ -24,6 +24,7 @@ use arrow::datatypes::DataType;
 pub(super) use interner::Interner;
 pub use lookup::IdIndex;
 pub(super) use table::NULL;
+pub(super) use untyped::as_text;
 
 use crate::error::Result;
 
@@ -31,6 +32,8 @@ use crate::error::Result;
 #[derive(Debug, Clone)]
 pub struct Ids {
     values: ArrayRef,
+    /// Whether they came from a format without types, whose text may stand for integers.
+    is_untyped: bool,
 }
 
 impl Ids {
@@ -55,7 +58,12 @@ impl Ids {
     /// Ids in the given order: sorted, or as the user listed the classes.
     #[must_use]
     pub fn in_order(values: ArrayRef) -> Self {
-        Self { values }
+        Self { values, is_untyped: false }
+    }
+
+    /// Some of these values, in another order.
+    pub(super) fn reordered(&self, values: ArrayRef) -> Self {
+        Self { values, is_untyped: self.is_untyped }
     }
 
     /// The values of these numbers, in their order; `None` becomes null.

@@ -1,7 +1,7 @@
 //! A hash table of packed keys, which are looked up many at a time.
 
 use super::hash::Secret;
-use super::key::Packed;
+use super::key::{Key, Packed};
 use crate::frame::offsets::number;
 use crate::frame::prefetch;
 
@@ -193,5 +193,13 @@ impl Table {
             at.wrapping_sub(self.begin(self.secret.hash(key))) & mask
         });
         searches.max().unwrap_or(0)
+    }
+}
+
+/// The key that a word of the table stands for.
+pub(super) fn key(word: u128, long: &[Box<[u8]>]) -> Key<'_> {
+    match word & LONG {
+        LONG => Key::Long(&long[(word >> 8) as usize]),
+        _ => Key::Packed(Packed(word)),
     }
 }

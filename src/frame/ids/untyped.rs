@@ -6,28 +6,54 @@ use arrow::array::{ArrayRef, AsArray, Int64Array};
 use arrow::compute::cast;
 use arrow::datatypes::{DataType, Field};
 
-use super::key::{Key, Packed, with_bytes};
-use super::table::LONG;
+use super::key::{Packed, with_bytes};
+use super::table::key;
 use crate::error::Result;
 use crate::frame::offsets::number;
 use crate::source::files::UNTYPED;
+
+/// What the mark says where the text is not to become integers: other columns must have the same type.
+const STAYS_TEXT: &str = "text";
 
 /// Whether the column's text came from a format without types.
 pub(super) fn is_untyped(field: &Field) -> bool {
     field.metadata().contains_key(UNTYPED)
 }
 
+/// Whether its text becomes integers where all of it is.
+pub(super) fn may_become_integers(field: &Field) -> bool {
+    field.metadata().get(UNTYPED).is_some_and(|mark| mark != STAYS_TEXT)
+}
+
+/// The field, with text that stays text.
+pub(in crate::frame) fn as_text(field: &Field) -> Field {
+    let mut field = field.clone();
+    if let Some(mark) = field.metadata_mut().get_mut(UNTYPED) {
+        STAYS_TEXT.clone_into(mark);
+    }
+    field
+}
+
+/// The field of ids that came from such a format, or not.
+pub(super) fn marked(field: Field, is_untyped: bool) -> Field {
+    let mark = is_untyped.then(|| (UNTYPED.to_owned(), STAYS_TEXT.to_owned()));
+    field.with_metadata(mark.into_iter().collect())
+}
+
 /// The keys of the integers that stand in the keys that are kept, so that 10 comes after 9; `None` where one of them is no
 /// integer, or there are none. What is not kept decides nothing, and gets any key.
-pub(super) fn as_integers(keys: &[u128], keep: impl Fn(u32) -> bool) -> Option<Vec<u128>> {
+pub(super) fn as_integers(
+    keys: &[u128],
+    long: &[Box<[u8]>],
+    keep: impl Fn(u32) -> bool,
+) -> Option<Vec<u128>> {
     let mut has_any = false;
-    let integer = |(n, word): (usize, &u128)| match word & LONG {
-        _ if !keep(number(n)) => Some(Packed::integer(0).0),
-        LONG => None,
-        _ => {
-            has_any = true;
-            Some(with_bytes(Key::Packed(Packed(*word)), plain_integer)?.0)
+    let integer = |(n, word): (usize, &u128)| {
+        if !keep(number(n)) {
+            return Some(Packed::integer(0).0);
         }
+        has_any = true;
+        Some(with_bytes(key(*word, long), plain_integer)?.0)
     };
     let integers = keys.iter().enumerate().map(integer).collect();
     if has_any { integers } else { None }
@@ -71,6 +97,12 @@ mod tests {
         };
         assert_eq!(sorted(&["10", "9", "-1"]), ["-1", "9", "10"]);
         assert_eq!(sorted(&["10", "9", "007"]), ["007", "10", "9"]);
+        assert_eq!(
+            sorted(&["9223372036854775807", "10", "-1234567890123456789"]),
+            ["-1234567890123456789", "10", "9223372036854775807"]
+        );
+        assert_eq!(sorted(&["9223372036854775808", "10"]), ["10", "9223372036854775808"]);
+        assert_eq!(sorted(&["9223372036854775808", "9"]), ["9", "9223372036854775808"]);
         // Only what is kept decides.
         for junk in ["junk", "junk that is too long for a packed key"] {
             let mut interner = Interner::new(&field);
