@@ -10,7 +10,7 @@ use arrow::array::{
 use arrow::compute::{cast, concat, take};
 use arrow::datatypes::DataType;
 
-use crate::job::Job;
+use crate::job::{Job, assert_says};
 use crate::support::{forget_sizes, read_batches, write_crowd, write_parquet};
 
 /// Publishes a crowd whose instances, annotators and labels are all these two values: two annotators agree that the
@@ -154,7 +154,7 @@ fn a_csv_keeps_ids_as_they_stand_and_knows_integers() {
 #[test]
 fn text_of_csv_and_integers_are_the_same_ids_in_features_and_gold() {
     for (first, question, are_typed, last) in [
-        (1_i64, "", false, "new-7"),
+        (1_i64, "", false, "99"),
         (1, "", true, "99"),
         (1, ",q", false, "99"),
         (1, ",q", true, "99"),
@@ -186,13 +186,22 @@ fn text_of_csv_and_integers_are_the_same_ids_in_features_and_gold() {
             let rows = ids.iter().map(|id| format!("{id},{}\n", id % 2)).collect::<String>();
             job.write(file, &format!("instance_id,h\n{rows}{last},1\n"));
         }
-        let run = job.run(&format!(
+        let pipeline = format!(
             "source = {{ annotations = '{{dir}}in.csv', features = '{{dir}}{file}', gold = '{{dir}}{gold}' }}
              model = {{ kind = 'dl', train.epochs = 1 }}"
-        ));
+        );
+        let run = job.run(&pipeline);
         let predicted: usize = read_batches(&run, "predictions").iter().map(|b| b.num_rows()).sum();
         assert!(predicted > 0, "{case}");
         let labels: usize = read_batches(&run, "labels").iter().map(|b| b.num_rows()).sum();
         assert_eq!(labels, 12, "{case}");
     }
+    let job = Job::new();
+    job.write("in.csv", "instance_id,annotator_id,label\n1,a,x\n1,b,x\n2,a,y\n");
+    job.write("features.csv", "instance_id,h\n1,0\n2,1\nnew-7,1\n");
+    let error = job.fails(
+        "source = { annotations = '{dir}in.csv', features = '{dir}features.csv' }\nmodel.kind = 'dl'",
+        3,
+    );
+    assert_says(&error, &["`instance_id` is text here and integers there", "source.features"]);
 }

@@ -16,7 +16,7 @@ use serde_json::Value;
 use toml::Table;
 
 use crate::error::{Error, Problem, Result, nearest, offenders};
-use crate::redact::redacted;
+use crate::redact::redacted_location;
 
 /// The problems of a spec, collected and reported together.
 #[derive(Debug, Default)]
@@ -180,7 +180,7 @@ fn expand(
         }
         let Some(end) = rest[start..].find('}') else {
             // A part of a URL does not show any more what in it is a secret.
-            let shown = redacted(text);
+            let shown = redacted_location(text);
             let found = if shown == text { &rest[start..] } else { shown.as_str() };
             problems.push(
                 Problem::new("a variable is never closed")

@@ -8,7 +8,7 @@ use super::Ids;
 use super::interner::Interner;
 use super::key::Family;
 use super::untyped::{integers, is_untyped, marked};
-use crate::error::Result;
+use crate::error::{Error, Result};
 
 /// Ids that are known, by value: made once where several columns are looked up.
 pub struct IdIndex {
@@ -52,6 +52,13 @@ impl IdIndex {
     /// # Errors
     /// When their type is of another family.
     pub fn lookup_ids(&mut self, ids: &Ids) -> Result<Vec<Option<u32>>> {
+        let families = [self.field.data_type(), ids.values().data_type()].map(Family::of);
+        if families == [Family::Text, Family::Integer] {
+            // Tables hold both, with one type.
+            return Err(Error::data(format!("`{}` is text here and integers there", self.field.name()))
+                .found("integers in the annotations, and text that is no integer beside them")
+                .help("write the ids with one type: integers alone, or text with a letter in the annotations too"));
+        }
         self.lookup(&ids.field(self.field.name()), ids.values())
     }
 
