@@ -25,7 +25,8 @@ pub struct GateSpec {
     pub min_accuracy: Option<f64>,
 }
 
-/// What gates look at. It is kept in the manifest, so that gates hold for a run that was committed before, too.
+/// What gates look at, with the questions that no row could be used of: their instances have no labels. It is kept in
+/// the manifest, so that gates hold for a run that was committed before, too.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Measures {
     /// The share of rows that were rejected.
@@ -47,11 +48,16 @@ impl Measures {
         let (counts, run) = (outcome.tally(), &outcome.run);
         let scores = outcome.metrics.iter().map(|(_, metric)| metric);
         let scores = scores.filter(|m| m.name == "accuracy" && m.split == "holdout");
+        let left_out = || outcome.answers.iter().flat_map(|answer| &answer.frame.left_out);
+        let unlabelled: u64 = left_out().map(|question| question.instances).sum();
+        // No label of such a question is right.
+        let missed = left_out().filter(|question| question.held_out > 0).map(|_| 0.0);
+        let instances = counts.total() + unlabelled;
         Self {
             rejected: share(run.rows_rejected, run.rows_read),
-            tied: share(counts.tied, counts.total()),
-            abstained: share(counts.abstained, counts.total()),
-            accuracy: scores.filter_map(|m| m.value).reduce(f64::min),
+            tied: share(counts.tied, instances),
+            abstained: share(counts.abstained + unlabelled, instances),
+            accuracy: scores.filter_map(|m| m.value).chain(missed).reduce(f64::min),
         }
     }
 }

@@ -64,6 +64,24 @@ fn the_worst_question_decides_whether_a_bound_is_kept() {
 }
 
 #[test]
+fn a_question_without_a_usable_row_counts_as_one_without_labels() {
+    // Of the second question no label is a class: two instances, of which gold knows one.
+    let crowd = "source.annotations = [['i', 'a', 'x', 1.0, '2026-01-01', 'p'], ['j', 'a', 'y', 1.0, '2026-01-01', 'p'],
+        ['i', 'a', 'X', 1.0, '2026-01-01', 'q'], ['j', 'a', 'X', 1.0, '2026-01-01', 'q']]
+        source.gold = [['i', 'x', 'holdout', 'p'], ['i', 'x', 'holdout', 'q'], ['never seen', 'x', 'holdout', 'q']]
+        frame.classes = ['x', 'y']\nmodel.kind = 'majority_vote'\n";
+    let bounds = "gate = { max_abstained = 0.49, min_accuracy = 0.01 }";
+    let error = Job::new().fails(&(crowd.to_owned() + bounds), 6);
+    assert_says(&error, &["too many instances have no label", "found: 0.5000"]);
+    assert_says(&error, &["the accuracy is too low", "found: 0.0000"]);
+    let met = "gate = { max_abstained = 0.5, min_accuracy = 0.0 }";
+    Job::new().run(&(crowd.to_owned() + met));
+    // Where gold knows none of its instances, the other question's accuracy decides.
+    let unseen = crowd.replace("['i', 'x', 'holdout', 'q'], ", "");
+    Job::new().run(&(unseen + "gate.min_accuracy = 1.0"));
+}
+
+#[test]
 fn a_gate_that_was_moved_holds_for_a_run_that_was_committed_before() {
     let job = Job::new();
     job.run(CROWD);

@@ -18,9 +18,13 @@ fn a_sink_in_a_source_is_refused_the_first_time_too_through_links() {
     let job = Job::new();
     job.write("crowd/in.csv", &format!("{HEADER}i,a,x\n"));
     std::os::unix::fs::symlink(job.path("crowd"), job.path("link")).unwrap();
-    for (source, sink) in
-        [("crowd", "link/out"), ("link/", "crowd/out"), ("crowd/**/*.csv", "link/a/b")]
-    {
+    let insides = [
+        ("crowd", "link/out"),
+        ("link/", "crowd/out"),
+        ("crowd/**/*.csv", "link/a/b"),
+        ("crowd/ü*/*/*.csv", "crowd/übung/out"),
+    ];
+    for (source, sink) in insides {
         let file = job.write("pipeline.toml", &vote(source));
         for command in ["check", "run"] {
             let set = format!("sink.url={}", job.url(sink));
@@ -158,6 +162,10 @@ fn a_pattern_that_spells_the_first_character_of_a_mark_means_it() {
     };
     assert_eq!(ids("in/_*.csv", "marks"), ["i"]);
     assert_eq!(ids("in/*.csv", "plain"), ["j"]);
+    std::os::unix::fs::symlink("nowhere", job.path("in/_z.csv")).unwrap();
+    assert_says(&job.fails(&vote("in/_*.csv"), 3), &["in/_z.csv", "a link that leads nowhere"]);
+    assert_eq!(ids("in/*.csv", "hidden"), ["j"]);
+    std::fs::remove_file(job.path("in/_z.csv")).unwrap();
     // What looks like rows and is left out is told.
     let file = job.write("pipeline.toml", &vote("in"));
     let set = format!("sink.url={}", job.url("out2"));

@@ -34,6 +34,7 @@ mod gates;
 mod gold;
 mod hostile;
 mod ids;
+mod images;
 mod imports;
 mod invariance;
 mod keys;

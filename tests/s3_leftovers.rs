@@ -20,7 +20,7 @@ fn a_committed_run_whose_lease_may_not_be_deleted_is_done() {
     assert!(said.contains("nothing to do") && said.contains("could not be removed"), "{said}");
     assert_eq!((latest(&server), leases(&server).len()), ("mine".to_owned(), 1));
     summary(&server, &["--set", "sink.run_id=other"]);
-    assert_eq!(leases(&server).len(), 2, "its own may not be deleted either");
+    assert_eq!(leases(&server).len(), 3, "nor may its own, and the one that tried the store");
     server.forget_faults();
     summary(&server, &["--set", "sink.run_id=third"]);
     assert_eq!(leases(&server), Vec::<PathBuf>::new(), "what was left is swept");
@@ -121,6 +121,22 @@ fn a_writer_that_shows_itself_while_others_are_swept_is_spared() {
     assert!(!out.join("runs").join(&spared).join("manifest.json").exists());
     assert_eq!(attempts(&server, &format!("dead-{swept}")).len(), 0);
     assert_eq!(leases(&server).len(), 1);
+}
+
+#[test]
+fn a_store_that_cannot_hold_a_commit_is_found_out_before_the_rows_are_read() {
+    let server = server();
+    let cases = [(Fault::Unconditional, 2, "If-None-Match"), (Fault::Denied, 5, "sink.url")];
+    for (fault, code, says) in cases {
+        server.fault(fault, "PutObject /out/_leases/", 0, 1_000);
+        server.forget_requests();
+        let output = server.run(&job(&[]));
+        server.forget_faults();
+        assert_eq!(output.status.code(), Some(code), "{}", stderr(&output));
+        assert!(stderr(&output).contains(says), "{}", stderr(&output));
+        assert_eq!(server.count("GetObject /in/"), 0);
+        assert_eq!(leases(&server), Vec::<PathBuf>::new());
+    }
 }
 
 /// The attempt of the run `slow` that wrote the first part.

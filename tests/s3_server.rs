@@ -38,6 +38,8 @@ pub enum Fault {
     Denied,
     /// It is answered with 412, whatever its condition.
     Unmatched,
+    /// It is carried out, as if it had no condition.
+    Unconditional,
     /// The same, once a request of this pattern came in.
     BusyAfter(&'static str),
     /// The connection is reset, and it is not carried out.
@@ -272,6 +274,7 @@ impl S3Access for Gate {
                 return Err(s3_error!(SlowDown));
             }
             Some(Fault::Denied) => return Err(s3_error!(AccessDenied)),
+            Some(Fault::Unconditional) => {}
             Some(Fault::Unmatched) => return Err(s3_error!(PreconditionFailed)),
             Some(Fault::Hold) => {
                 self.0.waiting.fetch_add(1, Ordering::SeqCst);
@@ -293,6 +296,9 @@ impl S3Access for Gate {
         let object = bucket.join(cx.s3_path().get_object_key().unwrap_or_default());
         if !bucket.is_dir() {
             return Err(s3_error!(NoSuchBucket));
+        }
+        if fault == Some(Fault::Unconditional) {
+            let _ = std::fs::remove_file(&object);
         }
         match cx.s3_op().name() {
             "HeadObject" | "GetObject" if object.is_dir() => Err(s3_error!(NoSuchKey)),

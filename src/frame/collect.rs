@@ -88,10 +88,11 @@ pub async fn collect(relations: Relations, spec: &FrameSpec, run: &Run) -> Resul
         tokio::task::block_in_place(|| pool.install(|| questions.push(&together, &budget)))?;
         run.progress.at(read, "");
     }
-    let mut frames = tokio::task::block_in_place(|| {
+    let frames = tokio::task::block_in_place(|| {
         pool.install(|| questions.finish(gold.as_ref(), spec, &budget))
     })?;
     run.progress.end();
+    let (mut frames, gold): (Vec<Frame>, Vec<Option<GoldRows>>) = frames.into_iter().unzip();
     let Some((features, scratch)) = features else { return Ok(frames) };
     // Held until all relations are read, as they are.
     let (features, _held) = read_within(features, scratch, "source.features", run).await?;
@@ -105,7 +106,7 @@ pub async fn collect(relations: Relations, spec: &FrameSpec, run: &Run) -> Resul
     let (annotators, _held_too) = annotators.unzip();
     let mut features = Indexed::of(features, "instance_id")?;
     let mut annotators = annotators.map(|a| Indexed::of(a, "annotator_id")).transpose()?;
-    for frame in &mut frames {
+    for (frame, gold) in frames.iter_mut().zip(gold) {
         let described = describe(frame, &mut features, annotators.as_mut(), gold.as_ref());
         let (described, unknown) = described.map_err(|e| match &frame.question {
             Some(question) => e.about(&format!("question `{}`", question.text(0))),
@@ -212,10 +213,6 @@ fn describe(
         .transpose()?;
     let (gold, unknown) = match gold {
         Some(rows) => {
-            let rows = match &frame.question {
-                Some(question) => rows.of_question(question)?,
-                None => rows.clone(),
-            };
             let classes = frame.annotations.dims().classes;
             rows.by_feature_row((&features.ids, index), &frame.labels, classes)?
         }

@@ -1,5 +1,7 @@
 //! Gathers the rows of one question as numbers, then numbers the ids for good and builds the sparse views.
 
+use std::collections::BTreeSet;
+
 use arrow::array::{ArrayRef, RecordBatch};
 use arrow::datatypes::{DataType, Schema};
 use arrow::util::display::array_value_to_string;
@@ -11,7 +13,7 @@ use super::Duplicates;
 use super::annotations::{Annotations, BLOCK, Dims};
 use super::budget::{BYTES_PER_ANNOTATION, BYTES_PER_TIME, BYTES_PER_WEIGHT, Budget};
 use super::classes::{LabelAxis, MOST_LABELS, too_many_labels};
-use super::gold::{Gold, GoldRows, UnknownGold};
+use super::gold::{Gold, GoldNumber, GoldRows, Role, UnknownGold};
 use super::ids::{Interner, NULL};
 use super::optional_columns::OptionalColumns;
 use super::rejects::{Reason, Rejects};
@@ -43,7 +45,16 @@ pub(super) enum Finished {
     /// A frame.
     Frame(Box<Frame>),
     /// No row can be used.
-    Nothing(Rejects),
+    Nothing(Unlabelled),
+}
+
+/// A question without a row that can be used.
+pub(super) struct Unlabelled {
+    pub(super) rejects: Rejects,
+    /// Its instances.
+    pub(super) instances: u64,
+    /// Those of them that have gold of the role `holdout`.
+    pub(super) held_out: u64,
 }
 
 /// What is held while a question is finished.
@@ -225,11 +236,6 @@ impl Collector {
         if spec.duplicates == Duplicates::Last {
             self.rejects.add_rows(Reason::Superseded, self.rows.keep_newest());
         }
-        if self.rows.instance.is_empty() {
-            return Ok(Finished::Nothing(self.rejects));
-        }
-        tracing::debug!(rows = self.read, "read");
-        let used_annotators = used(&self.rows.annotator, self.annotators.len());
         // An instance whose every row was rejected stays, without a label; gold that only scores adds none.
         let mut stays = vec![true; self.instances.len()];
         gold_numbers.iter().filter(|g| g.is_new).for_each(|g| stays[g.instance as usize] = false);
@@ -237,6 +243,20 @@ impl Collector {
             .iter()
             .filter(|g| g.role.trains())
             .for_each(|g| stays[g.instance as usize] = true);
+        if self.rows.instance.is_empty() {
+            let holds_out = |g: &&GoldNumber| {
+                g.role == Role::Holdout && g.class != NULL && stays[g.instance as usize]
+            };
+            let held_out: BTreeSet<u32> =
+                gold_numbers.iter().filter(holds_out).map(|g| g.instance).collect();
+            return Ok(Finished::Nothing(Unlabelled {
+                rejects: self.rejects,
+                instances: stays.iter().filter(|stays| **stays).count() as u64,
+                held_out: held_out.len() as u64,
+            }));
+        }
+        tracing::debug!(rows = self.read, "read");
+        let used_annotators = used(&self.rows.annotator, self.annotators.len());
         let (instances, annotators) = rayon::join(
             || self.instances.finish(|n| stays[n as usize]),
             || self.annotators.finish(|n| used_annotators[n as usize]),

@@ -3,7 +3,7 @@
 use std::str::FromStr;
 
 use arrow::array::{Array, AsArray, RecordBatch, UInt32Array};
-use arrow::compute::{cast, filter_record_batch, take_record_batch};
+use arrow::compute::{cast, take_record_batch};
 use arrow::datatypes::DataType;
 use datafusion::prelude::DataFrame;
 
@@ -108,17 +108,7 @@ impl GoldRows {
         Ok(Self { batch: batch.map_err(|e| e.or_at("source.gold"))? })
     }
 
-    /// The rows of one question; gold without a question column holds for all.
-    pub(super) fn of_question(&self, question: &Ids) -> Result<Self> {
-        let Some(column) = self.batch.column_by_name("question") else {
-            return Ok(self.clone());
-        };
-        let found = question.lookup("gold.question", column)?;
-        let mask = found.iter().map(|n| Some(n.is_some())).collect();
-        Ok(Self { batch: filter_record_batch(&self.batch, &mask)? })
-    }
-
-    /// The rows of each of many questions, which are looked up once; gold without a question column holds for all.
+    /// The rows of each question, which are looked up once; gold without a question column holds for all.
     pub(super) fn by_question(&self, questions: &Ids) -> Result<Vec<Self>> {
         let Some(column) = self.batch.column_by_name("question") else {
             return Ok(vec![self.clone(); questions.len()]);

@@ -91,6 +91,10 @@ pub struct LeftOut {
     pub question: Ids,
     /// Its rows.
     pub rejects: Rejects,
+    /// Its instances, none of which has a label.
+    pub instances: u64,
+    /// Those of them that have gold of the role `holdout`.
+    pub held_out: u64,
 }
 
 impl Frame {

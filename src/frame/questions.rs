@@ -9,7 +9,7 @@ use arrow::compute::{cast, take_record_batch};
 use arrow::datatypes::{DataType, Schema, SchemaRef};
 
 use super::budget::Budget;
-use super::collector::{Collector, Finished, Held, nothing_left};
+use super::collector::{Collector, Finished, Held, Unlabelled, nothing_left};
 use super::gold::GoldRows;
 use super::ids::{Ids, Interner, NULL, as_text};
 use super::rejects::{Reason, Rejects};
@@ -89,12 +89,13 @@ impl Questions {
         Ok(())
     }
 
+    /// One frame for each question, sorted by question, with the gold rows that hold for it.
     pub(super) fn finish(
         self,
         gold: Option<&GoldRows>,
         spec: &FrameSpec,
         budget: &Budget,
-    ) -> Result<Vec<Frame>> {
+    ) -> Result<Vec<(Frame, Option<GoldRows>)>> {
         // Frames that are finished are held beside the rows of those that are not.
         let beside: usize =
             self.collectors.values().map(|c| c.building() + BYTES_PER_QUESTION).sum();
@@ -104,8 +105,8 @@ impl Questions {
             let only = self.collectors.into_values();
             return only
                 .map(|collector| match collector.finish(gold, spec, &held)? {
-                    Finished::Frame(frame) => Ok(*frame),
-                    Finished::Nothing(rejects) => Err(nothing_left(&rejects)),
+                    Finished::Frame(frame) => Ok((*frame, gold.cloned())),
+                    Finished::Nothing(found) => Err(nothing_left(&found.rejects)),
                 })
                 .collect();
         };
@@ -119,14 +120,18 @@ impl Questions {
             let gold = gold.as_ref().and_then(|gold| gold.get(number as usize));
             let finished = collector.finish(gold, spec, &held);
             match finished.map_err(|e| e.about(&format!("question `{}`", question.text(0))))? {
-                Finished::Frame(frame) => frames.push(Frame { question: Some(question), ..*frame }),
-                Finished::Nothing(rejects) => left_out.push(LeftOut { question, rejects }),
+                Finished::Frame(frame) => {
+                    frames.push((Frame { question: Some(question), ..*frame }, gold.cloned()));
+                }
+                Finished::Nothing(Unlabelled { rejects, instances, held_out }) => {
+                    left_out.push(LeftOut { question, rejects, instances, held_out });
+                }
             }
         }
         let mut all = self.rejects.clone();
         left_out.iter().for_each(|question| all.merge(&question.rejects));
         // Rows without a question belong to none, and a question left out has no frame: the first one carries them.
-        let Some(first) = frames.first_mut() else { return Err(nothing_left(&all)) };
+        let Some((first, _)) = frames.first_mut() else { return Err(nothing_left(&all)) };
         first.rows_read += all.total();
         first.rejects.merge(&self.rejects);
         first.left_out = left_out;
@@ -235,7 +240,7 @@ mod tests {
             let whole = concat_batches(&parts[0].schema(), &parts).unwrap();
             let frame = |batches: &[RecordBatch]| {
                 let questions = questions(batches, &spec, &budget);
-                questions.finish(None, &spec, &budget).unwrap().remove(0)
+                questions.finish(None, &spec, &budget).unwrap().remove(0).0
             };
             let (parts, whole) = (frame(&parts), frame(&[whole]));
             assert_eq!((parts.rows_read, parts.rows_used()), (60, whole.rows_used()));

@@ -126,8 +126,9 @@ pub(super) fn holds(outer: &str, inner: &str) -> bool {
         let local = url.to_file_path().ok().map(|path| real(&path, MOST_LINKS));
         let url =
             local.and_then(|path| Url::from_file_path(path).ok()).unwrap_or_else(|| url.clone());
-        let parts = url.path_segments().into_iter().flatten().filter(|part| !part.is_empty());
-        parts.map(str::to_owned).collect()
+        // Names as a pattern spells them.
+        let path = Path::from_url_path(url.path()).unwrap_or_else(|_| Path::from(url.path()));
+        path.parts().map(|part| part.as_ref().to_owned()).collect()
     };
     let store =
         |url: &Url| (same_scheme(url.scheme()).to_owned(), url.host_str().map(str::to_owned));
@@ -211,7 +212,7 @@ fn of_folder(
     let is_meant =
         |below: &str| pattern.as_ref().is_none_or(|p| p.matches_with(below, ONE_FOLDER_A_STAR));
     if let Some(folder) = place.local() {
-        refuse_unlisted(&folder, reach, is_meant)?;
+        refuse_unlisted(&folder, reach, is_meant, |name| is_hidden(name, pattern.as_ref()))?;
     }
     let fits = |object: &&ObjectMeta| is_meant(&below(object, folder).join("/"));
     let is_hidden = |object: &&ObjectMeta| {

@@ -12,7 +12,6 @@ use datafusion::catalog::TableProvider;
 use datafusion::common::{Column, ScalarValue};
 use datafusion::datasource::file_format::FileFormat;
 use datafusion::datasource::file_format::arrow::ArrowFormat;
-use datafusion::datasource::file_format::parquet::ParquetFormat;
 use datafusion::datasource::listing::{
     ListingOptions, ListingTable, ListingTableConfig, ListingTableUrl,
 };
@@ -28,7 +27,7 @@ use url::Url;
 
 use super::format::Format;
 use super::known_columns::KnownColumns;
-use super::typed_file::{TypedFile, parquet_format};
+use super::typed_file::{TENSOR_SHAPE, TypedFile, parquet_format, parquet_metadata};
 use super::views;
 use crate::error::{Error, Result};
 use crate::store::shown;
@@ -50,7 +49,7 @@ pub(super) async fn table(
     let named = |object: &ObjectMeta| shown(place, &object.location);
     let mut format: Arc<dyn FileFormat> = match format {
         Format::Arrow => Arc::new(ArrowFormat),
-        _ => Arc::new(ParquetFormat::default().with_force_view_types(false)),
+        _ => Arc::new(parquet_metadata()),
     };
     let filled: Vec<&ObjectMeta> = objects.iter().filter(|o| o.size > 0).collect();
     let files: Vec<BoxFuture<'_, Result<TypedFile>>> = filled
@@ -121,9 +120,6 @@ fn same_columns(a: &Schema, b: &Schema) -> bool {
         |(a, b): (&FieldRef, &FieldRef)| a.name() == b.name() && a.data_type() == b.data_type();
     a.fields().len() == b.fields().len() && a.fields().iter().zip(b.fields()).all(same)
 }
-
-/// The key of a field under which Arrow keeps the shape of its tensors.
-const TENSOR_SHAPE: &str = "ARROW:extension:metadata";
 
 /// Every column by its name, with a type that all of the files' values have a place in.
 fn merge(files: &[(String, SchemaRef)]) -> Result<Schema> {

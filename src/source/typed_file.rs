@@ -3,7 +3,7 @@
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 
-use arrow::datatypes::SchemaRef;
+use arrow::datatypes::{FieldRef, Schema, SchemaRef};
 use datafusion::config::TableParquetOptions;
 use datafusion::datasource::file_format::FileFormat;
 use datafusion::datasource::file_format::parquet::ParquetFormat;
@@ -16,6 +16,9 @@ use parquet::file::metadata::{ColumnChunkMetaData, ParquetMetaData, RowGroupMeta
 use super::batch_rows::SizeOfRows;
 use super::header::refuse_doubles;
 use crate::error::{Error, Result, Stage};
+
+/// The key of a field under which Arrow keeps the shape of its tensors.
+pub(super) const TENSOR_SHAPE: &str = "ARROW:extension:metadata";
 
 /// What is known of a file.
 pub(super) struct TypedFile {
@@ -36,10 +39,10 @@ impl TypedFile {
     ) -> Result<Self> {
         if format.downcast_ref::<ParquetFormat>().is_none() {
             super::arrow::check_lengths(store, object, &ctx.runtime_env().memory_pool).await?;
-            let schema = schema_of(format, ctx, store, object).await?;
+            let schema = with_shapes_alone(schema_of(format, ctx, store, object).await?.as_ref());
             return Ok(Self { schema, rows: None, has_reliable_bounds: true });
         }
-        let schema = schema_of(format, ctx, store, object).await?;
+        let schema = with_shapes_alone(schema_of(format, ctx, store, object).await?.as_ref());
         // The session has kept it since.
         let metadata = DFParquetMetadata::new(store.as_ref(), object)
             .with_file_metadata_cache(Some(
@@ -54,6 +57,11 @@ impl TypedFile {
     }
 }
 
+/// How Parquet files are looked at: with what they say of their columns beside the type.
+pub(super) fn parquet_metadata() -> ParquetFormat {
+    ParquetFormat::default().with_force_view_types(false).with_skip_metadata(false)
+}
+
 /// How Parquet files are read. Where a file's bounds cannot be relied on, every row group is.
 pub(super) fn parquet_format(files: &[TypedFile]) -> ParquetFormat {
     let mut options = TableParquetOptions::default();
@@ -62,6 +70,17 @@ pub(super) fn parquet_format(files: &[TypedFile]) -> ParquetFormat {
         options.global.enable_page_index = false;
     }
     ParquetFormat::default().with_options(options).with_force_view_types(false)
+}
+
+/// The schema without what a file may say of its columns in words, but for the shapes of tensors.
+fn with_shapes_alone(schema: &Schema) -> SchemaRef {
+    let one = |field: &FieldRef| {
+        let is_tensor = field.extension_type_name() == Some("arrow.fixed_shape_tensor");
+        let shape = field.metadata().get_key_value(TENSOR_SHAPE).filter(|_| is_tensor);
+        let shape = shape.map(|(key, shape)| (key.clone(), shape.clone()));
+        field.as_ref().clone().with_metadata(shape.into_iter().collect())
+    };
+    Arc::new(Schema::new(schema.fields().iter().map(one).collect::<Vec<_>>()))
 }
 
 /// Statistics that name no nulls would say that there are none, and the oldest writers compared text as signed bytes.

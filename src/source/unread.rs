@@ -120,20 +120,21 @@ pub(super) fn refuse_columns_of_folders<'a>(
 
 /// What a store on local disk does not list: names that end in `#` and a number, which it uses for what is on its way,
 /// links that lead nowhere, and what is no plain file.
-/// `is_meant` knows by the path below the folder whether a name is one of those to read.
+/// `is_meant` knows by the path below the folder whether a file is one of those to read, unless a name there
+/// `is_hidden`.
 pub(super) fn refuse_unlisted(
     folder: &FilePath,
     reach: &Reach,
     is_meant: impl Fn(&str) -> bool,
+    is_hidden: impl Fn(&str) -> bool,
 ) -> Result<()> {
     let mut folders = vec![(folder.to_path_buf(), String::new())];
     while let Some((next, below)) = folders.pop() {
         for entry in std::fs::read_dir(&next).into_iter().flatten().flatten() {
             let name = entry.file_name().to_string_lossy().into_owned();
-            let is_hidden = name.starts_with('_') || name.starts_with('.');
             let is_number = |n: &str| !n.is_empty() && n.bytes().all(|b| b.is_ascii_digit());
             let Ok(kind) = entry.file_type() else { continue };
-            if is_hidden {
+            if is_hidden(&name) {
                 continue;
             }
             let below = format!("{below}{name}");

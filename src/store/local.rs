@@ -44,6 +44,7 @@ impl fmt::Display for LocalFiles {
 }
 
 #[async_trait]
+#[deny(clippy::missing_trait_methods)]
 impl ObjectStore for LocalFiles {
     async fn get_opts(&self, location: &Path, options: GetOptions) -> Result<GetResult> {
         self.check(location)?;

@@ -94,11 +94,15 @@ impl ParquetSink {
             .help(command.help_if_swept()))
     }
 
-    /// Creates a file in the way that a commit does, and removes it: a disk that cannot do it says so before the work is
-    /// done. A store says so of its lease.
-    pub(super) async fn expect_commits_on_disk(&self, run_id: &str) -> Result<()> {
+    /// Creates a file in the way that a commit does, and removes it: a place that cannot hold a commit, or may not be
+    /// written to, says so before the work is done. A store is tried with a lease alone, which may stay where it may
+    /// not be deleted.
+    pub(super) async fn try_to_commit(&self, run_id: &str) -> Result<()> {
         let (Some(runs), Some(leases)) = (self.local(&self.runs()), self.local(&self.leases()))
         else {
+            let mut lease = self.new_lease(run_id, 1, Vec::new());
+            self.create_lease(&mut lease).await.map_err(|e| e.or_at("sink.url"))?;
+            self.remove_trial(&lease).await;
             return Ok(());
         };
         let mut made: Vec<&FilePath> = leases.ancestors().chain(runs.ancestors().take(1)).collect();
@@ -118,15 +122,21 @@ impl ParquetSink {
         // The lease names the folder, and the file is one of those that go with it.
         let probe = folder.clone().join(format!("{STAGED}probe"));
         let created = self.create(&probe, &lease, &folder).await;
-        let removed = self.remove_files_of(&lease).await;
-        if let Err(e) = removed.and(self.delete(&self.lease_path(&lease.attempt)).await) {
-            tracing::warn!(run_id, error = %e, "a file that was made to try the disk could not be removed");
-        }
+        self.remove_trial(&lease).await;
         match created {
             Ok(Created::Yes) => Ok(()),
             Ok(Created::Refused(e)) => Err(e),
             Ok(Created::Exists) => Err(Error::bug("two attempts have one name")),
             Err(e) => Err(Error::from(e).or_at("sink.url")),
+        }
+    }
+
+    /// Removes what was made to try the place.
+    async fn remove_trial(&self, lease: &Lease) {
+        let removed = self.remove_files_of(lease).await;
+        if let Err(e) = removed.and(self.delete(&self.lease_path(&lease.attempt)).await) {
+            let run_id = &lease.run_id;
+            tracing::warn!(run_id, error = %e, "a file that was made to try the sink could not be removed");
         }
     }
 
@@ -172,7 +182,10 @@ impl ParquetSink {
             };
             match created {
                 Ok(version) => {
-                    self.expect_create_only(&path, lease).await?;
+                    if let Err(e) = self.expect_create_only(&path, lease).await {
+                        self.remove_trial(lease).await;
+                        return Err(e);
+                    }
                     return Ok(version);
                 }
                 Err(object_store::Error::NotImplemented { .. }) => return Err(no_create_only()),

@@ -19,7 +19,7 @@
 //!    tombstone under the manifest's name (`manifest_names.rs`), even of a process that is gone: its last request may not be.
 //! 4. A writer whose commit was answered by nothing asks what is there. A writer that finds its tombstone, or its lease
 //!    gone, writes its tables again as a new attempt. The tombstone names the tables of the attempt that it stopped:
-//!    files that arrive late are deleted by the next run of that id.
+//!    files of it that arrive late are deleted by the next run of that id.
 //! 5. Only what a manifest or a lease names is ever deleted. Whatever else lies there belongs to somebody else.
 //!
 //! `protocol/` enumerates every order of two writers, a sweeper, crashes and suspensions, and finds no commit without
@@ -114,7 +114,7 @@ impl Sink for ParquetSink {
     }
 
     async fn expect_commits(&self, run_id: &str) -> Result<()> {
-        self.expect_commits_on_disk(run_id).await
+        self.try_to_commit(run_id).await
     }
 
     async fn publish(

@@ -46,18 +46,19 @@ fn numbers<T: ArrowPrimitiveType + Parser>(
         let fits = ValueKinds::of_text(text).fits(&T::DATA_TYPE);
         match T::parse(text).filter(|_| fits) {
             Some(number) => Ok(Some(number)),
-            None => Err(other_kind(name, text, records + row + 1)),
+            None => Err(other_kind(name, (text, &T::DATA_TYPE), records + row + 1)),
         }
     };
     let numbers: PrimitiveArray<T> = texts.map(number).collect::<Result<_>>()?;
     Ok(Arc::new(numbers))
 }
 
-fn other_kind(name: &str, text: &str, record: usize) -> Error {
+fn other_kind(name: &str, (text, expected): (&str, &DataType), record: usize) -> Error {
+    let kind = if expected.is_integer() { "whole numbers" } else { "numbers" };
     Error::data("a record does not fit the columns")
         .found(format!(
-            "`{text}` in the column `{name}` of record {record}, which holds numbers in the first {FIRST_ROWS}"
+            "`{text}` in the column `{name}` of record {record}, which holds {kind} in the first {FIRST_ROWS}"
         ))
-        .help("write numbers alone, without zeros before them; or, where they are names, write one with letters near the \
-               beginning, or give the table as Parquet with a column of text")
+        .help(format!("write {kind} alone, without zeros before them; or, where they are names, write one with letters near the \
+               beginning, or give the table as Parquet with a column of text"))
 }
