@@ -8,22 +8,25 @@ use crate::run::checkpoint::remove_unfinished;
 /// Where the fits of one job keep their state, one file a question; gone when the job is committed.
 #[derive(Debug, Clone, Default)]
 pub struct Checkpoints {
-    /// What every file's path begins with.
-    stem: Option<String>,
+    folder: Option<PathBuf>,
+    /// What every file's name begins with.
+    job: String,
     files: Vec<PathBuf>,
 }
 
 impl Checkpoints {
+    /// The files of the job with this digest, without what a killed process was writing of them.
     pub(super) fn of(spec: &PipelineSpec, digest: &str) -> Self {
-        let folder = spec.engine.checkpoints.as_deref();
-        let stem = folder.map(|f| format!("{}/{}", f.trim_end_matches('/'), &digest[..16]));
-        Self { stem, files: Vec::new() }
+        let folder = spec.engine.checkpoints.as_ref().map(PathBuf::from);
+        let all = Self { folder, job: digest[..16].to_owned(), files: Vec::new() };
+        all.remove_unfinished();
+        all
     }
 
     /// The file of the next question.
     pub(super) fn next(&mut self) -> Option<PathBuf> {
-        let stem = self.stem.as_ref()?;
-        let file = PathBuf::from(format!("{stem}-{}.checkpoint", self.files.len()));
+        let name = format!("{}-{}.checkpoint", self.job, self.files.len());
+        let file = self.folder.as_ref()?.join(name);
         self.files.push(file.clone());
         Some(file)
     }
@@ -32,7 +35,18 @@ impl Checkpoints {
     pub(super) fn remove(&self) {
         for file in &self.files {
             let _ = std::fs::remove_file(file);
-            remove_unfinished(file);
+        }
+        self.remove_unfinished();
+    }
+
+    fn remove_unfinished(&self) {
+        let is_own = |name: &str| {
+            let number =
+                || name.strip_prefix(&self.job)?.strip_prefix('-')?.strip_suffix(".checkpoint");
+            number().is_some_and(|number| number.parse::<usize>().is_ok())
+        };
+        if let Some(folder) = self.folder.as_ref().filter(|_| !self.job.is_empty()) {
+            remove_unfinished(folder, is_own);
         }
     }
 }

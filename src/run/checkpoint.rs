@@ -21,7 +21,6 @@ const TRIES: usize = 3;
 
 /// The state that an interrupted run of the same job left; one that was cut short counts as absent.
 pub(super) fn read(file: &Path) -> Result<Option<Vec<u8>>> {
-    remove_unfinished(file);
     match fs::read(file) {
         Ok(mut bytes) => {
             let is_whole = unseal(&mut bytes);
@@ -65,15 +64,13 @@ fn try_save(file: &Path, bytes: &[u8]) -> io::Result<()> {
     unfinished.persist(file).map(drop).map_err(|e| e.error)
 }
 
-/// Removes what killed processes were writing. What cannot be removed harms nothing.
-pub(crate) fn remove_unfinished(file: &Path) {
-    let (folder, name) = folder_and_name(file);
+/// Removes what killed processes were writing of those files that `is_own` knows by their names. What cannot be removed
+/// harms nothing.
+pub(crate) fn remove_unfinished(folder: &Path, is_own: impl Fn(&str) -> bool) {
     for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
         let found = entry.file_name();
-        let random = found.to_str().and_then(|found| {
-            found.strip_prefix(&name)?.strip_prefix('.')?.strip_suffix(UNFINISHED)
-        });
-        if random.is_some_and(|text| !text.is_empty() && !text.contains('.')) {
+        let name = found.to_str().and_then(|name| name.strip_suffix(UNFINISHED)?.rsplit_once('.'));
+        if name.is_some_and(|(name, random)| !random.is_empty() && is_own(name)) {
             let _ = fs::remove_file(entry.path());
         }
     }
@@ -148,6 +145,7 @@ mod tests {
             fs::write(path(name), "mine").unwrap();
         }
         fs::write(path("state.a1B2c3.unfinished"), "cut sh").unwrap();
+        remove_unfinished(folder.path(), |name| name == "state");
         assert_eq!(read(&path("state")).unwrap().as_deref(), Some(&b"state"[..]));
         let mut left: Vec<_> =
             fs::read_dir(&folder).unwrap().map(|entry| entry.unwrap().file_name()).collect();
