@@ -4,14 +4,16 @@ use std::sync::Arc;
 
 use arrow::array::{
     Array, ArrayRef, BinaryArray, BooleanArray, Decimal128Array, FixedSizeBinaryArray,
-    Float64Array, Int64Array, LargeStringArray, StringArray, StringViewArray,
-    TimestampMicrosecondArray, UInt32Array, UInt64Array,
+    Float64Array, Int32Array, Int64Array, LargeStringArray, RecordBatch, StringArray,
+    StringViewArray, TimestampMicrosecondArray, UInt32Array, UInt64Array,
 };
 use arrow::compute::{cast, concat, take};
 use arrow::datatypes::DataType;
 
-use crate::job::{Job, assert_says};
-use crate::support::{forget_sizes, read_batches, write_crowd, write_parquet};
+use crate::job::{Job, assert_says, cells};
+use crate::support::{
+    forget_sizes, number, read_batches, read_table, text, write_crowd, write_parquet,
+};
 
 /// Publishes a crowd whose instances, annotators and labels are all these two values: two annotators agree that the
 /// first instance is of the first class and the second of the second.
@@ -171,7 +173,8 @@ fn text_of_csv_and_integers_are_the_same_ids_in_features_and_gold() {
             rows += &format!("{id},{annotator},c{}{question}\n", id % 2);
         }
         job.write("in.csv", &rows);
-        job.write("gold.csv", &format!("instance_id,class,role\n{},c1,holdout\n", first + 1));
+        let gold = ids.iter().map(|id| format!("{id},c{},holdout\n", id % 2)).collect::<String>();
+        job.write("gold.csv", &format!("instance_id,class,role\n{gold}"));
         let (mut file, mut gold) = ("features.csv", "gold.csv");
         if are_typed {
             (file, gold) = ("features.parquet", "gold.parquet");
@@ -179,22 +182,41 @@ fn text_of_csv_and_integers_are_the_same_ids_in_features_and_gold() {
             let h = Float64Array::from_iter_values(all.iter().map(|id| (id % 2) as f64));
             let all = Arc::new(Int64Array::from(all)) as ArrayRef;
             write_parquet(&job.path(file), vec![("instance_id", all), ("h", Arc::new(h))]);
-            let one = Arc::new(Int64Array::from(vec![first + 1])) as ArrayRef;
-            let class = Arc::new(StringArray::from(vec!["c1"]));
-            write_parquet(&job.path(gold), vec![("instance_id", one), ("class", class)]);
+            let class: ArrayRef = Arc::new(StringArray::from_iter_values(
+                ids.iter().map(|id| format!("c{}", id % 2)),
+            ));
+            let role: ArrayRef = Arc::new(StringArray::from(vec!["holdout"; 12]));
+            let ids: ArrayRef = Arc::new(Int64Array::from(ids));
+            let columns = vec![("instance_id", ids), ("class", class), ("role", role)];
+            write_parquet(&job.path(gold), columns);
         } else {
             let rows = ids.iter().map(|id| format!("{id},{}\n", id % 2)).collect::<String>();
             job.write(file, &format!("instance_id,h\n{rows}{last},1\n"));
         }
         let pipeline = format!(
             "source = {{ annotations = '{{dir}}in.csv', features = '{{dir}}{file}', gold = '{{dir}}{gold}' }}
-             model = {{ kind = 'dl', train.epochs = 1 }}"
+             model = {{ kind = 'dl', train.epochs = 200 }}"
         );
         let run = job.run(&pipeline);
-        let predicted: usize = read_batches(&run, "predictions").iter().map(|b| b.num_rows()).sum();
-        assert!(predicted > 0, "{case}");
-        let labels: usize = read_batches(&run, "labels").iter().map(|b| b.num_rows()).sum();
-        assert_eq!(labels, 12, "{case}");
+        let ids_of = |table: &str| {
+            let ids =
+                |batch: &RecordBatch| Arc::clone(batch.column_by_name("instance_id").unwrap());
+            let ids: Vec<ArrayRef> = read_batches(&run, table).iter().map(ids).collect();
+            let ids: Vec<&dyn Array> = ids.iter().map(AsRef::as_ref).collect();
+            concat(&ids).unwrap()
+        };
+        let (labels, predictions) = (ids_of("labels"), ids_of("predictions"));
+        assert_eq!((labels.len(), predictions.len()), (12, 13 * 2), "{case}");
+        assert_eq!(labels.data_type(), predictions.data_type(), "{case}");
+        // Gold is found among the instances and among the features; and instances among the features, as the network
+        // learns from both classes what its one feature says.
+        let metrics = read_table(&run, "metrics");
+        for (name, value) in
+            [("instances", 12.0), ("prediction_instances", 12.0), ("prediction_accuracy", 1.0)]
+        {
+            let found = metrics.iter().find(|row| text(row, "name") == name);
+            assert_eq!(found.map(|row| number(row, "value")), Some(value), "{case}: {name}");
+        }
     }
     let job = Job::new();
     job.write("in.csv", "instance_id,annotator_id,label\n1,a,x\n1,b,x\n2,a,y\n");
@@ -204,4 +226,47 @@ fn text_of_csv_and_integers_are_the_same_ids_in_features_and_gold() {
         3,
     );
     assert_says(&error, &["`instance_id` is text here and integers there", "source.features"]);
+}
+
+#[test]
+fn an_id_of_the_features_that_no_annotation_could_have_is_refused_before_the_fit() {
+    let job = Job::new();
+    let column = |values: Vec<&str>| Arc::new(StringArray::from(values)) as ArrayRef;
+    let rows = vec![
+        ("instance_id", Arc::new(Int32Array::from(vec![1, 2])) as ArrayRef),
+        ("annotator_id", column(vec!["a", "a"])),
+        ("label", column(vec!["x", "y"])),
+    ];
+    write_parquet(&job.path("in.parquet"), rows);
+    let features = |ids: Vec<i64>| {
+        let h: ArrayRef = Arc::new(Float64Array::from(vec![0.5; ids.len()]));
+        let ids: ArrayRef = Arc::new(Int64Array::from(ids));
+        write_parquet(&job.path("features.parquet"), vec![("instance_id", ids), ("h", h)]);
+    };
+    let pipeline =
+        "source = { annotations = '{dir}in.parquet', features = '{dir}features.parquet' }
+                    model = { kind = 'dl', train.epochs = 1 }";
+    features(vec![1, 2, 3_000_000_000]);
+    assert_says(&job.fails(pipeline, 3), &["source.features", "`3000000000`", "hold Int32"]);
+    features(vec![1, 2, 3]);
+    job.run(pipeline);
+}
+
+#[test]
+fn gold_of_a_csv_means_an_integer_by_its_plain_form_alone() {
+    let job = Job::new();
+    let texts = |values: Vec<&str>| Arc::new(StringArray::from(values)) as ArrayRef;
+    let rows = vec![
+        ("instance_id", Arc::new(Int64Array::from(vec![7, 8])) as ArrayRef),
+        ("annotator_id", texts(vec!["a", "a"])),
+        ("label", texts(vec!["x", "y"])),
+    ];
+    write_parquet(&job.path("in.parquet"), rows);
+    let pipeline = "source = { annotations = '{dir}in.parquet', gold = '{dir}gold.csv' }
+                    model.kind = 'majority_vote'";
+    job.write("gold.csv", "instance_id,class\n8,x\n007,y\n");
+    assert_says(&job.fails(pipeline, 3), &["source.gold", "`007` here, Int64 there"]);
+    job.write("gold.csv", "instance_id,class\n8,x\n,y\n");
+    let run = job.run(pipeline);
+    assert_eq!(cells(&read_table(&run, "labels"), &["instance_id", "label"]), ["7 x", "8 x"]);
 }

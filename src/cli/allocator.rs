@@ -126,13 +126,21 @@ fn wanted_at_once(bytes: usize, held: usize) -> ! {
 #[cold]
 #[allow(unsafe_code)]
 pub(super) fn refuse(found: fmt::Arguments<'_>) -> ! {
+    let mut text = [0; 512];
+    let mut rest = &mut text[..];
+    // What does not fit is cut off.
     let _ = writeln!(
-        std::io::stderr(),
+        rest,
         "error: there is not enough memory\n  found: {found}\n  help: make smaller values, give a container more memory, \
          or run on a larger machine; a smaller engine.memory_limit refuses earlier, and says what does not fit",
     );
-    // SAFETY: ends the process as it is; no destructor runs that could allocate or wait for a lock.
-    unsafe { libc::_exit(i32::from(Stage::Spec.exit_code())) }
+    let length = 512 - rest.len();
+    // SAFETY: writes bytes that are there, without the lock of the standard library's writer, and ends the process as it
+    // is; no destructor runs that could allocate or wait for a lock.
+    unsafe {
+        libc::write(libc::STDERR_FILENO, text.as_ptr().cast(), length);
+        libc::_exit(i32::from(Stage::Spec.exit_code()))
+    }
 }
 
 // SAFETY: every call is handed on to the allocator inside as it came, and only its own memory is given back to it.

@@ -48,10 +48,7 @@ pub fn main() -> ExitCode {
     };
     start_logging(&args);
     panics::keep_places();
-    // A part is left to what is too small to be counted.
-    let memory = available_memory();
-    allocator::bound(memory / 16 * 15);
-    resident::watch(memory);
+    resident::watch(available_memory);
     // A runtime that cannot be made, for a number of threads that is none, is said as any other defect.
     let done = std::panic::catch_unwind(AssertUnwindSafe(|| {
         check_clock()?;

@@ -8,7 +8,7 @@
 #[cfg(target_os = "linux")]
 use std::{fs::File, os::unix::fs::FileExt, thread, time::Duration};
 
-use super::allocator::refuse;
+use super::allocator::{self, refuse};
 
 /// How often the system is asked.
 #[cfg(target_os = "linux")]
@@ -17,25 +17,39 @@ const PAUSE: Duration = Duration::from_millis(10);
 /// What may come between two looks.
 const MARGIN: usize = 32 << 20;
 
-/// From now on, ends the process before it holds `limit` bytes; does nothing where the system does not say what it holds.
-pub(super) fn watch(limit: usize) {
+/// Looks between two questions after what is available: other processes may have ended.
+#[cfg(target_os = "linux")]
+const LOOKS: usize = 100;
+
+/// From now on, ends the process before it holds more than is `available` to a process that holds so many bytes; where
+/// the system does not say what it holds, large allocations alone are bounded.
+pub(super) fn watch(available: fn(usize) -> usize) {
+    let mut limit = available(0);
+    bound(limit);
     #[cfg(target_os = "linux")]
     {
         let Ok(file) = File::open("/proc/self/statm") else { return };
-        let most = below(limit);
         let look = move || {
-            while let Some(held) = resident(&file) {
-                if held > most {
+            for n in 1_usize.. {
+                let Some(held) = resident(&file) else { return };
+                if held > below(limit) || n.is_multiple_of(LOOKS) {
+                    limit = available(held).max(limit);
+                    bound(limit);
+                }
+                if held > below(limit) {
                     refuse(format_args!("the process holds {held} bytes, and may hold {limit}"));
                 }
                 thread::sleep(PAUSE);
             }
         };
         // Without a thread for it, the bound of the allocator is left.
-        drop(thread::Builder::new().name("resident".to_owned()).stack_size(64 << 10).spawn(look));
+        drop(thread::Builder::new().name("resident".to_owned()).stack_size(128 << 10).spawn(look));
     }
-    #[cfg(not(target_os = "linux"))]
-    let _ = limit;
+}
+
+/// Bounds large allocations; a part is left to what is too small to be counted.
+fn bound(limit: usize) {
+    allocator::bound(limit / 16 * 15);
 }
 
 /// What may be held of so much.
@@ -60,14 +74,51 @@ fn resident(file: &File) -> Option<usize> {
 #[cfg(test)]
 #[cfg(target_os = "linux")]
 mod tests {
+    use std::io::{Read, Write};
+
     use super::*;
 
+    const CHILD: &str = "LABELMILL_TEST_OF_THE_WATCH";
+
+    /// As on a machine where another process ends once this one holds 100 MB.
+    fn available(held: usize) -> usize {
+        if held < 100 << 20 { 200 << 20 } else { 400 << 20 }
+    }
+
+    /// Reads a file of 300 MB, which is not the process's own, then takes boxes of a kilobyte.
+    fn holds_more_and_more() {
+        watch(available);
+        let mut file = tempfile::tempfile().unwrap();
+        std::io::copy(&mut std::io::repeat(1).take(300 << 20), &mut file).unwrap();
+        // SAFETY: nobody else has the file.
+        #[allow(unsafe_code)]
+        let mapped = unsafe { memmap2::Mmap::map(&file) }.unwrap();
+        let sum: usize = mapped.iter().step_by(1024).map(|byte| *byte as usize).sum();
+        let mut boxes = Vec::with_capacity(1 << 20);
+        for n in 0_usize.. {
+            boxes.push(Box::new([n as u8; 1024]));
+            if n.is_multiple_of(100 << 10) {
+                writeln!(std::io::stderr(), "{} MB after {sum}", n >> 10).unwrap();
+                thread::sleep(10 * PAUSE);
+            }
+        }
+    }
+
     #[test]
-    fn what_is_written_to_is_held() {
-        let file = File::open("/proc/self/statm").unwrap();
-        let bytes = vec![1_u8; 256 << 20];
-        let held = resident(&file).unwrap();
-        assert!(held >= bytes.len() && held < 64 << 30, "{held}");
+    fn a_process_ends_before_it_holds_more_than_is_available() {
+        if std::env::var_os(CHILD).is_some() {
+            return holds_more_and_more();
+        }
+        let mut child = std::process::Command::new(std::env::current_exe().unwrap());
+        child.args(["a_process_ends_before", "--nocapture", "--test-threads", "1"]);
+        let output = child.env(CHILD, "1").output().unwrap();
+        let said = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(2), "{said}");
+        assert!(
+            said.contains("the process holds") && said.contains("may hold 419430400"),
+            "{said}"
+        );
+        assert!(said.contains("300 MB after 307200") && !said.contains("400 MB"), "{said}");
     }
 
     #[test]

@@ -87,7 +87,7 @@ impl EngineSpec {
     #[must_use]
     pub(crate) fn allocation_bound(&self) -> usize {
         let limit = self.memory_bytes();
-        limit.saturating_add(limit.max(2 << 30)).min(available_memory() / 16 * 15)
+        limit.saturating_add(limit.max(2 << 30)).min(available_memory(0) / 16 * 15)
     }
 
     /// A session with these resources.
@@ -139,10 +139,10 @@ fn machine_memory() -> usize {
     container_memory().into_iter().chain(meminfo("MemTotal:")).min().unwrap_or(usize::MAX)
 }
 
-/// Bytes of memory that nobody else holds now, within the container's.
-pub(crate) fn available_memory() -> usize {
+/// Bytes of memory that nobody else holds now, within the container's; `held` are those of this process.
+pub(crate) fn available_memory(held: usize) -> usize {
     let free = meminfo("MemAvailable:")
-        .map(|bytes| bytes.saturating_add(meminfo("SwapFree:").unwrap_or(0)));
+        .map(|bytes| bytes.saturating_add(meminfo("SwapFree:").unwrap_or(0)).saturating_add(held));
     container_memory().into_iter().chain(free).min().unwrap_or(usize::MAX)
 }
 

@@ -115,6 +115,9 @@ pub async fn collect(relations: Relations, spec: &FrameSpec, run: &Run) -> Resul
         frame.described = Some(described);
         frame.unknown_gold.of_feature_rows = unknown;
     }
+    if let Some(frame) = frames.first() {
+        features.expect_in(&frame.instances).map_err(|e| e.or_at("source.features"))?;
+    }
     Ok(frames)
 }
 
@@ -173,6 +176,16 @@ struct Indexed {
 impl Indexed {
     fn of(features: Features, column: &str) -> Result<Self> {
         Ok(Self { index: features.ids.index(column)?, features })
+    }
+
+    /// Tables hold the ids of both with the type of those that are annotated.
+    fn expect_in(&self, annotated: &Ids) -> Result<()> {
+        let (own, wanted) = (&self.features.ids, annotated.values().data_type());
+        own.first_outside(wanted)?.map_or(Ok(()), |id| {
+            Err(Error::data("an id of the features is none that the annotations could have")
+                .found(format!("`{}`, where the annotations hold {wanted}", own.text(id)))
+                .help("write the ids of both with one type, or cast those of the annotations in source.sql"))
+        })
     }
 
     /// The feature row of each of `ids`, `None` where there is none.

@@ -82,14 +82,18 @@ fn strict(a: &ArrayRef, to: &DataType) -> Option<ArrayRef> {
 /// Times in nanoseconds since 1970; those before 1677 and after 2262, as of `9999-12-31`, are all as early or late as any.
 fn nanoseconds(a: &ArrayRef) -> Option<ArrayRef> {
     let of = |unit| DataType::Timestamp(unit, None);
+    if *a.data_type() == DataType::Date64 {
+        // Its own way to nanoseconds wraps.
+        return nanoseconds(&strict(a, &of(TimeUnit::Millisecond))?);
+    }
     if let Some(times) = strict(a, &of(TimeUnit::Nanosecond)) {
         return strict(&times, &DataType::Int64);
     }
     let near = strict(&cast(a, &of(TimeUnit::Nanosecond)).ok()?, &DataType::Int64)?;
-    let far = strict(&strict(a, &of(TimeUnit::Microsecond))?, &DataType::Int64)?;
+    let far = strict(&strict(a, &of(TimeUnit::Second))?, &DataType::Int64)?;
     let (near, far) = (near.as_primitive::<Int64Type>(), far.as_primitive::<Int64Type>());
     let time = |(near, far): (Option<i64>, Option<i64>)| // The least is a row's that has no time.
-        near.or_else(|| Some(far?.saturating_mul(1000).max(i64::MIN + 1)));
+        near.or_else(|| Some(far?.saturating_mul(1_000_000_000).max(i64::MIN + 1)));
     Some(Arc::new(near.iter().zip(far).map(time).collect::<Int64Array>()))
 }
 
@@ -106,7 +110,7 @@ fn in_order(numbers: &ArrayRef) -> ArrayRef {
 
 #[cfg(test)]
 mod tests {
-    use arrow::array::{Float64Array, StringArray, TimestampMicrosecondArray};
+    use arrow::array::{Date64Array, Float64Array, StringArray, TimestampMicrosecondArray};
 
     use super::*;
 
@@ -127,6 +131,10 @@ mod tests {
         let order = nanoseconds(&(Arc::new(times) as ArrayRef)).unwrap();
         let order: Vec<Option<i64>> = order.as_primitive::<Int64Type>().iter().collect();
         assert_eq!(order, [Some(i64::MAX), None, Some(1000)]);
+        let dates = Date64Array::from(vec![253_402_214_400_000, 0, 86_400_000, i64::MIN]);
+        let order = nanoseconds(&(Arc::new(dates) as ArrayRef)).unwrap();
+        let order = order.as_primitive::<Int64Type>().values().to_vec();
+        assert_eq!(order, [i64::MAX, 0, 86_400_000_000_000, i64::MIN + 1]);
         let texts = vec!["2026-01-01", "soon"];
         assert!(nanoseconds(&(Arc::new(StringArray::from(texts)) as ArrayRef)).is_none());
     }

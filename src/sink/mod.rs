@@ -184,6 +184,16 @@ impl JobCommand {
         }
     }
 
+    /// The same, where a job took it that ran at the same time: `--force` was of no use then.
+    pub(crate) fn help_if_taken_meanwhile(self) -> &'static str {
+        match self {
+            Self::Run => {
+                "choose another run id; with --force, run it again: it takes the next number"
+            }
+            other => other.help_if_taken(),
+        }
+    }
+
     /// What to do where the writer was taken for dead.
     pub(crate) fn help_if_swept(self) -> &'static str {
         match self {

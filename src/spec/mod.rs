@@ -178,7 +178,8 @@ fn expand(
             rest = &rest[start + 2..];
             continue;
         }
-        let Some(end) = rest[start..].find('}') else {
+        let name = rest[start + 2..].split_once('}').map(|(name, _)| name);
+        let Some(name) = name.filter(|name| name.chars().all(is_of_a_name)) else {
             // A part of a URL does not show any more what in it is a secret.
             let shown = redacted_location(text);
             let found = if shown == text { &rest[start..] } else { shown.as_str() };
@@ -186,19 +187,25 @@ fn expand(
                 Problem::new("a variable is never closed")
                     .at(place)
                     .found(format!("`{found}`"))
-                    .help("close it as in ${name}; or write $${ where no variable is meant"),
+                    .help(
+                        "close it as in ${name}, of letters, digits, _, - and .; or write $${ where no variable is meant",
+                    ),
             );
             break;
         };
         out.push_str(&rest[..start]);
-        let name = &rest[start + 2..start + end];
         match vars.get(name) {
             Some(value) => out.push_str(value),
             None => problems.push(unknown_variable(name, vars).at(place)),
         }
-        rest = &rest[start + end + 1..];
+        rest = &rest[start + 2 + name.len() + 1..];
     }
     out + rest
+}
+
+/// Whether this can be a part of a variable's name: what is cut off at the brace of a later variable is none.
+fn is_of_a_name(c: char) -> bool {
+    c.is_alphanumeric() || matches!(c, '_' | '-' | '.')
 }
 
 fn unknown_variable(name: &str, vars: &BTreeMap<String, String>) -> Problem {

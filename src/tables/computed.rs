@@ -5,7 +5,7 @@ use std::ops::Range;
 use arrow::array::RecordBatch;
 use arrow::datatypes::SchemaRef;
 
-use super::{BATCH_ROWS, PART_ROWS, Table};
+use super::{BATCH_ROWS, PART_ROWS, Table, rows_of};
 use crate::error::Result;
 
 /// The rows of some neighbouring units.
@@ -17,6 +17,7 @@ pub struct ComputedTable<'a> {
     schema: SchemaRef,
     units: usize,
     rows_per_unit: usize,
+    batch_rows: usize,
     compute: Compute<'a>,
 }
 
@@ -33,8 +34,14 @@ impl<'a> ComputedTable<'a> {
             schema,
             units,
             rows_per_unit: rows_per_unit.max(1),
+            batch_rows: BATCH_ROWS,
             compute: Box::new(compute),
         }
+    }
+
+    /// The same table, whose rows take so many bytes at most.
+    pub(crate) fn with_row_bytes(self, bytes: usize) -> Self {
+        Self { batch_rows: rows_of(bytes), ..self }
     }
 
     fn units_per_part(&self) -> usize {
@@ -58,7 +65,7 @@ impl Table for ComputedTable<'_> {
     fn batches(&self, part: usize) -> Box<dyn Iterator<Item = Result<RecordBatch>> + '_> {
         let start = part * self.units_per_part();
         let end = (start + self.units_per_part()).min(self.units);
-        let step = (BATCH_ROWS / self.rows_per_unit).max(1);
+        let step = (self.batch_rows / self.rows_per_unit).max(1);
         let starts = (start..end).step_by(step);
         Box::new(starts.map(move |start| (self.compute)(start..(start + step).min(end))))
     }

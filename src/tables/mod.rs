@@ -312,10 +312,16 @@ impl<'a> UnitRows<'a> {
 fn batch_rows(outcome: &Outcome) -> usize {
     let of_frame = |frame: &Frame| {
         let ids = [&frame.instances, &frame.annotators, &frame.labels].into_iter();
-        ids.chain(&frame.question).map(Ids::longest).sum::<usize>()
+        let ids = ids.chain(&frame.question).map(Ids::longest).sum::<usize>();
+        ids + frame.described.as_ref().map_or(0, |described| described.features.ids.longest())
     };
     let longest = outcome.answers.iter().map(|answer| of_frame(&answer.frame)).max();
-    (BATCH_BYTES / longest.unwrap_or_default().max(1)).clamp(1, BATCH_ROWS)
+    rows_of(longest.unwrap_or_default())
+}
+
+/// Rows of so many bytes in a batch.
+fn rows_of(bytes: usize) -> usize {
+    (BATCH_BYTES / bytes.max(1)).clamp(1, BATCH_ROWS)
 }
 
 /// Cuts a table into parts of about [`PART_ROWS`] rows. Questions with few rows share a part: thousands of questions do

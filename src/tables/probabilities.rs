@@ -4,7 +4,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use arrow::array::{ArrayRef, Float64Array, RecordBatch};
-use arrow::compute::cast;
+use arrow::compute::{CastOptions, cast_with_options};
 use arrow::datatypes::{DataType, Schema, SchemaRef};
 
 use super::{
@@ -105,10 +105,16 @@ fn arrays(
         values.extend_from_slice(posterior.row(unit));
     }
     Ok(vec![
-        cast(&ids.take(owners)?, id_type)?,
+        as_type(&ids.take(owners)?, id_type)?,
         classes.take(of_class)?,
         Arc::new(Float64Array::from(values)),
     ])
+}
+
+/// Ids with another type, none of which is lost.
+fn as_type(ids: &ArrayRef, id_type: &DataType) -> Result<ArrayRef> {
+    let strict = CastOptions { safe: false, ..CastOptions::default() };
+    Ok(cast_with_options(ids, id_type, &strict)?)
 }
 
 /// The table `predictions` of a classifier alone: P(class given features) of every row of features.
@@ -123,8 +129,11 @@ pub(crate) fn predictions<'a>(
     let columns = fields(PREDICTIONS.columns, &types).collect::<Vec<_>>();
     let schema = Arc::new(Schema::new(columns));
     let size = (predicted.len(), predicted.n_classes());
-    ComputedTable::new(PREDICTIONS.name, SchemaRef::clone(&schema), size, move |units| {
-        let arrays = arrays(predicted, (ids, id_type), classes, units)?;
-        Ok(RecordBatch::try_new(SchemaRef::clone(&schema), arrays)?)
-    })
+    let row_bytes = ids.longest() + classes.longest();
+    let table =
+        ComputedTable::new(PREDICTIONS.name, SchemaRef::clone(&schema), size, move |units| {
+            let arrays = arrays(predicted, (ids, id_type), classes, units)?;
+            Ok(RecordBatch::try_new(SchemaRef::clone(&schema), arrays)?)
+        });
+    table.with_row_bytes(row_bytes)
 }

@@ -1,10 +1,12 @@
 //! Gives values numbers as they arrive; [`Interner::finish`] then numbers them once in sorted order.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 
 use arrow::array::{Array, ArrayRef};
 use arrow::compute::{CastOptions, cast_with_options};
 use arrow::datatypes::{DataType, Field};
+use arrow::util::display::array_value_to_string;
 use foldhash::SharedSeed;
 use foldhash::fast::SeedableRandomState;
 use rayon::prelude::*;
@@ -16,7 +18,7 @@ use super::hash::Secret;
 use super::key::{Family, Key, Packed, compare, for_each_key, to_array};
 use super::table::{NULL, Row, Table, key};
 use super::times::{stored, stored_type};
-use super::untyped::{as_integers, is_untyped, may_become_integers};
+use super::untyped::{as_integers, integers as plain_integers, is_untyped, may_become_integers};
 use crate::error::{Error, Result};
 use crate::frame::offsets::number;
 use crate::source::views::type_in_files;
@@ -157,8 +159,17 @@ impl Interner {
         if !stands_for_integers {
             return self.intern(array, numbers);
         }
+        // As in a column of text alone, "007" is none of them.
+        let plain =
+            if integers(&self.data_type) { plain_integers(array)? } else { Arc::clone(array) };
+        if let Some(row) = (0..array.len()).find(|row| plain.is_null(*row) && array.is_valid(*row))
+        {
+            let text = array_value_to_string(array, row)?;
+            let found = format!("`{text}` here, {} there", self.data_type);
+            return Err(self.another_type(array.data_type()).found(found));
+        }
         let strict = CastOptions { safe: false, ..CastOptions::default() };
-        let array = cast_with_options(array, &self.data_type, &strict)
+        let array = cast_with_options(&plain, &self.data_type, &strict)
             .map_err(|_| self.another_type(array.data_type()))?;
         self.intern(&array, numbers)
     }

@@ -2,7 +2,7 @@
 
 use arrow::array::{Array, ArrayRef};
 use arrow::compute::cast;
-use arrow::datatypes::Field;
+use arrow::datatypes::{DataType, Field};
 
 use super::Ids;
 use super::interner::Interner;
@@ -31,6 +31,18 @@ impl Ids {
         let mut place = vec![None; interner.len()];
         known.iter().zip(0..).for_each(|(n, at)| place[*n as usize] = Some(at));
         Ok(IdIndex { interner, field, place })
+    }
+
+    /// The number of the first value that an array of this type cannot hold.
+    ///
+    /// # Errors
+    /// When no value can become one of that type.
+    pub fn first_outside(&self, data_type: &DataType) -> Result<Option<usize>> {
+        if self.values().data_type() == data_type {
+            return Ok(None);
+        }
+        let there = cast(self.values(), data_type)?;
+        Ok((0..self.len()).find(|n| there.is_null(*n) && self.values().is_valid(*n)))
     }
 
     fn field(&self, column: &str) -> Field {

@@ -268,9 +268,7 @@ impl ParquetSink {
         if committed.manifest.digest != job.digest {
             return Err(Error::store("another job took this run id at the same time")
                 .at(self.text(&self.run_path(&committed.manifest.run_id)))
-                .help(
-                    "choose another run id; with --force, run it again: it takes the next number",
-                ));
+                .help(job.command.help_if_taken_meanwhile()));
         }
         crate::sink::Sink::finish_commit(self, &committed.manifest).await?;
         Ok(committed.manifest)
