@@ -185,3 +185,36 @@ fn a_value_past_the_first_rows_of_csv_is_none_of_another_kind() {
         assert_eq!(stdout(&run_ok(&codes)), format!("{{\"m\":{most}}}\n"));
     }
 }
+
+#[test]
+fn a_column_of_features_that_holds_text_among_numbers_is_no_silent_loss() {
+    let job = Job::new();
+    let rows: String = (0..40)
+        .map(|i| format!("{},{i},{}\n", i % 20, if i % 3 == 0 { "y" } else { "x" }))
+        .collect();
+    job.write("in.csv", &format!("instance_id,annotator_id,label\n{rows}"));
+    let with = |bad: &str| {
+        let rows: String = (0..20)
+            .map(|i| {
+                format!(
+                    "{i},{}.5,{},name {i}\n",
+                    i % 7,
+                    if i == 11 { bad.to_owned() } else { i.to_string() }
+                )
+            })
+            .collect();
+        job.write("features.csv", &format!("instance_id,h,k,words\n{rows}"));
+    };
+    let pipeline = "source = { annotations = '{dir}in.csv', features = '{dir}features.csv' }
+                    model = { kind = 'dl', train.epochs = 1 }\n";
+    with("n/a");
+    assert_says(
+        &job.fails(pipeline, 3),
+        &["source.features", "hold numbers, and other values", "`k`"],
+    );
+    // Columns of text alone are no features; nor are those that a query leaves out.
+    let query = "sql.features = 'SELECT instance_id, h, words FROM features', features";
+    job.ends(&pipeline.replacen("features", query, 1), &[], 0);
+    with("7");
+    job.ends(pipeline, &[], 0);
+}

@@ -3,7 +3,7 @@
 use arrow::datatypes::DataType;
 
 use crate::job::{Job, assert_says, cells};
-use crate::support::{assert_close, number, read_batches, read_table, text};
+use crate::support::{assert_close, number, read_batches, read_table, run_ok, stderr, text};
 
 /// Two against one on `i`, one each on `j`, all for `no` on `k`.
 const CROWD: &str = "source.annotations = [['i', 'a', 'no'], ['i', 'b', 'no'], ['i', 'c', 'yes'],
@@ -276,4 +276,27 @@ fn gold_that_only_scores_and_rejected_rows_change_no_type() {
     assert_eq!(labels("2,9,holdout\n1,n/a,holdout\nelsewhere,9,holdout\n", "", ""), plain);
     let classes = "frame.classes = [9, 10]\n";
     assert_eq!(labels("2,9,holdout\n", "1,c,junk\n", classes), plain);
+}
+
+#[test]
+fn gold_that_is_of_no_question_or_instance_or_of_every_question_is_told() {
+    let job = Job::new();
+    job.write("in.csv", "instance_id,annotator_id,label,question\ni,a,x,p\ni,a,y,q\n");
+    let said = |gold: &str| {
+        job.write("gold.csv", gold);
+        let file = job.write(
+            "pipeline.toml",
+            "source = { annotations = '{dir}in.csv', gold = '{dir}gold.csv' }\nmodel.kind = 'majority_vote'\nsink.url = '{dir}out'",
+        );
+        stderr(&run_ok(&["run", &file, "--force"]))
+    };
+    let told =
+        said("instance_id,class,role,question\ni,x,holdout,p\ni,x,holdout,Q\ni,x,holdout,\n");
+    assert_says(&told, &["questions that no annotation names", "rows=2", "first=\"Q\""]);
+    let told = said("instance_id,class,role\ni,x,holdout\n");
+    assert_says(&told, &["gold names no question", "questions=2"]);
+    let told = said("instance_id,class,role,question\nI,x,holdout,p\n");
+    assert_says(&told, &["no row of gold is of an instance that was read"]);
+    let told = said("instance_id,class,role,question\ni,x,holdout,p\ni,y,holdout,q\n");
+    assert!(!told.contains("gold"), "{told}");
 }

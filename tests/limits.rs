@@ -1,8 +1,10 @@
 //! Input that would take more room than it should is refused, with what it would take.
 
 use std::fmt::Write as _;
-use std::fs::File;
+use std::fs::{File, Permissions};
 use std::io::Write as _;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::process::Command;
 use std::sync::Arc;
 
 use arrow::array::{ArrayRef, DictionaryArray, Int64Array, RecordBatch, StringArray};
@@ -13,7 +15,7 @@ use parquet::arrow::ArrowWriter;
 use parquet::arrow::arrow_writer::ArrowWriterOptions;
 
 use crate::job::{Job, assert_says, rows_read};
-use crate::support::{forget_sizes, write_numbers, write_parquet};
+use crate::support::{forget_sizes, labelmill, stderr, write_numbers, write_parquet};
 
 fn vote(url: &str, more: &str) -> String {
     format!("source.annotations = '{{dir}}{url}'\nmodel.kind = 'majority_vote'\n{more}")
@@ -226,4 +228,31 @@ fn what_the_system_refuses_is_neither_a_defect_nor_the_damage_of_a_file() {
         }
     }
     assert!(refused > 0, "no limit was too small");
+}
+
+/// A limit of processes binds no administrator, and the tests of a user would count what else that user runs.
+#[test]
+#[cfg(target_os = "linux")]
+fn a_system_that_gives_few_threads_is_no_wait_without_end() {
+    let is_root = std::fs::metadata("/proc/self").is_ok_and(|own| own.uid() == 0);
+    if !is_root || Command::new("setpriv").arg("--version").output().is_err() {
+        writeln!(std::io::stderr(), "skipped: only who may become another user can limit one")
+            .unwrap();
+        return;
+    }
+    let job = Job::new();
+    job.write("in.csv", "instance_id,annotator_id,label\ni,a,x\n");
+    std::fs::set_permissions(job.path(""), Permissions::from_mode(0o777)).unwrap();
+    for threads in 2..8 {
+        let mut command = labelmill();
+        let binary = command.get_program().to_owned();
+        command = Command::new("timeout");
+        let limit = format!("ulimit -u {threads}; exec \"$@\"");
+        command.args(["60", "bash", "-c", &limit, "bash", "setpriv", "--reuid=65531"]);
+        command.args(["--regid=65531", "--clear-groups"]).arg(binary);
+        command.args(["aggregate", "--model", "dawid_skene", "--annotations", &job.url("in.csv")]);
+        let output = command.args(["--output", &job.url("out")]).output().unwrap();
+        let code = output.status.code();
+        assert!([Some(0), Some(2)].contains(&code), "{threads}: {code:?} {}", stderr(&output));
+    }
 }

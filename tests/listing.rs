@@ -181,6 +181,15 @@ fn a_pattern_that_spells_the_first_character_of_a_mark_means_it() {
 }
 
 #[test]
+fn two_stars_at_the_end_are_all_files_below() {
+    let job = Job::new();
+    job.write("in/a.csv", &format!("{HEADER}i,a,x\n"));
+    job.write("in/b/c/d.csv", &format!("{HEADER}j,a,x\n"));
+    let run = job.run(&vote("in/**"));
+    assert_eq!(cells(&read_table(&run, "labels"), &["instance_id"]), ["i", "j"]);
+}
+
+#[test]
 fn a_pattern_that_matches_nothing_tells_among_how_many_files() {
     let job = Job::new();
     for name in ["a.csv", "b.csv", "below/c.csv"] {

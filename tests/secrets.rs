@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use crate::job::Job;
+use crate::job::{Job, assert_says};
 use crate::support::{labelmill, read_table, stderr, stdout};
 
 const SECRET: &str = "hunter2";
@@ -151,4 +151,18 @@ fn no_file_of_a_run_holds_a_secret_of_the_spec() {
         }
     }
     assert!(files > 12, "{files}");
+}
+
+#[test]
+fn an_endpoint_that_is_no_url_is_refused_and_not_shown() {
+    let job = Job::new();
+    job.write("in.csv", "instance_id,annotator_id,label\ni,a,x\n");
+    for endpoint in ["u:hunter2@h:9", "hunter2:pw@h", "me@hunter2", "ftp://h:9/hunter2"] {
+        let pipeline = format!(
+            "source.annotations = '{{dir}}in.csv'\nmodel.kind = 'majority_vote'\nstore.endpoint = '{endpoint}'\n"
+        );
+        let error = job.fails(&pipeline, 2);
+        assert_says(&error, &["the endpoint is no URL of a server", "store.endpoint", "https://"]);
+        assert!(!error.contains("hunter2"), "{error}");
+    }
 }

@@ -255,3 +255,24 @@ fn the_newest_answer_is_found_within_a_second() {
     let run = job.run(&vote("'{dir}in.csv'", "frame.duplicates = 'last'"));
     assert_eq!(cells(&read_table(&run, "labels"), &["label", "confidence"]), ["y 1.0"]);
 }
+
+#[test]
+fn a_query_whose_rows_follow_from_the_clock_or_from_chance_is_refused() {
+    let job = Job::new();
+    job.write("in.csv", "instance_id,annotator_id,label\ni,a,x\n");
+    for (condition, function) in [
+        ("annotated_at > now() - interval '1 day'", "`now()`"),
+        ("label IN (SELECT label FROM annotations WHERE random() < 0.5)", "`random()`"),
+        ("annotated_at < current_date", "`current_date()`"),
+        ("label = uuid()", "`uuid()`"),
+    ] {
+        let query = format!(
+            "SELECT * FROM (SELECT *, timestamp '2026-01-01' AS annotated_at FROM annotations) WHERE {condition}"
+        );
+        let pipeline = format!(
+            "source.annotations = '{{dir}}in.csv'\nmodel.kind = 'majority_vote'\nsource.sql.annotations = \"{query}\"\n"
+        );
+        let error = job.fails(&pipeline, 2);
+        assert_says(&error, &["gives other rows each time", "source.sql.annotations", function]);
+    }
+}

@@ -14,7 +14,8 @@ mod terminal;
 
 use std::panic::AssertUnwindSafe;
 use std::process::ExitCode;
-use std::sync::mpsc;
+use std::sync::{Mutex, mpsc};
+use std::thread;
 use std::time::{Duration, SystemTime};
 
 use clap::Parser;
@@ -81,22 +82,47 @@ fn check_time(now: SystemTime) -> Result<()> {
 
 fn block_on(args: Args) -> Result<ExitCode> {
     let no_runtime = |e: std::io::Error| Error::exhausted(e.to_string());
+    try_threads().map_err(no_runtime)?;
     let workers = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .thread_stack_size(8 << 20)
         .thread_keep_alive(Duration::MAX)
         .build()
         .map_err(no_runtime)?;
-    hold_threads(&workers)?;
-    let watch =
-        tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(no_runtime)?;
-    let code = watch.block_on(async {
-        let signals = Signals::listen(workers.handle().clone());
-        let done = AssertUnwindSafe(commands::dispatch(args, signals)).catch_unwind().await;
-        done.unwrap_or_else(|panic| Err(broken_off(&*panic)))
+    let code = hold_threads(&workers).and_then(|()| {
+        let watch = tokio::runtime::Builder::new_current_thread().enable_all().build();
+        watch.map_err(no_runtime)?.block_on(async {
+            let signals = Signals::listen(workers.handle().clone());
+            let done = AssertUnwindSafe(commands::dispatch(args, signals)).catch_unwind().await;
+            done.unwrap_or_else(|panic| Err(broken_off(&*panic)))
+        })
     });
+    // Dropped, it would wait for workers that may never have got a thread.
     workers.shutdown_background();
     code
+}
+
+/// Threads for files that the runtime cannot do without.
+const FILE_THREADS: usize = 4;
+
+/// Starts as many threads as the runtime does at first, and lets them end.
+///
+/// # Why
+/// Where the system gives one worker a thread and the next one none, the function that builds the runtime waits without an
+/// end for the first.
+fn try_threads() -> std::io::Result<()> {
+    let workers = thread::available_parallelism().map_or(1, usize::from);
+    let gate = Mutex::new(());
+    thread::scope(|scope| {
+        let shut = gate.lock();
+        let start = |_| {
+            let waiting = || drop(gate.lock());
+            thread::Builder::new().stack_size(64 << 10).spawn_scoped(scope, waiting).map(drop)
+        };
+        let started = (0..workers + FILE_THREADS).try_for_each(start);
+        drop(shut);
+        started
+    })
 }
 
 /// Lets the runtime start the threads that it cannot do without.
@@ -105,19 +131,18 @@ fn block_on(args: Args) -> Result<ExitCode> {
 /// Where the system gives no more threads, tokio leaves a file's operation to a blocking thread that is busy; where every
 /// one of them has taken over a worker, that is never, and the job waited without an end.
 fn hold_threads(workers: &Runtime) -> Result<()> {
-    const THREADS: usize = 4;
     const PATIENCE: Duration = Duration::from_secs(10);
     let (started, all) = mpsc::channel();
     let (go, _) = tokio::sync::broadcast::channel::<()>(1);
-    for _ in 0..THREADS {
+    for _ in 0..FILE_THREADS {
         let (started, mut wait) = (started.clone(), go.subscribe());
         workers.spawn_blocking(move || {
             let _ = started.send(());
             let _ = wait.blocking_recv();
         });
     }
-    let each = (0..THREADS).try_for_each(|_| all.recv_timeout(PATIENCE));
-    each.map_err(|_| Error::exhausted(format!("fewer than {THREADS} threads for files")))
+    let each = (0..FILE_THREADS).try_for_each(|_| all.recv_timeout(PATIENCE));
+    each.map_err(|_| Error::exhausted(format!("fewer than {FILE_THREADS} threads for files")))
 }
 
 fn broken_off(panic: &(dyn std::any::Any + Send)) -> Error {

@@ -5,6 +5,7 @@ use std::str::FromStr;
 use arrow::array::{Array, AsArray, RecordBatch, UInt32Array};
 use arrow::compute::{cast, take_record_batch};
 use arrow::datatypes::DataType;
+use arrow::util::display::array_value_to_string;
 use datafusion::prelude::DataFrame;
 
 use super::budget::Budget;
@@ -111,14 +112,29 @@ impl GoldRows {
     /// The rows of each question, which are looked up once; gold without a question column holds for all.
     pub(super) fn by_question(&self, questions: &Ids) -> Result<Vec<Self>> {
         let Some(column) = self.batch.column_by_name("question") else {
+            if questions.len() > 1 && self.batch.num_rows() > 0 {
+                tracing::warn!(
+                    questions = questions.len(),
+                    "gold names no question: each of its classes holds for every question"
+                );
+            }
             return Ok(vec![self.clone(); questions.len()]);
         };
         let mut rows = vec![Vec::new(); questions.len()];
         let found = questions.lookup("gold.question", column)?;
+        let mut of_none = Vec::new();
         for (row, question) in found.into_iter().enumerate() {
-            if let Some(rows) = question.and_then(|n| rows.get_mut(n as usize)) {
-                rows.push(row as u32);
+            match question.and_then(|n| rows.get_mut(n as usize)) {
+                Some(rows) => rows.push(row as u32),
+                None => of_none.push(row),
             }
+        }
+        if let Some(first) = of_none.first() {
+            tracing::warn!(
+                rows = of_none.len(),
+                first = array_value_to_string(column, *first)?,
+                "rows of gold are of questions that no annotation names: they are left out"
+            );
         }
         let of_rows =
             |rows| Ok(Self { batch: take_record_batch(&self.batch, &UInt32Array::from(rows))? });
@@ -223,7 +239,7 @@ impl Gold {
         (classes, are_listed): (&LabelAxis, bool),
         instances: &Ids,
     ) -> Result<(Vec<Self>, Vec<Self>)> {
-        let mut unknown = Vec::new();
+        let (has_any, mut unknown) = (!numbers.is_empty(), Vec::new());
         let mut gold = Vec::with_capacity(numbers.len());
         for row in numbers.into_iter().filter(|n| n.class != NULL) {
             let (instance, class) =
@@ -245,6 +261,9 @@ impl Gold {
                 .at("source.gold")
                 .found(offenders(unknown))
                 .help("add them to frame.classes"));
+        }
+        if gold.is_empty() && has_any {
+            tracing::warn!("no row of gold is of an instance that was read: are its ids the same?");
         }
         gold.sort_unstable();
         gold.dedup();

@@ -265,6 +265,9 @@ impl Default for SinkSpec {
     }
 }
 
+/// File systems take names of 255 bytes; a forced rerun adds its number.
+const LONGEST_RUN_ID: usize = 200;
+
 impl SinkSpec {
     /// Adds what is wrong to `problems`.
     pub fn check(&self, place: &str, problems: &mut Problems) {
@@ -284,11 +287,16 @@ impl SinkSpec {
         }
         if let Some(id) = &self.run_id {
             let plain = |c: char| c.is_ascii_alphanumeric() || "-_.=".contains(c);
-            if id.is_empty() || id.starts_with('.') || !id.chars().all(plain) {
+            if !(1..=LONGEST_RUN_ID).contains(&id.len())
+                || id.starts_with('.')
+                || !id.chars().all(plain)
+            {
                 problems.push(
-                    Problem::new("a run id names a folder: letters, digits, - _ . = only")
-                        .at(format!("{place}: sink.run_id"))
-                        .found(format!("`{id}`")),
+                    Problem::new(
+                        "a run id names a folder: up to 200 letters, digits, - _ . = only",
+                    )
+                    .at(format!("{place}: sink.run_id"))
+                    .found(format!("`{id}`")),
                 );
             }
         }

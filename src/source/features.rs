@@ -6,6 +6,7 @@ use datafusion::logical_expr::Expr;
 use datafusion::prelude::{DataFrame, SessionContext};
 
 use super::ColumnsSpec;
+use super::format::MIXED;
 use super::relation::{Query, table_or_sql};
 use super::synonyms::synonym;
 use crate::error::{Error, Result, nearest, offenders};
@@ -39,6 +40,17 @@ pub(super) async fn query(
                 columns = offenders(left),
                 "these columns are ids and labels by their names: they are no features (another name makes them so)"
             );
+        }
+        let is_mixed =
+            |field: &&Field| field.data_type().is_string() && field.metadata().contains_key(MIXED);
+        let is_own = |field: &&Field| field.name() != wanted_id && !ids.contains(field.name());
+        let mixed: Vec<&String> =
+            fields.iter().filter(is_mixed).filter(is_own).map(Field::name).collect();
+        if !mixed.is_empty() {
+            return Err(Error::data("columns of features hold numbers, and other values among them")
+                .at(format!("source.{table}"))
+                .found(offenders(mixed))
+                .help("write numbers alone; or name the other columns alone in source.sql, where these are no features"));
         }
         kept
     };

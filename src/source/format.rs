@@ -8,6 +8,9 @@ use serde::{Deserialize, Serialize};
 /// A field's metadata key: its text came from a format without types, and may stand for integers.
 pub const UNTYPED: &str = "labelmill.untyped";
 
+/// A field's metadata key: some of its values were numbers, and not all, so that it became one of text.
+pub(super) const MIXED: &str = "labelmill.mixed";
+
 /// A format that rows are read from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]

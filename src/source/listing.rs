@@ -9,6 +9,7 @@
 //! `_temporary/`) and no data, unless a pattern spells that character: `_*.csv`. Any other file of a folder is read, or
 //! an error names it.
 
+use std::borrow::Cow;
 use std::collections::BTreeSet;
 use std::path::{Path as FilePath, PathBuf};
 
@@ -46,6 +47,13 @@ impl Files {
     /// cannot be reached.
     pub async fn list(text: &str, format: Option<Format>, stores: &StoreSpec) -> Result<Self> {
         let (place, pattern) = located(text, stores).await?;
+        // At the end, several folders are all that is in them.
+        let pattern = pattern.map(|pattern| match pattern {
+            "**" => Cow::Borrowed("**/*"),
+            _ if pattern.ends_with("/**") => Cow::Owned(format!("{pattern}/*")),
+            _ => Cow::Borrowed(pattern),
+        });
+        let pattern = pattern.as_deref();
         if let Some(file) = place.local().filter(|_| pattern.is_none()) {
             refuse_special(&file)?;
         }

@@ -1,7 +1,8 @@
 //! A relation of the contract as a DataFusion query: the user's columns under the contract's names.
 
 use datafusion::common::Column;
-use datafusion::logical_expr::Expr;
+use datafusion::common::tree_node::{TreeNode, TreeNodeRecursion};
+use datafusion::logical_expr::{Expr, LogicalPlan, Volatility};
 use datafusion::prelude::{DataFrame, SessionContext};
 
 use super::synonyms::{proposal, synonym};
@@ -142,7 +143,34 @@ pub(super) async fn table_or_sql(
     sql::parse(ctx, &query.text).map_err(|e| e.or_at(&key))?;
     // A relation is read: a statement that changes anything would do so on `check` already.
     let planned = ctx.sql_with_options(&query.text, sql::options(false)).await;
-    planned.map_err(|e| Error::from(e).or_at(&key))
+    let planned = planned.map_err(|e| Error::from(e).or_at(&key))?;
+    refuse_what_changes(planned.logical_plan()).map_err(|e| e.or_at(&key))?;
+    Ok(planned)
+}
+
+/// A job is known by its inputs: rows that follow from the clock or from chance would make two jobs of one.
+fn refuse_what_changes(plan: &LogicalPlan) -> Result<()> {
+    const CLOCKS: [&str; 3] = ["now", "current_date", "current_time"];
+    let mut found = Vec::new();
+    plan.apply_with_subqueries(|node| {
+        node.apply_expressions(|expression| {
+            expression.apply(|part| {
+                if let Expr::ScalarFunction(call) = part {
+                    let is_chance = call.func.signature().volatility == Volatility::Volatile;
+                    if is_chance || CLOCKS.contains(&call.func.name()) {
+                        found.push(format!("{}()", call.func.name()));
+                    }
+                }
+                Ok(TreeNodeRecursion::Continue)
+            })
+        })
+    })?;
+    if found.is_empty() {
+        return Ok(());
+    }
+    Err(Error::spec("the query gives other rows each time, though its inputs are the same")
+        .found(offenders(found))
+        .help("give a time as a variable, such as '${today}' with --var today=2026-01-31; for chance, order by a digest of the ids"))
 }
 
 /// The columns of a table by the contract's names.

@@ -94,6 +94,13 @@ impl StoreSpec {
     pub fn check(&self, place: &str, problems: &mut Problems) {
         if let Some(problem) = self.endpoint.as_deref().and_then(secret_problem) {
             problems.push(problem.at(format!("{place}: store.endpoint")));
+        } else if self.endpoint.as_deref().is_some_and(|endpoint| !is_of_a_server(endpoint)) {
+            // Not shown: what has no scheme can hold a password anywhere.
+            problems.push(
+                Problem::new("the endpoint is no URL of a server")
+                    .at(format!("{place}: store.endpoint"))
+                    .help("write http:// or https://, the host and its port, as in \"https://minio.example:9000\""),
+            );
         }
         if !parse_bytes(&self.piece_size).is_some_and(|bytes| PIECE_BYTES.contains(&bytes)) {
             problems.push(
@@ -126,6 +133,11 @@ impl StoreSpec {
             idle: seconds(self.idle_seconds),
         }
     }
+}
+
+fn is_of_a_server(endpoint: &str) -> bool {
+    let scheme = endpoint.split_once("://").map(|(scheme, _)| scheme.to_ascii_lowercase());
+    scheme.is_some_and(|scheme| scheme == "http" || scheme == "https")
 }
 
 /// A store and the place inside it that a URL names.

@@ -81,10 +81,19 @@ mod tests {
 
     use arrow::datatypes::Schema;
 
+    use super::super::BATCH_BYTES;
     use super::*;
 
     /// The ranges of units that each part asks for.
     fn ranges(units: usize, rows_per_unit: usize) -> Vec<Vec<Range<usize>>> {
+        ranges_of_rows(units, rows_per_unit, 1)
+    }
+
+    fn ranges_of_rows(
+        units: usize,
+        rows_per_unit: usize,
+        row_bytes: usize,
+    ) -> Vec<Vec<Range<usize>>> {
         let asked = Mutex::new(Vec::new());
         let schema = Arc::new(Schema::empty());
         let empty = RecordBatch::new_empty(Arc::clone(&schema));
@@ -92,6 +101,7 @@ mod tests {
             asked.lock().unwrap().push(range);
             Ok(empty.clone())
         });
+        let table = table.with_row_bytes(row_bytes);
         let of_part = |part| {
             table.batches(part).for_each(|batch| drop(batch.unwrap()));
             std::mem::take(&mut *asked.lock().unwrap())
@@ -139,5 +149,10 @@ mod tests {
         assert_eq!(ranges(PART_ROWS + 1, 1).len(), 2);
         assert_eq!(ranges(2 * BATCH_ROWS, 1), [[0..BATCH_ROWS, BATCH_ROWS..2 * BATCH_ROWS]]);
         assert_eq!(ranges(4, PART_ROWS / 2).len(), 2);
+    }
+    #[test]
+    fn rows_of_many_bytes_make_small_batches() {
+        assert_eq!(ranges_of_rows(5, 2, BATCH_BYTES / 4), [[0..2, 2..4, 4..5]]);
+        assert_eq!(ranges_of_rows(2, 3, 2 * BATCH_BYTES), [[0..1, 1..2]]);
     }
 }

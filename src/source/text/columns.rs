@@ -4,8 +4,7 @@ use std::collections::{BTreeMap, HashSet};
 
 use arrow::datatypes::{DataType, Field, Schema};
 
-use super::super::format::Format;
-use super::super::format::UNTYPED;
+use super::super::format::{Format, MIXED, UNTYPED};
 use super::super::known_columns::KnownColumns;
 use super::content::ColumnContent;
 use super::inferred::INFERRED;
@@ -56,7 +55,9 @@ impl KnownColumns {
             let field = Field::new(name, data_type, true);
             let is_untyped = format == Format::Csv && self.ids.iter().any(|id| id == name);
             let is_inferred = format == Format::Csv && self.is_open(name) && !self.are_features;
-            let marks = [(is_untyped, UNTYPED), (is_inferred, INFERRED)];
+            let is_mixed =
+                self.are_features && self.is_open(name) && kind.has_numbers_among_others();
+            let marks = [(is_untyped, UNTYPED), (is_inferred, INFERRED), (is_mixed, MIXED)];
             let marks = marks.into_iter().filter(|(is_marked, _)| *is_marked);
             let marks = marks.map(|(_, mark)| (mark.to_owned(), "true".to_owned()));
             Ok(field.with_metadata(marks.collect()))

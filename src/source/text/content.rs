@@ -38,6 +38,10 @@ impl ColumnContent {
         matches!(self, Self::Values(seen) if seen.is_numeric())
     }
 
+    pub(super) fn has_numbers_among_others(&self) -> bool {
+        matches!(self, Self::Values(seen) if seen.has_numbers_among_others())
+    }
+
     pub(super) fn is_null(&self) -> bool {
         matches!(self, Self::Values(seen) if seen.is_empty())
     }

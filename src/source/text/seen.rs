@@ -74,6 +74,12 @@ impl ValueKinds {
         !kinds.is_empty() && kinds.within(Self::NEGATIVE.and(Self::NUMBER))
     }
 
+    /// Whether some values are numbers, and others are not.
+    pub(super) fn has_numbers_among_others(self) -> bool {
+        let numbers = Self::INTEGER.and(Self::NUMBER);
+        self.0 & numbers.0 != 0 && !self.is_numeric()
+    }
+
     /// The kind of a value that was written without a type.
     pub(super) fn of_text(value: &str) -> Self {
         match value {
