@@ -25,7 +25,7 @@ const UNCHANGED: [(&str, &str); 10] = [
 ];
 
 /// Values that are tried until a key takes one, beside the words that its schema lists.
-const VALUES: [&str; 22] = [
+const VALUES: [&str; 23] = [
     "true",
     "false",
     "1",
@@ -36,6 +36,7 @@ const VALUES: [&str; 22] = [
     "'cpu'",
     "'csv'",
     "'x'",
+    "'http://host'",
     "'8MiB'",
     "'6MiB'",
     "'{dir}gold.csv'",

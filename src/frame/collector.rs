@@ -317,18 +317,6 @@ fn intern(
     ids.intern_all(&columns, numbers)
 }
 
-/// The error of an input in which no row can be used.
-pub(super) fn nothing_left(rejects: &Rejects) -> Error {
-    let read = rejects.total();
-    let reasons = rejects.iter().map(|(reason, count, _)| format!("{} {count}", reason.word()));
-    let found =
-        if rejects.total() == 0 { String::new() } else { format!(": {}", offenders(reasons)) };
-    Error::data("there is no annotation to learn from")
-        .at("source.annotations")
-        .found(format!("{read} rows, {read} of them rejected{found}"))
-        .help("check the path and the column mapping; an empty result is never published")
-}
-
 fn used(numbers: &[u32], n: usize) -> Vec<bool> {
     let mut used = vec![false; n];
     numbers.iter().for_each(|x| used[*x as usize] = true);

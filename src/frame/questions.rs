@@ -9,12 +9,12 @@ use arrow::compute::{cast, take_record_batch};
 use arrow::datatypes::{DataType, Schema, SchemaRef};
 
 use super::budget::Budget;
-use super::collector::{Collector, Finished, Held, Unlabelled, nothing_left};
+use super::collector::{Collector, Finished, Held, Unlabelled};
 use super::gold::GoldRows;
 use super::ids::{Ids, Interner, NULL, as_text};
 use super::rejects::{Reason, Rejects};
 use super::{Duplicates, Frame, FrameSpec, LeftOut};
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, offenders};
 
 /// One collector a question; without a question column there is one, of number 0.
 pub(super) struct Questions {
@@ -156,6 +156,18 @@ fn too_many_questions(n: usize) -> Error {
             "map the column that names the question in source.columns.question, or leave it out where there is one \
              question; many questions need a larger engine.memory_limit",
         )
+}
+
+/// The error of an input in which no row can be used.
+fn nothing_left(rejects: &Rejects) -> Error {
+    let read = rejects.total();
+    let reasons = rejects.iter().map(|(reason, count, _)| format!("{} {count}", reason.word()));
+    let found =
+        if rejects.total() == 0 { String::new() } else { format!(": {}", offenders(reasons)) };
+    Error::data("there is no annotation to learn from")
+        .at("source.annotations")
+        .found(format!("{read} rows, {read} of them rejected{found}"))
+        .help("check the path and the column mapping; an empty result is never published")
 }
 
 /// A question's number, and its rows in a batch that is sorted by question.
