@@ -45,10 +45,18 @@ pub(crate) fn redacted_location(text: &str) -> String {
     secret.map_or_else(|| text.to_owned(), |secret| format!("{}***", &text[..secret.start]))
 }
 
-/// The parts of a text that is one URL from beginning to end, whatever it holds.
+/// The parts of a text that is one URL from beginning to end, whatever it holds; its scheme may have been forgotten, as in
+/// `user:password@host`.
 pub(crate) fn location(text: &str) -> Option<Parts> {
     let scheme = text.find(is_no_scheme).unwrap_or(text.len());
-    begins(text, 0..scheme).then(|| parts(text, 0..scheme, true))
+    if begins(text, 0..scheme) {
+        return Some(parts(text, 0..scheme, true));
+    }
+    let colon = text.find([':', '/', '\\']).filter(|at| text[*at..].starts_with(':'))?;
+    // Behind the slash of a drive or of a folder an @ belongs to a name.
+    let end = text[colon..].find(['/', '\\']).map_or(text.len(), |n| colon + n);
+    let at = text[colon..end].rfind('@').filter(|n| *n > 1)?;
+    Some(Parts { user: Some(0..colon + at), query: None, end: text.len() })
 }
 
 /// The scheme of a store that a location names without the `://` behind it, as in `s3:bucket/x` and `https//host/x`.
@@ -81,6 +89,13 @@ fn begins(text: &str, scheme: Range<usize>) -> bool {
         Some(rest) => is_store(name) && rest.starts_with(|c: char| !c.is_whitespace()),
         None => rest.starts_with("//") && (name.is_empty() || is_store(name)),
     }
+}
+
+/// Whether all before an `@` is a name with a space in it and a password, as in `a b:password`.
+fn is_spaced_user(text: &str) -> bool {
+    let Some((name, password)) = text.split_once(':') else { return false };
+    let is_name = !name.contains(['/', '\\', '?', '#', '"', '\'', '`']);
+    is_name && !password.starts_with(char::is_whitespace) && !password.contains("://")
 }
 
 /// Where a URL's parts are in a text.
@@ -162,6 +177,9 @@ fn parts(text: &str, scheme: Range<usize>, is_location: bool) -> Parts {
     } else if authority.contains('@') && !is_container {
         // A second @ may belong to the password or to the path: nobody can tell.
         user = text[start..end].rfind('@').map(|n| start..start + n);
+    } else if let Some(at) = at.filter(|at| is_spaced_user(&text[start..*at])) {
+        user = Some(start..at);
+        end = word(at);
     }
     let rest = user.as_ref().map_or(start, |user| user.end);
     let query = text[rest..end]
@@ -192,6 +210,10 @@ mod tests {
             ("https://me:hun ter2@host/x.csv", "https://***@host/x.csv"),
             ("https://me:hun)t,e'r2@host/x.csv", "https://***@host/x.csv"),
             ("https://me:hun@t/er2@host/x.csv", "https://***@host/x.csv"),
+            (
+                "no file https://m e:hunter2@host/x.csv there",
+                "no file https://***@host/x.csv there",
+            ),
             ("https:/me:hunter2@host/x.csv", "https:/***@host/x.csv"),
             ("https:\\\\me:hunter2@host/x.csv", "https:\\\\***@host/x.csv"),
             ("https:me:hunter2@host/x.csv", "https:***@host/x.csv"),
@@ -208,6 +230,7 @@ mod tests {
             ("s3://AKIA:/hunter2@bucket/x.csv", "s3://***@bucket/x.csv"),
             ("s3://AKIA:7/hunter2@bucket/x.csv", "s3://***@bucket/x.csv"),
             ("s3://bucket: me@host", "s3://bucket: me@host"),
+            ("s3://bucket is away: ask me@host", "s3://bucket is away: ask me@host"),
             ("http://host:80/a@b", "http://host:80/a@b"),
             ("https://me:hunter2", "https://***"),
             ("HTTPS://me:hunter2@host", "HTTPS://***@host"),

@@ -7,7 +7,7 @@ use arrow::array::{ArrayRef, Float64Array, Int64Array, StringArray};
 use serde_json::{Value, json};
 
 use crate::job::{Job, assert_says};
-use crate::support::{number, read_table, run_fails, run_ok, stdout, text, write_parquet};
+use crate::support::{number, read_table, run_fails, run_ok, stderr, stdout, text, write_parquet};
 
 type Columns = Vec<(&'static str, ArrayRef)>;
 type Scores = BTreeMap<String, Option<f64>>;
@@ -307,6 +307,39 @@ fn matrices_of_one_question_are_not_anothers() {
         let found = scores_of(&run, &truth, &more, &json!(question));
         assert_scores(&found, &[("accuracy", accuracy), ("confusion_error", error)]);
     }
+}
+
+#[test]
+fn a_truth_of_other_questions_than_the_run_is_told() {
+    let job = Job::new();
+    job.write("in.csv", "instance_id,annotator_id,label,question\n1,a,y,p\n1,a,n,q\n");
+    job.run("source.annotations = '{dir}in.csv'\nmodel.kind = 'majority_vote'");
+    let out = job.url("out");
+    let evaluate = |rows: &str| {
+        let truth = job.write("truth.csv", rows);
+        run_ok(&["evaluate", "--run", &out, "--truth", &truth, "--json"])
+    };
+    let done = evaluate("instance_id,class,question\n1,y,p\n1,n,r\n");
+    let found: Vec<Value> = serde_json::from_str(&stdout(&done)).unwrap();
+    assert!(found.iter().all(|score| score["question"] == "p"), "{found:?}");
+    let accuracy = found.iter().find(|score| score["name"] == "accuracy").unwrap();
+    assert_eq!(accuracy["value"], 1.0);
+    assert_says(
+        &stderr(&done),
+        &["did not answer some questions", "`r`", "no instance of some questions"],
+    );
+    let told = stderr(&evaluate("instance_id,class\n1,y\n"));
+    assert_says(&told, &["the truth names no question", "questions=2"]);
+    let truth = job.write("truth.csv", "instance_id,class,question\n1,y,r\n");
+    let error = run_fails(&["evaluate", "--run", &out, "--truth", &truth], 3);
+    assert_says(&error, &["no instance in common"]);
+
+    job.run(
+        "source.annotations = [['1', 'a', 'y']]\nmodel.kind = 'majority_vote'\nsink.run_id = 'one'",
+    );
+    let truth = job.write("truth.csv", "instance_id,class,question\n1,y,p\n1,n,q\n");
+    let error = run_fails(&["evaluate", "--run", &out, "--truth", &truth], 3);
+    assert_says(&error, &["the truth is of several questions", "`p`, `q`", "--truth"]);
 }
 
 #[test]

@@ -300,3 +300,18 @@ fn gold_that_is_of_no_question_or_instance_or_of_every_question_is_told() {
     let told = said("instance_id,class,role,question\ni,x,holdout,p\ni,y,holdout,q\n");
     assert!(!told.contains("WARN"), "{told}");
 }
+
+#[test]
+fn gold_of_several_questions_beside_annotations_of_none_is_refused() {
+    let job = Job::new();
+    job.write("in.csv", "instance_id,annotator_id,label\ni,a,x\ni,b,y\n");
+    let spec = |gold: &str| {
+        job.write("gold.csv", gold);
+        "source = { annotations = '{dir}in.csv', gold = '{dir}gold.csv' }\nmodel.kind = 'majority_vote'"
+    };
+    let error = job.fails(spec("instance_id,class,question\ni,x,p\nj,y,q\n"), 3);
+    assert_says(&error, &["gold is of several questions", "source.gold", "`p`, `q`"]);
+    // Of one question it can only be this one.
+    let run = job.run(spec("instance_id,class,question\ni,y,p\n"));
+    assert_eq!(cells(&read_table(&run, "labels"), &["label", "decision"]), ["y gold"]);
+}

@@ -128,6 +128,22 @@ fn rows_without_a_question_are_rejected_where_questions_are_declared() {
 }
 
 #[test]
+fn objects_without_a_field_are_rows_without_an_instance_whatever_file_they_are_in() {
+    let job = Job::new();
+    job.write("in/good.ndjson", "{\"instance_id\":\"i\",\"annotator_id\":\"a\",\"label\":\"x\"}\n");
+    job.write("in/none.ndjson", "{}\n{}\n");
+    job.write("in/blank.ndjson", "\n\n");
+    let run = job.run("source.annotations = '{dir}in'\nmodel.kind = 'majority_vote'");
+    assert_eq!(account(&run, 3).len(), 1);
+    assert_eq!(read_table(&run, "labels").len(), 1);
+    let job = Job::new();
+    job.write("none.ndjson", "{}\n{}\n");
+    let error =
+        job.fails("source.annotations = '{dir}none.ndjson'\nmodel.kind = 'majority_vote'", 3);
+    assert_says(&error, &["no columns"]);
+}
+
+#[test]
 fn where_every_row_is_rejected_the_error_says_why() {
     let error = Job::new().fails(
         "source.annotations = [['i', 'a', 'x'], ['i', 'b', 'y']]\nframe.classes = ['z']\n\

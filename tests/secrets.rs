@@ -8,13 +8,15 @@ use crate::support::{labelmill, read_table, stderr, stdout};
 const SECRET: &str = "hunter2";
 
 /// Locations that hold the secret.
-const LOCATIONS: [&str; 6] = [
+const LOCATIONS: [&str; 8] = [
     "https://me:hunter2@127.0.0.1:1/x.csv",
     "https://hunter2@127.0.0.1:1/x.csv",
     "http://127.0.0.1:1/x.csv?X-Amz-Signature=hunter2",
     "s3://AKIA0:hunter2@bucket/x.parquet",
     "s3://bucket/x.parquet?X-Amz-Security-Token=hunter2",
     "https://me:hun/ter2@127.0.0.1:1/hunter2@x.csv",
+    "https://m e:hunter2@127.0.0.1:1/x.csv",
+    "me:hunter2@127.0.0.1:1/x.csv",
 ];
 
 /// Runs the binary and returns its exit code and all that it said, which must not hold the secret.
@@ -78,7 +80,9 @@ fn a_location_with_a_secret_is_refused_by_every_command() {
 #[test]
 fn no_message_repeats_a_secret_that_stands_in_the_wrong_place() {
     let job = Job::new();
-    for url in LOCATIONS {
+    // Without a scheme, as the last stands, nothing in a text tells a secret from other words.
+    let (_, with_scheme) = LOCATIONS.split_last().unwrap();
+    for url in with_scheme {
         let file = job.write("pipeline.toml", "source.annotations = [['i', 'a', 'x']]");
         let list = format!("sink.url=[\"{url}\"]");
         let key = format!("{url}=1");
@@ -101,7 +105,7 @@ fn no_message_repeats_a_secret_that_stands_in_the_wrong_place() {
 
 #[test]
 fn an_endpoint_of_the_environment_is_not_shown_either() {
-    let endpoint = ("AWS_ENDPOINT_URL", "http://me:hunter2@127.0.0.1:1");
+    let endpoints = ["http://me:hunter2@127.0.0.1:1", "me:hunter2@127.0.0.1:1"];
     let retries = ["--set", "store.max_retries=0"];
     let job = [
         "aggregate",
@@ -115,9 +119,11 @@ fn an_endpoint_of_the_environment_is_not_shown_either() {
     for level in ["-q", "-v", "-vv", "-vvv"] {
         for format in ["text", "json"] {
             let args = [&job[..], &retries, &[level, "--log-format", format]].concat();
-            let keys = [endpoint, ("AWS_ACCESS_KEY_ID", "x"), ("AWS_SECRET_ACCESS_KEY", "y")];
-            let (code, said) = says(&args, &keys);
-            assert_eq!(code, Some(2), "{said}");
+            for endpoint in endpoints.map(|url| ("AWS_ENDPOINT_URL", url)) {
+                let keys = [endpoint, ("AWS_ACCESS_KEY_ID", "x"), ("AWS_SECRET_ACCESS_KEY", "y")];
+                let (code, said) = says(&args, &keys);
+                assert_eq!(code, Some(2), "{said}");
+            }
         }
     }
 }
@@ -157,12 +163,17 @@ fn no_file_of_a_run_holds_a_secret_of_the_spec() {
 fn an_endpoint_that_is_no_url_is_refused_and_not_shown() {
     let job = Job::new();
     job.write("in.csv", "instance_id,annotator_id,label\ni,a,x\n");
-    for endpoint in ["u:hunter2@h:9", "hunter2:pw@h", "me@hunter2", "ftp://h:9/hunter2"] {
+    for (endpoint, said) in [
+        ("u:hunter2@h:9", "a URL with a user or a password in it is refused"),
+        ("hunter2:pw@h", "a URL with a user or a password in it is refused"),
+        ("me@hunter2", "the endpoint is no URL of a server"),
+        ("ftp://h:9/hunter2", "the endpoint is no URL of a server"),
+    ] {
         let pipeline = format!(
             "source.annotations = '{{dir}}in.csv'\nmodel.kind = 'majority_vote'\nstore.endpoint = '{endpoint}'\n"
         );
         let error = job.fails(&pipeline, 2);
-        assert_says(&error, &["the endpoint is no URL of a server", "store.endpoint", "https://"]);
+        assert_says(&error, &[said, "store.endpoint", "help:"]);
         assert!(!error.contains("hunter2"), "{error}");
     }
 }

@@ -53,6 +53,9 @@ pub async fn collect(relations: Relations, spec: &FrameSpec, run: &Run) -> Resul
     };
     let schema: SchemaRef = annotations.schema().inner().clone();
     let mut questions = Questions::new(&schema, spec)?;
+    if let (Some(gold), Err(_)) = (&gold, schema.index_of("question")) {
+        gold.refuse_several_questions()?;
+    }
     // Only the newest answer asks when; for the others the column is not even read.
     let annotations = match spec.duplicates {
         Duplicates::Last => annotations,

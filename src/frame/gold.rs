@@ -109,6 +109,24 @@ impl GoldRows {
         Ok(Self { batch: batch.map_err(|e| e.or_at("source.gold"))? })
     }
 
+    /// Refuses gold of several questions beside annotations of none: each of its classes would hold for all of them.
+    pub(super) fn refuse_several_questions(&self) -> Result<()> {
+        let Some(column) = self.batch.column_by_name("question") else { return Ok(()) };
+        let mut ids = Interner::new(self.batch.schema().field_with_name("question")?);
+        ids.intern(column, &mut Vec::new())?;
+        let (questions, _) = ids.finish(|_| true)?;
+        if questions.len() < 2 {
+            return Ok(());
+        }
+        Err(Error::data("gold is of several questions, and the annotations name none")
+            .at("source.gold")
+            .found(offenders((0..questions.len()).map(|n| questions.text(n))))
+            .help(
+                "set source.columns.question to the column of the annotations that names it, or keep the rows of one \
+                 question in source.sql.gold",
+            ))
+    }
+
     /// The rows of each question, which are looked up once; gold without a question column holds for all.
     pub(super) fn by_question(&self, questions: &Ids) -> Result<Vec<Self>> {
         let Some(column) = self.batch.column_by_name("question") else {

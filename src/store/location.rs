@@ -145,6 +145,8 @@ mod tests {
             "s3:me:hun ter2@b/x.csv",
             "x://me:hun ter2@b/x.csv",
             "http://[::1/me:hun ter2@h/x.csv",
+            "me:hunter2@h/x.csv",
+            "me:hun ter2@h:9000",
         ] {
             let problem = secret_problem(text).unwrap_or_else(|| panic!("{text}"));
             assert!(!format!("{problem} {problem:?}").contains("ter2"), "{problem}");
@@ -162,6 +164,9 @@ mod tests {
             "C:/data?x=y",
             "//data/a@b/x.csv",
             "src/file:12:see",
+            "./me:file@home.csv",
+            "C:/a@b.csv",
+            "a:@b",
             "pipeline.toml: source.annotations",
             "no: / url",
             "://",

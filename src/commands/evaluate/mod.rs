@@ -64,12 +64,20 @@ pub async fn evaluate(what: &Evaluation<'_>, stores: &StoreSpec) -> Result<Vec<S
     .await?;
     let truth = select(ctx.table("truth").await?, Relation::Gold, &what.columns)
         .map_err(|e| e.at("--truth"))?;
-    let mut found = Vec::new();
-    for tables in Tables::of_questions(&ctx).await? {
-        let truth = TrueClasses::read(&truth, &tables).await?;
-        let mut measured = label_scores(&tables, &truth).await?;
+    let (mut found, mut disjoint) = (Vec::new(), Vec::new());
+    let questions = Tables::of_questions(&ctx).await?;
+    tables::check_questions(&truth, &questions).await?;
+    for tables in &questions {
+        let truth = TrueClasses::read(&truth, tables).await?;
+        let mut measured = match label_scores(tables, &truth).await? {
+            Ok(measured) => measured,
+            Err(nothing) => {
+                disjoint.push(nothing);
+                Vec::new()
+            }
+        };
         if what.confusion.is_some() {
-            let confusion = confusion::scores(&tables, truth.n_classes()).await;
+            let confusion = confusion::scores(tables, truth.n_classes()).await;
             measured.extend(confusion.map_err(|e| e.or_at("--confusion"))?);
         }
         let question = tables.question.as_ref().map(ToString::to_string);
@@ -78,6 +86,17 @@ pub async fn evaluate(what: &Evaluation<'_>, stores: &StoreSpec) -> Result<Vec<S
             name,
             value,
         }));
+    }
+    if disjoint.len() == questions.len()
+        && let Some(nothing) = disjoint.pop()
+    {
+        return Err(nothing);
+    }
+    if !disjoint.is_empty() {
+        tracing::warn!(
+            questions = disjoint.len(),
+            "the truth has no instance of some questions: their labels are not scored"
+        );
     }
     Ok(found)
 }
@@ -89,8 +108,11 @@ fn url(text: &str) -> Location {
 /// A measure's name and value.
 type NamedScore = (String, Option<f64>);
 
-/// The scores of the labels and of the predictions.
-async fn label_scores(tables: &Tables<'_>, truth: &TrueClasses) -> Result<Vec<NamedScore>> {
+/// The scores of the labels and of the predictions; the error within where the truth has none of the instances.
+async fn label_scores(
+    tables: &Tables<'_>,
+    truth: &TrueClasses,
+) -> Result<std::result::Result<Vec<NamedScore>, Error>> {
     let labels = ScoredLabels::labels(tables, truth).await?;
     let predictions = ScoredLabels::predictions(tables, truth).await?;
     let parts = || [("", &labels), ("prediction_", &predictions)].into_iter();
@@ -102,15 +124,15 @@ async fn label_scores(tables: &Tables<'_>, truth: &TrueClasses) -> Result<Vec<Na
     }
     if parts().all(|(_, given)| given.scored.is_empty()) {
         let most = parts().map(|(_, given)| given.n_instances).max().unwrap_or_default();
-        return Err(Error::data("the run and the truth have no instance in common")
+        return Ok(Err(Error::data("the run and the truth have no instance in common")
             .at("--truth")
             .found(format!("{most} instances in the run, {} in the truth", truth.len()))
-            .help("do the ids have the same form? name the columns with --instance-column and --class-column"));
+            .help("do the ids have the same form? name the columns with --instance-column and --class-column")));
     }
     let all = parts().flat_map(|(prefix, given)| given.scored.all(prefix, "truth"));
     let mut scores: Vec<NamedScore> = all.map(|m| (m.name, m.value)).collect();
     let is_unknown = |row: &usize| truth.has_class(*row) && !parts().any(|(_, s)| s.is_known[*row]);
     let unknown = (0..truth.len()).filter(is_unknown).count();
     scores.push(("unknown_instances".to_owned(), Some(unknown as f64)));
-    Ok(scores)
+    Ok(Ok(scores))
 }

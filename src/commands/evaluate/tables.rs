@@ -5,7 +5,7 @@ use arrow::datatypes::DataType;
 use datafusion::common::ScalarValue;
 use datafusion::prelude::{DataFrame, SessionContext, col, lit};
 
-use crate::error::Result;
+use crate::error::{Error, Result, offenders};
 use crate::frame::{Ids, read_all};
 
 /// The registered tables, as far as they are about one question.
@@ -84,6 +84,40 @@ impl<'a> Tables<'a> {
         }
         Ok(Ids::in_order(arrow::array::new_empty_array(&DataType::Utf8)))
     }
+}
+
+/// A truth of several questions says nothing of a run of none; rows of questions that the run did not answer are told.
+pub(super) async fn check_questions(truth: &DataFrame, run: &[Tables<'_>]) -> Result<()> {
+    let of_run: Vec<&ScalarValue> = run.iter().filter_map(|t| t.question.as_ref()).collect();
+    if !has_column(truth, "question") {
+        if of_run.len() > 1 {
+            tracing::warn!(
+                questions = of_run.len(),
+                "the truth names no question: each of its classes holds for every question"
+            );
+        }
+        return Ok(());
+    }
+    let questions = Ids::in_order(distinct(truth.clone(), "question").await?);
+    let texts = (0..questions.len()).map(|n| questions.text(n));
+    if of_run.is_empty() {
+        if questions.len() < 2 {
+            return Ok(());
+        }
+        return Err(Error::data("the truth is of several questions, and the run names none")
+            .at("--truth")
+            .found(offenders(texts))
+            .help("keep the rows of one question"));
+    }
+    let is_unknown = |n: &usize| !of_run.iter().any(|q| q.to_string() == questions.text(*n));
+    let unknown: Vec<usize> = (0..questions.len()).filter(is_unknown).collect();
+    if !unknown.is_empty() {
+        tracing::warn!(
+            questions = %offenders(unknown.into_iter().map(|n| questions.text(n))),
+            "the run did not answer some questions of the truth: their rows are left out"
+        );
+    }
+    Ok(())
 }
 
 async fn table_of(ctx: &SessionContext, name: &str) -> Result<Option<DataFrame>> {

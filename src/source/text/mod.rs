@@ -120,11 +120,8 @@ impl TextTable {
             futures::stream::iter(inferring).buffered(files_at_once()).collect().await;
         let (mut files, mut seen) = (Vec::new(), Vec::new());
         for file in inferred {
-            let (object, encoding, columns) = file?;
             // A compressed file of nothing has no header.
-            if columns.is_empty() {
-                continue;
-            }
+            let (object, encoding, Some(columns)) = file? else { continue };
             let name = shown(place, &object.location);
             let header = columns.iter().map(|(name, _)| name.clone()).collect();
             seen.push((name, columns));
@@ -141,7 +138,7 @@ impl TextTable {
     }
 }
 
-/// What is in one file: its encoding, and what was seen in each column.
+/// What is in one file: its encoding, and what was seen in each column; `None` where it is empty.
 fn inferred(
     store: &Arc<dyn ObjectStore>,
     place: &Url,
@@ -149,7 +146,7 @@ fn inferred(
     format: Format,
     columns: &KnownColumns,
     scope: InferenceScope,
-) -> impl Future<Output = Result<(ObjectMeta, Encoding, SeenColumns)>> + Send + use<> {
+) -> impl Future<Output = Result<(ObjectMeta, Encoding, Option<SeenColumns>)>> + Send + use<> {
     let (store, columns, object) = (Arc::clone(store), columns.clone(), object.clone());
     let name = shown(place, &object.location);
     async move {
@@ -159,7 +156,8 @@ fn inferred(
             let reader = reader(&store, &object, encoding, &handle);
             let seen = reader.and_then(|reader| match format {
                 Format::Ndjson => ndjson::infer_columns(reader, scope),
-                _ => csv::infer_columns(reader, encoding.delimiter, &columns, scope),
+                _ => csv::infer_columns(reader, encoding.delimiter, &columns, scope)
+                    .map(|seen| Some(seen).filter(|seen| !seen.is_empty())),
             });
             let seen = seen.map_err(|e| e.or_at(&name))?;
             Ok((object, encoding, seen))

@@ -16,8 +16,9 @@ use super::undecodable::undecodable;
 use super::{BATCH_BYTES, Blocks, LONGEST_RECORD, ReadRequest, TakeBatch, unreadable};
 use crate::error::{Error, Result};
 
-/// The fields of all objects, each with what it holds, by name: any line may bring a field that none had before.
-pub(super) fn infer_columns(file: Blocks, scope: InferenceScope) -> Result<SeenColumns> {
+/// The fields of all objects, each with what it holds, by name: any line may bring a field that none had before. `None`
+/// where there is no line; objects without a field are rows of nulls.
+pub(super) fn infer_columns(file: Blocks, scope: InferenceScope) -> Result<Option<SeenColumns>> {
     let mut columns: BTreeMap<String, ColumnContent> = BTreeMap::new();
     let mut rows = 0;
     lines(file, |line, number| {
@@ -46,7 +47,7 @@ pub(super) fn infer_columns(file: Blocks, scope: InferenceScope) -> Result<SeenC
         rows += 1;
         Ok(scope == InferenceScope::Whole || rows < FIRST_ROWS)
     })?;
-    Ok(columns.into_iter().collect())
+    Ok((rows > 0).then(|| columns.into_iter().collect()))
 }
 
 /// Hands on the file's objects.
