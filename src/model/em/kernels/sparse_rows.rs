@@ -8,7 +8,7 @@ use crate::frame::{Annotations, BLOCK};
 
 /// Posterior entries below this are not kept: counts are floored at [`MIN_PROBABILITY`](super::MIN_PROBABILITY), and so many of them
 /// as there are annotations change a count of that size by less than rounding does.
-const LEAST_SIGNIFICANT: f64 = 1e-30;
+pub(super) const LEAST_SIGNIFICANT: f64 = 1e-30;
 
 /// (class, probability)
 pub type ClassEntry = (u32, f64);

@@ -4,6 +4,7 @@ use std::ops::Range;
 
 use super::has_kernel;
 use super::padded_matrix::stride;
+use super::sparse_rows::LEAST_SIGNIFICANT;
 use crate::frame::{Annotations, BLOCK, Dims};
 
 /// How expected counts come together.
@@ -12,9 +13,10 @@ use crate::frame::{Annotations, BLOCK, Dims};
 /// An E-step has each posterior row in its registers; adding it to a table of counts there and then saves the M-step two
 /// passes over all rows. Each of a few fixed ranges of instances has a table of its own, and the tables are summed in
 /// order. That is worth it where annotations are many times the columns. Else every column gathers the rows of its own
-/// instances. That is two to four times as fast as to gather the few entries of each row that can change a count, which
-/// is for columns that would not fit in memory: of many classes and annotators. Which way is taken depends on the data
-/// alone.
+/// instances. To gather the few entries of each row that can change a count is for large columns of many classes, where
+/// few is what they are. Ten million annotations of 50 classes by 100 000 annotators take 74 ns each both ways, and 1.6
+/// instead of 2.8 GB; by five million annotators, 414 instead of 88 ns, and 12.3 instead of 4.6 GB: an annotator who never
+/// met a class says next to nothing against it, so that its entries stay. Which way is taken depends on the data alone.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CountStrategy {
     /// The E-step adds rows to a table, `[column, class]`, for each of so many ranges.
@@ -32,7 +34,7 @@ const LEAST_PER_COLUMN: usize = 12;
 /// power of two, which as many processors share evenly.
 const PER_COLUMN_AND_RANGE: usize = 16;
 
-/// Columns may take so many bytes, or as many as the posteriors, with a cell for every class.
+/// Columns may take so many bytes, or as many as the posteriors, with a cell for every class, where most could be left out.
 const DENSE_BYTES: usize = 2 << 30;
 
 /// More ranges than this keep no more processors busy.
@@ -45,14 +47,19 @@ impl CountStrategy {
     /// The fastest way for these annotations.
     #[must_use]
     pub fn choose(a: &Annotations) -> Self {
-        let Dims { instances, classes, .. } = a.dims();
-        let dense = size_of::<f64>() * a.n_columns() * stride(classes);
-        let per_column = a.len() / a.n_columns().max(1);
+        Self::for_size(a.dims(), a.len(), a.n_columns())
+    }
+
+    fn for_size(dims: Dims, annotations: usize, columns: usize) -> Self {
+        let Dims { instances, classes, .. } = dims;
+        let dense = size_of::<f64>() * columns * stride(classes);
+        let per_column = annotations / columns.max(1);
         if per_column >= LEAST_PER_COLUMN {
             let ranges = (per_column / PER_COLUMN_AND_RANGE).clamp(LEAST_RANGES, MOST_RANGES);
             Self::Scatter(1 << ranges.ilog2())
         } else if has_kernel(classes)
             || dense <= DENSE_BYTES.max(size_of::<f64>() * instances * classes)
+            || entries_stay(dims, annotations)
         {
             Self::Gather
         } else {
@@ -77,5 +84,39 @@ impl CountStrategy {
             _ => (0..instances).step_by(BLOCK).chain([instances]).collect(),
         };
         bounds.windows(2).map(|bounds| bounds[0]..bounds[1]).collect()
+    }
+}
+
+/// Whether most entries of posterior rows can change a count. To an annotator who never met a class its labels are all
+/// alike, and so many of those leave the class a probability that counts; who has twice as many annotations as there are
+/// classes has met nearly all.
+fn entries_stay(dims: Dims, annotations: usize) -> bool {
+    let Dims { instances, annotators, classes, .. } = dims;
+    let redundancy = annotations as f64 / instances as f64;
+    let of_unmet = (classes as f64).powf(-redundancy);
+    annotations < 2 * classes * annotators && of_unmet >= LEAST_SIGNIFICANT
+}
+
+#[cfg(test)]
+mod tests {
+    use super::CountStrategy::{Gather, Scatter, SparseGather};
+    use super::*;
+
+    #[test]
+    fn rows_are_gathered_whole_where_their_entries_would_stay() {
+        let choose = |annotations: usize, redundancy, classes, annotators, columns| {
+            let instances = annotations / redundancy;
+            let dims = Dims { instances, annotators, classes, labels: classes };
+            CountStrategy::for_size(dims, annotations, columns)
+        };
+        let million = 1_000_000;
+        assert_eq!(choose(100 * million, 5, 6, 100_000, 600_000), Scatter(8));
+        assert_eq!(choose(10 * million, 5, 5, 5 * million, 9 * million), Gather);
+        assert_eq!(choose(10 * million, 5, 50, 5 * million, 9 * million), Gather);
+        assert_eq!(choose(10 * million, 5, 50, 100_000, 4 * million), Gather);
+        // Beyond what dense columns may take, the annotators have met nearly all classes, or so many annotations of an
+        // instance leave no other class.
+        assert_eq!(choose(20 * million, 5, 50, 200_000, 8 * million), SparseGather);
+        assert_eq!(choose(10 * million, 20, 50, 5 * million, 9 * million), SparseGather);
     }
 }
