@@ -94,8 +94,10 @@ fn begins(text: &str, scheme: Range<usize>) -> bool {
 /// Whether all before an `@` is a name with a space in it and a password, as in `a b:password`.
 fn is_spaced_user(text: &str) -> bool {
     let Some((name, password)) = text.split_once(':') else { return false };
-    let is_name = !name.contains(['/', '\\', '?', '#', '"', '\'', '`']);
-    is_name && !password.starts_with(char::is_whitespace) && !password.contains("://")
+    let is_name =
+        name.contains(char::is_whitespace) && !name.contains(['/', '\\', '?', '#', '"', '\'', '`']);
+    // Behind the colon of a sentence is a space, and behind that of another URL a slash.
+    is_name && !password.starts_with(|c: char| c.is_whitespace() || c == '/')
 }
 
 /// Where a URL's parts are in a text.
