@@ -69,13 +69,10 @@ pub async fn evaluate(what: &Evaluation<'_>, stores: &StoreSpec) -> Result<Vec<S
     tables::check_questions(&truth, &questions).await?;
     for tables in &questions {
         let truth = TrueClasses::read(&truth, tables).await?;
-        let mut measured = match label_scores(tables, &truth).await? {
-            Ok(measured) => measured,
-            Err(nothing) => {
-                disjoint.push(nothing);
-                Vec::new()
-            }
-        };
+        let (mut measured, n_instances) = label_scores(tables, &truth).await?;
+        if measured.is_empty() {
+            disjoint.push((n_instances, truth.len()));
+        }
         if what.confusion.is_some() {
             let confusion = confusion::scores(tables, truth.n_classes()).await;
             measured.extend(confusion.map_err(|e| e.or_at("--confusion"))?);
@@ -87,12 +84,13 @@ pub async fn evaluate(what: &Evaluation<'_>, stores: &StoreSpec) -> Result<Vec<S
             value,
         }));
     }
-    if disjoint.len() == questions.len()
-        && let Some(nothing) = disjoint.pop()
-    {
-        return Err(nothing);
-    }
-    if !disjoint.is_empty() {
+    if let Some((n_instances, n_true)) = disjoint.last() {
+        if disjoint.len() == questions.len() {
+            return Err(Error::data("the run and the truth have no instance in common")
+                .at("--truth")
+                .found(format!("{n_instances} instances in the run, {n_true} in the truth"))
+                .help("do the ids have the same form? name the columns with --instance-column and --class-column"));
+        }
         tracing::warn!(
             questions = disjoint.len(),
             "the truth has no instance of some questions: their labels are not scored"
@@ -108,11 +106,12 @@ fn url(text: &str) -> Location {
 /// A measure's name and value.
 type NamedScore = (String, Option<f64>);
 
-/// The scores of the labels and of the predictions; the error within where the truth has none of the instances.
+/// The scores of the labels and of the predictions, of which there are none where the truth has none of the instances; and
+/// the number of instances in the run.
 async fn label_scores(
     tables: &Tables<'_>,
     truth: &TrueClasses,
-) -> Result<std::result::Result<Vec<NamedScore>, Error>> {
+) -> Result<(Vec<NamedScore>, usize)> {
     let labels = ScoredLabels::labels(tables, truth).await?;
     let predictions = ScoredLabels::predictions(tables, truth).await?;
     let parts = || [("", &labels), ("prediction_", &predictions)].into_iter();
@@ -122,17 +121,14 @@ async fn label_scores(
             .at("--run")
             .help("name another run, or leave them among the tables of sink.tables"));
     }
+    let n_instances = parts().map(|(_, given)| given.n_instances).max().unwrap_or_default();
     if parts().all(|(_, given)| given.scored.is_empty()) {
-        let most = parts().map(|(_, given)| given.n_instances).max().unwrap_or_default();
-        return Ok(Err(Error::data("the run and the truth have no instance in common")
-            .at("--truth")
-            .found(format!("{most} instances in the run, {} in the truth", truth.len()))
-            .help("do the ids have the same form? name the columns with --instance-column and --class-column")));
+        return Ok((Vec::new(), n_instances));
     }
     let all = parts().flat_map(|(prefix, given)| given.scored.all(prefix, "truth"));
     let mut scores: Vec<NamedScore> = all.map(|m| (m.name, m.value)).collect();
     let is_unknown = |row: &usize| truth.has_class(*row) && !parts().any(|(_, s)| s.is_known[*row]);
     let unknown = (0..truth.len()).filter(is_unknown).count();
     scores.push(("unknown_instances".to_owned(), Some(unknown as f64)));
-    Ok(Ok(scores))
+    Ok((scores, n_instances))
 }

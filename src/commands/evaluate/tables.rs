@@ -86,7 +86,7 @@ impl<'a> Tables<'a> {
     }
 }
 
-/// A truth of several questions says nothing of a run of none; rows of questions that the run did not answer are told.
+/// Refuses a truth of several questions for a run without any, and warns of questions that are in one of both alone.
 pub(super) async fn check_questions(truth: &DataFrame, run: &[Tables<'_>]) -> Result<()> {
     let of_run: Vec<&ScalarValue> = run.iter().filter_map(|t| t.question.as_ref()).collect();
     if !has_column(truth, "question") {

@@ -13,10 +13,11 @@ use crate::frame::{Annotations, BLOCK, Dims};
 /// An E-step has each posterior row in its registers; adding it to a table of counts there and then saves the M-step two
 /// passes over all rows. Each of a few fixed ranges of instances has a table of its own, and the tables are summed in
 /// order. That is worth it where annotations are many times the columns. Else every column gathers the rows of its own
-/// instances. To gather the few entries of each row that can change a count is for large columns of many classes, where
-/// few is what they are. Ten million annotations of 50 classes by 100 000 annotators take 74 ns each both ways, and 1.6
-/// instead of 2.8 GB; by five million annotators, 414 instead of 88 ns, and 12.3 instead of 4.6 GB: an annotator who never
-/// met a class says next to nothing against it, so that its entries stay. Which way is taken depends on the data alone.
+/// instances. Where classes are many, most entries of a row may be too small to change a count, and to gather only the
+/// others saves memory: ten million annotations of 50 classes by 100 000 annotators take 1.6 instead of 2.8 GB, and 74 ns
+/// each both ways. But labels of annotators who never met a class say next to nothing against it, so that the entries of
+/// such classes are not small: by five million annotators the same takes 414 instead of 88 ns, and 12.3 instead of 4.6 GB.
+/// Which way is taken depends on the data alone.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CountStrategy {
     /// The E-step adds rows to a table, `[column, class]`, for each of so many ranges.
@@ -34,7 +35,7 @@ const LEAST_PER_COLUMN: usize = 12;
 /// power of two, which as many processors share evenly.
 const PER_COLUMN_AND_RANGE: usize = 16;
 
-/// Columns may take so many bytes, or as many as the posteriors, with a cell for every class, where most could be left out.
+/// Whole columns may take so many bytes, or as many as the posteriors, where most of their cells could be left out.
 const DENSE_BYTES: usize = 2 << 30;
 
 /// More ranges than this keep no more processors busy.
@@ -59,7 +60,7 @@ impl CountStrategy {
             Self::Scatter(1 << ranges.ilog2())
         } else if has_kernel(classes)
             || dense <= DENSE_BYTES.max(size_of::<f64>() * instances * classes)
-            || entries_stay(dims, annotations)
+            || entries_are_needed(dims, annotations)
         {
             Self::Gather
         } else {
@@ -90,7 +91,7 @@ impl CountStrategy {
 /// Whether most entries of posterior rows can change a count. To an annotator who never met a class its labels are all
 /// alike, and so many of those leave the class a probability that counts; who has twice as many annotations as there are
 /// classes has met nearly all.
-fn entries_stay(dims: Dims, annotations: usize) -> bool {
+fn entries_are_needed(dims: Dims, annotations: usize) -> bool {
     let Dims { instances, annotators, classes, .. } = dims;
     let redundancy = annotations as f64 / instances as f64;
     let of_unmet = (classes as f64).powf(-redundancy);
@@ -103,7 +104,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn rows_are_gathered_whole_where_their_entries_would_stay() {
+    fn rows_are_gathered_whole_where_most_of_their_entries_are_needed() {
         let choose = |annotations: usize, redundancy, classes, annotators, columns| {
             let instances = annotations / redundancy;
             let dims = Dims { instances, annotators, classes, labels: classes };
