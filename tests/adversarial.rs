@@ -1,11 +1,11 @@
-//! Crowds at the edge: each has a defined answer, and none of them gives a number that is none.
+//! Degenerate crowds: each has a defined result, and no table holds NaN or infinity.
 
 use crate::job::{Job, assert_says, cells, table_of};
 use crate::support::{Row, assert_close, number, read_table, write_crowd, write_numbers};
 
 const MODELS: [&str; 2] = ["majority_vote", "dawid_skene"];
 
-/// Publishes (instance, annotator, label) triples of numbers and returns these tables.
+/// Publishes (instance, annotator, label) triples of numbers; returns the labels, the posteriors and the annotators.
 fn fit(model: &str, rows: &[(u32, u32, u32)], more: &str) -> [Vec<Row>; 3] {
     let job = Job::new();
     write_numbers(&job.path("in.parquet"), rows);
@@ -160,7 +160,7 @@ fn iterations_that_run_out_are_a_warning_or_an_error_as_asked() {
     assert!(run[0]["warnings"].as_ref().unwrap().contains("1 iteration"), "{run:?}");
 }
 
-/// `a` gave one label of three, of an instance whose class is as good as known.
+/// `a` gave one annotation, fewer than there are labels, on an instance whose class is almost certain.
 #[test]
 fn a_matrix_of_few_annotations_has_the_cells_that_were_met() {
     let crowd =

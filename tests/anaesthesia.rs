@@ -1,10 +1,10 @@
-//! The published analysis of 1979, from the shipped table through the real binary.
+//! The published analysis of 1979, reproduced from the shipped data with the real binary.
 
 use std::collections::BTreeMap;
 
 use crate::support::{assert_close, number, read_table, run_ok, text};
 
-/// Rounded to two digits in print.
+/// The paper prints two digits.
 const TOLERANCE: f64 = 0.005 + 1e-9;
 
 #[test]
@@ -15,7 +15,7 @@ fn class_marginals_and_error_rates_are_the_published_ones() {
     let run = folder.path().join("latest");
     let priors: Vec<f64> = read_table(&run, "classes").iter().map(|r| number(r, "prior")).collect();
     assert_close(&priors, &[0.40, 0.42, 0.11, 0.07], TOLERANCE, "class marginals");
-    // Observer 1, who read every case three times: rows are the true class.
+    // The confusion matrix of observer 1, who read every case three times: a row is a true class.
     let published = [
         [0.89, 0.11, 0.00, 0.00],
         [0.07, 0.88, 0.05, 0.00],

@@ -1,4 +1,4 @@
-//! The house's own rules, read off its files.
+//! The repository's own rules, checked by reading its files.
 
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
@@ -128,12 +128,12 @@ fn the_readme_lists_the_models_and_the_tables() {
             );
         }
     }
-    // One after the other: both rewrite the same file.
+    // One after the other, because both rewrite the same file.
     generated("models", &models);
     generated("tables", &tables);
 }
 
-/// A second copy would be a second, incompatible type system.
+/// A second version of Arrow would be a second, incompatible type system.
 #[test]
 fn the_lock_file_has_one_version_of_what_tables_are_made_of() {
     let lock = std::fs::read_to_string(root().join("Cargo.lock")).unwrap();

@@ -1,4 +1,4 @@
-//! Calibration, from files to files: what it is fitted to, what it changes, what it leaves, and what it says.
+//! Calibration, from files to files: the data that it is fitted to, the tables that it changes, and what it reports.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -10,7 +10,7 @@ use crate::job::{Job, assert_says, cells};
 use crate::networks;
 use crate::support::{Row, data_folder, number, read_table, run_fails, run_ok, text, unsealed};
 
-/// A number from 0 to 1 that depends on both numbers alone.
+/// A pseudo-random number from 0 to 1 that depends only on `i` and `purpose`.
 fn drawn(i: u32, purpose: u32) -> f64 {
     let mut x = (u64::from(i) << 32) | u64::from(purpose);
     for _ in 0..3 {
@@ -19,8 +19,8 @@ fn drawn(i: u32, purpose: u32) -> f64 {
     (x >> 11) as f64 / (1_u64 << 53) as f64
 }
 
-/// 800 instances of two uneven classes: four annotators copy one who is right three times of four, three judge for
-/// themselves. Of the gold a half calibrates and a half is held out.
+/// 800 instances of two classes, 40 % and 60 %. Four annotators give the same label, which is right on three of four
+/// instances; three others judge independently. Half of the gold calibrates, half is held out.
 fn correlated() -> Job {
     let job = Job::new();
     let (mut annotations, mut gold) =
@@ -75,7 +75,7 @@ fn annotators_who_err_together_no_longer_make_dawid_skene_certain() {
         assert!(found["ece"] < 0.06, "{method}: {found:?}");
         assert!(found["log_loss"] < 0.65 && found["uncalibrated_log_loss"] > 0.9, "{found:?}");
         assert!(found["accuracy"] > found["uncalibrated_accuracy"] - 0.01, "{found:?}");
-        // The reliability table adds up to the error, before and after.
+        // The gaps of the reliability table add up to the ECE, before and after calibration.
         for prefix in ["", "uncalibrated_"] {
             let cell =
                 |what: &str, bin: u32| found.get(&format!("{prefix}reliability_{what}_{bin:02}"));
@@ -88,7 +88,7 @@ fn annotators_who_err_together_no_longer_make_dawid_skene_certain() {
             let ece = bins.iter().map(|(n, gap)| *n * gap).sum::<f64>() / 400.0;
             assert!((ece - found[&format!("{prefix}ece")]).abs() < 1e-12);
         }
-        // Labels say what the posteriors say; a temperature leaves every class and every tie.
+        // The labels follow from the posteriors; a temperature changes no label and no tie.
         let labels = read_table(&run, "labels");
         let posteriors = by_instance(&read_table(&run, "posteriors"));
         for label in &labels {
@@ -133,7 +133,7 @@ fn without_calibration_no_table_changes() {
 // keys: calibration.fit_on, calibration.held_out
 #[test]
 fn held_out_annotations_calibrate_where_there_is_no_gold() {
-    // Many annotators with few annotations each: their confusion matrices follow every accident.
+    // Many annotators with few annotations each: their confusion matrices overfit.
     let shape = CrowdShape {
         instances: 900,
         annotators: 300,
@@ -189,7 +189,8 @@ fn smoothing_keeps_few_points_from_certainty() {
         let run = job.path("out/latest").canonicalize().unwrap();
         number(&read_table(&run, "labels")[0], "confidence")
     };
-    // One hit and half an invented miss at 1, one miss and half an invented hit at 0: 2/3 and 1/3, and 1e-6 for 1.
+    // Isotonic regression gives 2/3 at 1 (one hit, half an invented miss), 1/3 at 0 (one miss, half an invented hit).
+    // Its slope of 1e-6, which keeps the order of pooled probabilities, adds 1e-6 at 1.
     let got = certain("0.5");
     assert!((got - (2.0 / 3.0 + 1e-6) / (1.0 + 1e-6)).abs() < 1e-9, "{got}");
     assert!(certain("0.0") > 1.0 - 1e-12);
@@ -269,8 +270,8 @@ fn a_classifier_without_gold_is_calibrated_by_annotations_of_instances_that_it_d
     assert!(found["calibration_instances"] > 5.0, "{found:?}");
 }
 
-/// LabelMe by CoNAL: of the validation part a half chooses the epoch, a half calibrates. The calibration error that is
-/// wanted is 0.03. Means over the seeds 0 to 4 are 0.040 by a temperature and 0.031 by one with biases.
+/// CoNAL on LabelMe: half of the validation part chooses the epoch, half calibrates. The wanted ECE is 0.03. The means
+/// over the seeds 0 to 4 are 0.040 with a temperature, and 0.031 with a temperature and biases.
 #[test]
 fn labelme_is_calibrated() {
     let Some(data) = data_folder("LabelMe, calibrated") else { return };

@@ -1,4 +1,4 @@
-//! What the metadata of a Parquet file claims of its values is not taken for the values.
+//! Results do not depend on what the metadata of a Parquet file claims about its values.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -24,7 +24,7 @@ fn floats(values: &[Option<f64>]) -> ArrayRef {
     Arc::new(Float64Array::from(values.to_vec()))
 }
 
-/// Six instances with one annotation each, by an annotator of this id.
+/// Six instances with one annotation each: one annotator id, label and weight per instance.
 fn crowd(path: &Path, annotators: ArrayRef, labels: ArrayRef, weights: ArrayRef) {
     let instances = ["i0", "i1", "i2", "i3", "i4", "i5"].map(Some);
     write_parquet(
@@ -38,7 +38,7 @@ fn crowd(path: &Path, annotators: ArrayRef, labels: ArrayRef, weights: ArrayRef)
     );
 }
 
-/// Takes the number of nulls, which is optional, out of the statistics.
+/// Removes the null counts, which are optional, from the column statistics.
 fn forget_nulls(path: &Path) {
     restate(path, |column| {
         let statistics = match column.statistics() {
@@ -56,7 +56,7 @@ fn forget_nulls(path: &Path) {
     });
 }
 
-/// What the query gives over the file as the table `t`, a JSON object a line.
+/// The result of a query over the file as the table `t`: one JSON object per line.
 fn asked(job: &Job, query: &str) -> String {
     let table = format!("t={}", job.path("in.parquet").display());
     stdout(&run_ok(&["sql", "--json", "--table", &table, "-c", query]))
@@ -125,7 +125,7 @@ fn queries_see_values_and_not_their_bounds() {
     let weights = [1.0, NAN, 1.0, 1.0, 1.0, 1.0].map(Some);
     let a = text(&[Some("a"); 6]);
     crowd(&job.path("in.parquet"), Arc::clone(&a), a, floats(&weights));
-    // To DataFusion NaN is the greatest number.
+    // DataFusion orders NaN after every other number.
     for (query, answer) in [
         ("select instance_id as i from t where weight > 2", "i1"),
         ("select instance_id as i from t where weight > 2 or label = 'b'", "i1"),

@@ -159,12 +159,12 @@ fn a_test_that_fails_says_which_row_is_missing_and_ends_with_code_6() {
 #[test]
 fn check_reads_schemas_and_no_rows() {
     let job = Job::new();
-    // Two rows: a column of one value is known from its statistics.
+    // Two rows, because the statistics alone give the values of a column that has only one.
     let published = job.run(
         "source.annotations = [['i', 'a', 'yes'], ['j', 'a', 'no']]\nmodel.kind = 'majority_vote'",
     );
     let mut bytes = std::fs::read(published.join("labels/part-00000.parquet")).unwrap();
-    // The data pages come first: the footer stays whole.
+    // The data pages come first, so the footer stays intact.
     bytes[4..40].fill(0xff);
     std::fs::write(job.path("damaged.parquet"), bytes).unwrap();
     let pipeline =
@@ -217,11 +217,11 @@ fn evaluate_gives_the_scores_worked_out_by_hand() {
         let found = scores.as_array().unwrap().iter().find(|s| s["name"] == name).unwrap();
         found["value"].as_f64()
     };
-    // labels y, n (a tie, to the lowest class), n; the truth is y three times; instance 9 was never read
+    // The labels are y, n (a tie: the lowest class) and n; the true class of all is y. The run has no instance 9.
     assert_eq!(score("instances"), Some(3.0));
     assert!((score("accuracy").unwrap() - 1.0 / 3.0).abs() < 1e-12);
     assert!((score("accuracy_expected_ties").unwrap() - 0.5).abs() < 1e-12);
-    // y: one hit, one given, three there: 2 / 4; n: no hit: 0
+    // F1 of y: one hit, one label y, three instances of y: 2 * 1 / (1 + 3). F1 of n: no hit, 0.
     assert!((score("macro_f1").unwrap() - 0.25).abs() < 1e-12);
     assert_eq!(score("auc"), None);
     let nothing = job.write("other.csv", "id,truth\n77,y\n");

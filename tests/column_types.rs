@@ -1,4 +1,5 @@
-//! Columns have the type that holds every value of every file; where there is none, the error names who disagrees.
+//! A column gets the type that holds every value of every file; if there is none, the error names the files that
+//! disagree.
 
 use std::fmt::Write as _;
 use std::sync::Arc;
@@ -12,7 +13,7 @@ fn vote(url: &str, more: &str) -> String {
     format!("source.annotations = '{{dir}}{url}'\nmodel.kind = 'majority_vote'\n{more}")
 }
 
-/// NDJSON whose first `n` rows lack what the last ones have.
+/// NDJSON of `n` rows with the extra fields `early`, and one last row with the extra fields `last`.
 fn late(n: usize, early: &str, last: &str) -> String {
     let row = |i: usize, annotator: &str, label: &str, more: &str| {
         format!(
@@ -30,7 +31,7 @@ fn a_field_that_comes_late_is_read() {
     job.write("in.ndjson", &late(1500, ",\"weight\":1.0", ",\"weight\":3.5"));
     let early = read_table(&job.run(&vote("in.ndjson", "sink.run_id = 'early'")), "labels");
     assert_eq!(cells(&early[..1], &["instance_id", "label"]), ["i0 y"]);
-    // Where 1500 rows have no weight they are rejected, not counted as 1.
+    // 1500 rows without the weight that the last row has are rejected, and do not count as 1.
     job.write("in.ndjson", &late(1500, "", ",\"weight\":3.5"));
     let run = job.run(&vote("in.ndjson", "sink.run_id = 'late'"));
     assert_eq!(rows_read(&run), "1501 1");
@@ -75,7 +76,7 @@ fn text_in_a_column_of_features_is_an_error_wherever_it_comes() {
     write("a", "late,1,tall\n");
     let error = job.fails(crowd, 3);
     assert_says(&error, &["'tall'", "`height`", "record 1101", "features/a.csv"]);
-    // In another file it is not left out either.
+    // The column is not dropped either when the text is in another file.
     write("a", "");
     job.write("features/b.csv", "height,instance_id,width\ntall,j,1\n");
     let error = job.fails(crowd, 3);
@@ -155,7 +156,7 @@ fn numbers_of_text_files_widen_over_files_and_numbers_with_leading_zeros_are_tex
              source.sql.annotations = \"select * from annotations where code in ('007', '7')\""
         );
         let run = job.run(&vote(folder, &more));
-        // 3 and 0.5 of 3.5.
+        // The weights are 3 and 0.5, of 3.5 in all.
         let posteriors = cells(&read_table(&run, "posteriors"), &["class", "probability"]);
         assert_eq!(posteriors, ["x 0.8571428571428571", "y 0.14285714285714285"], "{folder}");
         let table = format!("t={}", job.url(folder));
@@ -212,7 +213,7 @@ fn a_column_of_features_that_holds_text_among_numbers_is_no_silent_loss() {
         &job.fails(pipeline, 3),
         &["source.features", "hold numbers, and other values", "`k`"],
     );
-    // Columns of text alone are no features; nor are those that a query leaves out.
+    // A column of text alone (`words`) is not a feature, nor is a column that the query leaves out (`k`).
     let query = "sql.features = 'SELECT instance_id, h, words FROM features', features";
     job.ends(&pipeline.replacen("features", query, 1), &[], 0);
     with("7");

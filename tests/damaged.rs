@@ -69,7 +69,7 @@ fn lengths_beyond_an_arrow_file_are_a_data_error() {
     crate::job::write_as(&job.path("good.arrow"), &batch);
     let good = std::fs::read(job.path("good.arrow")).unwrap();
     let pipeline = IN.replace("in.parquet", "in.arrow");
-    // Greatest lengths in place of every eight bytes of the footer, one at a time.
+    // Puts a huge length in the place of every eight bytes of the footer, one place at a time.
     let end = good.len() - 10;
     let mut refused = 0;
     for at in (end - 200..end).step_by(8) {

@@ -10,7 +10,7 @@ use serde_json::Value;
 
 use crate::job::Job;
 
-/// What changes no byte of the tables, by key or section.
+/// The keys and sections that change no byte of the tables, with the reason.
 const UNCHANGED: [(&str, &str); 10] = [
     ("name", "names the pipeline"),
     ("engine", "resources: the result does not depend on them"),
@@ -24,7 +24,7 @@ const UNCHANGED: [(&str, &str); 10] = [
     ("sink.run_id", "names the job instead of the digest"),
 ];
 
-/// Values that are tried until a key takes one, beside the words that its schema lists.
+/// Values to try for a key, after the words that its schema lists, until the key accepts one.
 const VALUES: [&str; 23] = [
     "true",
     "false",
@@ -51,7 +51,7 @@ const VALUES: [&str; 23] = [
     "[1, 1, 1]",
 ];
 
-/// Every key that is no section, with the words that it may be.
+/// Every key that is not a section, with the words that its schema allows.
 pub(crate) fn leaves(
     root: &Value,
     schema: &Value,
@@ -76,7 +76,7 @@ pub(crate) fn leaves(
     }
 }
 
-/// The words that a key may be, in all alternatives.
+/// The words that the schema of a key allows, in all of its alternatives.
 fn words(root: &Value, schema: &Value, found: &mut Vec<String>) {
     let target = schema["$ref"].as_str().and_then(|r| root.pointer(r.strip_prefix('#')?));
     let schema = target.unwrap_or(schema);
@@ -88,7 +88,7 @@ fn words(root: &Value, schema: &Value, found: &mut Vec<String>) {
     }
 }
 
-/// A folder with sources that have every column, and one more.
+/// A folder with sources that have every column, and one column more.
 fn sources() -> Job {
     let job = Job::new();
     let annotations =
@@ -100,7 +100,7 @@ fn sources() -> Job {
 }
 
 fn spec(job: &Job, kind: &str, set: Option<String>) -> Option<PipelineSpec> {
-    // Only a network of images can move and mirror them.
+    // Only a backbone for images can shift and mirror its input.
     let is_of_images =
         set.as_ref().is_some_and(|s| s.contains("backbone.flip") || s.contains("pad_crop"));
     let backbone = if is_of_images { "model.backbone.kind = 'lenet'\n" } else { "" };
@@ -115,14 +115,14 @@ fn spec(job: &Job, kind: &str, set: Option<String>) -> Option<PipelineSpec> {
     load(&text, "test", &Overrides { set, var: Vec::new() }).ok()
 }
 
-/// What the run would be called, where the spec can be planned.
+/// The id of the run, or `None` if the spec cannot be planned.
 async fn id(spec: &PipelineSpec) -> Option<String> {
     let text = explain(spec).await.ok()?;
     let line = text.lines().find(|line| line.starts_with("output"))?;
     Some(line.rsplit_once('/')?.1.to_owned())
 }
 
-/// The key with another value than its default, and whether that is another job.
+/// Whether another value of the key than the default gives another run id; `None` if no value is known to work.
 async fn changes(job: &Job, kind: &str, key: &str, words: &[String]) -> Option<bool> {
     let default = spec(job, kind, None)?.to_json().ok()?;
     let default = default.pointer(&format!("/{}", key.replace('.', "/")))?;
@@ -177,7 +177,7 @@ async fn every_parameter_of_every_model_changes_the_digest() {
         let mut keys = Vec::new();
         leaves(&root, &root, "model", &mut keys);
         for (key, words) in &keys {
-            // These models can be trained in one way only.
+            // These models accept one value of the key only.
             let has_one_value = match key.as_str() {
                 "model.train.batch_by" => ["weighted_doctor_net", "max_mig"].contains(&family.kind),
                 "model.train.reduction" => {

@@ -1,4 +1,4 @@
-//! Disks on which something is odd: folders on other disks, circles of links, no room.
+//! Unusual disks: folders on other disks, circles of links, no space left.
 
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
@@ -22,7 +22,7 @@ fn runs_may_lie_on_another_disk_than_the_link_to_the_newest() {
     }
     std::fs::create_dir_all(job.path("out")).unwrap();
     symlink(other.path(), job.path("out/runs")).unwrap();
-    // What a process left that died on the way.
+    // A link that a killed process left behind.
     symlink("latest/_latest.json", job.path("out/_latest")).unwrap();
     for (id, seed) in [("old", "seed=1"), ("new", "seed=2")] {
         job.ends(CROWD, &["--set", &format!("sink.run_id={id}"), "--set", seed], 0);
@@ -60,7 +60,7 @@ fn a_link_on_its_way_that_a_dead_writer_left_goes_with_its_lease() {
         assert_says(&stderr(&done), &["nothing to do"]);
     };
     again();
-    // As if it had died when `latest` had moved, just before the link to the pointer had.
+    // As if the writer had died with a link staged as `_latest`, after `latest` had moved.
     std::fs::write(&lease, content).unwrap();
     let target =
         Path::new("runs").join(Site::id(3 * round)).join(files_of(&run).file_name().unwrap());
@@ -105,7 +105,7 @@ fn circles_of_links_and_folders_that_may_not_be_read_stop_nobody() {
     assert_eq!(committed(&job.path("out/runs/old")), None, "it is collected");
     std::fs::create_dir_all(job.path("out/runs/new/notes")).unwrap();
     symlink(job.path("out/runs/new"), job.path("out/runs/new/notes/circle")).unwrap();
-    // The pointer is found again, and the run can be read.
+    // The next job restores the pointer, and the run can be read.
     std::fs::remove_file(job.path("out/latest.json")).unwrap();
     let query = ["sql", "--json", "--run", &job.url("out"), "-c", "select count(*) n from labels"];
     let refused = labelmill().args(query).output().unwrap();
@@ -147,7 +147,7 @@ fn what_a_dead_writer_left_makes_room_on_a_full_disk() {
     let input = site.folder.join("in-1").display().to_string();
     let output = site.out().display().to_string();
     let model = ["--model", "majority_vote"];
-    // No file may grow.
+    // With this limit no file may grow.
     let full = std::process::Command::new("sh")
         .args(["-c", "ulimit -f 0; exec \"$0\" \"$@\"", env!("CARGO_BIN_EXE_labelmill")])
         .args(["aggregate", "--annotations", &input, "--output", &output])

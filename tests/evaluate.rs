@@ -43,7 +43,7 @@ fn classes() -> (&'static str, Columns) {
     ("classes", vec![("class", words("n y")), ("index", Arc::new(Int64Array::from(vec![0, 1])))])
 }
 
-/// The scores of one question by name; null is `None`.
+/// The scores of one question by name; a null score is `None`.
 fn scores_of(run: &str, truth: &str, more: &[&str], question: &Value) -> Scores {
     let arguments = ["evaluate", "--run", run, "--truth", truth, "--json"];
     let output = stdout(&run_ok(&[&arguments[..], more].concat()));
@@ -71,7 +71,7 @@ fn assert_not_defined(scores: &Scores, names: &[&str]) {
     }
 }
 
-/// Two instances with labels and posteriors, and two more that only the classifier knows.
+/// Predictions of two instances that have labels and posteriors, and of two that nobody annotated.
 fn predictions() -> (&'static str, Columns) {
     let columns = vec![
         ("instance_id", words("i1 i1 i2 i2 t1 t1 t2 t2")),
@@ -83,7 +83,8 @@ fn predictions() -> (&'static str, Columns) {
 
 const TRUTH: &str = "instance_id,class\ni1,y\ni2,n\nt1,y\nt2,y\nelsewhere,n\n";
 
-/// Of the four instances of `predictions` only `t1` is right; of the pairs of a `y` and the `n`, one of three.
+/// Of the four instances of `predictions` only `t1` is right. For the AUC, one of the three pairs of a `y` and the `n`
+/// is in the right order.
 fn assert_predictions_are_scored(scores: &Scores) {
     let log_loss = -(0.1_f64.ln() + 0.3_f64.ln() + 0.9_f64.ln() + 0.2_f64.ln()) / 4.0;
     assert_scores(
@@ -115,7 +116,7 @@ fn a_classifier_is_scored_on_instances_that_nobody_annotated() {
     let found = scores(&run, &truth, &[]);
     assert_scores(&found, &[("instances", 2.0), ("accuracy", 1.0)]);
     assert_predictions_are_scored(&found);
-    // Truth of test instances alone says nothing of the labels, and all of the classifier.
+    // Truth of instances that nobody annotated scores the classifier, and not the labels.
     let test = job.write("test.csv", "instance_id,class\nt1,y\nt2,y\n");
     let found = scores(&run, &test, &[]);
     assert_scores(&found, &[("instances", 0.0), ("prediction_accuracy", 0.5)]);
@@ -156,7 +157,7 @@ fn without_posteriors_no_score_of_them_is_invented() {
 
 #[test]
 fn an_abstained_instance_is_wrong_for_the_run_and_for_evaluate() {
-    // Nobody chose a class for `j`; its truth is the class that a tie would go to.
+    // `j` has no annotation with a class; its true class is the one that a tie would go to.
     let job = Job::new();
     let gold = "[['i', 'no', 'holdout'], ['j', 'no', 'holdout'], ['k', 'yes', 'holdout']]";
     let run = job.run(&format!(
@@ -201,9 +202,9 @@ fn a_class_that_the_runs_type_cannot_say_is_wrong() {
     let truth = job.path("truth.parquet");
     write_parquet(&truth, vec![("instance_id", words("1 2 3 9")), ("class", classes)]);
     let found = scores(&job.url("out"), truth.to_str().unwrap(), &[]);
-    // The third and the last have no true class at all.
+    // The third and the last row have no true class.
     assert_scores(&found, &[("instances", 2.0), ("accuracy", 0.5), ("unknown_instances", 0.0)]);
-    // Integers with nulls often come as floats; 8.5 is no 8.
+    // Integers with nulls often come as floats; 8.5 is not 8.
     write_parquet(&truth, vec![("instance_id", words("1 2")), ("class", reals(&[7.0, 8.5]))]);
     let found = scores(&job.url("out"), truth.to_str().unwrap(), &[]);
     assert_scores(&found, &[("instances", 2.0), ("accuracy", 0.5)]);
@@ -242,8 +243,8 @@ fn without_a_matrix_in_common_the_error_is_not_defined() {
 fn rows_of_a_matrix_that_were_left_out_are_not_compared() {
     let job = Job::new();
     let labels = vec![("instance_id", words("1")), ("label", words("y"))];
-    // `a` has its whole matrix but hardly met `y`; of `b` only one label for one class is in the table; nobody knows
-    // how `c` answers.
+    // `a` has its whole matrix, but an expected count of only 0.3 for `y`; `b` has only one cell in the table; `c` has
+    // no true matrix.
     let estimated = vec![
         ("scope", words(&"annotator ".repeat(8))),
         ("annotator_id", words("a a a a a a b c")),
@@ -254,7 +255,7 @@ fn rows_of_a_matrix_that_were_left_out_are_not_compared() {
     ];
     let run = publish(&job, vec![classes(), ("labels", labels), ("confusion_matrices", estimated)]);
     let truth = job.write("truth.csv", "instance_id,class\n1,y\n");
-    // Cells that are left out here are zero.
+    // A missing cell of the true matrices is zero.
     let confusion = job.write(
         "confusion.csv",
         "annotator_id,class,label,probability
@@ -262,7 +263,8 @@ a,n,n,0.7\na,n,u,0.1\na,n,y,0.2\na,y,u,0.5\na,y,y,0.5
 b,n,n,0.8\nb,n,u,0.1\nb,n,y,0.1\nb,y,y,1\nd,y,y,1\n",
     );
     let found = scores(&run, &truth, &["--confusion", &confusion]);
-    // a, n: 0.1, 0, 0.1; a, y: 0.25, 0.25, 0; b, n: the rest, 0.1, is shared by two labels: 0.1, 0.05, 0.05.
+    // The differences. Row n of a: 0.1, 0, 0.1; row y of a: 0.25, 0.25, 0; row n of b: 0.1, 0.05, 0.05, since the two
+    // labels without a cell share the rest, 0.1.
     let (a, b) = (f64::midpoint(0.02, 0.125), 0.015);
     assert_scores(
         &found,

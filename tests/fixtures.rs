@@ -43,7 +43,7 @@ fn dawid_skene(smoothing: f64, iterations: u32) -> Fitted {
     Em(spec).fit((&toy()).into(), &mut Run::new(0)).unwrap()
 }
 
-/// So many iterations, whatever the objective does.
+/// A stop rule of exactly this many iterations, whatever the objective does.
 fn iterations(max_iter: u32) -> StopRule {
     StopRule { max_iter, tol: 0.0, ..StopRule::default() }
 }
@@ -105,7 +105,7 @@ fn dawid_skene_after_five_e_steps() {
 fn a_fixed_prior_stays_uniform_and_out_of_the_posterior() {
     let fitted =
         fit(DawidSkene { fixed_prior: true, stop: iterations(1), ..DawidSkene::default() });
-    // The learned shares, (5 / 18, .430556, .291667), divided out of .447368 and .552632.
+    // .447368 and .552632 are the posterior with the learned prior, (5 / 18, .430556, .291667), which is divided out.
     let t5 = [0.0, 0.447_368 / 0.430_556, 0.552_632 / 0.291_667];
     let sum: f64 = t5.iter().sum();
     assert_close(fitted.posterior.row(5), &t5.map(|p| p / sum), 2e-6, "T5");
@@ -140,7 +140,7 @@ fn ibcc_after_five_loops() {
     let elbo = [-21.973_323, -21.532_815, -21.490_083, -21.484_586, -21.483_217];
     assert_close(&objectives(&fitted), &elbo, TOLERANCE, "ELBO");
     assert_close(fitted.posterior.row(5), &[0.043_077, 0.650_990, 0.305_933], TOLERANCE, "T5");
-    // nu and al of the fifth loop follow from the posteriors of the fourth.
+    // nu and al of the fifth iteration follow from the posteriors of the fourth.
     let fitted = fit(Ibcc { stop: iterations(4), ..Ibcc::default() });
     let nu: Vec<f64> = fitted.report.prior.unwrap().iter().map(|q| 9.0 * q).collect();
     assert_close(&nu, &[2.999_609, 3.699_003, 2.301_389], TOLERANCE, "nu");
@@ -158,7 +158,7 @@ fn ibcc_after_five_loops() {
     }
 }
 
-/// The published parameters are those after sixteen loops with exact M-steps, one part in 10^5 from where they end.
+/// The reference parameters are those after sixteen iterations with exact M-steps, within 1e-5 of the limit.
 #[test]
 fn glad_after_sixteen_loops() {
     let exact = |loops| Glad { gradient_tol: 1e-9, max_steps: 200, stop: iterations(loops) };
@@ -208,14 +208,14 @@ fn every_model_starts_as_often_as_asked_and_keeps_the_best() {
     }
 }
 
-/// With one step an M-step is cut short; where no gradient is too large it makes none, and all abilities stay at 1.
+/// With `max_steps = 1` an M-step ends early. Below the gradient tolerance it takes no step: all abilities stay at 1.
 // keys: glad.max_steps, glad.gradient_tol
 #[test]
 fn an_m_step_ends_after_its_steps_or_where_its_gradient_is_small() {
     let glad = |gradient_tol, max_steps| fit(Glad { gradient_tol, max_steps, stop: iterations(1) });
     let still = glad(1e9, 200);
     assert_eq!(still.report.annotator_parameters[0].1, [1.0; 4]);
-    // Then every answer is right with 1 / (1 + exp(-e)).
+    // Then every annotation is right with the probability 1 / (1 + exp(-e)).
     assert_close(&still.report.skill, &[0.938_097; 4], TOLERANCE, "skill");
     let (cut, whole) = (glad(1e-9, 1), glad(1e-9, 200));
     let [still, cut, whole] = [still, cut, whole].map(|fitted| objectives(&fitted)[0]);

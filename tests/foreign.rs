@@ -1,4 +1,4 @@
-//! What somebody else put where a run is published stays as it is, and what a power loss left behind blocks nobody.
+//! A sink leaves files of other programs as they are, and control files that a power loss cut short block no job.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -12,7 +12,7 @@ use crate::support::{files_of, labelmill, manifest, read_table, run_fails, stder
 const CROWD: &str = "source.annotations = [['i', 'a', 'x'], ['j', 'a', 'x'], ['j', 'b', 'y']]
     model.kind = 'majority_vote'\nsink.stale_after_seconds = 1\n";
 
-/// Every file below a folder with its content; links as what they lead to.
+/// Every file and folder below a folder, with the content of a file or the target of a link.
 fn tree(folder: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
     let mut files = BTreeMap::new();
     for entry in std::fs::read_dir(folder).into_iter().flatten().flatten() {
@@ -30,7 +30,7 @@ fn tree(folder: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
     files
 }
 
-/// Makes a file an hour old, and whatever lies in it.
+/// Sets the time of a file or folder far back.
 fn age(path: &Path) {
     let hour_ago = SystemTime::UNIX_EPOCH + Duration::from_secs(1_700_000_000);
     std::fs::File::open(path).unwrap().set_modified(hour_ago).unwrap();
@@ -150,7 +150,7 @@ fn a_pointer_that_was_lost_is_written_again_by_a_job_that_was_done_before() {
         let query = ["sql", "--run", &job.url("out"), "-c", "select 1"];
         let refused = labelmill().args(query).output().unwrap();
         assert_says(&stderr(&refused), &["latest.json is missing", "run the job again"]);
-        // The newest run is meant, and not the one that was asked for.
+        // The pointer names the newest run, not the run of the job that restores it.
         let said = job.ends(CROWD, &["--set", "sink.run_id=old"], 0);
         assert_says(&said, &["nothing to do"]);
         let newest = files_of(&job.path("out/runs/new")).canonicalize().unwrap();
@@ -209,7 +209,7 @@ fn control_files_that_a_power_loss_emptied_block_no_job_and_are_named() {
             files_of(&run).canonicalize().unwrap()
         );
         assert_eq!(read_table(&files_of(&run), "labels").len(), 2);
-        // The next round damages the manifest that took its place.
+        // The next round damages the newest manifest: it takes the place of the one that was damaged here.
         std::fs::remove_file(run.join("manifest.json")).unwrap();
         let names = std::fs::read_dir(&run).unwrap().map(|e| e.unwrap().path());
         let newest = names.filter(|p| p.extension().is_some_and(|e| e == "json")).max().unwrap();
@@ -244,7 +244,7 @@ fn a_run_whose_files_are_missing_or_cut_short_is_made_again_and_says_why() {
         );
         let other = labelmill().args(explain).args(["--set", "seed=2"]).output().unwrap();
         assert_says(&stdout(&other), &["the run id belongs to another job"]);
-        // It is said before the fit, which the gate looks at.
+        // The job says so before the fit, and so before the gate fails.
         let gated = ["--set", "sink.run_id=mine", "--set", "gate.max_tied=0"];
         assert_says(&job.ends(CROWD, &gated, 6), &again);
         let said = job.ends(CROWD, &["--set", "sink.run_id=mine"], 0);
@@ -266,7 +266,7 @@ fn another_job_s_run_stays_though_a_file_of_it_is_missing() {
     let other = ["--set", "sink.run_id=mine", "--set", "seed=2"];
     assert_says(&job.ends(CROWD, &other, 2), &["the run id belongs to another job"]);
     assert_eq!(tree(&job.path("out/runs")), before);
-    // Forced, it takes a number.
+    // With --force the new run gets a number behind its id.
     job.ends(CROWD, &[&other[..], &["--force"]].concat(), 0);
     assert!(job.path("out/runs/mine-2/manifest.json").exists());
     for (path, content) in before {
@@ -284,10 +284,10 @@ fn a_lock_that_is_never_released_stops_nobody() {
     assert_says(&said, &["holds the lock", "latest.lock"]);
     let latest = || job.path("out/latest").canonicalize().unwrap();
     assert_eq!(latest(), files_of(&job.path("out/runs/old")).canonicalize().unwrap());
-    // Nor is what is still to be done forgotten by who cannot do it either.
+    // Another job that cannot take the lock either leaves the pointer to be moved later.
     job.ends(CROWD, &["--set", "sink.run_id=new", "--set", "seed=2"], 0);
     drop(lock);
-    // Whoever comes next moves the pointer.
+    // The next job moves the pointer.
     job.ends(CROWD, &["--set", "sink.run_id=new", "--set", "seed=2"], 0);
     assert_eq!(latest(), files_of(&job.path("out/runs/new")).canonicalize().unwrap());
     assert_eq!(std::fs::read_dir(job.path("out/_leases")).unwrap().count(), 1, "the lock alone");
@@ -303,7 +303,7 @@ fn runs_of_a_pipeline_without_a_name_are_not_collected() {
         labelmill().args(arguments).args([&*out, "--set", "sink.keep_runs=1"]).output().unwrap();
     assert_eq!(output.status.code(), Some(2), "{}", stderr(&output));
     assert_says(&stderr(&output), &["sink.keep_runs", "give the pipeline a `name`"]);
-    // Two teams may call their files alike, and a file's name is no pipeline's.
+    // Two teams may use the same file name, so the name of a file does not count as the name of a pipeline.
     let error = job.ends(CROWD, &["--set", "sink.keep_runs=1"], 2);
     assert_says(&error, &["sink.keep_runs", "give the pipeline a `name`"]);
     job.ends(CROWD, &["--set", "seed=1"], 0);
@@ -321,7 +321,7 @@ fn readers_see_the_files_that_the_manifest_lists_and_no_others() {
     let files = job.run(&(CROWD.to_owned() + "sink.run_id = 'mine'"));
     std::fs::copy(files.join("labels/part-00000.parquet"), files.join("labels/part-00001.parquet"))
         .unwrap();
-    // Another tool's file beside the runs is nobody's run.
+    // A manifest.json of another tool next to the runs is not a run.
     job.write("out/manifest.json", "{\"files\": []}");
     for run in ["out", "out/latest", "out/runs/mine"] {
         let query =
@@ -365,7 +365,7 @@ fn what_lies_behind_a_link_in_place_of_an_attempts_folder_stays() {
     assert_eq!(tree(&elsewhere), before);
 }
 
-/// Whoever opened one would wait for a writer without an end.
+/// Opening a pipe would wait for a writer for ever.
 #[test]
 fn pipes_in_place_of_control_files_are_in_the_way_or_nobody_s() {
     let pipe = |path: &Path| {

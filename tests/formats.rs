@@ -12,7 +12,7 @@ use crate::support::{read_table, table_files};
 const FORMATS: [&str; 6] = ["parquet", "csv", "csv.gz", "ndjson", "ndjson.gz", "arrow"];
 const LAYOUTS: [&str; 4] = ["one.EXT", "days", "many", "daily/day=*/part-?.EXT"];
 
-/// Integers, text that is no number, and weights that two digits hold exactly.
+/// Integers, text that is not a number, and weights that two digits hold exactly.
 fn crowd() -> RecordBatch {
     let rows = CrowdShape { instances: 40, ..CrowdShape::default() }.draw(5).rows;
     let weights = rows.iter().map(|r| 0.25 * f64::from(1 + r.0 % 4));
@@ -33,7 +33,7 @@ fn crowd() -> RecordBatch {
     RecordBatch::try_from_iter_with_nullable(columns.map(|(n, a)| (n, a, true))).unwrap()
 }
 
-/// Lays the crowd out in every way that `LAYOUTS` names, beside files that are no data.
+/// Writes the crowd in every layout that `LAYOUTS` names, next to files that hold no data.
 fn lay_out(job: &Job, extension: &str, crowd: &RecordBatch) {
     let half = crowd.num_rows() / 2;
     let halves = [crowd.slice(half, crowd.num_rows() - half), crowd.slice(0, half)];
@@ -52,7 +52,7 @@ fn lay_out(job: &Job, extension: &str, crowd: &RecordBatch) {
     write_as(&job.path(&format!("daily/day=0/deeper/part-0.{extension}")), crowd);
 }
 
-/// Every file but the trace, whose seconds are the clock's.
+/// Publishes the crowd and returns every file but those of `trace`, which holds wall times.
 fn publish(job: &Job, url: &str) -> BTreeMap<String, Vec<u8>> {
     let run = job.run(&format!("source.annotations = '{{dir}}{url}'\nmodel.kind = 'dawid_skene'"));
     assert_eq!(read_table(&run, "labels").len(), 40, "{url}");

@@ -1,14 +1,14 @@
-//! Whatever bytes come in, a reader gives rows or an error: no panic, no abort, and no defect is reported.
+//! For any bytes a reader returns rows or an error: it does not panic, abort or report a defect.
 //!
-//! The inputs are damaged copies of good ones, the same in every run. Ten thousand are tried by default. More by hand,
-//! with the number of inputs in all:
+//! The inputs are damaged copies of valid ones, the same in every run, ten thousand by default. To try more, give the
+//! total number of inputs:
 //!
 //! ```text
 //! LABELMILL_FUZZ=1000000 cargo test --release --test integration fuzz:: -- --nocapture
 //! ```
 //!
-//! Each test names its folder at the start; should the process be aborted, the input that did it is the file `input`
-//! there. `LABELMILL_FUZZ_SEED` gives other inputs.
+//! Each test prints its folder at the start; if the process aborts, the file `input` in that folder holds the input
+//! that caused it. `LABELMILL_FUZZ_SEED` gives other inputs.
 
 use std::future::Future;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -38,14 +38,14 @@ use crate::job::Job;
 use crate::networks::{WIDTH, features, job, list, pipeline, write_features};
 use crate::support::{unsealed, write_batch, write_crowd};
 
-/// Inputs of all tests together, if not told otherwise.
+/// The default number of inputs, for all tests together.
 const INPUTS: usize = 10_000;
 
 fn from_environment(name: &str) -> Option<usize> {
     std::env::var(name).ok()?.parse().ok()
 }
 
-/// Words that formats, numbers and SQL stumble over.
+/// Words that often break parsers of formats, numbers and SQL.
 const WORDS: [&str; 32] = [
     "\0",
     "\u{feff}",
@@ -107,7 +107,7 @@ fn damaged(seeds: &[Vec<u8>], rng: &mut impl Rng) -> Vec<u8> {
             }
             6 => {
                 let word = WORDS[rng.random_range(0..WORDS.len())];
-                // In the place of a whole number or word.
+                // Replaces a whole number or word.
                 let is_word = |b: &u8| b.is_ascii_alphanumeric() || *b == b'.';
                 let length = bytes[at..].iter().take_while(|b| is_word(b)).count();
                 bytes.splice(at..at + length, word.bytes());
@@ -120,7 +120,7 @@ fn damaged(seeds: &[Vec<u8>], rng: &mut impl Rng) -> Vec<u8> {
     bytes
 }
 
-/// Gives damaged copies of the seeds to a reader; `share` of all inputs.
+/// Calls a reader with damaged copies of the seeds; `share` is the fraction of all inputs that this test tries.
 fn fuzz<R, F>(name: &str, share: f64, seeds: &[Vec<u8>], folder: &Path, mut reader: R)
 where
     R: FnMut(Vec<u8>) -> F,
@@ -291,7 +291,7 @@ fn arrow_files() {
     fuzz_source("arrow files", 0.04, "in.arrow", &seeds);
 }
 
-/// Predicts with a model's folder, without publishing the same twice.
+/// Predicts with the model in a folder; the same prediction is not published twice.
 async fn prediction(folder: String, features: String, output: String) -> Result<()> {
     let what = Prediction {
         model: &folder,

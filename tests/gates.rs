@@ -2,7 +2,7 @@
 
 use crate::job::{Job, assert_says};
 
-/// Of five rows one is rejected; of three instances one is a tie and one has no label; the holdout is missed.
+/// One of five rows is rejected; one of three instances is a tie, one has no label; the label of the holdout is wrong.
 const CROWD: &str = "source.annotations = [['i', 'a', 'x'], ['j', 'a', 'x'], ['j', 'b', 'y'], ['i', 'b', 'x'], ['k', 'a', 'z']]
     source.gold = [['i', 'y', 'holdout']]\nframe.classes = ['x', 'y']\nmodel.kind = 'majority_vote'\n";
 
@@ -65,7 +65,7 @@ fn the_worst_question_decides_whether_a_bound_is_kept() {
 
 #[test]
 fn a_question_without_a_usable_row_counts_as_one_without_labels() {
-    // Of the second question no label is a class: two instances, of which gold knows one.
+    // No label of the second question is a class. It has two instances, one of them with gold.
     let crowd = "source.annotations = [['i', 'a', 'x', 1.0, '2026-01-01', 'p'], ['j', 'a', 'y', 1.0, '2026-01-01', 'p'],
         ['i', 'a', 'X', 1.0, '2026-01-01', 'q'], ['j', 'a', 'X', 1.0, '2026-01-01', 'q']]
         source.gold = [['i', 'x', 'holdout', 'p'], ['i', 'x', 'holdout', 'q'], ['never seen', 'x', 'holdout', 'q']]
@@ -76,7 +76,7 @@ fn a_question_without_a_usable_row_counts_as_one_without_labels() {
     assert_says(&error, &["the accuracy is too low", "found: 0.0000"]);
     let met = "gate = { max_abstained = 0.5, min_accuracy = 0.0 }";
     Job::new().run(&(crowd.to_owned() + met));
-    // Where gold knows none of its instances, the other question's accuracy decides.
+    // Without gold for any instance of that question, the accuracy of the other question decides.
     let unseen = crowd.replace("['i', 'x', 'holdout', 'q'], ", "");
     Job::new().run(&(unseen + "gate.min_accuracy = 1.0"));
 }
@@ -90,7 +90,7 @@ fn a_gate_that_was_moved_holds_for_a_run_that_was_committed_before() {
     let said = ["too many rows were rejected", "found: 0.2000", "the accuracy is too low"];
     assert_says(&error, &said);
     assert_says(&error, &["the run was committed before"]);
-    // Nor does it become the latest run by being asked for again.
+    // Nor does the run become `latest` when the job that fails the gate runs again.
     std::fs::remove_file(job.path("out/latest.json")).unwrap();
     job.ends(&bounds, &[], 6);
     assert!(!job.path("out/latest.json").exists());

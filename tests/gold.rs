@@ -1,11 +1,11 @@
-//! Gold: what the model is told stays, what only scores is never told, and what contradicts itself is refused.
+//! Gold: trusted classes stay fixed, gold that only scores never reaches the model, and contradictory gold is refused.
 
 use arrow::datatypes::DataType;
 
 use crate::job::{Job, assert_says, cells};
 use crate::support::{assert_close, number, read_batches, read_table, run_ok, stderr, text};
 
-/// Two against one on `i`, one each on `j`, all for `no` on `k`.
+/// Two `no` and one `yes` on `i`, one of each on `j`, only `no` on `k`.
 const CROWD: &str = "source.annotations = [['i', 'a', 'no'], ['i', 'b', 'no'], ['i', 'c', 'yes'],
     ['j', 'a', 'no'], ['j', 'c', 'yes'], ['k', 'a', 'no'], ['k', 'b', 'no']]\nmodel.kind = 'dawid_skene'\n";
 
@@ -16,7 +16,7 @@ fn with_gold(rows: &str) -> String {
 // keys: source.gold
 #[test]
 fn a_trusted_class_is_clamped_and_says_so() {
-    // `new` has no annotation but is trusted; without a role, gold trains.
+    // `new` has no annotation but has gold; gold without a role trains.
     let job = Job::new();
     let run = job.run(&with_gold("[['i', 'yes'], ['new', 'no']]"));
     let labels = read_table(&run, "labels");
@@ -25,7 +25,7 @@ fn a_trusted_class_is_clamped_and_says_so() {
     assert_eq!([&found[0], &found[3]], ["i yes gold 1.0 3", "new no gold 1.0 0"]);
     assert_eq!(cells(&labels[1..3], &["instance_id", "decision"]), ["j decided", "k decided"]);
     assert_eq!(read_table(&run, "metrics").len(), 0, "gold that trains does not score");
-    // Who contradicts the gold is held for the worse: `c` was right on `i`, so `j` is a yes.
+    // Gold on `i` makes `c`, who was right there, more accurate than `a`, so `j` is a yes.
     assert_eq!(cells(&labels[1..2], &["label"]), ["yes"]);
 }
 
@@ -66,7 +66,7 @@ fn gold_that_only_scores_adds_no_class_and_counts_as_wrong() {
     for found in ["holdout instances 2.0", "holdout accuracy 0.5", "valid accuracy 0.0"] {
         assert!(metrics.contains(&found.to_owned()), "{found} of {metrics:?}");
     }
-    // A class that is told to the model is one of its classes, and one that is not among those listed is an error.
+    // A class of gold that trains is one of the classes; a class that is not among the listed ones is an error.
     let run = job.run(&with_gold("[['i', 'perhaps']]"));
     assert_eq!(cells(&read_table(&run, "classes"), &["class"]), ["no", "perhaps", "yes"]);
     let listed = "\nframe.classes = ['no', 'yes']";
@@ -254,7 +254,7 @@ fn gold_of_one_question_neither_chooses_nor_scores_another_question_s_classifier
     }
 }
 
-/// A file without types: what is no label of the run decides neither the type of labels nor their order.
+/// In files without types, values that are not labels of the run decide neither the type nor the order of the labels.
 #[test]
 fn gold_that_only_scores_and_rejected_rows_change_no_type() {
     let rows = "instance_id,annotator_id,label\n1,a,9\n1,b,10\n2,a,9\n2,b,9\n";
@@ -311,7 +311,7 @@ fn gold_of_several_questions_beside_annotations_of_none_is_refused() {
     };
     let error = job.fails(spec("instance_id,class,question\ni,x,p\nj,y,q\n"), 3);
     assert_says(&error, &["gold is of several questions", "source.gold", "`p`, `q`"]);
-    // Of one question it can only be this one.
+    // Gold of a single question must be gold of the only question that there is.
     let run = job.run(spec("instance_id,class,question\ni,y,p\n"));
     assert_eq!(cells(&read_table(&run, "labels"), &["label", "decision"]), ["y gold"]);
 }

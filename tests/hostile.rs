@@ -1,4 +1,4 @@
-//! Input that is made to break the process ends in an error: never in an abort, an overflow or a full memory.
+//! Input that is made to break the process ends in an error, never in an abort, an overflow or exhausted memory.
 
 use serde_json::{Value, json};
 
@@ -6,10 +6,9 @@ use crate::job::Job;
 use crate::networks;
 use crate::support::{labelmill, stderr, unsealed};
 
-/// Runs the binary with little memory and returns its exit code and what it said.
+/// Runs the binary with limited memory and returns its exit code and stderr.
 fn ends(args: &[&str]) -> (Option<i32>, String) {
-    // A quarter of the address space that a debug build needs for itself would be too little; 8 GiB stops what asks for
-    // more than any machine has.
+    // A debug build needs much address space for itself; 8 GiB still stops what asks for more than any machine has.
     let binary = env!("CARGO_BIN_EXE_labelmill");
     let mut command = std::process::Command::new("sh");
     command.args(["-c", "ulimit -v 8388608; exec \"$0\" \"$@\"", binary]).args(args);
@@ -26,7 +25,7 @@ fn assert_error(args: &[&str], codes: &[i32]) -> String {
     said
 }
 
-/// SQL that is deep by every means that a parser may not count.
+/// SQL that nests deeply by every construct whose depth a parser may fail to count.
 fn deep_queries() -> Vec<(&'static str, String)> {
     const N: usize = 100_000;
     vec![
@@ -78,7 +77,7 @@ fn list(n: usize, item: impl Fn(usize) -> String) -> String {
     (0..n).map(item).collect::<Vec<_>>().join(", ")
 }
 
-/// Common table expressions `a1`, `a2`, ..., each made of the one before, and a query of the last.
+/// Common table expressions `a1`, `a2`, ..., each over the one before, and a query over the last.
 fn chained(n: usize, query: impl Fn(usize) -> String) -> String {
     let with = list(n, |n| format!("a{} as ({})", n + 1, query(n)));
     format!("with t as (select 1 as x), a0 as (select 1 as x), {with} select * from a{n}")
@@ -120,7 +119,7 @@ fn sql_that_is_long_and_not_deep_runs() {
     }
 }
 
-/// Pipeline files that are deep, large or out of every range.
+/// Pipeline files that nest deeply, are large or hold values out of range.
 fn hostile_files() -> Vec<(&'static str, String)> {
     const N: usize = 100_000;
     let head = "source.annotations = [['i', 'a', 'x']]\nmodel.kind = 'majority_vote'\n";
@@ -190,7 +189,7 @@ fn predict(job: &Job) -> String {
     let urls = ["model", "features.parquet", "predicted"].map(|name| job.url(name));
     let [model, features, out] = &urls;
     let args = ["predict", "--force", "--model", model, "--features", features, "--output", out];
-    // What the network does not use may be anything.
+    // A prediction succeeds where the network does not use the hostile value.
     match ends(&args) {
         (Some(0), said) => said,
         _ => assert_error(&args, &[2, 3]),
@@ -238,7 +237,7 @@ fn a_hostile_description_of_a_model_is_an_error_before_anything_of_its_size_is_m
             accepted.push(format!("{pointer} = {value}"));
         }
     }
-    // The labels that are no classes and, without images, the shape of one: a prediction uses neither.
+    // A prediction uses neither the number of labels nor, without images, the shape of an image.
     assert_eq!(
         accepted,
         [

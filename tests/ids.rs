@@ -15,8 +15,8 @@ use crate::support::{
     forget_sizes, number, read_batches, read_table, text, write_crowd, write_parquet,
 };
 
-/// Publishes a crowd whose instances, annotators and labels are all these two values: two annotators agree that the
-/// first instance is of the first class and the second of the second.
+/// Publishes a crowd whose instance ids, annotator ids and labels are all these two values, and asserts that they come
+/// back. Both annotators give the first label to the first instance and the second label to the second.
 fn assert_returned(values: &ArrayRef) {
     for (tells_sizes, has_question) in [(true, false), (false, false), (true, true)] {
         assert_returned_from(values, tells_sizes, has_question);
@@ -152,7 +152,7 @@ fn a_csv_keeps_ids_as_they_stand_and_knows_integers() {
     assert_eq!(&column("annotators", "annotator_id"), &integers);
 }
 
-/// Twelve instances of two classes, each with its features; of the last one, features alone.
+/// Twelve instances of two classes with features, and one more instance with features alone.
 #[test]
 fn text_of_csv_and_integers_are_the_same_ids_in_features_and_gold() {
     for (first, question, are_typed, last) in [
@@ -160,7 +160,7 @@ fn text_of_csv_and_integers_are_the_same_ids_in_features_and_gold() {
         (1, "", true, "99"),
         (1, ",q", false, "99"),
         (1, ",q", true, "99"),
-        // Longer than the keys that are packed.
+        // Too large for packed keys.
         (1_234_567_890_123_456_000, "", true, "99"),
         (1_234_567_890_123_456_000, ",q", false, "new-7"),
     ] {
@@ -208,8 +208,8 @@ fn text_of_csv_and_integers_are_the_same_ids_in_features_and_gold() {
         let (labels, predictions) = (ids_of("labels"), ids_of("predictions"));
         assert_eq!((labels.len(), predictions.len()), (12, 13 * 2), "{case}");
         assert_eq!(labels.data_type(), predictions.data_type(), "{case}");
-        // Gold is found among the instances and among the features; and instances among the features, as the network
-        // learns from both classes what its one feature says.
+        // Gold matches instances and features. Instances match features too, because the network learns both classes
+        // from its only feature.
         let metrics = read_table(&run, "metrics");
         for (name, value) in
             [("instances", 12.0), ("prediction_instances", 12.0), ("prediction_accuracy", 1.0)]

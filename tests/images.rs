@@ -1,4 +1,4 @@
-//! Images as features, from files to files: what says their shape.
+//! Images as features, from files to files: where their shape comes from.
 
 use std::fs::File;
 use std::sync::Arc;
@@ -70,7 +70,7 @@ fn tensors_have_the_shape_that_their_file_states() {
                 writer.finish().unwrap();
             }
         };
-        // What another extension calls a shape is none.
+        // A shape in the metadata of an unknown extension type does not count.
         write(&tensor("someone.image"));
         assert_says(&job.fails(&pipeline, 3), &["the features are no images", "144 numbers"]);
         write(&tensor("arrow.fixed_shape_tensor"));

@@ -1,9 +1,9 @@
-//! Who imports whom: no circle of files, and no stage takes anything from a later one.
+//! Which files import from which: imports form no cycle, and no stage imports from a later one.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
-/// The rooms of `src`, each of which may import from those before it.
+/// The top-level modules of `src`; each may import from the ones before it.
 const ROOMS: [&str; 21] = [
     "escape",
     "redact",
@@ -28,16 +28,16 @@ const ROOMS: [&str; 21] = [
     "cli",
 ];
 
-/// Where a stage may import from a later one: a source can be what a sink published.
+/// The only imports from a later stage that are allowed: a source can be a run that a sink published.
 const DOORS: [(&str, &str); 1] = [("source/published", "sink")];
 
-/// For tests of users: it may import from every room, and only tests import it.
+/// The module for the tests of users: it may import from every module, and only tests import from it.
 const TESTING: &str = "testing";
 
 /// `crate::frame::ids` is `["frame", "ids"]`.
 type Module = Vec<String>;
 
-/// Every module of the crate with its text, without comments and without its tests.
+/// Every module of the crate with its source text, without comments and tests.
 fn modules() -> BTreeMap<Module, String> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
     let mut modules = BTreeMap::new();
@@ -64,7 +64,7 @@ fn modules() -> BTreeMap<Module, String> {
     modules
 }
 
-/// A path that a module names, and whether it hands it on (`pub use`).
+/// A path that a module imports, and whether it exports it again (`pub use`).
 struct Import {
     path: Vec<String>,
     is_public: bool,
@@ -144,8 +144,8 @@ fn absolute(module: &Module, path: Vec<String>) -> Vec<String> {
     }
 }
 
-/// Which file takes names from which, each with one of the names. Names that a `mod.rs` hands on count as those of the
-/// file that defines them, and what the files of a folder share may stand in its `mod.rs`.
+/// The pairs of files of which the first imports from the second, each with one of the imported names. A name that a
+/// `mod.rs` exports again counts as a name of the file that defines it. A file may import from the `mod.rs` above it.
 fn graph() -> BTreeMap<(Module, Module), String> {
     let modules = modules();
     let all: Vec<(Module, Import)> = modules

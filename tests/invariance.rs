@@ -16,7 +16,7 @@ use rand::seq::SliceRandom;
 
 use crate::support::{table_files, write_parquet};
 
-/// How the same rows come in.
+/// How the same rows are stored and read.
 #[derive(Debug, Clone)]
 struct Layout {
     order: u64,
@@ -31,14 +31,14 @@ fn layouts() -> impl Strategy<Value = Layout> {
     )
 }
 
-/// An annotation with its weight, where weights are given.
+/// The instance, annotator, label and weight of an annotation; without weights, the last is not used.
 type Row = (String, String, String, f64);
 
-/// A crowd with repeated answers, equal and different ones.
+/// A crowd with repeated annotations, some with equal and some with different labels.
 fn crowd() -> Vec<Row> {
     let drawn = CrowdShape { instances: 60, ..CrowdShape::default() }.draw(11);
     let rows = drawn.rows.iter().enumerate();
-    // Numbers whose sum depends on their order.
+    // Weights whose floating-point sum depends on their order.
     let weight = |n: usize| 0.1 + (n * 7919 % 1000) as f64 / 997.0;
     let mut rows: Vec<Row> = rows
         .map(|(n, (i, r, l))| {
@@ -66,7 +66,7 @@ fn crowd() -> Vec<Row> {
     rows
 }
 
-/// Publishes the crowd in this layout and returns every file but those of `run`.
+/// Publishes the crowd in this layout and returns every file but those of the table `run`.
 fn publish(layout: &Layout, model: &str, is_weighted: bool) -> BTreeMap<String, Vec<u8>> {
     let folder = tempfile::tempdir().unwrap();
     let mut rows = crowd();
@@ -82,7 +82,7 @@ fn publish(layout: &Layout, model: &str, is_weighted: bool) -> BTreeMap<String, 
         ];
         if is_weighted {
             let weights = Float64Array::from_iter_values(part.iter().map(|row| row.3));
-            // An instance belongs to one question or the other by its last digit.
+            // The last digit of an instance decides its question.
             let question = |row: &Row| if row.0.ends_with('7') { "few" } else { "many" };
             let questions = StringArray::from_iter_values(part.iter().map(question));
             columns.push(("weight", Arc::new(weights)));

@@ -1,4 +1,4 @@
-//! A job in a folder of its own: its input files, its pipeline, and what the real binary made of them.
+//! A job in a temporary folder: its input files, its pipeline, and the output of the real binary.
 
 use std::path::{Path, PathBuf};
 
@@ -7,7 +7,7 @@ use datafusion::prelude::SessionContext;
 
 use crate::support::{Row, labelmill, read_table, stderr, text};
 
-/// A folder for one test.
+/// A temporary folder for one test.
 pub struct Job {
     folder: tempfile::TempDir,
 }
@@ -21,7 +21,7 @@ impl Job {
         self.folder.path().join(name)
     }
 
-    /// The path as an argument.
+    /// The path of a file in the folder, as an argument.
     pub fn url(&self, name: &str) -> String {
         self.path(name).display().to_string()
     }
@@ -73,14 +73,14 @@ pub fn rows_read(run: &Path) -> String {
     cells(&read_table(run, "run"), &["rows_read", "rows_used"]).remove(0)
 }
 
-/// Asserts that an error says all of this.
+/// Asserts that a message contains all of these parts.
 pub fn assert_says(error: &str, parts: &[&str]) {
     for part in parts {
         assert!(error.contains(part), "`{part}` is not said in\n{error}");
     }
 }
 
-/// Writes a batch in the format that the file's name tells.
+/// Writes a batch in the format that the extension of the file names.
 pub fn write_as(path: &Path, batch: &RecordBatch) {
     std::fs::create_dir_all(path.parent().unwrap()).unwrap();
     let name = path.file_name().unwrap().to_str().unwrap().trim_start_matches('.');

@@ -1,8 +1,8 @@
-//! Every key of a pipeline file does something, and a test says what.
+//! Every key of a pipeline file has an effect, and a test asserts it.
 //!
 //! The line `// keys: decide.ties, sink.tables` right above a test's attributes names the keys whose effect the test
-//! asserts, at other values than their defaults. A key of a model's own is `KIND.key`; what all models hand to the same
-//! code is `model.key`.
+//! asserts, at other values than their defaults. A key that only one model has is `KIND.key`; a key that models share
+//! is `model.key`.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -12,14 +12,14 @@ use labelmill::pipeline::schema;
 
 use crate::digest::leaves;
 
-/// The sections and keys that models hand to code that they share.
+/// The sections and keys that models share, because shared code reads them.
 const SHARED: [&str; 5] = ["backbone", "device", "preset", "stop", "train"];
 
-/// Keys whose effect no test can see, and why.
+/// Keys whose effect no test can observe, and why.
 const UNSEEN: [(&str, &str); 1] =
     [("sink.sync", "what a disk has after a power cut is not seen by a process")];
 
-/// Every key of a pipeline file that is no section.
+/// Every key of a pipeline file that is not a section.
 fn keys() -> BTreeSet<String> {
     let root = schema();
     let mut found = Vec::new();
@@ -51,7 +51,7 @@ fn sources(folder: &Path, files: &mut Vec<PathBuf>) {
     }
 }
 
-/// The keys that tests name, with the place of each; or the places of comments that are above no test.
+/// The keys that tests name, each with its place, and the places of such comments that are not above a test.
 fn named() -> (Vec<(String, String)>, Vec<String>) {
     let (mut files, mut named, mut astray) = (Vec::new(), Vec::new(), Vec::new());
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));

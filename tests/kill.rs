@@ -1,4 +1,4 @@
-//! Whatever moment a writer dies at, readers see the last run or the new one, whole, and the next run cleans up.
+//! Whenever a writer dies, readers see the last run or the new one, complete, and the next run cleans up.
 
 use std::os::unix::process::ExitStatusExt;
 use std::process::ExitStatus;
@@ -11,7 +11,7 @@ use crate::s3_server::{Fault, Server};
 use crate::site::{INSTANCES, Site};
 use crate::support::send_signal;
 
-/// Kills so many rounds at seeded moments spread over the time that an undisturbed one takes.
+/// Kills this many rounds at seeded random moments, spread over the time that an undisturbed round takes.
 fn survives_kills(site: &Site, rounds: usize) {
     let whole = site.run(0, &[]).max(site.run(1, &[]));
     let mut moments = Run::new(7).rng("kills");
@@ -88,7 +88,7 @@ fn a_kill_at_each_step_of_the_commit_on_disk_leaves_the_last_run_or_the_new_one(
     site.assert_clean();
 }
 
-/// The exit code, or what a shell makes of a death by a signal: before its first line a program cannot listen.
+/// The exit code, or the shell's code for death by a signal: a program cannot catch signals before it runs.
 fn shell_code(status: ExitStatus) -> Option<i32> {
     status.code().or(status.signal().map(|signal| 128 + signal))
 }
@@ -98,7 +98,7 @@ fn a_signal_stops_the_job_with_its_code_and_leaves_nothing() {
     let site = Site::new(None, INSTANCES, 55);
     let whole = site.run(0, &[]);
     let before = site.published();
-    // A fit without an end: whatever the machine does meanwhile, no signal comes after the commit.
+    // A fit that never ends, so that even on a slow machine no signal comes after the commit.
     let endless = ["--set", "model.stop.max_iter=1000000000", "--set", "model.stop.tol=0"];
     for (n, (signal, code)) in [("TERM", 143), ("INT", 130)].into_iter().cycle().take(6).enumerate()
     {
@@ -124,7 +124,7 @@ fn a_signal_between_two_uploads_to_s3_leaves_nothing() {
         let mut child = site.spawn(3, &[]);
         server.wait_for("PutObject posteriors/", 1);
         send_signal(child.id(), signal);
-        // The signal must have come before the upload may end.
+        // The process must receive the signal before the upload ends.
         std::thread::sleep(Duration::from_millis(50));
         server.release();
         assert_eq!(child.wait().unwrap().code(), Some(code), "SIG{signal}");

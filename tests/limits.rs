@@ -1,4 +1,4 @@
-//! Input that would take more room than it should is refused, with what it would take.
+//! Input that would take too much memory is refused, and the error says how much it would take.
 
 use std::fmt::Write as _;
 use std::fs::{File, Permissions};
@@ -42,7 +42,7 @@ fn a_bomb_behind_a_decompressor_is_an_error() {
     assert_says(&error, &["a record is longer than any annotation", "bomb.csv.gz"]);
 }
 
-/// A line of 60 MB whose values were held as a tree took 5 GB.
+/// Held as a tree of values, a line of 60 MB once took 5 GB.
 #[cfg(target_os = "linux")]
 #[test]
 fn a_line_of_many_small_objects_takes_no_more_than_its_text() {
@@ -76,7 +76,7 @@ fn a_column_of_ids_is_no_column_of_labels() {
         &error,
         &["40000 distinct labels in `label`: is this a label column?", "source.columns.label"],
     );
-    // Where the classes are listed, the others are rejected.
+    // If the classes are listed, rows with other labels are rejected.
     let run = job.run(&vote("in.parquet", "frame.classes = ['l1', 'l2']"));
     assert_eq!(rows_read(&run), "40000 2");
 }
@@ -92,7 +92,7 @@ fn what_does_not_fit_into_the_memory_limit_is_refused_and_says_what_it_takes() {
         &error,
         &["does not fit into the memory", "300000 annotations take 13 MiB", "engine.memory_limit"],
     );
-    // A text file tells no number of rows: it is refused on the way.
+    // A text file does not state its number of rows, so the job refuses it while it reads.
     let mut text = String::from("instance_id,annotator_id,label\n");
     for n in 0..300_000 {
         let _ = writeln!(text, "an instance with a rather long name {n},a{},x", n % 10);
@@ -107,7 +107,7 @@ fn what_does_not_fit_into_the_memory_limit_is_refused_and_says_what_it_takes() {
             "24 MiB may be taken",
         ],
     );
-    // Few rows, yet a probability for each of many instances and classes.
+    // Few rows, but many posteriors: one for each of many instances and classes.
     let rows: Vec<(u32, u32, u32)> = (0..20_000).map(|n| (n, n % 10, n % 2000)).collect();
     write_numbers(&job.path("wide.parquet"), &rows);
     let error = job.fails(&vote("wide.parquet", "engine.memory_limit = '64MiB'"), 2);
@@ -143,7 +143,7 @@ fn a_large_text_that_repeats_takes_its_own_size() {
     let number = |most: usize| -> ArrayRef {
         Arc::new((0..8000).map(|n| (n % most) as i64).collect::<Int64Array>())
     };
-    // Written as a dictionary and told to be plain text: 3.2 GB, of which the file holds each value once.
+    // Dictionary-encoded in the file, which holds each value once, and read as plain text of 1.6 GB.
     let large = "z".repeat(400_000);
     let labels: DictionaryArray<Int32Type> =
         (0..8000).map(|n| if n % 2 == 0 { "small" } else { &large }).collect();
@@ -167,7 +167,7 @@ fn a_large_text_that_repeats_takes_its_own_size() {
     }
 }
 
-/// Questions of one annotation each.
+/// A CSV file of `n` questions with one annotation each.
 fn questions(n: usize) -> String {
     let mut text = String::from("instance_id,annotator_id,label,question\n");
     (0..n).for_each(|q| writeln!(text, "i{q},a,x,q{q}").unwrap());
@@ -180,7 +180,7 @@ fn a_column_of_ids_is_no_column_of_questions() {
     job.write("in.csv", &questions(40_000));
     let error = job.fails(&vote("in.csv", "engine.memory_limit = '128MiB'"), 3);
     assert_says(&error, &["distinct questions in `question`: is this a question column?"]);
-    // Hundreds of questions take little, and all of their rows are counted where they do not fit after all.
+    // Hundreds of questions take little memory.
     job.write("in.csv", &questions(300));
     job.run(&vote("in.csv", "engine.memory_limit = '16MiB'"));
 }
@@ -193,13 +193,13 @@ fn what_does_not_fit_names_the_annotations_of_all_questions() {
         writeln!(text, "i{},a{},x,q{}", row % 7, row % 5, row % 3).unwrap();
     }
     job.write("in.csv", &text);
-    // Room for the rows as they come, however many batches are on their way and whichever column has just doubled (70
-    // MiB at most), and not for the views of them (84 MiB).
+    // The rows fit while they are read, however many batches are in flight and whichever column has just doubled its
+    // capacity (70 MiB at most); the views of the annotations do not fit (84 MiB).
     let error = job.fails(&vote("in.csv", "engine.memory_limit = '76MiB'"), 2);
     assert_says(&error, &["2000000 annotations and their ids take"]);
 }
 
-/// Under limits of the address space, from one under which the process can just begin.
+/// Runs the job under growing limits of the address space, from one that just lets the process start.
 #[cfg(target_os = "linux")]
 #[test]
 fn what_the_system_refuses_is_neither_a_defect_nor_the_damage_of_a_file() {
@@ -230,8 +230,8 @@ fn what_the_system_refuses_is_neither_a_defect_nor_the_damage_of_a_file() {
     assert!(refused > 0, "no limit was too small");
 }
 
-/// A limit of processes binds no administrator, and the tests of a user would count what else that user runs: the job is
-/// another user's.
+/// The job runs as another user: a limit on processes does not bind the superuser, and it counts everything else that
+/// a user runs.
 #[test]
 #[cfg(target_os = "linux")]
 fn a_system_that_gives_few_threads_is_no_wait_without_end() {

@@ -1,4 +1,4 @@
-//! Which files a location means: links, patterns, marks, and what is said of files that cannot be read.
+//! Which files a location means: links, patterns, hidden files, and the errors for files that cannot be read.
 
 use std::io::{Read, Write};
 
@@ -95,7 +95,7 @@ fn a_delta_table_and_a_part_of_it_are_refused() {
         let said = ["is a Delta table", "t/_delta_log", "export the table's current rows"];
         assert_says(&job.fails(&vote(url), 3), &said);
     }
-    // One file by its name is what was asked for.
+    // A single file that is given by its name is read.
     assert_eq!(read_table(&job.run(&vote("t/day=1/part-0.csv")), "labels").len(), 1);
 }
 
@@ -167,7 +167,7 @@ fn a_pattern_that_spells_the_first_character_of_a_mark_means_it() {
     assert_says(&error, &["in/_z.csv", "a link that leads nowhere"]);
     assert_eq!(ids("in/*.csv", "hidden"), ["j"]);
     std::fs::remove_file(job.path("in/_z.csv")).unwrap();
-    // What looks like rows and is left out is told.
+    // A hidden file that looks like data gives a warning.
     let file = job.write("pipeline.toml", &vote("in"));
     let set = format!("sink.url={}", job.url("out2"));
     let output = labelmill().args(["run", &file, "--set", &set]).output().unwrap();
@@ -278,7 +278,7 @@ fn a_job_that_was_done_before_opens_no_file() {
     let line = "{\"instance_id\":\"i\",\"annotator_id\":\"a\",\"label\":\"x\"}\n";
     job.write("in.ndjson", line);
     job.run(&vote("in.ndjson"));
-    // As long, and as old: the same version to whoever only lists.
+    // The same length and time: a listing sees the same version.
     let time = std::fs::metadata(job.path("in.ndjson")).unwrap().modified().unwrap();
     let file = std::fs::OpenOptions::new().write(true).open(job.path("in.ndjson")).unwrap();
     std::os::unix::fs::FileExt::write_all_at(&file, &vec![b'!'; line.len()], 0).unwrap();

@@ -1,6 +1,6 @@
-//! All integration tests in one binary: DataFusion is linked once.
+//! All integration tests in one binary, so that DataFusion is linked once.
 
-// Tests say what they mean; pedantry is for what ships.
+// The pedantic lints are for the library and the program, not for tests.
 #![allow(
     clippy::pedantic,
     clippy::expect_used,

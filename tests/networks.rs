@@ -1,4 +1,4 @@
-//! Models that learn from features, from files to files: every table, prediction, features of every form, interruption.
+//! Models that learn from features, from files to files: tables, prediction, forms of features, interrupted training.
 
 use std::path::Path;
 use std::process::Stdio;
@@ -22,7 +22,7 @@ pub(crate) fn crowd() -> Synthetic {
     CrowdShape { instances: 150, annotators: 8, redundancy: 3, ..CrowdShape::default() }.draw(5)
 }
 
-/// Noisy one-hot features of instances 0 to 199: the last fifty have no annotation.
+/// Noisy one-hot features of instances 0 to 199; the last fifty have no annotation.
 pub(crate) fn features() -> Vec<f32> {
     let truth = crowd().truth;
     let class = |i: usize| truth.get(i).copied().unwrap_or((i % 3) as u32) as usize;
@@ -47,7 +47,7 @@ pub(crate) fn list(values: &[f32], width: usize) -> ArrayRef {
     Arc::new(FixedSizeListArray::from_iter_primitive::<Float32Type, _, _>(rows, width as i32))
 }
 
-/// A job with annotations and features, whose pipeline this is with `model` in place.
+/// A job with annotations and features, for [`pipeline`].
 pub(crate) fn job() -> Job {
     let job = Job::new();
     write_numbers(&job.path("annotations.parquet"), &crowd().rows);
@@ -62,7 +62,7 @@ pub(crate) fn pipeline(model: &str) -> String {
     )
 }
 
-/// (instance, most probable class) of a table of probabilities, by number.
+/// The (instance, most probable class) pairs of a table of probabilities.
 pub(crate) fn winners(rows: &[Row]) -> Vec<(u32, u32)> {
     let mut best: Vec<(u32, u32, f64)> = Vec::new();
     for row in rows {
@@ -119,11 +119,11 @@ fn common_confusion_and_parameters_are_tables() {
     let common = matrices.iter().filter(|row| text(row, "scope") == "common");
     let counts: Vec<f64> = common.map(|row| number(row, "expected_count")).collect();
     assert_eq!(counts.len(), 9);
-    // Everybody's annotations, each spread over the classes.
+    // They sum to the number of annotations: each annotation is spread over the classes.
     let annotations = read_table(&run, "annotators");
     let annotations: f64 = annotations.iter().map(|row| number(row, "n_annotations")).sum();
     assert!((counts.iter().sum::<f64>() - annotations).abs() < 1e-6, "{counts:?}");
-    // Cell by cell the sums of the annotators' own.
+    // Each cell is the sum of that cell over the annotators.
     let mut sums = [0.0; 9];
     for row in matrices.iter().filter(|row| text(row, "scope") == "annotator") {
         let cell = 3.0 * number(row, "class") + number(row, "label");
@@ -136,7 +136,7 @@ fn common_confusion_and_parameters_are_tables() {
     let shares = read_table(&run, "instance_parameters");
     assert_eq!(shares.len(), 150);
     for row in &shares {
-        // Normalised embeddings keep the share between sigmoid(-1) and sigmoid(1).
+        // Normalised embeddings keep the mixture weight between sigmoid(-1) and sigmoid(1).
         assert!((0.268..0.732).contains(&number(row, "value")), "{row:?}");
     }
     let run = job.run(&pipeline("kind = 'conal'\nembedding = 4\ninstance_embeddings = true"));
@@ -243,7 +243,7 @@ fn gold_chooses_the_epoch_and_held_out_annotations_do_without() {
     ));
 }
 
-/// The rate makes every parameter infinite; what leaves is the error of a fit, and no table.
+/// The learning rate makes every parameter infinite; the job ends with the error of a fit and publishes no table.
 #[test]
 fn a_training_that_diverges_is_an_error_of_the_fit() {
     let optimiser = "train.optimiser = { rule = 'sgd', learning_rate = 1e30 }";
@@ -336,7 +336,7 @@ fn a_checkpoint_of_another_job_is_not_taken_up() {
         format!("seed = {seed}\n{}", pipeline(model).replace("epochs = 20", "epochs = 400"))
     };
     let short = |seed: u32| format!("seed = {seed}\n{}", pipeline(model));
-    // Without a file that the kill left unfinished.
+    // Whether a file is a complete checkpoint, not one that the kill left unfinished.
     let is_whole = |entry: std::io::Result<std::fs::DirEntry>| {
         entry.unwrap().path().extension().is_some_and(|extension| extension == "checkpoint")
     };

@@ -1,4 +1,4 @@
-//! Fields and columns that stand twice, and ids that are no values: refused, or rejected.
+//! Duplicate fields and columns, and ids without a usable value: the file is refused, or the rows are rejected.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! Three implementations of Dawid-Skene: sparse and parallel, naive and dense, and group-bys in SQL.
+//! Three implementations of Dawid-Skene agree: sparse and parallel, naive and dense, and group-bys in SQL.
 
 use std::sync::Arc;
 
@@ -22,7 +22,7 @@ fn fit(a: &Annotations, smoothing: f64, diagonal: f64, iterations: u32) -> Fitte
     Em(spec).fit(a.into(), &mut Run::new(0)).unwrap()
 }
 
-/// Crowds with weights, repeated answers, labels that are no class, and trusted instances.
+/// Crowds with weights, repeated annotations, labels that are not classes, and trusted instances.
 fn crowds() -> impl Strategy<Value = Annotations> {
     let row = (0..12_u32, 0..5_u32, 0..4_u32, prop_oneof![3 => Just(1.0), 1 => 0.1..3.0_f64]);
     let trusted = prop::collection::vec(prop::option::weighted(0.2, 0..3_u32), 12);
@@ -64,7 +64,7 @@ proptest! {
     }
 }
 
-/// The posterior after some iterations of the group-bys in `sql/`.
+/// The posterior after these iterations of the group-bys in `sql/`.
 async fn by_sql(rows: &[(u32, u32, u32)], start: &Posterior, iterations: usize) -> Vec<f64> {
     let ctx = SessionContext::new();
     let numbers = |f: fn(&(u32, u32, u32)) -> u32| {

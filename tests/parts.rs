@@ -1,4 +1,4 @@
-//! A table of several files holds every row once, those at the files' borders too.
+//! A table of several files holds every row once, also at the borders between files.
 
 use std::collections::BTreeMap;
 

@@ -1,4 +1,4 @@
-//! Prediction from a saved model: features that fit, features that do not, and what it may take.
+//! Prediction from a saved model: features that fit, features that do not fit, and its memory.
 
 use std::sync::Arc;
 
@@ -9,7 +9,7 @@ use crate::job::{Job, assert_says};
 use crate::networks::{WIDTH, crowd, features, ids, job, list, pipeline, write_features};
 use crate::support::{read_table, run_fails, run_ok, text, unsealed, write_parquet};
 
-/// `predict` with these features, the output and whatever else was asked for.
+/// The arguments of `predict` with this model, these features and more.
 fn arguments(job: &Job, model: &str, features: &str, more: &[&str]) -> Vec<String> {
     let (features, output) = (job.url(features), job.url("predicted"));
     let mut all: Vec<String> =
@@ -31,7 +31,7 @@ fn refuses(job: &Job, model: &str, features: &str, more: &[&str], code: i32) -> 
     run_fails(&all.iter().map(String::as_str).collect::<Vec<_>>(), code)
 }
 
-/// The features as columns of these names: `a` is the first number, `b` the second, ...; others are noise.
+/// Writes the features as columns of these names: `a` is the first number, `b` the second, ..., `f` the first again.
 fn write_columns(job: &Job, file: &str, names: &[&str]) {
     let values = features();
     let column = |name: &str| {
@@ -190,7 +190,7 @@ fn the_description_of_one_run_and_the_numbers_of_another_are_no_model() {
         &said,
         &["not those that its description was written with", "mixed/model.safetensors"],
     );
-    // Older files name no digest.
+    // Older files contain no digest.
     let file = job.path("mixed/model.json");
     let description = unsealed(&job.path("mixed"));
     predicts(&job, &job.url("mixed"), "features.parquet", &[]);

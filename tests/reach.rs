@@ -1,4 +1,4 @@
-//! What a location reaches: links, patterns, and characters that mean something elsewhere.
+//! Which files a location reaches: links, patterns, and characters with a special meaning elsewhere.
 
 use std::os::unix::fs::symlink;
 
@@ -41,7 +41,7 @@ fn folders_that_link_to_each_other_are_a_circle_and_only_where_they_are_read() {
     assert_eq!(instances(&job.url("*.csv")), ["top"]);
     assert_eq!(instances(&job.url("A/*.csv")), ["a"]);
     assert_eq!(instances(&job.url("[B]/*.csv")), ["b"]);
-    // A folder that two links lead to is no circle.
+    // A folder that is reached twice, by its name and by a link, is not a circle.
     file(&job, "C/real/c.csv", "c");
     symlink("real", job.path("C/again")).unwrap();
     assert_eq!(instances(&job.url("C")), ["c"]);

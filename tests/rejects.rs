@@ -15,7 +15,7 @@ fn texts(values: &[Option<&str>]) -> ArrayRef {
     Arc::new(StringArray::from(values.to_vec()))
 }
 
-/// Asserts that the account adds up, and returns the rejects.
+/// Asserts that read = used + rejected, and returns the rejects.
 fn account(run: &std::path::Path, read: u64) -> Vec<Row> {
     let rejects = read_table(run, "rejects");
     let rejected: u64 = rejects.iter().map(|r| text(r, "count").parse::<u64>().unwrap()).sum();

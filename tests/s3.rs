@@ -56,12 +56,12 @@ pub fn run_id(summary: &Value) -> String {
     summary["run_id"].as_str().unwrap().to_owned()
 }
 
-/// The folder of a run's files.
+/// The folder with the files of a run.
 pub fn run_folder(server: &Server, summary: &Value) -> PathBuf {
     files_of(&server.bucket().join("out/runs").join(run_id(summary)))
 }
 
-/// The leases of writers that live, or that died.
+/// The leases of all writers, running or dead.
 pub fn leases(server: &Server) -> Vec<PathBuf> {
     let leases = std::fs::read_dir(server.bucket().join("out/_leases")).into_iter().flatten();
     leases.map(|e| e.unwrap().path()).collect()
@@ -72,7 +72,7 @@ pub fn latest(server: &Server) -> String {
     run_id(&serde_json::from_slice(&text).unwrap())
 }
 
-/// The tables of the same job from the same files on local disk, and those on S3, must be the same bytes.
+/// Asserts that the same job from the same files on local disk writes the same bytes as the job on S3.
 pub fn assert_equals_local_run(server: &Server, summary: &Value, more: &[&str]) {
     let folder = tempfile::tempdir().unwrap();
     let (input, output) = (server.bucket().join("in"), folder.path().display().to_string());
@@ -83,7 +83,8 @@ pub fn assert_equals_local_run(server: &Server, summary: &Value, more: &[&str]) 
     assert_same_files(&run_folder(server, summary), &folder.path().join("latest"));
 }
 
-/// Every table but `run` must be the same bytes; `trace` holds wall times, so its other columns are compared.
+/// Asserts that every table but `run` has the same bytes. Of `trace`, which holds wall times, it compares the other
+/// columns.
 pub fn assert_same_files(got: &Path, want: &Path) {
     let steps = |run: &Path| -> Vec<Row> {
         let mut rows = read_table(run, "trace");
@@ -234,7 +235,7 @@ fn the_same_job_is_done_once_and_force_publishes_beside_it() {
     assert_eq!(run_id(&forced), format!("{}-2", run_id(&first)));
     assert_eq!(latest(&server), run_id(&forced));
     assert_same_files(&run_folder(&server, &forced), &run_folder(&server, &first));
-    // The first job again is still no work, and does not take `latest` back: it says which run that is.
+    // The first job again has still nothing to do, does not move `latest` back, and names the run that `latest` names.
     let again = summary(&server, &[]);
     assert_eq!((&again["no_op"], &again["latest"]), (&Value::Bool(true), &forced["run_id"]));
     assert_eq!(latest(&server), run_id(&forced));

@@ -1,4 +1,4 @@
-//! A connection of the S3 server that moves slowly, stands still or breaks off where a fault says so.
+//! A connection of the S3 server that a fault can slow down, stall or break.
 
 use std::pin::Pin;
 use std::sync::{Arc, Mutex};
@@ -11,7 +11,7 @@ use tokio::time::Sleep;
 
 use crate::s3_server::{Fault, State};
 
-/// A connection whose answers can be broken off.
+/// A connection whose responses can be slowed down, stalled or cut.
 pub struct Breakable {
     stream: TcpStream,
     fault: Arc<Mutex<Option<Fault>>>,
@@ -24,7 +24,7 @@ impl Breakable {
         Self { stream, fault, state, pause: None }
     }
 
-    /// How many bytes may move now: as many as wanted, or a few and then a pause.
+    /// How many bytes may move now: all that are wanted, or, for [`Fault::Slow`], a few and then a pause.
     fn poll_pace(&mut self, cx: &mut Context<'_>, wanted: usize) -> Poll<usize> {
         let Some(Fault::Slow(bytes)) = *self.fault.lock().unwrap() else {
             return Poll::Ready(wanted);
@@ -36,7 +36,7 @@ impl Breakable {
         Poll::Ready(wanted.min(bytes))
     }
 
-    /// How much of an answer may go out.
+    /// How many bytes of a response may be sent now.
     fn allowed(&self, wanted: usize) -> usize {
         let mut fault = self.fault.lock().unwrap();
         match &mut *fault {
@@ -52,7 +52,7 @@ impl Breakable {
                 self.state.kill();
                 0
             }
-            // These are over before their answer is sent.
+            // The other faults end before their response is sent.
             Some(_) => wanted,
         }
     }
@@ -87,7 +87,7 @@ impl AsyncWrite for Breakable {
     ) -> Poll<std::io::Result<usize>> {
         let paced = std::task::ready!(self.poll_pace(cx, buf.len()));
         match self.allowed(paced) {
-            // Nobody wakes it: the connection stands still until the client gives up.
+            // Nothing wakes this task, so the connection stalls until the client gives up.
             0 if matches!(*self.fault.lock().unwrap(), Some(Fault::Stall(_))) => Poll::Pending,
             0 if !buf.is_empty() => {
                 // With no time to linger, closing sends a reset.

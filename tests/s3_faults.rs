@@ -1,4 +1,4 @@
-//! Stores and networks fail: the job on S3 ends as if they had not, or says why it could not.
+//! Stores and networks fail: the job on S3 succeeds all the same, or its error says why it could not.
 
 use labelmill::testing::synth::CrowdShape;
 use serde_json::Value;
@@ -32,7 +32,7 @@ fn a_busy_store_is_asked_again() {
     assert_eq!(latest(&server), run_id(&done));
 }
 
-/// Every request in turn meets the fault, and the job must end as if there had been none.
+/// Each request in turn meets the fault, and the job must succeed as if there had been no fault.
 fn survives_at_every_request(fault: Fault) {
     let server = server();
     let first = summary(&server, &[]);
@@ -94,7 +94,7 @@ fn a_store_that_stays_busy_ends_the_job_with_code_5_and_leaves_the_last_run() {
             "{}",
             stderr(&output)
         );
-        // The same job again is work only where nothing was committed, and mends the pointer.
+        // The same job again runs only if nothing was committed, and in both cases it repairs the pointer.
         let again = summary(&server, &["--set", &id]);
         assert_eq!(again["no_op"], committed, "{pattern}");
         newest = run_id(&again);
@@ -140,7 +140,7 @@ fn a_wrong_secret_is_code_5_and_no_key_is_printed() {
 #[test]
 fn an_object_that_changes_after_it_was_listed_is_not_read() {
     let server = server();
-    // Held: what reads the object's metadata, then its rows.
+    // Holds the request that reads the footer of the object; a later one reads its rows.
     server.fault(Fault::Hold, "GetObject /in/", 0, 1);
     let child = server
         .labelmill(&job(&[]))
@@ -177,7 +177,7 @@ fn a_lease_outlives_an_upload_whose_answer_was_lost() {
     assert_eq!(output.status.code(), Some(5), "{}", stderr(&output));
     assert_eq!(leases(&server).len(), 1, "nobody would look for a file that comes late");
     server.forget_faults();
-    // It comes late, and the next run removes it with the lease.
+    // The file arrives late, and the next run removes it together with the lease.
     let lease: Value =
         serde_json::from_slice(&std::fs::read(&leases(&server)[0]).unwrap()).unwrap();
     let [run_id, attempt] = ["run_id", "attempt"].map(|key| lease[key].as_str().unwrap());
@@ -195,7 +195,7 @@ fn a_writer_has_a_lease_from_its_first_file_until_latest_has_moved() {
     let server = server();
     summary(&server, &[]);
     let lines: Vec<String> = (0..server.count("")).map(|n| server.line(n)).collect();
-    // Before the rows are read, another lease tries whether the store can hold a commit.
+    // Before the job reads rows, it writes another lease to find out whether the store can hold a commit.
     let read = lines.iter().position(|line| line.contains("GetObject") && line.contains("/in/"));
     let (before, lines) = lines.split_at(read.unwrap());
     let tried = |request: &str| {
@@ -227,7 +227,7 @@ fn the_files_of_a_writer_that_is_about_to_commit_are_not_swept() {
     let mine = ["--set", "sink.run_id=held", "--set", "sink.stale_after_seconds=3600"];
     let held = server.labelmill(&job(&mine)).spawn().unwrap();
     server.wait_for("PutObject manifest", 1);
-    // Another run, of a writer with no patience at all, looks at every lease.
+    // Another writer, which promises only one second of silence itself, checks every lease.
     let other =
         ["--set", "sink.run_id=other", "--set", "seed=2", "--set", "sink.stale_after_seconds=1"];
     summary(&server, &other);

@@ -44,7 +44,7 @@ fn a_manifest_that_the_store_does_not_replace_is_an_error() {
     let run = run_folder(&server, &summary(&server, &["--set", "sink.run_id=mine"]));
     std::fs::remove_file(run.join("labels/part-00000.parquet")).unwrap();
     server.forget_requests();
-    // As where a store tells weak tags, which match nothing.
+    // As on a store with weak ETags, which never match.
     server.fault(Fault::Unmatched, "PutObject mine/manifest.json", 0, 100);
     let refused = server.run(&job(&["--set", "sink.run_id=mine"]));
     assert_eq!(refused.status.code(), Some(5), "{}", stderr(&refused));
@@ -57,10 +57,10 @@ fn a_manifest_that_the_store_does_not_replace_is_an_error() {
 #[test]
 fn a_writer_that_lost_its_lease_uploads_no_more() {
     let server = server();
-    // As many as are on their way at once.
+    // Four uploads of parts are in flight at once.
     let slow = swept_before_its_commit(&server, "PutObject slow/ part-", 4);
     let first = first_attempt(&server);
-    // It wakes up, and its lease is gone.
+    // The writer wakes up and finds that its lease is gone.
     std::thread::sleep(Duration::from_millis(1_500));
     server.release();
     let output = slow.wait_with_output().unwrap();
@@ -80,7 +80,7 @@ fn a_file_that_arrives_after_its_writer_was_swept_and_died_goes_with_the_next_ru
     let run = server.bucket().join("out/runs/slow");
     let attempt = first_attempt(&server);
     assert_eq!((run.join(&attempt).join("metrics").exists(), leases(&server).len()), (false, 0));
-    // The server forgets the request of a client that is gone; another one may not.
+    // This server drops the request of a client that is gone; another server may still carry it out.
     let late = run.join(&attempt).join("metrics/part-00000.parquet");
     std::fs::create_dir_all(late.parent().unwrap()).unwrap();
     std::fs::write(&late, "late").unwrap();
@@ -106,7 +106,7 @@ fn a_writer_that_shows_itself_while_others_are_swept_is_spared() {
     server.fault(Fault::Hold, "PutObject dead- manifest.json", 0, 1);
     let sweeper = server.labelmill(&job(&["-q", "--set", "sink.run_id=next"])).spawn();
     server.wait_for("PutObject dead- manifest.json", 1);
-    // Both were found dead when the leases were listed.
+    // The sweeper listed the leases and took both writers for dead. Now the second one renews its lease.
     let swept = if server.count("PutObject dead-1 manifest.json") == 1 { 1 } else { 2 };
     let spared = format!("dead-{}", 3 - swept);
     for lease in leases(&server) {

@@ -1,5 +1,5 @@
-//! A real S3 server on a port of this machine: objects are files of a temporary folder, requests are signed and
-//! counted, and any of them can be made to fail.
+//! A real S3 server on a local port: it stores objects as files of a temporary folder, checks signatures, counts
+//! requests, and lets a test make any request fail.
 
 use std::path::PathBuf;
 use std::process::{Command, Output};
@@ -19,44 +19,44 @@ use tokio::runtime::Runtime;
 use crate::s3_connection::Breakable;
 use crate::support::{labelmill, send_signal, stderr};
 
-/// The only key that the server knows.
+/// The only access key that the server accepts.
 pub const KEY_ID: &str = "AKIAMILLTESTKEY00001";
 pub const SECRET: &str = "miLLTestSecret/NeverToBePrinted+0001";
 
 /// The one bucket that exists at the start.
 pub const BUCKET: &str = "crowd";
 
-/// How long the server waits for what a test promised.
+/// How long the server and a test wait for each other.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// What befalls a request.
+/// What happens to a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fault {
-    /// It is answered with 503 and not carried out.
+    /// The server answers with 503 and does not carry the request out.
     Busy,
-    /// It is answered with 403: the key may not do this.
+    /// The server answers with 403: the key may not do this.
     Denied,
-    /// It is answered with 412, whatever its condition.
+    /// The server answers with 412, whatever condition the request has.
     Unmatched,
-    /// It is carried out, as if it had no condition.
+    /// The server carries the request out and ignores its condition.
     Unconditional,
-    /// The same, once a request of this pattern came in.
+    /// Like `Busy`, after a request that matches this pattern came in.
     BusyAfter(&'static str),
-    /// The connection is reset, and it is not carried out.
+    /// The server resets the connection and does not carry the request out.
     Reset,
-    /// It is carried out, and the connection is reset after so many bytes of the answer.
+    /// The server carries the request out and resets the connection after this many bytes of the response.
     Cut(usize),
-    /// It is carried out, and the client is killed instead of being answered.
+    /// The server carries the request out and kills the client instead of answering.
     KillAfter,
-    /// It waits until [`Server::release`].
+    /// The request waits until [`Server::release`].
     Hold,
-    /// From now on its connection moves so many bytes every ten milliseconds, either way.
+    /// From now on the connection moves this many bytes every ten milliseconds in each direction.
     Slow(usize),
-    /// The same, until so many bytes of the answer were sent; no byte comes after them.
+    /// The server carries the request out, sends this many bytes of the response and then nothing more.
     Stall(usize),
 }
 
-/// A fault of the requests whose line holds every word of `pattern`: of `times`, after the first `skip`.
+/// A fault for requests whose line contains every word of `pattern`: for `times` of them, after the first `skip`.
 struct Plan {
     fault: Fault,
     pattern: String,
@@ -71,7 +71,7 @@ pub struct State {
     plans: Mutex<Vec<Plan>>,
     victim: Mutex<Option<u32>>,
     held: AtomicBool,
-    /// Requests that wait for [`Server::release`].
+    /// The number of requests that wait for [`Server::release`].
     waiting: AtomicUsize,
 }
 
@@ -88,7 +88,7 @@ impl Server {
         Self::start_with(None)
     }
 
-    /// A server whose system takes in few bytes that the server has not asked for yet.
+    /// A server with a small receive buffer: the system accepts few bytes before the server reads them.
     pub fn start_narrow() -> Self {
         Self::start_with(Some(64 << 10))
     }
@@ -128,7 +128,7 @@ impl Server {
         format!("http://127.0.0.1:{}", self.port)
     }
 
-    /// The real binary, told about this server by its environment alone.
+    /// The real binary, with the endpoint and the credentials of this server in its environment.
     pub fn labelmill(&self, args: &[&str]) -> Command {
         let mut command = labelmill();
         command.args(args).env("AWS_ENDPOINT_URL", self.endpoint()).env("AWS_REGION", "us-east-1");
@@ -140,7 +140,7 @@ impl Server {
         self.labelmill(args).output().unwrap()
     }
 
-    /// Runs the binary, which must end well.
+    /// Runs the binary, which must succeed.
     pub fn run_ok(&self, args: &[&str]) -> Output {
         let output = self.run(args);
         assert!(output.status.success(), "{args:?}\n{}", stderr(&output));
@@ -153,23 +153,23 @@ impl Server {
         self.state.plans.lock().unwrap().push(Plan { fault, pattern, skip, times });
     }
 
-    /// Forgets the faults, lets requests that are held go on, and returns how many faults were still to come.
+    /// Removes all faults, releases held requests, and returns how many faults no request had met.
     pub fn forget_faults(&self) -> usize {
         self.release();
         self.forget_plans()
     }
 
-    /// Forgets the faults that are still to come, and returns how many: requests that are held stay held.
+    /// Removes the faults that no request has met, and returns how many; held requests stay held.
     pub fn forget_plans(&self) -> usize {
         std::mem::take(&mut *self.state.plans.lock().unwrap()).iter().map(|plan| plan.times).sum()
     }
 
-    /// Lets requests that are held go on.
+    /// Lets held requests go on.
     pub fn release(&self) {
         self.state.held.store(false, Ordering::SeqCst);
     }
 
-    /// Requests that are held now.
+    /// The number of requests that are held now.
     pub fn n_held(&self) -> usize {
         self.state.waiting.load(Ordering::SeqCst)
     }
@@ -179,12 +179,12 @@ impl Server {
         *self.state.victim.lock().unwrap() = pid;
     }
 
-    /// How many requests came in whose line, such as `PutObject /crowd/out/latest.json`, holds every word.
+    /// How many requests came in whose line, such as `PutObject /crowd/out/latest.json`, contains every word.
     pub fn count(&self, pattern: &str) -> usize {
         self.state.count(pattern)
     }
 
-    /// The n-th request.
+    /// The line of the n-th request.
     pub fn line(&self, n: usize) -> String {
         self.state.requests.lock().unwrap().get(n).cloned().unwrap_or_default()
     }
@@ -193,7 +193,7 @@ impl Server {
         self.state.requests.lock().unwrap().clear();
     }
 
-    /// Waits until so many requests came in.
+    /// Waits until this many matching requests came in.
     pub fn wait_for(&self, pattern: &str, times: usize) {
         let start = Instant::now();
         while self.count(pattern) < times {
@@ -235,7 +235,7 @@ impl State {
         None
     }
 
-    /// Kills the victim, once the test has named it.
+    /// Kills the victim as soon as the test has named it.
     pub fn kill(&self) {
         let start = Instant::now();
         while start.elapsed() < PATIENCE {
@@ -248,7 +248,7 @@ impl State {
 }
 
 tokio::task_local! {
-    /// What is to befall the connection whose request is being served: a connection is one task.
+    /// The fault of the connection whose request is being served: each connection is one task.
     static CONNECTION: Arc<Mutex<Option<Fault>>>;
 }
 
@@ -290,8 +290,8 @@ impl S3Access for Gate {
                 }
             }
         }
-        // What the file system behind the server would answer as no S3 does: buckets come into being by a put, and
-        // folders are broken objects.
+        // The file system behind the server differs from S3 here: a put would create a bucket, and a folder would be a
+        // broken object.
         let bucket = self.0.root.join(cx.s3_path().get_bucket_name().unwrap_or_default());
         let object = bucket.join(cx.s3_path().get_object_key().unwrap_or_default());
         if !bucket.is_dir() {

@@ -1,4 +1,4 @@
-//! Several writers of one place on S3: dead ones, living ones, suspended ones, and two of one run.
+//! Several writers to one place on S3: dead, running and suspended ones, and two of the same run.
 
 use std::path::PathBuf;
 use std::process::{Child, Stdio};
@@ -14,7 +14,7 @@ fn spawn(server: &Server, set: &str) -> Child {
     server.labelmill(&job(&["-q", "--set", set])).spawn().unwrap()
 }
 
-/// Starts the job and kills it when the first request of this pattern was carried out.
+/// Starts the job and kills it after the server has carried out the first request that matches the pattern.
 pub fn die_after(server: &Server, pattern: &str, set: &str) {
     server.fault(Fault::KillAfter, pattern, 0, 1);
     let mut dead = spawn(server, set);
@@ -38,7 +38,7 @@ fn the_next_run_sweeps_what_a_dead_one_left_and_spares_a_living_one() {
     assert!(living.wait().unwrap().success());
     assert_eq!(leases(&server), Vec::<PathBuf>::new());
     assert_eq!(latest(&server), "living");
-    // The name that the dead writer might have committed under is used up, and the job uses the next one.
+    // The dead writer might still commit as `manifest.json`, so that name is used up and the job takes the next one.
     assert_eq!(run_id(&summary(&server, &["--set", "sink.run_id=dead"])), "dead");
     assert!(server.bucket().join("out/runs/dead/manifest-2.json").exists());
     assert_readable(&server, "dead");
@@ -102,7 +102,7 @@ fn a_writer_that_died_after_its_commit_keeps_its_run_and_loses_its_lease() {
     let run = server.bucket().join("out/runs/committed");
     assert_eq!(leases(&server).len(), 1);
     let tables = table_files(&run);
-    // Whoever comes next moves `latest` for it.
+    // The next job moves `latest` to the run of the dead writer.
     let again = summary(&server, &["--set", "sink.run_id=committed"]);
     assert_eq!((&again["no_op"], &again["latest"]), (&true.into(), &"committed".into()));
     summary(&server, &["--set", "sink.run_id=next"]);
@@ -113,7 +113,7 @@ fn a_writer_that_died_after_its_commit_keeps_its_run_and_loses_its_lease() {
 #[test]
 fn a_concurrent_commit_is_left_as_it_is_by_a_writer_that_comes_late() {
     let server = server();
-    // It has asked whether the run is there, and now waits for its input.
+    // The late writer has checked that the run does not exist yet, and now waits for its input.
     server.fault(Fault::Hold, "GetObject /in/", 1, 1);
     let mut late = spawn(&server, "seed=0");
     server.wait_for("GetObject /in/", 2);
@@ -152,7 +152,8 @@ fn a_signal_while_the_commit_is_under_way_waits_for_the_answer_and_tells_what_is
     }
 }
 
-/// Holds so many requests of a writer of another machine before its commit, so that a run takes it for dead.
+/// Suspends a writer before its commit, with this many of its requests held, until another run has swept it: its lease
+/// looks like one of another machine, so that the other run takes it for dead.
 pub fn swept_before_its_commit(server: &Server, held: &str, times: usize) -> Child {
     server.fault(Fault::Hold, held, 0, times);
     let slow = server
@@ -162,7 +163,7 @@ pub fn swept_before_its_commit(server: &Server, held: &str, times: usize) -> Chi
         .unwrap();
     server.wait_for(held, times);
     send_signal(slow.id(), "STOP");
-    // What was sent before arrives first, on a busy machine too.
+    // Even on a busy machine, requests that were sent before the suspension arrive first.
     std::thread::sleep(Duration::from_secs(1));
     move_to_another_machine(&server.bucket().join("out"));
     std::thread::sleep(Duration::from_millis(2_500));
@@ -191,7 +192,7 @@ fn a_commit_that_arrives_after_its_writer_was_swept_is_none() {
     let mut slow = swept_before_its_commit(&server, "PutObject slow/manifest.json", 1);
     slow.kill().unwrap();
     slow.wait().unwrap();
-    // The request to commit is still on its way, and arrives now.
+    // The held request to commit arrives now.
     server.release();
     std::thread::sleep(Duration::from_millis(300));
     assert_eq!(committed(&server.bucket().join("out/runs/slow")), None);
@@ -268,7 +269,7 @@ fn a_writer_that_was_suspended_after_its_commit_does_not_take_latest_back() {
     server.fault(Fault::Hold, "PutObject latest.json", 0, 1);
     let mut old = spawn(&server, "sink.run_id=old");
     server.wait_for("PutObject latest.json", 1);
-    // The store's times have whole seconds.
+    // The times of the store have a resolution of a second.
     std::thread::sleep(Duration::from_millis(1_100));
     summary(&server, &["--set", "sink.run_id=new"]);
     server.release();
@@ -305,7 +306,7 @@ fn older_runs_of_the_same_pipeline_are_collected_and_nothing_else_is() {
     assert_eq!(table_files(&server.bucket().join("out/runs/day-2")).len(), 0);
     assert!(foreign.exists() && strange.exists());
     assert_eq!(latest(&server), "day-4");
-    // A job that was collected can be done again.
+    // A job whose run was collected can run again.
     assert_eq!(summary(&server, &["--set", "sink.run_id=day-1"])["no_op"], false);
     assert_readable(&server, "day-1");
 }
@@ -314,26 +315,26 @@ fn older_runs_of_the_same_pipeline_are_collected_and_nothing_else_is() {
 fn a_writer_that_fails_lets_its_other_uploads_end_before_it_cleans_up() {
     let server = server();
     server.fault(Fault::Hold, "PutObject posteriors/", 0, 1);
-    // Not sooner: after a failure no table begins.
+    // The labels fail only after the upload of the posteriors began: after a failure the writer starts no more uploads.
     server.fault(Fault::BusyAfter("PutObject posteriors/"), "PutObject labels/", 0, 1);
     let args = ["-q", "--set", "store.max_retries=0", "--set", "sink.run_id=failing"];
     let mut failing = server.labelmill(&job(&args)).spawn().unwrap();
     server.wait_for("PutObject posteriors/", 1);
     server.wait_for("PutObject labels/", 1);
-    // An upload that came after the clean-up would stay: time enough for a clean-up that does not wait.
+    // Time for a wrong clean-up that does not wait; an upload that ended after it would leave its file behind.
     std::thread::sleep(Duration::from_millis(300));
     assert_eq!(failing.try_wait().unwrap(), None);
     assert_eq!(server.count("DeleteObjects"), 1, "of the lease that tried the store");
     server.release();
     assert_eq!(failing.wait().unwrap().code(), Some(5));
     assert_eq!(attempts(&server, "failing"), Vec::<String>::new());
-    // A store that failed may yet carry out what it was sent: the next run looks again, and removes the lease.
+    // A store that failed may still carry out a request, so the lease stays; the next run checks again and removes it.
     assert_eq!(leases(&server).len(), 1);
     summary(&server, &[]);
     assert_eq!(leases(&server), Vec::<PathBuf>::new());
 }
 
-/// The attempts at a run that left a file.
+/// The attempts at a run of which files exist.
 pub fn attempts(server: &Server, run_id: &str) -> Vec<String> {
     let run = std::fs::read_dir(server.bucket().join("out/runs").join(run_id));
     let entries = run.into_iter().flatten().map(Result::unwrap);
@@ -341,7 +342,7 @@ pub fn attempts(server: &Server, run_id: &str) -> Vec<String> {
     folders.map(|e| e.file_name().into_string().unwrap()).collect()
 }
 
-/// The run's tables are there as its manifest lists them, and labels and posteriors are of one fit.
+/// Asserts that the tables of the run can be read and that its labels and posteriors belong together.
 pub fn assert_readable(server: &Server, run_id: &str) {
     let run = format!("s3://crowd/out/runs/{run_id}");
     let query = "select count(*) n from labels l join posteriors p using (instance_id)";

@@ -1,4 +1,4 @@
-//! The schemas of all tables as approved: other people's jobs read them by these names and types.
+//! The approved schemas of all tables: other people's jobs read them by these names and types.
 
 use std::fmt::Write as _;
 

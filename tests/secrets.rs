@@ -1,4 +1,4 @@
-//! A URL with a user, a password or a query is refused, and no word of them is printed, logged or written.
+//! A URL with a user, a password or a query is refused, and none of these is printed, logged or written.
 
 use std::path::Path;
 
@@ -7,7 +7,7 @@ use crate::support::{labelmill, read_table, stderr, stdout};
 
 const SECRET: &str = "hunter2";
 
-/// Locations that hold the secret.
+/// Locations that contain the secret.
 const LOCATIONS: [&str; 8] = [
     "https://me:hunter2@127.0.0.1:1/x.csv",
     "https://hunter2@127.0.0.1:1/x.csv",
@@ -19,7 +19,7 @@ const LOCATIONS: [&str; 8] = [
     "me:hunter2@127.0.0.1:1/x.csv",
 ];
 
-/// Runs the binary and returns its exit code and all that it said, which must not hold the secret.
+/// Runs the binary and returns its exit code and its whole output, which must not contain the secret.
 fn says(args: &[&str], environment: &[(&str, &str)]) -> (Option<i32>, String) {
     let mut command = labelmill();
     command.args(args).envs(environment.iter().copied());
@@ -51,7 +51,7 @@ fn a_location_with_a_secret_is_refused_by_every_command() {
             vec!["simulate", "--recipe", "tanno-mnist", "--truth", url, "--output", &out],
         ];
         for args in commands {
-            // Each line of a log takes time: one location is enough for the loudest level.
+            // Logging takes time, so only one location runs at the most verbose level.
             let levels: &[&str] = if url == LOCATIONS[0] { &["-q", "-vvv"] } else { &["-q"] };
             for level in levels {
                 let (code, said) = says(&[&args[..], &[*level]].concat(), &[]);
@@ -80,7 +80,7 @@ fn a_location_with_a_secret_is_refused_by_every_command() {
 #[test]
 fn no_message_repeats_a_secret_that_stands_in_the_wrong_place() {
     let job = Job::new();
-    // Without a scheme, as the last stands, nothing in a text tells a secret from other words.
+    // The last location has no scheme, so nothing distinguishes its secret from other text.
     let (_, with_scheme) = LOCATIONS.split_last().unwrap();
     for url in with_scheme {
         let file = job.write("pipeline.toml", "source.annotations = [['i', 'a', 'x']]");

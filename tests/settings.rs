@@ -15,7 +15,7 @@ use crate::support::{files_of, labelmill, read_table, stderr, table_files, write
 
 const VOTE: &str = "model.kind = 'majority_vote'\n";
 
-/// The last of two answers of `a` counts 1, that of `b` 3; another question has one answer.
+/// The last of two annotations of `a` has the weight 1, the one of `b` has 3; the other question has one annotation.
 // keys: source.columns.instance, source.columns.annotator, source.columns.label, source.columns.weight
 // keys: source.columns.annotated_at, source.columns.question
 #[test]
@@ -88,7 +88,7 @@ fn every_relation_may_be_a_query() {
     let decisions = cells(&read_table(&one, "labels"), &["instance_id", "label", "decision"]);
     assert_eq!(decisions[3..5], ["3 0 gold", "4 1 gold"]);
     assert_eq!(read_table(&one, "predictions").len(), 160 * 3);
-    // Features that are all alike tell nothing.
+    // Equal features of all annotators give equal embeddings.
     let alike = "select annotator_id, a - a as a, b - b as b from annotator_features";
     let two = run(&format!("{gold}sql.annotator_features = '{alike}'\n"));
     let embeddings = cells(&read_table(&two, "annotator_parameters"), &["name", "value"]);
@@ -155,7 +155,7 @@ fn features_that_do_not_fit_go_to_the_scratch_folder() {
     assert_eq!(read_table(&run, "predictions").len(), 200 * 3);
 }
 
-/// A server that refuses every request; returns what the first one said.
+/// Runs the job against a server that refuses every request; returns the text of the first request.
 fn first_request(arguments: &[&str], environment: &[(&str, &str)]) -> String {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let endpoint = format!("store.endpoint=http://{}", listener.local_addr().unwrap());
@@ -247,7 +247,7 @@ fn no_more_pieces_are_on_their_way_than_asked() {
     assert_eq!(read_table(&run, "labels").len(), 10_000);
 }
 
-/// A listener that takes no connection more: whoever comes waits.
+/// The queue of the listener is full, so another connection has to wait.
 // keys: store.connect_seconds
 #[tokio::test(flavor = "multi_thread")]
 async fn a_connection_that_does_not_come_about_is_given_up() {

@@ -1,4 +1,4 @@
-//! `labelmill simulate` as a user meets it: a crowd is drawn, aggregated and scored against itself.
+//! `labelmill simulate` as a user runs it: draw a crowd, aggregate it, and score the result against the known truth.
 
 use std::fmt::Write as _;
 use std::process::Stdio;
@@ -36,7 +36,7 @@ fn a_drawn_crowd_is_aggregated_and_scored_against_itself() {
     let summary: Value =
         serde_json::from_str(&stdout(&simulate(&job, &truth, "crowd", &recipe))).unwrap();
     assert_eq!(summary["annotations"], 6 * 400);
-    // 0.7 five times, and 0.5 + 0.5 / 4
+    // Five annotators with 0.7, and one with 0.5 + 0.5 / 4.
     let expected = summary["expected_accuracy"].as_f64().unwrap();
     assert!((expected - (5.0 * 0.7 + 0.625) / 6.0).abs() < 1e-12, "{expected}");
     assert!((summary["accuracy"].as_f64().unwrap() - expected).abs() < 0.05);
@@ -61,7 +61,7 @@ fn a_drawn_crowd_is_aggregated_and_scored_against_itself() {
         let found = scores.as_array().unwrap().iter().find(|s| s["name"] == name).unwrap();
         found["value"].as_f64().unwrap()
     };
-    // Every instance is known, and the matrices are those that the answers came from.
+    // The truth covers every instance, and the true matrices are those that the annotations were drawn from.
     assert_eq!(score("instances"), 400.0);
     assert!(score("accuracy") > 0.8, "{scores}");
     assert!(score("confusion_error") < 0.06, "{scores}");
@@ -100,11 +100,11 @@ fn the_same_crowd_twice_is_a_no_op_and_another_is_refused() {
     let other = ["simulate", "--truth", &truth, "--recipe", "tcl-cor-1", "--output", &output];
     assert_says(&run_fails(&other, 2), &["something else already", "choose another folder"]);
     assert!(before == table_files(&job.path("crowd")));
-    // A link that its writer did not come to make is made by whoever asks for the same crowd.
+    // If the writer died before it made a link, the same command run again makes it.
     std::fs::remove_file(job.path("crowd/truth")).unwrap();
     simulate(&job, &truth, "crowd", &["--recipe", "tcl-cor-2"]);
     assert!(job.path("crowd/truth").join("part-00000.parquet").exists());
-    // Nothing hidden is left beside it.
+    // No hidden file is left behind.
     let hidden = std::fs::read_dir(job.path("")).unwrap().map(|e| e.unwrap().file_name());
     assert!(hidden.into_iter().all(|name| !name.to_string_lossy().starts_with('.')));
 }
@@ -161,7 +161,7 @@ fn common_noise_says_where_every_answer_came_from() {
     }
     assert_eq!(read_table(&folder, "individual_confusion").len(), 30 * 9);
     assert_eq!(read_table(&folder, "common_confusion").len(), 9);
-    // Truth and features go round: what was drawn is read again.
+    // The truth and the features that were drawn can be given to another simulation.
     let (truth, features) = (job.url("drawn/truth"), job.url("drawn/features"));
     let arguments = ["simulate", "--recipe", "conal", "--truth", &truth, "--output", &given];
     run_ok(&[&arguments[..], &["--features", &features]].concat());
@@ -212,7 +212,7 @@ fn a_network_chooses_its_epoch_by_the_classes_that_were_held_out() {
     }
 }
 
-/// A pipeline on a crowd with features, with another relation.
+/// A pipeline on a simulated crowd with features and another relation.
 fn pipeline(model: &str, relation: &str, train: &str) -> String {
     format!(
         "[source]\nannotations = '{{dir}}crowd/annotations'\nfeatures = '{{dir}}crowd/features'\n{relation}
@@ -306,7 +306,8 @@ fn mistakes_say_what_where_and_what_to_do() {
     assert_says(&list, &["tcl-cor-4", "max-mig-high", "p=0.3", "naive-majority"]);
 }
 
-/// Two annotators who are right on three of four instances each; `9` has no class, and `unsure` is no class of the truth.
+/// Two annotators who are right on three of four instances each. The truth lacks instance `9`, and `unsure` is not a
+/// class of the truth.
 #[test]
 fn a_given_crowd_is_thinned_and_has_oracles_beside() {
     let job = Job::new();
@@ -372,7 +373,7 @@ fn a_column_of_ids_is_no_column_of_classes() {
         &error,
         &["40000 distinct classes: is this a column of classes?", "--class-column"],
     );
-    // As many as there may be, of more annotators than any machine has room for.
+    // The largest number of classes that is allowed, with more annotators than any machine has memory for.
     let rows: String = (0..30_000).map(|i| format!("i{i},c{i}\n")).collect();
     let truth = job.write("truth.csv", &format!("instance_id,class\n{rows}"));
     let fixed = ["simulate", "--truth", &truth, "--output", &out];

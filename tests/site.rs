@@ -1,4 +1,4 @@
-//! A place that many writers publish to, and what must hold there whatever becomes of them.
+//! A place that many writers publish to, and what must hold there whatever happens to the writers.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -12,22 +12,22 @@ use serde_json::Value;
 use crate::s3_server::{Fault, Server};
 use crate::support::{committed, files_of, labelmill, manifest, read_batches, write_numbers};
 
-/// Two inputs of different sizes, so that a mixture of two runs would show.
+/// The sizes of the two inputs, which differ so that a mixture of two runs would show.
 pub const INSTANCES: [u32; 2] = [20_000, 19_500];
 
-/// Annotations of an instance.
+/// Annotations per instance.
 pub const REDUNDANCY: u32 = 10;
 
-/// A place to publish to and the files that it is published from.
+/// A place to publish to, and the input files of the jobs that publish there.
 pub struct Site {
     pub folder: PathBuf,
     pub server: Option<Server>,
     _temporary: tempfile::TempDir,
 }
 
-/// What a place shows at some time.
+/// What readers of a place see at one moment.
 pub struct Seen {
-    /// The run that readers see and its labels.
+    /// The run that readers see and its number of labels.
     published: Option<(String, usize)>,
     /// When each run was committed, by id.
     committed: BTreeMap<String, String>,
@@ -46,7 +46,7 @@ impl Site {
         Self { folder, server, _temporary: temporary }
     }
 
-    /// Starts the job of a round: every one is another job, or the same with --force.
+    /// Starts the job of a round, always with --force: rounds alternate between the two inputs.
     pub fn spawn(&self, round: usize, more: &[&str]) -> Child {
         let root = match &self.server {
             Some(_) => "s3://crowd".to_owned(),
@@ -77,7 +77,7 @@ impl Site {
         command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap()
     }
 
-    /// Every third round begins a new id; those between are forced runs beside it.
+    /// The run id of a round: three rounds share one, so that the later ones get a number behind it.
     pub fn id(round: usize) -> String {
         format!("job-{}", round / 3)
     }
@@ -93,7 +93,7 @@ impl Site {
         start.elapsed()
     }
 
-    /// The run that readers see, after every promise of a committed run was checked: its id and its labels.
+    /// The run that readers see: its id and its number of labels. Asserts that the run is complete.
     pub fn published(&self) -> Option<(String, usize)> {
         let text = std::fs::read(self.out().join("latest.json")).ok()?;
         let latest: Value = serde_json::from_slice(&text).unwrap();
@@ -106,7 +106,7 @@ impl Site {
         Some((id, labels))
     }
 
-    /// What readers see, and every run that was committed and when.
+    /// The run that readers see, and every committed run with its time.
     pub fn seen(&self) -> Seen {
         let runs = std::fs::read_dir(self.out().join("runs")).into_iter().flatten().flatten();
         let at = |run: PathBuf| Some(committed(&run)?["committed_at"].as_str()?.to_owned());
@@ -115,8 +115,9 @@ impl Site {
         Seen { published: self.published(), committed: runs.collect() }
     }
 
-    /// After a kill in a round, readers must see what they saw before, or this round's run; or, where the killed round had
-    /// moved `latest` for a run that was killed right after its commit, that run.
+    /// After a kill in a round, readers must see the run that they saw before or the run of this round; or, if the
+    /// killed writer had moved `latest` to a run whose own writer was killed right after its commit, that run. Returns
+    /// whether they see the run of this round.
     pub fn assert_old_or_new(&self, round: usize, before: &Seen) -> bool {
         let now = self.published();
         if now == before.published {
@@ -138,7 +139,8 @@ impl Site {
         rows(&path) / REDUNDANCY as usize
     }
 
-    /// Runs a round that is killed once so many requests of a kind were answered; returns whether it met no such request.
+    /// Runs a round whose writer is killed at a matching request, after the first `skip`; returns whether it survived
+    /// because it sent no such request.
     pub fn killed_at(&self, requests: &str, skip: usize, round: usize) -> bool {
         let server = self.server.as_ref().unwrap();
         server.forget_requests();
@@ -150,8 +152,9 @@ impl Site {
         lived
     }
 
-    /// Kills a run at its first request, another at its second, and so on, until one has so few that it lives; before
-    /// each, `prepare` is given the round. Returns the requests whose kill came after the run could be seen.
+    /// Kills a run at its first request, another at its second, and so on, until a run survives because it sends fewer
+    /// requests. Calls `prepare` with the round before each. Returns the requests after whose kill readers saw the new
+    /// run.
     pub fn survives_a_kill_at_each_request(&self, prepare: impl Fn(usize)) -> Vec<String> {
         let mut new = Vec::new();
         for n in 0.. {
@@ -191,7 +194,7 @@ impl Site {
         unfinished
     }
 
-    /// Nothing is left that is not part of a committed run.
+    /// Asserts that only files of committed runs are left.
     pub fn assert_clean(&self) {
         assert_eq!(self.unfinished(), Vec::<PathBuf>::new());
         let names = ["latest.json", "_latest.json", "latest.lock"];
@@ -204,8 +207,8 @@ impl Site {
     }
 }
 
-/// Lets the leases in a sink's folder look as if their writers ran on another machine: nobody can look at the processes
-/// then, and only their silence tells. Each keeps its length and its time.
+/// Changes the leases in a sink's folder as if their writers ran on another machine: then nobody can check whether the
+/// processes exist, and only a long silence shows that a writer is dead. Each lease keeps its length and its time.
 pub fn move_to_another_machine(out: &Path) {
     for lease in std::fs::read_dir(out.join("_leases")).into_iter().flatten().flatten() {
         let (path, modified) = (lease.path(), lease.metadata().unwrap().modified().unwrap());
@@ -218,7 +221,7 @@ pub fn move_to_another_machine(out: &Path) {
     }
 }
 
-/// Every file below a folder; links are not followed.
+/// Every file below a folder; links are not followed, and the link `latest` is left out.
 pub fn files(folder: &Path) -> Vec<PathBuf> {
     let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
     entries
@@ -235,7 +238,7 @@ pub fn rows(path: &Path) -> usize {
     usize::try_from(reader.metadata().file_metadata().num_rows()).unwrap()
 }
 
-/// Every file that the manifest names is there, of its size and with its rows; returns the number of labels.
+/// Asserts that every file in the manifest exists with its size and number of rows; returns the number of labels.
 pub fn assert_whole(run: &Path) -> usize {
     let manifest = manifest(run);
     let tables = manifest["tables"].as_object().unwrap();

@@ -1,4 +1,4 @@
-//! A slow link is no broken one: while bytes move a request goes on, however long it takes.
+//! A slow link is not a broken one: while bytes move, a request goes on, however long it takes.
 
 use labelmill::testing::synth::CrowdShape;
 
@@ -6,7 +6,7 @@ use crate::s3::{assert_equals_local_run, job, summary};
 use crate::s3_server::{Fault, Server};
 use crate::support::{stderr, write_numbers};
 
-/// A server with a crowd whose file is larger than what the system takes in unasked.
+/// A server with a crowd whose file is larger than the buffers of the system.
 fn server() -> Server {
     let server = Server::start_narrow();
     let crowd = CrowdShape { instances: 20_000, redundancy: 10, ..CrowdShape::default() };
@@ -14,14 +14,14 @@ fn server() -> Server {
     server
 }
 
-/// Nothing is sent again, and a second without a byte is too long.
+/// No request is sent again, and one second without a byte is too long.
 const IMPATIENT: [&str; 4] = ["--set", "store.idle_seconds=1", "--set", "store.max_retries=0"];
 
 #[test]
 fn a_download_that_takes_longer_than_the_idle_time_goes_through() {
     let server = server();
     let bytes = std::fs::metadata(server.bucket().join("in/crowd.parquet")).unwrap().len();
-    // Hundreds of pauses of ten milliseconds: longer than a second in all, and each far below it.
+    // Hundreds of pauses of ten milliseconds: more than a second in all, and each far shorter than a second.
     server.fault(Fault::Slow(usize::try_from(bytes / 300).unwrap()), "GetObject /in/", 0, 100);
     let done = summary(&server, &IMPATIENT);
     assert_equals_local_run(&server, &done, &[]);
@@ -33,7 +33,8 @@ fn an_upload_that_takes_longer_than_the_idle_time_goes_through() {
     let crowd =
         CrowdShape { instances: 10_000, classes: 90, redundancy: 2, ..CrowdShape::default() };
     write_numbers(&server.bucket().join("in/crowd.parquet"), &crowd.draw(1).rows);
-    // Several times the idle time in all; the last bytes are those that the system took in before they were read.
+    // The upload takes several times the idle time. After the client has sent its last bytes, the server still has to
+    // read them from the buffers of the system.
     server.fault(Fault::Slow(16 << 10), "PutObject posteriors/", 0, 1);
     let plain = ["--set", "sink.compression=none", "--set", "model.stop.max_iter=2"];
     let whole = ["--set", "store.piece_size=1GiB", "--set", "store.max_retries=0"];

@@ -1,15 +1,15 @@
-//! What a pipeline file can say about its input: columns, SQL, weights, repeated answers, questions, gold, classes.
+//! What a pipeline file can state about its input: columns, SQL, weights, duplicates, questions, gold, classes.
 
 use crate::job::{Job, assert_says, cells, table_of};
 use crate::support::{assert_close, number, read_table, text};
 
-/// Three annotators on two items, one of which splits them.
+/// Three annotators on two items: they disagree on `x` and agree on `y`.
 const CROWD: &str =
     "item,who,said,note\nx,a,yes,1\nx,b,yes,2\nx,c,no,3\ny,a,no,4\ny,b,no,5\ny,c,no,6\n";
 
 const VOTE: &str = "model.kind = 'majority_vote'\n";
 
-/// A vote over rows written in the pipeline file.
+/// A majority vote over rows written in the pipeline file.
 fn vote(rows: &str, more: &str) -> String {
     format!("source.annotations = {rows}\n{VOTE}{more}")
 }
@@ -34,7 +34,7 @@ const JOINED: &str =
     "select c.item as instance_id, c.who as annotator_id, c.said as label, p.trust as weight
     from annotations as c inner join people as p on c.who = p.name where p.trust > 0";
 
-/// `c` alone outweighs `b`, and `a` is not trusted at all.
+/// `c` has the weight 3, `b` 1, and the query leaves out `a`.
 fn assert_joined(job: &Job, query: &str) {
     job.write("crowd.csv", CROWD);
     job.write("people.ndjson", "{\"name\":\"a\",\"trust\":0}\n{\"name\":\"b\",\"trust\":1}\n{\"name\":\"c\",\"trust\":3}\n");
@@ -83,7 +83,7 @@ fn a_soft_annotation_counts_as_one() {
     assert_close(&probabilities, &[0.35, 0.65], 1e-12, "posterior");
 }
 
-/// Annotator `a` first said no, then, at one time, yes and maybe; `b` said no.
+/// Annotator `a` first gave no, then, at the same time, yes and maybe; `b` gave no.
 const REPEATED: &str = "[
     ['i', 'a', 'no', 1.0, '2026-01-01T00:00:00Z'],
     ['i', 'a', 'yes', 1.0, '2026-01-02T00:00:00Z'],
@@ -175,7 +175,7 @@ fn listed_classes_keep_their_order_and_those_nobody_chose() {
     ));
     let classes = read_table(&run, "classes");
     assert_eq!(cells(&classes, &["index", "class"]), ["0 yes", "1 never", "2 no"]);
-    // The tie goes to the lowest in the listed order.
+    // The tie goes to the class that is listed first.
     let labels = read_table(&run, "labels");
     assert_eq!(
         cells(&labels, &["instance_id", "label", "decision"]),

@@ -1,4 +1,4 @@
-//! Whatever a query asks for, `labelmill sql` ends: by its rows, by an error, or within seconds of a signal.
+//! Every query of `labelmill sql` ends: with its rows, with an error, or within seconds of a signal.
 
 use std::io::{BufRead, BufReader};
 use std::process::{Child, Stdio};
@@ -9,12 +9,12 @@ use crate::support::{labelmill, run_fails, run_ok, send_signal, stderr, stdout};
 
 fn spawn(args: &[&str]) -> Child {
     let mut command = labelmill();
-    // One worker: whoever waits for a signal on it would wait for the query.
+    // With one worker thread, a task that waits for a signal there would have to wait for the query.
     command.args(args).env("TOKIO_WORKER_THREADS", "1");
     command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap()
 }
 
-/// Sends the signal; the process must end by its code within seconds.
+/// Sends the signal; the process must end with the code within seconds.
 fn assert_ends(child: &mut Child, signal: &str, code: i32) {
     send_signal(child.id(), signal);
     let began = Instant::now();
@@ -48,17 +48,17 @@ fn rows_are_written_while_they_come() {
         let lines = BufReader::new(child.stdout.take().unwrap()).lines();
         let last = lines.take(rows).map(Result::unwrap).last().unwrap();
         assert!(last.contains("9999") && last.contains('x'), "{last}");
-        // The pipe is closed: nobody reads on, and that is no error.
+        // The reader has closed the pipe, which is not an error.
         let ended = child.wait().unwrap();
         assert_eq!(ended.code(), Some(0), "{form}");
     }
     let mut child = spawn(&["sql", "--json", "-c", query]);
-    // The pipe is full, and the query waits for its reader.
+    // After a second the pipe is full, and the query waits for a reader.
     std::thread::sleep(Duration::from_secs(1));
     assert_ends(&mut child, "TERM", 143);
 }
 
-/// Each would make more of little than a process should take.
+/// Expressions that make a value of gigabytes from a few bytes.
 const LARGE: [&str; 14] = [
     "repeat('x', 2000000000)",
     "repeat(repeat('x', 100000), 100000)",
@@ -87,7 +87,7 @@ fn a_value_beyond_any_bound_is_refused_before_it_is_made() {
     let pipeline = "source.annotations = [['i', 'a', 'x']]\nmodel.kind = 'majority_vote'\nsource.sql.annotations = \"\"\"
         select repeat(instance_id, 1000000000) as instance_id, annotator_id, label from annotations\"\"\"";
     assert_says(&job.fails(pipeline, 2), &["`repeat` would make too much at once"]);
-    // Many rows together, too.
+    // A batch of many such values is refused too.
     let query = "select sum(length(repeat('x', value % 3 + 1000000))) from range(0, 100000)";
     assert_says(&run_fails(&["sql", "-c", query], 2), &["values of", "at most"]);
 }
@@ -105,7 +105,7 @@ fn what_is_not_beyond_the_bound_is_as_it_was() {
     );
 }
 
-/// A text that is doubled in every step, as a name for each step.
+/// A query that doubles a text `times` times, with one column name per step.
 fn doubled(first: &str, times: usize) -> String {
     let step =
         |query: String, n: usize| format!("select s{n} || s{n} as s{} from ({query})", n + 1);
@@ -129,7 +129,7 @@ fn what_no_function_bounds_ends_in_an_error_all_the_same() {
             [2, 3],
         ),
     ] {
-        // No more than 8 GiB, so that a test takes no machine's memory.
+        // The limit of 8 GiB protects the machine that runs the test.
         let mut command = std::process::Command::new("sh");
         let binary = env!("CARGO_BIN_EXE_labelmill");
         command.args(["-c", "ulimit -v 8388608; exec \"$0\" sql -c \"$1\"", binary, &query]);
@@ -155,7 +155,7 @@ fn a_query_with_thousands_of_literals_takes_seconds() {
     ] {
         let file = job.write("query.sql", &query);
         let shown = stdout(&run_ok(&["sql", "--table", &table, &file]));
-        // The name of the column is as long as the list, the rows are not.
+        // The column name repeats the whole list, so the rows must not be padded to its width.
         assert!(shown.len() < 2_000_000, "{}", shown.len());
     }
     assert!(began.elapsed() < Duration::from_secs(30), "{:?}", began.elapsed());

@@ -3,7 +3,7 @@
 use crate::job::{Job, assert_says};
 use crate::support::{run_fails, run_ok, stdout};
 
-/// Statements that write or change, each with the word that its refusal names; `OUT` is a file.
+/// Statements that write or change something, each with the word that its error names; `OUT` is a file.
 const CHANGES: [(&str, &str); 14] = [
     ("copy t to 'OUT'", "COPY"),
     ("copy (select 1) to 'OUT' stored as csv", "COPY"),

@@ -1,4 +1,4 @@
-//! `labelmill sql --write` reaches a store by the URL that a statement names; a bucket that is not there is named.
+//! `labelmill sql --write` uses the store of the URL in a statement; the error for a missing bucket names it.
 
 use crate::job::{Job, assert_says};
 use crate::s3::server;

@@ -1,4 +1,4 @@
-//! What the tests share: the real binary, small crowds as files, and tables read back as rows of text.
+//! Shared code of the tests: the real binary, small crowds as files, and tables read back as rows of text.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -17,7 +17,7 @@ use parquet::file::metadata::{
 /// A row as text by column; null is `None`.
 pub type Row = BTreeMap<String, Option<String>>;
 
-/// The real binary, with nothing of this process's credentials.
+/// The real binary, without the credentials in the environment of this process.
 pub fn labelmill() -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_labelmill"));
     command
@@ -30,12 +30,12 @@ pub fn labelmill() -> Command {
     command
 }
 
-/// Runs the binary and returns what it did.
+/// Runs the binary and returns its output.
 pub fn run(args: &[&str]) -> Output {
     labelmill().args(args).output().unwrap()
 }
 
-/// Runs the binary, which must end well.
+/// Runs the binary, which must succeed.
 pub fn run_ok(args: &[&str]) -> Output {
     let output = run(args);
     assert!(output.status.success(), "{args:?}\n{}", stderr(&output));
@@ -57,7 +57,7 @@ pub fn stdout(output: &Output) -> String {
     String::from_utf8_lossy(&output.stdout).into_owned()
 }
 
-/// The data folder of real sets, or `None`, said aloud.
+/// The folder of the real data sets, or `None` with a message that the test is skipped.
 pub fn data_folder(test: &str) -> Option<PathBuf> {
     let folder = std::env::var_os("LABELMILL_DATA").map(PathBuf::from);
     if folder.is_none() {
@@ -66,7 +66,7 @@ pub fn data_folder(test: &str) -> Option<PathBuf> {
     folder
 }
 
-/// Writes columns of text as a Parquet file.
+/// Writes columns as a Parquet file.
 pub fn write_parquet(path: &Path, columns: Vec<(&str, ArrayRef)>) {
     let batch =
         RecordBatch::try_from_iter_with_nullable(columns.into_iter().map(|(n, a)| (n, a, true)))
@@ -82,7 +82,7 @@ pub fn write_batch(path: &Path, batch: &RecordBatch) {
     writer.close().unwrap();
 }
 
-/// Takes the digests out of a saved model, as older ones are: not they alone may find what is wrong with it.
+/// Removes the digests from a saved model, as in older files, so that other checks have to find what is wrong with it.
 pub fn unsealed(model: &Path) -> serde_json::Value {
     let file = model.join("model.json");
     let text = std::fs::read(&file).unwrap();
@@ -94,7 +94,7 @@ pub fn unsealed(model: &Path) -> serde_json::Value {
     description
 }
 
-/// Writes the metadata of a Parquet file again, with other claims about its columns.
+/// Rewrites the metadata of a Parquet file with other claims about its columns.
 pub fn restate(path: &Path, claim: impl Fn(&ColumnChunkMetaData) -> ColumnChunkMetaData) {
     let bytes = Bytes::from(std::fs::read(path).unwrap());
     let metadata = ParquetMetaDataReader::new().parse_and_finish(&bytes).unwrap();
@@ -110,7 +110,7 @@ pub fn restate(path: &Path, claim: impl Fn(&ColumnChunkMetaData) -> ColumnChunkM
     std::fs::write(path, file).unwrap();
 }
 
-/// Takes what a Parquet file tells of the size of its text out of it, as files of many writers are.
+/// Removes the size of the text from the metadata of a Parquet file: many writers do not state it.
 pub fn forget_sizes(path: &Path) {
     restate(path, |column| {
         let column = column.clone().into_builder();
@@ -118,7 +118,7 @@ pub fn forget_sizes(path: &Path) {
     });
 }
 
-/// (instance, annotator, label) triples of text.
+/// Writes (instance, annotator, label) triples of text.
 pub fn write_crowd(path: &Path, rows: &[(&str, &str, &str)]) {
     let column = |f: fn(&(&str, &str, &str)) -> String| {
         Arc::new(StringArray::from_iter_values(rows.iter().map(f))) as ArrayRef
@@ -133,7 +133,7 @@ pub fn write_crowd(path: &Path, rows: &[(&str, &str, &str)]) {
     );
 }
 
-/// Every file below a run's folder, without those of the table `run`, as path and bytes.
+/// The bytes of every file below a run's folder by its path, without the files of the table `run`.
 pub fn table_files(folder: &Path) -> BTreeMap<String, Vec<u8>> {
     let mut files = BTreeMap::new();
     let mut folders = vec![folder.to_path_buf()];
@@ -151,12 +151,12 @@ pub fn table_files(folder: &Path) -> BTreeMap<String, Vec<u8>> {
     files
 }
 
-/// The manifest of a run, by the run's folder: under whichever of its names it was committed.
+/// The manifest of the committed run in a folder, whichever name the manifest has.
 pub fn manifest(run: &Path) -> serde_json::Value {
     committed(run).unwrap_or_else(|| panic!("{} is not committed", run.display()))
 }
 
-/// The same, where the run is committed.
+/// The manifest of the run in a folder, or `None` if the run is not committed.
 pub fn committed(run: &Path) -> Option<serde_json::Value> {
     let names = std::fs::read_dir(run).into_iter().flatten().flatten().map(|e| e.path());
     let is_manifest = |path: &PathBuf| {
@@ -172,7 +172,7 @@ pub fn committed(run: &Path) -> Option<serde_json::Value> {
     manifests.into_iter().next()
 }
 
-/// The folder of a committed run's files.
+/// The folder with the files of a committed run.
 pub fn files_of(run: &Path) -> PathBuf {
     run.join(manifest(run)["attempt"].as_str().unwrap())
 }
@@ -233,7 +233,7 @@ pub fn assert_close(got: &[f64], want: &[f64], tolerance: f64, what: &str) {
     }
 }
 
-/// Sends a signal, such as `KILL`, to a process; one that is gone is no error.
+/// Sends a signal, such as `KILL`, to a process; a process that is gone is not an error.
 pub fn send_signal(pid: u32, signal: &str) {
     let _ = Command::new("sh").args(["-c", &format!("kill -{signal} {pid}")]).output();
 }

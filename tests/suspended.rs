@@ -1,8 +1,8 @@
-//! Writers that are suspended for longer than they promised to be silent, and wake up beside what others did meanwhile:
-//! on this machine, where they are known to be alive, and on another one, where they are taken for dead.
+//! Writers that are suspended for longer than the silence that they promised, and wake up after others have published:
+//! on this machine, where others know that they are alive, and on another machine, where others take them for dead.
 //!
-//! Ten rounds on disk and ten on S3 belong to every test run. `LABELMILL_SUSPENSIONS=200 cargo test suspended` runs as
-//! many as one likes.
+//! Every test run does ten rounds on disk and ten on S3; `LABELMILL_SUSPENSIONS=200 cargo test suspended` does 200 of
+//! each.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -27,10 +27,10 @@ fn rounds() -> usize {
 const PROMISED: [&str; 2] = ["--set", "sink.stale_after_seconds=1"];
 const SUSPENDED: Duration = Duration::from_millis(2_200);
 
-/// In every round a writer is suspended at a random moment, another one runs beside it, and the first one wakes up. In
-/// even rounds both want the same run id for different inputs, so that a mixture would show. In every third round the
-/// suspended writer stays on this machine. On S3 a request of the suspended writer is under way all the while, in every
-/// other pair of rounds the one that commits, and arrives when the other writer has ended.
+/// In every round a writer is suspended at a random moment, another writer runs, and the first one wakes up. In even
+/// rounds both want the same run id for different inputs, so that a mixture would show. In every third round the
+/// suspended writer stays on this machine. On S3 one request of the suspended writer is held until the other writer has
+/// ended; in every other pair of rounds this is the request that commits.
 fn survives_suspensions(site: &Site, seed: u64) {
     let mut moments = Run::new(seed).rng("suspensions");
     let whole = site.run(0, &[]).max(site.run(1, &[]));
@@ -45,7 +45,7 @@ fn survives_suspensions(site: &Site, seed: u64) {
         if !is_here {
             move_to_another_machine(&site.out());
         }
-        // The silence must be over when the other writer looks at the leases.
+        // The promised silence must be over when the other writer checks the leases.
         std::thread::sleep(SUSPENDED);
         let quick = site.spawn(round + 1, &["--set", &setting(&other)]).wait().unwrap();
         suspended += usize::from(slow.try_wait().unwrap().is_none());
@@ -53,9 +53,9 @@ fn survives_suspensions(site: &Site, seed: u64) {
         wake(site, &slow);
         let slow = slow.wait().unwrap();
         let shown = assert_all_whole(site);
-        // Nothing of the suspended writer moves while the other one runs: nobody is in its way.
+        // The suspended writer does nothing while the other one runs, so the other one must succeed.
         assert!(quick.success(), "round {round}: {quick}");
-        // The suspended one fails only where the other one took its run id meanwhile.
+        // The suspended writer fails only if the other one took its run id meanwhile.
         let is_taken = own == other && shown.contains(&(own.clone(), site.instances(round + 1)));
         let taken = is_taken && slow.code() == Some(5);
         assert!(slow.success() || taken, "round {round}: {slow}");
@@ -77,7 +77,7 @@ fn setting(run_id: &str) -> String {
     format!("sink.run_id={run_id}")
 }
 
-/// Stops the writer at a random moment; on S3 also holds one of its requests, to be carried out when it wakes up.
+/// Stops the writer at a random moment; on S3 also holds one of its requests until the writer wakes up.
 fn suspend(site: &Site, slow: &Child, n: usize, whole: Duration, moments: &mut Rng) {
     let is_commit = n % 4 < 2;
     if let Some(server) = &site.server {
@@ -93,7 +93,7 @@ fn suspend(site: &Site, slow: &Child, n: usize, whole: Duration, moments: &mut R
     }
     send_signal(slow.id(), "STOP");
     if let Some(server) = &site.server {
-        // A request that it had not sent by now must not be the other writer's.
+        // If the writer has not sent that request yet, the fault must not hit the other writer.
         server.forget_plans();
     }
 }
@@ -105,8 +105,8 @@ fn wake(site: &Site, slow: &Child) {
     }
 }
 
-/// Every committed run has its files with their sizes and rows, and its tables are of one fit; returns the runs' ids and
-/// how many labels they have.
+/// Asserts that every committed run has its files with their sizes and rows, and that its tables belong together;
+/// returns the ids of the runs and their numbers of labels.
 fn assert_all_whole(site: &Site) -> Vec<(String, usize)> {
     let mut ids = Vec::new();
     for run in std::fs::read_dir(site.out().join("runs")).unwrap() {

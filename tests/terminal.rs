@@ -1,9 +1,9 @@
-//! What comes from data cannot command a terminal; what is for programs keeps every value.
+//! Data cannot send control sequences to a terminal; output for programs keeps every value.
 
 use crate::job::{Job, assert_says};
 use crate::support::{labelmill, run_fails, run_ok, stderr, stdout};
 
-/// Clears the screen, sets the title, turns the direction, ends the line.
+/// Control sequences that clear the screen, set the title, reverse the writing direction and end the line.
 const HOSTILE: &str = "x\u{1b}[2J\u{1b}]0;owned\u{7}\u{202e}gnol\u{9b}1m\r\u{2028}";
 
 const WRITTEN: &str = "x\\u{1b}[2J\\u{1b}]0;owned\\u{7}\\u{202e}gnol\\u{9b}1m\\r\\u{2028}";
@@ -16,7 +16,7 @@ fn assert_harmless(text: &str) {
     assert!(!text.chars().any(is_active), "{text:?}");
 }
 
-/// A job whose ids and labels are hostile, published to `out`; returns what it told the person.
+/// Publishes a job with hostile ids and labels to `out`; returns what it printed for the user.
 fn publish(job: &Job) -> String {
     let value = serde_json::json!(HOSTILE).to_string();
     let row = format!("{{\"instance_id\":{value},\"annotator_id\":{value},\"label\":{value}}}\n");

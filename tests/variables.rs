@@ -1,4 +1,4 @@
-//! What the command line adds to a pipeline file: `${name}`, `--var`, `--set`.
+//! What the command line adds to a pipeline file: values of `${name}` by `--var`, and `--set`.
 
 use crate::job::{Job, assert_says, cells};
 use crate::support::{files_of, read_table};

@@ -1,4 +1,4 @@
-//! Rows are what the files say, however a file is cut, named or ordered; what cannot be read is an error that names it.
+//! All rows of all files are read, however files are cut, named or ordered; an error names a file that cannot be read.
 
 use std::fmt::Write as _;
 
@@ -14,7 +14,7 @@ fn vote(url: &str, more: &str) -> String {
     format!("source.annotations = '{{dir}}{url}'\n{VOTE}{more}")
 }
 
-/// A file of more than `bytes` bytes, in which an annotator's comments hold lines that look like annotations.
+/// A CSV text of more than `bytes` bytes, in which quoted comments hold lines that look like annotations.
 fn commented(bytes: usize) -> (String, usize) {
     let mut text = String::from("instance_id,annotator_id,label,comment\n");
     let mut rows = 0;
@@ -229,7 +229,7 @@ fn a_file_that_comes_after_the_listing_is_not_read_and_one_that_changes_is_an_er
         };
         runtime.block_on(source.open(&ctx, labelmill::source::InferenceScope::Whole)).unwrap();
         assert_eq!(count(&ctx).unwrap(), 2, "{extension}");
-        // Between the plan and the rows.
+        // The file changes between planning and reading.
         let path = job.path(&format!("in/a.{extension}"));
         std::fs::remove_file(&path).unwrap();
         write_as(&path, &batch("another"));
@@ -243,7 +243,7 @@ fn a_file_that_comes_after_the_listing_is_not_read_and_one_that_changes_is_an_er
             &error.to_string(),
             &["an input changed after it was listed", "was written again"],
         );
-        // Between the list and the plan.
+        // The file has changed between listing and planning.
         let ctx = labelmill::engine::EngineSpec::default().session().unwrap();
         let error = runtime
             .block_on(source.open(&ctx, labelmill::source::InferenceScope::Whole))
