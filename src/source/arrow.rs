@@ -1,9 +1,10 @@
-//! Whether the lengths in an Arrow IPC file lie within the file, and its batches within the memory of the session.
+//! Checks that the lengths in an Arrow IPC file stay within the file, and that its batches fit into the session's
+//! memory.
 //!
 //! # Why
-//! The reader allocates what a footer or a message promises before it reads it: eight bytes, damaged or chosen, would
-//! ask for more memory than there is, and an allocation that fails ends the process. And a batch is read whole, however
-//! large its writer made it.
+//! Arrow's reader allocates the length that a footer or a message states before it reads the bytes. Eight damaged or
+//! malicious bytes could request more memory than there is, and a failed allocation ends the process. A batch is also
+//! read whole, however large its writer made it.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -19,19 +20,19 @@ use crate::error::{Error, Result};
 
 const MAGIC: &[u8] = b"ARROW1";
 
-/// Ends a file: the footer's length, then the magic bytes.
+/// The bytes that end a file: the footer's length, then the magic bytes.
 const TRAILER: u64 = 10;
 
-/// Bytes that a buffer may have: no machine has so many.
+/// The most bytes of a buffer; a larger length is taken for damage.
 const MOST_BYTES: i64 = 1 << 42;
 
-/// Before a message since format 0.15; the message's length follows.
+/// Precedes a message since format 0.15; the message's length follows.
 const CONTINUATION: [u8; 4] = [0xff; 4];
 
-/// Checks every length of a file, or of a stream of messages, of which each is to fit into the pool.
+/// Checks every length in a file or a stream of messages, and that each message fits into the pool.
 ///
 /// # Errors
-/// When one reaches beyond the file, or a message takes more than the pool may give.
+/// When a length reaches beyond the file, or a message needs more memory than the pool's limit.
 pub(super) async fn check_lengths(
     store: &Arc<dyn ObjectStore>,
     object: &ObjectMeta,
@@ -114,7 +115,7 @@ impl IpcLengths<'_> {
         Ok(())
     }
 
-    /// Checks that so many bytes of one message can be held.
+    /// Checks that a message of this many bytes fits into the pool.
     fn check_size(&self, bytes: u64) -> Result<()> {
         match self.pool.memory_limit() {
             MemoryLimit::Finite(limit) if bytes > limit as u64 => Err(too_little_memory(
@@ -126,7 +127,7 @@ impl IpcLengths<'_> {
         }
     }
 
-    /// Checks the buffers of a batch; compressed ones begin with their length before compression.
+    /// Checks the buffers of a batch; a compressed buffer begins with its uncompressed length.
     async fn check_message(&self, message: &[u8], body: Range<u64>) -> Result<()> {
         let mut bytes = body.end - body.start;
         self.check_size(bytes)?;
@@ -156,7 +157,7 @@ impl IpcLengths<'_> {
             .collect();
         for length in self.store.get_ranges(&self.object.location, &lengths).await? {
             let length = length.first_chunk().map_or(-1, |bytes| i64::from_le_bytes(*bytes));
-            // -1 stands for bytes that were not compressed after all.
+            // -1 marks a buffer that is stored uncompressed.
             if !(-1..=MOST_BYTES).contains(&length) {
                 return Err(damaged("a compressed buffer with an impossible length"));
             }
@@ -166,7 +167,7 @@ impl IpcLengths<'_> {
     }
 }
 
-/// Each column has a name of its own. The schema that the reader infers would hold one of two alone.
+/// Refuses duplicate column names: the schema that the reader infers would keep only one of the columns.
 fn refuse_double_columns(schema: IpcSchema<'_>) -> Result<()> {
     let names = schema.fields().into_iter().flatten().map(|field| field.name());
     let names: Vec<String> = names.map(|name| name.unwrap_or_default().to_owned()).collect();

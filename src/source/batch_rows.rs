@@ -1,10 +1,10 @@
-//! How many rows a batch has: fewer than the session says where the values of Parquet files are large.
+//! The number of rows in a batch: fewer than the session's setting where the values of Parquet files are large.
 //!
 //! # Why
-//! A Parquet file holds a value that repeats once, and a batch holds it once for each row: a file of some kilobytes can
-//! become batches of gigabytes. The metadata states how many numbers a row group has and, where the writer put it there,
-//! how many bytes its text takes, so that the rows of a batch are known before any is read. Where it does not, text is
-//! read as [views](super::views), which take no more than the pages of the file.
+//! A Parquet file stores a repeated value once, but a batch stores it once a row: a file of some kilobytes can become
+//! batches of gigabytes. The metadata states how many values a row group has and, if the writer recorded it, how many
+//! bytes its text takes; so the number of rows is chosen before any row is read. Where the size of text is not stated,
+//! text is read as [views](super::views), which take no more memory than the decoded pages of the file.
 
 use datafusion::execution::memory_pool::MemoryLimit;
 use datafusion::prelude::SessionContext;
@@ -17,27 +17,27 @@ const BATCH_BYTES: usize = 64 << 20;
 /// Batches that wait between decoding and interning, and are then interned together.
 ///
 /// # Why
-/// The columns of a batch are interned in parallel, and the threads meet after it. Batch by batch, they waited for each
-/// other and for the system to wake them for a quarter of the time.
+/// The columns of a batch are interned in parallel, and the threads wait for each other at its end. With one batch at a
+/// time they spent a quarter of the time waiting for each other and for the system to wake them.
 pub const BATCHES_IN_FLIGHT: usize = 8;
 
-/// Batches of so many partitions that are in memory at once, of which so many are at hand: those that wait, and for each
-/// partition one that is sent and another that is decoded.
+/// The most batches in memory at once: those that wait, `at_hand` that the consumer holds, and for each partition one
+/// that is being sent and one that is being decoded.
 #[must_use]
 pub fn batches_at_once(partitions: usize, at_hand: usize) -> usize {
     BATCHES_IN_FLIGHT + at_hand + 2 * partitions
 }
 
-/// At least so many batches must fit into what the session may hold.
+/// At least this many batches must fit into the session's memory limit.
 const LEAST_BATCHES: usize = 64;
 
-/// What a batch may have however little memory there is.
+/// Bytes that a batch may have however low the memory limit is.
 const NEGLIGIBLE: usize = 1 << 20;
 
-/// How large the rows of a Parquet file are.
+/// The size of a Parquet file's rows.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct SizeOfRows {
-    /// Bytes that a row takes in memory, the mean of the row group where it is largest.
+    /// The mean bytes of a row in memory, in the row group where it is largest.
     bytes: usize,
     /// Whether the file states how large its text is.
     is_stated: bool,
@@ -54,8 +54,8 @@ impl SizeOfRows {
     }
 }
 
-/// Lowers the session's rows in a batch to what the values of these files allow. Returns whether every file states how
-/// large its text is; that of one which does not has to be read as views.
+/// Lowers the session's batch size to what the values of these files allow. Returns whether every file states the size
+/// of its text; otherwise text has to be read as views.
 pub(super) fn fit(ctx: &SessionContext, files: impl Iterator<Item = SizeOfRows>) -> bool {
     let runtime = ctx.runtime_env();
     let room = match runtime.memory_pool.memory_limit() {
@@ -79,7 +79,7 @@ pub(super) fn fit(ctx: &SessionContext, files: impl Iterator<Item = SizeOfRows>)
     are_stated
 }
 
-/// What the values of a row take in memory: the mean, rounded up.
+/// The mean bytes of a row in memory, rounded up.
 fn bytes_per_row(group: &RowGroupMetaData) -> usize {
     let pages = |column: &ColumnChunkMetaData| column.uncompressed_size();
     let bytes = group.columns().iter().map(|column| match width(column) {
@@ -91,7 +91,7 @@ fn bytes_per_row(group: &RowGroupMetaData) -> usize {
     usize::try_from(bytes.div_ceil(rows)).unwrap_or(usize::MAX)
 }
 
-/// The bytes of one value, where all values have as many.
+/// The bytes of one value of a type of fixed width.
 fn width(column: &ColumnChunkMetaData) -> Option<i64> {
     match column.column_type() {
         Type::BOOLEAN | Type::INT32 | Type::FLOAT => Some(4),
@@ -119,7 +119,7 @@ mod tests {
     use super::*;
     use crate::engine::EngineSpec;
 
-    /// The rows in a batch for a file of `n` rows that all hold a text of so many bytes.
+    /// The batch size for a file of `n` rows that all hold a text of `bytes` bytes.
     fn rows_for(n: usize, bytes: usize, memory: &str) -> usize {
         let text = "z".repeat(bytes);
         let column = Arc::new(StringArray::from(vec![text.as_str(); n])) as ArrayRef;

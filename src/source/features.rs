@@ -11,8 +11,8 @@ use super::relation::{Query, table_or_sql};
 use super::synonyms::synonym;
 use crate::error::{Error, Result, nearest, offenders};
 
-/// Plans a relation of features: its id by the contract's name, then one column of lists, or every column of numbers
-/// that has no name of an id or a label, in the order of their names in the file.
+/// Plans a relation of features: its id under the contract's name, then one column of lists, or every numeric column
+/// whose name is not one of an id or a label, in file order.
 pub(super) async fn query(
     ctx: &SessionContext,
     table: &str,
@@ -33,7 +33,7 @@ pub(super) async fn query(
         let numbers = numbers.map(|f| f.name().as_str()).filter(|name| *name != wanted_id);
         let (kept, left): (Vec<&str>, Vec<&str>) =
             numbers.partition(|name| !ids.iter().any(|id| id == name));
-        // As features, labels and classes would teach a model what it is asked for.
+        // Labels and classes as features would leak the target to the model.
         if !left.is_empty() {
             tracing::warn!(
                 table,

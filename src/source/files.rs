@@ -1,4 +1,4 @@
-//! From listed objects to a DataFusion table that reads just those, lazily.
+//! Turns listed objects into a DataFusion table that reads exactly those objects, lazily.
 
 use std::fmt::Write as _;
 use std::sync::Arc;
@@ -16,15 +16,17 @@ use super::text::{InferenceScope, TextTable};
 use super::typed;
 use crate::error::{Error, Result};
 
-/// Registers files of one format as the table `name`: those, in the versions that were listed, and no others.
+/// Registers files of one format as the table `name`. The table reads the listed files in their listed versions, and no
+/// others.
 ///
 /// # Errors
-/// When one is not what its name says, has changed, or holds columns that do not go with those of the others.
+/// When a file does not have the format that its name implies, has changed, or has columns incompatible with the other
+/// files'.
 pub async fn register_files(ctx: &SessionContext, name: &str, files: &Files) -> Result<()> {
     register(ctx, name, files, &KnownColumns::default(), InferenceScope::Whole).await
 }
 
-/// As [`register_files`], with what is known of the columns before a file is opened.
+/// As [`register_files`], given the columns that are known before a file is opened.
 pub(super) async fn register(
     ctx: &SessionContext,
     name: &str,
@@ -32,7 +34,7 @@ pub(super) async fn register(
     columns: &KnownColumns,
     look: InferenceScope,
 ) -> Result<()> {
-    // Plain SQL may name other files of the same store.
+    // The user's SQL may name other files of the same store.
     ctx.register_object_store(&place.root(), Arc::clone(&place.store));
     let store: Arc<dyn ObjectStore> =
         Arc::new(PinnedStore::new(Arc::clone(&place.store), objects, &place.url));
@@ -47,7 +49,7 @@ pub(super) async fn register(
     Ok(())
 }
 
-/// Every table has a store of its own, which gives its objects only.
+/// The root URL of a table's own store, which serves the objects of that table only.
 fn own_root(name: &str) -> Result<Url> {
     let host = name.bytes().fold(String::new(), |mut host, byte| {
         let _ = write!(host, "{byte:02x}");

@@ -1,14 +1,14 @@
-//! What follows from a file's name: its format, how it is compressed, and what separates its values.
+//! The format, compression and delimiter that a file's name implies.
 
 use datafusion::datasource::file_format::file_compression_type::FileCompressionType;
 use object_store::ObjectMeta;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// A field's metadata key: its text came from a format without types, and may stand for integers.
+/// Metadata key of a field whose text comes from a format without types, and may represent integers.
 pub const UNTYPED: &str = "labelmill.untyped";
 
-/// A field's metadata key: some of its values were numbers, and not all, so that it became one of text.
+/// Metadata key of a field of which some values are numbers and others are not, so that its type is not numeric.
 pub(super) const MIXED: &str = "labelmill.mixed";
 
 /// A format that rows are read from.
@@ -33,12 +33,12 @@ impl Format {
     }
 }
 
-/// How one file is read.
+/// The format, compression and delimiter of one file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Encoding {
     pub(super) format: Format,
     pub(super) compression: FileCompressionType,
-    /// Between two values of a CSV file.
+    /// The separator of the values of a CSV file.
     pub(super) delimiter: u8,
 }
 
@@ -55,7 +55,8 @@ const EXTENSIONS: &[(&str, Format)] = &[
     ("ipc", Format::Arrow),
 ];
 
-/// Table formats whose log says which files hold the rows; the files alone hold rows that were deleted, too.
+/// Table formats whose log lists the current files, as (log folder, format): the data files alone also hold deleted
+/// rows.
 pub(super) const TABLE_LOGS: [(&str, &str); 2] = [("_delta_log", "Delta"), (".hoodie", "Hudi")];
 
 const COMPRESSIONS: &[(&str, FileCompressionType)] = &[
@@ -71,8 +72,8 @@ impl Encoding {
         Self { format, compression: FileCompressionType::UNCOMPRESSED, delimiter: b',' }
     }
 
-    /// The encoding that the name's extension stands for, with that extension; `None` for an unknown one. Parquet and
-    /// Arrow files are compressed inside, so that `x.parquet.gz` is no file that can be read.
+    /// The extension of the name, and the encoding that it implies; `None` for an unknown one. `x.parquet.gz` is
+    /// unknown too: Parquet and Arrow files are compressed inside.
     pub(super) fn of_name(name: &str) -> Option<(&str, Self)> {
         let lower = name.to_ascii_lowercase();
         let compression = COMPRESSIONS.iter().find(|(e, _)| lower.ends_with(&format!(".{e}")));
@@ -89,12 +90,12 @@ impl Encoding {
         Some((&name[begin..], Self { format: *format, compression, delimiter }))
     }
 
-    /// The encoding of the object's name, or plain `format` where the name has none of that format.
+    /// The encoding that the object's name implies, or plain `format` where the name does not imply that format.
     pub(super) fn of_object(object: &ObjectMeta, format: Format) -> Self {
         let named =
             object.location.filename().and_then(Self::of_name).map(|(_, encoding)| encoding);
         named.filter(|encoding| encoding.format == format).unwrap_or_else(|| {
-            // A name that tells no format still tells whether it is compressed.
+            // A name without a known format can still show the compression.
             let extension = object.location.extension().filter(|_| format.is_text());
             let found = COMPRESSIONS.iter().find(|(known, _)| {
                 extension.is_some_and(|extension| extension.eq_ignore_ascii_case(known))

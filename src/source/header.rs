@@ -2,10 +2,10 @@
 
 use crate::error::{Error, Result, offenders};
 
-/// Each name stands once: of two columns of one name nobody knows which is meant.
+/// Refuses duplicate column names, which would be ambiguous.
 ///
 /// # Errors
-/// When one does not; the error names it.
+/// When a name occurs more than once; the error lists such names.
 pub(super) fn refuse_doubles<'a>(names: impl IntoIterator<Item = &'a String>) -> Result<()> {
     let mut names: Vec<&String> = names.into_iter().collect();
     names.sort();

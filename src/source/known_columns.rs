@@ -1,23 +1,23 @@
-//! What a relation says of the columns of its table before a file is opened.
+//! The columns of a relation's table that are known before a file is opened.
 
 use arrow::datatypes::SchemaRef;
 
 use crate::error::{Error, Result};
 
-/// What is known of the columns before a file is opened.
+/// The columns that are known before a file is opened.
 #[derive(Debug, Clone, Default)]
 pub(super) struct KnownColumns {
-    /// Columns of ids and labels: CSV text as it stands, so that "007" is not 7.
+    /// Columns of ids and labels, which are read from CSV as text, so that "007" is not 7.
     pub(super) ids: Vec<String>,
     /// Columns that hold numbers, whole or not.
     pub(super) numbers: Vec<String>,
     /// Whether only the columns above, and those of `times`, are ever read.
     pub(super) only_these: bool,
-    /// Columns of times or counted seconds.
+    /// Columns of timestamps, or of times in seconds.
     pub(super) times: Vec<String>,
     /// Whether every other column of numbers is a feature.
     pub(super) are_features: bool,
-    /// Columns of the contract, which all files with types have, or none.
+    /// Columns of the contract: of Parquet and Arrow files, either all have such a column, or none.
     pub(super) of_contract: Vec<String>,
 }
 
@@ -28,11 +28,11 @@ impl KnownColumns {
         !has(&self.ids) && !has(&self.numbers) && (!self.only_these || has(&self.times))
     }
 
-    /// A column of the contract that some files lack would be null in their rows: a weight, a role or a question that
-    /// nobody gave.
+    /// Refuses a column of the contract that only some files have: it would be null in the rows of the others, as if
+    /// nobody had given a weight, a role or a question.
     ///
     /// # Errors
-    /// When there is one; the error names it and a file of each sort.
+    /// When there is such a column; the error names it, a file that has it, and one that lacks it.
     pub(super) fn refuse_missing_in_some(&self, files: &[(String, SchemaRef)]) -> Result<()> {
         for column in &self.of_contract {
             let has = |(_, schema): &&(String, SchemaRef)| schema.index_of(column).is_ok();

@@ -1,4 +1,4 @@
-//! The files behind a URL: which objects are meant, and none left out without a word.
+//! Lists the files of a source URL. No file is silently left out.
 //!
 //! ```text
 //! data/crowd.csv           the file
@@ -6,8 +6,8 @@
 //! s3://b/x/2026-*/p?.csv   the files below `s3://b/x/` whose paths fit the pattern
 //! ```
 //! Files and folders whose names begin with `_` or `.` are hidden files of other tools (`_SUCCESS`, `.part.crc`,
-//! `_temporary/`) and no data, unless a pattern spells that character: `_*.csv`. Any other file of a folder is read, or
-//! an error names it.
+//! `_temporary/`). They are no data, unless a pattern spells that character: `_*.csv`. Any other file of a folder is
+//! read, or an error names it.
 
 use std::borrow::Cow;
 use std::collections::BTreeSet;
@@ -28,26 +28,26 @@ use super::unread::{
 use crate::error::{Error, Result, nearest, offenders};
 use crate::store::{Place, StoreSpec, parse_url, shown};
 
-/// What is behind a source URL.
+/// The files of a source URL.
 #[derive(Debug, Clone)]
 pub struct Files {
     /// The store, and the file or folder that the URL names.
     pub place: Place,
-    /// Their format.
+    /// The format of all files.
     pub format: Format,
-    /// Each file as it was when it was listed, in the order of its path.
+    /// The files as they were listed, in the order of their paths.
     pub objects: Vec<ObjectMeta>,
 }
 
 impl Files {
-    /// Lists the files behind `text`: a file, a folder, or a pattern. `format` is theirs where the names hold none.
+    /// Lists the files at `text`: a file, a folder, or a pattern. `format` is `source.format`, where it is set.
     ///
     /// # Errors
     /// When there is no file, when files of the folder would stay unread, when all are empty, and when the store
     /// cannot be reached.
     pub async fn list(text: &str, format: Option<Format>, stores: &StoreSpec) -> Result<Self> {
         let (place, pattern) = located(text, stores).await?;
-        // At the end, several folders are all that is in them.
+        // `**` at the end of a pattern stands for every file below.
         let pattern = pattern.map(|pattern| match pattern {
             "**" => Cow::Borrowed("**/*"),
             _ if pattern.ends_with("/**") => Cow::Owned(format!("{pattern}/*")),
@@ -74,7 +74,7 @@ impl Files {
         };
         if meant.is_empty() {
             if let Some(pattern) = pattern {
-                // The nearest names may lie where the pattern does not reach.
+                // The error also suggests names that the pattern does not reach.
                 let all = objects(&place, Some(&Reach::of(None)?)).await.unwrap_or(all);
                 if !all.is_empty() {
                     return Err(no_match(pattern, &all));
@@ -99,14 +99,14 @@ impl Files {
         Ok(Self { place, format, objects: meant })
     }
 
-    /// Bytes of all files together.
+    /// The size of all files in bytes.
     #[must_use]
     pub fn bytes(&self) -> u64 {
         self.objects.iter().map(|o| o.size).sum()
     }
 }
 
-/// The error of a pattern that no file fits.
+/// The error for a pattern that matches no file.
 fn no_match(pattern: &str, all: &[ObjectMeta]) -> Error {
     let names = all.iter().filter_map(|o| o.location.filename());
     Error::data(format!("the pattern `{pattern}` matches none of the {} files there", all.len()))
@@ -117,15 +117,15 @@ fn no_match(pattern: &str, all: &[ObjectMeta]) -> Error {
         )
 }
 
-/// The error of files without a byte.
+/// The error for a source of 0 bytes.
 pub(super) fn empty() -> Error {
     Error::data("the file is empty: 0 bytes")
         .help("an empty table still has a header or a schema; was the upload cut short?")
 }
 
-/// Whether files below the folder `inner` could be among those that `outer` names.
+/// Whether the location `outer` could name files below the folder `inner`.
 pub(super) fn holds(outer: &str, inner: &str) -> bool {
-    // A folder's own name may hold the characters of a pattern.
+    // A folder's own name may hold glob characters.
     let is_there = !outer.contains("://") && FilePath::new(outer).exists();
     let glob = split_glob(outer).filter(|_| !is_there);
     let (base, pattern) = glob.map_or((outer, None), |(base, p)| (base, Some(p)));
@@ -134,7 +134,7 @@ pub(super) fn holds(outer: &str, inner: &str) -> bool {
         let local = url.to_file_path().ok().map(|path| real(&path, MOST_LINKS));
         let url =
             local.and_then(|path| Url::from_file_path(path).ok()).unwrap_or_else(|| url.clone());
-        // Names as a pattern spells them.
+        // Decoded names, as a pattern spells them.
         let path = Path::from_url_path(url.path()).unwrap_or_else(|_| Path::from(url.path()));
         path.parts().map(|part| part.as_ref().to_owned()).collect()
     };
@@ -146,7 +146,7 @@ pub(super) fn holds(outer: &str, inner: &str) -> bool {
         return false;
     };
     let Some(pattern) = pattern else { return true };
-    // What the sink writes lies deeper than the sink itself.
+    // The sink writes below its own folder: the pattern must have more names than the path to it.
     let names: Vec<&str> = pattern.split('/').collect();
     let fits = |(name, part): (&&str, &String)| Pattern::new(name).is_ok_and(|p| p.matches(part));
     names.contains(&"**") || (names.len() > below.len() && names.iter().zip(below).all(fits))
@@ -161,10 +161,10 @@ fn same_scheme(scheme: &str) -> &str {
     }
 }
 
-/// Links that lead to links, beyond which a path leads nowhere.
+/// The most links that are followed in a chain.
 const MOST_LINKS: usize = 40;
 
-/// The path without links, as far as it exists: the rest is what would be made there.
+/// The path with all links resolved in the part that exists; the rest is appended as it is.
 fn real(path: &FilePath, links: usize) -> PathBuf {
     if let Ok(real) = path.canonicalize() {
         return real;
@@ -178,7 +178,7 @@ fn real(path: &FilePath, links: usize) -> PathBuf {
     }
 }
 
-/// The file at the place; every file of a folder that is within reach.
+/// The file at the place or, with `reach`, every file of the folder that is within reach.
 async fn objects(place: &Place, reach: Option<&Reach>) -> Result<Vec<ObjectMeta>> {
     let found = if let Some(reach) = reach {
         files_in(place, reach).await
@@ -201,12 +201,13 @@ async fn objects(place: &Place, reach: Option<&Reach>) -> Result<Vec<ObjectMeta>
     }
 }
 
-/// Whether this object could not be distinguished from a later one of the same size: a store that knows no time gives the epoch.
+/// Whether nothing distinguishes this object from a later one of the same size; a store that knows no time gives the
+/// epoch.
 fn has_no_version(object: &ObjectMeta) -> bool {
     object.e_tag.is_none() && object.version.is_none() && object.last_modified.timestamp() == 0
 }
 
-/// The files of a folder that are meant, and the one format that they have.
+/// Selects the files of a folder that are to be read, and their one format.
 fn of_folder(
     all: &[ObjectMeta],
     place: &Place,
@@ -234,7 +235,7 @@ fn of_folder(
         let is_of = |o: &&&ObjectMeta| encoding_of(o).is_some_and(|(_, e)| e.format == format);
         meant.iter().filter(is_of).map(|o| (*o).clone()).collect()
     };
-    // An object without a byte, such as the mark that some consoles make for a folder, holds no rows.
+    // An object of 0 bytes, such as the marker that some consoles create for a folder, holds no rows.
     let unrecognised: Vec<ObjectMeta> = meant
         .iter()
         .filter(|o| encoding_of(o).is_none() && o.size > 0)
@@ -265,13 +266,13 @@ fn of_folder(
     Ok((of_format(first.format), Some(first.format)))
 }
 
-/// The names of the folders from `folder` to the object, and its own.
+/// The path of the object below `folder`, name by name.
 fn below(object: &ObjectMeta, folder: &Path) -> Vec<String> {
     let parts = object.location.prefix_match(folder).into_iter().flatten();
     parts.map(|part| part.as_ref().to_owned()).collect()
 }
 
-/// Whether this is the name of a hidden file, which no part of the pattern spells.
+/// Whether the name is one of a hidden file, and no part of the pattern spells its first character.
 fn is_hidden(name: &str, pattern: Option<&Pattern>) -> bool {
     let spells = |part: &str| {
         part.starts_with(['_', '.']) && Pattern::new(part).is_ok_and(|part| part.matches(name))
@@ -279,7 +280,7 @@ fn is_hidden(name: &str, pattern: Option<&Pattern>) -> bool {
     name.starts_with(['_', '.']) && !pattern.is_some_and(|p| p.as_str().split('/').any(spells))
 }
 
-/// Hidden files are left out; where the name of one looks like a file of rows, a person should know.
+/// Warns where a hidden file, which is left out, has the name of a file with rows.
 fn warn_of_hidden(hidden: &[&ObjectMeta]) {
     let like_rows: Vec<&str> = hidden
         .iter()
@@ -297,7 +298,7 @@ fn warn_of_hidden(hidden: &[&ObjectMeta]) {
     }
 }
 
-/// The encoding that the object's name stands for.
+/// The encoding that the object's name implies, with its extension.
 fn encoding_of(object: &ObjectMeta) -> Option<(&str, Encoding)> {
     Encoding::of_name(object.location.filename()?)
 }
@@ -309,7 +310,7 @@ const ONE_FOLDER_A_STAR: MatchOptions = MatchOptions {
     require_literal_leading_dot: false,
 };
 
-/// Names the neighbour that the user most likely meant.
+/// Names the file next to it that the user most likely meant.
 fn nothing_there(place: &Place) -> String {
     let neighbour = || {
         let path = place.local()?;

@@ -1,7 +1,7 @@
 //! The first stage: every source becomes a DataFusion table under its name, and every relation a query over them.
 //!
-//! Nothing is read here but file lists and schemas. A relation is the default selection with the user's column names
-//! mapped, or the user's own SQL from `[source.sql]`; either way it arrives with the names of the contract.
+//! This stage reads file lists and schemas only. A relation is the default selection with the user's column names
+//! mapped, or the user's own SQL from `[source.sql]`; either way its columns have the contract's names.
 
 mod arrow;
 mod batch_rows;
@@ -38,22 +38,22 @@ pub use text::InferenceScope;
 /// The registered sources of one run.
 pub struct Source {
     spec: SourceSpec,
-    /// What was found behind each URL, by table name: for digests, estimates and progress.
+    /// The files found at each URL, by table name: for digests, estimates and progress.
     pub files: Vec<(String, Files)>,
-    /// The queries of `[source.sql]`, by relation: their text, wherever it was written.
+    /// The queries of `[source.sql]`, whether inline or in a file.
     pub queries: Vec<Query>,
 }
 
 impl Source {
-    /// Lists the files behind every source and reads the queries; opens no file of rows.
+    /// Lists the files of every source and reads the queries; opens no file with rows.
     ///
     /// # Errors
-    /// When a file is missing, empty, or of an unknown format, or a folder holds what would not be read.
+    /// When a file is missing, empty, or of an unknown format, or a folder holds files that would not be read.
     pub async fn list(spec: &SourceSpec, stores: &StoreSpec) -> Result<Self> {
         let mut files = Vec::new();
         for (name, location) in spec.all() {
             let Location::Url(url) = location else { continue };
-            // Refused before its `?` is read as a pattern.
+            // Checked first, before the `?` of a URL's query is read as a pattern.
             if let Some(problem) = secret_problem(url) {
                 return Err(Error::spec_problems(vec![problem.at(spec.key(name))]));
             }
@@ -63,11 +63,11 @@ impl Source {
         Ok(Self { spec: spec.clone(), files, queries: Query::all(&spec.sql)? })
     }
 
-    /// Registers every source as a table. Of files without a schema, NDJSON and CSV, some rows are read, or all, as
-    /// [`InferenceScope`] says.
+    /// Registers every source as a table. The types of NDJSON and CSV files, which have no schema, are inferred from as
+    /// many rows as `look` tells.
     ///
     /// # Errors
-    /// When a file is not readable as what its name says, or files of one table do not go together.
+    /// When a file does not have the format that its name implies, or the files of one table have incompatible columns.
     pub async fn open(&self, ctx: &SessionContext, look: InferenceScope) -> Result<()> {
         for (name, files) in &self.files {
             let mut columns = self.spec.known_columns(name);
@@ -124,7 +124,7 @@ impl Source {
         self.queries.iter().find(|query| query.relation == relation)
     }
 
-    /// The annotations relation: `instance_id`, `annotator_id`, `label` and whichever optional columns there are.
+    /// The annotations relation: `instance_id`, `annotator_id`, `label`, and the optional columns that exist.
     ///
     /// # Errors
     /// When a column is missing (the nearest name is suggested) or the user's SQL does not plan.
@@ -157,7 +157,8 @@ impl Source {
         features::query(ctx, "features", sql, id, &self.spec.columns).await.map(Some)
     }
 
-    /// The relation of annotators' features, where there is one: `annotator_id`, then as [`Source::features`].
+    /// The relation of annotators' features, where there is one: `annotator_id`, then columns as in
+    /// [`Source::features`].
     ///
     /// # Errors
     /// As [`Source::features`].
@@ -171,12 +172,12 @@ impl Source {
     }
 }
 
-/// The key that names a table, and what it names.
+/// The key that declares a table, and its URL: the place of an error.
 fn place(spec: &SourceSpec, table: &str, url: &str) -> String {
     format!("{}: {url}", spec.key(table))
 }
 
-/// An error at a file gets the key that led to it as well.
+/// Adds the source's key and URL to the place of each problem.
 fn within(mut error: Error, place: &str) -> Error {
     for problem in &mut error.problems {
         problem.place = Some(match problem.place.take() {

@@ -1,4 +1,5 @@
-//! Patterns: where one begins in a location, and which folders it can reach.
+//! Glob patterns in source locations: splits a location into its base folder and its pattern, and lists the files of
+//! the folders that the pattern can reach.
 
 use std::path::Path as FilePath;
 
@@ -12,8 +13,8 @@ use crate::error::{Error, Result};
 use crate::redact::redacted;
 use crate::store::{Place, StoreSpec, is_missing_bucket, open, parse_url};
 
-/// The place that the text names, and the pattern below it. A file or folder whose own name holds the characters of a
-/// pattern is meant where it exists.
+/// Splits `text` into a place and the pattern below it, if any. Glob characters in the name of an existing file or
+/// folder are a part of that name, not a pattern.
 pub(super) async fn located<'a>(
     text: &'a str,
     stores: &StoreSpec,
@@ -25,7 +26,7 @@ pub(super) async fn located<'a>(
         Some(at) => (&text[..at], &text[at..]),
         None => (base, pattern),
     };
-    // As the system goes it; the parser of URLs leaves such parts out itself.
+    // The operating system resolves `..` in a local path; the URL parser resolves it in a URL.
     if split_glob(base).is_some() && !base.contains("://") && !FilePath::new(base).is_dir() {
         return Err(Error::spec("a pattern cannot go up by `..`")
             .found(format!("`{}`", redacted(text)))
@@ -52,7 +53,7 @@ pub(super) async fn located<'a>(
     Ok((base, Some(pattern)))
 }
 
-/// Where what follows the last `..` of a location begins.
+/// The byte offset of the text after the last `..` of a location.
 fn behind_parents(text: &str) -> Option<usize> {
     if text.ends_with("/..") {
         return Some(text.len());
@@ -60,10 +61,10 @@ fn behind_parents(text: &str) -> Option<usize> {
     text.rfind("/../").map(|at| at + "/../".len())
 }
 
-/// The place of these names below another; none where one of them cannot be a name.
+/// The place at the path `names` below `base`; `None` where a name is not valid in a store.
 fn below(base: &Place, names: &str) -> Option<Place> {
     let mut place = base.clone();
-    // Parsed, not joined: joining would escape what the names hold.
+    // Parsed, not joined: `join` would escape characters of the names.
     place.path = Path::parse(format!("{}/{names}", base.path)).ok()?;
     if let Ok(mut segments) = place.url.path_segments_mut() {
         segments.pop_if_empty().extend(names.split('/'));
@@ -71,7 +72,8 @@ fn below(base: &Place, names: &str) -> Option<Place> {
     Some(place)
 }
 
-/// `data/2026-*/part-*.parquet` is the folder `data/` and a pattern below it.
+/// Splits a location at its first glob character: `data/2026-*/part-*.parquet` is the folder `data/` and a pattern
+/// below it.
 pub(super) fn split_glob(text: &str) -> Option<(&str, &str)> {
     let at = text.find(['*', '?', '['])?;
     let cut = text[..at].rfind('/').map_or(0, |slash| slash + 1);
@@ -84,7 +86,7 @@ pub(super) async fn is_folder(place: &Place) -> Result<bool> {
         Some(path) => Ok(path.is_dir()),
         None if place.url.path().ends_with('/') => Ok(true),
         None if place.store.head(&place.path).await.is_ok() => Ok(false),
-        // A web server has no lists; a store whose bucket is not there has none either, and says so.
+        // A web server cannot list, and so has no folders; a missing bucket is an error.
         None => match place.store.list(Some(&place.path)).try_next().await {
             Ok(first) => Ok(first.is_some()),
             Err(e) if is_missing_bucket(&e) => Err(e.into()),
@@ -93,9 +95,9 @@ pub(super) async fn is_folder(place: &Place) -> Result<bool> {
     }
 }
 
-/// The folders in which files that are meant can lie.
+/// The folders that can hold files of a location.
 pub(super) struct Reach {
-    /// The names of the folders on the way; without a pattern every folder is meant.
+    /// The folder parts of the pattern; `None` without a pattern, when every folder is within reach.
     folders: Option<Vec<Pattern>>,
 }
 
@@ -112,12 +114,12 @@ impl Reach {
         Ok(Self { folders })
     }
 
-    /// Whether the folder of these names, from the place on, is one of them.
+    /// Whether a folder is within reach, given its path below the place, name by name.
     pub(super) fn holds<'a>(&self, mut names: impl Iterator<Item = &'a str>) -> bool {
         let Some(folders) = &self.folders else { return true };
         for folder in folders {
             match names.next() {
-                // Over any number of folders.
+                // `**` spans any number of folders.
                 _ if folder.as_str() == "**" => return true,
                 Some(name) if !folder.matches(name) => return false,
                 Some(_) => {}
@@ -127,17 +129,17 @@ impl Reach {
         names.next().is_none()
     }
 
-    /// Whether that is every folder.
+    /// Whether every folder is within reach.
     fn is_everything(&self) -> bool {
         self.folders.as_ref().is_none_or(|f| f.first().is_some_and(|name| name.as_str() == "**"))
     }
 }
 
-/// Every file in a folder, and in those below it that the pattern reaches.
+/// Lists every file in the folder and in the subfolders that the pattern reaches.
 ///
 /// # Why
-/// A store on the network lists a thousand names a request, whatever folders they are in; on a disk each folder is
-/// opened, and one that is not meant may be without an end or without the right to read it.
+/// An object store lists a thousand names a request, whatever folders they are in. On a local disk each folder has to
+/// be opened, and a folder outside the pattern may be endless or unreadable for this user.
 pub(super) async fn files_in(
     place: &Place,
     reach: &Reach,
@@ -152,7 +154,7 @@ pub(super) async fn files_in(
         folders.extend(found.common_prefixes.into_iter().filter(|folder| {
             let names = folder.prefix_match(&place.path).into_iter().flatten();
             let names: Vec<_> = names.collect();
-            // A table's log tells what the files beside it are.
+            // The log folder of a table format shows that the files next to it belong to such a table.
             let is_log = |name: &str| TABLE_LOGS.iter().any(|(log, _)| *log == name);
             reach.holds(names.iter().map(AsRef::as_ref)) || folder.filename().is_some_and(is_log)
         }));

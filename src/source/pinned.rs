@@ -1,9 +1,9 @@
-//! A store as it was when its files were listed.
+//! A read-only view of a store, pinned to the files and versions of one listing.
 //!
 //! # Why
-//! Minutes lie between the list of files, whose sizes and versions make the job's digest, and the last byte that is
-//! read. A file that comes in between must not be read, and one that changes must not be read as if it had not: the
-//! table `run` would name bytes that nobody saw.
+//! Minutes may pass between the listing, whose sizes and versions form the job's digest, and the last read. A file that
+//! appears in between must not be read, and a change of a listed file must be an error: otherwise the table `run` would
+//! name other inputs than those that were read.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -24,12 +24,12 @@ use url::Url;
 use crate::error::Error;
 use crate::store::shown;
 
-/// Gives the objects that it was made of, each only in the version that was listed; nothing can be written.
+/// Serves the listed objects only, each in its listed version; every write is an error.
 #[derive(Debug)]
 pub(super) struct PinnedStore {
     inner: Arc<dyn ObjectStore>,
     objects: HashMap<Path, ObjectMeta>,
-    /// Where the store is, for people.
+    /// The location of the store, for messages.
     url: Url,
 }
 
@@ -39,7 +39,7 @@ impl PinnedStore {
         Self { inner, objects, url: url.clone() }
     }
 
-    /// Only a length that stands in the file itself leads out of it.
+    /// The error for a range beyond the end of the file, which only a wrong length inside the file can cause.
     fn damaged(&self, location: &Path, range: &Range<u64>) -> StoreError {
         let error = Error::data("the file refers to bytes that it does not have")
             .at(shown(&self.url, location))
@@ -85,7 +85,7 @@ impl ObjectStore for PinnedStore {
             return Err(self.damaged(location, range));
         }
         options.version = options.version.or_else(|| listed.version.clone());
-        // A weak tag never satisfies If-Match; what comes back is compared below.
+        // A weak ETag never satisfies `If-Match`; the tag of the answer is compared below.
         options.if_match = listed.e_tag.clone().filter(|tag| !tag.starts_with("W/"));
         match self.inner.get_opts(location, options).await {
             Ok(result) if is_same(listed, &result.meta) => Ok(result),
@@ -133,15 +133,15 @@ impl ObjectStore for PinnedStore {
     }
 }
 
-/// The error of a file that is not what the list of files said.
+/// The error for a file that changed after it was listed.
 pub(super) fn changed(found: &str) -> Error {
     Error::store("an input changed after it was listed")
         .found(found)
         .help("run the job again once its inputs are complete: nothing was published")
 }
 
-/// Whether these are the same bytes: by tag where both have one, else by size and time. A list may tell a time more
-/// precisely than a header does, and a proxy that compresses makes a tag weak.
+/// Whether both are the same version: equal sizes, and equal ETags, or equal times where one has no ETag. A listing may
+/// give a more precise time than a header, and a proxy that compresses makes an ETag weak.
 fn is_same(listed: &ObjectMeta, found: &ObjectMeta) -> bool {
     let tag = |object: &ObjectMeta| {
         object.e_tag.as_deref().map(|tag| tag.trim_start_matches("W/").trim_matches('"').to_owned())

@@ -1,4 +1,4 @@
-//! The one door between the first stage and the last: what was published is read again.
+//! Resolves a source URL to a table of a published run. The source stage uses the sink stage here only.
 
 use object_store::ObjectMeta;
 
@@ -6,14 +6,14 @@ use crate::error::{Result, Stage};
 use crate::sink::PublishedRun;
 use crate::store::{Place, StoreSpec};
 
-/// Where nothing lies at `<url>/<table>`, that is the table of the newest run that was published at `<url>`: on local
-/// disk a link may lead there, on a store none can. Returns its Parquet files.
+/// Returns the Parquet files of a table of the newest run that was published at `<url>`, for the text `<url>/<table>`
+/// where no file exists. On local disk a symlink may lead to the table; an object store has none.
 pub(super) async fn table(
     text: &str,
     stores: &StoreSpec,
 ) -> Result<Option<(Place, Vec<ObjectMeta>)>> {
     let Some((url, table)) = text.trim_end_matches('/').rsplit_once('/') else { return Ok(None) };
-    // The web lists nothing, and nobody publishes there.
+    // A web server cannot list files, and is never a sink.
     let is_web = url.starts_with("http://") || url.starts_with("https://");
     if is_web {
         return Ok(None);
@@ -21,7 +21,7 @@ pub(super) async fn table(
     let run = match PublishedRun::look(url, stores).await {
         Ok(Some(run)) => run,
         Ok(None) => return Ok(None),
-        // A file of somebody else has the name of one of ours: nothing of ours is published there.
+        // A foreign file has the name of one of labelmill's own files: no run is published there.
         Err(e) if e.stage == Stage::Spec => return Ok(None),
         Err(e) => return Err(e),
     };

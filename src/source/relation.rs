@@ -10,12 +10,12 @@ use super::{ColumnsSpec, SqlSpec};
 use crate::error::{Error, Result, nearest, offenders};
 use crate::sql;
 
-/// The relations that come in as rows about instances.
+/// The input relations with one row per annotation or trusted class.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Relation {
-    /// One row an annotation.
+    /// One row per annotation.
     Annotations,
-    /// One row a trusted class.
+    /// One row per trusted class.
     Gold,
 }
 
@@ -25,7 +25,7 @@ pub struct ContractColumn {
     pub name: &'static str,
     /// Whether the relation is unusable without it.
     pub required: bool,
-    /// A second name that serves where the first is absent.
+    /// A second name that is accepted where the first is absent.
     pub fallback: Option<&'static str>,
 }
 
@@ -62,13 +62,13 @@ pub fn contract_columns(relation: Relation) -> &'static [ContractColumn] {
 }
 
 impl Relation {
-    /// The relation that a table of this name gives.
+    /// The relation that a table of this name provides by default.
     #[must_use]
     pub fn of_table(name: &str) -> Option<Self> {
         [Self::Annotations, Self::Gold].into_iter().find(|r| r.table() == name)
     }
 
-    /// The table that gives this relation by default.
+    /// The table that provides this relation by default.
     #[must_use]
     pub fn table(self) -> &'static str {
         match self {
@@ -78,19 +78,19 @@ impl Relation {
     }
 }
 
-/// A query of `[source.sql]`: its text, wherever it was written.
+/// A query of `[source.sql]`, written inline or in a file.
 #[derive(Debug, Clone)]
 pub struct Query {
-    /// The relation that it gives.
+    /// The relation that the query provides.
     pub relation: &'static str,
-    /// The `.sql` file that holds it, where it is not in the pipeline file itself.
+    /// The `.sql` file that holds the query; `None` for an inline query.
     pub file: Option<String>,
-    /// The text.
+    /// The SQL text.
     pub text: String,
 }
 
 impl Query {
-    /// Reads the queries that stand in files of their own.
+    /// All queries of the section; those in files are read.
     pub(super) fn all(spec: &SqlSpec) -> Result<Vec<Self>> {
         let SqlSpec { annotations, gold, features, annotator_features } = spec;
         let queries = [
@@ -103,7 +103,7 @@ impl Query {
         given.map(|(relation, sql)| Self::read(relation, sql)).collect()
     }
 
-    /// The query itself, or what the `.sql` file it names holds.
+    /// Takes `sql` as the query itself, or reads the `.sql` file that it names.
     fn read(relation: &'static str, sql: &str) -> Result<Self> {
         let path = std::path::Path::new(sql);
         let is_file = path.extension().is_some_and(|e| e == "sql")
@@ -131,7 +131,7 @@ pub(super) async fn query(
     select(table_or_sql(ctx, relation.table(), sql).await?, relation, columns)
 }
 
-/// The table of that name, or what the user's SQL gives instead.
+/// The table of that name, or the user's query in its place.
 pub(super) async fn table_or_sql(
     ctx: &SessionContext,
     table: &str,
@@ -139,16 +139,17 @@ pub(super) async fn table_or_sql(
 ) -> Result<DataFrame> {
     let Some(query) = sql else { return Ok(ctx.table(table).await?) };
     let key = format!("source.sql.{table}");
-    // Its depth and the size of its plan are checked before there is a plan.
+    // `parse` checks the depth of the query and the size of its plan before it is planned.
     sql::parse(ctx, &query.text).map_err(|e| e.or_at(&key))?;
-    // A relation is read: a statement that changes anything would do so on `check` already.
+    // Queries only: a statement that changes something would run on `check` already.
     let planned = ctx.sql_with_options(&query.text, sql::options(false)).await;
     let planned = planned.map_err(|e| Error::from(e).or_at(&key))?;
     refuse_what_changes(planned.logical_plan()).map_err(|e| e.or_at(&key))?;
     Ok(planned)
 }
 
-/// A job is known by its inputs: rows that follow from the clock or from chance would make two jobs of one.
+/// Refuses functions of the clock or of chance. A job is identified by its inputs: the same inputs must give the same
+/// rows.
 fn refuse_what_changes(plan: &LogicalPlan) -> Result<()> {
     const CLOCKS: [&str; 3] = ["now", "current_date", "current_time"];
     let mut found = Vec::new();
@@ -184,14 +185,14 @@ pub fn select(frame: DataFrame, relation: Relation, columns: &ColumnsSpec) -> Re
         let mapped = columns.mapped(column.name);
         let wanted = mapped.unwrap_or(column.name);
         let has = |name: &&str| names.iter().any(|n| n == name);
-        // One mapping serves all relations; beside the annotations, a table may have the contract's own names.
+        // One mapping serves all relations; tables other than the annotations may also have the contract's own names.
         let own = (relation != Relation::Annotations).then_some(column.name);
         let fallback = column.fallback.filter(|_| mapped.is_none());
         match [Some(wanted), own, fallback].into_iter().flatten().find(has) {
             Some(name) => {
                 chosen.push(Expr::Column(Column::new_unqualified(name)).alias(column.name));
             }
-            // Gold without questions holds for all.
+            // Gold without a question applies to every question.
             None if column.name == "question" && relation == Relation::Gold => {}
             None if column.required || mapped.is_some() => {
                 return Err(missing(relation, column.name, columns, &names));

@@ -1,4 +1,4 @@
-//! Rows written in the pipeline file itself: small data, and what a `[[test]]` gives.
+//! Rows written in the pipeline file itself: small data, and the inputs of a `[[test]]`.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! What a user writes under `[source]`.
+//! The `[source]` section of a pipeline file.
 
 use std::collections::BTreeMap;
 
@@ -75,27 +75,27 @@ impl std::fmt::Display for Scalar {
     }
 }
 
-/// The name that each column of the contract has in the user's tables; left out, its own.
+/// The names of the contract's columns in your tables; by default the contract's own names.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct ColumnsSpec {
-    /// Stands for `instance_id`.
+    /// The column that holds `instance_id`.
     pub instance: Option<String>,
-    /// Stands for `annotator_id`.
+    /// The column that holds `annotator_id`.
     pub annotator: Option<String>,
-    /// Stands for `label`.
+    /// The column that holds `label`.
     pub label: Option<String>,
-    /// Stands for `weight`.
+    /// The column that holds `weight`.
     pub weight: Option<String>,
-    /// Stands for `annotated_at`.
+    /// The column that holds `annotated_at`.
     pub annotated_at: Option<String>,
-    /// Stands for `question`.
+    /// The column that holds `question`.
     pub question: Option<String>,
-    /// Stands for `class` (of gold).
+    /// The column that holds `class` (of gold).
     pub class: Option<String>,
-    /// Stands for `role` (of gold).
+    /// The column that holds `role` (of gold).
     pub role: Option<String>,
-    /// Stands for `features`: the column of lists. Without one, every column of numbers is a feature.
+    /// The column that holds `features` as lists. Without one, every column of numbers is a feature.
     pub features: Option<String>,
 }
 
@@ -122,7 +122,7 @@ impl ColumnsSpec {
         own.into_iter().map(str::to_owned).chain(mapped).collect()
     }
 
-    /// What a column of the contract is called in the files, where the user says so.
+    /// The user's name for a column of the contract, where one is given.
     pub(super) fn mapped(&self, contract: &str) -> Option<&str> {
         let mapped = match contract {
             "instance_id" => &self.instance,
@@ -138,14 +138,14 @@ impl ColumnsSpec {
         mapped.as_deref()
     }
 
-    /// A column of the contract by its own name and by the user's.
+    /// Both names of a column: the contract's, and the user's where one is given.
     fn names(own: &str, mapped: Option<&String>) -> Vec<String> {
         std::iter::once(own.to_owned()).chain(mapped.cloned()).collect()
     }
 }
 
 impl SourceSpec {
-    /// Adds what is wrong to `problems`.
+    /// Adds every problem of this section to `problems`.
     pub fn check(&self, place: &str, problems: &mut Problems) {
         if self.annotations.is_none() && self.sql.annotations.is_none() {
             problems.push(
@@ -162,7 +162,7 @@ impl SourceSpec {
         let mut taken: Vec<String> =
             self.named().into_iter().map(|(name, _)| name.to_owned()).collect();
         for name in self.tables.keys() {
-            // SQL knows a table by its name in lower case, and a dot parts a schema's name from it.
+            // SQL folds a table's name to lower case, and a dot separates the schema's name from it.
             let known = name.to_lowercase();
             let (what, help) = if name.contains('.') {
                 (format!("the table name `{name}` holds a dot"), "choose a name without one")
@@ -180,7 +180,7 @@ impl SourceSpec {
         }
     }
 
-    /// Adds a problem for each source folder that the sink's own files would be read from.
+    /// Adds a problem for each source that would read the sink's own files.
     pub fn check_sink(&self, sink: &str, place: &str, problems: &mut Problems) {
         for (name, location) in self.all() {
             let Location::Url(url) = location else { continue };
@@ -207,13 +207,13 @@ impl SourceSpec {
         self.named().into_iter().chain(extra).collect()
     }
 
-    /// The key that names a table.
+    /// The key of the pipeline file that declares a table.
     pub(super) fn key(&self, table: &str) -> String {
         let tables = if self.tables.contains_key(table) { "tables." } else { "" };
         format!("source.{tables}{table}")
     }
 
-    /// What is known of a table's columns before its files are opened.
+    /// The columns of a table that are known before its files are opened.
     pub(super) fn known_columns(&self, table: &str) -> KnownColumns {
         let names = ColumnsSpec::names;
         let columns = &self.columns;
@@ -252,7 +252,8 @@ impl SourceSpec {
     }
 }
 
-/// What is wrong with a sink whose files would be read from the source of that name.
+/// The problem of a sink whose files the source at `url` would read; `None` where it would not. `source` is the key or
+/// option that gives `url`.
 #[must_use]
 pub fn sink_problem(source: &str, url: &str, sink: &str) -> Option<Problem> {
     holds(url, sink).then(|| {

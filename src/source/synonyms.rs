@@ -1,9 +1,10 @@
-//! Names that the columns of a crowd have elsewhere, so that an error can propose all of them at once.
+//! Usual names of the contract's columns in other tools, so that an error can propose a mapping of all of them at once.
 
 use super::ColumnsSpec;
 
-/// What crowdsourcing platforms, their exports and other tools call a column of the contract, most telling first.
-/// Compared without case and without what is no letter or digit: `Task ID` is `task_id`.
+/// Names that crowdsourcing platforms, their exports and other tools use for a column of the contract, the most
+/// specific first. They are compared in lower case and without characters other than letters and digits: `Task ID` is
+/// `task_id`.
 const SYNONYMS: [(&str, &[&str]); 4] = [
     (
         "instance_id",
@@ -57,8 +58,9 @@ const SYNONYMS: [(&str, &[&str]); 4] = [
     ),
 ];
 
-/// The line of a pipeline that maps every required column of a relation, given with the name that serves in its stead,
-/// where it has another name in the file; `None` where one of them has no known synonym.
+/// Proposes the line of a pipeline file that maps the required columns of a relation to their names in the file.
+/// `required` gives each column and its fallback name. `None` where a column has no known synonym, or nothing has to be
+/// mapped.
 pub(super) fn proposal(
     required: impl Iterator<Item = (&'static str, Option<&'static str>)>,
     columns: &ColumnsSpec,
@@ -80,7 +82,7 @@ pub(super) fn proposal(
     (!pairs.is_empty()).then(|| format!("source.columns = {{ {} }}", pairs.join(", ")))
 }
 
-/// The column that most likely is meant.
+/// The column that the user most likely means.
 pub(super) fn synonym<'a>(
     contract: &str,
     names: impl Iterator<Item = &'a String>,
@@ -90,7 +92,7 @@ pub(super) fn synonym<'a>(
     names.filter(|name| place(name).is_some()).min_by_key(place)
 }
 
-/// A name in small letters, without what is no letter or digit and without the word `id` around it.
+/// The name in lower case, without characters other than letters and digits, and without a final `id` or `label`.
 fn stem(name: &str) -> String {
     let plain: String =
         name.chars().filter(|c| c.is_alphanumeric()).flat_map(char::to_lowercase).collect();

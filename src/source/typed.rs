@@ -1,4 +1,4 @@
-//! Parquet and Arrow files as one table: the type of a column is one that holds every file's values as they are.
+//! Parquet and Arrow files as one table: the type of a column is one that holds the values of every file exactly.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -32,13 +32,13 @@ use super::views;
 use crate::error::{Error, Result};
 use crate::store::shown;
 
-/// Files whose metadata is read at a time.
+/// How many files' metadata is read concurrently.
 const FILES_IN_FLIGHT: usize = 32;
 
-/// The table of these objects, which `store` gives under `root`; `place` is where they are for people.
+/// The table of these objects, which `store` serves under `root`; `place` is their location in messages.
 ///
-/// Files with the same columns in the same order are one scan; several such groups are joined by the columns' names,
-/// and a column that a file lacks is null there.
+/// Files with the same columns in the same order are one scan. Several such groups are united by column name, and a
+/// column that a file lacks is null in its rows.
 pub(super) async fn table(
     ctx: &SessionContext,
     (root, store): (&Url, &Arc<dyn ObjectStore>),
@@ -121,7 +121,7 @@ fn same_columns(a: &Schema, b: &Schema) -> bool {
     a.fields().len() == b.fields().len() && a.fields().iter().zip(b.fields()).all(same)
 }
 
-/// Every column by its name, with a type that all of the files' values have a place in.
+/// Merges the files' columns by name; each gets a type that can hold the values of every file.
 fn merge(files: &[(String, SchemaRef)]) -> Result<Schema> {
     let mut fields: Vec<FieldRef> = Vec::new();
     let mut places: HashMap<&str, (usize, &str)> = HashMap::new();
@@ -165,7 +165,8 @@ fn merge(files: &[(String, SchemaRef)]) -> Result<Schema> {
     Ok(Schema::new(fields))
 }
 
-/// The narrowest type that holds every value of both; for integers of 64 bits among floats, each value is looked at.
+/// The narrowest type that holds every value of both. For 64-bit integers and floats it is `Float64`, and
+/// [`exactly_as_double`] checks each value.
 fn wider(a: &DataType, b: &DataType) -> Option<DataType> {
     use DataType::{
         Binary, BinaryView, Date32, FixedSizeList, Float16, Float32, Float64, Int8, Int16, Int32,
@@ -219,7 +220,8 @@ fn wider(a: &DataType, b: &DataType) -> Option<DataType> {
     })
 }
 
-/// The same for what is not looked at value by value, such as the items of lists: no integer there may be rounded.
+/// As [`wider`] for nested values, such as the items of lists, which nothing checks one by one: no integer may be
+/// rounded.
 fn wider_inside(a: &DataType, b: &DataType) -> Option<DataType> {
     let is_long = |t: &DataType| matches!(t, DataType::Int64 | DataType::UInt64);
     let rounds = is_long(a) && b.is_floating() || a.is_floating() && is_long(b);
@@ -231,10 +233,10 @@ fn finer(a: TimeUnit, b: TimeUnit) -> TimeUnit {
     order.into_iter().find(|unit| *unit == a || *unit == b).unwrap_or(TimeUnit::Second)
 }
 
-/// The name of the first file whose column of this name has such a type.
+/// Returns the name of the first file whose column of this name has such a type.
 type FileWith<'a> = &'a dyn Fn(&str, fn(&DataType) -> bool) -> String;
 
-/// The columns of `merged` from a scan with the columns of `own`.
+/// Expressions for the columns of `merged`, from a scan with the columns of `own`.
 fn selection(own: &Schema, merged: &Schema, file_with: FileWith<'_>) -> Vec<Expr> {
     let own: HashMap<&String, &FieldRef> = own.fields().iter().map(|f| (f.name(), f)).collect();
     let one = |field: &FieldRef| {
@@ -257,7 +259,7 @@ fn selection(own: &Schema, merged: &Schema, file_with: FileWith<'_>) -> Vec<Expr
     merged.fields().iter().map(one).collect()
 }
 
-/// Integers as doubles; an error for one that would be rounded.
+/// Converts integers to doubles; one that would be rounded is an error.
 fn exactly_as_double(from: &DataType, column: &str, file_with: FileWith<'_>) -> ScalarUDF {
     let integers = file_with(column, DataType::is_integer);
     let decimals = file_with(column, DataType::is_floating);
@@ -289,7 +291,7 @@ fn exactly_as_double(from: &DataType, column: &str, file_with: FileWith<'_>) -> 
     )
 }
 
-/// The first integer that its double is not.
+/// The first integer that differs from its double.
 fn rounded(integers: &ArrayRef, doubles: &Float64Array) -> Option<i128> {
     let is_rounded = |(value, double): &(i128, f64)| *double as i128 != *value;
     let pair = |(value, double): (Option<i128>, Option<f64>)| value.zip(double);

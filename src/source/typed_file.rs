@@ -1,4 +1,5 @@
-//! One Parquet or Arrow file before it is read: its schema, and what its metadata says of how to read it.
+//! The metadata of one Parquet or Arrow file: its schema, the size of its rows, and whether its statistics are
+//! reliable.
 
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
@@ -17,15 +18,15 @@ use super::batch_rows::SizeOfRows;
 use super::header::refuse_doubles;
 use crate::error::{Error, Result, Stage};
 
-/// The key of a field under which Arrow keeps the shape of its tensors.
+/// The metadata key of the shape of Arrow's fixed-shape tensors.
 pub(super) const TENSOR_SHAPE: &str = "ARROW:extension:metadata";
 
-/// What is known of a file.
+/// The metadata of one file.
 pub(super) struct TypedFile {
     pub(super) schema: SchemaRef,
-    /// How large its rows are, where it is a Parquet file.
+    /// The size of its rows, where it is a Parquet file.
     pub(super) rows: Option<SizeOfRows>,
-    /// Whether the bounds that it states for its columns hold every value.
+    /// Whether the min/max statistics of its columns cover every value.
     has_reliable_bounds: bool,
 }
 
@@ -43,7 +44,7 @@ impl TypedFile {
             return Ok(Self { schema, rows: None, has_reliable_bounds: true });
         }
         let schema = with_shapes_alone(schema_of(format, ctx, store, object).await?.as_ref());
-        // The session has kept it since.
+        // `schema_of` has put the metadata into the session's cache.
         let metadata = DFParquetMetadata::new(store.as_ref(), object)
             .with_file_metadata_cache(Some(
                 ctx.runtime_env().cache_manager.get_file_metadata_cache(),
@@ -57,12 +58,12 @@ impl TypedFile {
     }
 }
 
-/// How Parquet files are looked at: with what they say of their columns beside the type.
+/// The Parquet options for inspecting a file, which keep the metadata of its fields.
 pub(super) fn parquet_metadata() -> ParquetFormat {
     ParquetFormat::default().with_force_view_types(false).with_skip_metadata(false)
 }
 
-/// How Parquet files are read. Where a file's bounds cannot be relied on, every row group is.
+/// The Parquet options for reading rows. Where the statistics of a file are not reliable, no row group is skipped.
 pub(super) fn parquet_format(files: &[TypedFile]) -> ParquetFormat {
     let mut options = TableParquetOptions::default();
     if !files.iter().all(|file| file.has_reliable_bounds) {
@@ -72,7 +73,7 @@ pub(super) fn parquet_format(files: &[TypedFile]) -> ParquetFormat {
     ParquetFormat::default().with_options(options).with_force_view_types(false)
 }
 
-/// The schema without what a file may say of its columns in words, but for the shapes of tensors.
+/// Drops the metadata of all fields, except for the shapes of tensors.
 fn with_shapes_alone(schema: &Schema) -> SchemaRef {
     let one = |field: &FieldRef| {
         let is_tensor = field.extension_type_name() == Some("arrow.fixed_shape_tensor");
@@ -83,14 +84,15 @@ fn with_shapes_alone(schema: &Schema) -> SchemaRef {
     Arc::new(Schema::new(schema.fields().iter().map(one).collect::<Vec<_>>()))
 }
 
-/// Statistics that name no nulls would say that there are none, and the oldest writers compared text as signed bytes.
+/// Whether a reader may skip row groups by these statistics. Without a null count they would state that there are no
+/// nulls, and the oldest writers compared text as signed bytes.
 fn is_reliable(column: &ColumnChunkMetaData) -> bool {
     column.statistics().is_none_or(|statistics| {
         statistics.null_count_opt().is_some() && !statistics.is_min_max_deprecated()
     })
 }
 
-/// Each column of a Parquet file has a name of its own. The schema that the reader infers would hold one of two alone.
+/// Refuses duplicate column names: the schema that the reader infers would keep only one of the columns.
 fn refuse_double_columns(metadata: &ParquetMetaData) -> Result<()> {
     let columns = metadata.file_metadata().schema_descr().root_schema().get_fields();
     let names: Vec<String> = columns.iter().map(|column| column.name().to_owned()).collect();
@@ -104,13 +106,13 @@ async fn schema_of(
     object: &ObjectMeta,
 ) -> Result<SchemaRef> {
     let (state, objects) = (ctx.state(), std::slice::from_ref(object));
-    // Damaged metadata can break the reader's own arithmetic.
+    // Damaged metadata can make the reader panic, for example on an overflow.
     let schema = AssertUnwindSafe(format.infer_schema(&state, store, objects)).catch_unwind().await;
     let schema = schema.map_err(|panic| {
         Error::of_panic(&*panic, Error::data("the metadata of the file cannot be read"))
     });
     schema.and_then(|schema| schema.map_err(Error::from)).map_err(|mut error| {
-        // The reader calls a file of another format an internal error.
+        // The reader reports a file of another format as an internal error.
         if error.stage == Stage::Bug {
             error.stage = Stage::Data;
         }

@@ -1,4 +1,4 @@
-//! What of a folder would stay unread: an error names it.
+//! Refuses folders with files or columns that would silently stay unread.
 
 use std::collections::HashSet;
 use std::ffi::OsStr;
@@ -13,7 +13,7 @@ use super::pattern::Reach;
 use crate::error::{Error, Result, offenders};
 use crate::store::{Place, shown};
 
-/// Files that would be left out without a word are an error.
+/// Refuses files that cannot be read as rows, which would silently be left out.
 pub(super) fn unread(unrecognised: &[ObjectMeta]) -> Result<()> {
     if unrecognised.is_empty() {
         return Ok(());
@@ -23,8 +23,8 @@ pub(super) fn unread(unrecognised: &[ObjectMeta]) -> Result<()> {
         .help("name those to read by a pattern, such as folder/*.csv, or move the others away"))
 }
 
-/// Files whose names stand for another format than the one that `source.format` names are not read: an error where no other
-/// is there.
+/// Warns of files whose names imply another format than `source.format`, which are not read. It is an error where no
+/// file of the folder has the format.
 pub(super) fn of_other_formats(
     format: Format,
     others: &[&ObjectMeta],
@@ -62,7 +62,7 @@ pub(super) fn refuse_table_formats(
     Ok(())
 }
 
-/// A folder within a Delta or Hudi table, such as a partition, holds files whose rows the table may have deleted.
+/// Refuses a folder inside a Delta or Hudi table, such as a partition: the table may have deleted rows of its files.
 pub(super) async fn refuse_part_of_a_table(place: &Place) -> Result<()> {
     let mut above = place.path.clone();
     while let Some(parent) = parent(&above) {
@@ -93,7 +93,7 @@ fn is_a_table(place: &Place, table: &Path, log: &str, format: &str) -> Error {
         )
 }
 
-/// Folders called `role=holdout` hold a column that the files in them lack, and that would not be read.
+/// Refuses folders with names such as `role=holdout`, whose column the files lack: the column would not be read.
 pub(super) fn refuse_columns_of_folders<'a>(
     folder: &Place,
     objects: &[ObjectMeta],
@@ -118,10 +118,9 @@ pub(super) fn refuse_columns_of_folders<'a>(
     Ok(())
 }
 
-/// What a store on local disk does not list: names that end in `#` and a number, which it uses for what is on its way,
-/// links that lead nowhere, and what is no plain file.
-/// `is_meant` knows by the path below the folder whether a file is one of those to read, unless a name there
-/// `is_hidden`.
+/// Refuses files of a local folder that the object store does not list: names that end in `#` and a number, which it
+/// gives to unfinished uploads; broken links; and pipes, sockets and devices. `is_meant` tells by a file's path below
+/// the folder whether the file is to be read; names that are `is_hidden` are skipped.
 pub(super) fn refuse_unlisted(
     folder: &FilePath,
     reach: &Reach,
@@ -164,19 +163,20 @@ pub(super) fn refuse_unlisted(
     Ok(())
 }
 
-/// Links to folders that lead back to where they are met make a folder without an end.
+/// Refuses a link to a folder that contains it, with which a listing would never end.
 pub(super) fn refuse_circles(folder: &FilePath, reach: &Reach) -> Result<()> {
     let mut walk = Walk { reach, root: folder, above: Vec::new(), ended: HashSet::new() };
     walk.enter(folder)
 }
 
-/// A walk through folders, each of which is looked into once, however many links lead there.
+/// A depth-first walk that visits each folder once, however many links lead to it.
 struct Walk<'a> {
     reach: &'a Reach,
     root: &'a FilePath,
-    /// The folders on the way here, without links.
+    /// The canonical paths of the folders from the root to the current one.
     above: Vec<PathBuf>,
-    /// Folders that lead to no circle, by how far below the root: what a pattern reaches from there depends on it.
+    /// Folders known to contain no cycle, with their depth below the root, because the reach of a pattern depends on
+    /// it.
     ended: HashSet<(PathBuf, usize)>,
 }
 
@@ -208,7 +208,7 @@ impl Walk<'_> {
     }
 }
 
-/// A pipe or a device has no size to list and no end to wait for.
+/// Refuses a pipe, a socket or a device, which has no size to list and no end.
 pub(super) fn refuse_special(file: &FilePath) -> Result<()> {
     match is_plain(file) {
         Err(found) if file.exists() => Err(Error::data("a source is a file or a folder")
@@ -219,7 +219,7 @@ pub(super) fn refuse_special(file: &FilePath) -> Result<()> {
     }
 }
 
-/// Whether there is a file or a folder; else what there is.
+/// Checks that the path is a file or a folder; the error says what it is instead.
 fn is_plain(path: &FilePath) -> Result<(), &'static str> {
     match std::fs::metadata(path) {
         Ok(found) if found.is_file() || found.is_dir() => Ok(()),
@@ -228,7 +228,7 @@ fn is_plain(path: &FilePath) -> Result<(), &'static str> {
     }
 }
 
-/// Files without a byte hold no rows; some tools write them, and an upload that was cut short leaves them too.
+/// Warns of files of 0 bytes: some tools write them, but an interrupted upload leaves them too.
 pub(super) fn warn_of_empty(place: &Place, meant: &[ObjectMeta]) {
     let empty = meant.iter().filter(|o| o.size == 0);
     let empty: Vec<String> = empty.map(|o| shown(&place.url, &o.location)).collect();

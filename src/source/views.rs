@@ -1,18 +1,20 @@
-//! Text as views, which share the bytes of a value that repeats, and the type that the files have beside them.
+//! Text and binary columns as Arrow views, which share the bytes of repeated values, and the types of these columns in
+//! the files.
 //!
 //! # Why
-//! A Parquet file holds a value that repeats once, and a batch of plain text holds it once for each row. Where a file does
-//! not state how large its values are, no number of rows is safe but for views, which point at what the file holds.
+//! A Parquet file stores a repeated value once, but a batch of plain text stores it once a row. Where a file does not
+//! state how large its values are, no number of rows is safe for plain text. Views are safe: they point at the decoded
+//! pages.
 
 use std::collections::HashMap;
 use std::sync::Arc;
 
 use arrow::datatypes::{DataType, Field, FieldRef, Schema};
 
-/// A field's metadata key: the type of its values in the files, where they are read as views.
+/// Metadata key of a field that is read as views: the type of its values in the files.
 const TYPE_IN_FILES: &str = "labelmill.type";
 
-/// The columns with text and bytes as views, where `all` are wanted so; those that are views name the type in the files.
+/// Turns text and binary columns into views where `all` is set. Each column of views records its type in the files.
 pub(super) fn as_views(schema: &Schema, all: bool) -> Schema {
     let one = |field: &FieldRef| {
         let own = field.data_type();
@@ -29,7 +31,7 @@ pub(super) fn as_views(schema: &Schema, all: bool) -> Schema {
     Schema::new(schema.fields().iter().map(one).collect::<Vec<_>>())
 }
 
-/// The columns of `own`, those that are views in `merged` as they are there.
+/// The schema `own`, with views where `merged` has views.
 pub(super) fn as_in(merged: &Schema, own: &Schema) -> Schema {
     let is_view = |field: &&FieldRef| field.metadata().contains_key(TYPE_IN_FILES);
     let views: HashMap<&String, &FieldRef> =
@@ -45,7 +47,8 @@ fn is_bytes(t: &DataType) -> bool {
     t.is_string() || t.is_binary()
 }
 
-/// The type that values of this column go back out with: that of the files; plain text for what a query made of views.
+/// The type that values of this column are written with: the type in the files, or plain text or binary for views that
+/// a query made.
 #[must_use]
 pub fn type_in_files(field: &Field) -> DataType {
     let named = field.metadata().get(TYPE_IN_FILES).and_then(|name| name.parse().ok());

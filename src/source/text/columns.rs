@@ -1,4 +1,4 @@
-//! The columns of a table of text files, by what the relation says of them and what the files hold.
+//! The schema of a table of text files, from what the relation declares and what the files hold.
 
 use std::collections::{BTreeMap, HashSet};
 
@@ -10,11 +10,11 @@ use super::content::ColumnContent;
 use super::inferred::INFERRED;
 use crate::error::{Error, Result, offenders};
 
-/// What was seen in each column of one file.
+/// The content of each column of one file, by name.
 pub(super) type SeenColumns = Vec<(String, ColumnContent)>;
 
 impl KnownColumns {
-    /// One schema for all files, each named with what was seen in it.
+    /// Merges the columns of all files, each given with its file's name, into one schema.
     pub(super) fn schema(&self, format: Format, files: &[(String, SeenColumns)]) -> Result<Schema> {
         let mut names: Vec<&str> = Vec::new();
         let mut kinds: BTreeMap<&str, (&ColumnContent, &str)> = BTreeMap::new();
@@ -31,7 +31,7 @@ impl KnownColumns {
                     continue;
                 };
                 let both = known.clone().and(kind.clone()).ok();
-                // A feature must not cease to be one because one file holds text in it.
+                // A column of numeric features must not silently become text because one file holds text in it.
                 let stays = !(self.are_features && self.is_open(name))
                     || [&*known, kind].iter().any(|k| k.is_null())
                     || known.is_numeric() == kind.is_numeric();
@@ -80,12 +80,12 @@ impl KnownColumns {
         if self.are_features && seen.is_numeric() {
             return Some(DataType::Float64);
         }
-        // What a CSV file holds is text: where no other type holds it all, that does.
+        // All CSV values are text: where no other type holds all of them, text does.
         Some(seen.data_type().unwrap_or(DataType::Utf8))
     }
 }
 
-/// The CSV files of a table have the same columns, in any order.
+/// Checks that the CSV files of a table have the same columns, in any order.
 fn same_header(first: &(String, SeenColumns), file: (&str, &SeenColumns)) -> Result<()> {
     let missing = |of: &SeenColumns, from: &SeenColumns| -> Vec<String> {
         let has: HashSet<&String> = from.iter().map(|(name, _)| name).collect();

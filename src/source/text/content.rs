@@ -1,8 +1,8 @@
-//! What the values of a column hold, however they are nested.
+//! The content of a column of a text file: the kinds of its values, however they are nested.
 //!
 //! # Why
-//! A line is read into this, and not into a tree of its values first: a map for each of the objects in a line of 60 MB would
-//! take gigabytes.
+//! A line is deserialized directly into [`ColumnContent`], not into a tree of JSON values first: a map for each object
+//! in a line of 60 MB would take gigabytes.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -13,20 +13,20 @@ use serde::{Deserialize, Deserializer};
 
 use super::seen::ValueKinds;
 
-/// What a column, or a part of its values, holds.
+/// The content of a column, or of the values nested in it.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) enum ColumnContent {
     /// Single values.
     Values(ValueKinds),
-    /// Lists, with what all their items hold.
+    /// Lists, with the content of all their items together.
     Lists(Box<ColumnContent>),
-    /// Objects, by the names of their fields.
+    /// Objects, with the content of each field by name.
     Objects(BTreeMap<String, ColumnContent>),
-    /// Inside lists or objects, what no type holds, in words.
+    /// Nested values that no single Arrow type holds, described in words.
     Untyped(&'static str),
 }
 
-/// Fields that the objects of a column may have together: whoever has more of them has keys, and no fields.
+/// The most distinct fields over all objects of a column. Beyond that, the names are data, not fields.
 const MOST_FIELDS: usize = 1 << 16;
 
 const MIXED: &str = "single values beside lists or objects";
@@ -46,10 +46,10 @@ impl ColumnContent {
         matches!(self, Self::Values(seen) if seen.is_empty())
     }
 
-    /// What holds both.
+    /// The union of two contents.
     ///
     /// # Errors
-    /// Both, where they are single values and lists, or the like.
+    /// Returns both unchanged where their shapes differ, such as single values and lists.
     pub(super) fn and(self, other: Self) -> Result<Self, (Self, Self)> {
         Ok(match (self, other) {
             (Self::Values(a), Self::Values(b)) => Self::Values(a.and(b)),
@@ -71,12 +71,12 @@ impl ColumnContent {
         })
     }
 
-    /// The same, inside lists or objects.
+    /// As [`Self::and`] for nested content, where shapes that differ give [`Self::Untyped`].
     fn and_inside(self, other: Self) -> Self {
         self.and(other).unwrap_or(Self::Untyped(MIXED))
     }
 
-    /// The type that holds all of it, where one does.
+    /// The Arrow type that holds all values exactly, if there is one.
     pub(super) fn data_type(&self) -> Option<DataType> {
         match self {
             Self::Values(seen) if seen.is_empty() => Some(DataType::Null),
@@ -92,7 +92,7 @@ impl ColumnContent {
         }
     }
 
-    /// What was seen, in words.
+    /// The content in words, for error messages.
     pub(super) fn words(&self) -> String {
         match self {
             Self::Values(seen) => seen.words(),

@@ -1,4 +1,4 @@
-//! One CSV file: its header, the kinds of its values, and its records as batches.
+//! Reads one CSV file: parses its header, infers its columns, and decodes its records into record batches.
 
 use std::collections::HashMap;
 use std::io::BufRead;
@@ -20,10 +20,10 @@ use crate::error::{Error, Result};
 use crate::source::header::refuse_doubles;
 use crate::source::known_columns::KnownColumns;
 
-/// Values in a batch, beyond which it has fewer rows.
+/// The most values in a batch: a wide file has fewer rows in a batch.
 const BATCH_VALUES: usize = 1 << 22;
 
-/// The names in the header, each with what its column holds; none where the file is empty.
+/// Infers the content of each column, in the order of the header; empty for an empty file.
 pub(super) fn infer_columns(
     mut file: Blocks,
     delimiter: u8,
@@ -41,7 +41,7 @@ pub(super) fn infer_columns(
         .with_projection(open.clone())
         .build_decoder();
     let mut rows = 0;
-    // A column without a value so far is looked at for longer: it may hold one further down.
+    // While a column has no value yet, `Whole` reads on: one may follow further down.
     let mut take = |batch: RecordBatch| {
         rows += batch.num_rows();
         for (column, values) in open.iter().zip(batch.columns()) {
@@ -61,7 +61,7 @@ pub(super) fn infer_columns(
         .collect())
 }
 
-/// Hands on the file's records.
+/// Decodes the file's records and passes each batch to `take`.
 pub(super) fn read(
     mut file: Blocks,
     delimiter: u8,
@@ -88,7 +88,7 @@ pub(super) fn read(
         .build_decoder();
     let schema = &wanted.schema;
     let (mut failed, mut records) = (None, 0);
-    // The table's own fields carry the marks of its columns.
+    // The batches get the table's own schema, whose field metadata marks the columns.
     let mut typed = |batch: RecordBatch| {
         let rows = RecordBatchOptions::new().with_row_count(Some(batch.num_rows()));
         let columns = schema.fields().iter().zip(batch.columns());
@@ -114,15 +114,16 @@ fn rows_of_width(columns: usize) -> usize {
     (BATCH_VALUES / columns.max(1)).max(1)
 }
 
-/// What a byte of a record belongs to.
+/// The position of the header parser within a record.
 #[derive(Clone, Copy, PartialEq)]
 enum Within {
-    /// Nothing yet: a quote that comes here opens a quoted value.
+    /// At the start of a value, where a quote opens a quoted value.
     Start,
-    /// A value without quotes around it, in which a quote means itself.
+    /// In an unquoted value, where a quote is an ordinary character.
     Plain,
     Quoted,
-    /// A quote in a quoted value: another one means a quote, anything else comes after the end.
+    /// After a quote in a quoted value: a second quote is an escaped quote, any other byte follows the end of the
+    /// quotes.
     QuoteInQuoted,
 }
 
@@ -144,7 +145,8 @@ fn header(file: &mut Blocks, delimiter: u8) -> Result<Vec<String>> {
                 (Within::Quoted, _) | (Within::Start | Within::QuoteInQuoted, b'"') => {
                     Within::Quoted
                 }
-                // Some programs write a carriage return alone; the one of a pair leaves a blank line, which is no record.
+                // A carriage return alone may end a line. After CR LF the line feed remains as a blank line, which is
+                // no record.
                 (_, b'\n' | b'\r') => {
                     is_whole = !text.iter().all(u8::is_ascii_whitespace);
                     if !is_whole {
@@ -181,7 +183,7 @@ fn count(text: &[u8], byte: u8) -> usize {
     text.iter().map(|b| usize::from(*b == byte)).sum()
 }
 
-/// Decodes the file to its end, or until nobody wants more.
+/// Decodes the file to its end, or until `take` returns false.
 fn batches(
     mut file: Blocks,
     schema: &SchemaRef,
@@ -202,7 +204,7 @@ fn batches(
         if block.is_empty() {
             break;
         }
-        // A batch that has grown large ends with the next record that ends with a line.
+        // Once the batch is large, bytes are decoded line by line, so that it can end with the next record.
         let line = block.iter().position(|b| *b == b'\n').map_or(block.len(), |at| at + 1);
         let bytes = if batch < BATCH_BYTES { block } else { &block[..line] };
         let before = decoder.capacity();
@@ -224,7 +226,7 @@ fn batches(
             batch = 0;
         }
     }
-    // Outside quotes a line break ends the last record; if it is the end of the file that does, a quote was open.
+    // Outside quotes a line break ends the last record. If only the end of the input ends it, a quote is still open.
     let room = decoder.capacity();
     decode(&mut decoder, b"\n")?;
     let closed = decoder.capacity();

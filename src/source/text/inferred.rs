@@ -1,8 +1,9 @@
-//! Columns of numbers whose type is taken from the first rows of CSV files: every later value must be one of those rows.
+//! Numeric columns of CSV files whose type is inferred from the first rows: checks that it holds every later value
+//! exactly.
 //!
 //! # Why
-//! A decoder of integers takes `007` for 7, and one of doubles rounds what is beyond 2^53: further down in a file two
-//! codes would silently become one, where in its first rows they make the column one of text.
+//! An integer decoder reads `007` as 7, and a double decoder rounds integers beyond 2^53. In the first rows such values
+//! make the column text; further down in a file, two different codes would silently become one number.
 
 use std::sync::Arc;
 
@@ -13,15 +14,16 @@ use arrow::datatypes::{DataType, Field, FieldRef, Float64Type, Int64Type};
 use super::seen::{FIRST_ROWS, ValueKinds};
 use crate::error::{Error, Result};
 
-/// The mark of a field whose type is inferred.
+/// The metadata key of a field whose type is inferred.
 pub(super) const INFERRED: &str = "labelmill.inferred";
 
-/// The field that such a column is decoded as, text; others as they are.
+/// A field of text for a column that is checked; any other field unchanged.
 pub(super) fn as_decoded(field: &Field) -> Field {
     if is_checked(field) { Field::new(field.name(), DataType::Utf8, true) } else { field.clone() }
 }
 
-/// The numbers of a column that was decoded as text, behind so many records; other columns as they are.
+/// Parses the numbers of a checked column, which was decoded as text; returns other columns unchanged. `records`
+/// records precede it in the file; errors name the record's number.
 pub(super) fn as_inferred(field: &FieldRef, column: &ArrayRef, records: usize) -> Result<ArrayRef> {
     match field.data_type() {
         _ if !is_checked(field) => Ok(Arc::clone(column)),

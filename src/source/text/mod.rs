@@ -4,15 +4,15 @@
 //! store -> bytes -> (decompressed) -> records -> batches      one file after the other, on a thread a partition
 //! ```
 //! # Why
-//! A line break inside quotes does not end a record, and nothing at a random place of a CSV file shows whether it is
-//! inside quotes. A reader that cuts files by bytes therefore makes records of what a person wrote into a comment, and
-//! other records on another number of threads. So a file is read from its first byte to its last by one thread, and
-//! threads share files. The columns of a CSV file are found by the names in its own header, as those of a Parquet file
-//! are. A record has a greatest length, so that a quote that is never closed, or a bomb behind a decompressor, is an
-//! error and not the end of the memory.
+//! A line break inside quotes does not end a record, and nothing at a random byte of a CSV file shows whether it is
+//! inside quotes. A reader that splits files at byte offsets can therefore turn the text of a quoted comment into
+//! records, and other ones on another number of threads. So one thread reads a file from its first byte to its last,
+//! and the files are distributed over the threads. The columns of a CSV file are matched by the names in its own
+//! header, as those of a Parquet file are. Records have a maximum length, so that an unclosed quote or a decompression
+//! bomb is an error and does not exhaust the memory.
 //!
-//! A vote over one file of ten million rows (190 MB, two cores) takes 2.3 s, and took 2.7 s when such a file was cut; as
-//! Parquet it takes 1.7 s. On more cores a large CSV file is better given in parts.
+//! A majority vote over one file of ten million rows (190 MB, two cores) takes 2.3 s; it took 2.7 s when the file was
+//! split. As Parquet it takes 1.7 s. On more cores a large CSV file is better given in parts.
 
 mod columns;
 mod content;
@@ -53,13 +53,14 @@ use crate::store::shown;
 use columns::SeenColumns;
 pub use seen::InferenceScope;
 
-/// A record that is longer is an error: no annotation is, and whatever is must be held in memory as a whole.
+/// The longest record in bytes; a longer one is an error. No annotation is as long, and a record is held in memory
+/// whole.
 const LONGEST_RECORD: usize = 64 << 20;
 
-/// Bytes that are asked of a file at a time.
+/// Bytes per read of a file.
 const BLOCK: usize = 1 << 20;
 
-/// Bytes of records that make a batch, if the rows do not make it before.
+/// A batch ends after this many bytes of records, if it does not reach its number of rows first.
 const BATCH_BYTES: usize = 16 << 20;
 
 /// Text files of one format with the same columns.
@@ -69,17 +70,17 @@ pub(super) struct TextTable {
     files: Arc<TextFiles>,
 }
 
-/// The files behind a table, and what reading one of them takes.
+/// The files of a table, with the store and the format to read them.
 #[derive(Debug)]
 struct TextFiles {
     store: Arc<dyn ObjectStore>,
     format: Format,
     all: Vec<TextFile>,
-    /// Where the files are, for people.
+    /// The location of the files, for messages.
     place: Url,
 }
 
-/// One file.
+/// One file of a table.
 #[derive(Debug)]
 struct TextFile {
     object: ObjectMeta,
@@ -88,10 +89,10 @@ struct TextFile {
     header: Vec<String>,
 }
 
-/// Takes a batch; false when nobody wants more.
+/// Receives each batch; returns false when the consumer needs no more.
 type TakeBatch<'a> = &'a mut dyn FnMut(RecordBatch) -> bool;
 
-/// The schema and the size of batches that one file is read with.
+/// The schema and the batch size for reading one file.
 struct ReadRequest {
     /// The columns, in this order.
     schema: SchemaRef,
@@ -99,10 +100,11 @@ struct ReadRequest {
 }
 
 impl TextTable {
-    /// Looks into every file for its columns and their types.
+    /// Reads every file far enough to infer its columns and their types.
     ///
     /// # Errors
-    /// When the files' columns differ, a column holds what has no common type, or a file is no such text.
+    /// When the files' columns differ, the values of a column have no common type, or a file is not valid text of this
+    /// format.
     pub(super) async fn open(
         store: Arc<dyn ObjectStore>,
         place: &Url,
@@ -120,7 +122,7 @@ impl TextTable {
             futures::stream::iter(inferring).buffered(files_at_once()).collect().await;
         let (mut files, mut seen) = (Vec::new(), Vec::new());
         for file in inferred {
-            // A compressed file of nothing has no header.
+            // A compressed file may hold zero bytes, and then has no header.
             let (object, encoding, Some(columns)) = file? else { continue };
             let name = shown(place, &object.location);
             let header = columns.iter().map(|(name, _)| name.clone()).collect();
@@ -138,7 +140,7 @@ impl TextTable {
     }
 }
 
-/// What is in one file: its encoding, and what was seen in each column; `None` where it is empty.
+/// Infers one file: its encoding, and the content of each column; `None` where the file is empty.
 fn inferred(
     store: &Arc<dyn ObjectStore>,
     place: &Url,
@@ -167,7 +169,7 @@ fn inferred(
     }
 }
 
-/// Files whose columns are inferred at a time.
+/// How many files are inferred in parallel.
 fn files_at_once() -> usize {
     std::thread::available_parallelism().map_or(1, std::num::NonZero::get)
 }
@@ -203,7 +205,7 @@ impl TableProvider for TextTable {
     }
 }
 
-/// Files that are read one after the other.
+/// One partition: the files that one thread reads, one after the other.
 #[derive(Debug)]
 struct Partition {
     files: Arc<TextFiles>,
@@ -234,7 +236,7 @@ impl PartitionStream for Partition {
 }
 
 impl TextFiles {
-    /// The files in at most `n` shares of about equal bytes.
+    /// Distributes the files over at most `n` shares of about equal size in bytes.
     fn shared(&self, n: usize) -> Vec<Vec<usize>> {
         let mut largest: Vec<usize> = (0..self.all.len()).collect();
         largest.sort_by_key(|file| std::cmp::Reverse(self.all[*file].object.size));
@@ -264,7 +266,7 @@ impl TextFiles {
     }
 }
 
-/// The file's bytes, decompressed, without the mark that some programs put before UTF-8.
+/// Opens the file's decompressed bytes, without a UTF-8 byte order mark.
 fn reader(
     store: &Arc<dyn ObjectStore>,
     object: &ObjectMeta,
@@ -290,7 +292,7 @@ fn reader(
 /// A file's bytes, a block at a time.
 type Blocks = BufReader<Box<dyn Read + Send>>;
 
-/// The bytes of a local file that were there when it was listed. One that changes while it is read is an error.
+/// A local file, read up to its listed size. A change of the file while it is read is an error.
 struct ListedFile {
     rest: std::io::Take<std::fs::File>,
     modified: DateTime<Utc>,
@@ -310,7 +312,7 @@ impl Read for ListedFile {
     }
 }
 
-/// What a store sends, read on a thread that may wait.
+/// The byte stream of an object store, read on a thread that may block.
 struct Download {
     stream: BoxStream<'static, object_store::Result<Bytes>>,
     handle: Handle,
@@ -332,7 +334,7 @@ impl Read for Download {
     }
 }
 
-/// The store's own error, or that of a decompressor.
+/// Returns the store's own error, or an error for a file that cannot be decompressed.
 fn unreadable(error: std::io::Error) -> Error {
     let text = error.to_string();
     match error.into_inner().and_then(|inner| inner.downcast::<Error>().ok()) {
@@ -363,7 +365,7 @@ mod tests {
             listed.read_to_end(&mut bytes).map(|_| bytes).map_err(unreadable)
         };
         assert_eq!(read(10, "").unwrap(), b"ten bytes.");
-        // Written to, and cut.
+        // Once written to, once shorter than listed.
         for error in [read(10, "more").unwrap_err(), read(11, "").unwrap_err()] {
             assert_eq!(error.exit_code(), 5, "{error}");
             assert!(error.to_string().contains("an input changed after it was listed"), "{error}");

@@ -1,4 +1,4 @@
-//! One NDJSON file: the kinds of values in its objects, and its lines as batches.
+//! Reads one NDJSON file: infers its columns, and decodes its lines into record batches.
 
 use std::collections::{BTreeMap, HashSet};
 use std::fmt;
@@ -16,8 +16,8 @@ use super::undecodable::undecodable;
 use super::{BATCH_BYTES, Blocks, LONGEST_RECORD, ReadRequest, TakeBatch, unreadable};
 use crate::error::{Error, Result};
 
-/// The fields of all objects, each with what it holds, by name: any line may bring a field that none had before. `None`
-/// where there is no line; objects without a field are rows of nulls.
+/// Collects the fields of all objects with their content, by name, since any line may add a field. `None` for a file
+/// without a line; an object without fields is a row of nulls.
 pub(super) fn infer_columns(file: Blocks, scope: InferenceScope) -> Result<Option<SeenColumns>> {
     let mut columns: BTreeMap<String, ColumnContent> = BTreeMap::new();
     let mut rows = 0;
@@ -50,7 +50,7 @@ pub(super) fn infer_columns(file: Blocks, scope: InferenceScope) -> Result<Optio
     Ok((rows > 0).then(|| columns.into_iter().collect()))
 }
 
-/// Hands on the file's objects.
+/// Decodes the file's objects and passes each batch to `take`.
 pub(super) fn read(file: Blocks, wanted: &ReadRequest, take: TakeBatch<'_>) -> Result<()> {
     let schema = &wanted.schema;
     let failed = |e| undecodable(&e, schema);
@@ -77,7 +77,7 @@ pub(super) fn read(file: Blocks, wanted: &ReadRequest, take: TakeBatch<'_>) -> R
     Ok(())
 }
 
-/// Calls `visit` with each line that is not blank and its number, until it wants no more.
+/// Calls `visit` with each line that is not blank and its number, until `visit` returns false.
 fn lines(mut file: Blocks, mut visit: impl FnMut(&[u8], usize) -> Result<bool>) -> Result<()> {
     let mut begun: Vec<u8> = Vec::new();
     let mut number = 0;
@@ -113,10 +113,10 @@ fn lines(mut file: Blocks, mut visit: impl FnMut(&[u8], usize) -> Result<bool>) 
     }
 }
 
-/// The fields of an object in the order in which they stand; none stands there twice.
+/// The fields of an object in file order, without duplicates.
 struct Record(Vec<(String, ColumnContent)>);
 
-/// Begins the error of a field that stands twice.
+/// The prefix of the error for a duplicate field.
 const TWICE: &str = "the field twice: ";
 
 impl<'de> Deserialize<'de> for Record {

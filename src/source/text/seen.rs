@@ -1,27 +1,27 @@
-//! Which kinds of values a column of text was seen to hold, and the type that holds them all.
+//! The kinds of values found in a column of text, and the Arrow type that holds them all.
 
 use arrow::compute::kernels::cast_utils::{Parser, string_to_timestamp_nanos};
 use arrow::datatypes::{DataType, Float64Type, Int64Type, TimeUnit};
 
-/// How far a look into a file goes.
+/// How many rows of a file type inference reads.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum InferenceScope {
-    /// As many rows as a check of the columns takes.
+    /// Only the first rows, enough to check the columns.
     First,
-    /// As far as it takes to know every column's type.
+    /// As many rows as it takes to know every column's type.
     Whole,
 }
 
-/// Rows of a CSV file from which types are taken, and those of any text file that a check looks at.
+/// The rows of a CSV file that decide its types, and the rows of any text file that a check reads.
 pub(super) const FIRST_ROWS: usize = 1000;
 
-/// Columns that a text file may have; each takes memory for every row of a batch.
+/// The most columns of a text file: each takes memory for every row of a batch.
 pub(super) const MOST_COLUMNS: usize = 1 << 20;
 
 /// Doubles hold every integer up to this one, 2^53.
 const EXACT: u64 = 1 << 53;
 
-/// A set of kinds.
+/// A set of kinds of values, one bit each.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) struct ValueKinds(u8);
 
@@ -35,8 +35,8 @@ impl ValueKinds {
     pub(super) const GREAT: Self = Self(32);
     /// Integers below zero are [`Self::INTEGER`] and this.
     pub(super) const NEGATIVE: Self = Self(64 | 2);
-    /// Integers that a double may round are [`Self::INTEGER`] and this; those beyond 64 bits, which only a double was
-    /// left of, are [`Self::NUMBER`] and this.
+    /// Integers that a double may round are [`Self::INTEGER`] and this. JSON integers beyond 64 bits, which the parser
+    /// returns as doubles, are [`Self::NUMBER`] and this.
     const WIDE: Self = Self(128);
 
     /// The kind of an integer.
@@ -45,7 +45,8 @@ impl ValueKinds {
         if value.unsigned_abs() > EXACT { kind.and(Self::WIDE) } else { kind }
     }
 
-    /// The kind of a double that was written without a sign of being one, perhaps.
+    /// The kind of a double. A large whole number may be an integer beyond 64 bits that the parser returned as a
+    /// double.
     pub(super) fn of_double(value: f64) -> Self {
         let is_integer = value.fract() == 0.0 && value.abs() >= 9.0e18;
         if is_integer { Self::NUMBER.and(Self::WIDE) } else { Self::NUMBER }
@@ -55,7 +56,7 @@ impl ValueKinds {
         Self(self.0 & !other.0)
     }
 
-    /// Whether there was no value yet.
+    /// Whether no value was found.
     pub(super) fn is_empty(self) -> bool {
         self.0 == 0
     }
@@ -80,7 +81,7 @@ impl ValueKinds {
         self.0 & numbers.0 != 0 && !self.is_numeric()
     }
 
-    /// The kind of a value that was written without a type.
+    /// The kind of a value of a CSV file, from its text.
     pub(super) fn of_text(value: &str) -> Self {
         match value {
             "" => Self::default(),
@@ -90,7 +91,7 @@ impl ValueKinds {
             v if Int64Type::parse(v).is_some() => {
                 Int64Type::parse(v).map_or(Self::INTEGER, Self::of_integer)
             }
-            // Digits that no integer holds would be rounded as a number.
+            // Digits beyond 64 bits would be rounded as a double.
             v if v.trim_start_matches('-').bytes().all(|b| b.is_ascii_digit()) => Self::TEXT,
             v if Float64Type::parse(v).is_some() => Self::NUMBER,
             v if v.as_bytes().get(4) == Some(&b'-') && string_to_timestamp_nanos(v).is_ok() => {
@@ -116,12 +117,12 @@ impl ValueKinds {
         if words.is_empty() { "nulls".to_owned() } else { words.join(" and ") }
     }
 
-    /// Whether a column of this type, inferred from other values, holds these as they are.
+    /// Whether these values fit exactly into a column of this type, which was inferred from other values.
     pub(super) fn fits(self, inferred: &DataType) -> bool {
         self.is_numeric() && (*inferred == DataType::Int64 || !Self::WIDE.within(self))
     }
 
-    /// The type that holds these values as they are; `None` where text and numbers, or other kinds, were mixed.
+    /// The type that holds these values exactly; `None` where text and numbers, or other kinds, are mixed.
     pub(super) fn data_type(self) -> Option<DataType> {
         if Self::WIDE.within(self) && Self::NUMBER.within(self) {
             // As doubles, two ids could become one.
@@ -131,7 +132,7 @@ impl ValueKinds {
             Self::BOOLEAN => Some(DataType::Boolean),
             Self::INTEGER | Self::NEGATIVE => Some(DataType::Int64),
             Self::TEXT | Self(0) => Some(DataType::Utf8),
-            // Dates are times at midnight: a coarser type would cut off what comes later in the file.
+            // Dates are timestamps at midnight: a date type would cut the time of day off later values.
             Self::TIME => Some(DataType::Timestamp(TimeUnit::Nanosecond, None)),
             great if great.within(Self::GREAT.and(Self::INTEGER)) => Some(DataType::UInt64),
             numbers if numbers.is_numeric() => Some(DataType::Float64),

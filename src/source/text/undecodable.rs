@@ -1,11 +1,11 @@
-//! What a decoder of records says, in the words of the file.
+//! Translates errors of Arrow's decoders into the terms of the file: records and column names.
 
 use arrow::datatypes::Schema;
 use arrow::error::ArrowError;
 
 use crate::error::Error;
 
-/// A decoder's error without the rows that it quotes, which may be as long as they like.
+/// Translates a decoder's error, without the rows that it quotes, which may be of any length.
 pub(super) fn undecodable(error: &ArrowError, schema: &Schema) -> Error {
     let text = error.to_string();
     let text = text.split(". Row data:").next().unwrap_or_default();
@@ -20,7 +20,7 @@ pub(super) fn undecodable(error: &ArrowError, schema: &Schema) -> Error {
         })
 }
 
-/// A record of more or fewer values; records are counted from 1 behind the header.
+/// The error for a record with too many or too few values; records count from 1 after the header.
 fn other_count(text: &str) -> Option<Error> {
     let counts = text.strip_prefix("incorrect number of fields for line ")?;
     let (record, counts) = counts.split_once(", expected ")?;
@@ -31,7 +31,7 @@ fn other_count(text: &str) -> Option<Error> {
     ))
 }
 
-/// Bytes that are no UTF-8.
+/// The error for bytes that are not UTF-8.
 fn other_encoding(text: &str, schema: &Schema) -> Option<Error> {
     let at = text.strip_prefix("Encountered invalid UTF-8 data")?;
     let place = at.strip_prefix(" for line ").and_then(|at| {
@@ -42,14 +42,14 @@ fn other_encoding(text: &str, schema: &Schema) -> Option<Error> {
     Some(not_utf8(place.unwrap_or_else(|| "a record".to_owned())))
 }
 
-/// What to do about text in another encoding.
+/// The error for text in another encoding.
 pub(super) fn not_utf8(found: String) -> Error {
     Error::data("the text is not UTF-8").found(found).help(
         "write the file as UTF-8: `iconv -f latin1 -t utf-8` does so for Western European text",
     )
 }
 
-/// A value of another type than its column; columns and records are numbered from 0.
+/// The error for a value that does not have the type of its column; the decoder counts columns and records from 0.
 fn other_type(text: &str, schema: &Schema) -> Option<Error> {
     let (head, tail) = text.split_once(" for column ")?;
     let (column, record) = tail.split_once(" at line ")?;
