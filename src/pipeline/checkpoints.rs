@@ -1,21 +1,22 @@
-//! Where the fits of one job keep their state.
+//! The checkpoint files of one job.
 
 use std::path::PathBuf;
 
 use super::PipelineSpec;
 use crate::run::checkpoint::remove_unfinished;
 
-/// Where the fits of one job keep their state, one file a question; gone when the job is committed.
+/// The checkpoint files of one job: for each question one, and one more for its calibration. They are removed when the
+/// job is committed.
 #[derive(Debug, Clone, Default)]
 pub struct Checkpoints {
     folder: Option<PathBuf>,
-    /// What every file's name begins with.
+    /// The prefix of every file's name.
     job: String,
     files: Vec<PathBuf>,
 }
 
 impl Checkpoints {
-    /// The files of the job with this digest, without what a killed process was writing of them.
+    /// The files of the job with this digest. Removes unfinished files that a killed process left.
     pub(super) fn of(spec: &PipelineSpec, digest: &str) -> Self {
         let folder = spec.engine.checkpoints.as_ref().map(PathBuf::from);
         let all = Self { folder, job: digest[..16].to_owned(), files: Vec::new() };
@@ -23,7 +24,7 @@ impl Checkpoints {
         all
     }
 
-    /// The file of the next question.
+    /// The next file; `None` where no folder is set.
     pub(super) fn next(&mut self) -> Option<PathBuf> {
         let name = format!("{}-{}.checkpoint", self.job, self.files.len());
         let file = self.folder.as_ref()?.join(name);
@@ -31,7 +32,7 @@ impl Checkpoints {
         Some(file)
     }
 
-    /// Removes the files of a job that is committed. One that cannot be removed harms nothing.
+    /// Removes the files of a committed job. A file that cannot be removed does no harm.
     pub(super) fn remove(&self) {
         for file in &self.files {
             let _ = std::fs::remove_file(file);

@@ -1,4 +1,4 @@
-//! `[[test]]` blocks of a pipeline file: rows that are given, and rows of the output tables that are expected.
+//! `[[test]]` blocks of a pipeline file: input rows, and rows that the output tables must have.
 
 use std::collections::BTreeMap;
 
@@ -7,24 +7,24 @@ use serde::{Deserialize, Serialize};
 
 use crate::source::{InlineRows, Scalar};
 
-/// One example of what the pipeline does.
+/// One test of the pipeline.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct TestSpec {
-    /// What it shows.
+    /// The test's name.
     pub name: String,
-    /// The rows that stand for the sources.
+    /// The rows that replace the sources.
     pub given: GivenSpec,
-    /// Rows that must be in the output tables, by table: every named column must be as written.
+    /// Rows that must be in the output tables, by table: every named column must have the given value.
     pub expect: BTreeMap<String, Vec<BTreeMap<String, Scalar>>>,
 }
 
-/// Rows that stand for the sources.
+/// Rows that replace the sources.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct GivenSpec {
-    /// [instance, annotator, label], and perhaps weight, annotated_at, question.
+    /// Each row: [instance, annotator, label], optionally followed by weight, annotated_at, question.
     pub annotations: InlineRows,
-    /// [instance, class], and perhaps role, question.
+    /// Each row: [instance, class], optionally followed by role, question.
     pub gold: Option<InlineRows>,
 }

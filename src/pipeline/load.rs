@@ -1,4 +1,4 @@
-//! From a pipeline file to its spec.
+//! Reads a pipeline file into its spec.
 
 use toml::Table;
 
@@ -15,7 +15,7 @@ pub fn load(text: &str, place: &str, overrides: &Overrides) -> Result<PipelineSp
     from_table(spec::parse(text, place)?, place, overrides)
 }
 
-/// Makes a pipeline from a value, as `labelmill aggregate` does.
+/// Builds a pipeline from a TOML table, as `labelmill aggregate` does.
 ///
 /// # Errors
 /// As [`load`].

@@ -30,10 +30,10 @@ pub use schema::schema;
 use score::Scorer;
 pub use spec::PipelineSpec;
 
-/// Runs the job. With `force`, a job that was done before is done again, under an id of its own.
+/// Runs the job. With `force`, a job that is already committed runs again under a run id of its own.
 ///
 /// # Errors
-/// By the stage that failed; nothing is published then.
+/// The error of the stage that failed; nothing is published then.
 pub async fn run(spec: &PipelineSpec, force: bool, run: &mut Run) -> Result<Published<Outcome>> {
     if spec.sink.keep_runs.is_some() && spec.name.as_deref().unwrap_or_default().is_empty() {
         return Err(Error::spec("it is unknown which runs are of the same pipeline")
@@ -54,14 +54,14 @@ pub async fn run(spec: &PipelineSpec, force: bool, run: &mut Run) -> Result<Publ
     let sink = ParquetSink::open(&spec.sink, &spec.store)?;
     let run_id = match sink.begin(&job, force).await? {
         Begin::Done(manifest) => {
-            // Another gate is no other job: bounds that were moved hold for what was committed before, too.
+            // The gate is not a part of the job's digest: changed bounds apply to the committed run too.
             spec.gate.check_committed(&manifest.run_id, &manifest.measures)?;
             return sink.done_before(*manifest).await;
         }
         Begin::New(run_id) => run_id,
     };
     let began = run.clock.seconds();
-    // A job that was done before opens no file.
+    // Opened only now: a job that is already committed needs no file.
     source.open(&ctx, InferenceScope::Whole).await?;
     let frames = read(spec, &ctx, &source, run).await?;
     warn_of_questions(&frames, run);
@@ -99,7 +99,7 @@ pub async fn run(spec: &PipelineSpec, force: bool, run: &mut Run) -> Result<Publ
     Ok(sink.published(manifest, Some(outcome)).await)
 }
 
-/// Names the questions that are left out: nobody looks for a label that is not there.
+/// Warns of the questions that are left out; otherwise nobody would notice that their labels are missing.
 fn warn_of_questions(frames: &[Frame], run: &mut Run) {
     let left_out = frames.iter().flat_map(|frame| &frame.left_out);
     let names: Vec<String> = left_out.map(|question| question.question.text(0)).collect();
@@ -135,11 +135,11 @@ pub async fn read(
     collect(relations, &spec.frame, run).await.map_err(|e| e.or_at("source.annotations"))
 }
 
-/// Fits the model to each question's frame, calibrates what it says where that is asked for, and scores it against the
-/// gold that it did not see.
+/// Fits the model to each question's frame, calibrates its posteriors and predictions where that is configured, and
+/// scores the result against gold that the model did not see.
 ///
 /// # Errors
-/// When the model fails, or returns what is no number.
+/// When the model fails, or returns a number that is not finite.
 pub fn fit(
     spec: &PipelineSpec,
     frames: Vec<Frame>,
@@ -187,7 +187,7 @@ pub fn fit(
     })
 }
 
-/// The files behind every source.
+/// The input files of every source, and the files of queries.
 pub(crate) fn inputs(source: &Source) -> Vec<InputRecord> {
     let record = |name: &str, place: &Place, object: &object_store::ObjectMeta| InputRecord {
         source: name.to_owned(),

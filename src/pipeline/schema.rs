@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use super::PipelineSpec;
 use crate::model::MODELS;
 
-/// The JSON Schema of a pipeline file: that of the structs, with `[model]` spelled out for every kind.
+/// The JSON Schema of a pipeline file: the schema of the structs, with `[model]` spelled out for every kind.
 #[must_use]
 pub fn schema() -> Value {
     let mut root = schema_for!(PipelineSpec).to_value();

@@ -14,7 +14,8 @@ pub(super) struct Scorer<'a> {
     pub(super) frame: &'a Frame,
 }
 
-/// Instances that were scored: the gold role, and what the names of a classifier's metrics begin with.
+/// The scores of one gold role, and the prefix of their metrics' names: empty for labels, `prediction_` for the
+/// classifier.
 pub(super) struct ScoredRole {
     role: Role,
     prefix: &'static str,
@@ -22,14 +23,14 @@ pub(super) struct ScoredRole {
 }
 
 impl Scorer<'_> {
-    /// Every metric of every role that the model did not see.
+    /// Every metric for every gold role that the model did not see.
     pub(super) fn of(&self, fitted: &Fitted) -> Vec<Metric> {
         let roles = self.scored(fitted).into_iter();
         roles.flat_map(|s| s.scored.all(s.prefix, s.role.word())).collect()
     }
 
-    /// The same for calibrated posteriors and predictions, with reliability tables and what would have been without
-    /// calibration. Gold that calibrated does not score.
+    /// The metrics of calibrated posteriors and predictions, with reliability tables, and the same metrics before
+    /// calibration. Gold that the calibrator was fitted on is not scored.
     pub(super) fn of_calibrated(
         &self,
         before: Vec<ScoredRole>,
@@ -51,16 +52,18 @@ impl Scorer<'_> {
         metrics
     }
 
-    /// Labels, posteriors and predictions beside the true classes, by role.
+    /// Labels, posteriors and predictions paired with the true classes, by role.
     pub(super) fn scored(&self, fitted: &Fitted) -> Vec<ScoredRole> {
         let a = &self.frame.annotations;
         let (of_instances, of_rows) = {
             let unknown = &self.frame.unknown_gold;
             (&unknown.of_instances, &unknown.of_feature_rows)
         };
-        // One class more, for all that the model does not know: nothing was ever given it.
+        // One extra class stands for every class that the model does not know: no label or prediction is ever of this
+        // class.
         let n = a.dims().classes + 1;
-        // What an instance without evidence has in `posteriors` too: nothing, whatever the model fills in.
+        // An instance without evidence has no rows in `posteriors` either, whatever the model fills in: its
+        // probabilities count as 0.
         let nothing = vec![0.0; n];
         let mut padded = nothing.clone();
         let mut all = Vec::new();

@@ -1,4 +1,4 @@
-//! What a pipeline file says, and what makes two of them the same job.
+//! The spec of a whole pipeline file, and the digest that identifies a job.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -36,7 +36,7 @@ pub struct PipelineSpec {
     pub calibration: CalibrationSpec,
     /// How posteriors become labels.
     pub decide: DecideSpec,
-    /// What must hold before anything is published.
+    /// Conditions that must hold before anything is published.
     pub gate: GateSpec,
     /// Where the tables go.
     pub sink: SinkSpec,
@@ -49,7 +49,7 @@ pub struct PipelineSpec {
 }
 
 impl PipelineSpec {
-    /// Adds the problems that only show between fields.
+    /// Adds the problems that the JSON Schema cannot find, within a section and between sections.
     pub fn check(&self, place: &str, problems: &mut Problems) {
         self.source.check(place, problems);
         self.sink.check(place, problems);
@@ -74,7 +74,7 @@ impl PipelineSpec {
         }
     }
 
-    /// The spec as JSON with every default filled in, the model's too.
+    /// The spec as JSON with every default filled in, those of the model too.
     ///
     /// # Errors
     /// When the model does not load.
@@ -87,7 +87,7 @@ impl PipelineSpec {
         Ok(value)
     }
 
-    /// What makes two runs the same job: everything that can change a byte of the tables.
+    /// The digest that identifies a job, over everything that can change a byte of the tables.
     ///
     /// # Errors
     /// When the model does not load.

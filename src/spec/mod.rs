@@ -1,10 +1,10 @@
-//! From the text of a TOML file to a spec: variables, `--set`, validation, defaults.
+//! Turns the text of a TOML file into a spec: variables, `--set`, validation, defaults.
 //!
 //! # Why
-//! TOML loses key positions on the way into structs, and serde stops at the first mistake. So the file is first
-//! checked as a plain value against the JSON Schema that the structs themselves generate (`validate.rs`), which finds
-//! every unknown key, wrong type and value out of range at once, each with its key path. `labelmill schema` prints
-//! that same schema: what an editor underlines is what `check` refuses.
+//! The TOML parser loses the positions of keys when it fills structs, and serde stops at the first mistake. So the file
+//! is first checked as a plain value against the JSON Schema that the structs themselves generate (`validate.rs`). That
+//! check finds every unknown key, wrong type and value out of range at once, each with its key path. `labelmill schema`
+//! prints the same schema: what an editor underlines is what `check` refuses.
 
 mod nesting;
 mod validate;
@@ -23,7 +23,7 @@ use crate::redact::redacted_location;
 pub struct Problems(Vec<Problem>);
 
 impl Problems {
-    /// Notes one more.
+    /// Adds a problem.
     pub fn push(&mut self, problem: Problem) {
         self.0.push(problem);
     }
@@ -35,19 +35,19 @@ impl Problems {
     }
 }
 
-/// What the command line adds to the file.
+/// The settings and variables that the command line adds to the file.
 #[derive(Debug, Clone, Default)]
 pub struct Overrides {
     /// `--set key.path=value`, in the order typed.
     pub set: Vec<String>,
-    /// `--var name=value`: what `${name}` stands for.
+    /// `--var name=value`: the value that replaces `${name}`.
     pub var: Vec<String>,
 }
 
-/// The value of a TOML text.
+/// Parses a TOML text.
 ///
 /// # Errors
-/// When it is no TOML, with `place` (the file) and the line.
+/// When the text is not TOML; the error names `place` (the file) and the line.
 pub fn parse(text: &str, place: &str) -> Result<Table> {
     let not_toml = |what: String, byte: Option<usize>| {
         let line = byte.map(|byte| text[..byte].lines().count().max(1));
@@ -64,7 +64,7 @@ pub fn parse(text: &str, place: &str) -> Result<Table> {
     })
 }
 
-/// Makes a spec of a value that its schema describes, with what the command line adds.
+/// Builds a spec from a table that `schema` describes, with the additions of the command line.
 ///
 /// # Errors
 /// Every problem of names, types and ranges at once, with `place` (the file) and its key path.
@@ -87,7 +87,8 @@ pub fn from_table<T: DeserializeOwned>(
     })
 }
 
-/// The table as JSON, which has no word for a float that is no number and would leave the key out.
+/// Converts the table to JSON, and reports NaN and infinite numbers, which JSON cannot hold: conversion would turn them
+/// into nulls.
 fn to_json(table: &Table, place: &str, problems: &mut Problems) -> Result<Value> {
     fn walk(value: &toml::Value, path: &str, problem: &mut impl FnMut(&str, f64)) {
         match value {
@@ -180,7 +181,7 @@ fn expand(
         }
         let name = rest[start + 2..].split_once('}').map(|(name, _)| name);
         let Some(name) = name.filter(|name| name.chars().all(is_of_a_name)) else {
-            // A part of a URL does not show any more what in it is a secret.
+            // A part of a URL no longer shows which part of it is a secret.
             let shown = redacted_location(text);
             let found = if shown == text { &rest[start..] } else { shown.as_str() };
             problems.push(
@@ -203,7 +204,8 @@ fn expand(
     out + rest
 }
 
-/// Whether this can be a part of a variable's name: what is cut off at the brace of a later variable is none.
+/// Whether the character may be in a variable's name. A text with any other character is no name: it reaches to the
+/// closing brace of a later variable.
 fn is_of_a_name(c: char) -> bool {
     c.is_alphanumeric() || matches!(c, '_' | '-' | '.')
 }
@@ -217,7 +219,7 @@ fn unknown_variable(name: &str, vars: &BTreeMap<String, String>) -> Problem {
     Problem::new(format!("no value for the variable `{name}`")).found(given).help(help)
 }
 
-/// More parts than any key has; a section in a section is walked by recursion.
+/// The most parts of a key, more than any key has: sections in sections are walked by recursion.
 const MAX_KEYS: usize = 32;
 
 /// Applies one `key.path=value`; the value is TOML where it parses as such, else a string.
@@ -256,7 +258,7 @@ fn join(path: &str, key: &str) -> String {
     if path.is_empty() { key.to_owned() } else { format!("{path}.{key}") }
 }
 
-/// A value made of `key=value` assignments alone, checked against its own schema.
+/// Builds a value from `key=value` assignments alone, checked against its own schema.
 ///
 /// # Errors
 /// Every unknown key, wrong type and value out of range at once.
@@ -271,7 +273,7 @@ pub(crate) fn assigned<T: schemars::JsonSchema + serde::de::DeserializeOwned>(
     let mut problems = Problems::default();
     let value = to_json(&table, place, &mut problems)?;
     let mut schema = schemars::schema_for!(T).to_value();
-    // A struct within a struct cannot say so itself.
+    // serde does not support `deny_unknown_fields` on a struct with a flattened one.
     schema["additionalProperties"] = Value::Bool(false);
     validate::validate(&value, &schema, place, &mut problems);
     problems.into_result()?;
@@ -280,12 +282,12 @@ pub(crate) fn assigned<T: schemars::JsonSchema + serde::de::DeserializeOwned>(
     })
 }
 
-/// Adds to `problems` whatever a value has that a schema does not allow.
+/// Adds a problem for everything in `value` that `schema` does not allow.
 pub(crate) fn check_schema(value: &Value, schema: &Value, place: &str, problems: &mut Problems) {
     validate::validate(value, schema, place, problems);
 }
 
-/// The default of every field of a spec type, by key: what `labelmill models KIND` prints beside the meaning.
+/// The default of every field of a spec type, by key: `labelmill models KIND` prints it next to the field's meaning.
 pub(crate) fn defaults<T: Default + serde::Serialize>() -> Value {
     serde_json::to_value(T::default()).unwrap_or(Value::Null)
 }

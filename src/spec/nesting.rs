@@ -1,17 +1,18 @@
-//! Whether the brackets of a TOML text are nested too deep for its parser.
+//! Checks that the brackets of a TOML text are not nested too deep for its parser.
 //!
 //! # Why
-//! The parser calls itself for each bracket in a bracket. Its own limit does not hold for malformed text: a `{ }` where no
-//! value may stand lowers its count of open brackets, so that `{ {} a = { {} a = ...` overflows the stack and aborts the
-//! process. A bracket counts as open here until one of its own kind closes it, so that no text is deeper for the parser.
+//! The parser recurses for each bracket inside a bracket. Its own limit does not hold for malformed text: a `{ }` where
+//! no value may stand lowers its count of open brackets, so that `{ {} a = { {} a = ...` overflows the stack and aborts
+//! the process. Here a bracket counts as open until one of its own kind closes it, so that the parser's depth never
+//! exceeds this count.
 
 use toml_parser::Source;
 use toml_parser::lexer::TokenKind;
 
-/// Open brackets at most: the parser's own limit for text that is well formed.
+/// The most open brackets: the parser's own limit for well-formed text.
 const MAX_OPEN: usize = 80;
 
-/// The byte at which too many brackets are open.
+/// The byte at which too many brackets are open; `None` where they never are.
 pub(super) fn too_deep(text: &str) -> Option<usize> {
     let mut open = Vec::new();
     for token in Source::new(text).lex() {

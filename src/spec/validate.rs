@@ -1,21 +1,22 @@
 //! Checks a value against the JSON Schema of the pipeline file and collects every problem with its key path.
 //!
-//! Only the part of JSON Schema that schemars writes for our structs is understood; [`super`] says why it exists.
+//! Only the part of JSON Schema that schemars generates for our structs is supported; [`super`] says why this check
+//! exists.
 //!
 //! # Why
-//! The crate `jsonschema` validates every schema, but what it says of a choice names no key: of a smoothing of -1, as of a
-//! misspelt kind, that `/model` "is not valid under any of the schemas listed in the 'oneOf' keyword". Which alternative
-//! is meant, and which name was probably meant, is what a person needs.
+//! The crate `jsonschema` validates every schema, but its message for a choice names no key: for a smoothing of -1, as
+//! for a misspelt kind, it says that `/model` "is not valid under any of the schemas listed in the 'oneOf' keyword". A
+//! person needs to know which alternative applies, and which name was probably meant.
 
 use serde_json::Value;
 
 use super::{Problems, join};
 use crate::error::{Problem, nearest, offenders};
 
-/// Amounts that are larger, such as a smoothing of 1e308, only overflow what they are added to.
+/// The largest amount: a larger one, such as a smoothing of 1e308, only overflows the sums that it is added to.
 const GREATEST_AMOUNT: f64 = 1e100;
 
-/// Adds to `problems` whatever `value` has that `schema` does not allow.
+/// Adds a problem for everything in `value` that `schema` does not allow.
 pub(super) fn validate(value: &Value, schema: &Value, place: &str, problems: &mut Problems) {
     Validator { root: schema, place, problems }.value(value, schema, "");
 }
@@ -44,7 +45,7 @@ impl Validator<'_> {
         self.problems.push(problem.at(place));
     }
 
-    /// Exactly one alternative is chosen: by `kind` where there is one, else by the first that fits.
+    /// Chooses exactly one alternative: by `kind` where they have one, else the first whose type fits.
     fn one_of(&mut self, value: &Value, options: &[&Value], path: &str) {
         let root = self.root;
         let options: Vec<&Value> = options.iter().map(|o| resolve(root, o)).collect();
@@ -194,7 +195,7 @@ fn alternatives(schema: &Value) -> Option<Vec<&Value>> {
     Some(list.iter().collect())
 }
 
-/// The words an alternative stands for: `const`, or `enum`.
+/// The words that an alternative allows: its `const` or its `enum`.
 fn constants(schema: &Value) -> Vec<&str> {
     let one = schema.get("const").and_then(Value::as_str);
     let many = schema.get("enum").and_then(Value::as_array).into_iter().flatten();
