@@ -1,11 +1,11 @@
-//! The last bound on memory: what would take more than the machine has ends in an error.
+//! The last bound on memory: an allocation beyond it ends the process with an error message and an exit code.
 //!
 //! # Why
-//! Rows, ids and queries are counted where they are held, and the functions that are known to make much of little are
-//! bounded. What neither sees, such as a replacement by a pattern, or a text that is doubled in every step, would fill
-//! the machine until the system kills a process, not always this one, or end in an abort. An allocator cannot return an
-//! error and must not unwind. It can say what is wrong and end the process by an exit code: the commit protocol holds
-//! for a process that ends at any moment.
+//! Rows, ids and queries are counted where they are held, and functions known to make large values of small ones are
+//! bounded. Others, such as the replacement of a pattern, or a text that is doubled in every step, would fill the
+//! machine until the system kills a process, not always this one, or until an abort. An allocator cannot return an
+//! error and must not unwind. It can print the cause and exit with a code: the commit protocol allows a process to end
+//! at any moment.
 
 use std::alloc::{GlobalAlloc, Layout};
 use std::fmt;
@@ -14,32 +14,32 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use crate::error::Stage;
 
-/// Smaller ones are not counted: they come by the million, and make a small part of what a job holds.
+/// The smallest allocation that is counted. Smaller ones come by the million, and take a small part of a job's memory.
 const COUNTED: usize = 1 << 20;
 
-/// A large page.
+/// The size of a large page.
 #[cfg(target_os = "linux")]
 const LARGE_PAGE: usize = 2 << 20;
 
-/// The unit in which the system takes memory back, or a multiple of it.
+/// The unit in which memory is returned to the system: its page size or a multiple.
 #[cfg(target_os = "linux")]
 const PAGE: usize = 64 << 10;
 
-/// So many bytes go back to the system as soon as they are freed.
+/// Allocations from this size on return to the system as soon as they are freed.
 const GIVEN_BACK: usize = 32 << 20;
 
-/// So many bytes are worth large pages.
+/// Allocations from this size on are put on large pages.
 const ON_LARGE_PAGES: usize = 8 << 20;
 
 static HELD: AtomicUsize = AtomicUsize::new(0);
 static LIMIT: AtomicUsize = AtomicUsize::new(usize::MAX);
 
-/// Lets allocations take so many bytes at once.
+/// Sets the bytes that counted allocations may hold together.
 pub(super) fn bound(bytes: usize) {
     LIMIT.store(bytes, Ordering::Relaxed);
 }
 
-/// An allocator that counts large allocations.
+/// An allocator that counts and bounds large allocations.
 pub struct BoundedAllocator<A>(pub A);
 
 fn counted(bytes: usize) -> usize {
@@ -73,12 +73,12 @@ fn checked(memory: *mut u8, bytes: usize) -> *mut u8 {
     memory
 }
 
-/// Asks the system to put memory on large pages, where it leaves that to the program.
+/// Asks the system to put memory on large pages, where the system leaves the choice to the program.
 ///
 /// # Why
-/// Tables of counts, ids and places are read and written anywhere. On pages of 4 KB nearly each access has to find out
-/// first where its page lies: random prefetched lines of a table of 400 MB took 8.0 ns each on pages of 4 KB and 4.3 ns on
-/// pages of 2 MB, of one of 115 MB 5.0 and 3.2 ns (one thread of an AMD EPYC in a virtual machine).
+/// Tables of counts, ids and slots are accessed at random. On pages of 4 KB nearly every access misses the TLB: random
+/// prefetched lines of a table of 400 MB took 8.0 ns each on pages of 4 KB and 4.3 ns on pages of 2 MB, of one of 115
+/// MB 5.0 and 3.2 ns (one thread of an AMD EPYC in a virtual machine).
 fn ask_for_large_pages(memory: *mut u8, bytes: usize) {
     #[cfg(target_os = "linux")]
     {
@@ -94,10 +94,10 @@ fn ask_for_large_pages(memory: *mut u8, bytes: usize) {
     let _ = (memory, bytes);
 }
 
-/// Gives the pages of memory that is about to be freed back to the system at once.
+/// Returns the pages of memory that is about to be freed to the system at once.
 ///
 /// # Why
-/// An allocator keeps what was freed for a tenth of a second. A text that doubles in every step frees gigabytes in that
+/// An allocator keeps freed memory for a tenth of a second. A text that doubles in every step frees gigabytes in that
 /// time: a container of 1.5 GB killed a process whose values took 750 MB.
 ///
 /// # Safety
@@ -122,13 +122,13 @@ fn wanted_at_once(bytes: usize, held: usize) -> ! {
     refuse(format_args!("{bytes} bytes wanted at once, while large values and tables hold {held}"))
 }
 
-/// Ends the process. Nothing here allocates, and nothing waits for other threads.
+/// Prints the error and ends the process, without allocating and without waiting for other threads.
 #[cold]
 #[allow(unsafe_code)]
 pub(super) fn refuse(found: fmt::Arguments<'_>) -> ! {
     let mut text = [0; 512];
     let mut rest = &mut text[..];
-    // What does not fit is cut off.
+    // A message that does not fit is cut off.
     let _ = writeln!(
         rest,
         "error: there is not enough memory\n  found: {found}\n  help: make smaller values, give a container more memory, \
@@ -143,7 +143,7 @@ pub(super) fn refuse(found: fmt::Arguments<'_>) -> ! {
     }
 }
 
-// SAFETY: every call is handed on to the allocator inside as it came, and only its own memory is given back to it.
+// SAFETY: every call is forwarded to the inner allocator, and only memory that came from it is returned to it.
 #[allow(unsafe_code)]
 unsafe impl<A: GlobalAlloc> GlobalAlloc for BoundedAllocator<A> {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
@@ -292,7 +292,7 @@ mod tests {
         assert!(kilobytes < 1_100 << 10, "{peak}");
     }
 
-    /// Runs a test in a process of its own; returns its exit code and what it says.
+    /// Runs a test in a process of its own; returns its exit code and its stderr.
     fn child(test: &str) -> (Option<i32>, String) {
         let mut child = Command::new(std::env::current_exe().unwrap());
         child.args([test, "--nocapture", "--test-threads", "1"]);

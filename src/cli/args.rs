@@ -1,4 +1,4 @@
-//! What can be typed.
+//! The command-line arguments.
 
 use std::path::{Path, PathBuf};
 
@@ -18,7 +18,7 @@ pub struct Args {
     /// How log lines look.
     #[arg(long, global = true, value_enum, default_value = "text")]
     pub log_format: LogFormat,
-    /// Log more; twice for every iteration.
+    /// Log more; -vv logs every iteration.
     #[arg(short, long, global = true, action = ArgAction::Count)]
     pub verbose: u8,
     /// Say nothing but errors.
@@ -40,7 +40,7 @@ pub enum LogFormat {
 pub enum Command {
     /// Run a pipeline file
     Run(RunArgs),
-    /// Run the job without a file
+    /// Run a job without a pipeline file
     Aggregate(AggregateArgs),
     /// Check a pipeline file and the schemas of its sources; reads no rows
     Check(FileArgs),
@@ -62,7 +62,7 @@ pub enum Command {
     Test(FileArgs),
 }
 
-/// A pipeline file and what the command line adds to it.
+/// A pipeline file, and the settings and variables that the command line adds.
 #[derive(Debug, clap::Args)]
 pub struct FileArgs {
     /// The pipeline file
@@ -78,7 +78,7 @@ pub struct FileArgs {
 /// How a job runs.
 #[derive(Debug, clap::Args)]
 pub struct JobArgs {
-    /// Run again what was done before, under an id of its own
+    /// Run the job again even if it is already committed, under a run id of its own
     #[arg(long)]
     pub force: bool,
     /// Print the summary as JSON on stdout
@@ -95,7 +95,7 @@ pub struct RunArgs {
     pub job: JobArgs,
 }
 
-/// The job without a file.
+/// A job without a pipeline file.
 #[derive(Debug, clap::Args)]
 pub struct AggregateArgs {
     /// The annotations: a file, a folder or a glob on local disk or an object store
@@ -166,10 +166,10 @@ pub struct EvaluateArgs {
     /// The true classes: instance_id, and class or label
     #[arg(long, value_name = "URL")]
     pub truth: String,
-    /// What the truth calls instance_id
+    /// The truth's name for instance_id
     #[arg(long, value_name = "NAME")]
     pub instance_column: Option<String>,
-    /// What the truth calls class
+    /// The truth's name for class
     #[arg(long, value_name = "NAME")]
     pub class_column: Option<String>,
     /// True confusion matrices: annotator_id, class, label, probability
@@ -195,7 +195,7 @@ pub struct PredictArgs {
     /// Where the predictions go
     #[arg(long, value_name = "URL")]
     pub output: String,
-    /// What the features call instance_id
+    /// The features' name for instance_id
     #[arg(long, value_name = "NAME")]
     pub instance_column: Option<String>,
     /// The column of lists
@@ -204,7 +204,7 @@ pub struct PredictArgs {
     /// Where to compute: auto, cpu or cuda:0
     #[arg(long, value_name = "DEVICE")]
     pub device: Option<String>,
-    /// Memory to keep to, such as 512MiB or 4GB: features beyond half of it go to a scratch file
+    /// Memory limit, such as 512MiB or 4GB: features beyond half of it go to a scratch file
     #[arg(long, value_name = "AMOUNT", value_parser = amount)]
     pub memory_limit: Option<String>,
     /// Folder for the scratch file, if not the system's temporary one
@@ -230,7 +230,7 @@ pub struct SimulateArgs {
     /// One of the names that --list shows
     #[arg(long, value_name = "NAME", required_unless_present = "list")]
     pub recipe: Option<String>,
-    /// Where the tables go: a folder that is not there yet
+    /// Where the tables go: a folder that does not exist yet
     #[arg(long, value_name = "URL", required_unless_present = "list")]
     pub output: Option<String>,
     /// The seed of every random stream
@@ -239,22 +239,22 @@ pub struct SimulateArgs {
     /// Set a parameter of the recipe
     #[arg(long, value_name = "KEY=VALUE")]
     pub set: Vec<String>,
-    /// What the truth, and the annotations, call instance_id
+    /// The truth's and the annotations' name for instance_id
     #[arg(long, value_name = "NAME")]
     pub instance_column: Option<String>,
-    /// What the annotations call annotator_id
+    /// The annotations' name for annotator_id
     #[arg(long, value_name = "NAME")]
     pub annotator_column: Option<String>,
-    /// What the annotations call label
+    /// The annotations' name for label
     #[arg(long, value_name = "NAME")]
     pub label_column: Option<String>,
-    /// What the truth calls class
+    /// The truth's name for class
     #[arg(long, value_name = "NAME")]
     pub class_column: Option<String>,
     /// Features of the instances, for recipes whose noise depends on them
     #[arg(long, value_name = "URL")]
     pub features: Option<String>,
-    /// Annotations of the instances, for recipes that take a crowd that is given
+    /// Annotations of the instances, for recipes that start from a given crowd
     #[arg(long, value_name = "URL")]
     pub annotations: Option<String>,
     /// Endpoint of an S3-compatible store

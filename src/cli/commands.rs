@@ -1,4 +1,4 @@
-//! One function a command.
+//! One function per command.
 
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -154,7 +154,7 @@ fn models(args: &ModelsArgs) -> Result<()> {
     Ok(())
 }
 
-/// Every parameter with its default and meaning.
+/// A table of every parameter with its default and meaning.
 fn parameter_table(kind: &ModelKind) -> String {
     let mut table = plain_table();
     let (schema, defaults) = ((kind.schema)().to_value(), (kind.defaults)());

@@ -1,8 +1,8 @@
-//! Rows of a query in a frame, drawn while they come.
+//! Draws the rows of a query as a text table while they arrive.
 //!
 //! # Why
-//! How wide a column is shows only when all of its values are there, and a query may give more rows than there is
-//! memory. So the widths are those of the first rows: later rows are as wide, or wider where they must be.
+//! The width of a column is known only after its last value, and a query may return more rows than fit into memory. So
+//! the first rows decide the widths; a longer value in a later row widens that row only.
 
 use arrow::array::RecordBatch;
 use arrow::datatypes::Schema;
@@ -12,14 +12,14 @@ use unicode_width::UnicodeWidthStr;
 use crate::error::Result;
 use crate::escape;
 
-/// Rows whose widths are those of the frame, unless they take more than [`FIRST_BYTES`].
+/// The rows that decide the widths of the columns, unless they take more than [`FIRST_BYTES`].
 const FIRST_ROWS: usize = 10_000;
 
-/// Bytes of rows that are held at most before they are drawn.
+/// The most bytes of rows that are held before they are drawn.
 const FIRST_BYTES: usize = 16 << 20;
 
-/// Characters of a column at most, whatever its name or a value takes: a column without a name is called as it is
-/// computed, and every row would be as wide as the query is long.
+/// The greatest width of a column in characters. A column without an alias is named by its whole expression, which
+/// would otherwise make every row as wide as the query is long.
 const WIDEST: usize = 200;
 
 /// A row as text.
@@ -28,12 +28,12 @@ type Row = Vec<String>;
 /// Draws the rows of one query.
 pub(super) struct DrawnTable {
     header: Row,
-    /// Whether line ends in a cell are escaped: they could pass for rows.
+    /// Whether line ends in a cell are escaped: they could be mistaken for rows.
     one_line: bool,
     /// Rows that are not drawn yet, and their bytes.
     rows: Vec<Row>,
     bytes: usize,
-    /// Known once the first rows are drawn.
+    /// The width of each column, known once the first rows are drawn.
     widths: Option<Vec<usize>>,
 }
 
@@ -49,7 +49,7 @@ impl DrawnTable {
         if self.one_line { escape::line(text) } else { escape::lines(text) }
     }
 
-    /// Takes rows and gives what can be drawn by now.
+    /// Adds rows, and returns the lines that can be drawn by now.
     pub(super) fn push(&mut self, batch: &RecordBatch) -> Result<String> {
         let options = FormatOptions::default().with_display_error(true);
         let columns = batch.columns().iter().map(|c| ArrayFormatter::try_new(c.as_ref(), &options));
@@ -70,7 +70,7 @@ impl DrawnTable {
         Ok(out)
     }
 
-    /// What is left, and the frame's lower edge.
+    /// Returns the remaining rows and the table's lower edge.
     pub(super) fn finish(mut self) -> String {
         let mut out = String::new();
         self.draw(&mut out);
@@ -104,7 +104,7 @@ impl DrawnTable {
     fn edge(&self, out: &mut String) {
         let widths = self.widths.iter().flatten();
         widths.for_each(|width| out.extend(["+", &"-".repeat(width + 2)]));
-        // The edge of no column has two corners.
+        // Without columns the edge consists of two corners.
         out.push_str(if self.header.is_empty() { "++\n" } else { "+\n" });
     }
 

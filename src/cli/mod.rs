@@ -50,7 +50,8 @@ pub fn main() -> ExitCode {
     start_logging(&args);
     panics::keep_places();
     resident::watch(available_memory);
-    // A runtime that cannot be made, for a number of threads that is none, is said as any other defect.
+    // A panic while the runtime is built, for example on an invalid number of threads, is reported like any other
+    // defect.
     let done = std::panic::catch_unwind(AssertUnwindSafe(|| {
         check_clock()?;
         block_on(args)
@@ -65,7 +66,8 @@ pub fn main() -> ExitCode {
     }
 }
 
-/// Times are written with years of four digits, from 1970: beyond them, whatever stamps something would break off.
+/// Checks that the clock is between 1970 and 9999. Timestamps have years of four digits; writing any other time would
+/// panic.
 #[allow(clippy::disallowed_methods)]
 fn check_clock() -> Result<()> {
     check_time(SystemTime::now())
@@ -97,19 +99,19 @@ fn block_on(args: Args) -> Result<ExitCode> {
             done.unwrap_or_else(|panic| Err(broken_off(&*panic)))
         })
     });
-    // Dropped, it would wait for workers that may never have got a thread.
+    // Dropping the runtime would wait for workers that may never have got a thread.
     workers.shutdown_background();
     code
 }
 
-/// Threads for files that the runtime cannot do without.
+/// The least number of blocking threads for file operations.
 const FILE_THREADS: usize = 4;
 
-/// Starts as many threads as the runtime does at first, and lets them end.
+/// Starts as many threads as the runtime will at first, and lets them end.
 ///
 /// # Why
-/// Where the system gives one worker a thread and the next one none, the function that builds the runtime waits without an
-/// end for the first.
+/// Where the system grants a thread to one worker and refuses it to the next, tokio's runtime builder waits for the
+/// first worker forever.
 fn try_threads() -> std::io::Result<()> {
     let workers = thread::available_parallelism().map_or(1, usize::from);
     let gate = Mutex::new(());
@@ -125,11 +127,11 @@ fn try_threads() -> std::io::Result<()> {
     })
 }
 
-/// Lets the runtime start the threads that it cannot do without.
+/// Makes the runtime start its [`FILE_THREADS`] now.
 ///
 /// # Why
-/// Where the system gives no more threads, tokio leaves a file's operation to a blocking thread that is busy; where every
-/// one of them has taken over a worker, that is never, and the job waited without an end.
+/// Where the system grants no more threads, tokio queues a file operation for a blocking thread that is busy. If every
+/// such thread has taken over a worker, none becomes free, and the job waits forever.
 fn hold_threads(workers: &Runtime) -> Result<()> {
     const PATIENCE: Duration = Duration::from_secs(10);
     let (started, all) = mpsc::channel();

@@ -1,28 +1,28 @@
-//! What the process holds in all, looked at while it works.
+//! Watches the memory of the whole process, and ends the process before it exceeds its limit.
 //!
 //! # Why
-//! [`super::allocator`] counts large allocations alone: a million small ones, what an allocator keeps of what was freed, and
-//! pages of files on their way are counted nowhere, and a container kills without a word whatever reaches its limit. The
-//! system knows what the process holds; asked a hundred times in a second, it costs less than a thousandth of a core.
+//! [`super::allocator`] counts large allocations only, not a million small ones, nor freed memory that the allocator
+//! keeps. A container kills a process that reaches its limit without any message. The system knows how much memory the
+//! process holds; asking it a hundred times a second costs less than a thousandth of a core.
 
 #[cfg(target_os = "linux")]
 use std::{fs::File, os::unix::fs::FileExt, thread, time::Duration};
 
 use super::allocator::{self, refuse};
 
-/// How often the system is asked.
+/// The pause between two checks.
 #[cfg(target_os = "linux")]
 const PAUSE: Duration = Duration::from_millis(10);
 
-/// What may come between two looks.
+/// Bytes that the process may allocate between two checks.
 const MARGIN: usize = 32 << 20;
 
-/// Looks between two questions after what is available: other processes may have ended.
+/// After this many checks the available memory is read again: other processes may have ended.
 #[cfg(target_os = "linux")]
 const LOOKS: usize = 100;
 
-/// From now on, ends the process before it holds more than is `available` to a process that holds so many bytes; where
-/// the system does not say what it holds, large allocations alone are bounded.
+/// From now on, ends the process before it holds more memory than it may: `available` returns the limit of a process
+/// that holds so many bytes. Where the system does not report the memory held, only large allocations are bounded.
 pub(super) fn watch(available: fn(usize) -> usize) {
     let mut limit = available(0);
     bound(limit);
@@ -42,22 +42,22 @@ pub(super) fn watch(available: fn(usize) -> usize) {
                 thread::sleep(PAUSE);
             }
         };
-        // Without a thread for it, the bound of the allocator is left.
+        // If the thread cannot start, the allocator's bound remains.
         drop(thread::Builder::new().name("resident".to_owned()).stack_size(128 << 10).spawn(look));
     }
 }
 
-/// Bounds large allocations; a part is left to what is too small to be counted.
+/// Bounds large allocations; a part of the limit is left for allocations too small to be counted.
 fn bound(limit: usize) {
     allocator::bound(limit / 16 * 15);
 }
 
-/// What may be held of so much.
+/// The bytes that the process may hold below a limit.
 fn below(limit: usize) -> usize {
     limit - (limit / 16).max(MARGIN).min(limit / 4)
 }
 
-/// Bytes that belong to the process alone; pages of files do not, which the system takes back as it likes.
+/// Resident bytes of the process, without pages of files, which the system can reclaim.
 #[cfg(target_os = "linux")]
 #[allow(unsafe_code)]
 fn resident(file: &File) -> Option<usize> {

@@ -1,11 +1,12 @@
-//! SIGINT and SIGTERM: a clean stop, and a hard one for whoever asks twice.
+//! SIGINT and SIGTERM: the first signal requests a clean stop, a second one stops at once.
 //!
 //! # Why
-//! Signals are listened to before anything else happens: one that came while a command still reads its arguments would
-//! else end the process by the system's default, or be lost to a job that begins to listen a moment later.
+//! The handlers are installed before anything else happens. A signal that arrives while a command still reads its
+//! arguments would otherwise end the process by the system's default, or be lost to a job that starts to listen a
+//! moment later.
 //!
-//! Whoever waits for a signal, or for the end of a job's patience, is never a thread that works: every worker may be
-//! inside one call of a kernel for minutes, and would look at nothing else.
+//! The thread that waits for signals and timeouts never runs the job: every worker may be inside one kernel call for
+//! minutes, and would not react.
 
 use std::future::Future;
 use std::time::Duration;
@@ -20,7 +21,7 @@ use crate::run::Cancel;
 /// How long a job may take to stop by itself.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// The signals that came so far, and where work is done meanwhile.
+/// The signals received so far, and the runtime that does the work.
 #[derive(Debug, Clone)]
 pub(super) struct Signals {
     seen: watch::Receiver<Received>,
@@ -34,7 +35,7 @@ struct Received {
 }
 
 impl Signals {
-    /// Listens from now on, by the runtime that this is called in.
+    /// Listens for signals from now on, in the caller's runtime.
     pub(super) fn listen(workers: Handle) -> Self {
         let (sender, receiver) = watch::channel(Received::default());
         let mut next = next_signal();
@@ -47,7 +48,7 @@ impl Signals {
         Self { seen: receiver, workers }
     }
 
-    /// Begins work on another thread than the one that waits for signals.
+    /// Starts work on the workers, not on the thread that waits for signals.
     fn spawn<T: Send + 'static>(
         &self,
         work: impl Future<Output = Result<T>> + Send + 'static,
@@ -55,7 +56,7 @@ impl Signals {
         self.workers.spawn(work)
     }
 
-    /// The number of the signal, once so many came.
+    /// Waits until `times` signals were received; returns the number of the last one.
     async fn came(&self, times: usize) -> i32 {
         let mut seen = self.seen.clone();
         let last = seen.wait_for(|seen| seen.times >= times).await.map(|seen| seen.last).ok();
@@ -66,7 +67,7 @@ impl Signals {
     }
 }
 
-/// Runs what leaves nothing behind: a signal ends it where it is.
+/// Runs work without lasting effects; a signal ends it at once.
 ///
 /// # Errors
 /// The work's own, or the interruption.
@@ -81,7 +82,7 @@ pub(super) async fn or_signalled<T: Send + 'static>(
     }
 }
 
-/// Runs a job that checks `cancel`; a signal requests it.
+/// Runs a job that checks `cancel`; a signal requests the cancellation.
 ///
 /// # Errors
 /// The job's own, or the interruption when the job did not stop in time.
@@ -103,7 +104,7 @@ pub(super) async fn until_signalled<T: Send + 'static>(
             () = tokio::time::sleep(PATIENCE) => Err(Error::interrupted(signal)),
         };
     }
-    // What the store was asked to commit is committed or not: the job says which.
+    // The store has been asked to commit the run: the job reports whether it did.
     tracing::warn!(signal, "the run is being committed: waiting for the store");
     tokio::select! {
         done = &mut job => flatten(done),
@@ -126,14 +127,14 @@ fn flatten<T>(done: Result<Result<T>, tokio::task::JoinError>) -> Result<T> {
     })
 }
 
-/// A file that grows beyond what the process may write is an error of that write, and not the end of the process.
+/// Makes a write beyond the process's file size limit an error; by default SIGXFSZ ends the process.
 fn outlive_file_limits() {
-    // A signal that is listened to once does not end the process any more.
+    // tokio's handler stays installed for the rest of the process, so that the signal no longer ends it.
     #[cfg(unix)]
     drop(tokio::signal::unix::signal(tokio::signal::unix::SignalKind::from_raw(libc::SIGXFSZ)));
 }
 
-/// Every signal as it comes; the system's default is replaced at once.
+/// A stream of SIGINT and SIGTERM, whose default handlers are replaced when it is created.
 #[cfg(unix)]
 struct SignalStream(Option<[tokio::signal::unix::Signal; 2]>);
 

@@ -1,4 +1,4 @@
-//! `labelmill simulate`, and what it lists.
+//! `labelmill simulate` and its `--list`.
 
 use std::sync::Arc;
 

@@ -54,12 +54,12 @@ fn refuse_change(statement: &Statement) -> Result<()> {
         .help("pass --write to let statements change or write something"))
 }
 
-/// Rows that are written as JSON at a time: a row may be large.
+/// Rows per write of JSON: a row may be large.
 const JSON_ROWS: usize = 256;
 
-/// Runs one statement and writes its rows while they come; false where nobody reads them any more.
+/// Runs one statement and writes its rows while they arrive; returns false once the reader of stdout is gone.
 async fn answer_rows(ctx: &SessionContext, statement: Statement, args: &SqlArgs) -> Result<bool> {
-    // The plan of a query is drawn over several lines.
+    // The plan of EXPLAIN is printed over several lines.
     let is_plan = explains(&statement);
     let plan = ctx.state().statement_to_plan(statement).await?;
     crate::sql::options(args.write).verify_plan(&plan)?;
@@ -90,7 +90,7 @@ async fn answer_rows(ctx: &SessionContext, statement: Statement, args: &SqlArgs)
     frame.map_or(Ok(true), |frame| stream(frame.finish().as_bytes()))
 }
 
-/// Lets a statement reach the store that it names by a URL.
+/// Registers the store of a URL that a statement names.
 fn register_store(ctx: &SessionContext, url: &str, stores: &StoreSpec) -> Result<()> {
     let url = parse_url(url)?;
     if url.scheme() != "file" {

@@ -1,4 +1,4 @@
-//! What a person reads when the job is done, and the same as JSON.
+//! The closing summary of a job, as text and as JSON.
 
 use std::cmp::Ordering;
 use std::fmt::Write as _;
@@ -11,10 +11,10 @@ use crate::frame::Rejects;
 use crate::sink::Published;
 use crate::tables::{Answer, Outcome, RunRecord};
 
-/// Questions whose answers are summed up.
+/// The most questions in the summary.
 const SHOWN_QUESTIONS: usize = 20;
 
-/// Annotators that are named at each end.
+/// How many of the best and of the worst annotators are named.
 const NAMED: usize = 3;
 
 /// The closing summary.
@@ -93,7 +93,7 @@ fn nothing_to_do<T>(published: &Published<T>) -> String {
     )
 }
 
-/// The run that `latest` names: a job that was done before does not move it.
+/// The run that `latest` points to: a job that was already committed does not move it.
 fn latest<T>(published: &Published<T>) -> String {
     match &published.latest {
         Some(latest) if *latest == published.manifest.run_id => "this run".to_owned(),
@@ -102,7 +102,7 @@ fn latest<T>(published: &Published<T>) -> String {
     }
 }
 
-/// The closing summary of a job for programs; its keys stay.
+/// The closing summary of a job as JSON; its keys are stable.
 pub(super) fn json(published: &Published<Outcome>) -> Value {
     let mut value = published_json(published);
     if let Some(outcome) = &published.outcome {
@@ -115,7 +115,7 @@ pub(super) fn json(published: &Published<Outcome>) -> Value {
     value
 }
 
-/// The closing summary of predictions for programs.
+/// The closing summary of predictions as JSON.
 pub(super) fn predictions_json(published: &Published<RunRecord>) -> Value {
     let mut value = published_json(published);
     if let Some(record) = &published.outcome {
@@ -158,7 +158,7 @@ fn classes(answer: &Answer) -> String {
     parts.join(", ")
 }
 
-/// As much of a name as a line has room for.
+/// A name, cut to 40 characters.
 fn short(mut name: String) -> String {
     if let Some((end, _)) = name.char_indices().nth(40) {
         name.truncate(end);
@@ -178,7 +178,7 @@ fn fit(answer: &Answer) -> String {
     }
 }
 
-/// The annotators at either end, of those with at least a tenth of the median's annotations.
+/// The best and the worst annotators, among those with at least a tenth of the median number of annotations.
 fn annotators(answer: &Answer) -> (String, String) {
     let frame = &answer.frame;
     let skill = &answer.fitted.report.skill;
@@ -199,14 +199,14 @@ fn annotators(answer: &Answer) -> (String, String) {
     (names(best), names(worst))
 }
 
-/// The first [`NAMED`] in an order, equal ones as they come.
+/// The first [`NAMED`] in an order; ties keep the order of `all`.
 fn first_by(
     all: impl Iterator<Item = usize>,
     order: impl Fn(usize, usize) -> Ordering,
 ) -> Vec<usize> {
     let mut first: Vec<usize> = Vec::with_capacity(NAMED + 1);
     for r in all {
-        // Almost all come after the last one.
+        // The usual case.
         if first.len() == NAMED && order(first[NAMED - 1], r).is_le() {
             continue;
         }

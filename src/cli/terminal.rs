@@ -1,7 +1,7 @@
 //! The only place that prints: results to stdout, all else to stderr.
 //!
-//! What is meant for people is escaped, so that data cannot command a terminal, and nothing of a URL's user part or
-//! query reaches stderr, whoever wrote the message. What is meant for programs keeps every value.
+//! Text for people is escaped, so that data cannot send control sequences to a terminal, and the user part and the
+//! query of a URL never reach stderr, whatever the message. Output for programs keeps every value.
 
 use std::io::{ErrorKind, IsTerminal, Write};
 
@@ -12,27 +12,27 @@ use crate::error::{Error, Result};
 use crate::escape;
 use crate::redact::{redacted, redacted_json};
 
-/// A line to the person watching.
+/// Prints a message for people to stderr.
 pub(super) fn say(text: &str) {
     let _ = writeln!(std::io::stderr(), "{}", escape::lines(&redacted(text)));
 }
 
-/// A result for people; a closed pipe is no error.
+/// Prints a result for people to stdout; a closed pipe is no error.
 pub(super) fn answer(text: &str) {
     answer_exact(&escape::lines(text));
 }
 
-/// A result for programs.
+/// Prints a result for programs.
 fn answer_exact(text: &str) {
     let _ = writeln!(std::io::stdout(), "{text}");
 }
 
-/// A result for programs, as JSON.
+/// Prints a result for programs, as JSON.
 pub(super) fn answer_json(value: &Value) {
     answer_exact(&escape::json(&serde_json::to_string_pretty(value).unwrap_or_default()));
 }
 
-/// Rows for whoever reads stdout; false where nobody does any more.
+/// Writes rows to stdout; returns false once the reader is gone.
 pub(super) fn stream(rows: &[u8]) -> Result<bool> {
     let mut out = std::io::stdout().lock();
     match out.write_all(rows).and_then(|()| out.flush()) {
@@ -44,7 +44,7 @@ pub(super) fn stream(rows: &[u8]) -> Result<bool> {
     }
 }
 
-/// Where log lines go.
+/// The writer of log lines.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Log {
     /// Whether lines are JSON, which has escapes of its own.
@@ -65,7 +65,7 @@ impl<'a> MakeWriter<'a> for Log {
     }
 }
 
-/// A log line comes in one piece.
+/// Each call of `write` gets one whole log line.
 impl Write for Log {
     fn write(&mut self, line: &[u8]) -> std::io::Result<usize> {
         let text = String::from_utf8_lossy(line);
@@ -83,10 +83,10 @@ impl Write for Log {
     }
 }
 
-/// What log lines are written with: plain, bold, dim, italic, and the colours of the levels. None of them hides text.
+/// The styles of log lines: plain, bold, dim, italic, and the colours of the levels. None of them hides text.
 const COLOURS: [&str; 9] = ["0m", "1m", "2m", "3m", "31m", "32m", "33m", "34m", "35m"];
 
-/// Escapes all but line ends and the colours that log lines have by themselves.
+/// Escapes all control characters except line ends and the styles in [`COLOURS`].
 fn coloured(text: &str) -> String {
     let mut pieces = text.split("\u{1b}[");
     let mut out = escape::lines(pieces.next().unwrap_or_default());
