@@ -16,7 +16,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 TRUTH = "CASE split WHEN 'test' THEN 'holdout' WHEN 'valid' THEN 'valid' ELSE 'train' END"
-# (name, lines of [model], whether the classes of the training part are told)
+# (name, lines of [model], whether gold gives the classes of the training part)
 MODELS = [
     ("classifier on the truth (ceiling)", 'kind = "dl"', True),
     ("dl, majority vote", 'kind = "dl"', False),
@@ -33,13 +33,13 @@ MODELS = [
     ("max_mig", 'kind = "max_mig"', False),
     ("agg_net", 'kind = "agg_net"', False),
 ]
-# The classes of ten validation images of each class are told, and nobody annotated those: as in the paper of TCL.
+# Gold for ten validation images of each class, which have no annotations: as in the paper of TCL.
 EIGHTY_TRUSTED = '''"""
 SELECT instance_id, label AS class, CASE split WHEN 'valid' THEN 'train' ELSE 'holdout' END AS role
 FROM (SELECT *, row_number() OVER (PARTITION BY split, label ORDER BY instance_id) AS n FROM gold)
 WHERE split = 'test' OR (split = 'valid' AND n <= 10)
 """'''
-# What Music's own pipeline file sets beside the model.
+# The settings of pipelines/music.toml in addition to the model.
 MUSIC = """
 backbone = { dropout = 0.3, batch_norm = false }
 train = { epochs = 100, optimiser = { annotator_learning_rate = 0.03 } }

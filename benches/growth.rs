@@ -1,4 +1,5 @@
-//! One Dawid-Skene iteration as annotations, classes and annotators grow: nanoseconds an annotation and class.
+//! The time of one Dawid-Skene iteration for growing numbers of annotations, classes and annotators, in nanoseconds per
+//! annotation and class.
 
 use std::io::Write as _;
 use std::time::Instant;
@@ -9,27 +10,27 @@ use labelmill::model::fitted::Posterior;
 use labelmill::run::Run;
 use rand::Rng as _;
 
-/// Annotations an instance.
+/// Annotations per instance.
 const REDUNDANCY: u32 = 5;
 
-/// One annotation in so many is answered again, otherwise.
+/// One annotation in this many is repeated with another label.
 const REPEATED: usize = 1000;
 
 const ITERATIONS: usize = 9;
 
-/// Which annotations weigh other than 1.
+/// Which annotations have another weight than 1.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Weights {
-    /// None does.
+    /// No annotation has.
     None,
-    /// Repeated answers share one annotation.
+    /// Repeated annotations share the weight 1.
     Few,
-    /// Each has a weight of its own.
+    /// Each annotation has a random weight.
     All,
 }
 
-/// Prints a table for these numbers of annotations, such as `1e6,1e7`; of some classes, annotators and weights alone where
-/// `LABELMILL_CLASSES`, `LABELMILL_ANNOTATORS` or `LABELMILL_WEIGHTS` lists them.
+/// Prints a table for these numbers of annotations, such as `1e6,1e7`. `LABELMILL_CLASSES`, `LABELMILL_ANNOTATORS` and
+/// `LABELMILL_WEIGHTS` may restrict the table to the values that they list.
 pub fn print(sizes: &str) {
     let classes = only("LABELMILL_CLASSES", &[5, 6, 8, 20, 50]);
     let crowds = only("LABELMILL_ANNOTATORS", &[1_000, 100_000, 5_000_000]);
@@ -56,7 +57,7 @@ pub fn print(sizes: &str) {
     }
 }
 
-/// Those that the variable lists; all without it.
+/// The values that the environment variable lists; all values if it is not set.
 fn only<T: Copy + std::fmt::Debug>(variable: &str, all: &[T]) -> Vec<T> {
     let listed = std::env::var(variable).ok();
     let is_listed = |value: &&T| {
@@ -66,7 +67,7 @@ fn only<T: Copy + std::fmt::Debug>(variable: &str, all: &[T]) -> Vec<T> {
     all.iter().filter(is_listed).copied().collect()
 }
 
-/// The median nanoseconds an annotation of one iteration, the first left out.
+/// The median time of an iteration in nanoseconds per annotation, without the first iteration.
 fn iteration(a: &Annotations) -> f64 {
     let spec = DawidSkene::default();
     let (mut params, mut t) = (spec.params(a), Posterior::from_votes(a));
@@ -84,7 +85,7 @@ fn iteration(a: &Annotations) -> f64 {
     seconds[seconds.len() / 2] * 1e9 / a.len() as f64
 }
 
-/// Random annotators of accuracy 0.5 to 0.95; those who never came have no number.
+/// A crowd of random annotators of accuracy 0.5 to 0.95; annotators without annotations get no number.
 fn crowd(instances: u32, annotators: u32, classes: u32, weights: Weights) -> Annotations {
     let mut rng = Run::new(7).rng("growth");
     let accuracy: Vec<f64> = (0..annotators).map(|_| rng.random_range(0.5..0.95)).collect();

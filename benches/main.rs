@@ -1,7 +1,7 @@
-//! The kernels' throughput in annotations a second: `cargo bench`; the table of growth in `kernels.md`:
-//! `LABELMILL_GROWTH=1e6,1e7,1e8 cargo bench`.
+//! `cargo bench` measures the throughput of the kernels in annotations per second;
+//! `LABELMILL_GROWTH=1e6,1e7,1e8 cargo bench` prints the first table of `kernels.md`.
 
-// What a benchmark prints is what it is for.
+// A benchmark has to print its results.
 #![allow(clippy::expect_used, clippy::print_stdout)]
 
 mod growth;
@@ -14,7 +14,7 @@ use labelmill::model::em::{DawidSkene, EmSteps};
 use labelmill::model::fitted::Posterior;
 use labelmill::testing::{annotations, synth::CrowdShape};
 
-/// That of the program.
+/// The allocator of the program.
 #[global_allocator]
 static ALLOCATOR: labelmill::cli::BoundedAllocator<mimalloc::MiMalloc> =
     labelmill::cli::BoundedAllocator(mimalloc::MiMalloc);

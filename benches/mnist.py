@@ -30,11 +30,11 @@ class Model:
     title: str
     kind: str
     weights: tuple[float | None, ...]
-    """Of the trace."""
+    """The weights of the trace to try; None for a model without a trace."""
     has_rate: bool = True
-    """Whether its matrices have a learning rate of their own."""
+    """Whether its confusion matrices have a learning rate of their own."""
     has_matrices: bool = True
-    """Whether it has one for each annotator."""
+    """Whether it has a confusion matrix for each annotator."""
 
 
 MODELS = (
@@ -94,12 +94,12 @@ def call(*command: object) -> str:
 
 
 def crowds(args: argparse.Namespace, folder: Path, p: float) -> list[tuple[int, Path]]:
-    """The first crowds that can be told from their mistakes at all: on average, every label is said more often of its
-    own class than of any other (the condition of the paper's theorem)."""
+    """The first crowds that are identifiable: averaged over the annotators, every label is more probable given its own
+    class than given any other (the condition of the paper's theorem)."""
     found = []
     for seed in itertools.count(1):
         crowd = folder / f"crowd-{p}-{seed}"
-        # The truth is without the validation images already.
+        # The truth already lacks the validation images.
         settings = ["annotator=pairwise-flipper", "labels=one", "valid=0", f"p={p}"]
         words = [word for setting in settings for word in ("--set", setting)]
         truth = folder / "train.parquet"
@@ -114,7 +114,7 @@ def crowds(args: argparse.Namespace, folder: Path, p: float) -> list[tuple[int, 
 
 @dataclass(frozen=True)
 class Found:
-    """What one setting came to; percentages."""
+    """The result of one setting, in percent."""
 
     valid: float
     test: float
@@ -157,7 +157,7 @@ def setting(model: Model, f: Found) -> str:
 
 
 def rows(p: float, model: Model, crowds: list[list[Found]]) -> tuple[str, list[str]]:
-    """The lines of both tables; `crowds` holds every setting's outcome for each crowd, in the same order."""
+    """The lines of both tables; `crowds` holds, for each crowd, the results of all settings in the same order."""
 
     def line(found: list[Found], last: str) -> str:
         accuracy, error = cell([f.test for f in found]), cell([f.error for f in found])
@@ -181,7 +181,7 @@ def main() -> None:
     args = parser.parse_args()
     commit = call("git", "-C", ROOT, "rev-parse", "--short", "HEAD").strip()
     outcomes = []
-    # One fit a core: small matrix products do not fill several.
+    # One fit per core, because small matrix products do not keep several cores busy.
     os.environ["RAYON_NUM_THREADS"] = "1"
     with tempfile.TemporaryDirectory() as name, ThreadPoolExecutor(os.cpu_count()) as pool:
         folder = Path(name)

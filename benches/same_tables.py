@@ -3,9 +3,9 @@
 
     benches/same_tables.py BEFORE AFTER --data <folder of the datasets>
 
-Label-only models run on every dataset that has annotations, models with features on LabelMe for a few epochs. What may
-differ is what a run says of itself: times, versions, paths. Differences are relative to the largest number of their row,
-or to 1. Ends with 1 where one is larger than --tolerance, which is 0 for models with features.
+Label-only models run on every dataset that has annotations, models with features on LabelMe for a few epochs. The table
+`run` and wall times may differ. A difference is relative to the largest number of its row, or to 1. The exit code is 1 if
+a difference is larger than --tolerance, which is 0 for models with features.
 """
 
 import argparse
@@ -25,7 +25,7 @@ NETWORKS = [
     "dl", "soft_bootstrap", "single_confusion", "doctor_net", "weighted_doctor_net",
     "crowd_layer", "trace_regularised", "conal", "max_mig", "agg_net", "tcl",
 ]
-# What a run says of itself.
+# The table that describes the run itself: times, versions and paths.
 OWN = {"run"}
 CLOCK = {"seconds"}  # a column of `trace`
 
@@ -50,7 +50,7 @@ def tables(output: Path) -> dict[str, pa.Table]:
 
 
 def difference(before: pa.Table, after: pa.Table) -> float | str:
-    """The largest difference of a number, or what else differs."""
+    """The largest difference between two numbers, or a description of another difference."""
     if before.num_rows != after.num_rows:
         return f"{before.num_rows} rows, then {after.num_rows}"
     largest = 0.0

@@ -1,4 +1,4 @@
-"""What is compared, and with which target."""
+"""The comparisons and their targets."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ ITERATIONS = 20
 DAWID_SKENE = {"model.stop.max_iter": str(ITERATIONS), "model.stop.tol": "0"}
 WIDE_SPREAD = at_most(1.5)
 WIDE_REPEATS = 5
-"""A job of a tenth of a second is taken so many times as often: three of it are noise."""
+"""How many times as often the jobs of a tenth of a second run: three runs are too noisy."""
 AGREEMENT = at_least(0.999)
 GLAD_CASE = "w500"
 GLAD_ITERATIONS = 7
@@ -28,11 +28,11 @@ GLAD_SPEEDUP = at_least(100)
 
 @dataclass(frozen=True)
 class EmSetup:
-    """How crowd-kit's iteration is timed, and how many times as fast labelmill's should be."""
+    """How an iteration of crowd-kit is timed, and how many times faster labelmill should be."""
 
     targets: dict[str, Target]
     fits: tuple[int, int] = (1, 4)
-    """The iterations of two fits, the shorter first: any warming up then favours crowd-kit."""
+    """The iterations of two fits, the shorter first, so that any warm-up favours crowd-kit."""
     peer_runs: int | None = None
 
 
@@ -61,7 +61,7 @@ JOB_SETUPS = (
 
 @dataclass(frozen=True)
 class JobLimits:
-    """How many times DuckDB's query the jobs on one crowd may take, and how much memory."""
+    """Limits of the jobs on one crowd: the time relative to DuckDB's query, and the memory."""
 
     forms: tuple[str, ...]
     targets: dict[str, Target]
@@ -101,7 +101,7 @@ class Comparison:
     measurements: list[dict] = field(default_factory=list)
 
     def crowd(self, case: str, form: str) -> Path:
-        """The file of a crowd, generated when missing."""
+        """The file of a crowd, which is generated if it is missing."""
         file = CASES[case].file(self.data, form)
         if not file.exists():
             run_script("generate.py", self.data, case, form, "--scale", self.scale)
@@ -121,7 +121,7 @@ class Comparison:
     def interleaved(
         self, steps: dict[str, Callable[[], Child]], repeats: int = 1
     ) -> dict[str, list[Child]]:
-        """Takes the steps in turn, so that drift touches all alike."""
+        """Runs the steps in turn, so that drift affects all of them equally."""
         children: dict[str, list[Child]] = {name: [] for name in steps}
         for _ in range(self.runs * repeats):
             for name, step in steps.items():
@@ -155,7 +155,7 @@ class Comparison:
         peer = median(self.crowdkit_iteration(file, setup.fits) for _ in range(peer_runs))
         return [Row(what, "seconds", labelmill, peer, peer / labelmill, target)]
 
-    # The same answer.
+    # Agreement of the labels.
 
     def agreement(self, what: str, case: str, form: str) -> list[Row]:
         file = self.crowd(case, form)
@@ -167,7 +167,7 @@ class Comparison:
         return [Row(what, "share", share, target=AGREEMENT)]
 
     def share_of_equal_labels(self, job: Job, theirs: Path) -> float:
-        """An instance without a label from labelmill counts as a difference."""
+        """The share of instances with equal labels; a missing label counts as a difference."""
         query = (
             "SELECT avg(CASE WHEN ours.label = theirs.label THEN 1 ELSE 0 END) "
             f"FROM {parquet(theirs)} AS theirs "
@@ -179,7 +179,7 @@ class Comparison:
     # GLAD to the same objective.
 
     def glad(self, what: str, form: str) -> list[Row]:
-        """Their fit beside the iterations that reach its objective."""
+        """The time of crowd-kit's fit, and of the labelmill iterations that reach its objective."""
         file = self.crowd(GLAD_CASE, form)
         child = run_script("crowdkit_glad.py", file, GLAD_ITERATIONS)
         theirs = child.answer()
@@ -250,7 +250,7 @@ class Comparison:
         ]
 
     def sections(self, groups: list[str]) -> Iterator[tuple[str, Callable[[], list[Row]]]]:
-        """The name of each section that is asked for, and how to run it."""
+        """The name of each requested section, and how to run it."""
 
         def section(run: Callable[..., list[Row]], what: str, *arguments: str):
             return what, partial(run, what, *arguments)
@@ -269,7 +269,7 @@ class Comparison:
                 yield section(self.whole_job, f"{case} {form}", case, form)
 
     def compare(self, groups: list[str]) -> list[Row]:
-        """Runs the sections; one that fails leaves the others in place."""
+        """Runs the sections; a section that fails does not stop the others."""
         rows = []
         for what, run in self.sections(groups):
             print(f"running: {what}", file=sys.stderr, flush=True)

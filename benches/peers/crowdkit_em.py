@@ -1,4 +1,4 @@
-"""Fits crowd-kit's Dawid-Skene model and answers with the seconds of each fit, as JSON."""
+"""Fits crowd-kit's Dawid-Skene model and prints the seconds of each fit as JSON."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from crowdkit.aggregation import DawidSkene
 
 COLUMNS = {"instance_id": "task", "annotator_id": "worker", "label": "label"}
 NEVER_CONVERGED = -1e9
-"""A tolerance that no step stays below, so that a fit makes all its iterations."""
+"""A tolerance that no step is below, so that a fit makes all its iterations."""
 WARM_UP_ROWS = 1_000
-"""A fit of so few loads what the libraries load late."""
+"""The rows of a small first fit, which makes the libraries load what they load lazily."""
 
 
 def timed_fit(annotations: pd.DataFrame, iterations: int) -> tuple[float, DawidSkene]:

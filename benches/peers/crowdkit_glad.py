@@ -1,7 +1,7 @@
-"""Fits crowd-kit's GLAD and answers with its seconds and the objective that it reached, as JSON.
+"""Fits crowd-kit's GLAD and prints its seconds and the objective that it reached as JSON.
 
-The objective is labelmill's: the log-likelihood of the annotations by the abilities and eases, with the
-classes summed out and equally likely, less half of the squared distances of both from 1.
+The objective is labelmill's: the log-likelihood of the annotations given the abilities and eases,
+with equally likely classes summed out, minus half the sum of the squared distances of both from 1.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def main() -> None:
     options = parser.parse_args()
 
     annotations = pd.read_parquet(options.annotations).rename(columns=COLUMNS)
-    # The tolerance is off, so that all iterations are made.
+    # Without a tolerance, so that the fit makes all its iterations.
     model = GLAD(n_iter=options.iterations, tol=0)
     start = time.perf_counter()
     model.fit(annotations)

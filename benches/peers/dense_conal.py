@@ -1,8 +1,9 @@
 """CoNAL in PyTorch, in the dense form of its public implementations.
 
-They compute what every annotator would say of every instance of a batch, a tensor
-[batch, annotators, classes], and mask what nobody said. This does the same without their overheads:
-embeddings are parameters instead of a map of one-hot rows, and no data loader stands between.
+They compute the label logits of every annotator for every instance of a batch, a tensor
+[batch, annotators, classes], and mask the labels that were not given. This does the same without
+their overheads: embeddings are parameters instead of a map of one-hot rows, and there is no data
+loader.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ NOTHING_SAID = -1
 
 
 class DenseConal(nn.Module):
-    """CoNAL as it is published: every annotator's answer for every instance of the batch."""
+    """CoNAL as published: the logits of every annotator for every instance of the batch."""
 
     def __init__(self, case: Case) -> None:
         super().__init__()
@@ -66,7 +67,7 @@ class DenseConal(nn.Module):
 def train_torch(case: Case, crowd: Crowd, batch: int, device: str = "cpu") -> Epochs:
     torch.manual_seed(SEED)
     features = torch.from_numpy(crowd.features).to(device)
-    # One byte a cell: as int64, the wide crowd's would take 8 GB.
+    # One byte per cell: as int64, the matrix of the wide crowd would take 8 GB.
     said = torch.full((case.instances, case.annotators), NOTHING_SAID, dtype=torch.int8)
     said[crowd.instance, crowd.annotator] = torch.from_numpy(crowd.label).to(torch.int8)
     said = said.to(device)

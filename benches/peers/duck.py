@@ -1,4 +1,4 @@
-"""Runs one query in DuckDB and answers with its seconds and its rows, as JSON."""
+"""Runs one query in DuckDB and prints its seconds and its rows as JSON."""
 
 from __future__ import annotations
 

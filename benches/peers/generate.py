@@ -17,14 +17,14 @@ ROW_GROUP = 1_000_000
 STRING_IDS = {"instance_id": "i{:07d}", "annotator_id": "a{:05d}", "label": "c{}"}
 
 Codes = dict[str, np.ndarray]
-"""For each column, the number of every row's value, counted from 0."""
+"""For each column, the code of every row's value, counted from 0."""
 
 
 def deal_annotators(case: Case, rng: np.random.Generator) -> np.ndarray:
-    """The annotators of each instance, one row per annotation that an instance gets.
+    """The annotators of each instance, as an array [annotation of the instance, instance].
 
-    Every row deals out its own share of the annotators, over and over, in random order: no
-    annotator meets an instance twice, and all of them have work.
+    Every row cycles through its own share of the annotators, in random order, so that no annotator
+    gets an instance twice and all of them get some.
     """
     share = case.annotators // ANNOTATIONS_PER_INSTANCE
     hands = np.tile(np.arange(case.instances) % share, (ANNOTATIONS_PER_INSTANCE, 1))
@@ -34,7 +34,7 @@ def deal_annotators(case: Case, rng: np.random.Generator) -> np.ndarray:
 def draw_labels(
     case: Case, instance: np.ndarray, annotator: np.ndarray, rng: np.random.Generator
 ) -> np.ndarray:
-    """The true class as often as the annotator is accurate, else any other class alike."""
+    """The true class with the annotator's accuracy, else a uniformly drawn other class."""
     truth = rng.integers(case.classes, size=case.instances)[instance]
     accuracy = rng.uniform(*ACCURACY, size=case.annotators)[annotator]
     wrong = rng.random(instance.size) >= accuracy
@@ -63,7 +63,7 @@ def ids(column: str, count: int, form: str) -> pa.Array:
 
 
 def write_crowd(crowd: Codes, form: str, path: Path) -> None:
-    """Writes row group by row group; the file appears under its name only when whole."""
+    """Writes one row group after another; the file gets its name only when it is complete."""
     values = {column: ids(column, codes.max() + 1, form) for column, codes in crowd.items()}
     schema = pa.schema({column: array.type for column, array in values.items()})
     partial = path.with_suffix(".partial")

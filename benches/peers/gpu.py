@@ -26,7 +26,7 @@ EPOCHS = 4
 AGREEMENT = """
 model.train.epochs = 1
 model.train.batch_size = 32
-# Plain descent: Adam divides a gradient by its size, and so turns the rounding of one that is zero into a step.
+# Plain SGD: Adam divides a gradient by its size, and so turns the rounding error of a zero gradient into a step.
 model.train.optimiser = { rule = "sgd", learning_rate = 0.001 }
 """
 TIMING = """
@@ -50,7 +50,7 @@ COPY (SELECT 'i' || i.value AS instance_id, 'a' || ((i.value * {each} + j.value)
         ELSE i.value % {classes} END AS label
 FROM range(0, {instances}) AS i CROSS JOIN range(0, {each}) AS j) TO '{path}'
 """
-"""Features around a class's own, and annotators of whom one in five is wrong: the same numbers on every machine."""
+"""Features near the centre of their class, and labels of which one in five is wrong; the same on every machine."""
 TABLES = {
     "posteriors": "SELECT instance_id, class, probability FROM posteriors ORDER BY 1, 2",
     "predictions": "SELECT instance_id, class, probability FROM predictions ORDER BY 1, 2",
@@ -58,7 +58,7 @@ TABLES = {
 
 
 class Failed(Exception):
-    """A command that ended with an error."""
+    """A command ended with an error."""
 
 
 @dataclass(frozen=True)
@@ -90,7 +90,7 @@ class Labelmill:
         return [m["kind"] for m in models if "backbone" in m["parameters"]["properties"]]
 
     def write(self, crowd: Crowd) -> tuple[Path, Path]:
-        """Annotations and features of a crowd, which several runs may share."""
+        """Writes the annotations and features of a crowd, unless an earlier run did."""
         name = f"{crowd.instances}-{math.prod(crowd.shape)}-{crowd.annotators}-{crowd.classes}"
         paths = self.folder / f"annotations-{name}.parquet", self.folder / f"features-{name}.parquet"
         if not all(path.exists() for path in paths):
@@ -114,13 +114,13 @@ class Labelmill:
         return [json.loads(line) for line in self.call("sql", "--run", run, "--json", "-c", query).splitlines()]
 
     def seconds(self, crowd: Crowd, device: str, settings: str) -> float:
-        """The median epoch after the first."""
+        """The median time of the epochs after the first."""
         run = self.run(crowd, device, settings)
         return median(row["seconds"] for row in self.query(run, "SELECT step, seconds FROM trace WHERE step > 1"))
 
 
 def difference(left: list[dict], right: list[dict]) -> float:
-    """The largest difference of probabilities; infinite where the rows are not those of the same instances and classes."""
+    """The largest difference of probabilities; infinite if the two sides have other instances or classes."""
     ids = [[(row["instance_id"], row["class"]) for row in rows] for rows in (left, right)]
     if ids[0] != ids[1] or not ids[0]:
         return math.inf
@@ -163,7 +163,7 @@ def image_peer(kind: str, crowd: Crowd, batch: int, device: str) -> float:
 
 
 def conal_peer(crowd: Crowd, batch: int, device: str) -> float:
-    """Of the dense form, a few steps scaled up to the epoch."""
+    """The time of an epoch of the dense form, scaled up from a few steps."""
     import network_cases
     from dense_conal import train_torch
 
@@ -175,7 +175,7 @@ def conal_peer(crowd: Crowd, batch: int, device: str) -> float:
 
 
 def timings(labelmill: Labelmill, device: str, scale: float, torch: bool) -> tuple[list[str], bool]:
-    """The lines of the table, and whether every run of labelmill's ended well."""
+    """The lines of the table, and whether every run of labelmill succeeded."""
     cases = []
     for kind, shape, instances, batch in (
         ("lenet", (1, 28, 28), 8192, 128), ("vgg16", (3, 32, 32), 2048, 128), ("resnet20", (3, 32, 32), 2048, 128),

@@ -1,4 +1,4 @@
-"""labelmill's networks for images in PyTorch, and the time of their epochs."""
+"""The networks for images of labelmill, written in PyTorch, and the time of their epochs."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def normed(channels: int, to: int, stride: int = 1) -> list[nn.Module]:
 
 
 class Block(nn.Module):
-    """A residual block with option A of He et al. beside it."""
+    """A residual block with the shortcut of He et al.'s option A."""
 
     def __init__(self, channels: int, to: int) -> None:
         super().__init__()
@@ -33,7 +33,7 @@ class Block(nn.Module):
 
 
 def network(kind: str, channels: int, classes: int) -> nn.Module:
-    """For MNIST's images (`lenet`), or for 32 x 32 pixels."""
+    """A network for MNIST's images (`lenet`), or for images of 32 x 32 pixels (the others)."""
     if kind == "lenet":
         return nn.Sequential(
             nn.Conv2d(channels, 6, 5, padding=2), nn.ReLU(), nn.MaxPool2d(2),
@@ -56,7 +56,7 @@ def network(kind: str, channels: int, classes: int) -> nn.Module:
 def epoch_seconds(
     kind: str, shape: tuple[int, int, int], rows: int, batch: int, epochs: int, device: str
 ) -> float:
-    """The median epoch after the first, by Adam on noise that lies on the device before."""
+    """The median time of the epochs after the first: Adam, on noise already on the device."""
     model = network(kind, shape[0], 10).to(device).train()
     features = torch.randn(rows, *shape, device=device)
     classes = torch.randint(10, (rows,), device=device)

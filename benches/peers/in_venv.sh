@@ -1,5 +1,5 @@
 #!/bin/sh
-# in_venv.sh FOLDER REQUIREMENTS SCRIPT [OPTIONS]: runs a script in a virtual environment, which it makes first.
+# in_venv.sh FOLDER REQUIREMENTS SCRIPT [OPTIONS]: runs a script in a virtual environment, which it creates if needed.
 set -eu
 
 here=$(cd "$(dirname "$0")" && pwd)
@@ -8,7 +8,7 @@ requirements="$here/$2"
 script="$here/$3"
 shift 3
 
-# The copied list is written last: an installation cut short is done again.
+# The requirements are copied last, so that an interrupted installation is repeated.
 if ! cmp -s "$requirements" "$venv/requirements.txt"; then
     python3 -m venv --clear "$venv"
     "$venv/bin/python" -m pip install --quiet --disable-pip-version-check --requirement "$requirements"

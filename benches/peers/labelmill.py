@@ -12,7 +12,7 @@ from pathlib import Path
 from measure import HERE, Child, ChildFailed, parquet, run, run_query
 
 FIRST_STEADY_STEP = 2
-"""The first step also warms the caches, so it is left out of the median."""
+"""The first step that counts for the median; the one before also warms the caches."""
 
 
 def default_binary() -> Path:
@@ -28,7 +28,7 @@ class Job:
     output: Path
 
     def table(self, name: str) -> str:
-        """An output table, as a table of a DuckDB query."""
+        """An output table, as a table expression of DuckDB."""
         return parquet(self.output / "latest" / name / "*.parquet")
 
     def iteration_seconds(self) -> float:
@@ -63,7 +63,7 @@ class Labelmill:
 
     @contextmanager
     def aggregate(self, annotations: Path, model: str, settings: dict[str, str]) -> Iterator[Job]:
-        """Runs a job into a fresh folder, which lasts as long as the context."""
+        """Runs a job into a new folder, which exists as long as the context."""
         choices = [word for key, value in settings.items() for word in ("--set", f"{key}={value}")]
         with tempfile.TemporaryDirectory(dir=self.scratch) as folder:
             output = Path(folder) / "output"

@@ -22,19 +22,19 @@ class ChildFailed(Exception):
 
 @dataclass(frozen=True)
 class Child:
-    """A child process that has ended well."""
+    """A child process that has succeeded."""
 
     wall_seconds: float
     peak_bytes: int
     output: str
 
     def answer(self) -> dict:
-        """What the child printed as JSON."""
+        """The JSON that the child printed."""
         return json.loads(self.output)
 
 
 def run(*command: object) -> Child:
-    """Runs a command to its end; wall time and peak memory are those of the whole process."""
+    """Runs a command to its end and measures the wall time and peak memory of the whole process."""
     arguments = [str(argument) for argument in command]
     with tempfile.TemporaryFile("w+") as output, tempfile.TemporaryFile("w+") as errors:
         start = time.perf_counter()
@@ -63,10 +63,10 @@ def run_query(query: str, threads: int = 1) -> Child:
 
 
 def quoted(path: Path) -> str:
-    """A path as a string of a DuckDB query."""
+    """A path as a string literal of DuckDB."""
     return "'" + str(path).replace("'", "''") + "'"
 
 
 def parquet(path: Path) -> str:
-    """A file, or a glob of files, as a table of a DuckDB query."""
+    """A file, or a glob of files, as a table expression of DuckDB."""
     return f"read_parquet({quoted(path)})"

@@ -26,11 +26,11 @@ class Case:
     annotators: int
     classes: int
     annotations: float
-    """Of an instance, on average."""
+    """The mean number per instance."""
     batches: tuple[int, ...]
     epochs: int = 8
     peer_steps: int | None = None
-    """The steps that PyTorch takes of an epoch, scaled up by their share of the instances."""
+    """The steps of an epoch that PyTorch takes; their time is scaled up to the whole epoch."""
 
     def scaled(self, scale: float) -> Case:
         """The same crowd with fewer instances and annotators."""
@@ -49,18 +49,18 @@ CASES = (LABELME, SPARSE, WIDE)
 
 @dataclass(frozen=True)
 class Epochs:
-    """What one side measured: the seconds and the loss of each epoch."""
+    """The measurements of one side: the seconds and the loss of each epoch."""
 
     seconds: list[float]
     losses: list[float]
 
     def steady_seconds(self) -> float:
-        """The median without the first epoch, which also warms the caches."""
+        """The median time without the first epoch, which also warms the caches."""
         return median(self.seconds[1:])
 
 
 class Crowd:
-    """Features around the centre of a class; annotators say what it is, 0.5 to 0.95 right."""
+    """Features around the centre of a class, and annotators of accuracy 0.5 to 0.95."""
 
     def __init__(self, case: Case) -> None:
         rng = np.random.default_rng(SEED)
@@ -68,7 +68,7 @@ class Crowd:
         centres = rng.normal(size=(case.classes, case.features))
         noise = rng.normal(size=(case.instances, case.features))
         self.features = ((0.3 * centres[truth] + noise) / 1.05).astype(np.float32)
-        # Annotators take turns, so that none meets an instance twice and all have work.
+        # Annotators take turns, so that none gets an instance twice and all get some.
         ends = (case.annotations * np.arange(case.instances + 1)).astype(np.int64)
         self.instance = np.repeat(np.arange(case.instances), np.diff(ends))
         turns = rng.permutation(case.annotators)

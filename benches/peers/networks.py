@@ -30,7 +30,7 @@ TARGETS = {"labelme": at_least(1), "sparse": at_least(30)}
 PEERS = ("torch", "numpy", "pyarrow")
 WIDE_RATIO = at_most(1.5)
 DISTURBED = 1.5
-"""Runs of one side that differ by this factor had company."""
+"""If runs of one side differ by this factor, other processes disturbed them."""
 
 Line = tuple[Row, dict]
 """A line of the table, and the measurements behind it."""
@@ -94,7 +94,7 @@ def train_labelmill(labelmill: Labelmill, case: Case, crowd: Crowd, batch: int) 
 def measure(
     what: str, labelmill: Labelmill, case: Case, batch: int, runs: int, dense: bool
 ) -> Line:
-    """Takes the two sides in turn and the quickest run of each: company only ever adds time."""
+    """Runs both sides in turn and takes the quickest run of each: disturbances only add time."""
     print(f"running: {what}", file=sys.stderr, flush=True)
     crowd = Crowd(case)
     measured: dict[str, list[Epochs]] = {"labelmill": [], "torch": []}
@@ -126,7 +126,7 @@ def measure(
 
 
 def compare(labelmill: Labelmill, scale: float, runs: int, dense_wide: bool) -> list[Line]:
-    """The lines of the table; one that fails leaves the others in place."""
+    """The lines of the table; a line that fails does not stop the others."""
     lines, seconds = [], {}
     for case in CASES:
         dense = case.name != "wide" or dense_wide

@@ -1,7 +1,7 @@
-"""Compares labelmill with crowd-kit and DuckDB, and prints the ratios beside their targets.
+"""Compares labelmill with crowd-kit and DuckDB, and prints the ratios next to their targets.
 
-This process keeps to the standard library and leaves the work to its children: Linux never reports
-a child's peak memory below that of the process which started it.
+This process uses only the standard library and leaves the work to child processes: Linux never
+reports a lower peak memory for a child than for the process that started it.
 """
 
 from __future__ import annotations

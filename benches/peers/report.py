@@ -50,7 +50,7 @@ def at_most(limit: float) -> Target:
 
 @dataclass(frozen=True)
 class Row:
-    """One line of the table; a target is for the ratio, or without one for labelmill's value."""
+    """One line of the table; the target is for the ratio, or for labelmill's value without one."""
 
     what: str
     unit: str = "seconds"
@@ -61,7 +61,7 @@ class Row:
     failure: str | None = None
 
     def judged(self) -> tuple[float | None, str]:
-        """The value that the target is for, and its unit."""
+        """The value that the target applies to, and its unit."""
         return (self.labelmill, self.unit) if self.ratio is None else (self.ratio, "times")
 
     def verdict(self) -> str:
@@ -91,7 +91,7 @@ def table(rows: Iterable[Row]) -> str:
 
 
 def aligned(line: tuple[str, ...], widths: list[int]) -> str:
-    """The first and the last cell stand to the left, the numbers between to the right."""
+    """The line with its first and last cell aligned left and the numbers between aligned right."""
     first, *numbers, last = line
     middle = [number.rjust(width) for number, width in zip(numbers, widths[1:-1], strict=True)]
     return "  ".join([first.ljust(widths[0]), *middle, last])

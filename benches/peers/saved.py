@@ -1,6 +1,6 @@
 """Loads saved models into PyTorch and compares its probabilities with those of `labelmill predict`.
 
-The lines that load a model are those of the repository's README, word for word.
+It runs the Python code of the repository's README, unchanged, to load a model.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ url = {sink}
 
 @dataclass(frozen=True)
 class Case:
-    """A network and the features that it is trained on."""
+    """A network and the size of its training data."""
 
     model: str
     shape: tuple[int, ...] = (12,)
@@ -76,7 +76,7 @@ CASES = {
 
 
 def write_crowd(case: Case, annotations: Path, features: Path) -> torch.Tensor:
-    """Draws features and three labels of each instance; returns the features."""
+    """Draws and writes features and three labels per instance; returns the features."""
     rng = np.random.default_rng(SEED)
     truth = rng.integers(CLASSES, size=case.instances)
     centres = rng.normal(size=(CLASSES, prod(case.shape)))
@@ -95,14 +95,14 @@ def write_crowd(case: Case, annotations: Path, features: Path) -> torch.Tensor:
 
 
 def readme_lines() -> str:
-    """The README's lines of Python."""
+    """The Python code of the README."""
     text = (HERE.parent.parent / "README.md").read_text()
     [lines] = [block.split("\n```", 1)[0] for block in text.split("```python\n")[1:]]
     return lines
 
 
 def difference(binary: Path, case: Case, lines: str) -> float:
-    """The largest difference between a probability of PyTorch's and one of labelmill's."""
+    """The largest difference between the probabilities of PyTorch and labelmill."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         annotations, features = folder / "annotations.parquet", folder / "features.parquet"
