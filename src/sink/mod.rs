@@ -1,7 +1,7 @@
 //! The last stage: finished tables are published as one run, or not at all.
 //!
-//! [`Sink`] is what the commands know of it: they ask what is committed, and publish. How a run lies on disk or in a
-//! store, and what happens when writers die, is described in [`parquet`].
+//! Commands use only [`Sink`]: they ask which runs are committed, and publish. [`parquet`] describes the layout of a
+//! run on disk or in a store, and what happens when writers die.
 
 pub mod model_files;
 pub mod parquet;
@@ -21,16 +21,16 @@ pub use parquet::{Compression, FileEntry, Manifest, ParquetSink, PublishedRun};
 
 /// A place where runs are published.
 pub trait Sink: Sync {
-    /// The folder of a run, for people.
+    /// The URL of a run's folder, as shown to users.
     fn folder(&self, run_id: &str) -> String;
 
-    /// What was committed under this id.
+    /// The run that was committed under this id, if any.
     fn committed(&self, run_id: &str) -> impl Future<Output = Result<Option<CommittedRun>>> + Send;
 
     /// The id of the newest committed run.
     fn latest(&self) -> impl Future<Output = Result<Option<String>>> + Send;
 
-    /// Does for a committed run what its writer could not do any more: lets `latest` point to it.
+    /// Completes the commit of a run if its writer could not: moves `latest` to it.
     fn finish_commit(&self, manifest: &Manifest) -> impl Future<Output = Result<()>> + Send;
 
     /// Makes sure that a run can be committed here, as far as that can be known before the work is done.
@@ -39,13 +39,13 @@ pub trait Sink: Sync {
     /// When the place cannot hold a commit, or cannot be written to.
     fn expect_commits(&self, run_id: &str) -> impl Future<Output = Result<()>> + Send;
 
-    /// Writes the contents of a run and commits them. Where another writer committed the same job meanwhile, its run is
-    /// returned.
+    /// Writes the contents of a run and commits them. If another writer has committed the same job in the meantime,
+    /// returns its run.
     ///
     /// # Errors
     /// When the store fails, another job took the id, or the run is cancelled. Nothing is published then, unless the
-    /// message says otherwise: the run may be committed and only `latest` not have moved, or the store may not have
-    /// said whether it is committed.
+    /// message says otherwise: the run may be committed although `latest` did not move, or it may be unknown whether it
+    /// is committed.
     fn publish(
         &self,
         run_id: &str,
@@ -54,8 +54,8 @@ pub trait Sink: Sync {
         run: &Run,
     ) -> impl Future<Output = Result<Manifest>> + Send;
 
-    /// Whether a job is still to be done, and under which id: a job that was done before is not done again, unless files
-    /// of it are missing, or it is forced, under a numbered id then.
+    /// Decides whether a job must run, and under which id. A job that was done before is not done again, unless some of
+    /// its files are missing, or `force` is set: then it gets a numbered id.
     ///
     /// # Errors
     /// When the id belongs to another job, or the store cannot be read.
@@ -87,7 +87,7 @@ pub trait Sink: Sync {
         }
     }
 
-    /// What a command answers whose job was done before.
+    /// The result of a command whose job was done before.
     ///
     /// # Errors
     /// When the store fails.
@@ -101,7 +101,7 @@ pub trait Sink: Sync {
         }
     }
 
-    /// What a command answers, with the run that `latest` names now.
+    /// The result of a command, with the run that `latest` names now.
     fn published<T: Send>(
         &self,
         manifest: Manifest,
@@ -114,23 +114,23 @@ pub trait Sink: Sync {
     }
 }
 
-/// A run as it was found.
+/// A committed run, and which of its files are missing.
 pub struct CommittedRun {
-    /// What was committed.
+    /// The run's manifest.
     pub manifest: Manifest,
-    /// The files of it that are not there in their size.
+    /// Its files that are missing or have another size.
     pub missing: Vec<FileEntry>,
 }
 
 /// How a command that publishes ended.
 pub struct Published<T> {
-    /// What is committed.
+    /// The manifest of the committed run.
     pub manifest: Manifest,
-    /// The run's folder, for people.
+    /// The URL of the run's folder, as shown to users.
     pub folder: String,
     /// The run that `latest` names, where that is known.
     pub latest: Option<String>,
-    /// What was made; `None` where the same job had been done before.
+    /// The command's own result; `None` if the same job had been done before.
     pub outcome: Option<T>,
 }
 
@@ -141,27 +141,27 @@ fn another_job(manifest: &Manifest, command: JobCommand) -> Error {
         .help(command.help_if_taken())
 }
 
-/// What makes a run the one that it is.
+/// The identity of a job.
 #[derive(Debug, Clone)]
 pub struct Job {
-    /// The digest of all that can change a byte of the tables: two runs with the same one are the same job.
+    /// The digest of everything that can change a byte of the tables: two runs with the same one are the same job.
     pub digest: String,
     /// The id that the user chose; else the digest's first 16 letters.
     pub run_id: Option<String>,
-    /// Runs of the same pipeline replace each other: `sink.keep_runs` counts them.
+    /// The pipeline that the run belongs to: `sink.keep_runs` counts the runs of one pipeline.
     pub pipeline: String,
     /// The command that publishes it.
     pub command: JobCommand,
 }
 
-/// The commands that publish runs: each has options of its own, which errors advise.
+/// The commands that publish runs. Each has its own options, which the help lines of errors name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum JobCommand {
     /// `run` and `aggregate`, which take every key of a pipeline file.
     Run,
     /// `predict`, which chooses the run id itself.
     Predict,
-    /// `simulate`, which has one run in a folder.
+    /// `simulate`, which publishes one run per folder.
     Simulate,
 }
 
@@ -184,7 +184,7 @@ impl JobCommand {
         }
     }
 
-    /// The same, where a job took it that ran at the same time: `--force` was of no use then.
+    /// What to do where another job took the run id at the same time, so that `--force` did not help.
     pub(crate) fn help_if_taken_meanwhile(self) -> &'static str {
         match self {
             Self::Run => {
@@ -194,7 +194,7 @@ impl JobCommand {
         }
     }
 
-    /// What to do where the writer was taken for dead.
+    /// What to do where the writer was considered dead.
     pub(crate) fn help_if_swept(self) -> &'static str {
         match self {
             Self::Run => "run the job again, with a larger sink.stale_after_seconds",
@@ -205,31 +205,31 @@ impl JobCommand {
     }
 }
 
-/// The SHA-256 of bytes, in hexadecimal: what distinguishes jobs and inputs.
+/// The SHA-256 of bytes, in hexadecimal. It identifies jobs and inputs.
 pub(crate) fn digest(bytes: impl AsRef<[u8]>) -> String {
     format!("{:x}", Sha256::digest(bytes))
 }
 
-/// What [`Sink::begin`] found.
+/// The result of [`Sink::begin`].
 pub enum Begin {
     /// The job was done before.
     Done(Box<Manifest>),
-    /// The job is to be done, under this id.
+    /// The job must run, under this id.
     New(String),
 }
 
-/// All that a run publishes.
+/// Everything that a run publishes.
 #[derive(Default)]
 pub struct Contents<'a> {
     /// Its tables.
     pub tables: Vec<&'a dyn Table>,
     /// The files of its trained classifiers, by path below the run's files.
     pub model: Vec<(String, Vec<u8>)>,
-    /// What gates look at.
+    /// The values that gates check.
     pub measures: serde_json::Value,
 }
 
-/// Where the tables go.
+/// Where and how the tables are written.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct SinkSpec {
@@ -241,7 +241,7 @@ pub struct SinkSpec {
     pub tables: Option<Vec<String>>,
     /// How the Parquet files are compressed.
     pub compression: Compression,
-    /// Seconds without a sign of life after which this run agrees to be taken for dead by a process of another machine.
+    /// Seconds without a sign of life after which a process on another machine may consider this run dead.
     #[schemars(range(min = 1))]
     pub stale_after_seconds: u64,
     /// Whether files on local disk are synced before the commit, so that a committed run survives a power loss.
@@ -265,11 +265,11 @@ impl Default for SinkSpec {
     }
 }
 
-/// File systems take names of 255 bytes; a forced rerun adds its number.
+/// The most bytes of a run id: file systems allow names of 255 bytes, and a forced rerun appends its number.
 const LONGEST_RUN_ID: usize = 200;
 
 impl SinkSpec {
-    /// Adds what is wrong to `problems`.
+    /// Adds the spec's problems to `problems`.
     pub fn check(&self, place: &str, problems: &mut Problems) {
         for (i, name) in self.tables.iter().flatten().enumerate() {
             let names = TABLES.iter().map(|t| t.name());

@@ -1,11 +1,11 @@
-//! A trained classifier as files beside a run's tables.
+//! The files of a trained classifier, which are published with a run's tables.
 //!
 //! ```text
 //! model/model.json          kind, parameters, sizes, the classes in their order with their type, the modules of torch.nn,
 //!                           the calibration
-//! model/model.safetensors   every number, in PyTorch's names and layouts
+//! model/model.safetensors   every weight, with PyTorch's names and layouts
 //! ```
-//! With several questions each has a folder of its own: `model/0`, `model/1`, ... in the order of the questions.
+//! With several questions each one has its own folder: `model/0`, `model/1`, ... in the order of the questions.
 
 use std::str::FromStr;
 
@@ -27,26 +27,26 @@ use crate::tables::{Answer, Outcome};
 const DESCRIPTION: &str = "model.json";
 const PARAMETERS: &str = "model.safetensors";
 
-/// The key of the numbers' SHA-256 in the description: two files of two runs are no model. Older files have none.
+/// The key of the weights' SHA-256 in the description: it detects files that come from two runs. Older files have none.
 const PARAMETERS_DIGEST: &str = "parameters_sha256";
 
-/// The key of the SHA-256 of the description's own text, written with [`NO_DIGEST`] in the place of the digest: classes in
-/// another order would be other predictions. Older files have none.
+/// The key of the SHA-256 of the description's own text, computed with [`NO_DIGEST`] in place of the digest. It detects
+/// changes: classes in another order would change the predictions. Older files have none.
 const DESCRIPTION_DIGEST: &str = "description_sha256";
 
-/// As long as a digest.
+/// A placeholder of the length of a digest.
 const NO_DIGEST: &str = "0000000000000000000000000000000000000000000000000000000000000000";
 
-/// The version of both files' layout. The first had no number, and its weights were `[in, out]`.
+/// The version of both files' layout. The first version had no number, and its weights were `[in, out]`.
 const FORMAT: u64 = 2;
 
-/// The names that a classifier's files have.
+/// The names of a classifier's files.
 pub const MODEL_FILES: [&str; 2] = [DESCRIPTION, PARAMETERS];
 
 /// The files of every trained classifier of a run, by path below the run's files.
 ///
 /// # Errors
-/// When the classes have a type that has no text.
+/// When the type of the classes cannot be cast to text.
 pub fn files(outcome: &Outcome) -> Result<Vec<(String, Vec<u8>)>> {
     let mut files = Vec::new();
     for (n, Answer { frame, fitted, .. }) in outcome.answers.iter().enumerate() {
@@ -80,7 +80,7 @@ fn sealed(mut description: Value) -> String {
     format!("{description:#}")
 }
 
-/// Refuses a description that is not as it was written.
+/// Refuses a description that was changed after it was written.
 fn check_seal(description: &Value, text: &str) -> Result<()> {
     let Some(written) = description.get(DESCRIPTION_DIGEST) else { return Ok(()) };
     let written = written.as_str().unwrap_or_default();
@@ -102,7 +102,7 @@ fn typed(values: &ArrayRef) -> Result<Value> {
 fn untyped(value: &Value) -> Result<ArrayRef> {
     let damaged = || Error::data("the model's classes cannot be read").at(DESCRIPTION);
     let name = value["type"].as_str().ok_or_else(damaged)?;
-    // The name is parsed by recursion, and no type of ids has a long one.
+    // The parser is recursive, and no type of ids has a long name.
     let name = Some(name).filter(|name| name.len() < 128).ok_or_else(damaged)?;
     let data_type = DataType::from_str(name).map_err(|_| damaged())?;
     let values = value["values"].as_array().ok_or_else(damaged)?;
@@ -129,7 +129,7 @@ pub(crate) fn classes_of(description: &Value) -> Result<Ids> {
     Ok(classes)
 }
 
-/// What calibrates the model's predictions; a model that was saved without says nothing of it.
+/// The calibrator of the model's predictions; `None` if the model was saved without one.
 pub(crate) fn calibrator_of(description: &Value, n_classes: usize) -> Result<Option<Calibrator>> {
     let found = &description["calibration"];
     if found.is_null() {
@@ -145,7 +145,7 @@ pub(crate) fn calibrator_of(description: &Value, n_classes: usize) -> Result<Opt
     }
 }
 
-/// The description and the numbers of the classifier that `url` names: its own folder, or that of a run.
+/// Loads the description and the weights of the classifier at `url`, which is its own folder or that of a run.
 ///
 /// # Errors
 /// When there is none, or the store cannot be read.
@@ -189,7 +189,7 @@ pub(crate) async fn load(url: &str, stores: &StoreSpec) -> Result<(Value, Vec<u8
     Ok((description, parameters))
 }
 
-/// The place without links on local disk: `latest` may lead to another run before the second file is read.
+/// Resolves links on local disk: `latest` may move to another run before the second file is read.
 fn resolved(place: Place, stores: &StoreSpec) -> Result<Place> {
     match place.local().and_then(|folder| folder.canonicalize().ok()) {
         Some(folder) => open(&parse_url(&folder.display().to_string())?, stores),
@@ -197,7 +197,7 @@ fn resolved(place: Place, stores: &StoreSpec) -> Result<Place> {
     }
 }
 
-/// Refuses files of another layout, whose numbers would be read in the wrong order.
+/// Refuses files of another layout, whose weights would be read in the wrong order.
 fn check_format(description: &Value) -> Result<()> {
     let format = &description["format"];
     if *format == json!(FORMAT) {

@@ -1,4 +1,4 @@
-//! One attempt to write a run: a folder and a lease of its own, kept alive by a heartbeat.
+//! One attempt to write a run. It has its own folder, and its own lease that a heartbeat keeps alive.
 
 use std::fs::{self, File};
 use std::io::{self, Write};
@@ -22,23 +22,23 @@ use super::place::ParquetSink;
 use crate::error::{Error, Result};
 use crate::sink::JobCommand;
 
-/// How often a writer shows that it lives, at least.
+/// The longest time between two touches of a lease.
 const HEARTBEAT: Duration = Duration::from_secs(20);
 
-/// How often a free name for an attempt is looked for.
+/// How often a request to create a lease is repeated.
 const NAME_TRIES: usize = 4;
 
-/// An attempt under way. The heartbeat ends when it is dropped.
+/// A running attempt. Dropping it stops the heartbeat.
 pub(super) struct Attempt {
     pub(super) lease: Lease,
     /// Its folder.
     pub(super) path: Path,
     /// The store's clock when the attempt began.
     pub(super) began: DateTime<Utc>,
-    /// Whether a store failed to answer an upload: the file may still arrive.
+    /// Whether an upload to a store failed: the file may still arrive.
     pub(super) lost_uploads: Arc<AtomicBool>,
-    /// Whether the lease is gone: the writer was taken for dead, and what it uploads from now on would be in nobody's
-    /// way and in nobody's care.
+    /// Whether the lease is gone: another process considered this writer dead. No process would ever delete a file that
+    /// it uploads from now on.
     pub(super) lost_lease: Arc<AtomicBool>,
     heartbeat: tokio::task::JoinHandle<()>,
 }
@@ -50,12 +50,12 @@ impl Drop for Attempt {
 }
 
 impl Attempt {
-    /// Whether a file may still arrive.
+    /// Whether the file of a failed upload may still arrive.
     pub(super) fn has_lost_uploads(&self) -> bool {
         self.lost_uploads.load(Ordering::Relaxed)
     }
 
-    /// Whether the writer was taken for dead, as far as it knows.
+    /// Whether the heartbeat found that the lease is gone.
     pub(super) fn has_lost_lease(&self) -> bool {
         self.lost_lease.load(Ordering::Relaxed)
     }
@@ -75,7 +75,7 @@ impl ParquetSink {
             let version = self.create_lease(&mut lease).await.map_err(|e| e.or_at("sink.url"))?;
             let began = match self.place.store.head(&self.lease_path(&lease.attempt)).await {
                 Ok(found) => found.last_modified,
-                // It was swept, of a process that was suspended here.
+                // This process was suspended here, and another one swept its lease.
                 Err(object_store::Error::NotFound { .. }) => continue,
                 Err(e) => return Err(Error::from(e).or_at("sink.url")),
             };
@@ -94,9 +94,9 @@ impl ParquetSink {
             .help(command.help_if_swept()))
     }
 
-    /// Creates a file in the way that a commit does, and removes it: a place that cannot hold a commit, or may not be
-    /// written to, says so before the work is done. A store is tried with a lease alone, which may stay where it may
-    /// not be deleted.
+    /// Creates a file in the same way as a commit and removes it, so that a place that cannot hold a commit, or that is
+    /// not writable, fails before the work is done. On a store this creates only a lease, which stays if it cannot be
+    /// deleted.
     pub(super) async fn try_to_commit(&self, run_id: &str) -> Result<()> {
         let (Some(runs), Some(leases)) = (self.local(&self.runs()), self.local(&self.leases()))
         else {
@@ -107,10 +107,10 @@ impl ParquetSink {
         };
         let mut made: Vec<&FilePath> = leases.ancestors().chain(runs.ancestors().take(1)).collect();
         made.retain(|folder| !folder.exists());
-        // The longest first: a folder goes before the one in which it lies.
+        // The longest path first: a folder is removed before its parent.
         made.sort_by_key(|folder| std::cmp::Reverse(folder.as_os_str().len()));
         let expected = self.try_to_create(run_id).await;
-        // A job that fails leaves nothing; another writer's folder is not empty.
+        // A failed job leaves no folders. A folder that another writer uses is not empty, and stays.
         made.iter().for_each(|folder| drop(fs::remove_dir(folder)));
         expected
     }
@@ -119,7 +119,7 @@ impl ParquetSink {
         let mut lease = self.new_lease(run_id, 1, Vec::new());
         self.create_lease(&mut lease).await.map_err(|e| e.or_at("sink.url"))?;
         let folder = self.attempt_path(run_id, &lease.attempt);
-        // The lease names the folder, and the file is one of those that go with it.
+        // The lease names this folder, and `remove_files_of` removes files with this name from it.
         let probe = folder.clone().join(format!("{STAGED}probe"));
         let created = self.create(&probe, &lease, &folder).await;
         self.remove_trial(&lease).await;
@@ -131,7 +131,7 @@ impl ParquetSink {
         }
     }
 
-    /// Removes what was made to try the place.
+    /// Removes the lease and the file of a trial commit.
     async fn remove_trial(&self, lease: &Lease) {
         let removed = self.remove_files_of(lease).await;
         if let Err(e) = removed.and(self.delete(&self.lease_path(&lease.attempt)).await) {
@@ -157,8 +157,8 @@ impl ParquetSink {
         }
     }
 
-    /// Creates the lease under a name that nobody has. If the answer is lost, another name is tried: the first lease may
-    /// exist; it names no files, and is swept once this process has ended.
+    /// Creates the lease under a new random name. If the store's answer is lost, tries another name: the first lease
+    /// may exist then, but no files belong to it, and a later run sweeps it after this process has ended.
     async fn create_lease(&self, lease: &mut Lease) -> Result<UpdateVersion> {
         let mut failed = Error::bug("no free name for an attempt");
         for _ in 0..NAME_TRIES {
@@ -169,7 +169,7 @@ impl ParquetSink {
             let created = if let Some(file) = self.local(&path) {
                 let mut created = create_new(&file, &json(lease), self.spec.sync);
                 if created.as_ref().is_err_and(|e| is_full(e.kind())) {
-                    // Who died may have filled the disk.
+                    // The files of dead writers may fill the disk.
                     self.make_room().await?;
                     created = create_new(&file, &json(lease), self.spec.sync);
                 }
@@ -189,7 +189,7 @@ impl ParquetSink {
                     return Ok(version);
                 }
                 Err(object_store::Error::NotImplemented { .. }) => return Err(no_create_only()),
-                // A disk's answers are not lost.
+                // On local disk no answer is lost: the lease was not created.
                 Err(e @ object_store::Error::Generic { .. }) if self.place.local().is_some() => {
                     return Err(e.into());
                 }
@@ -204,13 +204,13 @@ impl ParquetSink {
         Err(failed)
     }
 
-    /// A store that replaces what it was asked to create only where there is nothing cannot hold a commit.
+    /// Refuses a store that overwrites an existing object on a create-only put: it cannot hold a commit.
     async fn expect_create_only(&self, path: &Path, lease: &Lease) -> Result<()> {
         if self.place.local().is_some() {
             return Ok(());
         }
-        // The first put may succeed where a sweeper removed the lease while this process was suspended; a store that
-        // ignores the condition accepts every put.
+        // A put may succeed because a sweeper removed the lease while this process was suspended. A store that ignores
+        // the condition accepts every put.
         let mut failed = None;
         for _ in 0..NAME_TRIES {
             match self.put(path, json(lease), PutMode::Create).await {
@@ -225,8 +225,8 @@ impl ParquetSink {
         Err(failed.map_or_else(no_create_only, Error::from))
     }
 
-    /// Touches the lease again and again until the task is aborted, or the lease `is_lost`: then the writer was taken
-    /// for dead, and uploads no more.
+    /// Touches the lease at regular intervals until the task is aborted or the lease is gone. Sets `is_lost` in the
+    /// second case: another process considered the writer dead, and the writer uploads no more.
     fn heartbeat(
         &self,
         lease: &Lease,
@@ -242,7 +242,7 @@ impl ParquetSink {
                 match sink.touch(&lease, version.clone()).await {
                     Ok(newer) => version = newer,
                     Err(object_store::Error::NotFound { .. }) => break,
-                    // It is gone; or the answer to the last touch was lost, and it has a newer version.
+                    // The lease is gone; or the answer to the last touch was lost, and the lease has a newer version.
                     Err(object_store::Error::Precondition { .. }) => {
                         match sink.read_control::<Lease>(&sink.lease_path(&lease.attempt)).await {
                             Ok(Control::Whole(_, meta)) => version = version_of(&meta),
@@ -250,7 +250,7 @@ impl ParquetSink {
                             Err(_) => {}
                         }
                     }
-                    // The store will be asked again, and has `silence_seconds` to answer.
+                    // The next touch tries again: the lease stays valid for `silence_seconds`.
                     Err(e) => tracing::debug!(attempt = lease.attempt, error = %e, "no heartbeat"),
                 }
             }
@@ -258,7 +258,8 @@ impl ParquetSink {
         })
     }
 
-    /// Gives the lease a new time, by the store's clock, if it is still there as it was.
+    /// Renews the lease's modification time, by the store's clock, if the lease still exists; on a store, only if it is
+    /// still this `version`.
     async fn touch(
         &self,
         lease: &Lease,
@@ -266,7 +267,7 @@ impl ParquetSink {
     ) -> Result<UpdateVersion, object_store::Error> {
         let path = self.lease_path(&lease.attempt);
         if let Some(file) = self.local(&path) {
-            // Opened, never created: the same bytes again, so that no reader sees anything else.
+            // Open the file, never create it, and write the same bytes again: a reader never sees any other content.
             let opened = File::options().write(true).open(&file);
             let written = opened.and_then(|mut file| file.write_all(&json(lease)));
             return written.map(|()| version).map_err(|e| on_disk(&file, e));
@@ -275,7 +276,7 @@ impl ParquetSink {
         Ok(UpdateVersion { e_tag: put.e_tag, version: put.version })
     }
 
-    /// Ends an attempt that has nothing left to do; if that fails, the next run does it.
+    /// Ends an attempt: stops the heartbeat and deletes the lease. If that fails, a later run deletes it.
     pub(super) async fn end(&self, attempt: Attempt) {
         attempt.heartbeat.abort();
         let _ = self.place.store.delete(&self.lease_path(&attempt.lease.attempt)).await;
@@ -288,14 +289,14 @@ fn no_create_only() -> Error {
     )
 }
 
-/// Creates a lease under a name of its own. It is written in place: nobody waits for this name, and one that was cut
-/// short names nothing.
+/// Creates a lease's file. It is written in place: no other process waits for this name, and a truncated lease names no
+/// files.
 fn create_new(file: &FilePath, bytes: &[u8], sync: bool) -> io::Result<()> {
     let create = || {
         file.parent().map_or(Ok(()), fs::create_dir_all)?;
         File::options().write(true).create_new(true).open(file)
     };
-    // Another writer may just remove a folder that is empty.
+    // Another writer may have just removed the empty folder.
     let mut created = match create() {
         Err(e) if e.kind() == io::ErrorKind::NotFound => create()?,
         created => created?,
@@ -303,14 +304,14 @@ fn create_new(file: &FilePath, bytes: &[u8], sync: bool) -> io::Result<()> {
     let written =
         created.write_all(bytes).and_then(|()| if sync { created.sync_all() } else { Ok(()) });
     if written.is_err() {
-        // On a full disk, for instance, not even an empty file stays.
+        // Leave no partial file behind, for instance on a full disk.
         let _ = fs::remove_file(file);
     }
     written?;
     if sync { sync_folder_of(file) } else { Ok(()) }
 }
 
-/// The time between two touches: two may be lost before the silence that was promised is over.
+/// The time between two touches: two of them may fail before `silence_seconds` are over.
 fn pause(lease: &Lease) -> Duration {
     HEARTBEAT.min(Duration::from_secs(lease.silence_seconds) / 3)
 }

@@ -1,4 +1,4 @@
-//! Publishes a run: attempts, until one of them or somebody else's is committed.
+//! Publishes a run: makes attempts until one of them, or one of another writer, is committed.
 
 use std::time::Duration;
 
@@ -18,24 +18,25 @@ use crate::run::Run;
 use crate::sink::{Contents, Job};
 use crate::tables::SCHEMA_VERSION;
 
-/// Attempts of one writer: it needs another one when it was suspended for so long that it was taken for dead.
+/// The most attempts of one writer. It needs another one if it was suspended for so long that it was considered dead.
 const MOST_TRIES: usize = 3;
 
-/// How often a commit whose files are missing is revoked: other writers may revoke it and commit it again meanwhile.
+/// How often a commit whose files are missing is revoked: other writers may revoke it and commit it again in the
+/// meantime.
 const MOST_REVOKES: usize = 8;
 
-/// How often the store is asked to commit while its answers are lost.
+/// How often the request to commit is sent while no answer arrives.
 const COMMIT_REQUESTS: u32 = 3;
 
 /// How an attempt ended without an error.
 enum AttemptOutcome {
-    /// It is committed. `before` is what `latest` named before that.
+    /// The attempt is committed. `before` is the content of `latest` before the commit.
     Committed { committed: Box<Committed>, before: Option<Latest> },
-    /// An attempt of another writer was committed as this very run: it is joined, if its files are there.
+    /// Another writer committed this run: its commit is joined if its files exist.
     Concurrent,
-    /// The sweep of a dead writer, which had wanted the same name, used that name up: nothing is written yet.
+    /// Sweeping a dead writer used up the manifest name, which both wanted. No files are written yet.
     NameUsedUp,
-    /// It was taken for dead: its name will never hold a commit.
+    /// Another process considered the attempt dead: its manifest name will never hold a commit.
     Swept,
 }
 
@@ -59,7 +60,7 @@ impl ParquetSink {
             {
                 tracing::warn!(run_id, error = %e, "what earlier attempts left could not be removed");
             }
-            // The last attempt may have ended because another writer's was committed: that was looked at above.
+            // The last attempt may have ended because another writer committed the run: the check above covers this.
             if n == MOST_TRIES {
                 break;
             }
@@ -83,7 +84,7 @@ impl ParquetSink {
                     self.discard(attempt).await;
                     return Err(e);
                 }
-                // The lease stays: the next run looks whether this one is committed.
+                // The lease stays: the next run checks whether this attempt is committed.
                 Err(Failed::Unknown(e)) => return Err(e),
             }
         }
@@ -92,8 +93,8 @@ impl ParquetSink {
             .help(job.command.help_if_swept()))
     }
 
-    /// Whether the run is committed. A commit of this very job whose files are gone is revoked first; another job's is
-    /// left to it.
+    /// The state of the run. A commit of the same job whose files are missing is revoked first; a commit of another job
+    /// is left alone.
     async fn revoke_if_incomplete(&self, run_id: &str, job: &Job) -> Result<RunState> {
         let folder = self.run_path(run_id);
         for n in 0..=MOST_REVOKES {
@@ -135,7 +136,7 @@ impl ParquetSink {
             Ok(files) => files,
             Err(e) => {
                 run.cancel.check()?;
-                // A sweeper removes the files of an attempt while they are written.
+                // A sweeper may have removed files of this attempt while it was writing them.
                 let folder = self.run_path(&attempt.lease.run_id);
                 let state = self.manifest_state(&folder, attempt.lease.manifest_number).await;
                 return match state {
@@ -166,7 +167,7 @@ impl ParquetSink {
         outcome
     }
 
-    /// Asks the store to create the manifest until it is known what became of it.
+    /// Sends requests to create the manifest until the outcome is known, [`COMMIT_REQUESTS`] at most.
     async fn commit(
         &self,
         attempt: &Attempt,
@@ -195,7 +196,7 @@ impl ParquetSink {
             tokio::time::sleep(Duration::from_millis(50 << n)).await;
         }
         if is_created {
-            // The store reported success. It cannot be asked now at what time it made the commit.
+            // The store reported success, but the manifest's modification time cannot be read now.
             let now = ObjectMeta {
                 location: path,
                 last_modified: Utc::now(),
@@ -211,12 +212,13 @@ impl ParquetSink {
         if !was_asked {
             return Err(Failed::BeforeCommit(failed));
         }
-        // The manifest may be there unseen, or on its way: what was written may go only when it can no longer arrive.
+        // The manifest may exist unseen, or may still arrive: its files may be deleted only when it can no longer
+        // arrive.
         let why = "its writer gave up";
         match self.put_tombstone(&attempt.lease, why, &attempt.path).await {
             Ok(Created::Yes) => return Err(Failed::BeforeCommit(failed)),
             Ok(Created::Exists) => match self.manifest_state(&folder, number).await {
-                // A store may say so of a request that is still under way.
+                // A store may answer so while another request for the name is in flight.
                 Ok(ManifestState::Absent) | Err(_) => {}
                 Ok(state) => return Ok(Self::outcome(attempt, state, before)),
             },
@@ -237,8 +239,8 @@ impl ParquetSink {
         }
     }
 
-    /// Moves `latest` and clears up. The lease ends last: as long as it is there, a rerun moves `latest` if this did
-    /// not.
+    /// Moves `latest` and cleans up. The lease is deleted last: while it exists, a rerun moves `latest` if this process
+    /// did not.
     async fn after_commit(
         &self,
         attempt: Attempt,
@@ -249,10 +251,10 @@ impl ParquetSink {
             e.help("the run is committed, but `latest` does not point to it: run the job again")
         })?;
         if let PointerMove::Locked = moved {
-            // The lease stays: whoever comes next moves the pointer.
+            // The lease stays: the next process moves the pointer.
             return Ok(committed.manifest);
         }
-        // What is left over takes nothing back, and the next run tries again.
+        // A failed clean-up does not undo the commit, and the next run tries again.
         if let Err(e) = self.reap_others_of(&attempt).await {
             tracing::warn!(error = %e, "what other attempts left could not be removed");
         }
@@ -263,7 +265,7 @@ impl ParquetSink {
         Ok(committed.manifest)
     }
 
-    /// Another writer committed this run while this one was at work.
+    /// Returns the commit that another writer made while this one was at work.
     async fn join_concurrent(&self, committed: Committed, job: &Job) -> Result<Manifest> {
         if committed.manifest.digest != job.digest {
             return Err(Error::store("another job took this run id at the same time")
@@ -274,8 +276,8 @@ impl ParquetSink {
         Ok(committed.manifest)
     }
 
-    /// Removes what an attempt wrote that will never be committed. The lease stays where an upload may still arrive whose
-    /// answer was lost, so that the next run removes that file too.
+    /// Removes the files of an attempt that will never be committed. The lease stays if a failed upload may still
+    /// arrive, so that the next run removes that file too.
     async fn discard(&self, attempt: Attempt) {
         let are_uploads_known = !attempt.has_lost_uploads();
         if self.remove_files_of(&attempt.lease).await.is_ok() && are_uploads_known {
@@ -286,9 +288,9 @@ impl ParquetSink {
 
 /// Why an attempt failed.
 enum Failed {
-    /// It will never be committed.
+    /// The attempt will never be committed.
     BeforeCommit(Error),
-    /// Nobody knows.
+    /// The attempt may or may not be committed.
     Unknown(Error),
 }
 

@@ -1,11 +1,11 @@
 //! Control files (manifests, leases, `latest.json`): small JSON objects that are created or replaced as a whole.
 //!
 //! # Why
-//! What counts is what survives. On local disk a control file is written beside its place, synced, and then linked or
-//! renamed into it, so that no reader ever sees half of one; its folder is synced after it. A file that is empty or
-//! ends too early can still be there after a power loss, for instance where `sync` was off: it counts as absent, with a
-//! warning, so that it blocks no job. Any other content that is not ours belongs to somebody else: it is an error, and
-//! it is never replaced.
+//! A control file must never be visible half-written. On local disk it is written to a temporary file, synced, and then
+//! linked or renamed to its final name; then its folder is synced. (A lease alone is written in place.) After a power
+//! loss a file can still be empty or truncated, for instance if `sync` was off. Such a file counts as absent, with a
+//! warning, so that it blocks no job; such a manifest uses its name up. Any other content that is not labelmill's
+//! belongs to someone else: it is an error, and it is never replaced.
 
 use std::fs;
 use std::io;
@@ -23,23 +23,23 @@ use super::disk::{Created, create_on_disk, on_disk, replace_on_disk};
 use super::place::ParquetSink;
 use crate::error::{Error, Result};
 
-/// What was found where a control file belongs.
+/// The state of a control file.
 #[derive(Debug)]
 pub(super) enum Control<T> {
-    /// Nothing.
+    /// There is no file.
     Missing,
-    /// A file of ours that is empty or was cut short.
+    /// A file of ours that is empty or truncated.
     Damaged(ObjectMeta),
-    /// A file of somebody else.
+    /// A file of someone else.
     Foreign,
-    /// The file.
+    /// The content of the file.
     Whole(T, ObjectMeta),
 }
 
-/// Bytes that a control file has at most: a manifest names a file in a hundred or so.
+/// The largest size of a control file, in bytes: a manifest needs about a hundred for each file that it lists.
 const MOST_BYTES: u64 = 64 << 20;
 
-/// The version of an object that a conditional put names.
+/// The version of an object, for a conditional put.
 pub(super) fn version_of(meta: &ObjectMeta) -> UpdateVersion {
     UpdateVersion { e_tag: meta.e_tag.clone(), version: meta.version.clone() }
 }
@@ -51,9 +51,9 @@ impl ParquetSink {
         path: &Path,
     ) -> Result<Control<T>> {
         match self.local(path).map(fs::metadata) {
-            // A pipe would be waited for without an end.
+            // Reading a pipe could block for ever.
             Some(Ok(found)) if !found.is_file() => return Ok(Control::Foreign),
-            // A file has the name of a folder above: `obstacles.rs` says so to writers.
+            // A parent of the path is a file: `obstacles.rs` reports this to writers.
             Some(Err(e)) if e.kind() == io::ErrorKind::NotADirectory => {
                 return Ok(Control::Missing);
             }
@@ -83,8 +83,8 @@ impl ParquetSink {
         }
     }
 
-    /// Creates a control file where there is none. The answer of a store may be lost: an error says nothing about
-    /// whether the object is there now.
+    /// Creates a control file if it does not exist. After an error the object may exist all the same, as the answer of
+    /// a store may be lost.
     pub(super) async fn create(
         &self,
         path: &Path,
@@ -107,7 +107,7 @@ impl ParquetSink {
         }
     }
 
-    /// Replaces a control file, as a whole: on a store only the version that was `seen`.
+    /// Replaces a control file atomically; on a store, only if it is still the version that was `seen`.
     pub(super) async fn replace(
         &self,
         path: &Path,
@@ -134,14 +134,14 @@ impl ParquetSink {
         self.place.store.put_opts(path, bytes.into(), options).await
     }
 
-    /// The file behind an object, on local disk.
+    /// The path of an object's file, if the sink is on local disk.
     pub(super) fn local(&self, path: &Path) -> Option<PathBuf> {
         let root = self.place.local()?;
         let below = path.prefix_match(&self.place.path)?;
         Some(below.fold(root, |file, part| file.join(part.as_ref())))
     }
 
-    /// An object of this sink, for people.
+    /// The URL of an object of this sink, as shown to users.
     pub(super) fn text(&self, path: &Path) -> String {
         let below: Vec<String> = path
             .prefix_match(&self.place.path)
@@ -153,15 +153,15 @@ impl ParquetSink {
     }
 }
 
-/// What a control file's bytes say.
+/// The result of parsing a control file.
 enum Parsed<T> {
     Whole(T),
     Damaged,
     Foreign,
 }
 
-/// A file of ours that ends too early, or whose end is zeros that the disk never got, is damaged; what is JSON of
-/// another shape, or no JSON at all, is foreign.
+/// A file of ours is damaged if it is truncated, or if it ends in zeros because the disk never got its end. JSON of
+/// another shape, and content that is no JSON, is foreign.
 fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Parsed<T> {
     let end = bytes.iter().rposition(|b| *b != 0).map_or(0, |last| last + 1);
     let value = match serde_json::from_slice::<Value>(&bytes[..end]) {
@@ -201,7 +201,7 @@ mod tests {
         let whole = json(&latest);
         assert_eq!(parsed(&whole), "whole");
         for end in 0..whole.len() {
-            // A cut within a letter of two bytes is still a cut.
+            // A cut inside a two-byte character counts too.
             assert_eq!(parsed(&whole[..end]), "damaged", "cut at {end}");
             let zeros = [&whole[..end], &vec![0; whole.len() - end]].concat();
             assert_eq!(parsed(&zeros), "damaged", "zeros from {end}");

@@ -1,4 +1,4 @@
-//! Files on local disk that are created or replaced as a whole, and what makes them durable.
+//! Creates and replaces files on local disk atomically, and syncs files and folders.
 
 use std::fs;
 use std::io::{self, Write};
@@ -6,21 +6,21 @@ use std::path::Path as FilePath;
 
 use crate::error::Error;
 
-/// Names of files that are on their way to their place begin so.
+/// The prefix of the names of temporary files, before they are renamed or linked to their final name.
 pub(super) const STAGED: &str = "_staged-";
 
-/// How the request to create an object ended.
+/// The outcome of a request to create an object.
 pub(super) enum Created {
-    /// The object is there, and it is ours.
+    /// This request created the object.
     Yes,
-    /// There was one already.
+    /// The object existed already.
     Exists,
-    /// It is not there, and no request for it is under way: a disk could not write its bytes, or does not create files
-    /// in this way.
+    /// The object was not created, and no request for it is in flight: the disk could not write its bytes, or does not
+    /// support creating files in this way.
     Refused(Error),
 }
 
-/// Creates a file where there is none.
+/// Creates a file if it does not exist.
 pub(super) fn create_on_disk(
     target: &FilePath,
     bytes: &[u8],
@@ -37,22 +37,22 @@ pub(super) fn create_on_disk(
         Err(e) if is_refusal(e.kind()) => return Ok(Created::Refused(refused(target, &e))),
         Err(e) => return Err(e),
     }
-    // It is there, and everybody can see it: this is too late to fail.
+    // The file exists and other processes can see it: it is too late to fail.
     if sync && let Err(e) = sync_folder_of(target) {
         tracing::warn!(file = %target.display(), error = %e, "the name may not survive a power loss");
     }
     Ok(Created::Yes)
 }
 
-/// Renames or links the file to its place, where nothing may be.
+/// Renames or links the temporary file to `target`, which must not exist.
 fn persist_new(staged: tempfile::NamedTempFile, target: &FilePath) -> io::Result<()> {
     #[cfg(test)]
     tests::fail_as_told(target)?;
     staged.persist_noclobber(target).map(drop).map_err(|e| e.error)
 }
 
-/// Whether a disk that answers so has not created the name and will not: anything else, such as a share that no longer
-/// answers, says nothing.
+/// Whether this error means that the disk did not create the name and will not. Any other error, such as that of a
+/// network share that no longer answers, leaves this open.
 fn is_refusal(kind: io::ErrorKind) -> bool {
     use io::ErrorKind as Kind;
     matches!(
@@ -65,7 +65,7 @@ fn is_refusal(kind: io::ErrorKind) -> bool {
     ) || is_full(kind)
 }
 
-/// Whether a disk takes no more bytes of this user.
+/// Whether the disk is full, or a limit of this user is reached.
 pub(super) fn is_full(kind: io::ErrorKind) -> bool {
     use io::ErrorKind as Kind;
     matches!(kind, Kind::FileTooLarge | Kind::QuotaExceeded | Kind::StorageFull)
@@ -94,14 +94,14 @@ pub(super) fn replace_on_disk(
     if sync { sync_folder_of(target) } else { Ok(()) }
 }
 
-/// The bytes in a file of their own, which goes when it is dropped before it got to its place.
+/// Writes the bytes to a temporary file. It is deleted when it is dropped before it was renamed or linked.
 fn staged(
     target: &FilePath,
     bytes: &[u8],
     staging: &FilePath,
     sync: bool,
 ) -> io::Result<tempfile::NamedTempFile> {
-    // Another writer of the run may just remove a folder that is empty.
+    // Another writer of the run may have just removed the empty folder.
     let mut file = match new_file(target, staging) {
         Err(e) if e.kind() == io::ErrorKind::NotFound => new_file(target, staging)?,
         file => file?,
@@ -120,13 +120,13 @@ fn new_file(target: &FilePath, staging: &FilePath) -> io::Result<tempfile::Named
     }
     let mut builder = tempfile::Builder::new();
     builder.prefix(STAGED);
-    // As any other new file: what a umask takes away is taken away.
+    // The same permissions as any other new file: 0666 without the bits of the umask.
     #[cfg(unix)]
     builder.permissions(std::os::unix::fs::PermissionsExt::from_mode(0o666));
     builder.tempfile_in(staging)
 }
 
-/// What a store says when a file on local disk fails.
+/// The error of an object store for an I/O error on local disk.
 pub(super) fn on_disk(file: &FilePath, e: io::Error) -> object_store::Error {
     let path = file.display().to_string();
     match e.kind() {
@@ -157,11 +157,11 @@ pub(super) fn sync(file: &FilePath) -> io::Result<()> {
 pub(super) mod tests {
     use super::*;
 
-    /// What tests of this process synced.
+    /// The paths that tests of this process synced.
     pub(in crate::sink::parquet) static SYNCED: std::sync::Mutex<Vec<std::path::PathBuf>> =
         std::sync::Mutex::new(Vec::new());
 
-    /// The folders in which tests of this process let a disk refuse to create files, and its error number.
+    /// The folders in which tests of this process make creating a file fail, and the error number.
     pub(in crate::sink::parquet) static REFUSALS: std::sync::Mutex<Vec<(std::path::PathBuf, i32)>> =
         std::sync::Mutex::new(Vec::new());
 
@@ -219,7 +219,7 @@ pub(super) mod tests {
         REFUSALS.lock().unwrap().push((root.clone(), number));
         for _ in 0..2 {
             let early = sink.begin(&job, false).await.err().unwrap();
-            // Where it is known only at the commit, it is no less certain.
+            // A failure that shows only at the commit is reported in the same way.
             let late = sink.publish("r", &job, &contents, &run).await.unwrap_err();
             for error in [early, late] {
                 let said = error.to_string();

@@ -1,4 +1,4 @@
-//! One part of a table as the bytes of a Parquet file.
+//! Encodes one part of a table as a Parquet file.
 
 use arrow::datatypes::{DataType, Field, SchemaRef};
 use parquet::arrow::ArrowWriter;
@@ -29,11 +29,11 @@ pub enum Compression {
     None,
 }
 
-/// The bytes of the Parquet file of one part of a table, and how many rows they hold.
+/// The bytes of the Parquet file of one part of a table, and the number of its rows.
 ///
 /// # Why
-/// The batches become one row group, whose columns are encoded side by side: a job's largest table would else keep one
-/// thread busy when all others are written. No table has columns of more than one leaf.
+/// The batches become one row group, whose columns are encoded in parallel: otherwise a job's largest table would keep
+/// one thread busy after all other tables are written. No table has columns with more than one leaf.
 pub(super) fn encode(
     table: &dyn Table,
     part: usize,
@@ -86,7 +86,7 @@ pub(super) fn encode(
     Ok((file.into_inner()?, rows))
 }
 
-/// Instances come sorted and almost all different, and so do real numbers: no dictionary is worth building for them.
+/// Turns dictionaries off for columns whose values almost all differ, and for floats: they would not pay there.
 fn encoding(
     properties: WriterPropertiesBuilder,
     field: &Field,

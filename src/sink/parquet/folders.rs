@@ -1,9 +1,9 @@
-//! What lies in the folders of leases and of runs.
+//! Lists the folders of leases and of runs.
 //!
 //! # Why
-//! A listing of a folder on local disk follows links and enters every folder in it. A circle of links, or a folder that
-//! may not be read, breaks it off, and may be somebody else's. So only the names that labelmill gives are looked at
-//! there. A store has neither links nor folders, and one listing is its cheapest answer.
+//! A recursive listing on local disk follows links and enters every folder. A cycle of links, or an unreadable folder
+//! of someone else, would end it with an error. So on local disk only files with labelmill's own names are looked up.
+//! An object store has neither links nor folders, and one listing is the cheapest request.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -17,12 +17,12 @@ use object_store::{ObjectMeta, ObjectStore, ObjectStoreExt};
 use super::place::{ParquetSink, is_attempt};
 use crate::error::{Error, Result};
 
-/// A folder below `runs`, somebody else's perhaps.
+/// A folder below `runs`, which may belong to someone else.
 #[derive(Default)]
 pub(super) struct RunFolder {
-    /// What may be its manifests.
+    /// The files that are named like manifests.
     pub(super) manifests: Vec<ObjectMeta>,
-    /// Whether there is more than manifests.
+    /// Whether it has subfolders, such as those of attempts.
     pub(super) has_files: bool,
 }
 
@@ -67,7 +67,7 @@ impl ParquetSink {
         Ok(folders)
     }
 
-    /// The files that have the names of leases, with the attempts that they name.
+    /// The files that are named like leases, each with the attempt in its name.
     pub(super) async fn lease_files(&self) -> Result<Vec<(String, ObjectMeta)>> {
         let leases = self.leases();
         let mut found = Vec::new();
@@ -92,7 +92,7 @@ impl ParquetSink {
         Ok(found)
     }
 
-    /// A file on local disk; `None` where it is gone, or cannot be looked at.
+    /// The metadata of a file on local disk; `None` if it is gone or cannot be read.
     async fn look_up(&self, folder: &Path, below: &[&str]) -> Option<ObjectMeta> {
         let path = below.iter().fold(folder.clone(), |path, name| path.join(*name));
         match self.place.store.head(&path).await {
@@ -106,7 +106,7 @@ impl ParquetSink {
     }
 }
 
-/// The names in a folder; none where it is not there.
+/// The names in a folder; none if it does not exist.
 fn names_in(folder: &FilePath) -> Result<Vec<String>> {
     let entries = match fs::read_dir(folder) {
         Ok(entries) => entries.collect::<io::Result<Vec<_>>>(),
@@ -118,11 +118,11 @@ fn names_in(folder: &FilePath) -> Result<Vec<String>> {
     let entries = entries.map_err(|e| {
         Error::store(format!("cannot list the folder: {e}")).at(folder.display().to_string())
     })?;
-    // Names of labelmill are plain text.
+    // labelmill's own names are UTF-8.
     Ok(entries.into_iter().filter_map(|entry| entry.file_name().into_string().ok()).collect())
 }
 
-/// The attempt that a lease's file name names.
+/// The attempt in the file name of a lease.
 fn attempt_of(name: &str) -> Option<&str> {
     name.strip_suffix(".json").filter(|attempt| is_attempt(attempt))
 }

@@ -1,11 +1,11 @@
 //! `latest`: the pointer to the newest committed run.
 //!
 //! # Why
-//! A writer may be suspended between its commit and this step, for a day perhaps. What `latest` named before the commit
-//! is older, whatever any clock says: if the pointer still is there, it moves. Where another writer has moved it
-//! meanwhile, the store's own times decide. In both cases it moves only if it still is what was read: by a conditional
-//! put on a store, under a file lock on local disk. There, `latest.json` is a link through `latest`, which one rename
-//! switches: the two cannot disagree.
+//! A writer may be suspended between its commit and this step, even for a day. The run that `latest` named before the
+//! commit is older, whatever any clock says: if `latest` still names that run, the writer moves it. If another writer
+//! has moved `latest` in the meantime, the store's modification times decide. In both cases `latest` moves only if it
+//! has not changed since it was read: by a conditional put on a store, under a file lock on local disk. On local disk
+//! `latest.json` is a link through the link `latest`, which one rename switches, so the two always agree.
 
 use std::fs::{self, File};
 use std::io;
@@ -25,34 +25,35 @@ use super::obstacles::in_place_of_the_link;
 use super::place::{LATEST_FILE, LATEST_LINK, LOCK, ParquetSink, through_latest};
 use crate::error::{Error, Result};
 
-/// How often a lost race for the pointer, or a lost answer about it, is run again.
+/// How often a writer tries to move the pointer after a lost race or a lost answer.
 const REQUESTS: u32 = 8;
 
-/// Where the pointer is after a commit.
+/// The result of moving the pointer after a commit.
 #[must_use]
 pub(super) enum PointerMove {
-    /// At this commit, or at a newer one.
+    /// The pointer names this commit or a newer one.
     Done,
-    /// Where it was: a process that does not move on, suspended perhaps, holds the lock.
+    /// The pointer did not move: a process that makes no progress, perhaps because it is suspended, holds the lock.
     Locked,
 }
 
-/// How one request to move the pointer ended.
+/// The outcome of one request to move the pointer.
 enum MoveOutcome {
     Yes,
     /// Another writer was faster.
     Changed,
-    /// Another writer is at it.
+    /// Another writer holds the lock.
     Locked,
 }
 
 impl ParquetSink {
-    /// What `latest.json` says.
+    /// Reads `latest.json`.
     pub(super) async fn read_latest(&self) -> Result<Control<Latest>> {
         self.read_control(&self.latest_path()).await
     }
 
-    /// Lets `latest` point to a commit, unless it points to a newer one. What it named `before` the commit is older.
+    /// Moves `latest` to a commit, unless it names a newer one. The run that it named `before` the commit counts as
+    /// older.
     pub(super) async fn point_latest(
         &self,
         committed: &Committed,
@@ -107,7 +108,7 @@ impl ParquetSink {
         Err(failed.or_at("latest.json"))
     }
 
-    /// Replaces the object if it still is what was read.
+    /// Creates `latest.json` on a store, or replaces it if it has not changed since it was read.
     async fn put_latest(&self, now: Control<Latest>, latest: &Latest) -> Result<MoveOutcome> {
         let seen: Option<ObjectMeta> = match now {
             Control::Whole(_, meta) | Control::Damaged(meta) => Some(meta),
@@ -124,7 +125,7 @@ impl ParquetSink {
         }
     }
 
-    /// Switches the link on local disk.
+    /// Switches the link `latest` on local disk.
     fn switch_link(
         &self,
         root: &FilePath,
@@ -139,7 +140,7 @@ impl ParquetSink {
         let switch = || -> io::Result<MoveOutcome> {
             let leases = root.join("_leases");
             fs::create_dir_all(&leases)?;
-            // What takes long is done before the lock is taken.
+            // Do the slow part before taking the lock.
             replace_on_disk(&folder.join(LATEST_FILE), &json(latest), &folder, self.spec.sync)?;
             let lock = lock_file(&leases.join(LOCK))?;
             match lock.try_lock() {
@@ -168,8 +169,8 @@ impl ParquetSink {
         })
     }
 
-    /// On local disk, links each table's name to the newest run's: `<url>/annotations` is a path that stays. Returns what
-    /// to warn of where a name is taken.
+    /// On local disk, makes a link for each table of the newest run, so that a path such as `<url>/annotations` is
+    /// stable. Returns a warning if a name is taken.
     #[must_use]
     pub fn link_tables(&self, manifest: &Manifest) -> Option<String> {
         let root = self.place.local()?;
@@ -190,10 +191,10 @@ impl ParquetSink {
         })
     }
 
-    /// Whether each table's name is free for [`ParquetSink::link_tables`].
+    /// Checks that each table's name is free for [`ParquetSink::link_tables`].
     ///
     /// # Errors
-    /// Where something of somebody else has such a name.
+    /// When a file, a folder or a link of someone else has one of the names.
     pub fn refuse_taken_names<'a>(&self, tables: impl Iterator<Item = &'a str>) -> Result<()> {
         let Some(root) = self.place.local() else { return Ok(()) };
         for table in tables {
@@ -209,7 +210,8 @@ impl ParquetSink {
         Ok(())
     }
 
-    /// The newest commit of all runs, by the store's times: what a pointer that was lost named, or should have.
+    /// The newest commit of all runs, by the store's modification times: the run that `latest` should name if it was
+    /// lost.
     pub(super) async fn newest_commit(&self) -> Result<Option<Box<Committed>>> {
         let mut manifests: Vec<(ObjectMeta, Path)> = Vec::new();
         for (run_id, folder) in self.run_folders().await? {
@@ -218,7 +220,7 @@ impl ParquetSink {
         }
         manifests.sort_by_key(|(object, _)| std::cmp::Reverse(object.last_modified));
         for (object, run) in manifests {
-            // What is not ours is no commit.
+            // A manifest that is not ours is no commit.
             if let Ok(RunState::Committed(committed)) = self.run_state(&run).await
                 && committed.meta.location == object.location
             {
@@ -233,9 +235,10 @@ impl ParquetSink {
     }
 }
 
-/// The lock goes with the process, however it ends. Another user's file can be locked without being written.
+/// Opens the lock file. The system releases the lock when the process ends, however it ends. A file of another user can
+/// be locked without permission to write it.
 fn lock_file(path: &FilePath) -> io::Result<File> {
-    // A pipe would be waited for without an end.
+    // Opening a pipe could block for ever.
     if fs::metadata(path).is_ok_and(|found| !found.is_file()) {
         let what = format!("a file is needed at {}", path.display());
         return Err(io::Error::new(io::ErrorKind::InvalidInput, what));
@@ -246,7 +249,7 @@ fn lock_file(path: &FilePath) -> io::Result<File> {
     }
 }
 
-/// What the pointer on local disk names.
+/// The content of `latest.json` on local disk.
 fn named(root: &FilePath) -> Option<Latest> {
     let path = root.join("latest.json");
     let is_file = fs::metadata(&path).is_ok_and(|found| found.is_file());
@@ -254,10 +257,10 @@ fn named(root: &FilePath) -> Option<Latest> {
     serde_json::from_slice(&bytes).ok()
 }
 
-/// Replaces the link of that name by one to `target`, in one step. Who calls it holds the lock.
+/// Atomically replaces the link `name` by a link to `target`. The caller holds the lock.
 fn relink(root: &FilePath, target: &FilePath, name: &str) -> io::Result<()> {
     let staged = root.join(LATEST_LINK);
-    // What a process left that died between these steps; nothing else is there, as `obstacles.rs` saw.
+    // A process that died between these steps may have left this link. It is nothing else: `obstacles.rs` checked that.
     match fs::remove_file(&staged) {
         Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(e),
         _ => {}
@@ -266,7 +269,7 @@ fn relink(root: &FilePath, target: &FilePath, name: &str) -> io::Result<()> {
     fs::rename(staged, root.join(name))
 }
 
-/// Removes a link that a process left on its way to `latest`, unless somebody is just about to move it there.
+/// Removes the temporary link that a dead process left, unless another process is about to rename it.
 pub(super) fn remove_staged_link(root: &FilePath) {
     let lock = lock_file(&root.join("_leases").join(LOCK)).ok();
     let is_locked = lock.as_ref().is_some_and(|lock| lock.try_lock().is_ok());

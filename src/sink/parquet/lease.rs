@@ -1,12 +1,13 @@
-//! The lease of an attempt: who is writing, what is theirs, and whether they still live.
+//! The lease of an attempt: which process writes, which files are its own, and whether it is still alive.
 //!
-//! A writer creates `_leases/<attempt>.json` before its first file and touches it again and again.
+//! A writer creates `_leases/<attempt>.json` before its first file and touches it at regular intervals.
 //!
 //! # Why
-//! On one machine the kernel knows: a writer is dead when its process is gone, and never while it is there, however long
-//! it is suspended. Of a process elsewhere only its silence is known: it is dead when the store's own clock says that
-//! it did not touch its lease for longer than it promised. The store's clock is read off a lease that the reader just
-//! wrote: no clock of two machines is compared.
+//! On the same machine the kernel decides: a writer is dead if its process has ended, and alive while the process
+//! exists, however long it is suspended. Of a process on another machine only its lease is known: it counts as dead if,
+//! by the store's own clock, it has not touched its lease for longer than the lease's `silence_seconds`. The store's
+//! clock is the modification time of a lease that the reader has just written, so the clocks of two machines are never
+//! compared.
 
 use std::fs;
 use std::time::Duration;
@@ -19,31 +20,31 @@ use super::manifest::ManifestNumber;
 /// The content of a lease.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Lease {
-    /// The attempt: the name of its folder below the run's.
+    /// The attempt: also the name of its folder below the run's folder.
     pub(super) attempt: String,
     /// The run that it wants to commit.
     pub(super) run_id: String,
-    /// The name that it wants to commit it under.
+    /// The manifest name that it wants to commit the run under.
     pub(super) manifest_number: ManifestNumber,
-    /// The tables that it writes. Their files and the model's are all that belongs to the attempt.
+    /// The tables that it writes. Only their files and the model's files belong to the attempt.
     pub(super) tables: Vec<String>,
-    /// Whether the run's folder on local disk was not there before: only then may it go with the files.
+    /// Whether the run's folder on local disk did not exist before: only then is it deleted with the files.
     #[serde(default)]
     pub(super) made_folder: bool,
-    /// Seconds without a sign of life after which the writer agrees to be taken for dead.
+    /// Seconds without a touch of the lease after which processes on other machines may consider the writer dead.
     pub(super) silence_seconds: u64,
-    /// Who writes.
+    /// The process that writes.
     pub(super) process: Process,
 }
 
 impl Lease {
-    /// Whether both want to commit the same run under the same name.
+    /// Whether both leases want to commit the same run under the same name.
     pub(super) fn commits_as(&self, other: &Self) -> bool {
         (&self.run_id, self.manifest_number) == (&other.run_id, other.manifest_number)
     }
 
-    /// Whether the writer counts as dead: its process is gone, or runs elsewhere, if at all, and was silent since
-    /// `touched` for longer than it promised.
+    /// Whether the writer counts as dead: its process has ended; or this machine cannot see the process, and the lease
+    /// was last `touched` more than `silence_seconds` ago.
     pub(super) fn is_dead(&self, touched: DateTime<Utc>, now: DateTime<Utc>) -> bool {
         match self.process.state() {
             ProcessState::Gone => true,
@@ -56,15 +57,15 @@ impl Lease {
     }
 }
 
-/// A process, as far as others on the same machine can recognise it.
+/// Identifies a process to other processes on the same machine.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Process {
-    /// The machine's name, the kernel's boot and the namespace of process numbers: within one, a number means one
-    /// process. `None` where the system does not say.
+    /// The host name, the boot id and the pid namespace: a process id is unique only within these. `None` if the system
+    /// does not report them.
     pid_namespace: Option<String>,
-    /// The process.
+    /// The process id.
     pid: u32,
-    /// When the process started, in the kernel's ticks: a number that is used again has another.
+    /// When the process started, in kernel ticks: this distinguishes it from a later process with the same id.
     started: Option<u64>,
 }
 
@@ -79,7 +80,7 @@ impl Process {
         Self { pid_namespace: pid_namespace(), pid, started }
     }
 
-    /// Whether the process is certainly gone.
+    /// Whether the process has certainly ended.
     pub(super) fn is_gone(&self) -> bool {
         matches!(self.state(), ProcessState::Gone)
     }
@@ -97,13 +98,13 @@ impl Process {
     }
 }
 
-/// What this machine knows of a process.
+/// The state of a process, as far as this machine can see it.
 enum ProcessState {
     /// It has ended.
     Gone,
-    /// It is there, perhaps suspended, or another user's that may not be looked at.
+    /// It exists. It may be suspended, or belong to another user and not be readable.
     Alive,
-    /// It runs on another machine or in another container, if at all.
+    /// It belongs to another machine or container, and this one does not know whether it still runs.
     Elsewhere,
 }
 
@@ -114,17 +115,17 @@ fn pid_namespace() -> Option<String> {
     Some(format!("{} {} {}", host.trim(), boot.trim(), namespace.display()))
 }
 
-/// What the kernel reports about a process number.
+/// The kernel's entry for a process id.
 enum PidEntry {
-    /// There is no such process, or it has ended and only its number is left.
+    /// There is no such process, or it is a zombie.
     Gone,
-    /// There is one, which started then.
+    /// The process exists, and started at this tick.
     Running { started: u64 },
-    /// There is one that this user may not look at.
+    /// The process may exist, but nothing more is known about it.
     Hidden,
 }
 
-/// Asks the kernel whether there is such a process: `/proc` alone may hide those of other users.
+/// Asks the kernel whether there is such a process: `/proc` alone may hide the processes of other users.
 #[cfg(unix)]
 fn pid_entry(pid: u32) -> PidEntry {
     use rustix::process::{Pid, test_kill_process};
@@ -145,13 +146,13 @@ fn pid_entry(_pid: u32) -> PidEntry {
     PidEntry::Hidden
 }
 
-/// The state is field 3 of a stat line, the number of threads field 20 and the start time field 22, counted after the
-/// name in parentheses.
+/// Parses a line of `/proc/<pid>/stat`, starting after the name in parentheses: the state is field 3, the number of
+/// threads field 20 and the start time field 22.
 #[cfg(unix)]
 fn of_stat_line(stat: &str) -> Option<PidEntry> {
     let mut fields = stat.rsplit_once(')')?.1.split_whitespace();
     match fields.next()? {
-        // A thread of a process that was killed may still be within a call to a slow disk.
+        // A thread of a killed process may still be in a call to a slow disk.
         "Z" | "X" => match fields.nth(16)?.parse::<u32>().ok()? {
             0 | 1 => Some(PidEntry::Gone),
             _ => Some(PidEntry::Hidden),

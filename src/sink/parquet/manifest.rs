@@ -28,7 +28,7 @@ pub struct Manifest {
     /// The files of trained classifiers; `rows` is 0.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub model: Vec<FileEntry>,
-    /// What gates look at: see [`Measures`](crate::gate::Measures).
+    /// The values that gates check: see [`Measures`](crate::gate::Measures).
     #[serde(default, skip_serializing_if = "serde_json::Value::is_null")]
     pub measures: serde_json::Value,
 }
@@ -45,35 +45,35 @@ impl Manifest {
 pub struct FileEntry {
     /// The path below the run's folder.
     pub path: String,
-    /// Rows in it.
+    /// The number of its rows.
     pub rows: usize,
-    /// Its size.
+    /// Its size in bytes.
     pub bytes: usize,
 }
 
-/// Which of a run's manifest names is meant: 1 is `manifest.json`.
+/// The number of one of a run's manifest names: 1 is `manifest.json`, 2 is `manifest-2.json`.
 pub(super) type ManifestNumber = u32;
 
-/// Takes the place of a manifest that must never be written, or that no longer holds: whoever finds it knows that this
-/// name will never hold a commit. It is never deleted.
+/// Takes the place of a manifest that must never be written, or that is no longer valid: this name will never hold a
+/// commit. A tombstone is never deleted.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Tombstone {
     /// The run that was not committed under this name.
     pub(super) run_id: String,
     /// The attempt that was stopped, or whose commit was revoked.
     pub(super) attempt: String,
-    /// Why: for people.
+    /// The reason, for readers of the file.
     #[serde(rename = "tombstone")]
     pub(super) reason: String,
     /// When it was written, RFC 3339.
     pub(super) written_at: String,
-    /// None: for programs that only look for tables.
+    /// Always empty: for programs that only look for tables.
     pub(super) tables: BTreeMap<String, Vec<FileEntry>>,
-    /// Of a commit that was revoked, the files that it had named, by path below the run's folder: they may be deleted.
+    /// The files of a revoked commit, by path below the run's folder: they may be deleted.
     #[serde(default)]
     pub(super) revoked: Vec<String>,
-    /// Of an attempt that was stopped, the tables that it wrote. What it had sent may arrive when its other files are
-    /// gone: who comes next deletes it by this list.
+    /// The tables of a stopped attempt. Its uploads may arrive after its other files were deleted: the next run deletes
+    /// them by this list.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(super) stopped_tables: Vec<String>,
 }
@@ -86,13 +86,14 @@ pub(super) struct Latest {
     /// The attempt that was committed.
     #[serde(default)]
     pub(super) attempt: String,
-    /// When the store says that this run was committed, RFC 3339: between concurrent commits, the newer one stays.
+    /// When this run was committed by the store's clock, RFC 3339: of concurrent commits, the newer one stays.
     #[serde(default)]
     pub(super) committed: String,
-    /// When its writer says so: it decides where a store's times are no finer than seconds.
+    /// When this run was committed by its writer's clock: it breaks ties, as some stores' times are no finer than
+    /// seconds.
     #[serde(default)]
     pub(super) committed_at: String,
-    /// When it became the newest, RFC 3339.
+    /// When `latest` began to name this run, RFC 3339.
     pub(super) since: String,
 }
 

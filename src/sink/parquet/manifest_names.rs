@@ -1,11 +1,11 @@
 //! The names under which a run may be committed: `manifest.json`, then `manifest-2.json`, `manifest-3.json`, ...
 //!
 //! # Why
-//! An attempt chooses the first name that can still hold a commit, and asks the store to create exactly that one. Who
-//! takes the attempt for dead creates a tombstone under the same name first. The store lets one of the two happen. A
-//! name that holds a tombstone, or a manifest that was damaged, is used up for good, and the next attempt goes on to
-//! the next name; almost always it is the first. As no used-up name is ever freed, at most one commit of a run stands,
-//! however long anybody was suspended. `protocol/` walks through every order of events.
+//! An attempt chooses the first name that can still hold a commit, almost always `manifest.json`, and asks the store to
+//! create exactly that object. A process that considers the attempt dead first creates a tombstone under the same name.
+//! The store lets only one of the two succeed. A name that holds a tombstone or a damaged manifest is used up for good,
+//! and the next attempt takes the next name. As a used-up name is never freed, a run has at most one valid commit,
+//! however long any process was suspended. `protocol/` checks every order of events.
 
 use std::collections::BTreeMap;
 
@@ -23,13 +23,13 @@ use super::place::ParquetSink;
 use crate::error::{Error, Result};
 use crate::store::Place;
 
-/// What lies under one of a run's manifest names.
+/// The state of one of a run's manifest names.
 pub(super) enum ManifestState {
     /// Nothing yet.
     Absent,
     /// A commit.
     Committed(Box<Committed>),
-    /// A tombstone, or `None` where a manifest was damaged: nothing will be committed under this name any more.
+    /// A tombstone, or `None` for a damaged manifest: nothing will ever be committed under this name.
     Tombstone(Option<Box<Tombstone>>),
 }
 
@@ -44,20 +44,20 @@ pub(super) enum RunState {
 /// A commit.
 pub(super) struct Committed {
     pub(super) manifest: Manifest,
-    /// The name under which it lies.
+    /// The number of its manifest name.
     pub(super) number: ManifestNumber,
-    /// Its object.
+    /// The manifest's object.
     pub(super) meta: ObjectMeta,
 }
 
 impl Committed {
-    /// When it was made, by the store's clock.
+    /// When it was committed, by the store's clock.
     pub(super) fn at(&self) -> DateTime<Utc> {
         self.meta.last_modified
     }
 }
 
-/// Both kinds of content; a tombstone has no digest.
+/// The content under a manifest name. Only a manifest has a digest.
 #[derive(Deserialize)]
 #[serde(untagged)]
 enum Content {
@@ -66,7 +66,7 @@ enum Content {
 }
 
 impl ParquetSink {
-    /// What lies under one of a run's manifest names.
+    /// Reads one of a run's manifest names.
     pub(super) async fn manifest_state(
         &self,
         run: &Path,
@@ -98,8 +98,8 @@ impl ParquetSink {
         Err(Error::bug("a run has used up every name"))
     }
 
-    /// Creates a tombstone under the name that an attempt wants. `Exists` where something is there already: perhaps
-    /// its commit.
+    /// Creates a tombstone under the name that an attempt wants. Returns `Exists` if the name is taken, perhaps by the
+    /// attempt's commit.
     pub(super) async fn put_tombstone(
         &self,
         lease: &Lease,
@@ -113,8 +113,8 @@ impl ParquetSink {
         created.map_err(|e| Error::from(e).or_at("sink.url"))
     }
 
-    /// Replaces a commit by a tombstone, and then deletes the files that the commit named. Where another process
-    /// replaced it first, it did so for the same purpose. Files that cannot be deleted stay until a later job tries.
+    /// Replaces a commit by a tombstone, and then deletes the files that the commit listed. If another process replaced
+    /// it first, it did so for the same purpose. Files that cannot be deleted stay until a later job tries again.
     pub(super) async fn revoke(
         &self,
         run_id: &str,
@@ -130,7 +130,7 @@ impl ParquetSink {
             Ok(()) => {}
             Err(object_store::Error::Precondition { .. }) => {
                 let state = self.manifest_state(&self.run_path(run_id), committed.number).await?;
-                // A store that refuses, and yet nobody replaced it: the commit stands, and so do its files.
+                // The store refused although no process replaced the commit: it stays valid and keeps its files.
                 if let ManifestState::Committed(_) = state {
                     return Ok(());
                 }
@@ -143,7 +143,7 @@ impl ParquetSink {
         Ok(())
     }
 
-    /// The files of a commit that are not there in their size.
+    /// The files of a commit that are missing or have another size.
     pub(super) async fn missing(&self, run: &Path, manifest: &Manifest) -> Result<Vec<FileEntry>> {
         let mut found =
             FilesOfRun::list(&self.place, run).await.map_err(|e| e.or_at("sink.url"))?;
@@ -157,8 +157,9 @@ impl ParquetSink {
     }
 }
 
-/// The objects of a run's folder, for readers and writers alike. A store lists them at once, and what the listing lacks
-/// is looked up, as some stores list late. On local disk each is looked up, whatever else lies in the folder.
+/// The objects of a run's folder, for readers and writers. On a store one listing finds them; files that it lacks are
+/// looked up, as some stores list new objects late. On local disk each file is looked up, so that nothing else in the
+/// folder matters.
 pub(super) struct FilesOfRun<'a> {
     place: &'a Place,
     run: &'a Path,
@@ -176,7 +177,7 @@ impl<'a> FilesOfRun<'a> {
         Ok(Self { place, run, listed })
     }
 
-    /// The object of a file that a manifest names, if it is there in its size.
+    /// The object of a file that a manifest lists, if it exists and has the listed size.
     pub(super) async fn whole(&mut self, file: &FileEntry) -> Result<Option<ObjectMeta>> {
         let path = join(self.run.clone(), &file.path);
         let object = match self.listed.remove(&path) {

@@ -1,29 +1,31 @@
 //! Runs as folders of Parquet files, on local disk or an object store.
 //!
 //! ```text
-//! <url>/_leases/<attempt>.json                               who is writing, and what is theirs
-//! <url>/runs/<run_id>/<attempt>/<table>/part-00000.parquet   an attempt's own files: nobody else writes there
+//! <url>/_leases/<attempt>.json                               the lease: who writes, and which files are its own
+//! <url>/runs/<run_id>/<attempt>/<table>/part-00000.parquet   the files of one attempt; no other process writes there
 //! <url>/runs/<run_id>/<attempt>/model/                       trained classifiers
-//! <url>/runs/<run_id>/manifest.json                          created last: the commit; it names the attempt's files
+//! <url>/runs/<run_id>/manifest.json                          created last: the commit; it lists the attempt's files
 //! <url>/latest.json                                          points to the newest committed run
 //! <url>/latest -> runs/<run_id>/<attempt>                    the same on local disk, switched by rename
 //! ```
 //! # Why
-//! No store can replace many objects at once, but every store can create one object where there is none, and let only
-//! one of two writers do it. The protocol rests on this alone, and on no clock:
+//! No object store can replace many objects atomically. But a store can create an object only if it does not exist yet,
+//! and of two writers that try, only one succeeds. The protocol relies on this operation alone, and on no clock:
 //!
-//! 1. Every attempt writes into a folder of its own, so that two writers of one run never mix their files.
-//! 2. The commit creates the manifest, which lists exactly the attempt's files. It is never changed afterwards: a
-//!    forced rerun gets an id of its own.
-//! 3. Nobody deletes the files of an attempt that could still commit. Who takes a writer for dead first creates a
-//!    tombstone under the manifest's name (`manifest_names.rs`), even of a process that is gone: its last request may not be.
-//! 4. A writer whose commit was answered by nothing asks what is there. A writer that finds its tombstone, or its lease
-//!    gone, writes its tables again as a new attempt. The tombstone names the tables of the attempt that it stopped:
-//!    files of it that arrive late are deleted by the next run of that id.
-//! 5. Only what a manifest or a lease names is ever deleted. Whatever else lies there belongs to somebody else.
+//! 1. Every attempt writes into a folder of its own, so two writers of one run never mix their files.
+//! 2. The commit creates the manifest, which lists exactly the attempt's files. No other commit ever replaces it: a
+//!    forced rerun gets its own run id.
+//! 3. No process deletes the files of an attempt that could still commit. A process that considers a writer dead first
+//!    creates a tombstone under the manifest name that the writer wanted (`manifest_names.rs`), even if the writer's
+//!    process no longer exists: its last request may still arrive.
+//! 4. A writer that gets no answer to its commit request reads the manifest name to find out. A writer that finds a
+//!    tombstone there, or that its lease is gone, writes its tables again as a new attempt. The tombstone names the
+//!    tables of the attempt that it stopped: the next run with that id deletes files of that attempt that arrive late.
+//! 5. labelmill deletes only files that a manifest, a tombstone or a lease names. All other files belong to someone
+//!    else.
 //!
-//! `protocol/` enumerates every order of two writers, a sweeper, crashes and suspensions, and finds no commit without
-//! files and no second commit of a run.
+//! The tests in `protocol/` visit every order of steps of two writers and a sweeper, with crashes and suspensions, and
+//! find no commit without its files and no second commit of a run.
 
 mod attempt;
 mod commit;
@@ -63,7 +65,7 @@ impl Sink for ParquetSink {
     }
 
     async fn committed(&self, run_id: &str) -> Result<Option<CommittedRun>> {
-        // Reported before anything is read, and not when the run is committed.
+        // Report obstacles before anything is read, not only at the commit.
         self.refuse_what_is_in_the_way(run_id)?;
         self.latest().await?;
         let folder = self.run_path(run_id);
@@ -89,7 +91,7 @@ impl Sink for ParquetSink {
         {
             return Ok(());
         }
-        // The lease outlives the commit until `latest` has moved; whoever comes next moves it then.
+        // A writer deletes its lease only after it has moved `latest`. If the lease still exists, move `latest` here.
         if manifest.attempt.is_empty() {
             return Ok(());
         }

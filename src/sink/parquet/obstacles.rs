@@ -1,4 +1,4 @@
-//! What somebody else put where a run is published: an error that names it, before anything is written.
+//! Finds files of someone else where labelmill needs its own, and reports them before anything is written.
 
 use std::fs;
 use std::io;
@@ -10,13 +10,14 @@ use super::place::{LATEST_LINK, LOCK, ParquetSink, is_attempt, through_latest};
 use crate::error::{Error, Result};
 
 impl ParquetSink {
-    /// The error where a file or folder of somebody else has the name of a file of ours. `what` says what it should
-    /// have been.
+    /// The error for a file or folder of someone else that has the name of one of our files. `what` describes the
+    /// expected file.
     pub(super) fn in_the_way(&self, path: &Path, what: &str) -> Error {
         obstacle(&format!("a file that is not {what} is in the way"), &self.text(path))
     }
 
-    /// On local disk, nothing of another kind may have the name of a folder, of a lock or of a link of ours.
+    /// On local disk, fails if something of another kind has the name of one of our folders or links, or of the lock
+    /// file.
     pub(super) fn refuse_what_is_in_the_way(&self, run_id: &str) -> Result<()> {
         let Some(root) = self.place.local() else { return Ok(()) };
         let run = root.join("runs").join(run_id);
@@ -51,7 +52,7 @@ fn obstacle(what: &str, place: &str) -> Error {
     )
 }
 
-/// What is there instead of a folder; `None` where there is one, or nothing.
+/// Describes what is at `path` instead of a folder; `None` if there is a folder or nothing.
 fn in_place_of_a_folder(path: &FilePath) -> Option<&'static str> {
     match fs::metadata(path) {
         Ok(found) => (!found.is_dir()).then_some("a file"),
@@ -59,13 +60,13 @@ fn in_place_of_a_folder(path: &FilePath) -> Option<&'static str> {
             let is_link = fs::symlink_metadata(path).is_ok();
             is_link.then_some("a link that leads nowhere")
         }
-        // A file further up: its own turn comes.
+        // A parent is a file: the caller checks the parents too.
         Err(_) => None,
     }
 }
 
-/// What is there instead of one of our links; `None` where it is there, or nothing. What a file with the name of the
-/// pointer holds, who reads it finds out.
+/// Describes what is there instead of one of our links; `None` if there is the link or nothing. `latest.json` may also
+/// be a file, whose content is checked when it is read.
 pub(super) fn in_place_of_the_link(root: &FilePath, name: &str) -> Option<&'static str> {
     let link = root.join(name);
     let found = fs::symlink_metadata(&link).ok()?;

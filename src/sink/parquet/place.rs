@@ -8,13 +8,14 @@ use crate::error::Result;
 use crate::sink::SinkSpec;
 use crate::store::{Place, StoreSpec, open, parse_url};
 
-/// In an attempt's folder on local disk: what `latest.json` shows while `latest` leads here.
+/// The file in an attempt's folder on local disk that `latest.json` leads to while `latest` links to this folder.
 pub(super) const LATEST_FILE: &str = "_latest.json";
 
-/// Beside `latest` on local disk: a link on its way there. `runs` may be another disk, from which no rename leads here.
+/// The temporary name of a link on local disk, next to `latest`, before it is renamed. It is not made below `runs`,
+/// which may be on another disk: a rename cannot move a file between disks.
 pub(super) const LATEST_LINK: &str = "_latest";
 
-/// In the folder of leases on local disk: who moves the pointer holds it.
+/// The lock file in the folder of leases on local disk. The process that moves the pointer `latest` holds the lock.
 pub(super) const LOCK: &str = "latest.lock";
 
 /// A place where runs are published as Parquet files.
@@ -28,13 +29,13 @@ impl ParquetSink {
     /// Opens the place; sends nothing yet.
     ///
     /// # Errors
-    /// When the URL is no place that can be opened.
+    /// When the URL is invalid, or its store cannot be opened.
     pub fn open(spec: &SinkSpec, stores: &StoreSpec) -> Result<Self> {
         let url = parse_url(&spec.url).map_err(|e| e.or_at("sink.url"))?;
         Ok(Self { place: open(&url, stores)?, spec: spec.clone() })
     }
 
-    /// The place, for people.
+    /// The place's URL, as shown to users.
     #[must_use]
     pub fn url(&self) -> &str {
         self.spec.url.trim_end_matches('/')
@@ -61,7 +62,7 @@ impl ParquetSink {
     }
 }
 
-/// Where `latest.json` leads.
+/// The target of the link `latest.json`.
 pub(super) fn through_latest() -> PathBuf {
     FilePath::new("latest").join(LATEST_FILE)
 }

@@ -1,4 +1,4 @@
-//! A committed run as readers find it: they read the files that its manifest lists, and no others.
+//! Finds a committed run for readers: they read the files that its manifest lists, and no others.
 
 use object_store::ObjectMeta;
 use object_store::path::Path;
@@ -10,17 +10,17 @@ use crate::error::{Error, Result, offenders};
 use crate::sink::{Sink, SinkSpec};
 use crate::store::{Place, StoreSpec, open, parse_url};
 
-/// A committed run, and where its files lie.
+/// A committed run, and the place of its files.
 pub struct PublishedRun {
-    /// What was committed.
+    /// The run's manifest.
     pub manifest: Manifest,
     /// The run's folder.
     pub place: Place,
 }
 
 impl PublishedRun {
-    /// Finds the run that `url` names: a run's folder; the folder that a sink published to, whose newest run is meant;
-    /// or the folder of the files themselves, such as the link `latest`.
+    /// Finds the run that `url` names. `url` is a run's folder, the folder of a sink (then the newest run is taken), or
+    /// the folder of a run's files, such as the link `latest`.
     ///
     /// # Errors
     /// When there is no committed run, or the store cannot be read.
@@ -31,10 +31,10 @@ impl PublishedRun {
         })
     }
 
-    /// The same; `None` where there is no run.
+    /// Like [`PublishedRun::find`], but returns `None` if there is no run.
     ///
     /// # Errors
-    /// When a run cannot be read, or the store.
+    /// When a run or the store cannot be read.
     pub async fn look(url: &str, stores: &StoreSpec) -> Result<Option<Self>> {
         let sink = sink_at(url.trim_end_matches('/'), stores)?;
         if let Some(run_id) = sink.latest().await? {
@@ -74,7 +74,7 @@ impl PublishedRun {
     /// The objects of each table.
     ///
     /// # Errors
-    /// When one is missing, or has another size than the manifest states.
+    /// When an object is missing, or has another size than the manifest states.
     pub async fn tables(&self) -> Result<Vec<(&str, Vec<ObjectMeta>)>> {
         let mut found = FilesOfRun::list(&self.place, &self.place.path).await?;
         let mut torn = Vec::new();
@@ -111,7 +111,7 @@ fn sink_at(url: &str, stores: &StoreSpec) -> Result<ParquetSink> {
     ParquetSink::open(&SinkSpec { url: url.to_owned(), ..SinkSpec::default() }, stores)
 }
 
-/// The folder above, and the name of this one; links on local disk are followed first.
+/// The parent folder, and the name of this folder in it. Links on local disk are resolved first.
 fn parent(sink: &ParquetSink, stores: &StoreSpec) -> Result<Option<(ParquetSink, String)>> {
     let url = match sink.place.local().and_then(|folder| folder.canonicalize().ok()) {
         Some(folder) => parse_url(&folder.display().to_string())?,

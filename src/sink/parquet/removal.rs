@@ -1,5 +1,5 @@
-//! Removes files of attempts: those with the names that an attempt gives, in the folders that leases, manifests and
-//! tombstones name. Whatever else lies there belongs to somebody else and stays.
+//! Removes the files of attempts: only files with names that an attempt creates, in the folders that leases, manifests
+//! and tombstones name. All other files belong to someone else and stay.
 
 use std::fs;
 use std::path::{Path as FilePath, PathBuf};
@@ -18,17 +18,17 @@ use crate::error::{Error, Result};
 use crate::sink::MODEL_FILES;
 
 impl ParquetSink {
-    /// Removes every file that a lease names, and the folders that are empty then.
+    /// Removes every file that a lease names, and then the empty folders.
     pub(super) async fn remove_files_of(&self, lease: &Lease) -> Result<()> {
         self.remove_files(&lease.run_id, &lease.attempt, &lease.tables).await?;
         if let Some(run) = self.local(&self.run_path(&lease.run_id)).filter(|_| lease.made_folder) {
-            // As far as it is empty.
+            // This does nothing if the folder is not empty.
             let _ = fs::remove_dir(run);
         }
         Ok(())
     }
 
-    /// Removes the files of an attempt that wrote these tables, and its folders that are empty then.
+    /// Removes the files of an attempt that wrote these tables, and then its empty folders.
     async fn remove_files(&self, run_id: &str, attempt: &str, tables: &[String]) -> Result<()> {
         let folder = self.attempt_path(run_id, attempt);
         if let Some(folder) = self.local(&folder) {
@@ -44,8 +44,8 @@ impl ParquetSink {
         self.delete_all(own.collect()).await
     }
 
-    /// Deletes what a run's tombstones let go and is still there: files of a commit that was revoked, where who revoked
-    /// it was cut short, and files of an attempt that was stopped, which came late.
+    /// Deletes the files that a run's tombstones release and that still exist: files of a revoked commit, if the
+    /// process that revoked it was interrupted, and files of a stopped attempt that arrived late.
     pub(super) async fn remove_leftovers(&self, run_id: &str) -> Result<()> {
         let run = self.run_path(run_id);
         for number in 1.. {
@@ -70,7 +70,7 @@ impl ParquetSink {
         self.remove_files(run_id, &tombstone.attempt, &tombstone.stopped_tables).await
     }
 
-    /// Removes the files that a revoked commit named.
+    /// Removes the files that a revoked commit listed.
     pub(super) async fn remove_revoked(&self, run_id: &str, files: &[String]) -> Result<()> {
         let run = self.run_path(run_id);
         let on_disk = self.local(&run);
@@ -89,7 +89,7 @@ impl ParquetSink {
         Ok(())
     }
 
-    /// Removes what a killed writer had on its way to its place, of a run that is committed.
+    /// Removes the temporary files that a killed writer of a committed run left.
     pub(super) fn remove_staged(&self, lease: &Lease) -> Result<()> {
         if let Some(root) = self.place.local() {
             remove_staged_link(&root);
@@ -122,7 +122,7 @@ impl ParquetSink {
     }
 }
 
-/// Whether a path below an attempt's folder has a name that the attempt gives: anything else is somebody else's.
+/// Whether a path below an attempt's folder has a name that an attempt creates. All other files belong to someone else.
 fn is_own(below: &[&str], tables: &[String]) -> bool {
     match below {
         [name] => is_control(name),
@@ -140,7 +140,7 @@ fn is_staged(name: &str) -> bool {
     name.starts_with(STAGED) || name == LATEST_LINK || unstaged(name) != name
 }
 
-/// The name of a file whose upload to local disk was cut short ends in `#` and a number.
+/// The name without the `#<number>` at its end, which an interrupted upload to local disk leaves.
 fn unstaged(name: &str) -> &str {
     match name.rsplit_once('#') {
         Some((stem, number)) if !number.is_empty() && is_number(number) => stem,
@@ -157,14 +157,14 @@ fn is_number(text: &str) -> bool {
     text.chars().all(|c| c.is_ascii_digit())
 }
 
-/// Whether a folder on the way to a file of a run was replaced by a link: what lies behind it is somebody else's.
+/// Whether a folder on the path to a file of a run is a link: the files behind it belong to someone else.
 fn leads_elsewhere(run: &FilePath, file: &str) -> bool {
     let folders = FilePath::new(file).ancestors().skip(1).filter(|f| !f.as_os_str().is_empty());
     folders.map(|folder| run.join(folder)).any(|folder| folder.is_symlink())
 }
 
-/// Removes the files below a folder that `is_meant`, then the folders in which they lay, and itself, as far as they are
-/// empty.
+/// Removes the files below `folder` for which `is_meant` is true, then the empty folders below it, and `folder` itself
+/// if it is empty.
 fn remove_on_disk(folder: &FilePath, is_meant: impl Fn(&[&str]) -> bool) -> Result<()> {
     let fails = |path: &FilePath, e: std::io::Error| {
         Error::store(format!("cannot remove what a dead run left: {e}"))
@@ -199,7 +199,7 @@ fn walk(folder: &FilePath, files: &mut Vec<PathBuf>) {
     }
 }
 
-/// Removes a folder of an attempt and the folders in it, as far as they are empty.
+/// Removes the empty folders below a folder of an attempt, and then the folder itself if it is empty.
 fn remove_empty(folder: &FilePath) {
     for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
         if entry.file_type().is_ok_and(|kind| kind.is_dir()) {

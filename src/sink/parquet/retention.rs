@@ -9,8 +9,8 @@ use super::place::ParquetSink;
 use crate::error::Result;
 
 impl ParquetSink {
-    /// Collects all but the newest runs of the pipeline whose run was just committed. The run that `latest` names
-    /// stays in any case. A revoked commit leaves its tombstone: a few hundred bytes.
+    /// Collects (revokes and deletes) all but the newest runs of the pipeline whose run was just committed. The run
+    /// that `latest` names always stays. A revoked commit leaves a tombstone of a few hundred bytes.
     pub(super) async fn collect(&self, own: &Attempt, newest: &Committed) -> Result<()> {
         let Some(keep) = self.spec.keep_runs else { return Ok(()) };
         let named = match self.read_latest().await? {
@@ -22,7 +22,7 @@ impl ParquetSink {
             committed.manifest.run_id == run_id && committed.manifest.pipeline == *pipeline
         };
         let mut runs = Vec::new();
-        // A run that was collected before has no files, and is not looked at again.
+        // A run that was collected before has no files: skip it.
         let folders = self.run_folders().await?.into_iter();
         for (run_id, _) in folders.filter(|(_, folder)| folder.has_files) {
             let has_tombstones = match self.run_state(&self.run_path(&run_id)).await {
@@ -34,7 +34,7 @@ impl ParquetSink {
                     number > 1
                 }
                 Ok(RunState::Open(number)) => number > 1,
-                // A folder of somebody else.
+                // A folder of someone else.
                 Err(_) => false,
             };
             if has_tombstones && let Err(e) = self.remove_leftovers(&run_id).await {
@@ -48,7 +48,7 @@ impl ParquetSink {
                 || c.manifest.attempt.is_empty()
         };
         for old in runs.iter().skip(keep as usize).filter(|old| !is_kept(old)) {
-            // While the lease exists its writer has not reported the commit: a later job collects the run.
+            // While the lease exists, its writer has not reported the commit: a later job collects the run.
             match self.place.store.head(&self.lease_path(&old.manifest.attempt)).await {
                 Err(object_store::Error::NotFound { .. }) => {}
                 Ok(_) | Err(_) => continue,

@@ -1,4 +1,4 @@
-//! Finds the writers that are dead by their leases, and lets nothing of them be committed any more before their files go.
+//! Finds dead writers by their leases. Deletes their files only after making sure that they can no longer commit.
 
 use std::fs::File;
 use std::time::Duration;
@@ -12,17 +12,17 @@ use super::manifest_names::{ManifestState, manifest_path};
 use super::place::ParquetSink;
 use crate::error::Result;
 
-/// How often a name is looked at while others change what it holds.
+/// How often a manifest name is read while other processes change it.
 const LOOKS: usize = 8;
 
 impl ParquetSink {
-    /// Removes what dead writers left, before a run writes and not after: disk that they hold is free for it. Returns
-    /// whether one of them had wanted the attempt's own name, which is used up then.
+    /// Removes the files of dead writers. This happens before the attempt writes, so that it can use their disk space.
+    /// Returns whether a dead writer wanted the same manifest name as this attempt: that name is used up then.
     pub(super) async fn sweep(&self, own: &Attempt) -> Result<bool> {
         let (dead, living) = self.leases_of_others(own).await?;
         let mut is_own_used_up = false;
         for lease in dead {
-            // A living writer's commit decides about its own name; a tombstone there would only stop it.
+            // If a living writer wants the same name, its commit decides it; a tombstone would only stop that writer.
             let is_wanted = living.iter().any(|other| other.commits_as(&lease));
             if !is_wanted || self.is_decided(&lease).await {
                 let used_up = self.reap(&lease, own).await;
@@ -32,7 +32,7 @@ impl ParquetSink {
         Ok(is_own_used_up)
     }
 
-    /// Removes what other attempts at this run left, now that it is committed and none of them can be.
+    /// Removes the files of dead attempts at this run, which is committed: none of them can commit any more.
     pub(super) async fn reap_others_of(&self, own: &Attempt) -> Result<()> {
         let (dead, _) = self.leases_of_others(own).await?;
         for lease in dead.iter().filter(|lease| lease.run_id == own.lease.run_id) {
@@ -41,15 +41,15 @@ impl ParquetSink {
         Ok(())
     }
 
-    /// Whether the name that an attempt wanted is taken, by whatever it is.
+    /// Whether the manifest name that an attempt wanted already holds a commit or a tombstone.
     async fn is_decided(&self, lease: &Lease) -> bool {
         let run = self.run_path(&lease.run_id);
         let state = self.manifest_state(&run, lease.manifest_number).await;
         matches!(state, Ok(ManifestState::Committed(_) | ManifestState::Tombstone(_)))
     }
 
-    /// Removes what a dead attempt left, and returns whether the name that it wanted is used up. What cannot be removed,
-    /// another user's files for instance, stops nobody.
+    /// Removes the files of a dead attempt, and returns whether its manifest name is used up. Only warns if files
+    /// cannot be removed, for instance because another user owns them.
     async fn reap(&self, lease: &Lease, own: &Attempt) -> bool {
         let mut is_used_up = false;
         if let Err(e) = self.try_reap(lease, own, &mut is_used_up).await {
@@ -59,10 +59,10 @@ impl ParquetSink {
         is_used_up
     }
 
-    /// Removes what a dead attempt left, once it is certain that it is not committed and never will be. The name that it
-    /// wanted `is_used_up` even where the files then cannot be removed.
+    /// Removes the files of a dead attempt after making sure that it is not committed and never will be. Sets
+    /// `is_used_up` if its manifest name is used up, even if the files then cannot be removed.
     async fn try_reap(&self, lease: &Lease, own: &Attempt, is_used_up: &mut bool) -> Result<()> {
-        // Since the leases were listed its writer may have shown itself, or another sweeper been here.
+        // Since the leases were listed, the writer may have touched its lease, or another sweeper may have deleted it.
         if !self.is_still_dead(lease, own).await? {
             return Ok(());
         }
@@ -80,7 +80,7 @@ impl ParquetSink {
                 ManifestState::Committed(committed)
                     if committed.manifest.attempt == lease.attempt =>
                 {
-                    // It died between its commit and its end.
+                    // The writer died after its commit and before it deleted its lease.
                     *is_used_up = true;
                     if let PointerMove::Locked = self.point_latest(&committed, None).await? {
                         return Ok(());
@@ -116,8 +116,9 @@ impl ParquetSink {
         Ok(matches!(found, Control::Whole(_, meta) if is_dead(&meta)))
     }
 
-    /// Removes what writers left whose processes are certainly gone, on a disk that has no room for a lease: an empty
-    /// file takes the name that each of them wanted, which needs none and counts as a tombstone.
+    /// Frees space on a disk that has no room for a lease: removes the files of writers whose processes have certainly
+    /// ended. To stop such a writer, creates an empty file under the manifest name that it wanted: that needs no space
+    /// and counts as a tombstone.
     pub(super) async fn make_room(&self) -> Result<()> {
         for (attempt, object) in self.lease_files().await? {
             let Ok(Control::Whole(lease, _)) = self.read_control::<Lease>(&object.location).await
@@ -150,7 +151,7 @@ impl ParquetSink {
         Ok(())
     }
 
-    /// Every lease but one: those of dead writers, and those of living ones.
+    /// The leases of all other attempts: those of dead writers, and those of living ones.
     async fn leases_of_others(&self, own: &Attempt) -> Result<(Vec<Lease>, Vec<Lease>)> {
         let (mut dead, mut living) = (Vec::new(), Vec::new());
         for (attempt, object) in self.lease_files().await? {
@@ -165,7 +166,8 @@ impl ParquetSink {
             let found = match self.read_control::<Lease>(&object.location).await {
                 Ok(found) => found,
                 Err(e) => {
-                    // It proves nobody dead, and whoever can read it may do so.
+                    // An unreadable lease does not prove that its writer is dead. A process that can read it may sweep
+                    // it.
                     let file = self.text(&object.location);
                     tracing::warn!(file, error = %e, "the lease of another run cannot be read: it is left alone");
                     continue;
@@ -176,7 +178,7 @@ impl ParquetSink {
                     let is_dead = lease.is_dead(meta.last_modified, own.began);
                     if is_dead { &mut dead } else { &mut living }.push(lease);
                 }
-                // Cut short, it names nothing, and its writer has no use for it.
+                // A truncated lease names no files, and its writer does not use it.
                 Control::Damaged(_) if is_old => {
                     if let Err(e) = self.delete(&object.location).await {
                         tracing::warn!(error = %e, "a damaged lease could not be removed");

@@ -1,4 +1,4 @@
-//! Writes the files of an attempt: tables are encoded on the run's threads while others are on their way to the store.
+//! Writes the files of an attempt: the run's threads encode parts of tables while other parts are being uploaded.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -20,8 +20,8 @@ use crate::run::Run;
 use crate::sink::Contents;
 use crate::tables::Table;
 
-/// Parts that are encoded at once, and as many that are on their way: enough to keep the cores and the network busy,
-/// few enough for memory.
+/// How many parts are encoded at once, and how many are uploaded at once: enough to keep the cores and the network
+/// busy, few enough for memory.
 const WRITERS: usize = 4;
 
 /// The files of an attempt, as its manifest lists them.
@@ -50,17 +50,17 @@ impl Target {
     }
 }
 
-/// A part as bytes.
+/// An encoded part of a table.
 struct Encoded {
     table: String,
-    /// Below the attempt's folder.
+    /// The path below the attempt's folder.
     path: String,
     rows: usize,
     bytes: Bytes,
 }
 
 impl ParquetSink {
-    /// Writes all that is to be published, and on local disk makes it durable.
+    /// Writes the model files and the tables; on local disk, syncs them if the spec asks for it.
     pub(super) async fn write(
         &self,
         attempt: &Attempt,
@@ -101,12 +101,12 @@ impl ParquetSink {
         block_in_place(|| self.encode_all(&parts, &send, &failed, run));
         // `upload_all` ends when the channel has no sender.
         drop(send);
-        // After a failure no upload begins, and those under way are waited for: a file that arrived after the clean-up
-        // would stay.
+        // Wait for running uploads even after a failure: a file that arrives after the clean-up would stay.
         uploads.await.map_err(|e| Error::bug(format!("a writer broke: {e}")))?
     }
 
-    /// Encodes the parts, a few at once, and hands them on. An error is handed on too and ends it.
+    /// Encodes the parts, [`WRITERS`] at once, and sends them to the uploads. An error is sent too, and ends the
+    /// encoding.
     fn encode_all(
         &self,
         parts: &[(&dyn Table, usize)],
@@ -134,7 +134,7 @@ impl ParquetSink {
         });
     }
 
-    /// Uploads parts as they come and lists them by table.
+    /// Uploads parts as they arrive, and lists their files by table.
     async fn upload_all(
         self,
         target: Target,
@@ -185,7 +185,7 @@ impl ParquetSink {
             return Err(Error::store("the lease of this attempt is gone").at(self.text(&place)));
         }
         let sent = self.place.upload(&place, bytes).await;
-        // A disk's answers are not lost.
+        // On local disk no answer is lost.
         if sent.is_err() && self.place.local().is_none() {
             target.lost_uploads.store(true, Ordering::Relaxed);
         }
@@ -198,7 +198,7 @@ impl ParquetSink {
         Ok(entry)
     }
 
-    /// Makes the names of an attempt's files durable, from its folders up to the place of all runs.
+    /// Syncs the folders of an attempt's files, up to the sink's root, so that the names of the files are durable.
     fn sync_folders<'a>(
         &self,
         attempt: &Attempt,
@@ -226,7 +226,7 @@ impl ParquetSink {
                     .at(folder.display().to_string())
             })
         })?;
-        // The folders above may be new too; those that may not be opened are not.
+        // The parent folders may be new too. A folder that cannot be opened is not new.
         root.ancestors().skip(1).for_each(|folder| drop(sync(folder)));
         Ok(())
     }
@@ -245,7 +245,7 @@ mod tests {
     use crate::store::StoreSpec;
     use crate::tables::ComputedTable;
 
-    /// Publishes a table and a model below `root`; returns the files that the commit names, and what was synced, in
+    /// Publishes a table and a model below `root`; returns the files that the commit names, and the synced paths in
     /// order.
     async fn publish(root: &FilePath, sync: bool) -> (Vec<PathBuf>, Vec<PathBuf>) {
         let spec = SinkSpec { url: root.display().to_string(), sync, ..SinkSpec::default() };
@@ -271,7 +271,7 @@ mod tests {
         assert_eq!(files.len(), 2);
         let of_files = |path: &FilePath| synced.iter().position(|synced| synced == path);
         let last_file = files.iter().map(|file| of_files(file).expect("a file is synced")).max();
-        // The content of a manifest is synced before it has its name, and the name by its folder.
+        // The content of a manifest is synced under its temporary name, and its final name by syncing the folder.
         let commit = synced.iter().rposition(|path| path.ends_with("runs/r")).unwrap();
         for file in &files {
             for folder in file.ancestors().skip(1).take_while(|f| f.starts_with(&root)) {

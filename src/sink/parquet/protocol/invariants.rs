@@ -1,9 +1,9 @@
-//! What must hold in every state of the model.
+//! The invariants of every state of the model.
 
 use super::state::{MOST_ATTEMPTS, Name, State, Step};
 
 impl State {
-    /// What is wrong here, if anything is.
+    /// The invariant that this state violates, if any.
     pub(super) fn fault(&self) -> Option<&'static str> {
         let commits: Vec<u8> = self
             .names

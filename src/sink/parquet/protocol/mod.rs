@@ -1,25 +1,24 @@
-//! The commit protocol as a model that is small enough to walk through whole.
+//! A model of the commit protocol that is small enough for an exhaustive search.
 //!
-//! Two writers, A and B, publish one run, and a third one, S, publishes another: at any moment it takes either of them
-//! for dead, alive or not, and collects the run that they committed. Once, an accident deletes the files of a commit. A
-//! step is a look at what others can change, or one change that they can see. Between any two steps anybody may be
-//! suspended for ever, or crash; requests to create a name may have been sent and arrive at any later time, even after
-//! their sender is gone.
+//! Two writers, A and B, publish one run. A third process, S, publishes another run. At any moment S may consider A or
+//! B dead, whether they are or not, and it may collect the run that they committed. Once, an accident deletes the files
+//! of a commit. Each step either reads something that other processes can change, or makes one change that they can
+//! see. Between any two steps a process may be suspended for ever, or crash. Requests to create a name may be in flight
+//! and arrive at any later time, even after their sender has ended.
 //!
-//! There are two primitives. "Create where there is none" makes commits and tombstones. "Replace" turns a commit into
-//! its tombstone: on a store on condition that it still is what was read, on local disk without. The model has the
-//! weaker one, without: whoever replaces a commit replaces it by the same tombstone.
+//! There are two primitive operations. "Create if absent" makes commits and tombstones. "Replace" turns a commit into
+//! its tombstone: on a store only if the commit is still the version that was read, on local disk unconditionally. The
+//! model uses the weaker, unconditional one: every process that replaces a commit replaces it by the same tombstone.
 //!
-//! The search visits every state that can be reached, and asserts in each of them:
-//! - a commit's files are all there, but for the accident;
+//! The search visits every reachable state, and asserts in each of them:
+//! - the files of a commit all exist, unless the accident deleted them;
 //! - the run has at most one commit;
-//! - a writer that reported success reported what is committed, or was until it was collected, and its files were
-//!   there;
+//! - if a writer reported success, the run was committed (it may have been collected since), and its files existed;
 //! - a writer that reported failure has no commit;
-//! - files that no commit names are known to a lease, to a tombstone or to the writer that is at work on them, unless
-//!   the name that their attempt wanted went to another attempt.
+//! - files that no commit names are known to a lease, to a tombstone or to the writer that is working on them, unless
+//!   another attempt took the manifest name that their attempt wanted.
 //!
-//! Each rule of the protocol can be switched off, and the search must then find what the rule prevents.
+//! Each rule of the protocol can be switched off: the search must then find a violation.
 
 mod invariants;
 mod rules;
@@ -30,7 +29,8 @@ use std::collections::{HashSet, VecDeque};
 use rules::{ALL, Rules};
 use state::State;
 
-/// Visits every reachable state, nearest first. Returns how many there are, or the first fault and the way to it.
+/// Visits every reachable state, breadth first. Returns the number of states, or the first violation and the path to
+/// it.
 fn search(rules: Rules) -> Result<usize, (&'static str, Vec<State>)> {
     let mut states: Vec<(State, usize)> = vec![(State::start(), 0)];
     let mut seen: HashSet<State> = HashSet::from([State::start()]);
@@ -61,7 +61,7 @@ fn search(rules: Rules) -> Result<usize, (&'static str, Vec<State>)> {
 #[test]
 fn no_order_of_events_leads_to_a_commit_without_files_or_to_two_commits() {
     match search(ALL) {
-        // Far fewer would mean that the model cannot move any more; more take too long.
+        // Far fewer states would mean that the model is stuck; far more would take too long.
         Ok(states) => assert!((10_000..1_000_000).contains(&states), "{states} states"),
         Err((fault, way)) => panic!("{fault}: {way:#?}"),
     }

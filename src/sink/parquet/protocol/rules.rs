@@ -4,7 +4,7 @@
 #[allow(clippy::struct_excessive_bools)]
 #[derive(Clone, Copy)]
 pub(super) struct Rules {
-    /// A commit is created only where there is nothing.
+    /// A commit is created only under a name that holds nothing.
     pub(super) create_only: bool,
     /// The sweeper creates a tombstone before it removes files.
     pub(super) tombstone_first: bool,
@@ -13,15 +13,15 @@ pub(super) struct Rules {
     /// A writer that does not know the outcome of its request to commit first makes sure that the request can no longer
     /// succeed, and then deletes its files.
     pub(super) gives_up_by_tombstone: bool,
-    /// A name that could not be taken, and yet holds nothing, decides nothing.
+    /// If the store refuses to create a name that nevertheless holds nothing, the outcome is unknown.
     pub(super) absence_is_unknown: bool,
-    /// A commit is revoked before its files go.
+    /// A commit is revoked before its files are deleted.
     pub(super) revoke_first: bool,
-    /// Who finds a commit looks whether its files are there.
+    /// A process that finds a commit checks that its files exist.
     pub(super) checks_files: bool,
     /// A tombstone names the attempt that it stopped.
     pub(super) tombstones_name_attempts: bool,
-    /// What tombstones let go is deleted by what they name, and nothing else is.
+    /// A process deletes leftover files only if a tombstone names them.
     pub(super) leftovers_are_named: bool,
 }
 

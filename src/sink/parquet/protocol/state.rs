@@ -2,36 +2,36 @@
 
 use super::rules::Rules;
 
-/// Names that the run can be committed under in the model.
+/// The number of names that the run can be committed under in the model.
 const NAMES: usize = 3;
 
-/// How often a writer writes its files: once more after it was swept.
+/// How often a writer writes its files: a second time if its first attempt was swept.
 const TRIES: usize = 2;
 
 /// Attempts in the model: of A, of B, of A again, of B again.
 pub(super) const MOST_ATTEMPTS: usize = 2 * TRIES;
 
-/// Stands in a tombstone that does not say whom it stopped.
+/// The attempt in a tombstone that does not name the attempt that it stopped.
 pub(super) const NOBODY: u8 = u8::MAX;
 
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(super) enum Name {
     Absent,
     Commit(u8),
-    /// What stopped this attempt, and lets its files go.
+    /// A tombstone that stops this attempt: its files may be deleted.
     Tombstone(u8),
-    /// A commit that was revoked: its files may go.
+    /// A revoked commit: its files may be deleted.
     Revoked(u8),
 }
 
-/// Where a writer is.
+/// The step that a writer is at.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(super) enum Step {
     /// Looks for the first name that can hold a commit.
     FindName,
     /// Revokes a commit whose files it found missing.
     Revoke { name: u8, attempt: u8 },
-    /// Removes what is left of the files of a commit that was revoked.
+    /// Removes the remaining files of a revoked commit.
     RemoveRevoked { attempt: u8 },
     /// Writes its files, having chosen a name.
     Write { name: u8 },
@@ -39,7 +39,7 @@ pub(super) enum Step {
     Commit { name: u8 },
     /// Waits for the answer and reads the name.
     Answer { name: u8 },
-    /// Knows nothing of its request, and asks for a tombstone under the name.
+    /// Does not know the outcome of its request, and tries to create a tombstone under the name.
     GiveUp { name: u8 },
     /// Removes its own files: another commit or a tombstone has the name.
     Discard,
@@ -47,13 +47,13 @@ pub(super) enum Step {
     Succeeded,
     /// It reported that it failed.
     Failed,
-    /// It reported that nobody knows; its files and its lease stay.
+    /// It reported that the outcome is unknown; its files and its lease stay.
     Unknown,
-    /// It is gone, in the midst of whatever it did.
+    /// It crashed, at any step.
     Crashed,
 }
 
-/// What S is doing with one attempt.
+/// The step that S is at, with the attempt that it deals with.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(super) enum Reap {
     /// Nothing yet, or done.
@@ -62,11 +62,11 @@ pub(super) enum Reap {
     Tombstone {
         attempt: u8,
     },
-    /// The attempt cannot be committed any more: its files go.
+    /// The attempt can no longer be committed: S removes its files.
     Remove {
         attempt: u8,
     },
-    /// It collects the run: its commit is revoked, and then its files go.
+    /// It collects the run: it revokes the commit, and then removes its files.
     Revoke {
         name: u8,
         attempt: u8,
@@ -79,7 +79,7 @@ pub(super) enum Reap {
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub(super) struct State {
     pub(super) names: [Name; NAMES],
-    /// Whether each attempt's files are there.
+    /// Whether each attempt's files exist.
     pub(super) files: [bool; MOST_ATTEMPTS],
     /// The attempt whose files the accident deleted.
     pub(super) lost: Option<u8>,
@@ -87,14 +87,14 @@ pub(super) struct State {
     pub(super) trusted_blindly: bool,
     /// The name in each attempt's lease; `None` without a lease.
     pub(super) leases: [Option<u8>; MOST_ATTEMPTS],
-    /// Attempts whose lease was removed because another attempt had their name: only their writer knows of files that
-    /// it writes from then on.
+    /// Whether each attempt's lease was removed because another attempt took its name: only the writer knows of files
+    /// that it writes from then on.
     pub(super) superseded: [bool; MOST_ATTEMPTS],
     pub(super) writers: [Step; 2],
-    /// How many of its attempts each writer has given up.
+    /// How many attempts each writer has given up.
     pub(super) tries: [u8; 2],
-    /// The name of each attempt's request to commit, while it was sent and has not arrived. An attempt that asks again
-    /// asks the same: of its requests all but the first to arrive find the name taken.
+    /// The name in each attempt's commit request that was sent and has not arrived. One request is enough: an attempt
+    /// only repeats the same request, and all but the first to arrive find the name taken.
     pub(super) in_flight: [Option<u8>; MOST_ATTEMPTS],
     pub(super) sweeper: Reap,
 }
@@ -127,7 +127,7 @@ impl State {
         }
     }
 
-    /// Every state that one step of anybody leads to.
+    /// Every state that one step of any process leads to.
     pub(super) fn next(&self, rules: Rules) -> Vec<Self> {
         let mut next = Vec::new();
         for writer in 0..2 {
@@ -149,7 +149,8 @@ impl State {
         next
     }
 
-    /// A request for a name that is taken changes nothing, whenever it arrives: states that differ in it alone are one.
+    /// Drops the requests for names that are taken. They change nothing whenever they arrive, so states that differ
+    /// only in them are equivalent.
     fn forget_vain_requests(&mut self) {
         for request in &mut self.in_flight {
             *request = request.filter(|name| self.names[*name as usize] == Name::Absent);
@@ -170,14 +171,14 @@ impl State {
         }
     }
 
-    /// The attempts whose files tombstones let go and that have some: those of commits that were revoked, and those
-    /// that came late.
+    /// The attempts whose files still exist although a tombstone names them: files of revoked commits, and files that
+    /// arrived late.
     fn leftovers(&self, rules: Rules) -> Vec<usize> {
         let is_let_go = |attempt: &usize| {
             let of = *attempt as u8;
             let is_named = self.names.contains(&Name::Tombstone(of))
                 || self.names.contains(&Name::Revoked(of));
-            // Without the rule, all that has no lease.
+            // Without the rule: every attempt that has no lease.
             is_named || !rules.leftovers_are_named && self.leases[*attempt].is_none()
         };
         (0..MOST_ATTEMPTS).filter(|attempt| self.files[*attempt]).filter(is_let_go).collect()
@@ -203,7 +204,7 @@ impl State {
                 }
                 match self.first_open() {
                     Some(name) => match self.names[name] {
-                        // Another's commit is joined where its files are there.
+                        // The writer joins another writer's commit if its files exist.
                         Name::Commit(of) if self.files[of as usize] || !rules.checks_files => {
                             to(Step::Succeeded, &|s| s.trusted_blindly |= !s.files[of as usize]);
                         }
@@ -236,7 +237,7 @@ impl State {
                 to(Step::Answer { name }, &|s| s.in_flight[own] = Some(name));
             }
             Step::Answer { name } => {
-                // The look may be answered by nothing, whatever is there.
+                // The read may fail, whatever the name holds.
                 to(Step::GiveUp { name }, &|_| {});
                 match self.names[name as usize] {
                     Name::Commit(of) if of == attempt => {
@@ -266,7 +267,7 @@ impl State {
                     }
                 }
             },
-            // It looks again: another's commit is joined, if its files are there.
+            // The writer starts again: it joins another writer's commit if its files exist.
             Step::Discard => to(Step::FindName, &|s| {
                 s.files[own] = false;
                 s.leases[own] = None;
@@ -290,7 +291,7 @@ impl State {
                 for attempt in 0..MOST_ATTEMPTS as u8 {
                     let Some(name) = self.leases[attempt as usize] else { continue };
                     match self.names[name as usize] {
-                        // It died after its commit: only its lease goes.
+                        // The writer died after its commit: only its lease is removed.
                         Name::Commit(of) if of == attempt => {
                             to(Reap::Idle, &|s| s.leases[attempt as usize] = None);
                         }
@@ -304,7 +305,7 @@ impl State {
                     to(Reap::Idle, &|s| s.files[leftover] = false);
                 }
                 for (name, state) in self.names.into_iter().enumerate() {
-                    // A commit whose writer has a lease is left to its writer.
+                    // S does not collect a commit whose writer still has a lease.
                     if let Name::Commit(attempt) = state
                         && self.leases[attempt as usize].is_none()
                     {
@@ -327,7 +328,7 @@ impl State {
                         s.names[name as usize] = Self::tombstone(attempt, rules);
                     });
                 }
-                // Something was faster: it looks again.
+                // Another process was faster: S starts again.
                 _ => to(Reap::Idle, &|_| {}),
             },
             Reap::Remove { attempt } => to(Reap::Idle, &|s| {
