@@ -1,9 +1,9 @@
-//! An HTTP client that gives a request up when nothing moves, and never because it takes long.
+//! An HTTP client whose requests time out when no bytes move, and never because they take long.
 //!
 //! # Why
-//! The clients of `object_store` end a request after 30 seconds, whatever it has moved by then: at 2 Mbit/s four pieces
-//! of 8 MiB never get there. The read timeout of `reqwest` runs while a body is still being sent. So both directions are
-//! watched here.
+//! The clients of `object_store` end a request after 30 seconds, even while bytes move: at 2 Mbit/s four pieces of
+//! 8 MiB would never arrive. The read timeout of `reqwest` also runs while a body is still being sent. So this client
+//! watches both directions itself.
 
 use std::future::Future as _;
 use std::pin::Pin;
@@ -21,13 +21,13 @@ use object_store::client::{
 use object_store::{ClientConfigKey, ClientOptions};
 use tokio::time::{Instant, Sleep, sleep, timeout};
 
-/// What is handed to the connection at once: it is ready for more when these bytes have moved on.
+/// The size of the frames that are handed to the connection: it asks for the next one when it has sent these bytes.
 const FRAME_BYTES: usize = 64 << 10;
 
-/// Makes clients that wait for bytes and not for requests.
+/// Makes clients that limit the idle time and not the whole time of a request.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct IdleTimeoutConnector {
-    /// The longest that a connection may take to come about.
+    /// The longest time to open a connection.
     pub(super) connect: Duration,
     /// The longest time without a byte.
     pub(super) idle: Duration,
@@ -36,7 +36,7 @@ pub(super) struct IdleTimeoutConnector {
 impl HttpConnector for IdleTimeoutConnector {
     fn connect(&self, options: &ClientOptions) -> object_store::Result<HttpClient> {
         let value = |key| options.get_config_value(&key).unwrap_or_default();
-        // The service that gives an instance its role is either near or not there: it is waited for shorter.
+        // `object_store` sets a shorter timeout for the instance metadata service, which is either near or absent.
         let seconds = value(ClientConfigKey::ConnectTimeout);
         let seconds = seconds.strip_suffix('s').and_then(|text| text.parse().ok());
         let connect = seconds.map_or(self.connect, Duration::from_secs).min(self.connect);
@@ -45,7 +45,7 @@ impl HttpConnector for IdleTimeoutConnector {
             .connect_timeout(connect)
             .https_only(value(ClientConfigKey::AllowHttp) != "true")
             .http1_only()
-            // An object's size is that of the bytes that are sent.
+            // Do not decompress: an object's size is the number of bytes that are sent.
             .no_gzip()
             .no_brotli()
             .no_zstd()
@@ -83,7 +83,8 @@ impl HttpService for IdleTimeoutClient {
             match timeout(patience, &mut answer).await {
                 Ok(answer) => break answer.map_err(http_error)?,
                 Err(_) if moved.load(Ordering::Relaxed) == before => return Err(stalled(patience)),
-                // The last bytes lie in the system's buffer, and leave it no faster than those before them.
+                // The last bytes are still in the system's send buffer, and leave it no faster than the bytes before
+                // them.
                 Err(_) if moved.load(Ordering::Relaxed) == whole => {
                     patience = self.idle + began.elapsed().min(self.idle * 3);
                 }
@@ -99,7 +100,7 @@ impl HttpService for IdleTimeoutClient {
     }
 }
 
-/// The body of a request in small frames, whose bytes are counted when the connection takes them.
+/// A request body in small frames. It counts the bytes that the connection takes.
 struct CountedBody {
     body: HttpRequestBody,
     frame: Bytes,
@@ -145,7 +146,7 @@ impl Body for CountedBody {
     }
 }
 
-/// The body of an answer; its reader may take as long as it likes, its sender may not.
+/// A response body. Its reader may take as long as it likes, its sender may not.
 struct TimedBody {
     body: reqwest::Body,
     idle: Duration,
@@ -193,7 +194,8 @@ fn stalled(idle: Duration) -> HttpError {
     HttpError::new(HttpErrorKind::Timeout, IdleTimeout(idle))
 }
 
-/// Where it is not known whether a request was carried out, only one that may be carried out twice is sent again.
+/// Chooses the kind of error: where the request may have been carried out, `object_store` repeats it only if it is
+/// idempotent.
 fn http_error(error: reqwest::Error) -> HttpError {
     let kind = if error.is_timeout() {
         HttpErrorKind::Timeout

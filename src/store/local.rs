@@ -1,8 +1,8 @@
-//! The local disk: files, and nothing that only has the name of one.
+//! The local disk as an object store that refuses to open pipes, sockets and devices.
 //!
 //! # Why
-//! Whoever opens a named pipe waits until somebody writes to it, if ever, and no signal ends the wait. A folder that is
-//! shared with other tools can hold one under any name.
+//! Opening a named pipe blocks until another process writes to it, and no signal ends the wait. A folder that is shared
+//! with other tools can contain a pipe under any name.
 
 use std::fmt;
 use std::ops::Range;
@@ -23,7 +23,7 @@ use object_store::{
 pub(super) struct LocalFiles(LocalFileSystem);
 
 impl LocalFiles {
-    /// Refuses what would be waited for.
+    /// Refuses files that could block when they are opened.
     fn check(&self, location: &Path) -> Result<()> {
         let path = self.0.path_to_filesystem(location)?;
         match std::fs::metadata(&path) {
@@ -31,7 +31,7 @@ impl LocalFiles {
                 store: "LocalFileSystem",
                 source: format!("a pipe, a socket or a device: {}", path.display()).into(),
             }),
-            // Whatever else is wrong, who opens it says so.
+            // Opening the file reports any other problem.
             _ => Ok(()),
         }
     }

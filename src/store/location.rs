@@ -1,4 +1,4 @@
-//! Locations as text: what a user wrote becomes a URL here.
+//! Turns the locations that a user wrote into URLs.
 //!
 //! # Why
 //! A location is copied into messages, logs, the `run` table and the digest of a job, where a password or a signature
@@ -15,10 +15,10 @@ use crate::redact::{location, redacted, redacted_location, scheme_without_slashe
 
 pub(super) const URL_HELP: &str = "write a local path, or a URL such as s3://bucket/folder/";
 
-/// Turns what a user wrote, a URL or a local path, into a URL; a local path is taken from the working folder.
+/// Parses a URL or a local path. A relative path is resolved against the working folder.
 ///
 /// # Errors
-/// When it is neither, or a URL that holds a user, a password or a query.
+/// When the text is neither, or when it is a URL that contains a user, a password or a query.
 pub fn parse_url(text: &str) -> Result<Url> {
     if let Some(problem) = secret_problem(text) {
         return Err(Error::spec_problems(vec![problem]));
@@ -30,7 +30,7 @@ pub fn parse_url(text: &str) -> Result<Url> {
     }
     if text.contains("://") {
         let url = Url::parse(&named(text)).map_err(|e| unusable(format!("not a URL: {e}")))?;
-        // What the parser finds, whatever the text looked like.
+        // Check what the parser found too, whatever the text looked like.
         // abfss:// names a container before the @.
         let has_user = !url.username().is_empty() && !url.scheme().starts_with("abfs");
         if has_user || url.password().is_some() {
@@ -51,7 +51,7 @@ pub fn parse_url(text: &str) -> Result<Url> {
     url.map_err(|()| unusable("not a path".to_owned()))
 }
 
-/// The text of a URL whose path may hold any character: only the web knows parts behind `#` and `?`.
+/// Percent-encodes `#` and `?` in a URL's path. Only in http(s) URLs do they begin a fragment or a query.
 fn named(text: &str) -> Cow<'_, str> {
     let is_web = ["http://", "https://"].iter().any(|scheme| {
         text.get(..scheme.len()).is_some_and(|start| start.eq_ignore_ascii_case(scheme))
@@ -62,7 +62,7 @@ fn named(text: &str) -> Cow<'_, str> {
     text.replace('#', "%23").replace('?', "%3F").into()
 }
 
-/// The path without `..`: as the system goes it, through links, as far as folders exist.
+/// Resolves `..` as the system does: through links, as far as the folders exist.
 fn without_parents(path: &FilePath) -> PathBuf {
     let mut plain = PathBuf::new();
     for part in path.components() {
@@ -76,7 +76,7 @@ fn without_parents(path: &FilePath) -> PathBuf {
     plain
 }
 
-/// An object of a store as a person would write its location.
+/// The location of an object, as a person would write it.
 #[must_use]
 pub fn shown(store: &Url, object: &Path) -> String {
     match store.scheme() {
@@ -85,10 +85,10 @@ pub fn shown(store: &Url, object: &Path) -> String {
     }
 }
 
-/// What is wrong with a location that holds a secret, without repeating it.
+/// The problem of a location that contains a secret, without repeating the secret; `None` if it contains none.
 #[must_use]
 pub fn secret_problem(text: &str) -> Option<Problem> {
-    // A parser of URLs leaves these out.
+    // URL parsers ignore these characters.
     let text = text.trim().replace(['\t', '\n', '\r'], "");
     let url = location(&text)?;
     let what = match (&url.user, &url.query) {

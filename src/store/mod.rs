@@ -5,8 +5,8 @@
 //!
 //! # Why
 //! A link may be slow without being broken: 10 GB take eleven hours at 2 Mbit/s. So no request has a limit on its whole
-//! time. It is given up when no byte moves for `idle_seconds` (`http.rs`), a download that breaks off goes on where it
-//! stopped (`resume.rs`), and a large object is sent in pieces, each of which can be sent again (`upload.rs`).
+//! time. It fails if no byte moves for `idle_seconds` (`http.rs`), an interrupted download resumes where it stopped
+//! (`resume.rs`), and a large object is uploaded in pieces, each of which can be sent again (`upload.rs`).
 
 mod http;
 mod local;
@@ -38,7 +38,7 @@ use resume::Resuming;
 pub(crate) use resume::is_missing_bucket;
 use upload::Pieces;
 
-/// How object stores are reached; everything here may be left out.
+/// Settings of object stores; all of them may be left out.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct StoreSpec {
@@ -52,7 +52,7 @@ pub struct StoreSpec {
     /// Seconds after which a request that keeps failing is given up.
     #[schemars(range(min = 1, max = 86_400))]
     pub retry_seconds: u64,
-    /// Seconds that a connection may take to come about.
+    /// Seconds after which an attempt to connect fails.
     #[schemars(range(min = 1, max = 86_400))]
     pub connect_seconds: u64,
     /// Seconds without a byte in either direction after which a request counts as failed. A request may take as long
@@ -62,8 +62,7 @@ pub struct StoreSpec {
     /// Size of the pieces that larger objects are uploaded in, such as "8MiB"; stores take 5 MiB to 5 GiB. A piece that
     /// fails is sent again.
     pub piece_size: String,
-    /// Uploads, of pieces or of smaller objects, that are on their way at once. Fewer let each one end sooner on a
-    /// slow link.
+    /// Number of simultaneous uploads, of pieces or of smaller objects. Fewer let each one end sooner on a slow link.
     #[schemars(range(min = 1, max = 1024))]
     pub pieces_in_flight: usize,
 }
@@ -83,19 +82,19 @@ impl Default for StoreSpec {
     }
 }
 
-/// The variable that object_store's builders read, and the one that other tools know too.
+/// The environment variables that can set the endpoint of S3.
 const ENDPOINT_VARIABLES: [&str; 3] = ["AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT"];
 
-/// What stores take as a piece of an upload that is not the last.
+/// The sizes that stores accept for a piece of an upload, except for the last one.
 const PIECE_BYTES: std::ops::RangeInclusive<usize> = 5 << 20..=5 << 30;
 
 impl StoreSpec {
-    /// Adds what is wrong to `problems`.
+    /// Adds the spec's problems to `problems`.
     pub fn check(&self, place: &str, problems: &mut Problems) {
         if let Some(problem) = self.endpoint.as_deref().and_then(secret_problem) {
             problems.push(problem.at(format!("{place}: store.endpoint")));
         } else if self.endpoint.as_deref().is_some_and(|endpoint| !is_of_a_server(endpoint)) {
-            // Not shown: what has no scheme can hold a password anywhere.
+            // Do not show the endpoint: without a scheme, any part of it could be a password.
             problems.push(
                 Problem::new("the endpoint is no URL of a server")
                     .at(format!("{place}: store.endpoint"))
@@ -229,7 +228,7 @@ fn remote(url: &Url, spec: &StoreSpec) -> object_store::Result<Arc<dyn ObjectSto
             let azure = azure.with_client_options(spec.client(false)).with_retry(spec.retries());
             Arc::new(azure.with_http_connector(spec.connector()).build()?)
         }
-        // Says which schemes there are, and which of them were not built in.
+        // The error of `parse_url` names the schemes that exist, and those that were not built in.
         _ => Arc::from(object_store::parse_url(url)?.0),
     })
 }
@@ -246,7 +245,7 @@ fn s3_builder(spec: &StoreSpec) -> AmazonS3Builder {
     builder
 }
 
-/// The client takes these for granted, and would break off at the first request.
+/// Checks settings that the client does not check: it would fail at the first request.
 fn check_s3(spec: &StoreSpec) -> Result<()> {
     use AmazonS3ConfigKey::{AccessKeyId, Endpoint, Region, SecretAccessKey, Token};
     let builder = s3_builder(spec);
@@ -277,7 +276,7 @@ fn check_s3(spec: &StoreSpec) -> Result<()> {
 }
 
 fn s3(url: &Url, spec: &StoreSpec) -> object_store::Result<impl ObjectStore + use<>> {
-    // A configured builder is asked what it read, so that an http endpoint from either place is allowed.
+    // Read the endpoint from the builder, so that an http endpoint is allowed from the spec and from the environment.
     let builder = s3_builder(spec).with_url(url.as_str()).with_retry(spec.retries());
     let endpoint = builder.get_config_value(&AmazonS3ConfigKey::Endpoint).unwrap_or_default();
     builder

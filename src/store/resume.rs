@@ -1,14 +1,13 @@
-//! A download that breaks off goes on where it stopped, and a bucket that is not there is told from an object that is
-//! not.
+//! Resumes interrupted downloads, and distinguishes a missing bucket from a missing object.
 //!
 //! # Why
-//! `object_store` counts retries and their time from the first byte asked for: a download of hours that breaks twice
-//! would fail. Here every byte that arrives buys another attempt, of the same version of the object, and only a store
-//! that gives nothing new is given up. A weak tag stands for more than one sequence of bytes, and no store answers a
-//! request for a part that is to match it: there, as where there is no tag, a download that breaks off has failed.
+//! `object_store` counts retries and their time from the start of a request: a download of hours that breaks off twice
+//! would fail. Here a download is resumed as long as each request delivers new bytes, and always of the same version of
+//! the object. A weak entity tag may stand for several byte sequences, and no store answers a range request that must
+//! match one: with a weak tag or none, an interrupted download fails.
 //!
-//! Stores answer "not found" to both, and a job that took a bucket that is not there for one without a manifest would go
-//! on to its last step.
+//! Stores answer "not found" for a missing bucket as for a missing object. A job that took a missing bucket for one
+//! without a manifest would fail only at its last step.
 
 use std::fmt;
 use std::ops::Range;
@@ -38,18 +37,18 @@ impl Resuming {
         Self { store, bucket: bucket.to_owned() }
     }
 
-    /// Names the bucket, where it is that which was not found.
+    /// Names the bucket in the error if the bucket itself was not found.
     fn named(&self, error: StoreError) -> StoreError {
         named(error, &self.bucket)
     }
 }
 
-/// What stores call a bucket or container that is not there.
+/// The texts by which stores report a missing bucket or container.
 const MISSING_BUCKET: [&str; 3] =
     ["NoSuchBucket", "ContainerNotFound", "The specified bucket does not exist"];
 
 fn named(error: StoreError, bucket: &str) -> StoreError {
-    // Not every request's "not found" has a kind of its own.
+    // Not every request maps "not found" to `NotFound`: look at the text instead.
     let text = error.to_string();
     if !MISSING_BUCKET.iter().any(|code| text.contains(code)) {
         return error;
@@ -59,10 +58,10 @@ fn named(error: StoreError, bucket: &str) -> StoreError {
     StoreError::Generic { store: MISSING, source: Box::new(own) }
 }
 
-/// Marks the error of a bucket that is not there.
+/// Marks the error of a missing bucket.
 const MISSING: &str = "a missing bucket";
 
-/// Whether it is the bucket, and not an object in it, that is not there.
+/// Whether the bucket itself is missing, and not an object in it.
 pub(crate) fn is_missing_bucket(error: &StoreError) -> bool {
     matches!(error, StoreError::Generic { store, .. } if *store == MISSING)
 }
@@ -73,15 +72,15 @@ impl fmt::Display for Resuming {
     }
 }
 
-/// What is left of a download.
+/// The rest of a download.
 struct RemainingDownload {
     store: Arc<dyn ObjectStore>,
     location: Path,
-    /// As asked for, but of this version only.
+    /// The caller's options, for this version of the object only.
     options: GetOptions,
     bytes: BoxStream<'static, Result<Bytes>>,
     range: Range<u64>,
-    /// Whether bytes came since the last attempt.
+    /// Whether bytes arrived since the last request.
     moved: bool,
 }
 
@@ -119,7 +118,7 @@ impl ObjectStore for Resuming {
         let found = found.map_err(|e| self.named(e))?;
         let GetResult { payload, meta, range, attributes } = found;
         let payload = match (payload, meta.e_tag.clone().filter(|tag| is_strong(tag))) {
-            // Without a strong tag, what comes next could be of another version.
+            // Without a strong tag, the next bytes could be of another version.
             (GetResultPayload::Stream(bytes), Some(tag)) if !options.head => {
                 let rest = RemainingDownload {
                     store: Arc::clone(&self.store),
@@ -183,7 +182,7 @@ impl ObjectStore for Resuming {
     }
 }
 
-/// Whether the tag stands for one sequence of bytes.
+/// Whether this is a strong entity tag, which stands for exactly one byte sequence.
 fn is_strong(tag: &str) -> bool {
     !tag.starts_with("W/")
 }
@@ -195,7 +194,7 @@ mod tests {
     use object_store::{Attributes, ObjectStoreExt};
     use std::sync::atomic::{AtomicUsize, Ordering};
 
-    /// Breaks off every answer after five bytes, and counts requests that are to match a tag.
+    /// Breaks off every response after five bytes, and counts the requests that must match a tag.
     #[derive(Debug)]
     struct Breaking {
         inner: InMemory,

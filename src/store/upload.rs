@@ -1,8 +1,8 @@
-//! Writes an object, a large one in pieces.
+//! Uploads an object, a large one in pieces (a multipart upload).
 //!
 //! # Why
-//! A piece that fails is sent again alone, and few pieces are on their way at once over all files of a place: on a link
-//! of 2 Mbit/s four pieces of 8 MiB take about two minutes, less than the time in which a piece may still be repeated.
+//! Only a piece that failed is sent again, and few pieces are in flight at once over all files of a place: at 2 Mbit/s
+//! four pieces of 8 MiB take about two minutes, less than the time during which a piece is retried.
 
 use std::sync::Arc;
 
@@ -15,10 +15,10 @@ use tokio::sync::Semaphore;
 use super::{Place, StoreSpec};
 use crate::engine::parse_bytes;
 
-/// S3 takes no upload of more pieces.
+/// The most pieces that S3 accepts in one upload.
 const MAX_PIECES: usize = 10_000;
 
-/// How a place cuts what it uploads; its clones share what is on its way.
+/// The piece size of a place's uploads, and the slots for pieces in flight, which its clones share.
 #[derive(Debug, Clone)]
 pub(super) struct Pieces {
     bytes: usize,
@@ -32,14 +32,14 @@ impl Pieces {
         Self { bytes, slots: Arc::new(Semaphore::new(in_flight)) }
     }
 
-    /// The size of an object's pieces: larger than asked for where there would be too many.
+    /// The piece size for an object: larger than configured if there would be more than [`MAX_PIECES`].
     fn bytes_of(&self, object: usize) -> usize {
         self.bytes.max(object.div_ceil(MAX_PIECES))
     }
 }
 
 async fn in_slot<T>(slots: Arc<Semaphore>, sending: impl Future<Output = T>) -> T {
-    // Never closed, so there is always a slot to wait for.
+    // The semaphore is never closed, so `acquire` cannot fail.
     let _slot = slots.acquire().await;
     sending.await
 }
@@ -66,7 +66,7 @@ impl Place {
             Err(e) => Err(e),
         };
         if done.is_err() {
-            // Pieces without an end stay in a store for good, and are paid for.
+            // The pieces of an unfinished upload stay in a store for good, and cost money.
             let _ = upload.abort().await;
         }
         done
