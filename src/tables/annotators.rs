@@ -1,4 +1,4 @@
-//! `annotators`: one row an annotator, how much they did and how well.
+//! `annotators`: one row per annotator, with their number of annotations and their skill.
 
 use std::ops::Range;
 use std::sync::Arc;

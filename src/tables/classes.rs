@@ -1,4 +1,4 @@
-//! `classes`: one row a class, in the order that ties follow.
+//! `classes`: one row per class, in the order by which ties are broken.
 
 use std::ops::Range;
 use std::sync::Arc;

@@ -8,7 +8,7 @@ use arrow::datatypes::SchemaRef;
 use super::{BATCH_ROWS, PART_ROWS, Table, rows_of};
 use crate::error::Result;
 
-/// The rows of some neighbouring units.
+/// Computes the rows of a range of units.
 type Compute<'a> = Box<dyn Fn(Range<usize>) -> Result<RecordBatch> + Send + Sync + 'a>;
 
 /// A table whose rows a function computes, some units (instances, cells of a matrix) at a time.
@@ -22,7 +22,7 @@ pub struct ComputedTable<'a> {
 }
 
 impl<'a> ComputedTable<'a> {
-    /// A table of so many units, each of which gives `rows_per_unit` rows at most.
+    /// A table of `units` units, each of which has at most `rows_per_unit` rows.
     pub fn new(
         name: &'static str,
         schema: SchemaRef,
@@ -39,7 +39,7 @@ impl<'a> ComputedTable<'a> {
         }
     }
 
-    /// The same table, whose rows take so many bytes at most.
+    /// The same table with batches for rows of at most `bytes` bytes.
     pub(crate) fn with_row_bytes(self, bytes: usize) -> Self {
         Self { batch_rows: rows_of(bytes), ..self }
     }

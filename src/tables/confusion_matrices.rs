@@ -1,10 +1,10 @@
-//! `confusion_matrices`: P(label given class) of every annotator, one row a cell.
+//! `confusion_matrices`: P(label given class) of every annotator, one row per cell.
 //!
 //! # Why
-//! An annotator with at least as many annotations as there are labels has the whole matrix. Of one with fewer only the
-//! labels that were used are written, for the classes that were met at least half a time: a hundred thousand annotators
-//! with one annotation each would else fill a table with cells that nothing stands behind. What is left out is not
-//! known, and is not zero: `sql/confusion_error.sql` compares without it.
+//! An annotator with at least as many annotations as there are labels has the whole matrix. For one with fewer, only
+//! the labels that the annotator used are written, and only for classes with an expected count of at least 0.5:
+//! otherwise a hundred thousand annotators with one annotation each would fill the table with cells that no annotation
+//! supports. A cell that is left out is unknown, not zero: `sql/confusion_error.sql` takes this into account.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -19,7 +19,7 @@ use crate::model::em::kernels::m_step::expected_counts_of;
 
 pub(super) struct ConfusionMatricesTable;
 
-/// A class with a smaller expected count was not met.
+/// The least expected count of a class that an annotator counts as having met.
 pub(crate) const MET: f64 = 0.5;
 
 #[derive(Default)]
@@ -29,9 +29,9 @@ struct CellRows {
     label: Vec<Option<u32>>,
     probability: Vec<f64>,
     expected_count: Vec<f64>,
-    /// Of the annotator at hand: (label, its column).
+    /// The current annotator's labels, each with its column.
     columns: Vec<(usize, Option<usize>)>,
-    /// Of the same: room for [`Confusion::of`](crate::model::confusion::Confusion::of).
+    /// A buffer for [`Confusion::of`](crate::model::confusion::Confusion::of).
     sums: Vec<f64>,
 }
 
@@ -71,8 +71,8 @@ impl OutcomeTable for ConfusionMatricesTable {
         dims.classes * dims.labels
     }
 
-    /// A class counts as met from an expected count of 0.5, and an annotator's counts sum to the weights of the
-    /// annotations: at most twice as many classes are met.
+    /// A class counts as met from an expected count of 0.5 on, and an annotator's expected counts sum to the weights of
+    /// the annotations: at most twice as many classes as the total weight are met.
     fn rows_of_unit<'a>(&self, answer: &'a Answer) -> Option<RowsOfUnit<'a>> {
         let (a, report) = (&answer.frame.annotations, &answer.fitted.report);
         let (dims, common) = (a.dims(), usize::from(report.common.is_some()));
@@ -87,7 +87,7 @@ impl OutcomeTable for ConfusionMatricesTable {
                 if weights.is_ones() { n as f64 } else { (0..n).map(|n| weights.get(n)).sum() }
             };
             let weight: f64 = a.columns_of(r).map(weight).sum();
-            // Never negative, and the cast saturates.
+            // The weight is never negative, and the cast saturates.
             #[allow(clippy::cast_sign_loss)]
             let met = ((2.0 * weight).ceil() as usize).min(dims.classes);
             met * a.labels_of(r).len()
@@ -124,7 +124,7 @@ impl OutcomeTable for ConfusionMatricesTable {
 }
 
 impl CellRows {
-    /// The matrix of everybody; its expected counts are the sums of the annotators'.
+    /// Adds the matrix that all annotators share. Its expected counts are the sums over the annotators.
     fn add_common(&mut self, answer: &Answer) {
         let (a, report) = (&answer.frame.annotations, &answer.fitted.report);
         let dims = a.dims();

@@ -1,4 +1,4 @@
-//! `labels`: one row an instance, the class that was chosen and how sure that is.
+//! `labels`: one row per instance, with the chosen class and its confidence.
 
 use std::ops::Range;
 use std::sync::Arc;

@@ -11,9 +11,9 @@ use crate::error::Result;
 /// One score.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Metric {
-    /// What is measured; a classifier's scores begin with `prediction_`.
+    /// The metric's name; for a classifier's metrics it begins with `prediction_`.
     pub name: String,
-    /// On which instances: the gold role, `truth`, or `annotations`.
+    /// The instances that it is computed on: a gold role, `truth`, or `annotations`.
     pub split: &'static str,
     /// The value; `None` where it is not defined.
     pub value: Option<f64>,

@@ -1,7 +1,8 @@
-//! The fourth stage: what leaves. One file a table, each with its declared schema and its rows.
+//! The fourth stage: the output tables. Each file declares one table: its schema and its rows.
 //!
-//! Every run writes every table, empty ones too, so that a query over a run never misses one. Rows are made in units
-//! (instances, annotators) of a fixed number a part, so that the files do not depend on threads.
+//! Every run writes every table that `sink.tables` does not leave out, even an empty one, so that a query over a run
+//! always finds it. A table is cut into parts by its units (instances, annotators) alone, so that the files do not
+//! depend on the number of threads.
 
 mod annotators;
 mod classes;
@@ -31,29 +32,29 @@ pub(crate) use probabilities::predictions;
 pub(crate) use run::run;
 pub use run::{InputRecord, RunRecord};
 
-/// The version of all schemas together: it moves when a column changes or goes.
+/// The version of all schemas together: it increases when a column changes or is removed.
 pub const SCHEMA_VERSION: u32 = 1;
 
-/// Rows in a part file at most, about: what one thread encodes at a time.
+/// About the most rows of a part file, which is encoded in memory.
 const PART_ROWS: usize = 1 << 20;
 
-/// Rows that are turned into arrays at once, at most.
+/// The most rows of a record batch, unless a single unit has more.
 const BATCH_ROWS: usize = 1 << 13;
 
-/// Bytes of ids and labels in the rows that are turned into arrays at once, but one unit's rows at least.
+/// The most bytes of ids and labels in a record batch, unless a single unit has more.
 const BATCH_BYTES: usize = 32 << 20;
 
-/// A question's frame and what was fitted to it.
+/// A question's frame and the model that was fitted to it.
 pub struct Answer {
-    /// What was read.
+    /// The question's data.
     pub frame: Frame,
-    /// What was learned.
+    /// The fitted model.
     pub fitted: Fitted,
-    /// How its labels came about.
+    /// How many labels came from each kind of decision.
     pub tally: Tally,
 }
 
-/// All that tables are made of.
+/// Everything that tables are computed from.
 pub struct Outcome {
     /// One for each question.
     pub answers: Vec<Answer>,
@@ -61,19 +62,19 @@ pub struct Outcome {
     pub decide: DecideSpec,
     /// Scores against gold: (question, metric).
     pub metrics: Vec<(usize, metrics::Metric)>,
-    /// The run itself.
+    /// Facts about the run itself.
     pub run: RunRecord,
 }
 
 impl Outcome {
-    /// How the labels of all questions came about; the classes differ by question and are left out.
+    /// The tally over all questions, without the counts of each class: the classes differ by question.
     #[must_use]
     pub fn tally(&self) -> Tally {
         self.answers.iter().fold(Tally::default(), |all, answer| all.and(&answer.tally))
     }
 }
 
-/// The type of a column: fixed, or that of the ids that came in.
+/// The type of a column: fixed, or the type of the ids or labels that were read.
 #[derive(Debug, Clone, PartialEq)]
 pub enum ColumnType {
     /// The instances' own type.
@@ -94,7 +95,7 @@ pub struct Column {
     pub kind: ColumnType,
     /// Whether it may be null.
     pub nullable: bool,
-    /// What it holds.
+    /// The meaning of its values.
     pub meaning: &'static str,
 }
 
@@ -110,7 +111,7 @@ const TEXT: ColumnType = ColumnType::Fixed(DataType::Utf8);
 const REAL: ColumnType = ColumnType::Fixed(DataType::Float64);
 const COUNT: ColumnType = ColumnType::Fixed(DataType::Int64);
 
-/// A table that is ready to leave: its name, its schema, and its rows in parts, one part a file.
+/// A table that is ready to be written: its name, its schema, and its rows in parts, one file per part.
 pub trait Table: Send + Sync {
     /// Its name: the folder it is written to, and the table in SQL.
     fn name(&self) -> &str;
@@ -124,22 +125,22 @@ pub trait Table: Send + Sync {
     fn is_distinct(&self, column: &str) -> bool;
 }
 
-/// A bound on the rows of a unit.
+/// An upper bound on the rows of a unit.
 pub type RowsOfUnit<'a> = Box<dyn Fn(usize) -> usize + 'a>;
 
-/// A table that every run writes: its declared columns, and how its rows follow from an outcome.
+/// A table that every run writes: its declared columns, and how its rows are computed from an outcome.
 pub trait OutcomeTable: Sync {
     /// Its name: the folder it is written to, and the table in SQL.
     fn name(&self) -> &'static str;
     /// Its columns, without `question`.
     fn columns(&self) -> &'static [Column];
-    /// From how many units (instances, annotators, rows) of a question its rows come.
+    /// The number of units (instances, annotators, rows) of a question that its rows are computed from.
     fn units(&self, answer: &Answer) -> usize;
-    /// Rows that a unit gives at most.
+    /// The most rows of a unit.
     fn rows_per_unit(&self, _answer: &Answer) -> usize {
         1
     }
-    /// Rows that each unit gives at most, where most give far fewer than [`OutcomeTable::rows_per_unit`].
+    /// The most rows of each unit, where most units have far fewer than [`OutcomeTable::rows_per_unit`].
     fn rows_of_unit<'a>(&self, _answer: &'a Answer) -> Option<RowsOfUnit<'a>> {
         None
     }
@@ -157,7 +158,7 @@ pub trait OutcomeTable: Sync {
     fn is_about_the_run(&self) -> bool {
         false
     }
-    /// The questions of these rows, where not all are about the frame's own.
+    /// The question of each row, if some of the rows are about other questions than the frame's own.
     ///
     /// # Errors
     /// When ids cannot be turned into rows.
@@ -182,7 +183,7 @@ pub static TABLES: &[&dyn OutcomeTable] = &[
     &run::RunTable,
 ];
 
-/// Neighbouring units of one question.
+/// A range of units of one question.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Chunk {
     question: usize,
@@ -200,7 +201,7 @@ pub struct FilledTable<'a> {
 }
 
 impl<'a> FilledTable<'a> {
-    /// The table's rows for this outcome.
+    /// The table, filled with the rows of this outcome.
     #[must_use]
     pub fn new(table: &'static dyn OutcomeTable, outcome: &'a Outcome) -> Self {
         Self::with_batch_rows(table, outcome, batch_rows(outcome))
@@ -293,7 +294,8 @@ impl<'a> UnitRows<'a> {
         self.of.as_ref().map_or(self.most, |of| of(unit))
     }
 
-    /// The end of the first units that together have no more than `room` rows, but of one unit at least, and the rows.
+    /// The end of the longest run of units from the start that has at most `room` rows, but at least one unit; and the
+    /// number of those rows.
     fn fitting(&self, units: Range<usize>, room: usize) -> (usize, usize) {
         if self.of.is_none() {
             let n = (room / self.most).clamp(1, units.len());
@@ -308,7 +310,7 @@ impl<'a> UnitRows<'a> {
     }
 }
 
-/// Rows of a batch that hold the longest ids and labels in [`BATCH_BYTES`].
+/// The number of rows of a batch in which even the longest ids and labels fit into [`BATCH_BYTES`].
 fn batch_rows(outcome: &Outcome) -> usize {
     let of_frame = |frame: &Frame| {
         let ids = [&frame.instances, &frame.annotators, &frame.labels].into_iter();
@@ -319,7 +321,7 @@ fn batch_rows(outcome: &Outcome) -> usize {
     rows_of(longest.unwrap_or_default())
 }
 
-/// Rows of so many bytes in a batch.
+/// The number of rows of a batch if each row has `bytes` bytes.
 fn rows_of(bytes: usize) -> usize {
     (BATCH_BYTES / bytes.max(1)).clamp(1, BATCH_ROWS)
 }
@@ -350,7 +352,7 @@ fn cut(table: &dyn OutcomeTable, outcome: &Outcome) -> Vec<Vec<Chunk>> {
     parts
 }
 
-/// The types of the ids that came in.
+/// The types of the ids and labels that were read.
 pub(crate) struct IdTypes<'a> {
     pub(crate) instance: &'a DataType,
     pub(crate) annotator: &'a DataType,
@@ -373,7 +375,7 @@ pub(crate) fn fields<'a>(
     })
 }
 
-/// The table's schema for the types that came in.
+/// The table's schema for the types of ids and labels that were read.
 fn schema_of(table: &dyn OutcomeTable, outcome: &Outcome) -> SchemaRef {
     let frame = &outcome.answers[0].frame;
     let types = IdTypes {

@@ -1,4 +1,5 @@
-//! `annotator_parameters` and `instance_parameters`: one row an id and name, the numbers that only some models have.
+//! `annotator_parameters` and `instance_parameters`: one row per id and name, for parameters that only some models
+//! have.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -10,7 +11,7 @@ use crate::error::Result;
 use crate::frame::{Frame, Ids};
 use crate::model::fitted::Report;
 
-/// A name, and a number for each unit.
+/// A parameter's name, and its value for each unit.
 type NamedValues = (String, Vec<f64>);
 
 /// The parameters of annotators, or of instances.
@@ -56,7 +57,7 @@ impl OutcomeTable for ParametersTable {
         (self.named)(&answer.fitted.report).len()
     }
 
-    /// NaN stands for none.
+    /// A unit whose value is NaN does not have the parameter, and gets no row.
     fn rows(
         &self,
         outcome: &Outcome,

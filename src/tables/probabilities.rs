@@ -1,4 +1,4 @@
-//! `posteriors` and `predictions`: one row a unit and class, how probable the class is.
+//! `posteriors` and `predictions`: one row per unit and class, with the probability of the class.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -18,9 +18,9 @@ use crate::model::fitted::Posterior;
 pub(super) struct ProbabilitiesTable {
     name: &'static str,
     columns: &'static [Column],
-    /// The rows and whose they are, where the model has any.
+    /// The probabilities and the ids of their rows, if the model has any.
     of: fn(&Answer) -> Option<(&Posterior, &Ids)>,
-    /// Whether a row says anything.
+    /// Whether a row is written: without evidence it would say nothing.
     is_known: fn(&Answer, usize) -> bool,
 }
 
@@ -88,7 +88,7 @@ impl OutcomeTable for ProbabilitiesTable {
     }
 }
 
-/// Ids, classes and probabilities of some rows of a posterior, a row for each class.
+/// Ids, classes and probabilities of some rows of a posterior, one table row for each class.
 fn arrays(
     posterior: &Posterior,
     (ids, id_type): (&Ids, &DataType),
@@ -111,13 +111,13 @@ fn arrays(
     ])
 }
 
-/// Ids with another type, none of which is lost.
+/// Casts ids to another type; fails if one of them would be lost.
 fn as_type(ids: &ArrayRef, id_type: &DataType) -> Result<ArrayRef> {
     let strict = CastOptions { safe: false, ..CastOptions::default() };
     Ok(cast_with_options(ids, id_type, &strict)?)
 }
 
-/// The table `predictions` of a classifier alone: P(class given features) of every row of features.
+/// The table `predictions` of a classifier without a fit: P(class given features) of every row of features.
 pub(crate) fn predictions<'a>(
     ids: &'a Ids,
     classes: &'a Ids,

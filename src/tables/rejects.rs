@@ -1,4 +1,4 @@
-//! `rejects`: one row a reason why rows were not used. Read = used + the sum of these counts.
+//! `rejects`: one row per reason why input rows were not used. Rows read = rows used + the sum of these counts.
 
 use std::ops::Range;
 use std::sync::Arc;

@@ -22,11 +22,11 @@ pub struct InputRecord {
     pub path: String,
     /// Its size.
     pub bytes: u64,
-    /// What changes when the file does: the store's entity tag, else the time of the last change.
+    /// A value that changes with the file: the store's entity tag, or else the time of the last change.
     pub version: String,
 }
 
-/// What is known about the run itself.
+/// Facts about the run itself.
 #[derive(Debug, Clone, Default)]
 pub struct RunRecord {
     /// The run's id.
@@ -41,7 +41,7 @@ pub struct RunRecord {
     pub rows_read: u64,
     /// Rows that were used.
     pub rows_used: u64,
-    /// Rows that were not.
+    /// Rows that were rejected.
     pub rows_rejected: u64,
     /// Where the fits were computed.
     pub device: String,
@@ -53,7 +53,7 @@ pub struct RunRecord {
     pub seconds_fitting: f64,
     /// The most memory the process held until the tables were written.
     pub peak_memory_bytes: u64,
-    /// What a person was warned of.
+    /// The warnings that were shown.
     pub warnings: Vec<String>,
 }
 
@@ -111,7 +111,7 @@ impl OutcomeTable for RunTable {
     }
 }
 
-/// The record's columns, so many times.
+/// The record's columns, with the same row `rows` times.
 fn arrays(run: &RunRecord, rows: usize) -> Vec<ArrayRef> {
     let text = |value: &str| Arc::new(StringArray::from(vec![value; rows])) as ArrayRef;
     let count = |value: u64| {

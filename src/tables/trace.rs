@@ -1,4 +1,4 @@
-//! `trace`: one row an iteration of the fit.
+//! `trace`: one row per iteration of the fit.
 
 use std::ops::Range;
 use std::sync::Arc;
