@@ -1,13 +1,14 @@
--- How far the confusion matrices `estimated` are from the `known` ones, for the annotators that both have:
+-- The distance of the confusion matrices `estimated` from the `known` ones, for the annotators that both have:
 --   confusion_error             the squared distance of a row, averaged over an annotator's rows, then over annotators;
 --                               with whole matrices that is the squared Frobenius distance by the number of classes
 --                               (Tanno et al. 2019, arXiv:1902.03680)
---   confusion_frobenius         the distance itself, averaged over annotators
---   confusion_total_variation   half the sum of the absolute gaps of a row, averaged as the error is
---   confusion_error_observed    the error over the rows whose class the annotator met, by expected count: `$met` times
--- A row that either side leaves out is not compared: nothing is known of it, least of all that it is zero. An
--- annotator's distance then counts what is left out as far off as its other rows on average. In a row that is there,
--- what is missing to 1 is shared by the estimated cells that are left out; known ones that are left out are zero.
+--   confusion_frobenius         the Frobenius distance, averaged over annotators
+--   confusion_total_variation   half the sum of a row's absolute differences, averaged like confusion_error
+--   confusion_error_observed    confusion_error over the rows of classes that the annotator met: those with an expected
+--                               count of at least `$met`
+-- A row that either side lacks is not compared: it is unknown, not zero. The Frobenius distance of its annotator then
+-- assumes that such rows are as far off as the annotator's other rows on average. In a row that both sides have,
+-- estimated cells that are left out share the probability that is missing to 1; known cells that are left out are zero.
 with
 labels as (
     select label from known

@@ -1,4 +1,4 @@
--- P(class given what was said of the instance): softmax of the summed logarithms (Dawid and Skene 1979, eq. 2.5).
+-- P(class given the annotations of the instance): softmax of the summed logarithms (Dawid and Skene 1979, eq. 2.5).
 with
 scores as (
     select

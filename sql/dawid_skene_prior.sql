@@ -1,4 +1,4 @@
--- The class shares: the mean posterior over instances (Dawid and Skene 1979, eq. 2.4).
+-- The prior of each class: the mean posterior over instances (Dawid and Skene 1979, eq. 2.4).
 with
 instances as (
     select count(distinct instance_id) as n from posterior

@@ -1,11 +1,11 @@
-//! SQL: the user's, as far as it may be run, and every query that labelmill runs itself, one named result a file (stock
-//! functions only: any DataFusion runs them).
+//! Checks the user's SQL before it runs, and holds every query that labelmill runs itself: one file per named result,
+//! with standard functions only, so that any DataFusion can run it.
 //!
 //! # Why
-//! Parsed SQL is a tree that is dropped, compared and printed by recursion. The parser bounds brackets, but a chain such
-//! as `1+1+...` makes a tree as deep as it is long, and a deep enough one ends the process with a stack overflow. So the
-//! depth is bounded from the tokens, before there is a tree. A plan may be larger and deeper than the text that it is
-//! made of; `expansion.rs` bounds it.
+//! Parsed SQL is a tree that is dropped, compared and printed recursively. The parser limits nested brackets, but a
+//! chain such as `1+1+...` makes a tree as deep as it is long, and a tree that is deep enough ends the process with a
+//! stack overflow. So the depth is checked on the tokens, before there is a tree. A plan may be larger and deeper than
+//! its text; `expansion.rs` limits it.
 
 mod expansion;
 
@@ -25,19 +25,19 @@ use futures::FutureExt;
 
 use crate::error::{Error, Result};
 
-/// How far confusion matrices that were estimated are from the true ones.
+/// The distance of estimated confusion matrices from the true ones.
 pub const CONFUSION_ERROR: &str = include_str!("../sql/confusion_error.sql");
-/// The M-step of Dawid-Skene as group-bys: the class shares.
+/// The M-step of Dawid-Skene as group-bys: the prior.
 pub const DAWID_SKENE_PRIOR: &str = include_str!("../sql/dawid_skene_prior.sql");
 /// The M-step of Dawid-Skene as group-bys: the confusion matrices.
 pub const DAWID_SKENE_CONFUSION: &str = include_str!("../sql/dawid_skene_confusion.sql");
 /// The E-step of Dawid-Skene as group-bys: the posteriors.
 pub const DAWID_SKENE_POSTERIOR: &str = include_str!("../sql/dawid_skene_posterior.sql");
 
-/// The most tokens between two commas, over all brackets around them.
+/// The most tokens between two commas, plus those of all brackets around them.
 const MAX_DEPTH: usize = 1_000;
 
-/// A query that is joined to others by `union` counts as so many tokens at least, whatever commas it holds.
+/// The least number of tokens that a query in a chain of `union` counts as, whatever commas it contains.
 const TOKENS_OF_A_QUERY: usize = 2;
 
 /// The statements of a text.
@@ -54,10 +54,10 @@ pub fn parse(ctx: &SessionContext, text: &str) -> Result<VecDeque<Statement>> {
     Ok(statements)
 }
 
-/// Plans or runs SQL; what breaks a kernel or a decoder is an error.
+/// Plans or runs SQL, and turns a panic of a kernel or a decoder into an error.
 ///
 /// # Errors
-/// The work's own; and when it panics.
+/// When the work fails or panics.
 pub async fn unbroken<T>(work: impl Future<Output = Result<T>>) -> Result<T> {
     AssertUnwindSafe(work).catch_unwind().await.unwrap_or_else(|panic| {
         let error = Error::data("the query broke off").help(
@@ -67,7 +67,7 @@ pub async fn unbroken<T>(work: impl Future<Output = Result<T>>) -> Result<T> {
     })
 }
 
-/// What statements may do: with `writes` anything, else nothing but read.
+/// The options that allow statements to do anything if `writes`, and otherwise only to read.
 #[must_use]
 pub fn options(writes: bool) -> SQLOptions {
     SQLOptions::new().with_allow_ddl(writes).with_allow_dml(writes).with_allow_statements(writes)
@@ -103,7 +103,7 @@ pub fn explains(statement: &Statement) -> bool {
         || matches!(statement, Statement::Statement(s) if matches!(**s, ast::Statement::Explain { .. }))
 }
 
-/// The files and folders that a statement names, beside those of its tables.
+/// The files and folders that a statement names, in addition to those of its tables.
 #[must_use]
 pub fn locations(statement: &Statement) -> Vec<&str> {
     match statement {
@@ -116,7 +116,7 @@ pub fn locations(statement: &Statement) -> Vec<&str> {
     }
 }
 
-/// The word that a statement begins with; what is explained by its own.
+/// The first word of a statement; for `explain`, that of the explained statement.
 #[must_use]
 pub fn what_it_does(statement: &Statement) -> String {
     let text = match statement {
@@ -129,10 +129,12 @@ pub fn what_it_does(statement: &Statement) -> String {
     text.split_whitespace().next().unwrap_or_default().to_uppercase()
 }
 
+/// Checks the depth of a text before it is parsed.
+///
 /// # Errors
-/// When the tree of a text could be deeper than the stack.
+/// When the tree of the text could overflow the stack.
 fn check_depth(text: &str) -> Result<()> {
-    // What does not even consist of tokens is reported by the parser.
+    // The parser reports a text that does not consist of tokens.
     let Ok(tokens) = Tokenizer::new(&GenericDialect {}, text).tokenize() else { return Ok(()) };
     let depth = depth(&tokens);
     if depth <= MAX_DEPTH {
@@ -143,15 +145,15 @@ fn check_depth(text: &str) -> Result<()> {
         .help("write long chains of `or` as `in (...)`, and long unions as one table"))
 }
 
-/// The tokens of the longest expression, those of the brackets in it included where they are deepest. What commas and the
-/// branches of `case` part lies side by side.
+/// The number of tokens of the longest expression, with those of its deepest brackets. Commas and the branches of
+/// `case` separate expressions.
 fn depth(tokens: &[Token]) -> usize {
     #[derive(Default)]
     struct Level {
         own: usize,
         inner: usize,
         deepest: usize,
-        /// Queries that are joined to those before them, and those in brackets where they are most.
+        /// Queries that are chained to the ones before them; `inner_chained` is the most of them in brackets.
         chained: usize,
         inner_chained: usize,
     }
@@ -189,7 +191,7 @@ fn depth(tokens: &[Token]) -> usize {
                 level.end_item();
             }
             Token::Comma => level.end_item(),
-            // Each stands above all before it, whatever commas are between them.
+            // Each set operation lies above all queries before it, whatever commas are between them.
             Token::Word(word) if is_set_operation(word.keyword) => {
                 level.chained += 1;
                 level.own += 1;

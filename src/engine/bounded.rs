@@ -1,10 +1,10 @@
-//! SQL functions whose result may be larger than anything that was read: a call is refused before it is made where its
-//! result would be.
+//! SQL functions whose result may be larger than their input: a call is refused before it runs if its result would be
+//! too large.
 //!
 //! # Why
-//! `repeat('x', 2000000000)` is one short line. The memory pool counts what operators hold, and not what a function
-//! returns, so that such a line would take all memory and end the process. The size of the result follows from the
-//! arguments: it is calculated first.
+//! `repeat('x', 2000000000)` is a short query. The memory pool counts the memory of operators, but not the results of
+//! functions, so the query would take all memory and end the process. The size of a result follows from the arguments,
+//! so it is computed first.
 
 use std::sync::Arc;
 
@@ -26,13 +26,13 @@ use datafusion::prelude::SessionContext;
 use super::sizes::result_bytes;
 use crate::error::{Error, Result};
 
-/// The most bytes of one value that a function makes: as many as a record of a text file may have.
+/// The most bytes of one value that a function returns: the same limit as for a record of a text file.
 const VALUE_BYTES: u64 = 64 << 20;
 
-/// The most bytes that one call makes, of all rows of a batch together.
+/// The most bytes that one call returns, over all rows of a batch.
 const CALL_BYTES: u64 = 512 << 20;
 
-/// What a call may make however little memory there is.
+/// The bytes that a call may always return, however low the memory limit is.
 const NEGLIGIBLE: u64 = 16 << 20;
 
 /// Functions whose result grows faster than their arguments.
@@ -49,10 +49,11 @@ const FUNCTIONS: [&str; 10] = [
     "rpad",
 ];
 
-/// Puts a bounded function in the place of each of [`FUNCTIONS`]; a call takes at most a quarter of `memory`.
+/// Replaces each of [`FUNCTIONS`] by a bounded function. A call returns at most a quarter of `memory`, or
+/// [`NEGLIGIBLE`] bytes if that is more.
 ///
 /// # Errors
-/// When a function is not there.
+/// When a function is not registered.
 pub(super) fn register(ctx: &SessionContext, memory: usize) -> Result<()> {
     let share = (memory as u64 / 4).max(NEGLIGIBLE);
     for name in FUNCTIONS {
@@ -63,7 +64,7 @@ pub(super) fn register(ctx: &SessionContext, memory: usize) -> Result<()> {
     Ok(())
 }
 
-/// A function that looks at its arguments before it is called.
+/// A function that computes the size of its result before it runs.
 #[derive(Debug, PartialEq, Eq, Hash)]
 struct BoundedFunction {
     inner: Arc<ScalarUDF>,
@@ -149,7 +150,7 @@ impl ScalarUDFImpl for BoundedFunction {
         self.inner.is_strict()
     }
 
-    /// What a simplification puts in the place of the call would not be bounded.
+    /// Does not simplify: the expression that replaces the call would not be bounded.
     fn simplify(
         &self,
         args: Vec<Expr>,

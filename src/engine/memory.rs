@@ -1,10 +1,10 @@
-//! What is said where the memory that a run may take is too little.
+//! The error when a run needs more memory than its limit.
 
 use datafusion::execution::memory_pool::{MemoryLimit, MemoryPool};
 
 use crate::error::Error;
 
-/// The error of `what`, which takes so many bytes: more than the pool may give.
+/// The error for `what`, which takes `bytes` bytes: more than the pool can give.
 pub(crate) fn too_little_memory(pool: &dyn MemoryPool, bytes: u64, what: &str) -> Error {
     let limit = match pool.memory_limit() {
         MemoryLimit::Finite(limit) => format!("{} may be taken", in_words(limit as u64)),
@@ -19,7 +19,7 @@ pub(crate) fn too_little_memory(pool: &dyn MemoryPool, bytes: u64, what: &str) -
         )
 }
 
-/// `44 MiB`: bytes as a person reads them, rounded up.
+/// Bytes as a person reads them, such as `44 MiB`, rounded up.
 fn in_words(bytes: u64) -> String {
     let units = [(30, "GiB"), (20, "MiB"), (10, "KiB")];
     match units.into_iter().find(|(shift, _)| bytes >> shift >= 10) {

@@ -1,4 +1,4 @@
-//! From `[engine]` to a DataFusion session; nothing else in labelmill knows how the session is made.
+//! Builds a DataFusion session from `[engine]`. No other module configures the session.
 
 mod bounded;
 mod memory;
@@ -25,18 +25,18 @@ pub struct EngineSpec {
     /// Threads; left out, one for each core.
     #[schemars(range(min = 1, max = 1024))]
     pub threads: Option<usize>,
-    /// Rows in a batch that DataFusion hands over.
+    /// Rows in a record batch of DataFusion.
     #[schemars(range(min = 1, max = 1_048_576))]
     pub batch_size: usize,
     /// Memory that the run may take for queries, ids and annotations, such as "512MiB" or "4GB". Queries spill to disk
-    /// before they take more, features that are larger than half of it go to a scratch file, and annotations that do not
-    /// fit are an error. Left out, three quarters of the memory of the machine, or of the container, of which at least
-    /// 256 MiB stay for what is not counted.
+    /// before they take more, features that are larger than half of it go to a scratch file, and annotations that do
+    /// not fit are an error. Left out, three quarters of the memory of the machine or container, of which at least
+    /// 256 MiB stay for memory that is not counted.
     pub memory_limit: Option<String>,
     /// Folder for spilled data; left out, the system's temporary folder.
     pub scratch: Option<String>,
-    /// Local folder where networks keep their state after every epoch: the same job goes on from there after an
-    /// interruption. Left out, it begins again.
+    /// Local folder where networks save a checkpoint after every epoch: after an interruption the same job resumes from
+    /// it. Left out, it starts again.
     pub checkpoints: Option<String>,
 }
 
@@ -53,7 +53,7 @@ impl Default for EngineSpec {
 }
 
 impl EngineSpec {
-    /// Adds what is wrong to `problems`.
+    /// Adds the spec's problems to `problems`.
     pub fn check(&self, place: &str, problems: &mut Problems) {
         if let Some(text) = &self.memory_limit
             && parse_bytes(text).is_none()
@@ -77,13 +77,15 @@ impl EngineSpec {
     /// The most memory that queries, the frame and features may take.
     #[must_use]
     pub fn memory_bytes(&self) -> usize {
-        // What is not counted, such as batches on their way and the process itself, takes the rest of a machine.
+        // The rest of the machine's memory is for what is not counted, such as batches in flight and the process
+        // itself.
         let given = self.memory_limit.as_deref().and_then(parse_bytes);
         given.unwrap_or_else(|| usual_limit(machine_memory()))
     }
 
-    /// The most that large allocations may take together. Beyond [`EngineSpec::memory_bytes`] are batches on their way,
-    /// which hold a value once for each row that repeats it, and what a model needs to compute.
+    /// The most bytes that all large allocations may take together. They include more than
+    /// [`EngineSpec::memory_bytes`]: batches in flight, which repeat a value in each row that has it, and the memory
+    /// that a model needs to compute.
     #[must_use]
     pub(crate) fn allocation_bound(&self) -> usize {
         let limit = self.memory_bytes();
@@ -99,9 +101,9 @@ impl EngineSpec {
             .with_target_partitions(self.threads())
             .with_batch_size(self.batch_size)
             .with_information_schema(true);
-        // Ids go back out with the type they came with; a source decides itself where text is read as views.
+        // Ids are written with the type that they were read with; a source decides itself where text is read as views.
         config.options_mut().execution.parquet.schema_force_view_types = false;
-        // A folder is read whole, with the folders in it.
+        // A folder is read recursively.
         config.options_mut().execution.listing_table_ignore_subdirectory = false;
         config.options_mut().sql_parser.map_string_types_to_utf8view = false;
         let mut runtime = RuntimeEnvBuilder::new().with_memory_limit(self.memory_bytes(), 1.0);
@@ -126,30 +128,31 @@ impl EngineSpec {
     }
 }
 
-/// What the program itself and the pages of files on their way take, about: no count of rows covers it.
+/// About the memory of the program itself and of file pages in flight, which no row count covers.
 const UNCOUNTED: usize = 256 << 20;
 
-/// The memory that a run may take of so many bytes.
+/// The default memory limit on a machine, or in a container, with so many bytes.
 fn usual_limit(machine: usize) -> usize {
     machine - (machine / 4).max(UNCOUNTED).min(machine / 8 * 7)
 }
 
-/// Bytes of memory that the machine has, or that the container may take of it; where neither is known, no limit.
+/// The bytes of memory of the machine, or of the container if it may take less; `usize::MAX` if neither is known.
 fn machine_memory() -> usize {
     container_memory().into_iter().chain(meminfo("MemTotal:")).min().unwrap_or(usize::MAX)
 }
 
-/// Bytes of memory that nobody else holds now, within the container's; `held` are those of this process.
+/// The bytes of memory that no other process holds now, at most the container's limit. `held` is what this process
+/// holds.
 pub(crate) fn available_memory(held: usize) -> usize {
     let free = meminfo("MemAvailable:")
         .map(|bytes| bytes.saturating_add(meminfo("SwapFree:").unwrap_or(0)).saturating_add(held));
     container_memory().into_iter().chain(free).min().unwrap_or(usize::MAX)
 }
 
-/// The least limit of the process's own control group and those above it.
+/// The lowest memory limit of the process's own control group and its parents.
 fn container_memory() -> Option<usize> {
     let groups = std::fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
-    // `0::/a/b` in the one hierarchy of version 2, `4:memory:/a/b` in that of version 1.
+    // Version 2 of control groups has the line `0::/a/b`, version 1 has `4:memory:/a/b`.
     let limits = groups.lines().filter_map(|line| {
         let (controllers, group) = line.split_once(':')?.1.split_once(':')?;
         Some(match controllers {
@@ -173,7 +176,7 @@ fn container_memory() -> Option<usize> {
     limits.filter_map(read).min()
 }
 
-/// An amount that Linux reports.
+/// An amount in `/proc/meminfo`, in bytes.
 fn meminfo(name: &str) -> Option<usize> {
     let text = std::fs::read_to_string("/proc/meminfo").ok()?;
     let amount = |line: &str| {
@@ -182,7 +185,7 @@ fn meminfo(name: &str) -> Option<usize> {
     text.lines().find_map(amount).map(|kib| kib.saturating_mul(1024))
 }
 
-/// `512MiB`, `4GB`, `1000`: bytes.
+/// Parses an amount such as `512MiB`, `4GB` or `1000` into bytes.
 pub(crate) fn parse_bytes(text: &str) -> Option<usize> {
     let text = text.trim();
     let digits = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());

@@ -1,4 +1,4 @@
-//! How large the result of a function is, by its arguments.
+//! Computes the size of a function's result from its arguments.
 
 use std::sync::Arc;
 
@@ -9,10 +9,10 @@ use arrow::datatypes::{DataType, Int64Type, IntervalMonthDayNanoType, IntervalUn
 use datafusion::common::{Result as DataFusionResult, ScalarValue};
 use datafusion::logical_expr::ColumnarValue;
 
-/// What gives the bytes of the result in a row.
+/// Returns the bytes of the result in a row.
 pub(super) type SizeOfRow = Box<dyn Fn(usize) -> i128>;
 
-/// The bytes that a call of this function makes.
+/// The bytes that a call of this function returns, for each row.
 ///
 /// # Errors
 /// When an argument is not of the type that the function takes.
@@ -41,7 +41,7 @@ pub(super) fn result_bytes(function: &str, args: &[ColumnarValue]) -> DataFusion
             Box::new(move |row| replaced_bytes(value.at(row), from.at(row), to.at(row)))
         }
         _ => {
-            // The first of `concat_ws` stands between all others.
+            // `concat_ws` puts its first argument between all others.
             let (all, times) = (all_bytes()?, args.len() as i128);
             let first = if function == "concat_ws" { times } else { 1 };
             Box::new(move |row| {
@@ -55,7 +55,7 @@ pub(super) fn result_bytes(function: &str, args: &[ColumnarValue]) -> DataFusion
 fn replaced_bytes(value: &str, from: &str, to: &str) -> i128 {
     let (length, grown) = (value.len() as i128, to.len() as i128 - from.len() as i128);
     let most = length / from.len().max(1) as i128 + 1;
-    // Matches are counted only where their greatest number would be too many.
+    // Count the matches only if their upper bound would be too many.
     let matches = if grown <= 0 {
         0
     } else if most * grown <= 1 << 20 {
@@ -66,7 +66,7 @@ fn replaced_bytes(value: &str, from: &str, to: &str) -> i128 {
     length + matches * grown.max(0)
 }
 
-/// Elements from start to end by a step, of eight bytes each.
+/// The bytes of a series from start to end by a step: eight bytes per element.
 fn series_bytes(args: &[ColumnarValue]) -> DataFusionResult<SizeOfRow> {
     let one = ColumnarValue::Scalar(ScalarValue::Int64(Some(1)));
     let zero = ColumnarValue::Scalar(ScalarValue::Int64(Some(0)));
@@ -79,7 +79,7 @@ fn series_bytes(args: &[ColumnarValue]) -> DataFusionResult<SizeOfRow> {
     let (start, end, step) = (nanoseconds(start)?, nanoseconds(end)?, nanoseconds(step)?);
     Ok(Box::new(move |row| {
         let (start, end, step) = (start.at(row), end.at(row), step.at(row));
-        // Towards the other side there is nothing, and a step of nothing is refused by the function itself.
+        // A step away from the end gives no elements, and the function itself refuses a step of zero.
         let is_empty = step == 0 || (end > start) != (step > 0);
         if is_empty { 0 } else { ((end - start) / step + 1).saturating_mul(8) }
     }))
@@ -139,7 +139,7 @@ fn bytes_of(value: &ColumnarValue) -> DataFusionResult<NumberPerRow> {
     })
 }
 
-/// Integers as they are; times, dates and intervals by their nanoseconds, months as short as they come.
+/// Integers unchanged; times, dates and intervals in nanoseconds, with months of 28 days, the shortest.
 fn nanoseconds(value: &ColumnarValue) -> DataFusionResult<NumberPerRow> {
     const DAY: i128 = 86_400_000_000_000;
     NumberPerRow::of(value, |array| match array.data_type() {

@@ -1,13 +1,13 @@
-//! What the statistics of a Parquet file say of a column never stands for the column's values.
+//! Prevents DataFusion from using a Parquet file's column statistics in place of the column's values.
 //!
 //! # Why
-//! DataFusion takes a column whose least and greatest value are equal for a constant, answers `min`, `max` and `count`
-//! from statistics, and does not sort what claims to be sorted. But the bounds of floats leave NaN out, the number of
-//! nulls is optional, and nobody checks an order that a writer claims: a NaN or a null weight became the weight of its
-//! neighbours, without a word. Only the number of rows and of bytes is kept, which the order of joins depends on.
+//! DataFusion treats a column whose minimum and maximum are equal as a constant, answers `min`, `max` and `count` from
+//! statistics, and does not sort a file that claims to be sorted. But the bounds of floats exclude NaN, the null count
+//! is optional, and nobody checks the order that a writer claims: a NaN or null weight silently became the weight of
+//! its neighbours. Only the numbers of rows and bytes are kept, because the order of joins depends on them.
 //!
-//! Bounds also tell which row groups a filter cannot want. NaN is greater than every number, and not within the bounds:
-//! what a filter says of floats skips nothing.
+//! A scan also uses bounds to skip row groups that a filter cannot match. NaN counts as greater than every number, but
+//! is not within the bounds, so a filter on floats skips nothing.
 
 use std::sync::Arc;
 
@@ -26,8 +26,8 @@ use datafusion::physical_optimizer::PhysicalOptimizerRule;
 use datafusion::physical_optimizer::optimizer::PhysicalOptimizer;
 use datafusion::physical_plan::ExecutionPlan;
 
-/// DataFusion's rules between two runs of this one: before any looks at statistics, and after filters are where files
-/// are read.
+/// DataFusion's rules, with [`ClaimsOfFiles`] as the first and the last one: before any rule reads statistics, and
+/// after filters were pushed down into scans.
 pub(super) fn rules() -> Vec<Arc<dyn PhysicalOptimizerRule + Send + Sync>> {
     let mut rules = PhysicalOptimizer::new().rules;
     rules.insert(0, Arc::new(ClaimsOfFiles));
@@ -35,7 +35,7 @@ pub(super) fn rules() -> Vec<Arc<dyn PhysicalOptimizerRule + Send + Sync>> {
     rules
 }
 
-/// Takes from every scan of Parquet files what its files claim of their values.
+/// Removes column statistics and claimed orders from every scan of Parquet files.
 #[derive(Debug)]
 struct ClaimsOfFiles;
 
@@ -67,7 +67,7 @@ impl PhysicalOptimizerRule for ClaimsOfFiles {
     }
 }
 
-/// The same scan without claims.
+/// The same scan without column statistics and claimed orders, and with only those filters that can skip row groups.
 fn unclaimed(scan: &FileScanConfig, source: &ParquetSource) -> FileScanConfig {
     let schema = scan.file_schema();
     let groups = scan.file_groups.iter().map(|group| {
@@ -94,7 +94,7 @@ fn unclaimed(scan: &FileScanConfig, source: &ParquetSource) -> FileScanConfig {
     unclaimed.build()
 }
 
-/// The number of rows and of bytes, and nothing of columns.
+/// Statistics with the numbers of rows and bytes alone, and nothing about columns.
 fn sizes_of(statistics: &Statistics) -> Statistics {
     let mut sizes = statistics.clone();
     for column in &mut sizes.column_statistics {
@@ -103,7 +103,7 @@ fn sizes_of(statistics: &Statistics) -> Statistics {
     sizes
 }
 
-/// Whether bounds of these columns hold all of their values.
+/// Whether the bounds of the columns in a filter include all of their values.
 fn can_skip(filter: &Arc<dyn PhysicalExpr>, schema: &Schema) -> bool {
     collect_columns(filter).iter().all(|column| {
         let field = schema.field_with_name(column.name());

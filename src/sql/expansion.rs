@@ -1,11 +1,12 @@
-//! How large and how deep the plan of a query becomes once its common table expressions stand wherever they are read.
+//! Limits the size and the depth of a query's plan, in which common table expressions are expanded wherever they are
+//! read.
 //!
 //! # Why
-//! DataFusion plans a common table expression anew for each place that reads it. Forty of them that each read the one
-//! before twice are a text of two kilobytes and a plan of 2^39 tables; three thousand that each read the one before
-//! once are a plan that is three thousand times as deep as any of them, and so is a list of three thousand tables,
-//! which becomes a join of joins. Plans are walked by recursion. So both sizes are counted on the parsed text, which
-//! is as small as it was written.
+//! DataFusion plans a common table expression again for each place that reads it. Forty of them that each read the one
+//! before twice are a text of two kilobytes and a plan of 2^39 tables. Three thousand that each read the one before
+//! once are a plan three thousand times as deep as any of them. So is a list of three thousand tables, which becomes a
+//! join of joins. Plans are traversed recursively. So both sizes are computed from the parsed text, which is as small
+//! as it was written.
 
 use std::collections::{HashMap, VecDeque};
 use std::ops::ControlFlow;
@@ -17,14 +18,16 @@ use datafusion::sql::sqlparser::ast::{
 
 use crate::error::{Error, Result};
 
-/// Tables that a plan may read, each counted as often as it is read.
+/// The most tables that a plan may read, each counted as often as it is read.
 const MOST_TABLES: u64 = 4_096;
 
-/// Tables, queries and operators of a plan that may lie above one another.
+/// The most tables, queries and operators of a plan that may lie above one another.
 const MOST_LEVELS: u64 = 1_000;
 
+/// Checks the size and the depth of a statement's plan.
+///
 /// # Errors
-/// When the plan of a statement would be too large or too deep.
+/// When the plan would be too large or too deep.
 pub(super) fn check(statement: &Statement) -> Result<()> {
     let mut plan = OpenQueries { levels: vec![OpenQuery::default()] };
     match statement {
@@ -69,23 +72,23 @@ struct Size {
     levels: u64,
 }
 
-/// The queries that are open, from the outermost one.
+/// The queries that are being visited, outermost first.
 struct OpenQueries {
     levels: Vec<OpenQuery>,
 }
 
-/// A query, as far as it was visited.
+/// A query that is being visited.
 #[derive(Default)]
 struct OpenQuery {
-    /// The names of its `with` whose queries are still to come: they are visited first, in this order.
+    /// The names in its `with` whose queries are not visited yet: they are visited first, in this order.
     to_come: VecDeque<String>,
-    /// What stands in its `with`, by name.
+    /// The sizes of the queries in its `with`, by name.
     named: HashMap<String, Size>,
-    /// Tables that are read, here and in what is read here.
+    /// Tables that are read here, and in the queries that are read here.
     tables: u64,
-    /// Items of all its lists of tables: joins of so many.
+    /// Items of all its lists of tables: each adds a join.
     items: u64,
-    /// Operators above one another: of the expression at hand, and the most.
+    /// Nested operators: of the current expression, and the most of any expression.
     operators: u64,
     most_operators: u64,
     /// Levels of the deepest query that is read here.
@@ -190,7 +193,7 @@ mod tests {
     fn what_stands_in_a_with_counts_as_often_as_it_is_read() {
         assert_eq!(size("select 1 from t").tables, 1);
         assert_eq!(size("with a as (select 1 from t, u) select 1 from a, a b, v").tables, 5);
-        // Read by nobody, it is not part of the plan.
+        // No query reads `a`, so it is not part of the plan.
         assert_eq!(size("with a as (select 1 from t, u) select 1 from v").tables, 1);
         let doubled =
             "with a as (select 1 from t), b as (select 1 from a, A x), c as (select 1 from b, b x)
