@@ -1,9 +1,9 @@
-//! Text that came from data, made fit for a terminal and for a line of a log.
+//! Escapes text from data, so that it is safe on a terminal and in a line of a log.
 //!
 //! # Why
-//! An id or a label can hold what moves a terminal's cursor, hides text or turns its direction: a table that a person
-//! trusts would show what an annotator wrote. Such characters are shown by their number. Tables in files keep every
-//! byte, and JSON every value.
+//! An id or a label can contain characters that move a terminal's cursor, hide text or reverse its direction: a person
+//! would trust a table that an annotator forged. Such characters are shown as their code points. Tables in files keep
+//! every byte, and JSON keeps every value.
 
 use std::borrow::Cow;
 use std::fmt::Write as _;
@@ -14,16 +14,16 @@ pub fn line(text: &str) -> String {
     escaped(text, |_| false)
 }
 
-/// The text with its line ends as they are.
+/// The text with its newlines unchanged.
 #[must_use]
 pub fn lines(text: &str) -> String {
     escaped(text, |c| c == '\n')
 }
 
-/// JSON without such characters: those that JSON allows as they are have numbers there too, of the same value.
+/// A JSON text in which such characters are escaped, where JSON allows them unescaped. The values stay the same.
 #[must_use]
 pub fn json(text: &str) -> Cow<'_, str> {
-    // Line ends stand between values alone: within text JSON escapes them itself.
+    // Line ends occur only between values: inside strings JSON escapes them itself.
     let is_raw = |c: char| is_active(c) && !matches!(c, '\n' | '\r' | '\t');
     if !text.contains(is_raw) {
         return Cow::Borrowed(text);
@@ -55,7 +55,7 @@ fn escaped(text: &str, is_kept: impl Fn(char) -> bool) -> String {
     out
 }
 
-/// Control characters, marks and overrides of direction, and separators that some programs break lines at.
+/// Control characters, direction marks and overrides, and separators at which some programs break lines.
 fn is_active(c: char) -> bool {
     c.is_control()
         || matches!(c, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')

@@ -1,18 +1,20 @@
-//! A panic that was caught, as a line that says what it was and where.
+//! Describes a caught panic in one line: its message and its place.
 //!
 //! # Why
-//! Decoders and kernels of the libraries below panic at a damaged file or at a value that is too large for them. The
-//! standard report prints a backtrace among the lines of a log, and a message alone (``called `Option::unwrap()` ``)
-//! says nothing. The place is no part of what a catch receives, so a hook keeps it.
+//! Decoders and kernels of the libraries that labelmill uses panic on a damaged file or on a value that is too large
+//! for them. The default hook prints a backtrace between the lines of a log, and the message alone
+//! (``called `Option::unwrap()` ``) says nothing. `catch_unwind` does not return the place of a panic, so a hook stores
+//! it.
 
 use std::any::Any;
 use std::panic;
 use std::sync::{Mutex, PoisonError};
 
-/// The file and the line of the panic that came last.
+/// The file and line of the last panic.
 static LAST: Mutex<Option<String>> = Mutex::new(None);
 
-/// From here on a panic prints nothing: whoever catches it describes it. `-vv` logs it with its backtrace.
+/// Installs the hook: from now on a panic prints nothing, and the code that catches it describes it. `-vv` logs it with
+/// its backtrace.
 pub fn keep_places() {
     panic::set_hook(Box::new(|info| {
         tracing::debug!(%info, backtrace = %std::backtrace::Backtrace::capture(), "a panic");
@@ -20,7 +22,7 @@ pub fn keep_places() {
     }));
 }
 
-/// Without the folders of the machine that compiled it.
+/// The file and line, without the folders of the machine that compiled the file.
 fn short(place: &panic::Location<'_>) -> String {
     let file = place.file();
     let from =
@@ -28,7 +30,7 @@ fn short(place: &panic::Location<'_>) -> String {
     format!("{}:{}", &file[from..], place.line())
 }
 
-/// What a caught panic says, and where it was.
+/// The message and the place of a caught panic.
 #[must_use]
 pub fn describe(payload: &(dyn Any + Send)) -> String {
     let text = payload.downcast_ref::<String>().map(String::as_str);

@@ -1,8 +1,8 @@
-//! What of a URL may be shown: no other place decides it.
+//! Removes secrets from the URLs in a text. No other module decides which part of a URL may be shown.
 //!
 //! # Why
-//! A URL with a password or a signature in it is refused, but its text can be part of any message by then. So whatever
-//! text leaves the process goes through [`redacted`].
+//! A URL that contains a password or a signature is refused, but by then its text may be part of any message. So every
+//! text that leaves the process goes through [`redacted`].
 
 use std::ops::Range;
 
@@ -24,7 +24,7 @@ pub fn redacted(text: &str) -> String {
     out
 }
 
-/// As [`redacted`], for each text in a JSON value: the ends of a secret are those of its text.
+/// Like [`redacted`], for each string in a JSON value: a secret never reaches beyond its string.
 #[must_use]
 pub fn redacted_json(value: Value) -> Value {
     match value {
@@ -38,14 +38,14 @@ pub fn redacted_json(value: Value) -> Value {
     }
 }
 
-/// As [`redacted`], for a text that is one location from beginning to end, whatever it holds.
+/// Like [`redacted`], for a text that is a single location, whatever characters it contains.
 pub(crate) fn redacted_location(text: &str) -> String {
     let Some(url) = location(text) else { return redacted(text) };
     let secret = url.user.or(url.query);
     secret.map_or_else(|| text.to_owned(), |secret| format!("{}***", &text[..secret.start]))
 }
 
-/// The parts of a text that is one URL from beginning to end, whatever it holds; its scheme may have been forgotten, as in
+/// The parts of a text that is a single URL, whatever characters it contains. Its scheme may be missing, as in
 /// `user:password@host`.
 pub(crate) fn location(text: &str) -> Option<Parts> {
     let scheme = text.find(is_no_scheme).unwrap_or(text.len());
@@ -53,13 +53,13 @@ pub(crate) fn location(text: &str) -> Option<Parts> {
         return Some(parts(text, 0..scheme, true));
     }
     let colon = text.find([':', '/', '\\']).filter(|at| text[*at..].starts_with(':'))?;
-    // Behind the slash of a drive or of a folder an @ belongs to a name.
+    // After the slash of a drive or of a folder, an @ is part of a file name.
     let end = text[colon..].find(['/', '\\']).map_or(text.len(), |n| colon + n);
     let at = text[colon..end].rfind('@').filter(|n| *n > 1)?;
     Some(Parts { user: Some(0..colon + at), query: None, end: text.len() })
 }
 
-/// The scheme of a store that a location names without the `://` behind it, as in `s3:bucket/x` and `https//host/x`.
+/// The scheme of a store in a location that lacks the `://`, as in `s3:bucket/x` and `https//host/x`.
 pub(crate) fn scheme_without_slashes(text: &str) -> Option<&str> {
     let scheme = &text[..text.find(is_no_scheme)?];
     let rest = &text[scheme.len()..];
@@ -71,14 +71,14 @@ fn is_no_scheme(c: char) -> bool {
     !c.is_ascii_alphanumeric() && !"+.-".contains(c)
 }
 
-/// Whether this scheme leads to a store, whatever follows it.
+/// Whether this is the scheme of a store, whatever follows it.
 fn is_store(scheme: &str) -> bool {
     const STORES: [&str; 12] =
         ["abfs", "abfss", "adl", "az", "azure", "file", "gs", "hdfs", "http", "https", "s3", "s3a"];
     STORES.iter().any(|store| scheme.eq_ignore_ascii_case(store))
 }
 
-/// Whether a URL begins with this scheme, one with a slip of the pen included: `https:me@`, `https:\\me@`, `//me@`.
+/// Whether a URL begins with this scheme, including mistyped ones: `https:me@`, `https:\\me@`, `//me@`.
 fn begins(text: &str, scheme: Range<usize>) -> bool {
     let rest = &text[scheme.end..];
     let name = &text[scheme];
@@ -91,20 +91,20 @@ fn begins(text: &str, scheme: Range<usize>) -> bool {
     }
 }
 
-/// Whether all before an `@` is a name with a space in it and a password, as in `a b:password`.
+/// Whether the text before an `@` is a user name with a space in it and a password, as in `a b:password`.
 fn is_spaced_user(text: &str) -> bool {
     let Some((name, password)) = text.split_once(':') else { return false };
     let is_name =
         name.contains(char::is_whitespace) && !name.contains(['/', '\\', '?', '#', '"', '\'', '`']);
-    // Behind the colon of a sentence is a space, and behind that of another URL a slash.
+    // In a sentence a space follows the colon, and in another URL a slash.
     is_name && !password.starts_with(|c: char| c.is_whitespace() || c == '/')
 }
 
-/// Where a URL's parts are in a text.
+/// The positions of a URL's parts in a text.
 pub(crate) struct Parts {
-    /// All before the `@`.
+    /// Everything before the `@`.
     pub(crate) user: Option<Range<usize>>,
-    /// All behind the `?`.
+    /// Everything after the `?`.
     pub(crate) query: Option<Range<usize>>,
     end: usize,
 }
@@ -127,10 +127,10 @@ pub(crate) fn urls(text: &str) -> impl Iterator<Item = Parts> {
     })
 }
 
-/// How far behind a word a password may reach that holds what ends a word.
+/// How many bytes to search for an `@`: a password may contain characters that otherwise end a URL.
 const LONGEST_PASSWORD: usize = 512;
 
-/// The parts of the URL whose scheme is there; `is_location` where nothing else is in the text.
+/// The parts of the URL that begins with this scheme; `is_location` if the text contains nothing else.
 fn parts(text: &str, scheme: Range<usize>, is_location: bool) -> Parts {
     let slashes = text[scheme.end + 1..].find(|c| c != '/' && c != '\\');
     let start = slashes.map_or(text.len(), |n| scheme.end + 1 + n);
@@ -145,15 +145,15 @@ fn parts(text: &str, scheme: Range<usize>, is_location: bool) -> Parts {
         &text[start..start + text[start..end].find(['/', '\\', '?', '#']).unwrap_or(end - start)];
     let kind = text[scheme.clone()].to_ascii_lowercase();
     let is_web = kind == "http" || kind == "https";
-    // What follows the colon of a host is a number, and only the web has one; a password that is not encoded can hold
-    // anything, a slash at its beginning too.
+    // Only http(s) URLs have a port, which is a number. A password that is not encoded can contain anything, even a
+    // slash at its beginning.
     let has_password =
         match authority.rsplit_once('@').map_or(authority, |(_, host)| host).rsplit_once(':') {
             Some((_, port)) if !port.chars().all(|c| c.is_ascii_digit()) => true,
             Some((_, port)) => {
                 (port.is_empty() || !is_web) && text[start + authority.len()..end].contains('@')
             }
-            // A user part that is not encoded can hold a slash.
+            // A user part that is not encoded can contain a slash.
             None => {
                 let path = &text[start + authority.len()..end];
                 is_location
@@ -161,23 +161,23 @@ fn parts(text: &str, scheme: Range<usize>, is_location: bool) -> Parts {
                     && path.find(':').is_some_and(|colon| path[colon..].contains('@'))
             }
         };
-    // An address in brackets that are never closed is none.
+    // An opening bracket that is never closed does not begin an IPv6 address.
     let has_open_bracket = text[start..]
         .strip_prefix('[')
         .is_some_and(|rest| rest.find(['/', '@']).is_some_and(|n| !rest[..n].contains(']')));
     let far = text.floor_char_boundary(start + LONGEST_PASSWORD);
     let far = text[start..far].find(['\n', '\r']).map_or(far, |n| start + n);
     let at = text[start..far.max(end)].rfind('@').map(|n| start + n);
-    // Without `://` it may be no URL at all, such as a file and a line in it.
+    // Without `://` it may not be a URL, but for instance a file name and a line number.
     let is_url = at.is_some() || text[scheme.end..].starts_with("://");
-    // These name a container before the @.
+    // `abfs` and `abfss` name a container before the @.
     let is_container = kind.starts_with("abfs") && !authority.contains(':');
     let mut user = None;
     if (has_password || has_open_bracket) && is_url {
         user = Some(start..at.unwrap_or(start + authority.len()));
         end = word(at.unwrap_or(start + authority.len()));
     } else if authority.contains('@') && !is_container {
-        // A second @ may belong to the password or to the path: nobody can tell.
+        // A second @ may belong to the password or to the path: this is ambiguous.
         user = text[start..end].rfind('@').map(|n| start..start + n);
     } else if let Some(at) = at.filter(|at| is_spaced_user(&text[start..*at])) {
         user = Some(start..at);
@@ -189,7 +189,7 @@ fn parts(text: &str, scheme: Range<usize>, is_location: bool) -> Parts {
         .filter(|(_, c)| *c == '?' || (*c == '#' && is_web))
         .find_map(|(n, _)| {
             let query = rest + n + 1..end;
-            // Elsewhere than on the web `?` is a pattern's, unless a name and a value follow.
+            // Outside http(s), `?` is part of a pattern, unless a name and a value follow.
             let name = &text[query.clone()];
             let name = name.find('=').map_or("", |n| &name[..n]);
             let is_query = is_web || (!name.is_empty() && !name.contains(['/', '?', '*']));

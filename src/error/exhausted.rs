@@ -1,11 +1,12 @@
-//! What libraries say where the system gives no more memory or threads: no defect, and no damage of a file.
+//! Recognises the errors and panics of libraries when the system gives no more memory or threads: these are neither
+//! bugs nor damaged files.
 
 use std::any::Any;
 
 use super::{Error, Problem, Stage};
 use crate::panics;
 
-/// Words of the errors and panics of tokio, the standard library, rayon, Zstandard and the system.
+/// Texts in the errors and panics of tokio, the standard library, rayon, Zstandard and the system.
 const SIGNS: [&str; 8] = [
     "OS can't spawn worker thread",
     "failed to spawn thread",
@@ -17,13 +18,13 @@ const SIGNS: [&str; 8] = [
     "Resource temporarily unavailable",
 ];
 
-/// Whether these are such words.
+/// Whether a text contains one of [`SIGNS`].
 pub(super) fn is_exhausted(text: &str) -> bool {
     SIGNS.iter().any(|sign| text.contains(sign))
 }
 
 impl Error {
-    /// The system gives no more memory or threads, in its own words.
+    /// The error when the system gives no more memory or threads; `found` is the original message.
     pub(crate) fn exhausted(found: impl Into<String>) -> Self {
         let problem = Problem::new("the system gives no more memory or threads")
             .found(found)
@@ -31,7 +32,8 @@ impl Error {
         Self::new(Stage::Spec, problem)
     }
 
-    /// What a caught panic comes to: `otherwise` with what was found, but for one that the system caused.
+    /// The error for a caught panic: `otherwise` with the panic's description, unless the system gave no more memory or
+    /// threads.
     #[must_use]
     pub fn of_panic(payload: &(dyn Any + Send), otherwise: Self) -> Self {
         let found = panics::describe(payload);

@@ -1,4 +1,4 @@
-//! Errors of the libraries below, as labelmill's own.
+//! Converts the errors of libraries into labelmill's own.
 
 use datafusion::error::DataFusionError;
 use datafusion::sql::sqlparser::parser::ParserError;
@@ -83,7 +83,7 @@ fn is_of_a_name(root: &DataFusionError) -> bool {
     matches!(**e, object_store::Error::InvalidPath { .. })
 }
 
-/// What to do about such a name.
+/// The help line for a name that no object store takes.
 pub const NAME_HELP: &str = "rename the file: no object store takes a control character in a name";
 
 const DISK_HELP: &str =

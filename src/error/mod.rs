@@ -35,7 +35,7 @@ pub enum Stage {
     Store,
     /// A quality gate that the user set.
     Gate,
-    /// A broken promise of labelmill itself.
+    /// A broken invariant of labelmill itself.
     Bug,
     /// SIGINT (2) or SIGTERM (15).
     Interrupted(i32),
@@ -60,37 +60,37 @@ impl Stage {
 /// One thing that is wrong, in the user's own words.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Problem {
-    /// What is wrong: lower case, no full stop.
+    /// The message: lower case, no full stop.
     pub what: String,
     /// Key path, file or column.
     pub place: Option<String>,
-    /// What was there instead.
+    /// The value that was found instead.
     pub found: Option<String>,
-    /// What to do.
+    /// The help line: what to do.
     pub help: Option<String>,
 }
 
 impl Problem {
-    /// A problem of which only the sentence is known yet.
+    /// A problem with a message alone.
     pub fn new(what: impl Into<String>) -> Self {
         Self { what: what.into(), place: None, found: None, help: None }
     }
 
-    /// Where it is.
+    /// Sets the place.
     #[must_use]
     pub fn at(mut self, place: impl Into<String>) -> Self {
         self.place = Some(place.into());
         self
     }
 
-    /// What was found there.
+    /// Sets what was found there.
     #[must_use]
     pub fn found(mut self, found: impl Into<String>) -> Self {
         self.found = Some(found.into());
         self
     }
 
-    /// What to do about it.
+    /// Sets the help line.
     #[must_use]
     pub fn help(mut self, help: impl Into<String>) -> Self {
         self.help = Some(help.into());
@@ -100,7 +100,7 @@ impl Problem {
 
 impl fmt::Display for Problem {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // The words may be those of data, or of a location that was refused.
+        // The text may come from data, or from a location that was refused.
         let shown = |text: &str| escape::line(&clipped(&redacted(text)));
         f.write_str(&shown(&self.what))?;
         let lines = [("where", &self.place), ("found", &self.found), ("help", &self.help)];
@@ -113,12 +113,12 @@ impl fmt::Display for Problem {
     }
 }
 
-/// What went wrong, at which stage.
+/// An error: the stage that failed, and its problems.
 #[derive(Debug, thiserror::Error)]
 pub struct Error {
-    /// Decides the exit code.
+    /// The stage that failed; it decides the exit code.
     pub stage: Stage,
-    /// At least one; a spec error carries all that were found.
+    /// At least one problem; a spec error carries all problems that were found.
     pub problems: Vec<Problem>,
     source: Option<Box<dyn std::error::Error + Send + Sync>>,
 }
@@ -174,19 +174,19 @@ impl Error {
         )
     }
 
-    /// Where it is.
+    /// Sets the place.
     #[must_use]
     pub fn at(self, place: impl Into<String>) -> Self {
         self.amend(|p| p.place = Some(place.into()))
     }
 
-    /// What was found there.
+    /// Sets what was found there.
     #[must_use]
     pub fn found(self, found: impl Into<String>) -> Self {
         self.amend(|p| p.found = Some(found.into()))
     }
 
-    /// What to do about it.
+    /// Sets the help line.
     #[must_use]
     pub fn help(self, help: impl Into<String>) -> Self {
         self.amend(|p| p.help = Some(help.into()))
@@ -198,19 +198,19 @@ impl Error {
         self.stage.exit_code()
     }
 
-    /// Says what is wrong in other words.
+    /// Replaces the message.
     #[must_use]
     pub fn what(self, what: impl Into<String>) -> Self {
         self.amend(|p| p.what = what.into())
     }
 
-    /// Says first what it is about.
+    /// Puts the subject before the message.
     #[must_use]
     pub fn about(self, subject: &str) -> Self {
         self.amend(|p| p.what = format!("{subject}: {}", p.what))
     }
 
-    /// Names the place of an error that has none yet.
+    /// Sets the place if there is none yet.
     #[must_use]
     pub fn or_at(self, place: &str) -> Self {
         self.amend(|p| {
@@ -241,7 +241,7 @@ impl fmt::Display for Error {
 /// The most characters of one value that a person is shown.
 const SHOWN_CHARACTERS: usize = 4_000;
 
-/// The beginning of a long text, and how long it is.
+/// The beginning of a long text, and its length.
 pub(crate) fn clipped(text: &str) -> Cow<'_, str> {
     match text.char_indices().nth(SHOWN_CHARACTERS) {
         None => text.into(),
@@ -257,9 +257,10 @@ pub fn offenders<T: fmt::Display>(all: impl IntoIterator<Item = T>) -> String {
     if all.len() > shown { format!("{text} and {} more", all.len() - shown) } else { text }
 }
 
-/// The candidate that is nearest to `word` by edit distance, when one is near enough to be a slip of the finger.
+/// The candidate that is nearest to `word` by edit distance, if it is near enough for a typing error.
 pub fn nearest<'a>(word: &str, candidates: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
-    // The distance takes time and memory by the product of the lengths, and no slip is so long.
+    // The distance takes time and memory proportional to the product of the lengths, and typing errors do not matter in
+    // names this long.
     let is_short = |word: &str| word.len() <= 256;
     candidates
         .into_iter()
