@@ -1,7 +1,7 @@
-//! The types of annotators, and the confusion matrix of each.
+//! The types of simulated annotators, and the confusion matrix of each.
 //!
-//! A type is written as a word with its numbers: `symmetric(0.8)`, `similar-pair(0.6 3-5 1-9)`, `imitative(a00)`; see
-//! [`super::grammar`]. Classes are named by their place in sorted order, from 0, annotators by their ids.
+//! A type is written as a name with arguments: `symmetric(0.8)`, `similar-pair(0.6 3-5 1-9)`, `imitative(a00)`; see
+//! [`super::grammar`]. Classes are named by their index in sorted order, from 0, annotators by their ids.
 //!
 //! Sources: symmetric, pair, class-wise, imitative, supportive, opposite: Li et al. 2022 ("TCL"). Hammer-spammers and
 //! pairwise flippers: Tanno et al. 2019, arXiv:1902.03680; the two other kinds of hammer-spammer: Khetan, Lipton and
@@ -15,61 +15,61 @@ use super::confusion::ConfusionMatrix;
 use crate::error::{Error, Result};
 use crate::run::Rng;
 
-/// One type with its numbers.
+/// One type with its parameters. The float is a probability.
 #[derive(Debug, Clone, PartialEq)]
 pub enum AnnotatorType {
-    /// Wrong with this chance, all wrong classes alike.
+    /// Wrong with this probability, all wrong classes equally likely.
     Symmetric(f64),
-    /// Wrong with this chance, then always the class after; a link names another target.
+    /// Wrong with this probability, then always the next class; a link sets another target.
     Pair(f64, Vec<Link>),
     /// Right on these classes, at random on the others.
     ClassWise(Vec<usize>),
-    /// Each answer is right with this chance, else at random.
+    /// Each label is right with this probability, else random.
     HammerSpammer(f64),
-    /// The annotator is always right with this chance, else at random.
+    /// With this probability the annotator is always right, else always random.
     HammerOrSpammer(f64),
-    /// The annotator is always right on a class with this chance, else at random there.
+    /// With this probability the annotator is always right on a class, else random on that class.
     ClassWiseHammerSpammer(f64),
-    /// Right with this chance, else a target that is drawn for each class.
+    /// Right with this probability, else a target that is drawn for each class.
     PairwiseFlipper(f64),
-    /// Right with this chance, else the class before or after.
+    /// Right with this probability, else the previous or the next class.
     Neighbour(f64),
-    /// Right with this chance, else the partner; without links the pairs are drawn.
+    /// Right with this probability, else the partner of the class; without links the pairs are drawn.
     SimilarPair(f64, Vec<Link>),
-    /// Right with this chance on the linked classes, else their target; always right on the others.
+    /// Right with this probability on the linked classes, else their target; always right on the others.
     Confuser(f64, Vec<Link>),
-    /// Right with this chance, else the name of another class.
+    /// Right with this probability, else the wrong class that `Names` gives.
     Adversarial(f64, Names),
     /// Always right.
     Right,
-    /// Always wrong, all wrong classes alike.
+    /// Always wrong, all wrong classes equally likely.
     Wrong,
-    /// Any class, whatever is true.
+    /// Any class at random, whatever is true.
     Random,
     /// Always this class.
     Constant(usize),
     /// Always the most frequent class.
     NaiveMajority,
-    /// In step with another annotator.
+    /// Depends on the label of another annotator, given by number.
     Follows(Dependence, usize),
 }
 
-/// Class `.0` is taken for class `.1`.
+/// The annotator takes class `.0` for class `.1`.
 pub type Link = (usize, usize);
 
-/// Which wrong name an adversary gives each class.
+/// The wrong class with which an adversary labels each class.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Names {
-    /// That of the class half the way round.
+    /// The class `n / 2` places further on of `n` classes, cyclically.
     HalfWay,
-    /// That of the class so many places on.
+    /// The class this many places further on, cyclically.
     Places(usize),
-    /// That of the linked class; each class has one name, and gives one.
+    /// The linked class; the links must be a permutation of all classes.
     Linked(Vec<Link>),
 }
 
 impl Names {
-    /// The name of each of `n` classes.
+    /// The target of each of `n` classes.
     fn targets(&self, n: usize) -> Vec<usize> {
         let places = match self {
             Self::HalfWay => n / 2,
@@ -79,7 +79,7 @@ impl Names {
         (0..n).map(|k| (k + places) % n).collect()
     }
 
-    /// What keeps these from being a wrong name of its own for each of `n` classes.
+    /// Why the targets are not a permutation of `n` classes without fixed points; `None` where they are.
     fn clash(&self, n: usize) -> Option<String> {
         let targets = self.targets(n);
         if let Some(k) = (0..n).find(|k| targets[*k] == *k) {
@@ -93,10 +93,10 @@ impl Names {
     }
 }
 
-/// How one annotator depends on another's answer to the same instance.
+/// How one annotator depends on another's label for the same instance.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Dependence {
-    /// Copies the answer.
+    /// Copies the label.
     Imitative,
     /// Right where the other is right, else any wrong class.
     Supportive,
@@ -105,7 +105,7 @@ pub enum Dependence {
 }
 
 impl Dependence {
-    /// The matrix of a follower of an annotator with matrix `of`.
+    /// The matrix of an annotator that follows one with matrix `of`.
     #[must_use]
     pub fn confusion(self, of: &ConfusionMatrix) -> ConfusionMatrix {
         match self {
@@ -115,7 +115,7 @@ impl Dependence {
         }
     }
 
-    /// The follower's answer beside the other's; `draw` is uniform in `[0, 1)`.
+    /// The follower's label, given the other's label `of`; `draw` is uniform in `[0, 1)`.
     #[must_use]
     pub fn label(self, of: usize, truth: usize, classes: usize, draw: f64) -> usize {
         let is_right = match self {
@@ -123,7 +123,8 @@ impl Dependence {
             Self::Supportive => of == truth,
             Self::Opposite => of != truth,
         };
-        // The wrong classes follow the true one in a circle. A draw below 1 gives a whole number below classes - 1.
+        // The wrong classes are the `classes - 1` after the true one, cyclically. `draw` is below 1, so that the index
+        // is below `classes - 1`.
         #[allow(clippy::cast_sign_loss)]
         let other = || (truth + 1 + (draw * (classes - 1) as f64) as usize) % classes;
         if is_right { truth } else { other() }
@@ -131,11 +132,12 @@ impl Dependence {
 }
 
 impl AnnotatorType {
-    /// The matrix of one such annotator; what is left to chance comes from `rng`, so that each draws its own. `None`
-    /// for one that follows another.
+    /// The matrix of one such annotator; `rng` draws the random parts, so that each annotator has its own. `None` for
+    /// one that follows another.
     ///
     /// # Errors
-    /// When the classes that it names are not those that there are; who it is, the caller knows.
+    /// When a class that the type names does not exist, or there are too few classes. The caller adds the annotator to
+    /// the error.
     pub fn confusion(&self, shares: &[f64], rng: &mut Rng) -> Result<Option<ConfusionMatrix>> {
         let n = shares.len();
         self.check_classes(n)?;
@@ -192,7 +194,7 @@ impl AnnotatorType {
         }))
     }
 
-    /// Whether the classes are enough, and those named are among them.
+    /// Checks that there are enough classes, and that those named exist.
     fn check_classes(&self, n: usize) -> Result<()> {
         let wrong = |what: String| {
             let found = format!("{n} classes");
@@ -247,7 +249,7 @@ fn linked(mut target: Vec<usize>, links: &[Link]) -> Vec<usize> {
     target
 }
 
-/// Random pairs of partners; where the number is odd the last three take each other's place in turn.
+/// Random pairs of partners; where the number of classes is odd, the last three form a cycle.
 fn matched(n: usize, rng: &mut Rng) -> Vec<usize> {
     let mut order: Vec<usize> = (0..n).collect();
     order.shuffle(rng);

@@ -1,15 +1,16 @@
-//! Common noise: on some instances all annotators make the same mistakes (Chu, Ma and Wang 2021, arXiv:2012.13052).
+//! Common noise: for some annotations, all annotators share one confusion matrix (Chu, Ma and Wang 2021,
+//! arXiv:2012.13052).
 //!
 //! ```text
 //! e_r ~ N(0, I_20)                      hidden features of an annotator
-//! u_r = W_u e_r,   v_i = W_v x_i        20 numbers each; W_u, W_v ~ N(0, 1/sqrt(numbers that come in))
+//! u_r = W_u e_r,   v_i = W_v x_i        20 numbers each; W_u, W_v ~ N(0, 1/sqrt(number of inputs))
 //! share_ir = sigmoid(u_r . v_i / scale + b)
-//! answer ~ common[z_i] with chance share_ir, else own_r[z_i]
+//! label ~ common[z_i] with probability share_ir, else own_r[z_i]
 //! ```
-//! `scale` is the standard deviation of u.v over all pairs.
+//! `scale` is the standard deviation of u.v over all pairs of instance and annotator.
 //!
-//! Differs from the paper: one number b, found by Newton's method, puts the mean share where it is wanted, in place of the
-//! bias vectors of both networks, which have the same effect.
+//! Differs from the paper: one number b, found by Newton's method, gives the mean share its wanted value. It replaces
+//! the bias vectors of both networks, which have the same effect.
 
 use rand::Rng as _;
 use rand_distr::{Distribution, StandardNormal};
@@ -20,26 +21,26 @@ use crate::error::{Error, Result};
 use crate::frame::Matrix;
 use crate::run::{Rng, Run};
 
-/// The size of hidden features and embeddings, as in the paper.
+/// The dimension of hidden features and embeddings, as in the paper.
 const HIDDEN: usize = 20;
 
-/// Steps of Newton's method at most; it needs about ten.
+/// The most steps of Newton's method; it needs about ten.
 const MAX_STEPS: usize = 100;
 
 /// A smaller step of b ends the search.
 const SMALL_STEP: f64 = 1e-12;
 
-/// Instances whose pairs with all annotators one task computes.
+/// The number of instances that one parallel task pairs with all annotators.
 const BLOCK: usize = 256;
 
-/// 20 numbers of an annotator or of an instance.
+/// The embedding of an annotator or of an instance.
 type Embedding = [f64; HIDDEN];
 
-/// The chance of common noise for each annotated instance and annotator.
+/// The probability of common noise for each pair of annotated instance and annotator.
 ///
 /// # Why
-/// Each chance is computed where it is asked for: a value for each pair of 100 k instances and 10 k annotators would be
-/// 8 GB, of which the answers need a few thousandths.
+/// Each probability is computed on demand: one value for each pair of 100 k instances and 10 k annotators would take 8
+/// GB, of which the annotations need a few thousandths.
 #[derive(Debug, Clone)]
 pub struct Shares {
     instances: Vec<Embedding>,
@@ -47,17 +48,17 @@ pub struct Shares {
     form: Form,
 }
 
-/// How a product u.v becomes a chance.
+/// How a product u.v becomes a probability.
 #[derive(Debug, Clone, Copy)]
 enum Form {
-    /// The same chance for every product.
+    /// The same probability for every product.
     Constant(f64),
     /// sigmoid(product / scale + b)
     Sigmoid { scale: f64, b: f64 },
 }
 
 impl CommonNoise {
-    /// Draws what annotators are like and how they see each of `instances`.
+    /// Draws the embeddings of the annotators and of `instances`, and fits the mean probability.
     ///
     /// # Errors
     /// When there are no features, or the run is cancelled.
@@ -93,7 +94,7 @@ impl CommonNoise {
 }
 
 impl Shares {
-    /// The chance for the instance at this place among the annotated ones.
+    /// The probability for the instance at this position among the annotated ones.
     #[must_use]
     pub fn of(&self, place: usize, annotator: usize) -> f64 {
         match self.form {
@@ -104,8 +105,8 @@ impl Shares {
         }
     }
 
-    /// An annotator's mean chance over the instances of each class, given each annotated instance's class; that over
-    /// all instances for a class that has none.
+    /// An annotator's mean probability over the annotated instances of each class; `class` gives the class of each
+    /// annotated instance. For a class without instances it is the mean over all of them.
     #[must_use]
     pub fn by_class(
         &self,
@@ -123,14 +124,14 @@ impl Shares {
         sums.iter().zip(&counts).map(mean).collect()
     }
 
-    /// The form with the mean chance `proportion`: b by Newton's method, within an interval that holds it.
+    /// The form whose mean probability is `proportion`: b by Newton's method, inside a bracketing interval.
     fn fitted(&self, proportion: f64, run: &Run) -> Result<Form> {
         let n = (self.instances.len() * self.annotators.len()).max(1) as f64;
         let [sum] = self.sums(run, |product| [product])?;
         let mean = sum / n;
         let [squares] = self.sums(run, |product| [(product - mean) * (product - mean)])?;
         let deviation = (squares / n).sqrt();
-        // Features that are all alike tell no pair from another: the share is then the same for all.
+        // With constant products all pairs have the same share.
         let scale = if deviation > 0.0 { deviation } else { 1.0 };
         let longest =
             |all: &[Embedding]| all.iter().map(|e| product(e, e).sqrt()).fold(0.0, f64::max);
@@ -157,8 +158,7 @@ impl Shares {
         Ok(Form::Sigmoid { scale, b })
     }
 
-    /// The sums of `terms` of the product u.v over all pairs, block by block of instances in parallel; the blocks are added
-    /// in their order.
+    /// Sums `terms(u.v)` over all pairs. Blocks of instances run in parallel; their sums are added in order.
     fn sums<const N: usize>(
         &self,
         run: &Run,
@@ -179,7 +179,7 @@ impl Shares {
     }
 }
 
-/// u of every annotator.
+/// The embedding u of every annotator.
 fn embedded_annotators(annotators: usize, rng: &mut Rng) -> Vec<Embedding> {
     let w = normals(HIDDEN * HIDDEN, HIDDEN, rng);
     let embed = |rng: &mut Rng| {
@@ -198,7 +198,7 @@ fn product(u: &Embedding, v: &Embedding) -> f64 {
     u.iter().zip(v).map(|(a, b)| a * b).sum()
 }
 
-/// Weights of a layer that takes in so many numbers.
+/// The weights of a layer with `takes` inputs.
 fn normals(n: usize, takes: usize, rng: &mut Rng) -> Vec<f64> {
     let deviation = 1.0 / (takes as f64).sqrt();
     (0..n).map(|_| normal(rng) * deviation).collect()
@@ -217,31 +217,31 @@ fn sigmoid(x: f64) -> f64 {
     1.0 / (1.0 + (-x).exp())
 }
 
-/// Instances that are drawn rather than read: a Gaussian cloud for each class.
+/// Instances that are drawn rather than read: one Gaussian cluster per class.
 ///
-/// The paper gives neither size nor spread. With 32 numbers, means from N(0, I) and noise of variance 4 a classifier that
-/// knows the means is right on about nine instances in ten.
+/// The paper states neither their number nor their spread. With 32 features, means from N(0, I) and noise of variance
+/// 4, a classifier that knows the means is right on about nine instances in ten.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct GaussianBlobs {
     /// Classes, equally likely.
     pub classes: usize,
-    /// Instances.
+    /// The number of instances.
     pub instances: usize,
-    /// Numbers in a row of features.
+    /// The number of features.
     pub width: usize,
     /// The standard deviation around a class's mean.
     pub deviation: f64,
 }
 
 impl GaussianBlobs {
-    /// A class for each instance.
+    /// Draws the class of each instance.
     #[must_use]
     pub fn truth(&self, run: &Run) -> Vec<u32> {
         let mut rng = run.rng("truth");
         (0..self.instances).map(|_| rng.random_range(0..self.classes as u32)).collect()
     }
 
-    /// Features around the mean of each instance's class.
+    /// Draws features around the mean of each instance's class.
     #[must_use]
     pub fn features(&self, truth: &[u32], classes: usize, run: &Run) -> Matrix {
         let mut rng = run.rng("features");

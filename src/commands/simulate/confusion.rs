@@ -1,10 +1,10 @@
-//! How an annotator answers, as numbers: P(label given class), one row a class.
+//! An annotator's confusion matrix: P(label given class), one row per class.
 
 /// A confusion matrix whose rows sum to 1.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ConfusionMatrix {
     classes: usize,
-    /// `[class, label]`, row after row.
+    /// `[class, label]`, row-major.
     cells: Vec<f64>,
 }
 
@@ -21,7 +21,7 @@ impl ConfusionMatrix {
         Self { classes, cells }
     }
 
-    /// Right with this chance, else any other label alike.
+    /// Right with probability `right(class)`, else any other label, all equally likely.
     #[must_use]
     pub fn spread(classes: usize, right: impl Fn(usize) -> f64) -> Self {
         let others = classes.saturating_sub(1).max(1) as f64;
@@ -33,7 +33,7 @@ impl ConfusionMatrix {
         }
     }
 
-    /// Right with chance `right`, else always the class's target; a class that is its own target is always right.
+    /// Right with probability `right`, else always the class's target; a class that is its own target is always right.
     #[must_use]
     pub fn targeted(right: f64, target: &[usize]) -> Self {
         Self::from_weights(target.len(), |k, l| {
@@ -42,7 +42,7 @@ impl ConfusionMatrix {
         })
     }
 
-    /// A row from each of two matrices, mixed by how much of the second there is.
+    /// Mixes two matrices row by row; `share` gives the weight of `other` in the row of a class.
     #[must_use]
     pub fn mixed(&self, other: &Self, share: impl Fn(usize) -> f64) -> Self {
         Self::from_weights(self.classes, |k, l| {
@@ -74,8 +74,8 @@ impl ConfusionMatrix {
         shares.iter().enumerate().map(|(k, share)| share * self.right(k)).sum()
     }
 
-    /// Its mistakes as the features of an annotator: minus how much of each class is missed, then how much each label is
-    /// said in place of another class, `2 * classes` numbers.
+    /// The mistakes as features of an annotator, `2 * classes` numbers: for each class minus the probability of missing
+    /// it, then for each label the sum of its probabilities in the rows of other classes.
     #[must_use]
     pub fn mistakes(&self) -> Vec<f32> {
         let n = self.classes;
@@ -85,7 +85,7 @@ impl ConfusionMatrix {
         (0..n).map(missed).chain((0..n).map(instead)).collect()
     }
 
-    /// The label that a uniform draw from `[0, 1)` stands for; never one of probability zero.
+    /// The label for a uniform draw from `[0, 1)`, by inversion; never one of probability zero.
     #[must_use]
     pub fn label(&self, class: usize, draw: f64) -> usize {
         let row = self.row(class);
@@ -110,7 +110,7 @@ mod tests {
         let confusion = ConfusionMatrix::from_weights(3, |_, l| [1.0, 0.0, 3.0][l]);
         let labels = [0.0, 0.24, 0.25, 0.999].map(|draw| confusion.label(0, draw));
         assert_eq!(labels, [0, 0, 2, 2]);
-        // Rounding may leave a row's sum below a draw: the last label that can be said is said.
+        // Rounding may leave a row's sum below a draw: the last label with a probability above zero is returned.
         assert_eq!(ConfusionMatrix::targeted(1.0, &[1, 1]).label(0, 1.0), 0);
     }
 

@@ -1,10 +1,10 @@
-//! Draws a crowd's answers from a plan: numbers in, numbers out.
+//! Draws a crowd's annotations from a plan: numbers in, numbers out.
 //!
 //! # Why
-//! Each purpose has a random stream of its own (the matrices, who answers what, the answers, whose confusion it was,
-//! which answers are kept), and answers are drawn instance by instance, annotator by annotator, in sorted order, one draw
-//! an answer. So nothing depends on the order of the truth's rows or on threads, and a change of one part of a recipe
-//! leaves the draws of the others as they were.
+//! Each purpose has a random stream of its own: the matrices, the assignment of annotators to instances, the labels,
+//! the source of each label (common or individual noise), and the annotations that are kept. Labels are drawn instance
+//! by instance, annotator by annotator, in sorted order, one draw for each. So nothing depends on the order of the
+//! truth's rows or on threads, and a change in one part of a recipe leaves the draws of the others unchanged.
 
 use rand::Rng as _;
 use rand::seq::SliceRandom;
@@ -23,51 +23,52 @@ use crate::run::Run;
 /// One annotator of a crowd.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Member {
-    /// The type; `None` for one of a crowd that is given.
+    /// The type; `None` for an annotator of a given crowd.
     pub kind: Option<AnnotatorType>,
     /// The group, from 0.
     pub group: usize,
-    /// P(label given class), whatever the answer came from.
+    /// P(label given class), including common noise.
     pub confusion: ConfusionMatrix,
-    /// P(label given class) where the annotator's own confusion was at work; as `confusion` without common noise.
+    /// P(label given class) of the annotator's individual noise alone; without common noise equal to `confusion`.
     pub own: ConfusionMatrix,
 }
 
-/// One answer.
+/// One annotation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Annotation {
-    /// The instance's number.
+    /// The instance's index.
     pub instance: u32,
-    /// The annotator's number.
+    /// The annotator's index.
     pub annotator: u32,
-    /// The label's number.
+    /// The label's index.
     pub label: u32,
 }
 
-/// A crowd and what it said.
+/// A simulated crowd and its annotations.
 pub struct SimulatedCrowd {
     /// The annotators.
     pub members: Vec<Member>,
     /// The id of each annotator.
     pub ids: Vec<String>,
-    /// The answers, sorted by instance and annotator.
+    /// The annotations, sorted by instance and annotator.
     pub annotations: Vec<Annotation>,
-    /// Instances whose class is told, sorted, and what for: `train` for the trusted ones.
+    /// Instances with gold, sorted, and its role: `train` for the trusted ones.
     pub gold: Vec<(u32, Role)>,
     /// The share of each class among the annotated instances.
     pub shares: Vec<f64>,
-    /// The common confusion, where there is one.
+    /// The common confusion matrix, where there is common noise.
     pub common: Option<ConfusionMatrix>,
-    /// Of each answer with common noise: whether it came from the common confusion, and the chance of that.
+    /// For each annotation, with common noise: whether the label came from the common confusion matrix, and the
+    /// probability of that.
     pub sources: Vec<(bool, f64)>,
-    /// A row of features of each annotator, where the plan describes them; else empty.
+    /// The features of each annotator, where the plan describes annotators; else empty.
     pub features: Vec<Vec<f32>>,
 }
 
 /// Draws the crowd of a plan.
 ///
 /// # Errors
-/// When the plan does not fit the classes, or an annotator follows one who is not there.
+/// When the plan does not fit the classes, or an annotator follows one that does not come before it.
 pub fn draw(plan: &Plan, truth: Instances<'_>, run: &Run) -> Result<SimulatedCrowd> {
     let trusted = plan.trusted(truth, run);
     let instances = plan.annotated(truth, &trusted, run);
@@ -108,7 +109,7 @@ pub fn draw(plan: &Plan, truth: Instances<'_>, run: &Run) -> Result<SimulatedCro
 }
 
 impl Member {
-    /// The type as it is written, in a crowd of so many annotators.
+    /// The type as text, in a crowd of `annotators` annotators.
     #[must_use]
     pub fn text(&self, annotators: usize) -> String {
         self.kind.as_ref().map_or_else(|| "given".to_owned(), |kind| kind.text(annotators))
@@ -150,7 +151,7 @@ fn not_before(kind: &AnnotatorType, at: usize, annotators: usize) -> Error {
         ))
 }
 
-/// How many answers an instance gets.
+/// How many annotations an instance gets.
 pub(super) fn redundancy(plan: &Plan, members: &[Member]) -> Result<usize> {
     let wanted = plan.redundancy.unwrap_or(members.len());
     if wanted > members.len() {
@@ -171,7 +172,8 @@ pub(super) fn redundancy(plan: &Plan, members: &[Member]) -> Result<usize> {
     }
 }
 
-/// With common noise, what an annotator says of a class is a mixture over its instances.
+/// With common noise, an annotator's matrix is a mixture of its own and the common one, with the mean share of each
+/// class.
 fn mix(
     members: &mut [Member],
     common: &ConfusionMatrix,
@@ -234,10 +236,10 @@ pub(super) fn answers(
     Ok((annotations, origins))
 }
 
-/// So many answers of an instance at most.
+/// Keeps at most `at_most` annotations of each instance.
 ///
-/// The order of an instance's answers is drawn as a whole, so that with one seed what fewer keep is among what more keep,
-/// and a series over redundancies compares the same answers.
+/// It shuffles all annotations of an instance and keeps the first. With one seed, what a smaller limit keeps is
+/// therefore a subset of what a larger one keeps, and a series over redundancies compares the same annotations.
 pub(super) fn kept(
     (annotations, sources): &DrawnAnswers,
     at_most: usize,
@@ -258,13 +260,13 @@ pub(super) fn kept(
 }
 
 impl SimulatedCrowd {
-    /// The instances whose class is told for this, sorted.
+    /// The instances with gold of this role, sorted.
     #[must_use]
     pub fn told(&self, role: Role) -> Vec<u32> {
         self.gold.iter().filter(|(_, r)| *r == role).map(|(i, _)| *i).collect()
     }
 
-    /// The share of right answers.
+    /// The share of right annotations.
     #[must_use]
     pub fn accuracy(&self, truth: &[u32]) -> f64 {
         let right = self.annotations.iter().filter(|a| truth[a.instance as usize] == a.label);

@@ -1,15 +1,15 @@
-//! Crowds as words: `10*symmetric(0.8), 10*pair(0.45), imitative(a00)`.
+//! Parses and writes crowds as text: `10*symmetric(0.8), 10*pair(0.45), imitative(a00)`.
 //!
 //! ```text
-//! crowd   group, group, ...       annotators are numbered on through the groups: a00, a01, ...
-//! group   4*type(...) or type(...)
-//! inside  a chance first, then classes (7 8 9), links (3>5 one way, 3-5 both ways) or an annotator (a00)
+//! crowd      group, group, ...       annotators are numbered on through the groups: a00, a01, ...
+//! group      4*type(...) or type(...)
+//! arguments  a probability first, then classes (7 8 9), links (3>5 one way, 3-5 both ways) or an annotator (a00)
 //! ```
 
 use super::annotators::{AnnotatorType, Dependence, Link, Names};
 use crate::error::{Error, Result, nearest};
 
-/// Every type: how it is written, and what it does.
+/// Every type: its syntax, and its behaviour.
 pub const TYPES: &[(&str, &str)] = &[
     ("symmetric(EPS)", "wrong with chance EPS, all wrong classes alike"),
     ("pair(EPS [K>L ...])", "wrong with chance EPS, then the class after, or L for K"),
@@ -41,13 +41,13 @@ pub const TYPES: &[(&str, &str)] = &[
     ("opposite(ID)", "right where annotator ID is wrong, else any wrong class"),
 ];
 
-/// One group: so many annotators of a type.
+/// One group: the number of annotators, and their type.
 pub type Group = (usize, AnnotatorType);
 
-/// Reads a crowd.
+/// Parses a crowd.
 ///
 /// # Errors
-/// When a word is not understood; the nearest type is suggested.
+/// When a group cannot be parsed; for an unknown type the nearest is suggested.
 pub fn crowd(text: &str) -> Result<Vec<Group>> {
     let mut depth = 0;
     let groups = text.split(|c| {
@@ -70,7 +70,7 @@ fn one_group(text: &str) -> Result<Group> {
     Ok((count, kind(word)?))
 }
 
-/// Reads one type.
+/// Parses one type.
 ///
 /// # Errors
 /// As [`crowd`].
@@ -110,7 +110,7 @@ pub fn kind(text: &str) -> Result<AnnotatorType> {
     }
 }
 
-/// Links alone, such as `3-5 1-9`.
+/// Parses a list of links, such as `3-5 1-9`.
 ///
 /// # Errors
 /// When a word is no link.
@@ -135,7 +135,7 @@ fn number(word: &str) -> Option<usize> {
 
 const A_LINK: &str = "a link such as 3>5 or 3-5";
 
-/// What stands between the brackets, last word first.
+/// The arguments between the brackets, in reverse order.
 struct Words<'a> {
     text: &'a str,
     name: &'a str,
@@ -207,7 +207,7 @@ impl Words<'_> {
     }
 }
 
-/// The id of an annotator of a crowd of this size: as many digits as the last one needs, two at least.
+/// The id of an annotator in a crowd of `of` annotators: as many digits as the last one needs, at least two.
 #[must_use]
 pub fn annotator_id(annotator: usize, of: usize) -> String {
     let digits = of.saturating_sub(1).to_string().len().max(2);
@@ -215,12 +215,12 @@ pub fn annotator_id(annotator: usize, of: usize) -> String {
 }
 
 impl AnnotatorType {
-    /// As it is written, in a crowd of so many annotators: their number decides how an id looks.
+    /// The type as text, in a crowd of `annotators` annotators: their number decides the digits of an id.
     #[must_use]
     pub fn text(&self, annotators: usize) -> String {
         let join = |items: Vec<String>| items.iter().flat_map(|i| [" ", i]).collect::<String>();
         let linked = |links: &[Link]| join(links.iter().map(|(k, l)| format!("{k}>{l}")).collect());
-        // A chance such as 1 - 0.7 is written as 0.3.
+        // Rounded, so that a probability such as 1 - 0.7 is written as 0.3.
         let short = |p: &f64| (p * 1e9).round() / 1e9;
         match self {
             Self::Symmetric(p) => format!("symmetric({})", short(p)),

@@ -1,4 +1,4 @@
-//! What is annotated: instances, classes and features as they were read, or drawn where a recipe draws its own.
+//! The instances to annotate, with classes and features: read from files, or drawn where a recipe draws its own.
 
 use std::sync::Arc;
 
@@ -19,7 +19,7 @@ use crate::source::{ColumnsSpec, InferenceScope, Location, Relation, Source, Sou
 use crate::store::StoreSpec;
 use crate::tables::InputRecord;
 
-/// Where the truth and the features are.
+/// The locations of the truth, the features and the annotations.
 #[derive(Debug, Clone, Default)]
 pub struct SimulationInput<'a> {
     /// Rows of `instance_id` and `class` (or `label`).
@@ -33,7 +33,7 @@ pub struct SimulationInput<'a> {
 }
 
 impl<'a> SimulationInput<'a> {
-    /// The tables, each by its option.
+    /// The option and the URL of each table.
     pub(super) fn urls(&self) -> [(&'static str, Option<&'a str>); 3] {
         [
             ("--truth", self.truth),
@@ -43,26 +43,26 @@ impl<'a> SimulationInput<'a> {
     }
 }
 
-/// The files that were found; none is opened yet.
+/// The files of the input, listed but not opened.
 pub(super) struct Registered {
     ctx: SessionContext,
     source: Source,
     columns: ColumnsSpec,
-    /// The files behind all of them.
+    /// The files of all sources, for the digest.
     pub(super) inputs: Vec<InputRecord>,
 }
 
-/// Instances with their classes.
+/// The instances with their classes, features and, where one is given, their crowd.
 pub(super) struct GroundTruth {
     pub(super) instances: Ids,
     pub(super) classes: Ids,
     pub(super) class: Vec<u32>,
     features: Option<Features>,
-    /// The crowd that is given.
+    /// The given crowd, where `--annotations` names one.
     pub(super) crowd: Option<SourceCrowd>,
     /// The feature row of each instance.
     rows: Vec<u32>,
-    /// Whether the features were drawn here, so that they are part of what goes out.
+    /// Whether the features were drawn, so that they are published with the crowd.
     pub(super) draws_features: bool,
 }
 
@@ -82,7 +82,7 @@ impl Registered {
         Ok(Self { ctx, source, columns: given.columns.clone(), inputs })
     }
 
-    /// Reads the truth, and the features where there are any.
+    /// Reads the truth, and the features and annotations where they are given.
     pub(super) async fn read(&self, run: &mut Run) -> Result<GroundTruth> {
         self.source.open(&self.ctx, InferenceScope::Whole).await.map_err(super::named)?;
         let query = select(self.ctx.table("truth").await?, Relation::Gold, &self.columns)
@@ -110,7 +110,7 @@ impl Registered {
         Ok(GroundTruth { crowd, ..GroundTruth::of(truth, features)? })
     }
 
-    /// Reads the crowd that is given, beside its truth.
+    /// Reads the given crowd, and its truth.
     async fn crowd(&self, truth: &RecordBatch, run: &mut Run) -> Result<(Truth, SourceCrowd)> {
         let query = self.source.annotations(&self.ctx).await.map_err(|e| {
             e.at("--annotations").help(
@@ -156,7 +156,7 @@ impl GroundTruth {
         Ok(Self { instances, classes, class, features, crowd, rows, draws_features: false })
     }
 
-    /// Instances and classes that are drawn, numbered from 0.
+    /// Draws instances and classes, numbered from 0, and their features.
     pub(super) fn drawn(blobs: &GaussianBlobs, run: &Run) -> Self {
         let numbers = |n: usize| {
             Ids::in_order(Arc::new((0..n).map(|i| i64::try_from(i).ok()).collect::<Int64Array>()))
@@ -182,7 +182,7 @@ impl GroundTruth {
         self
     }
 
-    /// The numbers alone.
+    /// The classes and features by number, without ids.
     pub(super) fn numbers(&self) -> plan::Instances<'_> {
         plan::Instances {
             class: &self.class,
@@ -191,7 +191,7 @@ impl GroundTruth {
         }
     }
 
-    /// Whether there are enough classes for a recipe that needs so many.
+    /// Checks that there are at least `needed` classes for the recipe.
     pub(super) fn check_classes(&self, recipe: &str, needed: usize) -> Result<()> {
         if self.classes.len() >= needed {
             return Ok(());
@@ -203,7 +203,7 @@ impl GroundTruth {
             .help("choose another recipe, or `groups` with groups of your own"))
     }
 
-    /// The values of a row of features.
+    /// The features of an instance; empty where there are none.
     pub(super) fn features(&self, instance: usize) -> Vec<f32> {
         let Some(features) = &self.features else { return Vec::new() };
         let mut row = vec![0.0; features.matrix.width()];
@@ -211,12 +211,12 @@ impl GroundTruth {
         row
     }
 
-    /// Ids of instances by number.
+    /// The ids of the instances with these numbers.
     pub(super) fn ids(&self, numbers: impl Iterator<Item = u32>) -> Result<ArrayRef> {
         self.instances.rows(numbers.map(Some))
     }
 
-    /// Classes by number.
+    /// The classes with these numbers.
     pub(super) fn labels(&self, numbers: impl Iterator<Item = u32>) -> Result<ArrayRef> {
         self.classes.rows(numbers.map(Some))
     }

@@ -1,18 +1,19 @@
-//! `labelmill simulate`: annotations for a known truth, by crowds of published experiments or of one's own.
+//! `labelmill simulate`: draws annotations for known true classes, by the crowds of published experiments or by your
+//! own.
 //!
 //! ```text
-//! ground_truth the truth (and features) as read, or drawn        Arrow
-//! recipes   a name and settings become a plan                 pure
-//! draw      the plan becomes annotators and their answers     pure
-//! resample  the same, beside or instead of a crowd's own      pure
-//! tables    annotations, truth, true confusion, ...           Arrow
+//! ground_truth  the truth (and features), read or drawn                 Arrow
+//! recipes       a name and settings become a plan                       pure
+//! draw          the plan becomes annotators and their annotations       pure
+//! resample      the same, on top of a given crowd or redrawn from it    pure
+//! tables        annotations, truth, true confusion, ...                 Arrow
 //! ```
 //! # Why
-//! A model is checked against what is known: who the annotators are and what is true. The tables are those that
-//! `aggregate` and `evaluate` read, so that a check is three commands.
+//! A model is checked against known annotators and true classes. The tables are those that `aggregate` and `evaluate`
+//! read, so that a check takes three commands.
 //!
-//! To add a type of annotators, give it a variant in [`annotators`] and a word in [`grammar`]; to add a recipe, a line in
-//! [`recipes`].
+//! To add a type of annotators, add a variant in [`annotators`] and its name in [`grammar`]; to add a recipe, add a
+//! line in [`recipes`].
 
 pub mod annotators;
 pub mod conal;
@@ -48,15 +49,15 @@ use resample::resample;
 
 pub use ground_truth::SimulationInput;
 
-/// What `labelmill simulate` was asked for.
+/// The arguments of `labelmill simulate`.
 pub struct Simulation<'a> {
     /// The recipe's name.
     pub recipe: &'a str,
-    /// Its parameters, as `key=value`.
+    /// The recipe's parameters, as `key=value`.
     pub settings: &'a [String],
     /// The seed of every random stream.
     pub seed: u64,
-    /// What is annotated.
+    /// The input: truth, features and annotations.
     pub given: SimulationInput<'a>,
     /// Where the tables go.
     pub output: &'a str,
@@ -64,32 +65,32 @@ pub struct Simulation<'a> {
 
 /// A published crowd.
 pub struct Simulated {
-    /// What was published.
+    /// The published run.
     pub published: Published<Drawn>,
     /// Every parameter of the recipe.
     pub parameters: Value,
 }
 
-/// The crowd in a few numbers.
+/// The size and accuracy of a drawn crowd.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Drawn {
     /// Instances of the truth, annotated or not.
     pub instances: usize,
-    /// Classes.
+    /// The number of classes.
     pub classes: usize,
-    /// Annotators.
+    /// The number of annotators.
     pub annotators: usize,
-    /// Answers.
+    /// The number of annotations.
     pub annotations: usize,
-    /// Trusted instances.
+    /// Instances with gold of role `train`.
     pub trusted: usize,
-    /// Instances whose class is given to choose epochs by.
+    /// Instances with gold of role `valid`, for choosing the epoch.
     pub valid: usize,
-    /// Instances whose class is given to score.
+    /// Instances with gold of role `holdout`, for scoring.
     pub holdout: usize,
-    /// The share of right answers.
+    /// The share of right annotations.
     pub accuracy: f64,
-    /// What it was expected to be, the mean over annotators.
+    /// The expected accuracy, averaged over annotators.
     pub expected_accuracy: f64,
 }
 
@@ -111,7 +112,7 @@ pub async fn simulate(
         }
     }
     let LoadedRecipe { design, mut parameters } = recipe.load(what.settings)?;
-    // Words that nobody understands are refused before anything is read.
+    // Checks the parameters before anything is read.
     design.plan(recipe.classes)?;
     let blobs = design.blobs();
     if blobs.is_some() && what.given.truth.is_some() {
@@ -141,7 +142,7 @@ pub async fn simulate(
     let run_id = match sink.begin(&job, false).await? {
         Begin::Done(manifest) => {
             let published = sink.done_before(*manifest).await?;
-            // Whoever committed it may not have come to this.
+            // The process that committed it may have ended before this step.
             link_tables(&sink, &published.manifest, run);
             return Ok(Simulated { published, parameters });
         }
@@ -194,10 +195,11 @@ pub async fn simulate(
     Ok(Simulated { published: sink.published(manifest, Some(drawn)).await, parameters })
 }
 
-/// The run id of every crowd: of two that are drawn into one folder at the same time, one is committed.
+/// The run id of every crowd: of two crowds that are drawn into one folder at the same time, only one is committed.
 const CROWD: &str = "crowd";
 
-/// Other jobs read a crowd's tables by names that stay: they must not become another crowd's.
+/// Refuses a folder that holds another run: other jobs read a crowd's tables by fixed paths, which must not lead to
+/// another crowd.
 async fn refuse_another(sink: &ParquetSink, job: &Job) -> Result<()> {
     let other = match sink.committed(CROWD).await? {
         Some(found) if found.manifest.digest != job.digest => CROWD.to_owned(),
@@ -213,14 +215,14 @@ async fn refuse_another(sink: &ParquetSink, job: &Job) -> Result<()> {
         .help("choose another folder, or remove this one"))
 }
 
-/// Links the tables' names to the newest run's, and warns where one is taken.
+/// Links the tables' names to the newest run, and warns where a name is taken.
 fn link_tables(sink: &ParquetSink, manifest: &Manifest, run: &mut Run) {
     if let Some(warning) = sink.link_tables(manifest) {
         run.warn(warning);
     }
 }
 
-/// Whether the recipe has what it needs, and nothing that it would not look at.
+/// Checks that the recipe's inputs are given, and no others.
 fn check_given(recipe: &Recipe, given: &SimulationInput<'_>) -> Result<()> {
     let name = recipe.name;
     if recipe.needs != Needs::Nothing && given.truth.is_none() {
@@ -259,10 +261,10 @@ fn check_given(recipe: &Recipe, given: &SimulationInput<'_>) -> Result<()> {
     }
 }
 
-/// Matrices of an annotator, and of the whole crowd: what they do by themselves, and what they do in the end.
+/// The number of confusion matrices of each annotator, and of the whole crowd: without and with common noise.
 const MATRICES: usize = 2;
 
-/// Refuses matrices that no machine, or not this one, has room for.
+/// Refuses confusion matrices that do not fit into the memory of this machine.
 fn check_size(annotators: usize, classes: usize) -> Result<()> {
     if classes > MOST_LABELS {
         return Err(Error::data(format!(
@@ -286,10 +288,10 @@ fn check_size(annotators: usize, classes: usize) -> Result<()> {
         .help("draw fewer annotators, or merge classes"))
 }
 
-/// The parameters of a recipe that draws instances: how many there are, and of how many classes.
+/// The parameters of a recipe that draws instances: the number of instances and of classes.
 const OF_DRAWN: [&str; 2] = ["instances", "classes"];
 
-/// Takes out the parameters that a truth decides; setting one of them is an error.
+/// Removes the parameters that a truth decides; setting one of them is an error.
 fn leave_to_the_truth(parameters: &mut Value, settings: &[String]) -> Result<()> {
     let key = |setting: &str| setting.split_once('=').map(|(key, _)| key.trim().to_owned());
     let is_set = |s: &&String| key(s).is_some_and(|key| OF_DRAWN.contains(&key.as_str()));
@@ -305,7 +307,7 @@ fn leave_to_the_truth(parameters: &mut Value, settings: &[String]) -> Result<()>
     Ok(())
 }
 
-/// The table's place as it was typed on the command line.
+/// Replaces the table's key in an error's place by the option of the command line.
 fn named(error: Error) -> Error {
     let place = error.problems.last().and_then(|p| p.place.clone()).unwrap_or_default();
     let keys = [

@@ -1,4 +1,4 @@
-//! What a recipe comes down to, and which instances are annotated and trusted.
+//! The plan of a crowd, and the choice of the instances that are annotated and trusted.
 
 use rand::seq::index::sample;
 
@@ -7,45 +7,45 @@ use super::grammar::Group;
 use crate::frame::{Matrix, Role};
 use crate::run::Run;
 
-/// What a recipe comes down to.
+/// The plan that a recipe makes: annotators, assignment and noise.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Plan {
     /// The annotators, group by group.
     pub groups: Vec<Group>,
-    /// Different annotators that each instance is given to; `None` for all of them.
+    /// Number of different annotators for each instance; `None` for all of them.
     pub redundancy: Option<usize>,
     /// The share of the instances that is annotated, drawn at random.
     pub annotated: f64,
-    /// How many instances are annotated at most, where answers cost.
+    /// The most instances that are annotated, where the number of annotations is limited.
     pub at_most: Option<usize>,
     /// The share of each class that is trusted, drawn at random.
     pub trusted: f64,
     /// Whether trusted instances are annotated too.
     pub annotates_trusted: bool,
-    /// Of the instances that are neither annotated nor trusted, the share whose class is there to choose epochs by, while
-    /// that of the rest is there to score; `None` where nobody is told their class.
+    /// Of the instances that are neither annotated nor trusted, the share with gold of role `valid`; the rest gets the
+    /// role `holdout`. `None` where they have no gold.
     pub valid: Option<f64>,
-    /// How many annotations of an instance are kept at most, drawn at random when all are there.
+    /// The most annotations kept for an instance, chosen at random after all are drawn.
     pub kept: Option<usize>,
-    /// Whether the annotators' mistakes are told as their features.
+    /// Whether the annotators' mistakes are published as their features.
     pub describes_annotators: bool,
-    /// A confusion that all annotators share on some instances.
+    /// A confusion matrix that all annotators share for some annotations.
     pub common: Option<CommonNoise>,
-    /// How a crowd that is given is used, where there is one; the groups are then beside it.
+    /// How a given crowd is used, where there is one; the groups are then added to it.
     pub given: Option<Given>,
 }
 
-/// How a crowd that is given is used.
+/// How a given crowd is used.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Given {
-    /// Whether its labels are drawn anew.
+    /// Whether its labels are redrawn.
     pub draws_labels: bool,
-    /// The weight of the whole crowd's matrix in each row of an annotator's, in annotations.
+    /// The pseudo-counts of the whole crowd's matrix in each row of an annotator's.
     pub smoothing: f64,
 }
 
 impl Plan {
-    /// Everybody answers about everything.
+    /// A plan in which every annotator of `groups` labels every instance.
     #[must_use]
     pub fn of(groups: Vec<Group>) -> Self {
         Self {
@@ -69,7 +69,7 @@ impl Plan {
         self.groups.iter().map(|(n, _)| n).sum()
     }
 
-    /// The trusted instances: the same share of every class.
+    /// Draws the trusted instances: the same share of every class.
     #[must_use]
     pub fn trusted(&self, truth: Instances<'_>, run: &Run) -> Vec<u32> {
         let mut rng = run.rng("trusted");
@@ -84,7 +84,7 @@ impl Plan {
         trusted
     }
 
-    /// The instances that are annotated, sorted.
+    /// Draws the instances that are annotated; sorted.
     #[must_use]
     pub fn annotated(&self, truth: Instances<'_>, trusted: &[u32], run: &Run) -> Vec<u32> {
         let all = 0..truth.class.len() as u32;
@@ -100,7 +100,7 @@ impl Plan {
         chosen
     }
 
-    /// The instances whose class is told, sorted, and what for.
+    /// The instances with gold, sorted, and the role of each.
     #[must_use]
     pub fn gold(
         &self,
@@ -125,16 +125,16 @@ impl Plan {
     }
 }
 
-/// A confusion that all annotators share on some instances.
+/// A confusion matrix that all annotators share for some annotations.
 #[derive(Debug, Clone, PartialEq)]
 pub struct CommonNoise {
-    /// The type that its matrix is drawn from.
+    /// The type of annotator that the matrix is drawn from.
     pub kind: AnnotatorType,
-    /// The mean chance that an answer comes from it.
+    /// The mean probability that a label comes from it.
     pub proportion: f64,
 }
 
-/// What is annotated.
+/// The instances to annotate.
 #[derive(Clone, Copy)]
 pub struct Instances<'a> {
     /// The class of each instance, in sorted order of the instances.
@@ -145,7 +145,7 @@ pub struct Instances<'a> {
     pub features: Option<(&'a Matrix, &'a [u32])>,
 }
 
-/// A share, from 0 to 1, of so many.
+/// The share, from 0 to 1, of a number, rounded.
 #[allow(clippy::cast_sign_loss)]
 fn part(share: f64, of: usize) -> usize {
     (share * of as f64).round() as usize

@@ -1,7 +1,7 @@
-//! Every recipe by name: crowds of published experiments, and any other in words.
+//! Every recipe by name: crowds of published experiments, and any other crowd as a list of groups.
 //!
-//! A recipe is a set of parameters with its own settings on top; what the user sets comes last. Adding one is a line
-//! in [`RECIPES`].
+//! A recipe presets some parameters of a design; the user's settings override them. Adding one is a line in
+//! [`RECIPES`].
 
 use schemars::{JsonSchema, schema_for};
 use serde::Serialize;
@@ -15,7 +15,7 @@ use super::designs::{
 use crate::error::{Error, Result, nearest};
 use crate::spec::assigned;
 
-/// What a recipe needs from the user.
+/// The inputs that a recipe needs from the user.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Needs {
     /// True classes.
@@ -24,7 +24,7 @@ pub enum Needs {
     Features,
     /// True classes, and annotations of their instances.
     Annotations,
-    /// Nothing: without a truth it draws instances, and it draws all features.
+    /// Nothing: without a truth it draws the instances, and it always draws the features.
     Nothing,
 }
 
@@ -34,11 +34,11 @@ pub struct Recipe {
     pub name: &'static str,
     /// One sentence a user understands.
     pub summary: &'static str,
-    /// Where it comes from.
+    /// The paper that it comes from, or `labelmill`.
     pub source: &'static str,
-    /// What the user must give.
+    /// The inputs that the user must give.
     pub needs: Needs,
-    /// Classes that it needs at least.
+    /// The least number of classes.
     pub classes: usize,
     preset: &'static [&'static str],
     schema: fn() -> Value,
@@ -47,7 +47,7 @@ pub struct Recipe {
 
 /// A recipe with its parameters.
 pub struct LoadedRecipe {
-    /// What makes the plan.
+    /// The design, which makes the plan.
     pub design: Box<dyn Design + Send + Sync>,
     /// Every parameter, defaults included.
     pub parameters: Value,
@@ -90,7 +90,7 @@ impl Recipe {
     /// The recipe with the user's `key=value` settings.
     ///
     /// # Errors
-    /// When a setting is not one of its parameters, or does not fit.
+    /// When a setting is not a parameter of the recipe, or its value is not allowed.
     pub fn load(&self, settings: &[String]) -> Result<LoadedRecipe> {
         let settings = settings.iter().map(String::as_str);
         let all: Vec<&str> = self.preset.iter().copied().chain(settings).collect();
@@ -115,7 +115,7 @@ const fn tcl(name: &'static str, summary: &'static str) -> Recipe {
     Recipe::of::<Groups>(name, TCL, summary)
 }
 
-/// Every recipe, in the order that a reader would meet them.
+/// Every recipe, in the order of `labelmill simulate --list`.
 pub static RECIPES: &[Recipe] = &[
     Recipe::of::<Groups>("groups", "labelmill", "any groups of annotators, in words"),
     Recipe::of::<OneType>("tanno-mnist", TANNO, "five annotators of one type and skill")
@@ -172,7 +172,8 @@ pub static RECIPES: &[Recipe] = &[
         .with(&["annotated=0.8"]),
     Recipe::of::<CommonAndOwn>("conal", CONAL, "common noise that depends on the features given")
         .needs(Needs::Features),
-    // Of 50000 training images 40000 are annotated and the others choose epochs; test images are not among them.
+    // Of 50000 training images 40000 are annotated and the others are used to choose the epoch; test images are not
+    // among them.
     Recipe::of::<CommonAndOwn>("conal-cifar", CONAL, "common noise on pairs that look alike")
         .needs(Needs::Features)
         .classes(10)

@@ -1,13 +1,13 @@
-//! A crowd that is given: its own annotations or new ones of the same annotators, fewer of them, and annotators beside.
+//! Resamples a given crowd: keeps or redraws its annotations, thins them out, and adds annotators.
 //!
 //! ```text
-//! given     n[r][k][l] annotations l of instances of class k by annotator r       M[k] = the shares of all together
-//!           P(l | k, r) = (n[r][k][l] + s M[k][l]) / (sum_l n[r][k][l] + s);  M[k] where r never met k and s = 0
-//! drawn     who labelled what stays, or so many annotators an instance, each with a chance that grows with how many
-//!           annotations they made; every label is drawn from P(l | k, r)
+//! given     n[r][k][l] annotations l of instances of class k by annotator r;  M[k] = the label shares of the whole crowd
+//!           P(l | k, r) = (n[r][k][l] + s M[k][l]) / (sum_l n[r][k][l] + s);  M[k] where r never labelled k and s = 0
+//! drawn     the pairs (instance, annotator) stay; or a fixed number of annotators for each instance, drawn with weights
+//!           that are their numbers of annotations. Every label is drawn from P(l | k, r)
 //! ```
-//! What annotators do that depends on more than the class is in the given annotations alone; drawn ones are a crowd of the
-//! same annotators for which independent confusion matrices are the whole truth.
+//! The given annotations may depend on more than the class. Drawn ones come from the same annotators, but independent
+//! confusion matrices are exactly the model that generates them.
 
 use rand::Rng as _;
 use rand::seq::index::sample_weighted;
@@ -20,7 +20,7 @@ use super::plan::{Given, Instances, Plan, shares};
 use crate::error::{Error, Result};
 use crate::run::Run;
 
-/// The crowd that is given.
+/// A given crowd.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SourceCrowd {
     /// The id of each annotator, as text.
@@ -29,7 +29,7 @@ pub struct SourceCrowd {
     pub annotations: Vec<Annotation>,
 }
 
-/// Draws the crowd of a plan from one that is given.
+/// Draws the crowd of a plan from a given one.
 ///
 /// # Errors
 /// When the plan does not fit the classes or the crowd.
@@ -72,7 +72,7 @@ pub fn resample(
     })
 }
 
-/// The annotators beside those that are given.
+/// The added annotators.
 fn added(plan: &Plan, shares: &[f64], run: &Run) -> Result<Vec<Member>> {
     let added = members(plan, shares, run)?;
     let follows = |m: &&Member| matches!(m.kind, Some(AnnotatorType::Follows(..)));
@@ -84,7 +84,7 @@ fn added(plan: &Plan, shares: &[f64], run: &Run) -> Result<Vec<Member>> {
     }
 }
 
-/// The ids of all: those that are added are numbered on after those that are given.
+/// The ids of all annotators: the added ones are numbered on after the given ones.
 fn ids(source: &SourceCrowd, added: usize) -> Result<Vec<String>> {
     let (given, all) = (source.annotators.len(), source.annotators.len() + added);
     let mut ids = source.annotators.clone();
@@ -98,7 +98,7 @@ fn ids(source: &SourceCrowd, added: usize) -> Result<Vec<String>> {
     }
 }
 
-/// The annotators that are given, each with the matrix of its annotations.
+/// The given annotators, each with the confusion matrix of its annotations.
 fn given_members(source: &SourceCrowd, smoothing: f64, truth: Instances<'_>) -> Vec<Member> {
     let n = truth.classes;
     let cell = |a: &Annotation| truth.class[a.instance as usize] as usize * n + a.label as usize;
@@ -126,7 +126,7 @@ fn given_members(source: &SourceCrowd, smoothing: f64, truth: Instances<'_>) -> 
     of_annotator.map(member).collect()
 }
 
-/// Annotations of the same annotators with labels that are drawn anew.
+/// Annotations of the same annotators with newly drawn labels.
 fn drawn(
     plan: &Plan,
     source: &SourceCrowd,

@@ -1,4 +1,4 @@
-//! What goes out: the crowd as tables that labelmill reads back.
+//! The crowd as output tables, which labelmill can read back.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use super::ground_truth::GroundTruth;
 use crate::error::Result;
 use crate::tables::ComputedTable;
 
-/// A table whose columns are named as they are computed; none of them may be null.
+/// A table without nulls, whose batches `columns` computes by name for a range of rows.
 fn table<'a>(
     name: &'static str,
     rows: usize,
@@ -28,8 +28,8 @@ fn table<'a>(
     Ok(ComputedTable::new(name, schema, (rows, 1), batch))
 }
 
-/// Every table of a crowd; those of common noise, told classes, described annotators and drawn features where there are
-/// any.
+/// Every table of a crowd. The tables of common noise, gold, annotator features and drawn features are left out where
+/// the crowd has none.
 pub(super) fn tables<'a>(
     ground_truth: &'a GroundTruth,
     crowd: &'a SimulatedCrowd,
@@ -84,7 +84,7 @@ fn truth(ground_truth: &GroundTruth) -> Result<ComputedTable<'_>> {
     })
 }
 
-/// A whole matrix for each annotator.
+/// A full confusion matrix for each annotator.
 fn confusion<'a>(
     ground_truth: &'a GroundTruth,
     crowd: &'a SimulatedCrowd,
@@ -152,7 +152,7 @@ fn sources<'a>(
     })
 }
 
-/// Told classes as labelmill reads them.
+/// The gold classes, in the form of `source.gold`.
 fn gold<'a>(ground_truth: &'a GroundTruth, crowd: &'a SimulatedCrowd) -> Result<ComputedTable<'a>> {
     table("gold", crowd.gold.len(), move |rows| {
         let gold = &crowd.gold[rows];
@@ -167,7 +167,7 @@ fn gold<'a>(ground_truth: &'a GroundTruth, crowd: &'a SimulatedCrowd) -> Result<
     })
 }
 
-/// Features of the annotators as `source.annotator_features` takes them.
+/// Features of the annotators, in the form of `source.annotator_features`.
 fn annotator_features(crowd: &SimulatedCrowd) -> Result<ComputedTable<'_>> {
     table("annotator_features", crowd.features.len(), move |rows| {
         Ok(vec![
@@ -186,7 +186,7 @@ fn features(ground_truth: &GroundTruth) -> Result<ComputedTable<'_>> {
     })
 }
 
-/// How the crowd was made, so that it can be made again.
+/// The recipe's settings, from which the crowd can be drawn again.
 fn settings(recipe: &[(String, String)]) -> Result<ComputedTable<'_>> {
     table("recipe", recipe.len(), move |rows| {
         let rows = &recipe[rows];

@@ -1,6 +1,7 @@
 //! Common and individual noise (Chu, Ma and Wang 2021, arXiv:2012.13052).
 //!
-//! The literal individual strength is 0.7, while the text calls these annotators good: 0.3 is the other reading.
+//! Read literally, the paper's individual strength is 0.7, but its text calls these annotators good: 0.3 is the other
+//! reading.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -13,14 +14,14 @@ use crate::commands::simulate::plan::CommonNoise;
 use crate::commands::simulate::plan::Plan;
 use crate::error::{Error, Result};
 
-/// Where mistakes of a class go.
+/// The target of the common mistakes of a class.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Noise {
-    /// To a target that is drawn for each class.
+    /// A target that is drawn for each class.
     #[default]
     Asymmetric,
-    /// Classes are partners, and taken for each other.
+    /// The partner of the class: two partners are taken for each other.
     Symmetric,
 }
 
@@ -31,26 +32,26 @@ pub struct CommonAndOwn {
     /// How many annotators.
     #[schemars(range(min = 1))]
     pub annotators: usize,
-    /// Different annotators an instance.
+    /// Number of different annotators for each instance.
     #[schemars(range(min = 1))]
     pub redundancy: usize,
-    /// Where the common mistakes of a class go.
+    /// The target of the common mistakes of a class.
     pub noise: Noise,
-    /// The chance of a mistake where the common noise is at work.
+    /// The probability of a mistake where the common noise applies.
     #[schemars(range(min = 0, max = 1))]
     pub common_strength: f64,
-    /// The mean chance that the common noise is at work; 0 for none.
+    /// The mean probability that the common noise applies; 0 for none.
     #[schemars(range(min = 0, max = 1))]
     pub proportion: f64,
-    /// The chance of a mistake of an annotator's own; the paper's words fit 0.3 better.
+    /// The probability of a mistake where the annotator's own noise applies; the paper's text fits 0.3 better.
     #[schemars(range(min = 0, max = 1))]
     pub individual_strength: f64,
-    /// Partners for symmetric noise, such as `3-5 1-9`; left empty, drawn.
+    /// Partners for symmetric noise, such as `3-5 1-9`; drawn if empty.
     pub pairs: String,
     /// The share of the instances that is annotated; the class of the others goes to the table `gold`.
     #[schemars(range(min = 0, max = 1))]
     pub annotated: f64,
-    /// The share of those others that is there to choose epochs by; the rest is there to score.
+    /// The share of those others with role `valid`, for choosing the epoch; the rest has role `holdout`, for scoring.
     #[schemars(range(min = 0, max = 1))]
     pub valid: f64,
 }
@@ -112,7 +113,7 @@ pub struct OnClouds {
     /// Features of an instance.
     #[schemars(range(min = 1))]
     pub width: usize,
-    /// The standard deviation of features around the mean of their class; a mean's own is 1.
+    /// The standard deviation of features around the mean of their class; that of the means is 1.
     #[schemars(range(min = 0))]
     pub deviation: f64,
 }

@@ -1,15 +1,16 @@
-//! Annotators who confuse classes that are known, with features that tell which (Platanios et al. 2020, "Learning from
-//! Imperfect Annotations"; from the authors' program only).
+//! Annotators who confuse known pairs of classes, with annotator features that tell which pair (Platanios et al. 2020,
+//! "Learning from Imperfect Annotations"; from the authors' program only).
 //!
 //! ```text
-//! one way     always the answer l for the class k          features -1 at k, +1 at C + l
-//! both ways   k for l and l for k, each half of the time    features -1/2 at k and l, +1/2 at C + k and C + l
+//! one way     always labels class k as l                   features -1 at k, +1 at C + l
+//! both ways   labels k as l and l as k, half of the time   features -1/2 at k and l, +1/2 at C + k and C + l
 //! ```
-//! Right on all other classes. With C classes annotator n confuses k = n mod C with the class 1 + n / C places on, so that
-//! every class is confused about as often, and no pair comes again before all have come.
+//! All other classes are labelled right. With C classes, annotator n confuses k = n mod C with the class 1 + n / C
+//! places further on, so that every class is confused about as often, and no pair is repeated before all have been
+//! used.
 //!
 //! Differs from the program: its pairs come from Cantor's numbering, which pairs some classes with themselves; and it
-//! draws answers from the softmax of a matrix, which makes the mistake likely where the matrix makes it certain.
+//! draws labels from the softmax of a matrix, where the mistake is only likely. Here it is certain.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -24,17 +25,17 @@ use crate::error::{Error, Result};
 #[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Predictors {
-    /// Annotators who always take one class for another.
+    /// Number of annotators who always take one class for another.
     pub one_way: usize,
-    /// Annotators who take two classes for each other, half of the time.
+    /// Number of annotators who take two classes for each other, half of the time.
     pub both_ways: usize,
-    /// Annotations of an instance that are kept at most, drawn when all are there; left out, all.
+    /// The most annotations kept for an instance, chosen at random after all are drawn; if not set, all are kept.
     #[schemars(range(min = 1))]
     pub kept: Option<usize>,
 }
 
 impl Default for Predictors {
-    /// Ten, with as many one way as in the program: one more than half.
+    /// Ten annotators. As in the program, those of one way are one more than half.
     fn default() -> Self {
         Self { one_way: 6, both_ways: 4, kept: None }
     }

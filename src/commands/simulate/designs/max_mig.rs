@@ -1,5 +1,5 @@
-//! Seniors who err on their own, and juniors who guess or copy (Cao et al. 2019, arXiv:1905.13436), with the numbers of
-//! the authors' program for CIFAR-10.
+//! Independent senior annotators, and juniors who guess or copy (Cao et al. 2019, arXiv:1905.13436), with the numbers
+//! of the authors' program for CIFAR-10.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -13,21 +13,21 @@ use crate::error::Result;
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Expertise {
-    /// Ten who are right on one in five.
+    /// Ten, each right on one instance in five.
     #[default]
     Low,
-    /// Five who confuse only classes that look alike.
+    /// Five who confuse only similar classes.
     High,
 }
 
-/// Who is there beside the seniors.
+/// The annotators in addition to the seniors.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Juniors {
     /// Nobody.
     #[default]
     None,
-    /// Five who always say class 0.
+    /// Five who always give class 0.
     Constant,
     /// Some who copy the senior a00, and some who copy a02.
     Copies,
@@ -39,11 +39,12 @@ pub enum Juniors {
 pub struct Seniority {
     /// How good the seniors are.
     pub expertise: Expertise,
-    /// Who is there beside them.
+    /// The annotators in addition to the seniors.
     pub juniors: Juniors,
 }
 
-/// One of a pair always said, either at random, animals known, vehicles known, a little better than at random.
+/// In this order: always one class of each pair; either class of a pair at random; animals right; vehicles right; a
+/// little better than at random within pairs.
 const HIGH: &str = "confuser(0 2>0 9>1 5>3 7>4 8>6), similar-pair(0.5 0-2 1-9 3-5 4-7 6-8), \
                     confuser(0.5 0-2 1-9 6-8), confuser(0 5>3 7>4), similar-pair(0.6 0-2 1-9 3-5 4-7 6-8)";
 

@@ -1,4 +1,4 @@
-//! Hammers and spammers for a fixed number of answers (Khetan, Lipton and Anandkumar 2018, arXiv:1712.04577).
+//! Hammers and spammers for a fixed number of annotations (Khetan, Lipton and Anandkumar 2018, arXiv:1712.04577).
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -8,22 +8,23 @@ use crate::commands::simulate::annotators::AnnotatorType;
 use crate::commands::simulate::plan::Plan;
 use crate::error::Result;
 
-/// Hammers among spammers, for a fixed number of answers.
+/// Hammers among spammers, for a fixed number of annotations.
 #[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct FixedBudget {
     /// How many annotators.
     #[schemars(range(min = 1))]
     pub annotators: usize,
-    /// The chance to be a hammer.
+    /// The probability of being a hammer.
     #[schemars(range(min = 0, max = 1))]
     pub g: f64,
-    /// Whether an annotator is a hammer or a spammer for each class anew.
+    /// Whether each annotator is a hammer or a spammer for each class separately.
     pub class_wise: bool,
-    /// Different annotators an instance.
+    /// Number of different annotators for each instance.
     #[schemars(range(min = 1))]
     pub redundancy: usize,
-    /// Answers in all: with more an instance, fewer instances are annotated. Left out, all instances are.
+    /// The total number of annotations: the more for each instance, the fewer instances are annotated. If not set, all
+    /// instances are.
     #[schemars(range(min = 1))]
     pub budget: Option<usize>,
 }

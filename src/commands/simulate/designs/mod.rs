@@ -1,4 +1,4 @@
-//! The parameters of recipes, and the plan that each comes down to; one paper, one file.
+//! The parameters of recipes, and the plan that each makes from them; one file per paper.
 
 mod conal;
 mod lia;
@@ -24,12 +24,12 @@ use crate::error::Result;
 
 /// Parameters that make a plan.
 pub trait Design {
-    /// What they come down to where there are so many classes, two at least.
+    /// The plan for this many classes, at least two.
     ///
     /// # Errors
-    /// When a word among them is not understood.
+    /// When a parameter cannot be parsed, or does not go with the others.
     fn plan(&self, classes: usize) -> Result<Plan>;
-    /// The instances to draw, where none are given.
+    /// The instances to draw, for recipes that draw their own.
     fn blobs(&self) -> Option<GaussianBlobs> {
         None
     }
@@ -41,7 +41,7 @@ pub trait Design {
 pub struct Groups {
     /// The annotators, such as `10*symmetric(0.8), 10*pair(0.45), imitative(a00)`.
     pub groups: String,
-    /// Different annotators an instance; left out, all.
+    /// Number of different annotators for each instance; if not set, all of them.
     #[schemars(range(min = 1))]
     pub redundancy: Option<usize>,
     /// The share of the instances that is annotated.
@@ -52,7 +52,7 @@ pub struct Groups {
     pub trusted: f64,
     /// Whether trusted instances are annotated too.
     pub annotate_trusted: bool,
-    /// Annotations of an instance that are kept at most, drawn when all are there; left out, all.
+    /// The most annotations kept for an instance, chosen at random after all are drawn; if not set, all are kept.
     #[schemars(range(min = 1))]
     pub kept: Option<usize>,
 }

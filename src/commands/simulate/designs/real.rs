@@ -1,8 +1,8 @@
-//! A real crowd with fewer annotations, and with annotators of whom it is known how good they are.
+//! A real crowd with fewer annotations, and with added annotators of known quality.
 //!
-//! E. A. Platanios, M. Al-Shedivat, E. Xing, T. Mitchell: Learning from Imperfect Annotations. 2020. Its experiments keep
-//! 2, 5, 10 and more annotations of each instance, drawn at random; and of two annotators who are put beside the others, one
-//! always right and one always wrong, it looks whether they are found to be the best and the worst.
+//! E. A. Platanios, M. Al-Shedivat, E. Xing, T. Mitchell: Learning from Imperfect Annotations. 2020. Its experiments
+//! keep 2, 5, 10 and more annotations of each instance, drawn at random. They also add two annotators, one always right
+//! and one always wrong, and check that these are found to be the best and the worst.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -12,23 +12,24 @@ use crate::commands::simulate::grammar::crowd;
 use crate::commands::simulate::plan::{Given, Plan};
 use crate::error::{Error, Result};
 
-/// A crowd that is given, and annotators beside.
+/// A given crowd, and added annotators.
 #[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct RealCrowd {
-    /// Annotations of an instance that are kept at most, drawn at random, besides those of added annotators; left out, all.
+    /// The most annotations kept for an instance, chosen at random, without those of added annotators; if not set, all
+    /// are kept.
     #[schemars(range(min = 1))]
     pub kept: Option<usize>,
-    /// Annotators that are added and label every instance of the crowd, such as `right, wrong, 2*random`.
+    /// Annotators to add, who label every instance of the crowd, such as `right, wrong, 2*random`.
     pub added: String,
-    /// Whether labels are drawn anew from the confusion matrix of each annotator, counted on the true classes.
+    /// Whether labels are redrawn from the confusion matrix of each annotator, counted on the true classes.
     pub resample: bool,
-    /// Different annotators an instance, drawn by how many annotations they made (`resample`); left out, those of the
-    /// crowd.
+    /// Number of different annotators for each instance (with `resample`), drawn with weights that are their numbers of
+    /// annotations; if not set, the same pairs as in the crowd.
     #[schemars(range(min = 1))]
     pub redundancy: Option<usize>,
-    /// How many annotations of the whole crowd each class of an annotator's matrix is counted with, for annotators who
-    /// made few. One who never met a class labels it as the whole crowd does.
+    /// Pseudo-counts of the whole crowd's confusion matrix in each row of an annotator's, for annotators with few
+    /// annotations. A class that an annotator never labelled gets the row of the whole crowd.
     #[schemars(range(min = 0.0))]
     pub smoothing: f64,
 }

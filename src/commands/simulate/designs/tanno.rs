@@ -1,7 +1,7 @@
-//! Groups of one skill, and four annotators with habits (Tanno et al. 2019, arXiv:1902.03680).
+//! Annotators of one type and skill, and four annotators with different habits (Tanno et al. 2019, arXiv:1902.03680).
 //!
-//! The paper's numbers for CIFAR-10 are in a figure only. Ours, on ten balanced classes: a hammer-spammer of 0.4 (right
-//! on 0.46), similar pairs 0.6, neighbours 0.5 and wrong names 0.24, which is 0.45 on average.
+//! The paper gives its numbers for CIFAR-10 in a figure only. Ours, on ten balanced classes: a hammer-spammer of 0.4
+//! (right on 0.46), similar pairs 0.6, neighbours 0.5 and adversarial 0.24, which is 0.45 on average.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -12,7 +12,7 @@ use crate::commands::simulate::grammar::{Group, crowd};
 use crate::commands::simulate::plan::Plan;
 use crate::error::Result;
 
-/// Which annotators see an instance.
+/// How many annotators label an instance.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum LabelDensity {
@@ -29,31 +29,31 @@ impl LabelDensity {
     }
 }
 
-/// A type of annotators whose number is their skill.
+/// A type of annotators whose parameter is their skill.
 ///
-/// Hammer-or-spammers are no such type: theirs is the chance to have all the skill or none.
+/// `HammerOrSpammer` is not among them: its parameter is the probability of having all the skill or none.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum Skilled {
-    /// All wrong classes alike.
+    /// All wrong classes equally likely.
     Symmetric,
-    /// The class after.
+    /// The next class.
     Pair,
-    /// At random where the answer is not known.
+    /// Any class at random where the annotator does not know the class.
     #[default]
     HammerSpammer,
     /// A target that is drawn for each class.
     PairwiseFlipper,
-    /// The class before or after.
+    /// The previous or the next class.
     NeighbourConfuser,
-    /// The partner; pairs are drawn.
+    /// The partner of the class; pairs are drawn.
     SimilarPair,
-    /// The class half the way round.
+    /// The class half of the number of classes further on, cyclically.
     Adversarial,
 }
 
 impl Skilled {
-    /// One with this skill.
+    /// The type with skill `p`.
     fn with(self, p: f64) -> AnnotatorType {
         match self {
             Self::Symmetric => AnnotatorType::Symmetric(1.0 - p),
@@ -71,17 +71,19 @@ impl Skilled {
 #[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct OneType {
-    /// Their type.
+    /// Their type: which label they give when they are wrong.
     pub annotator: Skilled,
-    /// The skill: the chance to know the answer; below 0.3 some draws of flippers cannot be told from their mistakes.
+    /// The skill: the probability of knowing the class. Below 0.3, right and wrong labels of some flippers cannot be
+    /// told apart.
     #[schemars(range(min = 0, max = 1))]
     pub p: f64,
     /// How many annotators.
     #[schemars(range(min = 1))]
     pub annotators: usize,
-    /// Which annotators see an instance.
+    /// How many annotators label an instance.
     pub labels: LabelDensity,
-    /// The share of the instances that nobody annotates, whose class goes to the table `gold` to choose epochs by.
+    /// The share of the instances that nobody annotates; their classes go to the table `gold` with role `valid`, for
+    /// choosing the epoch.
     #[schemars(range(min = 0, max = 1))]
     pub valid: f64,
 }
@@ -105,13 +107,14 @@ impl Design for OneType {
     }
 }
 
-/// Four annotators, each with a habit of its own.
+/// Four annotators with different habits.
 #[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct FourHabits {
-    /// Which annotators see an instance.
+    /// How many annotators label an instance.
     pub labels: LabelDensity,
-    /// The share of the instances that nobody annotates, whose class goes to the table `gold` to choose epochs by.
+    /// The share of the instances that nobody annotates; their classes go to the table `gold` with role `valid`, for
+    /// choosing the epoch.
     #[schemars(range(min = 0, max = 1))]
     pub valid: f64,
 }
@@ -125,7 +128,7 @@ impl Design for FourHabits {
     }
 }
 
-/// The plan where the instances that are held out choose epochs.
+/// The plan whose held-out instances all have role `valid`.
 fn held_out(valid: f64, labels: LabelDensity, groups: Vec<Group>) -> Plan {
     Plan {
         redundancy: labels.redundancy(),

@@ -1,4 +1,4 @@
-//! Types of annotators: their matrices and their words.
+//! Types of annotators: their confusion matrices and their syntax.
 
 use super::{assert_near, assert_rows, matrix};
 use crate::commands::simulate::annotators::{AnnotatorType, Dependence};
@@ -98,7 +98,7 @@ fn drawn_matrices_have_the_rows_that_their_type_allows() {
             let pairs = matrix("similar-pair(0.4)", classes, seed);
             let target = |k: usize| (0..classes).find(|l| (pairs.row(k)[*l] - 0.6).abs() < 1e-9);
             let back = (0..classes).filter(|k| target(target(*k).unwrap()) == Some(*k)).count();
-            // Of seven classes three go round.
+            // Of seven classes, three form a cycle.
             assert_eq!(back, if classes == 6 { 6 } else { 4 });
         }
     }
@@ -134,7 +134,7 @@ fn rows_sum_to_one_and_the_expected_accuracy_is_the_stated_one() {
         let of_seed = |seed| matrix(word, 10, seed).accuracy(&q);
         (0..400).map(of_seed).sum::<f64>() / 400.0
     };
-    // p + (1 - p) / C, but for the little that a spammer knows; 0.02 is one standard error of 400 coins.
+    // p + (1 - p) / C, plus the small weight on a spammer's diagonal; 0.02 is one standard error of 400 draws.
     assert_near(hammers("hammer-or-spammer(0.2)"), 0.28, 0.06);
     assert_near(hammers("class-wise-hammer-spammer(0.2)"), 0.28, 0.03);
 }

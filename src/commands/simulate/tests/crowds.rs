@@ -1,4 +1,4 @@
-//! Plans and recipes: who answers what, and what goes out with the answers.
+//! Plans and recipes: the assignment of annotators, and the tables of a crowd.
 
 use rand::Rng as _;
 
@@ -27,7 +27,7 @@ fn followers_follow_the_answers_that_were_really_given() {
             wrong[((said[2].label + 10 - truth) % 10) as usize] += 1;
         }
     }
-    // All nine wrong classes are said, about as often: some 250 wrong answers, 28 each.
+    // All nine wrong classes are given, about equally often: some 250 wrong labels, 28 each.
     assert!(wrong[0] == 0 && wrong[1..].iter().all(|n| (10..60).contains(n)), "{wrong:?}");
 }
 
@@ -48,7 +48,7 @@ fn published_recipes_have_the_published_mean_accuracy() {
         let crowd = drawn(&plan_of(name, &[]), &class, 10, 1);
         let mean = crowd.members.iter().map(|m| m.confusion.accuracy(&[0.1; 10])).sum::<f64>();
         assert_near(mean / crowd.members.len() as f64, accuracy, tolerance);
-        // Three standard errors of at least 2000 answers, and of groups that are met unevenly.
+        // Three standard errors of at least 2000 annotations, and of groups drawn unevenly.
         assert_near(crowd.accuracy(&class), accuracy, 0.04);
     }
 }
@@ -92,7 +92,7 @@ fn one_purpose_s_draws_move_no_other_s() {
     assert_ne!(said(1), said(2));
 }
 
-/// (instance, annotator) of every answer.
+/// (instance, annotator) of every annotation.
 fn asked(crowd: &SimulatedCrowd) -> Vec<(u32, u32)> {
     crowd.annotations.iter().map(|a| (a.instance, a.annotator)).collect()
 }

@@ -1,4 +1,4 @@
-//! Crowds worked out by hand.
+//! Tests of simulated crowds against values worked out by hand.
 
 mod annotators;
 mod crowds;
@@ -31,7 +31,7 @@ fn assert_near(got: f64, want: f64, tolerance: f64) {
     assert!((got - want).abs() <= tolerance, "{got} is not {want} within {tolerance}");
 }
 
-/// Ten balanced classes, so many instances of each.
+/// The classes of `10 * of_each` instances: ten classes, equally frequent.
 fn balanced(of_each: u32) -> Vec<u32> {
     (0..10 * of_each).map(|i| i % 10).collect()
 }

@@ -1,4 +1,4 @@
-//! Common noise, and the instances that are drawn for it.
+//! Common noise, and the instances drawn for it.
 
 use rand::Rng as _;
 
@@ -36,7 +36,7 @@ fn common_noise_has_the_wanted_proportion_and_its_answers_come_from_the_common_m
         counts[usize::from(*is_common)] += 1.0;
     }
     assert_near(counts[1] / 6000.0, 0.3, 0.03);
-    // 0.6 right in common, 0.3 alone: strength 0.4 and 0.7
+    // P(right) is 0.6 under common noise and 0.3 under individual noise: strengths 0.4 and 0.7.
     let mean =
         crowd.members.iter().map(|m| m.confusion.accuracy(&crowd.shares)).sum::<f64>() / 30.0;
     assert_near(mean, 0.3 * 0.6 + 0.7 * 0.3, 0.01);
@@ -79,7 +79,7 @@ fn pictures(of_each: u32) -> (Vec<u32>, Matrix, Vec<u32>) {
     (class, Matrix::from_rows(3, &values), rows)
 }
 
-/// 600 instances, which are two blocks and a part, of 7 annotators.
+/// 600 instances, which are two blocks and a partial one, and 7 annotators.
 #[test]
 fn products_have_the_deviation_one_and_shares_the_wanted_mean_at_any_number_of_threads() {
     let (class, features, rows) = pictures(60);
@@ -122,8 +122,8 @@ fn how_instances_look_does_not_depend_on_how_many_annotators_look() {
     let (class, features, rows) = pictures(1);
     let truth = Instances { class: &class, classes: 10, features: Some((&features, &rows)) };
     let common = plan_of("conal", &[]).common.unwrap();
-    // The scale and the shift of all products change with the annotators; the ratio of differences of one annotator's
-    // does not.
+    // With other annotators the scale and the shift of all products change, but not the ratio of two differences of one
+    // annotator's products.
     let ratio = |annotators: usize| {
         let shares = common.spread(truth, &rows, annotators, &Run::new(7)).unwrap();
         let logit = |i: usize| (shares.of(i, 0) / (1.0 - shares.of(i, 0))).ln();

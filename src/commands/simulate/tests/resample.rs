@@ -1,11 +1,11 @@
-//! A crowd that is given, counted by hand.
+//! A given crowd, with counts worked out by hand.
 
 use super::super::draw::Annotation;
 use super::super::resample::{SourceCrowd, resample};
 use super::*;
 use crate::error::Result;
 
-/// Four instances of the classes 0 0 1 1, and the label of each annotator for them.
+/// (instance, annotator, label) on four instances of the classes 0 0 1 1.
 const LABELS: [(u32, u32, u32); 8] = [
     (0, 0, 0),
     (0, 1, 1), //
@@ -17,7 +17,7 @@ const LABELS: [(u32, u32, u32); 8] = [
     (3, 2, 1), //
 ];
 
-/// The same four instances again and again, and one more that nobody labelled.
+/// The same four instances `times` times, and one more that nobody labelled.
 fn given(times: u32) -> (Vec<u32>, SourceCrowd) {
     let class = (0..times).flat_map(|_| [0, 0, 1, 1]).chain([1]).collect();
     let annotation = |time: u32| {
@@ -34,8 +34,8 @@ fn resampled(times: u32, settings: &[&str]) -> Result<SimulatedCrowd> {
     resample(&plan, plan.given.unwrap(), &source, truth, &Run::new(5))
 }
 
-/// x met class 0 twice and was right, class 1 twice and was right once; z never met class 0, and all annotators together
-/// labelled it 3 to 1.
+/// x labelled class 0 twice, both right, and class 1 twice, one right; z never labelled class 0, which all annotators
+/// together labelled 3 to 1.
 #[test]
 fn matrices_are_counted_on_the_true_classes() {
     let crowd = resampled(1, &[]).unwrap();
@@ -47,7 +47,7 @@ fn matrices_are_counted_on_the_true_classes() {
         assert_eq!((member.text(3), member.group), ("given".to_owned(), 0));
         assert_rows(&member.confusion, &want);
     }
-    // Two more annotations a row, as 3 to 1 and as 1 to 3.
+    // Two more annotations in each row, split 3 to 1 and 1 to 3.
     let crowd = resampled(1, &["smoothing=2"]).unwrap();
     let want: [[&[f64]; 2]; 3] = [
         [&[3.5 / 4.0, 0.5 / 4.0], &[1.5 / 4.0, 2.5 / 4.0]],
@@ -59,7 +59,7 @@ fn matrices_are_counted_on_the_true_classes() {
     }
 }
 
-/// Those who are added label what the crowd labelled, whatever is kept of its own annotations.
+/// Added annotators label every instance that the crowd labelled, whichever of its own annotations are kept.
 #[test]
 fn oracles_answer_beside_the_annotations_that_are_kept() {
     let crowd = resampled(1, &["kept=1", "added=right, wrong"]).unwrap();
@@ -109,7 +109,7 @@ fn who_labelled_more_is_asked_more() {
     assert_near(of_z as f64 / 8000.0, 0.325, 0.02);
 }
 
-/// An annotator who repeats itself keeps every annotation, and gives one where labels are drawn anew.
+/// Repeated annotations of one annotator are all kept, but count once where labels are redrawn.
 #[test]
 fn repeated_annotations_are_one_where_labels_are_drawn() {
     let (class, mut source) = given(1);
