@@ -1,4 +1,4 @@
-//! `labelmill explain`: what a run would do, from file lists and metadata alone. Nothing is written.
+//! `labelmill explain`: describes a run from file lists and metadata alone. Nothing is written.
 
 use std::fmt::Write as _;
 
@@ -9,10 +9,10 @@ use crate::sink::{CommittedRun, ParquetSink, Sink};
 use crate::source::{InferenceScope, Location, Source};
 use crate::tables::TABLES;
 
-/// What a run would do, as text.
+/// Describes in words what a run would do.
 ///
 /// # Errors
-/// As planning a run does: a missing file or column, SQL that does not plan.
+/// The errors of planning a run: a missing file or column, SQL that does not plan.
 pub async fn explain(spec: &PipelineSpec) -> Result<String> {
     let ctx = spec.engine.session()?;
     let source = Source::list(&spec.source, &spec.store).await?;
@@ -63,7 +63,7 @@ pub async fn explain(spec: &PipelineSpec) -> Result<String> {
     Ok(text)
 }
 
-/// What a run would find under its id.
+/// The state of the run id: new, already committed by this job, or taken by another one.
 fn status(found: Option<CommittedRun>, digest: &str) -> String {
     let Some(CommittedRun { manifest, missing }) = found else { return "new".to_owned() };
     if manifest.digest != digest {

@@ -1,4 +1,4 @@
-//! What each verb of the command line does beside `run`, one file or folder a verb; `cli` reads the arguments and prints.
+//! The commands other than `run`, one file or folder each; `cli` reads the arguments and prints.
 
 pub mod evaluate;
 pub mod explain;

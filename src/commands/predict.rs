@@ -1,4 +1,4 @@
-//! `labelmill predict`: new features through a saved classifier.
+//! `labelmill predict`: predicts the classes of new features with a saved classifier.
 
 use datafusion::common::Column;
 use datafusion::logical_expr::Expr;
@@ -19,7 +19,7 @@ use crate::source::{ColumnsSpec, InferenceScope, Location, Source, SourceSpec, s
 use crate::store::StoreSpec;
 use crate::tables::{self, RunRecord, SCHEMA_VERSION};
 
-/// What `labelmill predict` was asked for.
+/// The arguments of `labelmill predict`.
 pub struct Prediction<'a> {
     /// A run's folder, the folder that a sink published to, or a model's own folder.
     pub model: &'a str,
@@ -31,16 +31,16 @@ pub struct Prediction<'a> {
     pub columns: ColumnsSpec,
     /// Threads, memory and scratch folder.
     pub engine: EngineSpec,
-    /// Where to compute, if not where the model was told to.
+    /// The device to compute on; `None` for the device in the model's own parameters.
     pub device: Option<&'a str>,
-    /// Whether to predict again what was predicted before.
+    /// Whether to predict again even if this job is already committed.
     pub force: bool,
 }
 
 /// Predicts new features with a saved model, and publishes the table `predictions`.
 ///
 /// # Errors
-/// When the model or the features cannot be read, or do not fit each other.
+/// When the model or the features cannot be read, or do not match each other.
 pub async fn predict(
     what: &Prediction<'_>,
     stores: &StoreSpec,
@@ -112,9 +112,10 @@ pub async fn predict(
     Ok(sink.published(manifest, Some(record)).await)
 }
 
-/// The features in the order that the model learned from, where both are columns: other columns are left out.
+/// Selects the features in the order of the columns that the model learned from, and drops other columns. Features in
+/// lists stay as they are.
 fn as_learned(query: DataFrame, description: &Value) -> Result<DataFrame> {
-    // A model that learned from lists has none.
+    // A model that learned from lists has no column names.
     let learned: Option<Vec<String>> = serde_json::from_value(description["columns"].clone())
         .map_err(|_| {
             Error::data("the names of the columns that the model learned from cannot be read")

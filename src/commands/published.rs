@@ -1,4 +1,4 @@
-//! The tables of a published run as DataFusion tables: for `sql` and `evaluate`.
+//! Registers the tables of a published run with DataFusion, for `sql` and `evaluate`.
 
 use datafusion::prelude::SessionContext;
 

@@ -1,4 +1,4 @@
-//! `[[test]]` blocks: rows that are given, and rows of the output tables that are expected.
+//! Runs `[[test]]` blocks: input rows, and rows that the output tables must have.
 
 use std::collections::BTreeMap;
 
@@ -13,22 +13,22 @@ use crate::run::Run;
 use crate::source::{Location, Scalar, Source, SourceSpec};
 use crate::tables::{FilledTable, Outcome, OutcomeTable, TABLES, Table};
 
-/// Numbers this near are equal.
+/// Two numbers that differ by no more than this are equal.
 const TOLERANCE: f64 = 1e-6;
 
-/// What a test found.
+/// The result of a test.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Verdict {
     /// The test's name.
     pub name: String,
-    /// Each expected row that is not there; none when the test passed.
+    /// Each expected row that the tables lack; empty when the test passed.
     pub failures: Vec<String>,
 }
 
 /// Runs every test of a pipeline, without reading its sources or writing anything.
 ///
 /// # Errors
-/// When a test names what does not exist, or its rows cannot be fitted.
+/// When a test names a table that does not exist, or its rows cannot be fitted.
 pub async fn run_tests(spec: &PipelineSpec) -> Result<Vec<Verdict>> {
     let mut verdicts = Vec::with_capacity(spec.test.len());
     for (n, test) in spec.test.iter().enumerate() {
@@ -63,7 +63,7 @@ async fn outcome(spec: &PipelineSpec, test: &TestSpec) -> Result<Outcome> {
     tokio::task::block_in_place(|| fit(&spec, frames, &mut Checkpoints::default(), &mut run))
 }
 
-/// A handful of rows is calibrated by the gold that the test gives for it, or not at all.
+/// The few rows of a test are calibrated on the gold that the test gives for it, or not at all.
 fn calibration(spec: &PipelineSpec, test: &TestSpec) -> CalibrationSpec {
     let gold = test.given.gold.iter().flat_map(|rows| rows.0.iter().flatten());
     if gold.map(ToString::to_string).any(|cell| cell == Role::Calibrate.word()) {

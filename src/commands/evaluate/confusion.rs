@@ -1,4 +1,4 @@
-//! How far the run's confusion matrices are from the true ones.
+//! The error of the run's confusion matrices against the true ones.
 
 use arrow::array::{Array, ArrayRef, AsArray};
 use arrow::datatypes::{DataType, Float64Type};
@@ -13,7 +13,7 @@ use crate::error::{Error, Result, offenders};
 use crate::sql;
 use crate::tables::MET;
 
-/// The measures, as `sql/confusion_error.sql` gives them.
+/// The measures, in the order of the columns of `sql/confusion_error.sql`.
 const MEASURES: [&str; 4] = [
     "confusion_error",
     "confusion_frobenius",
@@ -21,10 +21,10 @@ const MEASURES: [&str; 4] = [
     "confusion_error_observed",
 ];
 
-/// The cells of matrices, in both tables.
+/// The columns that identify a cell of a matrix, in both tables.
 const CELL: [&str; 3] = ["annotator_id", "class", "label"];
 
-/// The measures of one question; not defined without an annotator whose matrix both tables have.
+/// The measures of one question; `None` where no annotator has a matrix in both tables.
 pub(super) async fn scores(tables: &Tables<'_>, n_classes: usize) -> Result<Vec<NamedScore>> {
     let named = |value: &dyn Fn(usize) -> Option<f64>| {
         MEASURES.iter().enumerate().map(|(n, name)| ((*name).to_owned(), value(n))).collect()
@@ -51,10 +51,10 @@ pub(super) async fn scores(tables: &Tables<'_>, n_classes: usize) -> Result<Vec<
     }))
 }
 
-/// The cells of true matrices are probabilities, and each is given once.
+/// Checks that the cells of the true matrices are probabilities and that each is given once.
 async fn refuse_what_is_no_matrix(known: &DataFrame) -> Result<()> {
     let probability = || col("probability");
-    // NaN is greater than all numbers here.
+    // DataFusion orders NaN above all numbers.
     let is_none =
         probability().is_null().or(probability().lt(lit(0.0))).or(probability().gt(lit(1.0)));
     let odd = known.clone().filter(is_none)?;
@@ -84,7 +84,7 @@ async fn refuse_what_is_no_matrix(known: &DataFrame) -> Result<()> {
     Ok(())
 }
 
-/// The cells of both with ids that compare: as text, where their types differ.
+/// Selects the cells of both tables with comparable ids: where their types differ, both as text.
 fn in_common_types(estimated: DataFrame, known: DataFrame) -> Result<(DataFrame, DataFrame)> {
     let (mut of_estimated, mut of_known) = (Vec::new(), Vec::new());
     for name in CELL {

@@ -1,4 +1,4 @@
-//! The truth by number, and what a table of the run says of its instances.
+//! The true classes by number, and the labels and predictions of the run for their instances.
 
 use std::sync::Arc;
 
@@ -19,8 +19,8 @@ pub(super) struct TrueClasses {
     /// The classes of the run.
     classes: Ids,
     instance: ArrayRef,
-    /// The true class; every class that the run does not know is one more, which nothing was ever given. `None` where
-    /// the truth has none.
+    /// The true class by number. All classes that the run does not know share one extra number, which no label has.
+    /// `None` where the truth gives no class.
     class: Vec<Option<usize>>,
 }
 
@@ -28,12 +28,13 @@ impl TrueClasses {
     pub(super) async fn read(truth: &DataFrame, tables: &Tables<'_>) -> Result<Self> {
         let classes = tables.classes().await?;
         let truth = tables.about(truth.clone())?.select_columns(&["instance_id", "class"])?;
-        // A row without a class says nothing, and one that is repeated says it once.
+        // Rows without a class are ignored, and repeated rows count once.
         let truth = truth.filter(col("class").is_not_null())?.distinct()?;
         refuse_contradictions(&truth).await?;
         let columns = columns_of(truth).await?;
         let numbers = classes.lookup("truth.class", &as_type(&columns[1], &classes)?)?;
-        // Read off what was given: a class that the run's type cannot say is null by now, and is wrong all the same.
+        // Taken from the values as given: a class that cannot be represented in the run's type is null after the cast,
+        // but still counts as wrong.
         let nulls = columns[1].logical_nulls();
         let has_class = |row| nulls.as_ref().is_none_or(|n| n.is_valid(row));
         let number = |n: Option<u32>| n.map_or(classes.len(), |k| k as usize);
@@ -46,7 +47,7 @@ impl TrueClasses {
         self.class.len()
     }
 
-    /// Whether a row says which class is true.
+    /// Whether a row gives a true class.
     pub(super) fn has_class(&self, row: usize) -> bool {
         self.class[row].is_some()
     }
@@ -56,7 +57,7 @@ impl TrueClasses {
     }
 }
 
-/// Two classes of one instance cannot both be true.
+/// Refuses a truth that gives an instance two classes.
 async fn refuse_contradictions(truth: &DataFrame) -> Result<()> {
     let instance = || vec![col("instance_id")];
     let counted = truth.clone().aggregate(instance(), vec![count(col("class")).alias("n")])?;
@@ -73,7 +74,7 @@ async fn refuse_contradictions(truth: &DataFrame) -> Result<()> {
         .help("keep one class an instance"))
 }
 
-/// The truth's values in the run's type; null where it cannot say them.
+/// Casts the truth's values to the run's type; null where a value cannot be represented.
 fn as_type(array: &ArrayRef, like: &Ids) -> Result<ArrayRef> {
     let (found, wanted) = (array.data_type(), like.values().data_type());
     let other =
@@ -82,7 +83,7 @@ fn as_type(array: &ArrayRef, like: &Ids) -> Result<ArrayRef> {
         return Err(other());
     }
     let values = cast(array, wanted).map_err(|_| other())?;
-    // A cast cuts fractions off, and what is left may be a class.
+    // A cast truncates fractions, and the integer that remains may be a class.
     if found.is_floating() && wanted.is_integer() {
         let is_cut = neq(&cast(&values, found)?, array)?;
         return Ok(nullif(&values, &is_cut)?);
@@ -90,13 +91,13 @@ fn as_type(array: &ArrayRef, like: &Ids) -> Result<ArrayRef> {
     Ok(values)
 }
 
-/// What a table of the run says of the truth's instances.
+/// The run's labels or predictions, scored on the instances of the truth.
 pub(super) struct ScoredLabels {
-    /// The instances that both have.
+    /// The pairs of given and true class, for the instances in both tables.
     pub(super) scored: Scored,
     /// Whether the table has the instance, by row of the truth.
     pub(super) is_known: Vec<bool>,
-    /// Instances in the table.
+    /// The number of instances in the run's table.
     pub(super) n_instances: usize,
 }
 
@@ -116,7 +117,7 @@ impl ScoredLabels {
         .map(Some)
     }
 
-    /// A classifier's word; `None` where the run has none.
+    /// The classifier's predictions; `None` where the run has none.
     pub(super) async fn predictions(
         tables: &Tables<'_>,
         truth: &TrueClasses,
@@ -136,7 +137,8 @@ impl ScoredLabels {
         .map(Some)
     }
 
-    /// Calls `push(scored, instance, probabilities, true class)` for every row of the truth that has both.
+    /// Calls `push(scored, instance, probabilities, true class)` for every row of the truth that has a class and whose
+    /// instance is in the table.
     fn of(
         truth: &TrueClasses,
         instances: &Ids,
@@ -163,7 +165,7 @@ impl ScoredLabels {
     }
 }
 
-/// P(class) of instances, with a last class that has none.
+/// P(class) of each instance. The last column is the extra number of unknown classes, with probability 0.
 ///
 /// # Shapes
 /// `[instance, class]`, row-major; all zero where an instance has no rows.

@@ -1,7 +1,8 @@
 //! `labelmill evaluate`: scores a published run against a table of true classes.
 //!
-//! The labels are scored on the instances that the run labelled, a classifier on those that it predicted, annotated or
-//! not; a row of the truth that neither knows is counted. What a run did not publish has no score, not a bad one.
+//! Labels are scored on the instances that the run labelled, predictions on the instances that it predicted, annotated
+//! or not. Rows of the truth whose instance is in neither are counted. A table that the run did not publish is not
+//! scored.
 
 mod confusion;
 mod labels;
@@ -23,13 +24,13 @@ pub struct Score {
     /// The question, where the run had several.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub question: Option<String>,
-    /// What is measured.
+    /// The measure's name.
     pub name: String,
     /// The value; `None` where it is not defined.
     pub value: Option<f64>,
 }
 
-/// What to compare.
+/// The run and the truth to compare.
 #[derive(Debug, Clone)]
 pub struct Evaluation<'a> {
     /// The run's folder, or the folder it was published to.
@@ -38,14 +39,14 @@ pub struct Evaluation<'a> {
     pub truth: &'a str,
     /// The columns' names in the truth table.
     pub columns: ColumnsSpec,
-    /// True confusion matrices: `annotator_id`, `class`, `label`, `probability`; a cell that is left out is zero, a row
-    /// (or an annotator) without any cell is not known.
+    /// True confusion matrices: `annotator_id`, `class`, `label`, `probability`. A cell that is left out is zero; a
+    /// row, or an annotator, without any cell is unknown.
     pub confusion: Option<&'a str>,
 }
 
-/// Scores a run: every measure of [`Scored`](crate::metrics::Scored) on its labels; the same on its predictions, behind
-/// `prediction_`; `unknown_instances`, the truth's rows of instances that are in neither; and where the true matrices
-/// are given, four `confusion_` measures (`sql/confusion_error.sql`).
+/// Scores a run: every measure of [`Scored`](crate::metrics::Scored) on its labels; the same on its predictions, with
+/// the prefix `prediction_`; `unknown_instances`, the number of rows of the truth whose instance is in neither; and,
+/// where the true matrices are given, four `confusion_` measures (`sql/confusion_error.sql`).
 ///
 /// # Errors
 /// When there is no such run, the truth cannot be read, or the two share no instance.
@@ -103,11 +104,11 @@ fn url(text: &str) -> Location {
     Location::Url(text.to_owned())
 }
 
-/// A measure's name and value.
+/// The name and the value of a measure.
 type NamedScore = (String, Option<f64>);
 
-/// The scores of the labels and of the predictions, of which there are none where the truth has none of the instances; and
-/// the number of instances in the run.
+/// The scores of the labels and of the predictions, and the number of instances in the run. There are no scores where
+/// the truth has none of these instances.
 async fn label_scores(
     tables: &Tables<'_>,
     truth: &TrueClasses,

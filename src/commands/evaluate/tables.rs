@@ -1,4 +1,4 @@
-//! The tables that a run and the truth left, one question at a time.
+//! The registered tables of the run and of the truth, one question at a time.
 
 use arrow::array::{Array, ArrayRef};
 use arrow::datatypes::DataType;
@@ -8,7 +8,7 @@ use datafusion::prelude::{DataFrame, SessionContext, col, lit};
 use crate::error::{Error, Result, offenders};
 use crate::frame::{Ids, read_all};
 
-/// The registered tables, as far as they are about one question.
+/// The rows of the registered tables that concern one question.
 pub(super) struct Tables<'a> {
     pub(super) ctx: &'a SessionContext,
     /// The question, where the run had several.
@@ -31,7 +31,7 @@ impl<'a> Tables<'a> {
         Ok(vec![Self { ctx, question: None }])
     }
 
-    /// The rows about this question; a table without the column is about all of them.
+    /// The rows for this question; a table without the column applies to every question.
     pub(super) fn about(&self, frame: DataFrame) -> Result<DataFrame> {
         Ok(match &self.question {
             Some(question) if has_column(&frame, "question") => {
@@ -46,7 +46,7 @@ impl<'a> Tables<'a> {
         table_of(self.ctx, name).await?.map(|frame| self.about(frame)).transpose()
     }
 
-    /// Columns of a table, whole.
+    /// Columns of a table, read completely; `None` where the run did not publish it.
     pub(super) async fn columns(
         &self,
         table: &str,
@@ -66,7 +66,8 @@ impl<'a> Tables<'a> {
         }
     }
 
-    /// The classes in their order. Where the run did not publish it they are sorted: that tells in ties alone.
+    /// The classes in their order. Where the run did not publish the table `classes`, they are sorted; that can only
+    /// change ties.
     pub(super) async fn classes(&self) -> Result<Ids> {
         if let Some(classes) = self.table("classes").await? {
             let classes = classes.sort(vec![col("index").sort(true, true)])?;
@@ -86,7 +87,8 @@ impl<'a> Tables<'a> {
     }
 }
 
-/// Refuses a truth of several questions for a run without any, and warns of questions that are in one of both alone.
+/// Refuses a truth of several questions for a run without questions. Warns of questions that only the truth has, and of
+/// a truth without questions for a run of several.
 pub(super) async fn check_questions(truth: &DataFrame, run: &[Tables<'_>]) -> Result<()> {
     let of_run: Vec<&ScalarValue> = run.iter().filter_map(|t| t.question.as_ref()).collect();
     if !has_column(truth, "question") {
