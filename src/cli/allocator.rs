@@ -178,7 +178,7 @@ unsafe impl<A: GlobalAlloc> GlobalAlloc for BoundedAllocator<A> {
 
     unsafe fn dealloc(&self, memory: *mut u8, layout: Layout) {
         give(layout.size());
-        // SAFETY: as in `alloc`; what is freed is not read any more.
+        // SAFETY: as in `alloc`; nobody reads freed memory any more.
         unsafe {
             if layout.size() >= GIVEN_BACK {
                 give_pages_back(memory, layout.size());

@@ -80,7 +80,7 @@ mod tests {
 
     const CHILD: &str = "LABELMILL_TEST_OF_THE_WATCH";
 
-    /// As on a machine where another process ends once this one holds 100 MB.
+    /// Simulates a machine where another process ends once this one holds 100 MB.
     fn available(held: usize) -> usize {
         if held < 100 << 20 { 200 << 20 } else { 400 << 20 }
     }

@@ -1,4 +1,5 @@
-//! What every model must keep, whatever it is: the suite walks the registry, so a new model is tested at once.
+//! The properties that every model must have. The suite iterates over the registry, so that a new model is tested at
+//! once.
 
 use std::sync::Arc;
 
@@ -13,21 +14,21 @@ use crate::run::{Cancel, Progress, Run};
 use super::synth::CrowdShape;
 use super::{annotations, described, tiny};
 
-/// How near sums of probabilities must come to 1, and permuted results to each other.
+/// The tolerance for sums of probabilities and for the posterior of a trusted class.
 const TOLERANCE: f64 = 1e-9;
 
 type KindCheck = fn(&ModelKind) -> std::result::Result<(), String>;
 
-/// Which kinds a check is for, by what they declare.
+/// Selects the kinds of model that a check applies to, by their declared properties.
 type For = fn(&ModelKind) -> bool;
 
 /// Every kind.
 const ALL: For = |_| true;
-/// Those whose fit starts at the annotations, so that a renamed crowd takes the same steps.
+/// Kinds with a deterministic start, which take the same steps on a renamed crowd.
 const FIXED_START: For = |kind| !kind.properties.random_start;
-/// Those whose fit starts at the annotations and which treat all classes alike.
+/// Kinds with a deterministic start that treat all classes alike.
 const SYMMETRIC: For = |kind| !kind.properties.random_start && kind.properties.symmetric_classes;
-/// Those that learn a classifier from features.
+/// Kinds that learn a classifier from features.
 const CLASSIFIERS: For = |kind| kind.predict.is_some();
 
 /// The checks, by name.
@@ -47,7 +48,7 @@ const CHECKS: &[(&str, For, KindCheck)] = &[
     ("an interrupted training goes on to the same bits", CLASSIFIERS, resumed),
 ];
 
-/// Runs every check on the kinds that `chosen` holds for; the failures, as `kind: check: what`.
+/// Runs every check on the kinds that `chosen` selects; returns the failures, each as `kind: check: what`.
 #[must_use]
 pub fn failures(chosen: fn(&ModelKind) -> bool) -> Vec<String> {
     let mut failures = Vec::new();
@@ -217,7 +218,7 @@ fn degenerate(kind: &ModelKind) -> std::result::Result<(), String> {
     ];
     for (name, a) in &crowds {
         let fitted = match fit(kind, a) {
-            // A classifier cannot be learned from nothing, and says so.
+            // A classifier cannot be learned without annotations: the fit returns an error.
             Err(_) if kind.needs_features && a.is_empty() => continue,
             fitted => fitted.map_err(|e| format!("{name}: {e}"))?,
         };
@@ -273,7 +274,7 @@ fn saved(kind: &ModelKind) -> std::result::Result<(), String> {
     expect(fitted.predictions == Some(again.classes), || "it does not".to_owned())
 }
 
-/// Stops the run that it watches after so many epochs.
+/// Cancels its run after a number of epochs.
 struct Stopper(Cancel, u64);
 
 impl Progress for Stopper {
@@ -292,7 +293,7 @@ fn resumed(kind: &ModelKind) -> std::result::Result<(), String> {
     let whole = fit(Run::new(1)).map_err(|e| e.to_string())?;
     let folder = tempfile::tempdir().map_err(|e| e.to_string())?;
     let file = folder.path().join("state");
-    // The last one is in the last phase of every kind.
+    // The last of these epochs is in the last phase of every kind.
     for after in [3, 17, whole.stop.iterations - 5] {
         let mut run = Run::new(1);
         run.keep_checkpoint(Some(file.clone()));

@@ -1,9 +1,10 @@
-//! A naive Dawid-Skene on dense arrays and sums of logarithms: slow, short and obviously what the formulas say.
+//! A naive Dawid-Skene on dense arrays with sums of logarithms: slow, short, and a literal transcription of the
+//! formulas.
 
 use crate::frame::Annotations;
 use crate::model::em::kernels::MIN_PROBABILITY;
 
-/// What the naive fit returns.
+/// The result of the naive fit.
 #[derive(Debug, Clone)]
 pub struct DenseFit {
     /// `[instance][class]`
@@ -25,7 +26,7 @@ pub fn quads(a: &Annotations) -> Vec<(usize, usize, usize, f64)> {
     (0..a.dims().instances).flat_map(of).collect()
 }
 
-/// Dawid-Skene from the shares of the votes, `iterations` E-steps, then one more M-step.
+/// Dawid-Skene: starts from the vote shares, runs `iterations` E-steps, each after an M-step, and one final M-step.
 #[must_use]
 pub fn dawid_skene(a: &Annotations, smoothing: f64, diagonal: f64, iterations: usize) -> DenseFit {
     let d = a.dims();

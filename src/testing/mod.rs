@@ -1,4 +1,4 @@
-//! What tests are made of: crowds with a known truth, the conformance suite, a naive dense oracle.
+//! Test support: crowds with a known truth, the conformance suite, a naive dense oracle.
 
 pub mod conformance;
 pub mod dense;
@@ -13,10 +13,11 @@ use crate::frame::{
 };
 use crate::model::fitted::Posterior;
 
-/// Annotations from (instance, annotator, label) triples; the sizes are one more than the largest number of each.
+/// Annotations from (instance, annotator, label) triples. The numbers of instances, annotators and labels are the
+/// largest index plus one; there are at least as many labels as classes.
 ///
 /// # Panics
-/// Never: shared answers are no error.
+/// Never: `Duplicates::Share` accepts repeated annotations.
 #[must_use]
 pub fn tiny(n_classes: usize, rows: &[(u32, u32, u32)]) -> Annotations {
     let most = |number: fn(&(u32, u32, u32)) -> u32| {
@@ -49,7 +50,7 @@ pub fn annotations(dims: Dims, rows: &[(u32, u32, u32)]) -> Annotations {
     }
 }
 
-/// Features that tell the votes' shares of each class and the instance's number, for every instance.
+/// Features for every instance: the vote shares of each class, and the instance's number modulo 7.
 #[must_use]
 pub fn described(a: &Annotations) -> Described {
     let n = a.dims().instances;

@@ -8,13 +8,13 @@ use crate::run::Run;
 /// The shape of a synthetic crowd.
 #[derive(Debug, Clone)]
 pub struct CrowdShape {
-    /// Instances.
+    /// The number of instances.
     pub instances: u32,
-    /// Annotators.
+    /// The number of annotators.
     pub annotators: u32,
-    /// Classes.
+    /// The number of classes.
     pub classes: u32,
-    /// Annotations an instance, by different annotators.
+    /// The number of annotations of each instance, by different annotators.
     pub redundancy: u32,
     /// The least and the greatest accuracy of an annotator; errors are uniform over the other classes.
     pub accuracy: (f64, f64),
@@ -26,7 +26,7 @@ impl Default for CrowdShape {
     }
 }
 
-/// A crowd and what it was asked about.
+/// A synthetic crowd: its annotations, and the truth.
 #[derive(Debug, Clone)]
 pub struct Synthetic {
     /// (instance, annotator, label)
@@ -38,7 +38,7 @@ pub struct Synthetic {
 }
 
 impl CrowdShape {
-    /// Draws the crowd of this seed.
+    /// Draws a crowd of this shape.
     #[must_use]
     pub fn draw(&self, seed: u64) -> Synthetic {
         let run = Run::new(seed);
