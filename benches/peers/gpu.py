@@ -1,4 +1,4 @@
-"""Networks on a GPU: agreement with the processor, and the time of an epoch beside PyTorch's, as Markdown.
+"""Networks on a GPU: agreement with the CPU, and the time of an epoch compared with PyTorch, as Markdown.
 
 Needs the binary and a GPU; PyTorch, where it is installed, is measured on the same GPU. Without `--device cpu` a labelmill
 that was built without CUDA fails. Exits with 1 where a model's tables differ, or a run fails.
