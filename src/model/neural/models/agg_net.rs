@@ -1,21 +1,24 @@
-//! EM around a classifier: every epoch it learns the posteriors, which then follow from it and the annotations.
+//! EM around a classifier: each round trains the classifier on the posteriors, then recomputes them from the classifier
+//! and the annotations.
 //!
 //! ```text
 //! start    T = shares of the votes;  pi from T
 //! round    one epoch on T:  loss = -(1/B) sum_i sum_k T[i][k] ln p_i[k]
 //! E        T[i][k] ~ (p_i[k] + 0.001) prod over annotations (r, y) of i of (pi[r][k][y] + 0.0001)
-//! M        pi[r][k][l] = sum over annotations (i, r, l) of T[i][k], over the sum of the row; 0 without any
+//! M        pi[r][k][l] = sum over annotations (i, r, l) of T[i][k], divided by the sum of the row; an empty row is 0
 //! ```
-//! The network is never drawn anew: each round goes on with the last. `train.epochs` is the number of rounds.
+//! The network is initialised once: each round continues with the parameters of the last. `train.epochs` is the number
+//! of rounds.
 //!
 //! S. Albarqouni, C. Baur, F. Achilles, V. Belagiannis, S. Demirci, N. Navab: AggNet: Deep Learning from Crowds for
-//! Mitosis Detection in Breast Cancer Histology Images. IEEE TMI 35(5), 2016, for two classes; for more the public code of
-//! Max-MIG (arXiv:1905.13436), whose formulas these are.
+//! Mitosis Detection in Breast Cancer Histology Images. IEEE TMI 35(5), 2016, which has two classes. The formulas
+//! above, for any number of classes, are those of Max-MIG's public code (arXiv:1905.13436).
 //!
-//! Where each instance has a single annotation the E-step gives it back, and the matrices stay those of the votes.
+//! If each instance has a single annotation, the E-step returns that annotation, and the matrices stay those of the
+//! votes.
 //!
-//! Differs from that code in the epoch that is kept, which there is the best on the test set, and in network and training,
-//! which are labelmill's own. `preset = "paper"` has its settings for LabelMe.
+//! Differs from that code in the epoch that is kept (the code keeps the best on the test set), and in network and
+//! training, which are labelmill's defaults. `preset = "paper"` has the code's settings for LabelMe.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -37,7 +40,7 @@ use crate::run::Run;
 #[serde(deny_unknown_fields, default)]
 pub struct AggNet {}
 
-/// What the E-step adds to the classifier's probabilities, and to those of the annotators.
+/// The constants that the E-step adds to the classifier's probabilities and to the annotators' probabilities.
 pub(crate) const CLASSIFIER_FLOOR: f64 = 1e-3;
 pub(crate) const ANNOTATOR_FLOOR: f64 = 1e-4;
 

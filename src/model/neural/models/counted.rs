@@ -1,4 +1,4 @@
-//! Confusion matrices that are counted, not trained: an M-step in closed form.
+//! Confusion matrices from expected counts instead of gradient descent: an M-step in closed form.
 
 use crate::frame::{Annotations, Dims};
 use crate::model::neural::{AnnotatorParams, BatchAnnotation, BatchContext, ParamTable};
@@ -6,14 +6,14 @@ use crate::model::neural::{AnnotatorParams, BatchAnnotation, BatchContext, Param
 /// The index of the table of confusion matrices, `[annotator, class * labels + label]`.
 pub(crate) const CONFUSION: usize = 0;
 
-/// Room for the confusion matrices.
+/// The table of confusion matrices, filled with zeros.
 pub(crate) fn table(dims: Dims) -> ParamTable {
     let row = vec![0.0; dims.classes * dims.labels];
     ParamTable::each("confusion", dims.annotators, &row).fixed()
 }
 
-/// Sets the matrices to the expected counts `[column, class]`, none less than `floor`, over the sums of their rows. A row
-/// of zeros stays one.
+/// Sets the matrices to the expected counts `[column, class]`, clamped to at least `floor` and divided by the sums of
+/// their rows. A row of zeros stays zero.
 pub(crate) fn count(a: &Annotations, counts: &[f64], floor: f64, params: &mut AnnotatorParams) {
     let Dims { annotators, classes, labels, .. } = a.dims();
     let (mut row, width) = (vec![0.0; labels], classes * labels);
@@ -31,8 +31,8 @@ pub(crate) fn count(a: &Annotations, counts: &[f64], floor: f64, params: &mut An
     }
 }
 
-/// The matrices `[annotator, class, label]` to report: their rows sum to 1 beyond the precision of f32, and a class that
-/// an annotator never met has a uniform row.
+/// The matrices `[annotator, class, label]` to report, whose rows are normalised again in f64. A row of zeros, for a
+/// class of which the annotator has no annotation, becomes uniform.
 pub(crate) fn reported(params: &AnnotatorParams, dims: Dims) -> Vec<f64> {
     let values = params.tables[CONFUSION].values.iter();
     let mut matrices: Vec<f64> = values.map(|v| f64::from(*v)).collect();

@@ -11,10 +11,10 @@
 //! from it by Bayes' rule with p as the prior. Since p is at most 1, even a perfect annotator's matrix is far from the
 //! identity. Labels that are no class have p = 0.
 //!
-//! Differs from the authors' code in the divisor of the loss: annotations, where it divides by instances times annotators
-//! (`train.reduction = "mean_dense"`);
-//! in that the layers are frozen in the first fifth of the epochs (`annotator_delay`), and in their learning rate of 0.1
-//! where the code has one rate for all (`annotator_learning_rate`). `preset = "paper"` has the settings of the code.
+//! Differs from the authors' code in the divisor of the loss: the number of annotations, where the code divides by
+//! instances times annotators (`train.reduction = "mean_dense"`); in that the layers are frozen in the first fifth of
+//! the epochs (`annotator_delay`), and in their learning rate of 0.1 where the code has one rate for all
+//! (`annotator_learning_rate`). `preset = "paper"` has the settings of the code.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -56,7 +56,7 @@ pub struct CrowdLayer {
 }
 
 impl CrowdLayer {
-    /// `a` for one annotator with the parameters `w`.
+    /// Writes the layer's output for one annotator with the parameters `w` to `a`.
     fn layer(&self, p: &[f64], w: &[f64], a: &mut [f64]) {
         let n = a.len();
         let p_of = |l: usize| p.get(l).copied().unwrap_or_default();
@@ -95,7 +95,7 @@ impl CrowdLayer {
         }
     }
 
-    /// The matrices `[annotator, class, label]` of annotators with these parameters: P(label) where the class is certain.
+    /// The matrices `[annotator, class, label]` of annotators with these parameters: P(label) if the class is certain.
     fn matrices(&self, layers: &[f64], dims: Dims) -> Vec<f64> {
         let Dims { classes, labels, .. } = dims;
         if self.form == LayerForm::Mw {
@@ -119,7 +119,7 @@ impl CrowdLayer {
         matrices
     }
 
-    /// An annotator's P(label) for an instance of class probabilities `p`.
+    /// An annotator's P(label) for an instance with the class probabilities `p`.
     fn label_probabilities(&self, p: &[f64], w: &[f64], labels: usize) -> Vec<f64> {
         let (mut a, mut label_probabilities) = (vec![0.0; labels], vec![0.0; labels]);
         self.layer(p, w, &mut a);
@@ -134,7 +134,7 @@ impl CrowdNet for CrowdLayer {
     const SOURCE: &'static str = "Rodrigues and Pereira 2018, arXiv:1709.01779";
     const REDUCTION: Option<Reduction> = Some(Reduction::MeanAnnotation);
 
-    /// The settings of the authors' code for LabelMe; its layers are drawn as Keras draws them.
+    /// The settings of the authors' code for LabelMe; its layers are initialised as in Keras.
     fn paper() -> Neural<Self> {
         let mut network = paper::network(50, Some(64), 1e-3);
         network.backbone.initialisation = Initialisation::Glorot;

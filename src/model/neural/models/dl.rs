@@ -1,16 +1,16 @@
-//! Two stages: an aggregator finds the labels, then a classifier learns them.
+//! Two stages: an aggregator estimates the labels, then a classifier is trained on them.
 //!
 //! ```text
 //! T = the aggregator's posterior;  loss = -(1/B) sum_i sum_k T[i][k] ln p_i[k]
 //! ```
-//! The baselines called DL-MV, DL-DS and so on: S. Li et al.: Trustable Co-label Learning from Multiple Noisy Annotators.
-//! IEEE Transactions on Multimedia 2022; Z. Chu, J. Ma, H. Wang: Learning from Crowds by Modeling Common Confusions.
-//! AAAI 2021. With trusted classes of all instances it is the classifier trained on truth.
+//! The baselines called DL-MV, DL-DS and so on: S. Li et al.: Trustable Co-label Learning from Multiple Noisy
+//! Annotators. IEEE Transactions on Multimedia 2022; Z. Chu, J. Ma, H. Wang: Learning from Crowds by Modeling Common
+//! Confusions. AAAI 2021. If all instances have trusted classes, it is a classifier trained on the true classes.
 //!
 //! The posteriors are the aggregator's; the classifier's probabilities are in `predictions`.
 //!
-//! Differs from the papers in network and training, which are labelmill's own. `preset = "paper"` has the settings of Li et
-//! al. for LabelMe.
+//! Differs from the papers in network and training, which are labelmill's defaults. `preset = "paper"` has the settings
+//! of Li et al. for LabelMe.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};

@@ -7,11 +7,11 @@
 //! M. Guan, V. Gulshan, A. Dai, G. Hinton: Who Said What: Modeling Individual Labelers Improves Classification. AAAI
 //! 2018. arXiv:1703.08774
 //!
-//! A training step computes the heads of its own annotators only; a prediction computes all. The model has no
-//! P(label given class): the posterior of an instance is the prediction, whatever its own annotations are.
+//! A training step computes only the heads of the annotators in its batch; a prediction computes all heads. The model
+//! has no P(label given class): the posterior of an instance is the prediction, whatever its own annotations are.
 //!
-//! Differs from the paper, whose network was trained on images before, in network and training, which are labelmill's own:
-//! `preset = "paper"` has the settings of the unofficial public code.
+//! Differs from the paper in network (the paper's is pretrained on images) and training, which are labelmill's
+//! defaults. `preset = "paper"` has the settings of the unofficial public code.
 
 use std::ops::Range;
 
@@ -39,7 +39,7 @@ pub struct DoctorNet {
 /// The index of the heads' table: `[annotator, hidden + 1, label]`, the bias last.
 pub(crate) const HEADS: usize = 0;
 
-/// The heads at the start.
+/// The initial table of heads.
 pub(crate) fn heads(task: &Task<'_>) -> ParamTable {
     let (hidden, labels) = (task.hidden, task.dims.labels);
     let mut rng = task.run.rng("annotator heads");
@@ -60,7 +60,7 @@ pub(crate) fn label_probabilities(head: &[f64], hidden: &[f64], out: &mut [f64])
     softmax(&logits, out);
 }
 
-/// The cross-entropy of every annotation by its annotator's head, and its gradients.
+/// The cross-entropy of the annotations under their annotators' heads; adds its derivatives to `gradient`.
 pub(crate) fn heads_loss(context: &BatchContext<'_>, gradient: &mut Gradient) -> f64 {
     let scale = context.scale();
     let labels = context.dims.labels;
@@ -90,14 +90,15 @@ pub(crate) fn heads_loss(context: &BatchContext<'_>, gradient: &mut Gradient) ->
     loss
 }
 
-/// Rows whose heads are computed together, so that each head is read once for all of them.
+/// The number of rows whose heads are computed together, so that each head is read once for all of them.
 const ROW_BLOCK: usize = 32;
 
 /// Calls `of_block(rows, P(label) of every head for these rows)` for every block of rows of a batch, in parallel; the
 /// results are in the order of the blocks.
 ///
 /// # Shapes
-/// The probabilities are `[row, annotator, label]`: a block of rows, since those of a whole batch would be too large.
+/// The probabilities are `[row, annotator, label]`: those of a block of rows, since those of a whole batch would be too
+/// large.
 pub(crate) fn by_row_block<R: Send>(
     context: &BatchContext<'_>,
     of_block: impl Fn(Range<usize>, &[f64]) -> R + Sync,
@@ -136,7 +137,7 @@ fn all_heads(context: &BatchContext<'_>, rows: Range<usize>) -> Vec<f64> {
     all
 }
 
-/// P(label) of each annotation by its annotator's head.
+/// P(label) of each annotation under its annotator's head.
 pub(crate) fn heads_likelihood(context: &BatchContext<'_>) -> Vec<f64> {
     let width = context.annotator_params.tables[HEADS].width;
     let mut p = vec![0.0; context.dims.labels];
@@ -150,7 +151,7 @@ pub(crate) fn heads_likelihood(context: &BatchContext<'_>) -> Vec<f64> {
     likelihood
 }
 
-/// The prediction of the heads' mean with the weights of each row.
+/// The prediction by the weighted mean of the heads, where `weights_of(b)` are the heads' weights for row `b`.
 pub(crate) fn predict_mean(
     context: &BatchContext<'_>,
     weights_of: impl Fn(usize) -> Vec<f64> + Sync,

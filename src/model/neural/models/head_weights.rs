@@ -4,7 +4,7 @@
 //! annotator   w(x) = softmax(a)
 //! instance    w(x) = softmax(V z + c)    z = phi(x), or z = U phi(x) + d of a few numbers (a bottleneck)
 //! ```
-//! a, V, c and d start at zero, so that all heads weigh the same; U is drawn.
+//! a, V, c and d start at zero, so that all heads have the same weight; U is drawn at random.
 
 use rand::Rng as _;
 use schemars::JsonSchema;
@@ -13,14 +13,14 @@ use serde::{Deserialize, Serialize};
 use crate::model::neural::numerics::{row_times, row_times_backward};
 use crate::model::neural::{Gathered, ParamTable, Task};
 
-/// What the weights of the heads depend on.
+/// The variables on which the weights of the heads depend.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum WeightsBy {
-    /// On the annotator alone (WDN).
+    /// The annotator alone (WDN).
     #[default]
     Annotator,
-    /// On annotator and instance (IWDN).
+    /// The annotator and the instance (IWDN).
     Instance,
 }
 
@@ -40,18 +40,18 @@ const BOTTLENECK: usize = 2;
 /// The names of both tables.
 pub(crate) const TABLES: &[&str] = &["weights", "bottleneck"];
 
-/// The weights' logits of one row, and what they were computed from.
+/// The logits of one row's weights, and the values that they are computed from.
 pub(crate) struct RowLogits {
-    /// phi and a one.
+    /// phi(x) followed by a one.
     input: Vec<f64>,
-    /// z and a one.
+    /// z followed by a one.
     z: Vec<f64>,
     /// `[annotator]`
     pub(crate) logits: Vec<f64>,
 }
 
 impl HeadWeights {
-    /// The tables at the start.
+    /// The initial tables.
     pub(crate) fn tables(self, task: &Task<'_>) -> Vec<ParamTable> {
         let (annotators, hidden) = (task.dims.annotators, task.hidden);
         if self.by == WeightsBy::Annotator {
@@ -91,7 +91,7 @@ impl HeadWeights {
         RowLogits { input, z, logits }
     }
 
-    /// Adds the derivatives by the tables, given those by the logits of a row.
+    /// Adds the gradients of the tables to `gradient`, given the gradient of a row's logits.
     pub(crate) fn backward(
         self,
         tables: &Gathered,

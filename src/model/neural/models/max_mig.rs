@@ -5,16 +5,16 @@
 //! K[i][j] = sum_k h[i][k] g[j][k] / prior[k]
 //! loss = -( mean_i f'(K[i][i] + u) - mean_{i != j} f*(f'(K[i][j])) )
 //! ```
-//! V[r] = ln(CM[r] + c) at first, with CM[r] counted on the soft votes; the reported matrix is the softmax of each row.
-//! An instance's posterior is h g / prior, normalised.
+//! V[r] starts at ln(CM[r] + c), where CM[r] is counted on the soft votes; the reported matrix is the softmax of each
+//! row. An instance's posterior is h g / prior, normalised.
 //!
 //! P. Cao, Y. Xu, Y. Kong, Y. Wang: Max-MIG: an Information Theoretic Approach for Joint Learning from Crowds. ICLR 2019.
 //! arXiv:1905.13436
 //!
-//! Differs from the public code in u, which is the mean of what is drawn there; in the total variation, whose slope is
-//! zero almost everywhere: a hyperbolic tangent stands for its sign; in that V is frozen in the first fifth of the epochs
-//! (`train.optimiser.annotator_delay`); and in V's learning rate of 0.1 (`annotator_learning_rate`). `preset = "paper"` has
-//! the settings of the code for LabelMe.
+//! Differs from the public code in u, which is the mean of the random number that the code draws; in the total
+//! variation, where a hyperbolic tangent replaces the sign, whose slope is zero almost everywhere; in that V is frozen
+//! in the first fifth of the epochs (`train.optimiser.annotator_delay`); and in V's learning rate of 0.1
+//! (`annotator_learning_rate`). `preset = "paper"` has the settings of the code for LabelMe.
 
 use rayon::prelude::*;
 use schemars::JsonSchema;
@@ -32,7 +32,7 @@ use crate::model::neural::{
     ParamTable, Reduction, Task,
 };
 
-/// The f of the mutual information.
+/// The function f of the f-mutual information.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Divergence {
@@ -52,7 +52,7 @@ pub enum Divergence {
 }
 
 impl Divergence {
-    /// f'(t), the gain of a pair of the same instance, and its derivative.
+    /// f'(t), the gain of a pair from the same instance, and its derivative.
     fn same(self, t: f64) -> (f64, f64) {
         match self {
             Self::Kl => (1.0 + t.ln(), 1.0 / t),
@@ -64,7 +64,7 @@ impl Divergence {
         }
     }
 
-    /// f*(f'(t)), the cost of a pair of two instances, and its derivative.
+    /// f*(f'(t)), the cost of a pair from two different instances, and its derivative.
     fn other(self, t: f64) -> (f64, f64) {
         match self {
             Self::Kl => (t, 1.0),
@@ -99,7 +99,7 @@ pub enum PriorChoice {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct MaxMig {
-    /// The f of the mutual information.
+    /// The function f of the f-mutual information.
     pub divergence: Divergence,
     /// The class prior.
     pub prior: PriorChoice,
@@ -141,8 +141,8 @@ impl MaxMig {
         prior
     }
 
-    /// The loss of all pairs whose classifier's row is one of a block, from row `first` on; adds the derivatives by h to
-    /// `d_h` and returns those by g of all rows.
+    /// The loss of all pairs (i, j) with i in the block of rows that starts at `first` and has the length of `d_h`;
+    /// adds the gradient of h to `d_h` and returns the gradient of g for all rows.
     fn pairs(
         &self,
         context: &BatchContext<'_>,
@@ -277,7 +277,7 @@ impl CrowdNet for MaxMig {
             }
         }
         if self.prior == PriorChoice::Learned {
-            // ln prior is a term of g, and K is divided by prior.
+            // The prior appears twice: ln prior is a term of g, and K is divided by the prior.
             let mut d_log_prior = vec![0.0; classes];
             for (n, d_sum) in d_sums.iter().enumerate() {
                 d_log_prior[n % classes] += d_sum - d_g[n] * g[n];

@@ -1,4 +1,4 @@
-//! The models, one paper a file.
+//! The models, one file per paper.
 
 pub(crate) mod agg_net;
 pub(crate) mod conal;

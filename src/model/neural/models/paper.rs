@@ -1,8 +1,8 @@
 //! The settings that the papers share, for `preset = "paper"`.
 //!
-//! Papers and code train annotators' parameters from the first step on, at the classifier's learning rate, without weight
-//! decay and with a constant rate. Selection by validation gold is left to the user, since it needs that gold. Features are
-//! scaled as without the preset: papers and code leave that to who prepares the data.
+//! Papers and code train annotators' parameters from the first step on, at the classifier's learning rate, without
+//! weight decay and with a constant rate. Selection by validation gold is left to the user, since it needs that gold.
+//! Features are scaled as without the preset: papers and code leave scaling to the person who prepares the data.
 
 use crate::model::neural::{BackboneSpec, LrSchedule, NetworkSpec, OptimiserSpec, TrainSpec};
 

@@ -6,10 +6,11 @@
 //! S. Sukhbaatar, J. Bruna, M. Paluri, L. Bourdev, R. Fergus: Training Convolutional Networks with Noisy Labels. ICLR
 //! workshop 2015. arXiv:1406.2080. With the trace of Tanno et al. 2019 (their baseline "Single CM").
 //!
-//! Differs from the original in Q's parameters (softplus rows, as in `trace_regularised`), in the regulariser, which was
-//! weight decay on Q, and in Q's learning rate of 0.1 (`train.optimiser.annotator_learning_rate`), where the original has
-//! the classifier's. As there, Q is the identity at first: for a fifth of the epochs, unless `identity_epochs` says another
-//! number. `preset = "paper"` has the settings of Tanno et al.'s baseline.
+//! Differs from the original in Q's parameters (softplus rows, as in `trace_regularised`), in the regulariser, which
+//! was weight decay on Q, and in Q's learning rate of 0.1 (`train.optimiser.annotator_learning_rate`), where the
+//! original uses the classifier's. As in the original, Q stays at the identity at first: for a fifth of the epochs,
+//! unless `identity_epochs` or `annotator_delay` gives another number. `preset = "paper"` has the settings of Tanno et
+//! al.'s baseline.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -128,7 +129,7 @@ impl CrowdNet for SingleConfusion {
         let mut predicted =
             context.predict_with_matrices(&q.repeat(context.batch.annotators.len().max(1)));
         if self.labels == NoisyLabels::Majority {
-            // The matrix belongs to one vote for each instance, not to each annotation.
+            // The matrix models one vote per instance, not each annotation.
             for (b, posterior) in predicted.posterior.chunks_exact_mut(classes).enumerate() {
                 posterior.copy_from_slice(context.out.p(b));
                 let Some(vote) = Self::vote(context, b) else { continue };

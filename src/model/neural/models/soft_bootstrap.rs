@@ -4,14 +4,16 @@
 //! soft  loss = -(1/B) sum_i sum_k ( beta t_i[k] + (1 - beta) p_i[k] ) ln p_i[k]
 //! hard  the same with p_i replaced by the one-hot vector of its largest entry
 //! ```
-//! t is one-hot for the winner of the majority vote; tied classes share it equally. In the soft form gradients flow through both p: the second term is an entropy regulariser.
-//! With beta = 1 it is the plain classifier on votes.
+//! t is one-hot for the winner of the majority vote; tied classes share it equally. In the soft form gradients flow
+//! through both p: the second term is an entropy regulariser. With beta = 1 the loss is the plain cross-entropy with
+//! the votes.
 //!
 //! S. Reed, H. Lee, D. Anguelov, C. Szegedy, D. Erhan, A. Rabinovich: Training Deep Neural Networks on Noisy Labels with
 //! Bootstrapping. ICLR workshop 2015. arXiv:1412.6596
 //!
-//! Differs from the paper in the source of t, which there is a single noisy label without ties, and in network and
-//! training, which are labelmill's own. `preset = "paper"` has those of the baselines of Li et al. 2022 for LabelMe.
+//! Differs from the paper in the source of t (the paper has a single noisy label, without ties), and in network and
+//! training, which are labelmill's defaults. `preset = "paper"` has the settings of the baselines of Li et al. 2022 for
+//! LabelMe.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -69,7 +71,8 @@ impl CrowdNet for SoftBootstrap {
     const REDUCTION: Option<Reduction> = None;
     const TRAINS_ON_TARGETS: bool = true;
 
-    /// The paper's betas; the training of the baselines of Li et al. 2022 for LabelMe, since the paper has no crowd.
+    /// The paper's betas, and the training settings of the baselines of Li et al. 2022 for LabelMe, since the paper has
+    /// no annotators.
     fn paper() -> Neural<Self> {
         Neural { network: paper::network(30, Some(128), 1e-4), model: Self::default() }
     }

@@ -2,10 +2,10 @@
 //!
 //! ```text
 //! start      T = shares of the votes, or naive Bayes with the matrices of the trusted instances (TCL+I)
-//! round      M   pi[r][k][l] = sum over annotations (i, r, l) of T[i][k], over the sum of the row
+//! round      M   pi[r][k][l] = sum over annotations (i, r, l) of T[i][k], divided by the sum of the row
 //!            E   T[i][k] ~ c_k(p_i) prod over annotations (r, y) of i of pi[r][k][y]
-//!            epochs on T:  loss = -(1/B) sum_i sum_k T[i][k] ln p_i[k];  then c is fitted anew, and E once more
-//! retraining the network is drawn anew and trained on the last T and on the trusted instances
+//!            epochs on T:  loss = -(1/B) sum_i sum_k T[i][k] ln p_i[k];  then c is fitted again, and E repeated
+//! retraining the network is reinitialised and trained on the last T and on the trusted instances
 //! ```
 //! c is isotonic regression of each class against the others (Zadrozny and Elkan 2002), fitted to the classifier's
 //! predictions of the trusted instances, on which it is not trained before the retraining. The published posteriors are
@@ -14,12 +14,12 @@
 //! S. Li, T. Liu, J. Tan, D. Zeng, S. Ge: Trustable Co-label Learning from Multiple Noisy Annotators. IEEE Transactions on
 //! Multimedia 2022. Equations 3, 5 and 7 and algorithm 1.
 //!
-//! Trusted instances are gold of the role `train`; those with annotations also tell what their annotators confuse. Without
-//! any, c is the identity.
+//! Trusted instances are gold of the role `train`; those with annotations also count in the matrices of their
+//! annotators. Without trusted instances, c is the identity.
 //!
-//! Differs from the paper in the first round, which has no E-step before the classifier knows anything (as in the public
-//! code); in c, which keeps a slope of 1e-6 where the regression is level, so that no class is impossible; and in network
-//! and training, which are labelmill's own: `preset = "paper"` has the settings for LabelMe.
+//! Differs from the paper in the first round, which has no E-step before the classifier is trained (as in the public
+//! code); in c, which keeps a slope of 1e-6 where the regression is flat, so that no class is impossible; and in
+//! network and training, which are labelmill's defaults. `preset = "paper"` has the paper's settings for LabelMe.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -47,18 +47,18 @@ pub enum Initialise {
     /// The shares of the votes.
     #[default]
     Votes,
-    /// Naive Bayes with the matrices that the annotations of trusted instances tell (TCL+I).
+    /// Naive Bayes with confusion matrices counted on the annotations of trusted instances (TCL+I).
     Trusted,
 }
 
-/// What the retraining sees when.
+/// The instances of the retraining, and their order.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Retrain {
     /// All instances together, as in the paper.
     #[default]
     Union,
-    /// First those without a trusted class, then those with one, as in the public code.
+    /// First the instances without a trusted class, then those with one, as in the public code.
     Sequential,
 }
 
@@ -77,9 +77,9 @@ pub struct Tcl {
     pub round_epochs: u32,
     /// The first targets.
     pub initialise: Initialise,
-    /// What the retraining sees when.
+    /// The instances of the retraining, and their order.
     pub retrain: Retrain,
-    /// Epochs on the trusted instances alone, after those of a sequential retraining.
+    /// Epochs on the trusted instances alone, at the end of a sequential retraining.
     pub trusted_epochs: u32,
 }
 
@@ -133,7 +133,8 @@ impl Tcl {
     }
 }
 
-/// The posteriors of naive Bayes whose matrices and prior are those of the trusted instances, one count added to each.
+/// The posteriors of naive Bayes whose matrices and prior are counted on the trusted instances, with one count added to
+/// each cell.
 fn by_trusted_instances(a: &Annotations) -> Result<Posterior> {
     let classes = a.dims().classes;
     let mut t = Posterior::zeros(a.dims().instances, classes);
@@ -232,7 +233,8 @@ impl CrowdNet for Tcl {
     fn predict(&self, context: &BatchContext<'_>) -> BatchPrediction {
         let cell = |_, a: &BatchAnnotation, k| counted::cell(context, a, k);
         let predicted = context.predict_by_bayes(cell);
-        // After the training the targets are the posteriors; an E-step, which makes them, has none yet.
+        // After the training the batch has targets, and they are the posteriors. In an E-step, which computes them, it
+        // has none.
         if !context.batch.targets.is_empty() {
             return BatchPrediction { posterior: context.batch.targets.clone(), ..predicted };
         }

@@ -8,9 +8,10 @@
 //! matrix and pi; among all such pairs the true one has the smallest mean trace, if on average every label is used more
 //! often for its own class than for each other class.
 //!
-//! On MNIST with pairwise flippers (`benches/mnist.md`) the trace helps most where the matrices have the classifier's
-//! learning rate: there cross-entropy alone merges two classes on some crowds, and on fewer with a larger lambda. With a
-//! rate thirty times higher both find the matrices, and a large lambda only makes them more uniform.
+//! On MNIST with pairwise flippers (`benches/mnist.md`) the trace helps most if the matrices have the classifier's
+//! learning rate: then cross-entropy alone merges two classes on some crowds, and a larger lambda merges them on fewer.
+//! If the matrices' rate is thirty times higher, training finds the matrices with and without the trace, and a large
+//! lambda only makes them more uniform.
 //!
 //! R. Tanno, A. Saeedi, S. Sankaranarayanan, D. C. Alexander, N. Silberman: Learning From Noisy Labels By Regularized
 //! Estimation Of Annotator Confusion. CVPR 2019. arXiv:1902.03680, equation 4 and the sample code of its appendix.
@@ -56,7 +57,7 @@ pub(crate) fn near_identity(dims: Dims) -> Vec<f32> {
     diagonal(dims.classes, dims.labels, 1.0, -5.0)
 }
 
-/// The matrices `[annotator, class, label]` of their parameters.
+/// The matrices `[annotator, class, label]` with the parameters `rho`.
 pub(crate) fn matrices(rho: &[f64], dims: Dims) -> Vec<f64> {
     let mut pi = vec![0.0; rho.len()];
     RowStochastic::Softplus.forward(rho, dims.labels, &mut pi);
@@ -66,8 +67,8 @@ pub(crate) fn matrices(rho: &[f64], dims: Dims) -> Vec<f64> {
 /// Confusion matrices between the classifier and the noisy labels of a batch, in the log domain.
 ///
 /// # Why
-/// A probability of a certain classifier, or a cell of a matrix, may be 0 to the last bit while their logarithms are
-/// ordinary numbers. The likelihood of a label is the sum of such products, and its derivatives divide by it.
+/// A class probability or a cell of a matrix may underflow to 0 while its logarithm is an ordinary number. The
+/// likelihood of a label is a sum of products of the two, and its derivatives divide by it.
 pub(crate) struct NoisyChannel {
     classes: usize,
     labels: usize,
@@ -77,14 +78,14 @@ pub(crate) struct NoisyChannel {
     /// `[matrix, class, label]`, and its logarithm.
     pi: Vec<f64>,
     log_pi: Vec<f64>,
-    /// The derivatives by `log_pi`.
+    /// The derivatives with respect to `log_pi`.
     d_log_pi: Vec<f64>,
     joint: Vec<f64>,
     posterior: Vec<f64>,
 }
 
 impl NoisyChannel {
-    /// The matrices of the parameters `rho`, behind the classifier of a batch.
+    /// The channel with the matrices of the parameters `rho` and the classifier's outputs for a batch.
     pub(crate) fn new(rho: &[f64], context: &BatchContext<'_>) -> Self {
         let Dims { classes, labels, .. } = context.dims;
         let mut log_p = vec![0.0; context.out.logits.len()];
@@ -93,7 +94,7 @@ impl NoisyChannel {
         {
             log_softmax(logits, log_p);
         }
-        // A trusted class is certain, whatever the classifier says.
+        // A trusted class is certain, whatever the classifier predicts.
         for (log_p, class) in log_p.chunks_exact_mut(classes).zip(&context.batch.trusted) {
             if let Some(class) = class {
                 log_p.fill(f64::NEG_INFINITY);
@@ -115,8 +116,8 @@ impl NoisyChannel {
         }
     }
 
-    /// `-weight ln P(label | row b)`, where `cell` is the label's column of a matrix in its first row; adds the derivatives by
-    /// the row's logits to `d_logits`.
+    /// `-weight ln P(label | row b)`, where `cell` is the index of the label's cell in the first row of a matrix; adds
+    /// the derivatives with respect to the row's logits to `d_logits`.
     pub(crate) fn loss(&mut self, b: usize, cell: usize, weight: f64, d_logits: &mut [f64]) -> f64 {
         let row = b * self.classes..(b + 1) * self.classes;
         let column = self.log_pi[cell..].iter().step_by(self.labels);
@@ -138,7 +139,7 @@ impl NoisyChannel {
         weight * trace(&self.pi[cells], self.labels)
     }
 
-    /// Adds the derivatives by the parameters to `d_rho`.
+    /// Adds the derivatives with respect to the parameters to `d_rho`.
     pub(crate) fn backward(&self, rho: &[f64], d_rho: &mut [f64]) {
         let Self { pi, d_log_pi, labels, .. } = self;
         RowStochastic::Softplus.log_backward(rho, pi, d_log_pi, *labels, d_rho);
@@ -210,7 +211,7 @@ fn mean_matrix(confusion: &[f64], dims: Dims) -> Vec<f64> {
     mean
 }
 
-/// A warning where the mean matrix violates the condition under which the smallest trace is the true one.
+/// A warning if the mean matrix violates the condition under which the pair of the smallest trace is the true one.
 fn not_dominant(mean: &[f64], dims: Dims) -> Option<String> {
     let Dims { classes, labels, .. } = dims;
     let outnumbered = (0..classes)

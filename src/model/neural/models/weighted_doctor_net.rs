@@ -6,15 +6,15 @@
 //!           loss = (1/B) sum_i -sum_l t_i[l] ln sum_r w[r] p[r](x_i)[l];  only a is trained
 //! prediction = sum_r softmax(a)[r] p[r](x)
 //! ```
-//! With `weights_by = "instance"` a = V phi(x) + c depends on the instance (IWDN), by way of a few numbers where a
-//! `bottleneck` is given (the bottlenecked form, MBDN in other code).
+//! With `weights_by = "instance"` a = V phi(x) + c depends on the instance (IWDN), through a narrow layer if
+//! `bottleneck` is set (the bottlenecked form, MBDN in other code).
 //!
 //! M. Guan, V. Gulshan, A. Dai, G. Hinton: Who Said What: Modeling Individual Labelers Improves Classification. AAAI
 //! 2018. arXiv:1703.08774
 //!
-//! Where everybody labelled an instance, everybody predicts it. Differs from the unofficial public code, which weights
-//! without a softmax and learns from the majority vote; and in network and training, which are labelmill's own:
-//! `preset = "paper"` has the settings of that code.
+//! If all annotators labelled x, phase 2 uses the heads of all annotators. Differs from the unofficial public code,
+//! which weights without a softmax and learns from the majority vote; and in network and training, which are
+//! labelmill's defaults. `preset = "paper"` has the settings of that code.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -37,9 +37,10 @@ use crate::spec::Problems;
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct WeightedDoctorNet {
-    /// What the weights of the heads depend on.
+    /// The variables on which the weights of the heads depend.
     pub weights_by: WeightsBy,
-    /// Numbers between an instance's last hidden layer and its weights (`weights_by = "instance"`); left out, none.
+    /// The width of a linear layer between an instance's last hidden layer and its weights (`weights_by = "instance"`);
+    /// left out, there is no such layer.
     #[schemars(range(min = 1))]
     pub bottleneck: Option<usize>,
     /// Epochs that train the weights, after those of the heads.
@@ -98,8 +99,8 @@ impl WeightedDoctorNet {
     }
 }
 
-/// The loss of phase 2 on row `b`, given every head's P(label), `[annotator, label]`, and the logits of the heads' weights;
-/// and its derivatives by the logits.
+/// The loss of phase 2 on row `b`, given every head's P(label), `[annotator, label]`, and the logits of the heads'
+/// weights; and its derivatives with respect to the logits.
 fn weights_loss_of_row(
     context: &BatchContext<'_>,
     b: usize,

@@ -1,9 +1,9 @@
 //! The loss of a batch and its derivatives: first annotator by annotator, then row by row.
 //!
 //! # Why
-//! Most of the memory of a step is in the annotators' matrices, and each annotation uses the matrix of one annotator: so
-//! blocks of annotators are computed in parallel. Each annotation stores its derivatives by the outputs of its row, and
-//! each row sums those in a fixed order. So the numbers do not depend on the number of threads.
+//! Most of the memory of a step is in the annotators' matrices, and each annotation uses the matrix of one annotator:
+//! so blocks of annotators are computed in parallel. Each annotation stores its derivatives with respect to the outputs
+//! of its row, and each row sums them in a fixed order. So the results do not depend on the number of threads.
 
 use std::ops::Range;
 
@@ -16,7 +16,7 @@ use crate::model::neural::data::batch::ByAnnotator;
 use crate::model::neural::numerics::{RowStochastic, row_times_backward};
 use crate::model::neural::{BatchContext, Gradient, Outputs};
 
-/// Annotators in one block.
+/// The number of annotators in a block.
 const BLOCK: usize = 64;
 
 /// Added under the square root of a norm, whose derivative at zero would be infinite.
@@ -25,8 +25,8 @@ const UNDER_ROOT: f64 = 1e-12;
 /// A block of the batch's annotators, and the slices for its results.
 struct AnnotatorBlock<'a> {
     annotator: Range<usize>,
-    /// For each annotation its derivatives by the row's class probabilities `[class]`, by the common part `[label]` and by
-    /// the product of both embeddings, and its loss.
+    /// For each annotation the derivatives of its loss with respect to the row's class probabilities `[class]`, the
+    /// common part `[label]` and the inner product of both embeddings, followed by the loss.
     terms: &'a mut [f64],
     d_individual: &'a mut [f64],
     d_units: &'a mut [f64],
@@ -84,7 +84,8 @@ pub(crate) fn loss(model: &Conal, context: &BatchContext<'_>, gradient: &mut Gra
     loss
 }
 
-/// Computes the gradients by a block's parameters; returns the separation penalty and its derivative by the common matrix.
+/// Computes the gradients of a block's parameters; returns the separation penalty and its derivative with respect to
+/// the common matrix.
 fn annotator_gradients(
     model: &Conal,
     context: &BatchContext<'_>,
@@ -151,7 +152,8 @@ fn separation_penalty(
     -strength * norm
 }
 
-/// Sums the terms of all annotations into the gradients by outputs and common matrix; returns the sum of the losses.
+/// Sums the terms of all annotations into the gradients of the outputs and the common matrix; returns the sum of the
+/// losses.
 fn row_gradients(
     model: &Conal,
     context: &BatchContext<'_>,
@@ -185,7 +187,7 @@ fn row_gradients(
     loss
 }
 
-/// Propagates the gradients by unit embeddings to the embeddings, or to the projection of annotators' features.
+/// Propagates the gradients of the unit embeddings to the embeddings, or to the projection of annotators' features.
 fn embeddings_backward(
     model: &Conal,
     context: &BatchContext<'_>,
@@ -225,7 +227,8 @@ mod tests {
     const ANNOTATORS: u32 = 150;
     const ROWS: usize = 2;
 
-    /// With summed losses a batch of three blocks is the sum of one batch for each annotator, to 1e-12.
+    /// With summed losses, the loss and gradient of a batch of three blocks are the sums over one batch for each
+    /// annotator, to 1e-12.
     #[test]
     fn a_batch_is_the_sum_of_its_annotators() {
         let rows = |n: u32| (n / ANNOTATORS, n % ANNOTATORS, n * 7 % 3);

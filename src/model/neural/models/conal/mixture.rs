@@ -10,12 +10,12 @@ use crate::model::neural::numerics::{negative_log, row_times, softmax, softmax_b
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Mixture {
-    /// Their logits, as in the public code.
+    /// Mixes logits, as in the public code.
     #[default]
     LogitMix,
-    /// Their probabilities, as in the paper.
+    /// Mixes probabilities, as in the paper.
     ProbMix,
-    /// Confusion matrices.
+    /// Mixes row-stochastic confusion matrices.
     RowStochastic,
 }
 
@@ -30,7 +30,7 @@ impl Mixture {
     }
 }
 
-/// Computes the mixture of one annotation after the other without allocations.
+/// Computes the mixture of one annotation at a time, without allocations.
 pub(crate) struct Mixer {
     mixture: Mixture,
     /// The individual part: logits, or probabilities.
@@ -38,7 +38,7 @@ pub(crate) struct Mixer {
     /// P(label) of the last annotation, for `logit_mix`.
     label_probabilities: Vec<f64>,
     one: Vec<f64>,
-    /// The derivative of the last loss by `p^T individual`.
+    /// The derivative of the last loss with respect to `p^T individual`.
     pub(crate) d_individual: Vec<f64>,
 }
 
@@ -81,8 +81,9 @@ impl Mixer {
         share * common[label] + (1.0 - share) * self.individual[label]
     }
 
-    /// The loss `weight * -ln p` of the annotation of the last [`Mixer::mix`]. Adds its derivative by the common part to
-    /// `d_common`, writes that by `p^T individual` to `d_individual`, and returns the loss and the derivative by the share.
+    /// The loss `weight * -ln p` of the annotation of the last [`Mixer::mix`]. Adds the derivative with respect to the
+    /// common part to `d_common`, writes the one with respect to `p^T individual` to `d_individual`, and returns the
+    /// loss and its derivative with respect to the share.
     pub(crate) fn loss(
         &mut self,
         common: &[f64],
@@ -123,18 +124,18 @@ impl Mixer {
     }
 }
 
-/// The matrices that mix to P(label given class).
+/// The common and the individual matrices, whose mixture is P(label given class).
 pub(crate) struct Matrices {
     pub(crate) mixture: Mixture,
     pub(crate) labels: usize,
     /// `[class, label]`: logits for `logit_mix`, else probabilities.
     pub(crate) common: Vec<f64>,
-    /// `[annotator of the batch, class, label]`, as `common`.
+    /// `[annotator of the batch, class, label]`: logits or probabilities, as in `common`.
     pub(crate) individual: Vec<f64>,
 }
 
 impl Matrices {
-    /// P(label of the annotation given class `k`), where `share` of it is the common confusion.
+    /// P(label of the annotation given class `k`), where `share` is the share of the common confusion.
     pub(crate) fn label_probability(
         &self,
         share: f64,

@@ -1,5 +1,5 @@
-//! A classifier, one confusion matrix common to all annotators and one for each; a share that depends on instance and
-//! annotator mixes both.
+//! A classifier with one confusion matrix common to all annotators and one for each annotator, mixed in a share that
+//! depends on instance and annotator.
 //!
 //! ```text
 //! s = softmax(classifier(x))    v = normalised auxiliary(x)    u[r] = normalised embedding of r
@@ -9,19 +9,19 @@
 //! row_stochastic  P(y) = sum_k s[k] ( om G[k][y] + (1 - om) Pi[r][k][y] ),  G, Pi = row softmax of W_g, W[r]
 //! loss = mean over annotations of -ln P(y)  -  lambda sum_r | W_g - W[r] |      W_g = W[r] = 2 I at first
 //! ```
-//! The norm is subtracted from the loss: it separates the matrices. It is unbounded, so lambda must be tiny.
+//! Subtracting the norm from the loss separates the matrices. The norm is unbounded, so lambda must be tiny.
 //!
 //! Z. Chu, J. Ma, H. Wang: Learning from Crowds by Modeling Common Confusions. AAAI 2021. arXiv:2012.13052
 //!
-//! `logit_mix` is the public code's form and `prob_mix` the paper's; `row_stochastic` mixes confusion matrices. Posteriors
-//! follow by Bayes' rule from P(y | class k), which is the mixture for s = e_k, with s as the prior.
+//! `logit_mix` is the public code's form and `prob_mix` the paper's; `row_stochastic` mixes confusion matrices.
+//! Posteriors follow by Bayes' rule from the prior s and P(y | class k), which is the mixture for s = e_k.
 //!
-//! Differs from the public code in the optimiser, which there is made anew every epoch
-//! (`train.optimiser.reset_each_epoch`); in that a step subtracts the norms of its own annotators only, each weighted by
-//! the annotator's share of annotations in the batch; in that annotators' parameters are frozen in the first fifth of the
-//! epochs (`annotator_delay`); and in their learning rate of 0.1 (`annotator_learning_rate`), where the code has one rate.
-//! `preset = "paper"` has the settings of the code. Every form starts at the code's 2 I (`initial_strength`), which for
-//! `row_stochastic` is far from certain: 0.45 on the diagonal with ten classes.
+//! Differs from the public code in the optimiser, which the code creates again in every epoch
+//! (`train.optimiser.reset_each_epoch`); in that a step subtracts only the norms of the annotators in its batch, each
+//! weighted by the annotator's share of annotations in the batch; in that annotators' parameters are frozen in the
+//! first fifth of the epochs (`annotator_delay`); and in their learning rate of 0.1 (`annotator_learning_rate`), where
+//! the code has one rate. `preset = "paper"` has the settings of the code. Every form starts at the code's 2 I
+//! (`initial_strength`), which for `row_stochastic` is far from certain: 0.45 on the diagonal with ten classes.
 
 mod loss;
 mod mixture;
@@ -53,7 +53,7 @@ pub struct Conal {
     /// The length of the embeddings of instances and annotators.
     #[schemars(range(min = 1))]
     pub embedding: usize,
-    /// The width between the two linear maps that embed an instance.
+    /// The hidden width of the two linear layers that embed an instance.
     #[schemars(range(min = 1))]
     pub auxiliary: usize,
     /// Whether an instance's embedding is normalised, as an annotator's always is.
@@ -64,7 +64,7 @@ pub struct Conal {
     /// `e^s / (e^s + C - 1)` on its diagonal: 0.45 for the default 2 and ten classes.
     #[schemars(range(min = 0.0))]
     pub initial_strength: f64,
-    /// The weight of the distance between annotators' matrices and the common one, which is maximised.
+    /// The weight of the distance between annotators' matrices and the common one; training maximises this distance.
     #[schemars(range(min = 0.0))]
     pub lambda: f64,
 }
@@ -91,10 +91,10 @@ const EMBEDDING: usize = 2;
 /// Annotators' standardised features followed by a one, where there are any.
 const FEATURES: usize = 3;
 
-/// The index of the head whose output meets the embeddings.
+/// The index of the head that embeds instances.
 pub(super) const AUXILIARY: usize = 0;
 
-/// What the loss and the prediction compute for annotators and rows before annotations.
+/// Intermediate values of annotators and rows, which the loss and the prediction compute before they visit annotations.
 struct Forward {
     annotators: Vec<UnitVector>,
     rows: Vec<UnitVector>,
@@ -301,7 +301,7 @@ fn stochastic(w: &[f64], labels: usize) -> Vec<f64> {
     rows
 }
 
-/// The name of number `j` of an embedding in the tables.
+/// The name of component `j` of an embedding in the output tables.
 fn embedding(j: usize) -> String {
     format!("embedding_{j}")
 }
