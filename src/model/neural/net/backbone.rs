@@ -51,7 +51,7 @@ pub struct BackboneSpec {
     pub hidden: Vec<usize>,
     /// The activation function of the hidden layers (`mlp`).
     pub activation: Activation,
-    /// The share of each hidden layer's output that dropout zeroes in training (`mlp`).
+    /// The share of each hidden layer's outputs that dropout sets to zero in training (`mlp`).
     #[schemars(range(min = 0.0, max = 0.99))]
     pub dropout: f64,
     /// Batch normalisation of the input and of each hidden layer's output, without scale and shift (`mlp`).
@@ -60,9 +60,9 @@ pub struct BackboneSpec {
     pub input: Option<[usize; 3]>,
     /// How weights and biases are drawn at the start.
     pub initialisation: Initialisation,
-    /// How features are scaled, by the training rows; images by channel.
+    /// How features are scaled. The statistics are those of the training rows; images have one per channel.
     pub scaling: Scaling,
-    /// Zeros that pad an image on each side before a random crop of the image's size in training.
+    /// The width of the zero padding on each side of an image, before a random crop to the image's size in training.
     pub pad_crop: usize,
     /// Whether images are mirrored left to right at random in training.
     pub flip: bool,
@@ -113,13 +113,13 @@ impl BackboneSpec {
         }
     }
 
-    /// Whether its input is an image.
+    /// Whether the input of the architecture is an image.
     #[must_use]
     pub fn takes_images(&self) -> bool {
         matches!(self.kind, Architecture::Lenet | Architecture::Vgg16 | Architecture::Resnet20)
     }
 
-    /// The axes of one instance for features of this shape: `[width]`, or `[channels, height, width]`.
+    /// The input shape of one instance for features of this shape: `[width]`, or `[channels, height, width]`.
     ///
     /// # Errors
     /// When the architecture takes images and the features are not images.
@@ -240,7 +240,7 @@ mod tests {
         assert_eq!((names(&trunk), trunk.width), (Vec::new(), 2));
     }
 
-    /// f(x W + b) with the first weights that were drawn, at x = (0.5, -2), to 1e-5.
+    /// f(x W + b) with the initial weights, at x = (0.5, -2), to 1e-5.
     #[test]
     fn every_activation_is_its_formula() {
         let gelu = |x: f64| 0.5 * x * (1.0 + (0.797_884_56 * (x + 0.044_715 * x.powi(3))).tanh());

@@ -1,27 +1,28 @@
-//! What computes the layers of a network: chosen once, when the network is built.
+//! The implementation of a network's layers, chosen once when the network is built.
 
 use candle_core::{DType, Device, Result, Tensor};
 
 use crate::model::neural::net::Precision;
 use crate::model::neural::net::host::format::by_pixel;
 
-/// What computes layers. Every layer has the same outputs and gradients with both, up to rounding.
+/// The implementation of layers: our operations on the host, or candle's. Both give every layer the same outputs and
+/// gradients, up to rounding.
 ///
 /// # Why
-/// On the host candle's convolution takes thirteen times as long as ours, and its graph of a norm a dozen passes over
-/// memory; its pooling hands back a quarter of the gradient. So there each layer is an operation of ours with a backward
-/// pass of its own; candle's graph joins them.
+/// On the host, candle's convolution takes thirteen times as long as ours, its batch norm passes over memory a dozen
+/// times, and its pooling propagates only a quarter of the gradient. So on the host each layer is our own operation
+/// with its own backward pass, as one node of candle's graph.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Backend {
-    /// The operations of `host/`, for images of the axes `[row, column, image, channel]`.
+    /// The operations of `host/`, for images with the axes `[row, column, image, channel]`.
     Host,
-    /// candle's own operations, with products in this type of numbers, for images of the axes
+    /// candle's own operations, with matrix products and convolutions in this data type, for images with the axes
     /// `[image, channel, row, column]`.
     Candle(DType),
 }
 
 impl Backend {
-    /// That of a device.
+    /// The backend for a device and a precision.
     pub(crate) fn new(device: &Device, precision: Precision) -> Self {
         match precision {
             _ if device.is_cpu() => Self::Host,
@@ -30,7 +31,7 @@ impl Backend {
         }
     }
 
-    /// Images `[image, channel, row, column]` as layers take them; tensors of other ranks as they are.
+    /// Images `[image, channel, row, column]` in the axis order of the backend; tensors of other ranks unchanged.
     pub(crate) fn images(self, x: &Tensor) -> Result<Tensor> {
         if self == Self::Host { by_pixel(x) } else { Ok(x.clone()) }
     }

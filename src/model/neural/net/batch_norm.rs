@@ -9,7 +9,7 @@ use crate::model::neural::net::host::read;
 use crate::model::neural::net::mode::Mode;
 use crate::model::neural::net::parameters::{ParameterKind, Parameters};
 
-/// Batch normalisation over all axes but the second; its parameters have PyTorch's names.
+/// Batch normalisation of each column, or of each channel of images; its parameters have PyTorch's names.
 pub struct BatchNorm {
     scale_and_shift: Option<(Tensor, Tensor)>,
     mean: Var,
@@ -19,11 +19,11 @@ pub struct BatchNorm {
 /// The weight of a batch in the running statistics.
 const NORM_MOMENTUM: f64 = 0.1;
 
-/// Added to a variance before its root is taken.
+/// Added to a variance before its square root is taken.
 pub(crate) const NORM_EPSILON: f64 = 1e-5;
 
 impl BatchNorm {
-    /// For `n` columns or channels; with `affine`, a learned scale and shift follow.
+    /// A batch norm of `n` columns or channels; with `affine`, a learned scale and shift follow.
     ///
     /// # Errors
     /// When the device is out of memory.
@@ -62,7 +62,7 @@ impl BatchNorm {
         self.scale_and_shift.is_some()
     }
 
-    /// The output, after ReLU where that follows.
+    /// The output, followed by ReLU if `relu`.
     pub(crate) fn forward(
         &self,
         x: &Tensor,
@@ -111,7 +111,7 @@ impl BatchNorm {
         out.to_dtype(precision)
     }
 
-    /// Moves the running statistics towards those of a batch.
+    /// Updates the running statistics with those of a batch.
     fn follow(&self, mean: &Tensor, unbiased_variance: &Tensor) -> candle_core::Result<()> {
         for (running, seen) in [(&self.mean, mean), (&self.variance, unbiased_variance)] {
             let kept = (running.as_detached_tensor() * (1.0 - NORM_MOMENTUM))?;
@@ -191,7 +191,8 @@ mod tests {
         (out * slopes).unwrap().sum_all().unwrap().backward().unwrap()
     }
 
-    /// Of 1 and 3 the mean is 2 and the unbiased variance 2: a tenth of each beside nine tenths of 0 and of 1.
+    /// The mean of 1 and 3 is 2, and their unbiased variance 2. The running statistics move from 0 and 1 to `0.1 * 2`
+    /// and `0.9 + 0.1 * 2`.
     #[test]
     fn running_statistics_follow_the_unbiased_variance() {
         let mut all = Parameters::new(&Run::new(1), &Device::Cpu, Initialisation::Uniform);
@@ -202,7 +203,7 @@ mod tests {
         near(&numbers(&out), -1.0);
         near(&numbers(&norm.mean), 0.2);
         near(&numbers(&norm.variance), 1.1);
-        // What predicts uses these: (2.2 - 0.2) / sqrt(1.1), and changes nothing.
+        // A prediction uses these statistics, (2.2 - 0.2) / sqrt(1.1), and does not change them.
         let x = Tensor::new(&[[2.2_f32], [0.2]], &Device::Cpu).unwrap();
         near(&numbers(&on_host(&norm, &x, false, false)), 1.906_917);
         near(&numbers(&norm.mean), 0.2);
@@ -253,8 +254,8 @@ mod tests {
         }
     }
 
-    /// Of -1, 0 and 1 the variance is 2/3, so that x is -1.2247, 0 and 1.2247 after the norm; for the gradient (1, 0, 0)
-    /// its mean is 1/3 and that of its products with x is -0.40825: 1.2247 (g - 1/3 + 0.40825 x).
+    /// The variance of -1, 0 and 1 is 2/3, so that x is -1.2247, 0 and 1.2247 after the norm. The gradient g = (1, 0,
+    /// 0) has the mean 1/3, and its product with x has the mean -0.40825: the result is 1.2247 (g - 1/3 + 0.40825 x).
     #[test]
     fn the_gradient_on_the_host_is_that_by_hand() {
         let mut all = Parameters::new(&Run::new(1), &Device::Cpu, Initialisation::Uniform);

@@ -1,15 +1,15 @@
 //! The shape of a convolution: which pixels of the input each pixel of the output reads, and through which cells of the
 //! kernel.
 //!
-//! The rows of a matrix are `[row, column, image]` of a batch. Neighbouring columns that the same cells of the kernel
-//! reach are one run of rows; no cell reaches the padding, so that its zeros cost nothing.
+//! A matrix has one row for each `[row, column, image]` of a batch. Neighbouring columns that use the same cells of the
+//! kernel form one run of rows. Cells that fall on the padding are left out, so that its zeros cost nothing.
 
 use crate::model::neural::net::host::tiles::RowRun;
 
-/// The most rows of a run: a whole number of tiles.
+/// The largest number of rows in a run: a whole number of tiles.
 const MAX_ROWS: usize = 240;
 
-/// The shapes of a convolution of one batch.
+/// The sizes of a convolution of one batch.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct ConvShape {
     pub(super) images: usize,
@@ -25,17 +25,18 @@ pub(super) struct ConvShape {
     pub(super) wide: usize,
 }
 
-/// The row (or column) of the kernel, and the row (or column) that it reads, for everything that is read from one place.
+/// For one row (or column) of pixels: each row (or column) of the kernel, with the row (or column) of pixels that it
+/// reads.
 type Reached = Vec<(usize, usize)>;
 
 impl ConvShape {
-    /// Cells of the kernel.
+    /// The number of cells of the kernel.
     pub(super) fn cells(&self) -> usize {
         self.kernel * self.kernel
     }
 
-    /// Images whose patches have at most `max_addressed` elements, or one image; the patches of the backward pass, over
-    /// the output's channels, count too.
+    /// The number of images, at least one, whose patches have at most `max_addressed` elements, both in the forward
+    /// pass and in the backward pass, where patches have the output's channels.
     pub(super) fn images_addressed(&self, max_addressed: usize) -> usize {
         let channels = self.from.max(self.to);
         let places = (self.high * self.wide).max(self.height * self.width);
@@ -74,7 +75,7 @@ impl ConvShape {
         self.runs(&rows, &columns, self.wide)
     }
 
-    /// The runs of all pixels, where the image that they read is `wide`.
+    /// The runs of all pixels; `wide` is the width of the image that they read.
     fn runs(&self, rows: &[Reached], columns: &[Reached], wide: usize) -> Vec<RowRun> {
         let mut runs = Vec::new();
         for (y, from_rows) in rows.iter().enumerate() {
@@ -121,7 +122,7 @@ mod tests {
         RowRun { first, rows, sources: sources.to_vec() }
     }
 
-    /// Of a row of pixels, which only cells 3 to 5 of a kernel of 3 x 3 reach; two images beside each other.
+    /// Two images of one row of pixels, on which only the cells 3 to 5 of a 3 x 3 kernel fall.
     #[test]
     fn pixels_that_the_same_cells_reach_are_one_run() {
         let reads = shape(2, 1, 5, 5).reads();
@@ -133,7 +134,7 @@ mod tests {
         assert_eq!(is_read_by, [left, inside, right]);
     }
 
-    /// Outputs 0, 1 and 2 stand on pixels 0, 2 and 4.
+    /// The kernel is centred on the pixels 0, 2 and 4 for the outputs 0, 1 and 2.
     #[test]
     fn a_stride_leaves_pixels_out() {
         let reads = shape(1, 2, 5, 3).reads();
@@ -148,7 +149,7 @@ mod tests {
         let wanted: [&[(usize, usize)]; 5] =
             [&[(4, 0)], &[(3, 1), (5, 0)], &[(4, 1)], &[(3, 2), (5, 1)], &[(4, 2)]];
         assert_eq!(cells, wanted);
-        // A kernel of 1 x 1 never reads the pixels between.
+        // A 1 x 1 kernel never reads the pixels in between.
         let shape = ConvShape { kernel: 1, padding: 0, ..shape(1, 2, 4, 2) };
         let cells: Vec<usize> = shape.is_read_by().iter().map(|run| run.sources.len()).collect();
         assert_eq!(cells, [1, 0, 1, 0]);

@@ -1,4 +1,4 @@
-//! Convolutions; on the host by hand-written products.
+//! Convolutions, which the host computes by hand-written matrix products.
 
 use candle_core::{CpuStorage, CustomOp3, DType, Layout, Result, Shape, Tensor};
 
@@ -21,7 +21,7 @@ pub struct Convolution {
     pub(crate) stride: usize,
 }
 
-/// The largest number of elements that one convolution on a GPU may address: what a signed number of 32 bits holds.
+/// The largest number of elements that one convolution on a GPU may address: the largest signed 32-bit integer.
 const MAX_ADDRESSED: usize = i32::MAX as usize;
 
 impl Convolution {
@@ -41,14 +41,14 @@ impl Convolution {
         }
     }
 
-    /// The output by candle's operations, where the patches of a group of images have at most `max_addressed` elements,
-    /// or the group is one image.
+    /// The output by candle's operations, in groups of images whose patches have at most `max_addressed` elements; a
+    /// group has at least one image.
     ///
     /// # Why
-    /// candle's kernels on a GPU address the patches of a whole batch with 32 bits: with 64 channels and a kernel of 3 x 3,
-    /// 1 024 images of 86 x 86 pixels have more. So a large batch is computed in groups of images. A stride is a choice of
-    /// rows and columns of the whole output: candle's gradient of a convolution with a stride takes the remainder of the
-    /// height for that of the width, too.
+    /// candle's kernels on a GPU address the patches of a whole batch with 32 bits: with 64 channels and a 3 x 3
+    /// kernel, 1 024 images of 86 x 86 pixels have more elements. So a large batch is computed in groups of images. A
+    /// convolution with a stride is computed with stride 1, and every `stride`-th row and column of its output is
+    /// selected: candle's gradient of a convolution with a stride uses the remainder of the height for the width, too.
     fn by_candle(&self, x: &Tensor, precision: DType, max_addressed: usize) -> Result<Tensor> {
         let weight = self.weight.to_dtype(precision)?;
         let bias = self.bias.to_dtype(precision)?.reshape((1, (), 1, 1))?;
@@ -68,7 +68,7 @@ impl Convolution {
         every(&Tensor::cat(&parts?, 0)?, self.stride)
     }
 
-    /// Rows or columns of the output, given those of an image that the kernel fits.
+    /// The number of rows (or columns) of the output, for an image of `size` rows (or columns) that the kernel fits.
     pub(crate) fn size_after(&self, size: usize) -> usize {
         (size + 2 * self.padding - self.weight.dims()[2]) / self.stride + 1
     }
@@ -121,7 +121,7 @@ impl CustomOp3 for ConvShape {
         let numbers = [x, &gradient.contiguous()?, weight];
         let (of_weight, of_bias, of_input) = read(numbers, |[x, gradient, weight]| {
             let (of_weight, of_bias) = self.of_parameters(x, gradient);
-            // The data is no variable, and its gradient is not needed.
+            // The training data are no variable, and need no gradient.
             let of_input = numbers[0].track_op().then(|| {
                 let blocks = ColumnBlocks::new(self.from);
                 let packed = self.packed_transpose(weight, blocks);
@@ -186,8 +186,8 @@ mod tests {
         (out * slopes).unwrap().sum_all().unwrap().backward().unwrap()
     }
 
-    /// One image of two rows of three pixels, under a kernel of 2 x 2 with a zero around it and a stride of 2: the corners
-    /// that the kernel's last row and column read, and so on; the bias is 0.5.
+    /// One image of two rows of three pixels with a padding of one zero, under a 2 x 2 kernel with a stride of 2; the
+    /// bias is 0.5.
     #[test]
     fn a_small_convolution_is_that_by_hand() {
         let tensor = |values: &[f32], dims: (usize, usize, usize, usize)| {
@@ -208,12 +208,13 @@ mod tests {
         let found = gradients(&out, &tensor(&[1.0, 2.0, 3.0, 4.0], (1, 1, 2, 2)));
         let of = |parameter: &Var| numbers(found.get(parameter).unwrap());
         assert_eq!(of(&x), [1000.0, 200.0, 2000.0, 30.0, 4.0, 40.0]);
-        // Slopes times pixels: 4 x 5, 3 x 4 + 4 x 6, 2 x 2, 1 x 1 + 2 x 3.
+        // Gradients of the output times pixels: 4 x 5, 3 x 4 + 4 x 6, 2 x 2, 1 x 1 + 2 x 3.
         assert_eq!(of(&weight), [20.0, 36.0, 4.0, 7.0]);
         assert_eq!(of(&bias), [10.0]);
     }
 
-    /// Against candle's operations, for one image, some, and more than a run holds, with and without zeros around them.
+    /// Comparison with candle's operations for one image, several images and more images than a run holds, with and
+    /// without padding.
     #[test]
     fn output_and_gradients_are_those_of_candle() {
         for (images, padding, kernel, stride, height, width) in [
@@ -251,8 +252,8 @@ mod tests {
         }
     }
 
-    /// Groups of three of seven images have the output and the gradients of all at once; with 64 channels, 3 x 3 and
-    /// 86 x 86 pixels no group of images has more than 2^31 elements, where 1 024 images have 4.4 billion.
+    /// Seven images in groups of three have the same output and gradients as all at once. With 64 channels, a 3 x 3
+    /// kernel and 86 x 86 pixels no group has more than 2^31 elements, while 1 024 images have 4.4 billion.
     #[test]
     fn large_batches_are_computed_in_groups() {
         let (x, weight, bias) =

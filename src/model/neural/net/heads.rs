@@ -1,28 +1,28 @@
 //! The outputs that a model reads from its network.
 
-/// What a network computes.
+/// The outputs that a network computes.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Heads {
     /// One logit for each class, from the last hidden layer.
     pub classifier: bool,
     /// The last hidden layer itself.
     pub hidden: bool,
-    /// Heads of the model's own.
+    /// Further heads that the model defines.
     pub named: Vec<Head>,
 }
 
-/// Linear layers, one after the other.
+/// A named head: a sequence of linear layers.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Head {
-    /// What the names of its parameters begin with.
+    /// The prefix of its parameters' names.
     pub name: &'static str,
-    /// What the first layer is computed from.
+    /// The input of the first layer.
     pub from: HeadInput,
-    /// Numbers that each layer gives.
+    /// The output width of each layer.
     pub widths: Vec<usize>,
 }
 
-/// What a head is computed from.
+/// The input of a head.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum HeadInput {
     /// The scaled features.
@@ -38,10 +38,10 @@ impl Heads {
     pub const HIDDEN: Self = Self { classifier: false, hidden: true, named: Vec::new() };
 }
 
-/// The outputs of each head; those that the model does not read are empty.
+/// The outputs of all heads; an output that the model does not read is empty.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Outputs {
-    /// Rows.
+    /// The number of rows.
     pub rows: usize,
     /// `[row, class]`
     pub logits: Vec<f64>,
@@ -49,7 +49,7 @@ pub struct Outputs {
     pub p: Vec<f64>,
     /// `[row, hidden]`
     pub hidden: Vec<f64>,
-    /// `[row, number]` of each named head, in their order.
+    /// `[row, unit]` of each named head, in the order of [`Heads::named`].
     pub named: Vec<Vec<f64>>,
 }
 
@@ -62,7 +62,7 @@ impl Outputs {
         [&mut self.logits, &mut self.p, &mut self.hidden].into_iter().chain(&mut self.named)
     }
 
-    /// As many zeros.
+    /// Zeros in the same shapes.
     #[must_use]
     pub fn zeros_like(&self) -> Self {
         let mut zeros = self.clone();
@@ -70,7 +70,7 @@ impl Outputs {
         zeros
     }
 
-    /// How many numbers all heads hold.
+    /// How many values all heads hold.
     #[must_use]
     pub fn numbers(&self) -> usize {
         self.heads().map(Vec::len).sum()
@@ -111,7 +111,7 @@ impl Outputs {
         &self.hidden[b * n..(b + 1) * n]
     }
 
-    /// The numbers of a named head for row `b`.
+    /// The outputs of a named head for row `b`.
     #[must_use]
     pub fn named(&self, head: usize, b: usize) -> &[f64] {
         let n = self.named[head].len() / self.rows.max(1);

@@ -20,7 +20,7 @@ use crate::model::neural::net::residual::Shortcut;
 /// The layers up to the last hidden one, and its width.
 type LayersAndWidth = (Vec<Layer>, usize);
 
-/// A convolution of stride 1 as the papers write it: its channels and the width of its kernel.
+/// A convolution of stride 1 in the papers' notation: its channels and the width of its kernel.
 #[derive(Clone, Copy)]
 struct Kernel {
     from: usize,

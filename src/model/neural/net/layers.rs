@@ -49,13 +49,13 @@ pub enum Layer {
     Convolution(Convolution),
     /// Layers whose output is added to their input.
     Residual(Residual),
-    /// What is added to the output of a residual block where the block changes the shape of its input.
+    /// The shortcut of a residual block that changes the shape of its input.
     Shortcut(Shortcut),
     /// Batch normalisation.
     BatchNorm(BatchNorm),
     /// A pointwise function.
     Activation(Activation),
-    /// Zeroes this share of the numbers in training.
+    /// Dropout: sets this share of the values to zero in training.
     Dropout(f64),
     /// The maximum of each square of 2 x 2.
     MaxPool,
@@ -68,12 +68,12 @@ pub enum Layer {
 /// `layers(x) + x`, or `layers(x) + shortcut(x)`.
 pub struct Residual {
     pub(crate) layers: Vec<Layer>,
-    /// The way beside the layers; `None` for the identity.
+    /// The shortcut around the layers; `None` for the identity.
     pub(crate) shortcut: Option<Shortcut>,
 }
 
 impl Layer {
-    /// The axes of a row's output, given those of its input.
+    /// The shape of a row's output, given the shape of its input.
     pub(crate) fn output_shape(&self, input: &[usize]) -> Vec<usize> {
         match (self, input) {
             (Self::Dense(dense), _) => vec![dense.weight.dims()[1]],
@@ -90,7 +90,7 @@ impl Layer {
         }
     }
 
-    /// One of its parameters or statistics, where it has any.
+    /// One of the layer's parameters or running statistics, if it has any.
     pub(crate) fn first_parameter(&self) -> Option<&Tensor> {
         match self {
             Self::Dense(dense) => Some(&dense.weight),
@@ -106,7 +106,7 @@ impl Layer {
         }
     }
 
-    /// The layer's output: a node of candle's graph where the input is one, or where the mode trains.
+    /// The layer's output: a node of candle's graph if the input is one, or in training.
     ///
     /// # Errors
     /// When the device fails.
@@ -137,7 +137,7 @@ impl Layer {
     }
 }
 
-/// The output of layers, one after the other; a norm computes the ReLU after it, too.
+/// The output of a sequence of layers; a batch norm also computes the ReLU that follows it.
 ///
 /// # Errors
 /// When the device fails.
@@ -173,7 +173,7 @@ impl Activation {
 }
 
 impl Residual {
-    /// The axes of a row's output, given those of its input.
+    /// The shape of a row's output, given the shape of its input.
     pub(crate) fn output_shape(&self, input: &[usize]) -> Vec<usize> {
         self.layers.iter().fold(input.to_vec(), |shape, layer| layer.output_shape(&shape))
     }
@@ -186,7 +186,7 @@ impl Residual {
     }
 }
 
-/// For each number of `x` zero with probability `share`, in steps of 2^-16, else `1 / (1 - share)`.
+/// The dropout mask of `x`: each value is zero with probability `share`, in steps of 2^-16, else `1 / (1 - share)`.
 pub(crate) fn dropout_mask(rng: &mut Rng, x: &Tensor, share: f64) -> candle_core::Result<Tensor> {
     let kept = (1.0 / (1.0 - share)) as f32;
     // The share is at most 1, so the product is at most 2^16.

@@ -9,7 +9,7 @@ use rayon::prelude::*;
 use crate::model::neural::net::backend::Backend;
 use crate::model::neural::net::host::{in_line, read};
 
-/// The output.
+/// The pooled images.
 pub(crate) fn max_pool(x: &Tensor, backend: Backend) -> Result<Tensor> {
     match backend {
         Backend::Host => x.contiguous()?.apply_op1(MaxPool::default()),
@@ -31,7 +31,7 @@ fn by_candle(x: &Tensor) -> Result<Tensor> {
 /// The pooling of one batch on the host.
 #[derive(Default)]
 struct MaxPool {
-    /// The position of each maximum in its square, row by row; the first of equals.
+    /// The position of each maximum in its square, row by row; the first of equal values.
     largest: OnceLock<Vec<u8>>,
 }
 
@@ -53,12 +53,12 @@ impl CustomOp1 for MaxPool {
                 let pixels = square(place, wide, width).map(|at| &x[at * pixel..][..pixel]);
                 Arch::new().dispatch(|| maxima(pixels, out, largest));
             });
-        // Of two forward passes of one operation, which candle does not make, the second would be the same.
+        // candle calls the forward pass of an operation once; a second call would store the same positions.
         self.largest.get_or_init(|| largest);
         Ok((CpuStorage::F32(out), Shape::from((high, wide, images, channels))))
     }
 
-    /// All of the gradient goes to the maximum.
+    /// The whole gradient of an output goes to the pixel with the maximum.
     fn bwd(&self, x: &Tensor, _: &Tensor, gradient: &Tensor) -> Result<Option<Tensor>> {
         let (height, width, images, channels) = x.dims4()?;
         let wide = width / 2;
@@ -68,7 +68,7 @@ impl CustomOp1 for MaxPool {
         };
         let mut of_input = vec![0.0; height * width * pixel];
         read([&gradient.contiguous()?], |[gradient]| {
-            // Two rows of the input, and one of the output.
+            // Each part is two rows of the input and one row of the output.
             let rows = of_input
                 .par_chunks_mut((2 * width * pixel).max(1))
                 .zip(gradient.par_chunks((wide * pixel).max(1)))
@@ -89,7 +89,7 @@ impl CustomOp1 for MaxPool {
     }
 }
 
-/// The maximum of four pixels, channel by channel, and its number; NaN is larger than every number.
+/// The maximum of four pixels, channel by channel, and the index of its pixel; NaN is larger than every number.
 #[inline(always)]
 fn maxima(pixels: [&[f32]; 4], out: &mut [f32], largest: &mut [u8]) {
     out.copy_from_slice(pixels[0]);
@@ -123,13 +123,14 @@ mod tests {
         by_image(&max_pool(&by_pixel(x).unwrap(), Backend::Host).unwrap()).unwrap()
     }
 
-    /// The gradient by `x`, given those by the numbers of `out`.
+    /// The gradient of `x`, given the gradient of `out`.
     fn gradient(out: &Tensor, slopes: &Tensor, x: &Var) -> Vec<f32> {
         let loss = (out.flatten_all().unwrap() * slopes).unwrap().sum_all().unwrap();
         numbers(loss.backward().unwrap().get(x).unwrap())
     }
 
-    /// Of 5 x 5, where the last row and column are left out: the maximum of each square gets the whole gradient.
+    /// An image of 5 x 5 pixels, whose last row and column are left out: the maximum of each square gets the whole
+    /// gradient.
     #[test]
     fn pooling_hands_the_whole_slope_to_the_largest() {
         let values: Vec<f32> = (0..25).map(|n| (n * 7 % 25) as f32).collect();
@@ -145,7 +146,7 @@ mod tests {
         }
     }
 
-    /// Two images of two channels of 2 x 5: of equals the first, and NaN, are the largest.
+    /// Two images of two channels of 2 x 5 pixels: the first of equal values, and NaN, are the maximum.
     #[test]
     fn images_and_channels_are_pooled_by_themselves() {
         let rows: [[[f32; 5]; 2]; 4] = [

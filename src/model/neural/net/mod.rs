@@ -34,23 +34,23 @@ use crate::model::neural::net::parameters::Parameters;
 use crate::model::neural::train::checkpoint::Snapshot;
 use crate::run::Run;
 
-/// The type of numbers in the network's products.
+/// The floating-point type of the network's matrix products and convolutions.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Precision {
     /// 32 bits.
     #[default]
     F32,
-    /// bfloat16 in the products on a GPU, f32 everywhere else.
+    /// bfloat16 in matrix products and convolutions on a GPU, f32 everywhere else.
     Bf16,
 }
 
 /// The sizes of a network's input and output.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NetShape {
-    /// The axes of one instance's features.
+    /// The shape of one instance's features.
     pub features: Vec<usize>,
-    /// Classes.
+    /// The number of classes.
     pub classes: usize,
 }
 
@@ -73,7 +73,7 @@ struct NamedHead {
 }
 
 impl NamedHead {
-    /// Draws the layers' parameters, given the numbers of features and of the last hidden layer.
+    /// Draws the layers' parameters, given the widths of the features and of the last hidden layer.
     fn new(head: &Head, features: usize, hidden: usize, all: &mut Parameters) -> Result<Self> {
         let input = if head.from == HeadInput::Features { features } else { hidden };
         let inputs = std::iter::once(&input).chain(&head.widths);
@@ -85,7 +85,7 @@ impl NamedHead {
     }
 }
 
-/// The outputs of a batch: in training nodes of candle's graph, which keeps what the backward pass needs.
+/// The outputs of a batch. In training they are nodes of candle's graph, which keeps the values for the backward pass.
 pub(crate) struct ForwardPass {
     rows: usize,
     classifier: Option<Tensor>,
@@ -113,7 +113,7 @@ impl Network {
     /// Builds the network and draws its parameters into `parameters`.
     ///
     /// # Errors
-    /// As [`Network::new`], and when `parameters` may not hold so many numbers.
+    /// As [`Network::new`], and when the network has more values than `parameters` may hold.
     pub(crate) fn build(
         spec: &BackboneSpec,
         precision: Precision,
@@ -143,13 +143,13 @@ impl Network {
         })
     }
 
-    /// The width of the last hidden layer, where the model asks for it.
+    /// The width of the last hidden layer if the model reads it, else 0.
     #[must_use]
     pub fn hidden(&self) -> usize {
         self.hidden.unwrap_or_default()
     }
 
-    /// Computes the network's outputs of scaled features, `[row, ...]`.
+    /// Computes the network's outputs for scaled features, `[row, ...]`.
     ///
     /// # Errors
     /// When the device fails.
@@ -186,7 +186,7 @@ impl Network {
     /// Takes parameters and scaling from a snapshot.
     ///
     /// # Errors
-    /// When it is of another network, or the device fails.
+    /// When the snapshot belongs to another network, or the device fails.
     pub(crate) fn load(&mut self, from: &Snapshot) -> Result<()> {
         self.scaler.load(from)?;
         self.parameters.load(from)
@@ -223,7 +223,7 @@ impl ForwardPass {
         })
     }
 
-    /// The gradients by all parameters, given those by the outputs.
+    /// The gradients of all parameters, given the gradients of the outputs.
     ///
     /// # Errors
     /// When the device fails.
@@ -274,8 +274,8 @@ mod tests {
         net.forward(features, mode).unwrap()
     }
 
-    /// The gradient of a weighted sum of all heads by every parameter of an mlp with norms and dropout, against
-    /// differences of the sum.
+    /// The gradient of a weighted sum of all heads with respect to every parameter of an mlp with batch norms and
+    /// dropout, compared with finite differences of the sum.
     #[test]
     fn gradients_are_the_slopes_of_a_sum_of_all_heads() {
         let net = network();
@@ -319,7 +319,8 @@ mod tests {
         }
     }
 
-    /// What predicts is no node of a graph, so that a layer's input is freed when the next one has its output.
+    /// The outputs of a prediction are no nodes of a graph, so that a layer's input is freed as soon as its output is
+    /// computed.
     #[test]
     fn a_pass_that_predicts_keeps_no_graph() {
         let net = network();

@@ -1,4 +1,4 @@
-//! What a forward pass is for.
+//! The mode of a forward pass.
 
 use candle_core::Tensor;
 
@@ -13,10 +13,10 @@ pub enum Mode<'a> {
 }
 
 impl Mode<'_> {
-    /// A parameter as a layer takes it: in training a variable of candle's graph.
+    /// The parameter for a layer's computation: in training a variable of candle's graph, else detached from the graph.
     ///
     /// # Why
-    /// Outputs of what is no variable are no nodes of a graph, which would keep what every layer was given.
+    /// Without variables the outputs are no nodes of a graph. A graph would keep the input of every layer in memory.
     pub(crate) fn parameter(&self, parameter: &Tensor) -> Tensor {
         match self {
             Self::Training(_) => parameter.clone(),

@@ -1,8 +1,8 @@
-//! The classifier's parameters: each has a name and a random stream of its own, and the optimiser updates it.
+//! The parameters of a network. Each has its own name and random stream, and the optimiser updates it.
 //!
 //! # Why
-//! candle's own `VarMap` draws from a source that the host cannot seed, in the order of a hash map. Here a parameter's
-//! first value depends on the seed and its name alone.
+//! candle's own `VarMap` draws from a generator that cannot be seeded on the host, in the order of a hash map. Here a
+//! parameter's initial values depend only on the seed and its name.
 
 use std::collections::BTreeMap;
 
@@ -42,12 +42,12 @@ pub enum ParameterKind {
     Buffer,
 }
 
-/// The values of a parameter at the start.
+/// The initial values of a parameter.
 #[derive(Debug, Clone, Copy)]
 enum InitialValues {
     /// Drawn uniformly from minus this to this.
     Uniform(f32),
-    /// All the same.
+    /// All equal to this.
     Constant(f32),
 }
 
@@ -56,22 +56,22 @@ struct Parameter {
     start: InitialValues,
     var: Var,
     moments: Moments,
-    /// The moments of a variable on a GPU, once it was updated there.
+    /// The moments of a variable on a GPU, once it has been updated there.
     on_gpu: Option<[Tensor; 3]>,
 }
 
-/// Every parameter of a classifier, by name.
+/// Every parameter of a network, by name.
 pub struct Parameters {
     run: Run,
     device: Device,
     initialisation: Initialisation,
     all: BTreeMap<String, Parameter>,
     step: u32,
-    /// How many more numbers there may be.
+    /// How many more values the network may have.
     room: usize,
 }
 
-/// The most numbers that a network may have: 16 GiB.
+/// The largest number of values in a network: 16 GiB of f32.
 const MAX_NUMBERS: usize = 1 << 32;
 
 impl Parameters {
@@ -81,14 +81,15 @@ impl Parameters {
         Self::within(run, device, initialisation, MAX_NUMBERS)
     }
 
-    /// No parameters yet, and at most `room` numbers later: those of a file, whatever its description asks for.
+    /// No parameters yet, and room for at most `room` values. For a saved model, `room` is the number of values in its
+    /// file, whatever sizes its description claims.
     #[must_use]
     pub fn within(run: &Run, device: &Device, initialisation: Initialisation, room: usize) -> Self {
         let (run, device) = (run.clone(), device.clone());
         Self { run, device, initialisation, all: BTreeMap::new(), step: 0, room }
     }
 
-    /// The number of numbers of a shape, where there is room for them.
+    /// The number of values of a shape, after taking them from the room that is left; an error if they do not fit.
     fn take_room(&mut self, name: &str, shape: &[usize]) -> Result<usize> {
         let n = shape.iter().try_fold(1_usize, |product, size| product.checked_mul(*size));
         match n.and_then(|n| Some((n, self.room.checked_sub(n)?))) {
@@ -149,7 +150,7 @@ impl Parameters {
         Ok(self.insert(name, kind, shape, start)?.as_tensor().clone())
     }
 
-    /// The values of a parameter at the start, from its stream of random numbers.
+    /// The initial values of a parameter, drawn from a random stream.
     fn drawn(&self, stream: &str, start: InitialValues, n: usize) -> Vec<f32> {
         match start {
             InitialValues::Constant(value) => vec![value; n],
@@ -206,7 +207,7 @@ impl Parameters {
         name.rsplit_once('.').map(|(layer, _)| layer)
     }
 
-    /// The sum of the squares of all derivatives.
+    /// The sum of the squares of all gradients.
     ///
     /// # Errors
     /// When the device fails.
@@ -256,7 +257,7 @@ impl Parameters {
         self.step += 1;
         for parameter in self.all.values_mut().filter(|p| p.kind != ParameterKind::Buffer) {
             let Some(gradient) = gradients.get(parameter.var.as_tensor()) else { continue };
-            // Without this, moments, which are sums of gradients, would keep the graphs of all steps.
+            // Otherwise the moments, which are sums of gradients, would keep the graphs of all steps in memory.
             let gradient = gradient.detach();
             let gradient = if scale == 1.0 { gradient } else { from_candle(gradient * scale)? };
             let decay = if parameter.kind == ParameterKind::Weight { weight_decay } else { 0.0 };
@@ -283,7 +284,7 @@ impl Parameters {
         }
     }
 
-    /// Draws all parameters anew, from the streams of `name`, and forgets what the optimiser keeps.
+    /// Reinitialises all parameters from the random streams of `name`, and resets the moments and step counts.
     ///
     /// # Errors
     /// When the device fails.
@@ -329,7 +330,7 @@ impl Parameters {
     /// Takes all parameters from a snapshot.
     ///
     /// # Errors
-    /// When it is of another classifier, or the device fails.
+    /// When the snapshot belongs to another network, or the device fails.
     pub(crate) fn load(&mut self, from: &Snapshot) -> Result<()> {
         for (name, parameter) in &self.all {
             let values = from.take_array(&format!("net.{name}"), parameter.var.dims())?;
@@ -342,7 +343,7 @@ impl Parameters {
     /// Takes moments and the number of steps from a snapshot.
     ///
     /// # Errors
-    /// When it has none.
+    /// When the snapshot has none.
     pub(crate) fn load_moments(&mut self, from: &Snapshot) -> Result<()> {
         self.step = from.take_u32s("optimiser.net.steps", 1)?[0];
         for (name, parameter) in &mut self.all {
@@ -362,7 +363,8 @@ mod tests {
         tensor.flatten_all().unwrap().to_vec1().unwrap()
     }
 
-    /// A step without a gradient at the rate 0.1 with decay 0.5: weights shrink by a twentieth, biases and statistics stay.
+    /// A step with zero gradients at the rate 0.1 with decay 0.5: weights shrink by a twentieth, biases and statistics
+    /// do not change.
     #[test]
     fn only_weights_decay() {
         let mut all = Parameters::new(&Run::new(1), &Device::Cpu, Initialisation::Uniform);
@@ -381,7 +383,7 @@ mod tests {
         assert_eq!((numbers(&bias), numbers(&buffer)), (b, vec![2.0; 4]));
     }
 
-    /// Of 3 inputs and 5 outputs: sqrt(6 / 8), beyond the 1 / sqrt(3) of the other rule.
+    /// For 3 inputs and 5 outputs the bound is sqrt(6 / 8), larger than the 1 / sqrt(3) of `uniform`.
     #[test]
     fn glorot_draws_within_its_bound_and_leaves_biases_zero() {
         let mut all = Parameters::new(&Run::new(1), &Device::Cpu, Initialisation::Glorot);

@@ -1,4 +1,4 @@
-//! Networks in PyTorch's terms: the modules of one, and the names and layouts of its numbers in a saved model.
+//! Networks in PyTorch's terms: their modules, and the names and layouts of their arrays in a saved model.
 //!
 //! ```text
 //! here and in checkpoints                  in model.safetensors
@@ -8,11 +8,11 @@
 //! scaler.mean, scaler.factor: [column], or [channel, 1, 1] for images
 //! crowd.00.heads, ...: the tables of annotators' parameters, as they are
 //! ```
-//! `net.` holds exactly the classifier, so that its numbers fit a `torch.nn.Sequential` of [`Network::modules`].
+//! `net.` holds exactly the classifier, so that its arrays load into a `torch.nn.Sequential` of [`Network::modules`].
 //!
 //! # Why
-//! A dense layer computes `x W`, whose inner loop reads rows of `[in, out]`. Checkpoints keep that layout: they are
-//! written after every epoch, and nothing but the same job of the same labelmill reads them.
+//! A dense layer computes `x W`, whose inner loop reads rows of `[in, out]`. Checkpoints keep that layout: by default
+//! they are written after every epoch, and only the same job of the same labelmill version reads them.
 
 use serde::Serialize;
 use serde_json::{Value, json};
@@ -26,7 +26,7 @@ use crate::model::neural::train::checkpoint::Snapshot;
 /// A module of `torch.nn`.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub(crate) struct TorchModule {
-    /// What the names of its numbers begin with, after `net.`; its place where it has no numbers.
+    /// The prefix of its arrays' names, after `net.`; its index in the sequence if it has no arrays.
     pub(crate) name: String,
     /// Its class in `torch.nn`.
     pub(crate) module: &'static str,
@@ -35,8 +35,8 @@ pub(crate) struct TorchModule {
 }
 
 impl Network {
-    /// The classifier from scaled features to logits, or to the last hidden layer where there is no classifier; `None` for
-    /// layers that are no sequence of modules.
+    /// The classifier from scaled features to logits, or to the last hidden layer where there is no classifier; `None`
+    /// if the layers are no sequence of modules.
     pub(crate) fn modules(&self) -> Option<Vec<TorchModule>> {
         let classifier = self.classifier.clone().map(Layer::Dense);
         let mut of_images = self.input.len() == 3;
@@ -87,7 +87,7 @@ fn class_of(layer: &Layer, of_images: bool) -> Option<(&'static str, Value)> {
     })
 }
 
-/// A trained model's numbers as a saved model has them.
+/// Converts a trained model's arrays to the names and layouts of a saved model.
 pub(crate) fn to_pytorch(snapshot: &Snapshot, heads: &Heads) -> Snapshot {
     let mut saved = Snapshot::default();
     for (own, shape, values) in snapshot.f32s_with_prefix("") {
@@ -102,7 +102,7 @@ pub(crate) fn to_pytorch(snapshot: &Snapshot, heads: &Heads) -> Snapshot {
     saved
 }
 
-/// The numbers of a saved model as the network takes them.
+/// Converts a saved model's arrays to the names and layouts of the network.
 pub(crate) fn from_pytorch(saved: &Snapshot, heads: &Heads) -> Snapshot {
     let mut snapshot = Snapshot::default();
     for (name, shape, values) in saved.f32s_with_prefix("") {
@@ -120,7 +120,7 @@ pub(crate) fn from_pytorch(saved: &Snapshot, heads: &Heads) -> Snapshot {
 
 const NET: &str = "net.";
 
-/// What the names of a head's numbers begin with, in the network and in a saved model.
+/// The prefix of the names of a head's arrays in the network; [`saved_as`] is the prefix in a saved model.
 fn in_net(head: &Head) -> String {
     format!("{NET}{}", head.name)
 }
@@ -133,7 +133,7 @@ fn renamed(name: &str, from: &str, to: &str) -> Option<String> {
     name.strip_prefix(from).map(|rest| format!("{to}{rest}"))
 }
 
-/// The transpose of a matrix of so many rows and columns.
+/// The transpose of a matrix with `rows` rows and `columns` columns.
 fn transposed(values: &[f32], rows: usize, columns: usize) -> Vec<f32> {
     let cells = (0..columns).flat_map(|column| (0..rows).map(move |row| row * columns + column));
     cells.map(|cell| values[cell]).collect()
@@ -165,7 +165,7 @@ mod tests {
         arrays.map(|(name, shape, _)| (name.to_owned(), shape.to_vec())).collect()
     }
 
-    /// Uneven sizes: two columns, four numbers in the hidden layer, five and six in the layers of a head.
+    /// All sizes differ: two columns, four units in the hidden layer, five and six in the layers of a head.
     #[test]
     fn a_saved_model_has_the_names_and_layouts_of_pytorch() {
         let spec = BackboneSpec { hidden: vec![4], ..BackboneSpec::default() };

@@ -1,6 +1,6 @@
-//! The way beside layers whose output is added to their input.
+//! The shortcut of residual blocks.
 //!
-//! Where the layers halve the image and widen it, the shortcut takes every second row and column and adds channels of
+//! If the layers halve the image and add channels, the shortcut takes every second row and column and adds channels of
 //! zeros: option A of He et al. 2016, which has no parameters.
 
 use candle_core::{CpuStorage, CustomOp1, Layout, Result, Shape, Tensor};
@@ -9,17 +9,17 @@ use crate::model::neural::net::backend::Backend;
 use crate::model::neural::net::convolution::every;
 use crate::model::neural::net::host::{in_line, read};
 
-/// The first of every `stride` rows and columns, and channels of zeros after those that there are.
+/// The first of every `stride` rows and columns, with channels of zeros appended to the channels of the input.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Shortcut {
-    /// Channels of the output, at least those of the input.
+    /// The number of output channels, at least that of the input.
     pub(crate) to: usize,
-    /// Rows and columns from one that is taken to the next.
+    /// The distance between two rows (or columns) that are taken.
     pub(crate) stride: usize,
 }
 
 impl Shortcut {
-    /// The axes of a row's output, given those of its input.
+    /// The shape of a row's output, given the shape of its input.
     pub(crate) fn output_shape(self, input: &[usize]) -> Vec<usize> {
         let size = |axis: usize| input.get(axis).map_or(1, |size| size.div_ceil(self.stride));
         vec![self.to, size(1), size(2)]
@@ -35,7 +35,7 @@ impl Shortcut {
         x.pad_with_zeros(1, 0, self.to.saturating_sub(from))
     }
 
-    /// For every row `[row, column, image]` of the output the row of the input.
+    /// For every row `[row, column, image]` of the output, the row of the input that it takes.
     fn taken(self, images: usize, height: usize, width: usize) -> impl Iterator<Item = usize> {
         let columns = move |y| (0..width).step_by(self.stride).map(move |x| y * width + x);
         let pixels = (0..height).step_by(self.stride).flat_map(columns);
@@ -58,7 +58,7 @@ impl CustomOp1 for Shortcut {
         Ok((CpuStorage::F32(out), Shape::from((high, wide, images, self.to))))
     }
 
-    /// Zero where the shortcut takes no pixel.
+    /// The gradient is zero for pixels that the shortcut does not take.
     fn bwd(&self, x: &Tensor, _: &Tensor, gradient: &Tensor) -> Result<Option<Tensor>> {
         let (height, width, images, from) = x.dims4()?;
         let mut of_input = vec![0.0; height * width * images * from];
@@ -111,7 +111,7 @@ mod tests {
         (trunk.layers, parameters)
     }
 
-    /// Of rows 0, 1, 2 and columns 0 to 3, with a third channel of zeros.
+    /// The input has rows 0 to 2 and columns 0 to 3; the output has a third channel of zeros.
     #[test]
     fn a_shortcut_takes_every_second_row_and_column_and_adds_zeros() {
         let x = Tensor::arange(0.0_f32, 24.0, &Device::Cpu).unwrap().reshape((1, 2, 3, 4)).unwrap();
@@ -152,7 +152,8 @@ mod tests {
         assert_eq!(layers.iter().filter(halved).count(), 2);
     }
 
-    /// Images of 5 x 6 become 3 x 3 and 2 x 2: every output and gradient on the host is that of candle's operations.
+    /// Images of 5 x 6 become 3 x 3 and 2 x 2: every output and gradient on the host equals that of candle's
+    /// operations.
     #[test]
     fn gradients_of_resnet20_are_those_of_candle() {
         let (layers, _) = resnet();
@@ -178,8 +179,9 @@ mod tests {
         assert_eq!(parameters, 19 * 4, "weight, bias, scale and shift of each convolution");
     }
 
-    /// The gradient by the input of a block that halves and of one that does not, against differences of the output. The
-    /// bend of a ReLU is passed by few numbers, so that a hundredth of the largest slope is allowed.
+    /// The gradient of the input, for a block that halves the image and for one that does not, compared with finite
+    /// differences of the output. A few values cross the kink of a ReLU, so that the tolerance is a hundredth of the
+    /// largest gradient.
     #[test]
     fn gradients_of_blocks_are_the_slopes_of_their_output() {
         const STEP: f32 = 1e-2;

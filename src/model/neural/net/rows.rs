@@ -3,25 +3,25 @@
 use crate::model::neural::net::Network;
 use crate::model::neural::net::layers::Layer;
 
-/// The most rows.
+/// The largest number of rows.
 const MAX_ROWS: usize = 1024;
 
-/// The most numbers that a layer's input and output have for these rows: 1 GiB.
+/// The largest number of values in a layer's input and output for these rows: 1 GiB of f32.
 const MAX_NUMBERS: usize = 1 << 28;
 
 impl Network {
-    /// The rows that are predicted at once.
+    /// The number of rows that are predicted at once.
     ///
     /// # Why
-    /// A pass that predicts holds the input and the output of one layer: for 1 024 images of 224 x 224 pixels those of
-    /// VGG-16's second have 24.5 GiB.
+    /// A prediction holds the input and the output of one layer at a time: for 1 024 images of 224 x 224 pixels those
+    /// of VGG-16's second convolution have 24.5 GiB.
     pub(crate) fn rows_at_once(&self) -> usize {
         (MAX_NUMBERS / held(&self.layers, &self.input).max(1)).clamp(1, MAX_ROWS)
     }
 }
 
-/// The most numbers that are held at any time for one row: what a layer is given, and what it gives. A block keeps its
-/// input until its layers' output is added to it.
+/// The largest number of values that are held at any time for one row: the input and the output of a layer. A residual
+/// block keeps its input until the output of its layers is added to it.
 fn held(layers: &[Layer], input: &[usize]) -> usize {
     let (mut shape, mut most) = (input.to_vec(), 0);
     for layer in layers {
@@ -51,9 +51,10 @@ mod tests {
             .rows_at_once()
     }
 
-    /// The second convolution of VGG-16 takes and gives 64 channels: of 86 x 86 pixels 2 x 473 344 numbers, of 32 x 32
-    /// 2 x 65 536, of 224 x 224 2 x 3 211 264. A block of ResNet-20 holds its input of 16 channels, those of two layers,
-    /// and their sum: 4 x 802 816 for 224 x 224 pixels. The mlp holds the features and their norm. LeNet's are few.
+    /// The second convolution of VGG-16 has 64 input and 64 output channels: 2 x 473 344 values for 86 x 86 pixels, 2 x
+    /// 65 536 for 32 x 32, and 2 x 3 211 264 for 224 x 224. A block of ResNet-20 holds its input of 16 channels, the
+    /// input and output of a layer, and its own output: 4 x 802 816 for 224 x 224 pixels. The mlp holds the features
+    /// and their normalised copy. LeNet needs few values.
     #[test]
     fn rows_at_once_follow_from_the_largest_layer() {
         assert_eq!(rows(Architecture::Vgg16, 0, &[3, 86, 86]), (1 << 28) / 946_688);

@@ -1,21 +1,21 @@
-//! The products of a convolution on the host, by threads.
+//! The matrix products of a convolution on the host, in parallel.
 //!
 //! # Why
-//! candle's own convolution takes thirteen times as long (an epoch of LeNet).
+//! candle's own convolution takes thirteen times as long (measured over an epoch of LeNet).
 
 use rayon::prelude::*;
 
 use crate::model::neural::net::conv_shape::ConvShape;
 use crate::model::neural::net::host::tiles::{ColumnBlocks, OuterProduct, RowProduct, RowRun};
 
-/// The channels of a tile of the weights' gradient.
+/// The number of channels in a tile of the weights' gradient.
 const CHANNELS: usize = 96;
 
-/// The tiles that keep all threads at work: fewer are divided by rows.
+/// The number of tiles that keeps all threads busy. If there are fewer, the rows of each tile are divided, too.
 const ENOUGH_TILES: usize = 16;
 
 impl ConvShape {
-    /// The rows of all runs, `[row, column]`, where `x` is `[row, inner]`.
+    /// The output rows of all runs, `[row, column]`, where `x` is `[row, inner]`.
     pub(crate) fn rows(
         &self,
         runs: &[RowRun],
@@ -42,7 +42,7 @@ impl ConvShape {
         out
     }
 
-    /// The gradients by weight, `[out, in, cell]`, and bias.
+    /// The gradients of the weight, `[out, in, cell]`, and of the bias.
     pub(crate) fn of_parameters(&self, x: &[f32], gradient: &[f32]) -> (Vec<f32>, Vec<f32>) {
         let (blocks, runs, cells) = (ColumnBlocks::new(self.to), self.reads(), self.cells());
         let groups = self.from.div_ceil(CHANNELS);
@@ -98,7 +98,7 @@ impl ConvShape {
         (of_weight, of_bias)
     }
 
-    /// `[block of outputs, cell, in, width]` of weights `[out, in, cell]`, for the forward pass.
+    /// The weights `[out, in, cell]` repacked as `[block of outputs, cell, in, width]`, for the forward pass.
     pub(crate) fn packed(&self, weight: &[f32], blocks: ColumnBlocks) -> Vec<f32> {
         let (cells, width) = (self.cells(), blocks.width);
         let mut packed = vec![0.0; blocks.len() * cells * self.from * width];
@@ -117,7 +117,7 @@ impl ConvShape {
         packed
     }
 
-    /// `[block of inputs, cell, out, width]` of weights `[out, in, cell]`, for the backward pass.
+    /// The weights `[out, in, cell]` repacked as `[block of inputs, cell, out, width]`, for the backward pass.
     pub(crate) fn packed_transpose(&self, weight: &[f32], blocks: ColumnBlocks) -> Vec<f32> {
         let (cells, width) = (self.cells(), blocks.width);
         let mut packed = vec![0.0; blocks.len() * cells * self.to * width];

@@ -1,4 +1,4 @@
-//! Access to the numbers of tensors on the host, without copies.
+//! Access to the values of tensors on the host, without copies.
 
 mod conv;
 pub(crate) mod format;
@@ -11,8 +11,8 @@ use std::cell::RefCell;
 
 use candle_core::{CpuStorage, InplaceOp2, Layout, Result, Storage, Tensor};
 
-/// Changes the numbers of a tensor in place, given those of another tensor of the same shape; tensors that share its
-/// storage change too.
+/// Changes the values of a tensor in place, given the values of another tensor of the same shape; tensors that share
+/// its storage change too.
 pub(crate) fn change_by(
     tensor: &Tensor,
     other: &Tensor,
@@ -21,7 +21,7 @@ pub(crate) fn change_by(
     tensor.inplace_op2(&other.contiguous()?, &InPlaceWith(RefCell::new(f)))
 }
 
-/// Reads the numbers of contiguous tensors.
+/// Reads the values of contiguous tensors.
 pub(crate) fn read<const N: usize, R>(
     tensors: [&Tensor; N],
     f: impl FnOnce([&[f32]; N]) -> R,
@@ -34,7 +34,7 @@ pub(crate) fn read<const N: usize, R>(
     Ok(f(numbers))
 }
 
-/// The f32s of a tensor on the host.
+/// The f32 values of a tensor on the host.
 pub(crate) fn f32s(storage: &Storage) -> Result<&[f32]> {
     match storage {
         Storage::Cpu(CpuStorage::F32(values)) => Ok(values),
@@ -42,7 +42,7 @@ pub(crate) fn f32s(storage: &Storage) -> Result<&[f32]> {
     }
 }
 
-/// The numbers of a contiguous tensor.
+/// The values of a contiguous tensor.
 pub(crate) fn in_line<'a>(values: &'a [f32], layout: &Layout) -> Result<&'a [f32]> {
     match layout.contiguous_offsets() {
         Some((start, end)) => Ok(&values[start..end]),

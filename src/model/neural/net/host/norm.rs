@@ -1,9 +1,10 @@
 //! Batch normalisation on the host, over the rows of a matrix `[row, column]`, with the ReLU that may follow it.
 //!
 //! # Why
-//! In candle's graph a norm of images is a dozen passes over memory, two of which exchange channels and pixels: seven
-//! tenths of an epoch of VGG-16. Here a forward pass reads its input twice, and a backward pass reads its three matrices
-//! twice. Sums are taken over blocks of rows, whose number depends on the columns alone, and then over blocks in order.
+//! In candle's graph a batch norm of images passes over memory a dozen times, two of them to exchange channels and
+//! pixels: seven tenths of the time of an epoch of VGG-16. Here a forward pass reads its input twice, and a backward
+//! pass reads its three matrices twice. Sums are taken over blocks of rows and then over the blocks in order. The
+//! number of rows in a block depends only on the number of columns, so that threads do not change the result.
 
 use candle_core::{CpuStorage, CustomOp1, CustomOp3, Layout, Result, Shape, Tensor};
 use pulp::Arch;
@@ -11,13 +12,13 @@ use rayon::prelude::*;
 
 use crate::model::neural::net::host::{in_line, read};
 
-/// The numbers of a block of rows: they stay in the cache between its two passes.
+/// The number of values in a block of rows, which stays in the cache between the two passes over it.
 const BLOCK: usize = 1 << 14;
 
-/// The most rows of a block, whose sums are taken in f32.
+/// The largest number of rows in a block, whose sums are taken in f32.
 const MAX_ROWS: usize = 512;
 
-/// The numbers of whole rows that make a block.
+/// The number of values in a block of whole rows.
 fn block(columns: usize) -> usize {
     (BLOCK / columns).clamp(1, MAX_ROWS) * columns
 }
@@ -42,7 +43,8 @@ pub(crate) fn statistics(x: &[f32], columns: usize) -> [Vec<f64>; 2] {
             (rows, mean, squares)
         })
         .collect();
-    // The squares of two parts together: theirs, and that of the distance between their means (Chan, Golub, LeVeque 1979).
+    // The sum of squares of two parts is the sum of both, plus a term for the distance between their means (Chan,
+    // Golub, LeVeque 1979).
     let (mut n, mut mean, mut squares) = (0.0, vec![0.0; columns], vec![0.0; columns]);
     for (rows, of_block, squares_of_block) in of_blocks {
         let rows = rows as f64;
@@ -59,14 +61,14 @@ pub(crate) fn statistics(x: &[f32], columns: usize) -> [Vec<f64>; 2] {
     [mean, squares]
 }
 
-/// What is done to every number of a column.
+/// The normalisation of each column: `(x - mean) * factor + shift`, then ReLU if `relu`.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct NormedColumns {
-    /// Subtracted first.
+    /// The mean, which is subtracted.
     pub(crate) mean: Vec<f32>,
-    /// Then multiplied: the scale over the deviation.
+    /// The scale divided by the standard deviation.
     pub(crate) factor: Vec<f32>,
-    /// Then added.
+    /// The shift, which is added.
     pub(crate) shift: Vec<f32>,
     /// Whether ReLU follows.
     pub(crate) relu: bool,
@@ -84,7 +86,7 @@ impl NormedColumns {
                     let columns = self.mean.iter().zip(&self.factor).zip(&self.shift);
                     for ((out, x), ((mean, factor), shift)) in out.iter_mut().zip(x).zip(columns) {
                         let y = (x - mean) * factor + shift;
-                        // NaN stays.
+                        // NaN is kept.
                         *out = if relu && y < 0.0 { 0.0 } else { y };
                     }
                 }
@@ -93,7 +95,7 @@ impl NormedColumns {
         out
     }
 
-    /// For each column the sum of the gradient, and that of the gradient times the distance of `x` from its mean.
+    /// For each column the sum of the gradient, and the sum of the gradient times `x - mean`.
     pub(crate) fn sums(&self, x: &[f32], out: &[f32], gradient: &[f32]) -> [Vec<f64>; 2] {
         let (columns, relu) = (self.mean.len(), self.relu);
         let block = block(columns);
@@ -127,8 +129,8 @@ impl NormedColumns {
         all
     }
 
-    /// The gradient by `x`: `factor (gradient - constant - slope (x - mean))`, where the last two are of a norm whose mean
-    /// and variance followed from `x`.
+    /// The gradient of `x`: `factor (gradient - constant - slope (x - mean))`. `constant` and `slope` are zero unless
+    /// mean and variance were computed from `x`.
     pub(crate) fn backward(
         &self,
         x: &[f32],
@@ -160,17 +162,17 @@ impl NormedColumns {
     }
 }
 
-/// The norm of one batch on the host.
+/// The batch norm of one batch on the host.
 pub(crate) struct Normed {
     pub(crate) columns: NormedColumns,
-    /// One over each column's deviation.
+    /// One over each column's standard deviation.
     pub(crate) inverse: Vec<f64>,
-    /// Whether mean and variance followed from the batch.
+    /// Whether mean and variance were computed from the batch.
     pub(crate) follows: bool,
 }
 
 impl Normed {
-    /// The gradients by the input, the scale and the shift.
+    /// The gradients of the input, the scale and the shift.
     fn backward(&self, x: &Tensor, out: &Tensor, gradient: &Tensor) -> Result<[Tensor; 3]> {
         let columns = &self.columns;
         let of_all = read([x, out, &gradient.contiguous()?], |[x, out, gradient]| {
@@ -218,7 +220,7 @@ impl CustomOp3 for Normed {
         "batch norm with scale and shift"
     }
 
-    /// Scale and shift are parts of `columns`.
+    /// The last two inputs, scale and shift, are already part of `columns`.
     fn cpu_fwd(
         &self,
         x: &CpuStorage,

@@ -1,18 +1,18 @@
 //! ReLU and dropout on the host.
 //!
 //! # Why
-//! candle's graph computes the gradient of a dropout mask too, and makes a mask of its own for a ReLU.
+//! candle's graph computes the gradient of a dropout mask too, and allocates a mask for a ReLU.
 
 use candle_core::{CpuStorage, CustomOp1, CustomOp2, Layout, Result, Shape, Tensor};
 
 use crate::model::neural::net::host::{in_line, read};
 
-/// `max(x, 0)`; NaN stays.
+/// `max(x, 0)`; NaN is kept.
 pub(crate) fn relu(x: &Tensor) -> Result<Tensor> {
     x.contiguous()?.apply_op1(Relu)
 }
 
-/// `x` times a mask that was drawn.
+/// `x` times a random mask.
 pub(crate) fn dropout(x: &Tensor, mask: &Tensor) -> Result<Tensor> {
     x.contiguous()?.apply_op2(mask, Dropout)
 }
@@ -66,7 +66,7 @@ impl CustomOp2 for Dropout {
     }
 }
 
-/// A number for every two of two tensors of one shape.
+/// Applies `f` to each pair of values of two tensors of the same shape.
 fn each(a: &Tensor, b: &Tensor, f: impl Fn(&f32, &f32) -> f32) -> Result<Tensor> {
     let values = read([&a.contiguous()?, b], |[a, b]| {
         a.iter().zip(b).map(|(a, b)| f(a, b)).collect::<Vec<f32>>()

@@ -1,10 +1,10 @@
-//! MatrixView products of layers.
+//! Matrix products of layers.
 //!
 //! # Why
-//! Before every product on the host candle counts the processors. On Linux it reads `/proc/cpuinfo` for that, which the
-//! kernel generates for each reader: this takes a quarter of an epoch of small batches, and more on many processors.
-//! Here the same kernels are called with the threads of the run, and give the same bits. The bias is added in place, and
-//! rows are summed one after the other, where candle computes a division for every number of a sum.
+//! Before every matrix product on the host, candle counts the processors. On Linux it reads `/proc/cpuinfo` for that,
+//! which the kernel generates for each reader: this takes a quarter of an epoch of small batches, and more on many
+//! processors. Here the same kernels run with the run's number of threads, and give the same bits. The bias is added in
+//! place, and rows are summed one after the other, while candle computes a division for every term of a sum.
 
 use candle_core::{CpuStorage, CustomOp3, Layout, Result, Shape, Tensor};
 use gemm::Parallelism;
@@ -53,7 +53,7 @@ impl CustomOp3 for Affine {
         _: &Tensor,
         gradient: &Tensor,
     ) -> Result<(Option<Tensor>, Option<Tensor>, Option<Tensor>)> {
-        // The data is no variable, and its gradient is not needed.
+        // The training data are no variable, and need no gradient.
         let of_x = x.track_op().then(|| product(gradient, &weight.t()?)).transpose()?;
         Ok((of_x, Some(product(&x.t()?, gradient)?), Some(row_sum(gradient)?)))
     }
@@ -83,7 +83,7 @@ pub(crate) fn add_rows(matrix: &[f32], sum: &mut [f32]) {
     }
 }
 
-/// The product on the host, row by row, with the threads of the run.
+/// The row-major product on the host, with the threads of the run.
 fn multiply(a: &MatrixView<'_>, b: &MatrixView<'_>) -> Result<Vec<f32>> {
     if b.rows != a.columns {
         let (rows, inner) = (a.rows, a.columns);
@@ -124,7 +124,7 @@ impl<'a> MatrixView<'a> {
         })
     }
 
-    /// The first `rows * columns` values as a row-major matrix. Panics where there are fewer.
+    /// The first `rows * columns` values as a row-major matrix. Panics if there are fewer.
     pub(crate) fn by_rows(values: &'a [f32], rows: usize, columns: usize) -> Self {
         let values = &values[..rows * columns];
         Self { values, rows, columns, steps: (columns.cast_signed(), 1) }
@@ -133,7 +133,7 @@ impl<'a> MatrixView<'a> {
 
 /// Writes the row-major product to `out`, or adds it to `out`; on this thread alone.
 ///
-/// Panics where the sizes are not those of a product.
+/// Panics if the sizes do not fit a product.
 pub(crate) fn multiply_into(out: &mut [f32], a: &MatrixView<'_>, b: &MatrixView<'_>, adds: bool) {
     gemm(out, a, b, adds, Parallelism::None);
 }
@@ -175,7 +175,7 @@ mod tests {
 
     use super::*;
 
-    /// Whole numbers, so that every order of summing gives the same.
+    /// Integers, so that every order of summation gives the same result.
     fn counted(rows: usize, columns: usize) -> Tensor {
         let values: Vec<f32> = (0..rows * columns).map(|n| (n * 7 % 11) as f32 - 5.0).collect();
         Tensor::from_vec(values, (rows, columns), &Device::Cpu).unwrap()

@@ -1,43 +1,44 @@
 //! The products of convolutions on the host, in tiles that stay in the processor's registers.
 //!
-//! A matrix of images has a row for each pixel of each image and a column for each channel, so that the pixels under one
-//! cell of a kernel are rows one after the other, in the matrix as it lies in memory:
+//! A matrix of images has a row for each pixel of each image and a column for each channel, so that the pixels under
+//! one cell of a kernel are consecutive rows of the matrix in memory:
 //!
 //! ```text
 //! out[row] = start + sum over cells: x[row moved by the cell] W[cell]          RowProduct
 //! dW[cell] = sum over rows: x[row moved by the cell]^T dout[row]               OuterProduct
 //! ```
 //! # Why
-//! No patches are copied (im2col): a kernel of 3 x 3 would write and read nine times the image. Every number of a result
-//! is summed in the order of cells, then channels or rows, whatever the tile, so that tiles and threads change no bit.
+//! No patches are copied (im2col): a kernel of 3 x 3 would write and read nine times the image. In every tile, each
+//! value of a result is summed over cells first and then over channels or rows, so that tiles and threads change no
+//! bit.
 
 use std::ops::Range;
 
 use pulp::{Arch, Simd, WithSimd};
 
-/// The rows of a tile.
+/// The number of rows in a tile.
 const ROWS: usize = 6;
 
-/// The vectors of a tile's row: with 16 vector registers, 6 rows of 2 leave room for the factors.
+/// The number of SIMD vectors in a tile's row: with 16 vector registers, 6 rows of 2 leave room for the factors.
 const VECTORS: usize = 2;
 
-/// Rows of the output, one after the other, that the same cells of the kernel reach.
+/// Consecutive rows of the output that use the same cells of the kernel.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct RowRun {
     /// The first row.
     pub(crate) first: usize,
-    /// Rows.
+    /// The number of rows.
     pub(crate) rows: usize,
-    /// Each cell of the kernel, and the row of `x` that it brings to the first row.
+    /// Each of these cells, and the row of `x` that it multiplies for the first row.
     pub(crate) sources: Vec<(usize, usize)>,
 }
 
-/// How the columns of a product are cut into blocks, which depends on the processor's vectors.
+/// The split of a product's columns into blocks, which depends on the processor's vector width.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct ColumnBlocks {
     columns: usize,
     vectors: usize,
-    /// Columns of a block.
+    /// The number of columns in a block.
     pub(crate) width: usize,
 }
 
@@ -49,12 +50,12 @@ impl ColumnBlocks {
         Self { columns, vectors, width: vectors * lanes }
     }
 
-    /// Blocks.
+    /// The number of blocks.
     pub(crate) fn len(self) -> usize {
         self.columns.div_ceil(self.width)
     }
 
-    /// All columns.
+    /// The number of columns in all blocks.
     pub(crate) fn all(self) -> usize {
         self.columns
     }
@@ -76,23 +77,23 @@ impl WithSimd for Lanes {
     }
 }
 
-/// The rows of one run, given all rows of `x`.
+/// The product for one run of rows, given all rows of `x`.
 pub(crate) struct RowProduct<'a> {
     /// `[row, inner]`
     pub(crate) x: &'a [f32],
-    /// The columns of `x`.
+    /// The number of columns of `x`.
     pub(crate) inner: usize,
     /// `[block, cell, inner, width]`, zero beyond the last column.
     pub(crate) weight: &'a [f32],
     /// The length of a block of `weight`.
     pub(crate) block: usize,
-    /// What the sums start with, `[block, width]`.
+    /// The initial values of the sums, `[block, width]`.
     pub(crate) start: &'a [f32],
     /// The blocks of the output's columns.
     pub(crate) blocks: ColumnBlocks,
-    /// The rows.
+    /// The run of rows to compute.
     pub(crate) run: &'a RowRun,
-    /// Their output, `[row, column]`.
+    /// The output of these rows, `[row, column]`.
     pub(crate) out: &'a mut [f32],
 }
 
@@ -150,7 +151,7 @@ struct RowTile<'a> {
     start: &'a [f32],
     run: &'a RowRun,
     columns: Range<usize>,
-    /// All columns of the output.
+    /// The number of columns of the output.
     of: usize,
 }
 
@@ -189,7 +190,7 @@ impl RowTile<'_> {
     }
 }
 
-/// Writes the first columns of vectors.
+/// Writes the first values of the vectors, as many as `out` holds.
 #[inline(always)]
 fn write<S: Simd, const N: usize>(simd: S, vectors: &[S::f32s; N], out: &mut [f32]) {
     let (whole, rest) = S::as_mut_simd_f32s(out);
@@ -200,21 +201,21 @@ fn write<S: Simd, const N: usize>(simd: S, vectors: &[S::f32s; N], out: &mut [f3
     }
 }
 
-/// The gradient of the weights between some channels and one block of columns, added up over runs.
+/// The gradient of the weights between some channels and one block of columns, summed over runs.
 pub(crate) struct OuterProduct<'a> {
     /// `[row, channel]`
     pub(crate) x: &'a [f32],
-    /// All channels of `x`.
+    /// The number of channels of `x`.
     pub(crate) inner: usize,
-    /// `[row, column]`, of the output.
+    /// The gradient of the output, `[row, column]`.
     pub(crate) gradient: &'a [f32],
     /// The blocks of the output's columns.
     pub(crate) blocks: ColumnBlocks,
-    /// The block.
+    /// The index of the block of columns.
     pub(crate) block: usize,
-    /// The channels.
+    /// The channels of `x` in this tile.
     pub(crate) channels: Range<usize>,
-    /// The rows.
+    /// The runs of rows to sum over.
     pub(crate) runs: &'a [RowRun],
     /// `[cell, channel, width]`
     pub(crate) of_weight: &'a mut [f32],
@@ -223,7 +224,7 @@ pub(crate) struct OuterProduct<'a> {
 }
 
 impl OuterProduct<'_> {
-    /// Adds the rows' products.
+    /// Adds the products of all rows to `of_weight` and `of_bias`.
     pub(crate) fn add(self) {
         Arch::new().dispatch(self);
     }
@@ -276,7 +277,7 @@ impl WithSimd for OuterProduct<'_> {
     }
 }
 
-/// Adds the products of `M` channels of `x` from `at` on with all columns to `of`; returns `M`.
+/// Adds the products of `M` channels of `x`, from channel `at` on, with all columns of `gradient` to `of`; returns `M`.
 #[inline(always)]
 fn outer<S: Simd, const M: usize, const N: usize>(
     simd: S,
@@ -310,13 +311,13 @@ fn outer<S: Simd, const M: usize, const N: usize>(
 mod tests {
     use super::*;
 
-    /// Whole numbers, so that every order of summing gives the same.
+    /// Integers, so that every order of summation gives the same result.
     fn counted(n: usize, step: usize) -> Vec<f32> {
         (0..n).map(|n| (n * step % 11) as f32 - 5.0).collect()
     }
 
-    /// Two cells that read rows 1 and 4 of `x` for the first row: every count of rows around a tile, and columns that are
-    /// no whole vectors.
+    /// Two cells read rows 1 and 4 of `x` for the first row. The cases have row counts around the size of a tile, and
+    /// column counts that are not multiples of a vector.
     #[test]
     fn products_of_any_size_are_those_by_hand() {
         for (rows, inner, columns) in
