@@ -6,7 +6,7 @@ use safetensors::tensor::{Dtype, SafeTensors, TensorView, serialize};
 
 use crate::error::{Error, Result};
 
-/// Named arrays; sorted, so that equal states are equal bytes.
+/// Named arrays, sorted by name, so that equal states give equal bytes.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Snapshot(BTreeMap<String, Array>);
 
@@ -50,13 +50,13 @@ impl Snapshot {
         self.0.insert(name, Array { shape, numbers: TypedNumbers::Text(bytes) });
     }
 
-    /// Adds all of another snapshot, each name behind `prefix`.
+    /// Adds all arrays of another snapshot, with `prefix` in front of each name.
     pub fn merge(&mut self, prefix: &str, other: &Self) {
         self.0
             .extend(other.0.iter().map(|(name, array)| (format!("{prefix}{name}"), array.clone())));
     }
 
-    /// The arrays that [`Snapshot::merge`] added with `prefix`, without it.
+    /// The arrays that [`Snapshot::merge`] added with `prefix`, with the prefix removed.
     #[must_use]
     pub fn part(&self, prefix: &str) -> Self {
         let own = self.0.iter().filter_map(|(name, array)| {
@@ -71,7 +71,7 @@ impl Snapshot {
         self.0.is_empty()
     }
 
-    /// Replaces all f32s `v` by `v + share (o - v)`, where `o` is that of another snapshot of the same model.
+    /// Replaces all f32s `v` by `v + share (o - v)`, where `o` is the same value in another snapshot of the same model.
     pub fn approach(&mut self, other: &Self, share: f64) {
         for (array, other) in self.0.values_mut().zip(other.0.values()) {
             if let (TypedNumbers::F32s(values), TypedNumbers::F32s(others)) =
@@ -167,7 +167,7 @@ impl Snapshot {
         }
     }
 
-    /// The error of a snapshot that does not hold the `n` numbers of that name.
+    /// The error for a snapshot that does not hold the `n` numbers of that name.
     pub(crate) fn another(&self, name: &str, n: usize) -> Error {
         let found =
             self.0.get(name).map_or("nothing".to_owned(), |a| format!("shape {:?}", a.shape));
@@ -208,7 +208,7 @@ impl Snapshot {
     /// Reads the bytes of a safetensors file.
     ///
     /// # Errors
-    /// When they are none, or hold other types than [`Snapshot::to_bytes`] writes.
+    /// When the bytes are no safetensors file, or hold other types than [`Snapshot::to_bytes`] writes.
     pub fn from_bytes(bytes: &[u8]) -> Result<Self> {
         let not = |what: String| Error::data(format!("not a saved state of labelmill: {what}"));
         let tensors = SafeTensors::deserialize(bytes).map_err(|e| not(e.to_string()))?;

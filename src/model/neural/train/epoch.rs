@@ -79,7 +79,7 @@ impl<N: CrowdNet> Trainer<'_, N> {
         Ok(())
     }
 
-    /// Makes one step of the optimiser; returns the loss before it.
+    /// Makes one step of the optimiser; returns the loss before the step.
     fn step(
         &mut self,
         batch: &Batch,
@@ -110,7 +110,7 @@ impl<N: CrowdNet> Trainer<'_, N> {
         Ok(loss)
     }
 
-    /// Sets the moments of what a phase trains to zero.
+    /// Sets the moments of the parameters that a phase trains to zero.
     fn reset_moments(&mut self, phase: &Phase) {
         self.learners.reset_moments(phase.learners);
         let tables = self.annotator_params.tables.iter_mut();

@@ -1,23 +1,24 @@
-//! The outputs of a network that a phase does not train: computed once for the phase, not in every step.
+//! The outputs of a network that the running phase does not train, computed once instead of in every step.
 
 use crate::error::Result;
 use crate::model::neural::net::heads::Outputs;
 
-/// Outputs of more bytes than this are computed in every step instead.
+/// Outputs larger than this are computed in every step instead.
 const MAX_BYTES: usize = 256 << 20;
 
 /// The outputs of all training rows.
 pub(crate) struct FrozenOutputs {
-    /// The numbers of the input's rows, ascending.
+    /// The ids of the input's rows, ascending.
     rows: Vec<u32>,
     outputs: Outputs,
 }
 
 impl FrozenOutputs {
-    /// Computes the outputs of these rows, so many at once, by `predict`; `None` where they are too many.
+    /// Computes the outputs of these rows by `predict`, `at_once` rows at a time; `None` if they are larger than
+    /// [`MAX_BYTES`].
     ///
     /// # Errors
-    /// Those of `predict`.
+    /// When `predict` fails.
     pub(super) fn of(
         rows: Vec<u32>,
         at_once: usize,
@@ -69,7 +70,8 @@ mod tests {
         Sizes { features: vec![3], classes: 2, labels: 2, annotators: 2, annotator_features: None }
     }
 
-    /// Instances in another order and one of them twice, whose rows of features have other numbers; instance 1 has none.
+    /// Instances out of order, one of them twice. Their feature rows have other indices than the instances; instance 1
+    /// has none.
     #[test]
     fn frozen_outputs_are_those_of_a_forward_pass() {
         let a = tiny(2, &[(0, 0, 0), (1, 0, 1), (2, 0, 1), (3, 0, 0), (4, 0, 1)]);
@@ -116,7 +118,7 @@ mod tests {
         assert!(flips.frozen.is_none());
     }
 
-    /// The phase of the heads trains the network, and that of their weights does not.
+    /// The phase `heads` trains the network, and the phase `weights` does not.
     #[test]
     fn a_phase_that_does_not_train_the_network_computes_its_outputs_once() {
         let a = tiny(2, &[(0, 0, 0), (1, 0, 1), (2, 1, 1), (3, 1, 0), (4, 0, 1)]);

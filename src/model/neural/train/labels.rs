@@ -8,16 +8,17 @@ use crate::model::neural::data::TrainingData;
 use crate::model::neural::{BatchContext, CrowdNet};
 use crate::run::Run;
 
-/// Instances without features whose posteriors are computed at once.
+/// The number of instances without features whose posteriors are computed at once.
 const BLIND_AT_ONCE: usize = 4096;
 
 impl<N: CrowdNet> Trainer<'_, N> {
-    /// Replaces the targets by the model's posteriors. Trusted rows stay one-hot. For an instance without features the
-    /// classifier says that all classes are alike.
+    /// Replaces the targets by the model's posteriors. Trusted rows stay one-hot. For an instance without features,
+    /// learners that read features give all classes the same probability.
     ///
     /// # Why
-    /// The posterior of a model is defined once, by its `predict`: what the classifier is trained on and what is published
-    /// cannot differ. Its arithmetic is small beside the forward pass over the same instances.
+    /// The posterior of a model is defined once, by its `predict`: the posteriors that train the classifier and those
+    /// that are published cannot differ. Its arithmetic is small compared with the forward pass over the same
+    /// instances.
     ///
     /// # Errors
     /// When the run is cancelled or the device fails.
@@ -46,14 +47,15 @@ impl<N: CrowdNet> Trainer<'_, N> {
         Ok(())
     }
 
-    /// Lets the model estimate its annotators' parameters from the targets.
+    /// Runs the model's M-step, which estimates annotators' parameters from the targets.
     pub(super) fn m_step(&mut self) {
         let Some(targets) = &self.state.targets else { return };
         let counts = expected_counts_of(self.data.annotations, targets);
         self.model.m_step(self.data.annotations, &counts, &mut self.annotator_params);
     }
 
-    /// Fits the calibrator to what the classifier says of trusted instances; without any there is none.
+    /// Fits the calibrator to the classifier's predictions of trusted instances; without trusted instances there is no
+    /// calibrator.
     ///
     /// # Errors
     /// When the run is cancelled or the device fails.

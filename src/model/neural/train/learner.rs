@@ -1,8 +1,8 @@
-//! A learner: a network with the moments of its optimiser, and with names and random streams of its own.
+//! A learner: a network with its optimiser state, and with its own names and random streams.
 //!
 //! # Why
-//! The classifier has no prefix, and draws from the streams of the run itself: its numbers, in a checkpoint and in a saved
-//! model, are those of a model that has no other learner.
+//! The classifier has no prefix, and draws from the run's own random streams. So its arrays in a checkpoint or a saved
+//! model have the same names and initial values as in a model without other learners.
 
 use std::borrow::Cow;
 
@@ -24,48 +24,49 @@ use crate::run::Run;
 /// The name of the learner that every model has.
 pub(crate) const CLASSIFIER: &str = "classifier";
 
-/// A learner beside the classifier, as its model describes it.
+/// A model's description of one of its learners.
 #[derive(Debug, Clone, PartialEq)]
 pub struct LearnerSpec {
-    /// What the names of its numbers begin with; unique in the model.
+    /// The prefix of the names of its arrays; unique in the model.
     pub name: &'static str,
     /// The network before its last layers.
     pub backbone: BackboneSpec,
     /// The outputs that the model reads.
     pub heads: Heads,
-    /// What it reads.
+    /// The input that the learner reads.
     pub input: LearnerInput,
 }
 
-/// What all learners of a model share.
+/// The settings that all learners of a model share.
 pub(crate) struct LearnerSetting<'a> {
     pub(crate) precision: Precision,
     pub(crate) sizes: &'a Sizes,
     pub(crate) run: &'a Run,
     pub(crate) device: &'a Device,
-    /// The numbers of a saved model; without it all are drawn.
+    /// The arrays of a saved model; `None` if the parameters are to be initialised.
     pub(crate) saved: Option<&'a Snapshot>,
 }
 
-/// A network in training.
+/// A network with its input and random streams.
 pub(crate) struct Learner {
     pub(super) name: &'static str,
     pub(crate) network: Network,
     pub(super) heads: Heads,
     pub(super) input: LearnerInput,
-    /// Numbers in a row of the input.
+    /// The number of values in a row of the input.
     width: usize,
     /// The run with the learner's random streams.
     run: Run,
-    /// The network's outputs in a phase that does not train it.
+    /// The network's outputs for all training rows, in a phase that does not train it.
     pub(super) frozen: Option<FrozenOutputs>,
 }
 
 impl Learner {
-    /// Builds the network; the parameters are drawn, or those of a saved model.
+    /// Builds the network with initial parameters, or with those of a saved model.
     ///
     /// # Errors
-    /// When the features do not fit the backbone, the numbers are those of another model, or the device is out of memory.
+    /// When the features do not fit the backbone, the saved arrays belong to another model, or the device is out of
+    /// memory.
     pub(super) fn new(spec: LearnerSpec, setting: &LearnerSetting<'_>) -> Result<Self> {
         let LearnerSpec { name, backbone, heads, input } = spec;
         let LearnerSetting { precision, sizes, run, device, saved } = *setting;
@@ -88,23 +89,23 @@ impl Learner {
         Ok(learner)
     }
 
-    /// What the names of its numbers begin with.
+    /// The prefix of the names of its arrays.
     pub(super) fn prefix(&self) -> String {
         if self.name == CLASSIFIER { String::new() } else { format!("{}.", self.name) }
     }
 
-    /// The learner's own numbers of a snapshot, without the prefix.
+    /// The learner's own arrays in a snapshot, with the prefix removed.
     pub(super) fn part_of<'a>(&self, from: &'a Snapshot) -> Cow<'a, Snapshot> {
         let prefix = self.prefix();
         if prefix.is_empty() { Cow::Borrowed(from) } else { Cow::Owned(from.part(&prefix)) }
     }
 
-    /// Fits the scaling of the input to what is trained on.
+    /// Fits the scaling of the input to the training data.
     pub(super) fn fit_scaler(&mut self, data: &TrainingData<'_>) {
         self.input.fit(&mut self.network.scaler, data);
     }
 
-    /// Computes the outputs for rows of the input; nothing is kept for a way back.
+    /// Computes the outputs for rows of the input, and keeps nothing for a backward pass.
     ///
     /// # Errors
     /// When the device fails.
@@ -121,7 +122,8 @@ impl Learner {
         Outputs { named: vec![Vec::new(); self.heads.named.len()], ..Outputs::default() }
     }
 
-    /// The outputs for instances without features; of a learner that reads these, all classes are alike.
+    /// The outputs for instances without features; a learner that reads features gives all classes the same
+    /// probability.
     ///
     /// # Errors
     /// When the device fails.
@@ -139,8 +141,8 @@ impl Learner {
         Ok(Outputs { rows, p, ..Outputs::default() })
     }
 
-    /// Computes the outputs of all training rows once where no epoch to come trains the learner, unless they are too many
-    /// or features are augmented anew in every step.
+    /// Computes and keeps the outputs of all training rows if the learner is not in `trained`, unless they are too
+    /// large or features are augmented in every step.
     ///
     /// # Errors
     /// When the device fails.
@@ -155,7 +157,7 @@ impl Learner {
         Ok(())
     }
 
-    /// What reads the learner's input, unless its outputs are known.
+    /// The reader of the learner's input; `None` if its outputs are frozen.
     pub(super) fn reader(&self) -> Option<Reader> {
         let Self { input, width, run, .. } = self;
         let reader = || Reader {
@@ -167,7 +169,7 @@ impl Learner {
         self.frozen.is_none().then(reader)
     }
 
-    /// Computes the outputs for a batch in training; with the forward pass where the learner is one of `trained`.
+    /// Computes the outputs for a batch in training; also returns the forward pass if the learner is in `trained`.
     ///
     /// # Errors
     /// When the device fails.

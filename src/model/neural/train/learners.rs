@@ -1,7 +1,7 @@
-//! All learners of a model: the classifier and, where the model asks for them, others beside it, such as a teacher or the
-//! parts of a mixture.
+//! All learners of a model: the classifier and, if the model defines them, others, such as a teacher or the components
+//! of a mixture.
 //!
-//! Each is trained in the phases that name it and is drawn anew alone.
+//! Each is trained in the phases that name it, and can be reinitialised by itself.
 
 use candle_core::backprop::GradStore;
 
@@ -26,7 +26,8 @@ impl Learners {
     /// Builds the classifier and the others.
     ///
     /// # Errors
-    /// When the features do not fit a backbone, the numbers are those of another model, or the device is out of memory.
+    /// When the features do not fit a backbone, the saved arrays belong to another model, or the device is out of
+    /// memory.
     pub(crate) fn new(
         (classifier, others): (LearnerSpec, Vec<LearnerSpec>),
         setting: &LearnerSetting<'_>,
@@ -49,12 +50,12 @@ impl Learners {
         self.all_mut().filter(move |learner| learners.has(learner.name))
     }
 
-    /// Fits the scaling of each learner's input to what is trained on.
+    /// Fits the scaling of each learner's input to the training data.
     pub(crate) fn fit_scalers(&mut self, data: &TrainingData<'_>) {
         self.all_mut().for_each(|learner| learner.fit_scaler(data));
     }
 
-    /// The rows that all learners predict at once.
+    /// The number of rows that every learner can predict at once.
     pub(crate) fn rows_at_once(&self) -> usize {
         self.all().map(|learner| learner.network.rows_at_once()).fold(usize::MAX, usize::min)
     }
@@ -72,7 +73,8 @@ impl Learners {
         Ok((of(&self.classifier)?, self.others.iter().map(of).collect::<Result<_>>()?))
     }
 
-    /// The same for instances without features: all classes are alike.
+    /// The outputs of all learners for instances without features; those that read features give all classes the same
+    /// probability.
     ///
     /// # Errors
     /// When the device fails.
@@ -86,7 +88,7 @@ impl Learners {
         Ok((of(&self.classifier)?, self.others.iter().map(of).collect::<Result<_>>()?))
     }
 
-    /// Computes the outputs of learners that are not of `trained` once for all epochs to come, where they fit into memory.
+    /// Computes and keeps the outputs of the learners that are not in `trained`, as long as they fit into memory.
     ///
     /// # Errors
     /// When the device fails.
@@ -94,12 +96,12 @@ impl Learners {
         self.all_mut().try_for_each(|learner| learner.freeze(trained, data))
     }
 
-    /// Forgets outputs that were computed once, since other parameters are loaded.
+    /// Drops all frozen outputs, before other parameters are loaded.
     pub(super) fn thaw(&mut self) {
         self.all_mut().for_each(|learner| learner.frozen = None);
     }
 
-    /// What reads the input of each learner, unless its outputs are known.
+    /// The reader of each learner's input; `None` for a learner whose outputs are frozen.
     pub(super) fn readers(&self) -> Vec<Option<Reader>> {
         self.all().map(Learner::reader).collect()
     }
@@ -150,7 +152,7 @@ impl Learners {
         Ok(())
     }
 
-    /// The sum of the squares of all derivatives.
+    /// The sum of the squares of all gradients.
     ///
     /// # Errors
     /// When the device fails.
@@ -180,7 +182,8 @@ impl Learners {
         self.those_of(learners).for_each(|learner| learner.network.parameters.reset_moments());
     }
 
-    /// Draws the parameters of these learners anew, from the streams of `name`, and forgets what their optimiser keeps.
+    /// Reinitialises the parameters of these learners from the random streams of `name`, and resets their moments and
+    /// step counts.
     ///
     /// # Errors
     /// When the device fails.
@@ -192,7 +195,7 @@ impl Learners {
         Ok(())
     }
 
-    /// Adds the parameters and scaling of all to a snapshot.
+    /// Adds the parameters and scaling of all learners to a snapshot.
     ///
     /// # Errors
     /// When the device fails.
@@ -200,10 +203,10 @@ impl Learners {
         self.add(to, |learner, own| learner.network.save(own))
     }
 
-    /// Takes the parameters and scaling of all from a snapshot.
+    /// Takes the parameters and scaling of all learners from a snapshot.
     ///
     /// # Errors
-    /// When it is of other learners, or the device fails.
+    /// When the snapshot belongs to other learners, or the device fails.
     pub(crate) fn load(&mut self, from: &Snapshot) -> Result<()> {
         self.all_mut().try_for_each(|learner| learner.network.load(&learner.part_of(from)))
     }
@@ -219,7 +222,7 @@ impl Learners {
     /// Takes moments and step counts from a snapshot.
     ///
     /// # Errors
-    /// When it has none.
+    /// When the snapshot has none.
     pub(super) fn load_moments(&mut self, from: &Snapshot) -> Result<()> {
         self.all_mut().try_for_each(|learner| {
             let own = learner.part_of(from);
@@ -227,7 +230,7 @@ impl Learners {
         })
     }
 
-    /// The numbers of a snapshot as a saved model has them.
+    /// Converts the arrays of a snapshot to the names and layouts of a saved model.
     pub(crate) fn to_pytorch(&self, snapshot: &Snapshot) -> Snapshot {
         let mut saved = Snapshot::default();
         for learner in self.all() {
@@ -237,7 +240,7 @@ impl Learners {
         saved
     }
 
-    /// Adds what `save` makes of each learner, behind the learner's prefix.
+    /// Adds the arrays that `save` writes for each learner, with the learner's prefix.
     fn add(
         &self,
         to: &mut Snapshot,
@@ -254,16 +257,16 @@ impl Learners {
 
 /// The forward passes of a batch, and their outputs.
 pub(super) struct ForwardPasses {
-    /// That of each learner, where the phase trains it.
+    /// The forward pass of each learner that the phase trains.
     passes: Vec<Option<ForwardPass>>,
     /// The outputs of the classifier.
     pub(super) out: Outputs,
-    /// Those of the others.
+    /// The outputs of the other learners.
     pub(super) others: Vec<Outputs>,
 }
 
 impl ForwardPasses {
-    /// The gradients by the parameters of each learner that is trained, given those by the outputs.
+    /// The gradients of the parameters of each learner that is trained, given the gradients of the outputs.
     ///
     /// # Errors
     /// When the device fails.

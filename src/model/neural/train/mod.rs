@@ -40,12 +40,12 @@ pub(crate) struct Trainer<'a, N> {
     pub(crate) state: TrainState,
     /// The name of the last phase.
     pub(crate) phase: &'static str,
-    /// Whether a phase has run out of patience: what is left before the next selection is skipped.
+    /// Whether a phase has run out of patience: all acts before the next selection or reset are skipped.
     pub(crate) is_over: bool,
 }
 
 impl<N: CrowdNet> Trainer<'_, N> {
-    /// Trains to the end, from the last checkpoint where the run has one.
+    /// Trains to the end, starting from the run's last checkpoint if there is one.
     ///
     /// # Errors
     /// When the training diverges, the run is cancelled, or a checkpoint cannot be read or written.
@@ -70,7 +70,7 @@ impl<N: CrowdNet> Trainer<'_, N> {
         Ok(())
     }
 
-    /// Runs the epochs of an act that are left.
+    /// Runs the remaining epochs of an act.
     fn train_phase(&mut self, phase: &Phase, run: &Run) -> Result<()> {
         self.phase = phase.name;
         while self.state.epoch < phase.act.len() as u32 {
@@ -133,7 +133,8 @@ impl<N: CrowdNet> Trainer<'_, N> {
         self.predict_from(self.data.inputs(), batch)
     }
 
-    /// The same with other inputs than those of the training, where there are more annotations.
+    /// The current model's prediction for a batch of other inputs, which may have more annotations than the training
+    /// inputs.
     ///
     /// # Errors
     /// When the device fails.
@@ -154,7 +155,7 @@ impl<N: CrowdNet> Trainer<'_, N> {
         self.predictor().with_outputs(self.data.inputs(), batch, read_out)
     }
 
-    /// The divisor of the annotations' losses: the user's, or the model's.
+    /// The divisor of the annotations' losses: the user's choice, or the model's default.
     fn reduction(&self) -> Reduction {
         self.spec.reduction.or(N::REDUCTION).unwrap_or(Reduction::Sum)
     }

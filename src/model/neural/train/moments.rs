@@ -1,4 +1,4 @@
-//! The moments that an optimiser keeps for each number that it updates.
+//! The moments that an optimiser keeps for each value that it updates.
 
 use std::ops::Range;
 
@@ -10,7 +10,7 @@ use crate::model::neural::prefetch::prefetch;
 use crate::model::neural::train::checkpoint::Snapshot;
 use crate::model::neural::train::optimiser_spec::OptimiserKind;
 
-/// Running moments of one parameter; those that the kind of optimiser does not use are empty.
+/// Running moments of one parameter; a moment that the kind of optimiser does not use is empty.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(crate) struct Moments {
     first: Vec<f32>,
@@ -18,7 +18,7 @@ pub(crate) struct Moments {
     greatest: Vec<f32>,
 }
 
-/// The moments of a range of a parameter's numbers.
+/// The moments of a range of a parameter's values.
 #[derive(Default)]
 pub(crate) struct MomentsMut<'a> {
     pub(crate) first: &'a mut [f32],
@@ -27,7 +27,7 @@ pub(crate) struct MomentsMut<'a> {
 }
 
 impl<'a> MomentsMut<'a> {
-    /// Splits into the moments of the first `n` numbers and those of the others.
+    /// Splits into the moments of the first `n` values and those of the others.
     pub(crate) fn split_at(self, n: usize) -> (Self, Self) {
         let split = |values: &'a mut [f32]| values.split_at_mut(n.min(values.len()));
         let (first, second, greatest) =
@@ -38,7 +38,7 @@ impl<'a> MomentsMut<'a> {
         )
     }
 
-    /// The moments of a range of the numbers.
+    /// The moments of a range of the values.
     pub(crate) fn slice(&mut self, range: Range<usize>) -> MomentsMut<'_> {
         fn part(values: &mut [f32], range: Range<usize>) -> &mut [f32] {
             if values.is_empty() { values } else { &mut values[range] }
@@ -59,7 +59,7 @@ impl<'a> MomentsMut<'a> {
 }
 
 impl Moments {
-    /// Makes zero moments for `n` numbers, unless there are as many.
+    /// Allocates zero moments for `n` values, unless they exist already.
     pub(crate) fn fit(&mut self, rule: OptimiserKind, n: usize) {
         if self.first.len() != n {
             let zeros = |wanted: bool| if wanted { vec![0.0; n] } else { Vec::new() };
@@ -87,7 +87,7 @@ impl Moments {
         Ok(Self { first: host(first)?, second: host(second)?, greatest: host(greatest)? })
     }
 
-    /// Copies the moments to the GPU of a variable; there all three have its shape.
+    /// Copies the moments to the variable's GPU, where all three have the variable's shape.
     ///
     /// # Errors
     /// When the device fails.

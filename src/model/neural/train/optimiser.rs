@@ -24,7 +24,7 @@ impl Optimiser {
         Self { spec: spec.clone() }
     }
 
-    /// The kind, which decides what moments there are.
+    /// The kind of optimiser, which decides which moments exist.
     pub(crate) fn kind(&self) -> OptimiserKind {
         self.spec.rule
     }

@@ -1,4 +1,4 @@
-//! The optimiser and the schedule of its rates, as a user writes them.
+//! The spec of the optimiser and its learning rate schedule.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -10,9 +10,9 @@ pub enum OptimiserKind {
     /// Kingma and Ba 2015.
     #[default]
     Adam,
-    /// Adam whose second moment never falls (Reddi, Kale, Kumar 2018); both bias corrections stay.
+    /// Adam with a second moment that never falls (Reddi, Kale, Kumar 2018) and with both bias corrections.
     Amsgrad,
-    /// Steepest descent with momentum.
+    /// Stochastic gradient descent with momentum.
     Sgd,
 }
 
@@ -66,7 +66,7 @@ pub struct OptimiserSpec {
     /// Decay of the second moment.
     #[schemars(range(min = 0.0, max = 1.0))]
     pub beta2: f64,
-    /// Added to the root of the second moment.
+    /// Added to the square root of the second moment.
     #[schemars(range(min = 0.0))]
     pub epsilon: f64,
     /// Nesterov's momentum (SGD).

@@ -23,7 +23,8 @@ impl<N: CrowdNet> Trainer<'_, N> {
         }
         let last = self.snapshot()?;
         let mut average = self.state.average.take().unwrap_or_else(|| last.clone());
-        // The plain mean of all epochs until the exponential average has had enough of them.
+        // The plain mean of all epochs, as long as 1 / epochs exceeds the last epoch's weight in the exponential
+        // average.
         average.approach(&last, (1.0 / f64::from(self.epochs_done(phase))).max(1.0 - kept));
         self.load(&average)?;
         self.state.average = Some(average);
@@ -43,7 +44,7 @@ impl<N: CrowdNet> Trainer<'_, N> {
         Ok(())
     }
 
-    /// Goes back to the best model since the last selection; where nothing selects, to the average if there is one.
+    /// Restores the best model since the last selection; if no epoch was scored, the average model, if there is one.
     pub(super) fn keep_best(&mut self) -> Result<()> {
         let average = self.state.average.take();
         let best = self.state.best.take().map(|(.., best)| best);
@@ -52,7 +53,8 @@ impl<N: CrowdNet> Trainer<'_, N> {
         self.load(&kept)
     }
 
-    /// Whether the last improvement of the phase is more than `patience` epochs ago; frozen epochs do not count.
+    /// Whether the last improvement of the phase is at least `patience` epochs ago; epochs with frozen annotators do
+    /// not count.
     pub(super) fn is_out_of_patience(&self, phase: &Phase) -> bool {
         let (patience, best) = (self.spec.patience, &self.state.best);
         let all_move = self.annotator_delay(phase);
@@ -61,12 +63,12 @@ impl<N: CrowdNet> Trainer<'_, N> {
             .is_some_and(|(p, (_, at, _))| self.epochs_done(phase) >= all_move.max(*at) + p)
     }
 
-    /// Epochs of the phase that are over, those of earlier acts among them.
+    /// The number of completed epochs of the phase, including those of earlier acts.
     fn epochs_done(&self, phase: &Phase) -> u32 {
         phase.act.start + self.state.epoch
     }
 
-    /// The score of this epoch, greater is better; `None` where the last epoch is kept.
+    /// The score of this epoch, greater is better; `None` if epochs of the phase are not compared.
     fn score(&self, phase: &Phase) -> Result<Option<f64>> {
         match self.spec.select {
             Select::Last => Ok(None),
@@ -84,7 +86,8 @@ impl<N: CrowdNet> Trainer<'_, N> {
                         log += at_least(p[*class as usize], MIN_SCORED).ln();
                     }
                 }
-                // Ties in accuracy break to the smaller log-loss, which adds less than one more right answer would.
+                // Ties in accuracy break to the smaller log-loss, whose term is smaller than the gain from one more
+                // correct prediction.
                 let n = self.valid.len().max(1) as f64;
                 Ok(Some((right + 0.5 / (1.0 - log / n)) / n))
             }
@@ -125,8 +128,8 @@ mod tests {
     use crate::run::Run;
     use crate::testing::{described, tiny};
 
-    /// Calls `read` with a model that has not been trained, which selects by `select`, on three instances of which the
-    /// second and third have held-out annotations of the weights 1 and 3. The features of the first cannot be read.
+    /// Calls `read` with an untrained model that selects by `select`, on three instances. The second and third have
+    /// held-out annotations with the weights 1 and 3; the features of the first cannot be read.
     fn with_trainer<R>(
         select: Select,
         valid: &[(u32, u32)],
@@ -209,7 +212,7 @@ mod tests {
         };
         let [right, second, last] = classes.map(|class| score(&[(0, class)]));
         assert!(right > second && second > last, "{right} {second} {last}");
-        // However unlikely a wrong class is, one more right answer counts for more.
+        // However improbable a true class is, one more correct prediction counts for more.
         let half = score(&[(0, classes[0]), (0, classes[2])]);
         assert!(half > second, "{half} {second}");
     }

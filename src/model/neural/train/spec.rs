@@ -1,4 +1,4 @@
-//! How a network is trained, as a user writes it.
+//! The spec of a network's training.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -85,12 +85,12 @@ pub struct TrainSpec {
     /// average is scored and kept in place of the parameters themselves; 0 for none.
     #[schemars(range(min = 0.0, max = 0.999))]
     pub average: f64,
-    /// Stop after so many epochs without a better one.
+    /// Stop after this many epochs without an improvement.
     pub patience: Option<u32>,
-    /// Epochs between two checkpoints, from which an interrupted job goes on.
+    /// Epochs between two checkpoints, from which an interrupted job resumes.
     #[schemars(range(min = 1))]
     pub checkpoint_epochs: u32,
-    /// The type of numbers in the network's products.
+    /// The floating-point type of the network's matrix products and convolutions.
     pub precision: Precision,
 }
 
@@ -113,7 +113,7 @@ impl Default for TrainSpec {
 }
 
 impl TrainSpec {
-    /// How training data become batches, for a model that may drop an incomplete last one.
+    /// The split of training data into batches; `drops_last` leaves out an incomplete last batch.
     pub(crate) fn batching(&self, drops_last: bool) -> Batching {
         Batching {
             batch_size: self.batch_size,

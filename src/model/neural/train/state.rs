@@ -1,29 +1,30 @@
-//! What changes during a training, beside the parameters of network and annotators: all of it is in the checkpoint.
+//! The state of a training apart from the parameters of networks and annotators. A checkpoint holds all of it.
 //!
-//! It holds no state of a random generator: every draw comes from a stream named for its phase, epoch and batch.
+//! It contains no state of a random generator, because every draw comes from a stream named for its phase, epoch and
+//! batch.
 
 use crate::error::{Error, Result};
 use crate::model::calibrator::Calibrator;
 use crate::model::fitted::{Posterior, TraceRow};
 use crate::model::neural::train::checkpoint::Snapshot;
 
-/// The state of a training beside the parameters.
+/// The state of a training apart from the parameters.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct TrainState {
-    /// Acts that are over.
+    /// The number of completed acts.
     pub acts: usize,
-    /// Epochs of the running act that are over.
+    /// The number of completed epochs of the running act.
     pub(crate) epoch: u32,
     pub(crate) trace: Vec<TraceRow>,
-    /// The best score since the last selection, the epoch of the phase that had it, and the model then.
+    /// The best score since the last selection, the epoch of the phase that reached it, and the model of that epoch.
     pub(crate) best: Option<(f64, u32, Snapshot)>,
     /// The average of the models since the last selection.
     pub(crate) average: Option<Snapshot>,
     /// The targets of the classifier, `[instance, class]`, where the model has them.
     pub(crate) targets: Option<Posterior>,
-    /// Whether an E-step has made the targets; else they are those of the model's aggregator.
+    /// Whether an E-step has computed the targets; else they come from the model's aggregator.
     pub(crate) are_targets_own: bool,
-    /// The map from the classifier's probabilities to calibrated ones, once it was fitted.
+    /// The map from the classifier's probabilities to calibrated ones, once it has been fitted.
     pub(crate) calibrator: Option<Calibrator>,
 }
 
@@ -54,10 +55,10 @@ impl TrainState {
         Ok(())
     }
 
-    /// Takes the state from a snapshot; targets that no E-step had made stay as they are.
+    /// Takes the state from a snapshot. Targets are replaced only if an E-step had computed the saved ones.
     ///
     /// # Errors
-    /// When it is of another training.
+    /// When the snapshot belongs to another training.
     pub(crate) fn load(&mut self, from: &Snapshot) -> Result<()> {
         // These numbers were unsigned integers when they were saved.
         #[allow(clippy::cast_sign_loss)]

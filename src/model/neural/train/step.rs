@@ -12,7 +12,7 @@ use crate::model::neural::train::learners::Learners;
 use crate::model::neural::train::spec::Reduction;
 use crate::model::neural::{BatchContext, CrowdNet, Gradient};
 
-/// A model's loss on a batch, and its derivatives by the networks' outputs and the gathered parameters.
+/// A model's loss on a batch, and its derivatives with respect to the networks' outputs and the gathered parameters.
 pub(crate) fn loss_and_gradient<N: CrowdNet>(
     model: &N,
     context: &BatchContext<'_>,
@@ -41,7 +41,7 @@ pub(crate) fn loss_and_gradient<N: CrowdNet>(
     (loss, gradient)
 }
 
-/// Adds the derivatives by the probabilities to those by the logits.
+/// Propagates the gradient of the probabilities to the logits: adds the result to the gradient of the logits.
 fn propagate(out: &Outputs, gradient: &mut Outputs, classes: usize) {
     let rows = out.p.chunks_exact(classes).zip(gradient.p.chunks_exact(classes));
     for ((p, d_p), d_logits) in rows.zip(gradient.logits.chunks_exact_mut(classes)) {
@@ -49,8 +49,8 @@ fn propagate(out: &Outputs, gradient: &mut Outputs, classes: usize) {
     }
 }
 
-/// The outputs with the trusted classes in place of the classifier's probabilities, where a row of the batch has one:
-/// annotators are judged by the class that is known, not by the classifier's sum over all classes.
+/// The outputs in which trusted classes, one-hot, replace the classifier's probabilities; `None` if no row of the batch
+/// is trusted. So the loss of annotations uses the known class, not the classifier's sum over all classes.
 fn with_trusted_classes(context: &BatchContext<'_>) -> Option<Outputs> {
     let n = context.dims.classes;
     let trusts = context.batch.trusted.iter().any(Option::is_some);
@@ -64,8 +64,9 @@ fn with_trusted_classes(context: &BatchContext<'_>) -> Option<Outputs> {
     Some(out)
 }
 
-/// Adds to the loss of annotations the cross-entropy of trusted classes, as a mean over the batch, and its derivatives.
-/// The annotations of a trusted row teach the classifier nothing more.
+/// The cross-entropy of trusted classes, divided by the number of rows of the batch, to be added to the loss of
+/// annotations. Its derivatives replace those of the annotations in trusted rows, so that these annotations do not
+/// train the classifier.
 fn trust(context: &BatchContext<'_>, gradient: &mut Gradient) -> f64 {
     let n = context.dims.classes;
     let scale = 1.0 / context.batch.len().max(1) as f64;
@@ -82,7 +83,7 @@ fn trust(context: &BatchContext<'_>, gradient: &mut Gradient) -> f64 {
     loss
 }
 
-/// What predictions are computed from.
+/// The networks and parameters that predictions are computed from.
 pub(crate) struct Predictor<'a> {
     pub(crate) learners: &'a Learners,
     pub(crate) annotator_params: &'a AnnotatorParams,
