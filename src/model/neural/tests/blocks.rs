@@ -1,9 +1,10 @@
-//! What is computed block by block is what it is one by one, and nothing is computed that nobody needs.
+//! Computation by blocks gives the same results as computation one by one, and heads that are not needed are not
+//! computed.
 
 use super::posteriors::{near, predict};
 use super::*;
 
-/// Seventy rows, which are a block and a part: the loss from the formula, row by row, and every derivative.
+/// Seventy rows, which are one block and part of another: the loss by the formula, row by row, and every derivative.
 #[test]
 fn pairs_in_blocks_are_pairs_one_by_one() {
     const ROWS: usize = 70;
@@ -49,7 +50,7 @@ fn pairs_in_blocks_are_pairs_one_by_one() {
     case.check_gradient();
 }
 
-/// The batch knows annotator 1 alone, and the head of annotator 0 is no number.
+/// The batch contains only annotator 1, and the head of annotator 0 is set to NaN.
 #[test]
 fn losses_and_likelihoods_compute_the_heads_of_their_own_annotators() {
     let model = DoctorNet::default();

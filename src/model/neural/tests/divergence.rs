@@ -1,9 +1,9 @@
-//! Outputs that are no numbers: no maximum and no floor hides them, so that the training stops at once.
+//! Outputs of NaN: no maximum and no clamp hides them, so that the training stops at once.
 
 use super::posteriors::predict;
 use super::*;
 
-/// Row 0 of every output is NaN, and row 1 is as it was.
+/// Row 0 of every output is NaN, and row 1 is unchanged.
 fn expect_nan<N: CrowdNet>(mut case: Case<'_, N>) {
     expect_no_loss(&mut case);
     let told = predict(&case);
@@ -47,7 +47,7 @@ fn a_network_without_numbers_has_no_loss_and_no_prediction() {
         expect_nan(Case::new(&MaxMig { divergence, ..MaxMig::default() }));
     }
     expect_nan(Case::new(&SoftBootstrap::default()).with_targets(&votes));
-    // Its posterior is that of the vote where no class is the most probable.
+    // Its posterior depends only on the vote if no class is the most probable, so only the loss is NaN.
     let hard = SoftBootstrap { hard: true, ..SoftBootstrap::default() };
     expect_no_loss(&mut Case::new(&hard).with_targets(&votes));
     // The posterior of `dl` is the aggregator's.

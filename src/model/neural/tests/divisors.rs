@@ -1,11 +1,12 @@
-//! Divisors by hand where rows, annotators, those of the batch and classes are not as many.
+//! Divisors worked out by hand for batches whose numbers of rows, annotators, annotators in the batch and annotations
+//! differ.
 
 use super::posteriors::near;
 use super::uneven::{heads_of_biases, weighted};
 use super::*;
 
-/// The case with a third row, without annotations and with equal probabilities, so that rows, annotators and classes are
-/// not as many.
+/// The case with a third row, without annotations and with equal probabilities, so that rows and annotators differ in
+/// number.
 fn of_three_rows<N: CrowdNet>(mut case: Case<'_, N>) -> Case<'_, N> {
     let Batch { rows, instances, offsets, trusted, .. } = &mut case.batch;
     (*rows, *instances) = (vec![0, 1, 2], vec![0, 1, 2]);
@@ -24,7 +25,7 @@ fn of_three_rows<N: CrowdNet>(mut case: Case<'_, N>) -> Case<'_, N> {
     case
 }
 
-/// The loss where there are so many annotators in all.
+/// The loss with `annotators` annotators in total.
 fn loss_among<N: CrowdNet>(case: &Case<'_, N>, annotators: usize) -> f64 {
     let (batch, out, annotator_params) = (&case.batch, &case.out, &case.annotator_params);
     let gathered = &annotator_params.gather(&[0, 1]);
@@ -44,7 +45,7 @@ fn loss_among<N: CrowdNet>(case: &Case<'_, N>, annotators: usize) -> f64 {
     loss_and_gradient(case.model, &context).0
 }
 
-/// Four annotations with the weights 1, 0.5, 2 and 0.25 on three rows, of two of five annotators.
+/// Four annotations with the weights 1, 0.5, 2 and 0.25 on three rows, by two of five annotators.
 #[test]
 fn every_divisor_counts_what_it_says() {
     let model = TraceRegularised::default();
@@ -60,7 +61,7 @@ fn every_divisor_counts_what_it_says() {
     }
 }
 
-/// The sum of the four losses is 3.102051, the traces are 2.969630 and 1.571877, of five annotators.
+/// The sum of the four losses is 3.102051; the traces are 2.969630 and 1.571877, for two of five annotators.
 #[test]
 fn a_trace_is_divided_by_annotators_and_a_loss_by_rows() {
     let model = TraceRegularised { lambda: 0.02 };
@@ -96,7 +97,7 @@ fn three_rows_have_three_pairs_of_the_same_and_six_of_others() {
     case.check_gradient();
 }
 
-/// The batch knows annotator 1 alone, who says 0 of row 0: the head of annotator 0 answers.
+/// The batch contains only annotator 1, who gives row 0 the label 0: the loss uses the head of annotator 0.
 #[test]
 fn the_head_of_a_batch_s_own_annotator_is_left_out() {
     let model = WeightedDoctorNet::default();

@@ -31,7 +31,8 @@ fn batching(by_annotation: bool) -> Batching {
     Batching { batch_size: Some(7), by_annotation, drops_last: false }
 }
 
-/// The four features as images of 2 x 2 pixels: the first three tell the class. What was saved predicts the same.
+/// The four features as images of 2 x 2 pixels, whose first three pixels determine the class. The saved model gives the
+/// same predictions.
 #[test]
 fn a_residual_network_learns_from_images_and_predicts_again() {
     let a = agreeing();
@@ -83,7 +84,7 @@ fn an_average_of_two_epochs_is_the_mean_of_both_models() {
     }
 }
 
-/// Of forty instances the first ten have no features; what is left is all of an epoch.
+/// The first ten of forty instances have no features; an epoch consists of the other thirty.
 #[test]
 fn the_shares_of_an_epoch_are_one_a_batch_and_annotator() {
     let a = agreeing();
@@ -168,7 +169,7 @@ fn held_out_annotations_teach_nothing() {
     assert_ne!(start(most), all);
 }
 
-/// The classifier has no learning rate, so that nothing gets better before annotators' parameters move.
+/// The classifier's learning rate is zero, so that no epoch improves before annotators' parameters are trained.
 // keys: model.train.patience
 #[test]
 fn patience_waits_for_the_annotators() {

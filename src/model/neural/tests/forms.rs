@@ -1,4 +1,4 @@
-//! Losses, starts and shares by hand at other settings than the defaults.
+//! Losses, initial parameters and shares worked out by hand for other settings than the defaults.
 
 use super::posteriors::{near, predict};
 use super::uneven::{heads_of_biases, weighted};
@@ -7,8 +7,8 @@ use crate::frame::{AnnotationRows, Duplicates};
 use crate::model::ModelSpec;
 use crate::model::neural::models::head_weights::WeightsBy;
 
-/// The weights are (1.5, -0.5, 1) and (0.2, 2, -1), or these are the biases; the other biases are (0.1, 0.3, -0.2) and
-/// (0, -0.4, 0.5), the single weights 1.5 and -2. The annotations weigh 1, 0.5, 2 and 0.25.
+/// The weights (`vw`, `vw_b`) or biases (`vb`) are (1.5, -0.5, 1) and (0.2, 2, -1); the biases of `vw_b` are (0.1, 0.3,
+/// -0.2) and (0, -0.4, 0.5), and the weights of `sw` 1.5 and -2. The annotations have the weights 1, 0.5, 2 and 0.25.
 // keys: crowd_layer.form
 #[test]
 fn every_form_of_a_crowd_layer_has_its_loss() {
@@ -81,8 +81,9 @@ fn what_is_added_to_the_diagonal_is_inside_the_logarithm() {
     max_mig_case(&MaxMig { u: 0.5, ..MaxMig::default() }).expect(-0.893_716);
 }
 
-/// T = (.75, .25, 0) and (0, .25, .75). Annotator 0 says 0 of the first with the weight 3, 1 of the second with 0.5: the
-/// counts by class are 2.25 and 0, .75 and .125, 0 and .375. Annotator 1 says 1 and 2, with 1 and 1.5.
+/// T = (.75, .25, 0) and (0, .25, .75). Annotator 0 gives the first instance the label 0 with the weight 3, and the
+/// second the label 1 with 0.5: the counts of these labels by class are 2.25 and 0, .75 and .125, 0 and .375. Annotator
+/// 1 gives the labels 1 and 2, with the weights 1 and 1.5.
 // keys: max_mig.prior, max_mig.start_floor
 #[test]
 fn max_mig_starts_at_the_shares_of_the_votes() {
@@ -127,8 +128,8 @@ fn conal_starts_at_its_strength_and_its_widths() {
     assert_eq!(model.heads().named[0].widths, [7, 3]);
 }
 
-/// Annotators (0.3, -1) and (1, 1) divided by their lengths, rows (1, 2) and (-1, 0.5) as they are or divided too: the
-/// products are -1.628304, 2.121320 and -0.766261, -0.353553 where they are not.
+/// The annotators' embeddings (0.3, -1) and (1, 1) are normalised; the instances' embeddings (1, 2) and (-1, 0.5) are
+/// normalised or not. If they are not, the inner products are -1.628304, 2.121320 and -0.766261, -0.353553.
 // keys: conal.normalise_instances
 #[test]
 fn the_share_of_an_instance_depends_on_its_length_where_that_is_kept() {
@@ -141,7 +142,8 @@ fn the_share_of_an_instance_depends_on_its_length_where_that_is_kept() {
     }
 }
 
-/// Hidden layers (0.3, -0.2) and (0.8, 0.1) become 1.3 and 2.0; the logits of the heads are 0.62, -1.08 and 0.9, -1.5.
+/// The bottleneck maps the hidden layers (0.3, -0.2) and (0.8, 0.1) to 1.3 and 2.0; the logits of the heads' weights
+/// are 0.62, -1.08 and 0.9, -1.5.
 // keys: weighted_doctor_net.bottleneck, weighted_doctor_net.weights_by
 #[test]
 fn weights_of_instances_go_through_a_bottleneck() {
@@ -159,8 +161,9 @@ fn weights_of_instances_go_through_a_bottleneck() {
     near(&predict(&case).classes, &[mean(w[0]), mean(w[1])].concat());
 }
 
-/// Heads of 1/2, 1/4, 1/4 and 1/4, 1/4, 1/2 with the logits 0.4 and -0.7. Row 0 has the label 0 of annotator 0 alone, so
-/// that the head of annotator 1 answers; row 1 has 1 with the weights 0.5 and 2, and 2 with 0.25, of both.
+/// The heads give 1/2, 1/4, 1/4 and 1/4, 1/4, 1/2, and their weights have the logits 0.4 and -0.7. Row 0 has the label
+/// 0 by annotator 0 alone, so that its loss uses the head of annotator 1. Row 1 has annotations by both: the label 1
+/// with the weights 0.5 and 2, and the label 2 with the weight 0.25.
 #[test]
 fn weights_are_learned_from_weighted_labels_by_the_heads_of_the_others() {
     let model = WeightedDoctorNet::default();
@@ -192,7 +195,7 @@ fn annotators_features_are_standardised_and_an_unknown_one_is_the_mean() {
     assert!(tables[3].is_fixed && tables[2].values.len() == 4);
 }
 
-/// Class 1 is mostly labelled 0: the labels 0 and 1 are used for another class as often as for their own.
+/// Class 1 is mostly labelled 0: the labels 0 and 1 are used for another class at least as often as for their own.
 #[test]
 fn matrices_that_are_not_dominant_are_warned_of() {
     let (a, run, model) = (annotations(), Run::new(1), TraceRegularised::default());

@@ -1,4 +1,4 @@
-//! Every gradient against differences of the loss.
+//! Every gradient compared with finite differences of the loss.
 
 use super::*;
 
@@ -29,7 +29,7 @@ fn gradients_are_the_loss_s_slopes() {
         let model = MaxMig { divergence, ..MaxMig::default() };
         Case::new(&model).check_gradient();
     }
-    // Annotators' embeddings made of two features and a one.
+    // Annotators' embeddings computed from two features and a one.
     let model = conal(Mixture::LogitMix, 0.1);
     let mut case = conal_case(&model);
     let features = ParamTable::drawn("features", 3, vec![0.5, -1.0, 1.0, 2.0, 0.3, 1.0]).fixed();

@@ -1,4 +1,4 @@
-//! Learners that read something else than the features of instances.
+//! Learners that read other inputs than the features of instances.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use crate::model::neural::net::backbone::Scaling;
 use crate::model::vote::MajorityVote;
 use crate::testing::described;
 
-/// A learner of answers and one of annotators beside the classifier, each on its own loss.
+/// A classifier, a learner that reads answers and a learner that reads annotators' features, each with its own loss.
 #[derive(
     Debug, Clone, Default, PartialEq, serde::Serialize, serde::Deserialize, schemars::JsonSchema,
 )]
@@ -46,7 +46,8 @@ impl CrowdNet for Readers {
         MajorityVote::default().fit(evidence, run).map(Some)
     }
 
-    /// Of targets by classifier and answers, and of labels by annotators, whose rows are those of the batch's annotators.
+    /// The cross-entropy of the targets under the classifier and the learner of answers, and of the labels under the
+    /// learner of annotators, which has one row for each annotator of the batch.
     fn loss(&self, context: &BatchContext<'_>, gradient: &mut Gradient) -> f64 {
         let mut loss = context.cross_entropy_of_targets(gradient);
         let [answers, annotators] = context.others else { unreachable!("two others") };
@@ -101,8 +102,8 @@ fn with_annotators(a: &Annotations) -> Described {
     described
 }
 
-/// Instance i has the answer i mod 3 of both annotators: six numbers, two of them one. Each annotator gives 14 answers of
-/// class 0 and 13 of each other, of 40.
+/// Both annotators give instance i the label i mod 3, so that its row of answers has six values, two of them one. Each
+/// annotator gives the label 0 to 14 of the 40 instances, and the labels 1 and 2 to 13 each.
 #[test]
 fn a_step_of_answers_and_of_annotators_is_that_worked_out_by_hand() {
     let a = agreeing();
@@ -127,7 +128,7 @@ fn a_step_of_answers_and_of_annotators_is_that_worked_out_by_hand() {
     expect_step(&before, &of("annotators.", &end), &d, &annotators);
 }
 
-/// Posteriors are those of an instance's own answers; a row of features that nobody has annotated has none.
+/// Posteriors use an instance's own answers; a feature row without annotations has no answers.
 #[test]
 fn what_nobody_has_annotated_has_no_answers() {
     let a = agreeing();
@@ -155,7 +156,8 @@ fn what_nobody_has_annotated_has_no_answers() {
     }
 }
 
-/// The trusted instance 40 has no annotations, and a batch of its own: the statistics of a norm have nothing to count.
+/// The trusted instance 40 has no annotations, and a batch of its own, so that the batch norm of the learner of
+/// annotators has no rows.
 #[test]
 fn a_batch_without_annotators_has_no_rows_of_them() {
     let agreeing = agreeing();

@@ -1,4 +1,5 @@
-//! A model of two learners: trained in turn, trained together under one objective, drawn anew, interrupted and saved.
+//! A model of two learners: trained in turn, trained together under one objective, reinitialised, interrupted and
+//! saved.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -13,22 +14,22 @@ use crate::model::vote::MajorityVote;
 use crate::run::{Cancel, Progress};
 use crate::testing::described;
 
-/// What some epochs train, and on what.
+/// The learner that some epochs train, and its targets.
 #[derive(
     Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize, schemars::JsonSchema,
 )]
 enum Turn {
     /// The teacher, on the votes.
     Teacher,
-    /// The classifier, on what the teacher predicts.
+    /// The classifier, on the teacher's predictions.
     Student,
-    /// The teacher once more, in a phase of its own that goes on with the teacher's moments.
+    /// The teacher again, in a phase of its own that keeps the teacher's moments.
     Tuned,
-    /// The same with new moments.
+    /// The teacher again, in a phase of its own with new moments.
     Retrained,
-    /// Both, whose mean is to predict the votes.
+    /// Both learners, by the loss of their mean prediction on the votes.
     Mean,
-    /// The teacher is drawn anew.
+    /// No epochs: the teacher is reinitialised.
     Reset,
 }
 
@@ -176,7 +177,8 @@ pub(super) fn probabilities(
     (0..matrix.len()).map(of_row).collect()
 }
 
-/// What a step at the rate 0.1 moves: minus 0.1 X^T D for weights, where D holds the derivatives by the logits.
+/// Checks the change by a step at the rate 0.1: minus 0.1 X^T D for weights, where D holds the derivatives with respect
+/// to the logits.
 pub(super) fn expect_step(
     before: &(Vec<f32>, Vec<f32>),
     after: &(Vec<f32>, Vec<f32>),
@@ -245,7 +247,7 @@ fn a_step_moves_its_learners_as_worked_out_by_hand() {
     expect_step(&teacher, &of("teacher.", &both), &of_mean(&q), matrix);
 }
 
-/// Nothing that the classifier does is seen by the teacher: neither its moments nor its clock nor its random numbers.
+/// Training the classifier changes neither the moments nor the epoch count nor the random numbers of the teacher.
 #[test]
 fn a_learner_that_is_trained_in_turn_is_the_learner_that_is_trained_alone() {
     let optimiser = OptimiserSpec { learning_rate: 0.02, ..OptimiserSpec::default() };
@@ -288,7 +290,7 @@ impl Progress for StopAfter {
     }
 }
 
-/// Interrupted after each epoch: within an act, at its end, and before the teacher is drawn anew.
+/// Interrupted after each epoch: within an act, at its end, and before the teacher is reinitialised.
 #[test]
 fn an_interrupted_training_in_turn_ends_with_the_same_bits() {
     let a = agreeing();

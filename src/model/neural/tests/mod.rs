@@ -1,4 +1,4 @@
-//! Losses against numbers computed elsewhere.
+//! Losses compared with values that were computed independently.
 
 mod blocks;
 mod divergence;
@@ -78,12 +78,12 @@ fn outputs(hidden: &[f64], named: Vec<Vec<f64>>) -> Outputs {
     Outputs { rows: 2, logits: LOGITS.to_vec(), p, hidden: hidden.to_vec(), named }
 }
 
-/// The model, trained as `train` says and otherwise by its defaults.
+/// The model with the training settings `train`, and with defaults otherwise.
 fn with<N: CrowdNet>(train: TrainSpec, model: N) -> Neural<N> {
     Neural { network: NetworkSpec { train, ..NetworkSpec::default() }, model }
 }
 
-/// The same, on the CPU even where there is a GPU.
+/// The same model on the CPU, even if there is a GPU.
 fn on_cpu<N: CrowdNet>(train: TrainSpec, model: N) -> Neural<N> {
     let mut model = with(train, model);
     model.network.device = "cpu".to_owned();
@@ -120,7 +120,7 @@ struct Case<'a, N> {
     phase: &'static str,
     calibrator: Option<crate::model::calibrator::Calibrator>,
     reduction: Reduction,
-    /// The only table that is trained, with everything else standing still.
+    /// The only table that is trained, while all other parameters are fixed; `None` to train all.
     alone: Option<usize>,
 }
 
@@ -197,7 +197,7 @@ impl<'a, N: CrowdNet> Case<'a, N> {
         assert!((got - value).abs() < 1e-5, "{}: {got}, expected {value}", N::KIND);
     }
 
-    /// Every derivative against the difference of two losses, to a thousandth.
+    /// Compares every derivative with a finite difference of the loss, to a thousandth.
     fn check_gradient(&self) {
         const STEP: f64 = 1e-5;
         CHECKED.with_borrow_mut(|checked| checked.insert(N::KIND));
@@ -290,7 +290,7 @@ const LAYERS: [f32; 18] = [
 fn crowd_layer_forward() {
     let model = CrowdLayer::default();
     Case::new(&model).with(0, &LAYERS).expect(0.994_006);
-    // The same four terms, 0 for those who did not answer, over two instances times two annotators.
+    // The same four terms, and 0 for missing annotations, divided by two instances times two annotators.
     Case::new(&model).with(0, &LAYERS).reduced(Reduction::MeanDense).expect(0.994_006);
 }
 
@@ -323,8 +323,8 @@ fn conal_forward() {
     conal_case(&conal(Mixture::RowStochastic, 0.0)).expect(1.049_829);
 }
 
-/// With u = 0 and the prior .5 .3 .2, g is .7 .2 .1 for row 0 and .2 .5 .3 for row 1: the label 0 of annotator 0 and the
-/// label 2 of annotator 1 alone make it.
+/// With u = 0 and the prior .5 .3 .2, g is .7 .2 .1 for row 0 and .2 .5 .3 for row 1: only the label 0 by annotator 0
+/// and the label 2 by annotator 1 have entries in V that are not zero.
 fn max_mig_case(model: &MaxMig) -> Case<'_, MaxMig> {
     let prior = [0.5, 0.3, 0.2];
     let g = [[0.7, 0.2, 0.1], [0.2, 0.5, 0.3_f64]];
@@ -350,7 +350,7 @@ fn bootstrap_forward() {
     Case::new(&Dl::default()).with_targets(&votes).expect(plain);
 }
 
-/// One vote a row, whoever voted: P(class) Q[class][vote], where the row that is trusted has none.
+/// The loss uses one vote per row, whichever annotators gave it: P(class) Q[class][vote]. A trusted row has no vote.
 #[test]
 fn a_single_matrix_is_that_of_the_vote() {
     let model = SingleConfusion { lambda: 0.0, ..SingleConfusion::default() };

@@ -1,4 +1,4 @@
-//! What a trained model says of a batch, by hand.
+//! Predictions of trained models for a batch, worked out by hand.
 
 use super::uneven::heads_of_biases;
 use super::*;
@@ -78,7 +78,8 @@ fn conal_s_posterior_follows_from_every_mixture() {
     }
 }
 
-/// The votes are for 0 and 1 alike: half of 0.95 for both, and the classifier decides between them.
+/// The classes 0 and 1 have the same share of the votes: each gets half of 0.95, and the classifier decides between
+/// them.
 #[test]
 fn a_bootstrapped_tie_is_nearly_a_tie() {
     let model = SoftBootstrap::default();
@@ -107,7 +108,7 @@ fn max_mig_s_posterior_divides_by_its_prior() {
     near(&predict(&case).posterior[..3], &[0.861_899, 0.116_645, 0.021_456]);
 }
 
-/// Heads of 1/2, 1/4, 1/4 and 1/4, 1/4, 1/2, whose annotators have three annotations and one.
+/// Heads that give 1/2, 1/4, 1/4 and 1/4, 1/4, 1/2, whose annotators have three annotations and one.
 // keys: doctor_net.weight_by_annotations
 #[test]
 fn heads_weigh_as_much_as_their_annotations() {
@@ -178,7 +179,7 @@ fn weights_of_instances_follow_their_features() {
     near(&predict(&case).classes, &[mean(w[0]), mean(w[1])].concat());
 }
 
-/// The heads of annotators 0 and 1 are those of a row that only the other one labelled, and of both where both did.
+/// A row that only one annotator labelled uses the head of the other; a row that both labelled uses both heads.
 #[test]
 fn gradients_of_weights_by_instance_are_the_loss_s_slopes() {
     for bottleneck in [None, Some(3)] {

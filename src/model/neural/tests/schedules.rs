@@ -1,4 +1,4 @@
-//! Acts: what each does, and that a phase is the same in one act and in several.
+//! The effect of each act, and a phase that is the same in one act and in several.
 
 use super::fits::{agreeing, fit, parameters};
 use super::*;
@@ -16,8 +16,8 @@ fn near(got: &[f64], want: &[f64]) {
     }
 }
 
-/// T[0] = (.5, .3, .2) and T[1] = (.1, .2, .7). Annotator 0 said class 0 of the first and class 1 of the second;
-/// annotator 1 said 1 and 2.
+/// T[0] = (.5, .3, .2) and T[1] = (.1, .2, .7). Annotator 0 gives the two instances the labels 0 and 1, annotator 1 the
+/// labels 1 and 2.
 #[test]
 fn matrices_are_expected_counts_over_their_rows() {
     let a = annotations();
@@ -27,7 +27,7 @@ fn matrices_are_expected_counts_over_their_rows() {
     counted::count(&a, &counts, 0.0, &mut params);
     let of_annotator_0 = [5.0 / 6.0, 1.0 / 6.0, 0.0, 0.6, 0.4, 0.0, 2.0 / 9.0, 7.0 / 9.0, 0.0];
     near(&params.tables[0].row(0), &of_annotator_0);
-    // What was never met stays zero without a floor, and is uniform with one.
+    // A row without counts stays zero without a floor, and is uniform with one.
     let none = [1.0, 0.0, 0.0].repeat(4);
     counted::count(&a, &none, 0.0, &mut params);
     near(&params.tables[0].row(0)[3..], &[0.0; 6]);
@@ -36,7 +36,8 @@ fn matrices_are_expected_counts_over_their_rows() {
     near(&params.tables[0].row(0)[3..6], &[1.0 / 3.0; 3]);
 }
 
-/// p[0] = softmax(2, 0, -1). Instance 0 has label 0 of annotator 0 and label 1 of annotator 1, the latter with weight 2.
+/// p[0] = softmax(2, 0, -1). Instance 0 has the label 0 by annotator 0 and the label 1 by annotator 1, the latter with
+/// weight 2.
 #[test]
 fn the_posterior_of_agg_net_has_its_floors() {
     let model = AggNet::default();
@@ -83,14 +84,15 @@ fn co_labels_take_the_calibrated_classifier() {
     let sum: f64 = terms.iter().sum();
     let want: Vec<f64> = terms.iter().map(|term| term / sum).collect();
     near(&case.predicted().posterior[..3], &want);
-    // With targets, after the training, they are the posterior.
+    // If the batch has targets, as after the training, they are the posterior.
     let targets = [0.2, 0.3, 0.5, 1.0, 0.0, 0.0];
     near(&case.with_targets(&targets).predicted().posterior, &targets);
 }
 
-/// Annotator 0 says 0 of the trusted 0 and 1 of the trusted 1; annotator 1 says 1 of the trusted 0. With one count added
-/// to each of two labels: annotator 0 (2/3, 1/3) and (1/3, 2/3), annotator 1 (1/3, 2/3) and (1/2, 1/2). Instance 2 has
-/// label 0 of annotator 0 and label 1 of annotator 1; the prior is a half each.
+/// Annotator 0 gives the label 0 to an instance of the trusted class 0 and the label 1 to one of the trusted class 1;
+/// annotator 1 gives the label 1 to the instance of class 0. With one count added to each of two labels, the rows of
+/// annotator 0 are (2/3, 1/3) and (1/3, 2/3), those of annotator 1 (1/3, 2/3) and (1/2, 1/2). Instance 2 has the label
+/// 0 by annotator 0 and the label 1 by annotator 1; the prior is a half for each class.
 // keys: tcl.initialise
 #[test]
 fn trusted_instances_tell_the_first_matrices() {
@@ -224,7 +226,7 @@ impl CrowdNet for Cut {
     }
 }
 
-/// Selection, the average, the schedule of the rate and the moments all go on from one act to the next.
+/// Selection, the average, the learning rate schedule and the moments all continue from one act to the next.
 #[test]
 fn a_phase_in_several_acts_is_the_phase_in_one() {
     let a = agreeing();
@@ -251,7 +253,7 @@ fn a_phase_in_several_acts_is_the_phase_in_one() {
     }
 }
 
-/// After a reset nothing is left of the first parameters, and the same numbers come each time.
+/// A reset changes every weight, and draws the same values in every run.
 #[test]
 fn a_reset_draws_other_parameters_from_streams_of_its_own() {
     let a = agreeing();
@@ -293,7 +295,7 @@ fn an_epoch_runs_over_the_instances_that_it_is_for() {
     assert_eq!(data.trusted()[1], (5, 0));
 }
 
-/// A trusted class that is wrong calibrates, but the classifier learns it only in the retraining.
+/// A wrong trusted class takes part in the calibration, but the classifier is trained on it only in the retraining.
 #[test]
 fn co_training_is_not_told_trusted_classes() {
     let a = agreeing();
@@ -312,7 +314,7 @@ fn co_training_is_not_told_trusted_classes() {
     assert!(trained(0, false) != trained(2, false));
 }
 
-/// Instance 7 has no features: annotators alone speak for it, here with the matrices of two rounds.
+/// Instance 7 has no features: its posterior follows from annotations alone, here with the matrices of two rounds.
 #[test]
 fn instances_without_features_take_part_in_the_e_step() {
     let mut rows: Vec<(u32, u32, u32)> = (0..80).map(|n| (n / 2, n % 2, n / 2 % 3)).collect();
@@ -327,7 +329,7 @@ fn instances_without_features_take_part_in_the_e_step() {
     let p = |r: usize, label: usize, k: usize| confusion.column(&a, r, label)[k] + 1e-4;
     let terms = [0, 1, 2].map(|k| p(0, 1, k) * p(1, 1, k) * p(2, 0, k));
     let sum: f64 = terms.iter().sum();
-    // The matrices are those after the E-step, and few annotations are left to change them.
+    // The reported matrices are of the M-step after this E-step, which changes them only a little.
     for (got, term) in fitted.posterior.row(7).iter().zip(terms) {
         assert!((got - term / sum).abs() < 0.02, "{got}, expected {}", term / sum);
     }
@@ -372,8 +374,8 @@ fn a_checkpoint_holds_the_whole_state() {
     assert!(other.load(&saved).unwrap_err().to_string().contains("another model"));
 }
 
-/// The best score is that of the first epoch, where the rate is zero: nothing gets better. One epoch after it the rounds
-/// are over, and what is kept has seen one M-step after the first.
+/// The learning rate is zero, so that the first epoch stays the best. With a patience of 1 the rounds end after one
+/// more epoch.
 #[test]
 fn rounds_end_when_patience_does() {
     let a = agreeing();

@@ -1,4 +1,4 @@
-//! What the settings of a training do, on small fits of one batch.
+//! The effects of training settings, on small fits of one batch.
 
 use super::fits::{agreeing, fit, parameters};
 use super::*;
@@ -50,7 +50,7 @@ fn numbers(snapshot: &Snapshot, prefix: &str) -> Vec<f64> {
     arrays.flat_map(|(.., values)| values.iter().map(|v| f64::from(*v))).collect()
 }
 
-/// How far the numbers of the arrays with this prefix moved.
+/// The change of every number in the arrays with this prefix.
 fn moved(from: &Snapshot, to: &Snapshot, prefix: &str) -> Vec<f64> {
     let (from, to) = (numbers(from, prefix), numbers(to, prefix));
     from.iter().zip(to).map(|(from, to)| to - from).collect()
@@ -97,7 +97,7 @@ fn weights_of_the_network_decay_and_nothing_else_does() {
     assert_eq!(numbers(&with, "crowd."), numbers(&without, "crowd."));
 }
 
-/// With one batch an epoch a momentum that begins anew never works.
+/// With one batch per epoch, a momentum that is reset in every epoch has no effect.
 // keys: model.train.optimiser.reset_each_epoch, model.train.optimiser.beta1
 #[test]
 fn moments_are_forgotten_where_every_epoch_begins_with_fresh_ones() {
@@ -137,11 +137,11 @@ fn the_single_matrix_is_the_identity_for_its_epochs() {
     let start = [1.0, -5.0, -5.0, -5.0, 1.0, -5.0, -5.0, -5.0, 1.0];
     assert_eq!(after(Some(2)), start);
     assert_ne!(after(Some(1)), start);
-    // Left out, the optimiser's delay of none.
+    // Without `identity_epochs`, the optimiser's delay of 0.
     assert_eq!(after(None), after(Some(0)));
 }
 
-/// The first step of Adam is the rate itself: the logits of both heads' weights are 0.3 apart from 0, and 1 / (1 +
+/// The first step of Adam is the rate itself: the logits of both heads' weights become 0.3 and -0.3, and 1 / (1 +
 /// e^-0.6) = 0.645656.
 // keys: weighted_doctor_net.weight_learning_rate, weighted_doctor_net.weight_epochs
 #[test]
@@ -202,7 +202,7 @@ fn the_schedule_holds_for_both_rates() {
     assert!(numbers(&two, "crowd.") != numbers(&one, "crowd."));
 }
 
-/// Of forty instances the first ten have no features; the last column is the instance's number modulo 7.
+/// The first ten of forty instances have no features; the last column is the instance's number modulo 7.
 #[test]
 fn features_are_scaled_by_the_rows_that_train() {
     let a = agreeing();
@@ -231,7 +231,7 @@ fn the_objective_of_an_epoch_is_the_mean_over_its_rows() {
     assert!((one - many).abs() < 1e-5 * one.abs(), "{one}, {many}");
 }
 
-/// Nothing learns, so that only the annotations of an instance can make a difference.
+/// All learning rates are zero, so that only the annotations of an instance can make a difference.
 #[test]
 fn posteriors_follow_from_held_out_annotations_too() {
     let a = agreeing();
@@ -248,7 +248,7 @@ fn posteriors_follow_from_held_out_annotations_too() {
     assert!((counts.iter().sum::<f64>() - 80.0).abs() < 1e-9, "{counts:?}");
 }
 
-/// Nothing learns, so that the first epoch stays the best.
+/// All learning rates are zero, so that the first epoch stays the best.
 // keys: model.train.patience
 #[test]
 fn a_training_ends_after_so_many_epochs_without_a_better_one() {

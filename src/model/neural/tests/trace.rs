@@ -33,7 +33,7 @@ fn the_smallest_trace_is_the_true_one() {
     };
     let annotations = annotations();
     let optimiser = Optimiser::new(&OptimiserSpec::default());
-    // The classifier's confusion, `[class, taken for]`, and the annotators' matrices.
+    // The classifier's confusion, `[class, predicted class]`, and the annotators' matrices.
     let found = |lambda: f64| {
         let model = TraceRegularised { lambda };
         let run = Run::new(1);

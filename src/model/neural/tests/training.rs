@@ -1,4 +1,4 @@
-//! What training may use, when it stops, and which epoch it keeps.
+//! The data that training may use, the epoch in which it stops, and the epoch that it keeps.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -97,7 +97,7 @@ fn the_epoch_of_the_best_score_is_kept() {
     let last = conal_trained(select(Select::Last, 8), &a, &described);
     let kept = conal_trained(select(Select::Valid, 8), &a, &against);
     assert!(kept == first && kept != last);
-    // Gold that agrees with them: the last is.
+    // With gold that agrees with the annotations, the last epoch is the best.
     let agrees = with_gold(&described, &[(Role::Valid, 0)]);
     assert!(conal_trained(select(Select::Valid, 8), &a, &agrees) == last);
 }
@@ -183,11 +183,11 @@ fn a_resumed_training_trains_the_epochs_that_are_left() {
         with(train, Dl::default()).fit(evidence, &mut run).unwrap();
         epochs.load(Ordering::Relaxed)
     };
-    // The state after the third epoch stays.
+    // The checkpoint after the third epoch remains.
     assert_eq!([(); 3].map(|()| epochs_trained()), [5, 2, 2]);
 }
 
-/// One step of plain descent at the rate 1: all parameters together move by the norm that is allowed.
+/// One step of plain gradient descent at the rate 1: the change of all parameters together has the norm `clip_norm`.
 // keys: model.train.optimiser.clip_norm
 #[test]
 fn the_norm_of_network_and_annotators_together_is_clipped() {
@@ -232,7 +232,8 @@ fn the_norm_of_network_and_annotators_together_is_clipped() {
     assert!((norm - 0.01).abs() < 1e-4, "{norm}");
 }
 
-/// Epochs, rows in a batch and rate of the authors' code for LabelMe, or of those who compared the model on it.
+/// Epochs, batch size and learning rate of the authors' code for LabelMe, or of a paper that compares the model on
+/// LabelMe.
 #[test]
 fn every_preset_has_the_numbers_of_its_paper() {
     let known = [
@@ -261,7 +262,7 @@ fn every_preset_has_the_numbers_of_its_paper() {
     }
 }
 
-/// A key is the model's own, or of a section that all have; `AggNet` has none of its own.
+/// A key belongs to the model, or to the sections that all models have; `AggNet` has no key of its own.
 #[test]
 fn a_key_that_neither_model_nor_network_has_is_refused() {
     for kind in MODELS.iter().filter(|f| f.needs_features) {

@@ -1,4 +1,4 @@
-//! Likelihoods and posteriors that no product of probabilities could tell, by hand.
+//! Likelihoods and posteriors whose products of probabilities underflow, worked out by hand.
 
 use super::posteriors::{near, predict};
 use super::*;
@@ -8,8 +8,9 @@ fn copies(annotator: u32, label: u32, n: usize) -> impl Iterator<Item = BatchAnn
     std::iter::repeat_n(BatchAnnotation { annotator, label, weight: 1.0 }, n)
 }
 
-/// The classifier is certain of class 0, whose matrix all but rules the label out: ln P(1 | 0) = -3000 - ln(2 ln 2). So
-/// class 1 explains it, e^-2000 as probable and saying every label alike: ln P(1) = -2000 - ln 3. All these are 0 as f64.
+/// The classifier is certain of class 0, under which the label is almost impossible: ln P(1 | 0) = -3000 - ln(2 ln 2).
+/// So class 1 explains the label, although its probability is only e^-2000; it gives all labels the same probability:
+/// ln P(1) = -2000 - ln 3. All these probabilities are 0 as f64.
 #[test]
 fn a_label_that_is_all_but_impossible_has_its_likelihood_and_slopes() {
     let rho = [0.0, -3000.0, 0.0, -5000.0, -5000.0, -5000.0, 0.0, 0.0, 0.0];
@@ -35,8 +36,8 @@ fn a_label_that_is_all_but_impossible_has_its_likelihood_and_slopes() {
     check(single.loss(&single.out, &single.annotator_params.gather(&[0, 1])));
 }
 
-/// 1001 annotations say 0 and 1000 say 1: all but one cancel, while their product is 10^-2300. P(0 | 0) = 0.989877,
-/// and 0.005062 for the others.
+/// 1001 annotations have the label 0 and 1000 the label 1: all but one cancel, while their product is 10^-2300. P(0 |
+/// 0) = 0.989877, and 0.005062 for the others.
 #[test]
 fn two_thousand_annotations_are_as_good_as_the_one_that_decides() {
     let model = TraceRegularised::default();

@@ -1,4 +1,4 @@
-//! Losses by hand where weights, shares and priors are not one, and where classes are trusted.
+//! Losses worked out by hand for weights, shares and priors that are not one, and for trusted classes.
 
 use super::*;
 use crate::model::neural::fit::split_annotations;
@@ -12,7 +12,7 @@ pub(super) fn weighted<N: CrowdNet>(mut case: Case<'_, N>) -> Case<'_, N> {
     case
 }
 
-/// -ln P of the four annotations: 0.179074, 1.023598, 0.471526, 1.427854; by weight 1.990889.
+/// -ln P of the four annotations: 0.179074, 1.023598, 0.471526, 1.427854; their weighted sum is 1.990889.
 // keys: model.train.reduction
 #[test]
 fn every_divisor_is_that_of_weighted_annotations() {
@@ -42,7 +42,7 @@ fn every_model_weights_its_annotations() {
     let single = SingleConfusion { labels, lambda: 0.0, ..SingleConfusion::default() };
     weighted(Case::new(&single)).with(0, &RHO[9..]).reduced(Reduction::Sum).expect(2.811_047);
     let heads = DoctorNet::default();
-    // The heads say 1/2, 1/4, 1/4 and 1/4, 1/4, 1/2: ln 2, ln 4, ln 4 and ln 2.
+    // The heads give 1/2, 1/4, 1/4 and 1/4, 1/4, 1/2: ln 2, ln 4, ln 4 and ln 2.
     let case = weighted(Case::new(&heads)).with(0, &heads_of_biases()).reduced(Reduction::Sum);
     case.expect((1.0 + 1.0 + 4.0 + 0.25) * 2.0_f64.ln());
 }
@@ -83,8 +83,8 @@ fn gradients_of_weighted_annotations_are_the_loss_s_slopes() {
     weighted(max_mig_case(&model)).with(1, &[-0.7, -1.2, -1.6]).check_gradient();
 }
 
-/// Row 0 is of class 2, of which annotator 0 says 0 with 0.005062 and annotator 1 says 1 with 1/3; the classifier gives it
-/// 0.042010.
+/// Row 0 has the trusted class 2. Given this class, annotator 0 gives the label 0 with the probability 0.005062 and
+/// annotator 1 the label 1 with 1/3; the classifier gives the class the probability 0.042010.
 #[test]
 fn annotations_of_a_trusted_row_are_those_of_its_class() {
     let model = TraceRegularised { lambda: 0.0 };
@@ -93,7 +93,7 @@ fn annotations_of_a_trusted_row_are_those_of_its_class() {
     let of_row_0 = 5.286_050 + 3.0_f64.ln() + 0.5 * 3.169_846;
     case.expect(of_row_0 + 0.471_526 + 1.427_854);
     case.check_gradient();
-    // Its annotations teach the classifier nothing: the gradient is half of p - one-hot.
+    // Its annotations do not train the classifier: the gradient is half of p - one-hot.
     let (_, gradient) = case.loss(&case.out, &case.annotator_params.gather(&[0, 1]));
     for (got, want) in gradient.out.logits.iter().zip([0.421_898, 0.057_098, -0.478_995]) {
         assert!((got - want).abs() < 1e-5, "{got}, expected {want}");
@@ -110,7 +110,8 @@ fn annotations_of_a_trusted_row_are_those_of_its_class() {
     case.check_gradient();
 }
 
-/// The classifier is sure of class 0 and the annotator, who says 1, hardly ever errs: P = softplus(-40) / softplus(1).
+/// The classifier is certain of class 0, and the annotator, who gives the label 1, is almost never wrong: P =
+/// softplus(-40) / softplus(1).
 #[test]
 fn an_impossible_label_still_has_its_likelihood() {
     let model = TraceRegularised { lambda: 0.0 };
@@ -145,7 +146,8 @@ fn every_divergence_has_the_loss_worked_out_by_hand() {
     }
 }
 
-/// Two instances: annotator 0 says 0 or 1 of the first (0.25 and 0.75) and 1 of the second, annotator 1 says 1 of both.
+/// Two instances: annotator 0 gives the first the labels 0 and 1 (with the weights 0.25 and 0.75) and the second the
+/// label 1; annotator 1 gives both the label 1.
 fn soft() -> Annotations {
     let rows = crate::frame::AnnotationRows {
         instance: vec![0, 0, 0, 1, 1],
