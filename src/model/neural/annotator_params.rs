@@ -1,11 +1,12 @@
-//! The parameters of annotators: tables on the host, of which a step touches the rows of its own annotators only.
+//! The parameters of annotators: tables on the host. A training step reads and updates only the rows of the annotators
+//! in its batch.
 //!
 //! # Why
-//! A crowd of fifty thousand annotators with ten classes has five million such parameters, and a batch knows a few
-//! hundred annotators. So the tables stay on the host, whatever device the classifier is on; a batch gathers its rows,
-//! the loss and its derivatives are written out by hand over the flat list of annotations, and the optimiser moves the
-//! gathered rows alone, with moments and a count of steps for each row. Nothing depends on the annotators outside the
-//! batch, and nothing of size batch x annotators x classes exists.
+//! Fifty thousand annotators with ten classes have five million such parameters, and a batch contains a few hundred
+//! annotators. So the tables stay on the host, whatever device the classifier is on: a batch gathers the rows of its
+//! annotators, the loss and its derivatives are written by hand over the flat list of annotations, and the optimiser
+//! updates only the gathered rows, with moments and a step count for each row. A step does not depend on annotators
+//! outside the batch, and no array of size batch x annotators x classes exists.
 
 use std::mem::take;
 
@@ -36,24 +37,25 @@ pub enum Owner {
 /// One kind of parameter, a row of numbers for each annotator or one shared row.
 #[derive(Debug, Clone)]
 pub struct ParamTable {
-    /// Its name, unique in the model.
+    /// The name of the table, unique in the model.
     pub name: String,
     /// Whether annotators have rows of their own.
     pub owner: Owner,
-    /// Numbers in a row.
+    /// The number of values in a row.
     pub width: usize,
     /// The rows, one after the other.
     pub values: Vec<f32>,
-    /// Whether it is trained in the running phase.
+    /// Whether the running phase trains the table.
     pub trained: bool,
-    /// Whether it is never trained: input data about annotators.
+    /// Whether gradient descent never trains the table: it holds input data about annotators, or parameters that the
+    /// M-step sets.
     pub is_fixed: bool,
     moments: Moments,
     steps: Vec<u32>,
 }
 
 impl ParamTable {
-    /// The same row for each of `n` annotators.
+    /// A table with the same row for each of `n` annotators.
     #[must_use]
     pub fn each(name: &str, n: usize, row: &[f32]) -> Self {
         Self::new(name, Owner::Annotator, row.len(), row.repeat(n))
@@ -71,7 +73,7 @@ impl ParamTable {
         Self::new(name, Owner::Annotator, width, values)
     }
 
-    /// The same table, never trained.
+    /// The same table, never trained by gradient descent.
     #[must_use]
     pub fn fixed(self) -> Self {
         Self { is_fixed: true, ..self }
@@ -99,7 +101,7 @@ impl ParamTable {
         self.steps.fill(0);
     }
 
-    /// Whether the optimiser updates it in the running phase.
+    /// Whether the optimiser updates the table in the running phase.
     fn moves(&self) -> bool {
         self.trained && !self.is_fixed
     }
@@ -187,7 +189,7 @@ impl Part<'_> {
 /// The parameters of all annotators: every table of a model.
 #[derive(Debug, Clone, Default)]
 pub struct AnnotatorParams {
-    /// In the order that the model made them.
+    /// The tables, in the order in which the model creates them.
     pub tables: Vec<ParamTable>,
 }
 
@@ -236,13 +238,13 @@ impl AnnotatorParams {
         }
     }
 
-    /// The sum of the squared derivatives by all parameters that are trained.
+    /// The sum of the squared gradients of all trained parameters.
     pub(super) fn squared_norm(&self, gradient: &Gathered) -> f64 {
         let moving = self.tables.iter().zip(gradient).filter(|(table, _)| table.moves());
         moving.flat_map(|(_, gradient)| gradient).map(|g| g * g).sum()
     }
 
-    /// Whether all trained parameters are finite numbers.
+    /// Whether all parameters outside fixed tables are finite numbers.
     pub(crate) fn is_finite(&self) -> bool {
         let trained = self.tables.iter().filter(|table| !table.is_fixed);
         trained.flat_map(|table| &table.values).all(|value| value.is_finite())
@@ -291,7 +293,7 @@ impl AnnotatorParams {
     /// Takes the values from a snapshot.
     ///
     /// # Errors
-    /// When it is of another model.
+    /// When the snapshot belongs to another model.
     pub(super) fn load(&mut self, from: &Snapshot) -> Result<()> {
         for (n, table) in self.tables.iter_mut().enumerate() {
             table.values = from.take_f32s(&saved_name(n, &table.name), table.values.len())?;
@@ -302,7 +304,7 @@ impl AnnotatorParams {
     /// Takes moments and steps from a snapshot.
     ///
     /// # Errors
-    /// When it is of another model.
+    /// When the snapshot belongs to another model.
     pub(super) fn load_moments(&mut self, from: &Snapshot) -> Result<()> {
         for table in &mut self.tables {
             let name = format!("optimiser.crowd.{}", table.name);
@@ -312,10 +314,10 @@ impl AnnotatorParams {
         Ok(())
     }
 
-    /// The tables that [`AnnotatorParams::save`] put into a snapshot.
+    /// The tables that [`AnnotatorParams::save`] wrote to a snapshot.
     ///
     /// # Errors
-    /// When one has another shape than it writes.
+    /// When a table has a shape that [`AnnotatorParams::save`] never writes.
     pub(super) fn saved(from: &Snapshot) -> Result<Self> {
         let tables = from.f32s_with_prefix("crowd.").map(|(name, shape, values)| {
             let name = name.split_once('.').map_or(name, |(_, name)| name);
@@ -343,7 +345,8 @@ mod tests {
     use super::*;
     use crate::model::neural::train::optimiser_spec::{OptimiserKind, OptimiserSpec};
 
-    /// Every seventh row is not in the batch; the others are updated in parts of [`ROWS_PER_TASK`] as if each were alone.
+    /// Every seventh row is not in the batch. Updating the others in parts of [`ROWS_PER_TASK`] equals updating each
+    /// row by itself.
     #[test]
     fn rows_move_as_they_would_alone() {
         const ROWS: usize = 400;

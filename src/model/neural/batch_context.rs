@@ -1,5 +1,5 @@
-//! What a loss is computed from: a batch with the network's outputs and the parameters of its annotators; and what a
-//! loss and a prediction return.
+//! The input of a loss or a prediction (a batch with the networks' outputs and the parameters of its annotators), and
+//! their results.
 
 use super::annotator_params::{AnnotatorParams, Gathered};
 use super::data::batch::{Batch, BatchAnnotation};
@@ -26,20 +26,21 @@ pub struct BatchContext<'a> {
     pub annotator_params: &'a AnnotatorParams,
     /// The map from the classifier's probabilities to calibrated ones, where the schedule has fitted one.
     pub calibrator: Option<&'a Calibrator>,
-    /// The divisor of the annotations' losses; nothing else depends on it.
+    /// The divisor of the annotations' losses; it applies to nothing else.
     pub reduction: Reduction,
-    /// Sizes.
+    /// The numbers of instances, annotators, classes and labels.
     pub dims: Dims,
 }
 
-/// The derivatives of a loss: by output and by gathered parameter, in the shapes of both.
+/// The derivatives of a loss with respect to the networks' outputs and the gathered parameters, in their shapes.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Gradient {
-    /// By logits, hidden layer and named heads of the classifier; the derivative by `p` is propagated to the logits.
+    /// With respect to the classifier's logits, probabilities, hidden layer and named heads. The derivative with
+    /// respect to `p` is propagated to the logits afterwards.
     pub out: Outputs,
-    /// The same by the outputs of the other learners.
+    /// With respect to the outputs of the other learners.
     pub others: Vec<Outputs>,
-    /// By gathered parameter.
+    /// With respect to the gathered parameters.
     pub tables: Gathered,
 }
 
@@ -68,7 +69,8 @@ impl BatchContext<'_> {
         (0..self.batch.len()).flat_map(|b| self.batch.annotations_of(b).iter().map(move |a| (b, a)))
     }
 
-    /// The classifier's probability of each annotation's label, for a model without annotators' mistakes.
+    /// The classifier's probability of each annotation's label, for models without confusion matrices; 0 for a label
+    /// that is no class.
     #[must_use]
     pub fn class_likelihood(&self) -> Vec<f64> {
         let p = |(b, annotation): (usize, &BatchAnnotation)| {
@@ -77,7 +79,8 @@ impl BatchContext<'_> {
         self.annotations().map(p).collect()
     }
 
-    /// The mean over the rows of the cross-entropy of the classifier with `target(row, class)`; adds its derivatives.
+    /// The classifier's cross-entropy with `target(row, class)`, as a mean over the rows; adds its derivatives to
+    /// `gradient`.
     pub fn cross_entropy(
         &self,
         gradient: &mut Gradient,
@@ -103,7 +106,7 @@ impl BatchContext<'_> {
         self.cross_entropy(gradient, |b, k| self.batch.targets[b * n + k])
     }
 
-    /// As [`BatchContext::predict_by_bayes`], with the matrices `[annotator of the batch, class, label]`.
+    /// [`BatchContext::predict_by_bayes`] with the confusion matrices `[annotator of the batch, class, label]`.
     #[must_use]
     pub fn predict_with_matrices(&self, matrices: &[f64]) -> BatchPrediction {
         let Dims { classes, labels, .. } = self.dims;
@@ -141,7 +144,7 @@ impl BatchContext<'_> {
         self.posterior_from(&self.out.p, cell)
     }
 
-    /// As [`BatchContext::posterior_by_bayes`], with a prior of each row, `[row, class]`, in place of the classifier.
+    /// [`BatchContext::posterior_by_bayes`] with a prior for each row, `[row, class]`, in place of the classifier.
     #[must_use]
     pub fn posterior_from(
         &self,

@@ -1,4 +1,5 @@
-//! The trait of a model that learns a classifier and parameters of annotators, and what it is given and reports.
+//! The trait of models that learn a classifier and parameters of annotators, with the types of its input and its
+//! report.
 
 use schemars::JsonSchema;
 use serde::Serialize;
@@ -18,20 +19,20 @@ use crate::model::fitted::Fitted;
 use crate::run::Run;
 use crate::spec::Problems;
 
-/// What a model is fitted to.
+/// The evidence that a model is fitted to, and its sizes.
 #[derive(Clone, Copy)]
 pub struct Task<'a> {
     /// Everything observed.
     pub evidence: Evidence<'a>,
-    /// The sizes of every axis.
+    /// The numbers of instances, annotators, classes and labels.
     pub dims: Dims,
     /// The width of the last hidden layer, where the model needs it.
     pub hidden: usize,
-    /// Random streams.
+    /// The run, which provides the random streams.
     pub run: &'a Run,
 }
 
-/// What a trained model reports of annotators.
+/// A trained model's report on its annotators.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct AnnotatorReport {
     /// P(label given class), `[annotator, class, label]`.
@@ -42,46 +43,48 @@ pub struct AnnotatorReport {
     pub prior: Option<Vec<f64>>,
     /// Other numbers of annotators, by name.
     pub parameters: Vec<(String, Vec<f64>)>,
-    /// What a person should know.
+    /// Warnings for the user.
     pub warnings: Vec<String>,
 }
 
 /// A classifier with a model of its annotators.
 ///
-/// It is the struct of the model's own parameters; [`Neural`] adds the sections that all models have.
+/// The implementing struct holds the settings that only this model has; [`Neural`] adds the sections that all models
+/// have.
 pub trait CrowdNet:
     Default + Clone + Serialize + DeserializeOwned + JsonSchema + Send + Sync + 'static
 {
-    /// The word in `[model] kind = "..."`.
+    /// The value of `kind` in the section `[model]`.
     const KIND: &'static str;
 
-    /// One sentence a user understands.
+    /// A summary in one sentence, for users.
     const SUMMARY: &'static str;
 
-    /// Where the model comes from.
+    /// The paper that describes the model.
     const SOURCE: &'static str;
 
-    /// The meaning of the section `train`, where the model has its own word on epochs.
+    /// The description of the section `train` in the JSON schema. A model overrides it if its epochs have a special
+    /// meaning.
     const TRAINING: &'static str = "How it is trained.";
 
     /// The settings of the paper, or of its authors' code where they differ.
     #[must_use]
     fn paper() -> Neural<Self>;
 
-    /// Rules across the model's parameters, and between them and the training.
+    /// Adds to `problems` the violated rules among the model's settings, and between them and `train`.
     fn check(&self, _train: &TrainSpec, _place: &str, _problems: &mut Problems) {}
 
-    /// The outputs of the classifier that it reads.
+    /// The outputs of the classifier that the model reads.
     fn heads(&self) -> Heads {
         Heads::CLASSIFIER
     }
 
-    /// The learners beside the classifier.
+    /// The learners other than the classifier.
     fn other_learners(&self, _network: &NetworkSpec) -> Vec<LearnerSpec> {
         Vec::new()
     }
 
-    /// The parameters of annotators at the start.
+    /// The initial tables of annotators' parameters.
     ///
     /// # Errors
     /// When the model cannot start with these annotations.
@@ -92,20 +95,21 @@ pub trait CrowdNet:
     /// The result of an aggregator without features, for models whose classifier learns from it.
     ///
     /// # Errors
-    /// Those of the aggregator.
+    /// When the aggregator fails.
     fn aggregate(&self, _evidence: Evidence<'_>, _run: &mut Run) -> Result<Option<Fitted>> {
         Ok(None)
     }
 
-    /// The divisor of the annotations' losses, unless the user chooses; `None` where the loss does not sum them.
+    /// The default divisor of the annotations' losses; `None` if the loss is not a sum over annotations.
     const REDUCTION: Option<Reduction>;
 
-    /// The learning rate of annotators' parameters, unless the user chooses. An annotator is in few batches, so it is
-    /// larger than the classifier's.
+    /// The default learning rate of annotators' parameters. It is larger than the classifier's, because an annotator is
+    /// in few batches.
     const ANNOTATOR_RATE: f64 = 0.1;
 
-    /// Whether annotators' parameters are frozen in the first epochs, unless the user chooses. They are where they
-    /// start as an identity: trained before the classifier knows anything, they may exchange classes for good.
+    /// Whether annotators' parameters are frozen in the first epochs by default. Models whose matrices start at the
+    /// identity freeze them: if the matrices are trained before the classifier has learned anything, they can swap
+    /// classes for the rest of the training.
     const DELAYS_ANNOTATORS: bool = true;
 
     /// Whether an epoch leaves out an incomplete last batch.
@@ -114,38 +118,39 @@ pub trait CrowdNet:
     /// Whether the loss needs all annotations of an instance in one batch.
     const NEEDS_WHOLE_INSTANCES: bool = false;
 
-    /// Whether the loss of the classifier is that of the batch's targets, which hold the trusted classes.
+    /// Whether the classifier is trained on the batch's targets, which already hold the trusted classes.
     const TRAINS_ON_TARGETS: bool = false;
 
     /// Whether the model defines P(label given class, annotator), so that the posterior of an instance uses its
     /// annotations; else the posterior is the classifier's prediction.
     const CONDITIONS_ON_ANNOTATIONS: bool = true;
 
-    /// The number of epochs, of `epochs` in a phase, in which annotators' parameters are frozen at first.
+    /// The number of initial epochs in which annotators' parameters are frozen, in a phase of `epochs` epochs.
     fn annotator_delay(&self, train: &TrainSpec, epochs: u32) -> u32 {
         let default = if Self::DELAYS_ANNOTATORS { epochs / 5 } else { 0 };
         train.optimiser.annotator_delay.unwrap_or(default)
     }
 
-    /// The next act of the training; `None` at its end. What changes is `state` alone, which a checkpoint holds, so that an
-    /// interrupted training goes on with the same act.
+    /// The next act of the training; `None` at its end. It depends on nothing but the settings and `state`. A
+    /// checkpoint holds `state`, so that an interrupted training resumes with the same act.
     fn next_act(&self, train: &TrainSpec, state: &TrainState) -> Option<Act> {
         let phase = Phase::joint("train", train.epochs);
         one_after_the_other(vec![phase], state.acts)
     }
 
-    /// The epochs of all acts.
+    /// The number of epochs of all acts together.
     fn epochs(&self, train: &TrainSpec) -> u32 {
         train.epochs
     }
 
-    /// Estimates parameters of annotators from the targets, whose expected counts are `[column, class]`.
+    /// The M-step: estimates parameters of annotators from `counts`, the expected counts `[column, class]` of the
+    /// targets.
     fn m_step(&self, _a: &Annotations, _counts: &[f64], _params: &mut AnnotatorParams) {}
 
-    /// The loss of a batch; adds its derivatives to `gradient`, which is zero.
+    /// The loss of a batch; adds its derivatives to `gradient`, which is zero before the call.
     fn loss(&self, context: &BatchContext<'_>, gradient: &mut Gradient) -> f64;
 
-    /// The prediction of the trained model for a batch; any of its annotations and rows may be new.
+    /// The prediction of the trained model for a batch, whose rows and annotations need not be training data.
     fn predict(&self, context: &BatchContext<'_>) -> BatchPrediction {
         BatchPrediction {
             classes: context.out.p.clone(),
@@ -155,7 +160,7 @@ pub trait CrowdNet:
         }
     }
 
-    /// P(label given features and annotator) of each annotation of a batch, which may be new.
+    /// P(label given features and annotator) of each annotation of a batch, which need not be training data.
     fn likelihood(&self, context: &BatchContext<'_>) -> Vec<f64> {
         self.predict(context).likelihood
     }

@@ -5,10 +5,10 @@ use candle_core::{Device, DeviceLocation};
 use crate::error::{Error, Result};
 use crate::model::fitted::on_cpu;
 
-/// The device of that name: `auto`, `cpu`, `cuda` or `cuda:1`. `auto` is a GPU where one can be used.
+/// The device of this name: `auto`, `cpu`, `cuda` or `cuda:1`. `auto` is a GPU if one can be used, else the CPU.
 ///
 /// # Errors
-/// When there is no such device here.
+/// When this machine has no such device.
 pub fn device(name: &str) -> Result<Device> {
     let ordinal = match name {
         "cpu" => return Ok(Device::Cpu),
@@ -58,7 +58,7 @@ pub(crate) fn from_candle<T>(result: candle_core::Result<T>) -> Result<T> {
     })
 }
 
-/// `auto`: a GPU where there is one.
+/// The default device: a GPU if there is one.
 pub(crate) fn auto() -> String {
     "auto".to_owned()
 }

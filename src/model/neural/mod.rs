@@ -6,32 +6,33 @@
 //!                               └─ named heads ─┘   on the host, by hand, in f64     ▲         │
 //!                                                                  parameters of the batch's annotators
 //! ```
-//! A training is a row of acts (`schedule.rs`): epochs of gradient descent, and between them what else a model does to
-//! labels and parameters, such as an E-step. The loop asks the model for the next act, given the state; everything that
-//! changes is in the state, in the network's parameters or in those of annotators, and all three are in the checkpoint.
+//! A training is a sequence of acts (`schedule.rs`): epochs of gradient descent, and between them other updates of
+//! labels and parameters, such as an E-step. The loop asks the model for the next act, given the training state.
+//! Everything that changes is in the training state, in the networks' parameters or in the annotators' parameters; a
+//! checkpoint holds all three.
 //!
-//! Beside the classifier a model may have other learners (`train/learner.rs`): a teacher, the parts of a mixture, or
-//! networks that read the matrix of answers or the features of annotators (`data/inputs.rs`). A phase names the learners
-//! that it trains, and one loss is given the outputs of all.
+//! In addition to the classifier a model may have other learners (`train/learner.rs`): a teacher, the components of a
+//! mixture, or networks that read the matrix of answers or the features of annotators (`data/inputs.rs`). A phase names
+//! the learners that it trains, and one loss reads the outputs of all learners.
 //!
-//! The rooms: `net/` holds the network and its layers, `data/` makes batches, `train/` is the training loop,
-//! `annotator_params.rs` holds the parameters of annotators, `models/` holds one paper a file.
+//! Folders: `net/` holds the network and its layers, `data/` makes batches, `train/` is the training loop, and
+//! `models/` holds one file per paper. `annotator_params.rs` holds the parameters of annotators.
 //!
 //! # Why
 //! Most of the arithmetic is in the classifier, and candle runs it on the CPU or a GPU. The model of the annotators
-//! computes a few numbers for each annotation: its loss and derivatives are written by hand over the flat list of
-//! annotations, against plain slices that a test can disturb one by one. So every model runs unchanged on every
-//! device, and its cost follows its annotations.
+//! computes a few numbers for each annotation. Its loss and derivatives are written by hand over the flat list of
+//! annotations, on plain slices whose values a test can perturb one by one. So every model runs unchanged on every
+//! device, and its cost is proportional to the number of annotations.
 //!
 //! # Adding a model
 //! 1. Write one file under `models/`; open it with the model, the citation and `Differs from`.
-//! 2. Give it a struct of its own parameters and implement [`CrowdNet`]: what a user reads of it, the tables of
-//!    annotators' parameters, the loss of a batch with its derivatives, the prediction of a batch, and the report on
-//!    annotators. `device`, `backbone` and `train` come with [`Neural`]. A model that is not trained in one go names its
-//!    acts (`next_act`), and what its M-step estimates.
+//! 2. Define a struct of the model's own settings and implement [`CrowdNet`] for it: kind and summary for users, the
+//!    tables of annotators' parameters, the loss of a batch with its derivatives, the prediction of a batch, and the
+//!    report on annotators. [`Neural`] adds `device`, `backbone` and `train`. A model with its own schedule also
+//!    implements `next_act` and `epochs`, and `m_step` if it has an M-step.
 //! 3. Add its `mod` line and its line in [`MODELS`] to `models/mod.rs`. The loop, batching, devices, selection,
-//!    checkpoints, saved models and prediction come with it, and the conformance suite walks the registry. The
-//!    gradient check in `tests/` fails until it has a case.
+//!    checkpoints, saved models and prediction need no further code, and the conformance suite tests every registered
+//!    model. The gradient check in `tests/` fails until it has a case for the model.
 
 mod annotator_params;
 mod batch_context;

@@ -1,4 +1,4 @@
-//! Small numerics of the losses, on the host in f64, and their derivatives.
+//! Numerical functions that losses use, with their derivatives, on the host in f64.
 
 use std::borrow::Cow;
 
@@ -19,7 +19,7 @@ pub fn log_softmax(logits: &[f64], out: &mut [f64]) {
     out.iter_mut().zip(logits).for_each(|(o, l)| *o = l - sum);
 }
 
-/// Propagates `d_p`, the gradient by `p = softmax(logits)`, to the logits: adds it to `d_logits`.
+/// Propagates `d_p`, the gradient of `p = softmax(logits)`, to the logits: adds the result to `d_logits`.
 pub fn softmax_backward(p: &[f64], d_p: &[f64], d_logits: &mut [f64]) {
     let mean: f64 = p.iter().zip(d_p).map(|(p, d)| p * d).sum();
     for ((d, p), d_p) in d_logits.iter_mut().zip(p).zip(d_p) {
@@ -37,7 +37,7 @@ pub fn softplus(x: f64) -> f64 {
     x.max(0.0) + (-x.abs()).exp().ln_1p()
 }
 
-/// `ln(softplus(x))`: where e^x is the softplus to the last bit, x itself.
+/// `ln(softplus(x))`; for x so small that softplus(x) equals e^x to the last bit, x itself.
 fn ln_softplus(x: f64) -> f64 {
     if x < -37.0 { x } else { softplus(x).ln() }
 }
@@ -96,7 +96,7 @@ pub enum RowStochastic {
 }
 
 impl RowStochastic {
-    /// The numbers whose softmax is a row of the matrix.
+    /// The logits: their softmax is a row of the matrix.
     fn logits(self, rho: &[f64]) -> Cow<'_, [f64]> {
         match self {
             Self::Softplus => rho.iter().map(|r| ln_softplus(*r)).collect(),
@@ -104,7 +104,7 @@ impl RowStochastic {
         }
     }
 
-    /// `out` = the matrix of the parameters `rho`, `[class, label]` both.
+    /// `out` = the matrix of the parameters `rho`; both are `[class, label]`.
     pub fn forward(self, rho: &[f64], n_labels: usize, out: &mut [f64]) {
         for (rho, out) in rho.chunks_exact(n_labels).zip(out.chunks_exact_mut(n_labels)) {
             softmax(&self.logits(rho), out);
@@ -118,7 +118,7 @@ impl RowStochastic {
         }
     }
 
-    /// Propagates `d_pi`, the gradient by the matrix `pi`, to the parameters: adds it to `d_rho`.
+    /// Propagates `d_pi`, the gradient of the matrix `pi`, to the parameters: adds the result to `d_rho`.
     pub fn backward(
         self,
         rho: &[f64],
@@ -131,7 +131,8 @@ impl RowStochastic {
         self.log_backward(rho, pi, &d_log, n_labels, d_rho);
     }
 
-    /// Propagates `d_log`, the gradient by the logarithm of the matrix `pi`, to the parameters: adds it to `d_rho`.
+    /// Propagates `d_log`, the gradient of the logarithm of the matrix `pi`, to the parameters: adds the result to
+    /// `d_rho`.
     pub fn log_backward(
         self,
         rho: &[f64],
@@ -147,7 +148,7 @@ impl RowStochastic {
             for (((d_rho, rho), pi), d_log) in d_rho.iter_mut().zip(rho).zip(pi).zip(d_log) {
                 let slope = match self {
                     Self::Softmax => 1.0,
-                    // sigmoid(x) / softplus(x), which is 1 far below zero, where both are 0.
+                    // sigmoid(x) / softplus(x), which is 1 far below zero, where both underflow to 0.
                     Self::Softplus => (-softplus(-rho) - ln_softplus(*rho)).exp(),
                 };
                 *d_rho += slope * (d_log - pi * sum);
@@ -177,7 +178,7 @@ impl UnitVector {
         Self { norm: None, unit: vector.to_vec() }
     }
 
-    /// Propagates the gradient by the unit vector to the vector: adds it to `d_vector`.
+    /// Propagates the gradient of the unit vector to the vector: adds the result to `d_vector`.
     pub fn backward(&self, d_unit: &[f64], d_vector: &mut [f64]) {
         let Some(norm) = self.norm else {
             d_vector.iter_mut().zip(d_unit).for_each(|(d, d_unit)| *d += d_unit);

@@ -20,7 +20,7 @@ use crate::model::{Predicted, SavedModel, Spec as _};
 use crate::run::Run;
 use crate::spec::{Problems, check_schema};
 
-/// The kind, parameters, sizes and modules of a trained model as JSON, without its classes' names.
+/// The kind, parameters, sizes and modules of a trained model as JSON, without the names of its classes.
 pub(super) fn description<N: CrowdNet>(
     model: &Neural<N>,
     learners: &Learners,
@@ -89,8 +89,8 @@ pub fn predict<N: CrowdNet>(
     for first in (0..matrix.len()).step_by(at_once) {
         run.cancel.check()?;
         let rows = first..(first + at_once).min(matrix.len());
-        // The numbers of a file need not fit each other, and each model reads them in its own way: what reaches beyond
-        // them is caught here.
+        // The arrays of a damaged file may not fit each other, and each model indexes them in its own way: this catches
+        // the panic of an index out of bounds.
         let batch = TrainingData::unseen(rows.clone().map(|row| row as u32).collect());
         let read_out = |context: &BatchContext<'_>| model.predict(context);
         let predicted =
@@ -117,7 +117,7 @@ fn unfit() -> Error {
         .help("the files belong together: take both from the run that wrote them")
 }
 
-/// The product, unless it is greater than any size.
+/// The product; `None` if it overflows.
 fn checked_product(sizes: &[usize]) -> Option<usize> {
     sizes.iter().try_fold(1_usize, |product, size| product.checked_mul(*size))
 }

@@ -9,11 +9,11 @@
 #[cfg(target_arch = "x86_64")]
 use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
 
-/// The f32s of a cache line.
+/// The number of f32 values in a cache line.
 #[cfg(target_arch = "x86_64")]
 const LINE: usize = 16;
 
-/// Starts loading the numbers into the cache without waiting for them.
+/// Starts loading the values into the cache without waiting for them.
 #[inline(always)]
 #[allow(unsafe_code)]
 pub(super) fn prefetch(values: &[f32]) {

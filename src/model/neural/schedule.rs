@@ -1,41 +1,42 @@
-//! What a training consists of: acts, one after the other, named by a model's schedule.
+//! The schedule of a training: a sequence of acts.
 
 use std::ops::Range;
 
 use super::data::batching::InstanceSubset;
 
-/// One act of a training.
+/// One act of a training: some epochs, or another update of targets or parameters.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Act {
     /// Trains parameters by their gradients.
     Train(Phase),
-    /// The targets become the model's posteriors, given features and annotations.
+    /// Replaces the targets by the model's posteriors given features and annotations.
     EStep,
-    /// The model estimates parameters of annotators from the targets, in closed form.
+    /// Estimates parameters of annotators from the targets, in closed form.
     MStep,
     /// Fits the calibrator to the classifier's predictions of trusted instances.
     Calibrate,
-    /// Goes back to the best epoch since the last selection, where epochs are scored.
+    /// Restores the best model since the last selection; if no epoch was scored, the average model, if there is one.
     Select,
-    /// Draws the parameters of these learners anew. The calibrator belonged to the old ones.
+    /// Reinitialises the parameters of these learners, and drops the calibrator, the best model and the average model,
+    /// which belong to the old parameters.
     Reset(LearnerSubset),
 }
 
-/// The learners that an act is about.
+/// A subset of a model's learners.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum LearnerSubset {
-    /// All of the model.
+    /// All learners of the model.
     #[default]
     All,
-    /// Those of these names; the classifier's is `classifier`.
+    /// The learners of these names; the classifier's name is `classifier`.
     Only(&'static [&'static str]),
 }
 
 impl LearnerSubset {
-    /// None of them.
+    /// No learner.
     pub const NONE: Self = Self::Only(&[]);
 
-    /// Whether the learner of this name is among them.
+    /// Whether the learner of this name belongs to the subset.
     #[must_use]
     pub fn has(self, name: &str) -> bool {
         match self {
@@ -45,15 +46,16 @@ impl LearnerSubset {
     }
 }
 
-/// Epochs that train the same parameters. Several acts may share a phase: its clock, which the schedule of the learning
-/// rate follows, and the moments of what it trains go on from one to the next, whatever other phases train in between.
+/// Epochs that train the same parameters. Several acts may share a phase: its epoch count, which the learning rate
+/// schedule follows, and the moments of its parameters continue from one act to the next, whatever other phases train
+/// in between.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Phase {
-    /// Its name in the trace.
+    /// The name of the phase in the trace.
     pub name: &'static str,
-    /// All epochs of the phase.
+    /// The number of epochs of the phase, over all its acts.
     pub epochs: u32,
-    /// Those of this act.
+    /// The epochs of this act.
     pub act: Range<u32>,
     /// The learners that are trained.
     pub learners: LearnerSubset,
@@ -63,11 +65,11 @@ pub struct Phase {
     pub annotator_rate: Option<f64>,
     /// Whether the trained parameters change the likelihood of annotations, so that it can select an epoch.
     pub moves_likelihood: bool,
-    /// Whether what it trains begins with the moments of earlier phases; else they are new in its first epoch.
+    /// Whether the phase starts with the moments of earlier phases; else its first epoch sets them to zero.
     pub keeps_moments: bool,
     /// The instances that are trained on.
     pub instances: InstanceSubset,
-    /// Whether its epochs are scored for a selection.
+    /// Whether its epochs are scored for a selection of the best.
     pub is_scored: bool,
 }
 
@@ -95,7 +97,7 @@ impl Phase {
     }
 }
 
-/// The act after `done` acts of phases that follow each other, each of which ends with a selection.
+/// The act after `done` acts of a schedule that runs these phases in order, with a selection after each.
 #[must_use]
 pub fn one_after_the_other(phases: Vec<Phase>, done: usize) -> Option<Act> {
     let phase = phases.into_iter().nth(done / 2)?;

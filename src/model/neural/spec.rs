@@ -1,4 +1,4 @@
-//! What a user writes for a neural model: the sections that all have, and the model's own parameters beside them.
+//! The spec of a neural model: the sections that all neural models have, and the model's own settings.
 
 use std::borrow::Cow;
 
@@ -23,7 +23,7 @@ use crate::spec::Problems;
 pub struct NetworkSpec {
     /// The settings that the other keys start from: `labelmill` or `paper`. A key that is given always wins.
     pub preset: Preset,
-    /// Where the network computes: `auto`, `cpu` or `cuda:0`.
+    /// The device that the network runs on: `auto`, `cpu` or `cuda:0`.
     pub device: String,
     /// The classifier before its last layer.
     pub backbone: BackboneSpec,
@@ -42,11 +42,12 @@ impl Default for NetworkSpec {
     }
 }
 
-/// A model with its network: what `[model]` holds for a neural kind. The keys of both are in one section.
+/// A model with its network: the section `[model]` for a neural kind, which holds the keys of both structs.
 ///
 /// # Why
-/// A model that holds its own parameters alone repeats nothing, and its loss cannot depend on the device. Both structs are
-/// flattened: each takes the keys that it knows, and `deny_unknown_fields` of this struct refuses what is left.
+/// The model's struct holds only its own settings, so it repeats no shared key and its loss cannot depend on the
+/// device. Both structs are flattened: each takes the keys that it knows, and `deny_unknown_fields` of this struct
+/// rejects all other keys.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Neural<N> {
@@ -58,7 +59,7 @@ pub struct Neural<N> {
     pub model: N,
 }
 
-/// That of the model, with the properties of [`NetworkSpec`] among its own.
+/// The JSON schema of the model, extended by the properties of [`NetworkSpec`].
 impl<N: CrowdNet> JsonSchema for Neural<N> {
     fn schema_name() -> Cow<'static, str> {
         N::schema_name()
@@ -81,7 +82,7 @@ impl<N: CrowdNet> JsonSchema for Neural<N> {
 }
 
 impl<N: CrowdNet> Neural<N> {
-    /// The classifier, and the learners beside it.
+    /// The classifier, and the other learners.
     pub(crate) fn learners(&self) -> (LearnerSpec, Vec<LearnerSpec>) {
         let (backbone, heads) = (self.network.backbone.clone(), self.model.heads());
         let classifier =
@@ -89,7 +90,7 @@ impl<N: CrowdNet> Neural<N> {
         (classifier, self.model.other_learners(&self.network))
     }
 
-    /// Numbers of one annotator's features, where a learner reads them and the data have them.
+    /// The number of features of one annotator, if a learner reads them and the data have them.
     pub(crate) fn annotator_features(&self, described: &Described) -> Option<usize> {
         let others = self.model.other_learners(&self.network);
         let reads = others.iter().any(|other| other.input == LearnerInput::Annotators);

@@ -9,7 +9,7 @@ pub struct BatchAnnotation {
     pub annotator: u32,
     /// The label given.
     pub label: u32,
-    /// How much the annotation counts.
+    /// The weight of the annotation.
     pub weight: f64,
 }
 
@@ -20,7 +20,7 @@ pub struct Batch {
     pub rows: Vec<u32>,
     /// The instance of each row.
     pub instances: Vec<u32>,
-    /// Where the annotations of each row begin in `annotations`, and one past the last.
+    /// The offset of each row's first annotation in `annotations`, followed by the length of `annotations`.
     pub offsets: Vec<usize>,
     /// The annotations, row after row.
     pub annotations: Vec<BatchAnnotation>,
@@ -79,10 +79,10 @@ pub(crate) struct AnnotatorEntry {
     pub annotation: u32,
 }
 
-/// The annotations of a batch, annotator after annotator, each annotator's in the order of rows.
+/// The annotations of a batch, sorted by annotator and then by row.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct ByAnnotator {
-    /// Where the entries of each annotator begin in `all`, and one past the last.
+    /// The offset of each annotator's first entry in `all`, followed by the length of `all`.
     pub offsets: Vec<usize>,
     /// All entries.
     pub all: Vec<AnnotatorEntry>,

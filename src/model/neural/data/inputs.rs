@@ -1,4 +1,5 @@
-//! What learners read: features of instances, their answers, and features of annotators.
+//! The inputs of learners: features of instances, the matrix of answers (one row of annotations for each instance), and
+//! features of annotators.
 
 use serde::{Deserialize, Serialize};
 
@@ -8,17 +9,17 @@ use crate::model::neural::data::scaler::Scaler;
 use crate::model::neural::data::{AnnotationsByInstance, TrainingData, batch::Batch, read};
 use crate::run::Run;
 
-/// What a learner reads of a batch.
+/// The data of a batch that a learner reads.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum LearnerInput {
-    /// The features of its instances.
+    /// The features of the batch's instances.
     #[default]
     Features,
-    /// The rows of its instances in the matrix of answers: the weights of an instance's training annotations, each at
-    /// `annotator * labels + label`, and zeros. A row of features without annotations is all zeros.
+    /// The rows of the batch's instances in the matrix of answers. A row has the weight of each training annotation of
+    /// its instance at `annotator * labels + label`, and zeros elsewhere; without annotations it is all zeros.
     Answers,
-    /// The features of its annotators; one without features has the mean. The outputs have a row for each annotator of the
-    /// batch, in their order.
+    /// The features of the batch's annotators. An annotator without features has zeros, the mean of standardised
+    /// features. The outputs have one row for each annotator of the batch, in the batch's order.
     Annotators,
 }
 
@@ -27,26 +28,26 @@ pub enum LearnerInput {
 pub struct Sizes {
     /// The axes of one instance's features.
     pub features: Vec<usize>,
-    /// Classes.
+    /// The number of classes.
     pub classes: usize,
-    /// Labels.
+    /// The number of labels.
     pub labels: usize,
-    /// Annotators it was trained on.
+    /// The number of annotators that the model was trained on.
     pub annotators: usize,
-    /// Numbers of one annotator's features, where the data have them.
+    /// The number of features of one annotator, if the data have annotator features.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub annotator_features: Option<usize>,
 }
 
-/// What the learners of a model read from.
+/// The data that the learners of a model read from.
 #[derive(Clone, Copy)]
 pub struct Inputs<'a> {
     /// The features of instances.
     pub matrix: &'a Matrix,
-    /// The features of annotators, and the row of each.
+    /// The features of annotators, and each annotator's row in them.
     pub annotators: Option<(&'a Matrix, &'a [Option<u32>])>,
     pub(super) answers: Option<&'a AnnotationsByInstance>,
-    /// Labels.
+    /// The number of labels.
     pub labels: usize,
 }
 
@@ -59,7 +60,7 @@ impl<'a> Inputs<'a> {
 }
 
 impl LearnerInput {
-    /// The axes of one row.
+    /// The shape of one row.
     ///
     /// # Errors
     /// When the matrix of answers is too wide, or annotators have no features.
@@ -85,7 +86,7 @@ impl LearnerInput {
         }
     }
 
-    /// The numbers of a batch's rows: of its rows of features, of its instances, or of its annotators.
+    /// The ids of the rows that a batch reads: feature rows, instances or annotators.
     pub(crate) fn ids(self, batch: &Batch) -> &[u32] {
         match self {
             Self::Features => &batch.rows,
@@ -94,7 +95,7 @@ impl LearnerInput {
         }
     }
 
-    /// All that an epoch may read, ascending.
+    /// The ids of all rows that an epoch may read, ascending.
     pub(crate) fn all_ids(self, data: &TrainingData<'_>) -> Vec<u32> {
         match self {
             Self::Features => data.rows(),
@@ -103,7 +104,7 @@ impl LearnerInput {
         }
     }
 
-    /// Fits the scaling to what is trained on.
+    /// Fits the scaler to the training data.
     pub(crate) fn fit(self, scaler: &mut Scaler, data: &TrainingData<'_>) {
         match (self, data.inputs().annotators) {
             (Self::Features, _) => scaler.fit(data.matrix, data.rows().into_iter()),
@@ -114,7 +115,7 @@ impl LearnerInput {
         }
     }
 
-    /// Reads and scales rows, one after the other; `width` is that of one.
+    /// Reads and scales the rows with these ids, one after the other; `width` is the length of a row.
     pub(crate) fn read(
         self,
         inputs: Inputs<'_>,
@@ -143,7 +144,7 @@ impl LearnerInput {
     }
 }
 
-/// Reads the input of one learner, which is trained.
+/// Reads the input of one learner during training.
 pub struct Reader {
     pub(crate) input: LearnerInput,
     pub(crate) width: usize,
@@ -153,7 +154,7 @@ pub struct Reader {
 }
 
 impl Reader {
-    /// Reads the rows of a batch; images are augmented by the stream of this name.
+    /// Reads the rows of a batch, and augments images with random numbers from the stream of this name.
     pub(super) fn read(&self, inputs: Inputs<'_>, batch: &Batch, stream: &str) -> Vec<f32> {
         let mut numbers = self.input.read(inputs, &self.scaler, self.width, self.input.ids(batch));
         if self.scaler.augments() {
@@ -196,8 +197,9 @@ mod tests {
         TrainingData::new(evidence, Some(held_out), false, batching).unwrap()
     }
 
-    /// Annotator 0 says 1 of instance 0, annotator 1 says 3, which is no class, and 2 with the weights 0.75 and 0.25; of
-    /// instance 1 annotator 1 says 0. What is held out is of annotator 0 about instance 1.
+    /// Annotator 0 gives instance 0 the label 1; annotator 1 gives it the labels 3 (which is no class) and 2 with the
+    /// weights 0.75 and 0.25, and gives instance 1 the label 0. The annotation of instance 1 by annotator 0 is held
+    /// out.
     #[test]
     fn a_row_of_answers_has_the_weights_of_training_annotations() {
         let a = build(&[0, 0, 0, 1], &[0, 1, 1, 1], &[1, 3, 2, 0], &[1.0, 0.75, 0.25, 1.0]);

@@ -34,18 +34,18 @@ pub struct TrainingData<'a> {
     weights: Vec<f64>,
 }
 
-/// What an epoch runs over.
+/// The data and settings of one epoch.
 #[derive(Clone, Copy)]
 pub struct Epoch<'a> {
-    /// The name of its random streams.
+    /// The name of the epoch's random streams.
     pub name: &'a str,
     /// The instances that are trained on.
     pub instances: InstanceSubset,
     /// The targets of the classifier, `[instance, class]`, where the model has them.
     pub targets: Option<&'a Posterior>,
-    /// How they become batches.
+    /// The split of these instances into batches.
     pub batching: Batching,
-    /// What each learner reads; nothing where its outputs are known.
+    /// The reader of each learner's input; `None` for a learner whose outputs are frozen.
     pub readers: &'a [Option<Reader>],
 }
 
@@ -64,7 +64,7 @@ impl<'a> TrainingData<'a> {
         let mut weights = vec![0.0; a.dims().annotators];
         let mut units = Vec::new();
         for i in (0..a.dims().instances).filter(|i| described.row_of_instance[*i].is_some()) {
-            // Without evidence the target would be the uniform row, which nobody gave.
+            // Without evidence the target would be uniform, which no annotation supports.
             if has_targets && !a.has_evidence(i) {
                 continue;
             }
@@ -93,7 +93,7 @@ impl<'a> TrainingData<'a> {
         })
     }
 
-    /// What learners read from.
+    /// The data that learners read from.
     #[must_use]
     pub fn inputs(&self) -> Inputs<'_> {
         Inputs {
@@ -162,7 +162,7 @@ impl<'a> TrainingData<'a> {
             .partition(|i| self.row_of[*i as usize].is_some())
     }
 
-    /// These instances with their training annotations.
+    /// A batch of these instances with their training annotations.
     #[must_use]
     pub fn observed(&self, instances: &[u32], targets: Option<&Posterior>) -> Batch {
         self.gather(instances.iter().map(|i| (*i, self.by_instance.of(*i as usize))), targets, 1)
@@ -176,13 +176,13 @@ impl<'a> TrainingData<'a> {
         instances
     }
 
-    /// These instances with their held-out annotations.
+    /// A batch of these instances with their held-out annotations.
     #[must_use]
     pub fn held_out(&self, instances: &[u32], targets: Option<&Posterior>) -> Batch {
         self.gather(instances.iter().map(|i| (*i, self.held_out.of(*i as usize))), targets, 1)
     }
 
-    /// Feature rows without annotations.
+    /// A batch of feature rows without annotations.
     #[must_use]
     pub fn unseen(rows: Vec<u32>) -> Batch {
         Batch {
@@ -204,7 +204,7 @@ impl<'a> TrainingData<'a> {
         self.gather(parts, targets, batches)
     }
 
-    /// One batch of these instances with these annotations, of an epoch of so many batches.
+    /// A batch of these instances with these annotations, in an epoch of `batches` batches.
     fn gather<'b>(
         &self,
         parts: impl Iterator<Item = (u32, &'b [WeightedLabel])>,
@@ -241,11 +241,12 @@ impl<'a> TrainingData<'a> {
         batch
     }
 
-    /// Runs one epoch: every unit of `instances` once, in an order shuffled by the stream of `name`, cut into batches.
-    /// Another thread reads and scales the next batches while `step` works, which is given the features of each learner.
+    /// Runs one epoch: visits every unit of `instances` once, in an order shuffled by the random stream of `name`, and
+    /// calls `step` for each batch with its index and the input of each learner. Another thread reads and scales the
+    /// next batches meanwhile.
     ///
     /// # Errors
-    /// Those of `step`.
+    /// When `step` fails.
     pub fn epoch(
         &self,
         Epoch { name, instances, targets, batching, readers }: Epoch<'_>,
@@ -311,12 +312,13 @@ impl AnnotationsByInstance {
     }
 }
 
-/// What a batch consists of.
+/// The unit of a batch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Unit {
     /// An instance with all its annotations.
     Instance(u32),
-    /// One annotation: the instance, the first of the annotator's rows among those of the instance, and their number.
+    /// One annotation: the instance, the index of the annotator's first row among the instance's rows, and the number
+    /// of the annotator's rows.
     WeightedLabel(u32, u32, u32),
 }
 

@@ -135,7 +135,7 @@ impl Scaler {
     }
 
     pub(crate) fn save(&self, to: &mut Snapshot) {
-        // With an axis for each of the image's, so that `(x - mean) * factor` broadcasts.
+        // The shape has as many axes as the input, so that `(x - mean) * factor` broadcasts.
         let mut shape = vec![self.mean.len()];
         shape.resize(self.input.len(), 1);
         to.f32s("scaler.mean".to_owned(), shape.clone(), self.mean.clone());
@@ -164,7 +164,8 @@ mod tests {
         assert_eq!(row, [1.0, 0.0]);
     }
 
-    /// Two channels of three pixels: 0, 2, ..., 10 with the deviation sqrt(70 / 6), and 10 and 20 with 5.
+    /// Two images of two channels of three pixels: one channel holds 0, 2, ..., 10 with the standard deviation sqrt(70
+    /// / 6), the other 10 and 20 with the standard deviation 5.
     // keys: model.backbone.scaling
     #[test]
     fn channels_of_an_image_are_scaled_each_by_its_own_pixels() {
@@ -188,7 +189,7 @@ mod tests {
         near(read(Scaling::None), [0.0, 2.0, 4.0, 10.0, 10.0, 10.0]);
     }
 
-    /// Negative numbers count by their size, and a column of zeros stays.
+    /// Negative values count by their absolute value, and a column of zeros is unchanged.
     #[test]
     fn the_largest_absolute_value_becomes_one() {
         let matrix = Matrix::from_rows(3, &[1.0, -8.0, 0.0, -4.0, 2.0, 0.0]);
