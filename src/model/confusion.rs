@@ -1,4 +1,4 @@
-//! The annotators' confusion matrices, as a model leaves them.
+//! The annotators' confusion matrices, as a fitted model returns them.
 
 use rayon::prelude::*;
 
@@ -10,7 +10,7 @@ use crate::frame::{Annotations, BLOCK};
 pub struct Confusion {
     /// The probabilities.
     pub cells: Cells,
-    /// How often the annotator met the class and said the label of the column, `[column, class]`, by the columns of
+    /// The expected number of annotations in a column whose instance has a class, `[column, class]`, by the columns of
     /// [`Annotations`].
     pub expected_count: Vec<f64>,
 }
@@ -18,11 +18,11 @@ pub struct Confusion {
 /// The probabilities of confusion matrices.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Cells {
-    /// They follow from the expected counts: with this added, over the sums of their rows.
+    /// Smoothed expected counts, each divided by the sum of its row.
     Counted(Smoothing),
     /// Each annotator is right with one probability, `[annotator]`, whatever the class; wrong labels are equally likely.
     OneCoin(Vec<f64>),
-    /// Every cell, `[annotator, class, label]`.
+    /// Every cell is stored, `[annotator, class, label]`.
     Whole(Vec<f64>),
 }
 
@@ -31,12 +31,12 @@ pub struct AnnotatorMatrix<'a> {
     confusion: &'a Confusion,
     a: &'a Annotations,
     r: usize,
-    /// The sum of each row's counts, `[class]`; unused where every cell is kept.
+    /// The sum of each row's smoothed counts, `[class]`; used for [`Cells::Counted`] only.
     sums: &'a [f64],
 }
 
 impl Confusion {
-    /// The matrix of annotator `r`; `sums` is room for what it needs to know of all its cells.
+    /// The matrix of annotator `r`; `sums` is a buffer for the sums of its rows.
     #[must_use]
     pub fn of<'a>(
         &'a self,
@@ -66,7 +66,7 @@ impl Confusion {
         (0..a.dims().classes).map(|k| matrix.cell(k, label, column).0).collect()
     }
 
-    /// The skill of every annotator: the mean over the classes of P(the class itself is said).
+    /// The skill of every annotator: the mean of the diagonal of their confusion matrix.
     #[must_use]
     pub fn skill(&self, a: &Annotations) -> Vec<f64> {
         let annotators = (0..a.dims().annotators).into_par_iter().with_min_len(BLOCK);
@@ -83,7 +83,7 @@ impl Confusion {
         (0..n).map(diagonal).sum::<f64>() / n as f64
     }
 
-    /// Every number that it is made of.
+    /// All stored numbers, for a check that they are finite.
     pub(super) fn parts(&self) -> [&[f64]; 2] {
         let cells = match &self.cells {
             Cells::Whole(cells) | Cells::OneCoin(cells) => cells.as_slice(),
@@ -94,14 +94,13 @@ impl Confusion {
 }
 
 impl AnnotatorMatrix<'_> {
-    /// The sum of a row's counts and what is added to them, where the probabilities follow from counts.
+    /// The sum of a row's smoothed counts; defined for [`Cells::Counted`] only.
     #[must_use]
     pub fn row_sum(&self, class: usize) -> f64 {
         self.sums[class]
     }
 
-    /// P(`label` given `class`), and how often that is expected to have happened; `column` is
-    /// [`Annotations::column_of`] the annotator and the label.
+    /// P(`label` given `class`) and its expected count; `column` is the label's [`Annotations::column_of`].
     #[must_use]
     pub fn cell(&self, class: usize, label: usize, column: Option<usize>) -> (f64, f64) {
         let dims = self.a.dims();

@@ -1,11 +1,11 @@
-//! What a model returns: posteriors, what it learned of annotators and instances, and how the fit went.
+//! The result of a fit: posteriors, estimates for annotators and instances, and the trace.
 
 use rayon::prelude::*;
 
 use super::confusion::Confusion;
 use crate::frame::{Annotations, BLOCK};
 
-/// P(class given everything observed), one row an instance.
+/// P(class given everything observed), one row per instance.
 ///
 /// # Shapes
 /// `[instances, classes]`, row-major; each row sums to 1.
@@ -16,7 +16,7 @@ pub struct Posterior {
 }
 
 impl Posterior {
-    /// All zero: to be filled row by row.
+    /// A posterior of zeros, to be filled row by row.
     #[must_use]
     pub fn zeros(n_instances: usize, n_classes: usize) -> Self {
         Self { n_classes, values: vec![0.0; n_instances * n_classes] }
@@ -44,7 +44,7 @@ impl Posterior {
         t
     }
 
-    /// Instances.
+    /// The number of instances.
     #[must_use]
     pub fn len(&self) -> usize {
         self.values.len() / self.n_classes.max(1)
@@ -56,7 +56,7 @@ impl Posterior {
         self.values.is_empty()
     }
 
-    /// Classes.
+    /// The number of classes.
     #[must_use]
     pub fn n_classes(&self) -> usize {
         self.n_classes
@@ -68,7 +68,7 @@ impl Posterior {
         &self.values[i * self.n_classes..(i + 1) * self.n_classes]
     }
 
-    /// The posterior of instance `i`, to change.
+    /// The mutable posterior of instance `i`.
     pub fn row_mut(&mut self, i: usize) -> &mut [f64] {
         &mut self.values[i * self.n_classes..(i + 1) * self.n_classes]
     }
@@ -79,7 +79,7 @@ impl Posterior {
         &self.values
     }
 
-    /// All rows, one after the other, to change.
+    /// All rows, one after the other, mutable.
     pub fn values_mut(&mut self) -> &mut [f64] {
         &mut self.values
     }
@@ -104,7 +104,7 @@ pub fn add_votes(a: &Annotations, i: usize, votes: &mut [f64]) {
     }
 }
 
-/// Two probabilities this near, relative to the larger, count as equal: sums in another order differ by less.
+/// Probabilities with a relative difference up to this count as equal: another order of summation changes them less.
 pub const TIE: f64 = 1e-9;
 
 /// The most probable class of a row, and whether another is as probable; the lowest index wins.
@@ -122,22 +122,22 @@ pub fn best(row: &[f64]) -> Option<(usize, bool)> {
     Some((first, equal.next().is_some()))
 }
 
-/// What a model learned, beside the posteriors.
+/// The estimates of a fit other than the posteriors.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Report {
     /// P(class); `None` for a model without one.
     pub prior: Option<Vec<f64>>,
-    /// The skill of every annotator; its meaning is the model's.
+    /// The skill of every annotator; each model defines its own measure of skill.
     pub skill: Vec<f64>,
-    /// The interval of every skill, where the model defines one.
+    /// An interval for every skill, where the model defines one.
     pub skill_interval: Option<Vec<(f64, f64)>>,
     /// The confusion matrices, where the model has them.
     pub confusion: Option<Confusion>,
-    /// One confusion matrix for everybody, `[class, label]`.
+    /// The confusion matrix that all annotators share, `[class, label]`, where the model has one.
     pub common: Option<Vec<f64>>,
-    /// Other numbers of every annotator, by name.
+    /// Further parameters of every annotator, by name.
     pub annotator_parameters: Vec<(String, Vec<f64>)>,
-    /// Other numbers of every instance, by name; NaN where an instance has none.
+    /// Further parameters of every instance, by name; NaN where an instance has none.
     pub instance_parameters: Vec<(String, Vec<f64>)>,
 }
 
@@ -148,9 +148,9 @@ pub struct TraceRow {
     pub phase: String,
     /// The iteration, from 1.
     pub step: u32,
-    /// What is maximised, after the step.
+    /// The objective after the step.
     pub objective: f64,
-    /// By how much it grew.
+    /// The increase of the objective since the previous step; `None` without a previous value.
     pub change: Option<f64>,
     /// The step's wall time.
     pub seconds: f64,
@@ -161,7 +161,7 @@ pub struct TraceRow {
 pub struct Stop {
     /// Whether the stop rule was met.
     pub converged: bool,
-    /// Iterations of the run that was kept.
+    /// The number of iterations of the start whose result was kept.
     pub iterations: u32,
 }
 
@@ -172,35 +172,35 @@ pub struct Fitted {
     pub posterior: Posterior,
     /// P(class given features) of every row of features, by a model that learned a classifier.
     pub predictions: Option<Posterior>,
-    /// What was learned beside it.
+    /// The other estimates.
     pub report: Report,
-    /// Every step.
+    /// One row per step of the fit.
     pub trace: Vec<TraceRow>,
-    /// How it ended.
+    /// How the fit ended.
     pub stop: Stop,
     /// The trained classifier, where there is one.
     pub model: Option<Trained>,
-    /// Where it was computed: `cpu` or `cuda:0`.
+    /// The device of the computation, such as `cpu` or `cuda:0`.
     pub device: String,
 }
 
-/// Where everything but networks is computed.
+/// The device of every model that is not a network: `cpu`.
 #[must_use]
 pub fn on_cpu() -> String {
     "cpu".to_owned()
 }
 
-/// A trained classifier, ready to leave.
+/// A trained classifier, ready to be saved.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Trained {
-    /// Its kind, parameters and sizes, and what calibrates its predictions, if anything does.
+    /// Its kind, parameters and sizes, and the calibration map of its predictions, if there is one.
     pub description: serde_json::Value,
-    /// Its numbers, in the safetensors format.
+    /// Its weights, in the safetensors format.
     pub parameters: Vec<u8>,
 }
 
 impl Fitted {
-    /// The name of the first number that is no number, if any: such a fit must never leave.
+    /// The name and value of the first NaN or infinity, if there is any: such a fit must never be published.
     #[must_use]
     pub fn not_finite(&self) -> Option<String> {
         let report = &self.report;

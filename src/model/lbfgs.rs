@@ -1,22 +1,22 @@
-//! Maximises a smooth function by limited-memory BFGS: the M-step of models without a closed one.
+//! Maximises a smooth function by limited-memory BFGS: the M-step of models without a closed-form one.
 //!
 //! J. Nocedal, S. J. Wright: Numerical Optimization, 2nd edition, algorithms 7.4 and 3.1. doi:10.1007/978-0-387-40065-5
 //!
 //! # Why
-//! An M-step needs a few ascents from a good start and the same bits on any number of threads. Sums over parameters are
-//! taken in one order here; the function sees to its own.
+//! An M-step needs a few ascent steps from a good start, and the same bits on any number of threads. Here sums over
+//! parameters have one fixed order; the objective function must fix the order of its own sums.
 
-/// Pairs of steps and gradient differences that are kept.
+/// The number of (step, gradient difference) pairs that are kept.
 const MEMORY: usize = 8;
 
-/// Of the ascent that the gradient promises, the share that a step must bring.
+/// The sufficient-increase condition: a step must achieve this share of the increase that the gradient predicts.
 const SUFFICIENT: f64 = 1e-4;
 
-/// Halvings of a step before the search gives up.
+/// Halvings of a step before the line search gives up.
 const MOST_HALVINGS: usize = 30;
 
-/// Moves `x` uphill until no part of the gradient exceeds `tolerance`, at most so many iterations; `f` writes the
-/// gradient at a point and returns the value. The value never falls. Returns the value at `x`.
+/// Moves `x` uphill until no component of the gradient exceeds `tolerance`, for at most `max_iter` iterations; `f`
+/// writes the gradient at a point and returns the value. The value never decreases. Returns the value at the final `x`.
 pub fn maximise(
     x: &mut Vec<f64>,
     mut f: impl FnMut(&[f64], &mut [f64]) -> f64,
@@ -33,7 +33,7 @@ pub fn maximise(
         }
         let direction = ascent(&gradient, &memory);
         let slope = dot(&direction, &gradient);
-        // The first step has no scale yet: it moves nothing by more than 1.
+        // There is no curvature information yet: the first step moves no coordinate by more than 1.
         let longest = direction.iter().fold(0.0, |max: f64, d| max.max(d.abs()));
         let mut step = if memory.is_empty() { 1.0 / longest.max(1.0) } else { 1.0 };
         let mut climbs = false;
@@ -65,7 +65,7 @@ pub fn maximise(
     value
 }
 
-/// The gradient times the inverse curvature that follows from the memory.
+/// The ascent direction: the gradient times the approximate inverse Hessian of -f, by the two-loop recursion (7.4).
 fn ascent(gradient: &[f64], memory: &[(Vec<f64>, Vec<f64>, f64)]) -> Vec<f64> {
     let mut direction = gradient.to_vec();
     let mut shares = Vec::with_capacity(memory.len());

@@ -1,4 +1,4 @@
-//! The third stage: a model turns a question's sparse annotations into posteriors and what it learned of annotators.
+//! The third stage: a model turns a question's sparse annotations into posteriors and estimates for the annotators.
 //!
 //! # Adding a label-only model
 //! 1. Write one file under `vote/` or `em/`; open it with the generative story, the citation and `Differs from`.
@@ -39,7 +39,7 @@ use crate::run::Run;
 use crate::spec::Problems;
 use fitted::{Fitted, Posterior};
 
-/// What a user writes in `[model]` for one kind of model.
+/// The parameters that a user writes in `[model]` for one kind of model.
 pub trait Spec:
     Default + Clone + Serialize + DeserializeOwned + JsonSchema + Send + Sync + 'static
 {
@@ -49,26 +49,26 @@ pub trait Spec:
     const SUMMARY: &'static str;
     /// Where the model comes from.
     const SOURCE: &'static str;
-    /// What holds of the model, where that is not the same for all models.
+    /// Properties in which models differ.
     const PROPERTIES: Properties = Properties::DETERMINISTIC;
     /// The settings of the paper, for models that have a `preset`.
     #[must_use]
     fn paper() -> Option<Self> {
         None
     }
-    /// Rules across fields; the range of one field is an attribute of it.
+    /// Checks rules that involve several fields; the range of a single field is an attribute of that field.
     fn check(&self, _place: &str, _problems: &mut Problems) {}
 }
 
-/// What a kind of model declares of itself; the conformance suite reads it.
+/// Properties that a kind of model declares; the conformance suite reads them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Properties {
-    /// The fit starts at random numbers: renamed instances or annotators may end at another optimum, and the objective
-    /// is that of random batches.
+    /// The fit starts at random weights: renaming instances or annotators may lead to another optimum, and the
+    /// objective is computed on random mini-batches.
     pub random_start: bool,
-    /// All classes are treated alike: renamed classes rename the posterior.
+    /// All classes are treated alike: renaming the classes only renames the columns of the posterior.
     pub symmetric_classes: bool,
-    /// A prior tempers what few annotations say: unanimous answers are likely, but not certain.
+    /// A prior tempers the evidence of few annotations: a class with unanimous labels is likely, but not certain.
     pub tempered: bool,
 }
 
@@ -123,22 +123,22 @@ pub struct SavedModel<'a> {
     pub parameters: Value,
     /// Its sizes, as the model described them.
     pub sizes: Value,
-    /// Its numbers.
+    /// Its weights, in the safetensors format.
     pub bytes: &'a [u8],
-    /// Where to compute; `None` for where the parameters say.
+    /// The device to compute on; `None` for the one that the parameters name.
     pub device: Option<&'a str>,
 }
 
-/// What a saved model says of features.
+/// The predictions of a saved model.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Predicted {
     /// P(class given features) of every row.
     pub classes: Posterior,
-    /// Where it was computed.
+    /// The device of the computation.
     pub device: String,
 }
 
-/// Every row of a matrix by a saved model.
+/// Predicts every row of a matrix with a saved model.
 pub type Predict = fn(SavedModel<'_>, &Matrix, &Run) -> Result<Predicted>;
 
 /// One kind of model: its place in the registry.
@@ -153,11 +153,11 @@ pub struct ModelKind {
     pub schema: fn() -> Schema,
     /// The default of each parameter.
     pub defaults: fn() -> Value,
-    /// What it declares of itself.
+    /// The properties that it declares.
     pub properties: Properties,
     /// Whether it learns from features.
     pub needs_features: bool,
-    /// Predicts with a model of this kind that was saved, where it learns a classifier.
+    /// Predicts with a saved model of this kind; `None` for a kind that learns no classifier.
     pub predict: Option<Predict>,
     load: fn(Value) -> Result<LoadedModel, serde_json::Error>,
 }
@@ -167,11 +167,11 @@ type SpecCheck = Box<dyn Fn(&str, &mut Problems)>;
 
 /// A model with every parameter filled in.
 pub struct LoadedModel {
-    /// Ready to fit.
+    /// The model, ready to fit.
     pub model: Box<dyn Model>,
-    /// Every parameter, defaults included: what a run's digest is made of.
+    /// Every parameter, defaults included; the digest of the run includes them.
     pub parameters: Value,
-    /// Rules across fields that are broken, given the place of the section.
+    /// Adds the broken rules across fields to the problems, given the place of the section.
     pub check: SpecCheck,
 }
 
@@ -222,7 +222,7 @@ impl ModelKind {
     }
 }
 
-/// Every model there is, in the order that a reader would learn them: the slices of the folders, joined.
+/// All models, in the order in which a reader would learn them: the joined slices of the folders.
 pub static MODELS: LazyLock<Vec<&'static ModelKind>> = LazyLock::new(|| {
     let folders: &[&[ModelKind]] = &[
         vote::MODELS,
@@ -236,7 +236,7 @@ pub static MODELS: LazyLock<Vec<&'static ModelKind>> = LazyLock::new(|| {
 /// The kind of model of this name.
 ///
 /// # Errors
-/// When there is none; the nearest is suggested.
+/// When there is none; the error suggests the nearest name.
 pub fn model_kind(name: &str) -> Result<&'static ModelKind> {
     MODELS.iter().find(|m| m.kind == name).copied().ok_or_else(|| {
         let help = match nearest(name, MODELS.iter().map(|m| m.kind)) {

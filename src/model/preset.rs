@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use super::Spec;
 
-/// The settings that the keys of a model's section start from.
+/// The settings that apply to the keys that a model's section leaves out.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Preset {
@@ -17,7 +17,7 @@ pub enum Preset {
     Paper,
 }
 
-/// The parameters on top of the settings that their `preset` names.
+/// Merges the parameters into the settings of the `preset` that they name.
 pub(super) fn apply<S: Spec>(parameters: Value) -> Value {
     let is_paper = parameters.get("preset").is_some_and(|preset| preset == "paper");
     let paper = S::paper().filter(|_| is_paper).and_then(|paper| serde_json::to_value(paper).ok());

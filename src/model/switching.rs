@@ -13,14 +13,14 @@ use crate::frame::Annotations;
 /// A permuted trace must be larger by this share before it counts as switching.
 const GAIN: f64 = 0.05;
 
-/// The label that each class should rather have been called, when renaming raises the trace by more than 5 %.
+/// The label to which each class should be renamed, when renaming raises the trace by more than 5 %.
 #[must_use]
 pub fn switched(a: &Annotations, confusion: &Confusion) -> Option<Vec<usize>> {
     let n = a.dims().classes;
     if n < 2 {
         return None;
     }
-    // Everybody's counts, `[label, class]`.
+    // The counts of all annotators, `[label, class]`.
     let mut pooled = vec![0.0; n * n];
     for (column, counts) in confusion.expected_count.chunks_exact(n).enumerate() {
         let label = a.label_of(column as u32) as usize;
@@ -31,7 +31,7 @@ pub fn switched(a: &Annotations, confusion: &Confusion) -> Option<Vec<usize>> {
     }
     let met = |k: usize| (0..n).map(|label| pooled[label * n + k]).sum::<f64>();
     let met: Vec<f64> = (0..n).map(|k| met(k).max(f64::MIN_POSITIVE)).collect();
-    // The assignment solver wants whole numbers; nine digits decide a question of five percent.
+    // The assignment solver needs integers; nine digits are enough for a threshold of five percent.
     let share = |k: usize, label: usize| (pooled[label * n + k] / met[k] * 1e9) as i64;
     let weights = (0..n * n).map(|cell| share(cell / n, cell % n)).collect();
     let matrix = Matrix::from_vec(n, n, weights).ok()?;
@@ -68,8 +68,8 @@ mod tests {
         assert_eq!(switched(&a, &confusion), Some(vec![1, 2, 0]));
     }
 
-    /// A class counts as much as another, however often it was met: .6 + .2 against .4 + .8, though 62 answers of 110
-    /// agree. A gain of 2 % is none.
+    /// All classes have the same weight, however often they occur: .6 + .2 against .4 + .8, though 62 answers of 110
+    /// agree. A gain of 2 % is too small to count.
     #[test]
     fn rare_classes_count_as_much_as_others() {
         let a = tiny(2, &[(0, 0, 0), (1, 0, 1)]);

@@ -8,23 +8,23 @@ use super::temperature::{self, MAX_TEMPERATURE, MIN_TEMPERATURE, log};
 use crate::frame::BLOCK;
 use crate::model::lbfgs::maximise;
 
-/// No part of the mean gradient is larger than this at the maximum.
+/// At the maximum, no component of the mean gradient exceeds this.
 const TOLERANCE: f64 = 1e-9;
 
-/// Iterations after which the maximum is near enough.
+/// The largest number of iterations.
 const MAX_ITER: u32 = 500;
 
-/// A bias is not beyond this: a class is then e^30 times as probable, or never the answer.
+/// The largest absolute bias: it makes a class e^30 times more, or less, probable.
 const MAX_BIAS: f64 = 30.0;
 
-/// The temperature and the biases of the greatest
+/// The temperature and the biases that maximise
 ///
 /// ```text
 /// sum over points of weight * sum_k target[k] * ln calibrated[k]  -  sum_k bias[k]^2 / 2
 /// ```
 ///
-/// with targets as for a temperature alone. The prior of the biases, normal with deviation 1, decides where a class has
-/// few points or none.
+/// with targets as for a temperature alone. The prior of the biases, a standard normal, dominates where a class has few
+/// points or none.
 pub(super) fn fit(points: &Points, smoothing: f64) -> (f64, Vec<f64>) {
     let (n, total) = (points.n_classes, points.weight());
     let alone = temperature::fit(points, smoothing);
@@ -45,7 +45,7 @@ pub(super) fn fit(points: &Points, smoothing: f64) -> (f64, Vec<f64>) {
         }
         value
     };
-    // The first number is the temperature alone over the one that is sought.
+    // x[0] is the temperature that fits without biases, divided by the one with biases.
     let mut x = vec![0.0; n + 1];
     x[0] = 1.0;
     maximise(&mut x, |x, gradient| objective(x, gradient, false), TOLERANCE, MAX_ITER);
@@ -67,7 +67,7 @@ pub(super) fn apply(temperature: f64, biases: &[f64], row: &mut [f64]) {
     row.iter_mut().for_each(|p| *p /= sum);
 }
 
-/// Whether these are a map of so many classes.
+/// Whether these are a valid map of `n_classes` classes.
 pub(super) fn is_valid(temperature: f64, biases: &[f64], n_classes: usize) -> bool {
     temperature.is_finite()
         && temperature > 0.0
@@ -77,9 +77,9 @@ pub(super) fn is_valid(temperature: f64, biases: &[f64], n_classes: usize) -> bo
 
 struct Rows<'a> {
     points: &'a Points,
-    /// Of the probabilities, `[point, class]`, over the temperature that fits alone.
+    /// Log-probabilities `[point, class]`, divided by the temperature that fits without biases.
     logs: Vec<f64>,
-    /// The share of each target that all classes have alike.
+    /// The share of each target that is uniform over the classes.
     uniform: f64,
 }
 
@@ -125,9 +125,9 @@ impl Rows<'_> {
 mod tests {
     use super::*;
 
-    /// Two classes, and rows that all say (0.8, 0.2), of which half are of each class: by symmetry ln 4 / T + b0 - b1 = 0
-    /// where the prior allows. With b0 = -b1 = -b and a = 1 / T, the objective of weight W falls by b^2: it is greatest
-    /// where b = 0 and a = 0, at the highest temperature.
+    /// Two classes and rows of (0.8, 0.2), half of them of each class: by symmetry ln 4 / T + b0 - b1 = 0 where the
+    /// prior allows. With b0 = -b1 = -b and a = 1 / T, the objective falls by b^2: it is greatest where b and a are 0,
+    /// at the highest temperature.
     #[test]
     fn rows_that_say_nothing_become_uniform() {
         let mut points = Points::new(2);
@@ -142,7 +142,7 @@ mod tests {
 
     /// Rows (0.8, 0.2) and (0.2, 0.8), a thousand each, of which 900 and 400 are of class 0: the scores of class 0 over
     /// class 1 must be ln 9 and ln (2 / 3), which are a * (+-ln 4) + d. So d = (ln 9 + ln 2/3) / 2 and
-    /// a = (ln 9 - ln 2/3) / (2 ln 4), but for the prior, which is one part in thousands.
+    /// a = (ln 9 - ln 2/3) / (2 ln 4), except for the prior, whose share is one part in thousands.
     #[test]
     fn the_temperature_and_the_biases_are_those_worked_out_by_hand() {
         let mut points = Points::new(2);

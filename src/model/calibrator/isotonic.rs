@@ -4,19 +4,19 @@ use serde::{Deserialize, Serialize};
 
 use super::points::{Points, rounded};
 
-/// What the function rises by from 0 to 1 beside what was fitted: probabilities that were pooled keep their order.
+/// The slope that is added to the fitted function, so that pooled probabilities keep their order.
 const SLOPE: f64 = 1e-6;
 
-/// The least value, so that no row is all zero.
+/// Added to every value, so that no row is all zero.
 const MIN_VALUE: f64 = 1e-20;
 
-/// An increasing function of a class's probability: linear between its knots, level beyond them.
+/// An increasing function of a class's probability: linear between its knots, constant beyond them.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Isotonic {
-    /// The probabilities of the knots, rising.
+    /// The probabilities of the knots, strictly increasing.
     at: Vec<f64>,
-    /// The calibrated probability at each knot, never falling.
+    /// The calibrated probability at each knot, non-decreasing.
     value: Vec<f64>,
 }
 
@@ -35,8 +35,8 @@ impl Pool {
 }
 
 impl Isotonic {
-    /// The function of class `k` with the least squared error. A class that no point shows keeps its probabilities:
-    /// nothing is known of when it is right.
+    /// The function of class `k` with the least squared error. A class that is the target of no point keeps its
+    /// probabilities: the points do not show when it is right.
     pub(super) fn fit(points: &Points, k: usize, smoothing: f64) -> Self {
         let n = points.n_classes;
         let column = |all: &[f64], i: usize| all[i * n + k];
@@ -51,7 +51,7 @@ impl Isotonic {
             return Self { at: vec![0.0, 1.0], value: vec![0.0, 1.0] };
         }
         found.sort_by(|a, b| a.0.total_cmp(&b.0));
-        // Hits at the lowest probability and none at the highest keep the ends from 0 and 1, whatever is pooled.
+        // A pseudo-hit at the lowest probability and a pseudo-miss at the highest keep both ends away from 0 and 1.
         let (lowest, highest) = (found[0].0, found[found.len() - 1].0);
         found.insert(0, (lowest, smoothing, smoothing));
         found.push((highest, 0.0, smoothing));
@@ -81,7 +81,7 @@ impl Isotonic {
         Self { at, value }
     }
 
-    /// The calibrated probability, before it is made a share of the row's sum.
+    /// The calibrated probability, before the row is normalised.
     pub(super) fn apply(&self, p: f64) -> f64 {
         let after = self.at.partition_point(|at| *at < p);
         let height = if after == 0 {
@@ -96,7 +96,7 @@ impl Isotonic {
         height + SLOPE * p + MIN_VALUE
     }
 
-    /// Whether it is an increasing function at all: one that was read may not be.
+    /// Whether this is an increasing function; a deserialised one may not be.
     pub(super) fn is_valid(&self) -> bool {
         let all = || self.at.iter().chain(&self.value);
         !self.at.is_empty()

@@ -1,7 +1,7 @@
-//! A map from probabilities to calibrated ones: fitted to [`Points`] (a row of probabilities, the class that it should
-//! have told or a distribution over the classes, and a weight), applied to rows, and serialised.
+//! A map from probabilities to calibrated ones: fitted to [`Points`] (rows of probabilities, each with its true class
+//! or a distribution over the classes, and a weight), applied to rows, and serialised.
 //!
-//! It knows neither annotations nor gold, so that a model may use it between the rounds of its own training.
+//! It depends on neither annotations nor gold, so that a model may use it between the rounds of its own training.
 
 mod bias_corrected;
 mod isotonic;
@@ -22,12 +22,12 @@ pub enum Method {
     /// None: the probabilities are the model's own.
     #[default]
     None,
-    /// One exponent for all: the best class stays the best, and needs few answers.
+    /// One exponent for all classes: keeps the most probable class, and needs few instances.
     Temperature,
-    /// A temperature, and a bias for each class, which makes up for classes that are told too often or too rarely: needs
-    /// a hundred answers, and may change labels.
+    /// A temperature and a bias for each class, which corrects for classes that are predicted too often or too rarely:
+    /// needs a hundred instances, and may change labels.
     BiasCorrectedTemperature,
-    /// An increasing function for each class, then shares of their sum: needs hundreds of answers, and may change labels.
+    /// An increasing function for each class, then normalisation: needs hundreds of instances, and may change labels.
     Isotonic,
 }
 
@@ -43,12 +43,12 @@ pub enum Method {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "method", rename_all = "snake_case")]
 pub enum Calibrator {
-    /// Each probability to the power of 1 / temperature, then shares of their sum: Guo et al. 2017, arXiv:1706.04599.
+    /// Each probability to the power of 1 / temperature, normalised: Guo et al. 2017, arXiv:1706.04599.
     Temperature {
         /// More than 1 makes the probabilities more alike.
         temperature: f64,
     },
-    /// Each probability to the power of 1 / temperature times e to the power of its class's bias, then shares of their sum:
+    /// Each probability to the power of 1 / temperature times e to the power of its class's bias, normalised:
     /// Alexandari, Kundaje and Shrikumar 2020, arXiv:1901.06852.
     BiasCorrectedTemperature {
         /// More than 1 makes the probabilities more alike.
@@ -56,7 +56,7 @@ pub enum Calibrator {
         /// More than 0 makes the class more probable.
         biases: Vec<f64>,
     },
-    /// An increasing function of each class's probability, then shares of their sum: Zadrozny and Elkan 2002,
+    /// An increasing function of each class's probability, normalised: Zadrozny and Elkan 2002,
     /// doi:10.1145/775047.775151.
     Isotonic {
         /// The function of each class.
@@ -67,9 +67,9 @@ pub enum Calibrator {
 impl Calibrator {
     /// The map of this method that fits best; `None` for [`Method::None`] and without points.
     ///
-    /// `smoothing` points are invented: for a temperature they tell all classes alike; for isotonic regression so many
-    /// of each class stand at its lowest probability, and as many of others at its highest. Without, few points give
-    /// probabilities of 0 and 1.
+    /// `smoothing` is a weight of pseudo-observations. For a temperature, their target is uniform over the classes. For
+    /// isotonic regression, each class gets hits of this weight at its lowest probability, and misses of this weight at
+    /// its highest. Without them, a fit to few points gives probabilities of 0 and 1.
     #[must_use]
     pub fn fit(method: Method, smoothing: f64, points: &Points) -> Option<Self> {
         if points.is_empty() {
@@ -118,7 +118,7 @@ impl Calibrator {
         });
     }
 
-    /// Whether it is a map of so many classes: one that was read may not be.
+    /// Whether this is a valid map of `n_classes` classes; a deserialised one may not be.
     #[must_use]
     pub fn is_valid(&self, n_classes: usize) -> bool {
         match self {
@@ -198,7 +198,7 @@ mod tests {
         }
     }
 
-    /// Of 0.9 and 0.9 + 1e-10 the second is not better but tied; at 1 % of relative distance it is.
+    /// Classes with a relative difference of 5e-10 are tied; with 3e-9 they are not.
     #[test]
     fn classes_that_were_tied_stay_tied_and_classes_that_were_not_do_not_become_so() {
         let tied = [0.45, 0.45 * (1.0 + 5e-10), 0.1];

@@ -1,6 +1,7 @@
-//! What a map is fitted to.
+//! The data that a calibration map is fitted to.
 
-/// What a [`Calibrator`](super::Calibrator) is fitted to: rows of probabilities, and what they should have told.
+/// The data that a [`Calibrator`](super::Calibrator) is fitted to: rows of probabilities, their true classes as
+/// distributions, and their weights.
 ///
 /// # Shapes
 /// `probabilities` and `targets` are `[points, classes]`, row-major; `weights` is `[points]`.
@@ -13,20 +14,21 @@ pub struct Points {
 }
 
 impl Points {
-    /// None yet.
+    /// No points yet.
     #[must_use]
     pub fn new(n_classes: usize) -> Self {
         Self { n_classes, probabilities: Vec::new(), targets: Vec::new(), weights: Vec::new() }
     }
 
-    /// A row whose class is known. A row of zeros says nothing and is left out.
+    /// Adds a row whose class is known. A row of zeros carries no information and is left out.
     pub fn push_class(&mut self, probabilities: &[f64], class: usize, weight: f64) {
         let target: Vec<f64> =
             (0..self.n_classes).map(|k| f64::from(u8::from(k == class))).collect();
         self.push(probabilities, &target, weight);
     }
 
-    /// A row whose class is known by its distribution `target`. A row of zeros says nothing and is left out.
+    /// Adds a row whose class has the distribution `target`. A row of zeros or without weight carries no information
+    /// and is left out.
     pub fn push(&mut self, probabilities: &[f64], target: &[f64], weight: f64) {
         if probabilities.iter().any(|p| *p > 0.0) && weight > 0.0 {
             self.probabilities.extend_from_slice(probabilities);
@@ -35,7 +37,7 @@ impl Points {
         }
     }
 
-    /// Points.
+    /// The number of points.
     #[must_use]
     pub fn len(&self) -> usize {
         self.weights.len()
@@ -53,7 +55,7 @@ impl Points {
     }
 }
 
-/// Numbers are kept to this, so that their text in a saved model is read back to the same bits.
+/// Fitted numbers are rounded to multiples of one over this, so that a saved model's text parses to the same bits.
 const PRECISION: f64 = 1e12;
 
 pub(super) fn rounded(value: f64) -> f64 {

@@ -9,29 +9,29 @@ use crate::model::fitted::TIE;
 /// The lowest temperature.
 pub(super) const MIN_TEMPERATURE: f64 = 0.05;
 
-/// The highest: with it even rows that were certain are nearly uniform.
+/// The highest temperature: it makes even certain rows nearly uniform.
 pub(super) const MAX_TEMPERATURE: f64 = 1000.0;
 
-/// Probabilities count as at least this: what is less probable is rounding in the softmax of a network.
+/// The lower bound of probabilities under a logarithm: smaller ones are rounding errors in the softmax of a network.
 const MIN_LOGIT_PROBABILITY: f64 = 1e-30;
 
-/// Halvings of the interval in which the temperature is sought.
+/// The number of bisection steps of the search for the temperature.
 const HALVINGS: usize = 60;
 
-/// A mean slope that counts as none.
+/// A mean slope up to this counts as zero.
 const FLAT: f64 = 1e-12;
 
 pub(super) fn log(p: f64) -> f64 {
     p.max(MIN_LOGIT_PROBABILITY).ln()
 }
 
-/// The temperature of the least log-loss. The log-loss is convex in b = 1 / temperature, with the slope
+/// The temperature with the least log-loss. The log-loss is convex in b = 1 / temperature, with the slope
 ///
 /// ```text
 /// sum over points of weight * (sum_k calibrated(b)[k] * ln p[k] - sum_k target[k] * ln p[k])
 /// ```
 ///
-/// which is sought for its zero by halving an interval of ln b. Rows that leave no choice keep a temperature of 1.
+/// whose zero is found by bisection over ln b. The temperature is 1 where the log-loss does not depend on it.
 pub(super) fn fit(points: &Points, smoothing: f64) -> f64 {
     let logs: Vec<f64> = points.probabilities.iter().map(|p| log(*p)).collect();
     let (n, total) = (points.n_classes, points.weight());
@@ -74,7 +74,7 @@ pub(super) fn fit(points: &Points, smoothing: f64) -> f64 {
     rounded((-f64::midpoint(low, high)).exp())
 }
 
-/// Calibrates a row. Classes tied with the best stay tied, and no other becomes so by rounding.
+/// Calibrates a row. Classes tied with the best stay tied, and rounding makes no new ties.
 pub(super) fn apply(temperature: f64, row: &mut [f64]) {
     let most = row.iter().copied().fold(0.0, f64::max);
     let log_most = log(most);
@@ -121,7 +121,7 @@ mod tests {
     fn the_temperature_is_the_best_of_a_grid() {
         for smoothing in [0.0, 0.5, 3.0] {
             let points = points();
-            // From the lowest temperature on: below it powers vanish, and with them the definition.
+            // The grid starts at the lowest temperature: below it the powers underflow to zero.
             let grid = (50..20_000_u32).map(|n| f64::from(n) * 1e-3);
             let loss = |t: &f64| log_loss(&points, smoothing, *t);
             let best = grid.min_by(|a, b| loss(a).total_cmp(&loss(b))).unwrap();
@@ -131,7 +131,7 @@ mod tests {
         }
     }
 
-    /// Two rows of [.8, .2], one right: at b, .8^b = .2^b, so b is 0; three of four right: (.8/.2)^b = 3.
+    /// Of four rows [.8, .2], three are right: (.8 / .2)^b = 3.
     #[test]
     fn a_temperature_by_hand() {
         let mut points = Points::new(2);
@@ -140,7 +140,7 @@ mod tests {
         }
         let want = 4.0_f64.ln() / 3.0_f64.ln();
         assert!((fit(&points, 0.0) - want).abs() < 1e-11);
-        // One invented point in five tells both classes alike: 3.5 of 5 are right.
+        // One of five points is a pseudo-observation with a uniform target: 3.5 of 5 are right.
         let want = 4.0_f64.ln() / (3.5_f64 / 1.5).ln();
         assert!((fit(&points, 1.0) - want).abs() < 1e-11);
     }

@@ -8,14 +8,14 @@
 //! 1. T = the shares of the votes (trusted rows one-hot).
 //! 2. M: q = the mean of T over annotated instances, floored and renormalised; pi[r][k][l] = n[r][k][l] + smoothing +
 //!    diagonal [k = l], floored, over the sum of its row, where n are the expected counts. The floor is
-//!    [`MIN_PROBABILITY`](super::kernels::MIN_PROBABILITY); a row without any mass comes out uniform.
+//!    [`MIN_PROBABILITY`](super::kernels::MIN_PROBABILITY); a row without any mass becomes uniform.
 //! 3. E: T = softmax of the terms of LL.
-//! 4. Repeat until LL stands still; return T of the last E-step, and q, pi of the M-step that follows it.
+//! 4. Repeat until LL converges; return T of the last E-step, and q, pi of the M-step that follows it.
 //!
 //! A. P. Dawid, A. M. Skene: Maximum Likelihood Estimation of Observer Error-Rates Using the EM Algorithm. Applied
 //! Statistics 28(1), 1979. doi:10.2307/2346806
 //!
-//! Differs from crowd-kit's `DawidSkene` in nothing but the stopping value (the marginal likelihood here) and in that
+//! Differs from crowd-kit's `DawidSkene` only in the stopping value (the marginal likelihood here) and in that
 //! annotators without mass in a class get a uniform row; from the Matlab code of Zhang et al., which skips zero cells
 //! and so treats an impossible answer as a certain one.
 //!
@@ -23,7 +23,7 @@
 //! use labelmill::model::{Model, em::{DawidSkene, Em}};
 //! use labelmill::testing::tiny;
 //!
-//! // (instance, annotator, label): two agree on everything, the third says the opposite, and is read backwards.
+//! // (instance, annotator, label): two agree on everything; the third gives the opposite, which the model inverts.
 //! let said = |i: u32, r: u32| (i, r, if r == 2 { 1 - i % 2 } else { i % 2 });
 //! let rows: Vec<_> = (0..12).map(|n| said(n / 3, n % 3)).collect();
 //! let a = tiny(2, &rows);
@@ -67,7 +67,7 @@ impl Spec for DawidSkene {
     const SOURCE: &'static str = "Dawid and Skene 1979, doi:10.2307/2346806";
 }
 
-/// Annotations an annotator and class below which pure maximum likelihood is not to be trusted.
+/// Maximum likelihood without smoothing is unreliable below this number of annotations per annotator and class.
 const FEW_PER_CLASS: usize = 5;
 
 /// Class shares `[class]`, and P(label of the column given class).
@@ -124,7 +124,7 @@ impl EmSteps for DawidSkene {
         Report { skill, prior: Some(prior), confusion: Some(confusion), ..Report::default() }
     }
 
-    /// Without smoothing, an annotator's row after one annotation is that annotation: it confirms itself.
+    /// Without smoothing, a single annotation sets a whole row of the annotator's matrix, and so confirms itself.
     fn caution(&self, a: &Annotations) -> Option<String> {
         let mut rows: Vec<u32> = (0..a.dims().annotators).map(|r| a.rows_of_annotator(r)).collect();
         if rows.is_empty() || a.dims().classes < 2 {

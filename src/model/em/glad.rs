@@ -7,9 +7,10 @@
 //! objective = LL - |a - 1|^2 / 2 - |b - 1|^2 / 2,  LL = sum_i logsumexp_k ( ln q[k] + sum of ln P(y | k, i, r) )
 //! ```
 //! 1. a = b = 1; T = softmax of the terms of LL.
-//! 2. M: with t = T[i][y], climb sum over annotations of t ln sigma + (1 - t) ln(1 - sigma), less the two squares, along
-//!    its gradient: d/da[r] = sum (t - sigma) exp(b[i]) - (a[r] - 1), d/db[i] = sum (t - sigma) a[r] exp(b[i]) - (b[i] - 1).
-//! 3. E: T from a and b. 4. Repeat until the objective stands still.
+//! 2. M: with t = T[i][y], maximise sum over annotations of t ln sigma + (1 - t) ln(1 - sigma), minus the two squares.
+//!    The gradient is d/da[r] = sum (t - sigma) exp(b[i]) - (a[r] - 1) and
+//!    d/db[i] = sum (t - sigma) a[r] exp(b[i]) - (b[i] - 1).
+//! 3. E: T from a and b. 4. Repeat until the objective converges.
 //!
 //! An ability below 0 is that of an adversary. A skill is the mean probability that the annotator's annotations are
 //! right. Instances without annotations have no difficulty.
@@ -48,10 +49,10 @@ use crate::run::Run;
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Glad {
-    /// Steps of each climb along the gradient, at most.
+    /// The largest number of L-BFGS steps in each M-step.
     #[schemars(range(min = 1))]
     pub max_steps: u32,
-    /// A climb ends when no part of the gradient exceeds this.
+    /// An M-step ends when no component of the gradient exceeds this.
     #[schemars(range(min = 0.0))]
     pub gradient_tol: f64,
     /// When to stop.
@@ -71,10 +72,10 @@ impl Spec for Glad {
     const SOURCE: &'static str = "Whitehill et al. 2009, NeurIPS";
 }
 
-/// The mean of both priors, where everything starts.
+/// The mean of both priors, and the initial value of every parameter.
 const START: f64 = 1.0;
 
-/// exp(b) is that of b kept within this distance of 0.
+/// b is clamped to plus or minus this before exp(b).
 const MOST_EASE: f64 = 10.0;
 
 /// Abilities `[annotator]`, then eases `[instance]`: the b of the formulas.
@@ -177,14 +178,14 @@ impl LogLikelihood for Likelihood<'_> {
     }
 }
 
-/// What an M-step maximises.
+/// The objective of an M-step.
 struct MStepObjective<'a> {
     a: &'a Annotations,
     t: &'a Posterior,
 }
 
 impl MStepObjective<'_> {
-    /// The value at `x`, and its gradient: instances first, then annotators, each sum with one owner and order.
+    /// Writes the gradient at `x` and returns the value: instances first, then annotators. Each sum has a fixed order.
     fn value(&self, x: &[f64], gradient: &mut [f64]) -> f64 {
         let Self { a, t } = self;
         let (ability, ease) = x.split_at(a.dims().annotators);

@@ -9,10 +9,10 @@
 //! ELBO = sum_i logsumexp_k L[i][k] - KL(Dir(nu) | Dir(class)) - sum over r, k of KL(Dir(al[r][k]) | Dir(a0[k]))
 //! ```
 //! 1. T = the shares of the votes (trusted rows one-hot).
-//! 2. nu and al from T; 3. T from nu and al; 4. repeat until the ELBO stands still.
+//! 2. nu and al from T; 3. T from nu and al; 4. repeat until the ELBO converges.
 //!
-//! What is published are the posterior means of q and pi. A skill is the mean diagonal of pi, with the interval of 1.96
-//! standard deviations, in which the diagonal cells are independent Betas.
+//! The tables show the posterior means of q and pi. A skill is the mean diagonal of pi; its interval is 1.96 standard
+//! deviations to either side, with the diagonal cells as independent Betas.
 //!
 //! H.-C. Kim, Z. Ghahramani: Bayesian Classifier Combination. AISTATS 2012. E. Simpson, S. Roberts, I. Psorakis, A. Smith:
 //! Dynamic Bayesian Combination of Multiple Imperfect Classifiers. 2013. doi:10.1007/978-3-642-36406-8_1
@@ -155,13 +155,14 @@ impl EmSteps for Ibcc {
     }
 }
 
-/// exp(E ln pi) under Dirichlet(a0 + counts), and minus the divergence from Dirichlet(a0).
+/// Estimates exp(E ln pi) under Dirichlet(a0 + counts); its term of the objective is minus the divergence from
+/// Dirichlet(a0).
 struct Dirichlet {
     diagonal: f64,
     off_diagonal: f64,
     /// The sum of a row of a0.
     sum: f64,
-    /// ln gamma of the three.
+    /// ln gamma of `diagonal`, `off_diagonal` and `sum`.
     ln_gammas: [f64; 3],
 }
 
@@ -172,7 +173,7 @@ impl Dirichlet {
         Self { diagonal, off_diagonal, sum, ln_gammas }
     }
 
-    /// (E ln pi + digamma of the row's sum, the cell's terms of minus the divergence but for that digamma) of a cell.
+    /// For a cell: (E ln pi + digamma of the row's sum, the cell's terms of minus the divergence without that digamma).
     fn cell(&self, count: f64, is_diagonal: bool) -> (f64, f64) {
         let (prior, ln_gamma_prior) = if is_diagonal {
             (self.diagonal, self.ln_gammas[0])
@@ -188,7 +189,7 @@ impl Dirichlet {
         (digamma, term)
     }
 
-    /// (digamma of the row's sum, its terms of minus the divergence), of a row with so many counts.
+    /// For a row with this total count: (digamma of the row's sum, the row's terms of minus the divergence).
     fn row(&self, count: f64) -> (f64, f64) {
         let sum = self.sum + count;
         let digamma = digamma(sum);

@@ -1,10 +1,10 @@
-//! The EM loop, once: start, M-step, E-step, until the objective stands still; several starts; trusted rows; the trace.
+//! The loop of all EM models: start, M-step, E-step, until the objective converges; restarts; trusted rows; the trace.
 //!
-//! A model brings [`EmSteps`]; the loop owns the order of things. Models of confusion columns make their steps of a
-//! [`ColumnModel`](kernels::ColumnModel): a prior per class or per instance, and an
-//! [`Estimator`](kernels::Estimator) that fills the columns. A model whose likelihood is no product of columns brings a
-//! [`LogLikelihood`](kernels::log_domain::LogLikelihood). Parameters and posteriors are allocated once before the loop
-//! and updated in place.
+//! A model implements [`EmSteps`]; the loop calls its steps in order. Models of confusion columns build their steps
+//! from a [`ColumnModel`](kernels::ColumnModel): a prior per class or per instance, and an
+//! [`Estimator`](kernels::Estimator) that fills the columns. A model whose likelihood is not a product of columns
+//! implements [`LogLikelihood`](kernels::log_domain::LogLikelihood). Parameters and posteriors are allocated once
+//! before the loop and updated in place.
 
 mod dawid_skene;
 mod glad;
@@ -54,48 +54,49 @@ impl Default for StopRule {
     }
 }
 
-/// What to do when the iterations run out before the objective stands still.
+/// What to do when the iterations run out before the objective converges.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum OnExhausted {
-    /// Say so and publish.
+    /// Publish with a warning.
     #[default]
     Warn,
     /// Fail, and publish nothing.
     Fail,
 }
 
-/// Where a run of the loop begins.
+/// The starting point of a run of the loop.
 pub enum Start {
-    /// At a posterior: the M-step comes first.
+    /// A posterior: the M-step comes first.
     Posterior(Posterior),
-    /// At the parameters that [`EmSteps::start`] has set: an E-step comes first.
+    /// The parameters that [`EmSteps::start`] has set: an E-step comes first.
     Parameters,
 }
 
-/// The steps that make an EM model.
+/// The steps of an EM model.
 pub trait EmSteps: Spec {
-    /// What the M-step estimates, and what a model keeps for the next iteration.
+    /// The estimates of the M-step, and the buffers that a model reuses in the next iteration.
     type Params: Send;
-    /// Room for the parameters.
+    /// Allocates the parameters.
     fn params(&self, a: &Annotations) -> Self::Params;
-    /// Where a run begins: `attempt` counts from 0, and `run` has random numbers. By default at the shares of the votes,
-    /// which later attempts mix with noise.
+    /// The starting point of a run: `attempt` counts from 0, and `run` provides random numbers. The default is the
+    /// shares of the votes, which later attempts mix with noise.
     fn start(&self, a: &Annotations, attempt: u32, _params: &mut Self::Params, run: &Run) -> Start {
         let votes = Posterior::from_votes(a);
         Start::Posterior(if attempt == 0 { votes } else { perturbed(a, votes, attempt, run) })
     }
-    /// Expected counts of posteriors that the last E-step did not make: a start, or a kept result.
+    /// Computes the expected counts of posteriors that are not the result of the last E-step: a start, or the result of
+    /// an earlier attempt.
     fn count(&self, _a: &Annotations, _t: &Posterior, _params: &mut Self::Params) {}
-    /// Parameters from posteriors and their expected counts.
+    /// Estimates the parameters from posteriors and their expected counts.
     fn m_step(&self, a: &Annotations, t: &Posterior, params: &mut Self::Params);
-    /// Posteriors from parameters, rows of trusted instances one-hot, and their expected counts; returns the objective:
-    /// the marginal log-likelihood, and whatever else the model maximises. `t` comes with the posteriors that the
-    /// parameters were estimated from.
+    /// Computes posteriors from the parameters, with one-hot rows for trusted instances, and their expected counts.
+    /// Returns the objective: the marginal log-likelihood plus the model's other terms, such as a log-prior. On entry
+    /// `t` holds the posteriors that the parameters were estimated from; zeros after [`Start::Parameters`].
     fn e_step(&self, a: &Annotations, params: &mut Self::Params, t: &mut Posterior) -> f64;
-    /// What the fitted parameters, and the posteriors and counts behind them, say.
+    /// Reports the fitted parameters; `t` are the posteriors that they were estimated from.
     fn report(&self, a: &Annotations, t: &Posterior, params: Self::Params) -> Report;
-    /// What a person should know before trusting this model with these annotations.
+    /// A warning for the user, where this model is unreliable for these annotations.
     fn caution(&self, _a: &Annotations) -> Option<String> {
         None
     }
@@ -155,7 +156,7 @@ impl<E: EmSteps> Model for Em<E> {
     }
 }
 
-/// Where one run of the loop ended.
+/// The result of one run of the loop.
 struct Optimum {
     posterior: Posterior,
     objective: f64,
@@ -206,7 +207,7 @@ fn run_em<E: EmSteps>(
     Ok(Optimum { posterior: t, objective: last.unwrap_or(f64::NEG_INFINITY), stop })
 }
 
-/// A start for one more run: every row that is not trusted is mixed half and half with a random one.
+/// The start of a further run: every row that is not trusted is mixed half and half with a random one.
 fn perturbed(a: &Annotations, mut t: Posterior, attempt: u32, run: &Run) -> Posterior {
     let mut rng = run.rng(&format!("restart/{attempt}"));
     for i in 0..t.len() {
@@ -241,7 +242,7 @@ mod tests {
     use super::*;
     use crate::testing::tiny;
 
-    /// Attempt n ends at the n-th objective, with a posterior that names its number.
+    /// Attempt n ends at the n-th objective, and its posterior holds n.
     #[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
     struct Scripted {
         objectives: Vec<f64>,
@@ -332,7 +333,7 @@ mod tests {
         assert_eq!(steps(fit(&[0.0], false)), ["start", "count", "m", "e", "m", "e", "m"]);
     }
 
-    /// Of instance 0 the votes are 3 and 1 of 4; instance 1 is trusted.
+    /// The votes for instance 0 are 3 and 1 of 4; instance 1 is trusted.
     #[test]
     fn half_of_another_start_are_the_votes_and_trusted_rows_stay() {
         let mut a = tiny(2, &[(0, 0, 0), (0, 1, 0), (0, 2, 0), (0, 3, 1), (1, 0, 0)]);

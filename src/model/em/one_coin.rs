@@ -7,15 +7,15 @@
 //! ```
 //! 1. T = the shares of the votes (trusted rows one-hot).
 //! 2. M: q = the mean of T over annotated instances; s[r] = (right + the sum of T[i][y] over r's annotations) / (right +
-//!    wrong + r's annotations), kept in [`MIN_PROBABILITY`] to 1 - [`MIN_PROBABILITY`].
+//!    wrong + r's annotations), clamped to [`MIN_PROBABILITY`] .. 1 - [`MIN_PROBABILITY`].
 //! 3. E: T = softmax of the terms of LL.
-//! 4. Repeat until LL + sum_r (right ln s[r] + wrong ln(1 - s[r])) stands still.
+//! 4. Repeat until LL + sum_r (right ln s[r] + wrong ln(1 - s[r])) converges.
 //!
 //! Y. Zhang, X. Chen, D. Zhou, M. I. Jordan: Spectral Methods Meet EM: A Provably Optimal Algorithm for Crowdsourcing.
 //! JMLR 17, 2016 (the homogeneous Dawid-Skene model).
 //!
 //! Differs from crowd-kit's `OneCoinDawidSkene` in the stopping value (the marginal likelihood here), and in that labels
-//! which are no class count as wrong.
+//! that are not a class count as wrong.
 //!
 //! ```
 //! use labelmill::model::{Model, em::{Em, OneCoin}};
@@ -119,7 +119,7 @@ impl EmSteps for OneCoin {
     }
 }
 
-/// One accuracy an annotator, which ties the classes together.
+/// Estimates one accuracy per annotator, which all classes share.
 struct Tied {
     right: f64,
     wrong: f64,
@@ -127,7 +127,7 @@ struct Tied {
 }
 
 impl Tied {
-    /// The accuracy behind the counts of some columns, `[class]` each.
+    /// The accuracy from the expected counts of an annotator's columns, `[class]` each.
     fn skill<'a>(&self, labels: &[u32], columns: impl Iterator<Item = &'a [f64]>) -> f64 {
         let (mut right, mut all) = (0.0, 0.0);
         for (label, counts) in labels.iter().zip(columns) {
@@ -138,7 +138,7 @@ impl Tied {
     }
 
     fn share(&self, right: f64, all: f64) -> f64 {
-        // One label is always right.
+        // With a single label, every annotation is right.
         if self.n_labels < 2 {
             return 1.0;
         }
@@ -147,12 +147,12 @@ impl Tied {
         share.clamp(MIN_PROBABILITY, 1.0 - MIN_PROBABILITY)
     }
 
-    /// P(each wrong label) of this accuracy.
+    /// The probability of each wrong label at this accuracy.
     fn each_wrong(&self, skill: f64) -> f64 {
         ((1.0 - skill) / (self.n_labels - 1).max(1) as f64).max(MIN_PROBABILITY)
     }
 
-    /// What the prior adds to the objective, up to a constant.
+    /// The log-prior of an accuracy, up to a constant.
     fn term(&self, skill: f64) -> f64 {
         let term = |count: f64, p: f64| if count > 0.0 { count * p.ln() } else { 0.0 };
         term(self.right, skill) + term(self.wrong, 1.0 - skill)

@@ -1,13 +1,13 @@
 //! The class that most annotators chose.
 //!
 //! ```text
-//! v[i][l] = sum over the annotations of i that say l of their weight
+//! v[i][l] = sum of the weights of the annotations of i with label l
 //! soft      T[i] = v[i] / sum(v[i])
 //! hard      T[i] = one-hot(argmax v[i]); tied classes share it equally, so that the tie stays visible
 //! skill     s[r] = share of r's annotations (by weight) that equal the label of their instance
 //! ```
-//! Ties break to the lowest class. A weighted vote is the same vote: weights come with the annotations. An instance on
-//! which nobody chose a class keeps a uniform row and gets no label.
+//! Ties break to the lowest class. A weighted vote is the same model: weights come with the annotations. An instance
+//! for which nobody chose a class keeps a uniform row and gets no label.
 //!
 //! Differs from crowd-kit's `MajorityVote`: ties there go to the first column of a pivoted table, whose order depends
 //! on the version of pandas; here to the lowest class, whatever the order of the rows.
@@ -38,18 +38,18 @@ use crate::run::Run;
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct MajorityVote {
-    /// What the posterior holds: the shares of the votes, or the winner alone.
+    /// Whether the posterior holds the shares of the votes, or the winner alone.
     pub vote: VoteMode,
 }
 
-/// What the posterior of a vote holds.
+/// The content of the posterior of a vote.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum VoteMode {
     /// The share of each class among the votes.
     #[default]
     Soft,
-    /// All on the winner; tied winners share it.
+    /// 1 for the winner; tied winners share it equally.
     Hard,
 }
 
@@ -86,7 +86,7 @@ impl Model for MajorityVote {
 /// The share of each annotator's annotations that equal the label of their instance.
 pub(crate) fn agreement(a: &Annotations, t: &Posterior) -> Vec<f64> {
     let Dims { instances, annotators, .. } = a.dims();
-    // The ranges follow from the data alone, so that sums do not depend on threads.
+    // The ranges depend on the data alone, so that sums do not depend on threads.
     let ranges = (a.len() / (ANNOTATIONS_PER_SUM * annotators.max(1))).clamp(1, MOST_RANGES);
     let sums: Vec<Vec<[f64; 2]>> = (0..ranges)
         .into_par_iter()
@@ -101,13 +101,14 @@ pub(crate) fn agreement(a: &Annotations, t: &Posterior) -> Vec<f64> {
     (0..annotators).map(share).collect()
 }
 
-/// An annotator's sums of a range are worth their room where there are so many annotations to them.
+/// A range of instances has sums of its own for every annotator: with fewer annotations per sum than this, the sums are
+/// not worth their memory.
 const ANNOTATIONS_PER_SUM: usize = 8;
 
-/// More ranges than this keep no more processors busy.
+/// The largest number of ranges; more would not keep more processors busy.
 const MOST_RANGES: usize = 16;
 
-/// The weights of each annotator's annotations of these instances: of those that equal the label, and of all.
+/// The summed weights of each annotator's annotations of these instances: of those that equal the label, and of all.
 fn agreed_of_all(a: &Annotations, t: &Posterior, instances: Range<usize>) -> Vec<[f64; 2]> {
     let mut sums = vec![[0.0; 2]; a.dims().annotators];
     let (first, range) = (instances.start, a.range(instances));
@@ -120,7 +121,7 @@ fn agreed_of_all(a: &Annotations, t: &Posterior, instances: Range<usize>) -> Vec
             let weight = if weights.is_ones() { 1.0 } else { weights.get(at) };
             let [agreed, all] = &mut sums[a.annotator_of(*column) as usize];
             *all += weight;
-            // Without a branch, which no processor could foresee.
+            // Without a branch, which no processor could predict.
             *agreed += if Some(range.labels[*column as usize]) == label { weight } else { 0.0 };
         }
     }

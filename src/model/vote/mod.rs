@@ -1,4 +1,4 @@
-//! Models that count votes: no latent annotators, one pass over the annotations.
+//! Models that count votes: no latent variables, one pass over the annotations.
 
 mod majority;
 
