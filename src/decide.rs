@@ -1,4 +1,4 @@
-//! From a posterior to a label: ties, abstention, trust. The one place where a class is chosen.
+//! Decides the label of each instance from its posterior: ties, abstention, trusted classes. No other module does.
 
 use rand::Rng as _;
 use rayon::prelude::*;
@@ -13,21 +13,21 @@ use crate::run::Run;
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct DecideSpec {
-    /// What becomes of equally probable classes.
+    /// How to choose between equally probable classes.
     pub ties: Ties,
     /// Abstain where the best class is less probable than this.
     #[schemars(range(min = 0.0, max = 1.0))]
     pub min_confidence: f64,
 }
 
-/// What becomes of equally probable classes. The `decision` column says `tied` whatever is chosen.
+/// How to choose between equally probable classes. The `decision` column says `tied`; with `abstain`, `abstained`.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Ties {
     /// The lowest class.
     #[default]
     LowestIndex,
-    /// The class that is more probable overall, then the lowest.
+    /// The class with the largest prior, then the lowest.
     ByPrior,
     /// One of them at random, by the seed.
     Random,
@@ -35,16 +35,16 @@ pub enum Ties {
     Abstain,
 }
 
-/// How a label came about.
+/// How a label was decided.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Decision {
     /// One class was the most probable.
     Decided,
-    /// Several were.
+    /// Several classes were equally probable.
     Tied,
     /// The class was trusted from the start.
     Gold,
-    /// There is no label: nothing spoke for any class, or not enough.
+    /// There is no label: no annotation names a class, the confidence is too low, or ties abstain.
     Abstained,
 }
 
@@ -64,13 +64,13 @@ impl Decision {
 /// The label of one instance.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Decided {
-    /// The class's number, unless there is no label.
+    /// The class index; `None` without a label.
     pub class: Option<u32>,
-    /// The posterior of the best class; `None` where nothing spoke for any.
+    /// The posterior of the best class; `None` where no annotation names a class and none is trusted.
     pub confidence: Option<f64>,
-    /// The best posterior minus the second best.
+    /// The best posterior minus the second best; `None` where there is no confidence.
     pub margin: Option<f64>,
-    /// How it came about.
+    /// How the label was decided.
     pub decision: Decision,
 }
 
@@ -102,7 +102,7 @@ impl DecideSpec {
             Decision::Tied => Some(self.break_tie(row, lowest, fitted, seed, i)),
             Decision::Decided | Decision::Gold => Some(lowest),
         };
-        // Equal classes have no margin, whatever the last bit says.
+        // Tied classes have a margin of 0, even where they differ by rounding.
         let margin = if tied { 0.0 } else { confidence - second };
         let class = class.map(|c| c as u32);
         Decided { class, confidence: Some(confidence), margin: Some(margin), decision }
@@ -126,18 +126,18 @@ impl DecideSpec {
     }
 }
 
-/// How many instances each decision has, and each class.
+/// The number of instances by decision, and by the class of their label.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Tally {
-    /// One class was the most probable.
+    /// Instances whose most probable class is unique.
     pub decided: u64,
-    /// Several were.
+    /// Instances with several equally probable classes.
     pub tied: u64,
-    /// The class was trusted.
+    /// Instances with a trusted class.
     pub gold: u64,
-    /// There is no label.
+    /// Instances without a label.
     pub abstained: u64,
-    /// Labels of each class.
+    /// The number of labels of each class.
     pub of_class: Vec<u64>,
 }
 
@@ -163,7 +163,7 @@ impl Tally {
         instances.fold(none, add).reduce(none, |a, b| a.and(&b))
     }
 
-    /// Both together.
+    /// The sum of both tallies.
     #[must_use]
     pub fn and(mut self, other: &Self) -> Self {
         self.decided += other.decided;
@@ -174,7 +174,7 @@ impl Tally {
         self
     }
 
-    /// All instances.
+    /// The number of all instances.
     #[must_use]
     pub fn total(&self) -> u64 {
         self.decided + self.tied + self.gold + self.abstained
@@ -207,7 +207,7 @@ mod tests {
         assert_eq!(decide(&random, &tie).class, decide(&random, &tie).class);
     }
 
-    /// A fit of one instance with this posterior and these class shares, decided.
+    /// The decision on one instance with this posterior and this prior.
     fn decided(spec: &DecideSpec, row: &[f64], prior: &[f64]) -> Decided {
         let rows: Vec<_> = (0..row.len() as u32).map(|l| (0, l, l)).collect();
         let a = tiny(row.len(), &rows);

@@ -1,4 +1,4 @@
-//! Quality gates: what must hold before anything is published. A run that fails one leaves the last one in place.
+//! Quality gates: conditions for publishing a run. When a run fails one, the last published run stays in place.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -7,7 +7,7 @@ use serde_json::Value;
 use crate::error::{Error, Problem, Result, Stage};
 use crate::tables::Outcome;
 
-/// Bounds that a run must keep; a bound that is left out does not hold anyone up.
+/// Bounds that a run must meet; a bound that is left out is not checked.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct GateSpec {
@@ -25,8 +25,8 @@ pub struct GateSpec {
     pub min_accuracy: Option<f64>,
 }
 
-/// What gates look at, with the questions that no row could be used of: their instances have no labels. It is kept in
-/// the manifest, so that gates hold for a run that was committed before, too.
+/// The measures that gates check. They include questions without a usable row, whose instances have no labels. The
+/// manifest stores them, so that gates can also be checked for a run that is already committed.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Measures {
     /// The share of rows that were rejected.
@@ -50,7 +50,7 @@ impl Measures {
         let scores = scores.filter(|m| m.name == "accuracy" && m.split == "holdout");
         let left_out = || outcome.answers.iter().flat_map(|answer| &answer.frame.left_out);
         let unlabelled: u64 = left_out().map(|question| question.instances).sum();
-        // No label of such a question is right.
+        // Such a question has no labels: its accuracy is 0.
         let missed = left_out().filter(|question| question.held_out > 0).map(|_| 0.0);
         let instances = counts.total() + unlabelled;
         Self {
@@ -63,8 +63,10 @@ impl Measures {
 }
 
 impl GateSpec {
+    /// Checks the measures in the manifest of a committed run.
+    ///
     /// # Errors
-    /// Every bound that a committed run breaks, or that it cannot be held against.
+    /// Every bound that the run breaks; or a bound is set and the manifest has no measures to check it against.
     pub fn check_committed(&self, run_id: &str, measures: &Value) -> Result<()> {
         match serde_json::from_value(measures.clone()) {
             Ok(measures) => self.check_bounds(
@@ -82,6 +84,8 @@ impl GateSpec {
         }
     }
 
+    /// Checks the measures of a run before it is published.
+    ///
     /// # Errors
     /// Every bound that the measures break, at once.
     pub fn check(&self, measures: &Measures) -> Result<()> {

@@ -9,22 +9,22 @@
 //!  plans, lazy       sorted; sparse CSR   one model, one file  schemas           = the commit
 //! ```
 //!
-//! - [`source`] registers every URL as a DataFusion table and gives the relations of the contract as queries. It reads
-//!   nothing but file lists and schemas.
-//! - [`frame`] is the border where Arrow and strings end: ids are numbered in sorted order, annotations become two
-//!   sparse views, rows that cannot be used are accounted for. Async stops here.
-//! - [`model`] holds the registry. A model sees numbers and returns a [`model::fitted::Fitted`]; the EM loop exists
-//!   once, and so does each sweep over the annotations.
-//! - [`calibration`] makes posteriors and predictions as often right as they say, where that is asked for.
+//! - [`source`] registers every URL as a DataFusion table and provides the relations (annotations, features, gold) as
+//!   queries. It reads nothing but file lists and schemas.
+//! - [`frame`] turns record batches into numbers: ids are numbered in sorted order, annotations become two sparse
+//!   views, rows that cannot be used are counted by reason. Async stops here.
+//! - [`model`] holds the registry. A model sees numbers and returns a [`model::fitted::Fitted`]; all EM models share
+//!   one loop and the same sweeps over the annotations.
+//! - [`calibration`] calibrates posteriors and predictions, where the spec asks for it.
 //! - [`decide`] chooses labels from posteriors, and [`gate`] decides whether they may be published.
-//! - [`tables`] declares what leaves; every run writes every table.
-//! - [`sink`] publishes a run as one, on local disk and on object stores. Async starts again here.
+//! - [`tables`] declares the output tables; a run writes all of them, unless the spec leaves some out.
+//! - [`sink`] publishes a run atomically, on local disk and on object stores. Async starts again here.
 //!
-//! [`pipeline`] is the whole flow on one screen: the first file to open. [`spec`] turns a TOML file into it, [`run`]
-//! carries what is impure (random streams, the clock, cancellation, progress), [`error`] what went wrong; [`escape`]
-//! makes text fit for a terminal, [`redact`] for anybody's eyes. [`metrics`] measures labels against known classes. [`commands`] holds the verbs beside
-//! `run`: they read published runs, predict with saved classifiers, or simulate annotations for a known truth. How to
-//! add a model is told in [`model`].
+//! [`pipeline`] is the whole flow on one screen: the first file to open. [`spec`] loads its settings from a TOML file.
+//! [`run`] provides everything impure (random streams, the clock, cancellation, progress), [`error`] defines the
+//! errors; [`escape`] makes text safe for a terminal, and [`redact`] hides the credentials in it. [`metrics`] scores
+//! labels against known classes. [`commands`] holds the commands other than `run`: they read published runs, predict
+//! with saved classifiers, or simulate annotations for a known truth. [`model`] explains how to add a model.
 //!
 //! The same input gives the same bytes, whatever the order of its rows and files and the number of threads.
 

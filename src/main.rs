@@ -1,8 +1,9 @@
-//! Arguments in, exit code out.
+//! The program: runs [`labelmill::cli::main`] with the allocator and thread settings of the process.
 
 use std::process::ExitCode;
 
-/// Batches and columns come and go by the megabyte: an allocator that keeps their pages saves a fifth of a large job.
+/// Batches and columns are allocated and freed by the megabyte: an allocator that keeps their pages saves a fifth of
+/// the time of a large job.
 #[global_allocator]
 static ALLOCATOR: labelmill::cli::BoundedAllocator<mimalloc::MiMalloc> =
     labelmill::cli::BoundedAllocator(mimalloc::MiMalloc);
@@ -12,12 +13,12 @@ fn main() -> ExitCode {
     labelmill::cli::main()
 }
 
-/// Lets candle compute its element-wise operations on the thread that asks for them, unless the environment says otherwise.
+/// Makes candle compute element-wise operations on the calling thread, unless `CANDLE_NUM_THREADS` is set.
 ///
 /// # Why
-/// The backward pass of a network adds every gradient to zeros. Where a gradient is long, candle shares the addition with
-/// threads of its own, which spin while they wait: training LeNet took 2.0 s of processor time instead of 1.1 s, and on a
-/// busy machine up to twice the time of the clock.
+/// The backward pass of a network adds every gradient to zeros. candle splits the addition of a long gradient over its
+/// own threads, which spin while they wait: training LeNet took 2.0 s of processor time instead of 1.1 s, and on a busy
+/// machine up to twice the wall time.
 #[allow(unsafe_code)]
 fn compute_candle_alone() {
     const THREADS: &str = "CANDLE_NUM_THREADS";

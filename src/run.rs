@@ -1,9 +1,9 @@
-//! Everything impure a model or a stage may touch: random streams, the clock, cancellation, progress.
+//! Everything impure that a model or a stage may use: random streams, the clock, cancellation, progress.
 //!
 //! # Why
 //! A result is reproducible when nothing draws from a global source. Every random draw comes from a stream that is
-//! named for its purpose, so that adding one consumer moves no other's numbers; every second comes from a clock that
-//! a test can stop.
+//! named for its purpose, so that a new consumer does not change the numbers of the others; every timing comes from a
+//! clock that a test can stop.
 
 pub(crate) mod checkpoint;
 
@@ -23,25 +23,25 @@ use crate::error::{Error, Result};
 /// The generator behind every random stream.
 pub type Rng = ChaCha8Rng;
 
-/// What a person watching is told; every method has a silent default.
+/// Receives the progress and warnings of a run; every method does nothing by default.
 pub trait Progress: Send + Sync {
-    /// A stage of the job begins; `total` is what it will count up to, where known.
+    /// A stage of the job begins; `total` is its final position, where known.
     fn begin(&self, _stage: &str, _total: Option<u64>) {}
-    /// The stage has come to `position`, with a word on its state.
+    /// The stage has reached `position`; `message` describes its state.
     fn at(&self, _position: u64, _message: &str) {}
     /// The stage is over.
     fn end(&self) {}
-    /// Something a person should act on.
+    /// A warning that a person should act on.
     fn warn(&self, _message: &str) {}
 }
 
-/// No one is watching.
+/// Ignores all progress and warnings.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct NoProgress;
 
 impl Progress for NoProgress {}
 
-/// Where seconds come from.
+/// The source of timings.
 #[derive(Debug, Clone, Copy)]
 pub enum Clock {
     /// Real time since the run began.
@@ -61,22 +61,22 @@ impl Clock {
     }
 }
 
-/// Set by a signal, read between two steps of work. While a store is asked to commit, a signal waits for its answer:
-/// afterwards it is true that the run is committed, or that it is not.
+/// The stop flag of a run: a signal sets it, and the run checks it between two steps of work. During a commit, a signal
+/// takes effect only after the store has answered: then it is certain whether the run is committed.
 #[derive(Debug, Clone, Default)]
 pub struct Cancel {
     state: Arc<AtomicI32>,
-    /// A signal that came during the commit: it counts if the commit fails.
+    /// The last signal. One that arrives during the commit takes effect if the commit fails.
     pending: Arc<AtomicI32>,
 }
 
-/// The states of [`Cancel`] that are no signal.
+/// The states of [`Cancel`] other than the number of a signal.
 const RUNNING: i32 = 0;
 const COMMITTING: i32 = -1;
 const COMMITTED: i32 = -2;
 
 impl Cancel {
-    /// Asks the run to stop because of `signal`. Returns whether it still can: a commit is not stopped.
+    /// Asks the run to stop because of `signal`. Returns whether the run will stop: a commit is not stopped.
     #[must_use]
     pub fn request(&self, signal: i32) -> bool {
         self.pending.store(signal, Ordering::SeqCst);
@@ -85,8 +85,10 @@ impl Cancel {
         requested.map_or_else(|state| state > RUNNING, |_| true)
     }
 
+    /// Fails once a stop was requested.
+    ///
     /// # Errors
-    /// The interruption, once it was requested.
+    /// The interruption.
     pub fn check(&self) -> Result<()> {
         match self.state.load(Ordering::Acquire) {
             signal if signal > RUNNING => Err(Error::interrupted(signal)),
@@ -94,10 +96,10 @@ impl Cancel {
         }
     }
 
-    /// From here on the run cannot be stopped until [`Cancel::end_commit`].
+    /// Begins the commit: the run cannot be stopped until [`Cancel::end_commit`].
     ///
     /// # Errors
-    /// The interruption, where it was requested before.
+    /// The interruption, where a stop was requested before.
     pub fn begin_commit(&self) -> Result<()> {
         let begun =
             self.state.compare_exchange(RUNNING, COMMITTING, Ordering::AcqRel, Ordering::Acquire);
@@ -107,12 +109,13 @@ impl Cancel {
         }
     }
 
-    /// The store has answered. A run that was not committed can be stopped again, and is if a signal came meanwhile.
+    /// Ends the commit, once the store has answered. A run that was not committed can be stopped again; a signal that
+    /// arrived during the commit stops it now.
     pub fn end_commit(&self, is_committed: bool) {
         if is_committed {
             return self.state.store(COMMITTED, Ordering::SeqCst);
         }
-        // In this order a signal that comes in between is either seen here or finds a run that can be stopped.
+        // In this order, a signal that arrives in between is either seen here, or finds a run that can be stopped.
         self.state.store(RUNNING, Ordering::SeqCst);
         let signal = self.pending.load(Ordering::SeqCst);
         if signal != RUNNING {
@@ -127,21 +130,21 @@ impl Cancel {
     }
 }
 
-/// One pool for every run that asks for none of its own.
+/// The thread pool of every run without a pool of its own.
 static SHARED_POOL: LazyLock<Arc<ThreadPool>> = LazyLock::new(|| {
     let pool = ThreadPoolBuilder::new().build();
     Arc::new(pool.unwrap_or_else(|e| panic!("failed to spawn thread: {e}")))
 });
 
-/// The surroundings of one run.
+/// The environment of one run.
 #[derive(Clone)]
 pub struct Run {
     seed: u64,
-    /// Where seconds come from.
+    /// The source of timings.
     pub clock: Clock,
-    /// The stop signal.
+    /// The stop flag.
     pub cancel: Cancel,
-    /// Who is watching.
+    /// The receiver of progress and warnings.
     pub progress: Arc<dyn Progress>,
     pool: Arc<ThreadPool>,
     warnings: Vec<String>,
@@ -149,7 +152,7 @@ pub struct Run {
 }
 
 impl Run {
-    /// A run that nobody watches.
+    /// A run that reports no progress, on the shared thread pool.
     #[must_use]
     pub fn new(seed: u64) -> Self {
         Self {
@@ -163,17 +166,17 @@ impl Run {
         }
     }
 
-    /// The same run on its own pool of so many threads.
+    /// The same run on its own pool of `threads` threads.
     ///
     /// # Errors
-    /// When the system gives no threads.
+    /// When the system cannot start the threads.
     pub fn with_threads(mut self, threads: usize) -> Result<Self> {
         let pool = ThreadPoolBuilder::new().num_threads(threads).build();
         self.pool = Arc::new(pool.map_err(|e| Error::exhausted(e.to_string()))?);
         Ok(self)
     }
 
-    /// Keeps what is needed to go on after an interruption in this file; `None` for nowhere.
+    /// Sets the checkpoint file, from which a fit resumes after an interruption; `None` for no checkpoints.
     pub fn keep_checkpoint(&mut self, file: Option<PathBuf>) {
         self.checkpoint = file;
     }
@@ -184,16 +187,16 @@ impl Run {
         self.checkpoint.is_some()
     }
 
-    /// The state that an interrupted run of the same job left.
+    /// The checkpoint that an interrupted run of the same job left.
     ///
     /// # Errors
-    /// When it is there and cannot be read.
+    /// When the file exists and cannot be read.
     pub fn checkpoint(&self) -> Result<Option<Vec<u8>>> {
         let Some(file) = &self.checkpoint else { return Ok(None) };
         checkpoint::read(file)
     }
 
-    /// Replaces the saved state in one step: a process killed while it writes leaves the state before.
+    /// Replaces the checkpoint atomically: a process that is killed while it writes leaves the previous checkpoint.
     ///
     /// # Errors
     /// When the folder cannot be written to.
@@ -202,7 +205,7 @@ impl Run {
         checkpoint::save(file, bytes)
     }
 
-    /// The threads that models and the frame work on.
+    /// The thread pool of the frame and the models.
     #[must_use]
     pub fn pool(&self) -> Arc<ThreadPool> {
         Arc::clone(&self.pool)
@@ -217,28 +220,28 @@ impl Run {
         Rng::from_seed(hash.finalize().into())
     }
 
-    /// The same run for one of its parts, with random streams of the part's own.
+    /// The same run for one of its parts, with separate random streams.
     #[must_use]
     pub fn part(&self, name: &str) -> Self {
         let seed = self.rng(&format!("seed of {name}")).random();
         Self { seed, ..self.clone() }
     }
 
-    /// Tells the person watching, and keeps the words for the `run` table.
+    /// Reports a warning, and keeps it for the table `run`.
     pub fn warn(&mut self, message: impl Into<String>) {
         let message = message.into();
         self.progress.warn(&message);
         self.warnings.push(message);
     }
 
-    /// What was warned of so far.
+    /// All warnings so far.
     #[must_use]
     pub fn warnings(&self) -> &[String] {
         &self.warnings
     }
 }
 
-/// The most memory that this process has held so far; 0 where the system does not say.
+/// The peak memory of this process so far; 0 where the system does not report it.
 #[must_use]
 pub fn peak_memory_bytes() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();

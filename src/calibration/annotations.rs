@@ -1,4 +1,4 @@
-//! What a map is fitted to without gold: rows of a model that did not see held-out annotations, and these annotations.
+//! Calibration without gold: the map is fitted to held-out annotations and the rows of a model that did not see them.
 
 use rand::Rng as _;
 
@@ -9,28 +9,28 @@ use crate::model::Model;
 use crate::model::fitted::Fitted;
 use crate::run::Run;
 
-/// Rounds of finding the targets by the map and the map by the targets, at most.
+/// The largest number of rounds that estimate the targets from the map, and then the map from the targets.
 const MOST_ROUNDS: usize = 100;
 
-/// The rounds end when no probability moves by more.
+/// The rounds end when no probability changes by more than this.
 const TOLERANCE: f64 = 1e-5;
 
-/// P(label given class) counts as at least this.
+/// The lower bound of P(label given class).
 const MIN_CELL: f64 = 1e-10;
 
-/// A fit without a part of the annotations, and this part.
+/// A fit to a part of the annotations, and the held-out rest.
 pub(super) struct HeldOut {
     training: Annotations,
     annotations: Annotations,
     fitted: Fitted,
 }
 
-/// Which rows are compared with held-out annotations.
+/// The rows that a map calibrates.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum RowKind {
-    /// The posteriors of instances that keep other annotations.
+    /// Posteriors. They are compared with held-out annotations of instances that keep other annotations.
     Posteriors,
-    /// The predictions for instances that keep none.
+    /// Predictions. They are compared with held-out annotations of instances that keep none.
     Predictions,
 }
 
@@ -44,7 +44,7 @@ impl HeldOut {
     ) -> Result<Self> {
         let a = evidence.annotations;
         let mut rng = run.rng("annotations held out to calibrate");
-        // Half of the share are whole instances, where a classifier speaks without annotations.
+        // With a classifier, which predicts without annotations, half of the share are whole instances.
         let single = if evidence.described.is_some() { spec.held_out / 2.0 } else { spec.held_out };
         let mut whole = None;
         let [training, held_out] = a.hold_out(|i| {
@@ -70,7 +70,8 @@ impl HeldOut {
         }
     }
 
-    /// The map of these rows, and the points that it was fitted to; `None` where no held-out annotation is about one.
+    /// The map of these rows, and the number of points that it was fitted to; `None` where no held-out annotation
+    /// belongs to such a row.
     pub(super) fn calibrator(
         &self,
         spec: &CalibrationSpec,
@@ -104,7 +105,7 @@ impl HeldOut {
         Some((map, n_points))
     }
 
-    /// ln P(label given class) of each annotator and label that is held out, `[column, class]`.
+    /// ln P(label given class) of each held-out (annotator, label) pair, `[column, class]`.
     fn log_columns(&self) -> Vec<f64> {
         let (a, dims, report) = (&self.annotations, self.annotations.dims(), &self.fitted.report);
         let mut logs = Vec::with_capacity(a.n_columns() * dims.classes);
@@ -135,7 +136,8 @@ impl HeldOut {
     }
 }
 
-/// The map of the greatest likelihood, by EM: `likelihoods` are those of each class for each point, up to a factor.
+/// The maximum-likelihood map, by EM. `likelihoods` are P(held-out annotations given class) of each point, up to a
+/// factor for each point.
 ///
 /// # Shapes
 /// `likelihoods` is `[points, classes]`.
@@ -183,8 +185,8 @@ mod tests {
     use super::*;
     use crate::calibration::Method;
 
-    /// Each of ten rows says [.9, .1]. Annotators who are right with .7 say class 0 of six and class 1 of four. With the
-    /// share c of class 0, .7 c + .3 (1 - c) = .6 is most likely: c is 3 / 4, and neither .9 nor what they say, .6.
+    /// Ten rows are [.9, .1]. Annotators with an accuracy of .7 label six as class 0 and four as class 1. With the
+    /// share c of class 0, .7 c + .3 (1 - c) = .6 is most likely: c is 3 / 4, neither .9 nor the annotators' share, .6.
     #[test]
     fn the_map_is_that_of_the_class_and_not_of_what_is_said() {
         let mut points = Points::new(2);
@@ -202,7 +204,7 @@ mod tests {
         }
     }
 
-    /// Annotators who say anything about as often tell nothing: the model's own probabilities stay.
+    /// Annotators at chance level carry no information: the model's own probabilities stay.
     #[test]
     fn annotations_that_tell_nothing_change_nothing() {
         let mut points = Points::new(2);

@@ -1,4 +1,4 @@
-//! From a fitted model to a calibrated one: chooses what each map is fitted to, and applies it.
+//! Calibrates a fitted model: chooses the data for each map, fits the map and applies it.
 
 use serde_json::json;
 
@@ -14,16 +14,16 @@ use crate::tables::metrics::Metric;
 /// Fewer points than this are worth a warning.
 const FEW_POINTS: usize = 50;
 
-/// What was done to one question's fit.
+/// The result of calibrating one question's fit.
 pub(crate) struct Calibrated {
-    /// Whether gold of the role `calibrate` was used: it does not score then.
+    /// Whether gold of the role `calibrate` was used: such gold must then not score.
     pub(crate) used_gold: bool,
-    /// What the maps were fitted to, for the table `metrics`.
+    /// The number of points and the temperature of each map, for the table `metrics`.
     pub(crate) metrics: Vec<Metric>,
 }
 
 /// Calibrates the posteriors, the predictions and the saved model of a fit; a second fit, if one is needed, keeps its
-/// state where `run` says.
+/// state in the checkpoint of `run`.
 ///
 /// # Errors
 /// When there is nothing to calibrate by, or the second fit fails.
@@ -106,8 +106,8 @@ fn nothing_to_fit_to(spec: &CalibrationSpec) -> Error {
     }
 }
 
-/// Gold of the role `calibrate`, with the rows that it is about. A classifier knows instances that are annotated better
-/// than others: where there is gold of others, predictions are compared with that alone.
+/// Gold of the role `calibrate`, with the rows of its instances. A classifier predicts annotated instances, which it
+/// was trained on, better than others: where other instances have gold, predictions are compared with that gold alone.
 fn of_gold(frame: &Frame, fitted: &Fitted, rows: RowKind) -> Points {
     let a = &frame.annotations;
     let mut points = Points::new(a.dims().classes);
@@ -157,7 +157,7 @@ fn apply(map: &Calibrator, frame: &Frame, fitted: &mut Fitted, rows: RowKind) {
     }
 }
 
-/// What a map was fitted to, and its temperature, as metrics.
+/// The number of points that a map was fitted to, and its temperature, as metrics.
 fn fitted_to(
     map: &Calibrator,
     points: usize,

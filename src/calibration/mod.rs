@@ -1,32 +1,32 @@
-//! Calibration: probabilities that are as often right as they say, by a map that is fitted where the answer is known.
+//! Calibration: a map, fitted where the class is known, makes probabilities agree with the observed frequencies.
 //!
-//! A [`Calibrator`] is the map; a saved model keeps that of its predictions, so that `predict` calibrates too. The section
-//! `[calibration]` calibrates what any model leaves: its posteriors, and its predictions by a map of their own.
+//! A [`Calibrator`] is the map; a saved model includes the map of its predictions, so that `predict` calibrates too.
+//! The section `[calibration]` applies to any model: its posteriors have one map, its predictions another.
 //!
-//! What it is fitted to, for posteriors and predictions each:
+//! Each of the two maps is fitted to:
 //!
-//! 1. Gold of the role `calibrate`, whose classes the model was not told. It then does not score.
-//! 2. Where there is none, held-out annotations. The model is fitted once more without a share of the annotations. What
-//!    held-out annotators said of instance i gives the target of its row p, through their confusion matrices in that fit:
+//! 1. Gold of the role `calibrate`, which the model does not see. Such gold is then not used for scores.
+//! 2. Where there is none, held-out annotations. The model is fitted a second time without a share of the annotations.
+//!    The held-out annotations of instance i and the confusion matrices of that fit give the target q of its row p:
 //!
 //!    ```text
 //!    q[k] prop. to calibrated(p)[k] * prod over held-out annotations (r, y) of i of pi[r][k][y]^weight
 //!    ```
 //!
-//!    and targets and map are found in turn, which is EM for the likelihood of the held-out annotations. A model without
-//!    confusion matrices has one accuracy for each annotator, its skill. With a classifier half of what is held out are
-//!    all annotations of some instances: these are what predictions are compared with, for the classifier has not seen
-//!    them. Posteriors are compared with annotations of instances that keep others. The first annotation of each
-//!    annotator is never held out.
+//!    Targets and map are estimated in turn, which is EM for the likelihood of the held-out annotations. Where a model
+//!    has no confusion matrices, an annotator's skill serves as the accuracy for all classes. With a classifier, half
+//!    of the held-out annotations are all annotations of some instances: predictions are compared with these, because
+//!    the classifier has not seen the instances. Posteriors are compared with annotations of instances that keep
+//!    others. The first annotation of each annotator is never held out.
 //!
 //! # Why
-//! Held-out annotations are noisy answers: calibrated to them directly, a model would be as unsure of the class as it
-//! should be of what an annotator says. Through the confusion matrices it is calibrated to the class; but annotators who
-//! err together confirm each other there, too. So gold is better where there is some: a few hundred instances.
+//! Held-out annotations are noisy: a model that is calibrated to them directly predicts the next annotation instead of
+//! the class, and is too uncertain of the class. The confusion matrices correct for the noise, but not for correlated
+//! errors of annotators. So gold is better where it exists: a few hundred instances.
 //!
-//! An annotated instance's posterior is calibrated by the posteriors' map, whether its own annotations were held out or
-//! not; an instance whose class was told stays certain, and one without evidence has no row. What else was learned
-//! (skills, confusion matrices, the trace) is as the model left it.
+//! The posteriors' map applies to every annotated instance, whether its own annotations were held out or not; a trusted
+//! instance keeps its one-hot posterior, and an instance without evidence has no posterior. Skills, confusion matrices
+//! and the trace are not calibrated.
 
 mod annotations;
 mod fit;
@@ -49,12 +49,13 @@ pub(crate) const SAVED_AS: &str = "calibration";
 pub struct CalibrationSpec {
     /// The map from the model's probabilities to calibrated ones.
     pub method: Method,
-    /// What the map is fitted to.
+    /// The data that the map is fitted to.
     pub fit_on: FitOn,
-    /// Invented answers among those that the map is fitted to: more keep it further from 0 and 1 where there are few.
+    /// The weight of pseudo-observations in that data: raising it keeps probabilities further from 0 and 1 where there
+    /// are few instances.
     #[schemars(range(min = 0.0))]
     pub smoothing: f64,
-    /// The share of annotations that are held out where they are what the map is fitted to.
+    /// The share of annotations that are held out, where the map is fitted to held-out annotations.
     #[schemars(range(min = 0.01, max = 0.9))]
     pub held_out: f64,
 }
@@ -65,14 +66,14 @@ impl Default for CalibrationSpec {
     }
 }
 
-/// What the map is fitted to.
+/// The data that the map is fitted to.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum FitOn {
     /// Gold of the role `calibrate` where there is any, else held-out annotations.
     #[default]
     Auto,
-    /// Gold of the role `calibrate`; posteriors or predictions that none of it is about stay as they are.
+    /// Gold of the role `calibrate`. If none of it has a posterior, posteriors stay as they are; likewise predictions.
     Gold,
     /// Held-out annotations.
     Annotations,
@@ -85,7 +86,7 @@ impl CalibrationSpec {
         self.method != Method::None
     }
 
-    /// Adds the problems that only show between fields.
+    /// Adds the problems that involve several fields.
     pub(crate) fn check(&self, has_gold: bool, place: &str, problems: &mut Problems) {
         if self.is_on() && self.fit_on == FitOn::Gold && !has_gold {
             problems.push(

@@ -1,6 +1,6 @@
-//! Calibration: whether what is said to be 80 % sure is right four times of five.
+//! Calibration: whether answers with a confidence of 80 % are right four times out of five.
 //!
-//! Every error here is the mean gap between confidence and accuracy over bins, each weighed by what is in it:
+//! Every error here is the mean gap between confidence and accuracy over bins, weighted by the answers in each bin:
 //! sum over the bins of |hits - sum of the confidences|, divided by the number of answers.
 
 use super::{Scored, winner};
@@ -11,13 +11,13 @@ const BINS: usize = 15;
 
 impl Scored {
     /// The expected calibration error over 15 bins of equal width, ((m - 1) / 15, m / 15]: Guo et al. 2017,
-    /// arXiv:1706.04599. An instance without a posterior is never right, and never said to be.
+    /// arXiv:1706.04599. An instance without a posterior counts as wrong with a confidence of 0.
     #[must_use]
     pub fn ece(&self) -> Option<f64> {
         equal_width(&self.answers()?)
     }
 
-    /// The same over 15 bins of equal mass: Nguyen and O'Connor 2015, arXiv:1508.05154.
+    /// The expected calibration error over 15 bins of equal mass: Nguyen and O'Connor 2015, arXiv:1508.05154.
     #[must_use]
     pub fn ece_adaptive(&self) -> Option<f64> {
         equal_mass(self.answers()?)
@@ -35,8 +35,8 @@ impl Scored {
         (!errors.is_empty()).then(|| errors.iter().sum::<f64>() / errors.len() as f64)
     }
 
-    /// The reliability table: of each of the bins of [`Scored::ece`] that is not empty its answers, their mean confidence,
-    /// and their accuracy, by name behind `prefix`. Bin 08 is (7 / 15, 8 / 15].
+    /// The reliability table: for each non-empty bin of [`Scored::ece`] the number of answers, their mean confidence
+    /// and their accuracy. Each name begins with `prefix`. Bin 08 is (7 / 15, 8 / 15].
     #[must_use]
     pub fn reliability(&self, prefix: &str, split: &'static str) -> Vec<Metric> {
         let answers = self.answers().unwrap_or_default();
@@ -57,7 +57,7 @@ impl Scored {
             .collect()
     }
 
-    /// How sure each instance's most probable class is, and whether it is the true one.
+    /// The probability of each instance's most probable class, and whether this class is the true one.
     fn answers(&self) -> Option<Vec<(f64, bool)>> {
         let answer = |(row, truth): (&[f64], usize)| match winner(row) {
             Some(class) => (row[class], class == truth),
@@ -67,7 +67,7 @@ impl Scored {
     }
 }
 
-/// Of one bin: the sum of the confidences, and of the hits.
+/// The sum of the confidences in a bin, and the number of hits.
 type Bin = (f64, f64);
 
 fn equal_width(answers: &[(f64, bool)]) -> Option<f64> {
@@ -86,7 +86,8 @@ fn bin_of(confidence: f64) -> usize {
     ((confidence * BINS as f64).ceil() as usize).clamp(1, BINS) - 1
 }
 
-/// Equal confidences stay together, in the bin of their middle one: the order of the rows must not tell them apart.
+/// The error over bins of equal mass. Equal confidences share the bin of the middle one, so that the order of the rows
+/// does not matter.
 fn equal_mass(mut answers: Vec<(f64, bool)>) -> Option<f64> {
     answers.sort_by(|a, b| a.0.total_cmp(&b.0));
     let mut bins = [Bin::default(); BINS];
@@ -154,17 +155,17 @@ mod tests {
             assert_eq!((metric.name.as_str(), metric.split), (name, "holdout"));
             close(metric.value, value);
         }
-        // The table holds the error: no more is needed to draw a reliability diagram.
+        // The error follows from the table, which is all that a reliability diagram needs.
         close(s.ece(), (0.3 + 3.0 * (0.83 - 2.0 / 3.0)) / 4.0);
     }
 
-    /// The upper edge of a bin is its own: .6, which is 9 / 15, is in the ninth, .65 in the tenth.
+    /// A bin includes its upper edge: .6, which is 9 / 15, is in the ninth bin, .65 in the tenth.
     #[test]
     fn a_confidence_on_the_edge_is_in_the_lower_bin() {
         let mut s = Scored::new(2);
         s.push(Some(0), &[0.6, 0.4], 0);
         s.push(Some(0), &[0.65, 0.35], 1);
-        // In one bin the two would nearly cancel: 1.25 said, one hit.
+        // In one bin the two would nearly cancel: the confidences sum to 1.25, with one hit.
         close(s.ece(), f64::midpoint(0.4, 0.65));
     }
 
@@ -175,13 +176,13 @@ mod tests {
         s.push(Some(0), &[1.0, 0.0], 0);
         close(s.ece(), 0.0);
         close(s.ece_adaptive(), 0.0);
-        // of class 0 there is one more than was said
+        // one of the two instances of class 0 has a P(class 0) of 0
         close(s.ece_classwise(), 0.25);
     }
 
     #[test]
     fn equal_confidences_are_one_answer_whatever_their_order() {
-        // half of the 40 are right, as they say; of the 20 at 0.9 half are: a gap of 8
+        // half of the 40 at 0.5 are right: no gap; half of the 20 at 0.9 are right: a gap of 8
         for is_hit in [|n: u32| n.is_multiple_of(2), |n: u32| !(20..50).contains(&n)] {
             let answers = (0..60).map(|n| (if n < 40 { 0.5 } else { 0.9 }, is_hit(n)));
             close(equal_mass(answers.collect()), 8.0 / 60.0);
@@ -190,7 +191,7 @@ mod tests {
 
     #[test]
     fn bins_of_equal_mass_are_of_equal_mass() {
-        // 30 answers, two a bin, sure by rank: bin 0 is right, bin 1 wrong, ... Bins of equal width are but two.
+        // 30 answers of increasing confidence, two per bin: bin 0 is right, bin 1 wrong, ... All share one ECE bin.
         let sure = |n: u32| 0.5 + f64::from(n) * 1e-4;
         let answers: Vec<(f64, bool)> =
             (0..30).map(|n| (sure(n), (n / 2).is_multiple_of(2))).collect();

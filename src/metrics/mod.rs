@@ -1,19 +1,19 @@
-//! Labels and posteriors against known classes: every measure of a run, for its table `metrics` and for `evaluate`.
+//! Scores of labels and posteriors against known classes, for the table `metrics` and the command `evaluate`.
 
 mod calibration;
 
 use crate::model::fitted::{TIE, best};
 use crate::tables::metrics::Metric;
 
-/// Instances with a known class.
+/// Instances with a known class, their labels and posteriors.
 #[derive(Debug, Clone)]
 pub struct Scored {
-    /// Classes.
+    /// The number of classes.
     n_classes: usize,
-    /// The label that was given, by class number; `None` where there is none.
+    /// The label of each instance, as a class index; `None` for an instance without a label.
     label: Vec<Option<usize>>,
-    /// The posterior, `[instance, class]`, all zero where an instance has none; `None` where no posterior is known at
-    /// all, and so none of its scores.
+    /// The posterior, `[instance, class]`, all zero where an instance has none; `None` where posteriors are unknown, so
+    /// that their scores are undefined.
     posterior: Option<Vec<f64>>,
     /// The true class.
     truth: Vec<usize>,
@@ -26,13 +26,13 @@ impl Scored {
         Self { posterior: Some(Vec::new()), ..Self::without_posteriors(n_classes) }
     }
 
-    /// No instance yet, and never a posterior.
+    /// No instance yet; posteriors will not be stored.
     #[must_use]
     pub fn without_posteriors(n_classes: usize) -> Self {
         Self { n_classes, label: Vec::new(), posterior: None, truth: Vec::new() }
     }
 
-    /// Adds one instance; a posterior of zeros is that of an instance which has none.
+    /// Adds one instance; a posterior of zeros stands for an instance without a posterior.
     pub fn push(&mut self, label: Option<usize>, posterior: &[f64], truth: usize) {
         self.label.push(label);
         if let Some(all) = &mut self.posterior {
@@ -41,7 +41,7 @@ impl Scored {
         self.truth.push(truth);
     }
 
-    /// Adds one instance on which a classifier spoke: its label is the most probable class.
+    /// Adds one prediction of a classifier; its label is the most probable class.
     pub fn push_prediction(&mut self, probabilities: &[f64], truth: usize) {
         self.push(winner(probabilities), probabilities, truth);
     }
@@ -52,7 +52,7 @@ impl Scored {
         self.truth.is_empty()
     }
 
-    /// Takes away the last class where it is nobody's.
+    /// Removes the last class where it is the true class of no instance.
     #[must_use]
     pub fn without_idle_class(mut self) -> Self {
         let n = self.n_classes;
@@ -80,7 +80,7 @@ impl Scored {
         (!scores.is_empty()).then(|| scores.iter().sum::<f64>() / scores.len() as f64)
     }
 
-    /// The share of instances whose label is so.
+    /// The share of instances whose label and true class satisfy `is_so`.
     fn share(&self, is_so: impl Fn(Option<usize>, usize) -> bool) -> Option<f64> {
         let n = self.truth.len();
         let found = self.label.iter().zip(&self.truth).filter(|(l, t)| is_so(**l, **t)).count();
@@ -98,13 +98,13 @@ impl Scored {
         self.share(|label, _| label.is_some())
     }
 
-    /// The share of instances whose label is right; none at all counts as wrong.
+    /// The share of instances whose label is right; no label counts as wrong.
     #[must_use]
     pub fn accuracy(&self) -> Option<f64> {
         self.share(|label, truth| label == Some(truth))
     }
 
-    /// The accuracy to expect if ties were broken at random; no label at all counts as wrong.
+    /// The expected accuracy if ties were broken at random; no label counts as wrong.
     #[must_use]
     pub fn accuracy_expected_ties(&self) -> Option<f64> {
         self.mean(|row, truth, label| {
@@ -115,7 +115,7 @@ impl Scored {
         })
     }
 
-    /// The plain mean of F1 over all classes that are true or were given.
+    /// The unweighted mean of F1 over all classes that occur as truth or as a label.
     #[must_use]
     pub fn macro_f1(&self) -> Option<f64> {
         let (mut hit, mut given, mut there) =
@@ -143,8 +143,8 @@ impl Scored {
         })
     }
 
-    /// The area under the ROC curve, ties counted half: of the second class where there are two, else the mean over
-    /// the classes that have both kinds.
+    /// The area under the ROC curve, with ties counted half: of the second class where there are two classes, else the
+    /// mean over the classes that have both positive and negative instances.
     #[must_use]
     pub fn auc(&self) -> Option<f64> {
         let classes = if self.n_classes == 2 { 1..2 } else { 0..self.n_classes };
@@ -169,7 +169,7 @@ impl Scored {
             .then(|| (rank_sum - positives * (positives + 1.0) / 2.0) / (positives * negatives))
     }
 
-    /// What calibration may change, by name behind `prefix`.
+    /// The metrics that calibration may change. Each name begins with `prefix`.
     #[must_use]
     pub fn of_probabilities(&self, prefix: &str, split: &'static str) -> Vec<Metric> {
         const NAMES: [&str; 5] = ["accuracy", "log_loss", "ece", "ece_adaptive", "ece_classwise"];
@@ -178,7 +178,7 @@ impl Scored {
         self.all(prefix, split).into_iter().filter(is_wanted).collect()
     }
 
-    /// Every metric, by name behind `prefix`.
+    /// Every metric. Each name begins with `prefix`.
     #[must_use]
     pub fn all(&self, prefix: &str, split: &'static str) -> Vec<Metric> {
         let n = Some(self.truth.len() as f64);
@@ -241,7 +241,7 @@ mod tests {
         s.push(None, &[0.5, 0.5], 0);
         s.push(None, &[0.6, 0.4], 0);
         close(s.accuracy_expected_ties(), 0.0);
-        // A classifier always speaks, unless it knows nothing.
+        // A prediction always has a label, unless all its probabilities are 0.
         s.push_prediction(&[0.6, 0.4], 0);
         s.push_prediction(&[0.0, 0.0], 0);
         close(s.coverage(), 0.25);

@@ -1,9 +1,9 @@
-//! The file in which a long fit keeps its state.
+//! The checkpoint file of a long fit.
 //!
 //! # Why
-//! Two processes may run one job at the same time. Each writes a file of its own and renames it into place, so that
-//! the state is always a whole one, of whichever was last. What a killed process was writing goes when the job is
-//! resumed or committed. If that takes a file from a process that lives, it writes the file again.
+//! Two processes may run one job at the same time. Each writes a temporary file and renames it into place, so that the
+//! checkpoint is always complete, from the process that wrote last. The temporary files of killed processes are removed
+//! when the job is resumed or committed. If that removes a file of a running process, the process writes it again.
 
 use std::fs;
 use std::io::{self, Write};
@@ -13,13 +13,13 @@ use sha2::{Digest, Sha256};
 
 use crate::error::{Error, Result};
 
-/// Names of files that are still being written end so.
+/// The suffix of temporary files.
 const UNFINISHED: &str = ".unfinished";
 
-/// How often a file is written whose name another process removes.
+/// How often a temporary file is written that another process removes.
 const TRIES: usize = 3;
 
-/// The state that an interrupted run of the same job left; one that was cut short counts as absent.
+/// The checkpoint that an interrupted run of the same job left; a truncated one counts as absent.
 pub(super) fn read(file: &Path) -> Result<Option<Vec<u8>>> {
     match fs::read(file) {
         Ok(mut bytes) => {
@@ -37,7 +37,7 @@ pub(super) fn read(file: &Path) -> Result<Option<Vec<u8>>> {
     }
 }
 
-/// Replaces the state in one step: a process killed while it writes leaves the state before.
+/// Replaces the checkpoint atomically: a process that is killed while it writes leaves the previous checkpoint.
 pub(super) fn save(file: &Path, bytes: &[u8]) -> Result<()> {
     let mut saved = try_save(file, bytes);
     for _ in 1..TRIES {
@@ -55,7 +55,7 @@ fn try_save(file: &Path, bytes: &[u8]) -> io::Result<()> {
     let prefix = format!("{name}.");
     let mut builder = tempfile::Builder::new();
     builder.prefix(&prefix).suffix(UNFINISHED);
-    // As any other new file: what a umask takes away is taken away.
+    // The mode of any other new file: the umask applies.
     #[cfg(unix)]
     builder.permissions(std::os::unix::fs::PermissionsExt::from_mode(0o666));
     let mut unfinished = builder.tempfile_in(folder)?;
@@ -64,8 +64,8 @@ fn try_save(file: &Path, bytes: &[u8]) -> io::Result<()> {
     unfinished.persist(file).map(drop).map_err(|e| e.error)
 }
 
-/// Removes what killed processes were writing of those files that `is_own` knows by their names. What cannot be removed
-/// harms nothing.
+/// Removes the temporary files that killed processes left, of checkpoints whose names satisfy `is_own`. A file that
+/// cannot be removed does no harm.
 pub(crate) fn remove_unfinished(folder: &Path, is_own: impl Fn(&str) -> bool) {
     for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
         let found = entry.file_name();
@@ -82,7 +82,7 @@ fn folder_and_name(file: &Path) -> (&Path, String) {
     (folder.unwrap_or(Path::new(".")), name)
 }
 
-/// Takes the digest off the end of a saved state; `false` where it does not fit what stands before it, as after a power
+/// Removes the digest at the end of a checkpoint; `false` where it does not match the bytes before it, as after a power
 /// loss.
 fn unseal(bytes: &mut Vec<u8>) -> bool {
     let Some(length) = bytes.len().checked_sub(<Sha256 as Digest>::output_size()) else {
