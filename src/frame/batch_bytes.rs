@@ -1,4 +1,4 @@
-//! The memory of batches, of which several may be parts of one.
+//! The memory of record batches, several of which may be slices of one.
 
 use std::collections::HashSet;
 
@@ -7,8 +7,8 @@ use arrow::array::{Array, ArrayRef, AsArray, RecordBatch};
 use arrow::buffer::Buffer;
 use arrow::datatypes::DataType;
 
-/// Bytes of batches on their way, so many at once, of which these are at hand: each is taken to have as many rows' bytes
-/// as the largest so far, and what they share is counted once.
+/// The estimated bytes of `at_once` batches in flight: each counts as the largest so far. Buffers that hold more than
+/// the rows of the batches `at_hand` are added once.
 pub(super) fn bytes_in_flight(largest: usize, at_once: usize, at_hand: &[RecordBatch]) -> usize {
     let mut held = HeldBuffers::default();
     at_hand.iter().for_each(|batch| held.add(batch));
@@ -16,7 +16,7 @@ pub(super) fn bytes_in_flight(largest: usize, at_once: usize, at_hand: &[RecordB
     largest.saturating_mul(at_once).saturating_add(held.bytes().saturating_sub(rows))
 }
 
-/// Bytes of a batch's own rows: what it shares with its neighbours is not counted for each of them.
+/// Bytes of a batch's own rows, without the other rows in buffers that it shares with other batches.
 pub(super) fn bytes_of_rows(batch: &RecordBatch) -> usize {
     let of = |column: &ArrayRef| match column.data_type() {
         DataType::Utf8View => bytes_of_views(column, column.as_string_view().views()),
@@ -29,9 +29,10 @@ pub(super) fn bytes_of_rows(batch: &RecordBatch) -> usize {
     batch.columns().iter().map(of).sum()
 }
 
-/// Rows may share a value, and buffers may hold other batches' values too: the smaller of both.
+/// The smaller of the buffers' size and the sum of the rows' values: rows may share a value, and buffers may hold
+/// values of other batches.
 fn bytes_of_views(column: &ArrayRef, views: &[u128]) -> usize {
-    // The low half of a view's first eight bytes is the length of its value.
+    // The low 32 bits of a view are the length of its value.
     let values: usize = views.iter().map(|view| *view as u32 as usize).sum();
     column.get_array_memory_size().min(size_of_val(views) + values)
 }

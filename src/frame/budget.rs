@@ -1,10 +1,10 @@
-//! What the frame takes of the session's memory, beside what its queries take: past the limit, the run refuses.
+//! Reserves the frame's memory in the session's memory pool, which queries share: beyond the limit, the run fails.
 //!
 //! # Why
-//! A process that asks for more than the machine has is killed without a word, minutes into its work. The tables of
-//! ids, the rows by number and the posteriors are nearly all that a run holds, and their sizes are known before they
-//! are allocated: so they are reserved in the same pool as the memory of queries, and what does not fit is an error
-//! that says how much it would take.
+//! The system kills a process that needs more memory than the machine has, without a message and minutes into its work.
+//! Id tables, numbered rows and posteriors are nearly all the memory of a run, and their sizes are known before they
+//! are allocated. So they are reserved in the same pool as the memory of queries, and a reservation that does not fit
+//! is an error that states its size.
 
 use std::sync::Arc;
 
@@ -17,20 +17,20 @@ use super::annotations::Dims;
 use crate::engine::too_little_memory;
 use crate::error::{Error, Result};
 
-/// Bytes of an annotation while views are built: its three numbers, as they came and grouped by instance, and its places
-/// in both views.
+/// Bytes of an annotation while the views are built: its three numbers, in order of arrival and grouped by instance,
+/// and its positions in both views.
 pub const BYTES_PER_ANNOTATION: u64 = 44;
 
-/// Bytes of a weight while views are built: as it came, grouped by instance, and in the view by column.
+/// Bytes of a weight while the views are built: in order of arrival, grouped by instance, and in the view by column.
 pub(super) const BYTES_PER_WEIGHT: usize = 24;
 
-/// Bytes of a time while the newest answers are found: its row's place in their order, and whether it stays.
+/// Bytes of a time while the newest answers are selected: its row's position in sorted order, and whether to keep it.
 pub(super) const BYTES_PER_TIME: usize = 9;
 
 /// Bytes that are not counted, so that small jobs run under any limit.
 const NEGLIGIBLE: usize = 1 << 20;
 
-/// A share of the session's memory that grows with what is held.
+/// A reservation in the session's memory pool.
 pub(super) struct Budget {
     pool: Arc<dyn MemoryPool>,
     reservation: MemoryReservation,
@@ -44,24 +44,24 @@ impl Budget {
         Self { pool, reservation }
     }
 
-    /// Holds so many bytes from now on.
+    /// Changes the size of the reservation to `bytes`; `what` describes their content in the error.
     ///
     /// # Errors
-    /// When they do not fit beside what others hold.
+    /// When they do not fit next to the other reservations.
     pub(super) fn hold(&self, bytes: usize, what: impl FnOnce() -> String) -> Result<()> {
         let counted = bytes.saturating_sub(NEGLIGIBLE);
         self.reservation.try_resize(counted).map_err(|_| self.too_little(bytes as u64, &what()))
     }
 
-    /// Holds so many bytes more, until [`Budget::hold`] states anew what is held.
+    /// Adds `bytes` to the reservation, until the next [`Budget::hold`] sets its size.
     pub(super) fn add(&self, bytes: usize) -> Result<(), ()> {
         self.reservation.try_grow(bytes).map_err(drop)
     }
 
-    /// Whether rows that metadata promises, as annotations, could be held at all.
+    /// Checks that the number of annotations that the files' metadata states can fit at all.
     ///
     /// # Errors
-    /// When they could not.
+    /// When it cannot.
     pub(super) fn expect(&self, rows: u64) -> Result<()> {
         let bytes = rows.saturating_mul(BYTES_PER_ANNOTATION);
         match self.pool.memory_limit() {
@@ -72,10 +72,10 @@ impl Budget {
         }
     }
 
-    /// Whether what every model returns, a probability for each instance and class, fits beside what is held.
+    /// Reserves the result of every model as well: a probability for each instance and class, and a confusion matrix.
     ///
     /// # Errors
-    /// When it does not.
+    /// When it does not fit.
     pub(super) fn expect_posteriors(&self, dims: Dims) -> Result<()> {
         let cells = [(dims.instances, dims.classes), (dims.classes, dims.labels)];
         let cells = cells.into_iter().try_fold(0_usize, |sum, (rows, columns)| {
@@ -87,7 +87,7 @@ impl Budget {
         let what =
             || format!("posteriors of {} instances and {} classes", dims.instances, dims.classes);
         let Some(all) = all else { return Err(self.too_little(u64::MAX, &what())) };
-        // Held to the end: those of all questions are there at once.
+        // Stays reserved until the next `hold`.
         self.hold(all, what)
     }
 

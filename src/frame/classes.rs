@@ -1,4 +1,4 @@
-//! Which labels there are, which of them are classes, and in what order.
+//! The labels of a question, which of them are classes, and their order.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use super::ids::{Ids, Interner, NULL};
 use crate::error::{Error, Result};
 use crate::source::Scalar;
 
-/// The label axis: classes first, then labels that are no class.
+/// The label axis: classes first, then labels that are not a class.
 pub(super) struct LabelAxis {
     /// All labels in their final order.
     pub(super) labels: Ids,
@@ -21,13 +21,12 @@ pub(super) struct LabelAxis {
     pub(super) n: usize,
     /// Provisional number to final number, [`NULL`] where the label is unknown.
     pub(super) rank: Vec<u32>,
-    /// Every label that came, as it came.
+    /// All labels by provisional number.
     arrived: ArrayRef,
 }
 
 impl LabelAxis {
-    /// The listed classes in their order, or else every used label and class of `gold` that
-    /// trains, in sorted order.
+    /// The listed classes in their order; without a list, all used labels and classes of gold that trains, sorted.
     pub(super) fn resolve(
         mut interner: Interner,
         spec: &FrameSpec,
@@ -56,7 +55,7 @@ impl LabelAxis {
         gold.filter(|class| *class != NULL).for_each(|class| occurring[class as usize] = true);
         let occurs = |n: u32| occurring[n as usize];
         let is_extra: HashSet<u32> = extra.iter().copied().collect();
-        // What is no label of this run, such as a class of gold that only scores, decides neither type nor order.
+        // A value that is not a label of this run, such as a class of gold for scores, must not affect type or order.
         let mut stays = if listed.is_some() { vec![false; total] } else { occurring.clone() };
         extra.iter().chain(listed.iter().flatten()).for_each(|n| stays[*n as usize] = true);
         let arrived = interner.values()?;
@@ -87,8 +86,8 @@ impl LabelAxis {
     }
 }
 
-/// Labels that a question may have. The largest vocabulary of which people choose one word, ImageNet-21k, has 21 841; a
-/// matrix of this many classes and labels takes 8 GiB already.
+/// The largest number of labels of a question. ImageNet-21k, the largest vocabulary from which people choose one word,
+/// has 21 841; one matrix of this many classes and labels takes 8 GiB.
 pub(crate) const MOST_LABELS: usize = 1 << 15;
 
 pub(super) fn too_many_labels(n: usize) -> Error {
@@ -98,7 +97,7 @@ pub(super) fn too_many_labels(n: usize) -> Error {
         .help("map the column that holds the answers in source.columns.label, or list the classes in frame.classes")
 }
 
-/// Numbers of the listed values, in their order.
+/// The provisional numbers of the listed values, in their order.
 fn intern_list(
     interner: &mut Interner,
     list: &[Scalar],
@@ -122,7 +121,7 @@ fn intern_list(
     Ok(numbers)
 }
 
-/// A scalar of the file as an array of one, of the labels' own type; none where that would be another value.
+/// A scalar of the pipeline file as an array of length 1 of the labels' type; `None` where the cast changes the value.
 fn of_type(scalar: &Scalar, data_type: &DataType) -> Option<ArrayRef> {
     let plain: ArrayRef = match scalar {
         Scalar::Bool(v) => Arc::new(BooleanArray::from(vec![*v])),

@@ -1,4 +1,4 @@
-//! Runs the queries and hands their batches to one collector a question. Async stops here.
+//! Runs the queries and hands their batches to one collector per question. Async stops here.
 
 use std::sync::Arc;
 
@@ -33,13 +33,13 @@ pub struct Relations {
     pub annotations: DataFrame,
     /// Trusted classes.
     pub gold: Option<DataFrame>,
-    /// The features of instances, and where they may go.
+    /// The features of instances, and the scratch space for them.
     pub features: Option<(DataFrame, Scratch)>,
     /// The features of annotators.
     pub annotator_features: Option<DataFrame>,
 }
 
-/// Reads the relations, and gives one frame for each question, sorted by question.
+/// Reads the relations into one frame for each question, sorted by question.
 ///
 /// # Errors
 /// When a file cannot be read, a column has an unusable type, gold contradicts itself, repeated answers are an error,
@@ -56,7 +56,7 @@ pub async fn collect(relations: Relations, spec: &FrameSpec, run: &Run) -> Resul
     if let (Some(gold), Err(_)) = (&gold, schema.index_of("question")) {
         gold.refuse_several_questions()?;
     }
-    // Only the newest answer asks when; for the others the column is not even read.
+    // Only `last`, which keeps the newest answer, needs times; otherwise the column is not read.
     let annotations = match spec.duplicates {
         Duplicates::Last => annotations,
         _ => annotations.drop_columns(&["annotated_at"])?,
@@ -65,7 +65,7 @@ pub async fn collect(relations: Relations, spec: &FrameSpec, run: &Run) -> Resul
     let budget = Budget::new(&context, "annotations");
     let plan = unbroken(async { Ok(annotations.create_physical_plan().await?) }).await?;
     let rows = rows_in(&plan);
-    // An estimate of what a filter leaves may be wrong; what files promise is not.
+    // An estimate of the rows after a filter may be wrong: only exact statistics are checked.
     let exact = exact_rows(&plan);
     exact.map_or(Ok(()), |rows| budget.expect(rows))?;
     questions.expect(exact);
@@ -83,7 +83,7 @@ pub async fn collect(relations: Relations, spec: &FrameSpec, run: &Run) -> Resul
         }
         let rows = together.iter().map(RecordBatch::num_rows).sum();
         read += rows as u64;
-        // The others on their way are taken to be as large as the largest so far.
+        // The other batches in flight count as the largest so far.
         largest = together.iter().map(bytes_of_rows).fold(largest, usize::max);
         let in_flight = bytes_in_flight(largest, batches.at_once, &together);
         let bytes = questions.bytes(rows).saturating_add(in_flight);
@@ -97,7 +97,7 @@ pub async fn collect(relations: Relations, spec: &FrameSpec, run: &Run) -> Resul
     run.progress.end();
     let (mut frames, gold): (Vec<Frame>, Vec<Option<GoldRows>>) = frames.into_iter().unzip();
     let Some((features, scratch)) = features else { return Ok(frames) };
-    // Held until all relations are read, as they are.
+    // The budget lives until all relations are read, as the features do.
     let (features, _held) = read_within(features, scratch, "source.features", run).await?;
     let annotators = match annotator_features {
         Some(query) => {
@@ -138,7 +138,7 @@ pub async fn read_features(
     Ok(read_within(query, scratch, place, run).await?.0)
 }
 
-/// The same, with what holds their memory.
+/// As [`read_features`], with the budget that reserves their memory.
 async fn read_within(
     query: DataFrame,
     scratch: Scratch,
@@ -170,7 +170,7 @@ async fn read_within(
     Ok((features, budget))
 }
 
-/// Features whose ids are looked up for every question.
+/// Features with an index of their ids, for the lookups of every question.
 struct Indexed {
     features: Features,
     index: IdIndex,
@@ -181,7 +181,7 @@ impl Indexed {
         Ok(Self { index: features.ids.index(column)?, features })
     }
 
-    /// Tables hold the ids of both with the type of those that are annotated.
+    /// Checks that the type of the annotated ids can hold all feature ids: tables hold both in one column of that type.
     fn expect_in(&self, annotated: &Ids) -> Result<()> {
         let (own, wanted) = (&self.features.ids, annotated.values().data_type());
         own.first_outside(wanted)?.map_or(Ok(()), |id| {
@@ -197,8 +197,8 @@ impl Indexed {
     }
 }
 
-/// How features belong to the instances and annotators of one question; and the gold rows of classes that it does not
-/// know.
+/// Matches features to the instances and annotators of one question; also returns the gold rows whose class the
+/// question does not have.
 fn describe(
     frame: &Frame,
     features: &mut Indexed,
@@ -237,7 +237,7 @@ fn describe(
     Ok((Described { features: features.clone(), row_of_instance, gold, annotators }, unknown))
 }
 
-/// Rows that the plan will give, where the files' metadata states it.
+/// The number of rows of the plan, exact or estimated, where statistics have it.
 #[must_use]
 pub fn rows_in(plan: &Arc<dyn ExecutionPlan>) -> Option<u64> {
     let statistics =
@@ -245,7 +245,7 @@ pub fn rows_in(plan: &Arc<dyn ExecutionPlan>) -> Option<u64> {
     statistics.num_rows.get_value().map(|n| *n as u64)
 }
 
-/// Rows that the plan will give, where that is certain.
+/// The number of rows of the plan, where statistics have it exactly.
 fn exact_rows(plan: &Arc<dyn ExecutionPlan>) -> Option<u64> {
     let statistics =
         StatisticsContext::new().compute(plan.as_ref(), &StatisticsArgs::new()).ok()?;
@@ -259,24 +259,24 @@ fn exact_rows(plan: &Arc<dyn ExecutionPlan>) -> Option<u64> {
 struct Batches {
     receiver: mpsc::Receiver<Result<RecordBatch>>,
     tasks: JoinSet<()>,
-    /// How many there are in memory at most.
+    /// The largest number of batches in memory.
     at_once: usize,
 }
 
 impl Batches {
-    /// A batch that is there already.
+    /// The next batch, if it has already arrived.
     fn waiting(&mut self) -> Option<Result<RecordBatch>> {
         self.receiver.try_recv().ok()
     }
 
-    /// The next batch; the end only where every partition has come to its own.
+    /// The next batch; `None` only after every partition has ended without a panic.
     async fn next(&mut self) -> Option<Result<RecordBatch>> {
         if let Some(batch) = self.receiver.recv().await {
             return Some(batch);
         }
         while let Some(ended) = self.tasks.join_next().await {
             if let Err(failure) = ended {
-                // A decoder that gives up on damaged bytes must not pass for the end of the rows.
+                // A decoder that panics on damaged bytes must not look like the end of the rows.
                 let error = Error::data("the rows cannot be decoded").help(
                     "a file is damaged: write it again; or a query of source.sql makes a value that is too large",
                 );
@@ -290,7 +290,7 @@ impl Batches {
     }
 }
 
-/// Polls every partition on its own task; so many batches are at hand at once.
+/// Polls every partition on its own task; the caller takes up to `at_hand` batches at once.
 fn spawn(streams: Vec<SendableRecordBatchStream>, at_hand: usize) -> Batches {
     let (sender, receiver) = mpsc::channel(BATCHES_IN_FLIGHT);
     let at_once = batches_at_once(streams.len(), at_hand);

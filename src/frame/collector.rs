@@ -1,4 +1,4 @@
-//! Gathers the rows of one question as numbers, then numbers the ids for good and builds the sparse views.
+//! Collects the rows of one question by provisional numbers, then assigns final numbers and builds the sparse views.
 
 use std::collections::BTreeSet;
 
@@ -20,7 +20,7 @@ use super::rejects::{Reason, Rejects};
 use super::{Frame, FrameSpec};
 use crate::error::{Error, Result, offenders};
 
-/// Rows of one question on their way into a [`Frame`].
+/// The rows of one question, from which [`Collector::finish`] makes a [`Frame`].
 pub(super) struct Collector {
     instances: Interner,
     annotators: Interner,
@@ -40,7 +40,7 @@ struct AnnotationColumns {
     annotated_at: Vec<i64>,
 }
 
-/// What the rows of a question came to.
+/// The result of finishing a question.
 pub(super) enum Finished {
     /// A frame.
     Frame(Box<Frame>),
@@ -51,18 +51,18 @@ pub(super) enum Finished {
 /// A question without a row that can be used.
 pub(super) struct Unlabelled {
     pub(super) rejects: Rejects,
-    /// Its instances.
+    /// The number of its instances.
     pub(super) instances: u64,
-    /// Those of them that have gold of the role `holdout`.
+    /// The number of its instances with gold of the role `holdout`.
     pub(super) held_out: u64,
 }
 
-/// What is held while a question is finished.
+/// The memory that is reserved while a question is finished.
 pub(super) struct Held<'a> {
     pub(super) budget: &'a Budget,
-    /// Bytes of all questions.
+    /// Bytes of all questions, held in addition to those of the question that is finished; 0 without a question column.
     pub(super) beside: usize,
-    /// Annotations of all questions.
+    /// The number of annotations of all questions.
     pub(super) rows: usize,
 }
 
@@ -101,7 +101,7 @@ impl Collector {
         })
     }
 
-    /// Makes room for the rows that metadata promises; a promise too large to believe is kept in part.
+    /// Allocates room for the number of rows that metadata states, but for no more than 2^28.
     pub(super) fn reserve(&mut self, rows: u64) {
         let rows = usize::try_from(rows).unwrap_or(usize::MAX).min(1 << 28);
         self.rows.instance.reserve(rows);
@@ -109,10 +109,10 @@ impl Collector {
         self.rows.label.reserve(rows);
     }
 
-    /// Bytes that are held once a batch of so many rows has come.
+    /// Bytes that are held after a further batch of `rows` rows.
     pub(super) fn bytes(&self, rows: usize) -> usize {
         let AnnotationColumns { instance, annotator, label, weight, annotated_at } = &self.rows;
-        // A column that is full grows to twice its size, with the old one beside it.
+        // A column that is full grows to twice its size.
         let column = |length: usize, capacity: usize, size: usize| {
             if length + rows > capacity {
                 (2 * capacity).max(length + rows) * size
@@ -128,12 +128,12 @@ impl Collector {
         numbers + weights + times + ids.map(|ids| ids.bytes(rows)).sum::<usize>()
     }
 
-    /// Annotations that can be used, as far as is known.
+    /// The number of usable annotations so far.
     pub(super) fn rows(&self) -> usize {
         self.rows.instance.len()
     }
 
-    /// Bytes that building the frame takes beside the ids.
+    /// Bytes that building the frame takes, with those of the ids.
     pub(super) fn building(&self) -> usize {
         let ids = [&self.instances, &self.annotators, &self.labels].into_iter();
         let ids: usize = ids.map(|ids| ids.bytes(0)).sum();
@@ -143,7 +143,7 @@ impl Collector {
         ids + numbers + weight.len() * BYTES_PER_WEIGHT + times
     }
 
-    /// Takes in the rows of batches.
+    /// Adds the rows of batches.
     pub(super) fn push(&mut self, batches: &[RecordBatch]) -> Result<()> {
         let (mut i, mut r, mut l) = (Vec::new(), Vec::new(), Vec::new());
         let (instances, annotators, labels) =
@@ -173,7 +173,7 @@ impl Collector {
         Ok(())
     }
 
-    /// Takes in those rows of a batch that can be used, given its provisional numbers.
+    /// Adds the usable rows of a batch, given its provisional numbers.
     fn push_checked(
         &mut self,
         batch: &RecordBatch,
@@ -203,7 +203,7 @@ impl Collector {
         Ok(())
     }
 
-    /// Numbers the ids for good and builds the frame.
+    /// Assigns the final numbers and builds the frame.
     pub(super) fn finish(
         mut self,
         gold: Option<&GoldRows>,
@@ -236,7 +236,7 @@ impl Collector {
         if spec.duplicates == Duplicates::Last {
             self.rejects.add_rows(Reason::Superseded, self.rows.keep_newest());
         }
-        // An instance whose every row was rejected stays, without a label; gold that only scores adds none.
+        // An instance whose rows were all rejected stays, without a label; gold that only scores adds no instance.
         let mut stays = vec![true; self.instances.len()];
         gold_numbers.iter().filter(|g| g.is_new).for_each(|g| stays[g.instance as usize] = false);
         gold_numbers
@@ -335,7 +335,7 @@ impl AnnotationColumns {
         }
     }
 
-    /// Keeps, of each (instance, annotator), the rows with the newest time; returns how many went.
+    /// Keeps the rows with the newest time of each (instance, annotator); returns the number of removed rows.
     fn keep_newest(&mut self) -> u64 {
         let n = self.instance.len();
         let mut order: Vec<usize> = (0..n).collect();

@@ -1,15 +1,15 @@
-//! All that a model may see of one question: numbers only.
+//! The input of a model for one question: numbers only.
 
 use super::annotations::Annotations;
 use super::features::{Features, Matrix};
 use super::gold::Gold;
 
-/// What was observed.
+/// The observations of one question.
 #[derive(Clone, Copy)]
 pub struct Evidence<'a> {
     /// The annotations.
     pub annotations: &'a Annotations,
-    /// What instances and annotators look like, where that was given.
+    /// The features of instances and annotators, where they are given.
     pub described: Option<&'a Described>,
 }
 
@@ -19,7 +19,7 @@ impl<'a> From<&'a Annotations> for Evidence<'a> {
     }
 }
 
-/// Features, and how they belong to the question's instances and annotators.
+/// Features, and the rows of the question's instances and annotators in them.
 #[derive(Clone)]
 pub struct Described {
     /// The features of instances, annotated or not.
@@ -28,7 +28,7 @@ pub struct Described {
     pub row_of_instance: Vec<Option<u32>>,
     /// Trusted classes by feature row: [`Gold::instance`] is the row.
     pub gold: Vec<Gold>,
-    /// The features of annotators, and the row of each.
+    /// The features of annotators, and the row of each annotator.
     pub annotators: Option<(Features, Vec<Option<u32>>)>,
 }
 
@@ -39,7 +39,7 @@ impl Described {
         &self.features.matrix
     }
 
-    /// The features of annotators and the row of each.
+    /// The features of annotators, and the row of each annotator in them.
     #[must_use]
     pub fn annotator_matrix(&self) -> Option<(&Matrix, &[Option<u32>])> {
         self.annotators.as_ref().map(|(features, rows)| (features.matrix.as_ref(), rows.as_slice()))

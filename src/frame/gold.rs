@@ -14,7 +14,7 @@ use super::ids::{IdIndex, Ids, Interner, NULL};
 use super::read_all::read_all_within;
 use crate::error::{Error, Result, nearest, offenders};
 
-/// What a trusted class may be used for.
+/// The permitted use of a trusted class.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Role {
     /// The model sees the class: the posterior is clamped.
@@ -23,7 +23,7 @@ pub enum Role {
     Valid,
     /// Fits the calibration.
     Calibrate,
-    /// Only ever scores.
+    /// Only for scores.
     Holdout,
 }
 
@@ -73,12 +73,12 @@ pub struct Gold {
     pub instance: u32,
     /// Its class.
     pub class: u32,
-    /// What it may be used for.
+    /// Its permitted use.
     pub role: Role,
 }
 
-/// Gold that only scores and whose class the run does not know: no label can be right. The class is the number of
-/// classes.
+/// Gold that does not train and whose class is not a class of the run: no label can be right. [`Gold::class`] is the
+/// number of classes.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct UnknownGold {
     /// By instance.
@@ -109,7 +109,7 @@ impl GoldRows {
         Ok(Self { batch: batch.map_err(|e| e.or_at("source.gold"))? })
     }
 
-    /// Refuses gold of several questions beside annotations of none: each of its classes would hold for all of them.
+    /// Refuses gold of several questions where annotations have no question column: all would apply to one question.
     pub(super) fn refuse_several_questions(&self) -> Result<()> {
         let Some(column) = self.batch.column_by_name("question") else { return Ok(()) };
         let mut ids = Interner::new(self.batch.schema().field_with_name("question")?);
@@ -127,7 +127,7 @@ impl GoldRows {
             ))
     }
 
-    /// The rows of each question, which are looked up once; gold without a question column holds for all.
+    /// The rows of each question; gold without a question column applies to all questions.
     pub(super) fn by_question(&self, questions: &Ids) -> Result<Vec<Self>> {
         let Some(column) = self.batch.column_by_name("question") else {
             if questions.len() > 1 && self.batch.num_rows() > 0 {
@@ -159,7 +159,8 @@ impl GoldRows {
         rows.into_iter().map(of_rows).collect()
     }
 
-    /// Numbers every row; rows with a null instance or class say nothing and are skipped.
+    /// Numbers the rows, without those whose instance or class is null. A row that introduces a new instance stays even
+    /// if its class is null, as the class [`NULL`] with the role `holdout`: the caller must know the instance as new.
     pub(super) fn number(
         &self,
         instances: &mut Interner,
@@ -204,8 +205,8 @@ impl GoldRows {
         Ok(numbers)
     }
 
-    /// The rows whose instance has features, by feature row, sorted: those of the run's classes, and the others that
-    /// score.
+    /// The gold of instances with features, by feature row, sorted: first that of the run's classes, second that of
+    /// other classes, which does not train.
     pub(super) fn by_feature_row(
         &self,
         (instances, index): (&Ids, &mut IdIndex),
@@ -249,8 +250,9 @@ impl GoldRows {
 }
 
 impl Gold {
-    /// Final numbers, sorted; gold of instances that were never read is left out. What scores and has a class that
-    /// neither a label nor gold that trains has comes second; where the classes are listed, it is an error.
+    /// Gold by final numbers, sorted, without gold of instances that were never read. The second list is gold that does
+    /// not train, of a class that is neither a label nor the class of gold that trains; where the classes are listed,
+    /// such gold is an error.
     pub(super) fn resolve(
         numbers: Vec<GoldNumber>,
         instance_rank: &[u32],
@@ -289,7 +291,7 @@ impl Gold {
         Ok(gold.into_iter().partition(|gold| (gold.class as usize) < classes.n))
     }
 
-    /// One class and one role an instance: whose class trains, or chooses an epoch, cannot score it as well.
+    /// Checks that each instance has one class and one role: gold that trains or chooses an epoch cannot score as well.
     fn check(sorted: &[Self], instances: &Ids) -> Result<()> {
         let differing = |differ: fn(&Self, &Self) -> bool| -> Vec<String> {
             let pairs = sorted.windows(2).filter(|w| w[0].instance == w[1].instance);
@@ -312,7 +314,7 @@ impl Gold {
         Err(Error::data(what).at("source.gold").found(offenders(found)).help(help))
     }
 
-    /// The class of each instance whose class the model sees.
+    /// The class of each instance with gold that trains; `None` where there is no such gold.
     pub(super) fn trusted(gold: &[Self], instances: usize) -> Option<Vec<Option<u32>>> {
         let mut trusted = vec![None; instances];
         let mut any = false;

@@ -1,7 +1,7 @@
-//! The second stage, and the border where Arrow and strings end: rows become numbers and sparse [`Annotations`].
+//! The second stage: Arrow batches with ids of any type become numbers and sparse [`Annotations`].
 //!
-//! Ids are interned on arrival and numbered once in sorted order ([`Ids`]); what cannot be used goes to [`Rejects`];
-//! several questions become several frames. Behind this border a model sees numbers only.
+//! Ids are interned on arrival and numbered once in sorted order ([`Ids`]); rows that cannot be used are counted in
+//! [`Rejects`]; several questions become several frames. A model sees numbers only.
 
 mod annotations;
 mod batch_bytes;
@@ -48,10 +48,10 @@ use crate::source::Scalar;
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct FrameSpec {
-    /// The classes, in their order; classes that nobody chose stay. Left out, the labels that occur, sorted.
+    /// The classes, in their order; classes that nobody chose stay. By default the labels that occur, sorted.
     #[schemars(length(min = 1))]
     pub classes: Option<Vec<Scalar>>,
-    /// Labels that may be said but are no class, such as "unsure".
+    /// Labels that annotators may give but that are not classes, such as "unsure".
     pub extra_labels: Vec<Scalar>,
     /// What to do with repeated answers of one annotator to one instance.
     pub duplicates: Duplicates,
@@ -60,7 +60,7 @@ pub struct FrameSpec {
 /// Everything that was read about one question, ready for a model.
 #[derive(Clone)]
 pub struct Frame {
-    /// The question, alone, where questions were declared.
+    /// The question, as ids of length 1, where questions are declared.
     pub question: Option<Ids>,
     /// The sparse annotations.
     pub annotations: Annotations,
@@ -72,50 +72,50 @@ pub struct Frame {
     pub labels: Ids,
     /// Trusted classes by role.
     pub gold: Vec<Gold>,
-    /// Gold that only scores, of classes that the model does not know.
+    /// Gold that does not train, of classes that the run does not have.
     pub unknown_gold: UnknownGold,
-    /// What instances and annotators look like, where the model asks for it.
+    /// The features of instances and annotators, where the model needs them.
     pub described: Option<Described>,
     /// Rows that could not be used.
     pub rejects: Rejects,
-    /// Questions that have no frame, as no row of theirs can be used: the first frame carries their account.
+    /// Questions without a frame, because none of their rows can be used. Only the first frame lists them.
     pub left_out: Vec<LeftOut>,
-    /// Rows that were read, those of the questions left out included.
+    /// The number of rows that were read, including those of `left_out`.
     pub rows_read: u64,
 }
 
 /// A question without a row that can be used.
 #[derive(Clone)]
 pub struct LeftOut {
-    /// The question, alone.
+    /// The question, as ids of length 1.
     pub question: Ids,
     /// Its rows.
     pub rejects: Rejects,
-    /// Its instances, none of which has a label.
+    /// The number of its instances, none of which has a label.
     pub instances: u64,
-    /// Those of them that have gold of the role `holdout`.
+    /// The number of its instances with gold of the role `holdout`.
     pub held_out: u64,
 }
 
 impl Frame {
-    /// What a model may see.
+    /// The part that a model may see.
     #[must_use]
     pub fn evidence(&self) -> Evidence<'_> {
         Evidence { annotations: &self.annotations, described: self.described.as_ref() }
     }
 
-    /// Every account of rows that could not be used.
+    /// The rejects of this question and of the questions left out.
     pub fn all_rejects(&self) -> impl Iterator<Item = &Rejects> {
         std::iter::once(&self.rejects).chain(self.left_out.iter().map(|question| &question.rejects))
     }
 
-    /// Rows that could not be used.
+    /// The number of rows that could not be used.
     #[must_use]
     pub fn rows_rejected(&self) -> u64 {
         self.all_rejects().map(Rejects::total).sum()
     }
 
-    /// Rows that were used.
+    /// The number of rows that were used.
     #[must_use]
     pub fn rows_used(&self) -> u64 {
         self.rows_read - self.rows_rejected()

@@ -1,8 +1,8 @@
-//! Things of many owners in one list: where each owner's begin.
+//! Offsets of a list that holds the items of many owners, one owner after the other.
 
 use std::ops::Range;
 
-/// Every owner's next free place; where the first one's begin, the next one's end.
+/// The next free position of every owner, in a list in which an owner's items end where the next owner's begin.
 pub(crate) struct Places(pub(crate) Vec<usize>);
 
 impl Places {
@@ -13,7 +13,7 @@ impl Places {
         *next - 1
     }
 
-    /// The offsets that it was made of, when all places are taken: each stands where its neighbour's stood.
+    /// The original offsets, once all positions are taken: an owner's next position is then the next owner's offset.
     pub(crate) fn offsets(self) -> Vec<usize> {
         let mut offsets = self.0;
         offsets.rotate_right(1);
@@ -22,7 +22,7 @@ impl Places {
     }
 }
 
-/// The owner of each item, from who they are and their offsets.
+/// The owner of each item, from the owners in their order and their offsets.
 pub(super) fn owners(order: &[u32], offsets: &[usize]) -> Vec<u32> {
     let mut owners = Vec::with_capacity(offsets.last().copied().unwrap_or_default());
     for (owner, own) in order.iter().zip(offsets.windows(2)) {
@@ -31,14 +31,14 @@ pub(super) fn owners(order: &[u32], offsets: &[usize]) -> Vec<u32> {
     owners
 }
 
-/// Occurrences of each number below `n`.
+/// The number of occurrences of each number below `n`.
 pub(crate) fn count(numbers: &[u32], n: usize) -> Vec<u32> {
     let mut counts = vec![0; n];
     numbers.iter().for_each(|x| counts[*x as usize] += 1);
     counts
 }
 
-/// Where each owner's items begin, of how many each has, and one past the last.
+/// The offset of each owner's items, from the number of items of each owner, and the end of the last.
 pub(crate) fn prefix_sum(counts: &[u32]) -> Vec<usize> {
     let mut offsets = Vec::with_capacity(counts.len() + 1);
     let mut sum = 0;
@@ -50,13 +50,13 @@ pub(crate) fn prefix_sum(counts: &[u32]) -> Vec<usize> {
     offsets
 }
 
-/// Numbers of instances, annotators and labels are below 2^32, since they were interned as such.
+/// The number of an instance, annotator or label as `u32`: the interner has checked that it fits.
 pub(super) fn number(index: usize) -> u32 {
     index as u32
 }
 
-/// Cuts `items`, of which there are `width` for each step of `offsets`, into the parts of `block` neighbouring owners
-/// each: the owners' range, and their items.
+/// Splits `items` into the parts of `block` neighbouring owners each, as (range of owners, their items). Each unit of
+/// `offsets` stands for `width` items.
 pub fn split_by<'a, T>(
     mut items: &'a mut [T],
     offsets: &[usize],

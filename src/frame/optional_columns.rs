@@ -8,7 +8,7 @@ use arrow::datatypes::{DataType, Float64Type, Int64Type, TimeUnit};
 
 use crate::error::{Error, Result};
 
-/// Sums and products of weights stay finite up to here, however many rows there are.
+/// The largest weight: sums and products of weights up to this stay finite, however many rows there are.
 const GREATEST_WEIGHT: f64 = 1e100;
 
 /// The columns of one batch that are not ids.
@@ -54,7 +54,7 @@ impl OptionalColumns {
         ["weight", "annotated_at"].iter().any(|name| batch.column_by_name(name).is_some())
     }
 
-    /// The row's weight, `None` where there is no such column; what was found where it is no weight.
+    /// The row's weight; `None` without a weight column. The error is the value found, where it is not a valid weight.
     pub(super) fn weight(&self, row: usize) -> Result<Option<f64>, String> {
         let Some(weights) = &self.weight else { return Ok(None) };
         let weights = weights.as_primitive::<Float64Type>();
@@ -67,23 +67,23 @@ impl OptionalColumns {
         }
     }
 
-    /// When the row was annotated; a row without a time is older than all others.
+    /// The time of the row; `None` without a time column. A row with a null time is older than all others.
     pub(super) fn annotated_at(&self, row: usize) -> Option<i64> {
         let times = self.annotated_at.as_ref()?.as_primitive::<Int64Type>();
         Some(if times.is_null(row) { i64::MIN } else { times.value(row) })
     }
 }
 
-/// Strict: text that is no time would pass for older than all others.
+/// A cast that fails where a value does not fit: as a null, text that is not a time would be older than all others.
 fn strict(a: &ArrayRef, to: &DataType) -> Option<ArrayRef> {
     cast_with_options(a, to, &CastOptions { safe: false, ..CastOptions::default() }).ok()
 }
 
-/// Times in nanoseconds since 1970; those before 1677 and after 2262, as of `9999-12-31`, are all as early or late as any.
+/// Times in nanoseconds since 1970. Times before 1677 and after 2262, such as `9999-12-31`, saturate.
 fn nanoseconds(a: &ArrayRef) -> Option<ArrayRef> {
     let of = |unit| DataType::Timestamp(unit, None);
     if *a.data_type() == DataType::Date64 {
-        // Its own way to nanoseconds wraps.
+        // Arrow's cast of this type to nanoseconds wraps.
         return nanoseconds(&strict(a, &of(TimeUnit::Millisecond))?);
     }
     if let Some(times) = strict(a, &of(TimeUnit::Nanosecond)) {
@@ -92,16 +92,16 @@ fn nanoseconds(a: &ArrayRef) -> Option<ArrayRef> {
     let near = strict(&cast(a, &of(TimeUnit::Nanosecond)).ok()?, &DataType::Int64)?;
     let far = strict(&strict(a, &of(TimeUnit::Second))?, &DataType::Int64)?;
     let (near, far) = (near.as_primitive::<Int64Type>(), far.as_primitive::<Int64Type>());
-    let time = |(near, far): (Option<i64>, Option<i64>)| // The least is a row's that has no time.
+    let time = |(near, far): (Option<i64>, Option<i64>)| // `i64::MIN` stands for a row without a time.
         near.or_else(|| Some(far?.saturating_mul(1_000_000_000).max(i64::MIN + 1)));
     Some(Arc::new(near.iter().zip(far).map(time).collect::<Int64Array>()))
 }
 
-/// Integers in the order of these numbers, of seconds or of anything else that is counted: scaled and cut, two times within
-/// a second would be one. What is no number is no time.
+/// Integers in the order of these floats, whatever their unit: truncation would make equal two times within a second.
+/// NaN and infinities become null.
 fn in_order(numbers: &ArrayRef) -> ArrayRef {
     let order = |number: f64| {
-        // Below zero, the bits of greater numbers are smaller.
+        // Among negative floats, the bits of greater numbers are smaller.
         let bits = (number + 0.0).to_bits().cast_signed();
         number.is_finite().then_some(if bits < 0 { !bits ^ i64::MIN } else { bits })
     };

@@ -1,11 +1,11 @@
 //! Prefetching of memory into the cache.
 
-/// Asks the processor to bring the cache line of a value near, while other work goes on: into the second cache.
+/// Prefetches the cache line of a value into the level-2 cache, while other work goes on.
 ///
 /// # Why
-/// A line on its way to the first cache takes one of some twenty places there until it has come, and memory takes 250 ns
-/// and more: 10 ns a line at best. The second cache has more places, and is near enough: random lines of a table of 38 MB
-/// came in 3.5 ns each, of one of 400 MB in 4.3 rather than 9.9 (one thread of an AMD EPYC, pages of 2 MB).
+/// A line on its way to the level-1 cache occupies one of some twenty buffers until it arrives, and memory takes 250 ns
+/// or more: 10 ns a line at best. The level-2 cache has more buffers, and is fast enough: random lines of a table of 38
+/// MB took 3.5 ns each, of one of 400 MB 4.3 instead of 9.9 (one thread of an AMD EPYC, pages of 2 MB).
 #[inline(always)]
 pub fn prefetch<T>(values: &[T], at: usize) {
     #[cfg(target_arch = "x86_64")]

@@ -1,4 +1,4 @@
-//! The rows of a batch go to the collector of their question.
+//! Passes the rows of each batch to the collector of their question.
 
 use std::collections::btree_map::{BTreeMap, Entry};
 use std::ops::Range;
@@ -16,7 +16,7 @@ use super::rejects::{Reason, Rejects};
 use super::{Duplicates, Frame, FrameSpec, LeftOut};
 use crate::error::{Error, Result, offenders};
 
-/// One collector a question; without a question column there is one, of number 0.
+/// One collector per question; without a question column there is one, with the number 0.
 pub(super) struct Questions {
     schema: SchemaRef,
     ids: Option<Interner>,
@@ -33,13 +33,13 @@ impl Questions {
         }
         let ids = schema.field_with_name("question").ok().map(Interner::new);
         let schema = if ids.is_some() { typed(schema) } else { SchemaRef::clone(schema) };
-        // Made even where questions will come, so that a column of the wrong type is found before any row is read.
+        // Made even with a question column, so that a column of the wrong type is found before any row is read.
         let first = Collector::new(&schema)?;
         let collectors = if ids.is_some() { BTreeMap::new() } else { BTreeMap::from([(0, first)]) };
         Ok(Self { schema, ids, collectors, rejects: Rejects::default() })
     }
 
-    /// Makes room for so many rows, where it is known whose they are.
+    /// Allocates room for the rows, where their number is known and there is only one question.
     pub(super) fn expect(&mut self, rows: Option<u64>) {
         if let (None, Some(rows), Some(collector)) = (&self.ids, rows, self.collectors.get_mut(&0))
         {
@@ -47,7 +47,8 @@ impl Questions {
         }
     }
 
-    /// Bytes that are held once a batch of so many rows has come; which question they belong to is not known before.
+    /// Bytes that are held after a further batch of `rows` rows, as if all were of the first question: their questions
+    /// are not known in advance.
     pub(super) fn bytes(&self, rows: usize) -> usize {
         let more = |n: usize| if n == 0 { rows } else { 0 };
         let collectors = self.collectors.values().enumerate();
@@ -55,7 +56,7 @@ impl Questions {
         rows.saturating_add(self.ids.as_ref().map_or(0, |ids| ids.len() * BYTES_PER_QUESTION))
     }
 
-    /// Takes in the rows of batches.
+    /// Adds the rows of batches.
     pub(super) fn push(&mut self, batches: &[RecordBatch], budget: &Budget) -> Result<()> {
         if self.ids.is_none() {
             return self.collectors.values_mut().try_for_each(|collector| collector.push(batches));
@@ -89,14 +90,14 @@ impl Questions {
         Ok(())
     }
 
-    /// One frame for each question, sorted by question, with the gold rows that hold for it.
+    /// One frame for each question, sorted by question, with the gold rows that apply to it.
     pub(super) fn finish(
         self,
         gold: Option<&GoldRows>,
         spec: &FrameSpec,
         budget: &Budget,
     ) -> Result<Vec<(Frame, Option<GoldRows>)>> {
-        // Frames that are finished are held beside the rows of those that are not.
+        // Finished frames and the rows of unfinished questions are in memory at the same time.
         let beside: usize =
             self.collectors.values().map(|c| c.building() + BYTES_PER_QUESTION).sum();
         let rows = self.collectors.values().map(Collector::rows).sum();
@@ -130,7 +131,7 @@ impl Questions {
         }
         let mut all = self.rejects.clone();
         left_out.iter().for_each(|question| all.merge(&question.rejects));
-        // Rows without a question belong to none, and a question left out has no frame: the first one carries them.
+        // Rows without a question and questions left out have no frame of their own: the first frame includes them.
         let Some((first, _)) = frames.first_mut() else { return Err(nothing_left(&all)) };
         first.rows_read += all.total();
         first.rejects.merge(&self.rejects);
@@ -139,13 +140,14 @@ impl Questions {
     }
 }
 
-/// The schema with text that stays text, though it may stand for integers: all questions must agree on the types.
+/// The schema in which untyped text always stays text: if it became integers where possible, the types of questions
+/// could differ.
 fn typed(schema: &SchemaRef) -> SchemaRef {
     let fields = schema.fields().iter().map(|field| as_text(field));
     SchemaRef::new(Schema::new(fields.collect::<Vec<_>>()))
 }
 
-/// Bytes that a question takes however few rows it has: its collector, its frame, and what a model returns of it.
+/// Bytes that a question takes however few rows it has: its collector, its frame, and the result of its fit.
 const BYTES_PER_QUESTION: usize = 8 << 10;
 
 fn too_many_questions(n: usize) -> Error {
@@ -173,7 +175,7 @@ fn nothing_left(rejects: &Rejects) -> Error {
 /// A question's number, and its rows in a batch that is sorted by question.
 type RowsOfQuestion = (u32, Range<usize>);
 
-/// The batch sorted by question, and the rows of each there.
+/// The batch sorted by question, and the rows of each question in it.
 fn by_question(batch: &RecordBatch, numbers: &[u32]) -> Result<(RecordBatch, Vec<RowsOfQuestion>)> {
     let mut order: Vec<u32> = (0..numbers.len() as u32).collect();
     order.sort_by_key(|row| numbers[*row as usize]);
@@ -189,7 +191,7 @@ fn by_question(batch: &RecordBatch, numbers: &[u32]) -> Result<(RecordBatch, Vec
     Ok((take_record_batch(&plain, &UInt32Array::from(order))?, questions))
 }
 
-/// The batch with the values that its dictionaries stand for: a part of a batch would still hold each dictionary whole.
+/// The batch with its dictionaries decoded: a slice of a batch would otherwise hold each dictionary whole.
 fn without_dictionaries(batch: &RecordBatch) -> Result<RecordBatch> {
     let plain = |column: &ArrayRef| match column.data_type() {
         DataType::Dictionary(_, values) => cast(column, values),
@@ -213,7 +215,7 @@ mod tests {
     use crate::engine::EngineSpec;
     use crate::frame::budget::{BYTES_PER_TIME, BYTES_PER_WEIGHT};
 
-    /// Annotations, some of which cannot be used; `more` names the columns beside the ids.
+    /// Annotations, some of which cannot be used; `more` names the columns in addition to the ids.
     fn batch(from: i64, more: &[&str]) -> RecordBatch {
         let texts = |name: &str, n: i64| {
             let text = (0..20).map(|row| {

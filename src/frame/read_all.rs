@@ -1,4 +1,4 @@
-//! A relation as one batch, within the memory that the run may take.
+//! Reads a relation into one batch, within the memory limit of the session.
 
 use arrow::array::RecordBatch;
 use arrow::compute::concat_batches;
@@ -9,7 +9,7 @@ use super::batch_bytes::HeldBuffers;
 use super::budget::Budget;
 use crate::error::Result;
 
-/// All rows of a query; `rows` says what they are.
+/// All rows of a query, as one batch; `rows` names them in errors.
 ///
 /// # Errors
 /// When the query fails, or its rows do not fit into the session's memory.
@@ -18,7 +18,7 @@ pub async fn read_all(query: DataFrame, rows: &str) -> Result<RecordBatch> {
     read_all_within(query, rows, &budget).await
 }
 
-/// The same; `budget` holds them, and goes on to.
+/// As [`read_all`]; the rows stay reserved in `budget`.
 pub(super) async fn read_all_within(
     query: DataFrame,
     rows: &str,
@@ -31,7 +31,7 @@ pub(super) async fn read_all_within(
         let batch: RecordBatch = batch?;
         n += batch.num_rows();
         held.add(&batch);
-        // Once as they came, and once in one batch.
+        // Once in the batches of the query, and once in the concatenated batch.
         budget.hold(2 * held.bytes(), || format!("the first {n} {rows}"))?;
         batches.push(batch);
     }
@@ -54,7 +54,7 @@ mod tests {
         };
         let batch = rows(20_000).await.unwrap();
         assert_eq!((batch.num_rows(), batch.num_columns()), (20_000, 1));
-        // A group-by hands out its result in slices, each of which holds all of it.
+        // A group-by returns its result in slices, each of which holds the buffers of all.
         let query = "SELECT DISTINCT value % 100000 AS i FROM generate_series(1, 200000)";
         let distinct = read_all(ctx.sql(query).await.unwrap(), "rows of numbers").await.unwrap();
         assert_eq!(distinct.num_rows(), 100_000);

@@ -1,4 +1,4 @@
-//! Rows that could not be used: how many, why, and which values offended. Read = used + rejected, always.
+//! Rows that could not be used: how many, why, and the offending values. Read = used + rejected, always.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -7,11 +7,11 @@ use crate::error::SHOWN_OFFENDERS;
 /// Why a row was not used.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Reason {
-    /// The instance id is null, or a float that is no number.
+    /// The instance id is null, or a float that is not finite.
     NullInstance,
-    /// The annotator id is null, or a float that is no number.
+    /// The annotator id is null, or a float that is not finite.
     NullAnnotator,
-    /// The label is null, or a float that is no number.
+    /// The label is null, or a float that is not finite.
     NullLabel,
     /// The question is null where questions are declared.
     NullQuestion,
@@ -39,12 +39,13 @@ impl Reason {
     }
 }
 
-/// The count of every reason, with the least few offending values: which they are does not depend on row order.
+/// The count of every reason, with the first few offending values in sorted order, so that they do not depend on the
+/// order of rows.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Rejects(BTreeMap<Reason, (u64, BTreeSet<String>)>);
 
 impl Rejects {
-    /// Counts one row; `value` is what offended.
+    /// Counts one row; `value` makes the offending value.
     pub fn add(&mut self, reason: Reason, value: impl FnOnce() -> String) {
         let (count, values) = self.0.entry(reason).or_default();
         *count += 1;
@@ -74,7 +75,7 @@ impl Rejects {
         }
     }
 
-    /// All rejected rows.
+    /// The number of rejected rows.
     #[must_use]
     pub fn total(&self) -> u64 {
         self.0.values().map(|(count, _)| count).sum()

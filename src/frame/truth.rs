@@ -1,4 +1,4 @@
-//! A table of true classes, on its own or beside a crowd's annotations: instances and classes numbered in sorted order.
+//! A table of true classes, alone or with a crowd's annotations: instances and classes are numbered in sorted order.
 
 use arrow::array::RecordBatch;
 
@@ -11,21 +11,21 @@ pub struct Truth {
     pub instances: Ids,
     /// Classes by number: those that occur.
     pub classes: Ids,
-    /// The class's number, by instance.
+    /// The class number of each instance.
     pub class: Vec<u32>,
-    /// Rows without an instance or a class, which were left out.
+    /// The number of rows left out, because they have no instance or no class.
     pub skipped: usize,
 }
 
-/// The annotations of a crowd, numbered beside the true classes of its instances.
+/// The annotations of a crowd, numbered together with the true classes of its instances.
 pub struct TrueCrowd {
-    /// The instances that have a class. The classes are those that occur and those that annotators gave.
+    /// The instances that have a class. The classes are the true ones and the labels that annotators gave.
     pub truth: Truth,
     /// Annotators by number.
     pub annotators: Ids,
-    /// Instance, annotator and label of each annotation, sorted. A repeated one is there as often as it was read.
+    /// Instance, annotator and label of each annotation, sorted. Repeated annotations are kept.
     pub annotations: Vec<[u32; 3]>,
-    /// Annotations without an instance that has a class, an annotator or a label, which were left out.
+    /// The number of annotations left out, because they have no annotator, no label, or no instance with a class.
     pub skipped: usize,
 }
 
@@ -80,20 +80,20 @@ impl TrueCrowd {
     }
 }
 
-/// The rows of a truth before its instances and classes have their last numbers.
+/// The rows of a truth, by provisional numbers of instances and classes.
 struct TruthRows {
     instances: Interner,
     classes: Interner,
     /// The class of each instance; [`NULL`] for one that has none.
     class_of: Vec<u32>,
-    /// Whether each class is one that stays.
+    /// Whether each class stays.
     occurs: Vec<bool>,
     /// Instances with two classes.
     contradicted: Vec<u32>,
     skipped: usize,
 }
 
-/// The values of a column, and the number of each row's.
+/// The interned values of a column, and the number of the value of each row.
 fn interned(batch: &RecordBatch, column: usize) -> Result<(Interner, Vec<u32>)> {
     let mut numbers = Vec::new();
     let mut interner = Interner::new(batch.schema().field(column));
@@ -122,7 +122,7 @@ impl TruthRows {
         Ok(Self { instances, classes, class_of, occurs, contradicted, skipped })
     }
 
-    /// The truth, and the last number of each instance and of each class.
+    /// The truth, and the final number of each provisional instance and class number.
     fn finish(self) -> Result<(Truth, Vec<u32>, Vec<u32>)> {
         let Self { class_of, occurs, skipped, .. } = self;
         let (instances, place) = self.instances.finish(|i| class_of[i as usize] != NULL)?;

@@ -2,8 +2,8 @@
 //!
 //! # Why
 //! Features are the one part of the input that is larger than its annotations: two million rows of 512 numbers are
-//! 4 GB. Rows are kept as they arrived and read by place, so that a matrix in a file is read exactly as one in memory,
-//! and sorting moves four bytes a row. Bytes stay bytes: images are a quarter of their size as numbers.
+//! 4 GB. Rows are stored in order of arrival and read through an index, so that a matrix in a file is read exactly as
+//! one in memory, and sorting moves four bytes a row. Bytes stay bytes: an image takes a quarter of its size as `f32`.
 
 use std::fs::File;
 use std::io::{BufWriter, Write};
@@ -19,7 +19,7 @@ use crate::error::{Error, Result, Stage};
 pub enum NumberType {
     /// A byte, 0 to 255: pixels.
     Byte,
-    /// Four bytes, little-endian.
+    /// An `f32`, little-endian.
     Real,
 }
 
@@ -32,14 +32,14 @@ impl NumberType {
     }
 }
 
-/// Where a matrix may grow beyond memory.
+/// The memory limit of a matrix, and the place of its scratch file.
 #[derive(Debug, Clone, Default)]
 pub struct Scratch {
-    /// Bytes that may stay in memory; `None` for all.
+    /// Bytes that may stay in memory; `None` for no limit.
     pub budget: Option<usize>,
-    /// The folder of scratch files; `None` for the system's.
+    /// The folder of scratch files; `None` for the system's temporary folder.
     pub folder: Option<PathBuf>,
-    /// How many rows will come, where that is known.
+    /// How many rows will arrive, where that is known.
     pub rows: Option<u64>,
 }
 
@@ -48,13 +48,13 @@ enum Storage {
     Mapped(Mmap),
 }
 
-/// Rows of numbers of one width.
+/// A matrix of features, one row per id.
 pub struct Matrix {
     width: usize,
     shape: Vec<usize>,
     cell: NumberType,
     bytes: Storage,
-    /// Where in `bytes` each row is.
+    /// The position of each row among the stored rows.
     places: Vec<u32>,
 }
 
@@ -120,7 +120,7 @@ impl Matrix {
     }
 }
 
-/// A matrix while its rows arrive.
+/// Builds a matrix from rows as they arrive.
 pub struct MatrixWriter {
     width: usize,
     shape: Vec<usize>,
@@ -135,7 +135,7 @@ impl MatrixWriter {
     #[must_use]
     pub fn new(shape: Vec<usize>, cell: NumberType, mut scratch: Scratch) -> Self {
         let width: usize = shape.iter().product();
-        // What will not stay in memory never begins there.
+        // A matrix that will not fit in memory goes to the file from its first row.
         let all = scratch.rows.map(|rows| rows.saturating_mul((width * cell.size()) as u64));
         if let (Some(budget), Some(all)) = (&mut scratch.budget, all)
             && all > *budget as u64
@@ -151,7 +151,7 @@ impl MatrixWriter {
         self.width
     }
 
-    /// Bytes in memory once the numbers of a batch, about as many as its own bytes, have come.
+    /// Bytes in memory after the numbers of a further batch.
     pub(super) fn bytes_after(&self, batch: &RecordBatch) -> usize {
         let more = batch.num_rows().saturating_mul(self.width).saturating_mul(self.cell.size());
         let grown = self.memory.len().saturating_add(more);
@@ -225,8 +225,8 @@ impl MatrixWriter {
 /// Maps a file whose rows will be read in a shuffled order.
 #[allow(unsafe_code)]
 fn map(file: &File) -> std::io::Result<Mmap> {
-    // SAFETY: the file has no name, so no other process can open it, and this one writes to it no more: the bytes
-    // under the map never change.
+    // SAFETY: the file has no name, so no other process can open it, and this process no longer writes to it: the
+    // mapped bytes never change.
     let map = unsafe { Mmap::map(file)? };
     map.advise(Advice::Random)?;
     Ok(map)

@@ -1,4 +1,4 @@
-//! Reads features: one row of numbers an id, numbered in sorted order like everything else.
+//! Reads features: one row of numbers per id, with ids numbered in sorted order.
 
 mod matrix;
 
@@ -18,16 +18,16 @@ use crate::error::{Error, Result, offenders};
 /// The features of one relation.
 #[derive(Clone)]
 pub struct Features {
-    /// Whose they are, sorted: row `n` of the matrix belongs to id `n`.
+    /// The ids, sorted: row `n` of the matrix belongs to id `n`.
     pub ids: Ids,
-    /// The columns that the numbers came in, one a number; none where they came as lists.
+    /// The names of the columns, one for each number of a row; empty where the numbers are a list.
     pub columns: Vec<String>,
     /// The numbers.
     pub matrix: Arc<Matrix>,
 }
 
 impl Scratch {
-    /// What the engine allows: half of its memory for features, the other half for queries and the model.
+    /// The scratch space of an engine: half of its memory for features, the other half for queries and the model.
     #[must_use]
     pub fn of(engine: &EngineSpec) -> Self {
         let folder = engine.scratch.as_ref().map(PathBuf::from);
@@ -40,13 +40,13 @@ impl Features {
     /// The feature row of each of `ids`, `None` where there is none.
     ///
     /// # Errors
-    /// When the ids have another type here than there.
+    /// When `ids` have another type than those of the features.
     pub fn rows_of(&self, ids: &Ids) -> Result<Vec<Option<u32>>> {
         self.ids.index("features")?.lookup_ids(ids)
     }
 }
 
-/// Takes in features batch by batch.
+/// Collects features batch by batch.
 pub(super) struct Reader {
     ids: Interner,
     columns: Vec<String>,
@@ -62,12 +62,12 @@ enum BatchNumbers {
 }
 
 impl Reader {
-    /// Ids that have come.
+    /// The number of ids so far.
     pub(super) fn len(&self) -> usize {
         self.ids.len()
     }
 
-    /// Bytes that are held in memory once this batch has come.
+    /// Bytes that are held in memory after this batch.
     pub(super) fn bytes(&self, batch: &RecordBatch) -> usize {
         let written = self.writer.as_ref().map_or(0, |writer| writer.bytes_after(batch));
         self.ids.bytes(batch.num_rows()) + written
@@ -162,7 +162,7 @@ impl Reader {
     }
 }
 
-/// The columns behind the id that hold one number each; none where a list holds all.
+/// The columns after the id that hold one number each; none where a list holds all.
 #[must_use]
 pub fn number_columns(schema: &Schema) -> Vec<String> {
     let numbers = schema.fields().iter().skip(1).filter(|field| field.data_type().is_numeric());
@@ -176,7 +176,7 @@ fn tensor_shape(field: &Field) -> Option<Vec<usize>> {
     value["shape"].as_array()?.iter().map(|n| n.as_u64().map(|n| n as usize)).collect()
 }
 
-/// The columns' numbers row after row, and how many a row has.
+/// How many numbers a row has, and the numbers of all rows, one row after the other.
 fn flatten(columns: &[ArrayRef], name: &dyn Fn(usize) -> String) -> Result<(usize, BatchNumbers)> {
     let missing = |row: usize| {
         Error::data("a row of features is missing, in whole or in part")

@@ -1,4 +1,4 @@
-//! Dictionary arrays: each value is keyed once a batch.
+//! Dictionary arrays: each value gets its key once per batch.
 
 use arrow::array::{Array, ArrayRef, DictionaryArray, UInt64Array};
 use arrow::compute::take;
@@ -7,11 +7,11 @@ use arrow::downcast_dictionary_array;
 
 use crate::error::Result;
 
-/// The values of a dictionary, and each row's place among them, `None` where it is null.
+/// The values of a dictionary, and the index of each row's value, `None` where the row is null.
 pub type ValuesAndRows = (ArrayRef, Vec<Option<usize>>);
 
-/// For a dictionary, the values that rows have, in the order in which they first come: a part of an array still holds the
-/// dictionary of all.
+/// For a dictionary, the values that its rows use, in the order of their first use: a slice of an array still holds the
+/// whole dictionary. `None` for any other array.
 ///
 /// # Errors
 /// When the values cannot be taken.

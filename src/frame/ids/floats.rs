@@ -5,7 +5,8 @@ use std::sync::Arc;
 use arrow::array::{Array, ArrayRef, ArrowNativeTypeOp, AsArray};
 use arrow::datatypes::{DataType, Float16Type, Float32Type, Float64Type};
 
-/// Floats without what is no number, and with one zero; other types as they are. NaN is not even equal to itself.
+/// Floats with NaN and infinities as nulls and with -0.0 as 0.0; other types unchanged. NaN cannot be an id, because it
+/// is not equal to itself.
 pub(super) fn finite(array: &ArrayRef) -> ArrayRef {
     macro_rules! finite {
         ($type:ty) => {

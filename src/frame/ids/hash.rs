@@ -1,13 +1,13 @@
-//! Hashes of packed keys that nobody outside can foresee.
+//! Hashes of packed keys that an attacker cannot predict.
 
 use std::hash::{BuildHasher, RandomState};
 
-/// What hashes depend on beside the keys.
+/// The random key of the hash function.
 ///
 /// # Why
-/// Ids come from strangers. Whoever can tell two keys' hashes beforehand can send ids that all begin their search at
-/// one slot, and a lookup then walks past all of them. The numbers do not depend on hashes, so that the secret, which
-/// is another in every interner, changes no result.
+/// Ids are untrusted input. An attacker who can predict hashes can send ids whose probes all begin at one slot, and a
+/// lookup then walks past all of them. Every interner draws its own secret; numbers do not depend on hashes, so that
+/// the secret changes no result.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Secret(pub(super) [u64; 2]);
 

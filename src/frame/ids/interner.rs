@@ -1,4 +1,4 @@
-//! Gives values numbers as they arrive; [`Interner::finish`] then numbers them once in sorted order.
+//! Gives values provisional numbers as they arrive; [`Interner::finish`] then numbers them in sorted order.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -24,22 +24,21 @@ use crate::frame::offsets::number;
 use crate::source::views::type_in_files;
 
 /// Gives each distinct value a provisional number. New values get the next numbers in the order of the rows in which they
-/// first come, of whatever length and in whatever layout they are: callers tell new rows by it.
+/// first occur, whatever their length and layout: callers recognise new values by their numbers.
 ///
 /// # Why
-/// Arrays are looked up in parallel, in a table that nobody changes meanwhile; then those values that are new are
-/// entered one after the other. So numbers do not depend on threads, and what most rows ask for is shared by all
-/// threads.
+/// Arrays are looked up in parallel, in a table that does not change meanwhile; then new values are inserted one after
+/// the other. So numbers do not depend on threads, and lookups of known values, which most rows hold, are parallel.
 ///
-/// DataFusion's group values do the same for group-bys. By one thread, on ten million rows in random order (best of five
-/// runs in turn), two million text ids took 99 ns a row there and 52 ns here, in half the memory; as many integers 67 and
-/// 47 ns; ten thousand text ids 11 and 14 ns, ten thousand integers 5 and 13 ns. A relation of annotations has a column
-/// of each kind, and the large one takes most of the time.
+/// DataFusion's group values do the same for group-bys. On one thread and ten million rows in random order (best of
+/// five alternating runs), two million text ids took 99 ns a row there and 52 ns here, in half the memory; as many
+/// integers 67 and 47 ns; ten thousand text ids 11 and 14 ns, ten thousand integers 5 and 13 ns. A relation of
+/// annotations has a column of each kind, and the large one takes most of the time.
 pub struct Interner {
     column: String,
     data_type: DataType,
     untyped: bool,
-    /// Whether that text becomes integers where all of it is.
+    /// Whether untyped text becomes integers where every value is one.
     may_become_integers: bool,
     table: Table,
     /// Bytes of the longest key.
@@ -50,16 +49,16 @@ pub struct Interner {
     long_bytes: usize,
 }
 
-/// The values of an array, as far as they are known.
+/// The result of looking up the values of an array.
 struct LookedUp {
-    /// By value, [`NULL`] where it is null or new.
+    /// The number of each value, [`NULL`] where it is null or new.
     numbers: Vec<u32>,
     new: Vec<Row>,
-    /// New long values, each with its place in `long`.
+    /// New long values, each with its index in `long`.
     new_long: Vec<(u32, u32)>,
-    /// Distinct, in the order in which they first come.
+    /// The distinct keys of new long values, in the order in which they first occur.
     long: Vec<Box<[u8]>>,
-    /// The value of each row of a dictionary.
+    /// The index of each row's value, for a dictionary.
     rows: Option<Vec<Option<usize>>>,
 }
 
@@ -84,22 +83,22 @@ impl Interner {
         }
     }
 
-    /// The type that the values go back out with.
+    /// The type that the values have in tables.
     #[must_use]
     pub fn data_type(&self) -> &DataType {
         &self.data_type
     }
 
-    /// How many distinct values have come.
+    /// The number of distinct values so far.
     #[must_use]
     pub fn len(&self) -> usize {
         self.table.len()
     }
 
-    /// Bytes that it holds, and that a batch of so many new values may add.
+    /// Bytes that it holds, with those that a batch of `more` new values may add.
     #[must_use]
     pub fn bytes(&self, more: usize) -> usize {
-        // A long key is held twice, with what the allocator and the map keep beside it.
+        // A long key is held twice, with the overhead of the allocator and the map.
         let long = 2 * self.long_bytes + self.long.len() * 80;
         self.table.bytes(more) + long
     }
@@ -112,13 +111,13 @@ impl Interner {
         self.intern_all(&[array], numbers)
     }
 
-    /// As [`Interner::intern`], of arrays one after the other.
+    /// As [`Interner::intern`], for several arrays in their order.
     ///
     /// # Errors
     /// As [`Interner::intern`].
     pub fn intern_all(&mut self, arrays: &[&ArrayRef], numbers: &mut Vec<u32>) -> Result<()> {
         let looked_up = match arrays {
-            // Where the caller may be outside the run's threads.
+            // On the calling thread, which may be outside the run's pool.
             [array] => vec![self.look_up(array)?],
             _ => arrays.par_iter().map(|array| self.look_up(array)).collect::<Result<_>>()?,
         };
@@ -159,7 +158,7 @@ impl Interner {
         if !stands_for_integers {
             return self.intern(array, numbers);
         }
-        // As in a column of text alone, "007" is none of them.
+        // As in a column of text alone, "007" is not an integer.
         let plain =
             if integers(&self.data_type) { plain_integers(array)? } else { Arc::clone(array) };
         if let Some(row) = (0..array.len()).find(|row| plain.is_null(*row) && array.is_valid(*row))
@@ -199,7 +198,7 @@ impl Interner {
                     numbers[value] = *known;
                     return;
                 }
-                // A value may be large and come in every row: it is held once.
+                // A value may be large and occur in every row: it is held once.
                 let next = number(places.len());
                 let place = match places.get(bytes) {
                     Some(place) => *place,
@@ -216,7 +215,7 @@ impl Interner {
         Ok(LookedUp { numbers, new, new_long, long, rows })
     }
 
-    /// Gives what is new in an array its numbers, in the order of the rows; returns the numbers of all its values.
+    /// Numbers the new values of an array in the order of the rows; returns the numbers of all its values.
     fn enter(&mut self, found: LookedUp) -> Vec<u32> {
         let LookedUp { mut numbers, new, new_long, long, .. } = found;
         let lengths = new.iter().map(|(_, key)| Key::Packed(*key).len());
@@ -249,7 +248,7 @@ impl Interner {
         next
     }
 
-    /// All values by provisional number, as they came.
+    /// All values, in the order of their provisional numbers.
     ///
     /// # Errors
     /// When the values do not fit the column's type.
@@ -300,7 +299,7 @@ impl Interner {
     }
 }
 
-/// The ids in this order, and the place of each of `all` provisional numbers in it.
+/// The ids in this order, and the final number of each of `all` provisional numbers.
 fn ranked<'a>(
     (data_type, is_untyped): (&DataType, bool),
     all: usize,

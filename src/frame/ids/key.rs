@@ -1,4 +1,4 @@
-//! Any scalar value as bytes that sort as the value does, so that ids of every type share one interner.
+//! Encodes any scalar value as bytes that sort as the value does, so that one interner serves ids of every type.
 //!
 //! ```text
 //! integers      9 bytes, big-endian, shifted so that the least i64 is zero and u64 fits above
@@ -7,7 +7,7 @@
 //! all others    Arrow's row format (booleans, dates, timestamps, decimals, floats, ...)
 //! ```
 //! A key of up to 15 bytes is packed into one `u128`: the bytes from the top, the length in the lowest byte. Packed
-//! keys compare as the bytes do, hash in two multiplications and need no memory beside the table that holds them.
+//! keys compare as the bytes do, hash with one multiplication and need no memory outside the table that holds them.
 
 use std::cmp::Ordering;
 use std::sync::Arc;
@@ -61,12 +61,12 @@ impl Packed {
     /// The longest key that packs.
     pub const MAX: usize = 15;
 
-    /// The longest key that leaves room for a number.
+    /// The longest key that leaves room for a number in the word.
     pub const NUMBERED: usize = 11;
 
-    /// Packs `bytes`, unless there are too many.
+    /// Packs `bytes`; `None` if there are too many.
     ///
-    /// Two loads that overlap cover any length from 4 on: the bytes they share are equal, so that `|` joins them.
+    /// Two overlapping loads cover any length from 4 on: the bytes they share are equal, so that `|` joins the loads.
     #[inline]
     #[must_use]
     pub fn new(bytes: &[u8]) -> Option<Self> {
@@ -100,8 +100,8 @@ impl Packed {
         Self((shifted << 56) | 9)
     }
 
-    /// A word that sorts as this key of at most [`Packed::NUMBERED`] bytes does and carries a number: it is all that a
-    /// sort has to move.
+    /// This key of at most [`Packed::NUMBERED`] bytes and a number in one word, which sorts as the key does: a sort has
+    /// to move nothing else.
     #[inline]
     #[must_use]
     pub fn numbered(self, number: u32) -> u128 {
@@ -117,17 +117,17 @@ impl Packed {
         (Self(bytes | ((word >> 32) & 0xff)), word as u32)
     }
 
-    /// The bytes again.
+    /// (Bytes that begin with those of the key, the number of bytes of the key).
     #[must_use]
     pub fn bytes(self) -> ([u8; 16], usize) {
         (self.0.to_be_bytes(), (self.0 & 0xff) as usize)
     }
 }
 
-/// A key on its way into the interner.
+/// A key, packed or borrowed.
 #[derive(Debug, Clone, Copy)]
 pub enum Key<'a> {
-    /// Short.
+    /// At most [`Packed::MAX`] bytes.
     Packed(Packed),
     /// Too long to pack.
     Long(&'a [u8]),
@@ -186,7 +186,7 @@ pub fn for_each_key(array: &ArrayRef, mut visit: impl FnMut(usize, Option<Key<'_
         t => {
             let converter = row_converter(t)?;
             let rows = converter.convert_columns(std::slice::from_ref(array))?;
-            // Values behind run ends and dictionaries are null where no null is of the array's own.
+            // Arrays with run ends or dictionaries have null rows without null bits of their own.
             let nulls = array.logical_nulls();
             for (row, key) in rows.iter().enumerate() {
                 let is_valid = nulls.as_ref().is_none_or(|nulls| nulls.is_valid(row));
@@ -205,10 +205,10 @@ fn row_converter(data_type: &DataType) -> Result<RowConverter> {
     })
 }
 
-/// The array of type `data_type` that the keys in `keys` came from, in their order.
+/// Decodes `keys` to an array of type `data_type`; to plain values where that is a dictionary with too few indices.
 ///
 /// # Errors
-/// When a key does not fit the type, which only a dictionary with too many values can bring about.
+/// When a key does not fit the type.
 pub fn to_array<'a>(
     data_type: &DataType,
     keys: impl ExactSizeIterator<Item = Key<'a>> + Clone,
@@ -239,7 +239,7 @@ pub fn to_array<'a>(
             converter.convert_rows(rows)?.swap_remove(0)
         }
     };
-    // A dictionary whose index type is too small for all batches together goes back as its plain values.
+    // A dictionary whose index type is too narrow for all batches together becomes its plain values.
     match cast(&plain, data_type) {
         Err(_) if matches!(data_type, DataType::Dictionary(..)) => {
             Ok(cast(&plain, value_type(data_type))?)
@@ -248,7 +248,7 @@ pub fn to_array<'a>(
     }
 }
 
-/// Whether offsets of four bytes reach all of the keys' bytes.
+/// Whether offsets of four bytes can address all bytes of the keys.
 fn fits_i32<'a>(keys: impl Iterator<Item = Key<'a>>) -> bool {
     i32::try_from(keys.map(Key::len).sum::<usize>()).is_ok()
 }
@@ -264,7 +264,7 @@ fn bytes<'a, O: OffsetSizeTrait>(
     builder.finish()
 }
 
-/// Text is checked as a whole, once.
+/// The string array of the keys, with one UTF-8 check of all their bytes.
 fn text<'a, O: OffsetSizeTrait>(
     keys: impl ExactSizeIterator<Item = Key<'a>> + Clone,
 ) -> Result<ArrayRef> {
@@ -306,7 +306,7 @@ pub fn with_bytes<T>(key: Key<'_>, use_bytes: impl FnOnce(&[u8]) -> T) -> T {
     }
 }
 
-/// The order of two keys: that of the values they stand for.
+/// Compares two keys: their order is that of their values.
 #[must_use]
 pub fn compare(a: Key<'_>, b: Key<'_>) -> Ordering {
     match (a, b) {

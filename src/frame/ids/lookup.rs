@@ -1,4 +1,4 @@
-//! The numbers of values among ids that are known.
+//! Looks up the numbers of values among known ids.
 
 use arrow::array::{Array, ArrayRef};
 use arrow::compute::cast;
@@ -10,19 +10,19 @@ use super::key::Family;
 use super::untyped::{integers, is_untyped, marked};
 use crate::error::{Error, Result};
 
-/// Ids that are known, by value: made once where several columns are looked up.
+/// An index of known ids by value, made once where several columns are looked up.
 pub struct IdIndex {
     interner: Interner,
     field: Field,
-    /// The place of each value among the ids.
+    /// The id number of each interned value, `None` for a value that is not an id.
     place: Vec<Option<u32>>,
 }
 
 impl Ids {
-    /// The ids by value; `column` names them in errors.
+    /// An index of the ids by value; `column` names them in errors.
     ///
     /// # Errors
-    /// When their type is none of ids.
+    /// When values of their type cannot be ids.
     pub fn index(&self, column: &str) -> Result<IdIndex> {
         let field = self.field(column);
         let mut interner = Interner::new(&field);
@@ -59,14 +59,14 @@ impl Ids {
 }
 
 impl IdIndex {
-    /// The number of every one of other ids, `None` where it is not among these.
+    /// The number of each of `ids`, `None` where it is not among these.
     ///
     /// # Errors
     /// When their type is of another family.
     pub fn lookup_ids(&mut self, ids: &Ids) -> Result<Vec<Option<u32>>> {
         let families = [self.field.data_type(), ids.values().data_type()].map(Family::of);
         if families == [Family::Text, Family::Integer] {
-            // Tables hold both, with one type.
+            // Tables hold both in one column, with one type.
             return Err(Error::data(format!("`{}` is text here and integers there", self.field.name()))
                 .found("integers in the annotations, and text that is no integer beside them")
                 .help("write the ids with one type: integers alone, or text with a letter in the annotations too"));
@@ -84,13 +84,13 @@ impl IdIndex {
         let may_stand = is_untyped(field) || is_untyped(&self.field);
         let is_text = Family::of(array.data_type()) == Family::Text;
         if may_stand && is_text && self.field.data_type().is_integer() {
-            // Text that is no integer is none of these.
+            // Text that is not an integer is not among these.
             let integers = cast(&integers(array)?, self.field.data_type())?;
             self.interner.intern(&integers, &mut numbers)?;
         } else {
             self.interner.intern_other(field, array, &mut numbers)?;
         }
-        // What is new came from here or from an earlier column: it is none of the ids.
+        // A value that is new to the interner came from this or an earlier column: it is not among the ids.
         Ok(numbers.into_iter().map(|n| self.place.get(n as usize).copied().flatten()).collect())
     }
 }
@@ -113,7 +113,7 @@ mod tests {
         let dictionary: DictionaryArray<Int8Type> = vec!["z", &long, "c"].into_iter().collect();
         let wanted: ArrayRef = Arc::new(dictionary.slice(1, 2));
         assert_eq!(ids.lookup("id", &wanted).unwrap(), [Some(1), Some(2)]);
-        // What one row is left of still has the dictionary of all.
+        // A slice of one row still holds the whole dictionary.
         let one = Ids::in_order(Arc::new(dictionary.slice(2, 1)));
         assert_eq!(one.lookup("id", &wanted).unwrap(), [None, Some(0)]);
     }

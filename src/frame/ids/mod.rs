@@ -2,7 +2,7 @@
 //!
 //! # Why
 //! Numbering by arrival would make every sum depend on the order of rows and files. Sorted numbers make the whole
-//! job independent of it, and let tables come out in the order that a person would sort them.
+//! job independent of it, and the rows of tables come out sorted.
 
 mod dictionary;
 mod floats;
@@ -32,7 +32,7 @@ use crate::error::Result;
 #[derive(Debug, Clone)]
 pub struct Ids {
     values: ArrayRef,
-    /// Whether they came from a format without types, whose text may stand for integers.
+    /// Whether they came from a format without types, whose text may represent integers.
     is_untyped: bool,
 }
 
@@ -74,7 +74,7 @@ impl Ids {
         self.take_array(&numbers.collect())
     }
 
-    /// The values of neighbouring numbers.
+    /// The values of a range of numbers.
     #[must_use]
     pub fn range(&self, numbers: Range<usize>) -> ArrayRef {
         self.values.slice(numbers.start, numbers.len())
@@ -95,7 +95,7 @@ impl Ids {
         Ok(take(&self.values, numbers, None)?)
     }
 
-    /// The bytes of the longest value.
+    /// The number of bytes of the longest value.
     #[must_use]
     pub fn longest(&self) -> usize {
         fn longest<O: OffsetSizeTrait>(offsets: &[O]) -> usize {
@@ -109,7 +109,7 @@ impl Ids {
             DataType::Binary => longest(values.as_binary::<i32>().value_offsets()),
             DataType::LargeBinary => longest(values.as_binary::<i64>().value_offsets()),
             DataType::FixedSizeBinary(width) => usize::try_from(*width).unwrap_or_default(),
-            // Views and dictionaries share what repeats.
+            // Views and dictionaries hold a repeated value once.
             other => other.primitive_width().unwrap_or(size_of::<u128>()),
         }
     }

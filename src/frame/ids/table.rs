@@ -1,44 +1,44 @@
-//! A hash table of packed keys, which are looked up many at a time.
+//! A hash table of packed keys, with lookups of many keys at a time.
 
 use super::hash::Secret;
 use super::key::{Key, Packed};
 use crate::frame::offsets::number;
 use crate::frame::prefetch;
 
-/// Stands for a null, or for a value that is not known.
+/// The number that stands for a null, or for an unknown value.
 pub const NULL: u32 = u32::MAX;
 
-/// A value's place in its array, and its key.
+/// A value's index in its array, and its key.
 pub(super) type Row = (u32, Packed);
 
 /// The low byte of a word that stands for a long key; a packed key's is its length, at most 15.
 pub(super) const LONG: u128 = 0xff;
 
-/// Rows looked up together: their passes stay in the fastest cache.
+/// The number of rows looked up together: their hashes and slots stay in the level-1 cache.
 const LOOKUP: usize = 1024;
 
-/// The packed keys by number, and where to find each.
+/// The packed keys by number, and a hash table that finds the number of a key.
 ///
 /// ```text
 /// slots   [ tag | number + 1 ]  open addressing, 8 bytes a slot, at most half full
-/// keys    [ packed key ]        by number; a long key's word says which it is
+/// keys    [ packed key ]        by number; the word of a long key holds its index among the long keys
 /// ```
 /// # Why
-/// A table of millions of ids lies in memory, not in the cache, and a lookup waits for it twice: for the slot and for
-/// the key. Rows are looked up in passes (all hashes, all slots, all keys), so that the processor waits for many rows at
-/// once. Only what is new, or collides, is then looked up row by row.
+/// A table of millions of ids lies in memory, not in the cache, and a lookup waits for memory twice: for the slot and
+/// for the key. Rows are looked up in passes (all hashes, all slots, all keys), so that the processor waits for many
+/// rows at once. Only new keys and collisions are then looked up row by row.
 ///
-/// A search begins where the upper bits of the hash say, which are those of the tag: so a larger table has the same order,
-/// and is filled from the smaller one in one pass over both, without a look at the keys.
+/// The upper bits of the hash, which the tag stores, are the index of the slot where a search begins. So a larger table
+/// has the same order, and is filled from the smaller one in one pass over both, without reading the keys.
 pub(super) struct Table {
     slots: Vec<u64>,
-    /// By how much a hash or a slot is shifted to where its search begins.
+    /// The right shift that turns a hash, or the word of a slot, into the index of the slot where its search begins.
     shift: u32,
     keys: Vec<u128>,
     secret: Secret,
 }
 
-/// The upper half of a hash or a slot: compared before the key is looked at.
+/// The upper half of a hash or a slot: compared before the key is read.
 #[inline]
 fn tag(word: u64) -> u64 {
     word & 0xffff_ffff_0000_0000
@@ -57,7 +57,7 @@ impl Table {
         &self.keys
     }
 
-    /// Gives every number another key; nothing is looked up any more.
+    /// Replaces the key of every number. The slots do not change, so that no lookup may follow.
     pub(super) fn replace_keys(&mut self, keys: Vec<u128>) {
         self.keys = keys;
     }
@@ -66,31 +66,31 @@ impl Table {
         self.keys
     }
 
-    /// Bytes that it holds, and that so many new keys may add.
+    /// Bytes that it holds, with those that `more` new keys may add.
     pub(super) fn bytes(&self, more: usize) -> usize {
         let (now, then) = (self.slots.len(), self.slots_for(more));
-        // A larger table is filled beside the smaller one.
+        // The smaller table is still in memory while a larger one is filled.
         let slots = if then > now { now + then } else { now };
-        // So is a longer list of keys.
+        // The same holds for the list of keys.
         let (room, wanted) = (self.keys.capacity(), self.keys.len() + more);
         let keys = if wanted > room { room + wanted.max(2 * room) } else { room };
         slots * size_of::<u64>() + keys * size_of::<u128>()
     }
 
-    /// Slots of which so many new keys and those that are there take at most half.
+    /// The number of slots of which the present keys and `more` new ones take at most half.
     fn slots_for(&self, more: usize) -> usize {
         let wanted = (2 * (self.keys.len() + more)).next_power_of_two();
-        // A tag has 32 bits to begin a search by; beyond 2^31 keys more than half of the slots are taken.
+        // The 32 bits of a tag can address 2^32 slots; beyond 2^31 keys more than half of them are taken.
         wanted.min(1 << 32).max(self.slots.len())
     }
 
-    /// Takes up the word of a long key; returns its number.
+    /// Adds the word of the long key with index `long`; returns its number.
     pub(super) fn push_long(&mut self, long: usize) -> u32 {
         self.keys.push(((long as u128) << 8) | LONG);
         number(self.keys.len() - 1)
     }
 
-    /// Writes the numbers of those keys that are known, and returns the others.
+    /// Writes the numbers of known keys, and returns the rows of the other keys.
     pub(super) fn find(&self, mut rows: Vec<Row>, numbers: &mut [u32]) -> Vec<Row> {
         let (mut hashes, mut slots) = ([0_u64; LOOKUP], [0_u64; LOOKUP]);
         for rows in rows.chunks(LOOKUP) {
@@ -115,7 +115,7 @@ impl Table {
         rows
     }
 
-    /// Writes the numbers of keys; those that are new get the next ones, in order.
+    /// Writes the numbers of keys; new keys get the next numbers, in order.
     pub(super) fn insert(&mut self, rows: &[Row], numbers: &mut [u32]) {
         self.reserve(rows.len());
         let mut hashes = [0_u64; LOOKUP];
@@ -134,13 +134,13 @@ impl Table {
         }
     }
 
-    /// Where the search for a hash, or for what a slot holds, begins.
+    /// The slot where the search for a hash, or for the word of a slot, begins.
     #[inline]
     fn begin(&self, word: u64) -> usize {
         (word >> self.shift) as usize
     }
 
-    /// Hashes up to [`LOOKUP`] keys, and asks for the slots where their searches begin.
+    /// Hashes up to [`LOOKUP`] keys, and prefetches the slots where their searches begin.
     fn hash(&self, keys: impl Iterator<Item = u128>, hashes: &mut [u64; LOOKUP]) {
         for (hash, key) in hashes.iter_mut().zip(keys) {
             *hash = self.secret.hash(key);
@@ -148,7 +148,7 @@ impl Table {
         }
     }
 
-    /// Walks the slots from the key's first: its number, or the slot that is free for it.
+    /// Searches the slots from the key's first one on; returns its number, or the free slot for it.
     fn probe(&self, hash: u64, key: Packed) -> Result<u32, usize> {
         let mask = self.slots.len() - 1;
         let mut at = self.begin(hash);
@@ -165,7 +165,7 @@ impl Table {
         }
     }
 
-    /// Room for `more` keys with at most half of the slots taken.
+    /// Grows the table so that `more` new keys leave at most half of the slots taken.
     fn reserve(&mut self, more: usize) {
         let slots = self.slots_for(more);
         if slots == self.slots.len() {
@@ -183,7 +183,7 @@ impl Table {
         }
     }
 
-    /// The most slots that a search passes before it comes to its key.
+    /// The largest number of slots that a search passes before it finds its key.
     #[cfg(test)]
     pub(super) fn longest_search(&self) -> usize {
         let mask = self.slots.len() - 1;

@@ -1,8 +1,8 @@
 //! Times as ids and labels, in a unit that Parquet has.
 //!
 //! # Why
-//! Parquet knows no time that counts seconds, and no date that counts milliseconds: its readers would be given bare
-//! integers, which join with nothing that they hold.
+//! Parquet has no time in seconds and no date in milliseconds: readers would get plain integers, which do not join
+//! with their own times.
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use arrow::datatypes::{DataType, TimeUnit};
 
 use crate::error::Result;
 
-/// The type that holds these values and that Parquet has; most types themselves.
+/// A type that holds the same values and that Parquet has; for most types, the type itself.
 pub(super) fn stored_type(data_type: &DataType) -> DataType {
     match data_type {
         DataType::Timestamp(TimeUnit::Second, zone) => {
@@ -27,10 +27,10 @@ pub(super) fn stored_type(data_type: &DataType) -> DataType {
     }
 }
 
-/// The values as that type.
+/// The values cast to their [`stored_type`].
 ///
 /// # Errors
-/// When a time is too far away for the finer unit.
+/// When a time is out of range for the finer unit.
 pub(super) fn stored(array: &ArrayRef) -> Result<ArrayRef> {
     let wanted = stored_type(array.data_type());
     if wanted == *array.data_type() {
@@ -61,7 +61,7 @@ mod tests {
             let (ids, _) = interner.finish(|_| true).unwrap();
             let values = ids.values().as_primitive::<TimestampMillisecondType>().values();
             assert_eq!(values, &[1000, 2000]);
-            // Looked up in the type in which they came.
+            // A lookup takes the input type too.
             assert_eq!(ids.lookup("id", &array).unwrap(), [Some(1), Some(0), Some(1)]);
         }
         let far: ArrayRef = Arc::new(TimestampSecondArray::from(vec![i64::MAX]));

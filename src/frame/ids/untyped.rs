@@ -1,4 +1,4 @@
-//! Ids and labels from a format without types: text, or integers where every value is the plain form of one.
+//! Ids and labels from a format without types: text, or integers where every value is a plain decimal integer.
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use crate::error::Result;
 use crate::frame::offsets::number;
 use crate::source::files::UNTYPED;
 
-/// What the mark says where the text is not to become integers: other columns must have the same type.
+/// The value of the mark where text must not become integers, because other columns must have the same type.
 const STAYS_TEXT: &str = "text";
 
 /// Whether the column's text came from a format without types.
@@ -20,12 +20,12 @@ pub(super) fn is_untyped(field: &Field) -> bool {
     field.metadata().contains_key(UNTYPED)
 }
 
-/// Whether its text becomes integers where all of it is.
+/// Whether the column's text becomes integers where every value is one.
 pub(super) fn may_become_integers(field: &Field) -> bool {
     field.metadata().get(UNTYPED).is_some_and(|mark| mark != STAYS_TEXT)
 }
 
-/// The field, with text that stays text.
+/// The field, marked so that its text stays text.
 pub(in crate::frame) fn as_text(field: &Field) -> Field {
     let mut field = field.clone();
     if let Some(mark) = field.metadata_mut().get_mut(UNTYPED) {
@@ -34,14 +34,14 @@ pub(in crate::frame) fn as_text(field: &Field) -> Field {
     field
 }
 
-/// The field of ids that came from such a format, or not.
+/// The field, marked as untyped where `is_untyped` holds.
 pub(super) fn marked(field: Field, is_untyped: bool) -> Field {
     let mark = is_untyped.then(|| (UNTYPED.to_owned(), STAYS_TEXT.to_owned()));
     field.with_metadata(mark.into_iter().collect())
 }
 
-/// The keys of the integers that stand in the keys that are kept, so that 10 comes after 9; `None` where one of them is no
-/// integer, or there are none. What is not kept decides nothing, and gets any key.
+/// The integer keys of text keys, so that 10 comes after 9; `None` where a kept key is not an integer, or no key is
+/// kept. Keys that are not kept are not checked, and get an arbitrary integer key.
 pub(super) fn as_integers(
     keys: &[u128],
     long: &[Box<[u8]>],
@@ -59,7 +59,7 @@ pub(super) fn as_integers(
     if has_any { integers } else { None }
 }
 
-/// Untyped text as integers; null where it is none.
+/// Untyped text as integers; null where it is not an integer.
 pub(super) fn integers(texts: &ArrayRef) -> Result<ArrayRef> {
     let texts = cast(texts, &DataType::Utf8)?;
     let integer = |text: &str| plain_integer(text.as_bytes()).and_then(|_| text.parse().ok());

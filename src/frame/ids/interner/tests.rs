@@ -14,7 +14,7 @@ fn interner(data_type: &DataType) -> Interner {
 
 #[test]
 fn numbers_follow_the_sorted_order_not_the_arrival() {
-    // Each way to sort: keys that leave room for a number, packed ones, long ones.
+    // One case for each way to sort: keys that leave room for a number, packed ones, long ones.
     for last in ["z", "zwölf Zeichen", &"z".repeat(40)] {
         let mut interner = interner(&DataType::Utf8);
         let mut numbers = Vec::new();
@@ -27,7 +27,7 @@ fn numbers_follow_the_sorted_order_not_the_arrival() {
     }
 }
 
-/// Eight bytes that made one factor of a hash without a secret zero, so that all ids that begin so had one hash.
+/// The prefix made one factor of a hash without a secret zero, so that all ids with the prefix had the same hash.
 #[test]
 fn ids_with_a_chosen_prefix_spread_over_the_slots() {
     let zero_factor = 0xd1b5_4a32_d192_ed03_u64.to_be_bytes();
@@ -40,7 +40,7 @@ fn ids_with_a_chosen_prefix_spread_over_the_slots() {
     assert!(longest < 200, "a search passes {longest} of 4096 others");
 }
 
-/// Each way to be new: packed, long, and both again in another array of the same call, and of the next.
+/// New packed and long values, and both again in another array of the same call and of the next call.
 #[test]
 fn a_value_has_one_number_in_all_arrays() {
     let long = "z".repeat(40);
@@ -56,7 +56,7 @@ fn a_value_has_one_number_in_all_arrays() {
     assert_eq!(ids.len(), 5);
 }
 
-/// Of a dictionary those values count that rows have, where they first come.
+/// Only the values that rows use count in a dictionary, in the order of their first use.
 #[test]
 fn new_values_are_numbered_as_they_come_whatever_their_length_and_layout() {
     let of = |n: usize, c: char| c.to_string().repeat(n);
