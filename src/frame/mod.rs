@@ -26,7 +26,7 @@ use serde::{Deserialize, Serialize};
 
 pub use annotations::{
     AnnotationRows, Annotations, BLOCK, ColumnRange, Dims, Duplicates, InstanceRange, Repeated,
-    WeightSlice,
+    WeightIter, WeightSlice,
 };
 pub use budget::BYTES_PER_ANNOTATION;
 pub(crate) use classes::MOST_LABELS;

@@ -30,8 +30,8 @@ use std::sync::OnceLock;
 pub use build::AnnotationRows;
 use build::ByColumn;
 pub use duplicates::{Duplicates, Repeated};
-pub use weights::WeightSlice;
 use weights::Weights;
+pub use weights::{WeightIter, WeightSlice};
 
 /// Instances, or annotators, handled as one unit of parallel work. Fixed, so that sums do not depend on threads.
 pub const BLOCK: usize = 2048;

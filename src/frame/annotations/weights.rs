@@ -78,7 +78,14 @@ pub enum WeightSlice<'a> {
     All(&'a [f64]),
 }
 
-impl WeightSlice<'_> {
+impl<'a> WeightSlice<'a> {
+    /// The weights from the first annotation to the last.
+    #[inline]
+    #[must_use]
+    pub fn iter(self) -> WeightIter<'a> {
+        WeightIter { weights: self, next: 0, n_passed: 0 }
+    }
+
     /// Whether all are 1.
     #[inline]
     #[must_use]
@@ -124,6 +131,37 @@ impl WeightSlice<'_> {
     }
 }
 
+/// The weights of neighbouring annotations one by one, without a search for each; 1 after the last.
+#[derive(Debug, Clone)]
+pub struct WeightIter<'a> {
+    weights: WeightSlice<'a>,
+    next: usize,
+    /// How many of the few weights were returned.
+    n_passed: usize,
+}
+
+impl Iterator for WeightIter<'_> {
+    type Item = f64;
+
+    #[inline(always)]
+    fn next(&mut self) -> Option<f64> {
+        let at = self.next;
+        self.next += 1;
+        Some(match self.weights {
+            WeightSlice::Ones => 1.0,
+            WeightSlice::All(all) => return all.get(at).copied(),
+            WeightSlice::Few { start, positions, weights } => {
+                if positions.get(self.n_passed) == Some(&(start + at)) {
+                    self.n_passed += 1;
+                    weights[self.n_passed - 1]
+                } else {
+                    1.0
+                }
+            }
+        })
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -141,6 +179,9 @@ mod tests {
                 assert_eq!(few.slice(range.clone()).get(n), want, "{range:?} {n}");
                 assert_eq!(all.slice(range.clone()).get(n), want, "{range:?} {n}");
             }
+            let want = &dense[range.clone()];
+            assert!(few.slice(range.clone()).iter().take(range.len()).eq(want.iter().copied()));
+            assert!(all.slice(range.clone()).iter().eq(want.iter().copied()));
             let own = few.slice(range.clone()).slice(range.len() / 2..range.len());
             assert_eq!(
                 own.is_ones(),

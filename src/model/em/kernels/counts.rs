@@ -1,4 +1,4 @@
-//! Sufficient statistics: what an E-step over a range of instances leaves for the M-step, as a value that merges.
+//! Sufficient statistics: the result of an E-step over a range of instances, as a value that merges with its neighbours'.
 
 use std::ops::Range;
 
@@ -8,10 +8,18 @@ use super::for_classes;
 use super::padded_matrix::{self, PaddedMatrix, stride};
 use super::sparse_rows::SparseRows;
 use super::strategy::CountStrategy;
-use crate::frame::{Annotations, InstanceRange, WeightSlice};
+use crate::error::{Error, Result};
+use crate::frame::{Annotations, BLOCK, InstanceRange, WeightSlice};
 use crate::model::fitted::Posterior;
 
-/// What a range of instances adds to the parameters and the objective.
+/// The contribution of a range of instances to the parameters and to the objective.
+///
+/// # Why
+/// An E-step reads the annotations of its range and the parameters, and writes this value and the posteriors of its range.
+/// It depends neither on its caller nor on where the range lies, so that threads, partitions on disk and other machines can
+/// run it. Merged in the order of the ranges, the values give the same bits whoever computed them. A caller that does not
+/// keep the posteriors of all ranges uses [`CountStrategy::Scatter`]: with the other strategies the M-step reads
+/// posterior rows.
 #[derive(Debug)]
 pub struct Statistics {
     instances: Range<usize>,
@@ -21,33 +29,46 @@ pub struct Statistics {
     counts: RangeCounts,
 }
 
-/// What a range keeps of its rows.
+/// The data of a range from which the M-step computes expected counts.
 #[derive(Debug)]
 pub(super) enum RangeCounts {
-    /// Their sums.
+    /// The expected counts, `[column, class]`.
     Scatter(PaddedMatrix),
-    /// Nothing: columns gather the rows.
+    /// None: the M-step reads the posterior rows.
     Gather,
-    /// Their entries, which columns gather, for each [`BLOCK`] of instances.
+    /// The significant entries of the posterior rows, for each [`BLOCK`] of instances.
     SparseGather(Vec<SparseRows>),
 }
 
 impl Statistics {
-    /// Of no instances, with room for a range of them.
+    /// Empty statistics of a range of instances.
     #[must_use]
-    pub fn new(a: &Annotations, instances: Range<usize>, strategy: CountStrategy) -> Self {
-        let n_classes = a.dims().classes;
+    pub fn new(
+        n_columns: usize,
+        n_classes: usize,
+        instances: Range<usize>,
+        strategy: CountStrategy,
+    ) -> Self {
         let counts = match strategy {
             CountStrategy::Scatter(_) => {
-                RangeCounts::Scatter(PaddedMatrix::zeros(a.n_columns(), n_classes))
+                RangeCounts::Scatter(PaddedMatrix::zeros(n_columns, n_classes))
             }
             CountStrategy::Gather => RangeCounts::Gather,
-            CountStrategy::SparseGather => RangeCounts::SparseGather(vec![SparseRows::default()]),
+            CountStrategy::SparseGather => {
+                let blocks = instances.len().div_ceil(BLOCK);
+                RangeCounts::SparseGather(vec![SparseRows::default(); blocks])
+            }
         };
         Self { instances, objective: 0.0, classes: vec![0.0; n_classes], counts }
     }
 
-    /// The share of the objective.
+    /// The instances that these statistics cover.
+    #[must_use]
+    pub fn instances(&self) -> Range<usize> {
+        self.instances.clone()
+    }
+
+    /// The range's share of the objective.
     #[must_use]
     pub fn objective(&self) -> f64 {
         self.objective
@@ -59,25 +80,35 @@ impl Statistics {
         &self.classes
     }
 
-    /// Adds those of the next range.
-    pub fn merge(&mut self, next: &mut Self) {
-        self.merge_scalars(next);
-        match (&mut self.counts, &mut next.counts) {
+    /// Adds the statistics of the next range.
+    ///
+    /// # Errors
+    /// When `next` does not begin where this range ends, the strategies differ, or entries of rows would not lie in whole
+    /// blocks.
+    pub fn merge(&mut self, next: Self) -> Result<()> {
+        if next.instances.start != self.instances.end {
+            return Err(Error::bug("merged statistics are of neighbouring ranges"));
+        }
+        match (&mut self.counts, next.counts) {
             (RangeCounts::Scatter(sums), RangeCounts::Scatter(table)) => {
                 let pairs = sums.cells_mut().iter_mut().zip(table.cells());
                 pairs.for_each(|(sum, count)| *sum += *count);
             }
-            (RangeCounts::SparseGather(rows), RangeCounts::SparseGather(more)) => rows.append(more),
-            _ => {}
+            (RangeCounts::Gather, RangeCounts::Gather) => {}
+            (RangeCounts::SparseGather(rows), RangeCounts::SparseGather(mut more))
+                if self.instances.len().is_multiple_of(BLOCK) =>
+            {
+                rows.append(&mut more);
+            }
+            _ => return Err(Error::bug("merged statistics have one strategy and whole blocks")),
         }
-    }
-
-    fn merge_scalars(&mut self, next: &Self) {
+        self.instances.end = next.instances.end;
         self.objective += next.objective;
         self.classes.iter_mut().zip(&next.classes).for_each(|(sum, count)| *sum += count);
+        Ok(())
     }
 
-    /// The cells of the table of counts, where there is one.
+    /// The cells of the table of counts, if the strategy has one.
     pub(super) fn table(&self) -> Option<&[f64]> {
         match &self.counts {
             RangeCounts::Scatter(table) => Some(table.cells()),
@@ -85,7 +116,7 @@ impl Statistics {
         }
     }
 
-    /// The kept rows, by block of instances, where columns gather entries.
+    /// The significant entries of rows by block of instances, if the strategy keeps them.
     pub(super) fn sparse_rows(&self) -> &[SparseRows] {
         match &self.counts {
             RangeCounts::SparseGather(rows) => rows,
@@ -107,8 +138,7 @@ impl Statistics {
         self.objective += objective;
     }
 
-    /// The sums of rows, `[class]`, and the cells of the table of counts, of which there are none where the M-step gathers
-    /// them.
+    /// The sums of rows, `[class]`, and the cells of the table of counts, which is empty if the M-step gathers rows.
     pub(super) fn sums_and_table(&mut self) -> (&mut [f64], &mut [f64]) {
         match &mut self.counts {
             RangeCounts::Scatter(table) => (&mut self.classes, table.cells_mut()),
@@ -116,15 +146,15 @@ impl Statistics {
         }
     }
 
-    /// Adds the posterior row of the next instance, whose annotations are in `columns`.
+    /// Adds the posterior row of the range's `i`-th instance, whose annotations are in `columns`; rows come in order.
     #[inline(always)]
-    pub(super) fn add(&mut self, row: &[f64], columns: &[u32], weights: WeightSlice<'_>) {
+    pub(super) fn add(&mut self, i: usize, row: &[f64], columns: &[u32], weights: WeightSlice<'_>) {
         if !columns.is_empty() {
             add_row::<0>(&mut self.classes, row);
         }
         match &mut self.counts {
             RangeCounts::Gather => {}
-            RangeCounts::SparseGather(rows) => rows[0].add(row),
+            RangeCounts::SparseGather(rows) => rows[i / BLOCK].add(row),
             RangeCounts::Scatter(table) => {
                 let cells = table.cells_mut();
                 for_classes!(row.len(), K => scatter::<K>(cells, row, columns, weights));
@@ -193,10 +223,12 @@ fn scatter_weighted<const K: usize>(
 #[must_use]
 pub fn parts(a: &Annotations, strategy: CountStrategy) -> Vec<Statistics> {
     let ranges = strategy.ranges(a.dims().instances).into_iter();
-    ranges.map(|instances| Statistics::new(a, instances, strategy)).collect()
+    let (columns, classes) = (a.n_columns(), a.dims().classes);
+    ranges.map(|instances| Statistics::new(columns, classes, instances, strategy)).collect()
 }
 
-/// Hands every range, cleared, its annotations and its rows of `t` to `sweep`, and merges all into the first but tables.
+/// Passes every range, cleared, its annotations and its rows of `t` to `sweep`. The counts of the ranges stay apart: the
+/// M-step sums them, in order, as it reads them.
 pub fn for_each_range(
     a: &Annotations,
     t: &mut Posterior,
@@ -204,10 +236,9 @@ pub fn for_each_range(
     sweep: impl Fn(Range<usize>, InstanceRange<'_>, &mut [f64], &mut Statistics) + Sync,
 ) {
     let n_classes = t.n_classes();
-    hand_back(parts);
     let mut rest = t.values_mut();
     let mut work = Vec::with_capacity(parts.len());
-    for part in &mut *parts {
+    for part in parts {
         let (rows, others) = rest.split_at_mut(part.instances.len() * n_classes);
         work.push((part, rows));
         rest = others;
@@ -217,50 +248,45 @@ pub fn for_each_range(
         let instances = part.instances.clone();
         sweep(instances.clone(), a.range(instances), rows, part);
     });
-    merge_all(parts);
 }
 
-/// Counts posteriors that no E-step has made.
+/// Counts posteriors that no E-step has computed.
 pub fn count(a: &Annotations, t: &Posterior, parts: &mut [Statistics]) {
-    hand_back(parts);
     parts.par_iter_mut().with_max_len(1).for_each(|part| {
         part.clear();
         let (range, first) = (a.range(part.instances.clone()), part.instances.start);
         for i in 0..range.len() {
             let own = range.positions(i);
             let (columns, weights) = (&range.columns[own.clone()], range.weights.slice(own));
-            part.add(t.row(first + i), columns, weights);
+            part.add(i, t.row(first + i), columns, weights);
         }
     });
-    merge_all(parts);
 }
 
-/// Merges all statistics into the first, in their order; but tables stay apart, for the M-step to sum as it reads them.
-fn merge_all(parts: &mut [Statistics]) {
-    let Some((first, others)) = parts.split_first_mut() else { return };
-    for next in others {
-        match &mut first.counts {
-            RangeCounts::Scatter(_) => first.merge_scalars(next),
-            _ => first.merge(next),
-        }
-    }
+/// The sum of the objectives of all ranges, in their order.
+#[must_use]
+pub fn objective(parts: &[Statistics]) -> f64 {
+    let mut objectives = parts.iter().map(Statistics::objective);
+    let first = objectives.next().unwrap_or_default();
+    objectives.fold(first, |sum, objective| sum + objective)
 }
 
-/// Gives every range the room for entries that merging took from it.
-fn hand_back(parts: &mut [Statistics]) {
-    let Some((first, others)) = parts.split_first_mut() else { return };
-    if let RangeCounts::SparseGather(rows) = &mut first.counts {
-        for (next, room) in others.iter_mut().zip(rows.drain(1..)) {
-            if let RangeCounts::SparseGather(own) = &mut next.counts {
-                own.push(room);
-            }
-        }
+/// The sum of the posteriors of annotated instances over all ranges, in their order, `[class]`.
+#[must_use]
+pub fn class_counts(parts: &[Statistics]) -> Vec<f64> {
+    let Some((first, others)) = parts.split_first() else { return Vec::new() };
+    let mut sums = first.classes.clone();
+    for part in others {
+        sums.iter_mut().zip(&part.classes).for_each(|(sum, count)| *sum += count);
     }
+    sums
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::m_step::expected_counts;
+    use super::super::e_step::EStep;
+    use super::super::m_step::{Columns, expected_counts};
+    use super::super::{Prior, Smoothing};
     use super::*;
     use crate::testing::tiny;
 
@@ -292,42 +318,78 @@ mod tests {
                 for (cell, want) in plain.iter().enumerate() {
                     assert!((counts[cell] - want).abs() < 1e-9, "{strategy:?} {cell}");
                 }
-                for (got, want) in parts[0].classes().iter().zip(&classes) {
+                for (got, want) in class_counts(&parts).iter().zip(&classes) {
                     assert!((got - want).abs() < 1e-9, "{strategy:?}");
                 }
             }
         }
     }
 
+    /// The E-step of a range alone, from the M-step of the votes.
+    fn statistics_of(
+        a: &Annotations,
+        instances: Range<usize>,
+        strategy: CountStrategy,
+    ) -> (Statistics, Vec<f64>) {
+        let n = a.dims().classes;
+        let (votes, estimator) = (Posterior::from_votes(a), Smoothing::new(a, 0.1, 0.0));
+        let (mut columns, mut parts) = (Columns::new(a, strategy), parts(a, strategy));
+        count(a, &votes, &mut parts);
+        columns.estimate(a, &votes, &parts, &estimator);
+        let mut rows = votes.values()[instances.start * n..instances.end * n].to_vec();
+        let mut statistics = Statistics::new(a.n_columns(), n, instances.clone(), strategy);
+        let prior = vec![1.0 / n as f64; n];
+        let step =
+            EStep { range: a.range(instances), prior: Prior::Class(&prior), estimator: &estimator };
+        step.run(&columns, &mut rows, &mut statistics);
+        (statistics, rows)
+    }
+
     #[test]
     fn merged_statistics_are_those_of_the_joined_range() {
+        let n_instances = 2 * BLOCK + 100;
         let rows: Vec<(u32, u32, u32)> =
-            (0..6000).map(|n| (n / 6, n % 6, (n * n / 7) % 3)).collect();
+            (0..3 * n_instances as u32).map(|n| (n / 3, n % 7, (n * (n % 97) / 7) % 3)).collect();
         let a = tiny(3, &rows);
-        let t = Posterior::from_votes(&a);
-        let of = |instances: Range<usize>| {
-            let mut statistics = Statistics::new(&a, instances.clone(), CountStrategy::Scatter(1));
-            let range = a.range(instances.clone());
-            for i in 0..range.len() {
-                let own = range.positions(i);
-                let columns = &range.columns[own.clone()];
-                statistics.add(t.row(instances.start + i), columns, range.weights.slice(own));
-            }
-            statistics.add_objective(instances.len() as f64);
-            statistics
-        };
-        let (mut merged, mut next, whole) = (of(0..300), of(300..1000), of(0..1000));
-        merged.merge(&mut next);
-        assert_eq!(merged.objective(), whole.objective());
-        let (RangeCounts::Scatter(got), RangeCounts::Scatter(want)) =
-            (&merged.counts, &whole.counts)
-        else {
-            panic!("the strategy is to scatter")
-        };
-        for (got, want) in
-            got.cells().iter().zip(want.cells()).chain(merged.classes().iter().zip(whole.classes()))
+        for strategy in
+            [CountStrategy::Scatter(1), CountStrategy::Gather, CountStrategy::SparseGather]
         {
-            assert!((got - want).abs() < 1e-9, "{got} is not {want}");
+            let (mut merged, mut rows) = statistics_of(&a, 0..BLOCK, strategy);
+            for next in [BLOCK..2 * BLOCK, 2 * BLOCK..n_instances] {
+                let (next, more) = statistics_of(&a, next, strategy);
+                merged.merge(next).unwrap();
+                rows.extend(more);
+            }
+            let (whole, all_rows) = statistics_of(&a, 0..n_instances, strategy);
+            assert_eq!(rows, all_rows, "{strategy:?}");
+            assert_eq!(merged.instances(), whole.instances());
+            let close = |got: f64, want: f64| (got - want).abs() <= 1e-12 * want.abs().max(1.0);
+            assert!(close(merged.objective(), whole.objective()), "{strategy:?}");
+            assert!(merged.classes().iter().zip(whole.classes()).all(|(g, w)| close(*g, *w)));
+            let posterior = |values: Vec<f64>| {
+                let mut t = Posterior::zeros(n_instances, 3);
+                t.values_mut().copy_from_slice(&values);
+                t
+            };
+            let (t, mut got, mut want) =
+                (posterior(rows), vec![0.0; a.n_columns() * 3], vec![0.0; a.n_columns() * 3]);
+            expected_counts(&a, &t, &[merged], &mut got);
+            expected_counts(&a, &t, &[whole], &mut want);
+            assert!(got.iter().zip(&want).all(|(g, w)| close(*g, *w)), "{strategy:?}");
         }
+    }
+
+    #[test]
+    fn statistics_of_other_ranges_or_strategies_do_not_merge() {
+        let new = |instances, strategy| Statistics::new(4, 2, instances, strategy);
+        let (scatter, gather) = (CountStrategy::Scatter(1), CountStrategy::Gather);
+        assert!(new(0..5, scatter).merge(new(5..9, scatter)).is_ok());
+        assert!(new(0..5, scatter).merge(new(6..9, scatter)).is_err());
+        assert!(new(0..5, scatter).merge(new(5..9, gather)).is_err());
+        assert!(
+            new(0..5, CountStrategy::SparseGather)
+                .merge(new(5..9, CountStrategy::SparseGather))
+                .is_err()
+        );
     }
 }

@@ -11,6 +11,7 @@ use super::estimate::{Annotator, Estimator};
 use super::log_domain::ln_all;
 use super::padded_matrix::{self, PaddedMatrix, stride};
 use super::{MIN_LIKELIHOOD, width};
+use crate::frame::InstanceRange;
 
 /// The columns that are kept.
 pub struct DenseColumns {
@@ -119,18 +120,29 @@ pub(super) fn add_logs<const K: usize>(
     }
 }
 
-/// The columns of singleton annotators, made where they are needed.
+/// The columns of singleton annotators, computed where they are needed.
 pub(super) struct Singletons<'a, E> {
     labels: &'a [u32],
     estimator: &'a E,
-    last: Vec<f64>,
+    previous: Vec<f64>,
     factors: Vec<f64>,
+    /// The logarithms of the prepared columns, `[annotation, class]`, and how many were added.
+    logs: Vec<f64>,
+    n_added: usize,
+    labels_given: Vec<u32>,
 }
 
 impl<'a, E: Estimator> Singletons<'a, E> {
     pub(super) fn new(n_classes: usize, labels: &'a [u32], estimator: &'a E) -> Self {
-        let (last, factors) = (vec![0.0; n_classes], vec![0.0; stride(n_classes)]);
-        Self { labels, estimator, last, factors }
+        Self {
+            labels,
+            estimator,
+            previous: vec![0.0; n_classes],
+            factors: vec![0.0; stride(n_classes)],
+            logs: Vec::new(),
+            n_added: 0,
+            labels_given: Vec::new(),
+        }
     }
 
     /// As [`multiply`], but factors of columns that are not kept follow from what `row` holds; returns the singletons'
@@ -143,19 +155,24 @@ impl<'a, E: Estimator> Singletons<'a, E> {
         cells: &[f64],
         columns: &[u32],
     ) -> f64 {
-        let (known, singletons) = split_kept::<K>(row.len(), cells, columns);
+        let (kept, singletons) = split_kept::<K>(row.len(), cells, columns);
         if singletons.is_empty() {
-            multiply::<K>(row, prior, cells, known);
+            multiply::<K>(row, prior, cells, kept);
             return 0.0;
         }
-        self.last.copy_from_slice(row);
-        multiply::<K>(row, prior, cells, known);
+        self.previous.copy_from_slice(row);
+        multiply::<K>(row, prior, cells, kept);
         let (mut terms, mut term) = (0.0, 0.0);
         for (at, column) in singletons.iter().enumerate() {
             if at == 0 || self.estimator.label_matters() {
                 let label = self.labels[*column as usize];
-                term =
-                    write_singleton::<K>(self.estimator, label, 1.0, &self.last, &mut self.factors);
+                term = write_singleton::<K>(
+                    self.estimator,
+                    label,
+                    1.0,
+                    &self.previous,
+                    &mut self.factors,
+                );
             }
             terms += term;
             row.iter_mut().zip(&self.factors).for_each(|(p, f)| *p *= f);
@@ -163,8 +180,51 @@ impl<'a, E: Estimator> Singletons<'a, E> {
         terms
     }
 
-    /// As [`add_logs`], but logarithms of columns that are not kept follow from what `row` holds; returns the singletons'
-    /// terms of the objective.
+    /// Computes the logarithms of the columns that are not kept, for the instances from `first` on, whose previous
+    /// posteriors are in `rows`; [`Singletons::add_logs`] takes them in the same order. Trusted instances are left out.
+    /// Returns the singletons' terms of the objective.
+    ///
+    /// # Why
+    /// A logarithm is a chain of dependent operations. The processor overlaps those of many columns, not those of one.
+    #[inline(always)]
+    pub(super) fn prepare_logs<const K: usize>(
+        &mut self,
+        range: &InstanceRange<'_>,
+        weights: &[f64],
+        first: usize,
+        (rows, cells): (&[f64], &[f64]),
+    ) -> f64 {
+        let n = width::<K>(self.previous.len());
+        let label_matters = self.estimator.label_matters();
+        let annotations = range.offsets[first + rows.len() / n] - range.offsets[first];
+        self.logs.resize(annotations * n + stride(n), 0.0);
+        self.labels_given.clear();
+        let mut counts = self.logs.chunks_exact_mut(n);
+        let mut begin = range.offsets[first] - range.offsets[0];
+        for (i, row) in (first..).zip(rows.chunks_exact(n)) {
+            let own = begin..range.offsets[i + 1] - range.offsets[0];
+            begin = own.end;
+            if range.trusted_class(i).is_some() {
+                continue;
+            }
+            let (kept, singletons) = split_kept::<K>(n, cells, &range.columns[own.clone()]);
+            let weights = &weights[own.start + kept.len()..own.end];
+            for ((column, weight), counts) in singletons.iter().zip(weights).zip(&mut counts) {
+                counts.iter_mut().zip(row).for_each(|(count, p)| *count = weight * p);
+                // A label lies anywhere in memory.
+                let label = if label_matters { self.labels[*column as usize] } else { 0 };
+                self.labels_given.push(label);
+            }
+        }
+        self.n_added = 0;
+        let terms = self.estimator.estimate_singletons::<K>(&self.labels_given, n, &mut self.logs);
+        let factors = &mut self.logs[..self.labels_given.len() * n];
+        factors.iter_mut().for_each(|factor| *factor = factor.max(MIN_LIKELIHOOD));
+        ln_all(factors);
+        terms
+    }
+
+    /// As [`add_logs`], with the prepared logarithms of columns that are not kept.
     #[inline(always)]
     pub(super) fn add_logs<const K: usize>(
         &mut self,
@@ -173,29 +233,16 @@ impl<'a, E: Estimator> Singletons<'a, E> {
         cells: &[f64],
         columns: &[u32],
         weights: &[f64],
-    ) -> f64 {
-        let (known, singletons) = split_kept::<K>(row.len(), cells, columns);
-        if singletons.is_empty() {
-            add_logs::<K>(row, prior, cells, known, weights);
-            return 0.0;
-        }
-        let Self { labels, estimator, last, factors } = self;
-        let (n, step) = (row.len(), stride(row.len()));
-        let weights_of_singletons = &weights[known.len()..];
-        last.copy_from_slice(row);
-        add_logs::<K>(row, prior, cells, known, weights);
-        factors.resize(n * singletons.len() + step, 0.0);
-        let mut terms = 0.0;
-        for (at, (column, weight)) in singletons.iter().zip(weights_of_singletons).enumerate() {
-            let (label, factors) = (labels[*column as usize], &mut factors[at * n..at * n + step]);
-            terms += write_singleton::<K>(*estimator, label, *weight, last, factors);
-        }
-        // All at once: a logarithm is a chain of operations, of which the processor has many under way.
-        ln_all(&mut factors[..n * singletons.len()]);
-        for (logs, weight) in factors.chunks_exact(n).zip(weights_of_singletons) {
+    ) {
+        let n = width::<K>(row.len());
+        let (kept, singletons) = split_kept::<K>(n, cells, columns);
+        add_logs::<K>(row, prior, cells, kept, weights);
+        let prepared = self.n_added * n..(self.n_added + singletons.len()) * n;
+        self.n_added += singletons.len();
+        let logs = self.logs[prepared].chunks_exact(n);
+        for (logs, weight) in logs.zip(&weights[kept.len()..]) {
             row.iter_mut().zip(logs).for_each(|(sum, log)| *sum += weight * log);
         }
-        terms
     }
 }
 

@@ -17,7 +17,7 @@ use std::ops::Range;
 
 use pulp::{Arch, Scalar, Simd, WithSimd};
 
-use super::counts::{Statistics, add_row, for_each_range, scatter};
+use super::counts::{Statistics, add_row, for_each_range, objective, scatter};
 use super::dense::{self, DenseColumns, Singletons};
 use super::estimate::{Estimator, SparseCell};
 use super::gather_buffer::GatherBuffer;
@@ -51,7 +51,7 @@ pub fn e_step<E: Estimator>(
         let step = EStep { range, prior: prior.range(&instances, n), estimator };
         step.run(columns, rows, into);
     });
-    parts.first().map_or(0.0, Statistics::objective)
+    objective(parts)
 }
 
 /// What the kernel reads beside the columns.
@@ -118,16 +118,19 @@ struct Prefetcher<'a> {
 }
 
 impl Prefetcher<'_> {
-    /// Asks for the cells and the counts that the annotations after those at `own` will need.
+    /// Prefetches the cells and the counts of the annotations that follow `AHEAD` after those at `own`.
     #[inline(always)]
-    fn prefetch(self, own: Range<usize>, table: &[f64], n: usize) {
+    fn prefetch<const ALL_KEPT: bool>(self, own: Range<usize>, table: &[f64], n: usize) {
         let Some(ahead) = self.columns.get(own.start + AHEAD..own.end + AHEAD) else { return };
-        // Asking twice costs less than asking whether there are counts.
-        let counts = if table.is_empty() { self.cells } else { table };
         for column in ahead {
             let at = *column as usize * stride(n);
-            prefetch_row(self.cells, at, n);
-            prefetch_row(counts, at, n);
+            // An address behind the table costs a failed walk through the page tables.
+            if ALL_KEPT || at < self.cells.len() {
+                prefetch_row(self.cells, at, n);
+            }
+            if !table.is_empty() {
+                prefetch_row(table, at, n);
+            }
         }
     }
 }
@@ -156,7 +159,7 @@ impl<E: Estimator> EStep<'_, E> {
         for (i, (row, end)) in rows.chunks_exact_mut(n).zip(&range.offsets[1..]).enumerate() {
             let own = begin..end - base;
             begin = own.end;
-            near.prefetch(own.clone(), into.table, n);
+            near.prefetch::<ALL_KEPT>(own.clone(), into.table, n);
             let (columns, prior) = (&range.columns[own.clone()], prior.of(i, n));
             let is_weighted = special.is_next(own.end);
             let is_trusted = range.trusted_class(i).is_some();
@@ -214,11 +217,15 @@ impl<E: Estimator> EStep<'_, E> {
         for (start, rows) in (0..).step_by(GATHERED).zip(rows.chunks_mut(GATHERED * n)) {
             let (mut shifts, ends) = ([0.0; GATHERED], &range.offsets[start + 1..]);
             let first = range.offsets[start] - base;
+            if !ALL_KEPT {
+                let known = (&*rows, near.cells);
+                terms += singletons.prepare_logs::<K>(&range, weights, start, known);
+            }
             let mut begin = first;
             for (at, (row, end)) in rows.chunks_exact_mut(n).zip(ends).enumerate() {
                 let (i, own) = (start + at, begin..end - base);
                 begin = own.end;
-                near.prefetch(own.clone(), into.table, n);
+                near.prefetch::<ALL_KEPT>(own.clone(), into.table, n);
                 let (columns, weights) = (&range.columns[own.clone()], &weights[own]);
                 if let Some(class) = range.trusted_class(i) {
                     terms += special.row(&range, i, prior.of(i, n), write, true, row);
@@ -230,7 +237,7 @@ impl<E: Estimator> EStep<'_, E> {
                 if ALL_KEPT {
                     dense::add_logs::<K>(row, prior, near.cells, columns, weights);
                 } else {
-                    terms += singletons.add_logs::<K>(row, prior, near.cells, columns, weights);
+                    singletons.add_logs::<K>(row, prior, near.cells, columns, weights);
                 }
                 shifts[at] = shift::<K>(row);
             }
@@ -341,7 +348,7 @@ impl<E> WithSimd for SparseSweep<'_, E> {
                         likelihood.push(total);
                     }
                 }
-                into.add(row, own_columns, weights);
+                into.add(i, row, own_columns, weights);
             }
         }
         into.add_objective(terms + likelihood.ln());

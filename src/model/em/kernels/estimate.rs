@@ -43,6 +43,24 @@ pub trait Estimator: Sync {
         unused: &mut [f64],
     ) -> f64;
 
+    /// The same for annotators with one annotation each, given their labels (any, where [`Estimator::label_matters`] is
+    /// false): `cells` holds their counts, `[annotator, class]` without padding, and then some room that is not used.
+    /// Returns the sum of their terms.
+    #[inline(always)]
+    fn estimate_singletons<const K: usize>(
+        &self,
+        labels: &[u32],
+        n_classes: usize,
+        cells: &mut [f64],
+    ) -> f64 {
+        let (n, step, mut terms) = (width::<K>(n_classes), stride(n_classes), 0.0);
+        for (at, label) in labels.iter().enumerate() {
+            let annotator = Annotator { labels: &[*label], n_classes: n };
+            terms += self.estimate::<K>(annotator, &mut cells[at * n..at * n + step]);
+        }
+        terms
+    }
+
     /// Whether the likelihood after a single annotation depends on its label beyond the posterior.
     fn label_matters(&self) -> bool {
         true
@@ -151,6 +169,30 @@ impl Estimator for Smoothing {
         }
         cells.iter_mut().for_each(|cell| cell.value /= sums[cell.class as usize]);
         sums.iter_mut().for_each(|sum| *sum = never / *sum);
+        0.0
+    }
+
+    #[inline(always)]
+    fn estimate_singletons<const K: usize>(
+        &self,
+        labels: &[u32],
+        n_classes: usize,
+        cells: &mut [f64],
+    ) -> f64 {
+        let n = width::<K>(n_classes);
+        let mut unused = [0.0];
+        self.row_sums(&[0], &mut unused);
+        if self.label_matters() {
+            for (at, label) in labels.iter().enumerate() {
+                let annotator = Annotator { labels: &[*label], n_classes: n };
+                self.estimate::<K>(annotator, &mut cells[at * n..at * n + stride(n)]);
+            }
+            return 0.0;
+        }
+        for cell in &mut cells[..labels.len() * n] {
+            let count = (*cell + self.everywhere).max(MIN_PROBABILITY);
+            *cell = count * (1.0 / (unused[0] + count));
+        }
         0.0
     }
 

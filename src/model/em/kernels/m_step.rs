@@ -9,11 +9,12 @@ use super::counts::{Statistics, add_row};
 use super::dense::DenseColumns;
 use super::estimate::{Annotator, Estimator, Smoothing};
 use super::log_domain::ln_all;
-use super::padded_matrix::{PaddedMatrix, stride};
+use super::padded_matrix::{PaddedMatrix, prefetch_span, stride};
 use super::sparse::SparseColumns;
+use super::sparse_rows::SparseRows;
 use super::strategy::CountStrategy;
-use super::{MIN_LIKELIHOOD, for_classes, prefetch, width};
-use crate::frame::{Annotations, ColumnRange, WeightSlice, split_by};
+use super::{MIN_LIKELIHOOD, for_classes, width};
+use crate::frame::{Annotations, ColumnRange, split_by};
 use crate::model::fitted::Posterior;
 
 /// The likelihood of every column, dense or without the cells that nothing stands behind.
@@ -45,8 +46,9 @@ impl Columns {
     ) -> f64 {
         match self {
             Self::Sparse(columns) => {
-                let rows = parts.first().map_or(&[][..], Statistics::sparse_rows);
-                columns.estimate(a, rows, estimator)
+                let rows: Vec<&SparseRows> =
+                    parts.iter().flat_map(Statistics::sparse_rows).collect();
+                columns.estimate(a, &rows, estimator)
             }
             Self::Dense(DenseColumns { cells, are_logs }) => {
                 let (finish, step) = (Some((estimator, *are_logs)), stride(a.dims().classes));
@@ -189,6 +191,7 @@ fn sum_rows<const K: usize>(
     let rows = t.values();
     let mut last = range.instances.len();
     last -= usize::from(last > 0);
+    let mut weights = range.weights.iter();
     for (column, counts) in columns.chunks_exact_mut(step).enumerate() {
         let counts = &mut counts[..n];
         let mut sum = [0.0; K];
@@ -197,14 +200,10 @@ fn sum_rows<const K: usize>(
         }
         for position in range.positions(column) {
             let ahead = range.instances[(position + AHEAD).min(last)] as usize;
-            prefetch(rows, ahead * n);
-            prefetch(rows, ahead * n + n - 1);
+            prefetch_span(rows, ahead * n, n);
             let i = range.instances[position] as usize;
             let row = &rows[i * n..(i + 1) * n];
-            let weight = match range.weights {
-                WeightSlice::Ones => 1.0,
-                weights => weights.get(position),
-            };
+            let weight = weights.next().unwrap_or(1.0);
             if K > 0 {
                 (0..K).for_each(|k| sum[k] += weight * row[k]);
             } else {

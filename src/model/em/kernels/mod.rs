@@ -71,13 +71,13 @@ impl ColumnModel {
 
     /// The sum of the posteriors of annotated instances, `[class]`.
     #[must_use]
-    pub fn class_counts(&self) -> &[f64] {
-        self.parts.first().map_or(&[], Statistics::classes)
+    pub fn class_counts(&self) -> Vec<f64> {
+        counts::class_counts(&self.parts)
     }
 
     /// Writes the mean posterior of annotated instances into `prior`, floored and normalised; uniform without any.
     pub fn prior(&self, prior: &mut [f64]) {
-        prior.copy_from_slice(self.class_counts());
+        prior.copy_from_slice(&self.class_counts());
         normalise(prior, |p| p.max(MIN_PROBABILITY));
     }
 

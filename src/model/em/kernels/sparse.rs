@@ -96,7 +96,7 @@ impl SparseColumns {
     pub fn estimate(
         &mut self,
         a: &Annotations,
-        rows: &[SparseRows],
+        rows: &[&SparseRows],
         estimator: &impl Estimator,
     ) -> f64 {
         let (n, are_logs) = (self.n_classes, self.are_logs);
@@ -217,7 +217,7 @@ impl Block<'_> {
     fn estimate(
         self,
         a: &Annotations,
-        rows: &[SparseRows],
+        rows: &[&SparseRows],
         estimator: &impl Estimator,
         are_logs: bool,
         scratch: &mut Workspace,

@@ -14,18 +14,23 @@ pub(super) const LEAST_SIGNIFICANT: f64 = 1e-30;
 pub type ClassEntry = (u32, f64);
 
 /// The kept entries of [`BLOCK`] instances.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone)]
 pub struct SparseRows {
     /// Where the entries of each instance begin, and one past the last.
     first: Vec<u32>,
     entries: Vec<ClassEntry>,
 }
 
+impl Default for SparseRows {
+    fn default() -> Self {
+        Self { first: vec![0], entries: Vec::new() }
+    }
+}
+
 impl SparseRows {
-    /// Forgets everything.
+    /// Removes all rows.
     pub fn clear(&mut self) {
-        self.first.clear();
-        self.first.push(0);
+        self.first.truncate(1);
         self.entries.clear();
     }
 
@@ -42,7 +47,7 @@ impl SparseRows {
 pub fn gather(
     a: &Annotations,
     columns: Range<usize>,
-    blocks: &[SparseRows],
+    blocks: &[&SparseRows],
     into: &mut GatherBuffer<ClassEntry>,
 ) {
     let range = a.column_range(columns.clone());
@@ -55,7 +60,7 @@ pub fn gather(
     for column in 0..columns.len() {
         for i in &range.instances[range.positions(column)] {
             let (block, row) = place(*i);
-            let SparseRows { first, entries } = &blocks[block];
+            let SparseRows { first, entries } = blocks[block];
             prefetch(entries, first[row] as usize);
             into.want(block as u32, first[row], first[row + 1]);
         }
@@ -65,8 +70,7 @@ pub fn gather(
     if range.weights.is_ones() {
         return;
     }
-    for (n, entries) in into.wanted_mut().enumerate() {
-        let weight = range.weights.get(n);
+    for (entries, weight) in into.wanted_mut().zip(range.weights.iter()) {
         entries.iter_mut().for_each(|(_, p)| *p *= weight);
     }
 }

@@ -29,20 +29,21 @@ pub enum CountStrategy {
 }
 
 /// Tables are worth their zeroing and summing when there are so many annotations to a column.
-const LEAST_PER_COLUMN: usize = 12;
+const MIN_PER_COLUMN: usize = 12;
 
 /// So many annotations to a column and range make zeroing and summing a small part of the work. The number of ranges is a
 /// power of two, which as many processors share evenly.
 const PER_COLUMN_AND_RANGE: usize = 16;
 
-/// Whole columns may take so many bytes, or as many as the posteriors, where most of their cells could be left out.
+/// The bytes that whole columns, or all tables of counts together, may take; as many as the posteriors take, if those take
+/// more.
 const DENSE_BYTES: usize = 2 << 30;
 
 /// More ranges than this keep no more processors busy.
-const MOST_RANGES: usize = 16;
+const MAX_RANGES: usize = 16;
 
 /// Fewer ranges than this leave processors idle.
-const LEAST_RANGES: usize = 4;
+const MIN_RANGES: usize = 4;
 
 impl CountStrategy {
     /// The fastest way for these annotations.
@@ -54,12 +55,14 @@ impl CountStrategy {
     fn for_size(dims: Dims, annotations: usize, columns: usize) -> Self {
         let Dims { instances, classes, .. } = dims;
         let dense = size_of::<f64>() * columns * stride(classes);
+        let affordable = DENSE_BYTES.max(size_of::<f64>() * instances * classes);
         let per_column = annotations / columns.max(1);
-        if per_column >= LEAST_PER_COLUMN {
-            let ranges = (per_column / PER_COLUMN_AND_RANGE).clamp(LEAST_RANGES, MOST_RANGES);
+        let ranges = (per_column / PER_COLUMN_AND_RANGE).clamp(MIN_RANGES, MAX_RANGES);
+        let ranges = ranges.min(affordable / dense.max(1));
+        if per_column >= MIN_PER_COLUMN && ranges >= MIN_RANGES {
             Self::Scatter(1 << ranges.ilog2())
         } else if has_kernel(classes)
-            || dense <= DENSE_BYTES.max(size_of::<f64>() * instances * classes)
+            || dense <= affordable
             || entries_are_needed(dims, annotations)
         {
             Self::Gather
@@ -112,6 +115,9 @@ mod tests {
         };
         let million = 1_000_000;
         assert_eq!(choose(100 * million, 5, 6, 100_000, 600_000), Scatter(8));
+        // Four tables take four times the memory of the columns: of 50 classes more than the posteriors.
+        assert_eq!(choose(100 * million, 5, 20, 100_000, 2 * million), Scatter(4));
+        assert_eq!(choose(100 * million, 5, 50, 100_000, 5 * million), Gather);
         assert_eq!(choose(10 * million, 5, 5, 5 * million, 9 * million), Gather);
         assert_eq!(choose(10 * million, 5, 50, 5 * million, 9 * million), Gather);
         assert_eq!(choose(10 * million, 5, 50, 100_000, 4 * million), Gather);
