@@ -7,11 +7,13 @@
 //! Where annotations have weights of their own, cells hold logarithms: a weighted factor is a power, and a weighted sum of
 //! logarithms costs one multiplication a cell.
 
-use super::estimate::{Annotator, Estimator};
+use std::ops::Range;
+
+use super::estimate::SingletonEstimator;
 use super::log_domain::ln_all;
 use super::padded_matrix::{self, PaddedMatrix, stride};
 use super::{MIN_LIKELIHOOD, width};
-use crate::frame::InstanceRange;
+use crate::frame::{InstanceRange, WeightSlice};
 
 /// The columns that are kept.
 pub struct DenseColumns {
@@ -23,14 +25,14 @@ pub struct DenseColumns {
 }
 
 impl DenseColumns {
-    /// Writes the factors of a column, or their logarithms, into `factors`, a row of a [`PaddedMatrix`]; `last` is the posterior
-    /// behind the counts of an instance with an annotation of this weight in the column. Returns the term of the objective
-    /// of a column made anew.
+    /// Writes the factors of a column, or their logarithms, into `factors`, a row of a [`PaddedMatrix`]. `previous` is the
+    /// posterior from which the M-step counted an instance with an annotation of this weight in the column. Returns the
+    /// term of the objective of a column that is not kept.
     pub(super) fn write(
         &self,
         (column, label, weight): (u32, u32, f64),
-        estimator: &impl Estimator,
-        last: &[f64],
+        estimator: &dyn SingletonEstimator,
+        previous: &[f64],
         factors: &mut [f64],
     ) -> f64 {
         let start = column as usize * factors.len();
@@ -38,29 +40,14 @@ impl DenseColumns {
             factors.copy_from_slice(cells);
             return 0.0;
         }
-        let term = write_singleton::<0>(estimator, label, weight, last, factors);
+        factors.iter_mut().zip(previous).for_each(|(count, p)| *count = weight * p);
+        let term = estimator.estimate_all(&[label], previous.len(), factors);
+        factors.iter_mut().for_each(|factor| *factor = factor.max(MIN_LIKELIHOOD));
         if self.are_logs {
             ln_all(factors);
         }
         term
     }
-}
-
-/// Writes the factors of a singleton annotator's column, which follow from the posterior behind its counts; returns its
-/// term of the objective.
-#[inline(always)]
-fn write_singleton<const K: usize>(
-    estimator: &impl Estimator,
-    label: u32,
-    weight: f64,
-    last: &[f64],
-    factors: &mut [f64],
-) -> f64 {
-    let n_classes = width::<K>(last.len());
-    factors[..n_classes].iter_mut().zip(last).for_each(|(count, p)| *count = weight * p);
-    let term = estimator.estimate::<K>(Annotator { labels: &[label], n_classes }, factors);
-    factors.iter_mut().for_each(|factor| *factor = factor.max(MIN_LIKELIHOOD));
-    term
 }
 
 /// `row` = `prior` times the factors of every column; all columns are kept.
@@ -120,116 +107,106 @@ pub(super) fn add_logs<const K: usize>(
     }
 }
 
-/// The columns of singleton annotators, computed where they are needed.
-pub(super) struct Singletons<'a, E> {
-    labels: &'a [u32],
-    estimator: &'a E,
-    previous: Vec<f64>,
+/// The columns of singleton annotators for some neighbouring instances, computed together.
+///
+/// # Why
+/// An estimate and a logarithm are chains of dependent operations. The processor overlaps those of many columns, not those
+/// of one. And an estimator that is called once for many columns can be called through a pointer, so that the kernels are
+/// compiled once and not for every estimator.
+pub(super) struct Singletons<'a> {
+    estimator: &'a dyn SingletonEstimator,
+    n_classes: usize,
+    label_matters: bool,
+    /// The factors or their logarithms, `[row, class]`, and then some room.
     factors: Vec<f64>,
-    /// The logarithms of the prepared columns, `[annotation, class]`, and how many were added.
-    logs: Vec<f64>,
-    n_added: usize,
-    labels_given: Vec<u32>,
+    /// The label of each row.
+    labels: Vec<u32>,
+    /// The first row of each instance.
+    starts: Vec<usize>,
 }
 
-impl<'a, E: Estimator> Singletons<'a, E> {
-    pub(super) fn new(n_classes: usize, labels: &'a [u32], estimator: &'a E) -> Self {
-        Self {
-            labels,
-            estimator,
-            previous: vec![0.0; n_classes],
-            factors: vec![0.0; stride(n_classes)],
-            logs: Vec::new(),
-            n_added: 0,
-            labels_given: Vec::new(),
-        }
+impl<'a> Singletons<'a> {
+    pub(super) fn new(n_classes: usize, estimator: &'a dyn SingletonEstimator) -> Self {
+        let label_matters = estimator.label_matters();
+        let (factors, labels, starts) = (Vec::new(), Vec::new(), Vec::new());
+        Self { estimator, n_classes, label_matters, factors, labels, starts }
     }
 
-    /// As [`multiply`], but factors of columns that are not kept follow from what `row` holds; returns the singletons'
-    /// terms of the objective.
+    /// Computes the factors of the columns that are not kept, for the instances from `first` on, whose previous posteriors
+    /// are in `rows`; their logarithms if every annotation has a weight. Instances for which `is_special` holds are left
+    /// out. Returns the columns' terms of the objective.
+    #[inline(always)]
+    pub(super) fn prepare<const K: usize>(
+        &mut self,
+        range: &InstanceRange<'_>,
+        first: usize,
+        (rows, cells): (&[f64], &[f64]),
+        is_special: impl Fn(usize, Range<usize>) -> bool,
+    ) -> f64 {
+        let n = width::<K>(self.n_classes);
+        let Self { label_matters, factors, labels, starts, .. } = self;
+        let annotations = range.offsets[first + rows.len() / n] - range.offsets[first];
+        factors.resize(annotations * n + stride(n), 0.0);
+        labels.clear();
+        starts.clear();
+        let mut counts = factors.chunks_exact_mut(n);
+        let mut begin = range.offsets[first] - range.offsets[0];
+        for (i, row) in (first..).zip(rows.chunks_exact(n)) {
+            starts.push(labels.len());
+            let own = begin..range.offsets[i + 1] - range.offsets[0];
+            begin = own.end;
+            let (kept, singletons) = split_kept::<K>(n, cells, &range.columns[own.clone()]);
+            if singletons.is_empty() || is_special(i, own.clone()) {
+                continue;
+            }
+            let weights = match range.weights {
+                WeightSlice::All(weights) => &weights[own.start + kept.len()..own.end],
+                _ => &[],
+            };
+            // Equal columns are computed once.
+            let n_rows = if *label_matters || !weights.is_empty() { singletons.len() } else { 1 };
+            for (at, (column, counts)) in singletons[..n_rows].iter().zip(&mut counts).enumerate() {
+                let weight = weights.get(at).copied().unwrap_or(1.0);
+                counts.iter_mut().zip(row).for_each(|(count, p)| *count = weight * p);
+                // A label lies anywhere in memory.
+                labels.push(if *label_matters { range.labels[*column as usize] } else { 0 });
+            }
+        }
+        let terms = self.estimator.estimate_all(labels, n, factors);
+        let factors = &mut factors[..labels.len() * n];
+        factors.iter_mut().for_each(|factor| *factor = factor.max(MIN_LIKELIHOOD));
+        if matches!(range.weights, WeightSlice::All(_)) {
+            ln_all(factors);
+        }
+        terms
+    }
+
+    /// As [`multiply`], with the prepared factors of the columns that are not kept; `at` counts the prepared instances.
     #[inline(always)]
     pub(super) fn multiply<const K: usize>(
-        &mut self,
+        &self,
+        at: usize,
         row: &mut [f64],
         prior: &[f64],
         cells: &[f64],
         columns: &[u32],
-    ) -> f64 {
-        let (kept, singletons) = split_kept::<K>(row.len(), cells, columns);
-        if singletons.is_empty() {
-            multiply::<K>(row, prior, cells, kept);
-            return 0.0;
-        }
-        self.previous.copy_from_slice(row);
+    ) {
+        let n = width::<K>(row.len());
+        let (kept, singletons) = split_kept::<K>(n, cells, columns);
         multiply::<K>(row, prior, cells, kept);
-        let (mut terms, mut term) = (0.0, 0.0);
-        for (at, column) in singletons.iter().enumerate() {
-            if at == 0 || self.estimator.label_matters() {
-                let label = self.labels[*column as usize];
-                term = write_singleton::<K>(
-                    self.estimator,
-                    label,
-                    1.0,
-                    &self.previous,
-                    &mut self.factors,
-                );
-            }
-            terms += term;
-            row.iter_mut().zip(&self.factors).for_each(|(p, f)| *p *= f);
+        for nth in 0..singletons.len() {
+            let start = (self.starts[at] + if self.label_matters { nth } else { 0 }) * n;
+            let factors = &self.factors[start..start + n];
+            row.iter_mut().zip(factors).for_each(|(p, f)| *p *= f);
         }
-        terms
     }
 
-    /// Computes the logarithms of the columns that are not kept, for the instances from `first` on, whose previous
-    /// posteriors are in `rows`; [`Singletons::add_logs`] takes them in the same order. Trusted instances are left out.
-    /// Returns the singletons' terms of the objective.
-    ///
-    /// # Why
-    /// A logarithm is a chain of dependent operations. The processor overlaps those of many columns, not those of one.
-    #[inline(always)]
-    pub(super) fn prepare_logs<const K: usize>(
-        &mut self,
-        range: &InstanceRange<'_>,
-        weights: &[f64],
-        first: usize,
-        (rows, cells): (&[f64], &[f64]),
-    ) -> f64 {
-        let n = width::<K>(self.previous.len());
-        let label_matters = self.estimator.label_matters();
-        let annotations = range.offsets[first + rows.len() / n] - range.offsets[first];
-        self.logs.resize(annotations * n + stride(n), 0.0);
-        self.labels_given.clear();
-        let mut counts = self.logs.chunks_exact_mut(n);
-        let mut begin = range.offsets[first] - range.offsets[0];
-        for (i, row) in (first..).zip(rows.chunks_exact(n)) {
-            let own = begin..range.offsets[i + 1] - range.offsets[0];
-            begin = own.end;
-            if range.trusted_class(i).is_some() {
-                continue;
-            }
-            let (kept, singletons) = split_kept::<K>(n, cells, &range.columns[own.clone()]);
-            let weights = &weights[own.start + kept.len()..own.end];
-            for ((column, weight), counts) in singletons.iter().zip(weights).zip(&mut counts) {
-                counts.iter_mut().zip(row).for_each(|(count, p)| *count = weight * p);
-                // A label lies anywhere in memory.
-                let label = if label_matters { self.labels[*column as usize] } else { 0 };
-                self.labels_given.push(label);
-            }
-        }
-        self.n_added = 0;
-        let terms = self.estimator.estimate_singletons::<K>(&self.labels_given, n, &mut self.logs);
-        let factors = &mut self.logs[..self.labels_given.len() * n];
-        factors.iter_mut().for_each(|factor| *factor = factor.max(MIN_LIKELIHOOD));
-        ln_all(factors);
-        terms
-    }
-
-    /// As [`add_logs`], with the prepared logarithms of columns that are not kept.
+    /// As [`add_logs`], with the prepared logarithms of the columns that are not kept; `at` counts the prepared instances.
     #[inline(always)]
     pub(super) fn add_logs<const K: usize>(
-        &mut self,
-        row: &mut [f64],
-        prior: &[f64],
+        &self,
+        at: usize,
+        (row, prior): (&mut [f64], &[f64]),
         cells: &[f64],
         columns: &[u32],
         weights: &[f64],
@@ -237,9 +214,8 @@ impl<'a, E: Estimator> Singletons<'a, E> {
         let n = width::<K>(row.len());
         let (kept, singletons) = split_kept::<K>(n, cells, columns);
         add_logs::<K>(row, prior, cells, kept, weights);
-        let prepared = self.n_added * n..(self.n_added + singletons.len()) * n;
-        self.n_added += singletons.len();
-        let logs = self.logs[prepared].chunks_exact(n);
+        let start = self.starts[at] * n;
+        let logs = self.factors[start..start + singletons.len() * n].chunks_exact(n);
         for (logs, weight) in logs.zip(&weights[kept.len()..]) {
             row.iter_mut().zip(logs).for_each(|(sum, log)| *sum += weight * log);
         }

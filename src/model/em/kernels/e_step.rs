@@ -19,7 +19,7 @@ use pulp::{Arch, Scalar, Simd, WithSimd};
 
 use super::counts::{Statistics, add_row, for_each_range, objective, scatter};
 use super::dense::{self, DenseColumns, Singletons};
-use super::estimate::{Estimator, SparseCell};
+use super::estimate::{SingletonEstimator, SparseCell};
 use super::gather_buffer::GatherBuffer;
 use super::log_domain::{LogProduct, exp_all, shift};
 use super::m_step::Columns;
@@ -38,11 +38,11 @@ const AHEAD: usize = 64;
 const GATHERED: usize = 64;
 
 /// Posteriors of all instances, and their merged statistics in the first of `parts`; returns the log-likelihood.
-pub fn e_step<E: Estimator>(
+pub fn e_step(
     a: &Annotations,
     prior: Prior<'_>,
     columns: &Columns,
-    estimator: &E,
+    estimator: &dyn SingletonEstimator,
     t: &mut Posterior,
     parts: &mut [Statistics],
 ) -> f64 {
@@ -55,16 +55,16 @@ pub fn e_step<E: Estimator>(
 }
 
 /// What the kernel reads beside the columns.
-pub struct EStep<'a, E> {
+pub struct EStep<'a> {
     /// The annotations of the instances.
     pub range: InstanceRange<'a>,
     /// Their prior.
     pub prior: Prior<'a>,
     /// What has made the columns.
-    pub estimator: &'a E,
+    pub estimator: &'a dyn SingletonEstimator,
 }
 
-impl<E: Estimator> EStep<'_, E> {
+impl EStep<'_> {
     /// Turns `rows`, `[instance, class]`, from the posteriors behind the columns into those that follow from them, and
     /// adds them to `into`.
     pub fn run(self, columns: &Columns, rows: &mut [f64], into: &mut Statistics) {
@@ -75,21 +75,21 @@ impl<E: Estimator> EStep<'_, E> {
                 SparseSweep { step: self, columns, rows, into, arch }.with_simd(Scalar::new());
             }
             Columns::Dense(columns) => for_classes!(into.classes().len(), K => {
-                arch.dispatch(DenseSweep::<K, E> { step: self, columns, rows, into });
+                arch.dispatch(DenseSweep::<K> { step: self, columns, rows, into });
             }),
         }
     }
 }
 
 /// The sweep over dense columns.
-struct DenseSweep<'a, const K: usize, E> {
-    step: EStep<'a, E>,
+struct DenseSweep<'a, const K: usize> {
+    step: EStep<'a>,
     columns: &'a DenseColumns,
     rows: &'a mut [f64],
     into: &'a mut Statistics,
 }
 
-impl<const K: usize, E: Estimator> WithSimd for DenseSweep<'_, K, E> {
+impl<const K: usize> WithSimd for DenseSweep<'_, K> {
     type Output = ();
 
     // All that is called is inlined too: only so is it compiled for the vectors of the processor at hand.
@@ -135,7 +135,7 @@ impl Prefetcher<'_> {
     }
 }
 
-impl<E: Estimator> EStep<'_, E> {
+impl EStep<'_> {
     /// Rows as products; returns the objective.
     #[inline(always)]
     fn by_products<const K: usize, const ALL_KEPT: bool>(
@@ -150,43 +150,55 @@ impl<E: Estimator> EStep<'_, E> {
         let Self { range, prior, estimator } = self;
         let mut into = Sums { classes: sums, table, likelihood: LogProduct::default() };
         let (mut special, mut terms) = (Special::new(n, range.weights), 0.0);
-        let mut singletons = Singletons::new(n, range.labels, estimator);
-        let write = |column: u32, weight: f64, last: &[f64], factors: &mut [f64]| {
+        let mut singletons = Singletons::new(n, estimator);
+        let write = |column: u32, weight: f64, previous: &[f64], factors: &mut [f64]| {
             let place = (column, range.labels[column as usize], weight);
-            columns.write(place, estimator, last, factors)
+            columns.write(place, estimator, previous, factors)
+        };
+        let is_special = |i: usize, own: Range<usize>| {
+            range.trusted_class(i).is_some()
+                || own.len() > SAFE
+                || !range.weights.slice(own).is_ones()
         };
         let (mut begin, base) = (0, range.offsets[0]);
-        for (i, (row, end)) in rows.chunks_exact_mut(n).zip(&range.offsets[1..]).enumerate() {
-            let own = begin..end - base;
-            begin = own.end;
-            near.prefetch::<ALL_KEPT>(own.clone(), into.table, n);
-            let (columns, prior) = (&range.columns[own.clone()], prior.of(i, n));
-            let is_weighted = special.is_next(own.end);
-            let is_trusted = range.trusted_class(i).is_some();
-            if K > 0 && ALL_KEPT && !is_weighted && !is_trusted && columns.len() <= SAFE {
-                // In registers until it is counted.
-                let mut product = [0.0; K];
-                dense::multiply::<K>(&mut product, prior, near.cells, columns);
-                into.add::<K>(&mut product, columns, WeightSlice::Ones);
-                row.copy_from_slice(&product);
-                continue;
+        for (start, rows) in (0..).step_by(GATHERED).zip(rows.chunks_mut(GATHERED * n)) {
+            if !ALL_KEPT {
+                terms += singletons.prepare::<K>(&range, start, (rows, near.cells), is_special);
             }
-            let weights = if is_weighted { range.weights.slice(own) } else { WeightSlice::Ones };
-            if is_trusted || is_weighted && !are_roots(columns, weights) {
-                terms += special.row(&range, i, prior, write, false, row);
-                into.add_normalised::<K>(row, columns, weights);
-                continue;
+            let ends = &range.offsets[start + 1..];
+            for (at, (row, end)) in rows.chunks_exact_mut(n).zip(ends).enumerate() {
+                let (i, own) = (start + at, begin..end - base);
+                begin = own.end;
+                near.prefetch::<ALL_KEPT>(own.clone(), into.table, n);
+                let (columns, prior) = (&range.columns[own.clone()], prior.of(i, n));
+                let is_weighted = special.is_next(own.end);
+                let is_trusted = range.trusted_class(i).is_some();
+                if K > 0 && ALL_KEPT && !is_weighted && !is_trusted && columns.len() <= SAFE {
+                    // In registers until it is counted.
+                    let mut product = [0.0; K];
+                    dense::multiply::<K>(&mut product, prior, near.cells, columns);
+                    into.add::<K>(&mut product, columns, WeightSlice::Ones);
+                    row.copy_from_slice(&product);
+                    continue;
+                }
+                let weights =
+                    if is_weighted { range.weights.slice(own) } else { WeightSlice::Ones };
+                if is_trusted || is_weighted && !are_roots(columns, weights) {
+                    terms += special.row(&range, i, prior, write, false, row);
+                    into.add_normalised::<K>(row, columns, weights);
+                    continue;
+                }
+                if is_weighted {
+                    terms += special.weighted_row(columns, weights, prior, write, row);
+                } else if columns.len() > SAFE {
+                    terms += special.long_row(columns, prior, write, row);
+                } else if ALL_KEPT {
+                    dense::multiply::<K>(row, prior, near.cells, columns);
+                } else {
+                    singletons.multiply::<K>(at, row, prior, near.cells, columns);
+                }
+                into.add::<K>(row, columns, weights);
             }
-            if is_weighted {
-                terms += special.weighted_row(columns, weights, prior, write, row);
-            } else if columns.len() > SAFE {
-                terms += special.long_row(columns, prior, write, row);
-            } else if ALL_KEPT {
-                dense::multiply::<K>(row, prior, near.cells, columns);
-            } else {
-                terms += singletons.multiply::<K>(row, prior, near.cells, columns);
-            }
-            into.add::<K>(row, columns, weights);
         }
         terms + into.likelihood.ln()
     }
@@ -208,7 +220,7 @@ impl<E: Estimator> EStep<'_, E> {
         let mut into = Sums { classes: sums, table, likelihood: LogProduct::default() };
         let (mut special, mut terms) = (Special::new(n, WeightSlice::Ones), 0.0);
         let mut log_prior = LogPrior::new(prior, n);
-        let mut singletons = Singletons::new(n, range.labels, estimator);
+        let mut singletons = Singletons::new(n, estimator);
         let write = |column: u32, weight: f64, last: &[f64], factors: &mut [f64]| {
             let place = (column, range.labels[column as usize], weight);
             columns.write(place, estimator, last, factors)
@@ -218,8 +230,8 @@ impl<E: Estimator> EStep<'_, E> {
             let (mut shifts, ends) = ([0.0; GATHERED], &range.offsets[start + 1..]);
             let first = range.offsets[start] - base;
             if !ALL_KEPT {
-                let known = (&*rows, near.cells);
-                terms += singletons.prepare_logs::<K>(&range, weights, start, known);
+                let is_trusted = |i: usize, _: Range<usize>| range.trusted_class(i).is_some();
+                terms += singletons.prepare::<K>(&range, start, (rows, near.cells), is_trusted);
             }
             let mut begin = first;
             for (at, (row, end)) in rows.chunks_exact_mut(n).zip(ends).enumerate() {
@@ -237,7 +249,7 @@ impl<E: Estimator> EStep<'_, E> {
                 if ALL_KEPT {
                     dense::add_logs::<K>(row, prior, near.cells, columns, weights);
                 } else {
-                    singletons.add_logs::<K>(row, prior, near.cells, columns, weights);
+                    singletons.add_logs::<K>(at, (row, prior), near.cells, columns, weights);
                 }
                 shifts[at] = shift::<K>(row);
             }
@@ -292,8 +304,8 @@ impl Sums<'_> {
 }
 
 /// The sweep over columns without the cells that nothing stands behind.
-struct SparseSweep<'a, E> {
-    step: EStep<'a, E>,
+struct SparseSweep<'a> {
+    step: EStep<'a>,
     columns: &'a SparseColumns,
     rows: &'a mut [f64],
     into: &'a mut Statistics,
@@ -301,7 +313,7 @@ struct SparseSweep<'a, E> {
     arch: Arch,
 }
 
-impl<E> WithSimd for SparseSweep<'_, E> {
+impl WithSimd for SparseSweep<'_> {
     type Output = ();
 
     #[inline(always)]

@@ -1,5 +1,7 @@
 //! From an annotator's expected counts to the likelihood: maximum likelihood here, other estimators with their models.
 
+use pulp::Arch;
+
 use super::padded_matrix::stride;
 use super::{MIN_LIKELIHOOD, MIN_PROBABILITY, width};
 use crate::frame::Annotations;
@@ -43,27 +45,39 @@ pub trait Estimator: Sync {
         unused: &mut [f64],
     ) -> f64;
 
-    /// The same for annotators with one annotation each, given their labels (any, where [`Estimator::label_matters`] is
-    /// false): `cells` holds their counts, `[annotator, class]` without padding, and then some room that is not used.
-    /// Returns the sum of their terms.
-    #[inline(always)]
-    fn estimate_singletons<const K: usize>(
-        &self,
-        labels: &[u32],
-        n_classes: usize,
-        cells: &mut [f64],
-    ) -> f64 {
-        let (n, step, mut terms) = (width::<K>(n_classes), stride(n_classes), 0.0);
+    /// The same for annotators with one annotation each, given their labels: `cells` holds their counts,
+    /// `[annotator, class]` without padding, and then room for one padded row. Returns the sum of their terms.
+    fn estimate_singletons(&self, labels: &[u32], n_classes: usize, cells: &mut [f64]) -> f64 {
+        let (n, step, mut terms) = (n_classes, stride(n_classes), 0.0);
         for (at, label) in labels.iter().enumerate() {
             let annotator = Annotator { labels: &[*label], n_classes: n };
-            terms += self.estimate::<K>(annotator, &mut cells[at * n..at * n + step]);
+            terms += self.estimate::<0>(annotator, &mut cells[at * n..at * n + step]);
         }
         terms
     }
 
-    /// Whether the likelihood after a single annotation depends on its label beyond the posterior.
+    /// Whether the likelihood after a single annotation depends on its label beyond the posterior. If it does not, the
+    /// label that [`Estimator::estimate_singletons`] gets is any, and the annotator has no term of the objective.
     fn label_matters(&self) -> bool {
         true
+    }
+}
+
+/// The part of an [`Estimator`] that an E-step calls, through a pointer.
+pub trait SingletonEstimator: Sync {
+    /// [`Estimator::estimate_singletons`].
+    fn estimate_all(&self, labels: &[u32], n_classes: usize, cells: &mut [f64]) -> f64;
+    /// [`Estimator::label_matters`].
+    fn label_matters(&self) -> bool;
+}
+
+impl<E: Estimator> SingletonEstimator for E {
+    fn estimate_all(&self, labels: &[u32], n_classes: usize, cells: &mut [f64]) -> f64 {
+        self.estimate_singletons(labels, n_classes, cells)
+    }
+
+    fn label_matters(&self) -> bool {
+        Estimator::label_matters(self)
     }
 }
 
@@ -172,27 +186,23 @@ impl Estimator for Smoothing {
         0.0
     }
 
-    #[inline(always)]
-    fn estimate_singletons<const K: usize>(
-        &self,
-        labels: &[u32],
-        n_classes: usize,
-        cells: &mut [f64],
-    ) -> f64 {
-        let n = width::<K>(n_classes);
-        let mut unused = [0.0];
-        self.row_sums(&[0], &mut unused);
-        if self.label_matters() {
+    fn estimate_singletons(&self, labels: &[u32], n_classes: usize, cells: &mut [f64]) -> f64 {
+        let (n, step) = (n_classes, stride(n_classes));
+        if self.diagonal != 0.0 {
             for (at, label) in labels.iter().enumerate() {
                 let annotator = Annotator { labels: &[*label], n_classes: n };
-                self.estimate::<K>(annotator, &mut cells[at * n..at * n + stride(n)]);
+                self.estimate::<0>(annotator, &mut cells[at * n..at * n + step]);
             }
             return 0.0;
         }
-        for cell in &mut cells[..labels.len() * n] {
-            let count = (*cell + self.everywhere).max(MIN_PROBABILITY);
-            *cell = count * (1.0 / (unused[0] + count));
-        }
+        let mut others = [0.0];
+        self.row_sums(&[0], &mut others);
+        Arch::new().dispatch(|| {
+            for cell in &mut cells[..labels.len() * n] {
+                let count = (*cell + self.everywhere).max(MIN_PROBABILITY);
+                *cell = count * (1.0 / (others[0] + count));
+            }
+        });
         0.0
     }
 
