@@ -2,7 +2,7 @@
 
 mod calibration;
 
-use crate::model::fitted::{TIE, best};
+use crate::model::posterior::{best, tied};
 use crate::tables::metrics::Metric;
 
 /// Instances with a known class, their labels and posteriors.
@@ -108,10 +108,11 @@ impl Scored {
     #[must_use]
     pub fn accuracy_expected_ties(&self) -> Option<f64> {
         self.mean(|row, truth, label| {
-            let Some(first) = winner(row).filter(|_| label.is_some()) else { return 0.0 };
-            let equal = |k: &usize| row[*k] >= row[first] * (1.0 - 2.0 * TIE);
-            let n = (0..row.len()).filter(equal).count();
-            if equal(&truth) { 1.0 / n as f64 } else { 0.0 }
+            if label.is_none() || winner(row).is_none() {
+                return 0.0;
+            }
+            let is_equal = tied(row).any(|class| class == truth);
+            if is_equal { 1.0 / tied(row).count() as f64 } else { 0.0 }
         })
     }
 

@@ -22,6 +22,8 @@ pub mod fitted;
 mod lbfgs;
 #[cfg(feature = "neural")]
 pub mod neural;
+pub mod numerics;
+pub mod posterior;
 pub mod preset;
 pub mod switching;
 pub mod vote;
@@ -37,7 +39,8 @@ use crate::error::{Error, Problem, Result, nearest};
 use crate::frame::{Evidence, Matrix};
 use crate::run::Run;
 use crate::spec::Problems;
-use fitted::{Fitted, Posterior};
+use fitted::Fitted;
+use posterior::Posterior;
 
 /// The parameters that a user writes in `[model]` for one kind of model.
 pub trait Spec:

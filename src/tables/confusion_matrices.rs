@@ -15,7 +15,7 @@ use super::{
     Answer, Column, ColumnType, Outcome, OutcomeTable, REAL, RowsOfUnit, TEXT, column, nullable,
 };
 use crate::error::Result;
-use crate::model::em::kernels::m_step::expected_counts_of;
+use crate::model::em::kernels::expected_counts_of;
 
 pub(super) struct ConfusionMatricesTable;
 

@@ -7,7 +7,8 @@ use serde_json::Value;
 
 use crate::error::Result;
 use crate::frame::{Annotations, Dims, Evidence};
-use crate::model::fitted::{Fitted, best};
+use crate::model::fitted::Fitted;
+use crate::model::posterior::best;
 use crate::model::{MODELS, ModelKind, SavedModel};
 use crate::run::{Cancel, Progress, Run};
 

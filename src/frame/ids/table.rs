@@ -3,7 +3,7 @@
 use super::hash::Secret;
 use super::key::{Key, Packed};
 use crate::frame::offsets::number;
-use crate::frame::prefetch;
+use crate::prefetch::prefetch;
 
 /// The number that stands for a null, or for an unknown value.
 pub const NULL: u32 = u32::MAX;

@@ -34,12 +34,12 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use statrs::function::gamma::{digamma, ln_gamma};
 
-use super::kernels::{Annotator, ColumnModel, Estimator, Prior, Smoothing};
-use super::kernels::{estimate::SparseCell, padded_matrix::stride};
+use super::kernels::{Annotator, ColumnModel, Estimator, Prior, SparseCell, stride};
 use super::{EmSteps, StopRule};
 use crate::frame::Annotations;
-use crate::model::confusion::{Cells, Confusion};
-use crate::model::fitted::{Posterior, Report};
+use crate::model::confusion::{Cells, Confusion, Smoothing};
+use crate::model::fitted::Report;
+use crate::model::posterior::Posterior;
 use crate::model::{Properties, Spec};
 
 /// Independent Bayesian classifier combination.

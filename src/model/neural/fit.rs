@@ -7,8 +7,8 @@ use crate::error::{Error, Result};
 use crate::frame::{Annotations, Described, Evidence, Role};
 use crate::model::Model;
 use crate::model::confusion::{Cells, Confusion};
-use crate::model::em::kernels::m_step::expected_counts_of;
-use crate::model::fitted::{Fitted, Posterior, Report, Stop, Trained};
+use crate::model::em::kernels::expected_counts_of;
+use crate::model::fitted::{Fitted, Report, Stop, Trained};
 use crate::model::neural::annotator_params::AnnotatorParams;
 use crate::model::neural::data::TrainingData;
 use crate::model::neural::data::inputs::Sizes;
@@ -18,6 +18,7 @@ use crate::model::neural::train::learner::LearnerSetting;
 use crate::model::neural::train::learners::Learners;
 use crate::model::neural::train::spec::{Select, TrainSpec};
 use crate::model::neural::train::state::TrainState;
+use crate::model::posterior::Posterior;
 use crate::model::vote::agreement;
 use crate::run::Run;
 

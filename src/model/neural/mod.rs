@@ -42,9 +42,9 @@ mod device;
 mod fit;
 mod models;
 mod net;
+mod network_spec;
 mod numerics;
 mod predict;
-mod prefetch;
 mod schedule;
 mod spec;
 #[cfg(test)]
@@ -62,17 +62,18 @@ pub use models::{
     AggNet, Conal, CrowdLayer, Dl, DoctorNet, MODELS, MaxMig, SingleConfusion, SoftBootstrap, Tcl,
     TraceRegularised, WeightedDoctorNet,
 };
-pub use net::Precision;
 pub use net::backbone::{Architecture, BackboneSpec, Scaling};
 pub use net::heads::{Head, HeadInput, Heads, Outputs};
 pub use net::layers::Activation;
 pub use net::parameters::Initialisation;
+pub use net::precision::Precision;
+pub use network_spec::NetworkSpec;
 pub use predict::predict;
 pub use schedule::{Act, LearnerSubset, Phase, one_after_the_other};
-pub use spec::{NetworkSpec, Neural};
+pub use spec::Neural;
 pub use train::learner::LearnerSpec;
 pub use train::optimiser_spec::{LrSchedule, OptimiserKind, OptimiserSpec};
 pub use train::spec::{BatchBy, Reduction, Select, TrainSpec};
 pub use train::state::TrainState;
 
-use device::{auto, from_candle, name_of};
+use device::{from_candle, name_of};

@@ -4,12 +4,12 @@ use std::ops::Range;
 
 use rayon::prelude::*;
 
-use super::for_classes;
 use super::padded_matrix::{self, PaddedMatrix, stride};
 use super::sparse_rows::SparseRows;
 use super::strategy::CountStrategy;
+use super::width::for_classes;
 use crate::frame::{Annotations, InstanceRange, WeightSlice};
-use crate::model::fitted::Posterior;
+use crate::model::posterior::Posterior;
 
 /// What a range of instances adds to the parameters and the objective.
 #[derive(Debug)]

@@ -10,7 +10,8 @@
 use super::estimate::{Annotator, Estimator};
 use super::log_domain::ln_all;
 use super::padded_matrix::{self, PaddedMatrix, stride};
-use super::{MIN_LIKELIHOOD, width};
+use super::width::width;
+use crate::model::numerics::MIN_LIKELIHOOD;
 
 /// The columns that are kept.
 pub struct DenseColumns {

@@ -7,14 +7,17 @@ use rayon::prelude::*;
 
 use super::counts::{Statistics, add_row};
 use super::dense::DenseColumns;
-use super::estimate::{Annotator, Estimator, Smoothing};
+use super::estimate::{Annotator, Estimator};
 use super::log_domain::ln_all;
 use super::padded_matrix::{PaddedMatrix, stride};
 use super::sparse::SparseColumns;
 use super::strategy::CountStrategy;
-use super::{MIN_LIKELIHOOD, for_classes, prefetch, width};
+use super::width::{for_classes, width};
 use crate::frame::{Annotations, ColumnRange, WeightSlice, split_by};
-use crate::model::fitted::Posterior;
+use crate::model::confusion::Smoothing;
+use crate::model::numerics::MIN_LIKELIHOOD;
+use crate::model::posterior::Posterior;
+use crate::prefetch::prefetch;
 
 /// The likelihood of every column, dense or without the cells that nothing stands behind.
 pub enum Columns {
