@@ -5,12 +5,14 @@
 
 mod arrow;
 mod batch_rows;
+mod contract;
 mod features;
 pub mod files;
 mod format;
 mod header;
 mod known_columns;
 mod listing;
+mod missing_column;
 mod pattern;
 mod pinned;
 mod published;
@@ -29,10 +31,11 @@ use datafusion::prelude::{DataFrame, SessionContext};
 use crate::error::{Error, Result};
 use crate::store::{StoreSpec, secret_problem};
 pub use batch_rows::{BATCHES_IN_FLIGHT, batches_at_once};
+pub use contract::{Relation, contract_columns};
 use files::Files;
 pub use published::PublishedTables;
 use relation::Query;
-pub use relation::{Relation, contract_columns, select};
+pub use relation::select;
 pub use spec::{ColumnsSpec, InlineRows, Location, Scalar, SourceSpec, SqlSpec, sink_problem};
 pub use text::InferenceScope;
 
