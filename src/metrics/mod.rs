@@ -208,6 +208,7 @@ fn winner(row: &[f64]) -> Option<usize> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::model::posterior::TIE;
 
     fn close(got: Option<f64>, want: f64) {
         assert!((got.unwrap() - want).abs() < 1e-12, "{got:?} {want}");
@@ -247,6 +248,15 @@ mod tests {
         s.push_prediction(&[0.0, 0.0], 0);
         close(s.coverage(), 0.25);
         close(s.accuracy_expected_ties(), 0.25);
+    }
+
+    #[test]
+    fn classes_are_tied_with_the_most_probable_one_and_not_with_the_label() {
+        let mut s = Scored::new(3);
+        let row = [0.9, 0.0, 2.4].map(|n| (1.0 - n * TIE) / 3.0);
+        s.push(Some(0), &row, 1);
+        s.push(Some(0), &row, 2);
+        close(s.accuracy_expected_ties(), f64::midpoint(0.5, 0.0));
     }
 
     #[test]

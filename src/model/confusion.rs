@@ -15,6 +15,31 @@ pub struct Confusion {
     pub expected_count: Vec<f64>,
 }
 
+/// The confusion matrix that all annotators share, `[class, label]`.
+#[derive(Debug, Clone, PartialEq)]
+pub struct CommonConfusion {
+    /// P(label given class).
+    pub probability: Vec<f64>,
+    /// The expected number of annotations with this label whose instance has the class.
+    pub expected_count: Vec<f64>,
+}
+
+impl CommonConfusion {
+    /// The matrix with the sums of the annotators' expected counts, `[column, class]`.
+    #[must_use]
+    pub fn new(a: &Annotations, probability: Vec<f64>, expected_counts: &[f64]) -> Self {
+        let dims = a.dims();
+        let mut expected_count = vec![0.0; dims.classes * dims.labels];
+        for (column, counts) in expected_counts.chunks_exact(dims.classes.max(1)).enumerate() {
+            let label = a.label_of(column as u32) as usize;
+            for (k, count) in counts.iter().enumerate() {
+                expected_count[k * dims.labels + label] += count;
+            }
+        }
+        Self { probability, expected_count }
+    }
+}
+
 /// The probabilities of confusion matrices.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Cells {

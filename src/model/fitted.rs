@@ -1,6 +1,6 @@
 //! The result of a fit: the posterior, estimates for annotators and instances, and the trace.
 
-use super::confusion::Confusion;
+use super::confusion::{CommonConfusion, Confusion};
 use super::posterior::Posterior;
 use crate::frame::BLOCK;
 
@@ -15,8 +15,8 @@ pub struct Report {
     pub skill_interval: Option<Vec<(f64, f64)>>,
     /// The confusion matrices, where the model has them.
     pub confusion: Option<Confusion>,
-    /// The confusion matrix that all annotators share, `[class, label]`, where the model has one.
-    pub common: Option<Vec<f64>>,
+    /// The confusion matrix that all annotators share, where the model has one.
+    pub common: Option<CommonConfusion>,
     /// Further parameters of every annotator, by name.
     pub annotator_parameters: Vec<(String, Vec<f64>)>,
     /// Further parameters of every instance, by name; NaN where an instance has none.
@@ -92,7 +92,7 @@ impl Fitted {
             ("prediction", predictions.map_or(&[], Posterior::values)),
             ("prior", report.prior.as_deref().unwrap_or_default()),
             ("skill", &report.skill),
-            ("common confusion", report.common.as_deref().unwrap_or_default()),
+            ("common confusion", report.common.as_ref().map_or(&[], |common| &common.probability)),
         ];
         let confusion = report.confusion.iter().flat_map(Confusion::parts);
         parts.extend(confusion.map(|values| ("confusion", values)));

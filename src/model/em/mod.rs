@@ -28,7 +28,7 @@ pub use ibcc::Ibcc;
 pub use one_coin::OneCoin;
 
 /// The models of this folder.
-pub static MODELS: &[ModelKind] = &[
+pub static KINDS: &[ModelKind] = &[
     ModelKind::em::<DawidSkene>(),
     ModelKind::em::<OneCoin>(),
     ModelKind::em::<Ibcc>(),

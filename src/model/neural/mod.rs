@@ -30,7 +30,7 @@
 //!    tables of annotators' parameters, the loss of a batch with its derivatives, the prediction of a batch, and the
 //!    report on annotators. [`Neural`] adds `device`, `backbone` and `train`. A model with its own schedule also
 //!    implements `next_act` and `epochs`, and `m_step` if it has an M-step.
-//! 3. Add its `mod` line and its line in [`MODELS`] to `models/mod.rs`. The loop, batching, devices, selection,
+//! 3. Add its `mod` line and its line in [`KINDS`] to `models/mod.rs`. The loop, batching, devices, selection,
 //!    checkpoints, saved models and prediction need no further code, and the conformance suite tests every registered
 //!    model. The gradient check in `tests/` fails until it has a case for the model.
 
@@ -59,7 +59,7 @@ pub use data::batching::InstanceSubset;
 pub use data::inputs::LearnerInput;
 pub use device::device;
 pub use models::{
-    AggNet, Conal, CrowdLayer, Dl, DoctorNet, MODELS, MaxMig, SingleConfusion, SoftBootstrap, Tcl,
+    AggNet, Conal, CrowdLayer, Dl, DoctorNet, KINDS, MaxMig, SingleConfusion, SoftBootstrap, Tcl,
     TraceRegularised, WeightedDoctorNet,
 };
 pub use net::backbone::{Architecture, BackboneSpec, Scaling};

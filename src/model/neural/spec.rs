@@ -77,7 +77,7 @@ impl<N: CrowdNet> Spec for Neural<N> {
     const KIND: &'static str = N::KIND;
     const SUMMARY: &'static str = N::SUMMARY;
     const SOURCE: &'static str = N::SOURCE;
-    const PROPERTIES: Properties = Properties::RANDOM_START;
+    const PROPERTIES: Properties = Properties::RandomStart;
 
     fn paper() -> Option<Self> {
         let (network, model) = N::paper();
