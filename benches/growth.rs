@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use labelmill::frame::{AnnotationRows, Annotations, Dims, Duplicates};
 use labelmill::model::em::{DawidSkene, EmSteps};
-use labelmill::model::fitted::Posterior;
+use labelmill::model::posterior::Posterior;
 use labelmill::run::Run;
 use rand::Rng as _;
 

@@ -11,7 +11,7 @@ use std::hint::black_box;
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group};
 use labelmill::frame::{Annotations, Dims};
 use labelmill::model::em::{DawidSkene, EmSteps};
-use labelmill::model::fitted::Posterior;
+use labelmill::model::posterior::Posterior;
 use labelmill::testing::{annotations, synth::CrowdShape};
 
 /// The allocator of the program.

@@ -6,7 +6,8 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::frame::{Annotations, BLOCK};
-use crate::model::fitted::{Fitted, TIE, best};
+use crate::model::fitted::Fitted;
+use crate::model::posterior::{best, tied};
 use crate::run::Run;
 
 /// How labels are chosen.
@@ -79,7 +80,7 @@ impl DecideSpec {
     #[must_use]
     pub fn decide(&self, a: &Annotations, fitted: &Fitted, seed: u64, i: usize) -> Decided {
         let row = fitted.posterior.row(i);
-        let Some((lowest, tied)) = best(row).filter(|_| a.has_evidence(i)) else {
+        let Some((lowest, is_tied)) = best(row).filter(|_| a.has_evidence(i)) else {
             return Decided {
                 class: None,
                 confidence: None,
@@ -90,7 +91,7 @@ impl DecideSpec {
         let confidence = row[lowest];
         let others = row.iter().enumerate().filter(|(k, _)| *k != lowest).map(|(_, p)| *p);
         let second = others.fold(0.0, f64::max);
-        let decision = match (a.trusted_class(i), tied) {
+        let decision = match (a.trusted_class(i), is_tied) {
             (Some(_), _) => Decision::Gold,
             _ if confidence < self.min_confidence => Decision::Abstained,
             (None, true) if self.ties == Ties::Abstain => Decision::Abstained,
@@ -103,14 +104,13 @@ impl DecideSpec {
             Decision::Decided | Decision::Gold => Some(lowest),
         };
         // Tied classes have a margin of 0, even where they differ by rounding.
-        let margin = if tied { 0.0 } else { confidence - second };
+        let margin = if is_tied { 0.0 } else { confidence - second };
         let class = class.map(|c| c as u32);
         Decided { class, confidence: Some(confidence), margin: Some(margin), decision }
     }
 
     fn break_tie(&self, row: &[f64], lowest: usize, fitted: &Fitted, seed: u64, i: usize) -> usize {
-        let least = row[lowest].max(row.iter().copied().fold(0.0, f64::max)) * (1.0 - TIE);
-        let equal: Vec<usize> = (0..row.len()).filter(|k| row[*k] >= least).collect();
+        let equal: Vec<usize> = tied(row).collect();
         match (self.ties, &fitted.report.prior) {
             (Ties::Random, _) => {
                 let n = Run::new(seed).rng(&format!("tie/{i}")).random_range(0..equal.len());

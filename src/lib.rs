@@ -41,6 +41,7 @@ pub mod metrics;
 pub mod model;
 pub mod panics;
 pub mod pipeline;
+pub(crate) mod prefetch;
 pub mod redact;
 pub mod run;
 pub mod sink;

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use arrow::array::{ArrayRef, Int64Array, ListArray, StringArray};
 use arrow::datatypes::Int64Type;
 
-use crate::job::{Job, assert_says};
-use crate::support::{run_fails, write_crowd, write_parquet};
+use crate::job::{Job, assert_says, cells};
+use crate::support::{labelmill, read_table, run_fails, stderr, write_crowd, write_parquet};
 
 const IN: &str = "source.annotations = '{dir}in.parquet'\nmodel.kind = 'majority_vote'\n";
 
@@ -130,6 +130,67 @@ fn a_file_with_other_tools_names_is_answered_with_the_line_that_maps_them() {
     let line = r#"source.columns = { instance = "task", annotator = "worker" }"#;
     assert_says(&error, &["the column `instance_id` is missing", line]);
     job.run(&format!("{pipeline}\n{line}\n"));
+}
+
+/// Pastes the line that each error proposes, in the place of an earlier one of the same key, until the job runs; returns
+/// the number of errors.
+fn paste_until_it_runs(job: &Job, pipeline: &str) -> usize {
+    let mut lines: Vec<String> = Vec::new();
+    for errors in 0..4 {
+        let error = job.ends_any(&format!("{pipeline}\n{}\n", lines.join("\n")));
+        let Some(error) = error else { return errors };
+        let line = error.split("write `").nth(1).and_then(|rest| rest.split('`').next());
+        let line = line.unwrap_or_else(|| panic!("no line is proposed in\n{error}")).to_owned();
+        lines.retain(|old| old.split(" = ").next() != line.split(" = ").next());
+        lines.push(line);
+    }
+    panic!("the proposed lines do not end: {lines:?}");
+}
+
+#[test]
+fn the_proposed_lines_are_pasted_until_the_job_runs() {
+    for (header, gold, errors) in [
+        ("task,worker,label", None, 1),
+        ("item,user,answer", None, 1),
+        ("sample_id,annotator,label", None, 1),
+        ("sample_id,annotator,answer", None, 1),
+        ("question_id,worker_id,answer", None, 1),
+        ("i,j,y", None, 1),
+        ("Task ID,Worker \\ ID,Judge \u{1} ment answer", None, 1),
+        // The second error keeps what the first one proposed.
+        ("task,worker,label", Some("task,true_label"), 2),
+        ("instance_id,annotator_id,label", Some("item,truth"), 1),
+        ("task,worker,label", Some("item,truth"), 2),
+        ("question,worker,answer", None, 1),
+        ("question,worker,answer", Some("question,truth"), 2),
+    ] {
+        let job = Job::new();
+        job.write("in.csv", &format!("{header}\n1,a,x\n1,b,x\n2,a,y\n"));
+        let mut pipeline = IN.replace("in.parquet", "in.csv");
+        if let Some(gold) = gold {
+            job.write("gold.csv", &format!("{gold}\n1,x\n"));
+            pipeline += "source.gold = '{dir}gold.csv'\n";
+        }
+        assert_eq!(paste_until_it_runs(&job, &pipeline), errors, "{header} {gold:?}");
+        let run = job.path("out/latest").canonicalize().unwrap();
+        let labels = cells(&read_table(&run, "labels"), &["instance_id", "label"]);
+        assert_eq!(labels, ["1 x", "2 y"], "{header} {gold:?}");
+    }
+}
+
+#[test]
+fn the_truth_of_evaluate_names_the_options_that_map_its_columns() {
+    let job = Job::new();
+    job.write("in.csv", "instance_id,annotator_id,label\n1,a,x\n");
+    job.run(&IN.replace("in.parquet", "in.csv"));
+    let truth = job.write("truth.csv", "task,true_label\n1,x\n");
+    let output = labelmill()
+        .args(["evaluate", "--run", &job.url("out"), "--truth", &truth])
+        .output()
+        .unwrap();
+    let error = stderr(&output);
+    assert_says(&error, &["--truth", "--instance-column and --class-column"]);
+    assert!(!error.contains("source.columns"), "{error}");
 }
 
 fn text(value: &str) -> ArrayRef {

@@ -2,7 +2,8 @@
 
 use labelmill::frame::Annotations;
 use labelmill::model::em::{DawidSkene, Em, EmSteps, Glad, Ibcc, OneCoin, StopRule};
-use labelmill::model::fitted::{Fitted, Posterior};
+use labelmill::model::fitted::Fitted;
+use labelmill::model::posterior::Posterior;
 use labelmill::model::{Model, vote::MajorityVote};
 use labelmill::run::Run;
 use labelmill::testing::{dense, tiny};

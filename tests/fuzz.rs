@@ -28,7 +28,7 @@ use labelmill::error::{Error, Result, Stage};
 use labelmill::pipeline::load;
 use labelmill::pipeline::{PipelineSpec, read};
 use labelmill::run::Run;
-use labelmill::sink::{ParquetSink, Sink, SinkSpec};
+use labelmill::sink::{ParquetSink, RunTables, Sink, SinkSpec};
 use labelmill::source::{ColumnsSpec, Location, Source};
 use labelmill::spec::Overrides;
 use labelmill::store::StoreSpec;
@@ -209,7 +209,7 @@ async fn frame_of(file: String, gold: Option<String>) -> Result<()> {
     spec.source.gold = gold.map(Location::Url);
     spec.engine.threads = Some(2);
     let ctx = spec.engine.session()?;
-    let source = Source::register(&ctx, &spec.source, &spec.store).await?;
+    let source = Source::register(&ctx, &spec.source, &spec.store, &RunTables).await?;
     read(&spec, &ctx, &source, &Run::new(1)).await.map(|_| ())
 }
 

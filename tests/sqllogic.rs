@@ -3,8 +3,8 @@
 use std::path::PathBuf;
 
 use datafusion::prelude::SessionContext;
-use labelmill::commands::published::register_run;
 use labelmill::engine::EngineSpec;
+use labelmill::sink::register_run;
 use labelmill::store::StoreSpec;
 use sqllogictest::{AsyncDB, DBOutput, DefaultColumnType, Runner};
 

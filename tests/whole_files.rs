@@ -204,7 +204,13 @@ fn listed(job: &Job, runtime: &tokio::runtime::Runtime) -> labelmill::source::So
         annotations: Some(labelmill::source::Location::Url(job.url("in"))),
         ..Default::default()
     };
-    runtime.block_on(labelmill::source::Source::list(&spec, &Default::default())).unwrap()
+    runtime
+        .block_on(labelmill::source::Source::list(
+            &spec,
+            &Default::default(),
+            &labelmill::sink::RunTables,
+        ))
+        .unwrap()
 }
 
 #[test]

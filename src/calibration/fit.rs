@@ -2,7 +2,7 @@
 
 use serde_json::json;
 
-use super::annotations::{HeldOut, RowKind};
+use super::held_out::{HeldOut, RowKind};
 use super::{CalibrationSpec, Calibrator, FitOn, Points, SAVED_AS};
 use crate::error::{Error, Result};
 use crate::frame::{Frame, Role};

@@ -28,8 +28,8 @@
 //! instance keeps its one-hot posterior, and an instance without evidence has no posterior. Skills, confusion matrices
 //! and the trace are not calibrated.
 
-mod annotations;
 mod fit;
+mod held_out;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};

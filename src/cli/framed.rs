@@ -23,15 +23,15 @@ const FIRST_BYTES: usize = 16 << 20;
 const WIDEST: usize = 200;
 
 /// A row as text.
-type Row = Vec<String>;
+type TextRow = Vec<String>;
 
 /// Draws the rows of one query.
 pub(super) struct DrawnTable {
-    header: Row,
+    header: TextRow,
     /// Whether line ends in a cell are escaped: they could be mistaken for rows.
     one_line: bool,
     /// Rows that are not drawn yet, and their bytes.
-    rows: Vec<Row>,
+    rows: Vec<TextRow>,
     bytes: usize,
     /// The width of each column, known once the first rows are drawn.
     widths: Option<Vec<usize>>,
@@ -40,7 +40,7 @@ pub(super) struct DrawnTable {
 impl DrawnTable {
     pub(super) fn new(schema: &Schema, one_line: bool) -> Self {
         let mut frame =
-            Self { header: Row::new(), one_line, rows: Vec::new(), bytes: 0, widths: None };
+            Self { header: TextRow::new(), one_line, rows: Vec::new(), bytes: 0, widths: None };
         frame.header = schema.fields().iter().map(|field| frame.shown(field.name())).collect();
         frame
     }
@@ -57,7 +57,7 @@ impl DrawnTable {
         let mut out = String::new();
         for row in 0..batch.num_rows() {
             let cells = columns.iter().map(|column| self.shown(&column.value(row).to_string()));
-            let cells: Row = cells.collect();
+            let cells: TextRow = cells.collect();
             self.bytes += cells.iter().map(String::len).sum::<usize>();
             self.rows.push(cells);
             if self.rows.len() >= FIRST_ROWS || self.bytes >= FIRST_BYTES {
@@ -108,7 +108,7 @@ impl DrawnTable {
         out.push_str(if self.header.is_empty() { "++\n" } else { "+\n" });
     }
 
-    fn row(&self, out: &mut String, row: &Row) {
+    fn row(&self, out: &mut String, row: &TextRow) {
         let height = row.iter().map(|cell| cell.split('\n').count()).max().unwrap_or(1);
         for line in 0..height {
             for (cell, width) in row.iter().zip(self.widths.iter().flatten()) {

@@ -2,7 +2,7 @@
 
 mod allocator;
 mod args;
-mod commands;
+mod dispatch;
 mod framed;
 mod progress;
 mod resident;
@@ -95,7 +95,7 @@ fn block_on(args: Args) -> Result<ExitCode> {
         let watch = tokio::runtime::Builder::new_current_thread().enable_all().build();
         watch.map_err(no_runtime)?.block_on(async {
             let signals = Signals::listen(workers.handle().clone());
-            let done = AssertUnwindSafe(commands::dispatch(args, signals)).catch_unwind().await;
+            let done = AssertUnwindSafe(dispatch::dispatch(args, signals)).catch_unwind().await;
             done.unwrap_or_else(|panic| Err(broken_off(&*panic)))
         })
     });

@@ -13,7 +13,7 @@ use crate::pipeline::inputs;
 use crate::run::Run;
 use crate::sink::model_files::{calibrator_of, classes_of, load};
 use crate::sink::{
-    Begin, Contents, Job, JobCommand, ParquetSink, Published, Sink, SinkSpec, digest,
+    Begin, Contents, Job, JobCommand, ParquetSink, Published, RunTables, Sink, SinkSpec, digest,
 };
 use crate::source::{ColumnsSpec, InferenceScope, Location, Source, SourceSpec, sink_problem};
 use crate::store::StoreSpec;
@@ -58,7 +58,7 @@ pub async fn predict(
         columns: what.columns.clone(),
         ..SourceSpec::default()
     };
-    let source = Source::list(&spec, stores).await?;
+    let source = Source::list(&spec, stores, &RunTables).await?;
     let inputs = inputs(&source);
     let parameters = digest(&bytes);
     let versions = json!([SCHEMA_VERSION, env!("CARGO_PKG_VERSION")]);

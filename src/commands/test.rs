@@ -10,6 +10,7 @@ use crate::error::{Error, Result, nearest};
 use crate::frame::Role;
 use crate::pipeline::{Checkpoints, PipelineSpec, TestSpec, fit, read};
 use crate::run::Run;
+use crate::sink::RunTables;
 use crate::source::{Location, Scalar, Source, SourceSpec};
 use crate::tables::{FilledTable, Outcome, OutcomeTable, TABLES, Table};
 
@@ -57,7 +58,7 @@ async fn outcome(spec: &PipelineSpec, test: &TestSpec) -> Result<Outcome> {
     };
     let spec = PipelineSpec { source, calibration: calibration(spec, test), ..spec.clone() };
     let ctx = spec.engine.session()?;
-    let source = Source::register(&ctx, &spec.source, &spec.store).await?;
+    let source = Source::register(&ctx, &spec.source, &spec.store, &RunTables).await?;
     let mut run = Run::new(spec.seed);
     let frames = read(&spec, &ctx, &source, &run).await?;
     tokio::task::block_in_place(|| fit(&spec, frames, &mut Checkpoints::default(), &mut run))

@@ -7,7 +7,6 @@ mod annotations;
 mod batch_bytes;
 mod budget;
 mod classes;
-mod collect;
 mod collector;
 mod evidence;
 mod features;
@@ -15,10 +14,10 @@ mod gold;
 mod ids;
 mod offsets;
 mod optional_columns;
-mod prefetch;
 mod questions;
 mod read_all;
 mod rejects;
+mod relations;
 mod truth;
 
 use schemars::JsonSchema;
@@ -30,16 +29,15 @@ pub use annotations::{
 };
 pub use budget::BYTES_PER_ANNOTATION;
 pub(crate) use classes::MOST_LABELS;
-pub use collect::{Relations, collect, read_features, rows_in};
 pub use evidence::{Described, Evidence};
 pub use features::{Features, Matrix, MatrixWriter, NumberType, Scratch, number_columns};
 pub use gold::{Gold, Role, UnknownGold};
 pub use ids::Ids;
 pub use offsets::split_by;
-pub(crate) use offsets::{Places, count, prefix_sum};
-pub use prefetch::prefetch;
+pub(crate) use offsets::{Cursors, count, prefix_sum};
 pub use read_all::read_all;
 pub use rejects::{Reason, Rejects};
+pub use relations::{Relations, collect, read_features, rows_in};
 pub use truth::{TrueCrowd, Truth};
 
 use crate::source::Scalar;

@@ -3,9 +3,9 @@
 use std::ops::Range;
 
 /// The next free position of every owner, in a list in which an owner's items end where the next owner's begin.
-pub(crate) struct Places(pub(crate) Vec<usize>);
+pub(crate) struct Cursors(pub(crate) Vec<usize>);
 
-impl Places {
+impl Cursors {
     #[inline]
     pub(crate) fn next(&mut self, owner: u32) -> usize {
         let next = &mut self.0[owner as usize];

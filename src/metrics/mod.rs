@@ -2,7 +2,7 @@
 
 mod calibration;
 
-use crate::model::fitted::{TIE, best};
+use crate::model::posterior::{best, tied};
 use crate::tables::metrics::Metric;
 
 /// Instances with a known class, their labels and posteriors.
@@ -108,10 +108,11 @@ impl Scored {
     #[must_use]
     pub fn accuracy_expected_ties(&self) -> Option<f64> {
         self.mean(|row, truth, label| {
-            let Some(first) = winner(row).filter(|_| label.is_some()) else { return 0.0 };
-            let equal = |k: &usize| row[*k] >= row[first] * (1.0 - 2.0 * TIE);
-            let n = (0..row.len()).filter(equal).count();
-            if equal(&truth) { 1.0 / n as f64 } else { 0.0 }
+            if label.is_none() || winner(row).is_none() {
+                return 0.0;
+            }
+            let is_equal = tied(row).any(|class| class == truth);
+            if is_equal { 1.0 / tied(row).count() as f64 } else { 0.0 }
         })
     }
 
@@ -207,6 +208,7 @@ fn winner(row: &[f64]) -> Option<usize> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::model::posterior::TIE;
 
     fn close(got: Option<f64>, want: f64) {
         assert!((got.unwrap() - want).abs() < 1e-12, "{got:?} {want}");
@@ -246,6 +248,15 @@ mod tests {
         s.push_prediction(&[0.0, 0.0], 0);
         close(s.coverage(), 0.25);
         close(s.accuracy_expected_ties(), 0.25);
+    }
+
+    #[test]
+    fn classes_are_tied_with_the_most_probable_one_and_not_with_the_label() {
+        let mut s = Scored::new(3);
+        let row = [0.9, 0.0, 2.4].map(|n| (1.0 - n * TIE) / 3.0);
+        s.push(Some(0), &row, 1);
+        s.push(Some(0), &row, 2);
+        close(s.accuracy_expected_ties(), f64::midpoint(0.5, 0.0));
     }
 
     #[test]

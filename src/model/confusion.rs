@@ -2,7 +2,7 @@
 
 use rayon::prelude::*;
 
-use super::em::kernels::Smoothing;
+use super::numerics::MIN_PROBABILITY;
 use crate::frame::{Annotations, BLOCK};
 
 /// P(label given class) of every annotator.
@@ -15,6 +15,31 @@ pub struct Confusion {
     pub expected_count: Vec<f64>,
 }
 
+/// The confusion matrix that all annotators share, `[class, label]`.
+#[derive(Debug, Clone, PartialEq)]
+pub struct CommonConfusion {
+    /// P(label given class).
+    pub probability: Vec<f64>,
+    /// The expected number of annotations with this label whose instance has the class.
+    pub expected_count: Vec<f64>,
+}
+
+impl CommonConfusion {
+    /// The matrix with the sums of the annotators' expected counts, `[column, class]`.
+    #[must_use]
+    pub fn new(a: &Annotations, probability: Vec<f64>, expected_counts: &[f64]) -> Self {
+        let dims = a.dims();
+        let mut expected_count = vec![0.0; dims.classes * dims.labels];
+        for (column, counts) in expected_counts.chunks_exact(dims.classes.max(1)).enumerate() {
+            let label = a.label_of(column as u32) as usize;
+            for (k, count) in counts.iter().enumerate() {
+                expected_count[k * dims.labels + label] += count;
+            }
+        }
+        Self { probability, expected_count }
+    }
+}
+
 /// The probabilities of confusion matrices.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Cells {
@@ -24,6 +49,49 @@ pub enum Cells {
     OneCoin(Vec<f64>),
     /// Every cell is stored, `[annotator, class, label]`.
     Whole(Vec<f64>),
+}
+
+/// Maximum likelihood: what is added to the expected counts of a confusion matrix before its rows are normalised; no
+/// count stays below [`MIN_PROBABILITY`].
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct Smoothing {
+    /// To every cell.
+    pub everywhere: f64,
+    /// To the diagonal, on top; may be negative, but not the sum of both.
+    pub diagonal: f64,
+    /// Labels, used or not.
+    pub n_labels: usize,
+}
+
+impl Smoothing {
+    /// For these annotations.
+    #[must_use]
+    pub fn new(a: &Annotations, everywhere: f64, diagonal: f64) -> Self {
+        Self { everywhere, diagonal, n_labels: a.dims().labels }
+    }
+
+    /// The smoothed count of a cell.
+    #[inline]
+    #[must_use]
+    pub fn cell(self, count: f64, class: usize, label: usize) -> f64 {
+        let diagonal = if class == label { self.diagonal } else { 0.0 };
+        (count + diagonal + self.everywhere).max(MIN_PROBABILITY)
+    }
+
+    /// What the labels that are not in `used` add to the sum of each row: they have no column, but their share of
+    /// smoothing and floor is in every row.
+    #[inline(always)]
+    pub fn row_sums(self, used: &[u32], sums: &mut [f64]) {
+        let unused = self.cell(0.0, 0, 1);
+        sums.fill((self.n_labels - used.len()) as f64 * unused);
+        if self.diagonal != 0.0 {
+            for (k, sum) in sums.iter_mut().enumerate() {
+                if used.iter().all(|l| *l as usize != k) {
+                    *sum += self.cell(0.0, 0, 0) - unused;
+                }
+            }
+        }
+    }
 }
 
 /// The confusion matrix of one annotator.

@@ -1,126 +1,8 @@
-//! The result of a fit: posteriors, estimates for annotators and instances, and the trace.
+//! The result of a fit: the posterior, estimates for annotators and instances, and the trace.
 
-use rayon::prelude::*;
-
-use super::confusion::Confusion;
-use crate::frame::{Annotations, BLOCK};
-
-/// P(class given everything observed), one row per instance.
-///
-/// # Shapes
-/// `[instances, classes]`, row-major; each row sums to 1.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Posterior {
-    n_classes: usize,
-    values: Vec<f64>,
-}
-
-impl Posterior {
-    /// A posterior of zeros, to be filled row by row.
-    #[must_use]
-    pub fn zeros(n_instances: usize, n_classes: usize) -> Self {
-        Self { n_classes, values: vec![0.0; n_instances * n_classes] }
-    }
-
-    /// The share of each class among an instance's weighted votes; uniform where nobody voted for a class; one-hot
-    /// where the class is trusted.
-    #[must_use]
-    pub fn from_votes(a: &Annotations) -> Self {
-        let dims = a.dims();
-        let mut t = Self::zeros(dims.instances, dims.classes);
-        t.par_rows_mut(|i, row| {
-            if let Some(class) = a.trusted_class(i) {
-                row[class as usize] = 1.0;
-                return;
-            }
-            add_votes(a, i, row);
-            let sum: f64 = row.iter().sum();
-            if sum > 0.0 {
-                row.iter_mut().for_each(|v| *v /= sum);
-            } else {
-                row.fill(1.0 / dims.classes as f64);
-            }
-        });
-        t
-    }
-
-    /// The number of instances.
-    #[must_use]
-    pub fn len(&self) -> usize {
-        self.values.len() / self.n_classes.max(1)
-    }
-
-    /// Whether there are no instances.
-    #[must_use]
-    pub fn is_empty(&self) -> bool {
-        self.values.is_empty()
-    }
-
-    /// The number of classes.
-    #[must_use]
-    pub fn n_classes(&self) -> usize {
-        self.n_classes
-    }
-
-    /// The posterior of instance `i`.
-    #[must_use]
-    pub fn row(&self, i: usize) -> &[f64] {
-        &self.values[i * self.n_classes..(i + 1) * self.n_classes]
-    }
-
-    /// The mutable posterior of instance `i`.
-    pub fn row_mut(&mut self, i: usize) -> &mut [f64] {
-        &mut self.values[i * self.n_classes..(i + 1) * self.n_classes]
-    }
-
-    /// All rows, one after the other.
-    #[must_use]
-    pub fn values(&self) -> &[f64] {
-        &self.values
-    }
-
-    /// All rows, one after the other, mutable.
-    pub fn values_mut(&mut self) -> &mut [f64] {
-        &mut self.values
-    }
-
-    /// Calls `change(instance, row)` for every row, blocks of instances in parallel.
-    pub fn par_rows_mut(&mut self, change: impl Fn(usize, &mut [f64]) + Sync) {
-        let n_classes = self.n_classes.max(1);
-        self.values.par_chunks_mut(BLOCK * n_classes).enumerate().for_each(|(block, rows)| {
-            for (offset, row) in rows.chunks_exact_mut(n_classes).enumerate() {
-                change(block * BLOCK + offset, row);
-            }
-        });
-    }
-}
-
-/// Adds the weight of every vote for a class of instance `i` to `votes[class]`.
-pub fn add_votes(a: &Annotations, i: usize, votes: &mut [f64]) {
-    for (column, weight) in a.annotations_of(i) {
-        if let Some(vote) = votes.get_mut(a.label_of(column) as usize) {
-            *vote += weight;
-        }
-    }
-}
-
-/// Probabilities with a relative difference up to this count as equal: another order of summation changes them less.
-pub const TIE: f64 = 1e-9;
-
-/// The most probable class of a row, and whether another is as probable; the lowest index wins.
-///
-/// ```
-/// use labelmill::model::fitted::best;
-/// assert_eq!(best(&[0.4, 0.2, 0.4]), Some((0, true)));
-/// assert_eq!(best(&[]), None);
-/// ```
-#[must_use]
-pub fn best(row: &[f64]) -> Option<(usize, bool)> {
-    let max = row.iter().copied().fold(f64::NEG_INFINITY, f64::max);
-    let mut equal = row.iter().enumerate().filter(|(_, p)| **p >= max - TIE * max.abs());
-    let (first, _) = equal.next()?;
-    Some((first, equal.next().is_some()))
-}
+use super::confusion::{CommonConfusion, Confusion};
+use super::posterior::Posterior;
+use crate::frame::BLOCK;
 
 /// The estimates of a fit other than the posteriors.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -133,8 +15,8 @@ pub struct Report {
     pub skill_interval: Option<Vec<(f64, f64)>>,
     /// The confusion matrices, where the model has them.
     pub confusion: Option<Confusion>,
-    /// The confusion matrix that all annotators share, `[class, label]`, where the model has one.
-    pub common: Option<Vec<f64>>,
+    /// The confusion matrix that all annotators share, where the model has one.
+    pub common: Option<CommonConfusion>,
     /// Further parameters of every annotator, by name.
     pub annotator_parameters: Vec<(String, Vec<f64>)>,
     /// Further parameters of every instance, by name; NaN where an instance has none.
@@ -210,7 +92,7 @@ impl Fitted {
             ("prediction", predictions.map_or(&[], Posterior::values)),
             ("prior", report.prior.as_deref().unwrap_or_default()),
             ("skill", &report.skill),
-            ("common confusion", report.common.as_deref().unwrap_or_default()),
+            ("common confusion", report.common.as_ref().map_or(&[], |common| &common.probability)),
         ];
         let confusion = report.confusion.iter().flat_map(Confusion::parts);
         parts.extend(confusion.map(|values| ("confusion", values)));
@@ -222,17 +104,5 @@ impl Fitted {
             let at = chunk + values[chunk..].iter().position(|v| !v.is_finite())?;
             Some(format!("{name}[{at}] is {}", values[at]))
         })
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_tie_is_seen_through_rounding() {
-        let third = 1.0 / 3.0;
-        assert_eq!(best(&[third, 1.0 - 2.0 * third, third]), Some((0, true)));
-        assert_eq!(best(&[0.2, 0.5, 0.3]), Some((1, false)));
     }
 }

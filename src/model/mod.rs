@@ -4,7 +4,7 @@
 //! 1. Write one file under `vote/` or `em/`; open it with the generative story, the citation and `Differs from`.
 //! 2. Give it a spec struct: every field documented (the text is what `labelmill models KIND` prints), with a default.
 //! 3. Implement [`em::EmSteps`] (the loop, restarts, trusted rows and the trace come with it), or [`Model`] itself.
-//! 4. Add its `mod` line and its line in the slice `MODELS` to the folder's `mod.rs`. The command line, the JSON Schema,
+//! 4. Add its `mod` line and its line in the slice `KINDS` to the folder's `mod.rs`. The command line, the JSON Schema,
 //!    the README's table and the conformance suite walk [`MODELS`]: the model is tested before you write a test.
 //! 5. Add fixtures with their origin to `tests/`, and a case worked by hand to the file.
 //! 6. Name every key of the spec above a test that shows what it does (`// keys: my_model.my_key`): `tests/keys.rs` walks
@@ -22,6 +22,8 @@ pub mod fitted;
 mod lbfgs;
 #[cfg(feature = "neural")]
 pub mod neural;
+pub mod numerics;
+pub mod posterior;
 pub mod preset;
 pub mod switching;
 pub mod vote;
@@ -37,7 +39,8 @@ use crate::error::{Error, Problem, Result, nearest};
 use crate::frame::{Evidence, Matrix};
 use crate::run::Run;
 use crate::spec::Problems;
-use fitted::{Fitted, Posterior};
+use fitted::Fitted;
+use posterior::Posterior;
 
 /// The parameters that a user writes in `[model]` for one kind of model.
 pub trait Spec:
@@ -50,7 +53,7 @@ pub trait Spec:
     /// Where the model comes from.
     const SOURCE: &'static str;
     /// Properties in which models differ.
-    const PROPERTIES: Properties = Properties::DETERMINISTIC;
+    const PROPERTIES: Properties = Properties::Deterministic { has_prior: false };
     /// The settings of the paper, for models that have a `preset`.
     #[must_use]
     fn paper() -> Option<Self> {
@@ -62,23 +65,17 @@ pub trait Spec:
 
 /// Properties that a kind of model declares; the conformance suite reads them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Properties {
-    /// The fit starts at random weights: renaming instances or annotators may lead to another optimum, and the
-    /// objective is computed on random mini-batches.
-    pub random_start: bool,
-    /// All classes are treated alike: renaming the classes only renames the columns of the posterior.
-    pub symmetric_classes: bool,
-    /// A prior tempers the evidence of few annotations: a class with unanimous labels is likely, but not certain.
-    pub tempered: bool,
-}
-
-impl Properties {
-    /// The fit starts at the annotations and treats all classes alike.
-    pub const DETERMINISTIC: Self =
-        Self { random_start: false, symmetric_classes: true, tempered: false };
-    /// The fit starts at random weights.
-    pub const RANDOM_START: Self =
-        Self { random_start: true, symmetric_classes: false, tempered: true };
+pub enum Properties {
+    /// The fit starts at the annotations, and treats all instances, annotators and classes alike: renaming them only
+    /// renames the result.
+    Deterministic {
+        /// Whether a prior weakens the evidence of few annotations: a class with unanimous labels is likely, but not
+        /// certain.
+        has_prior: bool,
+    },
+    /// The fit starts at random weights: renaming may lead to another optimum, and the objective is computed on random
+    /// mini-batches.
+    RandomStart,
 }
 
 /// A model that is ready to fit.
@@ -225,10 +222,10 @@ impl ModelKind {
 /// All models, in the order in which a reader would learn them: the joined slices of the folders.
 pub static MODELS: LazyLock<Vec<&'static ModelKind>> = LazyLock::new(|| {
     let folders: &[&[ModelKind]] = &[
-        vote::MODELS,
-        em::MODELS,
+        vote::KINDS,
+        em::KINDS,
         #[cfg(feature = "neural")]
-        neural::MODELS,
+        neural::KINDS,
     ];
     folders.iter().copied().flatten().collect()
 });

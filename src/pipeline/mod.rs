@@ -18,7 +18,7 @@ use crate::model::{model_kind, switching};
 use crate::redact::{redacted, redacted_json};
 use crate::run::Run;
 use crate::sink::{
-    Begin, Contents, Job, JobCommand, ParquetSink, Published, Sink, digest, model_files,
+    Begin, Contents, Job, JobCommand, ParquetSink, Published, RunTables, Sink, digest, model_files,
 };
 use crate::source::{InferenceScope, Source};
 use crate::store::{Place, shown};
@@ -43,7 +43,7 @@ pub async fn run(spec: &PipelineSpec, force: bool, run: &mut Run) -> Result<Publ
             ));
     }
     let ctx = spec.engine.session()?;
-    let source = Source::list(&spec.source, &spec.store).await?;
+    let source = Source::list(&spec.source, &spec.store, &RunTables).await?;
     let inputs = inputs(&source);
     let job = Job {
         digest: spec.digest(&inputs)?,

@@ -5,6 +5,7 @@
 
 pub mod model_files;
 pub mod parquet;
+pub mod run_tables;
 
 use std::future::Future;
 
@@ -18,6 +19,7 @@ use crate::spec::Problems;
 use crate::tables::{TABLES, Table};
 pub use model_files::MODEL_FILES;
 pub use parquet::{Compression, FileEntry, Manifest, ParquetSink, PublishedRun};
+pub use run_tables::{RunTables, register_run};
 
 /// A place where runs are published.
 pub trait Sink: Sync {

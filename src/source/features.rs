@@ -96,5 +96,5 @@ fn missing(table: &str, contract: &str, wanted: &str, fields: &[Field]) -> Error
     Error::data(format!("the column `{wanted}` is missing"))
         .at(format!("source.{table}"))
         .found(offenders(names))
-        .help(format!("set source.columns.{key} = \"{name}\""))
+        .help(format!("set source.columns.{key} = {}", toml::Value::String(name.to_owned())))
 }

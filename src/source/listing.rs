@@ -20,7 +20,7 @@ use url::Url;
 
 use super::format::{Encoding, Format};
 use super::pattern::{Reach, files_in, is_folder, located, split_glob};
-use super::published;
+use super::published::PublishedTables;
 use super::unread::{
     of_other_formats, refuse_circles, refuse_part_of_a_table, refuse_special, refuse_table_formats,
     refuse_unlisted, unread, warn_of_empty,
@@ -45,7 +45,12 @@ impl Files {
     /// # Errors
     /// When there is no file, when files of the folder would stay unread, when all are empty, and when the store
     /// cannot be reached.
-    pub async fn list(text: &str, format: Option<Format>, stores: &StoreSpec) -> Result<Self> {
+    pub async fn list(
+        text: &str,
+        format: Option<Format>,
+        stores: &StoreSpec,
+        runs: &dyn PublishedTables,
+    ) -> Result<Self> {
         let (place, pattern) = located(text, stores).await?;
         // `**` at the end of a pattern stands for every file below.
         let pattern = pattern.map(|pattern| match pattern {
@@ -80,7 +85,7 @@ impl Files {
                     return Err(no_match(pattern, &all));
                 }
             }
-            if let Some((place, objects)) = published::table(text, stores).await? {
+            if let Some((place, objects)) = runs.find(text, stores).await? {
                 return Ok(Self { place, format: Format::Parquet, objects });
             }
             return Err(Error::data("there is no such file, or nothing in that folder")

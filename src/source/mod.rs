@@ -5,12 +5,14 @@
 
 mod arrow;
 mod batch_rows;
+mod contract;
 mod features;
 pub mod files;
 mod format;
 mod header;
 mod known_columns;
 mod listing;
+mod missing_column;
 mod pattern;
 mod pinned;
 mod published;
@@ -29,9 +31,11 @@ use datafusion::prelude::{DataFrame, SessionContext};
 use crate::error::{Error, Result};
 use crate::store::{StoreSpec, secret_problem};
 pub use batch_rows::{BATCHES_IN_FLIGHT, batches_at_once};
+pub use contract::{Relation, contract_columns};
 use files::Files;
+pub use published::PublishedTables;
 use relation::Query;
-pub use relation::{Relation, contract_columns, select};
+pub use relation::select;
 pub use spec::{ColumnsSpec, InlineRows, Location, Scalar, SourceSpec, SqlSpec, sink_problem};
 pub use text::InferenceScope;
 
@@ -45,11 +49,16 @@ pub struct Source {
 }
 
 impl Source {
-    /// Lists the files of every source and reads the queries; opens no file with rows.
+    /// Lists the files of every source and reads the queries; opens no file with rows. Where there is no file, `runs` may
+    /// find a table of a published run.
     ///
     /// # Errors
     /// When a file is missing, empty, or of an unknown format, or a folder holds files that would not be read.
-    pub async fn list(spec: &SourceSpec, stores: &StoreSpec) -> Result<Self> {
+    pub async fn list(
+        spec: &SourceSpec,
+        stores: &StoreSpec,
+        runs: &dyn PublishedTables,
+    ) -> Result<Self> {
         let mut files = Vec::new();
         for (name, location) in spec.all() {
             let Location::Url(url) = location else { continue };
@@ -57,7 +66,7 @@ impl Source {
             if let Some(problem) = secret_problem(url) {
                 return Err(Error::spec_problems(vec![problem.at(spec.key(name))]));
             }
-            let found = Files::list(url, spec.format, stores).await;
+            let found = Files::list(url, spec.format, stores, runs).await;
             files.push((name.to_owned(), found.map_err(|e| e.or_at(&place(spec, name, url)))?));
         }
         Ok(Self { spec: spec.clone(), files, queries: Query::all(&spec.sql)? })
@@ -114,8 +123,9 @@ impl Source {
         ctx: &SessionContext,
         spec: &SourceSpec,
         stores: &StoreSpec,
+        runs: &dyn PublishedTables,
     ) -> Result<Self> {
-        let source = Self::list(spec, stores).await?;
+        let source = Self::list(spec, stores, runs).await?;
         source.open(ctx, InferenceScope::Whole).await?;
         Ok(source)
     }

@@ -5,78 +5,11 @@ use datafusion::common::tree_node::{TreeNode, TreeNodeRecursion};
 use datafusion::logical_expr::{Expr, LogicalPlan, Volatility};
 use datafusion::prelude::{DataFrame, SessionContext};
 
-use super::synonyms::{proposal, synonym};
+use super::contract::{Relation, contract_columns, name_in};
+use super::missing_column::{FoundColumns, Origin};
 use super::{ColumnsSpec, SqlSpec};
-use crate::error::{Error, Result, nearest, offenders};
+use crate::error::{Error, Result, offenders};
 use crate::sql;
-
-/// The input relations with one row per annotation or trusted class.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Relation {
-    /// One row per annotation.
-    Annotations,
-    /// One row per trusted class.
-    Gold,
-}
-
-/// One column of a relation's contract.
-pub struct ContractColumn {
-    /// Its name in the contract.
-    pub name: &'static str,
-    /// Whether the relation is unusable without it.
-    pub required: bool,
-    /// A second name that is accepted where the first is absent.
-    pub fallback: Option<&'static str>,
-}
-
-const fn required(name: &'static str) -> ContractColumn {
-    ContractColumn { name, required: true, fallback: None }
-}
-
-const fn optional(name: &'static str) -> ContractColumn {
-    ContractColumn { name, required: false, fallback: None }
-}
-
-/// The columns of a relation, in the order that inline rows use.
-#[must_use]
-pub fn contract_columns(relation: Relation) -> &'static [ContractColumn] {
-    const ANNOTATIONS: &[ContractColumn] = &[
-        required("instance_id"),
-        required("annotator_id"),
-        required("label"),
-        optional("weight"),
-        optional("annotated_at"),
-        optional("question"),
-    ];
-    const GOLD: &[ContractColumn] = &[
-        required("instance_id"),
-        // A truth table usually calls it `label`, as the labels table does.
-        ContractColumn { name: "class", required: true, fallback: Some("label") },
-        optional("role"),
-        optional("question"),
-    ];
-    match relation {
-        Relation::Annotations => ANNOTATIONS,
-        Relation::Gold => GOLD,
-    }
-}
-
-impl Relation {
-    /// The relation that a table of this name provides by default.
-    #[must_use]
-    pub fn of_table(name: &str) -> Option<Self> {
-        [Self::Annotations, Self::Gold].into_iter().find(|r| r.table() == name)
-    }
-
-    /// The table that provides this relation by default.
-    #[must_use]
-    pub fn table(self) -> &'static str {
-        match self {
-            Self::Annotations => "annotations",
-            Self::Gold => "gold",
-        }
-    }
-}
 
 /// A query of `[source.sql]`, written inline or in a file.
 #[derive(Debug, Clone)]
@@ -128,7 +61,8 @@ pub(super) async fn query(
     sql: Option<&Query>,
     columns: &ColumnsSpec,
 ) -> Result<DataFrame> {
-    select(table_or_sql(ctx, relation.table(), sql).await?, relation, columns)
+    let origin = if sql.is_some() { Origin::Query } else { Origin::Table };
+    select_from(origin, table_or_sql(ctx, relation.table(), sql).await?, relation, columns)
 }
 
 /// The table of that name, or the user's query in its place.
@@ -179,58 +113,30 @@ fn refuse_what_changes(plan: &LogicalPlan) -> Result<()> {
 /// # Errors
 /// When a required one is missing; the nearest name is suggested.
 pub fn select(frame: DataFrame, relation: Relation, columns: &ColumnsSpec) -> Result<DataFrame> {
+    select_from(Origin::Table, frame, relation, columns)
+}
+
+fn select_from(
+    origin: Origin,
+    frame: DataFrame,
+    relation: Relation,
+    columns: &ColumnsSpec,
+) -> Result<DataFrame> {
     let names: Vec<String> = frame.schema().fields().iter().map(|f| f.name().clone()).collect();
     let mut chosen = Vec::new();
     for column in contract_columns(relation) {
-        let mapped = columns.mapped(column.name);
-        let wanted = mapped.unwrap_or(column.name);
-        let has = |name: &&str| names.iter().any(|n| n == name);
-        // One mapping serves all relations; tables other than the annotations may also have the contract's own names.
-        let own = (relation != Relation::Annotations).then_some(column.name);
-        let fallback = column.fallback.filter(|_| mapped.is_none());
-        match [Some(wanted), own, fallback].into_iter().flatten().find(has) {
+        match name_in(relation, column, columns, &names) {
             Some(name) => {
                 chosen.push(Expr::Column(Column::new_unqualified(name)).alias(column.name));
             }
             // Gold without a question applies to every question.
             None if column.name == "question" && relation == Relation::Gold => {}
-            None if column.required || mapped.is_some() => {
-                return Err(missing(relation, column.name, columns, &names));
+            None if column.required || columns.mapped(column.name).is_some() => {
+                let found = FoundColumns { relation, origin, columns, names: &names };
+                return Err(found.missing(column.name));
             }
             None => {}
         }
     }
     Ok(frame.select(chosen)?)
-}
-
-fn missing(relation: Relation, contract: &str, columns: &ColumnsSpec, names: &[String]) -> Error {
-    let wanted = columns.mapped(contract).unwrap_or(contract);
-    let key = contract.trim_end_matches("_id");
-    let help = || {
-        if let [header] = names
-            && let Some(other) = header.chars().find(|c| ";|\t".contains(*c))
-        {
-            return format!(
-                "do `{}` separate the columns? Write the file with commas, or as .tsv with tabs",
-                other.escape_default()
-            );
-        }
-        let required = contract_columns(relation).iter().filter(|c| c.required);
-        let required = required.map(|c| (c.name, c.fallback));
-        if let Some(line) = proposal(required, columns, names) {
-            return format!("write `{line}`");
-        }
-        let nearest = nearest(wanted, names.iter().map(String::as_str))
-            .or_else(|| synonym(contract, names.iter()).map(String::as_str))
-            .or_else(|| names.iter().map(String::as_str).find(|n| n.contains(key)));
-        let set = |name: &str| format!("set source.columns.{key} = \"{name}\"");
-        nearest.map_or_else(
-            || set("<its name in your file>"),
-            |n| format!("did you mean `{n}`? {}", set(n)),
-        )
-    };
-    Error::data(format!("the column `{wanted}` is missing"))
-        .at(format!("source.{}", relation.table()))
-        .found(if names.is_empty() { "no columns".to_owned() } else { offenders(names) })
-        .help(help())
 }

@@ -124,18 +124,24 @@ impl ColumnsSpec {
 
     /// The user's name for a column of the contract, where one is given.
     pub(super) fn mapped(&self, contract: &str) -> Option<&str> {
-        let mapped = match contract {
-            "instance_id" => &self.instance,
-            "annotator_id" => &self.annotator,
-            "label" => &self.label,
-            "weight" => &self.weight,
-            "annotated_at" => &self.annotated_at,
-            "question" => &self.question,
-            "class" => &self.class,
-            "role" => &self.role,
-            _ => &None,
-        };
-        mapped.as_deref()
+        let key = contract.trim_end_matches("_id");
+        self.keys().into_iter().find(|(own, _)| *own == key).and_then(|(_, name)| name)
+    }
+
+    /// The keys of this section, each with the user's name where one is given.
+    pub(super) fn keys(&self) -> [(&'static str, Option<&str>); 9] {
+        [
+            ("instance", &self.instance),
+            ("annotator", &self.annotator),
+            ("label", &self.label),
+            ("weight", &self.weight),
+            ("annotated_at", &self.annotated_at),
+            ("question", &self.question),
+            ("class", &self.class),
+            ("role", &self.role),
+            ("features", &self.features),
+        ]
+        .map(|(key, name)| (key, name.as_deref()))
     }
 
     /// Both names of a column: the contract's, and the user's where one is given.

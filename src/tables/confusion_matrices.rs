@@ -7,7 +7,7 @@
 //! supports. A cell that is left out is unknown, not zero: `sql/confusion_error.sql` takes this into account.
 
 use std::ops::Range;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use arrow::array::{ArrayRef, Float64Array, StringArray};
 
@@ -15,7 +15,7 @@ use super::{
     Answer, Column, ColumnType, Outcome, OutcomeTable, REAL, RowsOfUnit, TEXT, column, nullable,
 };
 use crate::error::Result;
-use crate::model::em::kernels::m_step::expected_counts_of;
+use crate::frame::Annotations;
 
 pub(super) struct ConfusionMatricesTable;
 
@@ -76,17 +76,14 @@ impl OutcomeTable for ConfusionMatricesTable {
     fn rows_of_unit<'a>(&self, answer: &'a Answer) -> Option<RowsOfUnit<'a>> {
         let (a, report) = (&answer.frame.annotations, &answer.fitted.report);
         let (dims, common) = (a.dims(), usize::from(report.common.is_some()));
+        let weights = OnceLock::new();
         Some(Box::new(move |unit| {
             let Some(r) = unit.checked_sub(common) else { return dims.classes * dims.labels };
             let annotations = a.rows_of_annotator(r) as usize;
             if annotations >= dims.labels {
                 return dims.classes * dims.labels;
             }
-            let weight = |column| {
-                let (n, weights) = (a.instances_of(column).len(), a.column_weights_of(column));
-                if weights.is_ones() { n as f64 } else { (0..n).map(|n| weights.get(n)).sum() }
-            };
-            let weight: f64 = a.columns_of(r).map(weight).sum();
+            let weight = weights.get_or_init(|| weights_of_annotators(a))[r];
             // The weight is never negative, and the cast saturates.
             #[allow(clippy::cast_sign_loss)]
             let met = ((2.0 * weight).ceil() as usize).min(dims.classes);
@@ -123,26 +120,27 @@ impl OutcomeTable for ConfusionMatricesTable {
     }
 }
 
+/// The sum of the weights of each annotator's annotations.
+fn weights_of_annotators(a: &Annotations) -> Vec<f64> {
+    let mut weights = vec![0.0; a.dims().annotators];
+    for i in 0..a.dims().instances {
+        a.triples_of(i).for_each(|(r, _, weight)| weights[r as usize] += weight);
+    }
+    weights
+}
+
 impl CellRows {
-    /// Adds the matrix that all annotators share. Its expected counts are the sums over the annotators.
+    /// Adds the matrix that all annotators share.
     fn add_common(&mut self, answer: &Answer) {
-        let (a, report) = (&answer.frame.annotations, &answer.fitted.report);
-        let dims = a.dims();
-        let columns = expected_counts_of(a, &answer.fitted.posterior);
-        let mut counts = vec![0.0; dims.classes * dims.labels];
-        for (column, cells) in columns.chunks_exact(dims.classes.max(1)).enumerate() {
-            let label = a.label_of(column as u32) as usize;
-            for (k, count) in cells.iter().enumerate() {
-                counts[k * dims.labels + label] += count;
-            }
-        }
-        let cells = report.common.iter().flatten().zip(counts).enumerate();
+        let dims = answer.frame.annotations.dims();
+        let Some(common) = &answer.fitted.report.common else { return };
+        let cells = common.probability.iter().zip(&common.expected_count).enumerate();
         for (cell, (probability, count)) in cells {
             self.annotator.push(None);
             self.class.push(Some((cell / dims.labels) as u32));
             self.label.push(Some((cell % dims.labels) as u32));
             self.probability.push(*probability);
-            self.expected_count.push(count);
+            self.expected_count.push(*count);
         }
     }
 

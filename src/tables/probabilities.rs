@@ -12,7 +12,7 @@ use super::{
 };
 use crate::error::Result;
 use crate::frame::Ids;
-use crate::model::fitted::Posterior;
+use crate::model::posterior::Posterior;
 
 /// P(class given everything observed) of instances, or P(class given features) of rows of features.
 pub(super) struct ProbabilitiesTable {

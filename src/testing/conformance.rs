@@ -7,8 +7,9 @@ use serde_json::Value;
 
 use crate::error::Result;
 use crate::frame::{Annotations, Dims, Evidence};
-use crate::model::fitted::{Fitted, best};
-use crate::model::{MODELS, ModelKind, SavedModel};
+use crate::model::fitted::Fitted;
+use crate::model::posterior::best;
+use crate::model::{MODELS, ModelKind, Properties, SavedModel};
 use crate::run::{Cancel, Progress, Run};
 
 use super::synth::CrowdShape;
@@ -20,25 +21,24 @@ const TOLERANCE: f64 = 1e-9;
 type KindCheck = fn(&ModelKind) -> std::result::Result<(), String>;
 
 /// Selects the kinds of model that a check applies to, by their declared properties.
-type For = fn(&ModelKind) -> bool;
+type Covers = fn(&ModelKind) -> bool;
 
 /// Every kind.
-const ALL: For = |_| true;
+const ALL: Covers = |_| true;
 /// Kinds with a deterministic start, which take the same steps on a renamed crowd.
-const FIXED_START: For = |kind| !kind.properties.random_start;
-/// Kinds with a deterministic start that treat all classes alike.
-const SYMMETRIC: For = |kind| !kind.properties.random_start && kind.properties.symmetric_classes;
+const FIXED_START: Covers = |kind| kind.properties != Properties::RandomStart;
 /// Kinds that learn a classifier from features.
-const CLASSIFIERS: For = |kind| kind.predict.is_some();
+const CLASSIFIERS: Covers = |kind| kind.predict.is_some();
 
 /// The checks, by name.
-const CHECKS: &[(&str, For, KindCheck)] = &[
+const CHECKS: &[(&str, Covers, KindCheck)] = &[
     ("rows of the posterior and of every confusion matrix sum to 1", ALL, sums_to_one),
     ("the objective never falls", FIXED_START, objective_never_falls),
     ("a second fit gives the same bits", ALL, repeatable),
     ("one thread and four give the same bits", ALL, threads),
     ("renamed annotators change nothing", FIXED_START, annotator_permutation),
-    ("renamed classes rename the posterior", SYMMETRIC, class_permutation),
+    ("renamed instances rename the posterior", FIXED_START, instance_permutation),
+    ("renamed classes rename the posterior", FIXED_START, class_permutation),
     ("unanimous answers are certain", FIXED_START, unanimous),
     ("degenerate crowds give no panic and no NaN", ALL, degenerate),
     ("ten thousand agreeing annotations stay finite", ALL, many_agree),
@@ -174,6 +174,22 @@ fn annotator_permutation(kind: &ModelKind) -> std::result::Result<(), String> {
     expect(worst < 1e-6, || format!("they move a number by {worst}"))
 }
 
+fn instance_permutation(kind: &ModelKind) -> std::result::Result<(), String> {
+    let crowd = CrowdShape::default();
+    let rows = crowd.draw(10).rows;
+    let n = crowd.instances;
+    let renamed: Vec<_> = rows.iter().map(|(i, r, l)| (n - 1 - i, *r, *l)).collect();
+    let one = fit(kind, &annotations(dims(&crowd), &rows))?;
+    let two = fit(kind, &annotations(dims(&crowd), &renamed))?;
+    let last = one.posterior.len() - 1;
+    for i in 0..=last {
+        let worst = gap(one.posterior.row(i), two.posterior.row(last - i));
+        expect(worst < 1e-6, || format!("instance {i} differs by {worst}"))?;
+    }
+    let worst = gap(&one.report.skill, &two.report.skill);
+    expect(worst < 1e-6, || format!("they move a skill by {worst}"))
+}
+
 fn class_permutation(kind: &ModelKind) -> std::result::Result<(), String> {
     let crowd = CrowdShape::default();
     let rows = crowd.draw(5).rows;
@@ -192,7 +208,8 @@ fn class_permutation(kind: &ModelKind) -> std::result::Result<(), String> {
 fn unanimous(kind: &ModelKind) -> std::result::Result<(), String> {
     let rows: Vec<_> = (0..30).flat_map(|i| (0..4).map(move |r| (i, r, i % 3))).collect();
     let fitted = fit(kind, &tiny(3, &rows))?;
-    let doubt = if kind.properties.tempered { 1e-3 } else { 1e-6 };
+    let has_prior = kind.properties == Properties::Deterministic { has_prior: true };
+    let doubt = if has_prior { 1e-3 } else { 1e-6 };
     for i in 0..30 {
         let p = fitted.posterior.row(i)[i % 3];
         expect(p > 1.0 - doubt, || format!("instance {i} has {p}"))?;

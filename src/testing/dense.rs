@@ -2,7 +2,7 @@
 //! formulas.
 
 use crate::frame::Annotations;
-use crate::model::em::kernels::MIN_PROBABILITY;
+use crate::model::numerics::MIN_PROBABILITY;
 
 /// The result of the naive fit.
 #[derive(Debug, Clone)]

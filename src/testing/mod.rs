@@ -11,7 +11,7 @@ use arrow::array::UInt32Array;
 use crate::frame::{
     AnnotationRows, Annotations, Described, Dims, Duplicates, Features, Ids, Matrix,
 };
-use crate::model::fitted::Posterior;
+use crate::model::posterior::Posterior;
 
 /// Annotations from (instance, annotator, label) triples. The numbers of instances, annotators and labels are the
 /// largest index plus one; there are at least as many labels as classes.

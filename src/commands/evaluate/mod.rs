@@ -10,9 +10,9 @@ mod tables;
 
 use serde::Serialize;
 
-use crate::commands::published::register_run;
 use crate::engine::EngineSpec;
 use crate::error::{Error, Result};
+use crate::sink::{RunTables, register_run};
 use crate::source::{ColumnsSpec, Location, Relation, Source, SourceSpec, select};
 use crate::store::StoreSpec;
 use labels::{ScoredLabels, TrueClasses};
@@ -61,10 +61,12 @@ pub async fn evaluate(what: &Evaluation<'_>, stores: &StoreSpec) -> Result<Vec<S
         &ctx,
         &SourceSpec { tables, columns: what.columns.clone(), ..SourceSpec::default() },
         stores,
+        &RunTables,
     )
     .await?;
-    let truth = select(ctx.table("truth").await?, Relation::Gold, &what.columns)
-        .map_err(|e| e.at("--truth"))?;
+    let truth = select(ctx.table("truth").await?, Relation::Gold, &what.columns).map_err(|e| {
+        e.at("--truth").help("name the columns with --instance-column and --class-column")
+    })?;
     let (mut found, mut disjoint) = (Vec::new(), Vec::new());
     let questions = Tables::of_questions(&ctx).await?;
     tables::check_questions(&truth, &questions).await?;

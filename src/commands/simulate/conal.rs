@@ -19,6 +19,7 @@ use rayon::prelude::*;
 use super::plan::{CommonNoise, Instances};
 use crate::error::{Error, Result};
 use crate::frame::Matrix;
+use crate::model::numerics::sigmoid;
 use crate::run::{Rng, Run};
 
 /// The dimension of hidden features and embeddings, as in the paper.
@@ -211,10 +212,6 @@ pub(super) fn normal(rng: &mut Rng) -> f64 {
 
 fn dot(weights: &[f64], x: &[f32]) -> f64 {
     weights.iter().zip(x).map(|(w, x)| w * f64::from(*x)).sum()
-}
-
-fn sigmoid(x: f64) -> f64 {
-    1.0 / (1.0 + (-x).exp())
 }
 
 /// Instances that are drawn rather than read: one Gaussian cluster per class.

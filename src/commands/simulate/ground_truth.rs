@@ -15,6 +15,7 @@ use crate::error::{Error, Result, offenders};
 use crate::frame::{Features, Ids, Scratch, TrueCrowd, Truth, read_all, read_features};
 use crate::pipeline::inputs;
 use crate::run::Run;
+use crate::sink::RunTables;
 use crate::source::{ColumnsSpec, InferenceScope, Location, Relation, Source, SourceSpec, select};
 use crate::store::StoreSpec;
 use crate::tables::InputRecord;
@@ -77,7 +78,7 @@ impl Registered {
             columns: given.columns.clone(),
             ..SourceSpec::default()
         };
-        let source = Source::list(&spec, stores).await?;
+        let source = Source::list(&spec, stores, &RunTables).await?;
         let inputs = inputs(&source);
         Ok(Self { ctx, source, columns: given.columns.clone(), inputs })
     }

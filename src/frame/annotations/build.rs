@@ -8,7 +8,7 @@ use super::duplicates::{ByInstance, Duplicates, Repeated};
 use super::group::{Grouped, UngroupedRows};
 use super::weights::Weights;
 use super::{Annotations, BLOCK, Dims};
-use crate::frame::offsets::{Places, count, number, owners, prefix_sum};
+use crate::frame::offsets::{Cursors, count, number, owners, prefix_sum};
 
 /// Annotations in any order, a column of numbers each.
 #[derive(Debug, Clone, Default)]
@@ -75,7 +75,7 @@ impl Annotations {
 
     /// The view by column, from the view by instance.
     pub(super) fn transposed(&self) -> ByColumn {
-        let mut places = Places(prefix_sum(&count(&self.columns, self.labels.len())));
+        let mut places = Cursors(prefix_sum(&count(&self.columns, self.labels.len())));
         let mut instances = vec![0; self.columns.len()];
         let mut all = if self.are_weighted() { vec![1.0; self.columns.len()] } else { Vec::new() };
         let mut few = Vec::new();

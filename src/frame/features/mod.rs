@@ -1,19 +1,19 @@
-//! Reads features: one row of numbers per id, with ids numbered in sorted order.
+//! Features: one row of numbers per id, with ids numbered in sorted order.
 
 mod matrix;
+mod reader;
 
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use arrow::array::{Array, ArrayRef, AsArray, RecordBatch};
-use arrow::compute::cast;
-use arrow::datatypes::{DataType, Field, Float32Type, Schema, UInt8Type};
+use arrow::datatypes::Schema;
 
 pub use matrix::{Matrix, MatrixWriter, NumberType, Scratch};
+pub(super) use reader::FeatureReader;
 
-use super::ids::{Ids, Interner, NULL};
+use super::ids::Ids;
 use crate::engine::EngineSpec;
-use crate::error::{Error, Result, offenders};
+use crate::error::Result;
 
 /// The features of one relation.
 #[derive(Clone)]
@@ -46,211 +46,9 @@ impl Features {
     }
 }
 
-/// Collects features batch by batch.
-pub(super) struct Reader {
-    ids: Interner,
-    columns: Vec<String>,
-    scratch: Option<Scratch>,
-    shape: Option<Vec<usize>>,
-    writer: Option<MatrixWriter>,
-}
-
-/// The numbers of one batch, row after row.
-enum BatchNumbers {
-    Bytes(Vec<u8>),
-    Reals(Vec<f32>),
-}
-
-impl Reader {
-    /// The number of ids so far.
-    pub(super) fn len(&self) -> usize {
-        self.ids.len()
-    }
-
-    /// Bytes that are held in memory after this batch.
-    pub(super) fn bytes(&self, batch: &RecordBatch) -> usize {
-        let written = self.writer.as_ref().map_or(0, |writer| writer.bytes_after(batch));
-        self.ids.bytes(batch.num_rows()) + written
-    }
-
-    pub(super) fn new(schema: &Schema, scratch: Scratch) -> Self {
-        Self {
-            ids: Interner::new(schema.field(0)),
-            columns: number_columns(schema),
-            scratch: Some(scratch),
-            shape: schema.fields().get(1).and_then(|f| tensor_shape(f)),
-            writer: None,
-        }
-    }
-
-    pub(super) fn push(&mut self, batch: &RecordBatch) -> Result<()> {
-        if batch.num_rows() == 0 {
-            return Ok(());
-        }
-        let before = self.ids.len();
-        let ids = batch.column(0);
-        let mut numbers = Vec::new();
-        self.ids.intern(ids, &mut numbers)?;
-        let name =
-            |row: usize| arrow::util::display::array_value_to_string(ids, row).unwrap_or_default();
-        if let Some(row) = numbers.iter().position(|n| *n == NULL) {
-            return Err(Error::data("a row of features has no id")
-                .found(format!("null, in the batch that begins with `{}`", name(0)))
-                .help(format!("leave it out in source.sql; it is row {row} of the batch")));
-        }
-        let is_new = |(row, n): &(usize, &u32)| **n as usize == before + row;
-        let again: Vec<String> =
-            numbers.iter().enumerate().filter(|x| !is_new(x)).map(|(row, _)| name(row)).collect();
-        if !again.is_empty() {
-            return Err(Error::data("an id has several rows of features")
-                .found(offenders(again))
-                .help("keep one row an id, in source.sql"));
-        }
-        let (width, numbers) = flatten(&batch.columns()[1..], &name)?;
-        let writer = self.writer(width, &numbers);
-        if writer.width() != width {
-            return Err(Error::data("rows of features differ in length").found(format!(
-                "{width} numbers for `{}`, {} before",
-                name(0),
-                writer.width()
-            )));
-        }
-        match numbers {
-            BatchNumbers::Bytes(bytes) => writer.push_bytes(&bytes),
-            BatchNumbers::Reals(values) => {
-                if let Some(at) = values.iter().position(|v| !v.is_finite()) {
-                    return Err(Error::data("a feature is not a number")
-                        .found(format!(
-                            "{} in number {} of `{}`",
-                            values[at],
-                            at % width,
-                            name(at / width)
-                        ))
-                        .help("replace or leave out such rows in source.sql"));
-                }
-                writer.push_reals(&values)
-            }
-        }
-    }
-
-    fn writer(&mut self, width: usize, numbers: &BatchNumbers) -> &mut MatrixWriter {
-        let (shape, scratch) = (&mut self.shape, &mut self.scratch);
-        self.writer.get_or_insert_with(|| {
-            let shape = shape.take().filter(|s| {
-                s.iter().try_fold(1_usize, |n, side| n.checked_mul(*side)) == Some(width)
-            });
-            let cell = match numbers {
-                BatchNumbers::Bytes(_) => NumberType::Byte,
-                BatchNumbers::Reals(_) => NumberType::Real,
-            };
-            MatrixWriter::new(
-                shape.unwrap_or_else(|| vec![width]),
-                cell,
-                scratch.take().unwrap_or_default(),
-            )
-        })
-    }
-
-    pub(super) fn finish(self) -> Result<Features> {
-        let Some(writer) = self.writer else {
-            return Err(Error::data("there are no features").help("check the path"));
-        };
-        let (ids, rank) = self.ids.finish(|_| true)?;
-        let mut places = vec![0; rank.len()];
-        rank.iter().zip(0..).for_each(|(n, arrival)| places[*n as usize] = arrival);
-        Ok(Features { ids, columns: self.columns, matrix: Arc::new(writer.finish(places)?) })
-    }
-}
-
 /// The columns after the id that hold one number each; none where a list holds all.
 #[must_use]
 pub fn number_columns(schema: &Schema) -> Vec<String> {
     let numbers = schema.fields().iter().skip(1).filter(|field| field.data_type().is_numeric());
     numbers.map(|field| field.name().clone()).collect()
-}
-
-/// The shape that the canonical extension type `arrow.fixed_shape_tensor` carries.
-fn tensor_shape(field: &Field) -> Option<Vec<usize>> {
-    let text = field.metadata().get("ARROW:extension:metadata")?;
-    let value: serde_json::Value = serde_json::from_str(text).ok()?;
-    value["shape"].as_array()?.iter().map(|n| n.as_u64().map(|n| n as usize)).collect()
-}
-
-/// How many numbers a row has, and the numbers of all rows, one row after the other.
-fn flatten(columns: &[ArrayRef], name: &dyn Fn(usize) -> String) -> Result<(usize, BatchNumbers)> {
-    let missing = |row: usize| {
-        Error::data("a row of features is missing, in whole or in part")
-            .found(format!("null for `{}`", name(row)))
-            .help("replace nulls or leave out such rows in source.sql")
-    };
-    let [list] = columns else { return interleave(columns, &missing) };
-    let rows = list.len();
-    let values = match list.data_type() {
-        DataType::FixedSizeList(..) => {
-            let list = list.as_fixed_size_list();
-            let width = list.value_length().unsigned_abs() as usize;
-            list.values().slice(list.offset() * width, rows * width)
-        }
-        DataType::LargeList(item) => {
-            let narrow = DataType::List(Arc::clone(item));
-            return flatten(&[cast(list, &narrow)?], name);
-        }
-        DataType::List(_) => {
-            let offsets = list.as_list::<i32>().value_offsets();
-            let length = |row: usize| offsets[row + 1] - offsets[row];
-            if let Some(row) =
-                (0..rows).find(|row| length(*row) != length(0) && !list.is_null(*row))
-            {
-                return Err(Error::data("rows of features differ in length").found(format!(
-                    "{} numbers for `{}`, {} for `{}`",
-                    length(row),
-                    name(row),
-                    length(0),
-                    name(0)
-                )));
-            }
-            let first = offsets[0].unsigned_abs() as usize;
-            let all = (offsets[rows] - offsets[0]).unsigned_abs() as usize;
-            list.as_list::<i32>().values().slice(first, all)
-        }
-        _ => return interleave(columns, &missing),
-    };
-    if let Some(row) = (0..rows).find(|row| list.is_null(*row)) {
-        return Err(missing(row));
-    }
-    let width = values.len() / rows;
-    if width == 0 {
-        return Err(
-            Error::data("rows of features are empty").found(format!("no number for `{}`", name(0)))
-        );
-    }
-    if values.null_count() > 0 {
-        let at = (0..values.len()).find(|at| values.is_null(*at)).unwrap_or_default();
-        return Err(missing(at / width));
-    }
-    if values.data_type() == &DataType::UInt8 {
-        return Ok((
-            width,
-            BatchNumbers::Bytes(values.as_primitive::<UInt8Type>().values().to_vec()),
-        ));
-    }
-    let reals = cast(&values, &DataType::Float32)?;
-    Ok((width, BatchNumbers::Reals(reals.as_primitive::<Float32Type>().values().to_vec())))
-}
-
-fn interleave(
-    columns: &[ArrayRef],
-    missing: &dyn Fn(usize) -> Error,
-) -> Result<(usize, BatchNumbers)> {
-    let (width, rows) = (columns.len(), columns.first().map_or(0, Array::len));
-    let mut out = vec![0.0; rows * width];
-    for (k, column) in columns.iter().enumerate() {
-        if let Some(row) = (0..rows).find(|row| column.is_null(*row)) {
-            return Err(missing(row));
-        }
-        let reals = cast(column, &DataType::Float32)?;
-        let values = reals.as_primitive::<Float32Type>().values();
-        values.iter().enumerate().for_each(|(row, v)| out[row * width + k] = *v);
-    }
-    Ok((width, BatchNumbers::Reals(out)))
 }

@@ -3,13 +3,13 @@
 use super::hash::Secret;
 use super::key::{Key, Packed};
 use crate::frame::offsets::number;
-use crate::frame::prefetch;
+use crate::prefetch::prefetch;
 
 /// The number that stands for a null, or for an unknown value.
 pub const NULL: u32 = u32::MAX;
 
 /// A value's index in its array, and its key.
-pub(super) type Row = (u32, Packed);
+pub(super) type IndexedKey = (u32, Packed);
 
 /// The low byte of a word that stands for a long key; a packed key's is its length, at most 15.
 pub(super) const LONG: u128 = 0xff;
@@ -30,7 +30,7 @@ const LOOKUP: usize = 1024;
 ///
 /// The upper bits of the hash, which the tag stores, are the index of the slot where a search begins. So a larger table
 /// has the same order, and is filled from the smaller one in one pass over both, without reading the keys.
-pub(super) struct Table {
+pub(super) struct KeyTable {
     slots: Vec<u64>,
     /// The right shift that turns a hash, or the word of a slot, into the index of the slot where its search begins.
     shift: u32,
@@ -44,7 +44,7 @@ fn tag(word: u64) -> u64 {
     word & 0xffff_ffff_0000_0000
 }
 
-impl Table {
+impl KeyTable {
     pub(super) fn new(secret: Secret) -> Self {
         Self { slots: vec![0; 2], shift: 63, keys: Vec::new(), secret }
     }
@@ -91,7 +91,7 @@ impl Table {
     }
 
     /// Writes the numbers of known keys, and returns the rows of the other keys.
-    pub(super) fn find(&self, mut rows: Vec<Row>, numbers: &mut [u32]) -> Vec<Row> {
+    pub(super) fn find(&self, mut rows: Vec<IndexedKey>, numbers: &mut [u32]) -> Vec<IndexedKey> {
         let (mut hashes, mut slots) = ([0_u64; LOOKUP], [0_u64; LOOKUP]);
         for rows in rows.chunks(LOOKUP) {
             self.hash(rows.iter().map(|(_, key)| key.0), &mut hashes);
@@ -116,7 +116,7 @@ impl Table {
     }
 
     /// Writes the numbers of keys; new keys get the next numbers, in order.
-    pub(super) fn insert(&mut self, rows: &[Row], numbers: &mut [u32]) {
+    pub(super) fn insert(&mut self, rows: &[IndexedKey], numbers: &mut [u32]) {
         self.reserve(rows.len());
         let mut hashes = [0_u64; LOOKUP];
         for rows in rows.chunks(LOOKUP) {

@@ -11,7 +11,7 @@ mod temperature;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::model::fitted::Posterior;
+use crate::model::posterior::Posterior;
 pub use isotonic::Isotonic;
 pub use points::Points;
 
@@ -138,7 +138,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::model::fitted::best;
+    use crate::model::posterior::best;
 
     const METHODS: [Method; 3] =
         [Method::Temperature, Method::BiasCorrectedTemperature, Method::Isotonic];

@@ -4,7 +4,7 @@ use rayon::prelude::*;
 
 use super::points::{Points, rounded};
 use crate::frame::BLOCK;
-use crate::model::fitted::TIE;
+use crate::model::posterior::{TIE, least_tied};
 
 /// The lowest temperature.
 pub(super) const MIN_TEMPERATURE: f64 = 0.05;
@@ -78,9 +78,10 @@ pub(super) fn fit(points: &Points, smoothing: f64) -> f64 {
 pub(super) fn apply(temperature: f64, row: &mut [f64]) {
     let most = row.iter().copied().fold(0.0, f64::max);
     let log_most = log(most);
+    let least = least_tied(row);
     row.iter_mut().for_each(|p| {
         let below = (log(*p) - log_most) / temperature;
-        *p = if *p >= most - TIE * most { 1.0 } else { below.min(-2.0 * TIE).exp() };
+        *p = if *p >= least { 1.0 } else { below.min(-2.0 * TIE).exp() };
     });
     let sum: f64 = row.iter().sum();
     row.iter_mut().for_each(|p| *p /= sum);

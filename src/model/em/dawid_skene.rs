@@ -8,7 +8,7 @@
 //! 1. T = the shares of the votes (trusted rows one-hot).
 //! 2. M: q = the mean of T over annotated instances, floored and renormalised; pi[r][k][l] = n[r][k][l] + smoothing +
 //!    diagonal [k = l], floored, over the sum of its row, where n are the expected counts. The floor is
-//!    [`MIN_PROBABILITY`](super::kernels::MIN_PROBABILITY); a row without any mass becomes uniform.
+//!    [`MIN_PROBABILITY`](crate::model::numerics::MIN_PROBABILITY); a row without any mass becomes uniform.
 //! 3. E: T = softmax of the terms of LL.
 //! 4. Repeat until LL converges; return T of the last E-step, and q, pi of the M-step that follows it.
 //!
@@ -35,12 +35,13 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::kernels::{ColumnModel, Prior, Smoothing};
+use super::kernels::{ColumnModel, Prior};
 use super::{EmSteps, StopRule};
 use crate::frame::Annotations;
 use crate::model::Spec;
-use crate::model::confusion::{Cells, Confusion};
-use crate::model::fitted::{Posterior, Report};
+use crate::model::confusion::{Cells, Confusion, Smoothing};
+use crate::model::fitted::Report;
+use crate::model::posterior::Posterior;
 
 /// Dawid-Skene.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]

@@ -41,8 +41,10 @@ use super::kernels::log_domain::{LogLikelihood, e_step};
 use super::{EmSteps, Start, StopRule};
 use crate::frame::{Annotations, BLOCK};
 use crate::model::Spec;
-use crate::model::fitted::{Posterior, Report};
+use crate::model::fitted::Report;
 use crate::model::lbfgs::maximise;
+use crate::model::numerics::{ln_sigmoid, sigmoid};
+use crate::model::posterior::Posterior;
 use crate::run::Run;
 
 /// GLAD.
@@ -140,15 +142,6 @@ impl EmSteps for Glad {
 
 fn exp(ease: f64) -> f64 {
     ease.clamp(-MOST_EASE, MOST_EASE).exp()
-}
-
-fn sigmoid(x: f64) -> f64 {
-    1.0 / (1.0 + (-x).exp())
-}
-
-/// ln sigmoid(x), without overflow.
-fn ln_sigmoid(x: f64) -> f64 {
-    x.min(0.0) - (-x.abs()).exp().ln_1p()
 }
 
 /// The likelihood of abilities and eases.

@@ -34,12 +34,12 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use statrs::function::gamma::{digamma, ln_gamma};
 
-use super::kernels::{Annotator, ColumnModel, Estimator, Prior, Smoothing};
-use super::kernels::{estimate::SparseCell, padded_matrix::stride};
+use super::kernels::{Annotator, ColumnModel, Estimator, Prior, SparseCell, stride};
 use super::{EmSteps, StopRule};
 use crate::frame::Annotations;
-use crate::model::confusion::{Cells, Confusion};
-use crate::model::fitted::{Posterior, Report};
+use crate::model::confusion::{Cells, Confusion, Smoothing};
+use crate::model::fitted::Report;
+use crate::model::posterior::Posterior;
 use crate::model::{Properties, Spec};
 
 /// Independent Bayesian classifier combination.
@@ -75,7 +75,7 @@ impl Spec for Ibcc {
         "a confusion matrix for each annotator with a prior, by variational Bayes";
     const SOURCE: &'static str =
         "Kim and Ghahramani 2012; Simpson et al. 2013, doi:10.1007/978-3-642-36406-8_1";
-    const PROPERTIES: Properties = Properties { tempered: true, ..Properties::DETERMINISTIC };
+    const PROPERTIES: Properties = Properties::Deterministic { has_prior: true };
 }
 
 /// exp(E ln q) `[class]`, exp(E ln pi) of the columns, and the divergences from the priors.

@@ -3,7 +3,7 @@
 //! A model implements [`EmSteps`]; the loop calls its steps in order. Models of confusion columns build their steps
 //! from a [`ColumnModel`](kernels::ColumnModel): a prior per class or per instance, and an
 //! [`Estimator`](kernels::Estimator) that fills the columns. A model whose likelihood is not a product of columns
-//! implements [`LogLikelihood`](kernels::log_domain::LogLikelihood). Parameters and posteriors are allocated once
+//! implements [`LogLikelihood`](kernels::LogLikelihood). Parameters and posteriors are allocated once
 //! before the loop and updated in place.
 
 mod dawid_skene;
@@ -18,7 +18,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::{Error, Result};
 use crate::frame::{Annotations, Evidence};
-use crate::model::fitted::{Fitted, Posterior, Report, Stop, TraceRow, on_cpu};
+use crate::model::fitted::{Fitted, Report, Stop, TraceRow, on_cpu};
+use crate::model::posterior::Posterior;
 use crate::model::{Model, ModelKind, Spec};
 use crate::run::Run;
 pub use dawid_skene::DawidSkene;
@@ -27,7 +28,7 @@ pub use ibcc::Ibcc;
 pub use one_coin::OneCoin;
 
 /// The models of this folder.
-pub static MODELS: &[ModelKind] = &[
+pub static KINDS: &[ModelKind] = &[
     ModelKind::em::<DawidSkene>(),
     ModelKind::em::<OneCoin>(),
     ModelKind::em::<Ibcc>(),

@@ -30,13 +30,14 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::kernels::{Annotator, ColumnModel, Estimator, MIN_PROBABILITY, Prior};
-use super::kernels::{estimate::SparseCell, padded_matrix::stride};
+use super::kernels::{Annotator, ColumnModel, Estimator, Prior, SparseCell, stride};
 use super::{EmSteps, StopRule};
 use crate::frame::Annotations;
 use crate::model::Spec;
 use crate::model::confusion::{Cells, Confusion};
-use crate::model::fitted::{Posterior, Report};
+use crate::model::fitted::Report;
+use crate::model::numerics::MIN_PROBABILITY;
+use crate::model::posterior::Posterior;
 
 /// One-coin Dawid-Skene.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]

@@ -14,10 +14,10 @@ use rayon::prelude::*;
 
 use crate::error::{Error, Result};
 use crate::model::neural::data::batch::Batch;
-use crate::model::neural::prefetch::prefetch;
 use crate::model::neural::train::checkpoint::Snapshot;
 use crate::model::neural::train::moments::{Moments, MomentsMut};
 use crate::model::neural::train::optimiser::Optimiser;
+use crate::prefetch::prefetch_all;
 
 /// Rows that one task of the thread pool updates.
 const ROWS_PER_TASK: usize = 128;
@@ -159,7 +159,7 @@ impl Part<'_> {
             row * width..(row + 1) * width
         };
         let prefetch_row = |part: &Self, row: &u32| {
-            prefetch(&part.values[range(row)]);
+            prefetch_all(&part.values[range(row)]);
             part.moments.prefetch(range(row));
         };
         self.rows.iter().take(PREFETCH_DISTANCE).for_each(|row| prefetch_row(&self, row));
@@ -208,7 +208,7 @@ impl AnnotatorParams {
             let row = |r: &u32| &table.values[*r as usize * table.width..][..table.width];
             for (n, r) in annotators.iter().enumerate() {
                 if let Some(later) = annotators.get(n + PREFETCH_DISTANCE) {
-                    prefetch(row(later));
+                    prefetch_all(row(later));
                 }
                 rows.extend(row(r).iter().map(|v| f64::from(*v)));
             }

@@ -8,8 +8,8 @@ use serde::de::DeserializeOwned;
 use super::annotator_params::{AnnotatorParams, ParamTable};
 use super::batch_context::{BatchContext, BatchPrediction, Gradient};
 use super::net::heads::Heads;
+use super::network_spec::NetworkSpec;
 use super::schedule::{Act, Phase, one_after_the_other};
-use super::spec::{NetworkSpec, Neural};
 use super::train::learner::LearnerSpec;
 use super::train::spec::{Reduction, TrainSpec};
 use super::train::state::TrainState;
@@ -49,7 +49,7 @@ pub struct AnnotatorReport {
 
 /// A classifier with a model of its annotators.
 ///
-/// The implementing struct holds the settings that only this model has; [`Neural`] adds the sections that all models
+/// The implementing struct holds the settings that only this model has; [`Neural`](super::Neural) adds the sections that all models
 /// have.
 pub trait CrowdNet:
     Default + Clone + Serialize + DeserializeOwned + JsonSchema + Send + Sync + 'static
@@ -69,7 +69,7 @@ pub trait CrowdNet:
 
     /// The settings of the paper, or of its authors' code where they differ.
     #[must_use]
-    fn paper() -> Neural<Self>;
+    fn paper() -> (NetworkSpec, Self);
 
     /// Adds to `problems` the violated rules among the model's settings, and between them and `train`.
     fn check(&self, _train: &TrainSpec, _place: &str, _problems: &mut Problems) {}

@@ -6,9 +6,9 @@ use super::{CrowdNet, NetworkSpec, Neural, Task, device, name_of};
 use crate::error::{Error, Result};
 use crate::frame::{Annotations, Described, Evidence, Role};
 use crate::model::Model;
-use crate::model::confusion::{Cells, Confusion};
-use crate::model::em::kernels::m_step::expected_counts_of;
-use crate::model::fitted::{Fitted, Posterior, Report, Stop, Trained};
+use crate::model::confusion::{Cells, CommonConfusion, Confusion};
+use crate::model::em::kernels::expected_counts_of;
+use crate::model::fitted::{Fitted, Report, Stop, Trained};
 use crate::model::neural::annotator_params::AnnotatorParams;
 use crate::model::neural::data::TrainingData;
 use crate::model::neural::data::inputs::Sizes;
@@ -18,6 +18,7 @@ use crate::model::neural::train::learner::LearnerSetting;
 use crate::model::neural::train::learners::Learners;
 use crate::model::neural::train::spec::{Select, TrainSpec};
 use crate::model::neural::train::state::TrainState;
+use crate::model::posterior::Posterior;
 use crate::model::vote::agreement;
 use crate::run::Run;
 
@@ -255,7 +256,9 @@ fn report<N: CrowdNet>(
     let learned = model.report(task, annotator_params);
     learned.warnings.into_iter().for_each(|warning| run.warn(warning));
     let mut report = aggregated.map_or_else(Report::default, |fitted| fitted.report);
-    report.common = learned.common;
+    report.common = learned.common.map(|probability| {
+        CommonConfusion::new(a, probability, &expected_counts_of(a, &answers.posterior))
+    });
     report.prior = learned.prior.or(report.prior);
     report.annotator_parameters = learned.parameters;
     report.instance_parameters.clone_from(&answers.instance_parameters);

@@ -30,7 +30,7 @@
 //!    tables of annotators' parameters, the loss of a batch with its derivatives, the prediction of a batch, and the
 //!    report on annotators. [`Neural`] adds `device`, `backbone` and `train`. A model with its own schedule also
 //!    implements `next_act` and `epochs`, and `m_step` if it has an M-step.
-//! 3. Add its `mod` line and its line in [`MODELS`] to `models/mod.rs`. The loop, batching, devices, selection,
+//! 3. Add its `mod` line and its line in [`KINDS`] to `models/mod.rs`. The loop, batching, devices, selection,
 //!    checkpoints, saved models and prediction need no further code, and the conformance suite tests every registered
 //!    model. The gradient check in `tests/` fails until it has a case for the model.
 
@@ -42,9 +42,9 @@ mod device;
 mod fit;
 mod models;
 mod net;
+mod network_spec;
 mod numerics;
 mod predict;
-mod prefetch;
 mod schedule;
 mod spec;
 #[cfg(test)]
@@ -59,20 +59,21 @@ pub use data::batching::InstanceSubset;
 pub use data::inputs::LearnerInput;
 pub use device::device;
 pub use models::{
-    AggNet, Conal, CrowdLayer, Dl, DoctorNet, MODELS, MaxMig, SingleConfusion, SoftBootstrap, Tcl,
+    AggNet, Conal, CrowdLayer, Dl, DoctorNet, KINDS, MaxMig, SingleConfusion, SoftBootstrap, Tcl,
     TraceRegularised, WeightedDoctorNet,
 };
-pub use net::Precision;
 pub use net::backbone::{Architecture, BackboneSpec, Scaling};
 pub use net::heads::{Head, HeadInput, Heads, Outputs};
 pub use net::layers::Activation;
 pub use net::parameters::Initialisation;
+pub use net::precision::Precision;
+pub use network_spec::NetworkSpec;
 pub use predict::predict;
 pub use schedule::{Act, LearnerSubset, Phase, one_after_the_other};
-pub use spec::{NetworkSpec, Neural};
+pub use spec::Neural;
 pub use train::learner::LearnerSpec;
 pub use train::optimiser_spec::{LrSchedule, OptimiserKind, OptimiserSpec};
 pub use train::spec::{BatchBy, Reduction, Select, TrainSpec};
 pub use train::state::TrainState;
 
-use device::{auto, from_candle, name_of};
+use device::{from_candle, name_of};

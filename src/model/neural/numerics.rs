@@ -2,10 +2,7 @@
 
 use std::borrow::Cow;
 
-pub use crate::model::em::kernels::softmax;
-
-/// Probabilities are clamped to at least this before `ln`, as in the sample code of Tanno et al.
-pub const MIN_PROBABILITY: f64 = 1e-10;
+pub use crate::model::numerics::{MIN_PROBABILITY, sigmoid, softmax, softplus};
 
 /// `x`, or `floor` where it is smaller; NaN stays NaN, where `f64::max` would return the floor and hide a training that
 /// diverged.
@@ -27,24 +24,15 @@ pub fn softmax_backward(p: &[f64], d_p: &[f64], d_logits: &mut [f64]) {
     }
 }
 
-/// `-ln max(p, MIN_PROBABILITY)` and its derivative, which is zero where `p` is clamped. NaN gives NaN.
+/// `-ln max(p, MIN_PROBABILITY)`, as in the sample code of Tanno et al., and its derivative, which is zero where `p` is
+/// clamped. NaN gives NaN.
 pub fn negative_log(p: f64) -> (f64, f64) {
     if p <= MIN_PROBABILITY { (-MIN_PROBABILITY.ln(), 0.0) } else { (-p.ln(), -1.0 / p) }
-}
-
-/// `ln(1 + e^x)`, without overflow.
-pub fn softplus(x: f64) -> f64 {
-    x.max(0.0) + (-x.abs()).exp().ln_1p()
 }
 
 /// `ln(softplus(x))`; for x so small that softplus(x) equals e^x to the last bit, x itself.
 fn ln_softplus(x: f64) -> f64 {
     if x < -37.0 { x } else { softplus(x).ln() }
-}
-
-/// `1 / (1 + e^-x)`, without overflow.
-pub fn sigmoid(x: f64) -> f64 {
-    if x >= 0.0 { 1.0 / (1.0 + (-x).exp()) } else { x.exp() / (1.0 + x.exp()) }
 }
 
 /// `out[l] = sum over k of row[k] matrix[k][l]`

@@ -7,40 +7,15 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use super::data::inputs::LearnerInput;
-use super::net::backbone::BackboneSpec;
+use super::network_spec::NetworkSpec;
 use super::train::learner::{CLASSIFIER, LearnerSpec};
-use super::train::spec::{BatchBy, TrainSpec};
-use super::{CrowdNet, auto, device};
+use super::train::spec::BatchBy;
+use super::{CrowdNet, device};
 use crate::error::Problem;
 use crate::frame::Described;
 use crate::model::preset::Preset;
 use crate::model::{Properties, Spec};
 use crate::spec::Problems;
-
-/// The sections that every neural model has.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields, default)]
-pub struct NetworkSpec {
-    /// The settings that the other keys start from: `labelmill` or `paper`. A key that is given always wins.
-    pub preset: Preset,
-    /// The device that the network runs on: `auto`, `cpu` or `cuda:0`.
-    pub device: String,
-    /// The classifier before its last layer.
-    pub backbone: BackboneSpec,
-    /// How it is trained.
-    pub train: TrainSpec,
-}
-
-impl Default for NetworkSpec {
-    fn default() -> Self {
-        Self {
-            preset: Preset::Labelmill,
-            device: auto(),
-            backbone: BackboneSpec::default(),
-            train: TrainSpec::default(),
-        }
-    }
-}
 
 /// A model with its network: the section `[model]` for a neural kind, which holds the keys of both structs.
 ///
@@ -102,10 +77,10 @@ impl<N: CrowdNet> Spec for Neural<N> {
     const KIND: &'static str = N::KIND;
     const SUMMARY: &'static str = N::SUMMARY;
     const SOURCE: &'static str = N::SOURCE;
-    const PROPERTIES: Properties = Properties::RANDOM_START;
+    const PROPERTIES: Properties = Properties::RandomStart;
 
     fn paper() -> Option<Self> {
-        let Self { network, model } = N::paper();
+        let (network, model) = N::paper();
         Some(Self { network: NetworkSpec { preset: Preset::Paper, ..network }, model })
     }
 

@@ -30,7 +30,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::Result;
 use crate::frame::{Annotations, Dims, Evidence};
-use crate::model::fitted::{Fitted, Posterior, Report, Stop, best, on_cpu};
+use crate::model::fitted::{Fitted, Report, Stop, on_cpu};
+use crate::model::posterior::{Posterior, best, harden};
 use crate::model::{Model, Spec};
 use crate::run::Run;
 
@@ -126,18 +127,6 @@ fn agreed_of_all(a: &Annotations, t: &Posterior, instances: Range<usize>) -> Vec
         }
     }
     sums
-}
-
-fn harden(row: &mut [f64]) {
-    let Some((winner, _)) = best(row) else { return };
-    let max = row[winner];
-    let mut winners = 0.0;
-    for p in row.iter_mut() {
-        let wins = *p >= max - crate::model::fitted::TIE * max;
-        *p = f64::from(u8::from(wins));
-        winners += *p;
-    }
-    row.iter_mut().for_each(|p| *p /= winners);
 }
 
 #[cfg(test)]

@@ -8,4 +8,4 @@ pub use majority::{MajorityVote, VoteMode};
 use super::ModelKind;
 
 /// The models of this folder.
-pub static MODELS: &[ModelKind] = &[ModelKind::of::<MajorityVote>()];
+pub static KINDS: &[ModelKind] = &[ModelKind::of::<MajorityVote>()];

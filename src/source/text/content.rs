@@ -110,8 +110,8 @@ impl ColumnContent {
 
 impl<'de> Deserialize<'de> for ColumnContent {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Value;
-        impl<'de> Visitor<'de> for Value {
+        struct ContentVisitor;
+        impl<'de> Visitor<'de> for ContentVisitor {
             type Value = ColumnContent;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -163,7 +163,7 @@ impl<'de> Deserialize<'de> for ColumnContent {
                 Ok(ColumnContent::Objects(fields))
             }
         }
-        deserializer.deserialize_any(Value)
+        deserializer.deserialize_any(ContentVisitor)
     }
 }
 

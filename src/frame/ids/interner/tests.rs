@@ -77,7 +77,7 @@ fn new_values_are_numbered_as_they_come_whatever_their_length_and_layout() {
 #[test]
 fn numbers_do_not_depend_on_the_secret() {
     let numbered = |secret| {
-        let mut interner = Interner { table: Table::new(secret), ..interner(&DataType::Utf8) };
+        let mut interner = Interner { table: KeyTable::new(secret), ..interner(&DataType::Utf8) };
         let long = "long enough to need a box of its own";
         let mut numbers = Vec::new();
         interner.intern(&text(&["b", "a", long, "c", "a"]), &mut numbers).unwrap();

@@ -4,13 +4,13 @@ use std::ops::Range;
 
 use rayon::prelude::*;
 
-use super::for_classes;
 use super::padded_matrix::{self, PaddedMatrix, stride};
 use super::sparse_rows::SparseRows;
 use super::strategy::CountStrategy;
+use super::width::for_classes;
 use crate::error::{Error, Result};
 use crate::frame::{Annotations, BLOCK, InstanceRange, WeightSlice};
-use crate::model::fitted::Posterior;
+use crate::model::posterior::Posterior;
 
 /// The contribution of a range of instances to the parameters and to the objective.
 ///

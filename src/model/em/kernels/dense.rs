@@ -12,8 +12,9 @@ use std::ops::Range;
 use super::estimate::SingletonEstimator;
 use super::log_domain::ln_all;
 use super::padded_matrix::{self, PaddedMatrix, stride};
-use super::{MIN_LIKELIHOOD, width};
+use super::width::width;
 use crate::frame::{InstanceRange, WeightSlice};
+use crate::model::numerics::MIN_LIKELIHOOD;
 
 /// The columns that are kept.
 pub struct DenseColumns {

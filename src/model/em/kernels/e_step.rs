@@ -11,7 +11,7 @@
 //! A column and its counts lie anywhere in memory. They are prefetched `AHEAD` annotations before they are used, so that
 //! memory brings them while other rows are computed.
 //!
-//! [`MIN_LIKELIHOOD`]: super::MIN_LIKELIHOOD
+//! [`MIN_LIKELIHOOD`]: crate::model::numerics::MIN_LIKELIHOOD
 
 use std::ops::Range;
 
@@ -27,9 +27,9 @@ use super::padded_matrix::{prefetch_row, stride};
 use super::prior::{LogPrior, Prior};
 use super::sparse::SparseColumns;
 use super::special_rows::{SAFE, Special, are_roots};
-use super::{for_classes, width};
+use super::width::{for_classes, width};
 use crate::frame::{Annotations, InstanceRange, WeightSlice};
-use crate::model::fitted::Posterior;
+use crate::model::posterior::Posterior;
 
 /// Annotations between asking for a column and using it.
 const AHEAD: usize = 64;

@@ -3,8 +3,9 @@
 use pulp::Arch;
 
 use super::padded_matrix::stride;
-use super::{MIN_LIKELIHOOD, MIN_PROBABILITY, width};
-use crate::frame::Annotations;
+use super::width::width;
+use crate::model::confusion::Smoothing;
+use crate::model::numerics::{MIN_LIKELIHOOD, MIN_PROBABILITY};
 
 /// What an estimator knows of an annotator.
 #[derive(Debug, Clone, Copy)]
@@ -81,82 +82,13 @@ impl<E: Estimator> SingletonEstimator for E {
     }
 }
 
-/// Maximum likelihood: what is added to the expected counts of a confusion matrix before its rows are normalised; no
-/// count stays below [`MIN_PROBABILITY`].
-#[derive(Debug, Clone, Copy, Default, PartialEq)]
-pub struct Smoothing {
-    /// To every cell.
-    pub everywhere: f64,
-    /// To the diagonal, on top; may be negative, but not the sum of both.
-    pub diagonal: f64,
-    /// Labels, used or not.
-    pub n_labels: usize,
-}
-
-impl Smoothing {
-    /// For these annotations.
-    #[must_use]
-    pub fn new(a: &Annotations, everywhere: f64, diagonal: f64) -> Self {
-        Self { everywhere, diagonal, n_labels: a.dims().labels }
-    }
-
-    /// The smoothed count of a cell.
-    #[inline]
-    #[must_use]
-    pub fn cell(self, count: f64, class: usize, label: usize) -> f64 {
-        let diagonal = if class == label { self.diagonal } else { 0.0 };
-        (count + diagonal + self.everywhere).max(MIN_PROBABILITY)
-    }
-
-    /// What the labels that are not in `used` add to the sum of each row: they have no column, but their share of
-    /// smoothing and floor is in every row.
-    #[inline(always)]
-    pub fn row_sums(self, used: &[u32], sums: &mut [f64]) {
-        let unused = self.cell(0.0, 0, 1);
-        sums.fill((self.n_labels - used.len()) as f64 * unused);
-        if self.diagonal != 0.0 {
-            for (k, sum) in sums.iter_mut().enumerate() {
-                if used.iter().all(|l| *l as usize != k) {
-                    *sum += self.cell(0.0, 0, 0) - unused;
-                }
-            }
-        }
-    }
-
-    #[inline(always)]
-    fn normalise<const K: usize>(self, labels: &[u32], cells: &mut [f64], sums: &mut [f64]) {
-        let n = width::<K>(sums.len()).max(1);
-        let (sums, stride) = (&mut sums[..n], stride(n));
-        if self.diagonal != 0.0 {
-            for (cells, label) in cells.chunks_exact_mut(stride).zip(labels) {
-                if let Some(diagonal) = cells[..n].get_mut(*label as usize) {
-                    *diagonal += self.diagonal;
-                }
-            }
-        }
-        self.row_sums(labels, sums);
-        for cells in cells.chunks_exact_mut(stride) {
-            for k in 0..n {
-                cells[k] = (cells[k] + self.everywhere).max(MIN_PROBABILITY);
-                sums[k] += cells[k];
-            }
-        }
-        sums.iter_mut().for_each(|sum| *sum = 1.0 / *sum);
-        for cells in cells.chunks_exact_mut(stride) {
-            for k in 0..n {
-                cells[k] = (cells[k] * sums[k]).max(MIN_LIKELIHOOD);
-            }
-        }
-    }
-}
-
 impl Estimator for Smoothing {
     #[inline(always)]
     fn estimate<const K: usize>(&self, annotator: Annotator<'_>, cells: &mut [f64]) -> f64 {
         if K > 0 {
-            self.normalise::<K>(annotator.labels, cells, &mut [0.0; K]);
+            smooth::<K>(*self, annotator.labels, cells, &mut [0.0; K]);
         } else {
-            self.normalise::<0>(annotator.labels, cells, &mut vec![0.0; annotator.n_classes]);
+            smooth::<0>(*self, annotator.labels, cells, &mut vec![0.0; annotator.n_classes]);
         }
         0.0
     }
@@ -208,5 +140,37 @@ impl Estimator for Smoothing {
 
     fn label_matters(&self) -> bool {
         self.diagonal != 0.0
+    }
+}
+
+/// Replaces an annotator's counts by their smoothed shares of the sums of their rows; `sums` is a buffer, `[class]`.
+#[inline(always)]
+fn smooth<const K: usize>(
+    smoothing: Smoothing,
+    labels: &[u32],
+    cells: &mut [f64],
+    sums: &mut [f64],
+) {
+    let n = width::<K>(sums.len()).max(1);
+    let (sums, stride) = (&mut sums[..n], stride(n));
+    if smoothing.diagonal != 0.0 {
+        for (cells, label) in cells.chunks_exact_mut(stride).zip(labels) {
+            if let Some(diagonal) = cells[..n].get_mut(*label as usize) {
+                *diagonal += smoothing.diagonal;
+            }
+        }
+    }
+    smoothing.row_sums(labels, sums);
+    for cells in cells.chunks_exact_mut(stride) {
+        for k in 0..n {
+            cells[k] = (cells[k] + smoothing.everywhere).max(MIN_PROBABILITY);
+            sums[k] += cells[k];
+        }
+    }
+    sums.iter_mut().for_each(|sum| *sum = 1.0 / *sum);
+    for cells in cells.chunks_exact_mut(stride) {
+        for k in 0..n {
+            cells[k] = (cells[k] * sums[k]).max(MIN_LIKELIHOOD);
+        }
     }
 }

@@ -5,9 +5,10 @@ use std::f64::consts::LN_2;
 use rayon::prelude::*;
 
 use super::prior::Prior;
-use super::width;
+use super::width::width;
 use crate::frame::{Annotations, BLOCK};
-use crate::model::fitted::Posterior;
+use crate::model::numerics::softmax;
+use crate::model::posterior::Posterior;
 
 /// P(label given class) of each annotation, as a model defines it.
 pub trait LogLikelihood: Sync {
@@ -51,15 +52,6 @@ pub fn e_step(
         })
         .collect();
     sums.iter().sum()
-}
-
-/// `out = softmax(logs)`; returns `logsumexp(logs)`.
-pub fn softmax(logs: &[f64], out: &mut [f64]) -> f64 {
-    let max = logs.iter().copied().fold(f64::NEG_INFINITY, f64::max);
-    out.iter_mut().zip(logs).for_each(|(p, l)| *p = (l - max).exp());
-    let sum: f64 = out.iter().sum();
-    out.iter_mut().for_each(|p| *p /= sum);
-    max + sum.ln()
 }
 
 /// Subtracts the maximum of a row, and returns it.

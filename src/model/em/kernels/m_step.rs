@@ -7,15 +7,17 @@ use rayon::prelude::*;
 
 use super::counts::{Statistics, add_row};
 use super::dense::DenseColumns;
-use super::estimate::{Annotator, Estimator, Smoothing};
+use super::estimate::{Annotator, Estimator};
 use super::log_domain::ln_all;
 use super::padded_matrix::{PaddedMatrix, prefetch_span, stride};
 use super::sparse::SparseColumns;
 use super::sparse_rows::SparseRows;
 use super::strategy::CountStrategy;
-use super::{MIN_LIKELIHOOD, for_classes, width};
+use super::width::{for_classes, width};
 use crate::frame::{Annotations, ColumnRange, split_by};
-use crate::model::fitted::Posterior;
+use crate::model::confusion::Smoothing;
+use crate::model::numerics::MIN_LIKELIHOOD;
+use crate::model::posterior::Posterior;
 
 /// The likelihood of every column, dense or without the cells that nothing stands behind.
 pub enum Columns {

@@ -13,37 +13,35 @@
 //! so that the result does not depend on the number of threads. Class counts up to 10 have kernels of their own, in
 //! which a row is an array in registers.
 
-pub mod counts;
-pub mod dense;
-pub mod e_step;
-pub mod estimate;
+mod counts;
+mod dense;
+mod e_step;
+mod estimate;
 mod gather_buffer;
-pub mod log_domain;
-pub mod m_step;
-pub mod padded_matrix;
-pub mod prior;
-pub mod sparse;
+pub(crate) mod log_domain;
+mod m_step;
+mod padded_matrix;
+mod prior;
+mod sparse;
 mod sparse_rows;
 mod special_rows;
-pub mod strategy;
+mod strategy;
 #[cfg(test)]
 mod tests;
+mod width;
 
 pub use counts::Statistics;
-pub use estimate::{Annotator, Estimator, Smoothing};
-pub use log_domain::softmax;
+pub use estimate::{Annotator, Estimator, SparseCell};
+pub use log_domain::LogLikelihood;
+pub use m_step::expected_counts_of;
+pub use padded_matrix::stride;
 pub use prior::Prior;
 pub use strategy::CountStrategy;
 
-use crate::frame::{Annotations, prefetch};
-use crate::model::fitted::Posterior;
+use crate::frame::Annotations;
+use crate::model::numerics::{MIN_PROBABILITY, normalise};
+use crate::model::posterior::Posterior;
 use m_step::Columns;
-
-/// The least expected count in a confusion matrix, and the least probability in a prior.
-pub const MIN_PROBABILITY: f64 = 1e-10;
-
-/// The least probability in a confusion column: [`MIN_PROBABILITY`] over the annotations of ten billion.
-pub const MIN_LIKELIHOOD: f64 = 1e-20;
 
 /// What a model of confusion columns keeps from one iteration to the next, allocated once.
 pub struct ColumnModel {
@@ -108,39 +106,4 @@ impl ColumnModel {
         m_step::expected_counts(a, t, &self.parts, &mut room);
         room
     }
-}
-
-/// Runs `$body` with `K` = the number of classes where a kernel of its own exists, else with `K` = 0.
-macro_rules! for_classes {
-    ($n:expr, $k:ident => $body:expr) => {
-        for_classes!(@ $n, $k => $body, 2 3 4 5 6 7 8 9 10)
-    };
-    (@ $n:expr, $k:ident => $body:expr, $($literal:literal)*) => {
-        match $n {
-            $($literal => { const $k: usize = $literal; $body })*
-            _ => { const $k: usize = 0; $body }
-        }
-    };
-}
-
-use for_classes;
-
-/// Whether this number of classes has a kernel of its own.
-fn has_kernel(n_classes: usize) -> bool {
-    for_classes!(n_classes, K => K) > 0
-}
-
-/// A row's length, known to the compiler where the kernel has its own.
-#[inline(always)]
-const fn width<const K: usize>(n_classes: usize) -> usize {
-    if K == 0 { n_classes } else { K }
-}
-
-/// Divides by the sum, applies `change`, and divides by the sum again; uniform where the sum is zero.
-pub fn normalise(values: &mut [f64], change: impl Fn(f64) -> f64) {
-    let sum: f64 = values.iter().sum();
-    let uniform = 1.0 / values.len() as f64;
-    values.iter_mut().for_each(|v| *v = change(if sum > 0.0 { *v / sum } else { uniform }));
-    let sum: f64 = values.iter().sum();
-    values.iter_mut().for_each(|v| *v /= sum);
 }

@@ -7,7 +7,7 @@
 //! begin at multiples of 32 bytes. One iteration over 100 million annotations of 6 classes by 100 000 annotators took
 //! 8.2 ns an annotation with such rows, and 12.3 ns with rows side by side, in a kernel of nothing else (two busy cores).
 
-use super::prefetch;
+use crate::prefetch::prefetch;
 
 /// The bytes of a cache line.
 const LINE: usize = 64;

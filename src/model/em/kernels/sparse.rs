@@ -10,13 +10,13 @@ use std::ops::Range;
 
 use rayon::prelude::*;
 
-use super::MIN_LIKELIHOOD;
 use super::estimate::{Annotator, Estimator, SparseCell};
 use super::gather_buffer::GatherBuffer;
 use super::padded_matrix::prefetch_row;
-use super::prefetch;
 use super::sparse_rows::{ClassEntry, SparseRows, gather};
 use crate::frame::{Annotations, InstanceRange, WeightSlice, split_by};
+use crate::model::numerics::MIN_LIKELIHOOD;
+use crate::prefetch::prefetch;
 
 /// Neighbouring slots whose columns lie together: one unit of parallel work.
 const BLOCK: usize = 64;

@@ -3,10 +3,10 @@
 use std::ops::Range;
 
 use super::gather_buffer::GatherBuffer;
-use super::prefetch;
 use crate::frame::{Annotations, BLOCK};
+use crate::prefetch::prefetch;
 
-/// Posterior entries below this are not kept: counts are floored at [`MIN_PROBABILITY`](super::MIN_PROBABILITY), and so many of them
+/// Posterior entries below this are not kept: counts are floored at [`MIN_PROBABILITY`](crate::model::numerics::MIN_PROBABILITY), and so many of them
 /// as there are annotations change a count of that size by less than rounding does.
 pub(super) const LEAST_SIGNIFICANT: f64 = 1e-30;
 

@@ -2,9 +2,10 @@
 
 use std::f64::consts::LN_2;
 
-use super::log_domain::{softmax, take_exponent};
+use super::log_domain::take_exponent;
 use super::padded_matrix::stride;
 use crate::frame::{InstanceRange, WeightSlice};
+use crate::model::numerics::softmax;
 
 /// Factors of at least `MIN_LIKELIHOOD` (2^-66.5), times a prior of at least 1e-27 (2^-90) or a mantissa, that stay above
 /// the least normal f64 (2^-1022).

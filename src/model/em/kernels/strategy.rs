@@ -2,9 +2,9 @@
 
 use std::ops::Range;
 
-use super::has_kernel;
 use super::padded_matrix::stride;
 use super::sparse_rows::LEAST_SIGNIFICANT;
+use super::width::has_kernel;
 use crate::frame::{Annotations, BLOCK, Dims};
 
 /// How expected counts come together.

@@ -5,10 +5,11 @@ use super::e_step::e_step;
 use super::m_step::Columns;
 use super::padded_matrix::PaddedMatrix;
 use super::prior::Prior;
-use super::softmax;
 use crate::frame::{AnnotationRows, Annotations, Dims, Duplicates};
-use crate::model::em::kernels::{ColumnModel, CountStrategy, MIN_PROBABILITY, Smoothing};
-use crate::model::fitted::Posterior;
+use crate::model::confusion::Smoothing;
+use crate::model::em::kernels::{ColumnModel, CountStrategy};
+use crate::model::numerics::{MIN_PROBABILITY, softmax};
+use crate::model::posterior::Posterior;
 use crate::testing::tiny;
 
 fn close(got: &[f64], want: &[f64], tolerance: f64) {

@@ -1,6 +1,6 @@
 //! A batch: some instances with the flat list of their annotations.
 
-use crate::frame::{Places, count, prefix_sum};
+use crate::frame::{Cursors, count, prefix_sum};
 
 /// One annotation of a batch.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -58,7 +58,7 @@ impl Batch {
     pub(crate) fn by_annotator(&self) -> ByAnnotator {
         let annotators: Vec<u32> = self.annotations.iter().map(|a| a.annotator).collect();
         let offsets = prefix_sum(&count(&annotators, self.annotators.len()));
-        let mut places = Places(offsets);
+        let mut places = Cursors(offsets);
         let mut all = vec![AnnotatorEntry { row: 0, annotation: 0 }; annotators.len()];
         for b in 0..self.len() {
             for n in self.offsets[b]..self.offsets[b + 1] {

@@ -12,7 +12,7 @@ use rand::seq::SliceRandom;
 
 use crate::error::Result;
 use crate::frame::{Annotations, Evidence, Matrix};
-use crate::model::fitted::Posterior;
+use crate::model::posterior::Posterior;
 use crate::run::Run;
 use batch::{Batch, BatchAnnotation};
 use batching::{Batching, InstanceSubset};

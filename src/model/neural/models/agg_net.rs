@@ -30,7 +30,7 @@ use crate::model::fitted::Fitted;
 use crate::model::neural::models::{counted, paper};
 use crate::model::neural::{
     Act, AnnotatorParams, AnnotatorReport, BatchContext, BatchPrediction, CrowdNet, Gradient,
-    Neural, ParamTable, Phase, Reduction, Task, TrainSpec, TrainState,
+    NetworkSpec, ParamTable, Phase, Reduction, Task, TrainSpec, TrainState,
 };
 use crate::model::vote::MajorityVote;
 use crate::run::Run;
@@ -53,8 +53,8 @@ impl CrowdNet for AggNet {
     const TRAINS_ON_TARGETS: bool = true;
 
     /// The settings of the code of Max-MIG for LabelMe.
-    fn paper() -> Neural<Self> {
-        Neural { network: paper::network(20, Some(64), 1e-4), model: Self::default() }
+    fn paper() -> (NetworkSpec, Self) {
+        (paper::network(20, Some(64), 1e-4), Self::default())
     }
 
     fn aggregate(&self, evidence: Evidence<'_>, run: &mut Run) -> Result<Option<Fitted>> {

@@ -27,7 +27,7 @@ use crate::model::neural::numerics::{
 };
 use crate::model::neural::{
     AnnotatorParams, AnnotatorReport, BatchContext, BatchPrediction, CrowdNet, Gradient,
-    Initialisation, Neural, ParamTable, Reduction, Task,
+    Initialisation, NetworkSpec, ParamTable, Reduction, Task,
 };
 
 /// The form of an annotator's layer.
@@ -135,11 +135,11 @@ impl CrowdNet for CrowdLayer {
     const REDUCTION: Option<Reduction> = Some(Reduction::MeanAnnotation);
 
     /// The settings of the authors' code for LabelMe; its layers are initialised as in Keras.
-    fn paper() -> Neural<Self> {
+    fn paper() -> (NetworkSpec, Self) {
         let mut network = paper::network(50, Some(64), 1e-3);
         network.backbone.initialisation = Initialisation::Glorot;
         network.train.reduction = Some(Reduction::MeanDense);
-        Neural { network, model: Self::default() }
+        (network, Self::default())
     }
 
     fn tables(&self, task: &Task<'_>) -> Result<Vec<ParamTable>> {

@@ -17,11 +17,12 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::{Problem, Result};
 use crate::frame::Evidence;
-use crate::model::fitted::{Fitted, best};
+use crate::model::fitted::Fitted;
 use crate::model::neural::models::paper;
 use crate::model::neural::{
-    BatchContext, BatchPrediction, CrowdNet, Gradient, Neural, Reduction, TrainSpec,
+    BatchContext, BatchPrediction, CrowdNet, Gradient, NetworkSpec, Reduction, TrainSpec,
 };
+use crate::model::posterior::best;
 use crate::model::{ModelSpec, Spec as _, model_kind};
 use crate::run::Run;
 use crate::spec::Problems;
@@ -68,8 +69,8 @@ impl CrowdNet for Dl {
     const TRAINS_ON_TARGETS: bool = true;
 
     /// The settings of Li et al. 2022 for LabelMe.
-    fn paper() -> Neural<Self> {
-        Neural { network: paper::network(30, Some(128), 1e-4), model: Self::default() }
+    fn paper() -> (NetworkSpec, Self) {
+        (paper::network(30, Some(128), 1e-4), Self::default())
     }
 
     fn check(&self, _train: &TrainSpec, place: &str, problems: &mut Problems) {

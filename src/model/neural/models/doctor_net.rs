@@ -25,7 +25,8 @@ use crate::model::neural::models::paper;
 use crate::model::neural::net::host::product::{MatrixView, multiply_into};
 use crate::model::neural::numerics::{at_least, softmax};
 use crate::model::neural::{
-    BatchContext, BatchPrediction, CrowdNet, Gradient, Heads, Neural, ParamTable, Reduction, Task,
+    BatchContext, BatchPrediction, CrowdNet, Gradient, Heads, NetworkSpec, ParamTable, Reduction,
+    Task,
 };
 
 /// Doctor net.
@@ -190,8 +191,8 @@ impl CrowdNet for DoctorNet {
     const CONDITIONS_ON_ANNOTATIONS: bool = false;
 
     /// The settings of the public code.
-    fn paper() -> Neural<Self> {
-        Neural { network: paper::network(10, Some(32), 1e-3), model: Self::default() }
+    fn paper() -> (NetworkSpec, Self) {
+        (paper::network(10, Some(32), 1e-3), Self::default())
     }
 
     fn heads(&self) -> Heads {

@@ -22,15 +22,14 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::Result;
 use crate::frame::Dims;
-use crate::model::em::kernels::ColumnModel;
-use crate::model::em::kernels::m_step::expected_counts_of;
-use crate::model::fitted::Posterior;
+use crate::model::em::kernels::expected_counts_of;
 use crate::model::neural::models::paper;
 use crate::model::neural::numerics::{RowStochastic, at_least, softmax, softmax_backward};
 use crate::model::neural::{
-    AnnotatorParams, AnnotatorReport, BatchContext, BatchPrediction, CrowdNet, Gradient, Neural,
-    ParamTable, Reduction, Task,
+    AnnotatorParams, AnnotatorReport, BatchContext, BatchPrediction, CrowdNet, Gradient,
+    NetworkSpec, ParamTable, Reduction, Task,
 };
+use crate::model::posterior::Posterior;
 
 /// The function f of the f-mutual information.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -208,9 +207,9 @@ impl CrowdNet for MaxMig {
     const NEEDS_WHOLE_INSTANCES: bool = true;
 
     /// The settings of the authors' code for LabelMe.
-    fn paper() -> Neural<Self> {
+    fn paper() -> (NetworkSpec, Self) {
         let model = Self { start_floor: 0.01, ..Self::default() };
-        Neural { network: paper::network(20, Some(64), 1e-4), model }
+        (paper::network(20, Some(64), 1e-4), model)
     }
 
     fn tables(&self, task: &Task<'_>) -> Result<Vec<ParamTable>> {
@@ -234,9 +233,7 @@ impl CrowdNet for MaxMig {
         }
         let mut prior = vec![1.0 / classes as f64; classes];
         if self.prior != PriorChoice::Uniform {
-            let mut counts = ColumnModel::new(a);
-            counts.count(a, &votes);
-            counts.prior(&mut prior);
+            prior = votes.mean_of_annotated(a);
         }
         let prior = if self.prior == PriorChoice::Learned {
             let logits = prior.into_iter().map(|p| at_least(p, MIN_PRIOR).ln() as f32);

@@ -30,7 +30,7 @@ pub use weighted_doctor_net::WeightedDoctorNet;
 use crate::model::ModelKind;
 
 /// The models of this folder.
-pub static MODELS: &[ModelKind] = &[
+pub static KINDS: &[ModelKind] = &[
     ModelKind::neural::<Dl>(),
     ModelKind::neural::<SoftBootstrap>(),
     ModelKind::neural::<AggNet>(),

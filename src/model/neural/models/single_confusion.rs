@@ -18,13 +18,14 @@ use serde::{Deserialize, Serialize};
 use crate::error::Result;
 use crate::frame::{Dims, Evidence};
 use crate::model::Model;
-use crate::model::fitted::{Fitted, best};
+use crate::model::fitted::Fitted;
 use crate::model::neural::models::paper;
 use crate::model::neural::models::trace_regularised::{NoisyChannel, matrices, near_identity};
 use crate::model::neural::{
-    AnnotatorParams, AnnotatorReport, BatchContext, BatchPrediction, CrowdNet, Gradient, Neural,
-    ParamTable, Reduction, Task, TrainSpec,
+    AnnotatorParams, AnnotatorReport, BatchContext, BatchPrediction, CrowdNet, Gradient,
+    NetworkSpec, ParamTable, Reduction, Task, TrainSpec,
 };
+use crate::model::posterior::best;
 use crate::model::vote::MajorityVote;
 use crate::run::Run;
 
@@ -88,9 +89,9 @@ impl CrowdNet for SingleConfusion {
     const REDUCTION: Option<Reduction> = Some(Reduction::MeanInstance);
 
     /// The baseline of Tanno et al. 2019, after epochs with the identity as in Sukhbaatar et al. 2015.
-    fn paper() -> Neural<Self> {
+    fn paper() -> (NetworkSpec, Self) {
         let model = Self { identity_epochs: Some(6), ..Self::default() };
-        Neural { network: paper::network(30, None, 1e-3), model }
+        (paper::network(30, None, 1e-3), model)
     }
 
     fn aggregate(&self, evidence: Evidence<'_>, run: &mut Run) -> Result<Option<Fitted>> {

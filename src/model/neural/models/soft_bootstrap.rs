@@ -21,10 +21,13 @@ use serde::{Deserialize, Serialize};
 use crate::error::Result;
 use crate::frame::Evidence;
 use crate::model::Model;
-use crate::model::fitted::{Fitted, TIE, best};
+use crate::model::fitted::Fitted;
 use crate::model::neural::models::paper;
 use crate::model::neural::numerics::{at_least, softmax_backward};
-use crate::model::neural::{BatchContext, BatchPrediction, CrowdNet, Gradient, Neural, Reduction};
+use crate::model::neural::{
+    BatchContext, BatchPrediction, CrowdNet, Gradient, NetworkSpec, Reduction,
+};
+use crate::model::posterior::{best, harden};
 use crate::model::vote::MajorityVote;
 use crate::run::Run;
 
@@ -57,10 +60,9 @@ impl SoftBootstrap {
 
 /// The winner of a vote as one-hot; tied classes share it equally, so that the classifier decides between them.
 fn hard_vote(vote: &[f64]) -> Vec<f64> {
-    let max = vote.iter().copied().fold(0.0, f64::max);
-    let wins = |share: &f64| f64::from(u8::from(*share >= max - TIE * max));
-    let winners: f64 = vote.iter().map(wins).sum();
-    vote.iter().map(|share| wins(share) / winners).collect()
+    let mut voted = vote.to_vec();
+    harden(&mut voted);
+    voted
 }
 
 impl CrowdNet for SoftBootstrap {
@@ -73,8 +75,8 @@ impl CrowdNet for SoftBootstrap {
 
     /// The paper's betas, and the training settings of the baselines of Li et al. 2022 for LabelMe, since the paper has
     /// no annotators.
-    fn paper() -> Neural<Self> {
-        Neural { network: paper::network(30, Some(128), 1e-4), model: Self::default() }
+    fn paper() -> (NetworkSpec, Self) {
+        (paper::network(30, Some(128), 1e-4), Self::default())
     }
 
     fn aggregate(&self, evidence: Evidence<'_>, run: &mut Run) -> Result<Option<Fitted>> {

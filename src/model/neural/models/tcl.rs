@@ -27,15 +27,18 @@ use serde::{Deserialize, Serialize};
 use crate::error::{Error, Problem, Result};
 use crate::frame::{Annotations, Evidence};
 use crate::model::Model;
-use crate::model::em::kernels::{ColumnModel, MIN_PROBABILITY, Prior, Smoothing};
-use crate::model::fitted::{Fitted, Posterior, Report, Stop, on_cpu};
+use crate::model::confusion::Smoothing;
+use crate::model::em::kernels::{ColumnModel, Prior};
+use crate::model::fitted::{Fitted, Report, Stop, on_cpu};
 use crate::model::neural::models::{counted, paper};
 use crate::model::neural::train::spec::Select;
 use crate::model::neural::{
     Act, AnnotatorParams, AnnotatorReport, BatchAnnotation, BatchContext, BatchPrediction,
-    CrowdNet, Gradient, InstanceSubset, LearnerSubset, Neural, ParamTable, Phase, Reduction, Task,
-    TrainSpec, TrainState,
+    CrowdNet, Gradient, InstanceSubset, LearnerSubset, NetworkSpec, ParamTable, Phase, Reduction,
+    Task, TrainSpec, TrainState,
 };
+use crate::model::numerics::MIN_PROBABILITY;
+use crate::model::posterior::Posterior;
 use crate::model::vote::{MajorityVote, agreement};
 use crate::run::Run;
 use crate::spec::Problems;
@@ -171,8 +174,8 @@ impl CrowdNet for Tcl {
     const TRAINS_ON_TARGETS: bool = true;
 
     /// The paper's settings for LabelMe.
-    fn paper() -> Neural<Self> {
-        Neural { network: paper::network(30, Some(128), 1e-4), model: Self::default() }
+    fn paper() -> (NetworkSpec, Self) {
+        (paper::network(30, Some(128), 1e-4), Self::default())
     }
 
     fn check(&self, train: &TrainSpec, place: &str, problems: &mut Problems) {

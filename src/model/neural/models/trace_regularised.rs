@@ -33,8 +33,8 @@ use crate::frame::Dims;
 use crate::model::neural::models::paper;
 use crate::model::neural::numerics::{RowStochastic, diagonal, log_softmax, softmax, trace};
 use crate::model::neural::{
-    AnnotatorParams, AnnotatorReport, BatchContext, BatchPrediction, CrowdNet, Gradient, Neural,
-    ParamTable, Reduction, Task,
+    AnnotatorParams, AnnotatorReport, BatchContext, BatchPrediction, CrowdNet, Gradient,
+    NetworkSpec, ParamTable, Reduction, Task,
 };
 
 /// Trace-regularised confusion matrices.
@@ -154,9 +154,9 @@ impl CrowdNet for TraceRegularised {
     const REDUCTION: Option<Reduction> = Some(Reduction::MeanInstance);
 
     /// The sample code's training of all parameters together; the paper gives neither its rate nor its epochs.
-    fn paper() -> Neural<Self> {
+    fn paper() -> (NetworkSpec, Self) {
         let model = Self { lambda: 0.01 };
-        Neural { network: paper::network(30, None, 1e-3), model }
+        (paper::network(30, None, 1e-3), model)
     }
 
     fn tables(&self, task: &Task<'_>) -> Result<Vec<ParamTable>> {

@@ -28,7 +28,7 @@ use crate::model::neural::models::paper;
 use crate::model::neural::numerics::{at_least, softmax};
 use crate::model::neural::{
     Act, AnnotatorParams, AnnotatorReport, BatchContext, BatchPrediction, CrowdNet, Gathered,
-    Gradient, Heads, LearnerSubset, Neural, ParamTable, Phase, Reduction, Task, TrainSpec,
+    Gradient, Heads, LearnerSubset, NetworkSpec, ParamTable, Phase, Reduction, Task, TrainSpec,
     TrainState, one_after_the_other,
 };
 use crate::spec::Problems;
@@ -157,9 +157,9 @@ impl CrowdNet for WeightedDoctorNet {
     const NEEDS_WHOLE_INSTANCES: bool = true;
 
     /// The settings of the public code.
-    fn paper() -> Neural<Self> {
+    fn paper() -> (NetworkSpec, Self) {
         let model = Self { weight_epochs: 10, weight_learning_rate: 0.03, ..Self::default() };
-        Neural { network: paper::network(10, Some(32), 1e-3), model }
+        (paper::network(10, Some(32), 1e-3), model)
     }
 
     fn check(&self, _train: &TrainSpec, place: &str, problems: &mut Problems) {

@@ -2,8 +2,8 @@
 
 use candle_core::{DType, Device, Result, Tensor};
 
-use crate::model::neural::net::Precision;
 use crate::model::neural::net::host::format::by_pixel;
+use crate::model::neural::net::precision::Precision;
 
 /// The implementation of layers: our operations on the host, or candle's. Both give every layer the same outputs and
 /// gradients, up to rounding.

@@ -13,14 +13,13 @@ pub(crate) mod max_pool;
 mod mean_pool;
 pub(crate) mod mode;
 pub(crate) mod parameters;
+pub(crate) mod precision;
 pub(crate) mod pytorch;
 pub(crate) mod residual;
 mod rows;
 
 use candle_core::backprop::GradStore;
 use candle_core::{DType, Device, Tensor};
-use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
 
 use crate::error::Result;
 use crate::model::neural::data::scaler::Scaler;
@@ -31,19 +30,9 @@ use crate::model::neural::net::heads::{Head, HeadInput, Heads, Outputs};
 use crate::model::neural::net::layers::{Dense, Layer, forward_all};
 use crate::model::neural::net::mode::Mode;
 use crate::model::neural::net::parameters::Parameters;
+use crate::model::neural::net::precision::Precision;
 use crate::model::neural::train::checkpoint::Snapshot;
 use crate::run::Run;
-
-/// The floating-point type of the network's matrix products and convolutions.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "snake_case")]
-pub enum Precision {
-    /// 32 bits.
-    #[default]
-    F32,
-    /// bfloat16 in matrix products and convolutions on a GPU, f32 everywhere else.
-    Bf16,
-}
 
 /// The sizes of a network's input and output.
 #[derive(Debug, Clone, PartialEq, Eq)]

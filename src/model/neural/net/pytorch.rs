@@ -144,8 +144,9 @@ mod tests {
     use candle_core::Device;
 
     use super::*;
+    use crate::model::neural::net::NetShape;
     use crate::model::neural::net::heads::HeadInput;
-    use crate::model::neural::net::{NetShape, Precision};
+    use crate::model::neural::net::precision::Precision;
     use crate::model::neural::{Architecture, BackboneSpec};
     use crate::run::Run;
 

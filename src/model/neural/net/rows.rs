@@ -38,7 +38,8 @@ fn held(layers: &[Layer], input: &[usize]) -> usize {
 mod tests {
     use candle_core::Device;
 
-    use crate::model::neural::net::{Heads, NetShape, Network, Precision};
+    use crate::model::neural::net::precision::Precision;
+    use crate::model::neural::net::{Heads, NetShape, Network};
     use crate::model::neural::{Architecture, BackboneSpec};
     use crate::run::Run;
 

@@ -2,9 +2,9 @@
 
 use super::*;
 use crate::frame::Described;
-use crate::model::fitted::best;
 use crate::model::neural::net::pytorch::from_pytorch;
 use crate::model::neural::train::checkpoint::Snapshot;
+use crate::model::posterior::best;
 use crate::model::{ModelSpec, SavedModel};
 use crate::testing::described;
 

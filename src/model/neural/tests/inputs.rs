@@ -25,8 +25,8 @@ impl CrowdNet for Readers {
     const REDUCTION: Option<Reduction> = None;
     const TRAINS_ON_TARGETS: bool = true;
 
-    fn paper() -> Neural<Self> {
-        Neural::default()
+    fn paper() -> (NetworkSpec, Self) {
+        Default::default()
     }
 
     fn other_learners(&self, network: &NetworkSpec) -> Vec<LearnerSpec> {

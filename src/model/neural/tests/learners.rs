@@ -64,8 +64,8 @@ impl CrowdNet for Pair {
     const REDUCTION: Option<Reduction> = None;
     const TRAINS_ON_TARGETS: bool = true;
 
-    fn paper() -> Neural<Self> {
-        Neural::default()
+    fn paper() -> (NetworkSpec, Self) {
+        Default::default()
     }
 
     fn other_learners(&self, network: &NetworkSpec) -> Vec<LearnerSpec> {

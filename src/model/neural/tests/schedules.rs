@@ -3,10 +3,11 @@
 use super::fits::{agreeing, fit, parameters};
 use super::*;
 use crate::model::calibrator::{Calibrator, Method, Points};
-use crate::model::fitted::{Posterior, TraceRow};
+use crate::model::fitted::TraceRow;
 use crate::model::neural::models::tcl::{Initialise, Retrain};
 use crate::model::neural::models::{agg_net, counted};
 use crate::model::neural::train::checkpoint::Snapshot;
+use crate::model::posterior::Posterior;
 use crate::testing::described;
 
 fn near(got: &[f64], want: &[f64]) {
@@ -199,8 +200,8 @@ impl CrowdNet for Cut {
     const REDUCTION: Option<Reduction> = None;
     const TRAINS_ON_TARGETS: bool = true;
 
-    fn paper() -> Neural<Self> {
-        Neural::default()
+    fn paper() -> (NetworkSpec, Self) {
+        Default::default()
     }
 
     fn aggregate(&self, evidence: Evidence<'_>, run: &mut Run) -> Result<Option<Fitted>> {

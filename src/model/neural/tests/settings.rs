@@ -4,9 +4,9 @@ use super::fits::{agreeing, fit, parameters};
 use super::*;
 use crate::frame::Described;
 use crate::model::neural::device::device;
-use crate::model::neural::net::Precision;
 use crate::model::neural::net::backbone::Scaling;
 use crate::model::neural::net::parameters::Initialisation;
+use crate::model::neural::net::precision::Precision;
 use crate::model::neural::train::checkpoint::Snapshot;
 use crate::testing::described;
 

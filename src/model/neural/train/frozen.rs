@@ -52,8 +52,8 @@ mod tests {
     use crate::model::neural::data::TrainingData;
     use crate::model::neural::data::batching::Batching;
     use crate::model::neural::data::inputs::Sizes;
-    use crate::model::neural::net::Precision;
     use crate::model::neural::net::heads::{Head, HeadInput, Heads};
+    use crate::model::neural::net::precision::Precision;
     use crate::model::neural::train::Trainer;
     use crate::model::neural::train::learner::{CLASSIFIER, Learner, LearnerSetting, LearnerSpec};
     use crate::model::neural::train::learners::Learners;

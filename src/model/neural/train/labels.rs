@@ -3,7 +3,7 @@
 use super::Trainer;
 use crate::error::Result;
 use crate::model::calibrator::{Calibrator, Method, Points};
-use crate::model::em::kernels::m_step::expected_counts_of;
+use crate::model::em::kernels::expected_counts_of;
 use crate::model::neural::data::TrainingData;
 use crate::model::neural::{BatchContext, CrowdNet};
 use crate::run::Run;

@@ -6,9 +6,9 @@ use candle_core::{Tensor, Var};
 
 use crate::error::Result;
 use crate::model::neural::from_candle;
-use crate::model::neural::prefetch::prefetch;
 use crate::model::neural::train::checkpoint::Snapshot;
 use crate::model::neural::train::optimiser_spec::OptimiserKind;
+use crate::prefetch::prefetch_all;
 
 /// Running moments of one parameter; a moment that the kind of optimiser does not use is empty.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -53,7 +53,7 @@ impl<'a> MomentsMut<'a> {
     /// Prefetches the moments of a range.
     pub(crate) fn prefetch(&self, range: Range<usize>) {
         for moments in [&*self.first, self.second, self.greatest] {
-            prefetch(moments.get(range.clone()).unwrap_or_default());
+            prefetch_all(moments.get(range.clone()).unwrap_or_default());
         }
     }
 }

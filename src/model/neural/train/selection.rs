@@ -1,12 +1,12 @@
 //! The selection of the epoch whose model is kept.
 
 use crate::error::Result;
-use crate::model::fitted::best;
 use crate::model::neural::data::TrainingData;
 use crate::model::neural::numerics::at_least;
 use crate::model::neural::train::Trainer;
 use crate::model::neural::train::spec::Select;
 use crate::model::neural::{CrowdNet, Phase};
+use crate::model::posterior::best;
 
 /// An epoch is better only if its score is greater by more than this.
 const SAME_SCORE: f64 = 1e-12;
@@ -119,7 +119,7 @@ mod tests {
     use crate::model::neural::data::batching::Batching;
     use crate::model::neural::data::inputs::Sizes;
     use crate::model::neural::models::TraceRegularised;
-    use crate::model::neural::net::Precision;
+    use crate::model::neural::net::precision::Precision;
     use crate::model::neural::train::learner::{CLASSIFIER, LearnerSetting, LearnerSpec};
     use crate::model::neural::train::learners::Learners;
     use crate::model::neural::train::spec::TrainSpec;

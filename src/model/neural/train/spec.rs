@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::frame::Dims;
 use crate::model::neural::data::{batch::Batch, batching::Batching};
-use crate::model::neural::net::Precision;
+use crate::model::neural::net::precision::Precision;
 use crate::model::neural::train::optimiser_spec::OptimiserSpec;
 
 /// The unit of a batch.

@@ -5,8 +5,9 @@
 
 use crate::error::{Error, Result};
 use crate::model::calibrator::Calibrator;
-use crate::model::fitted::{Posterior, TraceRow};
+use crate::model::fitted::TraceRow;
 use crate::model::neural::train::checkpoint::Snapshot;
+use crate::model::posterior::Posterior;
 
 /// The state of a training apart from the parameters.
 #[derive(Debug, Clone, Default, PartialEq)]

@@ -11,7 +11,7 @@ use rayon::prelude::*;
 
 use super::mixture::{Mixer, Mixture};
 use super::{AUXILIARY, COMMON, Conal, FEATURES, Forward, INDIVIDUAL};
-use crate::frame::{Dims, Places, split_by};
+use crate::frame::{Cursors, Dims, split_by};
 use crate::model::neural::data::batch::ByAnnotator;
 use crate::model::neural::numerics::{RowStochastic, row_times_backward};
 use crate::model::neural::{BatchContext, Gradient, Outputs};
@@ -164,7 +164,7 @@ fn row_gradients(
 ) -> f64 {
     let (dims, d, width) = (context.dims, model.embedding, width_of(context.dims));
     let (mut d_mixed, mut d_row) = (vec![0.0; dims.labels], vec![0.0; d]);
-    let mut places = Places(by_annotator.offsets);
+    let mut places = Cursors(by_annotator.offsets);
     let mut loss = 0.0;
     let auxiliary = out.named[AUXILIARY].chunks_exact_mut(d);
     let outputs = out.p.chunks_exact_mut(dims.classes).zip(auxiliary);

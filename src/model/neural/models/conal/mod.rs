@@ -41,7 +41,7 @@ use crate::model::neural::models::paper;
 use crate::model::neural::numerics::{RowStochastic, UnitVector, diagonal, row_times, sigmoid};
 use crate::model::neural::{
     AnnotatorParams, AnnotatorReport, BackboneSpec, BatchContext, BatchPrediction, CrowdNet,
-    Gradient, Head, HeadInput, Heads, Neural, ParamTable, Reduction, Task,
+    Gradient, Head, HeadInput, Heads, NetworkSpec, ParamTable, Reduction, Task,
 };
 
 /// CoNAL.
@@ -184,10 +184,10 @@ impl CrowdNet for Conal {
     const REDUCTION: Option<Reduction> = Some(Reduction::MeanAnnotation);
 
     /// The settings of the authors' code for LabelMe.
-    fn paper() -> Neural<Self> {
+    fn paper() -> (NetworkSpec, Self) {
         let mut network = paper::network(100, Some(1024), 1e-2);
         network.train.optimiser.reset_each_epoch = true;
-        Neural { network, model: Self::default() }
+        (network, Self::default())
     }
 
     fn heads(&self) -> Heads {

@@ -7,6 +7,7 @@ use crate::error::{Error, Result};
 use crate::frame::{Annotations, Evidence};
 use crate::model::Model;
 use crate::model::fitted::Fitted;
+use crate::model::numerics::MIN_PROBABILITY;
 use crate::run::Run;
 
 /// The largest number of rounds that estimate the targets from the map, and then the map from the targets.
@@ -14,9 +15,6 @@ const MOST_ROUNDS: usize = 100;
 
 /// The rounds end when no probability changes by more than this.
 const TOLERANCE: f64 = 1e-5;
-
-/// The lower bound of P(label given class).
-const MIN_CELL: f64 = 1e-10;
 
 /// A fit to a part of the annotations, and the held-out rest.
 pub(super) struct HeldOut {
@@ -118,7 +116,7 @@ impl HeldOut {
                 let wrong = (1.0 - skill) / (dims.labels.max(2) - 1) as f64;
                 (0..dims.classes).map(|k| if k == label { skill } else { wrong }).collect()
             };
-            logs.extend(cells.into_iter().map(|p| p.max(MIN_CELL).ln()));
+            logs.extend(cells.into_iter().map(|p| p.max(MIN_PROBABILITY).ln()));
         }
         logs
     }

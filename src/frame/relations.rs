@@ -17,7 +17,7 @@ use tokio::task::JoinSet;
 use super::batch_bytes::{bytes_in_flight, bytes_of_rows};
 use super::budget::Budget;
 use super::evidence::Described;
-use super::features::{Features, Reader, Scratch};
+use super::features::{FeatureReader, Features, Scratch};
 use super::gold::{Gold, GoldRows};
 use super::ids::{IdIndex, Ids};
 use super::questions::Questions;
@@ -149,7 +149,7 @@ async fn read_within(
     let context = Arc::new(query.task_ctx());
     let plan = unbroken(async { Ok(query.create_physical_plan().await?) }).await?;
     let rows = rows_in(&plan);
-    let mut reader = Reader::new(&schema, Scratch { rows, ..scratch });
+    let mut reader = FeatureReader::new(&schema, Scratch { rows, ..scratch });
     let budget = Budget::new(&context, "features");
     run.progress.begin("features", rows);
     let mut batches = spawn(execute_stream_partitioned(plan, context)?, 1);

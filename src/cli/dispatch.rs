@@ -1,11 +1,10 @@
-//! One function per command.
+//! Runs the command, and prints what it returns: one function per command.
 
 use std::process::ExitCode;
 use std::sync::Arc;
 
 use comfy_table::{ContentArrangement, Table as TextTable, presets::NOTHING};
-use serde_json::{Value, json};
-use toml::Table;
+use serde_json::json;
 
 use super::args::{
     AggregateArgs, Args, Command, EvaluateArgs, FileArgs, JobArgs, ModelsArgs, PredictArgs,
@@ -14,18 +13,20 @@ use super::args::{
 use super::progress::Bars;
 use super::signals::{Signals, or_signalled, until_signalled};
 use super::{allocator, answer, answer_json, say, simulate, sql, summary};
+use crate::commands::aggregate::{Aggregation, aggregate};
+use crate::commands::check::check;
 use crate::commands::evaluate::{Evaluation, evaluate};
 use crate::commands::explain::explain;
+use crate::commands::models::{Parameter, as_json, models, parameters};
 use crate::commands::predict::{Prediction, predict};
 use crate::commands::test::run_tests;
 use crate::engine::EngineSpec;
 use crate::error::{Error, Result, Stage};
-use crate::model::{MODELS, ModelKind, model_kind};
-use crate::pipeline::{self, PipelineSpec, from_table, load};
+use crate::model::ModelKind;
+use crate::pipeline::{self, PipelineSpec, load};
 use crate::redact::redacted;
 use crate::run::Run;
-use crate::sink::ParquetSink;
-use crate::source::{ColumnsSpec, InferenceScope, Source};
+use crate::source::ColumnsSpec;
 use crate::spec::Overrides;
 
 pub(super) async fn dispatch(args: Args, signals: Signals) -> Result<ExitCode> {
@@ -33,8 +34,8 @@ pub(super) async fn dispatch(args: Args, signals: Signals) -> Result<ExitCode> {
     match args.command {
         Command::Run(args) => job(pipeline_file(&args.file)?, args.job, quiet, &signals).await?,
         Command::Aggregate(args) => {
-            let job_args = JobArgs { force: args.job.force, json: args.job.json };
-            job(aggregate_spec(args)?, job_args, quiet, &signals).await?;
+            let (what, job_args) = aggregation(args);
+            job(aggregate(what)?, job_args, quiet, &signals).await?;
         }
         Command::Predict(args) => predictions(args, quiet, &signals).await?,
         Command::Simulate(args) => simulate::command(args, quiet, &signals).await?,
@@ -45,12 +46,12 @@ pub(super) async fn dispatch(args: Args, signals: Signals) -> Result<ExitCode> {
 
 async fn read_only(command: Command) -> Result<ExitCode> {
     match command {
-        Command::Check(args) => check(&args).await?,
+        Command::Check(args) => checked(&args).await?,
         Command::Explain(args) => {
             let text = explain(&pipeline_file(&args)?).await?;
             answer(redacted(&text).trim_end());
         }
-        Command::Models(args) => models(&args)?,
+        Command::Models(args) => print_models(&args)?,
         Command::Schema => answer_json(&pipeline::schema()),
         Command::Sql(args) => sql::command(&args).await?,
         Command::Evaluate(args) => scores(&args).await?,
@@ -68,26 +69,9 @@ fn pipeline_file(args: &FileArgs) -> Result<PipelineSpec> {
     load(&text, &place, &Overrides { set: args.set.clone(), var: args.var.clone() })
 }
 
-fn aggregate_spec(args: AggregateArgs) -> Result<PipelineSpec> {
-    let mut source = Table::new();
-    let urls =
-        [("annotations", Some(args.annotations)), ("features", args.features), ("gold", args.gold)];
-    for (name, url) in urls {
-        if let Some(url) = url {
-            source.insert(name.to_owned(), url.into());
-        }
-    }
-    let mut table = Table::new();
-    table.insert("source".to_owned(), source.into());
-    table.insert(
-        "model".to_owned(),
-        Table::from_iter([("kind".to_owned(), args.model.into())]).into(),
-    );
-    table.insert(
-        "sink".to_owned(),
-        Table::from_iter([("url".to_owned(), args.output.into())]).into(),
-    );
-    from_table(table, "command line", &Overrides { set: args.set, var: Vec::new() })
+fn aggregation(args: AggregateArgs) -> (Aggregation, JobArgs) {
+    let AggregateArgs { annotations, features, gold, model, set, output, job } = args;
+    (Aggregation { annotations, features, gold, model, output, set }, job)
 }
 
 async fn job(spec: PipelineSpec, args: JobArgs, quiet: bool, signals: &Signals) -> Result<()> {
@@ -110,86 +94,34 @@ async fn job(spec: PipelineSpec, args: JobArgs, quiet: bool, signals: &Signals) 
     Ok(())
 }
 
-async fn check(args: &FileArgs) -> Result<()> {
-    let spec = pipeline_file(args)?;
-    let ctx = spec.engine.session()?;
-    let source = Source::list(&spec.source, &spec.store).await?;
-    source.open(&ctx, InferenceScope::First).await?;
-    source.annotations(&ctx).await?;
-    source.gold(&ctx).await?;
-    source.features(&ctx).await?;
-    source.annotator_features(&ctx).await?;
-    ParquetSink::open(&spec.sink, &spec.store)?;
+async fn checked(args: &FileArgs) -> Result<()> {
+    check(&pipeline_file(args)?).await?;
     say(&format!("{}: the spec and the schemas fit", args.file.display()));
     Ok(())
 }
 
-fn models(args: &ModelsArgs) -> Result<()> {
-    let chosen = match &args.kind {
-        Some(kind) => vec![model_kind(kind)?],
-        None => MODELS.clone(),
-    };
+fn print_models(args: &ModelsArgs) -> Result<()> {
+    let kinds = models(args.kind.as_deref())?;
     if args.json {
-        let models: Vec<Value> = chosen
-            .iter()
-            .map(|f| {
-                json!({
-                    "kind": f.kind, "summary": f.summary, "source": f.source,
-                    "parameters": (f.schema)().to_value(), "defaults": (f.defaults)(),
-                })
-            })
-            .collect();
-        answer_json(&json!(models));
-    } else if args.kind.is_some() {
-        for f in chosen {
-            answer(&format!("{}: {}\n{}\n\n{}", f.kind, f.summary, f.source, parameter_table(f)));
-        }
-    } else {
-        let mut table = plain_table();
-        chosen.iter().for_each(|f| {
-            table.add_row([f.kind, f.summary, f.source]);
-        });
-        answer(&table.trim_fmt());
+        answer_json(&as_json(&kinds));
+        return Ok(());
     }
-    Ok(())
-}
-
-/// A table of every parameter with its default and meaning.
-fn parameter_table(kind: &ModelKind) -> String {
     let mut table = plain_table();
-    let (schema, defaults) = ((kind.schema)().to_value(), (kind.defaults)());
-    add_parameters(&mut table, &schema, &schema, &defaults, "");
-    table.trim_fmt()
-}
-
-fn add_parameters(
-    table: &mut TextTable,
-    root: &Value,
-    schema: &Value,
-    defaults: &Value,
-    path: &str,
-) {
-    for (name, property) in schema["properties"].as_object().into_iter().flatten() {
-        let reference = property["$ref"].as_str().and_then(|r| r.strip_prefix('#'));
-        let target = reference.and_then(|pointer| root.pointer(pointer)).unwrap_or(property);
-        let path = if path.is_empty() { name.clone() } else { format!("{path}.{name}") };
-        if target.get("properties").is_some() {
-            add_parameters(table, root, target, &defaults[name], &path);
-        } else {
-            let meaning =
-                property["description"].as_str().or_else(|| target["description"].as_str());
-            let words = target["oneOf"]
-                .as_array()
-                .into_iter()
-                .flatten()
-                .filter_map(|o| o["const"].as_str());
-            let words: Vec<&str> = words.collect();
-            let choices =
-                if words.is_empty() { String::new() } else { format!(" ({})", words.join(", ")) };
-            let meaning = meaning.unwrap_or_default().replace('\n', " ") + &choices;
-            table.add_row([path, defaults[name].to_string().replace('"', ""), meaning]);
+    if args.kind.is_some() {
+        for kind in kinds {
+            parameters(kind).into_iter().for_each(|Parameter { path, default, meaning }| {
+                table.add_row([path, default, meaning]);
+            });
+            let ModelKind { kind, summary, source, .. } = kind;
+            answer(&format!("{kind}: {summary}\n{source}\n\n{}", table.trim_fmt()));
         }
+        return Ok(());
     }
+    for kind in kinds {
+        table.add_row([kind.kind, kind.summary, kind.source]);
+    }
+    answer(&table.trim_fmt());
+    Ok(())
 }
 
 async fn scores(args: &EvaluateArgs) -> Result<()> {

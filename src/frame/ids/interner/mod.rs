@@ -16,7 +16,7 @@ use super::dictionary::dictionary;
 use super::floats::finite;
 use super::hash::Secret;
 use super::key::{Family, Key, Packed, compare, for_each_key, to_array};
-use super::table::{NULL, Row, Table, key};
+use super::table::{IndexedKey, KeyTable, NULL, key};
 use super::times::{stored, stored_type};
 use super::untyped::{as_integers, integers as plain_integers, is_untyped, may_become_integers};
 use crate::error::{Error, Result};
@@ -40,7 +40,7 @@ pub struct Interner {
     untyped: bool,
     /// Whether untyped text becomes integers where every value is one.
     may_become_integers: bool,
-    table: Table,
+    table: KeyTable,
     /// Bytes of the longest key.
     longest: usize,
     long: Vec<Box<[u8]>>,
@@ -53,7 +53,7 @@ pub struct Interner {
 struct LookedUp {
     /// The number of each value, [`NULL`] where it is null or new.
     numbers: Vec<u32>,
-    new: Vec<Row>,
+    new: Vec<IndexedKey>,
     /// New long values, each with its index in `long`.
     new_long: Vec<(u32, u32)>,
     /// The distinct keys of new long values, in the order in which they first occur.
@@ -72,7 +72,7 @@ impl Interner {
             data_type: stored_type(&type_in_files(field)),
             untyped: is_untyped(field),
             may_become_integers: may_become_integers(field),
-            table: Table::new(secret),
+            table: KeyTable::new(secret),
             longest: 0,
             long: Vec::new(),
             long_numbers: HashMap::with_hasher(SeedableRandomState::with_seed(

@@ -26,13 +26,13 @@ use futures::FutureExt;
 use crate::error::{Error, Result};
 
 /// The distance of estimated confusion matrices from the true ones.
-pub const CONFUSION_ERROR: &str = include_str!("../sql/confusion_error.sql");
+pub const CONFUSION_ERROR: &str = include_str!("../../sql/confusion_error.sql");
 /// The M-step of Dawid-Skene as group-bys: the prior.
-pub const DAWID_SKENE_PRIOR: &str = include_str!("../sql/dawid_skene_prior.sql");
+pub const DAWID_SKENE_PRIOR: &str = include_str!("../../sql/dawid_skene_prior.sql");
 /// The M-step of Dawid-Skene as group-bys: the confusion matrices.
-pub const DAWID_SKENE_CONFUSION: &str = include_str!("../sql/dawid_skene_confusion.sql");
+pub const DAWID_SKENE_CONFUSION: &str = include_str!("../../sql/dawid_skene_confusion.sql");
 /// The E-step of Dawid-Skene as group-bys: the posteriors.
-pub const DAWID_SKENE_POSTERIOR: &str = include_str!("../sql/dawid_skene_posterior.sql");
+pub const DAWID_SKENE_POSTERIOR: &str = include_str!("../../sql/dawid_skene_posterior.sql");
 
 /// The most tokens between two commas, plus those of all brackets around them.
 const MAX_DEPTH: usize = 1_000;

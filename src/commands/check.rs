@@ -1,0 +1,22 @@
+//! `labelmill check`: whether a run could start. No rows are read.
+
+use crate::error::Result;
+use crate::pipeline::PipelineSpec;
+use crate::sink::{ParquetSink, RunTables};
+use crate::source::{InferenceScope, Source};
+
+/// Plans every relation of a pipeline, and opens its sink.
+///
+/// # Errors
+/// When a file or a column is missing, SQL does not plan, or the sink cannot be opened.
+pub async fn check(spec: &PipelineSpec) -> Result<()> {
+    let ctx = spec.engine.session()?;
+    let source = Source::list(&spec.source, &spec.store, &RunTables).await?;
+    source.open(&ctx, InferenceScope::First).await?;
+    source.annotations(&ctx).await?;
+    source.gold(&ctx).await?;
+    source.features(&ctx).await?;
+    source.annotator_features(&ctx).await?;
+    ParquetSink::open(&spec.sink, &spec.store)?;
+    Ok(())
+}

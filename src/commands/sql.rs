@@ -1,0 +1,127 @@
+//! `labelmill sql`: queries over a run's tables and any other source; statements that change something only with
+//! `--write`.
+
+use datafusion::execution::SendableRecordBatchStream;
+use datafusion::prelude::SessionContext;
+
+use crate::engine::EngineSpec;
+use crate::error::{Error, Result};
+use crate::sink::{RunTables, register_run};
+use crate::source::{Location, Source, SourceSpec};
+use crate::sql::{Statement, explains, locations, only_reads, options, parse, what_it_does};
+use crate::store::{StoreSpec, open, parse_url, secret_problem};
+
+/// The arguments of `labelmill sql`.
+pub struct Script<'a> {
+    /// The statements.
+    pub text: &'a str,
+    /// The folder of the run whose tables they read.
+    pub run: Option<&'a str>,
+    /// Further tables, as `name=URL`.
+    pub tables: &'a [String],
+    /// Whether statements may change or write something.
+    pub write: bool,
+}
+
+/// A session with the tables that the statements read.
+pub struct SqlSession {
+    ctx: SessionContext,
+    stores: StoreSpec,
+    write: bool,
+}
+
+/// The rows of a statement.
+pub struct StatementRows {
+    /// The rows, which arrive while they are read.
+    pub rows: SendableRecordBatchStream,
+    /// Whether they are the plan of an `EXPLAIN`.
+    pub is_plan: bool,
+}
+
+impl SqlSession {
+    /// Registers the tables, and parses the statements.
+    ///
+    /// # Errors
+    /// When a statement does not parse, or changes something although it may not; when a table cannot be found.
+    pub async fn open(what: &Script<'_>, stores: StoreSpec) -> Result<(Self, Vec<Statement>)> {
+        let ctx = EngineSpec::default().session()?;
+        let statements = Vec::from(parse(&ctx, what.text)?);
+        if !what.write {
+            statements.iter().try_for_each(refuse_change)?;
+        }
+        if let Some(run) = what.run {
+            register_run(&ctx, run, &stores).await?;
+        }
+        register_tables(&ctx, what.tables, &stores).await?;
+        Ok((Self { ctx, stores, write: what.write }, statements))
+    }
+
+    /// Registers the stores that a statement names.
+    ///
+    /// # Errors
+    /// When a URL is invalid, or its store cannot be opened.
+    pub fn register_stores(&self, statement: &Statement) -> Result<()> {
+        for url in locations(statement) {
+            register_store(&self.ctx, url, &self.stores)?;
+        }
+        Ok(())
+    }
+
+    /// Runs a statement.
+    ///
+    /// # Errors
+    /// When it does not plan, or its first rows cannot be computed.
+    pub async fn rows(&self, statement: Statement) -> Result<StatementRows> {
+        let is_plan = explains(&statement);
+        let plan = self.ctx.state().statement_to_plan(statement).await?;
+        options(self.write).verify_plan(&plan)?;
+        let rows = self.ctx.execute_logical_plan(plan).await?.execute_stream().await?;
+        Ok(StatementRows { rows, is_plan })
+    }
+}
+
+fn refuse_change(statement: &Statement) -> Result<()> {
+    if only_reads(statement) {
+        return Ok(());
+    }
+    let what = what_it_does(statement);
+    Err(Error::spec(format!("`labelmill sql` only reads: {what} is refused"))
+        .help("pass --write to let statements change or write something"))
+}
+
+/// Registers the store of a URL that a statement names.
+fn register_store(ctx: &SessionContext, url: &str, stores: &StoreSpec) -> Result<()> {
+    let url = parse_url(url)?;
+    if url.scheme() != "file" {
+        let place = open(&url, stores)?;
+        ctx.register_object_store(&place.root(), place.store);
+    }
+    Ok(())
+}
+
+async fn register_tables(
+    ctx: &SessionContext,
+    tables: &[String],
+    stores: &StoreSpec,
+) -> Result<()> {
+    let url = |table: &str| table.split_once('=').map(|(_, url)| url.to_owned());
+    let secret = |table: &String| {
+        secret_problem(table).or_else(|| secret_problem(&url(table).unwrap_or_default()))
+    };
+    let secrets = tables.iter().filter_map(secret);
+    let secrets: Vec<_> = secrets.map(|problem| problem.at("--table")).collect();
+    if !secrets.is_empty() {
+        return Err(Error::spec_problems(secrets));
+    }
+    let mut spec = SourceSpec::default();
+    for table in tables {
+        let (name, url) = table.split_once('=').ok_or_else(|| {
+            Error::spec("a table needs a name")
+                .found(format!("`{table}`"))
+                .help("write --table name=URL")
+        })?;
+        spec.tables.insert(name.to_owned(), Location::Url(url.to_owned()));
+    }
+    Source::register(ctx, &spec, stores, &RunTables).await?;
+    Ok(())
+}

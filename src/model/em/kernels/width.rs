@@ -1,0 +1,27 @@
+//! The length of a row of classes, known to the compiler where a kernel of its own exists.
+
+/// Runs `$body` with `K` = the number of classes where a kernel of its own exists, else with `K` = 0.
+macro_rules! for_classes {
+    ($n:expr, $k:ident => $body:expr) => {
+        for_classes!(@ $n, $k => $body, 2 3 4 5 6 7 8 9 10)
+    };
+    (@ $n:expr, $k:ident => $body:expr, $($literal:literal)*) => {
+        match $n {
+            $($literal => { const $k: usize = $literal; $body })*
+            _ => { const $k: usize = 0; $body }
+        }
+    };
+}
+
+pub(super) use for_classes;
+
+/// Whether this number of classes has a kernel of its own.
+pub(super) fn has_kernel(n_classes: usize) -> bool {
+    for_classes!(n_classes, K => K) > 0
+}
+
+/// A row's length, known to the compiler where the kernel has its own.
+#[inline(always)]
+pub(super) const fn width<const K: usize>(n_classes: usize) -> usize {
+    if K == 0 { n_classes } else { K }
+}

@@ -1,0 +1,34 @@
+//! The sections that every neural model has.
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::device::auto;
+use super::net::backbone::BackboneSpec;
+use super::train::spec::TrainSpec;
+use crate::model::preset::Preset;
+
+/// The sections that every neural model has.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct NetworkSpec {
+    /// The settings that the other keys start from: `labelmill` or `paper`. A key that is given always wins.
+    pub preset: Preset,
+    /// The device that the network runs on: `auto`, `cpu` or `cuda:0`.
+    pub device: String,
+    /// The classifier before its last layer.
+    pub backbone: BackboneSpec,
+    /// How it is trained.
+    pub train: TrainSpec,
+}
+
+impl Default for NetworkSpec {
+    fn default() -> Self {
+        Self {
+            preset: Preset::Labelmill,
+            device: auto(),
+            backbone: BackboneSpec::default(),
+            train: TrainSpec::default(),
+        }
+    }
+}

@@ -1,0 +1,67 @@
+//! Numerical functions that all models share, and the least probabilities.
+
+/// The least expected count in a confusion matrix, and the least probability in a prior.
+pub const MIN_PROBABILITY: f64 = 1e-10;
+
+/// The least probability in a confusion column: [`MIN_PROBABILITY`] over the annotations of ten billion.
+pub const MIN_LIKELIHOOD: f64 = 1e-20;
+
+/// `out = softmax(logs)`; returns `logsumexp(logs)`.
+pub fn softmax(logs: &[f64], out: &mut [f64]) -> f64 {
+    let max = logs.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+    out.iter_mut().zip(logs).for_each(|(p, l)| *p = (l - max).exp());
+    let sum: f64 = out.iter().sum();
+    out.iter_mut().for_each(|p| *p /= sum);
+    max + sum.ln()
+}
+
+/// `1 / (1 + e^-x)`, without overflow.
+#[must_use]
+pub fn sigmoid(x: f64) -> f64 {
+    if x >= 0.0 { 1.0 / (1.0 + (-x).exp()) } else { x.exp() / (1.0 + x.exp()) }
+}
+
+/// `ln(1 + e^x)`, without overflow.
+#[must_use]
+pub fn softplus(x: f64) -> f64 {
+    x.max(0.0) + (-x.abs()).exp().ln_1p()
+}
+
+/// `ln sigmoid(x)`, without overflow.
+#[must_use]
+pub fn ln_sigmoid(x: f64) -> f64 {
+    -softplus(-x)
+}
+
+/// Divides by the sum, applies `change`, and divides by the sum again; uniform where the sum is zero.
+pub fn normalise(values: &mut [f64], change: impl Fn(f64) -> f64) {
+    let sum: f64 = values.iter().sum();
+    let uniform = 1.0 / values.len() as f64;
+    values.iter_mut().for_each(|v| *v = change(if sum > 0.0 { *v / sum } else { uniform }));
+    let sum: f64 = values.iter().sum();
+    values.iter_mut().for_each(|v| *v /= sum);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// ln 4 = ln(1 + e^(ln 3)); sigmoid(ln 3) = 3/4.
+    #[test]
+    fn functions_of_large_numbers_stay_finite() {
+        let (three, quarter) = (3.0_f64.ln(), 0.25_f64);
+        for (got, want) in [
+            (sigmoid(three), 0.75),
+            (sigmoid(-three), quarter),
+            (sigmoid(-800.0), 0.0),
+            (sigmoid(800.0), 1.0),
+            (softplus(three), 4.0_f64.ln()),
+            (softplus(800.0), 800.0),
+            (ln_sigmoid(-three), quarter.ln()),
+            (ln_sigmoid(-800.0), -800.0),
+            (ln_sigmoid(800.0), 0.0),
+        ] {
+            assert!((got - want).abs() < 1e-15, "{got} is not {want}");
+        }
+    }
+}

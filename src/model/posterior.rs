@@ -1,0 +1,204 @@
+//! P(class given everything observed) of every instance, and the most probable classes.
+
+use rayon::prelude::*;
+
+use super::numerics::{MIN_PROBABILITY, normalise};
+use crate::frame::{Annotations, BLOCK};
+
+/// P(class given everything observed), one row per instance.
+///
+/// # Shapes
+/// `[instances, classes]`, row-major; each row sums to 1.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Posterior {
+    n_classes: usize,
+    values: Vec<f64>,
+}
+
+impl Posterior {
+    /// A posterior of zeros, to be filled row by row.
+    #[must_use]
+    pub fn zeros(n_instances: usize, n_classes: usize) -> Self {
+        Self { n_classes, values: vec![0.0; n_instances * n_classes] }
+    }
+
+    /// The share of each class among an instance's weighted votes; uniform where nobody voted for a class; one-hot
+    /// where the class is trusted.
+    #[must_use]
+    pub fn from_votes(a: &Annotations) -> Self {
+        let dims = a.dims();
+        let mut t = Self::zeros(dims.instances, dims.classes);
+        t.par_rows_mut(|i, row| {
+            if let Some(class) = a.trusted_class(i) {
+                row[class as usize] = 1.0;
+                return;
+            }
+            add_votes(a, i, row);
+            let sum: f64 = row.iter().sum();
+            if sum > 0.0 {
+                row.iter_mut().for_each(|v| *v /= sum);
+            } else {
+                row.fill(1.0 / dims.classes as f64);
+            }
+        });
+        t
+    }
+
+    /// The mean posterior of annotated instances, `[class]`, floored and normalised; uniform without any.
+    #[must_use]
+    pub fn mean_of_annotated(&self, a: &Annotations) -> Vec<f64> {
+        let sum_of = |(block, rows): (usize, &[f64])| {
+            let mut sums = vec![0.0; self.n_classes];
+            for (i, row) in (block * BLOCK..).zip(rows.chunks_exact(self.n_classes)) {
+                if !a.columns_of_instance(i).is_empty() {
+                    sums.iter_mut().zip(row).for_each(|(sum, p)| *sum += p);
+                }
+            }
+            sums
+        };
+        let blocks = self.values.par_chunks(BLOCK * self.n_classes.max(1)).enumerate();
+        let of_blocks: Vec<Vec<f64>> = blocks.map(sum_of).collect();
+        let mut mean = vec![0.0; self.n_classes];
+        for sums in of_blocks {
+            mean.iter_mut().zip(sums).for_each(|(mean, sum)| *mean += sum);
+        }
+        normalise(&mut mean, |p| p.max(MIN_PROBABILITY));
+        mean
+    }
+
+    /// The number of instances.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.values.len() / self.n_classes.max(1)
+    }
+
+    /// Whether there are no instances.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.values.is_empty()
+    }
+
+    /// The number of classes.
+    #[must_use]
+    pub fn n_classes(&self) -> usize {
+        self.n_classes
+    }
+
+    /// The posterior of instance `i`.
+    #[must_use]
+    pub fn row(&self, i: usize) -> &[f64] {
+        &self.values[i * self.n_classes..(i + 1) * self.n_classes]
+    }
+
+    /// The mutable posterior of instance `i`.
+    pub fn row_mut(&mut self, i: usize) -> &mut [f64] {
+        &mut self.values[i * self.n_classes..(i + 1) * self.n_classes]
+    }
+
+    /// All rows, one after the other.
+    #[must_use]
+    pub fn values(&self) -> &[f64] {
+        &self.values
+    }
+
+    /// All rows, one after the other, mutable.
+    pub fn values_mut(&mut self) -> &mut [f64] {
+        &mut self.values
+    }
+
+    /// Calls `change(instance, row)` for every row, blocks of instances in parallel.
+    pub fn par_rows_mut(&mut self, change: impl Fn(usize, &mut [f64]) + Sync) {
+        let n_classes = self.n_classes.max(1);
+        self.values.par_chunks_mut(BLOCK * n_classes).enumerate().for_each(|(block, rows)| {
+            for (offset, row) in rows.chunks_exact_mut(n_classes).enumerate() {
+                change(block * BLOCK + offset, row);
+            }
+        });
+    }
+}
+
+/// Adds the weight of every vote for a class of instance `i` to `votes[class]`.
+fn add_votes(a: &Annotations, i: usize, votes: &mut [f64]) {
+    for (column, weight) in a.annotations_of(i) {
+        if let Some(vote) = votes.get_mut(a.label_of(column) as usize) {
+            *vote += weight;
+        }
+    }
+}
+
+/// Probabilities with a relative difference up to this count as equal: another order of summation changes them less.
+pub const TIE: f64 = 1e-9;
+
+/// The least probability that counts as equal to the largest one of a row.
+#[must_use]
+pub fn least_tied(row: &[f64]) -> f64 {
+    let max = row.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+    max - TIE * max.abs()
+}
+
+/// The classes of a row that are as probable as the most probable one, ascending.
+///
+/// ```
+/// use labelmill::model::posterior::tied;
+/// assert_eq!(tied(&[0.4, 0.2, 0.4]).collect::<Vec<_>>(), [0, 2]);
+/// ```
+pub fn tied(row: &[f64]) -> impl Iterator<Item = usize> {
+    let least = least_tied(row);
+    row.iter().enumerate().filter(move |(_, p)| **p >= least).map(|(class, _)| class)
+}
+
+/// The most probable class of a row, and whether another is as probable; the lowest index wins.
+///
+/// ```
+/// use labelmill::model::posterior::best;
+/// assert_eq!(best(&[0.4, 0.2, 0.4]), Some((0, true)));
+/// assert_eq!(best(&[]), None);
+/// ```
+#[must_use]
+pub fn best(row: &[f64]) -> Option<(usize, bool)> {
+    let mut classes = tied(row);
+    let first = classes.next()?;
+    Some((first, classes.next().is_some()))
+}
+
+/// Makes the most probable classes of a row share it equally, such as the winners of a vote.
+pub fn harden(row: &mut [f64]) {
+    let (least, n) = (least_tied(row), tied(row).count() as f64);
+    row.iter_mut().for_each(|p| *p = if *p >= least { 1.0 / n } else { 0.0 });
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::tiny;
+
+    #[test]
+    fn a_tie_is_seen_through_rounding() {
+        let third = 1.0 / 3.0;
+        assert_eq!(best(&[third, 1.0 - 2.0 * third, third]), Some((0, true)));
+        assert_eq!(best(&[0.2, 0.5, 0.3]), Some((1, false)));
+    }
+
+    #[test]
+    fn classes_are_tied_with_the_largest_probability_and_not_with_the_first_of_the_tie() {
+        let row = [0.4 * (1.0 - 0.9 * TIE), 0.4, 0.4 * (1.0 - 2.4 * TIE), 0.2];
+        assert_eq!(tied(&row).collect::<Vec<_>>(), [0, 1]);
+        assert_eq!(tied(&[0.0, 0.0]).collect::<Vec<_>>(), [0, 1]);
+        let mut hard = row;
+        harden(&mut hard);
+        assert_eq!(hard, [0.5, 0.5, 0.0, 0.0]);
+    }
+
+    /// Instance 1 has no annotation; nothing speaks for class 2.
+    #[test]
+    fn the_mean_is_that_of_annotated_instances_floored() {
+        let a = tiny(3, &[(0, 0, 1), (0, 1, 1), (2, 0, 0), (2, 1, 1), (2, 2, 1), (3, 2, 0)]);
+        let t = Posterior::from_votes(&a);
+        assert_eq!(t.row(1), [1.0 / 3.0; 3]);
+        // (0 + 1/3 + 1) / 3 and (1 + 2/3 + 0) / 3
+        let want = [4.0 / 9.0, 5.0 / 9.0, MIN_PROBABILITY];
+        for (got, want) in t.mean_of_annotated(&a).iter().zip(want) {
+            assert!((got - want).abs() <= 2.0 * MIN_PROBABILITY * want, "{got} is not {want}");
+        }
+    }
+}

@@ -1,0 +1,59 @@
+//! The tables of a published run, for readers: as a source, and as DataFusion tables for `sql` and `evaluate`.
+
+use datafusion::prelude::SessionContext;
+use futures::FutureExt;
+use futures::future::BoxFuture;
+use object_store::ObjectMeta;
+
+use super::{Manifest, PublishedRun};
+use crate::error::{Error, Result, Stage};
+use crate::source::PublishedTables;
+use crate::source::files::{Files, Format, register_files};
+use crate::store::{Place, StoreSpec};
+
+/// Finds the tables of the runs that a [`Sink`](super::Sink) published.
+pub struct RunTables;
+
+impl PublishedTables for RunTables {
+    fn find<'a>(
+        &'a self,
+        text: &'a str,
+        stores: &'a StoreSpec,
+    ) -> BoxFuture<'a, Result<Option<(Place, Vec<ObjectMeta>)>>> {
+        table(text, stores).boxed()
+    }
+}
+
+/// On local disk a symlink may lead to the table; an object store has none.
+async fn table(text: &str, stores: &StoreSpec) -> Result<Option<(Place, Vec<ObjectMeta>)>> {
+    let Some((url, table)) = text.trim_end_matches('/').rsplit_once('/') else { return Ok(None) };
+    // A web server cannot list files, and is never a sink.
+    let is_web = url.starts_with("http://") || url.starts_with("https://");
+    if is_web {
+        return Ok(None);
+    }
+    let run = match PublishedRun::look(url, stores).await {
+        Ok(Some(run)) => run,
+        Ok(None) => return Ok(None),
+        // A foreign file has the name of one of labelmill's own files: no run is published there.
+        Err(e) if e.stage == Stage::Spec => return Ok(None),
+        Err(e) => return Err(e),
+    };
+    let tables = run.tables().await?;
+    let found = tables.into_iter().find(|(name, _)| *name == table).map(|(_, objects)| objects);
+    Ok(found.map(|objects| (run.place, objects)))
+}
+
+/// Registers every table of a run under its name: the files that its manifest lists, and no others.
+///
+/// # Errors
+/// When there is no committed run, or files of it are missing.
+pub async fn register_run(ctx: &SessionContext, url: &str, stores: &StoreSpec) -> Result<Manifest> {
+    let named = |e: Error| e.or_at(&format!("--run {url}"));
+    let run = PublishedRun::find(url, stores).await.map_err(named)?;
+    for (table, objects) in run.tables().await.map_err(named)? {
+        let files = Files { place: run.place.clone(), format: Format::Parquet, objects };
+        register_files(ctx, table, &files).await?;
+    }
+    Ok(run.manifest)
+}

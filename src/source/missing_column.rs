@@ -1,0 +1,263 @@
+//! The error for a required column that a relation lacks: it proposes the line of a pipeline file that the user can paste.
+
+use super::ColumnsSpec;
+use super::contract::{ContractColumn, Relation, contract_columns, name_in};
+use super::synonyms::synonym;
+use crate::error::{Error, nearest, offenders};
+
+/// What the relation is read from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Origin {
+    /// The table of its name.
+    Table,
+    /// The user's query in `source.sql`.
+    Query,
+}
+
+/// The columns of a relation's table, and the names that the user gave.
+#[derive(Clone, Copy)]
+pub(super) struct FoundColumns<'a> {
+    pub(super) relation: Relation,
+    pub(super) origin: Origin,
+    pub(super) columns: &'a ColumnsSpec,
+    pub(super) names: &'a [String],
+}
+
+/// The name in the table for a column of the contract.
+type NewName<'a> = (&'static str, &'a str);
+
+impl<'a> FoundColumns<'a> {
+    /// The error for a column of the contract that is missing.
+    pub(super) fn missing(self, contract: &str) -> Error {
+        let wanted = self.columns.mapped(contract).unwrap_or(contract);
+        let no_columns = self.names.is_empty();
+        Error::data(format!("the column `{wanted}` is missing"))
+            .at(format!("source.{}", self.relation.table()))
+            .found(if no_columns { "no columns".to_owned() } else { offenders(self.names) })
+            .help(self.help(contract, wanted))
+    }
+
+    fn help(self, contract: &str, wanted: &str) -> String {
+        if let [header] = self.names
+            && let Some(other) = header.chars().find(|c| ";|\t".contains(*c))
+        {
+            return format!(
+                "do `{}` separate the columns? Write the file with commas, or as .tsv with tabs",
+                other.escape_default()
+            );
+        }
+        if let Some(line) = self.proposal() {
+            return format!("write `{line}`");
+        }
+        let key = contract.trim_end_matches("_id");
+        let found: Vec<&str> = self.found().filter_map(|(_, name)| name).collect();
+        let free = || self.names.iter().filter(|name| !found.contains(&name.as_str()));
+        let nearest = nearest(wanted, free().map(String::as_str))
+            .or_else(|| synonym(contract, free()).map(String::as_str))
+            .or_else(|| free().map(String::as_str).find(|n| n.contains(key)));
+        let set = |name: &str| {
+            if self.relation == Relation::Gold && contract == "instance_id" {
+                format!("give it this name in source.sql.gold: `{} as {contract}`", quoted(name))
+            } else if self.columns == &ColumnsSpec::default() {
+                format!("set source.columns.{key} = {}", toml_text(name))
+            } else {
+                format!("write `{}`", self.mapping(&[(key, name)]))
+            }
+        };
+        match nearest {
+            Some(name) => format!("did you mean `{name}`? {}", set(name)),
+            None => set("<its name in your file>"),
+        }
+    }
+
+    /// The line that lets every required column be found; `None` where one has no known synonym. It keeps what the user
+    /// has set, and changes nothing that another relation reads.
+    fn proposal(self) -> Option<String> {
+        let reads = |(column, name): (&ContractColumn, Option<&'a str>)| {
+            name.filter(|_| column.required || column.name != "question")
+        };
+        let taken: Vec<&str> = self.found().filter_map(|(_, name)| name).collect();
+        if let Some(new) = self.new_names(&taken) {
+            let is_shared = self.relation == Relation::Gold
+                && new.iter().any(|(contract, _)| *contract == "instance_id");
+            if !is_shared {
+                let key =
+                    |(contract, name): &NewName<'a>| (contract.trim_end_matches("_id"), *name);
+                return Some(self.mapping(&new.iter().map(key).collect::<Vec<_>>()));
+            }
+            return self.query(&new);
+        }
+        // A column `question` may name the instances: but under this name it is read as the question, too.
+        let taken: Vec<&str> = self.found().filter_map(reads).collect();
+        self.query(&self.new_names(&taken)?)
+    }
+
+    /// The columns of the contract, each with its name in the table.
+    fn found(self) -> impl Iterator<Item = (&'static ContractColumn, Option<&'a str>)> {
+        let Self { relation, columns, names, .. } = self;
+        let all = contract_columns(relation).iter();
+        all.map(move |column| (column, name_in(relation, column, columns, names)))
+    }
+
+    /// Names for the required columns that are missing, none of which is among those `taken`; `None` if nothing is missing,
+    /// or one has no known synonym.
+    fn new_names(self, taken: &[&str]) -> Option<Vec<NewName<'a>>> {
+        let mut new: Vec<NewName<'a>> = Vec::new();
+        for (column, _) in self.found().filter(|(c, name)| c.required && name.is_none()) {
+            let is_free = |name: &&String| {
+                !taken.contains(&name.as_str()) && new.iter().all(|(_, other)| other != name)
+            };
+            new.push((column.name, synonym(column.name, self.names.iter().filter(is_free))?));
+        }
+        (!new.is_empty()).then_some(new)
+    }
+
+    /// The whole line of the user's names, with these changed.
+    fn mapping(self, new: &[(&str, &str)]) -> String {
+        let pairs = self.columns.keys().into_iter().filter_map(|(key, name)| {
+            let changed = new.iter().find(|(own, _)| *own == key).map(|(_, name)| *name);
+            Some(format!("{key} = {}", toml_text(changed.or(name)?)))
+        });
+        format!("source.columns = {{ {} }}", pairs.collect::<Vec<_>>().join(", "))
+    }
+
+    /// The line with a query that gives the relation its columns.
+    fn query(self, new: &[NewName<'a>]) -> Option<String> {
+        if self.origin == Origin::Query {
+            return None;
+        }
+        let name_of = |contract: &str| new.iter().find(|(own, _)| *own == contract).map(|n| n.1);
+        let is_new = |name: &str| new.iter().any(|(_, other)| *other == name);
+        let columns = self.found().filter_map(|(column, found)| {
+            let name = name_of(column.name).or(found.filter(|name| !is_new(name)))?;
+            // Of annotations, the columns of a query are mapped as those of the table are.
+            let mapped = self.columns.mapped(column.name);
+            let wanted = mapped.filter(|_| self.relation == Relation::Annotations);
+            let wanted = wanted.unwrap_or(column.name);
+            let is_plain = name == wanted;
+            Some(if is_plain {
+                quoted(name)
+            } else {
+                format!("{} as {}", quoted(name), quoted(wanted))
+            })
+        });
+        let (columns, table) = (columns.collect::<Vec<_>>().join(", "), self.relation.table());
+        let query = format!("select {columns} from {table}");
+        Some(format!("source.sql.{table} = {}", toml_text(&query)))
+    }
+}
+
+fn toml_text(text: &str) -> String {
+    toml::Value::String(text.to_owned()).to_string()
+}
+
+/// The name of a column in SQL.
+fn quoted(name: &str) -> String {
+    let is_plain =
+        name.strip_suffix("_id").is_some_and(|stem| stem.chars().all(|c| c.is_ascii_lowercase()));
+    if is_plain { name.to_owned() } else { format!("\"{}\"", name.replace('"', "\"\"")) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn help(relation: Relation, columns: &ColumnsSpec, names: &[&str]) -> String {
+        let names: Vec<String> = names.iter().map(|&name| name.to_owned()).collect();
+        let found = FoundColumns { relation, origin: Origin::Table, columns, names: &names };
+        found.proposal().unwrap_or_default()
+    }
+
+    fn annotations(names: &[&str]) -> String {
+        help(Relation::Annotations, &ColumnsSpec::default(), names)
+    }
+
+    fn some(name: &str) -> Option<String> {
+        Some(name.to_owned())
+    }
+
+    #[test]
+    fn the_files_of_other_tools_are_mapped_whole() {
+        for (names, line) in [
+            (&["task", "worker", "label"][..], r#"{ instance = "task", annotator = "worker" }"#),
+            (
+                &["item", "user", "answer"],
+                r#"{ instance = "item", annotator = "user", label = "answer" }"#,
+            ),
+            (
+                &["sample_id", "annotator", "label"],
+                r#"{ instance = "sample_id", annotator = "annotator" }"#,
+            ),
+            (
+                &["question_id", "worker_id", "answer"],
+                r#"{ instance = "question_id", annotator = "worker_id", label = "answer" }"#,
+            ),
+            (&["i", "j", "y"], r#"{ instance = "i", annotator = "j", label = "y" }"#),
+            (
+                &["Task ID", "workerId", "Judgement", "time"],
+                r#"{ instance = "Task ID", annotator = "workerId", label = "Judgement" }"#,
+            ),
+            (
+                &["_unit_id", "_worker_id", "label"],
+                r#"{ instance = "_unit_id", annotator = "_worker_id" }"#,
+            ),
+            (
+                &["image_label", "image_id", "worker"],
+                r#"{ instance = "image_id", annotator = "worker", label = "image_label" }"#,
+            ),
+        ] {
+            assert_eq!(annotations(names), format!("source.columns = {line}"), "{names:?}");
+        }
+    }
+
+    #[test]
+    fn nothing_is_proposed_where_a_column_is_not_known() {
+        assert_eq!(annotations(&["task", "worker", "colour"]), "");
+        assert_eq!(annotations(&["task", "label"]), "");
+    }
+
+    #[test]
+    fn what_the_user_has_set_stays() {
+        let set = ColumnsSpec {
+            instance: some("task"),
+            annotator: some("worker"),
+            weight: some("w"),
+            ..ColumnsSpec::default()
+        };
+        assert_eq!(
+            help(Relation::Gold, &set, &["task", "true_label"]),
+            r#"source.columns = { instance = "task", annotator = "worker", weight = "w", class = "true_label" }"#
+        );
+        assert_eq!(
+            help(Relation::Annotations, &set, &["task", "user", "label", "w"]),
+            r#"source.columns = { instance = "task", annotator = "user", weight = "w" }"#
+        );
+    }
+
+    #[test]
+    fn gold_with_another_id_gets_a_query_as_the_mapping_serves_the_annotations_too() {
+        let set = ColumnsSpec { instance: some("task"), ..ColumnsSpec::default() };
+        for set in [&set, &ColumnsSpec::default()] {
+            assert_eq!(
+                help(Relation::Gold, set, &["item", "truth", "role"]),
+                r#"source.sql.gold = 'select "item" as instance_id, "truth" as "class", "role" from gold'"#
+            );
+        }
+    }
+
+    #[test]
+    fn a_column_question_that_names_the_instances_is_not_also_the_question() {
+        let line = |label: &str| {
+            format!(
+                "source.sql.annotations = 'select \"question\" as instance_id, \"worker\" as annotator_id, \
+                 \"answer\" as \"{label}\", \"weight\" from annotations'"
+            )
+        };
+        let names = ["question", "worker", "answer", "weight"];
+        assert_eq!(annotations(&names), line("label"));
+        // The mapping is also that of the query's columns.
+        let set = ColumnsSpec { label: some("answer"), ..ColumnsSpec::default() };
+        let plain = line("label").replace(" as \"label\"", "");
+        assert_eq!(help(Relation::Annotations, &set, &names), plain);
+    }
+}
