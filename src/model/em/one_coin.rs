@@ -152,7 +152,7 @@ impl Tied {
         ((1.0 - skill) / (self.n_labels - 1).max(1) as f64).max(MIN_PROBABILITY)
     }
 
-    /// The log-prior of an accuracy, up to a constant.
+    /// The log-prior of an accuracy, up to a constant; 0 with a single label, where there is no accuracy to estimate.
     fn term(&self, skill: f64) -> f64 {
         let term = |count: f64, p: f64| if count > 0.0 { count * p.ln() } else { 0.0 };
         term(self.right, skill) + term(self.wrong, 1.0 - skill)
@@ -163,6 +163,9 @@ impl Estimator for Tied {
     fn estimate<const K: usize>(&self, annotator: Annotator<'_>, cells: &mut [f64]) -> f64 {
         let Annotator { labels, n_classes: n } = annotator;
         let skill = self.skill(labels, cells.chunks_exact(stride(n)).map(|cells| &cells[..n]));
+        if self.n_labels < 2 {
+            return 0.0;
+        }
         let wrong = self.each_wrong(skill);
         for (cells, label) in cells.chunks_exact_mut(stride(n)).zip(labels) {
             cells[..n].fill(wrong);
@@ -247,3 +250,13 @@ mod tests {
         assert!((fitted.report.skill[1] - 0.5).abs() < 1e-6, "{:?}", fitted.report.skill);
     }
 }
+    /// With a single label there is no wrong one: all accuracies are 1, and their log-prior is no -inf.
+    #[test]
+    fn a_single_label_has_an_objective_whatever_the_prior() {
+        let spec = OneCoin { right: 2.0, wrong: 0.5, ..OneCoin::default() };
+        let fitted = fit(spec, &tiny(1, &[(0, 0, 0), (1, 0, 0), (1, 1, 0)]));
+        assert_eq!(fitted.report.skill, [1.0, 1.0]);
+        let objectives: Vec<f64> = fitted.trace.iter().map(|row| row.objective).collect();
+        assert_eq!(objectives, [0.0, 0.0]);
+        assert!(fitted.stop.converged);
+    }
