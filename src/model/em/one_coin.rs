@@ -33,10 +33,12 @@ use serde::{Deserialize, Serialize};
 use super::kernels::{Annotator, ColumnModel, Estimator, MIN_PROBABILITY, Prior};
 use super::kernels::{estimate::SparseCell, padded_matrix::stride};
 use super::{EmSteps, StopRule};
+use crate::error::Result;
 use crate::frame::Annotations;
 use crate::model::Spec;
 use crate::model::confusion::{Cells, Confusion};
 use crate::model::fitted::{Posterior, Report};
+use crate::run::Cancel;
 
 /// One-coin Dawid-Skene.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -86,11 +88,18 @@ impl EmSteps for OneCoin {
         params.columns.count(a, t);
     }
 
-    fn m_step(&self, a: &Annotations, t: &Posterior, params: &mut Params) {
+    fn m_step(
+        &self,
+        a: &Annotations,
+        t: &Posterior,
+        params: &mut Params,
+        _: &Cancel,
+    ) -> Result<()> {
         if !self.fixed_prior {
             params.columns.prior(&mut params.prior);
         }
         params.log_prior = params.columns.m_step(a, t, &params.estimator);
+        Ok(())
     }
 
     fn e_step(&self, a: &Annotations, params: &mut Params, t: &mut Posterior) -> f64 {
@@ -120,10 +129,10 @@ impl EmSteps for OneCoin {
 }
 
 /// Estimates one accuracy per annotator, which all classes share.
-struct Tied {
-    right: f64,
-    wrong: f64,
-    n_labels: usize,
+pub(super) struct Tied {
+    pub(super) right: f64,
+    pub(super) wrong: f64,
+    pub(super) n_labels: usize,
 }
 
 impl Tied {
@@ -154,6 +163,9 @@ impl Tied {
 
     /// The log-prior of an accuracy, up to a constant; 0 with a single label, where there is no accuracy to estimate.
     fn term(&self, skill: f64) -> f64 {
+        if self.n_labels < 2 {
+            return 0.0;
+        }
         let term = |count: f64, p: f64| if count > 0.0 { count * p.ln() } else { 0.0 };
         term(self.right, skill) + term(self.wrong, 1.0 - skill)
     }
@@ -163,9 +175,6 @@ impl Estimator for Tied {
     fn estimate<const K: usize>(&self, annotator: Annotator<'_>, cells: &mut [f64]) -> f64 {
         let Annotator { labels, n_classes: n } = annotator;
         let skill = self.skill(labels, cells.chunks_exact(stride(n)).map(|cells| &cells[..n]));
-        if self.n_labels < 2 {
-            return 0.0;
-        }
         let wrong = self.each_wrong(skill);
         for (cells, label) in cells.chunks_exact_mut(stride(n)).zip(labels) {
             cells[..n].fill(wrong);
@@ -222,7 +231,7 @@ mod tests {
         let spec = OneCoin { right: 2.0, wrong: 0.5, ..OneCoin::default() };
         let (mut params, t) = (spec.params(&a), Posterior::from_votes(&a));
         spec.count(&a, &t, &mut params);
-        spec.m_step(&a, &t, &mut params);
+        spec.m_step(&a, &t, &mut params, &Cancel::default()).unwrap();
         let report = spec.report(&a, &t, params);
         for (got, want) in report.skill.iter().zip([3.5 / 4.5, 2.5 / 3.5]) {
             assert!((got - want).abs() < 1e-12, "{:?}", report.skill);
@@ -234,9 +243,9 @@ mod tests {
     }
 
     #[test]
-    fn who_is_worse_than_chance_is_read_backwards() {
-        let said = |i: u32, r: u32| (i, r, if r == 3 { 1 - i % 2 } else { i % 2 });
-        let mut rows: Vec<_> = (0..40).map(|n| said(n / 4, n % 4)).collect();
+    fn an_annotator_worse_than_chance_counts_against_its_labels() {
+        let row = |i: u32, r: u32| (i, r, if r == 3 { 1 - i % 2 } else { i % 2 });
+        let mut rows: Vec<_> = (0..40).map(|n| row(n / 4, n % 4)).collect();
         rows.push((10, 3, 0));
         let stop = StopRule { tol: 0.0, ..StopRule::default() };
         let fitted = fit(OneCoin { stop, ..OneCoin::default() }, &tiny(2, &rows));
@@ -249,7 +258,6 @@ mod tests {
             fit(OneCoin::default(), &tiny(2, &[(0, 0, 0), (0, 1, 0), (1, 0, 1), (1, 1, 2)]));
         assert!((fitted.report.skill[1] - 0.5).abs() < 1e-6, "{:?}", fitted.report.skill);
     }
-}
     /// With a single label there is no wrong one: all accuracies are 1, and their log-prior is no -inf.
     #[test]
     fn a_single_label_has_an_objective_whatever_the_prior() {
@@ -260,3 +268,4 @@ mod tests {
         assert_eq!(objectives, [0.0, 0.0]);
         assert!(fitted.stop.converged);
     }
+}
