@@ -7,7 +7,7 @@ use std::time::Instant;
 use labelmill::frame::{AnnotationRows, Annotations, Dims, Duplicates};
 use labelmill::model::em::{DawidSkene, EmSteps};
 use labelmill::model::posterior::Posterior;
-use labelmill::run::Run;
+use labelmill::run::{Cancel, Run};
 use rand::Rng as _;
 
 /// Annotations per instance.
@@ -75,7 +75,7 @@ fn iteration(a: &Annotations) -> f64 {
     let mut seconds: Vec<f64> = (0..ITERATIONS)
         .map(|_| {
             let began = Instant::now();
-            spec.m_step(a, &t, &mut params);
+            spec.m_step(a, &t, &mut params, &Cancel::default()).unwrap();
             spec.e_step(a, &mut params, &mut t);
             began.elapsed().as_secs_f64()
         })

@@ -12,6 +12,7 @@ use criterion::{BenchmarkId, Criterion, Throughput, criterion_group};
 use labelmill::frame::{Annotations, Dims};
 use labelmill::model::em::{DawidSkene, EmSteps};
 use labelmill::model::posterior::Posterior;
+use labelmill::run::Cancel;
 use labelmill::testing::{annotations, synth::CrowdShape};
 
 /// The allocator of the program.
@@ -46,7 +47,7 @@ fn dawid_skene_iteration(c: &mut Criterion) {
         group.throughput(Throughput::Elements(a.len() as u64));
         group.bench_function(BenchmarkId::from_parameter(name), |b| {
             b.iter(|| {
-                spec.m_step(&a, &t, &mut params);
+                spec.m_step(&a, &t, &mut params, &Cancel::default()).unwrap();
                 black_box(spec.e_step(&a, &mut params, &mut t))
             });
         });

@@ -6,7 +6,8 @@ use labelmill::model::fitted::Fitted;
 use labelmill::model::posterior::Posterior;
 use labelmill::model::{Model, vote::MajorityVote};
 use labelmill::run::Run;
-use labelmill::testing::{dense, tiny};
+use labelmill::testing::dense::{self, DenseModel};
+use labelmill::testing::tiny;
 
 use crate::support::assert_close;
 
@@ -168,9 +169,9 @@ fn glad_after_sixteen_loops() {
     let ability = &fitted.report.annotator_parameters[0].1;
     assert_close(ability, &[1.275_658, 0.727_922, 0.622_315, -0.202_760], 1e-5, "a");
     let difficulty = &fitted.report.instance_parameters[0].1;
-    let ease: Vec<f64> = difficulty.iter().map(|d| -d.ln()).collect();
+    let b: Vec<f64> = difficulty.iter().map(|d| -d.ln()).collect();
     let want = [0.556_142, 0.992_486, 1.452_505, 1.525_857, 0.409_241, 1.226_184];
-    assert_close(&ease, &want, 1e-5, "b");
+    assert_close(&b, &want, 1e-5, "b");
     assert_close(fitted.posterior.row(5), &[0.006_386, 0.006_399, 0.987_215], 1e-5, "T5");
     let end = objectives(&fit(exact(60)));
     assert_close(&end[59..], &end[58..59], 1e-12, "the end");
@@ -209,18 +210,31 @@ fn every_model_starts_as_often_as_asked_and_keeps_the_best() {
     }
 }
 
+/// Where no other start is better than the votes, the posteriors, class shares and matrices are those of a fit that
+/// starts once.
+#[test]
+fn the_parameters_are_those_of_the_best_start() {
+    let alone = fit(DawidSkene { stop: iterations(2), ..DawidSkene::default() });
+    let spec = DawidSkene { restarts: 2, stop: iterations(2), ..DawidSkene::default() };
+    let fitted = fit(spec);
+    let ends: Vec<f64> = objectives(&fitted).into_iter().skip(1).step_by(2).collect();
+    assert!(ends[0] > ends[1] && ends[0] > ends[2], "{ends:?}");
+    assert_eq!(fitted.posterior, alone.posterior);
+    assert_eq!(fitted.report, alone.report);
+}
+
 /// With `max_steps = 1` an M-step ends early. Below the gradient tolerance it takes no step: all abilities stay at 1.
 // keys: glad.max_steps, glad.gradient_tol
 #[test]
 fn an_m_step_ends_after_its_steps_or_where_its_gradient_is_small() {
     let glad = |gradient_tol, max_steps| fit(Glad { gradient_tol, max_steps, stop: iterations(1) });
-    let still = glad(1e9, 200);
-    assert_eq!(still.report.annotator_parameters[0].1, [1.0; 4]);
+    let unmoved = glad(1e9, 200);
+    assert_eq!(unmoved.report.annotator_parameters[0].1, [1.0; 4]);
     // Then every annotation is right with the probability 1 / (1 + exp(-e)).
-    assert_close(&still.report.skill, &[0.938_097; 4], TOLERANCE, "skill");
-    let (cut, whole) = (glad(1e-9, 1), glad(1e-9, 200));
-    let [still, cut, whole] = [still, cut, whole].map(|fitted| objectives(&fitted)[0]);
-    assert!(still + 1e-3 < cut && cut + 1e-3 < whole, "{still} {cut} {whole}");
+    assert_close(&unmoved.report.skill, &[0.938_097; 4], TOLERANCE, "skill");
+    let (early, exact) = (glad(1e-9, 1), glad(1e-9, 200));
+    let [unmoved, early, exact] = [unmoved, early, exact].map(|fitted| objectives(&fitted)[0]);
+    assert!(unmoved + 1e-3 < early && early + 1e-3 < exact, "{unmoved} {early} {exact}");
 }
 
 #[test]
@@ -230,14 +244,17 @@ fn the_naive_dense_fit_agrees() {
         let stop = StopRule { max_iter: 7, tol: 0.0, ..StopRule::default() };
         let spec = DawidSkene { smoothing, diagonal, stop, ..DawidSkene::default() };
         let fitted = Em(spec).fit((&a).into(), &mut Run::new(0)).unwrap();
-        let naive = dense::dawid_skene(&a, smoothing, diagonal, 7);
-        assert_close(&objectives(&fitted), &naive.ll, 1e-9, "LL");
+        let model = dense::DawidSkene { smoothing, diagonal };
+        let naive = dense::fit(&a, &model, 7);
+        assert_close(&objectives(&fitted), &naive.objectives, 1e-9, "LL");
         assert_close(fitted.posterior.values(), &naive.t.concat(), 1e-9, "T");
-        assert_close(&fitted.report.prior.unwrap(), &naive.q, 1e-9, "q");
+        let q = model.prior(&naive.class_counts).0;
+        assert_close(&fitted.report.prior.unwrap(), &q, 1e-9, "q");
         let confusion = fitted.report.confusion.unwrap();
         for r in 0..4 {
+            let pi = model.likelihood(&naive.counts[r]).0;
             for label in 0..3 {
-                let naive: Vec<f64> = (0..3).map(|k| naive.pi[r][k][label]).collect();
+                let naive: Vec<f64> = (0..3).map(|k| pi[k][label]).collect();
                 let column = confusion.column(&a, r, label);
                 assert_close(&column, &naive, 1e-9, &format!("pi[{r}][.][{label}]"));
             }

@@ -119,7 +119,6 @@ fn run(spec: &PipelineSpec) {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 12, failure_persistence: None, ..ProptestConfig::default() })]
 
-    // keys: engine.batch_size, engine.threads
     #[test]
     fn no_layout_changes_a_byte(layout in layouts()) {
         let plain = Layout { order: 0, files: 1, batch_size: 8192, threads: 1 };

@@ -1,10 +1,11 @@
 //! Every key of a pipeline file has an effect, and a test asserts it.
 //!
 //! The line `// keys: decide.ties, sink.tables` right above a test's attributes names the keys whose effect the test
-//! asserts, at other values than their defaults. A key that only one model has is `KIND.key`; a key that models share
+//! asserts, at other values than their defaults: the last word of each key occurs in the test, or in a function or constant
+//! of the same file that the test uses. A key that only one model has is `KIND.key`; a key that models share
 //! is `model.key`.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 use labelmill::model::MODELS;
@@ -16,8 +17,10 @@ use crate::digest::leaves;
 const SHARED: [&str; 5] = ["backbone", "device", "preset", "stop", "train"];
 
 /// Keys whose effect no test can observe, and why.
-const UNSEEN: [(&str, &str); 1] =
-    [("sink.sync", "what a disk has after a power cut is not seen by a process")];
+const UNSEEN: [(&str, &str); 2] = [
+    ("sink.sync", "what a disk has after a power cut is not seen by a process"),
+    ("model.train.precision", "only a GPU computes in another precision than f32"),
+];
 
 /// Every key of a pipeline file that is not a section.
 fn keys() -> BTreeSet<String> {
@@ -51,38 +54,105 @@ fn sources(folder: &Path, files: &mut Vec<PathBuf>) {
     }
 }
 
-/// The keys that tests name, each with its place, and the places of such comments that are not above a test.
-fn named() -> (Vec<(String, String)>, Vec<String>) {
-    let (mut files, mut named, mut astray) = (Vec::new(), Vec::new(), Vec::new());
+/// A key that a test names, its place, and the test with all that it uses of its file.
+struct Named {
+    key: String,
+    place: String,
+    test: String,
+}
+
+/// The keys that tests name, and the places of such comments that are not above a test.
+fn named() -> (Vec<Named>, Vec<String>) {
+    let (mut files, mut named, mut misplaced) = (Vec::new(), Vec::new(), Vec::new());
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     ["src", "tests"].iter().for_each(|folder| sources(&root.join(folder), &mut files));
     for file in files {
         let text = std::fs::read_to_string(&file).unwrap();
-        let lines: Vec<&str> = text.lines().map(str::trim).collect();
+        let lines: Vec<&str> = text.lines().collect();
+        let items = items(&lines);
         for (n, line) in lines.iter().enumerate() {
-            let Some(keys) = line.strip_prefix("// keys: ") else { continue };
+            let Some(keys) = line.trim_start().strip_prefix("// keys: ") else { continue };
             let place = format!("{}:{}", file.strip_prefix(root).unwrap().display(), n + 1);
-            let next = lines[n..].iter().find(|line| !line.starts_with("//"));
-            if !next.is_some_and(|next| {
-                next.starts_with("#[test]") || next.starts_with("#[tokio::test")
-            }) {
-                astray.push(place.clone());
+            let is_code = |n: &usize| !lines[*n].trim_start().starts_with("//");
+            let start = (n..lines.len()).find(is_code).unwrap();
+            let attribute = lines[start].trim_start();
+            if !attribute.starts_with("#[test]") && !attribute.starts_with("#[tokio::test") {
+                misplaced.push(place.clone());
             }
-            named.extend(keys.split(',').map(|key| (key.trim().to_owned(), place.clone())));
+            let test = with_used(item(&lines, start), &items);
+            named.extend(keys.split(',').map(|key| Named {
+                key: key.trim().to_owned(),
+                place: place.clone(),
+                test: test.clone(),
+            }));
         }
     }
-    (named, astray)
+    (named, misplaced)
+}
+
+/// The text of the item that begins at line `start` and ends with a line of the same indentation.
+fn item(lines: &[&str], start: usize) -> String {
+    let indentation = |line: &str| line.len() - line.trim_start().len();
+    let is_last = |line: &&str| {
+        indentation(line) == indentation(lines[start])
+            && (line.trim_start() == "}" || line.ends_with(';'))
+    };
+    let n = lines[start..].iter().position(is_last).map_or(lines.len() - start, |last| last + 1);
+    lines[start..start + n].join("\n")
+}
+
+/// The functions and constants of a file, by name.
+fn items(lines: &[&str]) -> BTreeMap<String, String> {
+    let name = |line: &str| {
+        let declaration = line.trim_start();
+        let declaration = declaration.strip_prefix("pub ").unwrap_or(declaration);
+        let declaration = declaration.strip_prefix("async ").unwrap_or(declaration);
+        let name = declaration.strip_prefix("fn ").or(declaration.strip_prefix("const "))?;
+        name.split(|c: char| !c.is_alphanumeric() && c != '_').next().map(str::to_owned)
+    };
+    let all = lines.iter().enumerate();
+    all.filter_map(|(n, line)| Some((name(line)?, item(lines, n)))).collect()
+}
+
+/// The text with all items that it uses, and those that these use.
+fn with_used(mut text: String, items: &BTreeMap<String, String>) -> String {
+    let mut used = BTreeSet::new();
+    while let Some((name, item)) =
+        items.iter().find(|(name, _)| !used.contains(*name) && has_word(&text, name))
+    {
+        used.insert(name);
+        text.push_str(item);
+    }
+    text
+}
+
+/// Whether the text has this word, alone or after an escaped end of a line, as in `"\\nkey = 1"`.
+fn has_word(text: &str, word: &str) -> bool {
+    let is_part = |c: char| c.is_alphanumeric() || c == '_';
+    text.match_indices(word).any(|(at, _)| {
+        let (before, after) = (&text[..at], &text[at + word.len()..]);
+        (before.ends_with("\\n") || !before.ends_with(is_part)) && !after.starts_with(is_part)
+    })
 }
 
 #[test]
 fn every_key_has_a_test_that_names_it() {
     let keys = keys();
     assert!(keys.len() > 120, "{}", keys.len());
-    let (named, astray) = named();
-    assert!(astray.is_empty(), "keys are named above a test's attributes: {astray:#?}");
-    let unknown: Vec<_> = named.iter().filter(|(key, _)| !keys.contains(key)).collect();
+    let (named, misplaced) = named();
+    assert!(misplaced.is_empty(), "keys are named above a test's attributes: {misplaced:#?}");
+    let places = |is_wrong: &dyn Fn(&Named) -> bool| -> Vec<String> {
+        let wrong = named.iter().filter(|named| is_wrong(named));
+        wrong.map(|Named { key, place, .. }| format!("{place}: {key}")).collect()
+    };
+    let unknown = places(&|named| !keys.contains(&named.key));
     assert!(unknown.is_empty(), "the schema has no such key: {unknown:#?}");
-    let is_named = |key: &str| named.iter().any(|(name, _)| name == key);
+    let unused = places(&|named| {
+        let word = named.key.rsplit('.').next().unwrap();
+        !has_word(&named.test, word)
+    });
+    assert!(unused.is_empty(), "the test does not use the key: {unused:#?}");
+    let is_named = |key: &str| named.iter().any(|named| named.key == key);
     let is_unseen = |key: &str| UNSEEN.iter().any(|(unseen, _)| *unseen == key);
     let stale: Vec<_> =
         UNSEEN.iter().filter(|(key, _)| is_named(key) || !keys.contains(*key)).collect();

@@ -1,4 +1,4 @@
-//! Three implementations of Dawid-Skene agree: sparse and parallel, naive and dense, and group-bys in SQL.
+//! The models beside naive ones on dense arrays; and Dawid-Skene beside group-bys in SQL.
 
 use std::sync::Arc;
 
@@ -7,20 +7,28 @@ use arrow::array::{AsArray, types::Float64Type, types::Int64Type};
 use datafusion::prelude::SessionContext;
 use labelmill::frame::{AnnotationRows, Annotations, Dims, Duplicates};
 use labelmill::model::Model;
-use labelmill::model::em::{DawidSkene, Em, StopRule};
+use labelmill::model::em::{DawidSkene, Em, EmSteps, Glad, Ibcc, OneCoin, StopRule};
 use labelmill::model::fitted::Fitted;
 use labelmill::model::posterior::Posterior;
 use labelmill::run::Run;
 use labelmill::sql::{DAWID_SKENE_CONFUSION, DAWID_SKENE_POSTERIOR, DAWID_SKENE_PRIOR};
-use labelmill::testing::{annotations, dense, synth::CrowdShape};
+use labelmill::testing::dense::{self, DenseFit, DenseModel, Rows};
+use labelmill::testing::{annotations, synth::CrowdShape, weighted};
 use proptest::prelude::*;
 
 use crate::support::assert_close;
 
-fn fit(a: &Annotations, smoothing: f64, diagonal: f64, iterations: u32) -> Fitted {
-    let stop = StopRule { max_iter: iterations, tol: 0.0, ..StopRule::default() };
-    let spec = DawidSkene { smoothing, diagonal, stop, ..DawidSkene::default() };
+/// A stop rule of exactly this many iterations.
+fn iterations(max_iter: u32) -> StopRule {
+    StopRule { max_iter, tol: 0.0, ..StopRule::default() }
+}
+
+fn fit(spec: impl EmSteps, a: &Annotations) -> Fitted {
     Em(spec).fit(a.into(), &mut Run::new(0)).unwrap()
+}
+
+fn objectives(fitted: &Fitted) -> Vec<f64> {
+    fitted.trace.iter().map(|row| row.objective).collect()
 }
 
 /// Crowds with weights, repeated annotations, labels that are not classes, and trusted instances.
@@ -48,20 +56,81 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 200, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn the_sparse_fit_is_the_dense_fit(a in crowds(), smoothing in 0.0..0.5_f64, diagonal in 0.0..2.0_f64) {
-        let fitted = fit(&a, smoothing, diagonal, 6);
-        let naive = dense::dawid_skene(&a, smoothing, diagonal, 6);
-        let ll: Vec<f64> = fitted.trace.iter().map(|row| row.objective).collect();
-        assert_close(&ll, &naive.ll, 1e-7, "LL");
-        assert_close(fitted.posterior.values(), &naive.t.concat(), 1e-7, "T");
-        assert_close(fitted.report.prior.as_ref().unwrap(), &naive.q, 1e-7, "q");
-        let confusion = fitted.report.confusion.unwrap();
-        for r in 0..5 {
-            for label in 0..4 {
-                let naive: Vec<f64> = (0..3).map(|k| naive.pi[r][k][label]).collect();
-                assert_close(&confusion.column(&a, r, label), &naive, 1e-7, "pi");
-            }
+    fn dawid_skene_is_the_naive_one(a in crowds(), smoothing in 0.0..0.5_f64, diagonal in 0.0..2.0_f64) {
+        let model = dense::DawidSkene { smoothing, diagonal };
+        let spec = DawidSkene { smoothing, diagonal, stop: iterations(6), ..DawidSkene::default() };
+        assert_naive(&a, &fit(spec, &a), &model, |fit, r| model.likelihood(&fit.counts[r]).0);
+    }
+
+    #[test]
+    fn one_coin_is_the_naive_one(a in crowds(), right in 0.0..3.0_f64, wrong in 0.0..2.0_f64) {
+        let model = dense::OneCoin { right, wrong };
+        let spec = OneCoin { right, wrong, stop: iterations(6), ..OneCoin::default() };
+        let fitted = fit(spec, &a);
+        let naive = assert_naive(&a, &fitted, &model, |fit, r| model.likelihood(&fit.counts[r]).0);
+        let skill: Vec<f64> = naive.counts.iter().map(|n| model.likelihood(n).0[0][0]).collect();
+        assert_close(&fitted.report.skill, &skill, 1e-7, "skill");
+    }
+
+    #[test]
+    fn ibcc_is_the_naive_one(
+        a in crowds(), class in 0.05..3.0_f64, diagonal in 0.05..8.0_f64, off_diagonal in 0.05..2.0_f64
+    ) {
+        let model = dense::Ibcc { class, diagonal, off_diagonal };
+        let spec = Ibcc { class, diagonal, off_diagonal, stop: iterations(6), restarts: 0 };
+        assert_naive(&a, &fit(spec, &a), &model, |fit, r| model.mean(&fit.counts[r]));
+    }
+}
+
+/// Six iterations give the naive objectives, posteriors and class shares, and the matrices that `matrix` makes of the
+/// naive fit for each annotator.
+fn assert_naive(
+    a: &Annotations,
+    fitted: &Fitted,
+    model: &impl DenseModel,
+    matrix: impl Fn(&DenseFit, usize) -> Rows,
+) -> DenseFit {
+    let naive = dense::fit(a, model, 6);
+    assert_close(&objectives(fitted), &naive.objectives, 1e-7, "objective");
+    assert_close(fitted.posterior.values(), &naive.t.concat(), 1e-7, "T");
+    let shares = model.unannotated(&naive.class_counts);
+    assert_close(fitted.report.prior.as_ref().unwrap(), &shares, 1e-7, "q");
+    let confusion = fitted.report.confusion.as_ref().unwrap();
+    for r in 0..a.dims().annotators {
+        let matrix = matrix(&naive, r);
+        for label in 0..a.dims().labels {
+            let column: Vec<f64> = matrix.iter().map(|row| row[label]).collect();
+            assert_close(&confusion.column(a, r, label), &column, 1e-7, "pi");
         }
+    }
+    naive
+}
+
+/// Where exact M-steps end, the naive gradient vanishes, and the naive posteriors, objective and skills are those of
+/// the fit. The crowds have weights, repeated annotations, a label that is no class, an instance without annotations,
+/// and trusted instances, with and without annotations.
+#[test]
+fn glad_ends_where_the_naive_gradient_vanishes() {
+    let shape = CrowdShape { instances: 20, annotators: 6, ..CrowdShape::default() };
+    for seed in 0..6 {
+        let mut rows = shape.draw(seed).rows;
+        rows.extend((0..6).map(|n| (3 * n, n, n % 4)));
+        let weights = (0..rows.len()).map(|n| [1.0, 0.4, 1.0, 2.5, 1.0][n * n % 11 % 5]).collect();
+        let dims = Dims { instances: 22, annotators: 6, classes: 3, labels: 4 };
+        let mut a = weighted(dims, &rows, weights);
+        a.trusted = Some((0..22).map(|i| (i % 7 == 0).then_some(i % 3)).collect());
+        let fitted = fit(Glad { gradient_tol: 1e-10, max_steps: 200, stop: iterations(150) }, &a);
+        let ability = &fitted.report.annotator_parameters[0].1;
+        let difficulty = &fitted.report.instance_parameters[0].1;
+        // Without annotations, b stays at its prior mean.
+        let b: Vec<f64> =
+            difficulty.iter().map(|d| if d.is_nan() { 1.0 } else { -d.ln() }).collect();
+        let (t, objective) = dense::glad::posteriors(&a, ability, &b);
+        assert_close(fitted.posterior.values(), &t.concat(), 1e-7, "T");
+        assert_close(&objectives(&fitted)[149..], &[objective], 1e-7, "objective");
+        let gradient = dense::glad::gradient(&a, &t, ability, &b);
+        assert_close(&gradient, &vec![0.0; gradient.len()], 1e-6, "gradient");
+        assert_close(&fitted.report.skill, &dense::glad::skill(&a, ability, &b), 1e-9, "skill");
     }
 }
 
@@ -121,5 +190,6 @@ async fn the_group_bys_in_sql_give_the_same_posteriors() {
     let dims = Dims { instances: 60, annotators: 8, classes: 3, labels: 3 };
     let a = annotations(dims, &rows);
     let got = by_sql(&rows, &Posterior::from_votes(&a), 4).await;
-    assert_close(&got, fit(&a, 0.0, 0.0, 4).posterior.values(), 1e-9, "T");
+    let fitted = fit(DawidSkene { stop: iterations(4), ..DawidSkene::default() }, &a);
+    assert_close(&got, fitted.posterior.values(), 1e-9, "T");
 }

@@ -209,12 +209,27 @@ pub(crate) fn parse_bytes(text: &str) -> Option<usize> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::run::Run;
 
     #[test]
     fn amounts_of_memory() {
         assert_eq!(parse_bytes("1GiB"), Some(1 << 30));
         assert_eq!(parse_bytes("1.5 kb"), Some(1500));
         assert_eq!(parse_bytes("lots"), None);
+    }
+
+    // keys: engine.threads, engine.batch_size
+    #[tokio::test]
+    async fn a_session_has_as_many_partitions_and_rows_in_a_batch_as_asked() {
+        let spec = EngineSpec { threads: Some(3), batch_size: 7, ..EngineSpec::default() };
+        let run = Run::new(0).with_threads(spec.threads()).unwrap();
+        assert_eq!(run.pool().current_num_threads(), 3);
+        let ctx = spec.session().unwrap();
+        assert_eq!(ctx.state().config().target_partitions(), 3);
+        let series = ctx.sql("select * from generate_series(1, 20)").await.unwrap();
+        let batches = series.collect().await.unwrap();
+        let rows: Vec<usize> = batches.iter().map(|batch| batch.num_rows()).collect();
+        assert_eq!(rows, [7, 7, 6]);
     }
 
     #[test]

@@ -82,27 +82,95 @@ pub struct Trained {
 }
 
 impl Fitted {
-    /// The name and value of the first NaN or infinity, if there is any: such a fit must never be published.
+    /// The name and value of the first NaN or infinity, if there is any: such a fit must never be published. A NaN among
+    /// the parameters of instances stands for an instance without one.
     #[must_use]
     pub fn not_finite(&self) -> Option<String> {
         let report = &self.report;
         let predictions = self.predictions.as_ref();
+        let intervals = report.skill_interval.iter().flatten();
+        let intervals: Vec<f64> = intervals.flat_map(|(low, high)| [*low, *high]).collect();
+        let objectives: Vec<f64> = self.trace.iter().map(|row| row.objective).collect();
+        let changes: Vec<f64> = self.trace.iter().map(|row| row.change.unwrap_or(0.0)).collect();
         let mut parts: Vec<(&str, &[f64])> = vec![
             ("posterior", self.posterior.values()),
             ("prediction", predictions.map_or(&[], Posterior::values)),
             ("prior", report.prior.as_deref().unwrap_or_default()),
             ("skill", &report.skill),
+            ("skill interval", &intervals),
             ("common confusion", report.common.as_ref().map_or(&[], |common| &common.probability)),
+            ("objective", &objectives),
+            ("change of the objective", &changes),
         ];
         let confusion = report.confusion.iter().flat_map(Confusion::parts);
         parts.extend(confusion.map(|values| ("confusion", values)));
         let named = report.annotator_parameters.iter();
         parts.extend(named.map(|(name, values)| (name.as_str(), values.as_slice())));
-        parts.into_iter().find_map(|(name, values)| {
-            let is_fine = |chunk: &[f64]| chunk.iter().fold(true, |fine, v| fine & v.is_finite());
-            let chunk = values.chunks(BLOCK).position(|chunk| !is_fine(chunk))? * BLOCK;
-            let at = chunk + values[chunk..].iter().position(|v| !v.is_finite())?;
-            Some(format!("{name}[{at}] is {}", values[at]))
+        let broken = |(name, values)| first_broken(name, values, f64::is_finite);
+        parts.into_iter().find_map(broken).or_else(|| {
+            let mut named = report.instance_parameters.iter();
+            named.find_map(|(name, values)| first_broken(name, values, |v| !v.is_infinite()))
         })
+    }
+}
+
+/// The name and value of the first number that is not fine.
+fn first_broken(name: &str, values: &[f64], is_fine: fn(f64) -> bool) -> Option<String> {
+    let are_fine = |chunk: &[f64]| chunk.iter().fold(true, |fine, v| fine & is_fine(*v));
+    let chunk = values.chunks(BLOCK).position(|chunk| !are_fine(chunk))? * BLOCK;
+    let at = chunk + values[chunk..].iter().position(|v| !is_fine(*v))?;
+    Some(format!("{name}[{at}] is {}", values[at]))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_nan_or_infinity_is_overlooked() {
+        let fine = Fitted {
+            posterior: Posterior::zeros(1, 2),
+            predictions: None,
+            report: Report {
+                skill_interval: Some(vec![(0.2, 0.4); 2]),
+                instance_parameters: vec![("difficulty".to_owned(), vec![1.0, f64::NAN])],
+                ..Report::default()
+            },
+            trace: [None, Some(0.1)]
+                .map(|change| TraceRow {
+                    phase: "em".to_owned(),
+                    step: 1,
+                    objective: -2.0,
+                    change,
+                    seconds: 0.0,
+                })
+                .to_vec(),
+            stop: Stop { converged: true, iterations: 2 },
+            model: None,
+            device: on_cpu(),
+        };
+        assert_eq!(fine.not_finite(), None);
+        let broken = |change: fn(&mut Fitted)| {
+            let mut fitted = fine.clone();
+            change(&mut fitted);
+            fitted.not_finite().unwrap()
+        };
+        let found = [
+            broken(|fitted| fitted.posterior.row_mut(0)[1] = f64::NAN),
+            broken(|fitted| fitted.report.skill = vec![0.5, f64::NAN]),
+            broken(|fitted| fitted.report.skill_interval.as_mut().unwrap()[1].0 = f64::NAN),
+            broken(|fitted| fitted.trace[1].objective = f64::NEG_INFINITY),
+            broken(|fitted| fitted.trace[1].change = Some(f64::NAN)),
+            broken(|fitted| fitted.report.instance_parameters[0].1[0] = f64::INFINITY),
+        ];
+        let want = [
+            "posterior[1] is NaN",
+            "skill[1] is NaN",
+            "skill interval[2] is NaN",
+            "objective[1] is -inf",
+            "change of the objective[1] is NaN",
+            "difficulty[0] is inf",
+        ];
+        assert_eq!(found, want);
     }
 }

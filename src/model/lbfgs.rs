@@ -6,14 +6,16 @@
 //! An M-step needs a few ascent steps from a good start, and the same bits on any number of threads. Here sums over
 //! parameters have one fixed order; the objective function must fix the order of its own sums.
 
-/// The number of (step, gradient difference) pairs that are kept.
+use std::convert::Infallible;
+
+/// The number of [`Correction`]s that are kept.
 const MEMORY: usize = 8;
 
 /// The sufficient-increase condition: a step must achieve this share of the increase that the gradient predicts.
 const SUFFICIENT: f64 = 1e-4;
 
-/// Halvings of a step before the line search gives up.
-const MOST_HALVINGS: usize = 30;
+/// The largest number of times that a line search halves its step before it gives up.
+const MAX_HALVINGS: usize = 30;
 
 /// Moves `x` uphill until no component of the gradient exceeds `tolerance`, for at most `max_iter` iterations; `f`
 /// writes the gradient at a point and returns the value. The value never decreases. Returns the value at the final `x`.
@@ -23,38 +25,58 @@ pub fn maximise(
     tolerance: f64,
     max_iter: u32,
 ) -> f64 {
+    let infallible = |x: &[f64], gradient: &mut [f64]| Ok::<f64, Infallible>(f(x, gradient));
+    let Ok(value) = try_maximise(x, infallible, tolerance, max_iter);
+    value
+}
+
+/// The same for a function that can fail.
+///
+/// # Errors
+/// Those of `f`; `x` is then the last point that the search reached.
+pub fn try_maximise<E>(
+    x: &mut Vec<f64>,
+    mut f: impl FnMut(&[f64], &mut [f64]) -> Result<f64, E>,
+    tolerance: f64,
+    max_iter: u32,
+) -> Result<f64, E> {
     let mut gradient = vec![0.0; x.len()];
-    let mut value = f(x, &mut gradient);
+    let mut value = f(x, &mut gradient)?;
     let (mut next, mut next_gradient) = (x.clone(), gradient.clone());
-    let mut memory: Vec<(Vec<f64>, Vec<f64>, f64)> = Vec::new();
+    let mut memory: Vec<Correction> = Vec::new();
     for _ in 0..max_iter {
         if gradient.iter().all(|g| g.abs() <= tolerance) {
             break;
         }
         let direction = ascent(&gradient, &memory);
         let slope = dot(&direction, &gradient);
-        // There is no curvature information yet: the first step moves no coordinate by more than 1.
-        let longest = direction.iter().fold(0.0, |max: f64, d| max.max(d.abs()));
-        let mut step = if memory.is_empty() { 1.0 / longest.max(1.0) } else { 1.0 };
-        let mut climbs = false;
-        for _ in 0..MOST_HALVINGS {
-            next.iter_mut().zip(&*x).zip(&direction).for_each(|((n, x), d)| *n = x + step * d);
-            let next_value = f(&next, &mut next_gradient);
-            if next_value >= value + SUFFICIENT * step * slope {
-                value = next_value;
-                climbs = true;
-                break;
-            }
-            step *= 0.5;
-        }
-        if !climbs {
+        if slope.is_nan() || slope <= 0.0 {
+            // Rounding has turned the direction downhill.
             break;
         }
-        let moved: Vec<f64> = next.iter().zip(&*x).map(|(n, x)| n - x).collect();
-        let bent: Vec<f64> = gradient.iter().zip(&next_gradient).map(|(g, n)| g - n).collect();
-        let curvature = dot(&moved, &bent);
-        if curvature > 1e-12 * dot(&bent, &bent) {
-            memory.push((moved, bent, curvature));
+        // There is no curvature information yet: the first step moves no coordinate by more than 1.
+        let longest = direction.iter().fold(0.0, |max: f64, d| max.max(d.abs()));
+        let mut length = if memory.is_empty() { 1.0 / longest.max(1.0) } else { 1.0 };
+        let mut is_sufficient = false;
+        for _ in 0..MAX_HALVINGS {
+            next.iter_mut().zip(&*x).zip(&direction).for_each(|((n, x), d)| *n = x + length * d);
+            let next_value = f(&next, &mut next_gradient)?;
+            if next_value >= value + SUFFICIENT * length * slope {
+                value = next_value;
+                is_sufficient = true;
+                break;
+            }
+            length *= 0.5;
+        }
+        if !is_sufficient {
+            break;
+        }
+        let step: Vec<f64> = next.iter().zip(&*x).map(|(n, x)| n - x).collect();
+        let gradient_change: Vec<f64> =
+            gradient.iter().zip(&next_gradient).map(|(g, n)| g - n).collect();
+        let curvature = dot(&step, &gradient_change);
+        if curvature > 1e-12 * dot(&gradient_change, &gradient_change) {
+            memory.push(Correction { step, gradient_change, curvature });
             if memory.len() > MEMORY {
                 memory.remove(0);
             }
@@ -62,25 +84,36 @@ pub fn maximise(
         std::mem::swap(x, &mut next);
         std::mem::swap(&mut gradient, &mut next_gradient);
     }
-    value
+    Ok(value)
+}
+
+/// What one step tells of the Hessian of -f.
+struct Correction {
+    /// s = the next x - x
+    step: Vec<f64>,
+    /// y = the change of the gradient of -f
+    gradient_change: Vec<f64>,
+    /// 1 / rho = y s
+    curvature: f64,
 }
 
 /// The ascent direction: the gradient times the approximate inverse Hessian of -f, by the two-loop recursion (7.4).
-fn ascent(gradient: &[f64], memory: &[(Vec<f64>, Vec<f64>, f64)]) -> Vec<f64> {
+fn ascent(gradient: &[f64], memory: &[Correction]) -> Vec<f64> {
     let mut direction = gradient.to_vec();
-    let mut shares = Vec::with_capacity(memory.len());
-    for (moved, bent, curvature) in memory.iter().rev() {
-        let share = dot(moved, &direction) / curvature;
-        direction.iter_mut().zip(bent).for_each(|(d, b)| *d -= share * b);
-        shares.push(share);
+    let mut alphas = Vec::with_capacity(memory.len());
+    for Correction { step, gradient_change, curvature } in memory.iter().rev() {
+        let alpha = dot(step, &direction) / curvature;
+        direction.iter_mut().zip(gradient_change).for_each(|(d, y)| *d -= alpha * y);
+        alphas.push(alpha);
     }
-    if let Some((_, bent, curvature)) = memory.last() {
-        let scale = curvature / dot(bent, bent);
+    if let Some(Correction { gradient_change, curvature, .. }) = memory.last() {
+        let scale = curvature / dot(gradient_change, gradient_change);
         direction.iter_mut().for_each(|d| *d *= scale);
     }
-    for ((moved, bent, curvature), share) in memory.iter().zip(shares.into_iter().rev()) {
-        let back = share - dot(bent, &direction) / curvature;
-        direction.iter_mut().zip(moved).for_each(|(d, m)| *d += back * m);
+    for (correction, alpha) in memory.iter().zip(alphas.into_iter().rev()) {
+        let Correction { step, gradient_change, curvature } = correction;
+        let beta = dot(gradient_change, &direction) / curvature;
+        direction.iter_mut().zip(step).for_each(|(d, s)| *d += (alpha - beta) * s);
     }
     direction
 }
@@ -94,7 +127,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_top_of_a_bent_ridge_is_found() {
+    fn the_top_of_a_curved_ridge_is_found() {
         // Minus Rosenbrock's function, whose maximum is 0 at (1, 1).
         let ridge = |x: &[f64], gradient: &mut [f64]| {
             let bend = x[1] - x[0] * x[0];
@@ -105,5 +138,30 @@ mod tests {
         let mut x = vec![-1.2, 1.0];
         let value = maximise(&mut x, ridge, 1e-9, 200);
         assert!((x[0] - 1.0).abs() < 1e-7 && (x[1] - 1.0).abs() < 1e-7 && value > -1e-14, "{x:?}");
+    }
+    /// The square of 1e-170 is 0 in floating point: nothing says that the direction leads uphill.
+    #[test]
+    fn a_direction_without_a_slope_is_not_searched() {
+        let mut evaluations = 0;
+        let f = |x: &[f64], gradient: &mut [f64]| {
+            evaluations += 1;
+            gradient[0] = 1e-170;
+            x[0]
+        };
+        let mut x = vec![3.0];
+        assert_eq!(maximise(&mut x, f, 0.0, 50), 3.0);
+        assert_eq!((x, evaluations), (vec![3.0], 1));
+    }
+
+    #[test]
+    fn an_error_of_the_function_ends_the_search() {
+        let mut evaluations = 0;
+        let f = |x: &[f64], gradient: &mut [f64]| {
+            evaluations += 1;
+            gradient[0] = -2.0 * x[0];
+            if evaluations < 3 { Ok(-x[0] * x[0]) } else { Err("interrupted") }
+        };
+        assert_eq!(try_maximise(&mut vec![8.0], f, 0.0, 50), Err("interrupted"));
+        assert_eq!(evaluations, 3);
     }
 }

@@ -32,21 +32,39 @@ pub fn tiny(n_classes: usize, rows: &[(u32, u32, u32)]) -> Annotations {
     annotations(dims, rows)
 }
 
-/// Annotations of the given sizes from (instance, annotator, label) triples.
+/// Annotations of the given sizes from (instance, annotator, label) triples; repeated ones share one weight.
 ///
 /// # Panics
 /// When a number is out of range.
 #[must_use]
 pub fn annotations(dims: Dims, rows: &[(u32, u32, u32)]) -> Annotations {
+    build(dims, rows, Vec::new(), Duplicates::Share)
+}
+
+/// The same with a weight for each triple; repeated ones count each.
+///
+/// # Panics
+/// When a number is out of range, or there is not one weight for each triple.
+#[must_use]
+pub fn weighted(dims: Dims, rows: &[(u32, u32, u32)], weights: Vec<f64>) -> Annotations {
+    build(dims, rows, weights, Duplicates::Keep)
+}
+
+fn build(
+    dims: Dims,
+    rows: &[(u32, u32, u32)],
+    weight: Vec<f64>,
+    duplicates: Duplicates,
+) -> Annotations {
     let rows = AnnotationRows {
         instance: rows.iter().map(|r| r.0).collect(),
         annotator: rows.iter().map(|r| r.1).collect(),
         label: rows.iter().map(|r| r.2).collect(),
-        weight: Vec::new(),
+        weight,
     };
-    match Annotations::build(dims, rows, Duplicates::Share) {
+    match Annotations::build(dims, rows, duplicates) {
         Ok(annotations) => annotations,
-        Err(repeated) => unreachable!("shared answers are no error: {repeated:?}"),
+        Err(repeated) => unreachable!("this policy refuses no annotation: {repeated:?}"),
     }
 }
 

@@ -52,8 +52,8 @@ impl CrowdShape {
         let mut rng = run.rng("annotations");
         let mut rows = Vec::with_capacity((self.instances * self.redundancy) as usize);
         for (i, class) in (0..self.instances).zip(&truth) {
-            let who = sample(&mut rng, self.annotators as usize, self.redundancy as usize);
-            for r in who {
+            let chosen = sample(&mut rng, self.annotators as usize, self.redundancy as usize);
+            for r in chosen {
                 let right = self.classes == 1 || rng.random::<f64>() < accuracy[r];
                 let mut other = || (class + rng.random_range(1..self.classes)) % self.classes;
                 rows.push((i, r as u32, if right { *class } else { other() }));

@@ -2,32 +2,34 @@
 
 use std::mem::replace;
 
-use super::{AnnotationRows, Annotations, Duplicates, Repeated};
+use super::{AnnotationRows, Annotations, Duplicates};
 use crate::error::{Error, Result};
 use crate::frame::offsets::number;
 
 impl Annotations {
-    /// The annotations for which `first(annotator)` holds, and the others, with the same instances, annotators and
-    /// trusted classes on both sides. It is asked of one instance after the other.
+    /// The annotations whose flag is set, and the others, with the same instances, annotators and trusted classes on both
+    /// sides. There is one flag for each annotation, in the order of the instances and of their annotations.
     ///
     /// # Errors
-    /// As [`Annotations::build`]; repeated answers were settled before.
-    pub fn split(
-        &self,
-        mut first: impl FnMut(u32) -> bool,
-    ) -> std::result::Result<[Self; 2], Repeated> {
+    /// A defect: there are more or fewer flags than annotations, or one side repeats an annotation.
+    pub fn split(&self, is_first: &[bool]) -> Result<[Self; 2]> {
+        if is_first.len() != self.len() {
+            return Err(Error::bug("a split has one flag for each annotation"));
+        }
+        let mut flags = is_first.iter();
         let mut parts = [AnnotationRows::default(), AnnotationRows::default()];
         for i in 0..self.dims.instances {
-            for (annotator, label, weight) in self.triples_of(i) {
-                let rows = &mut parts[usize::from(!first(annotator))];
+            for ((annotator, label, weight), is_first) in self.triples_of(i).zip(flags.by_ref()) {
+                let rows = &mut parts[usize::from(!is_first)];
                 rows.instance.push(number(i));
                 rows.annotator.push(annotator);
                 rows.label.push(label);
                 rows.weight.push(weight);
             }
         }
-        let build = |rows| {
-            let part = Self::build(self.dims, rows, Duplicates::Keep)?;
+        let build = |rows| -> Result<Self> {
+            let repeated = |_| Error::bug("settled annotations repeat themselves");
+            let part = Self::build(self.dims, rows, Duplicates::Keep).map_err(repeated)?;
             Ok(Self { trusted: self.trusted.clone(), ..part })
         };
         let [one, other] = parts;
@@ -53,9 +55,7 @@ impl Annotations {
                 is_training.extend(rows.iter().map(|_| !was_known || !held_out));
             }
         }
-        let mut is_training = is_training.into_iter();
-        let repeated = |_| Error::bug("settled annotations repeat themselves");
-        self.split(|_| is_training.next().unwrap_or(true)).map_err(repeated)
+        self.split(&is_training)
     }
 }
 
@@ -63,6 +63,7 @@ impl Annotations {
 mod tests {
     use super::*;
     use crate::frame::Dims;
+    use crate::testing::tiny;
 
     #[test]
     fn the_first_annotation_of_each_annotator_and_halves_of_a_soft_one_are_not_held_out() {
@@ -99,7 +100,7 @@ mod tests {
         };
         let mut whole = Annotations::build(dims, rows, Duplicates::Keep).unwrap();
         whole.trusted = Some(vec![None, Some(1), None]);
-        let [own, others] = whole.split(|annotator| annotator == 0).unwrap();
+        let [own, others] = whole.split(&[true, false, false, true]).unwrap();
         let all = |part: &Annotations| -> Vec<(usize, (u32, u32, f64))> {
             (0..3).flat_map(|i| part.triples_of(i).map(move |triple| (i, triple))).collect()
         };
@@ -109,5 +110,13 @@ mod tests {
             (own.dims(), own.trusted_class(1), others.trusted_class(1)),
             (dims, Some(1), Some(1))
         );
+    }
+    #[test]
+    fn a_split_without_a_flag_for_each_annotation_is_a_defect() {
+        let a = tiny(2, &[(0, 0, 0), (0, 1, 1), (1, 1, 1)]);
+        for flags in [&[true, false][..], &[true; 4]] {
+            let error = a.split(flags).unwrap_err().to_string();
+            assert!(error.contains("one flag for each annotation"), "{error}");
+        }
     }
 }

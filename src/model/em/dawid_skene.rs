@@ -24,8 +24,8 @@
 //! use labelmill::testing::tiny;
 //!
 //! // (instance, annotator, label): two agree on everything; the third gives the opposite, which the model inverts.
-//! let said = |i: u32, r: u32| (i, r, if r == 2 { 1 - i % 2 } else { i % 2 });
-//! let rows: Vec<_> = (0..12).map(|n| said(n / 3, n % 3)).collect();
+//! let row = |i: u32, r: u32| (i, r, if r == 2 { 1 - i % 2 } else { i % 2 });
+//! let rows: Vec<_> = (0..12).map(|n| row(n / 3, n % 3)).collect();
 //! let a = tiny(2, &rows);
 //! let fitted = Em(DawidSkene::default()).fit((&a).into(), &mut labelmill::run::Run::new(0)).unwrap();
 //! assert!((fitted.posterior.row(1)[1] - 1.0).abs() < 1e-9);
@@ -37,11 +37,13 @@ use serde::{Deserialize, Serialize};
 
 use super::kernels::{ColumnModel, Prior};
 use super::{EmSteps, StopRule};
+use crate::error::Result;
 use crate::frame::Annotations;
 use crate::model::Spec;
 use crate::model::confusion::{Cells, Confusion, Smoothing};
 use crate::model::fitted::Report;
 use crate::model::posterior::Posterior;
+use crate::run::Cancel;
 
 /// Dawid-Skene.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -97,11 +99,13 @@ impl EmSteps for DawidSkene {
         a: &Annotations,
         t: &Posterior,
         Params { prior, columns, smoothing }: &mut Params,
-    ) {
+        _: &Cancel,
+    ) -> Result<()> {
         if !self.fixed_prior {
             columns.prior(prior);
         }
         columns.m_step(a, t, smoothing);
+        Ok(())
     }
 
     fn e_step(
@@ -185,7 +189,7 @@ mod tests {
             let spec = DawidSkene { smoothing: 0.1, diagonal, ..DawidSkene::default() };
             let (mut params, t) = (spec.params(&a), Posterior::from_votes(&a));
             spec.count(&a, &t, &mut params);
-            spec.m_step(&a, &t, &mut params);
+            spec.m_step(&a, &t, &mut params, &Cancel::default()).unwrap();
             let confusion = spec.report(&a, &t, params).confusion.unwrap();
             for (annotator, label, column) in expected {
                 for (got, want) in confusion.column(&a, annotator, label).iter().zip(column) {
@@ -207,7 +211,7 @@ mod tests {
         let (spec, t) = (DawidSkene::default(), Posterior::from_votes(&a));
         let mut params = spec.params(&a);
         spec.count(&a, &t, &mut params);
-        spec.m_step(&a, &t, &mut params);
+        spec.m_step(&a, &t, &mut params, &Cancel::default()).unwrap();
         let confusion = spec.report(&a, &t, params).confusion.unwrap();
         for label in 0..3 {
             assert!((confusion.column(&a, 0, label)[2] - 1.0 / 3.0).abs() < 1e-9);

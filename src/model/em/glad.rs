@@ -3,7 +3,7 @@
 //! ```text
 //! z[i] ~ uniform;  sigma[i][r] = sigmoid(a[r] exp(b[i]))     a: ability, exp(-b): difficulty
 //! P(y | z[i] = k, i, r) = sigma[i][r] if y = k, else (1 - sigma[i][r]) / (L - 1)     L labels
-//! a[r] ~ Normal(1, 1);  b[i] ~ Normal(1, 1)
+//! a[r] ~ Normal(1, 1);  b[i] ~ Normal(1, 1);  b is clamped to -10 .. 10 wherever exp(b) or exp(-b) is meant
 //! objective = LL - |a - 1|^2 / 2 - |b - 1|^2 / 2,  LL = sum_i logsumexp_k ( ln q[k] + sum of ln P(y | k, i, r) )
 //! ```
 //! 1. a = b = 1; T = softmax of the terms of LL.
@@ -39,13 +39,14 @@ use serde::{Deserialize, Serialize};
 use super::kernels::Prior;
 use super::kernels::log_domain::{LogLikelihood, e_step};
 use super::{EmSteps, Start, StopRule};
+use crate::error::Result;
 use crate::frame::{Annotations, BLOCK};
 use crate::model::Spec;
 use crate::model::fitted::Report;
-use crate::model::lbfgs::maximise;
+use crate::model::lbfgs::try_maximise;
 use crate::model::numerics::{ln_sigmoid, sigmoid};
 use crate::model::posterior::Posterior;
-use crate::run::Run;
+use crate::run::{Cancel, Run};
 
 /// GLAD.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -77,11 +78,12 @@ impl Spec for Glad {
 /// The mean of both priors, and the initial value of every parameter.
 const START: f64 = 1.0;
 
-/// b is clamped to plus or minus this before exp(b).
-const MOST_EASE: f64 = 10.0;
+/// b is clamped to plus or minus this before exp(b): the logarithm of the largest inverse difficulty.
+const MAX_LOG_INVERSE_DIFFICULTY: f64 = 10.0;
 
-/// Abilities `[annotator]`, then eases `[instance]`: the b of the formulas.
+/// The parameters that an M-step estimates, and the prior `[class]`.
 pub struct Params {
+    /// The abilities `[annotator]`, then the logarithms of the inverse difficulties `[instance]`: a and b.
     x: Vec<f64>,
     prior: Vec<f64>,
 }
@@ -100,10 +102,20 @@ impl EmSteps for Glad {
         Start::Parameters
     }
 
-    fn m_step(&self, a: &Annotations, t: &Posterior, params: &mut Params) {
-        let climb = MStepObjective { a, t };
-        let f = |x: &[f64], gradient: &mut [f64]| climb.value(x, gradient);
-        maximise(&mut params.x, f, self.gradient_tol, self.max_steps);
+    fn m_step(
+        &self,
+        a: &Annotations,
+        t: &Posterior,
+        params: &mut Params,
+        cancel: &Cancel,
+    ) -> Result<()> {
+        let mut objective = MStepObjective::new(a, t);
+        let f = |x: &[f64], gradient: &mut [f64]| -> Result<f64> {
+            cancel.check()?;
+            Ok(objective.value(x, gradient))
+        };
+        try_maximise(&mut params.x, f, self.gradient_tol, self.max_steps)?;
+        Ok(())
     }
 
     fn e_step(&self, a: &Annotations, params: &mut Params, t: &mut Posterior) -> f64 {
@@ -113,19 +125,18 @@ impl EmSteps for Glad {
     }
 
     fn report(&self, a: &Annotations, _: &Posterior, params: Params) -> Report {
-        let (ability, ease) = params.x.split_at(a.dims().annotators);
+        let (ability, b) = params.x.split_at(a.dims().annotators);
         let mut right = vec![(0.0, 0.0); ability.len()];
-        for (i, ease) in ease.iter().enumerate() {
+        for (i, b) in b.iter().enumerate() {
             for (r, _, weight) in a.triples_of(i) {
                 let (sum, weights) = &mut right[r as usize];
-                *sum += weight * sigmoid(ability[r as usize] * exp(*ease));
+                *sum += weight * sigmoid(ability[r as usize] * exp(*b));
                 *weights += weight;
             }
         }
         let has_any = |i: usize| !a.columns_of_instance(i).is_empty();
-        let difficulty =
-            |(i, ease): (usize, &f64)| if has_any(i) { (-ease).exp() } else { f64::NAN };
-        let difficulties = ease.iter().enumerate().map(difficulty).collect();
+        let difficulty = |(i, b): (usize, &f64)| if has_any(i) { exp(-b) } else { f64::NAN };
+        let difficulties = b.iter().enumerate().map(difficulty).collect();
         Report {
             skill: right.iter().map(|(sum, weights)| sum / weights).collect(),
             prior: Some(params.prior),
@@ -140,29 +151,31 @@ impl EmSteps for Glad {
     }
 }
 
-fn exp(ease: f64) -> f64 {
-    ease.clamp(-MOST_EASE, MOST_EASE).exp()
+/// exp(b) or exp(-b), of the clamped b.
+fn exp(b: f64) -> f64 {
+    b.clamp(-MAX_LOG_INVERSE_DIFFICULTY, MAX_LOG_INVERSE_DIFFICULTY).exp()
 }
 
-/// The likelihood of abilities and eases.
+/// The likelihood of abilities and difficulties.
 struct Likelihood<'a> {
     ability: &'a [f64],
-    exp_ease: Vec<f64>,
+    /// exp(b) `[instance]`
+    inverse_difficulty: Vec<f64>,
     ln_wrong_labels: f64,
 }
 
 impl<'a> Likelihood<'a> {
     fn new(a: &Annotations, x: &'a [f64]) -> Self {
-        let (ability, ease) = x.split_at(a.dims().annotators);
+        let (ability, b) = x.split_at(a.dims().annotators);
         let wrong_labels = a.dims().labels.saturating_sub(1).max(1) as f64;
-        let exp_ease = ease.iter().map(|ease| exp(*ease)).collect();
-        Self { ability, exp_ease, ln_wrong_labels: wrong_labels.ln() }
+        let inverse_difficulty = b.iter().map(|b| exp(*b)).collect();
+        Self { ability, inverse_difficulty, ln_wrong_labels: wrong_labels.ln() }
     }
 }
 
 impl LogLikelihood for Likelihood<'_> {
     fn add(&self, i: usize, annotator: u32, label: u32, weight: f64, logs: &mut [f64]) {
-        let x = self.ability[annotator as usize] * self.exp_ease[i];
+        let x = self.ability[annotator as usize] * self.inverse_difficulty[i];
         let (right, wrong) = (ln_sigmoid(x), ln_sigmoid(-x) - self.ln_wrong_labels);
         logs.iter_mut().for_each(|log| *log += weight * wrong);
         if let Some(log) = logs.get_mut(label as usize) {
@@ -175,28 +188,36 @@ impl LogLikelihood for Likelihood<'_> {
 struct MStepObjective<'a> {
     a: &'a Annotations,
     t: &'a Posterior,
+    /// exp(b) `[instance]`, of the point at hand.
+    inverse_difficulty: Vec<f64>,
 }
 
-impl MStepObjective<'_> {
+impl<'a> MStepObjective<'a> {
+    fn new(a: &'a Annotations, t: &'a Posterior) -> Self {
+        Self { a, t, inverse_difficulty: vec![0.0; a.dims().instances] }
+    }
+
     /// Writes the gradient at `x` and returns the value: instances first, then annotators. Each sum has a fixed order.
-    fn value(&self, x: &[f64], gradient: &mut [f64]) -> f64 {
-        let Self { a, t } = self;
-        let (ability, ease) = x.split_at(a.dims().annotators);
-        let exp_ease: Vec<f64> = ease.iter().map(|ease| exp(*ease)).collect();
-        let (of_ability, of_ease) = gradient.split_at_mut(ability.len());
+    fn value(&mut self, x: &[f64], gradient: &mut [f64]) -> f64 {
+        let Self { a, t, inverse_difficulty } = self;
+        let (ability, b) = x.split_at(a.dims().annotators);
+        inverse_difficulty.iter_mut().zip(b).for_each(|(exp_b, b)| *exp_b = exp(*b));
+        let (of_ability, of_b) = gradient.split_at_mut(ability.len());
         let right = |i: usize, label: u32| t.row(i).get(label as usize).copied().unwrap_or(0.0);
-        let blocks = of_ease.par_chunks_mut(BLOCK).enumerate();
+        let blocks = of_b.par_chunks_mut(BLOCK).enumerate();
         let values: Vec<f64> = blocks
-            .map(|(block, of_ease)| {
+            .map(|(block, of_b)| {
                 let mut value = 0.0;
-                for (i, of_ease) in (block * BLOCK..).zip(of_ease) {
-                    *of_ease = START - ease[i];
-                    value -= (ease[i] - START).powi(2) / 2.0;
+                for (i, of_b) in (block * BLOCK..).zip(of_b) {
+                    *of_b = START - b[i];
+                    value -= (b[i] - START).powi(2) / 2.0;
+                    // exp(b) does not change beyond the bound of b.
+                    let slope = if b[i].abs() > MAX_LOG_INVERSE_DIFFICULTY { 0.0 } else { 1.0 };
                     for (r, label, weight) in a.triples_of(i) {
-                        let (t, z) = (right(i, label), ability[r as usize] * exp_ease[i]);
+                        let (t, z) = (right(i, label), ability[r as usize] * inverse_difficulty[i]);
                         // t ln sigma + (1 - t) ln(1 - sigma), as 1 - sigma(z) = sigma(-z) and ln of both differ by z.
                         value += weight * (ln_sigmoid(-z) + t * z);
-                        *of_ease += weight * (t - sigmoid(z)) * z;
+                        *of_b += slope * (weight * (t - sigmoid(z)) * z);
                     }
                 }
                 value
@@ -207,9 +228,9 @@ impl MStepObjective<'_> {
             for column in a.columns_of(r) {
                 let (label, weights) = (a.label_of(column as u32), a.column_weights_of(column));
                 for (n, i) in a.instances_of(column).iter().enumerate() {
-                    let (i, exp_ease) = (*i as usize, exp_ease[*i as usize]);
-                    let off = right(i, label) - sigmoid(ability[r] * exp_ease);
-                    *of_ability += weights.get(n) * off * exp_ease;
+                    let (i, exp_b) = (*i as usize, inverse_difficulty[*i as usize]);
+                    let off = right(i, label) - sigmoid(ability[r] * exp_b);
+                    *of_ability += weights.get(n) * off * exp_b;
                 }
             }
         });
@@ -221,13 +242,14 @@ impl MStepObjective<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::frame::Dims;
     use crate::model::Model;
     use crate::model::em::Em;
-    use crate::testing::tiny;
+    use crate::testing::{tiny, weighted};
 
     #[test]
     fn the_first_e_step_by_hand() {
-        // sigma = sigmoid(e): two say 0, one says 1 of two classes: odds = e^e.
+        // sigma = sigmoid(e): two labels are 0, one is 1 of two classes: odds = e^e.
         let a = tiny(2, &[(0, 0, 0), (0, 1, 0), (0, 2, 1)]);
         let (spec, mut t) = (Glad::default(), Posterior::zeros(1, 2));
         let mut params = spec.params(&a);
@@ -238,20 +260,25 @@ mod tests {
         assert!((t.row(0)[0] - joint[0] / (joint[0] + joint[1])).abs() < 1e-12);
     }
 
+    /// At b = 11 and -12 the likelihood is that of b = 10 and -10: only the prior pulls b back.
     #[test]
     fn the_gradient_is_that_of_the_value() {
         let rows: Vec<_> = (0..24).map(|n| (n / 4, n % 4, (n / 4 + n * n % 7 / 4) % 4)).collect();
-        let a = tiny(3, &rows);
+        let weights = (0..24).map(|n| [1.0, 0.25, 1.0, 2.5][n * n % 7 % 4]).collect();
+        let dims = Dims { instances: 6, annotators: 4, classes: 3, labels: 4 };
+        let a = weighted(dims, &rows, weights);
         let t = Posterior::from_votes(&a);
-        let climb = MStepObjective { a: &a, t: &t };
-        let x: Vec<f64> = (0..10).map(|n| f64::from(n) / 4.0 - 1.0).collect();
+        let mut objective = MStepObjective::new(&a, &t);
+        let mut x: Vec<f64> = (0..10).map(|n| f64::from(n) / 4.0 - 1.0).collect();
+        (x[5], x[6]) = (11.0, -12.0);
         let (mut gradient, mut ignored) = (vec![0.0; 10], vec![0.0; 10]);
-        climb.value(&x, &mut gradient);
+        objective.value(&x, &mut gradient);
+        assert_eq!(gradient[5..7], [-10.0, 13.0]);
         for (n, got) in gradient.iter().enumerate() {
             let mut at = |d: f64| {
                 let mut x = x.clone();
                 x[n] += d;
-                climb.value(&x, &mut ignored)
+                objective.value(&x, &mut ignored)
             };
             let want = (at(1e-5) - at(-1e-5)) / 2e-5;
             assert!((got - want).abs() < 1e-6 * want.abs().max(1.0), "{n}: {got} is not {want}");
@@ -259,9 +286,33 @@ mod tests {
     }
 
     #[test]
+    fn a_difficulty_is_that_of_the_clamped_b() {
+        let a = tiny(2, &[(0, 0, 0), (1, 0, 1), (2, 0, 1)]);
+        let spec = Glad::default();
+        let params = Params { x: vec![1.0, 900.0, -900.0, 0.5], prior: vec![0.5, 0.5] };
+        let report = spec.report(&a, &Posterior::from_votes(&a), params);
+        let difficulty = &report.instance_parameters[0].1;
+        for (got, want) in
+            difficulty.iter().zip([(-10.0_f64).exp(), 10.0_f64.exp(), (-0.5_f64).exp()])
+        {
+            assert!((got - want).abs() < 1e-12 * want, "{difficulty:?}");
+        }
+    }
+
+    #[test]
+    fn an_m_step_can_be_interrupted() {
+        let a = tiny(2, &[(0, 0, 0), (0, 1, 0), (1, 0, 1)]);
+        let (spec, cancel) = (Glad::default(), Cancel::default());
+        let mut params = spec.params(&a);
+        assert!(cancel.request(15));
+        let ended = spec.m_step(&a, &Posterior::from_votes(&a), &mut params, &cancel);
+        assert_eq!(ended.unwrap_err().exit_code(), 143);
+    }
+
+    #[test]
     fn an_adversary_has_a_negative_ability() {
-        let said = |i: u32, r: u32| (i, r, if r == 3 { 1 - i % 2 } else { i % 2 });
-        let rows: Vec<_> = (0..80).map(|n| said(n / 4, n % 4)).collect();
+        let row = |i: u32, r: u32| (i, r, if r == 3 { 1 - i % 2 } else { i % 2 });
+        let rows: Vec<_> = (0..80).map(|n| row(n / 4, n % 4)).collect();
         let fitted = Em(Glad::default()).fit((&tiny(2, &rows)).into(), &mut Run::new(0)).unwrap();
         let ability = &fitted.report.annotator_parameters[0].1;
         assert!(ability[3] < 0.0 && ability[0] > 1.0, "{ability:?}");

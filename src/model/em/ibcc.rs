@@ -11,7 +11,8 @@
 //! 1. T = the shares of the votes (trusted rows one-hot).
 //! 2. nu and al from T; 3. T from nu and al; 4. repeat until the ELBO converges.
 //!
-//! The tables show the posterior means of q and pi. A skill is the mean diagonal of pi; its interval is 1.96 standard
+//! The tables show the posterior means of q and pi; the posterior of an instance without annotations is nu over its sum,
+//! the mean of q. A skill is the mean diagonal of pi; its interval is 1.96 standard
 //! deviations to either side, with the diagonal cells as independent Betas.
 //!
 //! H.-C. Kim, Z. Ghahramani: Bayesian Classifier Combination. AISTATS 2012. E. Simpson, S. Roberts, I. Psorakis, A. Smith:
@@ -36,24 +37,30 @@ use statrs::function::gamma::{digamma, ln_gamma};
 
 use super::kernels::{Annotator, ColumnModel, Estimator, Prior, SparseCell, stride};
 use super::{EmSteps, StopRule};
+use crate::error::Result;
 use crate::frame::Annotations;
 use crate::model::confusion::{Cells, Confusion, Smoothing};
 use crate::model::fitted::Report;
 use crate::model::posterior::Posterior;
 use crate::model::{Properties, Spec};
+use crate::run::Cancel;
+
+/// The smallest Dirichlet parameter. It keeps exp(E ln pi) of a label that the annotator never used above the least
+/// likelihood of the kernels, [`MIN_LIKELIHOOD`](super::kernels::MIN_LIKELIHOOD), up to ten billion annotations.
+const MIN_PARAMETER: f64 = 0.05;
 
 /// Independent Bayesian classifier combination.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Ibcc {
     /// The Dirichlet parameter of every class's share. Raising it pulls the shares towards uniform.
-    #[schemars(range(min = 0.05))]
+    #[schemars(range(min = MIN_PARAMETER))]
     pub class: f64,
     /// The Dirichlet parameter of right answers. Raising it trusts annotators with few annotations.
-    #[schemars(range(min = 0.05))]
+    #[schemars(range(min = MIN_PARAMETER))]
     pub diagonal: f64,
     /// The Dirichlet parameter of each wrong answer.
-    #[schemars(range(min = 0.05))]
+    #[schemars(range(min = MIN_PARAMETER))]
     pub off_diagonal: f64,
     /// How many more times to start, from votes mixed with noise; the best ELBO wins.
     pub restarts: u32,
@@ -78,23 +85,34 @@ impl Spec for Ibcc {
     const PROPERTIES: Properties = Properties::Deterministic { has_prior: true };
 }
 
-/// exp(E ln q) `[class]`, exp(E ln pi) of the columns, and the divergences from the priors.
+/// The distributions of q and pi, as far as the E-step reads them.
 pub struct Params {
-    log_mean_prior: Vec<f64>,
+    /// E q `[class]`
+    mean_prior: Vec<f64>,
+    /// exp(E ln q) `[class]`
+    geometric_prior: Vec<f64>,
+    /// exp(E ln pi)
     columns: ColumnModel,
     estimator: Dirichlet,
+    /// The divergences from the priors.
     divergence: f64,
+    /// The instances without annotations that are not trusted.
+    unannotated: Vec<usize>,
 }
 
 impl EmSteps for Ibcc {
     type Params = Params;
 
     fn params(&self, a: &Annotations) -> Params {
+        let is_unannotated =
+            |i: &usize| a.columns_of_instance(*i).is_empty() && a.trusted_class(*i).is_none();
         Params {
-            log_mean_prior: vec![0.0; a.dims().classes],
+            mean_prior: vec![0.0; a.dims().classes],
+            geometric_prior: vec![0.0; a.dims().classes],
             columns: ColumnModel::new(a),
             estimator: Dirichlet::new(self.diagonal, self.off_diagonal, a.dims().labels),
             divergence: 0.0,
+            unannotated: (0..a.dims().instances).filter(is_unannotated).collect(),
         }
     }
 
@@ -102,29 +120,38 @@ impl EmSteps for Ibcc {
         params.columns.count(a, t);
     }
 
-    fn m_step(&self, a: &Annotations, t: &Posterior, params: &mut Params) {
-        let Params { log_mean_prior, columns, estimator, divergence } = params;
+    fn m_step(
+        &self,
+        a: &Annotations,
+        t: &Posterior,
+        params: &mut Params,
+        _: &Cancel,
+    ) -> Result<()> {
+        let Params { mean_prior, geometric_prior, columns, estimator, divergence, .. } = params;
         let nu: Vec<f64> = columns.class_counts().iter().map(|n| n + self.class).collect();
         let (sum, prior_sum) = (nu.iter().sum::<f64>(), self.class * nu.len() as f64);
+        mean_prior.iter_mut().zip(&nu).for_each(|(p, nu)| *p = nu / sum);
         *divergence = if nu.is_empty() { 0.0 } else { ln_gamma(sum) - ln_gamma(prior_sum) };
-        for (p, nu) in log_mean_prior.iter_mut().zip(&nu) {
+        for (p, nu) in geometric_prior.iter_mut().zip(&nu) {
             let log_mean = digamma(*nu) - digamma(sum);
             *divergence += ln_gamma(self.class) - ln_gamma(*nu) + (nu - self.class) * log_mean;
             *p = log_mean.exp();
         }
         *divergence -= columns.m_step(a, t, estimator);
+        Ok(())
     }
 
     fn e_step(&self, a: &Annotations, params: &mut Params, t: &mut Posterior) -> f64 {
-        let Params { log_mean_prior, columns, estimator, divergence } = params;
-        columns.e_step(a, Prior::Class(log_mean_prior), estimator, t) - *divergence
+        let Params { geometric_prior, columns, estimator, .. } = params;
+        let marginal = columns.e_step(a, Prior::Class(geometric_prior), estimator, t);
+        for i in &params.unannotated {
+            t.row_mut(*i).copy_from_slice(&params.mean_prior);
+        }
+        marginal - params.divergence
     }
 
-    fn report(&self, a: &Annotations, t: &Posterior, Params { columns, .. }: Params) -> Report {
-        let n = a.dims().classes;
-        let mut prior: Vec<f64> = columns.class_counts().iter().map(|n| n + self.class).collect();
-        let sum: f64 = prior.iter().sum();
-        prior.iter_mut().for_each(|p| *p /= sum);
+    fn report(&self, a: &Annotations, t: &Posterior, params: Params) -> Report {
+        let (n, Params { mean_prior, columns, .. }) = (a.dims().classes, params);
         // The posterior mean of a Dirichlet is the smoothed share.
         let added = Smoothing::new(a, self.off_diagonal, self.diagonal - self.off_diagonal);
         let expected_count = columns.into_expected_counts(a, t);
@@ -142,7 +169,7 @@ impl EmSteps for Ibcc {
             (0..skill.len()).into_par_iter().map_init(Vec::new, deviation).collect();
         let interval = |(s, d): (&f64, &f64)| ((s - 1.96 * d).max(0.0), (s + 1.96 * d).min(1.0));
         let skill_interval = Some(skill.iter().zip(&deviations).map(interval).collect());
-        let (prior, confusion) = (Some(prior), Some(confusion));
+        let (prior, confusion) = (Some(mean_prior), Some(confusion));
         Report { prior, skill, skill_interval, confusion, ..Report::default() }
     }
 
@@ -157,7 +184,7 @@ impl EmSteps for Ibcc {
 
 /// Estimates exp(E ln pi) under Dirichlet(a0 + counts); its term of the objective is minus the divergence from
 /// Dirichlet(a0).
-struct Dirichlet {
+pub(super) struct Dirichlet {
     diagonal: f64,
     off_diagonal: f64,
     /// The sum of a row of a0.
@@ -167,7 +194,7 @@ struct Dirichlet {
 }
 
 impl Dirichlet {
-    fn new(diagonal: f64, off_diagonal: f64, n_labels: usize) -> Self {
+    pub(super) fn new(diagonal: f64, off_diagonal: f64, n_labels: usize) -> Self {
         let sum = diagonal + off_diagonal * n_labels.saturating_sub(1) as f64;
         let ln_gammas = [diagonal, off_diagonal, sum].map(ln_gamma);
         Self { diagonal, off_diagonal, sum, ln_gammas }
@@ -246,10 +273,12 @@ impl Estimator for Dirichlet {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::frame::Dims;
     use crate::model::Model;
     use crate::model::em::Em;
+    use crate::model::numerics::MIN_LIKELIHOOD;
     use crate::run::Run;
-    use crate::testing::tiny;
+    use crate::testing::{annotations, tiny};
 
     /// The bound of the given posteriors by its definition, term by term: E ln p(y, z, q, pi) - E ln r(z) r(q) r(pi),
     /// where r(q) and r(pi) are the Dirichlets that follow from `t`, and r(z) the posteriors that follow from these.
@@ -288,8 +317,8 @@ mod tests {
             let logs: Vec<f64> = (0..d.classes)
                 .map(|k| {
                     let own = a.triples_of(i);
-                    let said = own.map(|(r, l, w)| w * log_means(&al[r as usize][k])[l as usize]);
-                    log_means(&nu)[k] + said.sum::<f64>()
+                    let terms = own.map(|(r, l, w)| w * log_means(&al[r as usize][k])[l as usize]);
+                    log_means(&nu)[k] + terms.sum::<f64>()
                 })
                 .collect();
             let sum: f64 = logs.iter().map(|l| l.exp()).sum();
@@ -313,7 +342,7 @@ mod tests {
             spec.count(&a, &t, &mut params);
             for _ in 0..4 {
                 let want = bound(&spec, &a, &t);
-                spec.m_step(&a, &t, &mut params);
+                spec.m_step(&a, &t, &mut params, &Cancel::default()).unwrap();
                 let got = spec.e_step(&a, &mut params, &mut t);
                 assert!((got - want).abs() < 1e-10 * want.abs(), "{got} is not {want}");
             }
@@ -332,5 +361,24 @@ mod tests {
         let (low, high) = fitted.report.skill_interval.unwrap()[3];
         assert!((low - (want - 1.96 * deviation)).abs() < 2e-3, "{low}");
         assert!((high - (want + 1.96 * deviation)).abs() < 2e-3, "{high}");
+    }
+    /// nu is (1 + 2, 1 + 0). exp(E ln q) would be as exp(1 + 1/2) to 1: digamma(3) is so much more than digamma(1).
+    #[test]
+    fn an_instance_without_annotations_has_the_mean_of_the_class_shares() {
+        let dims = Dims { instances: 4, annotators: 2, classes: 2, labels: 2 };
+        let mut a = annotations(dims, &[(0, 0, 0), (0, 1, 0), (2, 0, 0)]);
+        a.trusted = Some(vec![None, None, None, Some(1)]);
+        let stop = StopRule { max_iter: 1, tol: 0.0, ..StopRule::default() };
+        let spec = Ibcc { stop, ..Ibcc::default() };
+        let fitted = Em(spec).fit((&a).into(), &mut Run::new(0)).unwrap();
+        assert_eq!(fitted.posterior.row(1), [0.75, 0.25]);
+        assert_eq!(fitted.posterior.row(3), [0.0, 1.0]);
+    }
+
+    /// Beside 1e10 annotations, exp(E ln pi) is exp(digamma(parameter)) / 1e10: 1.2e-19 of .05, and 8e-22 of .04.
+    #[test]
+    fn the_smallest_parameter_keeps_the_likelihood_above_its_floor() {
+        let least = |parameter: f64| (digamma(parameter) - digamma(1e10)).exp();
+        assert!(least(MIN_PARAMETER) > MIN_LIKELIHOOD && least(0.04) < MIN_LIKELIHOOD);
     }
 }

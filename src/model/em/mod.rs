@@ -4,7 +4,7 @@
 //! from a [`ColumnModel`](kernels::ColumnModel): a prior per class or per instance, and an
 //! [`Estimator`](kernels::Estimator) that fills the columns. A model whose likelihood is not a product of columns
 //! implements [`LogLikelihood`](kernels::LogLikelihood). Parameters and posteriors are allocated once
-//! before the loop and updated in place.
+//! before the loop and updated in place; a fit that starts several times keeps those of the best start beside them.
 
 mod dawid_skene;
 mod glad;
@@ -21,7 +21,7 @@ use crate::frame::{Annotations, Evidence};
 use crate::model::fitted::{Fitted, Report, Stop, TraceRow, on_cpu};
 use crate::model::posterior::Posterior;
 use crate::model::{Model, ModelKind, Spec};
-use crate::run::Run;
+use crate::run::{Cancel, Run};
 pub use dawid_skene::DawidSkene;
 pub use glad::Glad;
 pub use ibcc::Ibcc;
@@ -86,11 +86,19 @@ pub trait EmSteps: Spec {
         let votes = Posterior::from_votes(a);
         Start::Posterior(if attempt == 0 { votes } else { perturbed(a, votes, attempt, run) })
     }
-    /// Computes the expected counts of posteriors that are not the result of the last E-step: a start, or the result of
-    /// an earlier attempt.
+    /// Computes the expected counts of a start, which no E-step has made.
     fn count(&self, _a: &Annotations, _t: &Posterior, _params: &mut Self::Params) {}
     /// Estimates the parameters from posteriors and their expected counts.
-    fn m_step(&self, a: &Annotations, t: &Posterior, params: &mut Self::Params);
+    ///
+    /// # Errors
+    /// The interruption, where an M-step takes so long that it checks `cancel` itself.
+    fn m_step(
+        &self,
+        a: &Annotations,
+        t: &Posterior,
+        params: &mut Self::Params,
+        cancel: &Cancel,
+    ) -> Result<()>;
     /// Computes posteriors from the parameters, with one-hot rows for trusted instances, and their expected counts.
     /// Returns the objective: the marginal log-likelihood plus the model's other terms, such as a log-prior. On entry
     /// `t` holds the posteriors that the parameters were estimated from; zeros after [`Start::Parameters`].
@@ -126,24 +134,22 @@ impl<E: EmSteps> Model for Em<E> {
         if let Some(caution) = steps.caution(a) {
             run.warn(caution);
         }
-        let mut params = steps.params(a);
         let mut trace = Vec::new();
-        let mut best: Option<Optimum> = None;
-        for attempt in 0..=steps.restarts() {
-            let next = run_em(steps, a, attempt, &mut params, &mut trace, run)?;
-            if best.as_ref().is_none_or(|best| next.objective > best.objective) {
-                best = Some(next);
+        let mut best = run_em(steps, a, 0, steps.params(a), &mut trace, run)?;
+        let mut spare = None;
+        for attempt in 1..=steps.restarts() {
+            let params = spare.take().unwrap_or_else(|| steps.params(a));
+            let mut next = run_em(steps, a, attempt, params, &mut trace, run)?;
+            if next.objective > best.objective {
+                std::mem::swap(&mut best, &mut next);
             }
+            spare = Some(next.params);
         }
-        let Some(Optimum { posterior, stop: stopped, .. }) = best else {
-            return Err(Error::bug("a fit starts at least once"));
-        };
-        if steps.restarts() > 0 {
-            steps.count(a, &posterior, &mut params);
-        }
-        steps.m_step(a, &posterior, &mut params);
+        drop(spare);
+        let Optimum { posterior, mut params, stop: stopped, .. } = best;
+        steps.m_step(a, &posterior, &mut params, &run.cancel)?;
         run.progress.end();
-        exhausted(stop, stopped, run)?;
+        check_converged(stop, stopped, run)?;
         let report = steps.report(a, &posterior, params);
         Ok(Fitted {
             posterior,
@@ -158,8 +164,10 @@ impl<E: EmSteps> Model for Em<E> {
 }
 
 /// The result of one run of the loop.
-struct Optimum {
+struct Optimum<P> {
     posterior: Posterior,
+    /// The parameters behind the posterior, with its expected counts.
+    params: P,
     objective: f64,
     stop: Stop,
 }
@@ -169,30 +177,30 @@ fn run_em<E: EmSteps>(
     steps: &E,
     a: &Annotations,
     attempt: u32,
-    params: &mut E::Params,
+    mut params: E::Params,
     trace: &mut Vec<TraceRow>,
     run: &Run,
-) -> Result<Optimum> {
+) -> Result<Optimum<E::Params>> {
     let phase = if attempt == 0 { "em".to_owned() } else { format!("restart {attempt}") };
     let rule = steps.stop();
     let standstill = rule.tol * a.len() as f64;
     let mut last: Option<f64> = None;
-    let mut t = match steps.start(a, attempt, params, run) {
+    let mut t = match steps.start(a, attempt, &mut params, run) {
         Start::Posterior(t) => {
-            steps.count(a, &t, params);
+            steps.count(a, &t, &mut params);
             t
         }
         Start::Parameters => {
             let mut t = Posterior::zeros(a.dims().instances, a.dims().classes);
-            last = Some(steps.e_step(a, params, &mut t));
+            last = Some(steps.e_step(a, &mut params, &mut t));
             t
         }
     };
     for step in 1..=rule.max_iter {
         run.cancel.check()?;
         let began = run.clock.seconds();
-        steps.m_step(a, &t, params);
-        let objective = steps.e_step(a, params, &mut t);
+        steps.m_step(a, &t, &mut params, &run.cancel)?;
+        let objective = steps.e_step(a, &mut params, &mut t);
         let change = last.map(|last| objective - last);
         let seconds = run.clock.seconds() - began;
         tracing::debug!(phase, step, objective, change, seconds, "iteration");
@@ -201,11 +209,12 @@ fn run_em<E: EmSteps>(
         last = Some(objective);
         if change.is_some_and(|c| c.abs() < standstill) {
             let stop = Stop { converged: true, iterations: step };
-            return Ok(Optimum { posterior: t, objective, stop });
+            return Ok(Optimum { posterior: t, params, objective, stop });
         }
     }
     let stop = Stop { converged: false, iterations: rule.max_iter };
-    Ok(Optimum { posterior: t, objective: last.unwrap_or(f64::NEG_INFINITY), stop })
+    let objective = last.unwrap_or(f64::NEG_INFINITY);
+    Ok(Optimum { posterior: t, params, objective, stop })
 }
 
 /// The start of a further run: every row that is not trusted is mixed half and half with a random one.
@@ -222,7 +231,8 @@ fn perturbed(a: &Annotations, mut t: Posterior, attempt: u32, run: &Run) -> Post
     t
 }
 
-fn exhausted(rule: &StopRule, stop: Stop, run: &mut Run) -> Result<()> {
+/// Warns or fails, as the rule says, where the iterations ran out before the objective converged.
+fn check_converged(rule: &StopRule, stop: Stop, run: &mut Run) -> Result<()> {
     if stop.converged || rule.tol == 0.0 {
         return Ok(());
     }
@@ -283,8 +293,15 @@ mod tests {
             params.1.push("count");
         }
 
-        fn m_step(&self, _: &Annotations, _: &Posterior, params: &mut Self::Params) {
+        fn m_step(
+            &self,
+            _: &Annotations,
+            _: &Posterior,
+            params: &mut Self::Params,
+            _: &Cancel,
+        ) -> Result<()> {
             params.1.push("m");
+            Ok(())
         }
 
         fn e_step(&self, _: &Annotations, params: &mut Self::Params, t: &mut Posterior) -> f64 {
@@ -295,7 +312,8 @@ mod tests {
 
         fn report(&self, _: &Annotations, _: &Posterior, params: Self::Params) -> Report {
             let names = params.1.iter().map(|name| ((*name).to_owned(), Vec::new())).collect();
-            Report { annotator_parameters: names, ..Report::default() }
+            let skill = vec![f64::from(params.0)];
+            Report { skill, annotator_parameters: names, ..Report::default() }
         }
 
         fn stop(&self) -> &StopRule {
@@ -313,23 +331,34 @@ mod tests {
         Em(spec).fit((&tiny(2, &[(0, 0, 1)])).into(), &mut Run::new(0)).unwrap()
     }
 
+    /// The names of the steps that made the reported parameters, in order.
+    fn steps(fitted: Fitted) -> Vec<String> {
+        fitted.report.annotator_parameters.into_iter().map(|(name, _)| name).collect()
+    }
+
+    /// Posteriors and parameters are those of the best attempt, whose steps end with an M-step of its own posteriors;
+    /// no step of a later attempt is among them.
     #[test]
     fn the_start_with_the_best_objective_is_kept() {
         for (objectives, best) in
             [([-3.0, -1.0, -2.0], 1.0), ([-1.0, -2.0, -3.0], 0.0), ([-3.0, -2.0, -1.0], 2.0)]
         {
-            let fitted = fit(&objectives, false);
-            assert_eq!(fitted.posterior.row(0)[0], best, "{objectives:?}");
-            let phases: Vec<&str> = fitted.trace.iter().map(|row| row.phase.as_str()).collect();
-            assert_eq!(phases, ["em", "em", "restart 1", "restart 1", "restart 2", "restart 2"]);
+            for (from_parameters, start) in [(false, "count"), (true, "e")] {
+                let fitted = fit(&objectives, from_parameters);
+                assert_eq!(fitted.posterior.row(0)[0], best, "{objectives:?}");
+                assert_eq!(fitted.report.skill, [best], "{objectives:?}");
+                let phases: Vec<&str> = fitted.trace.iter().map(|row| row.phase.as_str()).collect();
+                assert_eq!(
+                    phases,
+                    ["em", "em", "restart 1", "restart 1", "restart 2", "restart 2"]
+                );
+                assert_eq!(steps(fitted), ["start", start, "m", "e", "m", "e", "m"]);
+            }
         }
     }
 
     #[test]
     fn a_start_at_parameters_makes_an_e_step_first() {
-        let steps = |fitted: Fitted| -> Vec<String> {
-            fitted.report.annotator_parameters.into_iter().map(|(name, _)| name).collect()
-        };
         assert_eq!(steps(fit(&[0.0], true)), ["start", "e", "m", "e", "m", "e", "m"]);
         assert_eq!(steps(fit(&[0.0], false)), ["start", "count", "m", "e", "m", "e", "m"]);
     }

@@ -32,12 +32,14 @@ use serde::{Deserialize, Serialize};
 
 use super::kernels::{Annotator, ColumnModel, Estimator, Prior, SparseCell, stride};
 use super::{EmSteps, StopRule};
+use crate::error::Result;
 use crate::frame::Annotations;
 use crate::model::Spec;
 use crate::model::confusion::{Cells, Confusion};
 use crate::model::fitted::Report;
 use crate::model::numerics::MIN_PROBABILITY;
 use crate::model::posterior::Posterior;
+use crate::run::Cancel;
 
 /// One-coin Dawid-Skene.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -87,11 +89,18 @@ impl EmSteps for OneCoin {
         params.columns.count(a, t);
     }
 
-    fn m_step(&self, a: &Annotations, t: &Posterior, params: &mut Params) {
+    fn m_step(
+        &self,
+        a: &Annotations,
+        t: &Posterior,
+        params: &mut Params,
+        _: &Cancel,
+    ) -> Result<()> {
         if !self.fixed_prior {
             params.columns.prior(&mut params.prior);
         }
         params.log_prior = params.columns.m_step(a, t, &params.estimator);
+        Ok(())
     }
 
     fn e_step(&self, a: &Annotations, params: &mut Params, t: &mut Posterior) -> f64 {
@@ -121,10 +130,10 @@ impl EmSteps for OneCoin {
 }
 
 /// Estimates one accuracy per annotator, which all classes share.
-struct Tied {
-    right: f64,
-    wrong: f64,
-    n_labels: usize,
+pub(super) struct Tied {
+    pub(super) right: f64,
+    pub(super) wrong: f64,
+    pub(super) n_labels: usize,
 }
 
 impl Tied {
@@ -153,8 +162,11 @@ impl Tied {
         ((1.0 - skill) / (self.n_labels - 1).max(1) as f64).max(MIN_PROBABILITY)
     }
 
-    /// The log-prior of an accuracy, up to a constant.
+    /// The log-prior of an accuracy, up to a constant; 0 with a single label, where there is no accuracy to estimate.
     fn term(&self, skill: f64) -> f64 {
+        if self.n_labels < 2 {
+            return 0.0;
+        }
         let term = |count: f64, p: f64| if count > 0.0 { count * p.ln() } else { 0.0 };
         term(self.right, skill) + term(self.wrong, 1.0 - skill)
     }
@@ -220,7 +232,7 @@ mod tests {
         let spec = OneCoin { right: 2.0, wrong: 0.5, ..OneCoin::default() };
         let (mut params, t) = (spec.params(&a), Posterior::from_votes(&a));
         spec.count(&a, &t, &mut params);
-        spec.m_step(&a, &t, &mut params);
+        spec.m_step(&a, &t, &mut params, &Cancel::default()).unwrap();
         let report = spec.report(&a, &t, params);
         for (got, want) in report.skill.iter().zip([3.5 / 4.5, 2.5 / 3.5]) {
             assert!((got - want).abs() < 1e-12, "{:?}", report.skill);
@@ -232,9 +244,9 @@ mod tests {
     }
 
     #[test]
-    fn who_is_worse_than_chance_is_read_backwards() {
-        let said = |i: u32, r: u32| (i, r, if r == 3 { 1 - i % 2 } else { i % 2 });
-        let mut rows: Vec<_> = (0..40).map(|n| said(n / 4, n % 4)).collect();
+    fn an_annotator_worse_than_chance_counts_against_its_labels() {
+        let row = |i: u32, r: u32| (i, r, if r == 3 { 1 - i % 2 } else { i % 2 });
+        let mut rows: Vec<_> = (0..40).map(|n| row(n / 4, n % 4)).collect();
         rows.push((10, 3, 0));
         let stop = StopRule { tol: 0.0, ..StopRule::default() };
         let fitted = fit(OneCoin { stop, ..OneCoin::default() }, &tiny(2, &rows));
@@ -246,5 +258,15 @@ mod tests {
         let fitted =
             fit(OneCoin::default(), &tiny(2, &[(0, 0, 0), (0, 1, 0), (1, 0, 1), (1, 1, 2)]));
         assert!((fitted.report.skill[1] - 0.5).abs() < 1e-6, "{:?}", fitted.report.skill);
+    }
+    /// With a single label there is no wrong one: all accuracies are 1, and their log-prior is no -inf.
+    #[test]
+    fn a_single_label_has_an_objective_whatever_the_prior() {
+        let spec = OneCoin { right: 2.0, wrong: 0.5, ..OneCoin::default() };
+        let fitted = fit(spec, &tiny(1, &[(0, 0, 0), (1, 0, 0), (1, 1, 0)]));
+        assert_eq!(fitted.report.skill, [1.0, 1.0]);
+        let objectives: Vec<f64> = fitted.trace.iter().map(|row| row.objective).collect();
+        assert_eq!(objectives, [0.0, 0.0]);
+        assert!(fitted.stop.converged);
     }
 }

@@ -284,10 +284,11 @@ pub fn class_counts(parts: &[Statistics]) -> Vec<f64> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::Prior;
     use super::super::e_step::EStep;
     use super::super::m_step::{Columns, expected_counts};
-    use super::super::{Prior, Smoothing};
     use super::*;
+    use crate::model::confusion::Smoothing;
     use crate::testing::tiny;
 
     #[test]

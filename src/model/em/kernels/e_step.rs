@@ -100,11 +100,16 @@ impl<const K: usize> WithSimd for DenseSweep<'_, K> {
             Prefetcher { columns: self.step.range.columns, cells: self.columns.cells.cells() };
         let all_kept = self.step.range.labels.len() <= self.columns.cells.n_columns();
         let Self { step, columns, rows, .. } = self;
-        let objective = match (columns.are_logs, all_kept) {
-            (true, true) => step.in_log_domain::<K, true>(columns, near, rows, sums, table),
-            (true, false) => step.in_log_domain::<K, false>(columns, near, rows, sums, table),
-            (false, true) => step.by_products::<K, true>(columns, near, rows, sums, table),
-            (false, false) => step.by_products::<K, false>(columns, near, rows, sums, table),
+        // Columns hold logarithms where every annotation has a weight of its own.
+        let objective = match (step.range.weights, all_kept) {
+            (WeightSlice::All(w), true) => {
+                step.in_log_domain::<K, true>(w, columns, near, rows, sums, table)
+            }
+            (WeightSlice::All(w), false) => {
+                step.in_log_domain::<K, false>(w, columns, near, rows, sums, table)
+            }
+            (_, true) => step.by_products::<K, true>(columns, near, rows, sums, table),
+            (_, false) => step.by_products::<K, false>(columns, near, rows, sums, table),
         };
         self.into.add_objective(objective);
     }
@@ -208,6 +213,7 @@ impl EStep<'_> {
     #[inline(always)]
     fn in_log_domain<const K: usize, const ALL_KEPT: bool>(
         self,
+        weights: &[f64],
         columns: &DenseColumns,
         near: Prefetcher<'_>,
         rows: &mut [f64],
@@ -216,7 +222,6 @@ impl EStep<'_> {
     ) -> f64 {
         let n = width::<K>(sums.len()).max(1);
         let Self { range, prior, estimator } = self;
-        let WeightSlice::All(weights) = range.weights else { return 0.0 };
         let mut into = Sums { classes: sums, table, likelihood: LogProduct::default() };
         let (mut special, mut terms) = (Special::new(n, WeightSlice::Ones), 0.0);
         let mut log_prior = LogPrior::new(prior, n);

@@ -2,12 +2,13 @@
 
 use std::ops::Range;
 
-/// P(class) before any annotation: the same for all instances, or each its own.
+/// P(class) before any annotation: the same for all instances, or each its own. A probability is 0, which excludes the
+/// class, or at least 1e-27: less of it may be lost in the products of an E-step.
 #[derive(Debug, Clone, Copy)]
 pub enum Prior<'a> {
     /// `[class]`
     Class(&'a [f64]),
-    /// `[instance, class]`, such as what a classifier says
+    /// `[instance, class]`, such as the output of a classifier
     Instance(&'a [f64]),
 }
 

@@ -234,6 +234,9 @@ impl Block<'_> {
                 gather(a, offsets[slot]..offsets[last], rows, &mut scratch.gathered);
             }
             let own = offsets[slot]..offsets[slot + 1];
+            if own.is_empty() {
+                continue;
+            }
             let groups = own.start - offsets[group]..own.end - offsets[group];
             let labels = a.labels_in(own.clone());
             scratch.collect_cells(groups, labels, n);

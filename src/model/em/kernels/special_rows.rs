@@ -11,6 +11,9 @@ use crate::model::numerics::softmax;
 /// the least normal f64 (2^-1022).
 pub(super) const SAFE: usize = 14;
 
+/// The exponent of a class that the prior excludes: less than that of any product.
+const NEVER: i64 = i64::MIN / 2;
+
 /// Instances that the plain way does not fit: long products, a few weights, trust.
 pub(super) struct Special<'a> {
     /// The positions of the weights other than 1 that are still to come, where they are few.
@@ -65,7 +68,11 @@ impl<'a> Special<'a> {
                 row.iter_mut().zip(&self.factors).for_each(|(p, f)| *p *= f);
             }
             for (p, e) in row.iter_mut().zip(&mut self.exponents) {
-                *e += take_exponent(p);
+                if *p > 0.0 {
+                    *e += take_exponent(p);
+                } else {
+                    *e = NEVER;
+                }
             }
         }
         let max = self.exponents.iter().copied().max().unwrap_or_default();

@@ -1,125 +1,185 @@
-//! The sweeps beside a naive one in the log domain, whatever the strategy.
+//! The sweeps beside a naive one in the log domain, whatever the strategy and the estimator.
 
 use super::dense::DenseColumns;
 use super::e_step::e_step;
+use super::log_domain::{self, LogLikelihood};
 use super::m_step::Columns;
 use super::padded_matrix::PaddedMatrix;
 use super::prior::Prior;
-use crate::frame::{AnnotationRows, Annotations, Dims, Duplicates};
+use crate::frame::{Annotations, Dims};
 use crate::model::confusion::Smoothing;
-use crate::model::em::kernels::{ColumnModel, CountStrategy};
-use crate::model::numerics::{MIN_PROBABILITY, softmax};
+use crate::model::em::ibcc::Dirichlet;
+use crate::model::em::kernels::{ColumnModel, CountStrategy, Estimator};
+use crate::model::em::one_coin::Tied;
+use crate::model::numerics::MIN_PROBABILITY;
 use crate::model::posterior::Posterior;
-use crate::testing::tiny;
+use crate::testing::dense::{self, DenseModel, Rows};
+use crate::testing::{tiny, weighted};
 
-fn close(got: &[f64], want: &[f64], tolerance: f64) {
+fn close(got: &[f64], want: &[f64], tolerance: f64, what: &str) {
     assert_eq!(got.len(), want.len());
     for (n, (got, want)) in got.iter().zip(want).enumerate() {
-        assert!((got - want).abs() <= tolerance * want.abs().max(1.0), "{n}: {got} is not {want}");
+        let bound = tolerance * want.abs().max(1.0);
+        assert!((got - want).abs() <= bound, "{what}, {n}: {got} is not {want}");
     }
+}
+
+/// The posteriors and objective of an E-step with these likelihoods, `[column, class]`.
+fn e_step_of(a: &Annotations, prior: Prior<'_>, likelihood: &[[f64; 2]]) -> (Posterior, f64) {
+    let mut cells = PaddedMatrix::zeros(likelihood.len(), 2);
+    cells.cells_mut().copy_from_slice(likelihood.as_flattened());
+    let columns = Columns::Dense(DenseColumns { cells, are_logs: false });
+    let mut t = Posterior::zeros(a.dims().instances, 2);
+    let mut parts = super::counts::parts(a, CountStrategy::Gather);
+    let objective = e_step(a, prior, &columns, &Smoothing::new(a, 0.0, 0.0), &mut t, &mut parts);
+    (t, objective)
 }
 
 #[test]
 fn ten_thousand_for_and_as_many_against_cancel() {
-    // One instance; 10 000 annotators say class 0, then 10 000 say class 1, each with likelihoods 1e-10 and 1.
+    // One instance; 10 000 annotators choose class 0, then 10 000 class 1, each with likelihoods 1e-10 and 1.
     let rows: Vec<(u32, u32, u32)> = (0..20_000).map(|r| (0, r, u32::from(r >= 10_000))).collect();
-    let a = tiny(2, &rows);
     let least = MIN_PROBABILITY;
-    let cells: Vec<f64> =
-        (0..20_000).flat_map(|r| if r < 10_000 { [1.0, least] } else { [least, 1.0] }).collect();
-    let mut table = PaddedMatrix::zeros(cells.len() / 2, 2);
-    table.cells_mut().copy_from_slice(&cells);
-    let columns = Columns::Dense(DenseColumns { cells: table, are_logs: false });
-    let mut t = Posterior::zeros(1, 2);
-    let mut parts = super::counts::parts(&a, CountStrategy::Gather);
-    let prior = Prior::Class(&[0.25, 0.75]);
-    let smoothing = Smoothing::new(&a, 0.0, 0.0);
-    let objective = e_step(&a, prior, &columns, &smoothing, &mut t, &mut parts);
-    close(t.row(0), &[0.25, 0.75], 1e-9);
+    let cell = |r| if r < 10_000 { [1.0, least] } else { [least, 1.0] };
+    let likelihood: Vec<[f64; 2]> = (0..20_000).map(cell).collect();
+    let (t, objective) = e_step_of(&tiny(2, &rows), Prior::Class(&[0.25, 0.75]), &likelihood);
+    close(t.row(0), &[0.25, 0.75], 1e-9, "posterior");
     assert!((objective - 10_000.0 * least.ln()).abs() < 1e-6 * objective.abs());
 }
 
-/// The posteriors and objective of a naive E-step in the log domain, of the likelihood that follows from `start`.
-fn naive(
-    a: &Annotations,
-    prior: Prior<'_>,
-    smoothing: Smoothing,
-    start: &Posterior,
-) -> (Vec<f64>, f64) {
-    let d = a.dims();
-    let cell = |r: u32, k: usize, l: usize| {
-        let said = (0..d.instances).flat_map(|i| a.triples_of(i).map(move |triple| (i, triple)));
-        let own = said.filter(|(_, (s, m, _))| (*s, *m) == (r, l as u32));
-        let count: f64 = own.map(|(i, (_, _, w))| w * start.row(i)[k]).sum();
-        smoothing.cell(count, k, l)
-    };
-    let (mut all, mut objective) = (Vec::new(), 0.0);
-    for i in 0..d.instances {
-        let log = |k: usize| {
-            let likelihood = |(r, l, w): (u32, u32, f64)| {
-                let sum: f64 = (0..d.labels).map(|l| cell(r, k, l)).sum();
-                w * (cell(r, k, l as usize) / sum).ln()
-            };
-            prior.of(i, d.classes)[k].ln() + a.triples_of(i).map(likelihood).sum::<f64>()
-        };
-        let logs: Vec<f64> = (0..d.classes).map(log).collect();
-        let mut row = vec![0.0; d.classes];
-        let mut value = softmax(&logs, &mut row);
-        if let Some(class) = a.trusted_class(i) {
-            value = logs[class as usize];
-            row.fill(0.0);
-            row[class as usize] = 1.0;
-        }
-        objective += if a.columns_of_instance(i).is_empty() { 0.0 } else { value };
-        all.extend(row);
+/// The prior excludes class 0; all annotations are 1e-10 times as likely in class 1 as in class 0. Forty of them are a
+/// long product, fourteen are not.
+#[test]
+fn a_class_that_the_prior_excludes_stays_excluded() {
+    for n in [14_u32, 40] {
+        let rows: Vec<(u32, u32, u32)> = (0..n).map(|r| (0, r, 0)).collect();
+        let likelihood = vec![[1.0, MIN_PROBABILITY]; n as usize];
+        let (t, objective) = e_step_of(&tiny(2, &rows), Prior::Instance(&[0.0, 1.0]), &likelihood);
+        assert_eq!(t.row(0), [0.0, 1.0], "{n}");
+        close(&[objective], &[f64::from(n) * MIN_PROBABILITY.ln()], 1e-12, "objective");
     }
-    (all, objective)
 }
 
 /// Three regulars, singletons, one instance with so many annotations that they are multiplied in runs, one without
-/// any, two trusted, of which one has no annotation; weights for every `weighted`-th annotation.
-fn crowd(n_classes: usize, weighted: usize) -> Annotations {
+/// any, two trusted, of which one has no annotation, and numbers of annotators that do not occur; weights for every
+/// `interval`-th annotation, or for none where that is 0.
+fn crowd(n_classes: usize, interval: usize) -> Annotations {
     let regular = (0..90_u32).map(|n| (n / 3, n % 3, n * n / 7 + n / 3));
     let once = (0..30).map(|i| (i, 10 + i, i * 5 / 3));
     let many = (0..20).map(|r| (7, 100 + r, r)).chain((0..5).map(|r| (8, 200 + r, r)));
-    let rows: Vec<(u32, u32, u32)> = regular.chain(once).chain(many).collect();
-    let weight =
-        |n: usize| if n.is_multiple_of(weighted) { [0.5, 0.3, 1.7][n / weighted % 3] } else { 1.0 };
-    let rows = AnnotationRows {
-        instance: rows.iter().map(|r| r.0).collect(),
-        annotator: rows.iter().map(|r| r.1).collect(),
-        label: rows.iter().map(|r| r.2 % (n_classes as u32 + 1)).collect(),
-        weight: (0..rows.len()).map(weight).collect(),
+    let label = |(i, r, l)| (i, r, l % (n_classes as u32 + 1));
+    let rows: Vec<(u32, u32, u32)> = regular.chain(once).chain(many).map(label).collect();
+    let weight = |n: usize| {
+        let is_weighted = interval > 0 && n.is_multiple_of(interval);
+        if is_weighted { [0.5, 0.3, 1.7][n / interval % 3] } else { 1.0 }
     };
     let dims = Dims { instances: 32, annotators: 205, classes: n_classes, labels: n_classes + 1 };
-    let mut a = Annotations::build(dims, rows, Duplicates::Keep).unwrap();
+    let mut a = weighted(dims, &rows, (0..rows.len()).map(weight).collect());
     a.trusted = Some((0..32).map(|i| (i == 4 || i == 31).then_some(1)).collect());
     a
 }
 
+/// Crowds of few and of many classes, without weights, with one, a few, and a weight for each annotation.
+fn crowds() -> impl Iterator<Item = (Annotations, String)> {
+    [4, 12].into_iter().flat_map(|n_classes| {
+        [0, 1000, 40, 1].map(|interval| {
+            (crowd(n_classes, interval), format!("{n_classes} classes, interval {interval}"))
+        })
+    })
+}
+
+/// A prior that all instances share, and one for each instance, which excludes some classes.
+fn priors(a: &Annotations) -> (Vec<f64>, Vec<f64>) {
+    let n = a.dims().classes;
+    let shared = (1..=n).map(|k| k as f64 / 78.0).collect();
+    let own = |n: usize| if n % 13 == 5 { 0.0 } else { 0.05 + (n * n % 11) as f64 / 12.0 };
+    (shared, (0..a.dims().instances * n).map(own).collect())
+}
+
+fn rows_of(t: &Posterior) -> Rows {
+    (0..t.len()).map(|i| t.row(i).to_vec()).collect()
+}
+
+/// An M-step from the votes and an E-step give the naive posteriors and objective. A term of a singleton annotator may
+/// come with either step.
+fn assert_naive<E: Estimator>(estimator: impl Fn(&Annotations) -> E, naive: &impl DenseModel) {
+    use CountStrategy::{Gather, Scatter, SparseGather};
+    for (a, of) in crowds() {
+        let start = Posterior::from_votes(&a);
+        let estimator = estimator(&a);
+        let (likelihood, terms) = dense::likelihoods(naive, &dense::counts(&a, &rows_of(&start)));
+        let (shared, own) = priors(&a);
+        for prior in [Prior::Class(&shared), Prior::Instance(&own)] {
+            let row = |i| prior.of(i, a.dims().classes).to_vec();
+            let (want, marginal) = dense::e_step(&a, row, |_, r, k, l| likelihood[r][k][l]);
+            for strategy in [Scatter(1), Scatter(3), Gather, SparseGather] {
+                let what = format!("{of}, {prior:?}, {strategy:?}");
+                let mut model = ColumnModel::with_strategy(&a, strategy);
+                let mut t = start.clone();
+                model.count(&a, &t);
+                let got = model.m_step(&a, &t, &estimator);
+                let got = got + model.e_step(&a, prior, &estimator, &mut t);
+                close(t.values(), &want.concat(), 1e-12, &what);
+                close(&[got], &[marginal + terms], 1e-12, &what);
+            }
+        }
+    }
+}
+
 #[test]
 fn every_strategy_weight_and_prior_gives_the_naive_posteriors() {
-    use CountStrategy::{Gather, Scatter, SparseGather};
-    for (n_classes, weighted) in [(4, 1000), (4, 40), (4, 1), (12, 1000), (12, 40), (12, 1)] {
-        let a = crowd(n_classes, weighted);
+    for (smoothing, diagonal) in [(0.0, 0.0), (0.1, 0.0), (0.0, 2.0), (0.1, 1.0)] {
+        let naive = dense::DawidSkene { smoothing, diagonal };
+        assert_naive(|a| Smoothing::new(a, smoothing, diagonal), &naive);
+    }
+}
+
+#[test]
+fn every_strategy_gives_the_naive_posteriors_of_one_coin() {
+    for (right, wrong) in [(0.0, 0.0), (2.0, 0.5)] {
+        let estimator = |a: &Annotations| Tied { right, wrong, n_labels: a.dims().labels };
+        assert_naive(estimator, &dense::OneCoin { right, wrong });
+    }
+}
+
+#[test]
+fn every_strategy_gives_the_naive_posteriors_of_ibcc() {
+    for (diagonal, off_diagonal) in [(4.0, 1.0), (0.7, 0.3)] {
+        let estimator = |a: &Annotations| Dirichlet::new(diagonal, off_diagonal, a.dims().labels);
+        assert_naive(estimator, &dense::Ibcc { class: 1.0, diagonal, off_diagonal });
+    }
+}
+
+/// P(label given class) of every annotator, `[annotator][class][label]`.
+struct Matrices(Vec<Rows>);
+
+impl LogLikelihood for Matrices {
+    fn add(&self, _: usize, annotator: u32, label: u32, weight: f64, logs: &mut [f64]) {
+        let matrix = &self.0[annotator as usize];
+        logs.iter_mut()
+            .zip(matrix)
+            .for_each(|(log, row)| *log += weight * row[label as usize].ln());
+    }
+}
+
+#[test]
+fn sums_of_logarithms_give_the_same_e_step_as_products_of_columns() {
+    for (a, of) in crowds() {
         let start = Posterior::from_votes(&a);
-        let of_class: Vec<f64> = (1..=n_classes).map(|k| k as f64 / 78.0).collect();
-        let of_instance: Vec<f64> =
-            (0..32 * n_classes).map(|n| 0.05 + (n * n % 11) as f64 / 12.0).collect();
-        for prior in [Prior::Class(&of_class), Prior::Instance(&of_instance)] {
-            for (everywhere, diagonal) in [(0.0, 0.0), (0.1, 0.0), (0.0, 2.0), (0.1, 1.0)] {
-                let smoothing = Smoothing::new(&a, everywhere, diagonal);
-                let (want, objective) = naive(&a, prior, smoothing, &start);
-                for strategy in [Scatter(1), Scatter(3), Gather, SparseGather] {
-                    let mut model = ColumnModel::with_strategy(&a, strategy);
-                    let mut t = start.clone();
-                    model.count(&a, &t);
-                    model.m_step(&a, &t, &smoothing);
-                    let got = model.e_step(&a, prior, &smoothing, &mut t);
-                    close(t.values(), &want, 1e-12);
-                    assert!((got - objective).abs() < 1e-12 * objective.abs(), "{strategy:?}");
-                }
-            }
+        let counts = dense::counts(&a, &rows_of(&start));
+        let naive = dense::DawidSkene { smoothing: 0.1, diagonal: 1.0 };
+        let likelihood = Matrices(dense::likelihoods(&naive, &counts).0);
+        let smoothing = Smoothing::new(&a, 0.1, 1.0);
+        let (shared, own) = priors(&a);
+        for prior in [Prior::Class(&shared), Prior::Instance(&own)] {
+            let mut model = ColumnModel::with_strategy(&a, CountStrategy::Scatter(1));
+            let (mut want, mut got) = (start.clone(), start.clone());
+            model.count(&a, &want);
+            model.m_step(&a, &want, &smoothing);
+            let objective = model.e_step(&a, prior, &smoothing, &mut want);
+            let of_logs = log_domain::e_step(&a, prior, &likelihood, &mut got);
+            close(got.values(), want.values(), 1e-12, &of);
+            close(&[of_logs], &[objective], 1e-12, &of);
         }
     }
 }

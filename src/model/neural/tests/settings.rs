@@ -261,7 +261,6 @@ fn a_training_ends_after_so_many_epochs_without_a_better_one() {
     }
 }
 
-// keys: model.train.precision
 #[test]
 fn bfloat16_is_for_gpus_alone() {
     let after = |precision| {

@@ -1,90 +1,18 @@
-//! The properties that every model must have. The suite iterates over the registry, so that a new model is tested at
-//! once.
+//! The checks: each fits a model to small crowds, and says what is wrong.
 
 use std::sync::Arc;
 
-use serde_json::Value;
-
-use crate::error::Result;
-use crate::frame::{Annotations, Dims, Evidence};
+use super::Subject;
+use crate::frame::{Annotations, Dims};
 use crate::model::fitted::Fitted;
 use crate::model::posterior::best;
-use crate::model::{MODELS, ModelKind, Properties, SavedModel};
+use crate::model::{Properties, SavedModel};
 use crate::run::{Cancel, Progress, Run};
-
-use super::synth::CrowdShape;
-use super::{annotations, described, tiny};
+use crate::testing::synth::CrowdShape;
+use crate::testing::{annotations, described, tiny, weighted};
 
 /// The tolerance for sums of probabilities and for the posterior of a trusted class.
 const TOLERANCE: f64 = 1e-9;
-
-type KindCheck = fn(&ModelKind) -> std::result::Result<(), String>;
-
-/// Selects the kinds of model that a check applies to, by their declared properties.
-type Covers = fn(&ModelKind) -> bool;
-
-/// Every kind.
-const ALL: Covers = |_| true;
-/// Kinds with a deterministic start, which take the same steps on a renamed crowd.
-const FIXED_START: Covers = |kind| kind.properties != Properties::RandomStart;
-/// Kinds that learn a classifier from features.
-const CLASSIFIERS: Covers = |kind| kind.predict.is_some();
-
-/// The checks, by name.
-const CHECKS: &[(&str, Covers, KindCheck)] = &[
-    ("rows of the posterior and of every confusion matrix sum to 1", ALL, sums_to_one),
-    ("the objective never falls", FIXED_START, objective_never_falls),
-    ("a second fit gives the same bits", ALL, repeatable),
-    ("one thread and four give the same bits", ALL, threads),
-    ("renamed annotators change nothing", FIXED_START, annotator_permutation),
-    ("renamed instances rename the posterior", FIXED_START, instance_permutation),
-    ("renamed classes rename the posterior", FIXED_START, class_permutation),
-    ("unanimous answers are certain", FIXED_START, unanimous),
-    ("degenerate crowds give no panic and no NaN", ALL, degenerate),
-    ("ten thousand agreeing annotations stay finite", ALL, many_agree),
-    ("a trusted class stays", ALL, trusted),
-    ("a good crowd is read better than by chance", ALL, better_than_chance),
-    ("a saved model predicts what the fitted one did", CLASSIFIERS, saved),
-    ("an interrupted training goes on to the same bits", CLASSIFIERS, resumed),
-];
-
-/// Runs every check on the kinds that `chosen` selects; returns the failures, each as `kind: check: what`.
-#[must_use]
-pub fn failures(chosen: fn(&ModelKind) -> bool) -> Vec<String> {
-    let mut failures = Vec::new();
-    for kind in MODELS.iter().filter(|kind| chosen(kind)) {
-        for (name, _, check) in CHECKS.iter().filter(|(_, covers, _)| covers(kind)) {
-            if let Err(what) = check(kind) {
-                failures.push(format!("{}: {name}: {what}", kind.kind));
-            }
-        }
-    }
-    failures
-}
-
-fn fit(kind: &ModelKind, a: &Annotations) -> std::result::Result<Fitted, String> {
-    fit_with(kind, a, Run::new(1)).map_err(|e| e.to_string())
-}
-
-fn fit_with(kind: &ModelKind, a: &Annotations, run: Run) -> Result<Fitted> {
-    fit_as(kind, a, (kind.defaults)(), run)
-}
-
-fn fit_as(
-    kind: &ModelKind,
-    a: &Annotations,
-    mut parameters: Value,
-    mut run: Run,
-) -> Result<Fitted> {
-    let described = kind.needs_features.then(|| described(a));
-    if kind.needs_features {
-        parameters["backbone"]["hidden"] = serde_json::json!([64]);
-        parameters["device"] = "cpu".into();
-    }
-    let model = kind.load(parameters)?.model;
-    let evidence = Evidence { annotations: a, described: described.as_ref() };
-    run.pool().install(|| model.fit(evidence, &mut run))
-}
 
 fn crowd(seed: u64) -> Annotations {
     let crowd = CrowdShape::default();
@@ -113,9 +41,9 @@ fn gap(a: &[f64], b: &[f64]) -> f64 {
     a.iter().zip(b).map(|(x, y)| (x - y).abs()).fold(0.0, f64::max)
 }
 
-fn sums_to_one(kind: &ModelKind) -> std::result::Result<(), String> {
+pub(super) fn sums_to_one(model: &Subject<'_>) -> std::result::Result<(), String> {
     let a = crowd(1);
-    let fitted = fit(kind, &a)?;
+    let fitted = model.fit(&a)?;
     for i in 0..fitted.posterior.len() {
         let sum: f64 = fitted.posterior.row(i).iter().sum();
         expect((sum - 1.0).abs() < TOLERANCE, || format!("posterior of {i} sums to {sum}"))?;
@@ -133,9 +61,9 @@ fn sums_to_one(kind: &ModelKind) -> std::result::Result<(), String> {
     Ok(())
 }
 
-fn objective_never_falls(kind: &ModelKind) -> std::result::Result<(), String> {
+pub(super) fn objective_never_falls(model: &Subject<'_>) -> std::result::Result<(), String> {
     for seed in 0..5 {
-        for row in fit(kind, &crowd(seed))?.trace {
+        for row in model.fit(&crowd(seed))?.trace {
             let allowed = -1e-6 * row.objective.abs();
             expect(row.change.is_none_or(|c| c >= allowed), || format!("seed {seed}: {row:?}"))?;
         }
@@ -143,17 +71,17 @@ fn objective_never_falls(kind: &ModelKind) -> std::result::Result<(), String> {
     Ok(())
 }
 
-fn repeatable(kind: &ModelKind) -> std::result::Result<(), String> {
+pub(super) fn repeatable(model: &Subject<'_>) -> std::result::Result<(), String> {
     let a = crowd(2);
-    let (one, two) = (fit(kind, &a)?, fit(kind, &a)?);
+    let (one, two) = (model.fit(&a)?, model.fit(&a)?);
     expect(one.posterior == two.posterior && one.report == two.report, || "it does not".to_owned())
 }
 
-fn threads(kind: &ModelKind) -> std::result::Result<(), String> {
+pub(super) fn threads(model: &Subject<'_>) -> std::result::Result<(), String> {
     let a = crowd(3);
     let on = |n: usize| {
         let run = Run::new(1).with_threads(n).map_err(|e| e.to_string())?;
-        fit_with(kind, &a, run).map_err(|e| e.to_string())
+        model.fit_in(&a, run).map_err(|e| e.to_string())
     };
     let (one, four) = (on(1)?, on(4)?);
     expect(one.posterior == four.posterior && one.report == four.report, || {
@@ -161,26 +89,26 @@ fn threads(kind: &ModelKind) -> std::result::Result<(), String> {
     })
 }
 
-fn annotator_permutation(kind: &ModelKind) -> std::result::Result<(), String> {
+pub(super) fn annotator_permutation(model: &Subject<'_>) -> std::result::Result<(), String> {
     let crowd = CrowdShape::default();
     let rows = crowd.draw(4).rows;
     let n = crowd.annotators;
     let renamed: Vec<_> = rows.iter().map(|(i, r, l)| (*i, n - 1 - r, *l)).collect();
-    let one = fit(kind, &annotations(dims(&crowd), &rows))?;
-    let two = fit(kind, &annotations(dims(&crowd), &renamed))?;
+    let one = model.fit(&annotations(dims(&crowd), &rows))?;
+    let two = model.fit(&annotations(dims(&crowd), &renamed))?;
     let back: Vec<f64> = two.report.skill.iter().rev().copied().collect();
     let worst =
         gap(one.posterior.values(), two.posterior.values()).max(gap(&one.report.skill, &back));
     expect(worst < 1e-6, || format!("they move a number by {worst}"))
 }
 
-fn instance_permutation(kind: &ModelKind) -> std::result::Result<(), String> {
+pub(super) fn instance_permutation(model: &Subject<'_>) -> std::result::Result<(), String> {
     let crowd = CrowdShape::default();
     let rows = crowd.draw(10).rows;
     let n = crowd.instances;
     let renamed: Vec<_> = rows.iter().map(|(i, r, l)| (n - 1 - i, *r, *l)).collect();
-    let one = fit(kind, &annotations(dims(&crowd), &rows))?;
-    let two = fit(kind, &annotations(dims(&crowd), &renamed))?;
+    let one = model.fit(&annotations(dims(&crowd), &rows))?;
+    let two = model.fit(&annotations(dims(&crowd), &renamed))?;
     let last = one.posterior.len() - 1;
     for i in 0..=last {
         let worst = gap(one.posterior.row(i), two.posterior.row(last - i));
@@ -190,13 +118,13 @@ fn instance_permutation(kind: &ModelKind) -> std::result::Result<(), String> {
     expect(worst < 1e-6, || format!("they move a skill by {worst}"))
 }
 
-fn class_permutation(kind: &ModelKind) -> std::result::Result<(), String> {
+pub(super) fn class_permutation(model: &Subject<'_>) -> std::result::Result<(), String> {
     let crowd = CrowdShape::default();
     let rows = crowd.draw(5).rows;
     let n = crowd.classes;
     let renamed: Vec<_> = rows.iter().map(|(i, r, l)| (*i, *r, n - 1 - l)).collect();
-    let one = fit(kind, &annotations(dims(&crowd), &rows))?;
-    let two = fit(kind, &annotations(dims(&crowd), &renamed))?;
+    let one = model.fit(&annotations(dims(&crowd), &rows))?;
+    let two = model.fit(&annotations(dims(&crowd), &renamed))?;
     for i in 0..one.posterior.len() {
         let back: Vec<f64> = two.posterior.row(i).iter().rev().copied().collect();
         let worst = gap(one.posterior.row(i), &back);
@@ -205,10 +133,41 @@ fn class_permutation(kind: &ModelKind) -> std::result::Result<(), String> {
     Ok(())
 }
 
-fn unanimous(kind: &ModelKind) -> std::result::Result<(), String> {
+/// Two annotators whose only annotations are one with the weight 2, or two; and every third annotation of the others.
+pub(super) fn double_weight(model: &Subject<'_>) -> std::result::Result<(), String> {
+    let crowd = CrowdShape { instances: 60, ..CrowdShape::default() };
+    let mut rows = crowd.draw(10).rows;
+    rows.extend([(0, crowd.annotators, 1), (7, crowd.annotators + 1, 2)]);
+    let is_double = |n: usize| n.is_multiple_of(3) || n + 2 >= rows.len();
+    let weights = (0..rows.len()).map(|n| if is_double(n) { 2.0 } else { 1.0 }).collect();
+    let repeated = rows.iter().enumerate().filter(|(n, _)| is_double(*n)).map(|(_, row)| row);
+    let twice: Vec<_> = rows.iter().chain(repeated).copied().collect();
+    let dims = Dims { annotators: crowd.annotators as usize + 2, ..dims(&crowd) };
+    let mut parameters = model.parameters.clone();
+    if let Some(stop) = parameters.get_mut("stop") {
+        // The tolerance is for each annotation, of which there are more or fewer.
+        (stop["tol"], stop["max_iter"]) = (0.0.into(), 20.into());
+    }
+    let model = Subject { kind: model.kind, parameters };
+    let one = model.fit(&weighted(dims, &rows, weights))?;
+    let two = model.fit(&weighted(dims, &twice, vec![1.0; twice.len()]))?;
+    let objectives =
+        |fitted: &Fitted| fitted.trace.iter().map(|row| row.objective).collect::<Vec<_>>();
+    let scale = objectives(&one).iter().fold(1.0, |max: f64, o| max.max(o.abs()));
+    let gaps = [
+        gap(one.posterior.values(), two.posterior.values()),
+        gap(&one.report.skill, &two.report.skill),
+        gap(&objectives(&one), &objectives(&two)) / scale,
+    ];
+    expect(gaps.iter().all(|gap| *gap < 1e-9), || {
+        format!("posteriors, skills and objectives differ by {gaps:?}")
+    })
+}
+
+pub(super) fn unanimous(model: &Subject<'_>) -> std::result::Result<(), String> {
     let rows: Vec<_> = (0..30).flat_map(|i| (0..4).map(move |r| (i, r, i % 3))).collect();
-    let fitted = fit(kind, &tiny(3, &rows))?;
-    let has_prior = kind.properties == Properties::Deterministic { has_prior: true };
+    let fitted = model.fit(&tiny(3, &rows))?;
+    let has_prior = model.kind.properties == Properties::Deterministic { has_prior: true };
     let doubt = if has_prior { 1e-3 } else { 1e-6 };
     for i in 0..30 {
         let p = fitted.posterior.row(i)[i % 3];
@@ -217,7 +176,7 @@ fn unanimous(kind: &ModelKind) -> std::result::Result<(), String> {
     Ok(())
 }
 
-fn degenerate(kind: &ModelKind) -> std::result::Result<(), String> {
+pub(super) fn degenerate(model: &Subject<'_>) -> std::result::Result<(), String> {
     let gap_in_the_middle = Dims { instances: 4, annotators: 2, classes: 2, labels: 2 };
     let crowds = [
         ("one annotation", tiny(2, &[(0, 0, 1)])),
@@ -234,9 +193,9 @@ fn degenerate(kind: &ModelKind) -> std::result::Result<(), String> {
         ("nothing", annotations(Dims { instances: 0, annotators: 0, classes: 0, labels: 0 }, &[])),
     ];
     for (name, a) in &crowds {
-        let fitted = match fit(kind, a) {
+        let fitted = match model.fit(a) {
             // A classifier cannot be learned without annotations: the fit returns an error.
-            Err(_) if kind.needs_features && a.is_empty() => continue,
+            Err(_) if model.kind.needs_features && a.is_empty() => continue,
             fitted => fitted.map_err(|e| format!("{name}: {e}"))?,
         };
         expect(fitted.not_finite().is_none(), || format!("{name}: {:?}", fitted.not_finite()))?;
@@ -244,20 +203,20 @@ fn degenerate(kind: &ModelKind) -> std::result::Result<(), String> {
     Ok(())
 }
 
-fn many_agree(kind: &ModelKind) -> std::result::Result<(), String> {
+pub(super) fn many_agree(model: &Subject<'_>) -> std::result::Result<(), String> {
     let rows: Vec<_> = (0..10_000).map(|r| (0, r, 1)).chain([(1, 0, 0), (1, 1, 0)]).collect();
-    let fitted = fit(kind, &tiny(2, &rows))?;
+    let fitted = model.fit(&tiny(2, &rows))?;
     expect(fitted.not_finite().is_none(), || format!("{:?}", fitted.not_finite()))?;
     expect(best(fitted.posterior.row(0)) == Some((1, false)), || {
         format!("{:?}", fitted.posterior.row(0))
     })
 }
 
-fn trusted(kind: &ModelKind) -> std::result::Result<(), String> {
+pub(super) fn trusted(model: &Subject<'_>) -> std::result::Result<(), String> {
     let mut a = crowd(6);
     let class = |i: usize| (i % 3) as u32;
     a.trusted = Some((0..a.dims().instances).map(|i| (i % 10 == 0).then(|| class(i))).collect());
-    let fitted = fit(kind, &a)?;
+    let fitted = model.fit(&a)?;
     for i in (0..a.dims().instances).step_by(10) {
         let p = fitted.posterior.row(i)[class(i) as usize];
         expect(p >= 1.0 - TOLERANCE, || format!("instance {i} has {p}"))?;
@@ -265,9 +224,9 @@ fn trusted(kind: &ModelKind) -> std::result::Result<(), String> {
     Ok(())
 }
 
-fn better_than_chance(kind: &ModelKind) -> std::result::Result<(), String> {
+pub(super) fn better_than_chance(model: &Subject<'_>) -> std::result::Result<(), String> {
     let drawn = CrowdShape::default().draw(7);
-    let fitted = fit(kind, &annotations(dims(&CrowdShape::default()), &drawn.rows))?;
+    let fitted = model.fit(&annotations(dims(&CrowdShape::default()), &drawn.rows))?;
     let right = drawn.truth.iter().enumerate().filter(|(i, truth)| {
         best(fitted.posterior.row(*i)).is_some_and(|(class, _)| class == **truth as usize)
     });
@@ -275,19 +234,19 @@ fn better_than_chance(kind: &ModelKind) -> std::result::Result<(), String> {
     expect(accuracy > 0.85, || format!("accuracy {accuracy}"))
 }
 
-fn saved(kind: &ModelKind) -> std::result::Result<(), String> {
+pub(super) fn saved(model: &Subject<'_>) -> std::result::Result<(), String> {
     let a = crowd(8);
-    let fitted = fit(kind, &a)?;
-    let (Some(trained), Some(predict)) = (&fitted.model, kind.predict) else {
+    let fitted = model.fit(&a)?;
+    let (Some(trained), Some(predict)) = (&fitted.model, model.kind.predict) else {
         return Err("it leaves no model".to_owned());
     };
-    let model = SavedModel {
+    let saved = SavedModel {
         parameters: trained.description["parameters"].clone(),
         sizes: trained.description["sizes"].clone(),
         bytes: &trained.parameters,
         device: Some("cpu"),
     };
-    let again = predict(model, described(&a).matrix(), &Run::new(1)).map_err(|e| e.to_string())?;
+    let again = predict(saved, described(&a).matrix(), &Run::new(1)).map_err(|e| e.to_string())?;
     expect(fitted.predictions == Some(again.classes), || "it does not".to_owned())
 }
 
@@ -302,11 +261,12 @@ impl Progress for Stopper {
     }
 }
 
-fn resumed(kind: &ModelKind) -> std::result::Result<(), String> {
+pub(super) fn resumed(model: &Subject<'_>) -> std::result::Result<(), String> {
     let a = crowd(9);
-    let mut parameters = (kind.defaults)();
+    let mut parameters = model.parameters.clone();
     parameters["train"]["average"] = 0.7.into();
-    let fit = |run| fit_as(kind, &a, parameters.clone(), run);
+    let averaged = Subject { kind: model.kind, parameters };
+    let fit = |run| averaged.fit_in(&a, run);
     let whole = fit(Run::new(1)).map_err(|e| e.to_string())?;
     let folder = tempfile::tempdir().map_err(|e| e.to_string())?;
     let file = folder.path().join("state");
@@ -324,19 +284,4 @@ fn resumed(kind: &ModelKind) -> std::result::Result<(), String> {
         && whole.predictions == resumed.predictions
         && whole.model == resumed.model;
     expect(same, || "it does not".to_owned())
-}
-
-#[cfg(test)]
-mod tests {
-    #[test]
-    fn every_label_only_model_conforms() {
-        let failures = super::failures(|kind| !kind.needs_features);
-        assert!(failures.is_empty(), "{}", failures.join("\n"));
-    }
-
-    #[test]
-    fn every_model_with_features_conforms() {
-        let failures = super::failures(|kind| kind.needs_features);
-        assert!(failures.is_empty(), "{}", failures.join("\n"));
-    }
 }
