@@ -19,7 +19,7 @@ pub struct Scaler {
     /// One over the standard deviation, or over the largest absolute value.
     factor: Vec<f32>,
     /// The number of consecutive values that share a mean and a factor: 1, or the pixels of a channel.
-    run: usize,
+    group_len: usize,
     input: Vec<usize>,
     scaling: Scaling,
     pad_crop: usize,
@@ -31,11 +31,11 @@ impl Scaler {
     #[must_use]
     pub fn identity(input: &[usize], spec: &BackboneSpec) -> Self {
         let width: usize = input.iter().product();
-        let run = if input.len() == 3 { input[1] * input[2] } else { 1 };
+        let group_len = if input.len() == 3 { input[1] * input[2] } else { 1 };
         Self {
-            mean: vec![0.0; width / run],
-            factor: vec![1.0; width / run],
-            run,
+            mean: vec![0.0; width / group_len],
+            factor: vec![1.0; width / group_len],
+            group_len,
             input: input.to_vec(),
             scaling: spec.scaling,
             pad_crop: spec.pad_crop,
@@ -57,7 +57,7 @@ impl Scaler {
         let mut row = vec![0.0; matrix.width()];
         for n in rows {
             matrix.read(n as usize, &mut row);
-            for (max, values) in maxima.iter_mut().zip(row.chunks_exact(self.run)) {
+            for (max, values) in maxima.iter_mut().zip(row.chunks_exact(self.group_len)) {
                 *max = values.iter().fold(*max, |max, x| max.max(x.abs()));
             }
         }
@@ -74,10 +74,10 @@ impl Scaler {
         // Welford's algorithm: a plain sum of squares would cancel for large means.
         for n in rows {
             matrix.read(n as usize, &mut row);
-            for at in 0..self.run {
+            for at in 0..self.group_len {
                 count += 1.0;
                 for g in 0..groups {
-                    let x = f64::from(row[g * self.run + at]);
+                    let x = f64::from(row[g * self.group_len + at]);
                     let before = x - mean[g];
                     mean[g] += before / count;
                     squares[g] += before * (x - mean[g]);
@@ -97,7 +97,7 @@ impl Scaler {
         if self.scaling == Scaling::None {
             return;
         }
-        let groups = out.chunks_exact_mut(self.run);
+        let groups = out.chunks_exact_mut(self.group_len);
         for ((values, mean), factor) in groups.zip(&self.mean).zip(&self.factor) {
             values.iter_mut().for_each(|v| *v = (*v - mean) * factor);
         }

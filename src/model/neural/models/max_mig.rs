@@ -53,7 +53,7 @@ pub enum Divergence {
 
 impl Divergence {
     /// f'(t), the gain of a pair from the same instance, and its derivative.
-    fn same(self, t: f64) -> (f64, f64) {
+    fn gain(self, t: f64) -> (f64, f64) {
         match self {
             Self::Kl => (1.0 + t.ln(), 1.0 / t),
             Self::ReverseKl => (-1.0 / t, 1.0 / (t * t)),
@@ -65,7 +65,7 @@ impl Divergence {
     }
 
     /// f*(f'(t)), the cost of a pair from two different instances, and its derivative.
-    fn other(self, t: f64) -> (f64, f64) {
+    fn cost(self, t: f64) -> (f64, f64) {
         match self {
             Self::Kl => (t, 1.0),
             Self::ReverseKl => (t.ln() - 1.0, 1.0 / t),
@@ -160,11 +160,11 @@ impl MaxMig {
             for (j, (g, d_g)) in of_rows.enumerate() {
                 let shared: f64 = (0..classes).map(|k| h[k] * g[k] / prior[k]).sum();
                 let slope = if i == j {
-                    let (gain, slope) = self.divergence.same(at_least(shared + self.u, MIN_SHARED));
+                    let (gain, slope) = self.divergence.gain(at_least(shared + self.u, MIN_SHARED));
                     loss -= own * gain;
                     -own * slope
                 } else {
-                    let (cost, slope) = self.divergence.other(at_least(shared, MIN_SHARED));
+                    let (cost, slope) = self.divergence.cost(at_least(shared, MIN_SHARED));
                     loss += pair * cost;
                     pair * slope
                 };

@@ -20,7 +20,7 @@ use crate::model::neural::{BatchContext, Gradient, Outputs};
 const BLOCK: usize = 64;
 
 /// Added under the square root of a norm, whose derivative at zero would be infinite.
-const UNDER_ROOT: f64 = 1e-12;
+const NORM_EPSILON: f64 = 1e-12;
 
 /// A block of the batch's annotators, and the slices for its results.
 struct AnnotatorBlock<'a> {
@@ -49,7 +49,7 @@ pub(crate) fn loss(model: &Conal, context: &BatchContext<'_>, gradient: &mut Gra
     let mut d_units = vec![0.0; context.batch.annotators.len() * d];
     let mut terms = vec![0.0; context.batch.annotations.len() * width];
     let blocks = split_by(&mut terms, &by_annotator.offsets, width, BLOCK).into_par_iter();
-    let pushed: Vec<(f64, Vec<f64>)> = blocks
+    let penalties: Vec<(f64, Vec<f64>)> = blocks
         .zip(d_individual.par_chunks_mut(BLOCK * cells))
         .zip(d_units.par_chunks_mut(BLOCK * d))
         .map(|(((annotator, terms), d_individual), d_units)| {
@@ -76,7 +76,7 @@ pub(crate) fn loss(model: &Conal, context: &BatchContext<'_>, gradient: &mut Gra
             d_common,
         );
     }
-    for (of_block, d_block) in pushed {
+    for (of_block, d_block) in penalties {
         loss += of_block;
         d_common.iter_mut().zip(d_block).for_each(|(d, block)| *d += block);
     }
@@ -141,7 +141,7 @@ fn separation_penalty(
     d_individual: &mut [f64],
 ) -> f64 {
     let squares = common.iter().zip(individual).map(|(g, r)| (g - r) * (g - r));
-    let norm = (squares.sum::<f64>() + UNDER_ROOT).sqrt();
+    let norm = (squares.sum::<f64>() + NORM_EPSILON).sqrt();
     let slope = strength / norm;
     let matrices = common.iter().zip(individual);
     for ((g, r), (d_g, d_r)) in matrices.zip(d_common.iter_mut().zip(d_individual)) {
