@@ -125,6 +125,9 @@ pub trait CrowdNet:
     /// annotations; else the posterior is the classifier's prediction.
     const CONDITIONS_ON_ANNOTATIONS: bool = true;
 
+    /// Whether a learner that reads features of annotators is an error where the data have none; else it is left out.
+    const NEEDS_ANNOTATOR_FEATURES: bool = true;
+
     /// The number of initial epochs in which annotators' parameters are frozen, in a phase of `epochs` epochs.
     fn annotator_delay(&self, train: &TrainSpec, epochs: u32) -> u32 {
         let default = if Self::DELAYS_ANNOTATORS { epochs / 5 } else { 0 };

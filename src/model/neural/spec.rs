@@ -6,11 +6,11 @@ use schemars::{JsonSchema, Schema, SchemaGenerator};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use super::data::inputs::LearnerInput;
+use super::data::inputs::{LearnerInput, Sizes};
 use super::net::backbone::BackboneSpec;
 use super::train::learner::{CLASSIFIER, LearnerSpec};
 use super::train::spec::{BatchBy, TrainSpec};
-use super::{CrowdNet, auto, device};
+use super::{CrowdNet, DeviceChoice, auto};
 use crate::error::Problem;
 use crate::frame::Described;
 use crate::model::preset::Preset;
@@ -23,7 +23,9 @@ use crate::spec::Problems;
 pub struct NetworkSpec {
     /// The settings that the other keys start from: `labelmill` or `paper`. A key that is given always wins.
     pub preset: Preset,
-    /// The device that the network runs on: `auto`, `cpu` or `cuda:0`.
+    /// The device that the network runs on: `auto`, `cpu` or `cuda:0`. `auto` is a GPU if there is one and the forward
+    /// pass of a step has at least 300 million multiply-adds (rows of a batch times products of a row), else the CPU:
+    /// smaller networks gain nothing from a GPU.
     pub device: String,
     /// The classifier before its last layer.
     pub backbone: BackboneSpec,
@@ -82,12 +84,16 @@ impl<N: CrowdNet> JsonSchema for Neural<N> {
 }
 
 impl<N: CrowdNet> Neural<N> {
-    /// The classifier, and the other learners.
-    pub(crate) fn learners(&self) -> (LearnerSpec, Vec<LearnerSpec>) {
+    /// The classifier, and the other learners for inputs of these sizes.
+    pub(crate) fn learners(&self, sizes: &Sizes) -> (LearnerSpec, Vec<LearnerSpec>) {
         let (backbone, heads) = (self.network.backbone.clone(), self.model.heads());
         let classifier =
             LearnerSpec { name: CLASSIFIER, backbone, heads, input: LearnerInput::Features };
-        (classifier, self.model.other_learners(&self.network))
+        let mut others = self.model.other_learners(&self.network);
+        if !N::NEEDS_ANNOTATOR_FEATURES && sizes.annotator_features.is_none() {
+            others.retain(|other| other.input != LearnerInput::Annotators);
+        }
+        (classifier, others)
     }
 
     /// The number of features of one annotator, if a learner reads them and the data have them.
@@ -131,7 +137,7 @@ impl<N: CrowdNet> Spec for Neural<N> {
                 .help("choose \"instance\", or leave it out"),
             );
         }
-        if let Err(e) = device(&self.network.device) {
+        if let Err(e) = DeviceChoice::parse(&self.network.device) {
             let at = format!("{place}.device");
             e.problems.into_iter().for_each(|p| problems.push(p.at(at.clone())));
         }

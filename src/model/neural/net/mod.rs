@@ -15,7 +15,7 @@ pub(crate) mod mode;
 pub(crate) mod parameters;
 pub(crate) mod pytorch;
 pub(crate) mod residual;
-mod rows;
+pub(crate) mod rows;
 
 use candle_core::backprop::GradStore;
 use candle_core::{DType, Device, Tensor};

@@ -3,8 +3,12 @@
 use crate::error::Result;
 use crate::model::neural::net::heads::Outputs;
 
-/// Outputs larger than this are computed in every step instead.
-const MAX_BYTES: usize = 256 << 20;
+/// The share of the run's memory that the outputs of one learner may take: one in this many bytes. Larger outputs are
+/// computed in every step instead.
+pub(super) const FROZEN_SHARE: usize = 32;
+
+/// The largest number of bytes that the outputs of one learner may take, however much memory the run has.
+pub(super) const MAX_FROZEN_BYTES: usize = 256 << 20;
 
 /// The outputs of all training rows.
 pub(crate) struct FrozenOutputs {
@@ -15,7 +19,7 @@ pub(crate) struct FrozenOutputs {
 
 impl FrozenOutputs {
     /// Computes the outputs of these rows by `predict`, `at_once` rows at a time; `None` if they are larger than
-    /// [`MAX_BYTES`].
+    /// `max_bytes`.
     ///
     /// # Errors
     /// When `predict` fails.
@@ -24,11 +28,12 @@ impl FrozenOutputs {
         at_once: usize,
         predict: impl Fn(&[u32]) -> Result<Outputs>,
     ) -> Result<Option<Self>> {
+        max_bytes: usize,
         let mut outputs = Outputs::default();
         for part in rows.chunks(at_once) {
             outputs.extend(&predict(part)?);
             let of_row = outputs.numbers() / outputs.rows.max(1);
-            if of_row * rows.len() * size_of::<f64>() > MAX_BYTES {
+            if of_row * rows.len() * size_of::<f64>() > max_bytes {
                 return Ok(None);
             }
         }
@@ -112,7 +117,7 @@ mod tests {
                 assert!((got - want).abs() < 1e-6, "{input:?}: {got}, expected {want}");
             }
         }
-        let flips = BackboneSpec { kind: Architecture::Linear, flip: true, ..spec };
+        let flips = BackboneSpec { kind: Architecture::Linear, flip: true, ..spec.clone() };
         let mut flips = learner(&flips, LearnerInput::Features);
         flips.freeze(LearnerSubset::NONE, &data).unwrap();
         assert!(flips.frozen.is_none());
@@ -123,6 +128,17 @@ mod tests {
     fn a_phase_that_does_not_train_the_network_computes_its_outputs_once() {
         let a = tiny(2, &[(0, 0, 0), (1, 0, 1), (2, 1, 1), (3, 1, 0), (4, 0, 1)]);
         let described = described(&a);
+        // Four rows of eleven f64s are 352 bytes: a thirty-second of the memory holds them, or all but one of them.
+        for (memory, fits) in [(32 * 352, true), (32 * 352 - 1, false)] {
+            let run = &Run::new(1).with_memory(memory);
+            let setting = LearnerSetting { run, ..setting };
+            let input = LearnerInput::Answers;
+            let (backbone, heads) = (spec.clone(), heads.clone());
+            let spec = LearnerSpec { name: CLASSIFIER, backbone, heads, input };
+            let mut learner = Learner::new(spec, &setting).unwrap();
+            learner.freeze(LearnerSubset::NONE, &data).unwrap();
+            assert_eq!(learner.frozen.is_some(), fits, "{memory}");
+        }
         let evidence = Evidence { annotations: &a, described: Some(&described) };
         let batching = Batching { batch_size: None, by_annotation: false, drops_last: false };
         let data = TrainingData::new(evidence, None, false, batching).unwrap();

@@ -15,9 +15,10 @@ use crate::model::neural::net::heads::{Heads, Outputs};
 use crate::model::neural::net::mode::Mode;
 use crate::model::neural::net::parameters::Parameters;
 use crate::model::neural::net::pytorch::from_pytorch;
+use crate::model::neural::net::rows::{MAX_PREDICTION_BYTES, PREDICTION_SHARE};
 use crate::model::neural::net::{ForwardPass, NetShape, Network, Precision};
 use crate::model::neural::train::checkpoint::Snapshot;
-use crate::model::neural::train::frozen::FrozenOutputs;
+use crate::model::neural::train::frozen::{FROZEN_SHARE, FrozenOutputs, MAX_FROZEN_BYTES};
 use crate::model::neural::{BackboneSpec, LearnerSubset};
 use crate::run::Run;
 
@@ -105,6 +106,11 @@ impl Learner {
         self.input.fit(&mut self.network.scaler, data);
     }
 
+    /// The number of rows that are predicted at once.
+    pub(super) fn rows_at_once(&self) -> usize {
+        self.network.rows_at_once(self.run.share_of_memory(PREDICTION_SHARE, MAX_PREDICTION_BYTES))
+    }
+
     /// Computes the outputs for rows of the input, and keeps nothing for a backward pass.
     ///
     /// # Errors
@@ -151,8 +157,9 @@ impl Learner {
             self.frozen = None;
         } else if self.frozen.is_none() && !self.network.scaler.augments() {
             let predict = |rows: &[u32]| self.predict(data.inputs(), rows);
-            let (rows, at_once) = (self.input.all_ids(data), self.network.rows_at_once());
-            self.frozen = FrozenOutputs::of(rows, at_once, predict)?;
+            let (rows, at_once) = (self.input.all_ids(data), self.rows_at_once());
+            let max_bytes = self.run.share_of_memory(FROZEN_SHARE, MAX_FROZEN_BYTES);
+            self.frozen = FrozenOutputs::of(rows, at_once, max_bytes, predict)?;
         }
         Ok(())
     }
