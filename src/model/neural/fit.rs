@@ -15,6 +15,7 @@ use crate::model::neural::data::TrainingData;
 use crate::model::neural::data::inputs::Sizes;
 use crate::model::neural::predict::description;
 use crate::model::neural::train::Trainer;
+use crate::model::neural::train::labels::BLIND_AT_ONCE;
 use crate::model::neural::train::learner::LearnerSetting;
 use crate::model::neural::train::learners::Learners;
 use crate::model::neural::train::spec::{Select, TrainSpec};
@@ -206,6 +207,17 @@ impl AllPredictions {
                     for (name, values) in parameters.iter_mut().enumerate() {
                         values[i] = predicted.parameters[n * names.len() + name];
                     }
+                }
+            }
+            // A model without parameters of annotators has nothing to condition on but its targets.
+            let (_, blind) = data.untrusted();
+            let conditions = !trainer.annotator_params.tables.is_empty();
+            for part in blind.chunks(BLIND_AT_ONCE).filter(|_| conditions) {
+                run.cancel.check()?;
+                let batch = data.observed(part, targets);
+                let predicted = trainer.predict_blind(data.inputs(), &batch)?.posterior;
+                for (i, row) in part.iter().zip(predicted.chunks_exact(classes)) {
+                    posterior.row_mut(*i as usize).copy_from_slice(row);
                 }
             }
         } else {

@@ -1,5 +1,6 @@
 //! Losses compared with values that were computed independently.
 
+mod blind;
 mod blocks;
 mod divergence;
 mod divisors;

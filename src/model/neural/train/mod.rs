@@ -3,7 +3,7 @@
 pub(crate) mod checkpoint;
 mod epoch;
 mod frozen;
-mod labels;
+pub(crate) mod labels;
 pub(crate) mod learner;
 pub(crate) mod learners;
 pub(crate) mod moments;
@@ -147,6 +147,21 @@ impl<N: CrowdNet> Trainer<'_, N> {
     }
 
     /// Computes the networks' outputs for a batch without training, and passes them to `read_out`.
+    /// The current model's prediction for a batch of instances without features: learners that read features give all
+    /// classes the same probability.
+    ///
+    /// # Errors
+    /// When the device fails.
+    pub(crate) fn predict_blind(
+        &self,
+        inputs: Inputs<'_>,
+        batch: &Batch,
+    ) -> Result<BatchPrediction> {
+        let (out, others) = self.learners.predict_blind(inputs, batch, self.dims.classes)?;
+        let predictor = Predictor { calibrator: None, ..self.predictor() };
+        Ok(predictor.with(&out, &others, batch, |context| self.model.predict(context)))
+    }
+
     fn with_outputs<R>(
         &self,
         batch: &Batch,
