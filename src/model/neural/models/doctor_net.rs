@@ -32,7 +32,8 @@ use crate::model::neural::{
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct DoctorNet {
-    /// Whether the mean of the heads weights each by the number of its annotator's annotations, instead of equally.
+    /// Whether the mean of the heads weights each by the sum of the weights of its annotator's annotations, instead of
+    /// equally: a soft annotation of several rows counts as one.
     pub weight_by_annotations: bool,
 }
 
@@ -199,11 +200,15 @@ impl CrowdNet for DoctorNet {
     }
 
     fn tables(&self, task: &Task<'_>) -> Result<Vec<ParamTable>> {
-        let n = |r: usize| {
-            let rows = task.evidence.annotations.rows_of_annotator(r);
-            if self.weight_by_annotations { rows as f32 } else { 1.0 }
-        };
-        let weights = (0..task.dims.annotators).map(n).collect();
+        let a = task.evidence.annotations;
+        let mut weights = vec![1.0; task.dims.annotators];
+        if self.weight_by_annotations {
+            weights.fill(0.0);
+            for (annotator, _, weight) in (0..task.dims.instances).flat_map(|i| a.triples_of(i)) {
+                weights[annotator as usize] += weight;
+            }
+        }
+        let weights = weights.into_iter().map(|weight| weight as f32).collect();
         Ok(vec![heads(task), ParamTable::drawn("head_weights", 1, weights).fixed()])
     }
 

@@ -236,17 +236,17 @@ impl CrowdNet for Conal {
         let mut parameters = Vec::with_capacity(context.batch.len());
         for b in 0..context.batch.len() {
             let common = &forward.mixed[b * labels..(b + 1) * labels];
-            let mut shares = 0.0;
+            let (mut shares, mut total) = (0.0, 0.0);
             for annotation in context.batch.annotations_of(b) {
                 let annotator = annotation.annotator as usize;
                 let share = Self::share(&forward, b, annotator);
                 let individual = self.individual(context, &forward, annotator);
                 let label = annotation.label as usize;
                 likelihood.push(mixer.mix(common, context.out.p(b), individual, share, label));
-                shares += share;
+                shares += annotation.weight * share;
+                total += annotation.weight;
             }
-            let annotation = context.batch.annotations_of(b).len();
-            parameters.push(if annotation > 0 { shares / annotation as f64 } else { 0.5 });
+            parameters.push(if total > 0.0 { shares / total } else { 0.5 });
             if self.instance_embeddings {
                 parameters.extend_from_slice(&forward.rows[b].unit);
             }
