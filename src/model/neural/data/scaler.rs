@@ -47,12 +47,21 @@ impl Scaler {
     pub fn fit(&mut self, matrix: &Matrix, rows: impl Iterator<Item = u32>) {
         match self.scaling {
             Scaling::Standard => self.fit_deviations(matrix, rows),
-            Scaling::MaxAbs => self.fit_maxima(matrix, rows),
+            Scaling::MaxAbs => {
+                let maxima = self.maxima(matrix, rows);
+                self.divide_by(maxima);
+            }
+            Scaling::GlobalMaxAbs => {
+                let maxima = self.maxima(matrix, rows);
+                let max = maxima.iter().copied().fold(0.0, f32::max);
+                self.divide_by(vec![max; maxima.len()]);
+            }
             Scaling::None => {}
         }
     }
 
-    fn fit_maxima(&mut self, matrix: &Matrix, rows: impl Iterator<Item = u32>) {
+    /// The largest absolute value of each column or channel.
+    fn maxima(&self, matrix: &Matrix, rows: impl Iterator<Item = u32>) -> Vec<f32> {
         let mut maxima = vec![0.0_f32; self.mean.len()];
         let mut row = vec![0.0; matrix.width()];
         for n in rows {
@@ -61,6 +70,11 @@ impl Scaler {
                 *max = values.iter().fold(*max, |max, x| max.max(x.abs()));
             }
         }
+        maxima
+    }
+
+    /// Divides each column or channel by its number; one of zeros stays as it is.
+    fn divide_by(&mut self, maxima: Vec<f32>) {
         for (factor, max) in self.factor.iter_mut().zip(maxima) {
             *factor = if max > 0.0 { 1.0 / max } else { 1.0 };
         }
@@ -186,6 +200,7 @@ mod tests {
         };
         near(read(Scaling::Standard), [-1.463_85, -0.878_310, -0.292_770, -1.0, -1.0, -1.0]);
         near(read(Scaling::MaxAbs), [0.0, 0.2, 0.4, 0.5, 0.5, 0.5]);
+        near(read(Scaling::GlobalMaxAbs), [0.0, 0.1, 0.2, 0.5, 0.5, 0.5]);
         near(read(Scaling::None), [0.0, 2.0, 4.0, 10.0, 10.0, 10.0]);
     }
 
@@ -199,6 +214,22 @@ mod tests {
         let mut row = [0.0; 3];
         scaler.read(&matrix, 0, &mut row);
         assert_eq!(row, [0.25, -1.0, 0.0]);
+    }
+
+    /// The largest absolute value of both columns is 8; a matrix of zeros is unchanged.
+    #[test]
+    fn one_absolute_value_divides_all_columns() {
+        let spec = BackboneSpec { scaling: Scaling::GlobalMaxAbs, ..BackboneSpec::default() };
+        let read = |values: &[f32]| {
+            let matrix = Matrix::from_rows(2, values);
+            let mut scaler = Scaler::identity(&[2], &spec);
+            scaler.fit(&matrix, 0..2);
+            let mut row = [0.0; 2];
+            scaler.read(&matrix, 0, &mut row);
+            row
+        };
+        assert_eq!(read(&[1.0, -2.0, -4.0, -8.0]), [0.125, -0.25]);
+        assert_eq!(read(&[0.0; 4]), [0.0; 2]);
     }
 
     // keys: model.backbone.flip
