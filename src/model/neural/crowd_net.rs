@@ -153,6 +153,14 @@ pub trait CrowdNet:
     /// The loss of a batch; adds its derivatives to `gradient`, which is zero before the call.
     fn loss(&self, context: &BatchContext<'_>, gradient: &mut Gradient) -> f64;
 
+    /// Numbers of each row for the loss, which depend on nothing that `context.phase` trains; `None` if the loss of this
+    /// phase uses none. A phase that does not train the classifier computes them once, and the loss finds them in
+    /// `out.constants`. If they do not fit into memory, these are empty, and the loss must compute them itself. The context
+    /// has no outputs of other learners.
+    fn constants(&self, _context: &BatchContext<'_>) -> Option<Vec<Vec<f64>>> {
+        None
+    }
+
     /// The prediction of the trained model for a batch, whose rows and annotations need not be training data.
     fn predict(&self, context: &BatchContext<'_>) -> BatchPrediction {
         BatchPrediction {

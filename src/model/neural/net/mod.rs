@@ -220,6 +220,7 @@ impl ForwardPass {
             p,
             hidden: host(self.hidden.as_ref())?,
             named: self.named.iter().map(|out| host(Some(out))).collect::<Result<_>>()?,
+            constants: Vec::new(),
         })
     }
 
@@ -286,7 +287,7 @@ mod tests {
             logits: uneven(12),
             hidden: uneven(24),
             named: vec![uneven(12), uneven(12)],
-            p: Vec::new(),
+            ..Outputs::default()
         };
         let training =
             |net: &Network| outputs(net, &mut Mode::Training(&mut run.rng("one dropout for all")));

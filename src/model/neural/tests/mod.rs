@@ -76,7 +76,8 @@ fn outputs(hidden: &[f64], named: Vec<Vec<f64>>) -> Outputs {
     for (logits, p) in LOGITS.chunks(3).zip(p.chunks_mut(3)) {
         softmax(logits, p);
     }
-    Outputs { rows: 2, logits: LOGITS.to_vec(), p, hidden: hidden.to_vec(), named }
+    let (logits, hidden) = (LOGITS.to_vec(), hidden.to_vec());
+    Outputs { rows: 2, logits, p, hidden, named, ..Outputs::default() }
 }
 
 /// The model with the training settings `train`, and with defaults otherwise.

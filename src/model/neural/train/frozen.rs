@@ -13,8 +13,10 @@ pub(super) const MAX_FROZEN_BYTES: usize = 256 << 20;
 /// The outputs of all training rows.
 pub(crate) struct FrozenOutputs {
     /// The ids of the input's rows, ascending.
-    rows: Vec<u32>,
-    outputs: Outputs,
+    pub(super) rows: Vec<u32>,
+    pub(super) outputs: Outputs,
+    /// Whether the constants of the running act were computed, and kept unless they are too large.
+    pub(super) has_constants_of_act: bool,
 }
 
 impl FrozenOutputs {
@@ -26,9 +28,9 @@ impl FrozenOutputs {
     pub(super) fn of(
         rows: Vec<u32>,
         at_once: usize,
+        max_bytes: usize,
         predict: impl Fn(&[u32]) -> Result<Outputs>,
     ) -> Result<Option<Self>> {
-        max_bytes: usize,
         let mut outputs = Outputs::default();
         for part in rows.chunks(at_once) {
             outputs.extend(&predict(part)?);
@@ -37,14 +39,18 @@ impl FrozenOutputs {
                 return Ok(None);
             }
         }
-        Ok(Some(Self { rows, outputs }))
+        Ok(Some(Self { rows, outputs, has_constants_of_act: false }))
     }
 
     /// The outputs of the rows of a batch.
     pub(super) fn gather(&self, rows: &[u32]) -> Outputs {
-        let places: Vec<usize> =
-            rows.iter().map(|r| self.rows.partition_point(|o| o < r)).collect();
+        let places: Vec<usize> = rows.iter().map(|row| self.place(*row)).collect();
         self.outputs.select(&places)
+    }
+
+    /// The index of a row.
+    pub(super) fn place(&self, row: u32) -> usize {
+        self.rows.partition_point(|other| *other < row)
     }
 }
 
@@ -57,6 +63,7 @@ mod tests {
     use crate::model::neural::data::TrainingData;
     use crate::model::neural::data::batching::Batching;
     use crate::model::neural::data::inputs::Sizes;
+    use crate::model::neural::models::doctor_net::label_probabilities;
     use crate::model::neural::net::Precision;
     use crate::model::neural::net::heads::{Head, HeadInput, Heads};
     use crate::model::neural::train::Trainer;
@@ -121,13 +128,6 @@ mod tests {
         let mut flips = learner(&flips, LearnerInput::Features);
         flips.freeze(LearnerSubset::NONE, &data).unwrap();
         assert!(flips.frozen.is_none());
-    }
-
-    /// The phase `heads` trains the network, and the phase `weights` does not.
-    #[test]
-    fn a_phase_that_does_not_train_the_network_computes_its_outputs_once() {
-        let a = tiny(2, &[(0, 0, 0), (1, 0, 1), (2, 1, 1), (3, 1, 0), (4, 0, 1)]);
-        let described = described(&a);
         // Four rows of eleven f64s are 352 bytes: a thirty-second of the memory holds them, or all but one of them.
         for (memory, fits) in [(32 * 352, true), (32 * 352 - 1, false)] {
             let run = &Run::new(1).with_memory(memory);
@@ -139,6 +139,13 @@ mod tests {
             learner.freeze(LearnerSubset::NONE, &data).unwrap();
             assert_eq!(learner.frozen.is_some(), fits, "{memory}");
         }
+    }
+
+    /// The phase `heads` trains the network, and the phase `weights` does not.
+    #[test]
+    fn a_phase_that_does_not_train_the_network_computes_its_outputs_once() {
+        let a = tiny(2, &[(0, 0, 0), (1, 0, 1), (2, 1, 1), (3, 1, 0), (4, 0, 1)]);
+        let described = described(&a);
         let evidence = Evidence { annotations: &a, described: Some(&described) };
         let batching = Batching { batch_size: None, by_annotation: false, drops_last: false };
         let data = TrainingData::new(evidence, None, false, batching).unwrap();
@@ -167,6 +174,20 @@ mod tests {
             is_over: false,
         };
         trainer.train(&mut run).unwrap();
-        assert_eq!(trainer.learners.classifier.frozen.unwrap().rows, [0, 1, 2, 3, 4]);
+        let frozen = trainer.learners.classifier.frozen.as_ref().unwrap();
+        assert_eq!(frozen.rows, [0, 1, 2, 3, 4]);
+        // The probabilities of each row's only label by both heads.
+        let heads = &trainer.annotator_params.tables[0];
+        for (i, (constants, label)) in
+            frozen.outputs.constants.iter().zip([0, 1, 1, 0, 1]).enumerate()
+        {
+            assert_eq!(constants.len(), 2);
+            for (r, got) in constants.iter().enumerate() {
+                let mut p = [0.0; 2];
+                label_probabilities(&heads.row(r), frozen.outputs.hidden(i), &mut p);
+                assert!((got - p[label]).abs() < 1e-6, "{i}, {r}: {got}, expected {p:?}");
+            }
+        }
+        assert_eq!(frozen.outputs.constants.len(), 5);
     }
 }

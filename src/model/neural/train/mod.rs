@@ -1,6 +1,7 @@
 //! The training loop that all models share.
 
 pub(crate) mod checkpoint;
+mod constants;
 mod epoch;
 mod frozen;
 pub(crate) mod labels;
@@ -146,7 +147,6 @@ impl<N: CrowdNet> Trainer<'_, N> {
         self.predictor().with_outputs(inputs, batch, |context| self.model.predict(context))
     }
 
-    /// Computes the networks' outputs for a batch without training, and passes them to `read_out`.
     /// The current model's prediction for a batch of instances without features: learners that read features give all
     /// classes the same probability.
     ///
@@ -162,6 +162,7 @@ impl<N: CrowdNet> Trainer<'_, N> {
         Ok(predictor.with(&out, &others, batch, |context| self.model.predict(context)))
     }
 
+    /// Computes the networks' outputs for a batch without training, and passes them to `read_out`.
     fn with_outputs<R>(
         &self,
         batch: &Batch,

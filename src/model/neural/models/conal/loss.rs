@@ -293,7 +293,7 @@ mod tests {
             softmax(logits, p);
         }
         let named = vec![vec![0.4, 0.1, -0.2, 0.7]];
-        Outputs { rows: ROWS, logits, p, hidden: Vec::new(), named }
+        Outputs { rows: ROWS, logits, p, named, ..Outputs::default() }
     }
 
     /// The annotations of these annotators on both rows.
