@@ -10,7 +10,7 @@ use std::ops::Range;
 use rayon::prelude::*;
 
 use super::mixture::{Mixer, Mixture};
-use super::{AUXILIARY, COMMON, Conal, FEATURES, Forward, INDIVIDUAL};
+use super::{AUXILIARY, COMMON, Conal, Forward, INDIVIDUAL};
 use crate::frame::{Dims, Places, split_by};
 use crate::model::neural::data::batch::ByAnnotator;
 use crate::model::neural::numerics::{RowStochastic, row_times_backward};
@@ -198,15 +198,14 @@ fn embeddings_backward(
     let d = model.embedding;
     for (annotator, direction) in forward.annotators.iter().enumerate() {
         let d_unit = &d_units[annotator * d..(annotator + 1) * d];
-        let Some(features) = context.gathered.get(FEATURES) else {
+        let Some(features) = context.others.first() else {
             direction.backward(d_unit, &mut d_embedding[annotator * d..(annotator + 1) * d]);
             continue;
         };
-        let width = context.annotator_params.tables[FEATURES].width;
         let mut d_u = vec![0.0; d];
         direction.backward(d_unit, &mut d_u);
-        let features = &features[annotator * width..(annotator + 1) * width];
-        for (x, d_map) in features.iter().zip(d_embedding.chunks_exact_mut(d)) {
+        let features = features.hidden(annotator).iter().chain(&[1.0]);
+        for (x, d_map) in features.zip(d_embedding.chunks_exact_mut(d)) {
             d_map.iter_mut().zip(&d_u).for_each(|(m, d)| *m += x * d);
         }
     }
