@@ -15,7 +15,6 @@ use crate::model::neural::data::TrainingData;
 use crate::model::neural::data::inputs::Sizes;
 use crate::model::neural::predict::description;
 use crate::model::neural::train::Trainer;
-use crate::model::neural::train::labels::BLIND_AT_ONCE;
 use crate::model::neural::train::learner::LearnerSetting;
 use crate::model::neural::train::learners::Learners;
 use crate::model::neural::train::spec::{Select, TrainSpec};
@@ -212,7 +211,7 @@ impl AllPredictions {
             // A model without parameters of annotators has nothing to condition on but its targets.
             let (_, blind) = data.untrusted();
             let conditions = !trainer.annotator_params.tables.is_empty();
-            for part in blind.chunks(BLIND_AT_ONCE).filter(|_| conditions) {
+            for part in blind.chunks(trainer.learners.rows_at_once()).filter(|_| conditions) {
                 run.cancel.check()?;
                 let batch = data.observed(part, targets);
                 let predicted = trainer.predict_blind(data.inputs(), &batch)?.posterior;

@@ -12,9 +12,11 @@
 //! M. Guan, V. Gulshan, A. Dai, G. Hinton: Who Said What: Modeling Individual Labelers Improves Classification. AAAI
 //! 2018. arXiv:1703.08774
 //!
-//! If all annotators labelled x, phase 2 uses the heads of all annotators. Differs from the unofficial public code,
-//! which weights without a softmax and learns from the majority vote; and in network and training, which are
-//! labelmill's defaults. `preset = "paper"` has the settings of that code.
+//! If all annotators labelled x, phase 2 uses the heads of all annotators. It trains neither network nor heads: every
+//! head's probabilities of the labels of x are computed once, if an eighth of the run's memory holds them.
+//!
+//! Differs from the unofficial public code, which weights without a softmax and learns from the majority vote; and in
+//! network and training, which are labelmill's defaults. `preset = "paper"` has the settings of that code.
 
 use std::ops::Range;
 

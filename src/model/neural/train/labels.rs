@@ -9,7 +9,7 @@ use crate::model::neural::{BatchContext, CrowdNet};
 use crate::run::Run;
 
 /// The number of instances without features whose posteriors are computed at once.
-pub(crate) const BLIND_AT_ONCE: usize = 4096;
+const BLIND_AT_ONCE: usize = 4096;
 
 impl<N: CrowdNet> Trainer<'_, N> {
     /// Replaces the targets by the model's posteriors. Trusted rows stay one-hot. For an instance without features,

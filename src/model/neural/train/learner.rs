@@ -128,8 +128,8 @@ impl Learner {
         Outputs { named: vec![Vec::new(); self.heads.named.len()], ..Outputs::default() }
     }
 
-    /// The outputs for instances without features. A learner that reads features gives all classes the same probability,
-    /// and its other outputs are those of an instance whose scaled features are all zero, the mean.
+    /// The outputs for instances without features. A learner that reads features gives all classes the same
+    /// probability; its hidden layer and its named heads are those of a row of zeros, the mean of standardised features.
     ///
     /// # Errors
     /// When the device fails.
@@ -143,12 +143,16 @@ impl Learner {
             return self.predict(inputs, self.input.ids(batch));
         }
         let rows = batch.len();
-        let of_mean = self.network.forward(vec![0.0; self.width], &mut Mode::Fixed)?.to_host()?;
-        Ok(Outputs {
-            logits: vec![0.0; rows * classes],
-            p: vec![1.0 / classes as f64; rows * classes],
-            ..of_mean.select(&vec![0; rows])
-        })
+        let mut out = Outputs { rows, ..Outputs::default() };
+        if self.heads.hidden || !self.heads.named.is_empty() {
+            let pass = self.network.forward(vec![0.0; self.width], &mut Mode::Fixed)?;
+            out = pass.to_host()?.select(&vec![0; rows]);
+        }
+        if self.heads.classifier {
+            out.logits = vec![0.0; rows * classes];
+            out.p = vec![1.0 / classes as f64; rows * classes];
+        }
+        Ok(out)
     }
 
     /// Computes and keeps the outputs of all training rows if the learner is not in `trained`, unless they are too

@@ -4,7 +4,7 @@ pub(crate) mod checkpoint;
 mod constants;
 mod epoch;
 mod frozen;
-pub(crate) mod labels;
+mod labels;
 pub(crate) mod learner;
 pub(crate) mod learners;
 pub(crate) mod moments;
