@@ -159,7 +159,7 @@ def agreement(labelmill: Labelmill, device: str, scale: float, tolerance: float)
 def image_peer(kind: str, crowd: Crowd, batch: int, device: str) -> float:
     from image_networks import epoch_seconds
 
-    return epoch_seconds(kind, crowd.shape, crowd.instances, batch, EPOCHS, device)
+    return median(epoch_seconds(kind, crowd.shape, crowd.instances, batch, EPOCHS, device)[1:])
 
 
 def conal_peer(crowd: Crowd, batch: int, device: str) -> float:

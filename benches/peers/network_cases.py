@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from math import prod
 from pathlib import Path
 from statistics import median
 
@@ -45,6 +46,27 @@ LABELME = Case("labelme", 1_000, 512, 59, 8, 2.55, (64, 1024), epochs=40)
 SPARSE = Case("sparse", 20_000, 128, 2_000, 10, 3, (256,), peer_steps=20)
 WIDE = replace(SPARSE, name="wide", annotators=50_000, peer_steps=2)
 CASES = (LABELME, SPARSE, WIDE)
+
+
+@dataclass(frozen=True)
+class Images:
+    """Images of ten classes, each labelled by one annotator, and the network that is trained on them."""
+
+    kind: str
+    shape: tuple[int, int, int]
+    instances: int
+    batch: int = 128
+
+    def case(self, scale: float) -> Case:
+        rows = max(2 * self.batch, round(self.instances * scale))
+        return Case(self.kind, rows, prod(self.shape), 20, 10, 1, (self.batch,), epochs=4)
+
+
+IMAGES = (
+    Images("lenet", (1, 28, 28), 8_192),
+    Images("vgg16", (3, 32, 32), 512),
+    Images("resnet20", (3, 32, 32), 1_024),
+)
 
 
 @dataclass(frozen=True)

@@ -76,7 +76,9 @@ fn aggregation(args: AggregateArgs) -> (Aggregation, JobArgs) {
 
 async fn job(spec: PipelineSpec, args: JobArgs, quiet: bool, signals: &Signals) -> Result<()> {
     allocator::bound(spec.engine.allocation_bound());
-    let mut run = Run::new(spec.seed).with_threads(spec.engine.threads())?;
+    let mut run = Run::new(spec.seed)
+        .with_threads(spec.engine.threads())?
+        .with_memory(spec.engine.memory_bytes());
     run.progress = Arc::new(Bars::new(quiet));
     let cancel = run.cancel.clone();
     let progress = Arc::clone(&run.progress);
@@ -157,7 +159,7 @@ async fn predictions(args: PredictArgs, quiet: bool, signals: &Signals) -> Resul
         ..EngineSpec::default()
     };
     allocator::bound(engine.allocation_bound());
-    let mut run = Run::new(0).with_threads(engine.threads())?;
+    let mut run = Run::new(0).with_threads(engine.threads())?.with_memory(engine.memory_bytes());
     run.progress = Arc::new(Bars::new(quiet));
     let (cancel, progress) = (run.cancel.clone(), Arc::clone(&run.progress));
     let (force, json) = (args.job.force, args.job.json);

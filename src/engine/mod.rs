@@ -30,8 +30,8 @@ pub struct EngineSpec {
     pub batch_size: usize,
     /// Memory that the run may take for queries, ids and annotations, such as "512MiB" or "4GB". Queries spill to disk
     /// before they take more, features that are larger than half of it go to a scratch file, and annotations that do
-    /// not fit are an error. Left out, three quarters of the memory of the machine or container, of which at least
-    /// 256 MiB stay for memory that is not counted.
+    /// not fit are an error; with less than 8 GiB networks predict fewer rows at once. Left out, three quarters of the
+    /// memory of the machine or container, of which at least 256 MiB stay for memory that is not counted.
     pub memory_limit: Option<String>,
     /// Folder for spilled data; left out, the system's temporary folder.
     pub scratch: Option<String>,

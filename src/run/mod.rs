@@ -136,6 +136,9 @@ static SHARED_POOL: LazyLock<Arc<ThreadPool>> = LazyLock::new(|| {
     Arc::new(pool.unwrap_or_else(|e| panic!("failed to spawn thread: {e}")))
 });
 
+/// The memory of a run that is not told how much it has.
+const DEFAULT_MEMORY: usize = 8 << 30;
+
 /// The environment of one run.
 #[derive(Clone)]
 pub struct Run {
@@ -147,12 +150,13 @@ pub struct Run {
     /// The receiver of progress and warnings.
     pub progress: Arc<dyn Progress>,
     pool: Arc<ThreadPool>,
+    memory: usize,
     warnings: Vec<String>,
     checkpoint: Option<PathBuf>,
 }
 
 impl Run {
-    /// A run that reports no progress, on the shared thread pool.
+    /// A run that reports no progress, on the shared thread pool, with 8 GiB of memory.
     #[must_use]
     pub fn new(seed: u64) -> Self {
         Self {
@@ -161,6 +165,7 @@ impl Run {
             cancel: Cancel::default(),
             progress: Arc::new(NoProgress),
             pool: Arc::clone(&SHARED_POOL),
+            memory: DEFAULT_MEMORY,
             warnings: Vec::new(),
             checkpoint: None,
         }
@@ -174,6 +179,18 @@ impl Run {
         let pool = ThreadPoolBuilder::new().num_threads(threads).build();
         self.pool = Arc::new(pool.map_err(|e| Error::exhausted(e.to_string()))?);
         Ok(self)
+    }
+
+    /// The same run with this many bytes of memory.
+    #[must_use]
+    pub fn with_memory(self, bytes: usize) -> Self {
+        Self { memory: bytes, ..self }
+    }
+
+    /// One in `share` bytes of the run's memory, but at most `max`.
+    #[must_use]
+    pub(crate) fn share_of_memory(&self, share: usize, max: usize) -> usize {
+        (self.memory / share).min(max)
     }
 
     /// Sets the checkpoint file, from which a fit resumes after an interruption; `None` for no checkpoints.
@@ -275,6 +292,14 @@ mod tests {
         committed.begin_commit().unwrap();
         committed.end_commit(true);
         assert!(!committed.request(15) && committed.check().is_ok() && committed.is_committed());
+    }
+
+    /// Parts of a run have the run's memory.
+    #[test]
+    fn a_share_of_the_memory_has_an_upper_bound() {
+        let run = Run::new(1).with_memory(800);
+        assert_eq!((run.share_of_memory(8, 1000), run.part("a").share_of_memory(8, 60)), (100, 60));
+        assert_eq!(Run::new(1).share_of_memory(8, usize::MAX), 1 << 30);
     }
 
     #[test]

@@ -125,6 +125,9 @@ pub trait CrowdNet:
     /// annotations; else the posterior is the classifier's prediction.
     const CONDITIONS_ON_ANNOTATIONS: bool = true;
 
+    /// Whether a learner that reads features of annotators is an error where the data have none; else it is left out.
+    const NEEDS_ANNOTATOR_FEATURES: bool = true;
+
     /// The number of initial epochs in which annotators' parameters are frozen, in a phase of `epochs` epochs.
     fn annotator_delay(&self, train: &TrainSpec, epochs: u32) -> u32 {
         let default = if Self::DELAYS_ANNOTATORS { epochs / 5 } else { 0 };
@@ -149,6 +152,14 @@ pub trait CrowdNet:
 
     /// The loss of a batch; adds its derivatives to `gradient`, which is zero before the call.
     fn loss(&self, context: &BatchContext<'_>, gradient: &mut Gradient) -> f64;
+
+    /// Numbers of each row for the loss, which depend on nothing that `context.phase` trains; `None` if the loss of this
+    /// phase uses none. A phase that does not train the classifier computes them once, and the loss finds them in
+    /// `out.constants`. If they do not fit into memory, these are empty, and the loss must compute them itself. The context
+    /// has no outputs of other learners.
+    fn constants(&self, _context: &BatchContext<'_>) -> Option<Vec<Vec<f64>>> {
+        None
+    }
 
     /// The prediction of the trained model for a batch, whose rows and annotations need not be training data.
     fn predict(&self, context: &BatchContext<'_>) -> BatchPrediction {

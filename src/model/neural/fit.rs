@@ -1,8 +1,9 @@
 //! From evidence to a fitted model: prepares the data, trains, and predicts every row with the trained model.
 
+use candle_core::Device;
 use rand::Rng as _;
 
-use super::{CrowdNet, NetworkSpec, Neural, Task, device, name_of};
+use super::{CrowdNet, DeviceChoice, NetworkSpec, Neural, Task, name_of};
 use crate::error::{Error, Result};
 use crate::frame::{Annotations, Described, Evidence, Role};
 use crate::model::Model;
@@ -53,10 +54,15 @@ impl<N: CrowdNet> Model for Neural<N> {
             annotators: dims.annotators,
             annotator_features: self.annotator_features(described),
         };
-        let (device, precision) = (device(on)?, train.precision);
+        let precision = train.precision;
         let setting =
-            LearnerSetting { precision, sizes: &sizes, run, device: &device, saved: None };
-        let mut learners = Learners::new(self.learners(), &setting)?;
+            LearnerSetting { precision, sizes: &sizes, run, device: &Device::Cpu, saved: None };
+        let device = DeviceChoice::parse(on)?.open(|| {
+            let learners = Learners::new(self.learners(&sizes), &setting)?;
+            Ok(learners.multiply_adds(data.batch_rows(train.batching(N::DROPS_LAST_BATCH))))
+        })?;
+        let setting = LearnerSetting { device: &device, ..setting };
+        let mut learners = Learners::new(self.learners(&sizes), &setting)?;
         learners.fit_scalers(&data);
         if !model.heads().classifier && evidence.annotations.trusted.is_some() {
             run.warn(format!(
@@ -201,6 +207,17 @@ impl AllPredictions {
                     for (name, values) in parameters.iter_mut().enumerate() {
                         values[i] = predicted.parameters[n * names.len() + name];
                     }
+                }
+            }
+            // A model without parameters of annotators has nothing to condition on but its targets.
+            let (_, blind) = data.untrusted();
+            let conditions = !trainer.annotator_params.tables.is_empty();
+            for part in blind.chunks(trainer.learners.rows_at_once()).filter(|_| conditions) {
+                run.cancel.check()?;
+                let batch = data.observed(part, targets);
+                let predicted = trainer.predict_blind(data.inputs(), &batch)?.posterior;
+                for (i, row) in part.iter().zip(predicted.chunks_exact(classes)) {
+                    posterior.row_mut(*i as usize).copy_from_slice(row);
                 }
             }
         } else {

@@ -57,7 +57,7 @@ pub use crowd_net::{AnnotatorReport, CrowdNet, Task};
 pub use data::batch::{Batch, BatchAnnotation};
 pub use data::batching::InstanceSubset;
 pub use data::inputs::LearnerInput;
-pub use device::device;
+pub use device::DeviceChoice;
 pub use models::{
     AggNet, Conal, CrowdLayer, Dl, DoctorNet, KINDS, MaxMig, SingleConfusion, SoftBootstrap, Tcl,
     TraceRegularised, WeightedDoctorNet,

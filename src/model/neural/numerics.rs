@@ -24,10 +24,12 @@ pub fn softmax_backward(p: &[f64], d_p: &[f64], d_logits: &mut [f64]) {
     }
 }
 
-/// `-ln max(p, MIN_PROBABILITY)`, as in the sample code of Tanno et al., and its derivative, which is zero where `p` is
-/// clamped. NaN gives NaN.
+/// The least probability whose logarithm has a derivative in [`negative_log`]; one over it is far from an overflow.
+const MIN_DIFFERENTIABLE: f64 = 1e-290;
+
+/// `-ln max(p, 1e-290)` and its derivative, which is zero where `p` is clamped. NaN gives NaN.
 pub fn negative_log(p: f64) -> (f64, f64) {
-    if p <= MIN_PROBABILITY { (-MIN_PROBABILITY.ln(), 0.0) } else { (-p.ln(), -1.0 / p) }
+    if p <= MIN_DIFFERENTIABLE { (-MIN_DIFFERENTIABLE.ln(), 0.0) } else { (-p.ln(), -1.0 / p) }
 }
 
 /// `ln(softplus(x))`; for x so small that softplus(x) equals e^x to the last bit, x itself.

@@ -2,10 +2,11 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
+use candle_core::Device;
 use schemars::schema_for;
 use serde_json::{Value, json};
 
-use super::{BatchContext, CrowdNet, NetworkSpec, Neural, device, name_of};
+use super::{BatchContext, CrowdNet, DeviceChoice, NetworkSpec, Neural, name_of};
 use crate::error::{Error, Result, Stage};
 use crate::frame::{Dims, Matrix};
 use crate::model::neural::annotator_params::AnnotatorParams;
@@ -44,7 +45,11 @@ pub fn predict<N: CrowdNet>(
     let mut problems = Problems::default();
     let schema = schema_for!(Neural<N>).to_value();
     check_schema(&parameters, &schema, "model.json: parameters", &mut problems);
-    let spec: Neural<N> = serde_json::from_value(parameters).map_err(misfit)?;
+    let mut spec: Neural<N> = serde_json::from_value(parameters).map_err(misfit)?;
+    // The device of the training may not exist here.
+    if let Some(on) = on {
+        on.clone_into(&mut spec.network.device);
+    }
     spec.check("model.json: parameters", &mut problems);
     problems.into_result().map_err(|mut e| {
         e.stage = Stage::Data;
@@ -63,14 +68,22 @@ pub fn predict<N: CrowdNet>(
             .found(format!("{} numbers a row, where the model takes {width}", matrix.width()))
             .help("give the same columns in the same order as for training"));
     }
-    let learners = spec.learners();
-    let Neural { network: NetworkSpec { device: own, train, .. }, model } = spec;
+    let learners = spec.learners(&saved);
+    let Neural { network: NetworkSpec { device: on, train, .. }, model } = spec;
     let snapshot = Snapshot::from_bytes(bytes)?;
-    let device = device(on.unwrap_or(&own))?;
     let precision = train.precision;
-    let setting =
-        LearnerSetting { precision, sizes: &saved, run, device: &device, saved: Some(&snapshot) };
-    let learners = Learners::new(learners, &setting)?;
+    let setting = LearnerSetting {
+        precision,
+        sizes: &saved,
+        run,
+        device: &Device::Cpu,
+        saved: Some(&snapshot),
+    };
+    let device = DeviceChoice::parse(&on)?.open(|| {
+        let learners = Learners::new(learners.clone(), &setting)?;
+        Ok(learners.multiply_adds(learners.rows_at_once().min(matrix.len())))
+    })?;
+    let learners = Learners::new(learners, &LearnerSetting { device: &device, ..setting })?;
     let annotator_params = AnnotatorParams::saved(&snapshot)?;
     let dims = Dims {
         instances: matrix.len(),
@@ -120,4 +133,41 @@ fn unfit() -> Error {
 /// The product; `None` if it overflows.
 fn checked_product(sizes: &[usize]) -> Option<usize> {
     sizes.iter().try_fold(1_usize, |product, size| product.checked_mul(*size))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::frame::Evidence;
+    use crate::model::Model as _;
+    use crate::model::neural::{TraceRegularised, TrainSpec};
+    use crate::testing::{described, tiny};
+
+    /// The classifier was trained on a GPU of another machine.
+    // keys: model.device
+    #[test]
+    fn the_device_of_the_training_need_not_exist() {
+        let a = tiny(2, &(0..20).map(|n| (n / 2, n % 2, n / 2 % 2)).collect::<Vec<_>>());
+        let described = described(&a);
+        let evidence = Evidence { annotations: &a, described: Some(&described) };
+        let mut model = Neural::<TraceRegularised>::default();
+        model.network.device = "cpu".to_owned();
+        model.network.train = TrainSpec { epochs: 1, ..TrainSpec::default() };
+        let fitted = model.fit(evidence, &mut Run::new(1)).unwrap();
+        let trained = fitted.model.unwrap();
+        let predicted = |device| {
+            let mut parameters = trained.description["parameters"].clone();
+            parameters["device"] = "cuda:7".into();
+            let sizes = trained.description["sizes"].clone();
+            let model = SavedModel { parameters, sizes, bytes: &trained.parameters, device };
+            predict::<TraceRegularised>(model, described.matrix(), &Run::new(1))
+        };
+        assert_eq!(fitted.predictions, Some(predicted(Some("cpu")).unwrap().classes));
+        let error = predicted(Some("tpu")).unwrap_err().to_string();
+        assert!(error.contains("there is no such device"), "{error}");
+        if !cfg!(feature = "cuda") {
+            let error = predicted(None).unwrap_err().to_string();
+            assert!(error.contains("model.json: parameters.device"), "{error}");
+        }
+    }
 }

@@ -6,11 +6,11 @@ use schemars::{JsonSchema, Schema, SchemaGenerator};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use super::data::inputs::LearnerInput;
+use super::data::inputs::{LearnerInput, Sizes};
 use super::network_spec::NetworkSpec;
 use super::train::learner::{CLASSIFIER, LearnerSpec};
 use super::train::spec::BatchBy;
-use super::{CrowdNet, device};
+use super::{CrowdNet, DeviceChoice};
 use crate::error::Problem;
 use crate::frame::Described;
 use crate::model::preset::Preset;
@@ -57,12 +57,16 @@ impl<N: CrowdNet> JsonSchema for Neural<N> {
 }
 
 impl<N: CrowdNet> Neural<N> {
-    /// The classifier, and the other learners.
-    pub(crate) fn learners(&self) -> (LearnerSpec, Vec<LearnerSpec>) {
+    /// The classifier, and the other learners for inputs of these sizes.
+    pub(crate) fn learners(&self, sizes: &Sizes) -> (LearnerSpec, Vec<LearnerSpec>) {
         let (backbone, heads) = (self.network.backbone.clone(), self.model.heads());
         let classifier =
             LearnerSpec { name: CLASSIFIER, backbone, heads, input: LearnerInput::Features };
-        (classifier, self.model.other_learners(&self.network))
+        let mut others = self.model.other_learners(&self.network);
+        if !N::NEEDS_ANNOTATOR_FEATURES && sizes.annotator_features.is_none() {
+            others.retain(|other| other.input != LearnerInput::Annotators);
+        }
+        (classifier, others)
     }
 
     /// The number of features of one annotator, if a learner reads them and the data have them.
@@ -106,7 +110,7 @@ impl<N: CrowdNet> Spec for Neural<N> {
                 .help("choose \"instance\", or leave it out"),
             );
         }
-        if let Err(e) = device(&self.network.device) {
+        if let Err(e) = DeviceChoice::parse(&self.network.device) {
             let at = format!("{place}.device");
             e.problems.into_iter().for_each(|p| problems.push(p.at(at.clone())));
         }

@@ -116,6 +116,12 @@ impl<'a> TrainingData<'a> {
         self.units.is_empty()
     }
 
+    /// The number of rows in a batch of an epoch over all training data.
+    #[must_use]
+    pub(crate) fn batch_rows(&self, batching: Batching) -> usize {
+        batching.size(self.units.len()).min(self.units.len())
+    }
+
     /// The feature rows of the training data, ascending.
     #[must_use]
     pub fn rows(&self) -> Vec<u32> {

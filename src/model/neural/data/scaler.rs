@@ -19,7 +19,7 @@ pub struct Scaler {
     /// One over the standard deviation, or over the largest absolute value.
     factor: Vec<f32>,
     /// The number of consecutive values that share a mean and a factor: 1, or the pixels of a channel.
-    run: usize,
+    group_len: usize,
     input: Vec<usize>,
     scaling: Scaling,
     pad_crop: usize,
@@ -31,11 +31,11 @@ impl Scaler {
     #[must_use]
     pub fn identity(input: &[usize], spec: &BackboneSpec) -> Self {
         let width: usize = input.iter().product();
-        let run = if input.len() == 3 { input[1] * input[2] } else { 1 };
+        let group_len = if input.len() == 3 { input[1] * input[2] } else { 1 };
         Self {
-            mean: vec![0.0; width / run],
-            factor: vec![1.0; width / run],
-            run,
+            mean: vec![0.0; width / group_len],
+            factor: vec![1.0; width / group_len],
+            group_len,
             input: input.to_vec(),
             scaling: spec.scaling,
             pad_crop: spec.pad_crop,
@@ -47,20 +47,34 @@ impl Scaler {
     pub fn fit(&mut self, matrix: &Matrix, rows: impl Iterator<Item = u32>) {
         match self.scaling {
             Scaling::Standard => self.fit_deviations(matrix, rows),
-            Scaling::MaxAbs => self.fit_maxima(matrix, rows),
+            Scaling::MaxAbs => {
+                let maxima = self.maxima(matrix, rows);
+                self.divide_by(maxima);
+            }
+            Scaling::GlobalMaxAbs => {
+                let maxima = self.maxima(matrix, rows);
+                let max = maxima.iter().copied().fold(0.0, f32::max);
+                self.divide_by(vec![max; maxima.len()]);
+            }
             Scaling::None => {}
         }
     }
 
-    fn fit_maxima(&mut self, matrix: &Matrix, rows: impl Iterator<Item = u32>) {
+    /// The largest absolute value of each column or channel.
+    fn maxima(&self, matrix: &Matrix, rows: impl Iterator<Item = u32>) -> Vec<f32> {
         let mut maxima = vec![0.0_f32; self.mean.len()];
         let mut row = vec![0.0; matrix.width()];
         for n in rows {
             matrix.read(n as usize, &mut row);
-            for (max, values) in maxima.iter_mut().zip(row.chunks_exact(self.run)) {
+            for (max, values) in maxima.iter_mut().zip(row.chunks_exact(self.group_len)) {
                 *max = values.iter().fold(*max, |max, x| max.max(x.abs()));
             }
         }
+        maxima
+    }
+
+    /// Divides each column or channel by its number; one of zeros stays as it is.
+    fn divide_by(&mut self, maxima: Vec<f32>) {
         for (factor, max) in self.factor.iter_mut().zip(maxima) {
             *factor = if max > 0.0 { 1.0 / max } else { 1.0 };
         }
@@ -74,10 +88,10 @@ impl Scaler {
         // Welford's algorithm: a plain sum of squares would cancel for large means.
         for n in rows {
             matrix.read(n as usize, &mut row);
-            for at in 0..self.run {
+            for at in 0..self.group_len {
                 count += 1.0;
                 for g in 0..groups {
-                    let x = f64::from(row[g * self.run + at]);
+                    let x = f64::from(row[g * self.group_len + at]);
                     let before = x - mean[g];
                     mean[g] += before / count;
                     squares[g] += before * (x - mean[g]);
@@ -97,7 +111,7 @@ impl Scaler {
         if self.scaling == Scaling::None {
             return;
         }
-        let groups = out.chunks_exact_mut(self.run);
+        let groups = out.chunks_exact_mut(self.group_len);
         for ((values, mean), factor) in groups.zip(&self.mean).zip(&self.factor) {
             values.iter_mut().for_each(|v| *v = (*v - mean) * factor);
         }
@@ -186,6 +200,7 @@ mod tests {
         };
         near(read(Scaling::Standard), [-1.463_85, -0.878_310, -0.292_770, -1.0, -1.0, -1.0]);
         near(read(Scaling::MaxAbs), [0.0, 0.2, 0.4, 0.5, 0.5, 0.5]);
+        near(read(Scaling::GlobalMaxAbs), [0.0, 0.1, 0.2, 0.5, 0.5, 0.5]);
         near(read(Scaling::None), [0.0, 2.0, 4.0, 10.0, 10.0, 10.0]);
     }
 
@@ -199,6 +214,22 @@ mod tests {
         let mut row = [0.0; 3];
         scaler.read(&matrix, 0, &mut row);
         assert_eq!(row, [0.25, -1.0, 0.0]);
+    }
+
+    /// The largest absolute value of both columns is 8; a matrix of zeros is unchanged.
+    #[test]
+    fn one_absolute_value_divides_all_columns() {
+        let spec = BackboneSpec { scaling: Scaling::GlobalMaxAbs, ..BackboneSpec::default() };
+        let read = |values: &[f32]| {
+            let matrix = Matrix::from_rows(2, values);
+            let mut scaler = Scaler::identity(&[2], &spec);
+            scaler.fit(&matrix, 0..2);
+            let mut row = [0.0; 2];
+            scaler.read(&matrix, 0, &mut row);
+            row
+        };
+        assert_eq!(read(&[1.0, -2.0, -4.0, -8.0]), [0.125, -0.25]);
+        assert_eq!(read(&[0.0; 4]), [0.0; 2]);
     }
 
     // keys: model.backbone.flip

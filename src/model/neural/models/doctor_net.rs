@@ -33,7 +33,8 @@ use crate::model::neural::{
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct DoctorNet {
-    /// Whether the mean of the heads weights each by the number of its annotator's annotations, instead of equally.
+    /// Whether the mean of the heads weights each by the sum of the weights of its annotator's annotations, instead of
+    /// equally: a soft annotation of several rows counts as one.
     pub weight_by_annotations: bool,
 }
 
@@ -94,48 +95,44 @@ pub(crate) fn heads_loss(context: &BatchContext<'_>, gradient: &mut Gradient) ->
 /// The number of rows whose heads are computed together, so that each head is read once for all of them.
 const ROW_BLOCK: usize = 32;
 
-/// Calls `of_block(rows, P(label) of every head for these rows)` for every block of rows of a batch, in parallel; the
-/// results are in the order of the blocks.
-///
-/// # Shapes
-/// The probabilities are `[row, annotator, label]`: those of a block of rows, since those of a whole batch would be too
-/// large.
+/// Calls `of_block` for every block of `n` rows, in parallel; the results are in the order of the blocks.
 pub(crate) fn by_row_block<R: Send>(
-    context: &BatchContext<'_>,
-    of_block: impl Fn(Range<usize>, &[f64]) -> R + Sync,
+    n: usize,
+    of_block: impl Fn(Range<usize>) -> R + Sync,
 ) -> Vec<R> {
-    let n = context.batch.len();
     let blocks = (0..n.div_ceil(ROW_BLOCK)).into_par_iter();
-    blocks
-        .map(|block| {
-            let rows = block * ROW_BLOCK..((block + 1) * ROW_BLOCK).min(n);
-            of_block(rows.clone(), &all_heads(context, rows))
-        })
-        .collect()
+    blocks.map(|block| of_block(block * ROW_BLOCK..((block + 1) * ROW_BLOCK).min(n))).collect()
 }
 
-/// Every head's P(label) for some rows, `[row, annotator, label]`: one matrix product for each head.
-fn all_heads(context: &BatchContext<'_>, rows: Range<usize>) -> Vec<f64> {
+/// Calls `read(annotator, P(label) of this annotator's head for these rows)` for every head, one after the other: one
+/// matrix product for each.
+///
+/// # Shapes
+/// The probabilities are `[row, label]`: those of one head, since those of all heads would be too large.
+pub(crate) fn each_head(
+    context: &BatchContext<'_>,
+    rows: Range<usize>,
+    mut read: impl FnMut(usize, &[f64]),
+) {
     let labels = context.dims.labels;
     let heads = &context.annotator_params.tables[HEADS];
-    let (width, annotators) = (heads.width, heads.values.len() / heads.width);
-    let n_hidden = width / labels - 1;
+    let n_hidden = heads.width / labels - 1;
     let hidden = &context.out.hidden[rows.start * n_hidden..rows.end * n_hidden];
     let hidden: Vec<f32> = hidden.iter().map(|x| *x as f32).collect();
     let hidden = MatrixView::by_rows(&hidden, rows.len(), n_hidden);
     let (mut products, mut logits) = (vec![0.0; rows.len() * labels], vec![0.0; labels]);
-    let mut all = vec![0.0; rows.len() * annotators * labels];
-    for (r, head) in heads.values.chunks_exact(width).enumerate() {
+    let mut p = vec![0.0; products.len()];
+    for (annotator, head) in heads.values.chunks_exact(heads.width).enumerate() {
         let (weights, bias) = head.split_at(n_hidden * labels);
         let weights = MatrixView::by_rows(weights, n_hidden, labels);
         multiply_into(&mut products, &hidden, &weights, false);
-        for (b, product) in products.chunks_exact(labels).enumerate() {
+        for (product, p) in products.chunks_exact(labels).zip(p.chunks_exact_mut(labels)) {
             let sums = product.iter().zip(bias).map(|(x, bias)| f64::from(*x) + f64::from(*bias));
             logits.iter_mut().zip(sums).for_each(|(logit, sum)| *logit = sum);
-            softmax(&logits, &mut all[(b * annotators + r) * labels..][..labels]);
+            softmax(&logits, p);
         }
+        read(annotator, &p);
     }
-    all
 }
 
 /// P(label) of each annotation under its annotator's head.
@@ -153,18 +150,22 @@ pub(crate) fn heads_likelihood(context: &BatchContext<'_>) -> Vec<f64> {
 }
 
 /// The prediction by the weighted mean of the heads, where `weights_of(b)` are the heads' weights for row `b`.
-pub(crate) fn predict_mean(
+pub(crate) fn predict_mean<W: AsRef<[f64]>>(
     context: &BatchContext<'_>,
-    weights_of: impl Fn(usize) -> Vec<f64> + Sync,
+    weights_of: impl Fn(usize) -> W + Sync,
 ) -> BatchPrediction {
     let (classes, labels) = (context.dims.classes, context.dims.labels);
-    let blocks = by_row_block(context, |rows, all| {
+    let blocks = by_row_block(context.batch.len(), |rows| {
+        let weights: Vec<W> = rows.clone().map(&weights_of).collect();
         let mut means = vec![0.0; rows.len() * classes];
-        let all = all.chunks_exact((all.len() / rows.len()).max(1));
-        for ((b, mean), heads) in rows.zip(means.chunks_exact_mut(classes)).zip(all) {
-            for (head, weight) in heads.chunks_exact(labels).zip(weights_of(b)) {
-                mean.iter_mut().zip(head).for_each(|(m, p)| *m += weight * p);
+        each_head(context, rows, |annotator, p| {
+            let means = means.chunks_exact_mut(classes).zip(p.chunks_exact(labels));
+            for ((mean, p), weights) in means.zip(&weights) {
+                let weight = weights.as_ref()[annotator];
+                mean.iter_mut().zip(p).for_each(|(m, p)| *m += weight * p);
             }
+        });
+        for mean in means.chunks_exact_mut(classes) {
             let sum: f64 = mean.iter().sum();
             mean.iter_mut().for_each(|m| *m /= sum);
         }
@@ -200,11 +201,15 @@ impl CrowdNet for DoctorNet {
     }
 
     fn tables(&self, task: &Task<'_>) -> Result<Vec<ParamTable>> {
-        let n = |r: usize| {
-            let rows = task.evidence.annotations.rows_of_annotator(r);
-            if self.weight_by_annotations { rows as f32 } else { 1.0 }
-        };
-        let weights = (0..task.dims.annotators).map(n).collect();
+        let a = task.evidence.annotations;
+        let mut weights = vec![1.0; task.dims.annotators];
+        if self.weight_by_annotations {
+            weights.fill(0.0);
+            for (annotator, _, weight) in (0..task.dims.instances).flat_map(|i| a.triples_of(i)) {
+                weights[annotator as usize] += weight;
+            }
+        }
+        let weights = weights.into_iter().map(|weight| weight as f32).collect();
         Ok(vec![heads(task), ParamTable::drawn("head_weights", 1, weights).fixed()])
     }
 
@@ -215,7 +220,7 @@ impl CrowdNet for DoctorNet {
     fn predict(&self, context: &BatchContext<'_>) -> BatchPrediction {
         let weights: Vec<f64> =
             context.annotator_params.tables[1].values.iter().map(|w| f64::from(*w)).collect();
-        predict_mean(context, |_| weights.clone())
+        predict_mean(context, |_| &weights)
     }
 
     fn likelihood(&self, context: &BatchContext<'_>) -> Vec<f64> {

@@ -7,6 +7,7 @@
 //! a, V, c and d start at zero, so that all heads have the same weight; U is drawn at random.
 
 use rand::Rng as _;
+use rayon::prelude::*;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -50,6 +51,9 @@ pub(crate) struct RowLogits {
     pub(crate) logits: Vec<f64>,
 }
 
+/// The rows of a block, each with the gradient of its logits.
+pub(crate) type Block = Vec<(RowLogits, Vec<f64>)>;
+
 impl HeadWeights {
     /// The initial tables.
     pub(crate) fn tables(self, task: &Task<'_>) -> Vec<ParamTable> {
@@ -91,26 +95,59 @@ impl HeadWeights {
         RowLogits { input, z, logits }
     }
 
-    /// Adds the gradients of the tables to `gradient`, given the gradient of a row's logits.
-    pub(crate) fn backward(
-        self,
-        tables: &Gathered,
-        row: &RowLogits,
-        d_logits: &[f64],
-        gradient: &mut Gathered,
-    ) {
+    /// Adds the gradients of the tables to `gradient`, given all rows of a batch with the gradients of their logits.
+    ///
+    /// # Why
+    /// With weights by instance the table has a row of all annotators for each hidden unit. Its gradient is computed once,
+    /// row by row in parallel, and not once for each block of instances. Sums are taken over the instances of a block and
+    /// then over the blocks in order, so that threads change no bit.
+    pub(crate) fn backward(self, tables: &Gathered, blocks: &[Block], gradient: &mut Gathered) {
         if self.by == WeightsBy::Annotator {
-            gradient[WEIGHTS].iter_mut().zip(d_logits).for_each(|(sum, d)| *sum += d);
+            for block in blocks {
+                let mut sum = vec![0.0; gradient[WEIGHTS].len()];
+                block.iter().for_each(|(_, d_logits)| add(&mut sum, d_logits));
+                add(&mut gradient[WEIGHTS], &sum);
+            }
             return;
         }
-        let mut d_z = vec![0.0; row.z.len()];
-        let of_weights = &mut gradient[WEIGHTS];
-        row_times_backward(&row.z, &tables[WEIGHTS], d_logits, &mut d_z, of_weights);
-        if let Some(width) = self.bottleneck {
-            let mut d_input = vec![0.0; row.input.len()];
-            let of_bottleneck = &mut gradient[BOTTLENECK];
-            let d_z = &d_z[..width];
-            row_times_backward(&row.input, &tables[BOTTLENECK], d_z, &mut d_input, of_bottleneck);
+        let Some((_, first)) = blocks.iter().flatten().next() else { return };
+        let annotators = first.len();
+        let rows_of_table = tables[WEIGHTS].par_chunks(annotators);
+        let of_table = gradient[WEIGHTS].par_chunks_mut(annotators).zip(rows_of_table).enumerate();
+        // [unit of z, row of the batch]
+        let d_z: Vec<Vec<f64>> = of_table
+            .map(|(unit, (d_weights, weights))| {
+                let mut d_z = Vec::new();
+                for block in blocks {
+                    let mut sum = vec![0.0; annotators];
+                    for (row, d_logits) in block {
+                        let (z, mut dot) = (row.z[unit], 0.0);
+                        for ((w, d), sum) in weights.iter().zip(d_logits).zip(&mut sum) {
+                            dot += w * d;
+                            *sum += z * d;
+                        }
+                        d_z.push(dot);
+                    }
+                    add(d_weights, &sum);
+                }
+                d_z
+            })
+            .collect();
+        let Some(width) = self.bottleneck else { return };
+        let mut n = 0;
+        for block in blocks {
+            let mut sum = vec![0.0; tables[BOTTLENECK].len()];
+            for (row, _) in block {
+                let d_z: Vec<f64> = d_z[..width].iter().map(|of_unit| of_unit[n]).collect();
+                let mut d_input = vec![0.0; row.input.len()];
+                row_times_backward(&row.input, &tables[BOTTLENECK], &d_z, &mut d_input, &mut sum);
+                n += 1;
+            }
+            add(&mut gradient[BOTTLENECK], &sum);
         }
     }
+}
+
+fn add(sum: &mut [f64], terms: &[f64]) {
+    sum.iter_mut().zip(terms).for_each(|(sum, term)| *sum += term);
 }

@@ -69,9 +69,9 @@ impl SingleConfusion {
                 .collect(),
             NoisyLabels::Majority => {
                 // The target of a trusted row is its class, not a noisy label.
-                let untold = |b: &usize| context.batch.trusted[*b].is_none();
+                let untrusted = |b: &usize| context.batch.trusted[*b].is_none();
                 let vote = |b: usize| Some((b, Self::vote(context, b)?, 1.0));
-                (0..context.batch.len()).filter(untold).filter_map(vote).collect()
+                (0..context.batch.len()).filter(untrusted).filter_map(vote).collect()
             }
         }
     }

@@ -12,24 +12,29 @@
 //! M. Guan, V. Gulshan, A. Dai, G. Hinton: Who Said What: Modeling Individual Labelers Improves Classification. AAAI
 //! 2018. arXiv:1703.08774
 //!
-//! If all annotators labelled x, phase 2 uses the heads of all annotators. Differs from the unofficial public code,
-//! which weights without a softmax and learns from the majority vote; and in network and training, which are
-//! labelmill's defaults. `preset = "paper"` has the settings of that code.
+//! If all annotators labelled x, phase 2 uses the heads of all annotators. It trains neither network nor heads: every
+//! head's probabilities of the labels of x are computed once, if an eighth of the run's memory holds them.
+//!
+//! Differs from the unofficial public code, which weights without a softmax and learns from the majority vote; and in
+//! network and training, which are labelmill's defaults. `preset = "paper"` has the settings of that code.
+
+use std::ops::Range;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::error::{Problem, Result};
+use crate::frame::Dims;
 use crate::model::neural::models::doctor_net::{
-    by_row_block, heads, heads_likelihood, heads_loss, predict_mean,
+    by_row_block, each_head, heads, heads_likelihood, heads_loss, predict_mean,
 };
-use crate::model::neural::models::head_weights::{HeadWeights, TABLES, WEIGHTS, WeightsBy};
+use crate::model::neural::models::head_weights::{Block, HeadWeights, TABLES, WEIGHTS, WeightsBy};
 use crate::model::neural::models::paper;
 use crate::model::neural::numerics::{at_least, softmax};
 use crate::model::neural::{
-    Act, AnnotatorParams, AnnotatorReport, BatchContext, BatchPrediction, CrowdNet, Gathered,
-    Gradient, Heads, LearnerSubset, NetworkSpec, ParamTable, Phase, Reduction, Task, TrainSpec,
-    TrainState, one_after_the_other,
+    Act, AnnotatorParams, AnnotatorReport, BatchContext, BatchPrediction, CrowdNet, Gradient,
+    Heads, LearnerSubset, NetworkSpec, ParamTable, Phase, Reduction, Task, TrainSpec, TrainState,
+    one_after_the_other,
 };
 use crate::spec::Problems;
 
@@ -72,53 +77,75 @@ impl WeightedDoctorNet {
 
     /// The loss of phase 2.
     fn weights_loss(&self, context: &BatchContext<'_>, gradient: &mut Gradient) -> f64 {
-        let (labels, annotators) = (context.dims.labels, context.dims.annotators);
-        let form = self.head_weights();
-        let zeros: Gathered =
-            context.gathered.iter().skip(WEIGHTS).map(|rows| vec![0.0; rows.len()]).collect();
-        let blocks = by_row_block(context, |rows, all| {
-            let mut of_block: Gathered = vec![Vec::new()];
-            of_block.extend(zeros.iter().cloned());
+        let (form, annotators) = (self.head_weights(), context.dims.annotators);
+        let constants = &context.out.constants;
+        let blocks: Vec<(f64, Block)> = by_row_block(context.batch.len(), |rows| {
+            let first = rows.start;
+            let computed =
+                constants.is_empty().then(|| target_probabilities(context, rows.clone()));
             let mut loss = 0.0;
-            for (b, heads) in rows.zip(all.chunks_exact((annotators * labels).max(1))) {
-                let row = form.logits(context.gathered, annotators, context.out.hidden(b));
-                let (of_row, d_logits) = weights_loss_of_row(context, b, heads, &row.logits);
-                form.backward(context.gathered, &row, &d_logits, &mut of_block);
+            let of_row = |b: usize| {
+                let p: &[f64] = match &computed {
+                    Some(computed) => &computed[b - first],
+                    None => &constants[b],
+                };
+                let mut row = form.logits(context.gathered, annotators, context.out.hidden(b));
+                let (of_row, d_logits) =
+                    weights_loss_of_row(context, b, p, &std::mem::take(&mut row.logits));
                 loss += of_row;
-            }
-            (loss, of_block)
+                (row, d_logits)
+            };
+            let block = rows.map(of_row).collect();
+            (loss, block)
         });
-        let mut loss = 0.0;
-        for (of_block, tables) in blocks {
-            loss += of_block;
-            for (table, own) in gradient.tables.iter_mut().zip(tables) {
-                table.iter_mut().zip(own).for_each(|(sum, d)| *sum += d);
-            }
-        }
-        loss
+        let (losses, blocks): (Vec<f64>, Vec<Block>) = blocks.into_iter().unzip();
+        form.backward(context.gathered, &blocks, &mut gradient.tables);
+        losses.iter().sum()
     }
 }
 
-/// The loss of phase 2 on row `b`, given every head's P(label), `[annotator, label]`, and the logits of the heads'
-/// weights; and its derivatives with respect to the logits.
+/// The shares of the labels among the weighted annotations of row `b`, as (label, share), ascending; empty where the
+/// annotations have no weight.
+fn target(context: &BatchContext<'_>, b: usize) -> Vec<(usize, f64)> {
+    let annotations = context.batch.annotations_of(b);
+    let total: f64 = annotations.iter().map(|a| a.weight).sum();
+    let mut shares = vec![0.0; context.dims.labels];
+    annotations.iter().for_each(|a| shares[a.label as usize] += a.weight / total);
+    shares.into_iter().enumerate().filter(|(_, share)| *share > 0.0).collect()
+}
+
+/// For each of these rows, every head's probability of the labels in the row's target, `[label of the target, annotator]`.
+fn target_probabilities(context: &BatchContext<'_>, rows: Range<usize>) -> Vec<Vec<f64>> {
+    let Dims { annotators, labels, .. } = context.dims;
+    let targets: Vec<Vec<(usize, f64)>> = rows.clone().map(|b| target(context, b)).collect();
+    let mut all: Vec<Vec<f64>> =
+        targets.iter().map(|target| vec![0.0; target.len() * annotators]).collect();
+    each_head(context, rows, |annotator, p| {
+        for ((all, target), p) in all.iter_mut().zip(&targets).zip(p.chunks_exact(labels)) {
+            for (of_label, (label, _)) in all.chunks_exact_mut(annotators).zip(target) {
+                of_label[annotator] = p[*label];
+            }
+        }
+    });
+    all
+}
+
+/// The loss of phase 2 on row `b`, given every head's probability of the target's labels, `[label of the target,
+/// annotator]`, and the logits of the heads' weights; and its derivatives with respect to the logits.
 fn weights_loss_of_row(
     context: &BatchContext<'_>,
     b: usize,
     heads: &[f64],
     logits: &[f64],
 ) -> (f64, Vec<f64>) {
-    let labels = context.dims.labels;
     let mut d_logits = vec![0.0; logits.len()];
     let scale = 1.0 / context.batch.len().max(1) as f64;
-    let annotations = context.batch.annotations_of(b);
-    let total: f64 = annotations.iter().map(|a| a.weight).sum();
-    if total == 0.0 {
+    let target = target(context, b);
+    if target.is_empty() {
         return (0.0, d_logits);
     }
-    let mut target = vec![0.0; labels];
-    annotations.iter().for_each(|a| target[a.label as usize] += a.weight / total);
     let mut is_other = vec![true; logits.len()];
-    for annotation in annotations {
+    for annotation in context.batch.annotations_of(b) {
         is_other[context.batch.annotators[annotation.annotator as usize] as usize] = false;
     }
     let mut others: Vec<usize> = (0..logits.len()).filter(|r| is_other[*r]).collect();
@@ -128,20 +155,24 @@ fn weights_loss_of_row(
     let own: Vec<f64> = others.iter().map(|r| logits[*r]).collect();
     let mut weights = vec![0.0; own.len()];
     softmax(&own, &mut weights);
-    let p = |r: usize, l: usize| heads[r * labels + l];
-    let mean: Vec<f64> = (0..labels)
-        .map(|l| others.iter().zip(&weights).map(|(r, w)| w * p(*r, l)).sum::<f64>())
-        .map(|m: f64| at_least(m, f64::MIN_POSITIVE))
+    // (share, P(label) of every head, mean of the heads) of each label of the target.
+    let labels: Vec<(f64, &[f64], f64)> = target
+        .iter()
+        .zip(heads.chunks_exact(logits.len()))
+        .map(|((_, share), p)| {
+            let mean = others.iter().zip(&weights).map(|(r, w)| w * p[*r]).sum::<f64>();
+            (*share, p, at_least(mean, f64::MIN_POSITIVE))
+        })
         .collect();
     let slope = |r: usize| -> f64 {
-        -scale * (0..labels).map(|l| target[l] * p(r, l) / mean[l]).sum::<f64>()
+        -scale * labels.iter().map(|(share, p, mean)| share * p[r] / mean).sum::<f64>()
     };
     let slopes: Vec<f64> = others.iter().map(|r| slope(*r)).collect();
     let average: f64 = slopes.iter().zip(&weights).map(|(s, w)| s * w).sum();
     for ((r, w), slope) in others.iter().zip(&weights).zip(&slopes) {
         d_logits[*r] += w * (slope - average);
     }
-    let loss = -scale * (0..labels).map(|l| target[l] * mean[l].ln()).sum::<f64>();
+    let loss = -scale * labels.iter().map(|(share, _, mean)| share * mean.ln()).sum::<f64>();
     (loss, d_logits)
 }
 
@@ -198,6 +229,13 @@ impl CrowdNet for WeightedDoctorNet {
         train.epochs.saturating_add(self.weight_epochs)
     }
 
+    /// Phase 2 trains neither the network nor the heads.
+    fn constants(&self, context: &BatchContext<'_>) -> Option<Vec<Vec<f64>>> {
+        let n = context.batch.len();
+        let of_block = |rows| target_probabilities(context, rows);
+        (context.phase == WEIGHTS_PHASE).then(|| by_row_block(n, of_block).concat())
+    }
+
     fn loss(&self, context: &BatchContext<'_>, gradient: &mut Gradient) -> f64 {
         if context.phase == WEIGHTS_PHASE {
             self.weights_loss(context, gradient)
@@ -229,5 +267,93 @@ impl CrowdNet for WeightedDoctorNet {
         softmax(&logits, &mut weights);
         let parameters = vec![("weight".to_owned(), weights)];
         AnnotatorReport { parameters, ..AnnotatorReport::default() }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use candle_core::Device;
+
+    use super::*;
+    use crate::frame::Evidence;
+    use crate::model::neural::data::TrainingData;
+    use crate::model::neural::data::batching::Batching;
+    use crate::model::neural::data::inputs::Sizes;
+    use crate::model::neural::models::doctor_net::HEADS;
+    use crate::model::neural::net::precision::Precision;
+    use crate::model::neural::train::Trainer;
+    use crate::model::neural::train::learner::{CLASSIFIER, LearnerSetting, LearnerSpec};
+    use crate::model::neural::train::learners::Learners;
+    use crate::model::neural::{BackboneSpec, LearnerInput};
+    use crate::run::Run;
+    use crate::testing::{described, tiny};
+
+    /// Trains on six instances with features; annotator 2 has labelled only instance 6, which has none. Changes the
+    /// initial head of annotator 2 by `change`, and returns the weights of all heads after phase 2.
+    fn weights(weights_by: WeightsBy, mut run: Run, change: impl Fn(&mut [f32])) -> Vec<f32> {
+        let annotations = [(0, 0, 0), (1, 0, 1), (2, 1, 1), (3, 1, 0), (4, 0, 1), (5, 0, 1)];
+        let a = tiny(2, &[&annotations[..], &[(0, 1, 1), (2, 0, 0), (6, 2, 1)]].concat());
+        let mut described = described(&a);
+        described.row_of_instance[6] = None;
+        let evidence = Evidence { annotations: &a, described: Some(&described) };
+        let batching = Batching { batch_size: Some(4), by_annotation: false, drops_last: false };
+        let data = TrainingData::new(evidence, None, false, batching).unwrap();
+        let train = TrainSpec { epochs: 2, batch_size: Some(4), ..TrainSpec::default() };
+        let model =
+            WeightedDoctorNet { weights_by, weight_epochs: 3, ..WeightedDoctorNet::default() };
+        let sizes = Sizes {
+            features: vec![3],
+            classes: 2,
+            labels: 2,
+            annotators: 3,
+            annotator_features: None,
+        };
+        let (backbone, heads) = (BackboneSpec::default(), model.heads());
+        let classifier =
+            LearnerSpec { name: CLASSIFIER, backbone, heads, input: LearnerInput::Features };
+        let (precision, device) = (Precision::F32, &Device::Cpu);
+        let setting = LearnerSetting { precision, sizes: &sizes, run: &run, device, saved: None };
+        let learners = Learners::new((classifier, Vec::new()), &setting).unwrap();
+        let hidden = learners.classifier.network.hidden();
+        let task = Task { evidence, dims: a.dims(), hidden, run: &run };
+        let mut annotator_params = AnnotatorParams { tables: model.tables(&task).unwrap() };
+        let heads = &mut annotator_params.tables[HEADS];
+        change(&mut heads.values[2 * heads.width..]);
+        let mut trainer = Trainer {
+            model: &model,
+            spec: &train,
+            data: &data,
+            dims: a.dims(),
+            valid: &[],
+            learners,
+            annotator_params,
+            state: TrainState::default(),
+            phase: "",
+            is_over: false,
+        };
+        trainer.train(&mut run).unwrap();
+        trainer.annotator_params.tables[WEIGHTS].values.clone()
+    }
+
+    /// With enough memory hidden layers and heads' probabilities are computed once, else in every step.
+    #[test]
+    fn heads_that_are_computed_once_give_the_weights_of_those_of_every_step() {
+        for weights_by in [WeightsBy::Annotator, WeightsBy::Instance] {
+            let of = |memory| weights(weights_by, Run::new(1).with_memory(memory), |_| {});
+            assert_eq!(of(8 << 30), of(1), "{weights_by:?}");
+        }
+    }
+
+    /// The head of an annotator without training data is the mean of the others before the weights are learned.
+    #[test]
+    fn an_unknown_annotator_s_initial_head_is_never_used() {
+        for weights_by in [WeightsBy::Annotator, WeightsBy::Instance] {
+            let drawn = weights(weights_by, Run::new(1), |_| {});
+            let other = weights(weights_by, Run::new(1), |head| {
+                head.iter_mut().enumerate().for_each(|(n, w)| *w = (n as f32 * 1.7).sin());
+            });
+            assert!(drawn.iter().any(|weight| *weight != 0.0), "nothing moves");
+            assert_eq!(drawn, other, "{weights_by:?}");
+        }
     }
 }

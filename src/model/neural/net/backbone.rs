@@ -35,8 +35,11 @@ pub enum Scaling {
     /// To mean 0 and standard deviation 1.
     #[default]
     Standard,
-    /// Divided by the largest absolute value; zeros stay zero.
+    /// Each column, or channel of an image, divided by its own largest absolute value; zeros stay zero.
     MaxAbs,
+    /// All divided by one number, the largest absolute value of all columns, so that their proportions stay; as in the
+    /// experiments of LIA.
+    GlobalMaxAbs,
     /// Not at all.
     None,
 }

@@ -90,7 +90,7 @@ impl BatchNorm {
             let mean = rows.mean_keepdim(0)?;
             let centred = rows.broadcast_sub(&mean)?;
             let variance = centred.sqr()?.mean_keepdim(0)?;
-            self.follow(&mean.detach(), &(&variance * (count / (count - 1.0)))?.detach())?;
+            self.update_running(&mean.detach(), &(&variance * (count / (count - 1.0)))?.detach())?;
             centred.broadcast_div(&(variance + NORM_EPSILON)?.sqrt()?)?
         } else {
             let deviation = (self.variance.as_detached_tensor() + NORM_EPSILON)?.sqrt()?;
@@ -112,7 +112,7 @@ impl BatchNorm {
     }
 
     /// Updates the running statistics with those of a batch.
-    fn follow(&self, mean: &Tensor, unbiased_variance: &Tensor) -> candle_core::Result<()> {
+    fn update_running(&self, mean: &Tensor, unbiased_variance: &Tensor) -> candle_core::Result<()> {
         for (running, seen) in [(&self.mean, mean), (&self.variance, unbiased_variance)] {
             let kept = (running.as_detached_tensor() * (1.0 - NORM_MOMENTUM))?;
             running.set(&(kept + (seen.reshape(self.width())? * NORM_MOMENTUM)?)?)?;
@@ -123,14 +123,14 @@ impl BatchNorm {
     fn on_host(&self, x: &Tensor, mode: &Mode<'_>, relu: bool) -> candle_core::Result<Tensor> {
         let (x, n) = (x.contiguous()?, self.width());
         let rows = x.elem_count() / n.max(1);
-        let follows = matches!(mode, Mode::Training(_)) && rows > 1;
-        let [mean, variance] = if follows {
+        let uses_batch_statistics = matches!(mode, Mode::Training(_)) && rows > 1;
+        let [mean, variance] = if uses_batch_statistics {
             let [mean, variance] = read([&x], |[x]| statistics(x, n))?;
             let unbiased = rows as f64 / (rows as f64 - 1.0);
             let tensor = |values: &[f64], factor: f64| {
                 Tensor::from_iter(values.iter().map(|v| (v * factor) as f32), x.device())
             };
-            self.follow(&tensor(&mean, 1.0)?, &tensor(&variance, unbiased)?)?;
+            self.update_running(&tensor(&mean, 1.0)?, &tensor(&variance, unbiased)?)?;
             [mean, variance]
         } else {
             let numbers = |var: &Var| -> candle_core::Result<Vec<f64>> {
@@ -146,7 +146,7 @@ impl BatchNorm {
         let factor = inverse.iter().zip(&scale).map(|(i, s)| (i * f64::from(*s)) as f32).collect();
         let mean = mean.iter().map(|mean| *mean as f32).collect();
         let columns = NormedColumns { mean, factor, shift, relu };
-        let normed = Normed { columns, inverse, follows };
+        let normed = Normed { columns, inverse, uses_batch_statistics };
         match &self.scale_and_shift {
             Some((scale, shift)) => {
                 x.apply_op3(&mode.parameter(scale), &mode.parameter(shift), normed)
@@ -162,8 +162,8 @@ mod tests {
     use candle_core::backprop::GradStore;
 
     use super::*;
-    use crate::model::neural::net::host::change_by;
     use crate::model::neural::net::host::format::{by_image, by_pixel};
+    use crate::model::neural::net::host::zip_in_place;
     use crate::model::neural::net::parameters::Initialisation;
     use crate::run::Run;
 
@@ -236,7 +236,7 @@ mod tests {
         for (tensor, first) in [(scale, 1.5), (shift, 0.2)] {
             let values = (0..columns).map(|n| first - 0.3 * n as f32);
             let values = Tensor::from_iter(values, &Device::Cpu).unwrap();
-            change_by(tensor, &values, |tensor, values| tensor.copy_from_slice(values)).unwrap();
+            zip_in_place(tensor, &values, |tensor, values| tensor.copy_from_slice(values)).unwrap();
         }
         norm
     }

@@ -13,16 +13,16 @@ const MAX_ROWS: usize = 240;
 #[derive(Debug, Clone, Copy)]
 pub(super) struct ConvShape {
     pub(super) images: usize,
-    pub(super) from: usize,
-    pub(super) to: usize,
+    pub(super) in_channels: usize,
+    pub(super) out_channels: usize,
     pub(super) kernel: usize,
     pub(super) padding: usize,
     pub(super) stride: usize,
     pub(super) height: usize,
     pub(super) width: usize,
     /// Rows and columns of the output.
-    pub(super) high: usize,
-    pub(super) wide: usize,
+    pub(super) out_height: usize,
+    pub(super) out_width: usize,
 }
 
 /// For one row (or column) of pixels: each row (or column) of the kernel, with the row (or column) of pixels that it
@@ -38,8 +38,8 @@ impl ConvShape {
     /// The number of images, at least one, whose patches have at most `max_addressed` elements, both in the forward
     /// pass and in the backward pass, where patches have the output's channels.
     pub(super) fn images_addressed(&self, max_addressed: usize) -> usize {
-        let channels = self.from.max(self.to);
-        let places = (self.high * self.wide).max(self.height * self.width);
+        let channels = self.in_channels.max(self.out_channels);
+        let places = (self.out_height * self.out_width).max(self.height * self.width);
         let patches = channels * self.cells() * places;
         (max_addressed / patches.max(1)).max(1)
     }
@@ -54,8 +54,8 @@ impl ConvShape {
                 .map(|k| (k, at * self.stride + k - self.padding))
                 .collect()
         };
-        let rows = (0..self.high).map(|y| reached(y, self.height)).collect::<Vec<_>>();
-        let columns = (0..self.wide).map(|x| reached(x, self.width)).collect::<Vec<_>>();
+        let rows = (0..self.out_height).map(|y| reached(y, self.height)).collect::<Vec<_>>();
+        let columns = (0..self.out_width).map(|x| reached(x, self.width)).collect::<Vec<_>>();
         self.runs(&rows, &columns, self.width)
     }
 
@@ -70,13 +70,13 @@ impl ConvShape {
             };
             (0..self.kernel).filter_map(reads).collect()
         };
-        let rows = (0..self.height).map(|y| reached(y, self.high)).collect::<Vec<_>>();
-        let columns = (0..self.width).map(|x| reached(x, self.wide)).collect::<Vec<_>>();
-        self.runs(&rows, &columns, self.wide)
+        let rows = (0..self.height).map(|y| reached(y, self.out_height)).collect::<Vec<_>>();
+        let columns = (0..self.width).map(|x| reached(x, self.out_width)).collect::<Vec<_>>();
+        self.runs(&rows, &columns, self.out_width)
     }
 
-    /// The runs of all pixels; `wide` is the width of the image that they read.
-    fn runs(&self, rows: &[Reached], columns: &[Reached], wide: usize) -> Vec<RowRun> {
+    /// The runs of all pixels; `width` is the width of the image that they read.
+    fn runs(&self, rows: &[Reached], columns: &[Reached], width: usize) -> Vec<RowRun> {
         let mut runs = Vec::new();
         for (y, from_rows) in rows.iter().enumerate() {
             let mut x = 0;
@@ -88,7 +88,7 @@ impl ConvShape {
                 let n = together.count();
                 let cells = from_rows.iter().flat_map(|(ky, row)| {
                     let cell = move |(kx, column): &(usize, usize)| {
-                        (ky * self.kernel + kx, (row * wide + column) * self.images)
+                        (ky * self.kernel + kx, (row * width + column) * self.images)
                     };
                     from_columns.iter().map(cell)
                 });
@@ -113,9 +113,20 @@ impl ConvShape {
 mod tests {
     use super::*;
 
-    fn shape(images: usize, stride: usize, width: usize, wide: usize) -> ConvShape {
-        let (kernel, padding, height, high) = (3, 1, 1, 1);
-        ConvShape { images, from: 1, to: 1, kernel, padding, stride, height, width, high, wide }
+    /// A 3 x 3 kernel with a padding of 1 on one row of pixels of one channel.
+    fn shape(images: usize, stride: usize, width: usize, out_width: usize) -> ConvShape {
+        ConvShape {
+            images,
+            in_channels: 1,
+            out_channels: 1,
+            kernel: 3,
+            padding: 1,
+            stride,
+            height: 1,
+            width,
+            out_height: 1,
+            out_width,
+        }
     }
 
     fn run(first: usize, rows: usize, sources: &[(usize, usize)]) -> RowRun {

@@ -5,7 +5,7 @@ use candle_core::{CpuStorage, CustomOp3, DType, Layout, Result, Shape, Tensor};
 use crate::model::neural::net::backend::Backend;
 use crate::model::neural::net::conv_shape::ConvShape;
 use crate::model::neural::net::host::tiles::ColumnBlocks;
-use crate::model::neural::net::host::{in_line, read};
+use crate::model::neural::net::host::{contiguous, read};
 use crate::model::neural::net::mode::Mode;
 
 /// A convolution over `[image, channel, height, width]`.
@@ -30,8 +30,8 @@ impl Convolution {
         let (weight, bias) = (mode.parameter(&self.weight), mode.parameter(&self.bias));
         match backend {
             Backend::Host => {
-                let (height, width, images, from) = x.dims4()?;
-                let shape = self.shape(images, from, height, width)?;
+                let (height, width, images, in_channels) = x.dims4()?;
+                let shape = self.shape(images, in_channels, height, width)?;
                 x.contiguous()?.apply_op3(&weight, &bias, shape)
             }
             Backend::Candle(precision) => {
@@ -52,20 +52,21 @@ impl Convolution {
     fn by_candle(&self, x: &Tensor, precision: DType, max_addressed: usize) -> Result<Tensor> {
         let weight = self.weight.to_dtype(precision)?;
         let bias = self.bias.to_dtype(precision)?.reshape((1, (), 1, 1))?;
-        let (images, from, height, width) = x.dims4()?;
-        let shape = Self { stride: 1, ..self.clone() }.shape(images, from, height, width)?;
+        let (images, in_channels, height, width) = x.dims4()?;
+        let own = Self { stride: 1, ..self.clone() };
+        let shape = own.shape(images, in_channels, height, width)?;
         let group = shape.images_addressed(max_addressed);
         let node = |x: &Tensor| {
             x.to_dtype(precision)?.conv2d(&weight, self.padding, 1, 1, 1)?.broadcast_add(&bias)
         };
         if shape.images <= group {
-            return every(&node(x)?, self.stride);
+            return strided(&node(x)?, self.stride);
         }
         let groups = (0..shape.images).step_by(group);
         let parts: Result<Vec<Tensor>> = groups
             .map(|first| node(&x.narrow(0, first, group.min(shape.images - first))?.contiguous()?))
             .collect();
-        every(&Tensor::cat(&parts?, 0)?, self.stride)
+        strided(&Tensor::cat(&parts?, 0)?, self.stride)
     }
 
     /// The number of rows (or columns) of the output, for an image of `size` rows (or columns) that the kernel fits.
@@ -73,17 +74,34 @@ impl Convolution {
         (size + 2 * self.padding - self.weight.dims()[2]) / self.stride + 1
     }
 
-    fn shape(&self, images: usize, from: usize, height: usize, width: usize) -> Result<ConvShape> {
-        let (to, known, kernel, _) = self.weight.dims4()?;
+    fn shape(
+        &self,
+        images: usize,
+        in_channels: usize,
+        height: usize,
+        width: usize,
+    ) -> Result<ConvShape> {
+        let (out_channels, known, kernel, _) = self.weight.dims4()?;
         let padded = (height.min(width) + 2 * self.padding + 1).checked_sub(kernel);
-        if from != known || padded.is_none_or(|size| size == 0) {
+        if in_channels != known || padded.is_none_or(|size| size == 0) {
             candle_core::bail!(
-                "images of {from} x {height} x {width} for kernels of {known} x {kernel}"
+                "images of {in_channels} x {height} x {width} for kernels of {known} x {kernel}"
             );
         }
-        let (high, wide) = (self.size_after(height), self.size_after(width));
-        let (padding, stride) = (self.padding, self.stride);
-        Ok(ConvShape { images, from, to, kernel, padding, stride, height, width, high, wide })
+        let Self { padding, stride, .. } = *self;
+        let (out_height, out_width) = (self.size_after(height), self.size_after(width));
+        Ok(ConvShape {
+            images,
+            in_channels,
+            out_channels,
+            kernel,
+            padding,
+            stride,
+            height,
+            width,
+            out_height,
+            out_width,
+        })
     }
 }
 
@@ -101,13 +119,14 @@ impl CustomOp3 for ConvShape {
         bias: &CpuStorage,
         of_bias: &Layout,
     ) -> Result<(CpuStorage, Shape)> {
-        let x = in_line(x.as_slice()?, of_x)?;
-        let blocks = ColumnBlocks::new(self.to);
-        let packed = self.packed(in_line(weight.as_slice()?, of_weight)?, blocks);
-        let mut start: Vec<f32> = in_line(bias.as_slice()?, of_bias)?.to_vec();
+        let x = contiguous(x.as_slice()?, of_x)?;
+        let blocks = ColumnBlocks::new(self.out_channels);
+        let packed = self.packed(contiguous(weight.as_slice()?, of_weight)?, blocks);
+        let mut start: Vec<f32> = contiguous(bias.as_slice()?, of_bias)?.to_vec();
         start.resize(blocks.len() * blocks.width, 0.0);
-        let out = self.rows(&self.reads(), x, self.from, &packed, &start, blocks);
-        Ok((CpuStorage::F32(out), Shape::from((self.high, self.wide, self.images, self.to))))
+        let out = self.rows(&self.reads(), x, self.in_channels, &packed, &start, blocks);
+        let dims = (self.out_height, self.out_width, self.images, self.out_channels);
+        Ok((CpuStorage::F32(out), Shape::from(dims)))
     }
 
     fn bwd(
@@ -123,10 +142,10 @@ impl CustomOp3 for ConvShape {
             let (of_weight, of_bias) = self.of_parameters(x, gradient);
             // The training data are no variable, and need no gradient.
             let of_input = numbers[0].track_op().then(|| {
-                let blocks = ColumnBlocks::new(self.from);
+                let blocks = ColumnBlocks::new(self.in_channels);
                 let packed = self.packed_transpose(weight, blocks);
                 let zeros = vec![0.0; blocks.len() * blocks.width];
-                self.rows(&self.is_read_by(), gradient, self.to, &packed, &zeros, blocks)
+                self.rows(&self.is_read_by(), gradient, self.out_channels, &packed, &zeros, blocks)
             });
             (of_weight, of_bias, of_input)
         })?;
@@ -140,7 +159,7 @@ impl CustomOp3 for ConvShape {
 }
 
 /// The first of every `stride` rows, and of every `stride` columns, as a node of candle's graph.
-pub(crate) fn every(x: &Tensor, stride: usize) -> Result<Tensor> {
+pub(crate) fn strided(x: &Tensor, stride: usize) -> Result<Tensor> {
     if stride == 1 {
         return Ok(x.clone());
     }
@@ -276,15 +295,15 @@ mod tests {
         }
         let large = ConvShape {
             images: 1024,
-            from: 64,
-            to: 64,
+            in_channels: 64,
+            out_channels: 64,
             kernel: 3,
             padding: 1,
             stride: 1,
             height: 86,
             width: 86,
-            high: 86,
-            wide: 86,
+            out_height: 86,
+            out_width: 86,
         };
         let group = large.images_addressed(MAX_ADDRESSED);
         assert!(group < 1024 && group * 64 * 9 * 86 * 86 <= 1 << 31, "{group}");

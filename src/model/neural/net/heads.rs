@@ -1,5 +1,7 @@
 //! The outputs that a model reads from its network.
 
+use std::sync::Arc;
+
 /// The outputs that a network computes.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Heads {
@@ -51,6 +53,8 @@ pub struct Outputs {
     pub hidden: Vec<f64>,
     /// `[row, unit]` of each named head, in the order of [`Heads::named`].
     pub named: Vec<Vec<f64>>,
+    /// The model's constants of each row, where the training keeps them; else empty.
+    pub constants: Vec<Arc<[f64]>>,
 }
 
 impl Outputs {
@@ -62,11 +66,12 @@ impl Outputs {
         [&mut self.logits, &mut self.p, &mut self.hidden].into_iter().chain(&mut self.named)
     }
 
-    /// Zeros in the same shapes.
+    /// Zeros in the same shapes, without constants.
     #[must_use]
     pub fn zeros_like(&self) -> Self {
         let mut zeros = self.clone();
         zeros.heads_mut().for_each(|head| head.fill(0.0));
+        zeros.constants.clear();
         zeros
     }
 
@@ -76,7 +81,7 @@ impl Outputs {
         self.heads().map(Vec::len).sum()
     }
 
-    /// Appends the rows of other outputs of the same network.
+    /// Appends the rows of other outputs of the same network, none of which has constants.
     pub fn extend(&mut self, other: &Self) {
         self.rows += other.rows;
         self.named.resize(other.named.len(), Vec::new());
@@ -93,6 +98,9 @@ impl Outputs {
         for (to, head) in selected.heads_mut().zip(self.heads()) {
             let width = head.len() / self.rows.max(1);
             rows.iter().for_each(|b| to.extend_from_slice(&head[b * width..(b + 1) * width]));
+        }
+        if !self.constants.is_empty() {
+            selected.constants = rows.iter().map(|b| Arc::clone(&self.constants[*b])).collect();
         }
         selected
     }

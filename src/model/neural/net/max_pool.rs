@@ -7,7 +7,7 @@ use pulp::Arch;
 use rayon::prelude::*;
 
 use crate::model::neural::net::backend::Backend;
-use crate::model::neural::net::host::{in_line, read};
+use crate::model::neural::net::host::{contiguous, read};
 
 /// The pooled images.
 pub(crate) fn max_pool(x: &Tensor, backend: Backend) -> Result<Tensor> {
@@ -45,7 +45,7 @@ impl CustomOp1 for MaxPool {
         let (high, wide) = (height / 2, width / 2);
         let pixel = images * channels;
         let (mut out, mut largest) = (vec![0.0; high * wide * pixel], vec![0; high * wide * pixel]);
-        let x = in_line(x.as_slice()?, layout)?;
+        let x = contiguous(x.as_slice()?, layout)?;
         out.par_chunks_mut(pixel.max(1))
             .zip(largest.par_chunks_mut(pixel.max(1)))
             .enumerate()

@@ -4,7 +4,7 @@ use candle_core::{CpuStorage, CustomOp1, Layout, Result, Shape, Tensor};
 
 use crate::model::neural::net::backend::Backend;
 use crate::model::neural::net::host::product::add_rows;
-use crate::model::neural::net::host::{in_line, read};
+use crate::model::neural::net::host::{contiguous, read};
 
 /// The output, `[image, channel]`.
 pub(crate) fn mean_pool(x: &Tensor, backend: Backend) -> Result<Tensor> {
@@ -24,7 +24,7 @@ impl CustomOp1 for MeanPool {
     fn cpu_fwd(&self, x: &CpuStorage, layout: &Layout) -> Result<(CpuStorage, Shape)> {
         let (height, width, images, channels) = layout.shape().dims4()?;
         let mut mean = vec![0.0; images * channels];
-        add_rows(in_line(x.as_slice()?, layout)?, &mut mean);
+        add_rows(contiguous(x.as_slice()?, layout)?, &mut mean);
         let share = 1.0 / (height * width) as f32;
         mean.iter_mut().for_each(|sum| *sum *= share);
         Ok((CpuStorage::F32(mean), Shape::from((images, channels))))

@@ -16,7 +16,7 @@ pub(crate) mod parameters;
 pub(crate) mod precision;
 pub(crate) mod pytorch;
 pub(crate) mod residual;
-mod rows;
+pub(crate) mod rows;
 
 use candle_core::backprop::GradStore;
 use candle_core::{DType, Device, Tensor};
@@ -209,6 +209,7 @@ impl ForwardPass {
             p,
             hidden: host(self.hidden.as_ref())?,
             named: self.named.iter().map(|out| host(Some(out))).collect::<Result<_>>()?,
+            constants: Vec::new(),
         })
     }
 
@@ -275,7 +276,7 @@ mod tests {
             logits: uneven(12),
             hidden: uneven(24),
             named: vec![uneven(12), uneven(12)],
-            p: Vec::new(),
+            ..Outputs::default()
         };
         let training =
             |net: &Network| outputs(net, &mut Mode::Training(&mut run.rng("one dropout for all")));

@@ -6,8 +6,8 @@
 use candle_core::{CpuStorage, CustomOp1, Layout, Result, Shape, Tensor};
 
 use crate::model::neural::net::backend::Backend;
-use crate::model::neural::net::convolution::every;
-use crate::model::neural::net::host::{in_line, read};
+use crate::model::neural::net::convolution::strided;
+use crate::model::neural::net::host::{contiguous, read};
 
 /// The first of every `stride` rows and columns, with channels of zeros appended to the channels of the input.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -30,7 +30,7 @@ impl Shortcut {
         if backend == Backend::Host {
             return x.contiguous()?.apply_op1(self);
         }
-        let x = every(x, self.stride)?;
+        let x = strided(x, self.stride)?;
         let (_, from, _, _) = x.dims4()?;
         x.pad_with_zeros(1, 0, self.to.saturating_sub(from))
     }
@@ -51,7 +51,7 @@ impl CustomOp1 for Shortcut {
     fn cpu_fwd(&self, x: &CpuStorage, layout: &Layout) -> Result<(CpuStorage, Shape)> {
         let (height, width, images, from) = layout.shape().dims4()?;
         let (high, wide) = (height.div_ceil(self.stride), width.div_ceil(self.stride));
-        let x = in_line(x.as_slice()?, layout)?;
+        let x = contiguous(x.as_slice()?, layout)?;
         let mut out = vec![0.0; high * wide * images * self.to];
         let rows = out.chunks_exact_mut(self.to).zip(self.taken(images, height, width));
         rows.for_each(|(out, row)| out[..from].copy_from_slice(&x[row * from..][..from]));

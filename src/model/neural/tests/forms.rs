@@ -189,10 +189,14 @@ fn annotators_features_are_standardised_and_an_unknown_one_is_the_mean() {
     let evidence = Evidence { annotations: &a, described: Some(&described) };
     let run = Run::new(1);
     let task = Task { evidence, dims: a.dims(), hidden: 0, run: &run };
-    let tables = Conal { embedding: 2, ..Conal::default() }.tables(&task).unwrap();
-    let rows: Vec<f64> = (0..3).flat_map(|r| tables[3].row(r)).collect();
-    near(&rows, &[1.0, 1.0, 0.0, 1.0, -1.0, 1.0]);
-    assert!(tables[3].is_fixed && tables[2].values.len() == 4);
+    let model = Conal { embedding: 2, ..Conal::default() };
+    let mut annotator_params = AnnotatorParams { tables: model.tables(&task).unwrap() };
+    // The projections of (1, 1), (0, 1) and (-1, 1) are these vectors themselves.
+    annotator_params.tables[2].values.copy_from_slice(&[1.0, 0.0, 0.0, 1.0]);
+    let report = model.report(&task, &annotator_params);
+    let half = std::f64::consts::FRAC_1_SQRT_2;
+    near(&report.parameters[0].1, &[half, 0.0, -half]);
+    near(&report.parameters[1].1, &[half, 1.0, half]);
 }
 
 /// Class 1 is mostly labelled 0: the labels 0 and 1 are used for another class at least as often as for their own.

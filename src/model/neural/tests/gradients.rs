@@ -32,10 +32,11 @@ fn gradients_are_the_loss_s_slopes() {
     // Annotators' embeddings computed from two features and a one.
     let model = conal(Mixture::LogitMix, 0.1);
     let mut case = conal_case(&model);
-    let features = ParamTable::drawn("features", 3, vec![0.5, -1.0, 1.0, 2.0, 0.3, 1.0]).fixed();
+    let hidden = vec![0.5, -1.0, 2.0, 0.3];
+    case.others = vec![Outputs { rows: 2, hidden, ..Outputs::default() }];
     let map = vec![0.3, -1.0, 0.2, 0.6, -0.4, 0.9];
     case.annotator_params.tables.truncate(2);
-    case.annotator_params.tables.extend([ParamTable::shared("projection", map), features]);
+    case.annotator_params.tables.push(ParamTable::shared("projection", map));
     case.check_gradient();
     for hard in [false, true] {
         let model = SoftBootstrap { hard, ..SoftBootstrap::default() };

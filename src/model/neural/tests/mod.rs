@@ -1,5 +1,6 @@
 //! Losses compared with values that were computed independently.
 
+mod blind;
 mod blocks;
 mod divergence;
 mod divisors;
@@ -75,7 +76,8 @@ fn outputs(hidden: &[f64], named: Vec<Vec<f64>>) -> Outputs {
     for (logits, p) in LOGITS.chunks(3).zip(p.chunks_mut(3)) {
         softmax(logits, p);
     }
-    Outputs { rows: 2, logits: LOGITS.to_vec(), p, hidden: hidden.to_vec(), named }
+    let (logits, hidden) = (LOGITS.to_vec(), hidden.to_vec());
+    Outputs { rows: 2, logits, p, hidden, named, ..Outputs::default() }
 }
 
 /// The model with the training settings `train`, and with defaults otherwise.
@@ -116,6 +118,8 @@ struct Case<'a, N> {
     model: &'a N,
     batch: Batch,
     out: Outputs,
+    /// The outputs of the other learners.
+    others: Vec<Outputs>,
     annotator_params: AnnotatorParams,
     phase: &'static str,
     calibrator: Option<crate::model::calibrator::Calibrator>,
@@ -144,6 +148,7 @@ impl<'a, N: CrowdNet> Case<'a, N> {
             model,
             batch: batch(),
             out,
+            others: Vec::new(),
             annotator_params,
             phase: "",
             calibrator: None,
@@ -175,7 +180,7 @@ impl<'a, N: CrowdNet> Case<'a, N> {
             phase: self.phase,
             batch: &self.batch,
             out,
-            others: &[],
+            others: &self.others,
             gathered,
             annotator_params: &self.annotator_params,
             calibrator: self.calibrator.as_ref(),

@@ -78,6 +78,17 @@ fn conal_s_posterior_follows_from_every_mixture() {
     }
 }
 
+/// The shares of row 0 are 0.325590 and 0.720850, with the weights 1 and 0.5.
+#[test]
+fn a_common_share_is_a_mean_over_weighted_annotations() {
+    let model = conal(Mixture::LogitMix, 0.0);
+    let mut case = conal_case(&model);
+    case.batch.annotations[1].weight = 0.5;
+    near(&predict(&case).parameters[..1], &[(0.325_590 + 0.5 * 0.720_850) / 1.5]);
+    case.batch.annotations[..2].iter_mut().for_each(|annotation| annotation.weight = 0.0);
+    near(&predict(&case).parameters[..1], &[0.5]);
+}
+
 /// The classes 0 and 1 have the same share of the votes: each gets half of 0.95, and the classifier decides between
 /// them.
 #[test]
@@ -123,6 +134,27 @@ fn heads_weigh_as_much_as_their_annotations() {
         case.annotator_params = AnnotatorParams { tables: model.tables(&task).unwrap() };
         near(&predict(&case.with(0, &heads_of_biases())).classes[..3], &wanted);
     }
+}
+
+/// The soft annotation of annotator 0 has three rows, whose weights sum to 1; annotator 1 has two annotations, one with
+/// the weight 0.5.
+#[test]
+fn a_soft_annotation_weighs_a_head_as_one() {
+    let rows = crate::frame::AnnotationRows {
+        instance: vec![0, 0, 0, 0, 1],
+        annotator: vec![0, 0, 0, 1, 1],
+        label: vec![0, 1, 2, 2, 1],
+        weight: vec![0.5, 0.25, 0.25, 1.0, 0.5],
+    };
+    let dims = Dims { instances: 2, annotators: 2, classes: 3, labels: 3 };
+    let a = Annotations::build(dims, rows, crate::frame::Duplicates::Keep).unwrap();
+    let run = Run::new(1);
+    let task = Task { evidence: (&a).into(), dims, hidden: 2, run: &run };
+    let model = DoctorNet { weight_by_annotations: true };
+    let mut case = Case::new(&model);
+    case.annotator_params = AnnotatorParams { tables: model.tables(&task).unwrap() };
+    // 0.4 (1/2, 1/4, 1/4) + 0.6 (1/4, 1/4, 1/2)
+    near(&predict(&case.with(0, &heads_of_biases())).classes[..3], &[0.35, 0.25, 0.4]);
 }
 
 /// Seventy rows, which are more than two blocks, and seven heads of uneven weights; head by head and row by row.

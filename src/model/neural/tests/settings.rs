@@ -3,7 +3,7 @@
 use super::fits::{agreeing, fit, parameters};
 use super::*;
 use crate::frame::Described;
-use crate::model::neural::device::device;
+use crate::model::neural::DeviceChoice;
 use crate::model::neural::net::backbone::Scaling;
 use crate::model::neural::net::parameters::Initialisation;
 use crate::model::neural::net::precision::Precision;
@@ -277,12 +277,13 @@ fn bfloat16_is_for_gpus_alone() {
 #[test]
 fn a_device_that_is_not_here_is_refused_with_what_to_choose() {
     for name in ["tpu", "cuda:", "cuda:none"] {
-        let error = device(name).unwrap_err();
+        let error = DeviceChoice::parse(name).unwrap_err();
         assert_eq!(error.exit_code(), 2);
         assert!(error.to_string().contains("choose \"auto\", \"cpu\" or \"cuda:0\""), "{error}");
     }
     if !cfg!(feature = "cuda") {
-        assert!(device("cuda:0").unwrap_err().to_string().contains("built without CUDA"));
+        let error = DeviceChoice::parse("cuda:0").unwrap_err();
+        assert!(error.to_string().contains("built without CUDA"), "{error}");
     }
     let mut model = Neural::<Conal>::default();
     model.network.device = "tpu".to_owned();

@@ -52,3 +52,38 @@ fn two_thousand_annotations_are_as_good_as_the_one_that_decides() {
     // P(0) = .843795 .989877 + (1 - .843795) .005062
     near(&predicted.likelihood[..1], &[0.836_044]);
 }
+
+/// ln of g without its prior is -1000 for class 0 and 0 for the others; ln h is 0, -900 and -2000. Class 1 is e^100 times as
+/// probable as class 0, although g is 0 for the one and h for the other.
+#[test]
+fn classifier_and_aggregator_that_exclude_each_other_s_class_still_rank_the_classes() {
+    let model = MaxMig::default();
+    let mut table = vec![0.0; 18];
+    table[0] = -1000.0;
+    let mut case = Case::new(&model).with(0, &table);
+    case.batch.annotations = copies(0, 0, 1).collect();
+    case.batch.offsets = vec![0, 1, 1];
+    case.out.logits[..3].copy_from_slice(&[0.0, -900.0, -2000.0]);
+    case.out.p[..3].copy_from_slice(&[1.0, 0.0, 0.0]);
+    near(&predict(&case).posterior[..3], &[0.0, 1.0, 0.0]);
+    near(&predict(&case).posterior[3..], case.out.p(1));
+}
+
+/// The classifier is certain of class 0, of which the common and the individual matrix give the label 1 with the
+/// probability e^-40 / (1 + 2 e^-40).
+#[test]
+fn a_label_that_both_parts_of_a_mixture_exclude_has_its_slopes() {
+    for mixture in [Mixture::ProbMix, Mixture::RowStochastic] {
+        let model = conal(mixture, 0.0);
+        let matrix = [0.0, -40.0, -40.0, 0.0, 2.0, 0.0, 0.0, 0.0, 2.0];
+        let mut case = conal_case(&model).with(0, &matrix).with(1, &[matrix, matrix].concat());
+        case.out.logits = vec![60.0, 0.0, 0.0, 60.0, 0.0, 0.0];
+        for (logits, p) in case.out.logits.chunks(3).zip(case.out.p.chunks_mut(3)) {
+            softmax(logits, p);
+        }
+        case.batch.annotations = copies(0, 1, 1).collect();
+        case.batch.offsets = vec![0, 1, 1];
+        case.expect(40.0);
+        case.check_gradient();
+    }
+}

@@ -33,6 +33,7 @@ impl<N: CrowdNet> Trainer<'_, N> {
             annotators: factor * annotator_rate.unwrap_or(N::ANNOTATOR_RATE),
         };
         self.learners.freeze(phase.learners, self.data)?;
+        self.keep_constants(run)?;
         let stepper = Optimiser::new(optimiser);
         let name = format!("{} {epoch}", phase.name);
         let (mut loss, mut rows) = (0.0, 0);

@@ -3,43 +3,54 @@
 use crate::error::Result;
 use crate::model::neural::net::heads::Outputs;
 
-/// Outputs larger than this are computed in every step instead.
-const MAX_BYTES: usize = 256 << 20;
+/// The share of the run's memory that the outputs of one learner may take: one in this many bytes. Larger outputs are
+/// computed in every step instead.
+pub(super) const FROZEN_SHARE: usize = 32;
+
+/// The largest number of bytes that the outputs of one learner may take, however much memory the run has.
+pub(super) const MAX_FROZEN_BYTES: usize = 256 << 20;
 
 /// The outputs of all training rows.
 pub(crate) struct FrozenOutputs {
     /// The ids of the input's rows, ascending.
-    rows: Vec<u32>,
-    outputs: Outputs,
+    pub(super) rows: Vec<u32>,
+    pub(super) outputs: Outputs,
+    /// Whether the constants of the running act were computed, and kept unless they are too large.
+    pub(super) has_constants_of_act: bool,
 }
 
 impl FrozenOutputs {
     /// Computes the outputs of these rows by `predict`, `at_once` rows at a time; `None` if they are larger than
-    /// [`MAX_BYTES`].
+    /// `max_bytes`.
     ///
     /// # Errors
     /// When `predict` fails.
     pub(super) fn of(
         rows: Vec<u32>,
         at_once: usize,
+        max_bytes: usize,
         predict: impl Fn(&[u32]) -> Result<Outputs>,
     ) -> Result<Option<Self>> {
         let mut outputs = Outputs::default();
         for part in rows.chunks(at_once) {
             outputs.extend(&predict(part)?);
             let of_row = outputs.numbers() / outputs.rows.max(1);
-            if of_row * rows.len() * size_of::<f64>() > MAX_BYTES {
+            if of_row * rows.len() * size_of::<f64>() > max_bytes {
                 return Ok(None);
             }
         }
-        Ok(Some(Self { rows, outputs }))
+        Ok(Some(Self { rows, outputs, has_constants_of_act: false }))
     }
 
     /// The outputs of the rows of a batch.
     pub(super) fn gather(&self, rows: &[u32]) -> Outputs {
-        let places: Vec<usize> =
-            rows.iter().map(|r| self.rows.partition_point(|o| o < r)).collect();
+        let places: Vec<usize> = rows.iter().map(|row| self.place(*row)).collect();
         self.outputs.select(&places)
+    }
+
+    /// The index of a row.
+    pub(super) fn place(&self, row: u32) -> usize {
+        self.rows.partition_point(|other| *other < row)
     }
 }
 
@@ -52,6 +63,7 @@ mod tests {
     use crate::model::neural::data::TrainingData;
     use crate::model::neural::data::batching::Batching;
     use crate::model::neural::data::inputs::Sizes;
+    use crate::model::neural::models::doctor_net::label_probabilities;
     use crate::model::neural::net::heads::{Head, HeadInput, Heads};
     use crate::model::neural::net::precision::Precision;
     use crate::model::neural::train::Trainer;
@@ -112,10 +124,21 @@ mod tests {
                 assert!((got - want).abs() < 1e-6, "{input:?}: {got}, expected {want}");
             }
         }
-        let flips = BackboneSpec { kind: Architecture::Linear, flip: true, ..spec };
+        let flips = BackboneSpec { kind: Architecture::Linear, flip: true, ..spec.clone() };
         let mut flips = learner(&flips, LearnerInput::Features);
         flips.freeze(LearnerSubset::NONE, &data).unwrap();
         assert!(flips.frozen.is_none());
+        // Four rows of eleven f64s are 352 bytes: a thirty-second of the memory holds them, or all but one of them.
+        for (memory, fits) in [(32 * 352, true), (32 * 352 - 1, false)] {
+            let run = &Run::new(1).with_memory(memory);
+            let setting = LearnerSetting { run, ..setting };
+            let input = LearnerInput::Answers;
+            let (backbone, heads) = (spec.clone(), heads.clone());
+            let spec = LearnerSpec { name: CLASSIFIER, backbone, heads, input };
+            let mut learner = Learner::new(spec, &setting).unwrap();
+            learner.freeze(LearnerSubset::NONE, &data).unwrap();
+            assert_eq!(learner.frozen.is_some(), fits, "{memory}");
+        }
     }
 
     /// The phase `heads` trains the network, and the phase `weights` does not.
@@ -151,6 +174,20 @@ mod tests {
             is_over: false,
         };
         trainer.train(&mut run).unwrap();
-        assert_eq!(trainer.learners.classifier.frozen.unwrap().rows, [0, 1, 2, 3, 4]);
+        let frozen = trainer.learners.classifier.frozen.as_ref().unwrap();
+        assert_eq!(frozen.rows, [0, 1, 2, 3, 4]);
+        // The probabilities of each row's only label by both heads.
+        let heads = &trainer.annotator_params.tables[0];
+        for (i, (constants, label)) in
+            frozen.outputs.constants.iter().zip([0, 1, 1, 0, 1]).enumerate()
+        {
+            assert_eq!(constants.len(), 2);
+            for (r, got) in constants.iter().enumerate() {
+                let mut p = [0.0; 2];
+                label_probabilities(&heads.row(r), frozen.outputs.hidden(i), &mut p);
+                assert!((got - p[label]).abs() < 1e-6, "{i}, {r}: {got}, expected {p:?}");
+            }
+        }
+        assert_eq!(frozen.outputs.constants.len(), 5);
     }
 }

@@ -16,9 +16,10 @@ use crate::model::neural::net::mode::Mode;
 use crate::model::neural::net::parameters::Parameters;
 use crate::model::neural::net::precision::Precision;
 use crate::model::neural::net::pytorch::from_pytorch;
+use crate::model::neural::net::rows::{MAX_PREDICTION_BYTES, PREDICTION_SHARE};
 use crate::model::neural::net::{ForwardPass, NetShape, Network};
 use crate::model::neural::train::checkpoint::Snapshot;
-use crate::model::neural::train::frozen::FrozenOutputs;
+use crate::model::neural::train::frozen::{FROZEN_SHARE, FrozenOutputs, MAX_FROZEN_BYTES};
 use crate::model::neural::{BackboneSpec, LearnerSubset};
 use crate::run::Run;
 
@@ -106,6 +107,11 @@ impl Learner {
         self.input.fit(&mut self.network.scaler, data);
     }
 
+    /// The number of rows that are predicted at once.
+    pub(super) fn rows_at_once(&self) -> usize {
+        self.network.rows_at_once(self.run.share_of_memory(PREDICTION_SHARE, MAX_PREDICTION_BYTES))
+    }
+
     /// Computes the outputs for rows of the input, and keeps nothing for a backward pass.
     ///
     /// # Errors
@@ -123,8 +129,8 @@ impl Learner {
         Outputs { named: vec![Vec::new(); self.heads.named.len()], ..Outputs::default() }
     }
 
-    /// The outputs for instances without features; a learner that reads features gives all classes the same
-    /// probability.
+    /// The outputs for instances without features. A learner that reads features gives all classes the same
+    /// probability; its hidden layer and its named heads are those of a row of zeros, the mean of standardised features.
     ///
     /// # Errors
     /// When the device fails.
@@ -138,8 +144,16 @@ impl Learner {
             return self.predict(inputs, self.input.ids(batch));
         }
         let rows = batch.len();
-        let p = vec![1.0 / classes as f64; rows * classes];
-        Ok(Outputs { rows, p, ..Outputs::default() })
+        let mut out = Outputs { rows, ..Outputs::default() };
+        if self.heads.hidden || !self.heads.named.is_empty() {
+            let pass = self.network.forward(vec![0.0; self.width], &mut Mode::Fixed)?;
+            out = pass.to_host()?.select(&vec![0; rows]);
+        }
+        if self.heads.classifier {
+            out.logits = vec![0.0; rows * classes];
+            out.p = vec![1.0 / classes as f64; rows * classes];
+        }
+        Ok(out)
     }
 
     /// Computes and keeps the outputs of all training rows if the learner is not in `trained`, unless they are too
@@ -152,8 +166,9 @@ impl Learner {
             self.frozen = None;
         } else if self.frozen.is_none() && !self.network.scaler.augments() {
             let predict = |rows: &[u32]| self.predict(data.inputs(), rows);
-            let (rows, at_once) = (self.input.all_ids(data), self.network.rows_at_once());
-            self.frozen = FrozenOutputs::of(rows, at_once, predict)?;
+            let (rows, at_once) = (self.input.all_ids(data), self.rows_at_once());
+            let max_bytes = self.run.share_of_memory(FROZEN_SHARE, MAX_FROZEN_BYTES);
+            self.frozen = FrozenOutputs::of(rows, at_once, max_bytes, predict)?;
         }
         Ok(())
     }

@@ -57,7 +57,13 @@ impl Learners {
 
     /// The number of rows that every learner can predict at once.
     pub(crate) fn rows_at_once(&self) -> usize {
-        self.all().map(|learner| learner.network.rows_at_once()).fold(usize::MAX, usize::min)
+        self.all().map(Learner::rows_at_once).fold(usize::MAX, usize::min)
+    }
+
+    /// The number of multiply-adds of a forward pass of all learners over this many rows.
+    pub(crate) fn multiply_adds(&self, rows: usize) -> usize {
+        let of_row = self.all().map(|learner| learner.network.multiply_adds());
+        rows.saturating_mul(of_row.fold(0, usize::saturating_add))
     }
 
     /// Computes the outputs of the classifier and those of the others for a batch.

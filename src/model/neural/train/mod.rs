@@ -1,6 +1,7 @@
 //! The training loop that all models share.
 
 pub(crate) mod checkpoint;
+mod constants;
 mod epoch;
 mod frozen;
 mod labels;
@@ -144,6 +145,21 @@ impl<N: CrowdNet> Trainer<'_, N> {
         batch: &Batch,
     ) -> Result<BatchPrediction> {
         self.predictor().with_outputs(inputs, batch, |context| self.model.predict(context))
+    }
+
+    /// The current model's prediction for a batch of instances without features: learners that read features give all
+    /// classes the same probability.
+    ///
+    /// # Errors
+    /// When the device fails.
+    pub(crate) fn predict_blind(
+        &self,
+        inputs: Inputs<'_>,
+        batch: &Batch,
+    ) -> Result<BatchPrediction> {
+        let (out, others) = self.learners.predict_blind(inputs, batch, self.dims.classes)?;
+        let predictor = Predictor { calibrator: None, ..self.predictor() };
+        Ok(predictor.with(&out, &others, batch, |context| self.model.predict(context)))
     }
 
     /// Computes the networks' outputs for a batch without training, and passes them to `read_out`.

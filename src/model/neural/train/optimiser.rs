@@ -7,7 +7,7 @@ use pulp::Arch;
 
 use crate::error::Result;
 use crate::model::neural::from_candle;
-use crate::model::neural::net::host::change_by;
+use crate::model::neural::net::host::zip_in_place;
 use crate::model::neural::train::moments::{Moments, MomentsMut};
 use crate::model::neural::train::optimiser_spec::{OptimiserKind, OptimiserSpec};
 
@@ -95,7 +95,7 @@ impl Optimiser {
         decay: f64,
     ) -> Result<()> {
         moments.fit(self.spec.rule, var.elem_count());
-        from_candle(change_by(var, gradient, |values, gradient| {
+        from_candle(zip_in_place(var, gradient, |values, gradient| {
             self.update(values, gradient, moments.all(), step, rate, decay);
         }))
     }

@@ -45,12 +45,17 @@ impl<N: CrowdNet> Trainer<'_, N> {
     }
 
     /// Restores the best model since the last selection; if no epoch was scored, the average model, if there is one.
+    /// Annotators without training data get the mean of the others' parameters, so that a later act does not use their
+    /// initial ones.
     pub(super) fn keep_best(&mut self) -> Result<()> {
         let average = self.state.average.take();
         let best = self.state.best.take().map(|(.., best)| best);
-        let Some(kept) = best.or(average) else { return Ok(()) };
-        self.learners.thaw();
-        self.load(&kept)
+        if let Some(kept) = best.or(average) {
+            self.learners.thaw();
+            self.load(&kept)?;
+        }
+        self.annotator_params.average_unknown(&self.data.unknown());
+        Ok(())
     }
 
     /// Whether the last improvement of the phase is at least `patience` epochs ago; epochs with frozen annotators do

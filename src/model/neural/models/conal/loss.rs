@@ -10,7 +10,7 @@ use std::ops::Range;
 use rayon::prelude::*;
 
 use super::mixture::{Mixer, Mixture};
-use super::{AUXILIARY, COMMON, Conal, FEATURES, Forward, INDIVIDUAL};
+use super::{AUXILIARY, COMMON, Conal, Forward, INDIVIDUAL};
 use crate::frame::{Cursors, Dims, split_by};
 use crate::model::neural::data::batch::ByAnnotator;
 use crate::model::neural::numerics::{RowStochastic, row_times_backward};
@@ -20,7 +20,7 @@ use crate::model::neural::{BatchContext, Gradient, Outputs};
 const BLOCK: usize = 64;
 
 /// Added under the square root of a norm, whose derivative at zero would be infinite.
-const UNDER_ROOT: f64 = 1e-12;
+const NORM_EPSILON: f64 = 1e-12;
 
 /// A block of the batch's annotators, and the slices for its results.
 struct AnnotatorBlock<'a> {
@@ -49,7 +49,7 @@ pub(crate) fn loss(model: &Conal, context: &BatchContext<'_>, gradient: &mut Gra
     let mut d_units = vec![0.0; context.batch.annotators.len() * d];
     let mut terms = vec![0.0; context.batch.annotations.len() * width];
     let blocks = split_by(&mut terms, &by_annotator.offsets, width, BLOCK).into_par_iter();
-    let pushed: Vec<(f64, Vec<f64>)> = blocks
+    let penalties: Vec<(f64, Vec<f64>)> = blocks
         .zip(d_individual.par_chunks_mut(BLOCK * cells))
         .zip(d_units.par_chunks_mut(BLOCK * d))
         .map(|(((annotator, terms), d_individual), d_units)| {
@@ -76,7 +76,7 @@ pub(crate) fn loss(model: &Conal, context: &BatchContext<'_>, gradient: &mut Gra
             d_common,
         );
     }
-    for (of_block, d_block) in pushed {
+    for (of_block, d_block) in penalties {
         loss += of_block;
         d_common.iter_mut().zip(d_block).for_each(|(d, block)| *d += block);
     }
@@ -141,7 +141,7 @@ fn separation_penalty(
     d_individual: &mut [f64],
 ) -> f64 {
     let squares = common.iter().zip(individual).map(|(g, r)| (g - r) * (g - r));
-    let norm = (squares.sum::<f64>() + UNDER_ROOT).sqrt();
+    let norm = (squares.sum::<f64>() + NORM_EPSILON).sqrt();
     let slope = strength / norm;
     let matrices = common.iter().zip(individual);
     for ((g, r), (d_g, d_r)) in matrices.zip(d_common.iter_mut().zip(d_individual)) {
@@ -198,15 +198,14 @@ fn embeddings_backward(
     let d = model.embedding;
     for (annotator, direction) in forward.annotators.iter().enumerate() {
         let d_unit = &d_units[annotator * d..(annotator + 1) * d];
-        let Some(features) = context.gathered.get(FEATURES) else {
+        let Some(features) = context.others.first() else {
             direction.backward(d_unit, &mut d_embedding[annotator * d..(annotator + 1) * d]);
             continue;
         };
-        let width = context.annotator_params.tables[FEATURES].width;
         let mut d_u = vec![0.0; d];
         direction.backward(d_unit, &mut d_u);
-        let features = &features[annotator * width..(annotator + 1) * width];
-        for (x, d_map) in features.iter().zip(d_embedding.chunks_exact_mut(d)) {
+        let features = features.hidden(annotator).iter().chain(&[1.0]);
+        for (x, d_map) in features.zip(d_embedding.chunks_exact_mut(d)) {
             d_map.iter_mut().zip(&d_u).for_each(|(m, d)| *m += x * d);
         }
     }
@@ -293,7 +292,7 @@ mod tests {
             softmax(logits, p);
         }
         let named = vec![vec![0.4, 0.1, -0.2, 0.7]];
-        Outputs { rows: ROWS, logits, p, hidden: Vec::new(), named }
+        Outputs { rows: ROWS, logits, p, named, ..Outputs::default() }
     }
 
     /// The annotations of these annotators on both rows.

@@ -39,9 +39,12 @@ use crate::frame::{Dims, Matrix};
 use crate::model::neural::data::scaler::Scaler;
 use crate::model::neural::models::paper;
 use crate::model::neural::numerics::{RowStochastic, UnitVector, diagonal, row_times, sigmoid};
+use crate::model::neural::train::learner::CLASSIFIER;
 use crate::model::neural::{
-    AnnotatorParams, AnnotatorReport, BackboneSpec, BatchContext, BatchPrediction, CrowdNet,
-    Gradient, Head, HeadInput, Heads, NetworkSpec, ParamTable, Reduction, Task,
+    Act, AnnotatorParams, AnnotatorReport, Architecture, BackboneSpec, BatchContext,
+    BatchPrediction, CrowdNet, Gradient, Head, HeadInput, Heads, LearnerInput, LearnerSpec,
+    LearnerSubset, NetworkSpec, ParamTable, Phase, Reduction, Task, TrainSpec, TrainState,
+    one_after_the_other,
 };
 
 /// CoNAL.
@@ -86,10 +89,9 @@ impl Default for Conal {
 /// The indices of the tables.
 const COMMON: usize = 0;
 const INDIVIDUAL: usize = 1;
-/// Annotators' embeddings before they are normalised; or, with annotators' features, the projection of these.
+/// Annotators' embeddings before they are normalised; or, with annotators' features, the projection of these features
+/// followed by a one.
 const EMBEDDING: usize = 2;
-/// Annotators' standardised features followed by a one, where there are any.
-const FEATURES: usize = 3;
 
 /// The index of the head that embeds instances.
 pub(super) const AUXILIARY: usize = 0;
@@ -110,17 +112,11 @@ impl Conal {
     fn forward(&self, context: &BatchContext<'_>) -> Forward {
         let d = self.embedding;
         let embedding = &context.gathered[EMBEDDING];
-        let annotators = match context.gathered.get(FEATURES) {
+        let annotators = match context.others.first() {
             None => embedding.chunks_exact(d).map(UnitVector::of).collect(),
-            Some(features) => {
-                let mut u = vec![0.0; d];
-                let width = context.annotator_params.tables[FEATURES].width;
-                let one = |features: &[f64]| {
-                    row_times(features, embedding, &mut u);
-                    UnitVector::of(&u)
-                };
-                features.chunks_exact(width).map(one).collect()
-            }
+            Some(features) => (0..features.rows)
+                .map(|r| UnitVector::of(&projected(features.hidden(r), embedding, d)))
+                .collect(),
         };
         let row = |b: usize| {
             let v = context.out.named(AUXILIARY, b);
@@ -182,6 +178,7 @@ impl CrowdNet for Conal {
         "a classifier with a common and an individual confusion, mixed by instance";
     const SOURCE: &'static str = "Chu, Ma and Wang 2021, arXiv:2012.13052";
     const REDUCTION: Option<Reduction> = Some(Reduction::MeanAnnotation);
+    const NEEDS_ANNOTATOR_FEATURES: bool = false;
 
     /// The settings of the authors' code for LabelMe.
     fn paper() -> (NetworkSpec, Self) {
@@ -196,6 +193,23 @@ impl CrowdNet for Conal {
         Heads { named: vec![auxiliary], ..Heads::CLASSIFIER }
     }
 
+    /// The scaled features of annotators, where there are any, by a network without layers.
+    fn other_learners(&self, _network: &NetworkSpec) -> Vec<LearnerSpec> {
+        vec![LearnerSpec {
+            name: "annotators",
+            backbone: features_as_they_are(),
+            heads: Heads::HIDDEN,
+            input: LearnerInput::Annotators,
+        }]
+    }
+
+    /// Joint training; the network of annotators' features has no parameters.
+    fn next_act(&self, train: &TrainSpec, state: &TrainState) -> Option<Act> {
+        let learners = LearnerSubset::Only(&[CLASSIFIER]);
+        let phase = Phase { learners, ..Phase::joint("train", train.epochs) };
+        one_after_the_other(vec![phase], state.acts)
+    }
+
     fn tables(&self, task: &Task<'_>) -> Result<Vec<ParamTable>> {
         let Dims { annotators, classes, labels, .. } = task.dims;
         let start = diagonal(classes, labels, self.initial_strength as f32, 0.0);
@@ -208,19 +222,16 @@ impl CrowdNet for Conal {
         let mut draw = |n: usize| -> Vec<f32> {
             (0..n).map(|_| (2.0 * rng.random::<f32>() - 1.0) * bound).collect()
         };
-        match task.evidence.described.and_then(|d| d.annotator_matrix()) {
-            None => tables.push(ParamTable::drawn(
-                "embedding",
-                self.embedding,
-                draw(annotators * self.embedding),
-            )),
-            Some((matrix, rows)) => {
-                let width = matrix.width() + 1;
-                tables.push(ParamTable::shared("projection", draw(width * self.embedding)));
-                tables
-                    .push(ParamTable::drawn("features", width, standardised(matrix, rows)).fixed());
+        tables.push(match task.evidence.described.and_then(|d| d.annotator_matrix()) {
+            None => {
+                let values = draw(annotators * self.embedding);
+                ParamTable::drawn("embedding", self.embedding, values)
             }
-        }
+            Some((matrix, _)) => {
+                let values = draw((matrix.width() + 1) * self.embedding);
+                ParamTable::shared("projection", values)
+            }
+        });
         Ok(tables)
     }
 
@@ -236,17 +247,17 @@ impl CrowdNet for Conal {
         let mut parameters = Vec::with_capacity(context.batch.len());
         for b in 0..context.batch.len() {
             let common = &forward.mixed[b * labels..(b + 1) * labels];
-            let mut shares = 0.0;
+            let (mut shares, mut total) = (0.0, 0.0);
             for annotation in context.batch.annotations_of(b) {
                 let annotator = annotation.annotator as usize;
                 let share = Self::share(&forward, b, annotator);
                 let individual = self.individual(context, &forward, annotator);
                 let label = annotation.label as usize;
                 likelihood.push(mixer.mix(common, context.out.p(b), individual, share, label));
-                shares += share;
+                shares += annotation.weight * share;
+                total += annotation.weight;
             }
-            let annotation = context.batch.annotations_of(b).len();
-            parameters.push(if annotation > 0 { shares / annotation as f64 } else { 0.5 });
+            parameters.push(if total > 0.0 { shares / total } else { 0.5 });
             if self.instance_embeddings {
                 parameters.extend_from_slice(&forward.rows[b].unit);
             }
@@ -273,17 +284,15 @@ impl CrowdNet for Conal {
             RowStochastic::Softmax.forward(&w, task.dims.labels, &mut rows);
             rows
         };
-        let n = task.dims.annotators;
-        let embeddings: Vec<Vec<f64>> = (0..n)
-            .map(|r| match annotator_params.tables.get(FEATURES) {
-                None => UnitVector::of(&annotator_params.tables[EMBEDDING].row(r)).unit,
-                Some(features) => {
-                    let mut u = vec![0.0; self.embedding];
-                    row_times(&features.row(r), &annotator_params.tables[EMBEDDING].row(0), &mut u);
-                    UnitVector::of(&u).unit
-                }
-            })
-            .collect();
+        let (n, d, table) =
+            (task.dims.annotators, self.embedding, &annotator_params.tables[EMBEDDING]);
+        let embeddings: Vec<Vec<f64>> =
+            match task.evidence.described.and_then(|d| d.annotator_matrix()) {
+                None => (0..n).map(|r| UnitVector::of(&table.row(r)).unit).collect(),
+                Some((matrix, rows)) => scaled(matrix, rows)
+                    .map(|features| UnitVector::of(&projected(&features, &table.row(0), d)).unit)
+                    .collect(),
+            };
         let column = |j: usize| embeddings.iter().map(|u| u[j]).collect();
         AnnotatorReport {
             confusion: Some(rows(INDIVIDUAL)),
@@ -306,16 +315,76 @@ fn embedding(j: usize) -> String {
     format!("embedding_{j}")
 }
 
-/// Annotators' features with mean 0 and standard deviation 1, each row followed by a one; an annotator without features
-/// has the mean.
-fn standardised(matrix: &Matrix, rows: &[Option<u32>]) -> Vec<f32> {
-    let mut scaler = Scaler::identity(&[matrix.width()], &BackboneSpec::default());
+/// A network without layers, whose output is its scaled input.
+fn features_as_they_are() -> BackboneSpec {
+    BackboneSpec { kind: Architecture::Linear, batch_norm: false, ..BackboneSpec::default() }
+}
+
+/// An annotator's embedding of length `d` before it is normalised: the product of the features followed by a one and the
+/// projection.
+fn projected(features: &[f64], projection: &[f64], d: usize) -> Vec<f64> {
+    let mut u = vec![0.0; d];
+    row_times(&[features, &[1.0]].concat(), projection, &mut u);
+    u
+}
+
+/// The features of all annotators as the network of annotators scales them; an annotator without features has zeros, the
+/// mean.
+fn scaled<'a>(
+    matrix: &'a Matrix,
+    rows: &'a [Option<u32>],
+) -> impl Iterator<Item = Vec<f64>> + use<'a> {
+    let mut scaler = Scaler::identity(&[matrix.width()], &features_as_they_are());
     scaler.fit(matrix, rows.iter().flatten().copied());
-    let mut values = vec![0.0; rows.len() * (matrix.width() + 1)];
-    for (row, out) in rows.iter().zip(values.chunks_exact_mut(matrix.width() + 1)) {
-        let (features, one) = out.split_at_mut(matrix.width());
-        row.iter().for_each(|row| scaler.read(matrix, *row as usize, features));
-        one[0] = 1.0;
+    rows.iter().map(move |row| {
+        let mut features = vec![0.0; matrix.width()];
+        row.iter().for_each(|row| scaler.read(matrix, *row as usize, &mut features));
+        features.into_iter().map(f64::from).collect()
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::frame::{Evidence, Features};
+    use crate::model::Model as _;
+    use crate::model::neural::Neural;
+    use crate::model::neural::train::checkpoint::Snapshot;
+    use crate::run::Run;
+    use crate::testing::{described, tiny};
+
+    /// The features 6 and 2 of annotators 0 and 2 have the mean 4 and the deviation 2, so that they become 1 and -1;
+    /// annotator 1 has none. The embeddings are the projections of (1, 1), (0, 1) and (-1, 1), divided by their lengths.
+    #[test]
+    fn embeddings_follow_from_features_that_no_saved_model_holds() {
+        let a = tiny(2, &(0..60).map(|n| (n / 3, n % 3, n / 3 % 2)).collect::<Vec<_>>());
+        let mut described = described(&a);
+        let matrix = Arc::new(Matrix::from_rows(1, &[2.0, 6.0]));
+        let features = Features { matrix, ..described.features.clone() };
+        described.annotators = Some((features, vec![Some(1), None, Some(0)]));
+        let evidence = Evidence { annotations: &a, described: Some(&described) };
+        let train = TrainSpec { epochs: 6, ..TrainSpec::default() };
+        let network = NetworkSpec { device: "cpu".to_owned(), train, ..NetworkSpec::default() };
+        let model = Neural { network, model: Conal { embedding: 3, ..Conal::default() } };
+        let fitted = model.fit(evidence, &mut Run::new(1)).unwrap();
+        let saved = Snapshot::from_bytes(&fitted.model.unwrap().parameters).unwrap();
+        let tables: Vec<(&str, usize)> = saved
+            .f32s_with_prefix("crowd.")
+            .map(|(name, _, values)| (name, values.len()))
+            .collect();
+        assert_eq!(tables, [("00.common", 4), ("01.individual", 12), ("02.projection", 6)]);
+        let projection = saved.find_f32s("crowd.02.projection").unwrap();
+        for (r, feature) in [1.0, 0.0, -1.0].into_iter().enumerate() {
+            let u = [0, 1, 2].map(|j| f64::from(feature * projection[j] + projection[3 + j]));
+            let length = u.iter().map(|u| u * u).sum::<f64>().sqrt();
+            for (j, u) in u.iter().enumerate() {
+                let (name, values) = &fitted.report.annotator_parameters[j];
+                assert_eq!(name, &format!("embedding_{j}"));
+                let want = u / length;
+                assert!((values[r] - want).abs() < 1e-6, "{r}, {j}: {}, not {want}", values[r]);
+            }
+        }
     }
-    values
 }

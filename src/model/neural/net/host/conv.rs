@@ -44,21 +44,22 @@ impl ConvShape {
 
     /// The gradients of the weight, `[out, in, cell]`, and of the bias.
     pub(crate) fn of_parameters(&self, x: &[f32], gradient: &[f32]) -> (Vec<f32>, Vec<f32>) {
-        let (blocks, runs, cells) = (ColumnBlocks::new(self.to), self.reads(), self.cells());
-        let groups = self.from.div_ceil(CHANNELS);
+        let (blocks, runs, cells) =
+            (ColumnBlocks::new(self.out_channels), self.reads(), self.cells());
+        let groups = self.in_channels.div_ceil(CHANNELS);
         let n_tiles = blocks.len() * groups;
         let parts = ENOUGH_TILES.div_ceil(n_tiles).min(runs.len()).max(1);
         let runs: Vec<&[RowRun]> = runs.chunks(runs.len().div_ceil(parts).max(1)).collect();
         let tile = |n: usize| {
             let (block, group) = (n / groups, n % groups);
-            let channels = group * CHANNELS..((group + 1) * CHANNELS).min(self.from);
+            let channels = group * CHANNELS..((group + 1) * CHANNELS).min(self.in_channels);
             let mut sums = vec![0.0; (cells * channels.len() + 1) * blocks.width];
             let tiles: Vec<Vec<f32>> = runs
                 .par_iter()
                 .map(|runs| {
                     let mut sums = vec![0.0; (cells * channels.len() + 1) * blocks.width];
                     let (of_bias, of_weight) = sums.split_at_mut(blocks.width);
-                    let (inner, channels) = (self.from, channels.clone());
+                    let (inner, channels) = (self.in_channels, channels.clone());
                     let outer = OuterProduct {
                         x,
                         inner,
@@ -80,35 +81,38 @@ impl ConvShape {
             sums
         };
         let tiles: Vec<Vec<f32>> = (0..n_tiles).into_par_iter().map(tile).collect();
-        let of_bias = (0..self.to).map(|o| tiles[o / blocks.width * groups][o % blocks.width]);
+        let of_bias =
+            (0..self.out_channels).map(|o| tiles[o / blocks.width * groups][o % blocks.width]);
         let of_bias = of_bias.collect();
-        let mut of_weight = vec![0.0; self.to * self.from * cells];
-        of_weight.par_chunks_mut((self.from * cells).max(1)).enumerate().for_each(|(o, out)| {
-            let (block, column) = (o / blocks.width, o % blocks.width);
-            for (group, out) in out.chunks_mut(CHANNELS * cells).enumerate() {
-                let tile = &tiles[block * groups + group][blocks.width..];
-                let channels = out.len() / cells;
-                for (channel, out) in out.chunks_exact_mut(cells).enumerate() {
-                    for (cell, out) in out.iter_mut().enumerate() {
-                        *out = tile[(cell * channels + channel) * blocks.width + column];
+        let mut of_weight = vec![0.0; self.out_channels * self.in_channels * cells];
+        of_weight.par_chunks_mut((self.in_channels * cells).max(1)).enumerate().for_each(
+            |(o, out)| {
+                let (block, column) = (o / blocks.width, o % blocks.width);
+                for (group, out) in out.chunks_mut(CHANNELS * cells).enumerate() {
+                    let tile = &tiles[block * groups + group][blocks.width..];
+                    let channels = out.len() / cells;
+                    for (channel, out) in out.chunks_exact_mut(cells).enumerate() {
+                        for (cell, out) in out.iter_mut().enumerate() {
+                            *out = tile[(cell * channels + channel) * blocks.width + column];
+                        }
                     }
                 }
-            }
-        });
+            },
+        );
         (of_weight, of_bias)
     }
 
     /// The weights `[out, in, cell]` repacked as `[block of outputs, cell, in, width]`, for the forward pass.
     pub(crate) fn packed(&self, weight: &[f32], blocks: ColumnBlocks) -> Vec<f32> {
         let (cells, width) = (self.cells(), blocks.width);
-        let mut packed = vec![0.0; blocks.len() * cells * self.from * width];
-        packed.par_chunks_mut((cells * self.from * width).max(1)).enumerate().for_each(
+        let mut packed = vec![0.0; blocks.len() * cells * self.in_channels * width];
+        packed.par_chunks_mut((cells * self.in_channels * width).max(1)).enumerate().for_each(
             |(block, packed)| {
                 for (column, o) in blocks.columns(block).enumerate() {
-                    let own = &weight[o * self.from * cells..][..self.from * cells];
+                    let own = &weight[o * self.in_channels * cells..][..self.in_channels * cells];
                     for (i, own) in own.chunks_exact(cells).enumerate() {
                         for (cell, w) in own.iter().enumerate() {
-                            packed[(cell * self.from + i) * width + column] = *w;
+                            packed[(cell * self.in_channels + i) * width + column] = *w;
                         }
                     }
                 }
@@ -120,16 +124,16 @@ impl ConvShape {
     /// The weights `[out, in, cell]` repacked as `[block of inputs, cell, out, width]`, for the backward pass.
     pub(crate) fn packed_transpose(&self, weight: &[f32], blocks: ColumnBlocks) -> Vec<f32> {
         let (cells, width) = (self.cells(), blocks.width);
-        let mut packed = vec![0.0; blocks.len() * cells * self.to * width];
-        packed.par_chunks_mut((cells * self.to * width).max(1)).enumerate().for_each(
+        let mut packed = vec![0.0; blocks.len() * cells * self.out_channels * width];
+        packed.par_chunks_mut((cells * self.out_channels * width).max(1)).enumerate().for_each(
             |(block, packed)| {
                 let inputs = blocks.columns(block);
-                for o in 0..self.to {
-                    let own =
-                        &weight[(o * self.from + inputs.start) * cells..][..inputs.len() * cells];
+                for o in 0..self.out_channels {
+                    let own = &weight[(o * self.in_channels + inputs.start) * cells..]
+                        [..inputs.len() * cells];
                     for (column, own) in own.chunks_exact(cells).enumerate() {
                         for (cell, w) in own.iter().enumerate() {
-                            packed[(cell * self.to + o) * width + column] = *w;
+                            packed[(cell * self.out_channels + o) * width + column] = *w;
                         }
                     }
                 }

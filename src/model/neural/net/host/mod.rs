@@ -13,7 +13,7 @@ use candle_core::{CpuStorage, InplaceOp2, Layout, Result, Storage, Tensor};
 
 /// Changes the values of a tensor in place, given the values of another tensor of the same shape; tensors that share
 /// its storage change too.
-pub(crate) fn change_by(
+pub(crate) fn zip_in_place(
     tensor: &Tensor,
     other: &Tensor,
     f: impl FnMut(&mut [f32], &[f32]),
@@ -29,7 +29,7 @@ pub(crate) fn read<const N: usize, R>(
     let held = tensors.map(Tensor::storage_and_layout);
     let mut numbers = [&[][..]; N];
     for (numbers, (storage, layout)) in numbers.iter_mut().zip(&held) {
-        *numbers = in_line(f32s(storage)?, layout)?;
+        *numbers = contiguous(f32s(storage)?, layout)?;
     }
     Ok(f(numbers))
 }
@@ -43,14 +43,14 @@ pub(crate) fn f32s(storage: &Storage) -> Result<&[f32]> {
 }
 
 /// The values of a contiguous tensor.
-pub(crate) fn in_line<'a>(values: &'a [f32], layout: &Layout) -> Result<&'a [f32]> {
+pub(crate) fn contiguous<'a>(values: &'a [f32], layout: &Layout) -> Result<&'a [f32]> {
     match layout.contiguous_offsets() {
         Some((start, end)) => Ok(&values[start..end]),
         None => candle_core::bail!("the tensor is not contiguous"),
     }
 }
 
-fn in_line_mut<'a>(storage: &'a mut CpuStorage, layout: &Layout) -> Result<&'a mut [f32]> {
+fn contiguous_mut<'a>(storage: &'a mut CpuStorage, layout: &Layout) -> Result<&'a mut [f32]> {
     match (storage, layout.contiguous_offsets()) {
         (CpuStorage::F32(values), Some((start, end))) => Ok(&mut values[start..end]),
         _ => candle_core::bail!("the tensor is not contiguous, or not of f32"),
@@ -61,7 +61,7 @@ struct InPlaceWith<F>(RefCell<F>);
 
 impl<F: FnMut(&mut [f32], &[f32])> InplaceOp2 for InPlaceWith<F> {
     fn name(&self) -> &'static str {
-        "change by"
+        "zip in place"
     }
 
     fn cpu_fwd(
@@ -71,7 +71,8 @@ impl<F: FnMut(&mut [f32], &[f32])> InplaceOp2 for InPlaceWith<F> {
         other: &CpuStorage,
         of_other: &Layout,
     ) -> Result<()> {
-        let (values, by) = (in_line_mut(storage, layout)?, in_line(other.as_slice()?, of_other)?);
+        let (values, by) =
+            (contiguous_mut(storage, layout)?, contiguous(other.as_slice()?, of_other)?);
         if values.len() != by.len() {
             candle_core::bail!("{} numbers beside {}", values.len(), by.len());
         }

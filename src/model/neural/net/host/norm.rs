@@ -10,7 +10,7 @@ use candle_core::{CpuStorage, CustomOp1, CustomOp3, Layout, Result, Shape, Tenso
 use pulp::Arch;
 use rayon::prelude::*;
 
-use crate::model::neural::net::host::{in_line, read};
+use crate::model::neural::net::host::{contiguous, read};
 
 /// The number of values in a block of rows, which stays in the cache between the two passes over it.
 const BLOCK: usize = 1 << 14;
@@ -168,7 +168,7 @@ pub(crate) struct Normed {
     /// One over each column's standard deviation.
     pub(crate) inverse: Vec<f64>,
     /// Whether mean and variance were computed from the batch.
-    pub(crate) follows: bool,
+    pub(crate) uses_batch_statistics: bool,
 }
 
 impl Normed {
@@ -177,7 +177,7 @@ impl Normed {
         let columns = &self.columns;
         let of_all = read([x, out, &gradient.contiguous()?], |[x, out, gradient]| {
             let [sums, products] = columns.sums(x, out, gradient);
-            let of_input = if self.follows {
+            let of_input = if self.uses_batch_statistics {
                 let rows = (x.len() / sums.len()) as f64;
                 let constant: Vec<f32> = sums.iter().map(|sum| (sum / rows) as f32).collect();
                 let slopes = products.iter().zip(&self.inverse);
@@ -205,7 +205,7 @@ impl CustomOp1 for Normed {
     }
 
     fn cpu_fwd(&self, x: &CpuStorage, of_x: &Layout) -> Result<(CpuStorage, Shape)> {
-        let out = self.columns.normalise(in_line(x.as_slice()?, of_x)?);
+        let out = self.columns.normalise(contiguous(x.as_slice()?, of_x)?);
         Ok((CpuStorage::F32(out), of_x.shape().clone()))
     }
 

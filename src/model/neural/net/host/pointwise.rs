@@ -5,7 +5,7 @@
 
 use candle_core::{CpuStorage, CustomOp1, CustomOp2, Layout, Result, Shape, Tensor};
 
-use crate::model::neural::net::host::{in_line, read};
+use crate::model::neural::net::host::{contiguous, read};
 
 /// `max(x, 0)`; NaN is kept.
 pub(crate) fn relu(x: &Tensor) -> Result<Tensor> {
@@ -25,14 +25,14 @@ impl CustomOp1 for Relu {
     }
 
     fn cpu_fwd(&self, x: &CpuStorage, layout: &Layout) -> Result<(CpuStorage, Shape)> {
-        let x = in_line(x.as_slice()?, layout)?;
+        let x = contiguous(x.as_slice()?, layout)?;
         let out: Vec<f32> = x.iter().map(|x| if *x < 0.0 { 0.0 } else { *x }).collect();
         Ok((CpuStorage::F32(out), layout.shape().clone()))
     }
 
     fn bwd(&self, _: &Tensor, out: &Tensor, gradient: &Tensor) -> Result<Option<Tensor>> {
         let pass = |g: &f32, out: &f32| if *out > 0.0 { *g } else { 0.0 };
-        each(gradient, out, pass).map(Some)
+        zip_map(gradient, out, pass).map(Some)
     }
 }
 
@@ -50,7 +50,8 @@ impl CustomOp2 for Dropout {
         mask: &CpuStorage,
         of_mask: &Layout,
     ) -> Result<(CpuStorage, Shape)> {
-        let (x, mask) = (in_line(x.as_slice()?, layout)?, in_line(mask.as_slice()?, of_mask)?);
+        let (x, mask) =
+            (contiguous(x.as_slice()?, layout)?, contiguous(mask.as_slice()?, of_mask)?);
         let out: Vec<f32> = x.iter().zip(mask).map(|(x, mask)| x * mask).collect();
         Ok((CpuStorage::F32(out), layout.shape().clone()))
     }
@@ -62,12 +63,12 @@ impl CustomOp2 for Dropout {
         _: &Tensor,
         gradient: &Tensor,
     ) -> Result<(Option<Tensor>, Option<Tensor>)> {
-        Ok((Some(each(gradient, mask, |g, mask| g * mask)?), None))
+        Ok((Some(zip_map(gradient, mask, |g, mask| g * mask)?), None))
     }
 }
 
 /// Applies `f` to each pair of values of two tensors of the same shape.
-fn each(a: &Tensor, b: &Tensor, f: impl Fn(&f32, &f32) -> f32) -> Result<Tensor> {
+fn zip_map(a: &Tensor, b: &Tensor, f: impl Fn(&f32, &f32) -> f32) -> Result<Tensor> {
     let values = read([&a.contiguous()?, b], |[a, b]| {
         a.iter().zip(b).map(|(a, b)| f(a, b)).collect::<Vec<f32>>()
     })?;

@@ -9,7 +9,7 @@
 use candle_core::{CpuStorage, CustomOp3, Layout, Result, Shape, Tensor};
 use gemm::Parallelism;
 
-use crate::model::neural::net::host::{f32s, in_line, read};
+use crate::model::neural::net::host::{contiguous, f32s, read};
 
 /// `x W + b`
 pub(crate) fn affine(x: &Tensor, weight: &Tensor, bias: &Tensor) -> Result<Tensor> {
@@ -34,7 +34,7 @@ impl CustomOp3 for Affine {
     ) -> Result<(CpuStorage, Shape)> {
         let x = MatrixView::new(x.as_slice()?, of_x)?;
         let weight = MatrixView::new(weight.as_slice()?, of_weight)?;
-        let bias: &[f32] = in_line(bias.as_slice()?, of_bias)?;
+        let bias: &[f32] = contiguous(bias.as_slice()?, of_bias)?;
         if bias.len() != weight.columns {
             candle_core::bail!("{} biases of {} columns", bias.len(), weight.columns);
         }

@@ -114,7 +114,7 @@ impl RowProduct<'_> {
                 start: &start[n * blocks.width..(n + 1) * blocks.width],
                 run,
                 columns: blocks.columns(n),
-                of: blocks.columns,
+                n_columns: blocks.columns,
             };
             let mut row = 0;
             while row < run.rows {
@@ -152,7 +152,7 @@ struct RowTile<'a> {
     run: &'a RowRun,
     columns: Range<usize>,
     /// The number of columns of the output.
-    of: usize,
+    n_columns: usize,
 }
 
 impl RowTile<'_> {
@@ -183,7 +183,7 @@ impl RowTile<'_> {
             }
         }
         for (m, sums) in sums.iter().enumerate() {
-            let out = &mut out[(row + m) * self.of..][self.columns.clone()];
+            let out = &mut out[(row + m) * self.n_columns..][self.columns.clone()];
             write(simd, sums, out);
         }
         M

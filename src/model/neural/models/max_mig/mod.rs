@@ -16,70 +16,28 @@
 //! in the first fifth of the epochs (`train.optimiser.annotator_delay`); and in V's learning rate of 0.1
 //! (`annotator_learning_rate`). `preset = "paper"` has the settings of the code for LabelMe.
 
-use rayon::prelude::*;
+mod divergence;
+mod pairs;
+
+pub use divergence::Divergence;
+
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+
+use pairs::Pairs;
 
 use crate::error::Result;
 use crate::frame::Dims;
 use crate::model::em::kernels::expected_counts_of;
 use crate::model::neural::models::paper;
-use crate::model::neural::numerics::{RowStochastic, at_least, softmax, softmax_backward};
+use crate::model::neural::numerics::{
+    RowStochastic, at_least, log_softmax, softmax, softmax_backward,
+};
 use crate::model::neural::{
     AnnotatorParams, AnnotatorReport, BatchContext, BatchPrediction, CrowdNet, Gradient,
     NetworkSpec, ParamTable, Reduction, Task,
 };
 use crate::model::posterior::Posterior;
-
-/// The function f of the f-mutual information.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "snake_case")]
-pub enum Divergence {
-    /// t ln t
-    #[default]
-    Kl,
-    /// -ln t
-    ReverseKl,
-    /// (t - 1)^2
-    Pearson,
-    /// (sqrt t - 1)^2
-    Hellinger,
-    /// t ln t - (t + 1) ln((t + 1) / 2)
-    JensenShannon,
-    /// |t - 1| / 2
-    TotalVariation,
-}
-
-impl Divergence {
-    /// f'(t), the gain of a pair from the same instance, and its derivative.
-    fn same(self, t: f64) -> (f64, f64) {
-        match self {
-            Self::Kl => (1.0 + t.ln(), 1.0 / t),
-            Self::ReverseKl => (-1.0 / t, 1.0 / (t * t)),
-            Self::Pearson => (2.0 * (t - 1.0), 2.0),
-            Self::Hellinger => (1.0 - 1.0 / t.sqrt(), 0.5 / (t * t.sqrt())),
-            Self::JensenShannon => ((2.0 * t / (1.0 + t)).ln(), 1.0 / (t * (1.0 + t))),
-            Self::TotalVariation => half_tanh(t - 1.0),
-        }
-    }
-
-    /// f*(f'(t)), the cost of a pair from two different instances, and its derivative.
-    fn other(self, t: f64) -> (f64, f64) {
-        match self {
-            Self::Kl => (t, 1.0),
-            Self::ReverseKl => (t.ln() - 1.0, 1.0 / t),
-            Self::Pearson => (t * t - 1.0, 2.0 * t),
-            Self::Hellinger => (t.sqrt() - 1.0, 0.5 / t.sqrt()),
-            Self::JensenShannon => (f64::midpoint(1.0, t).ln(), 1.0 / (1.0 + t)),
-            Self::TotalVariation => half_tanh(t - 1.0),
-        }
-    }
-}
-
-fn half_tanh(x: f64) -> (f64, f64) {
-    let y = x.tanh();
-    (0.5 * y, 0.5 * (1.0 - y * y))
-}
 
 /// The class prior.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -121,14 +79,8 @@ const LOG_CONFUSION: usize = 0;
 /// The class prior; its logits where it is learned.
 const PRIOR: usize = 1;
 
-/// K[i][j] is clamped to at least this, since some f need it above zero.
-const MIN_SHARED: f64 = 1e-12;
-
 /// A learned prior starts at no less than this.
 const MIN_PRIOR: f64 = 1e-6;
-
-/// Rows of the classifier whose pairs one task computes.
-const PAIR_BLOCK: usize = 64;
 
 impl MaxMig {
     /// The class prior, from its table.
@@ -140,55 +92,25 @@ impl MaxMig {
         prior
     }
 
-    /// The loss of all pairs (i, j) with i in the block of rows that starts at `first` and has the length of `d_h`;
-    /// adds the gradient of h to `d_h` and returns the gradient of g for all rows.
-    fn pairs(
-        &self,
-        context: &BatchContext<'_>,
-        g: &[f64],
-        prior: &[f64],
-        first: usize,
-        d_h: &mut [f64],
-    ) -> (f64, Vec<f64>) {
-        let (rows, classes) = (context.batch.len(), context.dims.classes);
-        let (own, pair) = (1.0 / rows as f64, 1.0 / (rows * rows.saturating_sub(1)).max(1) as f64);
-        let (mut loss, mut d_g) = (0.0, vec![0.0; g.len()]);
-        for (i, d_h) in (first..).zip(d_h.chunks_exact_mut(classes)) {
-            let h = context.out.p(i);
-            let of_rows = g.chunks_exact(classes).zip(d_g.chunks_exact_mut(classes));
-            for (j, (g, d_g)) in of_rows.enumerate() {
-                let shared: f64 = (0..classes).map(|k| h[k] * g[k] / prior[k]).sum();
-                let slope = if i == j {
-                    let (gain, slope) = self.divergence.same(at_least(shared + self.u, MIN_SHARED));
-                    loss -= own * gain;
-                    -own * slope
-                } else {
-                    let (cost, slope) = self.divergence.other(at_least(shared, MIN_SHARED));
-                    loss += pair * cost;
-                    pair * slope
-                };
-                for k in 0..classes {
-                    d_h[k] += slope * g[k] / prior[k];
-                    d_g[k] += slope * h[k] / prior[k];
-                }
-            }
-        }
-        (loss, d_g)
-    }
-
-    /// g of each row, `[row, class]`.
-    fn aggregator(context: &BatchContext<'_>, prior: &[f64]) -> Vec<f64> {
+    /// Adds the entries of V for each row's annotations to `sums`, `[row, class]`.
+    fn add_annotations(context: &BatchContext<'_>, sums: &mut [f64]) {
         let Dims { classes, labels, .. } = context.dims;
-        let log_prior: Vec<f64> = prior.iter().map(|p| p.ln()).collect();
-        let mut g = log_prior.repeat(context.batch.len());
         for (b, annotation) in context.annotations() {
             let first =
                 annotation.annotator as usize * classes * labels + annotation.label as usize;
             for k in 0..classes {
-                g[b * classes + k] +=
+                sums[b * classes + k] +=
                     annotation.weight * context.gathered[LOG_CONFUSION][first + k * labels];
             }
         }
+    }
+
+    /// g of each row, `[row, class]`.
+    fn aggregator(context: &BatchContext<'_>, prior: &[f64]) -> Vec<f64> {
+        let classes = prior.len();
+        let log_prior: Vec<f64> = prior.iter().map(|p| p.ln()).collect();
+        let mut g = log_prior.repeat(context.batch.len());
+        Self::add_annotations(context, &mut g);
         for row in g.chunks_exact_mut(classes) {
             let sums = row.to_vec();
             softmax(&sums, row);
@@ -248,18 +170,9 @@ impl CrowdNet for MaxMig {
         let Dims { classes, labels, .. } = context.dims;
         let prior = self.prior(&context.gathered[PRIOR]);
         let g = Self::aggregator(context, &prior);
-        let blocks: Vec<(f64, Vec<f64>)> = gradient
-            .out
-            .p
-            .par_chunks_mut(PAIR_BLOCK * classes)
-            .enumerate()
-            .map(|(block, d_h)| self.pairs(context, &g, &prior, block * PAIR_BLOCK, d_h))
-            .collect();
-        let (mut loss, mut d_g) = (0.0, vec![0.0; g.len()]);
-        for (of_block, d_block) in blocks {
-            loss += of_block;
-            d_g.iter_mut().zip(d_block).for_each(|(sum, d)| *sum += d);
-        }
+        let Self { divergence, u, .. } = *self;
+        let pairs = Pairs { divergence, u, h: &context.out.p, g: &g, prior: &prior };
+        let (loss, d_g) = pairs.loss(&mut gradient.out.p);
         let mut d_sums = vec![0.0; g.len()];
         for b in 0..context.batch.len() {
             let row = b * classes..(b + 1) * classes;
@@ -288,15 +201,15 @@ impl CrowdNet for MaxMig {
     }
 
     fn predict(&self, context: &BatchContext<'_>) -> BatchPrediction {
-        let classes = context.dims.classes;
-        let prior = self.prior(&context.gathered[PRIOR]);
-        let mut posterior = Self::aggregator(context, &prior);
-        for (b, row) in posterior.chunks_exact_mut(classes).enumerate() {
-            for ((g, h), prior) in row.iter_mut().zip(context.out.p(b)).zip(&prior) {
-                *g = at_least(*g * h / prior, f64::MIN_POSITIVE);
-            }
-            let sum: f64 = row.iter().sum();
-            row.iter_mut().for_each(|p| *p /= sum);
+        // h g / prior in logarithms, in which the prior cancels: it is a factor of g.
+        let (classes, logits) = (context.dims.classes, &context.out.logits);
+        let (mut sums, mut posterior) = (vec![0.0; logits.len()], vec![0.0; logits.len()]);
+        for (logits, row) in logits.chunks_exact(classes).zip(sums.chunks_exact_mut(classes)) {
+            log_softmax(logits, row);
+        }
+        Self::add_annotations(context, &mut sums);
+        for (sums, row) in sums.chunks_exact(classes).zip(posterior.chunks_exact_mut(classes)) {
+            softmax(sums, row);
         }
         let mut matrices = vec![0.0; context.gathered[LOG_CONFUSION].len()];
         RowStochastic::Softmax.forward(

@@ -1,0 +1,60 @@
+//! The constants of rows: numbers of the loss that an act does not change, computed once instead of in every step.
+
+use std::sync::Arc;
+
+use super::Trainer;
+use crate::error::Result;
+use crate::model::neural::train::frozen::FrozenOutputs;
+use crate::model::neural::{BatchContext, CrowdNet};
+use crate::run::Run;
+
+/// The share of the run's memory that the constants of all rows may take: one in this many bytes.
+pub(super) const CONSTANTS_SHARE: usize = 8;
+
+/// The number of rows whose constants are computed at once.
+const ROWS_AT_ONCE: usize = 128;
+
+impl<N: CrowdNet> Trainer<'_, N> {
+    /// Computes and keeps the constants of all training rows with the frozen outputs of the classifier, unless they are
+    /// too large. It does nothing if the classifier is not frozen, or if they were computed for this act already.
+    ///
+    /// # Errors
+    /// When the run is cancelled.
+    pub(super) fn keep_constants(&mut self, run: &Run) -> Result<()> {
+        let Some(frozen) = &self.learners.classifier.frozen else { return Ok(()) };
+        if self.state.epoch > 0 && frozen.has_constants_of_act {
+            return Ok(());
+        }
+        let constants = self.constants(frozen, run)?;
+        if let Some(frozen) = &mut self.learners.classifier.frozen {
+            frozen.outputs.constants = constants;
+            frozen.has_constants_of_act = true;
+        }
+        Ok(())
+    }
+
+    /// The constants of the rows of `frozen`; empty if there are none, or if they are too large.
+    fn constants(&self, frozen: &FrozenOutputs, run: &Run) -> Result<Vec<Arc<[f64]>>> {
+        let max_bytes = run.share_of_memory(CONSTANTS_SHARE, usize::MAX);
+        let (mut all, mut bytes) = (vec![Arc::default(); frozen.rows.len()], 0);
+        for part in self.data.trained_instances().chunks(ROWS_AT_ONCE) {
+            run.cancel.check()?;
+            let batch = self.data.observed(part, self.state.targets.as_ref());
+            let out = frozen.gather(&batch.rows);
+            let read_out = |context: &BatchContext<'_>| {
+                self.model.constants(&BatchContext { phase: self.phase, ..*context })
+            };
+            let Some(constants) = self.predictor().with(&out, &[], &batch, read_out) else {
+                return Ok(Vec::new());
+            };
+            for (row, of_row) in batch.rows.iter().zip(constants) {
+                bytes += of_row.len() * size_of::<f64>();
+                all[frozen.place(*row)] = Arc::from(of_row);
+            }
+            if bytes > max_bytes {
+                return Ok(Vec::new());
+            }
+        }
+        Ok(all)
+    }
+}
