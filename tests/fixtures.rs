@@ -254,7 +254,7 @@ fn the_naive_dense_fit_agrees() {
         for r in 0..4 {
             let pi = model.likelihood(&naive.counts[r]).0;
             for label in 0..3 {
-                let naive: Vec<f64> = (0..3).map(|k| pi[k][label]).collect();
+                let naive: Vec<f64> = pi.iter().map(|row| row[label]).collect();
                 let column = confusion.column(&a, r, label);
                 assert_close(&column, &naive, 1e-9, &format!("pi[{r}][.][{label}]"));
             }

@@ -208,6 +208,8 @@ pub(crate) fn parse_bytes(text: &str) -> Option<usize> {
 
 #[cfg(test)]
 mod tests {
+    use arrow::array::RecordBatch;
+
     use super::*;
     use crate::run::Run;
 
@@ -228,7 +230,7 @@ mod tests {
         assert_eq!(ctx.state().config().target_partitions(), 3);
         let series = ctx.sql("select * from generate_series(1, 20)").await.unwrap();
         let batches = series.collect().await.unwrap();
-        let rows: Vec<usize> = batches.iter().map(|batch| batch.num_rows()).collect();
+        let rows: Vec<usize> = batches.iter().map(RecordBatch::num_rows).collect();
         assert_eq!(rows, [7, 7, 6]);
     }
 

@@ -4,14 +4,19 @@ use serde_json::{Number, Value};
 
 use crate::model::ModelKind;
 
+/// Parameters that keep their default, and why.
+const UNVARIED: [(&str, &str); 2] = [
+    ("preset", "only the start of parameters that are not given"),
+    ("initialise", "its other value needs trusted instances, which a crowd of the checks may lack"),
+];
+
 /// Another value for each parameter that belongs to no section: twice a number, or half of it where twice is too large;
 /// 0.5 or 1 instead of 0; the other of two flags; the first other word.
 pub(super) fn parameters(kind: &ModelKind) -> Value {
     let schema = (kind.schema)().to_value();
     let mut parameters = (kind.defaults)();
     for (key, property) in schema["properties"].as_object().into_iter().flatten() {
-        // A preset is only the start of parameters that are not given.
-        if key == "preset" {
+        if UNVARIED.iter().any(|(name, _)| name == key) {
             continue;
         }
         let parameter = &mut parameters[key];
