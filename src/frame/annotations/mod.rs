@@ -135,6 +135,7 @@ impl Annotations {
             weights: self.weights.slice(first..last),
             trusted: self.trusted.as_ref().map(|t| &t[instances]),
             labels: &self.labels,
+            annotators: &self.annotators,
         }
     }
 
@@ -273,6 +274,8 @@ pub struct InstanceRange<'a> {
     pub trusted: Option<&'a [Option<u32>]>,
     /// The label of every column of the question.
     pub labels: &'a [u32],
+    /// The annotator of every column of the question.
+    pub annotators: &'a [u32],
 }
 
 impl InstanceRange<'_> {
@@ -294,6 +297,15 @@ impl InstanceRange<'_> {
     #[must_use]
     pub fn positions(&self, i: usize) -> Range<usize> {
         self.offsets[i] - self.offsets[0]..self.offsets[i + 1] - self.offsets[0]
+    }
+
+    /// (annotator, label, weight) of every annotation of the `i`-th instance.
+    pub fn triples(&self, i: usize) -> impl Iterator<Item = (u32, u32, f64)> {
+        let own = self.positions(i);
+        let weights = self.weights.slice(own.clone()).iter();
+        self.columns[own].iter().zip(weights).map(|(column, weight)| {
+            (self.annotators[*column as usize], self.labels[*column as usize], weight)
+        })
     }
 
     /// The trusted class of the `i`-th instance.

@@ -6,7 +6,7 @@ use rayon::prelude::*;
 
 use super::prior::Prior;
 use super::width::width;
-use crate::frame::{Annotations, BLOCK};
+use crate::frame::{Annotations, BLOCK, InstanceRange};
 use crate::model::numerics::softmax;
 use crate::model::posterior::Posterior;
 
@@ -17,9 +17,6 @@ pub trait LogLikelihood: Sync {
 }
 
 /// Posteriors of all instances; returns the marginal log-likelihood.
-///
-/// Rows of trusted instances become one-hot and count with the log-joint of their class; rows without annotations become
-/// the prior and count nothing.
 pub fn e_step(
     a: &Annotations,
     prior: Prior<'_>,
@@ -27,31 +24,48 @@ pub fn e_step(
     t: &mut Posterior,
 ) -> f64 {
     let n = t.n_classes();
-    let one = |i: usize, row: &mut [f64], logs: &mut [f64]| {
+    let blocks = t.values_mut().par_chunks_mut(BLOCK * n.max(1)).enumerate();
+    let sums: Vec<f64> = blocks
+        .map(|(block, rows)| {
+            let first = block * BLOCK;
+            let instances = first..first + rows.len() / n.max(1);
+            let prior = prior.range(&instances, n);
+            e_step_of_range(&a.range(instances), first, prior, likelihood, rows)
+        })
+        .collect();
+    sums.iter().sum()
+}
+
+/// Posteriors of a range of instances, of which `first` is the number of the first one; returns their share of the
+/// log-likelihood.
+///
+/// Rows of trusted instances become one-hot and count with the log-joint of their class; rows without annotations become
+/// the prior and count nothing.
+pub fn e_step_of_range(
+    range: &InstanceRange<'_>,
+    first: usize,
+    prior: Prior<'_>,
+    likelihood: &impl LogLikelihood,
+    rows: &mut [f64],
+) -> f64 {
+    let n = rows.len() / range.len().max(1);
+    let (mut logs, mut sum) = (vec![0.0; n], 0.0);
+    for (i, row) in rows.chunks_exact_mut(n.max(1)).enumerate() {
         logs.iter_mut().zip(prior.of(i, n)).for_each(|(log, p)| *log = p.ln());
-        for (annotator, label, weight) in a.triples_of(i) {
-            likelihood.add(i, annotator, label, weight, logs);
+        for (annotator, label, weight) in range.triples(i) {
+            likelihood.add(first + i, annotator, label, weight, &mut logs);
         }
-        let is_empty = a.columns_of_instance(i).is_empty();
-        let objective = match a.trusted_class(i) {
+        let objective = match range.trusted_class(i) {
             Some(class) => {
                 row.fill(0.0);
                 row[class as usize] = 1.0;
                 logs[class as usize]
             }
-            None => softmax(logs, row),
+            None => softmax(&logs, row),
         };
-        if is_empty { 0.0 } else { objective }
-    };
-    let blocks = t.values_mut().par_chunks_mut(BLOCK * n.max(1)).enumerate();
-    let sums: Vec<f64> = blocks
-        .map(|(block, rows)| {
-            let mut logs = vec![0.0; n];
-            let rows = (block * BLOCK..).zip(rows.chunks_exact_mut(n.max(1)));
-            rows.map(|(i, row)| one(i, row, &mut logs)).sum()
-        })
-        .collect();
-    sums.iter().sum()
+        sum += if range.positions(i).is_empty() { 0.0 } else { objective };
+    }
+    sum
 }
 
 /// Subtracts the maximum of a row, and returns it.
