@@ -21,6 +21,7 @@ mod gather_buffer;
 pub(crate) mod log_domain;
 mod m_step;
 mod padded_matrix;
+mod pooled;
 mod prior;
 mod sparse;
 mod sparse_rows;
@@ -35,6 +36,7 @@ pub use estimate::{Annotator, Estimator, SparseCell};
 pub use log_domain::LogLikelihood;
 pub use m_step::expected_counts_of;
 pub use padded_matrix::stride;
+pub use pooled::pooled_counts;
 pub use prior::Prior;
 pub use strategy::CountStrategy;
 
