@@ -128,7 +128,7 @@ pub(crate) fn urls(text: &str) -> impl Iterator<Item = Parts> {
 }
 
 /// How many bytes to search for an `@`: a password may contain characters that otherwise end a URL.
-const LONGEST_PASSWORD: usize = 512;
+const MAX_PASSWORD_CHARS: usize = 512;
 
 /// The parts of the URL that begins with this scheme; `is_location` if the text contains nothing else.
 fn parts(text: &str, scheme: Range<usize>, is_location: bool) -> Parts {
@@ -165,7 +165,7 @@ fn parts(text: &str, scheme: Range<usize>, is_location: bool) -> Parts {
     let has_open_bracket = text[start..]
         .strip_prefix('[')
         .is_some_and(|rest| rest.find(['/', '@']).is_some_and(|n| !rest[..n].contains(']')));
-    let far = text.floor_char_boundary(start + LONGEST_PASSWORD);
+    let far = text.floor_char_boundary(start + MAX_PASSWORD_CHARS);
     let far = text[start..far].find(['\n', '\r']).map_or(far, |n| start + n);
     let at = text[start..far.max(end)].rfind('@').map(|n| start + n);
     // Without `://` it may not be a URL, but for instance a file name and a line number.

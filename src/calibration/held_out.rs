@@ -11,7 +11,7 @@ use crate::model::numerics::MIN_PROBABILITY;
 use crate::run::Run;
 
 /// The largest number of rounds that estimate the targets from the map, and then the map from the targets.
-const MOST_ROUNDS: usize = 100;
+const MAX_ROUNDS: usize = 100;
 
 /// The rounds end when no probability changes by more than this.
 const TOLERANCE: f64 = 1e-5;
@@ -147,7 +147,7 @@ fn fit_through(
     let n = points.n_classes;
     let mut calibrated = points.probabilities.clone();
     let mut map = None;
-    for _ in 0..MOST_ROUNDS {
+    for _ in 0..MAX_ROUNDS {
         let cells = calibrated.chunks_exact(n).zip(likelihoods.chunks_exact(n));
         for ((prior, likelihood), target) in cells.zip(points.targets.chunks_exact_mut(n)) {
             let product = prior.iter().zip(likelihood).map(|(p, l)| p * l);

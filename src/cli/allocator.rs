@@ -83,11 +83,11 @@ fn ask_for_large_pages(memory: *mut u8, bytes: usize) {
     #[cfg(target_os = "linux")]
     {
         let skipped = memory.align_offset(LARGE_PAGE);
-        let whole = bytes.saturating_sub(skipped) / LARGE_PAGE * LARGE_PAGE;
+        let aligned = bytes.saturating_sub(skipped) / LARGE_PAGE * LARGE_PAGE;
         // SAFETY: these pages are part of what was just allocated, and the advice changes none of their contents.
         #[allow(unsafe_code)]
         unsafe {
-            libc::madvise(memory.wrapping_add(skipped).cast(), whole, libc::MADV_HUGEPAGE);
+            libc::madvise(memory.wrapping_add(skipped).cast(), aligned, libc::MADV_HUGEPAGE);
         }
     }
     #[cfg(not(target_os = "linux"))]
@@ -107,10 +107,10 @@ unsafe fn give_pages_back(memory: *mut u8, bytes: usize) {
     #[cfg(target_os = "linux")]
     {
         let skipped = memory.align_offset(PAGE);
-        let whole = bytes.saturating_sub(skipped) / PAGE * PAGE;
+        let aligned = bytes.saturating_sub(skipped) / PAGE * PAGE;
         // SAFETY: these pages are part of one allocation, and nobody reads what was in them.
         unsafe {
-            libc::madvise(memory.wrapping_add(skipped).cast(), whole, libc::MADV_DONTNEED);
+            libc::madvise(memory.wrapping_add(skipped).cast(), aligned, libc::MADV_DONTNEED);
         }
     }
     #[cfg(not(target_os = "linux"))]
@@ -285,8 +285,8 @@ mod tests {
         if std::env::var_os(CHILD).is_some() {
             return grows_and_frees();
         }
-        let said = child("what_is_freed_goes_back").1;
-        let peak = said.lines().find_map(|line| line.strip_prefix("peak ")).unwrap();
+        let output = child("what_is_freed_goes_back").1;
+        let peak = output.lines().find_map(|line| line.strip_prefix("peak ")).unwrap();
         let kilobytes: usize = peak.trim().trim_end_matches("kB").trim().parse().unwrap();
         // The last value and the one that it grows into; all that were ever freed take seven times as much.
         assert!(kilobytes < 1_100 << 10, "{peak}");
@@ -305,10 +305,10 @@ mod tests {
         if std::env::var_os(CHILD).is_some() {
             return takes_too_much();
         }
-        let (code, said) = child("what_is_beyond_the_bound");
-        assert_eq!(code, Some(2), "{said}");
-        assert!(said.contains("within the bound\nerror: there is not enough memory"), "{said}");
-        assert!(said.contains("12582912 bytes wanted at once"), "{said}");
-        assert!(!said.contains("beyond the bound"), "{said}");
+        let (code, output) = child("what_is_beyond_the_bound");
+        assert_eq!(code, Some(2), "{output}");
+        assert!(output.contains("within the bound\nerror: there is not enough memory"), "{output}");
+        assert!(output.contains("12582912 bytes wanted at once"), "{output}");
+        assert!(!output.contains("beyond the bound"), "{output}");
     }
 }

@@ -12,7 +12,7 @@ use super::args::{
 };
 use super::progress::Bars;
 use super::signals::{Signals, or_signalled, until_signalled};
-use super::{allocator, answer, answer_json, say, simulate, sql, summary};
+use super::{allocator, print_json, print_message, print_result, simulate, sql, summary};
 use crate::commands::aggregate::{Aggregation, aggregate};
 use crate::commands::check::check;
 use crate::commands::evaluate::{Evaluation, evaluate};
@@ -49,10 +49,10 @@ async fn read_only(command: Command) -> Result<ExitCode> {
         Command::Check(args) => checked(&args).await?,
         Command::Explain(args) => {
             let text = explain(&pipeline_file(&args)?).await?;
-            answer(redacted(&text).trim_end());
+            print_result(redacted(&text).trim_end());
         }
         Command::Models(args) => print_models(&args)?,
-        Command::Schema => answer_json(&pipeline::schema()),
+        Command::Schema => print_json(&pipeline::schema()),
         Command::Sql(args) => sql::command(&args).await?,
         Command::Evaluate(args) => scores(&args).await?,
         Command::Test(args) => return test(&args).await,
@@ -89,23 +89,23 @@ async fn job(spec: PipelineSpec, args: JobArgs, quiet: bool, signals: &Signals) 
     progress.end();
     let published = done?;
     if args.json {
-        answer_json(&summary::json(&published));
+        print_json(&summary::json(&published));
     } else if !quiet {
-        say(&summary::text(&published));
+        print_message(&summary::text(&published));
     }
     Ok(())
 }
 
 async fn checked(args: &FileArgs) -> Result<()> {
     check(&pipeline_file(args)?).await?;
-    say(&format!("{}: the spec and the schemas fit", args.file.display()));
+    print_message(&format!("{}: the spec and the schemas fit", args.file.display()));
     Ok(())
 }
 
 fn print_models(args: &ModelsArgs) -> Result<()> {
     let kinds = models(args.kind.as_deref())?;
     if args.json {
-        answer_json(&as_json(&kinds));
+        print_json(&as_json(&kinds));
         return Ok(());
     }
     let mut table = plain_table();
@@ -115,14 +115,14 @@ fn print_models(args: &ModelsArgs) -> Result<()> {
                 table.add_row([path, default, meaning]);
             });
             let ModelKind { kind, summary, source, .. } = kind;
-            answer(&format!("{kind}: {summary}\n{source}\n\n{}", table.trim_fmt()));
+            print_result(&format!("{kind}: {summary}\n{source}\n\n{}", table.trim_fmt()));
         }
         return Ok(());
     }
     for kind in kinds {
         table.add_row([kind.kind, kind.summary, kind.source]);
     }
-    answer(&table.trim_fmt());
+    print_result(&table.trim_fmt());
     Ok(())
 }
 
@@ -140,7 +140,7 @@ async fn scores(args: &EvaluateArgs) -> Result<()> {
     };
     let scores = evaluate(&what, &store(args.endpoint.as_deref())).await?;
     if args.json {
-        answer_json(&json!(scores));
+        print_json(&json!(scores));
         return Ok(());
     }
     let mut table = plain_table();
@@ -148,7 +148,7 @@ async fn scores(args: &EvaluateArgs) -> Result<()> {
         let value = score.value.map_or("not defined".to_owned(), |v| format!("{v:.6}"));
         table.add_row([score.question.unwrap_or_default(), score.name, value]);
     }
-    answer(&table.trim_fmt());
+    print_result(&table.trim_fmt());
     Ok(())
 }
 
@@ -184,9 +184,9 @@ async fn predictions(args: PredictArgs, quiet: bool, signals: &Signals) -> Resul
     progress.end();
     let published = done?;
     if json {
-        answer_json(&summary::predictions_json(&published));
+        print_json(&summary::predictions_json(&published));
     } else if !quiet {
-        say(&summary::predictions(&published));
+        print_message(&summary::predictions(&published));
     }
     Ok(())
 }
@@ -197,11 +197,11 @@ async fn test(args: &FileArgs) -> Result<ExitCode> {
     let mut failed = 0;
     for verdict in &verdicts {
         let word = if verdict.failures.is_empty() { "ok" } else { "FAILED" };
-        say(&format!("{word:<7} {}", verdict.name));
-        verdict.failures.iter().for_each(|f| say(&format!("        {f}")));
+        print_message(&format!("{word:<7} {}", verdict.name));
+        verdict.failures.iter().for_each(|f| print_message(&format!("        {f}")));
         failed += usize::from(!verdict.failures.is_empty());
     }
-    say(&format!("{} passed, {failed} failed", verdicts.len() - failed));
+    print_message(&format!("{} passed, {failed} failed", verdicts.len() - failed));
     Ok(if failed == 0 { ExitCode::SUCCESS } else { ExitCode::from(Stage::Gate.exit_code()) })
 }
 

@@ -3,7 +3,6 @@
 mod allocator;
 mod args;
 mod dispatch;
-mod framed;
 mod progress;
 mod resident;
 mod signals;
@@ -11,6 +10,7 @@ mod simulate;
 mod sql;
 mod summary;
 mod terminal;
+mod text_table;
 
 use std::panic::AssertUnwindSafe;
 use std::process::ExitCode;
@@ -31,7 +31,7 @@ use crate::engine::available_memory;
 use crate::error::{Error, Result};
 use crate::panics;
 use signals::Signals;
-use terminal::{Log, answer, answer_json, say};
+use terminal::{Log, print_json, print_message, print_result};
 
 /// Runs the command that the process was called with.
 #[must_use]
@@ -40,7 +40,7 @@ pub fn main() -> ExitCode {
         Ok(args) => args,
         Err(e) => {
             if e.use_stderr() {
-                say(e.render().to_string().trim_end());
+                print_message(e.render().to_string().trim_end());
             } else {
                 drop(e.print());
             }
@@ -60,7 +60,7 @@ pub fn main() -> ExitCode {
         Ok(code) => code,
         Err(error) => {
             tracing::debug!(?error, "failed");
-            say(&error.to_string());
+            print_message(&error.to_string());
             ExitCode::from(error.exit_code())
         }
     }

@@ -66,8 +66,8 @@ impl Progress for Bars {
     fn warn(&self, message: &str) {
         if !self.quiet {
             self.with_bar(|bar| match bar {
-                Some(bar) => bar.suspend(|| super::say(&format!("warning: {message}"))),
-                None => super::say(&format!("warning: {message}")),
+                Some(bar) => bar.suspend(|| super::print_message(&format!("warning: {message}"))),
+                None => super::print_message(&format!("warning: {message}")),
             });
         }
     }

@@ -112,13 +112,16 @@ mod tests {
         let mut child = std::process::Command::new(std::env::current_exe().unwrap());
         child.args(["a_process_ends_before", "--nocapture", "--test-threads", "1"]);
         let output = child.env(CHILD, "1").output().unwrap();
-        let said = String::from_utf8(output.stderr).unwrap();
-        assert_eq!(output.status.code(), Some(2), "{said}");
+        let message = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(2), "{message}");
         assert!(
-            said.contains("the process holds") && said.contains("may hold 419430400"),
-            "{said}"
+            message.contains("the process holds") && message.contains("may hold 419430400"),
+            "{message}"
         );
-        assert!(said.contains("300 MB after 307200") && !said.contains("400 MB"), "{said}");
+        assert!(
+            message.contains("300 MB after 307200") && !message.contains("400 MB"),
+            "{message}"
+        );
     }
 
     #[test]

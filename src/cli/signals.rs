@@ -57,7 +57,7 @@ impl Signals {
     }
 
     /// Waits until `times` signals were received; returns the number of the last one.
-    async fn came(&self, times: usize) -> i32 {
+    async fn received(&self, times: usize) -> i32 {
         let mut seen = self.seen.clone();
         let last = seen.wait_for(|seen| seen.times >= times).await.map(|seen| seen.last).ok();
         match last {
@@ -78,7 +78,7 @@ pub(super) async fn or_signalled<T: Send + 'static>(
     let mut work = signals.spawn(work);
     tokio::select! {
         done = &mut work => flatten(done),
-        signal = signals.came(1) => Err(Error::interrupted(signal)),
+        signal = signals.received(1) => Err(Error::interrupted(signal)),
     }
 }
 
@@ -94,13 +94,13 @@ pub(super) async fn until_signalled<T: Send + 'static>(
     let mut job = signals.spawn(job);
     let signal = tokio::select! {
         done = &mut job => return flatten(done),
-        signal = signals.came(1) => signal,
+        signal = signals.received(1) => signal,
     };
     if cancel.request(signal) {
         tracing::warn!(signal, "stopping");
         return tokio::select! {
             done = &mut job => flatten(done),
-            _ = signals.came(2) => Err(Error::interrupted(signal)),
+            _ = signals.received(2) => Err(Error::interrupted(signal)),
             () = tokio::time::sleep(PATIENCE) => Err(Error::interrupted(signal)),
         };
     }
@@ -108,7 +108,7 @@ pub(super) async fn until_signalled<T: Send + 'static>(
     tracing::warn!(signal, "the run is being committed: waiting for the store");
     tokio::select! {
         done = &mut job => flatten(done),
-        _ = signals.came(2) => Err(Error::interrupted(signal).what(if cancel.is_committed() {
+        _ = signals.received(2) => Err(Error::interrupted(signal).what(if cancel.is_committed() {
             "stopped by a signal after the run was committed: `latest` may not point to it; run the job again"
         } else {
             "stopped by a signal while the store was asked to commit: the run may be committed, or be committed \
@@ -152,8 +152,8 @@ impl SignalStream {
     async fn recv(&mut self) -> Option<i32> {
         let [interrupt, terminate] = self.0.as_mut()?;
         tokio::select! {
-            came = interrupt.recv() => came.map(|()| 2),
-            came = terminate.recv() => came.map(|()| 15),
+            received = interrupt.recv() => received.map(|()| 2),
+            received = terminate.recv() => received.map(|()| 15),
         }
     }
 }

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use super::args::{SimulateArgs, store};
 use super::progress::Bars;
 use super::signals::{Signals, until_signalled};
-use super::{answer, answer_json, say};
+use super::{print_json, print_message, print_result};
 use crate::commands::simulate::grammar::TYPES;
 use crate::commands::simulate::recipes::{RECIPES, Recipe};
 use crate::commands::simulate::{Simulated, Simulation, SimulationInput, simulate};
@@ -48,9 +48,9 @@ pub(super) async fn command(args: SimulateArgs, quiet: bool, signals: &Signals) 
     progress.end();
     let simulated = done?;
     if json {
-        answer_json(&as_json(&recipe, seed, &simulated));
+        print_json(&as_json(&recipe, seed, &simulated));
     } else if !quiet {
-        say(&as_text(&recipe, seed, &simulated));
+        print_message(&as_text(&recipe, seed, &simulated));
     }
     Ok(())
 }
@@ -63,13 +63,13 @@ fn as_text(recipe: &str, seed: u64, simulated: &Simulated) -> String {
             published.manifest.committed_at, published.folder
         );
     };
-    let told = match (drawn.valid, drawn.holdout) {
+    let other_gold = match (drawn.valid, drawn.holdout) {
         (0, 0) => String::new(),
         (valid, holdout) => format!(", {valid} to choose epochs by, {holdout} to score"),
     };
     format!(
         "recipe      {recipe}, seed {seed}\n\
-         crowd       {} annotations of {} instances in {} classes by {} annotators, {} trusted{told}\n\
+         crowd       {} annotations of {} instances in {} classes by {} annotators, {} trusted{other_gold}\n\
          accuracy    {:.4}; expected of an annotator on average {:.4}\n\
          tables      {}",
         drawn.annotations,
@@ -121,7 +121,7 @@ fn list(json: bool) -> Result<()> {
         let types: Vec<Value> =
             TYPES.iter().map(|(usage, does)| json!({"type": usage, "summary": does})).collect();
         let recipes: Vec<Value> = recipes.iter().map(recipe).collect();
-        answer_json(&json!({"recipes": recipes, "types": types}));
+        print_json(&json!({"recipes": recipes, "types": types}));
         return Ok(());
     }
     let mut lines =
@@ -139,6 +139,6 @@ fn list(json: bool) -> Result<()> {
     }
     lines.push("\ntypes of annotators, as in --recipe groups --set \"groups=5*symmetric(0.4), imitative(a00)\"".to_owned());
     lines.extend(TYPES.iter().map(|(usage, does)| format!("  {usage:<32}{does}")));
-    answer(&lines.join("\n"));
+    print_result(&lines.join("\n"));
     Ok(())
 }

@@ -4,12 +4,12 @@ use arrow::json::LineDelimitedWriter;
 use futures::StreamExt;
 
 use super::args::{SqlArgs, read_text, store};
-use super::framed::DrawnTable;
 use super::terminal::stream;
+use super::text_table::DrawnTable;
 use crate::commands::sql::{Script, SqlSession, StatementRows};
 use crate::error::{Error, Result};
 use crate::escape;
-use crate::sql::{Statement, unbroken};
+use crate::sql::{Statement, catch_panics};
 
 pub(super) async fn command(args: &SqlArgs) -> Result<()> {
     let text = match (&args.command, &args.file) {
@@ -24,7 +24,7 @@ pub(super) async fn command(args: &SqlArgs) -> Result<()> {
     let (session, statements) = SqlSession::open(&what, store(args.endpoint.as_deref())).await?;
     for statement in statements {
         session.register_stores(&statement)?;
-        if !unbroken(print_rows(&session, statement, args.json)).await? {
+        if !catch_panics(print_rows(&session, statement, args.json)).await? {
             break;
         }
     }

@@ -9,7 +9,7 @@ use crate::error::clipped;
 use crate::escape;
 use crate::frame::Rejects;
 use crate::sink::Published;
-use crate::tables::{Answer, Outcome, RunRecord};
+use crate::tables::{Outcome, QuestionResult, RunRecord};
 
 /// The most questions in the summary.
 const SHOWN_QUESTIONS: usize = 20;
@@ -143,7 +143,7 @@ fn add_record(value: &mut Value, run: &RunRecord) {
 }
 
 /// Every class with the number of its labels.
-fn classes(answer: &Answer) -> String {
+fn classes(answer: &QuestionResult) -> String {
     let counts = &answer.tally.of_class;
     let shown = 8;
     let mut parts: Vec<String> = counts
@@ -167,7 +167,7 @@ fn short(mut name: String) -> String {
     name
 }
 
-fn fit(answer: &Answer) -> String {
+fn fit(answer: &QuestionResult) -> String {
     let stop = answer.fitted.stop;
     let state = if stop.converged { "converged" } else { "stopped" };
     match answer.fitted.trace.last() {
@@ -179,7 +179,7 @@ fn fit(answer: &Answer) -> String {
 }
 
 /// The best and the worst annotators, among those with at least a tenth of the median number of annotations.
-fn annotators(answer: &Answer) -> (String, String) {
+fn annotators(answer: &QuestionResult) -> (String, String) {
     let frame = &answer.frame;
     let skill = &answer.fitted.report.skill;
     let mut rows: Vec<u32> =

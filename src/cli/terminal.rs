@@ -13,23 +13,23 @@ use crate::escape;
 use crate::redact::{redacted, redacted_json};
 
 /// Prints a message for people to stderr.
-pub(super) fn say(text: &str) {
+pub(super) fn print_message(text: &str) {
     let _ = writeln!(std::io::stderr(), "{}", escape::lines(&redacted(text)));
 }
 
 /// Prints a result for people to stdout; a closed pipe is no error.
-pub(super) fn answer(text: &str) {
-    answer_exact(&escape::lines(text));
+pub(super) fn print_result(text: &str) {
+    print_exact(&escape::lines(text));
 }
 
 /// Prints a result for programs.
-fn answer_exact(text: &str) {
+fn print_exact(text: &str) {
     let _ = writeln!(std::io::stdout(), "{text}");
 }
 
 /// Prints a result for programs, as JSON.
-pub(super) fn answer_json(value: &Value) {
-    answer_exact(&escape::json(&serde_json::to_string_pretty(value).unwrap_or_default()));
+pub(super) fn print_json(value: &Value) {
+    print_exact(&escape::json(&serde_json::to_string_pretty(value).unwrap_or_default()));
 }
 
 /// Writes rows to stdout; returns false once the reader is gone.

@@ -26,20 +26,20 @@ use datafusion::physical_optimizer::PhysicalOptimizerRule;
 use datafusion::physical_optimizer::optimizer::PhysicalOptimizer;
 use datafusion::physical_plan::ExecutionPlan;
 
-/// DataFusion's rules, with [`ClaimsOfFiles`] as the first and the last one: before any rule reads statistics, and
+/// DataFusion's rules, with [`DropParquetStatistics`] as the first and the last one: before any rule reads statistics, and
 /// after filters were pushed down into scans.
 pub(super) fn rules() -> Vec<Arc<dyn PhysicalOptimizerRule + Send + Sync>> {
     let mut rules = PhysicalOptimizer::new().rules;
-    rules.insert(0, Arc::new(ClaimsOfFiles));
-    rules.push(Arc::new(ClaimsOfFiles));
+    rules.insert(0, Arc::new(DropParquetStatistics));
+    rules.push(Arc::new(DropParquetStatistics));
     rules
 }
 
 /// Removes column statistics and claimed orders from every scan of Parquet files.
 #[derive(Debug)]
-struct ClaimsOfFiles;
+struct DropParquetStatistics;
 
-impl PhysicalOptimizerRule for ClaimsOfFiles {
+impl PhysicalOptimizerRule for DropParquetStatistics {
     fn optimize(
         &self,
         plan: Arc<dyn ExecutionPlan>,

@@ -40,7 +40,7 @@ impl LabelAxis {
             None => None,
         };
         let total = interner.len();
-        if extra.len() + listed.as_ref().map_or(0, Vec::len) > MOST_LABELS {
+        if extra.len() + listed.as_ref().map_or(0, Vec::len) > MAX_LABELS {
             return Err(Error::spec("more labels are listed than a question may have")
                 .at("frame.classes")
                 .found(format!(
@@ -48,7 +48,7 @@ impl LabelAxis {
                     listed.map_or(0, |l| l.len()),
                     extra.len()
                 ))
-                .help(format!("list up to {MOST_LABELS}")));
+                .help(format!("list up to {MAX_LABELS}")));
         }
         let mut occurring = used.to_vec();
         occurring.resize(total, false);
@@ -88,12 +88,12 @@ impl LabelAxis {
 
 /// The largest number of labels of a question. ImageNet-21k, the largest vocabulary from which people choose one word,
 /// has 21 841; one matrix of this many classes and labels takes 8 GiB.
-pub(crate) const MOST_LABELS: usize = 1 << 15;
+pub(crate) const MAX_LABELS: usize = 1 << 15;
 
 pub(super) fn too_many_labels(n: usize) -> Error {
     Error::data(format!("{n} distinct labels in `label`: is this a label column?"))
         .at("source.annotations")
-        .found(format!("more than {MOST_LABELS}, gold's classes included"))
+        .found(format!("more than {MAX_LABELS}, gold's classes included"))
         .help("map the column that holds the answers in source.columns.label, or list the classes in frame.classes")
 }
 

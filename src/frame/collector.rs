@@ -12,7 +12,7 @@ use super::AnnotationRows;
 use super::Duplicates;
 use super::annotations::{Annotations, BLOCK, Dims};
 use super::budget::{BYTES_PER_ANNOTATION, BYTES_PER_TIME, BYTES_PER_WEIGHT, Budget};
-use super::classes::{LabelAxis, MOST_LABELS, too_many_labels};
+use super::classes::{LabelAxis, MAX_LABELS, too_many_labels};
 use super::gold::{Gold, GoldNumber, GoldRows, Role, UnknownGold};
 use super::ids::{Interner, NULL};
 use super::optional_columns::OptionalColumns;
@@ -215,7 +215,7 @@ impl Collector {
             None => Vec::new(),
         };
         let n = self.labels.len();
-        if spec.classes.is_none() && n > MOST_LABELS {
+        if spec.classes.is_none() && n > MAX_LABELS {
             return Err(too_many_labels(n));
         }
         let Held { budget, beside, rows } = held;

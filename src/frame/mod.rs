@@ -28,7 +28,7 @@ pub use annotations::{
     WeightIter, WeightSlice,
 };
 pub use budget::BYTES_PER_ANNOTATION;
-pub(crate) use classes::MOST_LABELS;
+pub(crate) use classes::MAX_LABELS;
 pub use evidence::{Described, Evidence};
 pub use features::{Features, Matrix, MatrixWriter, NumberType, Scratch, number_columns};
 pub use gold::{Gold, Role, UnknownGold};

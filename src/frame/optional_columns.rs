@@ -9,7 +9,7 @@ use arrow::datatypes::{DataType, Float64Type, Int64Type, TimeUnit};
 use crate::error::{Error, Result};
 
 /// The largest weight: sums and products of weights up to this stay finite, however many rows there are.
-const GREATEST_WEIGHT: f64 = 1e100;
+const MAX_WEIGHT: f64 = 1e100;
 
 /// The columns of one batch that are not ids.
 pub(super) struct OptionalColumns {
@@ -62,7 +62,7 @@ impl OptionalColumns {
             return Err("null".to_owned());
         }
         match weights.value(row) {
-            w if w > 0.0 && w <= GREATEST_WEIGHT => Ok(Some(w)),
+            w if w > 0.0 && w <= MAX_WEIGHT => Ok(Some(w)),
             w => Err(format!("{w:?}")),
         }
     }

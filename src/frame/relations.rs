@@ -25,7 +25,7 @@ use super::{Duplicates, Frame, FrameSpec};
 use crate::error::{Error, Result};
 use crate::run::Run;
 use crate::source::{BATCHES_IN_FLIGHT, batches_at_once};
-use crate::sql::unbroken;
+use crate::sql::catch_panics;
 
 /// The queries that a frame is made of.
 pub struct Relations {
@@ -48,7 +48,7 @@ pub async fn collect(relations: Relations, spec: &FrameSpec, run: &Run) -> Resul
     let Relations { annotations, gold, features, annotator_features } = relations;
     let gold_budget = Budget::new(&annotations.task_ctx(), "gold");
     let gold = match gold {
-        Some(query) => Some(unbroken(GoldRows::read(query, &gold_budget)).await?),
+        Some(query) => Some(catch_panics(GoldRows::read(query, &gold_budget)).await?),
         None => None,
     };
     let schema: SchemaRef = annotations.schema().inner().clone();
@@ -63,7 +63,7 @@ pub async fn collect(relations: Relations, spec: &FrameSpec, run: &Run) -> Resul
     };
     let context = Arc::new(annotations.task_ctx());
     let budget = Budget::new(&context, "annotations");
-    let plan = unbroken(async { Ok(annotations.create_physical_plan().await?) }).await?;
+    let plan = catch_panics(async { Ok(annotations.create_physical_plan().await?) }).await?;
     let rows = rows_in(&plan);
     // An estimate of the rows after a filter may be wrong: only exact statistics are checked.
     let exact = exact_rows(&plan);
@@ -147,7 +147,7 @@ async fn read_within(
 ) -> Result<(Features, Budget)> {
     let schema = SchemaRef::clone(query.schema().inner());
     let context = Arc::new(query.task_ctx());
-    let plan = unbroken(async { Ok(query.create_physical_plan().await?) }).await?;
+    let plan = catch_panics(async { Ok(query.create_physical_plan().await?) }).await?;
     let rows = rows_in(&plan);
     let mut reader = FeatureReader::new(&schema, Scratch { rows, ..scratch });
     let budget = Budget::new(&context, "features");

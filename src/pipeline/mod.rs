@@ -21,8 +21,8 @@ use crate::sink::{
     Begin, Contents, Job, JobCommand, ParquetSink, Published, RunTables, Sink, digest, model_files,
 };
 use crate::source::{InferenceScope, Source};
-use crate::store::{Place, shown};
-use crate::tables::{Answer, FilledTable, InputRecord, Outcome, RunRecord, Table};
+use crate::store::{StoreLocation, shown};
+use crate::tables::{FilledTable, InputRecord, Outcome, QuestionResult, RunRecord, Table};
 pub use checkpoints::Checkpoints;
 pub use examples::{GivenSpec, TestSpec};
 pub use load::{from_table, load};
@@ -177,7 +177,7 @@ pub fn fit(
         metrics.extend(measured.into_iter().map(|metric| (question, metric)));
         let tally =
             pool.install(|| Tally::count(&spec.decide, &frame.annotations, &fitted, spec.seed));
-        answers.push(Answer { frame, fitted, tally });
+        answers.push(QuestionResult { frame, fitted, tally });
     }
     Ok(Outcome {
         answers,
@@ -189,12 +189,13 @@ pub fn fit(
 
 /// The input files of every source, and the files of queries.
 pub(crate) fn inputs(source: &Source) -> Vec<InputRecord> {
-    let record = |name: &str, place: &Place, object: &object_store::ObjectMeta| InputRecord {
-        source: name.to_owned(),
-        path: shown(&place.url, &object.location),
-        bytes: object.size,
-        version: object.e_tag.clone().unwrap_or_else(|| object.last_modified.to_rfc3339()),
-    };
+    let record =
+        |name: &str, place: &StoreLocation, object: &object_store::ObjectMeta| InputRecord {
+            source: name.to_owned(),
+            path: shown(&place.url, &object.location),
+            bytes: object.size,
+            version: object.e_tag.clone().unwrap_or_else(|| object.last_modified.to_rfc3339()),
+        };
     let files = source.files.iter();
     let objects =
         files.flat_map(|(name, f)| f.objects.iter().map(move |o| record(name, &f.place, o)));

@@ -268,7 +268,7 @@ impl Default for SinkSpec {
 }
 
 /// The most bytes of a run id: file systems allow names of 255 bytes, and a forced rerun appends its number.
-const LONGEST_RUN_ID: usize = 200;
+const MAX_RUN_ID_BYTES: usize = 200;
 
 impl SinkSpec {
     /// Adds the spec's problems to `problems`.
@@ -289,7 +289,7 @@ impl SinkSpec {
         }
         if let Some(id) = &self.run_id {
             let plain = |c: char| c.is_ascii_alphanumeric() || "-_.=".contains(c);
-            if !(1..=LONGEST_RUN_ID).contains(&id.len())
+            if !(1..=MAX_RUN_ID_BYTES).contains(&id.len())
                 || id.starts_with('.')
                 || !id.chars().all(plain)
             {

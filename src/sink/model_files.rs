@@ -21,8 +21,8 @@ use super::{PublishedRun, digest};
 use crate::calibration::Calibrator;
 use crate::error::{Error, Result, offenders};
 use crate::frame::Ids;
-use crate::store::{Place, StoreSpec, open, parse_url, shown};
-use crate::tables::{Answer, Outcome};
+use crate::store::{StoreLocation, StoreSpec, open, parse_url, shown};
+use crate::tables::{Outcome, QuestionResult};
 
 const DESCRIPTION: &str = "model.json";
 const PARAMETERS: &str = "model.safetensors";
@@ -49,7 +49,7 @@ pub const MODEL_FILES: [&str; 2] = [DESCRIPTION, PARAMETERS];
 /// When the type of the classes cannot be cast to text.
 pub fn files(outcome: &Outcome) -> Result<Vec<(String, Vec<u8>)>> {
     let mut files = Vec::new();
-    for (n, Answer { frame, fitted, .. }) in outcome.answers.iter().enumerate() {
+    for (n, QuestionResult { frame, fitted, .. }) in outcome.answers.iter().enumerate() {
         let Some(trained) = &fitted.model else { continue };
         let folder =
             if frame.question.is_some() { format!("model/{n}") } else { "model".to_owned() };
@@ -151,10 +151,11 @@ pub(crate) fn calibrator_of(description: &Value, n_classes: usize) -> Result<Opt
 /// When there is none, or the store cannot be read.
 pub(crate) async fn load(url: &str, stores: &StoreSpec) -> Result<(Value, Vec<u8>)> {
     let own = resolved(open(&parse_url(url.trim_end_matches('/'))?, stores)?, stores)?;
-    let folder: (Place, Path) = match own.store.head(&own.path.clone().join(DESCRIPTION)).await {
-        Ok(_) => (own.clone(), own.path),
-        Err(_) => in_run(&PublishedRun::find(url, stores).await?)?,
-    };
+    let folder: (StoreLocation, Path) =
+        match own.store.head(&own.path.clone().join(DESCRIPTION)).await {
+            Ok(_) => (own.clone(), own.path),
+            Err(_) => in_run(&PublishedRun::find(url, stores).await?)?,
+        };
     let (place, folder) = folder;
     let file = |name: &str| shown(&place.url, &folder.clone().join(name));
     let read = async |name: &str| -> Result<Vec<u8>> {
@@ -190,7 +191,7 @@ pub(crate) async fn load(url: &str, stores: &StoreSpec) -> Result<(Value, Vec<u8
 }
 
 /// Resolves links on local disk: `latest` may move to another run before the second file is read.
-fn resolved(place: Place, stores: &StoreSpec) -> Result<Place> {
+fn resolved(place: StoreLocation, stores: &StoreSpec) -> Result<StoreLocation> {
     match place.local().and_then(|folder| folder.canonicalize().ok()) {
         Some(folder) => open(&parse_url(&folder.display().to_string())?, stores),
         None => Ok(place),
@@ -210,7 +211,7 @@ fn check_format(description: &Value) -> Result<()> {
 }
 
 /// The folder of a run's only classifier, as the manifest lists it.
-fn in_run(run: &PublishedRun) -> Result<(Place, Path)> {
+fn in_run(run: &PublishedRun) -> Result<(StoreLocation, Path)> {
     let files = run.manifest.model.iter().map(|file| file.path.as_str());
     let folders: Vec<&str> = files.filter_map(|file| file.strip_suffix(DESCRIPTION)).collect();
     let is_only = |folder: &&str| folder.ends_with("/model/") || *folder == "model/";
@@ -227,7 +228,7 @@ fn in_run(run: &PublishedRun) -> Result<(Place, Path)> {
     }
 }
 
-fn no_model(place: &Place, name: &str) -> Error {
+fn no_model(place: &StoreLocation, name: &str) -> Error {
     Error::data("there is no trained model here")
         .at(place.url.to_string())
         .found(format!("no {name}"))

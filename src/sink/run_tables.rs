@@ -9,7 +9,7 @@ use super::{Manifest, PublishedRun};
 use crate::error::{Error, Result, Stage};
 use crate::source::PublishedTables;
 use crate::source::files::{Files, Format, register_files};
-use crate::store::{Place, StoreSpec};
+use crate::store::{StoreLocation, StoreSpec};
 
 /// Finds the tables of the runs that a [`Sink`](super::Sink) published.
 pub struct RunTables;
@@ -19,20 +19,20 @@ impl PublishedTables for RunTables {
         &'a self,
         text: &'a str,
         stores: &'a StoreSpec,
-    ) -> BoxFuture<'a, Result<Option<(Place, Vec<ObjectMeta>)>>> {
+    ) -> BoxFuture<'a, Result<Option<(StoreLocation, Vec<ObjectMeta>)>>> {
         table(text, stores).boxed()
     }
 }
 
 /// On local disk a symlink may lead to the table; an object store has none.
-async fn table(text: &str, stores: &StoreSpec) -> Result<Option<(Place, Vec<ObjectMeta>)>> {
+async fn table(text: &str, stores: &StoreSpec) -> Result<Option<(StoreLocation, Vec<ObjectMeta>)>> {
     let Some((url, table)) = text.trim_end_matches('/').rsplit_once('/') else { return Ok(None) };
     // A web server cannot list files, and is never a sink.
     let is_web = url.starts_with("http://") || url.starts_with("https://");
     if is_web {
         return Ok(None);
     }
-    let run = match PublishedRun::look(url, stores).await {
+    let run = match PublishedRun::find_optional(url, stores).await {
         Ok(Some(run)) => run,
         Ok(None) => return Ok(None),
         // A foreign file has the name of one of labelmill's own files: no run is published there.

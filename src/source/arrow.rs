@@ -24,7 +24,7 @@ const MAGIC: &[u8] = b"ARROW1";
 const TRAILER: u64 = 10;
 
 /// The most bytes of a buffer; a larger length is taken for damage.
-const MOST_BYTES: i64 = 1 << 42;
+const MAX_BYTES: i64 = 1 << 42;
 
 /// Precedes a message since format 0.15; the message's length follows.
 const CONTINUATION: [u8; 4] = [0xff; 4];
@@ -158,7 +158,7 @@ impl IpcLengths<'_> {
         for length in self.store.get_ranges(&self.object.location, &lengths).await? {
             let length = length.first_chunk().map_or(-1, |bytes| i64::from_le_bytes(*bytes));
             // -1 marks a buffer that is stored uncompressed.
-            if !(-1..=MOST_BYTES).contains(&length) {
+            if !(-1..=MAX_BYTES).contains(&length) {
                 return Err(damaged("a compressed buffer with an impossible length"));
             }
             bytes = bytes.saturating_add(u64::try_from(length).unwrap_or_default());

@@ -29,7 +29,7 @@ pub fn batches_at_once(partitions: usize, at_hand: usize) -> usize {
 }
 
 /// At least this many batches must fit into the session's memory limit.
-const LEAST_BATCHES: usize = 64;
+const MIN_BATCHES: usize = 64;
 
 /// Bytes that a batch may have however low the memory limit is.
 const NEGLIGIBLE: usize = 1 << 20;
@@ -56,13 +56,16 @@ impl SizeOfRows {
 
 /// Lowers the session's batch size to what the values of these files allow. Returns whether every file states the size
 /// of its text; otherwise text has to be read as views.
-pub(super) fn fit(ctx: &SessionContext, files: impl Iterator<Item = SizeOfRows>) -> bool {
+pub(super) fn limit_batch_size(
+    ctx: &SessionContext,
+    files: impl Iterator<Item = SizeOfRows>,
+) -> bool {
     let runtime = ctx.runtime_env();
     let room = match runtime.memory_pool.memory_limit() {
         MemoryLimit::Finite(limit) => {
             let partitions = ctx.state().config().target_partitions();
             let at_once = batches_at_once(partitions, BATCHES_IN_FLIGHT);
-            (limit / at_once.max(LEAST_BATCHES)).clamp(NEGLIGIBLE, BATCH_BYTES)
+            (limit / at_once.max(MIN_BATCHES)).clamp(NEGLIGIBLE, BATCH_BYTES)
         }
         _ => BATCH_BYTES,
     };

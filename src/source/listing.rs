@@ -19,20 +19,20 @@ use object_store::{ObjectMeta, ObjectStoreExt};
 use url::Url;
 
 use super::format::{Encoding, Format};
-use super::pattern::{Reach, files_in, is_folder, located, split_glob};
+use super::pattern::{ReachableFolders, files_in, is_folder, located, split_glob};
 use super::published::PublishedTables;
 use super::unread::{
     of_other_formats, refuse_circles, refuse_part_of_a_table, refuse_special, refuse_table_formats,
-    refuse_unlisted, unread, warn_of_empty,
+    refuse_unlisted, refuse_unrecognised, warn_of_empty,
 };
 use crate::error::{Error, Result, nearest, offenders};
-use crate::store::{Place, StoreSpec, parse_url, shown};
+use crate::store::{StoreLocation, StoreSpec, parse_url, shown};
 
 /// The files of a source URL.
 #[derive(Debug, Clone)]
 pub struct Files {
     /// The store, and the file or folder that the URL names.
-    pub place: Place,
+    pub place: StoreLocation,
     /// The format of all files.
     pub format: Format,
     /// The files as they were listed, in the order of their paths.
@@ -63,7 +63,7 @@ impl Files {
             refuse_special(&file)?;
         }
         let is_folder = pattern.is_some() || is_folder(&place).await?;
-        let reach = Reach::of(pattern)?;
+        let reach = ReachableFolders::of(pattern)?;
         if let Some(folder) = place.local().filter(|_| is_folder) {
             refuse_circles(&folder, &reach)?;
         }
@@ -80,7 +80,7 @@ impl Files {
         if meant.is_empty() {
             if let Some(pattern) = pattern {
                 // The error also suggests names that the pattern does not reach.
-                let all = objects(&place, Some(&Reach::of(None)?)).await.unwrap_or(all);
+                let all = objects(&place, Some(&ReachableFolders::of(None)?)).await.unwrap_or(all);
                 if !all.is_empty() {
                     return Err(no_match(pattern, &all));
                 }
@@ -129,14 +129,14 @@ pub(super) fn empty() -> Error {
 }
 
 /// Whether the location `outer` could name files below the folder `inner`.
-pub(super) fn holds(outer: &str, inner: &str) -> bool {
+pub(super) fn could_match_below(outer: &str, inner: &str) -> bool {
     // A folder's own name may hold glob characters.
     let is_there = !outer.contains("://") && FilePath::new(outer).exists();
     let glob = split_glob(outer).filter(|_| !is_there);
     let (base, pattern) = glob.map_or((outer, None), |(base, p)| (base, Some(p)));
     let (Ok(outer), Ok(inner)) = (parse_url(base), parse_url(inner)) else { return false };
     let parts = |url: &Url| -> Vec<String> {
-        let local = url.to_file_path().ok().map(|path| real(&path, MOST_LINKS));
+        let local = url.to_file_path().ok().map(|path| real(&path, MAX_LINKS));
         let url =
             local.and_then(|path| Url::from_file_path(path).ok()).unwrap_or_else(|| url.clone());
         // Decoded names, as a pattern spells them.
@@ -167,7 +167,7 @@ fn same_scheme(scheme: &str) -> &str {
 }
 
 /// The most links that are followed in a chain.
-const MOST_LINKS: usize = 40;
+const MAX_LINKS: usize = 40;
 
 /// The path with all links resolved in the part that exists; the rest is appended as it is.
 fn real(path: &FilePath, links: usize) -> PathBuf {
@@ -184,7 +184,10 @@ fn real(path: &FilePath, links: usize) -> PathBuf {
 }
 
 /// The file at the place or, with `reach`, every file of the folder that is within reach.
-async fn objects(place: &Place, reach: Option<&Reach>) -> Result<Vec<ObjectMeta>> {
+async fn objects(
+    place: &StoreLocation,
+    reach: Option<&ReachableFolders>,
+) -> Result<Vec<ObjectMeta>> {
     let found = if let Some(reach) = reach {
         files_in(place, reach).await
     } else {
@@ -215,8 +218,8 @@ fn has_no_version(object: &ObjectMeta) -> bool {
 /// Selects the files of a folder that are to be read, and their one format.
 fn of_folder(
     all: &[ObjectMeta],
-    place: &Place,
-    (pattern, reach): (Option<&str>, &Reach),
+    place: &StoreLocation,
+    (pattern, reach): (Option<&str>, &ReachableFolders),
     given: Option<Format>,
 ) -> Result<(Vec<ObjectMeta>, Option<Format>)> {
     let folder = &place.path;
@@ -256,7 +259,7 @@ fn of_folder(
         if named.is_empty() {
             return Ok((unrecognised, given));
         }
-        unread(&unrecognised)?;
+        refuse_unrecognised(&unrecognised)?;
         return Ok((named, given));
     }
     let names: Vec<(&str, Encoding)> = meant.iter().filter_map(|o| encoding_of(o)).collect();
@@ -267,7 +270,7 @@ fn of_folder(
             .found(offenders(extensions))
             .help("name one by a pattern, such as folder/*.parquet, or set source.format"));
     }
-    unread(&unrecognised)?;
+    refuse_unrecognised(&unrecognised)?;
     Ok((of_format(first.format), Some(first.format)))
 }
 
@@ -316,7 +319,7 @@ const ONE_FOLDER_A_STAR: MatchOptions = MatchOptions {
 };
 
 /// Names the file next to it that the user most likely meant.
-fn nothing_there(place: &Place) -> String {
+fn nothing_there(place: &StoreLocation) -> String {
     let neighbour = || {
         let path = place.local()?;
         let wanted = path.file_name()?.to_str()?.to_owned();
@@ -335,17 +338,17 @@ mod tests {
 
     #[test]
     fn a_sink_that_would_be_read_is_found() {
-        assert!(holds("s3://b/crowd", "s3://b/crowd/out"));
-        assert!(holds("s3://b/crowd/", "s3://b/crowd"));
-        assert!(holds("s3://b/crowd/**/*.parquet", "s3://b/crowd/out"));
-        assert!(holds("s3://b/*/*/*.parquet", "s3://b/out"));
-        assert!(!holds("s3://b/crowd/*.parquet", "s3://b/crowd/out"));
-        assert!(!holds("s3://b/crowd/2026-*/*/*/*.parquet", "s3://b/crowd/out"));
-        assert!(holds("s3a://b/crowd", "s3://b/crowd/out"));
-        assert!(!holds("s3://b/crowd", "s3://b/crowd2"));
-        assert!(!holds("s3://b/crowd", "s3://c/crowd/out"));
-        assert!(!holds("s3://b/out/latest/labels/", "s3://b/out"));
-        assert!(holds("data/crowd", "data/../data/crowd/out"));
+        assert!(could_match_below("s3://b/crowd", "s3://b/crowd/out"));
+        assert!(could_match_below("s3://b/crowd/", "s3://b/crowd"));
+        assert!(could_match_below("s3://b/crowd/**/*.parquet", "s3://b/crowd/out"));
+        assert!(could_match_below("s3://b/*/*/*.parquet", "s3://b/out"));
+        assert!(!could_match_below("s3://b/crowd/*.parquet", "s3://b/crowd/out"));
+        assert!(!could_match_below("s3://b/crowd/2026-*/*/*/*.parquet", "s3://b/crowd/out"));
+        assert!(could_match_below("s3a://b/crowd", "s3://b/crowd/out"));
+        assert!(!could_match_below("s3://b/crowd", "s3://b/crowd2"));
+        assert!(!could_match_below("s3://b/crowd", "s3://c/crowd/out"));
+        assert!(!could_match_below("s3://b/out/latest/labels/", "s3://b/out"));
+        assert!(could_match_below("data/crowd", "data/../data/crowd/out"));
     }
 
     #[test]
@@ -356,12 +359,12 @@ mod tests {
         std::os::unix::fs::symlink(path("crowd"), path("link")).unwrap();
         std::os::unix::fs::symlink("crowd/later", path("early")).unwrap();
         std::fs::create_dir_all(path("crowd[1]")).unwrap();
-        assert!(holds(&path("crowd[1]"), &path("crowd[1]/out")));
-        assert!(holds(&path("crowd"), &path("link/out")));
-        assert!(holds(&path("crowd"), &path("link/2026/not/yet/there")));
-        assert!(holds(&path("link"), &path("crowd/out")));
-        assert!(holds(&path("crowd"), &path("early")));
-        assert!(!holds(&path("crowd/2026"), &path("link/out")));
+        assert!(could_match_below(&path("crowd[1]"), &path("crowd[1]/out")));
+        assert!(could_match_below(&path("crowd"), &path("link/out")));
+        assert!(could_match_below(&path("crowd"), &path("link/2026/not/yet/there")));
+        assert!(could_match_below(&path("link"), &path("crowd/out")));
+        assert!(could_match_below(&path("crowd"), &path("early")));
+        assert!(!could_match_below(&path("crowd/2026"), &path("link/out")));
     }
 
     #[test]

@@ -11,14 +11,14 @@ use object_store::{ObjectMeta, ObjectStoreExt};
 use super::format::TABLE_LOGS;
 use crate::error::{Error, Result};
 use crate::redact::redacted;
-use crate::store::{Place, StoreSpec, is_missing_bucket, open, parse_url};
+use crate::store::{StoreLocation, StoreSpec, is_missing_bucket, open, parse_url};
 
 /// Splits `text` into a place and the pattern below it, if any. Glob characters in the name of an existing file or
 /// folder are a part of that name, not a pattern.
 pub(super) async fn located<'a>(
     text: &'a str,
     stores: &StoreSpec,
-) -> Result<(Place, Option<&'a str>)> {
+) -> Result<(StoreLocation, Option<&'a str>)> {
     let Some((base, pattern)) = split_glob(text) else {
         return Ok((open(&parse_url(text)?, stores)?, None));
     };
@@ -62,7 +62,7 @@ fn behind_parents(text: &str) -> Option<usize> {
 }
 
 /// The place at the path `names` below `base`; `None` where a name is not valid in a store.
-fn below(base: &Place, names: &str) -> Option<Place> {
+fn below(base: &StoreLocation, names: &str) -> Option<StoreLocation> {
     let mut place = base.clone();
     // Parsed, not joined: `join` would escape characters of the names.
     place.path = Path::parse(format!("{}/{names}", base.path)).ok()?;
@@ -81,7 +81,7 @@ pub(super) fn split_glob(text: &str) -> Option<(&str, &str)> {
 }
 
 /// Whether the place is a folder; its URL need not end with `/`.
-pub(super) async fn is_folder(place: &Place) -> Result<bool> {
+pub(super) async fn is_folder(place: &StoreLocation) -> Result<bool> {
     match place.local() {
         Some(path) => Ok(path.is_dir()),
         None if place.url.path().ends_with('/') => Ok(true),
@@ -96,12 +96,12 @@ pub(super) async fn is_folder(place: &Place) -> Result<bool> {
 }
 
 /// The folders that can hold files of a location.
-pub(super) struct Reach {
+pub(super) struct ReachableFolders {
     /// The folder parts of the pattern; `None` without a pattern, when every folder is within reach.
     folders: Option<Vec<Pattern>>,
 }
 
-impl Reach {
+impl ReachableFolders {
     pub(super) fn of(pattern: Option<&str>) -> Result<Self> {
         let folders = |pattern: &str| {
             let (folders, _) = pattern.rsplit_once('/').unwrap_or_default();
@@ -115,7 +115,7 @@ impl Reach {
     }
 
     /// Whether a folder is within reach, given its path below the place, name by name.
-    pub(super) fn holds<'a>(&self, mut names: impl Iterator<Item = &'a str>) -> bool {
+    pub(super) fn contains<'a>(&self, mut names: impl Iterator<Item = &'a str>) -> bool {
         let Some(folders) = &self.folders else { return true };
         for folder in folders {
             match names.next() {
@@ -141,8 +141,8 @@ impl Reach {
 /// An object store lists a thousand names a request, whatever folders they are in. On a local disk each folder has to
 /// be opened, and a folder outside the pattern may be endless or unreadable for this user.
 pub(super) async fn files_in(
-    place: &Place,
-    reach: &Reach,
+    place: &StoreLocation,
+    reach: &ReachableFolders,
 ) -> object_store::Result<Vec<ObjectMeta>> {
     if place.local().is_none() || reach.is_everything() {
         return place.store.list(Some(&place.path)).try_collect().await;
@@ -156,7 +156,7 @@ pub(super) async fn files_in(
             let names: Vec<_> = names.collect();
             // The log folder of a table format shows that the files next to it belong to such a table.
             let is_log = |name: &str| TABLE_LOGS.iter().any(|(log, _)| *log == name);
-            reach.holds(names.iter().map(AsRef::as_ref)) || folder.filename().is_some_and(is_log)
+            reach.contains(names.iter().map(AsRef::as_ref)) || folder.filename().is_some_and(is_log)
         }));
     }
     Ok(files)
@@ -177,12 +177,12 @@ mod tests {
     fn a_pattern_reaches_the_folders_on_its_way() {
         let holds = |pattern: &str, folder: &str| {
             let names = folder.split('/').filter(|name| !name.is_empty());
-            Reach::of(Some(pattern)).unwrap().holds(names)
+            ReachableFolders::of(Some(pattern)).unwrap().contains(names)
         };
         assert!(holds("*.csv", "") && !holds("*.csv", "a"));
         assert!(holds("2026-*/x.csv", "2026-01") && !holds("2026-*/x.csv", "2025"));
         assert!(!holds("2026-*/x.csv", "2026-01/a") && holds("a/**/x.csv", "a/b/c"));
         assert!(!holds("a/**/x.csv", "b/c") && holds("**/x.csv", "b/c"));
-        assert!(Reach::of(None).unwrap().holds(["a", "b"].into_iter()));
+        assert!(ReachableFolders::of(None).unwrap().contains(["a", "b"].into_iter()));
     }
 }

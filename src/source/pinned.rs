@@ -176,7 +176,7 @@ mod tests {
         (store, objects)
     }
 
-    fn said(error: StoreError) -> String {
+    fn message(error: StoreError) -> String {
         Error::from(error).to_string()
     }
 
@@ -212,12 +212,12 @@ mod tests {
         );
         assert_eq!(pinned.list(None).try_collect::<Vec<_>>().await.unwrap(), objects);
         assert!(matches!(pinned.get(&late).await, Err(StoreError::NotFound { .. })));
-        let again = said(pinned.get(&b).await.unwrap_err());
+        let again = message(pinned.get(&b).await.unwrap_err());
         assert!(
             again.contains("an input changed")
                 && again.contains("`s3://bucket/b` was written again")
         );
-        let gone = said(pinned.get_range(&c, 0..1).await.unwrap_err());
+        let gone = message(pinned.get_range(&c, 0..1).await.unwrap_err());
         assert!(gone.contains("`s3://bucket/c` was removed"), "{gone}");
     }
 }

@@ -4,7 +4,7 @@ use futures::future::BoxFuture;
 use object_store::ObjectMeta;
 
 use crate::error::Result;
-use crate::store::{Place, StoreSpec};
+use crate::store::{StoreLocation, StoreSpec};
 
 /// Finds tables of published runs.
 pub trait PublishedTables: Sync {
@@ -17,5 +17,5 @@ pub trait PublishedTables: Sync {
         &'a self,
         text: &'a str,
         stores: &'a StoreSpec,
-    ) -> BoxFuture<'a, Result<Option<(Place, Vec<ObjectMeta>)>>>;
+    ) -> BoxFuture<'a, Result<Option<(StoreLocation, Vec<ObjectMeta>)>>>;
 }

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use super::files::Format;
 use super::known_columns::KnownColumns;
-use super::listing::holds;
+use super::listing::could_match_below;
 use crate::error::Problem;
 use crate::spec::Problems;
 use crate::store::secret_problem;
@@ -262,7 +262,7 @@ impl SourceSpec {
 /// option that gives `url`.
 #[must_use]
 pub fn sink_problem(source: &str, url: &str, sink: &str) -> Option<Problem> {
-    holds(url, sink).then(|| {
+    could_match_below(url, sink).then(|| {
         Problem::new("the sink is inside a folder that is read")
             .found(format!("`{sink}` in {source}, `{url}`"))
             .help(

@@ -64,7 +64,8 @@ pub(super) async fn table(
     if files.iter().any(|file| file.rows.is_some()) {
         format = Arc::new(parquet_format(&files));
     }
-    let needs_views = !super::batch_rows::fit(ctx, files.iter().filter_map(|file| file.rows));
+    let needs_views =
+        !super::batch_rows::limit_batch_size(ctx, files.iter().filter_map(|file| file.rows));
     let schemas = files.into_iter().map(|file| file.schema);
     let schemas: Vec<(String, SchemaRef)> = filled.iter().map(|o| named(o)).zip(schemas).collect();
     columns.refuse_missing_in_some(&schemas)?;

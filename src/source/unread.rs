@@ -9,12 +9,12 @@ use object_store::path::Path;
 use object_store::{ObjectMeta, ObjectStore};
 
 use super::format::{Format, TABLE_LOGS};
-use super::pattern::Reach;
+use super::pattern::ReachableFolders;
 use crate::error::{Error, Result, offenders};
-use crate::store::{Place, shown};
+use crate::store::{StoreLocation, shown};
 
 /// Refuses files that cannot be read as rows, which would silently be left out.
-pub(super) fn unread(unrecognised: &[ObjectMeta]) -> Result<()> {
+pub(super) fn refuse_unrecognised(unrecognised: &[ObjectMeta]) -> Result<()> {
     if unrecognised.is_empty() {
         return Ok(());
     }
@@ -45,7 +45,7 @@ pub(super) fn of_other_formats(
 }
 
 pub(super) fn refuse_table_formats(
-    place: &Place,
+    place: &StoreLocation,
     all: &[ObjectMeta],
     meant: &[&ObjectMeta],
 ) -> Result<()> {
@@ -63,7 +63,7 @@ pub(super) fn refuse_table_formats(
 }
 
 /// Refuses a folder inside a Delta or Hudi table, such as a partition: the table may have deleted rows of its files.
-pub(super) async fn refuse_part_of_a_table(place: &Place) -> Result<()> {
+pub(super) async fn refuse_part_of_a_table(place: &StoreLocation) -> Result<()> {
     let mut above = place.path.clone();
     while let Some(parent) = parent(&above) {
         for (log, format) in TABLE_LOGS {
@@ -83,7 +83,7 @@ fn parent(path: &Path) -> Option<Path> {
     Some(above.iter().cloned().collect())
 }
 
-fn is_a_table(place: &Place, table: &Path, log: &str, format: &str) -> Error {
+fn is_a_table(place: &StoreLocation, table: &Path, log: &str, format: &str) -> Error {
     let log = shown(&place.url, &table.clone().join(log));
     Error::data(format!("the folder is a {format} table, or a part of one"))
         .found(format!("`{log}`: its files alone also hold rows that were deleted"))
@@ -95,7 +95,7 @@ fn is_a_table(place: &Place, table: &Path, log: &str, format: &str) -> Error {
 
 /// Refuses folders with names such as `role=holdout`, whose column the files lack: the column would not be read.
 pub(super) fn refuse_columns_of_folders<'a>(
-    folder: &Place,
+    folder: &StoreLocation,
     objects: &[ObjectMeta],
     lacking: impl Iterator<Item = &'a str>,
 ) -> Result<()> {
@@ -123,7 +123,7 @@ pub(super) fn refuse_columns_of_folders<'a>(
 /// the folder whether the file is to be read; names that are `is_hidden` are skipped.
 pub(super) fn refuse_unlisted(
     folder: &FilePath,
-    reach: &Reach,
+    reach: &ReachableFolders,
     is_meant: impl Fn(&str) -> bool,
     is_hidden: impl Fn(&str) -> bool,
 ) -> Result<()> {
@@ -139,7 +139,7 @@ pub(super) fn refuse_unlisted(
             let below = format!("{below}{name}");
             // Links to folders are followed, as the store follows them.
             if kind.is_dir() || kind.is_symlink() && entry.path().is_dir() {
-                if reach.holds(below.split('/')) {
+                if reach.contains(below.split('/')) {
                     folders.push((entry.path(), below + "/"));
                 }
                 continue;
@@ -164,14 +164,14 @@ pub(super) fn refuse_unlisted(
 }
 
 /// Refuses a link to a folder that contains it, with which a listing would never end.
-pub(super) fn refuse_circles(folder: &FilePath, reach: &Reach) -> Result<()> {
+pub(super) fn refuse_circles(folder: &FilePath, reach: &ReachableFolders) -> Result<()> {
     let mut walk = Walk { reach, root: folder, above: Vec::new(), ended: HashSet::new() };
     walk.enter(folder)
 }
 
 /// A depth-first walk that visits each folder once, however many links lead to it.
 struct Walk<'a> {
-    reach: &'a Reach,
+    reach: &'a ReachableFolders,
     root: &'a FilePath,
     /// The canonical paths of the folders from the root to the current one.
     above: Vec<PathBuf>,
@@ -186,7 +186,7 @@ impl Walk<'_> {
         let names: Vec<_> = below.iter().map(OsStr::to_string_lossy).collect();
         let Ok(real) = folder.canonicalize() else { return Ok(()) };
         let known = (real, names.len());
-        if !self.reach.holds(names.iter().map(AsRef::as_ref)) || self.ended.contains(&known) {
+        if !self.reach.contains(names.iter().map(AsRef::as_ref)) || self.ended.contains(&known) {
             return Ok(());
         }
         if self.above.iter().any(|above| above.starts_with(&known.0)) {
@@ -229,7 +229,7 @@ fn is_plain(path: &FilePath) -> Result<(), &'static str> {
 }
 
 /// Warns of files of 0 bytes: some tools write them, but an interrupted upload leaves them too.
-pub(super) fn warn_of_empty(place: &Place, meant: &[ObjectMeta]) {
+pub(super) fn warn_of_empty(place: &StoreLocation, meant: &[ObjectMeta]) {
     let empty = meant.iter().filter(|o| o.size == 0);
     let empty: Vec<String> = empty.map(|o| shown(&place.url, &o.location)).collect();
     if let Some(first) = empty.first() {

@@ -14,7 +14,7 @@ use super::{Problems, join};
 use crate::error::{Problem, nearest, offenders};
 
 /// The largest amount: a larger one, such as a smoothing of 1e308, only overflows the sums that it is added to.
-const GREATEST_AMOUNT: f64 = 1e100;
+const MAX_AMOUNT: f64 = 1e100;
 
 /// Adds a problem for everything in `value` that `schema` does not allow.
 pub(super) fn validate(value: &Value, schema: &Value, place: &str, problems: &mut Problems) {
@@ -119,11 +119,11 @@ impl Validator<'_> {
                 bound("exclusiveMinimum").is_some_and(|b| number <= b),
             ),
             ("maximum", "at most", bound("maximum").is_some_and(|b| number > b)),
-            ("", "at most", is_amount && number > GREATEST_AMOUNT),
+            ("", "at most", is_amount && number > MAX_AMOUNT),
         ];
         for (key, words, broken) in checks {
             if broken || !number.is_finite() {
-                let bound = bound(key).or_else(|| key.is_empty().then_some(GREATEST_AMOUNT));
+                let bound = bound(key).or_else(|| key.is_empty().then_some(MAX_AMOUNT));
                 let limit = bound.map_or_else(String::new, |b| {
                     let b = if b.abs() < 1e15 { b.to_string() } else { format!("{b:e}") };
                     format!(" {words} {b}")

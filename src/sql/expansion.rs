@@ -19,10 +19,10 @@ use datafusion::sql::sqlparser::ast::{
 use crate::error::{Error, Result};
 
 /// The most tables that a plan may read, each counted as often as it is read.
-const MOST_TABLES: u64 = 4_096;
+const MAX_TABLES: u64 = 4_096;
 
 /// The most tables, queries and operators of a plan that may lie above one another.
-const MOST_LEVELS: u64 = 1_000;
+const MAX_LEVELS: u64 = 1_000;
 
 /// Checks the size and the depth of a statement's plan.
 ///
@@ -40,18 +40,18 @@ pub(super) fn check(statement: &Statement) -> Result<()> {
         _ => {}
     }
     let Size { tables, levels } = plan.levels.first().map_or(Size::default(), OpenQuery::size);
-    if tables > MOST_TABLES {
+    if tables > MAX_TABLES {
         return Err(Error::spec("the SQL reads too many tables")
-            .found(format!("{}, {MOST_TABLES} at most", times(tables)))
+            .found(format!("{}, {MAX_TABLES} at most", times(tables)))
             .help(
                 "what stands in a `with` is planned again for each place that reads it: read it fewer times, or write \
                  it to a table first",
             ));
     }
-    if levels > MOST_LEVELS {
+    if levels > MAX_LEVELS {
         return Err(Error::spec("the SQL is too deep")
             .found(format!(
-                "{levels} tables, queries and operators above one another, {MOST_LEVELS} at most"
+                "{levels} tables, queries and operators above one another, {MAX_LEVELS} at most"
             ))
             .help("shorten chains of `with` that each read the one before, and long lists after `from`"));
     }

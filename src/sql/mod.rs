@@ -58,7 +58,7 @@ pub fn parse(ctx: &SessionContext, text: &str) -> Result<VecDeque<Statement>> {
 ///
 /// # Errors
 /// When the work fails or panics.
-pub async fn unbroken<T>(work: impl Future<Output = Result<T>>) -> Result<T> {
+pub async fn catch_panics<T>(work: impl Future<Output = Result<T>>) -> Result<T> {
     AssertUnwindSafe(work).catch_unwind().await.unwrap_or_else(|panic| {
         let error = Error::data("the query broke off").help(
             "a value became too large (2 GB is the most that one column of a batch may hold), or a file is damaged",

@@ -68,7 +68,7 @@ impl HttpService for IdleTimeoutClient {
         let (parts, body) = request.into_parts();
         let url = parts.uri.to_string().parse::<url::Url>();
         let url = url.map_err(|e| HttpError::new(HttpErrorKind::Unknown, e))?;
-        let (moved, whole) = (Arc::new(AtomicU64::new(0)), body.content_length() as u64);
+        let (moved, length) = (Arc::new(AtomicU64::new(0)), body.content_length() as u64);
         let mut request = reqwest::Request::new(parts.method, url);
         *request.headers_mut() = parts.headers;
         *request.body_mut() = Some(if body.content_length() == 0 {
@@ -85,7 +85,7 @@ impl HttpService for IdleTimeoutClient {
                 Err(_) if moved.load(Ordering::Relaxed) == before => return Err(stalled(patience)),
                 // The last bytes are still in the system's send buffer, and leave it no faster than the bytes before
                 // them.
-                Err(_) if moved.load(Ordering::Relaxed) == whole => {
+                Err(_) if moved.load(Ordering::Relaxed) == length => {
                     patience = self.idle + began.elapsed().min(self.idle * 3);
                 }
                 Err(_) => {}

@@ -141,7 +141,7 @@ fn is_of_a_server(endpoint: &str) -> bool {
 
 /// A store and the place inside it that a URL names.
 #[derive(Debug, Clone)]
-pub struct Place {
+pub struct StoreLocation {
     /// The URL, with local paths made absolute.
     pub url: Url,
     /// The store.
@@ -151,7 +151,7 @@ pub struct Place {
     pieces: Pieces,
 }
 
-impl Place {
+impl StoreLocation {
     /// The store's own URL, without a path.
     #[must_use]
     pub fn root(&self) -> Url {
@@ -172,7 +172,7 @@ impl Place {
 ///
 /// # Errors
 /// When the scheme is unknown or its settings are wrong; nothing is sent yet.
-pub fn open(url: &Url, spec: &StoreSpec) -> Result<Place> {
+pub fn open(url: &Url, spec: &StoreSpec) -> Result<StoreLocation> {
     if let Some(problem) = spec.endpoint.as_deref().and_then(secret_problem) {
         return Err(Error::spec_problems(vec![problem.at("store.endpoint")]));
     }
@@ -202,7 +202,7 @@ pub fn open(url: &Url, spec: &StoreSpec) -> Result<Place> {
         let bucket = url.host_str().unwrap_or_default();
         (Arc::new(Resuming::new(remote(url, spec).map_err(unusable)?, bucket)) as _, path)
     };
-    Ok(Place { url: url.clone(), store, path, pieces: Pieces::of(spec) })
+    Ok(StoreLocation { url: url.clone(), store, path, pieces: Pieces::of(spec) })
 }
 
 fn remote(url: &Url, spec: &StoreSpec) -> object_store::Result<Arc<dyn ObjectStore>> {

@@ -12,7 +12,7 @@ use object_store::path::Path;
 use object_store::{ObjectStoreExt, PutPayload};
 use tokio::sync::Semaphore;
 
-use super::{Place, StoreSpec};
+use super::{StoreLocation, StoreSpec};
 use crate::engine::parse_bytes;
 
 /// The most pieces that S3 accepts in one upload.
@@ -44,7 +44,7 @@ async fn in_slot<T>(slots: Arc<Semaphore>, sending: impl Future<Output = T>) -> 
     sending.await
 }
 
-impl Place {
+impl StoreLocation {
     /// Writes an object of this place's store, a large one in pieces.
     ///
     /// # Errors
@@ -80,9 +80,9 @@ mod tests {
     use super::*;
     use crate::store::parse_url;
 
-    fn place(bytes: usize) -> Place {
+    fn place(bytes: usize) -> StoreLocation {
         let spec = StoreSpec { piece_size: bytes.to_string(), ..StoreSpec::default() };
-        Place {
+        StoreLocation {
             url: parse_url("memory:///").unwrap(),
             store: Arc::new(InMemory::new()),
             path: Path::default(),

@@ -5,7 +5,9 @@ use std::sync::Arc;
 
 use arrow::array::{ArrayRef, Float64Array, Int64Array};
 
-use super::{Answer, COUNT, Column, ColumnType, Outcome, OutcomeTable, REAL, column, nullable};
+use super::{
+    COUNT, Column, ColumnType, Outcome, OutcomeTable, QuestionResult, REAL, column, nullable,
+};
 use crate::error::Result;
 
 pub(super) struct AnnotatorsTable;
@@ -38,7 +40,7 @@ impl OutcomeTable for AnnotatorsTable {
         COLUMNS
     }
 
-    fn units(&self, answer: &Answer) -> usize {
+    fn units(&self, answer: &QuestionResult) -> usize {
         answer.frame.annotators.len()
     }
 
@@ -48,7 +50,7 @@ impl OutcomeTable for AnnotatorsTable {
         question: usize,
         units: Range<usize>,
     ) -> Result<Vec<ArrayRef>> {
-        let Answer { frame, fitted, .. } = &outcome.answers[question];
+        let QuestionResult { frame, fitted, .. } = &outcome.answers[question];
         let report = &fitted.report;
         let n_annotations =
             units.clone().map(|r| i64::from(frame.annotations.rows_of_annotator(r)));

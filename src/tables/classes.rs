@@ -5,7 +5,9 @@ use std::sync::Arc;
 
 use arrow::array::{ArrayRef, Float64Array, Int64Array};
 
-use super::{Answer, COUNT, Column, ColumnType, Outcome, OutcomeTable, REAL, column, nullable};
+use super::{
+    COUNT, Column, ColumnType, Outcome, OutcomeTable, QuestionResult, REAL, column, nullable,
+};
 use crate::error::Result;
 
 pub(super) struct ClassesTable;
@@ -24,7 +26,7 @@ impl OutcomeTable for ClassesTable {
         COLUMNS
     }
 
-    fn units(&self, answer: &Answer) -> usize {
+    fn units(&self, answer: &QuestionResult) -> usize {
         answer.frame.annotations.dims().classes
     }
 
@@ -34,7 +36,7 @@ impl OutcomeTable for ClassesTable {
         question: usize,
         units: Range<usize>,
     ) -> Result<Vec<ArrayRef>> {
-        let Answer { frame, fitted, .. } = &outcome.answers[question];
+        let QuestionResult { frame, fitted, .. } = &outcome.answers[question];
         let prior = |k: usize| fitted.report.prior.as_ref().map(|p| p[k]);
         Ok(vec![
             frame.labels.range(units.clone()),

@@ -12,7 +12,8 @@ use std::sync::{Arc, OnceLock};
 use arrow::array::{ArrayRef, Float64Array, StringArray};
 
 use super::{
-    Answer, Column, ColumnType, Outcome, OutcomeTable, REAL, RowsOfUnit, TEXT, column, nullable,
+    Column, ColumnType, Outcome, OutcomeTable, QuestionResult, REAL, RowsOfUnit, TEXT, column,
+    nullable,
 };
 use crate::error::Result;
 use crate::frame::Annotations;
@@ -60,20 +61,20 @@ impl OutcomeTable for ConfusionMatricesTable {
         COLUMNS
     }
 
-    fn units(&self, answer: &Answer) -> usize {
+    fn units(&self, answer: &QuestionResult) -> usize {
         let report = &answer.fitted.report;
         let annotators = report.confusion.as_ref().map_or(0, |_| answer.frame.annotators.len());
         annotators + usize::from(report.common.is_some())
     }
 
-    fn rows_per_unit(&self, answer: &Answer) -> usize {
+    fn rows_per_unit(&self, answer: &QuestionResult) -> usize {
         let dims = answer.frame.annotations.dims();
         dims.classes * dims.labels
     }
 
     /// A class counts as met from an expected count of 0.5 on, and an annotator's expected counts sum to the weights of
     /// the annotations: at most twice as many classes as the total weight are met.
-    fn rows_of_unit<'a>(&self, answer: &'a Answer) -> Option<RowsOfUnit<'a>> {
+    fn rows_of_unit<'a>(&self, answer: &'a QuestionResult) -> Option<RowsOfUnit<'a>> {
         let (a, report) = (&answer.frame.annotations, &answer.fitted.report);
         let (dims, common) = (a.dims(), usize::from(report.common.is_some()));
         let weights = OnceLock::new();
@@ -131,7 +132,7 @@ fn weights_of_annotators(a: &Annotations) -> Vec<f64> {
 
 impl CellRows {
     /// Adds the matrix that all annotators share.
-    fn add_common(&mut self, answer: &Answer) {
+    fn add_common(&mut self, answer: &QuestionResult) {
         let dims = answer.frame.annotations.dims();
         let Some(common) = &answer.fitted.report.common else { return };
         let cells = common.probability.iter().zip(&common.expected_count).enumerate();
@@ -144,7 +145,7 @@ impl CellRows {
         }
     }
 
-    fn add(&mut self, answer: &Answer, r: usize) {
+    fn add(&mut self, answer: &QuestionResult, r: usize) {
         let a = &answer.frame.annotations;
         let dims = a.dims();
         let Some(confusion) = &answer.fitted.report.confusion else { return };

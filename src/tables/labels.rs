@@ -6,7 +6,7 @@ use std::sync::Arc;
 use arrow::array::{ArrayRef, Float64Array, Int64Array, StringArray};
 
 use super::{
-    Answer, COUNT, Column, ColumnType, Outcome, OutcomeTable, REAL, TEXT, column, nullable,
+    COUNT, Column, ColumnType, Outcome, OutcomeTable, QuestionResult, REAL, TEXT, column, nullable,
 };
 use crate::error::Result;
 
@@ -37,7 +37,7 @@ impl OutcomeTable for LabelsTable {
         COLUMNS
     }
 
-    fn units(&self, answer: &Answer) -> usize {
+    fn units(&self, answer: &QuestionResult) -> usize {
         answer.frame.instances.len()
     }
 
@@ -47,7 +47,7 @@ impl OutcomeTable for LabelsTable {
         question: usize,
         units: Range<usize>,
     ) -> Result<Vec<ArrayRef>> {
-        let Answer { frame, fitted, .. } = &outcome.answers[question];
+        let QuestionResult { frame, fitted, .. } = &outcome.answers[question];
         let a = &frame.annotations;
         let seed = outcome.run.seed;
         let decided: Vec<_> =

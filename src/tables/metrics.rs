@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use arrow::array::{ArrayRef, Float64Array, StringArray};
 
-use super::{Answer, Column, Outcome, OutcomeTable, REAL, TEXT, column, nullable};
+use super::{Column, Outcome, OutcomeTable, QuestionResult, REAL, TEXT, column, nullable};
 use crate::error::Result;
 
 /// One score.
@@ -43,7 +43,7 @@ impl OutcomeTable for MetricsTable {
         COLUMNS
     }
 
-    fn units(&self, _answer: &Answer) -> usize {
+    fn units(&self, _answer: &QuestionResult) -> usize {
         1
     }
 

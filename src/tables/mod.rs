@@ -45,7 +45,7 @@ const BATCH_ROWS: usize = 1 << 13;
 const BATCH_BYTES: usize = 32 << 20;
 
 /// A question's frame and the model that was fitted to it.
-pub struct Answer {
+pub struct QuestionResult {
     /// The question's data.
     pub frame: Frame,
     /// The fitted model.
@@ -57,7 +57,7 @@ pub struct Answer {
 /// Everything that tables are computed from.
 pub struct Outcome {
     /// One for each question.
-    pub answers: Vec<Answer>,
+    pub answers: Vec<QuestionResult>,
     /// How posteriors become labels.
     pub decide: DecideSpec,
     /// Scores against gold: (question, metric).
@@ -135,13 +135,13 @@ pub trait OutcomeTable: Sync {
     /// Its columns, without `question`.
     fn columns(&self) -> &'static [Column];
     /// The number of units (instances, annotators, rows) of a question that its rows are computed from.
-    fn units(&self, answer: &Answer) -> usize;
+    fn units(&self, answer: &QuestionResult) -> usize;
     /// The most rows of a unit.
-    fn rows_per_unit(&self, _answer: &Answer) -> usize {
+    fn rows_per_unit(&self, _answer: &QuestionResult) -> usize {
         1
     }
     /// The most rows of each unit, where most units have far fewer than [`OutcomeTable::rows_per_unit`].
-    fn rows_of_unit<'a>(&self, _answer: &'a Answer) -> Option<RowsOfUnit<'a>> {
+    fn rows_of_unit<'a>(&self, _answer: &'a QuestionResult) -> Option<RowsOfUnit<'a>> {
         None
     }
     /// The columns' arrays for the rows of some units.
@@ -162,7 +162,11 @@ pub trait OutcomeTable: Sync {
     ///
     /// # Errors
     /// When ids cannot be turned into rows.
-    fn questions(&self, _answer: &Answer, _units: Range<usize>) -> Result<Option<ArrayRef>> {
+    fn questions(
+        &self,
+        _answer: &QuestionResult,
+        _units: Range<usize>,
+    ) -> Result<Option<ArrayRef>> {
         Ok(None)
     }
 }
@@ -286,7 +290,7 @@ struct UnitRows<'a> {
 }
 
 impl<'a> UnitRows<'a> {
-    fn of(table: &dyn OutcomeTable, answer: &'a Answer) -> Self {
+    fn of(table: &dyn OutcomeTable, answer: &'a QuestionResult) -> Self {
         Self { most: table.rows_per_unit(answer).max(1), of: table.rows_of_unit(answer) }
     }
 

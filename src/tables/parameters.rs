@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use arrow::array::{ArrayRef, Float64Array, StringArray};
 
-use super::{Answer, Column, ColumnType, Outcome, OutcomeTable, REAL, TEXT, column};
+use super::{Column, ColumnType, Outcome, OutcomeTable, QuestionResult, REAL, TEXT, column};
 use crate::error::Result;
 use crate::frame::{Frame, Ids};
 use crate::model::fitted::Report;
@@ -48,12 +48,12 @@ impl OutcomeTable for ParametersTable {
         self.columns
     }
 
-    fn units(&self, answer: &Answer) -> usize {
+    fn units(&self, answer: &QuestionResult) -> usize {
         let any = !(self.named)(&answer.fitted.report).is_empty();
         if any { (self.ids)(&answer.frame).len() } else { 0 }
     }
 
-    fn rows_per_unit(&self, answer: &Answer) -> usize {
+    fn rows_per_unit(&self, answer: &QuestionResult) -> usize {
         (self.named)(&answer.fitted.report).len()
     }
 
@@ -64,7 +64,7 @@ impl OutcomeTable for ParametersTable {
         question: usize,
         units: Range<usize>,
     ) -> Result<Vec<ArrayRef>> {
-        let Answer { frame, fitted, .. } = &outcome.answers[question];
+        let QuestionResult { frame, fitted, .. } = &outcome.answers[question];
         let named = (self.named)(&fitted.report);
         let of_unit = |unit: usize| named.iter().map(move |(name, v)| (unit, name, v[unit]));
         let known = || units.clone().flat_map(of_unit).filter(|(.., value)| !value.is_nan());

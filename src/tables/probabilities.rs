@@ -8,7 +8,8 @@ use arrow::compute::{CastOptions, cast_with_options};
 use arrow::datatypes::{DataType, Schema, SchemaRef};
 
 use super::{
-    Answer, Column, ColumnType, ComputedTable, IdTypes, Outcome, OutcomeTable, REAL, column, fields,
+    Column, ColumnType, ComputedTable, IdTypes, Outcome, OutcomeTable, QuestionResult, REAL,
+    column, fields,
 };
 use crate::error::Result;
 use crate::frame::Ids;
@@ -19,9 +20,9 @@ pub(super) struct ProbabilitiesTable {
     name: &'static str,
     columns: &'static [Column],
     /// The probabilities and the ids of their rows, if the model has any.
-    of: fn(&Answer) -> Option<(&Posterior, &Ids)>,
+    of: fn(&QuestionResult) -> Option<(&Posterior, &Ids)>,
     /// Whether a row is written: without evidence it would say nothing.
-    is_known: fn(&Answer, usize) -> bool,
+    is_known: fn(&QuestionResult, usize) -> bool,
 }
 
 const CLASS: Column = column("class", ColumnType::Label, "the class");
@@ -64,11 +65,11 @@ impl OutcomeTable for ProbabilitiesTable {
         self.columns
     }
 
-    fn units(&self, answer: &Answer) -> usize {
+    fn units(&self, answer: &QuestionResult) -> usize {
         (self.of)(answer).map_or(0, |(rows, _)| rows.len())
     }
 
-    fn rows_per_unit(&self, answer: &Answer) -> usize {
+    fn rows_per_unit(&self, answer: &QuestionResult) -> usize {
         answer.fitted.posterior.n_classes()
     }
 

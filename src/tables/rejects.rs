@@ -7,7 +7,7 @@ use arrow::array::{Array, ArrayRef, Int64Array, ListBuilder, StringArray, String
 use arrow::compute::concat;
 use arrow::datatypes::{DataType, Field};
 
-use super::{Answer, COUNT, Column, ColumnType, Outcome, OutcomeTable, TEXT, column};
+use super::{COUNT, Column, ColumnType, Outcome, OutcomeTable, QuestionResult, TEXT, column};
 use crate::error::Result;
 use crate::frame::Rejects;
 
@@ -32,7 +32,7 @@ impl OutcomeTable for RejectsTable {
         &COLUMNS
     }
 
-    fn units(&self, answer: &Answer) -> usize {
+    fn units(&self, answer: &QuestionResult) -> usize {
         answer.frame.all_rejects().map(|rejects| rejects.iter().count()).sum()
     }
 
@@ -55,7 +55,7 @@ impl OutcomeTable for RejectsTable {
         ])
     }
 
-    fn questions(&self, answer: &Answer, units: Range<usize>) -> Result<Option<ArrayRef>> {
+    fn questions(&self, answer: &QuestionResult, units: Range<usize>) -> Result<Option<ArrayRef>> {
         let Some(own) = &answer.frame.question else { return Ok(None) };
         let left_out = answer.frame.left_out.iter().map(|question| &question.question);
         let of_rows = std::iter::once(own).chain(left_out).zip(answer.frame.all_rejects());

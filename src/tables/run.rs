@@ -8,8 +8,8 @@ use arrow::datatypes::{DataType, Schema, SchemaRef};
 use serde::Serialize;
 
 use super::{
-    Answer, COUNT, Column, ColumnType, ComputedTable, IdTypes, Outcome, OutcomeTable, REAL, TEXT,
-    column, fields,
+    COUNT, Column, ColumnType, ComputedTable, IdTypes, Outcome, OutcomeTable, QuestionResult, REAL,
+    TEXT, column, fields,
 };
 use crate::error::Result;
 
@@ -93,7 +93,7 @@ impl OutcomeTable for RunTable {
         COLUMNS
     }
 
-    fn units(&self, _answer: &Answer) -> usize {
+    fn units(&self, _answer: &QuestionResult) -> usize {
         1
     }
 

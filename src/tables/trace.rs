@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use arrow::array::{ArrayRef, Float64Array, Int64Array, StringArray};
 
-use super::{Answer, COUNT, Column, Outcome, OutcomeTable, REAL, TEXT, column, nullable};
+use super::{COUNT, Column, Outcome, OutcomeTable, QuestionResult, REAL, TEXT, column, nullable};
 use crate::error::Result;
 
 pub(super) struct TraceTable;
@@ -26,7 +26,7 @@ impl OutcomeTable for TraceTable {
         COLUMNS
     }
 
-    fn units(&self, answer: &Answer) -> usize {
+    fn units(&self, answer: &QuestionResult) -> usize {
         answer.fitted.trace.len()
     }
 

@@ -38,8 +38,8 @@ pub enum AnnotatorType {
     SimilarPair(f64, Vec<Link>),
     /// Right with this probability on the linked classes, else their target; always right on the others.
     Confuser(f64, Vec<Link>),
-    /// Right with this probability, else the wrong class that `Names` gives.
-    Adversarial(f64, Names),
+    /// Right with this probability, else the wrong class that `ClassShift` gives.
+    Adversarial(f64, ClassShift),
     /// Always right.
     Right,
     /// Always wrong, all wrong classes equally likely.
@@ -59,22 +59,22 @@ pub type Link = (usize, usize);
 
 /// The wrong class with which an adversary labels each class.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Names {
+pub enum ClassShift {
     /// The class `n / 2` places further on of `n` classes, cyclically.
-    HalfWay,
+    HalfOfClasses,
     /// The class this many places further on, cyclically.
-    Places(usize),
+    By(usize),
     /// The linked class; the links must be a permutation of all classes.
-    Linked(Vec<Link>),
+    Permutation(Vec<Link>),
 }
 
-impl Names {
+impl ClassShift {
     /// The target of each of `n` classes.
     fn targets(&self, n: usize) -> Vec<usize> {
         let places = match self {
-            Self::HalfWay => n / 2,
-            Self::Places(places) => *places,
-            Self::Linked(links) => return linked((0..n).collect(), links),
+            Self::HalfOfClasses => n / 2,
+            Self::By(places) => *places,
+            Self::Permutation(links) => return linked((0..n).collect(), links),
         };
         (0..n).map(|k| (k + places) % n).collect()
     }
@@ -208,7 +208,7 @@ impl AnnotatorType {
             Self::Pair(_, links)
             | Self::SimilarPair(_, links)
             | Self::Confuser(_, links)
-            | Self::Adversarial(_, Names::Linked(links)) => {
+            | Self::Adversarial(_, ClassShift::Permutation(links)) => {
                 links.iter().flat_map(|(a, b)| [*a, *b]).collect()
             }
             _ => Vec::new(),

@@ -96,11 +96,11 @@ pub fn draw(plan: &Plan, truth: Instances<'_>, run: &Run) -> Result<SimulatedCro
         mix(&mut members, common, noise, truth, &instances);
     }
     let noise = noise.as_ref().zip(common.as_ref());
-    let mut said = answers(&members, truth, &instances, redundancy, noise, run)?;
+    let mut drawn = answers(&members, truth, &instances, redundancy, noise, run)?;
     if let Some(at_most) = plan.kept {
-        said = kept(&said, at_most, run);
+        drawn = kept(&drawn, at_most, run);
     }
-    let (annotations, sources) = said;
+    let (annotations, sources) = drawn;
     let gold = plan.gold(truth, &trusted, &instances, run);
     let mistakes = |m: &Member| plan.describes_annotators.then(|| m.confusion.mistakes());
     let features = members.iter().filter_map(mistakes).collect();
@@ -202,19 +202,19 @@ pub(super) fn answers(
     let [assignment, answers, sources] = &mut streams;
     let mut annotations = Vec::with_capacity(instances.len() * redundancy);
     let mut origins = Vec::new();
-    let mut said = vec![0; members.len()];
+    let mut labels = vec![0; members.len()];
     for (n, instance) in instances.iter().enumerate() {
         if n % (1 << 16) == 0 {
             run.cancel.check()?;
         }
-        let mut who: Vec<usize> = if redundancy < members.len() {
+        let mut annotators: Vec<usize> = if redundancy < members.len() {
             sample(assignment, members.len(), redundancy).into_vec()
         } else {
             (0..members.len()).collect()
         };
-        who.sort_unstable();
+        annotators.sort_unstable();
         let class = truth.class[*instance as usize] as usize;
-        for r in who {
+        for r in annotators {
             let draw: f64 = answers.random();
             let mut confusion = &members[r].own;
             if let Some((shares, common)) = noise {
@@ -223,14 +223,18 @@ pub(super) fn answers(
                 confusion = if is_common { common } else { confusion };
                 origins.push((is_common, share));
             }
-            said[r] = match members[r].kind {
+            labels[r] = match members[r].kind {
                 Some(AnnotatorType::Follows(manner, of)) => {
-                    Dependence::label(manner, said[of], class, truth.classes, draw)
+                    Dependence::label(manner, labels[of], class, truth.classes, draw)
                 }
                 _ => confusion.label(class, draw),
             };
             let annotator = r as u32;
-            annotations.push(Annotation { instance: *instance, annotator, label: said[r] as u32 });
+            annotations.push(Annotation {
+                instance: *instance,
+                annotator,
+                label: labels[r] as u32,
+            });
         }
     }
     Ok((annotations, origins))
@@ -247,9 +251,9 @@ pub(super) fn kept(
 ) -> DrawnAnswers {
     let mut rng = run.rng("kept");
     let (mut kept, mut start) = (Vec::new(), 0);
-    for said in annotations.chunk_by(|a, b| a.instance == b.instance) {
-        let mut order: Vec<usize> = (start..start + said.len()).collect();
-        start += said.len();
+    for of_instance in annotations.chunk_by(|a, b| a.instance == b.instance) {
+        let mut order: Vec<usize> = (start..start + of_instance.len()).collect();
+        start += of_instance.len();
         order.shuffle(&mut rng);
         order.truncate(at_most);
         order.sort_unstable();
@@ -262,7 +266,7 @@ pub(super) fn kept(
 impl SimulatedCrowd {
     /// The instances with gold of this role, sorted.
     #[must_use]
-    pub fn told(&self, role: Role) -> Vec<u32> {
+    pub fn instances_with_role(&self, role: Role) -> Vec<u32> {
         self.gold.iter().filter(|(_, r)| *r == role).map(|(i, _)| *i).collect()
     }
 

@@ -6,7 +6,7 @@
 //! arguments  a probability first, then classes (7 8 9), links (3>5 one way, 3-5 both ways) or an annotator (a00)
 //! ```
 
-use super::annotators::{AnnotatorType, Dependence, Link, Names};
+use super::annotators::{AnnotatorType, ClassShift, Dependence, Link};
 use crate::error::{Error, Result, nearest};
 
 /// Every type: its syntax, and its behaviour.
@@ -198,11 +198,11 @@ impl Words<'_> {
         self.links()
     }
 
-    fn names(&mut self) -> Result<Names> {
+    fn names(&mut self) -> Result<ClassShift> {
         Ok(match self.rest.last() {
-            None => Names::HalfWay,
-            Some(word) if word.contains(['>', '-']) => Names::Linked(self.links()?),
-            Some(_) => Names::Places(self.one("a number of places, or a link", number)?),
+            None => ClassShift::HalfOfClasses,
+            Some(word) if word.contains(['>', '-']) => ClassShift::Permutation(self.links()?),
+            Some(_) => ClassShift::By(self.one("a number of places, or a link", number)?),
         })
     }
 }
@@ -238,9 +238,9 @@ impl AnnotatorType {
             Self::Confuser(p, links) => format!("confuser({}{})", short(p), linked(links)),
             Self::Adversarial(p, names) => {
                 let names = match names {
-                    Names::HalfWay => String::new(),
-                    Names::Places(places) => format!(" {places}"),
-                    Names::Linked(links) => linked(links),
+                    ClassShift::HalfOfClasses => String::new(),
+                    ClassShift::By(places) => format!(" {places}"),
+                    ClassShift::Permutation(links) => linked(links),
                 };
                 format!("adversarial({}{names})", short(p))
             }

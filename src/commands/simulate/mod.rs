@@ -34,7 +34,7 @@ use serde_json::{Value, json};
 
 use crate::engine::EngineSpec;
 use crate::error::{Error, Result};
-use crate::frame::{MOST_LABELS, Role};
+use crate::frame::{MAX_LABELS, Role};
 use crate::run::Run;
 use crate::sink::{
     Begin, Contents, Job, JobCommand, Manifest, ParquetSink, Published, Sink, SinkSpec, digest,
@@ -66,14 +66,14 @@ pub struct Simulation<'a> {
 /// A published crowd.
 pub struct Simulated {
     /// The published run.
-    pub published: Published<Drawn>,
+    pub published: Published<CrowdSummary>,
     /// Every parameter of the recipe.
     pub parameters: Value,
 }
 
 /// The size and accuracy of a drawn crowd.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Drawn {
+pub struct CrowdSummary {
     /// Instances of the truth, annotated or not.
     pub instances: usize,
     /// The number of classes.
@@ -181,14 +181,14 @@ pub async fn simulate(
     let manifest = sink.publish(&run_id, &job, &contents, run).await?;
     link_tables(&sink, &manifest, run);
     let expected = crowd.members.iter().map(|m| m.confusion.accuracy(&crowd.shares));
-    let drawn = Drawn {
+    let drawn = CrowdSummary {
         instances: ground_truth.class.len(),
         classes: ground_truth.classes.len(),
         annotators: crowd.members.len(),
         annotations: crowd.annotations.len(),
-        trusted: crowd.told(Role::Train).len(),
-        valid: crowd.told(Role::Valid).len(),
-        holdout: crowd.told(Role::Holdout).len(),
+        trusted: crowd.instances_with_role(Role::Train).len(),
+        valid: crowd.instances_with_role(Role::Valid).len(),
+        holdout: crowd.instances_with_role(Role::Holdout).len(),
         accuracy: crowd.accuracy(&ground_truth.class),
         expected_accuracy: expected.sum::<f64>() / crowd.members.len() as f64,
     };
@@ -266,12 +266,12 @@ const MATRICES: usize = 2;
 
 /// Refuses confusion matrices that do not fit into the memory of this machine.
 fn check_size(annotators: usize, classes: usize) -> Result<()> {
-    if classes > MOST_LABELS {
+    if classes > MAX_LABELS {
         return Err(Error::data(format!(
             "{classes} distinct classes: is this a column of classes?"
         ))
         .at("--truth")
-        .found(format!("more than {MOST_LABELS}, labels of the given annotations included"))
+        .found(format!("more than {MAX_LABELS}, labels of the given annotations included"))
         .help("name the column that holds the classes with --class-column"));
     }
     let of_all = annotators.checked_add(1).and_then(|n| n.checked_mul(MATRICES));

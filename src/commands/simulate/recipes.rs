@@ -9,8 +9,8 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use super::designs::{
-    CommonAndOwn, Design, FixedBudget, FourHabits, Groups, OnClouds, OneType, Predictors,
-    RealCrowd, Seniority,
+    CommonAndOwn, Design, FixedBudget, FourHabits, Groups, OnBlobs, OneType, Predictors, RealCrowd,
+    Seniority,
 };
 use crate::error::{Error, Result, nearest};
 use crate::spec::assigned;
@@ -167,7 +167,7 @@ pub static RECIPES: &[Recipe] = &[
         "trusted=0.02",
         "annotate_trusted=true",
     ]),
-    Recipe::of::<OnClouds>("conal-synthetic", CONAL, "common noise, on instances that are drawn")
+    Recipe::of::<OnBlobs>("conal-synthetic", CONAL, "common noise, on instances that are drawn")
         .needs(Needs::Nothing)
         .with(&["annotated=0.8"]),
     Recipe::of::<CommonAndOwn>("conal", CONAL, "common noise that depends on the features given")

@@ -147,9 +147,10 @@ fn drawn(
             if n % (1 << 12) == 0 {
                 run.cancel.check()?;
             }
-            let who = sample_weighted(&mut rng, members.len(), |r| annotations_of[r], wanted)
-                .map_err(|e| Error::bug(format!("annotators cannot be drawn: {e}")))?;
-            pairs.extend(who.iter().map(|r| (*instance, r as u32)));
+            let annotators =
+                sample_weighted(&mut rng, members.len(), |r| annotations_of[r], wanted)
+                    .map_err(|e| Error::bug(format!("annotators cannot be drawn: {e}")))?;
+            pairs.extend(annotators.iter().map(|r| (*instance, r as u32)));
         }
         pairs.sort_unstable();
     }

@@ -141,11 +141,11 @@ fn sources<'a>(
     crowd: &'a SimulatedCrowd,
 ) -> Result<ComputedTable<'a>> {
     table("sources_of_noise", crowd.sources.len(), move |rows| {
-        let (said, origins) = (&crowd.annotations[rows.clone()], &crowd.sources[rows]);
+        let (annotations, origins) = (&crowd.annotations[rows.clone()], &crowd.sources[rows]);
         let origin = |is_common: bool| if is_common { "common" } else { "individual" };
         Ok(vec![
-            ("instance_id", ground_truth.ids(said.iter().map(|a| a.instance))?),
-            ("annotator_id", names(crowd, said.iter().map(|a| a.annotator as usize))),
+            ("instance_id", ground_truth.ids(annotations.iter().map(|a| a.instance))?),
+            ("annotator_id", names(crowd, annotations.iter().map(|a| a.annotator as usize))),
             ("source", text(origins.iter().map(|(is_common, _)| origin(*is_common).to_owned()))),
             ("share", Arc::new(origins.iter().map(|(_, share)| *share).collect::<Float64Array>())),
         ])

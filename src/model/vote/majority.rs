@@ -88,7 +88,7 @@ impl Model for MajorityVote {
 pub(crate) fn agreement(a: &Annotations, t: &Posterior) -> Vec<f64> {
     let Dims { instances, annotators, .. } = a.dims();
     // The ranges depend on the data alone, so that sums do not depend on threads.
-    let ranges = (a.len() / (ANNOTATIONS_PER_SUM * annotators.max(1))).clamp(1, MOST_RANGES);
+    let ranges = (a.len() / (ANNOTATIONS_PER_SUM * annotators.max(1))).clamp(1, MAX_RANGES);
     let sums: Vec<Vec<[f64; 2]>> = (0..ranges)
         .into_par_iter()
         .with_max_len(1)
@@ -107,7 +107,7 @@ pub(crate) fn agreement(a: &Annotations, t: &Posterior) -> Vec<f64> {
 const ANNOTATIONS_PER_SUM: usize = 8;
 
 /// The largest number of ranges; more would not keep more processors busy.
-const MOST_RANGES: usize = 16;
+const MAX_RANGES: usize = 16;
 
 /// The summed weights of each annotator's annotations of these instances: of those that equal the label, and of all.
 fn agreed_of_all(a: &Annotations, t: &Posterior, instances: Range<usize>) -> Vec<[f64; 2]> {

@@ -13,12 +13,12 @@ use object_store::{ObjectStoreExt, PutMode, UpdateVersion};
 use rand::TryRngCore;
 use rand::rngs::OsRng;
 
-use super::control::{Control, json, version_of};
+use super::control::{ControlFile, json, version_of};
 use super::disk::Created;
 use super::disk::{STAGED, is_full, on_disk, sync_folder_of};
 use super::lease::{Lease, Process};
 use super::manifest::ManifestNumber;
-use super::place::ParquetSink;
+use super::parquet_sink::ParquetSink;
 use crate::error::{Error, Result};
 use crate::sink::JobCommand;
 
@@ -245,7 +245,7 @@ impl ParquetSink {
                     // The lease is gone; or the answer to the last touch was lost, and the lease has a newer version.
                     Err(object_store::Error::Precondition { .. }) => {
                         match sink.read_control::<Lease>(&sink.lease_path(&lease.attempt)).await {
-                            Ok(Control::Whole(_, meta)) => version = version_of(&meta),
+                            Ok(ControlFile::Whole(_, meta)) => version = version_of(&meta),
                             Ok(_) => break,
                             Err(_) => {}
                         }

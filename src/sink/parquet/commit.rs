@@ -6,12 +6,12 @@ use chrono::Utc;
 use object_store::ObjectMeta;
 
 use super::attempt::Attempt;
-use super::control::Control;
+use super::control::ControlFile;
 use super::disk::Created;
 use super::latest::PointerMove;
 use super::manifest::{Latest, Manifest};
 use super::manifest_names::{Committed, ManifestState, RunState, manifest_path};
-use super::place::ParquetSink;
+use super::parquet_sink::ParquetSink;
 use super::write::WrittenFiles;
 use crate::error::{Error, Result};
 use crate::run::Run;
@@ -19,11 +19,11 @@ use crate::sink::{Contents, Job};
 use crate::tables::SCHEMA_VERSION;
 
 /// The most attempts of one writer. It needs another one if it was suspended for so long that it was considered dead.
-const MOST_TRIES: usize = 3;
+const MAX_TRIES: usize = 3;
 
 /// How often a commit whose files are missing is revoked: other writers may revoke it and commit it again in the
 /// meantime.
-const MOST_REVOKES: usize = 8;
+const MAX_REVOKES: usize = 8;
 
 /// How often the request to commit is sent while no answer arrives.
 const COMMIT_REQUESTS: u32 = 3;
@@ -48,7 +48,7 @@ impl ParquetSink {
         contents: &Contents<'_>,
         run: &Run,
     ) -> Result<Manifest> {
-        for n in 0..=MOST_TRIES {
+        for n in 0..=MAX_TRIES {
             let number = match self.revoke_if_incomplete(run_id, job).await? {
                 RunState::Committed(committed) => {
                     return self.join_concurrent(*committed, job).await;
@@ -61,7 +61,7 @@ impl ParquetSink {
                 tracing::warn!(run_id, error = %e, "what earlier attempts left could not be removed");
             }
             // The last attempt may have ended because another writer committed the run: the check above covers this.
-            if n == MOST_TRIES {
+            if n == MAX_TRIES {
                 break;
             }
             let tables = contents.tables.iter().map(|t| t.name().to_owned()).collect();
@@ -97,7 +97,7 @@ impl ParquetSink {
     /// is left alone.
     async fn revoke_if_incomplete(&self, run_id: &str, job: &Job) -> Result<RunState> {
         let folder = self.run_path(run_id);
-        for n in 0..=MOST_REVOKES {
+        for n in 0..=MAX_REVOKES {
             let state = self.run_state(&folder).await?;
             let RunState::Committed(committed) = &state else { return Ok(state) };
             let missing = self.missing(&folder, &committed.manifest).await?;
@@ -105,7 +105,7 @@ impl ParquetSink {
             else {
                 return Ok(state);
             };
-            if n == MOST_REVOKES {
+            if n == MAX_REVOKES {
                 break;
             }
             tracing::info!(
@@ -174,8 +174,8 @@ impl ParquetSink {
         manifest: &Manifest,
     ) -> Result<AttemptOutcome, Failed> {
         let before = match self.read_latest().await? {
-            Control::Whole(latest, _) => Some(latest),
-            Control::Missing | Control::Damaged(_) | Control::Foreign => None,
+            ControlFile::Whole(latest, _) => Some(latest),
+            ControlFile::Missing | ControlFile::Damaged(_) | ControlFile::Foreign => None,
         };
         let folder = self.run_path(&manifest.run_id);
         let number = attempt.lease.manifest_number;

@@ -20,12 +20,12 @@ use serde_json::Value;
 use tokio::task::block_in_place;
 
 use super::disk::{Created, create_on_disk, on_disk, replace_on_disk};
-use super::place::ParquetSink;
+use super::parquet_sink::ParquetSink;
 use crate::error::{Error, Result};
 
 /// The state of a control file.
 #[derive(Debug)]
-pub(super) enum Control<T> {
+pub(super) enum ControlFile<T> {
     /// There is no file.
     Missing,
     /// A file of ours that is empty or truncated.
@@ -37,7 +37,7 @@ pub(super) enum Control<T> {
 }
 
 /// The largest size of a control file, in bytes: a manifest needs about a hundred for each file that it lists.
-const MOST_BYTES: u64 = 64 << 20;
+const MAX_BYTES: u64 = 64 << 20;
 
 /// The version of an object, for a conditional put.
 pub(super) fn version_of(meta: &ObjectMeta) -> UpdateVersion {
@@ -49,37 +49,37 @@ impl ParquetSink {
     pub(super) async fn read_control<T: DeserializeOwned>(
         &self,
         path: &Path,
-    ) -> Result<Control<T>> {
+    ) -> Result<ControlFile<T>> {
         match self.local(path).map(fs::metadata) {
             // Reading a pipe could block for ever.
-            Some(Ok(found)) if !found.is_file() => return Ok(Control::Foreign),
+            Some(Ok(found)) if !found.is_file() => return Ok(ControlFile::Foreign),
             // A parent of the path is a file: `obstacles.rs` reports this to writers.
             Some(Err(e)) if e.kind() == io::ErrorKind::NotADirectory => {
-                return Ok(Control::Missing);
+                return Ok(ControlFile::Missing);
             }
             _ => {}
         }
         let found = match self.place.store.get(path).await {
             Ok(found) => found,
-            Err(object_store::Error::NotFound { .. }) => return Ok(Control::Missing),
+            Err(object_store::Error::NotFound { .. }) => return Ok(ControlFile::Missing),
             Err(e) => return Err(Error::from(e).or_at("sink.url")),
         };
         let meta = found.meta.clone();
-        if meta.size > MOST_BYTES {
-            return Ok(Control::Foreign);
+        if meta.size > MAX_BYTES {
+            return Ok(ControlFile::Foreign);
         }
         let bytes = found.bytes().await.map_err(|e| Error::from(e).or_at("sink.url"))?;
         match parse(&bytes) {
-            Parsed::Whole(value) => Ok(Control::Whole(value, meta)),
+            Parsed::Whole(value) => Ok(ControlFile::Whole(value, meta)),
             Parsed::Damaged => {
                 tracing::warn!(
                     file = %self.text(path),
                     bytes = bytes.len(),
                     "the file is empty or was cut short: it counts as absent"
                 );
-                Ok(Control::Damaged(meta))
+                Ok(ControlFile::Damaged(meta))
             }
-            Parsed::Foreign => Ok(Control::Foreign),
+            Parsed::Foreign => Ok(ControlFile::Foreign),
         }
     }
 
@@ -198,12 +198,12 @@ mod tests {
             committed_at: "w".into(),
             since: "s".into(),
         };
-        let whole = json(&latest);
-        assert_eq!(parsed(&whole), "whole");
-        for end in 0..whole.len() {
+        let complete = json(&latest);
+        assert_eq!(parsed(&complete), "whole");
+        for end in 0..complete.len() {
             // A cut inside a two-byte character counts too.
-            assert_eq!(parsed(&whole[..end]), "damaged", "cut at {end}");
-            let zeros = [&whole[..end], &vec![0; whole.len() - end]].concat();
+            assert_eq!(parsed(&complete[..end]), "damaged", "cut at {end}");
+            let zeros = [&complete[..end], &vec![0; complete.len() - end]].concat();
             assert_eq!(parsed(&zeros), "damaged", "zeros from {end}");
         }
         for foreign in ["{\"best\": 1}", "[]", "7", "<html>", "run_id: 3"] {

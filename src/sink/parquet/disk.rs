@@ -47,7 +47,7 @@ pub(super) fn create_on_disk(
 /// Renames or links the temporary file to `target`, which must not exist.
 fn persist_new(staged: tempfile::NamedTempFile, target: &FilePath) -> io::Result<()> {
     #[cfg(test)]
-    tests::fail_as_told(target)?;
+    tests::fail_as_asked(target)?;
     staged.persist_noclobber(target).map(drop).map_err(|e| e.error)
 }
 
@@ -165,9 +165,9 @@ pub(super) mod tests {
     pub(in crate::sink::parquet) static REFUSALS: std::sync::Mutex<Vec<(std::path::PathBuf, i32)>> =
         std::sync::Mutex::new(Vec::new());
 
-    pub(super) fn fail_as_told(target: &FilePath) -> io::Result<()> {
-        let told = REFUSALS.lock().map_err(|_| io::ErrorKind::Other)?;
-        match told.iter().rfind(|(folder, _)| target.starts_with(folder)) {
+    pub(super) fn fail_as_asked(target: &FilePath) -> io::Result<()> {
+        let refusals = REFUSALS.lock().map_err(|_| io::ErrorKind::Other)?;
+        match refusals.iter().rfind(|(folder, _)| target.starts_with(folder)) {
             Some((_, number)) => Err(io::Error::from_raw_os_error(*number)),
             None => Ok(()),
         }
@@ -222,11 +222,11 @@ pub(super) mod tests {
             // A failure that shows only at the commit is reported in the same way.
             let late = sink.publish("r", &job, &contents, &run).await.unwrap_err();
             for error in [early, late] {
-                let said = error.to_string();
-                assert_eq!(error.exit_code(), 2, "{said}");
-                assert!(said.contains("only where there is none"), "{said}");
-                assert!(said.contains("not committed"), "{said}");
-                assert!(said.contains(&root.display().to_string()), "{said}");
+                let message = error.to_string();
+                assert_eq!(error.exit_code(), 2, "{message}");
+                assert!(message.contains("only where there is none"), "{message}");
+                assert!(message.contains("not committed"), "{message}");
+                assert!(message.contains(&root.display().to_string()), "{message}");
             }
             for name in ["runs", "_leases"] {
                 let left = fs::read_dir(root.join(name)).into_iter().flatten().count();

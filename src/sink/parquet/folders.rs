@@ -14,7 +14,7 @@ use futures::TryStreamExt;
 use object_store::path::Path;
 use object_store::{ObjectMeta, ObjectStore, ObjectStoreExt};
 
-use super::place::{ParquetSink, is_attempt};
+use super::parquet_sink::{ParquetSink, is_attempt};
 use crate::error::{Error, Result};
 
 /// A folder below `runs`, which may belong to someone else.

@@ -17,12 +17,12 @@ use object_store::path::Path;
 use object_store::{ObjectMeta, PutMode};
 use tokio::task::block_in_place;
 
-use super::control::{Control, json, version_of};
+use super::control::{ControlFile, json, version_of};
 use super::disk::{replace_on_disk, sync};
 use super::manifest::{Latest, Manifest};
 use super::manifest_names::{Committed, RunState};
-use super::obstacles::in_place_of_the_link;
-use super::place::{LATEST_FILE, LATEST_LINK, LOCK, ParquetSink, through_latest};
+use super::obstacles::describe_obstacle_to_link;
+use super::parquet_sink::{LATEST_FILE, LATEST_LINK, LOCK, ParquetSink, through_latest};
 use crate::error::{Error, Result};
 
 /// How often a writer tries to move the pointer after a lost race or a lost answer.
@@ -48,7 +48,7 @@ enum MoveOutcome {
 
 impl ParquetSink {
     /// Reads `latest.json`.
-    pub(super) async fn read_latest(&self) -> Result<Control<Latest>> {
+    pub(super) async fn read_latest(&self) -> Result<ControlFile<Latest>> {
         self.read_control(&self.latest_path()).await
     }
 
@@ -60,13 +60,13 @@ impl ParquetSink {
         before: Option<&Latest>,
     ) -> Result<PointerMove> {
         let manifest = &committed.manifest;
-        self.refuse_what_is_in_the_way(&manifest.run_id)?;
+        self.check_obstacles(&manifest.run_id)?;
         let mut failed = Error::store("other writers keep changing latest.json");
         let mut is_locked = false;
         for n in 0..REQUESTS {
             let now = self.read_latest().await?;
-            if let Control::Foreign = now {
-                return Err(self.in_the_way(&self.latest_path(), "a pointer of labelmill"));
+            if let ControlFile::Foreign = now {
+                return Err(self.obstacle_error(&self.latest_path(), "a pointer of labelmill"));
             }
             let latest = Latest {
                 run_id: manifest.run_id.clone(),
@@ -79,7 +79,7 @@ impl ParquetSink {
                 let is_this = (&named.run_id, &named.attempt) == (&latest.run_id, &latest.attempt);
                 is_this || (Some(named) != before && named.is_newer_than(&latest))
             };
-            if let Control::Whole(named, _) = &now
+            if let ControlFile::Whole(named, _) = &now
                 && stays(named)
             {
                 return Ok(PointerMove::Done);
@@ -109,10 +109,10 @@ impl ParquetSink {
     }
 
     /// Creates `latest.json` on a store, or replaces it if it has not changed since it was read.
-    async fn put_latest(&self, now: Control<Latest>, latest: &Latest) -> Result<MoveOutcome> {
+    async fn put_latest(&self, now: ControlFile<Latest>, latest: &Latest) -> Result<MoveOutcome> {
         let seen: Option<ObjectMeta> = match now {
-            Control::Whole(_, meta) | Control::Damaged(meta) => Some(meta),
-            Control::Missing | Control::Foreign => None,
+            ControlFile::Whole(_, meta) | ControlFile::Damaged(meta) => Some(meta),
+            ControlFile::Missing | ControlFile::Foreign => None,
         };
         let mode = seen.map_or(PutMode::Create, |meta| PutMode::Update(version_of(&meta)));
         match self.put(&self.latest_path(), json(latest), mode).await {
@@ -202,9 +202,8 @@ impl ParquetSink {
             let is_ours =
                 fs::read_link(&place).is_ok_and(|to| to == FilePath::new("latest").join(table));
             if !is_ours && fs::symlink_metadata(&place).is_ok() {
-                return Err(
-                    self.in_the_way(&self.place.path.clone().join(table), "a link of labelmill")
-                );
+                return Err(self
+                    .obstacle_error(&self.place.path.clone().join(table), "a link of labelmill"));
             }
         }
         Ok(())
@@ -273,7 +272,7 @@ fn relink(root: &FilePath, target: &FilePath, name: &str) -> io::Result<()> {
 pub(super) fn remove_staged_link(root: &FilePath) {
     let lock = lock_file(&root.join("_leases").join(LOCK)).ok();
     let is_locked = lock.as_ref().is_some_and(|lock| lock.try_lock().is_ok());
-    if is_locked && in_place_of_the_link(root, LATEST_LINK).is_none() {
+    if is_locked && describe_obstacle_to_link(root, LATEST_LINK).is_none() {
         let _ = fs::remove_file(root.join(LATEST_LINK));
     }
 }

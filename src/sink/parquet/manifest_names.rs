@@ -15,13 +15,13 @@ use object_store::path::Path;
 use object_store::{ObjectMeta, ObjectStore, ObjectStoreExt};
 use serde::Deserialize;
 
-use super::control::Control;
+use super::control::ControlFile;
 use super::disk::Created;
 use super::lease::Lease;
 use super::manifest::{FileEntry, Manifest, ManifestNumber, Tombstone};
-use super::place::ParquetSink;
+use super::parquet_sink::ParquetSink;
 use crate::error::{Error, Result};
-use crate::store::Place;
+use crate::store::StoreLocation;
 
 /// The state of one of a run's manifest names.
 pub(super) enum ManifestState {
@@ -74,13 +74,15 @@ impl ParquetSink {
     ) -> Result<ManifestState> {
         let path = manifest_path(run, number);
         Ok(match self.read_control(&path).await? {
-            Control::Missing => ManifestState::Absent,
-            Control::Damaged(_) => ManifestState::Tombstone(None),
-            Control::Foreign => return Err(self.in_the_way(&path, "a manifest of labelmill")),
-            Control::Whole(Content::Tombstone(tombstone), _) => {
+            ControlFile::Missing => ManifestState::Absent,
+            ControlFile::Damaged(_) => ManifestState::Tombstone(None),
+            ControlFile::Foreign => {
+                return Err(self.obstacle_error(&path, "a manifest of labelmill"));
+            }
+            ControlFile::Whole(Content::Tombstone(tombstone), _) => {
                 ManifestState::Tombstone(Some(Box::new(tombstone)))
             }
-            Control::Whole(Content::Manifest(manifest), meta) => {
+            ControlFile::Whole(Content::Manifest(manifest), meta) => {
                 ManifestState::Committed(Box::new(Committed { manifest: *manifest, number, meta }))
             }
         })
@@ -149,7 +151,7 @@ impl ParquetSink {
             FilesOfRun::list(&self.place, run).await.map_err(|e| e.or_at("sink.url"))?;
         let mut missing = Vec::new();
         for file in manifest.files() {
-            if found.whole(file).await.map_err(|e| e.or_at("sink.url"))?.is_none() {
+            if found.find_intact(file).await.map_err(|e| e.or_at("sink.url"))?.is_none() {
                 missing.push(file.clone());
             }
         }
@@ -161,13 +163,13 @@ impl ParquetSink {
 /// looked up, as some stores list new objects late. On local disk each file is looked up, so that nothing else in the
 /// folder matters.
 pub(super) struct FilesOfRun<'a> {
-    place: &'a Place,
+    place: &'a StoreLocation,
     run: &'a Path,
     listed: BTreeMap<Path, ObjectMeta>,
 }
 
 impl<'a> FilesOfRun<'a> {
-    pub(super) async fn list(place: &'a Place, run: &'a Path) -> Result<Self> {
+    pub(super) async fn list(place: &'a StoreLocation, run: &'a Path) -> Result<Self> {
         if place.local().is_some() {
             return Ok(Self { place, run, listed: BTreeMap::new() });
         }
@@ -178,7 +180,7 @@ impl<'a> FilesOfRun<'a> {
     }
 
     /// The object of a file that a manifest lists, if it exists and has the listed size.
-    pub(super) async fn whole(&mut self, file: &FileEntry) -> Result<Option<ObjectMeta>> {
+    pub(super) async fn find_intact(&mut self, file: &FileEntry) -> Result<Option<ObjectMeta>> {
         let path = join(self.run.clone(), &file.path);
         let object = match self.listed.remove(&path) {
             Some(object) => object,

@@ -38,7 +38,7 @@ mod lease;
 mod manifest;
 mod manifest_names;
 mod obstacles;
-mod place;
+mod parquet_sink;
 #[cfg(test)]
 mod protocol;
 mod published;
@@ -50,13 +50,13 @@ mod write;
 use super::{CommittedRun, Contents, Job, Sink};
 use crate::error::Result;
 use crate::run::Run;
-use control::Control;
+use control::ControlFile;
 pub use encode::Compression;
 use latest::PointerMove;
 use lease::Lease;
 pub use manifest::{FileEntry, Manifest};
 use manifest_names::RunState;
-pub use place::ParquetSink;
+pub use parquet_sink::ParquetSink;
 pub use published::PublishedRun;
 
 impl Sink for ParquetSink {
@@ -66,7 +66,7 @@ impl Sink for ParquetSink {
 
     async fn committed(&self, run_id: &str) -> Result<Option<CommittedRun>> {
         // Report obstacles before anything is read, not only at the commit.
-        self.refuse_what_is_in_the_way(run_id)?;
+        self.check_obstacles(run_id)?;
         self.latest().await?;
         let folder = self.run_path(run_id);
         let RunState::Committed(committed) = self.run_state(&folder).await? else {
@@ -78,14 +78,16 @@ impl Sink for ParquetSink {
 
     async fn latest(&self) -> Result<Option<String>> {
         match self.read_latest().await? {
-            Control::Whole(latest, _) => Ok(Some(latest.run_id)),
-            Control::Missing | Control::Damaged(_) => Ok(None),
-            Control::Foreign => Err(self.in_the_way(&self.latest_path(), "a pointer of labelmill")),
+            ControlFile::Whole(latest, _) => Ok(Some(latest.run_id)),
+            ControlFile::Missing | ControlFile::Damaged(_) => Ok(None),
+            ControlFile::Foreign => {
+                Err(self.obstacle_error(&self.latest_path(), "a pointer of labelmill"))
+            }
         }
     }
 
     async fn finish_commit(&self, manifest: &Manifest) -> Result<()> {
-        if let Control::Missing | Control::Damaged(_) = self.read_latest().await?
+        if let ControlFile::Missing | ControlFile::Damaged(_) = self.read_latest().await?
             && let Some(newest) = self.newest_commit().await?
             && let PointerMove::Locked = self.point_latest(&newest, None).await?
         {
@@ -96,7 +98,7 @@ impl Sink for ParquetSink {
             return Ok(());
         }
         let path = self.lease_path(&manifest.attempt);
-        let Control::Whole(lease, _) = self.read_control::<Lease>(&path).await? else {
+        let ControlFile::Whole(lease, _) = self.read_control::<Lease>(&path).await? else {
             return Ok(());
         };
         if let RunState::Committed(committed) =

@@ -6,23 +6,23 @@ use std::path::Path as FilePath;
 
 use object_store::path::Path;
 
-use super::place::{LATEST_LINK, LOCK, ParquetSink, is_attempt, through_latest};
+use super::parquet_sink::{LATEST_LINK, LOCK, ParquetSink, is_attempt, through_latest};
 use crate::error::{Error, Result};
 
 impl ParquetSink {
     /// The error for a file or folder of someone else that has the name of one of our files. `what` describes the
     /// expected file.
-    pub(super) fn in_the_way(&self, path: &Path, what: &str) -> Error {
+    pub(super) fn obstacle_error(&self, path: &Path, what: &str) -> Error {
         obstacle(&format!("a file that is not {what} is in the way"), &self.text(path))
     }
 
     /// On local disk, fails if something of another kind has the name of one of our folders or links, or of the lock
     /// file.
-    pub(super) fn refuse_what_is_in_the_way(&self, run_id: &str) -> Result<()> {
+    pub(super) fn check_obstacles(&self, run_id: &str) -> Result<()> {
         let Some(root) = self.place.local() else { return Ok(()) };
         let run = root.join("runs").join(run_id);
         for folder in run.ancestors().chain([root.join("_leases").as_path()]) {
-            if let Some(found) = in_place_of_a_folder(folder) {
+            if let Some(found) = describe_obstacle_to_folder(folder) {
                 return Err(
                     obstacle("a folder is needed here", &folder.display().to_string()).found(found)
                 );
@@ -34,7 +34,7 @@ impl ParquetSink {
             return Err(obstacle("a file is needed here", &lock.display().to_string()).found(found));
         }
         for link in ["latest", "latest.json", LATEST_LINK] {
-            if let Some(found) = in_place_of_the_link(&root, link) {
+            if let Some(found) = describe_obstacle_to_link(&root, link) {
                 let what =
                     format!("what labelmill did not write is where the link `{link}` belongs");
                 return Err(
@@ -53,7 +53,7 @@ fn obstacle(what: &str, place: &str) -> Error {
 }
 
 /// Describes what is at `path` instead of a folder; `None` if there is a folder or nothing.
-fn in_place_of_a_folder(path: &FilePath) -> Option<&'static str> {
+fn describe_obstacle_to_folder(path: &FilePath) -> Option<&'static str> {
     match fs::metadata(path) {
         Ok(found) => (!found.is_dir()).then_some("a file"),
         Err(e) if e.kind() == io::ErrorKind::NotFound => {
@@ -67,7 +67,7 @@ fn in_place_of_a_folder(path: &FilePath) -> Option<&'static str> {
 
 /// Describes what is there instead of one of our links; `None` if there is the link or nothing. `latest.json` may also
 /// be a file, whose content is checked when it is read.
-pub(super) fn in_place_of_the_link(root: &FilePath, name: &str) -> Option<&'static str> {
+pub(super) fn describe_obstacle_to_link(root: &FilePath, name: &str) -> Option<&'static str> {
     let link = root.join(name);
     let found = fs::symlink_metadata(&link).ok()?;
     let is_pointer = name == "latest.json";

@@ -5,17 +5,17 @@ use object_store::path::Path;
 
 use super::manifest::Manifest;
 use super::manifest_names::{FilesOfRun, RunState, join};
-use super::place::ParquetSink;
+use super::parquet_sink::ParquetSink;
 use crate::error::{Error, Result, offenders};
 use crate::sink::{Sink, SinkSpec};
-use crate::store::{Place, StoreSpec, open, parse_url};
+use crate::store::{StoreLocation, StoreSpec, open, parse_url};
 
 /// A committed run, and the place of its files.
 pub struct PublishedRun {
     /// The run's manifest.
     pub manifest: Manifest,
     /// The run's folder.
-    pub place: Place,
+    pub place: StoreLocation,
 }
 
 impl PublishedRun {
@@ -25,7 +25,7 @@ impl PublishedRun {
     /// # Errors
     /// When there is no committed run, or the store cannot be read.
     pub async fn find(url: &str, stores: &StoreSpec) -> Result<Self> {
-        Self::look(url, stores).await?.ok_or_else(|| {
+        Self::find_optional(url, stores).await?.ok_or_else(|| {
             Error::data("there is no committed run here")
                 .help("name the folder that [sink] url names, or one of its runs/<run_id> folders")
         })
@@ -35,7 +35,7 @@ impl PublishedRun {
     ///
     /// # Errors
     /// When a run or the store cannot be read.
-    pub async fn look(url: &str, stores: &StoreSpec) -> Result<Option<Self>> {
+    pub async fn find_optional(url: &str, stores: &StoreSpec) -> Result<Option<Self>> {
         let sink = sink_at(url.trim_end_matches('/'), stores)?;
         if let Some(run_id) = sink.latest().await? {
             let run = sink_at(&sink.folder(&run_id), stores)?;
@@ -82,7 +82,7 @@ impl PublishedRun {
         for (table, files) in &self.manifest.tables {
             let mut objects = Vec::with_capacity(files.len());
             for file in files {
-                match found.whole(file).await? {
+                match found.find_intact(file).await? {
                     Some(object) => objects.push(object),
                     None => torn.push(&file.path),
                 }

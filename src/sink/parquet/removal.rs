@@ -13,7 +13,7 @@ use super::latest::remove_staged_link;
 use super::lease::Lease;
 use super::manifest::Tombstone;
 use super::manifest_names::{ManifestState, join};
-use super::place::{LATEST_FILE, LATEST_LINK, ParquetSink, is_attempt};
+use super::parquet_sink::{LATEST_FILE, LATEST_LINK, ParquetSink, is_attempt};
 use crate::error::{Error, Result};
 use crate::sink::MODEL_FILES;
 
@@ -51,7 +51,7 @@ impl ParquetSink {
         for number in 1.. {
             match self.manifest_state(&run, number).await? {
                 ManifestState::Tombstone(Some(tombstone)) => {
-                    self.remove_let_go(run_id, &tombstone).await?;
+                    self.remove_released(run_id, &tombstone).await?;
                 }
                 ManifestState::Tombstone(None) => {}
                 ManifestState::Absent | ManifestState::Committed(_) => break,
@@ -60,7 +60,7 @@ impl ParquetSink {
         Ok(())
     }
 
-    async fn remove_let_go(&self, run_id: &str, tombstone: &Tombstone) -> Result<()> {
+    async fn remove_released(&self, run_id: &str, tombstone: &Tombstone) -> Result<()> {
         if !tombstone.revoked.is_empty() {
             return self.remove_revoked(run_id, &tombstone.revoked).await;
         }
@@ -163,9 +163,9 @@ fn leads_elsewhere(run: &FilePath, file: &str) -> bool {
     folders.map(|folder| run.join(folder)).any(|folder| folder.is_symlink())
 }
 
-/// Removes the files below `folder` for which `is_meant` is true, then the empty folders below it, and `folder` itself
-/// if it is empty.
-fn remove_on_disk(folder: &FilePath, is_meant: impl Fn(&[&str]) -> bool) -> Result<()> {
+/// Removes the files below `folder` for which `should_remove` is true, then the empty folders below it, and `folder`
+/// itself if it is empty.
+fn remove_on_disk(folder: &FilePath, should_remove: impl Fn(&[&str]) -> bool) -> Result<()> {
     let fails = |path: &FilePath, e: std::io::Error| {
         Error::store(format!("cannot remove what a dead run left: {e}"))
             .at(path.display().to_string())
@@ -178,7 +178,7 @@ fn remove_on_disk(folder: &FilePath, is_meant: impl Fn(&[&str]) -> bool) -> Resu
     for file in files {
         let below: Option<Vec<&str>> =
             file.strip_prefix(folder).ok().map(|p| p.iter().filter_map(|c| c.to_str()).collect());
-        if below.is_some_and(|below| is_meant(&below)) {
+        if below.is_some_and(|below| should_remove(&below)) {
             match fs::remove_file(&file) {
                 Err(e) if e.kind() != std::io::ErrorKind::NotFound => return Err(fails(&file, e)),
                 _ => {}

@@ -3,9 +3,9 @@
 use object_store::ObjectStoreExt;
 
 use super::attempt::Attempt;
-use super::control::Control;
+use super::control::ControlFile;
 use super::manifest_names::{Committed, RunState};
-use super::place::ParquetSink;
+use super::parquet_sink::ParquetSink;
 use crate::error::Result;
 
 impl ParquetSink {
@@ -14,7 +14,7 @@ impl ParquetSink {
     pub(super) async fn collect(&self, own: &Attempt, newest: &Committed) -> Result<()> {
         let Some(keep) = self.spec.keep_runs else { return Ok(()) };
         let named = match self.read_latest().await? {
-            Control::Whole(latest, _) => Some(latest.run_id),
+            ControlFile::Whole(latest, _) => Some(latest.run_id),
             _ => None,
         };
         let pipeline = &newest.manifest.pipeline;

@@ -4,12 +4,12 @@ use std::fs::File;
 use std::time::Duration;
 
 use super::attempt::Attempt;
-use super::control::Control;
+use super::control::ControlFile;
 use super::disk::Created;
 use super::latest::PointerMove;
 use super::lease::Lease;
 use super::manifest_names::{ManifestState, manifest_path};
-use super::place::ParquetSink;
+use super::parquet_sink::ParquetSink;
 use crate::error::Result;
 
 /// How often a manifest name is read while other processes change it.
@@ -71,7 +71,7 @@ impl ParquetSink {
         loop {
             looks += 1;
             if looks > LOOKS {
-                return Err(self.in_the_way(
+                return Err(self.obstacle_error(
                     &manifest_path(&run, lease.manifest_number),
                     "a manifest of labelmill",
                 ));
@@ -113,7 +113,7 @@ impl ParquetSink {
         let found = self.read_control::<Lease>(&self.lease_path(&lease.attempt)).await?;
         let is_dead =
             |meta: &object_store::ObjectMeta| lease.is_dead(meta.last_modified, own.began);
-        Ok(matches!(found, Control::Whole(_, meta) if is_dead(&meta)))
+        Ok(matches!(found, ControlFile::Whole(_, meta) if is_dead(&meta)))
     }
 
     /// Frees space on a disk that has no room for a lease: removes the files of writers whose processes have certainly
@@ -121,7 +121,8 @@ impl ParquetSink {
     /// and counts as a tombstone.
     pub(super) async fn make_room(&self) -> Result<()> {
         for (attempt, object) in self.lease_files().await? {
-            let Ok(Control::Whole(lease, _)) = self.read_control::<Lease>(&object.location).await
+            let Ok(ControlFile::Whole(lease, _)) =
+                self.read_control::<Lease>(&object.location).await
             else {
                 continue;
             };
@@ -174,17 +175,20 @@ impl ParquetSink {
                 }
             };
             match found {
-                Control::Whole(lease, meta) if lease.attempt == attempt => {
+                ControlFile::Whole(lease, meta) if lease.attempt == attempt => {
                     let is_dead = lease.is_dead(meta.last_modified, own.began);
                     if is_dead { &mut dead } else { &mut living }.push(lease);
                 }
                 // A truncated lease names no files, and its writer does not use it.
-                Control::Damaged(_) if is_old => {
+                ControlFile::Damaged(_) if is_old => {
                     if let Err(e) = self.delete(&object.location).await {
                         tracing::warn!(error = %e, "a damaged lease could not be removed");
                     }
                 }
-                Control::Whole(..) | Control::Damaged(_) | Control::Foreign | Control::Missing => {}
+                ControlFile::Whole(..)
+                | ControlFile::Damaged(_)
+                | ControlFile::Foreign
+                | ControlFile::Missing => {}
             }
         }
         Ok((dead, living))

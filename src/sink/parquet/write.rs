@@ -14,7 +14,7 @@ use super::disk::sync;
 use super::encode::encode;
 use super::manifest::FileEntry;
 use super::manifest_names::join;
-use super::place::ParquetSink;
+use super::parquet_sink::ParquetSink;
 use crate::error::{Error, Result};
 use crate::run::Run;
 use crate::sink::Contents;

@@ -27,7 +27,7 @@ pub(super) enum ColumnContent {
 }
 
 /// The most distinct fields over all objects of a column. Beyond that, the names are data, not fields.
-const MOST_FIELDS: usize = 1 << 16;
+const MAX_FIELDS: usize = 1 << 16;
 
 const MIXED: &str = "single values beside lists or objects";
 
@@ -64,7 +64,7 @@ impl ColumnContent {
                     };
                     all.insert(name, both);
                 }
-                if all.len() > MOST_FIELDS { Self::Untyped(TOO_WIDE) } else { Self::Objects(all) }
+                if all.len() > MAX_FIELDS { Self::Untyped(TOO_WIDE) } else { Self::Objects(all) }
             }
             (Self::Untyped(what), _) | (_, Self::Untyped(what)) => Self::Untyped(what),
             both => return Err(both),
@@ -155,7 +155,7 @@ impl<'de> Deserialize<'de> for ColumnContent {
                 let mut fields = BTreeMap::new();
                 while let Some((name, value)) = map.next_entry()? {
                     fields.insert(name, value);
-                    if fields.len() > MOST_FIELDS {
+                    if fields.len() > MAX_FIELDS {
                         while map.next_entry::<IgnoredAny, IgnoredAny>()?.is_some() {}
                         return Ok(ColumnContent::Untyped(TOO_WIDE));
                     }
@@ -210,10 +210,10 @@ mod tests {
 
     #[test]
     fn objects_of_too_many_fields_have_no_type() {
-        let fields: Vec<String> = (0..=MOST_FIELDS).map(|n| format!("\"{n}\": 1")).collect();
+        let fields: Vec<String> = (0..=MAX_FIELDS).map(|n| format!("\"{n}\": 1")).collect();
         assert_eq!(of(&format!("{{{}}}", fields.join(","))), ColumnContent::Untyped(TOO_WIDE));
         let half = |range: &[String]| of(&format!("{{{}}}", range.join(",")));
-        let (one, other) = fields.split_at(MOST_FIELDS / 2);
+        let (one, other) = fields.split_at(MAX_FIELDS / 2);
         assert_eq!(half(one).and(half(other)), Ok(ColumnContent::Untyped(TOO_WIDE)));
     }
 }

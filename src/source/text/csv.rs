@@ -13,9 +13,9 @@ use arrow::record_batch::RecordBatch;
 use super::columns::SeenColumns;
 use super::content::ColumnContent;
 use super::inferred::{as_decoded, as_inferred};
-use super::seen::{FIRST_ROWS, InferenceScope, MOST_COLUMNS, ValueKinds};
+use super::seen::{FIRST_ROWS, InferenceScope, MAX_COLUMNS, ValueKinds};
 use super::undecodable::{not_utf8, undecodable};
-use super::{BATCH_BYTES, Blocks, LONGEST_RECORD, ReadRequest, TakeBatch, unreadable};
+use super::{BATCH_BYTES, Blocks, MAX_RECORD_BYTES, ReadRequest, TakeBatch, unreadable};
 use crate::error::{Error, Result};
 use crate::source::header::refuse_doubles;
 use crate::source::known_columns::KnownColumns;
@@ -159,12 +159,12 @@ fn header(file: &mut Blocks, delimiter: u8) -> Result<Vec<String>> {
             };
         }
         file.consume(n);
-        if text.len() > LONGEST_RECORD {
+        if text.len() > MAX_RECORD_BYTES {
             return Err(too_long(0));
         }
     }
     let separators = count(&text, delimiter);
-    if separators >= MOST_COLUMNS {
+    if separators >= MAX_COLUMNS {
         return Err(Error::data("the first line is no header")
             .found(format!("about {separators} columns"))
             .help("a CSV file begins with the names of its columns"));
@@ -215,7 +215,7 @@ fn batches(
         batch += n;
         records += ended;
         open = if ended == 0 { open + n } else { 0 };
-        if open > LONGEST_RECORD {
+        if open > MAX_RECORD_BYTES {
             return Err(too_long(records));
         }
         let is_full = decoder.capacity() == 0 || n == 0;
@@ -244,6 +244,6 @@ fn batches(
 
 fn too_long(records: usize) -> Error {
     Error::data("a record is longer than any annotation")
-        .found(format!("more than {LONGEST_RECORD} bytes, after {records} records"))
+        .found(format!("more than {MAX_RECORD_BYTES} bytes, after {records} records"))
         .help("is there a quote that is never closed, or is this no CSV file?")
 }

@@ -55,7 +55,7 @@ pub use seen::InferenceScope;
 
 /// The longest record in bytes; a longer one is an error. No annotation is as long, and a record is held in memory
 /// whole.
-const LONGEST_RECORD: usize = 64 << 20;
+const MAX_RECORD_BYTES: usize = 64 << 20;
 
 /// Bytes per read of a file.
 const BLOCK: usize = 1 << 20;

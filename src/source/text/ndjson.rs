@@ -11,9 +11,9 @@ use serde::{Deserialize, Deserializer};
 
 use super::columns::SeenColumns;
 use super::content::ColumnContent;
-use super::seen::{FIRST_ROWS, InferenceScope, MOST_COLUMNS};
+use super::seen::{FIRST_ROWS, InferenceScope, MAX_COLUMNS};
 use super::undecodable::undecodable;
-use super::{BATCH_BYTES, Blocks, LONGEST_RECORD, ReadRequest, TakeBatch, unreadable};
+use super::{BATCH_BYTES, Blocks, MAX_RECORD_BYTES, ReadRequest, TakeBatch, unreadable};
 use crate::error::{Error, Result};
 
 /// Collects the fields of all objects with their content, by name, since any line may add a field. `None` for a file
@@ -39,9 +39,9 @@ pub(super) fn infer_columns(file: Blocks, scope: InferenceScope) -> Result<Optio
                     .help("write it with one type")
             })?;
         }
-        if columns.len() > MOST_COLUMNS {
+        if columns.len() > MAX_COLUMNS {
             return Err(Error::data("the objects have too many different fields")
-                .found(format!("more than {MOST_COLUMNS} up to line {number}"))
+                .found(format!("more than {MAX_COLUMNS} up to line {number}"))
                 .help("the columns of a table are the fields of its objects: is an id among their names?"));
         }
         rows += 1;
@@ -92,15 +92,15 @@ fn lines(mut file: Blocks, mut visit: impl FnMut(&[u8], usize) -> Result<bool>) 
         };
         let more = match (end.is_some() || is_last, begun.is_empty()) {
             (true, true) => visit(&block[..n])?,
-            (whole, _) => {
+            (is_complete, _) => {
                 begun.extend_from_slice(&block[..n]);
-                if begun.len() > LONGEST_RECORD {
+                if begun.len() > MAX_RECORD_BYTES {
                     return Err(Error::data("a line is longer than any annotation")
-                        .found(format!("more than {LONGEST_RECORD} bytes in line {}", number + 1))
+                        .found(format!("more than {MAX_RECORD_BYTES} bytes in line {}", number + 1))
                         .help("an NDJSON file holds one object a line"));
                 }
-                let more = !whole || visit(&begun)?;
-                if whole {
+                let more = !is_complete || visit(&begun)?;
+                if is_complete {
                     begun.clear();
                 }
                 more

@@ -16,7 +16,7 @@ pub enum InferenceScope {
 pub(super) const FIRST_ROWS: usize = 1000;
 
 /// The most columns of a text file: each takes memory for every row of a batch.
-pub(super) const MOST_COLUMNS: usize = 1 << 20;
+pub(super) const MAX_COLUMNS: usize = 1 << 20;
 
 /// Doubles hold every integer up to this one, 2^53.
 const EXACT: u64 = 1 << 53;

@@ -100,7 +100,7 @@ impl Design for CommonAndOwn {
 /// Common and individual noise on instances that are drawn.
 #[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
-pub struct OnClouds {
+pub struct OnBlobs {
     /// The noise.
     #[serde(flatten)]
     pub noise: CommonAndOwn,
@@ -118,7 +118,7 @@ pub struct OnClouds {
     pub deviation: f64,
 }
 
-impl Default for OnClouds {
+impl Default for OnBlobs {
     fn default() -> Self {
         Self {
             noise: CommonAndOwn::default(),
@@ -130,7 +130,7 @@ impl Default for OnClouds {
     }
 }
 
-impl Design for OnClouds {
+impl Design for OnBlobs {
     fn plan(&self, classes: usize) -> Result<Plan> {
         self.noise.plan(classes)
     }

@@ -10,7 +10,7 @@ mod tanno;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-pub use conal::{CommonAndOwn, OnClouds};
+pub use conal::{CommonAndOwn, OnBlobs};
 pub use lia::Predictors;
 pub use max_mig::Seniority;
 pub use mbem::FixedBudget;

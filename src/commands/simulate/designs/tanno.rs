@@ -7,7 +7,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::Design;
-use crate::commands::simulate::annotators::{AnnotatorType, Names};
+use crate::commands::simulate::annotators::{AnnotatorType, ClassShift};
 use crate::commands::simulate::grammar::{Group, crowd};
 use crate::commands::simulate::plan::Plan;
 use crate::error::Result;
@@ -62,7 +62,7 @@ impl Skilled {
             Self::PairwiseFlipper => AnnotatorType::PairwiseFlipper(p),
             Self::NeighbourConfuser => AnnotatorType::Neighbour(p),
             Self::SimilarPair => AnnotatorType::SimilarPair(p, Vec::new()),
-            Self::Adversarial => AnnotatorType::Adversarial(p, Names::HalfWay),
+            Self::Adversarial => AnnotatorType::Adversarial(p, ClassShift::HalfOfClasses),
         }
     }
 }

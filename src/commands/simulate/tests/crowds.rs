@@ -16,15 +16,15 @@ fn followers_follow_the_answers_that_were_really_given() {
     let class = balanced(50);
     let crowd = drawn(&Plan::of(crowd(groups).unwrap()), &class, 10, 7);
     let mut wrong = [0; 10];
-    for said in crowd.annotations.chunks(5) {
-        let truth = class[said[0].instance as usize];
-        let right: Vec<bool> = said.iter().map(|a| a.label == truth).collect();
-        assert_eq!(said[1].label, said[0].label);
+    for group in crowd.annotations.chunks(5) {
+        let truth = class[group[0].instance as usize];
+        let right: Vec<bool> = group.iter().map(|a| a.label == truth).collect();
+        assert_eq!(group[1].label, group[0].label);
         assert_eq!(right[2], right[0]);
         assert_eq!(right[3], !right[0]);
         assert_eq!(right[4], right[0]);
         if !right[2] {
-            wrong[((said[2].label + 10 - truth) % 10) as usize] += 1;
+            wrong[((group[2].label + 10 - truth) % 10) as usize] += 1;
         }
     }
     // All nine wrong classes are given, about equally often: some 250 wrong labels, 28 each.
@@ -57,16 +57,16 @@ fn published_recipes_have_the_published_mean_accuracy() {
 fn sparse_recipes_ask_three_different_annotators_and_leave_trusted_instances_out() {
     let class = balanced(100);
     let crowd = drawn(&plan_of("tcl-ind-1", &[]), &class, 10, 5);
-    let trusted = crowd.told(Role::Train);
+    let trusted = crowd.instances_with_role(Role::Train);
     // 2 of the 100 instances of each class
     assert_eq!((trusted.len(), crowd.gold.len()), (20, 20));
     for k in 0..10 {
         assert_eq!(trusted.iter().filter(|i| class[**i as usize] == k).count(), 2);
     }
     assert_eq!((crowd.members.len(), crowd.annotations.len()), (30, 3 * 980));
-    for said in crowd.annotations.chunks(3) {
-        assert!(said[0].instance == said[2].instance && !trusted.contains(&said[0].instance));
-        assert!(said[0].annotator < said[1].annotator && said[1].annotator < said[2].annotator);
+    for group in crowd.annotations.chunks(3) {
+        assert!(group[0].instance == group[2].instance && !trusted.contains(&group[0].instance));
+        assert!(group[0].annotator < group[1].annotator && group[1].annotator < group[2].annotator);
     }
     let crowd = drawn(&plan_of("tcl-cor-2", &[]), &class, 10, 5);
     assert_eq!((crowd.gold.len(), crowd.annotations.len()), (20, 5 * 1000));
@@ -83,13 +83,13 @@ fn a_budget_buys_fewer_instances_with_more_answers_each() {
 fn one_purpose_s_draws_move_no_other_s() {
     let class = balanced(10);
     let plan = |groups: &str| Plan { redundancy: Some(2), ..Plan::of(crowd(groups).unwrap()) };
-    let who = |plan: &Plan| -> Vec<(u32, u32)> {
+    let pairs_of = |plan: &Plan| -> Vec<(u32, u32)> {
         drawn(plan, &class, 10, 3).annotations.iter().map(|a| (a.instance, a.annotator)).collect()
     };
-    assert_eq!(who(&plan("6*symmetric(0.4)")), who(&plan("6*pairwise-flipper(0.4)")));
-    let said = |seed| drawn(&plan("6*random"), &class, 10, seed).annotations;
-    assert_eq!(said(1), said(1));
-    assert_ne!(said(1), said(2));
+    assert_eq!(pairs_of(&plan("6*symmetric(0.4)")), pairs_of(&plan("6*pairwise-flipper(0.4)")));
+    let annotations = |seed| drawn(&plan("6*random"), &class, 10, seed).annotations;
+    assert_eq!(annotations(1), annotations(1));
+    assert_ne!(annotations(1), annotations(2));
 }
 
 /// (instance, annotator) of every annotation.
@@ -106,7 +106,7 @@ fn fewer_answers_are_kept_of_the_same_ones_and_all_alike() {
     assert_eq!((two.len(), three.len(), all.len()), (2 * 300, 3 * 300, 6 * 300));
     assert_eq!(all, drawn(&plan_of("groups", &[groups]), &class, 10, 3).annotations);
     assert_eq!(all, of("kept=9"));
-    assert!(two.is_sorted() && two.chunks(2).all(|said| said[0].instance == said[1].instance));
+    assert!(two.is_sorted() && two.chunks(2).all(|group| group[0].instance == group[1].instance));
     assert!(two.iter().all(|a| three.contains(a)) && three.iter().all(|a| all.contains(a)));
     // Each of the six is expected to be kept 100 times, with a deviation of 8.
     let times: Vec<usize> =
@@ -119,7 +119,7 @@ fn held_out_instances_are_gold_that_nobody_annotates() {
     let class = balanced(100);
     let share = |name: &str, settings: &[&str]| {
         let crowd = drawn(&plan_of(name, settings), &class, 10, 4);
-        let valid = crowd.told(Role::Valid);
+        let valid = crowd.instances_with_role(Role::Valid);
         assert!(valid.is_sorted() && valid.len() == crowd.gold.len());
         assert!(asked(&crowd).iter().all(|(i, _)| valid.binary_search(i).is_err()));
         (valid.len(), crowd.annotations.len())
@@ -172,7 +172,7 @@ fn predictors_confuse_one_pair_each_and_their_features_tell_which() {
         let right = |class: usize| if class == k { l } else { class };
         for class in 0..3 {
             let row: Vec<f64> =
-                (0..3).map(|said| f64::from(u8::from(said == right(class)))).collect();
+                (0..3).map(|label| f64::from(u8::from(label == right(class)))).collect();
             assert_eq!(crowd.members[r].confusion.row(class), row);
         }
         let mut features = [0.0_f32; 6];
@@ -184,10 +184,10 @@ fn predictors_confuse_one_pair_each_and_their_features_tell_which() {
     assert_eq!(crowd.features[7], [-0.5, -0.5, 0.0, 0.5, 0.5, 0.0]);
     assert_eq!(crowd.features[8], [0.0, -0.5, -0.5, 0.0, 0.5, 0.5]);
     assert_eq!((crowd.features.len(), crowd.annotations.len()), (9, 4 * 60));
-    for said in crowd.annotations.iter().filter(|a| a.annotator < 7) {
-        let (k, l) = pairs[said.annotator as usize];
-        let truth = class[said.instance as usize] as usize;
-        assert_eq!(said.label as usize, if truth == k { l } else { truth });
+    for annotation in crowd.annotations.iter().filter(|a| a.annotator < 7) {
+        let (k, l) = pairs[annotation.annotator as usize];
+        let truth = class[annotation.instance as usize] as usize;
+        assert_eq!(annotation.label as usize, if truth == k { l } else { truth });
     }
     let two = design.load(&[]).unwrap().design.plan(2).unwrap();
     let crowd = drawn(&two, &[0, 1, 0, 1], 2, 0);

@@ -28,10 +28,12 @@ fn common_noise_has_the_wanted_proportion_and_its_answers_come_from_the_common_m
     assert_eq!(crowd.sources.len(), 6000);
     let common = crowd.common.as_ref().unwrap();
     let mut counts = [0.0_f64; 2];
-    for (said, (is_common, share)) in crowd.annotations.iter().zip(&crowd.sources) {
-        let own = &crowd.members[said.annotator as usize].own;
+    for (annotation, (is_common, share)) in crowd.annotations.iter().zip(&crowd.sources) {
+        let own = &crowd.members[annotation.annotator as usize].own;
         let of = if *is_common { common } else { own };
-        assert!(of.row(class[said.instance as usize] as usize)[said.label as usize] > 0.0);
+        assert!(
+            of.row(class[annotation.instance as usize] as usize)[annotation.label as usize] > 0.0
+        );
         assert!((0.0..=1.0).contains(share));
         counts[usize::from(*is_common)] += 1.0;
     }
@@ -138,12 +140,12 @@ fn what_is_not_annotated_chooses_epochs_and_scores() {
     let truth = Instances { class: &class, classes: 10, features: Some((&features, &rows)) };
     let roles = |plan: &Plan| {
         let crowd = draw(plan, truth, &Run::new(1)).unwrap();
-        let asked: Vec<u32> = crowd.annotations.chunks(3).map(|said| said[0].instance).collect();
-        let told = [Role::Valid, Role::Holdout].map(|role| crowd.told(role));
-        let mut all = [asked.clone(), told.concat()].concat();
+        let asked: Vec<u32> = crowd.annotations.chunks(3).map(|group| group[0].instance).collect();
+        let with_role = [Role::Valid, Role::Holdout].map(|role| crowd.instances_with_role(role));
+        let mut all = [asked.clone(), with_role.concat()].concat();
         all.sort_unstable();
         assert_eq!(all, rows);
-        (asked.len(), told[0].len(), told[1].len())
+        (asked.len(), with_role[0].len(), with_role[1].len())
     };
     assert_eq!(roles(&plan_of("conal-synthetic", &[])), (800, 100, 100));
     assert_eq!(roles(&plan_of("conal-synthetic", &["valid=0.2"])), (800, 40, 160));

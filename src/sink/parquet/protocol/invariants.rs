@@ -1,6 +1,6 @@
 //! The invariants of every state of the model.
 
-use super::state::{MOST_ATTEMPTS, Name, State, Step};
+use super::state::{MAX_ATTEMPTS, Name, State, Step};
 
 impl State {
     /// The invariant that this state violates, if any.
@@ -30,7 +30,7 @@ impl State {
         if writers().any(|(step, writer)| *step == Step::Failed && is_of(writer)) {
             return Some("failure with a commit");
         }
-        (0..MOST_ATTEMPTS).any(|attempt| self.is_orphan(attempt)).then_some("files of nobody")
+        (0..MAX_ATTEMPTS).any(|attempt| self.is_orphan(attempt)).then_some("files of nobody")
     }
 
     /// Whether an attempt has files that nobody will delete, and that no commit names.

@@ -9,7 +9,7 @@ const NAMES: usize = 3;
 const TRIES: usize = 2;
 
 /// Attempts in the model: of A, of B, of A again, of B again.
-pub(super) const MOST_ATTEMPTS: usize = 2 * TRIES;
+pub(super) const MAX_ATTEMPTS: usize = 2 * TRIES;
 
 /// The attempt in a tombstone that does not name the attempt that it stopped.
 pub(super) const NOBODY: u8 = u8::MAX;
@@ -80,22 +80,22 @@ pub(super) enum Reap {
 pub(super) struct State {
     pub(super) names: [Name; NAMES],
     /// Whether each attempt's files exist.
-    pub(super) files: [bool; MOST_ATTEMPTS],
+    pub(super) files: [bool; MAX_ATTEMPTS],
     /// The attempt whose files the accident deleted.
     pub(super) lost: Option<u8>,
     /// Whether a writer reported a commit whose files were not there.
     pub(super) trusted_blindly: bool,
     /// The name in each attempt's lease; `None` without a lease.
-    pub(super) leases: [Option<u8>; MOST_ATTEMPTS],
+    pub(super) leases: [Option<u8>; MAX_ATTEMPTS],
     /// Whether each attempt's lease was removed because another attempt took its name: only the writer knows of files
     /// that it writes from then on.
-    pub(super) superseded: [bool; MOST_ATTEMPTS],
+    pub(super) superseded: [bool; MAX_ATTEMPTS],
     pub(super) writers: [Step; 2],
     /// How many attempts each writer has given up.
     pub(super) tries: [u8; 2],
     /// The name in each attempt's commit request that was sent and has not arrived. One request is enough: an attempt
     /// only repeats the same request, and all but the first to arrive find the name taken.
-    pub(super) in_flight: [Option<u8>; MOST_ATTEMPTS],
+    pub(super) in_flight: [Option<u8>; MAX_ATTEMPTS],
     pub(super) sweeper: Reap,
 }
 
@@ -103,14 +103,14 @@ impl State {
     pub(super) fn start() -> Self {
         Self {
             names: [Name::Absent; NAMES],
-            files: [false; MOST_ATTEMPTS],
+            files: [false; MAX_ATTEMPTS],
             lost: None,
             trusted_blindly: false,
-            leases: [None; MOST_ATTEMPTS],
-            superseded: [false; MOST_ATTEMPTS],
+            leases: [None; MAX_ATTEMPTS],
+            superseded: [false; MAX_ATTEMPTS],
             writers: [Step::FindName; 2],
             tries: [0; 2],
-            in_flight: [None; MOST_ATTEMPTS],
+            in_flight: [None; MAX_ATTEMPTS],
             sweeper: Reap::Idle,
         }
     }
@@ -174,14 +174,14 @@ impl State {
     /// The attempts whose files still exist although a tombstone names them: files of revoked commits, and files that
     /// arrived late.
     fn leftovers(&self, rules: Rules) -> Vec<usize> {
-        let is_let_go = |attempt: &usize| {
+        let is_released = |attempt: &usize| {
             let of = *attempt as u8;
             let is_named = self.names.contains(&Name::Tombstone(of))
                 || self.names.contains(&Name::Revoked(of));
             // Without the rule: every attempt that has no lease.
             is_named || !rules.leftovers_are_named && self.leases[*attempt].is_none()
         };
-        (0..MOST_ATTEMPTS).filter(|attempt| self.files[*attempt]).filter(is_let_go).collect()
+        (0..MAX_ATTEMPTS).filter(|attempt| self.files[*attempt]).filter(is_released).collect()
     }
 
     fn tombstone(of: u8, rules: Rules) -> Name {
@@ -288,7 +288,7 @@ impl State {
         };
         match self.sweeper {
             Reap::Idle => {
-                for attempt in 0..MOST_ATTEMPTS as u8 {
+                for attempt in 0..MAX_ATTEMPTS as u8 {
                     let Some(name) = self.leases[attempt as usize] else { continue };
                     match self.names[name as usize] {
                         // The writer died after its commit: only its lease is removed.

@@ -20,7 +20,7 @@ const FIRST_BYTES: usize = 16 << 20;
 
 /// The greatest width of a column in characters. A column without an alias is named by its whole expression, which
 /// would otherwise make every row as wide as the query is long.
-const WIDEST: usize = 200;
+const MAX_COLUMN_WIDTH: usize = 200;
 
 /// A row as text.
 type TextRow = Vec<String>;
@@ -87,7 +87,7 @@ impl DrawnTable {
                     *width = cell.split('\n').map(UnicodeWidthStr::width).fold(*width, usize::max);
                 }
             }
-            widths.iter_mut().for_each(|width| *width = (*width).min(WIDEST));
+            widths.iter_mut().for_each(|width| *width = (*width).min(MAX_COLUMN_WIDTH));
             self.widths = Some(widths);
             self.edge(out);
             if !self.header.is_empty() {

@@ -6,7 +6,7 @@ use object_store::path::Path;
 
 use crate::error::Result;
 use crate::sink::SinkSpec;
-use crate::store::{Place, StoreSpec, open, parse_url};
+use crate::store::{StoreLocation, StoreSpec, open, parse_url};
 
 /// The file in an attempt's folder on local disk that `latest.json` leads to while `latest` links to this folder.
 pub(super) const LATEST_FILE: &str = "_latest.json";
@@ -21,7 +21,7 @@ pub(super) const LOCK: &str = "latest.lock";
 /// A place where runs are published as Parquet files.
 #[derive(Debug, Clone)]
 pub struct ParquetSink {
-    pub(super) place: Place,
+    pub(super) place: StoreLocation,
     pub(super) spec: SinkSpec,
 }
 
