@@ -29,7 +29,7 @@ use crate::model::neural::numerics::{at_least, softmax};
 use crate::model::neural::{
     Act, AnnotatorParams, AnnotatorReport, BatchContext, BatchPrediction, CrowdNet, Gathered,
     Gradient, Heads, LearnerSubset, Neural, ParamTable, Phase, Reduction, Task, TrainSpec,
-    TrainState, one_after_the_other,
+    TrainState, sequential,
 };
 use crate::spec::Problems;
 
@@ -188,10 +188,10 @@ impl CrowdNet for WeightedDoctorNet {
             learners: LearnerSubset::NONE,
             tables: Some(TABLES),
             annotator_rate: Some(self.weight_learning_rate),
-            moves_likelihood: false,
+            changes_likelihood: false,
             ..Phase::joint(WEIGHTS_PHASE, self.weight_epochs)
         };
-        one_after_the_other(vec![heads, weights], state.acts)
+        sequential(vec![heads, weights], state.acts)
     }
 
     fn epochs(&self, train: &TrainSpec) -> u32 {

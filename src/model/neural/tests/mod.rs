@@ -7,7 +7,9 @@ mod fits;
 mod forms;
 mod gradients;
 mod inputs;
+mod labels;
 mod learners;
+mod phases;
 mod posteriors;
 mod schedules;
 mod settings;
@@ -67,6 +69,7 @@ fn batch() -> Batch {
         share: vec![1.0, 1.0],
         targets: Vec::new(),
         trusted: vec![None, None],
+        trusted_share: vec![1.0, 1.0],
     }
 }
 

@@ -99,7 +99,7 @@ mod tests {
         let all = |out: &Outputs| [&out.logits[..], &out.p, &out.hidden, &out.named[0]].concat();
         let batch = data.observed(&[4, 0, 3, 0], None);
         for (input, ids) in
-            [(LearnerInput::Features, [2, 1, 4, 1]), (LearnerInput::Answers, [4, 0, 3, 0])]
+            [(LearnerInput::Features, [2, 1, 4, 1]), (LearnerInput::Annotations, [4, 0, 3, 0])]
         {
             let mut one = learner(&spec, input);
             let wanted = one.predict(data.inputs(), &ids).unwrap();
@@ -148,7 +148,9 @@ mod tests {
             annotator_params,
             state: TrainState::default(),
             phase: "",
+            label: String::new(),
             is_over: false,
+            checkpoint_at: 0.0,
         };
         trainer.train(&mut run).unwrap();
         assert_eq!(trainer.learners.classifier.frozen.unwrap().rows, [0, 1, 2, 3, 4]);
