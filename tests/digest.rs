@@ -107,8 +107,11 @@ fn spec(job: &Job, kind: &str, set: Option<String>) -> Option<PipelineSpec> {
     // Only weights that depend on the instance go through a bottleneck.
     let has_bottleneck = set.as_ref().is_some_and(|s| s.contains("model.bottleneck"));
     let weights = if has_bottleneck { "model.weights_by = 'instance'\n" } else { "" };
+    // Only a training whose epochs are scored can run out of patience.
+    let is_neural = MODELS.iter().any(|family| family.kind == kind && family.needs_features);
+    let select = if is_neural { "model.train.select = 'valid'\n" } else { "" };
     let text = format!(
-        "{backbone}{weights}source.annotations = '{dir}in.csv'\nsource.features = '{dir}gold.csv'\nmodel.kind = '{kind}'\nsink.url = '{dir}out'",
+        "{backbone}{weights}{select}source.annotations = '{dir}in.csv'\nsource.features = '{dir}gold.csv'\nmodel.kind = '{kind}'\nsink.url = '{dir}out'",
         dir = job.url("")
     );
     let set = set.into_iter().map(|s| s.replace("{dir}", &job.url(""))).collect();
@@ -179,7 +182,10 @@ async fn every_parameter_of_every_model_changes_the_digest() {
         for (key, words) in &keys {
             // These models accept one value of the key only.
             let has_one_value = match key.as_str() {
-                "model.train.batch_by" => ["weighted_doctor_net", "max_mig"].contains(&family.kind),
+                "model.train.batch_by" => {
+                    ["weighted_doctor_net", "max_mig", "dl", "soft_bootstrap", "agg_net", "tcl"]
+                        .contains(&family.kind)
+                }
                 "model.train.reduction" => {
                     ["dl", "soft_bootstrap", "agg_net", "tcl", "max_mig"].contains(&family.kind)
                 }

@@ -134,7 +134,7 @@ mod tests {
         let metadata = ParquetMetaDataReader::new().parse_and_finish(&Bytes::from(file)).unwrap();
         let engine = EngineSpec { memory_limit: Some(memory.to_owned()), ..EngineSpec::default() };
         let ctx = engine.session().unwrap();
-        fit(&ctx, std::iter::once(SizeOfRows::of(&metadata)));
+        limit_batch_size(&ctx, std::iter::once(SizeOfRows::of(&metadata)));
         ctx.state().config().batch_size()
     }
 

@@ -164,6 +164,21 @@ mod tests {
         assert_eq!((one.at, one.value), (vec![0.9], vec![0.75]));
     }
 
+    /// The fitted values are 0 0 .5 .5 .5 .5 1: the hits at .3 and .6 and the misses at .35 and .65 are one pool.
+    #[test]
+    fn alternating_hits_and_misses_are_one_pool() {
+        let x = [0.1, 0.2, 0.3, 0.35, 0.6, 0.65, 0.9];
+        let y = [0.0, 0.0, 1.0, 0.0, 1.0, 0.0, 1.0];
+        let rows: Vec<(f64, f64, f64)> = x.into_iter().zip(y).map(|(x, y)| (x, y, 1.0)).collect();
+        let fitted = Isotonic::fit(&points(&rows), 1, 0.0);
+        let at = [0.0, 0.05, 0.25, 0.32, 0.5, 0.7, 1.0];
+        let own = x.into_iter().zip([0.0, 0.0, 0.5, 0.5, 0.5, 0.5, 1.0]);
+        for (p, want) in own.chain(at.into_iter().zip([0.0, 0.0, 0.25, 0.5, 0.5, 0.6, 1.0])) {
+            let got = fitted.apply(p) - SLOPE * p;
+            assert!((got - want).abs() < 1e-12, "{p}: {got} is not {want}");
+        }
+    }
+
     #[test]
     fn a_class_that_no_point_shows_keeps_its_probabilities() {
         let fitted = Isotonic::fit(&points(&[(0.1, 0.0, 1.0), (0.7, 0.0, 1.0)]), 1, 0.5);

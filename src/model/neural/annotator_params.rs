@@ -102,7 +102,7 @@ impl ParamTable {
     }
 
     /// Whether the optimiser updates the table in the running phase.
-    fn moves(&self) -> bool {
+    fn is_updated(&self) -> bool {
         self.trained && !self.is_fixed
     }
 
@@ -226,7 +226,7 @@ impl AnnotatorParams {
         rate: f64,
     ) {
         for (table, gradient) in self.tables.iter_mut().zip(gradient) {
-            if !table.moves() {
+            if !table.is_updated() {
                 continue;
             }
             table.moments.fit(optimiser.kind(), table.values.len());
@@ -240,8 +240,8 @@ impl AnnotatorParams {
 
     /// The sum of the squared gradients of all trained parameters.
     pub(super) fn squared_norm(&self, gradient: &Gathered) -> f64 {
-        let moving = self.tables.iter().zip(gradient).filter(|(table, _)| table.moves());
-        moving.flat_map(|(_, gradient)| gradient).map(|g| g * g).sum()
+        let updated = self.tables.iter().zip(gradient).filter(|(table, _)| table.is_updated());
+        updated.flat_map(|(_, gradient)| gradient).map(|g| g * g).sum()
     }
 
     /// Whether all parameters outside fixed tables are finite numbers.

@@ -26,7 +26,7 @@ pub struct BatchContext<'a> {
     pub annotator_params: &'a AnnotatorParams,
     /// The map from the classifier's probabilities to calibrated ones, where the schedule has fitted one.
     pub calibrator: Option<&'a Calibrator>,
-    /// The divisor of the annotations' losses; it applies to nothing else.
+    /// The divisor of the losses of annotations and trusted classes; it applies to nothing else.
     pub reduction: Reduction,
     /// The numbers of instances, annotators, classes and labels.
     pub dims: Dims,
@@ -58,10 +58,14 @@ pub struct BatchPrediction {
 }
 
 impl BatchContext<'_> {
-    /// The factor of the annotations' losses: one over their divisor.
+    /// The factor of the losses of annotations and trusted classes: one over their divisor. Without a classifier,
+    /// trusted classes have no loss.
     #[must_use]
     pub fn scale(&self) -> f64 {
-        self.reduction.factor(self.batch, self.dims)
+        let rows = self.batch.trusted.iter().zip(&self.batch.trusted_share);
+        let shares = rows.filter_map(|(class, share)| class.map(|_| share));
+        let trusted = if self.out.p.is_empty() { 0.0 } else { shares.sum() };
+        self.reduction.factor(self.batch, trusted, self.dims)
     }
 
     /// Every annotation of the batch with its row.

@@ -9,7 +9,7 @@ use super::annotator_params::{AnnotatorParams, ParamTable};
 use super::batch_context::{BatchContext, BatchPrediction, Gradient};
 use super::net::heads::Heads;
 use super::network_spec::NetworkSpec;
-use super::schedule::{Act, Phase, one_after_the_other};
+use super::schedule::{Act, Phase, sequential};
 use super::train::learner::LearnerSpec;
 use super::train::spec::{Reduction, TrainSpec};
 use super::train::state::TrainState;
@@ -138,7 +138,7 @@ pub trait CrowdNet:
     /// checkpoint holds `state`, so that an interrupted training resumes with the same act.
     fn next_act(&self, train: &TrainSpec, state: &TrainState) -> Option<Act> {
         let phase = Phase::joint("train", train.epochs);
-        one_after_the_other(vec![phase], state.acts)
+        sequential(vec![phase], state.acts)
     }
 
     /// The number of epochs of all acts together.

@@ -87,7 +87,9 @@ impl<N: CrowdNet> Model for Neural<N> {
             annotator_params,
             state: TrainState { targets, ..TrainState::default() },
             phase: "",
+            label: String::new(),
             is_over: false,
+            checkpoint_at: 0.0,
         };
         trainer.train(run)?;
         trainer.annotator_params.average_unknown(&data.unknown());
@@ -101,16 +103,16 @@ impl<N: CrowdNet> Model for Neural<N> {
             }
         }
         let data = whole.as_ref().unwrap_or(&data);
-        let answers = AllPredictions::of(&trainer, data, targets.as_ref(), evidence, run)?;
+        let predicted = AllPredictions::of(&trainer, data, targets.as_ref(), evidence, run)?;
         let mut trace = aggregated.as_ref().map_or_else(Vec::new, |a| a.trace.clone());
         let iterations = trainer.state.trace.len() as u32;
         trace.append(&mut trainer.state.trace);
         let converged = aggregated.as_ref().is_none_or(|fitted| fitted.stop.converged);
         let task = Task { evidence, ..task };
-        let report = report(model, &task, &trainer.annotator_params, &answers, aggregated, run);
+        let report = report(model, &task, &trainer.annotator_params, &predicted, aggregated, run);
         Ok(Fitted {
-            posterior: answers.posterior,
-            predictions: Some(answers.predictions),
+            posterior: predicted.posterior,
+            predictions: Some(predicted.predictions),
             report,
             trace,
             stop: Stop { converged, iterations },
@@ -215,7 +217,7 @@ impl AllPredictions {
             for part in blind.chunks(trainer.learners.rows_at_once()).filter(|_| conditions) {
                 run.cancel.check()?;
                 let batch = data.observed(part, targets);
-                let predicted = trainer.predict_blind(data.inputs(), &batch)?.posterior;
+                let predicted = trainer.predict_without_features(data.inputs(), &batch)?.posterior;
                 for (i, row) in part.iter().zip(predicted.chunks_exact(classes)) {
                     posterior.row_mut(*i as usize).copy_from_slice(row);
                 }
@@ -265,7 +267,7 @@ fn report<N: CrowdNet>(
     model: &N,
     task: &Task<'_>,
     annotator_params: &AnnotatorParams,
-    answers: &AllPredictions,
+    predicted: &AllPredictions,
     aggregated: Option<Fitted>,
     run: &mut Run,
 ) -> Report {
@@ -274,20 +276,20 @@ fn report<N: CrowdNet>(
     learned.warnings.into_iter().for_each(|warning| run.warn(warning));
     let mut report = aggregated.map_or_else(Report::default, |fitted| fitted.report);
     report.common = learned.common.map(|probability| {
-        CommonConfusion::new(a, probability, &expected_counts_of(a, &answers.posterior))
+        CommonConfusion::new(a, probability, &expected_counts_of(a, &predicted.posterior))
     });
     report.prior = learned.prior.or(report.prior);
     report.annotator_parameters = learned.parameters;
-    report.instance_parameters.clone_from(&answers.instance_parameters);
+    report.instance_parameters.clone_from(&predicted.instance_parameters);
     if let Some(probability) = learned.confusion {
         let confusion = Confusion {
             cells: Cells::Whole(probability),
-            expected_count: expected_counts_of(a, &answers.posterior),
+            expected_count: expected_counts_of(a, &predicted.posterior),
         };
         report.skill = confusion.skill(a);
         report.confusion = Some(confusion);
     } else if report.skill.is_empty() {
-        report.skill = agreement(a, &answers.posterior);
+        report.skill = agreement(a, &predicted.posterior);
     }
     report
 }

@@ -12,7 +12,7 @@
 //! checkpoint holds all three.
 //!
 //! In addition to the classifier a model may have other learners (`train/learner.rs`): a teacher, the components of a
-//! mixture, or networks that read the matrix of answers or the features of annotators (`data/inputs.rs`). A phase names
+//! mixture, or networks that read the matrix of annotations or the features of annotators (`data/inputs.rs`). A phase names
 //! the learners that it trains, and one loss reads the outputs of all learners.
 //!
 //! Folders: `net/` holds the network and its layers, `data/` makes batches, `train/` is the training loop, and
@@ -69,7 +69,7 @@ pub use net::parameters::Initialisation;
 pub use net::precision::Precision;
 pub use network_spec::NetworkSpec;
 pub use predict::predict;
-pub use schedule::{Act, LearnerSubset, Phase, one_after_the_other};
+pub use schedule::{Act, LearnerSubset, Phase, sequential};
 pub use spec::Neural;
 pub use train::learner::LearnerSpec;
 pub use train::optimiser_spec::{LrSchedule, OptimiserKind, OptimiserSpec};

@@ -53,6 +53,9 @@ impl LearnerSubset {
 pub struct Phase {
     /// The name of the phase in the trace.
     pub name: &'static str,
+    /// The round, from 0, of a phase that is trained anew in several rounds: each has its own batches, random numbers
+    /// and rows in the trace.
+    pub round: u32,
     /// The number of epochs of the phase, over all its acts.
     pub epochs: u32,
     /// The epochs of this act.
@@ -63,8 +66,11 @@ pub struct Phase {
     pub tables: Option<&'static [&'static str]>,
     /// The learning rate of annotators' parameters, where it differs from the optimiser's.
     pub annotator_rate: Option<f64>,
+    /// The number of epochs at the start of the phase in which annotators' parameters are frozen while the classifier
+    /// is trained, where it differs from the model's.
+    pub annotator_delay: Option<u32>,
     /// Whether the trained parameters change the likelihood of annotations, so that it can select an epoch.
-    pub moves_likelihood: bool,
+    pub changes_likelihood: bool,
     /// Whether the phase starts with the moments of earlier phases; else its first epoch sets them to zero.
     pub keeps_moments: bool,
     /// The instances that are trained on.
@@ -79,15 +85,25 @@ impl Phase {
     pub fn joint(name: &'static str, epochs: u32) -> Self {
         Self {
             name,
+            round: 0,
             epochs,
             act: 0..epochs,
             learners: LearnerSubset::All,
             tables: None,
             annotator_rate: None,
-            moves_likelihood: true,
+            annotator_delay: None,
+            changes_likelihood: true,
             keeps_moments: false,
             instances: InstanceSubset::All,
             is_scored: true,
+        }
+    }
+
+    /// The name and, after the first round, the round: for the trace and for the names of random streams.
+    pub(super) fn label(&self) -> String {
+        match self.round {
+            0 => self.name.to_owned(),
+            round => format!("{} (round {round})", self.name),
         }
     }
 
@@ -99,7 +115,7 @@ impl Phase {
 
 /// The act after `done` acts of a schedule that runs these phases in order, with a selection after each.
 #[must_use]
-pub fn one_after_the_other(phases: Vec<Phase>, done: usize) -> Option<Act> {
+pub fn sequential(phases: Vec<Phase>, done: usize) -> Option<Act> {
     let phase = phases.into_iter().nth(done / 2)?;
     Some(if done.is_multiple_of(2) { Act::Train(phase) } else { Act::Select })
 }

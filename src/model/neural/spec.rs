@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use super::data::inputs::{LearnerInput, Sizes};
 use super::network_spec::NetworkSpec;
 use super::train::learner::{CLASSIFIER, LearnerSpec};
-use super::train::spec::BatchBy;
+use super::train::spec::{BatchBy, Select};
 use super::{CrowdNet, DeviceChoice};
 use crate::error::Problem;
 use crate::frame::Described;
@@ -99,15 +99,25 @@ impl<N: CrowdNet> Spec for Neural<N> {
                     .help("leave it out"),
             );
         }
-        if N::NEEDS_WHOLE_INSTANCES && train.batch_by == BatchBy::Annotation {
+        let needed = match (N::NEEDS_WHOLE_INSTANCES, N::TRAINS_ON_TARGETS) {
+            (true, _) => Some("needs all annotations of an instance in one batch"),
+            (_, true) => Some("is trained on one target for each instance"),
+            _ => None,
+        };
+        if let (Some(needed), BatchBy::Annotation) = (needed, train.batch_by) {
             problems.push(
-                Problem::new(format!(
-                    "`{}` needs all annotations of an instance in one batch",
-                    N::KIND
-                ))
-                .at(format!("{place}.train.batch_by"))
-                .found("\"annotation\"")
-                .help("choose \"instance\", or leave it out"),
+                Problem::new(format!("`{}` {needed}", N::KIND))
+                    .at(format!("{place}.train.batch_by"))
+                    .found("\"annotation\"")
+                    .help("choose \"instance\", or leave it out"),
+            );
+        }
+        if let (Some(patience), Select::Last) = (train.patience, train.select) {
+            problems.push(
+                Problem::new("`patience` compares the scores of epochs, and no epoch is scored")
+                    .at(format!("{place}.train.patience"))
+                    .found(format!("{patience} with select = \"last\""))
+                    .help("choose another select, or leave patience out"),
             );
         }
         if let Err(e) = DeviceChoice::parse(&self.network.device) {

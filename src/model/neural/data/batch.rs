@@ -33,6 +33,9 @@ pub struct Batch {
     pub targets: Vec<f64>,
     /// The trusted class of each row.
     pub trusted: Vec<Option<u32>>,
+    /// The share of the loss of each row's trusted class that the row adds: one over the number of the instance's rows
+    /// in an epoch.
+    pub trusted_share: Vec<f64>,
 }
 
 impl Batch {

@@ -1,4 +1,4 @@
-//! The inputs of learners: features of instances, the matrix of answers (one row of annotations for each instance), and
+//! The inputs of learners: features of instances, the matrix of annotations (one row of annotations for each instance), and
 //! features of annotators.
 
 use serde::{Deserialize, Serialize};
@@ -15,9 +15,9 @@ pub enum LearnerInput {
     /// The features of the batch's instances.
     #[default]
     Features,
-    /// The rows of the batch's instances in the matrix of answers. A row has the weight of each training annotation of
+    /// The rows of the batch's instances in the matrix of annotations. A row has the weight of each training annotation of
     /// its instance at `annotator * labels + label`, and zeros elsewhere; without annotations it is all zeros.
-    Answers,
+    Annotations,
     /// The features of the batch's annotators. An annotator without features has zeros, the mean of standardised
     /// features. The outputs have one row for each annotator of the batch, in the batch's order.
     Annotators,
@@ -46,7 +46,7 @@ pub struct Inputs<'a> {
     pub matrix: &'a Matrix,
     /// The features of annotators, and each annotator's row in them.
     pub annotators: Option<(&'a Matrix, &'a [Option<u32>])>,
-    pub(super) answers: Option<&'a AnnotationsByInstance>,
+    pub(super) annotations: Option<&'a AnnotationsByInstance>,
     /// The number of labels.
     pub labels: usize,
 }
@@ -55,7 +55,7 @@ impl<'a> Inputs<'a> {
     /// Features of instances that nobody has annotated.
     #[must_use]
     pub fn unseen(matrix: &'a Matrix) -> Self {
-        Self { matrix, annotators: None, answers: None, labels: 0 }
+        Self { matrix, annotators: None, annotations: None, labels: 0 }
     }
 }
 
@@ -63,14 +63,14 @@ impl LearnerInput {
     /// The shape of one row.
     ///
     /// # Errors
-    /// When the matrix of answers is too wide, or annotators have no features.
+    /// When the matrix of annotations is too wide, or annotators have no features.
     pub(crate) fn shape(self, sizes: &Sizes) -> Result<Vec<usize>> {
         match self {
             Self::Features => Ok(sizes.features.clone()),
-            Self::Answers => {
+            Self::Annotations => {
                 let Sizes { annotators, labels, .. } = sizes;
                 let width = annotators.checked_mul(*labels).ok_or_else(|| {
-                    Error::data("the matrix of answers is wider than it can be")
+                    Error::data("the matrix of annotations is wider than it can be")
                         .found(format!("{annotators} annotators and {labels} labels"))
                 })?;
                 Ok(vec![width])
@@ -90,7 +90,7 @@ impl LearnerInput {
     pub(crate) fn ids(self, batch: &Batch) -> &[u32] {
         match self {
             Self::Features => &batch.rows,
-            Self::Answers => &batch.instances,
+            Self::Annotations => &batch.instances,
             Self::Annotators => &batch.annotators,
         }
     }
@@ -99,7 +99,7 @@ impl LearnerInput {
     pub(crate) fn all_ids(self, data: &TrainingData<'_>) -> Vec<u32> {
         match self {
             Self::Features => data.rows(),
-            Self::Answers => data.trained_instances(),
+            Self::Annotations => data.trained_instances(),
             Self::Annotators => (0..data.annotations.dims().annotators as u32).collect(),
         }
     }
@@ -111,7 +111,7 @@ impl LearnerInput {
             (Self::Annotators, Some((matrix, rows))) => {
                 scaler.fit(matrix, rows.iter().flatten().copied());
             }
-            (Self::Annotators, None) | (Self::Answers, _) => {}
+            (Self::Annotators, None) | (Self::Annotations, _) => {}
         }
     }
 
@@ -129,8 +129,8 @@ impl LearnerInput {
         let mut numbers = vec![0.0; ids.len() * width];
         for (id, row) in ids.iter().zip(numbers.chunks_exact_mut(width.max(1))) {
             let id = *id as usize;
-            if self == Self::Answers {
-                let of_instance = inputs.answers.map_or(&[][..], |answers| answers.of(id));
+            if self == Self::Annotations {
+                let of_instance = inputs.annotations.map_or(&[][..], |all| all.of(id));
                 for (annotator, label, weight) in of_instance {
                     row[*annotator as usize * inputs.labels + *label as usize] += *weight as f32;
                 }
@@ -201,7 +201,7 @@ mod tests {
     /// weights 0.75 and 0.25, and gives instance 1 the label 0. The annotation of instance 1 by annotator 0 is held
     /// out.
     #[test]
-    fn a_row_of_answers_has_the_weights_of_training_annotations() {
+    fn a_row_of_the_matrix_has_the_weights_of_training_annotations() {
         let a = build(&[0, 0, 0, 1], &[0, 1, 1, 1], &[1, 3, 2, 0], &[1.0, 0.75, 0.25, 1.0]);
         let held_out = build(&[1], &[0], &[2], &[1.0]);
         let described = described(&a);
@@ -215,7 +215,7 @@ mod tests {
                 annotators: 2,
                 annotator_features: None,
             };
-            let input = LearnerInput::Answers;
+            let input = LearnerInput::Annotations;
             assert_eq!(input.shape(&sizes).unwrap(), [8]);
             assert_eq!(input.all_ids(&data), [0, 1]);
             let scaler = Scaler::identity(&[8], &BackboneSpec::default());
@@ -229,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn a_matrix_of_answers_that_is_too_wide_is_refused() {
+    fn a_matrix_of_annotations_that_is_too_wide_is_refused() {
         let sizes = Sizes {
             features: vec![4],
             classes: 3,
@@ -237,7 +237,7 @@ mod tests {
             annotators: usize::MAX / 2,
             annotator_features: None,
         };
-        let error = LearnerInput::Answers.shape(&sizes).unwrap_err();
+        let error = LearnerInput::Annotations.shape(&sizes).unwrap_err();
         assert!(error.to_string().contains("wider than it can be"), "{error}");
         let error = LearnerInput::Annotators.shape(&sizes).unwrap_err();
         assert!(error.to_string().contains("source.annotator_features"), "{error}");

@@ -73,8 +73,8 @@ impl<'a> TrainingData<'a> {
             if batching.by_annotation && !own.is_empty() {
                 let mut first = 0;
                 // The rows of one annotator are adjacent: a soft annotation is one unit.
-                for rows in own.chunk_by(|one, next| one.0 == next.0) {
-                    units.push(Unit::WeightedLabel(i as u32, first, rows.len() as u32));
+                for rows in own.chunk_by(is_same_annotator) {
+                    units.push(Unit::Annotation(i as u32, first, rows.len() as u32));
                     first += rows.len() as u32;
                 }
             } else if !own.is_empty() || a.trusted_class(i).is_some() {
@@ -99,7 +99,7 @@ impl<'a> TrainingData<'a> {
         Inputs {
             matrix: self.matrix,
             annotators: self.annotators,
-            answers: Some(&self.by_instance),
+            annotations: Some(&self.by_instance),
             labels: self.annotations.dims().labels,
         }
     }
@@ -171,7 +171,8 @@ impl<'a> TrainingData<'a> {
     /// A batch of these instances with their training annotations.
     #[must_use]
     pub fn observed(&self, instances: &[u32], targets: Option<&Posterior>) -> Batch {
-        self.gather(instances.iter().map(|i| (*i, self.by_instance.of(*i as usize))), targets, 1)
+        let parts = instances.iter().map(|i| (*i, self.by_instance.of(*i as usize), 1));
+        self.gather(parts, targets, 1)
     }
 
     /// The instances that have features and held-out annotations, ascending.
@@ -185,7 +186,8 @@ impl<'a> TrainingData<'a> {
     /// A batch of these instances with their held-out annotations.
     #[must_use]
     pub fn held_out(&self, instances: &[u32], targets: Option<&Posterior>) -> Batch {
-        self.gather(instances.iter().map(|i| (*i, self.held_out.of(*i as usize))), targets, 1)
+        let parts = instances.iter().map(|i| (*i, self.held_out.of(*i as usize), 1));
+        self.gather(parts, targets, 1)
     }
 
     /// A batch of feature rows without annotations.
@@ -194,6 +196,7 @@ impl<'a> TrainingData<'a> {
         Batch {
             offsets: vec![0; rows.len() + 1],
             trusted: vec![None; rows.len()],
+            trusted_share: vec![1.0; rows.len()],
             instances: vec![u32::MAX; rows.len()],
             rows,
             ..Batch::default()
@@ -202,26 +205,29 @@ impl<'a> TrainingData<'a> {
 
     fn batch(&self, units: &[Unit], targets: Option<&Posterior>, batches: usize) -> Batch {
         let parts = units.iter().map(|unit| match unit {
-            Unit::Instance(i) => (*i, self.by_instance.of(*i as usize)),
-            Unit::WeightedLabel(i, first, n) => {
-                (*i, &self.by_instance.of(*i as usize)[*first as usize..][..*n as usize])
+            Unit::Instance(i) => (*i, self.by_instance.of(*i as usize), 1),
+            Unit::Annotation(i, first, n) => {
+                let all = self.by_instance.of(*i as usize);
+                let units = all.chunk_by(is_same_annotator).count();
+                (*i, &all[*first as usize..][..*n as usize], units)
             }
         });
         self.gather(parts, targets, batches)
     }
 
-    /// A batch of these instances with these annotations, in an epoch of `batches` batches.
+    /// A batch of (instance, annotations, units of the instance in an epoch), in an epoch of `batches` batches.
     fn gather<'b>(
         &self,
-        parts: impl Iterator<Item = (u32, &'b [WeightedLabel])>,
+        parts: impl Iterator<Item = (u32, &'b [WeightedLabel], usize)>,
         targets: Option<&Posterior>,
         batches: usize,
     ) -> Batch {
         let mut batch = Batch { offsets: vec![0], ..Batch::default() };
-        for (i, annotations) in parts {
+        for (i, annotations, units) in parts {
             batch.rows.push(self.row_of[i as usize].unwrap_or_default());
             batch.instances.push(i);
             batch.trusted.push(self.annotations.trusted_class(i as usize));
+            batch.trusted_share.push(1.0 / units as f64);
             if let Some(targets) = targets {
                 batch.targets.extend_from_slice(targets.row(i as usize));
             }
@@ -296,6 +302,11 @@ pub fn read(matrix: &Matrix, scaler: &Scaler, rows: &[u32]) -> Vec<f32> {
 /// (annotator, label, weight)
 type WeightedLabel = (u32, u32, f64);
 
+/// The rows of one annotator are adjacent.
+fn is_same_annotator(one: &WeightedLabel, next: &WeightedLabel) -> bool {
+    one.0 == next.0
+}
+
 /// Annotations by instance.
 #[derive(Default)]
 struct AnnotationsByInstance {
@@ -325,13 +336,13 @@ enum Unit {
     Instance(u32),
     /// One annotation: the instance, the index of the annotator's first row among the instance's rows, and the number
     /// of the annotator's rows.
-    WeightedLabel(u32, u32, u32),
+    Annotation(u32, u32, u32),
 }
 
 impl Unit {
     fn instance(self) -> usize {
         match self {
-            Self::Instance(i) | Self::WeightedLabel(i, ..) => i as usize,
+            Self::Instance(i) | Self::Annotation(i, ..) => i as usize,
         }
     }
 }

@@ -4,9 +4,12 @@
 //! soft  loss = -(1/B) sum_i sum_k ( beta t_i[k] + (1 - beta) p_i[k] ) ln p_i[k]
 //! hard  the same with p_i replaced by the one-hot vector of its largest entry
 //! ```
-//! t is one-hot for the winner of the majority vote; tied classes share it equally. In the soft form gradients flow
-//! through both p: the second term is an entropy regulariser. With beta = 1 the loss is the plain cross-entropy with
-//! the votes.
+//! t is one-hot for the winner of the majority vote: of tied classes, the lowest. In the soft form gradients flow through
+//! both p: the second term is an entropy regulariser. With beta = 1 the loss is the plain cross-entropy with the votes;
+//! an instance with a trusted class has beta = 1.
+//!
+//! The posterior is the target of the loss, except that tied classes share t equally: a tied vote does not become a
+//! decision for the lowest class, and the classifier decides between the tied classes.
 //!
 //! S. Reed, H. Lee, D. Anguelov, C. Szegedy, D. Erhan, A. Rabinovich: Training Deep Neural Networks on Noisy Labels with
 //! Bootstrapping. ICLR workshop 2015. arXiv:1412.6596
@@ -47,19 +50,26 @@ impl SoftBootstrap {
         self.beta.unwrap_or(if self.hard { 0.8 } else { 0.95 })
     }
 
-    /// The target: the mixture of the vote and the classifier's prediction.
-    fn mixture(&self, vote: &[f64], p: &[f64]) -> Vec<f64> {
-        let (beta, voted) = (self.beta(), hard_vote(vote));
-        let most_probable = best(p).map(|(k, _)| k);
-        let own = |k: usize| {
-            if self.hard { f64::from(u8::from(most_probable == Some(k))) } else { p[k] }
-        };
-        voted.iter().enumerate().map(|(k, t)| beta * t + (1.0 - beta) * own(k)).collect()
+    /// The weight of the vote in the target of row `b`: one if its class is trusted.
+    fn beta_of(&self, context: &BatchContext<'_>, b: usize) -> f64 {
+        if context.batch.trusted[b].is_some() { 1.0 } else { self.beta() }
+    }
+
+    /// The mixture of `beta` times the vote and the classifier's prediction.
+    fn mixture(&self, beta: f64, vote: &[f64], p: &[f64]) -> Vec<f64> {
+        let own = if self.hard { one_hot(p) } else { p.to_vec() };
+        vote.iter().zip(own).map(|(t, own)| beta * t + (1.0 - beta) * own).collect()
     }
 }
 
-/// The winner of a vote as one-hot; tied classes share it equally, so that the classifier decides between them.
-fn hard_vote(vote: &[f64]) -> Vec<f64> {
+/// One for the largest entry, of equal ones the first, and zero for all others.
+fn one_hot(row: &[f64]) -> Vec<f64> {
+    let largest = best(row).map(|(k, _)| k);
+    (0..row.len()).map(|k| f64::from(u8::from(largest == Some(k)))).collect()
+}
+
+/// The winner of a vote as one-hot, which tied classes share equally.
+fn shared_vote(vote: &[f64]) -> Vec<f64> {
     let mut voted = vote.to_vec();
     harden(&mut voted);
     voted
@@ -90,14 +100,15 @@ impl CrowdNet for SoftBootstrap {
         for (b, vote) in context.batch.targets.chunks_exact(n).enumerate() {
             let p = context.out.p(b);
             let log: Vec<f64> = p.iter().map(|p| at_least(*p, f64::MIN_POSITIVE).ln()).collect();
-            let mixture = self.mixture(vote, p);
+            let beta = self.beta_of(context, b);
+            let mixture = self.mixture(beta, &one_hot(vote), p);
             let d_logits = &mut gradient.out.logits[b * n..(b + 1) * n];
             for k in 0..n {
                 loss -= scale * mixture[k] * log[k];
                 d_logits[k] += scale * (p[k] - mixture[k]);
             }
             if !self.hard {
-                let own = -scale * (1.0 - self.beta());
+                let own = -scale * (1.0 - beta);
                 let d_p: Vec<f64> = log.iter().map(|l| own * l).collect();
                 softmax_backward(p, &d_p, d_logits);
             }
@@ -108,9 +119,12 @@ impl CrowdNet for SoftBootstrap {
     fn predict(&self, context: &BatchContext<'_>) -> BatchPrediction {
         let n = context.dims.classes;
         let votes = context.batch.targets.chunks_exact(n).enumerate();
+        let posterior = votes.flat_map(|(b, vote)| {
+            self.mixture(self.beta_of(context, b), &shared_vote(vote), context.out.p(b))
+        });
         BatchPrediction {
             classes: context.out.p.clone(),
-            posterior: votes.flat_map(|(b, vote)| self.mixture(vote, context.out.p(b))).collect(),
+            posterior: posterior.collect(),
             likelihood: context.class_likelihood(),
             parameters: Vec::new(),
         }

@@ -34,7 +34,7 @@ use crate::model::neural::numerics::{at_least, softmax};
 use crate::model::neural::{
     Act, AnnotatorParams, AnnotatorReport, BatchContext, BatchPrediction, CrowdNet, Gradient,
     Heads, LearnerSubset, NetworkSpec, ParamTable, Phase, Reduction, Task, TrainSpec, TrainState,
-    one_after_the_other,
+    sequential,
 };
 use crate::spec::Problems;
 
@@ -219,10 +219,10 @@ impl CrowdNet for WeightedDoctorNet {
             learners: LearnerSubset::NONE,
             tables: Some(TABLES),
             annotator_rate: Some(self.weight_learning_rate),
-            moves_likelihood: false,
+            changes_likelihood: false,
             ..Phase::joint(WEIGHTS_PHASE, self.weight_epochs)
         };
-        one_after_the_other(vec![heads, weights], state.acts)
+        sequential(vec![heads, weights], state.acts)
     }
 
     fn epochs(&self, train: &TrainSpec) -> u32 {
@@ -329,7 +329,9 @@ mod tests {
             annotator_params,
             state: TrainState::default(),
             phase: "",
+            label: String::new(),
             is_over: false,
+            checkpoint_at: 0.0,
         };
         trainer.train(&mut run).unwrap();
         trainer.annotator_params.tables[WEIGHTS].values.clone()

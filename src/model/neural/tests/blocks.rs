@@ -19,6 +19,7 @@ fn pairs_in_blocks_are_pairs_one_by_one() {
         instances: rows.clone(),
         rows,
         trusted: vec![None; ROWS],
+        trusted_share: vec![1.0; ROWS],
         ..case.batch
     };
     let logits: Vec<f64> = (0..ROWS * 3).map(value).collect();
@@ -57,7 +58,7 @@ fn losses_and_likelihoods_compute_the_heads_of_their_own_annotators() {
     let mut case = Case::new(&model);
     case.batch.annotators = vec![1];
     case.batch.annotations.iter_mut().for_each(|annotation| annotation.annotator = 0);
-    let judged = |case: &Case<'_, DoctorNet>| {
+    let predicted = |case: &Case<'_, DoctorNet>| {
         let gathered = case.annotator_params.gather(&[1]);
         let context = BatchContext {
             phase: "",
@@ -72,10 +73,10 @@ fn losses_and_likelihoods_compute_the_heads_of_their_own_annotators() {
         };
         (case.loss(&case.out, &gathered), model.likelihood(&context))
     };
-    let wanted = judged(&case);
+    let wanted = predicted(&case);
     assert!(predict(&case).classes.iter().all(|p| p.is_finite()));
     let width = case.annotator_params.tables[0].width;
     case.annotator_params.tables[0].values[..width].fill(f32::NAN);
-    assert_eq!(judged(&case), wanted);
+    assert_eq!(predicted(&case), wanted);
     assert!(predict(&case).classes.iter().all(|p| p.is_nan()));
 }

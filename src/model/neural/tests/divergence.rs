@@ -6,12 +6,12 @@ use super::*;
 /// Row 0 of every output is NaN, and row 1 is unchanged.
 fn expect_nan<N: CrowdNet>(mut case: Case<'_, N>) {
     expect_no_loss(&mut case);
-    let told = predict(&case);
+    let predicted = predict(&case);
     let row = |values: &[f64]| values[..values.len() / 2].to_vec();
     for (what, values) in [
-        ("classes", &told.classes),
-        ("posterior", &told.posterior),
-        ("likelihood", &told.likelihood),
+        ("classes", &predicted.classes),
+        ("posterior", &predicted.posterior),
+        ("likelihood", &predicted.likelihood),
     ] {
         let own = row(values);
         assert!(own.iter().all(|p| p.is_nan()), "{} {what}: {own:?}", N::KIND);

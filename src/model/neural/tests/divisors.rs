@@ -8,10 +8,11 @@ use super::*;
 /// The case with a third row, without annotations and with equal probabilities, so that rows and annotators differ in
 /// number.
 fn of_three_rows<N: CrowdNet>(mut case: Case<'_, N>) -> Case<'_, N> {
-    let Batch { rows, instances, offsets, trusted, .. } = &mut case.batch;
+    let Batch { rows, instances, offsets, trusted, trusted_share, .. } = &mut case.batch;
     (*rows, *instances) = (vec![0, 1, 2], vec![0, 1, 2]);
     offsets.push(4);
     trusted.push(None);
+    trusted_share.push(1.0);
     case.out.rows = 3;
     if !case.out.p.is_empty() {
         case.out.logits.extend([0.0; 3]);
@@ -51,13 +52,37 @@ fn every_divisor_counts_what_it_says() {
     let model = TraceRegularised::default();
     let case = weighted(of_three_rows(Case::new(&model)));
     let dims = Dims { annotators: 5, ..annotations().dims() };
-    for (reduction, divisor) in [
-        (Reduction::Sum, 1.0),
-        (Reduction::MeanAnnotation, 3.75),
-        (Reduction::MeanInstance, 3.0),
-        (Reduction::MeanDense, 15.0),
+    for (reduction, divisor, with_trusted) in [
+        (Reduction::Sum, 1.0, 1.0),
+        (Reduction::MeanAnnotation, 3.75, 5.25),
+        (Reduction::MeanInstance, 3.0, 3.0),
+        (Reduction::MeanDense, 15.0, 15.0),
     ] {
-        assert_eq!(reduction.factor(&case.batch, dims), 1.0 / divisor, "{reduction:?}");
+        assert_eq!(reduction.factor(&case.batch, 0.0, dims), 1.0 / divisor, "{reduction:?}");
+        assert_eq!(reduction.factor(&case.batch, 1.5, dims), 1.0 / with_trusted, "{reduction:?}");
+    }
+}
+
+/// The weighted losses of the annotations of rows 0 and 1 sum to 1.990889; row 2 has no annotations, the trusted class
+/// 1 and its probability 1/3. Of a class with the share 0.25, the other three quarters are in other batches.
+// keys: model.train.reduction
+#[test]
+fn a_trusted_class_counts_as_one_annotation() {
+    for (share, reduction, divisor) in [
+        (1.0, Reduction::Sum, 1.0),
+        (1.0, Reduction::MeanAnnotation, 4.75),
+        (1.0, Reduction::MeanInstance, 3.0),
+        (1.0, Reduction::MeanDense, 15.0),
+        (0.25, Reduction::Sum, 1.0),
+        (0.25, Reduction::MeanAnnotation, 4.0),
+    ] {
+        let model = TraceRegularised { lambda: 0.0 };
+        let case = weighted(of_three_rows(Case::new(&model).with(0, &RHO)));
+        let mut case = case.reduced(reduction);
+        case.batch.trusted[2] = Some(1);
+        case.batch.trusted_share[2] = share;
+        near(&[loss_among(&case, 5)], &[(1.990_889 + share * 3.0_f64.ln()) / divisor]);
+        case.check_gradient();
     }
 }
 

@@ -243,6 +243,23 @@ fn settings_that_a_model_has_no_use_for_are_refused() {
     let annotation = problems(&|p| with(single(), MaxMig::default()).check("f", p)).unwrap_err();
     assert!(annotation.contains("f.train.batch_by"), "{annotation}");
     problems(&|p| with(single(), Conal::default()).check("f", p)).unwrap();
+    for refused in [
+        problems(&|p| with(single(), Dl::default()).check("f", p)),
+        problems(&|p| with(single(), SoftBootstrap::default()).check("f", p)),
+        problems(&|p| with(single(), AggNet::default()).check("f", p)),
+        problems(&|p| with(single(), Tcl::default()).check("f", p)),
+    ] {
+        let error = refused.unwrap_err();
+        let target = "is trained on one target for each instance";
+        assert!(error.contains(target) && error.contains("f.train.batch_by"), "{error}");
+    }
+    let patient = |select| TrainSpec { select, patience: Some(3), ..TrainSpec::default() };
+    for select in [Select::Valid, Select::AnnotationLikelihood] {
+        problems(&|p| with(patient(select), Conal::default()).check("f", p)).unwrap();
+    }
+    let error =
+        problems(&|p| with(patient(Select::Last), Conal::default()).check("f", p)).unwrap_err();
+    assert!(error.contains("f.train.patience") && error.contains("3 with select"), "{error}");
 }
 
 #[test]

@@ -11,7 +11,7 @@ use crate::model::neural::net::backbone::Scaling;
 use crate::model::vote::MajorityVote;
 use crate::testing::described;
 
-/// A classifier, a learner that reads answers and a learner that reads annotators' features, each with its own loss.
+/// A classifier, a learner that reads annotations and a learner that reads annotators' features, each with its own loss.
 #[derive(
     Debug, Clone, Default, PartialEq, serde::Serialize, serde::Deserialize, schemars::JsonSchema,
 )]
@@ -37,7 +37,7 @@ impl CrowdNet for Readers {
             input,
         };
         vec![
-            learner("answers", LearnerInput::Answers),
+            learner("annotations", LearnerInput::Annotations),
             learner("annotators", LearnerInput::Annotators),
         ]
     }
@@ -46,15 +46,15 @@ impl CrowdNet for Readers {
         MajorityVote::default().fit(evidence, run).map(Some)
     }
 
-    /// The cross-entropy of the targets under the classifier and the learner of answers, and of the labels under the
+    /// The cross-entropy of the targets under the classifier and the learner of annotations, and of the labels under the
     /// learner of annotators, which has one row for each annotator of the batch.
     fn loss(&self, context: &BatchContext<'_>, gradient: &mut Gradient) -> f64 {
         let mut loss = context.cross_entropy_of_targets(gradient);
-        let [answers, annotators] = context.others else { unreachable!("two others") };
+        let [annotations, annotators] = context.others else { unreachable!("two others") };
         let rows = context.batch.len() as f64;
         for (at, target) in context.batch.targets.iter().enumerate() {
-            loss -= target * answers.p[at].ln() / rows;
-            gradient.others[0].p[at] -= target / answers.p[at] / rows;
+            loss -= target * annotations.p[at].ln() / rows;
+            gradient.others[0].p[at] -= target / annotations.p[at] / rows;
         }
         assert_eq!(annotators.rows, context.batch.annotators.len());
         for (_, annotation) in context.annotations() {
@@ -102,24 +102,24 @@ fn with_annotators(a: &Annotations) -> Described {
     described
 }
 
-/// Both annotators give instance i the label i mod 3, so that its row of answers has six values, two of them one. Each
+/// Both annotators give instance i the label i mod 3, so that its row of annotations has six values, two of them one. Each
 /// annotator gives the label 0 to 14 of the 40 instances, and the labels 1 and 2 to 13 each.
 #[test]
-fn a_step_of_answers_and_of_annotators_is_that_worked_out_by_hand() {
+fn a_step_of_annotations_and_of_annotators_is_that_worked_out_by_hand() {
     let a = agreeing();
     let described = with_annotators(&a);
     let trained = |rate| numbers(fit(&readers(rate, 40), &a, &described).unwrap());
     let (start, end) = (trained(0.0), trained(0.1));
     let rows: Vec<f32> =
         (0..40).flat_map(|i| (0..6).map(move |n| f32::from(u8::from(n % 3 == i % 3)))).collect();
-    let answers = Matrix::from_rows(6, &rows);
-    let before = of("answers.", &start);
-    let p = probabilities(&before, &answers);
+    let annotations = Matrix::from_rows(6, &rows);
+    let before = of("annotations.", &start);
+    let p = probabilities(&before, &annotations);
     let each = |d: &dyn Fn(usize, usize) -> f64, n: usize| -> Vec<Vec<f64>> {
         (0..n).map(|i| (0..3).map(|k| d(i, k) / 40.0).collect()).collect()
     };
     let d = each(&|i, k| p[i][k] - f64::from(u8::from(i % 3 == k)), 40);
-    expect_step(&before, &of("answers.", &end), &d, &answers);
+    expect_step(&before, &of("annotations.", &end), &d, &annotations);
 
     let annotators = Matrix::from_rows(2, &[0.0, 0.0, 0.5, -2.0]);
     let before = of("annotators.", &start);
@@ -128,9 +128,9 @@ fn a_step_of_answers_and_of_annotators_is_that_worked_out_by_hand() {
     expect_step(&before, &of("annotators.", &end), &d, &annotators);
 }
 
-/// Posteriors use an instance's own answers; a feature row without annotations has no answers.
+/// Posteriors use an instance's own annotations; a feature row that nobody has annotated has none.
 #[test]
-fn what_nobody_has_annotated_has_no_answers() {
+fn what_nobody_has_annotated_has_no_row_of_annotations() {
     let a = agreeing();
     let described = with_annotators(&a);
     let fitted = fit(&readers(0.1, 40), &a, &described).unwrap();
@@ -144,7 +144,7 @@ fn what_nobody_has_annotated_has_no_answers() {
     let again = predict::<Readers>(model, described.matrix(), &Run::new(1)).unwrap();
     assert_eq!(fitted.predictions.as_ref(), Some(&again.classes));
     let posterior = fitted.posterior.clone();
-    let learner = of("answers.", &numbers(fitted));
+    let learner = of("annotations.", &numbers(fitted));
     let rows = [0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 1.0, 0.0, 0.0, 1.0, 0.0];
     let p = probabilities(&learner, &Matrix::from_rows(6, &rows));
     for i in (1..40).step_by(3) {

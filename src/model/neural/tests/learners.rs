@@ -18,7 +18,7 @@ use crate::testing::described;
 #[derive(
     Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize, schemars::JsonSchema,
 )]
-enum Turn {
+enum Stage {
     /// The teacher, on the votes.
     Teacher,
     /// The classifier, on the teacher's predictions.
@@ -33,7 +33,7 @@ enum Turn {
     Reset,
 }
 
-impl Turn {
+impl Stage {
     fn phase(self, epochs: u32) -> Phase {
         const TEACHER: LearnerSubset = LearnerSubset::Only(&["teacher"]);
         let (name, learners) = match self {
@@ -53,8 +53,8 @@ impl Turn {
 )]
 #[serde(deny_unknown_fields, default)]
 struct Pair {
-    /// Turns and their epochs; all epochs of one turn are one phase.
-    turns: Vec<(Turn, u32)>,
+    /// Stages and their epochs; all epochs of one stage are one phase.
+    stages: Vec<(Stage, u32)>,
 }
 
 impl CrowdNet for Pair {
@@ -78,15 +78,15 @@ impl CrowdNet for Pair {
     }
 
     fn next_act(&self, _train: &TrainSpec, state: &TrainState) -> Option<Act> {
-        let (turn, epochs) = *self.turns.get(state.acts)?;
-        if turn == Turn::Reset {
+        let (stage, epochs) = *self.stages.get(state.acts)?;
+        if stage == Stage::Reset {
             return Some(Act::Reset(LearnerSubset::Only(&["teacher"])));
         }
-        let of = |turns: &[(Turn, u32)]| -> u32 {
-            turns.iter().filter(|(other, _)| *other == turn).map(|(_, epochs)| epochs).sum()
+        let of = |stages: &[(Stage, u32)]| -> u32 {
+            stages.iter().filter(|(other, _)| *other == stage).map(|(_, epochs)| epochs).sum()
         };
-        let start = of(&self.turns[..state.acts]);
-        Some(Act::Train(Phase { act: start..start + epochs, ..turn.phase(of(&self.turns)) }))
+        let start = of(&self.stages[..state.acts]);
+        Some(Act::Train(Phase { act: start..start + epochs, ..stage.phase(of(&self.stages)) }))
     }
 
     fn loss(&self, context: &BatchContext<'_>, gradient: &mut Gradient) -> f64 {
@@ -125,7 +125,7 @@ impl CrowdNet for Pair {
 }
 
 /// Linear networks on features as they are; every epoch is one batch.
-fn pair(optimiser: OptimiserSpec, turns: &[(Turn, u32)]) -> Neural<Pair> {
+fn pair(optimiser: OptimiserSpec, stages: &[(Stage, u32)]) -> Neural<Pair> {
     let backbone = BackboneSpec {
         kind: Architecture::Linear,
         batch_norm: false,
@@ -135,7 +135,7 @@ fn pair(optimiser: OptimiserSpec, turns: &[(Turn, u32)]) -> Neural<Pair> {
     let train = TrainSpec { batch_size: Some(40), optimiser, ..TrainSpec::default() };
     let device = "cpu".to_owned();
     let network = NetworkSpec { device, backbone, train, ..NetworkSpec::default() };
-    Neural { network, model: Pair { turns: turns.to_vec() } }
+    Neural { network, model: Pair { stages: stages.to_vec() } }
 }
 
 fn adam(learning_rate: f64) -> OptimiserSpec {
@@ -147,9 +147,9 @@ pub(super) fn numbers(fitted: Fitted) -> Snapshot {
     Snapshot::from_bytes(&fitted.model.unwrap().parameters).unwrap()
 }
 
-fn trained(optimiser: OptimiserSpec, turns: &[(Turn, u32)]) -> Snapshot {
+fn trained(optimiser: OptimiserSpec, stages: &[(Stage, u32)]) -> Snapshot {
     let a = agreeing();
-    numbers(fit(&pair(optimiser, turns), &a, &described(&a)).unwrap())
+    numbers(fit(&pair(optimiser, stages), &a, &described(&a)).unwrap())
 }
 
 /// The weights and biases of a learner: those of the classifier have no prefix.
@@ -200,7 +200,7 @@ pub(super) fn expect_step(
             let (got, want) = (f64::from(after - before), -0.1 * d);
             assert!((got - want).abs() < 1e-6, "class {k}: moved by {got}, expected {want}");
         }
-        assert!(d_weights.iter().any(|d| d.abs() > 1e-3), "nothing moves");
+        assert!(d_weights.iter().any(|d| d.abs() > 1e-3), "nothing changes");
     }
 }
 
@@ -217,7 +217,7 @@ fn a_step_moves_its_learners_as_worked_out_by_hand() {
         weight_decay: 0.0,
         ..adam(learning_rate)
     };
-    let start = trained(descent(0.0), &[(Turn::Mean, 1)]);
+    let start = trained(descent(0.0), &[(Stage::Mean, 1)]);
     let (student, teacher) = (of("", &start), of("teacher.", &start));
     assert!(student.0.iter().zip(&teacher.0).all(|(w, v)| w != v), "drawn from one stream");
     let (p, q) = (probabilities(&student, matrix), probabilities(&teacher, matrix));
@@ -225,18 +225,18 @@ fn a_step_moves_its_learners_as_worked_out_by_hand() {
         (0..40).map(|i| (0..3).map(|k| d(i, k) / 40.0).collect()).collect()
     };
     let is_vote = |i: usize, k: usize| f64::from(u8::from(i % 3 == k));
-    let after = |turn| trained(descent(0.1), &[(turn, 1)]);
+    let after = |stage| trained(descent(0.1), &[(stage, 1)]);
 
-    let taught = after(Turn::Teacher);
+    let taught = after(Stage::Teacher);
     let slopes = each(&|i, k| q[i][k] - is_vote(i, k));
     expect_step(&teacher, &of("teacher.", &taught), &slopes, matrix);
     assert_eq!(of("", &taught), student);
 
-    let learned = after(Turn::Student);
+    let learned = after(Stage::Student);
     expect_step(&student, &of("", &learned), &each(&|i, k| p[i][k] - q[i][k]), matrix);
     assert_eq!(of("teacher.", &learned), teacher);
 
-    let both = after(Turn::Mean);
+    let both = after(Stage::Mean);
     let of_mean = |own: &[Vec<f64>]| {
         each(&|i, k| {
             let vote = i % 3;
@@ -251,29 +251,30 @@ fn a_step_moves_its_learners_as_worked_out_by_hand() {
 #[test]
 fn a_learner_that_is_trained_in_turn_is_the_learner_that_is_trained_alone() {
     let optimiser = OptimiserSpec { learning_rate: 0.02, ..OptimiserSpec::default() };
-    let alone = trained(optimiser.clone(), &[(Turn::Teacher, 5)]);
-    let turns = [(Turn::Teacher, 1), (Turn::Student, 2), (Turn::Teacher, 3), (Turn::Student, 1)];
-    let in_turn = trained(optimiser.clone(), &[&turns[..], &[(Turn::Teacher, 1)]].concat());
+    let alone = trained(optimiser.clone(), &[(Stage::Teacher, 5)]);
+    let stages =
+        [(Stage::Teacher, 1), (Stage::Student, 2), (Stage::Teacher, 3), (Stage::Student, 1)];
+    let in_turn = trained(optimiser.clone(), &[&stages[..], &[(Stage::Teacher, 1)]].concat());
     assert_eq!(of("teacher.", &in_turn), of("teacher.", &alone));
     assert_ne!(of("", &in_turn), of("", &alone));
 }
 
 #[test]
 fn a_phase_goes_on_with_moments_where_it_says_so() {
-    let after = |turns: &[(Turn, u32)]| of("teacher.", &trained(adam(0.02), turns)).0;
-    let one = after(&[(Turn::Teacher, 4)]);
+    let after = |stages: &[(Stage, u32)]| of("teacher.", &trained(adam(0.02), stages)).0;
+    let one = after(&[(Stage::Teacher, 4)]);
     let distance = |other: Vec<f32>| {
         one.iter().zip(other).map(|(one, other)| (one - other).abs()).fold(0.0, f32::max)
     };
-    let tuned = distance(after(&[(Turn::Teacher, 2), (Turn::Student, 1), (Turn::Tuned, 2)]));
-    let retrained = distance(after(&[(Turn::Teacher, 2), (Turn::Retrained, 2)]));
+    let tuned = distance(after(&[(Stage::Teacher, 2), (Stage::Student, 1), (Stage::Tuned, 2)]));
+    let retrained = distance(after(&[(Stage::Teacher, 2), (Stage::Retrained, 2)]));
     assert!(tuned < 1e-6 && retrained > 5e-5, "{tuned} {retrained}");
 }
 
 #[test]
 fn a_reset_of_one_learner_leaves_the_other() {
-    let turns = [(Turn::Student, 2), (Turn::Reset, 0)];
-    let (without, with) = (trained(adam(0.02), &turns[..1]), trained(adam(0.02), &turns));
+    let stages = [(Stage::Student, 2), (Stage::Reset, 0)];
+    let (without, with) = (trained(adam(0.02), &stages[..1]), trained(adam(0.02), &stages));
     assert_eq!(of("", &with), of("", &without));
     let (reset, first) = (of("teacher.", &with).0, of("teacher.", &without).0);
     assert!(reset.iter().zip(&first).all(|(reset, first)| reset != first));
@@ -295,15 +296,15 @@ impl Progress for StopAfter {
 fn an_interrupted_training_in_turn_ends_with_the_same_bits() {
     let a = agreeing();
     let described = described(&a);
-    let turns = [
-        (Turn::Teacher, 2),
-        (Turn::Student, 1),
-        (Turn::Teacher, 1),
-        (Turn::Reset, 0),
-        (Turn::Mean, 2),
-        (Turn::Student, 2),
+    let stages = [
+        (Stage::Teacher, 2),
+        (Stage::Student, 1),
+        (Stage::Teacher, 1),
+        (Stage::Reset, 0),
+        (Stage::Mean, 2),
+        (Stage::Student, 2),
     ];
-    let model = pair(OptimiserSpec { learning_rate: 0.02, ..OptimiserSpec::default() }, &turns);
+    let model = pair(OptimiserSpec { learning_rate: 0.02, ..OptimiserSpec::default() }, &stages);
     let whole = fit(&model, &a, &described).unwrap().model.unwrap().parameters;
     let folder = tempfile::tempdir().unwrap();
     let evidence = Evidence { annotations: &a, described: Some(&described) };
@@ -324,7 +325,7 @@ fn an_interrupted_training_in_turn_ends_with_the_same_bits() {
 fn a_saved_model_predicts_with_all_its_learners() {
     let a = agreeing();
     let described = described(&a);
-    let fitted = fit(&pair(adam(0.02), &[(Turn::Mean, 3)]), &a, &described).unwrap();
+    let fitted = fit(&pair(adam(0.02), &[(Stage::Mean, 3)]), &a, &described).unwrap();
     let trained = fitted.model.as_ref().unwrap();
     let model = SavedModel {
         parameters: trained.description["parameters"].clone(),

@@ -8,7 +8,9 @@ mod fits;
 mod forms;
 mod gradients;
 mod inputs;
+mod labels;
 mod learners;
+mod phases;
 mod posteriors;
 mod schedules;
 mod settings;
@@ -68,6 +70,7 @@ fn batch() -> Batch {
         share: vec![1.0, 1.0],
         targets: Vec::new(),
         trusted: vec![None, None],
+        trusted_share: vec![1.0, 1.0],
     }
 }
 

@@ -89,8 +89,8 @@ fn a_common_share_is_a_mean_over_weighted_annotations() {
     near(&predict(&case).parameters[..1], &[0.5]);
 }
 
-/// The classes 0 and 1 have the same share of the votes: each gets half of 0.95, and the classifier decides between
-/// them.
+/// The classes 0 and 1 have the same share of the votes: in the posterior each has half of 0.95, and the classifier
+/// decides between them; the loss has the lowest class as its target.
 #[test]
 fn a_bootstrapped_tie_is_nearly_a_tie() {
     let model = SoftBootstrap::default();
@@ -104,8 +104,27 @@ fn a_bootstrapped_tie_is_nearly_a_tie() {
         0.95 + 0.05 * 0.140_244,
     ];
     near(&predict(&case).posterior, &wanted);
-    let loss: f64 = case.out.p.iter().zip(wanted).map(|(p, mixture)| -0.5 * mixture * p.ln()).sum();
+    let mut target = wanted;
+    (target[0], target[1]) = (wanted[0] + 0.475, wanted[1] - 0.475);
+    let loss: f64 = case.out.p.iter().zip(target).map(|(p, mixture)| -0.5 * mixture * p.ln()).sum();
     case.expect(loss);
+}
+
+/// Row 0 has the trusted class 2, whose probability is 0.042010; row 1 has the vote 1, the classifier's own class.
+#[test]
+fn a_trusted_class_is_not_mixed_with_the_prediction() {
+    for (hard, of_row_1) in [(false, 0.95 + 0.05 * 0.628_532), (true, 1.0)] {
+        let model = SoftBootstrap { hard, ..SoftBootstrap::default() };
+        let mut case = Case::new(&model).with_targets(&[0.0, 0.0, 1.0, 0.0, 1.0, 0.0]);
+        case.batch.trusted[0] = Some(2);
+        let own = if hard { 0.0 } else { 0.05 };
+        let terms = [own * 0.231_224, of_row_1, own * 0.140_244];
+        let logs = [0.231_224, 0.628_532, 0.140_244_f64].map(f64::ln);
+        let of_row_1: f64 = terms.iter().zip(logs).map(|(term, log)| -term * log).sum();
+        case.expect(0.5 * (-(0.042_010_f64.ln()) + of_row_1));
+        case.check_gradient();
+        near(&predict(&case).posterior[..3], &[0.0, 0.0, 1.0]);
+    }
 }
 
 /// Annotations multiply the classifier by 2, 1, 1 and by the root of 1, 4, 1; the prior appears in g and is divided out.

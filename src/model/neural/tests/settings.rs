@@ -57,7 +57,7 @@ fn moved(from: &Snapshot, to: &Snapshot, prefix: &str) -> Vec<f64> {
 }
 
 fn near(got: &[f64], want: &[f64]) {
-    assert!(got.iter().any(|move_| move_.abs() > 1e-4), "nothing moves");
+    assert!(got.iter().any(|move_| move_.abs() > 1e-4), "nothing changes");
     for (got, want) in got.iter().zip(want) {
         assert!((got - want).abs() < 1e-6, "{got}, expected {want}");
     }

@@ -29,6 +29,7 @@ fn the_smallest_trace_is_the_true_one() {
         annotators: vec![0, 1],
         share: vec![1.0; 2],
         trusted: vec![None; 3],
+        trusted_share: vec![1.0; 3],
         ..Batch::default()
     };
     let annotations = annotations();

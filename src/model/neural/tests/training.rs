@@ -134,6 +134,10 @@ fn held_out_labels_change_no_parameter() {
         parameters(fit(&with(train.clone(), Dl::default()), a, &described).unwrap())
     };
     check("dl", on(&a), on(&flipped));
+    let on = |a: &Annotations| {
+        parameters(fit(&with(train.clone(), AggNet::default()), a, &described).unwrap())
+    };
+    check("agg_net", on(&a), on(&flipped));
     assert!(same > 10);
 }
 
@@ -150,22 +154,48 @@ fn only_instances_with_held_out_annotations_are_scored() {
     assert!(without.held_out_instances().is_empty());
 }
 
-// keys: model.train.checkpoint_epochs
+/// The last epoch with a checkpoint, of five.
+// keys: model.train.checkpoint_epochs, model.train.checkpoint_minutes
 #[test]
-fn a_checkpoint_is_written_every_so_many_epochs() {
+fn a_checkpoint_is_written_every_so_many_epochs_or_minutes() {
     let a = agreeing();
     let described = described(&a);
-    let folder = tempfile::tempdir().unwrap();
-    let epochs_kept = |every: u32| {
-        let train = TrainSpec { checkpoint_epochs: every, ..select(Select::Last, 5) };
+    for (checkpoint_epochs, checkpoint_minutes, wanted) in [
+        (None, None, Some(5)),
+        (Some(2), None, Some(4)),
+        (Some(3), None, Some(3)),
+        (None, Some(0.0), Some(5)),
+        (None, Some(600.0), None),
+        (Some(3), Some(600.0), Some(3)),
+        (Some(3), Some(0.0), Some(5)),
+    ] {
+        let train = TrainSpec { checkpoint_epochs, checkpoint_minutes, ..select(Select::Last, 5) };
+        let folder = tempfile::tempdir().unwrap();
         let mut run = Run::new(1);
-        run.keep_checkpoint(Some(folder.path().join(every.to_string())));
+        run.keep_checkpoint(Some(folder.path().join("state")));
         let evidence = Evidence { annotations: &a, described: Some(&described) };
         with(train, Dl::default()).fit(evidence, &mut run).unwrap();
-        let snapshot = Snapshot::from_bytes(&run.checkpoint().unwrap().unwrap()).unwrap();
-        snapshot.take_u32s("progress", 2).unwrap()[1]
-    };
-    assert_eq!([1, 2, 3].map(epochs_kept), [5, 4, 3]);
+        let epoch = |bytes: Vec<u8>| {
+            Snapshot::from_bytes(&bytes).unwrap().take_u32s("progress", 2).unwrap()[1]
+        };
+        let kept = run.checkpoint().unwrap().map(epoch);
+        assert_eq!(kept, wanted, "{checkpoint_epochs:?} {checkpoint_minutes:?}");
+    }
+}
+
+/// Epochs of 50 seconds with an interval of 2 minutes: the third ends after 150 seconds.
+#[test]
+fn minutes_are_those_since_the_last_checkpoint() {
+    let train = TrainSpec { checkpoint_minutes: Some(2.0), ..TrainSpec::default() };
+    let (mut last, mut written) = (0.0, Vec::new());
+    for epoch in 1..=7_u32 {
+        let now = 50.0 * f64::from(epoch);
+        if train.is_checkpoint_due(epoch as usize, now - last) {
+            written.push(epoch);
+            last = now;
+        }
+    }
+    assert_eq!(written, [3, 6]);
 }
 
 #[test]
@@ -174,7 +204,7 @@ fn a_resumed_training_trains_the_epochs_that_are_left() {
     let described = described(&a);
     let folder = tempfile::tempdir().unwrap();
     let epochs_trained = || {
-        let train = TrainSpec { checkpoint_epochs: 3, ..select(Select::Last, 5) };
+        let train = TrainSpec { checkpoint_epochs: Some(3), ..select(Select::Last, 5) };
         let epochs = Arc::new(AtomicU64::new(0));
         let mut run = Run::new(1);
         run.progress = Arc::new(Epochs(Arc::clone(&epochs)));

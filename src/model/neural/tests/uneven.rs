@@ -90,12 +90,12 @@ fn annotations_of_a_trusted_row_are_those_of_its_class() {
     let model = TraceRegularised { lambda: 0.0 };
     let mut case = Case::new(&model).reduced(Reduction::Sum).with(0, &RHO);
     case.batch.trusted = vec![Some(2), None];
-    let of_row_0 = 5.286_050 + 3.0_f64.ln() + 0.5 * 3.169_846;
+    let of_row_0 = 5.286_050 + 3.0_f64.ln() + 3.169_846;
     case.expect(of_row_0 + 0.471_526 + 1.427_854);
     case.check_gradient();
-    // Its annotations do not train the classifier: the gradient is half of p - one-hot.
+    // Its annotations do not train the classifier: the gradient is p - one-hot.
     let (_, gradient) = case.loss(&case.out, &case.annotator_params.gather(&[0, 1]));
-    for (got, want) in gradient.out.logits.iter().zip([0.421_898, 0.057_098, -0.478_995]) {
+    for (got, want) in gradient.out.logits.iter().zip([0.843_795, 0.114_195, -0.957_990]) {
         assert!((got - want).abs() < 1e-5, "{got}, expected {want}");
     }
     for mixture in [Mixture::LogitMix, Mixture::ProbMix, Mixture::RowStochastic] {
@@ -178,6 +178,22 @@ fn a_soft_annotation_is_one_annotation_of_its_annotator() {
     for batch in of_annotations {
         let weight: f64 = batch.annotations.iter().map(|a| a.weight).sum();
         assert_eq!((weight, batch.share), (1.0, vec![2.0]));
+    }
+}
+
+/// Instance 0 has two annotations, one of them soft, and is in two batches; instance 1 is not trusted.
+#[test]
+fn a_trusted_class_is_shared_by_the_annotations_of_its_instance() {
+    let mut a = soft();
+    a.trusted = Some(vec![Some(1), None]);
+    let described = described(&a);
+    let evidence = Evidence { annotations: &a, described: Some(&described) };
+    for (by_annotation, wanted) in [(false, vec![1.0]), (true, vec![0.5, 0.5])] {
+        let batching = Batching { batch_size: Some(1), by_annotation, drops_last: false };
+        let data = TrainingData::new(evidence, None, false, batching).unwrap();
+        let batches = batches_of(&data, InstanceSubset::Trusted, batching);
+        let shares: Vec<f64> = batches.iter().flat_map(|b| b.trusted_share.clone()).collect();
+        assert_eq!(shares, wanted, "{by_annotation}");
     }
 }
 

@@ -22,9 +22,9 @@ impl<N: CrowdNet> Trainer<'_, N> {
         if optimiser.reset_each_epoch || (epoch == 0 && !phase.keeps_moments) {
             self.reset_moments(phase);
         }
-        let moves = epoch >= self.annotator_delay(phase);
+        let is_delayed = epoch < self.annotator_delay(phase);
         for table in &mut self.annotator_params.tables {
-            table.trained = moves && phase.trains(&table.name);
+            table.trained = !is_delayed && phase.trains(&table.name);
         }
         let factor = optimiser.factor(epoch, phase.epochs);
         let annotator_rate = phase.annotator_rate.or(optimiser.annotator_learning_rate);
@@ -35,7 +35,7 @@ impl<N: CrowdNet> Trainer<'_, N> {
         self.learners.freeze(phase.learners, self.data)?;
         self.keep_constants(run)?;
         let stepper = Optimiser::new(optimiser);
-        let name = format!("{} {epoch}", phase.name);
+        let name = format!("{} {epoch}", self.label);
         let (mut loss, mut rows) = (0.0, 0);
         let (data, readers) = (self.data, self.learners.readers());
         let targets = self.state.targets.take();
@@ -63,10 +63,10 @@ impl<N: CrowdNet> Trainer<'_, N> {
             return Err(self.diverged("a parameter that is not a finite number"));
         }
         let seconds = run.clock.seconds() - began;
-        let last = self.state.trace.iter().rev().find(|row| row.phase == phase.name);
+        let last = self.state.trace.iter().rev().find(|row| row.phase == self.label);
         let change = last.map(|row| -loss - row.objective);
         self.state.trace.push(TraceRow {
-            phase: phase.name.to_owned(),
+            phase: self.label.clone(),
             step: epoch + 1,
             objective: -loss,
             change,
@@ -74,7 +74,13 @@ impl<N: CrowdNet> Trainer<'_, N> {
         });
         self.state.epoch += 1;
         let speed = rows as f64 / seconds.max(1e-9);
-        tracing::debug!(phase.name, step = epoch + 1, loss, rows_per_second = speed, "epoch");
+        tracing::debug!(
+            phase = self.label,
+            step = epoch + 1,
+            loss,
+            rows_per_second = speed,
+            "epoch"
+        );
         run.progress
             .at(self.state.trace.len() as u64, &format!("loss {loss:.4}, {speed:.0} rows/s"));
         Ok(())
@@ -129,8 +135,8 @@ impl<N: CrowdNet> Trainer<'_, N> {
     ) -> Result<()> {
         let spec = &self.spec.optimiser;
         let Gradient { out, others, mut tables } = gradient;
-        let moves = rates.learners > 0.0;
-        let backward = || if moves { passes.backward(&out, &others) } else { Ok(Vec::new()) };
+        let are_updated = rates.learners > 0.0;
+        let backward = || if are_updated { passes.backward(&out, &others) } else { Ok(Vec::new()) };
         let Some(max_norm) = spec.clip_norm else {
             let (learners, decay) = (&mut self.learners, spec.weight_decay);
             let annotator_params =

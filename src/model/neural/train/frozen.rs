@@ -111,7 +111,7 @@ mod tests {
         let all = |out: &Outputs| [&out.logits[..], &out.p, &out.hidden, &out.named[0]].concat();
         let batch = data.observed(&[4, 0, 3, 0], None);
         for (input, ids) in
-            [(LearnerInput::Features, [2, 1, 4, 1]), (LearnerInput::Answers, [4, 0, 3, 0])]
+            [(LearnerInput::Features, [2, 1, 4, 1]), (LearnerInput::Annotations, [4, 0, 3, 0])]
         {
             let mut one = learner(&spec, input);
             let wanted = one.predict(data.inputs(), &ids).unwrap();
@@ -132,7 +132,7 @@ mod tests {
         for (memory, fits) in [(32 * 352, true), (32 * 352 - 1, false)] {
             let run = &Run::new(1).with_memory(memory);
             let setting = LearnerSetting { run, ..setting };
-            let input = LearnerInput::Answers;
+            let input = LearnerInput::Annotations;
             let (backbone, heads) = (spec.clone(), heads.clone());
             let spec = LearnerSpec { name: CLASSIFIER, backbone, heads, input };
             let mut learner = Learner::new(spec, &setting).unwrap();
@@ -171,7 +171,9 @@ mod tests {
             annotator_params,
             state: TrainState::default(),
             phase: "",
+            label: String::new(),
             is_over: false,
+            checkpoint_at: 0.0,
         };
         trainer.train(&mut run).unwrap();
         let frozen = trainer.learners.classifier.frozen.as_ref().unwrap();

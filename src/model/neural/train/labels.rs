@@ -5,15 +5,16 @@ use crate::error::Result;
 use crate::model::calibrator::{Calibrator, Method, Points};
 use crate::model::em::kernels::expected_counts_of;
 use crate::model::neural::data::TrainingData;
+use crate::model::neural::train::step::Predictor;
 use crate::model::neural::{BatchContext, CrowdNet};
 use crate::run::Run;
 
 /// The number of instances without features whose posteriors are computed at once.
-const BLIND_AT_ONCE: usize = 4096;
+const WITHOUT_FEATURES_AT_ONCE: usize = 4096;
 
 impl<N: CrowdNet> Trainer<'_, N> {
     /// Replaces the targets by the model's posteriors. Trusted rows stay one-hot. For an instance without features,
-    /// learners that read features give all classes the same probability.
+    /// learners that read features give all classes the same probability, which is not calibrated: it is no prediction.
     ///
     /// # Why
     /// The posterior of a model is defined once, by its `predict`: the posteriors that train the classifier and those
@@ -30,17 +31,18 @@ impl<N: CrowdNet> Trainer<'_, N> {
                 targets.row_mut(*i as usize).copy_from_slice(row);
             }
         };
-        let (seen, blind) = self.data.untrusted();
-        for part in seen.chunks(self.learners.rows_at_once()) {
+        let (described, without) = self.data.untrusted();
+        for part in described.chunks(self.learners.rows_at_once()) {
             run.cancel.check()?;
             keep(part, &self.predict(&self.data.observed(part, None))?.posterior);
         }
-        for part in blind.chunks(BLIND_AT_ONCE) {
+        for part in without.chunks(WITHOUT_FEATURES_AT_ONCE) {
             let batch = self.data.observed(part, None);
             let inputs = self.data.inputs();
-            let (out, others) = self.learners.predict_blind(inputs, &batch, classes)?;
+            let (out, others) = self.learners.predict_without_features(inputs, &batch, classes)?;
             let read_out = |context: &BatchContext<'_>| self.model.predict(context);
-            let predicted = self.predictor().with(&out, &others, &batch, read_out);
+            let predictor = Predictor { calibrator: None, ..self.predictor() };
+            let predicted = predictor.with(&out, &others, &batch, read_out);
             keep(part, &predicted.posterior);
         }
         (self.state.targets, self.state.are_targets_own) = (Some(targets), true);

@@ -134,7 +134,7 @@ impl Learner {
     ///
     /// # Errors
     /// When the device fails.
-    pub(super) fn predict_blind(
+    pub(super) fn predict_without_features(
         &self,
         inputs: Inputs<'_>,
         batch: &Batch,
@@ -208,5 +208,49 @@ impl Learner {
         let pass = self.network.forward(numbers, &mut mode)?;
         let out = pass.to_host()?;
         Ok((is_trained.then_some(pass), out))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::frame::Matrix;
+    use crate::model::neural::net::backbone::Scaling;
+    use crate::model::neural::net::heads::{Head, HeadInput};
+
+    /// Three rows without features: the logits are equal, the other outputs those of a row of zeros.
+    #[test]
+    fn an_instance_without_features_has_every_output() {
+        let heads = Heads {
+            hidden: true,
+            named: vec![Head { name: "head", from: HeadInput::Features, widths: vec![5, 3] }],
+            ..Heads::CLASSIFIER
+        };
+        let backbone =
+            BackboneSpec { hidden: vec![4], scaling: Scaling::None, ..BackboneSpec::default() };
+        let sizes = Sizes {
+            features: vec![3],
+            classes: 2,
+            labels: 2,
+            annotators: 1,
+            annotator_features: None,
+        };
+        let (run, device, precision) = (Run::new(1), Device::Cpu, Precision::F32);
+        let setting =
+            LearnerSetting { precision, sizes: &sizes, run: &run, device: &device, saved: None };
+        let spec = LearnerSpec { name: CLASSIFIER, backbone, heads, input: LearnerInput::Features };
+        let learner = Learner::new(spec, &setting).unwrap();
+        let zeros = Matrix::from_rows(3, &[0.0; 3]);
+        let inputs = Inputs::unseen(&zeros);
+        let of_zeros = learner.predict(inputs, &[0, 0, 0]).unwrap();
+        let batch = TrainingData::unseen(vec![0, 0, 0]);
+        let got = learner.predict_without_features(inputs, &batch, 2).unwrap();
+        assert_eq!((got.rows, &got.logits, &got.p), (3, &vec![0.0; 6], &vec![0.5; 6]));
+        assert!(of_zeros.hidden.iter().any(|h| *h != 0.0) && of_zeros.named[0].len() == 9);
+        let pairs = got.hidden.iter().chain(&got.named[0]);
+        for (got, want) in pairs.zip(of_zeros.hidden.iter().chain(&of_zeros.named[0])) {
+            assert!((got - want).abs() < 1e-6, "{got}, expected {want}");
+        }
+        assert_eq!((got.hidden.len(), got.named[0].len()), (12, 9));
     }
 }

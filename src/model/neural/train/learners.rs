@@ -84,13 +84,13 @@ impl Learners {
     ///
     /// # Errors
     /// When the device fails.
-    pub(super) fn predict_blind(
+    pub(super) fn predict_without_features(
         &self,
         inputs: Inputs<'_>,
         batch: &Batch,
         classes: usize,
     ) -> Result<(Outputs, Vec<Outputs>)> {
-        let of = |learner: &Learner| learner.predict_blind(inputs, batch, classes);
+        let of = |learner: &Learner| learner.predict_without_features(inputs, batch, classes);
         Ok((of(&self.classifier)?, self.others.iter().map(of).collect::<Result<_>>()?))
     }
 

@@ -41,8 +41,12 @@ pub(crate) struct Trainer<'a, N> {
     pub(crate) state: TrainState,
     /// The name of the last phase.
     pub(crate) phase: &'static str,
+    /// The name of the last phase in the trace.
+    pub(crate) label: String,
     /// Whether a phase has run out of patience: all acts before the next selection or reset are skipped.
     pub(crate) is_over: bool,
+    /// The time of the last checkpoint, in seconds of the run's clock.
+    pub(crate) checkpoint_at: f64,
 }
 
 impl<N: CrowdNet> Trainer<'_, N> {
@@ -52,6 +56,7 @@ impl<N: CrowdNet> Trainer<'_, N> {
     /// When the training diverges, the run is cancelled, or a checkpoint cannot be read or written.
     pub(crate) fn train(&mut self, run: &mut Run) -> Result<()> {
         self.resume(run)?;
+        self.checkpoint_at = run.clock.seconds();
         run.progress.begin("training", Some(self.model.epochs(self.spec).into()));
         while let Some(act) = self.model.next_act(self.spec, &self.state) {
             run.cancel.check()?;
@@ -73,7 +78,7 @@ impl<N: CrowdNet> Trainer<'_, N> {
 
     /// Runs the remaining epochs of an act.
     fn train_phase(&mut self, phase: &Phase, run: &Run) -> Result<()> {
-        self.phase = phase.name;
+        (self.phase, self.label) = (phase.name, phase.label());
         while self.state.epoch < phase.act.len() as u32 {
             self.is_over = self.is_out_of_patience(phase);
             if self.is_over {
@@ -83,9 +88,10 @@ impl<N: CrowdNet> Trainer<'_, N> {
             if phase.is_scored {
                 self.score_epoch(phase)?;
             }
-            let every = self.spec.checkpoint_epochs.max(1) as usize;
-            if self.state.trace.len().is_multiple_of(every) {
+            let (epochs, now) = (self.state.trace.len(), run.clock.seconds());
+            if self.spec.is_checkpoint_due(epochs, now - self.checkpoint_at) {
                 self.checkpoint(run)?;
+                self.checkpoint_at = now;
             }
         }
         Ok(())
@@ -123,7 +129,8 @@ impl<N: CrowdNet> Trainer<'_, N> {
     fn annotator_delay(&self, phase: &Phase) -> u32 {
         let delays = phase.learners != LearnerSubset::NONE
             && self.annotator_params.tables.iter().any(|table| !table.is_fixed);
-        if delays { self.model.annotator_delay(self.spec, phase.epochs) } else { 0 }
+        let of_model = || self.model.annotator_delay(self.spec, phase.epochs);
+        if delays { phase.annotator_delay.unwrap_or_else(of_model) } else { 0 }
     }
 
     /// The current model's prediction for a batch.
@@ -152,12 +159,13 @@ impl<N: CrowdNet> Trainer<'_, N> {
     ///
     /// # Errors
     /// When the device fails.
-    pub(crate) fn predict_blind(
+    pub(crate) fn predict_without_features(
         &self,
         inputs: Inputs<'_>,
         batch: &Batch,
     ) -> Result<BatchPrediction> {
-        let (out, others) = self.learners.predict_blind(inputs, batch, self.dims.classes)?;
+        let (out, others) =
+            self.learners.predict_without_features(inputs, batch, self.dims.classes)?;
         let predictor = Predictor { calibrator: None, ..self.predictor() };
         Ok(predictor.with(&out, &others, batch, |context| self.model.predict(context)))
     }
@@ -187,8 +195,8 @@ impl<N: CrowdNet> Trainer<'_, N> {
 
     /// The error of a training whose numbers are no longer finite.
     pub(crate) fn diverged(&self, found: &str) -> Error {
-        let phase = self.phase;
-        let epochs = self.state.trace.iter().filter(|row| row.phase == phase).count();
+        let phase = &self.label;
+        let epochs = self.state.trace.iter().filter(|row| row.phase == *phase).count();
         Error::fit("the training diverged")
             .at("model.train.optimiser.learning_rate")
             .found(format!("{found} in epoch {} of phase `{phase}`", epochs + 1))

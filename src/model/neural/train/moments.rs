@@ -15,7 +15,7 @@ use crate::prefetch::prefetch_all;
 pub(crate) struct Moments {
     first: Vec<f32>,
     second: Vec<f32>,
-    greatest: Vec<f32>,
+    max_second: Vec<f32>,
 }
 
 /// The moments of a range of a parameter's values.
@@ -23,18 +23,18 @@ pub(crate) struct Moments {
 pub(crate) struct MomentsMut<'a> {
     pub(crate) first: &'a mut [f32],
     pub(crate) second: &'a mut [f32],
-    pub(crate) greatest: &'a mut [f32],
+    pub(crate) max_second: &'a mut [f32],
 }
 
 impl<'a> MomentsMut<'a> {
     /// Splits into the moments of the first `n` values and those of the others.
     pub(crate) fn split_at(self, n: usize) -> (Self, Self) {
         let split = |values: &'a mut [f32]| values.split_at_mut(n.min(values.len()));
-        let (first, second, greatest) =
-            (split(self.first), split(self.second), split(self.greatest));
+        let (first, second, max_second) =
+            (split(self.first), split(self.second), split(self.max_second));
         (
-            Self { first: first.0, second: second.0, greatest: greatest.0 },
-            Self { first: first.1, second: second.1, greatest: greatest.1 },
+            Self { first: first.0, second: second.0, max_second: max_second.0 },
+            Self { first: first.1, second: second.1, max_second: max_second.1 },
         )
     }
 
@@ -46,13 +46,13 @@ impl<'a> MomentsMut<'a> {
         MomentsMut {
             first: part(self.first, range.clone()),
             second: part(self.second, range.clone()),
-            greatest: part(self.greatest, range),
+            max_second: part(self.max_second, range),
         }
     }
 
     /// Prefetches the moments of a range.
     pub(crate) fn prefetch(&self, range: Range<usize>) {
-        for moments in [&*self.first, self.second, self.greatest] {
+        for moments in [&*self.first, self.second, self.max_second] {
             prefetch_all(moments.get(range.clone()).unwrap_or_default());
         }
     }
@@ -65,7 +65,7 @@ impl Moments {
             let zeros = |wanted: bool| if wanted { vec![0.0; n] } else { Vec::new() };
             self.first = zeros(true);
             self.second = zeros(rule != OptimiserKind::Sgd);
-            self.greatest = zeros(rule == OptimiserKind::Amsgrad);
+            self.max_second = zeros(rule == OptimiserKind::Amsgrad);
         }
     }
 
@@ -73,7 +73,7 @@ impl Moments {
         MomentsMut {
             first: &mut self.first,
             second: &mut self.second,
-            greatest: &mut self.greatest,
+            max_second: &mut self.max_second,
         }
     }
 
@@ -83,8 +83,8 @@ impl Moments {
     /// When the device fails.
     pub(crate) fn from_gpu(moments: &[Tensor; 3]) -> Result<Self> {
         let host = |t: &Tensor| from_candle(t.flatten_all().and_then(|t| t.to_vec1::<f32>()));
-        let [first, second, greatest] = moments;
-        Ok(Self { first: host(first)?, second: host(second)?, greatest: host(greatest)? })
+        let [first, second, max_second] = moments;
+        Ok(Self { first: host(first)?, second: host(second)?, max_second: host(max_second)? })
     }
 
     /// Copies the moments to the variable's GPU, where all three have the variable's shape.
@@ -96,12 +96,12 @@ impl Moments {
             [] => from_candle(var.as_detached_tensor().zeros_like()),
             _ => from_candle(Tensor::from_slice(values, var.dims(), var.device())),
         };
-        Ok([gpu(&self.first)?, gpu(&self.second)?, gpu(&self.greatest)?])
+        Ok([gpu(&self.first)?, gpu(&self.second)?, gpu(&self.max_second)?])
     }
 
     pub(crate) fn save(&self, name: &str, to: &mut Snapshot) {
         let parts =
-            [("first", &self.first), ("second", &self.second), ("greatest", &self.greatest)];
+            [("first", &self.first), ("second", &self.second), ("max_second", &self.max_second)];
         for (part, values) in parts.into_iter().filter(|(_, values)| !values.is_empty()) {
             to.f32s(format!("{name}.{part}"), vec![values.len()], values.clone());
         }
@@ -111,6 +111,6 @@ impl Moments {
         let part = |part: &str| {
             from.find_f32s(&format!("{name}.{part}")).map(<[f32]>::to_vec).unwrap_or_default()
         };
-        Self { first: part("first"), second: part("second"), greatest: part("greatest") }
+        Self { first: part("first"), second: part("second"), max_second: part("max_second") }
     }
 }

@@ -78,7 +78,7 @@ impl Optimiser {
             if spec.rule == OptimiserKind::Adam {
                 each.for_each(|(((w, g), m), v)| moved(w, *g, m, v, None));
             } else {
-                each.zip(moments.greatest)
+                each.zip(moments.max_second)
                     .for_each(|((((w, g), m), v), x)| moved(w, *g, m, v, Some(x)));
             }
         });
@@ -100,7 +100,7 @@ impl Optimiser {
         }))
     }
 
-    /// Updates a variable on a GPU; `moments` are first, second and greatest, in the shape of the variable.
+    /// Updates a variable on a GPU; `moments` are first, second and max_second, in the shape of the variable.
     pub(crate) fn update_gpu(
         &self,
         var: &Var,
@@ -118,7 +118,7 @@ impl Optimiser {
         &self,
         var: &Var,
         gradient: &Tensor,
-        [first, second, greatest]: &mut [Tensor; 3],
+        [first, second, max_second]: &mut [Tensor; 3],
         step: u32,
         rate: f64,
         decay: f64,
@@ -137,9 +137,9 @@ impl Optimiser {
         *first = ((&*first * spec.beta1)? + (&gradient * (1.0 - spec.beta1))?)?;
         *second = ((&*second * spec.beta2)? + (gradient.sqr()? * (1.0 - spec.beta2))?)?;
         if spec.rule == OptimiserKind::Amsgrad {
-            *greatest = greatest.maximum(&*second)?;
+            *max_second = max_second.maximum(&*second)?;
         }
-        let power = if spec.rule == OptimiserKind::Amsgrad { &*greatest } else { &*second };
+        let power = if spec.rule == OptimiserKind::Amsgrad { &*max_second } else { &*second };
         let root = ((power.sqrt()? / second_correction.sqrt())? + spec.epsilon)?;
         let direction = ((&*first * (rate / first_correction))? / root)?;
         let kept = if decoupled { (values * (1.0 - rate * decay))? } else { values };
@@ -149,8 +149,12 @@ impl Optimiser {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use candle_core::Device;
+    use candle_core::backprop::GradStore;
+
+    use super::*;
+    use crate::model::neural::net::parameters::{Initialisation, ParameterKind, Parameters};
+    use crate::run::Run;
 
     /// Three steps on f(w) = w^2 / 2 + w from w = 1, by hand for the first: g = 2.
     #[test]
@@ -196,6 +200,28 @@ mod tests {
             optimiser.update(&mut w, &[gradient], moments.all(), step, 0.1, 0.0);
             assert!((w[0] - wanted).abs() < 1e-5, "{w:?}, expected {wanted}");
         }
+    }
+
+    /// The same steps as steps of a network's parameters, which count them. After a reset, the gradient 2 gives the
+    /// first step again: minus the rate.
+    #[test]
+    fn a_network_counts_the_steps_of_its_optimiser() {
+        let mut parameters = Parameters::new(&Run::new(1), &Device::Cpu, Initialisation::Uniform);
+        let w = parameters.constant("w", ParameterKind::Bias, &[1], 1.0).unwrap();
+        let optimiser = Optimiser::new(&OptimiserSpec::default());
+        let step = |parameters: &mut Parameters, gradient: f32| {
+            let mut gradients = GradStore::default();
+            gradients.insert(w.as_tensor(), Tensor::new(&[gradient], &Device::Cpu).unwrap());
+            parameters.step(&gradients, 1.0, &optimiser, 0.1, 0.0).unwrap();
+            w.to_vec1::<f32>().unwrap()[0]
+        };
+        for (gradient, wanted) in [(2.0, 0.9), (-1.0, 0.873_366)] {
+            let got = step(&mut parameters, gradient);
+            assert!((got - wanted).abs() < 1e-5, "{got}, expected {wanted}");
+        }
+        parameters.reset_moments();
+        let got = step(&mut parameters, 2.0);
+        assert!((got - 0.773_366).abs() < 1e-5, "{got}");
     }
 
     /// Gradients 2 and 0.1 from w = 1 at the rate 0.1 with the decay 0.4: by the formulas of the papers in f64. The second
@@ -244,6 +270,6 @@ mod tests {
         let mut back = Moments::from_gpu(&moments.to_gpu(&var).unwrap()).unwrap();
         let (back, all) = (back.all(), moments.all());
         assert_eq!((&back.first, &back.second), (&all.first, &all.second));
-        assert_eq!((back.greatest, all.greatest.len()), (&mut [0.0; 6][..], 0));
+        assert_eq!((back.max_second, all.max_second.len()), (&mut [0.0; 6][..], 0));
     }
 }

@@ -5,6 +5,8 @@ use crate::model::neural::data::TrainingData;
 use crate::model::neural::numerics::at_least;
 use crate::model::neural::train::Trainer;
 use crate::model::neural::train::spec::Select;
+use crate::model::neural::train::state::{Best, TrainState};
+use crate::model::neural::train::step::likelihood;
 use crate::model::neural::{CrowdNet, Phase};
 use crate::model::posterior::best;
 
@@ -38,18 +40,28 @@ impl<N: CrowdNet> Trainer<'_, N> {
             return Err(self.diverged(&format!("a score of {score}")));
         }
         let best = self.state.best.as_ref();
-        if best.is_none_or(|(best, ..)| score > best + SAME_SCORE) {
-            self.state.best = Some((score, self.epochs_done(phase), self.snapshot()?));
+        if best.is_none_or(|best| score > best.score + SAME_SCORE) {
+            let TrainState { targets, are_targets_own, .. } = &self.state;
+            self.state.best = Some(Best {
+                score,
+                epoch: self.epochs_done(phase),
+                model: self.snapshot()?,
+                targets: targets.clone(),
+                are_targets_own: *are_targets_own,
+            });
         }
         Ok(())
     }
 
-    /// Restores the best model since the last selection; if no epoch was scored, the average model, if there is one.
-    /// Annotators without training data get the mean of the others' parameters, so that a later act does not use their
-    /// initial ones.
+    /// Restores the best model since the last selection with its targets; if no epoch was scored, the average model, if
+    /// there is one. Annotators without training data get the mean of the others' parameters, so that a later act does not
+    /// use their initial ones.
     pub(super) fn keep_best(&mut self) -> Result<()> {
         let average = self.state.average.take();
-        let best = self.state.best.take().map(|(.., best)| best);
+        let best = self.state.best.take().map(|best| {
+            (self.state.targets, self.state.are_targets_own) = (best.targets, best.are_targets_own);
+            best.model
+        });
         if let Some(kept) = best.or(average) {
             self.learners.thaw();
             self.load(&kept)?;
@@ -62,10 +74,10 @@ impl<N: CrowdNet> Trainer<'_, N> {
     /// not count.
     pub(super) fn is_out_of_patience(&self, phase: &Phase) -> bool {
         let (patience, best) = (self.spec.patience, &self.state.best);
-        let all_move = self.annotator_delay(phase);
+        let delay = self.annotator_delay(phase);
         patience
             .zip(best.as_ref())
-            .is_some_and(|(p, (_, at, _))| self.epochs_done(phase) >= all_move.max(*at) + p)
+            .is_some_and(|(p, best)| self.epochs_done(phase) >= delay.max(best.epoch) + p)
     }
 
     /// The number of completed epochs of the phase, including those of earlier acts.
@@ -77,7 +89,7 @@ impl<N: CrowdNet> Trainer<'_, N> {
     fn score(&self, phase: &Phase) -> Result<Option<f64>> {
         match self.spec.select {
             Select::Last => Ok(None),
-            Select::AnnotationLikelihood if !phase.moves_likelihood => Ok(None),
+            Select::AnnotationLikelihood if !phase.changes_likelihood => Ok(None),
             Select::Valid => {
                 let (mut right, mut log) = (0.0, 0.0);
                 for part in self.valid.chunks(self.learners.rows_at_once()) {
@@ -101,9 +113,9 @@ impl<N: CrowdNet> Trainer<'_, N> {
                 let (mut log, mut n) = (0.0, 0.0);
                 for part in instances.chunks(self.learners.rows_at_once()) {
                     let batch = self.data.held_out(part, self.state.targets.as_ref());
-                    let likelihood =
-                        self.with_outputs(&batch, |context| self.model.likelihood(context))?;
-                    for (annotation, p) in batch.annotations.iter().zip(likelihood) {
+                    let likelihoods =
+                        self.with_outputs(&batch, |context| likelihood(self.model, context))?;
+                    for (annotation, p) in batch.annotations.iter().zip(likelihoods) {
                         log += annotation.weight * at_least(p, MIN_SCORED).ln();
                         n += annotation.weight;
                     }
@@ -128,7 +140,6 @@ mod tests {
     use crate::model::neural::train::learner::{CLASSIFIER, LearnerSetting, LearnerSpec};
     use crate::model::neural::train::learners::Learners;
     use crate::model::neural::train::spec::TrainSpec;
-    use crate::model::neural::train::state::TrainState;
     use crate::model::neural::{BackboneSpec, LearnerInput, Task};
     use crate::run::Run;
     use crate::testing::{described, tiny};
@@ -140,8 +151,19 @@ mod tests {
         valid: &[(u32, u32)],
         read: impl FnOnce(&mut Trainer<'_, TraceRegularised>) -> R,
     ) -> R {
+        with_trusted_classes(select, valid, None, read)
+    }
+
+    /// The same with these trusted classes.
+    fn with_trusted_classes<R>(
+        select: Select,
+        valid: &[(u32, u32)],
+        trusted: Option<Vec<Option<u32>>>,
+        read: impl FnOnce(&mut Trainer<'_, TraceRegularised>) -> R,
+    ) -> R {
         let dims = Dims { instances: 3, annotators: 2, classes: 3, labels: 3 };
-        let a = tiny(3, &[(0, 0, 0), (1, 0, 1), (2, 1, 2)]);
+        let mut a = tiny(3, &[(0, 0, 0), (1, 0, 1), (2, 1, 2)]);
+        a.trusted = trusted;
         let rows = AnnotationRows {
             instance: vec![1, 2],
             annotator: vec![1, 0],
@@ -186,7 +208,9 @@ mod tests {
             annotator_params,
             state: TrainState::default(),
             phase: "",
+            label: String::new(),
             is_over: false,
+            checkpoint_at: 0.0,
         })
     }
 
@@ -202,6 +226,26 @@ mod tests {
             let want = (log(1) + 3.0 * log(2)) / 4.0;
             assert!(log(1) != log(2) && (score - want).abs() < 1e-9, "{score}, expected {want}");
         });
+    }
+
+    /// The matrices at the start have 0.005062 outside the diagonal: the probability of the label 2, of weight 3, given
+    /// the trusted class 0. The other annotation is of an instance whose class is not known.
+    #[test]
+    fn held_out_annotations_of_a_trusted_instance_are_those_of_its_class() {
+        let score = |trusted| {
+            let select = Select::AnnotationLikelihood;
+            with_trusted_classes(select, &[], trusted, |trainer| {
+                trainer.score(&Phase::joint("train", 1)).unwrap().unwrap()
+            })
+        };
+        let other = with_trainer(Select::AnnotationLikelihood, &[], |trainer| {
+            let batch = trainer.data.held_out(&[1], None);
+            let p = trainer.with_outputs(&batch, |context| trainer.model.likelihood(context));
+            p.unwrap()[0].ln()
+        });
+        let got = score(Some(vec![None, None, Some(0)]));
+        let want = (other + 3.0 * 0.005_062_f64.ln()) / 4.0;
+        assert!((got - want).abs() < 1e-4 && got != score(None), "{got}, expected {want}");
     }
 
     #[test]

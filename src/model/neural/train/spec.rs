@@ -38,7 +38,8 @@ pub enum Select {
 pub enum Reduction {
     /// One: the plain sum.
     Sum,
-    /// The sum of the annotations' weights: a soft annotation of several rows counts as one.
+    /// The sum of the annotations' weights: a soft annotation of several rows counts as one, and so does a trusted
+    /// class, whose loss is added to those of the annotations.
     MeanAnnotation,
     /// The number of instances.
     MeanInstance,
@@ -47,12 +48,14 @@ pub enum Reduction {
 }
 
 impl Reduction {
-    /// One over the divisor, for a batch.
+    /// One over the divisor, for a batch with the losses of `trusted` trusted classes.
     #[must_use]
-    pub fn factor(self, batch: &Batch, dims: Dims) -> f64 {
+    pub fn factor(self, batch: &Batch, trusted: f64, dims: Dims) -> f64 {
         let divisor = match self {
             Self::Sum => 1.0,
-            Self::MeanAnnotation => batch.annotations.iter().map(|a| a.weight).sum(),
+            Self::MeanAnnotation => {
+                batch.annotations.iter().map(|a| a.weight).sum::<f64>() + trusted
+            }
             Self::MeanInstance => batch.len() as f64,
             Self::MeanDense => (batch.len() * dims.annotators) as f64,
         };
@@ -87,9 +90,13 @@ pub struct TrainSpec {
     pub average: f64,
     /// Stop after this many epochs without an improvement.
     pub patience: Option<u32>,
-    /// Epochs between two checkpoints, from which an interrupted job resumes.
+    /// Epochs between two checkpoints, from which an interrupted job resumes; left out, one epoch, or none if
+    /// `checkpoint_minutes` is given. With both, a checkpoint is written when either interval has passed.
     #[schemars(range(min = 1))]
-    pub checkpoint_epochs: u32,
+    pub checkpoint_epochs: Option<u32>,
+    /// Minutes between two checkpoints, which are written at the end of an epoch.
+    #[schemars(range(min = 0.0))]
+    pub checkpoint_minutes: Option<f64>,
     /// The floating-point type of the network's matrix products and convolutions.
     pub precision: Precision,
 }
@@ -106,13 +113,23 @@ impl Default for TrainSpec {
             held_out: 0.1,
             average: 0.0,
             patience: None,
-            checkpoint_epochs: 1,
+            checkpoint_epochs: None,
+            checkpoint_minutes: None,
             precision: Precision::F32,
         }
     }
 }
 
 impl TrainSpec {
+    /// Whether a checkpoint is due at the end of the epoch of this number, from 1 over all phases, `seconds` after the
+    /// last checkpoint.
+    pub(crate) fn is_checkpoint_due(&self, epoch: usize, seconds: f64) -> bool {
+        let default = self.checkpoint_minutes.is_none().then_some(1);
+        let epochs = self.checkpoint_epochs.or(default);
+        epochs.is_some_and(|every| epoch.is_multiple_of(every.max(1) as usize))
+            || self.checkpoint_minutes.is_some_and(|every| seconds >= 60.0 * every)
+    }
+
     /// The split of training data into batches; `drops_last` leaves out an incomplete last batch.
     pub(crate) fn batching(&self, drops_last: bool) -> Batching {
         Batching {

@@ -17,8 +17,8 @@ pub struct TrainState {
     /// The number of completed epochs of the running act.
     pub(crate) epoch: u32,
     pub(crate) trace: Vec<TraceRow>,
-    /// The best score since the last selection, the epoch of the phase that reached it, and the model of that epoch.
-    pub(crate) best: Option<(f64, u32, Snapshot)>,
+    /// The best epoch since the last selection.
+    pub(crate) best: Option<Best>,
     /// The average of the models since the last selection.
     pub(crate) average: Option<Snapshot>,
     /// The targets of the classifier, `[instance, class]`, where the model has them.
@@ -27,6 +27,19 @@ pub struct TrainState {
     pub(crate) are_targets_own: bool,
     /// The map from the classifier's probabilities to calibrated ones, once it has been fitted.
     pub(crate) calibrator: Option<Calibrator>,
+}
+
+/// The epoch with the best score, and its model.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Best {
+    pub(crate) score: f64,
+    /// The epoch of the phase, from 1.
+    pub(crate) epoch: u32,
+    pub(crate) model: Snapshot,
+    /// The targets of the epoch, which an E-step may have replaced since.
+    pub(crate) targets: Option<Posterior>,
+    /// Whether an E-step had computed these targets.
+    pub(crate) are_targets_own: bool,
 }
 
 impl TrainState {
@@ -38,9 +51,12 @@ impl TrainState {
             [f64::from(row.step), row.objective, row.change.unwrap_or(f64::NAN), row.seconds]
         });
         to.f64s("trace".to_owned(), rows.collect());
-        if let Some((score, epoch, snapshot)) = &self.best {
+        if let Some(Best { score, epoch, model, targets, are_targets_own }) = &self.best {
             to.f64s("best".to_owned(), vec![*score, f64::from(*epoch)]);
-            to.merge("best.", snapshot);
+            to.merge("best.", model);
+            if let (Some(targets), true) = (targets, *are_targets_own) {
+                to.f64s("targets of best".to_owned(), targets.values().to_vec());
+            }
         }
         if let Some(average) = &self.average {
             to.merge("average.", average);
@@ -75,23 +91,35 @@ impl TrainState {
             seconds: x[3],
         };
         self.trace = phases.lines().zip(rows.as_chunks::<4>().0).map(row).collect();
-        self.best = match from.take_f64s("best") {
-            Ok(best) => Some((best[0], whole(best[1]), from.part("best."))),
-            Err(_) => None,
-        };
+        // Until an E-step has computed targets, they are the aggregator's, which this state starts with.
+        let (targets_of_best, is_own) = self.targets_in(from, "targets of best")?;
+        self.best = from.take_f64s("best").ok().map(|best| Best {
+            score: best[0],
+            epoch: whole(best[1]),
+            model: from.part("best."),
+            targets: targets_of_best,
+            are_targets_own: is_own,
+        });
         self.average = Some(from.part("average.")).filter(|average| !average.is_empty());
-        if let (Some(targets), Ok(values)) = (&mut self.targets, from.take_f64s("targets")) {
-            if values.len() != targets.values().len() {
-                return Err(from.another("targets", targets.values().len()));
-            }
-            targets.values_mut().copy_from_slice(&values);
-            self.are_targets_own = true;
-        }
+        (self.targets, self.are_targets_own) = self.targets_in(from, "targets")?;
         let another = |_| from.another("calibrator", 0);
         self.calibrator = match from.take_text("calibrator") {
             Ok(text) => Some(serde_json::from_str(&text).map_err(another)?),
             Err(_) => None,
         };
         Ok(())
+    }
+
+    /// The targets of this name in a snapshot, or those that the state has, and whether they come from the snapshot.
+    fn targets_in(&self, from: &Snapshot, name: &str) -> Result<(Option<Posterior>, bool)> {
+        let mut targets = self.targets.clone();
+        let (Some(own), Ok(values)) = (&mut targets, from.take_f64s(name)) else {
+            return Ok((targets, false));
+        };
+        if values.len() != own.values().len() {
+            return Err(from.another(name, own.values().len()));
+        }
+        own.values_mut().copy_from_slice(&values);
+        Ok((targets, true))
     }
 }

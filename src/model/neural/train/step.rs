@@ -24,14 +24,14 @@ pub(crate) fn loss_and_gradient<N: CrowdNet>(
         tables: context.gathered.iter().map(|rows| vec![0.0; rows.len()]).collect(),
     };
     let n = context.dims.classes;
-    let known = if N::TRAINS_ON_TARGETS { None } else { with_trusted_classes(context) };
+    let known = with_trusted_classes::<N>(context);
     let mut loss = match &known {
         Some(known) => model.loss(&BatchContext { out: known, ..*context }, &mut gradient),
         None => model.loss(context, &mut gradient),
     };
     if !out.p.is_empty() {
         if known.is_some() {
-            loss += trust(context, &mut gradient);
+            loss += trust::<N>(context, &mut gradient);
         }
         propagate(out, &mut gradient.out, n);
     }
@@ -49,11 +49,20 @@ fn propagate(out: &Outputs, gradient: &mut Outputs, classes: usize) {
     }
 }
 
+/// The likelihood of every annotation; that of an annotation of a trusted row is given its class, as in the loss.
+pub(crate) fn likelihood<N: CrowdNet>(model: &N, context: &BatchContext<'_>) -> Vec<f64> {
+    match with_trusted_classes::<N>(context) {
+        Some(known) => model.likelihood(&BatchContext { out: &known, ..*context }),
+        None => model.likelihood(context),
+    }
+}
+
 /// The outputs in which trusted classes, one-hot, replace the classifier's probabilities; `None` if no row of the batch
-/// is trusted. So the loss of annotations uses the known class, not the classifier's sum over all classes.
-fn with_trusted_classes(context: &BatchContext<'_>) -> Option<Outputs> {
+/// is trusted, and for a model that trains on targets, which hold the trusted classes. So the loss of annotations uses
+/// the known class, not the classifier's sum over all classes.
+fn with_trusted_classes<N: CrowdNet>(context: &BatchContext<'_>) -> Option<Outputs> {
     let n = context.dims.classes;
-    let trusts = context.batch.trusted.iter().any(Option::is_some);
+    let trusts = !N::TRAINS_ON_TARGETS && context.batch.trusted.iter().any(Option::is_some);
     let mut out = (trusts && !context.out.p.is_empty()).then(|| context.out.clone())?;
     for (p, class) in out.p.chunks_exact_mut(n).zip(&context.batch.trusted) {
         if let Some(class) = class {
@@ -64,15 +73,17 @@ fn with_trusted_classes(context: &BatchContext<'_>) -> Option<Outputs> {
     Some(out)
 }
 
-/// The cross-entropy of trusted classes, divided by the number of rows of the batch, to be added to the loss of
-/// annotations. Its derivatives replace those of the annotations in trusted rows, so that these annotations do not
-/// train the classifier.
-fn trust(context: &BatchContext<'_>, gradient: &mut Gradient) -> f64 {
-    let n = context.dims.classes;
-    let scale = 1.0 / context.batch.len().max(1) as f64;
+/// The cross-entropy of trusted classes, to be added to the loss of annotations: a trusted class counts as one
+/// annotation, and is the mean over the rows if the loss is no sum over annotations. Its derivatives replace those of
+/// the annotations in trusted rows, so that these annotations do not train the classifier.
+fn trust<N: CrowdNet>(context: &BatchContext<'_>, gradient: &mut Gradient) -> f64 {
+    let (n, batch) = (context.dims.classes, context.batch);
+    let mean = || 1.0 / batch.len().max(1) as f64;
+    let of_class = N::REDUCTION.map_or_else(mean, |_| context.scale());
     let mut loss = 0.0;
-    for (b, class) in context.batch.trusted.iter().enumerate() {
+    for (b, (class, share)) in batch.trusted.iter().zip(&batch.trusted_share).enumerate() {
         let Some(class) = class else { continue };
+        let scale = of_class * share;
         let p = context.out.p(b);
         loss -= scale * at_least(p[*class as usize], f64::MIN_POSITIVE).ln();
         gradient.out.p[b * n..(b + 1) * n].fill(0.0);

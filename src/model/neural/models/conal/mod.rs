@@ -44,7 +44,7 @@ use crate::model::neural::{
     Act, AnnotatorParams, AnnotatorReport, Architecture, BackboneSpec, BatchContext,
     BatchPrediction, CrowdNet, Gradient, Head, HeadInput, Heads, LearnerInput, LearnerSpec,
     LearnerSubset, NetworkSpec, ParamTable, Phase, Reduction, Task, TrainSpec, TrainState,
-    one_after_the_other,
+    sequential,
 };
 
 /// CoNAL.
@@ -207,7 +207,7 @@ impl CrowdNet for Conal {
     fn next_act(&self, train: &TrainSpec, state: &TrainState) -> Option<Act> {
         let learners = LearnerSubset::Only(&[CLASSIFIER]);
         let phase = Phase { learners, ..Phase::joint("train", train.epochs) };
-        one_after_the_other(vec![phase], state.acts)
+        sequential(vec![phase], state.acts)
     }
 
     fn tables(&self, task: &Task<'_>) -> Result<Vec<ParamTable>> {

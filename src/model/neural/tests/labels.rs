@@ -1,0 +1,224 @@
+//! The acts on labels: M-step, calibration and E-step, with posteriors worked out by hand.
+
+use super::fits::{agreeing, fit};
+use super::*;
+use crate::frame::{Gold, Role};
+use crate::model::calibrator::Calibrator;
+use crate::model::neural::models::tcl::Initialise;
+use crate::model::neural::models::{agg_net, counted};
+use crate::testing::described;
+
+fn near(got: &[f64], want: &[f64]) {
+    assert_eq!(got.len(), want.len());
+    for (got, want) in got.iter().zip(want) {
+        assert!((got - want).abs() < 1e-6, "{got}, expected {want}");
+    }
+}
+
+/// T[0] = (.5, .3, .2) and T[1] = (.1, .2, .7). Annotator 0 gives the two instances the labels 0 and 1, annotator 1 the
+/// labels 1 and 2.
+#[test]
+fn matrices_are_expected_counts_over_their_rows() {
+    let a = annotations();
+    let t = [0.5, 0.3, 0.2, 0.1, 0.2, 0.7];
+    let counts = [&t[..3], &t[3..], &t[..3], &t[3..]].concat();
+    let mut params = AnnotatorParams { tables: vec![counted::table(a.dims())] };
+    counted::count(&a, &counts, 0.0, &mut params);
+    let of_annotator_0 = [5.0 / 6.0, 1.0 / 6.0, 0.0, 0.6, 0.4, 0.0, 2.0 / 9.0, 7.0 / 9.0, 0.0];
+    near(&params.tables[0].row(0), &of_annotator_0);
+    // A row without counts stays zero without a floor, and is uniform with one.
+    let none = [1.0, 0.0, 0.0].repeat(4);
+    counted::count(&a, &none, 0.0, &mut params);
+    near(&params.tables[0].row(0)[3..], &[0.0; 6]);
+    near(&counted::reported(&params, a.dims())[3..6], &[1.0 / 3.0; 3]);
+    counted::count(&a, &none, 1e-10, &mut params);
+    near(&params.tables[0].row(0)[3..6], &[1.0 / 3.0; 3]);
+}
+
+/// p[0] = softmax(2, 0, -1). Instance 0 has the label 0 by annotator 0 and the label 1 by annotator 1, the latter with
+/// weight 2.
+#[test]
+fn the_posterior_of_agg_net_has_its_floors() {
+    let model = AggNet::default();
+    let matrices = [
+        [0.8, 0.1, 0.1, 0.3, 0.5, 0.2, 0.0, 0.0, 0.0],
+        [0.6, 0.2, 0.2, 0.1, 0.9, 0.0, 0.25, 0.5, 0.25],
+    ]
+    .concat();
+    let mut case = Case::new(&model).with(0, &matrices.map_f32());
+    case.batch.annotations[1].weight = 2.0;
+    let posterior = case.predicted().posterior;
+    let p = case.out.p(0);
+    let (c, r) = (agg_net::CLASSIFIER_FLOOR, agg_net::ANNOTATOR_FLOOR);
+    assert_eq!((c, r), (0.001, 0.0001));
+    let terms = [
+        (p[0] + c) * (0.8 + r) * (0.2 + r) * (0.2 + r),
+        (p[1] + c) * (0.3 + r) * (0.9 + r) * (0.9 + r),
+        (p[2] + c) * r * (0.5 + r) * (0.5 + r),
+    ];
+    let sum: f64 = terms.iter().sum();
+    near(&posterior[..3], &terms.map(|term| term / sum));
+}
+
+trait MapF32 {
+    fn map_f32(&self) -> Vec<f32>;
+}
+
+impl MapF32 for Vec<f64> {
+    fn map_f32(&self) -> Vec<f32> {
+        self.iter().map(|v| *v as f32).collect()
+    }
+}
+
+/// The prior of TCL's posterior is the calibrated classifier: with the temperature 2 its square root.
+#[test]
+fn co_labels_take_the_calibrated_classifier() {
+    let model = Tcl::default();
+    let matrices = [[0.8, 0.1, 0.1, 0.3, 0.5, 0.2, 0.4, 0.3, 0.3]; 2].concat();
+    let mut case = Case::new(&model).with(0, &matrices.map_f32());
+    case.calibrator = Some(Calibrator::Temperature { temperature: 2.0 });
+    let p = case.out.p(0);
+    let terms = [0.8 * 0.1, 0.3 * 0.5, 0.4 * 0.3].iter().zip(p).map(|(l, p)| l * p.sqrt());
+    let terms: Vec<f64> = terms.collect();
+    let sum: f64 = terms.iter().sum();
+    let want: Vec<f64> = terms.iter().map(|term| term / sum).collect();
+    near(&case.predicted().posterior[..3], &want);
+    // If the batch has targets, as after the training, they are the posterior.
+    let targets = [0.2, 0.3, 0.5, 1.0, 0.0, 0.0];
+    near(&case.with_targets(&targets).predicted().posterior, &targets);
+}
+
+/// Annotator 0 gives the label 0 to an instance of the trusted class 0 and the label 1 to one of the trusted class 1;
+/// annotator 1 gives the label 1 to the instance of class 0. With one count added to each of two labels, the rows of
+/// annotator 0 are (2/3, 1/3) and (1/3, 2/3), those of annotator 1 (1/3, 2/3) and (1/2, 1/2). Instance 2 has the label
+/// 0 by annotator 0 and the label 1 by annotator 1; the prior is a half for each class.
+// keys: tcl.initialise
+#[test]
+fn trusted_instances_give_the_first_matrices() {
+    let mut a = tiny(2, &[(0, 0, 0), (0, 1, 1), (1, 0, 1), (2, 0, 0), (2, 1, 1)]);
+    a.trusted = Some(vec![Some(0), Some(1), None]);
+    let model = Tcl { initialise: Initialise::Trusted, ..Tcl::default() };
+    let fitted = model.aggregate((&a).into(), &mut Run::new(1)).unwrap().unwrap();
+    let (of_0, of_1) = (2.0 / 3.0 * 2.0 / 3.0, 1.0 / 3.0 * 0.5);
+    near(fitted.posterior.row(2), &[of_0 / (of_0 + of_1), of_1 / (of_0 + of_1)]);
+    near(fitted.posterior.row(1), &[0.0, 1.0]);
+    let votes = Tcl::default().aggregate((&a).into(), &mut Run::new(1)).unwrap().unwrap();
+    near(votes.posterior.row(2), &[0.5, 0.5]);
+    a.trusted = None;
+    let error = model.aggregate((&a).into(), &mut Run::new(1)).unwrap_err();
+    assert!(error.to_string().contains("no trusted instance"), "{error}");
+}
+
+/// A wrong trusted class takes part in the calibration, but the classifier is trained on it only in the retraining.
+#[test]
+fn co_training_does_not_use_trusted_classes() {
+    let a = agreeing();
+    let described = described(&a);
+    let trained = |class: u32, rounds_only: bool| {
+        let mut a = a.clone();
+        a.trusted = Some((0..40).map(|i| (i == 7).then_some(class)).collect());
+        let train = TrainSpec { epochs: 1, ..TrainSpec::default() };
+        let model = Tcl { rounds: 1, first_epochs: 3, ..Tcl::default() };
+        fit(&on_cpu(train, model), &a, &described).unwrap().trace[..3 + usize::from(!rounds_only)]
+            .iter()
+            .map(|row| row.objective)
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(trained(0, true), trained(2, true));
+    assert!(trained(0, false) != trained(2, false));
+}
+
+/// Instances 0 to 39, each labelled i mod 3 by two annotators. Annotator 2 contradicts them in every fifth instance, and
+/// also in instance 7, which has no features.
+fn with_one_instance_without_features() -> (Annotations, crate::frame::Described) {
+    let mut rows: Vec<(u32, u32, u32)> = (0..80).map(|n| (n / 2, n % 2, n / 2 % 3)).collect();
+    rows.extend((0..40).filter(|i| i % 5 == 0).map(|i| (i, 2, (i + 1) % 3)));
+    rows.push((7, 2, 0));
+    let a = tiny(3, &rows);
+    let mut described = described(&a);
+    described.row_of_instance[7] = None;
+    (a, described)
+}
+
+/// Instance 7 has no features: its posterior follows from annotations alone, here with the matrices of two rounds.
+#[test]
+fn instances_without_features_take_part_in_the_e_step() {
+    let (a, described) = with_one_instance_without_features();
+    let train = TrainSpec { epochs: 2, ..TrainSpec::default() };
+    let fitted = fit(&with(train, AggNet::default()), &a, &described).unwrap();
+    let confusion = fitted.report.confusion.as_ref().unwrap();
+    let p = |r: usize, label: usize, k: usize| confusion.column(&a, r, label)[k] + 1e-4;
+    let terms = [0, 1, 2].map(|k| p(0, 1, k) * p(1, 1, k) * p(2, 0, k));
+    let sum: f64 = terms.iter().sum();
+    // The reported matrices are of the M-step after this E-step, which changes them only a little.
+    for (got, term) in fitted.posterior.row(7).iter().zip(terms) {
+        assert!((got - term / sum).abs() < 0.02, "{got}, expected {}", term / sum);
+    }
+}
+
+/// Annotators 0 and 1 are wrong in every fourth and fifth instance, and annotator 2 labels the odd ones; instance 7,
+/// which has no features, has three different labels. TCL has no M-step after its last E-step, so that the co-labels
+/// follow from the reported matrices. A calibrator that is fitted to five instances of class 0 and one of class 1 does
+/// not map 1/3 to the same probability for all classes.
+#[test]
+fn co_labels_of_an_instance_without_features_follow_from_annotations_alone() {
+    let wrong = |i: u32, every: u32| u32::from(i.is_multiple_of(every));
+    let mut rows: Vec<(u32, u32, u32)> = Vec::new();
+    for i in (0..40).filter(|i| *i != 7) {
+        rows.extend([(i, 0, (i + wrong(i, 4)) % 3), (i, 1, (i + 2 * wrong(i, 5)) % 3)]);
+        rows.extend((i % 2 == 1).then_some((i, 2, (i + wrong(i, 3)) % 3)));
+    }
+    rows.extend([(7, 0, 1), (7, 1, 2), (7, 2, 0)]);
+    let mut a = tiny(3, &rows);
+    let mut described = described(&a);
+    described.row_of_instance[7] = None;
+    let class = |i: u32| match i {
+        3 | 9 | 12 | 18 | 21 => Some(0),
+        10 => Some(1),
+        _ => None,
+    };
+    a.trusted = Some((0..40).map(class).collect());
+    let train = TrainSpec { epochs: 1, ..TrainSpec::default() };
+    let model = Tcl { rounds: 2, first_epochs: 2, ..Tcl::default() };
+    let fitted = fit(&on_cpu(train, model), &a, &described).unwrap();
+    let confusion = fitted.report.confusion.as_ref().unwrap();
+    let p = |r: usize, label: usize, k: usize| confusion.column(&a, r, label)[k];
+    let terms = [0, 1, 2].map(|k| p(0, 1, k) * p(1, 2, k) * p(2, 0, k));
+    let sum: f64 = terms.iter().sum();
+    assert!(terms.iter().all(|term| *term > 0.01 * sum), "{terms:?}");
+    near(fitted.posterior.row(7), &terms.map(|term| term / sum));
+}
+
+/// The learning rate is zero, so that the first epoch stays the best: its targets are the votes, and its matrices are
+/// counted from them.
+#[test]
+fn the_targets_of_the_best_epoch_are_kept_with_its_matrices() {
+    let (a, mut described) = with_one_instance_without_features();
+    let valid = |i| Gold { instance: i, class: i % 3, role: Role::Valid };
+    described.gold = (0..6).map(valid).collect();
+    let optimiser = OptimiserSpec { learning_rate: 0.0, ..OptimiserSpec::default() };
+    let train = TrainSpec { epochs: 4, select: Select::Valid, optimiser, ..TrainSpec::default() };
+    let backbone = BackboneSpec { batch_norm: false, ..BackboneSpec::default() };
+    let network = NetworkSpec { backbone, train, ..NetworkSpec::default() };
+    let fitted = fit(&Neural { network, model: AggNet::default() }, &a, &described).unwrap();
+    near(fitted.posterior.row(7), &[1.0 / 3.0, 2.0 / 3.0, 0.0]);
+    // Annotator 2 gives the label 0 to the instances 5, 20 and 35, whose votes are (1/3, 0, 2/3), and to instance 7;
+    // the label 1 to 0, 15 and 30, (2/3, 1/3, 0); and the label 2 to 10 and 25, (0, 2/3, 1/3).
+    let confusion = fitted.report.confusion.as_ref().unwrap();
+    let of_class_0 = [0, 1, 2].map(|label| confusion.column(&a, 2, label)[0]);
+    near(&of_class_0, &[4.0 / 10.0, 6.0 / 10.0, 0.0]);
+}
+
+/// g / q is (1.4, 2/3, 0.5) for row 0 and (0.4, 5/3, 1.5) for row 1: half of it is the probability of the label 0 by
+/// annotator 0 and of the label 2 by annotator 1; the other labels have the same probability for all classes.
+#[test]
+fn co_labels_are_classifier_times_naive_bayes_over_the_prior() {
+    let model = Tcl::default();
+    let mut matrices = vec![0.1_f32; 18];
+    for (k, (one, two)) in [(1.4, 0.4), (2.0 / 3.0, 5.0 / 3.0), (0.5, 1.5)].into_iter().enumerate()
+    {
+        (matrices[k * 3], matrices[9 + k * 3 + 2]) = (0.5 * one, 0.5 * two);
+    }
+    let posterior = Case::new(&model).with(0, &matrices).predicted().posterior;
+    near(&posterior, &[0.924_021, 0.059_549, 0.016_430, 0.068_490, 0.775_730, 0.155_780]);
+}

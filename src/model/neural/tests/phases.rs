@@ -1,0 +1,89 @@
+//! Phases that are repeated in rounds, and phases with a delay of their own.
+
+use super::fits::{agreeing, fit, parameters};
+use super::*;
+use crate::testing::described;
+
+/// `trace_regularised` with phases of its own.
+#[derive(
+    Debug, Clone, Default, PartialEq, serde::Serialize, serde::Deserialize, schemars::JsonSchema,
+)]
+struct Phases {
+    /// Rounds of the first phase, of all epochs each.
+    rounds: u32,
+    /// Whether an epoch of a second phase follows, and its delay.
+    second: Option<Option<u32>>,
+}
+
+impl CrowdNet for Phases {
+    const KIND: &'static str = "phases";
+    const SUMMARY: &'static str = "";
+    const SOURCE: &'static str = "";
+    const REDUCTION: Option<Reduction> = Some(Reduction::MeanInstance);
+
+    fn paper() -> (NetworkSpec, Self) {
+        (NetworkSpec::default(), Self::default())
+    }
+
+    fn tables(&self, task: &Task<'_>) -> Result<Vec<ParamTable>> {
+        TraceRegularised::default().tables(task)
+    }
+
+    fn next_act(&self, train: &TrainSpec, state: &TrainState) -> Option<Act> {
+        let first = |round| Phase { round, ..Phase::joint("first", train.epochs) };
+        let second = self.second.map(|annotator_delay| Phase {
+            annotator_delay,
+            act: 0..1,
+            ..Phase::joint("second", train.epochs)
+        });
+        (0..self.rounds).map(first).chain(second).map(Act::Train).nth(state.acts)
+    }
+
+    fn loss(&self, context: &BatchContext<'_>, gradient: &mut Gradient) -> f64 {
+        TraceRegularised::default().loss(context, gradient)
+    }
+}
+
+fn fitted(epochs: u32, rate: f64, model: Phases) -> Fitted {
+    let a = agreeing();
+    let optimiser = OptimiserSpec {
+        rule: OptimiserKind::Sgd,
+        learning_rate: rate,
+        annotator_learning_rate: Some(rate),
+        schedule: LrSchedule::Constant,
+        ..OptimiserSpec::default()
+    };
+    let train = TrainSpec { epochs, optimiser, ..TrainSpec::default() };
+    let backbone = BackboneSpec { dropout: 0.5, batch_norm: false, ..BackboneSpec::default() };
+    let network = NetworkSpec { backbone, train, ..NetworkSpec::default() };
+    fit(&Neural { network, model }, &a, &described(&a)).unwrap()
+}
+
+/// No parameter changes, so that only batches and dropout can.
+#[test]
+fn every_round_has_random_numbers_and_trace_rows_of_its_own() {
+    let trace = fitted(2, 0.0, Phases { rounds: 2, second: None }).trace;
+    let rows: Vec<(&str, u32, bool)> =
+        trace.iter().map(|row| (&row.phase[..], row.step, row.change.is_some())).collect();
+    let second = "first (round 1)";
+    assert_eq!(
+        rows,
+        [("first", 1, false), ("first", 2, true), (second, 1, false), (second, 2, true)]
+    );
+    for epoch in 0..2 {
+        let (one, two) = (trace[epoch].objective, trace[2 + epoch].objective);
+        assert!((one - two).abs() > 1e-6, "epoch {epoch}: {one} in both rounds");
+    }
+}
+
+/// A fifth of five epochs is one: by default, the first epoch of each phase leaves the annotators alone.
+#[test]
+fn a_phase_may_have_a_delay_of_its_own() {
+    let annotators = |second| {
+        let trained = parameters(fitted(5, 0.1, Phases { rounds: 1, second }));
+        trained.f32s_with_prefix("crowd.").flat_map(|(.., values)| values.to_vec()).collect()
+    };
+    let one: Vec<f32> = annotators(None);
+    assert_eq!(annotators(Some(None)), one);
+    assert_ne!(annotators(Some(Some(0))), one);
+}
