@@ -10,16 +10,16 @@ use super::weights::Weights;
 use super::{Annotations, BLOCK, Dims};
 use crate::frame::offsets::{Cursors, count, number, owners, prefix_sum};
 
-/// Annotations in any order, a column of numbers each.
+/// Annotations in any order, as parallel columns.
 #[derive(Debug, Clone, Default)]
 pub struct AnnotationRows {
-    /// Of which instance.
+    /// The index of the instance.
     pub instance: Vec<u32>,
-    /// By whom.
+    /// The index of the annotator.
     pub annotator: Vec<u32>,
-    /// What: a label's number.
+    /// The index of the label.
     pub label: Vec<u32>,
-    /// How much each counts; empty where all count 1.
+    /// The weight; empty if all weights are 1.
     pub weight: Vec<f64>,
 }
 
@@ -47,8 +47,10 @@ impl Annotations {
         let mut columns = rows.annotator;
         columns.par_iter_mut().zip(&rows.label).with_min_len(BLOCK).for_each(|(column, label)| {
             let slot = slots[*column as usize] as usize;
-            let own = by_slot[slot]..by_slot[slot + 1];
-            *column = number(own.start + labels[own].partition_point(|l| l < label));
+            let columns_of_slot = by_slot[slot]..by_slot[slot + 1];
+            *column = number(
+                columns_of_slot.start + labels[columns_of_slot].partition_point(|l| l < label),
+            );
         });
         let annotators = owners(&order, &by_slot);
         let ungrouped =
@@ -73,7 +75,7 @@ impl Annotations {
         })
     }
 
-    /// The view by column, from the view by instance.
+    /// Builds the view by column from the view by instance.
     pub(super) fn transposed(&self) -> ByColumn {
         let mut places = Cursors(prefix_sum(&count(&self.columns, self.labels.len())));
         let mut instances = vec![0; self.columns.len()];
@@ -115,7 +117,7 @@ fn distinct_columns(dims: Dims, rows: &AnnotationRows) -> (Vec<usize>, Vec<u32>)
         labels.push(label);
     };
     let pairs = rows.annotator.iter().zip(&rows.label);
-    // A flag a cell is fastest, as long as the cells are not many more than the annotations.
+    // One flag per cell is fastest unless there are many more cells than annotations.
     if n_cells <= 8 * rows.label.len() + BLOCK {
         let mut occurs = vec![false; n_cells];
         pairs.for_each(|(r, l)| occurs[*r as usize * dims.labels + *l as usize] = true);
@@ -131,7 +133,7 @@ fn distinct_columns(dims: Dims, rows: &AnnotationRows) -> (Vec<usize>, Vec<u32>)
     (prefix_sum(&counts), labels)
 }
 
-/// Which annotator is in which slot, and the columns in the order of the slots; see [`Annotations`].
+/// The slots of the annotators, and the columns in the order of the slots; see the module documentation.
 struct Slots {
     /// The annotator in each slot.
     order: Vec<u32>,
@@ -144,7 +146,7 @@ struct Slots {
 }
 
 impl Slots {
-    /// From the columns in the order of the annotators, (offsets by annotator, labels).
+    /// Assigns slots. The columns are given in the order of the annotators: (offsets by annotator, labels).
     fn new((offsets, sorted): (Vec<usize>, Vec<u32>), is_single: &[bool]) -> Self {
         let all = 0..is_single.len();
         let (mut order, singletons): (Vec<u32>, Vec<u32>) =

@@ -1,4 +1,4 @@
-//! Repeated answers of one annotator to one instance, and how they are settled.
+//! Repeated answers of one annotator to one instance, and the policies that resolve them.
 
 use std::ops::Range;
 
@@ -31,7 +31,7 @@ pub enum Duplicates {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Repeated(pub Vec<(u32, u32)>);
 
-/// The view by instance while repeated answers are being settled.
+/// The view by instance before repeated answers are resolved.
 pub(super) struct ByInstance {
     offsets: Vec<usize>,
     columns: Vec<u32>,
@@ -42,16 +42,16 @@ pub(super) struct ByInstance {
 pub(super) type Settled = (Vec<usize>, Vec<u32>, Weights);
 
 impl ByInstance {
-    /// The view before it is settled, and the rows of each instance.
+    /// The view, still with repeated answers, and the number of rows of each instance.
     pub(super) fn new(grouped: Grouped) -> (Self, Vec<u32>) {
         let Grouped { offsets, columns, weights, rows_of_instance } = grouped;
         let weights = (!weights.is_empty()).then_some(weights);
         (Self { offsets, columns, weights }, rows_of_instance)
     }
 
-    /// Sorts every instance's columns and settles repeated answers.
+    /// Sorts every instance's columns and resolves repeated answers.
     ///
-    /// `annotators` has the owner of each column.
+    /// `annotators` has the annotator of each column.
     pub(super) fn settle(
         mut self,
         annotators: &[u32],
@@ -77,8 +77,8 @@ impl ByInstance {
             let weights = split_by(weights, offsets, 1, BLOCK);
             parts.zip(weights).for_each(|((instances, columns), (_, weights))| {
                 let first = offsets[instances.start];
-                for own in instances.map(|i| offsets[i] - first..offsets[i + 1] - first) {
-                    sort_with_weights(&mut columns[own.clone()], &mut weights[own]);
+                for positions in instances.map(|i| offsets[i] - first..offsets[i + 1] - first) {
+                    sort_with_weights(&mut columns[positions.clone()], &mut weights[positions]);
                 }
             });
         } else {
@@ -91,39 +91,39 @@ impl ByInstance {
         }
     }
 
-    /// (instance, annotator) of every answer beyond the first.
+    /// (instance, annotator) of every answer after an annotator's first to an instance.
     fn repeated(&self, annotators: &[u32]) -> Vec<(u32, u32)> {
         let of = |column: &u32| annotators[*column as usize];
         (0..self.offsets.len() - 1)
             .into_par_iter()
             .with_min_len(BLOCK)
             .flat_map_iter(|i| {
-                let own = &self.columns[self.offsets[i]..self.offsets[i + 1]];
-                let again = own.windows(2).filter(move |w| of(&w[0]) == of(&w[1]));
+                let columns = &self.columns[self.offsets[i]..self.offsets[i + 1]];
+                let again = columns.windows(2).filter(move |w| of(&w[0]) == of(&w[1]));
                 again.map(move |w| (number(i), of(&w[0])))
             })
             .collect()
     }
 
     /// Merges an annotator's equal answers to an instance and scales different ones, so that together they count as one
-    /// annotation. Instances without repeated answers are moved as they are.
+    /// annotation. The annotations of other instances are moved unchanged.
     fn share(&mut self, annotators: &[u32], repeated: &[(u32, u32)]) -> Weights {
         let mut all = self.weights.take();
         let (mut few, mut out) = ((Vec::new(), Vec::new()), 0);
         let mut repeated = repeated.iter().map(|(i, _)| *i as usize).peekable();
         for i in 0..self.offsets.len() - 1 {
-            let own = self.offsets[i]..self.offsets[i + 1];
+            let positions = self.offsets[i]..self.offsets[i + 1];
             self.offsets[i] = out;
             if repeated.next_if_eq(&i).is_none() {
-                let n = own.len();
-                self.columns.copy_within(own.clone(), out);
-                all.as_mut().into_iter().for_each(|all| all.copy_within(own.clone(), out));
+                let n = positions.len();
+                self.columns.copy_within(positions.clone(), out);
+                all.as_mut().into_iter().for_each(|all| all.copy_within(positions.clone(), out));
                 out += n;
                 continue;
             }
             while repeated.next_if_eq(&i).is_some() {}
             let weight = |at: usize| all.as_ref().map_or(1.0, |all| all[at]);
-            let shared = share_one(&self.columns, own, annotators, weight);
+            let shared = share_one(&self.columns, positions, annotators, weight);
             for (column, weight) in shared {
                 self.columns[out] = column;
                 match &mut all {
@@ -151,19 +151,20 @@ impl ByInstance {
     }
 }
 
-/// (column, weight) of one instance, whose annotations lie at `own`, after each annotator's answers share one.
+/// The annotations of one instance, (column, weight), after the answers of each annotator share one annotation;
+/// `positions` are those of its annotations in `columns`.
 fn share_one(
     columns: &[u32],
-    own: Range<usize>,
+    positions: Range<usize>,
     annotators: &[u32],
     weight: impl Fn(usize) -> f64,
 ) -> Vec<(u32, f64)> {
-    let mut shared = Vec::with_capacity(own.len());
-    let mut start = own.start;
-    while start < own.end {
+    let mut shared = Vec::with_capacity(positions.len());
+    let mut start = positions.start;
+    while start < positions.end {
         let annotator = annotators[columns[start] as usize];
         let same = |c: &&u32| annotators[**c as usize] == annotator;
-        let stop = start + columns[start..own.end].iter().take_while(same).count();
+        let stop = start + columns[start..positions.end].iter().take_while(same).count();
         let sum: f64 = (start..stop).map(&weight).sum();
         let heaviest = (start..stop).map(&weight).fold(0.0, f64::max);
         let total = heaviest.max(sum.min(1.0));

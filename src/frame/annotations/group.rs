@@ -1,18 +1,18 @@
-//! Brings rows in any order to their instances.
+//! Groups rows by instance.
 //!
 //! # Why
-//! The rows of a large crowd come in random order, and each has its place anywhere in memory. Written there at once,
-//! every row waits for a cache line, on one processor. So they are first partitioned by ranges of instances, which writes
-//! to so many places only, and then each range is put in order within the cache, all ranges in parallel.
+//! The rows of a large crowd are in random order. A direct counting sort would wait for a cache line at every write, on
+//! one processor. So the rows are first partitioned by ranges of instances, which writes to one stream per range, and
+//! then the rows of each range are sorted within the cache, all ranges in parallel.
 
 use std::slice::IterMut;
 
 use rayon::prelude::*;
 
-/// Rows in a range of instances: their places stay in the cache of one processor.
+/// The number of rows in a range of instances: few enough for the cache of one processor.
 const ROWS_OF_RANGE: usize = 1 << 16;
 
-/// Ranges that rows are partitioned into at once: each is a stream of its own to write to.
+/// The most ranges into which rows are partitioned: each is a separate write stream.
 const MOST_RANGES: usize = 1 << 10;
 
 /// The columns and weights of rows in any order.
@@ -20,22 +20,23 @@ const MOST_RANGES: usize = 1 << 10;
 pub(super) struct UngroupedRows {
     pub(super) instance: Vec<u32>,
     pub(super) column: Vec<u32>,
-    /// Empty where all count 1.
+    /// Empty if all weights are 1.
     pub(super) weight: Vec<f64>,
 }
 
-/// The rows of each instance together, in the order in which they came.
+/// Rows grouped by instance, in the order of the input within an instance.
 pub(super) struct Grouped {
-    /// Where those of each instance begin, and one past the last.
+    /// Where the rows of each instance begin, and one past the last.
     pub(super) offsets: Vec<usize>,
     pub(super) columns: Vec<u32>,
     pub(super) weights: Vec<f64>,
-    /// How many each instance has.
+    /// The number of rows of each instance.
     pub(super) rows_of_instance: Vec<u32>,
 }
 
 impl Grouped {
-    /// Groups rows of `n_instances` instances. The buffer, as long as the rows, spares new memory.
+    /// Groups the rows of `n_instances` instances. `buffer`, as long as the rows, is reused in place of a new
+    /// allocation.
     pub(super) fn new(n_instances: usize, rows: UngroupedRows, buffer: Vec<u32>) -> Self {
         let ranges = (rows.instance.len() / ROWS_OF_RANGE).clamp(1, MOST_RANGES);
         Self::by_ranges(n_instances, rows, buffer, ranges)
@@ -43,9 +44,9 @@ impl Grouped {
 
     fn by_ranges(n_instances: usize, rows: UngroupedRows, buffer: Vec<u32>, ranges: usize) -> Self {
         let shift = n_instances.div_ceil(ranges).max(1).next_power_of_two().ilog2();
-        let (partitioned, bounds, room) =
+        let (partitioned, bounds, buffer) =
             partition(rows, buffer, shift, (n_instances >> shift) + 1);
-        let UngroupedRows { instance, column: mut columns, weight: mut weights } = room;
+        let UngroupedRows { instance, column: mut columns, weight: mut weights } = buffer;
         drop(instance);
         let mut offsets = vec![0; n_instances + 1];
         let mut rows_of_instance = vec![0; n_instances];
@@ -54,18 +55,18 @@ impl Grouped {
         let places = offsets[1..].chunks_mut(width).zip(rows_of_instance.chunks_mut(width));
         let mut work = Vec::with_capacity(bounds.len());
         for ((range, bounds), (places, counts)) in bounds.windows(2).enumerate().zip(places) {
-            let own = bounds[0]..bounds[1];
+            let range_rows = bounds[0]..bounds[1];
             work.push(Scatter {
                 first: range * width,
-                instance: &partitioned.instance[own.clone()],
-                column: &partitioned.column[own.clone()],
-                weight: partitioned.weight.get(own.clone()).unwrap_or_default(),
-                start: own.start,
+                instance: &partitioned.instance[range_rows.clone()],
+                column: &partitioned.column[range_rows.clone()],
+                weight: partitioned.weight.get(range_rows.clone()).unwrap_or_default(),
+                start: range_rows.start,
                 places,
                 counts,
-                columns: columns_left.split_off_mut(..own.len()).unwrap_or_default(),
-                // None, where all rows count 1.
-                weights: weights_left.split_off_mut(..own.len()).unwrap_or_default(),
+                columns: columns_left.split_off_mut(..range_rows.len()).unwrap_or_default(),
+                // Empty if all weights are 1.
+                weights: weights_left.split_off_mut(..range_rows.len()).unwrap_or_default(),
             });
         }
         work.into_par_iter().for_each(Scatter::run);
@@ -73,16 +74,16 @@ impl Grouped {
     }
 }
 
-/// Puts the rows of one range in order.
+/// Sorts the rows of one range by instance.
 struct Scatter<'a> {
     /// The first instance of the range.
     first: usize,
     instance: &'a [u32],
     column: &'a [u32],
     weight: &'a [f64],
-    /// Rows of the ranges before it.
+    /// The number of rows in the ranges before it.
     start: usize,
-    /// Where the rows of each instance begin, and then end.
+    /// Where the rows of each instance begin; after [`Scatter::run`], where they end.
     places: &'a mut [usize],
     counts: &'a mut [u32],
     columns: &'a mut [u32],
@@ -110,15 +111,15 @@ impl Scatter<'_> {
     }
 }
 
-/// The next free places of one range, for the rows of one part of the input.
+/// The output of one part of the input in one range: the places that are not yet written.
 struct WriteCursors<'a> {
     instance: IterMut<'a, u32>,
     column: IterMut<'a, u32>,
     weight: IterMut<'a, f64>,
 }
 
-/// The rows by range of instances, in each in the order in which they came; where those of each range begin, and one past
-/// the last; and room for as many rows.
+/// Partitions the rows by range of instances, in the order of the input within a range. Returns them, where the rows of
+/// each range begin and one past the last, and buffers for as many rows.
 fn partition(
     rows: UngroupedRows,
     buffer: Vec<u32>,
@@ -194,14 +195,15 @@ mod tests {
             let grouped = Grouped::by_ranges(1000, rows, vec![0; 20_000], ranges);
             assert_eq!((grouped.offsets.len(), grouped.offsets[1000]), (1001, 20_000));
             for i in 0..1000 {
-                let own: Vec<usize> =
+                let of_instance: Vec<usize> =
                     (0..20_000).filter(|row| instance[*row] as usize == i).collect();
                 let place = grouped.offsets[i]..grouped.offsets[i + 1];
-                let columns: Vec<u32> = own.iter().map(|row| 50_000 - *row as u32).collect();
+                let columns: Vec<u32> =
+                    of_instance.iter().map(|row| 50_000 - *row as u32).collect();
                 assert_eq!(grouped.columns[place.clone()], columns, "{ranges} {i}");
-                assert_eq!(grouped.rows_of_instance[i] as usize, own.len());
+                assert_eq!(grouped.rows_of_instance[i] as usize, of_instance.len());
                 let weights: Vec<f64> =
-                    own.into_iter().filter(|_| is_weighted).map(weight).collect();
+                    of_instance.into_iter().filter(|_| is_weighted).map(weight).collect();
                 assert_eq!(grouped.weights.get(place).unwrap_or_default(), weights);
             }
         }

@@ -1,4 +1,4 @@
-//! Annotations as two sparse views of one list: by instance for E-steps, by confusion column for M-steps.
+//! Annotations in two sparse (CSR) views: by instance for E-steps, by confusion column for M-steps.
 //!
 //! ```text
 //! a column     = one (annotator, label) pair that occurs: "annotator 7 chose `cat`", one column of 7's confusion matrix
@@ -7,16 +7,16 @@
 //! by slot        offsets[s] .. offsets[s+1]  ->  the columns of the annotator in slot s, by label
 //! ```
 //! # Why
-//! A dense confusion matrix has annotators x classes x labels cells, most of which nobody ever fills. Columns that
-//! occur are at most as many as annotations, so every kernel's time and memory follows the annotations. An E-step
-//! multiplies one contiguous column (one number a class) for each annotation and adds the posterior to the counts of the
-//! same columns. Four bytes an annotation; four more once somebody asks for the view by column, which is made then; and
-//! the weights that differ from 1.
+//! Dense confusion matrices have annotators x classes x labels cells, most of which have no count. At most as many
+//! columns occur as there are annotations, so time and memory of every kernel are proportional to the annotations. An
+//! E-step multiplies one contiguous column (one number per class) for each annotation and adds the posterior to the
+//! counts of the same columns. Each annotation takes four bytes; four more if the view by column is used, which is
+//! built on first use; and a weight if it differs from 1.
 //!
-//! Slots are the annotators in the order of their numbers, but those with a single annotation, the singleton annotators,
-//! come after all others. A singleton's matrix follows from the posterior of one instance: a kernel that has this at
-//! hand can do without the column, and a long tail of annotators who came once costs it nothing. In the order of the
-//! slots such columns are one range.
+//! A slot is the position of an annotator in the order of the columns: annotators by index, except that those with a
+//! single annotation, the singleton annotators, come after all others. The confusion matrix of a singleton follows from
+//! the posterior of one instance: a kernel that has this posterior need not store the column, so that a long tail of
+//! such annotators costs no memory. The columns of singletons are one range.
 
 mod build;
 mod duplicates;
@@ -33,7 +33,8 @@ pub use duplicates::{Duplicates, Repeated};
 use weights::Weights;
 pub use weights::{WeightIter, WeightSlice};
 
-/// Instances, or annotators, handled as one unit of parallel work. Fixed, so that sums do not depend on threads.
+/// The number of instances, or annotators, in one unit of parallel work. Fixed, so that sums do not depend on the
+/// number of threads.
 pub const BLOCK: usize = 2048;
 
 /// The sizes of every axis.
@@ -43,9 +44,9 @@ pub struct Dims {
     pub instances: usize,
     /// Annotators, each with at least one annotation.
     pub annotators: usize,
-    /// Classes: what can be true.
+    /// The number of classes, the possible true values.
     pub classes: usize,
-    /// Labels: what can be chosen. The first `classes` of them are the classes.
+    /// The number of labels that annotators can choose. The first `classes` of them are the classes.
     pub labels: usize,
 }
 
@@ -61,8 +62,9 @@ pub struct Annotations {
     by_slot: Vec<usize>,
     /// The first column of a singleton annotator.
     first_singleton: usize,
-    /// The label and the annotator of each column.
+    /// The label of each column.
     labels: Vec<u32>,
+    /// The annotator of each column.
     annotators: Vec<u32>,
     by_column: OnceLock<ByColumn>,
     rows_of_instance: Vec<u32>,
@@ -78,13 +80,13 @@ impl Annotations {
         self.dims
     }
 
-    /// How many annotations are stored, after repeated answers were settled.
+    /// How many annotations are stored, after repeated answers were resolved.
     #[must_use]
     pub fn len(&self) -> usize {
         self.columns.len()
     }
 
-    /// Whether there is none.
+    /// Whether there are no annotations.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.columns.is_empty()
@@ -96,7 +98,8 @@ impl Annotations {
         self.labels.len()
     }
 
-    /// The columns of the annotations of instance `i`, ascending, so that an annotator's are side by side.
+    /// The columns of the annotations of instance `i`, ascending, so that those of one annotator are
+    /// adjacent.
     #[inline]
     #[must_use]
     pub fn columns_of_instance(&self, i: usize) -> &[u32] {
@@ -125,7 +128,7 @@ impl Annotations {
         })
     }
 
-    /// What a kernel sees of neighbouring instances.
+    /// The annotations of adjacent instances, as an E-step kernel reads them.
     #[must_use]
     pub fn range(&self, instances: Range<usize>) -> InstanceRange<'_> {
         let (first, last) = (self.by_instance[instances.start], self.by_instance[instances.end]);
@@ -187,14 +190,14 @@ impl Annotations {
         &self.by_slot
     }
 
-    /// The labels of neighbouring columns.
+    /// The labels of a range of columns.
     #[inline]
     #[must_use]
     pub fn labels_in(&self, columns: Range<usize>) -> &[u32] {
         &self.labels[columns]
     }
 
-    /// Columns from this one on are of annotators with a single annotation.
+    /// The first column of a singleton annotator; all columns from this one on are of singletons.
     #[must_use]
     pub fn first_singleton(&self) -> usize {
         self.first_singleton
@@ -216,7 +219,7 @@ impl Annotations {
         by_column.weights.slice(by_column.offsets[column]..by_column.offsets[column + 1])
     }
 
-    /// What a kernel sees of neighbouring columns.
+    /// The annotations of adjacent columns, as an M-step kernel reads them.
     #[must_use]
     pub fn column_range(&self, columns: Range<usize>) -> ColumnRange<'_> {
         let by_column = self.by_column();
@@ -228,19 +231,19 @@ impl Annotations {
         }
     }
 
-    /// The view by column, made when it is first used.
+    /// The view by column, built on first use.
     #[inline]
     fn by_column(&self) -> &ByColumn {
         self.by_column.get_or_init(|| self.transposed())
     }
 
-    /// Input rows behind instance `i`, repeated answers counted each.
+    /// The number of input rows of instance `i`, including each repeated answer.
     #[must_use]
     pub fn rows_of_instance(&self, i: usize) -> u32 {
         self.rows_of_instance[i]
     }
 
-    /// Input rows behind annotator `r`, repeated answers counted each.
+    /// The number of input rows of annotator `r`, including each repeated answer.
     #[must_use]
     pub fn rows_of_annotator(&self, r: usize) -> u32 {
         self.rows_of_annotator[r]
@@ -253,7 +256,7 @@ impl Annotations {
         self.trusted.as_ref().and_then(|t| t[i])
     }
 
-    /// Whether anything speaks for a class of instance `i`: an annotation of a class, or trust.
+    /// Whether instance `i` has evidence for a class: an annotation whose label is a class, or a trusted class.
     #[must_use]
     pub fn has_evidence(&self, i: usize) -> bool {
         let names_class = |c: &u32| (self.label_of(*c) as usize) < self.dims.classes;
@@ -261,7 +264,7 @@ impl Annotations {
     }
 }
 
-/// The annotations of neighbouring instances: all that an E-step kernel sees of them, wherever they lie.
+/// The annotations of adjacent instances: the input of an E-step kernel, independent of where the instances are stored.
 #[derive(Debug, Clone, Copy)]
 pub struct InstanceRange<'a> {
     /// Where the annotations of each instance begin, and one past the last; the first need not be 0.
@@ -279,20 +282,20 @@ pub struct InstanceRange<'a> {
 }
 
 impl InstanceRange<'_> {
-    /// Instances.
+    /// The number of instances.
     #[inline]
     #[must_use]
     pub fn len(&self) -> usize {
         self.offsets.len() - 1
     }
 
-    /// Whether there is none.
+    /// Whether there are no instances.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Where in `columns` the annotations of the `i`-th instance lie.
+    /// The positions in `columns` of the annotations of the `i`-th instance.
     #[inline]
     #[must_use]
     pub fn positions(&self, i: usize) -> Range<usize> {
@@ -301,9 +304,9 @@ impl InstanceRange<'_> {
 
     /// (annotator, label, weight) of every annotation of the `i`-th instance.
     pub fn triples(&self, i: usize) -> impl Iterator<Item = (u32, u32, f64)> {
-        let own = self.positions(i);
-        let weights = self.weights.slice(own.clone()).iter();
-        self.columns[own].iter().zip(weights).map(|(column, weight)| {
+        let positions = self.positions(i);
+        let weights = self.weights.slice(positions.clone()).iter();
+        self.columns[positions].iter().zip(weights).map(|(column, weight)| {
             (self.annotators[*column as usize], self.labels[*column as usize], weight)
         })
     }
@@ -316,7 +319,7 @@ impl InstanceRange<'_> {
     }
 }
 
-/// The annotations of neighbouring columns: all that an M-step kernel sees of them.
+/// The annotations of adjacent columns: the input of an M-step kernel.
 #[derive(Debug, Clone, Copy)]
 pub struct ColumnRange<'a> {
     /// Where the annotations of each column begin, and one past the last; the first need not be 0.
@@ -328,7 +331,7 @@ pub struct ColumnRange<'a> {
 }
 
 impl ColumnRange<'_> {
-    /// Where in `instances` the annotations of the `c`-th column lie.
+    /// The positions in `instances` of the annotations of the `c`-th column.
     #[inline]
     #[must_use]
     pub fn positions(&self, c: usize) -> Range<usize> {

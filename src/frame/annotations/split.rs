@@ -1,4 +1,4 @@
-//! Annotations split in two, so that what is learned from one part can be judged on the other.
+//! Splits annotations into two parts, to train on one and evaluate on the other.
 
 use std::mem::replace;
 
@@ -7,11 +7,11 @@ use crate::error::{Error, Result};
 use crate::frame::offsets::number;
 
 impl Annotations {
-    /// The annotations whose flag is set, and the others, with the same instances, annotators and trusted classes on both
-    /// sides. There is one flag for each annotation, in the order of the instances and of their annotations.
+    /// The annotations whose flag is set, and the other annotations; both parts have the same instances, annotators and
+    /// trusted classes. There is one flag for each annotation, in the order of the instances and of their annotations.
     ///
     /// # Errors
-    /// A defect: there are more or fewer flags than annotations, or one side repeats an annotation.
+    /// [`Error::Bug`] if the number of flags is not that of the annotations, or if one part repeats an annotation.
     pub fn split(&self, is_first: &[bool]) -> Result<[Self; 2]> {
         if is_first.len() != self.len() {
             return Err(Error::bug("a split has one flag for each annotation"));
@@ -36,12 +36,12 @@ impl Annotations {
         Ok([build(one)?, build(other)?])
     }
 
-    /// The annotations to learn from, and those that are held out. `is_drawn(instance)` is asked once for each annotator
-    /// of an instance, for a soft annotation is held out as a whole. Each annotator's first annotation is not held out,
-    /// so that every annotator has parameters.
+    /// The training annotations and the held-out annotations. `is_drawn(instance)` is called once for each annotator of
+    /// an instance, because a soft annotation is held out as a whole. The first annotation of each annotator is never
+    /// held out, so that every annotator has parameters.
     ///
     /// # Errors
-    /// A defect: repeated answers were settled before.
+    /// As [`Annotations::split`].
     pub fn hold_out(&self, mut is_drawn: impl FnMut(usize) -> bool) -> Result<[Self; 2]> {
         let mut is_known = vec![false; self.dims.annotators];
         let mut is_training = Vec::with_capacity(self.len());
@@ -100,14 +100,14 @@ mod tests {
         };
         let mut whole = Annotations::build(dims, rows, Duplicates::Keep).unwrap();
         whole.trusted = Some(vec![None, Some(1), None]);
-        let [own, others] = whole.split(&[true, false, false, true]).unwrap();
+        let [first, second] = whole.split(&[true, false, false, true]).unwrap();
         let all = |part: &Annotations| -> Vec<(usize, (u32, u32, f64))> {
             (0..3).flat_map(|i| part.triples_of(i).map(move |triple| (i, triple))).collect()
         };
-        assert_eq!(all(&own), [(0, (0, 0, 0.5)), (2, (0, 1, 4.0))]);
-        assert_eq!(all(&others), [(0, (1, 1, 2.0)), (1, (1, 1, 3.0))]);
+        assert_eq!(all(&first), [(0, (0, 0, 0.5)), (2, (0, 1, 4.0))]);
+        assert_eq!(all(&second), [(0, (1, 1, 2.0)), (1, (1, 1, 3.0))]);
         assert_eq!(
-            (own.dims(), own.trusted_class(1), others.trusted_class(1)),
+            (first.dims(), first.trusted_class(1), second.trusted_class(1)),
             (dims, Some(1), Some(1))
         );
     }

@@ -1,23 +1,23 @@
 //! The weights of annotations, most of which are 1.
 //!
 //! # Why
-//! A file with a handful of repeated answers has a handful of weights other than 1. A number for every annotation would
-//! cost twice the memory of the annotations themselves, and every sweep would read it.
+//! A file with a few repeated answers has a few weights other than 1. A number for every annotation would take twice
+//! the memory of the annotations themselves, and every E-step and M-step would read it.
 
 use std::ops::Range;
 
-/// One weight an annotation, in the order of a view.
+/// The weight of each annotation, in the order of a view.
 #[derive(Debug, Clone)]
 pub(super) enum Weights {
     /// All are 1.
     Ones,
-    /// All are 1 but those of some positions, ascending.
+    /// All are 1 except those at `positions`, which ascend.
     Few { positions: Vec<usize>, weights: Vec<f64> },
     /// A number for every annotation.
     All(Vec<f64>),
 }
 
-/// Weights are kept apart where at most one in so many differs from 1.
+/// Weights are stored as [`Weights::Few`] if at most one in so many differs from 1.
 const ANNOTATIONS_PER_WEIGHT: usize = 32;
 
 impl Weights {
@@ -46,7 +46,7 @@ impl Weights {
         }
     }
 
-    /// Those of neighbouring annotations.
+    /// The weights of a range of annotations.
     #[inline]
     pub(super) fn slice(&self, range: Range<usize>) -> WeightSlice<'_> {
         match self {
@@ -60,18 +60,18 @@ impl Weights {
     }
 }
 
-/// The weights of neighbouring annotations.
+/// The weights of a range of annotations.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum WeightSlice<'a> {
     /// All are 1.
     Ones,
-    /// All are 1 but those of some positions, ascending, which count from `start`.
+    /// All are 1 except those at `positions`.
     Few {
-        /// The position of the first annotation.
+        /// The position of the range's first annotation in the whole view.
         start: usize,
-        /// The positions of the others.
+        /// The positions of the weights other than 1 in the whole view, ascending.
         positions: &'a [usize],
-        /// Their weights.
+        /// The weights at `positions`.
         weights: &'a [f64],
     },
     /// A number for every annotation.
@@ -110,7 +110,7 @@ impl<'a> WeightSlice<'a> {
         }
     }
 
-    /// Those of some of the annotations.
+    /// The weights of a sub-range.
     #[inline]
     #[must_use]
     pub fn slice(self, range: Range<usize>) -> Self {
@@ -120,23 +120,24 @@ impl<'a> WeightSlice<'a> {
             Self::Few { start, positions, weights } => {
                 let begin = positions.partition_point(|at| *at < start + range.start);
                 let count = positions[begin..].partition_point(|at| *at < start + range.end);
-                let own = begin..begin + count;
-                if own.is_empty() {
+                let found = begin..begin + count;
+                if found.is_empty() {
                     return Self::Ones;
                 }
-                let (positions, weights) = (&positions[own.clone()], &weights[own]);
+                let (positions, weights) = (&positions[found.clone()], &weights[found]);
                 Self::Few { start: start + range.start, positions, weights }
             }
         }
     }
 }
 
-/// The weights of neighbouring annotations one by one, without a search for each; 1 after the last.
+/// Iterates over the weights of a range of annotations without a search for each. Does not end unless the weights are
+/// [`WeightSlice::All`]: it returns 1 after the last.
 #[derive(Debug, Clone)]
 pub struct WeightIter<'a> {
     weights: WeightSlice<'a>,
     next: usize,
-    /// How many of the few weights were returned.
+    /// How many of the `Few` weights were returned.
     n_passed: usize,
 }
 
@@ -182,9 +183,9 @@ mod tests {
             let want = &dense[range.clone()];
             assert!(few.slice(range.clone()).iter().take(range.len()).eq(want.iter().copied()));
             assert!(all.slice(range.clone()).iter().eq(want.iter().copied()));
-            let own = few.slice(range.clone()).slice(range.len() / 2..range.len());
+            let second_half = few.slice(range.clone()).slice(range.len() / 2..range.len());
             assert_eq!(
-                own.is_ones(),
+                second_half.is_ones(),
                 dense[range.start + range.len() / 2..range.end].iter().all(|w| *w == 1.0)
             );
         }

@@ -1,4 +1,4 @@
-//! Sufficient statistics: the result of an E-step over a range of instances, as a value that merges with its neighbours'.
+//! Sufficient statistics: the result of an E-step over a range of instances, which merges with that of the next range.
 
 use std::ops::Range;
 
@@ -15,16 +15,16 @@ use crate::model::posterior::Posterior;
 /// The contribution of a range of instances to the parameters and to the objective.
 ///
 /// # Why
-/// An E-step reads the annotations of its range and the parameters, and writes this value and the posteriors of its range.
-/// It depends neither on its caller nor on where the range lies, so that threads, partitions on disk and other machines can
-/// run it. Merged in the order of the ranges, the values give the same bits whoever computed them. A caller that does not
-/// keep the posteriors of all ranges uses [`CountStrategy::Scatter`]: with the other strategies the M-step reads
-/// posterior rows.
+/// An E-step reads the annotations of its range and the parameters, and writes this value and the posteriors of its
+/// range. It depends neither on its caller nor on the position of the range, so that a thread, a partition on disk or
+/// another machine can run it. Merged in the order of the ranges, the values are bitwise the same wherever they were
+/// computed. A caller that does not keep the posteriors of all ranges must use [`CountStrategy::Scatter`]: with the
+/// other strategies the M-step reads posterior rows.
 #[derive(Debug)]
 pub struct Statistics {
     instances: Range<usize>,
     objective: f64,
-    /// The sum of the rows of annotated instances, `[class]`.
+    /// The sum of the posterior rows of annotated instances, `[class]`.
     classes: Vec<f64>,
     counts: RangeCounts,
 }
@@ -34,7 +34,7 @@ pub struct Statistics {
 pub(super) enum RangeCounts {
     /// The expected counts, `[column, class]`.
     Scatter(PaddedMatrix),
-    /// None: the M-step reads the posterior rows.
+    /// Nothing: the M-step reads the posterior rows.
     Gather,
     /// The significant entries of the posterior rows, for each [`BLOCK`] of instances.
     SparseGather(Vec<SparseRows>),
@@ -68,7 +68,7 @@ impl Statistics {
         self.instances.clone()
     }
 
-    /// The range's share of the objective.
+    /// The range's term of the objective.
     #[must_use]
     pub fn objective(&self) -> f64 {
         self.objective
@@ -83,8 +83,8 @@ impl Statistics {
     /// Adds the statistics of the next range.
     ///
     /// # Errors
-    /// When `next` does not begin where this range ends, the strategies differ, or entries of rows would not lie in whole
-    /// blocks.
+    /// When `next` does not begin where this range ends, when the strategies differ, or when the sparse rows of this
+    /// range do not fill their last block.
     pub fn merge(&mut self, next: Self) -> Result<()> {
         if next.instances.start != self.instances.end {
             return Err(Error::bug("merged statistics are of neighbouring ranges"));
@@ -108,7 +108,7 @@ impl Statistics {
         Ok(())
     }
 
-    /// The cells of the table of counts, if the strategy has one.
+    /// The cells of the table of counts; only [`CountStrategy::Scatter`] has one.
     pub(super) fn table(&self) -> Option<&[f64]> {
         match &self.counts {
             RangeCounts::Scatter(table) => Some(table.cells()),
@@ -116,7 +116,7 @@ impl Statistics {
         }
     }
 
-    /// The significant entries of rows by block of instances, if the strategy keeps them.
+    /// The significant entries of posterior rows, by block of instances; empty unless the strategy is `SparseGather`.
     pub(super) fn sparse_rows(&self) -> &[SparseRows] {
         match &self.counts {
             RangeCounts::SparseGather(rows) => rows,
@@ -138,7 +138,7 @@ impl Statistics {
         self.objective += objective;
     }
 
-    /// The sums of rows, `[class]`, and the cells of the table of counts, which is empty if the M-step gathers rows.
+    /// The class sums and the cells of the table of counts, which is empty if the M-step gathers rows.
     pub(super) fn sums_and_table(&mut self) -> (&mut [f64], &mut [f64]) {
         match &mut self.counts {
             RangeCounts::Scatter(table) => (&mut self.classes, table.cells_mut()),
@@ -146,7 +146,7 @@ impl Statistics {
         }
     }
 
-    /// Adds the posterior row of the range's `i`-th instance, whose annotations are in `columns`; rows come in order.
+    /// Adds the posterior row of the range's `i`-th instance, with annotations in `columns`. Call it in instance order.
     #[inline(always)]
     pub(super) fn add(&mut self, i: usize, row: &[f64], columns: &[u32], weights: WeightSlice<'_>) {
         if !columns.is_empty() {
@@ -202,7 +202,7 @@ fn scatter_weighted<const K: usize>(
     columns: &[u32],
     weight: impl Fn(usize) -> f64,
 ) {
-    // A copy, so that the compiler knows that the counts are not the row.
+    // Copied, so that the compiler knows that `cells` does not alias the row.
     if K > 0
         && let Ok(row) = <[f64; K]>::try_from(row)
     {
@@ -227,8 +227,8 @@ pub fn parts(a: &Annotations, strategy: CountStrategy) -> Vec<Statistics> {
     ranges.map(|instances| Statistics::new(columns, classes, instances, strategy)).collect()
 }
 
-/// Passes every range, cleared, its annotations and its rows of `t` to `sweep`. The counts of the ranges stay apart: the
-/// M-step sums them, in order, as it reads them.
+/// Clears the statistics of every range and calls `sweep` with its instances, annotations, rows of `t` and statistics.
+/// The counts of the ranges are not merged: the M-step sums them, in order, when it reads them.
 pub fn for_each_range(
     a: &Annotations,
     t: &mut Posterior,
@@ -250,14 +250,15 @@ pub fn for_each_range(
     });
 }
 
-/// Counts posteriors that no E-step has computed.
+/// Counts posteriors that no E-step computed.
 pub fn count(a: &Annotations, t: &Posterior, parts: &mut [Statistics]) {
     parts.par_iter_mut().with_max_len(1).for_each(|part| {
         part.clear();
         let (range, first) = (a.range(part.instances.clone()), part.instances.start);
         for i in 0..range.len() {
-            let own = range.positions(i);
-            let (columns, weights) = (&range.columns[own.clone()], range.weights.slice(own));
+            let positions = range.positions(i);
+            let (columns, weights) =
+                (&range.columns[positions.clone()], range.weights.slice(positions));
             part.add(i, t.row(first + i), columns, weights);
         }
     });
@@ -312,7 +313,7 @@ mod tests {
                 [CountStrategy::choose(&a), CountStrategy::Scatter(3), CountStrategy::Gather]
             {
                 let (mut parts, mut counts) = (parts(&a, strategy), vec![0.0; plain.len()]);
-                // Twice: room that is used again is cleared.
+                // Twice: statistics that are used again are cleared.
                 count(&a, &t, &mut parts);
                 count(&a, &t, &mut parts);
                 expected_counts(&a, &t, &parts, &mut counts);

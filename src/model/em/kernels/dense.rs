@@ -1,11 +1,12 @@
-//! Confusion columns with a cell for every class, of all annotators but, where counts are gathered, the singletons.
+//! Confusion columns with a cell for every class. If the M-step gathers counts, singleton annotators have no stored
+//! column.
 //!
 //! # Why
 //! The column of an annotator with a single annotation follows from the posterior of that one instance, which an E-step
-//! has in its registers. Making it anew there costs less than bringing it from memory.
+//! has in its registers. Recomputing it there costs less than reading it from memory.
 //!
-//! Where annotations have weights of their own, cells hold logarithms: a weighted factor is a power, and a weighted sum of
-//! logarithms costs one multiplication a cell.
+//! If every annotation has a weight, cells hold logarithms: a weighted factor is a power, and a weighted sum of
+//! logarithms costs one multiplication per cell.
 
 use std::ops::Range;
 
@@ -16,19 +17,20 @@ use super::width::width;
 use crate::frame::{InstanceRange, WeightSlice};
 use crate::model::numerics::MIN_LIKELIHOOD;
 
-/// The columns that are kept.
+/// The stored columns.
 pub struct DenseColumns {
-    /// P(label of the column given class), or its logarithm; columns that there is no room for are those of singleton
-    /// annotators.
+    /// P(label of the column given class), or its logarithm. Columns beyond its end are those of singleton annotators,
+    /// which the E-step recomputes.
     pub cells: PaddedMatrix,
     /// Whether cells hold logarithms.
     pub are_logs: bool,
 }
 
 impl DenseColumns {
-    /// Writes the factors of a column, or their logarithms, into `factors`, a row of a [`PaddedMatrix`]. `previous` is the
-    /// posterior from which the M-step counted an instance with an annotation of this weight in the column. Returns the
-    /// term of the objective of a column that is not kept.
+    /// Writes the factors of a column, or their logarithms, into `factors`, as long as a row of a [`PaddedMatrix`]. If
+    /// the column is not stored, it computes them from `previous`, the posterior of the column's one instance in the
+    /// last M-step, and from the annotation's weight, and returns the column's term of the objective; otherwise it
+    /// returns 0.
     pub(super) fn write(
         &self,
         (column, label, weight): (u32, u32, f64),
@@ -51,7 +53,7 @@ impl DenseColumns {
     }
 }
 
-/// `row` = `prior` times the factors of every column; all columns are kept.
+/// `row` = `prior` times the factors of every column; all columns are stored.
 #[inline(always)]
 pub(super) fn multiply<const K: usize>(
     row: &mut [f64],
@@ -72,14 +74,14 @@ pub(super) fn multiply<const K: usize>(
         return;
     }
     row.copy_from_slice(prior);
-    let (n, step) = (row.len(), stride(row.len()));
+    let (n, stride) = (row.len(), stride(row.len()));
     for column in columns {
-        let start = *column as usize * step;
+        let start = *column as usize * stride;
         row.iter_mut().zip(&cells[start..start + n]).for_each(|(p, f)| *p *= f);
     }
 }
 
-/// `row` = `prior`, a logarithm, plus the weighted logarithms of every column; all columns are kept.
+/// `row` = `prior`, in the log domain, plus the weighted log-factors of every column; all columns are stored.
 #[inline(always)]
 pub(super) fn add_logs<const K: usize>(
     row: &mut [f64],
@@ -101,24 +103,24 @@ pub(super) fn add_logs<const K: usize>(
         return;
     }
     row.copy_from_slice(prior);
-    let (n, step) = (row.len(), stride(row.len()));
+    let (n, stride) = (row.len(), stride(row.len()));
     for (column, weight) in columns.iter().zip(weights) {
-        let start = *column as usize * step;
+        let start = *column as usize * stride;
         row.iter_mut().zip(&cells[start..start + n]).for_each(|(sum, log)| *sum += weight * log);
     }
 }
 
-/// The columns of singleton annotators for some neighbouring instances, computed together.
+/// The columns of singleton annotators for some adjacent instances, computed together.
 ///
 /// # Why
-/// An estimate and a logarithm are chains of dependent operations. The processor overlaps those of many columns, not those
-/// of one. And an estimator that is called once for many columns can be called through a pointer, so that the kernels are
-/// compiled once and not for every estimator.
+/// An estimate and a logarithm are chains of dependent operations. The processor overlaps the chains of several
+/// columns, but not the operations of one chain. Also, one call per batch of columns can go through a pointer, so that
+/// the kernels are compiled once and not for every estimator.
 pub(super) struct Singletons<'a> {
     estimator: &'a dyn SingletonEstimator,
     n_classes: usize,
     label_matters: bool,
-    /// The factors or their logarithms, `[row, class]`, and then some room.
+    /// The factors or their logarithms, `[row, class]`, followed by space for one padded row.
     factors: Vec<f64>,
     /// The label of each row.
     labels: Vec<u32>,
@@ -133,9 +135,9 @@ impl<'a> Singletons<'a> {
         Self { estimator, n_classes, label_matters, factors, labels, starts }
     }
 
-    /// Computes the factors of the columns that are not kept, for the instances from `first` on, whose previous posteriors
-    /// are in `rows`; their logarithms if every annotation has a weight. Instances for which `is_special` holds are left
-    /// out. Returns the columns' terms of the objective.
+    /// Computes the factors of the columns that are not stored, or their logarithms if every annotation has a weight,
+    /// for the instances from `first` on, whose previous posteriors are in `rows`. Skips instances for which
+    /// `is_special` is true. Returns the columns' terms of the objective.
     #[inline(always)]
     pub(super) fn prepare<const K: usize>(
         &mut self,
@@ -154,22 +156,22 @@ impl<'a> Singletons<'a> {
         let mut begin = range.offsets[first] - range.offsets[0];
         for (i, row) in (first..).zip(rows.chunks_exact(n)) {
             starts.push(labels.len());
-            let own = begin..range.offsets[i + 1] - range.offsets[0];
-            begin = own.end;
-            let (kept, singletons) = split_kept::<K>(n, cells, &range.columns[own.clone()]);
-            if singletons.is_empty() || is_special(i, own.clone()) {
+            let positions = begin..range.offsets[i + 1] - range.offsets[0];
+            begin = positions.end;
+            let (kept, singletons) = split_kept::<K>(n, cells, &range.columns[positions.clone()]);
+            if singletons.is_empty() || is_special(i, positions.clone()) {
                 continue;
             }
             let weights = match range.weights {
-                WeightSlice::All(weights) => &weights[own.start + kept.len()..own.end],
+                WeightSlice::All(weights) => &weights[positions.start + kept.len()..positions.end],
                 _ => &[],
             };
-            // Equal columns are computed once.
+            // If the label does not matter, the instance's columns are equal: one is computed.
             let n_rows = if *label_matters || !weights.is_empty() { singletons.len() } else { 1 };
             for (at, (column, counts)) in singletons[..n_rows].iter().zip(&mut counts).enumerate() {
                 let weight = weights.get(at).copied().unwrap_or(1.0);
                 counts.iter_mut().zip(row).for_each(|(count, p)| *count = weight * p);
-                // A label lies anywhere in memory.
+                // Labels are read only if they matter: each is a random read from memory.
                 labels.push(if *label_matters { range.labels[*column as usize] } else { 0 });
             }
         }
@@ -182,7 +184,8 @@ impl<'a> Singletons<'a> {
         terms
     }
 
-    /// As [`multiply`], with the prepared factors of the columns that are not kept; `at` counts the prepared instances.
+    /// Like [`multiply`], with the prepared factors of the columns that are not stored; `at` is the index of the
+    /// instance among the prepared ones.
     #[inline(always)]
     pub(super) fn multiply<const K: usize>(
         &self,
@@ -202,7 +205,8 @@ impl<'a> Singletons<'a> {
         }
     }
 
-    /// As [`add_logs`], with the prepared logarithms of the columns that are not kept; `at` counts the prepared instances.
+    /// Like [`add_logs`], with the prepared logarithms of the columns that are not stored; `at` is the index of the
+    /// instance among the prepared ones.
     #[inline(always)]
     pub(super) fn add_logs<const K: usize>(
         &self,
@@ -223,7 +227,7 @@ impl<'a> Singletons<'a> {
     }
 }
 
-/// An instance's columns that are kept, and those of singleton annotators, which are the last.
+/// Splits an instance's columns into the stored ones and those of singleton annotators, which come last.
 #[inline(always)]
 fn split_kept<'a, const K: usize>(
     n_classes: usize,

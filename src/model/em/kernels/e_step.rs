@@ -1,15 +1,13 @@
-//! The E-step over a range of instances: posteriors from products of confusion columns, counted as they are made.
+//! The E-step over a range of instances: computes posteriors as products of confusion columns, and counts them.
 //!
 //! # Why
-//! Sums of logarithms need a logarithm a cell and an exponential a class. Products need neither, and are exact when no
-//! partial product leaves the range of f64: with likelihoods of at least [`MIN_LIKELIHOOD`], `SAFE` factors cannot.
-//! Longer products are taken in runs of `SAFE`, after each of which every class's power of two is moved into an integer
-//! of its own, which rounds nothing. Ten thousand annotators on one instance, for and against, come out as they should.
-//! Fractional weights are powers: where there are few, their instances alone take the logarithm's way; where every
-//! annotation has a weight, columns hold logarithms.
+//! Sums of logarithms need one logarithm per cell and one exponential per class. Products need neither, and do not
+//! underflow with up to `MAX_FACTORS` factors, because likelihoods are at least [`MIN_LIKELIHOOD`]. Longer products are
+//! computed in runs of `MAX_FACTORS` factors; after each run the binary exponent of every class is added to an
+//! integer, which is exact. Weights are exponents of factors: if few annotations have one, only their instances take a
+//! slower path; if every annotation has one, columns hold logarithms.
 //!
-//! A column and its counts lie anywhere in memory. They are prefetched `AHEAD` annotations before they are used, so that
-//! memory brings them while other rows are computed.
+//! Columns and their counts are read in random order, so they are prefetched `AHEAD` annotations before their use.
 //!
 //! [`MIN_LIKELIHOOD`]: crate::model::numerics::MIN_LIKELIHOOD
 
@@ -26,18 +24,18 @@ use super::m_step::Columns;
 use super::padded_matrix::{prefetch_row, stride};
 use super::prior::{LogPrior, Prior};
 use super::sparse::SparseColumns;
-use super::special_rows::{SAFE, Special, are_roots};
+use super::special_rows::{MAX_FACTORS, SpecialRows, product_stays_in_range};
 use super::width::{for_classes, width};
 use crate::frame::{Annotations, InstanceRange, WeightSlice};
 use crate::model::posterior::Posterior;
 
-/// Annotations between asking for a column and using it.
+/// How many annotations ahead of its use a column is prefetched.
 const AHEAD: usize = 64;
 
-/// Instances whose cells are gathered together: few enough for the nearest cache.
-const GATHERED: usize = 64;
+/// Instances processed together: few enough for the level-1 cache.
+const CHUNK: usize = 64;
 
-/// Posteriors of all instances, and their merged statistics in the first of `parts`; returns the log-likelihood.
+/// Computes the posteriors of all instances, and the statistics of each range in `parts`; returns the log-likelihood.
 pub fn e_step(
     a: &Annotations,
     prior: Prior<'_>,
@@ -47,35 +45,36 @@ pub fn e_step(
     parts: &mut [Statistics],
 ) -> f64 {
     let n = t.n_classes();
-    for_each_range(a, t, parts, |instances, range, rows, into| {
+    for_each_range(a, t, parts, |instances, range, rows, statistics| {
         let step = EStep { range, prior: prior.range(&instances, n), estimator };
-        step.run(columns, rows, into);
+        step.run(columns, rows, statistics);
     });
     objective(parts)
 }
 
-/// What the kernel reads beside the columns.
+/// The inputs of the kernel in addition to the columns.
 pub struct EStep<'a> {
     /// The annotations of the instances.
     pub range: InstanceRange<'a>,
-    /// Their prior.
+    /// The prior of the instances.
     pub prior: Prior<'a>,
-    /// What has made the columns.
+    /// The estimator that computed the columns.
     pub estimator: &'a dyn SingletonEstimator,
 }
 
 impl EStep<'_> {
-    /// Turns `rows`, `[instance, class]`, from the posteriors behind the columns into those that follow from them, and
-    /// adds them to `into`.
-    pub fn run(self, columns: &Columns, rows: &mut [f64], into: &mut Statistics) {
+    /// Replaces `rows`, `[instance, class]`, the posteriors from which the M-step computed the columns, by the new
+    /// posteriors, and adds these to `statistics`.
+    pub fn run(self, columns: &Columns, rows: &mut [f64], statistics: &mut Statistics) {
         let arch = Arch::new();
         match columns {
-            // Its rows are long but few of their cells are kept: wider vectors cost it more than they bring.
+            // Columns have few stored cells: SIMD costs more here than it gains.
             Columns::Sparse(columns) => {
-                SparseSweep { step: self, columns, rows, into, arch }.with_simd(Scalar::new());
+                SparseSweep { step: self, columns, rows, statistics, arch }
+                    .with_simd(Scalar::new());
             }
-            Columns::Dense(columns) => for_classes!(into.classes().len(), K => {
-                arch.dispatch(DenseSweep::<K> { step: self, columns, rows, into });
+            Columns::Dense(columns) => for_classes!(statistics.classes().len(), K => {
+                arch.dispatch(DenseSweep::<K> { step: self, columns, rows, statistics });
             }),
         }
     }
@@ -86,32 +85,32 @@ struct DenseSweep<'a, const K: usize> {
     step: EStep<'a>,
     columns: &'a DenseColumns,
     rows: &'a mut [f64],
-    into: &'a mut Statistics,
+    statistics: &'a mut Statistics,
 }
 
 impl<const K: usize> WithSimd for DenseSweep<'_, K> {
     type Output = ();
 
-    // All that is called is inlined too: only so is it compiled for the vectors of the processor at hand.
+    // All callees are inlined too; otherwise they would not be compiled for the vector instructions of this processor.
     #[inline(always)]
     fn with_simd<S: Simd>(self, _: S) {
-        let (sums, table) = self.into.sums_and_table();
-        let near =
+        let (classes, table) = self.statistics.sums_and_table();
+        let prefetcher =
             Prefetcher { columns: self.step.range.columns, cells: self.columns.cells.cells() };
         let all_kept = self.step.range.labels.len() <= self.columns.cells.n_columns();
         let Self { step, columns, rows, .. } = self;
         // Columns hold logarithms where every annotation has a weight of its own.
         let objective = match (step.range.weights, all_kept) {
             (WeightSlice::All(w), true) => {
-                step.in_log_domain::<K, true>(w, columns, near, rows, sums, table)
+                step.in_log_domain::<K, true>(w, columns, prefetcher, rows, classes, table)
             }
             (WeightSlice::All(w), false) => {
-                step.in_log_domain::<K, false>(w, columns, near, rows, sums, table)
+                step.in_log_domain::<K, false>(w, columns, prefetcher, rows, classes, table)
             }
-            (_, true) => step.by_products::<K, true>(columns, near, rows, sums, table),
-            (_, false) => step.by_products::<K, false>(columns, near, rows, sums, table),
+            (_, true) => step.by_products::<K, true>(columns, prefetcher, rows, classes, table),
+            (_, false) => step.by_products::<K, false>(columns, prefetcher, rows, classes, table),
         };
-        self.into.add_objective(objective);
+        self.statistics.add_objective(objective);
     }
 }
 
@@ -123,13 +122,15 @@ struct Prefetcher<'a> {
 }
 
 impl Prefetcher<'_> {
-    /// Prefetches the cells and the counts of the annotations that follow `AHEAD` after those at `own`.
+    /// Prefetches the cells and the counts of the annotations `AHEAD` after `positions`.
     #[inline(always)]
-    fn prefetch<const ALL_KEPT: bool>(self, own: Range<usize>, table: &[f64], n: usize) {
-        let Some(ahead) = self.columns.get(own.start + AHEAD..own.end + AHEAD) else { return };
+    fn prefetch<const ALL_KEPT: bool>(self, positions: Range<usize>, table: &[f64], n: usize) {
+        let Some(ahead) = self.columns.get(positions.start + AHEAD..positions.end + AHEAD) else {
+            return;
+        };
         for column in ahead {
             let at = *column as usize * stride(n);
-            // An address behind the table costs a failed walk through the page tables.
+            // Prefetching an unmapped address would cost a failed page-table walk.
             if ALL_KEPT || at < self.cells.len() {
                 prefetch_row(self.cells, at, n);
             }
@@ -141,109 +142,112 @@ impl Prefetcher<'_> {
 }
 
 impl EStep<'_> {
-    /// Rows as products; returns the objective.
+    /// Computes and counts posteriors as products; returns the objective.
     #[inline(always)]
     fn by_products<const K: usize, const ALL_KEPT: bool>(
         self,
         columns: &DenseColumns,
-        near: Prefetcher<'_>,
+        prefetcher: Prefetcher<'_>,
         rows: &mut [f64],
-        sums: &mut [f64],
+        classes: &mut [f64],
         table: &mut [f64],
     ) -> f64 {
-        let n = width::<K>(sums.len()).max(1);
+        let n = width::<K>(classes.len()).max(1);
         let Self { range, prior, estimator } = self;
-        let mut into = Sums { classes: sums, table, likelihood: LogProduct::default() };
-        let (mut special, mut terms) = (Special::new(n, range.weights), 0.0);
+        let mut sums = Sums { classes, table, likelihood: LogProduct::default() };
+        let (mut special, mut terms) = (SpecialRows::new(n, range.weights), 0.0);
         let mut singletons = Singletons::new(n, estimator);
         let write = |column: u32, weight: f64, previous: &[f64], factors: &mut [f64]| {
             let place = (column, range.labels[column as usize], weight);
             columns.write(place, estimator, previous, factors)
         };
-        let is_special = |i: usize, own: Range<usize>| {
+        let is_special = |i: usize, positions: Range<usize>| {
             range.trusted_class(i).is_some()
-                || own.len() > SAFE
-                || !range.weights.slice(own).is_ones()
+                || positions.len() > MAX_FACTORS
+                || !range.weights.slice(positions).is_ones()
         };
         let (mut begin, base) = (0, range.offsets[0]);
-        for (start, rows) in (0..).step_by(GATHERED).zip(rows.chunks_mut(GATHERED * n)) {
+        for (start, rows) in (0..).step_by(CHUNK).zip(rows.chunks_mut(CHUNK * n)) {
             if !ALL_KEPT {
-                terms += singletons.prepare::<K>(&range, start, (rows, near.cells), is_special);
+                terms +=
+                    singletons.prepare::<K>(&range, start, (rows, prefetcher.cells), is_special);
             }
             let ends = &range.offsets[start + 1..];
             for (at, (row, end)) in rows.chunks_exact_mut(n).zip(ends).enumerate() {
-                let (i, own) = (start + at, begin..end - base);
-                begin = own.end;
-                near.prefetch::<ALL_KEPT>(own.clone(), into.table, n);
-                let (columns, prior) = (&range.columns[own.clone()], prior.of(i, n));
-                let is_weighted = special.is_next(own.end);
+                let (i, positions) = (start + at, begin..end - base);
+                begin = positions.end;
+                prefetcher.prefetch::<ALL_KEPT>(positions.clone(), sums.table, n);
+                let (columns, prior) = (&range.columns[positions.clone()], prior.of(i, n));
+                let is_weighted = special.is_next(positions.end);
                 let is_trusted = range.trusted_class(i).is_some();
-                if K > 0 && ALL_KEPT && !is_weighted && !is_trusted && columns.len() <= SAFE {
-                    // In registers until it is counted.
+                if K > 0 && ALL_KEPT && !is_weighted && !is_trusted && columns.len() <= MAX_FACTORS
+                {
+                    // Stays in registers until it is counted.
                     let mut product = [0.0; K];
-                    dense::multiply::<K>(&mut product, prior, near.cells, columns);
-                    into.add::<K>(&mut product, columns, WeightSlice::Ones);
+                    dense::multiply::<K>(&mut product, prior, prefetcher.cells, columns);
+                    sums.add::<K>(&mut product, columns, WeightSlice::Ones);
                     row.copy_from_slice(&product);
                     continue;
                 }
                 let weights =
-                    if is_weighted { range.weights.slice(own) } else { WeightSlice::Ones };
-                if is_trusted || is_weighted && !are_roots(columns, weights) {
+                    if is_weighted { range.weights.slice(positions) } else { WeightSlice::Ones };
+                if is_trusted || is_weighted && !product_stays_in_range(columns, weights) {
                     terms += special.row(&range, i, prior, write, false, row);
-                    into.add_normalised::<K>(row, columns, weights);
+                    sums.add_normalised::<K>(row, columns, weights);
                     continue;
                 }
                 if is_weighted {
                     terms += special.weighted_row(columns, weights, prior, write, row);
-                } else if columns.len() > SAFE {
+                } else if columns.len() > MAX_FACTORS {
                     terms += special.long_row(columns, prior, write, row);
                 } else if ALL_KEPT {
-                    dense::multiply::<K>(row, prior, near.cells, columns);
+                    dense::multiply::<K>(row, prior, prefetcher.cells, columns);
                 } else {
-                    singletons.multiply::<K>(at, row, prior, near.cells, columns);
+                    singletons.multiply::<K>(at, row, prior, prefetcher.cells, columns);
                 }
-                into.add::<K>(row, columns, weights);
+                sums.add::<K>(row, columns, weights);
             }
         }
-        terms + into.likelihood.ln()
+        terms + sums.likelihood.ln()
     }
 
-    /// Rows in three steps over a few of them each: sums of logarithms, all their exponentials at once, counts. Returns
-    /// the objective.
+    /// Computes and counts posteriors in the log domain, in three passes over `CHUNK` rows: sums of logarithms, all
+    /// exponentials, counts. Returns the objective.
     #[inline(always)]
     fn in_log_domain<const K: usize, const ALL_KEPT: bool>(
         self,
         weights: &[f64],
         columns: &DenseColumns,
-        near: Prefetcher<'_>,
+        prefetcher: Prefetcher<'_>,
         rows: &mut [f64],
-        sums: &mut [f64],
+        classes: &mut [f64],
         table: &mut [f64],
     ) -> f64 {
-        let n = width::<K>(sums.len()).max(1);
+        let n = width::<K>(classes.len()).max(1);
         let Self { range, prior, estimator } = self;
-        let mut into = Sums { classes: sums, table, likelihood: LogProduct::default() };
-        let (mut special, mut terms) = (Special::new(n, WeightSlice::Ones), 0.0);
+        let mut sums = Sums { classes, table, likelihood: LogProduct::default() };
+        let (mut special, mut terms) = (SpecialRows::new(n, WeightSlice::Ones), 0.0);
         let mut log_prior = LogPrior::new(prior, n);
         let mut singletons = Singletons::new(n, estimator);
-        let write = |column: u32, weight: f64, last: &[f64], factors: &mut [f64]| {
+        let write = |column: u32, weight: f64, previous: &[f64], factors: &mut [f64]| {
             let place = (column, range.labels[column as usize], weight);
-            columns.write(place, estimator, last, factors)
+            columns.write(place, estimator, previous, factors)
         };
         let base = range.offsets[0];
-        for (start, rows) in (0..).step_by(GATHERED).zip(rows.chunks_mut(GATHERED * n)) {
-            let (mut shifts, ends) = ([0.0; GATHERED], &range.offsets[start + 1..]);
+        for (start, rows) in (0..).step_by(CHUNK).zip(rows.chunks_mut(CHUNK * n)) {
+            let (mut shifts, ends) = ([0.0; CHUNK], &range.offsets[start + 1..]);
             let first = range.offsets[start] - base;
             if !ALL_KEPT {
                 let is_trusted = |i: usize, _: Range<usize>| range.trusted_class(i).is_some();
-                terms += singletons.prepare::<K>(&range, start, (rows, near.cells), is_trusted);
+                terms +=
+                    singletons.prepare::<K>(&range, start, (rows, prefetcher.cells), is_trusted);
             }
             let mut begin = first;
             for (at, (row, end)) in rows.chunks_exact_mut(n).zip(ends).enumerate() {
-                let (i, own) = (start + at, begin..end - base);
-                begin = own.end;
-                near.prefetch::<ALL_KEPT>(own.clone(), into.table, n);
-                let (columns, weights) = (&range.columns[own.clone()], &weights[own]);
+                let (i, positions) = (start + at, begin..end - base);
+                begin = positions.end;
+                prefetcher.prefetch::<ALL_KEPT>(positions.clone(), sums.table, n);
+                let (columns, weights) = (&range.columns[positions.clone()], &weights[positions]);
                 if let Some(class) = range.trusted_class(i) {
                     terms += special.row(&range, i, prior.of(i, n), write, true, row);
                     row.fill(f64::NEG_INFINITY);
@@ -252,28 +256,28 @@ impl EStep<'_> {
                 }
                 let prior = log_prior.of(i);
                 if ALL_KEPT {
-                    dense::add_logs::<K>(row, prior, near.cells, columns, weights);
+                    dense::add_logs::<K>(row, prior, prefetcher.cells, columns, weights);
                 } else {
-                    singletons.add_logs::<K>(at, (row, prior), near.cells, columns, weights);
+                    singletons.add_logs::<K>(at, (row, prior), prefetcher.cells, columns, weights);
                 }
                 shifts[at] = shift::<K>(row);
             }
             exp_all(rows);
             begin = first;
             for ((row, end), shift) in rows.chunks_exact_mut(n).zip(ends).zip(shifts) {
-                let own = begin..end - base;
-                begin = own.end;
-                let (columns, weights) = (&range.columns[own.clone()], &weights[own]);
-                // The row of a trusted instance becomes one-hot again, over a sum of 1.
-                into.add::<K>(row, columns, WeightSlice::All(weights));
+                let positions = begin..end - base;
+                begin = positions.end;
+                let (columns, weights) = (&range.columns[positions.clone()], &weights[positions]);
+                // After the exponentials, the row of a trusted instance is one-hot; its sum is 1.
+                sums.add::<K>(row, columns, WeightSlice::All(weights));
                 terms += if columns.is_empty() { 0.0 } else { shift };
             }
         }
-        terms + into.likelihood.ln()
+        terms + sums.likelihood.ln()
     }
 }
 
-/// What the rows of a range come to.
+/// The sums over the rows of a range: class sums, counts, and the product of the instances' likelihoods.
 struct Sums<'a> {
     classes: &'a mut [f64],
     table: &'a mut [f64],
@@ -281,7 +285,7 @@ struct Sums<'a> {
 }
 
 impl Sums<'_> {
-    /// Divides a row by its sum, which is the likelihood of its instance, and adds it.
+    /// Divides a row by its sum, the likelihood of its instance, and adds it.
     #[inline(always)]
     fn add<const K: usize>(&mut self, row: &mut [f64], columns: &[u32], weights: WeightSlice<'_>) {
         let total = normalise_row::<K>(row);
@@ -308,13 +312,13 @@ impl Sums<'_> {
     }
 }
 
-/// The sweep over columns without the cells that nothing stands behind.
+/// The sweep over sparse columns.
 struct SparseSweep<'a> {
     step: EStep<'a>,
     columns: &'a SparseColumns,
     rows: &'a mut [f64],
-    into: &'a mut Statistics,
-    /// For exponentials, of which a row has one a class.
+    statistics: &'a mut Statistics,
+    /// Only the exponentials, one per class, use SIMD.
     arch: Arch,
 }
 
@@ -323,25 +327,25 @@ impl WithSimd for SparseSweep<'_> {
 
     #[inline(always)]
     fn with_simd<S: Simd>(self, _: S) {
-        let Self { step: EStep { range, prior, .. }, columns, rows, into, arch } = self;
-        let n = into.classes().len().max(1);
+        let Self { step: EStep { range, prior, .. }, columns, rows, statistics, arch } = self;
+        let n = statistics.classes().len().max(1);
         let are_logs = columns.are_logs();
         let (mut likelihood, mut terms) = (LogProduct::default(), 0.0);
-        let mut special = Special::new(n, range.weights);
+        let mut special = SpecialRows::new(n, range.weights);
         let mut log_prior = LogPrior::new(prior, n);
-        let mut near = GatherBuffer::<SparseCell>::default();
-        for (start, rows) in (0..).step_by(GATHERED).zip(rows.chunks_mut(GATHERED * n)) {
-            columns.gather(&range, start..start + rows.len() / n, &mut near);
+        let mut gathered = GatherBuffer::<SparseCell>::default();
+        for (start, rows) in (0..).step_by(CHUNK).zip(rows.chunks_mut(CHUNK * n)) {
+            columns.gather(&range, start..start + rows.len() / n, &mut gathered);
             for (at, row) in rows.chunks_exact_mut(n).enumerate() {
                 let i = start + at;
-                let own = range.positions(i);
-                let (own_columns, prior) = (&range.columns[own.clone()], prior.of(i, n));
-                let weights = range.weights.slice(own.clone());
+                let positions = range.positions(i);
+                let (own_columns, prior) = (&range.columns[positions.clone()], prior.of(i, n));
+                let weights = range.weights.slice(positions.clone());
                 let write = |column: u32, _: f64, _: &[f64], factors: &mut [f64]| {
                     columns.write(column, factors);
                     0.0
                 };
-                if special.is_next(own.end) || range.trusted_class(i).is_some() {
+                if special.is_next(positions.end) || range.trusted_class(i).is_some() {
                     terms += special.row(&range, i, prior, write, are_logs, row);
                 } else {
                     if are_logs {
@@ -350,29 +354,29 @@ impl WithSimd for SparseSweep<'_> {
                             log_prior.of(i),
                             own_columns,
                             weights,
-                            near.group(at),
+                            gathered.group(at),
                         );
                         let shift = shift::<0>(row);
                         arch.dispatch(|| exp_all(row));
                         terms += if own_columns.is_empty() { 0.0 } else { shift };
-                    } else if own_columns.len() > SAFE {
+                    } else if own_columns.len() > MAX_FACTORS {
                         terms += special.long_row(own_columns, prior, write, row);
                     } else {
-                        columns.multiply(row, prior, own_columns, near.group(at));
+                        columns.multiply(row, prior, own_columns, gathered.group(at));
                     }
                     let total = normalise_row::<0>(row);
                     if !own_columns.is_empty() {
                         likelihood.push(total);
                     }
                 }
-                into.add(i, row, own_columns, weights);
+                statistics.add(i, row, own_columns, weights);
             }
         }
-        into.add_objective(terms + likelihood.ln());
+        statistics.add_objective(terms + likelihood.ln());
     }
 }
 
-/// Divides a row by its sum, and returns that.
+/// Divides a row by its sum, and returns the sum.
 #[inline(always)]
 fn normalise_row<const K: usize>(row: &mut [f64]) -> f64 {
     let n = width::<K>(row.len());
@@ -383,7 +387,7 @@ fn normalise_row<const K: usize>(row: &mut [f64]) -> f64 {
     total
 }
 
-/// The sum of a long row, in four lanes, so that no addition waits for the one before it.
+/// The sum of a long row, in four independent lanes, which the processor adds in parallel.
 #[inline(always)]
 fn sum_of(row: &[f64]) -> f64 {
     let (fours, rest) = row.as_chunks::<4>();

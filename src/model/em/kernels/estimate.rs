@@ -1,4 +1,5 @@
-//! From an annotator's expected counts to the likelihood: maximum likelihood here, other estimators with their models.
+//! Estimators: from an annotator's expected counts to the likelihood. [`Smoothing`] is here, others are with their
+//! models.
 
 use pulp::Arch;
 
@@ -7,37 +8,39 @@ use super::width::width;
 use crate::model::confusion::Smoothing;
 use crate::model::numerics::{MIN_LIKELIHOOD, MIN_PROBABILITY};
 
-/// What an estimator knows of an annotator.
+/// The annotator whose counts an estimator receives.
 #[derive(Debug, Clone, Copy)]
 pub struct Annotator<'a> {
     /// The labels that the annotator used, ascending: one for each column.
     pub labels: &'a [u32],
-    /// Classes.
+    /// The number of classes.
     pub n_classes: usize,
 }
 
-/// A cell unlike the annotator's other labels.
+/// A stored cell of a sparse confusion column.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct SparseCell {
-    /// Its class.
+    /// The class.
     pub class: u32,
-    /// Its expected count or likelihood, for an [`Estimator`]; else its likelihood over that of a label that was not used.
+    /// Inside an [`Estimator`], the expected count or the likelihood; in the stored columns, the ratio of the
+    /// likelihood to that of a label that the annotator never used, or the logarithm of this ratio.
     pub value: f64,
 }
 
-/// Turns expected counts into what the E-step multiplies, one annotator at a time.
+/// Turns the expected counts of one annotator at a time into the likelihood, whose columns the E-step multiplies.
 ///
-/// Numbers may be below [`MIN_LIKELIHOOD`], to which the kernels raise them. A row of the matrix need not sum to 1.
+/// A likelihood may be below [`MIN_LIKELIHOOD`]: the kernels raise it. Rows of a confusion matrix need not sum to 1.
 pub trait Estimator: Sync {
-    /// Replaces the expected counts in `cells`, rows of a [`PaddedMatrix`](super::padded_matrix::PaddedMatrix), by the likelihood of the same
-    /// columns; returns the annotator's own term of the objective, such as minus a divergence from a Dirichlet prior; 0
-    /// without any. `K` is the number of classes, or 0 where they are many.
+    /// Replaces the expected counts in `cells`, rows of a [`PaddedMatrix`](super::padded_matrix::PaddedMatrix), by the
+    /// likelihood of the same columns. Returns the annotator's term of the objective, such as minus the KL divergence
+    /// from a Dirichlet prior, or 0 if it has none. `K` is the number of classes if there is a specialised kernel for
+    /// it, else 0.
     fn estimate<const K: usize>(&self, annotator: Annotator<'_>, cells: &mut [f64]) -> f64;
 
-    /// The same for many classes, of which few have a count. `cells` are those of the columns, one after the other:
-    /// those of the `n`-th column end at `ends[n]`; the diagonal is among them, and all others have no count. Their
-    /// counts are replaced by likelihoods, and `unused`, `[class]`, becomes the likelihood of a label that the annotator
-    /// never used and that is not the class, which is the likelihood of all cells that are not there.
+    /// Like [`Estimator::estimate`], for sparse columns. `cells` holds the cells with a count and the diagonal cells,
+    /// column by column; the cells of the `n`-th column end at `ends[n]`. The estimator replaces their counts by
+    /// likelihoods. It also writes into `unused`, `[class]`, the likelihood of an off-diagonal cell without a count,
+    /// which holds for all cells that are not in `cells`.
     fn estimate_sparse(
         &self,
         annotator: Annotator<'_>,
@@ -46,25 +49,26 @@ pub trait Estimator: Sync {
         unused: &mut [f64],
     ) -> f64;
 
-    /// The same for annotators with one annotation each, given their labels: `cells` holds their counts,
-    /// `[annotator, class]` without padding, and then room for one padded row. Returns the sum of their terms.
+    /// Like [`Estimator::estimate`], for annotators with one annotation each, given their labels: `cells` holds their
+    /// counts, `[annotator, class]` without padding, followed by space for one padded row. Returns the sum of their
+    /// terms.
     fn estimate_singletons(&self, labels: &[u32], n_classes: usize, cells: &mut [f64]) -> f64 {
-        let (n, step, mut terms) = (n_classes, stride(n_classes), 0.0);
+        let (n, stride, mut terms) = (n_classes, stride(n_classes), 0.0);
         for (at, label) in labels.iter().enumerate() {
             let annotator = Annotator { labels: &[*label], n_classes: n };
-            terms += self.estimate::<0>(annotator, &mut cells[at * n..at * n + step]);
+            terms += self.estimate::<0>(annotator, &mut cells[at * n..at * n + stride]);
         }
         terms
     }
 
-    /// Whether the likelihood after a single annotation depends on its label beyond the posterior. If it does not, the
-    /// label that [`Estimator::estimate_singletons`] gets is any, and the annotator has no term of the objective.
+    /// Whether the column of a singleton annotator depends on its label, and not only on the posterior. If it does not,
+    /// the labels passed to [`Estimator::estimate_singletons`] are arbitrary, and its terms of the objective must be 0.
     fn label_matters(&self) -> bool {
         true
     }
 }
 
-/// The part of an [`Estimator`] that an E-step calls, through a pointer.
+/// The part of an [`Estimator`] that the E-step calls, as a trait object.
 pub trait SingletonEstimator: Sync {
     /// [`Estimator::estimate_singletons`].
     fn estimate_all(&self, labels: &[u32], n_classes: usize, cells: &mut [f64]) -> f64;
@@ -119,11 +123,11 @@ impl Estimator for Smoothing {
     }
 
     fn estimate_singletons(&self, labels: &[u32], n_classes: usize, cells: &mut [f64]) -> f64 {
-        let (n, step) = (n_classes, stride(n_classes));
+        let (n, stride) = (n_classes, stride(n_classes));
         if self.diagonal != 0.0 {
             for (at, label) in labels.iter().enumerate() {
                 let annotator = Annotator { labels: &[*label], n_classes: n };
-                self.estimate::<0>(annotator, &mut cells[at * n..at * n + step]);
+                self.estimate::<0>(annotator, &mut cells[at * n..at * n + stride]);
             }
             return 0.0;
         }
@@ -143,7 +147,8 @@ impl Estimator for Smoothing {
     }
 }
 
-/// Replaces an annotator's counts by their smoothed shares of the sums of their rows; `sums` is a buffer, `[class]`.
+/// Adds the smoothing to an annotator's counts and divides them by the sums of their rows; `sums` is a buffer,
+/// `[class]`.
 #[inline(always)]
 fn smooth<const K: usize>(
     smoothing: Smoothing,

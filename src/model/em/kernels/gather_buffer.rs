@@ -1,13 +1,13 @@
-//! Numbers that lie scattered over blocks, brought together before they are used.
+//! A buffer into which entries from many blocks are copied, in groups, before they are used.
 //!
 //! # Why
-//! A column's instances, and an instance's columns, are anywhere in memory. Taken one by one, each would wait for two
-//! reads in turn: where its numbers are, and the numbers. Here all places are found first, and then all numbers are
-//! copied, none of which waits for another.
+//! The instances of a column, and the columns of an instance, are in random places in memory. Read one by one, each
+//! needs two dependent reads: its position, then its entries. The buffer collects all positions first and then copies
+//! all entries, so that the reads overlap.
 
 /// Copies of entries, in groups.
 pub struct GatherBuffer<T> {
-    /// (block, begin, end)
+    /// The requested spans: (block, begin, end).
     places: Vec<(u32, u32, u32)>,
     entries: Vec<T>,
     /// Where the entries of each group end.
@@ -22,7 +22,7 @@ impl<T> Default for GatherBuffer<T> {
 }
 
 impl<T: Copy + Default> GatherBuffer<T> {
-    /// Forgets everything; the room stays.
+    /// Removes all groups and requests; the capacity stays.
     #[inline]
     pub fn clear(&mut self) {
         self.places.clear();
@@ -30,20 +30,20 @@ impl<T: Copy + Default> GatherBuffer<T> {
         self.total = 0;
     }
 
-    /// The group at hand will have entries `begin` to `end` of a block, too.
+    /// Requests the entries `begin..end` of a block for the current group.
     #[inline]
     pub fn want(&mut self, block: u32, begin: u32, end: u32) {
         self.total += (end - begin) as usize;
         self.places.push((block, begin, end));
     }
 
-    /// The next group begins.
+    /// Ends the current group.
     #[inline]
     pub fn end_group(&mut self) {
         self.ends.push(self.total);
     }
 
-    /// Copies all that is wanted.
+    /// Copies all requested entries; `block` returns the entries of a block.
     #[inline]
     pub fn gather<'a>(&mut self, block: impl Fn(usize) -> &'a [T])
     where
@@ -53,19 +53,19 @@ impl<T: Copy + Default> GatherBuffer<T> {
         let mut rest = &mut self.entries[..];
         for (of, begin, end) in &self.places {
             let entries = &block(*of as usize)[*begin as usize..*end as usize];
-            let (own, others) = rest.split_at_mut(entries.len());
-            own.iter_mut().zip(entries).for_each(|(to, from)| *to = *from);
+            let (copies, others) = rest.split_at_mut(entries.len());
+            copies.iter_mut().zip(entries).for_each(|(to, from)| *to = *from);
             rest = others;
         }
     }
 
-    /// What was gathered for each [`GatherBuffer::want`], to change.
+    /// The copied entries of each call of [`GatherBuffer::want`], mutable.
     pub fn wanted_mut(&mut self) -> impl Iterator<Item = &mut [T]> {
         let mut rest = &mut self.entries[..];
         self.places.iter().map(move |(_, begin, end)| {
-            let (own, others) = std::mem::take(&mut rest).split_at_mut((end - begin) as usize);
+            let (entries, others) = std::mem::take(&mut rest).split_at_mut((end - begin) as usize);
             rest = others;
-            own
+            entries
         })
     }
 

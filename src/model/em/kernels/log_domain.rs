@@ -1,4 +1,4 @@
-//! Rows in the log domain, and the E-step of models whose likelihood is no product of confusion columns.
+//! Log-domain arithmetic on rows, and the E-step of models whose likelihood is not a product of confusion columns.
 
 use std::f64::consts::LN_2;
 
@@ -10,13 +10,13 @@ use crate::frame::{Annotations, BLOCK, InstanceRange};
 use crate::model::numerics::softmax;
 use crate::model::posterior::Posterior;
 
-/// P(label given class) of each annotation, as a model defines it.
+/// A model's definition of P(label given class) for each annotation.
 pub trait LogLikelihood: Sync {
     /// Adds `weight` times ln P(`label` of `annotator` on instance `i` given class) to `logs`, `[class]`.
     fn add(&self, i: usize, annotator: u32, label: u32, weight: f64, logs: &mut [f64]);
 }
 
-/// Posteriors of all instances; returns the marginal log-likelihood.
+/// Computes the posteriors of all instances; returns the marginal log-likelihood.
 pub fn e_step(
     a: &Annotations,
     prior: Prior<'_>,
@@ -36,11 +36,11 @@ pub fn e_step(
     sums.iter().sum()
 }
 
-/// Posteriors of a range of instances, of which `first` is the number of the first one; returns their share of the
-/// log-likelihood.
+/// Computes the posteriors of a range of instances, the first of which has index `first`; returns the range's term of
+/// the log-likelihood.
 ///
-/// Rows of trusted instances become one-hot and count with the log-joint of their class; rows without annotations become
-/// the prior and count nothing.
+/// The row of a trusted instance becomes one-hot, and its term of the log-likelihood is the log-joint of its class. The
+/// row of an instance without annotations becomes the prior, and has no term.
 pub fn e_step_of_range(
     range: &InstanceRange<'_>,
     first: usize,
@@ -68,7 +68,7 @@ pub fn e_step_of_range(
     sum
 }
 
-/// Subtracts the maximum of a row, and returns it.
+/// Subtracts the maximum of a row from it, and returns the maximum.
 #[inline(always)]
 pub(super) fn shift<const K: usize>(row: &mut [f64]) -> f64 {
     let n = width::<K>(row.len());
@@ -79,25 +79,26 @@ pub(super) fn shift<const K: usize>(row: &mut [f64]) -> f64 {
     max
 }
 
-/// The exponentials of numbers of at most 0.
+/// Replaces numbers of at most 0 by their exponentials.
 #[inline(always)]
 pub(super) fn exp_all(logs: &mut [f64]) {
     logs.iter_mut().for_each(|log| *log = exp(*log));
 }
 
-/// The natural logarithm of 2 in two parts, of which the first has so few digits that multiples of it are exact.
+/// The natural logarithm of 2 as a sum; the low bits of the first part are zero, so that its product with an exponent
+/// is exact.
 const LN_2_HIGH: f64 = 6.931_471_803_691_238e-1;
 const LN_2_LOW: f64 = 1.908_214_929_270_587_7e-10;
 
-/// The exponential of a number of at most 0, to two units in the last place; 0 below the least normal number. A
-/// polynomial, which the compiler makes of vectors where a call to a library would go number by number; one that multiplies
-/// and adds in one instruction, which every processor rounds alike.
+/// The exponential of a number of at most 0, to two units in the last place; 0 for a number of at most -708, where the
+/// result comes close to the least normal number. It is a polynomial because the compiler vectorises that, but not a
+/// call of the math library. It uses fused multiply-add, which rounds the same on every processor.
 #[inline(always)]
 fn exp(x: f64) -> f64 {
-    /// Adding and subtracting it rounds to an integer: 1.5 * 2^52.
+    /// 1.5 * 2^52: adding and then subtracting this number rounds to an integer.
     const ROUND: f64 = 6_755_399_441_055_744.0;
-    /// The polynomial of degree 11 that is nearest to the exponential within ln(2) / 2 of 0 (relative error 1.3e-17), from
-    /// the highest power down; the last two coefficients are those of 1 + x.
+    /// The minimax polynomial of degree 11 of the exponential for |x| <= ln(2) / 2 (relative error 1.3e-17), from the
+    /// highest power down; the last two coefficients are those of 1 + x.
     const COEFFICIENTS: [f64; 12] = [
         2.510_037_592_470_971_7e-8,
         2.762_007_599_981_065e-7,
@@ -120,27 +121,27 @@ fn exp(x: f64) -> f64 {
     for coefficient in &COEFFICIENTS[1..] {
         value = value.mul_add(rest, *coefficient);
     }
-    // The integer stands in the last bits of `shifted`; it becomes the exponent of a power of two.
+    // The low bits of `shifted` are the integer; it becomes the exponent of a power of two.
     let scale = f64::from_bits(shifted.to_bits().wrapping_add(1023) << 52);
     if x > -708.0 { value * scale } else { 0.0 }
 }
 
-/// The natural logarithms of positive normal numbers.
+/// Replaces positive normal numbers by their natural logarithms.
 #[inline(always)]
 pub(super) fn ln_all(numbers: &mut [f64]) {
     numbers.iter_mut().for_each(|number| *number = ln(*number));
 }
 
-/// The natural logarithm of a positive normal number, to two units in the last place: a polynomial as that of [`exp`].
+/// The natural logarithm of a positive normal number, to two units in the last place: a polynomial, as in [`exp`].
 /// With m in [sqrt(1/2), sqrt(2)) and z = (m - 1) / (m + 1), ln m = 2 (z + z^3 / 3 + z^5 / 5 + ...).
 #[inline(always)]
 fn ln(x: f64) -> f64 {
-    /// The bits of sqrt(1/2), whose mantissa is where the exponent is rounded up.
+    /// The bits of sqrt(1/2): a mantissa from this one on belongs to the next exponent, so that m is near 1.
     const SQRT_HALF: u64 = 0x3fe6_a09e_667f_3bcd;
-    /// An integer below 2^51 in the last bits of this number, 2^52 + 2^51, makes it so much larger.
+    /// 2^52 + 2^51: an integer n below 2^51 in the low bits of this number makes it larger by n.
     const MAGIC: f64 = 6_755_399_441_055_744.0;
-    /// The polynomial of degree 6 in z^2 that is nearest to (atanh(z) / z - 1) / z^2 in this range (relative error of
-    /// the logarithm 4.6e-18), from the highest power down.
+    /// The minimax polynomial of degree 6 in z^2 of (atanh(z) / z - 1) / z^2 in this range (relative error of the
+    /// logarithm 4.6e-18), from the highest power down.
     const COEFFICIENTS: [f64; 7] = [
         7.308_224_842_522_32e-2,
         7.665_860_800_277_971e-2,
@@ -150,7 +151,7 @@ fn ln(x: f64) -> f64 {
         0.199_999_999_999_497_52,
         0.333_333_333_333_333_5,
     ];
-    // Exponents are counted from 2^-1100 on, so that they are not negative.
+    // Adding 1100 keeps exponents from being negative.
     let above = x.to_bits().wrapping_sub(SQRT_HALF).wrapping_add(1100 << 52);
     let exponent = above >> 52;
     let power = f64::from_bits(exponent | MAGIC.to_bits()) - MAGIC - 1100.0;
@@ -165,7 +166,7 @@ fn ln(x: f64) -> f64 {
     power.mul_add(LN_2_HIGH, power.mul_add(LN_2_LOW, small))
 }
 
-/// Moves the power of two of a positive normal number out of it: what stays is in [1, 2).
+/// Replaces a positive normal number by its mantissa, in [1, 2), and returns its binary exponent.
 #[inline(always)]
 #[allow(clippy::cast_possible_wrap)]
 pub(super) fn take_exponent(p: &mut f64) -> i64 {

@@ -1,4 +1,4 @@
-//! The M-step: the counts of every annotator, brought together and turned into the likelihood.
+//! The M-step: sums the expected counts of every annotator and turns them into the likelihood.
 
 use std::ops::Range;
 
@@ -19,16 +19,16 @@ use crate::model::confusion::Smoothing;
 use crate::model::numerics::MIN_LIKELIHOOD;
 use crate::model::posterior::Posterior;
 
-/// The likelihood of every column, dense or without the cells that nothing stands behind.
+/// The likelihood of every column, dense or sparse.
 pub enum Columns {
-    /// For few classes, or where columns are few.
+    /// With [`CountStrategy::Scatter`] and [`CountStrategy::Gather`].
     Dense(DenseColumns),
-    /// For many classes.
+    /// With [`CountStrategy::SparseGather`].
     Sparse(SparseColumns),
 }
 
 impl Columns {
-    /// Room for the columns of these annotations.
+    /// Allocates the columns of these annotations.
     #[must_use]
     pub fn new(a: &Annotations, strategy: CountStrategy) -> Self {
         if strategy == CountStrategy::SparseGather {
@@ -38,7 +38,7 @@ impl Columns {
         Self::Dense(DenseColumns { cells, are_logs: a.are_weighted() })
     }
 
-    /// The likelihood from the expected counts of `t`; returns the sum of the estimator's terms.
+    /// Computes the likelihood from the expected counts of `t`; returns the sum of the estimator's terms.
     pub fn estimate(
         &mut self,
         a: &Annotations,
@@ -53,120 +53,122 @@ impl Columns {
                 columns.estimate(a, &rows, estimator)
             }
             Self::Dense(DenseColumns { cells, are_logs }) => {
-                let (finish, step) = (Some((estimator, *are_logs)), stride(a.dims().classes));
-                gather(a, t, parts, (cells.cells_mut(), step), finish)
+                let (finish, row_stride) = (Some((estimator, *are_logs)), stride(a.dims().classes));
+                count_columns(a, t, parts, (cells.cells_mut(), row_stride), finish)
             }
         }
     }
 
-    /// Room for a number a cell of every column, `[column, class]`, whatever they are.
+    /// A buffer with one number for each cell, `[column, class]`, with unspecified content.
     #[must_use]
-    pub fn into_room(self, a: &Annotations) -> Vec<f64> {
-        let mut room = match self {
+    pub fn into_buffer(self, a: &Annotations) -> Vec<f64> {
+        let mut buffer = match self {
             Self::Dense(columns) => columns.cells.into_buffer(),
             Self::Sparse(_) => Vec::new(),
         };
-        room.resize(a.n_columns() * a.dims().classes, 0.0);
-        room
+        buffer.resize(a.n_columns() * a.dims().classes, 0.0);
+        buffer
     }
 }
 
-/// How often each column is expected to have met each class by these posteriors, `[column, class]`.
+/// The expected counts of these posteriors, `[column, class]`.
 #[must_use]
 pub fn expected_counts_of(a: &Annotations, t: &Posterior) -> Vec<f64> {
     let mut counts = vec![0.0; a.n_columns() * a.dims().classes];
-    // Once, so that nothing kept on the way would pay.
+    // For a single pass, it does not pay off to compute statistics first.
     expected_counts(a, t, &[], &mut counts);
     counts
 }
 
 /// Writes the expected counts of `t` into `counts`, `[column, class]`.
 pub fn expected_counts(a: &Annotations, t: &Posterior, parts: &[Statistics], counts: &mut [f64]) {
-    gather::<Smoothing>(a, t, parts, (counts, a.dims().classes), None);
+    count_columns::<Smoothing>(a, t, parts, (counts, a.dims().classes), None);
 }
 
-/// Of so many annotators, those in one unit of parallel work: few enough to share out evenly, many enough to be worth
-/// handing over.
+/// The number of annotators in one unit of parallel work: few enough for an even distribution, many enough that the
+/// cost of scheduling is small.
 fn at_once(annotators: usize) -> usize {
     (annotators / 512).clamp(8, 4096)
 }
 
-/// Puts the counts of as many columns as there is room for into `columns`, so many numbers from one column to the next;
-/// with an estimator they become the likelihood, or its logarithm. Returns the sum of the estimator's terms.
-fn gather<E: Estimator>(
+/// Writes the counts of the first columns into `columns`, as many as fit; one column begins `row_stride` numbers after
+/// the other. `finish` is an estimator, which turns the counts into the likelihood, and whether to take its logarithm.
+/// Returns the sum of the estimator's terms.
+fn count_columns<E: Estimator>(
     a: &Annotations,
     t: &Posterior,
     parts: &[Statistics],
-    (columns, step): (&mut [f64], usize),
+    (columns, row_stride): (&mut [f64], usize),
     finish: Option<(&E, bool)>,
 ) -> f64 {
     let (arch, n_classes) = (Arch::new(), a.dims().classes);
-    let room = columns.len() / step.max(1);
-    let annotators = a.column_offsets()[..a.dims().annotators].partition_point(|c| *c < room);
+    let n_columns = columns.len() / row_stride.max(1);
+    let annotators = a.column_offsets()[..a.dims().annotators].partition_point(|c| *c < n_columns);
     let offsets = &a.column_offsets()[..=annotators];
     let tables: Vec<&[f64]> = parts.iter().filter_map(Statistics::table).collect();
     let tables = tables.as_slice();
-    let work = split_by(columns, offsets, step, at_once(annotators));
+    let work = split_by(columns, offsets, row_stride, at_once(annotators));
     let terms: Vec<f64> = work
         .into_par_iter()
         .map(|(slots, columns)| {
             for_classes!(n_classes, K => {
-                arch.dispatch(Gather::<K, E> { a, t, tables, finish, slots, columns, step })
+                arch.dispatch(ColumnCounter::<K, E> { a, t, tables, finish, slots, columns, row_stride })
             })
         })
         .collect();
     terms.iter().sum()
 }
 
-/// Counts the columns of the annotators in some neighbouring slots.
-struct Gather<'a, const K: usize, E> {
+/// Counts the columns of the annotators in a range of slots.
+struct ColumnCounter<'a, const K: usize, E> {
     a: &'a Annotations,
     t: &'a Posterior,
-    /// The counts of all columns by each range, where the E-step has scattered them.
+    /// For each range of instances, its counts of all columns, if the strategy is `Scatter`; else empty.
     tables: &'a [&'a [f64]],
-    /// The estimator, and whether logarithms are wanted.
+    /// The estimator, and whether to take logarithms.
     finish: Option<(&'a E, bool)>,
     slots: Range<usize>,
-    /// Theirs, `step` numbers from one to the next.
+    /// The columns of these slots; one begins `row_stride` numbers after the other.
     columns: &'a mut [f64],
-    step: usize,
+    row_stride: usize,
 }
 
-impl<const K: usize, E: Estimator> WithSimd for Gather<'_, K, E> {
+impl<const K: usize, E: Estimator> WithSimd for ColumnCounter<'_, K, E> {
     type Output = f64;
 
-    // Inlined with all that is called, for the vectors of the processor at hand.
+    // Inlined with all callees, so that they are compiled for the vector instructions of this processor.
     #[inline(always)]
     fn with_simd<S: Simd>(self, _: S) -> f64 {
-        let Self { a, t, tables, finish, slots, columns: all, step } = self;
+        let Self { a, t, tables, finish, slots, columns: all, row_stride } = self;
         let n = width::<K>(t.n_classes()).max(1);
         let offsets = a.column_offsets();
         let (first, last) = (offsets[slots.start], offsets[slots.end]);
         if let [table, others @ ..] = tables {
-            let own = first * stride(n)..last * stride(n);
-            let counts = table[own.clone()].chunks_exact(stride(n));
-            for (to, from) in all.chunks_exact_mut(step).zip(counts) {
+            let span = first * stride(n)..last * stride(n);
+            let counts = table[span.clone()].chunks_exact(stride(n));
+            for (to, from) in all.chunks_exact_mut(row_stride).zip(counts) {
                 to[..n].copy_from_slice(&from[..n]);
             }
             for table in others {
-                let counts = table[own.clone()].chunks_exact(stride(n));
-                for (sums, counts) in all.chunks_exact_mut(step).zip(counts) {
+                let counts = table[span.clone()].chunks_exact(stride(n));
+                for (sums, counts) in all.chunks_exact_mut(row_stride).zip(counts) {
                     add_row::<K>(&mut sums[..n], &counts[..n]);
                 }
             }
         } else {
-            sum_rows::<K>(a.column_range(first..last), t, all, step);
+            sum_rows::<K>(a.column_range(first..last), t, all, row_stride);
         }
         let Some((estimator, to_logs)) = finish else { return 0.0 };
-        // In a loop of its own, so that the sums wait for memory together and not each for an estimate.
+        // In a loop of its own: above, the memory reads of many columns overlap; an estimate in between would delay
+        // them.
         let (mut terms, mut columns) = (0.0, &mut *all);
         for slot in slots {
-            let own = offsets[slot]..offsets[slot + 1];
-            if own.is_empty() {
+            let columns_of_slot = offsets[slot]..offsets[slot + 1];
+            if columns_of_slot.is_empty() {
                 continue;
             }
-            let (cells, rest) = columns.split_at_mut(own.len() * stride(n));
-            let annotator = Annotator { labels: a.labels_in(own), n_classes: n };
+            let (cells, rest) = columns.split_at_mut(columns_of_slot.len() * stride(n));
+            let annotator = Annotator { labels: a.labels_in(columns_of_slot), n_classes: n };
             terms += estimator.estimate::<K>(annotator, cells);
             cells.iter_mut().for_each(|cell| *cell = cell.max(MIN_LIKELIHOOD));
             columns = rest;
@@ -178,23 +180,23 @@ impl<const K: usize, E: Estimator> WithSimd for Gather<'_, K, E> {
     }
 }
 
-/// Annotations between asking for a row and adding it.
+/// How many annotations ahead of its use a row is prefetched.
 const AHEAD: usize = 64;
 
-/// Sums the rows of the instances of each column.
+/// Sums the weighted posterior rows of the instances of each column.
 #[inline(always)]
 fn sum_rows<const K: usize>(
     range: ColumnRange<'_>,
     t: &Posterior,
     columns: &mut [f64],
-    step: usize,
+    row_stride: usize,
 ) {
     let n = width::<K>(t.n_classes()).max(1);
     let rows = t.values();
     let mut last = range.instances.len();
     last -= usize::from(last > 0);
     let mut weights = range.weights.iter();
-    for (column, counts) in columns.chunks_exact_mut(step).enumerate() {
+    for (column, counts) in columns.chunks_exact_mut(row_stride).enumerate() {
         let counts = &mut counts[..n];
         let mut sum = [0.0; K];
         if K == 0 {

@@ -1,17 +1,17 @@
-//! The two sweeps of every model whose likelihood is a product of confusion columns, and one for those where it is not.
+//! E-step and M-step of the models whose likelihood is a product of confusion columns, and an E-step for other models.
 //!
 //! ```text
 //! E   T[i][k]      ~ prior[i][k] * product over the annotations of i, in columns c, of likelihood[c][k]
 //! M   counts[c][k] = sum over the instances i with an annotation in column c of T[i][k];  likelihood = estimator(counts)
 //! ```
-//! [`e_step`] makes posteriors of a range of instances and their [`Statistics`]; [`Statistics`] of neighbouring ranges
-//! merge in their order; [`m_step`] brings the counts of each annotator together and lets an [`Estimator`] turn them into
-//! the likelihood. [`ColumnModel`] is the three in turn. [`log_domain`] is the E-step of models whose likelihood is no
-//! product of columns.
+//! [`e_step`] computes the posteriors of a range of instances and their [`Statistics`]; the [`Statistics`] of adjacent
+//! ranges merge in order; [`m_step`] sums the counts of each annotator and passes them to an [`Estimator`], which turns
+//! them into the likelihood. [`ColumnModel`] runs the three. [`log_domain`] is the E-step of models whose likelihood is
+//! not a product of columns.
 //!
-//! Ranges of instances and whole annotators are the units of work: each output cell has one owner, each sum one order,
-//! so that the result does not depend on the number of threads. Class counts up to 10 have kernels of their own, in
-//! which a row is an array in registers.
+//! A unit of parallel work is a range of instances or a whole annotator. Exactly one unit writes each output cell, and
+//! each sum has a fixed order, so that the result does not depend on the number of threads. For 2 to 10 classes there
+//! are specialised kernels, which hold a row in registers.
 
 mod counts;
 mod dense;
@@ -45,26 +45,26 @@ use crate::model::numerics::{MIN_PROBABILITY, normalise};
 use crate::model::posterior::Posterior;
 use m_step::Columns;
 
-/// What a model of confusion columns keeps from one iteration to the next, allocated once.
+/// The state of a model of confusion columns between iterations, allocated once.
 pub struct ColumnModel {
     parts: Vec<Statistics>,
     columns: Columns,
 }
 
 impl ColumnModel {
-    /// Room for these annotations.
+    /// Allocates the state for these annotations, with the strategy that suits them.
     #[must_use]
     pub fn new(a: &Annotations) -> Self {
         Self::with_strategy(a, CountStrategy::choose(a))
     }
 
-    /// Room for these annotations, counted in this way.
+    /// Allocates the state for these annotations and this strategy.
     #[must_use]
     pub fn with_strategy(a: &Annotations, strategy: CountStrategy) -> Self {
         Self { parts: counts::parts(a, strategy), columns: Columns::new(a, strategy) }
     }
 
-    /// Counts posteriors that no E-step of this model has made: a start, or a kept result.
+    /// Counts posteriors that no E-step of this model computed: initial posteriors, or those of a checkpoint.
     pub fn count(&mut self, a: &Annotations, t: &Posterior) {
         counts::count(a, t, &mut self.parts);
     }
@@ -75,22 +75,23 @@ impl ColumnModel {
         counts::class_counts(&self.parts)
     }
 
-    /// Writes the mean posterior of annotated instances into `prior`, floored and normalised; uniform without any.
+    /// Writes the mean posterior of annotated instances into `prior`, floored and normalised; uniform if no instance
+    /// has annotations.
     pub fn prior(&self, prior: &mut [f64]) {
         prior.copy_from_slice(&self.class_counts());
         normalise(prior, |p| p.max(MIN_PROBABILITY));
     }
 
-    /// The likelihood from the expected counts of `t`; returns what the estimator adds to the objective.
+    /// Computes the likelihood from the expected counts of `t`; returns the estimator's term of the objective.
     pub fn m_step(&mut self, a: &Annotations, t: &Posterior, estimator: &impl Estimator) -> f64 {
         self.columns.estimate(a, t, &self.parts, estimator)
     }
 
-    /// Posteriors from the likelihood, and their expected counts; returns the marginal log-likelihood. `t` comes with the
-    /// posteriors behind the likelihood, which `estimator` has made.
+    /// Computes posteriors from the likelihood, and their expected counts; returns the marginal log-likelihood. On
+    /// entry, `t` holds the posteriors from which the last M-step, with the same `estimator`, computed the likelihood.
     ///
-    /// Rows of trusted instances become one-hot and count with the log-joint of their class; rows without annotations
-    /// become the prior and count nothing.
+    /// The row of a trusted instance becomes one-hot, and its term of the log-likelihood is the log-joint of its class.
+    /// The row of an instance without annotations becomes the prior, and has no term.
     pub fn e_step(
         &mut self,
         a: &Annotations,
@@ -104,8 +105,8 @@ impl ColumnModel {
     /// The expected counts of `t`, `[column, class]`.
     #[must_use]
     pub fn into_expected_counts(self, a: &Annotations, t: &Posterior) -> Vec<f64> {
-        let mut room = self.columns.into_room(a);
-        m_step::expected_counts(a, t, &self.parts, &mut room);
-        room
+        let mut buffer = self.columns.into_buffer(a);
+        m_step::expected_counts(a, t, &self.parts, &mut buffer);
+        buffer
     }
 }

@@ -1,9 +1,9 @@
-//! What is known of an instance before its annotations.
+//! The prior: P(class) of an instance before its annotations.
 
 use std::ops::Range;
 
-/// P(class) before any annotation: the same for all instances, or each its own. A probability is 0, which excludes the
-/// class, or at least 1e-27: less of it may be lost in the products of an E-step.
+/// P(class) before any annotation, shared by all instances or one for each. A probability must be 0, which excludes the
+/// class, or at least 1e-27, because the products of the E-step may underflow with a smaller one.
 #[derive(Debug, Clone, Copy)]
 pub enum Prior<'a> {
     /// `[class]`
@@ -13,7 +13,7 @@ pub enum Prior<'a> {
 }
 
 impl<'a> Prior<'a> {
-    /// That of the `i`-th instance.
+    /// The prior of the `i`-th instance, of `n` classes.
     #[inline(always)]
     pub(super) fn of(self, i: usize, n: usize) -> &'a [f64] {
         match self {
@@ -33,7 +33,7 @@ impl<'a> Prior<'a> {
 /// The logarithm of the prior.
 pub(super) struct LogPrior<'a> {
     prior: Prior<'a>,
-    /// That of the last instance; of all, where they have one.
+    /// The logarithms for the instance of the last call; for all instances, if they share a prior.
     logs: Vec<f64>,
 }
 
@@ -46,7 +46,7 @@ impl<'a> LogPrior<'a> {
         Self { prior, logs }
     }
 
-    /// That of the `i`-th instance.
+    /// The log-prior of the `i`-th instance.
     #[inline(always)]
     pub(super) fn of(&mut self, i: usize) -> &[f64] {
         let n = self.logs.len();

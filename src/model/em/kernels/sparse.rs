@@ -1,9 +1,9 @@
-//! Confusion columns of many classes, without the cells that nothing stands behind.
+//! Sparse confusion columns, for many classes: only cells unlike those of the annotator's unused labels are stored.
 //!
 //! # Why
-//! Of the fifty cells in a column of a fifty-class annotator, the few instances behind it fill a few. All others are
-//! the same for every label: smoothing or floor, over the sum of the class's row. Kept once for each annotator they stay
-//! in the cache, where whole columns are a wait for memory at every annotation.
+//! With fifty classes a column has fifty cells, but its few instances have a significant posterior for few classes. The
+//! other cells are the same for every label: the smoothing or the floor, divided by the sum of the class's row. Stored
+//! once for each annotator, these stay in the cache, while dense columns would wait for memory at every annotation.
 
 use std::iter::repeat_n;
 use std::ops::Range;
@@ -18,29 +18,30 @@ use crate::frame::{Annotations, InstanceRange, WeightSlice, split_by};
 use crate::model::numerics::MIN_LIKELIHOOD;
 use crate::prefetch::prefetch;
 
-/// Neighbouring slots whose columns lie together: one unit of parallel work.
-const BLOCK: usize = 64;
+/// Consecutive slots whose cells share one vector; one unit of parallel work.
+const SLOTS_PER_BLOCK: usize = 64;
 
-/// Slots whose entries are gathered together: of annotators with two annotations each, enough to wait for memory once.
-const GATHERED: usize = 16;
+/// Slots whose entries are gathered together: enough that memory reads overlap even if each annotator has two
+/// annotations.
+const SLOTS_AT_ONCE: usize = 16;
 
-/// Annotations between asking for the place of a column and using it.
+/// How many annotations ahead of its use the place of a column is prefetched.
 const AHEAD: usize = 64;
 
 /// The columns of all annotators.
 pub struct SparseColumns {
     n_classes: usize,
-    /// Whether numbers are logarithms.
+    /// Whether likelihoods are stored as logarithms.
     are_logs: bool,
-    /// P(a label that was not used given class), `[slot, class]`.
+    /// P(a label that the annotator never used, given class), `[slot, class]`.
     unused: Vec<f64>,
-    /// Of each column.
+    /// The place of each column.
     places: Vec<ColumnPlace>,
-    /// The cells of the columns of [`BLOCK`] slots each.
+    /// The cells of each block of [`SLOTS_PER_BLOCK`] slots.
     cells: Vec<Vec<SparseCell>>,
 }
 
-/// Where a column is: the slot of its annotator, and its cells in those of the block.
+/// Where a column is: the slot of its annotator, and the positions of its cells in their block.
 #[derive(Debug, Clone, Copy, Default)]
 struct ColumnPlace {
     slot: u32,
@@ -48,7 +49,7 @@ struct ColumnPlace {
     end: u32,
 }
 
-/// The columns of neighbouring slots, to be estimated.
+/// The columns of one block of slots, which the M-step writes.
 struct Block<'a> {
     slots: Range<usize>,
     unused: &'a mut [f64],
@@ -56,43 +57,45 @@ struct Block<'a> {
     cells: &'a mut Vec<SparseCell>,
 }
 
-/// What a worker needs to estimate an annotator.
+/// The buffers of a worker that estimates annotators.
 struct Workspace {
     gathered: GatherBuffer<ClassEntry>,
-    /// The counts of one column, `[class]`, zero between columns, and whether a class has a cell yet.
+    /// The counts of the current column, `[class]`; zero between columns.
     counts: Vec<f64>,
+    /// Whether a class has a cell in the current column, `[class]`.
     known: Vec<bool>,
-    /// An annotator's cells with a count, and where those of each column end.
+    /// The annotator's cells with a count and its diagonal cells, column by column.
     cells: Vec<SparseCell>,
+    /// Where the cells of each column end.
     ends: Vec<usize>,
 }
 
 impl SparseColumns {
-    /// Room for the columns of all annotators.
+    /// Allocates the columns of all annotators.
     #[must_use]
     pub fn new(a: &Annotations) -> Self {
         let (n_classes, annotators) = (a.dims().classes, a.dims().annotators);
         let mut places = Vec::with_capacity(a.n_columns());
-        for (slot, own) in a.column_offsets().windows(2).enumerate() {
+        for (slot, bounds) in a.column_offsets().windows(2).enumerate() {
             let place = ColumnPlace { slot: slot as u32, ..ColumnPlace::default() };
-            places.extend(repeat_n(place, own[1] - own[0]));
+            places.extend(repeat_n(place, bounds[1] - bounds[0]));
         }
         Self {
             n_classes,
             are_logs: a.are_weighted(),
             unused: vec![0.0; annotators * n_classes],
             places,
-            cells: vec![Vec::new(); annotators.div_ceil(BLOCK)],
+            cells: vec![Vec::new(); annotators.div_ceil(SLOTS_PER_BLOCK)],
         }
     }
 
-    /// Whether numbers are logarithms.
+    /// Whether likelihoods are stored as logarithms.
     #[must_use]
     pub fn are_logs(&self) -> bool {
         self.are_logs
     }
 
-    /// The likelihood from expected counts; returns the sum of the estimator's terms.
+    /// Computes the likelihood from the sparse posterior rows; returns the sum of the estimator's terms.
     pub fn estimate(
         &mut self,
         a: &Annotations,
@@ -107,8 +110,9 @@ impl SparseColumns {
             cells: Vec::new(),
             ends: Vec::new(),
         };
-        let places = split_by(&mut self.places, a.column_offsets(), 1, BLOCK).into_par_iter();
-        let unused = self.unused.par_chunks_mut(BLOCK * n.max(1));
+        let places =
+            split_by(&mut self.places, a.column_offsets(), 1, SLOTS_PER_BLOCK).into_par_iter();
+        let unused = self.unused.par_chunks_mut(SLOTS_PER_BLOCK * n.max(1));
         let terms: Vec<f64> = (places, unused, &mut self.cells)
             .into_par_iter()
             .map_init(scratch, |scratch, ((slots, places), unused, cells)| {
@@ -125,15 +129,15 @@ impl SparseColumns {
         &self.unused[slot * n..(slot + 1) * n]
     }
 
-    /// Gathers the cells of the columns of some instances, a group each.
+    /// Gathers the cells of the columns of a range of instances, one group for each instance.
     #[inline]
     pub(super) fn gather(
         &self,
         range: &InstanceRange<'_>,
         instances: Range<usize>,
-        near: &mut GatherBuffer<SparseCell>,
+        gathered: &mut GatherBuffer<SparseCell>,
     ) {
-        near.clear();
+        gathered.clear();
         let positions =
             range.positions(instances.start).start..range.positions(instances.end - 1).end;
         for at in positions.clone() {
@@ -141,28 +145,28 @@ impl SparseColumns {
                 prefetch(&self.places, *column as usize);
             }
             let place = self.places[range.columns[at] as usize];
-            prefetch(&self.cells[place.slot as usize / BLOCK], place.begin as usize);
+            prefetch(&self.cells[place.slot as usize / SLOTS_PER_BLOCK], place.begin as usize);
             let unused = place.slot as usize * self.n_classes;
             prefetch_row(&self.unused, unused, self.n_classes);
         }
         for i in instances {
             for column in &range.columns[range.positions(i)] {
                 let ColumnPlace { slot, begin, end } = self.places[*column as usize];
-                near.want(slot / BLOCK as u32, begin, end);
+                gathered.want(slot / SLOTS_PER_BLOCK as u32, begin, end);
             }
-            near.end_group();
+            gathered.end_group();
         }
-        near.gather(|block| &self.cells[block]);
+        gathered.gather(|block| &self.cells[block]);
         if self.are_logs
             && let WeightSlice::All(weights) = range.weights.slice(positions)
         {
-            for (cells, weight) in near.wanted_mut().zip(weights) {
+            for (cells, weight) in gathered.wanted_mut().zip(weights) {
                 cells.iter_mut().for_each(|cell| cell.value *= weight);
             }
         }
     }
 
-    /// `row` = `prior` times the factors of every column, of which `cells` are the gathered cells.
+    /// `row` = `prior` times the factors of every column; `cells` are the gathered cells of these columns.
     #[inline]
     pub(super) fn multiply(
         &self,
@@ -180,8 +184,8 @@ impl SparseColumns {
         }
     }
 
-    /// `row` = `prior`, a logarithm, plus the weighted logarithms of every column, of which `cells` are the gathered
-    /// cells, weighted already.
+    /// `row` = `prior`, in the log domain, plus the weighted log-factors of every column; `cells` are the gathered
+    /// cells of these columns, already multiplied by the weights.
     #[inline]
     pub(super) fn add_logs(
         &self,
@@ -205,7 +209,7 @@ impl SparseColumns {
     pub fn write(&self, column: u32, factors: &mut [f64]) {
         factors[..self.n_classes].copy_from_slice(self.unused_of(column));
         let ColumnPlace { slot, begin, end } = self.places[column as usize];
-        for cell in &self.cells[slot as usize / BLOCK][begin as usize..end as usize] {
+        for cell in &self.cells[slot as usize / SLOTS_PER_BLOCK][begin as usize..end as usize] {
             let factor = &mut factors[cell.class as usize];
             *factor = if self.are_logs { *factor + cell.value } else { *factor * cell.value };
         }
@@ -213,7 +217,7 @@ impl SparseColumns {
 }
 
 impl Block<'_> {
-    /// The likelihood of the columns from the kept rows; returns the annotators' terms of the objective.
+    /// Computes the likelihood of the columns from the sparse rows; returns the annotators' terms of the objective.
     fn estimate(
         self,
         a: &Annotations,
@@ -228,25 +232,26 @@ impl Block<'_> {
         let first_column = offsets[slots.start];
         let mut terms = 0.0;
         for (slot, unused) in slots.clone().zip(unused.chunks_exact_mut(n.max(1))) {
-            let group = (slot - slots.start) / GATHERED * GATHERED + slots.start;
+            let group = (slot - slots.start) / SLOTS_AT_ONCE * SLOTS_AT_ONCE + slots.start;
             if group == slot {
-                let last = (slot + GATHERED).min(slots.end);
+                let last = (slot + SLOTS_AT_ONCE).min(slots.end);
                 gather(a, offsets[slot]..offsets[last], rows, &mut scratch.gathered);
             }
-            let own = offsets[slot]..offsets[slot + 1];
-            if own.is_empty() {
+            let columns_of_slot = offsets[slot]..offsets[slot + 1];
+            if columns_of_slot.is_empty() {
                 continue;
             }
-            let groups = own.start - offsets[group]..own.end - offsets[group];
-            let labels = a.labels_in(own.clone());
+            let groups =
+                columns_of_slot.start - offsets[group]..columns_of_slot.end - offsets[group];
+            let labels = a.labels_in(columns_of_slot.clone());
             scratch.collect_cells(groups, labels, n);
             let Workspace { cells, ends, .. } = &mut *scratch;
             let annotator = Annotator { labels, n_classes: n };
             terms += estimator.estimate_sparse(annotator, ends, cells, unused);
             unused.iter_mut().for_each(|p| *p = p.max(MIN_LIKELIHOOD));
             let mut first = 0;
-            let own = own.start - first_column..own.end - first_column;
-            for (end, place) in ends.iter().zip(&mut places[own]) {
+            let in_block = columns_of_slot.start - first_column..columns_of_slot.end - first_column;
+            for (end, place) in ends.iter().zip(&mut places[in_block]) {
                 place.begin = out.len() as u32;
                 for cell in &cells[first..*end] {
                     let likelihood = cell.value.max(MIN_LIKELIHOOD);
@@ -268,23 +273,24 @@ impl Block<'_> {
 }
 
 impl Workspace {
-    /// The cells of an annotator's columns with a count, and the diagonal, from the gathered entries of these groups.
+    /// Collects the cells with a count and the diagonal cells of an annotator's columns, one group of gathered entries
+    /// for each column.
     fn collect_cells(&mut self, groups: Range<usize>, labels: &[u32], n_classes: usize) {
         let Self { gathered, counts, known, cells, ends } = self;
         cells.clear();
         ends.clear();
         for (group, label) in groups.zip(labels) {
             let begin = cells.len();
-            let mut meet = |class: u32, count: f64| {
+            let mut add = |class: u32, count: f64| {
                 counts[class as usize] += count;
                 if !std::mem::replace(&mut known[class as usize], true) {
                     cells.push(SparseCell { class, value: 0.0 });
                 }
             };
             if (*label as usize) < n_classes {
-                meet(*label, 0.0);
+                add(*label, 0.0);
             }
-            gathered.group(group).iter().for_each(|(class, count)| meet(*class, *count));
+            gathered.group(group).iter().for_each(|(class, count)| add(*class, *count));
             for cell in &mut cells[begin..] {
                 cell.value = std::mem::take(&mut counts[cell.class as usize]);
                 known[cell.class as usize] = false;

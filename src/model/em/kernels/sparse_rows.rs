@@ -1,4 +1,5 @@
-//! The entries of posterior rows that can change a count, kept as they pass by and gathered column by column.
+//! Sparse posterior rows: the entries that can change a count. The E-step stores them; the M-step gathers them by
+//! column.
 
 use std::ops::Range;
 
@@ -6,14 +7,15 @@ use super::gather_buffer::GatherBuffer;
 use crate::frame::{Annotations, BLOCK};
 use crate::prefetch::prefetch;
 
-/// Posterior entries below this are not kept: counts are floored at [`MIN_PROBABILITY`](crate::model::numerics::MIN_PROBABILITY), and so many of them
-/// as there are annotations change a count of that size by less than rounding does.
-pub(super) const LEAST_SIGNIFICANT: f64 = 1e-30;
+/// Smaller posterior entries are not stored: counts are floored at
+/// [`MIN_PROBABILITY`](crate::model::numerics::MIN_PROBABILITY), and ten thousand such entries change a count of that
+/// size by less than one unit in the last place.
+pub(super) const MIN_SIGNIFICANT: f64 = 1e-30;
 
 /// (class, probability)
 pub type ClassEntry = (u32, f64);
 
-/// The kept entries of [`BLOCK`] instances.
+/// The significant entries of [`BLOCK`] instances.
 #[derive(Debug, Clone)]
 pub struct SparseRows {
     /// Where the entries of each instance begin, and one past the last.
@@ -34,24 +36,24 @@ impl SparseRows {
         self.entries.clear();
     }
 
-    /// Keeps the row of the next instance.
+    /// Adds the row of the next instance.
     #[inline]
     pub fn add(&mut self, row: &[f64]) {
-        let entries = row.iter().enumerate().filter(|(_, p)| **p >= LEAST_SIGNIFICANT);
+        let entries = row.iter().enumerate().filter(|(_, p)| **p >= MIN_SIGNIFICANT);
         self.entries.extend(entries.map(|(k, p)| (k as u32, *p)));
         self.first.push(self.entries.len() as u32);
     }
 }
 
-/// Gathers the kept entries of the annotations of some neighbouring columns, a group each, times their weights.
+/// Gathers the entries of the annotations in a range of columns, times their weights, one group for each column.
 pub fn gather(
     a: &Annotations,
     columns: Range<usize>,
     blocks: &[&SparseRows],
-    into: &mut GatherBuffer<ClassEntry>,
+    buffer: &mut GatherBuffer<ClassEntry>,
 ) {
     let range = a.column_range(columns.clone());
-    into.clear();
+    buffer.clear();
     let place = |i: u32| (i as usize / BLOCK, i as usize % BLOCK);
     for i in range.instances {
         let (block, row) = place(*i);
@@ -62,15 +64,15 @@ pub fn gather(
             let (block, row) = place(*i);
             let SparseRows { first, entries } = blocks[block];
             prefetch(entries, first[row] as usize);
-            into.want(block as u32, first[row], first[row + 1]);
+            buffer.want(block as u32, first[row], first[row + 1]);
         }
-        into.end_group();
+        buffer.end_group();
     }
-    into.gather(|block| &blocks[block].entries);
+    buffer.gather(|block| &blocks[block].entries);
     if range.weights.is_ones() {
         return;
     }
-    for (entries, weight) in into.wanted_mut().zip(range.weights.iter()) {
+    for (entries, weight) in buffer.wanted_mut().zip(range.weights.iter()) {
         entries.iter_mut().for_each(|(_, p)| *p *= weight);
     }
 }

@@ -1,52 +1,57 @@
-//! How expected counts come together: a choice that depends on the data alone.
+//! The strategy by which expected counts are summed, chosen from the sizes of the data alone.
 
 use std::ops::Range;
 
 use super::padded_matrix::stride;
-use super::sparse_rows::LEAST_SIGNIFICANT;
+use super::sparse_rows::MIN_SIGNIFICANT;
 use super::width::has_kernel;
 use crate::frame::{Annotations, BLOCK, Dims};
 
-/// How expected counts come together.
+/// The strategy by which expected counts are summed.
 ///
 /// # Why
-/// An E-step has each posterior row in its registers; adding it to a table of counts there and then saves the M-step two
-/// passes over all rows. Each of a few fixed ranges of instances has a table of its own, and the tables are summed in
-/// order. That is worth it where annotations are many times the columns. Else every column gathers the rows of its own
-/// instances. Where classes are many, most entries of a row may be too small to change a count, and to gather only the
-/// others saves memory: ten million annotations of 50 classes by 100 000 annotators take 1.6 instead of 2.8 GB, and 74 ns
-/// each both ways. But labels of annotators who never met a class say next to nothing against it, so that the entries of
-/// such classes are not small: by five million annotators the same takes 414 instead of 88 ns, and 12.3 instead of 4.6 GB.
-/// Which way is taken depends on the data alone.
+/// `Scatter`: the E-step has each posterior row in registers, and adds it to a table of counts; this saves the M-step
+/// two passes over all rows. Each of a few fixed ranges of instances has its own table, and the M-step sums the tables
+/// in order. This pays off if there are many annotations per column.
+///
+/// `Gather`: otherwise the M-step sums, for each column, the posterior rows of its instances.
+///
+/// `SparseGather`: with many classes, most entries of a row may be too small to change a count, and to gather only the
+/// other entries saves memory: ten million annotations of 50 classes by 100 000 annotators take 1.6 instead of 2.8 GB,
+/// at 74 ns per annotation with both strategies. But an annotator who has never labelled an instance of a class gives
+/// almost no evidence against that class, so that its posterior entries are not small: with five million annotators the
+/// same takes 414 instead of 88 ns, and 12.3 instead of 4.6 GB.
+///
+/// The choice depends only on the data, not on the machine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CountStrategy {
-    /// The E-step adds rows to a table, `[column, class]`, for each of so many ranges.
+    /// The E-step adds posterior rows to one table, `[column, class]`, per range of instances; the number of ranges.
     Scatter(usize),
-    /// The M-step gathers whole rows.
+    /// The M-step gathers whole posterior rows.
     Gather,
-    /// The M-step gathers the entries of rows that can change a count.
+    /// The M-step gathers the entries of posterior rows that can change a count.
     SparseGather,
 }
 
-/// Tables are worth their zeroing and summing when there are so many annotations to a column.
+/// The least number of annotations per column for which zeroing and summing tables pays off.
 const MIN_PER_COLUMN: usize = 12;
 
-/// So many annotations to a column and range make zeroing and summing a small part of the work. The number of ranges is a
-/// power of two, which as many processors share evenly.
+/// With so many annotations per column and range, zeroing and summing tables is a small part of the work. The number of
+/// ranges is rounded down to a power of two, which divides evenly among as many processors.
 const PER_COLUMN_AND_RANGE: usize = 16;
 
-/// The bytes that whole columns, or all tables of counts together, may take; as many as the posteriors take, if those take
-/// more.
+/// The most bytes for dense columns, or for all tables of counts together; if the posteriors take more, then as many as
+/// the posteriors.
 const DENSE_BYTES: usize = 2 << 30;
 
-/// More ranges than this keep no more processors busy.
+/// The most ranges: more do not keep more processors busy.
 const MAX_RANGES: usize = 16;
 
-/// Fewer ranges than this leave processors idle.
+/// The fewest ranges: with fewer, processors are idle.
 const MIN_RANGES: usize = 4;
 
 impl CountStrategy {
-    /// The fastest way for these annotations.
+    /// The fastest strategy for these annotations, within the memory limit.
     #[must_use]
     pub fn choose(a: &Annotations) -> Self {
         Self::for_size(a.dims(), a.len(), a.n_columns())
@@ -71,8 +76,8 @@ impl CountStrategy {
         }
     }
 
-    /// How many columns need to be kept between the M-step and the E-step: not those of singleton annotators, where an
-    /// E-step has the row they follow from in its registers.
+    /// How many columns are stored between the M-step and the E-step. With `Gather`, the columns of singleton
+    /// annotators are not: the E-step recomputes them from the previous posterior row.
     #[must_use]
     pub fn kept_columns(self, a: &Annotations) -> usize {
         match self {
@@ -91,14 +96,15 @@ impl CountStrategy {
     }
 }
 
-/// Whether most entries of posterior rows can change a count. To an annotator who never met a class its labels are all
-/// alike, and so many of those leave the class a probability that counts; who has twice as many annotations as there are
-/// classes has met nearly all.
+/// Whether most entries of posterior rows can change a count. To an annotator who has never labelled an instance of a
+/// class, all labels are equally likely given that class; after the average number of annotations per instance by such
+/// annotators, the posterior of the class can still be significant. Annotators with at least two annotations per class
+/// have labelled nearly all classes.
 fn entries_are_needed(dims: Dims, annotations: usize) -> bool {
     let Dims { instances, annotators, classes, .. } = dims;
     let redundancy = annotations as f64 / instances as f64;
     let of_unmet = (classes as f64).powf(-redundancy);
-    annotations < 2 * classes * annotators && of_unmet >= LEAST_SIGNIFICANT
+    annotations < 2 * classes * annotators && of_unmet >= MIN_SIGNIFICANT
 }
 
 #[cfg(test)]

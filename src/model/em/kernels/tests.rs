@@ -1,4 +1,4 @@
-//! The sweeps beside a naive one in the log domain, whatever the strategy and the estimator.
+//! E-steps and M-steps compared with a naive implementation in the log domain, for every strategy and estimator.
 
 use super::dense::DenseColumns;
 use super::e_step::e_step;
@@ -47,7 +47,7 @@ fn ten_thousand_for_and_as_many_against_cancel() {
     assert!((objective - 10_000.0 * least.ln()).abs() < 1e-6 * objective.abs());
 }
 
-/// The prior excludes class 0; all annotations are 1e-10 times as likely in class 1 as in class 0. Forty of them are a
+/// The prior excludes class 0; all annotations are 1e-10 times as likely in class 1 as in class 0. Forty factors are a
 /// long product, fourteen are not.
 #[test]
 fn a_class_that_the_prior_excludes_stays_excluded() {
@@ -60,9 +60,9 @@ fn a_class_that_the_prior_excludes_stays_excluded() {
     }
 }
 
-/// Three regulars, singletons, one instance with so many annotations that they are multiplied in runs, one without
-/// any, two trusted, of which one has no annotation, and numbers of annotators that do not occur; weights for every
-/// `interval`-th annotation, or for none where that is 0.
+/// Three annotators with many annotations, and singletons; one instance with so many annotations that they are
+/// multiplied in runs, one without annotations, and two trusted instances, one of them without annotations; annotator
+/// indices that do not occur. Every `interval`-th annotation has a weight; none if `interval` is 0.
 fn crowd(n_classes: usize, interval: usize) -> Annotations {
     let regular = (0..90_u32).map(|n| (n / 3, n % 3, n * n / 7 + n / 3));
     let once = (0..30).map(|i| (i, 10 + i, i * 5 / 3));
@@ -79,7 +79,7 @@ fn crowd(n_classes: usize, interval: usize) -> Annotations {
     a
 }
 
-/// Crowds of few and of many classes, without weights, with one, a few, and a weight for each annotation.
+/// Crowds of few and of many classes, with no weight, one, a few, and a weight for each annotation.
 fn crowds() -> impl Iterator<Item = (Annotations, String)> {
     [4, 12].into_iter().flat_map(|n_classes| {
         [0, 1000, 40, 1].map(|interval| {
@@ -92,24 +92,24 @@ fn crowds() -> impl Iterator<Item = (Annotations, String)> {
 fn priors(a: &Annotations) -> (Vec<f64>, Vec<f64>) {
     let n = a.dims().classes;
     let shared = (1..=n).map(|k| k as f64 / 78.0).collect();
-    let own = |n: usize| if n % 13 == 5 { 0.0 } else { 0.05 + (n * n % 11) as f64 / 12.0 };
-    (shared, (0..a.dims().instances * n).map(own).collect())
+    let probability = |n: usize| if n % 13 == 5 { 0.0 } else { 0.05 + (n * n % 11) as f64 / 12.0 };
+    (shared, (0..a.dims().instances * n).map(probability).collect())
 }
 
 fn rows_of(t: &Posterior) -> Rows {
     (0..t.len()).map(|i| t.row(i).to_vec()).collect()
 }
 
-/// An M-step from the votes and an E-step give the naive posteriors and objective. A term of a singleton annotator may
-/// come with either step.
+/// An M-step from the votes and an E-step give the naive posteriors and objective. Either step may return the term of a
+/// singleton annotator, so their sum is compared.
 fn assert_naive<E: Estimator>(estimator: impl Fn(&Annotations) -> E, naive: &impl DenseModel) {
     use CountStrategy::{Gather, Scatter, SparseGather};
     for (a, of) in crowds() {
         let start = Posterior::from_votes(&a);
         let estimator = estimator(&a);
         let (likelihood, terms) = dense::likelihoods(naive, &dense::counts(&a, &rows_of(&start)));
-        let (shared, own) = priors(&a);
-        for prior in [Prior::Class(&shared), Prior::Instance(&own)] {
+        let (shared, per_instance) = priors(&a);
+        for prior in [Prior::Class(&shared), Prior::Instance(&per_instance)] {
             let row = |i| prior.of(i, a.dims().classes).to_vec();
             let (want, marginal) = dense::e_step(&a, row, |_, r, k, l| likelihood[r][k][l]);
             for strategy in [Scatter(1), Scatter(3), Gather, SparseGather] {
@@ -170,8 +170,8 @@ fn sums_of_logarithms_give_the_same_e_step_as_products_of_columns() {
         let naive = dense::DawidSkene { smoothing: 0.1, diagonal: 1.0 };
         let likelihood = Matrices(dense::likelihoods(&naive, &counts).0);
         let smoothing = Smoothing::new(&a, 0.1, 1.0);
-        let (shared, own) = priors(&a);
-        for prior in [Prior::Class(&shared), Prior::Instance(&own)] {
+        let (shared, per_instance) = priors(&a);
+        for prior in [Prior::Class(&shared), Prior::Instance(&per_instance)] {
             let mut model = ColumnModel::with_strategy(&a, CountStrategy::Scatter(1));
             let (mut want, mut got) = (start.clone(), start.clone());
             model.count(&a, &want);

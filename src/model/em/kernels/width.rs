@@ -1,6 +1,6 @@
-//! The length of a row of classes, known to the compiler where a kernel of its own exists.
+//! Row lengths known at compile time, for the class counts with a specialised kernel.
 
-/// Runs `$body` with `K` = the number of classes where a kernel of its own exists, else with `K` = 0.
+/// Runs `$body` with `K` = the number of classes if it has a specialised kernel, else with `K` = 0.
 macro_rules! for_classes {
     ($n:expr, $k:ident => $body:expr) => {
         for_classes!(@ $n, $k => $body, 2 3 4 5 6 7 8 9 10)
@@ -15,12 +15,12 @@ macro_rules! for_classes {
 
 pub(super) use for_classes;
 
-/// Whether this number of classes has a kernel of its own.
+/// Whether this number of classes has a specialised kernel.
 pub(super) fn has_kernel(n_classes: usize) -> bool {
     for_classes!(n_classes, K => K) > 0
 }
 
-/// A row's length, known to the compiler where the kernel has its own.
+/// The length of a row: `K`, known at compile time, or `n_classes` if `K` is 0.
 #[inline(always)]
 pub(super) const fn width<const K: usize>(n_classes: usize) -> usize {
     if K == 0 { n_classes } else { K }
