@@ -33,7 +33,7 @@ pub fn aggregate(what: Aggregation) -> Result<PipelineSpec> {
     let given = urls.into_iter().filter_map(|(key, url)| Some((key.to_owned(), url?.into())));
     let section = |key: &str, value: String| Table::from_iter([(key.to_owned(), value.into())]);
     let table = Table::from_iter([
-        ("source".to_owned(), Table::from_iter(given).into()),
+        ("source".to_owned(), given.collect::<Table>().into()),
         ("model".to_owned(), section("kind", model).into()),
         ("sink".to_owned(), section("url", output).into()),
     ]);

@@ -3,13 +3,12 @@
 use datafusion::prelude::SessionContext;
 use futures::FutureExt;
 use futures::future::BoxFuture;
-use object_store::ObjectMeta;
 
 use super::{Manifest, PublishedRun};
 use crate::error::{Error, Result, Stage};
-use crate::source::PublishedTables;
 use crate::source::files::{Files, Format, register_files};
-use crate::store::{StoreLocation, StoreSpec};
+use crate::source::{PublishedTables, TableFiles};
+use crate::store::StoreSpec;
 
 /// Finds the tables of the runs that a [`Sink`](super::Sink) published.
 pub struct RunTables;
@@ -19,13 +18,13 @@ impl PublishedTables for RunTables {
         &'a self,
         text: &'a str,
         stores: &'a StoreSpec,
-    ) -> BoxFuture<'a, Result<Option<(StoreLocation, Vec<ObjectMeta>)>>> {
+    ) -> BoxFuture<'a, Result<Option<TableFiles>>> {
         table(text, stores).boxed()
     }
 }
 
 /// On local disk a symlink may lead to the table; an object store has none.
-async fn table(text: &str, stores: &StoreSpec) -> Result<Option<(StoreLocation, Vec<ObjectMeta>)>> {
+async fn table(text: &str, stores: &StoreSpec) -> Result<Option<TableFiles>> {
     let Some((url, table)) = text.trim_end_matches('/').rsplit_once('/') else { return Ok(None) };
     // A web server cannot list files, and is never a sink.
     let is_web = url.starts_with("http://") || url.starts_with("https://");

@@ -33,7 +33,7 @@ use crate::store::{StoreSpec, secret_problem};
 pub use batch_rows::{BATCHES_IN_FLIGHT, batches_at_once};
 pub use contract::{Relation, contract_columns};
 use files::Files;
-pub use published::PublishedTables;
+pub use published::{PublishedTables, TableFiles};
 use relation::Query;
 pub use relation::select;
 pub use spec::{ColumnsSpec, InlineRows, Location, Scalar, SourceSpec, SqlSpec, sink_problem};

@@ -6,6 +6,9 @@ use object_store::ObjectMeta;
 use crate::error::Result;
 use crate::store::{StoreLocation, StoreSpec};
 
+/// Where the files of a table are, and the files.
+pub type TableFiles = (StoreLocation, Vec<ObjectMeta>);
+
 /// Finds tables of published runs.
 pub trait PublishedTables: Sync {
     /// The Parquet files of a table of the newest run that was published at `<url>`, for the text `<url>/<table>`; `None`
@@ -17,5 +20,5 @@ pub trait PublishedTables: Sync {
         &'a self,
         text: &'a str,
         stores: &'a StoreSpec,
-    ) -> BoxFuture<'a, Result<Option<(StoreLocation, Vec<ObjectMeta>)>>>;
+    ) -> BoxFuture<'a, Result<Option<TableFiles>>>;
 }
