@@ -26,7 +26,7 @@ pub(super) async fn query(
     let wanted_id = mapped_id.filter(|name| find(name).is_some()).unwrap_or(id);
     let list = columns.features.as_deref();
     let numbers: Vec<&str> = if let Some(name) = list.or(find("features").map(|_| "features")) {
-        vec![find(name).ok_or_else(|| missing(table, "features", name, &fields))?.name()]
+        vec![find(name).ok_or_else(|| missing((table, sql), "features", name, &fields))?.name()]
     } else {
         let ids = columns.ids();
         let numbers = fields.iter().filter(|f| f.data_type().is_numeric());
@@ -55,7 +55,7 @@ pub(super) async fn query(
         kept
     };
     if find(wanted_id).is_none() {
-        return Err(missing(table, id, wanted_id, &fields));
+        return Err(missing((table, sql), id, wanted_id, &fields));
     }
     if numbers.is_empty() {
         return Err(Error::data("no column holds features")
@@ -87,14 +87,30 @@ fn holds_numbers(data_type: &DataType) -> bool {
     }
 }
 
-fn missing(table: &str, contract: &str, wanted: &str, fields: &[Field]) -> Error {
+/// The error for a missing column. The names of ids hold for all relations, so that a name of this table alone is given by
+/// a query.
+fn missing(
+    (table, sql): (&str, Option<&Query>),
+    contract: &str,
+    wanted: &str,
+    fields: &[Field],
+) -> Error {
     let names: Vec<&String> = fields.iter().map(Field::name).collect();
-    let key = contract.trim_end_matches("_id");
     let name = nearest(wanted, names.iter().map(|name| name.as_str()))
         .or_else(|| synonym(contract, names.iter().copied()).map(String::as_str))
         .unwrap_or("<its name in your file>");
+    let toml_text = |text: &str| toml::Value::String(text.to_owned());
+    let quoted = format!("\"{}\"", name.replace('"', "\"\""));
+    let help = if contract == "features" {
+        format!("set source.columns.features = {}", toml_text(name))
+    } else if sql.is_some() {
+        format!("give it this name in source.sql.{table}: `{quoted} as {contract}`")
+    } else {
+        let query = format!("select {quoted} as {contract}, * exclude ({quoted}) from {table}");
+        format!("write `source.sql.{table} = {}`", toml_text(&query))
+    };
     Error::data(format!("the column `{wanted}` is missing"))
         .at(format!("source.{table}"))
         .found(offenders(names))
-        .help(format!("set source.columns.{key} = {}", toml::Value::String(name.to_owned())))
+        .help(help)
 }

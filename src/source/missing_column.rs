@@ -172,10 +172,6 @@ mod tests {
         help(Relation::Annotations, &ColumnsSpec::default(), names)
     }
 
-    fn some(name: &str) -> Option<String> {
-        Some(name.to_owned())
-    }
-
     #[test]
     fn the_files_of_other_tools_are_mapped_whole() {
         for (names, line) in [
@@ -219,9 +215,9 @@ mod tests {
     #[test]
     fn what_the_user_has_set_stays() {
         let set = ColumnsSpec {
-            instance: some("task"),
-            annotator: some("worker"),
-            weight: some("w"),
+            instance: Some("task".to_owned()),
+            annotator: Some("worker".to_owned()),
+            weight: Some("w".to_owned()),
             ..ColumnsSpec::default()
         };
         assert_eq!(
@@ -236,7 +232,7 @@ mod tests {
 
     #[test]
     fn gold_with_another_id_gets_a_query_as_the_mapping_serves_the_annotations_too() {
-        let set = ColumnsSpec { instance: some("task"), ..ColumnsSpec::default() };
+        let set = ColumnsSpec { instance: Some("task".to_owned()), ..ColumnsSpec::default() };
         for set in [&set, &ColumnsSpec::default()] {
             assert_eq!(
                 help(Relation::Gold, set, &["item", "truth", "role"]),
@@ -256,7 +252,7 @@ mod tests {
         let names = ["question", "worker", "answer", "weight"];
         assert_eq!(annotations(&names), line("label"));
         // The mapping is also that of the query's columns.
-        let set = ColumnsSpec { label: some("answer"), ..ColumnsSpec::default() };
+        let set = ColumnsSpec { label: Some("answer".to_owned()), ..ColumnsSpec::default() };
         let plain = line("label").replace(" as \"label\"", "");
         assert_eq!(help(Relation::Annotations, &set, &names), plain);
     }

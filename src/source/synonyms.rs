@@ -79,7 +79,9 @@ fn rank(contract: &str, name: &str) -> Option<usize> {
     let stem = plain.strip_suffix(suffix).filter(|stem| !stem.is_empty()).unwrap_or(&plain);
     let place = known.iter().position(|known| [stem, plain.as_str()].contains(known));
     let is_label = contract == "label" && is_kind_of_label(&plain);
-    place.or_else(|| is_label.then_some(known.len())).map(|place| 1 + place)
+    let place = place.or_else(|| is_label.then_some(known.len()))?;
+    // Of `answer` and `answer_id`, the plain word fits better.
+    Some(1 + 2 * place + usize::from(!known.contains(&plain.as_str())))
 }
 
 /// Such as `worker_label`, but not `true_label`, which is a class.
@@ -108,6 +110,7 @@ mod tests {
         assert_eq!(chosen("label", &names).as_deref(), Some("image_label"));
         assert_eq!(chosen("annotator_id", &["worker_label", "task"]), None);
         assert_eq!(chosen("label", &["worker_label", "answer"]).as_deref(), Some("answer"));
+        assert_eq!(chosen("label", &["answer_id", "answer"]).as_deref(), Some("answer"));
         assert_eq!(chosen("class", &["gold_label"]).as_deref(), Some("gold_label"));
         for class in ["true_label", "gold_label", "correct_answer"] {
             assert_eq!(chosen("label", &[class]), None, "{class}");

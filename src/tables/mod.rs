@@ -1,8 +1,7 @@
 //! The fourth stage: the output tables. Each file declares one table: its schema and its rows.
 //!
-//! Every run writes every table that `sink.tables` does not leave out, even an empty one, so that a query over a run
-//! always finds it. A table is cut into parts by its units (instances, annotators) alone, so that the files do not
-//! depend on the number of threads.
+//! Every run writes every table that `sink.tables` does not leave out, even an empty one, so that a query always finds
+//! it. A table is cut into parts by its units (instances, annotators), so that files do not depend on threads.
 
 mod annotators;
 mod classes;
@@ -387,11 +386,10 @@ fn schema_of(table: &dyn OutcomeTable, outcome: &Outcome) -> SchemaRef {
         annotator: frame.annotators.values().data_type(),
         label: frame.labels.values().data_type(),
     };
-    let question = frame.question.as_ref().filter(|_| !table.is_about_the_run());
-    let question = question.map(|q| Field::new("question", q.values().data_type().clone(), false));
-    Arc::new(Schema::new(
-        question.into_iter().chain(fields(table.columns(), &types)).collect::<Vec<_>>(),
-    ))
+    let of_question = |q: &Ids| Field::new("question", q.values().data_type().clone(), false);
+    let question = frame.question.as_ref().filter(|_| !table.is_about_the_run()).map(of_question);
+    let all = question.into_iter().chain(fields(table.columns(), &types));
+    Arc::new(Schema::new(all.collect::<Vec<_>>()))
 }
 
 /// The columns of a table without rows.

@@ -15,8 +15,9 @@ use crate::frame::offsets::{number, split_by};
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Duplicates {
-    /// They share one annotation. Its weight is that of the heaviest answer, or the sum of all where that is less than 1 (a
-    /// soft annotation); so three equal answers count once, and two different ones count one half each.
+    /// They share one annotation. Its weight is the larger of the heaviest label's weight and the sum of all weights, of
+    /// which at most 1 counts: three equal labels count once, two different ones one half each, and the parts of a soft
+    /// annotation add up.
     #[default]
     Share,
     /// The newest by `annotated_at` stays; equally new ones share.
