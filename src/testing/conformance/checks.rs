@@ -264,7 +264,7 @@ impl Progress for Stopper {
 pub(super) fn resumed(model: &Subject<'_>) -> std::result::Result<(), String> {
     let mut a = crowd(9);
     // Some models calibrate the classifier by trusted instances.
-    let trusted = |i: usize| (i % 10 == 0).then_some((i / 10 % 3) as u32);
+    let trusted = |i: usize| i.is_multiple_of(10).then_some((i / 10 % 3) as u32);
     a.trusted = Some((0..a.dims().instances).map(trusted).collect());
     let mut parameters = model.parameters.clone();
     parameters["train"]["average"] = 0.7.into();

@@ -78,15 +78,15 @@ impl CrowdNet for Pair {
     }
 
     fn next_act(&self, _train: &TrainSpec, state: &TrainState) -> Option<Act> {
-        let (stage, epochs) = *self.stages.get(state.acts)?;
-        if stage == Stage::Reset {
+        let (current, epochs) = *self.stages.get(state.acts)?;
+        if current == Stage::Reset {
             return Some(Act::Reset(LearnerSubset::Only(&["teacher"])));
         }
         let of = |stages: &[(Stage, u32)]| -> u32 {
-            stages.iter().filter(|(other, _)| *other == stage).map(|(_, epochs)| epochs).sum()
+            stages.iter().filter(|(other, _)| *other == current).map(|(_, epochs)| epochs).sum()
         };
         let start = of(&self.stages[..state.acts]);
-        Some(Act::Train(Phase { act: start..start + epochs, ..stage.phase(of(&self.stages)) }))
+        Some(Act::Train(Phase { act: start..start + epochs, ..current.phase(of(&self.stages)) }))
     }
 
     fn loss(&self, context: &BatchContext<'_>, gradient: &mut Gradient) -> f64 {

@@ -4,6 +4,14 @@ use super::fits::{agreeing, fit, parameters};
 use super::*;
 use crate::testing::described;
 
+/// A phase of one epoch.
+#[derive(
+    Debug, Clone, Copy, PartialEq, serde::Serialize, serde::Deserialize, schemars::JsonSchema,
+)]
+struct Second {
+    annotator_delay: Option<u32>,
+}
+
 /// `trace_regularised` with phases of its own.
 #[derive(
     Debug, Clone, Default, PartialEq, serde::Serialize, serde::Deserialize, schemars::JsonSchema,
@@ -11,8 +19,8 @@ use crate::testing::described;
 struct Phases {
     /// Rounds of the first phase, of all epochs each.
     rounds: u32,
-    /// Whether an epoch of a second phase follows, and its delay.
-    second: Option<Option<u32>>,
+    /// A second phase of one epoch.
+    second: Option<Second>,
 }
 
 impl CrowdNet for Phases {
@@ -31,7 +39,7 @@ impl CrowdNet for Phases {
 
     fn next_act(&self, train: &TrainSpec, state: &TrainState) -> Option<Act> {
         let first = |round| Phase { round, ..Phase::joint("first", train.epochs) };
-        let second = self.second.map(|annotator_delay| Phase {
+        let second = self.second.map(|Second { annotator_delay }| Phase {
             annotator_delay,
             act: 0..1,
             ..Phase::joint("second", train.epochs)
@@ -84,6 +92,6 @@ fn a_phase_may_have_a_delay_of_its_own() {
         trained.f32s_with_prefix("crowd.").flat_map(|(.., values)| values.to_vec()).collect()
     };
     let one: Vec<f32> = annotators(None);
-    assert_eq!(annotators(Some(None)), one);
-    assert_ne!(annotators(Some(Some(0))), one);
+    assert_eq!(annotators(Some(Second { annotator_delay: None })), one);
+    assert_ne!(annotators(Some(Second { annotator_delay: Some(0) })), one);
 }
