@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Names the cells of a growth table that cost more than three times a neighbour, or more than 1.5 times no weights.
 
-Reads the table that `LABELMILL_GROWTH=1e6,1e7 cargo bench --bench kernels` prints, from the files that are named or from
-the standard input. A neighbour has the next number of annotations, annotators or classes, or the next kind of weights;
+Reads the table that `LABELMILL_GROWTH=1e6,1e7 cargo bench --bench kernels` prints, the first one of the files that are
+named or of the standard input. A neighbour has the next number of annotations, annotators or classes, or the next kind of weights;
 cells are compared by their nanoseconds an annotation and class.
 """
 
@@ -25,6 +25,8 @@ def cells(lines: list[str]) -> dict[Cell, float]:
     for line in lines:
         columns = [column.strip() for column in line.strip().strip("|").split("|")]
         if len(columns) != 3 + len(CLASSES) or columns[2] not in WEIGHTS:
+            if found:
+                break
             continue
         for classes, text in zip(CLASSES, columns[3:]):
             if match := re.match(r"[\d.]+", text):
