@@ -11,7 +11,7 @@ impl Annotations {
     /// trusted classes. There is one flag for each annotation, in the order of the instances and of their annotations.
     ///
     /// # Errors
-    /// [`Error::Bug`] if the number of flags is not that of the annotations, or if one part repeats an annotation.
+    /// A bug if the number of flags is not that of the annotations, or if one part repeats an annotation.
     pub fn split(&self, is_first: &[bool]) -> Result<[Self; 2]> {
         if is_first.len() != self.len() {
             return Err(Error::bug("a split has one flag for each annotation"));

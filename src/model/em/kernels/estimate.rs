@@ -31,7 +31,7 @@ pub struct SparseCell {
 ///
 /// A likelihood may be below [`MIN_LIKELIHOOD`]: the kernels raise it. Rows of a confusion matrix need not sum to 1.
 pub trait Estimator: Sync {
-    /// Replaces the expected counts in `cells`, rows of a [`PaddedMatrix`](super::padded_matrix::PaddedMatrix), by the
+    /// Replaces the expected counts in `cells`, [`stride`](super::stride) numbers for each column, by the
     /// likelihood of the same columns. Returns the annotator's term of the objective, such as minus the KL divergence
     /// from a Dirichlet prior, or 0 if it has none. `K` is the number of classes if there is a specialised kernel for
     /// it, else 0.

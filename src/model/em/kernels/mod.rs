@@ -4,9 +4,9 @@
 //! E   T[i][k]      ~ prior[i][k] * product over the annotations of i, in columns c, of likelihood[c][k]
 //! M   counts[c][k] = sum over the instances i with an annotation in column c of T[i][k];  likelihood = estimator(counts)
 //! ```
-//! [`e_step`] computes the posteriors of a range of instances and their [`Statistics`]; the [`Statistics`] of adjacent
-//! ranges merge in order; [`m_step`] sums the counts of each annotator and passes them to an [`Estimator`], which turns
-//! them into the likelihood. [`ColumnModel`] runs the three. [`log_domain`] is the E-step of models whose likelihood is
+//! `e_step` computes the posteriors of a range of instances and their [`Statistics`]; the [`Statistics`] of adjacent
+//! ranges merge in order; `m_step` sums the counts of each annotator and passes them to an [`Estimator`], which turns
+//! them into the likelihood. [`ColumnModel`] runs the three. `log_domain` is the E-step of models whose likelihood is
 //! not a product of columns.
 //!
 //! A unit of parallel work is a range of instances or a whole annotator. Exactly one unit writes each output cell, and
