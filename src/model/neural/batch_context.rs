@@ -6,8 +6,8 @@ use super::data::batch::{Batch, BatchAnnotation};
 use super::net::heads::Outputs;
 use super::numerics::{MIN_PROBABILITY, at_least, softmax};
 use super::train::spec::Reduction;
+use super::train::state::Estimates;
 use crate::frame::Dims;
-use crate::model::calibrator::Calibrator;
 
 /// A batch, the networks' outputs for it, and the parameters of its annotators.
 #[derive(Clone, Copy)]
@@ -24,8 +24,8 @@ pub struct BatchContext<'a> {
     pub gathered: &'a Gathered,
     /// The parameters of all annotators.
     pub annotator_params: &'a AnnotatorParams,
-    /// The map from the classifier's probabilities to calibrated ones, where the schedule has fitted one.
-    pub calibrator: Option<&'a Calibrator>,
+    /// The numbers that acts between the epochs have estimated: calibrators, a prior and the model's own numbers.
+    pub estimates: &'a Estimates,
     /// The divisor of the losses of annotations and trusted classes; it applies to nothing else.
     pub reduction: Reduction,
     /// The numbers of instances, annotators, classes and labels.

@@ -7,6 +7,7 @@ use serde::de::DeserializeOwned;
 
 use super::annotator_params::{AnnotatorParams, ParamTable};
 use super::batch_context::{BatchContext, BatchPrediction, Gradient};
+use super::data::inputs::Sizes;
 use super::net::heads::Heads;
 use super::network_spec::NetworkSpec;
 use super::schedule::{Act, Phase, sequential};
@@ -74,13 +75,13 @@ pub trait CrowdNet:
     /// Adds to `problems` the violated rules among the model's settings, and between them and `train`.
     fn check(&self, _train: &TrainSpec, _place: &str, _problems: &mut Problems) {}
 
-    /// The outputs of the classifier that the model reads.
-    fn heads(&self) -> Heads {
+    /// The outputs of the classifier that the model reads, given the sizes of the data.
+    fn heads(&self, _sizes: &Sizes) -> Heads {
         Heads::CLASSIFIER
     }
 
-    /// The learners other than the classifier.
-    fn other_learners(&self, _network: &NetworkSpec) -> Vec<LearnerSpec> {
+    /// The learners other than the classifier, given the sizes of the data.
+    fn other_learners(&self, _network: &NetworkSpec, _sizes: &Sizes) -> Vec<LearnerSpec> {
         Vec::new()
     }
 
@@ -146,9 +147,22 @@ pub trait CrowdNet:
         train.epochs
     }
 
+    /// The posteriors that an E-step computes for a batch, `[row, class]`. The batch has the targets of this name, which
+    /// the result replaces.
+    fn e_step(&self, context: &BatchContext<'_>, _name: &'static str) -> Vec<f64> {
+        self.predict(context).posterior
+    }
+
     /// The M-step: estimates parameters of annotators from `counts`, the expected counts `[column, class]` of the
-    /// targets.
-    fn m_step(&self, _a: &Annotations, _counts: &[f64], _params: &mut AnnotatorParams) {}
+    /// targets [`MAIN_TARGETS`](super::MAIN_TARGETS), and other numbers from the targets of `state`.
+    fn m_step(
+        &self,
+        _a: &Annotations,
+        _counts: &[f64],
+        _state: &mut TrainState,
+        _params: &mut AnnotatorParams,
+    ) {
+    }
 
     /// The loss of a batch; adds its derivatives to `gradient`, which is zero before the call.
     fn loss(&self, context: &BatchContext<'_>, gradient: &mut Gradient) -> f64;

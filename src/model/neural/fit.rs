@@ -12,13 +12,12 @@ use crate::model::em::kernels::expected_counts_of;
 use crate::model::fitted::{Fitted, Report, Stop, Trained};
 use crate::model::neural::annotator_params::AnnotatorParams;
 use crate::model::neural::data::TrainingData;
-use crate::model::neural::data::inputs::Sizes;
 use crate::model::neural::predict::description;
 use crate::model::neural::train::Trainer;
 use crate::model::neural::train::learner::LearnerSetting;
 use crate::model::neural::train::learners::Learners;
 use crate::model::neural::train::spec::{Select, TrainSpec};
-use crate::model::neural::train::state::TrainState;
+use crate::model::neural::train::state::{MAIN_TARGETS, TrainState};
 use crate::model::posterior::Posterior;
 use crate::model::vote::agreement;
 use crate::run::Run;
@@ -31,7 +30,7 @@ impl<N: CrowdNet> Model for Neural<N> {
                 .at("source.features")
                 .help("set source.features, or choose a label-only model"));
         };
-        let (dims, matrix) = (evidence.annotations.dims(), described.matrix());
+        let dims = evidence.annotations.dims();
         let split = split_annotations(train, evidence.annotations, run)?;
         let (training, held_out) = match &split {
             Some([training, held_out]) => {
@@ -40,20 +39,14 @@ impl<N: CrowdNet> Model for Neural<N> {
             None => (evidence, None),
         };
         let (mut aggregated, data) = prepared(self, training, held_out, run)?;
-        let mut targets = aggregated.as_ref().map(|fitted| fitted.posterior.clone());
+        let state = TrainState::with_targets(aggregated.as_ref().map(|f| f.posterior.clone()));
         let Some(data) = data.filter(|data| !data.is_empty() && dims.classes > 0) else {
             return Err(Error::data("no annotated instance has features to learn from")
                 .at("source.features")
                 .help("the ids must be the same as in the annotations"));
         };
         let valid = gold_to_select_by(train, described)?;
-        let sizes = Sizes {
-            features: matrix.shape().to_vec(),
-            classes: dims.classes,
-            labels: dims.labels,
-            annotators: dims.annotators,
-            annotator_features: self.annotator_features(described),
-        };
+        let sizes = self.sizes(dims, described);
         let precision = train.precision;
         let setting =
             LearnerSetting { precision, sizes: &sizes, run, device: &Device::Cpu, saved: None };
@@ -64,7 +57,7 @@ impl<N: CrowdNet> Model for Neural<N> {
         let setting = LearnerSetting { device: &device, ..setting };
         let mut learners = Learners::new(self.learners(&sizes), &setting)?;
         learners.fit_scalers(&data);
-        if !model.heads().classifier && evidence.annotations.trusted.is_some() {
+        if !model.heads(&sizes).classifier && evidence.annotations.trusted.is_some() {
             run.warn(format!(
                 "`{}` is trained on labels, not classes: trusted classes appear in the labels table, but do not train it",
                 N::KIND
@@ -85,7 +78,7 @@ impl<N: CrowdNet> Model for Neural<N> {
             valid: &valid,
             learners,
             annotator_params,
-            state: TrainState { targets, ..TrainState::default() },
+            state,
             phase: "",
             label: String::new(),
             is_over: false,
@@ -95,10 +88,13 @@ impl<N: CrowdNet> Model for Neural<N> {
         trainer.annotator_params.average_unknown(&data.unknown());
         // The posteriors use all annotations, held out or not.
         let mut whole = None;
-        targets = trainer.state.targets.take();
+        let (mut targets, is_own) = match trainer.state.targets.remove(MAIN_TARGETS) {
+            Some(targets) => (Some(targets.posterior), targets.is_own),
+            None => (None, false),
+        };
         if held_out.is_some() {
             (aggregated, whole) = prepared(self, evidence, None, run)?;
-            if let (Some(fitted), false) = (&aggregated, trainer.state.are_targets_own) {
+            if let (Some(fitted), false) = (&aggregated, is_own) {
                 targets = Some(fitted.posterior.clone());
             }
         }

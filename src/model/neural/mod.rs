@@ -29,7 +29,7 @@
 //! 2. Define a struct of the model's own settings and implement [`CrowdNet`] for it: kind and summary for users, the
 //!    tables of annotators' parameters, the loss of a batch with its derivatives, the prediction of a batch, and the
 //!    report on annotators. [`Neural`] adds `device`, `backbone` and `train`. A model with its own schedule also
-//!    implements `next_act` and `epochs`, and `m_step` if it has an M-step.
+//!    implements `next_act` and `epochs`, `m_step` if it has an M-step, and `e_step` if its E-step is not `predict`.
 //! 3. Add its `mod` line and its line in [`KINDS`] to `models/mod.rs`. The loop, batching, devices, selection,
 //!    checkpoints, saved models and prediction need no further code, and the conformance suite tests every registered
 //!    model. The gradient check in `tests/` fails until it has a case for the model.
@@ -56,7 +56,7 @@ pub use batch_context::{BatchContext, BatchPrediction, Gradient};
 pub use crowd_net::{AnnotatorReport, CrowdNet, Task};
 pub use data::batch::{Batch, BatchAnnotation};
 pub use data::batching::InstanceSubset;
-pub use data::inputs::LearnerInput;
+pub use data::inputs::{LearnerInput, Sizes};
 pub use device::DeviceChoice;
 pub use models::{
     AggNet, Conal, CrowdLayer, Dl, DoctorNet, KINDS, MaxMig, SingleConfusion, SoftBootstrap, Tcl,
@@ -74,6 +74,6 @@ pub use spec::Neural;
 pub use train::learner::LearnerSpec;
 pub use train::optimiser_spec::{LrSchedule, OptimiserKind, OptimiserSpec};
 pub use train::spec::{BatchBy, Reduction, Select, TrainSpec};
-pub use train::state::TrainState;
+pub use train::state::{Estimates, MAIN_TARGETS, Targets, TrainState};
 
 use device::{from_candle, name_of};

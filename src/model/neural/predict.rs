@@ -15,6 +15,7 @@ use crate::model::neural::data::inputs::{Inputs, Sizes};
 use crate::model::neural::train::checkpoint::Snapshot;
 use crate::model::neural::train::learner::LearnerSetting;
 use crate::model::neural::train::learners::Learners;
+use crate::model::neural::train::state::Estimates;
 use crate::model::neural::train::step::Predictor;
 use crate::model::posterior::Posterior;
 use crate::model::{Predicted, SavedModel, Spec as _};
@@ -94,7 +95,7 @@ pub fn predict<N: CrowdNet>(
     let predictor = Predictor {
         learners: &learners,
         annotator_params: &annotator_params,
-        calibrator: None,
+        estimates: &Estimates::default(),
         dims,
     };
     let mut predictions = Posterior::zeros(matrix.len(), saved.classes);

@@ -3,22 +3,24 @@
 use std::ops::Range;
 
 use super::data::batching::InstanceSubset;
+use super::train::state::MAIN_TARGETS;
+use crate::model::calibrator::Method;
 
 /// One act of a training: some epochs, or another update of targets or parameters.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Act {
     /// Trains parameters by their gradients.
     Train(Phase),
-    /// Replaces the targets by the model's posteriors given features and annotations.
-    EStep,
-    /// Estimates parameters of annotators from the targets, in closed form.
+    /// Replaces the targets of this name by the model's posteriors given features and annotations.
+    EStep(&'static str),
+    /// Estimates parameters of annotators, and other numbers, from the targets, in closed form.
     MStep,
-    /// Fits the calibrator to the classifier's predictions of trusted instances.
-    Calibrate,
+    /// Fits the calibrator of the learner of this name to its probabilities of trusted instances, by this method.
+    Calibrate(&'static str, Method),
     /// Restores the best model since the last selection; if no epoch was scored, the average model, if there is one.
     Select,
-    /// Reinitialises the parameters of these learners, and drops the calibrator, the best model and the average model,
-    /// which belong to the old parameters.
+    /// Reinitialises the parameters of these learners, and drops their calibrators, the best model and the average
+    /// model, which belong to the old parameters.
     Reset(LearnerSubset),
 }
 
@@ -62,8 +64,12 @@ pub struct Phase {
     pub act: Range<u32>,
     /// The learners that are trained.
     pub learners: LearnerSubset,
+    /// The name of the targets that the batches have.
+    pub targets: &'static str,
     /// The names of the tables that are trained; `None` for all.
     pub tables: Option<&'static [&'static str]>,
+    /// The learning rate of learners, where it differs from their optimisers'.
+    pub learner_rate: Option<f64>,
     /// The learning rate of annotators' parameters, where it differs from the optimiser's.
     pub annotator_rate: Option<f64>,
     /// The number of epochs at the start of the phase in which annotators' parameters are frozen while the classifier
@@ -89,7 +95,9 @@ impl Phase {
             epochs,
             act: 0..epochs,
             learners: LearnerSubset::All,
+            targets: MAIN_TARGETS,
             tables: None,
+            learner_rate: None,
             annotator_rate: None,
             annotator_delay: None,
             changes_likelihood: true,

@@ -12,7 +12,7 @@ use super::train::learner::{CLASSIFIER, LearnerSpec};
 use super::train::spec::{BatchBy, Select};
 use super::{CrowdNet, DeviceChoice};
 use crate::error::Problem;
-use crate::frame::Described;
+use crate::frame::{Described, Dims};
 use crate::model::preset::Preset;
 use crate::model::{Properties, Spec};
 use crate::spec::Problems;
@@ -57,23 +57,35 @@ impl<N: CrowdNet> JsonSchema for Neural<N> {
 }
 
 impl<N: CrowdNet> Neural<N> {
-    /// The classifier, and the other learners for inputs of these sizes.
+    /// The classifier, and the other learners, for data of these sizes.
     pub(crate) fn learners(&self, sizes: &Sizes) -> (LearnerSpec, Vec<LearnerSpec>) {
-        let (backbone, heads) = (self.network.backbone.clone(), self.model.heads());
-        let classifier =
-            LearnerSpec { name: CLASSIFIER, backbone, heads, input: LearnerInput::Features };
-        let mut others = self.model.other_learners(&self.network);
+        let (backbone, heads) = (self.network.backbone.clone(), self.model.heads(sizes));
+        let classifier = LearnerSpec {
+            name: CLASSIFIER,
+            backbone,
+            heads,
+            input: LearnerInput::Features,
+            optimiser: None,
+        };
+        let mut others = self.model.other_learners(&self.network, sizes);
         if !N::NEEDS_ANNOTATOR_FEATURES && sizes.annotator_features.is_none() {
             others.retain(|other| other.input != LearnerInput::Annotators);
         }
         (classifier, others)
     }
 
-    /// The number of features of one annotator, if a learner reads them and the data have them.
-    pub(crate) fn annotator_features(&self, described: &Described) -> Option<usize> {
-        let others = self.model.other_learners(&self.network);
+    /// The sizes of the data, with the number of features of one annotator only if a learner reads them.
+    pub(crate) fn sizes(&self, dims: Dims, described: &Described) -> Sizes {
+        let sizes = Sizes {
+            features: described.matrix().shape().to_vec(),
+            classes: dims.classes,
+            labels: dims.labels,
+            annotators: dims.annotators,
+            annotator_features: described.annotator_matrix().map(|(matrix, _)| matrix.width()),
+        };
+        let others = self.model.other_learners(&self.network, &sizes);
         let reads = others.iter().any(|other| other.input == LearnerInput::Annotators);
-        described.annotator_matrix().filter(|_| reads).map(|(matrix, _)| matrix.width())
+        Sizes { annotator_features: sizes.annotator_features.filter(|_| reads), ..sizes }
     }
 }
 

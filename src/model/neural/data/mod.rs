@@ -153,11 +153,11 @@ impl<'a> TrainingData<'a> {
         (0..self.row_of.len() as u32).filter(|i| self.row_of[*i as usize].is_some()).collect()
     }
 
-    /// The trusted class of each instance that has features, as (feature row, class), ascending.
+    /// The trusted class of each instance that has features, as (instance, class), ascending.
     #[must_use]
     pub fn trusted(&self) -> Vec<(u32, u32)> {
-        let trusted = |i: usize| Some((self.row_of[i]?, self.annotations.trusted_class(i)?));
-        (0..self.row_of.len()).filter_map(trusted).collect()
+        let trusted = |i: u32| Some((i, self.annotations.trusted_class(i as usize)?));
+        self.instances().into_iter().filter_map(trusted).collect()
     }
 
     /// The instances without a trusted class, ascending: those with features, and those without.

@@ -30,7 +30,7 @@ use crate::model::fitted::Fitted;
 use crate::model::neural::models::{counted, paper};
 use crate::model::neural::{
     Act, AnnotatorParams, AnnotatorReport, BatchContext, BatchPrediction, CrowdNet, Gradient,
-    NetworkSpec, ParamTable, Phase, Reduction, Task, TrainSpec, TrainState,
+    MAIN_TARGETS, NetworkSpec, ParamTable, Phase, Reduction, Task, TrainSpec, TrainState,
 };
 use crate::model::vote::MajorityVote;
 use crate::run::Run;
@@ -72,13 +72,19 @@ impl CrowdNet for AggNet {
         match part {
             0 if round < train.epochs => Some(Act::Train(epoch)),
             0 if round == train.epochs => Some(Act::Select),
-            1 if round < train.epochs => Some(Act::EStep),
+            1 if round < train.epochs => Some(Act::EStep(MAIN_TARGETS)),
             2 if round < train.epochs => Some(Act::MStep),
             _ => None,
         }
     }
 
-    fn m_step(&self, a: &Annotations, counts: &[f64], params: &mut AnnotatorParams) {
+    fn m_step(
+        &self,
+        a: &Annotations,
+        counts: &[f64],
+        _state: &mut TrainState,
+        params: &mut AnnotatorParams,
+    ) {
         counted::count(a, counts, 0.0, params);
     }
 

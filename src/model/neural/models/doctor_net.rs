@@ -26,7 +26,7 @@ use crate::model::neural::net::host::product::{MatrixView, multiply_into};
 use crate::model::neural::numerics::{at_least, softmax};
 use crate::model::neural::{
     BatchContext, BatchPrediction, CrowdNet, Gradient, Heads, NetworkSpec, ParamTable, Reduction,
-    Task,
+    Sizes, Task,
 };
 
 /// Doctor net.
@@ -196,7 +196,7 @@ impl CrowdNet for DoctorNet {
         (paper::network(10, Some(32), 1e-3), Self::default())
     }
 
-    fn heads(&self) -> Heads {
+    fn heads(&self, _sizes: &Sizes) -> Heads {
         Heads::HIDDEN
     }
 

@@ -27,15 +27,17 @@ use serde::{Deserialize, Serialize};
 use crate::error::{Error, Problem, Result};
 use crate::frame::{Annotations, Evidence};
 use crate::model::Model;
+use crate::model::calibrator::Method;
 use crate::model::confusion::Smoothing;
 use crate::model::em::kernels::{ColumnModel, Prior};
 use crate::model::fitted::{Fitted, Report, Stop, on_cpu};
 use crate::model::neural::models::{counted, paper};
+use crate::model::neural::train::learner::CLASSIFIER;
 use crate::model::neural::train::spec::Select;
 use crate::model::neural::{
-    Act, AnnotatorParams, AnnotatorReport, BatchAnnotation, BatchContext, BatchPrediction,
-    CrowdNet, Gradient, InstanceSubset, LearnerSubset, NetworkSpec, ParamTable, Phase, Reduction,
-    Task, TrainSpec, TrainState,
+    Act, AnnotatorParams, AnnotatorReport, BatchContext, BatchPrediction, CrowdNet, Gradient,
+    InstanceSubset, LearnerSubset, MAIN_TARGETS, NetworkSpec, ParamTable, Phase, Reduction, Task,
+    TrainSpec, TrainState,
 };
 use crate::model::numerics::MIN_PROBABILITY;
 use crate::model::posterior::Posterior;
@@ -115,9 +117,10 @@ impl Tcl {
         let rounds = (0..self.rounds).flat_map(move |round| {
             let end_of = |round: u32| first.saturating_add(round.saturating_mul(each));
             let start = round.checked_sub(1).map_or(0, end_of);
-            let e_step = (round > 0).then_some(Act::EStep);
+            let e_step = (round > 0).then_some(Act::EStep(MAIN_TARGETS));
             let train = Act::Train(Phase { act: start..end_of(round), ..joint.clone() });
-            let then = [train, Act::Calibrate, Act::EStep];
+            let then =
+                [train, Act::Calibrate(CLASSIFIER, Method::Isotonic), Act::EStep(MAIN_TARGETS)];
             [Act::MStep].into_iter().chain(e_step).chain(then)
         });
         let retraining = Phase::joint("retraining", train.epochs);
@@ -225,7 +228,13 @@ impl CrowdNet for Tcl {
         self.co_training_epochs().saturating_add(train.epochs).saturating_add(alone)
     }
 
-    fn m_step(&self, a: &Annotations, counts: &[f64], params: &mut AnnotatorParams) {
+    fn m_step(
+        &self,
+        a: &Annotations,
+        counts: &[f64],
+        _state: &mut TrainState,
+        params: &mut AnnotatorParams,
+    ) {
         counted::count(a, counts, MIN_PROBABILITY, params);
     }
 
@@ -233,18 +242,19 @@ impl CrowdNet for Tcl {
         context.cross_entropy_of_targets(gradient)
     }
 
-    fn predict(&self, context: &BatchContext<'_>) -> BatchPrediction {
-        let cell = |_, a: &BatchAnnotation, k| counted::cell(context, a, k);
-        let predicted = context.predict_by_bayes(cell);
-        // After the training the batch has targets, and they are the posteriors. In an E-step, which computes them, it
-        // has none.
-        if !context.batch.targets.is_empty() {
-            return BatchPrediction { posterior: context.batch.targets.clone(), ..predicted };
-        }
-        let Some(calibrator) = context.calibrator else { return predicted };
+    /// The co-labels: naive Bayes with the calibrated classifier as the prior.
+    fn e_step(&self, context: &BatchContext<'_>, _name: &'static str) -> Vec<f64> {
         let mut prior = context.out.p.clone();
-        prior.chunks_exact_mut(context.dims.classes).for_each(|row| calibrator.apply(row));
-        BatchPrediction { posterior: context.posterior_from(&prior, cell), ..predicted }
+        if let Some(calibrator) = context.estimates.calibrators.get(CLASSIFIER) {
+            prior.chunks_exact_mut(context.dims.classes).for_each(|row| calibrator.apply(row));
+        }
+        context.posterior_from(&prior, |_, a, k| counted::cell(context, a, k))
+    }
+
+    /// The posteriors are the targets of the retraining.
+    fn predict(&self, context: &BatchContext<'_>) -> BatchPrediction {
+        let predicted = context.predict_by_bayes(|_, a, k| counted::cell(context, a, k));
+        BatchPrediction { posterior: context.batch.targets.clone(), ..predicted }
     }
 
     fn report(&self, task: &Task<'_>, annotator_params: &AnnotatorParams) -> AnnotatorReport {

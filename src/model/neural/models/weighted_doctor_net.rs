@@ -33,8 +33,8 @@ use crate::model::neural::models::paper;
 use crate::model::neural::numerics::{at_least, softmax};
 use crate::model::neural::{
     Act, AnnotatorParams, AnnotatorReport, BatchContext, BatchPrediction, CrowdNet, Gradient,
-    Heads, LearnerSubset, NetworkSpec, ParamTable, Phase, Reduction, Task, TrainSpec, TrainState,
-    sequential,
+    Heads, LearnerSubset, NetworkSpec, ParamTable, Phase, Reduction, Sizes, Task, TrainSpec,
+    TrainState, sequential,
 };
 use crate::spec::Problems;
 
@@ -203,7 +203,7 @@ impl CrowdNet for WeightedDoctorNet {
         }
     }
 
-    fn heads(&self) -> Heads {
+    fn heads(&self, _sizes: &Sizes) -> Heads {
         Heads::HIDDEN
     }
 
@@ -308,9 +308,14 @@ mod tests {
             annotators: 3,
             annotator_features: None,
         };
-        let (backbone, heads) = (BackboneSpec::default(), model.heads());
-        let classifier =
-            LearnerSpec { name: CLASSIFIER, backbone, heads, input: LearnerInput::Features };
+        let (backbone, heads) = (BackboneSpec::default(), model.heads(&sizes));
+        let classifier = LearnerSpec {
+            name: CLASSIFIER,
+            backbone,
+            heads,
+            input: LearnerInput::Features,
+            optimiser: None,
+        };
         let (precision, device) = (Precision::F32, &Device::Cpu);
         let setting = LearnerSetting { precision, sizes: &sizes, run: &run, device, saved: None };
         let learners = Learners::new((classifier, Vec::new()), &setting).unwrap();

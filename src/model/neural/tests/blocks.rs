@@ -62,7 +62,7 @@ fn losses_and_likelihoods_compute_the_heads_of_their_own_annotators() {
         let gathered = case.annotator_params.gather(&[1]);
         let context = BatchContext {
             phase: "",
-            calibrator: None,
+            estimates: &Estimates::default(),
             reduction: Reduction::Sum,
             batch: &case.batch,
             out: &case.out,

@@ -39,7 +39,7 @@ fn loss_among<N: CrowdNet>(case: &Case<'_, N>, annotators: usize) -> f64 {
         others: &[],
         gathered,
         annotator_params,
-        calibrator: None,
+        estimates: &Estimates::default(),
         reduction: case.reduction,
         dims,
     };

@@ -24,7 +24,7 @@ pub(super) fn fit<N: CrowdNet>(
 
 pub(super) fn parameters(fitted: Fitted) -> Snapshot {
     let saved = Snapshot::from_bytes(&fitted.model.unwrap().parameters).unwrap();
-    from_pytorch(&saved, &Conal::default().heads())
+    from_pytorch(&saved, &Conal::default().heads(&SIZES))
 }
 
 fn batching(by_annotation: bool) -> Batching {

@@ -125,7 +125,7 @@ fn conal_starts_at_its_strength_and_its_widths() {
         near(&tables[table].row(r), &start);
     }
     assert_eq!((tables[2].width, tables[2].values.len()), (3, 6));
-    assert_eq!(model.heads().named[0].widths, [7, 3]);
+    assert_eq!(model.heads(&SIZES).named[0].widths, [7, 3]);
 }
 
 /// The annotators' embeddings (0.3, -1) and (1, 1) are normalised; the instances' embeddings (1, 2) and (-1, 0.5) are

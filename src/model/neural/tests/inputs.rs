@@ -29,12 +29,13 @@ impl CrowdNet for Readers {
         Default::default()
     }
 
-    fn other_learners(&self, network: &NetworkSpec) -> Vec<LearnerSpec> {
+    fn other_learners(&self, network: &NetworkSpec, _sizes: &Sizes) -> Vec<LearnerSpec> {
         let learner = |name, input| LearnerSpec {
             name,
             backbone: network.backbone.clone(),
             heads: Heads::CLASSIFIER,
             input,
+            optimiser: None,
         };
         vec![
             learner("annotations", LearnerInput::Annotations),

@@ -76,14 +76,15 @@ fn co_labels_take_the_calibrated_classifier() {
     let model = Tcl::default();
     let matrices = [[0.8, 0.1, 0.1, 0.3, 0.5, 0.2, 0.4, 0.3, 0.3]; 2].concat();
     let mut case = Case::new(&model).with(0, &matrices.map_f32());
-    case.calibrator = Some(Calibrator::Temperature { temperature: 2.0 });
+    let calibrator = Calibrator::Temperature { temperature: 2.0 };
+    case.estimates.calibrators.insert("classifier".to_owned(), calibrator);
     let p = case.out.p(0);
     let terms = [0.8 * 0.1, 0.3 * 0.5, 0.4 * 0.3].iter().zip(p).map(|(l, p)| l * p.sqrt());
     let terms: Vec<f64> = terms.collect();
     let sum: f64 = terms.iter().sum();
     let want: Vec<f64> = terms.iter().map(|term| term / sum).collect();
-    near(&case.predicted().posterior[..3], &want);
-    // If the batch has targets, as after the training, they are the posterior.
+    near(&case.e_step()[..3], &want);
+    // After the training the targets are the posterior.
     let targets = [0.2, 0.3, 0.5, 1.0, 0.0, 0.0];
     near(&case.with_targets(&targets).predicted().posterior, &targets);
 }
@@ -226,6 +227,6 @@ fn co_labels_are_classifier_times_naive_bayes_over_the_prior() {
     {
         (matrices[k * 3], matrices[9 + k * 3 + 2]) = (0.5 * one, 0.5 * two);
     }
-    let posterior = Case::new(&model).with(0, &matrices).predicted().posterior;
+    let posterior = Case::new(&model).with(0, &matrices).e_step();
     near(&posterior, &[0.924_021, 0.059_549, 0.016_430, 0.068_490, 0.775_730, 0.155_780]);
 }

@@ -55,6 +55,8 @@ impl Stage {
 struct Pair {
     /// Stages and their epochs; all epochs of one stage are one phase.
     stages: Vec<(Stage, u32)>,
+    /// The teacher's own optimiser.
+    teacher: Option<OptimiserSpec>,
 }
 
 impl CrowdNet for Pair {
@@ -68,9 +70,15 @@ impl CrowdNet for Pair {
         Default::default()
     }
 
-    fn other_learners(&self, network: &NetworkSpec) -> Vec<LearnerSpec> {
+    fn other_learners(&self, network: &NetworkSpec, _sizes: &Sizes) -> Vec<LearnerSpec> {
         let (backbone, heads) = (network.backbone.clone(), Heads::CLASSIFIER);
-        vec![LearnerSpec { name: "teacher", backbone, heads, input: LearnerInput::Features }]
+        vec![LearnerSpec {
+            name: "teacher",
+            backbone,
+            heads,
+            input: LearnerInput::Features,
+            optimiser: self.teacher.clone(),
+        }]
     }
 
     fn aggregate(&self, evidence: Evidence<'_>, run: &mut Run) -> Result<Option<Fitted>> {
@@ -135,7 +143,7 @@ fn pair(optimiser: OptimiserSpec, stages: &[(Stage, u32)]) -> Neural<Pair> {
     let train = TrainSpec { batch_size: Some(40), optimiser, ..TrainSpec::default() };
     let device = "cpu".to_owned();
     let network = NetworkSpec { device, backbone, train, ..NetworkSpec::default() };
-    Neural { network, model: Pair { stages: stages.to_vec() } }
+    Neural { network, model: Pair { stages: stages.to_vec(), teacher: None } }
 }
 
 fn adam(learning_rate: f64) -> OptimiserSpec {
@@ -247,6 +255,34 @@ fn a_step_moves_its_learners_as_worked_out_by_hand() {
     expect_step(&teacher, &of("teacher.", &both), &of_mean(&q), matrix);
 }
 
+/// The first step of Adam is the rate itself against the sign of the gradient, while the classifier makes the step of
+/// SGD. After the first epoch, the teacher's own schedule has the factor zero.
+#[test]
+fn a_learner_may_have_an_optimiser_of_its_own() {
+    let a = agreeing();
+    let shared =
+        OptimiserSpec { rule: OptimiserKind::Sgd, beta1: 0.0, weight_decay: 0.0, ..adam(0.1) };
+    let (schedule, milestones, gamma) = (LrSchedule::Step, vec![1], 0.0);
+    let own = OptimiserSpec { weight_decay: 0.0, schedule, milestones, gamma, ..adam(0.05) };
+    let after = |teacher: &Option<OptimiserSpec>, epochs: u32, shared: &OptimiserSpec| {
+        let mut model = pair(shared.clone(), &[(Stage::Mean, epochs)]);
+        model.model.teacher.clone_from(teacher);
+        numbers(fit(&model, &a, &described(&a)).unwrap())
+    };
+    let none = OptimiserSpec { learning_rate: 0.0, ..shared.clone() };
+    let (start, plain) = (after(&None, 1, &none), after(&None, 1, &shared));
+    let with_own = after(&Some(own.clone()), 1, &shared);
+    assert_eq!(of("", &with_own), of("", &plain));
+    let [start, plain, first] = [&start, &plain, &with_own].map(|s| of("teacher.", s).0);
+    for ((start, plain), own) in start.iter().zip(plain).zip(&first) {
+        let wanted = 0.05 * (plain - start).signum();
+        assert!((own - start - wanted).abs() < 1e-4, "{start} becomes {own}, plainly {plain}");
+    }
+    let two = after(&Some(own), 2, &shared);
+    assert_eq!(of("teacher.", &two).0, first);
+    assert_ne!(of("", &two), of("", &with_own));
+}
+
 /// Training the classifier changes neither the moments nor the epoch count nor the random numbers of the teacher.
 #[test]
 fn a_learner_that_is_trained_in_turn_is_the_learner_that_is_trained_alone() {
@@ -281,7 +317,7 @@ fn a_reset_of_one_learner_leaves_the_other() {
 }
 
 /// Stops the run at the end of an epoch.
-struct StopAfter(AtomicU32, Cancel);
+pub(super) struct StopAfter(pub(super) AtomicU32, pub(super) Cancel);
 
 impl Progress for StopAfter {
     fn at(&self, _position: u64, _message: &str) {

@@ -14,6 +14,7 @@ mod phases;
 mod posteriors;
 mod schedules;
 mod settings;
+mod states;
 mod trace;
 mod training;
 mod underflow;
@@ -48,6 +49,10 @@ use crate::testing::tiny;
 /// Instances 0 and 1, annotators 0 and 1, three classes.
 const ANNOTATIONS: [(u32, u32, u32); 4] = [(0, 0, 0), (0, 1, 1), (1, 0, 1), (1, 1, 2)];
 const LOGITS: [f64; 6] = [2.0, 0.0, -1.0, 0.5, 1.5, 0.0];
+
+/// The sizes of these annotations.
+const SIZES: Sizes =
+    Sizes { features: Vec::new(), classes: 3, labels: 3, annotators: 2, annotator_features: None };
 
 fn annotations() -> Annotations {
     tiny(3, &ANNOTATIONS)
@@ -125,7 +130,7 @@ struct Case<'a, N> {
     others: Vec<Outputs>,
     annotator_params: AnnotatorParams,
     phase: &'static str,
-    calibrator: Option<crate::model::calibrator::Calibrator>,
+    estimates: Estimates,
     reduction: Reduction,
     /// The only table that is trained, while all other parameters are fixed; `None` to train all.
     alone: Option<usize>,
@@ -133,18 +138,18 @@ struct Case<'a, N> {
 
 impl<'a, N: CrowdNet> Case<'a, N> {
     fn new(model: &'a N) -> Self {
-        let a = annotations();
-        let hidden = if model.heads().hidden { vec![0.3, -0.2, 0.8, 0.1] } else { Vec::new() };
+        let (a, heads) = (annotations(), model.heads(&SIZES));
+        let hidden = if heads.hidden { vec![0.3, -0.2, 0.8, 0.1] } else { Vec::new() };
         let numbers = |head: &Head| -> Vec<f64> {
             let width = 2 * head.widths.last().unwrap();
             (0..width).map(|n| 0.4 - 0.3 * n as f64).collect()
         };
-        let named = model.heads().named.iter().map(numbers).collect();
+        let named = heads.named.iter().map(numbers).collect();
         let run = Run::new(3);
         let task = Task { evidence: (&a).into(), dims: a.dims(), hidden: 2, run: &run };
         let annotator_params = AnnotatorParams { tables: model.tables(&task).unwrap() };
         let mut out = outputs(&hidden, named);
-        if !model.heads().classifier {
+        if !heads.classifier {
             (out.logits, out.p) = (Vec::new(), Vec::new());
         }
         Case {
@@ -154,7 +159,7 @@ impl<'a, N: CrowdNet> Case<'a, N> {
             others: Vec::new(),
             annotator_params,
             phase: "",
-            calibrator: None,
+            estimates: Estimates::default(),
             reduction: N::REDUCTION.unwrap_or(Reduction::Sum),
             alone: None,
         }
@@ -186,7 +191,7 @@ impl<'a, N: CrowdNet> Case<'a, N> {
             others: &self.others,
             gathered,
             annotator_params: &self.annotator_params,
-            calibrator: self.calibrator.as_ref(),
+            estimates: &self.estimates,
             reduction: self.reduction,
             dims: annotations().dims(),
         }
@@ -194,6 +199,12 @@ impl<'a, N: CrowdNet> Case<'a, N> {
 
     fn predicted(&self) -> BatchPrediction {
         self.model.predict(&self.context(&self.out, &self.annotator_params.gather(&[0, 1])))
+    }
+
+    /// The posteriors of an E-step.
+    fn e_step(&self) -> Vec<f64> {
+        let gathered = self.annotator_params.gather(&[0, 1]);
+        self.model.e_step(&self.context(&self.out, &gathered), MAIN_TARGETS)
     }
 
     fn value(&self) -> f64 {

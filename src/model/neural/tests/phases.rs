@@ -6,10 +6,11 @@ use crate::testing::described;
 
 /// A phase of one epoch.
 #[derive(
-    Debug, Clone, Copy, PartialEq, serde::Serialize, serde::Deserialize, schemars::JsonSchema,
+    Debug, Clone, Copy, Default, PartialEq, serde::Serialize, serde::Deserialize, schemars::JsonSchema,
 )]
 struct Second {
     annotator_delay: Option<u32>,
+    learner_rate: Option<f64>,
 }
 
 /// `trace_regularised` with phases of its own.
@@ -39,8 +40,9 @@ impl CrowdNet for Phases {
 
     fn next_act(&self, train: &TrainSpec, state: &TrainState) -> Option<Act> {
         let first = |round| Phase { round, ..Phase::joint("first", train.epochs) };
-        let second = self.second.map(|Second { annotator_delay }| Phase {
+        let second = self.second.map(|Second { annotator_delay, learner_rate }| Phase {
             annotator_delay,
+            learner_rate,
             act: 0..1,
             ..Phase::joint("second", train.epochs)
         });
@@ -61,7 +63,7 @@ fn fitted(epochs: u32, rate: f64, model: Phases) -> Fitted {
         schedule: LrSchedule::Constant,
         ..OptimiserSpec::default()
     };
-    let train = TrainSpec { epochs, optimiser, ..TrainSpec::default() };
+    let train = TrainSpec { epochs, batch_size: Some(40), optimiser, ..TrainSpec::default() };
     let backbone = BackboneSpec { dropout: 0.5, batch_norm: false, ..BackboneSpec::default() };
     let network = NetworkSpec { backbone, train, ..NetworkSpec::default() };
     fit(&Neural { network, model }, &a, &described(&a)).unwrap()
@@ -84,14 +86,31 @@ fn every_round_has_random_numbers_and_trace_rows_of_its_own() {
     }
 }
 
+fn numbers(prefix: &str, second: Option<Second>) -> Vec<f32> {
+    let trained = parameters(fitted(5, 0.1, Phases { rounds: 1, second }));
+    trained.f32s_with_prefix(prefix).flat_map(|(.., values)| values.to_vec()).collect()
+}
+
 /// A fifth of five epochs is one: by default, the first epoch of each phase leaves the annotators alone.
 #[test]
 fn a_phase_may_have_a_delay_of_its_own() {
-    let annotators = |second| {
-        let trained = parameters(fitted(5, 0.1, Phases { rounds: 1, second }));
-        trained.f32s_with_prefix("crowd.").flat_map(|(.., values)| values.to_vec()).collect()
+    let one = numbers("crowd.", None);
+    assert_eq!(numbers("crowd.", Some(Second::default())), one);
+    let at_once = Second { annotator_delay: Some(0), ..Second::default() };
+    assert_ne!(numbers("crowd.", Some(at_once)), one);
+}
+
+#[test]
+fn a_phase_may_have_a_rate_of_its_own() {
+    let one = numbers("net.", None);
+    let at_rate = |rate| {
+        numbers("net.", Some(Second { learner_rate: rate, ..Second::default() }))
     };
-    let one: Vec<f32> = annotators(None);
-    assert_eq!(annotators(Some(Second { annotator_delay: None })), one);
-    assert_ne!(annotators(Some(Second { annotator_delay: Some(0) })), one);
+    assert_eq!(at_rate(Some(0.0)), one);
+    let same = at_rate(Some(0.1));
+    assert_eq!(at_rate(None), same);
+    let moved = |to: &[f32]| -> Vec<f32> { one.iter().zip(to).map(|(a, b)| b - a).collect() };
+    for (one, two) in moved(&same).iter().zip(moved(&at_rate(Some(0.2)))) {
+        assert!((2.0 * one - two).abs() < 1e-5, "{one} and {two}");
+    }
 }

@@ -10,7 +10,7 @@ pub(super) fn predict<N: CrowdNet>(case: &Case<'_, N>) -> BatchPrediction {
     let gathered = case.annotator_params.gather(&case.batch.annotators);
     case.model.predict(&BatchContext {
         phase: "",
-        calibrator: None,
+        estimates: &Estimates::default(),
         reduction: Reduction::Sum,
         batch: &case.batch,
         out: &case.out,
@@ -193,7 +193,7 @@ fn heads_in_blocks_are_heads_one_by_one() {
     };
     let context = BatchContext {
         phase: "",
-        calibrator: None,
+        estimates: &Estimates::default(),
         reduction: Reduction::Sum,
         batch: &batch,
         out: &out,

@@ -6,9 +6,12 @@ use crate::model::calibrator::{Calibrator, Method, Points};
 use crate::model::fitted::TraceRow;
 use crate::model::neural::models::tcl::Retrain;
 use crate::model::neural::train::checkpoint::Snapshot;
-use crate::model::neural::train::state::Best;
+use crate::model::neural::train::state::{Best, Targets};
 use crate::model::posterior::Posterior;
 use crate::testing::described;
+
+const CALIBRATE: &str = "Calibrate(\"classifier\", Isotonic)";
+const E_STEP: &str = "EStep(\"main\")";
 
 /// The acts as one word each, a training with its name, epochs and instances.
 fn acts<N: CrowdNet>(Neural { network, model }: &Neural<N>) -> Vec<String> {
@@ -40,18 +43,18 @@ fn rounds_share_one_clock_and_the_retraining_has_another() {
     let rounds = [
         "MStep",
         "co-training 0..4 of 8 on Untrusted",
-        "Calibrate",
-        "EStep",
+        CALIBRATE,
+        E_STEP,
         "MStep",
-        "EStep",
+        E_STEP,
         "co-training 4..6 of 8 on Untrusted",
-        "Calibrate",
-        "EStep",
+        CALIBRATE,
+        E_STEP,
         "MStep",
-        "EStep",
+        E_STEP,
         "co-training 6..8 of 8 on Untrusted",
-        "Calibrate",
-        "EStep",
+        CALIBRATE,
+        E_STEP,
         "Reset(All)",
     ];
     let union = ["retraining 0..7 of 7 on All, scored", "Select"];
@@ -73,10 +76,10 @@ fn a_round_of_agg_net_is_an_epoch_an_e_step_and_an_m_step() {
     let want = [
         "MStep",
         "train 0..1 of 2 on All, scored",
-        "EStep",
+        E_STEP,
         "MStep",
         "train 1..2 of 2 on All, scored",
-        "EStep",
+        E_STEP,
         "MStep",
         "Select",
     ];
@@ -198,6 +201,7 @@ fn an_epoch_runs_over_the_instances_that_it_is_for() {
 
 #[test]
 fn a_checkpoint_holds_the_whole_state() {
+    let dims = Dims { instances: 2, annotators: 1, classes: 3, labels: 3 };
     let mut points = Points::new(3);
     for (class, p) in [(0, [0.7, 0.2, 0.1]), (1, [0.5, 0.4, 0.1]), (2, [0.1, 0.1, 0.8])] {
         points.push_class(&p, class, 1.0);
@@ -211,10 +215,22 @@ fn a_checkpoint_holds_the_whole_state() {
     };
     let mut best = Snapshot::default();
     best.f32s("net.weight".to_owned(), vec![2], vec![0.1, -3.0]);
-    let mut targets = Posterior::zeros(2, 3);
-    targets.values_mut().copy_from_slice(&[0.1, 0.2, 0.7, 1.0 / 3.0, 1.0 / 3.0, 1.0 / 3.0]);
-    let mut of_best = targets.clone();
-    of_best.values_mut()[..3].copy_from_slice(&[0.3, 0.6, 0.1]);
+    let targets = |name: &str, values: [f64; 6], is_own| {
+        let mut posterior = Posterior::zeros(2, 3);
+        posterior.values_mut().copy_from_slice(&values);
+        (name.to_owned(), Targets { posterior, is_own })
+    };
+    let (second, other) = ([0.3, 0.6, 0.1, 0.5, 0.25, 0.25], [0.0, 0.9, 0.1, 0.2, 0.2, 0.6]);
+    let aggregated = targets(MAIN_TARGETS, [1.0, 0.0, 0.0, 0.25, 0.75, 0.0], false);
+    let calibrator = |method| Calibrator::fit(method, 0.0, &points).unwrap();
+    let calibrators = [("classifier", Method::Isotonic), ("other", Method::Temperature)];
+    let estimates = Estimates {
+        calibrators: calibrators.map(|(name, method)| (name.to_owned(), calibrator(method))).into(),
+        prior: Some(vec![0.2, 0.5, 0.3]),
+        numbers: [("rates", vec![0.1, 0.7]), ("weights", vec![1.0 / 3.0])]
+            .map(|(name, values)| (name.to_owned(), values))
+            .into(),
+    };
     let state = TrainState {
         acts: 9,
         epoch: 2,
@@ -223,33 +239,25 @@ fn a_checkpoint_holds_the_whole_state() {
             score: -1.5,
             epoch: 4,
             model: best.clone(),
-            targets: Some(of_best),
-            are_targets_own: true,
+            targets: [aggregated.clone(), targets("second", other, true)].into(),
         }),
         average: Some(best),
-        targets: Some(targets),
-        are_targets_own: true,
-        calibrator: Calibrator::fit(Method::Isotonic, 0.0, &points),
+        targets: [
+            targets(MAIN_TARGETS, [0.1, 0.2, 0.7, 1.0 / 3.0, 1.0 / 3.0, 1.0 / 3.0], true),
+            targets("second", second, true),
+        ]
+        .into(),
+        estimates,
     };
-    assert!(state.calibrator.is_some());
     let mut saved = Snapshot::default();
     state.save(&mut saved).unwrap();
     let saved = Snapshot::from_bytes(&saved.to_bytes().unwrap()).unwrap();
-    let aggregated = Posterior::zeros(2, 3);
-    let mut loaded = TrainState { targets: Some(aggregated.clone()), ..TrainState::default() };
-    loaded.load(&saved).unwrap();
+    let mut loaded = TrainState::with_targets(Some(aggregated.1.posterior.clone()));
+    loaded.load(&saved, dims).unwrap();
     assert_eq!(loaded, state);
-    // The targets of a best epoch before the first E-step are the aggregator's, which the new state starts with.
-    let mut first = state.clone();
-    let best = first.best.as_mut().unwrap();
-    (best.targets, best.are_targets_own) = (Some(aggregated.clone()), false);
-    let mut saved_first = Snapshot::default();
-    first.save(&mut saved_first).unwrap();
-    let mut loaded = TrainState { targets: Some(aggregated), ..TrainState::default() };
-    loaded.load(&saved_first).unwrap();
-    assert_eq!(loaded, first);
-    let mut other = TrainState { targets: Some(Posterior::zeros(3, 3)), ..TrainState::default() };
-    assert!(other.load(&saved).unwrap_err().to_string().contains("another model"));
+    let other = Dims { instances: 3, ..dims };
+    let error = TrainState::default().load(&saved, other).unwrap_err();
+    assert!(error.to_string().contains("another model"));
 }
 
 /// The learning rate is zero, so that the first epoch stays the best. With a patience of 1 the rounds end after one

@@ -65,7 +65,7 @@ fn the_smallest_trace_is_the_true_one() {
                 &model,
                 &BatchContext {
                     phase: "",
-                    calibrator: None,
+                    estimates: &Estimates::default(),
                     reduction: Reduction::MeanInstance,
                     batch,
                     out,

@@ -65,6 +65,11 @@ impl Snapshot {
         Self(own.collect())
     }
 
+    /// The names of all arrays, ascending.
+    pub fn names(&self) -> impl Iterator<Item = &str> {
+        self.0.keys().map(String::as_str)
+    }
+
     /// Whether it holds nothing.
     #[must_use]
     pub fn is_empty(&self) -> bool {

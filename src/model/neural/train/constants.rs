@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::Trainer;
 use crate::error::Result;
 use crate::model::neural::train::frozen::FrozenOutputs;
-use crate::model::neural::{BatchContext, CrowdNet};
+use crate::model::neural::{BatchContext, CrowdNet, Phase};
 use crate::run::Run;
 
 /// The share of the run's memory that the constants of all rows may take: one in this many bytes.
@@ -20,12 +20,12 @@ impl<N: CrowdNet> Trainer<'_, N> {
     ///
     /// # Errors
     /// When the run is cancelled.
-    pub(super) fn keep_constants(&mut self, run: &Run) -> Result<()> {
+    pub(super) fn keep_constants(&mut self, phase: &Phase, run: &Run) -> Result<()> {
         let Some(frozen) = &self.learners.classifier.frozen else { return Ok(()) };
         if self.state.epoch > 0 && frozen.has_constants_of_act {
             return Ok(());
         }
-        let constants = self.constants(frozen, run)?;
+        let constants = self.constants(frozen, phase, run)?;
         if let Some(frozen) = &mut self.learners.classifier.frozen {
             frozen.outputs.constants = constants;
             frozen.has_constants_of_act = true;
@@ -34,15 +34,20 @@ impl<N: CrowdNet> Trainer<'_, N> {
     }
 
     /// The constants of the rows of `frozen`; empty if there are none, or if they are too large.
-    fn constants(&self, frozen: &FrozenOutputs, run: &Run) -> Result<Vec<Arc<[f64]>>> {
+    fn constants(
+        &self,
+        frozen: &FrozenOutputs,
+        phase: &Phase,
+        run: &Run,
+    ) -> Result<Vec<Arc<[f64]>>> {
         let max_bytes = run.share_of_memory(CONSTANTS_SHARE, usize::MAX);
         let (mut all, mut bytes) = (vec![Arc::default(); frozen.rows.len()], 0);
         for part in self.data.trained_instances().chunks(ROWS_AT_ONCE) {
             run.cancel.check()?;
-            let batch = self.data.observed(part, self.state.targets.as_ref());
+            let batch = self.data.observed(part, self.state.targets(phase.targets));
             let out = frozen.gather(&batch.rows);
             let read_out = |context: &BatchContext<'_>| {
-                self.model.constants(&BatchContext { phase: self.phase, ..*context })
+                self.model.constants(&BatchContext { phase: phase.name, ..*context })
             };
             let Some(constants) = self.predictor().with(&out, &[], &batch, read_out) else {
                 return Ok(Vec::new());

@@ -4,7 +4,7 @@ use super::Trainer;
 use crate::error::Result;
 use crate::model::fitted::TraceRow;
 use crate::model::neural::data::{Epoch, batch::Batch};
-use crate::model::neural::train::learners::{ForwardPasses, Learners};
+use crate::model::neural::train::learners::{ForwardPasses, Learners, Rule};
 use crate::model::neural::train::optimiser::Optimiser;
 use crate::model::neural::train::step::loss_and_gradient;
 use crate::model::neural::{BatchContext, CrowdNet, Gradient, ParamTable, Phase};
@@ -28,21 +28,21 @@ impl<N: CrowdNet> Trainer<'_, N> {
         }
         let factor = optimiser.factor(epoch, phase.epochs);
         let annotator_rate = phase.annotator_rate.or(optimiser.annotator_learning_rate);
-        let rates = Rates {
-            learners: factor * optimiser.learning_rate,
-            annotators: factor * annotator_rate.unwrap_or(N::ANNOTATOR_RATE),
+        let rules = Rules {
+            learners: self.learners.rules(optimiser, phase, epoch),
+            annotators: Optimiser::new(optimiser),
+            annotator_rate: factor * annotator_rate.unwrap_or(N::ANNOTATOR_RATE),
         };
         self.learners.freeze(phase.learners, self.data)?;
-        self.keep_constants(run)?;
-        let stepper = Optimiser::new(optimiser);
+        self.keep_constants(phase, run)?;
         let name = format!("{} {epoch}", self.label);
         let (mut loss, mut rows) = (0.0, 0);
         let (data, readers) = (self.data, self.learners.readers());
-        let targets = self.state.targets.take();
+        let targets = self.state.targets.remove(phase.targets);
         let over = Epoch {
             name: &name,
             instances: phase.instances,
-            targets: targets.as_ref(),
+            targets: targets.as_ref().map(|targets| &targets.posterior),
             batching: spec.batching(N::DROPS_LAST_BATCH),
             readers: &readers,
         };
@@ -51,12 +51,13 @@ impl<N: CrowdNet> Trainer<'_, N> {
             let stream = format!("dropout of {name}, batch {n}");
             let forward =
                 |learners: &Learners| learners.forward(&batch, features, phase.learners, &stream);
-            let of_batch = self.step(&batch, forward, rates, &stepper)?;
+            let of_batch = self.step(&batch, forward, &rules)?;
             loss += of_batch * batch.len() as f64;
             rows += batch.len();
             Ok(())
         });
-        self.state.targets = targets;
+        let back = targets.map(|targets| (phase.targets.to_owned(), targets));
+        self.state.targets.extend(back);
         of_epoch?;
         let loss = loss / rows.max(1) as f64;
         if !self.learners.are_finite()? || !self.annotator_params.is_finite() {
@@ -91,8 +92,7 @@ impl<N: CrowdNet> Trainer<'_, N> {
         &mut self,
         batch: &Batch,
         forward: impl FnOnce(&Learners) -> Result<ForwardPasses> + Send,
-        rates: Rates,
-        optimiser: &Optimiser,
+        rules: &Rules,
     ) -> Result<f64> {
         let (learners, annotator_params) = (&self.learners, &self.annotator_params);
         let gather = || annotator_params.gather(&batch.annotators);
@@ -105,7 +105,7 @@ impl<N: CrowdNet> Trainer<'_, N> {
             others: &passes.others,
             gathered: &gathered,
             annotator_params,
-            calibrator: self.state.calibrator.as_ref(),
+            estimates: &self.state.estimates,
             reduction: self.reduction(),
             dims: self.dims,
         };
@@ -113,7 +113,7 @@ impl<N: CrowdNet> Trainer<'_, N> {
         if !loss.is_finite() {
             return Err(self.diverged(&format!("a loss of {loss}")));
         }
-        self.descend(batch, &passes, gradient, rates, optimiser)?;
+        self.descend(batch, &passes, gradient, rules)?;
         Ok(loss)
     }
 
@@ -130,18 +130,17 @@ impl<N: CrowdNet> Trainer<'_, N> {
         batch: &Batch,
         passes: &ForwardPasses,
         gradient: Gradient,
-        rates: Rates,
-        optimiser: &Optimiser,
+        rules: &Rules,
     ) -> Result<()> {
         let spec = &self.spec.optimiser;
         let Gradient { out, others, mut tables } = gradient;
-        let are_updated = rates.learners > 0.0;
+        let are_updated = rules.learners.iter().any(|rule| rule.rate > 0.0);
         let backward = || if are_updated { passes.backward(&out, &others) } else { Ok(Vec::new()) };
         let Some(max_norm) = spec.clip_norm else {
-            let (learners, decay) = (&mut self.learners, spec.weight_decay);
+            let (learners, optimiser) = (&mut self.learners, &rules.annotators);
             let annotator_params =
-                || self.annotator_params.step(batch, &tables, optimiser, rates.annotators);
-            let learners = || learners.step(&backward()?, 1.0, optimiser, rates.learners, decay);
+                || self.annotator_params.step(batch, &tables, optimiser, rules.annotator_rate);
+            let learners = || learners.step(&backward()?, 1.0, &rules.learners);
             return rayon::join(learners, annotator_params).0;
         };
         let of_learners = backward()?;
@@ -151,19 +150,18 @@ impl<N: CrowdNet> Trainer<'_, N> {
             return Err(self.diverged(&format!("a squared norm of {squares} of the gradient")));
         }
         let scale = (max_norm / squares.sqrt()).min(1.0);
-        let (rate, decay) = (rates.learners, spec.weight_decay);
-        self.learners.step(&of_learners, scale, optimiser, rate, decay)?;
+        self.learners.step(&of_learners, scale, &rules.learners)?;
         if scale < 1.0 {
             tables.iter_mut().flatten().for_each(|g| *g *= scale);
         }
-        self.annotator_params.step(batch, &tables, optimiser, rates.annotators);
+        self.annotator_params.step(batch, &tables, &rules.annotators, rules.annotator_rate);
         Ok(())
     }
 }
 
-/// The learning rates of one epoch.
-#[derive(Clone, Copy)]
-struct Rates {
-    learners: f64,
-    annotators: f64,
+/// How learners and annotators' parameters are updated in one epoch.
+struct Rules {
+    learners: Vec<Rule>,
+    annotators: Optimiser,
+    annotator_rate: f64,
 }

@@ -104,7 +104,7 @@ mod tests {
             LearnerSetting { precision, sizes: &sizes, run, device: &Device::Cpu, saved: None };
         let learner = |backbone: &BackboneSpec, input| {
             let (backbone, heads) = (backbone.clone(), heads.clone());
-            let spec = LearnerSpec { name: CLASSIFIER, backbone, heads, input };
+            let spec = LearnerSpec { name: CLASSIFIER, backbone, heads, input, optimiser: None };
             Learner::new(spec, &setting).unwrap()
         };
         let spec = BackboneSpec { hidden: vec![4], ..BackboneSpec::default() };
@@ -134,7 +134,7 @@ mod tests {
             let setting = LearnerSetting { run, ..setting };
             let input = LearnerInput::Annotations;
             let (backbone, heads) = (spec.clone(), heads.clone());
-            let spec = LearnerSpec { name: CLASSIFIER, backbone, heads, input };
+            let spec = LearnerSpec { name: CLASSIFIER, backbone, heads, input, optimiser: None };
             let mut learner = Learner::new(spec, &setting).unwrap();
             learner.freeze(LearnerSubset::NONE, &data).unwrap();
             assert_eq!(learner.frozen.is_some(), fits, "{memory}");
@@ -152,9 +152,14 @@ mod tests {
         let train = TrainSpec { epochs: 1, ..TrainSpec::default() };
         let model = WeightedDoctorNet { weight_epochs: 2, ..WeightedDoctorNet::default() };
         let (mut run, sizes) = (Run::new(1), sizes());
-        let (backbone, heads) = (BackboneSpec::default(), model.heads());
-        let classifier =
-            LearnerSpec { name: CLASSIFIER, backbone, heads, input: LearnerInput::Features };
+        let (backbone, heads) = (BackboneSpec::default(), model.heads(&sizes));
+        let classifier = LearnerSpec {
+            name: CLASSIFIER,
+            backbone,
+            heads,
+            input: LearnerInput::Features,
+            optimiser: None,
+        };
         let (precision, device) = (Precision::F32, &Device::Cpu);
         let setting = LearnerSetting { precision, sizes: &sizes, run: &run, device, saved: None };
         let learners = Learners::new((classifier, Vec::new()), &setting).unwrap();

@@ -1,78 +1,100 @@
-//! The acts on labels: E-step, M-step, and the calibration of the classifier by trusted instances.
+//! The acts on labels: E-step, M-step, and the calibration of a learner by trusted instances.
 
 use super::Trainer;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::model::calibrator::{Calibrator, Method, Points};
 use crate::model::em::kernels::expected_counts_of;
-use crate::model::neural::data::TrainingData;
-use crate::model::neural::train::step::Predictor;
+use crate::model::neural::data::batch::Batch;
+use crate::model::neural::train::learner::CLASSIFIER;
+use crate::model::neural::train::state::{MAIN_TARGETS, Targets};
 use crate::model::neural::{BatchContext, CrowdNet};
+use crate::model::posterior::Posterior;
 use crate::run::Run;
 
 /// The number of instances without features whose posteriors are computed at once.
 const WITHOUT_FEATURES_AT_ONCE: usize = 4096;
 
 impl<N: CrowdNet> Trainer<'_, N> {
-    /// Replaces the targets by the model's posteriors. Trusted rows stay one-hot. For an instance without features,
-    /// learners that read features give all classes the same probability, which is not calibrated: it is no prediction.
-    ///
-    /// # Why
-    /// The posterior of a model is defined once, by its `predict`: the posteriors that train the classifier and those
-    /// that are published cannot differ. Its arithmetic is small compared with the forward pass over the same
-    /// instances.
+    /// Replaces the targets of this name by the model's posteriors; targets that do not exist yet start as the votes.
+    /// Trusted rows stay one-hot. For an instance without features, learners that read features give all classes the
+    /// same probability, which is not calibrated: it is no prediction.
     ///
     /// # Errors
     /// When the run is cancelled or the device fails.
-    pub(super) fn e_step(&mut self, run: &Run) -> Result<()> {
-        let Some(mut targets) = self.state.targets.take() else { return Ok(()) };
-        let classes = self.dims.classes;
-        let mut keep = |part: &[u32], posterior: &[f64]| {
-            for (i, row) in part.iter().zip(posterior.chunks_exact(classes)) {
-                targets.row_mut(*i as usize).copy_from_slice(row);
-            }
-        };
+    pub(super) fn e_step(&mut self, name: &'static str, run: &Run) -> Result<()> {
+        let old = self.state.targets.remove(name).map(|targets| targets.posterior);
+        let mut posterior = old.unwrap_or_else(|| Posterior::from_votes(self.data.annotations));
         let (described, without) = self.data.untrusted();
         for part in described.chunks(self.learners.rows_at_once()) {
             run.cancel.check()?;
-            keep(part, &self.predict(&self.data.observed(part, None))?.posterior);
+            let batch = self.data.observed(part, Some(&posterior));
+            let e_step = |context: &BatchContext<'_>| self.model.e_step(context, name);
+            replace(&mut posterior, part, &self.with_outputs(&batch, e_step)?);
         }
         for part in without.chunks(WITHOUT_FEATURES_AT_ONCE) {
-            let batch = self.data.observed(part, None);
-            let inputs = self.data.inputs();
-            let (out, others) = self.learners.predict_without_features(inputs, &batch, classes)?;
-            let read_out = |context: &BatchContext<'_>| self.model.predict(context);
-            let predictor = Predictor { calibrator: None, ..self.predictor() };
-            let predicted = predictor.with(&out, &others, &batch, read_out);
-            keep(part, &predicted.posterior);
+            let batch = self.data.observed(part, Some(&posterior));
+            let e_step = |context: &BatchContext<'_>| self.model.e_step(context, name);
+            let values = self.without_features(self.data.inputs(), &batch, e_step)?;
+            replace(&mut posterior, part, &values);
         }
-        (self.state.targets, self.state.are_targets_own) = (Some(targets), true);
+        self.state.targets.insert(name.to_owned(), Targets { posterior, is_own: true });
         Ok(())
     }
 
     /// Runs the model's M-step, which estimates annotators' parameters from the targets.
     pub(super) fn m_step(&mut self) {
-        let Some(targets) = &self.state.targets else { return };
-        let counts = expected_counts_of(self.data.annotations, targets);
-        self.model.m_step(self.data.annotations, &counts, &mut self.annotator_params);
+        let Some(targets) = self.state.targets(MAIN_TARGETS) else { return };
+        let a = self.data.annotations;
+        let counts = expected_counts_of(a, targets);
+        self.model.m_step(a, &counts, &mut self.state, &mut self.annotator_params);
     }
 
-    /// Fits the calibrator to the classifier's predictions of trusted instances; without trusted instances there is no
-    /// calibrator.
+    /// Fits the calibrator of a learner to its probabilities of trusted instances; without trusted instances there is
+    /// no calibrator.
     ///
     /// # Errors
     /// When the run is cancelled or the device fails.
-    pub(super) fn calibrate(&mut self, run: &Run) -> Result<()> {
+    pub(super) fn calibrate(
+        &mut self,
+        learner: &'static str,
+        method: Method,
+        run: &Run,
+    ) -> Result<()> {
         let classes = self.dims.classes;
         let mut points = Points::new(classes);
-        for part in self.data.trusted().chunks(self.learners.rows_at_once()) {
+        let trusted = self.data.trusted();
+        for part in trusted.chunks(self.learners.rows_at_once()) {
             run.cancel.check()?;
-            let rows = part.iter().map(|(row, _)| *row).collect();
-            let predicted = self.predict(&TrainingData::unseen(rows))?;
-            for ((_, class), p) in part.iter().zip(predicted.classes.chunks_exact(classes)) {
+            let instances: Vec<u32> = part.iter().map(|(instance, _)| *instance).collect();
+            let batch = self.data.observed(&instances, self.state.targets(MAIN_TARGETS));
+            let probabilities = self.probabilities(learner, &batch)?;
+            for ((_, class), p) in part.iter().zip(probabilities.chunks_exact(classes)) {
                 points.push_class(p, *class as usize, 1.0);
             }
         }
-        self.state.calibrator = Calibrator::fit(Method::Isotonic, 0.0, &points);
+        match Calibrator::fit(method, 0.0, &points) {
+            Some(fitted) => self.state.estimates.calibrators.insert(learner.to_owned(), fitted),
+            None => self.state.estimates.calibrators.remove(learner),
+        };
         Ok(())
+    }
+
+    /// P(class) of each row by one learner: the classifier's prediction, or the output of another.
+    fn probabilities(&self, learner: &str, batch: &Batch) -> Result<Vec<f64>> {
+        if learner == CLASSIFIER {
+            return Ok(self.predict(batch)?.classes);
+        }
+        let (_, others) = self.learners.predict(self.data.inputs(), batch)?;
+        let names = self.learners.all().skip(1).map(|other| other.name);
+        let own = names.zip(others).find(|(name, _)| *name == learner);
+        let unknown = || Error::bug(format!("no learner is called `{learner}`"));
+        Ok(own.ok_or_else(unknown)?.1.p)
+    }
+}
+
+fn replace(posterior: &mut Posterior, instances: &[u32], values: &[f64]) {
+    let classes = values.len() / instances.len().max(1);
+    for (i, row) in instances.iter().zip(values.chunks_exact(classes.max(1))) {
+        posterior.row_mut(*i as usize).copy_from_slice(row);
     }
 }

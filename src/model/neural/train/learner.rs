@@ -20,6 +20,7 @@ use crate::model::neural::net::rows::{MAX_PREDICTION_BYTES, PREDICTION_SHARE};
 use crate::model::neural::net::{ForwardPass, NetShape, Network};
 use crate::model::neural::train::checkpoint::Snapshot;
 use crate::model::neural::train::frozen::{FROZEN_SHARE, FrozenOutputs, MAX_FROZEN_BYTES};
+use crate::model::neural::train::optimiser_spec::OptimiserSpec;
 use crate::model::neural::{BackboneSpec, LearnerSubset};
 use crate::run::Run;
 
@@ -37,6 +38,9 @@ pub struct LearnerSpec {
     pub heads: Heads,
     /// The input that the learner reads.
     pub input: LearnerInput,
+    /// The optimiser's rule, rates and decay for this learner; `None` for those of `train.optimiser`, whose clipping
+    /// and resets hold for all learners.
+    pub optimiser: Option<OptimiserSpec>,
 }
 
 /// The settings that all learners of a model share.
@@ -55,6 +59,7 @@ pub(crate) struct Learner {
     pub(crate) network: Network,
     pub(super) heads: Heads,
     pub(super) input: LearnerInput,
+    pub(super) optimiser: Option<OptimiserSpec>,
     /// The number of values in a row of the input.
     width: usize,
     /// The run with the learner's random streams.
@@ -70,7 +75,7 @@ impl Learner {
     /// When the features do not fit the backbone, the saved arrays belong to another model, or the device is out of
     /// memory.
     pub(super) fn new(spec: LearnerSpec, setting: &LearnerSetting<'_>) -> Result<Self> {
-        let LearnerSpec { name, backbone, heads, input } = spec;
+        let LearnerSpec { name, backbone, heads, input, optimiser } = spec;
         let LearnerSetting { precision, sizes, run, device, saved } = *setting;
         let run = if name == CLASSIFIER { run.clone() } else { run.part(name) };
         let shape = NetShape { features: input.shape(sizes)?, classes: sizes.classes };
@@ -83,7 +88,7 @@ impl Learner {
             }
         };
         let width = shape.features.iter().product();
-        let mut learner = Self { name, network, heads, input, width, run, frozen: None };
+        let mut learner = Self { name, network, heads, input, optimiser, width, run, frozen: None };
         if let Some(saved) = saved {
             let own = from_pytorch(&learner.part_of(saved), &learner.heads);
             learner.network.load(&own)?;
@@ -238,7 +243,13 @@ mod tests {
         let (run, device, precision) = (Run::new(1), Device::Cpu, Precision::F32);
         let setting =
             LearnerSetting { precision, sizes: &sizes, run: &run, device: &device, saved: None };
-        let spec = LearnerSpec { name: CLASSIFIER, backbone, heads, input: LearnerInput::Features };
+        let spec = LearnerSpec {
+            name: CLASSIFIER,
+            backbone,
+            heads,
+            input: LearnerInput::Features,
+            optimiser: None,
+        };
         let learner = Learner::new(spec, &setting).unwrap();
         let zeros = Matrix::from_rows(3, &[0.0; 3]);
         let inputs = Inputs::unseen(&zeros);

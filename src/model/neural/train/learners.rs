@@ -6,8 +6,7 @@
 use candle_core::backprop::GradStore;
 
 use crate::error::Result;
-use crate::model::neural::LearnerSubset;
-use crate::model::neural::data::inputs::{Inputs, Reader};
+use crate::model::neural::data::inputs::{Inputs, LearnerInput, Reader};
 use crate::model::neural::data::{TrainingData, batch::Batch};
 use crate::model::neural::net::ForwardPass;
 use crate::model::neural::net::heads::Outputs;
@@ -15,6 +14,8 @@ use crate::model::neural::net::pytorch::to_pytorch;
 use crate::model::neural::train::checkpoint::Snapshot;
 use crate::model::neural::train::learner::{Learner, LearnerSetting, LearnerSpec};
 use crate::model::neural::train::optimiser::Optimiser;
+use crate::model::neural::train::optimiser_spec::OptimiserSpec;
+use crate::model::neural::{LearnerSubset, Phase};
 
 /// All learners of a model.
 pub(crate) struct Learners {
@@ -64,6 +65,11 @@ impl Learners {
     pub(crate) fn multiply_adds(&self, rows: usize) -> usize {
         let of_row = self.all().map(|learner| learner.network.multiply_adds());
         rows.saturating_mul(of_row.fold(0, usize::saturating_add))
+    }
+
+    /// Whether the learner of this name reads the features of instances.
+    pub(super) fn reads_features(&self, name: &str) -> bool {
+        self.all().any(|learner| learner.name == name && learner.input == LearnerInput::Features)
     }
 
     /// Computes the outputs of the classifier and those of the others for a batch.
@@ -137,7 +143,22 @@ impl Learners {
         Ok(ForwardPasses { passes, out, others })
     }
 
-    /// Updates the parameters of each learner that has gradients, each gradient multiplied by `scale` first.
+    /// The rule and rate of each learner in one epoch of a phase: its own optimiser's, or those of `shared`.
+    pub(super) fn rules(&self, shared: &OptimiserSpec, phase: &Phase, epoch: u32) -> Vec<Rule> {
+        let rule = |learner: &Learner| {
+            let spec = learner.optimiser.as_ref().unwrap_or(shared);
+            let rate = phase.learner_rate.unwrap_or(spec.learning_rate);
+            Rule {
+                optimiser: Optimiser::new(spec),
+                rate: spec.factor(epoch, phase.epochs) * rate,
+                weight_decay: spec.weight_decay,
+            }
+        };
+        self.all().map(rule).collect()
+    }
+
+    /// Updates the parameters of each learner that has gradients by its rule, each gradient multiplied by `scale`
+    /// first.
     ///
     /// # Errors
     /// When the device fails.
@@ -145,14 +166,13 @@ impl Learners {
         &mut self,
         gradients: &[Option<GradStore>],
         scale: f64,
-        optimiser: &Optimiser,
-        rate: f64,
-        weight_decay: f64,
+        rules: &[Rule],
     ) -> Result<()> {
-        for (learner, gradients) in self.all_mut().zip(gradients) {
+        for ((learner, gradients), rule) in self.all_mut().zip(gradients).zip(rules) {
             if let Some(gradients) = gradients {
-                let parameters = &mut learner.network.parameters;
-                parameters.step(gradients, scale, optimiser, rate, weight_decay)?;
+                let (parameters, Rule { optimiser, rate, weight_decay }) =
+                    (&mut learner.network.parameters, rule);
+                parameters.step(gradients, scale, optimiser, *rate, *weight_decay)?;
             }
         }
         Ok(())
@@ -259,6 +279,13 @@ impl Learners {
         }
         Ok(())
     }
+}
+
+/// How the optimiser updates one learner in one epoch.
+pub(super) struct Rule {
+    pub(super) optimiser: Optimiser,
+    pub(super) rate: f64,
+    pub(super) weight_decay: f64,
 }
 
 /// The forward passes of a batch, and their outputs.

@@ -65,9 +65,9 @@ impl<N: CrowdNet> Trainer<'_, N> {
                 Act::Reset(learners) => self.reset(learners)?,
                 _ if self.is_over => {}
                 Act::Train(phase) => self.train_phase(&phase, run)?,
-                Act::EStep => self.e_step(run)?,
+                Act::EStep(name) => self.e_step(name, run)?,
                 Act::MStep => self.m_step(),
-                Act::Calibrate => self.calibrate(run)?,
+                Act::Calibrate(learner, method) => self.calibrate(learner, method, run)?,
             }
             self.state.acts += 1;
             self.state.epoch = 0;
@@ -105,7 +105,8 @@ impl<N: CrowdNet> Trainer<'_, N> {
     fn reset(&mut self, learners: LearnerSubset) -> Result<()> {
         self.learners.reset(learners, &format!("reset {}", self.state.acts))?;
         self.is_over = false;
-        (self.state.calibrator, self.state.best, self.state.average) = (None, None, None);
+        (self.state.best, self.state.average) = (None, None);
+        self.state.estimates.calibrators.retain(|name, _| !learners.has(name));
         Ok(())
     }
 
@@ -164,10 +165,23 @@ impl<N: CrowdNet> Trainer<'_, N> {
         inputs: Inputs<'_>,
         batch: &Batch,
     ) -> Result<BatchPrediction> {
+        self.without_features(inputs, batch, |context| self.model.predict(context))
+    }
+
+    /// Computes the networks' outputs for a batch of instances without features, and passes them to `read_out`. The
+    /// outputs of learners that read features are no predictions, and not calibrated.
+    fn without_features<R>(
+        &self,
+        inputs: Inputs<'_>,
+        batch: &Batch,
+        read_out: impl FnOnce(&BatchContext<'_>) -> R,
+    ) -> Result<R> {
         let (out, others) =
             self.learners.predict_without_features(inputs, batch, self.dims.classes)?;
-        let predictor = Predictor { calibrator: None, ..self.predictor() };
-        Ok(predictor.with(&out, &others, batch, |context| self.model.predict(context)))
+        let mut estimates = self.state.estimates.clone();
+        estimates.calibrators.retain(|name, _| !self.learners.reads_features(name));
+        let predictor = Predictor { estimates: &estimates, ..self.predictor() };
+        Ok(predictor.with(&out, &others, batch, read_out))
     }
 
     /// Computes the networks' outputs for a batch without training, and passes them to `read_out`.
@@ -188,7 +202,7 @@ impl<N: CrowdNet> Trainer<'_, N> {
         Predictor {
             learners: &self.learners,
             annotator_params: &self.annotator_params,
-            calibrator: self.state.calibrator.as_ref(),
+            estimates: &self.state.estimates,
             dims: self.dims,
         }
     }
@@ -213,7 +227,7 @@ impl<N: CrowdNet> Trainer<'_, N> {
         self.load(&snapshot)?;
         self.learners.load_moments(&snapshot)?;
         self.annotator_params.load_moments(&snapshot)?;
-        self.state.load(&snapshot)
+        self.state.load(&snapshot, self.dims)
     }
 
     fn checkpoint(&self, run: &Run) -> Result<()> {

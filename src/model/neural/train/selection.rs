@@ -5,7 +5,7 @@ use crate::model::neural::data::TrainingData;
 use crate::model::neural::numerics::at_least;
 use crate::model::neural::train::Trainer;
 use crate::model::neural::train::spec::Select;
-use crate::model::neural::train::state::{Best, TrainState};
+use crate::model::neural::train::state::{Best, MAIN_TARGETS};
 use crate::model::neural::train::step::likelihood;
 use crate::model::neural::{CrowdNet, Phase};
 use crate::model::posterior::best;
@@ -41,13 +41,11 @@ impl<N: CrowdNet> Trainer<'_, N> {
         }
         let best = self.state.best.as_ref();
         if best.is_none_or(|best| score > best.score + SAME_SCORE) {
-            let TrainState { targets, are_targets_own, .. } = &self.state;
             self.state.best = Some(Best {
                 score,
                 epoch: self.epochs_done(phase),
                 model: self.snapshot()?,
-                targets: targets.clone(),
-                are_targets_own: *are_targets_own,
+                targets: self.state.targets.clone(),
             });
         }
         Ok(())
@@ -59,7 +57,7 @@ impl<N: CrowdNet> Trainer<'_, N> {
     pub(super) fn keep_best(&mut self) -> Result<()> {
         let average = self.state.average.take();
         let best = self.state.best.take().map(|best| {
-            (self.state.targets, self.state.are_targets_own) = (best.targets, best.are_targets_own);
+            self.state.targets = best.targets;
             best.model
         });
         if let Some(kept) = best.or(average) {
@@ -112,7 +110,7 @@ impl<N: CrowdNet> Trainer<'_, N> {
                 let instances = self.data.held_out_instances();
                 let (mut log, mut n) = (0.0, 0.0);
                 for part in instances.chunks(self.learners.rows_at_once()) {
-                    let batch = self.data.held_out(part, self.state.targets.as_ref());
+                    let batch = self.data.held_out(part, self.state.targets(MAIN_TARGETS));
                     let likelihoods =
                         self.with_outputs(&batch, |context| likelihood(self.model, context))?;
                     for (annotation, p) in batch.annotations.iter().zip(likelihoods) {
@@ -140,6 +138,7 @@ mod tests {
     use crate::model::neural::train::learner::{CLASSIFIER, LearnerSetting, LearnerSpec};
     use crate::model::neural::train::learners::Learners;
     use crate::model::neural::train::spec::TrainSpec;
+    use crate::model::neural::train::state::TrainState;
     use crate::model::neural::{BackboneSpec, LearnerInput, Task};
     use crate::run::Run;
     use crate::testing::{described, tiny};
@@ -190,8 +189,9 @@ mod tests {
         let classifier = LearnerSpec {
             name: CLASSIFIER,
             backbone,
-            heads: model.heads(),
+            heads: model.heads(&sizes),
             input: LearnerInput::Features,
+            optimiser: None,
         };
         let (precision, device) = (Precision::F32, &Device::Cpu);
         let setting = LearnerSetting { precision, sizes: &sizes, run: &run, device, saved: None };

@@ -3,11 +3,18 @@
 //! It contains no state of a random generator, because every draw comes from a stream named for its phase, epoch and
 //! batch.
 
+use std::collections::BTreeMap;
+
 use crate::error::{Error, Result};
+use crate::frame::Dims;
 use crate::model::calibrator::Calibrator;
 use crate::model::fitted::TraceRow;
 use crate::model::neural::train::checkpoint::Snapshot;
 use crate::model::posterior::Posterior;
+
+/// The name of the targets that a model's aggregator computes. They are the posteriors of a model that trains on
+/// targets.
+pub const MAIN_TARGETS: &str = "main";
 
 /// The state of a training apart from the parameters.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -21,12 +28,30 @@ pub struct TrainState {
     pub(crate) best: Option<Best>,
     /// The average of the models since the last selection.
     pub(crate) average: Option<Snapshot>,
-    /// The targets of the classifier, `[instance, class]`, where the model has them.
-    pub(crate) targets: Option<Posterior>,
-    /// Whether an E-step has computed the targets; else they come from the model's aggregator.
-    pub(crate) are_targets_own: bool,
-    /// The map from the classifier's probabilities to calibrated ones, once it has been fitted.
-    pub(crate) calibrator: Option<Calibrator>,
+    /// The targets that the model has, by name: those of the aggregator are called [`MAIN_TARGETS`].
+    pub(crate) targets: BTreeMap<String, Targets>,
+    /// The numbers that other acts than the training have estimated.
+    pub estimates: Estimates,
+}
+
+/// The targets of learners.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Targets {
+    /// P(class), `[instance, class]`.
+    pub posterior: Posterior,
+    /// Whether an E-step has computed them; else they come from the model's aggregator.
+    pub(crate) is_own: bool,
+}
+
+/// The numbers of a model that are neither parameters nor targets: acts between the epochs estimate them.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Estimates {
+    /// The maps from learners' probabilities to calibrated ones, by the name of the learner.
+    pub calibrators: BTreeMap<String, Calibrator>,
+    /// P(class).
+    pub prior: Option<Vec<f64>>,
+    /// The model's own numbers, by name.
+    pub numbers: BTreeMap<String, Vec<f64>>,
 }
 
 /// The epoch with the best score, and its model.
@@ -37,12 +62,21 @@ pub(crate) struct Best {
     pub(crate) epoch: u32,
     pub(crate) model: Snapshot,
     /// The targets of the epoch, which an E-step may have replaced since.
-    pub(crate) targets: Option<Posterior>,
-    /// Whether an E-step had computed these targets.
-    pub(crate) are_targets_own: bool,
+    pub(crate) targets: BTreeMap<String, Targets>,
 }
 
 impl TrainState {
+    /// A training that starts with the aggregator's posteriors as its targets.
+    pub(crate) fn with_targets(aggregated: Option<Posterior>) -> Self {
+        let main = |posterior| (MAIN_TARGETS.to_owned(), Targets { posterior, is_own: false });
+        Self { targets: aggregated.map(main).into_iter().collect(), ..Self::default() }
+    }
+
+    /// The targets of this name.
+    pub(crate) fn targets(&self, name: &str) -> Option<&Posterior> {
+        self.targets.get(name).map(|targets| &targets.posterior)
+    }
+
     pub(crate) fn save(&self, to: &mut Snapshot) -> Result<()> {
         to.u32s("progress".to_owned(), vec![self.acts as u32, self.epoch]);
         let phases: Vec<&str> = self.trace.iter().map(|row| row.phase.as_str()).collect();
@@ -51,32 +85,24 @@ impl TrainState {
             [f64::from(row.step), row.objective, row.change.unwrap_or(f64::NAN), row.seconds]
         });
         to.f64s("trace".to_owned(), rows.collect());
-        if let Some(Best { score, epoch, model, targets, are_targets_own }) = &self.best {
+        if let Some(Best { score, epoch, model, targets }) = &self.best {
             to.f64s("best".to_owned(), vec![*score, f64::from(*epoch)]);
             to.merge("best.", model);
-            if let (Some(targets), true) = (targets, *are_targets_own) {
-                to.f64s("targets of best".to_owned(), targets.values().to_vec());
-            }
+            save_targets(targets, TARGETS_OF_BEST, to);
         }
         if let Some(average) = &self.average {
             to.merge("average.", average);
         }
-        if let (Some(targets), true) = (&self.targets, self.are_targets_own) {
-            to.f64s("targets".to_owned(), targets.values().to_vec());
-        }
-        if let Some(calibrator) = &self.calibrator {
-            let failed = |e| Error::bug(format!("a calibrator cannot be written: {e}"));
-            let text = serde_json::to_string(calibrator).map_err(failed)?;
-            to.text("calibrator".to_owned(), &text);
-        }
-        Ok(())
+        save_targets(&self.targets, TARGETS, to);
+        self.estimates.save(to)
     }
 
-    /// Takes the state from a snapshot. Targets are replaced only if an E-step had computed the saved ones.
+    /// Takes the state from a snapshot. Targets that no E-step had computed are not in it: they remain the
+    /// aggregator's, which the state has at its start.
     ///
     /// # Errors
     /// When the snapshot belongs to another training.
-    pub(crate) fn load(&mut self, from: &Snapshot) -> Result<()> {
+    pub(crate) fn load(&mut self, from: &Snapshot, dims: Dims) -> Result<()> {
         // These numbers were unsigned integers when they were saved.
         #[allow(clippy::cast_sign_loss)]
         let whole = |x: f64| x as u32;
@@ -91,35 +117,83 @@ impl TrainState {
             seconds: x[3],
         };
         self.trace = phases.lines().zip(rows.as_chunks::<4>().0).map(row).collect();
-        // Until an E-step has computed targets, they are the aggregator's, which this state starts with.
-        let (targets_of_best, is_own) = self.targets_in(from, "targets of best")?;
+        let of_best = self.targets_in(from, TARGETS_OF_BEST, dims)?;
         self.best = from.take_f64s("best").ok().map(|best| Best {
             score: best[0],
             epoch: whole(best[1]),
             model: from.part("best."),
-            targets: targets_of_best,
-            are_targets_own: is_own,
+            targets: of_best,
         });
         self.average = Some(from.part("average.")).filter(|average| !average.is_empty());
-        (self.targets, self.are_targets_own) = self.targets_in(from, "targets")?;
-        let another = |_| from.another("calibrator", 0);
-        self.calibrator = match from.take_text("calibrator") {
-            Ok(text) => Some(serde_json::from_str(&text).map_err(another)?),
-            Err(_) => None,
-        };
+        self.targets = self.targets_in(from, TARGETS, dims)?;
+        self.estimates = Estimates::saved(from)?;
         Ok(())
     }
 
-    /// The targets of this name in a snapshot, or those that the state has, and whether they come from the snapshot.
-    fn targets_in(&self, from: &Snapshot, name: &str) -> Result<(Option<Posterior>, bool)> {
-        let mut targets = self.targets.clone();
-        let (Some(own), Ok(values)) = (&mut targets, from.take_f64s(name)) else {
-            return Ok((targets, false));
-        };
-        if values.len() != own.values().len() {
-            return Err(from.another(name, own.values().len()));
+    /// The state's targets, replaced by those of a snapshot whose names begin with `prefix`.
+    fn targets_in(
+        &self,
+        from: &Snapshot,
+        prefix: &str,
+        dims: Dims,
+    ) -> Result<BTreeMap<String, Targets>> {
+        let (mut targets, own) = (self.targets.clone(), from.part(prefix));
+        for name in own.names() {
+            let (values, mut posterior) =
+                (own.take_f64s(name)?, Posterior::zeros(dims.instances, dims.classes));
+            if values.len() != posterior.values().len() {
+                return Err(own.another(name, posterior.values().len()));
+            }
+            posterior.values_mut().copy_from_slice(&values);
+            targets.insert(name.to_owned(), Targets { posterior, is_own: true });
         }
-        own.values_mut().copy_from_slice(&values);
-        Ok((targets, true))
+        Ok(targets)
+    }
+}
+
+/// The prefixes of the names of targets in a checkpoint.
+const TARGETS: &str = "targets.";
+const TARGETS_OF_BEST: &str = "targets of best.";
+
+/// Adds the targets that an E-step has computed.
+fn save_targets(targets: &BTreeMap<String, Targets>, prefix: &str, to: &mut Snapshot) {
+    for (name, targets) in targets.iter().filter(|(_, targets)| targets.is_own) {
+        to.f64s(format!("{prefix}{name}"), targets.posterior.values().to_vec());
+    }
+}
+
+/// The prefixes of the names of calibrators and numbers in a checkpoint.
+const CALIBRATORS: &str = "calibrators.";
+const NUMBERS: &str = "numbers.";
+
+impl Estimates {
+    fn save(&self, to: &mut Snapshot) -> Result<()> {
+        for (name, calibrator) in &self.calibrators {
+            let failed = |e| Error::bug(format!("a calibrator cannot be written: {e}"));
+            let text = serde_json::to_string(calibrator).map_err(failed)?;
+            to.text(format!("{CALIBRATORS}{name}"), &text);
+        }
+        if let Some(prior) = &self.prior {
+            to.f64s("prior".to_owned(), prior.clone());
+        }
+        for (name, values) in &self.numbers {
+            to.f64s(format!("{NUMBERS}{name}"), values.clone());
+        }
+        Ok(())
+    }
+
+    fn saved(from: &Snapshot) -> Result<Self> {
+        let (mut estimates, texts) = (Self::default(), from.part(CALIBRATORS));
+        for name in texts.names() {
+            let text = texts.take_text(name)?;
+            let calibrator = serde_json::from_str(&text).map_err(|_| texts.another(name, 0))?;
+            estimates.calibrators.insert(name.to_owned(), calibrator);
+        }
+        estimates.prior = from.take_f64s("prior").ok();
+        let numbers = from.part(NUMBERS);
+        for name in numbers.names() {
+            estimates.numbers.insert(name.to_owned(), numbers.take_f64s(name)?);
+        }
+        Ok(estimates)
     }
 }

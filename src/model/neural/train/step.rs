@@ -2,7 +2,6 @@
 
 use crate::error::Result;
 use crate::frame::Dims;
-use crate::model::calibrator::Calibrator;
 use crate::model::neural::annotator_params::AnnotatorParams;
 use crate::model::neural::data::batch::Batch;
 use crate::model::neural::data::inputs::Inputs;
@@ -10,6 +9,7 @@ use crate::model::neural::net::heads::Outputs;
 use crate::model::neural::numerics::{at_least, softmax_backward};
 use crate::model::neural::train::learners::Learners;
 use crate::model::neural::train::spec::Reduction;
+use crate::model::neural::train::state::Estimates;
 use crate::model::neural::{BatchContext, CrowdNet, Gradient};
 
 /// A model's loss on a batch, and its derivatives with respect to the networks' outputs and the gathered parameters.
@@ -98,7 +98,7 @@ fn trust<N: CrowdNet>(context: &BatchContext<'_>, gradient: &mut Gradient) -> f6
 pub(crate) struct Predictor<'a> {
     pub(crate) learners: &'a Learners,
     pub(crate) annotator_params: &'a AnnotatorParams,
-    pub(crate) calibrator: Option<&'a Calibrator>,
+    pub(crate) estimates: &'a Estimates,
     pub(crate) dims: Dims,
 }
 
@@ -133,7 +133,7 @@ impl Predictor<'_> {
             others,
             gathered: &gathered,
             annotator_params: self.annotator_params,
-            calibrator: self.calibrator,
+            estimates: self.estimates,
             reduction: Reduction::Sum,
             dims: self.dims,
         })

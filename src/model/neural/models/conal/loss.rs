@@ -218,7 +218,7 @@ mod tests {
     use crate::model::neural::numerics::softmax;
     use crate::model::neural::train::step::loss_and_gradient;
     use crate::model::neural::{
-        AnnotatorParams, Batch, BatchAnnotation, CrowdNet as _, Reduction, Task,
+        AnnotatorParams, Batch, BatchAnnotation, CrowdNet as _, Estimates, Reduction, Task,
     };
     use crate::run::Run;
     use crate::testing::tiny;
@@ -252,7 +252,7 @@ mod tests {
                     others: &[],
                     gathered,
                     annotator_params,
-                    calibrator: None,
+                    estimates: &Estimates::default(),
                     reduction: Reduction::Sum,
                     dims,
                 };

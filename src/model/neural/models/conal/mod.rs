@@ -43,7 +43,7 @@ use crate::model::neural::train::learner::CLASSIFIER;
 use crate::model::neural::{
     Act, AnnotatorParams, AnnotatorReport, Architecture, BackboneSpec, BatchContext,
     BatchPrediction, CrowdNet, Gradient, Head, HeadInput, Heads, LearnerInput, LearnerSpec,
-    LearnerSubset, NetworkSpec, ParamTable, Phase, Reduction, Task, TrainSpec, TrainState,
+    LearnerSubset, NetworkSpec, ParamTable, Phase, Reduction, Sizes, Task, TrainSpec, TrainState,
     sequential,
 };
 
@@ -187,19 +187,20 @@ impl CrowdNet for Conal {
         (network, Self::default())
     }
 
-    fn heads(&self) -> Heads {
+    fn heads(&self, _sizes: &Sizes) -> Heads {
         let widths = vec![self.auxiliary, self.embedding];
         let auxiliary = Head { name: "auxiliary", from: HeadInput::Features, widths };
         Heads { named: vec![auxiliary], ..Heads::CLASSIFIER }
     }
 
     /// The scaled features of annotators, where there are any, by a network without layers.
-    fn other_learners(&self, _network: &NetworkSpec) -> Vec<LearnerSpec> {
+    fn other_learners(&self, _network: &NetworkSpec, _sizes: &Sizes) -> Vec<LearnerSpec> {
         vec![LearnerSpec {
             name: "annotators",
             backbone: features_as_they_are(),
             heads: Heads::HIDDEN,
             input: LearnerInput::Annotators,
+            optimiser: None,
         }]
     }
 
