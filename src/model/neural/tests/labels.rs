@@ -193,7 +193,7 @@ fn co_labels_of_an_instance_without_features_follow_from_annotations_alone() {
 /// The learning rate is zero, so that the first epoch stays the best: its targets are the votes, and its matrices are
 /// counted from them.
 #[test]
-fn the_targets_of_the_best_epoch_are_kept_with_its_matrices() {
+fn the_matrices_of_the_best_epoch_are_kept() {
     let (a, mut described) = with_one_instance_without_features();
     let valid = |i| Gold { instance: i, class: i % 3, role: Role::Valid };
     described.gold = (0..6).map(valid).collect();

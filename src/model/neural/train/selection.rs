@@ -138,8 +138,9 @@ mod tests {
     use crate::model::neural::train::learner::{CLASSIFIER, LearnerSetting, LearnerSpec};
     use crate::model::neural::train::learners::Learners;
     use crate::model::neural::train::spec::TrainSpec;
-    use crate::model::neural::train::state::TrainState;
+    use crate::model::neural::train::state::{Targets, TrainState};
     use crate::model::neural::{BackboneSpec, LearnerInput, Task};
+    use crate::model::posterior::Posterior;
     use crate::run::Run;
     use crate::testing::{described, tiny};
 
@@ -246,6 +247,23 @@ mod tests {
         let got = score(Some(vec![None, None, Some(0)]));
         let want = (other + 3.0 * 0.005_062_f64.ln()) / 4.0;
         assert!((got - want).abs() < 1e-4 && got != score(None), "{got}, expected {want}");
+    }
+
+    /// The targets and where they come from are those of the epoch that was scored, not those of the last E-step.
+    #[test]
+    fn the_targets_of_the_best_epoch_are_kept() {
+        with_trainer(Select::Valid, &[(0, 0)], |trainer| {
+            let votes = Posterior::from_votes(trainer.data.annotations);
+            trainer.state = TrainState::with_targets(Some(votes));
+            let wanted = trainer.state.targets.clone();
+            trainer.keep_if_best(&Phase::joint("train", 1)).unwrap();
+            for name in [MAIN_TARGETS, "second"] {
+                let targets = Targets { posterior: Posterior::zeros(3, 3), is_own: true };
+                trainer.state.targets.insert(name.to_owned(), targets);
+            }
+            trainer.keep_best().unwrap();
+            assert_eq!(trainer.state.targets, wanted);
+        });
     }
 
     #[test]
