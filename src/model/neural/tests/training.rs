@@ -198,23 +198,38 @@ fn minutes_are_those_since_the_last_checkpoint() {
     assert_eq!(written, [3, 6]);
 }
 
-#[test]
-fn a_resumed_training_trains_the_epochs_that_are_left() {
+/// Trains five epochs, or those that the checkpoint in `folder` leaves, and returns their number and the run.
+fn epochs_trained(folder: &std::path::Path) -> (u64, Run) {
     let a = agreeing();
     let described = described(&a);
+    let train = TrainSpec { checkpoint_epochs: Some(3), ..select(Select::Last, 5) };
+    let epochs = Arc::new(AtomicU64::new(0));
+    let mut run = Run::new(1);
+    run.progress = Arc::new(Epochs(Arc::clone(&epochs)));
+    run.keep_checkpoint(Some(folder.join("state")));
+    let evidence = Evidence { annotations: &a, described: Some(&described) };
+    with(train, Dl::default()).fit(evidence, &mut run).unwrap();
+    (epochs.load(Ordering::Relaxed), run)
+}
+
+#[test]
+fn a_resumed_training_trains_the_epochs_that_are_left() {
     let folder = tempfile::tempdir().unwrap();
-    let epochs_trained = || {
-        let train = TrainSpec { checkpoint_epochs: Some(3), ..select(Select::Last, 5) };
-        let epochs = Arc::new(AtomicU64::new(0));
-        let mut run = Run::new(1);
-        run.progress = Arc::new(Epochs(Arc::clone(&epochs)));
-        run.keep_checkpoint(Some(folder.path().join("state")));
-        let evidence = Evidence { annotations: &a, described: Some(&described) };
-        with(train, Dl::default()).fit(evidence, &mut run).unwrap();
-        epochs.load(Ordering::Relaxed)
-    };
     // The checkpoint after the third epoch remains.
-    assert_eq!([(); 3].map(|()| epochs_trained()), [5, 2, 2]);
+    assert_eq!([(); 3].map(|()| epochs_trained(folder.path()).0), [5, 2, 2]);
+}
+
+/// Its optional arrays may have other names, and would be lost.
+#[test]
+fn a_checkpoint_of_another_format_is_not_resumed() {
+    let folder = tempfile::tempdir().unwrap();
+    let (_, run) = epochs_trained(folder.path());
+    let mut snapshot = Snapshot::from_bytes(&run.checkpoint().unwrap().unwrap()).unwrap();
+    snapshot.u32s("format".to_owned(), vec![1]);
+    run.save_checkpoint(&snapshot.to_bytes().unwrap()).unwrap();
+    let (epochs, run) = epochs_trained(folder.path());
+    assert_eq!(epochs, 5);
+    assert!(run.warnings()[0].contains("another version"), "{:?}", run.warnings());
 }
 
 /// One step of plain gradient descent at the rate 1: the change of all parameters together has the norm `clip_norm`.

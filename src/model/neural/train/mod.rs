@@ -28,6 +28,10 @@ use crate::model::neural::train::step::Predictor;
 use crate::model::neural::{Act, BatchContext, BatchPrediction, CrowdNet, LearnerSubset, Phase};
 use crate::run::Run;
 
+/// The format of checkpoints. A change of the names or the meaning of saved arrays needs a new number: arrays that are
+/// optional would silently be missing otherwise.
+const CHECKPOINT_FORMAT: u32 = 2;
+
 /// A model in training.
 pub(crate) struct Trainer<'a, N> {
     pub(crate) model: &'a N,
@@ -221,9 +225,13 @@ impl<N: CrowdNet> Trainer<'_, N> {
     }
 
     /// Continues from the run's checkpoint, where there is one.
-    fn resume(&mut self, run: &Run) -> Result<()> {
+    fn resume(&mut self, run: &mut Run) -> Result<()> {
         let Some(bytes) = run.checkpoint()? else { return Ok(()) };
         let snapshot = Snapshot::from_bytes(&bytes)?;
+        if !snapshot.take_u32s("format", 1).is_ok_and(|found| found == [CHECKPOINT_FORMAT]) {
+            run.warn("the checkpoint is from another version of labelmill: the training starts anew");
+            return Ok(());
+        }
         self.load(&snapshot)?;
         self.learners.load_moments(&snapshot)?;
         self.annotator_params.load_moments(&snapshot)?;
@@ -235,6 +243,7 @@ impl<N: CrowdNet> Trainer<'_, N> {
             return Ok(());
         }
         let mut snapshot = self.snapshot()?;
+        snapshot.u32s("format".to_owned(), vec![CHECKPOINT_FORMAT]);
         self.learners.save_moments(&mut snapshot)?;
         self.annotator_params.save_moments(&mut snapshot);
         self.state.save(&mut snapshot)?;
