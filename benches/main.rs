@@ -1,10 +1,13 @@
 //! `cargo bench` measures the throughput of the kernels in annotations per second;
-//! `LABELMILL_GROWTH=1e6,1e7,1e8 cargo bench` prints the first table of `kernels.md`.
+//! `LABELMILL_GROWTH=1e6,1e7,1e8 cargo bench` prints the first table of `kernels.md`, and `LABELMILL_LAYERS=1 cargo bench`
+//! that of single layers.
 
 // A benchmark has to print its results.
 #![allow(clippy::expect_used, clippy::print_stdout)]
 
 mod growth;
+#[cfg(feature = "neural")]
+mod layers;
 
 use std::hint::black_box;
 
@@ -72,6 +75,9 @@ criterion_group! {
 fn main() {
     if let Ok(sizes) = std::env::var("LABELMILL_GROWTH") {
         growth::print(&sizes);
+    } else if std::env::var_os("LABELMILL_LAYERS").is_some() {
+        #[cfg(feature = "neural")]
+        layers::print();
     } else {
         kernels();
         Criterion::default().configure_from_args().final_summary();

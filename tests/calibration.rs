@@ -169,6 +169,17 @@ fn held_out_annotations_calibrate_where_there_is_no_gold() {
     assert!(fewer["calibration_instances"] < fitted_to["calibration_instances"] / 2.0);
     let [_, none, calibrate] = told("fit_on = 'gold'");
     assert!(none.is_empty() && !calibrate.contains_key("ece"), "{none:?} {calibrate:?}");
+    assert_eq!(calibrate["calibration_instances"], 100.0);
+    // Fifty more instances of gold choose an epoch, or would: the model has none.
+    let roles = gold.replace("holdout", "valid").replacen("valid", "holdout", 750);
+    job.write("gold.csv", &roles);
+    let [_, none, calibrate] = told("fit_on = 'gold'");
+    assert!(none.is_empty(), "{none:?}");
+    assert_eq!(calibrate["calibration_instances"], 100.0);
+    let [holdout, none, calibrate] = told("fit_on = 'valid'");
+    assert!(none.is_empty() && !calibrate.contains_key("ece"), "{none:?} {calibrate:?}");
+    assert_eq!(calibrate["calibration_instances"], 150.0);
+    assert!(holdout["ece"] < holdout["uncalibrated_ece"], "{holdout:?}");
 }
 
 // keys: calibration.smoothing
@@ -270,34 +281,35 @@ fn a_classifier_without_gold_is_calibrated_by_annotations_of_instances_that_it_d
     assert!(found["calibration_instances"] > 5.0, "{found:?}");
 }
 
-/// CoNAL on LabelMe: half of the validation part chooses the epoch, half calibrates. The wanted ECE is 0.03. The means
-/// over the seeds 0 to 4 are 0.040 with a temperature, and 0.031 with a temperature and biases.
+/// CoNAL on LabelMe, whose gold of the validation part chooses the epoch and calibrates: the ECE is to be at most 0.03 and
+/// the log-loss at most 0.55, without losing accuracy. One ECE varies by 0.007 with the seed, so the mean of five is
+/// compared.
 #[test]
 fn labelme_is_calibrated() {
     let Some(data) = data_folder("LabelMe, calibrated") else { return };
     let folder = tempfile::tempdir().unwrap();
-    let gold = "SELECT instance_id, label AS class, CASE WHEN split = 'test' THEN 'holdout' \
-        WHEN CAST(substr(instance_id, 6) AS INT) % 2 = 0 THEN 'calibrate' ELSE 'valid' END AS role \
-        FROM gold WHERE split <> 'train'";
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let file = root.join("pipelines/labelme.toml").display().to_string();
-    let (data, gold) = (format!("data={}", data.display()), format!("source.sql.gold={gold}"));
-    let sink = format!("sink.url={}", folder.path().display());
-    let calibrated = |method: &str| {
-        let method = format!("calibration.method={method}");
-        let set = [&method, "calibration.fit_on=gold", &gold, &sink];
+    let data = format!("data={}", data.display());
+    let calibrated = |seed: u32| {
+        let sink = folder.path().join(seed.to_string());
+        let set = [
+            "calibration.method=bias_corrected_temperature".to_owned(),
+            "calibration.fit_on=valid".to_owned(),
+            format!("seed={seed}"),
+            format!("sink.url={}", sink.display()),
+        ];
         let mut args = vec!["run", &file, "--var", &data];
         set.iter().for_each(|set| args.extend(["--set", set]));
         run_ok(&args);
-        let found = metrics(&folder.path().join("latest"), "holdout");
-        assert!(found["prediction_uncalibrated_ece"] > 0.08, "{method}: {found:?}");
-        assert!(found["prediction_ece"] <= 0.04, "{method}: {found:?}");
-        found
+        let scores = metrics(&sink.join("latest"), "valid");
+        assert!(!scores.contains_key("prediction_ece"), "gold that calibrates does not score");
+        metrics(&sink.join("latest"), "holdout")
     };
-    let found = calibrated("temperature");
-    assert!(found["prediction_log_loss"] <= 0.55, "{found:?}");
-    assert_eq!(found["prediction_accuracy"], found["prediction_uncalibrated_accuracy"]);
-    let found = calibrated("bias_corrected_temperature");
-    assert!(found["prediction_log_loss"] <= 0.4, "{found:?}");
-    assert!(found["prediction_accuracy"] > found["prediction_uncalibrated_accuracy"] + 0.01);
+    let found = [0, 1, 2, 3, 4].map(calibrated);
+    let mean = |name: &str| found.iter().map(|metrics| metrics[name]).sum::<f64>() / 5.0;
+    assert!(mean("prediction_uncalibrated_ece") > 0.08, "{found:?}");
+    assert!(mean("prediction_ece") <= 0.03, "{found:?}");
+    assert!(mean("prediction_log_loss") <= 0.55, "{found:?}");
+    assert!(mean("prediction_accuracy") > mean("prediction_uncalibrated_accuracy") + 0.01);
 }

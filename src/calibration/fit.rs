@@ -3,7 +3,7 @@
 use serde_json::json;
 
 use super::held_out::{HeldOut, RowKind};
-use super::{CalibrationSpec, Calibrator, FitOn, Points, SAVED_AS};
+use super::{CalibrationSpec, Calibrator, Points, SAVED_AS, roles};
 use crate::error::{Error, Result};
 use crate::frame::{Frame, Role};
 use crate::model::Model;
@@ -16,8 +16,8 @@ const FEW_POINTS: usize = 50;
 
 /// The result of calibrating one question's fit.
 pub(crate) struct Calibrated {
-    /// Whether gold of the role `calibrate` was used: such gold must then not score.
-    pub(crate) used_gold: bool,
+    /// The roles of the gold that was used, which must not score.
+    pub(crate) gold_roles: &'static [Role],
     /// The number of points and the temperature of each map, for the table `metrics`.
     pub(crate) metrics: Vec<Metric>,
 }
@@ -34,7 +34,7 @@ pub(crate) fn calibrate(
     fitted: &mut Fitted,
     run: &mut Run,
 ) -> Result<Calibrated> {
-    let mut done = Calibrated { used_gold: false, metrics: Vec::new() };
+    let mut done = Calibrated { gold_roles: &[], metrics: Vec::new() };
     let mut refit: Option<HeldOut> = None;
     let mut is_fitted = false;
     for rows in [RowKind::Posteriors, RowKind::Predictions] {
@@ -45,20 +45,17 @@ pub(crate) fn calibrate(
             RowKind::Posteriors => "posteriors",
             RowKind::Predictions => "predictions",
         };
-        let gold = match spec.fit_on {
-            FitOn::Annotations => None,
-            FitOn::Auto | FitOn::Gold => {
-                let points = of_gold(frame, fitted, rows);
-                let map = Calibrator::fit(spec.method, spec.smoothing, &points);
-                map.map(|map| (map, points.len()))
-            }
-        };
-        done.used_gold |= gold.is_some();
+        let points = of_gold(spec.fit_on.roles(), frame, fitted, rows);
+        let map = Calibrator::fit(spec.method, spec.smoothing, &points);
+        let gold = map.map(|map| (map, points.len()));
+        if gold.is_some() {
+            done.gold_roles = spec.fit_on.roles();
+        }
         let split = if gold.is_some() { Role::Calibrate.word() } else { "annotations" };
-        let found = match (gold, spec.fit_on) {
-            (Some(found), _) => Some(found),
-            (None, FitOn::Gold) => None,
-            (None, FitOn::Auto | FitOn::Annotations) => {
+        let found = match gold {
+            Some(found) => Some(found),
+            None if spec.fit_on.needs_gold() => None,
+            None => {
                 if refit.is_none() {
                     refit = Some(HeldOut::fit(spec, model, frame.evidence(), &mut run.clone())?);
                 }
@@ -68,7 +65,7 @@ pub(crate) fn calibrate(
             }
         };
         let Some((map, points)) = found else {
-            if spec.fit_on != FitOn::Gold || done.used_gold {
+            if !spec.fit_on.needs_gold() || !done.gold_roles.is_empty() {
                 run.warn(format!(
                     "nothing is known to calibrate the {name} by: they are the model's own"
                 ));
@@ -92,35 +89,35 @@ pub(crate) fn calibrate(
 }
 
 fn nothing_to_fit_to(spec: &CalibrationSpec) -> Error {
-    match spec.fit_on {
-        FitOn::Gold => Error::data("there is no gold to calibrate by")
+    if spec.fit_on.needs_gold() {
+        let roles = roles(spec.fit_on);
+        Error::data("there is no gold to calibrate by")
             .at("calibration.fit_on")
-            .found("no gold row of the role `calibrate` whose instance has a posterior or a prediction")
-            .help("give some in source.gold, or fit_on = \"annotations\""),
-        FitOn::Auto | FitOn::Annotations => {
-            Error::data("there is nothing to calibrate by")
-                .at("calibration.held_out")
-                .found("no held-out annotation of an instance that keeps others")
-                .help("hold out another share, or give gold of the role `calibrate`")
-        }
+            .found(format!("no gold row of {roles} whose instance has a posterior or a prediction"))
+            .help("give some in source.gold, or fit_on = \"annotations\"")
+    } else {
+        Error::data("there is nothing to calibrate by")
+            .at("calibration.held_out")
+            .found("no held-out annotation of an instance that keeps others")
+            .help("hold out another share, or give gold of the role `calibrate`")
     }
 }
 
-/// Gold of the role `calibrate`, with the rows of its instances. A classifier predicts annotated instances, which it
+/// Gold of these roles, with the rows of its instances. A classifier predicts annotated instances, which it
 /// was trained on, better than others: where other instances have gold, predictions are compared with that gold alone.
-fn of_gold(frame: &Frame, fitted: &Fitted, rows: RowKind) -> Points {
+fn of_gold(roles: &[Role], frame: &Frame, fitted: &Fitted, rows: RowKind) -> Points {
     let a = &frame.annotations;
     let mut points = Points::new(a.dims().classes);
     match (rows, &frame.described, &fitted.predictions) {
         (RowKind::Posteriors, ..) => {
-            let gold = frame.gold.iter().filter(|g| g.role == Role::Calibrate);
+            let gold = frame.gold.iter().filter(|g| roles.contains(&g.role));
             for gold in gold.filter(|g| a.has_evidence(g.instance as usize)) {
                 let row = fitted.posterior.row(gold.instance as usize);
                 points.push_class(row, gold.class as usize, 1.0);
             }
         }
         (RowKind::Predictions, Some(described), Some(predictions)) => {
-            let gold = || described.gold.iter().filter(|g| g.role == Role::Calibrate);
+            let gold = || described.gold.iter().filter(|g| roles.contains(&g.role));
             let mut is_annotated = vec![false; predictions.len()];
             for (i, row) in described.row_of_instance.iter().enumerate() {
                 if let Some(row) = row.filter(|_| a.has_evidence(i)) {

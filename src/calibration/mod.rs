@@ -5,7 +5,8 @@
 //!
 //! Each of the two maps is fitted to:
 //!
-//! 1. Gold of the role `calibrate`, which the model does not see. Such gold is then not used for scores.
+//! 1. Gold of the role `calibrate`, which the model does not see, and on request also gold that chooses the epoch. Such
+//!    gold is then not used for scores.
 //! 2. Where there is none, held-out annotations. The model is fitted a second time without a share of the annotations.
 //!    The held-out annotations of instance i and the confusion matrices of that fit give the target q of its row p:
 //!
@@ -33,10 +34,12 @@ mod held_out;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use serde_json::json;
 
 pub(crate) use fit::{Calibrated, calibrate};
 
 use crate::error::Problem;
+use crate::frame::Role;
 pub use crate::model::calibrator::{Calibrator, Isotonic, Method, Points};
 use crate::spec::Problems;
 
@@ -75,8 +78,28 @@ pub enum FitOn {
     Auto,
     /// Gold of the role `calibrate`. If none of it has a posterior, posteriors stay as they are; likewise predictions.
     Gold,
+    /// Gold of the roles `calibrate` and `valid`. Gold that has chosen one of many epochs is slightly too easy for the
+    /// model, which matters less than a map fitted to few instances.
+    Valid,
     /// Held-out annotations.
     Annotations,
+}
+
+impl FitOn {
+    /// The roles of the gold that the map is fitted to.
+    #[must_use]
+    pub fn roles(self) -> &'static [Role] {
+        match self {
+            Self::Auto | Self::Gold => &[Role::Calibrate],
+            Self::Valid => &[Role::Calibrate, Role::Valid],
+            Self::Annotations => &[],
+        }
+    }
+
+    /// Whether only gold will do.
+    fn needs_gold(self) -> bool {
+        matches!(self, Self::Gold | Self::Valid)
+    }
 }
 
 impl CalibrationSpec {
@@ -88,13 +111,28 @@ impl CalibrationSpec {
 
     /// Adds the problems that involve several fields.
     pub(crate) fn check(&self, has_gold: bool, place: &str, problems: &mut Problems) {
-        if self.is_on() && self.fit_on == FitOn::Gold && !has_gold {
+        if self.is_on() && self.fit_on.needs_gold() && !has_gold {
             problems.push(
                 Problem::new("there is no gold to calibrate by")
                     .at(format!("{place}: calibration.fit_on"))
-                    .found("`gold`, without source.gold")
-                    .help("set source.gold with rows of the role `calibrate`, or fit_on = \"annotations\""),
+                    .found(format!("{}, without source.gold", json!(self.fit_on)))
+                    .help(format!(
+                        "set source.gold with rows of {}, or fit_on = \"annotations\"",
+                        roles(self.fit_on)
+                    )),
             );
+        }
+    }
+}
+
+/// The roles of gold that a map is fitted to, for messages.
+fn roles(fit_on: FitOn) -> String {
+    match fit_on.roles() {
+        [role] => format!("the role `{}`", role.word()),
+        roles => {
+            let words: Vec<String> =
+                roles.iter().map(|role| format!("`{}`", role.word())).collect();
+            format!("the roles {}", words.join(" and "))
         }
     }
 }

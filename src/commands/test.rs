@@ -7,7 +7,6 @@ use arrow::util::display::array_value_to_string;
 
 use crate::calibration::{CalibrationSpec, FitOn};
 use crate::error::{Error, Result, nearest};
-use crate::frame::Role;
 use crate::pipeline::{Checkpoints, PipelineSpec, TestSpec, fit, read};
 use crate::run::Run;
 use crate::sink::RunTables;
@@ -66,9 +65,14 @@ async fn outcome(spec: &PipelineSpec, test: &TestSpec) -> Result<Outcome> {
 
 /// The few rows of a test are calibrated on the gold that the test gives for it, or not at all.
 fn calibration(spec: &PipelineSpec, test: &TestSpec) -> CalibrationSpec {
-    let gold = test.given.gold.iter().flat_map(|rows| rows.0.iter().flatten());
-    if gold.map(ToString::to_string).any(|cell| cell == Role::Calibrate.word()) {
-        CalibrationSpec { fit_on: FitOn::Gold, ..spec.calibration.clone() }
+    let fit_on = match spec.calibration.fit_on {
+        FitOn::Valid => FitOn::Valid,
+        _ => FitOn::Gold,
+    };
+    let cells = test.given.gold.iter().flat_map(|rows| rows.0.iter().flatten());
+    let is_role = |cell: String| fit_on.roles().iter().any(|role| role.word() == cell);
+    if cells.map(ToString::to_string).any(is_role) {
+        CalibrationSpec { fit_on, ..spec.calibration.clone() }
     } else {
         CalibrationSpec::default()
     }

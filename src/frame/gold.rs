@@ -8,6 +8,7 @@ use arrow::datatypes::DataType;
 use arrow::util::display::array_value_to_string;
 use datafusion::prelude::DataFrame;
 
+use super::Frame;
 use super::budget::Budget;
 use super::classes::LabelAxis;
 use super::ids::{IdIndex, Ids, Interner, NULL};
@@ -240,6 +241,16 @@ impl GoldRows {
         Ok((known, unknown))
     }
 
+    /// Warns if none of the rows is of an instance of the frame, annotated or with features.
+    pub(super) fn warn_if_unused(&self, frame: &Frame) {
+        let UnknownGold { of_instances, of_feature_rows } = &frame.unknown_gold;
+        let of_features = frame.described.as_ref().map_or(&[][..], |described| &described.gold);
+        let used = [&frame.gold, of_instances, of_feature_rows, of_features];
+        if self.batch.num_rows() > 0 && used.iter().all(|gold| gold.is_empty()) {
+            tracing::warn!("no row of gold is of an instance that was read: are its ids the same?");
+        }
+    }
+
     fn roles(&self) -> Result<Vec<Role>> {
         let Some(column) = self.batch.column_by_name("role") else {
             return Ok(vec![Role::Train; self.batch.num_rows()]);
@@ -259,7 +270,7 @@ impl Gold {
         (classes, are_listed): (&LabelAxis, bool),
         instances: &Ids,
     ) -> Result<(Vec<Self>, Vec<Self>)> {
-        let (has_any, mut unknown) = (!numbers.is_empty(), Vec::new());
+        let mut unknown = Vec::new();
         let mut gold = Vec::with_capacity(numbers.len());
         for row in numbers.into_iter().filter(|n| n.class != NULL) {
             let (instance, class) =
@@ -281,9 +292,6 @@ impl Gold {
                 .at("source.gold")
                 .found(offenders(unknown))
                 .help("add them to frame.classes"));
-        }
-        if gold.is_empty() && has_any {
-            tracing::warn!("no row of gold is of an instance that was read: are its ids the same?");
         }
         gold.sort_unstable();
         gold.dedup();

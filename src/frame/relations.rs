@@ -96,7 +96,14 @@ pub async fn collect(relations: Relations, spec: &FrameSpec, run: &Run) -> Resul
     })?;
     run.progress.end();
     let (mut frames, gold): (Vec<Frame>, Vec<Option<GoldRows>>) = frames.into_iter().unzip();
-    let Some((features, scratch)) = features else { return Ok(frames) };
+    let warn_of_gold = |frames: &[Frame]| {
+        let with_gold = frames.iter().zip(&gold);
+        with_gold.for_each(|(frame, gold)| gold.iter().for_each(|g| g.warn_if_unused(frame)));
+    };
+    let Some((features, scratch)) = features else {
+        warn_of_gold(&frames);
+        return Ok(frames);
+    };
     // The budget lives until all relations are read, as the features do.
     let (features, _held) = read_within(features, scratch, "source.features", run).await?;
     let annotators = match annotator_features {
@@ -109,7 +116,7 @@ pub async fn collect(relations: Relations, spec: &FrameSpec, run: &Run) -> Resul
     let (annotators, _held_too) = annotators.unzip();
     let mut features = Indexed::of(features, "instance_id")?;
     let mut annotators = annotators.map(|a| Indexed::of(a, "annotator_id")).transpose()?;
-    for (frame, gold) in frames.iter_mut().zip(gold) {
+    for (frame, gold) in frames.iter_mut().zip(&gold) {
         let described = describe(frame, &mut features, annotators.as_mut(), gold.as_ref());
         let (described, unknown) = described.map_err(|e| match &frame.question {
             Some(question) => e.about(&format!("question `{}`", question.text(0))),
@@ -118,6 +125,7 @@ pub async fn collect(relations: Relations, spec: &FrameSpec, run: &Run) -> Resul
         frame.described = Some(described);
         frame.unknown_gold.of_feature_rows = unknown;
     }
+    warn_of_gold(&frames);
     if let Some(frame) = frames.first() {
         features.expect_in(&frame.instances).map_err(|e| e.or_at("source.features"))?;
     }

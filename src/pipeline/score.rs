@@ -37,7 +37,7 @@ impl Scorer<'_> {
         after: &Fitted,
         calibrated: Calibrated,
     ) -> Vec<Metric> {
-        let scores = |s: &ScoredRole| !(calibrated.used_gold && s.role == Role::Calibrate);
+        let scores = |s: &ScoredRole| !calibrated.gold_roles.contains(&s.role);
         let mut metrics = Vec::new();
         for s in self.scored(after).into_iter().filter(scores) {
             metrics.extend(s.scored.all(s.prefix, s.role.word()));

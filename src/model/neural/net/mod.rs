@@ -7,6 +7,8 @@ mod conv_shape;
 pub(crate) mod convolution;
 pub(crate) mod heads;
 pub(crate) mod host;
+#[cfg(feature = "testing")]
+pub(crate) mod host_layer;
 pub(crate) mod image_backbones;
 pub(crate) mod layers;
 pub(crate) mod max_pool;

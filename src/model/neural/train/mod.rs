@@ -229,7 +229,9 @@ impl<N: CrowdNet> Trainer<'_, N> {
         let Some(bytes) = run.checkpoint()? else { return Ok(()) };
         let snapshot = Snapshot::from_bytes(&bytes)?;
         if !snapshot.take_u32s("format", 1).is_ok_and(|found| found == [CHECKPOINT_FORMAT]) {
-            run.warn("the checkpoint is from another version of labelmill: the training starts anew");
+            run.warn(
+                "the checkpoint is from another version of labelmill: the training starts anew",
+            );
             return Ok(());
         }
         self.load(&snapshot)?;
