@@ -3,7 +3,9 @@
 use std::time::Instant;
 
 use candle_core::{DType, Device, Result, Tensor, Var};
-use candle_nn::{BatchNormConfig, Conv2dConfig, Dropout, Module as _, ModuleT as _, VarBuilder, VarMap};
+use candle_nn::{
+    BatchNormConfig, Conv2dConfig, Dropout, Module as _, ModuleT as _, VarBuilder, VarMap,
+};
 use labelmill::model::neural::{HostLayer, HostLayerKind};
 
 /// Steps of each layer that are timed; the least time counts.
