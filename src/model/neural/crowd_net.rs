@@ -5,11 +5,12 @@ use schemars::JsonSchema;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use super::annotator_params::{AnnotatorParams, ParamTable};
+use super::annotator_params::AnnotatorParams;
 use super::batch_context::{BatchContext, BatchPrediction, Gradient};
 use super::data::inputs::Sizes;
 use super::net::heads::Heads;
 use super::network_spec::NetworkSpec;
+use super::param_table::ParamTable;
 use super::schedule::{Act, Phase, sequential};
 use super::train::learner::LearnerSpec;
 use super::train::spec::{Reduction, TrainSpec};

@@ -12,6 +12,7 @@ use crate::model::em::kernels::expected_counts_of;
 use crate::model::fitted::{Fitted, Report, Stop, Trained};
 use crate::model::neural::annotator_params::AnnotatorParams;
 use crate::model::neural::data::TrainingData;
+use crate::model::neural::param_table::Owner;
 use crate::model::neural::predict::description;
 use crate::model::neural::train::Trainer;
 use crate::model::neural::train::learner::LearnerSetting;
@@ -85,7 +86,8 @@ impl<N: CrowdNet> Model for Neural<N> {
             checkpoint_at: 0.0,
         };
         trainer.train(run)?;
-        trainer.annotator_params.average_unknown(&data.unknown());
+        trainer.annotator_params.average_unknown(Owner::Annotator, &data.unknown());
+        trainer.annotator_params.average_unknown(Owner::Instance, &data.unknown_instances());
         // The posteriors use all annotations, held out or not.
         let mut whole = None;
         let (mut targets, is_own) = match trainer.state.targets.remove(MAIN_TARGETS) {

@@ -44,6 +44,7 @@ mod models;
 mod net;
 mod network_spec;
 mod numerics;
+mod param_table;
 mod predict;
 mod schedule;
 mod spec;
@@ -51,12 +52,12 @@ mod spec;
 mod tests;
 mod train;
 
-pub use annotator_params::{AnnotatorParams, Gathered, Owner, ParamTable};
+pub use annotator_params::{AnnotatorParams, Gathered};
 pub use batch_context::{BatchContext, BatchPrediction, Gradient};
 pub use crowd_net::{AnnotatorReport, CrowdNet, Task};
 pub use data::batch::{Batch, BatchAnnotation};
 pub use data::batching::InstanceSubset;
-pub use data::inputs::{LearnerInput, Sizes};
+pub use data::inputs::{Embedding, LearnerInput, Sizes};
 pub use device::DeviceChoice;
 pub use models::{
     AggNet, Conal, CrowdLayer, Dl, DoctorNet, KINDS, MaxMig, SingleConfusion, SoftBootstrap, Tcl,
@@ -70,6 +71,7 @@ pub use net::layers::Activation;
 pub use net::parameters::Initialisation;
 pub use net::precision::Precision;
 pub use network_spec::NetworkSpec;
+pub use param_table::{Owner, ParamTable};
 pub use predict::predict;
 pub use schedule::{Act, LearnerSubset, Phase, sequential};
 pub use spec::Neural;

@@ -18,8 +18,10 @@ pub struct BatchAnnotation {
 pub struct Batch {
     /// The feature row of each row of the batch.
     pub rows: Vec<u32>,
-    /// The instance of each row.
+    /// The instance of each row; the largest u32 for a row of features that belongs to no instance.
     pub instances: Vec<u32>,
+    /// The instances of all rows, ascending, each once.
+    pub distinct_instances: Vec<u32>,
     /// The offset of each row's first annotation in `annotations`, followed by the length of `annotations`.
     pub offsets: Vec<usize>,
     /// The annotations, row after row.

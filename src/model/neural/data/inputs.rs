@@ -1,12 +1,14 @@
 //! The inputs of learners: features of instances, the matrix of annotations (one row of annotations for each instance), and
-//! features of annotators.
+//! features of annotators, and learned embeddings.
 
 use serde::{Deserialize, Serialize};
 
 use crate::error::{Error, Result};
 use crate::frame::Matrix;
+use crate::model::neural::annotator_params::AnnotatorParams;
 use crate::model::neural::data::scaler::Scaler;
 use crate::model::neural::data::{AnnotationsByInstance, TrainingData, batch::Batch, read};
+use crate::model::neural::param_table::{Owner, ParamTable};
 use crate::run::Run;
 
 /// The data of a batch that a learner reads.
@@ -21,6 +23,20 @@ pub enum LearnerInput {
     /// The features of the batch's annotators. An annotator without features has zeros, the mean of standardised
     /// features. The outputs have one row for each annotator of the batch, in the batch's order.
     Annotators,
+    /// The rows of a table of parameters, as they are: the learned embeddings of the batch's annotators or instances. The
+    /// gradient by this input updates the table. A row of features that belongs to no instance has the mean of all rows.
+    Embedding(Embedding),
+}
+
+/// A table of parameters that a learner reads.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Embedding {
+    /// The name of the table.
+    pub table: &'static str,
+    /// What its rows belong to.
+    pub owner: Owner,
+    /// The number of values in a row.
+    pub width: usize,
 }
 
 /// The sizes of a model's inputs and outputs.
@@ -47,6 +63,8 @@ pub struct Inputs<'a> {
     /// The features of annotators, and each annotator's row in them.
     pub annotators: Option<(&'a Matrix, &'a [Option<u32>])>,
     pub(super) annotations: Option<&'a AnnotationsByInstance>,
+    /// The tables of parameters, for learners that read embeddings.
+    pub(super) tables: Option<&'a AnnotatorParams>,
     /// The number of labels.
     pub labels: usize,
 }
@@ -55,7 +73,13 @@ impl<'a> Inputs<'a> {
     /// Features of instances that nobody has annotated.
     #[must_use]
     pub fn unseen(matrix: &'a Matrix) -> Self {
-        Self { matrix, annotators: None, annotations: None, labels: 0 }
+        Self { matrix, annotators: None, annotations: None, tables: None, labels: 0 }
+    }
+
+    /// The same data with these tables of parameters.
+    #[must_use]
+    pub fn with_tables(self, tables: &'a AnnotatorParams) -> Self {
+        Self { tables: Some(tables), ..self }
     }
 }
 
@@ -83,6 +107,7 @@ impl LearnerInput {
                 })?;
                 Ok(vec![width])
             }
+            Self::Embedding(embedding) => Ok(vec![embedding.width]),
         }
     }
 
@@ -92,6 +117,11 @@ impl LearnerInput {
             Self::Features => &batch.rows,
             Self::Annotations => &batch.instances,
             Self::Annotators => &batch.annotators,
+            Self::Embedding(embedding) => match embedding.owner {
+                // One output for each row of the batch.
+                Owner::Instance => &batch.instances,
+                owner => owner.rows(batch),
+            },
         }
     }
 
@@ -101,6 +131,8 @@ impl LearnerInput {
             Self::Features => data.rows(),
             Self::Annotations => data.trained_instances(),
             Self::Annotators => (0..data.annotations.dims().annotators as u32).collect(),
+            // Its outputs change with the table, whatever the phase trains.
+            Self::Embedding(_) => Vec::new(),
         }
     }
 
@@ -111,7 +143,7 @@ impl LearnerInput {
             (Self::Annotators, Some((matrix, rows))) => {
                 scaler.fit(matrix, rows.iter().flatten().copied());
             }
-            (Self::Annotators, None) | (Self::Annotations, _) => {}
+            (Self::Annotators, None) | (Self::Annotations | Self::Embedding(_), _) => {}
         }
     }
 
@@ -127,6 +159,11 @@ impl LearnerInput {
             return read(inputs.matrix, scaler, ids);
         }
         let mut numbers = vec![0.0; ids.len() * width];
+        if let Self::Embedding(embedding) = self {
+            let table = inputs.tables.and_then(|tables| tables.table(embedding.table));
+            table.into_iter().for_each(|table| embed(table, ids, &mut numbers));
+            return numbers;
+        }
         for (id, row) in ids.iter().zip(numbers.chunks_exact_mut(width.max(1))) {
             let id = *id as usize;
             if self == Self::Annotations {
@@ -141,6 +178,20 @@ impl LearnerInput {
             }
         }
         numbers
+    }
+}
+
+/// Copies the rows of these ids; an id beyond the table has the mean of all rows.
+pub(crate) fn embed(table: &ParamTable, ids: &[u32], numbers: &mut [f32]) {
+    let mut mean = None;
+    for (id, to) in ids.iter().zip(numbers.chunks_exact_mut(table.width.max(1))) {
+        match table.values.chunks_exact(table.width.max(1)).nth(*id as usize) {
+            Some(row) => to.copy_from_slice(row),
+            None => {
+                let mean = mean.get_or_insert_with(|| table.mean());
+                to.iter_mut().zip(mean).for_each(|(to, m)| *to = *m as f32);
+            }
+        }
     }
 }
 

@@ -97,10 +97,10 @@ impl<'a> TrainingData<'a> {
     #[must_use]
     pub fn inputs(&self) -> Inputs<'_> {
         Inputs {
-            matrix: self.matrix,
             annotators: self.annotators,
             annotations: Some(&self.by_instance),
             labels: self.annotations.dims().labels,
+            ..Inputs::unseen(self.matrix)
         }
     }
 
@@ -108,6 +108,14 @@ impl<'a> TrainingData<'a> {
     #[must_use]
     pub fn unknown(&self) -> Vec<bool> {
         self.weights.iter().map(|sum| *sum == 0.0).collect()
+    }
+
+    /// Whether each instance has no training data.
+    #[must_use]
+    pub fn unknown_instances(&self) -> Vec<bool> {
+        let mut unknown = vec![true; self.row_of.len()];
+        self.units.iter().for_each(|unit| unknown[unit.instance()] = false);
+        unknown
     }
 
     /// Whether there is nothing to train on.
@@ -236,6 +244,9 @@ impl<'a> TrainingData<'a> {
             }));
             batch.offsets.push(batch.annotations.len());
         }
+        batch.distinct_instances.clone_from(&batch.instances);
+        batch.distinct_instances.sort_unstable();
+        batch.distinct_instances.dedup();
         batch.annotators = batch.annotations.iter().map(|a| a.annotator).collect();
         batch.annotators.sort_unstable();
         batch.annotators.dedup();

@@ -21,7 +21,7 @@ pub(crate) mod residual;
 pub(crate) mod rows;
 
 use candle_core::backprop::GradStore;
-use candle_core::{DType, Device, Tensor};
+use candle_core::{DType, Device, Tensor, Var};
 
 use crate::error::Result;
 use crate::model::neural::data::scaler::Scaler;
@@ -79,6 +79,8 @@ impl NamedHead {
 /// The outputs of a batch. In training they are nodes of candle's graph, which keeps the values for the backward pass.
 pub(crate) struct ForwardPass {
     rows: usize,
+    /// The input, where its gradient is wanted.
+    input: Option<Tensor>,
     classifier: Option<Tensor>,
     named: Vec<Tensor>,
     hidden: Option<Tensor>,
@@ -145,11 +147,34 @@ impl Network {
     /// # Errors
     /// When the device fails.
     pub(crate) fn forward(&self, features: Vec<f32>, mode: &mut Mode<'_>) -> Result<ForwardPass> {
+        self.forward_from(&self.tensor(features)?, mode)
+    }
+
+    /// As [`Network::forward`]; the backward pass also gives the gradient with respect to the features.
+    ///
+    /// # Errors
+    /// When the device fails.
+    pub(crate) fn forward_of_variable(
+        &self,
+        features: Vec<f32>,
+        mode: &mut Mode<'_>,
+    ) -> Result<ForwardPass> {
+        let input = from_candle(Var::from_tensor(&self.tensor(features)?))?.into_inner();
+        let pass = self.forward_from(&input, mode)?;
+        Ok(ForwardPass { input: Some(input), ..pass })
+    }
+
+    /// Features `[row, ...]` on the device.
+    fn tensor(&self, features: Vec<f32>) -> Result<Tensor> {
         let width: usize = self.input.iter().product();
         let rows = features.len() / width.max(1);
         let shape: Vec<usize> = std::iter::once(rows).chain(self.input.iter().copied()).collect();
-        let x = from_candle(Tensor::from_vec(features, shape, self.parameters.device()))?;
-        let images = from_candle(self.backend.images(&x))?;
+        from_candle(Tensor::from_vec(features, shape, self.parameters.device()))
+    }
+
+    fn forward_from(&self, x: &Tensor, mode: &mut Mode<'_>) -> Result<ForwardPass> {
+        let rows = x.dims()[0];
+        let images = from_candle(self.backend.images(x))?;
         let trunk = forward_all(&self.layers, &images, mode, self.backend)?;
         let trunk = from_candle(trunk.flatten_from(1))?;
         let classifier = self.classifier.as_ref();
@@ -162,7 +187,8 @@ impl Network {
             layers.try_fold(input.clone(), |x, layer| layer.forward(&x, mode, self.backend))
         };
         let named = self.named.iter().map(of_head).collect::<Result<_>>()?;
-        Ok(ForwardPass { rows, classifier, named, hidden: self.hidden.map(|_| trunk) })
+        let hidden = self.hidden.map(|_| trunk);
+        Ok(ForwardPass { rows, input: None, classifier, named, hidden })
     }
 
     /// Adds parameters and scaling to a snapshot.
@@ -213,6 +239,19 @@ impl ForwardPass {
             named: self.named.iter().map(|out| host(Some(out))).collect::<Result<_>>()?,
             constants: Vec::new(),
         })
+    }
+
+    /// The gradient with respect to the input, `[row, column]`, where it is wanted.
+    ///
+    /// # Errors
+    /// When the device fails.
+    pub(crate) fn of_input(&self, gradients: &GradStore) -> Result<Option<Vec<f64>>> {
+        let Some(input) = &self.input else { return Ok(None) };
+        let Some(gradient) = gradients.get(input) else {
+            return Ok(Some(vec![0.0; input.elem_count()]));
+        };
+        let values = from_candle(gradient.flatten_all().and_then(|g| g.to_vec1::<f32>()))?;
+        Ok(Some(values.into_iter().map(f64::from).collect()))
     }
 
     /// The gradients of all parameters, given the gradients of the outputs.

@@ -59,7 +59,8 @@ fn losses_and_likelihoods_compute_the_heads_of_their_own_annotators() {
     case.batch.annotators = vec![1];
     case.batch.annotations.iter_mut().for_each(|annotation| annotation.annotator = 0);
     let predicted = |case: &Case<'_, DoctorNet>| {
-        let gathered = case.annotator_params.gather(&[1]);
+        let gathered =
+            case.annotator_params.gather(&Batch { annotators: vec![1], ..Batch::default() });
         let context = BatchContext {
             phase: "",
             estimates: &Estimates::default(),

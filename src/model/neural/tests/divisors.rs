@@ -29,7 +29,7 @@ fn of_three_rows<N: CrowdNet>(mut case: Case<'_, N>) -> Case<'_, N> {
 /// The loss with `annotators` annotators in total.
 fn loss_among<N: CrowdNet>(case: &Case<'_, N>, annotators: usize) -> f64 {
     let (batch, out, annotator_params) = (&case.batch, &case.out, &case.annotator_params);
-    let gathered = &annotator_params.gather(&[0, 1]);
+    let gathered = &annotator_params.gather(batch);
     let dims = Dims { annotators, ..annotations().dims() };
     let phase = case.phase;
     let context = BatchContext {

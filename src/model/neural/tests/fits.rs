@@ -218,8 +218,9 @@ fn what_stands_still_is_not_clipped() {
     let run = Run::new(1);
     let task = Task { evidence: (&a).into(), dims: a.dims(), hidden: 0, run: &run };
     let mut annotator_params = AnnotatorParams { tables: Conal::default().tables(&task).unwrap() };
+    let batch = Batch { annotators: vec![0, 1], ..Batch::default() };
     let gradient: Gathered =
-        annotator_params.gather(&[0, 1]).iter().map(|rows| vec![1.0; rows.len()]).collect();
+        annotator_params.gather(&batch).iter().map(|rows| vec![1.0; rows.len()]).collect();
     let numbers: Vec<usize> = gradient.iter().map(Vec::len).collect();
     annotator_params.tables[1].trained = false;
     assert_eq!(annotator_params.squared_norm(&gradient), (numbers[0] + numbers[2]) as f64);

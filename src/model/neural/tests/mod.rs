@@ -4,6 +4,7 @@ mod blind;
 mod blocks;
 mod divergence;
 mod divisors;
+mod embeddings;
 mod fits;
 mod forms;
 mod gradients;
@@ -62,6 +63,7 @@ fn batch() -> Batch {
     Batch {
         rows: vec![0, 1],
         instances: vec![0, 1],
+        distinct_instances: vec![0, 1],
         offsets: vec![0, 2, 4],
         annotations: ANNOTATIONS
             .iter()
@@ -198,17 +200,17 @@ impl<'a, N: CrowdNet> Case<'a, N> {
     }
 
     fn predicted(&self) -> BatchPrediction {
-        self.model.predict(&self.context(&self.out, &self.annotator_params.gather(&[0, 1])))
+        self.model.predict(&self.context(&self.out, &self.annotator_params.gather(&self.batch)))
     }
 
     /// The posteriors of an E-step.
     fn e_step(&self) -> Vec<f64> {
-        let gathered = self.annotator_params.gather(&[0, 1]);
+        let gathered = self.annotator_params.gather(&self.batch);
         self.model.e_step(&self.context(&self.out, &gathered), MAIN_TARGETS)
     }
 
     fn value(&self) -> f64 {
-        self.loss(&self.out, &self.annotator_params.gather(&[0, 1])).0
+        self.loss(&self.out, &self.annotator_params.gather(&self.batch)).0
     }
 
     fn expect(&self, value: f64) {
@@ -220,7 +222,7 @@ impl<'a, N: CrowdNet> Case<'a, N> {
     fn check_gradient(&self) {
         const STEP: f64 = 1e-5;
         CHECKED.with_borrow_mut(|checked| checked.insert(N::KIND));
-        let gathered = self.annotator_params.gather(&[0, 1]);
+        let gathered = self.annotator_params.gather(&self.batch);
         let (_, gradient) = self.loss(&self.out, &gathered);
         let near = |what: &str, got: f64, up: f64, down: f64| {
             let want = (up - down) / (2.0 * STEP);

@@ -7,7 +7,7 @@ use crate::model::neural::models::doctor_net::{label_probabilities, predict_mean
 use crate::model::neural::models::head_weights::WeightsBy;
 
 pub(super) fn predict<N: CrowdNet>(case: &Case<'_, N>) -> BatchPrediction {
-    let gathered = case.annotator_params.gather(&case.batch.annotators);
+    let gathered = case.annotator_params.gather(&case.batch);
     case.model.predict(&BatchContext {
         phase: "",
         estimates: &Estimates::default(),
@@ -198,7 +198,7 @@ fn heads_in_blocks_are_heads_one_by_one() {
         batch: &batch,
         out: &out,
         others: &[],
-        gathered: &params.gather(&[]),
+        gathered: &params.gather(&batch),
         annotator_params: &params,
         dims: Dims { instances: rows, annotators: heads, classes: labels, labels },
     };

@@ -59,7 +59,7 @@ fn the_smallest_trace_is_the_true_one() {
         for step in 1..=6000 {
             let (own, p) = p(&logits);
             let out = Outputs { rows: 3, logits: own, p, ..Outputs::default() };
-            let gathered = annotator_params.gather(&batch.annotators);
+            let gathered = annotator_params.gather(&batch);
             let (batch, out, gathered, crowd_now) = (&batch, &out, &gathered, &annotator_params);
             let (_, gradient) = loss_and_gradient(
                 &model,

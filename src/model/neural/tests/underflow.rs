@@ -28,12 +28,12 @@ fn a_label_that_is_all_but_impossible_has_its_likelihood_and_slopes() {
     case.out.p[..3].copy_from_slice(&[1.0, 0.0, 0.0]);
     case.batch.annotations = copies(0, 1, 1).collect();
     case.batch.offsets = vec![0, 1, 1];
-    check(case.loss(&case.out, &case.annotator_params.gather(&[0, 1])));
+    check(case.loss(&case.out, &case.annotator_params.gather(&case.batch)));
     let labels = NoisyLabels::Annotations;
     let model = SingleConfusion { lambda: 0.0, labels, ..SingleConfusion::default() };
     let single = Case { model: &model, ..Case::new(&model) }.with(0, &rho).reduced(Reduction::Sum);
     let single = Case { batch: case.batch.clone(), out: case.out.clone(), ..single };
-    check(single.loss(&single.out, &single.annotator_params.gather(&[0, 1])));
+    check(single.loss(&single.out, &single.annotator_params.gather(&single.batch)));
 }
 
 /// 1001 annotations have the label 0 and 1000 the label 1: all but one cancel, while their product is 10^-2300. P(0 |

@@ -4,10 +4,10 @@ use super::Trainer;
 use crate::error::Result;
 use crate::model::fitted::TraceRow;
 use crate::model::neural::data::{Epoch, batch::Batch};
-use crate::model::neural::train::learners::{ForwardPasses, Learners, Rule};
+use crate::model::neural::train::learners::{ForwardPasses, LearnerGradients, Learners, Rule};
 use crate::model::neural::train::optimiser::Optimiser;
 use crate::model::neural::train::step::loss_and_gradient;
-use crate::model::neural::{BatchContext, CrowdNet, Gradient, ParamTable, Phase};
+use crate::model::neural::{AnnotatorParams, BatchContext, CrowdNet, Gradient, ParamTable, Phase};
 use crate::run::Run;
 
 impl<N: CrowdNet> Trainer<'_, N> {
@@ -49,8 +49,9 @@ impl<N: CrowdNet> Trainer<'_, N> {
         let of_epoch = data.epoch(over, run, |n, batch, features| {
             run.cancel.check()?;
             let stream = format!("dropout of {name}, batch {n}");
-            let forward =
-                |learners: &Learners| learners.forward(&batch, features, phase.learners, &stream);
+            let forward = |learners: &Learners, tables: &AnnotatorParams| {
+                learners.forward(&batch, features, tables, phase.learners, &stream)
+            };
             let of_batch = self.step(&batch, forward, &rules)?;
             loss += of_batch * batch.len() as f64;
             rows += batch.len();
@@ -91,12 +92,12 @@ impl<N: CrowdNet> Trainer<'_, N> {
     fn step(
         &mut self,
         batch: &Batch,
-        forward: impl FnOnce(&Learners) -> Result<ForwardPasses> + Send,
+        forward: impl FnOnce(&Learners, &AnnotatorParams) -> Result<ForwardPasses> + Send,
         rules: &Rules,
     ) -> Result<f64> {
         let (learners, annotator_params) = (&self.learners, &self.annotator_params);
-        let gather = || annotator_params.gather(&batch.annotators);
-        let (passes, gathered) = rayon::join(|| forward(learners), gather);
+        let gather = || annotator_params.gather(batch);
+        let (passes, gathered) = rayon::join(|| forward(learners, annotator_params), gather);
         let passes = passes?;
         let context = BatchContext {
             phase: self.phase,
@@ -124,7 +125,8 @@ impl<N: CrowdNet> Trainer<'_, N> {
         tables.filter(|table| phase.trains(&table.name)).for_each(ParamTable::reset_moments);
     }
 
-    /// Updates all parameters. Learners and annotators are updated in parallel, unless the norm over both is clipped.
+    /// Updates all parameters. Learners and annotators are updated in parallel, unless the norm over both is clipped, or a
+    /// learner's gradient with respect to its input belongs to a table of parameters.
     fn descend(
         &mut self,
         batch: &Batch,
@@ -135,22 +137,30 @@ impl<N: CrowdNet> Trainer<'_, N> {
         let spec = &self.spec.optimiser;
         let Gradient { out, others, mut tables } = gradient;
         let are_updated = rules.learners.iter().any(|rule| rule.rate > 0.0);
-        let backward = || if are_updated { passes.backward(&out, &others) } else { Ok(Vec::new()) };
-        let Some(max_norm) = spec.clip_norm else {
+        let read_tables = self.learners.read_tables();
+        let backward = || match are_updated || read_tables {
+            true => passes.backward(&out, &others),
+            false => Ok(LearnerGradients::default()),
+        };
+        if spec.clip_norm.is_none() && !read_tables {
             let (learners, optimiser) = (&mut self.learners, &rules.annotators);
             let annotator_params =
                 || self.annotator_params.step(batch, &tables, optimiser, rules.annotator_rate);
-            let learners = || learners.step(&backward()?, 1.0, &rules.learners);
+            let learners = || learners.step(&backward()?.of_parameters, 1.0, &rules.learners);
             return rayon::join(learners, annotator_params).0;
-        };
-        let of_learners = backward()?;
-        let squares = self.annotator_params.squared_norm(&tables)
-            + self.learners.squared_norm(&of_learners)?;
-        if !squares.is_finite() {
-            return Err(self.diverged(&format!("a squared norm of {squares} of the gradient")));
         }
-        let scale = (max_norm / squares.sqrt()).min(1.0);
-        self.learners.step(&of_learners, scale, &rules.learners)?;
+        let LearnerGradients { of_parameters, of_inputs } = backward()?;
+        self.learners.add_input_gradients(&of_inputs, batch, &self.annotator_params, &mut tables);
+        let mut scale = 1.0;
+        if let Some(max_norm) = spec.clip_norm {
+            let squares = self.annotator_params.squared_norm(&tables)
+                + self.learners.squared_norm(&of_parameters)?;
+            if !squares.is_finite() {
+                return Err(self.diverged(&format!("a squared norm of {squares} of the gradient")));
+            }
+            scale = (max_norm / squares.sqrt()).min(1.0);
+        }
+        self.learners.step(&of_parameters, scale, &rules.learners)?;
         if scale < 1.0 {
             tables.iter_mut().flatten().for_each(|g| *g *= scale);
         }

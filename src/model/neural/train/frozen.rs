@@ -117,7 +117,9 @@ mod tests {
             let wanted = one.predict(data.inputs(), &ids).unwrap();
             one.freeze(LearnerSubset::NONE, &data).unwrap();
             assert!(one.frozen.is_some() && one.reader().is_none());
-            let (pass, got) = one.forward(&batch, Vec::new(), LearnerSubset::NONE, "").unwrap();
+            let tables = AnnotatorParams::default();
+            let (pass, got) =
+                one.forward(&batch, Vec::new(), &tables, LearnerSubset::NONE, "").unwrap();
             assert!(pass.is_none());
             assert_eq!((got.rows, got.numbers()), (4, 4 * (2 + 2 + 4 + 3)));
             for (got, want) in all(&got).iter().zip(all(&wanted)) {

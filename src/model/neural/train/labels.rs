@@ -84,7 +84,8 @@ impl<N: CrowdNet> Trainer<'_, N> {
         if learner == CLASSIFIER {
             return Ok(self.predict(batch)?.classes);
         }
-        let (_, others) = self.learners.predict(self.data.inputs(), batch)?;
+        let inputs = self.data.inputs().with_tables(&self.annotator_params);
+        let (_, others) = self.learners.predict(inputs, batch)?;
         let names = self.learners.all().skip(1).map(|other| other.name);
         let own = names.zip(others).find(|(name, _)| *name == learner);
         let unknown = || Error::bug(format!("no learner is called `{learner}`"));

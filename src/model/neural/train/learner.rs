@@ -9,7 +9,8 @@ use std::borrow::Cow;
 use candle_core::Device;
 
 use crate::error::Result;
-use crate::model::neural::data::inputs::{Inputs, LearnerInput, Reader, Sizes};
+use crate::model::neural::annotator_params::AnnotatorParams;
+use crate::model::neural::data::inputs::{Embedding, Inputs, LearnerInput, Reader, Sizes, embed};
 use crate::model::neural::data::{TrainingData, batch::Batch};
 use crate::model::neural::net::heads::{Heads, Outputs};
 use crate::model::neural::net::mode::Mode;
@@ -167,7 +168,7 @@ impl Learner {
     /// # Errors
     /// When the device fails.
     pub(super) fn freeze(&mut self, trained: LearnerSubset, data: &TrainingData<'_>) -> Result<()> {
-        if trained.has(self.name) {
+        if trained.has(self.name) || self.embedding().is_some() {
             self.frozen = None;
         } else if self.frozen.is_none() && !self.network.scaler.augments() {
             let predict = |rows: &[u32]| self.predict(data.inputs(), rows);
@@ -178,7 +179,8 @@ impl Learner {
         Ok(())
     }
 
-    /// The reader of the learner's input; `None` if its outputs are frozen.
+    /// The reader of the learner's input; `None` if its outputs are frozen, or if it reads a table of parameters, which
+    /// every step changes.
     pub(super) fn reader(&self) -> Option<Reader> {
         let Self { input, width, run, .. } = self;
         let reader = || Reader {
@@ -187,10 +189,19 @@ impl Learner {
             scaler: self.network.scaler.clone(),
             run: run.clone(),
         };
-        self.frozen.is_none().then(reader)
+        (self.frozen.is_none() && self.embedding().is_none()).then(reader)
     }
 
-    /// Computes the outputs for a batch in training; also returns the forward pass if the learner is in `trained`.
+    /// The table of parameters that the learner reads, if it reads one.
+    pub(super) fn embedding(&self) -> Option<Embedding> {
+        match self.input {
+            LearnerInput::Embedding(embedding) => Some(embedding),
+            _ => None,
+        }
+    }
+
+    /// Computes the outputs for a batch in training; also returns the forward pass if the learner is in `trained`, or
+    /// reads a table of parameters.
     ///
     /// # Errors
     /// When the device fails.
@@ -198,6 +209,7 @@ impl Learner {
         &self,
         batch: &Batch,
         numbers: Vec<f32>,
+        tables: &AnnotatorParams,
         trained: LearnerSubset,
         stream: &str,
     ) -> Result<(Option<ForwardPass>, Outputs)> {
@@ -210,9 +222,17 @@ impl Learner {
         let mut rng = self.run.rng(stream);
         let is_trained = trained.has(self.name);
         let mut mode = if is_trained { Mode::Training(&mut rng) } else { Mode::Fixed };
-        let pass = self.network.forward(numbers, &mut mode)?;
+        let Some(embedding) = self.embedding() else {
+            let pass = self.network.forward(numbers, &mut mode)?;
+            let out = pass.to_host()?;
+            return Ok((is_trained.then_some(pass), out));
+        };
+        let table = tables.table(embedding.table);
+        let mut numbers = vec![0.0; self.input.ids(batch).len() * self.width];
+        table.into_iter().for_each(|table| embed(table, self.input.ids(batch), &mut numbers));
+        let pass = self.network.forward_of_variable(numbers, &mut mode)?;
         let out = pass.to_host()?;
-        Ok((is_trained.then_some(pass), out))
+        Ok((Some(pass), out))
     }
 }
 

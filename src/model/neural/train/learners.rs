@@ -6,6 +6,7 @@
 use candle_core::backprop::GradStore;
 
 use crate::error::Result;
+use crate::model::neural::annotator_params::{AnnotatorParams, Gathered};
 use crate::model::neural::data::inputs::{Inputs, LearnerInput, Reader};
 use crate::model::neural::data::{TrainingData, batch::Batch};
 use crate::model::neural::net::ForwardPass;
@@ -126,12 +127,13 @@ impl Learners {
         &self,
         batch: &Batch,
         inputs: Vec<Vec<f32>>,
+        tables: &AnnotatorParams,
         trained: LearnerSubset,
         stream: &str,
     ) -> Result<ForwardPasses> {
         let mut inputs = inputs.into_iter();
         let mut of = |learner: &Learner| {
-            learner.forward(batch, inputs.next().unwrap_or_default(), trained, stream)
+            learner.forward(batch, inputs.next().unwrap_or_default(), tables, trained, stream)
         };
         let (pass, out) = of(&self.classifier)?;
         let (mut passes, mut others) = (vec![pass], Vec::new());
@@ -140,7 +142,39 @@ impl Learners {
             passes.push(pass);
             others.push(out);
         }
-        Ok(ForwardPasses { passes, out, others })
+        let are_trained = self.all().map(|learner| trained.has(learner.name)).collect();
+        Ok(ForwardPasses { passes, are_trained, out, others })
+    }
+
+    /// Whether a learner reads a table of parameters.
+    pub(super) fn read_tables(&self) -> bool {
+        self.all().any(|learner| learner.embedding().is_some())
+    }
+
+    /// Adds the gradients with respect to the learners' inputs, `[row, column]`, to those of the tables that they read.
+    pub(super) fn add_input_gradients(
+        &self,
+        of_inputs: &[Option<Vec<f64>>],
+        batch: &Batch,
+        tables: &AnnotatorParams,
+        gradient: &mut Gathered,
+    ) {
+        for (learner, of_input) in self.all().zip(of_inputs) {
+            let (Some(embedding), Some(of_input)) = (learner.embedding(), of_input) else {
+                continue;
+            };
+            let all = tables.tables.iter().zip(&mut *gradient);
+            let own = all.filter(|(table, _)| table.name == embedding.table);
+            for (table, gradient) in own {
+                let (rows, width) = (table.owner.rows(batch), table.width.max(1));
+                let ids = learner.input.ids(batch).iter();
+                for (id, of_row) in ids.zip(of_input.chunks_exact(width)) {
+                    let at = rows.partition_point(|row| row < id) * width;
+                    let to = &mut gradient[at..at + width];
+                    to.iter_mut().zip(of_row).for_each(|(to, g)| *to += g);
+                }
+            }
+        }
     }
 
     /// The rule and rate of each learner in one epoch of a phase: its own optimiser's, or those of `shared`.
@@ -290,8 +324,10 @@ pub(super) struct Rule {
 
 /// The forward passes of a batch, and their outputs.
 pub(super) struct ForwardPasses {
-    /// The forward pass of each learner that the phase trains.
+    /// The forward pass of each learner that the phase trains, or that reads a table of parameters.
     passes: Vec<Option<ForwardPass>>,
+    /// Whether the phase trains each learner.
+    are_trained: Vec<bool>,
     /// The outputs of the classifier.
     pub(super) out: Outputs,
     /// The outputs of the other learners.
@@ -299,7 +335,7 @@ pub(super) struct ForwardPasses {
 }
 
 impl ForwardPasses {
-    /// The gradients of the parameters of each learner that is trained, given the gradients of the outputs.
+    /// The gradients of the learners, given the gradients of the outputs.
     ///
     /// # Errors
     /// When the device fails.
@@ -307,11 +343,29 @@ impl ForwardPasses {
         &self,
         of_out: &Outputs,
         of_others: &[Outputs],
-    ) -> Result<Vec<Option<GradStore>>> {
+    ) -> Result<LearnerGradients> {
         let of_outputs = std::iter::once(of_out).chain(of_others);
-        let backward = |(pass, gradient): (&Option<ForwardPass>, &Outputs)| {
-            pass.as_ref().map(|pass| pass.backward(gradient)).transpose()
-        };
-        self.passes.iter().zip(of_outputs).map(backward).collect()
+        let mut all = LearnerGradients::default();
+        for ((pass, gradient), is_trained) in
+            self.passes.iter().zip(of_outputs).zip(&self.are_trained)
+        {
+            let store = pass.as_ref().map(|pass| pass.backward(gradient)).transpose()?;
+            let of_input = match (pass, &store) {
+                (Some(pass), Some(store)) => pass.of_input(store)?,
+                _ => None,
+            };
+            all.of_inputs.push(of_input);
+            all.of_parameters.push(store.filter(|_| *is_trained));
+        }
+        Ok(all)
     }
+}
+
+/// The gradients of each learner.
+#[derive(Default)]
+pub(super) struct LearnerGradients {
+    /// Those of the parameters, for learners that are trained.
+    pub(super) of_parameters: Vec<Option<GradStore>>,
+    /// Those with respect to the input, `[row, column]`, for learners that read a table of parameters.
+    pub(super) of_inputs: Vec<Option<Vec<f64>>>,
 }

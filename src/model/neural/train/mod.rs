@@ -180,6 +180,7 @@ impl<N: CrowdNet> Trainer<'_, N> {
         batch: &Batch,
         read_out: impl FnOnce(&BatchContext<'_>) -> R,
     ) -> Result<R> {
+        let inputs = inputs.with_tables(&self.annotator_params);
         let (out, others) =
             self.learners.predict_without_features(inputs, batch, self.dims.classes)?;
         let mut estimates = self.state.estimates.clone();

@@ -3,6 +3,7 @@
 use crate::error::Result;
 use crate::model::neural::data::TrainingData;
 use crate::model::neural::numerics::at_least;
+use crate::model::neural::param_table::Owner;
 use crate::model::neural::train::Trainer;
 use crate::model::neural::train::spec::Select;
 use crate::model::neural::train::state::{Best, MAIN_TARGETS};
@@ -64,7 +65,7 @@ impl<N: CrowdNet> Trainer<'_, N> {
             self.learners.thaw();
             self.load(&kept)?;
         }
-        self.annotator_params.average_unknown(&self.data.unknown());
+        self.annotator_params.average_unknown(Owner::Annotator, &self.data.unknown());
         Ok(())
     }
 

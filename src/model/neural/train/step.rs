@@ -113,6 +113,7 @@ impl Predictor<'_> {
         batch: &Batch,
         read_out: impl FnOnce(&BatchContext<'_>) -> R,
     ) -> Result<R> {
+        let inputs = inputs.with_tables(self.annotator_params);
         let (out, others) = self.learners.predict(inputs, batch)?;
         Ok(self.with(&out, &others, batch, read_out))
     }
@@ -125,7 +126,7 @@ impl Predictor<'_> {
         batch: &Batch,
         read_out: impl FnOnce(&BatchContext<'_>) -> R,
     ) -> R {
-        let gathered = self.annotator_params.gather(&batch.annotators);
+        let gathered = self.annotator_params.gather(batch);
         read_out(&BatchContext {
             phase: "",
             batch,

@@ -242,7 +242,7 @@ mod tests {
             individual.for_each(|(n, w)| *w += (n as f32).sin());
             let on = |annotators: Range<u32>| {
                 let batch = batch(&annotation, annotators);
-                let gathered = annotator_params.gather(&batch.annotators);
+                let gathered = annotator_params.gather(&batch);
                 let (out, dims) = (outputs(), a.dims());
                 let (batch, gathered, annotator_params) = (&batch, &gathered, &annotator_params);
                 let context = BatchContext {

@@ -1,0 +1,257 @@
+//! Learners that read tables of parameters, which their gradients with respect to the input update.
+
+use std::sync::Arc;
+use std::sync::atomic::AtomicU32;
+
+use rand::Rng as _;
+
+use super::fits::{agreeing, fit};
+use super::learners::{StopAfter, expect_step, numbers, of, probabilities};
+use super::*;
+use crate::frame::Matrix;
+use crate::model::neural::data::inputs::Inputs;
+use crate::model::neural::data::scaler::Scaler;
+use crate::model::neural::net::backbone::Scaling;
+use crate::model::neural::train::checkpoint::Snapshot;
+use crate::model::vote::MajorityVote;
+use crate::run::Cancel;
+use crate::testing::described;
+
+/// The width of an instance's embedding, and that of an annotator's.
+const FACE: usize = 3;
+const CODE: usize = 2;
+
+/// One learner predicts the vote from the embedding of the instance, another the label from that of the annotator. The
+/// classifier learns nothing.
+#[derive(
+    Debug, Clone, Default, PartialEq, serde::Serialize, serde::Deserialize, schemars::JsonSchema,
+)]
+struct Embedded {
+    /// Whether only the tables are trained.
+    freezes_learners: bool,
+}
+
+impl CrowdNet for Embedded {
+    const KIND: &'static str = "embedded";
+    const SUMMARY: &'static str = "";
+    const SOURCE: &'static str = "";
+    const REDUCTION: Option<Reduction> = None;
+    const TRAINS_ON_TARGETS: bool = true;
+    const ANNOTATOR_RATE: f64 = 1.0;
+
+    fn paper() -> (NetworkSpec, Self) {
+        Default::default()
+    }
+
+    fn other_learners(&self, network: &NetworkSpec, _sizes: &Sizes) -> Vec<LearnerSpec> {
+        let learner = |name, table, owner, width| LearnerSpec {
+            name,
+            backbone: network.backbone.clone(),
+            heads: Heads::CLASSIFIER,
+            input: LearnerInput::Embedding(Embedding { table, owner, width }),
+            optimiser: None,
+        };
+        vec![
+            learner("of_instances", "faces", Owner::Instance, FACE),
+            learner("of_annotators", "codes", Owner::Annotator, CODE),
+        ]
+    }
+
+    fn tables(&self, task: &Task<'_>) -> Result<Vec<ParamTable>> {
+        let mut rng = task.run.rng("embeddings");
+        let mut drawn = |n: usize| (0..n).map(|_| rng.random::<f32>() - 0.5).collect::<Vec<_>>();
+        let (faces, codes) =
+            (drawn(task.dims.instances * FACE), drawn(task.dims.annotators * CODE));
+        Ok(vec![
+            ParamTable::drawn("codes", CODE, codes),
+            ParamTable::new("faces", Owner::Instance, FACE, faces),
+        ])
+    }
+
+    fn aggregate(&self, evidence: Evidence<'_>, run: &mut Run) -> Result<Option<Fitted>> {
+        MajorityVote::default().fit(evidence, run).map(Some)
+    }
+
+    fn next_act(&self, train: &TrainSpec, state: &TrainState) -> Option<Act> {
+        let learners = if self.freezes_learners {
+            LearnerSubset::NONE
+        } else {
+            LearnerSubset::Only(&["of_instances", "of_annotators"])
+        };
+        let phase = Phase { learners, ..Phase::joint("train", train.epochs) };
+        (state.acts == 0).then_some(Act::Train(Phase { annotator_delay: Some(0), ..phase }))
+    }
+
+    fn loss(&self, context: &BatchContext<'_>, gradient: &mut Gradient) -> f64 {
+        let (rows, n) = (context.batch.len() as f64, context.batch.annotations.len() as f64);
+        let (faces, codes) = (&context.others[0], &context.others[1]);
+        let mut loss = 0.0;
+        for (at, target) in context.batch.targets.iter().enumerate() {
+            loss -= target * faces.p[at].ln() / rows;
+            gradient.others[0].p[at] -= target / faces.p[at] / rows;
+        }
+        for (_, annotation) in context.annotations() {
+            let at = 3 * annotation.annotator as usize + annotation.label as usize;
+            loss -= codes.p[at].ln() / n;
+            gradient.others[1].p[at] -= 1.0 / codes.p[at] / n;
+        }
+        loss
+    }
+
+    fn predict(&self, context: &BatchContext<'_>) -> BatchPrediction {
+        let posterior = context.others[0].p.clone();
+        BatchPrediction { classes: context.out.p.clone(), posterior, ..BatchPrediction::default() }
+    }
+}
+
+/// One batch an epoch, and steps of plain gradient descent.
+fn embedded(learning_rate: f64, freezes_learners: bool, batch_by: BatchBy) -> Neural<Embedded> {
+    let backbone = BackboneSpec {
+        kind: Architecture::Linear,
+        batch_norm: false,
+        scaling: Scaling::None,
+        ..BackboneSpec::default()
+    };
+    let optimiser = OptimiserSpec {
+        rule: OptimiserKind::Sgd,
+        learning_rate,
+        annotator_learning_rate: Some(learning_rate),
+        beta1: 0.0,
+        weight_decay: 0.0,
+        schedule: LrSchedule::Constant,
+        ..OptimiserSpec::default()
+    };
+    let train =
+        TrainSpec { epochs: 1, batch_size: Some(100), batch_by, optimiser, ..TrainSpec::default() };
+    let device = "cpu".to_owned();
+    let network = NetworkSpec { device, backbone, train, ..NetworkSpec::default() };
+    Neural { network, model: Embedded { freezes_learners } }
+}
+
+fn table(name: &str, snapshot: &Snapshot) -> Vec<f32> {
+    snapshot.find_f32s(name).unwrap().to_vec()
+}
+
+/// The votes are i mod 3. By hand: D = (q - t) / 40 of each instance, and the mean of (q - label) / 80 over the labels of
+/// each annotator; the embeddings move by minus 0.1 D W, the weights by minus 0.1 D^T E.
+#[test]
+fn embeddings_move_by_the_gradient_of_their_learner_s_input() {
+    let a = agreeing();
+    let described = described(&a);
+    let after =
+        |rate, freezes, by| numbers(fit(&embedded(rate, freezes, by), &a, &described).unwrap());
+    let start = after(0.0, false, BatchBy::Instance);
+    let (faces, codes) = (table("instances.01.faces", &start), table("crowd.00.codes", &start));
+    let (of_faces, of_codes) = (of("of_instances.", &start), of("of_annotators.", &start));
+    let (faces_matrix, codes_matrix) =
+        (Matrix::from_rows(FACE, &faces), Matrix::from_rows(CODE, &codes));
+    let (q, r) = (probabilities(&of_faces, &faces_matrix), probabilities(&of_codes, &codes_matrix));
+    let is = |one: usize, other: usize| f64::from(u8::from(one == other));
+    let d_faces: Vec<Vec<f64>> =
+        (0..40).map(|i| (0..3).map(|k| (q[i][k] - is(i % 3, k)) / 40.0).collect()).collect();
+    let share = |label: usize| (0..40).filter(|i| i % 3 == label).count() as f64;
+    let d_codes: Vec<Vec<f64>> =
+        (0..2).map(|a| (0..3).map(|k| (40.0 * r[a][k] - share(k)) / 80.0).collect()).collect();
+    let moved = |values: &[f32], d: &[Vec<f64>], weights: &[f32]| -> Vec<f64> {
+        let width = values.len() / d.len();
+        let by = |at: usize| -> f64 {
+            let d = &d[at / width];
+            (0..3).map(|k| d[k] * f64::from(weights[k * width + at % width])).sum()
+        };
+        (0..values.len()).map(|at| f64::from(values[at]) - 0.1 * by(at)).collect()
+    };
+    let wanted_faces = moved(&faces, &d_faces, &of_faces.0);
+    let wanted_codes = moved(&codes, &d_codes, &of_codes.0);
+    for freezes in [false, true] {
+        let end = after(0.1, freezes, BatchBy::Instance);
+        for (name, wanted, before) in [
+            ("instances.01.faces", &wanted_faces, &faces),
+            ("crowd.00.codes", &wanted_codes, &codes),
+        ] {
+            let got = table(name, &end);
+            assert!(got.iter().zip(before).all(|(got, before)| got != before), "{name}");
+            for (got, wanted) in got.iter().zip(wanted) {
+                assert!((f64::from(*got) - wanted).abs() < 1e-6, "{name}: {got}, not {wanted}");
+            }
+        }
+        if freezes {
+            assert_eq!(of("of_instances.", &end), of_faces);
+        } else {
+            expect_step(&of_faces, &of("of_instances.", &end), &d_faces, &faces_matrix);
+            expect_step(&of_codes, &of("of_annotators.", &end), &d_codes, &codes_matrix);
+        }
+    }
+    // Each instance has two rows of its own in a batch of annotations: their gradients add up to the same.
+    let by_annotation = table("instances.01.faces", &after(0.1, true, BatchBy::Annotation));
+    for (got, wanted) in by_annotation.iter().zip(&wanted_faces) {
+        assert!((f64::from(*got) - wanted).abs() < 1e-6, "{got}, not {wanted}");
+    }
+}
+
+/// The largest change of a clipped step is that of the norm over learners and tables together.
+#[test]
+fn the_norm_of_embeddings_is_clipped_with_the_others() {
+    let a = agreeing();
+    let described = described(&a);
+    let after = |rate: f64| {
+        let mut model = embedded(rate, false, BatchBy::Instance);
+        model.network.train.optimiser.clip_norm = Some(0.01);
+        numbers(fit(&model, &a, &described).unwrap())
+    };
+    let (start, end) = (after(0.0), after(1.0));
+    let squares = start.f32s_with_prefix("").map(|(name, _, values)| -> f64 {
+        let ends = end.find_f32s(name).unwrap();
+        values.iter().zip(ends).map(|(s, e)| f64::from(e - s).powi(2)).sum()
+    });
+    let norm = squares.sum::<f64>().sqrt();
+    assert!((norm - 0.01).abs() < 1e-5, "{norm}");
+}
+
+/// Instance 39 has features and a gold class but no annotation that trains: its embedding is the mean of the others, and
+/// so is that of a row of features that belongs to no instance.
+#[test]
+fn an_instance_without_training_data_has_the_mean_embedding() {
+    let rows: Vec<(u32, u32, u32)> = (0..78).map(|n| (n / 2, n % 2, n / 2 % 3)).collect();
+    let dims = Dims { instances: 40, annotators: 2, classes: 3, labels: 3 };
+    let a = crate::testing::annotations(dims, &rows);
+    let fitted = fit(&embedded(0.1, false, BatchBy::Instance), &a, &described(&a)).unwrap();
+    let faces = table("instances.01.faces", &numbers(fitted));
+    let rows: Vec<&[f32]> = faces.chunks(FACE).collect();
+    for at in 0..FACE {
+        let mean = rows[..39].iter().map(|row| f64::from(row[at])).sum::<f64>() / 39.0;
+        assert!((f64::from(rows[39][at]) - mean).abs() < 1e-6, "{} and {mean}", rows[39][at]);
+    }
+    let values: Vec<f32> = (0..6).map(|n| n as f32).collect();
+    let params =
+        AnnotatorParams { tables: vec![ParamTable::new("faces", Owner::Instance, FACE, values)] };
+    let embedding = Embedding { table: "faces", owner: Owner::Instance, width: FACE };
+    let (none, input) = (Matrix::from_rows(1, &[0.0]), LearnerInput::Embedding(embedding));
+    let inputs = Inputs::unseen(&none).with_tables(&params);
+    let scaler = Scaler::identity(&[FACE], &BackboneSpec::default());
+    let read = input.read(inputs, &scaler, FACE, &[1, u32::MAX, 0]);
+    assert_eq!(read, [3.0, 4.0, 5.0, 1.5, 2.5, 3.5, 0.0, 1.0, 2.0]);
+}
+
+#[test]
+fn an_interrupted_training_of_embeddings_ends_with_the_same_bits() {
+    let a = agreeing();
+    let described = described(&a);
+    let mut model = embedded(0.02, false, BatchBy::Instance);
+    model.network.train.optimiser.rule = OptimiserKind::Adam;
+    model.network.train.optimiser.beta1 = 0.9;
+    (model.network.train.epochs, model.network.train.batch_size) = (4, Some(7));
+    let whole = fit(&model, &a, &described).unwrap();
+    let evidence = Evidence { annotations: &a, described: Some(&described) };
+    for epochs in 1..4 {
+        let folder = tempfile::tempdir().unwrap();
+        let mut run = Run::new(1);
+        run.keep_checkpoint(Some(folder.path().join("state")));
+        let mut first = run.clone();
+        first.cancel = Cancel::default();
+        first.progress = Arc::new(StopAfter(AtomicU32::new(epochs), first.cancel.clone()));
+        assert!(model.fit(evidence, &mut first).is_err(), "{epochs}");
+        let resumed = model.fit(evidence, &mut run).unwrap();
+        assert!(resumed.model == whole.model, "interrupted after {epochs} epochs");
+        assert_eq!(resumed.posterior, whole.posterior, "interrupted after {epochs} epochs");
+    }
+}
