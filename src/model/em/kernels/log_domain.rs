@@ -6,14 +6,14 @@ use rayon::prelude::*;
 
 use super::prior::Prior;
 use super::width::width;
-use crate::frame::{Annotations, BLOCK, InstanceRange};
+use crate::frame::{Annotations, INSTANCES_PER_BLOCK, InstanceRange};
 use crate::model::numerics::softmax;
 use crate::model::posterior::Posterior;
 
 /// A model's definition of P(label given class) for each annotation.
 pub trait LogLikelihood: Sync {
-    /// Adds `weight` times ln P(`label` of `annotator` on instance `i` given class) to `logs`, `[class]`.
-    fn add(&self, i: usize, annotator: u32, label: u32, weight: f64, logs: &mut [f64]);
+    /// Writes ln P(`label` of `annotator` on instance `i` given class) into `logs`, `[class]`.
+    fn write(&self, i: usize, annotator: u32, label: u32, logs: &mut [f64]);
 }
 
 /// Computes the posteriors of all instances; returns the marginal log-likelihood.
@@ -24,10 +24,10 @@ pub fn e_step(
     t: &mut Posterior,
 ) -> f64 {
     let n = t.n_classes();
-    let blocks = t.values_mut().par_chunks_mut(BLOCK * n.max(1)).enumerate();
+    let blocks = t.values_mut().par_chunks_mut(INSTANCES_PER_BLOCK * n.max(1)).enumerate();
     let sums: Vec<f64> = blocks
         .map(|(block, rows)| {
-            let first = block * BLOCK;
+            let first = block * INSTANCES_PER_BLOCK;
             let instances = first..first + rows.len() / n.max(1);
             let prior = prior.range(&instances, n);
             e_step_of_range(&a.range(instances), first, prior, likelihood, rows)
@@ -49,11 +49,12 @@ pub fn e_step_of_range(
     rows: &mut [f64],
 ) -> f64 {
     let n = rows.len() / range.len().max(1);
-    let (mut logs, mut sum) = (vec![0.0; n], 0.0);
+    let (mut logs, mut factors, mut sum) = (vec![0.0; n], vec![0.0; n], 0.0);
     for (i, row) in rows.chunks_exact_mut(n.max(1)).enumerate() {
         logs.iter_mut().zip(prior.of(i, n)).for_each(|(log, p)| *log = p.ln());
         for (annotator, label, weight) in range.triples(i) {
-            likelihood.add(first + i, annotator, label, weight, &mut logs);
+            likelihood.write(first + i, annotator, label, &mut factors);
+            logs.iter_mut().zip(&factors).for_each(|(log, factor)| *log += weight * factor);
         }
         let objective = match range.trusted_class(i) {
             Some(class) => {
@@ -166,6 +167,15 @@ fn ln(x: f64) -> f64 {
     power.mul_add(LN_2_HIGH, power.mul_add(LN_2_LOW, small))
 }
 
+/// ln(1 + x) of a number of at least 0, also of one that 1 + x rounds off.
+#[inline(always)]
+pub(super) fn ln_1p(x: f64) -> f64 {
+    let sum = 1.0 + x;
+    // The rounding of the sum changes its logarithm by about the factor by which it changes x.
+    let rounded = sum - 1.0;
+    if rounded > 0.0 { ln(sum) * (x / rounded) } else { x }
+}
+
 /// Replaces a positive normal number by its mantissa, in [1, 2), and returns its binary exponent.
 #[inline(always)]
 #[allow(clippy::cast_possible_wrap)]
@@ -233,5 +243,11 @@ mod tests {
             }
         }
         assert_eq!([exp(0.0), exp(-1e4), exp(f64::NEG_INFINITY)], [1.0, 0.0, 0.0]);
+        for n in 0..=4_000 {
+            let x = 10_f64.powf(f64::from(n) / 40.0 - 50.0) * 1.7;
+            let (got, want) = (ln_1p(x), x.ln_1p());
+            assert!((got - want).abs() <= 1e-15 * want, "{x}: {got} is not {want}");
+        }
+        assert_eq!(ln_1p(0.0), 0.0);
     }
 }

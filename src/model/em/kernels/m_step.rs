@@ -5,6 +5,7 @@ use std::ops::Range;
 use pulp::{Arch, Simd, WithSimd};
 use rayon::prelude::*;
 
+use super::PREFETCH_DISTANCE;
 use super::counts::{Statistics, add_row};
 use super::dense::DenseColumns;
 use super::estimate::{Annotator, Estimator};
@@ -34,7 +35,7 @@ impl Columns {
         if strategy == CountStrategy::SparseGather {
             return Self::Sparse(SparseColumns::new(a));
         }
-        let cells = PaddedMatrix::zeros(strategy.kept_columns(a), a.dims().classes);
+        let cells = PaddedMatrix::zeros(strategy.stored_columns(a), a.dims().classes);
         Self::Dense(DenseColumns { cells, are_logs: a.are_weighted() })
     }
 
@@ -180,9 +181,6 @@ impl<const K: usize, E: Estimator> WithSimd for ColumnCounter<'_, K, E> {
     }
 }
 
-/// How many annotations ahead of its use a row is prefetched.
-const AHEAD: usize = 64;
-
 /// Sums the weighted posterior rows of the instances of each column.
 #[inline(always)]
 fn sum_rows<const K: usize>(
@@ -203,7 +201,7 @@ fn sum_rows<const K: usize>(
             counts.fill(0.0);
         }
         for position in range.positions(column) {
-            let ahead = range.instances[(position + AHEAD).min(last)] as usize;
+            let ahead = range.instances[(position + PREFETCH_DISTANCE).min(last)] as usize;
             prefetch_span(rows, ahead * n, n);
             let i = range.instances[position] as usize;
             let row = &rows[i * n..(i + 1) * n];
