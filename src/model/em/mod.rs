@@ -7,16 +7,16 @@
 //! before the loop and updated in place; a fit that starts several times keeps those of the best start beside them.
 
 mod dawid_skene;
+mod dirichlet;
 mod glad;
 mod ibcc;
 pub mod kernels;
 mod one_coin;
+mod stop;
 
 use rand::Rng as _;
-use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
 
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::frame::{Annotations, Evidence};
 use crate::model::fitted::{Fitted, Report, Stop, TraceRow, on_cpu};
 use crate::model::posterior::Posterior;
@@ -26,6 +26,8 @@ pub use dawid_skene::DawidSkene;
 pub use glad::Glad;
 pub use ibcc::Ibcc;
 pub use one_coin::OneCoin;
+use stop::check_converged;
+pub use stop::{OnExhausted, StopRule};
 
 /// The models of this folder.
 pub static KINDS: &[ModelKind] = &[
@@ -34,37 +36,6 @@ pub static KINDS: &[ModelKind] = &[
     ModelKind::em::<Ibcc>(),
     ModelKind::em::<Glad>(),
 ];
-
-/// When the loop stops.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields, default)]
-pub struct StopRule {
-    /// The maximum number of iterations.
-    #[schemars(range(min = 1))]
-    pub max_iter: u32,
-    /// Stop when the objective, with its log-prior, changes by less than this for each annotation; 0 runs all iterations.
-    #[schemars(range(min = 0.0))]
-    pub tol: f64,
-    /// What to do when the iterations run out first.
-    pub on_exhausted: OnExhausted,
-}
-
-impl Default for StopRule {
-    fn default() -> Self {
-        Self { max_iter: 100, tol: 1e-5, on_exhausted: OnExhausted::Warn }
-    }
-}
-
-/// What to do when the iterations run out before the objective converges.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "snake_case")]
-pub enum OnExhausted {
-    /// Publish with a warning.
-    #[default]
-    Warn,
-    /// Fail, and publish nothing.
-    Fail,
-}
 
 /// The starting point of a run of the loop.
 pub enum Start {
@@ -258,25 +229,11 @@ fn perturbed(a: &Annotations, mut t: Posterior, attempt: u32, run: &Run) -> Post
     t
 }
 
-/// Warns or fails, as the rule says, where the iterations ran out before the objective converged.
-fn check_converged(rule: &StopRule, stop: Stop, run: &mut Run) -> Result<()> {
-    if stop.converged || rule.tol == 0.0 {
-        return Ok(());
-    }
-    let what = format!("the fit had not converged after {} iterations", stop.iterations);
-    match rule.on_exhausted {
-        OnExhausted::Warn => {
-            run.warn(format!("{what}: raise model.stop.max_iter or model.stop.tol"));
-            Ok(())
-        }
-        OnExhausted::Fail => Err(Error::fit(what)
-            .at("model.stop")
-            .help("raise max_iter or tol, or set on_exhausted = \"warn\"")),
-    }
-}
-
 #[cfg(test)]
 mod tests {
+    use schemars::JsonSchema;
+    use serde::{Deserialize, Serialize};
+
     use super::*;
     use crate::testing::tiny;
 

@@ -11,6 +11,8 @@
 //! 3. E: T = softmax of the terms of LL.
 //! 4. Repeat until LL plus the log-prior, sum_r (prior_right ln s[r] + prior_wrong ln(1 - s[r])), converges.
 //!
+//! The trace shows LL as the objective and the growth of its sum with the log-prior as its change.
+//!
 //! Y. Zhang, X. Chen, D. Zhou, M. I. Jordan: Spectral Methods Meet EM: A Provably Optimal Algorithm for Crowdsourcing.
 //! JMLR 17, 2016 (the homogeneous Dawid-Skene model).
 //!

@@ -4,9 +4,10 @@ use std::ops::Range;
 
 use rayon::prelude::*;
 
-use super::padded_matrix::{self, PaddedMatrix, stride};
+use super::padded_matrix::PaddedMatrix;
 use super::sparse_rows::SparseRows;
 use super::strategy::CountStrategy;
+use super::sums::{add_row, scatter};
 use super::width::for_classes;
 use crate::error::{Error, Result};
 use crate::frame::{Annotations, INSTANCES_PER_BLOCK, InstanceRange, WeightSlice};
@@ -172,62 +173,6 @@ impl Statistics {
                 for_classes!(row.len(), K => scatter::<K>(cells, row, columns, weights));
             }
         }
-    }
-}
-
-/// `sums += row`
-#[inline(always)]
-pub(super) fn add_row<const K: usize>(sums: &mut [f64], row: &[f64]) {
-    if K > 0
-        && let (Ok(sums), Ok(row)) =
-            (<&mut [f64; K]>::try_from(&mut *sums), <&[f64; K]>::try_from(row))
-    {
-        (0..K).for_each(|k| sums[k] += row[k]);
-        return;
-    }
-    sums.iter_mut().zip(row).for_each(|(sum, p)| *sum += p);
-}
-
-/// Adds a row to the counts of the columns of its instance.
-#[inline(always)]
-pub(super) fn scatter<const K: usize>(
-    cells: &mut [f64],
-    row: &[f64],
-    columns: &[u32],
-    weights: WeightSlice<'_>,
-) {
-    match weights {
-        WeightSlice::Ones => scatter_weighted::<K>(cells, row, columns, |_| 1.0),
-        WeightSlice::All(weights) => {
-            scatter_weighted::<K>(cells, row, columns, |at| weights[at]);
-        }
-        WeightSlice::Few { .. } => {
-            scatter_weighted::<K>(cells, row, columns, |at| weights.get(at));
-        }
-    }
-}
-
-#[inline(always)]
-fn scatter_weighted<const K: usize>(
-    cells: &mut [f64],
-    row: &[f64],
-    columns: &[u32],
-    weight: impl Fn(usize) -> f64,
-) {
-    // Copied, so that the compiler knows that `cells` does not alias the row.
-    if K > 0
-        && let Ok(row) = <[f64; K]>::try_from(row)
-    {
-        for (at, column) in columns.iter().enumerate() {
-            let (counts, weight) = (padded_matrix::row_mut::<K>(cells, *column), weight(at));
-            (0..K).for_each(|k| counts[k] += weight * row[k]);
-        }
-        return;
-    }
-    let n = row.len();
-    for (at, column) in columns.iter().enumerate() {
-        let (start, weight) = (*column as usize * stride(n), weight(at));
-        cells[start..start + n].iter_mut().zip(row).for_each(|(c, p)| *c += weight * p);
     }
 }
 

@@ -7,7 +7,8 @@
 //! integer, which is exact. Weights are exponents of factors: if few annotations have one, only their instances take a
 //! slower path; if every annotation has one, columns hold logarithms.
 //!
-//! Columns and their counts are read in random order, so they are prefetched `PREFETCH_DISTANCE` annotations before their use.
+//! Columns and their counts are read in random order, so they are prefetched `PREFETCH_DISTANCE` annotations before
+//! their use.
 //!
 //! [`MIN_LIKELIHOOD`]: crate::model::numerics::MIN_LIKELIHOOD
 
@@ -17,7 +18,7 @@ use std::ops::Range;
 use pulp::{Arch, Scalar, Simd, WithSimd};
 
 use super::PREFETCH_DISTANCE;
-use super::counts::{Statistics, add_row, for_each_range, log_likelihood, scatter};
+use super::counts::{Statistics, for_each_range, log_likelihood};
 use super::dense::{self, DenseColumns, Singletons};
 use super::estimate::{Estimator, SparseCell};
 use super::gather_buffer::GatherBuffer;
@@ -27,6 +28,7 @@ use super::padded_matrix::{prefetch_row, stride};
 use super::prior::{LogPrior, Prior};
 use super::sparse::SparseColumns;
 use super::special_rows::{MAX_FACTORS, SpecialRows, product_stays_in_range};
+use super::sums::{Sums, normalise_row};
 use super::width::{for_classes, width};
 use crate::frame::{Annotations, InstanceRange, WeightSlice};
 use crate::model::posterior::Posterior;
@@ -288,41 +290,6 @@ impl EStep<'_> {
     }
 }
 
-/// The sums over the rows of a range: class sums, counts, and the product of the instances' likelihoods.
-struct Sums<'a> {
-    classes: &'a mut [f64],
-    table: &'a mut [f64],
-    likelihood: LogProduct,
-}
-
-impl Sums<'_> {
-    /// Divides a row by its sum, the likelihood of its instance, and adds it.
-    #[inline(always)]
-    fn add<const K: usize>(&mut self, row: &mut [f64], columns: &[u32], weights: WeightSlice<'_>) {
-        let total = normalise_row::<K>(row);
-        if !columns.is_empty() {
-            self.likelihood.push(total);
-        }
-        self.add_normalised::<K>(row, columns, weights);
-    }
-
-    /// Adds a posterior row.
-    #[inline(always)]
-    fn add_normalised<const K: usize>(
-        &mut self,
-        row: &[f64],
-        columns: &[u32],
-        weights: WeightSlice<'_>,
-    ) {
-        if !columns.is_empty() {
-            add_row::<K>(self.classes, row);
-        }
-        if !self.table.is_empty() {
-            scatter::<K>(self.table, row, columns, weights);
-        }
-    }
-}
-
 /// The sweep over sparse columns.
 struct SparseSweep<'a> {
     step: EStep<'a>,
@@ -384,26 +351,4 @@ impl WithSimd for SparseSweep<'_> {
         }
         statistics.add_objective(terms + likelihood.ln(), 0.0);
     }
-}
-
-/// Divides a row by its sum, and returns the sum.
-#[inline(always)]
-fn normalise_row<const K: usize>(row: &mut [f64]) -> f64 {
-    let n = width::<K>(row.len());
-    let row = &mut row[..n];
-    let total = if K > 0 { row.iter().sum() } else { sum_of(row) };
-    let scale = 1.0 / total;
-    row.iter_mut().for_each(|p| *p *= scale);
-    total
-}
-
-/// The sum of a long row, in four independent lanes, which the processor adds in parallel.
-#[inline(always)]
-fn sum_of(row: &[f64]) -> f64 {
-    let (fours, rest) = row.as_chunks::<4>();
-    let mut lanes = [0.0; 4];
-    for four in fours {
-        (0..4).for_each(|lane| lanes[lane] += four[lane]);
-    }
-    lanes.iter().sum::<f64>() + rest.iter().sum::<f64>()
 }

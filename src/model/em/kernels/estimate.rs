@@ -87,7 +87,7 @@ pub fn estimate_each(
     terms
 }
 
-/// The likelihood is the smoothed share of each label; the terms are the log-prior of the matrices, [`log_prior`].
+/// The likelihood is the smoothed share of each label; the terms are the log-prior of the rows of the matrix.
 impl Estimator for Smoothing {
     #[inline(always)]
     fn estimate<const K: usize>(&self, annotator: Annotator<'_>, cells: &mut [f64]) -> f64 {

@@ -6,7 +6,7 @@ use pulp::{Arch, Simd, WithSimd};
 use rayon::prelude::*;
 
 use super::PREFETCH_DISTANCE;
-use super::counts::{Statistics, add_row};
+use super::counts::Statistics;
 use super::dense::DenseColumns;
 use super::estimate::{Annotator, Estimator};
 use super::log_domain::ln_all;
@@ -14,6 +14,7 @@ use super::padded_matrix::{PaddedMatrix, prefetch_span, stride};
 use super::sparse::SparseColumns;
 use super::sparse_rows::SparseRows;
 use super::strategy::CountStrategy;
+use super::sums::add_row;
 use super::width::{for_classes, width};
 use crate::frame::{Annotations, ColumnRange, split_by};
 use crate::model::confusion::Smoothing;

@@ -27,6 +27,7 @@ mod sparse;
 mod sparse_rows;
 mod special_rows;
 mod strategy;
+mod sums;
 #[cfg(test)]
 mod tests;
 mod width;
