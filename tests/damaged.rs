@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 
-use arrow::array::{ArrayRef, Int64Array, ListArray, StringArray};
+use arrow::array::{ArrayRef, Float64Array, Int64Array, ListArray, RecordBatch, StringArray};
 use arrow::datatypes::Int64Type;
 
-use crate::job::{Job, assert_says, cells};
+use crate::job::{Job, assert_says, cells, write_as};
 use crate::support::{labelmill, read_table, run_fails, stderr, write_crowd, write_parquet};
 
 const IN: &str = "source.annotations = '{dir}in.parquet'\nmodel.kind = 'majority_vote'\n";
@@ -175,6 +175,49 @@ fn the_proposed_lines_are_pasted_until_the_job_runs() {
         let run = job.path("out/latest").canonicalize().unwrap();
         let labels = cells(&read_table(&run, "labels"), &["instance_id", "label"]);
         assert_eq!(labels, ["1 x", "2 y"], "{header} {gold:?}");
+    }
+}
+
+/// Ids of text, and integers, in Parquet and CSV; the column that names the instances has another name in the features.
+/// Numbers of a CSV file of features are doubles, so that there the proposed query casts them.
+#[test]
+fn the_query_that_is_proposed_for_features_runs() {
+    for (prefix, extension) in [("i", "parquet"), ("i", "csv"), ("", "parquet"), ("", "csv")] {
+        let (job, what) = (Job::new(), format!("ids such as {prefix}7 in {extension}"));
+        let ids: Vec<String> = (0..20).map(|i| format!("{prefix}{i}")).collect();
+        let ids = |n: usize| -> ArrayRef {
+            let ids = (0..n).map(|row| ids[row % 20].as_str());
+            if prefix.is_empty() {
+                Arc::new(ids.map(|id| id.parse::<i64>().unwrap()).collect::<Int64Array>())
+            } else {
+                Arc::new(StringArray::from_iter_values(ids))
+            }
+        };
+        let text = |name: fn(usize) -> String| -> ArrayRef {
+            Arc::new(StringArray::from_iter_values((0..40).map(name)))
+        };
+        let batch = |columns: Vec<(&str, ArrayRef)>| RecordBatch::try_from_iter(columns).unwrap();
+        let annotations = vec![
+            ("instance_id", ids(40)),
+            ("annotator_id", text(|row| format!("a{}", row / 20))),
+            ("label", text(|row| if row % 3 == 0 { "y" } else { "x" }.to_owned())),
+        ];
+        write_as(&job.path(&format!("in.{extension}")), &batch(annotations));
+        let height: ArrayRef =
+            Arc::new(Float64Array::from_iter_values((0..20).map(|i| f64::from(i % 3) + 0.5)));
+        let features = vec![("item", ids(20)), ("height", height)];
+        write_as(&job.path(&format!("features.{extension}")), &batch(features));
+        let pipeline = format!(
+            "source.annotations = '{{dir}}in.{extension}'
+             source.features = '{{dir}}features.{extension}'
+             model = {{ kind = 'dl', device = 'cpu', train.epochs = 1 }}"
+        );
+        assert_eq!(paste_until_it_runs(&job, &pipeline), 1, "{what}");
+        let run = job.path("out/latest").canonicalize().unwrap();
+        let predictions = cells(&read_table(&run, "predictions"), &["instance_id"]);
+        let has = |id: &str| predictions.iter().filter(|found| *found == id).count();
+        assert_eq!([has(&format!("{prefix}7")), has(&format!("{prefix}19"))], [2, 2], "{what}");
+        assert_eq!(predictions.len(), 40, "{what}");
     }
 }
 

@@ -366,7 +366,7 @@ fn what_is_no_matrix_is_refused() {
     job.run("source.annotations = [['1', 'a', 'y'], ['2', 'a', 'n']]\nmodel.kind = 'dawid_skene'");
     let truth = job.write("truth.csv", "instance_id,class\n1,y\n2,n\n");
     let out = job.url("out");
-    for (rows, said) in [
+    for (rows, message) in [
         ("a,y,y,7\na,y,n,-1\n", "`a, y, n, -1.0`, `a, y, y, 7.0`"),
         ("a,y,y,NaN\n", "`a, y, y, NaN`"),
         ("a,y,y,\na,n,n,1\n", "no probability"),
@@ -375,6 +375,6 @@ fn what_is_no_matrix_is_refused() {
         let matrices =
             job.write("confusion.csv", &format!("annotator_id,class,label,probability\n{rows}"));
         let arguments = ["evaluate", "--run", &out, "--truth", &truth, "--confusion", &matrices];
-        assert_says(&run_fails(&arguments, 3), &[said, "--confusion"]);
+        assert_says(&run_fails(&arguments, 3), &[message, "--confusion"]);
     }
 }

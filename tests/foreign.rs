@@ -151,8 +151,8 @@ fn a_pointer_that_was_lost_is_written_again_by_a_job_that_was_done_before() {
         let refused = labelmill().args(query).output().unwrap();
         assert_says(&stderr(&refused), &["latest.json is missing", "run the job again"]);
         // The pointer names the newest run, not the run of the job that restores it.
-        let said = job.ends(CROWD, &["--set", "sink.run_id=old"], 0);
-        assert_says(&said, &["nothing to do"]);
+        let message = job.ends(CROWD, &["--set", "sink.run_id=old"], 0);
+        assert_says(&message, &["nothing to do"]);
         let newest = files_of(&job.path("out/runs/new")).canonicalize().unwrap();
         assert_eq!(job.path("out/latest").canonicalize().unwrap(), newest, "{what}");
         assert!(labelmill().args(query).output().unwrap().status.success(), "{what}");
@@ -200,8 +200,11 @@ fn control_files_that_a_power_loss_emptied_block_no_job_and_are_named() {
         }
         let lease = job.write("out/_leases/00000000000000aa.json", "");
         age(Path::new(&lease));
-        let said = job.ends(CROWD, &["--set", "sink.run_id=mine"], 0);
-        assert_says(&said, &["cut short", "manifest.json", "latest.json", "00000000000000aa.json"]);
+        let message = job.ends(CROWD, &["--set", "sink.run_id=mine"], 0);
+        assert_says(
+            &message,
+            &["cut short", "manifest.json", "latest.json", "00000000000000aa.json"],
+        );
         assert!(!Path::new(&lease).exists(), "it names nothing");
         let run = job.path("out/runs/mine");
         assert_eq!(
@@ -247,8 +250,8 @@ fn a_run_whose_files_are_missing_or_cut_short_is_made_again_and_says_why() {
         // The job says so before the fit, and so before the gate fails.
         let gated = ["--set", "sink.run_id=mine", "--set", "gate.max_tied=0"];
         assert_says(&job.ends(CROWD, &gated, 6), &again);
-        let said = job.ends(CROWD, &["--set", "sink.run_id=mine"], 0);
-        assert_says(&said, &again);
+        let message = job.ends(CROWD, &["--set", "sink.run_id=mine"], 0);
+        assert_says(&message, &again);
         let run = job.path("out/runs/mine");
         assert_ne!(files_of(&run), files);
         assert_eq!(read_table(&job.path("out/latest"), "posteriors").len(), 4);
@@ -280,8 +283,8 @@ fn a_lock_that_is_never_released_stops_nobody() {
     job.ends(CROWD, &["--set", "sink.run_id=old"], 0);
     let lock = std::fs::File::open(job.path("out/_leases/latest.lock")).unwrap();
     lock.lock().unwrap();
-    let said = job.ends(CROWD, &["--set", "sink.run_id=new", "--set", "seed=2"], 0);
-    assert_says(&said, &["holds the lock", "latest.lock"]);
+    let message = job.ends(CROWD, &["--set", "sink.run_id=new", "--set", "seed=2"], 0);
+    assert_says(&message, &["holds the lock", "latest.lock"]);
     let latest = || job.path("out/latest").canonicalize().unwrap();
     assert_eq!(latest(), files_of(&job.path("out/runs/old")).canonicalize().unwrap());
     // Another job that cannot take the lock either leaves the pointer to be moved later.

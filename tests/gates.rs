@@ -87,8 +87,8 @@ fn a_gate_that_was_moved_holds_for_a_run_that_was_committed_before() {
     job.run(CROWD);
     let bounds = CROWD.to_owned() + "gate = { max_rejected = 0.19, min_accuracy = 0.5 }";
     let error = job.ends(&bounds, &[], 6);
-    let said = ["too many rows were rejected", "found: 0.2000", "the accuracy is too low"];
-    assert_says(&error, &said);
+    let messages = ["too many rows were rejected", "found: 0.2000", "the accuracy is too low"];
+    assert_says(&error, &messages);
     assert_says(&error, &["the run was committed before"]);
     // Nor does the run become `latest` when the job that fails the gate runs again.
     std::fs::remove_file(job.path("out/latest.json")).unwrap();

@@ -18,11 +18,11 @@ fn ends(args: &[&str]) -> (Option<i32>, String) {
 }
 
 fn assert_error(args: &[&str], codes: &[i32]) -> String {
-    let (code, said) = ends(args);
-    let shown: String = said.chars().take(2_000).collect();
+    let (code, message) = ends(args);
+    let shown: String = message.chars().take(2_000).collect();
     assert!(code.is_some_and(|code| codes.contains(&code)), "{code:?}\n{shown}");
-    assert!(said.contains("error: "), "{shown}");
-    said
+    assert!(message.contains("error: "), "{shown}");
+    message
 }
 
 /// SQL that nests deeply by every construct whose depth a parser may fail to count.
@@ -88,16 +88,16 @@ fn sql_of_a_hundred_thousand_terms_is_an_error() {
     let job = Job::new();
     for (what, query) in deep_queries() {
         let file = job.write("query.sql", &query);
-        let said = assert_error(&["sql", &file], &[2]);
-        assert!(said.len() < 10_000, "{what}: {} bytes", said.len());
+        let message = assert_error(&["sql", &file], &[2]);
+        assert!(message.len() < 10_000, "{what}: {} bytes", message.len());
         let pipeline = format!(
             "source.annotations = [['i', 'a', 'x']]\nsource.sql.annotations = '{file}'\nmodel.kind = 'majority_vote'"
         );
         let pipeline = job.write("pipeline.toml", &pipeline);
         let out = format!("sink.url={}", job.url("out"));
         for args in [&["check", &pipeline][..], &["run", &pipeline, "--set", &out]] {
-            let said = assert_error(args, &[2]);
-            assert!(said.contains("source.sql.annotations"), "{what}: {said}");
+            let message = assert_error(args, &[2]);
+            assert!(message.contains("source.sql.annotations"), "{what}: {message}");
         }
     }
 }
@@ -152,10 +152,10 @@ fn a_hostile_pipeline_file_is_an_error() {
     for (what, text) in hostile_files() {
         let file = job.write("pipeline.toml", &text);
         let out = format!("sink.url={}", job.url("out"));
-        let (code, said) = ends(&["run", &file, "--set", &out]);
-        let said: String = said.chars().take(2_000).collect();
-        assert_eq!(code, Some(2), "{what}\n{said}");
-        assert!(said.contains("error: "), "{what}\n{said}");
+        let (code, message) = ends(&["run", &file, "--set", &out]);
+        let message: String = message.chars().take(2_000).collect();
+        assert_eq!(code, Some(2), "{what}\n{message}");
+        assert!(message.contains("error: "), "{what}\n{message}");
     }
 }
 
@@ -191,7 +191,7 @@ fn predict(job: &Job) -> String {
     let args = ["predict", "--force", "--model", model, "--features", features, "--output", out];
     // A prediction succeeds where the network does not use the hostile value.
     match ends(&args) {
-        (Some(0), said) => said,
+        (Some(0), message) => message,
         _ => assert_error(&args, &[2, 3]),
     }
 }
@@ -231,9 +231,9 @@ fn a_hostile_description_of_a_model_is_an_error_before_anything_of_its_size_is_m
         let mut hostile = good.clone();
         *hostile.pointer_mut(pointer).unwrap() = value.clone();
         std::fs::write(job.path("model/model.json"), hostile.to_string()).unwrap();
-        let said = predict(&job);
-        assert!(!said.contains("panicked"), "{pointer} = {value}\n{said}");
-        if !said.contains("error: ") {
+        let message = predict(&job);
+        assert!(!message.contains("panicked"), "{pointer} = {value}\n{message}");
+        if !message.contains("error: ") {
             accepted.push(format!("{pointer} = {value}"));
         }
     }
@@ -272,13 +272,13 @@ fn numbers_of_a_model_that_are_none_or_too_few_are_an_error() {
         let mut bytes = good.clone();
         change(&mut bytes);
         std::fs::write(job.path("model/model.safetensors"), bytes).unwrap();
-        let said = predict(&job);
-        assert!(said.contains("error: "), "{said}");
-        said
+        let message = predict(&job);
+        assert!(message.contains("error: "), "{message}");
+        message
     };
     let nan = f32::NAN.to_le_bytes();
-    let said = with(&|b| b[header..].chunks_exact_mut(4).for_each(|c| c.copy_from_slice(&nan)));
-    assert!(said.contains("no number"), "{said}");
+    let message = with(&|b| b[header..].chunks_exact_mut(4).for_each(|c| c.copy_from_slice(&nan)));
+    assert!(message.contains("no number"), "{message}");
     with(&|b| b.truncate(header + 4));
     with(&|b| b.truncate(4));
     with(&|b| b.clear());

@@ -59,15 +59,23 @@ proptest! {
     fn dawid_skene_is_the_naive_one(a in crowds(), smoothing in 0.0..0.5_f64, diagonal in 0.0..2.0_f64) {
         let model = dense::DawidSkene { smoothing, diagonal };
         let spec = DawidSkene { smoothing, diagonal, stop: iterations(6), ..DawidSkene::default() };
-        assert_naive(&a, &fit(spec, &a), &model, |fit, r| model.likelihood(&fit.counts[r]).0);
+        let fitted = fit(spec, &a);
+        let naive = assert_naive(&a, &fitted, &model, |fit, r| model.likelihood(&fit.counts[r]).0);
+        assert_close(&objectives(&fitted), &naive.log_likelihoods, 1e-7, "log-likelihood");
     }
 
     #[test]
     fn one_coin_is_the_naive_one(a in crowds(), right in 0.0..3.0_f64, wrong in 0.0..2.0_f64) {
         let model = dense::OneCoin { right, wrong };
-        let spec = OneCoin { right, wrong, stop: iterations(6), ..OneCoin::default() };
+        let spec = OneCoin {
+            prior_right: right,
+            prior_wrong: wrong,
+            stop: iterations(6),
+            ..OneCoin::default()
+        };
         let fitted = fit(spec, &a);
         let naive = assert_naive(&a, &fitted, &model, |fit, r| model.likelihood(&fit.counts[r]).0);
+        assert_close(&objectives(&fitted), &naive.log_likelihoods, 1e-7, "log-likelihood");
         let skill: Vec<f64> = naive.counts.iter().map(|n| model.likelihood(n).0[0][0]).collect();
         assert_close(&fitted.report.skill, &skill, 1e-7, "skill");
     }
@@ -77,12 +85,20 @@ proptest! {
         a in crowds(), class in 0.05..3.0_f64, diagonal in 0.05..8.0_f64, off_diagonal in 0.05..2.0_f64
     ) {
         let model = dense::Ibcc { class, diagonal, off_diagonal };
-        let spec = Ibcc { class, diagonal, off_diagonal, stop: iterations(6), restarts: 0 };
-        assert_naive(&a, &fit(spec, &a), &model, |fit, r| model.mean(&fit.counts[r]));
+        let spec = Ibcc {
+            prior_class: class,
+            prior_diagonal: diagonal,
+            prior_off_diagonal: off_diagonal,
+            stop: iterations(6),
+            restarts: 0,
+        };
+        let fitted = fit(spec, &a);
+        let naive = assert_naive(&a, &fitted, &model, |fit, r| model.mean(&fit.counts[r]));
+        assert_close(&objectives(&fitted), &naive.objectives, 1e-7, "bound");
     }
 }
 
-/// Six iterations give the naive objectives, posteriors and class shares, and the matrices that `matrix` makes of the
+/// Six iterations give the naive changes of the objective, posteriors and class shares, and the matrices that `matrix` makes of the
 /// naive fit for each annotator.
 fn assert_naive(
     a: &Annotations,
@@ -91,7 +107,10 @@ fn assert_naive(
     matrix: impl Fn(&DenseFit, usize) -> Rows,
 ) -> DenseFit {
     let naive = dense::fit(a, model, 6);
-    assert_close(&objectives(fitted), &naive.objectives, 1e-7, "objective");
+    let changes: Vec<f64> = fitted.trace.iter().filter_map(|row| row.change).collect();
+    let naive_changes: Vec<f64> =
+        naive.objectives.windows(2).map(|pair| pair[1] - pair[0]).collect();
+    assert_close(&changes, &naive_changes, 1e-7, "change of the objective");
     assert_close(fitted.posterior.values(), &naive.t.concat(), 1e-7, "T");
     let shares = model.unannotated(&naive.class_counts);
     assert_close(fitted.report.prior.as_ref().unwrap(), &shares, 1e-7, "q");

@@ -54,9 +54,9 @@ fn a_name_is_used_up_though_the_files_of_its_dead_writer_cannot_be_removed() {
     let output = server.run(&job(&args));
     assert!(output.status.success(), "{}", stderr(&output));
     assert_eq!(server.count("PutObject labels/"), 1, "the tables are written once");
-    let said = stderr(&output);
-    assert!(said.contains("what a dead run left could not be removed"), "{said}");
-    assert!(!said.contains("took this run for dead"), "{said}");
+    let message = stderr(&output);
+    assert!(message.contains("what a dead run left could not be removed"), "{message}");
+    assert!(!message.contains("took this run for dead"), "{message}");
     server.forget_faults();
     assert_readable(&server, "same");
 }
@@ -70,8 +70,11 @@ fn a_lease_that_cannot_be_read_stops_nobody() {
     server.fault(Fault::Busy, &format!("GetObject {name}"), 0, 1_000);
     let output = server.run(&job(&["--set", "store.max_retries=0"]));
     assert!(output.status.success(), "{}", stderr(&output));
-    let said = stderr(&output);
-    assert!(said.contains("cannot be read: it is left alone") && said.contains(name), "{said}");
+    let message = stderr(&output);
+    assert!(
+        message.contains("cannot be read: it is left alone") && message.contains(name),
+        "{message}"
+    );
     server.forget_faults();
     assert!(server.bucket().join("out/_leases").join(name).exists());
 }
@@ -128,7 +131,7 @@ fn a_concurrent_commit_is_left_as_it_is_by_a_writer_that_comes_late() {
 
 #[test]
 fn a_signal_while_the_commit_is_under_way_waits_for_the_answer_and_tells_what_is_true() {
-    for (signals, code, said) in [
+    for (signals, code, message) in [
         (1, 0, "waiting for the store"),
         (2, 143, "while the store was asked to commit: the run may be committed"),
     ] {
@@ -144,7 +147,7 @@ fn a_signal_while_the_commit_is_under_way_waits_for_the_answer_and_tells_what_is
         server.release();
         let output = writer.wait_with_output().unwrap();
         assert_eq!(output.status.code(), Some(code), "{}", stderr(&output));
-        assert!(stderr(&output).contains(said), "{}", stderr(&output));
+        assert!(stderr(&output).contains(message), "{}", stderr(&output));
         if code == 0 {
             assert_readable(&server, "held");
             assert_eq!((latest(&server), leases(&server)), ("held".to_owned(), Vec::new()));

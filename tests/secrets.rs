@@ -24,9 +24,9 @@ fn says(args: &[&str], environment: &[(&str, &str)]) -> (Option<i32>, String) {
     let mut command = labelmill();
     command.args(args).envs(environment.iter().copied());
     let output = command.output().unwrap();
-    let said = stdout(&output) + &stderr(&output);
-    assert!(!said.contains(SECRET) && !said.contains("ter2"), "{args:?}\n{said}");
-    (output.status.code(), said)
+    let message = stdout(&output) + &stderr(&output);
+    assert!(!message.contains(SECRET) && !message.contains("ter2"), "{args:?}\n{message}");
+    (output.status.code(), message)
 }
 
 #[test]
@@ -54,9 +54,12 @@ fn a_location_with_a_secret_is_refused_by_every_command() {
             // Logging takes time, so only one location runs at the most verbose level.
             let levels: &[&str] = if url == LOCATIONS[0] { &["-q", "-vvv"] } else { &["-q"] };
             for level in levels {
-                let (code, said) = says(&[&args[..], &[*level]].concat(), &[]);
-                assert_eq!(code, Some(2), "{args:?}\n{said}");
-                assert!(said.contains("is refused") && said.contains("help:"), "{args:?}\n{said}");
+                let (code, message) = says(&[&args[..], &[*level]].concat(), &[]);
+                assert_eq!(code, Some(2), "{args:?}\n{message}");
+                assert!(
+                    message.contains("is refused") && message.contains("help:"),
+                    "{args:?}\n{message}"
+                );
             }
         }
         for command in ["run", "check", "explain"] {
@@ -68,9 +71,9 @@ fn a_location_with_a_secret_is_refused_by_every_command() {
                     "source.annotations = '{crowd}'\nsink.url = '{out}'\nstore.endpoint = \"{url}\""
                 ),
             ] {
-                let (code, said) = says(&[command, &pipeline(&keys)], &[]);
-                assert_eq!(code, Some(2), "{command} {keys}\n{said}");
-                assert!(said.contains("is refused"), "{command} {keys}\n{said}");
+                let (code, message) = says(&[command, &pipeline(&keys)], &[]);
+                assert_eq!(code, Some(2), "{command} {keys}\n{message}");
+                assert!(message.contains("is refused"), "{command} {keys}\n{message}");
             }
         }
         assert!(!Path::new(&out).exists(), "{url}");
@@ -97,8 +100,8 @@ fn no_message_repeats_a_secret_that_stands_in_the_wrong_place() {
             vec!["sql", "-c", "select 1", "--table", url],
             vec![url],
         ] {
-            let (code, said) = says(&args, &[]);
-            assert_eq!(code, Some(2), "{args:?}\n{said}");
+            let (code, message) = says(&args, &[]);
+            assert_eq!(code, Some(2), "{args:?}\n{message}");
         }
     }
 }
@@ -121,8 +124,8 @@ fn an_endpoint_of_the_environment_is_not_shown_either() {
             let args = [&job[..], &retries, &[level, "--log-format", format]].concat();
             for endpoint in endpoints.map(|url| ("AWS_ENDPOINT_URL", url)) {
                 let keys = [endpoint, ("AWS_ACCESS_KEY_ID", "x"), ("AWS_SECRET_ACCESS_KEY", "y")];
-                let (code, said) = says(&args, &keys);
-                assert_eq!(code, Some(2), "{said}");
+                let (code, message) = says(&args, &keys);
+                assert_eq!(code, Some(2), "{message}");
             }
         }
     }
@@ -163,7 +166,7 @@ fn no_file_of_a_run_holds_a_secret_of_the_spec() {
 fn an_endpoint_that_is_no_url_is_refused_and_not_shown() {
     let job = Job::new();
     job.write("in.csv", "instance_id,annotator_id,label\ni,a,x\n");
-    for (endpoint, said) in [
+    for (endpoint, message) in [
         ("u:hunter2@h:9", "a URL with a user or a password in it is refused"),
         ("hunter2:pw@h", "a URL with a user or a password in it is refused"),
         ("me@hunter2", "the endpoint is no URL of a server"),
@@ -173,7 +176,7 @@ fn an_endpoint_that_is_no_url_is_refused_and_not_shown() {
             "source.annotations = '{{dir}}in.csv'\nmodel.kind = 'majority_vote'\nstore.endpoint = '{endpoint}'\n"
         );
         let error = job.fails(&pipeline, 2);
-        assert_says(&error, &[said, "store.endpoint", "help:"]);
+        assert_says(&error, &[message, "store.endpoint", "help:"]);
         assert!(!error.contains("hunter2"), "{error}");
     }
 }

@@ -151,12 +151,12 @@ fn common_noise_says_where_every_answer_came_from() {
     let folder = job.path("drawn");
     assert_eq!(read_table(&folder, "truth").len(), 200);
     assert_eq!(read_table(&folder, "features").len(), 200);
-    let (said, sources) =
+    let (labels, sources) =
         (read_table(&folder, "annotations"), read_table(&folder, "sources_of_noise"));
-    assert_eq!((said.len(), sources.len()), (300, 300));
-    for (said, source) in said.iter().zip(&sources) {
-        assert_eq!(text(said, "instance_id"), text(source, "instance_id"));
-        assert_eq!(text(said, "annotator_id"), text(source, "annotator_id"));
+    assert_eq!((labels.len(), sources.len()), (300, 300));
+    for (label, source) in labels.iter().zip(&sources) {
+        assert_eq!(text(label, "instance_id"), text(source, "instance_id"));
+        assert_eq!(text(label, "annotator_id"), text(source, "annotator_id"));
         assert!(["common", "individual"].contains(&text(source, "source").as_str()));
     }
     assert_eq!(read_table(&folder, "individual_confusion").len(), 30 * 9);

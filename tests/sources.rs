@@ -241,9 +241,9 @@ fn a_label_that_is_no_class_is_said_but_never_chosen() {
         cells(&labels[..2], &["instance_id", "label", "n_annotations"]),
         ["i yes 3", "j no 1"]
     );
-    let said: Vec<String> =
+    let labels: Vec<String> =
         cells(&read_table(&run, "confusion_matrices"), &["annotator_id", "label"]);
-    assert!(said.contains(&"b unsure".to_owned()), "{said:?}");
+    assert!(labels.contains(&"b unsure".to_owned()), "{labels:?}");
 }
 
 #[test]

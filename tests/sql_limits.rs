@@ -134,9 +134,12 @@ fn what_no_function_bounds_ends_in_an_error_all_the_same() {
         let binary = env!("CARGO_BIN_EXE_labelmill");
         command.args(["-c", "ulimit -v 8388608; exec \"$0\" sql -c \"$1\"", binary, &query]);
         let output = command.env("RUST_BACKTRACE", "1").output().unwrap();
-        let said = stderr(&output);
-        assert!(output.status.code().is_some_and(|code| codes.contains(&code)), "{query}\n{said}");
-        assert!(said.starts_with("error: ") && said.contains("help:"), "{query}\n{said}");
+        let message = stderr(&output);
+        assert!(
+            output.status.code().is_some_and(|code| codes.contains(&code)),
+            "{query}\n{message}"
+        );
+        assert!(message.starts_with("error: ") && message.contains("help:"), "{query}\n{message}");
     }
 }
 

@@ -27,10 +27,10 @@ fn a_location_that_cannot_be_reached_is_told_before_anything_is_sent() {
         run_fails(&["sql", "--write", "-c", &query], 2)
     };
     assert_says(&sql("ftp://host/x.csv"), &["cannot open the store", "help:"]);
-    let said = sql("s3://AKIA0:hunter2@bucket/x.csv");
-    assert!(said.contains("is refused") && !said.contains("hunter2"), "{said}");
-    let said = sql("https://host/x.csv?sig=hunter2");
-    assert!(said.contains("is refused") && !said.contains("hunter2"), "{said}");
+    let message = sql("s3://AKIA0:hunter2@bucket/x.csv");
+    assert!(message.contains("is refused") && !message.contains("hunter2"), "{message}");
+    let message = sql("https://host/x.csv?sig=hunter2");
+    assert!(message.contains("is refused") && !message.contains("hunter2"), "{message}");
 }
 
 #[test]
@@ -48,9 +48,9 @@ fn a_bucket_that_does_not_exist_is_named() {
     ] {
         let args = ["aggregate", "--model", "majority_vote", "--annotations", from, "--output", to];
         let output = server.run(&args);
-        let said = stderr(&output);
-        assert_eq!(output.status.code(), Some(5), "{from} {to}\n{said}");
-        assert_says(&said, &["the bucket `nowhere` does not exist", "help: check its name"]);
-        assert!(!said.contains("<?xml"), "{said}");
+        let message = stderr(&output);
+        assert_eq!(output.status.code(), Some(5), "{from} {to}\n{message}");
+        assert_says(&message, &["the bucket `nowhere` does not exist", "help: check its name"]);
+        assert!(!message.contains("<?xml"), "{message}");
     }
 }

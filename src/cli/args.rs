@@ -15,18 +15,18 @@ pub struct Args {
     /// What to do.
     #[command(subcommand)]
     pub command: Command,
-    /// How log lines look.
+    /// The format of log lines.
     #[arg(long, global = true, value_enum, default_value = "text")]
     pub log_format: LogFormat,
-    /// Log more; -vv logs every iteration.
+    /// Log more lines; -vv logs every iteration.
     #[arg(short, long, global = true, action = ArgAction::Count)]
     pub verbose: u8,
-    /// Say nothing but errors.
+    /// Log errors only.
     #[arg(short, long, global = true)]
     pub quiet: bool,
 }
 
-/// How log lines look.
+/// The format of log lines.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum LogFormat {
     /// For people.
@@ -113,7 +113,7 @@ pub struct AggregateArgs {
     /// Set any key of a pipeline file, such as source.columns.instance=item
     #[arg(long, value_name = "KEY.PATH=VALUE")]
     pub set: Vec<String>,
-    /// Where the tables go
+    /// A folder for the tables, on local disk or an object store
     #[arg(long, value_name = "URL")]
     pub output: String,
     /// How the job runs.
@@ -192,7 +192,7 @@ pub struct PredictArgs {
     /// Features of new instances: instance_id, and a column of lists or columns of numbers
     #[arg(long, value_name = "URL")]
     pub features: String,
-    /// Where the predictions go
+    /// A folder for the predictions, on local disk or an object store
     #[arg(long, value_name = "URL")]
     pub output: String,
     /// The features' name for instance_id
@@ -201,7 +201,7 @@ pub struct PredictArgs {
     /// The column of lists
     #[arg(long, value_name = "NAME")]
     pub features_column: Option<String>,
-    /// Where to compute: auto, cpu or cuda:0
+    /// The device: auto, cpu or cuda:0
     #[arg(long, value_name = "DEVICE")]
     pub device: Option<String>,
     /// Memory limit, such as 512MiB or 4GB: features beyond half of it go to a scratch file
@@ -230,7 +230,7 @@ pub struct SimulateArgs {
     /// One of the names that --list shows
     #[arg(long, value_name = "NAME", required_unless_present = "list")]
     pub recipe: Option<String>,
-    /// Where the tables go: a folder that does not exist yet
+    /// A folder for the tables, which does not exist yet
     #[arg(long, value_name = "URL", required_unless_present = "list")]
     pub output: Option<String>,
     /// The seed of every random stream

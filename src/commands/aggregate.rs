@@ -17,7 +17,7 @@ pub struct Aggregation {
     pub gold: Option<String>,
     /// The kind of the model.
     pub model: String,
-    /// Where the tables go.
+    /// The folder for the tables.
     pub output: String,
     /// Further keys of a pipeline file, as `key.path=value`.
     pub set: Vec<String>,

@@ -25,7 +25,7 @@ pub struct Prediction<'a> {
     pub model: &'a str,
     /// New features.
     pub features: &'a str,
-    /// Where the predictions go.
+    /// The folder for the predictions.
     pub output: &'a str,
     /// The columns' names in the files.
     pub columns: ColumnsSpec,

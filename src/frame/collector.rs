@@ -10,7 +10,7 @@ use rayon::prelude::*;
 
 use super::AnnotationRows;
 use super::Duplicates;
-use super::annotations::{Annotations, BLOCK, Dims};
+use super::annotations::{Annotations, Dims, INSTANCES_PER_BLOCK};
 use super::budget::{BYTES_PER_ANNOTATION, BYTES_PER_TIME, BYTES_PER_WEIGHT, Budget};
 use super::classes::{LabelAxis, MAX_LABELS, too_many_labels};
 use super::gold::{Gold, GoldNumber, GoldRows, Role, UnknownGold};
@@ -378,7 +378,10 @@ impl AnnotationColumns {
     /// The rows by final numbers.
     fn renumbered(mut self, instance: &[u32], annotator: &[u32], label: &[u32]) -> AnnotationRows {
         let map = |numbers: &mut Vec<u32>, rank: &[u32]| {
-            numbers.par_iter_mut().with_min_len(BLOCK).for_each(|n| *n = rank[*n as usize]);
+            numbers
+                .par_iter_mut()
+                .with_min_len(INSTANCES_PER_BLOCK)
+                .for_each(|n| *n = rank[*n as usize]);
         };
         map(&mut self.instance, instance);
         map(&mut self.annotator, annotator);

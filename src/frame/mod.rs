@@ -24,8 +24,8 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 pub use annotations::{
-    AnnotationRows, Annotations, BLOCK, ColumnRange, Dims, Duplicates, InstanceRange, Repeated,
-    WeightIter, WeightSlice,
+    AnnotationRows, Annotations, ColumnRange, Dims, Duplicates, INSTANCES_PER_BLOCK, InstanceRange,
+    MAX_RANGES, Repeated, WeightIter, WeightSlice, ranges_of_instances,
 };
 pub use budget::BYTES_PER_ANNOTATION;
 pub(crate) use classes::MAX_LABELS;

@@ -26,7 +26,7 @@ pub struct PipelineSpec {
     pub name: Option<String>,
     /// The seed of every random stream.
     pub seed: u64,
-    /// Where the input is.
+    /// The input.
     pub source: SourceSpec,
     /// How rows become annotations.
     pub frame: FrameSpec,
@@ -38,7 +38,7 @@ pub struct PipelineSpec {
     pub decide: DecideSpec,
     /// Conditions that must hold before anything is published.
     pub gate: GateSpec,
-    /// Where the tables go.
+    /// The output.
     pub sink: SinkSpec,
     /// Resources of the run.
     pub engine: EngineSpec,

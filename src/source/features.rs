@@ -6,7 +6,7 @@ use datafusion::logical_expr::Expr;
 use datafusion::prelude::{DataFrame, SessionContext};
 
 use super::ColumnsSpec;
-use super::format::MIXED;
+use super::format::{INTEGERS, MIXED};
 use super::relation::{Query, table_or_sql};
 use super::synonyms::synonym;
 use crate::error::{Error, Result, nearest, offenders};
@@ -101,12 +101,16 @@ fn missing(
         .unwrap_or("<its name in your file>");
     let toml_text = |text: &str| toml::Value::String(text.to_owned());
     let quoted = format!("\"{}\"", name.replace('"', "\"\""));
+    // Numbers of a CSV file are read as features, as doubles; ids that are whole numbers are integers in every table.
+    let are_integers =
+        fields.iter().any(|f| f.name() == name && f.metadata().contains_key(INTEGERS));
+    let id = if are_integers { format!("cast({quoted} as bigint)") } else { quoted.clone() };
     let help = if contract == "features" {
         format!("set source.columns.features = {}", toml_text(name))
     } else if sql.is_some() {
-        format!("give it this name in source.sql.{table}: `{quoted} as {contract}`")
+        format!("give it this name in source.sql.{table}: `{id} as {contract}`")
     } else {
-        let query = format!("select {quoted} as {contract}, * exclude ({quoted}) from {table}");
+        let query = format!("select {id} as {contract}, * exclude ({quoted}) from {table}");
         format!("write `source.sql.{table} = {}`", toml_text(&query))
     };
     Error::data(format!("the column `{wanted}` is missing"))

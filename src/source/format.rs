@@ -11,6 +11,9 @@ pub const UNTYPED: &str = "labelmill.untyped";
 /// Metadata key of a field of which some values are numbers and others are not, so that its type is not numeric.
 pub(super) const MIXED: &str = "labelmill.mixed";
 
+/// Metadata key of a field of doubles that was read from text, where every value seen is an integer.
+pub(super) const INTEGERS: &str = "labelmill.integers";
+
 /// A format that rows are read from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]

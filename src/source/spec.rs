@@ -12,7 +12,7 @@ use crate::error::Problem;
 use crate::spec::Problems;
 use crate::store::secret_problem;
 
-/// Where the input is and what its columns are called.
+/// The locations of the input and the names of its columns.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct SourceSpec {
@@ -103,13 +103,13 @@ pub struct ColumnsSpec {
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct SqlSpec {
-    /// Gives the annotations relation.
+    /// The query of the annotations relation.
     pub annotations: Option<String>,
-    /// Gives the gold relation.
+    /// The query of the gold relation.
     pub gold: Option<String>,
-    /// Gives the features relation.
+    /// The query of the features relation.
     pub features: Option<String>,
-    /// Gives the relation of annotators' features.
+    /// The query of the relation of annotators' features.
     pub annotator_features: Option<String>,
 }
 

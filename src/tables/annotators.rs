@@ -20,22 +20,18 @@ impl OutcomeTable for AnnotatorsTable {
     fn columns(&self) -> &'static [Column] {
         const COLUMNS: &[Column] = &[
             column("annotator_id", ColumnType::Annotator, "the annotator"),
-            column(
-                "n_annotations",
-                COUNT,
-                "annotations that were used, repeated ones counted each",
-            ),
+            column("n_annotations", COUNT, "number of annotations used; repeated ones count each"),
             column(
                 "skill",
                 REAL,
-                "from 0 to 1; majority vote: agreement, confusion models: mean diagonal",
+                "skill from 0 to 1: agreement (majority vote), mean diagonal (confusion models)",
             ),
             nullable(
                 "skill_low",
                 REAL,
                 "lower end of the skill's interval, where the model has one",
             ),
-            nullable("skill_high", REAL, "upper end of it"),
+            nullable("skill_high", REAL, "upper end of the skill's interval"),
         ];
         COLUMNS
     }

@@ -20,7 +20,7 @@ impl OutcomeTable for ClassesTable {
     fn columns(&self) -> &'static [Column] {
         const COLUMNS: &[Column] = &[
             column("class", ColumnType::Label, "the class"),
-            column("index", COUNT, "its place, from 0; ties go to the lowest"),
+            column("index", COUNT, "index of the class, from 0; ties go to the lowest"),
             nullable("prior", REAL, "P(class), where the model has one"),
         ];
         COLUMNS

@@ -55,7 +55,7 @@ impl OutcomeTable for ConfusionMatricesTable {
             column(
                 "expected_count",
                 REAL,
-                "how often the annotator met the class and gave this label",
+                "expected number of the annotator's annotations with this class and label",
             ),
         ];
         COLUMNS

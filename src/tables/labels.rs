@@ -27,11 +27,7 @@ impl OutcomeTable for LabelsTable {
             ),
             nullable("confidence", REAL, "the posterior of the best class; null without evidence"),
             nullable("margin", REAL, "the best posterior minus the second best; 0 for a tie"),
-            column(
-                "n_annotations",
-                COUNT,
-                "annotations that were used, repeated ones counted each",
-            ),
+            column("n_annotations", COUNT, "number of annotations used; repeated ones count each"),
             column("decision", TEXT, "`decided`, `tied`, `gold` or `abstained`"),
         ];
         COLUMNS

@@ -31,12 +31,12 @@ impl OutcomeTable for MetricsTable {
             column(
                 "name",
                 TEXT,
-                "what is measured; a classifier's scores begin with `prediction_`",
+                "name of the measure; those of a classifier begin with `prediction_`",
             ),
             column(
                 "split",
                 TEXT,
-                "on which instances: the gold role, or `annotations` that were held out to calibrate",
+                "the scored instances: a gold role, or `annotations` that were held out to calibrate",
             ),
             nullable("value", REAL, "the value; null where it is not defined"),
         ];

@@ -22,8 +22,8 @@ pub(super) struct ParametersTable {
     named: fn(&Report) -> &[NamedValues],
 }
 
-const NAME: Column = column("name", TEXT, "what it is; the model's description says more");
-const VALUE: Column = column("value", REAL, "how much of it");
+const NAME: Column = column("name", TEXT, "name of the parameter, as in the model's description");
+const VALUE: Column = column("value", REAL, "value of the parameter");
 
 pub(super) static OF_ANNOTATORS: ParametersTable = ParametersTable {
     name: "annotator_parameters",

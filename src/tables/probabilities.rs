@@ -36,7 +36,11 @@ pub(super) static POSTERIORS: ProbabilitiesTable = ProbabilitiesTable {
             "the instance; one without evidence has no rows",
         ),
         CLASS,
-        column("probability", REAL, "its posterior; an instance's rows sum to 1"),
+        column(
+            "probability",
+            REAL,
+            "posterior probability of the class; an instance's rows sum to 1",
+        ),
     ],
     of: |answer| Some((&answer.fitted.posterior, &answer.frame.instances)),
     is_known: |answer, i| answer.frame.annotations.has_evidence(i),

@@ -21,11 +21,10 @@ impl OutcomeTable for RejectsTable {
     fn columns(&self) -> &'static [Column] {
         static COLUMNS: std::sync::LazyLock<Vec<Column>> = std::sync::LazyLock::new(|| {
             let item = Arc::new(Field::new_list_field(DataType::Utf8, true));
-            let values =
-                "up to five of the offending values: instances of nulls, else what was found";
+            let values = "up to five offending values; of nulls, the instances of their rows";
             vec![
-                column("reason", TEXT, "why"),
-                column("count", COUNT, "how many rows"),
+                column("reason", TEXT, "the reason of the rejection"),
+                column("count", COUNT, "number of rows that were rejected for it"),
                 column("values", ColumnType::Fixed(DataType::List(item)), values),
             ]
         });

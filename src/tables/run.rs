@@ -72,15 +72,15 @@ impl OutcomeTable for RunTable {
             column("version", TEXT, "the version of labelmill"),
             column("schema_version", COUNT, "the version of these schemas"),
             column("inputs", TEXT, "source, path, bytes and version of each file, as JSON"),
-            column("rows_read", COUNT, "rows that were read"),
-            column("rows_used", COUNT, "rows that were used"),
-            column("rows_rejected", COUNT, "rows that were not; see the table `rejects`"),
+            column("rows_read", COUNT, "number of rows read"),
+            column("rows_used", COUNT, "number of rows used"),
+            column("rows_rejected", COUNT, "number of rows rejected; see the table `rejects`"),
             column(
                 "converged",
                 ColumnType::Fixed(DataType::Boolean),
                 "whether the fit met its stop rule",
             ),
-            column("device", TEXT, "where the fit ran"),
+            column("device", TEXT, "device of the fit, such as `cpu` or `cuda:0`"),
             column("seconds_reading", REAL, "wall time of reading"),
             column("seconds_fitting", REAL, "wall time of fitting"),
             column(
@@ -88,7 +88,7 @@ impl OutcomeTable for RunTable {
                 COUNT,
                 "the most memory held until the tables were written",
             ),
-            column("warnings", TEXT, "what a person was warned of, as JSON"),
+            column("warnings", TEXT, "the warnings of the run, as JSON"),
         ];
         COLUMNS
     }

@@ -16,11 +16,14 @@ impl OutcomeTable for TraceTable {
     }
 
     fn columns(&self) -> &'static [Column] {
+        const OBJECTIVE: &str =
+            "objective of the step: log-likelihood, ELBO (`ibcc`), or minus the loss (networks)";
+        const CHANGE: &str = "increase of the objective, with its log-prior, since the previous step; null for the first";
         const COLUMNS: &[Column] = &[
             column("phase", TEXT, "the part of the fit, such as `em` or `restart 1`"),
             column("step", COUNT, "the iteration, from 1"),
-            column("objective", REAL, "what is maximised (Dawid-Skene: the log-likelihood)"),
-            nullable("change", REAL, "by how much it grew; null for the first step"),
+            column("objective", REAL, OBJECTIVE),
+            nullable("change", REAL, CHANGE),
             column("seconds", REAL, "the step's wall time"),
         ];
         COLUMNS

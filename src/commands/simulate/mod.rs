@@ -59,7 +59,7 @@ pub struct Simulation<'a> {
     pub seed: u64,
     /// The input: truth, features and annotations.
     pub given: SimulationInput<'a>,
-    /// Where the tables go.
+    /// The folder for the tables.
     pub output: &'a str,
 }
 

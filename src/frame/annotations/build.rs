@@ -7,7 +7,7 @@ use rayon::prelude::*;
 use super::duplicates::{ByInstance, Duplicates, Repeated};
 use super::group::{Grouped, UngroupedRows};
 use super::weights::Weights;
-use super::{Annotations, BLOCK, Dims};
+use super::{Annotations, Dims, INSTANCES_PER_BLOCK};
 use crate::frame::offsets::{Cursors, count, number, owners, prefix_sum};
 
 /// Annotations in any order, as parallel columns.
@@ -45,19 +45,21 @@ impl Annotations {
         let Slots { order, of_annotator: slots, by_slot, labels, first_singleton } =
             Slots::new(sorted, &is_single);
         let mut columns = rows.annotator;
-        columns.par_iter_mut().zip(&rows.label).with_min_len(BLOCK).for_each(|(column, label)| {
-            let slot = slots[*column as usize] as usize;
-            let columns_of_slot = by_slot[slot]..by_slot[slot + 1];
-            *column = number(
-                columns_of_slot.start + labels[columns_of_slot].partition_point(|l| l < label),
-            );
-        });
+        columns.par_iter_mut().zip(&rows.label).with_min_len(INSTANCES_PER_BLOCK).for_each(
+            |(column, label)| {
+                let slot = slots[*column as usize] as usize;
+                let columns_of_slot = by_slot[slot]..by_slot[slot + 1];
+                *column = number(
+                    columns_of_slot.start + labels[columns_of_slot].partition_point(|l| l < label),
+                );
+            },
+        );
         let annotators = owners(&order, &by_slot);
         let ungrouped =
             UngroupedRows { instance: rows.instance, column: columns, weight: rows.weight };
         let grouped = Grouped::new(dims.instances, ungrouped, rows.label);
         let (view, rows_of_instance) = ByInstance::new(grouped);
-        let (by_instance, columns, weights) = view.settle(&annotators, policy)?;
+        let (by_instance, columns, weights) = view.resolve(&annotators, policy)?;
         Ok(Self {
             dims,
             by_instance,
@@ -118,7 +120,7 @@ fn distinct_columns(dims: Dims, rows: &AnnotationRows) -> (Vec<usize>, Vec<u32>)
     };
     let pairs = rows.annotator.iter().zip(&rows.label);
     // One flag per cell is fastest unless there are many more cells than annotations.
-    if n_cells <= 8 * rows.label.len() + BLOCK {
+    if n_cells <= 8 * rows.label.len() + INSTANCES_PER_BLOCK {
         let mut occurs = vec![false; n_cells];
         pairs.for_each(|(r, l)| occurs[*r as usize * dims.labels + *l as usize] = true);
         for (cell, _) in occurs.iter().enumerate().filter(|(_, occurs)| **occurs) {

@@ -27,6 +27,8 @@ mod weights;
 use std::ops::Range;
 use std::sync::OnceLock;
 
+use rayon::prelude::*;
+
 pub use build::AnnotationRows;
 use build::ByColumn;
 pub use duplicates::{Duplicates, Repeated};
@@ -35,7 +37,20 @@ pub use weights::{WeightIter, WeightSlice};
 
 /// The number of instances, or annotators, in one unit of parallel work. Fixed, so that sums do not depend on the
 /// number of threads.
-pub const BLOCK: usize = 2048;
+pub const INSTANCES_PER_BLOCK: usize = 2048;
+
+/// The largest number of ranges of instances that have sums of their own; more would not keep more processors busy.
+pub const MAX_RANGES: usize = 16;
+
+/// `n` adjacent ranges of about as many instances each. If `n` depends on the data alone, sums over the ranges, added in
+/// order, do not depend on the number of threads.
+pub fn ranges_of_instances(
+    instances: usize,
+    n: usize,
+) -> impl IndexedParallelIterator<Item = Range<usize>> {
+    let bound = move |range: usize| range * instances / n;
+    (0..n).into_par_iter().map(move |range| bound(range)..bound(range + 1))
+}
 
 /// The sizes of every axis.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

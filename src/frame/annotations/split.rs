@@ -28,7 +28,7 @@ impl Annotations {
             }
         }
         let build = |rows| -> Result<Self> {
-            let repeated = |_| Error::bug("settled annotations repeat themselves");
+            let repeated = |_| Error::bug("resolved annotations repeat themselves");
             let part = Self::build(self.dims, rows, Duplicates::Keep).map_err(repeated)?;
             Ok(Self { trusted: self.trusted.clone(), ..part })
         };

@@ -10,7 +10,16 @@
 //!    diagonal [k = l], floored, over the sum of its row, where n are the expected counts. The floor is
 //!    [`MIN_PROBABILITY`](crate::model::numerics::MIN_PROBABILITY); a row without any mass becomes uniform.
 //! 3. E: T = softmax of the terms of LL.
-//! 4. Repeat until LL converges; return T of the last E-step, and q, pi of the M-step that follows it.
+//! 4. Repeat until LL + LP converges; return T of the last E-step, and q, pi of the M-step that follows it.
+//!
+//! LP is the log-prior, of which `smoothing` and `diagonal` make the M-step a maximum a posteriori: each row of pi has a
+//! Dirichlet prior with the parameters a[l] + 1, where a[l] = smoothing + diagonal [k = l], and
+//!
+//! ```text
+//! LP = sum over r, k, l of a[l] ln pi[r][k][l]                up to a constant; 0 without smoothing and diagonal
+//! ```
+//! LL alone may fall from step to step; LL + LP cannot. So LL + LP decides when the loop stops and which start wins. The
+//! trace shows LL as the objective and the growth of LL + LP as its change.
 //!
 //! A. P. Dawid, A. M. Skene: Maximum Likelihood Estimation of Observer Error-Rates Using the EM Algorithm. Applied
 //! Statistics 28(1), 1979. doi:10.2307/2346806
@@ -36,7 +45,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::kernels::{ColumnModel, Prior};
-use super::{EmSteps, StopRule};
+use super::{EmSteps, Objective, StopRule};
 use crate::error::Result;
 use crate::frame::Annotations;
 use crate::model::Spec;
@@ -53,12 +62,13 @@ pub struct DawidSkene {
     /// annotations towards chance; 0.01 to 0.1 suits sparse data.
     #[schemars(range(min = 0.0))]
     pub smoothing: f64,
-    /// Added to the diagonal on top. Raising it trusts annotators with few annotations.
+    /// Added to the diagonal cells in addition to `smoothing`. Raising it trusts annotators with few annotations.
     #[schemars(range(min = 0.0))]
     pub diagonal: f64,
     /// Keeps the class shares uniform instead of learning them.
     pub fixed_prior: bool,
-    /// How many more times to start, from votes mixed with noise; the best likelihood wins.
+    /// How many more times to start, from votes mixed with noise; the best objective wins: the likelihood, times
+    /// the prior's density.
     pub restarts: u32,
     /// When to stop.
     pub stop: StopRule,
@@ -113,8 +123,9 @@ impl EmSteps for DawidSkene {
         a: &Annotations,
         Params { prior, columns, smoothing }: &mut Params,
         t: &mut Posterior,
-    ) -> f64 {
-        columns.e_step(a, Prior::Class(prior), smoothing, t)
+    ) -> Objective {
+        let log_likelihood = columns.e_step(a, Prior::Class(prior), smoothing, t);
+        Objective::penalised(log_likelihood, columns.prior_terms())
     }
 
     fn report(
@@ -197,6 +208,30 @@ mod tests {
                 }
             }
         }
+    }
+
+    /// The matrices are those of the second case above. Compared with its mode, the prior of annotator 0 has the density
+    /// ((1.5 / 2.1) / (.5 / .6))^.5 ((.6 / 2.1) / (.1 / .6))^.1 in class 0, and so on. Annotator 1, with a single
+    /// annotation, has the count .5 of label 0 in both classes: (1, .1) / 1.1 and (.6, .5) / 1.1.
+    #[test]
+    fn the_objective_adds_the_log_prior_of_every_matrix() {
+        let a = tiny(2, &[(0, 0, 0), (1, 0, 1), (1, 1, 0)]);
+        let rows = [
+            ([1.5 / 2.1, 0.6 / 2.1], [0.5, 0.1]),
+            ([0.1 / 1.1, 1.0 / 1.1], [0.1, 0.5]),
+            ([1.0 / 1.1, 0.1 / 1.1], [0.5, 0.1]),
+            ([0.6 / 1.1, 0.5 / 1.1], [0.1, 0.5]),
+        ];
+        let term = |(p, added): (f64, f64)| added * (p / (added / 0.6)).ln();
+        let want: f64 =
+            rows.iter().flat_map(|(p, added)| p.iter().copied().zip(*added)).map(term).sum();
+        let spec = DawidSkene { smoothing: 0.1, diagonal: 0.4, ..DawidSkene::default() };
+        let (mut params, mut t) = (spec.params(&a), Posterior::from_votes(&a));
+        spec.count(&a, &t, &mut params);
+        spec.m_step(&a, &t, &mut params, &Cancel::default()).unwrap();
+        let objective = spec.e_step(&a, &mut params, &mut t);
+        let got = objective.maximised - objective.traced;
+        assert!((got - want).abs() < 1e-12 && want < -0.1, "{got} is not {want}");
     }
 
     #[test]

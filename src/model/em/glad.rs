@@ -38,9 +38,9 @@ use serde::{Deserialize, Serialize};
 
 use super::kernels::Prior;
 use super::kernels::log_domain::{LogLikelihood, e_step};
-use super::{EmSteps, Start, StopRule};
+use super::{EmSteps, Objective, Start, StopRule};
 use crate::error::Result;
-use crate::frame::{Annotations, BLOCK};
+use crate::frame::{Annotations, INSTANCES_PER_BLOCK};
 use crate::model::Spec;
 use crate::model::fitted::Report;
 use crate::model::lbfgs::try_maximise;
@@ -118,10 +118,10 @@ impl EmSteps for Glad {
         Ok(())
     }
 
-    fn e_step(&self, a: &Annotations, params: &mut Params, t: &mut Posterior) -> f64 {
+    fn e_step(&self, a: &Annotations, params: &mut Params, t: &mut Posterior) -> Objective {
         let likelihood = Likelihood::new(a, &params.x);
         let squares: f64 = params.x.iter().map(|x| (x - START).powi(2)).sum();
-        e_step(a, Prior::Class(&params.prior), &likelihood, t) - squares / 2.0
+        (e_step(a, Prior::Class(&params.prior), &likelihood, t) - squares / 2.0).into()
     }
 
     fn report(&self, a: &Annotations, _: &Posterior, params: Params) -> Report {
@@ -213,11 +213,11 @@ impl<'a> MStepObjective<'a> {
         inverse_difficulty.iter_mut().zip(b).for_each(|(exp_b, b)| *exp_b = exp(*b));
         let (of_ability, of_b) = gradient.split_at_mut(ability.len());
         let right = |i: usize, label: u32| t.row(i).get(label as usize).copied().unwrap_or(0.0);
-        let blocks = of_b.par_chunks_mut(BLOCK).enumerate();
+        let blocks = of_b.par_chunks_mut(INSTANCES_PER_BLOCK).enumerate();
         let values: Vec<f64> = blocks
             .map(|(block, of_b)| {
                 let mut value = 0.0;
-                for (i, of_b) in (block * BLOCK..).zip(of_b) {
+                for (i, of_b) in (block * INSTANCES_PER_BLOCK..).zip(of_b) {
                     *of_b = START - b[i];
                     value -= (b[i] - START).powi(2) / 2.0;
                     // exp(b) does not change beyond the bound of b.
@@ -262,7 +262,7 @@ mod tests {
         let a = tiny(2, &[(0, 0, 0), (0, 1, 0), (0, 2, 1)]);
         let (spec, mut t) = (Glad::default(), Posterior::zeros(1, 2));
         let mut params = spec.params(&a);
-        let objective = spec.e_step(&a, &mut params, &mut t);
+        let objective = spec.e_step(&a, &mut params, &mut t).maximised;
         let sigma = sigmoid(1.0_f64.exp());
         let joint = [0.5 * sigma * sigma * (1.0 - sigma), 0.5 * (1.0 - sigma).powi(2) * sigma];
         assert!((objective - (joint[0] + joint[1]).ln()).abs() < 1e-12);

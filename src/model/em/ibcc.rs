@@ -1,12 +1,13 @@
 //! Dawid-Skene with Dirichlet priors: class shares and confusion matrices have distributions, found by variational Bayes.
 //!
 //! ```text
-//! q ~ Dirichlet(class, ..., class);  pi[r][k] ~ Dirichlet(a0[k]);  a0[k][l] = diagonal if k = l, else off_diagonal
+//! q ~ Dirichlet(prior_class, ..., prior_class);  pi[r][k] ~ Dirichlet(a0[k])
+//! a0[k][l] = prior_diagonal if k = l, else prior_off_diagonal
 //! z[i] ~ Categorical(q);  y | z[i] = k, r ~ Categorical(pi[r][k])
-//! nu[k] = class + sum_i T[i][k];  al[r][k][l] = a0[k][l] + n[r][k][l]                  n: expected counts
+//! nu[k] = prior_class + sum_i T[i][k];  al[r][k][l] = a0[k][l] + n[r][k][l]                  n: expected counts
 //! L[i][k] = E ln q[k] + sum over the annotations (r, y) of i of E ln pi[r][k][y];  T = softmax_k L
 //! E ln q[k] = digamma(nu[k]) - digamma(sum nu), E ln pi likewise by rows of al
-//! ELBO = sum_i logsumexp_k L[i][k] - KL(Dir(nu) | Dir(class)) - sum over r, k of KL(Dir(al[r][k]) | Dir(a0[k]))
+//! ELBO = sum_i logsumexp_k L[i][k] - KL(Dir(nu) | Dir(prior_class)) - sum over r, k of KL(Dir(al[r][k]) | Dir(a0[k]))
 //! ```
 //! 1. T = the shares of the votes (trusted rows one-hot).
 //! 2. nu and al from T; 3. T from nu and al; 4. repeat until the ELBO converges.
@@ -33,10 +34,10 @@
 use rayon::prelude::*;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use statrs::function::gamma::{digamma, ln_gamma};
 
-use super::kernels::{Annotator, ColumnModel, Estimator, Prior, SparseCell, stride};
-use super::{EmSteps, StopRule};
+use super::dirichlet::{Dirichlet, Parameter};
+use super::kernels::{ColumnModel, Prior};
+use super::{EmSteps, Objective, StopRule};
 use crate::error::Result;
 use crate::frame::Annotations;
 use crate::model::confusion::{Cells, Confusion, Smoothing};
@@ -55,13 +56,13 @@ const MIN_PARAMETER: f64 = 0.05;
 pub struct Ibcc {
     /// The Dirichlet parameter of every class's share. Raising it pulls the shares towards uniform.
     #[schemars(range(min = MIN_PARAMETER))]
-    pub class: f64,
+    pub prior_class: f64,
     /// The Dirichlet parameter of right answers. Raising it trusts annotators with few annotations.
     #[schemars(range(min = MIN_PARAMETER))]
-    pub diagonal: f64,
+    pub prior_diagonal: f64,
     /// The Dirichlet parameter of each wrong answer.
     #[schemars(range(min = MIN_PARAMETER))]
-    pub off_diagonal: f64,
+    pub prior_off_diagonal: f64,
     /// How many more times to start, from votes mixed with noise; the best ELBO wins.
     pub restarts: u32,
     /// When to stop.
@@ -72,7 +73,7 @@ impl Default for Ibcc {
     fn default() -> Self {
         // The bound is flatter than a likelihood: at the usual tolerance the posteriors still move.
         let stop = StopRule { max_iter: 500, tol: 1e-8, ..StopRule::default() };
-        Self { class: 1.0, diagonal: 4.0, off_diagonal: 1.0, restarts: 0, stop }
+        Self { prior_class: 1.0, prior_diagonal: 4.0, prior_off_diagonal: 1.0, restarts: 0, stop }
     }
 }
 
@@ -94,7 +95,7 @@ pub struct Params {
     /// exp(E ln pi)
     columns: ColumnModel,
     estimator: Dirichlet,
-    /// The divergences from the priors.
+    /// The divergence of the class shares from their prior.
     divergence: f64,
     /// The instances without annotations that are not trusted.
     unannotated: Vec<usize>,
@@ -110,7 +111,11 @@ impl EmSteps for Ibcc {
             mean_prior: vec![0.0; a.dims().classes],
             geometric_prior: vec![0.0; a.dims().classes],
             columns: ColumnModel::new(a),
-            estimator: Dirichlet::new(self.diagonal, self.off_diagonal, a.dims().labels),
+            estimator: Dirichlet::new(
+                self.prior_diagonal,
+                self.prior_off_diagonal,
+                a.dims().labels,
+            ),
             divergence: 0.0,
             unannotated: (0..a.dims().instances).filter(is_unannotated).collect(),
         }
@@ -128,32 +133,40 @@ impl EmSteps for Ibcc {
         _: &Cancel,
     ) -> Result<()> {
         let Params { mean_prior, geometric_prior, columns, estimator, divergence, .. } = params;
-        let nu: Vec<f64> = columns.class_counts().iter().map(|n| n + self.class).collect();
-        let (sum, prior_sum) = (nu.iter().sum::<f64>(), self.class * nu.len() as f64);
-        mean_prior.iter_mut().zip(&nu).for_each(|(p, nu)| *p = nu / sum);
-        *divergence = if nu.is_empty() { 0.0 } else { ln_gamma(sum) - ln_gamma(prior_sum) };
-        for (p, nu) in geometric_prior.iter_mut().zip(&nu) {
-            let log_mean = digamma(*nu) - digamma(sum);
-            *divergence += ln_gamma(self.class) - ln_gamma(*nu) + (nu - self.class) * log_mean;
-            *p = log_mean.exp();
+        let counts = columns.class_counts();
+        let class = Parameter::new(self.prior_class);
+        let sum = Parameter::new(self.prior_class * counts.len() as f64);
+        let (digamma_of_sum, term) = sum.posterior(counts.iter().sum());
+        *divergence = term;
+        for ((p, mean), count) in geometric_prior.iter_mut().zip(&mut *mean_prior).zip(&counts) {
+            let (digamma, term) = class.posterior(*count);
+            *divergence -= term;
+            *p = (digamma - digamma_of_sum).exp();
+            *mean = count + self.prior_class;
         }
-        *divergence -= columns.m_step(a, t, estimator);
+        let nu: f64 = mean_prior.iter().sum();
+        mean_prior.iter_mut().for_each(|mean| *mean /= nu);
+        columns.m_step(a, t, estimator);
         Ok(())
     }
 
-    fn e_step(&self, a: &Annotations, params: &mut Params, t: &mut Posterior) -> f64 {
+    fn e_step(&self, a: &Annotations, params: &mut Params, t: &mut Posterior) -> Objective {
         let Params { geometric_prior, columns, estimator, .. } = params;
         let marginal = columns.e_step(a, Prior::Class(geometric_prior), estimator, t);
         for i in &params.unannotated {
             t.row_mut(*i).copy_from_slice(&params.mean_prior);
         }
-        marginal - params.divergence
+        (marginal + params.columns.prior_terms() - params.divergence).into()
     }
 
     fn report(&self, a: &Annotations, t: &Posterior, params: Params) -> Report {
         let (n, Params { mean_prior, columns, .. }) = (a.dims().classes, params);
         // The posterior mean of a Dirichlet is the smoothed share.
-        let added = Smoothing::new(a, self.off_diagonal, self.diagonal - self.off_diagonal);
+        let added = Smoothing::new(
+            a,
+            self.prior_off_diagonal,
+            self.prior_diagonal - self.prior_off_diagonal,
+        );
         let expected_count = columns.into_expected_counts(a, t);
         let confusion = Confusion { cells: Cells::Counted(added), expected_count };
         let skill = confusion.skill(a);
@@ -182,96 +195,10 @@ impl EmSteps for Ibcc {
     }
 }
 
-/// Estimates exp(E ln pi) under Dirichlet(a0 + counts); its term of the objective is minus the divergence from
-/// Dirichlet(a0).
-pub(super) struct Dirichlet {
-    diagonal: f64,
-    off_diagonal: f64,
-    /// The sum of a row of a0.
-    sum: f64,
-    /// ln gamma of `diagonal`, `off_diagonal` and `sum`.
-    ln_gammas: [f64; 3],
-}
-
-impl Dirichlet {
-    pub(super) fn new(diagonal: f64, off_diagonal: f64, n_labels: usize) -> Self {
-        let sum = diagonal + off_diagonal * n_labels.saturating_sub(1) as f64;
-        let ln_gammas = [diagonal, off_diagonal, sum].map(ln_gamma);
-        Self { diagonal, off_diagonal, sum, ln_gammas }
-    }
-
-    /// For a cell: (E ln pi + digamma of the row's sum, the cell's terms of minus the divergence without that digamma).
-    fn cell(&self, count: f64, is_diagonal: bool) -> (f64, f64) {
-        let (prior, ln_gamma_prior) = if is_diagonal {
-            (self.diagonal, self.ln_gammas[0])
-        } else {
-            (self.off_diagonal, self.ln_gammas[1])
-        };
-        let digamma = digamma(prior + count);
-        let term = if count > 0.0 {
-            ln_gamma(prior + count) - ln_gamma_prior - count * digamma
-        } else {
-            0.0
-        };
-        (digamma, term)
-    }
-
-    /// For a row with this total count: (digamma of the row's sum, the row's terms of minus the divergence).
-    fn row(&self, count: f64) -> (f64, f64) {
-        let sum = self.sum + count;
-        let digamma = digamma(sum);
-        (digamma, self.ln_gammas[2] - ln_gamma(sum) + count * digamma)
-    }
-}
-
-impl Estimator for Dirichlet {
-    fn estimate<const K: usize>(&self, annotator: Annotator<'_>, cells: &mut [f64]) -> f64 {
-        let step = stride(annotator.n_classes);
-        let mut terms = 0.0;
-        for k in 0..annotator.n_classes {
-            let (digamma, term) = self.row(cells[k..].iter().step_by(step).sum());
-            terms += term;
-            for (cell, label) in cells[k..].iter_mut().step_by(step).zip(annotator.labels) {
-                let (log, term) = self.cell(*cell, *label as usize == k);
-                terms += term;
-                *cell = (log - digamma).exp();
-            }
-        }
-        terms
-    }
-
-    fn estimate_sparse(
-        &self,
-        annotator: Annotator<'_>,
-        ends: &[usize],
-        cells: &mut [SparseCell],
-        unused: &mut [f64],
-    ) -> f64 {
-        unused.fill(0.0);
-        cells.iter().for_each(|cell| unused[cell.class as usize] += cell.value);
-        let mut terms = 0.0;
-        for row in &mut *unused {
-            let (digamma, term) = self.row(*row);
-            terms += term;
-            *row = digamma;
-        }
-        let mut first = 0;
-        for (label, end) in annotator.labels.iter().zip(ends) {
-            for cell in &mut cells[first..*end] {
-                let (log, term) = self.cell(cell.value, cell.class == *label);
-                terms += term;
-                cell.value = (log - unused[cell.class as usize]).exp();
-            }
-            first = *end;
-        }
-        let never = digamma(self.off_diagonal);
-        unused.iter_mut().for_each(|row| *row = (never - *row).exp());
-        terms
-    }
-}
-
 #[cfg(test)]
 mod tests {
+    use statrs::function::gamma::{digamma, ln_gamma};
+
     use super::*;
     use crate::frame::Dims;
     use crate::model::Model;
@@ -284,8 +211,8 @@ mod tests {
     /// where r(q) and r(pi) are the Dirichlets that follow from `t`, and r(z) the posteriors that follow from these.
     fn bound(spec: &Ibcc, a: &Annotations, t: &Posterior) -> f64 {
         let d = a.dims();
-        let mut nu = vec![spec.class; d.classes];
-        let prior = |k, l| if k == l { spec.diagonal } else { spec.off_diagonal };
+        let mut nu = vec![spec.prior_class; d.classes];
+        let prior = |k, l| if k == l { spec.prior_diagonal } else { spec.prior_off_diagonal };
         let row = |k| (0..d.labels).map(|l| prior(k, l)).collect::<Vec<_>>();
         let mut al: Vec<Vec<Vec<f64>>> = vec![(0..d.classes).map(row).collect(); d.annotators];
         for i in 0..d.instances {
@@ -307,7 +234,7 @@ mod tests {
             let means = log_means(posterior);
             log_density(prior, &means) - log_density(posterior, &means)
         };
-        let mut bound = against(&nu, &vec![spec.class; d.classes]);
+        let mut bound = against(&nu, &vec![spec.prior_class; d.classes]);
         for matrix in &al {
             for (k, posterior) in matrix.iter().enumerate() {
                 bound += against(posterior, &row(k));
@@ -330,12 +257,17 @@ mod tests {
         bound
     }
 
-    // keys: ibcc.class, ibcc.diagonal, ibcc.off_diagonal
+    // keys: ibcc.prior_class, ibcc.prior_diagonal, ibcc.prior_off_diagonal
     #[test]
     fn the_objective_is_the_bound_by_its_definition() {
         let rows: Vec<_> =
             (0..60).map(|n| (n / 4, n % 4 + n / 30, (n / 4 + n * n % 5 / 3) % 3)).collect();
-        let spec = Ibcc { class: 0.5, diagonal: 3.0, off_diagonal: 0.7, ..Ibcc::default() };
+        let spec = Ibcc {
+            prior_class: 0.5,
+            prior_diagonal: 3.0,
+            prior_off_diagonal: 0.7,
+            ..Ibcc::default()
+        };
         for n_classes in [2, 3] {
             let a = tiny(n_classes, &rows);
             let (mut params, mut t) = (spec.params(&a), Posterior::from_votes(&a));
@@ -343,8 +275,54 @@ mod tests {
             for _ in 0..4 {
                 let want = bound(&spec, &a, &t);
                 spec.m_step(&a, &t, &mut params, &Cancel::default()).unwrap();
-                let got = spec.e_step(&a, &mut params, &mut t);
+                let got = spec.e_step(&a, &mut params, &mut t).maximised;
                 assert!((got - want).abs() < 1e-10 * want.abs(), "{got} is not {want}");
+            }
+        }
+    }
+
+    /// The bounds of three iterations with 320 digits, by mpmath: by the definition, from the shares of the votes.
+    #[test]
+    fn the_bound_of_large_parameters_does_not_cancel() {
+        let a = tiny(
+            2,
+            &[
+                (0, 0, 0),
+                (0, 1, 0),
+                (0, 2, 1),
+                (1, 0, 1),
+                (1, 1, 1),
+                (1, 2, 1),
+                (2, 0, 0),
+                (2, 1, 1),
+            ],
+        );
+        for (prior_class, prior_diagonal, prior_off_diagonal, want) in [
+            (
+                2e3,
+                4e3,
+                1e3,
+                [-5.706_344_742_756_222_8, -5.706_310_618_708_993, -5.706_310_618_687_606_8],
+            ),
+            (
+                1e12,
+                3e11,
+                1e11,
+                [-5.560_925_801_455_027, -5.560_925_801_454_915_1, -5.560_925_801_454_915_1],
+            ),
+            (
+                1.0,
+                4e16,
+                1e16,
+                [-6.205_407_525_324_160_5, -6.205_390_788_237_811, -6.205_387_428_507_428],
+            ),
+        ] {
+            let stop = StopRule { max_iter: 3, tol: 0.0, ..StopRule::default() };
+            let spec = Ibcc { prior_class, prior_diagonal, prior_off_diagonal, stop, restarts: 0 };
+            let fitted = Em(spec).fit((&a).into(), &mut Run::new(0)).unwrap();
+            for (row, want) in fitted.trace.iter().zip(want) {
+                let got = row.objective;
+                assert!((got - want).abs() < 1e-11, "{prior_diagonal}: {got} is not {want}");
             }
         }
     }

@@ -7,16 +7,16 @@
 //! before the loop and updated in place; a fit that starts several times keeps those of the best start beside them.
 
 mod dawid_skene;
+mod dirichlet;
 mod glad;
 mod ibcc;
 pub mod kernels;
 mod one_coin;
+mod stop;
 
 use rand::Rng as _;
-use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
 
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::frame::{Annotations, Evidence};
 use crate::model::fitted::{Fitted, Report, Stop, TraceRow, on_cpu};
 use crate::model::posterior::Posterior;
@@ -26,6 +26,8 @@ pub use dawid_skene::DawidSkene;
 pub use glad::Glad;
 pub use ibcc::Ibcc;
 pub use one_coin::OneCoin;
+use stop::check_converged;
+pub use stop::{OnExhausted, StopRule};
 
 /// The models of this folder.
 pub static KINDS: &[ModelKind] = &[
@@ -35,43 +37,39 @@ pub static KINDS: &[ModelKind] = &[
     ModelKind::em::<Glad>(),
 ];
 
-/// When the loop stops.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields, default)]
-pub struct StopRule {
-    /// Iterations at most.
-    #[schemars(range(min = 1))]
-    pub max_iter: u32,
-    /// Stop when the objective changes by less than this for each annotation; 0 runs all iterations.
-    #[schemars(range(min = 0.0))]
-    pub tol: f64,
-    /// What to do when the iterations run out first.
-    pub on_exhausted: OnExhausted,
-}
-
-impl Default for StopRule {
-    fn default() -> Self {
-        Self { max_iter: 100, tol: 1e-5, on_exhausted: OnExhausted::Warn }
-    }
-}
-
-/// What to do when the iterations run out before the objective converges.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "snake_case")]
-pub enum OnExhausted {
-    /// Publish with a warning.
-    #[default]
-    Warn,
-    /// Fail, and publish nothing.
-    Fail,
-}
-
 /// The starting point of a run of the loop.
 pub enum Start {
     /// A posterior: the M-step comes first.
     Posterior(Posterior),
     /// The parameters that [`EmSteps::start`] has set: an E-step comes first.
     Parameters,
+}
+
+/// What a step of EM reached.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Objective {
+    /// What EM maximises, and so cannot fall: it decides when the loop stops and which start wins.
+    pub maximised: f64,
+    /// The objective of the trace.
+    ///
+    /// # Why
+    /// The histories that are published for Dawid-Skene and one-coin models are of the marginal log-likelihood, also
+    /// where a prior makes EM maximise its sum with the log-prior. For other models this is `maximised`.
+    pub traced: f64,
+}
+
+impl Objective {
+    /// The objective of a model that maximises its log-likelihood plus a log-prior, and whose trace shows the former.
+    #[must_use]
+    pub fn penalised(log_likelihood: f64, log_prior: f64) -> Self {
+        Self { maximised: log_likelihood + log_prior, traced: log_likelihood }
+    }
+}
+
+impl From<f64> for Objective {
+    fn from(maximised: f64) -> Self {
+        Self { maximised, traced: maximised }
+    }
 }
 
 /// The steps of an EM model.
@@ -102,7 +100,7 @@ pub trait EmSteps: Spec {
     /// Computes posteriors from the parameters, with one-hot rows for trusted instances, and their expected counts.
     /// Returns the objective: the marginal log-likelihood plus the model's other terms, such as a log-prior. On entry
     /// `t` holds the posteriors that the parameters were estimated from; zeros after [`Start::Parameters`].
-    fn e_step(&self, a: &Annotations, params: &mut Self::Params, t: &mut Posterior) -> f64;
+    fn e_step(&self, a: &Annotations, params: &mut Self::Params, t: &mut Posterior) -> Objective;
     /// Reports the fitted parameters; `t` are the posteriors that they were estimated from.
     fn report(&self, a: &Annotations, t: &Posterior, params: Self::Params) -> Report;
     /// A warning for the user, where this model is unreliable for these annotations.
@@ -140,7 +138,7 @@ impl<E: EmSteps> Model for Em<E> {
         for attempt in 1..=steps.restarts() {
             let params = spare.take().unwrap_or_else(|| steps.params(a));
             let mut next = run_em(steps, a, attempt, params, &mut trace, run)?;
-            if next.objective > best.objective {
+            if next.maximised > best.maximised {
                 std::mem::swap(&mut best, &mut next);
             }
             spare = Some(next.params);
@@ -168,7 +166,7 @@ struct Optimum<P> {
     posterior: Posterior,
     /// The parameters behind the posterior, with its expected counts.
     params: P,
-    objective: f64,
+    maximised: f64,
     stop: Stop,
 }
 
@@ -192,7 +190,7 @@ fn run_em<E: EmSteps>(
         }
         Start::Parameters => {
             let mut t = Posterior::zeros(a.dims().instances, a.dims().classes);
-            last = Some(steps.e_step(a, &mut params, &mut t));
+            last = Some(steps.e_step(a, &mut params, &mut t).maximised);
             t
         }
     };
@@ -200,21 +198,21 @@ fn run_em<E: EmSteps>(
         run.cancel.check()?;
         let began = run.clock.seconds();
         steps.m_step(a, &t, &mut params, &run.cancel)?;
-        let objective = steps.e_step(a, &mut params, &mut t);
-        let change = last.map(|last| objective - last);
+        let Objective { maximised, traced: objective } = steps.e_step(a, &mut params, &mut t);
+        let change = last.map(|last| maximised - last);
         let seconds = run.clock.seconds() - began;
         tracing::debug!(phase, step, objective, change, seconds, "iteration");
         run.progress.at(u64::from(step), &format!("objective {objective:.3}"));
         trace.push(TraceRow { phase: phase.clone(), step, objective, change, seconds });
-        last = Some(objective);
+        last = Some(maximised);
         if change.is_some_and(|c| c.abs() < standstill) {
             let stop = Stop { converged: true, iterations: step };
-            return Ok(Optimum { posterior: t, params, objective, stop });
+            return Ok(Optimum { posterior: t, params, maximised, stop });
         }
     }
     let stop = Stop { converged: false, iterations: rule.max_iter };
-    let objective = last.unwrap_or(f64::NEG_INFINITY);
-    Ok(Optimum { posterior: t, params, objective, stop })
+    let maximised = last.unwrap_or(f64::NEG_INFINITY);
+    Ok(Optimum { posterior: t, params, maximised, stop })
 }
 
 /// The start of a further run: every row that is not trusted is mixed half and half with a random one.
@@ -231,29 +229,15 @@ fn perturbed(a: &Annotations, mut t: Posterior, attempt: u32, run: &Run) -> Post
     t
 }
 
-/// Warns or fails, as the rule says, where the iterations ran out before the objective converged.
-fn check_converged(rule: &StopRule, stop: Stop, run: &mut Run) -> Result<()> {
-    if stop.converged || rule.tol == 0.0 {
-        return Ok(());
-    }
-    let what = format!("the fit had not converged after {} iterations", stop.iterations);
-    match rule.on_exhausted {
-        OnExhausted::Warn => {
-            run.warn(format!("{what}: raise model.stop.max_iter or model.stop.tol"));
-            Ok(())
-        }
-        OnExhausted::Fail => Err(Error::fit(what)
-            .at("model.stop")
-            .help("raise max_iter or tol, or set on_exhausted = \"warn\"")),
-    }
-}
-
 #[cfg(test)]
 mod tests {
+    use schemars::JsonSchema;
+    use serde::{Deserialize, Serialize};
+
     use super::*;
     use crate::testing::tiny;
 
-    /// Attempt n ends at the n-th objective, and its posterior holds n.
+    /// Attempt n ends at the n-th objective, and its posterior holds n. The trace shows the opposite of the objective.
     #[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
     struct Scripted {
         objectives: Vec<f64>,
@@ -304,10 +288,16 @@ mod tests {
             Ok(())
         }
 
-        fn e_step(&self, _: &Annotations, params: &mut Self::Params, t: &mut Posterior) -> f64 {
+        fn e_step(
+            &self,
+            _: &Annotations,
+            params: &mut Self::Params,
+            t: &mut Posterior,
+        ) -> Objective {
             params.1.push("e");
             t.row_mut(0).copy_from_slice(&[f64::from(params.0), 0.0]);
-            self.objectives[params.0 as usize]
+            let maximised = self.objectives[params.0 as usize];
+            Objective { maximised, traced: -maximised }
         }
 
         fn report(&self, _: &Annotations, _: &Posterior, params: Self::Params) -> Report {
@@ -339,7 +329,7 @@ mod tests {
     /// Posteriors and parameters are those of the best attempt, whose steps end with an M-step of its own posteriors;
     /// no step of a later attempt is among them.
     #[test]
-    fn the_start_with_the_best_objective_is_kept() {
+    fn the_start_with_the_best_objective_is_kept_whatever_the_trace_shows() {
         for (objectives, best) in
             [([-3.0, -1.0, -2.0], 1.0), ([-1.0, -2.0, -3.0], 0.0), ([-3.0, -2.0, -1.0], 2.0)]
         {

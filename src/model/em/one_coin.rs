@@ -6,10 +6,12 @@
 //! LL = sum_i logsumexp_k ( ln q[k] + sum over the annotations (r, y) of i of ln P(y | k, r) )
 //! ```
 //! 1. T = the shares of the votes (trusted rows one-hot).
-//! 2. M: q = the mean of T over annotated instances; s[r] = (right + the sum of T[i][y] over r's annotations) / (right +
-//!    wrong + r's annotations), clamped to [`MIN_PROBABILITY`] .. 1 - [`MIN_PROBABILITY`].
+//! 2. M: q = the mean of T over annotated instances; s[r] = (prior_right + the sum of T[i][y] over r's annotations) /
+//!    (prior_right + prior_wrong + r's annotations), clamped to [`MIN_PROBABILITY`] .. 1 - [`MIN_PROBABILITY`].
 //! 3. E: T = softmax of the terms of LL.
-//! 4. Repeat until LL + sum_r (right ln s[r] + wrong ln(1 - s[r])) converges.
+//! 4. Repeat until LL plus the log-prior, sum_r (prior_right ln s[r] + prior_wrong ln(1 - s[r])), converges.
+//!
+//! The trace shows LL as the objective and the growth of its sum with the log-prior as its change.
 //!
 //! Y. Zhang, X. Chen, D. Zhou, M. I. Jordan: Spectral Methods Meet EM: A Provably Optimal Algorithm for Crowdsourcing.
 //! JMLR 17, 2016 (the homogeneous Dawid-Skene model).
@@ -30,8 +32,8 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::kernels::{Annotator, ColumnModel, Estimator, Prior, SparseCell, stride};
-use super::{EmSteps, StopRule};
+use super::kernels::{Annotator, ColumnModel, Estimator, Prior, SparseCell, estimate_each, stride};
+use super::{EmSteps, Objective, StopRule};
 use crate::error::Result;
 use crate::frame::Annotations;
 use crate::model::Spec;
@@ -45,16 +47,17 @@ use crate::run::Cancel;
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct OneCoin {
-    /// Added to each annotator's right answers: a Beta(right + 1, wrong + 1) prior. Raising it trusts annotators with few
-    /// annotations.
+    /// Added to each annotator's right answers: a Beta(`prior_right` + 1, `prior_wrong` + 1) prior. Raising it trusts
+    /// annotators with few annotations.
     #[schemars(range(min = 0.0))]
-    pub right: f64,
+    pub prior_right: f64,
     /// Added to each annotator's wrong answers.
     #[schemars(range(min = 0.0))]
-    pub wrong: f64,
+    pub prior_wrong: f64,
     /// Keeps the class shares uniform instead of learning them.
     pub fixed_prior: bool,
-    /// How many more times to start, from votes mixed with noise; the best likelihood wins.
+    /// How many more times to start, from votes mixed with noise; the best objective wins: the likelihood, times
+    /// the prior's density.
     pub restarts: u32,
     /// When to stop.
     pub stop: StopRule,
@@ -71,8 +74,6 @@ pub struct Params {
     prior: Vec<f64>,
     columns: ColumnModel,
     estimator: Tied,
-    /// The annotators' terms of the objective.
-    log_prior: f64,
 }
 
 impl EmSteps for OneCoin {
@@ -81,8 +82,9 @@ impl EmSteps for OneCoin {
     fn params(&self, a: &Annotations) -> Params {
         let n_classes = a.dims().classes;
         let prior = vec![1.0 / n_classes.max(1) as f64; n_classes];
-        let estimator = Tied { right: self.right, wrong: self.wrong, n_labels: a.dims().labels };
-        Params { prior, columns: ColumnModel::new(a), estimator, log_prior: 0.0 }
+        let n_labels = a.dims().labels;
+        let estimator = Tied { right: self.prior_right, wrong: self.prior_wrong, n_labels };
+        Params { prior, columns: ColumnModel::new(a), estimator }
     }
 
     fn count(&self, a: &Annotations, t: &Posterior, params: &mut Params) {
@@ -99,17 +101,18 @@ impl EmSteps for OneCoin {
         if !self.fixed_prior {
             params.columns.prior(&mut params.prior);
         }
-        params.log_prior = params.columns.m_step(a, t, &params.estimator);
+        params.columns.m_step(a, t, &params.estimator);
         Ok(())
     }
 
-    fn e_step(&self, a: &Annotations, params: &mut Params, t: &mut Posterior) -> f64 {
-        let Params { prior, columns, estimator, log_prior } = params;
-        columns.e_step(a, Prior::Class(prior), estimator, t) + *log_prior
+    fn e_step(&self, a: &Annotations, params: &mut Params, t: &mut Posterior) -> Objective {
+        let Params { prior, columns, estimator } = params;
+        let log_likelihood = columns.e_step(a, Prior::Class(prior), estimator, t);
+        Objective::penalised(log_likelihood, columns.prior_terms())
     }
 
     fn report(&self, a: &Annotations, t: &Posterior, params: Params) -> Report {
-        let Params { prior, columns, estimator, .. } = params;
+        let Params { prior, columns, estimator } = params;
         let (n, expected_count) = (a.dims().classes, columns.into_expected_counts(a, t));
         let skill_of = |r: usize| {
             let counts = &expected_count[a.columns_of(r).start * n..a.columns_of(r).end * n];
@@ -210,6 +213,15 @@ impl Estimator for Tied {
         }
         self.term(skill)
     }
+
+    fn estimate_singletons(
+        &self,
+        rows: (&[u32], &[u32]),
+        n_classes: usize,
+        cells: &mut [f64],
+    ) -> f64 {
+        estimate_each(self, rows, n_classes, cells)
+    }
 }
 
 #[cfg(test)]
@@ -224,12 +236,12 @@ mod tests {
         Em(spec).fit(a.into(), &mut Run::new(0)).unwrap()
     }
 
-    // keys: one_coin.right, one_coin.wrong
+    // keys: one_coin.prior_right, one_coin.prior_wrong
     #[test]
     fn one_m_step_by_hand() {
         // T0 = (1, 0), T1 = (0.5, 0.5). Annotator 0 says 0 of 0 and 1 of 1: right 1.5 of 2; annotator 1: 0.5 of 1.
         let a = tiny(3, &[(0, 0, 0), (1, 0, 1), (1, 1, 0)]);
-        let spec = OneCoin { right: 2.0, wrong: 0.5, ..OneCoin::default() };
+        let spec = OneCoin { prior_right: 2.0, prior_wrong: 0.5, ..OneCoin::default() };
         let (mut params, t) = (spec.params(&a), Posterior::from_votes(&a));
         spec.count(&a, &t, &mut params);
         spec.m_step(&a, &t, &mut params, &Cancel::default()).unwrap();
@@ -262,7 +274,7 @@ mod tests {
     /// With a single label there is no wrong one: all accuracies are 1, and their log-prior is no -inf.
     #[test]
     fn a_single_label_has_an_objective_whatever_the_prior() {
-        let spec = OneCoin { right: 2.0, wrong: 0.5, ..OneCoin::default() };
+        let spec = OneCoin { prior_right: 2.0, prior_wrong: 0.5, ..OneCoin::default() };
         let fitted = fit(spec, &tiny(1, &[(0, 0, 0), (1, 0, 0), (1, 1, 0)]));
         assert_eq!(fitted.report.skill, [1.0, 1.0]);
         let objectives: Vec<f64> = fitted.trace.iter().map(|row| row.objective).collect();

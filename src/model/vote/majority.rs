@@ -29,7 +29,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::error::Result;
-use crate::frame::{Annotations, Dims, Evidence};
+use crate::frame::{Annotations, Dims, Evidence, MAX_RANGES, ranges_of_instances};
 use crate::model::fitted::{Fitted, Report, Stop, on_cpu};
 use crate::model::posterior::{Posterior, best, harden};
 use crate::model::{Model, Spec};
@@ -87,14 +87,9 @@ impl Model for MajorityVote {
 /// The share of each annotator's annotations that equal the label of their instance.
 pub(crate) fn agreement(a: &Annotations, t: &Posterior) -> Vec<f64> {
     let Dims { instances, annotators, .. } = a.dims();
-    // The ranges depend on the data alone, so that sums do not depend on threads.
     let ranges = (a.len() / (ANNOTATIONS_PER_SUM * annotators.max(1))).clamp(1, MAX_RANGES);
-    let sums: Vec<Vec<[f64; 2]>> = (0..ranges)
-        .into_par_iter()
-        .with_max_len(1)
-        .map(|n| n * instances / ranges..(n + 1) * instances / ranges)
-        .map(|range| agreed_of_all(a, t, range))
-        .collect();
+    let ranges = ranges_of_instances(instances, ranges).with_max_len(1);
+    let sums: Vec<Vec<[f64; 2]>> = ranges.map(|range| agreed_of_all(a, t, range)).collect();
     let share = |r: usize| {
         let of = |n: usize| sums.iter().map(|sums| sums[r][n]).sum::<f64>();
         of(0) / of(1)
@@ -105,9 +100,6 @@ pub(crate) fn agreement(a: &Annotations, t: &Posterior) -> Vec<f64> {
 /// A range of instances has sums of its own for every annotator: with fewer annotations per sum than this, the sums are
 /// not worth their memory.
 const ANNOTATIONS_PER_SUM: usize = 8;
-
-/// The largest number of ranges; more would not keep more processors busy.
-const MAX_RANGES: usize = 16;
 
 /// The summed weights of each annotator's annotations of these instances: of those that equal the label, and of all.
 fn agreed_of_all(a: &Annotations, t: &Posterior, instances: Range<usize>) -> Vec<[f64; 2]> {

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, HashSet};
 
 use arrow::datatypes::{DataType, Field, Schema};
 
-use super::super::format::{Format, MIXED, UNTYPED};
+use super::super::format::{Format, INTEGERS, MIXED, UNTYPED};
 use super::super::known_columns::KnownColumns;
 use super::content::ColumnContent;
 use super::inferred::INFERRED;
@@ -57,7 +57,16 @@ impl KnownColumns {
             let is_inferred = format == Format::Csv && self.is_open(name) && !self.are_features;
             let is_mixed =
                 self.are_features && self.is_open(name) && kind.has_numbers_among_others();
-            let marks = [(is_untyped, UNTYPED), (is_inferred, INFERRED), (is_mixed, MIXED)];
+            let are_integers = format == Format::Csv
+                && self.are_features
+                && field.data_type().is_floating()
+                && kind.data_type() == Some(DataType::Int64);
+            let marks = [
+                (is_untyped, UNTYPED),
+                (is_inferred, INFERRED),
+                (is_mixed, MIXED),
+                (are_integers, INTEGERS),
+            ];
             let marks = marks.into_iter().filter(|(is_marked, _)| *is_marked);
             let marks = marks.map(|(_, mark)| (mark.to_owned(), "true".to_owned()));
             Ok(field.with_metadata(marks.collect()))

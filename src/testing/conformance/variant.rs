@@ -60,11 +60,11 @@ mod tests {
     fn a_variant_differs_in_every_parameter_that_belongs_to_no_section() {
         let of = |kind: &str| parameters(model_kind(kind).unwrap());
         let one_coin = of("one_coin");
-        for (key, want) in [("right", 0.5), ("wrong", 0.5), ("restarts", 1.0)] {
+        for (key, want) in [("prior_right", 0.5), ("prior_wrong", 0.5), ("restarts", 1.0)] {
             assert_eq!(one_coin[key].as_f64(), Some(want), "{key}");
         }
         assert_eq!(one_coin["fixed_prior"], true);
-        assert_eq!(of("ibcc")["diagonal"], 8.0);
+        assert_eq!(of("ibcc")["prior_diagonal"], 8.0);
         assert_eq!(of("majority_vote")["vote"], "hard");
     }
 }

@@ -34,29 +34,33 @@ pub struct DenseFit {
     pub class_counts: Vec<f64>,
     /// Their sum over the annotations, times the weights, `[annotator][class][label]`.
     pub counts: Vec<Rows>,
-    /// The objective of each iteration.
+    /// What each iteration maximises: the marginal log-likelihood with the model's terms.
     pub objectives: Vec<f64>,
+    /// The marginal log-likelihood of each iteration.
+    pub log_likelihoods: Vec<f64>,
 }
 
 /// Starts from the vote shares and runs `iterations` M-steps, each with the E-step after it.
 #[must_use]
 pub fn fit(a: &Annotations, model: &impl DenseModel, iterations: usize) -> DenseFit {
     let mut t = votes(a);
-    let mut objectives = Vec::new();
+    let (mut objectives, mut log_likelihoods) = (Vec::new(), Vec::new());
     for _ in 0..iterations {
         let class_counts = class_counts(a, &t);
         let (prior, prior_term) = model.prior(&class_counts);
         let (likelihood, term) = likelihoods(model, &counts(a, &t));
-        let objective;
-        (t, objective) = e_step(a, |_| prior.clone(), |_, r, k, l| likelihood[r][k][l]);
-        objectives.push(objective + prior_term + term);
+        let log_likelihood;
+        (t, log_likelihood) = e_step(a, |_| prior.clone(), |_, r, k, l| likelihood[r][k][l]);
+        objectives.push(log_likelihood + prior_term + term);
+        log_likelihoods.push(log_likelihood);
         for (i, row) in t.iter_mut().enumerate() {
             if !is_annotated(a, i) && a.trusted_class(i).is_none() {
                 *row = model.unannotated(&class_counts);
             }
         }
     }
-    DenseFit { class_counts: class_counts(a, &t), counts: counts(a, &t), t, objectives }
+    let (class_counts, counts) = (class_counts(a, &t), counts(a, &t));
+    DenseFit { t, class_counts, counts, objectives, log_likelihoods }
 }
 
 /// (instance, annotator, label, weight) of every annotation.

@@ -45,7 +45,18 @@ impl DenseModel for DawidSkene {
             let cells = counts.iter().enumerate().map(|(l, n)| (n + added(l)).max(MIN_PROBABILITY));
             shares(&cells.collect::<Vec<f64>>())
         };
-        (counts.iter().enumerate().map(row).collect(), 0.0)
+        let matrix: Rows = counts.iter().enumerate().map(row).collect();
+        let mut log_prior = 0.0;
+        for (k, shares) in matrix.iter().enumerate() {
+            let added: Vec<f64> = (0..shares.len())
+                .map(|l| self.smoothing + if k == l { self.diagonal } else { 0.0 })
+                .collect();
+            let sum: f64 = added.iter().sum();
+            // The density compared with that of its mode.
+            let terms = shares.iter().zip(&added).filter(|(_, added)| **added > 0.0);
+            log_prior += terms.map(|(p, added)| added * (p * sum / added).ln()).sum::<f64>();
+        }
+        (matrix, log_prior)
     }
 }
 

@@ -4,12 +4,13 @@ use std::ops::Range;
 
 use rayon::prelude::*;
 
-use super::padded_matrix::{self, PaddedMatrix, stride};
+use super::padded_matrix::PaddedMatrix;
 use super::sparse_rows::SparseRows;
 use super::strategy::CountStrategy;
+use super::sums::{add_row, scatter};
 use super::width::for_classes;
 use crate::error::{Error, Result};
-use crate::frame::{Annotations, BLOCK, InstanceRange, WeightSlice};
+use crate::frame::{Annotations, INSTANCES_PER_BLOCK, InstanceRange, WeightSlice};
 use crate::model::posterior::Posterior;
 
 /// The contribution of a range of instances to the parameters and to the objective.
@@ -23,7 +24,9 @@ use crate::model::posterior::Posterior;
 #[derive(Debug)]
 pub struct Statistics {
     instances: Range<usize>,
-    objective: f64,
+    log_likelihood: f64,
+    /// The terms of the objective of columns that the E-step recomputed.
+    prior_terms: f64,
     /// The sum of the posterior rows of annotated instances, `[class]`.
     classes: Vec<f64>,
     counts: RangeCounts,
@@ -36,7 +39,7 @@ pub(super) enum RangeCounts {
     Scatter(PaddedMatrix),
     /// Nothing: the M-step reads the posterior rows.
     Gather,
-    /// The significant entries of the posterior rows, for each [`BLOCK`] of instances.
+    /// The significant entries of the posterior rows, for each [`INSTANCES_PER_BLOCK`] of instances.
     SparseGather(Vec<SparseRows>),
 }
 
@@ -55,11 +58,17 @@ impl Statistics {
             }
             CountStrategy::Gather => RangeCounts::Gather,
             CountStrategy::SparseGather => {
-                let blocks = instances.len().div_ceil(BLOCK);
+                let blocks = instances.len().div_ceil(INSTANCES_PER_BLOCK);
                 RangeCounts::SparseGather(vec![SparseRows::default(); blocks])
             }
         };
-        Self { instances, objective: 0.0, classes: vec![0.0; n_classes], counts }
+        Self {
+            instances,
+            log_likelihood: 0.0,
+            prior_terms: 0.0,
+            classes: vec![0.0; n_classes],
+            counts,
+        }
     }
 
     /// The instances that these statistics cover.
@@ -68,10 +77,10 @@ impl Statistics {
         self.instances.clone()
     }
 
-    /// The range's term of the objective.
+    /// The range's term of the marginal log-likelihood.
     #[must_use]
-    pub fn objective(&self) -> f64 {
-        self.objective
+    pub fn log_likelihood(&self) -> f64 {
+        self.log_likelihood
     }
 
     /// The sum of the posteriors of annotated instances, `[class]`.
@@ -96,14 +105,15 @@ impl Statistics {
             }
             (RangeCounts::Gather, RangeCounts::Gather) => {}
             (RangeCounts::SparseGather(rows), RangeCounts::SparseGather(mut more))
-                if self.instances.len().is_multiple_of(BLOCK) =>
+                if self.instances.len().is_multiple_of(INSTANCES_PER_BLOCK) =>
             {
                 rows.append(&mut more);
             }
             _ => return Err(Error::bug("merged statistics have one strategy and whole blocks")),
         }
         self.instances.end = next.instances.end;
-        self.objective += next.objective;
+        self.log_likelihood += next.log_likelihood;
+        self.prior_terms += next.prior_terms;
         self.classes.iter_mut().zip(&next.classes).for_each(|(sum, count)| *sum += count);
         Ok(())
     }
@@ -125,7 +135,8 @@ impl Statistics {
     }
 
     fn clear(&mut self) {
-        self.objective = 0.0;
+        self.log_likelihood = 0.0;
+        self.prior_terms = 0.0;
         self.classes.fill(0.0);
         match &mut self.counts {
             RangeCounts::Scatter(table) => table.cells_mut().fill(0.0),
@@ -134,8 +145,10 @@ impl Statistics {
         }
     }
 
-    pub(super) fn add_objective(&mut self, objective: f64) {
-        self.objective += objective;
+    /// Adds terms of the log-likelihood, and the estimator's terms of the objective of recomputed columns.
+    pub(super) fn add_objective(&mut self, log_likelihood: f64, prior_terms: f64) {
+        self.log_likelihood += log_likelihood;
+        self.prior_terms += prior_terms;
     }
 
     /// The class sums and the cells of the table of counts, which is empty if the M-step gathers rows.
@@ -154,68 +167,12 @@ impl Statistics {
         }
         match &mut self.counts {
             RangeCounts::Gather => {}
-            RangeCounts::SparseGather(rows) => rows[i / BLOCK].add(row),
+            RangeCounts::SparseGather(rows) => rows[i / INSTANCES_PER_BLOCK].add(row),
             RangeCounts::Scatter(table) => {
                 let cells = table.cells_mut();
                 for_classes!(row.len(), K => scatter::<K>(cells, row, columns, weights));
             }
         }
-    }
-}
-
-/// `sums += row`
-#[inline(always)]
-pub(super) fn add_row<const K: usize>(sums: &mut [f64], row: &[f64]) {
-    if K > 0
-        && let (Ok(sums), Ok(row)) =
-            (<&mut [f64; K]>::try_from(&mut *sums), <&[f64; K]>::try_from(row))
-    {
-        (0..K).for_each(|k| sums[k] += row[k]);
-        return;
-    }
-    sums.iter_mut().zip(row).for_each(|(sum, p)| *sum += p);
-}
-
-/// Adds a row to the counts of the columns of its instance.
-#[inline(always)]
-pub(super) fn scatter<const K: usize>(
-    cells: &mut [f64],
-    row: &[f64],
-    columns: &[u32],
-    weights: WeightSlice<'_>,
-) {
-    match weights {
-        WeightSlice::Ones => scatter_weighted::<K>(cells, row, columns, |_| 1.0),
-        WeightSlice::All(weights) => {
-            scatter_weighted::<K>(cells, row, columns, |at| weights[at]);
-        }
-        WeightSlice::Few { .. } => {
-            scatter_weighted::<K>(cells, row, columns, |at| weights.get(at));
-        }
-    }
-}
-
-#[inline(always)]
-fn scatter_weighted<const K: usize>(
-    cells: &mut [f64],
-    row: &[f64],
-    columns: &[u32],
-    weight: impl Fn(usize) -> f64,
-) {
-    // Copied, so that the compiler knows that `cells` does not alias the row.
-    if K > 0
-        && let Ok(row) = <[f64; K]>::try_from(row)
-    {
-        for (at, column) in columns.iter().enumerate() {
-            let (counts, weight) = (padded_matrix::row_mut::<K>(cells, *column), weight(at));
-            (0..K).for_each(|k| counts[k] += weight * row[k]);
-        }
-        return;
-    }
-    let n = row.len();
-    for (at, column) in columns.iter().enumerate() {
-        let (start, weight) = (*column as usize * stride(n), weight(at));
-        cells[start..start + n].iter_mut().zip(row).for_each(|(c, p)| *c += weight * p);
     }
 }
 
@@ -264,12 +221,23 @@ pub fn count(a: &Annotations, t: &Posterior, parts: &mut [Statistics]) {
     });
 }
 
-/// The sum of the objectives of all ranges, in their order.
+/// The log-likelihood of all ranges, summed in their order.
 #[must_use]
-pub fn objective(parts: &[Statistics]) -> f64 {
-    let mut objectives = parts.iter().map(Statistics::objective);
-    let first = objectives.next().unwrap_or_default();
-    objectives.fold(first, |sum, objective| sum + objective)
+pub fn log_likelihood(parts: &[Statistics]) -> f64 {
+    sum_in_order(parts.iter().map(Statistics::log_likelihood))
+}
+
+/// The estimator's terms of the objective of the columns that the E-step recomputed in all ranges, summed in their
+/// order.
+#[must_use]
+pub fn prior_terms(parts: &[Statistics]) -> f64 {
+    sum_in_order(parts.iter().map(|part| part.prior_terms))
+}
+
+/// A sum that starts with the first term: the one of no terms is 0.
+fn sum_in_order(mut terms: impl Iterator<Item = f64>) -> f64 {
+    let first = terms.next().unwrap_or_default();
+    terms.fold(first, |sum, term| sum + term)
 }
 
 /// The sum of the posteriors of annotated instances over all ranges, in their order, `[class]`.
@@ -349,15 +317,17 @@ mod tests {
 
     #[test]
     fn merged_statistics_are_those_of_the_joined_range() {
-        let n_instances = 2 * BLOCK + 100;
+        let n_instances = 2 * INSTANCES_PER_BLOCK + 100;
         let rows: Vec<(u32, u32, u32)> =
             (0..3 * n_instances as u32).map(|n| (n / 3, n % 7, (n * (n % 97) / 7) % 3)).collect();
         let a = tiny(3, &rows);
         for strategy in
             [CountStrategy::Scatter(1), CountStrategy::Gather, CountStrategy::SparseGather]
         {
-            let (mut merged, mut rows) = statistics_of(&a, 0..BLOCK, strategy);
-            for next in [BLOCK..2 * BLOCK, 2 * BLOCK..n_instances] {
+            let (mut merged, mut rows) = statistics_of(&a, 0..INSTANCES_PER_BLOCK, strategy);
+            for next in
+                [INSTANCES_PER_BLOCK..2 * INSTANCES_PER_BLOCK, 2 * INSTANCES_PER_BLOCK..n_instances]
+            {
                 let (next, more) = statistics_of(&a, next, strategy);
                 merged.merge(next).unwrap();
                 rows.extend(more);
@@ -366,7 +336,7 @@ mod tests {
             assert_eq!(rows, all_rows, "{strategy:?}");
             assert_eq!(merged.instances(), whole.instances());
             let close = |got: f64, want: f64| (got - want).abs() <= 1e-12 * want.abs().max(1.0);
-            assert!(close(merged.objective(), whole.objective()), "{strategy:?}");
+            assert!(close(merged.log_likelihood(), whole.log_likelihood()), "{strategy:?}");
             assert!(merged.classes().iter().zip(whole.classes()).all(|(g, w)| close(*g, *w)));
             let posterior = |values: Vec<f64>| {
                 let mut t = Posterior::zeros(n_instances, 3);

@@ -10,7 +10,7 @@
 
 use std::ops::Range;
 
-use super::estimate::SingletonEstimator;
+use super::estimate::Estimator;
 use super::log_domain::ln_all;
 use super::padded_matrix::{self, PaddedMatrix, stride};
 use super::width::width;
@@ -34,7 +34,7 @@ impl DenseColumns {
     pub(super) fn write(
         &self,
         (column, label, weight): (u32, u32, f64),
-        estimator: &dyn SingletonEstimator,
+        estimator: &dyn Estimator,
         previous: &[f64],
         factors: &mut [f64],
     ) -> f64 {
@@ -44,7 +44,7 @@ impl DenseColumns {
             return 0.0;
         }
         factors.iter_mut().zip(previous).for_each(|(count, p)| *count = weight * p);
-        let term = estimator.estimate_all(&[label], previous.len(), factors);
+        let term = estimator.estimate_singletons((&[label], &[1]), previous.len(), factors);
         factors.iter_mut().for_each(|factor| *factor = factor.max(MIN_LIKELIHOOD));
         if self.are_logs {
             ln_all(factors);
@@ -117,22 +117,25 @@ pub(super) fn add_logs<const K: usize>(
 /// columns, but not the operations of one chain. Also, one call per batch of columns can go through a pointer, so that
 /// the kernels are compiled once and not for every estimator.
 pub(super) struct Singletons<'a> {
-    estimator: &'a dyn SingletonEstimator,
+    estimator: &'a dyn Estimator,
     n_classes: usize,
     label_matters: bool,
     /// The factors or their logarithms, `[row, class]`, followed by space for one padded row.
     factors: Vec<f64>,
     /// The label of each row.
     labels: Vec<u32>,
+    /// The number of annotators whose column each row is.
+    repeats: Vec<u32>,
     /// The first row of each instance.
     starts: Vec<usize>,
 }
 
 impl<'a> Singletons<'a> {
-    pub(super) fn new(n_classes: usize, estimator: &'a dyn SingletonEstimator) -> Self {
+    pub(super) fn new(n_classes: usize, estimator: &'a dyn Estimator) -> Self {
         let label_matters = estimator.label_matters();
-        let (factors, labels, starts) = (Vec::new(), Vec::new(), Vec::new());
-        Self { estimator, n_classes, label_matters, factors, labels, starts }
+        let (factors, starts) = (Vec::new(), Vec::new());
+        let (labels, repeats) = (Vec::new(), Vec::new());
+        Self { estimator, n_classes, label_matters, factors, labels, repeats, starts }
     }
 
     /// Computes the factors of the columns that are not stored, or their logarithms if every annotation has a weight,
@@ -147,10 +150,11 @@ impl<'a> Singletons<'a> {
         is_special: impl Fn(usize, Range<usize>) -> bool,
     ) -> f64 {
         let n = width::<K>(self.n_classes);
-        let Self { label_matters, factors, labels, starts, .. } = self;
+        let Self { label_matters, factors, labels, repeats, starts, .. } = self;
         let annotations = range.offsets[first + rows.len() / n] - range.offsets[first];
         factors.resize(annotations * n + stride(n), 0.0);
         labels.clear();
+        repeats.clear();
         starts.clear();
         let mut counts = factors.chunks_exact_mut(n);
         let mut begin = range.offsets[first] - range.offsets[0];
@@ -158,24 +162,32 @@ impl<'a> Singletons<'a> {
             starts.push(labels.len());
             let positions = begin..range.offsets[i + 1] - range.offsets[0];
             begin = positions.end;
-            let (kept, singletons) = split_kept::<K>(n, cells, &range.columns[positions.clone()]);
+            let (stored, singletons) =
+                split_stored::<K>(n, cells, &range.columns[positions.clone()]);
             if singletons.is_empty() || is_special(i, positions.clone()) {
                 continue;
             }
             let weights = match range.weights {
-                WeightSlice::All(weights) => &weights[positions.start + kept.len()..positions.end],
+                WeightSlice::All(weights) => {
+                    &weights[positions.start + stored.len()..positions.end]
+                }
                 _ => &[],
             };
             // If the label does not matter, the instance's columns are equal: one is computed.
-            let n_rows = if *label_matters || !weights.is_empty() { singletons.len() } else { 1 };
+            let (n_rows, annotators) = if *label_matters || !weights.is_empty() {
+                (singletons.len(), 1)
+            } else {
+                (1, singletons.len() as u32)
+            };
             for (at, (column, counts)) in singletons[..n_rows].iter().zip(&mut counts).enumerate() {
                 let weight = weights.get(at).copied().unwrap_or(1.0);
                 counts.iter_mut().zip(row).for_each(|(count, p)| *count = weight * p);
                 // Labels are read only if they matter: each is a random read from memory.
                 labels.push(if *label_matters { range.labels[*column as usize] } else { 0 });
+                repeats.push(annotators);
             }
         }
-        let terms = self.estimator.estimate_all(labels, n, factors);
+        let terms = self.estimator.estimate_singletons((labels, repeats), n, factors);
         let factors = &mut factors[..labels.len() * n];
         factors.iter_mut().for_each(|factor| *factor = factor.max(MIN_LIKELIHOOD));
         if matches!(range.weights, WeightSlice::All(_)) {
@@ -196,8 +208,8 @@ impl<'a> Singletons<'a> {
         columns: &[u32],
     ) {
         let n = width::<K>(row.len());
-        let (kept, singletons) = split_kept::<K>(n, cells, columns);
-        multiply::<K>(row, prior, cells, kept);
+        let (stored, singletons) = split_stored::<K>(n, cells, columns);
+        multiply::<K>(row, prior, cells, stored);
         for nth in 0..singletons.len() {
             let start = (self.starts[at] + if self.label_matters { nth } else { 0 }) * n;
             let factors = &self.factors[start..start + n];
@@ -217,11 +229,11 @@ impl<'a> Singletons<'a> {
         weights: &[f64],
     ) {
         let n = width::<K>(row.len());
-        let (kept, singletons) = split_kept::<K>(n, cells, columns);
-        add_logs::<K>(row, prior, cells, kept, weights);
+        let (stored, singletons) = split_stored::<K>(n, cells, columns);
+        add_logs::<K>(row, prior, cells, stored, weights);
         let start = self.starts[at] * n;
         let logs = self.factors[start..start + singletons.len() * n].chunks_exact(n);
-        for (logs, weight) in logs.zip(&weights[kept.len()..]) {
+        for (logs, weight) in logs.zip(&weights[stored.len()..]) {
             row.iter_mut().zip(logs).for_each(|(sum, log)| *sum += weight * log);
         }
     }
@@ -229,11 +241,11 @@ impl<'a> Singletons<'a> {
 
 /// Splits an instance's columns into the stored ones and those of singleton annotators, which come last.
 #[inline(always)]
-fn split_kept<'a, const K: usize>(
+fn split_stored<'a, const K: usize>(
     n_classes: usize,
     cells: &[f64],
     columns: &'a [u32],
 ) -> (&'a [u32], &'a [u32]) {
-    let kept = (cells.len() / stride(width::<K>(n_classes)).max(1)) as u32;
-    columns.split_at(columns.iter().position(|c| *c >= kept).unwrap_or(columns.len()))
+    let stored = (cells.len() / stride(width::<K>(n_classes)).max(1)) as u32;
+    columns.split_at(columns.iter().position(|c| *c >= stored).unwrap_or(columns.len()))
 }

@@ -7,17 +7,20 @@
 //! integer, which is exact. Weights are exponents of factors: if few annotations have one, only their instances take a
 //! slower path; if every annotation has one, columns hold logarithms.
 //!
-//! Columns and their counts are read in random order, so they are prefetched `AHEAD` annotations before their use.
+//! Columns and their counts are read in random order, so they are prefetched `PREFETCH_DISTANCE` annotations before
+//! their use.
 //!
 //! [`MIN_LIKELIHOOD`]: crate::model::numerics::MIN_LIKELIHOOD
 
+use std::cell::Cell;
 use std::ops::Range;
 
 use pulp::{Arch, Scalar, Simd, WithSimd};
 
-use super::counts::{Statistics, add_row, for_each_range, objective, scatter};
+use super::PREFETCH_DISTANCE;
+use super::counts::{Statistics, for_each_range, log_likelihood};
 use super::dense::{self, DenseColumns, Singletons};
-use super::estimate::{SingletonEstimator, SparseCell};
+use super::estimate::{Estimator, SparseCell};
 use super::gather_buffer::GatherBuffer;
 use super::log_domain::{LogProduct, exp_all, shift};
 use super::m_step::Columns;
@@ -25,12 +28,10 @@ use super::padded_matrix::{prefetch_row, stride};
 use super::prior::{LogPrior, Prior};
 use super::sparse::SparseColumns;
 use super::special_rows::{MAX_FACTORS, SpecialRows, product_stays_in_range};
+use super::sums::{Sums, normalise_row};
 use super::width::{for_classes, width};
 use crate::frame::{Annotations, InstanceRange, WeightSlice};
 use crate::model::posterior::Posterior;
-
-/// How many annotations ahead of its use a column is prefetched.
-const AHEAD: usize = 64;
 
 /// Instances processed together: few enough for the level-1 cache.
 const CHUNK: usize = 64;
@@ -40,7 +41,7 @@ pub fn e_step(
     a: &Annotations,
     prior: Prior<'_>,
     columns: &Columns,
-    estimator: &dyn SingletonEstimator,
+    estimator: &dyn Estimator,
     t: &mut Posterior,
     parts: &mut [Statistics],
 ) -> f64 {
@@ -49,7 +50,7 @@ pub fn e_step(
         let step = EStep { range, prior: prior.range(&instances, n), estimator };
         step.run(columns, rows, statistics);
     });
-    objective(parts)
+    log_likelihood(parts)
 }
 
 /// The inputs of the kernel in addition to the columns.
@@ -59,7 +60,7 @@ pub struct EStep<'a> {
     /// The prior of the instances.
     pub prior: Prior<'a>,
     /// The estimator that computed the columns.
-    pub estimator: &'a dyn SingletonEstimator,
+    pub estimator: &'a dyn Estimator,
 }
 
 impl EStep<'_> {
@@ -97,10 +98,10 @@ impl<const K: usize> WithSimd for DenseSweep<'_, K> {
         let (classes, table) = self.statistics.sums_and_table();
         let prefetcher =
             Prefetcher { columns: self.step.range.columns, cells: self.columns.cells.cells() };
-        let all_kept = self.step.range.labels.len() <= self.columns.cells.n_columns();
+        let all_stored = self.step.range.labels.len() <= self.columns.cells.n_columns();
         let Self { step, columns, rows, .. } = self;
         // Columns hold logarithms where every annotation has a weight of its own.
-        let objective = match (step.range.weights, all_kept) {
+        let (log_likelihood, prior_terms) = match (step.range.weights, all_stored) {
             (WeightSlice::All(w), true) => {
                 step.in_log_domain::<K, true>(w, columns, prefetcher, rows, classes, table)
             }
@@ -110,7 +111,7 @@ impl<const K: usize> WithSimd for DenseSweep<'_, K> {
             (_, true) => step.by_products::<K, true>(columns, prefetcher, rows, classes, table),
             (_, false) => step.by_products::<K, false>(columns, prefetcher, rows, classes, table),
         };
-        self.statistics.add_objective(objective);
+        self.statistics.add_objective(log_likelihood, prior_terms);
     }
 }
 
@@ -122,16 +123,19 @@ struct Prefetcher<'a> {
 }
 
 impl Prefetcher<'_> {
-    /// Prefetches the cells and the counts of the annotations `AHEAD` after `positions`.
+    /// Prefetches the cells and the counts of the annotations `PREFETCH_DISTANCE` after `positions`.
     #[inline(always)]
-    fn prefetch<const ALL_KEPT: bool>(self, positions: Range<usize>, table: &[f64], n: usize) {
-        let Some(ahead) = self.columns.get(positions.start + AHEAD..positions.end + AHEAD) else {
+    fn prefetch<const ALL_STORED: bool>(self, positions: Range<usize>, table: &[f64], n: usize) {
+        let Some(ahead) = self
+            .columns
+            .get(positions.start + PREFETCH_DISTANCE..positions.end + PREFETCH_DISTANCE)
+        else {
             return;
         };
         for column in ahead {
             let at = *column as usize * stride(n);
             // Prefetching an unmapped address would cost a failed page-table walk.
-            if ALL_KEPT || at < self.cells.len() {
+            if ALL_STORED || at < self.cells.len() {
                 prefetch_row(self.cells, at, n);
             }
             if !table.is_empty() {
@@ -142,24 +146,27 @@ impl Prefetcher<'_> {
 }
 
 impl EStep<'_> {
-    /// Computes and counts posteriors as products; returns the objective.
+    /// Computes and counts posteriors as products; returns the log-likelihood, and the estimator's terms of the
+    /// objective of recomputed columns.
     #[inline(always)]
-    fn by_products<const K: usize, const ALL_KEPT: bool>(
+    fn by_products<const K: usize, const ALL_STORED: bool>(
         self,
         columns: &DenseColumns,
         prefetcher: Prefetcher<'_>,
         rows: &mut [f64],
         classes: &mut [f64],
         table: &mut [f64],
-    ) -> f64 {
+    ) -> (f64, f64) {
         let n = width::<K>(classes.len()).max(1);
         let Self { range, prior, estimator } = self;
         let mut sums = Sums { classes, table, likelihood: LogProduct::default() };
         let (mut special, mut terms) = (SpecialRows::new(n, range.weights), 0.0);
         let mut singletons = Singletons::new(n, estimator);
+        let prior_terms = Cell::new(0.0);
+        let add_prior_term = |term: f64| prior_terms.set(prior_terms.get() + term);
         let write = |column: u32, weight: f64, previous: &[f64], factors: &mut [f64]| {
             let place = (column, range.labels[column as usize], weight);
-            columns.write(place, estimator, previous, factors)
+            add_prior_term(columns.write(place, estimator, previous, factors));
         };
         let is_special = |i: usize, positions: Range<usize>| {
             range.trusted_class(i).is_some()
@@ -168,19 +175,23 @@ impl EStep<'_> {
         };
         let (mut begin, base) = (0, range.offsets[0]);
         for (start, rows) in (0..).step_by(CHUNK).zip(rows.chunks_mut(CHUNK * n)) {
-            if !ALL_KEPT {
-                terms +=
-                    singletons.prepare::<K>(&range, start, (rows, prefetcher.cells), is_special);
+            if !ALL_STORED {
+                let prepared = (rows as &[f64], prefetcher.cells);
+                add_prior_term(singletons.prepare::<K>(&range, start, prepared, is_special));
             }
             let ends = &range.offsets[start + 1..];
             for (at, (row, end)) in rows.chunks_exact_mut(n).zip(ends).enumerate() {
                 let (i, positions) = (start + at, begin..end - base);
                 begin = positions.end;
-                prefetcher.prefetch::<ALL_KEPT>(positions.clone(), sums.table, n);
+                prefetcher.prefetch::<ALL_STORED>(positions.clone(), sums.table, n);
                 let (columns, prior) = (&range.columns[positions.clone()], prior.of(i, n));
                 let is_weighted = special.is_next(positions.end);
                 let is_trusted = range.trusted_class(i).is_some();
-                if K > 0 && ALL_KEPT && !is_weighted && !is_trusted && columns.len() <= MAX_FACTORS
+                if K > 0
+                    && ALL_STORED
+                    && !is_weighted
+                    && !is_trusted
+                    && columns.len() <= MAX_FACTORS
                 {
                     // Stays in registers until it is counted.
                     let mut product = [0.0; K];
@@ -197,10 +208,10 @@ impl EStep<'_> {
                     continue;
                 }
                 if is_weighted {
-                    terms += special.weighted_row(columns, weights, prior, write, row);
+                    special.weighted_row(columns, weights, prior, write, row);
                 } else if columns.len() > MAX_FACTORS {
                     terms += special.long_row(columns, prior, write, row);
-                } else if ALL_KEPT {
+                } else if ALL_STORED {
                     dense::multiply::<K>(row, prior, prefetcher.cells, columns);
                 } else {
                     singletons.multiply::<K>(at, row, prior, prefetcher.cells, columns);
@@ -208,13 +219,13 @@ impl EStep<'_> {
                 sums.add::<K>(row, columns, weights);
             }
         }
-        terms + sums.likelihood.ln()
+        (terms + sums.likelihood.ln(), prior_terms.get())
     }
 
     /// Computes and counts posteriors in the log domain, in three passes over `CHUNK` rows: sums of logarithms, all
-    /// exponentials, counts. Returns the objective.
+    /// exponentials, counts. Returns what [`Self::by_products`] returns.
     #[inline(always)]
-    fn in_log_domain<const K: usize, const ALL_KEPT: bool>(
+    fn in_log_domain<const K: usize, const ALL_STORED: bool>(
         self,
         weights: &[f64],
         columns: &DenseColumns,
@@ -222,31 +233,33 @@ impl EStep<'_> {
         rows: &mut [f64],
         classes: &mut [f64],
         table: &mut [f64],
-    ) -> f64 {
+    ) -> (f64, f64) {
         let n = width::<K>(classes.len()).max(1);
         let Self { range, prior, estimator } = self;
         let mut sums = Sums { classes, table, likelihood: LogProduct::default() };
         let (mut special, mut terms) = (SpecialRows::new(n, WeightSlice::Ones), 0.0);
         let mut log_prior = LogPrior::new(prior, n);
         let mut singletons = Singletons::new(n, estimator);
+        let prior_terms = Cell::new(0.0);
+        let add_prior_term = |term: f64| prior_terms.set(prior_terms.get() + term);
         let write = |column: u32, weight: f64, previous: &[f64], factors: &mut [f64]| {
             let place = (column, range.labels[column as usize], weight);
-            columns.write(place, estimator, previous, factors)
+            add_prior_term(columns.write(place, estimator, previous, factors));
         };
         let base = range.offsets[0];
         for (start, rows) in (0..).step_by(CHUNK).zip(rows.chunks_mut(CHUNK * n)) {
             let (mut shifts, ends) = ([0.0; CHUNK], &range.offsets[start + 1..]);
             let first = range.offsets[start] - base;
-            if !ALL_KEPT {
+            if !ALL_STORED {
                 let is_trusted = |i: usize, _: Range<usize>| range.trusted_class(i).is_some();
-                terms +=
-                    singletons.prepare::<K>(&range, start, (rows, prefetcher.cells), is_trusted);
+                let prepared = (rows as &[f64], prefetcher.cells);
+                add_prior_term(singletons.prepare::<K>(&range, start, prepared, is_trusted));
             }
             let mut begin = first;
             for (at, (row, end)) in rows.chunks_exact_mut(n).zip(ends).enumerate() {
                 let (i, positions) = (start + at, begin..end - base);
                 begin = positions.end;
-                prefetcher.prefetch::<ALL_KEPT>(positions.clone(), sums.table, n);
+                prefetcher.prefetch::<ALL_STORED>(positions.clone(), sums.table, n);
                 let (columns, weights) = (&range.columns[positions.clone()], &weights[positions]);
                 if let Some(class) = range.trusted_class(i) {
                     terms += special.row(&range, i, prior.of(i, n), write, true, row);
@@ -255,7 +268,7 @@ impl EStep<'_> {
                     continue;
                 }
                 let prior = log_prior.of(i);
-                if ALL_KEPT {
+                if ALL_STORED {
                     dense::add_logs::<K>(row, prior, prefetcher.cells, columns, weights);
                 } else {
                     singletons.add_logs::<K>(at, (row, prior), prefetcher.cells, columns, weights);
@@ -273,42 +286,7 @@ impl EStep<'_> {
                 terms += if columns.is_empty() { 0.0 } else { shift };
             }
         }
-        terms + sums.likelihood.ln()
-    }
-}
-
-/// The sums over the rows of a range: class sums, counts, and the product of the instances' likelihoods.
-struct Sums<'a> {
-    classes: &'a mut [f64],
-    table: &'a mut [f64],
-    likelihood: LogProduct,
-}
-
-impl Sums<'_> {
-    /// Divides a row by its sum, the likelihood of its instance, and adds it.
-    #[inline(always)]
-    fn add<const K: usize>(&mut self, row: &mut [f64], columns: &[u32], weights: WeightSlice<'_>) {
-        let total = normalise_row::<K>(row);
-        if !columns.is_empty() {
-            self.likelihood.push(total);
-        }
-        self.add_normalised::<K>(row, columns, weights);
-    }
-
-    /// Adds a posterior row.
-    #[inline(always)]
-    fn add_normalised<const K: usize>(
-        &mut self,
-        row: &[f64],
-        columns: &[u32],
-        weights: WeightSlice<'_>,
-    ) {
-        if !columns.is_empty() {
-            add_row::<K>(self.classes, row);
-        }
-        if !self.table.is_empty() {
-            scatter::<K>(self.table, row, columns, weights);
-        }
+        (terms + sums.likelihood.ln(), prior_terms.get())
     }
 }
 
@@ -343,7 +321,6 @@ impl WithSimd for SparseSweep<'_> {
                 let weights = range.weights.slice(positions.clone());
                 let write = |column: u32, _: f64, _: &[f64], factors: &mut [f64]| {
                     columns.write(column, factors);
-                    0.0
                 };
                 if special.is_next(positions.end) || range.trusted_class(i).is_some() {
                     terms += special.row(&range, i, prior, write, are_logs, row);
@@ -372,28 +349,6 @@ impl WithSimd for SparseSweep<'_> {
                 statistics.add(i, row, own_columns, weights);
             }
         }
-        statistics.add_objective(terms + likelihood.ln());
+        statistics.add_objective(terms + likelihood.ln(), 0.0);
     }
-}
-
-/// Divides a row by its sum, and returns the sum.
-#[inline(always)]
-fn normalise_row<const K: usize>(row: &mut [f64]) -> f64 {
-    let n = width::<K>(row.len());
-    let row = &mut row[..n];
-    let total = if K > 0 { row.iter().sum() } else { sum_of(row) };
-    let scale = 1.0 / total;
-    row.iter_mut().for_each(|p| *p *= scale);
-    total
-}
-
-/// The sum of a long row, in four independent lanes, which the processor adds in parallel.
-#[inline(always)]
-fn sum_of(row: &[f64]) -> f64 {
-    let (fours, rest) = row.as_chunks::<4>();
-    let mut lanes = [0.0; 4];
-    for four in fours {
-        (0..4).for_each(|lane| lanes[lane] += four[lane]);
-    }
-    lanes.iter().sum::<f64>() + rest.iter().sum::<f64>()
 }

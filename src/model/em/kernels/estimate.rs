@@ -3,6 +3,7 @@
 
 use pulp::Arch;
 
+use super::log_domain::ln_1p;
 use super::padded_matrix::stride;
 use super::width::width;
 use crate::model::confusion::Smoothing;
@@ -35,7 +36,9 @@ pub trait Estimator: Sync {
     /// likelihood of the same columns. Returns the annotator's term of the objective, such as minus the KL divergence
     /// from a Dirichlet prior, or 0 if it has none. `K` is the number of classes if there is a specialised kernel for
     /// it, else 0.
-    fn estimate<const K: usize>(&self, annotator: Annotator<'_>, cells: &mut [f64]) -> f64;
+    fn estimate<const K: usize>(&self, annotator: Annotator<'_>, cells: &mut [f64]) -> f64
+    where
+        Self: Sized;
 
     /// Like [`Estimator::estimate`], for sparse columns. `cells` holds the cells with a count and the diagonal cells,
     /// column by column; the cells of the `n`-th column end at `ends[n]`. The estimator replaces their counts by
@@ -49,52 +52,50 @@ pub trait Estimator: Sync {
         unused: &mut [f64],
     ) -> f64;
 
-    /// Like [`Estimator::estimate`], for annotators with one annotation each, given their labels: `cells` holds their
-    /// counts, `[annotator, class]` without padding, followed by space for one padded row. Returns the sum of their
-    /// terms.
-    fn estimate_singletons(&self, labels: &[u32], n_classes: usize, cells: &mut [f64]) -> f64 {
-        let (n, stride, mut terms) = (n_classes, stride(n_classes), 0.0);
-        for (at, label) in labels.iter().enumerate() {
-            let annotator = Annotator { labels: &[*label], n_classes: n };
-            terms += self.estimate::<0>(annotator, &mut cells[at * n..at * n + stride]);
-        }
-        terms
-    }
+    /// Like [`Estimator::estimate`], for annotators with one annotation each: `cells` holds their counts, `[row, class]`
+    /// without padding, followed by space for one padded row. A row is that of as many annotators as `repeats` says, who
+    /// have given the label in `labels`. Returns the sum of all annotators' terms. [`estimate_each`] does this for any
+    /// estimator. Without generic parameters, so that kernels can call it through a pointer.
+    fn estimate_singletons(
+        &self,
+        rows: (&[u32], &[u32]),
+        n_classes: usize,
+        cells: &mut [f64],
+    ) -> f64;
 
     /// Whether the column of a singleton annotator depends on its label, and not only on the posterior. If it does not,
-    /// the labels passed to [`Estimator::estimate_singletons`] are arbitrary, and its terms of the objective must be 0.
+    /// the labels passed to [`Estimator::estimate_singletons`] are arbitrary, and one row serves all singleton annotators
+    /// of an instance.
     fn label_matters(&self) -> bool {
         true
     }
 }
 
-/// The part of an [`Estimator`] that the E-step calls, as a trait object.
-pub trait SingletonEstimator: Sync {
-    /// [`Estimator::estimate_singletons`].
-    fn estimate_all(&self, labels: &[u32], n_classes: usize, cells: &mut [f64]) -> f64;
-    /// [`Estimator::label_matters`].
-    fn label_matters(&self) -> bool;
+/// [`Estimator::estimate_singletons`] by one call of [`Estimator::estimate`] for each row.
+pub fn estimate_each(
+    estimator: &impl Estimator,
+    (labels, repeats): (&[u32], &[u32]),
+    n_classes: usize,
+    cells: &mut [f64],
+) -> f64 {
+    let (n, stride, mut terms) = (n_classes, stride(n_classes), 0.0);
+    for (at, (label, repeats)) in labels.iter().zip(repeats).enumerate() {
+        let annotator = Annotator { labels: &[*label], n_classes: n };
+        let term = estimator.estimate::<0>(annotator, &mut cells[at * n..at * n + stride]);
+        terms += f64::from(*repeats) * term;
+    }
+    terms
 }
 
-impl<E: Estimator> SingletonEstimator for E {
-    fn estimate_all(&self, labels: &[u32], n_classes: usize, cells: &mut [f64]) -> f64 {
-        self.estimate_singletons(labels, n_classes, cells)
-    }
-
-    fn label_matters(&self) -> bool {
-        Estimator::label_matters(self)
-    }
-}
-
+/// The likelihood is the smoothed share of each label; the terms are the log-prior of the rows of the matrix.
 impl Estimator for Smoothing {
     #[inline(always)]
     fn estimate<const K: usize>(&self, annotator: Annotator<'_>, cells: &mut [f64]) -> f64 {
         if K > 0 {
-            smooth::<K>(*self, annotator.labels, cells, &mut [0.0; K]);
+            smooth::<K>(*self, annotator.labels, cells, &mut [0.0; K])
         } else {
-            smooth::<0>(*self, annotator.labels, cells, &mut vec![0.0; annotator.n_classes]);
+            smooth::<0>(*self, annotator.labels, cells, &mut vec![0.0; annotator.n_classes])
         }
-        0.0
     }
 
     fn estimate_sparse(
@@ -104,8 +105,21 @@ impl Estimator for Smoothing {
         cells: &mut [SparseCell],
         unused: &mut [f64],
     ) -> f64 {
-        let (never, never_diagonal) = (self.cell(0.0, 0, 1), self.cell(0.0, 0, 0));
         let sums = unused;
+        let mut log_prior = 0.0;
+        if self.has_prior() {
+            sums.fill(0.0);
+            let mut first = 0;
+            for (label, end) in annotator.labels.iter().zip(ends) {
+                for cell in &cells[first..*end] {
+                    sums[cell.class as usize] += cell.value;
+                    log_prior += log_share(cell.value, self.added(cell.class == *label));
+                }
+                first = *end;
+            }
+            log_prior -= sums.iter().map(|sum| log_share(*sum, self.added_to_row())).sum::<f64>();
+        }
+        let (never, never_diagonal) = (self.cell(0.0, 0, 1), self.cell(0.0, 0, 0));
         sums.fill(self.n_labels as f64 * never + (never_diagonal - never));
         let mut first = 0;
         for (label, end) in annotator.labels.iter().zip(ends) {
@@ -119,27 +133,37 @@ impl Estimator for Smoothing {
         }
         cells.iter_mut().for_each(|cell| cell.value /= sums[cell.class as usize]);
         sums.iter_mut().for_each(|sum| *sum = never / *sum);
-        0.0
+        log_prior
     }
 
-    fn estimate_singletons(&self, labels: &[u32], n_classes: usize, cells: &mut [f64]) -> f64 {
-        let (n, stride) = (n_classes, stride(n_classes));
+    fn estimate_singletons(
+        &self,
+        rows: (&[u32], &[u32]),
+        n_classes: usize,
+        cells: &mut [f64],
+    ) -> f64 {
         if self.diagonal != 0.0 {
-            for (at, label) in labels.iter().enumerate() {
-                let annotator = Annotator { labels: &[*label], n_classes: n };
-                self.estimate::<0>(annotator, &mut cells[at * n..at * n + stride]);
-            }
-            return 0.0;
+            return estimate_each(self, rows, n_classes, cells);
         }
+        let ((labels, repeats), n) = (rows, n_classes);
         let mut others = [0.0];
         self.row_sums(&[0], &mut others);
         Arch::new().dispatch(|| {
+            let mut log_prior = 0.0;
+            if self.has_prior() {
+                let (added, added_to_row) = (self.everywhere, self.added_to_row());
+                for (counts, repeats) in cells.chunks_exact(n.max(1)).zip(repeats) {
+                    let of_cell =
+                        |count: &f64| log_share(*count, added) - log_share(*count, added_to_row);
+                    log_prior += f64::from(*repeats) * counts.iter().map(of_cell).sum::<f64>();
+                }
+            }
             for cell in &mut cells[..labels.len() * n] {
                 let count = (*cell + self.everywhere).max(MIN_PROBABILITY);
                 *cell = count * (1.0 / (others[0] + count));
             }
-        });
-        0.0
+            log_prior
+        })
     }
 
     fn label_matters(&self) -> bool {
@@ -147,17 +171,62 @@ impl Estimator for Smoothing {
     }
 }
 
+impl Smoothing {
+    /// Whether the smoothed shares are the mode of a prior that is not flat. Less than the floor of counts is none.
+    #[inline(always)]
+    fn has_prior(self) -> bool {
+        self.everywhere >= MIN_PROBABILITY || self.diagonal >= MIN_PROBABILITY
+    }
+
+    /// What is added to a cell.
+    #[inline(always)]
+    fn added(self, is_diagonal: bool) -> f64 {
+        self.everywhere + if is_diagonal { self.diagonal } else { 0.0 }
+    }
+
+    /// What is added to the cells of a row together.
+    #[inline(always)]
+    fn added_to_row(self) -> f64 {
+        self.n_labels as f64 * self.everywhere + self.diagonal
+    }
+}
+
+/// `added` ln(1 + `count` / `added`), which is 0 if nothing is added.
+///
+/// With it the log-prior of a row of a confusion matrix, the Dirichlet density with parameters a\[l\] + 1, has no
+/// difference of large numbers: from the shares p\[l\] = (n\[l\] + a\[l\]) / (N + A), with the sums N and A,
+///
+/// ```text
+/// sum_l a[l] ln(p[l] A / a[l]) = sum_l a[l] ln(1 + n[l] / a[l]) - A ln(1 + N / A)
+/// ```
+/// which is the log-density minus that of its mode, p\[l\] = a\[l\] / A. A label without counts has no term.
+#[inline(always)]
+fn log_share(count: f64, added: f64) -> f64 {
+    if added >= MIN_PROBABILITY { added * ln_1p(count / added) } else { 0.0 }
+}
+
 /// Adds the smoothing to an annotator's counts and divides them by the sums of their rows; `sums` is a buffer,
-/// `[class]`.
+/// `[class]`. Returns the log-prior of the shares.
 #[inline(always)]
 fn smooth<const K: usize>(
     smoothing: Smoothing,
     labels: &[u32],
     cells: &mut [f64],
     sums: &mut [f64],
-) {
+) -> f64 {
     let n = width::<K>(sums.len()).max(1);
     let (sums, stride) = (&mut sums[..n], stride(n));
+    let mut log_prior = 0.0;
+    if smoothing.has_prior() {
+        sums.fill(0.0);
+        for (cells, label) in cells.chunks_exact(stride).zip(labels) {
+            for k in 0..n {
+                sums[k] += cells[k];
+                log_prior += log_share(cells[k], smoothing.added(k == *label as usize));
+            }
+        }
+        log_prior -= sums.iter().map(|sum| log_share(*sum, smoothing.added_to_row())).sum::<f64>();
+    }
     if smoothing.diagonal != 0.0 {
         for (cells, label) in cells.chunks_exact_mut(stride).zip(labels) {
             if let Some(diagonal) = cells[..n].get_mut(*label as usize) {
@@ -178,4 +247,5 @@ fn smooth<const K: usize>(
             cells[k] = (cells[k] * sums[k]).max(MIN_LIKELIHOOD);
         }
     }
+    log_prior
 }

@@ -5,7 +5,8 @@ use std::ops::Range;
 use pulp::{Arch, Simd, WithSimd};
 use rayon::prelude::*;
 
-use super::counts::{Statistics, add_row};
+use super::PREFETCH_DISTANCE;
+use super::counts::Statistics;
 use super::dense::DenseColumns;
 use super::estimate::{Annotator, Estimator};
 use super::log_domain::ln_all;
@@ -13,6 +14,7 @@ use super::padded_matrix::{PaddedMatrix, prefetch_span, stride};
 use super::sparse::SparseColumns;
 use super::sparse_rows::SparseRows;
 use super::strategy::CountStrategy;
+use super::sums::add_row;
 use super::width::{for_classes, width};
 use crate::frame::{Annotations, ColumnRange, split_by};
 use crate::model::confusion::Smoothing;
@@ -34,7 +36,7 @@ impl Columns {
         if strategy == CountStrategy::SparseGather {
             return Self::Sparse(SparseColumns::new(a));
         }
-        let cells = PaddedMatrix::zeros(strategy.kept_columns(a), a.dims().classes);
+        let cells = PaddedMatrix::zeros(strategy.stored_columns(a), a.dims().classes);
         Self::Dense(DenseColumns { cells, are_logs: a.are_weighted() })
     }
 
@@ -180,9 +182,6 @@ impl<const K: usize, E: Estimator> WithSimd for ColumnCounter<'_, K, E> {
     }
 }
 
-/// How many annotations ahead of its use a row is prefetched.
-const AHEAD: usize = 64;
-
 /// Sums the weighted posterior rows of the instances of each column.
 #[inline(always)]
 fn sum_rows<const K: usize>(
@@ -203,7 +202,7 @@ fn sum_rows<const K: usize>(
             counts.fill(0.0);
         }
         for position in range.positions(column) {
-            let ahead = range.instances[(position + AHEAD).min(last)] as usize;
+            let ahead = range.instances[(position + PREFETCH_DISTANCE).min(last)] as usize;
             prefetch_span(rows, ahead * n, n);
             let i = range.instances[position] as usize;
             let row = &rows[i * n..(i + 1) * n];

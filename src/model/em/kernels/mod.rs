@@ -27,12 +27,13 @@ mod sparse;
 mod sparse_rows;
 mod special_rows;
 mod strategy;
+mod sums;
 #[cfg(test)]
 mod tests;
 mod width;
 
 pub use counts::Statistics;
-pub use estimate::{Annotator, Estimator, SparseCell};
+pub use estimate::{Annotator, Estimator, SparseCell, estimate_each};
 pub use log_domain::LogLikelihood;
 pub use m_step::expected_counts_of;
 pub use padded_matrix::stride;
@@ -45,10 +46,15 @@ use crate::model::numerics::{MIN_PROBABILITY, normalise};
 use crate::model::posterior::Posterior;
 use m_step::Columns;
 
+/// How many annotations ahead of its use a row, a column, or the place of one is prefetched.
+const PREFETCH_DISTANCE: usize = 64;
+
 /// The state of a model of confusion columns between iterations, allocated once.
 pub struct ColumnModel {
     parts: Vec<Statistics>,
     columns: Columns,
+    /// The estimator's terms of the columns that the M-step has computed.
+    prior_terms: f64,
 }
 
 impl ColumnModel {
@@ -61,7 +67,8 @@ impl ColumnModel {
     /// Allocates the state for these annotations and this strategy.
     #[must_use]
     pub fn with_strategy(a: &Annotations, strategy: CountStrategy) -> Self {
-        Self { parts: counts::parts(a, strategy), columns: Columns::new(a, strategy) }
+        let (parts, columns) = (counts::parts(a, strategy), Columns::new(a, strategy));
+        Self { parts, columns, prior_terms: 0.0 }
     }
 
     /// Counts posteriors that no E-step of this model computed: initial posteriors, or those of a checkpoint.
@@ -82,9 +89,9 @@ impl ColumnModel {
         normalise(prior, |p| p.max(MIN_PROBABILITY));
     }
 
-    /// Computes the likelihood from the expected counts of `t`; returns the estimator's term of the objective.
-    pub fn m_step(&mut self, a: &Annotations, t: &Posterior, estimator: &impl Estimator) -> f64 {
-        self.columns.estimate(a, t, &self.parts, estimator)
+    /// Computes the likelihood from the expected counts of `t`.
+    pub fn m_step(&mut self, a: &Annotations, t: &Posterior, estimator: &impl Estimator) {
+        self.prior_terms = self.columns.estimate(a, t, &self.parts, estimator);
     }
 
     /// Computes posteriors from the likelihood, and their expected counts; returns the marginal log-likelihood. On
@@ -100,6 +107,13 @@ impl ColumnModel {
         t: &mut Posterior,
     ) -> f64 {
         e_step::e_step(a, prior, &self.columns, estimator, t, &mut self.parts)
+    }
+
+    /// The estimator's terms of the objective, such as a log-prior, at the likelihood of the last M-step. Call it after
+    /// the E-step that followed: it may have computed some of the columns, and so their terms.
+    #[must_use]
+    pub fn prior_terms(&self) -> f64 {
+        self.prior_terms + counts::prior_terms(&self.parts)
     }
 
     /// The expected counts of `t`, `[column, class]`.

@@ -2,11 +2,8 @@
 
 use rayon::prelude::*;
 
-use crate::frame::Annotations;
+use crate::frame::{Annotations, MAX_RANGES, ranges_of_instances};
 use crate::model::posterior::Posterior;
-
-/// Ranges of instances, of which each has counts of its own.
-const RANGES: usize = 16;
 
 /// How often all annotators together are expected to have met each class and given each label, `[label, class]`.
 ///
@@ -17,13 +14,11 @@ const RANGES: usize = 16;
 pub fn pooled_counts(a: &Annotations, t: &Posterior) -> Vec<f64> {
     let (n_classes, n_labels) = (a.dims().classes, a.dims().labels);
     let n_instances = a.dims().instances;
-    let bound = |n: usize| n * n_instances / RANGES;
-    let sums: Vec<Vec<f64>> = (0..RANGES)
-        .into_par_iter()
+    let sums: Vec<Vec<f64>> = ranges_of_instances(n_instances, MAX_RANGES)
         .with_max_len(1)
-        .map(|n| {
+        .map(|instances| {
             let mut counts = vec![0.0; n_labels * n_classes];
-            let (first, range) = (bound(n), a.range(bound(n)..bound(n + 1)));
+            let (first, range) = (instances.start, a.range(instances));
             for i in 0..range.len() {
                 for (_, label, weight) in range.triples(i) {
                     let start = label as usize * n_classes;
@@ -43,7 +38,9 @@ pub fn pooled_counts(a: &Annotations, t: &Posterior) -> Vec<f64> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{Annotator, ColumnModel, Estimator, Prior, SparseCell, stride};
+    use super::super::{
+        Annotator, ColumnModel, Estimator, Prior, SparseCell, estimate_each, stride,
+    };
     use super::*;
     use crate::frame::Dims;
     use crate::model::confusion::Smoothing;
@@ -77,6 +74,15 @@ mod tests {
                 (0..self.n_classes).for_each(|k| cells[k] = self.cell(*label, k));
             }
             0.0
+        }
+
+        fn estimate_singletons(
+            &self,
+            rows: (&[u32], &[u32]),
+            n_classes: usize,
+            cells: &mut [f64],
+        ) -> f64 {
+            estimate_each(self, rows, n_classes, cells)
         }
 
         fn estimate_sparse(

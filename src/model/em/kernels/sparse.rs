@@ -10,6 +10,7 @@ use std::ops::Range;
 
 use rayon::prelude::*;
 
+use super::PREFETCH_DISTANCE;
 use super::estimate::{Annotator, Estimator, SparseCell};
 use super::gather_buffer::GatherBuffer;
 use super::padded_matrix::prefetch_row;
@@ -24,9 +25,6 @@ const SLOTS_PER_BLOCK: usize = 64;
 /// Slots whose entries are gathered together: enough that memory reads overlap even if each annotator has two
 /// annotations.
 const SLOTS_AT_ONCE: usize = 16;
-
-/// How many annotations ahead of its use the place of a column is prefetched.
-const AHEAD: usize = 64;
 
 /// The columns of all annotators.
 pub struct SparseColumns {
@@ -141,7 +139,7 @@ impl SparseColumns {
         let positions =
             range.positions(instances.start).start..range.positions(instances.end - 1).end;
         for at in positions.clone() {
-            if let Some(column) = range.columns.get(at + AHEAD) {
+            if let Some(column) = range.columns.get(at + PREFETCH_DISTANCE) {
                 prefetch(&self.places, *column as usize);
             }
             let place = self.places[range.columns[at] as usize];

@@ -50,22 +50,20 @@ impl<'a> SpecialRows<'a> {
         is_weighted
     }
 
-    /// `row` = `prior` times the factors of many columns, divided by a common 2^e; returns ln(2^e) plus the terms of
-    /// the objective of recomputed columns.
+    /// `row` = `prior` times the factors of many columns, divided by a common 2^e; returns ln(2^e).
     pub(super) fn long_row(
         &mut self,
         columns: &[u32],
         prior: &[f64],
-        write: impl Fn(u32, f64, &[f64], &mut [f64]) -> f64,
+        write: impl Fn(u32, f64, &[f64], &mut [f64]),
         row: &mut [f64],
     ) -> f64 {
         self.previous.copy_from_slice(row);
         self.exponents.fill(0);
-        let mut terms = 0.0;
         row.copy_from_slice(prior);
         for run in columns.chunks(MAX_FACTORS) {
             for column in run {
-                terms += write(*column, 1.0, &self.previous, &mut self.factors);
+                write(*column, 1.0, &self.previous, &mut self.factors);
                 row.iter_mut().zip(&self.factors).for_each(|(p, f)| *p *= f);
             }
             for (p, e) in row.iter_mut().zip(&mut self.exponents) {
@@ -85,26 +83,24 @@ impl<'a> SpecialRows<'a> {
                 0.0
             };
         }
-        terms + max as f64 * LN_2
+        max as f64 * LN_2
     }
 
-    /// `row` = `prior` times factor^weight for every column, with weights of at most 1; returns the terms of the
-    /// objective of recomputed columns.
+    /// `row` = `prior` times factor^weight for every column, with weights of at most 1.
     #[cold]
     pub(super) fn weighted_row(
         &mut self,
         columns: &[u32],
         weights: WeightSlice<'_>,
         prior: &[f64],
-        write: impl Fn(u32, f64, &[f64], &mut [f64]) -> f64,
+        write: impl Fn(u32, f64, &[f64], &mut [f64]),
         row: &mut [f64],
-    ) -> f64 {
+    ) {
         self.previous.copy_from_slice(row);
         row.copy_from_slice(prior);
-        let mut terms = 0.0;
         for (at, column) in columns.iter().enumerate() {
             let weight = weights.get(at);
-            terms += write(*column, weight, &self.previous, &mut self.factors);
+            write(*column, weight, &self.previous, &mut self.factors);
             let pairs = row.iter_mut().zip(&self.factors);
             match weight {
                 1.0 => pairs.for_each(|(p, f)| *p *= f),
@@ -113,18 +109,17 @@ impl<'a> SpecialRows<'a> {
                 _ => pairs.for_each(|(p, f)| *p *= f.powf(weight)),
             }
         }
-        terms
     }
 
     /// The general case, in the log domain, with any weights and a trusted class. Returns the instance's term of the
-    /// log-likelihood plus the terms of recomputed columns.
+    /// log-likelihood.
     #[cold]
     pub(super) fn row(
         &mut self,
         range: &InstanceRange<'_>,
         i: usize,
         prior: &[f64],
-        write: impl Fn(u32, f64, &[f64], &mut [f64]) -> f64,
+        write: impl Fn(u32, f64, &[f64], &mut [f64]),
         are_logs: bool,
         row: &mut [f64],
     ) -> f64 {
@@ -132,11 +127,10 @@ impl<'a> SpecialRows<'a> {
         let (columns, weights) =
             (&range.columns[positions.clone()], range.weights.slice(positions));
         self.previous.copy_from_slice(row);
-        let mut terms = 0.0;
         self.logs.iter_mut().zip(prior).for_each(|(log, p)| *log = p.ln());
         for (at, column) in columns.iter().enumerate() {
             let weight = weights.get(at);
-            terms += write(*column, weight, &self.previous, &mut self.factors);
+            write(*column, weight, &self.previous, &mut self.factors);
             for (log, factor) in self.logs.iter_mut().zip(&self.factors) {
                 *log += weight * if are_logs { *factor } else { factor.ln() };
             }
@@ -145,9 +139,9 @@ impl<'a> SpecialRows<'a> {
             Some(class) => {
                 row.fill(0.0);
                 row[class as usize] = 1.0;
-                if columns.is_empty() { 0.0 } else { terms + self.logs[class as usize] }
+                if columns.is_empty() { 0.0 } else { self.logs[class as usize] }
             }
-            None => terms + softmax(&self.logs, row),
+            None => softmax(&self.logs, row),
         }
     }
 }

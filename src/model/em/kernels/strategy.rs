@@ -2,10 +2,12 @@
 
 use std::ops::Range;
 
+use rayon::prelude::*;
+
 use super::padded_matrix::stride;
 use super::sparse_rows::MIN_SIGNIFICANT;
 use super::width::has_kernel;
-use crate::frame::{Annotations, BLOCK, Dims};
+use crate::frame::{Annotations, Dims, INSTANCES_PER_BLOCK, MAX_RANGES, ranges_of_instances};
 
 /// The strategy by which expected counts are summed.
 ///
@@ -44,9 +46,6 @@ const PER_COLUMN_AND_RANGE: usize = 16;
 /// the posteriors.
 const DENSE_BYTES: usize = 2 << 30;
 
-/// The most ranges: more do not keep more processors busy.
-const MAX_RANGES: usize = 16;
-
 /// The fewest ranges: with fewer, processors are idle.
 const MIN_RANGES: usize = 4;
 
@@ -79,7 +78,7 @@ impl CountStrategy {
     /// How many columns are stored between the M-step and the E-step. With `Gather`, the columns of singleton
     /// annotators are not: the E-step recomputes them from the previous posterior row.
     #[must_use]
-    pub fn kept_columns(self, a: &Annotations) -> usize {
+    pub fn stored_columns(self, a: &Annotations) -> usize {
         match self {
             Self::Gather => a.first_singleton(),
             _ => a.n_columns(),
@@ -88,11 +87,11 @@ impl CountStrategy {
 
     /// The ranges of instances that have statistics of their own.
     pub(super) fn ranges(self, instances: usize) -> Vec<Range<usize>> {
-        let bounds: Vec<usize> = match self {
-            Self::Scatter(n) => (0..=n).map(|range| range * instances / n).collect(),
-            _ => (0..instances).step_by(BLOCK).chain([instances]).collect(),
-        };
-        bounds.windows(2).map(|bounds| bounds[0]..bounds[1]).collect()
+        if let Self::Scatter(n) = self {
+            return ranges_of_instances(instances, n).collect();
+        }
+        let starts = (0..instances).step_by(INSTANCES_PER_BLOCK);
+        starts.map(|start| start..(start + INSTANCES_PER_BLOCK).min(instances)).collect()
     }
 }
 
