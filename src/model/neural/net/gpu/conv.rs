@@ -11,7 +11,8 @@ use std::sync::{Mutex, PoisonError};
 use candle_core::{Layout, Result, Shape, Tensor, op};
 
 use crate::model::neural::net::conv_shape::ConvShape;
-use crate::model::neural::net::gpu::{DeviceOp, DeviceStorage, OnDevice, read_on};
+use crate::model::neural::net::gpu::norm::sums;
+use crate::model::neural::net::gpu::{DeviceOp, DeviceStorage, OnDevice, of_channels, read_on};
 
 /// The convolution of `x`, `[image, in, height, width]`, by `weight`, `[out, in, kernel, kernel]`, plus `bias`, `[out]`,
 /// in groups of images whose patches have at most `max_addressed` elements; a group has at least one image.
@@ -57,9 +58,7 @@ impl DeviceOp<3> for DeviceConv {
     ) -> Result<(S, Shape)> {
         let product = self.product.lock().unwrap_or_else(PoisonError::into_inner).take();
         let Some(product) = product else { candle_core::bail!("a convolution goes forward twice") };
-        let start = of_bias.start_offset();
-        let of_bias = Layout::contiguous_with_offset((1, of_bias.dims()[0], 1, 1), start);
-        let of_bias = of_bias.broadcast_as(product.dims())?;
+        let of_bias = of_channels(of_bias, product.shape())?;
         let sum = |product: &S, of_product: &Layout| {
             product.binary_impl::<op::Add>(bias, of_product, &of_bias)
         };
@@ -89,7 +88,9 @@ impl DeviceOp<3> for DeviceConv {
         } else {
             None
         };
-        Ok([of_input, of_weight, Some(gradient.sum((0, 2, 3))?)])
+        let (images, channels, ..) = gradient.dims4()?;
+        let of_bias = sums(&gradient.reshape((images, channels, ()))?)?.reshape(channels)?;
+        Ok([of_input, of_weight, Some(of_bias)])
     }
 }
 
@@ -113,13 +114,8 @@ impl DeviceConv {
         // An axis of pixels becomes two: whole strides, and pixels within a stride. So the pixels that a cell reads are
         // a view.
         let strides = |out: usize| out + (kernel - 1) / stride;
-        let padded = |x: &Tensor, axis: usize, strides: usize| -> Result<Tensor> {
-            let (size, to) = (x.dims()[axis], strides * stride);
-            let read = size.min(to.saturating_sub(padding));
-            x.narrow(axis, 0, read)?.pad_with_zeros(axis, padding, to - padding - read)
-        };
         let (rows, columns) = (strides(out_height), strides(out_width));
-        let x = padded(&padded(x, 3, columns)?, 2, rows)?;
+        let x = padded(&padded(x, 3, padding, columns * stride)?, 2, padding, rows * stride)?;
         let (images, channels, ..) = x.dims4()?;
         let x = x.reshape((images, channels, rows, stride, columns, stride))?.transpose(0, 1)?;
         let cells = |x: &Tensor, axis: usize, out: usize| -> Result<Tensor> {
@@ -142,9 +138,7 @@ impl DeviceConv {
         if stride > 1 {
             let (images, channels, rows, columns) = spaced.dims4()?;
             let pixels = spaced.reshape((images, channels, rows, 1, columns, 1))?;
-            let pixels = pixels.pad_with_zeros(5, 0, stride - 1)?;
-            let pixels = pixels.pad_with_zeros(3, 0, stride - 1)?;
-            spaced = pixels
+            spaced = padded(&padded(&pixels, 5, 0, stride)?, 3, 0, stride)?
                 .reshape((images, channels, rows * stride, columns * stride))?
                 .narrow(2, 0, height + 2 * padding + 1 - kernel)?
                 .narrow(3, 0, width + 2 * padding + 1 - kernel)?
@@ -152,6 +146,19 @@ impl DeviceConv {
         }
         spaced.conv2d(flipped, kernel - 1 - padding, 1, 1, 1)
     }
+}
+
+/// Zeros of this size along `axis`, with `x` behind the first `before` of them; what does not fit is left out.
+fn padded(x: &Tensor, axis: usize, before: usize, size: usize) -> Result<Tensor> {
+    let mut dims = x.dims().to_vec();
+    if before == 0 && dims[axis] == size {
+        return Ok(x.clone());
+    }
+    let read = dims[axis].min(size - before);
+    dims[axis] = size;
+    let out = Tensor::zeros(dims, x.dtype(), x.device())?;
+    out.slice_set(&x.narrow(axis, 0, read)?.contiguous()?, axis, before)?;
+    Ok(out)
 }
 
 /// The kernels with their cells in reverse order, `[in, out, kernel, kernel]`.

@@ -7,15 +7,19 @@
 //! candle has, so that the CPU computes the same for tests.
 
 pub(crate) mod conv;
+pub(crate) mod norm;
+pub(crate) mod pointwise;
 
-use candle_core::backend::BackendStorage;
+use candle_core::backend::{BackendDevice, BackendStorage};
 use candle_core::{
     CpuStorage, CudaStorage, CustomOp1, CustomOp3, Layout, MetalStorage, Result, Shape, Storage,
     Tensor,
 };
 
 /// The storage of one of candle's devices.
-pub(super) trait DeviceStorage: BackendStorage {
+pub(super) trait DeviceStorage:
+    BackendStorage<Device: BackendDevice<Storage = Self>>
+{
     /// The storage of a tensor, if it is on this kind of device.
     fn of(storage: &Storage) -> Option<&Self>;
 }
@@ -64,6 +68,13 @@ pub(super) fn read_on<S: DeviceStorage, R>(
         Some(storage) => read(storage, layout),
         None => candle_core::bail!("two tensors of an operation are on different devices"),
     }
+}
+
+/// The layout of a contiguous tensor `[channel]` that repeats it along every axis but the second of `shape`.
+pub(super) fn of_channels(layout: &Layout, shape: &Shape) -> Result<Layout> {
+    let mut dims = vec![1; shape.rank()];
+    dims[1] = layout.dims()[0];
+    Layout::contiguous_with_offset(dims, layout.start_offset()).broadcast_as(shape.clone())
 }
 
 /// A [`DeviceOp`] as candle's trait wants it.
