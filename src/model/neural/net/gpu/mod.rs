@@ -7,6 +7,7 @@
 //! candle has, so that the CPU computes the same for tests.
 
 pub(crate) mod conv;
+pub(crate) mod loss;
 pub(crate) mod norm;
 pub(crate) mod pointwise;
 
