@@ -5,6 +5,7 @@ pub(crate) mod backend;
 pub(crate) mod batch_norm;
 mod conv_shape;
 pub(crate) mod convolution;
+mod flat;
 pub(crate) mod gpu;
 pub(crate) mod heads;
 pub(crate) mod host;
