@@ -136,10 +136,16 @@ def agreement(labelmill: Labelmill, device: str, scale: float, tolerance: float)
         (kind, crowd, f'model.kind = "{kind}"\nmodel.backbone = {{ hidden = [32], dropout = 0.0 }}')
         for kind in labelmill.kinds()
     ]
-    for backbone, shape in (("lenet", (1, 28, 28)), ("vgg16", (3, 32, 32)), ("resnet20", (3, 32, 32))):
+    # Masks, crops and flips are drawn on the host, so that both sides train with the same.
+    dropout = 'model.kind = "dl"\nmodel.backbone = { hidden = [32, 16], dropout = 0.5 }'
+    cases.append(("dl, with dropout", crowd, dropout))
+    for backbone, shape, more in (
+        ("lenet", (1, 28, 28), ""), ("vgg16", (3, 32, 32), ""), ("resnet20", (3, 32, 32), ""),
+        ("resnet20", (3, 32, 32), ", pad_crop = 4, flip = true"),
+    ):  # fmt: skip
         images = Crowd(max(64, round(128 * scale)), shape, 9, 3)
-        settings = f'model.kind = "dl"\nmodel.backbone = {{ kind = "{backbone}", input = {list(shape)} }}'
-        cases.append((f"dl, {backbone}", images, settings))
+        settings = f'model.kind = "dl"\nmodel.backbone = {{ kind = "{backbone}", input = {list(shape)}{more} }}'
+        cases.append((f"dl, {backbone}{', with crops and flips' if more else ''}", images, settings))
     lines, agree = [], True
     for what, crowd, settings in cases:
         try:

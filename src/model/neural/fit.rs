@@ -48,15 +48,20 @@ impl<N: CrowdNet> Model for Neural<N> {
         };
         let valid = gold_to_select_by(train, described)?;
         let sizes = self.sizes(dims, described);
+        let batch_rows = data.batch_rows(train.batching(N::DROPS_LAST_BATCH));
+        let (classifier, others) = self.learners(&sizes);
+        for learner in std::iter::once(&classifier).chain(&others) {
+            learner.input.check_batch(&sizes, batch_rows, run)?;
+        }
         let precision = train.precision;
         let setting =
             LearnerSetting { precision, sizes: &sizes, run, device: &Device::Cpu, saved: None };
         let device = DeviceChoice::parse(on)?.open(|| {
             let learners = Learners::new(self.learners(&sizes), &setting)?;
-            Ok(learners.multiply_adds(data.batch_rows(train.batching(N::DROPS_LAST_BATCH))))
+            Ok(learners.multiply_adds(batch_rows))
         })?;
         let setting = LearnerSetting { device: &device, ..setting };
-        let mut learners = Learners::new(self.learners(&sizes), &setting)?;
+        let mut learners = Learners::new((classifier, others), &setting)?;
         learners.fit_scalers(&data);
         if !model.heads(&sizes).classifier && evidence.annotations.trusted.is_some() {
             run.warn(format!(

@@ -11,6 +11,10 @@ use crate::model::neural::data::{AnnotationsByInstance, TrainingData, batch::Bat
 use crate::model::neural::param_table::{Owner, ParamTable};
 use crate::run::Run;
 
+/// The share of the run's memory that a batch of the matrix of annotations may take: one in this many bytes. The next
+/// batches and the copy on the device need as much each.
+const MATRIX_SHARE: usize = 8;
+
 /// The data of a batch that a learner reads.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum LearnerInput {
@@ -109,6 +113,29 @@ impl LearnerInput {
             }
             Self::Embedding(embedding) => Ok(vec![embedding.width]),
         }
+    }
+
+    /// Checks that the input of a batch of this many rows fits into memory.
+    ///
+    /// # Errors
+    /// When the rows of the matrix of annotations, which are dense, take more than [`MATRIX_SHARE`] allows.
+    pub(crate) fn check_batch(self, sizes: &Sizes, rows: usize, run: &Run) -> Result<()> {
+        let Sizes { annotators, labels, .. } = sizes;
+        if self != Self::Annotations {
+            return Ok(());
+        }
+        let width = self.shape(sizes)?.into_iter().product::<usize>();
+        let bytes = width.saturating_mul(rows).saturating_mul(size_of::<f32>());
+        let max = run.share_of_memory(MATRIX_SHARE, usize::MAX);
+        if bytes <= max {
+            return Ok(());
+        }
+        Err(Error::data("a batch of the matrix of annotations is too large for the memory limit")
+            .at("model.train.batch_size")
+            .found(format!(
+                "{rows} rows of {annotators} annotators x {labels} labels are {bytes} bytes, where {max} are allowed"
+            ))
+            .help("choose a smaller batch_size, raise engine.memory_limit, or choose a model that does not read the matrix"))
     }
 
     /// The ids of the rows that a batch reads: feature rows, instances or annotators.
@@ -292,6 +319,26 @@ mod tests {
         assert!(error.to_string().contains("wider than it can be"), "{error}");
         let error = LearnerInput::Annotators.shape(&sizes).unwrap_err();
         assert!(error.to_string().contains("source.annotator_features"), "{error}");
+    }
+
+    /// 100 rows of 25 annotators x 4 labels are 40 000 bytes, an eighth of 320 000; other inputs are no such matrix.
+    #[test]
+    fn a_batch_of_the_matrix_that_does_not_fit_into_memory_is_refused() {
+        let sizes = Sizes {
+            features: vec![400_000],
+            classes: 3,
+            labels: 4,
+            annotators: 25,
+            annotator_features: None,
+        };
+        let check = |input: LearnerInput, bytes| {
+            input.check_batch(&sizes, 100, &Run::new(1).with_memory(bytes))
+        };
+        assert!(check(LearnerInput::Annotations, 320_000).is_ok());
+        let error = check(LearnerInput::Annotations, 319_992).unwrap_err().to_string();
+        assert!(error.contains("25 annotators x 4 labels are 40000 bytes"), "{error}");
+        assert!(error.contains("39999 are allowed"), "{error}");
+        assert!(check(LearnerInput::Features, 8).is_ok());
     }
 
     /// The features 6 and 2 of annotators 0 and 2 have the mean 4 and the deviation 2; annotator 1 has none.

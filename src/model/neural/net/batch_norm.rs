@@ -4,6 +4,8 @@ use candle_core::{DType, Tensor, Var};
 
 use crate::error::Result;
 use crate::model::neural::net::backend::Backend;
+use crate::model::neural::net::gpu;
+use crate::model::neural::net::gpu::norm::{means, normalised, scaled_and_shifted};
 use crate::model::neural::net::host::norm::{Normed, NormedColumns, statistics};
 use crate::model::neural::net::host::read;
 use crate::model::neural::net::mode::Mode;
@@ -72,43 +74,32 @@ impl BatchNorm {
     ) -> candle_core::Result<Tensor> {
         match backend {
             Backend::Host => self.on_host(x, mode, relu),
-            Backend::Candle(_) if relu => self.by_candle(x, mode)?.relu(),
+            Backend::Candle(_) if relu => gpu::pointwise::relu(&self.by_candle(x, mode)?),
             Backend::Candle(_) => self.by_candle(x, mode),
         }
     }
 
     fn by_candle(&self, x: &Tensor, mode: &Mode<'_>) -> candle_core::Result<Tensor> {
-        let training = matches!(mode, Mode::Training(_));
-        let precision = x.dtype();
-        let dims = x.dims().to_vec();
-        let n = dims[1];
-        // One column for each channel: [batch x height x width, channel].
-        let x = x.to_dtype(DType::F32)?;
-        let rows = if dims.len() == 4 { x.permute((0, 2, 3, 1))?.reshape(((), n))? } else { x };
-        let count = rows.dims()[0] as f64;
-        let rows = if training && count > 1.0 {
-            let mean = rows.mean_keepdim(0)?;
-            let centred = rows.broadcast_sub(&mean)?;
-            let variance = centred.sqr()?.mean_keepdim(0)?;
-            self.update_running(&mean.detach(), &(&variance * (count / (count - 1.0)))?.detach())?;
-            centred.broadcast_div(&(variance + NORM_EPSILON)?.sqrt()?)?
+        let (precision, dims) = (x.dtype(), x.dims());
+        let pixels = x.to_dtype(DType::F32)?.contiguous()?.reshape((dims[0], dims[1], ()))?;
+        let count = (pixels.elem_count() / dims[1].max(1)) as f64;
+        let is_of_batch = matches!(mode, Mode::Training(_)) && count > 1.0;
+        let (mean, variance) = if is_of_batch {
+            let x = pixels.detach();
+            let mean = means(&x)?;
+            let variance = means(&x.broadcast_sub(&mean)?.sqr()?)?;
+            self.update_running(&mean, &(&variance * (count / (count - 1.0)))?)?;
+            (mean, variance)
         } else {
-            let deviation = (self.variance.as_detached_tensor() + NORM_EPSILON)?.sqrt()?;
-            rows.broadcast_sub(&self.mean.as_detached_tensor())?.broadcast_div(&deviation)?
+            let of_channel = |running: &Var| running.as_detached_tensor().reshape((1, (), 1));
+            (of_channel(&self.mean)?, of_channel(&self.variance)?)
         };
-        let rows = match &self.scale_and_shift {
-            Some((scale, shift)) => {
-                rows.broadcast_mul(&mode.parameter(scale))?.broadcast_add(&mode.parameter(shift))?
-            }
-            None => rows,
-        };
-        let out = match dims[..] {
-            [batch, _, height, width] => {
-                rows.reshape((batch, height, width, n))?.permute((0, 3, 1, 2))?.contiguous()?
-            }
-            _ => rows,
-        };
-        out.to_dtype(precision)
+        let inverse = (variance + NORM_EPSILON)?.sqrt()?.recip()?;
+        let mut out = normalised(&pixels, mean, inverse, is_of_batch)?;
+        if let Some((scale, shift)) = &self.scale_and_shift {
+            out = scaled_and_shifted(&out, &mode.parameter(scale), &mode.parameter(shift))?;
+        }
+        out.reshape(dims)?.to_dtype(precision)
     }
 
     /// Updates the running statistics with those of a batch.

@@ -4,6 +4,7 @@ use candle_core::{CpuStorage, CustomOp3, DType, Layout, Result, Shape, Tensor};
 
 use crate::model::neural::net::backend::Backend;
 use crate::model::neural::net::conv_shape::ConvShape;
+use crate::model::neural::net::gpu;
 use crate::model::neural::net::host::tiles::ColumnBlocks;
 use crate::model::neural::net::host::{contiguous, read};
 use crate::model::neural::net::mode::Mode;
@@ -36,37 +37,19 @@ impl Convolution {
             }
             Backend::Candle(precision) => {
                 let own = Self { weight, bias, ..*self };
-                own.by_candle(x, precision, MAX_ADDRESSED)
+                own.on_gpu(x, precision, MAX_ADDRESSED)
             }
         }
     }
 
-    /// The output by candle's operations, in groups of images whose patches have at most `max_addressed` elements; a
-    /// group has at least one image.
-    ///
-    /// # Why
-    /// candle's kernels on a GPU address the patches of a whole batch with 32 bits: with 64 channels and a 3 x 3
-    /// kernel, 1 024 images of 86 x 86 pixels have more elements. So a large batch is computed in groups of images. A
-    /// convolution with a stride is computed with stride 1, and every `stride`-th row and column of its output is
-    /// selected: candle's gradient of a convolution with a stride uses the remainder of the height for the width, too.
-    fn by_candle(&self, x: &Tensor, precision: DType, max_addressed: usize) -> Result<Tensor> {
-        let weight = self.weight.to_dtype(precision)?;
-        let bias = self.bias.to_dtype(precision)?.reshape((1, (), 1, 1))?;
+    /// The output by the operations of `gpu/`, where no kernel addresses more than `max_addressed` elements unless one
+    /// image has more.
+    fn on_gpu(&self, x: &Tensor, precision: DType, max_addressed: usize) -> Result<Tensor> {
         let (images, in_channels, height, width) = x.dims4()?;
-        let own = Self { stride: 1, ..self.clone() };
-        let shape = own.shape(images, in_channels, height, width)?;
-        let group = shape.images_addressed(max_addressed);
-        let node = |x: &Tensor| {
-            x.to_dtype(precision)?.conv2d(&weight, self.padding, 1, 1, 1)?.broadcast_add(&bias)
-        };
-        if shape.images <= group {
-            return strided(&node(x)?, self.stride);
-        }
-        let groups = (0..shape.images).step_by(group);
-        let parts: Result<Vec<Tensor>> = groups
-            .map(|first| node(&x.narrow(0, first, group.min(shape.images - first))?.contiguous()?))
-            .collect();
-        strided(&Tensor::cat(&parts?, 0)?, self.stride)
+        let shape = self.shape(images, in_channels, height, width)?;
+        let [x, weight, bias] =
+            [x, &self.weight, &self.bias].map(|tensor| tensor.to_dtype(precision));
+        gpu::conv::convolution(&x?, &weight?, &bias?, shape, max_addressed)
     }
 
     /// The number of rows (or columns) of the output, for an image of `size` rows (or columns) that the kernel fits.
@@ -158,16 +141,6 @@ impl CustomOp3 for ConvShape {
     }
 }
 
-/// The first of every `stride` rows, and of every `stride` columns, as a node of candle's graph.
-pub(crate) fn strided(x: &Tensor, stride: usize) -> Result<Tensor> {
-    if stride == 1 {
-        return Ok(x.clone());
-    }
-    let (_, _, height, width) = x.dims4()?;
-    let first = |size: usize| Tensor::arange_step(0, size as u32, stride as u32, x.device());
-    x.contiguous()?.index_select(&first(height)?, 2)?.index_select(&first(width)?, 3)
-}
-
 #[cfg(test)]
 mod tests {
     use candle_core::backprop::GradStore;
@@ -175,6 +148,7 @@ mod tests {
 
     use super::*;
     use crate::model::neural::net::host::format::{by_image, by_pixel};
+    use crate::model::neural::net::residual::strided;
     use crate::run::Run;
 
     fn numbers(t: &Tensor) -> Vec<f32> {
@@ -187,10 +161,13 @@ mod tests {
         Var::from_vec::<_, f32>(values, dims, &Device::Cpu).unwrap()
     }
 
+    /// To 1e-5 of the largest value.
     fn near(what: &str, got: &Tensor, want: &Tensor) {
         assert_eq!(got.dims(), want.dims(), "{what}");
-        for (got, want) in numbers(got).iter().zip(numbers(want)) {
-            assert!((got - want).abs() < 1e-4 * want.abs().max(1.0), "{what}: {got}, {want}");
+        let (got, want) = (numbers(got), numbers(want));
+        let size = want.iter().fold(1.0_f32, |size, x| size.max(x.abs()));
+        for (at, (got, want)) in got.iter().zip(&want).enumerate() {
+            assert!((got - want).abs() < 1e-5 * size, "{what}[{at}]: {got}, {want}");
         }
     }
 
@@ -199,6 +176,17 @@ mod tests {
         let mut rng = Run::new(1).rng("none");
         let mode = Mode::Training(&mut rng);
         by_image(&convolution.forward(&by_pixel(x)?, &mode, Backend::Host)?)
+    }
+
+    fn on_gpu(convolution: &Convolution, x: &Tensor) -> Result<Tensor> {
+        convolution.on_gpu(x, DType::F32, MAX_ADDRESSED)
+    }
+
+    /// The output by candle's convolution with a stride of 1, whose gradients are right for every size.
+    fn by_candle(of: &Convolution, x: &Tensor) -> Tensor {
+        let out = x.conv2d(&of.weight, of.padding, 1, 1, 1).unwrap();
+        let bias = of.bias.reshape((1, (), 1, 1)).unwrap();
+        strided(&out.broadcast_add(&bias).unwrap(), of.stride).unwrap()
     }
 
     fn gradients(out: &Tensor, slopes: &Tensor) -> GradStore {
@@ -221,19 +209,20 @@ mod tests {
             padding: 1,
             stride: 2,
         };
-        let out = on_host(&convolution, &x).unwrap();
-        assert_eq!(out.dims(), [1, 1, 2, 2]);
-        assert_eq!(numbers(&out), [1000.5, 3200.5, 40.5, 65.5]);
-        let found = gradients(&out, &tensor(&[1.0, 2.0, 3.0, 4.0], (1, 1, 2, 2)));
-        let of = |parameter: &Var| numbers(found.get(parameter).unwrap());
-        assert_eq!(of(&x), [1000.0, 200.0, 2000.0, 30.0, 4.0, 40.0]);
-        // Gradients of the output times pixels: 4 x 5, 3 x 4 + 4 x 6, 2 x 2, 1 x 1 + 2 x 3.
-        assert_eq!(of(&weight), [20.0, 36.0, 4.0, 7.0]);
-        assert_eq!(of(&bias), [10.0]);
+        for out in [on_host(&convolution, &x).unwrap(), on_gpu(&convolution, &x).unwrap()] {
+            assert_eq!(out.dims(), [1, 1, 2, 2]);
+            assert_eq!(numbers(&out), [1000.5, 3200.5, 40.5, 65.5]);
+            let found = gradients(&out, &tensor(&[1.0, 2.0, 3.0, 4.0], (1, 1, 2, 2)));
+            let of = |parameter: &Var| numbers(found.get(parameter).unwrap());
+            assert_eq!(of(&x), [1000.0, 200.0, 2000.0, 30.0, 4.0, 40.0]);
+            // Gradients of the output times pixels: 4 x 5, 3 x 4 + 4 x 6, 2 x 2, 1 x 1 + 2 x 3.
+            assert_eq!(of(&weight), [20.0, 36.0, 4.0, 7.0]);
+            assert_eq!(of(&bias), [10.0]);
+        }
     }
 
     /// Comparison with candle's operations for one image, several images and more images than a run holds, with and
-    /// without padding.
+    /// without padding, and on a GPU also image by image.
     #[test]
     fn output_and_gradients_are_those_of_candle() {
         for (images, padding, kernel, stride, height, width) in [
@@ -255,18 +244,22 @@ mod tests {
                 padding,
                 stride,
             };
-            let candle = convolution.by_candle(&x, DType::F32, MAX_ADDRESSED).unwrap();
+            let candle = by_candle(&convolution, &x);
             let slopes = counted(candle.dims(), 3).as_detached_tensor();
             let wanted = gradients(&candle, &slopes);
             for is_data in [false, true] {
                 let x = if is_data { x.as_detached_tensor() } else { x.as_tensor().clone() };
-                let out = on_host(&convolution, &x).unwrap();
-                near("output", &out, &candle);
-                let found = gradients(&out, &slopes);
-                near("weight", found.get(&weight).unwrap(), wanted.get(&weight).unwrap());
-                near("bias", found.get(&bias).unwrap(), wanted.get(&bias).unwrap());
-                assert_eq!(found.get(&x).is_none(), is_data);
-                found.get(&x).iter().for_each(|got| near("input", got, wanted.get(&x).unwrap()));
+                let by_image = convolution.on_gpu(&x, DType::F32, 1);
+                for out in [on_host(&convolution, &x), on_gpu(&convolution, &x), by_image] {
+                    let out = out.unwrap();
+                    near("output", &out, &candle);
+                    let found = gradients(&out, &slopes);
+                    near("weight", found.get(&weight).unwrap(), wanted.get(&weight).unwrap());
+                    near("bias", found.get(&bias).unwrap(), wanted.get(&bias).unwrap());
+                    let of_input = found.get(&x);
+                    assert_eq!(of_input.is_none(), is_data);
+                    of_input.iter().for_each(|got| near("input", got, wanted.get(&x).unwrap()));
+                }
             }
         }
     }
@@ -284,7 +277,7 @@ mod tests {
             stride: 1,
         };
         let of_groups = |max_addressed| {
-            let out = convolution.by_candle(&x, DType::F32, max_addressed).unwrap();
+            let out = convolution.on_gpu(&x, DType::F32, max_addressed).unwrap();
             let found = gradients(&out, &counted(out.dims(), 3));
             (out, found)
         };

@@ -11,13 +11,13 @@ use crate::model::neural::net::backend::Backend;
 use crate::model::neural::net::batch_norm::BatchNorm;
 use crate::model::neural::net::convolution::Convolution;
 use crate::model::neural::net::host::format::by_image;
-use crate::model::neural::net::host::pointwise::{dropout, relu};
 use crate::model::neural::net::host::product::affine;
 use crate::model::neural::net::max_pool::max_pool;
 use crate::model::neural::net::mean_pool::mean_pool;
 use crate::model::neural::net::mode::Mode;
 use crate::model::neural::net::parameters::Parameters;
 use crate::model::neural::net::residual::Shortcut;
+use crate::model::neural::net::{gpu, host};
 use crate::run::Rng;
 
 /// The activation function of a hidden layer.
@@ -119,12 +119,11 @@ impl Layer {
             Self::Shortcut(shortcut) => shortcut.forward(x, backend),
             Self::Activation(activation) => activation.forward(x, backend),
             Self::Dropout(share) => match mode {
-                Mode::Training(rng) if *share > 0.0 => {
-                    dropout_mask(rng, x, *share).and_then(|mask| match backend {
-                        Backend::Host => dropout(x, &mask),
-                        Backend::Candle(_) => x * mask,
-                    })
-                }
+                Mode::Training(rng) if *share > 0.0 => dropout_mask(rng, x, *share, backend)
+                    .and_then(|mask| match backend {
+                        Backend::Host => host::pointwise::dropout(x, &mask),
+                        Backend::Candle(_) => gpu::pointwise::dropout(x, mask),
+                    }),
                 _ => return Ok(x.clone()),
             },
             Self::MaxPool => max_pool(x, backend),
@@ -162,8 +161,8 @@ pub(crate) fn forward_all(
 impl Activation {
     fn forward(self, x: &Tensor, backend: Backend) -> candle_core::Result<Tensor> {
         match self {
-            Self::Relu if backend == Backend::Host => relu(x),
-            Self::Relu => x.relu(),
+            Self::Relu if backend == Backend::Host => host::pointwise::relu(x),
+            Self::Relu => gpu::pointwise::relu(x),
             Self::Gelu => x.gelu(),
             Self::Silu => x.silu(),
             Self::Tanh => x.tanh(),
@@ -187,16 +186,31 @@ impl Residual {
 }
 
 /// The dropout mask of `x`: each value is zero with probability `share`, in steps of 2^-16, else `1 / (1 - share)`.
-pub(crate) fn dropout_mask(rng: &mut Rng, x: &Tensor, share: f64) -> candle_core::Result<Tensor> {
-    let kept = (1.0 / (1.0 - share)) as f32;
+///
+/// # Why
+/// The mask of a GPU is drawn on the host, too, so that a network is trained with the same masks on every device, and
+/// the devices can be compared. Only one byte a value is copied to the GPU. A generator of candle's operations would
+/// need more launches than this copy takes time, since candle has no operations on bits.
+fn dropout_mask(
+    rng: &mut Rng,
+    x: &Tensor,
+    share: f64,
+    backend: Backend,
+) -> candle_core::Result<Tensor> {
+    let scale = 1.0 / (1.0 - share);
     // The share is at most 1, so the product is at most 2^16.
     #[allow(clippy::cast_sign_loss)]
     let below = (share * 65_536.0).round() as u32;
     let mut drawn = vec![0; 2 * x.elem_count()];
     rng.fill_bytes(&mut drawn);
     let drawn = drawn.as_chunks::<2>().0.iter().map(|bytes| u32::from(u16::from_le_bytes(*bytes)));
-    let mask: Vec<f32> = drawn.map(|drawn| if drawn < below { 0.0 } else { kept }).collect();
-    Tensor::from_vec(mask, x.dims(), x.device())?.to_dtype(x.dtype())
+    let is_kept = drawn.map(|drawn| drawn >= below);
+    if backend == Backend::Host {
+        let mask: Vec<f32> = is_kept.map(|kept| if kept { scale as f32 } else { 0.0 }).collect();
+        return Tensor::from_vec(mask, x.dims(), x.device());
+    }
+    let mask: Vec<u8> = is_kept.map(u8::from).collect();
+    Tensor::from_vec(mask, x.dims(), x.device())?.to_dtype(x.dtype())? * scale
 }
 
 /// A fully connected layer.
@@ -237,6 +251,7 @@ mod tests {
     use candle_core::{DType, Device, Var};
 
     use super::*;
+    use crate::model::neural::net::parameters::Initialisation;
     use crate::run::Run;
 
     fn numbers(tensor: &Tensor) -> Vec<f32> {
@@ -246,10 +261,59 @@ mod tests {
     #[test]
     fn dropout_keeps_the_mean_by_its_scale() {
         let ones = Tensor::ones((100, 100), DType::F32, &Device::Cpu).unwrap();
-        let mask = numbers(&dropout_mask(&mut Run::new(1).rng("dropout"), &ones, 0.25).unwrap());
+        let mut rng = Run::new(1).rng("dropout");
+        let mask = numbers(&dropout_mask(&mut rng, &ones, 0.25, Backend::Host).unwrap());
         assert!(mask.iter().all(|m| *m == 0.0 || (m - 4.0 / 3.0).abs() < 1e-6));
         let mean = mask.iter().sum::<f32>() / 10_000.0;
         assert!((mean - 1.0).abs() < 0.03, "{mean}");
+    }
+
+    /// The same stream gives the same output and the same gradient on both backends, bit for bit, in a second call too.
+    #[test]
+    fn dropout_has_the_same_masks_on_every_device() {
+        let values = (0..63).map(|n| n as f32 * 0.25 - 4.0).collect::<Vec<_>>();
+        let x = Var::from_vec(values, (7, 9), &Device::Cpu).unwrap();
+        let slopes = Tensor::arange(1.0_f32, 64.0, &Device::Cpu).unwrap().reshape((7, 9)).unwrap();
+        let calls = |backend| {
+            let mut rng = Run::new(1).rng("dropout");
+            [0.3, 0.7].map(|share| {
+                let mode = &mut Mode::Training(&mut rng);
+                let out = Layer::Dropout(share).forward(&x, mode, backend).unwrap();
+                let found = (&out * &slopes).unwrap().sum_all().unwrap().backward().unwrap();
+                (numbers(&out), numbers(found.get(&x).unwrap()))
+            })
+        };
+        let host = calls(Backend::Host);
+        assert_eq!(calls(Backend::Candle(DType::F32)), host);
+        assert!(host[0].1.contains(&0.0) && host[0] != host[1]);
+    }
+
+    /// NaN is kept, minus infinity is not, and the gradient is that of positive values, with a batch norm, too.
+    #[test]
+    fn relu_keeps_nan_on_every_device() {
+        let values = [-2.0_f32, 3.0, f32::NAN, 0.0, f32::NEG_INFINITY, f32::INFINITY];
+        let x = Var::from_slice(&values, (3, 2), &Device::Cpu).unwrap();
+        for backend in [Backend::Host, Backend::Candle(DType::F32)] {
+            let layer = Layer::Activation(Activation::Relu);
+            // A view with swapped axes: [-2, NaN, -inf], [3, 0, inf].
+            let out = layer.forward(&x.t().unwrap(), &mut Mode::Fixed, backend).unwrap();
+            let got = numbers(&out);
+            assert!(got[1].is_nan(), "{backend:?}: {got:?}");
+            assert_eq!(
+                [got[0], got[2], got[3], got[4], got[5]],
+                [0.0, 0.0, 3.0, 0.0, f32::INFINITY]
+            );
+            let slopes =
+                Tensor::new(&[[1.0_f32, 2.0, 3.0], [4.0, 5.0, 6.0]], &Device::Cpu).unwrap();
+            let found = out.mul(&slopes).unwrap().sum_all().unwrap().backward().unwrap();
+            assert_eq!(numbers(found.get(&x).unwrap()), [0.0, 4.0, 0.0, 0.0, 0.0, 6.0]);
+            let mut parameters =
+                Parameters::new(&Run::new(1), &Device::Cpu, Initialisation::Uniform);
+            let norm = Layer::BatchNorm(BatchNorm::new(&mut parameters, "norm", 2, false).unwrap());
+            let out = forward_all(&[norm, layer], &x, &mut Mode::Fixed, backend).unwrap();
+            let got = numbers(&out);
+            assert!(got[2].is_nan() && got[0] == 0.0 && got[1] > 2.9, "{backend:?}: {got:?}");
+        }
     }
 
     #[test]

@@ -23,9 +23,19 @@ fn by_candle(x: &Tensor) -> Result<Tensor> {
     let (height, width) = (height / 2, width / 2);
     let even = x.narrow(2, 0, 2 * height)?.narrow(3, 0, 2 * width)?;
     let pairs = even.contiguous()?.reshape((batch, channels, height, 2, width, 2))?;
-    let rows = pairs.narrow(3, 0, 1)?.maximum(&pairs.narrow(3, 1, 1)?)?;
-    let largest = rows.narrow(5, 0, 1)?.maximum(&rows.narrow(5, 1, 1)?)?;
+    let rows = larger(&pairs.narrow(5, 0, 1)?, &pairs.narrow(5, 1, 1)?)?;
+    let largest = larger(&rows.narrow(3, 0, 1)?, &rows.narrow(3, 1, 1)?)?;
     largest.reshape((batch, channels, height, width))
+}
+
+/// The larger of two values, the first of equal ones; NaN is larger than every number.
+///
+/// # Why
+/// On a GPU candle's maximum is the number where the other value is NaN, and so hides that the training has diverged.
+/// It also gives each of equal values half of the gradient.
+fn larger(a: &Tensor, b: &Tensor) -> Result<Tensor> {
+    let is_nan = b.detach().ne(&b.detach())?;
+    b.detach().gt(&a.detach())?.maximum(&is_nan)?.where_cond(b, a)
 }
 
 /// The pooling of one batch on the host.
@@ -157,11 +167,6 @@ mod tests {
         ];
         let x = Tensor::new(&rows, &Device::Cpu).unwrap().reshape((2, 2, 2, 5)).unwrap();
         let x = Var::from_tensor(&x).unwrap();
-        let pooled = on_host(&x);
-        let out = numbers(&pooled);
-        assert_eq!(out[..3], [2.0, 3.0, -1.0]);
-        assert!(out[3].is_nan());
-        assert_eq!(out[4..], [7.0, 4.0, 8.0, 5.0]);
         let slopes = Tensor::arange(1.0_f32, 9.0, &Device::Cpu).unwrap();
         let mut wanted = [0.0; 40];
         for (at, slope) in
@@ -169,6 +174,27 @@ mod tests {
         {
             wanted[at] = slope;
         }
-        assert_eq!(gradient(&pooled, &slopes, &x), wanted);
+        for pooled in [on_host(&x), max_pool(&x, Backend::Candle(DType::F32)).unwrap()] {
+            let out = numbers(&pooled);
+            assert_eq!(out[..3], [2.0, 3.0, -1.0]);
+            assert!(out[3].is_nan());
+            assert_eq!(out[4..], [7.0, 4.0, 8.0, 5.0]);
+            assert_eq!(gradient(&pooled, &slopes, &x), wanted);
+        }
+    }
+
+    /// Every value is the largest: the first gets the whole gradient.
+    #[test]
+    fn the_first_of_equal_values_has_the_gradient() {
+        let slopes = Tensor::new(&[5.0_f32], &Device::Cpu).unwrap();
+        for (values, wanted) in [
+            ([2.0_f32, 2.0, 2.0, 2.0], [5.0, 0.0, 0.0, 0.0]),
+            ([1.0, 2.0, 2.0, 1.0], [0.0, 5.0, 0.0, 0.0]),
+        ] {
+            let x = Var::from_slice(&values, (1, 1, 2, 2), &Device::Cpu).unwrap();
+            for out in [on_host(&x), max_pool(&x, Backend::Candle(DType::F32)).unwrap()] {
+                assert_eq!(gradient(&out, &slopes, &x), wanted);
+            }
+        }
     }
 }

@@ -5,6 +5,8 @@ pub(crate) mod backend;
 pub(crate) mod batch_norm;
 mod conv_shape;
 pub(crate) mod convolution;
+mod flat;
+pub(crate) mod gpu;
 pub(crate) mod heads;
 pub(crate) mod host;
 #[cfg(feature = "testing")]
@@ -28,6 +30,7 @@ use crate::model::neural::data::scaler::Scaler;
 use crate::model::neural::from_candle;
 use crate::model::neural::net::backbone::BackboneSpec;
 use crate::model::neural::net::backend::Backend;
+use crate::model::neural::net::gpu::loss::with_gradient;
 use crate::model::neural::net::heads::{Head, HeadInput, Heads, Outputs};
 use crate::model::neural::net::layers::{Dense, Layer, forward_all};
 use crate::model::neural::net::mode::Mode;
@@ -84,6 +87,8 @@ pub(crate) struct ForwardPass {
     classifier: Option<Tensor>,
     named: Vec<Tensor>,
     hidden: Option<Tensor>,
+    /// On a GPU, all outputs one after the other, so that they are copied to the host at once.
+    joined: Option<Tensor>,
 }
 
 impl Network {
@@ -188,7 +193,8 @@ impl Network {
         };
         let named = self.named.iter().map(of_head).collect::<Result<_>>()?;
         let hidden = self.hidden.map(|_| trunk);
-        Ok(ForwardPass { rows, input: None, classifier, named, hidden })
+        let pass = ForwardPass { rows, input: None, classifier, named, hidden, joined: None };
+        if self.backend == Backend::Host { Ok(pass) } else { from_candle(pass.join()) }
     }
 
     /// Adds parameters and scaling to a snapshot.
@@ -211,19 +217,35 @@ impl Network {
 }
 
 impl ForwardPass {
+    /// The outputs of the classifier, of the named heads and of the last hidden layer, as far as the network has them.
+    fn outputs(&self) -> impl Iterator<Item = &Tensor> {
+        self.classifier.iter().chain(&self.named).chain(&self.hidden)
+    }
+
+    /// Appends all outputs to each other.
+    fn join(mut self) -> candle_core::Result<Self> {
+        let values = |out: &Tensor| out.to_dtype(DType::F32)?.flatten_all();
+        let outputs = self.outputs().map(values).collect::<candle_core::Result<Vec<_>>>()?;
+        self.joined = (!outputs.is_empty()).then(|| Tensor::cat(&outputs, 0)).transpose()?;
+        Ok(self)
+    }
+
     /// Copies the outputs to the host.
     ///
     /// # Errors
     /// When the device fails.
     pub(crate) fn to_host(&self) -> Result<Outputs> {
-        let host = |out: Option<&Tensor>| -> Result<Vec<f64>> {
-            let Some(out) = out else { return Ok(Vec::new()) };
-            let out = out.to_dtype(DType::F32);
-            let values = from_candle(out.and_then(|out| out.flatten_all()?.to_vec1::<f32>()))?;
+        let host = |out: &Tensor| -> Result<Vec<f64>> {
+            let values = from_candle(out.flatten_all().and_then(|out| out.to_vec1::<f32>()))?;
             Ok(values.into_iter().map(f64::from).collect())
         };
+        let mut outputs = match &self.joined {
+            Some(joined) => split(&host(joined)?, self.outputs()),
+            None => self.outputs().map(host).collect::<Result<_>>()?,
+        }
+        .into_iter();
         let rows = self.rows;
-        let logits = host(self.classifier.as_ref())?;
+        let logits = self.classifier.as_ref().and_then(|_| outputs.next()).unwrap_or_default();
         let mut p = vec![0.0; logits.len()];
         let n = logits.len() / rows.max(1);
         if n > 0 {
@@ -231,14 +253,9 @@ impl ForwardPass {
                 crate::model::neural::numerics::softmax(row, p);
             }
         }
-        Ok(Outputs {
-            rows,
-            logits,
-            p,
-            hidden: host(self.hidden.as_ref())?,
-            named: self.named.iter().map(|out| host(Some(out))).collect::<Result<_>>()?,
-            constants: Vec::new(),
-        })
+        let named = outputs.by_ref().take(self.named.len()).collect();
+        let hidden = outputs.next().unwrap_or_default();
+        Ok(Outputs { rows, logits, p, hidden, named, constants: Vec::new() })
     }
 
     /// The gradient with respect to the input, `[row, column]`, where it is wanted.
@@ -259,20 +276,35 @@ impl ForwardPass {
     /// # Errors
     /// When the device fails.
     pub(crate) fn backward(&self, gradient: &Outputs) -> Result<GradStore> {
-        let heads = self.classifier.iter().zip(std::iter::once(&gradient.logits));
-        let heads = heads.chain(self.named.iter().zip(&gradient.named));
-        let heads = heads.chain(self.hidden.iter().zip(std::iter::once(&gradient.hidden)));
+        let of_classifier = self.classifier.iter().map(|_| &gradient.logits);
+        let of_hidden = self.hidden.iter().map(|_| &gradient.hidden);
+        let gradients = of_classifier.chain(&gradient.named).chain(of_hidden);
+        let loss = |out: &Tensor, values: Vec<f32>| {
+            with_gradient(out, Tensor::from_vec(values, out.dims(), out.device())?)
+        };
         from_candle((|| {
+            let f32s = |gradient: &Vec<f64>| gradient.iter().map(|g| *g as f32).collect::<Vec<_>>();
+            if let Some(joined) = &self.joined {
+                return loss(joined, gradients.flat_map(f32s).collect())?.backward();
+            }
             let mut sum = Tensor::zeros((), DType::F32, &Device::Cpu)?;
-            for (n, (out, gradient)) in heads.enumerate() {
-                let gradient: Vec<f32> = gradient.iter().map(|g| *g as f32).collect();
-                let gradient = Tensor::from_vec(gradient, out.dims(), out.device())?;
-                let of_head = (out.to_dtype(DType::F32)? * gradient)?.sum_all()?;
+            for (n, (out, gradient)) in self.outputs().zip(gradients).enumerate() {
+                let of_head = loss(out, f32s(gradient))?;
                 sum = if n == 0 { of_head } else { (sum + of_head)? };
             }
             sum.backward()
         })())
     }
+}
+
+/// The values of each of these tensors, which follow each other in `joined`.
+fn split<'a>(mut joined: &[f64], tensors: impl Iterator<Item = &'a Tensor>) -> Vec<Vec<f64>> {
+    let next = |tensor: &Tensor| {
+        let (values, others) = joined.split_at(tensor.elem_count());
+        joined = others;
+        values.to_vec()
+    };
+    tensors.map(next).collect()
 }
 
 #[cfg(test)]
@@ -306,10 +338,15 @@ mod tests {
     }
 
     /// The gradient of a weighted sum of all heads with respect to every parameter of an mlp with batch norms and
-    /// dropout, compared with finite differences of the sum.
+    /// dropout, compared with finite differences of the sum; on a GPU all outputs are copied at once.
     #[test]
     fn gradients_are_the_slopes_of_a_sum_of_all_heads() {
-        let net = network();
+        for backend in [Backend::Host, Backend::Candle(DType::F32)] {
+            gradients_are_slopes(&Network { backend, ..network() });
+        }
+    }
+
+    fn gradients_are_slopes(net: &Network) {
         let run = Run::new(1);
         let uneven = |n: usize| (0..n).map(|n| (n * 5 % 7) as f64 * 0.3 - 0.8).collect::<Vec<_>>();
         let gradient = Outputs {
@@ -328,7 +365,9 @@ mod tests {
             let cells = heads.into_iter().chain(named).flat_map(|(out, g)| out.iter().zip(g));
             cells.map(|(out, g)| out * g).sum::<f64>()
         };
-        let found = training(&net).backward(&gradient).unwrap();
+        let pass = training(net);
+        assert_eq!(pass.joined.is_some(), net.backend != Backend::Host);
+        let found = pass.backward(&gradient).unwrap();
         let names = ["hidden0", "hidden1", "classifier", "inner0", "inner1", "outer0"];
         for (name, part) in names.iter().flat_map(|name| [(name, "weight"), (name, "bias")]) {
             let name = format!("{name}.{part}");
@@ -340,13 +379,29 @@ mod tests {
                     let mut values = values.clone();
                     values[at] += by;
                     var.set(&Tensor::from_vec(values, var.dims(), &Device::Cpu).unwrap()).unwrap();
-                    loss(&net)
+                    loss(net)
                 };
                 let want = (moved(STEP) - moved(-STEP)) / f64::from(2.0 * STEP);
                 moved(0.0);
                 let error = (f64::from(got[at]) - want).abs();
                 assert!(error < 2e-3 * want.abs().max(1.0), "{name}[{at}]: {}, {want}", got[at]);
             }
+        }
+    }
+
+    /// Each output is the same on both backends, though their values follow each other on a GPU.
+    #[test]
+    fn outputs_that_are_copied_at_once_are_those_of_each_head() {
+        let of = |backend| {
+            let pass = outputs(&Network { backend, ..network() }, &mut Mode::Fixed);
+            pass.to_host().unwrap()
+        };
+        let (host, gpu) = (of(Backend::Host), of(Backend::Candle(DType::F32)));
+        let all = |out: &Outputs| [&out.logits[..], &out.hidden, &out.named.concat()].concat();
+        assert_eq!((gpu.rows, gpu.logits.len(), gpu.hidden.len()), (6, 12, 24));
+        assert_eq!((gpu.named[0].len(), gpu.named[1].len()), (12, 12));
+        for (got, want) in all(&gpu).iter().zip(all(&host)) {
+            assert!((got - want).abs() < 1e-6, "{got}, expected {want}");
         }
     }
 

@@ -14,6 +14,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::{Error, Result};
 use crate::model::neural::from_candle;
+use crate::model::neural::net::flat::Flat;
 use crate::model::neural::net::host::read;
 use crate::model::neural::train::checkpoint::Snapshot;
 use crate::model::neural::train::moments::Moments;
@@ -51,13 +52,12 @@ enum InitialValues {
     Constant(f32),
 }
 
-struct Parameter {
-    kind: ParameterKind,
+pub(super) struct Parameter {
+    pub(super) kind: ParameterKind,
     start: InitialValues,
-    var: Var,
-    moments: Moments,
-    /// The moments of a variable on a GPU, once it has been updated there.
-    on_gpu: Option<[Tensor; 3]>,
+    pub(super) var: Var,
+    /// The moments, unless they are on a GPU.
+    pub(super) moments: Moments,
 }
 
 /// Every parameter of a network, by name.
@@ -65,8 +65,12 @@ pub struct Parameters {
     run: Run,
     device: Device,
     initialisation: Initialisation,
-    all: BTreeMap<String, Parameter>,
-    step: u32,
+    pub(super) all: BTreeMap<String, Parameter>,
+    pub(super) step: u32,
+    /// On a GPU, the weights and the biases, once they have been updated there.
+    pub(super) flat: [Option<Flat>; 2],
+    /// Whether the optimiser's loops on the host update the parameters.
+    on_host: bool,
     /// How many more values the network may have.
     room: usize,
 }
@@ -85,8 +89,9 @@ impl Parameters {
     /// file, whatever sizes its description claims.
     #[must_use]
     pub fn within(run: &Run, device: &Device, initialisation: Initialisation, room: usize) -> Self {
-        let (run, device) = (run.clone(), device.clone());
-        Self { run, device, initialisation, all: BTreeMap::new(), step: 0, room }
+        let (run, device, on_host) = (run.clone(), device.clone(), device.is_cpu());
+        let (all, flat) = (BTreeMap::new(), [None, None]);
+        Self { run, device, initialisation, all, step: 0, flat, on_host, room }
     }
 
     /// The number of values of a shape, after taking them from the room that is left; an error if they do not fit.
@@ -185,12 +190,17 @@ impl Parameters {
         let n = self.take_room(name, shape)?;
         let values = self.drawn(&format!("parameter {name}"), start, n);
         let var = from_candle(Var::from_vec(values, shape, &self.device))?;
-        let parameter =
-            Parameter { kind, start, var: var.clone(), moments: Moments::default(), on_gpu: None };
+        let parameter = Parameter { kind, start, var: var.clone(), moments: Moments::default() };
         match self.all.insert(name.to_owned(), parameter) {
             None => Ok(var),
             Some(_) => Err(Error::bug(format!("two parameters are called `{name}`"))),
         }
+    }
+
+    /// The same parameters, which the optimiser updates as on a GPU.
+    #[cfg(test)]
+    pub(crate) fn as_on_gpu(self) -> Self {
+        Self { on_host: false, ..self }
     }
 
     /// The variable of a parameter.
@@ -212,6 +222,9 @@ impl Parameters {
     /// # Errors
     /// When the device fails.
     pub(crate) fn squared_norm(&self, gradients: &GradStore) -> Result<f64> {
+        if !self.on_host {
+            return self.squared_norm_on_gpu(gradients);
+        }
         let mut sum = 0.0;
         for gradient in self.all.values().filter_map(|p| gradients.get(p.var.as_tensor())) {
             let squares = from_candle(gradient.sqr().and_then(|g| g.sum_all()))?;
@@ -227,15 +240,12 @@ impl Parameters {
     /// # Errors
     /// When the device fails.
     pub(crate) fn is_finite(&self) -> Result<bool> {
+        if !self.on_host {
+            return self.is_finite_on_gpu();
+        }
         for parameter in self.all.values() {
             let var = parameter.var.as_tensor();
-            let is_finite = if self.device.is_cpu() {
-                from_candle(read([var], |[values]| values.iter().all(|v| v.is_finite())))?
-            } else {
-                let sum = from_candle(var.abs().and_then(|v| v.sum_all()?.to_scalar::<f32>()))?;
-                sum.is_finite()
-            };
-            if !is_finite {
+            if !from_candle(read([var], |[values]| values.iter().all(|v| v.is_finite())))? {
                 return Ok(false);
             }
         }
@@ -255,33 +265,25 @@ impl Parameters {
         weight_decay: f64,
     ) -> Result<()> {
         self.step += 1;
+        if !self.on_host {
+            return self.step_on_gpu(gradients, scale, optimiser, rate, weight_decay);
+        }
         for parameter in self.all.values_mut().filter(|p| p.kind != ParameterKind::Buffer) {
             let Some(gradient) = gradients.get(parameter.var.as_tensor()) else { continue };
             // Otherwise the moments, which are sums of gradients, would keep the graphs of all steps in memory.
             let gradient = gradient.detach();
             let gradient = if scale == 1.0 { gradient } else { from_candle(gradient * scale)? };
             let decay = if parameter.kind == ParameterKind::Weight { weight_decay } else { 0.0 };
-            let (var, step) = (&parameter.var, self.step);
-            if self.device.is_cpu() {
-                let moments = &mut parameter.moments;
-                optimiser.update_host(var, &gradient, moments, step, rate, decay)?;
-            } else {
-                let moments = match &mut parameter.on_gpu {
-                    Some(moments) => moments,
-                    empty => empty.insert(parameter.moments.to_gpu(var)?),
-                };
-                optimiser.update_gpu(var, &gradient, moments, step, rate, decay)?;
-            }
+            let (var, moments) = (&parameter.var, &mut parameter.moments);
+            optimiser.update_host(var, &gradient, moments, self.step, rate, decay)?;
         }
         Ok(())
     }
 
     /// Sets all moments and step counts to zero.
     pub(crate) fn reset_moments(&mut self) {
-        self.step = 0;
-        for parameter in self.all.values_mut() {
-            (parameter.moments, parameter.on_gpu) = (Moments::default(), None);
-        }
+        (self.step, self.flat) = (0, [None, None]);
+        self.all.values_mut().for_each(|parameter| parameter.moments = Moments::default());
     }
 
     /// Reinitialises all parameters from the random streams of `name`, and resets the moments and step counts.
@@ -317,12 +319,10 @@ impl Parameters {
     /// When the device fails.
     pub(crate) fn save_moments(&self, to: &mut Snapshot) -> Result<()> {
         to.u32s("optimiser.net.steps".to_owned(), vec![self.step]);
+        let on_gpu = self.moments_on_gpu()?;
         for (name, parameter) in &self.all {
-            let name = format!("optimiser.net.{name}");
-            match &parameter.on_gpu {
-                Some(moments) => Moments::from_gpu(moments)?.save(&name, to),
-                None => parameter.moments.save(&name, to),
-            }
+            let moments = on_gpu.get(&parameter.var.id()).unwrap_or(&parameter.moments);
+            moments.save(&format!("optimiser.net.{name}"), to);
         }
         Ok(())
     }
@@ -337,6 +337,7 @@ impl Parameters {
             let values = from_candle(Tensor::from_vec(values, parameter.var.dims(), &self.device))?;
             from_candle(parameter.var.set(&values))?;
         }
+        self.forget_flat_values();
         Ok(())
     }
 
@@ -346,9 +347,9 @@ impl Parameters {
     /// When the snapshot has none.
     pub(crate) fn load_moments(&mut self, from: &Snapshot) -> Result<()> {
         self.step = from.take_u32s("optimiser.net.steps", 1)?[0];
+        self.flat = [None, None];
         for (name, parameter) in &mut self.all {
             parameter.moments = Moments::load(&format!("optimiser.net.{name}"), from);
-            parameter.on_gpu = None;
         }
         Ok(())
     }

@@ -6,7 +6,6 @@
 use candle_core::{CpuStorage, CustomOp1, Layout, Result, Shape, Tensor};
 
 use crate::model::neural::net::backend::Backend;
-use crate::model::neural::net::convolution::strided;
 use crate::model::neural::net::host::{contiguous, read};
 
 /// The first of every `stride` rows and columns, with channels of zeros appended to the channels of the input.
@@ -68,6 +67,16 @@ impl CustomOp1 for Shortcut {
         })?;
         Tensor::from_vec(of_input, x.dims(), x.device()).map(Some)
     }
+}
+
+/// The first of every `stride` rows, and of every `stride` columns, as a node of candle's graph.
+pub(super) fn strided(x: &Tensor, stride: usize) -> Result<Tensor> {
+    if stride == 1 {
+        return Ok(x.clone());
+    }
+    let (_, _, height, width) = x.dims4()?;
+    let first = |size: usize| Tensor::arange_step(0, size as u32, stride as u32, x.device());
+    x.contiguous()?.index_select(&first(height)?, 2)?.index_select(&first(width)?, 3)
 }
 
 #[cfg(test)]

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use candle_core::{Tensor, Var};
+use candle_core::{Device, Tensor, Var};
 
 use crate::error::Result;
 use crate::model::neural::from_candle;
@@ -77,26 +77,40 @@ impl Moments {
         }
     }
 
-    /// Copies the moments of a variable from the GPU.
+    /// Copies the moments of these variables from the GPU, where they follow each other.
     ///
     /// # Errors
     /// When the device fails.
-    pub(crate) fn from_gpu(moments: &[Tensor; 3]) -> Result<Self> {
-        let host = |t: &Tensor| from_candle(t.flatten_all().and_then(|t| t.to_vec1::<f32>()));
+    pub(crate) fn from_gpu(moments: &[Tensor; 3], vars: &[Var]) -> Result<Vec<Self>> {
+        let host = |t: &Tensor| from_candle(t.to_vec1::<f32>());
         let [first, second, max_second] = moments;
-        Ok(Self { first: host(first)?, second: host(second)?, max_second: host(max_second)? })
+        let (first, second, max_second) = (host(first)?, host(second)?, host(max_second)?);
+        let mut start = 0;
+        let part = |var: &Var| {
+            let own = start..start + var.elem_count();
+            start = own.end;
+            let part = |values: &[f32]| values[own.clone()].to_vec();
+            Self { first: part(&first), second: part(&second), max_second: part(&max_second) }
+        };
+        Ok(vars.iter().map(part).collect())
     }
 
-    /// Copies the moments to the variable's GPU, where all three have the variable's shape.
+    /// Copies the moments of these variables to their GPU, one after the other; those that do not exist are zeros.
     ///
     /// # Errors
     /// When the device fails.
-    pub(crate) fn to_gpu(&self, var: &Var) -> Result<[Tensor; 3]> {
-        let gpu = |values: &[f32]| match values {
-            [] => from_candle(var.as_detached_tensor().zeros_like()),
-            _ => from_candle(Tensor::from_slice(values, var.dims(), var.device())),
+    pub(crate) fn to_gpu(moments: &[&Self], vars: &[Var]) -> Result<[Tensor; 3]> {
+        let gpu = |part: fn(&Self) -> &Vec<f32>| {
+            let mut values = Vec::new();
+            for (own, var) in moments.iter().map(|own| part(own)).zip(vars) {
+                values.extend_from_slice(own);
+                values.resize(values.len() + var.elem_count() - own.len(), 0.0);
+            }
+            let n = values.len();
+            let device = vars.first().map_or(&Device::Cpu, |var| var.device());
+            from_candle(Tensor::from_vec(values, n, device))
         };
-        Ok([gpu(&self.first)?, gpu(&self.second)?, gpu(&self.max_second)?])
+        Ok([gpu(|m| &m.first)?, gpu(|m| &m.second)?, gpu(|m| &m.max_second)?])
     }
 
     pub(crate) fn save(&self, name: &str, to: &mut Snapshot) {

@@ -100,23 +100,10 @@ impl Optimiser {
         }))
     }
 
-    /// Updates a variable on a GPU; `moments` are first, second and max_second, in the shape of the variable.
-    pub(crate) fn update_gpu(
+    /// The new values on a GPU; `moments` are first, second and max_second, in the shape of the values.
+    pub(crate) fn formulas(
         &self,
-        var: &Var,
-        gradient: &Tensor,
-        moments: &mut [Tensor; 3],
-        step: u32,
-        rate: f64,
-        decay: f64,
-    ) -> Result<()> {
-        let new = from_candle(self.formulas(var, gradient, moments, step, rate, decay))?;
-        from_candle(var.set(&new))
-    }
-
-    fn formulas(
-        &self,
-        var: &Var,
+        values: &Tensor,
         gradient: &Tensor,
         [first, second, max_second]: &mut [Tensor; 3],
         step: u32,
@@ -124,9 +111,10 @@ impl Optimiser {
         decay: f64,
     ) -> candle_core::Result<Tensor> {
         let spec = &self.spec;
-        let values = var.as_detached_tensor();
         let decoupled = spec.decoupled && spec.rule != OptimiserKind::Sgd;
-        let gradient = if decoupled { gradient.clone() } else { (gradient + (&values * decay)?)? };
+        let decays = decay != 0.0;
+        let gradient =
+            if decays && !decoupled { (gradient + (values * decay)?)? } else { gradient.clone() };
         if spec.rule == OptimiserKind::Sgd {
             *first = ((&*first * spec.beta1)? + &gradient)?;
             let direction =
@@ -134,16 +122,20 @@ impl Optimiser {
             return values - (direction * rate)?;
         }
         let (first_correction, second_correction) = self.corrections(step);
-        *first = ((&*first * spec.beta1)? + (&gradient * (1.0 - spec.beta1))?)?;
-        *second = ((&*second * spec.beta2)? + (gradient.sqr()? * (1.0 - spec.beta2))?)?;
+        // 1 - beta in f32, as on the host: in f64 it is another number, since beta2 is near 1.
+        let rest = |beta: f64| f64::from(1.0 - beta as f32);
+        *first = ((&*first * spec.beta1)? + (&gradient * rest(spec.beta1))?)?;
+        *second = ((&*second * spec.beta2)? + (gradient.sqr()? * rest(spec.beta2))?)?;
         if spec.rule == OptimiserKind::Amsgrad {
             *max_second = max_second.maximum(&*second)?;
         }
         let power = if spec.rule == OptimiserKind::Amsgrad { &*max_second } else { &*second };
-        let root = ((power.sqrt()? / second_correction.sqrt())? + spec.epsilon)?;
+        let root = power.sqrt()?.affine(1.0 / second_correction.sqrt(), spec.epsilon)?;
         let direction = ((&*first * (rate / first_correction))? / root)?;
-        let kept = if decoupled { (values * (1.0 - rate * decay))? } else { values };
-        kept - direction
+        if decays && decoupled {
+            return (values * (1.0 - rate * decay))? - direction;
+        }
+        values - direction
     }
 }
 
@@ -155,39 +147,6 @@ mod tests {
     use super::*;
     use crate::model::neural::net::parameters::{Initialisation, ParameterKind, Parameters};
     use crate::run::Run;
-
-    /// Three steps on f(w) = w^2 / 2 + w from w = 1, by hand for the first: g = 2.
-    #[test]
-    fn host_and_gpu_formulas_agree() {
-        for rule in [OptimiserKind::Adam, OptimiserKind::Amsgrad, OptimiserKind::Sgd] {
-            for (decoupled, nesterov) in [(true, false), (false, true)] {
-                let spec = OptimiserSpec { rule, decoupled, nesterov, ..OptimiserSpec::default() };
-                let optimiser = Optimiser::new(&spec);
-                let start = Tensor::new(&[1.0_f32, -2.0], &Device::Cpu).unwrap();
-                let (host, gpu) = (
-                    Var::from_tensor(&start).unwrap(),
-                    Var::from_tensor(&start.copy().unwrap()).unwrap(),
-                );
-                let mut moments = Moments::default();
-                let zeros = || start.zeros_like().unwrap();
-                let mut tensors = [zeros(), zeros(), zeros()];
-                for step in 1..=3 {
-                    let gradient = (host.as_tensor() + 1.0).unwrap().detach();
-                    optimiser.update_host(&host, &gradient, &mut moments, step, 0.1, 0.5).unwrap();
-                    let gradient = (gpu.as_tensor() + 1.0).unwrap().detach();
-                    optimiser.update_gpu(&gpu, &gradient, &mut tensors, step, 0.1, 0.5).unwrap();
-                    let (a, b) = (host.to_vec1::<f32>().unwrap(), gpu.to_vec1::<f32>().unwrap());
-                    for (a, b) in a.iter().zip(&b) {
-                        assert!((a - b).abs() < 1e-5, "{rule:?} {step}: {a} {b}");
-                    }
-                    if step == 1 && rule != OptimiserKind::Sgd && decoupled {
-                        // AdamW's first step is the rate itself, after the decay: 1 * 0.95 - 0.1.
-                        assert!((a[0] - 0.85).abs() < 1e-6, "{a:?}");
-                    }
-                }
-            }
-        }
-    }
 
     /// Gradients 2 and -1 from w = 1 at the rate 0.1: m = .2, .08 and v = .004, .004996, corrected by 1 - .9^2 and 1 - .999^2
     /// in the second step.
@@ -257,19 +216,5 @@ mod tests {
                 assert!((f64::from(w[0]) - wanted).abs() < 1e-5, "{rule:?}: {w:?} not {wanted}");
             }
         }
-    }
-
-    #[test]
-    fn moments_come_back_from_a_gpu_as_they_went() {
-        let var = Var::zeros((2, 3), candle_core::DType::F32, &Device::Cpu).unwrap();
-        let mut moments = Moments::default();
-        moments.fit(OptimiserKind::Adam, 6);
-        let all = moments.all();
-        all.first.iter_mut().zip(1..).for_each(|(m, n)| *m = n as f32);
-        all.second.fill(0.5);
-        let mut back = Moments::from_gpu(&moments.to_gpu(&var).unwrap()).unwrap();
-        let (back, all) = (back.all(), moments.all());
-        assert_eq!((&back.first, &back.second), (&all.first, &all.second));
-        assert_eq!((back.max_second, all.max_second.len()), (&mut [0.0; 6][..], 0));
     }
 }
