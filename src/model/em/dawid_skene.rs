@@ -12,7 +12,7 @@
 //! 3. E: T = softmax of the terms of LL.
 //! 4. Repeat until LL + LP converges; return T of the last E-step, and q, pi of the M-step that follows it.
 //!
-//! LP is the log-prior, of which `smoothing` and `diagonal` make the M-step a maximum a posteriori: each row of pi has a
+//! LP is the log-prior: `smoothing` and `diagonal` make step 2 a maximum a posteriori (MAP) step. Each row of pi has a
 //! Dirichlet prior with the parameters a[l] + 1, where a[l] = smoothing + diagonal [k = l], and
 //!
 //! ```text
@@ -24,7 +24,7 @@
 //! A. P. Dawid, A. M. Skene: Maximum Likelihood Estimation of Observer Error-Rates Using the EM Algorithm. Applied
 //! Statistics 28(1), 1979. doi:10.2307/2346806
 //!
-//! Differs from crowd-kit's `DawidSkene` only in the stopping value (the marginal likelihood here) and in that
+//! Differs from crowd-kit's `DawidSkene` only in the stopping value (LL + LP here) and in that
 //! annotators without mass in a class get a uniform row; from the Matlab code of Zhang et al., which skips zero cells
 //! and so treats an impossible answer as a certain one.
 //!

@@ -121,7 +121,7 @@ fn assert_naive<E: Estimator>(estimator: impl Fn(&Annotations) -> E, naive: &imp
                 close(t.values(), &want.concat(), 1e-12, &what);
                 close(&[got], &[marginal], 1e-12, &what);
                 // Without the floor of counts, which adds 1e-10 to a cell that has none.
-                close(&[model.prior_terms()], &[terms], 1e-8, &what);
+                close(&[model.prior_terms()], &[terms], 1e-7, &what);
                 let counts = dense::counts(&a, &rows_of(&t));
                 let counts: Vec<f64> = (0..a.n_columns())
                     .flat_map(|column| {
