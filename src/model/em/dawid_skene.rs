@@ -124,8 +124,13 @@ impl EmSteps for DawidSkene {
         Params { prior, columns, smoothing }: &mut Params,
         t: &mut Posterior,
     ) -> Objective {
-        let log_likelihood = columns.e_step(a, Prior::Class(prior), smoothing, t);
+        let log_likelihood = columns.e_step_of_counts(a, Prior::Class(prior), smoothing, t);
         Objective::penalised(log_likelihood, columns.prior_terms())
+    }
+
+    fn posteriors(&self, a: &Annotations, params: &mut Params, t: &mut Posterior) {
+        let Params { prior, columns, smoothing } = params;
+        columns.posteriors(a, Prior::Class(prior), smoothing, t);
     }
 
     fn report(

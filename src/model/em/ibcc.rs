@@ -152,11 +152,16 @@ impl EmSteps for Ibcc {
 
     fn e_step(&self, a: &Annotations, params: &mut Params, t: &mut Posterior) -> Objective {
         let Params { geometric_prior, columns, estimator, .. } = params;
-        let marginal = columns.e_step(a, Prior::Class(geometric_prior), estimator, t);
+        let marginal = columns.e_step_of_counts(a, Prior::Class(geometric_prior), estimator, t);
+        (marginal + params.columns.prior_terms() - params.divergence).into()
+    }
+
+    fn posteriors(&self, a: &Annotations, params: &mut Params, t: &mut Posterior) {
+        let Params { geometric_prior, columns, estimator, .. } = params;
+        columns.posteriors(a, Prior::Class(geometric_prior), estimator, t);
         for i in &params.unannotated {
             t.row_mut(*i).copy_from_slice(&params.mean_prior);
         }
-        (marginal + params.columns.prior_terms() - params.divergence).into()
     }
 
     fn report(&self, a: &Annotations, t: &Posterior, params: Params) -> Report {

@@ -99,8 +99,12 @@ pub trait EmSteps: Spec {
     ) -> Result<()>;
     /// Computes posteriors from the parameters, with one-hot rows for trusted instances, and their expected counts.
     /// Returns the objective: the marginal log-likelihood plus the model's other terms, such as a log-prior. On entry
-    /// `t` holds the posteriors that the parameters were estimated from; zeros after [`Start::Parameters`].
+    /// `t` holds the posteriors that the parameters were estimated from; zeros after [`Start::Parameters`]. A model whose
+    /// M-step reads nothing but the counts may leave `t` as it is, and then has [`EmSteps::posteriors`].
     fn e_step(&self, a: &Annotations, params: &mut Self::Params, t: &mut Posterior) -> Objective;
+    /// Stores the posteriors of the last E-step in `t`, where the E-step has left them out: the loop calls it after the
+    /// last iteration.
+    fn posteriors(&self, _a: &Annotations, _params: &mut Self::Params, _t: &mut Posterior) {}
     /// Reports the fitted parameters; `t` are the posteriors that they were estimated from.
     fn report(&self, a: &Annotations, t: &Posterior, params: Self::Params) -> Report;
     /// A warning for the user, where this model is unreliable for these annotations.
@@ -194,25 +198,24 @@ fn run_em<E: EmSteps>(
             t
         }
     };
-    for step in 1..=rule.max_iter {
+    let (mut converged, mut iterations) = (false, 0);
+    while !converged && iterations < rule.max_iter {
+        iterations += 1;
         run.cancel.check()?;
         let began = run.clock.seconds();
         steps.m_step(a, &t, &mut params, &run.cancel)?;
         let Objective { maximised, traced: objective } = steps.e_step(a, &mut params, &mut t);
         let change = last.map(|last| maximised - last);
         let seconds = run.clock.seconds() - began;
-        tracing::debug!(phase, step, objective, change, seconds, "iteration");
-        run.progress.at(u64::from(step), &format!("objective {objective:.3}"));
-        trace.push(TraceRow { phase: phase.clone(), step, objective, change, seconds });
+        tracing::debug!(phase, step = iterations, objective, change, seconds, "iteration");
+        run.progress.at(u64::from(iterations), &format!("objective {objective:.3}"));
+        trace.push(TraceRow { phase: phase.clone(), step: iterations, objective, change, seconds });
         last = Some(maximised);
-        if change.is_some_and(|c| c.abs() < standstill) {
-            let stop = Stop { converged: true, iterations: step };
-            return Ok(Optimum { posterior: t, params, maximised, stop });
-        }
+        converged = change.is_some_and(|c| c.abs() < standstill);
     }
-    let stop = Stop { converged: false, iterations: rule.max_iter };
+    steps.posteriors(a, &mut params, &mut t);
     let maximised = last.unwrap_or(f64::NEG_INFINITY);
-    Ok(Optimum { posterior: t, params, maximised, stop })
+    Ok(Optimum { posterior: t, params, maximised, stop: Stop { converged, iterations } })
 }
 
 /// The start of a further run: every row that is not trusted is mixed half and half with a random one.

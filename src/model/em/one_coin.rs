@@ -107,8 +107,13 @@ impl EmSteps for OneCoin {
 
     fn e_step(&self, a: &Annotations, params: &mut Params, t: &mut Posterior) -> Objective {
         let Params { prior, columns, estimator } = params;
-        let log_likelihood = columns.e_step(a, Prior::Class(prior), estimator, t);
+        let log_likelihood = columns.e_step_of_counts(a, Prior::Class(prior), estimator, t);
         Objective::penalised(log_likelihood, columns.prior_terms())
+    }
+
+    fn posteriors(&self, a: &Annotations, params: &mut Params, t: &mut Posterior) {
+        let Params { prior, columns, estimator } = params;
+        columns.posteriors(a, Prior::Class(prior), estimator, t);
     }
 
     fn report(&self, a: &Annotations, t: &Posterior, params: Params) -> Report {

@@ -184,19 +184,28 @@ pub fn parts(a: &Annotations, strategy: CountStrategy) -> Vec<Statistics> {
     ranges.map(|instances| Statistics::new(columns, classes, instances, strategy)).collect()
 }
 
-/// Clears the statistics of every range and calls `sweep` with its instances, annotations, rows of `t` and statistics.
+/// Empty statistics of the same ranges that hold no counts.
+pub fn without_counts(parts: &[Statistics]) -> Vec<Statistics> {
+    let of_range = |part: &Statistics| {
+        Statistics::new(0, part.classes.len(), part.instances(), CountStrategy::Gather)
+    };
+    parts.iter().map(of_range).collect()
+}
+
+/// Clears the statistics of every range and calls `sweep` with its instances, annotations, rows of `t`, and statistics.
 /// The counts of the ranges are not merged: the M-step sums them, in order, when it reads them.
 pub fn for_each_range(
     a: &Annotations,
-    t: &mut Posterior,
+    t: Option<&mut Posterior>,
     parts: &mut [Statistics],
-    sweep: impl Fn(Range<usize>, InstanceRange<'_>, &mut [f64], &mut Statistics) + Sync,
+    sweep: impl Fn(Range<usize>, InstanceRange<'_>, Option<&mut [f64]>, &mut Statistics) + Sync,
 ) {
-    let n_classes = t.n_classes();
-    let mut rest = t.values_mut();
+    let n_classes = a.dims().classes;
+    let mut rest = t.map(Posterior::values_mut);
     let mut work = Vec::with_capacity(parts.len());
     for part in parts {
-        let (rows, others) = rest.split_at_mut(part.instances.len() * n_classes);
+        let (rows, others) =
+            rest.map(|rest| rest.split_at_mut(part.instances.len() * n_classes)).unzip();
         work.push((part, rows));
         rest = others;
     }
@@ -311,7 +320,7 @@ mod tests {
         let prior = vec![1.0 / n as f64; n];
         let step =
             EStep { range: a.range(instances), prior: Prior::Class(&prior), estimator: &estimator };
-        step.run(&columns, &mut rows, &mut statistics);
+        step.run(&columns, Some(&mut rows), &mut statistics);
         (statistics, rows)
     }
 

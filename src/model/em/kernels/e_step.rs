@@ -37,15 +37,16 @@ use crate::model::posterior::Posterior;
 const CHUNK: usize = 64;
 
 /// Computes the posteriors of all instances, and the statistics of each range in `parts`; returns the log-likelihood.
+/// Without `t` the posteriors are counted, but not stored.
 pub fn e_step(
     a: &Annotations,
     prior: Prior<'_>,
     columns: &Columns,
     estimator: &dyn Estimator,
-    t: &mut Posterior,
+    t: Option<&mut Posterior>,
     parts: &mut [Statistics],
 ) -> f64 {
-    let n = t.n_classes();
+    let n = a.dims().classes;
     for_each_range(a, t, parts, |instances, range, rows, statistics| {
         let step = EStep { range, prior: prior.range(&instances, n), estimator };
         step.run(columns, rows, statistics);
@@ -65,9 +66,11 @@ pub struct EStep<'a> {
 
 impl EStep<'_> {
     /// Replaces `rows`, `[instance, class]`, the posteriors from which the M-step computed the columns, by the new
-    /// posteriors, and adds these to `statistics`.
-    pub fn run(self, columns: &Columns, rows: &mut [f64], statistics: &mut Statistics) {
+    /// posteriors, and adds these to `statistics`. Without `rows` all columns must be stored: the others are computed
+    /// from the old posteriors.
+    pub fn run(self, columns: &Columns, rows: Option<&mut [f64]>, statistics: &mut Statistics) {
         let arch = Arch::new();
+        let rows = PosteriorRows::new(rows, statistics.classes().len());
         match columns {
             // Columns have few stored cells: SIMD costs more here than it gains.
             Columns::Sparse(columns) => {
@@ -85,7 +88,7 @@ impl EStep<'_> {
 struct DenseSweep<'a, const K: usize> {
     step: EStep<'a>,
     columns: &'a DenseColumns,
-    rows: &'a mut [f64],
+    rows: PosteriorRows<'a>,
     statistics: &'a mut Statistics,
 }
 
@@ -112,6 +115,30 @@ impl<const K: usize> WithSimd for DenseSweep<'_, K> {
             (_, false) => step.by_products::<K, false>(columns, prefetcher, rows, classes, table),
         };
         self.statistics.add_objective(log_likelihood, prior_terms);
+    }
+}
+
+/// The posterior rows of a range of instances, or a buffer for those of one chunk if they are not stored.
+struct PosteriorRows<'a> {
+    stored: Option<&'a mut [f64]>,
+    buffer: Vec<f64>,
+    n_classes: usize,
+}
+
+impl<'a> PosteriorRows<'a> {
+    fn new(stored: Option<&'a mut [f64]>, n_classes: usize) -> Self {
+        let buffer = if stored.is_none() { vec![0.0; CHUNK * n_classes] } else { Vec::new() };
+        Self { stored, buffer, n_classes }
+    }
+
+    /// The rows of at most `CHUNK` of the range's `instances`, from `start` on.
+    #[inline(always)]
+    fn chunk(&mut self, start: usize, instances: usize) -> &mut [f64] {
+        let (n, len) = (self.n_classes, CHUNK.min(instances - start));
+        match &mut self.stored {
+            Some(rows) => &mut rows[start * n..(start + len) * n],
+            None => &mut self.buffer[..len * n],
+        }
     }
 }
 
@@ -153,7 +180,7 @@ impl EStep<'_> {
         self,
         columns: &DenseColumns,
         prefetcher: Prefetcher<'_>,
-        rows: &mut [f64],
+        mut rows: PosteriorRows<'_>,
         classes: &mut [f64],
         table: &mut [f64],
     ) -> (f64, f64) {
@@ -174,7 +201,8 @@ impl EStep<'_> {
                 || !range.weights.slice(positions).is_ones()
         };
         let (mut begin, base) = (0, range.offsets[0]);
-        for (start, rows) in (0..).step_by(CHUNK).zip(rows.chunks_mut(CHUNK * n)) {
+        for start in (0..range.len()).step_by(CHUNK) {
+            let rows = rows.chunk(start, range.len());
             if !ALL_STORED {
                 let prepared = (rows as &[f64], prefetcher.cells);
                 add_prior_term(singletons.prepare::<K>(&range, start, prepared, is_special));
@@ -230,7 +258,7 @@ impl EStep<'_> {
         weights: &[f64],
         columns: &DenseColumns,
         prefetcher: Prefetcher<'_>,
-        rows: &mut [f64],
+        mut rows: PosteriorRows<'_>,
         classes: &mut [f64],
         table: &mut [f64],
     ) -> (f64, f64) {
@@ -247,7 +275,8 @@ impl EStep<'_> {
             add_prior_term(columns.write(place, estimator, previous, factors));
         };
         let base = range.offsets[0];
-        for (start, rows) in (0..).step_by(CHUNK).zip(rows.chunks_mut(CHUNK * n)) {
+        for start in (0..range.len()).step_by(CHUNK) {
+            let rows = rows.chunk(start, range.len());
             let (mut shifts, ends) = ([0.0; CHUNK], &range.offsets[start + 1..]);
             let first = range.offsets[start] - base;
             if !ALL_STORED {
@@ -294,7 +323,7 @@ impl EStep<'_> {
 struct SparseSweep<'a> {
     step: EStep<'a>,
     columns: &'a SparseColumns,
-    rows: &'a mut [f64],
+    rows: PosteriorRows<'a>,
     statistics: &'a mut Statistics,
     /// Only the exponentials, one per class, use SIMD.
     arch: Arch,
@@ -305,14 +334,15 @@ impl WithSimd for SparseSweep<'_> {
 
     #[inline(always)]
     fn with_simd<S: Simd>(self, _: S) {
-        let Self { step: EStep { range, prior, .. }, columns, rows, statistics, arch } = self;
+        let Self { step: EStep { range, prior, .. }, columns, mut rows, statistics, arch } = self;
         let n = statistics.classes().len().max(1);
         let are_logs = columns.are_logs();
         let (mut likelihood, mut terms) = (LogProduct::default(), 0.0);
         let mut special = SpecialRows::new(n, range.weights);
         let mut log_prior = LogPrior::new(prior, n);
         let mut gathered = GatherBuffer::<SparseCell>::default();
-        for (start, rows) in (0..).step_by(CHUNK).zip(rows.chunks_mut(CHUNK * n)) {
+        for start in (0..range.len()).step_by(CHUNK) {
+            let rows = rows.chunk(start, range.len());
             columns.gather(&range, start..start + rows.len() / n, &mut gathered);
             for (at, row) in rows.chunks_exact_mut(n).enumerate() {
                 let i = start + at;

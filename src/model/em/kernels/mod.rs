@@ -55,6 +55,8 @@ pub struct ColumnModel {
     columns: Columns,
     /// The estimator's terms of the columns that the M-step has computed.
     prior_terms: f64,
+    /// Whether the last E-step has not stored the posteriors.
+    leaves_posteriors: bool,
 }
 
 impl ColumnModel {
@@ -68,7 +70,7 @@ impl ColumnModel {
     #[must_use]
     pub fn with_strategy(a: &Annotations, strategy: CountStrategy) -> Self {
         let (parts, columns) = (counts::parts(a, strategy), Columns::new(a, strategy));
-        Self { parts, columns, prior_terms: 0.0 }
+        Self { parts, columns, prior_terms: 0.0, leaves_posteriors: false }
     }
 
     /// Counts posteriors that no E-step of this model computed: initial posteriors, or those of a checkpoint.
@@ -106,7 +108,39 @@ impl ColumnModel {
         estimator: &impl Estimator,
         t: &mut Posterior,
     ) -> f64 {
+        e_step::e_step(a, prior, &self.columns, estimator, Some(t), &mut self.parts)
+    }
+
+    /// As [`ColumnModel::e_step`], but leaves `t` as it is if the M-step reads the counts alone: after the last
+    /// iteration, [`ColumnModel::posteriors`] computes it.
+    ///
+    /// # Why
+    /// A posterior row is as large as five annotations. To write all of them, and to read them into the cache before,
+    /// takes a quarter of an iteration.
+    pub fn e_step_of_counts(
+        &mut self,
+        a: &Annotations,
+        prior: Prior<'_>,
+        estimator: &impl Estimator,
+        t: &mut Posterior,
+    ) -> f64 {
+        self.leaves_posteriors = self.parts.iter().all(|part| part.table().is_some());
+        let t = (!self.leaves_posteriors).then_some(t);
         e_step::e_step(a, prior, &self.columns, estimator, t, &mut self.parts)
+    }
+
+    /// Stores the posteriors of the last E-step, with the same prior and estimator, if it has left them out.
+    pub fn posteriors(
+        &mut self,
+        a: &Annotations,
+        prior: Prior<'_>,
+        estimator: &impl Estimator,
+        t: &mut Posterior,
+    ) {
+        if std::mem::take(&mut self.leaves_posteriors) {
+            let mut parts = counts::without_counts(&self.parts);
+            e_step::e_step(a, prior, &self.columns, estimator, Some(t), &mut parts);
+        }
     }
 
     /// The estimator's terms of the objective, such as a log-prior, at the likelihood of the last M-step. Call it after
