@@ -44,6 +44,7 @@ pub const MAX_RANGES: usize = 16;
 
 /// `n` adjacent ranges of about as many instances each. If `n` depends on the data alone, sums over the ranges, added in
 /// order, do not depend on the number of threads.
+#[must_use]
 pub fn ranges_of_instances(
     instances: usize,
     n: usize,

@@ -56,8 +56,7 @@ pub struct OneCoin {
     pub prior_wrong: f64,
     /// Keeps the class shares uniform instead of learning them.
     pub fixed_prior: bool,
-    /// How many more times to start, from votes mixed with noise; the best objective wins: the likelihood, times
-    /// the prior's density.
+    /// How many more times to start, from votes mixed with noise; the best log-likelihood plus log-prior wins.
     pub restarts: u32,
     /// When to stop.
     pub stop: StopRule,
