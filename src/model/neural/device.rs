@@ -4,8 +4,9 @@
 //! matrix products and convolutions of one forward pass: the products of one row, times the rows of a batch.
 //!
 //! # Why
-//! A step on a GPU starts about a hundred kernels and waits for several copies between host and GPU, which takes some
-//! milliseconds however small the network is. In this time a CPU finishes the whole step of a small network. The bound
+//! A step on a GPU launches about 140 kernels for the default `mlp` and 2 000 for ResNet-20 (counted by reading), copies
+//! the input and the gradients to the GPU, and waits for the outputs to be copied back. This takes up to some
+//! milliseconds however small the batch is. In this time a CPU finishes the whole step of a small network. The bound
 //! is an estimate and has not been measured on a GPU: it gives VGG-16 and ResNet-20 to the GPU, and LeNet and the default
 //! `mlp` with batches of up to 128 rows to the CPU.
 

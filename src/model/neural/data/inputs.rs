@@ -233,6 +233,10 @@ pub struct Reader {
 
 impl Reader {
     /// Reads the rows of a batch, and augments images with random numbers from the stream of this name.
+    ///
+    /// # Why
+    /// Images are moved on the host for a GPU, too: the thread that reads the next batches does it while the GPU
+    /// computes, and every device trains with the same images.
     pub(super) fn read(&self, inputs: Inputs<'_>, batch: &Batch, stream: &str) -> Vec<f32> {
         let mut numbers = self.input.read(inputs, &self.scaler, self.width, self.input.ids(batch));
         if self.scaler.augments() {

@@ -5,8 +5,8 @@ use candle_core::{DType, Device, Result, Tensor};
 use crate::model::neural::net::host::format::by_pixel;
 use crate::model::neural::net::precision::Precision;
 
-/// The implementation of layers: our operations on the host, or candle's. Both give every layer the same outputs and
-/// gradients, up to rounding.
+/// The implementation of layers: our operations on the host, or those of `gpu/` and candle. Both give every layer the
+/// same outputs and gradients, up to rounding.
 ///
 /// # Why
 /// On the host, candle's convolution takes thirteen times as long as ours, its batch norm passes over memory a dozen
@@ -16,8 +16,8 @@ use crate::model::neural::net::precision::Precision;
 pub enum Backend {
     /// The operations of `host/`, for images with the axes `[row, column, image, channel]`.
     Host,
-    /// candle's own operations, with matrix products and convolutions in this data type, for images with the axes
-    /// `[image, channel, row, column]`.
+    /// The operations of `gpu/` and of candle, with matrix products and convolutions in this data type, for images with
+    /// the axes `[image, channel, row, column]`.
     Candle(DType),
 }
 

@@ -74,12 +74,12 @@ impl BatchNorm {
     ) -> candle_core::Result<Tensor> {
         match backend {
             Backend::Host => self.on_host(x, mode, relu),
-            Backend::Candle(_) if relu => gpu::pointwise::relu(&self.by_candle(x, mode)?),
-            Backend::Candle(_) => self.by_candle(x, mode),
+            Backend::Candle(_) if relu => gpu::pointwise::relu(&self.on_gpu(x, mode)?),
+            Backend::Candle(_) => self.on_gpu(x, mode),
         }
     }
 
-    fn by_candle(&self, x: &Tensor, mode: &Mode<'_>) -> candle_core::Result<Tensor> {
+    fn on_gpu(&self, x: &Tensor, mode: &Mode<'_>) -> candle_core::Result<Tensor> {
         let (precision, dims) = (x.dtype(), x.dims());
         let pixels = x.to_dtype(DType::F32)?.contiguous()?.reshape((dims[0], dims[1], ()))?;
         let count = (pixels.elem_count() / dims[1].max(1)) as f64;

@@ -38,7 +38,7 @@ impl Flat {
     ) -> CandleResult<()> {
         let values = match self.values.take() {
             Some(values) => values,
-            None => joined(self.vars.iter().map(|var| var.as_detached_tensor()))?,
+            None => joined(self.vars.iter().map(Var::as_detached_tensor))?,
         };
         let values = formulas(&values, &mut self.moments)?;
         let mut first = 0;
@@ -112,7 +112,7 @@ impl Parameters {
         from_candle(squares).map(|squares: f32| f64::from(squares))
     }
 
-    /// Whether all parameters are finite numbers: so is then the sum of their sizes.
+    /// Whether all parameters are finite numbers: whether the sum of their absolute values is one.
     pub(super) fn is_finite_on_gpu(&self) -> Result<bool> {
         let all = joined(self.all.values().map(|p| p.var.as_detached_tensor()));
         let sum = all.and_then(|all| all.abs()?.sum_all()?.to_scalar());
@@ -167,7 +167,7 @@ mod tests {
             all.layer("a", &[3, 4], 4, 3, 4).unwrap();
             all.layer("b", &[2, 4, 1], 2, 4, 2).unwrap();
             all.constant("mean", ParameterKind::Buffer, &[4], 2.0).unwrap();
-            if on_gpu { all.as_on_gpu() } else { all }
+            if on_gpu { all.on_gpu() } else { all }
         })
     }
 
@@ -267,16 +267,16 @@ mod tests {
         near("reset", &both);
     }
 
-    /// Gradients of 1 for 12 + 4 + 8 + 2 values; one value that is not finite is seen wherever it is.
+    /// Gradients of 2 for 12 + 4 + 8 + 2 values; one value that is not finite is seen wherever it is.
     #[test]
     fn a_norm_and_a_check_are_over_all_parameters() {
         for all in both() {
             let mut gradients = GradStore::default();
             for name in &NAMES[..4] {
                 let var = all.var(name).unwrap();
-                gradients.insert(var.as_tensor(), var.ones_like().unwrap());
+                gradients.insert(var.as_tensor(), (var.ones_like().unwrap() * 2.0).unwrap());
             }
-            assert_eq!(all.squared_norm(&gradients).unwrap(), 26.0);
+            assert_eq!(all.squared_norm(&gradients).unwrap(), 104.0);
             assert_eq!(all.squared_norm(&GradStore::default()).unwrap(), 0.0);
             assert!(all.is_finite().unwrap());
             for name in NAMES {

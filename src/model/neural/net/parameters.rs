@@ -199,7 +199,7 @@ impl Parameters {
 
     /// The same parameters, which the optimiser updates as on a GPU.
     #[cfg(test)]
-    pub(crate) fn as_on_gpu(self) -> Self {
+    pub(crate) fn on_gpu(self) -> Self {
         Self { on_host: false, ..self }
     }
 
