@@ -211,3 +211,32 @@ fn matrices_that_are_not_dominant_are_warned_of() {
     let warnings = model.report(&task, &annotator_params).warnings;
     assert!(warnings[0].contains("2 of 3 labels"), "{warnings:?}");
 }
+
+/// The loss uses one vote per row, whichever annotators gave it: P(class) Q[class][vote]. A trusted row has no vote.
+#[test]
+fn a_single_matrix_is_that_of_the_vote() {
+    let model = SingleConfusion { lambda: 0.0, ..SingleConfusion::default() };
+    let mut case =
+        Case::new(&model).with(0, &RHO[9..]).with_targets(&[0.0, 1.0, 0.0, 0.0, 0.0, 1.0]);
+    let q = [0.615_590, 0.324_912, 0.059_497, 0.091_751, 0.622_953, 0.285_296, 1.0 / 3.0];
+    let q = |k: usize, y: usize| q[(k * 3 + y).min(6)];
+    let (predicted, out) = (case.predicted(), &case.out);
+    for (b, vote) in [(0, 1), (1, 2)] {
+        let joint: Vec<f64> = (0..3).map(|k| out.p(b)[k] * q(k, vote)).collect();
+        let sum: f64 = joint.iter().sum();
+        for (k, joint) in joint.iter().enumerate() {
+            let (got, want) = (predicted.posterior[b * 3 + k], joint / sum);
+            assert!((got - want).abs() < 1e-5, "row {b}, class {k}: {got}, expected {want}");
+        }
+    }
+    // The trusted row's share of the loss is its cross-entropy alone.
+    let of_vote = |b: usize, vote: usize| -> f64 {
+        -(0..3).map(|k| case.out.p(b)[k] * q(k, vote)).sum::<f64>().ln()
+    };
+    let plain = case.value();
+    assert!((plain - 0.5 * (of_vote(0, 1) + of_vote(1, 2))).abs() < 1e-5, "{plain}");
+    let wanted = 0.5 * (of_vote(0, 1) - case.out.p(1)[0].ln());
+    case.batch.trusted = vec![None, Some(0)];
+    let trusted = case.value();
+    assert!((trusted - wanted).abs() < 1e-5, "{trusted}, expected {wanted}");
+}

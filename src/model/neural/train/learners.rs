@@ -9,7 +9,7 @@ use crate::error::Result;
 use crate::model::neural::annotator_params::{AnnotatorParams, Gathered};
 use crate::model::neural::data::inputs::{Inputs, LearnerInput, Reader};
 use crate::model::neural::data::{TrainingData, batch::Batch};
-use crate::model::neural::net::ForwardPass;
+use crate::model::neural::net::forward_pass::ForwardPass;
 use crate::model::neural::net::heads::Outputs;
 use crate::model::neural::net::pytorch::to_pytorch;
 use crate::model::neural::train::checkpoint::Snapshot;
