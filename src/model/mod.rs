@@ -16,15 +16,18 @@
 //! candle.
 
 pub mod calibrator;
+pub mod classifier;
 pub mod confusion;
 pub mod em;
 pub mod fitted;
+mod from_features;
 mod lbfgs;
 #[cfg(feature = "neural")]
 pub mod neural;
 pub mod numerics;
 pub mod posterior;
 pub mod preset;
+pub mod snapshot;
 pub mod switching;
 pub mod vote;
 
@@ -177,14 +180,17 @@ impl ModelKind {
         Self::fitted_by::<S, S>()
     }
 
-    const fn em<E: em::EmSteps>() -> Self {
+    const fn em<E: em::EmSteps + Spec>() -> Self {
         Self::fitted_by::<E, em::Em<E>>()
     }
 
     #[cfg(feature = "neural")]
     const fn neural<N: neural::CrowdNet>() -> Self {
-        let predict: Option<Predict> = Some(neural::predict::<N>);
-        Self { needs_features: true, predict, ..Self::of::<neural::Neural<N>>() }
+        Self::with_features::<neural::Neural<N>>(neural::predict::<N>)
+    }
+
+    const fn with_features<S: Spec + Model>(predict: Predict) -> Self {
+        Self { needs_features: true, predict: Some(predict), ..Self::of::<S>() }
     }
 
     const fn fitted_by<S: Spec, M: Model + From<S> + 'static>() -> Self {

@@ -14,9 +14,9 @@ use rayon::prelude::*;
 
 use crate::error::{Error, Result};
 use crate::model::neural::data::batch::Batch;
-use crate::model::neural::train::checkpoint::Snapshot;
 use crate::model::neural::train::moments::{Moments, MomentsMut};
 use crate::model::neural::train::optimiser::Optimiser;
+use crate::model::snapshot::Snapshot;
 use crate::prefetch::prefetch_all;
 
 /// Rows that one task of the thread pool updates.

@@ -31,6 +31,8 @@ const LABEL_ONLY: AppliesTo = |kind| !kind.needs_features;
 const FIXED_START: AppliesTo = |kind| kind.properties != Properties::RandomStart;
 /// Kinds that learn a classifier from features.
 const CLASSIFIERS: AppliesTo = |kind| kind.predict.is_some();
+/// Kinds that train a network.
+const NETWORKS: AppliesTo = |kind| (kind.defaults)()["train"].is_object();
 
 /// The parameters of the fits of a check.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -62,7 +64,7 @@ const CHECKS: &[(&str, AppliesTo, Settings, Check)] = &[
     ("a trusted class stays", ALL, Defaults, trusted),
     ("a good crowd is read better than by chance", ALL, Defaults, better_than_chance),
     ("a saved model predicts what the fitted one did", CLASSIFIERS, Defaults, saved),
-    ("an interrupted training goes on to the same bits", CLASSIFIERS, Defaults, resumed),
+    ("an interrupted training goes on to the same bits", NETWORKS, Defaults, resumed),
 ];
 
 /// A kind of model with the parameters of its fits.
@@ -100,7 +102,7 @@ impl Subject<'_> {
     fn fit_in(&self, a: &Annotations, mut run: Run) -> Result<Fitted> {
         let (kind, mut parameters) = (self.kind, self.parameters.clone());
         let described = kind.needs_features.then(|| described(a));
-        if kind.needs_features {
+        if NETWORKS(kind) {
             parameters["backbone"]["hidden"] = serde_json::json!([64]);
             parameters["device"] = "cpu".into();
         }

@@ -6,7 +6,14 @@ use crate::testing::described;
 
 /// A phase of one epoch.
 #[derive(
-    Debug, Clone, Copy, Default, PartialEq, serde::Serialize, serde::Deserialize, schemars::JsonSchema,
+    Debug,
+    Clone,
+    Copy,
+    Default,
+    PartialEq,
+    serde::Serialize,
+    serde::Deserialize,
+    schemars::JsonSchema,
 )]
 struct Second {
     annotator_delay: Option<u32>,
@@ -103,9 +110,7 @@ fn a_phase_may_have_a_delay_of_its_own() {
 #[test]
 fn a_phase_may_have_a_rate_of_its_own() {
     let one = numbers("net.", None);
-    let at_rate = |rate| {
-        numbers("net.", Some(Second { learner_rate: rate, ..Second::default() }))
-    };
+    let at_rate = |rate| numbers("net.", Some(Second { learner_rate: rate, ..Second::default() }));
     assert_eq!(at_rate(Some(0.0)), one);
     let same = at_rate(Some(0.1));
     assert_eq!(at_rate(None), same);
