@@ -131,8 +131,7 @@ impl Classifier for RandomForest {
     fn fit(&mut self, examples: Examples<'_>, run: &Run) -> Result<()> {
         let columns = Columns::of(examples, run)?;
         let (spec, per_split) = (&self.spec, self.features_per_split());
-        let growth =
-            Growth { columns: &columns, examples, spec: &spec.tree, cancel: &run.cancel };
+        let growth = Growth { columns: &columns, examples, spec: &spec.tree, cancel: &run.cancel };
         let grown = (0..spec.trees as usize).into_par_iter().map(|t| {
             let mut rng = stream(t, run);
             let weights = bootstrap(examples, &mut rng)?;
@@ -172,5 +171,103 @@ impl Classifier for RandomForest {
         self.trees = load((self.n_features, self.n_classes), from)?;
         self.out_of_bag = Vec::new();
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::{Owned, assert_near};
+    use super::*;
+
+    /// Forty examples: the first feature separates the classes, the second one nearly does.
+    fn forty() -> Owned {
+        let features =
+            |i: usize| [i as f32, ((i * 7) % 40) as f32 + if i < 20 { 0.0 } else { 30.0 }];
+        let features: Vec<f32> = (0..40).flat_map(features).collect();
+        let targets: Vec<f64> =
+            (0..40).flat_map(|i| if i < 20 { [1.0, 0.0] } else { [0.0, 1.0] }).collect();
+        Owned::new(2, &features, &targets, &[1.0; 40])
+    }
+
+    fn forest(spec: ForestSpec) -> RandomForest {
+        let tree = TreeSpec { min_leaf_weight: 1.0, ..TreeSpec::default() };
+        RandomForest::new(ForestSpec { tree, ..spec }, 2, 2)
+    }
+
+    /// With both features at each split, the first one always wins; with one, the second one has splits too.
+    // keys: gem.classifier.random_forest.features_per_split, gem.classifier.random_forest.trees
+    #[test]
+    fn splits_consider_some_features_only() {
+        let uses_second = |features_per_split, trees| {
+            let mut forest =
+                forest(ForestSpec { features_per_split, trees, ..ForestSpec::default() });
+            forty().fit(&mut forest);
+            assert_eq!(forest.trees.len(), trees as usize);
+            let mut snapshot = Snapshot::default();
+            forest.save(&mut snapshot);
+            snapshot.u32s_of("feature").unwrap().contains(&1)
+        };
+        assert!(!uses_second(Some(2), 8));
+        assert!(uses_second(Some(1), 8) && uses_second(None, 9));
+    }
+
+    /// Two of three features are constant.
+    #[test]
+    fn features_that_cannot_split_are_passed_over() {
+        let features: Vec<f32> = (0..40).flat_map(|i| [1.0, i as f32, 2.0]).collect();
+        let data = Owned::new(3, &features, &forty().targets, &[1.0; 40]);
+        let tree = TreeSpec { min_leaf_weight: 1.0, ..TreeSpec::default() };
+        let spec = ForestSpec { trees: 20, features_per_split: Some(1), tree };
+        let p = data.fit(&mut RandomForest::new(spec, 3, 2));
+        assert!(p[0] > 0.99 && p[79] > 0.99, "{p:?}");
+    }
+
+    /// A tree that has not seen an example does not depend on its target.
+    #[test]
+    fn out_of_bag_probabilities_do_not_depend_on_the_example_s_own_target() {
+        let (data, mut flipped) = (forty(), forty());
+        flipped.targets[6..8].copy_from_slice(&[0.0, 1.0]);
+        let of = |data: &Owned| {
+            let mut forest = forest(ForestSpec { trees: 30, ..ForestSpec::default() });
+            let p = data.fit(&mut forest);
+            let mut own = vec![0.0; 80];
+            forest.predict_examples(&data.matrix, &data.rows, &mut own);
+            (p, own)
+        };
+        let ((p, own), (p_flipped, own_flipped)) = (of(&data), of(&flipped));
+        assert_eq!(own[6..8], own_flipped[6..8]);
+        assert!(own != own_flipped && p[6..8] != p_flipped[6..8]);
+        assert!(p_flipped[7] > own_flipped[7] + 0.2, "in the bag, the target returns");
+        let sums: Vec<f64> = own.chunks_exact(2).map(|p| p[0] + p[1]).collect();
+        assert_near(&sums, &[1.0; 40], 1e-12);
+    }
+
+    /// With one tree, the examples that it saw have its own probabilities.
+    #[test]
+    fn an_example_that_every_tree_saw_has_the_mean_of_all() {
+        let mut forest = forest(ForestSpec { trees: 1, ..ForestSpec::default() });
+        let p = forty().fit(&mut forest);
+        assert_eq!(forest.out_of_bag, p);
+    }
+
+    /// Heavier examples pull the shares of a leaf: 3 of 4, on average over the samples.
+    #[test]
+    fn examples_count_by_their_weight() {
+        let targets = [[1.0, 0.0], [0.0, 1.0]].repeat(50);
+        let weights = [3.0, 1.0].repeat(50);
+        let data = Owned::new(2, &[0.5; 200], targets.as_flattened(), &weights);
+        let p = data.fit(&mut forest(ForestSpec { trees: 200, ..ForestSpec::default() }));
+        assert!((p[0] - 0.75).abs() < 0.02, "{}", p[0]);
+    }
+
+    #[test]
+    fn trees_depend_on_the_seed() {
+        let p = |seed| {
+            let mut forest = forest(ForestSpec { trees: 5, ..ForestSpec::default() });
+            forest.fit(forty().examples(), &Run::new(seed)).unwrap();
+            forest.out_of_bag
+        };
+        assert_eq!(p(1), p(1));
+        assert_ne!(p(1), p(2));
     }
 }

@@ -26,7 +26,7 @@ use crate::model::snapshot::Snapshot;
 use crate::run::Run;
 
 /// The derivative by a parameter that counts as zero, for each unit of weight.
-const TOLERANCE: f64 = 1e-7;
+const TOLERANCE: f64 = 1e-8;
 
 /// A feature whose standard deviation is a smaller share of its mean counts as constant: an `f32` cannot vary by less.
 const MIN_RELATIVE_DEVIATION: f64 = 1e-8;

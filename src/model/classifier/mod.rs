@@ -390,4 +390,23 @@ mod tests {
             assert_eq!(on(1), on(4), "{:?}", spec.kind);
         }
     }
+
+    // keys: gem.classifier.kind
+    #[test]
+    fn settings_of_another_kind_are_refused() {
+        for kind in kinds().into_iter().map(|spec| spec.kind) {
+            let of = |spec: ClassifierSpec| {
+                let mut problems = Problems::default();
+                ClassifierSpec { kind, ..spec }.check("model.classifier", &mut problems);
+                problems.into_result().map_err(|e| e.to_string())
+            };
+            assert!(of(ClassifierSpec::default()).is_ok());
+            let tree = TreeSpec { max_depth: 3, ..TreeSpec::default() };
+            let decision_tree =
+                of(ClassifierSpec { decision_tree: tree, ..ClassifierSpec::default() });
+            assert_eq!(decision_tree.is_ok(), kind == ClassifierKind::DecisionTree);
+            let Err(error) = decision_tree else { continue };
+            assert!(error.contains("model.classifier.decision_tree"), "{error}");
+        }
+    }
 }

@@ -225,3 +225,153 @@ pub(super) fn load((n_features, n_classes): (usize, usize), from: &Snapshot) -> 
     }
     Ok(trees)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::{Owned, assert_near, uneven};
+    use super::*;
+
+    fn spec() -> TreeSpec {
+        TreeSpec { min_leaf_weight: 0.0, min_probability: 0.0, ..TreeSpec::default() }
+    }
+
+    fn fit(spec: TreeSpec, data: &Owned) -> (Tree, Vec<f64>) {
+        let mut tree = DecisionTree::new(spec, data.matrix.width(), data.n_classes);
+        let p = data.fit(&mut tree);
+        (tree.tree.unwrap(), p)
+    }
+
+    /// The values 1, 2, 4 and 8 with the classes a, a, b, a and the weights 1, 2, 4, 1. The node's purity is (16 + 16) /
+    /// 8. At 1.5 the branches have 1 + 25/7, at 3 they have 3 + 17/5, and at 6 they have 25/7 + 1: 3 wins. The right branch,
+    /// of b 4 and a 1, is split at 6, unless a leaf needs the weight 2.
+    fn four() -> Owned {
+        let targets = [[1.0, 0.0], [1.0, 0.0], [0.0, 1.0], [1.0, 0.0]];
+        Owned::new(1, &[1.0, 2.0, 4.0, 8.0], targets.as_flattened(), &[1.0, 2.0, 4.0, 1.0])
+    }
+
+    // keys: gem.classifier.decision_tree.min_leaf_weight, gem.classifier.decision_tree.max_depth
+    #[test]
+    fn splits_and_leaves_of_uneven_weights_by_hand() {
+        let (tree, p) = fit(spec(), &four());
+        assert_eq!(tree.feature, [0, LEAF, 0, LEAF, LEAF]);
+        assert_eq!(tree.threshold, [3.0, 0.0, 6.0, 0.0, 0.0]);
+        assert_eq!(tree.next, [2, 0, 4, 1, 2]);
+        assert_eq!(p, [1.0, 0.0, 1.0, 0.0, 0.0, 1.0, 1.0, 0.0]);
+        let heavy = TreeSpec { min_leaf_weight: 2.0, ..spec() };
+        let flat = TreeSpec { max_depth: 1, ..spec() };
+        for spec in [heavy, flat] {
+            let (tree, p) = fit(spec, &four());
+            assert_eq!(tree.threshold, [3.0, 0.0, 0.0]);
+            assert_near(&p, &[1.0, 0.0, 1.0, 0.0, 0.2, 0.8, 0.2, 0.8], 1e-15);
+        }
+        // Branches of the weights 3 and 5: a leaf may have exactly the least weight.
+        let threshold =
+            |least| fit(TreeSpec { min_leaf_weight: least, ..spec() }, &four()).0.threshold;
+        assert_eq!(threshold(3.0), [3.0, 0.0, 0.0]);
+        assert_eq!(threshold(3.1), [0.0]);
+    }
+
+    // keys: gem.classifier.decision_tree.min_probability, gem.classifier.random_forest.tree.min_probability
+    #[test]
+    fn leaves_have_a_least_probability() {
+        let (_, p) = fit(TreeSpec { min_probability: 0.05, ..spec() }, &four());
+        assert_near(&p[..2], &[1.0 / 1.05, 0.05 / 1.05], 1e-15);
+        let (_, p) = fit(TreeSpec { min_probability: 0.05, max_depth: 1, ..spec() }, &four());
+        assert_near(&p[4..6], &[0.2, 0.8], 1e-15);
+    }
+
+    /// The classes (a, b) have the weights (1, 1) at the features (0, 1), (0, 1) at (1, 0) and (1, 3) at (1, 1). By the
+    /// first feature the purities are 1 + 17/5 and 2 ln 1/2 + ln 1/5 + 4 ln 4/5 = -3.888; by the second one, 1 + 20/6 and
+    /// 2 ln 2/6 + 4 ln 4/6 = -3.819.
+    // keys: gem.classifier.decision_tree.criterion, gem.classifier.random_forest.tree.criterion
+    #[test]
+    fn gini_and_entropy_may_choose_other_features() {
+        let features = [0.0, 1.0, 1.0, 0.0, 1.0, 1.0];
+        let targets = [[0.5, 0.5], [0.0, 1.0], [0.25, 0.75]];
+        let data = Owned::new(2, &features, targets.as_flattened(), &[2.0, 1.0, 4.0]);
+        let first =
+            |criterion| fit(TreeSpec { criterion, max_depth: 1, ..spec() }, &data).0.feature[0];
+        assert_eq!((first(Criterion::Gini), first(Criterion::Entropy)), (0, 1));
+    }
+
+    /// Both features are the same, and the splits at 1.5 and 2.5 gain the same.
+    #[test]
+    fn equal_gains_go_to_the_lowest_feature_and_threshold() {
+        let targets = [[1.0, 0.0], [0.0, 1.0], [1.0, 0.0]];
+        let features = [1.0, 1.0, 2.0, 2.0, 3.0, 3.0];
+        for weight in [1.0, 0.1, 0.7] {
+            let data = Owned::new(2, &features, targets.as_flattened(), &[weight; 3]);
+            let (tree, _) = fit(spec(), &data);
+            assert_eq!((tree.feature[0], tree.threshold[0]), (0, 1.5), "{weight}");
+        }
+    }
+
+    /// Neither feature alone tells anything of the exclusive or.
+    #[test]
+    fn a_node_that_no_split_improves_is_a_leaf() {
+        let targets = [[1.0, 0.0], [0.0, 1.0], [0.0, 1.0], [1.0, 0.0]];
+        let features = [0.0, 0.0, 0.0, 1.0, 1.0, 0.0, 1.0, 1.0];
+        let data = Owned::new(2, &features, targets.as_flattened(), &[1.0; 4]);
+        let (tree, p) = fit(spec(), &data);
+        assert_eq!((tree.len(), p), (1, vec![0.5; 8]));
+    }
+
+    #[test]
+    fn a_threshold_separates_neighbouring_numbers() {
+        for low in [1.0_f32, -1.0, 0.0, f32::MAX.next_down(), f32::MIN, -0.0_f32.next_up()] {
+            let features = [low, low.next_up()];
+            let data = Owned::new(1, &features, &[1.0, 0.0, 0.0, 1.0], &[1.0; 2]);
+            assert_eq!(fit(spec(), &data).1, [1.0, 0.0, 0.0, 1.0], "{low:e}");
+        }
+    }
+
+    #[test]
+    fn a_weight_of_two_is_two_examples_and_a_soft_target_is_one_example_for_each_class() {
+        let data = uneven();
+        let (tree, p) = fit(spec(), &data);
+        assert_eq!(tree.len(), 11, "each of the six examples has a leaf");
+        assert_near(&p, &data.targets, 1e-15);
+        for other in [data.doubled(), data.split()] {
+            for max_depth in [1, 2, 16] {
+                let spec = TreeSpec { max_depth, min_leaf_weight: 0.4, ..spec() };
+                let (one, two) = (fit(spec.clone(), &data), fit(spec, &other));
+                assert_eq!(one.0.feature, two.0.feature);
+                assert_eq!(one.0.threshold, two.0.threshold);
+                assert_near(&one.1, &two.1, 1e-12);
+            }
+        }
+    }
+
+    #[test]
+    fn damaged_trees_are_refused() {
+        let (tree, _) = fit(spec(), &four());
+        assert!(tree.is_valid(1, 2));
+        let with = |change: fn(&mut Tree)| {
+            let mut tree = tree.clone();
+            change(&mut tree);
+            let mut snapshot = Snapshot::default();
+            save(&[tree], (1, 2), &mut snapshot);
+            load((1, 2), &snapshot).is_ok()
+        };
+        assert!(with(|_| {}));
+        assert!(!with(|tree| tree.next[0] = 0), "a circle");
+        assert!(!with(|tree| tree.next[0] = 1), "both branches are the next node");
+        assert!(!with(|tree| tree.next[2] = 5), "no such node");
+        assert!(!with(|tree| tree.next[1] = 3), "no such leaf");
+        assert!(!with(|tree| tree.feature[0] = 1), "no such feature");
+        assert!(!with(|tree| tree.feature[4] = 0), "no leaf at the end");
+        assert!(!with(|tree| tree.leaves.truncate(3)), "half of a leaf");
+    }
+
+    /// Four numbers of four bytes need 16 bytes: half of the memory.
+    #[test]
+    fn features_beyond_half_of_the_memory_are_refused() {
+        let fit = |bytes| {
+            let run = Run::new(1).with_memory(bytes);
+            DecisionTree::new(spec(), 1, 2).fit(four().examples(), &run)
+        };
+        assert!(fit(32).is_ok());
+        let error = fit(31).unwrap_err().to_string();
+        assert!(error.contains("engine.memory_limit"), "{error}");
+    }
+}
