@@ -10,7 +10,8 @@
 //! 6. Name every key of the spec above a test that shows what it does (`// keys: my_model.my_key`): `tests/keys.rs` walks
 //!    the schema and fails for a key that no test names.
 //!
-//! How to add a model that learns from features is described in [`neural`].
+//! How to add a model that trains a network is described in [`neural`]; how to add a classifier without one, in
+//! [`classifier`]. [`em::Gem`] is an EM model with such a classifier.
 //!
 //! The layer rule, which a test holds: nothing under `model/` imports Arrow or DataFusion, and only `neural/` imports
 //! candle.

@@ -69,7 +69,7 @@ impl RandomForest {
     }
 
     fn features_per_split(&self) -> usize {
-        let root = (self.n_features as f64).sqrt() as usize;
+        let root = self.n_features.isqrt();
         self.spec.features_per_split.map_or(root, |n| n as usize).clamp(1, self.n_features.max(1))
     }
 
@@ -189,9 +189,9 @@ mod tests {
         Owned::new(2, &features, &targets, &[1.0; 40])
     }
 
-    fn forest(spec: ForestSpec) -> RandomForest {
+    fn forest(trees: u32, features_per_split: Option<u32>) -> RandomForest {
         let tree = TreeSpec { min_leaf_weight: 1.0, ..TreeSpec::default() };
-        RandomForest::new(ForestSpec { tree, ..spec }, 2, 2)
+        RandomForest::new(ForestSpec { trees, features_per_split, tree }, 2, 2)
     }
 
     /// With both features at each split, the first one always wins; with one, the second one has splits too.
@@ -199,8 +199,7 @@ mod tests {
     #[test]
     fn splits_consider_some_features_only() {
         let uses_second = |features_per_split, trees| {
-            let mut forest =
-                forest(ForestSpec { features_per_split, trees, ..ForestSpec::default() });
+            let mut forest = forest(trees, features_per_split);
             forty().fit(&mut forest);
             assert_eq!(forest.trees.len(), trees as usize);
             let mut snapshot = Snapshot::default();
@@ -209,6 +208,21 @@ mod tests {
         };
         assert!(!uses_second(Some(2), 8));
         assert!(uses_second(Some(1), 8) && uses_second(None, 9));
+    }
+
+    // keys: gem.classifier.random_forest.tree.max_depth, gem.classifier.random_forest.tree.min_leaf_weight
+    #[test]
+    fn the_settings_of_a_tree_hold_for_every_tree() {
+        let most_nodes = |max_depth, min_leaf_weight| {
+            let tree = TreeSpec { max_depth, min_leaf_weight, ..TreeSpec::default() };
+            let spec = ForestSpec { trees: 9, features_per_split: Some(1), tree };
+            let mut forest = RandomForest::new(spec, 2, 2);
+            forty().fit(&mut forest);
+            forest.trees.iter().map(Tree::len).max()
+        };
+        assert!(most_nodes(16, 1.0) > Some(3));
+        assert_eq!(most_nodes(1, 1.0), Some(3));
+        assert_eq!(most_nodes(16, 1000.0), Some(1));
     }
 
     /// Two of three features are constant.
@@ -228,7 +242,7 @@ mod tests {
         let (data, mut flipped) = (forty(), forty());
         flipped.targets[6..8].copy_from_slice(&[0.0, 1.0]);
         let of = |data: &Owned| {
-            let mut forest = forest(ForestSpec { trees: 30, ..ForestSpec::default() });
+            let mut forest = forest(30, None);
             let p = data.fit(&mut forest);
             let mut own = vec![0.0; 80];
             forest.predict_examples(&data.matrix, &data.rows, &mut own);
@@ -245,7 +259,7 @@ mod tests {
     /// With one tree, the examples that it saw have its own probabilities.
     #[test]
     fn an_example_that_every_tree_saw_has_the_mean_of_all() {
-        let mut forest = forest(ForestSpec { trees: 1, ..ForestSpec::default() });
+        let mut forest = forest(1, None);
         let p = forty().fit(&mut forest);
         assert_eq!(forest.out_of_bag, p);
     }
@@ -256,14 +270,14 @@ mod tests {
         let targets = [[1.0, 0.0], [0.0, 1.0]].repeat(50);
         let weights = [3.0, 1.0].repeat(50);
         let data = Owned::new(2, &[0.5; 200], targets.as_flattened(), &weights);
-        let p = data.fit(&mut forest(ForestSpec { trees: 200, ..ForestSpec::default() }));
+        let p = data.fit(&mut forest(200, None));
         assert!((p[0] - 0.75).abs() < 0.02, "{}", p[0]);
     }
 
     #[test]
     fn trees_depend_on_the_seed() {
         let p = |seed| {
-            let mut forest = forest(ForestSpec { trees: 5, ..ForestSpec::default() });
+            let mut forest = forest(5, None);
             forest.fit(forty().examples(), &Run::new(seed)).unwrap();
             forest.out_of_bag
         };

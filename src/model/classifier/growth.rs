@@ -110,7 +110,7 @@ impl Growth<'_> {
             let node = Node { growth: self, weights, examples: &examples };
             let counts = node.counts();
             let is_full = depth == self.spec.max_depth;
-            let split = if is_full { None } else { node.best_split(&counts, random.as_mut()) };
+            let split = if is_full { None } else { node.best_split(&counts, &mut random) };
             let Some(Split { feature, threshold, .. }) = split else {
                 tree.push_leaf(&self.probabilities(counts));
                 continue;
@@ -161,7 +161,7 @@ impl Node<'_> {
     }
 
     /// The best split by the features that are considered.
-    fn best_split(&self, counts: &[f64], random: Option<&mut RandomFeatures>) -> Option<Split> {
+    fn best_split(&self, counts: &[f64], random: &mut Option<RandomFeatures>) -> Option<Split> {
         let n_features = self.growth.examples.matrix.width();
         let Some(RandomFeatures { per_split, rng }) = random else {
             return self.best_of(&(0..n_features).collect::<Vec<_>>(), counts);

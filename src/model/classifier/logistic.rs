@@ -25,8 +25,9 @@ use crate::model::numerics::softmax;
 use crate::model::snapshot::Snapshot;
 use crate::run::Run;
 
-/// The derivative by a parameter that counts as zero, for each unit of weight.
-const TOLERANCE: f64 = 1e-8;
+/// The derivative by a parameter that counts as zero, for each unit of weight. With a smaller one, the last steps of
+/// L-BFGS would change the objective by less than the rounding of its sums.
+const TOLERANCE: f64 = 1e-7;
 
 /// A feature whose standard deviation is a smaller share of its mean counts as constant: an `f32` cannot vary by less.
 const MIN_RELATIVE_DEVIATION: f64 = 1e-8;

@@ -3,7 +3,8 @@
 //! A model implements [`EmSteps`]; the loop calls its steps in order. Models of confusion columns build their steps
 //! from a [`ColumnModel`](kernels::ColumnModel): a prior per class or per instance, and an
 //! [`Estimator`](kernels::Estimator) that fills the columns. A model whose likelihood is not a product of columns
-//! implements [`LogLikelihood`](kernels::LogLikelihood). Parameters and posteriors are allocated once
+//! implements [`LogLikelihood`](kernels::LogLikelihood). A model with a classifier has steps with the data of a fit, and
+//! reports with the classifier itself ([`Gem`]). Parameters and posteriors are allocated once
 //! before the loop and updated in place; a fit that starts several times keeps those of the best start beside them.
 
 mod dawid_skene;
@@ -132,8 +133,7 @@ impl<E> From<E> for Em<E> {
 impl<E: EmSteps + Spec> Model for Em<E> {
     fn fit(&self, evidence: Evidence<'_>, run: &mut Run) -> Result<Fitted> {
         let (steps, a) = (&self.0, evidence.annotations);
-        let Maximum { optimum: Optimum { posterior, params, stop, .. }, trace } =
-            maximise(steps, E::KIND, a, run)?;
+        let (Optimum { posterior, params, stop, .. }, trace) = maximise(steps, E::KIND, a, run)?;
         let report = steps.report(a, &posterior, params);
         Ok(Fitted {
             posterior,
@@ -156,20 +156,14 @@ struct Optimum<P> {
     stop: Stop,
 }
 
-/// The best of all runs of the loop, with the parameters that an M-step estimates from its posterior.
-struct Maximum<P> {
-    optimum: Optimum<P>,
-    /// The steps of all runs.
-    trace: Vec<TraceRow>,
-}
-
-/// Runs the loop from every start.
+/// The best run of the loop from all starts, with the parameters that an M-step estimates from its posterior; and the
+/// steps of all runs.
 fn maximise<E: EmSteps>(
     steps: &E,
     kind: &str,
     a: &Annotations,
     run: &mut Run,
-) -> Result<Maximum<E::Params>> {
+) -> Result<(Optimum<E::Params>, Vec<TraceRow>)> {
     let stop = steps.stop();
     run.progress.begin(kind, Some(u64::from(stop.max_iter)));
     if let Some(caution) = steps.caution(a) {
@@ -190,7 +184,7 @@ fn maximise<E: EmSteps>(
     steps.m_step(a, &best.posterior, &mut best.params, &run.cancel)?;
     run.progress.end();
     check_converged(stop, best.stop, run)?;
-    Ok(Maximum { optimum: best, trace })
+    Ok((best, trace))
 }
 
 /// One run of the loop from a start.

@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use super::described;
 use crate::error::Result;
-use crate::frame::{Annotations, Evidence};
+use crate::frame::{Annotations, Described, Evidence};
 use crate::model::fitted::Fitted;
 use crate::model::{MODELS, ModelKind, Properties};
 use crate::run::Run;
@@ -99,15 +99,20 @@ impl Subject<'_> {
         self.fit_in(a, Run::new(1)).map_err(|e| e.to_string())
     }
 
-    fn fit_in(&self, a: &Annotations, mut run: Run) -> Result<Fitted> {
+    fn fit_in(&self, a: &Annotations, run: Run) -> Result<Fitted> {
+        self.fit_with(a, &described(a), run)
+    }
+
+    /// Fits the model with these features, if it needs any.
+    fn fit_with(&self, a: &Annotations, features: &Described, mut run: Run) -> Result<Fitted> {
         let (kind, mut parameters) = (self.kind, self.parameters.clone());
-        let described = kind.needs_features.then(|| described(a));
         if NETWORKS(kind) {
             parameters["backbone"]["hidden"] = serde_json::json!([64]);
             parameters["device"] = "cpu".into();
         }
         let model = kind.load(parameters)?.model;
-        let evidence = Evidence { annotations: a, described: described.as_ref() };
+        let described = kind.needs_features.then_some(features);
+        let evidence = Evidence { annotations: a, described };
         run.pool().install(|| model.fit(evidence, &mut run))
     }
 }
