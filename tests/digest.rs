@@ -2,7 +2,7 @@
 //! listed here with the reason why it does not.
 
 use labelmill::commands::explain::explain;
-use labelmill::model::MODELS;
+use labelmill::model::{MODELS, ModelKind};
 use labelmill::pipeline::load;
 use labelmill::pipeline::{PipelineSpec, schema};
 use labelmill::spec::Overrides;
@@ -107,11 +107,18 @@ fn spec(job: &Job, kind: &str, set: Option<String>) -> Option<PipelineSpec> {
     // Only weights that depend on the instance go through a bottleneck.
     let has_bottleneck = set.as_ref().is_some_and(|s| s.contains("model.bottleneck"));
     let weights = if has_bottleneck { "model.weights_by = 'instance'\n" } else { "" };
+    // Only the chosen classifier may have settings.
+    let named =
+        |kind: &&str| set.as_ref().is_some_and(|s| s.contains(&format!("classifier.{kind}.")));
+    let classifier = ["decision_tree", "random_forest"].into_iter().find(named);
+    let classifier =
+        classifier.map_or_else(String::new, |kind| format!("model.classifier.kind = '{kind}'\n"));
     // Only a training whose epochs are scored can run out of patience.
-    let is_neural = MODELS.iter().any(|family| family.kind == kind && family.needs_features);
+    let trains = |family: &ModelKind| (family.defaults)()["train"].is_object();
+    let is_neural = MODELS.iter().any(|family| family.kind == kind && trains(family));
     let select = if is_neural { "model.train.select = 'valid'\n" } else { "" };
     let text = format!(
-        "{backbone}{weights}{select}source.annotations = '{dir}in.csv'\nsource.features = '{dir}gold.csv'\nmodel.kind = '{kind}'\nsink.url = '{dir}out'",
+        "{backbone}{weights}{classifier}{select}source.annotations = '{dir}in.csv'\nsource.features = '{dir}gold.csv'\nmodel.kind = '{kind}'\nsink.url = '{dir}out'",
         dir = job.url("")
     );
     let set = set.into_iter().map(|s| s.replace("{dir}", &job.url(""))).collect();

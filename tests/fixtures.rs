@@ -4,7 +4,7 @@ use labelmill::frame::Annotations;
 use labelmill::model::em::{DawidSkene, Em, EmSteps, Glad, Ibcc, OneCoin, StopRule};
 use labelmill::model::fitted::Fitted;
 use labelmill::model::posterior::Posterior;
-use labelmill::model::{Model, vote::MajorityVote};
+use labelmill::model::{Model, Spec, vote::MajorityVote};
 use labelmill::run::Run;
 use labelmill::testing::dense::{self, DenseModel};
 use labelmill::testing::tiny;
@@ -50,7 +50,7 @@ fn iterations(max_iter: u32) -> StopRule {
     StopRule { max_iter, tol: 0.0, ..StopRule::default() }
 }
 
-fn fit(spec: impl EmSteps) -> Fitted {
+fn fit(spec: impl EmSteps + Spec) -> Fitted {
     Em(spec).fit((&toy()).into(), &mut Run::new(0)).unwrap()
 }
 

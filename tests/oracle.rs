@@ -6,10 +6,10 @@ use arrow::array::{ArrayRef, Float64Array, Int64Array, RecordBatch};
 use arrow::array::{AsArray, types::Float64Type, types::Int64Type};
 use datafusion::prelude::SessionContext;
 use labelmill::frame::{AnnotationRows, Annotations, Dims, Duplicates};
-use labelmill::model::Model;
 use labelmill::model::em::{DawidSkene, Em, EmSteps, Glad, Ibcc, OneCoin, StopRule};
 use labelmill::model::fitted::Fitted;
 use labelmill::model::posterior::Posterior;
+use labelmill::model::{Model, Spec};
 use labelmill::run::Run;
 use labelmill::sql::{DAWID_SKENE_CONFUSION, DAWID_SKENE_POSTERIOR, DAWID_SKENE_PRIOR};
 use labelmill::testing::dense::{self, DenseFit, DenseModel, Rows};
@@ -23,7 +23,7 @@ fn iterations(max_iter: u32) -> StopRule {
     StopRule { max_iter, tol: 0.0, ..StopRule::default() }
 }
 
-fn fit(spec: impl EmSteps, a: &Annotations) -> Fitted {
+fn fit(spec: impl EmSteps + Spec, a: &Annotations) -> Fitted {
     Em(spec).fit(a.into(), &mut Run::new(0)).unwrap()
 }
 

@@ -10,21 +10,25 @@
 //! 6. Name every key of the spec above a test that shows what it does (`// keys: my_model.my_key`): `tests/keys.rs` walks
 //!    the schema and fails for a key that no test names.
 //!
-//! How to add a model that learns from features is described in [`neural`].
+//! How to add a model that trains a network is described in [`neural`]; how to add a classifier without one, in
+//! [`classifier`]. [`em::Gem`] is an EM model with such a classifier.
 //!
 //! The layer rule, which a test holds: nothing under `model/` imports Arrow or DataFusion, and only `neural/` imports
 //! candle.
 
 pub mod calibrator;
+pub mod classifier;
 pub mod confusion;
 pub mod em;
 pub mod fitted;
+mod from_features;
 mod lbfgs;
 #[cfg(feature = "neural")]
 pub mod neural;
 pub mod numerics;
 pub mod posterior;
 pub mod preset;
+pub mod snapshot;
 pub mod switching;
 pub mod vote;
 
@@ -177,14 +181,17 @@ impl ModelKind {
         Self::fitted_by::<S, S>()
     }
 
-    const fn em<E: em::EmSteps>() -> Self {
+    const fn em<E: em::EmSteps + Spec>() -> Self {
         Self::fitted_by::<E, em::Em<E>>()
     }
 
     #[cfg(feature = "neural")]
     const fn neural<N: neural::CrowdNet>() -> Self {
-        let predict: Option<Predict> = Some(neural::predict::<N>);
-        Self { needs_features: true, predict, ..Self::of::<neural::Neural<N>>() }
+        Self::with_features::<neural::Neural<N>>(neural::predict::<N>)
+    }
+
+    const fn with_features<S: Spec + Model>(predict: Predict) -> Self {
+        Self { needs_features: true, predict: Some(predict), ..Self::of::<S>() }
     }
 
     const fn fitted_by<S: Spec, M: Model + From<S> + 'static>() -> Self {

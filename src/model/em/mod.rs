@@ -3,11 +3,13 @@
 //! A model implements [`EmSteps`]; the loop calls its steps in order. Models of confusion columns build their steps
 //! from a [`ColumnModel`](kernels::ColumnModel): a prior per class or per instance, and an
 //! [`Estimator`](kernels::Estimator) that fills the columns. A model whose likelihood is not a product of columns
-//! implements [`LogLikelihood`](kernels::LogLikelihood). Parameters and posteriors are allocated once
+//! implements [`LogLikelihood`](kernels::LogLikelihood). A model with a classifier has steps with the data of a fit, and
+//! reports with the classifier itself ([`Gem`]). Parameters and posteriors are allocated once
 //! before the loop and updated in place; a fit that starts several times keeps those of the best start beside them.
 
 mod dawid_skene;
 mod dirichlet;
+mod gem;
 mod glad;
 mod ibcc;
 pub mod kernels;
@@ -23,6 +25,7 @@ use crate::model::posterior::Posterior;
 use crate::model::{Model, ModelKind, Spec};
 use crate::run::{Cancel, Run};
 pub use dawid_skene::DawidSkene;
+pub use gem::Gem;
 pub use glad::Glad;
 pub use ibcc::Ibcc;
 pub use one_coin::OneCoin;
@@ -35,6 +38,7 @@ pub static KINDS: &[ModelKind] = &[
     ModelKind::em::<OneCoin>(),
     ModelKind::em::<Ibcc>(),
     ModelKind::em::<Glad>(),
+    ModelKind::with_features::<Gem>(gem::predict),
 ];
 
 /// The starting point of a run of the loop.
@@ -73,7 +77,7 @@ impl From<f64> for Objective {
 }
 
 /// The steps of an EM model.
-pub trait EmSteps: Spec {
+pub trait EmSteps {
     /// The estimates of the M-step, and the buffers that a model reuses in the next iteration.
     type Params: Send;
     /// Allocates the parameters.
@@ -128,37 +132,17 @@ impl<E> From<E> for Em<E> {
     }
 }
 
-impl<E: EmSteps> Model for Em<E> {
+impl<E: EmSteps + Spec> Model for Em<E> {
     fn fit(&self, evidence: Evidence<'_>, run: &mut Run) -> Result<Fitted> {
         let (steps, a) = (&self.0, evidence.annotations);
-        let stop = steps.stop();
-        run.progress.begin(E::KIND, Some(u64::from(stop.max_iter)));
-        if let Some(caution) = steps.caution(a) {
-            run.warn(caution);
-        }
-        let mut trace = Vec::new();
-        let mut best = run_em(steps, a, 0, steps.params(a), &mut trace, run)?;
-        let mut spare = None;
-        for attempt in 1..=steps.restarts() {
-            let params = spare.take().unwrap_or_else(|| steps.params(a));
-            let mut next = run_em(steps, a, attempt, params, &mut trace, run)?;
-            if next.maximised > best.maximised {
-                std::mem::swap(&mut best, &mut next);
-            }
-            spare = Some(next.params);
-        }
-        drop(spare);
-        let Optimum { posterior, mut params, stop: stopped, .. } = best;
-        steps.m_step(a, &posterior, &mut params, &run.cancel)?;
-        run.progress.end();
-        check_converged(stop, stopped, run)?;
+        let (Optimum { posterior, params, stop, .. }, trace) = maximise(steps, E::KIND, a, run)?;
         let report = steps.report(a, &posterior, params);
         Ok(Fitted {
             posterior,
             predictions: None,
             report,
             trace,
-            stop: stopped,
+            stop,
             model: None,
             device: on_cpu(),
         })
@@ -172,6 +156,37 @@ struct Optimum<P> {
     params: P,
     maximised: f64,
     stop: Stop,
+}
+
+/// The best run of the loop from all starts, with the parameters that an M-step estimates from its posterior; and the
+/// steps of all runs.
+fn maximise<E: EmSteps>(
+    steps: &E,
+    kind: &str,
+    a: &Annotations,
+    run: &mut Run,
+) -> Result<(Optimum<E::Params>, Vec<TraceRow>)> {
+    let stop = steps.stop();
+    run.progress.begin(kind, Some(u64::from(stop.max_iter)));
+    if let Some(caution) = steps.caution(a) {
+        run.warn(caution);
+    }
+    let mut trace = Vec::new();
+    let mut best = run_em(steps, a, 0, steps.params(a), &mut trace, run)?;
+    let mut spare = None;
+    for attempt in 1..=steps.restarts() {
+        let params = spare.take().unwrap_or_else(|| steps.params(a));
+        let mut next = run_em(steps, a, attempt, params, &mut trace, run)?;
+        if next.maximised > best.maximised {
+            std::mem::swap(&mut best, &mut next);
+        }
+        spare = Some(next.params);
+    }
+    drop(spare);
+    steps.m_step(a, &best.posterior, &mut best.params, &run.cancel)?;
+    run.progress.end();
+    check_converged(stop, best.stop, run)?;
+    Ok((best, trace))
 }
 
 /// One run of the loop from a start.

@@ -13,9 +13,9 @@ use std::collections::BTreeMap;
 use crate::error::{Error, Result};
 use crate::model::neural::data::batch::Batch;
 use crate::model::neural::param_table::{Owner, ParamTable};
-use crate::model::neural::train::checkpoint::Snapshot;
 use crate::model::neural::train::moments::Moments;
 use crate::model::neural::train::optimiser::Optimiser;
+use crate::model::snapshot::Snapshot;
 
 /// Every table of a model.
 #[derive(Debug, Clone, Default)]

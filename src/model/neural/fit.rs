@@ -6,7 +6,6 @@ use rand::Rng as _;
 use super::{CrowdNet, DeviceChoice, NetworkSpec, Neural, Task, name_of};
 use crate::error::{Error, Result};
 use crate::frame::{Annotations, Described, Evidence, Role};
-use crate::model::Model;
 use crate::model::confusion::{Cells, CommonConfusion, Confusion};
 use crate::model::em::kernels::expected_counts_of;
 use crate::model::fitted::{Fitted, Report, Stop, Trained};
@@ -21,16 +20,13 @@ use crate::model::neural::train::spec::{Select, TrainSpec};
 use crate::model::neural::train::state::{MAIN_TARGETS, TrainState};
 use crate::model::posterior::Posterior;
 use crate::model::vote::agreement;
+use crate::model::{Model, from_features};
 use crate::run::Run;
 
 impl<N: CrowdNet> Model for Neural<N> {
     fn fit(&self, evidence: Evidence<'_>, run: &mut Run) -> Result<Fitted> {
         let Self { network: NetworkSpec { device: on, train, .. }, model } = self;
-        let Some(described) = evidence.described else {
-            return Err(Error::spec(format!("`{}` learns from features", N::KIND))
-                .at("source.features")
-                .help("set source.features, or choose a label-only model"));
-        };
+        let described = from_features::described_of(evidence, N::KIND)?;
         let dims = evidence.annotations.dims();
         let split = split_annotations(train, evidence.annotations, run)?;
         let (training, held_out) = match &split {
@@ -42,9 +38,7 @@ impl<N: CrowdNet> Model for Neural<N> {
         let (mut aggregated, data) = prepared(self, training, held_out, run)?;
         let state = TrainState::with_targets(aggregated.as_ref().map(|f| f.posterior.clone()));
         let Some(data) = data.filter(|data| !data.is_empty() && dims.classes > 0) else {
-            return Err(Error::data("no annotated instance has features to learn from")
-                .at("source.features")
-                .help("the ids must be the same as in the annotations"));
+            return Err(from_features::no_examples());
         };
         let valid = gold_to_select_by(train, described)?;
         let sizes = self.sizes(dims, described);
@@ -237,10 +231,7 @@ impl AllPredictions {
         }
         let without = a.dims().instances - instances.len();
         if without > 0 {
-            run.warn(format!(
-                "{without} of {} annotated instances have no features: their labels follow from annotations alone",
-                a.dims().instances
-            ));
+            run.warn(from_features::without_features(without, a.dims().instances));
         }
         let instance_parameters = names.into_iter().zip(parameters).collect();
         Ok(Self { posterior, predictions, instance_parameters })

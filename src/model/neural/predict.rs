@@ -3,24 +3,22 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use candle_core::Device;
-use schemars::schema_for;
 use serde_json::{Value, json};
 
 use super::{BatchContext, CrowdNet, DeviceChoice, NetworkSpec, Neural, name_of};
-use crate::error::{Error, Result, Stage};
+use crate::error::{Error, Result};
 use crate::frame::{Dims, Matrix};
 use crate::model::neural::annotator_params::AnnotatorParams;
 use crate::model::neural::data::TrainingData;
 use crate::model::neural::data::inputs::{Inputs, Sizes};
-use crate::model::neural::train::checkpoint::Snapshot;
 use crate::model::neural::train::learner::LearnerSetting;
 use crate::model::neural::train::learners::Learners;
 use crate::model::neural::train::state::Estimates;
 use crate::model::neural::train::step::Predictor;
 use crate::model::posterior::Posterior;
-use crate::model::{Predicted, SavedModel, Spec as _};
+use crate::model::snapshot::Snapshot;
+use crate::model::{Predicted, SavedModel, from_features};
 use crate::run::Run;
-use crate::spec::{Problems, check_schema};
 
 /// The kind, parameters, sizes and modules of a trained model as JSON, without the names of its classes.
 pub(super) fn description<N: CrowdNet>(
@@ -42,33 +40,17 @@ pub fn predict<N: CrowdNet>(
     run: &Run,
 ) -> Result<Predicted> {
     let SavedModel { parameters, sizes, bytes, device: on } = model;
-    let misfit = |e| Error::data(format!("the saved model's description does not fit: {e}"));
-    let mut problems = Problems::default();
-    let schema = schema_for!(Neural<N>).to_value();
-    check_schema(&parameters, &schema, "model.json: parameters", &mut problems);
-    let mut spec: Neural<N> = serde_json::from_value(parameters).map_err(misfit)?;
     // The device of the training may not exist here.
-    if let Some(on) = on {
-        on.clone_into(&mut spec.network.device);
-    }
-    spec.check("model.json: parameters", &mut problems);
-    problems.into_result().map_err(|mut e| {
-        e.stage = Stage::Data;
-        e
+    let spec = from_features::spec_of(parameters, |spec: &mut Neural<N>| {
+        if let Some(on) = on {
+            on.clone_into(&mut spec.network.device);
+        }
     })?;
-    let saved: Sizes = serde_json::from_value(sizes).map_err(misfit)?;
+    let saved: Sizes = from_features::sizes_of(sizes)?;
     let width = checked_product(&saved.features)
         .filter(|_| saved.classes > 0 && saved.labels >= saved.classes);
-    let width = width.ok_or_else(|| {
-        Error::data("the saved model's sizes are those of no model")
-            .at("model.json: sizes")
-            .found(json!(saved).to_string())
-    })?;
-    if matrix.width() != width {
-        return Err(Error::data("the features do not have the width that the model learned from")
-            .found(format!("{} numbers a row, where the model takes {width}", matrix.width()))
-            .help("give the same columns in the same order as for training"));
-    }
+    let width = width.ok_or_else(|| from_features::impossible_sizes(&saved))?;
+    from_features::check_width(matrix, width)?;
     let learners = spec.learners(&saved);
     let Neural { network: NetworkSpec { device: on, train, .. }, model } = spec;
     let snapshot = Snapshot::from_bytes(bytes)?;
@@ -114,12 +96,7 @@ pub fn predict<N: CrowdNet>(
         if predicted.classes.len() != rows.len() * saved.classes {
             return Err(unfit());
         }
-        if let Some(at) = predicted.classes.iter().position(|p| !p.is_finite()) {
-            let row = rows.start + at / saved.classes;
-            return Err(Error::data("the model gives what is no number")
-                .found(format!("{} in row {row}", predicted.classes[at]))
-                .help("are the features, or the numbers in model.safetensors, damaged?"));
-        }
+        from_features::check_finite(&predicted.classes, rows.start, saved.classes)?;
         predictions.values_mut()[rows.start * saved.classes..rows.end * saved.classes]
             .copy_from_slice(&predicted.classes);
     }

@@ -107,8 +107,12 @@ pub(super) fn instance_permutation(model: &Subject<'_>) -> std::result::Result<(
     let rows = crowd.draw(10).rows;
     let n = crowd.instances;
     let renamed: Vec<_> = rows.iter().map(|(i, r, l)| (n - 1 - i, *r, *l)).collect();
-    let one = model.fit(&annotations(dims(&crowd), &rows))?;
-    let two = model.fit(&annotations(dims(&crowd), &renamed))?;
+    let (a, renamed) = (annotations(dims(&crowd), &rows), annotations(dims(&crowd), &renamed));
+    // A renamed instance keeps its features.
+    let mut features = described(&a);
+    let one = model.fit_with(&a, &features, Run::new(1)).map_err(|e| e.to_string())?;
+    features.row_of_instance.reverse();
+    let two = model.fit_with(&renamed, &features, Run::new(1)).map_err(|e| e.to_string())?;
     let last = one.posterior.len() - 1;
     for i in 0..=last {
         let worst = gap(one.posterior.row(i), two.posterior.row(last - i));

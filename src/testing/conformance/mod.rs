@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use super::described;
 use crate::error::Result;
-use crate::frame::{Annotations, Evidence};
+use crate::frame::{Annotations, Described, Evidence};
 use crate::model::fitted::Fitted;
 use crate::model::{MODELS, ModelKind, Properties};
 use crate::run::Run;
@@ -31,6 +31,8 @@ const LABEL_ONLY: AppliesTo = |kind| !kind.needs_features;
 const FIXED_START: AppliesTo = |kind| kind.properties != Properties::RandomStart;
 /// Kinds that learn a classifier from features.
 const CLASSIFIERS: AppliesTo = |kind| kind.predict.is_some();
+/// Kinds that train a network.
+const NETWORKS: AppliesTo = |kind| (kind.defaults)()["train"].is_object();
 
 /// The parameters of the fits of a check.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -62,7 +64,7 @@ const CHECKS: &[(&str, AppliesTo, Settings, Check)] = &[
     ("a trusted class stays", ALL, Defaults, trusted),
     ("a good crowd is read better than by chance", ALL, Defaults, better_than_chance),
     ("a saved model predicts what the fitted one did", CLASSIFIERS, Defaults, saved),
-    ("an interrupted training goes on to the same bits", CLASSIFIERS, Defaults, resumed),
+    ("an interrupted training goes on to the same bits", NETWORKS, Defaults, resumed),
 ];
 
 /// A kind of model with the parameters of its fits.
@@ -97,15 +99,20 @@ impl Subject<'_> {
         self.fit_in(a, Run::new(1)).map_err(|e| e.to_string())
     }
 
-    fn fit_in(&self, a: &Annotations, mut run: Run) -> Result<Fitted> {
+    fn fit_in(&self, a: &Annotations, run: Run) -> Result<Fitted> {
+        self.fit_with(a, &described(a), run)
+    }
+
+    /// Fits the model with these features, if it needs any.
+    fn fit_with(&self, a: &Annotations, features: &Described, mut run: Run) -> Result<Fitted> {
         let (kind, mut parameters) = (self.kind, self.parameters.clone());
-        let described = kind.needs_features.then(|| described(a));
-        if kind.needs_features {
+        if NETWORKS(kind) {
             parameters["backbone"]["hidden"] = serde_json::json!([64]);
             parameters["device"] = "cpu".into();
         }
         let model = kind.load(parameters)?.model;
-        let evidence = Evidence { annotations: a, described: described.as_ref() };
+        let described = kind.needs_features.then_some(features);
+        let evidence = Evidence { annotations: a, described };
         run.pool().install(|| model.fit(evidence, &mut run))
     }
 }

@@ -5,7 +5,7 @@ use rand::Rng as _;
 use crate::error::Result;
 use crate::frame::Matrix;
 use crate::model::neural::net::backbone::{BackboneSpec, Scaling};
-use crate::model::neural::train::checkpoint::Snapshot;
+use crate::model::snapshot::Snapshot;
 use crate::run::Rng;
 
 /// A column with a smaller standard deviation counts as constant.

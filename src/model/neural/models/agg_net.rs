@@ -27,6 +27,7 @@ use crate::error::Result;
 use crate::frame::{Annotations, Evidence};
 use crate::model::Model;
 use crate::model::fitted::Fitted;
+use crate::model::from_features::single_annotations;
 use crate::model::neural::models::{counted, paper};
 use crate::model::neural::{
     Act, AnnotatorParams, AnnotatorReport, BatchContext, BatchPrediction, CrowdNet, Gradient,
@@ -101,13 +102,9 @@ impl CrowdNet for AggNet {
     }
 
     fn report(&self, task: &Task<'_>, annotator_params: &AnnotatorParams) -> AnnotatorReport {
-        let a = task.evidence.annotations;
-        let single = (0..a.dims().instances).all(|i| a.columns_of_instance(i).len() < 2);
-        let warning = "no instance has a second annotation: the posteriors give the annotations back, and the matrices \
-                       are those of the votes; `trace_regularised` learns from single annotations";
         AnnotatorReport {
             confusion: Some(counted::reported(annotator_params, task.dims)),
-            warnings: single.then(|| warning.to_owned()).into_iter().collect(),
+            warnings: single_annotations(task.evidence.annotations).into_iter().collect(),
             ..AnnotatorReport::default()
         }
     }

@@ -199,7 +199,7 @@ mod tests {
     use super::*;
     use crate::model::neural::net::backend::Backend;
     use crate::model::neural::net::mode::Mode;
-    use crate::model::neural::train::checkpoint::Snapshot;
+    use crate::model::snapshot::Snapshot;
     use crate::run::Run;
 
     fn built(spec: &BackboneSpec) -> (Trunk, Snapshot) {

@@ -153,8 +153,8 @@ mod tests {
     use super::*;
     use crate::model::neural::OptimiserSpec;
     use crate::model::neural::net::parameters::Initialisation;
-    use crate::model::neural::train::checkpoint::Snapshot;
     use crate::model::neural::train::optimiser_spec::OptimiserKind;
+    use crate::model::snapshot::Snapshot;
     use crate::run::Run;
 
     const NAMES: [&str; 5] = ["a.weight", "a.bias", "b.weight", "b.bias", "mean"];

@@ -36,7 +36,7 @@ use crate::model::neural::net::layers::{Dense, Layer, forward_all};
 use crate::model::neural::net::mode::Mode;
 use crate::model::neural::net::parameters::Parameters;
 use crate::model::neural::net::precision::Precision;
-use crate::model::neural::train::checkpoint::Snapshot;
+use crate::model::snapshot::Snapshot;
 use crate::run::Run;
 
 /// The sizes of a network's input and output.

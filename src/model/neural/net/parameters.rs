@@ -16,9 +16,9 @@ use crate::error::{Error, Result};
 use crate::model::neural::from_candle;
 use crate::model::neural::net::flat::Flat;
 use crate::model::neural::net::host::read;
-use crate::model::neural::train::checkpoint::Snapshot;
 use crate::model::neural::train::moments::Moments;
 use crate::model::neural::train::optimiser::Optimiser;
+use crate::model::snapshot::Snapshot;
 use crate::run::Run;
 
 /// How weights and biases are drawn at the start.

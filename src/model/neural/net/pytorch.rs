@@ -21,7 +21,7 @@ use crate::model::neural::net::Network;
 use crate::model::neural::net::batch_norm::NORM_EPSILON;
 use crate::model::neural::net::heads::{Head, Heads};
 use crate::model::neural::net::layers::{Activation, Layer};
-use crate::model::neural::train::checkpoint::Snapshot;
+use crate::model::snapshot::Snapshot;
 
 /// A module of `torch.nn`.
 #[derive(Debug, Clone, PartialEq, Serialize)]

@@ -89,7 +89,7 @@ mod tests {
     use crate::model::neural::net::layers::{Layer, forward_all};
     use crate::model::neural::net::mode::Mode;
     use crate::model::neural::net::parameters::{Initialisation, Parameters};
-    use crate::model::neural::train::checkpoint::Snapshot;
+    use crate::model::snapshot::Snapshot;
     use crate::run::Run;
 
     fn numbers(t: &Tensor) -> Vec<f32> {

@@ -12,7 +12,7 @@ use crate::frame::Matrix;
 use crate::model::neural::data::inputs::Inputs;
 use crate::model::neural::data::scaler::Scaler;
 use crate::model::neural::net::backbone::Scaling;
-use crate::model::neural::train::checkpoint::Snapshot;
+use crate::model::snapshot::Snapshot;
 use crate::model::vote::MajorityVote;
 use crate::run::Cancel;
 use crate::testing::described;

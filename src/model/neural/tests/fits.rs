@@ -3,8 +3,8 @@
 use super::*;
 use crate::frame::Described;
 use crate::model::neural::net::pytorch::from_pytorch;
-use crate::model::neural::train::checkpoint::Snapshot;
 use crate::model::posterior::best;
+use crate::model::snapshot::Snapshot;
 use crate::model::{ModelSpec, SavedModel};
 use crate::testing::described;
 

@@ -5,9 +5,9 @@ use super::*;
 use crate::model::calibrator::{Calibrator, Method, Points};
 use crate::model::fitted::TraceRow;
 use crate::model::neural::models::tcl::Retrain;
-use crate::model::neural::train::checkpoint::Snapshot;
 use crate::model::neural::train::state::{Best, Targets};
 use crate::model::posterior::Posterior;
+use crate::model::snapshot::Snapshot;
 use crate::testing::described;
 
 const CALIBRATE: &str = "Calibrate(\"classifier\", Isotonic)";

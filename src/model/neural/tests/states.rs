@@ -9,7 +9,7 @@ use super::*;
 use crate::frame::Matrix;
 use crate::model::calibrator::{Calibrator, Method};
 use crate::model::neural::net::backbone::Scaling;
-use crate::model::neural::train::checkpoint::Snapshot;
+use crate::model::snapshot::Snapshot;
 use crate::model::vote::MajorityVote;
 use crate::run::Cancel;
 use crate::testing::described;

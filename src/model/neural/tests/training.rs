@@ -6,9 +6,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use super::fits::{agreeing, fit, parameters};
 use super::*;
 use crate::frame::{Described, Gold, Role};
-use crate::model::MODELS;
 use crate::model::neural::fit::split_annotations;
-use crate::model::neural::train::checkpoint::Snapshot;
+use crate::model::snapshot::Snapshot;
 use crate::run::Progress;
 use crate::testing::described;
 
@@ -25,7 +24,7 @@ impl Progress for Epochs {
 fn every_model_that_diverges_says_so_at_once_and_names_the_learning_rate() {
     let a = agreeing();
     let described = described(&a);
-    for kind in MODELS.iter().filter(|f| f.needs_features) {
+    for kind in KINDS {
         for select in ["last", "annotation_likelihood"] {
             let mut parameters = (kind.defaults)();
             parameters["train"]["select"] = select.into();
@@ -294,7 +293,7 @@ fn every_preset_has_the_numbers_of_its_paper() {
         ("max_mig", 20, Some(64), 1e-4),
         ("conal", 100, Some(1024), 1e-2),
     ];
-    for kind in MODELS.iter().filter(|f| f.needs_features) {
+    for kind in KINDS {
         let (_, epochs, rows, rate) = known.iter().find(|k| k.0 == kind.kind).unwrap();
         let paper = kind.load(serde_json::json!({"preset": "paper"})).unwrap().parameters;
         let train: TrainSpec = serde_json::from_value(paper["train"].clone()).unwrap();
@@ -310,7 +309,7 @@ fn every_preset_has_the_numbers_of_its_paper() {
 /// A key belongs to the model, or to the sections that all models have; `AggNet` has no key of its own.
 #[test]
 fn a_key_that_neither_model_nor_network_has_is_refused() {
-    for kind in MODELS.iter().filter(|f| f.needs_features) {
+    for kind in KINDS {
         let refused = |parameters: serde_json::Value| {
             let error = kind.load(parameters).err().map(|e| e.to_string()).unwrap_or_default();
             assert!(error.contains("`epocs`"), "{}: {error}", kind.kind);
@@ -327,7 +326,7 @@ fn a_key_that_neither_model_nor_network_has_is_refused() {
 
 #[test]
 fn the_paper_s_preset_gives_way_to_what_is_written() {
-    for kind in MODELS.iter().filter(|f| f.needs_features) {
+    for kind in KINDS {
         let with = |more: serde_json::Value| {
             let mut parameters = serde_json::json!({"preset": "paper"});
             parameters.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());

@@ -20,10 +20,10 @@ use crate::model::neural::net::precision::Precision;
 use crate::model::neural::net::pytorch::from_pytorch;
 use crate::model::neural::net::rows::{MAX_PREDICTION_BYTES, PREDICTION_SHARE};
 use crate::model::neural::net::{NetShape, Network};
-use crate::model::neural::train::checkpoint::Snapshot;
 use crate::model::neural::train::frozen::{FROZEN_SHARE, FrozenOutputs, MAX_FROZEN_BYTES};
 use crate::model::neural::train::optimiser_spec::OptimiserSpec;
 use crate::model::neural::{BackboneSpec, LearnerSubset};
+use crate::model::snapshot::Snapshot;
 use crate::run::Run;
 
 /// The name of the learner that every model has.

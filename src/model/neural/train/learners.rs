@@ -12,11 +12,11 @@ use crate::model::neural::data::{TrainingData, batch::Batch};
 use crate::model::neural::net::forward_pass::ForwardPass;
 use crate::model::neural::net::heads::Outputs;
 use crate::model::neural::net::pytorch::to_pytorch;
-use crate::model::neural::train::checkpoint::Snapshot;
 use crate::model::neural::train::learner::{Learner, LearnerSetting, LearnerSpec};
 use crate::model::neural::train::optimiser::Optimiser;
 use crate::model::neural::train::optimiser_spec::OptimiserSpec;
 use crate::model::neural::{LearnerSubset, Phase};
+use crate::model::snapshot::Snapshot;
 
 /// All learners of a model.
 pub(crate) struct Learners {

@@ -1,6 +1,5 @@
 //! The training loop that all models share.
 
-pub(crate) mod checkpoint;
 mod constants;
 mod epoch;
 mod frozen;
@@ -20,12 +19,12 @@ use crate::frame::Dims;
 use crate::model::neural::annotator_params::AnnotatorParams;
 use crate::model::neural::data::inputs::Inputs;
 use crate::model::neural::data::{TrainingData, batch::Batch};
-use crate::model::neural::train::checkpoint::Snapshot;
 use crate::model::neural::train::learners::Learners;
 use crate::model::neural::train::spec::{Reduction, TrainSpec};
 use crate::model::neural::train::state::TrainState;
 use crate::model::neural::train::step::Predictor;
 use crate::model::neural::{Act, BatchContext, BatchPrediction, CrowdNet, LearnerSubset, Phase};
+use crate::model::snapshot::Snapshot;
 use crate::run::Run;
 
 /// The format of checkpoints. A change of the names or the meaning of saved arrays needs a new number: arrays that are

@@ -6,8 +6,8 @@ use candle_core::{Device, Tensor, Var};
 
 use crate::error::Result;
 use crate::model::neural::from_candle;
-use crate::model::neural::train::checkpoint::Snapshot;
 use crate::model::neural::train::optimiser_spec::OptimiserKind;
+use crate::model::snapshot::Snapshot;
 use crate::prefetch::prefetch_all;
 
 /// Running moments of one parameter; a moment that the kind of optimiser does not use is empty.

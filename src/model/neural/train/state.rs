@@ -9,8 +9,8 @@ use crate::error::{Error, Result};
 use crate::frame::Dims;
 use crate::model::calibrator::Calibrator;
 use crate::model::fitted::TraceRow;
-use crate::model::neural::train::checkpoint::Snapshot;
 use crate::model::posterior::Posterior;
+use crate::model::snapshot::Snapshot;
 
 /// The name of the targets that a model's aggregator computes. They are the posteriors of a model that trains on
 /// targets.

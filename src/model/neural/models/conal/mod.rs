@@ -352,7 +352,7 @@ mod tests {
     use crate::frame::{Evidence, Features};
     use crate::model::Model as _;
     use crate::model::neural::Neural;
-    use crate::model::neural::train::checkpoint::Snapshot;
+    use crate::model::snapshot::Snapshot;
     use crate::run::Run;
     use crate::testing::{described, tiny};
 

@@ -1,4 +1,4 @@
-//! The state of a training, or a trained model, as named arrays in the safetensors format.
+//! A trained model, or the state of a training, as named arrays in the safetensors format.
 
 use std::collections::BTreeMap;
 
@@ -148,6 +148,15 @@ impl Snapshot {
         }
     }
 
+    /// The `n` numbers of that name.
+    ///
+    /// # Errors
+    /// When there are none, or another number of them.
+    pub fn take_n_f64s(&self, name: &str, n: usize) -> Result<Vec<f64>> {
+        let found = self.take_f64s(name).ok().filter(|values| values.len() == n);
+        found.ok_or_else(|| self.another(name, n))
+    }
+
     /// The text of that name.
     ///
     /// # Errors
@@ -166,9 +175,18 @@ impl Snapshot {
     /// # Errors
     /// When there are none, or another number of them.
     pub fn take_u32s(&self, name: &str, n: usize) -> Result<Vec<u32>> {
+        let found = self.u32s_of(name).ok().filter(|values| values.len() == n);
+        found.ok_or_else(|| self.another(name, n))
+    }
+
+    /// The unsigned integers of that name, however many.
+    ///
+    /// # Errors
+    /// When there are none.
+    pub fn u32s_of(&self, name: &str) -> Result<Vec<u32>> {
         match self.0.get(name).map(|array| &array.numbers) {
-            Some(TypedNumbers::U32s(values)) if values.len() == n => Ok(values.clone()),
-            _ => Err(self.another(name, n)),
+            Some(TypedNumbers::U32s(values)) => Ok(values.clone()),
+            _ => Err(self.another(name, 0)),
         }
     }
 

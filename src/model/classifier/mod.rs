@@ -1,0 +1,218 @@
+//! Classifiers of feature rows that are not networks, for models that alternate between labels and a classifier.
+//!
+//! A [`Classifier`] learns from [`Examples`]: rows of features with soft targets and weights. One with the target (0.3,
+//! 0.7) and the weight 2 is the same as two with the weights 0.6 and 1.4, of which each has one class; a weight of 2 is
+//! the same as the example twice. A classifier may be fitted again and again: [`Classifier::fit`] may start at what it
+//! learned before, until [`Classifier::reset`].
+//!
+//! # Adding a classifier
+//! 1. Write one file with a spec struct and a struct that implements [`Classifier`].
+//! 2. Add its section and its word to [`ClassifierSpec`], and its line to [`ClassifierSpec::build`].
+//!
+//! # Why
+//! Every other learner of this crate is a network. A small table of features is learned better by a logistic regression
+//! or by trees: they have few settings, give the same result on every machine, and take seconds.
+
+mod forest;
+mod growth;
+mod logistic;
+#[cfg(test)]
+mod tests;
+mod tree;
+
+use std::ops::Range;
+
+use rayon::prelude::*;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::error::{Problem, Result};
+use crate::frame::{INSTANCES_PER_BLOCK, Matrix};
+use crate::model::snapshot::Snapshot;
+use crate::run::Run;
+use crate::spec::Problems;
+pub use forest::{ForestSpec, RandomForest};
+pub use logistic::{LogisticRegression, LogisticSpec};
+pub use tree::{Criterion, DecisionTree, TreeSpec};
+
+/// The number of ranges of examples that are summed separately, and then in order.
+const RANGES: usize = 16;
+
+/// Rows of features with soft targets and weights.
+#[derive(Clone, Copy)]
+pub struct Examples<'a> {
+    /// The features.
+    pub matrix: &'a Matrix,
+    /// The row of each example in the matrix.
+    pub rows: &'a [u32],
+    /// P(class) of each example, `[example, class]`; each row sums to 1.
+    pub targets: &'a [f64],
+    /// The weight of each example, not negative.
+    pub weights: &'a [f64],
+    /// The number of classes.
+    pub n_classes: usize,
+}
+
+impl<'a> Examples<'a> {
+    /// The target of the `i`-th example.
+    #[must_use]
+    pub fn target(&self, i: usize) -> &'a [f64] {
+        &self.targets[i * self.n_classes..(i + 1) * self.n_classes]
+    }
+
+    /// The sum of all weights.
+    #[must_use]
+    pub fn total_weight(&self) -> f64 {
+        self.weights.iter().sum()
+    }
+
+    /// Calls `add(example, row, sums)` for every example, and returns the `n` sums. A fixed number of ranges of
+    /// examples is summed in order, so that the result does not depend on the number of threads.
+    fn sum(&self, n: usize, add: impl Fn(usize, &[f32], &mut [f64]) + Sync) -> Vec<f64> {
+        let bound = |range: usize| range * self.rows.len() / RANGES;
+        let sum_of = |examples: Range<usize>| {
+            let (mut sums, mut row) = (vec![0.0; n], vec![0.0; self.matrix.width()]);
+            for i in examples {
+                self.matrix.read(self.rows[i] as usize, &mut row);
+                add(i, &row, &mut sums);
+            }
+            sums
+        };
+        let ranges = (0..RANGES).into_par_iter().with_max_len(1);
+        let parts: Vec<Vec<f64>> =
+            ranges.map(|range| sum_of(bound(range)..bound(range + 1))).collect();
+        let mut all = vec![0.0; n];
+        for part in &parts {
+            all.iter_mut().zip(part).for_each(|(all, part)| *all += part);
+        }
+        all
+    }
+}
+
+/// A classifier of rows of features, for a fixed number of features and classes.
+pub trait Classifier: Send + Sync {
+    /// Learns from examples, of which at least one has a positive weight. The result depends on the examples, on what
+    /// was learned since the last reset, and on the seed of the run; not on the number of threads.
+    ///
+    /// # Errors
+    /// When the run is cancelled, or the examples do not fit in memory.
+    fn fit(&mut self, examples: Examples<'_>, run: &Run) -> Result<()>;
+
+    /// Forgets what was learned.
+    fn reset(&mut self);
+
+    /// Writes P(class) of a row of features, `[feature]`, into `p`, `[class]`; uniform before the first fit.
+    fn predict_row(&self, row: &[f32], p: &mut [f64]);
+
+    /// Writes P(class) of the examples of the last fit, given the same matrix and rows, into `p`, `[example, class]`; where
+    /// the classifier can tell, from what it learned without the example.
+    fn predict_examples(&self, matrix: &Matrix, rows: &[u32], p: &mut [f64]) {
+        self.predict(matrix, rows, p);
+    }
+
+    /// The logarithm of the prior of what was learned, up to a constant: the term that a fit adds to the weighted
+    /// log-likelihood of the targets when it maximises; 0 for a classifier without one.
+    fn log_prior(&self) -> f64 {
+        0.0
+    }
+
+    /// Adds what was learned to a snapshot.
+    fn save(&self, to: &mut Snapshot);
+
+    /// Takes what was learned from a snapshot.
+    ///
+    /// # Errors
+    /// When the snapshot is that of another classifier, or of another number of features or classes.
+    fn load(&mut self, from: &Snapshot) -> Result<()>;
+
+    /// P(class) of rows of a matrix, `[row, class]`.
+    fn predict(&self, matrix: &Matrix, rows: &[u32], p: &mut [f64]) {
+        let n_classes = p.len() / rows.len().max(1);
+        let blocks = p
+            .par_chunks_mut((INSTANCES_PER_BLOCK * n_classes).max(1))
+            .zip(rows.par_chunks(INSTANCES_PER_BLOCK));
+        blocks.for_each(|(p, rows)| {
+            let mut features = vec![0.0; matrix.width()];
+            for (p, row) in p.chunks_exact_mut(n_classes.max(1)).zip(rows) {
+                matrix.read(*row as usize, &mut features);
+                self.predict_row(&features, p);
+            }
+        });
+    }
+}
+
+/// The kind of a classifier.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum ClassifierKind {
+    /// Multinomial logistic regression on standardised features.
+    #[default]
+    LogisticRegression,
+    /// A decision tree (CART).
+    DecisionTree,
+    /// A random forest.
+    RandomForest,
+}
+
+/// A classifier and its settings.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct ClassifierSpec {
+    /// The kind of classifier; only the section of this kind may be set.
+    pub kind: ClassifierKind,
+    /// The settings of `kind = "logistic_regression"`.
+    pub logistic_regression: LogisticSpec,
+    /// The settings of `kind = "decision_tree"`.
+    pub decision_tree: TreeSpec,
+    /// The settings of `kind = "random_forest"`.
+    pub random_forest: ForestSpec,
+}
+
+impl ClassifierSpec {
+    /// The classifier that has learned nothing yet.
+    #[must_use]
+    pub fn build(&self, n_features: usize, n_classes: usize) -> Box<dyn Classifier> {
+        let (features, classes) = (n_features, n_classes);
+        match self.kind {
+            ClassifierKind::LogisticRegression => {
+                let spec = self.logistic_regression.clone();
+                Box::new(LogisticRegression::new(spec, features, classes))
+            }
+            ClassifierKind::DecisionTree => {
+                Box::new(DecisionTree::new(self.decision_tree.clone(), features, classes))
+            }
+            ClassifierKind::RandomForest => {
+                Box::new(RandomForest::new(self.random_forest.clone(), features, classes))
+            }
+        }
+    }
+
+    /// Adds a problem for every section that is set, but belongs to another kind.
+    pub fn check(&self, place: &str, problems: &mut Problems) {
+        let plain = Self::default();
+        let sections = [
+            (
+                ClassifierKind::LogisticRegression,
+                "logistic_regression",
+                self.logistic_regression != plain.logistic_regression,
+            ),
+            (
+                ClassifierKind::DecisionTree,
+                "decision_tree",
+                self.decision_tree != plain.decision_tree,
+            ),
+            (
+                ClassifierKind::RandomForest,
+                "random_forest",
+                self.random_forest != plain.random_forest,
+            ),
+        ];
+        for (_, section, _) in sections.iter().filter(|(kind, _, set)| *set && *kind != self.kind) {
+            problems.push(
+                Problem::new(format!("these settings are those of a `{section}`"))
+                    .at(format!("{place}.{section}"))
+                    .help(format!("set kind = \"{section}\", or leave the section out")),
+            );
+        }
+    }
+}

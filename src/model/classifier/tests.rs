@@ -1,0 +1,182 @@
+//! Properties of every kind of classifier.
+
+use super::*;
+
+/// Examples with their data.
+pub(super) struct Owned {
+    pub(super) matrix: Matrix,
+    pub(super) rows: Vec<u32>,
+    pub(super) targets: Vec<f64>,
+    pub(super) weights: Vec<f64>,
+    pub(super) n_classes: usize,
+}
+
+impl Owned {
+    /// The rows of a matrix of this width, in order.
+    pub(super) fn new(width: usize, features: &[f32], targets: &[f64], weights: &[f64]) -> Self {
+        Self {
+            matrix: Matrix::from_rows(width, features),
+            rows: (0..weights.len() as u32).collect(),
+            targets: targets.to_vec(),
+            weights: weights.to_vec(),
+            n_classes: targets.len() / weights.len(),
+        }
+    }
+
+    /// Every example once for each of its classes, with the class's share of the weight.
+    pub(super) fn split(&self) -> Self {
+        let n = self.n_classes;
+        let one_hot = |k: usize| (0..n).map(move |other| f64::from(u8::from(other == k)));
+        let each = self.rows.iter().flat_map(|row| (0..n).map(move |_| *row));
+        let targets = self.rows.iter().flat_map(|_| (0..n).flat_map(one_hot));
+        let weight = |i: usize| self.weights[i / n] * self.targets[i];
+        Self {
+            matrix: self.matrix_again(),
+            rows: each.collect(),
+            targets: targets.collect(),
+            weights: (0..self.targets.len()).map(weight).collect(),
+            n_classes: n,
+        }
+    }
+
+    /// Every example twice, with half of its weight each time.
+    pub(super) fn doubled(&self) -> Self {
+        Self {
+            matrix: self.matrix_again(),
+            rows: [&self.rows[..], &self.rows].concat(),
+            targets: [&self.targets[..], &self.targets].concat(),
+            weights: [&self.weights[..], &self.weights].concat().iter().map(|w| w / 2.0).collect(),
+            n_classes: self.n_classes,
+        }
+    }
+
+    fn matrix_again(&self) -> Matrix {
+        let width = self.matrix.width();
+        let mut values = vec![0.0; self.matrix.len() * width];
+        for (row, values) in values.chunks_exact_mut(width).enumerate() {
+            self.matrix.read(row, values);
+        }
+        Matrix::from_rows(width, &values)
+    }
+
+    pub(super) fn examples(&self) -> Examples<'_> {
+        let Self { matrix, rows, targets, weights, n_classes } = self;
+        Examples { matrix, rows, targets, weights, n_classes: *n_classes }
+    }
+
+    /// P(class) of every row of the matrix, after a fit from the start.
+    pub(super) fn fit(&self, classifier: &mut dyn Classifier) -> Vec<f64> {
+        classifier.reset();
+        classifier.fit(self.examples(), &Run::new(1)).unwrap();
+        let rows: Vec<u32> = (0..self.matrix.len() as u32).collect();
+        let mut p = vec![0.0; rows.len() * self.n_classes];
+        classifier.predict(&self.matrix, &rows, &mut p);
+        p
+    }
+}
+
+/// Six examples with uneven weights and targets of three classes.
+pub(super) fn uneven() -> Owned {
+    let features = [0.5, 10.0, 1.5, 30.0, -1.0, 20.0, 2.0, -10.0, 0.0, 5.0, 3.0, 25.0];
+    let targets = [
+        [0.7, 0.2, 0.1],
+        [0.1, 0.8, 0.1],
+        [0.25, 0.25, 0.5],
+        [1.0, 0.0, 0.0],
+        [0.0, 0.4, 0.6],
+        [0.0, 1.0, 0.0],
+    ];
+    Owned::new(2, &features, targets.as_flattened(), &[1.0, 2.0, 0.5, 1.5, 3.0, 0.25])
+}
+
+pub(super) fn assert_near(got: &[f64], want: &[f64], tolerance: f64) {
+    assert_eq!(got.len(), want.len());
+    for (at, (got, want)) in got.iter().zip(want).enumerate() {
+        assert!((got - want).abs() <= tolerance, "{at}: {got} is not {want}");
+    }
+}
+
+/// Every kind, with trees that are deep for few examples.
+fn kinds() -> Vec<ClassifierSpec> {
+    let tree = TreeSpec { min_leaf_weight: 0.5, ..TreeSpec::default() };
+    [ClassifierKind::LogisticRegression, ClassifierKind::DecisionTree, ClassifierKind::RandomForest]
+        .map(|kind| ClassifierSpec {
+            kind,
+            decision_tree: tree.clone(),
+            random_forest: ForestSpec { trees: 9, tree: tree.clone(), ..ForestSpec::default() },
+            ..ClassifierSpec::default()
+        })
+        .to_vec()
+}
+
+#[test]
+fn a_saved_classifier_predicts_the_same_and_only_fits_its_own_sizes() {
+    let data = uneven();
+    for spec in kinds() {
+        let mut fitted = spec.build(2, 3);
+        let p = data.fit(fitted.as_mut());
+        let mut snapshot = Snapshot::default();
+        fitted.save(&mut snapshot);
+        let mut loaded = spec.build(2, 3);
+        loaded.load(&snapshot).unwrap();
+        let mut again = vec![0.0; p.len()];
+        loaded.predict(&data.matrix, &data.rows, &mut again);
+        assert_eq!(p, again, "{:?}", spec.kind);
+        assert!(p[9] > 0.5, "{:?} has learned: {p:?}", spec.kind);
+        for (n_features, n_classes) in [(1, 3), (2, 2)] {
+            let misfit = spec.build(n_features, n_classes).load(&snapshot);
+            assert!(misfit.is_err(), "{:?} {n_features} {n_classes}", spec.kind);
+        }
+    }
+}
+
+#[test]
+fn a_classifier_that_has_learned_nothing_finds_all_classes_equal() {
+    let data = uneven();
+    for spec in kinds() {
+        let mut classifier = spec.build(2, 3);
+        let mut p = vec![0.0; 18];
+        classifier.predict(&data.matrix, &data.rows, &mut p);
+        assert_near(&p, &[1.0 / 3.0; 18], 1e-15);
+        data.fit(classifier.as_mut());
+        classifier.reset();
+        classifier.predict(&data.matrix, &data.rows, &mut p);
+        assert_near(&p, &[1.0 / 3.0; 18], 1e-15);
+    }
+}
+
+/// Features of 5000 rows, of which each range has more than a block.
+#[test]
+fn one_thread_and_four_give_the_same_bits() {
+    let n = 5000;
+    let features: Vec<f32> = (0..2 * n).map(|i| ((i * 7919) % 1009) as f32 / 31.0).collect();
+    let p = |i: usize| (1.0 + ((i * 31) % 17) as f64) / 19.0;
+    let targets: Vec<f64> = (0..n).flat_map(|i| [p(i), 1.0 - p(i)]).collect();
+    let weights: Vec<f64> = (0..n).map(|i| 0.1 + ((i * 13) % 7) as f64).collect();
+    let data = Owned::new(2, &features, &targets, &weights);
+    for spec in kinds() {
+        let on = |threads| {
+            let run = Run::new(1).with_threads(threads).unwrap();
+            run.pool().install(|| data.fit(spec.build(2, 2).as_mut()))
+        };
+        assert_eq!(on(1), on(4), "{:?}", spec.kind);
+    }
+}
+
+// keys: gem.classifier.kind
+#[test]
+fn settings_of_another_kind_are_refused() {
+    for kind in kinds().into_iter().map(|spec| spec.kind) {
+        let of = |spec: ClassifierSpec| {
+            let mut problems = Problems::default();
+            ClassifierSpec { kind, ..spec }.check("model.classifier", &mut problems);
+            problems.into_result().map_err(|e| e.to_string())
+        };
+        assert!(of(ClassifierSpec::default()).is_ok());
+        let tree = TreeSpec { max_depth: 3, ..TreeSpec::default() };
+        let decision_tree = of(ClassifierSpec { decision_tree: tree, ..ClassifierSpec::default() });
+        assert_eq!(decision_tree.is_ok(), kind == ClassifierKind::DecisionTree);
+        let Err(error) = decision_tree else { continue };
+        assert!(error.contains("model.classifier.decision_tree"), "{error}");
+    }
+}

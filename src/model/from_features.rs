@@ -1,0 +1,105 @@
+//! Checks that all models that learn from features share: before a fit, and before a saved model predicts.
+
+use serde_json::Value;
+
+use super::Spec;
+use crate::error::{Error, Result, Stage};
+use crate::frame::{Annotations, Described, Evidence, Matrix};
+use crate::spec::{Problems, check_schema};
+
+/// The features, which a model of this kind needs.
+///
+/// # Errors
+/// When there are none.
+pub(super) fn described_of<'a>(evidence: Evidence<'a>, kind: &str) -> Result<&'a Described> {
+    evidence.described.ok_or_else(|| {
+        Error::spec(format!("`{kind}` learns from features"))
+            .at("source.features")
+            .help("set source.features, or choose a label-only model")
+    })
+}
+
+/// The error for features of which none belongs to an instance with evidence.
+pub(super) fn no_examples() -> Error {
+    Error::data("no annotated instance has features to learn from")
+        .at("source.features")
+        .help("the ids must be the same as in the annotations")
+}
+
+/// The warning that `without` of `all` instances have no features.
+pub(super) fn without_features(without: usize, all: usize) -> String {
+    format!(
+        "{without} of {all} annotated instances have no features: their labels follow from annotations alone"
+    )
+}
+
+/// The warning for a model whose posteriors say nothing new where no instance has a second annotation; `None` if one
+/// has.
+pub(super) fn single_annotations(a: &Annotations) -> Option<String> {
+    let is_single = (0..a.dims().instances).all(|i| a.columns_of_instance(i).len() < 2);
+    let warning = "no instance has a second annotation: the posteriors give the annotations back, and the matrices \
+                   are those of the votes; `trace_regularised` learns from single annotations";
+    is_single.then(|| warning.to_owned())
+}
+
+/// The parameters of a saved model, after `change`.
+///
+/// # Errors
+/// When they do not fit the schema, or break a rule of the model.
+pub(super) fn spec_of<S: Spec>(parameters: Value, change: impl FnOnce(&mut S)) -> Result<S> {
+    let (place, mut problems) = ("model.json: parameters", Problems::default());
+    check_schema(&parameters, &schemars::schema_for!(S).to_value(), place, &mut problems);
+    let mut spec: S = serde_json::from_value(parameters).map_err(misfit)?;
+    change(&mut spec);
+    spec.check(place, &mut problems);
+    problems.into_result().map_err(|mut e| {
+        e.stage = Stage::Data;
+        e
+    })?;
+    Ok(spec)
+}
+
+/// The sizes of a saved model.
+///
+/// # Errors
+/// When they are not in the form of `S`.
+pub(super) fn sizes_of<S: serde::de::DeserializeOwned>(sizes: Value) -> Result<S> {
+    serde_json::from_value(sizes).map_err(misfit)
+}
+
+/// Refuses features that do not have `width` numbers a row.
+///
+/// # Errors
+/// When they have another width.
+pub(super) fn check_width(matrix: &Matrix, width: usize) -> Result<()> {
+    if matrix.width() == width {
+        return Ok(());
+    }
+    Err(Error::data("the features do not have the width that the model learned from")
+        .found(format!("{} numbers a row, where the model takes {width}", matrix.width()))
+        .help("give the same columns in the same order as for training"))
+}
+
+/// The error for sizes that no model has.
+pub(super) fn impossible_sizes(found: &impl serde::Serialize) -> Error {
+    Error::data("the saved model's sizes are those of no model")
+        .at("model.json: sizes")
+        .found(serde_json::json!(found).to_string())
+}
+
+/// Refuses predictions, `[row, class]`, that are not finite; the first of them is that of row `first_row`.
+///
+/// # Errors
+/// When one of them is not.
+pub(super) fn check_finite(p: &[f64], first_row: usize, n_classes: usize) -> Result<()> {
+    let Some(at) = p.iter().position(|p| !p.is_finite()) else { return Ok(()) };
+    let row = first_row + at / n_classes;
+    Err(Error::data("the model gives what is no number")
+        .found(format!("{} in row {row}", p[at]))
+        .help("are the features, or the numbers in model.safetensors, damaged?"))
+}
+
+#[allow(clippy::needless_pass_by_value)]
+fn misfit(e: serde_json::Error) -> Error {
+    Error::data(format!("the saved model's description does not fit: {e}"))
+}
