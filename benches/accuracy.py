@@ -16,7 +16,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 TRUTH = "CASE split WHEN 'test' THEN 'holdout' WHEN 'valid' THEN 'valid' ELSE 'train' END"
-# (name, lines of [model], whether gold gives the classes of the training part)
+# (name, lines of [model], with a classifier if it is no network, whether gold gives the classes of the training part)
 MODELS = [
     ("classifier on the truth (ceiling)", 'kind = "dl"', True),
     ("dl, majority vote", 'kind = "dl"', False),
@@ -32,6 +32,7 @@ MODELS = [
     ("conal, row_stochastic", 'kind = "conal"\nmixture = "row_stochastic"', False),
     ("max_mig", 'kind = "max_mig"', False),
     ("agg_net", 'kind = "agg_net"', False),
+    ("gem, logistic regression", 'kind = "gem"\nclassifier = { kind = "logistic_regression" }', False),
 ]
 # Gold for ten validation images of each class, which have no annotations: as in the paper of TCL.
 EIGHTY_TRUSTED = '''"""
@@ -78,7 +79,8 @@ def main() -> None:
             before, rest = source.split("gold = ", 2)[0:2], source.split("gold = ", 2)[2]
             end = rest.index('"""', 3) + 3 if rest.startswith('"""') else rest.index("\n")
             source = "gold = ".join([*before, gold + rest[end:]])
-        return f"{source}\n[model]\n{model}\n{MUSIC if data == 'music' else ''}"
+        training = MUSIC if data == "music" and "classifier" not in model else ""
+        return f"{source}\n[model]\n{model}\n{training}"
 
     told = f'"SELECT instance_id, label AS class, {TRUTH} AS role FROM gold"'
     rows = [

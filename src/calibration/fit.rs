@@ -51,7 +51,8 @@ pub(crate) fn calibrate(
         if gold.is_some() {
             done.gold_roles = spec.fit_on.roles();
         }
-        let split = if gold.is_some() { Role::Calibrate.word() } else { "annotations" };
+        let of_gold = spec.fit_on.roles().last().filter(|_| gold.is_some());
+        let split = of_gold.map_or("annotations", |role| role.word());
         let found = match gold {
             Some(found) => Some(found),
             None if spec.fit_on.needs_gold() => None,

@@ -32,7 +32,7 @@ const MAX_STEPS: usize = 100;
 const SMALL_STEP: f64 = 1e-12;
 
 /// The number of instances that one parallel task pairs with all annotators.
-const INSTANCES_PER_BLOCK: usize = 256;
+const INSTANCES_PER_TASK: usize = 256;
 
 /// The embedding of an annotator or of an instance.
 type Embedding = [f64; HIDDEN];
@@ -175,7 +175,7 @@ impl Shares {
             Ok(pairs.map(&terms).fold([0.0; N], add))
         };
         let blocks: Vec<[f64; N]> =
-            self.instances.par_chunks(INSTANCES_PER_BLOCK).map(of_block).collect::<Result<_>>()?;
+            self.instances.par_chunks(INSTANCES_PER_TASK).map(of_block).collect::<Result<_>>()?;
         Ok(blocks.into_iter().fold([0.0; N], add))
     }
 }

@@ -13,7 +13,7 @@ use rayon::prelude::*;
 const ROWS_OF_RANGE: usize = 1 << 16;
 
 /// The most ranges into which rows are partitioned: each is a separate write stream.
-const MAX_RANGES: usize = 1 << 10;
+const MAX_WRITE_STREAMS: usize = 1 << 10;
 
 /// The columns and weights of rows in any order.
 #[derive(Debug, Default)]
@@ -38,7 +38,7 @@ impl Grouped {
     /// Groups the rows of `n_instances` instances. `buffer`, as long as the rows, is reused in place of a new
     /// allocation.
     pub(super) fn new(n_instances: usize, rows: UngroupedRows, buffer: Vec<u32>) -> Self {
-        let ranges = (rows.instance.len() / ROWS_OF_RANGE).clamp(1, MAX_RANGES);
+        let ranges = (rows.instance.len() / ROWS_OF_RANGE).clamp(1, MAX_WRITE_STREAMS);
         Self::by_ranges(n_instances, rows, buffer, ranges)
     }
 

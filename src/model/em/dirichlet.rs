@@ -7,16 +7,17 @@ use super::kernels::{Annotator, Estimator, SparseCell, estimate_each, stride};
 /// Estimates exp(E ln pi) under Dirichlet(a0 + counts); its term of the objective is minus the divergence from
 /// Dirichlet(a0).
 pub(super) struct Dirichlet {
-    diagonal: Parameter,
-    off_diagonal: Parameter,
+    diagonal: DirichletParameter,
+    off_diagonal: DirichletParameter,
     /// The sum of a row of a0.
-    sum: Parameter,
+    sum: DirichletParameter,
 }
 
 impl Dirichlet {
     pub(super) fn new(diagonal: f64, off_diagonal: f64, n_labels: usize) -> Self {
         let sum = diagonal + off_diagonal * n_labels.saturating_sub(1) as f64;
-        let [diagonal, off_diagonal, sum] = [diagonal, off_diagonal, sum].map(Parameter::new);
+        let [diagonal, off_diagonal, sum] =
+            [diagonal, off_diagonal, sum].map(DirichletParameter::new);
         Self { diagonal, off_diagonal, sum }
     }
 
@@ -37,7 +38,7 @@ impl Dirichlet {
 }
 
 /// A parameter of a Dirichlet prior, or the sum of its parameters.
-pub(super) struct Parameter {
+pub(super) struct DirichletParameter {
     value: f64,
     ln_gamma: f64,
 }
@@ -45,7 +46,7 @@ pub(super) struct Parameter {
 /// From this number on, the series of ln gamma and digamma are exact to the last bit with the terms that are used here.
 const LARGE: f64 = 1e3;
 
-impl Parameter {
+impl DirichletParameter {
     pub(super) fn new(value: f64) -> Self {
         Self { value, ln_gamma: ln_gamma(value) }
     }
@@ -151,7 +152,7 @@ mod tests {
             (1e17, 2e6, -1.999_999_999_973_333_2e-5),
             (1e100, 40.0, -8e-98),
         ] {
-            let (_, got) = Parameter::new(a).posterior(n);
+            let (_, got) = DirichletParameter::new(a).posterior(n);
             assert!((got - want).abs() < 1e-13 * (n + 100.0), "{a} {n}: {got} is not {want}");
         }
     }

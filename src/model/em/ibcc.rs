@@ -35,7 +35,7 @@ use rayon::prelude::*;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::dirichlet::{Dirichlet, Parameter};
+use super::dirichlet::{Dirichlet, DirichletParameter};
 use super::kernels::{ColumnModel, Prior};
 use super::{EmSteps, Objective, StopRule};
 use crate::error::Result;
@@ -134,8 +134,8 @@ impl EmSteps for Ibcc {
     ) -> Result<()> {
         let Params { mean_prior, geometric_prior, columns, estimator, divergence, .. } = params;
         let counts = columns.class_counts();
-        let class = Parameter::new(self.prior_class);
-        let sum = Parameter::new(self.prior_class * counts.len() as f64);
+        let class = DirichletParameter::new(self.prior_class);
+        let sum = DirichletParameter::new(self.prior_class * counts.len() as f64);
         let (digamma_of_sum, term) = sum.posterior(counts.iter().sum());
         *divergence = term;
         for ((p, mean), count) in geometric_prior.iter_mut().zip(&mut *mean_prior).zip(&counts) {

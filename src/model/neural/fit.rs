@@ -70,6 +70,7 @@ impl<N: CrowdNet> Model for Neural<N> {
             run: &run.clone(),
         };
         let annotator_params = AnnotatorParams { tables: model.tables(&task)? };
+        learners.check_tables(&annotator_params)?;
         let mut trainer = Trainer {
             model,
             spec: train,

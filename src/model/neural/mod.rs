@@ -57,7 +57,7 @@ pub use batch_context::{BatchContext, BatchPrediction, Gradient};
 pub use crowd_net::{AnnotatorReport, CrowdNet, Task};
 pub use data::batch::{Batch, BatchAnnotation};
 pub use data::batching::InstanceSubset;
-pub use data::inputs::{Embedding, LearnerInput, Sizes};
+pub use data::inputs::{EmbeddingInput, LearnerInput, Sizes};
 pub use device::DeviceChoice;
 pub use models::{
     AggNet, Conal, CrowdLayer, Dl, DoctorNet, KINDS, MaxMig, SingleConfusion, SoftBootstrap, Tcl,
@@ -78,6 +78,6 @@ pub use spec::Neural;
 pub use train::learner::LearnerSpec;
 pub use train::optimiser_spec::{LrSchedule, OptimiserKind, OptimiserSpec};
 pub use train::spec::{BatchBy, Reduction, Select, TrainSpec};
-pub use train::state::{Estimates, MAIN_TARGETS, Targets, TrainState};
+pub use train::state::{Estimates, MAIN_TARGETS, NamedTargets, TrainState};
 
 use device::{from_candle, name_of};

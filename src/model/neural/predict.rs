@@ -68,6 +68,7 @@ pub fn predict<N: CrowdNet>(
     })?;
     let learners = Learners::new(learners, &LearnerSetting { device: &device, ..setting })?;
     let annotator_params = AnnotatorParams::saved(&snapshot)?;
+    learners.check_tables(&annotator_params).map_err(|_| unfit())?;
     let dims = Dims {
         instances: matrix.len(),
         annotators: saved.annotators,

@@ -28,13 +28,14 @@ pub enum LearnerInput {
     /// features. The outputs have one row for each annotator of the batch, in the batch's order.
     Annotators,
     /// The rows of a table of parameters, as they are: the learned embeddings of the batch's annotators or instances. The
-    /// gradient by this input updates the table. A row of features that belongs to no instance has the mean of all rows.
-    Embedding(Embedding),
+    /// gradient by this input updates the table. A batch of rows of features, of whatever instances, has the mean of all
+    /// rows: it is of instances that nobody has annotated.
+    Embedding(EmbeddingInput),
 }
 
 /// A table of parameters that a learner reads.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Embedding {
+pub struct EmbeddingInput {
     /// The name of the table.
     pub table: &'static str,
     /// What its rows belong to.

@@ -29,6 +29,8 @@ const CODE: usize = 2;
 struct Embedded {
     /// Whether only the tables are trained.
     freezes_learners: bool,
+    /// The width of instances' embeddings that the learner expects, where it is wrong.
+    wrong_width: Option<usize>,
 }
 
 impl CrowdNet for Embedded {
@@ -48,11 +50,11 @@ impl CrowdNet for Embedded {
             name,
             backbone: network.backbone.clone(),
             heads: Heads::CLASSIFIER,
-            input: LearnerInput::Embedding(Embedding { table, owner, width }),
+            input: LearnerInput::Embedding(EmbeddingInput { table, owner, width }),
             optimiser: None,
         };
         vec![
-            learner("of_instances", "faces", Owner::Instance, FACE),
+            learner("of_instances", "faces", Owner::Instance, self.wrong_width.unwrap_or(FACE)),
             learner("of_annotators", "codes", Owner::Annotator, CODE),
         ]
     }
@@ -125,7 +127,7 @@ fn embedded(learning_rate: f64, freezes_learners: bool, batch_by: BatchBy) -> Ne
         TrainSpec { epochs: 1, batch_size: Some(100), batch_by, optimiser, ..TrainSpec::default() };
     let device = "cpu".to_owned();
     let network = NetworkSpec { device, backbone, train, ..NetworkSpec::default() };
-    Neural { network, model: Embedded { freezes_learners } }
+    Neural { network, model: Embedded { freezes_learners, wrong_width: None } }
 }
 
 fn table(name: &str, snapshot: &Snapshot) -> Vec<f32> {
@@ -188,6 +190,15 @@ fn embeddings_move_by_the_gradient_of_their_learner_s_input() {
     }
 }
 
+#[test]
+fn a_learner_whose_table_has_another_width_is_a_bug() {
+    let a = agreeing();
+    let mut model = embedded(0.1, false, BatchBy::Instance);
+    model.model.wrong_width = Some(FACE + 1);
+    let error = fit(&model, &a, &described(&a)).unwrap_err().to_string();
+    assert!(error.contains("no table of parameters"), "{error}");
+}
+
 /// The largest change of a clipped step is that of the norm over learners and tables together.
 #[test]
 fn the_norm_of_embeddings_is_clipped_with_the_others() {
@@ -224,7 +235,7 @@ fn an_instance_without_training_data_has_the_mean_embedding() {
     let values: Vec<f32> = (0..6).map(|n| n as f32).collect();
     let params =
         AnnotatorParams { tables: vec![ParamTable::new("faces", Owner::Instance, FACE, values)] };
-    let embedding = Embedding { table: "faces", owner: Owner::Instance, width: FACE };
+    let embedding = EmbeddingInput { table: "faces", owner: Owner::Instance, width: FACE };
     let (none, input) = (Matrix::from_rows(1, &[0.0]), LearnerInput::Embedding(embedding));
     let inputs = Inputs::unseen(&none).with_tables(&params);
     let scaler = Scaler::identity(&[FACE], &BackboneSpec::default());

@@ -5,7 +5,7 @@ use super::*;
 use crate::model::calibrator::{Calibrator, Method, Points};
 use crate::model::fitted::TraceRow;
 use crate::model::neural::models::tcl::Retrain;
-use crate::model::neural::train::state::{Best, Targets};
+use crate::model::neural::train::state::{Best, NamedTargets};
 use crate::model::posterior::Posterior;
 use crate::model::snapshot::Snapshot;
 use crate::testing::described;
@@ -218,7 +218,7 @@ fn a_checkpoint_holds_the_whole_state() {
     let targets = |name: &str, values: [f64; 6], is_own| {
         let mut posterior = Posterior::zeros(2, 3);
         posterior.values_mut().copy_from_slice(&values);
-        (name.to_owned(), Targets { posterior, is_own })
+        (name.to_owned(), NamedTargets { posterior, is_own })
     };
     let (second, other) = ([0.3, 0.6, 0.1, 0.5, 0.25, 0.25], [0.0, 0.9, 0.1, 0.2, 0.2, 0.6]);
     let aggregated = targets(MAIN_TARGETS, [1.0, 0.0, 0.0, 0.25, 0.75, 0.0], false);
@@ -240,6 +240,7 @@ fn a_checkpoint_holds_the_whole_state() {
             epoch: 4,
             model: best.clone(),
             targets: [aggregated.clone(), targets("second", other, true)].into(),
+            estimates: Estimates { prior: Some(vec![0.6, 0.1, 0.3]), ..estimates.clone() },
         }),
         average: Some(best),
         targets: [

@@ -1,7 +1,7 @@
 //! One epoch of a phase: its batches, their losses, and the steps of the optimiser.
 
 use super::Trainer;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::model::fitted::TraceRow;
 use crate::model::neural::data::{Epoch, batch::Batch};
 use crate::model::neural::train::learners::{ForwardPasses, LearnerGradients, Learners, Rule};
@@ -39,6 +39,9 @@ impl<N: CrowdNet> Trainer<'_, N> {
         let (mut loss, mut rows) = (0.0, 0);
         let (data, readers) = (self.data, self.learners.readers());
         let targets = self.state.targets.remove(phase.targets);
+        if targets.is_none() && N::TRAINS_ON_TARGETS {
+            return Err(Error::bug(format!("there are no targets `{}`", phase.targets)));
+        }
         let over = Epoch {
             name: &name,
             instances: phase.instances,

@@ -6,7 +6,7 @@ use crate::model::calibrator::{Calibrator, Method, Points};
 use crate::model::em::kernels::expected_counts_of;
 use crate::model::neural::data::batch::Batch;
 use crate::model::neural::train::learner::CLASSIFIER;
-use crate::model::neural::train::state::{MAIN_TARGETS, Targets};
+use crate::model::neural::train::state::{MAIN_TARGETS, NamedTargets};
 use crate::model::neural::{BatchContext, CrowdNet};
 use crate::model::posterior::Posterior;
 use crate::run::Run;
@@ -37,16 +37,22 @@ impl<N: CrowdNet> Trainer<'_, N> {
             let values = self.without_features(self.data.inputs(), &batch, e_step)?;
             replace(&mut posterior, part, &values);
         }
-        self.state.targets.insert(name.to_owned(), Targets { posterior, is_own: true });
+        self.state.targets.insert(name.to_owned(), NamedTargets { posterior, is_own: true });
         Ok(())
     }
 
     /// Runs the model's M-step, which estimates annotators' parameters from the targets.
-    pub(super) fn m_step(&mut self) {
-        let Some(targets) = self.state.targets(MAIN_TARGETS) else { return };
+    ///
+    /// # Errors
+    /// When there are no targets.
+    pub(super) fn m_step(&mut self) -> Result<()> {
+        let Some(targets) = self.state.targets(MAIN_TARGETS) else {
+            return Err(Error::bug("an M-step without targets"));
+        };
         let a = self.data.annotations;
         let counts = expected_counts_of(a, targets);
         self.model.m_step(a, &counts, &mut self.state, &mut self.annotator_params);
+        Ok(())
     }
 
     /// Fits the calibrator of a learner to its probabilities of trusted instances; without trusted instances there is

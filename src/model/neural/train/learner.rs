@@ -10,7 +10,9 @@ use candle_core::Device;
 
 use crate::error::Result;
 use crate::model::neural::annotator_params::AnnotatorParams;
-use crate::model::neural::data::inputs::{Embedding, Inputs, LearnerInput, Reader, Sizes, embed};
+use crate::model::neural::data::inputs::{
+    EmbeddingInput, Inputs, LearnerInput, Reader, Sizes, embed,
+};
 use crate::model::neural::data::{TrainingData, batch::Batch};
 use crate::model::neural::net::forward_pass::ForwardPass;
 use crate::model::neural::net::heads::{Heads, Outputs};
@@ -194,7 +196,7 @@ impl Learner {
     }
 
     /// The table of parameters that the learner reads, if it reads one.
-    pub(super) fn embedding(&self) -> Option<Embedding> {
+    pub(super) fn embedding(&self) -> Option<EmbeddingInput> {
         match self.input {
             LearnerInput::Embedding(embedding) => Some(embedding),
             _ => None,

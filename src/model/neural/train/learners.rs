@@ -5,13 +5,14 @@
 
 use candle_core::backprop::GradStore;
 
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::model::neural::annotator_params::{AnnotatorParams, Gathered};
 use crate::model::neural::data::inputs::{Inputs, LearnerInput, Reader};
 use crate::model::neural::data::{TrainingData, batch::Batch};
 use crate::model::neural::net::forward_pass::ForwardPass;
 use crate::model::neural::net::heads::Outputs;
 use crate::model::neural::net::pytorch::to_pytorch;
+use crate::model::neural::param_table::ParamTable;
 use crate::model::neural::train::learner::{Learner, LearnerSetting, LearnerSpec};
 use crate::model::neural::train::optimiser::Optimiser;
 use crate::model::neural::train::optimiser_spec::OptimiserSpec;
@@ -149,6 +150,23 @@ impl Learners {
     /// Whether a learner reads a table of parameters.
     pub(super) fn read_tables(&self) -> bool {
         self.all().any(|learner| learner.embedding().is_some())
+    }
+
+    /// Checks that every table that a learner reads exists, with the owner and the width that the learner expects.
+    ///
+    /// # Errors
+    /// When one does not.
+    pub(crate) fn check_tables(&self, tables: &AnnotatorParams) -> Result<()> {
+        for embedding in self.all().filter_map(Learner::embedding) {
+            let table = tables.table(embedding.table);
+            let fits = |table: &ParamTable| {
+                (table.owner, table.width) == (embedding.owner, embedding.width)
+            };
+            if !table.is_some_and(fits) {
+                return Err(Error::bug(format!("no table of parameters is {embedding:?}")));
+            }
+        }
+        Ok(())
     }
 
     /// Adds the gradients with respect to the learners' inputs, `[row, column]`, to those of the tables that they read.

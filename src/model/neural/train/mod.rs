@@ -69,7 +69,7 @@ impl<N: CrowdNet> Trainer<'_, N> {
                 _ if self.is_over => {}
                 Act::Train(phase) => self.train_phase(&phase, run)?,
                 Act::EStep(name) => self.e_step(name, run)?,
-                Act::MStep => self.m_step(),
+                Act::MStep => self.m_step()?,
                 Act::Calibrate(learner, method) => self.calibrate(learner, method, run)?,
             }
             self.state.acts += 1;

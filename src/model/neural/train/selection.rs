@@ -47,18 +47,20 @@ impl<N: CrowdNet> Trainer<'_, N> {
                 epoch: self.epochs_done(phase),
                 model: self.snapshot()?,
                 targets: self.state.targets.clone(),
+                estimates: self.state.estimates.clone(),
             });
         }
         Ok(())
     }
 
-    /// Restores the best model since the last selection with its targets; if no epoch was scored, the average model, if
-    /// there is one. Annotators without training data get the mean of the others' parameters, so that a later act does not
-    /// use their initial ones.
+    /// Restores the best model since the last selection with its targets and estimates; if no epoch was scored, the average
+    /// model, if there is one. Annotators and instances without training data get the mean of the others' parameters, so
+    /// that a later act does not use their initial ones.
     pub(super) fn keep_best(&mut self) -> Result<()> {
         let average = self.state.average.take();
         let best = self.state.best.take().map(|best| {
             self.state.targets = best.targets;
+            self.state.estimates = best.estimates;
             best.model
         });
         if let Some(kept) = best.or(average) {
@@ -66,6 +68,7 @@ impl<N: CrowdNet> Trainer<'_, N> {
             self.load(&kept)?;
         }
         self.annotator_params.average_unknown(Owner::Annotator, &self.data.unknown());
+        self.annotator_params.average_unknown(Owner::Instance, &self.data.unknown_instances());
         Ok(())
     }
 
@@ -139,7 +142,7 @@ mod tests {
     use crate::model::neural::train::learner::{CLASSIFIER, LearnerSetting, LearnerSpec};
     use crate::model::neural::train::learners::Learners;
     use crate::model::neural::train::spec::TrainSpec;
-    use crate::model::neural::train::state::{Targets, TrainState};
+    use crate::model::neural::train::state::{NamedTargets, TrainState};
     use crate::model::neural::{BackboneSpec, LearnerInput, Task};
     use crate::model::posterior::Posterior;
     use crate::run::Run;
@@ -252,18 +255,20 @@ mod tests {
 
     /// The targets and where they come from are those of the epoch that was scored, not those of the last E-step.
     #[test]
-    fn the_targets_of_the_best_epoch_are_kept() {
+    fn the_targets_and_estimates_of_the_best_epoch_are_kept() {
         with_trainer(Select::Valid, &[(0, 0)], |trainer| {
             let votes = Posterior::from_votes(trainer.data.annotations);
             trainer.state = TrainState::with_targets(Some(votes));
-            let wanted = trainer.state.targets.clone();
+            trainer.state.estimates.prior = Some(vec![0.5, 0.25, 0.25]);
+            let wanted = (trainer.state.targets.clone(), trainer.state.estimates.clone());
             trainer.keep_if_best(&Phase::joint("train", 1)).unwrap();
+            trainer.state.estimates.prior = None;
             for name in [MAIN_TARGETS, "second"] {
-                let targets = Targets { posterior: Posterior::zeros(3, 3), is_own: true };
+                let targets = NamedTargets { posterior: Posterior::zeros(3, 3), is_own: true };
                 trainer.state.targets.insert(name.to_owned(), targets);
             }
             trainer.keep_best().unwrap();
-            assert_eq!(trainer.state.targets, wanted);
+            assert_eq!((trainer.state.targets.clone(), trainer.state.estimates.clone()), wanted);
         });
     }
 

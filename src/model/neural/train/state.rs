@@ -29,14 +29,14 @@ pub struct TrainState {
     /// The average of the models since the last selection.
     pub(crate) average: Option<Snapshot>,
     /// The targets that the model has, by name: those of the aggregator are called [`MAIN_TARGETS`].
-    pub(crate) targets: BTreeMap<String, Targets>,
+    pub(crate) targets: BTreeMap<String, NamedTargets>,
     /// The numbers that other acts than the training have estimated.
     pub estimates: Estimates,
 }
 
 /// The targets of learners.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Targets {
+pub struct NamedTargets {
     /// P(class), `[instance, class]`.
     pub posterior: Posterior,
     /// Whether an E-step has computed them; else they come from the model's aggregator.
@@ -62,13 +62,15 @@ pub(crate) struct Best {
     pub(crate) epoch: u32,
     pub(crate) model: Snapshot,
     /// The targets of the epoch, which an E-step may have replaced since.
-    pub(crate) targets: BTreeMap<String, Targets>,
+    pub(crate) targets: BTreeMap<String, NamedTargets>,
+    /// The estimates of the epoch, which an M-step or a calibration may have replaced since.
+    pub(crate) estimates: Estimates,
 }
 
 impl TrainState {
     /// A training that starts with the aggregator's posteriors as its targets.
     pub(crate) fn with_targets(aggregated: Option<Posterior>) -> Self {
-        let main = |posterior| (MAIN_TARGETS.to_owned(), Targets { posterior, is_own: false });
+        let main = |posterior| (MAIN_TARGETS.to_owned(), NamedTargets { posterior, is_own: false });
         Self { targets: aggregated.map(main).into_iter().collect(), ..Self::default() }
     }
 
@@ -85,10 +87,13 @@ impl TrainState {
             [f64::from(row.step), row.objective, row.change.unwrap_or(f64::NAN), row.seconds]
         });
         to.f64s("trace".to_owned(), rows.collect());
-        if let Some(Best { score, epoch, model, targets }) = &self.best {
+        if let Some(Best { score, epoch, model, targets, estimates }) = &self.best {
             to.f64s("best".to_owned(), vec![*score, f64::from(*epoch)]);
             to.merge("best.", model);
             save_targets(targets, TARGETS_OF_BEST, to);
+            let mut of_best = Snapshot::default();
+            estimates.save(&mut of_best)?;
+            to.merge(ESTIMATES_OF_BEST, &of_best);
         }
         if let Some(average) = &self.average {
             to.merge("average.", average);
@@ -118,11 +123,13 @@ impl TrainState {
         };
         self.trace = phases.lines().zip(rows.as_chunks::<4>().0).map(row).collect();
         let of_best = self.targets_in(from, TARGETS_OF_BEST, dims)?;
+        let estimates_of_best = Estimates::saved(&from.part(ESTIMATES_OF_BEST))?;
         self.best = from.take_f64s("best").ok().map(|best| Best {
             score: best[0],
             epoch: whole(best[1]),
             model: from.part("best."),
             targets: of_best,
+            estimates: estimates_of_best,
         });
         self.average = Some(from.part("average.")).filter(|average| !average.is_empty());
         self.targets = self.targets_in(from, TARGETS, dims)?;
@@ -136,7 +143,7 @@ impl TrainState {
         from: &Snapshot,
         prefix: &str,
         dims: Dims,
-    ) -> Result<BTreeMap<String, Targets>> {
+    ) -> Result<BTreeMap<String, NamedTargets>> {
         let (mut targets, own) = (self.targets.clone(), from.part(prefix));
         for name in own.names() {
             let (values, mut posterior) =
@@ -145,7 +152,7 @@ impl TrainState {
                 return Err(own.another(name, posterior.values().len()));
             }
             posterior.values_mut().copy_from_slice(&values);
-            targets.insert(name.to_owned(), Targets { posterior, is_own: true });
+            targets.insert(name.to_owned(), NamedTargets { posterior, is_own: true });
         }
         Ok(targets)
     }
@@ -155,8 +162,11 @@ impl TrainState {
 const TARGETS: &str = "targets.";
 const TARGETS_OF_BEST: &str = "targets of best.";
 
+/// The prefix of the names of the best epoch's estimates in a checkpoint.
+const ESTIMATES_OF_BEST: &str = "estimates of best.";
+
 /// Adds the targets that an E-step has computed.
-fn save_targets(targets: &BTreeMap<String, Targets>, prefix: &str, to: &mut Snapshot) {
+fn save_targets(targets: &BTreeMap<String, NamedTargets>, prefix: &str, to: &mut Snapshot) {
     for (name, targets) in targets.iter().filter(|(_, targets)| targets.is_own) {
         to.f64s(format!("{prefix}{name}"), targets.posterior.values().to_vec());
     }
