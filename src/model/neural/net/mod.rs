@@ -18,6 +18,7 @@ pub(crate) mod max_pool;
 mod mean_pool;
 pub(crate) mod mode;
 pub(crate) mod parameters;
+mod parameters_on_gpu;
 pub(crate) mod precision;
 pub(crate) mod pytorch;
 pub(crate) mod residual;
