@@ -84,6 +84,7 @@ impl<N: CrowdNet> Model for Neural<N> {
             label: String::new(),
             is_over: false,
             checkpoint_at: 0.0,
+            fingerprint: String::new(),
         };
         trainer.train(run)?;
         trainer.annotator_params.average_unknown(Owner::Annotator, &data.unknown());

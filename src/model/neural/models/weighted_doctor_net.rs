@@ -337,6 +337,7 @@ mod tests {
             label: String::new(),
             is_over: false,
             checkpoint_at: 0.0,
+            fingerprint: String::new(),
         };
         trainer.train(&mut run).unwrap();
         trainer.annotator_params.tables[WEIGHTS].values.clone()

@@ -231,6 +231,32 @@ fn a_checkpoint_of_another_format_is_not_resumed() {
     assert!(run.warnings()[0].contains("another version"), "{:?}", run.warnings());
 }
 
+/// The labels of the crowd have changed, but the checkpoint file has the same name.
+#[test]
+fn a_checkpoint_of_other_annotations_is_not_resumed() {
+    let folder = tempfile::tempdir().unwrap();
+    let trained = |a: &Annotations, seed: u64, files: bool| {
+        let described = described(a);
+        let train = TrainSpec { checkpoint_epochs: Some(3), ..select(Select::Last, 5) };
+        let mut run = Run::new(seed);
+        run.keep_checkpoint(files.then(|| folder.path().join("state")));
+        let evidence = Evidence { annotations: a, described: Some(&described) };
+        let fitted = with(train, Dl::default()).fit(evidence, &mut run).unwrap();
+        (fitted.model, run.warnings().len())
+    };
+    let (one, other) = (agreeing(), {
+        let rows: Vec<(u32, u32, u32)> = (0..80).map(|n| (n / 2, n % 2, (n / 2 + 1) % 3)).collect();
+        tiny(3, &rows)
+    });
+    trained(&one, 1, true);
+    // The checkpoint after the third epoch of `one` is there each time, then one of `other`.
+    let (got, warnings) = trained(&other, 1, true);
+    assert!(got == trained(&other, 1, false).0 && warnings == 1);
+    let (got, warnings) = trained(&other, 2, true);
+    assert!(got == trained(&other, 2, false).0 && warnings == 1);
+    assert_eq!(trained(&other, 2, true).1, 0);
+}
+
 /// One step of plain gradient descent at the rate 1: the change of all parameters together has the norm `clip_norm`.
 // keys: model.train.optimiser.clip_norm
 #[test]

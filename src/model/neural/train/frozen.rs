@@ -181,6 +181,7 @@ mod tests {
             label: String::new(),
             is_over: false,
             checkpoint_at: 0.0,
+            fingerprint: String::new(),
         };
         trainer.train(&mut run).unwrap();
         let frozen = trainer.learners.classifier.frozen.as_ref().unwrap();

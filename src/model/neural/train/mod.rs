@@ -2,6 +2,7 @@
 
 mod constants;
 mod epoch;
+mod fingerprint;
 mod frozen;
 mod labels;
 pub(crate) mod learner;
@@ -50,6 +51,8 @@ pub(crate) struct Trainer<'a, N> {
     pub(crate) is_over: bool,
     /// The time of the last checkpoint, in seconds of the run's clock.
     pub(crate) checkpoint_at: f64,
+    /// The digest of what the training depends on; empty without checkpoints.
+    pub(crate) fingerprint: String,
 }
 
 impl<N: CrowdNet> Trainer<'_, N> {
@@ -58,7 +61,10 @@ impl<N: CrowdNet> Trainer<'_, N> {
     /// # Errors
     /// When the training diverges, the run is cancelled, or a checkpoint cannot be read or written.
     pub(crate) fn train(&mut self, run: &mut Run) -> Result<()> {
-        self.resume(run)?;
+        if run.keeps_checkpoints() {
+            self.fingerprint = self.fingerprint_of(run)?;
+            self.resume(run)?;
+        }
         self.checkpoint_at = run.clock.seconds();
         run.progress.begin("training", Some(self.model.epochs(self.spec).into()));
         while let Some(act) = self.model.next_act(self.spec, &self.state) {
@@ -234,6 +240,10 @@ impl<N: CrowdNet> Trainer<'_, N> {
             );
             return Ok(());
         }
+        if !snapshot.take_text("fingerprint").is_ok_and(|found| found == self.fingerprint) {
+            run.warn("the checkpoint is of other data, settings or seed: the training starts anew");
+            return Ok(());
+        }
         self.load(&snapshot)?;
         self.learners.load_moments(&snapshot)?;
         self.annotator_params.load_moments(&snapshot)?;
@@ -246,6 +256,7 @@ impl<N: CrowdNet> Trainer<'_, N> {
         }
         let mut snapshot = self.snapshot()?;
         snapshot.u32s("format".to_owned(), vec![CHECKPOINT_FORMAT]);
+        snapshot.text("fingerprint".to_owned(), &self.fingerprint);
         self.learners.save_moments(&mut snapshot)?;
         self.annotator_params.save_moments(&mut snapshot);
         self.state.save(&mut snapshot)?;

@@ -216,6 +216,7 @@ mod tests {
             label: String::new(),
             is_over: false,
             checkpoint_at: 0.0,
+            fingerprint: String::new(),
         })
     }
 
