@@ -33,11 +33,15 @@ pub(super) fn without_features(without: usize, all: usize) -> String {
     )
 }
 
-/// The warning for a model whose posteriors say nothing new where no instance has a second annotation; `None` if one
-/// has.
+/// The warning for a model whose posteriors say nothing new where no instance has a second annotator; `None` if one
+/// has, or there are no annotations. Several answers of one annotator for an instance count as one annotation.
 pub(super) fn single_annotations(a: &Annotations) -> Option<String> {
-    let is_single = (0..a.dims().instances).all(|i| a.columns_of_instance(i).len() < 2);
-    let warning = "no instance has a second annotation: the posteriors give the annotations back, and the matrices \
+    // The columns of one annotator are adjacent.
+    let is_of_one =
+        |columns: &[u32]| columns.windows(2).all(|c| a.annotator_of(c[0]) == a.annotator_of(c[1]));
+    let is_single =
+        a.len() > 0 && (0..a.dims().instances).all(|i| is_of_one(a.columns_of_instance(i)));
+    let warning = "no instance has a second annotator: the posteriors give the annotations back, and the matrices \
                    are those of the votes; `trace_regularised` learns from single annotations";
     is_single.then(|| warning.to_owned())
 }
@@ -65,6 +69,19 @@ pub(super) fn spec_of<S: Spec>(parameters: Value, change: impl FnOnce(&mut S)) -
 /// When they are not in the form of `S`.
 pub(super) fn sizes_of<S: serde::de::DeserializeOwned>(sizes: Value) -> Result<S> {
     serde_json::from_value(sizes).map_err(misfit)
+}
+
+/// Refuses a device other than the CPU, which computes models without networks.
+///
+/// # Errors
+/// When another one is named.
+pub(super) fn check_cpu(device: Option<&str>, kind: &str) -> Result<()> {
+    match device {
+        None | Some("auto" | "cpu") => Ok(()),
+        Some(other) => Err(Error::spec(format!("`{kind}` computes on the CPU only"))
+            .found(format!("`{other}`"))
+            .help("choose \"auto\" or \"cpu\"")),
+    }
 }
 
 /// Refuses features that do not have `width` numbers a row.
