@@ -120,3 +120,23 @@ pub(super) fn check_finite(p: &[f64], first_row: usize, n_classes: usize) -> Res
 fn misfit(e: serde_json::Error) -> Error {
     Error::data(format!("the saved model's description does not fit: {e}"))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::frame::Dims;
+    use crate::testing::{annotations, tiny, weighted};
+
+    #[test]
+    fn only_a_second_annotator_makes_a_second_annotation() {
+        let is_cautioned = |a: &Annotations| single_annotations(a).is_some();
+        assert!(is_cautioned(&tiny(2, &[(0, 0, 0), (1, 1, 1)])));
+        assert!(is_cautioned(&tiny(2, &[(0, 0, 0), (0, 0, 1), (1, 1, 1)])), "repeated answers");
+        let dims = Dims { instances: 2, annotators: 2, classes: 2, labels: 2 };
+        let soft = weighted(dims, &[(0, 0, 0), (0, 0, 1), (1, 1, 1)], vec![0.3, 0.7, 1.0]);
+        assert!(is_cautioned(&soft), "a soft annotation");
+        assert!(!is_cautioned(&tiny(2, &[(0, 0, 0), (0, 1, 0), (1, 1, 1)])));
+        let empty = annotations(Dims { annotators: 0, ..dims }, &[]);
+        assert!(!is_cautioned(&empty));
+    }
+}

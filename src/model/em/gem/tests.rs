@@ -262,17 +262,26 @@ fn every_classifier_reads_a_crowd_and_is_saved() {
         assert_eq!(fitted.posterior, four.posterior, "{kind:?}");
         assert_eq!(fitted.model, four.model, "{kind:?}");
         let trained = fitted.model.unwrap();
-        let again = predict(
-            SavedModel {
+        let again = |device, run: &Run| {
+            let saved = SavedModel {
                 parameters: trained.description["parameters"].clone(),
                 sizes: trained.description["sizes"].clone(),
                 bytes: &trained.parameters,
-                device: None,
-            },
-            described.matrix(),
-            &Run::new(1),
-        );
-        assert_eq!(fitted.predictions, Some(again.unwrap().classes), "{kind:?}");
+                device,
+            };
+            predict(saved, described.matrix(), run)
+        };
+        for device in [None, Some("auto"), Some("cpu")] {
+            let again = again(device, &Run::new(1)).unwrap().classes;
+            assert_eq!(fitted.predictions.as_ref(), Some(&again), "{kind:?} {device:?}");
+        }
+        for device in ["cuda:0", "gpu"] {
+            let error = again(Some(device), &Run::new(1)).unwrap_err().to_string();
+            assert!(error.contains("`gem` computes on the CPU only"), "{error}");
+        }
+        let cancelled = Run::new(1);
+        assert!(cancelled.cancel.request(15));
+        assert_eq!(again(None, &cancelled).unwrap_err().exit_code(), 143, "{kind:?}");
     }
 }
 
