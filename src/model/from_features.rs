@@ -40,7 +40,7 @@ pub(super) fn single_annotations(a: &Annotations) -> Option<String> {
     let is_of_one =
         |columns: &[u32]| columns.windows(2).all(|c| a.annotator_of(c[0]) == a.annotator_of(c[1]));
     let is_single =
-        a.len() > 0 && (0..a.dims().instances).all(|i| is_of_one(a.columns_of_instance(i)));
+        !a.is_empty() && (0..a.dims().instances).all(|i| is_of_one(a.columns_of_instance(i)));
     let warning = "no instance has a second annotator: the posteriors give the annotations back, and the matrices \
                    are those of the votes; `trace_regularised` learns from single annotations";
     is_single.then(|| warning.to_owned())

@@ -80,6 +80,7 @@ pub(super) fn check_memory(
     let of_thread = n * (size_of::<f64>() + size_of::<u32>() + size_of::<(f32, u32)>());
     // A leaf has an example of positive weight; a tree has one inner node less than leaves.
     let by_weight = (examples.total_weight() / spec.min_leaf_weight).ceil();
+    #[allow(clippy::cast_sign_loss)] // Weights are not negative.
     let leaves = (by_weight as usize).clamp(1, n.max(1));
     let of_leaf = 2 * Tree::BYTES_OF_NODE + n_classes * size_of::<f64>();
     let of_tree = leaves.saturating_mul(of_leaf).saturating_add(n / 8);
