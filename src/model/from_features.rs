@@ -33,11 +33,15 @@ pub(super) fn without_features(without: usize, all: usize) -> String {
     )
 }
 
-/// The warning for a model whose posteriors say nothing new where no instance has a second annotation; `None` if one
-/// has.
+/// The warning for a model whose posteriors say nothing new where no instance has a second annotator; `None` if one
+/// has, or there are no annotations. Several answers of one annotator for an instance count as one annotation.
 pub(super) fn single_annotations(a: &Annotations) -> Option<String> {
-    let is_single = (0..a.dims().instances).all(|i| a.columns_of_instance(i).len() < 2);
-    let warning = "no instance has a second annotation: the posteriors give the annotations back, and the matrices \
+    // The columns of one annotator are adjacent.
+    let is_of_one =
+        |columns: &[u32]| columns.windows(2).all(|c| a.annotator_of(c[0]) == a.annotator_of(c[1]));
+    let is_single =
+        !a.is_empty() && (0..a.dims().instances).all(|i| is_of_one(a.columns_of_instance(i)));
+    let warning = "no instance has a second annotator: the posteriors give the annotations back, and the matrices \
                    are those of the votes; `trace_regularised` learns from single annotations";
     is_single.then(|| warning.to_owned())
 }
@@ -65,6 +69,19 @@ pub(super) fn spec_of<S: Spec>(parameters: Value, change: impl FnOnce(&mut S)) -
 /// When they are not in the form of `S`.
 pub(super) fn sizes_of<S: serde::de::DeserializeOwned>(sizes: Value) -> Result<S> {
     serde_json::from_value(sizes).map_err(misfit)
+}
+
+/// Refuses a device other than the CPU, which computes models without networks.
+///
+/// # Errors
+/// When another one is named.
+pub(super) fn check_cpu(device: Option<&str>, kind: &str) -> Result<()> {
+    match device {
+        None | Some("auto" | "cpu") => Ok(()),
+        Some(other) => Err(Error::spec(format!("`{kind}` computes on the CPU only"))
+            .found(format!("`{other}`"))
+            .help("choose \"auto\" or \"cpu\"")),
+    }
 }
 
 /// Refuses features that do not have `width` numbers a row.
@@ -102,4 +119,24 @@ pub(super) fn check_finite(p: &[f64], first_row: usize, n_classes: usize) -> Res
 #[allow(clippy::needless_pass_by_value)]
 fn misfit(e: serde_json::Error) -> Error {
     Error::data(format!("the saved model's description does not fit: {e}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::frame::Dims;
+    use crate::testing::{annotations, tiny, weighted};
+
+    #[test]
+    fn only_a_second_annotator_makes_a_second_annotation() {
+        let is_cautioned = |a: &Annotations| single_annotations(a).is_some();
+        assert!(is_cautioned(&tiny(2, &[(0, 0, 0), (1, 1, 1)])));
+        assert!(is_cautioned(&tiny(2, &[(0, 0, 0), (0, 0, 1), (1, 1, 1)])), "repeated answers");
+        let dims = Dims { instances: 2, annotators: 2, classes: 2, labels: 2 };
+        let soft = weighted(dims, &[(0, 0, 0), (0, 0, 1), (1, 1, 1)], vec![0.3, 0.7, 1.0]);
+        assert!(is_cautioned(&soft), "a soft annotation");
+        assert!(!is_cautioned(&tiny(2, &[(0, 0, 0), (0, 1, 0), (1, 1, 1)])));
+        let empty = annotations(Dims { annotators: 0, ..dims }, &[]);
+        assert!(!is_cautioned(&empty));
+    }
 }

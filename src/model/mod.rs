@@ -11,13 +11,13 @@
 //!    the schema and fails for a key that no test names.
 //!
 //! How to add a model that trains a network is described in [`neural`]; how to add a classifier without one, in
-//! [`classifier`]. [`em::Gem`] is an EM model with such a classifier.
+//! `classifier/mod.rs`. [`em::Gem`] is an EM model with such a classifier.
 //!
 //! The layer rule, which a test holds: nothing under `model/` imports Arrow or DataFusion, and only `neural/` imports
 //! candle.
 
 pub mod calibrator;
-pub mod classifier;
+pub(crate) mod classifier;
 pub mod confusion;
 pub mod em;
 pub mod fitted;
@@ -28,7 +28,7 @@ pub mod neural;
 pub mod numerics;
 pub mod posterior;
 pub mod preset;
-pub mod snapshot;
+pub(crate) mod snapshot;
 pub mod switching;
 pub mod vote;
 
@@ -43,6 +43,9 @@ use crate::error::{Error, Problem, Result, nearest};
 use crate::frame::{Evidence, Matrix};
 use crate::run::Run;
 use crate::spec::Problems;
+pub use classifier::{
+    ClassifierKind, ClassifierSpec, Criterion, ForestSpec, LogisticSpec, TreeSpec,
+};
 use fitted::Fitted;
 use posterior::Posterior;
 

@@ -22,13 +22,13 @@ use rayon::prelude::*;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::growth::{Columns, Growth, RandomFeatures};
+use super::growth::{FeatureColumns, Growth, RandomFeatures, check_memory};
 use super::tree::{Tree, TreeSpec, load, save};
 use super::{Classifier, Examples};
 use crate::error::{Error, Result};
 use crate::frame::{INSTANCES_PER_BLOCK, Matrix};
 use crate::model::snapshot::Snapshot;
-use crate::run::{Rng, Run};
+use crate::run::{Cancel, Rng, Run};
 
 /// The settings of a random forest.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -73,45 +73,55 @@ impl RandomForest {
         self.spec.features_per_split.map_or(root, |n| n as usize).clamp(1, self.n_features.max(1))
     }
 
-    /// Each example's mean over the trees that did not see it; over all trees if every tree did.
+    /// Each example's mean over the trees that did not see it, `[example, class]`; over all trees if every tree did.
     fn means_out_of_bag(
         &self,
-        columns: &Columns,
-        examples: Examples<'_>,
+        columns: &FeatureColumns,
+        seen: &[SeenExamples],
         run: &Run,
     ) -> Result<Vec<f64>> {
         let n = self.n_classes;
-        let mut means = vec![0.0; examples.rows.len() * n];
-        let mut votes = vec![0_u32; examples.rows.len()];
-        let add = |tree: &Tree, i: usize, mean: &mut [f64]| {
-            let leaf = tree.leaf(n, |feature| columns.feature(feature)[i]);
-            mean.iter_mut().zip(leaf).for_each(|(mean, p)| *mean += p);
-        };
-        for (t, tree) in self.trees.iter().enumerate() {
+        let n_examples = seen.first().map_or(0, |seen| seen.len);
+        let mut means = vec![0.0; n_examples * n];
+        let blocks = means.par_chunks_mut(INSTANCES_PER_BLOCK * n).enumerate();
+        blocks.try_for_each(|(block, means)| -> Result<()> {
             run.cancel.check()?;
-            let seen = bootstrap(examples, &mut stream(t, run))?;
-            let blocks = means
-                .par_chunks_mut(INSTANCES_PER_BLOCK * n)
-                .zip(votes.par_chunks_mut(INSTANCES_PER_BLOCK));
-            blocks.enumerate().for_each(|(block, (means, votes))| {
-                for (at, (mean, votes)) in means.chunks_exact_mut(n).zip(votes).enumerate() {
-                    let i = block * INSTANCES_PER_BLOCK + at;
-                    if seen[i] == 0.0 {
-                        add(tree, i, mean);
-                        *votes += 1;
+            for (at, mean) in means.chunks_exact_mut(n).enumerate() {
+                let i = block * INSTANCES_PER_BLOCK + at;
+                let sees_all = seen.iter().all(|seen| seen.contains(i));
+                let mut n_trees = 0.0;
+                for (tree, seen) in self.trees.iter().zip(seen) {
+                    if sees_all || !seen.contains(i) {
+                        let leaf = tree.leaf(n, |feature| columns.feature(feature)[i]);
+                        mean.iter_mut().zip(leaf).for_each(|(mean, p)| *mean += p);
+                        n_trees += 1.0;
                     }
                 }
-            });
-        }
-        for (i, (mean, votes)) in means.chunks_exact_mut(n).zip(votes).enumerate() {
-            let mut n_trees = f64::from(votes);
-            if votes == 0 {
-                self.trees.iter().for_each(|tree| add(tree, i, mean));
-                n_trees = self.trees.len() as f64;
+                mean.iter_mut().for_each(|p| *p /= n_trees);
             }
-            mean.iter_mut().for_each(|p| *p /= n_trees);
-        }
+            Ok(())
+        })?;
         Ok(means)
+    }
+}
+
+/// The examples that a tree sees: one bit for each.
+struct SeenExamples {
+    bits: Vec<u64>,
+    len: usize,
+}
+
+impl SeenExamples {
+    /// Those with a positive weight.
+    fn of(weights: &[f64]) -> Self {
+        let word = |weights: &[f64]| {
+            weights.iter().rev().fold(0, |word, weight| word << 1 | u64::from(*weight > 0.0))
+        };
+        Self { bits: weights.chunks(64).map(word).collect(), len: weights.len() }
+    }
+
+    fn contains(&self, i: usize) -> bool {
+        self.bits[i / 64] >> (i % 64) & 1 == 1
     }
 }
 
@@ -131,16 +141,20 @@ fn bootstrap(examples: Examples<'_>, rng: &mut Rng) -> Result<Vec<f64>> {
 
 impl Classifier for RandomForest {
     fn fit(&mut self, examples: Examples<'_>, run: &Run) -> Result<()> {
-        let columns = Columns::of(examples, run)?;
         let (spec, per_split) = (&self.spec, self.features_per_split());
-        let growth = Growth { columns: &columns, examples, spec: &spec.tree, cancel: &run.cancel };
+        check_memory(examples, &spec.tree, spec.trees as usize, run)?;
+        let columns = examples.columns.of(examples);
+        let growth = Growth { columns, examples, spec: &spec.tree, cancel: &run.cancel };
         let grown = (0..spec.trees as usize).into_par_iter().map(|t| {
             let mut rng = stream(t, run);
             let weights = bootstrap(examples, &mut rng)?;
-            growth.tree(&weights, Some(RandomFeatures { per_split, rng }))
+            let tree = growth.tree(&weights, Some(RandomFeatures { per_split, rng }))?;
+            Ok((tree, SeenExamples::of(&weights)))
         });
-        self.trees = grown.collect::<Result<_>>()?;
-        self.out_of_bag = self.means_out_of_bag(&columns, examples, run)?;
+        let (trees, seen): (_, Vec<SeenExamples>) =
+            grown.collect::<Result<Vec<_>>>()?.into_iter().unzip();
+        self.trees = trees;
+        self.out_of_bag = self.means_out_of_bag(columns, &seen, run)?;
         Ok(())
     }
 
@@ -161,8 +175,9 @@ impl Classifier for RandomForest {
         p.iter_mut().for_each(|p| *p /= self.trees.len() as f64);
     }
 
-    fn predict_examples(&self, _: &Matrix, _: &[u32], p: &mut [f64]) {
+    fn predict_examples(&self, _: &Matrix, _: &[u32], p: &mut [f64], _: &Cancel) -> Result<()> {
         p.copy_from_slice(&self.out_of_bag);
+        Ok(())
     }
 
     fn save(&self, to: &mut Snapshot) {
@@ -170,7 +185,8 @@ impl Classifier for RandomForest {
     }
 
     fn load(&mut self, from: &Snapshot) -> Result<()> {
-        self.trees = load((self.n_features, self.n_classes), from)?;
+        let n_trees = self.spec.trees as usize;
+        self.trees = load((self.n_features, self.n_classes), n_trees, from)?;
         self.out_of_bag = Vec::new();
         Ok(())
     }
@@ -247,7 +263,8 @@ mod tests {
             let mut forest = forest(30, None);
             let p = data.fit(&mut forest);
             let mut own = vec![0.0; 80];
-            forest.predict_examples(&data.matrix, &data.rows, &mut own);
+            let cancel = Cancel::default();
+            forest.predict_examples(&data.matrix, &data.rows, &mut own, &cancel).unwrap();
             (p, own)
         };
         let ((p, own), (p_flipped, own_flipped)) = (of(&data), of(&flipped));

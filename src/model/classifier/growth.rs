@@ -13,7 +13,9 @@
 //! features).
 
 use std::cmp::Ordering;
+use std::sync::OnceLock;
 
+use rand::seq::SliceRandom as _;
 use rand::seq::index::sample;
 use rayon::prelude::*;
 
@@ -21,45 +23,83 @@ use super::Examples;
 use super::tree::{Criterion, Tree, TreeSpec};
 use crate::error::{Error, Result};
 use crate::frame::INSTANCES_PER_BLOCK;
-use crate::model::numerics::normalise;
 use crate::run::{Cancel, Rng, Run};
 
-/// A gain that is larger by a smaller share of the node's weight counts as equal: another order of summation changes it
-/// less.
-const TIE: f64 = 1e-10;
+/// The least share of a node's weight that counts as a gain, or as a weight: another order of summation changes less.
+pub(super) const MIN_RELATIVE_GAIN: f64 = 1e-10;
+
+/// The features of examples by column, which the first fit that needs them copies.
+#[derive(Default)]
+pub struct ColumnCache(OnceLock<FeatureColumns>);
+
+impl ColumnCache {
+    /// The columns of these examples.
+    pub(super) fn of(&self, examples: Examples<'_>) -> &FeatureColumns {
+        self.0.get_or_init(|| FeatureColumns::of(examples))
+    }
+}
 
 /// The features of examples, `[feature, example]`.
-pub(super) struct Columns {
+pub(super) struct FeatureColumns {
     values: Vec<f32>,
     n_examples: usize,
 }
 
-impl Columns {
+impl FeatureColumns {
     /// Copies the features of the examples to memory.
-    ///
-    /// # Errors
-    /// When they are larger than half of the run's memory.
-    pub(super) fn of(examples: Examples<'_>, run: &Run) -> Result<Self> {
+    fn of(examples: Examples<'_>) -> Self {
         let (n, width) = (examples.rows.len(), examples.matrix.width());
-        let bytes = n.saturating_mul(width).saturating_mul(size_of::<f32>());
-        if bytes > run.share_of_memory(2, usize::MAX) {
-            return Err(Error::spec("the features of annotated instances do not fit in memory")
-                .at("model.classifier.kind")
-                .found(format!("{bytes} bytes, which a tree sorts"))
-                .help("raise engine.memory_limit, or choose logistic_regression, which reads row by row"));
-        }
         let (mut values, mut features) = (vec![0.0; n * width], vec![0.0; width]);
         for (i, row) in examples.rows.iter().enumerate() {
             examples.matrix.read(*row as usize, &mut features);
             features.iter().enumerate().for_each(|(j, x)| values[j * n + i] = *x);
         }
-        Ok(Self { values, n_examples: n })
+        Self { values, n_examples: n }
     }
 
     /// The value of a feature of each example.
     pub(super) fn feature(&self, j: usize) -> &[f32] {
         &self.values[j * self.n_examples..(j + 1) * self.n_examples]
     }
+}
+
+/// Refuses to grow trees where the columns, the work of every thread, the trees and what they say of the examples need
+/// more than half of the run's memory.
+///
+/// # Errors
+/// When they do.
+pub(super) fn check_memory(
+    examples: Examples<'_>,
+    spec: &TreeSpec,
+    n_trees: usize,
+    run: &Run,
+) -> Result<()> {
+    let (n, n_classes) = (examples.rows.len(), examples.n_classes);
+    let columns = n.saturating_mul(examples.matrix.width()).saturating_mul(size_of::<f32>());
+    // The weights of a bootstrap, the lists of the pending nodes, and the sorted values of a feature.
+    let of_thread = n * (size_of::<f64>() + size_of::<u32>() + size_of::<(f32, u32)>());
+    // A leaf has an example of positive weight; a tree has one inner node less than leaves.
+    let by_weight = (examples.total_weight() / spec.min_leaf_weight).ceil();
+    #[allow(clippy::cast_sign_loss)] // Weights are not negative.
+    let leaves = (by_weight as usize).clamp(1, n.max(1));
+    let of_leaf = 2 * Tree::BYTES_OF_NODE + n_classes * size_of::<f64>();
+    let of_tree = leaves.saturating_mul(of_leaf).saturating_add(n / 8);
+    let parts = [
+        columns,
+        of_thread.saturating_mul(rayon::current_num_threads()),
+        of_tree.saturating_mul(n_trees),
+        n.saturating_mul(n_classes).saturating_mul(size_of::<f64>()),
+    ];
+    let bytes = parts.into_iter().fold(0, usize::saturating_add);
+    if bytes <= run.share_of_memory(2, usize::MAX) {
+        return Ok(());
+    }
+    Err(Error::spec("trees on the features of annotated instances do not fit in memory")
+        .at("model.classifier.kind")
+        .found(format!("up to {bytes} bytes, of which the features take {columns}"))
+        .help(
+            "raise engine.memory_limit, raise min_leaf_weight, or choose logistic_regression, which reads row by row",
+        ))
 }
 
 /// Random features for each split.
@@ -71,7 +111,7 @@ pub(super) struct RandomFeatures {
 
 /// The data and the settings of trees.
 pub(super) struct Growth<'a> {
-    pub(super) columns: &'a Columns,
+    pub(super) columns: &'a FeatureColumns,
     pub(super) examples: Examples<'a>,
     pub(super) spec: &'a TreeSpec,
     pub(super) cancel: &'a Cancel,
@@ -126,8 +166,45 @@ impl Growth<'_> {
     }
 
     fn probabilities(&self, mut counts: Vec<f64>) -> Vec<f64> {
-        normalise(&mut counts, |p| p.max(self.spec.min_probability));
+        self.spec.normalise(&mut counts);
         counts
+    }
+
+    /// P(class) of every example from the other examples of its leaf, `[example, class]`; where the leaf has no others,
+    /// from all others.
+    ///
+    /// # Why
+    /// The others of the parent would be those of the sibling, which the split has chosen to be unlike the example.
+    pub(super) fn without_own(&self, tree: &Tree) -> Vec<f64> {
+        let (n, examples) = (self.examples.n_classes, self.examples);
+        let leaf_of = |i: usize| tree.leaf_index(|feature| self.columns.feature(feature)[i]);
+        let (mut of_leaf, mut of_all) = (vec![0.0; tree.n_leaves(n) * n], vec![0.0; n]);
+        let add = |i: usize, sign: f64, counts: &mut [f64]| {
+            let weight = sign * examples.weights[i];
+            counts.iter_mut().zip(examples.target(i)).for_each(|(c, p)| *c += weight * p);
+        };
+        for i in 0..examples.rows.len() {
+            let leaf = leaf_of(i);
+            add(i, 1.0, &mut of_leaf[leaf * n..(leaf + 1) * n]);
+            add(i, 1.0, &mut of_all);
+        }
+        let mut rows = vec![0.0; examples.rows.len() * n];
+        rows.par_chunks_mut(n).with_min_len(INSTANCES_PER_BLOCK).enumerate().for_each(
+            |(i, row)| {
+                let leaf = leaf_of(i);
+                for counts in [&of_leaf[leaf * n..(leaf + 1) * n], &of_all] {
+                    row.copy_from_slice(counts);
+                    add(i, -1.0, row);
+                    let least = MIN_RELATIVE_GAIN * counts.iter().sum::<f64>();
+                    row.iter_mut().for_each(|c| *c = if *c > least { *c } else { 0.0 });
+                    if row.iter().any(|c| *c > 0.0) {
+                        break;
+                    }
+                }
+                self.spec.normalise(row);
+            },
+        );
+        rows
     }
 
     fn purity(&self, counts: impl Iterator<Item = f64>, weight: f64) -> f64 {
@@ -166,10 +243,16 @@ impl Node<'_> {
         let Some(RandomFeatures { per_split, rng }) = random else {
             return self.best_of(&(0..n_features).collect::<Vec<_>>(), counts);
         };
-        let mut order = sample(rng, n_features, n_features).into_vec();
-        order.chunks_mut(*per_split).find_map(|features| {
-            features.sort_unstable();
-            self.best_of(features, counts)
+        let mut first = sample(rng, n_features, (*per_split).min(n_features)).into_vec();
+        first.sort_unstable();
+        self.best_of(&first, counts).or_else(|| {
+            let is_other = |feature: &usize| first.binary_search(feature).is_err();
+            let mut others: Vec<usize> = (0..n_features).filter(is_other).collect();
+            others.shuffle(rng);
+            others.chunks_mut(*per_split).find_map(|features| {
+                features.sort_unstable();
+                self.best_of(features, counts)
+            })
         })
     }
 
@@ -183,7 +266,7 @@ impl Node<'_> {
             features.par_iter().map(of_feature).collect()
         };
         let better = |best: Split, next: Split| {
-            if next.gain > best.gain + TIE * weight { next } else { best }
+            if next.gain > best.gain + MIN_RELATIVE_GAIN * weight { next } else { best }
         };
         splits.into_iter().flatten().reduce(better)
     }
@@ -198,7 +281,7 @@ impl Node<'_> {
             a.partial_cmp(b).unwrap_or(Ordering::Equal).then(i.cmp(j))
         });
         let purity = self.growth.purity(counts.iter().copied(), weight);
-        let least = spec.min_leaf_weight - TIE * weight;
+        let least = spec.min_leaf_weight - MIN_RELATIVE_GAIN * weight;
         let (mut left, mut left_weight) = (vec![0.0; counts.len()], 0.0);
         let mut best: Option<Split> = None;
         for pair in sorted.windows(2) {
@@ -213,7 +296,8 @@ impl Node<'_> {
             let gain = self.growth.purity(left.iter().copied(), left_weight)
                 + self.growth.purity(right, right_weight)
                 - purity;
-            if gain > best.as_ref().map_or(0.0, |best| best.gain) + TIE * weight {
+            let least_gain = MIN_RELATIVE_GAIN * weight;
+            if gain > best.as_ref().map_or(0.0, |best| best.gain) + least_gain {
                 best = Some(Split { feature, threshold: midpoint(value, following), gain });
             }
         }

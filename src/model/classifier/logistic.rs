@@ -71,7 +71,7 @@ impl LogisticRegression {
     /// A regression whose coefficients are zero.
     #[must_use]
     pub fn new(spec: LogisticSpec, n_features: usize, n_classes: usize) -> Self {
-        let scale = Standardisation { mean: vec![0.0; n_features], factor: vec![1.0; n_features] };
+        let scale = Standardisation::none(n_features);
         let coefficients = vec![0.0; n_classes * (n_features + 1)];
         Self { spec, n_features, n_classes, scale, coefficients }
     }
@@ -125,6 +125,7 @@ impl Classifier for LogisticRegression {
     }
 
     fn reset(&mut self) {
+        self.scale = Standardisation::none(self.n_features);
         self.coefficients.fill(0.0);
     }
 
@@ -157,6 +158,11 @@ impl Classifier for LogisticRegression {
 }
 
 impl Standardisation {
+    /// The one that leaves features as they are.
+    fn none(n_features: usize) -> Self {
+        Self { mean: vec![0.0; n_features], factor: vec![1.0; n_features] }
+    }
+
     fn of(examples: Examples<'_>) -> Self {
         let (n, total) = (examples.matrix.width(), examples.total_weight());
         let mut mean = examples.sum(n, |i, row, sums| {
@@ -209,6 +215,7 @@ fn dot(a: &[f64], b: &[f64]) -> f64 {
 mod tests {
     use super::super::tests::{Owned, assert_near, uneven};
     use super::*;
+    use crate::run::Cancel;
 
     fn regression(l2: f64) -> LogisticRegression {
         LogisticRegression::new(LogisticSpec { l2, ..LogisticSpec::default() }, 2, 3)
@@ -311,7 +318,7 @@ mod tests {
             regression.fit(data.examples(), &Run::new(1)).unwrap();
         }
         let mut last = vec![0.0; 18];
-        regression.predict(&data.matrix, &data.rows, &mut last);
+        regression.predict(&data.matrix, &data.rows, &mut last, &Cancel::default()).unwrap();
         assert!((first[0] - last[0]).abs() > 1e-3);
         assert_near(&last[..3], &[0.256_177, 0.412_719, 0.331_104], 1e-5);
     }

@@ -20,23 +20,19 @@ mod logistic;
 mod tests;
 mod tree;
 
-use std::ops::Range;
-
 use rayon::prelude::*;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::error::{Problem, Result};
-use crate::frame::{INSTANCES_PER_BLOCK, Matrix};
+use crate::frame::{INSTANCES_PER_BLOCK, MAX_RANGES, Matrix, ranges_of_instances};
 use crate::model::snapshot::Snapshot;
-use crate::run::Run;
+use crate::run::{Cancel, Run};
 use crate::spec::Problems;
 pub use forest::{ForestSpec, RandomForest};
+pub use growth::ColumnCache;
 pub use logistic::{LogisticRegression, LogisticSpec};
 pub use tree::{Criterion, DecisionTree, TreeSpec};
-
-/// The number of ranges of examples that are summed separately, and then in order.
-const RANGES: usize = 16;
 
 /// Rows of features with soft targets and weights.
 #[derive(Clone, Copy)]
@@ -51,6 +47,9 @@ pub struct Examples<'a> {
     pub weights: &'a [f64],
     /// The number of classes.
     pub n_classes: usize,
+    /// Their features by column, for classifiers that read them so: one cache for one matrix and its rows, in as many
+    /// fits as there are.
+    pub columns: &'a ColumnCache,
 }
 
 impl<'a> Examples<'a> {
@@ -69,18 +68,16 @@ impl<'a> Examples<'a> {
     /// Calls `add(example, row, sums)` for every example, and returns the `n` sums. A fixed number of ranges of
     /// examples is summed in order, so that the result does not depend on the number of threads.
     fn sum(&self, n: usize, add: impl Fn(usize, &[f32], &mut [f64]) + Sync) -> Vec<f64> {
-        let bound = |range: usize| range * self.rows.len() / RANGES;
-        let sum_of = |examples: Range<usize>| {
+        let ranges = ranges_of_instances(self.rows.len(), MAX_RANGES).with_max_len(1);
+        let sums = ranges.map(|examples| {
             let (mut sums, mut row) = (vec![0.0; n], vec![0.0; self.matrix.width()]);
             for i in examples {
                 self.matrix.read(self.rows[i] as usize, &mut row);
                 add(i, &row, &mut sums);
             }
             sums
-        };
-        let ranges = (0..RANGES).into_par_iter().with_max_len(1);
-        let parts: Vec<Vec<f64>> =
-            ranges.map(|range| sum_of(bound(range)..bound(range + 1))).collect();
+        });
+        let parts: Vec<Vec<f64>> = sums.collect();
         let mut all = vec![0.0; n];
         for part in &parts {
             all.iter_mut().zip(part).for_each(|(all, part)| *all += part);
@@ -106,8 +103,17 @@ pub trait Classifier: Send + Sync {
 
     /// Writes P(class) of the examples of the last fit, given the same matrix and rows, into `p`, `[example, class]`; where
     /// the classifier can tell, from what it learned without the example.
-    fn predict_examples(&self, matrix: &Matrix, rows: &[u32], p: &mut [f64]) {
-        self.predict(matrix, rows, p);
+    ///
+    /// # Errors
+    /// When the run is cancelled.
+    fn predict_examples(
+        &self,
+        matrix: &Matrix,
+        rows: &[u32],
+        p: &mut [f64],
+        cancel: &Cancel,
+    ) -> Result<()> {
+        self.predict(matrix, rows, p, cancel)
     }
 
     /// The logarithm of the prior of what was learned, up to a constant: the term that a fit adds to the weighted
@@ -125,25 +131,31 @@ pub trait Classifier: Send + Sync {
     /// When the snapshot is that of another classifier, or of another number of features or classes.
     fn load(&mut self, from: &Snapshot) -> Result<()>;
 
-    /// P(class) of rows of a matrix, `[row, class]`.
-    fn predict(&self, matrix: &Matrix, rows: &[u32], p: &mut [f64]) {
+    /// Writes P(class) of rows of a matrix into `p`, `[row, class]`.
+    ///
+    /// # Errors
+    /// When the run is cancelled.
+    fn predict(&self, matrix: &Matrix, rows: &[u32], p: &mut [f64], cancel: &Cancel) -> Result<()> {
         let n_classes = p.len() / rows.len().max(1);
         let blocks = p
             .par_chunks_mut((INSTANCES_PER_BLOCK * n_classes).max(1))
             .zip(rows.par_chunks(INSTANCES_PER_BLOCK));
-        blocks.for_each(|(p, rows)| {
+        blocks.try_for_each(|(p, rows)| {
+            cancel.check()?;
             let mut features = vec![0.0; matrix.width()];
             for (p, row) in p.chunks_exact_mut(n_classes.max(1)).zip(rows) {
                 matrix.read(*row as usize, &mut features);
                 self.predict_row(&features, p);
             }
-        });
+            Ok(())
+        })
     }
 }
 
 /// The kind of a classifier.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
+#[non_exhaustive]
 pub enum ClassifierKind {
     /// Multinomial logistic regression on standardised features.
     #[default]

@@ -9,6 +9,7 @@ pub(super) struct Owned {
     pub(super) targets: Vec<f64>,
     pub(super) weights: Vec<f64>,
     pub(super) n_classes: usize,
+    columns: ColumnCache,
 }
 
 impl Owned {
@@ -20,6 +21,7 @@ impl Owned {
             targets: targets.to_vec(),
             weights: weights.to_vec(),
             n_classes: targets.len() / weights.len(),
+            columns: ColumnCache::default(),
         }
     }
 
@@ -36,6 +38,7 @@ impl Owned {
             targets: targets.collect(),
             weights: (0..self.targets.len()).map(weight).collect(),
             n_classes: n,
+            columns: ColumnCache::default(),
         }
     }
 
@@ -47,6 +50,7 @@ impl Owned {
             targets: [&self.targets[..], &self.targets].concat(),
             weights: [&self.weights[..], &self.weights].concat().iter().map(|w| w / 2.0).collect(),
             n_classes: self.n_classes,
+            columns: ColumnCache::default(),
         }
     }
 
@@ -60,8 +64,8 @@ impl Owned {
     }
 
     pub(super) fn examples(&self) -> Examples<'_> {
-        let Self { matrix, rows, targets, weights, n_classes } = self;
-        Examples { matrix, rows, targets, weights, n_classes: *n_classes }
+        let Self { matrix, rows, targets, weights, n_classes, columns } = self;
+        Examples { matrix, rows, targets, weights, n_classes: *n_classes, columns }
     }
 
     /// P(class) of every row of the matrix, after a fit from the start.
@@ -70,7 +74,7 @@ impl Owned {
         classifier.fit(self.examples(), &Run::new(1)).unwrap();
         let rows: Vec<u32> = (0..self.matrix.len() as u32).collect();
         let mut p = vec![0.0; rows.len() * self.n_classes];
-        classifier.predict(&self.matrix, &rows, &mut p);
+        classifier.predict(&self.matrix, &rows, &mut p, &Cancel::default()).unwrap();
         p
     }
 }
@@ -120,7 +124,7 @@ fn a_saved_classifier_predicts_the_same_and_only_fits_its_own_sizes() {
         let mut loaded = spec.build(2, 3);
         loaded.load(&snapshot).unwrap();
         let mut again = vec![0.0; p.len()];
-        loaded.predict(&data.matrix, &data.rows, &mut again);
+        loaded.predict(&data.matrix, &data.rows, &mut again, &Cancel::default()).unwrap();
         assert_eq!(p, again, "{:?}", spec.kind);
         assert!(p[9] > 0.5, "{:?} has learned: {p:?}", spec.kind);
         for (n_features, n_classes) in [(1, 3), (2, 2)] {
@@ -135,13 +139,18 @@ fn a_classifier_that_has_learned_nothing_finds_all_classes_equal() {
     let data = uneven();
     for spec in kinds() {
         let mut classifier = spec.build(2, 3);
-        let mut p = vec![0.0; 18];
-        classifier.predict(&data.matrix, &data.rows, &mut p);
-        assert_near(&p, &[1.0 / 3.0; 18], 1e-15);
+        let saved = |classifier: &dyn Classifier| {
+            let mut p = vec![0.0; 18];
+            classifier.predict(&data.matrix, &data.rows, &mut p, &Cancel::default()).unwrap();
+            assert_near(&p, &[1.0 / 3.0; 18], 1e-15);
+            let mut snapshot = Snapshot::default();
+            classifier.save(&mut snapshot);
+            snapshot
+        };
+        let before = saved(classifier.as_ref());
         data.fit(classifier.as_mut());
         classifier.reset();
-        classifier.predict(&data.matrix, &data.rows, &mut p);
-        assert_near(&p, &[1.0 / 3.0; 18], 1e-15);
+        assert_eq!(saved(classifier.as_ref()), before, "{:?}", spec.kind);
     }
 }
 

@@ -10,11 +10,13 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::growth::{Columns, Growth};
+use super::growth::{Growth, check_memory};
 use super::{Classifier, Examples};
 use crate::error::{Error, Result};
+use crate::frame::Matrix;
+use crate::model::numerics::normalise;
 use crate::model::snapshot::Snapshot;
-use crate::run::Run;
+use crate::run::{Cancel, Run};
 
 /// The measure of how mixed the classes of a node are.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -57,33 +59,49 @@ impl Default for TreeSpec {
     }
 }
 
+impl TreeSpec {
+    /// Turns the weights of the classes of a leaf into probabilities; uniform ones where there is no weight.
+    pub(super) fn normalise(&self, counts: &mut [f64]) {
+        normalise(counts, |p| p.max(self.min_probability));
+    }
+}
+
 /// A single tree that considers all features at each split.
+///
+/// # Why
+/// [`Classifier::predict_examples`] leaves an example out of its leaf: the target of a lone example would come back as
+/// its probabilities, and a model that combines them with the annotations behind the target would count these twice.
 pub struct DecisionTree {
     spec: TreeSpec,
     n_features: usize,
     n_classes: usize,
     /// `None` before the first fit.
     tree: Option<Tree>,
+    /// P(class) of the examples of the last fit without their own targets, `[example, class]`.
+    without_own: Vec<f64>,
 }
 
 impl DecisionTree {
     /// A tree that has learned nothing yet.
     #[must_use]
     pub fn new(spec: TreeSpec, n_features: usize, n_classes: usize) -> Self {
-        Self { spec, n_features, n_classes, tree: None }
+        Self { spec, n_features, n_classes, tree: None, without_own: Vec::new() }
     }
 }
 
 impl Classifier for DecisionTree {
     fn fit(&mut self, examples: Examples<'_>, run: &Run) -> Result<()> {
-        let columns = Columns::of(examples, run)?;
-        let growth = Growth { columns: &columns, examples, spec: &self.spec, cancel: &run.cancel };
-        self.tree = Some(growth.tree(examples.weights, None)?);
+        check_memory(examples, &self.spec, 1, run)?;
+        let columns = examples.columns.of(examples);
+        let growth = Growth { columns, examples, spec: &self.spec, cancel: &run.cancel };
+        let tree = growth.tree(examples.weights, None)?;
+        self.without_own = growth.without_own(&tree);
+        self.tree = Some(tree);
         Ok(())
     }
 
     fn reset(&mut self) {
-        self.tree = None;
+        (self.tree, self.without_own) = (None, Vec::new());
     }
 
     fn predict_row(&self, row: &[f32], p: &mut [f64]) {
@@ -93,19 +111,24 @@ impl Classifier for DecisionTree {
         }
     }
 
+    fn predict_examples(&self, _: &Matrix, _: &[u32], p: &mut [f64], _: &Cancel) -> Result<()> {
+        p.copy_from_slice(&self.without_own);
+        Ok(())
+    }
+
     fn save(&self, to: &mut Snapshot) {
         save(self.tree.as_slice(), (self.n_features, self.n_classes), to);
     }
 
     fn load(&mut self, from: &Snapshot) -> Result<()> {
-        let mut trees = load((self.n_features, self.n_classes), from)?;
-        if trees.len() > 1 {
-            return Err(from.another("n_nodes", 1));
-        }
-        self.tree = trees.pop();
+        self.tree = load((self.n_features, self.n_classes), 1, from)?.pop();
+        self.without_own = Vec::new();
         Ok(())
     }
 }
+
+/// How far the sum of a saved leaf's probabilities may be from 1.
+const PROBABILITY_TOLERANCE: f64 = 1e-9;
 
 /// The `feature` of a leaf.
 const LEAF: u32 = u32::MAX;
@@ -124,6 +147,9 @@ pub(super) struct Tree {
 }
 
 impl Tree {
+    /// The bytes of a node, without the probabilities of a leaf.
+    pub(super) const BYTES_OF_NODE: usize = 2 * size_of::<u32>() + size_of::<f32>();
+
     /// The number of nodes.
     pub(super) fn len(&self) -> usize {
         self.feature.len()
@@ -149,20 +175,30 @@ impl Tree {
         self.leaves.extend_from_slice(p);
     }
 
+    /// The number of leaves.
+    pub(super) fn n_leaves(&self, n_classes: usize) -> usize {
+        self.leaves.len() / n_classes
+    }
+
     /// P(class) of the leaf that an example reaches, given its value of a feature.
     pub(super) fn leaf(&self, n_classes: usize, value: impl Fn(usize) -> f32) -> &[f64] {
+        let leaf = self.leaf_index(value);
+        &self.leaves[leaf * n_classes..(leaf + 1) * n_classes]
+    }
+
+    /// The leaf that an example reaches, given its value of a feature.
+    pub(super) fn leaf_index(&self, value: impl Fn(usize) -> f32) -> usize {
         let mut node = 0;
         while self.feature[node] != LEAF {
             let goes_left = value(self.feature[node] as usize) <= self.threshold[node];
             node = if goes_left { node + 1 } else { self.next[node] as usize };
         }
-        let leaf = self.next[node] as usize;
-        &self.leaves[leaf * n_classes..(leaf + 1) * n_classes]
+        self.next[node] as usize
     }
 
-    /// Whether every branch leads forwards to a node of the tree, and every leaf has its probabilities.
+    /// Whether every branch leads forwards to a node of the tree, and every leaf has probabilities.
     fn is_valid(&self, n_features: usize, n_classes: usize) -> bool {
-        let (n, n_leaves) = (self.len(), self.leaves.len() / n_classes);
+        let (n, n_leaves) = (self.len(), self.n_leaves(n_classes));
         let fits = |node: usize| {
             let (feature, next) = (self.feature[node], self.next[node] as usize);
             if feature == LEAF {
@@ -171,7 +207,11 @@ impl Tree {
                 (feature as usize) < n_features && next > node + 1 && next < n
             }
         };
-        n > 0 && (0..n).all(fits)
+        let are_probabilities = |p: &[f64]| {
+            p.iter().all(|p| *p >= 0.0)
+                && (p.iter().sum::<f64>() - 1.0).abs() <= PROBABILITY_TOLERANCE
+        };
+        n > 0 && (0..n).all(fits) && self.leaves.chunks_exact(n_classes).all(are_probabilities)
     }
 }
 
@@ -181,7 +221,7 @@ pub(super) fn save(trees: &[Tree], (n_features, n_classes): (usize, usize), to: 
     let thresholds: Vec<f32> = trees.iter().flat_map(|tree| &tree.threshold).copied().collect();
     to.u32s("sizes".to_owned(), vec![n_features as u32, n_classes as u32]);
     to.u32s("n_nodes".to_owned(), trees.iter().map(|tree| tree.len() as u32).collect());
-    let n_leaves = trees.iter().map(|tree| (tree.leaves.len() / n_classes) as u32);
+    let n_leaves = trees.iter().map(|tree| tree.n_leaves(n_classes) as u32);
     to.u32s("n_leaves".to_owned(), n_leaves.collect());
     to.u32s("feature".to_owned(), u32s(|tree| &tree.feature));
     to.f32s("threshold".to_owned(), vec![thresholds.len()], thresholds);
@@ -189,24 +229,26 @@ pub(super) fn save(trees: &[Tree], (n_features, n_classes): (usize, usize), to: 
     to.f64s("leaves".to_owned(), trees.iter().flat_map(|tree| &tree.leaves).copied().collect());
 }
 
-/// Takes the trees of a snapshot.
+/// Takes the `n_trees` trees of a snapshot.
 ///
 /// # Errors
-/// When they are trees for other numbers of features or classes, or are damaged.
-pub(super) fn load((n_features, n_classes): (usize, usize), from: &Snapshot) -> Result<Vec<Tree>> {
+/// When there is another number of them, they are trees for other numbers of features or classes, or are damaged.
+pub(super) fn load(
+    (n_features, n_classes): (usize, usize),
+    n_trees: usize,
+    from: &Snapshot,
+) -> Result<Vec<Tree>> {
     if from.take_u32s("sizes", 2)? != [n_features as u32, n_classes as u32] {
         return Err(from.another("sizes", 2));
     }
-    let (n_nodes, n_leaves) = (from.u32s_of("n_nodes")?, from.u32s_of("n_leaves")?);
+    let n_nodes = from.take_u32s("n_nodes", n_trees)?;
+    let n_leaves = from.take_u32s("n_leaves", n_trees)?;
     let sum = |counts: &[u32]| counts.iter().map(|n| *n as usize).sum::<usize>();
     let feature = from.take_u32s("feature", sum(&n_nodes))?;
     let threshold = from.take_f32s("threshold", sum(&n_nodes))?;
     let next = from.take_u32s("next", sum(&n_nodes))?;
     let leaves = from.take_n_f64s("leaves", sum(&n_leaves).saturating_mul(n_classes))?;
-    if n_nodes.len() != n_leaves.len() {
-        return Err(from.another("n_leaves", n_nodes.len()));
-    }
-    let (mut node, mut leaf, mut trees) = (0, 0, Vec::with_capacity(n_nodes.len()));
+    let (mut node, mut leaf, mut trees) = (0, 0, Vec::with_capacity(n_trees));
     for (nodes, own_leaves) in n_nodes.iter().zip(&n_leaves) {
         let nodes = node..node + *nodes as usize;
         let of_leaves = leaf * n_classes..(leaf + *own_leaves as usize) * n_classes;
@@ -351,7 +393,7 @@ mod tests {
             change(&mut tree);
             let mut snapshot = Snapshot::default();
             save(&[tree], (1, 2), &mut snapshot);
-            load((1, 2), &snapshot).is_ok()
+            load((1, 2), 1, &snapshot).is_ok()
         };
         assert!(with(|_| {}));
         assert!(!with(|tree| tree.next[0] = 0), "a circle");
@@ -361,17 +403,66 @@ mod tests {
         assert!(!with(|tree| tree.feature[0] = 1), "no such feature");
         assert!(!with(|tree| tree.feature[4] = 0), "no leaf at the end");
         assert!(!with(|tree| tree.leaves.truncate(3)), "half of a leaf");
+        assert!(with(|tree| tree.leaves[..2].copy_from_slice(&[0.25, 0.75])));
+        assert!(!with(|tree| tree.leaves[..2].copy_from_slice(&[-0.25, 1.25])), "negative");
+        assert!(!with(|tree| tree.leaves[..2].copy_from_slice(&[0.25, 0.750_001])), "not 1");
+        assert!(!with(|tree| tree.leaves[0] = f64::NAN), "no number");
     }
 
-    /// Four numbers of four bytes need 16 bytes: half of the memory.
     #[test]
-    fn features_beyond_half_of_the_memory_are_refused() {
-        let fit = |bytes| {
-            let run = Run::new(1).with_memory(bytes);
-            DecisionTree::new(spec(), 1, 2).fit(four().examples(), &run)
+    fn another_number_of_trees_is_refused() {
+        let (tree, _) = fit(spec(), &four());
+        for n in [0, 2] {
+            let mut snapshot = Snapshot::default();
+            save(&vec![tree.clone(); n], (1, 2), &mut snapshot);
+            assert!(DecisionTree::new(spec(), 1, 2).load(&snapshot).is_err(), "{n}");
+            assert!(load((1, 2), n, &snapshot).is_ok(), "{n}");
+        }
+    }
+
+    /// The leaf of the values 4 and 8 holds b 4 and a 1: each gives the other's class. With leaves of single examples,
+    /// the value 4 is alone, so that all others count, which are a; and 8 is alone as well: all others are a 3 and b 4.
+    /// The values 1 and 2 share a leaf. Soft targets and weights: of 0.5 (0.4, 0.6) and 2 (0.9, 0.1) at one value,
+    /// the first sees the second alone.
+    #[test]
+    fn an_example_is_left_out_of_its_own_leaf() {
+        let of = |spec: TreeSpec, data: &Owned| {
+            let mut tree = DecisionTree::new(spec, 1, 2);
+            data.fit(&mut tree);
+            let mut p = vec![0.0; data.targets.len()];
+            let cancel = Cancel::default();
+            tree.predict_examples(&data.matrix, &data.rows, &mut p, &cancel).unwrap();
+            p
         };
-        assert!(fit(32).is_ok());
-        let error = fit(31).unwrap_err().to_string();
+        let heavy = TreeSpec { min_leaf_weight: 2.0, ..spec() };
+        assert_near(&of(heavy, &four()), &[1.0, 0.0, 1.0, 0.0, 1.0, 0.0, 0.0, 1.0], 1e-15);
+        let lone = [1.0, 0.0, 1.0, 0.0, 1.0, 0.0, 3.0 / 7.0, 4.0 / 7.0];
+        let single = TreeSpec { min_leaf_weight: 1.0, ..spec() };
+        assert_near(&of(single, &four()), &lone, 1e-15);
+        let floored = TreeSpec { min_probability: 0.05, ..spec() };
+        let floor = of(floored, &four());
+        assert_near(&floor[4..6], &[1.0 / 1.05, 0.05 / 1.05], 1e-15);
+        let targets = [[0.4, 0.6], [0.9, 0.1], [0.5, 0.5]];
+        let soft = Owned::new(1, &[3.0; 3], targets.as_flattened(), &[0.5, 2.0, 1.0]);
+        let want = [2.3 / 3.0, 0.7 / 3.0, 0.7 / 1.5, 0.8 / 1.5, 2.0 / 2.5, 0.5 / 2.5];
+        assert_near(&of(spec(), &soft), &want, 1e-14);
+        let one = Owned::new(1, &[3.0], &[1.0, 0.0], &[1.0]);
+        assert_near(&of(spec(), &one), &[0.5, 0.5], 1e-15);
+    }
+
+    /// Four examples with one feature and two classes on one thread: columns of 16 bytes, 80 bytes of work, four leaves
+    /// of 24 bytes of nodes and 16 of probabilities, and 64 bytes of the examples' probabilities: 320, half of the
+    /// memory. With at least 4 of the weight 8 in a leaf there are two leaves.
+    #[test]
+    fn trees_beyond_half_of_the_memory_are_refused() {
+        let fit = |bytes, min_leaf_weight| {
+            let run = Run::new(1).with_memory(bytes).with_threads(1).unwrap();
+            let spec = TreeSpec { min_leaf_weight, ..spec() };
+            let fit = || DecisionTree::new(spec, 1, 2).fit(four().examples(), &run);
+            run.pool().install(fit)
+        };
+        assert!(fit(640, 0.0).is_ok() && fit(480, 4.0).is_ok() && fit(479, 4.0).is_err());
+        let error = fit(639, 0.0).unwrap_err().to_string();
         assert!(error.contains("engine.memory_limit"), "{error}");
     }
 }

@@ -58,7 +58,8 @@ pub struct Objective {
     ///
     /// # Why
     /// The histories that are published for Dawid-Skene and one-coin models are of the marginal log-likelihood, also
-    /// where a prior makes EM maximise its sum with the log-prior. For other models this is `maximised`.
+    /// where a prior makes EM maximise its sum with the log-prior; `gem` follows them. For other models this is
+    /// `maximised`.
     pub traced: f64,
 }
 

@@ -77,7 +77,8 @@ fn is_annotated(a: &Annotations, i: usize) -> bool {
 }
 
 /// The share of each class in the votes for an instance; uniform without a vote; one-hot where the class is trusted.
-fn votes(a: &Annotations) -> Rows {
+#[must_use]
+pub fn votes(a: &Annotations) -> Rows {
     let d = a.dims();
     let mut t = vec![vec![0.0; d.classes]; d.instances];
     for (i, _, l, w) in quads(a).into_iter().filter(|quad| quad.2 < d.classes) {

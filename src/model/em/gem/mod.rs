@@ -6,13 +6,15 @@
 //! y | z[i] = k, r ~ Categorical(pi[r][k])            what annotator r chooses
 //! LL = sum_i logsumexp_k ( ln p_i[k] + sum over the annotations (r, y) of i of ln pi[r][k][y] )
 //! ```
+//! The sum is over all instances that have annotations or are trusted; of the latter, only the true class counts.
+//!
 //! 1. T = the shares of the votes (trusted rows one-hot).
 //! 2. M: pi[r][k][l] = (n[r][k][l] + smoothing + diagonal [k = l]) / the sum of its row, as for `dawid_skene`; the
-//!    classifier is fitted to the targets T of all instances that have features and evidence; p = its probabilities, at
-//!    least [`MIN_PROBABILITY`].
+//!    classifier is fitted to the targets T of all instances that have features and a term of LL; p = its
+//!    probabilities, at least [`MIN_PROBABILITY`]. Those of a tree or a forest leave the target of the instance itself
+//!    out.
 //! 3. E: T = softmax of the terms of LL.
-//! 4. Repeat until LL + the log-priors of the classifier and of the matrices converges; the trace shows it without the
-//!    matrices'.
+//! 4. Repeat until LL + the log-priors of the classifier and of the matrices converges; the trace shows LL.
 //!
 //! V. C. Raykar, S. Yu, L. H. Zhao, G. Hermosillo Valadez, C. Florin, L. Bogoni, L. Moy: Learning From Crowds. JMLR 11,
 //! 2010, section 3 for two classes, and section 4 for more.
@@ -20,6 +22,21 @@
 //! Differs from the paper in that its classifier may be a tree or a forest, for which the objective may fall, because
 //! their fit is no maximum of the likelihood. An instance without features has the same prior probability of all
 //! classes. With a single annotation for every instance, the posteriors only give the annotation back: a warning says so.
+//!
+//! ```
+//! use labelmill::frame::Evidence;
+//! use labelmill::model::{Model, em::Gem};
+//! use labelmill::testing::{described, tiny};
+//!
+//! // (instance, annotator, label): two agree on everything; the third gives the opposite.
+//! let row = |i: u32, r: u32| (i, r, if r == 2 { 1 - i % 2 } else { i % 2 });
+//! let rows: Vec<_> = (0..12).map(|n| row(n / 3, n % 3)).collect();
+//! let (a, mut run) = (tiny(2, &rows), labelmill::run::Run::new(0));
+//! let described = described(&a);
+//! let evidence = Evidence { annotations: &a, described: Some(&described) };
+//! let fitted = Gem::default().fit(evidence, &mut run).unwrap();
+//! assert!(fitted.posterior.row(1)[1] > 0.99);
+//! ```
 
 #[cfg(test)]
 mod tests;
@@ -32,7 +49,7 @@ use super::kernels::{ColumnModel, Prior};
 use super::{EmSteps, Objective, Optimum, StopRule, maximise};
 use crate::error::Result;
 use crate::frame::{Annotations, Described, Dims, Evidence, Matrix};
-use crate::model::classifier::{Classifier, ClassifierSpec, Examples};
+use crate::model::classifier::{Classifier, ClassifierSpec, ColumnCache, Examples};
 use crate::model::confusion::{Cells, Confusion, Smoothing};
 use crate::model::fitted::{Fitted, Report, Trained, on_cpu};
 use crate::model::numerics::{MIN_PROBABILITY, normalise};
@@ -61,7 +78,8 @@ pub struct Gem {
 
 impl Spec for Gem {
     const KIND: &'static str = "gem";
-    const SUMMARY: &'static str = "EM around a logistic regression, a tree or a forest, with a confusion matrix for each annotator";
+    const SUMMARY: &'static str =
+        "EM around a regression, a tree or a forest, with annotators' confusion matrices";
     const SOURCE: &'static str = "Raykar et al. 2010, JMLR 11";
 
     fn check(&self, place: &str, problems: &mut Problems) {
@@ -71,7 +89,7 @@ impl Spec for Gem {
 
 /// The sizes of a saved model.
 #[derive(Debug, Serialize, Deserialize)]
-struct Sizes {
+struct GemSizes {
     features: usize,
     classes: usize,
 }
@@ -84,8 +102,11 @@ struct Steps<'a> {
     instances: Vec<usize>,
     /// Their rows of features.
     rows: Vec<u32>,
-    /// Their weights: 1, or 0 without evidence.
+    /// Their weights: 1 with a term of the log-likelihood, else 0.
     weights: Vec<f64>,
+    columns: ColumnCache,
+    /// (instance, class) of those that are trusted and have no annotations, whose term an E-step leaves out.
+    trusted_alone: Vec<(usize, usize)>,
     run: Run,
 }
 
@@ -104,8 +125,9 @@ impl Model for Gem {
         let described = from_features::described_of(evidence, kind)?;
         let steps = Steps::new(self, a, described, run)?;
         let (Optimum { posterior, params, stop, .. }, trace) = maximise(&steps, kind, a, run)?;
-        let sizes = Sizes { features: steps.matrix.width(), classes: a.dims().classes };
-        let predictions = predictions_of(params.classifier.as_ref(), steps.matrix, sizes.classes);
+        let sizes = GemSizes { features: steps.matrix.width(), classes: a.dims().classes };
+        let classifier = params.classifier.as_ref();
+        let predictions = predictions_of(classifier, steps.matrix, sizes.classes, &run.cancel)?;
         let mut learned = Snapshot::default();
         params.classifier.save(&mut learned);
         let report = steps.report(a, &posterior, params);
@@ -139,16 +161,29 @@ impl<'a> Steps<'a> {
                 rows.push(*row);
             }
         }
-        let weight = |i: &usize| f64::from(u8::from(a.has_evidence(*i)));
-        let weights: Vec<f64> = instances.iter().map(weight).collect();
-        if weights.iter().all(|weight| *weight == 0.0) {
+        if !instances.iter().any(|i| a.has_evidence(*i)) {
             return Err(from_features::no_examples());
         }
+        let is_annotated = |i: usize| !a.columns_of_instance(i).is_empty();
+        let has_term = |i: &usize| is_annotated(*i) || a.trusted_class(*i).is_some();
+        let weights = instances.iter().map(|i| f64::from(u8::from(has_term(i)))).collect();
+        let alone = instances.iter().filter(|i| !is_annotated(**i));
+        let alone = alone.filter_map(|i| Some((*i, a.trusted_class(*i)? as usize)));
+        let trusted_alone = alone.collect();
         let without = row_of.len() - rows.len();
         if without > 0 {
             run.warn(from_features::without_features(without, row_of.len()));
         }
-        Ok(Self { spec, matrix: described.matrix(), instances, rows, weights, run: run.clone() })
+        Ok(Self {
+            spec,
+            matrix: described.matrix(),
+            instances,
+            rows,
+            weights,
+            columns: ColumnCache::default(),
+            trusted_alone,
+            run: run.clone(),
+        })
     }
 }
 
@@ -174,15 +209,15 @@ impl EmSteps for Steps<'_> {
         a: &Annotations,
         t: &Posterior,
         Params { prior, classifier, columns, smoothing }: &mut Params,
-        _: &Cancel,
+        cancel: &Cancel,
     ) -> Result<()> {
         columns.m_step(a, t, smoothing);
-        let Self { matrix, rows, weights, .. } = self;
+        let Self { matrix, rows, weights, columns: cache, .. } = self;
         let (n_classes, instances) = (a.dims().classes, self.instances.iter());
         let mut p: Vec<f64> = instances.clone().flat_map(|i| t.row(*i)).copied().collect();
-        let examples = Examples { matrix, rows, targets: &p, weights, n_classes };
+        let examples = Examples { matrix, rows, targets: &p, weights, n_classes, columns: cache };
         classifier.fit(examples, &self.run)?;
-        classifier.predict_examples(matrix, rows, &mut p);
+        classifier.predict_examples(matrix, rows, &mut p, cancel)?;
         for (i, p) in instances.zip(p.chunks_exact(n_classes)) {
             let prior = &mut prior[i * n_classes..(i + 1) * n_classes];
             prior.copy_from_slice(p);
@@ -193,8 +228,11 @@ impl EmSteps for Steps<'_> {
 
     fn e_step(&self, a: &Annotations, params: &mut Params, t: &mut Posterior) -> Objective {
         let Params { prior, classifier, columns, smoothing } = params;
-        let log_likelihood = columns.e_step(a, Prior::Instance(prior), smoothing, t);
-        Objective::penalised(log_likelihood + classifier.log_prior(), columns.prior_terms())
+        let of_annotated = columns.e_step(a, Prior::Instance(prior), smoothing, t);
+        let n_classes = t.n_classes();
+        let term = |(i, class): &(usize, usize)| prior[i * n_classes + class].ln();
+        let log_likelihood = of_annotated + self.trusted_alone.iter().map(term).sum::<f64>();
+        Objective::penalised(log_likelihood, classifier.log_prior() + columns.prior_terms())
     }
 
     fn report(&self, a: &Annotations, t: &Posterior, params: Params) -> Report {
@@ -214,20 +252,26 @@ impl EmSteps for Steps<'_> {
 }
 
 /// P(class) of every row of a matrix.
-fn predictions_of(classifier: &dyn Classifier, matrix: &Matrix, n_classes: usize) -> Posterior {
+fn predictions_of(
+    classifier: &dyn Classifier,
+    matrix: &Matrix,
+    n_classes: usize,
+    cancel: &Cancel,
+) -> Result<Posterior> {
     let rows: Vec<u32> = (0..matrix.len() as u32).collect();
     let mut predictions = Posterior::zeros(matrix.len(), n_classes);
-    classifier.predict(matrix, &rows, predictions.values_mut());
-    predictions
+    classifier.predict(matrix, &rows, predictions.values_mut(), cancel)?;
+    Ok(predictions)
 }
 
 /// P(class given features) of every row, by a saved model.
 ///
 /// # Errors
-/// When the features have another width, or the numbers belong to another model.
-pub(super) fn predict(model: SavedModel<'_>, matrix: &Matrix, _: &Run) -> Result<Predicted> {
+/// When the features have another width, the numbers belong to another model, or another device than the CPU is named.
+pub(super) fn predict(model: SavedModel<'_>, matrix: &Matrix, run: &Run) -> Result<Predicted> {
+    from_features::check_cpu(model.device, Gem::KIND)?;
     let spec: Gem = from_features::spec_of(model.parameters, |_| {})?;
-    let sizes: Sizes = from_features::sizes_of(model.sizes)?;
+    let sizes: GemSizes = from_features::sizes_of(model.sizes)?;
     let learned = Snapshot::from_bytes(model.bytes)?;
     if sizes.classes == 0 {
         return Err(from_features::impossible_sizes(&sizes));
@@ -235,7 +279,7 @@ pub(super) fn predict(model: SavedModel<'_>, matrix: &Matrix, _: &Run) -> Result
     from_features::check_width(matrix, sizes.features)?;
     let mut classifier = spec.classifier.build(sizes.features, sizes.classes);
     classifier.load(&learned)?;
-    let classes = predictions_of(classifier.as_ref(), matrix, sizes.classes);
+    let classes = predictions_of(classifier.as_ref(), matrix, sizes.classes, &run.cancel)?;
     from_features::check_finite(classes.values(), 0, sizes.classes)?;
     Ok(Predicted { classes, device: on_cpu() })
 }

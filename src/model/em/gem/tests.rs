@@ -1,8 +1,9 @@
-//! One round by hand, every classifier, and degenerate crowds.
+//! One round by hand, rounds against a naive implementation, every classifier, and degenerate crowds.
 
 use super::*;
-use crate::model::classifier::{ClassifierKind, ForestSpec, LogisticSpec};
+use crate::model::classifier::{ClassifierKind, ForestSpec, LogisticSpec, TreeSpec};
 use crate::model::posterior::best;
+use crate::testing::dense::{self, Rows};
 use crate::testing::synth::CrowdShape;
 use crate::testing::{annotations, described, tiny};
 
@@ -83,6 +84,156 @@ fn one_round_by_hand() {
     }
 }
 
+/// Thirty instances of two classes with one feature, three annotators of uneven skill, and labels beyond the classes.
+/// Instance 3 has nothing but such a label, 5 and 6 are trusted, of which 6 has no annotations, and 7 has no features.
+fn uneven() -> (Annotations, Vec<Option<f32>>) {
+    let truth = |i: u32| u32::from(i * 7 % 30 > 12);
+    let mut rows = Vec::new();
+    for i in (0..30).filter(|i| *i != 3 && *i != 6) {
+        for r in (0..3).filter(|r| (i + r) % 4 > 0) {
+            let is_wrong = (i * 13 + r * 5) % (7 - 2 * r) == 0;
+            rows.push((
+                i,
+                r,
+                if (i + 2 * r) % 11 == 0 { 2 } else { truth(i) ^ u32::from(is_wrong) },
+            ));
+        }
+    }
+    rows.push((3, 1, 2));
+    rows.sort_unstable();
+    let mut a = tiny(2, &rows);
+    let trusted = |i: u32| (i == 5 || i == 6).then(|| 1 - truth(i));
+    a.trusted = Some((0..30).map(trusted).collect());
+    let feature = |i: u32| (i != 7).then_some((i * 7 % 30) as f32 + (i % 5) as f32);
+    (a, (0..30).map(feature).collect())
+}
+
+/// Ridge regression of two classes by Newton's method: the difference `d` of the coefficients of a standardised feature,
+/// and that of the intercepts. The best coefficients are -d / 2 and d / 2, with the log-prior -l2 d^2 / 4.
+/// Returns P(second class) of every example, and the log-prior.
+fn newton(x: &[f64], second: &[f64], weights: &[f64], l2: f64) -> (Vec<f64>, f64) {
+    let total: f64 = weights.iter().sum();
+    let mean = x.iter().zip(weights).map(|(x, w)| x * w).sum::<f64>() / total;
+    let square = x.iter().zip(weights).map(|(x, w)| w * (x - mean).powi(2)).sum::<f64>() / total;
+    let s: Vec<f64> = x.iter().map(|x| (x - mean) / square.sqrt()).collect();
+    let (mut d, mut b) = (0.0, 0.0);
+    let p = |d: f64, b: f64| s.iter().map(|s| 1.0 / (1.0 + (-d * s - b).exp())).collect::<Vec<_>>();
+    for _ in 0..50 {
+        let (mut g, mut h) = ([-l2 * d / 2.0, 0.0], [l2 / 2.0, 0.0, 0.0]);
+        for (((p, s), t), w) in p(d, b).iter().zip(&s).zip(second).zip(weights) {
+            let (residual, curvature) = (w * (t - p), w * p * (1.0 - p));
+            g = [g[0] + residual * s, g[1] + residual];
+            h = [h[0] + curvature * s * s, h[1] + curvature * s, h[2] + curvature];
+        }
+        let determinant = h[0] * h[2] - h[1] * h[1];
+        d += (h[2] * g[0] - h[1] * g[1]) / determinant;
+        b += (h[0] * g[1] - h[1] * g[0]) / determinant;
+    }
+    (p(d, b), -l2 * d * d / 4.0)
+}
+
+/// The rounds of a naive fit on dense arrays: the posteriors of the last, and (log-likelihood, objective) of each.
+fn naive(
+    a: &Annotations,
+    features: &[Option<f32>],
+    spec: &Gem,
+    rounds: usize,
+) -> (Rows, Vec<(f64, f64)>) {
+    let model = dense::DawidSkene { smoothing: spec.smoothing, diagonal: spec.diagonal };
+    let known: Vec<usize> = (0..features.len()).filter(|i| features[*i].is_some()).collect();
+    let x: Vec<f64> = features.iter().flatten().map(|x| f64::from(*x)).collect();
+    let is_annotated = |i: usize| a.triples_of(i).len() > 0;
+    let has_term = |i: &usize| is_annotated(*i) || a.trusted_class(*i).is_some();
+    let weights: Vec<f64> = known.iter().map(|i| if has_term(i) { 1.0 } else { 0.0 }).collect();
+    let (mut t, mut values) = (dense::votes(a), Vec::new());
+    for _ in 0..rounds {
+        let second: Vec<f64> = known.iter().map(|i| t[*i][1]).collect();
+        let l2 = spec.classifier.logistic_regression.l2;
+        let (p, of_classifier) = newton(&x, &second, &weights, l2);
+        let mut prior = vec![vec![0.5, 0.5]; features.len()];
+        known.iter().zip(&p).for_each(|(i, p)| prior[*i] = vec![1.0 - p, *p]);
+        let (likelihood, of_matrices) = dense::likelihoods(&model, &dense::counts(a, &t));
+        let mut value;
+        (t, value) = dense::e_step(a, |i| prior[i].clone(), |_, r, k, l| likelihood[r][k][l]);
+        for i in (0..features.len()).filter(|i| !is_annotated(*i)) {
+            value += a.trusted_class(i).map_or(0.0, |class| prior[i][class as usize].ln());
+        }
+        values.push((value, value + of_classifier + of_matrices));
+    }
+    (t, values)
+}
+
+/// The trace shows the log-likelihood, and its changes are those of the objective with both log-priors.
+// keys: gem.classifier.logistic_regression.l2
+#[test]
+fn rounds_of_a_penalised_regression_are_those_of_a_naive_fit() {
+    let (a, features) = uneven();
+    let described = one_feature(&a, &features);
+    for l2 in [0.5, 8.0] {
+        let regression = LogisticSpec { l2, ..LogisticSpec::default() };
+        let classifier =
+            ClassifierSpec { logistic_regression: regression, ..ClassifierSpec::default() };
+        let stop = StopRule { max_iter: 6, tol: 0.0, ..StopRule::default() };
+        let spec = Gem { smoothing: 0.5, diagonal: 0.25, classifier, stop };
+        let evidence = Evidence { annotations: &a, described: Some(&described) };
+        let fitted = spec.fit(evidence, &mut Run::new(1)).unwrap();
+        let (t, values) = naive(&a, &features, &spec, 6);
+        for (round, row) in fitted.trace.iter().enumerate() {
+            let (want, objective) = values[round];
+            assert!((row.objective - want).abs() < 1e-4, "{l2} {round}: {row:?}, not {want}");
+            let Some(change) = row.change else { continue };
+            let want = objective - values[round - 1].1;
+            assert!((change - want).abs() < 1e-4, "{l2} {round}: {change}, not {want}");
+        }
+        for (i, want) in t.iter().enumerate() {
+            let got = fitted.posterior.row(i);
+            assert!((got[1] - want[1]).abs() < 1e-4, "{l2} {i}: {got:?}, not {want:?}");
+        }
+    }
+}
+
+/// With an instance whose only label is no class, and one that is trusted without annotations.
+#[test]
+fn the_objective_of_a_regression_never_falls() {
+    let (a, features) = uneven();
+    let described = one_feature(&a, &features);
+    let stop = StopRule { max_iter: 40, tol: 0.0, ..StopRule::default() };
+    for l2 in [0.01, 1.0] {
+        let regression = LogisticSpec { l2, ..LogisticSpec::default() };
+        let classifier =
+            ClassifierSpec { logistic_regression: regression, ..ClassifierSpec::default() };
+        let spec = Gem { classifier, stop: stop.clone(), ..Gem::default() };
+        let evidence = Evidence { annotations: &a, described: Some(&described) };
+        let fitted = spec.fit(evidence, &mut Run::new(1)).unwrap();
+        let changes: Vec<f64> = fitted.trace.iter().filter_map(|row| row.change).collect();
+        assert!(changes.iter().all(|change| *change > -1e-7), "{l2}: {changes:?}");
+        assert!(changes[0] > 0.01 && changes.len() == 39, "{changes:?}");
+    }
+}
+
+/// A leaf for every instance: with its own target, the tree would give the first round's posteriors back.
+#[test]
+fn a_tree_does_not_confirm_its_own_posteriors() {
+    // Two annotators against one for instance 0, whose feature is like those of the instances of the other class.
+    let mut rows = vec![(0, 0, 0), (0, 1, 0), (0, 2, 1)];
+    (1..8).for_each(|i| rows.extend((0..3).map(|r| (i, r, u32::from(i < 5)))));
+    let a = tiny(2, &rows);
+    let features: Vec<_> = (0..8).map(|i| Some(i as f32)).collect();
+    let described = one_feature(&a, &features);
+    let tree = TreeSpec { min_leaf_weight: 1.0, ..TreeSpec::default() };
+    let kind = ClassifierKind::DecisionTree;
+    let classifier = ClassifierSpec { kind, decision_tree: tree, ..ClassifierSpec::default() };
+    let stop = StopRule { max_iter: 1, tol: 0.0, ..StopRule::default() };
+    let spec = Gem { smoothing: 0.0, diagonal: 0.0, classifier, stop };
+    let evidence = Evidence { annotations: &a, described: Some(&described) };
+    let fitted = spec.fit(evidence, &mut Run::new(1)).unwrap();
+    // 0 is alone in its leaf, so that the others, of which b are 4 and a are 3, make its prior. Given a (11/3 in all,
+    // of 0 2/3) and b (13/3, of 0 1/3), the first two say a with 1 and 1/13, the third says b with 2/11 and 1.
+    let (joint_a, joint_b) = (3.0 / 7.0 * (2.0 / 11.0), 4.0 / 7.0 / (13.0 * 13.0));
+    let (got, want) = (fitted.posterior.row(0)[0], joint_a / (joint_a + joint_b));
+    assert!((got - want).abs() < 1e-9, "{got}, not {want}");
+}
+
 /// A forest's objective may fall, so that the conformance suite's default, a regression, does not stand for it.
 #[test]
 fn every_classifier_reads_a_crowd_and_is_saved() {
@@ -111,17 +262,26 @@ fn every_classifier_reads_a_crowd_and_is_saved() {
         assert_eq!(fitted.posterior, four.posterior, "{kind:?}");
         assert_eq!(fitted.model, four.model, "{kind:?}");
         let trained = fitted.model.unwrap();
-        let again = predict(
-            SavedModel {
+        let again = |device, run: &Run| {
+            let saved = SavedModel {
                 parameters: trained.description["parameters"].clone(),
                 sizes: trained.description["sizes"].clone(),
                 bytes: &trained.parameters,
-                device: None,
-            },
-            described.matrix(),
-            &Run::new(1),
-        );
-        assert_eq!(fitted.predictions, Some(again.unwrap().classes), "{kind:?}");
+                device,
+            };
+            predict(saved, described.matrix(), run)
+        };
+        for device in [None, Some("auto"), Some("cpu")] {
+            let again = again(device, &Run::new(1)).unwrap().classes;
+            assert_eq!(fitted.predictions.as_ref(), Some(&again), "{kind:?} {device:?}");
+        }
+        for device in ["cuda:0", "gpu"] {
+            let error = again(Some(device), &Run::new(1)).unwrap_err().to_string();
+            assert!(error.contains("`gem` computes on the CPU only"), "{error}");
+        }
+        let cancelled = Run::new(1);
+        assert!(cancelled.cancel.request(15));
+        assert_eq!(again(None, &cancelled).unwrap_err().exit_code(), 143, "{kind:?}");
     }
 }
 
@@ -132,7 +292,7 @@ fn single_annotations_are_cautioned_against() {
     let mut run = Run::new(1);
     let evidence = Evidence { annotations: &a, described: Some(&described) };
     Gem::default().fit(evidence, &mut run).unwrap();
-    assert!(run.warnings()[0].contains("no instance has a second annotation"));
+    assert!(run.warnings()[0].contains("no instance has a second annotator"));
     let error = Gem::default().fit((&a).into(), &mut run).unwrap_err().to_string();
     assert!(error.contains("`gem` learns from features"), "{error}");
 }
