@@ -5,7 +5,7 @@ use rayon::prelude::*;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::frame::{Annotations, INSTANCES_PER_BLOCK};
+use crate::frame::{Annotations, ITEMS_PER_BLOCK};
 use crate::model::fitted::Fitted;
 use crate::model::posterior::{best, tied};
 use crate::run::Run;
@@ -159,7 +159,7 @@ impl Tally {
             }
             tally
         };
-        let instances = (0..a.dims().instances).into_par_iter().with_min_len(INSTANCES_PER_BLOCK);
+        let instances = (0..a.dims().instances).into_par_iter().with_min_len(ITEMS_PER_BLOCK);
         instances.fold(none, add).reduce(none, |a, b| a.and(&b))
     }
 

@@ -10,7 +10,7 @@ use rayon::prelude::*;
 
 use super::AnnotationRows;
 use super::Duplicates;
-use super::annotations::{Annotations, Dims, INSTANCES_PER_BLOCK};
+use super::annotations::{Annotations, Dims, ITEMS_PER_BLOCK};
 use super::budget::{BYTES_PER_ANNOTATION, BYTES_PER_TIME, BYTES_PER_WEIGHT, Budget};
 use super::classes::{LabelAxis, MAX_LABELS, too_many_labels};
 use super::gold::{Gold, GoldNumber, GoldRows, Role, UnknownGold};
@@ -380,7 +380,7 @@ impl AnnotationColumns {
         let map = |numbers: &mut Vec<u32>, rank: &[u32]| {
             numbers
                 .par_iter_mut()
-                .with_min_len(INSTANCES_PER_BLOCK)
+                .with_min_len(ITEMS_PER_BLOCK)
                 .for_each(|n| *n = rank[*n as usize]);
         };
         map(&mut self.instance, instance);

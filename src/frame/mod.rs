@@ -24,7 +24,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 pub use annotations::{
-    AnnotationRows, Annotations, ColumnRange, Dims, Duplicates, INSTANCES_PER_BLOCK, InstanceRange,
+    AnnotationRows, Annotations, ColumnRange, Dims, Duplicates, ITEMS_PER_BLOCK, InstanceRange,
     MAX_RANGES, Repeated, WeightIter, WeightSlice, ranges_of_instances,
 };
 pub use budget::BYTES_PER_ANNOTATION;

@@ -3,7 +3,7 @@
 use rayon::prelude::*;
 
 use super::numerics::MIN_PROBABILITY;
-use crate::frame::{Annotations, INSTANCES_PER_BLOCK};
+use crate::frame::{Annotations, ITEMS_PER_BLOCK};
 
 /// P(label given class) of every annotator.
 #[derive(Debug, Clone, PartialEq)]
@@ -137,7 +137,7 @@ impl Confusion {
     /// The skill of every annotator: the mean of the diagonal of their confusion matrix.
     #[must_use]
     pub fn skill(&self, a: &Annotations) -> Vec<f64> {
-        let annotators = (0..a.dims().annotators).into_par_iter().with_min_len(INSTANCES_PER_BLOCK);
+        let annotators = (0..a.dims().annotators).into_par_iter().with_min_len(ITEMS_PER_BLOCK);
         annotators.map_init(Vec::new, |sums, r| self.mean_diagonal(a, r, sums)).collect()
     }
 

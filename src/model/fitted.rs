@@ -2,7 +2,7 @@
 
 use super::confusion::{CommonConfusion, Confusion};
 use super::posterior::Posterior;
-use crate::frame::INSTANCES_PER_BLOCK;
+use crate::frame::ITEMS_PER_BLOCK;
 
 /// The estimates of a fit other than the posteriors.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -117,8 +117,8 @@ impl Fitted {
 /// The name and value of the first number that is not fine.
 fn first_broken(name: &str, values: &[f64], is_fine: fn(f64) -> bool) -> Option<String> {
     let are_fine = |chunk: &[f64]| chunk.iter().fold(true, |fine, v| fine & is_fine(*v));
-    let chunk = values.chunks(INSTANCES_PER_BLOCK).position(|chunk| !are_fine(chunk))?
-        * INSTANCES_PER_BLOCK;
+    let chunk =
+        values.chunks(ITEMS_PER_BLOCK).position(|chunk| !are_fine(chunk))? * ITEMS_PER_BLOCK;
     let at = chunk + values[chunk..].iter().position(|v| !is_fine(*v))?;
     Some(format!("{name}[{at}] is {}", values[at]))
 }

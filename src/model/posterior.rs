@@ -3,7 +3,7 @@
 use rayon::prelude::*;
 
 use super::numerics::{MIN_PROBABILITY, normalise};
-use crate::frame::{Annotations, INSTANCES_PER_BLOCK};
+use crate::frame::{Annotations, ITEMS_PER_BLOCK};
 
 /// P(class given everything observed), one row per instance.
 ///
@@ -49,15 +49,14 @@ impl Posterior {
     pub fn mean_of_annotated(&self, a: &Annotations) -> Vec<f64> {
         let sum_of = |(block, rows): (usize, &[f64])| {
             let mut sums = vec![0.0; self.n_classes];
-            for (i, row) in (block * INSTANCES_PER_BLOCK..).zip(rows.chunks_exact(self.n_classes)) {
+            for (i, row) in (block * ITEMS_PER_BLOCK..).zip(rows.chunks_exact(self.n_classes)) {
                 if !a.columns_of_instance(i).is_empty() {
                     sums.iter_mut().zip(row).for_each(|(sum, p)| *sum += p);
                 }
             }
             sums
         };
-        let blocks =
-            self.values.par_chunks(INSTANCES_PER_BLOCK * self.n_classes.max(1)).enumerate();
+        let blocks = self.values.par_chunks(ITEMS_PER_BLOCK * self.n_classes.max(1)).enumerate();
         let of_blocks: Vec<Vec<f64>> = blocks.map(sum_of).collect();
         let mut mean = vec![0.0; self.n_classes];
         for sums in of_blocks {
@@ -110,10 +109,10 @@ impl Posterior {
     /// Calls `change(instance, row)` for every row, blocks of instances in parallel.
     pub fn par_rows_mut(&mut self, change: impl Fn(usize, &mut [f64]) + Sync) {
         let n_classes = self.n_classes.max(1);
-        self.values.par_chunks_mut(INSTANCES_PER_BLOCK * n_classes).enumerate().for_each(
+        self.values.par_chunks_mut(ITEMS_PER_BLOCK * n_classes).enumerate().for_each(
             |(block, rows)| {
                 for (offset, row) in rows.chunks_exact_mut(n_classes).enumerate() {
-                    change(block * INSTANCES_PER_BLOCK + offset, row);
+                    change(block * ITEMS_PER_BLOCK + offset, row);
                 }
             },
         );

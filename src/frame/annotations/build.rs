@@ -7,7 +7,7 @@ use rayon::prelude::*;
 use super::duplicates::{ByInstance, Duplicates, Repeated};
 use super::group::{Grouped, UngroupedRows};
 use super::weights::Weights;
-use super::{Annotations, Dims, INSTANCES_PER_BLOCK};
+use super::{Annotations, Dims, ITEMS_PER_BLOCK};
 use crate::frame::offsets::{Cursors, count, number, owners, prefix_sum};
 
 /// Annotations in any order, as parallel columns.
@@ -45,7 +45,7 @@ impl Annotations {
         let Slots { order, of_annotator: slots, by_slot, labels, first_singleton } =
             Slots::new(sorted, &is_single);
         let mut columns = rows.annotator;
-        columns.par_iter_mut().zip(&rows.label).with_min_len(INSTANCES_PER_BLOCK).for_each(
+        columns.par_iter_mut().zip(&rows.label).with_min_len(ITEMS_PER_BLOCK).for_each(
             |(column, label)| {
                 let slot = slots[*column as usize] as usize;
                 let columns_of_slot = by_slot[slot]..by_slot[slot + 1];
@@ -120,7 +120,7 @@ fn distinct_columns(dims: Dims, rows: &AnnotationRows) -> (Vec<usize>, Vec<u32>)
     };
     let pairs = rows.annotator.iter().zip(&rows.label);
     // One flag per cell is fastest unless there are many more cells than annotations.
-    if n_cells <= 8 * rows.label.len() + INSTANCES_PER_BLOCK {
+    if n_cells <= 8 * rows.label.len() + ITEMS_PER_BLOCK {
         let mut occurs = vec![false; n_cells];
         pairs.for_each(|(r, l)| occurs[*r as usize * dims.labels + *l as usize] = true);
         for (cell, _) in occurs.iter().enumerate().filter(|(_, occurs)| **occurs) {

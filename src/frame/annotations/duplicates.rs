@@ -6,7 +6,7 @@ use rayon::prelude::*;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::INSTANCES_PER_BLOCK;
+use super::ITEMS_PER_BLOCK;
 use super::group::Grouped;
 use super::weights::Weights;
 use crate::frame::offsets::{number, split_by};
@@ -73,9 +73,9 @@ impl ByInstance {
     /// Sorts every instance's columns.
     fn sort(&mut self) {
         let Self { offsets, columns, weights } = self;
-        let parts = split_by(columns, offsets, 1, INSTANCES_PER_BLOCK).into_par_iter();
+        let parts = split_by(columns, offsets, 1, ITEMS_PER_BLOCK).into_par_iter();
         if let Some(weights) = weights {
-            let weights = split_by(weights, offsets, 1, INSTANCES_PER_BLOCK);
+            let weights = split_by(weights, offsets, 1, ITEMS_PER_BLOCK);
             parts.zip(weights).for_each(|((instances, columns), (_, weights))| {
                 let first = offsets[instances.start];
                 for positions in instances.map(|i| offsets[i] - first..offsets[i + 1] - first) {
@@ -97,7 +97,7 @@ impl ByInstance {
         let of = |column: &u32| annotators[*column as usize];
         (0..self.offsets.len() - 1)
             .into_par_iter()
-            .with_min_len(INSTANCES_PER_BLOCK)
+            .with_min_len(ITEMS_PER_BLOCK)
             .flat_map_iter(|i| {
                 let columns = &self.columns[self.offsets[i]..self.offsets[i + 1]];
                 let again = columns.windows(2).filter(move |w| of(&w[0]) == of(&w[1]));

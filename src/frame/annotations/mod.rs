@@ -37,7 +37,7 @@ pub use weights::{WeightIter, WeightSlice};
 
 /// The number of instances, or annotators, in one unit of parallel work. Fixed, so that sums do not depend on the
 /// number of threads.
-pub const INSTANCES_PER_BLOCK: usize = 2048;
+pub const ITEMS_PER_BLOCK: usize = 2048;
 
 /// The largest number of ranges of instances that have sums of their own; more would not keep more processors busy.
 pub const MAX_RANGES: usize = 16;

@@ -5,7 +5,7 @@ use rayon::prelude::*;
 
 use super::points::{Points, rounded};
 use super::temperature::{self, MAX_TEMPERATURE, MIN_TEMPERATURE, log};
-use crate::frame::INSTANCES_PER_BLOCK;
+use crate::frame::ITEMS_PER_BLOCK;
 use crate::model::lbfgs::maximise;
 
 /// At the maximum, no component of the mean gradient exceeds this.
@@ -88,12 +88,12 @@ impl Rows<'_> {
     fn log_likelihood(&self, x: &[f64], gradient: &mut [f64]) -> f64 {
         let of_block = |block: usize| {
             let mut gradient = vec![0.0; x.len()];
-            let rows = block * INSTANCES_PER_BLOCK
-                ..((block + 1) * INSTANCES_PER_BLOCK).min(self.points.len());
+            let rows =
+                block * ITEMS_PER_BLOCK..((block + 1) * ITEMS_PER_BLOCK).min(self.points.len());
             let value: f64 = rows.map(|i| self.of_row(i, x, &mut gradient)).sum();
             (value, gradient)
         };
-        let blocks: Vec<(f64, Vec<f64>)> = (0..self.points.len().div_ceil(INSTANCES_PER_BLOCK))
+        let blocks: Vec<(f64, Vec<f64>)> = (0..self.points.len().div_ceil(ITEMS_PER_BLOCK))
             .into_par_iter()
             .map(of_block)
             .collect();

@@ -3,7 +3,7 @@
 use rayon::prelude::*;
 
 use super::points::{Points, rounded};
-use crate::frame::INSTANCES_PER_BLOCK;
+use crate::frame::ITEMS_PER_BLOCK;
 use crate::model::posterior::{TIE, least_tied};
 
 /// The lowest temperature.
@@ -39,8 +39,7 @@ pub(super) fn fit(points: &Points, smoothing: f64) -> f64 {
     let target = |t: f64| t * (1.0 - uniform) + uniform / n as f64;
     let slope = |inverse: f64| -> f64 {
         let of_block = |block: usize| -> f64 {
-            let rows =
-                block * INSTANCES_PER_BLOCK..((block + 1) * INSTANCES_PER_BLOCK).min(points.len());
+            let rows = block * ITEMS_PER_BLOCK..((block + 1) * ITEMS_PER_BLOCK).min(points.len());
             let of_row = |i: usize| {
                 let logs = &logs[i * n..(i + 1) * n];
                 let most = logs.iter().copied().fold(f64::NEG_INFINITY, f64::max);
@@ -56,7 +55,7 @@ pub(super) fn fit(points: &Points, smoothing: f64) -> f64 {
             rows.map(of_row).sum()
         };
         let blocks: Vec<f64> =
-            (0..points.len().div_ceil(INSTANCES_PER_BLOCK)).into_par_iter().map(of_block).collect();
+            (0..points.len().div_ceil(ITEMS_PER_BLOCK)).into_par_iter().map(of_block).collect();
         blocks.iter().sum::<f64>() / total
     };
     let (mut low, mut high) = (-MAX_TEMPERATURE.ln(), -MIN_TEMPERATURE.ln());

@@ -26,7 +26,7 @@ use super::growth::{FeatureColumns, Growth, RandomFeatures, check_memory};
 use super::tree::{Tree, TreeSpec, load, save};
 use super::{Classifier, Examples};
 use crate::error::{Error, Result};
-use crate::frame::{INSTANCES_PER_BLOCK, Matrix};
+use crate::frame::{ITEMS_PER_BLOCK, Matrix};
 use crate::model::snapshot::Snapshot;
 use crate::run::{Cancel, Rng, Run};
 
@@ -83,11 +83,11 @@ impl RandomForest {
         let n = self.n_classes;
         let n_examples = seen.first().map_or(0, |seen| seen.len);
         let mut means = vec![0.0; n_examples * n];
-        let blocks = means.par_chunks_mut(INSTANCES_PER_BLOCK * n).enumerate();
+        let blocks = means.par_chunks_mut(ITEMS_PER_BLOCK * n).enumerate();
         blocks.try_for_each(|(block, means)| -> Result<()> {
             run.cancel.check()?;
             for (at, mean) in means.chunks_exact_mut(n).enumerate() {
-                let i = block * INSTANCES_PER_BLOCK + at;
+                let i = block * ITEMS_PER_BLOCK + at;
                 let sees_all = seen.iter().all(|seen| seen.contains(i));
                 let mut n_trees = 0.0;
                 for (tree, seen) in self.trees.iter().zip(seen) {

@@ -22,7 +22,7 @@ use rayon::prelude::*;
 use super::Examples;
 use super::tree::{Criterion, Tree, TreeSpec};
 use crate::error::{Error, Result};
-use crate::frame::INSTANCES_PER_BLOCK;
+use crate::frame::ITEMS_PER_BLOCK;
 use crate::run::{Cancel, Rng, Run};
 
 /// The least share of a node's weight that counts as a gain, or as a weight: another order of summation changes less.
@@ -189,21 +189,19 @@ impl Growth<'_> {
             add(i, 1.0, &mut of_all);
         }
         let mut rows = vec![0.0; examples.rows.len() * n];
-        rows.par_chunks_mut(n).with_min_len(INSTANCES_PER_BLOCK).enumerate().for_each(
-            |(i, row)| {
-                let leaf = leaf_of(i);
-                for counts in [&of_leaf[leaf * n..(leaf + 1) * n], &of_all] {
-                    row.copy_from_slice(counts);
-                    add(i, -1.0, row);
-                    let least = MIN_RELATIVE_GAIN * counts.iter().sum::<f64>();
-                    row.iter_mut().for_each(|c| *c = if *c > least { *c } else { 0.0 });
-                    if row.iter().any(|c| *c > 0.0) {
-                        break;
-                    }
+        rows.par_chunks_mut(n).with_min_len(ITEMS_PER_BLOCK).enumerate().for_each(|(i, row)| {
+            let leaf = leaf_of(i);
+            for counts in [&of_leaf[leaf * n..(leaf + 1) * n], &of_all] {
+                row.copy_from_slice(counts);
+                add(i, -1.0, row);
+                let least = MIN_RELATIVE_GAIN * counts.iter().sum::<f64>();
+                row.iter_mut().for_each(|c| *c = if *c > least { *c } else { 0.0 });
+                if row.iter().any(|c| *c > 0.0) {
+                    break;
                 }
-                self.spec.normalise(row);
-            },
-        );
+            }
+            self.spec.normalise(row);
+        });
         rows
     }
 
@@ -260,7 +258,7 @@ impl Node<'_> {
     fn best_of(&self, features: &[usize], counts: &[f64]) -> Option<Split> {
         let weight: f64 = counts.iter().sum();
         let of_feature = |j: &usize| self.best_threshold(*j, counts, weight);
-        let splits: Vec<Option<Split>> = if self.examples.len() < INSTANCES_PER_BLOCK {
+        let splits: Vec<Option<Split>> = if self.examples.len() < ITEMS_PER_BLOCK {
             features.iter().map(of_feature).collect()
         } else {
             features.par_iter().map(of_feature).collect()

@@ -13,6 +13,7 @@
 //! Every other learner of this crate is a network. A small table of features is learned better by a logistic regression
 //! or by trees: they have few settings, give the same result on every machine, and take seconds.
 
+mod decision_tree;
 mod forest;
 mod growth;
 mod logistic;
@@ -25,14 +26,15 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::error::{Problem, Result};
-use crate::frame::{INSTANCES_PER_BLOCK, MAX_RANGES, Matrix, ranges_of_instances};
+use crate::frame::{ITEMS_PER_BLOCK, MAX_RANGES, Matrix, ranges_of_instances};
 use crate::model::snapshot::Snapshot;
 use crate::run::{Cancel, Run};
 use crate::spec::Problems;
+pub use decision_tree::DecisionTree;
 pub use forest::{ForestSpec, RandomForest};
 pub use growth::ColumnCache;
 pub use logistic::{LogisticRegression, LogisticSpec};
-pub use tree::{Criterion, DecisionTree, TreeSpec};
+pub use tree::{Criterion, TreeSpec};
 
 /// Rows of features with soft targets and weights.
 #[derive(Clone, Copy)]
@@ -138,8 +140,8 @@ pub trait Classifier: Send + Sync {
     fn predict(&self, matrix: &Matrix, rows: &[u32], p: &mut [f64], cancel: &Cancel) -> Result<()> {
         let n_classes = p.len() / rows.len().max(1);
         let blocks = p
-            .par_chunks_mut((INSTANCES_PER_BLOCK * n_classes).max(1))
-            .zip(rows.par_chunks(INSTANCES_PER_BLOCK));
+            .par_chunks_mut((ITEMS_PER_BLOCK * n_classes).max(1))
+            .zip(rows.par_chunks(ITEMS_PER_BLOCK));
         blocks.try_for_each(|(p, rows)| {
             cancel.check()?;
             let mut features = vec![0.0; matrix.width()];

@@ -40,7 +40,7 @@ use super::kernels::Prior;
 use super::kernels::log_domain::{LogLikelihood, e_step};
 use super::{EmSteps, Objective, Start, StopRule};
 use crate::error::Result;
-use crate::frame::{Annotations, INSTANCES_PER_BLOCK};
+use crate::frame::{Annotations, ITEMS_PER_BLOCK};
 use crate::model::Spec;
 use crate::model::fitted::Report;
 use crate::model::lbfgs::try_maximise;
@@ -213,11 +213,11 @@ impl<'a> MStepObjective<'a> {
         inverse_difficulty.iter_mut().zip(b).for_each(|(exp_b, b)| *exp_b = exp(*b));
         let (of_ability, of_b) = gradient.split_at_mut(ability.len());
         let right = |i: usize, label: u32| t.row(i).get(label as usize).copied().unwrap_or(0.0);
-        let blocks = of_b.par_chunks_mut(INSTANCES_PER_BLOCK).enumerate();
+        let blocks = of_b.par_chunks_mut(ITEMS_PER_BLOCK).enumerate();
         let values: Vec<f64> = blocks
             .map(|(block, of_b)| {
                 let mut value = 0.0;
-                for (i, of_b) in (block * INSTANCES_PER_BLOCK..).zip(of_b) {
+                for (i, of_b) in (block * ITEMS_PER_BLOCK..).zip(of_b) {
                     *of_b = START - b[i];
                     value -= (b[i] - START).powi(2) / 2.0;
                     // exp(b) does not change beyond the bound of b.

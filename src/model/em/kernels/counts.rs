@@ -10,7 +10,7 @@ use super::strategy::CountStrategy;
 use super::sums::{add_row, scatter};
 use super::width::for_classes;
 use crate::error::{Error, Result};
-use crate::frame::{Annotations, INSTANCES_PER_BLOCK, InstanceRange, WeightSlice};
+use crate::frame::{Annotations, ITEMS_PER_BLOCK, InstanceRange, WeightSlice};
 use crate::model::posterior::Posterior;
 
 /// The contribution of a range of instances to the parameters and to the objective.
@@ -39,7 +39,7 @@ pub(super) enum RangeCounts {
     Scatter(PaddedMatrix),
     /// Nothing: the M-step reads the posterior rows.
     Gather,
-    /// The significant entries of the posterior rows, for each [`INSTANCES_PER_BLOCK`] of instances.
+    /// The significant entries of the posterior rows, for each [`ITEMS_PER_BLOCK`] of instances.
     SparseGather(Vec<SparseRows>),
 }
 
@@ -58,7 +58,7 @@ impl Statistics {
             }
             CountStrategy::Gather => RangeCounts::Gather,
             CountStrategy::SparseGather => {
-                let blocks = instances.len().div_ceil(INSTANCES_PER_BLOCK);
+                let blocks = instances.len().div_ceil(ITEMS_PER_BLOCK);
                 RangeCounts::SparseGather(vec![SparseRows::default(); blocks])
             }
         };
@@ -105,7 +105,7 @@ impl Statistics {
             }
             (RangeCounts::Gather, RangeCounts::Gather) => {}
             (RangeCounts::SparseGather(rows), RangeCounts::SparseGather(mut more))
-                if self.instances.len().is_multiple_of(INSTANCES_PER_BLOCK) =>
+                if self.instances.len().is_multiple_of(ITEMS_PER_BLOCK) =>
             {
                 rows.append(&mut more);
             }
@@ -167,7 +167,7 @@ impl Statistics {
         }
         match &mut self.counts {
             RangeCounts::Gather => {}
-            RangeCounts::SparseGather(rows) => rows[i / INSTANCES_PER_BLOCK].add(row),
+            RangeCounts::SparseGather(rows) => rows[i / ITEMS_PER_BLOCK].add(row),
             RangeCounts::Scatter(table) => {
                 let cells = table.cells_mut();
                 for_classes!(row.len(), K => scatter::<K>(cells, row, columns, weights));
@@ -326,17 +326,15 @@ mod tests {
 
     #[test]
     fn merged_statistics_are_those_of_the_joined_range() {
-        let n_instances = 2 * INSTANCES_PER_BLOCK + 100;
+        let n_instances = 2 * ITEMS_PER_BLOCK + 100;
         let rows: Vec<(u32, u32, u32)> =
             (0..3 * n_instances as u32).map(|n| (n / 3, n % 7, (n * (n % 97) / 7) % 3)).collect();
         let a = tiny(3, &rows);
         for strategy in
             [CountStrategy::Scatter(1), CountStrategy::Gather, CountStrategy::SparseGather]
         {
-            let (mut merged, mut rows) = statistics_of(&a, 0..INSTANCES_PER_BLOCK, strategy);
-            for next in
-                [INSTANCES_PER_BLOCK..2 * INSTANCES_PER_BLOCK, 2 * INSTANCES_PER_BLOCK..n_instances]
-            {
+            let (mut merged, mut rows) = statistics_of(&a, 0..ITEMS_PER_BLOCK, strategy);
+            for next in [ITEMS_PER_BLOCK..2 * ITEMS_PER_BLOCK, 2 * ITEMS_PER_BLOCK..n_instances] {
                 let (next, more) = statistics_of(&a, next, strategy);
                 merged.merge(next).unwrap();
                 rows.extend(more);

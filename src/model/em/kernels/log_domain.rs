@@ -6,7 +6,7 @@ use rayon::prelude::*;
 
 use super::prior::Prior;
 use super::width::width;
-use crate::frame::{Annotations, INSTANCES_PER_BLOCK, InstanceRange};
+use crate::frame::{Annotations, ITEMS_PER_BLOCK, InstanceRange};
 use crate::model::numerics::softmax;
 use crate::model::posterior::Posterior;
 
@@ -29,10 +29,10 @@ pub fn e_step(
     t: &mut Posterior,
 ) -> f64 {
     let n = t.n_classes();
-    let blocks = t.values_mut().par_chunks_mut(INSTANCES_PER_BLOCK * n.max(1)).enumerate();
+    let blocks = t.values_mut().par_chunks_mut(ITEMS_PER_BLOCK * n.max(1)).enumerate();
     let sums: Vec<f64> = blocks
         .map(|(block, rows)| {
-            let first = block * INSTANCES_PER_BLOCK;
+            let first = block * ITEMS_PER_BLOCK;
             let instances = first..first + rows.len() / n.max(1);
             let prior = prior.range(&instances, n);
             e_step_of_range(&a.range(instances), first, prior, likelihood, rows)

@@ -4,7 +4,7 @@
 use std::ops::Range;
 
 use super::gather_buffer::GatherBuffer;
-use crate::frame::{Annotations, INSTANCES_PER_BLOCK};
+use crate::frame::{Annotations, ITEMS_PER_BLOCK};
 use crate::prefetch::prefetch;
 
 /// Smaller posterior entries are not stored: counts are floored at
@@ -15,7 +15,7 @@ pub(super) const MIN_SIGNIFICANT: f64 = 1e-30;
 /// (class, probability)
 pub type ClassEntry = (u32, f64);
 
-/// The significant entries of [`INSTANCES_PER_BLOCK`] instances.
+/// The significant entries of [`ITEMS_PER_BLOCK`] instances.
 #[derive(Debug, Clone)]
 pub struct SparseRows {
     /// Where the entries of each instance begin, and one past the last.
@@ -54,7 +54,7 @@ pub fn gather(
 ) {
     let range = a.column_range(columns.clone());
     buffer.clear();
-    let place = |i: u32| (i as usize / INSTANCES_PER_BLOCK, i as usize % INSTANCES_PER_BLOCK);
+    let place = |i: u32| (i as usize / ITEMS_PER_BLOCK, i as usize % ITEMS_PER_BLOCK);
     for i in range.instances {
         let (block, row) = place(*i);
         prefetch(&blocks[block].first, row);

@@ -7,7 +7,7 @@ use rayon::prelude::*;
 use super::padded_matrix::stride;
 use super::sparse_rows::MIN_SIGNIFICANT;
 use super::width::has_kernel;
-use crate::frame::{Annotations, Dims, INSTANCES_PER_BLOCK, MAX_RANGES, ranges_of_instances};
+use crate::frame::{Annotations, Dims, ITEMS_PER_BLOCK, MAX_RANGES, ranges_of_instances};
 
 /// The strategy by which expected counts are summed.
 ///
@@ -90,8 +90,8 @@ impl CountStrategy {
         if let Self::Scatter(n) = self {
             return ranges_of_instances(instances, n).collect();
         }
-        let starts = (0..instances).step_by(INSTANCES_PER_BLOCK);
-        starts.map(|start| start..(start + INSTANCES_PER_BLOCK).min(instances)).collect()
+        let starts = (0..instances).step_by(ITEMS_PER_BLOCK);
+        starts.map(|start| start..(start + ITEMS_PER_BLOCK).min(instances)).collect()
     }
 }
 
