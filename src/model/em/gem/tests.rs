@@ -108,28 +108,41 @@ fn uneven() -> (Annotations, Vec<Option<f32>>) {
     (a, (0..30).map(feature).collect())
 }
 
-/// Ridge regression of two classes by Newton's method: the difference `d` of the coefficients of a standardised feature,
-/// and that of the intercepts. The best coefficients are -d / 2 and d / 2, with the log-prior -l2 d^2 / 4.
+/// Ridge regression of two classes by Newton's method: the difference `slope` of the coefficients of a standardised
+/// feature, and that of the intercepts. The coefficients are -slope / 2 and slope / 2, and the log-prior is -l2 slope^2
+/// / 4.
 /// Returns P(second class) of every example, and the log-prior.
-fn newton(x: &[f64], second: &[f64], weights: &[f64], l2: f64) -> (Vec<f64>, f64) {
-    let total: f64 = weights.iter().sum();
-    let mean = x.iter().zip(weights).map(|(x, w)| x * w).sum::<f64>() / total;
-    let square = x.iter().zip(weights).map(|(x, w)| w * (x - mean).powi(2)).sum::<f64>() / total;
-    let s: Vec<f64> = x.iter().map(|x| (x - mean) / square.sqrt()).collect();
-    let (mut d, mut b) = (0.0, 0.0);
-    let p = |d: f64, b: f64| s.iter().map(|s| 1.0 / (1.0 + (-d * s - b).exp())).collect::<Vec<_>>();
+fn newton(features: &[f64], second: &[f64], weights: &[f64], l2: f64) -> (Vec<f64>, f64) {
+    let mean_of = |values: &[f64]| {
+        let sum: f64 = values.iter().zip(weights).map(|(value, weight)| value * weight).sum();
+        sum / weights.iter().sum::<f64>()
+    };
+    let mean = mean_of(features);
+    let centred: Vec<f64> = features.iter().map(|value| value - mean).collect();
+    let squares: Vec<f64> = centred.iter().map(|value| value * value).collect();
+    let deviation = mean_of(&squares).sqrt();
+    let scaled: Vec<f64> = centred.iter().map(|value| value / deviation).collect();
+    let (mut slope, mut intercept) = (0.0_f64, 0.0_f64);
+    let predict = |slope: f64, intercept: f64| -> Vec<f64> {
+        scaled.iter().map(|s| 1.0 / (1.0 + (-slope * s - intercept).exp())).collect()
+    };
     for _ in 0..50 {
-        let (mut g, mut h) = ([-l2 * d / 2.0, 0.0], [l2 / 2.0, 0.0, 0.0]);
-        for (((p, s), t), w) in p(d, b).iter().zip(&s).zip(second).zip(weights) {
-            let (residual, curvature) = (w * (t - p), w * p * (1.0 - p));
-            g = [g[0] + residual * s, g[1] + residual];
-            h = [h[0] + curvature * s * s, h[1] + curvature * s, h[2] + curvature];
+        let (mut gradient, mut hessian) = ([-l2 * slope / 2.0, 0.0], [l2 / 2.0, 0.0, 0.0]);
+        for (at, share) in predict(slope, intercept).into_iter().enumerate() {
+            let residual = weights[at] * (second[at] - share);
+            let curvature = weights[at] * share * (1.0 - share);
+            let factor = scaled[at];
+            gradient[0] += residual * factor;
+            gradient[1] += residual;
+            hessian[0] += curvature * factor * factor;
+            hessian[1] += curvature * factor;
+            hessian[2] += curvature;
         }
-        let determinant = h[0] * h[2] - h[1] * h[1];
-        d += (h[2] * g[0] - h[1] * g[1]) / determinant;
-        b += (h[0] * g[1] - h[1] * g[0]) / determinant;
+        let determinant = hessian[0] * hessian[2] - hessian[1] * hessian[1];
+        slope += (hessian[2] * gradient[0] - hessian[1] * gradient[1]) / determinant;
+        intercept += (hessian[0] * gradient[1] - hessian[1] * gradient[0]) / determinant;
     }
-    (p(d, b), -l2 * d * d / 4.0)
+    (predict(slope, intercept), -l2 * slope * slope / 4.0)
 }
 
 /// The rounds of a naive fit on dense arrays: the posteriors of the last, and (log-likelihood, objective) of each.
