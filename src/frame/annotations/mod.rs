@@ -35,8 +35,8 @@ pub use duplicates::{Duplicates, Repeated};
 use weights::Weights;
 pub use weights::{WeightIter, WeightSlice};
 
-/// The number of instances, or annotators, in one unit of parallel work. Fixed, so that sums do not depend on the
-/// number of threads.
+/// The number of items, such as instances or annotators, in one unit of parallel work. Fixed, so that sums do not depend
+/// on the number of threads.
 pub const ITEMS_PER_BLOCK: usize = 2048;
 
 /// The largest number of ranges of instances that have sums of their own; more would not keep more processors busy.
