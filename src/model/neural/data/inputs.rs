@@ -213,12 +213,11 @@ impl LearnerInput {
 pub(crate) fn embed(table: &ParamTable, ids: &[u32], numbers: &mut [f32]) {
     let mut mean = None;
     for (id, to) in ids.iter().zip(numbers.chunks_exact_mut(table.width.max(1))) {
-        match table.values.chunks_exact(table.width.max(1)).nth(*id as usize) {
-            Some(row) => to.copy_from_slice(row),
-            None => {
-                let mean = mean.get_or_insert_with(|| table.mean());
-                to.iter_mut().zip(mean).for_each(|(to, m)| *to = *m as f32);
-            }
+        if let Some(row) = table.values.chunks_exact(table.width.max(1)).nth(*id as usize) {
+            to.copy_from_slice(row);
+        } else {
+            let mean = mean.get_or_insert_with(|| table.mean());
+            to.iter_mut().zip(mean).for_each(|(to, m)| *to = *m as f32);
         }
     }
 }

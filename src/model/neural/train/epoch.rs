@@ -141,9 +141,12 @@ impl<N: CrowdNet> Trainer<'_, N> {
         let Gradient { out, others, mut tables } = gradient;
         let are_updated = rules.learners.iter().any(|rule| rule.rate > 0.0);
         let read_tables = self.learners.read_tables();
-        let backward = || match are_updated || read_tables {
-            true => passes.backward(&out, &others),
-            false => Ok(LearnerGradients::default()),
+        let backward = || {
+            if are_updated || read_tables {
+                passes.backward(&out, &others)
+            } else {
+                Ok(LearnerGradients::default())
+            }
         };
         if spec.clip_norm.is_none() && !read_tables {
             let (learners, optimiser) = (&mut self.learners, &rules.annotators);
