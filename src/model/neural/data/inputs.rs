@@ -8,7 +8,7 @@ use crate::frame::Matrix;
 use crate::model::neural::annotator_params::AnnotatorParams;
 use crate::model::neural::data::scaler::Scaler;
 use crate::model::neural::data::{AnnotationsByInstance, TrainingData, batch::Batch, read};
-use crate::model::neural::param_table::{Owner, ParamTable};
+use crate::model::neural::param_table::Owner;
 use crate::run::Run;
 
 /// The share of the run's memory that a batch of the matrix of annotations may take: one in this many bytes. The next
@@ -186,12 +186,10 @@ impl LearnerInput {
         if self == Self::Features {
             return read(inputs.matrix, scaler, ids);
         }
-        let mut numbers = vec![0.0; ids.len() * width];
-        if let Self::Embedding(embedding) = self {
-            let table = inputs.tables.and_then(|tables| tables.table(embedding.table));
-            table.into_iter().for_each(|table| embed(table, ids, &mut numbers));
-            return numbers;
+        if let (Self::Embedding(embedding), Some(tables)) = (self, inputs.tables) {
+            return embedding.rows(tables, ids);
         }
+        let mut numbers = vec![0.0; ids.len() * width];
         for (id, row) in ids.iter().zip(numbers.chunks_exact_mut(width.max(1))) {
             let id = *id as usize;
             if self == Self::Annotations {
@@ -209,16 +207,20 @@ impl LearnerInput {
     }
 }
 
-/// Copies the rows of these ids; an id beyond the table has the mean of all rows.
-pub(crate) fn embed(table: &ParamTable, ids: &[u32], numbers: &mut [f32]) {
-    let mut mean = None;
-    for (id, to) in ids.iter().zip(numbers.chunks_exact_mut(table.width.max(1))) {
-        if let Some(row) = table.values.chunks_exact(table.width.max(1)).nth(*id as usize) {
-            to.copy_from_slice(row);
-        } else {
-            let mean = mean.get_or_insert_with(|| table.mean());
-            to.iter_mut().zip(mean).for_each(|(to, m)| *to = *m as f32);
+impl EmbeddingInput {
+    /// The rows of these ids, one after the other; an id beyond the table has the mean of all rows.
+    pub(crate) fn rows(self, tables: &AnnotatorParams, ids: &[u32]) -> Vec<f32> {
+        let (mut numbers, width) = (vec![0.0; ids.len() * self.width], self.width.max(1));
+        let (Some(table), mut mean) = (tables.table(self.table), None) else { return numbers };
+        for (id, to) in ids.iter().zip(numbers.chunks_exact_mut(width)) {
+            if let Some(row) = table.values.chunks_exact(width).nth(*id as usize) {
+                to.copy_from_slice(row);
+            } else {
+                let mean = mean.get_or_insert_with(|| table.mean());
+                to.iter_mut().zip(mean).for_each(|(to, m)| *to = *m as f32);
+            }
         }
+        numbers
     }
 }
 

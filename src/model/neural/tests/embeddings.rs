@@ -1,12 +1,9 @@
 //! Learners that read tables of parameters, which their gradients with respect to the input update.
 
-use std::sync::Arc;
-use std::sync::atomic::AtomicU32;
-
 use rand::Rng as _;
 
 use super::fits::{agreeing, fit};
-use super::learners::{StopAfter, expect_step, numbers, of, probabilities};
+use super::learners::{assert_resumes, expect_step, numbers, of, probabilities};
 use super::*;
 use crate::frame::Matrix;
 use crate::model::neural::data::inputs::Inputs;
@@ -14,7 +11,6 @@ use crate::model::neural::data::scaler::Scaler;
 use crate::model::neural::net::backbone::Scaling;
 use crate::model::snapshot::Snapshot;
 use crate::model::vote::MajorityVote;
-use crate::run::Cancel;
 use crate::testing::described;
 
 /// The width of an instance's embedding, and that of an annotator's.
@@ -251,18 +247,5 @@ fn an_interrupted_training_of_embeddings_ends_with_the_same_bits() {
     model.network.train.optimiser.rule = OptimiserKind::Adam;
     model.network.train.optimiser.beta1 = 0.9;
     (model.network.train.epochs, model.network.train.batch_size) = (4, Some(7));
-    let whole = fit(&model, &a, &described).unwrap();
-    let evidence = Evidence { annotations: &a, described: Some(&described) };
-    for epochs in 1..4 {
-        let folder = tempfile::tempdir().unwrap();
-        let mut run = Run::new(1);
-        run.keep_checkpoint(Some(folder.path().join("state")));
-        let mut first = run.clone();
-        first.cancel = Cancel::default();
-        first.progress = Arc::new(StopAfter(AtomicU32::new(epochs), first.cancel.clone()));
-        assert!(model.fit(evidence, &mut first).is_err(), "{epochs}");
-        let resumed = model.fit(evidence, &mut run).unwrap();
-        assert!(resumed.model == whole.model, "interrupted after {epochs} epochs");
-        assert_eq!(resumed.posterior, whole.posterior, "interrupted after {epochs} epochs");
-    }
+    assert_resumes(&model, &a, &described, 1..4);
 }

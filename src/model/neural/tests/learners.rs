@@ -1,12 +1,13 @@
 //! A model of two learners: trained in turn, trained together under one objective, reinitialised, interrupted and
 //! saved.
 
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use super::fits::{agreeing, fit};
 use super::*;
-use crate::frame::Matrix;
+use crate::frame::{Described, Matrix};
 use crate::model::SavedModel;
 use crate::model::neural::net::backbone::Scaling;
 use crate::model::snapshot::Snapshot;
@@ -317,13 +318,37 @@ fn a_reset_of_one_learner_leaves_the_other() {
 }
 
 /// Stops the run at the end of an epoch.
-pub(super) struct StopAfter(pub(super) AtomicU32, pub(super) Cancel);
+struct StopAfter(AtomicU32, Cancel);
 
 impl Progress for StopAfter {
     fn at(&self, _position: u64, _message: &str) {
         if self.0.fetch_sub(1, Ordering::Relaxed) == 1 {
             assert!(self.1.request(15));
         }
+    }
+}
+
+/// A fit that is interrupted after each of these numbers of epochs, and then continued from its checkpoint, equals one
+/// that was not, to the bit.
+pub(super) fn assert_resumes<N: CrowdNet>(
+    model: &Neural<N>,
+    a: &Annotations,
+    described: &Described,
+    interrupted: Range<u32>,
+) {
+    let whole = fit(model, a, described).unwrap();
+    let evidence = Evidence { annotations: a, described: Some(described) };
+    let folder = tempfile::tempdir().unwrap();
+    for epochs in interrupted {
+        let mut run = Run::new(1);
+        run.keep_checkpoint(Some(folder.path().join(epochs.to_string())));
+        let mut first = run.clone();
+        first.cancel = Cancel::default();
+        first.progress = Arc::new(StopAfter(AtomicU32::new(epochs), first.cancel.clone()));
+        assert!(model.fit(evidence, &mut first).is_err(), "{epochs}");
+        let resumed = model.fit(evidence, &mut run).unwrap();
+        assert!(resumed.model == whole.model, "interrupted after {epochs} epochs");
+        assert_eq!(resumed.posterior, whole.posterior, "interrupted after {epochs} epochs");
     }
 }
 
@@ -341,19 +366,7 @@ fn an_interrupted_training_in_turn_ends_with_the_same_bits() {
         (Stage::Student, 2),
     ];
     let model = pair(OptimiserSpec { learning_rate: 0.02, ..OptimiserSpec::default() }, &stages);
-    let whole = fit(&model, &a, &described).unwrap().model.unwrap().parameters;
-    let folder = tempfile::tempdir().unwrap();
-    let evidence = Evidence { annotations: &a, described: Some(&described) };
-    for epochs in 1..8 {
-        let mut run = Run::new(1);
-        run.keep_checkpoint(Some(folder.path().join(epochs.to_string())));
-        let mut first = run.clone();
-        first.cancel = Cancel::default();
-        first.progress = Arc::new(StopAfter(AtomicU32::new(epochs), first.cancel.clone()));
-        assert!(model.fit(evidence, &mut first).is_err(), "{epochs}");
-        let resumed = model.fit(evidence, &mut run).unwrap().model.unwrap().parameters;
-        assert!(resumed == whole, "interrupted after {epochs} epochs");
-    }
+    assert_resumes(&model, &a, &described, 1..8);
 }
 
 /// The prediction is the mean of both learners.

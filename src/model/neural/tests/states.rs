@@ -1,17 +1,13 @@
 //! A model whose state has several targets and calibrators, a prior and numbers of its own.
 
-use std::sync::Arc;
-use std::sync::atomic::AtomicU32;
-
-use super::fits::{agreeing, fit};
-use super::learners::{StopAfter, numbers, of, probabilities};
+use super::fits::agreeing;
+use super::learners::{assert_resumes, numbers, of, probabilities};
 use super::*;
 use crate::frame::Matrix;
 use crate::model::calibrator::{Calibrator, Method};
 use crate::model::neural::net::backbone::Scaling;
 use crate::model::snapshot::Snapshot;
 use crate::model::vote::MajorityVote;
-use crate::run::Cancel;
 use crate::testing::described;
 
 /// A classifier and an aggregator, a learner that reads annotations. First both are trained on `second`, whose classes
@@ -193,18 +189,5 @@ fn an_interrupted_training_with_several_targets_ends_with_the_same_bits() {
     let a = crowd();
     let described = described(&a);
     let model = two_views(0.02, 3);
-    let whole = fit(&model, &a, &described).unwrap();
-    let evidence = Evidence { annotations: &a, described: Some(&described) };
-    for epochs in 1..6 {
-        let folder = tempfile::tempdir().unwrap();
-        let mut run = Run::new(1);
-        run.keep_checkpoint(Some(folder.path().join("state")));
-        let mut first = run.clone();
-        first.cancel = Cancel::default();
-        first.progress = Arc::new(StopAfter(AtomicU32::new(epochs), first.cancel.clone()));
-        assert!(model.fit(evidence, &mut first).is_err(), "{epochs}");
-        let resumed = model.fit(evidence, &mut run).unwrap();
-        assert!(resumed.model == whole.model, "interrupted after {epochs} epochs");
-        assert_eq!(resumed.posterior, whole.posterior, "interrupted after {epochs} epochs");
-    }
+    assert_resumes(&model, &a, &described, 1..6);
 }

@@ -30,7 +30,7 @@ impl<N: CrowdNet> Trainer<'_, N> {
         let a = self.data.annotations;
         for i in 0..a.dims().instances {
             run.cancel.check()?;
-            hash.update(a.trusted_class(i).map_or(u32::MAX, |class| class).to_le_bytes());
+            hash.update(a.trusted_class(i).unwrap_or(u32::MAX).to_le_bytes());
             for (annotator, label, weight) in a.triples_of(i) {
                 hash.update(annotator.to_le_bytes());
                 hash.update(label.to_le_bytes());

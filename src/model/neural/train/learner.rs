@@ -10,9 +10,7 @@ use candle_core::Device;
 
 use crate::error::Result;
 use crate::model::neural::annotator_params::AnnotatorParams;
-use crate::model::neural::data::inputs::{
-    EmbeddingInput, Inputs, LearnerInput, Reader, Sizes, embed,
-};
+use crate::model::neural::data::inputs::{EmbeddingInput, Inputs, LearnerInput, Reader, Sizes};
 use crate::model::neural::data::{TrainingData, batch::Batch};
 use crate::model::neural::net::forward_pass::ForwardPass;
 use crate::model::neural::net::heads::{Heads, Outputs};
@@ -230,9 +228,7 @@ impl Learner {
             let out = pass.to_host()?;
             return Ok((is_trained.then_some(pass), out));
         };
-        let table = tables.table(embedding.table);
-        let mut numbers = vec![0.0; self.input.ids(batch).len() * self.width];
-        table.into_iter().for_each(|table| embed(table, self.input.ids(batch), &mut numbers));
+        let numbers = embedding.rows(tables, self.input.ids(batch));
         let pass = self.network.forward_of_variable(numbers, &mut mode)?;
         let out = pass.to_host()?;
         Ok((Some(pass), out))
