@@ -93,7 +93,13 @@ fn unseal(bytes: &mut Vec<u8>) -> bool {
 }
 
 fn fails(file: &Path, e: &io::Error) -> Error {
-    Error::store(format!("the checkpoint fails: {e}"))
+    let what = format!("the checkpoint fails: {e}");
+    // Where a file is in the folder's place, another try would fail too.
+    let error = match e.kind() {
+        io::ErrorKind::AlreadyExists | io::ErrorKind::NotADirectory => Error::spec(what),
+        _ => Error::store(what),
+    };
+    error
         .at(format!("engine.checkpoints: {}", file.display()))
         .help("give it a folder that can be written to, or leave engine.checkpoints out")
 }
@@ -114,6 +120,17 @@ mod tests {
             fs::write(&file, &whole[..end]).unwrap();
             assert_eq!(read(&file).unwrap(), None, "cut at {end}");
         }
+    }
+
+    #[test]
+    fn a_file_in_place_of_the_folder_is_an_error_of_the_spec() {
+        let folder = tempfile::tempdir().unwrap();
+        let occupied = folder.path().join("state");
+        fs::write(&occupied, "mine").unwrap();
+        let inside = occupied.join("job.checkpoint");
+        assert_eq!(read(&inside).unwrap_err().exit_code(), 2);
+        assert_eq!(save(&inside, b"state").unwrap_err().exit_code(), 2);
+        assert_eq!(fs::read(&occupied).unwrap(), b"mine");
     }
 
     #[test]

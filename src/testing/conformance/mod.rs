@@ -4,6 +4,7 @@
 mod checks;
 mod variant;
 
+use rayon::prelude::*;
 use serde_json::Value;
 
 use super::described;
@@ -73,22 +74,27 @@ struct Subject<'a> {
     parameters: Value,
 }
 
-/// Runs every check on the kinds that `chosen` selects; returns the failures, each as `kind: check: what`.
+/// Runs every check on the kinds that `chosen` selects, several kinds at a time; returns the failures, each as
+/// `kind: check: what`.
 #[must_use]
 pub fn failures(chosen: fn(&ModelKind) -> bool) -> Vec<String> {
+    let kinds: Vec<&ModelKind> = MODELS.iter().copied().filter(|kind| chosen(kind)).collect();
+    kinds.into_par_iter().flat_map_iter(failures_of).collect()
+}
+
+/// Runs the checks that apply to one kind.
+fn failures_of(kind: &ModelKind) -> Vec<String> {
     let mut failures = Vec::new();
-    for kind in MODELS.iter().filter(|kind| chosen(kind)) {
-        let defaults = Subject { kind, parameters: (kind.defaults)() };
-        let variant = Subject { kind, parameters: variant::parameters(kind) };
-        for (name, _, settings, check) in CHECKS.iter().filter(|(_, applies, ..)| applies(kind)) {
-            if let Err(what) = check(&defaults) {
-                failures.push(format!("{}: {name}: {what}", kind.kind));
-            }
-            if *settings == DefaultsAndVariant
-                && let Err(what) = check(&variant)
-            {
-                failures.push(format!("{} {}: {name}: {what}", kind.kind, variant.parameters));
-            }
+    let defaults = Subject { kind, parameters: (kind.defaults)() };
+    let variant = Subject { kind, parameters: variant::parameters(kind) };
+    for (name, _, settings, check) in CHECKS.iter().filter(|(_, applies, ..)| applies(kind)) {
+        if let Err(what) = check(&defaults) {
+            failures.push(format!("{}: {name}: {what}", kind.kind));
+        }
+        if *settings == DefaultsAndVariant
+            && let Err(what) = check(&variant)
+        {
+            failures.push(format!("{} {}: {name}: {what}", kind.kind, variant.parameters));
         }
     }
     failures
