@@ -11,8 +11,12 @@ use crate::model::neural::net::host::tiles::{ColumnBlocks, OuterProduct, RowProd
 /// The number of channels in a tile of the weights' gradient.
 const CHANNELS: usize = 96;
 
-/// The number of tiles that keeps all threads busy. If there are fewer, the rows of each tile are divided, too.
-const ENOUGH_TILES: usize = 16;
+/// The number of products that keeps all threads busy. If there are fewer, the rows of each are divided, too.
+const ENOUGH_PRODUCTS: usize = 16;
+
+/// The number of columns that count as one product, whatever the processor's vector width: the sums of a network's
+/// gradients do not depend on it.
+const COLUMNS: usize = 16;
 
 impl ConvShape {
     /// The output rows of all runs, `[row, column]`, where `x` is `[row, inner]`.
@@ -48,7 +52,8 @@ impl ConvShape {
             (ColumnBlocks::new(self.out_channels), self.reads(), self.cells());
         let groups = self.in_channels.div_ceil(CHANNELS);
         let n_tiles = blocks.len() * groups;
-        let parts = ENOUGH_TILES.div_ceil(n_tiles).min(runs.len()).max(1);
+        let n_products = self.out_channels.div_ceil(COLUMNS).max(1) * groups.max(1);
+        let parts = ENOUGH_PRODUCTS.div_ceil(n_products).min(runs.len()).max(1);
         let runs: Vec<&[RowRun]> = runs.chunks(runs.len().div_ceil(parts).max(1)).collect();
         let tile = |n: usize| {
             let (block, group) = (n / groups, n % groups);

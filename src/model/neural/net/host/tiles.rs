@@ -16,11 +16,12 @@ use std::ops::Range;
 
 use pulp::{Arch, Simd, WithSimd};
 
-/// The number of rows in a tile.
-const ROWS: usize = 6;
-
-/// The number of SIMD vectors in a tile's row: with 16 vector registers, 6 rows of 2 leave room for the factors.
+/// The largest number of SIMD vectors in a tile's row.
 const VECTORS: usize = 2;
+
+/// The number of vectors in a tile, which are 6 rows of 2 or 12 rows of 1: with 16 vector registers, they leave room for
+/// the factors, and no sum waits for its previous addition.
+const TILE: usize = 12;
 
 /// Consecutive rows of the output that use the same cells of the kernel.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -107,25 +108,21 @@ impl RowProduct<'_> {
     fn by_blocks<S: Simd, const N: usize>(self, simd: S) {
         let Self { x, inner, weight, block, start, blocks, run, out } = self;
         for n in 0..blocks.len() {
-            let tile = RowTile {
+            let start = S::as_simd_f32s(&start[n * blocks.width..][..blocks.width]).0;
+            let mut tile = RowTile::<S, N> {
+                simd,
                 x,
                 inner,
-                weight: &weight[n * block..(n + 1) * block],
-                start: &start[n * blocks.width..(n + 1) * blocks.width],
+                weight: S::as_simd_f32s(&weight[n * block..(n + 1) * block]).0.as_chunks().0,
+                start: start.first_chunk().copied().unwrap_or([simd.splat_f32s(0.0); N]),
                 run,
                 columns: blocks.columns(n),
                 n_columns: blocks.columns,
+                row: 0,
+                out,
             };
-            let mut row = 0;
-            while row < run.rows {
-                row += match run.rows - row {
-                    1 => tile.compute::<S, 1, N>(simd, row, out),
-                    2 => tile.compute::<S, 2, N>(simd, row, out),
-                    3 => tile.compute::<S, 3, N>(simd, row, out),
-                    4 => tile.compute::<S, 4, N>(simd, row, out),
-                    5 => tile.compute::<S, 5, N>(simd, row, out),
-                    _ => tile.compute::<S, ROWS, N>(simd, row, out),
-                };
+            while tile.row < run.rows {
+                tile.row += in_registers::<N>(run.rows - tile.row, &mut tile);
             }
         }
     }
@@ -143,61 +140,109 @@ impl WithSimd for RowProduct<'_> {
     }
 }
 
+/// A part of a product that stays in registers.
+trait Tile {
+    /// Computes `M` rows.
+    fn compute<const M: usize>(&mut self);
+}
+
+/// Computes as many of the `rows` rows that are left as fit into registers, in `N` vectors each; returns their number.
+/// The rows are divided evenly among tiles, because a tile of few rows takes as long as one of many.
+#[inline(always)]
+fn in_registers<const N: usize>(rows: usize, tile: &mut impl Tile) -> usize {
+    let rows = rows.div_ceil(rows.div_ceil(TILE / N));
+    match rows {
+        1 => tile.compute::<1>(),
+        2 => tile.compute::<2>(),
+        3 => tile.compute::<3>(),
+        4 => tile.compute::<4>(),
+        5 => tile.compute::<5>(),
+        6 => tile.compute::<6>(),
+        7 if N == 1 => tile.compute::<7>(),
+        8 if N == 1 => tile.compute::<8>(),
+        9 if N == 1 => tile.compute::<9>(),
+        10 if N == 1 => tile.compute::<10>(),
+        11 if N == 1 => tile.compute::<11>(),
+        _ => tile.compute::<TILE>(),
+    }
+    rows
+}
+
 /// Rows of one block of columns.
-struct RowTile<'a> {
+struct RowTile<'a, S: Simd, const N: usize> {
+    simd: S,
     x: &'a [f32],
     inner: usize,
-    weight: &'a [f32],
-    start: &'a [f32],
+    /// `[cell, inner]`
+    weight: &'a [[S::f32s; N]],
+    start: [S::f32s; N],
     run: &'a RowRun,
     columns: Range<usize>,
     /// The number of columns of the output.
     n_columns: usize,
+    /// The first row.
+    row: usize,
+    out: &'a mut [f32],
 }
 
-impl RowTile<'_> {
-    /// Computes `M` rows from `row` on; returns `M`.
+impl<S: Simd, const N: usize> Tile for RowTile<'_, S, N> {
     #[inline(always)]
-    fn compute<S: Simd, const M: usize, const N: usize>(
-        &self,
-        simd: S,
-        row: usize,
-        out: &mut [f32],
-    ) -> usize {
-        let inner = self.inner;
-        let start = S::as_simd_f32s(self.start).0.first_chunk::<N>();
-        let mut sums = [start.copied().unwrap_or([simd.splat_f32s(0.0); N]); M];
+    fn compute<const M: usize>(&mut self) {
+        let (simd, inner) = (self.simd, self.inner);
+        let mut sums = [self.start; M];
         for (cell, first) in &self.run.sources {
-            let rows = &self.x[(first + row) * inner..][..M * inner];
+            let rows = &self.x[(first + self.row) * inner..][..M * inner];
+            let weight = &self.weight[cell * inner..][..inner];
+            if let (Some(rows), [weight]) = (rows.first_chunk::<M>(), weight) {
+                add_products(simd, rows, weight, &mut sums);
+                continue;
+            }
             let rows: [&[f32]; M] = std::array::from_fn(|m| &rows[m * inner..][..inner]);
-            let length = inner * N * S::F32_LANES;
-            let weight = S::as_simd_f32s(&self.weight[cell * length..][..length]).0;
-            let weight = &weight.as_chunks::<N>().0[..inner];
-            for k in 0..inner {
-                for m in 0..M {
-                    let x = simd.splat_f32s(rows[m][k]);
-                    for n in 0..N {
-                        sums[m][n] = simd.mul_add_e_f32s(x, weight[k][n], sums[m][n]);
-                    }
-                }
+            for (k, weight) in weight.iter().enumerate() {
+                add_products(simd, &rows.map(|row| row[k]), weight, &mut sums);
             }
         }
         for (m, sums) in sums.iter().enumerate() {
-            let out = &mut out[(row + m) * self.n_columns..][self.columns.clone()];
-            write(simd, sums, out);
+            self.write(self.row + m, sums);
         }
-        M
     }
 }
 
-/// Writes the first values of the vectors, as many as `out` holds.
+impl<S: Simd, const N: usize> RowTile<'_, S, N> {
+    /// Writes the columns of a row. A store of whole vectors is several times faster than one of a part. If the block
+    /// has all columns, it also writes over the rows behind, which are computed later.
+    #[inline(always)]
+    fn write(&mut self, row: usize, vectors: &[S::f32s; N]) {
+        let width = N * S::F32_LANES;
+        let (first, n) = (row * self.n_columns + self.columns.start, self.columns.len());
+        let writes_over = n == width || n == self.n_columns;
+        let whole = self.out.get_mut(first..first + width).filter(|_| writes_over);
+        if let Some(out) = whole.and_then(|out| S::as_mut_simd_f32s(out).0.first_chunk_mut()) {
+            *out = *vectors;
+            return;
+        }
+        let (whole, rest) = S::as_mut_simd_f32s(&mut self.out[first..first + n]);
+        let n = whole.len();
+        whole.iter_mut().zip(vectors).for_each(|(out, vector)| *out = *vector);
+        if let Some(vector) = vectors.get(n).filter(|_| !rest.is_empty()) {
+            self.simd.partial_store_f32s(rest, *vector);
+        }
+    }
+}
+
+/// Adds the products of `M` numbers with the same vectors.
 #[inline(always)]
-fn write<S: Simd, const N: usize>(simd: S, vectors: &[S::f32s; N], out: &mut [f32]) {
-    let (whole, rest) = S::as_mut_simd_f32s(out);
-    let n = whole.len();
-    whole.iter_mut().zip(vectors).for_each(|(out, vector)| *out = *vector);
-    if let Some(vector) = vectors.get(n).filter(|_| !rest.is_empty()) {
-        simd.partial_store_f32s(rest, *vector);
+fn add_products<S: Simd, const M: usize, const N: usize>(
+    simd: S,
+    numbers: &[f32; M],
+    vectors: &[S::f32s; N],
+    sums: &mut [[S::f32s; N]; M],
+) {
+    for m in 0..M {
+        let number = simd.splat_f32s(numbers[m]);
+        for n in 0..N {
+            sums[m][n] = simd.mul_add_e_f32s(number, vectors[n], sums[m][n]);
+        }
     }
 }
 
@@ -232,34 +277,51 @@ impl OuterProduct<'_> {
     #[inline(always)]
     fn by_runs<S: Simd, const N: usize>(self, simd: S) {
         let Self { x, inner, gradient, blocks, block, channels, runs, of_weight, of_bias } = self;
-        let (columns, width) = (blocks.columns(block), blocks.width);
+        let columns = blocks.columns(block);
+        let of_weight = S::as_mut_simd_f32s(of_weight).0.as_chunks_mut::<N>().0;
         let mut packed = Vec::new();
         for run in runs {
-            packed.clear();
-            packed.resize(run.rows * width, 0.0);
-            let rows = gradient[run.first * blocks.columns..].chunks_exact(blocks.columns);
-            for (packed, row) in packed.chunks_exact_mut(width).zip(rows) {
-                packed[..columns.len()].copy_from_slice(&row[columns.clone()]);
-                of_bias.iter_mut().zip(&*packed).for_each(|(sum, g)| *sum += g);
-            }
-            let gradient = S::as_simd_f32s(&packed).0.as_chunks::<N>().0;
-            for (cell, first) in &run.sources {
-                let x = &x[first * inner..(first + run.rows) * inner];
-                let of_cell = &mut of_weight[cell * channels.len() * width..];
-                let of_cell = &mut of_cell[..channels.len() * width];
-                let mut done = 0;
-                while done < channels.len() {
-                    let at = channels.start + done;
-                    let of = &mut of_cell[done * width..];
-                    done += match channels.len() - done {
-                        1 => outer::<S, 1, N>(simd, x, inner, at, gradient, of),
-                        2 => outer::<S, 2, N>(simd, x, inner, at, gradient, of),
-                        3 => outer::<S, 3, N>(simd, x, inner, at, gradient, of),
-                        4 => outer::<S, 4, N>(simd, x, inner, at, gradient, of),
-                        5 => outer::<S, 5, N>(simd, x, inner, at, gradient, of),
-                        _ => outer::<S, ROWS, N>(simd, x, inner, at, gradient, of),
-                    };
+            packed.resize(run.rows, [simd.splat_f32s(0.0); N]);
+            pack(simd, gradient, run.first * blocks.columns, blocks.columns, &columns, &mut packed);
+            if let Some(of_bias) = S::as_mut_simd_f32s(of_bias).0.first_chunk_mut::<N>() {
+                for row in &packed {
+                    for n in 0..N {
+                        of_bias[n] = simd.add_f32s(of_bias[n], row[n]);
+                    }
                 }
+            }
+            let terms = run.sources.len() * channels.len();
+            let gradient = &packed;
+            let channels = channels.clone();
+            let mut tile =
+                OuterTile { simd, x, inner, gradient, channels, run, term: 0, of_weight };
+            while tile.term < terms {
+                tile.term += in_registers::<N>(terms - tile.term, &mut tile);
+            }
+        }
+    }
+}
+
+/// Copies some of the `n_columns` columns of rows that begin at `first`. A vector's lanes behind the last column are
+/// the next row's columns, or anything.
+#[inline(always)]
+fn pack<S: Simd, const N: usize>(
+    simd: S,
+    matrix: &[f32],
+    first: usize,
+    n_columns: usize,
+    columns: &Range<usize>,
+    packed: &mut [[S::f32s; N]],
+) {
+    let width = N * S::F32_LANES;
+    for (row, packed) in packed.iter_mut().enumerate() {
+        let rest = &matrix[first + row * n_columns + columns.start..];
+        let (whole, _) = S::as_simd_f32s(&rest[..width.min(rest.len())]);
+        match whole.first_chunk::<N>() {
+            Some(whole) => *packed = *whole,
+            None => {
+                let mut rest = rest.chunks(S::F32_LANES);
+                *packed = packed.map(|_| simd.partial_load_f32s(rest.next().unwrap_or_default()));
             }
         }
     }
@@ -277,34 +339,40 @@ impl WithSimd for OuterProduct<'_> {
     }
 }
 
-/// Adds the products of `M` channels of `x`, from channel `at` on, with all columns of `gradient` to `of`; returns `M`.
-#[inline(always)]
-fn outer<S: Simd, const M: usize, const N: usize>(
+/// The products of some channels under some cells with all columns of the gradient, over the rows of one run.
+struct OuterTile<'a, S: Simd, const N: usize> {
     simd: S,
-    x: &[f32],
+    x: &'a [f32],
     inner: usize,
-    at: usize,
-    gradient: &[[S::f32s; N]],
-    of: &mut [f32],
-) -> usize {
-    let of = S::as_mut_simd_f32s(&mut of[..M * N * S::F32_LANES]).0;
-    let mut sums = [[simd.splat_f32s(0.0); N]; M];
-    for m in 0..M {
-        sums[m].copy_from_slice(&of[m * N..(m + 1) * N]);
-    }
-    for (x, gradient) in x.chunks_exact(inner).zip(gradient) {
-        let Some(x) = x[at..].first_chunk::<M>() else { break };
-        for m in 0..M {
-            let x = simd.splat_f32s(x[m]);
-            for n in 0..N {
-                sums[m][n] = simd.mul_add_e_f32s(x, gradient[n], sums[m][n]);
-            }
+    /// The run's rows.
+    gradient: &'a [[S::f32s; N]],
+    channels: Range<usize>,
+    run: &'a RowRun,
+    /// The first term; the terms are `[source, channel]`.
+    term: usize,
+    /// `[cell, channel]`
+    of_weight: &'a mut [[S::f32s; N]],
+}
+
+impl<S: Simd, const N: usize> Tile for OuterTile<'_, S, N> {
+    #[inline(always)]
+    fn compute<const M: usize>(&mut self) {
+        let (simd, inner, n) = (self.simd, self.inner, self.channels.len());
+        let terms: [_; M] = std::array::from_fn(|m| {
+            let (source, channel) = ((self.term + m) / n, (self.term + m) % n);
+            let (cell, first) = self.run.sources[source];
+            (cell * n + channel, first * inner + self.channels.start + channel)
+        });
+        let mut sums = terms.map(|(to, _)| self.of_weight[to]);
+        let length = (self.gradient.len() - 1) * inner + 1;
+        let x = terms.map(|(_, from)| &self.x[from..][..length]);
+        for (row, gradient) in self.gradient.iter().enumerate() {
+            add_products(simd, &x.map(|x| x[row * inner]), gradient, &mut sums);
+        }
+        for ((to, _), sums) in terms.into_iter().zip(sums) {
+            self.of_weight[to] = sums;
         }
     }
-    for m in 0..M {
-        of[m * N..(m + 1) * N].copy_from_slice(&sums[m]);
-    }
-    M
 }
 
 #[cfg(test)]
