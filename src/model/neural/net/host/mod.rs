@@ -1,6 +1,6 @@
 //! Access to the values of tensors on the host, without copies.
 
-mod conv;
+pub(crate) mod conv;
 pub(crate) mod format;
 pub(crate) mod norm;
 pub(crate) mod pointwise;

@@ -188,20 +188,8 @@ struct RowTile<'a, S: Simd, const N: usize> {
 impl<S: Simd, const N: usize> Tile for RowTile<'_, S, N> {
     #[inline(always)]
     fn compute<const M: usize>(&mut self) {
-        let (simd, inner) = (self.simd, self.inner);
-        let mut sums = [self.start; M];
-        for (cell, first) in &self.run.sources {
-            let rows = &self.x[(first + self.row) * inner..][..M * inner];
-            let weight = &self.weight[cell * inner..][..inner];
-            if let (Some(rows), [weight]) = (rows.first_chunk::<M>(), weight) {
-                add_products(simd, rows, weight, &mut sums);
-                continue;
-            }
-            let rows: [&[f32]; M] = std::array::from_fn(|m| &rows[m * inner..][..inner]);
-            for (k, weight) in weight.iter().enumerate() {
-                add_products(simd, &rows.map(|row| row[k]), weight, &mut sums);
-            }
-        }
+        let sums =
+            if self.inner == 1 { self.of_one_channel::<M>() } else { self.of_channels::<M>() };
         for (m, sums) in sums.iter().enumerate() {
             self.write(self.row + m, sums);
         }
@@ -209,6 +197,31 @@ impl<S: Simd, const N: usize> Tile for RowTile<'_, S, N> {
 }
 
 impl<S: Simd, const N: usize> RowTile<'_, S, N> {
+    #[inline(always)]
+    fn of_channels<const M: usize>(&self) -> [[S::f32s; N]; M] {
+        let (simd, inner) = (self.simd, self.inner);
+        let mut sums = [self.start; M];
+        for (cell, first) in &self.run.sources {
+            let rows = &self.x[(first + self.row) * inner..][..M * inner];
+            let rows: [&[f32]; M] = std::array::from_fn(|m| &rows[m * inner..][..inner]);
+            for (k, weight) in self.weight[cell * inner..][..inner].iter().enumerate() {
+                add_products(simd, &rows.map(|row| row[k]), weight, &mut sums);
+            }
+        }
+        sums
+    }
+
+    /// The rows of one channel are adjacent numbers.
+    #[inline(always)]
+    fn of_one_channel<const M: usize>(&self) -> [[S::f32s; N]; M] {
+        let mut sums = [self.start; M];
+        for (cell, first) in &self.run.sources {
+            let Some(numbers) = self.x[first + self.row..].first_chunk::<M>() else { break };
+            add_products(self.simd, numbers, &self.weight[*cell], &mut sums);
+        }
+        sums
+    }
+
     /// Writes the columns of a row. A store of whole vectors is several times faster than one of a part. If the block
     /// has all columns, it also writes over the rows behind, which are computed later.
     #[inline(always)]
@@ -366,8 +379,10 @@ impl<S: Simd, const N: usize> Tile for OuterTile<'_, S, N> {
         let mut sums = terms.map(|(to, _)| self.of_weight[to]);
         let length = (self.gradient.len() - 1) * inner + 1;
         let x = terms.map(|(_, from)| &self.x[from..][..length]);
-        for (row, gradient) in self.gradient.iter().enumerate() {
-            add_products(simd, &x.map(|x| x[row * inner]), gradient, &mut sums);
+        let mut at = 0;
+        for gradient in self.gradient {
+            add_products(simd, &x.map(|x| x[at]), gradient, &mut sums);
+            at += inner;
         }
         for ((to, _), sums) in terms.into_iter().zip(sums) {
             self.of_weight[to] = sums;
