@@ -89,3 +89,71 @@ impl CustomOp3 for PooledConvolution {
         gradients.tensors([x, weight, bias])
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use candle_core::{Device, Var};
+
+    use super::*;
+    use crate::model::neural::net::backend::Backend;
+    use crate::model::neural::net::convolution::Convolution;
+    use crate::model::neural::net::layers::{Activation, Layer, forward_all};
+    use crate::model::neural::net::mode::Mode;
+    use crate::run::Run;
+
+    fn counted(dims: &[usize], step: usize) -> Var {
+        let n: usize = dims.iter().product();
+        let values = (0..n).map(|n| (n * step % 23) as f32 * 0.1 - 1.1).collect();
+        Var::from_vec::<_, f32>(values, dims, &Device::Cpu).unwrap()
+    }
+
+    fn bits(t: &Tensor) -> Vec<u32> {
+        t.flatten_all().unwrap().to_vec1::<f32>().unwrap().into_iter().map(f32::to_bits).collect()
+    }
+
+    /// Outputs with an odd last row or column, of one row, with and without padding and a stride; images with a pixel
+    /// that is not a number. Many outputs are negative in all four pixels of a square.
+    #[test]
+    fn output_and_gradients_are_those_of_the_layers_one_by_one() {
+        for (images, padding, kernel, stride, height, width) in [
+            (3, 2, 5, 1, 6, 8),
+            (37, 0, 3, 1, 7, 8),
+            (40, 1, 3, 1, 16, 17),
+            (20, 1, 3, 2, 9, 12),
+            (1, 0, 1, 1, 2, 2),
+            (2, 0, 3, 1, 3, 5),
+        ] {
+            let x = counted(&[height, width, images, 2], 7);
+            if images == 37 {
+                let is_first = Tensor::arange(0_u32, 7 * 8 * 37 * 2, &Device::Cpu).unwrap();
+                let is_first = is_first.eq(5 * 37 * 2).unwrap().reshape(x.dims()).unwrap();
+                let nan = Tensor::full(f32::NAN, x.dims(), &Device::Cpu).unwrap();
+                x.set(&is_first.where_cond(&nan, &x.as_detached_tensor()).unwrap()).unwrap();
+            }
+            let (weight, bias) = (counted(&[3, 2, kernel, kernel], 5), counted(&[3], 11));
+            let [w, b] = [&weight, &bias].map(|var| var.as_tensor().clone());
+            let convolution = Convolution { weight: w, bias: b, padding, stride };
+            let layers = [
+                Layer::Convolution(convolution),
+                Layer::Activation(Activation::Relu),
+                Layer::MaxPool,
+            ];
+            let mut rng = Run::new(1).rng("none");
+            let mut mode = Mode::Training(&mut rng);
+            let together = forward_all(&layers, &x, &mut mode, Backend::Host).unwrap();
+            let one_by_one = layers.iter().fold(x.as_tensor().clone(), |x, layer| {
+                layer.forward(&x, &mut mode, Backend::Host).unwrap()
+            });
+            let what = format!("{images} images of {height} x {width}");
+            assert_eq!(together.dims(), one_by_one.dims(), "{what}");
+            assert_eq!(bits(&together), bits(&one_by_one), "{what}");
+            let slopes = counted(together.dims(), 3).as_detached_tensor();
+            let [found, wanted] = [together, one_by_one]
+                .map(|out| (out * &slopes).unwrap().sum_all().unwrap().backward().unwrap());
+            for var in [&x, &weight, &bias] {
+                let [got, want] = [&found, &wanted].map(|g| g.get(var).map(bits));
+                assert_eq!(got, want, "{what}: {:?}", var.dims());
+            }
+        }
+    }
+}
