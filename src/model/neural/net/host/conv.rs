@@ -6,7 +6,9 @@
 use rayon::prelude::*;
 
 use crate::model::neural::net::conv_shape::ConvShape;
-use crate::model::neural::net::host::tiles::{ColumnBlocks, OuterProduct, RowProduct, RowRun};
+use crate::model::neural::net::host::outer_product::OuterProduct;
+use crate::model::neural::net::host::row_product::RowProduct;
+use crate::model::neural::net::host::tiles::{ColumnBlocks, RowRun};
 
 /// The number of channels in a tile of the weights' gradient.
 const CHANNELS: usize = 96;
@@ -36,7 +38,7 @@ impl ImageProduct<'_> {
     /// The rows of all runs, `[row, column]`.
     pub(crate) fn all(&self, runs: &[RowRun]) -> Vec<f32> {
         let rows: usize = runs.iter().map(|run| run.rows).sum();
-        let mut out = vec![0.0; rows * self.blocks.all()];
+        let mut out = vec![0.0; rows * self.blocks.columns];
         let parts: Vec<_> = self.parts(runs, &mut out).collect();
         parts.into_par_iter().for_each(|(run, out)| self.of_run(run, out));
         out
@@ -53,7 +55,7 @@ impl ImageProduct<'_> {
         runs: &'r [RowRun],
         mut out: &'r mut [f32],
     ) -> impl Iterator<Item = (&'r RowRun, &'r mut [f32])> {
-        let columns = self.blocks.all();
+        let columns = self.blocks.columns;
         runs.iter().map(move |run| {
             let (part, others) = std::mem::take(&mut out).split_at_mut(run.rows * columns);
             out = others;

@@ -3,8 +3,10 @@
 pub(crate) mod conv;
 pub(crate) mod format;
 pub(crate) mod norm;
+mod outer_product;
 pub(crate) mod pointwise;
 pub(crate) mod product;
+mod row_product;
 pub(crate) mod tiles;
 
 use std::cell::RefCell;
