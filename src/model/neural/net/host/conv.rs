@@ -39,34 +39,23 @@ impl ImageProduct<'_> {
     pub(crate) fn all(&self, runs: &[RowRun]) -> Vec<f32> {
         let rows: usize = runs.iter().map(|run| run.rows).sum();
         let mut out = vec![0.0; rows * self.blocks.columns];
-        let parts: Vec<_> = self.parts(runs, &mut out).collect();
-        parts.into_par_iter().for_each(|(run, out)| self.of_run(run, out));
+        self.write(runs, &mut out);
         out
     }
 
-    /// Computes the rows of consecutive runs on this thread alone.
-    pub(crate) fn write(&self, runs: &[RowRun], out: &mut [f32]) {
-        self.parts(runs, out).for_each(|(run, out)| self.of_run(run, out));
-    }
-
-    /// Each run with its rows of the output.
-    fn parts<'r>(
-        &self,
-        runs: &'r [RowRun],
-        mut out: &'r mut [f32],
-    ) -> impl Iterator<Item = (&'r RowRun, &'r mut [f32])> {
-        let columns = self.blocks.columns;
-        runs.iter().map(move |run| {
-            let (part, others) = std::mem::take(&mut out).split_at_mut(run.rows * columns);
-            out = others;
-            (run, part)
-        })
-    }
-
-    fn of_run(&self, run: &RowRun, out: &mut [f32]) {
+    /// Writes the rows of consecutive runs.
+    pub(crate) fn write(&self, runs: &[RowRun], mut out: &mut [f32]) {
         let Self { x, inner, block, blocks, .. } = *self;
         let (weight, start) = (&self.weight[..], &self.start[..]);
-        RowProduct { x, inner, weight, block, start, blocks, run, out }.compute();
+        let mut parts = Vec::with_capacity(runs.len());
+        for run in runs {
+            let (part, rest) = out.split_at_mut(run.rows * blocks.columns);
+            parts.push((run, part));
+            out = rest;
+        }
+        parts.into_par_iter().for_each(|(run, out)| {
+            RowProduct { x, inner, weight, block, start, blocks, run, out }.compute();
+        });
     }
 }
 
