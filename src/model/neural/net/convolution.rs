@@ -144,9 +144,9 @@ impl ConvGradients {
     ) -> Result<(Option<Tensor>, Option<Tensor>, Option<Tensor>)> {
         let tensor = |values, like: &Tensor| Tensor::from_vec(values, like.dims(), like.device());
         Ok((
-            self.of_input.map(|of_input| tensor(of_input, x)).transpose()?,
-            Some(tensor(self.of_weight, weight)?),
-            Some(tensor(self.of_bias, bias)?),
+            self.input.map(|of_input| tensor(of_input, x)).transpose()?,
+            Some(tensor(self.weight, weight)?),
+            Some(tensor(self.bias, bias)?),
         ))
     }
 }

@@ -61,9 +61,9 @@ impl ImageProduct<'_> {
 
 /// The gradients of a convolution's weight, bias and input.
 pub(crate) struct ConvGradients {
-    pub(crate) of_weight: Vec<f32>,
-    pub(crate) of_bias: Vec<f32>,
-    pub(crate) of_input: Option<Vec<f32>>,
+    pub(crate) weight: Vec<f32>,
+    pub(crate) bias: Vec<f32>,
+    pub(crate) input: Option<Vec<f32>>,
 }
 
 impl ConvShape {
@@ -95,10 +95,10 @@ impl ConvShape {
             let weight = self.packed_transpose(weight, blocks);
             let start = vec![0.0; blocks.len() * blocks.width];
             let block = self.cells() * inner * blocks.width;
-            ImageProduct { x: gradient, inner, weight, block, start, blocks }
-                .all(&self.is_read_by())
+            let product = ImageProduct { x: gradient, inner, weight, block, start, blocks };
+            product.all(&self.is_read_by())
         });
-        ConvGradients { of_weight, of_bias, of_input }
+        ConvGradients { weight: of_weight, bias: of_bias, input: of_input }
     }
 
     /// The gradients of the weight, `[out, in, cell]`, and of the bias.

@@ -28,10 +28,10 @@ impl CustomOp1 for ExchangedPairs {
         "exchanged pairs of axes"
     }
 
-    fn cpu_fwd(&self, x: &CpuStorage, layout: &Layout) -> Result<(CpuStorage, Shape)> {
+    fn cpu_fwd(&self, storage: &CpuStorage, layout: &Layout) -> Result<(CpuStorage, Shape)> {
         let (a, b, c, d) = layout.shape().dims4()?;
-        let out = transpose(contiguous(x.as_slice()?, layout)?, a * b, c * d);
-        Ok((CpuStorage::F32(out), Shape::from((c, d, a, b))))
+        let values = contiguous(storage.as_slice()?, layout)?;
+        Ok((CpuStorage::F32(transpose(values, a * b, c * d)), Shape::from((c, d, a, b))))
     }
 
     fn bwd(&self, _: &Tensor, _: &Tensor, gradient: &Tensor) -> Result<Option<Tensor>> {

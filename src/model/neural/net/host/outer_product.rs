@@ -79,12 +79,11 @@ fn pack<S: Simd, const N: usize>(
     for (row, packed) in packed.iter_mut().enumerate() {
         let rest = &matrix[first + row * n_columns + columns.start..];
         let (whole, _) = S::as_simd_f32s(&rest[..width.min(rest.len())]);
-        match whole.first_chunk::<N>() {
-            Some(whole) => *packed = *whole,
-            None => {
-                let mut rest = rest.chunks(S::F32_LANES);
-                *packed = packed.map(|_| simd.partial_load_f32s(rest.next().unwrap_or_default()));
-            }
+        if let Some(whole) = whole.first_chunk::<N>() {
+            *packed = *whole;
+        } else {
+            let mut rest = rest.chunks(S::F32_LANES);
+            *packed = packed.map(|_| simd.partial_load_f32s(rest.next().unwrap_or_default()));
         }
     }
 }

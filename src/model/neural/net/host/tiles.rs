@@ -10,7 +10,8 @@
 //! # Why
 //! No patches are copied (im2col): a kernel of 3 x 3 would write and read nine times the image. In every tile, each
 //! value of a result is summed over cells first and then over channels or rows, so that tiles, vectors and threads
-//! change no bit. With AVX-512, convolutions of 64 to 512 channels take half the time that they take with AVX2.
+//! change no bit. With AVX-512, convolutions of 128 and of 256 channels take 0.53 of the time that they take with AVX2
+//! (forward and backward, two threads of an AMD EPYC of Zen 5).
 
 use std::ops::Range;
 
