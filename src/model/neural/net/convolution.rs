@@ -5,9 +5,10 @@ use candle_core::{CpuStorage, CustomOp3, DType, Layout, Result, Shape, Tensor};
 use crate::model::neural::net::backend::Backend;
 use crate::model::neural::net::conv_shape::ConvShape;
 use crate::model::neural::net::gpu;
-use crate::model::neural::net::host::tiles::ColumnBlocks;
+use crate::model::neural::net::host::conv::ConvGradients;
 use crate::model::neural::net::host::{contiguous, read};
 use crate::model::neural::net::mode::Mode;
+use crate::model::neural::net::pooled_convolution::PooledConvolution;
 
 /// A convolution over `[image, channel, height, width]`.
 #[derive(Clone)]
@@ -40,6 +41,14 @@ impl Convolution {
                 own.on_gpu(x, precision, MAX_ADDRESSED)
             }
         }
+    }
+
+    /// The output on the host after a ReLU and a max pool.
+    pub(crate) fn forward_pooled(&self, x: &Tensor, mode: &Mode<'_>) -> Result<Tensor> {
+        let (weight, bias) = (mode.parameter(&self.weight), mode.parameter(&self.bias));
+        let (height, width, images, in_channels) = x.dims4()?;
+        let shape = self.shape(images, in_channels, height, width)?;
+        x.contiguous()?.apply_op3(&weight, &bias, PooledConvolution::new(shape))
     }
 
     /// The output by the operations of `gpu/`, where no kernel addresses more than `max_addressed` elements unless one
@@ -103,11 +112,9 @@ impl CustomOp3 for ConvShape {
         of_bias: &Layout,
     ) -> Result<(CpuStorage, Shape)> {
         let x = contiguous(x.as_slice()?, of_x)?;
-        let blocks = ColumnBlocks::new(self.out_channels);
-        let packed = self.packed(contiguous(weight.as_slice()?, of_weight)?, blocks);
-        let mut start: Vec<f32> = contiguous(bias.as_slice()?, of_bias)?.to_vec();
-        start.resize(blocks.len() * blocks.width, 0.0);
-        let out = self.rows(&self.reads(), x, self.in_channels, &packed, &start, blocks);
+        let weight = contiguous(weight.as_slice()?, of_weight)?;
+        let bias = contiguous(bias.as_slice()?, of_bias)?;
+        let out = self.forward_product(x, weight, bias).all(&self.reads());
         let dims = (self.out_height, self.out_width, self.images, self.out_channels);
         Ok((CpuStorage::F32(out), Shape::from(dims)))
     }
@@ -120,23 +127,26 @@ impl CustomOp3 for ConvShape {
         _: &Tensor,
         gradient: &Tensor,
     ) -> Result<(Option<Tensor>, Option<Tensor>, Option<Tensor>)> {
-        let numbers = [x, &gradient.contiguous()?, weight];
-        let (of_weight, of_bias, of_input) = read(numbers, |[x, gradient, weight]| {
-            let (of_weight, of_bias) = self.of_parameters(x, gradient);
-            // The training data are no variable, and need no gradient.
-            let of_input = numbers[0].track_op().then(|| {
-                let blocks = ColumnBlocks::new(self.in_channels);
-                let packed = self.packed_transpose(weight, blocks);
-                let zeros = vec![0.0; blocks.len() * blocks.width];
-                self.rows(&self.is_read_by(), gradient, self.out_channels, &packed, &zeros, blocks)
-            });
-            (of_weight, of_bias, of_input)
-        })?;
+        let gradients =
+            read([x, weight, &gradient.contiguous()?], |[values, weight, gradient]| {
+                // The training data are no variable, and need no gradient.
+                self.backward(values, weight, gradient, x.track_op())
+            })?;
+        gradients.tensors([x, weight, bias])
+    }
+}
+
+impl ConvGradients {
+    /// The gradients of the input, the weight and the bias, in their shapes.
+    pub(super) fn tensors(
+        self,
+        [x, weight, bias]: [&Tensor; 3],
+    ) -> Result<(Option<Tensor>, Option<Tensor>, Option<Tensor>)> {
         let tensor = |values, like: &Tensor| Tensor::from_vec(values, like.dims(), like.device());
         Ok((
-            of_input.map(|of_input| tensor(of_input, x)).transpose()?,
-            Some(tensor(of_weight, weight)?),
-            Some(tensor(of_bias, bias)?),
+            self.input.map(|of_input| tensor(of_input, x)).transpose()?,
+            Some(tensor(self.weight, weight)?),
+            Some(tensor(self.bias, bias)?),
         ))
     }
 }

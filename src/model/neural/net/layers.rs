@@ -136,8 +136,9 @@ impl Layer {
     }
 }
 
-/// The output of a sequence of layers; a batch norm also computes the ReLU that follows it. A ReLU before a max pool is
-/// computed after it: the maximum of ReLUs is the ReLU of the maximum, with the same gradient, for a quarter of the values.
+/// The output of a sequence of layers; a batch norm also computes the ReLU that follows it, and a convolution on the host
+/// the ReLU and the max pool that follow it. A ReLU before a max pool is computed after it: the maximum of ReLUs is the
+/// ReLU of the maximum, with the same gradient, for a quarter of the values.
 ///
 /// # Errors
 /// When the device fails.
@@ -152,6 +153,12 @@ pub(crate) fn forward_all(
         (out, rest) = match (layer, others) {
             (Layer::BatchNorm(norm), [Layer::Activation(Activation::Relu), others @ ..]) => {
                 (from_candle(norm.forward(&out, mode, backend, true))?, others)
+            }
+            (
+                Layer::Convolution(convolution),
+                [Layer::Activation(Activation::Relu), Layer::MaxPool, others @ ..],
+            ) if backend == Backend::Host => {
+                (from_candle(convolution.forward_pooled(&out, mode))?, others)
             }
             (relu @ Layer::Activation(Activation::Relu), [pool @ Layer::MaxPool, others @ ..]) => {
                 let pooled = pool.forward(&out, mode, backend)?;

@@ -52,56 +52,104 @@ impl CustomOp1 for MaxPool {
 
     fn cpu_fwd(&self, x: &CpuStorage, layout: &Layout) -> Result<(CpuStorage, Shape)> {
         let (height, width, images, channels) = layout.shape().dims4()?;
-        let (high, wide) = (height / 2, width / 2);
-        let pixel = images * channels;
-        let (mut out, mut largest) = (vec![0.0; high * wide * pixel], vec![0; high * wide * pixel]);
+        let squares = Squares { width, pixel: images * channels, relu: false };
+        let n = height / 2 * squares.row();
+        let (mut out, mut largest) = (vec![0.0; n], vec![0; n]);
         let x = contiguous(x.as_slice()?, layout)?;
-        out.par_chunks_mut(pixel.max(1))
-            .zip(largest.par_chunks_mut(pixel.max(1)))
-            .enumerate()
-            .for_each(|(place, (out, largest))| {
-                let pixels = square(place, wide, width).map(|at| &x[at * pixel..][..pixel]);
-                Arch::new().dispatch(|| maxima(pixels, out, largest));
-            });
+        out.par_chunks_mut(squares.row().max(1))
+            .zip(largest.par_chunks_mut(squares.row().max(1)))
+            .zip(x.par_chunks(squares.two_rows().max(1)))
+            .for_each(|((out, largest), x)| squares.forward(x, out, largest));
         // candle calls the forward pass of an operation once; a second call would store the same positions.
         self.largest.get_or_init(|| largest);
-        Ok((CpuStorage::F32(out), Shape::from((high, wide, images, channels))))
+        Ok((CpuStorage::F32(out), Shape::from((height / 2, width / 2, images, channels))))
     }
 
     /// The whole gradient of an output goes to the pixel with the maximum.
     fn bwd(&self, x: &Tensor, _: &Tensor, gradient: &Tensor) -> Result<Option<Tensor>> {
         let (height, width, images, channels) = x.dims4()?;
-        let wide = width / 2;
-        let pixel = images * channels;
         let Some(largest) = self.largest.get() else {
             candle_core::bail!("a pooling goes back before it went forward")
         };
-        let mut of_input = vec![0.0; height * width * pixel];
-        read([&gradient.contiguous()?], |[gradient]| {
-            // Each part is two rows of the input and one row of the output.
-            let rows = of_input
-                .par_chunks_mut((2 * width * pixel).max(1))
-                .zip(gradient.par_chunks((wide * pixel).max(1)))
-                .zip(largest.par_chunks((wide * pixel).max(1)));
-            rows.for_each(|((of_input, gradient), largest)| {
-                let places = gradient.chunks_exact(pixel).zip(largest.chunks_exact(pixel));
-                for (place, (gradient, largest)) in places.enumerate() {
-                    for (k, at) in square(place, wide, width).into_iter().enumerate() {
-                        let of_pixel = &mut of_input[at * pixel..][..pixel];
-                        for ((of, g), largest) in of_pixel.iter_mut().zip(gradient).zip(largest) {
-                            *of = if usize::from(*largest) == k { *g } else { 0.0 };
-                        }
-                    }
-                }
-            });
+        let squares = Squares { width, pixel: images * channels, relu: false };
+        let of_input = read([&gradient.contiguous()?], |[gradient]| {
+            squares.backward(gradient, largest, height)
         })?;
         Tensor::from_vec(of_input, x.dims(), x.device()).map(Some)
     }
 }
 
+/// The squares of images, `[row, column, image, channel]`.
+#[derive(Clone, Copy)]
+pub(super) struct Squares {
+    /// The number of pixels in a row of an image.
+    pub(super) width: usize,
+    /// The number of values in a pixel of all images.
+    pub(super) pixel: usize,
+    /// Whether ReLU follows.
+    pub(super) relu: bool,
+}
+
+/// The position of the maximum in a square whose maximum has no gradient.
+const NONE: u8 = 4;
+
+impl Squares {
+    /// The number of values in a row of the output.
+    pub(super) fn row(self) -> usize {
+        self.width / 2 * self.pixel
+    }
+
+    /// The number of values in two rows of the input.
+    pub(super) fn two_rows(self) -> usize {
+        2 * self.width * self.pixel
+    }
+
+    /// Computes a row of the output from two rows of the input, and the position of each maximum in its square.
+    pub(super) fn forward(self, x: &[f32], out: &mut [f32], largest: &mut [u8]) {
+        let places = out
+            .chunks_exact_mut(self.pixel.max(1))
+            .zip(largest.chunks_exact_mut(self.pixel.max(1)));
+        for (place, (out, largest)) in places.enumerate() {
+            let pixels = self.pixels(place).map(|at| &x[at * self.pixel..][..self.pixel]);
+            Arch::new().dispatch(|| maxima(pixels, self.relu, out, largest));
+        }
+    }
+
+    /// The gradient of images with this number of rows.
+    pub(super) fn backward(self, gradient: &[f32], largest: &[u8], height: usize) -> Vec<f32> {
+        let mut of_input = vec![0.0; height * self.width * self.pixel];
+        let row = self.row().max(1);
+        of_input
+            .par_chunks_mut(self.two_rows().max(1))
+            .zip(gradient.par_chunks(row).zip(largest.par_chunks(row)))
+            .for_each(|(of_input, (gradient, largest))| {
+                let places = gradient.chunks_exact(self.pixel.max(1));
+                let places = places.zip(largest.chunks_exact(self.pixel.max(1))).enumerate();
+                for (place, (gradient, largest)) in places {
+                    for (k, at) in (0_u8..).zip(self.pixels(place)) {
+                        let of_pixel = &mut of_input[at * self.pixel..][..self.pixel];
+                        Arch::new().dispatch(|| {
+                            for ((of, g), largest) in of_pixel.iter_mut().zip(gradient).zip(largest)
+                            {
+                                *of = if *largest == k { *g } else { 0.0 };
+                            }
+                        });
+                    }
+                }
+            });
+        of_input
+    }
+
+    /// The four pixels under a position in a row of the output, in two rows of the input.
+    fn pixels(self, place: usize) -> [usize; 4] {
+        let first = 2 * place;
+        [first, first + 1, first + self.width, first + self.width + 1]
+    }
+}
+
 /// The maximum of four pixels, channel by channel, and the index of its pixel; NaN is larger than every number.
 #[inline(always)]
-fn maxima(pixels: [&[f32]; 4], out: &mut [f32], largest: &mut [u8]) {
+fn maxima(pixels: [&[f32]; 4], relu: bool, out: &mut [f32], largest: &mut [u8]) {
     out.copy_from_slice(pixels[0]);
     for (k, pixel) in pixels.iter().enumerate().skip(1) {
         for ((out, largest), x) in out.iter_mut().zip(&mut *largest).zip(*pixel) {
@@ -110,12 +158,13 @@ fn maxima(pixels: [&[f32]; 4], out: &mut [f32], largest: &mut [u8]) {
             *largest = if larger { k as u8 } else { *largest };
         }
     }
-}
-
-/// The four pixels under a position of the output; a row has `wide` positions and `width` pixels.
-fn square(place: usize, wide: usize, width: usize) -> [usize; 4] {
-    let first = 2 * (place / wide * width + place % wide);
-    [first, first + 1, first + width, first + width + 1]
+    if relu {
+        for (out, largest) in out.iter_mut().zip(largest) {
+            *largest = if *out > 0.0 { *largest } else { NONE };
+            // NaN is kept.
+            *out = if *out < 0.0 { 0.0 } else { *out };
+        }
+    }
 }
 
 #[cfg(test)]

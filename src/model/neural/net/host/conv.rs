@@ -6,49 +6,109 @@
 use rayon::prelude::*;
 
 use crate::model::neural::net::conv_shape::ConvShape;
-use crate::model::neural::net::host::tiles::{ColumnBlocks, OuterProduct, RowProduct, RowRun};
+use crate::model::neural::net::host::outer_product::OuterProduct;
+use crate::model::neural::net::host::row_product::RowProduct;
+use crate::model::neural::net::host::tiles::{ColumnBlocks, RowRun};
 
 /// The number of channels in a tile of the weights' gradient.
 const CHANNELS: usize = 96;
 
-/// The number of tiles that keeps all threads busy. If there are fewer, the rows of each tile are divided, too.
-const ENOUGH_TILES: usize = 16;
+/// The number of products that keeps all threads busy. If there are fewer, the rows of each are divided, too.
+const ENOUGH_PRODUCTS: usize = 16;
 
-impl ConvShape {
-    /// The output rows of all runs, `[row, column]`, where `x` is `[row, inner]`.
-    pub(crate) fn rows(
-        &self,
-        runs: &[RowRun],
-        x: &[f32],
-        inner: usize,
-        weight: &[f32],
-        start: &[f32],
-        blocks: ColumnBlocks,
-    ) -> Vec<f32> {
+/// The number of columns that count as one product, whatever the processor's vector width: the sums of a network's
+/// gradients do not depend on it.
+const COLUMNS: usize = 16;
+
+/// A product of images with the weights of a convolution.
+pub(crate) struct ImageProduct<'a> {
+    /// `[row, inner]`
+    x: &'a [f32],
+    inner: usize,
+    /// `[block of columns, cell, inner, width]`
+    weight: Vec<f32>,
+    /// The length of a block of `weight`.
+    block: usize,
+    /// The initial values of the sums, `[block of columns, width]`.
+    start: Vec<f32>,
+    blocks: ColumnBlocks,
+}
+
+impl ImageProduct<'_> {
+    /// The rows of all runs, `[row, column]`.
+    pub(crate) fn all(&self, runs: &[RowRun]) -> Vec<f32> {
         let rows: usize = runs.iter().map(|run| run.rows).sum();
-        let columns = blocks.all();
-        let mut out = vec![0.0; rows * columns];
-        let mut rest = &mut out[..];
-        let mut parts = Vec::with_capacity(runs.len());
-        for run in runs {
-            let (part, others) = rest.split_at_mut(run.rows * columns);
-            parts.push((run, part));
-            rest = others;
-        }
-        let block = self.cells() * inner * blocks.width;
-        parts.into_par_iter().for_each(|(run, out)| {
-            RowProduct { x, inner, weight, block, start, blocks, run, out }.compute();
-        });
+        let mut out = vec![0.0; rows * self.blocks.columns];
+        self.write(runs, &mut out);
         out
     }
 
+    /// Writes the rows of consecutive runs.
+    pub(crate) fn write(&self, runs: &[RowRun], mut out: &mut [f32]) {
+        let Self { x, inner, block, blocks, .. } = *self;
+        let (weight, start) = (&self.weight[..], &self.start[..]);
+        let mut parts = Vec::with_capacity(runs.len());
+        for run in runs {
+            let (part, rest) = out.split_at_mut(run.rows * blocks.columns);
+            parts.push((run, part));
+            out = rest;
+        }
+        parts.into_par_iter().for_each(|(run, out)| {
+            RowProduct { x, inner, weight, block, start, blocks, run, out }.compute();
+        });
+    }
+}
+
+/// The gradients of a convolution's weight, bias and input.
+pub(crate) struct ConvGradients {
+    pub(crate) weight: Vec<f32>,
+    pub(crate) bias: Vec<f32>,
+    pub(crate) input: Option<Vec<f32>>,
+}
+
+impl ConvShape {
+    /// The product that gives the output.
+    pub(crate) fn forward_product<'a>(
+        &self,
+        x: &'a [f32],
+        weight: &[f32],
+        bias: &[f32],
+    ) -> ImageProduct<'a> {
+        let (blocks, inner) = (ColumnBlocks::new(self.out_channels), self.in_channels);
+        let mut start = bias.to_vec();
+        start.resize(blocks.len() * blocks.width, 0.0);
+        let (weight, block) = (self.packed(weight, blocks), self.cells() * inner * blocks.width);
+        ImageProduct { x, inner, weight, block, start, blocks }
+    }
+
+    /// The gradients, given the gradient of the output; that of the input only if `of_input`.
+    pub(crate) fn backward(
+        &self,
+        x: &[f32],
+        weight: &[f32],
+        gradient: &[f32],
+        of_input: bool,
+    ) -> ConvGradients {
+        let (of_weight, of_bias) = self.of_parameters(x, gradient);
+        let of_input = of_input.then(|| {
+            let (blocks, inner) = (ColumnBlocks::new(self.in_channels), self.out_channels);
+            let weight = self.packed_transpose(weight, blocks);
+            let start = vec![0.0; blocks.len() * blocks.width];
+            let block = self.cells() * inner * blocks.width;
+            let product = ImageProduct { x: gradient, inner, weight, block, start, blocks };
+            product.all(&self.is_read_by())
+        });
+        ConvGradients { weight: of_weight, bias: of_bias, input: of_input }
+    }
+
     /// The gradients of the weight, `[out, in, cell]`, and of the bias.
-    pub(crate) fn of_parameters(&self, x: &[f32], gradient: &[f32]) -> (Vec<f32>, Vec<f32>) {
+    fn of_parameters(&self, x: &[f32], gradient: &[f32]) -> (Vec<f32>, Vec<f32>) {
         let (blocks, runs, cells) =
             (ColumnBlocks::new(self.out_channels), self.reads(), self.cells());
         let groups = self.in_channels.div_ceil(CHANNELS);
         let n_tiles = blocks.len() * groups;
-        let parts = ENOUGH_TILES.div_ceil(n_tiles).min(runs.len()).max(1);
+        let n_products = self.out_channels.div_ceil(COLUMNS).max(1) * groups.max(1);
+        let parts = ENOUGH_PRODUCTS.div_ceil(n_products).min(runs.len()).max(1);
         let runs: Vec<&[RowRun]> = runs.chunks(runs.len().div_ceil(parts).max(1)).collect();
         let tile = |n: usize| {
             let (block, group) = (n / groups, n % groups);
@@ -103,7 +163,7 @@ impl ConvShape {
     }
 
     /// The weights `[out, in, cell]` repacked as `[block of outputs, cell, in, width]`, for the forward pass.
-    pub(crate) fn packed(&self, weight: &[f32], blocks: ColumnBlocks) -> Vec<f32> {
+    fn packed(&self, weight: &[f32], blocks: ColumnBlocks) -> Vec<f32> {
         let (cells, width) = (self.cells(), blocks.width);
         let mut packed = vec![0.0; blocks.len() * cells * self.in_channels * width];
         packed.par_chunks_mut((cells * self.in_channels * width).max(1)).enumerate().for_each(
@@ -122,7 +182,7 @@ impl ConvShape {
     }
 
     /// The weights `[out, in, cell]` repacked as `[block of inputs, cell, out, width]`, for the backward pass.
-    pub(crate) fn packed_transpose(&self, weight: &[f32], blocks: ColumnBlocks) -> Vec<f32> {
+    fn packed_transpose(&self, weight: &[f32], blocks: ColumnBlocks) -> Vec<f32> {
         let (cells, width) = (self.cells(), blocks.width);
         let mut packed = vec![0.0; blocks.len() * cells * self.out_channels * width];
         packed.par_chunks_mut((cells * self.out_channels * width).max(1)).enumerate().for_each(

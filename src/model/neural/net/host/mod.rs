@@ -1,10 +1,12 @@
 //! Access to the values of tensors on the host, without copies.
 
-mod conv;
+pub(crate) mod conv;
 pub(crate) mod format;
 pub(crate) mod norm;
+mod outer_product;
 pub(crate) mod pointwise;
 pub(crate) mod product;
+mod row_product;
 pub(crate) mod tiles;
 
 use std::cell::RefCell;

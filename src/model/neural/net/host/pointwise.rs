@@ -4,6 +4,8 @@
 //! candle's graph computes the gradient of a dropout mask too, and allocates a mask for a ReLU.
 
 use candle_core::{CpuStorage, CustomOp1, CustomOp2, Layout, Result, Shape, Tensor};
+use pulp::Arch;
+use rayon::prelude::*;
 
 use crate::model::neural::net::host::{contiguous, read};
 
@@ -26,12 +28,12 @@ impl CustomOp1 for Relu {
 
     fn cpu_fwd(&self, x: &CpuStorage, layout: &Layout) -> Result<(CpuStorage, Shape)> {
         let x = contiguous(x.as_slice()?, layout)?;
-        let out: Vec<f32> = x.iter().map(|x| if *x < 0.0 { 0.0 } else { *x }).collect();
+        let out = zip(x, x, |x, _| if x < 0.0 { 0.0 } else { x });
         Ok((CpuStorage::F32(out), layout.shape().clone()))
     }
 
     fn bwd(&self, _: &Tensor, out: &Tensor, gradient: &Tensor) -> Result<Option<Tensor>> {
-        let pass = |g: &f32, out: &f32| if *out > 0.0 { *g } else { 0.0 };
+        let pass = |g, out| if out > 0.0 { g } else { 0.0 };
         zip_map(gradient, out, pass).map(Some)
     }
 }
@@ -52,7 +54,7 @@ impl CustomOp2 for Dropout {
     ) -> Result<(CpuStorage, Shape)> {
         let (x, mask) =
             (contiguous(x.as_slice()?, layout)?, contiguous(mask.as_slice()?, of_mask)?);
-        let out: Vec<f32> = x.iter().zip(mask).map(|(x, mask)| x * mask).collect();
+        let out = zip(x, mask, |x, mask| x * mask);
         Ok((CpuStorage::F32(out), layout.shape().clone()))
     }
 
@@ -68,9 +70,22 @@ impl CustomOp2 for Dropout {
 }
 
 /// Applies `f` to each pair of values of two tensors of the same shape.
-fn zip_map(a: &Tensor, b: &Tensor, f: impl Fn(&f32, &f32) -> f32) -> Result<Tensor> {
-    let values = read([&a.contiguous()?, b], |[a, b]| {
-        a.iter().zip(b).map(|(a, b)| f(a, b)).collect::<Vec<f32>>()
-    })?;
+fn zip_map(a: &Tensor, b: &Tensor, f: impl Fn(f32, f32) -> f32 + Sync) -> Result<Tensor> {
+    let values = read([&a.contiguous()?, b], |[a, b]| zip(a, b, f))?;
     Tensor::from_vec(values, a.dims(), a.device())
+}
+
+/// The number of values that a thread computes at a time.
+const PART: usize = 1 << 14;
+
+/// Applies `f` to each pair of values of two slices of the same length.
+fn zip(a: &[f32], b: &[f32], f: impl Fn(f32, f32) -> f32 + Sync) -> Vec<f32> {
+    let mut out = vec![0.0; a.len()];
+    let parts = out.par_chunks_mut(PART).zip(a.par_chunks(PART)).zip(b.par_chunks(PART));
+    parts.for_each(|((out, a), b)| {
+        Arch::new().dispatch(|| {
+            out.iter_mut().zip(a).zip(b).for_each(|((out, a), b)| *out = f(*a, *b));
+        });
+    });
+    out
 }
