@@ -140,7 +140,7 @@ pub(super) fn ln_all(numbers: &mut [f64]) {
 /// The natural logarithm of a positive normal number, to two units in the last place: a polynomial, as in [`exp`].
 /// With m in [sqrt(1/2), sqrt(2)) and z = (m - 1) / (m + 1), ln m = 2 (z + z^3 / 3 + z^5 / 5 + ...).
 #[inline(always)]
-fn ln(x: f64) -> f64 {
+pub(super) fn ln(x: f64) -> f64 {
     /// The bits of sqrt(1/2): a mantissa from this one on belongs to the next exponent, so that m is near 1.
     const SQRT_HALF: u64 = 0x3fe6_a09e_667f_3bcd;
     /// 2^52 + 2^51: an integer n below 2^51 in the low bits of this number makes it larger by n.
