@@ -215,7 +215,7 @@ impl<'a> Singletons<'a> {
         for nth in 0..singletons.len() {
             let start = (self.starts[at] + if self.label_matters { nth } else { 0 }) * n;
             let factors = &self.factors[start..start + n];
-            zip_rows(row, factors, |p, factor| *p *= factor);
+            row.iter_mut().zip(factors).for_each(|(p, f)| *p *= f);
         }
     }
 
@@ -236,7 +236,7 @@ impl<'a> Singletons<'a> {
         let start = self.starts[at] * n;
         let logs = self.factors[start..start + singletons.len() * n].chunks_exact(n);
         for (logs, weight) in logs.zip(&weights[stored.len()..]) {
-            zip_rows(row, logs, |sum, log| *sum += weight * log);
+            row.iter_mut().zip(logs).for_each(|(sum, log)| *sum += weight * log);
         }
     }
 }

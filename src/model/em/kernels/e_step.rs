@@ -25,6 +25,7 @@ use super::gather_buffer::GatherBuffer;
 use super::log_domain::{LogProduct, exp_all, shift};
 use super::m_step::Columns;
 use super::padded_matrix::{prefetch_row, stride};
+use super::posterior_rows::{MAX_CHUNK, PosteriorRows, chunk_len};
 use super::prior::{LogPrior, Prior};
 use super::sparse::SparseColumns;
 use super::special_rows::{MAX_FACTORS, SpecialRows, product_stays_in_range};
@@ -32,19 +33,6 @@ use super::sums::{Sums, normalise_row};
 use super::width::{for_classes, width};
 use crate::frame::{Annotations, InstanceRange, WeightSlice};
 use crate::model::posterior::Posterior;
-
-/// The most instances that are processed together.
-const MAX_CHUNK: usize = 64;
-
-/// How many instances of `n` classes are processed together: so few that their rows, and the recomputed columns of five
-/// annotators each, stay in the level-1 cache.
-///
-/// # Why
-/// CHUNKFIG
-const fn chunk_len(n: usize) -> usize {
-    let fitting = 1024 / n;
-    if fitting > MAX_CHUNK { MAX_CHUNK } else if fitting < 8 { 8 } else { fitting }
-}
 
 /// Computes the posteriors of all instances, and the statistics of each range in `parts`; returns the log-likelihood.
 /// Without `t` the posteriors are counted, but not stored.
@@ -123,31 +111,6 @@ impl<const K: usize> WithSimd for DenseSweep<'_, K> {
     }
 }
 
-/// The posterior rows of a range of instances, or a buffer for those of one chunk if they are not stored.
-struct PosteriorRows<'a> {
-    stored: Option<&'a mut [f64]>,
-    buffer: Vec<f64>,
-    n_classes: usize,
-}
-
-impl<'a> PosteriorRows<'a> {
-    fn new(stored: Option<&'a mut [f64]>, n_classes: usize) -> Self {
-        let buffer = if stored.is_none() { vec![0.0; chunk_len(n_classes.max(1)) * n_classes] } else { Vec::new() };
-        Self { stored, buffer, n_classes }
-    }
-
-    /// The rows of at most [`chunk_len`] of the range's `instances`, from `start` on.
-    #[inline(always)]
-    fn chunk(&mut self, start: usize, instances: usize) -> &mut [f64] {
-        let n = self.n_classes;
-        let len = chunk_len(n.max(1)).min(instances - start);
-        match &mut self.stored {
-            Some(rows) => &mut rows[start * n..(start + len) * n],
-            None => &mut self.buffer[..len * n],
-        }
-    }
-}
-
 /// The columns of the annotations of adjacent instances of a range.
 #[inline(always)]
 fn chunk_columns<'a>(range: &InstanceRange<'a>, start: usize, instances: usize) -> &'a [u32] {
@@ -212,10 +175,12 @@ impl EStep<'_> {
                 || positions.len() > MAX_FACTORS
                 || !range.weights.slice(positions).is_ones()
         };
+        let stores_all = range.labels.len() <= columns.cells.n_columns();
         let (mut begin, base) = (0, range.offsets[0]);
         for start in (0..range.len()).step_by(chunk_len(n)) {
             let rows = rows.chunk(start, range.len());
-            let all_stored = columns.all_stored(chunk_columns(&range, start, rows.len() / n));
+            let all_stored =
+                stores_all || columns.all_stored(chunk_columns(&range, start, rows.len() / n));
             if !all_stored {
                 let prepared = (rows as &[f64], prefetcher.cells);
                 add_prior_term(singletons.prepare::<K>(&range, start, prepared, is_special));
@@ -287,12 +252,14 @@ impl EStep<'_> {
             let place = (column, range.labels[column as usize], weight);
             add_prior_term(columns.write(place, estimator, previous, factors));
         };
+        let stores_all = range.labels.len() <= columns.cells.n_columns();
         let base = range.offsets[0];
         for start in (0..range.len()).step_by(chunk_len(n)) {
             let rows = rows.chunk(start, range.len());
             let (mut shifts, ends) = ([0.0; MAX_CHUNK], &range.offsets[start + 1..]);
             let first = range.offsets[start] - base;
-            let all_stored = columns.all_stored(chunk_columns(&range, start, rows.len() / n));
+            let all_stored =
+                stores_all || columns.all_stored(chunk_columns(&range, start, rows.len() / n));
             if !all_stored {
                 let is_trusted = |i: usize, _: Range<usize>| range.trusted_class(i).is_some();
                 let prepared = (rows as &[f64], prefetcher.cells);

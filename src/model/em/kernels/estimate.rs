@@ -96,7 +96,9 @@ impl Estimator for Smoothing {
         let mut sums = [0.0; 64];
         match sums.get_mut(..stride(width::<K>(annotator.n_classes))) {
             Some(sums) => smooth::<K>(*self, annotator, cells, sums),
-            None => smooth::<K>(*self, annotator, cells, &mut vec![0.0; stride(annotator.n_classes)]),
+            None => {
+                smooth::<K>(*self, annotator, cells, &mut vec![0.0; stride(annotator.n_classes)])
+            }
         }
     }
 

@@ -77,7 +77,7 @@ pub(super) fn add_row<const K: usize>(sums: &mut [f64], row: &[f64]) {
         (0..K).for_each(|k| sums[k] += row[k]);
         return;
     }
-    zip_rows(sums, row, |sum, p| *sum += p);
+    sums.iter_mut().zip(row).for_each(|(sum, p)| *sum += p);
 }
 
 /// Calls `change` with each pair of numbers of two rows, in groups of eight and four.
@@ -148,6 +148,6 @@ fn scatter_weighted<const K: usize>(
     let n = row.len();
     for (at, column) in columns.iter().enumerate() {
         let (start, weight) = (*column as usize * stride(n), weight(at));
-        zip_rows(&mut cells[start..start + n], row, |count, p| *count += weight * p);
+        cells[start..start + n].iter_mut().zip(row).for_each(|(c, p)| *c += weight * p);
     }
 }
