@@ -11,11 +11,11 @@
 use std::ops::Range;
 
 use super::estimate::Estimator;
-use super::log_domain::ln_all;
+use super::m_step::floor_or_ln;
 use super::padded_matrix::{self, PaddedMatrix, stride};
+use super::sums::zip_rows;
 use super::width::width;
 use crate::frame::{InstanceRange, WeightSlice};
-use crate::model::numerics::MIN_LIKELIHOOD;
 
 /// The stored columns.
 pub struct DenseColumns {
@@ -27,6 +27,14 @@ pub struct DenseColumns {
 }
 
 impl DenseColumns {
+    /// Whether all these columns are stored.
+    #[inline(always)]
+    pub(super) fn all_stored(&self, columns: &[u32]) -> bool {
+        // Without an early exit, so that several are compared at once.
+        columns.iter().fold(0, |last, column| last.max(*column)) < self.cells.n_columns() as u32
+            || columns.is_empty()
+    }
+
     /// Writes the factors of a column, or their logarithms, into `factors`, as long as a row of a [`PaddedMatrix`]. If
     /// the column is not stored, it computes them from `previous`, the posterior of the column's one instance in the
     /// last M-step, and from the annotation's weight, and returns the column's term of the objective; otherwise it
@@ -45,10 +53,7 @@ impl DenseColumns {
         }
         factors.iter_mut().zip(previous).for_each(|(count, p)| *count = weight * p);
         let term = estimator.estimate_singletons((&[label], &[1]), previous.len(), factors);
-        factors.iter_mut().for_each(|factor| *factor = factor.max(MIN_LIKELIHOOD));
-        if self.are_logs {
-            ln_all(factors);
-        }
+        floor_or_ln(factors, self.are_logs);
         term
     }
 }
@@ -77,7 +82,7 @@ pub(super) fn multiply<const K: usize>(
     let (n, stride) = (row.len(), stride(row.len()));
     for column in columns {
         let start = *column as usize * stride;
-        row.iter_mut().zip(&cells[start..start + n]).for_each(|(p, f)| *p *= f);
+        zip_rows(row, &cells[start..start + n], |p, factor| *p *= factor);
     }
 }
 
@@ -106,7 +111,7 @@ pub(super) fn add_logs<const K: usize>(
     let (n, stride) = (row.len(), stride(row.len()));
     for (column, weight) in columns.iter().zip(weights) {
         let start = *column as usize * stride;
-        row.iter_mut().zip(&cells[start..start + n]).for_each(|(sum, log)| *sum += weight * log);
+        zip_rows(row, &cells[start..start + n], |sum, log| *sum += weight * log);
     }
 }
 
@@ -189,10 +194,7 @@ impl<'a> Singletons<'a> {
         }
         let terms = self.estimator.estimate_singletons((labels, repeats), n, factors);
         let factors = &mut factors[..labels.len() * n];
-        factors.iter_mut().for_each(|factor| *factor = factor.max(MIN_LIKELIHOOD));
-        if matches!(range.weights, WeightSlice::All(_)) {
-            ln_all(factors);
-        }
+        floor_or_ln(factors, matches!(range.weights, WeightSlice::All(_)));
         terms
     }
 

@@ -25,6 +25,7 @@ use super::gather_buffer::GatherBuffer;
 use super::log_domain::{LogProduct, exp_all, shift};
 use super::m_step::Columns;
 use super::padded_matrix::{prefetch_row, stride};
+use super::posterior_rows::{MAX_CHUNK, PosteriorRows, chunk_len};
 use super::prior::{LogPrior, Prior};
 use super::sparse::SparseColumns;
 use super::special_rows::{MAX_FACTORS, SpecialRows, product_stays_in_range};
@@ -32,9 +33,6 @@ use super::sums::{Sums, normalise_row};
 use super::width::{for_classes, width};
 use crate::frame::{Annotations, InstanceRange, WeightSlice};
 use crate::model::posterior::Posterior;
-
-/// Instances processed together: few enough for the level-1 cache.
-const CHUNK: usize = 64;
 
 /// Computes the posteriors of all instances, and the statistics of each range in `parts`; returns the log-likelihood.
 /// Without `t` the posteriors are counted, but not stored.
@@ -101,45 +99,23 @@ impl<const K: usize> WithSimd for DenseSweep<'_, K> {
         let (classes, table) = self.statistics.sums_and_table();
         let prefetcher =
             Prefetcher { columns: self.step.range.columns, cells: self.columns.cells.cells() };
-        let all_stored = self.step.range.labels.len() <= self.columns.cells.n_columns();
         let Self { step, columns, rows, .. } = self;
         // Columns hold logarithms where every annotation has a weight of its own.
-        let (log_likelihood, prior_terms) = match (step.range.weights, all_stored) {
-            (WeightSlice::All(w), true) => {
-                step.in_log_domain::<K, true>(w, columns, prefetcher, rows, classes, table)
+        let (log_likelihood, prior_terms) = match step.range.weights {
+            WeightSlice::All(w) => {
+                step.in_log_domain::<K>(w, columns, prefetcher, rows, classes, table)
             }
-            (WeightSlice::All(w), false) => {
-                step.in_log_domain::<K, false>(w, columns, prefetcher, rows, classes, table)
-            }
-            (_, true) => step.by_products::<K, true>(columns, prefetcher, rows, classes, table),
-            (_, false) => step.by_products::<K, false>(columns, prefetcher, rows, classes, table),
+            _ => step.by_products::<K>(columns, prefetcher, rows, classes, table),
         };
         self.statistics.add_objective(log_likelihood, prior_terms);
     }
 }
 
-/// The posterior rows of a range of instances, or a buffer for those of one chunk if they are not stored.
-struct PosteriorRows<'a> {
-    stored: Option<&'a mut [f64]>,
-    buffer: Vec<f64>,
-    n_classes: usize,
-}
-
-impl<'a> PosteriorRows<'a> {
-    fn new(stored: Option<&'a mut [f64]>, n_classes: usize) -> Self {
-        let buffer = if stored.is_none() { vec![0.0; CHUNK * n_classes] } else { Vec::new() };
-        Self { stored, buffer, n_classes }
-    }
-
-    /// The rows of at most `CHUNK` of the range's `instances`, from `start` on.
-    #[inline(always)]
-    fn chunk(&mut self, start: usize, instances: usize) -> &mut [f64] {
-        let (n, len) = (self.n_classes, CHUNK.min(instances - start));
-        match &mut self.stored {
-            Some(rows) => &mut rows[start * n..(start + len) * n],
-            None => &mut self.buffer[..len * n],
-        }
-    }
+/// The columns of the annotations of adjacent instances of a range.
+#[inline(always)]
+fn chunk_columns<'a>(range: &InstanceRange<'a>, start: usize, instances: usize) -> &'a [u32] {
+    let base = range.offsets[0];
+    &range.columns[range.offsets[start] - base..range.offsets[start + instances] - base]
 }
 
 /// Prefetches columns before they are used.
@@ -152,7 +128,7 @@ struct Prefetcher<'a> {
 impl Prefetcher<'_> {
     /// Prefetches the cells and the counts of the annotations `PREFETCH_DISTANCE` after `positions`.
     #[inline(always)]
-    fn prefetch<const ALL_STORED: bool>(self, positions: Range<usize>, table: &[f64], n: usize) {
+    fn prefetch(self, positions: Range<usize>, table: &[f64], n: usize) {
         let Some(ahead) = self
             .columns
             .get(positions.start + PREFETCH_DISTANCE..positions.end + PREFETCH_DISTANCE)
@@ -161,10 +137,9 @@ impl Prefetcher<'_> {
         };
         for column in ahead {
             let at = *column as usize * stride(n);
-            // Prefetching an unmapped address would cost a failed page-table walk.
-            if ALL_STORED || at < self.cells.len() {
-                prefetch_row(self.cells, at, n);
-            }
+            // Without a branch, which would often be mispredicted. Prefetching an unmapped address, such as that of a
+            // column that is not stored, would cost a failed page-table walk.
+            prefetch_row(self.cells, at.min(self.cells.len()), n);
             if !table.is_empty() {
                 prefetch_row(table, at, n);
             }
@@ -176,7 +151,7 @@ impl EStep<'_> {
     /// Computes and counts posteriors as products; returns the log-likelihood, and the estimator's terms of the
     /// objective of recomputed columns.
     #[inline(always)]
-    fn by_products<const K: usize, const ALL_STORED: bool>(
+    fn by_products<const K: usize>(
         self,
         columns: &DenseColumns,
         prefetcher: Prefetcher<'_>,
@@ -200,10 +175,13 @@ impl EStep<'_> {
                 || positions.len() > MAX_FACTORS
                 || !range.weights.slice(positions).is_ones()
         };
+        let stores_all = range.labels.len() <= columns.cells.n_columns();
         let (mut begin, base) = (0, range.offsets[0]);
-        for start in (0..range.len()).step_by(CHUNK) {
+        for start in (0..range.len()).step_by(chunk_len(n)) {
             let rows = rows.chunk(start, range.len());
-            if !ALL_STORED {
+            let all_stored =
+                stores_all || columns.all_stored(chunk_columns(&range, start, rows.len() / n));
+            if !all_stored {
                 let prepared = (rows as &[f64], prefetcher.cells);
                 add_prior_term(singletons.prepare::<K>(&range, start, prepared, is_special));
             }
@@ -211,12 +189,12 @@ impl EStep<'_> {
             for (at, (row, end)) in rows.chunks_exact_mut(n).zip(ends).enumerate() {
                 let (i, positions) = (start + at, begin..end - base);
                 begin = positions.end;
-                prefetcher.prefetch::<ALL_STORED>(positions.clone(), sums.table, n);
+                prefetcher.prefetch(positions.clone(), sums.table, n);
                 let (columns, prior) = (&range.columns[positions.clone()], prior.of(i, n));
                 let is_weighted = special.is_next(positions.end);
                 let is_trusted = range.trusted_class(i).is_some();
                 if K > 0
-                    && ALL_STORED
+                    && all_stored
                     && !is_weighted
                     && !is_trusted
                     && columns.len() <= MAX_FACTORS
@@ -239,7 +217,7 @@ impl EStep<'_> {
                     special.weighted_row(columns, weights, prior, write, row);
                 } else if columns.len() > MAX_FACTORS {
                     terms += special.long_row(columns, prior, write, row);
-                } else if ALL_STORED {
+                } else if all_stored {
                     dense::multiply::<K>(row, prior, prefetcher.cells, columns);
                 } else {
                     singletons.multiply::<K>(at, row, prior, prefetcher.cells, columns);
@@ -250,10 +228,10 @@ impl EStep<'_> {
         (terms + sums.likelihood.ln(), prior_terms.get())
     }
 
-    /// Computes and counts posteriors in the log domain, in three passes over `CHUNK` rows: sums of logarithms, all
+    /// Computes and counts posteriors in the log domain, in three passes over [`chunk_len`] rows: sums of logarithms, all
     /// exponentials, counts. Returns what [`Self::by_products`] returns.
     #[inline(always)]
-    fn in_log_domain<const K: usize, const ALL_STORED: bool>(
+    fn in_log_domain<const K: usize>(
         self,
         weights: &[f64],
         columns: &DenseColumns,
@@ -274,12 +252,15 @@ impl EStep<'_> {
             let place = (column, range.labels[column as usize], weight);
             add_prior_term(columns.write(place, estimator, previous, factors));
         };
+        let stores_all = range.labels.len() <= columns.cells.n_columns();
         let base = range.offsets[0];
-        for start in (0..range.len()).step_by(CHUNK) {
+        for start in (0..range.len()).step_by(chunk_len(n)) {
             let rows = rows.chunk(start, range.len());
-            let (mut shifts, ends) = ([0.0; CHUNK], &range.offsets[start + 1..]);
+            let (mut shifts, ends) = ([0.0; MAX_CHUNK], &range.offsets[start + 1..]);
             let first = range.offsets[start] - base;
-            if !ALL_STORED {
+            let all_stored =
+                stores_all || columns.all_stored(chunk_columns(&range, start, rows.len() / n));
+            if !all_stored {
                 let is_trusted = |i: usize, _: Range<usize>| range.trusted_class(i).is_some();
                 let prepared = (rows as &[f64], prefetcher.cells);
                 add_prior_term(singletons.prepare::<K>(&range, start, prepared, is_trusted));
@@ -288,7 +269,7 @@ impl EStep<'_> {
             for (at, (row, end)) in rows.chunks_exact_mut(n).zip(ends).enumerate() {
                 let (i, positions) = (start + at, begin..end - base);
                 begin = positions.end;
-                prefetcher.prefetch::<ALL_STORED>(positions.clone(), sums.table, n);
+                prefetcher.prefetch(positions.clone(), sums.table, n);
                 let (columns, weights) = (&range.columns[positions.clone()], &weights[positions]);
                 if let Some(class) = range.trusted_class(i) {
                     terms += special.row(&range, i, prior.of(i, n), write, true, row);
@@ -297,7 +278,7 @@ impl EStep<'_> {
                     continue;
                 }
                 let prior = log_prior.of(i);
-                if ALL_STORED {
+                if all_stored {
                     dense::add_logs::<K>(row, prior, prefetcher.cells, columns, weights);
                 } else {
                     singletons.add_logs::<K>(at, (row, prior), prefetcher.cells, columns, weights);
@@ -341,7 +322,7 @@ impl WithSimd for SparseSweep<'_> {
         let mut special = SpecialRows::new(n, range.weights);
         let mut log_prior = LogPrior::new(prior, n);
         let mut gathered = GatherBuffer::<SparseCell>::default();
-        for start in (0..range.len()).step_by(CHUNK) {
+        for start in (0..range.len()).step_by(chunk_len(n)) {
             let rows = rows.chunk(start, range.len());
             columns.gather(&range, start..start + rows.len() / n, &mut gathered);
             for (at, row) in rows.chunks_exact_mut(n).enumerate() {

@@ -7,7 +7,7 @@ use super::log_domain::ln_1p;
 use super::padded_matrix::stride;
 use super::width::width;
 use crate::model::confusion::Smoothing;
-use crate::model::numerics::{MIN_LIKELIHOOD, MIN_PROBABILITY};
+use crate::model::numerics::MIN_PROBABILITY;
 
 /// The annotator whose counts an estimator receives.
 #[derive(Debug, Clone, Copy)]
@@ -52,9 +52,8 @@ pub trait Estimator: Sync {
         unused: &mut [f64],
     ) -> f64;
 
-    /// Like [`Estimator::estimate`], for annotators with one annotation each: `cells` holds their counts, `[row, class]`
-    /// without padding, followed by space for one padded row. A row is that of as many annotators as `repeats` says, who
-    /// have given the label in `labels`. Returns the sum of all annotators' terms. [`estimate_each`] does this for any
+    /// Like [`Estimator::estimate`], for annotators with one annotation each: `cells` begins with their counts, `[row,
+    /// class]` without padding. A row is that of as many annotators as `repeats` says, who have given the label in `labels`. Returns the sum of all annotators' terms. [`estimate_each`] does this for any
     /// estimator. Without generic parameters, so that kernels can call it through a pointer.
     fn estimate_singletons(
         &self,
@@ -78,11 +77,13 @@ pub fn estimate_each(
     n_classes: usize,
     cells: &mut [f64],
 ) -> f64 {
-    let (n, stride, mut terms) = (n_classes, stride(n_classes), 0.0);
-    for (at, (label, repeats)) in labels.iter().zip(repeats).enumerate() {
-        let annotator = Annotator { labels: &[*label], n_classes: n };
-        let term = estimator.estimate::<0>(annotator, &mut cells[at * n..at * n + stride]);
-        terms += f64::from(*repeats) * term;
+    let (mut padded, mut terms) = (vec![0.0; stride(n_classes)], 0.0);
+    let rows = cells.chunks_exact_mut(n_classes.max(1));
+    for (row, (label, repeats)) in rows.zip(labels.iter().zip(repeats)) {
+        let annotator = Annotator { labels: &[*label], n_classes };
+        padded[..n_classes].copy_from_slice(row);
+        terms += f64::from(*repeats) * estimator.estimate::<0>(annotator, &mut padded);
+        row.copy_from_slice(&padded[..n_classes]);
     }
     terms
 }
@@ -91,10 +92,13 @@ pub fn estimate_each(
 impl Estimator for Smoothing {
     #[inline(always)]
     fn estimate<const K: usize>(&self, annotator: Annotator<'_>, cells: &mut [f64]) -> f64 {
-        if K > 0 {
-            smooth::<K>(*self, annotator.labels, cells, &mut [0.0; K])
-        } else {
-            smooth::<0>(*self, annotator.labels, cells, &mut vec![0.0; annotator.n_classes])
+        // To allocate a buffer would take as long as to estimate a few short columns.
+        let mut sums = [0.0; 64];
+        match sums.get_mut(..stride(width::<K>(annotator.n_classes))) {
+            Some(sums) => smooth::<K>(*self, annotator, cells, sums),
+            None => {
+                smooth::<K>(*self, annotator, cells, &mut vec![0.0; stride(annotator.n_classes)])
+            }
         }
     }
 
@@ -205,46 +209,52 @@ fn log_share(count: f64, added: f64) -> f64 {
     if added >= MIN_PROBABILITY { added * ln_1p(count / added) } else { 0.0 }
 }
 
-/// Adds the smoothing to an annotator's counts and divides them by the sums of their rows; `sums` is a buffer,
-/// `[class]`. Returns the log-prior of the shares.
+/// Adds the smoothing to an annotator's counts and divides them by the sums of their rows; `sums` is a buffer, as long
+/// as a padded row. Returns the log-prior of the shares.
+///
+/// # Why
+/// Rows are processed with their padding, whose content does not matter: five numbers take two or three operations,
+/// eight take one or two.
 #[inline(always)]
 fn smooth<const K: usize>(
     smoothing: Smoothing,
-    labels: &[u32],
+    Annotator { labels, n_classes }: Annotator<'_>,
     cells: &mut [f64],
     sums: &mut [f64],
 ) -> f64 {
-    let n = width::<K>(sums.len()).max(1);
-    let (sums, stride) = (&mut sums[..n], stride(n));
+    let n = width::<K>(n_classes).max(1);
+    let lanes = stride(n);
+    let sums = &mut sums[..lanes];
     let mut log_prior = 0.0;
     if smoothing.has_prior() {
         sums.fill(0.0);
-        for (cells, label) in cells.chunks_exact(stride).zip(labels) {
+        for (cells, label) in cells.chunks_exact(lanes).zip(labels) {
             for k in 0..n {
                 sums[k] += cells[k];
                 log_prior += log_share(cells[k], smoothing.added(k == *label as usize));
             }
         }
-        log_prior -= sums.iter().map(|sum| log_share(*sum, smoothing.added_to_row())).sum::<f64>();
+        let of_row = |sum: &f64| log_share(*sum, smoothing.added_to_row());
+        log_prior -= sums[..n].iter().map(of_row).sum::<f64>();
     }
     if smoothing.diagonal != 0.0 {
-        for (cells, label) in cells.chunks_exact_mut(stride).zip(labels) {
+        for (cells, label) in cells.chunks_exact_mut(lanes).zip(labels) {
             if let Some(diagonal) = cells[..n].get_mut(*label as usize) {
                 *diagonal += smoothing.diagonal;
             }
         }
     }
     smoothing.row_sums(labels, sums);
-    for cells in cells.chunks_exact_mut(stride) {
-        for k in 0..n {
+    for cells in cells.chunks_exact_mut(lanes) {
+        for k in 0..lanes {
             cells[k] = (cells[k] + smoothing.everywhere).max(MIN_PROBABILITY);
             sums[k] += cells[k];
         }
     }
     sums.iter_mut().for_each(|sum| *sum = 1.0 / *sum);
-    for cells in cells.chunks_exact_mut(stride) {
-        for k in 0..n {
-            cells[k] = (cells[k] * sums[k]).max(MIN_LIKELIHOOD);
+    for cells in cells.chunks_exact_mut(lanes) {
+        for k in 0..lanes {
+            cells[k] *= sums[k];
         }
     }
     log_prior

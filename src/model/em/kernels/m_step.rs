@@ -9,12 +9,12 @@ use super::PREFETCH_DISTANCE;
 use super::counts::Statistics;
 use super::dense::DenseColumns;
 use super::estimate::{Annotator, Estimator};
-use super::log_domain::ln_all;
+use super::log_domain::ln;
 use super::padded_matrix::{PaddedMatrix, prefetch_span, stride};
 use super::sparse::SparseColumns;
 use super::sparse_rows::SparseRows;
 use super::strategy::CountStrategy;
-use super::sums::add_row;
+use super::sums::{add_row, zip_rows};
 use super::width::{for_classes, width};
 use crate::frame::{Annotations, ColumnRange, split_by};
 use crate::model::confusion::Smoothing;
@@ -172,13 +172,20 @@ impl<const K: usize, E: Estimator> WithSimd for ColumnCounter<'_, K, E> {
             let (cells, rest) = columns.split_at_mut(columns_of_slot.len() * stride(n));
             let annotator = Annotator { labels: a.labels_in(columns_of_slot), n_classes: n };
             terms += estimator.estimate::<K>(annotator, cells);
-            cells.iter_mut().for_each(|cell| *cell = cell.max(MIN_LIKELIHOOD));
+            floor_or_ln(cells, to_logs);
             columns = rest;
         }
-        if to_logs {
-            ln_all(all);
-        }
         terms
+    }
+}
+
+/// Raises likelihoods to [`MIN_LIKELIHOOD`], and replaces them by their logarithms if `to_logs`.
+#[inline(always)]
+pub(super) fn floor_or_ln(likelihoods: &mut [f64], to_logs: bool) {
+    if to_logs {
+        likelihoods.iter_mut().for_each(|cell| *cell = ln(cell.max(MIN_LIKELIHOOD)));
+    } else {
+        likelihoods.iter_mut().for_each(|cell| *cell = cell.max(MIN_LIKELIHOOD));
     }
 }
 
@@ -190,31 +197,84 @@ fn sum_rows<const K: usize>(
     columns: &mut [f64],
     row_stride: usize,
 ) {
-    let n = width::<K>(t.n_classes()).max(1);
-    let rows = t.values();
-    let mut last = range.instances.len();
-    last -= usize::from(last > 0);
+    if K > 0 {
+        return sum_short_rows::<K>(range, t, columns, row_stride);
+    }
+    let (n, rows) = (t.n_classes().max(1), t.values());
     let mut weights = range.weights.iter();
     for (column, counts) in columns.chunks_exact_mut(row_stride).enumerate() {
         let counts = &mut counts[..n];
-        let mut sum = [0.0; K];
-        if K == 0 {
-            counts.fill(0.0);
-        }
+        counts.fill(0.0);
         for position in range.positions(column) {
-            let ahead = range.instances[(position + PREFETCH_DISTANCE).min(last)] as usize;
-            prefetch_span(rows, ahead * n, n);
+            prefetch_row_of_instance(&range, position, rows, n);
             let i = range.instances[position] as usize;
-            let row = &rows[i * n..(i + 1) * n];
             let weight = weights.next().unwrap_or(1.0);
-            if K > 0 {
-                (0..K).for_each(|k| sum[k] += weight * row[k]);
-            } else {
-                counts.iter_mut().zip(row).for_each(|(c, p)| *c += weight * p);
-            }
+            zip_rows(counts, &rows[i * n..(i + 1) * n], |count, p| *count += weight * p);
         }
-        if K > 0 {
-            counts.copy_from_slice(&sum);
+    }
+}
+
+/// [`sum_rows`] of `K` classes, with one loop over the annotations of all columns.
+///
+/// # Why
+/// Most columns have a few annotations, and the processor cannot predict how many: the end of a loop over the
+/// annotations of one column would often be mispredicted, which costs more than the sum itself. Here the sum is stored
+/// after every annotation, and dropped, by a factor of 0, after the last one of its column.
+#[inline(always)]
+fn sum_short_rows<const K: usize>(
+    range: ColumnRange<'_>,
+    t: &Posterior,
+    columns: &mut [f64],
+    row_stride: usize,
+) {
+    let (rows, base) = (t.values(), range.offsets[0]);
+    let mut weights = range.weights.iter();
+    // Where a policy has dropped repeated answers, columns may be empty.
+    let skip_empty = |mut column: usize, place: usize, columns: &mut [f64]| {
+        while range.offsets.get(column + 1) == Some(&(base + place)) {
+            columns[column * row_stride..][..K].fill(0.0);
+            column += 1;
         }
+        column
+    };
+    let (mut column, mut sum, mut kept) = (skip_empty(0, 0, columns), [0.0; K], 0.0);
+    for (position, i) in range.instances.iter().enumerate() {
+        prefetch_row_of_instance(&range, position, rows, K);
+        let row = &rows[*i as usize * K..][..K].as_chunks::<K>().0[0];
+        let weight = weights.next().unwrap_or(1.0);
+        (0..K).for_each(|k| sum[k] = kept * sum[k] + weight * row[k]);
+        columns[column * row_stride..][..K].as_chunks_mut::<K>().0[0] = sum;
+        let is_last = range.offsets[column + 1] == base + position + 1;
+        column = skip_empty(column + usize::from(is_last), position + 1, columns);
+        kept = if is_last { 0.0 } else { 1.0 };
+    }
+}
+
+/// Prefetches the posterior row of the annotation `PREFETCH_DISTANCE` after `position`.
+#[inline(always)]
+fn prefetch_row_of_instance(range: &ColumnRange<'_>, position: usize, rows: &[f64], n: usize) {
+    let last = range.instances.len() - 1;
+    let ahead = range.instances[(position + PREFETCH_DISTANCE).min(last)] as usize;
+    prefetch_span(rows, ahead * n, n);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::frame::{AnnotationRows, Dims, Duplicates};
+
+    #[test]
+    fn a_column_whose_answers_were_replaced_has_no_counts() {
+        // Annotator 0 replaces label 0 of instance 0 by 1, and label 2 of instance 1 by 1.
+        let rows = AnnotationRows {
+            instance: vec![0, 0, 1, 1, 2],
+            annotator: vec![0; 5],
+            label: vec![0, 1, 2, 1, 1],
+            ..AnnotationRows::default()
+        };
+        let dims = Dims { instances: 3, annotators: 1, classes: 3, labels: 3 };
+        let a = Annotations::build(dims, rows, Duplicates::Last).unwrap();
+        let t = Posterior::from_votes(&a);
+        assert_eq!(expected_counts_of(&a, &t), [0.0, 0.0, 0.0, 0.0, 3.0, 0.0, 0.0, 0.0, 0.0]);
     }
 }

@@ -22,6 +22,7 @@ pub(crate) mod log_domain;
 mod m_step;
 mod padded_matrix;
 mod pooled;
+mod posterior_rows;
 mod prior;
 mod sparse;
 mod sparse_rows;
