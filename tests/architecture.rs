@@ -149,3 +149,24 @@ fn the_lock_file_has_one_version_of_what_tables_are_made_of() {
     let twice: Vec<_> = names.windows(2).filter(|pair| pair[0] == pair[1]).collect();
     assert!(twice.is_empty(), "the lock file has two versions of {twice:?}");
 }
+
+/// This includes the frozen start and the learning rate of the annotators' parameters, where the defaults have them.
+#[test]
+fn every_network_says_where_it_differs_from_its_paper() {
+    let models = sources("model/neural/models").into_iter();
+    let models: Vec<_> =
+        models.filter(|(_, text)| text.contains("const KIND: &'static str")).collect();
+    assert_eq!(models.len(), 11);
+    for (path, text) in models {
+        let lines = text.lines().map_while(|line| line.strip_prefix("//!"));
+        let docs = lines.collect::<Vec<_>>().concat();
+        let differs = docs.split_once("Differs from").map_or("", |(_, differs)| differs);
+        let mut wanted = vec!["preset = \"paper\""];
+        let is_exempt = ["DELAYS_ANNOTATORS: bool = false", "TRAINS_ON_TARGETS: bool = true"];
+        if !is_exempt.iter().any(|constant| text.contains(constant)) {
+            wanted.extend(["annotator_delay", "annotator_learning_rate", "0.1"]);
+        }
+        let missing: Vec<_> = wanted.iter().filter(|word| !differs.contains(**word)).collect();
+        assert!(missing.is_empty(), "{}: {missing:?}", path.display());
+    }
+}

@@ -315,3 +315,16 @@ fn gold_of_several_questions_beside_annotations_of_none_is_refused() {
     let run = job.run(spec("instance_id,class,question\ni,y,p\n"));
     assert_eq!(cells(&read_table(&run, "labels"), &["label", "decision"]), ["y gold"]);
 }
+
+/// All instances are labelled a, b and c, and are trusted to be b, c and a.
+#[test]
+fn the_warning_of_switched_classes_gives_each_class_the_label_that_it_has() {
+    let said = Job::new().ends(
+        "source.annotations = [['i', 'x', 'a'], ['j', 'x', 'b'], ['k', 'x', 'c']]
+         source.gold = [['i', 'b', 'train'], ['j', 'c', 'train'], ['k', 'a', 'train']]
+         model.kind = 'dawid_skene'",
+        &[],
+        0,
+    );
+    assert_says(&said, &["switched labels", "`a as c`", "`b as a`", "`c as b`"]);
+}

@@ -236,7 +236,7 @@ fn sum_short_rows<const K: usize>(
         let weight = weights.next().unwrap_or(1.0);
         (0..K).for_each(|k| sum[k] = kept * sum[k] + weight * row[k]);
         columns[column * row_stride..][..K].as_chunks_mut::<K>().0[0] = sum;
-        // Each column has an annotation.
+        // No column is empty: columns are numbered from the annotations, and each keeps at least one of them.
         let is_last = range.offsets[column + 1] == base + position + 1;
         column += usize::from(is_last);
         kept = if is_last { 0.0 } else { 1.0 };

@@ -58,9 +58,8 @@ fn losses_and_likelihoods_compute_the_heads_of_their_own_annotators() {
     let mut case = Case::new(&model);
     case.batch.annotators = vec![1];
     case.batch.annotations.iter_mut().for_each(|annotation| annotation.annotator = 0);
+    let gathered = case.annotator_params.gather(&Batch { annotators: vec![1], ..Batch::default() });
     let predicted = |case: &Case<'_, DoctorNet>| {
-        let gathered =
-            case.annotator_params.gather(&Batch { annotators: vec![1], ..Batch::default() });
         let context = BatchContext {
             phase: "",
             estimates: &Estimates::default(),
@@ -80,4 +79,7 @@ fn losses_and_likelihoods_compute_the_heads_of_their_own_annotators() {
     case.annotator_params.tables[0].values[..width].fill(f32::NAN);
     assert_eq!(predicted(&case), wanted);
     assert!(predict(&case).classes.iter().all(|p| p.is_nan()));
+    // The mean of all heads would read their weights.
+    case.annotator_params.tables[1].values.clear();
+    assert_eq!(predicted(&case), wanted);
 }

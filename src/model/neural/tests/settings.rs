@@ -77,6 +77,19 @@ fn each_rate_moves_its_own_parameters() {
     assert_eq!(numbers(&of_annotators, "net."), numbers(&one, "net."));
 }
 
+/// Without a rate of their own, annotators' parameters learn at 0.1, and heads, which are whole layers, at 0.001.
+#[test]
+fn annotators_learn_at_the_default_rate_of_their_model() {
+    let (a, spec) = (agreeing(), |annotator_learning_rate| {
+        train(OptimiserSpec { annotator_learning_rate, ..descent(0.1, 0.0) }, 1)
+    });
+    assert!(trained(spec(None)) == trained(spec(Some(0.1))));
+    let heads = |rate| {
+        parameters(fit(&small(spec(rate), DoctorNet::default()), &a, &described(&a)).unwrap())
+    };
+    assert!(heads(None) == heads(Some(1e-3)));
+}
+
 /// One step at the rate 0.1 with the decay 0.5 is one without, minus a twentieth of every weight of the network.
 // keys: model.train.optimiser.weight_decay
 #[test]
@@ -197,6 +210,8 @@ fn the_schedule_holds_for_both_rates() {
         trained(train(OptimiserSpec { schedule, milestones, gamma, ..descent(0.1, 0.2) }, epochs))
     };
     assert!(after(2, 0.0) == after(1, 0.0));
+    // The first epoch has the whole rate.
+    assert!(after(1, 0.0) == trained(train(descent(0.1, 0.2), 1)));
     let (one, two) = (after(1, 0.5), after(2, 0.5));
     assert!(numbers(&two, "net.") != numbers(&one, "net."));
     assert!(numbers(&two, "crowd.") != numbers(&one, "crowd."));

@@ -377,6 +377,10 @@ mod tests {
             .collect();
         assert_eq!(tables, [("00.common", 4), ("01.individual", 12), ("02.projection", 6)]);
         let projection = saved.find_f32s("crowd.02.projection").unwrap();
+        let run = Run::new(1);
+        let task = Task { evidence, dims: a.dims(), hidden: 0, run: &run };
+        let start = Conal { embedding: 3, ..Conal::default() }.tables(&task).unwrap();
+        assert_ne!(projection, &start[EMBEDDING].values[..], "the projection is trained");
         for (r, feature) in [1.0, 0.0, -1.0].into_iter().enumerate() {
             let u = [0, 1, 2].map(|j| f64::from(feature * projection[j] + projection[3 + j]));
             let length = u.iter().map(|u| u * u).sum::<f64>().sqrt();

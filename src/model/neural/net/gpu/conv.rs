@@ -31,20 +31,19 @@ pub(in crate::model::neural::net) fn convolution(
     if padding >= kernel {
         candle_core::bail!("a padding of {padding} for kernels of {kernel} x {kernel}");
     }
-    let group = shape.images_addressed(max_addressed);
     let kernels = weight.detach();
-    let parts = groups(&x.detach(), group)?;
+    let parts = groups(&x.detach(), shape, max_addressed)?;
     let products: Vec<Tensor> =
         parts.iter().map(|x| x.conv2d(&kernels, padding, stride, 1, 1)).collect::<Result<_>>()?;
     let product = Mutex::new(Some(Tensor::cat(&products, 0)?));
-    x.apply_op3(weight, bias, OnDevice(DeviceConv { shape, group, product }))
+    x.apply_op3(weight, bias, OnDevice(DeviceConv { shape, max_addressed, product }))
 }
 
 /// The convolution of one batch.
 struct DeviceConv {
     shape: ConvShape,
-    /// The largest number of images that are computed at once.
-    group: usize,
+    /// The largest number of elements that the patches of a group of images may have.
+    max_addressed: usize,
     /// The output without the bias; the forward pass takes it, so that the graph does not keep it in memory.
     product: Mutex<Option<Tensor>>,
 }
@@ -71,7 +70,8 @@ impl DeviceOp<3> for DeviceConv {
         _: &Tensor,
         gradient: &Tensor,
     ) -> Result<[Option<Tensor>; 3]> {
-        let (inputs, gradients) = (groups(&x.detach(), self.group)?, groups(gradient, self.group)?);
+        let of_groups = |images: &Tensor| groups(images, self.shape, self.max_addressed);
+        let (inputs, gradients) = (of_groups(&x.detach())?, of_groups(gradient)?);
         let mut of_weight = None;
         for (x, gradient) in inputs.iter().zip(&gradients) {
             let part = self.of_weight(x, gradient)?;
@@ -168,12 +168,44 @@ fn flipped(weight: &Tensor) -> Result<Tensor> {
     cells.transpose(0, 1)?.contiguous()?.reshape((in_channels, out_channels, kernel, kernel))
 }
 
-/// The batch in groups of at most `group` images.
-fn groups(x: &Tensor, group: usize) -> Result<Vec<Tensor>> {
-    let images = x.dims()[0];
+/// The batch in groups of images whose patches have at most `max_addressed` elements.
+fn groups(x: &Tensor, shape: ConvShape, max_addressed: usize) -> Result<Vec<Tensor>> {
+    let (images, group) = (x.dims()[0], shape.images_addressed(max_addressed));
     if images <= group {
         return Ok(vec![x.clone()]);
     }
     let part = |first| x.narrow(0, first, group.min(images - first))?.contiguous();
     (0..images).step_by(group).map(part).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use candle_core::{DType, Device};
+
+    use super::*;
+
+    /// The patches of an image have 3 channels x 9 cells x 20 pixels = 540 elements.
+    #[test]
+    fn a_batch_is_cut_where_its_patches_have_too_many_elements() {
+        let shape = ConvShape {
+            images: 7,
+            in_channels: 2,
+            out_channels: 3,
+            kernel: 3,
+            padding: 1,
+            stride: 1,
+            height: 5,
+            width: 4,
+            out_height: 5,
+            out_width: 4,
+        };
+        let x = Tensor::zeros((7, 2, 5, 4), DType::F32, &Device::Cpu).unwrap();
+        let images = |max_addressed| -> Vec<usize> {
+            let parts = groups(&x, shape, max_addressed).unwrap();
+            parts.iter().map(|part| part.dims()[0]).collect()
+        };
+        assert_eq!(images(1_625), [3, 3, 1]);
+        assert_eq!(images(1_619), [2, 2, 2, 1]);
+        assert_eq!(images(1 << 31), [7]);
+    }
 }
