@@ -32,8 +32,8 @@ const LOOKUP: usize = 1024;
 /// A table of millions of ids lies in memory, not in the cache, and a lookup waits for memory twice: for the slot and
 /// for the key. Rows are looked up in passes (all hashes, all slots, all keys), so that the processor waits for many
 /// rows at once. The second pass goes on to the first slot with the right tag, which is nearly always in the same cache
-/// line: a quarter of the keys are not in their own slot, and waiting for their keys one by one took as long as all
-/// else. Only new keys and equal tags of different keys are then looked up row by row.
+/// line: a quarter of the keys are not in their own slot, and waiting for these keys one by one took 8 more ns a row
+/// where there are two million. Only new keys and equal tags of different keys are then looked up row by row.
 ///
 /// The upper bits of the hash, which the tag stores, are the index of the slot where a search begins. So a larger table
 /// has the same order, and is filled from the smaller one in one pass over both, without reading the keys.
