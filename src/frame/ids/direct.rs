@@ -29,7 +29,7 @@ impl DirectTable {
         let (low, high) = (i128::from(*range.start()), i128::from(*range.end()));
         let first = low - (slots as i128 - (high - low + 1)) / 2;
         // The integers of all slots are of 64 bits, so that no distance from the first one can wrap.
-        let last_first = i128::from(i64::MAX) - slots as i128;
+        let last_first = i128::from(i64::MAX) - slots as i128 + 1;
         let first = first.clamp(i128::from(i64::MIN), last_first);
         Self { first: i64::try_from(first).unwrap_or(i64::MIN), slots: vec![0; slots] }
     }

@@ -107,16 +107,14 @@ impl KeyTable {
     /// The keys for which `keep` holds, ascending, each with its number: words of [`Packed::numbered`]. No key may have
     /// more than [`Packed::NUMBERED`] bytes.
     pub(super) fn into_order(self, keep: impl Fn(u32) -> bool) -> Vec<u128> {
-        let all = self.keys.len();
+        let mut order = self.keys;
         if let Some(direct) = self.direct {
-            // The keys of the table are dropped before their order is made.
-            drop(self.keys);
-            let mut order = Vec::with_capacity(all);
+            // The table has all that is in the keys, so that their memory is free for the order.
+            order.clear();
             let kept = direct.in_order().filter(|(_, n)| keep(*n));
             order.extend(kept.map(|(key, n)| key.numbered(n)));
             return order;
         }
-        let mut order = self.keys;
         for (n, word) in order.iter_mut().enumerate() {
             *word = Packed(*word).numbered(number(n));
         }

@@ -138,3 +138,15 @@ fn integers_of_a_direct_table_are_numbered_in_their_order() {
     assert_eq!((0..3).map(|n| ids.text(n)).collect::<Vec<_>>(), ["-3", "5", "7"]);
     assert_eq!(rank, [2, 0, NULL, 1]);
 }
+
+#[test]
+fn the_least_and_the_largest_integers_have_a_direct_table_too() {
+    for ends in [[i64::MIN, i64::MIN + 1], [i64::MAX, i64::MAX - 1]] {
+        let mut interner = interner(&DataType::Int64);
+        let array: ArrayRef = Arc::new(Int64Array::from(ends.to_vec()));
+        let mut numbers = Vec::new();
+        interner.intern_all(&[&array, &array], &mut numbers).unwrap();
+        assert!(interner.table.direct().is_some());
+        assert_eq!(numbers, [0, 1, 0, 1]);
+    }
+}
