@@ -89,7 +89,7 @@ impl DecideSpec {
             };
         };
         let confidence = row[lowest];
-        let others = row.iter().enumerate().filter(|(k, _)| *k != lowest).map(|(_, p)| *p);
+        let others = row.iter().enumerate().map(|(k, p)| if k == lowest { 0.0 } else { *p });
         let second = others.fold(0.0, f64::max);
         let decision = match (a.trusted_class(i), is_tied) {
             (Some(_), _) => Decision::Gold,

@@ -144,26 +144,29 @@ impl Collector {
     }
 
     /// Adds the rows of batches.
+    ///
+    /// # Why
+    /// Each column appends its numbers to its rows itself: the first write to memory, which the system clears then, is
+    /// parallel too. Rows that need a closer look are taken out again.
     pub(super) fn push(&mut self, batches: &[RecordBatch]) -> Result<()> {
-        let (mut i, mut r, mut l) = (Vec::new(), Vec::new(), Vec::new());
+        let AnnotationColumns { instance: i, annotator: r, label: l, .. } = &mut self.rows;
         let (instances, annotators, labels) =
             (&mut self.instances, &mut self.annotators, &mut self.labels);
+        let before = i.len();
         let (first, (second, third)) = rayon::join(
-            || intern("instance_id", instances, batches, &mut i),
+            || intern("instance_id", instances, batches, i),
             || {
-                let annotators = || intern("annotator_id", annotators, batches, &mut r);
-                rayon::join(annotators, || intern("label", labels, batches, &mut l))
+                let annotators = || intern("annotator_id", annotators, batches, r);
+                rayon::join(annotators, || intern("label", labels, batches, l))
             },
         );
         first.and(second).and(third)?;
-        let is_complete = [&i, &r, &l].iter().all(|numbers| !numbers.contains(&NULL));
+        let is_complete = [&*i, r, l].iter().all(|numbers| !numbers[before..].contains(&NULL));
         if is_complete && !batches.iter().any(OptionalColumns::are_in) {
-            self.read += i.len() as u64;
-            self.rows.instance.append(&mut i);
-            self.rows.annotator.append(&mut r);
-            self.rows.label.append(&mut l);
+            self.read += (i.len() - before) as u64;
             return Ok(());
         }
+        let [i, r, l] = [i, r, l].map(|numbers| numbers.split_off(before));
         let mut first = 0;
         for batch in batches {
             let rows = first..first + batch.num_rows();

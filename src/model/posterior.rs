@@ -121,6 +121,15 @@ impl Posterior {
 
 /// Adds the weight of every vote for a class of instance `i` to `votes[class]`.
 fn add_votes(a: &Annotations, i: usize, votes: &mut [f64]) {
+    let weights = a.weights_of(i);
+    if weights.is_ones() {
+        for column in a.columns_of_instance(i) {
+            if let Some(vote) = votes.get_mut(a.label_of(*column) as usize) {
+                *vote += 1.0;
+            }
+        }
+        return;
+    }
     for (column, weight) in a.annotations_of(i) {
         if let Some(vote) = votes.get_mut(a.label_of(column) as usize) {
             *vote += weight;
@@ -158,9 +167,15 @@ pub fn tied(row: &[f64]) -> impl Iterator<Item = usize> {
 /// ```
 #[must_use]
 pub fn best(row: &[f64]) -> Option<(usize, bool)> {
-    let mut classes = tied(row);
-    let first = classes.next()?;
-    Some((first, classes.next().is_some()))
+    let least = least_tied(row);
+    let (mut first, mut n_tied) = (0, 0);
+    // To the end, without a branch: no processor could predict which class is the best.
+    for (class, p) in row.iter().enumerate().rev() {
+        let is_tied = *p >= least;
+        first = if is_tied { class } else { first };
+        n_tied += usize::from(is_tied);
+    }
+    (n_tied > 0).then_some((first, n_tied > 1))
 }
 
 /// Makes the most probable classes of a row share it equally, such as the winners of a vote.

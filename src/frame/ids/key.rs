@@ -100,6 +100,13 @@ impl Packed {
         Self((shifted << 56) | 9)
     }
 
+    /// The integer of a key of [`Packed::integer`].
+    #[inline]
+    #[must_use]
+    pub fn as_integer(self) -> i128 {
+        (self.0 >> 56).cast_signed() + i128::from(i64::MIN)
+    }
+
     /// This key of at most [`Packed::NUMBERED`] bytes and a number in one word, which sorts as the key does: a sort has
     /// to move nothing else.
     #[inline]
@@ -281,7 +288,7 @@ fn value_type(data_type: &DataType) -> &DataType {
 
 fn integers<'a>(keys: impl ExactSizeIterator<Item = Key<'a>> + Clone) -> ArrayRef {
     let value = |key: Key<'_>| match key {
-        Key::Packed(p) => (p.0 >> 56).cast_signed() + i128::from(i64::MIN),
+        Key::Packed(packed) => packed.as_integer(),
         Key::Long(_) => 0,
     };
     if keys.clone().any(|k| value(k) > i128::from(i64::MAX)) {

@@ -5,6 +5,7 @@
 //! job independent of it, and the rows of tables come out sorted.
 
 mod dictionary;
+mod direct;
 mod floats;
 mod hash;
 mod interner;

@@ -94,3 +94,59 @@ fn the_same_id_in_another_type_is_refused() {
         interner.intern(&(Arc::new(Int64Array::from(vec![7])) as ArrayRef), &mut Vec::new());
     assert!(error.unwrap_err().to_string().contains("Int64 here, Utf8 there"));
 }
+
+/// Integers move to a direct table once there are enough of them for their range, and back to the hash table where the
+/// range becomes too wide.
+#[test]
+fn integers_have_the_same_numbers_in_a_direct_table() {
+    let dense: Vec<i64> = (0..5_000).map(|n| n * 7_919 % 5_000 - 2_000).collect();
+    let more = [&dense[..], &[3_000, -2_001, 3_001]].concat();
+    let far = [&[i64::MAX][..], &dense, &[i64::MIN]].concat();
+    let unsigned: ArrayRef = Arc::new(arrow::array::UInt64Array::from(vec![u64::MAX, 7]));
+    let mut interner = interner(&DataType::Int64);
+    let (mut all, mut numbers, mut are_direct) = (Vec::new(), Vec::new(), Vec::new());
+    let parts = [&dense[..100], &dense, &dense[..9], &more, &far, &more];
+    for values in parts {
+        all.extend(values.iter().map(|value| i128::from(*value)));
+        let array: ArrayRef = Arc::new(Int64Array::from(values.to_vec()));
+        interner.intern(&array, &mut numbers).unwrap();
+        are_direct.push(interner.table.direct().is_some());
+    }
+    assert_eq!(are_direct, [false, true, true, true, false, false]);
+    interner.intern(&unsigned, &mut numbers).unwrap();
+    all.extend([i128::from(u64::MAX), 7]);
+    let mut first_seen: Vec<i128> = Vec::new();
+    for (value, n) in all.iter().zip(&numbers) {
+        if *n as usize == first_seen.len() {
+            first_seen.push(*value);
+        }
+        assert_eq!(first_seen[*n as usize], *value);
+    }
+    assert_eq!(interner.len(), 5_000 + 3 + 2 + 1);
+}
+
+#[test]
+fn integers_of_a_direct_table_are_numbered_in_their_order() {
+    let mut interner = interner(&DataType::Int32);
+    let array: ArrayRef = Arc::new(arrow::array::Int32Array::from(vec![7, -3, 9, 5, 7]));
+    let mut numbers = Vec::new();
+    interner.intern(&array, &mut numbers).unwrap();
+    interner.intern(&array, &mut numbers).unwrap();
+    assert!(interner.table.direct().is_some());
+    assert_eq!(numbers, [0, 1, 2, 3, 0, 0, 1, 2, 3, 0]);
+    let (ids, rank) = interner.finish(|n| n != 2).unwrap();
+    assert_eq!((0..3).map(|n| ids.text(n)).collect::<Vec<_>>(), ["-3", "5", "7"]);
+    assert_eq!(rank, [2, 0, NULL, 1]);
+}
+
+#[test]
+fn the_least_and_the_largest_integers_have_a_direct_table_too() {
+    for ends in [[i64::MIN, i64::MIN + 1], [i64::MAX, i64::MAX - 1]] {
+        let mut interner = interner(&DataType::Int64);
+        let array: ArrayRef = Arc::new(Int64Array::from(ends.to_vec()));
+        let mut numbers = Vec::new();
+        interner.intern_all(&[&array, &array], &mut numbers).unwrap();
+        assert!(interner.table.direct().is_some());
+        assert_eq!(numbers, [0, 1, 0, 1]);
+    }
+}
