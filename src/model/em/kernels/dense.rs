@@ -192,9 +192,11 @@ impl<'a> Singletons<'a> {
                 repeats.push(annotators);
             }
         }
+        if matches!(range.weights, WeightSlice::All(_)) {
+            return self.estimator.estimate_singleton_logs((labels, repeats), n, factors);
+        }
         let terms = self.estimator.estimate_singletons((labels, repeats), n, factors);
-        let factors = &mut factors[..labels.len() * n];
-        floor_or_ln(factors, matches!(range.weights, WeightSlice::All(_)));
+        floor_or_ln(&mut factors[..labels.len() * n], false);
         terms
     }
 

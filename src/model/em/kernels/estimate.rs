@@ -3,11 +3,12 @@
 
 use pulp::Arch;
 
-use super::log_domain::ln_1p;
+use super::log_domain::{ln, ln_1p, ln_ratio};
+use super::m_step::floor_or_ln;
 use super::padded_matrix::stride;
 use super::width::width;
 use crate::model::confusion::Smoothing;
-use crate::model::numerics::MIN_PROBABILITY;
+use crate::model::numerics::{MIN_LIKELIHOOD, MIN_PROBABILITY};
 
 /// The annotator whose counts an estimator receives.
 #[derive(Debug, Clone, Copy)]
@@ -61,6 +62,24 @@ pub trait Estimator: Sync {
         n_classes: usize,
         cells: &mut [f64],
     ) -> f64;
+
+    /// Like [`Estimator::estimate_singletons`], but replaces counts by the logarithms of likelihoods, which it raises to
+    /// [`MIN_LIKELIHOOD`].
+    fn estimate_singleton_logs(
+        &self,
+        rows: (&[u32], &[u32]),
+        n_classes: usize,
+        cells: &mut [f64],
+    ) -> f64 {
+        let terms = self.estimate_singletons(rows, n_classes, cells);
+        let cells = &mut cells[..rows.0.len() * n_classes];
+        // Inlined, like all closures with logarithms: else fused multiply-add is a call of the math library.
+        Arch::new().dispatch(
+            #[inline(always)]
+            || floor_or_ln(cells, true),
+        );
+        terms
+    }
 
     /// Whether the column of a singleton annotator depends on its label, and not only on the posterior. If it does not,
     /// the labels passed to [`Estimator::estimate_singletons`] are arbitrary, and one row serves all singleton annotators
@@ -149,25 +168,50 @@ impl Estimator for Smoothing {
         if self.diagonal != 0.0 {
             return estimate_each(self, rows, n_classes, cells);
         }
-        let ((labels, repeats), n) = (rows, n_classes);
-        let mut others = [0.0];
-        self.row_sums(&[0], &mut others);
+        let cells = &mut cells[..rows.0.len() * n_classes];
+        let others = self.counts_of_other_labels();
         Arch::new().dispatch(|| {
-            let mut log_prior = 0.0;
-            if self.has_prior() {
-                let (added, added_to_row) = (self.everywhere, self.added_to_row());
-                for (counts, repeats) in cells.chunks_exact(n.max(1)).zip(repeats) {
-                    let of_cell =
-                        |count: &f64| log_share(*count, added) - log_share(*count, added_to_row);
-                    log_prior += f64::from(*repeats) * counts.iter().map(of_cell).sum::<f64>();
-                }
-            }
-            for cell in &mut cells[..labels.len() * n] {
+            let log_prior = self.log_prior_of_singletons(rows.1, n_classes, cells);
+            for cell in cells {
                 let count = (*cell + self.everywhere).max(MIN_PROBABILITY);
-                *cell = count * (1.0 / (others[0] + count));
+                *cell = count * (1.0 / (others + count));
             }
             log_prior
         })
+    }
+
+    /// # Why
+    /// The logarithm of a ratio needs one division; a share and then its logarithm need two. 1 M annotations by 5 M
+    /// annotators, each annotation with a weight, took 20.5 ns per annotation with two divisions, and 17.8 ns with one
+    /// (20 classes); 42.4 and 36.2 ns with 50 classes.
+    fn estimate_singleton_logs(
+        &self,
+        rows: (&[u32], &[u32]),
+        n_classes: usize,
+        cells: &mut [f64],
+    ) -> f64 {
+        if self.diagonal != 0.0 {
+            let terms = estimate_each(self, rows, n_classes, cells);
+            let cells = &mut cells[..rows.0.len() * n_classes];
+            Arch::new().dispatch(
+                #[inline(always)]
+                || floor_or_ln(cells, true),
+            );
+            return terms;
+        }
+        let cells = &mut cells[..rows.0.len() * n_classes];
+        let (others, least) = (self.counts_of_other_labels(), ln(MIN_LIKELIHOOD));
+        Arch::new().dispatch(
+            #[inline(always)]
+            || {
+                let log_prior = self.log_prior_of_singletons(rows.1, n_classes, cells);
+                for cell in cells {
+                    let count = (*cell + self.everywhere).max(MIN_PROBABILITY);
+                    *cell = ln_ratio(count, others + count).max(least);
+                }
+                log_prior
+            },
+        )
     }
 
     fn label_matters(&self) -> bool {
@@ -180,6 +224,28 @@ impl Smoothing {
     #[inline(always)]
     fn has_prior(self) -> bool {
         self.everywhere >= MIN_PROBABILITY || self.diagonal >= MIN_PROBABILITY
+    }
+
+    /// The smoothed counts of the labels that a singleton annotator has not given, for each class.
+    fn counts_of_other_labels(&self) -> f64 {
+        let mut others = [0.0];
+        self.row_sums(&[0], &mut others);
+        others[0]
+    }
+
+    /// The log-prior of columns of one annotation each, which only off-diagonal smoothing changes.
+    #[inline(always)]
+    fn log_prior_of_singletons(&self, repeats: &[u32], n_classes: usize, cells: &[f64]) -> f64 {
+        let mut log_prior = 0.0;
+        if self.has_prior() {
+            let (added, added_to_row) = (self.everywhere, self.added_to_row());
+            for (counts, repeats) in cells.chunks_exact(n_classes.max(1)).zip(repeats) {
+                let of_cell =
+                    |count: &f64| log_share(*count, added) - log_share(*count, added_to_row);
+                log_prior += f64::from(*repeats) * counts.iter().map(of_cell).sum::<f64>();
+            }
+        }
+        log_prior
     }
 
     /// What is added to a cell.
