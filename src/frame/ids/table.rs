@@ -65,15 +65,7 @@ fn tag(word: u64) -> u64 {
 impl KeyTable {
     pub(super) fn new(secret: Secret) -> Self {
         let (slots, shift) = empty(2);
-        Self {
-            slots,
-            n_slots: 2,
-            shift,
-            keys: Vec::new(),
-            secret,
-            integers: None,
-            direct: None,
-        }
+        Self { slots, n_slots: 2, shift, keys: Vec::new(), secret, integers: None, direct: None }
     }
 
     /// A table whose keys are all integers.
@@ -260,7 +252,8 @@ impl KeyTable {
     fn reserve(&mut self, rows: &[IndexedKey]) {
         let slots = self.slots_for(rows.len());
         self.integers = self.integers.take().and_then(|range| widened(range, rows));
-        let covers = |direct: &DirectTable| self.integers.as_ref().is_some_and(|r| direct.covers(r));
+        let covers =
+            |direct: &DirectTable| self.integers.as_ref().is_some_and(|r| direct.covers(r));
         if self.direct.as_ref().map_or(slots == self.n_slots, covers) {
             return;
         }
