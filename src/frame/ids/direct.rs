@@ -78,7 +78,7 @@ impl DirectTable {
     /// The place of an integer; no place of the table where it is out of the range.
     #[inline]
     fn place(&self, integer: i64) -> usize {
-        integer.wrapping_sub(self.first) as usize
+        integer.wrapping_sub(self.first).cast_unsigned() as usize
     }
 }
 

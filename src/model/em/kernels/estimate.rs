@@ -3,8 +3,7 @@
 
 use pulp::Arch;
 
-use super::log_domain::{ln, ln_1p, ln_ratio};
-use super::m_step::floor_or_ln;
+use super::log_domain::{floor_or_ln, ln, ln_1p, ln_ratio};
 use super::padded_matrix::stride;
 use super::width::width;
 use crate::model::confusion::Smoothing;

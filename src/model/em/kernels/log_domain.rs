@@ -7,7 +7,7 @@ use rayon::prelude::*;
 use super::prior::Prior;
 use super::width::width;
 use crate::frame::{Annotations, ITEMS_PER_BLOCK, InstanceRange};
-use crate::model::numerics::softmax;
+use crate::model::numerics::{MIN_LIKELIHOOD, softmax};
 use crate::model::posterior::Posterior;
 
 /// A model's definition of P(label given class) for each annotation.
@@ -169,6 +169,16 @@ pub(super) fn ln_ratio(x: f64, y: f64) -> f64 {
     }
     let small = (2.0 * z * square).mul_add(series, 2.0 * z);
     power.mul_add(LN_2_HIGH, power.mul_add(LN_2_LOW, small))
+}
+
+/// Raises likelihoods to [`MIN_LIKELIHOOD`], and replaces them by their logarithms if `to_logs`.
+#[inline(always)]
+pub(super) fn floor_or_ln(likelihoods: &mut [f64], to_logs: bool) {
+    if to_logs {
+        likelihoods.iter_mut().for_each(|cell| *cell = ln(cell.max(MIN_LIKELIHOOD)));
+    } else {
+        likelihoods.iter_mut().for_each(|cell| *cell = cell.max(MIN_LIKELIHOOD));
+    }
 }
 
 /// ln(1 + x) of a number of at least 0, also of one that 1 + x rounds off.

@@ -9,7 +9,7 @@ use super::PREFETCH_DISTANCE;
 use super::counts::Statistics;
 use super::dense::DenseColumns;
 use super::estimate::{Annotator, Estimator};
-use super::log_domain::ln;
+use super::log_domain::floor_or_ln;
 use super::padded_matrix::{PaddedMatrix, prefetch_span, stride};
 use super::sparse::SparseColumns;
 use super::sparse_rows::SparseRows;
@@ -18,7 +18,6 @@ use super::sums::{add_row, zip_rows};
 use super::width::{for_classes, width};
 use crate::frame::{Annotations, ColumnRange, split_by};
 use crate::model::confusion::Smoothing;
-use crate::model::numerics::MIN_LIKELIHOOD;
 use crate::model::posterior::Posterior;
 
 /// The likelihood of every column, dense or sparse.
@@ -176,16 +175,6 @@ impl<const K: usize, E: Estimator> WithSimd for ColumnCounter<'_, K, E> {
             columns = rest;
         }
         terms
-    }
-}
-
-/// Raises likelihoods to [`MIN_LIKELIHOOD`], and replaces them by their logarithms if `to_logs`.
-#[inline(always)]
-pub(super) fn floor_or_ln(likelihoods: &mut [f64], to_logs: bool) {
-    if to_logs {
-        likelihoods.iter_mut().for_each(|cell| *cell = ln(cell.max(MIN_LIKELIHOOD)));
-    } else {
-        likelihoods.iter_mut().for_each(|cell| *cell = cell.max(MIN_LIKELIHOOD));
     }
 }
 
