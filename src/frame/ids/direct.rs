@@ -11,8 +11,7 @@ use std::ops::RangeInclusive;
 
 use arrow::array::{Array, Int64Array};
 
-use super::key::Packed;
-use super::table::{IndexedKey, NULL};
+use super::key::{IndexedKey, NULL, Packed};
 use crate::frame::offsets::number;
 
 /// The number of each integer of a range, if it has one.

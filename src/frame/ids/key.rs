@@ -131,6 +131,12 @@ impl Packed {
     }
 }
 
+/// The number that stands for a null, or for an unknown value.
+pub const NULL: u32 = u32::MAX;
+
+/// A value's index in its array, and its key.
+pub(super) type IndexedKey = (u32, Packed);
+
 /// A key, packed or borrowed.
 #[derive(Debug, Clone, Copy)]
 pub enum Key<'a> {

@@ -23,8 +23,8 @@ use arrow::compute::take;
 use arrow::datatypes::DataType;
 
 pub(super) use interner::Interner;
+pub(super) use key::NULL;
 pub use lookup::IdIndex;
-pub(super) use table::NULL;
 pub(super) use untyped::as_text;
 
 use crate::error::Result;

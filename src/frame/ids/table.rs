@@ -6,15 +6,9 @@ use rayon::prelude::*;
 
 use super::direct::DirectTable;
 use super::hash::Secret;
-use super::key::{Key, Packed};
+use super::key::{IndexedKey, Key, NULL, Packed};
 use crate::frame::offsets::number;
 use crate::prefetch::prefetch;
-
-/// The number that stands for a null, or for an unknown value.
-pub const NULL: u32 = u32::MAX;
-
-/// A value's index in its array, and its key.
-pub(super) type IndexedKey = (u32, Packed);
 
 /// The low byte of a word that stands for a long key; a packed key's is its length, at most 15.
 pub(super) const LONG: u128 = 0xff;

@@ -81,7 +81,7 @@ mod tests {
     use arrow::array::StringArray;
 
     use super::super::interner::Interner;
-    use super::super::table::NULL;
+    use super::super::key::NULL;
     use super::*;
 
     #[test]

@@ -100,12 +100,17 @@ impl<const K: usize> WithSimd for DenseSweep<'_, K> {
         let prefetcher =
             Prefetcher { columns: self.step.range.columns, cells: self.columns.cells.cells() };
         let Self { step, columns, rows, .. } = self;
+        let stores_all = step.range.labels.len() <= columns.cells.n_columns();
         // Columns hold logarithms where every annotation has a weight of its own.
-        let (log_likelihood, prior_terms) = match step.range.weights {
-            WeightSlice::All(w) => {
-                step.in_log_domain::<K>(w, columns, prefetcher, rows, classes, table)
+        let (log_likelihood, prior_terms) = match (step.range.weights, stores_all) {
+            (WeightSlice::All(w), true) => {
+                step.in_log_domain::<K, true>(w, columns, prefetcher, rows, classes, table)
             }
-            _ => step.by_products::<K>(columns, prefetcher, rows, classes, table),
+            (WeightSlice::All(w), false) => {
+                step.in_log_domain::<K, false>(w, columns, prefetcher, rows, classes, table)
+            }
+            (_, true) => step.by_products::<K, true>(columns, prefetcher, rows, classes, table),
+            (_, false) => step.by_products::<K, false>(columns, prefetcher, rows, classes, table),
         };
         self.statistics.add_objective(log_likelihood, prior_terms);
     }
@@ -126,9 +131,10 @@ struct Prefetcher<'a> {
 }
 
 impl Prefetcher<'_> {
-    /// Prefetches the cells and the counts of the annotations `PREFETCH_DISTANCE` after `positions`.
+    /// Prefetches the cells and the counts of the annotations `PREFETCH_DISTANCE` after `positions`; `STORES_ALL` says
+    /// that every column is stored.
     #[inline(always)]
-    fn prefetch(self, positions: Range<usize>, table: &[f64], n: usize) {
+    fn prefetch<const STORES_ALL: bool>(self, positions: Range<usize>, table: &[f64], n: usize) {
         let Some(ahead) = self
             .columns
             .get(positions.start + PREFETCH_DISTANCE..positions.end + PREFETCH_DISTANCE)
@@ -139,7 +145,8 @@ impl Prefetcher<'_> {
             let at = *column as usize * stride(n);
             // Without a branch, which would often be mispredicted. Prefetching an unmapped address, such as that of a
             // column that is not stored, would cost a failed page-table walk.
-            prefetch_row(self.cells, at.min(self.cells.len()), n);
+            let stored = if STORES_ALL { at } else { at.min(self.cells.len()) };
+            prefetch_row(self.cells, stored, n);
             if !table.is_empty() {
                 prefetch_row(table, at, n);
             }
@@ -151,7 +158,7 @@ impl EStep<'_> {
     /// Computes and counts posteriors as products; returns the log-likelihood, and the estimator's terms of the
     /// objective of recomputed columns.
     #[inline(always)]
-    fn by_products<const K: usize>(
+    fn by_products<const K: usize, const STORES_ALL: bool>(
         self,
         columns: &DenseColumns,
         prefetcher: Prefetcher<'_>,
@@ -175,12 +182,11 @@ impl EStep<'_> {
                 || positions.len() > MAX_FACTORS
                 || !range.weights.slice(positions).is_ones()
         };
-        let stores_all = range.labels.len() <= columns.cells.n_columns();
         let (mut begin, base) = (0, range.offsets[0]);
         for start in (0..range.len()).step_by(chunk_len(n)) {
             let rows = rows.chunk(start, range.len());
             let all_stored =
-                stores_all || columns.all_stored(chunk_columns(&range, start, rows.len() / n));
+                STORES_ALL || columns.all_stored(chunk_columns(&range, start, rows.len() / n));
             if !all_stored {
                 let prepared = (rows as &[f64], prefetcher.cells);
                 add_prior_term(singletons.prepare::<K>(&range, start, prepared, is_special));
@@ -189,7 +195,7 @@ impl EStep<'_> {
             for (at, (row, end)) in rows.chunks_exact_mut(n).zip(ends).enumerate() {
                 let (i, positions) = (start + at, begin..end - base);
                 begin = positions.end;
-                prefetcher.prefetch(positions.clone(), sums.table, n);
+                prefetcher.prefetch::<STORES_ALL>(positions.clone(), sums.table, n);
                 let (columns, prior) = (&range.columns[positions.clone()], prior.of(i, n));
                 let is_weighted = special.is_next(positions.end);
                 let is_trusted = range.trusted_class(i).is_some();
@@ -231,7 +237,7 @@ impl EStep<'_> {
     /// Computes and counts posteriors in the log domain, in three passes over [`chunk_len`] rows: sums of logarithms, all
     /// exponentials, counts. Returns what [`Self::by_products`] returns.
     #[inline(always)]
-    fn in_log_domain<const K: usize>(
+    fn in_log_domain<const K: usize, const STORES_ALL: bool>(
         self,
         weights: &[f64],
         columns: &DenseColumns,
@@ -252,14 +258,13 @@ impl EStep<'_> {
             let place = (column, range.labels[column as usize], weight);
             add_prior_term(columns.write(place, estimator, previous, factors));
         };
-        let stores_all = range.labels.len() <= columns.cells.n_columns();
         let base = range.offsets[0];
         for start in (0..range.len()).step_by(chunk_len(n)) {
             let rows = rows.chunk(start, range.len());
             let (mut shifts, ends) = ([0.0; MAX_CHUNK], &range.offsets[start + 1..]);
             let first = range.offsets[start] - base;
             let all_stored =
-                stores_all || columns.all_stored(chunk_columns(&range, start, rows.len() / n));
+                STORES_ALL || columns.all_stored(chunk_columns(&range, start, rows.len() / n));
             if !all_stored {
                 let is_trusted = |i: usize, _: Range<usize>| range.trusted_class(i).is_some();
                 let prepared = (rows as &[f64], prefetcher.cells);
@@ -269,7 +274,7 @@ impl EStep<'_> {
             for (at, (row, end)) in rows.chunks_exact_mut(n).zip(ends).enumerate() {
                 let (i, positions) = (start + at, begin..end - base);
                 begin = positions.end;
-                prefetcher.prefetch(positions.clone(), sums.table, n);
+                prefetcher.prefetch::<STORES_ALL>(positions.clone(), sums.table, n);
                 let (columns, weights) = (&range.columns[positions.clone()], &weights[positions]);
                 if let Some(class) = range.trusted_class(i) {
                     terms += special.row(&range, i, prior.of(i, n), write, true, row);
