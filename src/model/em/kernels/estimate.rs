@@ -33,7 +33,7 @@ pub struct SparseCell {
 /// A likelihood may be below [`MIN_LIKELIHOOD`]: the kernels raise it. Rows of a confusion matrix need not sum to 1.
 pub trait Estimator: Sync {
     /// Replaces the expected counts in `cells`, [`stride`](super::stride) numbers for each column, by the
-    /// likelihood of the same columns. Returns the annotator's term of the objective, such as minus the KL divergence
+    /// likelihood of the same columns. The padding at the end of a column may be overwritten. Returns the annotator's term of the objective, such as minus the KL divergence
     /// from a Dirichlet prior, or 0 if it has none. `K` is the number of classes if there is a specialised kernel for
     /// it, else 0.
     fn estimate<const K: usize>(&self, annotator: Annotator<'_>, cells: &mut [f64]) -> f64
@@ -52,9 +52,10 @@ pub trait Estimator: Sync {
         unused: &mut [f64],
     ) -> f64;
 
-    /// Like [`Estimator::estimate`], for annotators with one annotation each: `cells` begins with their counts, `[row,
-    /// class]` without padding. A row is that of as many annotators as `repeats` says, who have given the label in `labels`. Returns the sum of all annotators' terms. [`estimate_each`] does this for any
-    /// estimator. Without generic parameters, so that kernels can call it through a pointer.
+    /// Like [`Estimator::estimate`], for annotators with one annotation each. `rows` has the label of each row, and the
+    /// number of annotators who share the row; `cells` begins with their counts, `[row, class]` without padding. Returns
+    /// the sum of all annotators' terms. [`estimate_each`] does this for any estimator. The method has no generic
+    /// parameters, so that kernels can call it through a pointer.
     fn estimate_singletons(
         &self,
         rows: (&[u32], &[u32]),
@@ -70,14 +71,7 @@ pub trait Estimator: Sync {
         n_classes: usize,
         cells: &mut [f64],
     ) -> f64 {
-        let terms = self.estimate_singletons(rows, n_classes, cells);
-        let cells = &mut cells[..rows.0.len() * n_classes];
-        // Inlined, like all closures with logarithms: else fused multiply-add is a call of the math library.
-        Arch::new().dispatch(
-            #[inline(always)]
-            || floor_or_ln(cells, true),
-        );
-        terms
+        logs_of_estimates(self, rows, n_classes, cells)
     }
 
     /// Whether the column of a singleton annotator depends on its label, and not only on the posterior. If it does not,
@@ -103,6 +97,23 @@ pub fn estimate_each(
         terms += f64::from(*repeats) * estimator.estimate::<0>(annotator, &mut padded);
         row.copy_from_slice(&padded[..n_classes]);
     }
+    terms
+}
+
+/// [`Estimator::estimate_singleton_logs`] by [`Estimator::estimate_singletons`], whose results then become logarithms.
+fn logs_of_estimates(
+    estimator: &(impl Estimator + ?Sized),
+    rows: (&[u32], &[u32]),
+    n_classes: usize,
+    cells: &mut [f64],
+) -> f64 {
+    let terms = estimator.estimate_singletons(rows, n_classes, cells);
+    let cells = &mut cells[..rows.0.len() * n_classes];
+    // Inlined, like all closures with logarithms: else fused multiply-add is a call of the math library.
+    Arch::new().dispatch(
+        #[inline(always)]
+        || floor_or_ln(cells, true),
+    );
     terms
 }
 
@@ -190,13 +201,7 @@ impl Estimator for Smoothing {
         cells: &mut [f64],
     ) -> f64 {
         if self.diagonal != 0.0 {
-            let terms = estimate_each(self, rows, n_classes, cells);
-            let cells = &mut cells[..rows.0.len() * n_classes];
-            Arch::new().dispatch(
-                #[inline(always)]
-                || floor_or_ln(cells, true),
-            );
-            return terms;
+            return logs_of_estimates(self, rows, n_classes, cells);
         }
         let cells = &mut cells[..rows.0.len() * n_classes];
         let (others, least) = (self.counts_of_other_labels(), ln(MIN_LIKELIHOOD));

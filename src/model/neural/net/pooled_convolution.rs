@@ -126,10 +126,10 @@ mod tests {
         ] {
             let x = counted(&[height, width, images, 2], 7);
             if images == 37 {
-                let is_first = Tensor::arange(0_u32, 7 * 8 * 37 * 2, &Device::Cpu).unwrap();
-                let is_first = is_first.eq(5 * 37 * 2).unwrap().reshape(x.dims()).unwrap();
+                let index = Tensor::arange(0_u32, 7 * 8 * 37 * 2, &Device::Cpu).unwrap();
+                let is_broken = index.eq(5 * 37 * 2).unwrap().reshape(x.dims()).unwrap();
                 let nan = Tensor::full(f32::NAN, x.dims(), &Device::Cpu).unwrap();
-                x.set(&is_first.where_cond(&nan, &x.as_detached_tensor()).unwrap()).unwrap();
+                x.set(&is_broken.where_cond(&nan, &x.as_detached_tensor()).unwrap()).unwrap();
             }
             let (weight, bias) = (counted(&[3, 2, kernel, kernel], 5), counted(&[3], 11));
             let [w, b] = [&weight, &bias].map(|var| var.as_tensor().clone());
