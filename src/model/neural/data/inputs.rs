@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use crate::error::{Error, Result};
 use crate::frame::Matrix;
 use crate::model::neural::annotator_params::AnnotatorParams;
-use crate::model::neural::data::scaler::Scaler;
+use crate::model::neural::data::scaler::{ImageMove, Scaler};
 use crate::model::neural::data::{AnnotationsByInstance, TrainingData, batch::Batch, read};
 use crate::model::neural::param_table::Owner;
 use crate::run::Run;
@@ -224,29 +224,48 @@ impl EmbeddingInput {
     }
 }
 
+/// The scaled input of a network, one row after the other, and how images are to be moved before the network reads them.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct InputRows {
+    pub(crate) values: Vec<f32>,
+    /// One for each row, or none if images stay as they are.
+    pub(crate) moves: Vec<ImageMove>,
+}
+
+impl From<Vec<f32>> for InputRows {
+    fn from(values: Vec<f32>) -> Self {
+        Self { values, moves: Vec::new() }
+    }
+}
+
 /// Reads the input of one learner during training.
 pub struct Reader {
     pub(crate) input: LearnerInput,
     pub(crate) width: usize,
     pub(crate) scaler: Scaler,
+    /// Whether the device crops and mirrors images.
+    pub(crate) moves_on_device: bool,
     /// The run with the learner's random streams.
     pub(crate) run: Run,
 }
 
 impl Reader {
-    /// Reads the rows of a batch, and augments images with random numbers from the stream of this name.
-    ///
-    /// # Why
-    /// Images are moved on the host for a GPU, too: the thread that reads the next batches does it while the GPU
-    /// computes, and every device trains with the same images.
-    pub(super) fn read(&self, inputs: Inputs<'_>, batch: &Batch, stream: &str) -> Vec<f32> {
-        let mut numbers = self.input.read(inputs, &self.scaler, self.width, self.input.ids(batch));
+    /// Reads the rows of a batch, and draws with the stream of this name how images are moved.
+    pub(super) fn read(&self, inputs: Inputs<'_>, batch: &Batch, stream: &str) -> InputRows {
+        let values = self.input.read(inputs, &self.scaler, self.width, self.input.ids(batch));
+        let mut rows = InputRows::from(values);
         if self.scaler.augments() {
             let mut rng = self.run.rng(stream);
-            let images = numbers.chunks_exact_mut(self.width.max(1));
-            images.for_each(|image| self.scaler.augment(image, &mut rng));
+            for image in rows.values.chunks_exact_mut(self.width.max(1)) {
+                let by = self.scaler.draw_move(&mut rng);
+                if self.moves_on_device {
+                    rows.moves.push(by);
+                } else {
+                    self.scaler.augment(image, by);
+                }
+            }
         }
-        numbers
+        rows
     }
 }
 

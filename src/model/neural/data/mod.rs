@@ -274,7 +274,7 @@ impl<'a> TrainingData<'a> {
         &self,
         Epoch { name, instances, targets, batching, readers }: Epoch<'_>,
         run: &Run,
-        mut step: impl FnMut(usize, Batch, Vec<Vec<f32>>) -> Result<()>,
+        mut step: impl FnMut(usize, Batch, Vec<InputRows>) -> Result<()>,
     ) -> Result<()> {
         let mut units = self.units.clone();
         units.retain(|unit| instances.has(self.annotations.trusted_class(unit.instance())));
@@ -288,7 +288,7 @@ impl<'a> TrainingData<'a> {
                     let batch = self.batch(units, targets, batches);
                     let stream = format!("augmentation of {name}, batch {n}");
                     let read = |reader: &Reader| reader.read(self.inputs(), &batch, &stream);
-                    let features = readers.iter().map(|r| r.as_ref().map_or_else(Vec::new, read));
+                    let features = readers.iter().map(|r| r.as_ref().map(read).unwrap_or_default());
                     let features = features.collect();
                     if sender.send((n, batch, features)).is_err() {
                         break;

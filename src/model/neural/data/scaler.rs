@@ -26,6 +26,26 @@ pub struct Scaler {
     flip: bool,
 }
 
+/// How one image is cropped and mirrored.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct ImageMove {
+    /// The first row of the crop in the padded image.
+    down: usize,
+    /// The first column of the crop in the padded image.
+    right: usize,
+    /// Whether the crop is mirrored afterwards, left to right.
+    is_mirrored: bool,
+}
+
+impl ImageMove {
+    /// For images of this width: the first row of the padded image that is read, the column that the first value of a
+    /// row is read from, and the step from each value's column to the next one's.
+    pub(crate) fn numbers(self, width: usize) -> [f32; 3] {
+        let (last, step) = if self.is_mirrored { (width - 1, -1.0) } else { (0, 1.0) };
+        [self.down as f32, (self.right + last) as f32, step]
+    }
+}
+
 impl Scaler {
     /// A scaler that changes nothing until it is fitted.
     #[must_use]
@@ -117,12 +137,17 @@ impl Scaler {
         }
     }
 
-    /// Crops and mirrors a scaled image at random.
-    pub fn augment(&self, image: &mut [f32], rng: &mut Rng) {
+    /// Draws how an image is cropped and mirrored.
+    pub(crate) fn draw_move(&self, rng: &mut Rng) -> ImageMove {
+        let mut shift = || rng.random_range(0..=2 * self.pad_crop);
+        let (down, right) = if self.pad_crop > 0 { (shift(), shift()) } else { (0, 0) };
+        ImageMove { down, right, is_mirrored: self.flip && rng.random::<bool>() }
+    }
+
+    /// Crops and mirrors a scaled image.
+    pub(crate) fn augment(&self, image: &mut [f32], by: ImageMove) {
         let [channels, height, width] = self.input[..] else { return };
         if self.pad_crop > 0 {
-            let mut shift = || rng.random_range(0..=2 * self.pad_crop);
-            let (down, right) = (shift(), shift());
             let old = image.to_vec();
             let source = |place: usize, shift: usize, size: usize| {
                 (place + shift).checked_sub(self.pad_crop).filter(|s| *s < size)
@@ -130,16 +155,21 @@ impl Scaler {
             for c in 0..channels {
                 for y in 0..height {
                     for x in 0..width {
-                        let from = source(y, down, height).zip(source(x, right, width));
+                        let from = source(y, by.down, height).zip(source(x, by.right, width));
                         image[(c * height + y) * width + x] =
                             from.map_or(0.0, |(y, x)| old[(c * height + y) * width + x]);
                     }
                 }
             }
         }
-        if self.flip && rng.random::<bool>() {
+        if by.is_mirrored {
             image.chunks_exact_mut(width).for_each(<[f32]>::reverse);
         }
+    }
+
+    /// The width of the zero padding on each side of an image before it is cropped.
+    pub(crate) fn padding(&self) -> usize {
+        self.pad_crop
     }
 
     /// Whether [`Scaler::augment`] changes images.
@@ -243,7 +273,7 @@ mod tests {
         let mut flips = 0;
         for _ in 0..100 {
             let mut image = upright.clone();
-            scaler.augment(&mut image, &mut rng);
+            scaler.augment(&mut image, scaler.draw_move(&mut rng));
             assert!(image == upright || image == mirrored, "{image:?}");
             flips += u32::from(image == mirrored);
         }
@@ -260,7 +290,7 @@ mod tests {
         for _ in 0..100 {
             let mut image = [0.0; 9];
             image[4] = 1.0;
-            scaler.augment(&mut image, &mut rng);
+            scaler.augment(&mut image, scaler.draw_move(&mut rng));
             assert_eq!(image.iter().sum::<f32>(), 1.0);
             seen.insert(image.iter().position(|v| *v == 1.0));
         }

@@ -1,7 +1,6 @@
 //! The layers that backbones are built of.
 
 use candle_core::Tensor;
-use rand::RngCore;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -10,6 +9,7 @@ use crate::model::neural::from_candle;
 use crate::model::neural::net::backend::Backend;
 use crate::model::neural::net::batch_norm::BatchNorm;
 use crate::model::neural::net::convolution::Convolution;
+use crate::model::neural::net::dropout::Mask;
 use crate::model::neural::net::host::format::by_image;
 use crate::model::neural::net::host::product::affine;
 use crate::model::neural::net::max_pool::max_pool;
@@ -18,7 +18,6 @@ use crate::model::neural::net::mode::Mode;
 use crate::model::neural::net::parameters::Parameters;
 use crate::model::neural::net::residual::Shortcut;
 use crate::model::neural::net::{gpu, host};
-use crate::run::Rng;
 
 /// The activation function of a hidden layer.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -119,11 +118,13 @@ impl Layer {
             Self::Shortcut(shortcut) => shortcut.forward(x, backend),
             Self::Activation(activation) => activation.forward(x, backend),
             Self::Dropout(share) => match mode {
-                Mode::Training(rng) if *share > 0.0 => dropout_mask(rng, x, *share, backend)
-                    .and_then(|mask| match backend {
+                Mode::Training(rng) if *share > 0.0 => {
+                    let mask = Mask::draw(rng, x.elem_count(), *share);
+                    match backend {
                         Backend::Host => host::pointwise::dropout(x, &mask),
-                        Backend::Candle(_) => gpu::pointwise::dropout(x, mask),
-                    }),
+                        Backend::Candle(_) => gpu::dropout::dropout(x, mask),
+                    }
+                }
                 _ => return Ok(x.clone()),
             },
             Self::MaxPool => max_pool(x, backend),
@@ -197,34 +198,6 @@ impl Residual {
     }
 }
 
-/// The dropout mask of `x`: each value is zero with probability `share`, in steps of 2^-16, else `1 / (1 - share)`.
-///
-/// # Why
-/// The mask of a GPU is drawn on the host, too, so that a network is trained with the same masks on every device, and
-/// the devices can be compared. Only one byte a value is copied to the GPU. A generator of candle's operations would
-/// need more launches than this copy takes time, since candle has no operations on bits.
-fn dropout_mask(
-    rng: &mut Rng,
-    x: &Tensor,
-    share: f64,
-    backend: Backend,
-) -> candle_core::Result<Tensor> {
-    let scale = 1.0 / (1.0 - share);
-    // The share is at most 1, so the product is at most 2^16.
-    #[allow(clippy::cast_sign_loss)]
-    let below = (share * 65_536.0).round() as u32;
-    let mut drawn = vec![0; 2 * x.elem_count()];
-    rng.fill_bytes(&mut drawn);
-    let drawn = drawn.as_chunks::<2>().0.iter().map(|bytes| u32::from(u16::from_le_bytes(*bytes)));
-    let is_kept = drawn.map(|drawn| drawn >= below);
-    if backend == Backend::Host {
-        let mask: Vec<f32> = is_kept.map(|kept| if kept { scale as f32 } else { 0.0 }).collect();
-        return Tensor::from_vec(mask, x.dims(), x.device());
-    }
-    let mask: Vec<u8> = is_kept.map(u8::from).collect();
-    Tensor::from_vec(mask, x.dims(), x.device())?.to_dtype(x.dtype())? * scale
-}
-
 /// A fully connected layer.
 #[derive(Clone)]
 pub struct Dense {
@@ -268,16 +241,6 @@ mod tests {
 
     fn numbers(tensor: &Tensor) -> Vec<f32> {
         tensor.flatten_all().unwrap().to_vec1().unwrap()
-    }
-
-    #[test]
-    fn dropout_keeps_the_mean_by_its_scale() {
-        let ones = Tensor::ones((100, 100), DType::F32, &Device::Cpu).unwrap();
-        let mut rng = Run::new(1).rng("dropout");
-        let mask = numbers(&dropout_mask(&mut rng, &ones, 0.25, Backend::Host).unwrap());
-        assert!(mask.iter().all(|m| *m == 0.0 || (m - 4.0 / 3.0).abs() < 1e-6));
-        let mean = mask.iter().sum::<f32>() / 10_000.0;
-        assert!((mean - 1.0).abs() < 0.03, "{mean}");
     }
 
     /// The same stream gives the same output and the same gradient on both backends, bit for bit, in a second call too.

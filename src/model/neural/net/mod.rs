@@ -5,6 +5,7 @@ pub(crate) mod backend;
 pub(crate) mod batch_norm;
 mod conv_shape;
 pub(crate) mod convolution;
+mod dropout;
 mod flat;
 pub(crate) mod forward_pass;
 pub(crate) mod gpu;
@@ -28,11 +29,13 @@ pub(crate) mod rows;
 use candle_core::{Device, Tensor, Var};
 
 use crate::error::Result;
+use crate::model::neural::data::inputs::InputRows;
 use crate::model::neural::data::scaler::Scaler;
 use crate::model::neural::from_candle;
 use crate::model::neural::net::backbone::BackboneSpec;
 use crate::model::neural::net::backend::Backend;
 use crate::model::neural::net::forward_pass::ForwardPass;
+use crate::model::neural::net::gpu::augment::augment;
 use crate::model::neural::net::heads::{Head, HeadInput, Heads};
 use crate::model::neural::net::layers::{Dense, Layer, forward_all};
 use crate::model::neural::net::mode::Mode;
@@ -137,12 +140,21 @@ impl Network {
         self.hidden.unwrap_or_default()
     }
 
+    /// Whether the device crops and mirrors images; the host does it for its own backend, in the thread that reads them.
+    pub(crate) fn moves_on_device(&self) -> bool {
+        self.backend != Backend::Host
+    }
+
     /// Computes the network's outputs for scaled features, `[row, ...]`.
     ///
     /// # Errors
     /// When the device fails.
-    pub(crate) fn forward(&self, features: Vec<f32>, mode: &mut Mode<'_>) -> Result<ForwardPass> {
-        self.forward_from(&self.tensor(features)?, mode)
+    pub(crate) fn forward(
+        &self,
+        features: impl Into<InputRows>,
+        mode: &mut Mode<'_>,
+    ) -> Result<ForwardPass> {
+        self.forward_from(&self.tensor(features.into())?, mode)
     }
 
     /// As [`Network::forward`]; the backward pass also gives the gradient with respect to the features.
@@ -154,17 +166,27 @@ impl Network {
         features: Vec<f32>,
         mode: &mut Mode<'_>,
     ) -> Result<ForwardPass> {
-        let input = from_candle(Var::from_tensor(&self.tensor(features)?))?.into_inner();
+        let input = from_candle(Var::from_tensor(&self.tensor(features.into())?))?.into_inner();
         let pass = self.forward_from(&input, mode)?;
         Ok(ForwardPass { input: Some(input), ..pass })
     }
 
-    /// Features `[row, ...]` on the device.
-    fn tensor(&self, features: Vec<f32>) -> Result<Tensor> {
+    /// Features `[row, ...]` on the device. How images are moved is copied together with them.
+    fn tensor(&self, InputRows { mut values, moves }: InputRows) -> Result<Tensor> {
         let width: usize = self.input.iter().product();
-        let rows = features.len() / width.max(1);
+        let (len, rows) = (values.len(), values.len() / width.max(1));
         let shape: Vec<usize> = std::iter::once(rows).chain(self.input.iter().copied()).collect();
-        from_candle(Tensor::from_vec(features, shape, self.parameters.device()))
+        let device = self.parameters.device();
+        let (Some(columns), false) = (self.input.last(), moves.is_empty()) else {
+            return from_candle(Tensor::from_vec(values, shape, device));
+        };
+        values.extend(moves.into_iter().flat_map(|by| by.numbers(*columns)));
+        from_candle((|| {
+            let all = Tensor::from_vec(values, len + 3 * rows, device)?;
+            let images = all.narrow(0, 0, len)?.reshape(shape)?;
+            let moves = all.narrow(0, len, 3 * rows)?.reshape((rows, 3))?;
+            augment(&images, &moves, self.scaler.padding())
+        })())
     }
 
     fn forward_from(&self, x: &Tensor, mode: &mut Mode<'_>) -> Result<ForwardPass> {

@@ -188,6 +188,7 @@ impl Learner {
             input: *input,
             width: *width,
             scaler: self.network.scaler.clone(),
+            moves_on_device: self.network.moves_on_device(),
             run: run.clone(),
         };
         (self.frozen.is_none() && self.embedding().is_none()).then(reader)
@@ -209,7 +210,7 @@ impl Learner {
     pub(super) fn forward(
         &self,
         batch: &Batch,
-        numbers: Vec<f32>,
+        rows: InputRows,
         tables: &AnnotatorParams,
         trained: LearnerSubset,
         stream: &str,
@@ -224,7 +225,7 @@ impl Learner {
         let is_trained = trained.has(self.name);
         let mut mode = if is_trained { Mode::Training(&mut rng) } else { Mode::Fixed };
         let Some(embedding) = self.embedding() else {
-            let pass = self.network.forward(numbers, &mut mode)?;
+            let pass = self.network.forward(rows, &mut mode)?;
             let out = pass.to_host()?;
             return Ok((is_trained.then_some(pass), out));
         };

@@ -7,7 +7,7 @@ use candle_core::backprop::GradStore;
 
 use crate::error::{Error, Result};
 use crate::model::neural::annotator_params::{AnnotatorParams, Gathered};
-use crate::model::neural::data::inputs::{Inputs, LearnerInput, Reader};
+use crate::model::neural::data::inputs::{InputRows, Inputs, LearnerInput, Reader};
 use crate::model::neural::data::{TrainingData, batch::Batch};
 use crate::model::neural::net::forward_pass::ForwardPass;
 use crate::model::neural::net::heads::Outputs;
@@ -127,7 +127,7 @@ impl Learners {
     pub(super) fn forward(
         &self,
         batch: &Batch,
-        inputs: Vec<Vec<f32>>,
+        inputs: Vec<InputRows>,
         tables: &AnnotatorParams,
         trained: LearnerSubset,
         stream: &str,

@@ -6,7 +6,9 @@
 //! gradients are needed launches fewer and faster kernels. The operations are made of those that every device of
 //! candle has, so that the CPU computes the same for tests.
 
+pub(crate) mod augment;
 pub(crate) mod conv;
+pub(crate) mod dropout;
 pub(crate) mod loss;
 pub(crate) mod norm;
 pub(crate) mod pointwise;

@@ -1,10 +1,10 @@
-//! ReLU and dropout on a device.
+//! ReLU on a device.
 
 use candle_core::backend::BackendDevice;
 use candle_core::op::CmpOp;
-use candle_core::{Layout, Result, Shape, Tensor, op};
+use candle_core::{Layout, Result, Shape, Tensor};
 
-use crate::model::neural::net::gpu::{DeviceOp, DeviceStorage, OnDevice, read_on};
+use crate::model::neural::net::gpu::{DeviceOp, DeviceStorage, OnDevice};
 
 /// `max(x, 0)`; NaN is kept.
 ///
@@ -12,11 +12,6 @@ use crate::model::neural::net::gpu::{DeviceOp, DeviceStorage, OnDevice, read_on}
 /// On a GPU candle's ReLU is 0 for NaN, and so hides that the training has diverged.
 pub(crate) fn relu(x: &Tensor) -> Result<Tensor> {
     x.apply_op1(OnDevice(Relu))
-}
-
-/// `x` times a random mask of the same shape and type.
-pub(crate) fn dropout(x: &Tensor, mask: Tensor) -> Result<Tensor> {
-    x.apply_op1(OnDevice(Dropout(mask)))
 }
 
 struct Relu;
@@ -41,26 +36,5 @@ impl DeviceOp<1> for Relu {
     ) -> Result<[Option<Tensor>; 1]> {
         let zeros = Tensor::zeros((), out.dtype(), out.device())?.broadcast_as(out.shape())?;
         Ok([Some(out.detach().gt(&zeros)?.where_cond(gradient, &zeros)?)])
-    }
-}
-
-struct Dropout(Tensor);
-
-impl DeviceOp<1> for Dropout {
-    const NAME: &'static str = "dropout";
-
-    fn forward<S: DeviceStorage>(&self, [(x, of_x)]: [(&S, &Layout); 1]) -> Result<(S, Shape)> {
-        let out =
-            read_on(&self.0, |mask: &S, of_mask| x.binary_impl::<op::Mul>(mask, of_x, of_mask))?;
-        Ok((out, of_x.shape().clone()))
-    }
-
-    fn backward(
-        &self,
-        _: [&Tensor; 1],
-        _: &Tensor,
-        gradient: &Tensor,
-    ) -> Result<[Option<Tensor>; 1]> {
-        Ok([Some((gradient * &self.0)?)])
     }
 }

@@ -7,6 +7,7 @@ use candle_core::{CpuStorage, CustomOp1, CustomOp2, Layout, Result, Shape, Tenso
 use pulp::Arch;
 use rayon::prelude::*;
 
+use crate::model::neural::net::dropout::Mask;
 use crate::model::neural::net::host::{contiguous, read};
 
 /// `max(x, 0)`; NaN is kept.
@@ -14,9 +15,10 @@ pub(crate) fn relu(x: &Tensor) -> Result<Tensor> {
     x.contiguous()?.apply_op1(Relu)
 }
 
-/// `x` times a random mask.
-pub(crate) fn dropout(x: &Tensor, mask: &Tensor) -> Result<Tensor> {
-    x.contiguous()?.apply_op2(mask, Dropout)
+/// `x` times a random mask of the same shape.
+pub(crate) fn dropout(x: &Tensor, mask: &Mask) -> Result<Tensor> {
+    let factors = Tensor::from_vec(mask.factors(x.elem_count()), x.dims(), x.device())?;
+    x.contiguous()?.apply_op2(&factors, Dropout)
 }
 
 struct Relu;

@@ -1,0 +1,58 @@
+//! Random crops and mirroring of images on a device.
+
+use candle_core::{DType, Result, Tensor};
+
+/// Images `[image, channel, row, column]`, padded with this many zeros on each side, cropped to their size and mirrored.
+/// The three numbers of an image in `moves` are those of `ImageMove::numbers`: its first row, its first column, and the
+/// step from column to column.
+pub(crate) fn augment(images: &Tensor, moves: &Tensor, padding: usize) -> Result<Tensor> {
+    let (count, channels, height, width) = images.dims4()?;
+    let device = images.device();
+    let moves = moves.to_dtype(DType::I64)?;
+    let number = |n| moves.narrow(1, n, 1)?.reshape((count, 1, 1));
+    let (first_row, first_column, step) = (number(0)?, number(1)?, number(2)?);
+    let places = |len: usize| Tensor::arange(0, len as i64, device);
+    let rows = places(height)?.reshape((1, height, 1))?.broadcast_add(&first_row)?;
+    let columns = places(width)?.reshape((1, 1, width))?.broadcast_mul(&step)?;
+    let columns = columns.broadcast_add(&first_column)?;
+    let padded_width = Tensor::new((width + 2 * padding) as i64, device)?;
+    let pixels = rows.broadcast_mul(&padded_width)?.broadcast_add(&columns)?;
+    let pixels = pixels.reshape((count, 1, height * width))?;
+    let pixels = pixels.broadcast_as((count, channels, height * width))?.contiguous()?;
+    let padded = images.pad_with_zeros(2, padding, padding)?.pad_with_zeros(3, padding, padding)?;
+    padded.flatten_from(2)?.gather(&pixels, 2)?.reshape(images.shape())
+}
+
+#[cfg(test)]
+mod tests {
+    use candle_core::Device;
+
+    use super::*;
+    use crate::model::neural::BackboneSpec;
+    use crate::model::neural::data::scaler::Scaler;
+    use crate::run::Run;
+
+    /// Every image is moved as on the host: with crops, mirrored, both, and with neither.
+    #[test]
+    fn images_are_moved_as_on_the_host() {
+        let (count, shape) = (64, [2, 3, 5]);
+        for (pad_crop, flip) in [(2, true), (4, false), (0, true), (0, false)] {
+            let spec = BackboneSpec { pad_crop, flip, ..BackboneSpec::default() };
+            let scaler = Scaler::identity(&shape, &spec);
+            let rng = &mut Run::new(1).rng("moves");
+            let mut images: Vec<f32> = (1..=count * 30).map(|n| n as f32).collect();
+            let moves: Vec<_> = (0..count).map(|_| scaler.draw_move(rng)).collect();
+            let numbers: Vec<f32> = moves.iter().flat_map(|by| by.numbers(5)).collect();
+            let on_device = augment(
+                &Tensor::from_slice(&images, (count, 2, 3, 5), &Device::Cpu).unwrap(),
+                &Tensor::from_vec(numbers, (count, 3), &Device::Cpu).unwrap(),
+                pad_crop,
+            )
+            .unwrap();
+            let original = images.clone();
+            images.chunks_exact_mut(30).zip(moves).for_each(|(i, by)| scaler.augment(i, by));
+            assert_eq!(on_device.flatten_all().unwrap().to_vec1::<f32>().unwrap(), images);
+            assert_eq!(images != original, pad_crop > 0 || flip);
+        }
+    }
+}
