@@ -10,8 +10,10 @@
 //! 2. Add its section and its word to [`ClassifierSpec`], and its line to [`ClassifierSpec::build`].
 //!
 //! # Why
-//! Every other learner of this crate is a network. A small table of features is learned better by a logistic regression
-//! or by trees: they have few settings, give the same result on every machine, and take seconds.
+//! A small table of features is learned better by a logistic regression or by trees than by a network: they have few
+//! settings, give the same result on every machine, and take seconds. Networks are learners of their own: their training
+//! takes hours, is interrupted and resumed between any two epochs, and needs held-out data to stop. So a model that
+//! alternates between labels and a network is a schedule of acts, such as `agg_net`, which is `gem` around a network.
 
 mod decision_tree;
 mod forest;

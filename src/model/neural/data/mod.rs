@@ -16,7 +16,7 @@ use crate::model::posterior::Posterior;
 use crate::run::Run;
 use batch::{Batch, BatchAnnotation};
 use batching::{Batching, InstanceSubset};
-use inputs::{Inputs, Reader};
+use inputs::{InputRows, Inputs, Reader};
 use scaler::Scaler;
 
 /// Everything that a model is trained on.

@@ -257,7 +257,7 @@ mod tests {
     }
 
     fn outputs(net: &Network, mode: &mut Mode<'_>) -> ForwardPass {
-        let features = (0..18).map(|n| (n * 7 % 11) as f32 * 0.2 - 1.0).collect();
+        let features: Vec<f32> = (0..18).map(|n| (n * 7 % 11) as f32 * 0.2 - 1.0).collect();
         net.forward(features, mode).unwrap()
     }
 
@@ -327,6 +327,22 @@ mod tests {
         for (got, want) in all(&gpu).iter().zip(all(&host)) {
             assert!((got - want).abs() < 1e-6, "{got}, expected {want}");
         }
+    }
+
+    /// Images that are copied together with their moves become what the host makes of them.
+    #[test]
+    fn images_and_their_moves_are_copied_at_once() {
+        let spec = BackboneSpec { pad_crop: 2, flip: true, ..BackboneSpec::default() };
+        let scaler = Scaler::identity(&[2, 3, 5], &spec);
+        let net = Network { input: vec![2, 3, 5], scaler, ..network() };
+        let mut values: Vec<f32> = (1..=8 * 30).map(|n| n as f32).collect();
+        let rng = &mut Run::new(1).rng("moves");
+        let moves: Vec<_> = (0..8).map(|_| net.scaler.draw_move(rng)).collect();
+        let rows = InputRows { values: values.clone(), moves: moves.clone() };
+        let got = net.tensor(rows).unwrap();
+        assert_eq!(got.dims(), [8, 2, 3, 5]);
+        values.chunks_exact_mut(30).zip(moves).for_each(|(i, by)| net.scaler.augment(i, by));
+        assert_eq!(got.flatten_all().unwrap().to_vec1::<f32>().unwrap(), values);
     }
 
     /// The outputs of a prediction are no nodes of a graph, so that a layer's input is freed as soon as its output is

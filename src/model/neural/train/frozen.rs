@@ -62,7 +62,7 @@ mod tests {
     use crate::frame::Evidence;
     use crate::model::neural::data::TrainingData;
     use crate::model::neural::data::batching::Batching;
-    use crate::model::neural::data::inputs::Sizes;
+    use crate::model::neural::data::inputs::{InputRows, Sizes};
     use crate::model::neural::models::doctor_net::label_probabilities;
     use crate::model::neural::net::heads::{Head, HeadInput, Heads};
     use crate::model::neural::net::precision::Precision;
@@ -118,8 +118,9 @@ mod tests {
             one.freeze(LearnerSubset::NONE, &data).unwrap();
             assert!(one.frozen.is_some() && one.reader().is_none());
             let tables = AnnotatorParams::default();
-            let (pass, got) =
-                one.forward(&batch, Vec::new(), &tables, LearnerSubset::NONE, "").unwrap();
+            let (pass, got) = one
+                .forward(&batch, InputRows::default(), &tables, LearnerSubset::NONE, "")
+                .unwrap();
             assert!(pass.is_none());
             assert_eq!((got.rows, got.numbers()), (4, 4 * (2 + 2 + 4 + 3)));
             for (got, want) in all(&got).iter().zip(all(&wanted)) {

@@ -10,7 +10,9 @@ use candle_core::Device;
 
 use crate::error::Result;
 use crate::model::neural::annotator_params::AnnotatorParams;
-use crate::model::neural::data::inputs::{EmbeddingInput, Inputs, LearnerInput, Reader, Sizes};
+use crate::model::neural::data::inputs::{
+    EmbeddingInput, InputRows, Inputs, LearnerInput, Reader, Sizes,
+};
 use crate::model::neural::data::{TrainingData, batch::Batch};
 use crate::model::neural::net::forward_pass::ForwardPass;
 use crate::model::neural::net::heads::{Heads, Outputs};
