@@ -183,12 +183,12 @@ impl<'a> Likelihood<'a> {
 }
 
 impl LogLikelihood for Likelihood<'_> {
-    fn add(&self, i: usize, annotator: u32, label: u32, weight: f64, logs: &mut [f64]) {
+    fn add(&self, i: usize, annotator: u32, label: u32, logs: &mut [f64]) {
         let x = self.ability[annotator as usize] * self.inverse_difficulty[i];
         let (right, wrong) = (ln_sigmoid(x), ln_sigmoid(-x) - self.ln_wrong_labels);
-        logs.iter_mut().for_each(|log| *log += weight * wrong);
+        logs.iter_mut().for_each(|log| *log += wrong);
         if let Some(log) = logs.get_mut(label as usize) {
-            *log += weight * (right - wrong);
+            *log += right - wrong;
         }
     }
 }

@@ -12,13 +12,14 @@ use crate::model::posterior::Posterior;
 
 /// A model's definition of P(label given class) for each annotation.
 pub trait LogLikelihood: Sync {
-    /// Adds `weight` times ln P(`label` of `annotator` on instance `i` given class) to `logs`, `[class]`.
+    /// Adds ln P(`label` of `annotator` on instance `i` given class) to `logs`, `[class]`.
     ///
     /// # Why
-    /// The model multiplies by the weight, and not the sweep: a model that adds the logarithm of a wrong label to all
-    /// classes, and the difference to one class, rounds in another way than one that adds a logarithm to each class. The
-    /// published accuracy of GLAD on the crowd `web`, where an instance is within rounding of a tie, depends on it.
-    fn add(&self, i: usize, annotator: u32, label: u32, weight: f64, logs: &mut [f64]);
+    /// The model adds to the sum, and does not return logarithms for the sweep to add: a model that adds the logarithm of
+    /// a wrong label to all classes, and the difference to one class, rounds in another way than one that adds a logarithm
+    /// to each class. The published accuracy of GLAD on the crowd `web`, where an instance is within rounding of a tie,
+    /// depends on it.
+    fn add(&self, i: usize, annotator: u32, label: u32, logs: &mut [f64]);
 }
 
 /// Computes the posteriors of all instances; returns the marginal log-likelihood.
@@ -35,30 +36,38 @@ pub fn e_step(
             let first = block * ITEMS_PER_BLOCK;
             let instances = first..first + rows.len() / n.max(1);
             let prior = prior.range(&instances, n);
-            e_step_of_range(&a.range(instances), first, prior, likelihood, rows)
+            let add = |i, annotator, label, logs: &mut [f64]| {
+                likelihood.add(first + i, annotator, label, logs);
+            };
+            e_step_of_range(&a.range(instances), prior, add, rows)
         })
         .collect();
     sums.iter().sum()
 }
 
-/// Computes the posteriors of a range of instances, the first of which has index `first`; returns the range's term of
-/// the log-likelihood.
+/// Computes the posteriors of a range of instances; returns the range's term of the log-likelihood. `add(i, annotator,
+/// label, logs)` adds the logarithms of an annotation of the range's `i`-th instance, without its weight.
 ///
 /// The row of a trusted instance becomes one-hot, and its term of the log-likelihood is the log-joint of its class. The
 /// row of an instance without annotations becomes the prior, and has no term.
 pub fn e_step_of_range(
     range: &InstanceRange<'_>,
-    first: usize,
     prior: Prior<'_>,
-    likelihood: &impl LogLikelihood,
+    add: impl Fn(usize, u32, u32, &mut [f64]),
     rows: &mut [f64],
 ) -> f64 {
     let n = rows.len() / range.len().max(1);
-    let (mut logs, mut sum) = (vec![0.0; n], 0.0);
+    let (mut logs, mut of_annotation, mut sum) = (vec![0.0; n], vec![0.0; n], 0.0);
     for (i, row) in rows.chunks_exact_mut(n.max(1)).enumerate() {
         logs.iter_mut().zip(prior.of(i, n)).for_each(|(log, p)| *log = p.ln());
         for (annotator, label, weight) in range.triples(i) {
-            likelihood.add(first + i, annotator, label, weight, &mut logs);
+            if weight == 1.0 {
+                add(i, annotator, label, &mut logs);
+            } else {
+                of_annotation.fill(0.0);
+                add(i, annotator, label, &mut of_annotation);
+                logs.iter_mut().zip(&of_annotation).for_each(|(log, l)| *log += weight * l);
+            }
         }
         let objective = match range.trusted_class(i) {
             Some(class) => {

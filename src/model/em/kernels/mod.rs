@@ -6,8 +6,9 @@
 //! ```
 //! `e_step` computes the posteriors of a range of instances and their [`Statistics`]; the [`Statistics`] of adjacent
 //! ranges merge in order; `m_step` sums the counts of each annotator and passes them to an [`Estimator`], which turns
-//! them into the likelihood. [`ColumnModel`] runs the three. `log_domain` is the E-step of models whose likelihood is
-//! not a product of columns.
+//! them into the likelihood. [`ColumnModel`] runs the three in one process. Where parts of the instances are on other
+//! machines, each runs [`EStep`] with the same [`Columns`], and the [`Statistics`] that it fills are merged. `log_domain`
+//! is the E-step of models whose likelihood is not a product of columns.
 //!
 //! A unit of parallel work is a range of instances or a whole annotator. Exactly one unit writes each output cell, and
 //! each sum has a fixed order, so that the result does not depend on the number of threads. For 2 to 10 classes there
@@ -34,9 +35,10 @@ mod tests;
 mod width;
 
 pub use counts::Statistics;
+pub use e_step::EStep;
 pub use estimate::{Annotator, Estimator, SparseCell, estimate_each};
 pub use log_domain::LogLikelihood;
-pub use m_step::expected_counts_of;
+pub use m_step::{Columns, expected_counts_of};
 pub use padded_matrix::stride;
 pub use pooled::pooled_counts;
 pub use prior::Prior;
@@ -45,7 +47,6 @@ pub use strategy::CountStrategy;
 use crate::frame::Annotations;
 use crate::model::numerics::{MIN_PROBABILITY, normalise};
 use crate::model::posterior::Posterior;
-use m_step::Columns;
 
 /// How many annotations ahead of its use a row, a column, or the place of one is prefetched.
 const PREFETCH_DISTANCE: usize = 64;

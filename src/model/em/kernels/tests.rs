@@ -204,11 +204,9 @@ fn posteriors_that_an_e_step_leaves_out_are_those_of_a_full_one() {
 struct Matrices(Vec<Rows>);
 
 impl LogLikelihood for Matrices {
-    fn add(&self, _: usize, annotator: u32, label: u32, weight: f64, logs: &mut [f64]) {
+    fn add(&self, _: usize, annotator: u32, label: u32, logs: &mut [f64]) {
         let matrix = &self.0[annotator as usize];
-        logs.iter_mut()
-            .zip(matrix)
-            .for_each(|(log, row)| *log += weight * row[label as usize].ln());
+        logs.iter_mut().zip(matrix).for_each(|(log, row)| *log += row[label as usize].ln());
     }
 }
 
