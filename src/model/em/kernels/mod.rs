@@ -40,7 +40,6 @@ pub use estimate::{Annotator, Estimator, SparseCell, estimate_each};
 pub use log_domain::LogLikelihood;
 pub use m_step::{Columns, expected_counts_of};
 pub use padded_matrix::stride;
-pub use pooled::pooled_counts;
 pub use prior::Prior;
 pub use strategy::CountStrategy;
 
@@ -84,6 +83,16 @@ impl ColumnModel {
     #[must_use]
     pub fn class_counts(&self) -> Vec<f64> {
         counts::class_counts(&self.parts)
+    }
+
+    /// How often all annotators together are expected to have met each class and given each label, `[label, class]`.
+    ///
+    /// An estimator whose likelihood is tied across annotators, or starts from the whole crowd, reads these counts before
+    /// the M-step; the counts of its own annotator are then only a part of what it knows. `t` holds the posteriors, unless
+    /// the last E-step counted them and left them out.
+    #[must_use]
+    pub fn pooled_counts(&self, a: &Annotations, t: &Posterior) -> Vec<f64> {
+        pooled::pooled_counts(a, t, &self.parts)
     }
 
     /// Writes the mean posterior of annotated instances into `prior`, floored and normalised; uniform if no instance

@@ -1,35 +1,50 @@
 //! Expected counts of all annotators together, for models whose annotators share a confusion matrix.
 
+use std::ops::Range;
+
 use rayon::prelude::*;
 
+use super::counts::Statistics;
+use super::padded_matrix::stride;
 use crate::frame::{Annotations, MAX_RANGES, ranges_of_instances};
 use crate::model::posterior::Posterior;
 
-/// How often all annotators together are expected to have met each class and given each label, `[label, class]`.
-///
-/// An estimator whose likelihood is tied across annotators, or starts from the whole crowd, reads these counts before the
-/// M-step; the counts of its own annotator are then only a part of what it knows. A fixed number of ranges of instances is
-/// summed in order, so that the result does not depend on the number of threads.
-#[must_use]
-pub fn pooled_counts(a: &Annotations, t: &Posterior) -> Vec<f64> {
+/// How often all annotators together are expected to have met each class and given each label, `[label, class]`: from the
+/// counts of columns if `parts` have them, else from the posteriors. A fixed number of parts is summed in order, so that
+/// the result does not depend on the number of threads.
+pub(super) fn pooled_counts(a: &Annotations, t: &Posterior, parts: &[Statistics]) -> Vec<f64> {
     let (n_classes, n_labels) = (a.dims().classes, a.dims().labels);
-    let n_instances = a.dims().instances;
-    let sums: Vec<Vec<f64>> = ranges_of_instances(n_instances, MAX_RANGES)
-        .with_max_len(1)
-        .map(|instances| {
-            let mut counts = vec![0.0; n_labels * n_classes];
-            let (first, range) = (instances.start, a.range(instances));
-            for i in 0..range.len() {
-                for (_, label, weight) in range.triples(i) {
-                    let start = label as usize * n_classes;
-                    let cells = &mut counts[start..start + n_classes];
-                    cells.iter_mut().zip(t.row(first + i)).for_each(|(c, p)| *c += weight * p);
-                }
+    let zeros = || vec![0.0; n_labels * n_classes];
+    let labels = a.labels_in(0..a.n_columns());
+    let of_table = |table: &[f64]| {
+        let mut counts = zeros();
+        for (label, column) in labels.iter().zip(table.chunks_exact(stride(n_classes))) {
+            let start = *label as usize * n_classes;
+            let cells = &mut counts[start..start + n_classes];
+            cells.iter_mut().zip(column).for_each(|(count, of_column)| *count += of_column);
+        }
+        counts
+    };
+    let of_range = |instances: Range<usize>| {
+        let (mut counts, first) = (zeros(), instances.start);
+        let range = a.range(instances);
+        for i in 0..range.len() {
+            for (_, label, weight) in range.triples(i) {
+                let start = label as usize * n_classes;
+                let cells = &mut counts[start..start + n_classes];
+                cells.iter_mut().zip(t.row(first + i)).for_each(|(c, p)| *c += weight * p);
             }
-            counts
-        })
-        .collect();
-    let mut counts = vec![0.0; n_labels * n_classes];
+        }
+        counts
+    };
+    let tables: Vec<&[f64]> = parts.iter().filter_map(Statistics::table).collect();
+    let sums: Vec<Vec<f64>> = if tables.is_empty() {
+        let ranges = ranges_of_instances(a.dims().instances, MAX_RANGES);
+        ranges.with_max_len(1).map(of_range).collect()
+    } else {
+        tables.into_par_iter().map(of_table).collect()
+    };
+    let mut counts = zeros();
     for sums in &sums {
         counts.iter_mut().zip(sums).for_each(|(count, sum)| *count += sum);
     }
@@ -39,7 +54,7 @@ pub fn pooled_counts(a: &Annotations, t: &Posterior) -> Vec<f64> {
 #[cfg(test)]
 mod tests {
     use super::super::{
-        Annotator, ColumnModel, Estimator, Prior, SparseCell, estimate_each, stride,
+        Annotator, ColumnModel, CountStrategy, Estimator, Prior, SparseCell, estimate_each,
     };
     use super::*;
     use crate::frame::Dims;
@@ -53,8 +68,8 @@ mod tests {
     }
 
     impl Shared {
-        fn new(a: &Annotations, t: &Posterior) -> Self {
-            let (mut likelihood, n) = (pooled_counts(a, t), a.dims().classes);
+        fn new(a: &Annotations, t: &Posterior, model: &ColumnModel) -> Self {
+            let (mut likelihood, n) = (model.pooled_counts(a, t), a.dims().classes);
             for k in 0..n {
                 let sum: f64 = likelihood[k..].iter().step_by(n).sum();
                 likelihood[k..].iter_mut().step_by(n).for_each(|cell| *cell /= sum);
@@ -104,20 +119,26 @@ mod tests {
         let a = tiny(3, &rows);
         let dims = Dims { annotators: 1, ..a.dims() };
         let one = weighted(dims, &together, vec![1.0; together.len()]);
-        let (mut shared, mut single) = (Posterior::from_votes(&a), Posterior::from_votes(&one));
-        let (mut model, mut peer) = (ColumnModel::new(&a), ColumnModel::new(&one));
         let (prior, smoothing) = ([0.2, 0.3, 0.5], Smoothing::new(&one, 0.0, 0.0));
-        model.count(&a, &shared);
-        peer.count(&one, &single);
-        for _ in 0..5 {
-            let estimator = Shared::new(&a, &shared);
-            model.m_step(&a, &shared, &estimator);
-            peer.m_step(&one, &single, &smoothing);
-            let got = model.e_step(&a, Prior::Class(&prior), &estimator, &mut shared);
-            let want = peer.e_step(&one, Prior::Class(&prior), &smoothing, &mut single);
-            assert!((got - want).abs() < 1e-8 * want.abs(), "{got} is not {want}");
-            for (got, want) in shared.values().iter().zip(single.values()) {
-                assert!((got - want).abs() < 1e-8, "{got} is not {want}");
+        for strategy in [CountStrategy::Scatter(3), CountStrategy::Gather] {
+            let (mut shared, mut single) = (Posterior::from_votes(&a), Posterior::from_votes(&one));
+            let mut model = ColumnModel::with_strategy(&a, strategy);
+            let mut peer = ColumnModel::new(&one);
+            model.count(&a, &shared);
+            peer.count(&one, &single);
+            for _ in 0..5 {
+                let estimator = Shared::new(&a, &shared, &model);
+                model.m_step(&a, &shared, &estimator);
+                peer.m_step(&one, &single, &smoothing);
+                let got = model.e_step(&a, Prior::Class(&prior), &estimator, &mut shared);
+                let want = peer.e_step(&one, Prior::Class(&prior), &smoothing, &mut single);
+                assert!(
+                    (got - want).abs() < 1e-8 * want.abs(),
+                    "{strategy:?}: {got} is not {want}"
+                );
+                for (got, want) in shared.values().iter().zip(single.values()) {
+                    assert!((got - want).abs() < 1e-8, "{strategy:?}: {got} is not {want}");
+                }
             }
         }
     }
