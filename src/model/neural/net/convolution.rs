@@ -6,9 +6,9 @@ use crate::model::neural::net::backend::Backend;
 use crate::model::neural::net::conv_shape::ConvShape;
 use crate::model::neural::net::gpu;
 use crate::model::neural::net::host::conv::ConvGradients;
+use crate::model::neural::net::host::pooled_convolution::PooledConvolution;
 use crate::model::neural::net::host::{contiguous, read};
 use crate::model::neural::net::mode::Mode;
-use crate::model::neural::net::pooled_convolution::PooledConvolution;
 
 /// A convolution over `[image, channel, height, width]`.
 #[derive(Clone)]
