@@ -6,7 +6,6 @@ use crate::model::neural::net::backend::Backend;
 use crate::model::neural::net::conv_shape::ConvShape;
 use crate::model::neural::net::gpu;
 use crate::model::neural::net::host::conv::ConvGradients;
-use crate::model::neural::net::host::pooled_convolution::PooledConvolution;
 use crate::model::neural::net::host::{contiguous, read};
 use crate::model::neural::net::mode::Mode;
 
@@ -48,7 +47,7 @@ impl Convolution {
         let (weight, bias) = (mode.parameter(&self.weight), mode.parameter(&self.bias));
         let (height, width, images, in_channels) = x.dims4()?;
         let shape = self.shape(images, in_channels, height, width)?;
-        x.contiguous()?.apply_op3(&weight, &bias, PooledConvolution::new(shape))
+        x.contiguous()?.apply_op3(&weight, &bias, shape.pooled())
     }
 
     /// The number of rows (or columns) of the output, for an image of `size` rows (or columns) that the kernel fits.

@@ -15,16 +15,17 @@ use crate::model::neural::net::host::tiles::RowRun;
 use crate::model::neural::net::host::{contiguous, read};
 
 /// The operation on one batch.
-pub(in crate::model::neural::net) struct PooledConvolution {
+pub(crate) struct PooledConvolution {
     shape: ConvShape,
     pool: MaxPool,
 }
 
-impl PooledConvolution {
-    pub(in crate::model::neural::net) fn new(shape: ConvShape) -> Self {
-        let ConvShape { out_height, out_width, images, out_channels, .. } = shape;
+impl ConvShape {
+    /// The convolution with a ReLU and a max pool after it.
+    pub(crate) fn pooled(self) -> PooledConvolution {
+        let Self { out_height, out_width, images, out_channels, .. } = self;
         let dims = (out_height, out_width, images, out_channels);
-        Self { shape, pool: MaxPool::new(dims, PoolOutput::Relu) }
+        PooledConvolution { shape: self, pool: MaxPool::new(dims, PoolOutput::Relu) }
     }
 }
 

@@ -115,13 +115,11 @@ pub(super) fn add_products<S: Simd, const M: usize, const N: usize>(
 /// What the tests of products share.
 #[cfg(test)]
 pub(super) mod test_cases {
-    use pulp::{Scalar128b, Scalar256b, Scalar512b};
-
-    use super::*;
+    use pulp::{Arch, Scalar128b, Scalar256b, Scalar512b, WithSimd};
 
     /// The numbers of rows, of columns of `x` and of columns of the product: row counts around the size of a tile, column
     /// counts that are not multiples of a vector, and channels of two cells in one tile.
-    pub(in super::super) const SIZES: [(usize, usize, usize); 11] = [
+    pub(crate) const SIZES: [(usize, usize, usize); 11] = [
         (1, 1, 1),
         (2, 3, 5),
         (5, 4, 16),
@@ -136,12 +134,12 @@ pub(super) mod test_cases {
     ];
 
     /// Integers, so that every order of summation gives the same result.
-    pub(in super::super) fn counted(n: usize, step: usize) -> Vec<f32> {
+    pub(crate) fn counted(n: usize, step: usize) -> Vec<f32> {
         (0..n).map(|n| (n * step % 11) as f32 - 5.0).collect()
     }
 
     /// Runs a test with the vectors of the processor, and with those of others.
-    pub(in super::super) fn with_all_vectors(test: impl WithSimd<Output = ()> + Copy) {
+    pub(crate) fn with_all_vectors(test: impl WithSimd<Output = ()> + Copy) {
         Arch::new().dispatch(test);
         test.with_simd(Scalar128b);
         test.with_simd(Scalar256b);
