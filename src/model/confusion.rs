@@ -75,7 +75,14 @@ impl Smoothing {
     #[must_use]
     pub fn cell(self, count: f64, class: usize, label: usize) -> f64 {
         let diagonal = if class == label { self.diagonal } else { 0.0 };
-        (count + diagonal + self.everywhere).max(MIN_PROBABILITY)
+        self.smoothed(count + diagonal)
+    }
+
+    /// The smoothed count of a cell off the diagonal, or of a diagonal cell whose count has `diagonal` on top.
+    #[inline(always)]
+    #[must_use]
+    pub fn smoothed(self, count: f64) -> f64 {
+        (count + self.everywhere).max(MIN_PROBABILITY)
     }
 
     /// What the labels that are not in `used` add to the sum of each row: they have no column, but their share of

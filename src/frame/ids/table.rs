@@ -7,6 +7,7 @@ use rayon::prelude::*;
 use super::direct::DirectTable;
 use super::hash::Secret;
 use super::key::{IndexedKey, Key, NULL, Packed};
+use crate::error::{Error, Result};
 use crate::frame::offsets::number;
 use crate::prefetch::prefetch;
 
@@ -34,9 +35,9 @@ const LOOKUP: usize = 1024;
 ///
 /// Integers of a small range are found in a [`DirectTable`] as soon as it takes no more memory than the slots would.
 pub(super) struct KeyTable {
-    /// Empty where there is a direct table.
+    /// The words of the slots; none where there is a direct table.
     slots: Vec<u64>,
-    /// The number of slots, or of slots of the same memory.
+    /// The number of slots; for a direct table, the number of slots that take the same memory.
     n_slots: usize,
     /// The right shift that turns a hash, or the word of a slot, into the index of the slot where its search begins.
     shift: u32,
@@ -111,10 +112,12 @@ impl KeyTable {
 
     /// Bytes that it holds, with those that `more` new keys may add.
     pub(super) fn bytes(&self, more: usize) -> usize {
-        let (now, then) = (self.n_slots, self.slots_for(more));
-        // The smaller table is still in memory while a larger one is filled.
-        let slots = if then > now { now + then } else { now };
-        // The same holds for the list of keys.
+        let now = self.n_slots;
+        // A direct table holds more keys than as many slots would, so that its keys alone do not say that it grows.
+        let then = if more > 0 { self.slots_for(more) } else { now };
+        // A smaller hash table is still in memory while a larger one is filled; a direct table is dropped before.
+        let slots = if then > now && self.direct.is_none() { now + then } else { then };
+        // The smaller list of keys is still in memory while they are moved to a larger one.
         let (room, wanted) = (self.keys.capacity(), self.keys.len() + more);
         let keys = if wanted > room { room + wanted.max(2 * room) } else { room };
         slots * size_of::<u64>() + keys * size_of::<u128>()
@@ -166,19 +169,21 @@ impl KeyTable {
     }
 
     /// Writes the numbers of keys; new keys get the next numbers, in order.
-    pub(super) fn insert(&mut self, rows: &[IndexedKey], numbers: &mut [u32]) {
-        self.reserve(rows);
+    ///
+    /// # Errors
+    /// When a direct table does not cover its keys, which is a defect.
+    pub(super) fn insert(&mut self, rows: &[IndexedKey], numbers: &mut [u32]) -> Result<()> {
+        self.reserve(rows)?;
         if let Some(direct) = &mut self.direct {
             for (row, key) in rows {
-                // Every key of a direct table is an integer of 64 bits.
-                let slot = direct.slot(i64::try_from(key.as_integer()).unwrap_or_default());
+                let slot = direct.slot(*key).ok_or_else(not_covered)?;
                 if *slot == 0 {
                     self.keys.push(key.0);
                     *slot = number(self.keys.len());
                 }
                 numbers[*row as usize] = *slot - 1;
             }
-            return;
+            return Ok(());
         }
         let mut hashes = [0_u64; LOOKUP];
         for rows in rows.chunks(LOOKUP) {
@@ -194,6 +199,7 @@ impl KeyTable {
                 };
             }
         }
+        Ok(())
     }
 
     /// The slot where the search for a hash, or for the word of a slot, begins.
@@ -238,18 +244,16 @@ impl KeyTable {
         }
     }
 
-    /// Grows the table so that new keys leave at most half of the slots taken; turns it into a direct table, or back,
-    /// where the range of the integers asks for it.
-    ///
-    /// A direct table is made where the range takes at most half of it, so that the range can grow by a half before
-    /// the table is made again.
-    fn reserve(&mut self, rows: &[IndexedKey]) {
+    /// Makes room for new keys. A hash table grows so that they leave at most half of its slots taken. It becomes a
+    /// direct table as soon as their range takes at most half of that table, so that the range can grow by a half on
+    /// either side. A direct table that does not cover their range is made again, or becomes a hash table.
+    fn reserve(&mut self, rows: &[IndexedKey]) -> Result<()> {
         let slots = self.slots_for(rows.len());
         self.integers = self.integers.take().and_then(|range| widened(range, rows));
         let covers =
             |direct: &DirectTable| self.integers.as_ref().is_some_and(|r| direct.covers(r));
         if self.direct.as_ref().map_or(slots == self.n_slots, covers) {
-            return;
+            return Ok(());
         }
         self.n_slots = slots;
         let width = |range: &RangeInclusive<i64>| range.end().abs_diff(*range.start());
@@ -259,8 +263,7 @@ impl KeyTable {
             self.direct = None;
             let mut direct = DirectTable::around(&range, DIRECT * slots);
             for (key, n) in self.keys.iter().zip(1..) {
-                let integer = Packed(*key).as_integer();
-                *direct.slot(i64::try_from(integer).unwrap_or_default()) = n;
+                *direct.slot(Packed(*key)).ok_or_else(not_covered)? = n;
             }
             self.direct = Some(direct);
         } else if self.direct.take().is_some() {
@@ -268,6 +271,7 @@ impl KeyTable {
         } else {
             self.fill_from_slots(slots);
         }
+        Ok(())
     }
 
     fn fill_from_keys(&mut self, slots: usize) {
@@ -300,6 +304,10 @@ impl KeyTable {
     }
 }
 
+fn not_covered() -> Error {
+    Error::bug("an id is outside the range of its direct table")
+}
+
 /// So many free slots, a power of two, and their shift.
 fn empty(slots: usize) -> (Vec<u64>, u32) {
     (vec![0; slots], 64 - slots.ilog2())
@@ -329,5 +337,47 @@ pub(super) fn key(word: u128, long: &[Box<[u8]>]) -> Key<'_> {
     match word & LONG {
         LONG => Key::Long(&long[(word >> 8) as usize]),
         _ => Key::Packed(Packed(word)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::ops::Range;
+
+    use super::*;
+
+    fn insert(table: &mut KeyTable, integers: Range<i64>) {
+        let keys = integers.map(|integer| Packed::integer(integer.into()));
+        let rows: Vec<IndexedKey> = (0..).zip(keys).collect();
+        table.insert(&rows, &mut vec![NULL; rows.len()]).unwrap();
+    }
+
+    /// Bytes of so many slots, and of the list of keys as it is.
+    fn bytes(slots: usize, table: &KeyTable) -> usize {
+        slots * size_of::<u64>() + table.keys.capacity() * size_of::<u128>()
+    }
+
+    /// 5 000 keys need 2^14 slots, and 15 000 keys need 2^15. The direct table of 2^15 places has the first integer at
+    /// about -14 000, so that it covers 15 000 but not 32 000; a million is too far for a direct table.
+    #[test]
+    fn only_a_table_that_may_grow_counts_more_slots_than_it_has() {
+        let mut table = KeyTable::of_integers(Secret([1, 2]));
+        insert(&mut table, 0..5_000);
+        insert(&mut table, 5_000..15_000);
+        assert!(table.direct().is_some());
+        assert_eq!(table.bytes(0), bytes(1 << 14, &table));
+        // The table that covers more is made after this one is dropped.
+        assert_eq!(table.bytes(1), bytes(1 << 15, &table));
+        insert(&mut table, 32_000..32_001);
+        assert!(table.direct().is_some());
+        assert_eq!(table.bytes(0), bytes(1 << 15, &table));
+        insert(&mut table, 1_000_000..1_000_001);
+        assert!(table.direct().is_none());
+        assert_eq!(table.bytes(0), bytes(1 << 15, &table));
+        assert_eq!(table.bytes(1), bytes(1 << 15, &table));
+        // A larger hash table is filled from this one, and a larger list of keys from this one.
+        let room = table.keys.capacity();
+        let grown = bytes((1 << 15) + (1 << 16), &table) + 2 * room * size_of::<u128>();
+        assert_eq!(table.bytes(room + 1 - table.len()), grown);
     }
 }

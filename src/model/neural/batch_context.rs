@@ -149,6 +149,10 @@ impl BatchContext<'_> {
     }
 
     /// [`BatchContext::posterior_by_bayes`] with a prior for each row, `[row, class]`, in place of the classifier.
+    ///
+    /// # Why
+    /// The EM kernels multiply columns of confusion matrices that all instances share. Here an annotator's matrix may
+    /// depend on the instance, and a batch has few instances, so that plain sums of logarithms are fast enough.
     #[must_use]
     pub fn posterior_from(
         &self,

@@ -135,7 +135,7 @@ impl Interner {
                 )));
             }
             let rows = found.rows.take();
-            let mut of_value = self.enter(found);
+            let mut of_value = self.enter(found)?;
             match rows {
                 Some(rows) => {
                     numbers.extend(rows.into_iter().map(|r| r.map_or(NULL, |v| of_value[v])));
@@ -225,7 +225,7 @@ impl Interner {
     }
 
     /// Numbers the new values of an array in the order of the rows; returns the numbers of all its values.
-    fn enter(&mut self, found: LookedUp) -> Vec<u32> {
+    fn enter(&mut self, found: LookedUp) -> Result<Vec<u32>> {
         let LookedUp { mut numbers, new, new_long, long, .. } = found;
         let lengths = new.iter().map(|(_, key)| Key::Packed(*key).len());
         self.longest = lengths.fold(self.longest, usize::max);
@@ -235,14 +235,14 @@ impl Interner {
                 && let Some(bytes) = long.next()
             {
                 let before = rest.partition_point(|(row, _)| *row < value);
-                self.table.insert(&rest[..before], &mut numbers);
+                self.table.insert(&rest[..before], &mut numbers)?;
                 rest = &rest[before..];
                 of_long.push(self.long_number(bytes));
             }
             numbers[value as usize] = of_long[place as usize];
         }
-        self.table.insert(rest, &mut numbers);
-        numbers
+        self.table.insert(rest, &mut numbers)?;
+        Ok(numbers)
     }
 
     fn long_number(&mut self, bytes: Box<[u8]>) -> u32 {

@@ -102,19 +102,40 @@ fn integers_have_the_same_numbers_in_a_direct_table() {
     let dense: Vec<i64> = (0..5_000).map(|n| n * 7_919 % 5_000 - 2_000).collect();
     let more = [&dense[..], &[3_000, -2_001, 3_001]].concat();
     let far = [&[i64::MAX][..], &dense, &[i64::MIN]].concat();
-    let unsigned: ArrayRef = Arc::new(arrow::array::UInt64Array::from(vec![u64::MAX, 7]));
+    let parts = [&dense[..100], &dense, &dense[..9], &more, &far, &more];
+    let wanted = [false, true, true, true, false, false];
+    let (interner, are_direct) = interned(&parts, parts.len());
+    assert_eq!(are_direct, wanted);
+    assert_eq!(interner.len(), 5_000 + 3 + 2 + 1);
+    // The direct table meets an integer beyond those of 64 bits, and one that it has.
+    let (interner, are_direct) = interned(&parts, 4);
+    assert_eq!(are_direct, wanted);
+    assert_eq!(interner.len(), 5_000 + 3 + 2 + 1);
+    let (interner, are_direct) = interned(&[&dense[..], &more[..]], 1);
+    assert_eq!(are_direct, [true, false]);
+    assert_eq!(interner.len(), 5_000 + 3 + 1);
+}
+
+/// Interns these integers, and the unsigned integers `u64::MAX` and 7 before the part with index `unsigned`. Checks that
+/// values have the same number where they are equal, and new values the next number. Returns also whether the table was
+/// direct after each part.
+fn interned(parts: &[&[i64]], unsigned: usize) -> (Interner, Vec<bool>) {
     let mut interner = interner(&DataType::Int64);
     let (mut all, mut numbers, mut are_direct) = (Vec::new(), Vec::new(), Vec::new());
-    let parts = [&dense[..100], &dense, &dense[..9], &more, &far, &more];
-    for values in parts {
+    let large: ArrayRef = Arc::new(arrow::array::UInt64Array::from(vec![u64::MAX, 7]));
+    for n in 0..=parts.len() {
+        if n == unsigned {
+            all.extend([i128::from(u64::MAX), 7]);
+            interner.intern(&large, &mut numbers).unwrap();
+            assert!(interner.table.direct().is_none());
+        }
+        let Some(values) = parts.get(n) else { break };
         all.extend(values.iter().map(|value| i128::from(*value)));
         let array: ArrayRef = Arc::new(Int64Array::from(values.to_vec()));
         interner.intern(&array, &mut numbers).unwrap();
         are_direct.push(interner.table.direct().is_some());
     }
-    assert_eq!(are_direct, [false, true, true, true, false, false]);
-    interner.intern(&unsigned, &mut numbers).unwrap();
-    all.extend([i128::from(u64::MAX), 7]);
+    assert_eq!(numbers.len(), all.len());
     let mut first_seen: Vec<i128> = Vec::new();
     for (value, n) in all.iter().zip(&numbers) {
         if *n as usize == first_seen.len() {
@@ -122,7 +143,7 @@ fn integers_have_the_same_numbers_in_a_direct_table() {
         }
         assert_eq!(first_seen[*n as usize], *value);
     }
-    assert_eq!(interner.len(), 5_000 + 3 + 2 + 1);
+    (interner, are_direct)
 }
 
 #[test]

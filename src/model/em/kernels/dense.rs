@@ -125,7 +125,7 @@ pub(super) struct Singletons<'a> {
     estimator: &'a dyn Estimator,
     n_classes: usize,
     label_matters: bool,
-    /// The factors or their logarithms, `[row, class]`, followed by space for one padded row.
+    /// The factors or their logarithms, `[row, class]`; there may be space for more rows.
     factors: Vec<f64>,
     /// The label of each row.
     labels: Vec<u32>,
@@ -157,7 +157,7 @@ impl<'a> Singletons<'a> {
         let n = width::<K>(self.n_classes);
         let Self { label_matters, factors, labels, repeats, starts, .. } = self;
         let annotations = range.offsets[first + rows.len() / n] - range.offsets[first];
-        factors.resize(annotations * n + stride(n), 0.0);
+        factors.resize(annotations * n, 0.0);
         labels.clear();
         repeats.clear();
         starts.clear();

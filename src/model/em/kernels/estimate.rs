@@ -33,9 +33,9 @@ pub struct SparseCell {
 /// A likelihood may be below [`MIN_LIKELIHOOD`]: the kernels raise it. Rows of a confusion matrix need not sum to 1.
 pub trait Estimator: Sync {
     /// Replaces the expected counts in `cells`, [`stride`](super::stride) numbers for each column, by the
-    /// likelihood of the same columns. The padding at the end of a column may be overwritten. Returns the annotator's term of the objective, such as minus the KL divergence
-    /// from a Dirichlet prior, or 0 if it has none. `K` is the number of classes if there is a specialised kernel for
-    /// it, else 0.
+    /// likelihood of the same columns. The padding at the end of a column may be overwritten. Returns the annotator's
+    /// term of the objective, such as minus the KL divergence from a Dirichlet prior, or 0 if it has none. `K` is the
+    /// number of classes if there is a specialised kernel for it, else 0.
     fn estimate<const K: usize>(&self, annotator: Annotator<'_>, cells: &mut [f64]) -> f64
     where
         Self: Sized;
@@ -175,19 +175,16 @@ impl Estimator for Smoothing {
         n_classes: usize,
         cells: &mut [f64],
     ) -> f64 {
-        if self.diagonal != 0.0 {
+        if self.label_matters() {
             return estimate_each(self, rows, n_classes, cells);
         }
-        let cells = &mut cells[..rows.0.len() * n_classes];
-        let others = self.counts_of_other_labels();
-        Arch::new().dispatch(|| {
-            let log_prior = self.log_prior_of_singletons(rows.1, n_classes, cells);
-            for cell in cells {
-                let count = (*cell + self.everywhere).max(MIN_PROBABILITY);
-                *cell = count * (1.0 / (others + count));
-            }
-            log_prior
-        })
+        self.map_singletons(
+            rows,
+            n_classes,
+            cells,
+            #[inline(always)]
+            |count, sum| count * (1.0 / sum),
+        )
     }
 
     /// # Why
@@ -200,21 +197,16 @@ impl Estimator for Smoothing {
         n_classes: usize,
         cells: &mut [f64],
     ) -> f64 {
-        if self.diagonal != 0.0 {
+        if self.label_matters() {
             return logs_of_estimates(self, rows, n_classes, cells);
         }
-        let cells = &mut cells[..rows.0.len() * n_classes];
-        let (others, least) = (self.counts_of_other_labels(), ln(MIN_LIKELIHOOD));
-        Arch::new().dispatch(
+        let least = ln(MIN_LIKELIHOOD);
+        self.map_singletons(
+            rows,
+            n_classes,
+            cells,
             #[inline(always)]
-            || {
-                let log_prior = self.log_prior_of_singletons(rows.1, n_classes, cells);
-                for cell in cells {
-                    let count = (*cell + self.everywhere).max(MIN_PROBABILITY);
-                    *cell = ln_ratio(count, others + count).max(least);
-                }
-                log_prior
-            },
+            |count, sum| ln_ratio(count, sum).max(least),
         )
     }
 
@@ -228,6 +220,31 @@ impl Smoothing {
     #[inline(always)]
     fn has_prior(self) -> bool {
         self.everywhere >= MIN_PROBABILITY || self.diagonal >= MIN_PROBABILITY
+    }
+
+    /// Replaces the counts of singleton annotators by `f(smoothed count, sum of the smoothed counts of its row)`; returns
+    /// their log-prior. The diagonal has no smoothing of its own.
+    #[inline(always)]
+    fn map_singletons(
+        self,
+        (labels, repeats): (&[u32], &[u32]),
+        n_classes: usize,
+        cells: &mut [f64],
+        f: impl Fn(f64, f64) -> f64,
+    ) -> f64 {
+        let cells = &mut cells[..labels.len() * n_classes];
+        let others = self.counts_of_other_labels();
+        Arch::new().dispatch(
+            #[inline(always)]
+            || {
+                let log_prior = self.log_prior_of_singletons(repeats, n_classes, cells);
+                for cell in cells {
+                    let count = self.smoothed(*cell);
+                    *cell = f(count, others + count);
+                }
+                log_prior
+            },
+        )
     }
 
     /// The smoothed counts of the labels that a singleton annotator has not given, for each class.
@@ -317,7 +334,7 @@ fn smooth<const K: usize>(
     smoothing.row_sums(labels, sums);
     for cells in cells.chunks_exact_mut(lanes) {
         for k in 0..lanes {
-            cells[k] = (cells[k] + smoothing.everywhere).max(MIN_PROBABILITY);
+            cells[k] = smoothing.smoothed(cells[k]);
             sums[k] += cells[k];
         }
     }

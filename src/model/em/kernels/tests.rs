@@ -5,6 +5,7 @@ use super::e_step::e_step;
 use super::log_domain::{self, LogLikelihood};
 use super::m_step::Columns;
 use super::padded_matrix::PaddedMatrix;
+use super::posterior_rows::chunk_len;
 use super::prior::Prior;
 use crate::frame::{Annotations, Dims};
 use crate::model::confusion::Smoothing;
@@ -70,23 +71,67 @@ fn crowd(n_classes: usize, interval: usize) -> Annotations {
     let many = (0..20).map(|r| (7, 100 + r, r)).chain((0..5).map(|r| (8, 200 + r, r)));
     let label = |(i, r, l)| (i, r, l % (n_classes as u32 + 1));
     let rows: Vec<(u32, u32, u32)> = regular.chain(once).chain(many).map(label).collect();
+    let dims = Dims { instances: 32, annotators: 205, classes: n_classes, labels: n_classes + 1 };
+    let mut a = weighted(dims, &rows, weights(rows.len(), interval));
+    a.trusted = Some((0..32).map(|i| (i == 4 || i == 31).then_some(1)).collect());
+    a
+}
+
+/// A weight other than 1 for every `interval`-th of `n` annotations; for none if `interval` is 0.
+fn weights(n: usize, interval: usize) -> Vec<f64> {
     let weight = |n: usize| {
         let is_weighted = interval > 0 && n.is_multiple_of(interval);
         if is_weighted { [0.5, 0.3, 1.7][n / interval % 3] } else { 1.0 }
     };
-    let dims = Dims { instances: 32, annotators: 205, classes: n_classes, labels: n_classes + 1 };
-    let mut a = weighted(dims, &rows, (0..rows.len()).map(weight).collect());
-    a.trusted = Some((0..32).map(|i| (i == 4 || i == 31).then_some(1)).collect());
+    (0..n).map(weight).collect()
+}
+
+/// Three whole chunks of instances that an E-step processes together, and a part of a fourth. Each instance but one has
+/// labels of three of four annotators. Singleton annotators label many instances of the first chunk, none of the second,
+/// one of the third, and all of the fourth; the column of the third chunk's singleton is the first of a singleton.
+fn crowd_of_chunks(n_classes: u32, interval: usize) -> Annotations {
+    let classes = n_classes as usize;
+    let chunk = chunk_len(classes) as u32;
+    let instances = 3 * chunk + 7;
+    let regular = (0..3 * instances).map(|n| {
+        let (i, r) = (n / 3, (n + n / 3) % 4);
+        (i, r, if (n * n + r) % 3 == 0 { n * 5 + r } else { i * 7 % n_classes })
+    });
+    let regular = regular.filter(|(i, ..)| *i != 2 * chunk + 30);
+    let first = (0..26).map(|n| (2 * n, 5 + n, 15 * n)).chain((0..9).map(|n| (6 * n, 31 + n, n)));
+    let third = std::iter::once((2 * chunk + 18, 4, 3));
+    let fourth = (0..7).map(|n| (3 * chunk + n, 40 + n, 3 * n));
+    let label = |(i, r, l)| (i, r, l % (n_classes + 1));
+    let rows = regular.chain(first).chain(third).chain(fourth).map(label);
+    let rows: Vec<(u32, u32, u32)> = rows.collect();
+    let dims = Dims { instances: instances as usize, annotators: 47, classes, labels: classes + 1 };
+    let mut a = weighted(dims, &rows, weights(rows.len(), interval));
+    let is_trusted = |i: u32| i == 4 || i == 2 * chunk + 9;
+    a.trusted = Some((0..instances).map(|i| is_trusted(i).then_some(1)).collect());
+    let singletons = |n: u32| -> Vec<usize> {
+        let of_chunk = n * chunk..((n + 1) * chunk).min(instances);
+        let columns = of_chunk.flat_map(|i| a.columns_of_instance(i as usize));
+        columns.map(|c| *c as usize).filter(|c| *c >= a.first_singleton()).collect()
+    };
+    assert_eq!([0, 1, 3].map(|n| singletons(n).len()), [35, 0, 7]);
+    assert_eq!(singletons(2), [a.first_singleton()]);
     a
 }
 
 /// Crowds of few and of many classes, with no weight, one, a few, and a weight for each annotation.
 fn crowds() -> impl Iterator<Item = (Annotations, String)> {
-    [4, 12].into_iter().flat_map(|n_classes| {
+    let of_one_chunk = [4, 12].into_iter().flat_map(|n_classes| {
         [0, 1000, 40, 1].map(|interval| {
             (crowd(n_classes, interval), format!("{n_classes} classes, interval {interval}"))
         })
-    })
+    });
+    let of_chunks = [5, 20].into_iter().flat_map(|n_classes| {
+        [0, 40, 1].map(|interval| {
+            let what = format!("chunks of {n_classes} classes, interval {interval}");
+            (crowd_of_chunks(n_classes, interval), what)
+        })
+    });
+    of_one_chunk.chain(of_chunks)
 }
 
 /// A prior that all instances share, and one for each instance, which excludes some classes.

@@ -1,6 +1,6 @@
 //! Convolutions, which the host computes by hand-written matrix products.
 
-use candle_core::{CpuStorage, CustomOp3, DType, Layout, Result, Shape, Tensor};
+use candle_core::{CpuStorage, CustomOp3, Layout, Result, Shape, Tensor};
 
 use crate::model::neural::net::backend::Backend;
 use crate::model::neural::net::conv_shape::ConvShape;
@@ -8,7 +8,6 @@ use crate::model::neural::net::gpu;
 use crate::model::neural::net::host::conv::ConvGradients;
 use crate::model::neural::net::host::{contiguous, read};
 use crate::model::neural::net::mode::Mode;
-use crate::model::neural::net::pooled_convolution::PooledConvolution;
 
 /// A convolution over `[image, channel, height, width]`.
 #[derive(Clone)]
@@ -23,9 +22,6 @@ pub struct Convolution {
     pub(crate) stride: usize,
 }
 
-/// The largest number of elements that one convolution on a GPU may address: the largest signed 32-bit integer.
-const MAX_ADDRESSED: usize = i32::MAX as usize;
-
 impl Convolution {
     /// The output.
     pub(crate) fn forward(&self, x: &Tensor, mode: &Mode<'_>, backend: Backend) -> Result<Tensor> {
@@ -37,8 +33,11 @@ impl Convolution {
                 x.contiguous()?.apply_op3(&weight, &bias, shape)
             }
             Backend::Candle(precision) => {
-                let own = Self { weight, bias, ..*self };
-                own.on_gpu(x, precision, MAX_ADDRESSED)
+                let (images, in_channels, height, width) = x.dims4()?;
+                let shape = self.shape(images, in_channels, height, width)?;
+                let [x, weight, bias] =
+                    [x, &weight, &bias].map(|tensor| tensor.to_dtype(precision));
+                gpu::conv::convolution(&x?, &weight?, &bias?, shape)
             }
         }
     }
@@ -48,17 +47,7 @@ impl Convolution {
         let (weight, bias) = (mode.parameter(&self.weight), mode.parameter(&self.bias));
         let (height, width, images, in_channels) = x.dims4()?;
         let shape = self.shape(images, in_channels, height, width)?;
-        x.contiguous()?.apply_op3(&weight, &bias, PooledConvolution::new(shape))
-    }
-
-    /// The output by the operations of `gpu/`, where no kernel addresses more than `max_addressed` elements unless one
-    /// image has more.
-    fn on_gpu(&self, x: &Tensor, precision: DType, max_addressed: usize) -> Result<Tensor> {
-        let (images, in_channels, height, width) = x.dims4()?;
-        let shape = self.shape(images, in_channels, height, width)?;
-        let [x, weight, bias] =
-            [x, &self.weight, &self.bias].map(|tensor| tensor.to_dtype(precision));
-        gpu::conv::convolution(&x?, &weight?, &bias?, shape, max_addressed)
+        x.contiguous()?.apply_op3(&weight, &bias, shape.pooled())
     }
 
     /// The number of rows (or columns) of the output, for an image of `size` rows (or columns) that the kernel fits.
@@ -154,9 +143,10 @@ impl ConvGradients {
 #[cfg(test)]
 mod tests {
     use candle_core::backprop::GradStore;
-    use candle_core::{Device, Var};
+    use candle_core::{DType, Device, Var};
 
     use super::*;
+    use crate::model::neural::net::gpu::conv::{MAX_ADDRESSED, in_groups, take_groups};
     use crate::model::neural::net::host::format::{by_image, by_pixel};
     use crate::model::neural::net::residual::strided;
     use crate::run::Run;
@@ -188,8 +178,17 @@ mod tests {
         by_image(&convolution.forward(&by_pixel(x)?, &mode, Backend::Host)?)
     }
 
+    /// The output by the operations of `gpu/`.
     fn on_gpu(convolution: &Convolution, x: &Tensor) -> Result<Tensor> {
-        convolution.on_gpu(x, DType::F32, MAX_ADDRESSED)
+        let mut rng = Run::new(1).rng("none");
+        convolution.forward(x, &Mode::Training(&mut rng), Backend::Candle(DType::F32))
+    }
+
+    /// The output by the operations of `gpu/`, in groups of images with at most so many elements.
+    fn by_groups(of: &Convolution, x: &Tensor, max_addressed: usize) -> Result<Tensor> {
+        let (images, in_channels, height, width) = x.dims4()?;
+        let shape = of.shape(images, in_channels, height, width)?;
+        in_groups(x, &of.weight, &of.bias, shape, max_addressed)
     }
 
     /// The output by candle's convolution with a stride of 1, whose gradients are right for every size.
@@ -232,22 +231,24 @@ mod tests {
     }
 
     /// Comparison with candle's operations for one image, several images and more images than a run holds, with and
-    /// without padding, and on a GPU also image by image.
+    /// without padding, with few channels and with more than one product of the weights' gradient has, and on a GPU also
+    /// image by image.
     #[test]
     fn output_and_gradients_are_those_of_candle() {
-        for (images, padding, kernel, stride, height, width) in [
-            (1, 0, 3, 1, 3, 5),
-            (3, 2, 5, 1, 4, 6),
-            (37, 1, 3, 1, 5, 4),
-            (20, 0, 1, 1, 2, 2),
-            (40, 1, 3, 1, 16, 16),
-            (3, 1, 3, 2, 5, 4),
-            (20, 0, 1, 2, 3, 6),
-            (2, 1, 3, 2, 1, 1),
-            (3, 2, 5, 3, 7, 8),
+        for (images, [from, to], padding, kernel, stride, height, width) in [
+            (1, [2, 3], 0, 3, 1, 3, 5),
+            (3, [2, 3], 2, 5, 1, 4, 6),
+            (37, [2, 3], 1, 3, 1, 5, 4),
+            (20, [2, 3], 0, 1, 1, 2, 2),
+            (40, [2, 3], 1, 3, 1, 16, 16),
+            (3, [2, 3], 1, 3, 2, 5, 4),
+            (20, [2, 3], 0, 1, 2, 3, 6),
+            (2, [2, 3], 1, 3, 2, 1, 1),
+            (3, [2, 3], 2, 5, 3, 7, 8),
+            (2, [100, 40], 1, 3, 1, 3, 3),
         ] {
-            let x = counted(&[images, 2, height, width], 7);
-            let (weight, bias) = (counted(&[3, 2, kernel, kernel], 5), counted(&[3], 11));
+            let x = counted(&[images, from, height, width], 7);
+            let (weight, bias) = (counted(&[to, from, kernel, kernel], 5), counted(&[to], 11));
             let convolution = Convolution {
                 weight: weight.as_tensor().clone(),
                 bias: bias.as_tensor().clone(),
@@ -259,7 +260,7 @@ mod tests {
             let wanted = gradients(&candle, &slopes);
             for is_data in [false, true] {
                 let x = if is_data { x.as_detached_tensor() } else { x.as_tensor().clone() };
-                let by_image = convolution.on_gpu(&x, DType::F32, 1);
+                let by_image = by_groups(&convolution, &x, 1);
                 for out in [on_host(&convolution, &x), on_gpu(&convolution, &x), by_image] {
                     let out = out.unwrap();
                     near("output", &out, &candle);
@@ -274,8 +275,9 @@ mod tests {
         }
     }
 
-    /// Seven images in groups of three have the same output and gradients as all at once. With 64 channels, a 3 x 3
-    /// kernel and 86 x 86 pixels no group has more than 2^31 elements, while 1 024 images have 4.4 billion.
+    /// Seven images in groups of three have the same output and gradients as all at once; the groups are those of the
+    /// input, forwards and backwards, and of the output's gradient. With 64 channels, a 3 x 3 kernel and 86 x 86 pixels no
+    /// group has more than 2^31 elements, while 1 024 images have 4.4 billion.
     #[test]
     fn large_batches_are_computed_in_groups() {
         let (x, weight, bias) =
@@ -286,12 +288,17 @@ mod tests {
             padding: 1,
             stride: 1,
         };
-        let of_groups = |max_addressed| {
-            let out = convolution.on_gpu(&x, DType::F32, max_addressed).unwrap();
+        let with_gradients = |out: Result<Tensor>| {
+            let out = out.unwrap();
             let found = gradients(&out, &counted(out.dims(), 3));
             (out, found)
         };
-        let ((out, found), (whole, wanted)) = (of_groups(3 * 3 * 9 * 20 + 5), of_groups(1 << 31));
+        take_groups();
+        let limit = 3 * 3 * 9 * 20 + 5;
+        let (out, found) = with_gradients(by_groups(&convolution, &x, limit));
+        assert_eq!(take_groups(), vec![(limit, vec![3, 3, 1]); 3]);
+        let (whole, wanted) = with_gradients(on_gpu(&convolution, &x));
+        assert_eq!(take_groups(), vec![(MAX_ADDRESSED, vec![7]); 3]);
         near("output", &out, &whole);
         for (name, var) in [("x", &x), ("weight", &weight), ("bias", &bias)] {
             near(name, found.get(var).unwrap(), wanted.get(var).unwrap());

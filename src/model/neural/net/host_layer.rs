@@ -26,7 +26,7 @@ pub enum HostLayerKind {
     Relu,
     /// Dropout of this share of the values.
     Dropout(f64),
-    /// The maximum of each square of 2 x 2.
+    /// The maximum of each window of 2 x 2.
     MaxPool,
     /// The mean of each channel.
     MeanPool,

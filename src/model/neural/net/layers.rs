@@ -56,7 +56,7 @@ pub enum Layer {
     Activation(Activation),
     /// Dropout: sets this share of the values to zero in training.
     Dropout(f64),
-    /// The maximum of each square of 2 x 2.
+    /// The maximum of each window of 2 x 2.
     MaxPool,
     /// The mean of each channel.
     MeanPool,
@@ -291,7 +291,7 @@ mod tests {
         }
     }
 
-    /// Squares of numbers, of ties, of negative numbers, and with NaN.
+    /// Windows of numbers, of ties, of negative numbers, and with NaN.
     #[test]
     fn a_relu_before_a_max_pool_may_be_computed_after_it() {
         let values = [

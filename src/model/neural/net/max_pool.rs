@@ -1,18 +1,14 @@
-//! Maximum pooling over squares of 2 x 2; an odd last row or column is left out.
+//! Maximum pooling over windows of 2 x 2; an odd last row or column is left out.
 
-use std::sync::OnceLock;
-
-use candle_core::{CpuStorage, CustomOp1, Layout, Result, Shape, Tensor};
-use pulp::Arch;
-use rayon::prelude::*;
+use candle_core::{Result, Tensor};
 
 use crate::model::neural::net::backend::Backend;
-use crate::model::neural::net::host::{contiguous, read};
+use crate::model::neural::net::host;
 
 /// The pooled images.
 pub(crate) fn max_pool(x: &Tensor, backend: Backend) -> Result<Tensor> {
     match backend {
-        Backend::Host => x.contiguous()?.apply_op1(MaxPool::default()),
+        Backend::Host => host::max_pool::max_pool(x),
         Backend::Candle(_) => by_candle(x),
     }
 }
@@ -38,135 +34,6 @@ fn larger(a: &Tensor, b: &Tensor) -> Result<Tensor> {
     b.detach().gt(&a.detach())?.maximum(&is_nan)?.where_cond(b, a)
 }
 
-/// The pooling of one batch on the host.
-#[derive(Default)]
-struct MaxPool {
-    /// The position of each maximum in its square, row by row; the first of equal values.
-    largest: OnceLock<Vec<u8>>,
-}
-
-impl CustomOp1 for MaxPool {
-    fn name(&self) -> &'static str {
-        "max pool"
-    }
-
-    fn cpu_fwd(&self, x: &CpuStorage, layout: &Layout) -> Result<(CpuStorage, Shape)> {
-        let (height, width, images, channels) = layout.shape().dims4()?;
-        let squares = Squares { width, pixel: images * channels, relu: false };
-        let n = height / 2 * squares.row();
-        let (mut out, mut largest) = (vec![0.0; n], vec![0; n]);
-        let x = contiguous(x.as_slice()?, layout)?;
-        out.par_chunks_mut(squares.row().max(1))
-            .zip(largest.par_chunks_mut(squares.row().max(1)))
-            .zip(x.par_chunks(squares.two_rows().max(1)))
-            .for_each(|((out, largest), x)| squares.forward(x, out, largest));
-        // candle calls the forward pass of an operation once; a second call would store the same positions.
-        self.largest.get_or_init(|| largest);
-        Ok((CpuStorage::F32(out), Shape::from((height / 2, width / 2, images, channels))))
-    }
-
-    /// The whole gradient of an output goes to the pixel with the maximum.
-    fn bwd(&self, x: &Tensor, _: &Tensor, gradient: &Tensor) -> Result<Option<Tensor>> {
-        let (height, width, images, channels) = x.dims4()?;
-        let Some(largest) = self.largest.get() else {
-            candle_core::bail!("a pooling goes back before it went forward")
-        };
-        let squares = Squares { width, pixel: images * channels, relu: false };
-        let of_input = read([&gradient.contiguous()?], |[gradient]| {
-            squares.backward(gradient, largest, height)
-        })?;
-        Tensor::from_vec(of_input, x.dims(), x.device()).map(Some)
-    }
-}
-
-/// The squares of images, `[row, column, image, channel]`.
-#[derive(Clone, Copy)]
-pub(super) struct Squares {
-    /// The number of pixels in a row of an image.
-    pub(super) width: usize,
-    /// The number of values in a pixel of all images.
-    pub(super) pixel: usize,
-    /// Whether ReLU follows.
-    pub(super) relu: bool,
-}
-
-/// The position of the maximum in a square whose maximum has no gradient.
-const NONE: u8 = 4;
-
-impl Squares {
-    /// The number of values in a row of the output.
-    pub(super) fn row(self) -> usize {
-        self.width / 2 * self.pixel
-    }
-
-    /// The number of values in two rows of the input.
-    pub(super) fn two_rows(self) -> usize {
-        2 * self.width * self.pixel
-    }
-
-    /// Computes a row of the output from two rows of the input, and the position of each maximum in its square.
-    pub(super) fn forward(self, x: &[f32], out: &mut [f32], largest: &mut [u8]) {
-        let places = out
-            .chunks_exact_mut(self.pixel.max(1))
-            .zip(largest.chunks_exact_mut(self.pixel.max(1)));
-        for (place, (out, largest)) in places.enumerate() {
-            let pixels = self.pixels(place).map(|at| &x[at * self.pixel..][..self.pixel]);
-            Arch::new().dispatch(|| maxima(pixels, self.relu, out, largest));
-        }
-    }
-
-    /// The gradient of images with this number of rows.
-    pub(super) fn backward(self, gradient: &[f32], largest: &[u8], height: usize) -> Vec<f32> {
-        let mut of_input = vec![0.0; height * self.width * self.pixel];
-        let row = self.row().max(1);
-        of_input
-            .par_chunks_mut(self.two_rows().max(1))
-            .zip(gradient.par_chunks(row).zip(largest.par_chunks(row)))
-            .for_each(|(of_input, (gradient, largest))| {
-                let places = gradient.chunks_exact(self.pixel.max(1));
-                let places = places.zip(largest.chunks_exact(self.pixel.max(1))).enumerate();
-                for (place, (gradient, largest)) in places {
-                    for (k, at) in (0_u8..).zip(self.pixels(place)) {
-                        let of_pixel = &mut of_input[at * self.pixel..][..self.pixel];
-                        Arch::new().dispatch(|| {
-                            for ((of, g), largest) in of_pixel.iter_mut().zip(gradient).zip(largest)
-                            {
-                                *of = if *largest == k { *g } else { 0.0 };
-                            }
-                        });
-                    }
-                }
-            });
-        of_input
-    }
-
-    /// The four pixels under a position in a row of the output, in two rows of the input.
-    fn pixels(self, place: usize) -> [usize; 4] {
-        let first = 2 * place;
-        [first, first + 1, first + self.width, first + self.width + 1]
-    }
-}
-
-/// The maximum of four pixels, channel by channel, and the index of its pixel; NaN is larger than every number.
-#[inline(always)]
-fn maxima(pixels: [&[f32]; 4], relu: bool, out: &mut [f32], largest: &mut [u8]) {
-    out.copy_from_slice(pixels[0]);
-    for (k, pixel) in pixels.iter().enumerate().skip(1) {
-        for ((out, largest), x) in out.iter_mut().zip(&mut *largest).zip(*pixel) {
-            let larger = *x > *out || x.is_nan();
-            *out = if larger { *x } else { *out };
-            *largest = if larger { k as u8 } else { *largest };
-        }
-    }
-    if relu {
-        for (out, largest) in out.iter_mut().zip(largest) {
-            *largest = if *out > 0.0 { *largest } else { NONE };
-            // NaN is kept.
-            *out = if *out < 0.0 { 0.0 } else { *out };
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use candle_core::{DType, Device, Var};
@@ -188,7 +55,7 @@ mod tests {
         numbers(loss.backward().unwrap().get(x).unwrap())
     }
 
-    /// An image of 5 x 5 pixels, whose last row and column are left out: the maximum of each square gets the whole
+    /// An image of 5 x 5 pixels, whose last row and column are left out: the maximum of each window gets the whole
     /// gradient.
     #[test]
     fn pooling_hands_the_whole_slope_to_the_largest() {

@@ -20,7 +20,6 @@ mod mean_pool;
 pub(crate) mod mode;
 pub(crate) mod parameters;
 mod parameters_on_gpu;
-mod pooled_convolution;
 pub(crate) mod precision;
 pub(crate) mod pytorch;
 pub(crate) mod residual;

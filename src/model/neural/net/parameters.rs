@@ -1,8 +1,10 @@
 //! The parameters of a network. Each has its own name and random stream, and the optimiser updates it.
 //!
 //! # Why
-//! candle's own `VarMap` draws from a generator that cannot be seeded on the host, in the order of a hash map. Here a
-//! parameter's initial values depend only on the seed and its name.
+//! candle-nn's `VarMap` draws from a generator that cannot be seeded on the host, in the order of a hash map. Here a
+//! parameter's initial values depend only on the seed and its name. candle-nn's `VarBuilder` with a `SimpleBackend` of
+//! our own could draw them so, too, but it serves candle-nn's layers, which we do not use, and the kinds and moments of
+//! parameters, in the order of their names, would still have to be kept here.
 
 use std::collections::BTreeMap;
 

@@ -69,14 +69,25 @@ impl CustomOp1 for Shortcut {
     }
 }
 
-/// The first of every `stride` rows, and of every `stride` columns, as a node of candle's graph.
+/// The first of every `stride` rows, and of every `stride` columns, as nodes of candle's graph.
+///
+/// # Why
+/// An axis of pixels becomes two: whole strides, and pixels within a stride. So the pixels are a view, which is copied
+/// once; an index of rows would be copied to a GPU in every pass.
 pub(super) fn strided(x: &Tensor, stride: usize) -> Result<Tensor> {
     if stride == 1 {
         return Ok(x.clone());
     }
-    let (_, _, height, width) = x.dims4()?;
-    let first = |size: usize| Tensor::arange_step(0, size as u32, stride as u32, x.device());
-    x.contiguous()?.index_select(&first(height)?, 2)?.index_select(&first(width)?, 3)
+    let (images, channels, height, width) = x.dims4()?;
+    let (rows, columns) = (height.div_ceil(stride), width.div_ceil(stride));
+    // The last stride may reach beyond the image.
+    let whole = x.pad_with_zeros(2, 0, rows * stride - height)?.pad_with_zeros(
+        3,
+        0,
+        columns * stride - width,
+    )?;
+    let strides = whole.reshape((images, channels, rows, stride, columns, stride))?;
+    strides.narrow(5, 0, 1)?.narrow(3, 0, 1)?.squeeze(5)?.squeeze(3)?.contiguous()
 }
 
 #[cfg(test)]
@@ -159,6 +170,28 @@ mod tests {
         let halved =
             |layer: &&Layer| matches!(layer, Layer::Residual(block) if block.shortcut.is_some());
         assert_eq!(layers.iter().filter(halved).count(), 2);
+    }
+
+    /// Even and odd numbers of rows and columns, with strides that do and do not divide them.
+    #[test]
+    fn a_stride_takes_the_pixels_of_an_index_with_their_gradients() {
+        for (height, width, stride) in [(4, 6, 2), (5, 7, 2), (1, 2, 2), (7, 8, 3), (3, 4, 1)] {
+            let x = Var::from_tensor(&counted(&[2, 3, height, width], 7)).unwrap();
+            let every = |size: usize| {
+                Tensor::arange_step(0, size as u32, stride as u32, &Device::Cpu).unwrap()
+            };
+            let rows = x.index_select(&every(height), 2).unwrap();
+            let want = rows.index_select(&every(width), 3).unwrap();
+            let got = strided(&x, stride).unwrap();
+            let what = format!("{height} x {width}, {stride}");
+            assert_eq!((got.dims(), numbers(&got)), (want.dims(), numbers(&want)), "{what}");
+            let slopes = counted(want.dims(), 5);
+            let [got, want] = [got, want].map(|out| {
+                let loss = (out * &slopes).unwrap().sum_all().unwrap();
+                numbers(loss.backward().unwrap().get(&x).unwrap())
+            });
+            assert_eq!(got, want, "{what}");
+        }
     }
 
     /// Images of 5 x 6 become 3 x 3 and 2 x 2: every output and gradient on the host equals that of candle's

@@ -1,7 +1,12 @@
-//! Outputs of NaN: no maximum and no clamp hides them, so that the training stops at once.
+//! Numbers that are not finite: no maximum and no clamp hides them, so that the training stops at once.
 
+use std::sync::Arc;
+
+use super::fits::{agreeing, fit};
 use super::posteriors::predict;
 use super::*;
+use crate::frame::{Described, Matrix};
+use crate::testing::described;
 
 /// Row 0 of every output is NaN, and row 1 is unchanged.
 fn expect_nan<N: CrowdNet>(mut case: Case<'_, N>) {
@@ -63,4 +68,43 @@ fn a_network_without_numbers_has_no_loss_and_no_prediction() {
     let mut trusted = Case::new(&layer);
     trusted.batch.trusted = vec![Some(2), None];
     expect_nan(trusted);
+}
+
+/// The error of `dl` after one epoch of a single batch, whose loss is that of the initial parameters.
+fn error_after_one_step(optimiser: OptimiserSpec, described: &Described) -> String {
+    let optimiser = OptimiserSpec { rule: OptimiserKind::Sgd, ..optimiser };
+    let train = TrainSpec { epochs: 1, batch_size: Some(1000), optimiser, ..TrainSpec::default() };
+    let backbone = BackboneSpec {
+        hidden: vec![64],
+        dropout: 0.0,
+        batch_norm: false,
+        scaling: Scaling::None,
+        ..BackboneSpec::default()
+    };
+    let device = "cpu".to_owned();
+    let network = NetworkSpec { device, backbone, train, ..NetworkSpec::default() };
+    let error = fit(&Neural { network, model: Dl::default() }, &agreeing(), described).unwrap_err();
+    assert_eq!(error.exit_code(), 4, "{error}");
+    error.to_string()
+}
+
+/// The loss of the only batch is finite, but not what follows it: the parameters at a rate beyond f32, the products of
+/// parameters of about 1e30, and the square of a gradient with respect to weights that multiply features of 1e30.
+#[test]
+fn a_last_step_that_diverges_says_so_and_names_the_learning_rate() {
+    let usual = described(&agreeing());
+    let rate = |learning_rate| OptimiserSpec { learning_rate, ..OptimiserSpec::default() };
+    let clipped = OptimiserSpec { clip_norm: Some(1.0), ..rate(1e-3) };
+    let mut large = usual.clone();
+    let values: Vec<f32> = (0..40 * 4).map(|n| 1e30 * (n % 5) as f32).collect();
+    large.features.matrix = Arc::new(Matrix::from_rows(4, &values));
+    for (optimiser, described, found) in [
+        (rate(1e300), &usual, "found: a parameter that is not a finite number in epoch 1"),
+        (rate(1e30), &usual, "found: a prediction that is not a finite number"),
+        (clipped, &large, "found: a squared norm of inf of the gradient in epoch 1"),
+    ] {
+        let error = error_after_one_step(optimiser, described);
+        assert!(error.contains("learning_rate"), "{error}");
+        assert!(error.contains(found), "{error}");
+    }
 }

@@ -6,6 +6,8 @@
 //! the gradient by the weight is one matrix product, and the gradient by the input is a convolution, which cuDNN can
 //! compute, too. The training data are no variable, and get no gradient.
 
+#[cfg(test)]
+use std::cell::RefCell;
 use std::sync::{Mutex, PoisonError};
 
 use candle_core::{Layout, Result, Shape, Tensor, op};
@@ -14,13 +16,26 @@ use crate::model::neural::net::conv_shape::ConvShape;
 use crate::model::neural::net::gpu::norm::sums;
 use crate::model::neural::net::gpu::{DeviceOp, DeviceStorage, OnDevice, of_channels, read_on};
 
-/// The convolution of `x`, `[image, in, height, width]`, by `weight`, `[out, in, kernel, kernel]`, plus `bias`, `[out]`,
-/// in groups of images whose patches have at most `max_addressed` elements; a group has at least one image.
+/// The largest number of elements that one convolution on a GPU may address: the largest signed 32-bit integer.
+pub(in crate::model::neural::net) const MAX_ADDRESSED: usize = i32::MAX as usize;
+
+/// The convolution of `x`, `[image, in, height, width]`, by `weight`, `[out, in, kernel, kernel]`, plus `bias`, `[out]`.
 ///
 /// # Why
 /// candle's kernels on a GPU address the patches of a whole batch with 32 bits: with 64 channels and a 3 x 3 kernel,
 /// 1 024 images of 86 x 86 pixels have more elements. So a large batch is computed in groups of images.
 pub(in crate::model::neural::net) fn convolution(
+    x: &Tensor,
+    weight: &Tensor,
+    bias: &Tensor,
+    shape: ConvShape,
+) -> Result<Tensor> {
+    in_groups(x, weight, bias, shape, MAX_ADDRESSED)
+}
+
+/// [`convolution`] in groups of images whose patches have at most `max_addressed` elements; a group has at least one
+/// image.
+pub(in crate::model::neural::net) fn in_groups(
     x: &Tensor,
     weight: &Tensor,
     bias: &Tensor,
@@ -171,11 +186,31 @@ fn flipped(weight: &Tensor) -> Result<Tensor> {
 /// The batch in groups of images whose patches have at most `max_addressed` elements.
 fn groups(x: &Tensor, shape: ConvShape, max_addressed: usize) -> Result<Vec<Tensor>> {
     let (images, group) = (x.dims()[0], shape.images_addressed(max_addressed));
-    if images <= group {
-        return Ok(vec![x.clone()]);
-    }
-    let part = |first| x.narrow(0, first, group.min(images - first))?.contiguous();
-    (0..images).step_by(group).map(part).collect()
+    let groups = if images <= group {
+        vec![x.clone()]
+    } else {
+        let part = |first| x.narrow(0, first, group.min(images - first))?.contiguous();
+        (0..images).step_by(group).map(part).collect::<Result<_>>()?
+    };
+    #[cfg(test)]
+    GROUPS.with_borrow_mut(|all| {
+        let sizes = groups.iter().map(|group| group.dims()[0]).collect();
+        all.push((max_addressed, sizes));
+    });
+    Ok(groups)
+}
+
+#[cfg(test)]
+thread_local! {
+    /// The limit of each division of a batch on this thread, and the number of images in each group.
+    static GROUPS: RefCell<Vec<(usize, Vec<usize>)>> = const { RefCell::new(Vec::new()) };
+}
+
+/// The divisions of batches on this thread since the last call: the limit of each, and the number of images in each
+/// group.
+#[cfg(test)]
+pub(in crate::model::neural::net) fn take_groups() -> Vec<(usize, Vec<usize>)> {
+    GROUPS.take()
 }
 
 #[cfg(test)]

@@ -1,7 +1,18 @@
 //! The matrix products of a convolution on the host, in parallel.
 //!
+//! A matrix of images has a row for each pixel of each image and a column for each channel, so that the pixels under
+//! one cell of a kernel are consecutive rows of the matrix in memory:
+//!
+//! ```text
+//! out[row] = start + sum over cells: x[row moved by the cell] W[cell]          RowProduct
+//! dW[cell] = sum over rows: x[row moved by the cell]^T dout[row]               OuterProduct
+//! ```
 //! # Why
-//! candle's own convolution took thirteen times as long over an epoch of LeNet, before these products used AVX-512.
+//! No patches are copied (im2col): a kernel of 3 x 3 would write and read nine times the image. Each value of a result
+//! is summed over cells first and then over channels or rows, so that tiles, vectors and threads change no bit. candle's
+//! own convolution took thirteen times as long over an epoch of LeNet, before these products used AVX-512. With AVX-512,
+//! convolutions of 128 and of 256 channels take 0.53 of the time that they take with AVX2 (forward and backward, two
+//! threads of an AMD EPYC of Zen 5).
 
 use rayon::prelude::*;
 
@@ -10,7 +21,7 @@ use crate::model::neural::net::host::outer_product::OuterProduct;
 use crate::model::neural::net::host::row_product::RowProduct;
 use crate::model::neural::net::host::tiles::{ColumnBlocks, RowRun};
 
-/// The number of channels in a tile of the weights' gradient.
+/// The number of input channels in one product of the weights' gradient.
 const CHANNELS: usize = 96;
 
 /// The number of products that keeps all threads busy. If there are fewer, the rows of each are divided, too.
@@ -106,15 +117,14 @@ impl ConvShape {
         let (blocks, runs, cells) =
             (ColumnBlocks::new(self.out_channels), self.reads(), self.cells());
         let groups = self.in_channels.div_ceil(CHANNELS);
-        let n_tiles = blocks.len() * groups;
-        let n_products = self.out_channels.div_ceil(COLUMNS).max(1) * groups.max(1);
-        let parts = ENOUGH_PRODUCTS.div_ceil(n_products).min(runs.len()).max(1);
+        let counted = self.out_channels.div_ceil(COLUMNS).max(1) * groups.max(1);
+        let parts = ENOUGH_PRODUCTS.div_ceil(counted).min(runs.len()).max(1);
         let runs: Vec<&[RowRun]> = runs.chunks(runs.len().div_ceil(parts).max(1)).collect();
-        let tile = |n: usize| {
+        let product = |n: usize| {
             let (block, group) = (n / groups, n % groups);
             let channels = group * CHANNELS..((group + 1) * CHANNELS).min(self.in_channels);
             let mut sums = vec![0.0; (cells * channels.len() + 1) * blocks.width];
-            let tiles: Vec<Vec<f32>> = runs
+            let of_parts: Vec<Vec<f32>> = runs
                 .par_iter()
                 .map(|runs| {
                     let mut sums = vec![0.0; (cells * channels.len() + 1) * blocks.width];
@@ -135,25 +145,26 @@ impl ConvShape {
                     sums
                 })
                 .collect();
-            for tile in &tiles {
-                sums.iter_mut().zip(tile).for_each(|(sum, g)| *sum += g);
+            for of_part in &of_parts {
+                sums.iter_mut().zip(of_part).for_each(|(sum, g)| *sum += g);
             }
             sums
         };
-        let tiles: Vec<Vec<f32>> = (0..n_tiles).into_par_iter().map(tile).collect();
+        let n_products = blocks.len() * groups;
+        let products: Vec<Vec<f32>> = (0..n_products).into_par_iter().map(product).collect();
         let of_bias =
-            (0..self.out_channels).map(|o| tiles[o / blocks.width * groups][o % blocks.width]);
+            (0..self.out_channels).map(|o| products[o / blocks.width * groups][o % blocks.width]);
         let of_bias = of_bias.collect();
         let mut of_weight = vec![0.0; self.out_channels * self.in_channels * cells];
         of_weight.par_chunks_mut((self.in_channels * cells).max(1)).enumerate().for_each(
             |(o, out)| {
                 let (block, column) = (o / blocks.width, o % blocks.width);
                 for (group, out) in out.chunks_mut(CHANNELS * cells).enumerate() {
-                    let tile = &tiles[block * groups + group][blocks.width..];
+                    let product = &products[block * groups + group][blocks.width..];
                     let channels = out.len() / cells;
                     for (channel, out) in out.chunks_exact_mut(cells).enumerate() {
                         for (cell, out) in out.iter_mut().enumerate() {
-                            *out = tile[(cell * channels + channel) * blocks.width + column];
+                            *out = product[(cell * channels + channel) * blocks.width + column];
                         }
                     }
                 }

@@ -2,30 +2,30 @@
 //!
 //! # Why
 //! In the matrix `[row, column, image][channel]` the operands of convolutions are contiguous rows, which need no
-//! copies, and norms and sums run along the rows. candle exchanges axes value by value, in the backward pass twice.
+//! copies, and norms and sums run along the rows. candle permutes axes value by value, in the backward pass twice.
 
 use candle_core::{CpuStorage, CustomOp1, Layout, Result, Shape, Tensor};
 use rayon::prelude::*;
 
-use crate::model::neural::net::host::contiguous;
+use crate::model::neural::net::host::{PART, contiguous};
 
 /// Images `[image, channel, row, column]` as `[row, column, image, channel]`; tensors of other ranks are only made
 /// contiguous.
 pub(crate) fn by_pixel(x: &Tensor) -> Result<Tensor> {
-    if x.rank() == 4 { x.contiguous()?.apply_op1(ExchangedPairs) } else { x.contiguous() }
+    if x.rank() == 4 { x.contiguous()?.apply_op1(Transpose) } else { x.contiguous() }
 }
 
 /// `[row, column, image, channel]` as `[image, channel, row, column]`; tensors of other ranks unchanged.
 pub(crate) fn by_image(x: &Tensor) -> Result<Tensor> {
-    if x.rank() == 4 { x.contiguous()?.apply_op1(ExchangedPairs) } else { Ok(x.clone()) }
+    if x.rank() == 4 { x.contiguous()?.apply_op1(Transpose) } else { Ok(x.clone()) }
 }
 
 /// `[a, b, c, d]` as `[c, d, a, b]`: the transpose of a matrix `[a b, c d]`.
-struct ExchangedPairs;
+struct Transpose;
 
-impl CustomOp1 for ExchangedPairs {
+impl CustomOp1 for Transpose {
     fn name(&self) -> &'static str {
-        "exchanged pairs of axes"
+        "transpose"
     }
 
     fn cpu_fwd(&self, storage: &CpuStorage, layout: &Layout) -> Result<(CpuStorage, Shape)> {
@@ -39,11 +39,8 @@ impl CustomOp1 for ExchangedPairs {
     }
 }
 
-/// The number of rows and columns in a tile of the transpose: a cache line of f32.
-const TILE: usize = 16;
-
-/// The number of values that a thread transposes at a time.
-const PART: usize = 1 << 14;
+/// The number of columns that are read together: the f32 of a cache line.
+const LINE: usize = 16;
 
 /// The transpose of a row-major matrix.
 fn transpose(x: &[f32], rows: usize, columns: usize) -> Vec<f32> {
@@ -51,10 +48,10 @@ fn transpose(x: &[f32], rows: usize, columns: usize) -> Vec<f32> {
         return x.to_vec();
     }
     let mut out = vec![0.0; x.len()];
-    let at_once = (PART / rows).next_multiple_of(TILE).max(TILE);
+    let at_once = (PART / rows).next_multiple_of(LINE).max(LINE);
     out.par_chunks_mut(at_once * rows).enumerate().for_each(|(n, out)| {
-        for (tile, out) in out.chunks_mut(TILE * rows).enumerate() {
-            let first = n * at_once + tile * TILE;
+        for (line, out) in out.chunks_mut(LINE * rows).enumerate() {
+            let first = n * at_once + line * LINE;
             for (row, x) in x.chunks_exact(columns).enumerate() {
                 let x = &x[first..][..out.len() / rows];
                 out[row..].iter_mut().step_by(rows).zip(x).for_each(|(out, x)| *out = *x);
@@ -74,7 +71,7 @@ mod tests {
         t.flatten_all().unwrap().to_vec1().unwrap()
     }
 
-    /// One row or column of a matrix, matrices that do and do not divide into tiles, and one of several parts.
+    /// One row or column of a matrix, matrices whose columns do and do not fill cache lines, and one of several parts.
     #[test]
     fn axes_and_gradients_are_those_of_a_permutation() {
         for dims in [

@@ -2,9 +2,11 @@
 
 pub(crate) mod conv;
 pub(crate) mod format;
+pub(crate) mod max_pool;
 pub(crate) mod norm;
 mod outer_product;
 pub(crate) mod pointwise;
+pub(crate) mod pooled_convolution;
 pub(crate) mod product;
 mod row_product;
 pub(crate) mod tiles;
@@ -12,6 +14,9 @@ pub(crate) mod tiles;
 use std::cell::RefCell;
 
 use candle_core::{CpuStorage, InplaceOp2, Layout, Result, Storage, Tensor};
+
+/// The number of values that a thread computes at a time where each depends on a few others.
+const PART: usize = 1 << 14;
 
 /// Changes the values of a tensor in place, given the values of another tensor of the same shape; tensors that share
 /// its storage change too.

@@ -20,7 +20,7 @@ pub(crate) struct OuterProduct<'a> {
     pub(crate) blocks: ColumnBlocks,
     /// The index of the block of columns.
     pub(crate) block: usize,
-    /// The channels of `x` in this tile.
+    /// The channels of `x` whose weights' gradient it is.
     pub(crate) channels: Range<usize>,
     /// The runs of rows to sum over.
     pub(crate) runs: &'a [RowRun],
@@ -134,6 +134,75 @@ impl<S: Simd, const N: usize> Tile for OuterTile<'_, S, N> {
         }
         for ((to, _), sums) in terms.into_iter().zip(sums) {
             self.of_weight[to] = sums;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::neural::net::host::tiles::test_cases::{SIZES, counted, with_all_vectors};
+
+    #[test]
+    fn outer_products_of_any_size_are_those_by_hand() {
+        with_all_vectors(OuterProducts);
+    }
+
+    #[derive(Clone, Copy)]
+    struct OuterProducts;
+
+    impl WithSimd for OuterProducts {
+        type Output = ();
+
+        /// Of all channels, and of all but the first.
+        fn with_simd<S: Simd>(self, simd: S) {
+            for sizes in SIZES {
+                are_those_by_hand(simd, sizes, 0..sizes.1);
+                are_those_by_hand(simd, sizes, 1..sizes.1);
+            }
+        }
+    }
+
+    /// Two cells read rows 1 and 4 of `x` for the first row.
+    fn are_those_by_hand<S: Simd>(
+        simd: S,
+        (rows, inner, columns): (usize, usize, usize),
+        channels: Range<usize>,
+    ) {
+        let x = counted((rows + 4) * inner, 7);
+        let run = RowRun { first: 2, rows, sources: vec![(0, 1), (1, 4)] };
+        let blocks = ColumnBlocks::of_vectors(columns, S::F32_LANES);
+        let gradient = counted((rows + 2) * columns, 9);
+        for block in 0..blocks.len() {
+            let mut of_weight = vec![0.0; 2 * channels.len() * blocks.width];
+            let mut of_bias = vec![0.0; blocks.width];
+            OuterProduct {
+                x: &x,
+                inner,
+                gradient: &gradient,
+                blocks,
+                block,
+                channels: channels.clone(),
+                runs: std::slice::from_ref(&run),
+                of_weight: &mut of_weight,
+                of_bias: &mut of_bias,
+            }
+            .with_simd(simd);
+            for (at, c) in blocks.columns(block).enumerate() {
+                let (lanes, of) = (S::F32_LANES, &channels);
+                let what = format!("{lanes} lanes, {rows} x {inner} x {columns}, {of:?}, {c}");
+                let slope = |row: usize| gradient[(2 + row) * columns + c];
+                let sum: f32 = (0..rows).map(slope).sum();
+                assert_eq!(of_bias[at], sum, "{what}");
+                for (cell, first) in &run.sources {
+                    for (n, k) in channels.clone().enumerate() {
+                        let want: f32 =
+                            (0..rows).map(|row| x[(first + row) * inner + k] * slope(row)).sum();
+                        let got = of_weight[(cell * channels.len() + n) * blocks.width + at];
+                        assert_eq!(got, want, "{what}, cell {cell}, channel {k}");
+                    }
+                }
+            }
         }
     }
 }

@@ -8,7 +8,7 @@ use pulp::Arch;
 use rayon::prelude::*;
 
 use crate::model::neural::net::dropout::Mask;
-use crate::model::neural::net::host::{contiguous, read};
+use crate::model::neural::net::host::{PART, contiguous, read};
 
 /// `max(x, 0)`; NaN is kept.
 pub(crate) fn relu(x: &Tensor) -> Result<Tensor> {
@@ -76,9 +76,6 @@ fn zip_map(a: &Tensor, b: &Tensor, f: impl Fn(f32, f32) -> f32 + Sync) -> Result
     let values = read([&a.contiguous()?, b], |[a, b]| zip(a, b, f))?;
     Tensor::from_vec(values, a.dims(), a.device())
 }
-
-/// The number of values that a thread computes at a time.
-const PART: usize = 1 << 14;
 
 /// Applies `f` to each pair of values of two slices of the same length.
 fn zip(a: &[f32], b: &[f32], f: impl Fn(f32, f32) -> f32 + Sync) -> Vec<f32> {

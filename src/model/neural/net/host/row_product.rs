@@ -146,3 +146,54 @@ impl<S: Simd, const N: usize> RowTile<'_, S, N> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::neural::net::host::tiles::test_cases::{SIZES, counted, with_all_vectors};
+
+    #[test]
+    fn row_products_of_any_size_are_those_by_hand() {
+        with_all_vectors(RowProducts);
+    }
+
+    #[derive(Clone, Copy)]
+    struct RowProducts;
+
+    impl WithSimd for RowProducts {
+        type Output = ();
+
+        fn with_simd<S: Simd>(self, simd: S) {
+            SIZES.into_iter().for_each(|sizes| is_that_by_hand(simd, sizes));
+        }
+    }
+
+    /// Two cells read rows 1 and 4 of `x` for the first row.
+    fn is_that_by_hand<S: Simd>(simd: S, (rows, inner, columns): (usize, usize, usize)) {
+        let x = counted((rows + 4) * inner, 7);
+        let run = RowRun { first: 2, rows, sources: vec![(0, 1), (1, 4)] };
+        let blocks = ColumnBlocks::of_vectors(columns, S::F32_LANES);
+        let (weight, bias) = (counted(2 * inner * columns, 5), counted(columns, 3));
+        let w = |cell: usize, k: usize, c: usize| weight[(cell * inner + k) * columns + c];
+        let block = 2 * inner * blocks.width;
+        let (mut packed, mut start) = (vec![0.0; blocks.len() * block], bias.clone());
+        start.resize(blocks.len() * blocks.width, 0.0);
+        for (c, row) in (0..columns).flat_map(|c| (0..2 * inner).map(move |row| (c, row))) {
+            let at = c / blocks.width * block + row * blocks.width + c % blocks.width;
+            packed[at] = w(row / inner, row % inner, c);
+        }
+        let mut out = vec![f32::NAN; rows * columns];
+        let (x, weight, start) = (&x[..], &packed[..], &start[..]);
+        RowProduct { x, inner, weight, block, start, blocks, run: &run, out: &mut out }
+            .with_simd(simd);
+        for (row, c) in (0..rows).flat_map(|row| (0..columns).map(move |c| (row, c))) {
+            let product = |cell, first| -> f32 {
+                (0..inner).map(|k| x[(first + row) * inner + k] * w(cell, k, c)).sum()
+            };
+            let want = bias[c] + product(0, 1) + product(1, 4);
+            let lanes = S::F32_LANES;
+            let what = format!("{lanes} lanes, {rows} x {inner} x {columns}, ({row}, {c})");
+            assert_eq!(out[row * columns + c], want, "{what}");
+        }
+    }
+}

@@ -4,30 +4,28 @@
 //! The output of LeNet's first convolution is four times its pooled output. As three operations, it and its gradient are
 //! written to memory and read again, and candle adds the gradient to zeros: an epoch of LeNet takes 161 ms, and 143 ms
 //! as one operation (8 192 images, two threads of an AMD EPYC). Here two rows of the output are computed at a time,
-//! pooled while they are in the cache, and forgotten; the backward pass needs only the position of each maximum.
-
-use std::sync::OnceLock;
+//! pooled while they are in the cache, and forgotten; the backward pass needs only the index of each maximum.
 
 use candle_core::{CpuStorage, CustomOp3, Layout, Result, Shape, Tensor};
 use rayon::prelude::*;
 
 use crate::model::neural::net::conv_shape::ConvShape;
+use crate::model::neural::net::host::max_pool::{MaxPool, PoolOutput};
 use crate::model::neural::net::host::tiles::RowRun;
 use crate::model::neural::net::host::{contiguous, read};
-use crate::model::neural::net::max_pool::Squares;
 
 /// The operation on one batch.
-pub(super) struct PooledConvolution {
+pub(crate) struct PooledConvolution {
     shape: ConvShape,
-    squares: Squares,
-    /// The position of each maximum in its square.
-    largest: OnceLock<Vec<u8>>,
+    pool: MaxPool,
 }
 
-impl PooledConvolution {
-    pub(super) fn new(shape: ConvShape) -> Self {
-        let (width, pixel) = (shape.out_width, shape.images * shape.out_channels);
-        Self { shape, squares: Squares { width, pixel, relu: true }, largest: OnceLock::new() }
+impl ConvShape {
+    /// The convolution with a ReLU and a max pool after it.
+    pub(crate) fn pooled(self) -> PooledConvolution {
+        let Self { out_height, out_width, images, out_channels, .. } = self;
+        let dims = (out_height, out_width, images, out_channels);
+        PooledConvolution { shape: self, pool: MaxPool::new(dims, PoolOutput::Relu) }
     }
 }
 
@@ -45,29 +43,20 @@ impl CustomOp3 for PooledConvolution {
         bias: &CpuStorage,
         of_bias: &Layout,
     ) -> Result<(CpuStorage, Shape)> {
-        let Self { shape, squares, .. } = self;
+        let Self { shape, pool } = self;
         let x = contiguous(x.as_slice()?, of_x)?;
         let weight = contiguous(weight.as_slice()?, of_weight)?;
         let bias = contiguous(bias.as_slice()?, of_bias)?;
         let product = shape.forward_product(x, weight, bias);
-        let high = shape.out_height / 2;
-        let n = high * squares.row();
-        let (mut out, mut largest) = (vec![0.0; n], vec![0; n]);
         let runs = shape.reads();
         let row = |run: &RowRun| run.first / (2 * shape.out_width * shape.images).max(1);
-        let two_rows: Vec<&[RowRun]> = runs.chunk_by(|a, b| row(a) == row(b)).collect();
-        out.par_chunks_mut(squares.row().max(1))
-            .zip(largest.par_chunks_mut(squares.row().max(1)))
-            .zip(two_rows)
-            .for_each(|((out, largest), runs)| {
-                let mut rows = vec![0.0; squares.two_rows()];
-                product.write(runs, &mut rows);
-                squares.forward(&rows, out, largest);
-            });
-        // candle calls the forward pass of an operation once; a second call would store the same positions.
-        self.largest.get_or_init(|| largest);
-        let dims = (high, shape.out_width / 2, shape.images, shape.out_channels);
-        Ok((CpuStorage::F32(out), Shape::from(dims)))
+        let of_two_rows: Vec<&[RowRun]> = runs.chunk_by(|a, b| row(a) == row(b)).collect();
+        let out = pool.forward(of_two_rows.into_par_iter().map(|runs| {
+            let mut rows = vec![0.0; pool.two_rows()];
+            product.write(runs, &mut rows);
+            rows
+        }));
+        Ok((CpuStorage::F32(out), pool.shape()))
     }
 
     fn bwd(
@@ -78,15 +67,12 @@ impl CustomOp3 for PooledConvolution {
         _: &Tensor,
         gradient: &Tensor,
     ) -> Result<(Option<Tensor>, Option<Tensor>, Option<Tensor>)> {
-        let Some(largest) = self.largest.get() else {
-            candle_core::bail!("a pooling goes back before it went forward")
-        };
         let gradients =
             read([x, weight, &gradient.contiguous()?], |[values, weight, gradient]| {
-                let gradient = self.squares.backward(gradient, largest, self.shape.out_height);
+                let of_output = self.pool.backward(gradient);
                 // The training data are no variable, and need no gradient.
-                self.shape.backward(values, weight, &gradient, x.track_op())
-            })?;
+                of_output.map(|g| self.shape.backward(values, weight, &g, x.track_op()))
+            })??;
         gradients.tensors([x, weight, bias])
     }
 }
@@ -113,7 +99,7 @@ mod tests {
     }
 
     /// Outputs with an odd last row or column, of one row, with and without padding and a stride; images with a pixel
-    /// that is not a number. Many outputs are negative in all four pixels of a square.
+    /// that is not a number. Many outputs are negative in all four pixels of a window.
     #[test]
     fn output_and_gradients_are_those_of_the_layers_one_by_one() {
         for (images, padding, kernel, stride, height, width) in [
