@@ -32,7 +32,7 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::kernels::{Annotator, ColumnModel, Estimator, Prior, SparseCell, estimate_each, stride};
+use super::kernels::{Annotator, ColumnModel, Estimator, Prior, estimate_each, stride};
 use super::{EmSteps, Objective, StopRule};
 use crate::error::Result;
 use crate::frame::Annotations;
@@ -189,31 +189,6 @@ impl Estimator for Tied {
             if let Some(diagonal) = cells[..n].get_mut(*label as usize) {
                 *diagonal = skill;
             }
-        }
-        self.term(skill)
-    }
-
-    fn estimate_sparse(
-        &self,
-        annotator: Annotator<'_>,
-        ends: &[usize],
-        cells: &mut [SparseCell],
-        unused: &mut [f64],
-    ) -> f64 {
-        let (mut right, mut first) = (0.0, 0);
-        for (label, end) in annotator.labels.iter().zip(ends) {
-            let diagonal = cells[first..*end].iter().find(|cell| cell.class == *label);
-            right += diagonal.map_or(0.0, |cell| cell.value);
-            first = *end;
-        }
-        let skill = self.share(right, cells.iter().map(|cell| cell.value).sum());
-        unused.fill(self.each_wrong(skill));
-        first = 0;
-        for (label, end) in annotator.labels.iter().zip(ends) {
-            for cell in &mut cells[first..*end] {
-                cell.value = if cell.class == *label { skill } else { self.each_wrong(skill) };
-            }
-            first = *end;
         }
         self.term(skill)
     }

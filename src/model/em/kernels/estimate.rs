@@ -44,13 +44,22 @@ pub trait Estimator: Sync {
     /// column by column; the cells of the `n`-th column end at `ends[n]`. The estimator replaces their counts by
     /// likelihoods. It also writes into `unused`, `[class]`, the likelihood of an off-diagonal cell without a count,
     /// which holds for all cells that are not in `cells`.
+    ///
+    /// By default it is [`Estimator::estimate`] of the whole columns. An estimator has a form of its own if an estimate of
+    /// a cell without a count takes long. One whose cells without a count differ from label to label, such as one that is
+    /// tied across annotators, is for dense columns only.
     fn estimate_sparse(
         &self,
         annotator: Annotator<'_>,
         ends: &[usize],
         cells: &mut [SparseCell],
         unused: &mut [f64],
-    ) -> f64;
+    ) -> f64
+    where
+        Self: Sized,
+    {
+        estimate_whole(self, annotator, ends, cells, unused)
+    }
 
     /// Like [`Estimator::estimate`], for annotators with one annotation each. `rows` has the label of each row, and the
     /// number of annotators who share the row; `cells` begins with their counts, `[row, class]` without padding. Returns
@@ -80,6 +89,36 @@ pub trait Estimator: Sync {
     fn label_matters(&self) -> bool {
         true
     }
+}
+
+/// [`Estimator::estimate_sparse`] by a call of [`Estimator::estimate`] with the annotator's whole columns.
+fn estimate_whole(
+    estimator: &impl Estimator,
+    annotator: Annotator<'_>,
+    ends: &[usize],
+    cells: &mut [SparseCell],
+    unused: &mut [f64],
+) -> f64 {
+    let (n, width) = (annotator.n_classes, stride(annotator.n_classes));
+    let mut columns = vec![0.0; annotator.labels.len() * width];
+    let starts = || std::iter::once(&0).chain(ends);
+    let ranges = || starts().zip(ends).map(|(start, end)| *start..*end);
+    for (column, range) in columns.chunks_exact_mut(width).zip(ranges()) {
+        cells[range].iter().for_each(|cell| column[cell.class as usize] = cell.value);
+    }
+    let term = estimator.estimate::<0>(annotator, &mut columns);
+    // A class all of whose cells are listed has no other cell, so that its number is of no use.
+    unused.fill(1.0);
+    for (column, range) in columns.chunks_exact(width).zip(ranges()) {
+        let mut is_listed = vec![false; n];
+        for cell in &mut cells[range] {
+            cell.value = column[cell.class as usize];
+            is_listed[cell.class as usize] = true;
+        }
+        let others = column.iter().zip(unused.iter_mut()).zip(is_listed);
+        others.filter(|(_, listed)| !listed).for_each(|((cell, unused), _)| *unused = *cell);
+    }
+    term
 }
 
 /// [`Estimator::estimate_singletons`] by one call of [`Estimator::estimate`] for each row.

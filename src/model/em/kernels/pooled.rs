@@ -53,9 +53,7 @@ pub(super) fn pooled_counts(a: &Annotations, t: &Posterior, parts: &[Statistics]
 
 #[cfg(test)]
 mod tests {
-    use super::super::{
-        Annotator, ColumnModel, CountStrategy, Estimator, Prior, SparseCell, estimate_each,
-    };
+    use super::super::{Annotator, ColumnModel, CountStrategy, Estimator, Prior, estimate_each};
     use super::*;
     use crate::frame::Dims;
     use crate::model::confusion::Smoothing;
@@ -98,16 +96,6 @@ mod tests {
             cells: &mut [f64],
         ) -> f64 {
             estimate_each(self, rows, n_classes, cells)
-        }
-
-        fn estimate_sparse(
-            &self,
-            _: Annotator<'_>,
-            _: &[usize],
-            _: &mut [SparseCell],
-            _: &mut [f64],
-        ) -> f64 {
-            unreachable!("the strategy is not sparse")
         }
     }
 
