@@ -1,7 +1,11 @@
 #!/usr/bin/env python3
-"""Test accuracy of every model with features on LabelMe and Music: mean and deviation over seeds, as Markdown.
+"""Test accuracy of every model with features on LabelMe and Music, and the effect of calibration, as Markdown.
 
-    cargo build --release && benches/accuracy.py --data <folder of the datasets> > benches/accuracy.md
+    cargo build --release
+    benches/accuracy.py --data <folder of the datasets> > benches/accuracy.md
+    benches/accuracy.py --data <folder of the datasets> --only calibration      # the table of the README
+
+Each figure is a mean over seeds.
 """
 
 import argparse
@@ -47,21 +51,87 @@ train = { epochs = 100, optimiser = { annotator_learning_rate = 0.03 } }
 """
 
 
-def accuracy(binary: str, pipeline: str, data: str, seed: int) -> float:
+# Of the validation part, one half chooses the epoch and the other half calibrates.
+HALVES = (
+    "SELECT instance_id, label AS class, CASE WHEN split = 'test' THEN 'holdout' "
+    "WHEN CAST(substr(instance_id, 6) AS INT) % 2 = 0 THEN 'calibrate' ELSE 'valid' END AS role "
+    "FROM gold WHERE split <> 'train'"
+)
+# (name, settings of the gold)
+GOLD = [
+    ("halves", ("calibration.fit_on=gold", f"source.sql.gold={HALVES}")),
+    ('`fit_on = "valid"`', ("calibration.fit_on=valid",)),
+]
+METHODS = [
+    ("temperature", "temperature"),
+    ("temperature and biases", "bias_corrected_temperature"),
+    ("isotonic", "isotonic"),
+]
+
+
+def scores(binary: str, pipeline: str, data: str, seed: int, settings: tuple[str, ...] = ()) -> dict[str, float]:
+    """The measures of the test part."""
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "pipeline.toml"
         file.write_text(pipeline)
         command = [binary, "run", str(file), "--var", f"data={data}", "-q"]
-        command += ["--set", f"seed={seed}", "--set", f"sink.url={folder}/out", "--set", "engine.threads=1"]
+        for setting in (f"seed={seed}", f"sink.url={folder}/out", "engine.threads=1", *settings):
+            command += ["--set", setting]
         subprocess.run(command, check=True, env={**os.environ, "RAYON_NUM_THREADS": "1"})
-        query = "SELECT value FROM metrics WHERE name = 'prediction_accuracy' AND split = 'holdout'"
-        answer = [binary, "sql", "--run", f"{folder}/out", "--json", "-c", query]
-        return 100 * json.loads(subprocess.check_output(answer))["value"]
+        query = "SELECT name, value FROM metrics WHERE split = 'holdout'"
+        answer = subprocess.check_output([binary, "sql", "--run", f"{folder}/out", "--json", "-c", query])
+        return {row["name"]: row["value"] for row in map(json.loads, answer.splitlines())}
+
+
+def accuracy(binary: str, pipeline: str, data: str, seed: int) -> float:
+    return 100 * scores(binary, pipeline, data, seed)["prediction_accuracy"]
+
+
+def print_calibration(pool: ThreadPoolExecutor, binary: str, pipeline: str, data: str, seeds: int) -> None:
+    """The scores of a pipeline before and after calibration, with each way to use its gold and each method."""
+    futures = {
+        (gold, name): [
+            pool.submit(scores, binary, pipeline, data, seed, (*settings, f"calibration.method={method}"))
+            for seed in range(seeds)
+        ]
+        for gold, settings in GOLD
+        for name, method in METHODS
+    }
+    print("| gold | method | accuracy | log-loss | ECE |\n| --- | --- | --- | --- | --- |")
+    for gold, _ in GOLD:
+        # The scores before calibration are those of any method.
+        rows = [("uncalibrated", METHODS[0][0], "uncalibrated_"), *((name, name, "") for name, _ in METHODS)]
+        for shown, name, before in rows:
+            found = [future.result() for future in futures[gold, name]]
+            means = [
+                statistics.mean(scores[f"prediction_{before}{measure}"] for scores in found)
+                for measure in ("accuracy", "log_loss", "ece")
+            ]
+            print(f"| {gold} | {shown} | {100 * means[0]:.2f} % | {means[1]:.3f} | {means[2]:.3f} |", flush=True)
 
 
 def cell(values: list[float]) -> str:
     deviation = f" ± {statistics.stdev(values):.2f}" if len(values) > 1 else ""
     return f"{statistics.mean(values):.2f}{deviation}"
+
+
+def print_accuracy(
+    pool: ThreadPoolExecutor, binary: str, rows: list[tuple[str | None, ...]], data: str, seeds: int
+) -> None:
+    """A row is a name, a selection, and a pipeline for each dataset, if there is one."""
+    cells = [
+        [text and [pool.submit(accuracy, binary, text, data, seed) for seed in range(seeds)] for text in texts]
+        for _, _, *texts in rows
+    ]
+    print("Mean and standard deviation over the seeds, in percent. The selection names the epoch that is kept: `last`")
+    print("needs no gold, `valid` looks at LabelMe's validation part, which also calibrates. LabelMe: the")
+    print("defaults of every model. Music: the training of `pipelines/music.toml`, chosen on a fifth of the training clips")
+    print("(an earlier search had shown test figures, so its rows are not quite blind).\n")
+    print("| model | selection | LabelMe | Music |\n| --- | --- | --- | --- |")
+    for (name, selection, *_), futures in zip(rows, cells):
+        values = [future and [f.result() for f in future] for future in futures]
+        shown = [cell(v) if v else "" for v in values]
+        print(f"| {name} | {selection} | {' | '.join(shown)} |", flush=True)
 
 
 def main() -> None:
@@ -70,6 +140,7 @@ def main() -> None:
     target = Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target"))
     parser.add_argument("--labelmill", default=str(target / "release" / "labelmill"))
     parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--only", choices=("accuracy", "calibration"), help="one of the two tables")
     args = parser.parse_args()
     own = {name: (ROOT / "pipelines" / f"{name}.toml").read_text() for name in ("labelme", "music")}
 
@@ -88,28 +159,20 @@ def main() -> None:
         for name, model, is_told in MODELS
     ]
     rows.append(("tcl, 80 trusted instances", "last", pipeline("labelme", 'kind = "tcl"', EIGHTY_TRUSTED), None))
-    rows.append(("conal, `pipelines/labelme.toml`", "valid", own["labelme"], None))
+    rows.append(("conal, `pipelines/labelme.toml`, calibrated", "valid", own["labelme"], None))
+    version = subprocess.check_output([args.labelmill, "--version"], text=True).strip()
+    commit = subprocess.check_output(["git", "rev-parse", "--short", "HEAD"], text=True, cwd=ROOT).strip()
+    options = f"--seeds {args.seeds}" + (f" --only {args.only}" if args.only else "")
+    print("# Test accuracy of the models with features\n")
+    print(f"`benches/accuracy.py {options}`, {version}, commit {commit}, {platform.machine()}, CPU.")
     with ThreadPoolExecutor(os.cpu_count()) as pool:
-        cells = [
-            [
-                text and [pool.submit(accuracy, args.labelmill, text, args.data, seed) for seed in range(args.seeds)]
-                for text in texts
-            ]
-            for _, _, *texts in rows
-        ]
-        version = subprocess.check_output([args.labelmill, "--version"], text=True).strip()
-        commit = subprocess.check_output(["git", "rev-parse", "--short", "HEAD"], text=True, cwd=ROOT).strip()
-        print("# Test accuracy of the models with features\n")
-        print(f"`benches/accuracy.py --seeds {args.seeds}`, {version}, commit {commit}, {platform.machine()}, CPU.")
-        print("Mean and standard deviation over the seeds, in percent. The selection names the epoch that is kept: `last`")
-        print("needs no gold, `valid` looks at LabelMe's validation part. LabelMe: the")
-        print("defaults of every model. Music: the training of `pipelines/music.toml`, chosen on a fifth of the training clips")
-        print("(an earlier search had shown test figures, so its rows are not quite blind).\n")
-        print("| model | selection | LabelMe | Music |\n| --- | --- | --- | --- |")
-        for (name, selection, *_), futures in zip(rows, cells):
-            values = [future and [f.result() for f in future] for future in futures]
-            shown = [cell(v) if v else "" for v in values]
-            print(f"| {name} | {selection} | {' | '.join(shown)} |", flush=True)
+        if args.only != "calibration":
+            print_accuracy(pool, args.labelmill, rows, args.data, args.seeds)
+        if args.only != "accuracy":
+            print("\n## Calibration\n")
+            print("`pipelines/labelme.toml` on LabelMe's test part, with the 500 instances of the validation part as gold: means")
+            print("over the seeds. Either one half chooses the epoch and the other half calibrates, or all of it does both.\n")
+            print_calibration(pool, args.labelmill, own["labelme"], args.data, args.seeds)
 
 
 main()

@@ -3,12 +3,13 @@
 
     benches/same_tables.py BEFORE AFTER --data <folder of the datasets>
 
-Label-only models run on every dataset that has annotations, models with features on LabelMe for a few epochs. The table
-`run` and wall times may differ. A difference is relative to the largest number of its row, or to 1. The exit code is 1 if
-a difference is larger than --tolerance, which is 0 for models with features.
+The kinds are those that both builds list. Label-only models run on every dataset that has annotations, models with features
+on LabelMe: `gem`, and networks for a few epochs. The table `run` and wall times may differ. A difference is relative to the
+largest number of its row, or to 1. The exit code is 1 if a difference is larger than --tolerance, which is 0 for networks.
 """
 
 import argparse
+import json
 import os
 import subprocess
 import sys
@@ -20,11 +21,6 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 ROOT = Path(__file__).resolve().parent.parent
-LABEL_ONLY = ["majority_vote", "dawid_skene", "one_coin", "ibcc", "glad"]
-NETWORKS = [
-    "dl", "soft_bootstrap", "single_confusion", "doctor_net", "weighted_doctor_net",
-    "crowd_layer", "trace_regularised", "conal", "max_mig", "agg_net", "tcl",
-]
 # The table that describes the run itself: times, versions and paths.
 OWN = {"run"}
 CLOCK = {"seconds"}  # a column of `trace`
@@ -35,12 +31,18 @@ def aggregate(binary: str, annotations: Path, model: str, output: Path) -> None:
     subprocess.run(command, check=True)
 
 
-def network(binary: str, data: str, kind: str, epochs: int, output: Path) -> None:
+def with_features(binary: str, data: str, model: str, output: Path) -> None:
     source = (ROOT / "pipelines" / "labelme.toml").read_text().split("[model]")[0].rsplit("\n#", 1)[0]
     file = output.parent / "pipeline.toml"
-    file.write_text(f'{source}\n[model]\nkind = "{kind}"\ntrain.epochs = {epochs}\n')
+    file.write_text(f"{source}\n[model]\n{model}\n")
     command = [binary, "run", str(file), "-q", "--var", f"data={data}", "--set", f"sink.url={output}"]
     subprocess.run(command, check=True)
+
+
+def kinds(binary: str) -> dict[str, set[str]]:
+    """The parameters of each kind of model."""
+    models = json.loads(subprocess.check_output([binary, "models", "--json"]))
+    return {model["kind"]: set(model["parameters"]["properties"]) for model in models}
 
 
 def tables(output: Path) -> dict[str, pa.Table]:
@@ -102,20 +104,31 @@ def main() -> None:
     parser.add_argument("--epochs", type=int, default=3)
     args = parser.parse_args()
     binaries = {"before": args.before, "after": args.after}
+    of_before, of_after = kinds(args.before), kinds(args.after)
+    for kind in sorted(of_before.keys() ^ of_after.keys()):
+        print(f"LEFT OUT  {kind}: only {'before' if kind in of_before else 'after'}")
+    both = {kind: parameters for kind, parameters in of_after.items() if kind in of_before}
+    networks = [kind for kind, parameters in both.items() if "backbone" in parameters]
+    tabular = [kind for kind, parameters in both.items() if "classifier" in parameters]
+    label_only = [kind for kind in both if kind not in (*networks, *tabular)]
     same = True
     for annotations in sorted(Path(args.data).glob("*/annotations.parquet")):
-        for model in LABEL_ONLY:
+        for model in label_only:
             with tempfile.TemporaryDirectory() as folder:
                 for name, binary in binaries.items():
                     aggregate(binary, annotations, model, Path(folder, name))
                 found = [tables(Path(folder, name)) for name in binaries]
                 same &= compare(f"{annotations.parent.name}, {model}", *found, args.tolerance)
-    for kind in NETWORKS:
+    jobs = [(f"labelme, {kind}", f'kind = "{kind}"', args.tolerance) for kind in tabular]
+    for kind in networks:
+        model = f'kind = "{kind}"\ntrain.epochs = {args.epochs}'
+        jobs.append((f"labelme, {kind}, {args.epochs} epochs", model, 0.0))
+    for job, model, tolerance in jobs:
         with tempfile.TemporaryDirectory() as folder:
             for name, binary in binaries.items():
-                network(binary, args.data, kind, args.epochs, Path(folder, name))
+                with_features(binary, args.data, model, Path(folder, name))
             found = [tables(Path(folder, name)) for name in binaries]
-            same &= compare(f"labelme, {kind}, {args.epochs} epochs", *found, 0.0)
+            same &= compare(job, *found, tolerance)
     sys.exit(0 if same else 1)
 
 

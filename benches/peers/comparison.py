@@ -10,11 +10,13 @@ from pathlib import Path
 from statistics import median
 
 from cases import CASES, FORMS, WIDE
+from growth import Growth, measure_growth
 from labelmill import Job, Labelmill
 from measure import Child, ChildFailed, parquet, quoted, run_query, run_script
 from report import Row, Target, at_least, at_most, cores
 
-GROUPS = ("1m", "50c", "10m", "wide", "100m", "glad")
+GROUPS = ("1m", "50c", "10m", "wide", "100m", "glad", "growth")
+NOT_BY_DEFAULT = ("100m", "glad", "growth")
 ITERATIONS = 20
 DAWID_SKENE = {"model.stop.max_iter": str(ITERATIONS), "model.stop.tol": "0"}
 WIDE_SPREAD = at_most(1.5)
@@ -99,6 +101,7 @@ class Comparison:
     runs: int
     skip_peer_10m: bool
     measurements: list[dict] = field(default_factory=list)
+    growth: Growth | None = None
 
     def crowd(self, case: str, form: str) -> Path:
         """The file of a crowd, which is generated if it is missing."""
@@ -249,6 +252,13 @@ class Comparison:
             Row(f"{what}, max/min, memory", ratio=spread([*peaks.values()])),
         ]
 
+    # The kernels alone, as the crowd grows.
+
+    def growth_of_kernels(self, what: str) -> list[Row]:
+        self.growth = measure_growth(what, self.scale)
+        self.measurements.append({"growth": self.growth.table, "verdict": self.growth.verdict})
+        return self.growth.rows
+
     def sections(self, groups: list[str]) -> Iterator[tuple[str, Callable[[], list[Row]]]]:
         """The name of each requested section, and how to run it."""
 
@@ -267,6 +277,8 @@ class Comparison:
         for case in filter(JOB_LIMITS.__contains__, groups):
             for form in JOB_LIMITS[case].forms:
                 yield section(self.whole_job, f"{case} {form}", case, form)
+        if "growth" in groups:
+            yield section(self.growth_of_kernels, "EM iteration as crowds grow")
 
     def compare(self, groups: list[str]) -> list[Row]:
         """Runs the sections; a section that fails does not stop the others."""

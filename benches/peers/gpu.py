@@ -1,7 +1,9 @@
 """Networks on a GPU: agreement with the CPU, and the time of an epoch compared with PyTorch, as Markdown.
 
 Needs the binary and a GPU; PyTorch, where it is installed, is measured on the same GPU. Without `--device cpu` a labelmill
-that was built without CUDA fails. Exits with 1 where a model's tables differ, or a run fails.
+that was built without CUDA fails. A case that takes longer than `--case-seconds` is stopped, cases that are not over after
+`--seconds` are left out, and the report names both. Exits with 1 where a model's tables differ, or labelmill fails or does
+not finish.
 """
 
 from __future__ import annotations
@@ -11,10 +13,15 @@ import json
 import math
 import os
 import platform
+import signal
 import subprocess
 import sys
 import tempfile
-from dataclasses import dataclass
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from statistics import median
@@ -22,13 +29,17 @@ from statistics import median
 HERE = Path(__file__).resolve().parent
 TOLERANCE = 1e-4
 EPOCHS = 4
+SECONDS, CASE_SECONDS = 570.0, 90.0
 
 AGREEMENT = """
 model.train.epochs = 1
 model.train.batch_size = 32
-# Plain SGD: Adam divides a gradient by its size, and so turns the rounding error of a zero gradient into a step.
-model.train.optimiser = { rule = "sgd", learning_rate = 0.001 }
+model.train.optimiser = {{ learning_rate = 0.001, annotator_delay = 0, {optimiser} }}
 """
+SGD = 'rule = "sgd"'
+"""Plain SGD: Adam divides a gradient by its size, and so turns the rounding error of a zero gradient into a step."""
+ADAPTIVE = 'rule = "{rule}", epsilon = 0.01'
+"""Adam or AMSGrad, with an epsilon so large that a gradient of rounding errors remains a small step."""
 TIMING = """
 model.train.epochs = {epochs}
 model.train.batch_size = {batch}
@@ -59,6 +70,46 @@ TABLES = {
 
 class Failed(Exception):
     """A command ended with an error."""
+
+
+class LeftOut(Exception):
+    """There is no time left for a case, or its own time is over."""
+
+
+@dataclass
+class Clock:
+    """The time of the whole report, and of each case."""
+
+    seconds: float
+    case_seconds: float
+    start: float = field(default_factory=time.monotonic)
+    left_out: list[str] = field(default_factory=list)
+
+    def elapsed(self) -> float:
+        return time.monotonic() - self.start
+
+    @contextmanager
+    def limit(self, what: str) -> Iterator[None]:
+        """Raises `LeftOut` where the time of a case is over; a child process that it waits for is then killed."""
+        remaining = self.seconds - self.elapsed()
+        seconds = min(self.case_seconds, remaining)
+        reason = f"stopped after {seconds:.0f} s" if remaining > 0 else "no time left"
+
+        def stop(*_: object) -> None:
+            raise LeftOut(reason)
+
+        before = signal.signal(signal.SIGALRM, stop)
+        try:
+            if remaining <= 0:
+                raise LeftOut(reason)
+            signal.setitimer(signal.ITIMER_REAL, seconds)
+            yield
+        except LeftOut:
+            self.left_out.append(f"{what} ({reason})")
+            raise
+        finally:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            signal.signal(signal.SIGALRM, before)
 
 
 @dataclass(frozen=True)
@@ -129,35 +180,57 @@ def difference(left: list[dict], right: list[dict]) -> float:
     return math.inf if any(math.isnan(d) for d in distances) else max(distances)
 
 
-def agreement(labelmill: Labelmill, device: str, scale: float, tolerance: float) -> tuple[list[str], bool]:
-    """The lines of the table, and whether all agree."""
+@dataclass(frozen=True)
+class Comparison:
+    """A job whose tables are compared with those of the processor."""
+
+    what: str
+    crowd: Crowd
+    settings: str
+    optimiser: str = SGD
+
+
+def comparisons(labelmill: Labelmill, scale: float) -> list[Comparison]:
     crowd = Crowd(max(60, round(600 * scale)), (16,), 9, 3)
-    cases = [
-        (kind, crowd, f'model.kind = "{kind}"\nmodel.backbone = {{ hidden = [32], dropout = 0.0 }}')
-        for kind in labelmill.kinds()
-    ]
-    # Masks, crops and flips are drawn on the host, so that both sides train with the same.
+    plain = "model.backbone = { hidden = [32], dropout = 0.0 }"
+    kinds = labelmill.kinds()
+    cases = [Comparison(kind, crowd, f'model.kind = "{kind}"\n{plain}') for kind in kinds]
+    for rule in ("adam", "amsgrad"):
+        settings = f'model.kind = "crowd_layer"\n{plain}'
+        cases.append(Comparison(f"crowd_layer, {rule}", crowd, settings, ADAPTIVE.format(rule=rule)))
+    # The device computes masks and moves images itself, with the random numbers that the processor uses.
     dropout = 'model.kind = "dl"\nmodel.backbone = { hidden = [32, 16], dropout = 0.5 }'
-    cases.append(("dl, with dropout", crowd, dropout))
+    cases.append(Comparison("dl, dropout masks computed on the device", crowd, dropout))
     for backbone, shape, more in (
         ("lenet", (1, 28, 28), ""), ("vgg16", (3, 32, 32), ""), ("resnet20", (3, 32, 32), ""),
         ("resnet20", (3, 32, 32), ", pad_crop = 4, flip = true"),
     ):  # fmt: skip
         images = Crowd(max(64, round(128 * scale)), shape, 9, 3)
         settings = f'model.kind = "dl"\nmodel.backbone = {{ kind = "{backbone}", input = {list(shape)}{more} }}'
-        cases.append((f"dl, {backbone}{', with crops and flips' if more else ''}", images, settings))
+        what = f"dl, {backbone}{', cropped and flipped on the device' if more else ''}"
+        cases.append(Comparison(what, images, settings))
+    return cases
+
+
+def agreement(
+    labelmill: Labelmill, device: str, scale: float, tolerance: float, clock: Clock
+) -> tuple[list[str], bool]:
+    """The lines of the table, and whether all agree."""
     lines, agree = [], True
-    for what, crowd, settings in cases:
+    for case in comparisons(labelmill, scale):
+        settings = case.settings + AGREEMENT.format(optimiser=case.optimiser)
         try:
-            runs = [labelmill.run(crowd, on, settings + AGREEMENT) for on in ("cpu", device)]
-            found = [difference(*(labelmill.query(run, query) for run in runs)) for query in TABLES.values()]
-        except Failed as failure:
+            with clock.limit(case.what):
+                runs = [labelmill.run(case.crowd, on, settings) for on in ("cpu", device)]
+                found = [difference(*(labelmill.query(run, query) for run in runs)) for query in TABLES.values()]
+            is_near = max(found) <= tolerance
+            cells, verdict = [f"{distance:.1e}" for distance in found], "yes" if is_near else "NO"
+        except (Failed, LeftOut) as failure:
             print(failure, file=sys.stderr)
-            found = [math.inf] * len(TABLES)
-        is_near = max(found) <= tolerance
+            is_near, cells = False, [""] * len(TABLES)
+            verdict = "FAILED" if isinstance(failure, Failed) else "left out"
         agree &= is_near
-        cells = [f"{distance:.1e}" for distance in found]
-        lines.append(f"| {what} | {' | '.join(cells)} | {'yes' if is_near else 'NO'} |")
+        lines.append(f"| {case.what} | {' | '.join(cells)} | {verdict} |")
         print(lines[-1], file=sys.stderr, flush=True)
     return lines, agree
 
@@ -180,8 +253,18 @@ def conal_peer(crowd: Crowd, batch: int, device: str) -> float:
     return train_torch(case, network_cases.Crowd(case), batch, device).steady_seconds()
 
 
-def timings(labelmill: Labelmill, device: str, scale: float, torch: bool) -> tuple[list[str], bool]:
-    """The lines of the table, and whether every run of labelmill succeeded."""
+@dataclass(frozen=True)
+class Timing:
+    """A network whose epochs are timed on both sides."""
+
+    what: str
+    crowd: Crowd
+    batch: int
+    settings: str
+    peer: Callable[[], float]
+
+
+def networks(device: str, scale: float) -> list[Timing]:
     cases = []
     for kind, shape, instances, batch in (
         ("lenet", (1, 28, 28), 8192, 128), ("vgg16", (3, 32, 32), 2048, 128), ("resnet20", (3, 32, 32), 2048, 128),
@@ -189,31 +272,45 @@ def timings(labelmill: Labelmill, device: str, scale: float, torch: bool) -> tup
         crowd = Crowd(max(128, round(instances * scale)), shape, 50, 10)
         settings = f'model.kind = "dl"\nmodel.backbone = {{ kind = "{kind}", input = {list(shape)} }}'
         size = " x ".join(map(str, shape))
-        peer = lambda crowd, batch, kind=kind: image_peer(kind, crowd, batch, device)  # noqa: E731
-        cases.append((f"{kind}, {crowd.instances} images of {size}", crowd, batch, settings, peer))
+        peer = partial(image_peer, kind, crowd, batch, device)
+        what = f"{kind}, {crowd.instances} images of {size}"
+        cases.append(Timing(what, crowd, batch, settings, peer))
     for annotators in (2_000, 50_000):
         crowd = Crowd(max(512, round(20_000 * scale)), (128,), max(8, round(annotators * scale)), 10)
-        peer = lambda crowd, batch: conal_peer(crowd, batch, device)  # noqa: E731
         what = f"conal, {crowd.instances} instances, {crowd.annotators} annotators"
-        cases.append((what, crowd, 256, CONAL, peer))
+        cases.append(Timing(what, crowd, 256, CONAL, partial(conal_peer, crowd, 256, device)))
+    return cases
+
+
+def timings(
+    labelmill: Labelmill, device: str, scale: float, torch: bool, clock: Clock
+) -> tuple[list[str], bool]:
+    """The lines of the table, and whether every run of labelmill succeeded."""
     lines, complete = [], True
-    for what, crowd, batch, settings, peer in cases:
+    for case in networks(device, scale):
         try:
-            seconds = labelmill.seconds(crowd, device, settings + TIMING.format(epochs=EPOCHS, batch=batch))
+            with clock.limit(case.what):
+                settings = case.settings + TIMING.format(epochs=EPOCHS, batch=case.batch)
+                seconds = labelmill.seconds(case.crowd, device, settings)
             own = f"{seconds * 1e3:.1f} ms"
-        except Failed as failure:
+        except (Failed, LeftOut) as failure:
             print(failure, file=sys.stderr)
-            seconds, own, complete = None, "FAILED", False
+            seconds, complete = None, False
+            own = "FAILED" if isinstance(failure, Failed) else "left out"
         other, ratio = "", ""
         if torch:
             try:
-                of_peer = peer(crowd, batch)
+                with clock.limit(f"PyTorch, {case.what}"):
+                    of_peer = case.peer()
                 other = f"{of_peer * 1e3:.1f} ms"
                 ratio = f"{of_peer / seconds:.2g}" if seconds else ""
             except (ImportError, RuntimeError) as error:
-                print(f"PyTorch, {what}: {error}", file=sys.stderr)
+                print(f"PyTorch, {case.what}: {error}", file=sys.stderr)
                 other = "not measured"
-        lines.append(f"| {what} | {batch} | {own} | {other} | {ratio} |")
+            except LeftOut as reason:
+                print(f"PyTorch, {case.what}: {reason}", file=sys.stderr)
+                other = "left out"
+        lines.append(f"| {case.what} | {case.batch} | {own} | {other} | {ratio} |")
         print(lines[-1], file=sys.stderr, flush=True)
     return lines, complete
 
@@ -250,23 +347,29 @@ def main() -> int:
     parser.add_argument("--device", default="cuda", help='"cpu" tries this script without a GPU (default: cuda)')
     parser.add_argument("--scale", type=float, default=1.0, help="shrink every crowd, for a trial")
     parser.add_argument("--tolerance", type=float, default=TOLERANCE, help=f"default: {TOLERANCE:g}")
+    parser.add_argument("--seconds", type=float, default=SECONDS, help=f"for everything; default: {SECONDS:g}")
+    parser.add_argument("--case-seconds", type=float, default=CASE_SECONDS, help=f"default: {CASE_SECONDS:g}")
     parser.add_argument("--no-torch", action="store_true", help="leave PyTorch out")
     options = parser.parse_args()
     if not options.binary.is_file():
         parser.error(f"no labelmill at {options.binary}")
     torch = not options.no_torch and find_spec("torch") is not None
+    clock = Clock(options.seconds, options.case_seconds)
     with tempfile.TemporaryDirectory() as folder:
         labelmill = Labelmill(options.binary.resolve(), Path(folder))
         print(f"# Networks on a GPU\n\n{heading(labelmill, options.device, options.scale)}\n")
-        near, agree = agreement(labelmill, options.device, options.scale, options.tolerance)
+        near, agree = agreement(labelmill, options.device, options.scale, options.tolerance, clock)
         print("The largest difference of a probability from that of the processor, after one epoch; at most")
         print(f"{options.tolerance:g} is wanted:\n")
         print(f"| model | {' | '.join(TABLES)} | agrees |\n| --- |{' --- |' * (len(TABLES) + 1)}")
         print("\n".join(near), end="\n\n", flush=True)
-        lines, complete = timings(labelmill, options.device, options.scale, torch)
+        lines, complete = timings(labelmill, options.device, options.scale, torch, clock)
         print(f"The median epoch of {EPOCHS - 1} after the first; of CoNAL, PyTorch computes the dense form:\n")
         print("| network | batch | labelmill | PyTorch | ratio |\n| --- | --- | --- | --- | --- |")
-        print("\n".join(lines))
+        print("\n".join(lines), end="\n\n")
+    if clock.left_out:
+        print(f"Left out: {'; '.join(clock.left_out)}.\n")
+    print(f"This report took {clock.elapsed():.0f} s.")
     return 0 if agree and complete else 1
 
 

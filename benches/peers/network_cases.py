@@ -8,8 +8,6 @@ from pathlib import Path
 from statistics import median
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 
 SEED = 20_240_501
 HIDDEN, AUXILIARY, EMBEDDING = 128, 128, 20
@@ -101,6 +99,10 @@ class Crowd:
         self.label = (truth[self.instance] + wrong * shift) % case.classes
 
     def write(self, annotations: Path, features: Path) -> None:
+        # Imported here because `gpu.py` draws crowds where only PyTorch and numpy are installed.
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+
         def ids(prefix: str, codes: np.ndarray) -> pa.Array:
             return pa.array([f"{prefix}{code}" for code in codes])
 

@@ -1,6 +1,7 @@
 """Loads saved models into PyTorch and compares its probabilities with those of `labelmill predict`.
 
-It runs the Python code of the repository's README, unchanged, to load a model.
+It runs the Python code of the repository's README, unchanged, to load a model; only `resnet20` needs another module than
+the sequence of that code, and doctor nets the mean of their heads.
 """
 
 from __future__ import annotations
@@ -9,7 +10,9 @@ import argparse
 import json
 import sys
 import tempfile
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from math import prod
 from pathlib import Path
 
@@ -20,6 +23,7 @@ import torch
 
 from labelmill import default_binary
 from measure import HERE, run
+from resnet20 import ResNet20
 
 SEED = 20_240_501
 ANNOTATORS, CLASSES = 7, 3
@@ -42,21 +46,49 @@ url = {sink}
 """
 
 
+Load = Callable[[str, dict], torch.Tensor]
+"""Computes probabilities from the README's lines and the names that they read, `folder` and `features`."""
+
+
+def of_sequence(lines: str, names: dict) -> torch.Tensor:
+    exec(lines, names)  # noqa: S102
+    return names["p"]
+
+
+def of_resnet20(lines: str, names: dict) -> torch.Tensor:
+    """The lines that make a sequence give way to a module of ours."""
+    kept = [line for line in lines.split("\n") if not line.startswith(("modules = ", "net = "))]
+    net = ResNet20(names["features"].shape[1], CLASSES).eval()
+    return of_sequence("\n".join(kept), names | {"net": net})
+
+
+def of_doctor_net(lines: str, names: dict, weights_of: Callable[[dict], torch.Tensor]) -> torch.Tensor:
+    """The weighted mean of the heads, whose inputs are the outputs of the README's network."""
+    of_sequence(lines, names)
+    numbers, hidden = names["numbers"], names["net"](names["x"])
+    labels = names["model"]["sizes"]["labels"]
+    heads = numbers["crowd.00.heads"].unflatten(1, (-1, labels))  # [annotator, hidden + 1, label], the bias last
+    p = (torch.einsum("bh,ahl->abl", hidden, heads[:, :-1]) + heads[:, -1:]).softmax(dim=2)
+    mean = torch.einsum("a,abl->bl", weights_of(numbers), p)[:, :CLASSES]
+    return mean / mean.sum(dim=1, keepdim=True)
+
+
 @dataclass(frozen=True)
 class Case:
-    """A network and the size of its training data."""
+    """A network, the size of its training data, and how its probabilities are computed in PyTorch."""
 
     model: str
     shape: tuple[int, ...] = (12,)
     instances: int = 200
     epochs: int = 3
+    load: Load = of_sequence
 
 
 def backbone(kind: str, *more: str) -> str:
     return "\n".join(['kind = "crowd_layer"', "[model.backbone]", f"kind = \"{kind}\"", *more])
 
 
-def image(kind: str, shape: tuple[int, int, int], **more: int) -> Case:
+def image(kind: str, shape: tuple[int, int, int], **more: object) -> Case:
     return Case(backbone(kind, f"input = {list(shape)}"), shape, **more)
 
 
@@ -72,6 +104,15 @@ CASES = {
     "lenet": image("lenet", (1, 28, 28)),
     "lenet, two channels": image("lenet", (2, 12, 14)),
     "vgg16": image("vgg16", (3, 32, 32), instances=40, epochs=1),
+    "resnet20": image("resnet20", (3, 32, 32), instances=40, epochs=1, load=of_resnet20),
+    "doctor_net": Case(
+        'kind = "doctor_net"\nweight_by_annotations = true',
+        load=partial(of_doctor_net, weights_of=lambda numbers: numbers["crowd.01.head_weights"][:, 0]),
+    ),
+    "weighted_doctor_net": Case(
+        'kind = "weighted_doctor_net"',
+        load=partial(of_doctor_net, weights_of=lambda numbers: numbers["crowd.01.weights"].softmax(dim=0)),
+    ),
 }
 
 
@@ -115,14 +156,15 @@ def difference(binary: Path, case: Case, lines: str) -> float:
         run(binary, "predict", "--model", sink, "--features", features, "--output", output)
         names = {"folder": sink / "latest" / "model", "features": values}
         with torch.no_grad():
-            exec(lines, names)  # noqa: S102
+            probabilities = case.load(lines, names)
         table = pq.read_table(output / "latest" / "predictions")
         rows = zip(*(table[c].to_pylist() for c in ("instance_id", "class", "probability")))
-        column = {name: k for k, name in enumerate(names["model"]["classes"]["values"])}
+        model = json.loads((names["folder"] / "model.json").read_text())
+        column = {name: k for k, name in enumerate(model["classes"]["values"])}
         predicted = np.full((case.instances, CLASSES), np.nan)
         for instance, label, probability in rows:
             predicted[instance, column[str(label)]] = probability
-        return float(np.abs(predicted - names["p"].numpy()).max())
+        return float(np.abs(predicted - probabilities.numpy()).max())
 
 
 def main() -> int:
