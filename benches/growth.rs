@@ -20,7 +20,7 @@ const ITERATIONS: usize = 9;
 
 /// Which annotations have another weight than 1.
 #[derive(Debug, Clone, Copy, PartialEq)]
-enum Weights {
+enum WeightCase {
     /// No annotation has.
     None,
     /// Repeated annotations share the weight 1.
@@ -34,7 +34,7 @@ enum Weights {
 pub fn print(sizes: &str) {
     let classes = only("LABELMILL_CLASSES", &[5, 6, 8, 20, 50]);
     let crowds = only("LABELMILL_ANNOTATORS", &[1_000, 100_000, 5_000_000]);
-    let weights = only("LABELMILL_WEIGHTS", &[Weights::None, Weights::Few, Weights::All]);
+    let weights = only("LABELMILL_WEIGHTS", &[WeightCase::None, WeightCase::Few, WeightCase::All]);
     let names: Vec<String> = classes.iter().map(u32::to_string).collect();
     println!("| annotations | annotators | weights | {} classes |", names.join(" | "));
     println!("|---|---|---|{}", "---|".repeat(classes.len()));
@@ -86,7 +86,7 @@ fn iteration(a: &Annotations) -> f64 {
 }
 
 /// A crowd of random annotators of accuracy 0.5 to 0.95; annotators without annotations get no number.
-fn crowd(instances: u32, annotators: u32, classes: u32, weights: Weights) -> Annotations {
+fn crowd(instances: u32, annotators: u32, classes: u32, weights: WeightCase) -> Annotations {
     let mut rng = Run::new(7).rng("growth");
     let accuracy: Vec<f64> = (0..annotators).map(|_| rng.random_range(0.5..0.95)).collect();
     let mut numbers = vec![u32::MAX; annotators as usize];
@@ -107,11 +107,11 @@ fn crowd(instances: u32, annotators: u32, classes: u32, weights: Weights) -> Ann
         }
     }
     match weights {
-        Weights::None => {}
-        Weights::All => {
+        WeightCase::None => {}
+        WeightCase::All => {
             rows.weight = rows.label.iter().map(|_| rng.random_range(0.25..1.25)).collect();
         }
-        Weights::Few => {
+        WeightCase::Few => {
             for n in (0..rows.label.len()).step_by(REPEATED) {
                 rows.instance.push(rows.instance[n]);
                 rows.annotator.push(rows.annotator[n]);
@@ -119,7 +119,7 @@ fn crowd(instances: u32, annotators: u32, classes: u32, weights: Weights) -> Ann
             }
         }
     }
-    let policy = if weights == Weights::Few { Duplicates::Share } else { Duplicates::Keep };
+    let policy = if weights == WeightCase::Few { Duplicates::Share } else { Duplicates::Keep };
     let (instances, annotators) = (instances as usize, came as usize);
     let dims = Dims { instances, annotators, classes: classes as usize, labels: classes as usize };
     Annotations::build(dims, rows, policy).expect("no policy that refuses repeated answers")

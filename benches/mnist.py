@@ -78,7 +78,7 @@ flipper says the true digit with probability p, else always the same other one. 
 images is held out with its gold; it chooses the epoch, the weight of the trace (lambda) and, of several, the learning
 rate of the matrices, for every model and crowd. The classifier learns at 0.001. Test accuracy of the classifier, in
 percent, and the squared error of the confusion matrices (summed, over annotators and classes) times 100: mean and
-deviation over the first crowds in which, on average, every label is said more often of its own class than of any other.
+deviation over the first crowds in which, on average, every label is given more often to its own class than to any other.
 """
 VALID = "instance_id LIKE '%0'"
 TRUTH = f"COPY (SELECT instance_id, label AS class FROM truth WHERE split = 'train' AND NOT {VALID}) TO '{{}}'"

@@ -170,3 +170,26 @@ fn every_network_says_where_it_differs_from_its_paper() {
         assert!(missing.is_empty(), "{}: {missing:?}", path.display());
     }
 }
+
+/// One name, one type. A few names are those of the language, of traits of other crates, or of pairs that belong together.
+#[test]
+fn no_type_name_stands_for_two_things() {
+    // What an EM model estimates; an associated type of pulp; the same operation on the host and on a device; associated
+    // types of object_store and serde.
+    let shared = ["Params", "Output", "Relu", "Dropout", "Error", "Value"];
+    let mut files: BTreeMap<String, BTreeSet<PathBuf>> = BTreeMap::new();
+    for (path, text) in sources("") {
+        for line in text.lines() {
+            let words = line.split_whitespace().filter(|word| !word.starts_with("pub"));
+            let mut words = words.skip_while(|word| *word == "unsafe");
+            let is_type = ["struct", "enum", "trait", "type"].contains(&words.next().unwrap_or(""));
+            let name = words.next().unwrap_or("").split(|c: char| !c.is_alphanumeric()).next();
+            if let (true, Some(name)) = (is_type, name.filter(|name| !name.is_empty())) {
+                files.entry(name.to_owned()).or_default().insert(path.clone());
+            }
+        }
+    }
+    assert!(files.len() > 300, "{}", files.len());
+    files.retain(|name, files| files.len() > 1 && !shared.contains(&name.as_str()));
+    assert!(files.is_empty(), "{files:#?}");
+}

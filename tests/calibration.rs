@@ -126,8 +126,8 @@ fn without_calibration_no_table_changes() {
         !names.iter().any(|n| n.contains("calibrat") || n.contains("reliability")),
         "{names:?}"
     );
-    let said = job.ends(&format!("{CORRELATED}calibration.method = 'none'"), &[], 0);
-    assert_says(&said, &["nothing to do"]);
+    let stderr = job.ends(&format!("{CORRELATED}calibration.method = 'none'"), &[], 0);
+    assert_says(&stderr, &["nothing to do"]);
 }
 
 // keys: calibration.fit_on, calibration.held_out
@@ -197,8 +197,8 @@ fn smoothing_keeps_few_points_from_certainty() {
         let pipeline = format!(
             "{crowd}\n{gold}\ncalibration = {{ method = 'isotonic', smoothing = {smoothing} }}"
         );
-        let said = job.ends(&pipeline, &[], 0);
-        assert_says(&said, &["calibrated by 2 instances only"]);
+        let stderr = job.ends(&pipeline, &[], 0);
+        assert_says(&stderr, &["calibrated by 2 instances only"]);
         let run = job.path("out/latest").canonicalize().unwrap();
         number(&read_table(&run, "labels")[0], "confidence")
     };
@@ -214,18 +214,21 @@ fn a_trusted_class_stays_certain_and_what_cannot_be_calibrated_is_said() {
     let job = correlated();
     let gold = "source.gold = [['i000', 'c0', 'train'], ['i001', 'c1', 'holdout']]\n";
     let crowd = "source.annotations = '{dir}in.csv'\nmodel.kind = 'dawid_skene'\ncalibration.method = 'temperature'\n";
-    let said = job.fails(&format!("{crowd}{gold}calibration.fit_on = 'gold'"), 3);
+    let stderr = job.fails(&format!("{crowd}{gold}calibration.fit_on = 'gold'"), 3);
     assert_says(
-        &said,
+        &stderr,
         &["there is no gold to calibrate by", "calibration.fit_on", "role `calibrate`"],
     );
-    let said = job.fails(&format!("{crowd}calibration.fit_on = 'gold'"), 2);
-    assert_says(&said, &["there is no gold to calibrate by", "calibration.fit_on", "source.gold"]);
+    let stderr = job.fails(&format!("{crowd}calibration.fit_on = 'gold'"), 2);
+    assert_says(
+        &stderr,
+        &["there is no gold to calibrate by", "calibration.fit_on", "source.gold"],
+    );
     let check = run_fails(&["check", &job.url("pipeline.toml")], 2);
     assert_says(&check, &["calibration.fit_on", "without source.gold"]);
     let once = "source.annotations = [['i', 'a', 'no'], ['j', 'b', 'yes']]\nmodel.kind = 'majority_vote'\ncalibration.method = 'isotonic'";
-    let said = Job::new().fails(once, 3);
-    assert_says(&said, &["no annotation is held out to calibrate by", "calibration.held_out"]);
+    let stderr = Job::new().fails(once, 3);
+    assert_says(&stderr, &["no annotation is held out to calibrate by", "calibration.held_out"]);
     let run = job.run(&format!("{crowd}{gold}"));
     let labels = cells(&read_table(&run, "labels")[..1], &["label", "confidence", "decision"]);
     assert_eq!(labels, ["c0 1.0 gold"]);
@@ -265,8 +268,11 @@ fn a_saved_model_calibrates_and_one_without_a_calibration_predicts_as_before() {
         description["calibration"]["temperature"] = serde_json::json!(-1.0);
         std::fs::write(&file, description.to_string()).unwrap();
         let args = ["predict", "--model", &model, "--features", &features, "--output", "nowhere"];
-        let said = run_fails(&args, 3);
-        assert_says(&said, &["the model's calibration cannot be read", "model.json: calibration"]);
+        let stderr = run_fails(&args, 3);
+        assert_says(
+            &stderr,
+            &["the model's calibration cannot be read", "model.json: calibration"],
+        );
         description.as_object_mut().unwrap().remove("calibration");
         std::fs::write(&file, description.to_string()).unwrap();
         assert_eq!(predicts(&["--force"]), plain, "{method}");

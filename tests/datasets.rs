@@ -8,7 +8,7 @@ use crate::support::{data_folder, number, read_table, run_ok, stdout, text};
 /// Accuracies are printed in percent with two digits.
 const PERCENT: f64 = 0.01;
 
-struct Published {
+struct PublishedAccuracy {
     dataset: &'static str,
     majority_expected_ties: f64,
     dawid_skene: f64,
@@ -20,8 +20,8 @@ struct Published {
     glad: f64,
 }
 
-const PUBLISHED: [Published; 4] = [
-    Published {
+const PUBLISHED: [PublishedAccuracy; 4] = [
+    PublishedAccuracy {
         dataset: "bluebirds",
         majority_expected_ties: 75.926,
         dawid_skene: 89.81,
@@ -32,7 +32,7 @@ const PUBLISHED: [Published; 4] = [
         elbo: -2079.167,
         glad: 72.22,
     },
-    Published {
+    PublishedAccuracy {
         dataset: "rte",
         majority_expected_ties: 89.688,
         dawid_skene: 92.75,
@@ -43,7 +43,7 @@ const PUBLISHED: [Published; 4] = [
         elbo: -4058.603,
         glad: 92.50,
     },
-    Published {
+    PublishedAccuracy {
         dataset: "dog",
         majority_expected_ties: 82.218,
         dawid_skene: 84.39,
@@ -54,7 +54,7 @@ const PUBLISHED: [Published; 4] = [
         elbo: -6108.292,
         glad: 83.40,
     },
-    Published {
+    PublishedAccuracy {
         dataset: "web",
         majority_expected_ties: 73.065,
         dawid_skene: 82.89,

@@ -114,8 +114,9 @@ fn spec(job: &Job, kind: &str, set: Option<String>) -> Option<PipelineSpec> {
     let classifier =
         classifier.map_or_else(String::new, |kind| format!("model.classifier.kind = '{kind}'\n"));
     // Only a training whose epochs are scored can run out of patience.
-    let trains = |family: &ModelKind| (family.defaults)()["train"].is_object();
-    let is_neural = MODELS.iter().any(|family| family.kind == kind && trains(family));
+    let trains = |kind_of_model: &ModelKind| (kind_of_model.defaults)()["train"].is_object();
+    let is_neural =
+        MODELS.iter().any(|kind_of_model| kind_of_model.kind == kind && trains(kind_of_model));
     let select = if is_neural { "model.train.select = 'valid'\n" } else { "" };
     let text = format!(
         "{backbone}{weights}{classifier}{select}source.annotations = '{dir}in.csv'\nsource.features = '{dir}gold.csv'\nmodel.kind = '{kind}'\nsink.url = '{dir}out'",
@@ -182,8 +183,8 @@ async fn every_key_changes_the_digest_or_has_a_reason_not_to() {
 async fn every_parameter_of_every_model_changes_the_digest() {
     let job = sources();
     let mut wrong = Vec::new();
-    for family in MODELS.iter() {
-        let root = (family.schema)().to_value();
+    for kind_of_model in MODELS.iter() {
+        let root = (kind_of_model.schema)().to_value();
         let mut keys = Vec::new();
         leaves(&root, &root, "model", &mut keys);
         for (key, words) in &keys {
@@ -191,15 +192,14 @@ async fn every_parameter_of_every_model_changes_the_digest() {
             let has_one_value = match key.as_str() {
                 "model.train.batch_by" => {
                     ["weighted_doctor_net", "max_mig", "dl", "soft_bootstrap", "agg_net", "tcl"]
-                        .contains(&family.kind)
+                        .contains(&kind_of_model.kind)
                 }
-                "model.train.reduction" => {
-                    ["dl", "soft_bootstrap", "agg_net", "tcl", "max_mig"].contains(&family.kind)
-                }
+                "model.train.reduction" => ["dl", "soft_bootstrap", "agg_net", "tcl", "max_mig"]
+                    .contains(&kind_of_model.kind),
                 _ => false,
             };
-            if !has_one_value && changes(&job, family.kind, key, words).await != Some(true) {
-                wrong.push(format!("{}: {key}", family.kind));
+            if !has_one_value && changes(&job, kind_of_model.kind, key, words).await != Some(true) {
+                wrong.push(format!("{}: {key}", kind_of_model.kind));
             }
         }
     }

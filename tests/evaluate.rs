@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use crate::job::{Job, assert_says};
 use crate::support::{number, read_table, run_fails, run_ok, stderr, stdout, text, write_parquet};
 
-type Columns = Vec<(&'static str, ArrayRef)>;
+type NamedColumns = Vec<(&'static str, ArrayRef)>;
 type Scores = BTreeMap<String, Option<f64>>;
 
 /// The words of a line, as a column.
@@ -17,12 +17,12 @@ fn words(line: &str) -> ArrayRef {
     Arc::new(StringArray::from(line.split_whitespace().collect::<Vec<_>>()))
 }
 
-fn reals(values: &[f64]) -> ArrayRef {
+fn f64s(values: &[f64]) -> ArrayRef {
     Arc::new(Float64Array::from(values.to_vec()))
 }
 
 /// Writes a committed run of these tables and returns its folder.
-fn publish(job: &Job, tables: Vec<(&str, Columns)>) -> String {
+fn publish(job: &Job, tables: Vec<(&str, NamedColumns)>) -> String {
     let mut files = serde_json::Map::new();
     for (table, columns) in tables {
         let path = format!("{table}/part-00000.parquet");
@@ -39,7 +39,7 @@ fn publish(job: &Job, tables: Vec<(&str, Columns)>) -> String {
     job.url("made")
 }
 
-fn classes() -> (&'static str, Columns) {
+fn classes() -> (&'static str, NamedColumns) {
     ("classes", vec![("class", words("n y")), ("index", Arc::new(Int64Array::from(vec![0, 1])))])
 }
 
@@ -72,11 +72,11 @@ fn assert_not_defined(scores: &Scores, names: &[&str]) {
 }
 
 /// Predictions of two instances that have labels and posteriors, and of two that nobody annotated.
-fn predictions() -> (&'static str, Columns) {
+fn predictions() -> (&'static str, NamedColumns) {
     let columns = vec![
         ("instance_id", words("i1 i1 i2 i2 t1 t1 t2 t2")),
         ("class", words("n y n y n y n y")),
-        ("probability", reals(&[0.9, 0.1, 0.3, 0.7, 0.1, 0.9, 0.8, 0.2])),
+        ("probability", f64s(&[0.9, 0.1, 0.3, 0.7, 0.1, 0.9, 0.8, 0.2])),
     ];
     ("predictions", columns)
 }
@@ -108,7 +108,7 @@ fn a_classifier_is_scored_on_instances_that_nobody_annotated() {
     let posteriors = vec![
         ("instance_id", words("i1 i1 i2 i2")),
         ("class", words("n y n y")),
-        ("probability", reals(&[0.2, 0.8, 0.6, 0.4])),
+        ("probability", f64s(&[0.2, 0.8, 0.6, 0.4])),
     ];
     let tables = vec![classes(), ("labels", labels), ("posteriors", posteriors), predictions()];
     let run = publish(&job, tables);
@@ -205,7 +205,7 @@ fn a_class_that_the_runs_type_cannot_say_is_wrong() {
     // The third and the last row have no true class.
     assert_scores(&found, &[("instances", 2.0), ("accuracy", 0.5), ("unknown_instances", 0.0)]);
     // Integers with nulls often come as floats; 8.5 is not 8.
-    write_parquet(&truth, vec![("instance_id", words("1 2")), ("class", reals(&[7.0, 8.5]))]);
+    write_parquet(&truth, vec![("instance_id", words("1 2")), ("class", f64s(&[7.0, 8.5]))]);
     let found = scores(&job.url("out"), truth.to_str().unwrap(), &[]);
     assert_scores(&found, &[("instances", 2.0), ("accuracy", 0.5)]);
 }
@@ -250,8 +250,8 @@ fn rows_of_a_matrix_that_were_left_out_are_not_compared() {
         ("annotator_id", words("a a a a a a b c")),
         ("class", words("n n n y y y n n")),
         ("label", words("n u y n u y n n")),
-        ("probability", reals(&[0.8, 0.1, 0.1, 0.25, 0.25, 0.5, 0.9, 1.0])),
-        ("expected_count", reals(&[4.0, 0.0, 0.0, 0.0, 0.0, 0.3, 2.0, 1.0])),
+        ("probability", f64s(&[0.8, 0.1, 0.1, 0.25, 0.25, 0.5, 0.9, 1.0])),
+        ("expected_count", f64s(&[4.0, 0.0, 0.0, 0.0, 0.0, 0.3, 2.0, 1.0])),
     ];
     let run = publish(&job, vec![classes(), ("labels", labels), ("confusion_matrices", estimated)]);
     let truth = job.write("truth.csv", "instance_id,class\n1,y\n");
@@ -285,7 +285,7 @@ fn matrices_of_one_question_are_not_anothers() {
         vec![("question", words("p p q q")), ("class", words("n y n y")), ("index", index)];
     let labels =
         vec![("question", words("p q")), ("instance_id", words("1 1")), ("label", words("y n"))];
-    let cells = || -> Columns {
+    let cells = || -> NamedColumns {
         vec![
             ("question", words("p p p p q q q q")),
             ("annotator_id", words("a a a a a a a a")),
@@ -295,10 +295,10 @@ fn matrices_of_one_question_are_not_anothers() {
     };
     let mut estimated = cells();
     estimated.push(("scope", words(&"annotator ".repeat(8))));
-    estimated.push(("probability", reals(&[1.0, 0.0, 0.0, 1.0, 1.0, 0.0, 0.0, 1.0])));
-    estimated.push(("expected_count", reals(&[1.0; 8])));
+    estimated.push(("probability", f64s(&[1.0, 0.0, 0.0, 1.0, 1.0, 0.0, 0.0, 1.0])));
+    estimated.push(("expected_count", f64s(&[1.0; 8])));
     let mut known = cells();
-    known.push(("probability", reals(&[1.0, 0.0, 0.0, 1.0, 0.5, 0.5, 0.0, 1.0])));
+    known.push(("probability", f64s(&[1.0, 0.0, 0.0, 1.0, 0.5, 0.5, 0.0, 1.0])));
     let tables = vec![("classes", classes), ("labels", labels), ("confusion_matrices", estimated)];
     let run = publish(&job, tables);
     let confusion = job.path("confusion.parquet");

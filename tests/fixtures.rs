@@ -261,7 +261,7 @@ fn the_naive_dense_fit_agrees() {
         let stop = StopRule { max_iter: 7, tol: 0.0, ..StopRule::default() };
         let spec = DawidSkene { smoothing, diagonal, stop, ..DawidSkene::default() };
         let fitted = Em(spec).fit((&a).into(), &mut Run::new(0)).unwrap();
-        let model = dense::DawidSkene { smoothing, diagonal };
+        let model = dense::DenseDawidSkene { smoothing, diagonal };
         let naive = dense::fit(&a, &model, 7);
         assert_close(&objectives(&fitted), &naive.log_likelihoods, 1e-9, "LL");
         assert_close(fitted.posterior.values(), &naive.t.concat(), 1e-9, "T");

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 /// The top-level modules of `src`; each may import from the ones before it.
-const ROOMS: [&str; 22] = [
+const STAGES: [&str; 22] = [
     "escape",
     "redact",
     "panics",
@@ -259,7 +259,7 @@ fn no_files_import_each_other_in_a_circle() {
 
 #[test]
 fn no_stage_imports_from_a_later_one() {
-    let place = |module: &Module| ROOMS.iter().position(|room| *room == module[0]);
+    let place = |module: &Module| STAGES.iter().position(|stage| *stage == module[0]);
     let mut upward = Vec::new();
     for ((from, to), name) in graph() {
         let is_upward = match (place(&from), place(&to)) {

@@ -32,15 +32,15 @@ fn layouts() -> impl Strategy<Value = Layout> {
 }
 
 /// The instance, annotator, label and weight of an annotation; without weights, the last is not used.
-type Row = (String, String, String, f64);
+type AnnotationRow = (String, String, String, f64);
 
 /// A crowd with repeated annotations, some with equal and some with different labels.
-fn crowd() -> Vec<Row> {
+fn crowd() -> Vec<AnnotationRow> {
     let drawn = CrowdShape { instances: 60, ..CrowdShape::default() }.draw(11);
     let rows = drawn.rows.iter().enumerate();
     // Weights whose floating-point sum depends on their order.
     let weight = |n: usize| 0.1 + (n * 7919 % 1000) as f64 / 997.0;
-    let mut rows: Vec<Row> = rows
+    let mut rows: Vec<AnnotationRow> = rows
         .map(|(n, (i, r, l))| {
             (
                 format!("item {i}"),
@@ -51,7 +51,7 @@ fn crowd() -> Vec<Row> {
         })
         .collect();
     for repeat in 0..3 {
-        let again: Vec<Row> = rows[..40]
+        let again: Vec<AnnotationRow> = rows[..40]
             .iter()
             .enumerate()
             .map(|(n, row)| {
@@ -60,7 +60,7 @@ fn crowd() -> Vec<Row> {
             .collect();
         rows.extend(again);
     }
-    let others: Vec<Row> =
+    let others: Vec<AnnotationRow> =
         rows[..20].iter().map(|(i, r, _, w)| (i.clone(), r.clone(), "c0".to_owned(), *w)).collect();
     rows.extend(others);
     rows

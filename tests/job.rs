@@ -84,7 +84,7 @@ pub fn rows_read(run: &Path) -> String {
 /// Asserts that a message contains all of these parts.
 pub fn assert_says(error: &str, parts: &[&str]) {
     for part in parts {
-        assert!(error.contains(part), "`{part}` is not said in\n{error}");
+        assert!(error.contains(part), "`{part}` is missing in\n{error}");
     }
 }
 

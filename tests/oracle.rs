@@ -57,7 +57,7 @@ proptest! {
 
     #[test]
     fn dawid_skene_is_the_naive_one(a in crowds(), smoothing in 0.0..0.5_f64, diagonal in 0.0..2.0_f64) {
-        let model = dense::DawidSkene { smoothing, diagonal };
+        let model = dense::DenseDawidSkene { smoothing, diagonal };
         let spec = DawidSkene { smoothing, diagonal, stop: iterations(6), ..DawidSkene::default() };
         let fitted = fit(spec, &a);
         let naive = assert_naive(&a, &fitted, &model, |fit, r| model.likelihood(&fit.counts[r]).0);
@@ -66,7 +66,7 @@ proptest! {
 
     #[test]
     fn one_coin_is_the_naive_one(a in crowds(), right in 0.0..3.0_f64, wrong in 0.0..2.0_f64) {
-        let model = dense::OneCoin { right, wrong };
+        let model = dense::DenseOneCoin { right, wrong };
         let spec = OneCoin {
             prior_right: right,
             prior_wrong: wrong,
@@ -84,7 +84,7 @@ proptest! {
     fn ibcc_is_the_naive_one(
         a in crowds(), class in 0.05..3.0_f64, diagonal in 0.05..8.0_f64, off_diagonal in 0.05..2.0_f64
     ) {
-        let model = dense::Ibcc { class, diagonal, off_diagonal };
+        let model = dense::DenseIbcc { class, diagonal, off_diagonal };
         let spec = Ibcc {
             prior_class: class,
             prior_diagonal: diagonal,

@@ -55,8 +55,8 @@ fn columns_are_found_by_their_names() {
     let expected = read_table(&run, "predictions");
     assert_eq!(read_table(&job.path("predicted/latest"), "predictions"), expected);
     write_columns(&job, "fewer.parquet", &["d", "b", "a", "e", "f"]);
-    let said = refuses(&job, &model, "fewer.parquet", &[], 3);
-    assert_says(&said, &["columns that the model learned from are missing", "--features", "c"]);
+    let stderr = refuses(&job, &model, "fewer.parquet", &[], 3);
+    assert_says(&stderr, &["columns that the model learned from are missing", "--features", "c"]);
 }
 
 #[test]
@@ -72,8 +72,8 @@ fn another_column_is_another_prediction() {
     ];
     write_parquet(&job.path("two.parquet"), columns);
     predicts(&job, &model, "two.parquet", &[]);
-    let said = predicts(&job, &model, "two.parquet", &["--features-column", "nothing"]);
-    assert!(!said.contains("nothing to do"), "{said}");
+    let stderr = predicts(&job, &model, "two.parquet", &["--features-column", "nothing"]);
+    assert!(!stderr.contains("nothing to do"), "{stderr}");
     assert_ne!(
         read_table(&job.path("predicted/latest"), "predictions"),
         read_table(&run, "predictions")
@@ -96,8 +96,8 @@ fn memory_is_kept_to() {
     assert_eq!(read_table(&job.path("predicted/latest"), "predictions"), expected);
     let none = ["--force", "--memory-limit", "6kB", "--scratch", "/dev/null/nowhere"];
     assert_says(&refuses(&job, &model, "features.parquet", &none, 5), &["/dev/null/nowhere"]);
-    let said = refuses(&job, &model, "features.parquet", &["--memory-limit", "much"], 2);
-    assert_says(&said, &["much", "512MiB"]);
+    let stderr = refuses(&job, &model, "features.parquet", &["--memory-limit", "much"], 2);
+    assert_says(&stderr, &["much", "512MiB"]);
 }
 
 #[test]
@@ -105,12 +105,12 @@ fn features_of_another_width_and_a_run_without_a_model_are_refused() {
     let job = job();
     let run = job.run(&pipeline("kind = 'conal'")).display().to_string();
     write_features(&job.path("wide.parquet"), list(&[0.5; 12], 6));
-    let said = refuses(&job, &run, "wide.parquet", &[], 3);
-    assert_says(&said, &["width", "6 numbers a row, where the model takes 5"]);
+    let stderr = refuses(&job, &run, "wide.parquet", &[], 3);
+    assert_says(&stderr, &["width", "6 numbers a row, where the model takes 5"]);
     let votes =
         job.run("source.annotations = '{dir}annotations.parquet'\nmodel.kind = 'majority_vote'");
-    let said = refuses(&job, &votes.display().to_string(), "wide.parquet", &[], 3);
-    assert_says(&said, &["there is no trained model here"]);
+    let stderr = refuses(&job, &votes.display().to_string(), "wide.parquet", &[], 3);
+    assert_says(&stderr, &["there is no trained model here"]);
 }
 
 #[test]
@@ -121,14 +121,17 @@ fn classes_that_are_not_the_network_s_are_refused() {
     let mut description: Value = serde_json::from_slice(&std::fs::read(&file).unwrap()).unwrap();
     description["classes"]["values"] = json!(["2", "1", "0"]);
     std::fs::write(&file, format!("{description:#}")).unwrap();
-    let said = refuses(&job, &run.display().to_string(), "features.parquet", &[], 3);
-    assert_says(&said, &["the model's description was changed after it was written", "model.json"]);
+    let stderr = refuses(&job, &run.display().to_string(), "features.parquet", &[], 3);
+    assert_says(
+        &stderr,
+        &["the model's description was changed after it was written", "model.json"],
+    );
     description.as_object_mut().unwrap().remove("description_sha256");
     for classes in [json!(["0", "1"]), json!(["0", "1", "2", "3"])] {
         description["classes"]["values"] = classes;
         std::fs::write(&file, description.to_string()).unwrap();
-        let said = refuses(&job, &run.display().to_string(), "features.parquet", &[], 3);
-        assert_says(&said, &["the model's classes are not those that it learned", "model.json"]);
+        let stderr = refuses(&job, &run.display().to_string(), "features.parquet", &[], 3);
+        assert_says(&stderr, &["the model's classes are not those that it learned", "model.json"]);
     }
 }
 
@@ -145,8 +148,8 @@ fn a_model_of_another_layout_is_refused() {
         let mut description = good.clone();
         description["format"] = format;
         std::fs::write(&file, description.to_string()).unwrap();
-        let said = refuses(&job, &run.display().to_string(), "features.parquet", &[], 3);
-        assert_says(&said, &["a layout that this labelmill does not read", found, "--force"]);
+        let stderr = refuses(&job, &run.display().to_string(), "features.parquet", &[], 3);
+        assert_says(&stderr, &["a layout that this labelmill does not read", found, "--force"]);
     }
 }
 
@@ -170,8 +173,8 @@ fn of_a_run_with_several_questions_one_model_has_to_be_named() {
     );
     let model = pipeline("kind = 'crowd_layer'").replace("epochs = 20", "epochs = 1");
     let run = job.run(&model).display().to_string();
-    let said = refuses(&job, &run, "features.parquet", &[], 3);
-    assert_says(&said, &["a model for each of its questions", "/model/0", "/model/1"]);
+    let stderr = refuses(&job, &run, "features.parquet", &[], 3);
+    assert_says(&stderr, &["a model for each of its questions", "/model/0", "/model/1"]);
     predicts(&job, &format!("{run}/model/1"), "features.parquet", &[]);
 }
 
@@ -185,16 +188,16 @@ fn the_description_of_one_run_and_the_numbers_of_another_are_no_model() {
     for (run, file) in [(&first, "model.json"), (&second, "model.safetensors")] {
         std::fs::copy(run.join("model").join(file), job.path("mixed").join(file)).unwrap();
     }
-    let said = refuses(&job, &job.url("mixed"), "features.parquet", &[], 3);
+    let stderr = refuses(&job, &job.url("mixed"), "features.parquet", &[], 3);
     assert_says(
-        &said,
+        &stderr,
         &["not those that its description was written with", "mixed/model.safetensors"],
     );
     // Older files contain no digest.
     let file = job.path("mixed/model.json");
     let description = unsealed(&job.path("mixed"));
     predicts(&job, &job.url("mixed"), "features.parquet", &[]);
-    for (key, value, said) in [
+    for (key, value, stderr) in [
         ("columns", json!({}), "cannot be read"),
         ("columns", json!([1, 2]), "cannot be read"),
         ("classes", json!({"type": "UInt32", "values": ["0", "0", "2"]}), "`0` twice"),
@@ -202,6 +205,6 @@ fn the_description_of_one_run_and_the_numbers_of_another_are_no_model() {
         let mut other = description.clone();
         other[key] = value;
         std::fs::write(&file, other.to_string()).unwrap();
-        assert_says(&refuses(&job, &job.url("mixed"), "features.parquet", &[], 3), &[said]);
+        assert_says(&refuses(&job, &job.url("mixed"), "features.parquet", &[], 3), &[stderr]);
     }
 }

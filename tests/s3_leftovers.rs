@@ -16,8 +16,11 @@ fn a_committed_run_whose_lease_may_not_be_deleted_is_done() {
     server.fault(Fault::Denied, "DeleteObject", 0, 1_000);
     let again = server.run(&job(&["--set", "sink.run_id=mine"]));
     assert!(again.status.success(), "{}", stderr(&again));
-    let said = stderr(&again);
-    assert!(said.contains("nothing to do") && said.contains("could not be removed"), "{said}");
+    let stderr = stderr(&again);
+    assert!(
+        stderr.contains("nothing to do") && stderr.contains("could not be removed"),
+        "{stderr}"
+    );
     assert_eq!((latest(&server), leases(&server).len()), ("mine".to_owned(), 1));
     summary(&server, &["--set", "sink.run_id=other"]);
     assert_eq!(leases(&server).len(), 3, "nor may its own, and the one that tried the store");

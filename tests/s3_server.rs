@@ -57,7 +57,7 @@ pub enum Fault {
 }
 
 /// A fault for requests whose line contains every word of `pattern`: for `times` of them, after the first `skip`.
-struct Plan {
+struct FaultPlan {
     fault: Fault,
     pattern: String,
     skip: usize,
@@ -65,10 +65,10 @@ struct Plan {
 }
 
 #[derive(Default)]
-pub struct State {
+pub struct ServerState {
     root: PathBuf,
     requests: Mutex<Vec<String>>,
-    plans: Mutex<Vec<Plan>>,
+    plans: Mutex<Vec<FaultPlan>>,
     victim: Mutex<Option<u32>>,
     held: AtomicBool,
     /// The number of requests that wait for [`Server::release`].
@@ -79,7 +79,7 @@ pub struct State {
 pub struct Server {
     root: tempfile::TempDir,
     port: u16,
-    state: Arc<State>,
+    state: Arc<ServerState>,
     runtime: Option<Runtime>,
 }
 
@@ -96,7 +96,8 @@ impl Server {
     fn start_with(receive_buffer: Option<u32>) -> Self {
         let root = tempfile::tempdir().unwrap();
         std::fs::create_dir(root.path().join(BUCKET)).unwrap();
-        let state = Arc::new(State { root: root.path().to_path_buf(), ..State::default() });
+        let state =
+            Arc::new(ServerState { root: root.path().to_path_buf(), ..ServerState::default() });
         let mut builder = S3ServiceBuilder::new(s3s_fs::FileSystem::new(root.path()).unwrap());
         builder.set_auth(SimpleAuth::from_single(KEY_ID, SECRET));
         builder.set_access(Gate(Arc::clone(&state)));
@@ -150,7 +151,7 @@ impl Server {
     pub fn fault(&self, fault: Fault, pattern: &str, skip: usize, times: usize) {
         self.state.held.fetch_or(fault == Fault::Hold, Ordering::SeqCst);
         let pattern = pattern.to_owned();
-        self.state.plans.lock().unwrap().push(Plan { fault, pattern, skip, times });
+        self.state.plans.lock().unwrap().push(FaultPlan { fault, pattern, skip, times });
     }
 
     /// Removes all faults, releases held requests, and returns how many faults no request had met.
@@ -215,7 +216,7 @@ fn matches(line: &str, pattern: &str) -> bool {
     pattern.split(' ').all(|word| line.contains(word))
 }
 
-impl State {
+impl ServerState {
     fn count(&self, pattern: &str) -> usize {
         let requests = self.requests.lock().unwrap();
         requests.iter().filter(|line| matches(line, pattern)).count()
@@ -253,7 +254,7 @@ tokio::task_local! {
 }
 
 /// Sees every request before it is carried out.
-struct Gate(Arc<State>);
+struct Gate(Arc<ServerState>);
 
 #[async_trait::async_trait]
 impl S3Access for Gate {
@@ -307,7 +308,7 @@ impl S3Access for Gate {
     }
 }
 
-async fn serve(listener: TcpListener, service: S3Service, state: Arc<State>) {
+async fn serve(listener: TcpListener, service: S3Service, state: Arc<ServerState>) {
     while let Ok((stream, _)) = listener.accept().await {
         let _ = stream.set_nodelay(true);
         let (service, state) = (service.clone(), Arc::clone(&state));

@@ -20,7 +20,7 @@ fn columns_are_mapped_to_the_contracts_names() {
     job.write("crowd.csv", CROWD);
     let run = job.run(&format!(
         "source.annotations = '{{dir}}crowd.csv'\n{VOTE}\
-         source.columns = {{ instance = 'item', annotator = 'who', label = 'said' }}"
+         source.columns = {{ instance = 'item', annotator = 'who', label = 'stderr' }}"
     ));
     let labels = read_table(&run, "labels");
     assert_eq!(
@@ -31,7 +31,7 @@ fn columns_are_mapped_to_the_contracts_names() {
 }
 
 const JOINED: &str =
-    "select c.item as instance_id, c.who as annotator_id, c.said as label, p.trust as weight
+    "select c.item as instance_id, c.who as annotator_id, c.stderr as label, p.trust as weight
     from annotations as c inner join people as p on c.who = p.name where p.trust > 0";
 
 /// `c` has the weight 3, `b` 1, and the query leaves out `a`.
@@ -213,7 +213,7 @@ fn an_amount_that_overflows_what_it_is_added_to_is_refused() {
     assert_says(&error, &["the number must be at most 1e100", "model.smoothing"]);
     let rows = read_table(&job.run(&smoothed("1e100")), "confusion_matrices");
     let found: Vec<f64> = rows.iter().map(|row| number(row, "probability")).collect();
-    assert_close(&found, &[0.5; 4], 1e-9, "what each of two annotators said, by two classes");
+    assert_close(&found, &[0.5; 4], 1e-9, "the labels of each of two annotators, by two classes");
 }
 
 #[test]

@@ -12,10 +12,10 @@ use crate::job::Job;
 use crate::support::{rows, run_ok};
 
 /// A session over one run.
-struct Tables(SessionContext);
+struct TestDatabase(SessionContext);
 
 #[async_trait::async_trait]
-impl AsyncDB for Tables {
+impl AsyncDB for TestDatabase {
     type Error = datafusion::error::DataFusionError;
     type ColumnType = DefaultColumnType;
 
@@ -55,7 +55,7 @@ async fn the_files_hold_at_every_batch_size_and_partition_count() {
         for file in &files {
             let ctx = engine.session().unwrap();
             register_run(&ctx, &job.url("out"), &StoreSpec::default()).await.unwrap();
-            let mut runner = Runner::new(|| async { Ok(Tables(ctx.clone())) });
+            let mut runner = Runner::new(|| async { Ok(TestDatabase(ctx.clone())) });
             let done = runner.run_file_async(file).await;
             done.unwrap_or_else(|e| panic!("batch size {batch_size}, {threads} threads: {e}"));
         }

@@ -28,22 +28,22 @@ fn publish(job: &Job) -> String {
 
 #[test]
 fn the_summary_of_a_hostile_crowd_is_harmless() {
-    let said = publish(&Job::new());
-    assert_harmless(&said);
-    assert_says(&said, &[WRITTEN, "y\\nlabels      9 decided"]);
-    assert_eq!(said.lines().filter(|line| line.starts_with("labels ")).count(), 1, "{said}");
+    let stderr = publish(&Job::new());
+    assert_harmless(&stderr);
+    assert_says(&stderr, &[WRITTEN, "y\\nlabels      9 decided"]);
+    assert_eq!(stderr.lines().filter(|line| line.starts_with("labels ")).count(), 1, "{stderr}");
 }
 
 #[test]
 fn names_of_any_length_leave_the_summary_readable() {
     let name = "é".repeat(100_000);
-    let said = Job::new().ends(
+    let stderr = Job::new().ends(
         &format!("source.annotations = [['i', '{name}', '{name}']]\nmodel.kind = 'majority_vote'"),
         &[],
         0,
     );
-    assert_says(&said, &[&format!("classes     {}... 1", "é".repeat(40)), "é... 1.00 (1)"]);
-    assert!(said.len() < 2_000, "{} bytes", said.len());
+    assert_says(&stderr, &[&format!("classes     {}... 1", "é".repeat(40)), "é... 1.00 (1)"]);
+    assert!(stderr.len() < 2_000, "{} bytes", stderr.len());
 }
 
 #[test]

@@ -27,7 +27,7 @@ from network_cases import (
     Epochs,
 )
 
-NOTHING_SAID = -1
+NO_LABEL = -1
 
 
 class DenseConal(nn.Module):
@@ -68,9 +68,9 @@ def train_torch(case: Case, crowd: Crowd, batch: int, device: str = "cpu") -> Ep
     torch.manual_seed(SEED)
     features = torch.from_numpy(crowd.features).to(device)
     # One byte per cell: as int64, the matrix of the wide crowd would take 8 GB.
-    said = torch.full((case.instances, case.annotators), NOTHING_SAID, dtype=torch.int8)
-    said[crowd.instance, crowd.annotator] = torch.from_numpy(crowd.label).to(torch.int8)
-    said = said.to(device)
+    labels = torch.full((case.instances, case.annotators), NO_LABEL, dtype=torch.int8)
+    labels[crowd.instance, crowd.annotator] = torch.from_numpy(crowd.label).to(torch.int8)
+    labels = labels.to(device)
     model = DenseConal(case).to(device).train()
     optimiser = torch.optim.Adam(model.parameters(), lr=LEARNING_RATE)
     epochs = Epochs([], [])
@@ -80,9 +80,9 @@ def train_torch(case: Case, crowd: Crowd, batch: int, device: str = "cpu") -> Ep
         for rows_of_step in steps:
             step = rows_of_step.to(device)
             optimiser.zero_grad()
-            answers = said[step].long()
+            answers = labels[step].long()
             loss = functional.cross_entropy(
-                model(features[step]), answers, ignore_index=NOTHING_SAID
+                model(features[step]), answers, ignore_index=NO_LABEL
             )
             loss = loss - LAMBDA * model.distance()
             loss.backward()

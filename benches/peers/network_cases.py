@@ -106,14 +106,14 @@ class Crowd:
         def ids(prefix: str, codes: np.ndarray) -> pa.Array:
             return pa.array([f"{prefix}{code}" for code in codes])
 
-        said = {
+        columns = {
             "instance_id": ids("i", self.instance),
             "annotator_id": ids("a", self.annotator),
             "label": ids("c", self.label),
         }
         rows, width = self.features.shape
         lists = pa.FixedSizeListArray.from_arrays(pa.array(self.features.ravel()), width)
-        pq.write_table(pa.table(said), annotations)
+        pq.write_table(pa.table(columns), annotations)
         pq.write_table(
             pa.table({"instance_id": ids("i", np.arange(rows)), "features": lists}), features
         )

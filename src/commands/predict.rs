@@ -13,7 +13,8 @@ use crate::pipeline::inputs;
 use crate::run::Run;
 use crate::sink::model_files::{calibrator_of, classes_of, load};
 use crate::sink::{
-    Begin, Contents, Job, JobCommand, ParquetSink, Published, RunTables, Sink, SinkSpec, digest,
+    BeginOutcome, Contents, Job, JobCommand, ParquetSink, Published, RunTables, Sink, SinkSpec,
+    digest,
 };
 use crate::source::{ColumnsSpec, InferenceScope, Location, Source, SourceSpec, sink_problem};
 use crate::store::StoreSpec;
@@ -69,8 +70,8 @@ pub async fn predict(
     let sink = SinkSpec { url: what.output.to_owned(), ..SinkSpec::default() };
     let sink = ParquetSink::open(&sink, stores)?;
     let run_id = match sink.begin(&job, what.force).await? {
-        Begin::Done(manifest) => return sink.done_before(*manifest).await,
-        Begin::New(run_id) => run_id,
+        BeginOutcome::Done(manifest) => return sink.done_before(*manifest).await,
+        BeginOutcome::New(run_id) => run_id,
     };
     let began = run.clock.seconds();
     source.open(&ctx, InferenceScope::Whole).await?;

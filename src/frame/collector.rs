@@ -58,7 +58,7 @@ pub(super) struct Unlabelled {
 }
 
 /// The memory that is reserved while a question is finished.
-pub(super) struct Held<'a> {
+pub(super) struct HeldBytes<'a> {
     pub(super) budget: &'a Budget,
     /// Bytes of all questions, held in addition to those of the question that is finished; 0 without a question column.
     pub(super) beside: usize,
@@ -211,7 +211,7 @@ impl Collector {
         mut self,
         gold: Option<&GoldRows>,
         spec: &FrameSpec,
-        held: &Held<'_>,
+        held: &HeldBytes<'_>,
     ) -> Result<Finished> {
         let gold_numbers = match gold {
             Some(rows) => rows.number(&mut self.instances, &mut self.labels)?,
@@ -221,7 +221,7 @@ impl Collector {
         if spec.classes.is_none() && n > MAX_LABELS {
             return Err(too_many_labels(n));
         }
-        let Held { budget, beside, rows } = held;
+        let HeldBytes { budget, beside, rows } = held;
         budget.hold(beside + self.building(), || format!("{rows} annotations and their ids"))?;
         let used_labels = used(&self.rows.label, n);
         let classes = LabelAxis::resolve(

@@ -82,9 +82,9 @@ pub struct Gold {
 /// number of classes.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct UnknownGold {
-    /// By instance.
+    /// The gold of instances that have annotations.
     pub of_instances: Vec<Gold>,
-    /// By feature row.
+    /// The gold of rows of features.
     pub of_feature_rows: Vec<Gold>,
 }
 

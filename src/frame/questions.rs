@@ -9,11 +9,11 @@ use arrow::compute::{cast, take_record_batch};
 use arrow::datatypes::{DataType, Schema, SchemaRef};
 
 use super::budget::Budget;
-use super::collector::{Collector, Finished, Held, Unlabelled};
+use super::collector::{Collector, Finished, HeldBytes, Unlabelled};
 use super::gold::GoldRows;
 use super::ids::{Ids, Interner, NULL, as_text};
 use super::rejects::{Reason, Rejects};
-use super::{Duplicates, Frame, FrameSpec, LeftOut};
+use super::{Duplicates, Frame, FrameSpec, RowsLeftOut};
 use crate::error::{Error, Result, offenders};
 
 /// One collector per question; without a question column there is one, with the number 0.
@@ -102,7 +102,7 @@ impl Questions {
             self.collectors.values().map(|c| c.building() + BYTES_PER_QUESTION).sum();
         let rows = self.collectors.values().map(Collector::rows).sum();
         let Some(ids) = self.ids else {
-            let held = Held { budget, beside: 0, rows };
+            let held = HeldBytes { budget, beside: 0, rows };
             let only = self.collectors.into_values();
             return only
                 .map(|collector| match collector.finish(gold, spec, &held)? {
@@ -111,7 +111,7 @@ impl Questions {
                 })
                 .collect();
         };
-        let held = Held { budget, beside, rows };
+        let held = HeldBytes { budget, beside, rows };
         let (ids, rank) = ids.finish(|_| true)?;
         let by_rank = self.collectors.into_iter().map(|(n, c)| (rank[n as usize], c));
         let gold = gold.map(|gold| gold.by_question(&ids)).transpose()?;
@@ -125,7 +125,7 @@ impl Questions {
                     frames.push((Frame { question: Some(question), ..*frame }, gold.cloned()));
                 }
                 Finished::Nothing(Unlabelled { rejects, instances, held_out }) => {
-                    left_out.push(LeftOut { question, rejects, instances, held_out });
+                    left_out.push(RowsLeftOut { question, rejects, instances, held_out });
                 }
             }
         }

@@ -46,25 +46,25 @@ pub enum Cells {
     /// Smoothed expected counts, each divided by the sum of its row.
     Counted(Smoothing),
     /// Each annotator is right with one probability, `[annotator]`, whatever the class; wrong labels are equally likely.
-    OneCoin(Vec<f64>),
+    Accuracy(Vec<f64>),
     /// Every cell is stored, `[annotator, class, label]`.
-    Whole(Vec<f64>),
+    Dense(Vec<f64>),
 }
 
 /// Maximum likelihood: what is added to the expected counts of a confusion matrix before its rows are normalised; no
 /// count stays below [`MIN_PROBABILITY`].
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Smoothing {
-    /// To every cell.
+    /// What is added to every cell.
     pub everywhere: f64,
-    /// To the diagonal, on top; may be negative, but not the sum of both.
+    /// What is added to the cells of the diagonal in addition; may be negative, but the sum of both may not.
     pub diagonal: f64,
-    /// Labels, used or not.
+    /// The number of labels, including those that no annotator has given.
     pub n_labels: usize,
 }
 
 impl Smoothing {
-    /// For these annotations.
+    /// The smoothing of matrices with the labels of these annotations.
     #[must_use]
     pub fn new(a: &Annotations, everywhere: f64, diagonal: f64) -> Self {
         Self { everywhere, diagonal, n_labels: a.dims().labels }
@@ -161,7 +161,7 @@ impl Confusion {
     /// All stored numbers, for a check that they are finite.
     pub(super) fn parts(&self) -> [&[f64]; 2] {
         let cells = match &self.cells {
-            Cells::Whole(cells) | Cells::OneCoin(cells) => cells.as_slice(),
+            Cells::Dense(cells) | Cells::Accuracy(cells) => cells.as_slice(),
             Cells::Counted(_) => &[],
         };
         [&self.expected_count, cells]
@@ -182,9 +182,9 @@ impl AnnotatorMatrix<'_> {
         let counts = &self.confusion.expected_count;
         let count = column.map_or(0.0, |column| counts[column * dims.classes + class]);
         let probability = match &self.confusion.cells {
-            Cells::Whole(cells) => cells[(self.r * dims.classes + class) * dims.labels + label],
-            Cells::OneCoin(right) if class == label => right[self.r],
-            Cells::OneCoin(right) => (1.0 - right[self.r]) / (dims.labels - 1) as f64,
+            Cells::Dense(cells) => cells[(self.r * dims.classes + class) * dims.labels + label],
+            Cells::Accuracy(right) if class == label => right[self.r],
+            Cells::Accuracy(right) => (1.0 - right[self.r]) / (dims.labels - 1) as f64,
             Cells::Counted(added) => added.cell(count, class, label) / self.sums[class],
         };
         (probability, count)

@@ -87,7 +87,7 @@ pub fn try_maximise<E>(
     Ok(value)
 }
 
-/// What one step tells of the Hessian of -f.
+/// One step and its change of the gradient, from which the Hessian of -f is approximated.
 struct Correction {
     /// s = the next x - x
     step: Vec<f64>,

@@ -52,9 +52,9 @@ mod tests {
         let a = tiny(2, &[(0, 0, 0), (1, 0, 1)]);
         let confusion = |expected_count: Vec<f64>| Confusion {
             expected_count,
-            cells: Cells::Whole(vec![0.0; 4]),
+            cells: Cells::Dense(vec![0.0; 4]),
         };
-        // [column, class]: said 0 when class 1, said 1 when class 0
+        // [column, class]: label 0 given class 1, label 1 given class 0
         assert_eq!(switched(&a, &confusion(vec![0.1, 0.9, 0.9, 0.1])), Some(vec![1, 0]));
         assert_eq!(switched(&a, &confusion(vec![0.9, 0.1, 0.1, 0.9])), None);
     }
@@ -62,9 +62,9 @@ mod tests {
     #[test]
     fn a_cycle_of_three_classes_is_told_in_its_direction() {
         let a = tiny(3, &[(0, 0, 0), (1, 0, 1), (2, 0, 2)]);
-        // [column, class]: said 0 when class 2, said 1 when class 0, said 2 when class 1
+        // [column, class]: label 0 given class 2, label 1 given class 0, label 2 given class 1
         let expected_count = vec![0.0, 0.1, 0.9, 0.9, 0.0, 0.1, 0.1, 0.9, 0.0];
-        let confusion = Confusion { expected_count, cells: Cells::Whole(vec![0.0; 9]) };
+        let confusion = Confusion { expected_count, cells: Cells::Dense(vec![0.0; 9]) };
         assert_eq!(switched(&a, &confusion), Some(vec![1, 2, 0]));
     }
 
@@ -74,7 +74,7 @@ mod tests {
     fn rare_classes_count_as_much_as_others() {
         let a = tiny(2, &[(0, 0, 0), (1, 0, 1)]);
         let switched = |expected_count: [f64; 4]| {
-            let cells = Cells::Whole(vec![0.0; 4]);
+            let cells = Cells::Dense(vec![0.0; 4]);
             switched(&a, &Confusion { expected_count: expected_count.to_vec(), cells })
         };
         assert_eq!(switched([60.0, 8.0, 40.0, 2.0]), Some(vec![1, 0]));

@@ -18,7 +18,8 @@ use crate::model::{model_kind, switching};
 use crate::redact::{redacted, redacted_json};
 use crate::run::Run;
 use crate::sink::{
-    Begin, Contents, Job, JobCommand, ParquetSink, Published, RunTables, Sink, digest, model_files,
+    BeginOutcome, Contents, Job, JobCommand, ParquetSink, Published, RunTables, Sink, digest,
+    model_files,
 };
 use crate::source::{InferenceScope, Source};
 use crate::store::{StoreLocation, shown};
@@ -53,12 +54,12 @@ pub async fn run(spec: &PipelineSpec, force: bool, run: &mut Run) -> Result<Publ
     };
     let sink = ParquetSink::open(&spec.sink, &spec.store)?;
     let run_id = match sink.begin(&job, force).await? {
-        Begin::Done(manifest) => {
+        BeginOutcome::Done(manifest) => {
             // The gate is not a part of the job's digest: changed bounds apply to the committed run too.
             spec.gate.check_committed(&manifest.run_id, &manifest.measures)?;
             return sink.done_before(*manifest).await;
         }
-        Begin::New(run_id) => run_id,
+        BeginOutcome::New(run_id) => run_id,
     };
     let began = run.clock.seconds();
     // Opened only now: a job that is already committed needs no file.

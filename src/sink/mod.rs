@@ -61,7 +61,7 @@ pub trait Sink: Sync {
     ///
     /// # Errors
     /// When the id belongs to another job, or the store cannot be read.
-    fn begin(&self, job: &Job, force: bool) -> impl Future<Output = Result<Begin>> + Send {
+    fn begin(&self, job: &Job, force: bool) -> impl Future<Output = Result<BeginOutcome>> + Send {
         async move {
             let wanted = job.run_id.clone().unwrap_or_else(|| job.digest[..16].to_owned());
             let (mut run_id, mut n) = (wanted.clone(), 1);
@@ -71,7 +71,7 @@ pub trait Sink: Sync {
                         return Err(another_job(&manifest, job.command));
                     }
                     let Some(first) = missing.first() else {
-                        return Ok(Begin::Done(Box::new(manifest)));
+                        return Ok(BeginOutcome::Done(Box::new(manifest)));
                     };
                     tracing::warn!(
                         run_id,
@@ -85,7 +85,7 @@ pub trait Sink: Sync {
                 run_id = format!("{wanted}-{n}");
             }
             self.expect_commits(&run_id).await?;
-            Ok(Begin::New(run_id))
+            Ok(BeginOutcome::New(run_id))
         }
     }
 
@@ -213,7 +213,7 @@ pub(crate) fn digest(bytes: impl AsRef<[u8]>) -> String {
 }
 
 /// The result of [`Sink::begin`].
-pub enum Begin {
+pub enum BeginOutcome {
     /// The job was done before.
     Done(Box<Manifest>),
     /// The job must run, under this id.

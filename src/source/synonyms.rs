@@ -34,6 +34,7 @@ const SYNONYMS: [(&str, &[&str]); 4] = [
     (
         "label",
         &[
+            "label",
             "answer",
             "response",
             "annotation",
@@ -46,6 +47,7 @@ const SYNONYMS: [(&str, &[&str]); 4] = [
             "category",
             "value",
             "output",
+            "result",
             "y",
             "l",
         ],
@@ -55,6 +57,9 @@ const SYNONYMS: [(&str, &[&str]); 4] = [
         &["truth", "gold", "golden", "true", "groundtruth", "target", "correct", "answer", "y"],
     ),
 ];
+
+/// Synonyms of `class` that are synonyms of `label` as well.
+const EITHER: [&str; 2] = ["answer", "y"];
 
 /// The column that the user most likely means.
 pub(super) fn synonym<'a>(
@@ -67,10 +72,23 @@ pub(super) fn synonym<'a>(
         .map(|(_, name)| name)
 }
 
-/// How well a name fits a column of the contract: 0 is best; `None` if it does not.
+/// How well a name fits a column of the contract: 0 is best; `None` if it does not. Of a name such as `INPUT:image` or
+/// `Answer.label`, the last part may fit as well.
 fn rank(contract: &str, name: &str) -> Option<usize> {
-    let plain: String =
-        name.chars().filter(|c| c.is_alphanumeric()).flat_map(char::to_lowercase).collect();
+    let of_part = || {
+        let (group, part) = name.rsplit_once([':', '.'])?;
+        let is_truth = contract == "label" && is_truth(&plain(group));
+        rank_of_word(contract, part).filter(|_| !is_truth).map(|rank| rank + 1)
+    };
+    rank_of_word(contract, name).or_else(of_part)
+}
+
+fn plain(name: &str) -> String {
+    name.chars().filter(|c| c.is_alphanumeric()).flat_map(char::to_lowercase).collect()
+}
+
+fn rank_of_word(contract: &str, name: &str) -> Option<usize> {
+    let plain = plain(name);
     if plain == contract.replace('_', "") {
         return Some(0);
     }
@@ -87,7 +105,12 @@ fn rank(contract: &str, name: &str) -> Option<usize> {
 /// Such as `worker_label`, but not `true_label`, which is a class.
 fn is_kind_of_label(plain: &str) -> bool {
     let whose = plain.strip_suffix("label").or_else(|| plain.strip_suffix("answer"));
-    whose.is_some_and(|whose| !known("class").contains(&whose))
+    whose.is_some_and(|whose| !is_truth(whose))
+}
+
+/// Whether a word is used of the true class alone.
+fn is_truth(plain: &str) -> bool {
+    known("class").contains(&plain) && !EITHER.contains(&plain)
 }
 
 fn known(contract: &str) -> &'static [&'static str] {
@@ -115,6 +138,26 @@ mod tests {
         for class in ["true_label", "gold_label", "correct_answer"] {
             assert_eq!(chosen("label", &[class]), None, "{class}");
         }
+    }
+
+    #[test]
+    fn exports_of_platforms_have_their_columns() {
+        let columns = |names: &[&str]| {
+            ["instance_id", "annotator_id", "label"]
+                .map(|contract| chosen(contract, names).unwrap())
+        };
+        assert_eq!(
+            columns(&["HITId", "WorkerId", "Answer.label", "Gold.label"]),
+            ["HITId", "WorkerId", "Answer.label"]
+        );
+        assert_eq!(
+            columns(&["task_id", "worker_id", "label_id"]),
+            ["task_id", "worker_id", "label_id"]
+        );
+        assert_eq!(
+            columns(&["GOLDEN:result", "OUTPUT:result", "INPUT:image", "ASSIGNMENT:worker_id"]),
+            ["INPUT:image", "ASSIGNMENT:worker_id", "OUTPUT:result"]
+        );
     }
 
     #[test]

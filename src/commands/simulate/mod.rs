@@ -37,7 +37,8 @@ use crate::error::{Error, Result};
 use crate::frame::{MAX_LABELS, Role};
 use crate::run::Run;
 use crate::sink::{
-    Begin, Contents, Job, JobCommand, Manifest, ParquetSink, Published, Sink, SinkSpec, digest,
+    BeginOutcome, Contents, Job, JobCommand, Manifest, ParquetSink, Published, Sink, SinkSpec,
+    digest,
 };
 use crate::source::sink_problem;
 use crate::store::StoreSpec;
@@ -140,13 +141,13 @@ pub async fn simulate(
     let sink = ParquetSink::open(&sink, stores).map_err(|e| e.at("--output"))?;
     refuse_another(&sink, &job).await?;
     let run_id = match sink.begin(&job, false).await? {
-        Begin::Done(manifest) => {
+        BeginOutcome::Done(manifest) => {
             let published = sink.done_before(*manifest).await?;
             // The process that committed it may have ended before this step.
             link_tables(&sink, &published.manifest, run);
             return Ok(Simulated { published, parameters });
         }
-        Begin::New(run_id) => run_id,
+        BeginOutcome::New(run_id) => run_id,
     };
     if let Some(blobs) = blobs.as_ref().filter(|_| what.given.truth.is_none()) {
         check_size(design.plan(blobs.classes)?.annotators(), blobs.classes)?;

@@ -32,12 +32,12 @@ pub struct Plan {
     /// A confusion matrix that all annotators share for some annotations.
     pub common: Option<CommonNoise>,
     /// How a given crowd is used, where there is one; the groups are then added to it.
-    pub given: Option<Given>,
+    pub given: Option<GivenCrowd>,
 }
 
 /// How a given crowd is used.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Given {
+pub struct GivenCrowd {
     /// Whether its labels are redrawn.
     pub draws_labels: bool,
     /// The pseudo-counts of the whole crowd's matrix in each row of an annotator's.

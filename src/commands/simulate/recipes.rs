@@ -9,8 +9,8 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use super::designs::{
-    CommonAndOwn, Design, FixedBudget, FourHabits, Groups, OnBlobs, OneType, Predictors, RealCrowd,
-    Seniority,
+    ConfusionMixture, Design, FixedBudget, FourHabits, Groups, OnBlobs, OneType, Predictors,
+    RealCrowd, SeniorityDesign,
 };
 use crate::error::{Error, Result, nearest};
 use crate::spec::assigned;
@@ -170,11 +170,11 @@ pub static RECIPES: &[Recipe] = &[
     Recipe::of::<OnBlobs>("conal-synthetic", CONAL, "common noise, on instances that are drawn")
         .needs(Needs::Nothing)
         .with(&["annotated=0.8"]),
-    Recipe::of::<CommonAndOwn>("conal", CONAL, "common noise that depends on the features given")
+    Recipe::of::<ConfusionMixture>("conal", CONAL, "common noise that depends on the features given")
         .needs(Needs::Features),
     // Of 50000 training images 40000 are annotated and the others are used to choose the epoch; test images are not
     // among them.
-    Recipe::of::<CommonAndOwn>("conal-cifar", CONAL, "common noise on pairs that look alike")
+    Recipe::of::<ConfusionMixture>("conal-cifar", CONAL, "common noise on pairs that look alike")
         .needs(Needs::Features)
         .classes(10)
         .with(&["noise=symmetric", "pairs=3-5 1-9 4-7 0-2 6-8", "annotated=0.8", "valid=1"]),
@@ -182,8 +182,8 @@ pub static RECIPES: &[Recipe] = &[
         .needs(Needs::Annotations),
     Recipe::of::<Predictors>("lia-predictors", LIA, "each confuses one pair; features tell which"),
     Recipe::of::<FixedBudget>("mbem", KHETAN, "few hammers among many spammers, for a fixed budget"),
-    Recipe::of::<Seniority>("max-mig-low", MAX_MIG, "ten seniors right on 0.2, and juniors"),
-    Recipe::of::<Seniority>("max-mig-high", MAX_MIG, "five seniors who confuse pairs, and juniors")
+    Recipe::of::<SeniorityDesign>("max-mig-low", MAX_MIG, "ten seniors right on 0.2, and juniors"),
+    Recipe::of::<SeniorityDesign>("max-mig-high", MAX_MIG, "five seniors who confuse pairs, and juniors")
         .classes(10)
         .with(&["expertise=high"]),
 ];

@@ -16,7 +16,7 @@ use super::annotators::AnnotatorType;
 use super::confusion::ConfusionMatrix;
 use super::draw::{Annotation, Member, SimulatedCrowd, answers, kept, members, redundancy};
 use super::grammar::annotator_id;
-use super::plan::{Given, Instances, Plan, shares};
+use super::plan::{GivenCrowd, Instances, Plan, shares};
 use crate::error::{Error, Result};
 use crate::run::Run;
 
@@ -35,7 +35,7 @@ pub struct SourceCrowd {
 /// When the plan does not fit the classes or the crowd.
 pub fn resample(
     plan: &Plan,
-    given: Given,
+    given: GivenCrowd,
     source: &SourceCrowd,
     truth: Instances<'_>,
     run: &Run,

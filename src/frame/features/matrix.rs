@@ -20,14 +20,14 @@ pub enum NumberType {
     /// A byte, 0 to 255: pixels.
     Byte,
     /// An `f32`, little-endian.
-    Real,
+    F32,
 }
 
 impl NumberType {
     fn size(self) -> usize {
         match self {
             Self::Byte => 1,
-            Self::Real => 4,
+            Self::F32 => 4,
         }
     }
 }
@@ -65,7 +65,7 @@ impl Matrix {
         Self {
             width,
             shape: vec![width],
-            cell: NumberType::Real,
+            cell: NumberType::F32,
             bytes: Storage::Memory(values.iter().flat_map(|v| v.to_le_bytes()).collect()),
             places: (0..(values.len() / width.max(1)) as u32).collect(),
         }
@@ -112,7 +112,7 @@ impl Matrix {
         let bytes = &bytes[start..start + size];
         match self.cell {
             NumberType::Byte => out.iter_mut().zip(bytes).for_each(|(v, b)| *v = f32::from(*b)),
-            NumberType::Real => {
+            NumberType::F32 => {
                 let words = bytes.as_chunks::<4>().0;
                 out.iter_mut().zip(words).for_each(|(v, w)| *v = f32::from_le_bytes(*w));
             }
@@ -166,11 +166,11 @@ impl MatrixWriter {
         }
     }
 
-    /// Appends whole rows of reals.
+    /// Appends whole rows of f32 values.
     ///
     /// # Errors
     /// When the scratch file cannot be written.
-    pub fn push_reals(&mut self, values: &[f32]) -> Result<()> {
+    pub fn push_f32s(&mut self, values: &[f32]) -> Result<()> {
         let bytes: Vec<u8> = values.iter().flat_map(|v| v.to_le_bytes()).collect();
         self.push_bytes(&bytes)
     }
@@ -238,9 +238,9 @@ mod tests {
 
     fn matrix(budget: Option<usize>) -> Matrix {
         let scratch = Scratch { budget, ..Scratch::default() };
-        let mut writer = MatrixWriter::new(vec![2], NumberType::Real, scratch);
+        let mut writer = MatrixWriter::new(vec![2], NumberType::F32, scratch);
         for row in 0..100_u8 {
-            writer.push_reals(&[f32::from(row), -0.5]).unwrap();
+            writer.push_f32s(&[f32::from(row), -0.5]).unwrap();
         }
         writer.finish((0..100).rev().collect()).unwrap()
     }
@@ -262,8 +262,8 @@ mod tests {
     fn rows_that_will_not_fit_go_to_the_file_at_once() {
         let writer = |rows| {
             let scratch = Scratch { budget: Some(800), rows, ..Scratch::default() };
-            let mut writer = MatrixWriter::new(vec![2], NumberType::Real, scratch);
-            writer.push_reals(&[1.0, -0.5]).unwrap();
+            let mut writer = MatrixWriter::new(vec![2], NumberType::F32, scratch);
+            writer.push_f32s(&[1.0, -0.5]).unwrap();
             writer
         };
         assert!(writer(None).file.is_none() && writer(Some(100)).file.is_none());

@@ -23,7 +23,7 @@ pub(in crate::frame) struct FeatureReader {
 /// The numbers of one batch, row after row.
 enum BatchNumbers {
     Bytes(Vec<u8>),
-    Reals(Vec<f32>),
+    F32s(Vec<f32>),
 }
 
 impl FeatureReader {
@@ -82,7 +82,7 @@ impl FeatureReader {
         }
         match numbers {
             BatchNumbers::Bytes(bytes) => writer.push_bytes(&bytes),
-            BatchNumbers::Reals(values) => {
+            BatchNumbers::F32s(values) => {
                 if let Some(at) = values.iter().position(|v| !v.is_finite()) {
                     return Err(Error::data("a feature is not a number")
                         .found(format!(
@@ -93,7 +93,7 @@ impl FeatureReader {
                         ))
                         .help("replace or leave out such rows in source.sql"));
                 }
-                writer.push_reals(&values)
+                writer.push_f32s(&values)
             }
         }
     }
@@ -106,7 +106,7 @@ impl FeatureReader {
             });
             let cell = match numbers {
                 BatchNumbers::Bytes(_) => NumberType::Byte,
-                BatchNumbers::Reals(_) => NumberType::Real,
+                BatchNumbers::F32s(_) => NumberType::F32,
             };
             MatrixWriter::new(
                 shape.unwrap_or_else(|| vec![width]),
@@ -192,8 +192,8 @@ fn flatten(columns: &[ArrayRef], name: &dyn Fn(usize) -> String) -> Result<(usiz
             BatchNumbers::Bytes(values.as_primitive::<UInt8Type>().values().to_vec()),
         ));
     }
-    let reals = cast(&values, &DataType::Float32)?;
-    Ok((width, BatchNumbers::Reals(reals.as_primitive::<Float32Type>().values().to_vec())))
+    let f32s = cast(&values, &DataType::Float32)?;
+    Ok((width, BatchNumbers::F32s(f32s.as_primitive::<Float32Type>().values().to_vec())))
 }
 
 fn interleave(
@@ -206,9 +206,9 @@ fn interleave(
         if let Some(row) = (0..rows).find(|row| column.is_null(*row)) {
             return Err(missing(row));
         }
-        let reals = cast(column, &DataType::Float32)?;
-        let values = reals.as_primitive::<Float32Type>().values();
+        let f32s = cast(column, &DataType::Float32)?;
+        let values = f32s.as_primitive::<Float32Type>().values();
         values.iter().enumerate().for_each(|(row, v)| out[row * width + k] = *v);
     }
-    Ok((width, BatchNumbers::Reals(out)))
+    Ok((width, BatchNumbers::F32s(out)))
 }

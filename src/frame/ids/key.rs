@@ -25,7 +25,7 @@ use crate::error::{Error, Result};
 
 /// The types whose values are interchangeable as ids: an `Int32` 7 and an `Int64` 7 are the same id, a text "7" is not.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Family {
+pub enum IdType {
     /// All integer widths.
     Integer,
     /// All string layouts.
@@ -36,7 +36,7 @@ pub enum Family {
     Other(DataType),
 }
 
-impl Family {
+impl IdType {
     /// The family of a column type.
     #[must_use]
     pub fn of(data_type: &DataType) -> Self {
@@ -229,11 +229,11 @@ pub fn to_array<'a>(
     if keys.len() == 0 {
         return Ok(new_empty_array(data_type));
     }
-    let plain: ArrayRef = match Family::of(data_type) {
-        Family::Integer => integers(keys),
-        Family::Text if fits_i32(keys.clone()) => text::<i32>(keys)?,
-        Family::Text => text::<i64>(keys)?,
-        Family::Binary => match value_type(data_type) {
+    let plain: ArrayRef = match IdType::of(data_type) {
+        IdType::Integer => integers(keys),
+        IdType::Text if fits_i32(keys.clone()) => text::<i32>(keys)?,
+        IdType::Text => text::<i64>(keys)?,
+        IdType::Binary => match value_type(data_type) {
             DataType::FixedSizeBinary(width) => {
                 let mut builder = FixedSizeBinaryBuilder::new(*width);
                 for key in keys {
@@ -244,7 +244,7 @@ pub fn to_array<'a>(
             _ if fits_i32(keys.clone()) => Arc::new(bytes::<i32>(keys)),
             _ => Arc::new(bytes::<i64>(keys)),
         },
-        Family::Other(_) => {
+        IdType::Other(_) => {
             let converter = row_converter(data_type)?;
             let parser = converter.parser();
             let owned: Vec<Vec<u8>> = keys.map(|k| with_bytes(k, <[u8]>::to_vec)).collect();

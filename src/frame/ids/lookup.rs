@@ -6,7 +6,7 @@ use arrow::datatypes::{DataType, Field};
 
 use super::Ids;
 use super::interner::Interner;
-use super::key::Family;
+use super::key::IdType;
 use super::untyped::{integers, is_untyped, marked};
 use crate::error::{Error, Result};
 
@@ -64,8 +64,8 @@ impl IdIndex {
     /// # Errors
     /// When their type is of another family.
     pub fn lookup_ids(&mut self, ids: &Ids) -> Result<Vec<Option<u32>>> {
-        let families = [self.field.data_type(), ids.values().data_type()].map(Family::of);
-        if families == [Family::Text, Family::Integer] {
+        let families = [self.field.data_type(), ids.values().data_type()].map(IdType::of);
+        if families == [IdType::Text, IdType::Integer] {
             // Tables hold both in one column, with one type.
             return Err(Error::data(format!("`{}` is text here and integers there", self.field.name()))
                 .found("integers in the annotations, and text that is no integer beside them")
@@ -82,7 +82,7 @@ impl IdIndex {
     pub fn lookup(&mut self, field: &Field, array: &ArrayRef) -> Result<Vec<Option<u32>>> {
         let mut numbers = Vec::new();
         let may_stand = is_untyped(field) || is_untyped(&self.field);
-        let is_text = Family::of(array.data_type()) == Family::Text;
+        let is_text = IdType::of(array.data_type()) == IdType::Text;
         if may_stand && is_text && self.field.data_type().is_integer() {
             // Text that is not an integer is not among these.
             let integers = cast(&integers(array)?, self.field.data_type())?;

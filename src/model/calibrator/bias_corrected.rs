@@ -28,7 +28,7 @@ const MAX_BIAS: f64 = 30.0;
 pub(super) fn fit(points: &Points, smoothing: f64) -> (f64, Vec<f64>) {
     let (n, total) = (points.n_classes, points.weight());
     let alone = temperature::fit(points, smoothing);
-    let rows = Rows {
+    let rows = ScoredRows {
         points,
         logs: points.probabilities.iter().map(|p| log(*p) / alone).collect(),
         uniform: smoothing / (total + smoothing),
@@ -75,7 +75,7 @@ pub(super) fn is_valid(temperature: f64, biases: &[f64], n_classes: usize) -> bo
         && biases.iter().all(|bias| bias.abs() <= MAX_BIAS)
 }
 
-struct Rows<'a> {
+struct ScoredRows<'a> {
     points: &'a Points,
     /// Log-probabilities `[point, class]`, divided by the temperature that fits without biases.
     logs: Vec<f64>,
@@ -83,7 +83,7 @@ struct Rows<'a> {
     uniform: f64,
 }
 
-impl Rows<'_> {
+impl ScoredRows<'_> {
     /// The log-likelihood of the targets, and its gradient.
     fn log_likelihood(&self, x: &[f64], gradient: &mut [f64]) -> f64 {
         let of_block = |block: usize| {

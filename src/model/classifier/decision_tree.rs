@@ -11,7 +11,7 @@ use crate::run::{Cancel, Run};
 /// A single tree that considers all features at each split.
 ///
 /// # Why
-/// [`Classifier::predict_examples`] leaves an example out of its leaf: the target of a lone example would come back as
+/// [`Classifier::predict_examples`] leaves an example out of its leaf: the target of a single example would come back as
 /// its probabilities, and a model that combines them with the annotations behind the target would count these twice.
 pub struct DecisionTree {
     spec: TreeSpec,
@@ -238,9 +238,9 @@ mod tests {
         };
         let heavy = TreeSpec { min_leaf_weight: 2.0, ..spec() };
         assert_near(&of(heavy, &four()), &[1.0, 0.0, 1.0, 0.0, 1.0, 0.0, 0.0, 1.0], 1e-15);
-        let lone = [1.0, 0.0, 1.0, 0.0, 1.0, 0.0, 3.0 / 7.0, 4.0 / 7.0];
+        let single_ones = [1.0, 0.0, 1.0, 0.0, 1.0, 0.0, 3.0 / 7.0, 4.0 / 7.0];
         let single = TreeSpec { min_leaf_weight: 1.0, ..spec() };
-        assert_near(&of(single, &four()), &lone, 1e-15);
+        assert_near(&of(single, &four()), &single_ones, 1e-15);
         let floored = TreeSpec { min_probability: 0.05, ..spec() };
         let floor = of(floored, &four());
         assert_near(&floor[4..6], &[1.0 / 1.05, 0.05 / 1.05], 1e-15);

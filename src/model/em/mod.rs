@@ -49,7 +49,7 @@ pub enum Start {
     Parameters,
 }
 
-/// What a step of EM reached.
+/// The value of the objective after a step of EM.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Objective {
     /// What EM maximises, and so cannot fall: it decides when the loop stops and which start wins.

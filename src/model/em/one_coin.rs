@@ -123,7 +123,7 @@ impl EmSteps for OneCoin {
             estimator.skill(a.labels_of(r), counts.chunks_exact(n.max(1)))
         };
         let skill: Vec<f64> = (0..a.dims().annotators).map(skill_of).collect();
-        let confusion = Confusion { cells: Cells::OneCoin(skill.clone()), expected_count };
+        let confusion = Confusion { cells: Cells::Accuracy(skill.clone()), expected_count };
         Report { skill, prior: Some(prior), confusion: Some(confusion), ..Report::default() }
     }
 

@@ -279,7 +279,7 @@ fn report<N: CrowdNet>(
     report.instance_parameters.clone_from(&predicted.instance_parameters);
     if let Some(probability) = learned.confusion {
         let confusion = Confusion {
-            cells: Cells::Whole(probability),
+            cells: Cells::Dense(probability),
             expected_count: expected_counts_of(a, &predicted.posterior),
         };
         report.skill = confusion.skill(a);

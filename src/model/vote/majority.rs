@@ -185,7 +185,7 @@ mod tests {
     #[test]
     fn skill_is_agreement_with_the_label_ties_to_the_lowest_class() {
         let fitted = MajorityVote::default().fit((&crowd()).into(), &mut Run::new(0)).unwrap();
-        // labels 1, 0, 0: annotator 0 said 1 and 0; annotator 1 said 1 and 1; annotator 2 said 0 and 0
+        // labels 1, 0, 0: annotator 0 gave 1 and 0; annotator 1 gave 1 and 1; annotator 2 gave 0 and 0
         assert_eq!(fitted.report.skill, [1.0, 0.5, 0.5]);
     }
 }

@@ -116,7 +116,7 @@ fn rows_of_width(columns: usize) -> usize {
 
 /// The position of the header parser within a record.
 #[derive(Clone, Copy, PartialEq)]
-enum Within {
+enum QuoteState {
     /// At the start of a value, where a quote opens a quoted value.
     Start,
     /// In an unquoted value, where a quote is an ordinary character.
@@ -129,7 +129,7 @@ enum Within {
 
 /// Reads the first record: the names of the columns.
 fn header(file: &mut Blocks, delimiter: u8) -> Result<Vec<String>> {
-    let (mut text, mut within, mut is_whole) = (Vec::new(), Within::Start, false);
+    let (mut text, mut within, mut is_whole) = (Vec::new(), QuoteState::Start, false);
     while !is_whole {
         let block = file.fill_buf().map_err(unreadable)?;
         if block.is_empty() {
@@ -141,9 +141,9 @@ fn header(file: &mut Blocks, delimiter: u8) -> Result<Vec<String>> {
             n += 1;
             text.push(byte);
             within = match (within, byte) {
-                (Within::Quoted, b'"') => Within::QuoteInQuoted,
-                (Within::Quoted, _) | (Within::Start | Within::QuoteInQuoted, b'"') => {
-                    Within::Quoted
+                (QuoteState::Quoted, b'"') => QuoteState::QuoteInQuoted,
+                (QuoteState::Quoted, _) | (QuoteState::Start | QuoteState::QuoteInQuoted, b'"') => {
+                    QuoteState::Quoted
                 }
                 // A carriage return alone may end a line. After CR LF the line feed remains as a blank line, which is
                 // no record.
@@ -152,10 +152,10 @@ fn header(file: &mut Blocks, delimiter: u8) -> Result<Vec<String>> {
                     if !is_whole {
                         text.clear();
                     }
-                    Within::Start
+                    QuoteState::Start
                 }
-                (_, byte) if byte == delimiter => Within::Start,
-                _ => Within::Plain,
+                (_, byte) if byte == delimiter => QuoteState::Start,
+                _ => QuoteState::Plain,
             };
         }
         file.consume(n);

@@ -3,7 +3,7 @@
 pub mod glad;
 mod models;
 
-pub use models::{DawidSkene, Ibcc, OneCoin};
+pub use models::{DenseDawidSkene, DenseIbcc, DenseOneCoin};
 
 use crate::frame::Annotations;
 

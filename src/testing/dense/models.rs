@@ -7,7 +7,7 @@ use crate::model::numerics::MIN_PROBABILITY;
 
 /// Dawid-Skene: counts with `smoothing` in every cell and `diagonal` on top, normalised by rows.
 #[derive(Debug, Clone, Copy)]
-pub struct DawidSkene {
+pub struct DenseDawidSkene {
     /// Added to every cell.
     pub smoothing: f64,
     /// Added to the diagonal on top.
@@ -16,7 +16,7 @@ pub struct DawidSkene {
 
 /// The one-coin model: one accuracy under a Beta(right + 1, wrong + 1) prior.
 #[derive(Debug, Clone, Copy)]
-pub struct OneCoin {
+pub struct DenseOneCoin {
     /// Added to the right answers.
     pub right: f64,
     /// Added to the wrong answers.
@@ -25,7 +25,7 @@ pub struct OneCoin {
 
 /// IBCC: Dirichlet distributions of the class shares and of the rows of all matrices.
 #[derive(Debug, Clone, Copy)]
-pub struct Ibcc {
+pub struct DenseIbcc {
     /// The parameter of each class.
     pub class: f64,
     /// The parameter of right answers.
@@ -34,7 +34,7 @@ pub struct Ibcc {
     pub off_diagonal: f64,
 }
 
-impl DenseModel for DawidSkene {
+impl DenseModel for DenseDawidSkene {
     fn prior(&self, class_counts: &[f64]) -> (Vec<f64>, f64) {
         (floored_shares(class_counts), 0.0)
     }
@@ -60,7 +60,7 @@ impl DenseModel for DawidSkene {
     }
 }
 
-impl DenseModel for OneCoin {
+impl DenseModel for DenseOneCoin {
     fn prior(&self, class_counts: &[f64]) -> (Vec<f64>, f64) {
         (floored_shares(class_counts), 0.0)
     }
@@ -78,7 +78,7 @@ impl DenseModel for OneCoin {
     }
 }
 
-impl DenseModel for Ibcc {
+impl DenseModel for DenseIbcc {
     fn prior(&self, class_counts: &[f64]) -> (Vec<f64>, f64) {
         let nu: Vec<f64> = class_counts.iter().map(|n| n + self.class).collect();
         (geometric_means(&nu), -divergence(&nu, &vec![self.class; nu.len()]))
@@ -98,7 +98,7 @@ impl DenseModel for Ibcc {
     }
 }
 
-impl Ibcc {
+impl DenseIbcc {
     /// The posterior means of an annotator's matrix.
     #[must_use]
     pub fn mean(&self, counts: &Rows) -> Rows {

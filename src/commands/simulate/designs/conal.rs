@@ -28,7 +28,7 @@ pub enum Noise {
 /// Common and individual noise.
 #[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
-pub struct CommonAndOwn {
+pub struct ConfusionMixture {
     /// How many annotators.
     #[schemars(range(min = 1))]
     pub annotators: usize,
@@ -56,7 +56,7 @@ pub struct CommonAndOwn {
     pub valid: f64,
 }
 
-impl Default for CommonAndOwn {
+impl Default for ConfusionMixture {
     fn default() -> Self {
         Self {
             annotators: 30,
@@ -72,7 +72,7 @@ impl Default for CommonAndOwn {
     }
 }
 
-impl Design for CommonAndOwn {
+impl Design for ConfusionMixture {
     fn plan(&self, _classes: usize) -> Result<Plan> {
         let right = 1.0 - self.common_strength;
         let pairs = links(&self.pairs).map_err(|e| e.at("--set pairs"))?;
@@ -103,7 +103,7 @@ impl Design for CommonAndOwn {
 pub struct OnBlobs {
     /// The noise.
     #[serde(flatten)]
-    pub noise: CommonAndOwn,
+    pub noise: ConfusionMixture,
     /// Instances to draw.
     #[schemars(range(min = 1))]
     pub instances: usize,
@@ -121,7 +121,7 @@ pub struct OnBlobs {
 impl Default for OnBlobs {
     fn default() -> Self {
         Self {
-            noise: CommonAndOwn::default(),
+            noise: ConfusionMixture::default(),
             instances: 10_000,
             classes: 6,
             width: 32,

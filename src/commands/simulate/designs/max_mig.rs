@@ -23,7 +23,7 @@ pub enum Expertise {
 /// The annotators in addition to the seniors.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
-pub enum Juniors {
+pub enum JuniorDesign {
     /// Nobody.
     #[default]
     None,
@@ -36,11 +36,11 @@ pub enum Juniors {
 /// Seniors and juniors.
 #[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
-pub struct Seniority {
+pub struct SeniorityDesign {
     /// How good the seniors are.
     pub expertise: Expertise,
     /// The annotators in addition to the seniors.
-    pub juniors: Juniors,
+    pub juniors: JuniorDesign,
 }
 
 /// In this order: always one class of each pair; either class of a pair at random; animals right; vehicles right; a
@@ -48,16 +48,16 @@ pub struct Seniority {
 const HIGH: &str = "confuser(0 2>0 9>1 5>3 7>4 8>6), similar-pair(0.5 0-2 1-9 3-5 4-7 6-8), \
                     confuser(0.5 0-2 1-9 6-8), confuser(0 5>3 7>4), similar-pair(0.6 0-2 1-9 3-5 4-7 6-8)";
 
-impl Design for Seniority {
+impl Design for SeniorityDesign {
     fn plan(&self, _classes: usize) -> Result<Plan> {
         let (seniors, copies) = match self.expertise {
             Expertise::Low => ("10*symmetric(0.8)", "imitative(a00), imitative(a02)"),
             Expertise::High => (HIGH, "2*imitative(a00), 3*imitative(a02)"),
         };
         let juniors = match self.juniors {
-            Juniors::None => return Ok(Plan::of(crowd(seniors)?)),
-            Juniors::Constant => "5*constant(0)",
-            Juniors::Copies => copies,
+            JuniorDesign::None => return Ok(Plan::of(crowd(seniors)?)),
+            JuniorDesign::Constant => "5*constant(0)",
+            JuniorDesign::Copies => copies,
         };
         Ok(Plan::of(crowd(&format!("{seniors}, {juniors}"))?))
     }

@@ -10,9 +10,9 @@ mod tanno;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-pub use conal::{CommonAndOwn, OnBlobs};
+pub use conal::{ConfusionMixture, OnBlobs};
 pub use lia::Predictors;
-pub use max_mig::Seniority;
+pub use max_mig::SeniorityDesign;
 pub use mbem::FixedBudget;
 pub use real::RealCrowd;
 pub use tanno::{FourHabits, OneType};

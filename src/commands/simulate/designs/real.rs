@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use super::Design;
 use crate::commands::simulate::grammar::crowd;
-use crate::commands::simulate::plan::{Given, Plan};
+use crate::commands::simulate::plan::{GivenCrowd, Plan};
 use crate::error::{Error, Result};
 
 /// A given crowd, and added annotators.
@@ -48,7 +48,7 @@ impl Design for RealCrowd {
                     "set resample=true as well; or set kept, for fewer annotations an instance",
                 ));
         }
-        let given = Some(Given { draws_labels: self.resample, smoothing: self.smoothing });
+        let given = Some(GivenCrowd { draws_labels: self.resample, smoothing: self.smoothing });
         Ok(Plan { kept: self.kept, redundancy: self.redundancy, given, ..Plan::of(groups) })
     }
 }

@@ -15,7 +15,7 @@ use super::Ids;
 use super::dictionary::dictionary;
 use super::floats::finite;
 use super::hash::Secret;
-use super::key::{Family, IndexedKey, Key, NULL, Packed, compare, for_each_key, to_array};
+use super::key::{IdType, IndexedKey, Key, NULL, Packed, compare, for_each_key, to_array};
 use super::table::{KeyTable, key};
 use super::times::{stored, stored_type};
 use super::untyped::{as_integers, integers as plain_integers, is_untyped, may_become_integers};
@@ -68,8 +68,8 @@ impl Interner {
     pub fn new(field: &Field) -> Self {
         let secret = Secret::draw();
         let data_type = stored_type(&type_in_files(field));
-        let table = match Family::of(&data_type) {
-            Family::Integer => KeyTable::of_integers(secret),
+        let table = match IdType::of(&data_type) {
+            IdType::Integer => KeyTable::of_integers(secret),
             _ => KeyTable::new(secret),
         };
         Self {
@@ -157,7 +157,7 @@ impl Interner {
         array: &ArrayRef,
         numbers: &mut Vec<u32>,
     ) -> Result<()> {
-        let integers = |t: &DataType| Family::of(t) == Family::Integer;
+        let integers = |t: &DataType| IdType::of(t) == IdType::Integer;
         let stands_for_integers = self.untyped && integers(array.data_type())
             || is_untyped(field) && integers(&self.data_type);
         if !stands_for_integers {
@@ -185,7 +185,7 @@ impl Interner {
     }
 
     fn look_up(&self, array: &ArrayRef) -> Result<LookedUp> {
-        if Family::of(array.data_type()) != Family::of(&self.data_type) {
+        if IdType::of(array.data_type()) != IdType::of(&self.data_type) {
             return Err(self.another_type(array.data_type()));
         }
         let (values, rows) = match dictionary(array)? {

@@ -152,7 +152,7 @@ fn naive(
     spec: &Gem,
     rounds: usize,
 ) -> (Rows, Vec<(f64, f64)>) {
-    let model = dense::DawidSkene { smoothing: spec.smoothing, diagonal: spec.diagonal };
+    let model = dense::DenseDawidSkene { smoothing: spec.smoothing, diagonal: spec.diagonal };
     let known: Vec<usize> = (0..features.len()).filter(|i| features[*i].is_some()).collect();
     let x: Vec<f64> = features.iter().flatten().map(|x| f64::from(*x)).collect();
     let is_annotated = |i: usize| a.triples_of(i).len() > 0;

@@ -48,7 +48,7 @@ struct ColumnPlace {
 }
 
 /// The columns of one block of slots, which the M-step writes.
-struct Block<'a> {
+struct ColumnBlock<'a> {
     slots: Range<usize>,
     unused: &'a mut [f64],
     places: &'a mut [ColumnPlace],
@@ -114,7 +114,7 @@ impl SparseColumns {
         let terms: Vec<f64> = (places, unused, &mut self.cells)
             .into_par_iter()
             .map_init(scratch, |scratch, ((slots, places), unused, cells)| {
-                let block = Block { slots, unused, places, cells };
+                let block = ColumnBlock { slots, unused, places, cells };
                 block.estimate(a, rows, estimator, are_logs, scratch)
             })
             .collect();
@@ -214,7 +214,7 @@ impl SparseColumns {
     }
 }
 
-impl Block<'_> {
+impl ColumnBlock<'_> {
     /// Computes the likelihood of the columns from the sparse rows; returns the annotators' terms of the objective.
     fn estimate(
         self,

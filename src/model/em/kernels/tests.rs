@@ -185,7 +185,7 @@ fn assert_naive<E: Estimator>(estimator: impl Fn(&Annotations) -> E, naive: &imp
 #[test]
 fn every_strategy_weight_and_prior_gives_the_naive_posteriors() {
     for (smoothing, diagonal) in [(0.0, 0.0), (0.1, 0.0), (0.0, 2.0), (0.1, 1.0)] {
-        let naive = dense::DawidSkene { smoothing, diagonal };
+        let naive = dense::DenseDawidSkene { smoothing, diagonal };
         assert_naive(|a| Smoothing::new(a, smoothing, diagonal), &naive);
     }
 }
@@ -194,7 +194,7 @@ fn every_strategy_weight_and_prior_gives_the_naive_posteriors() {
 fn every_strategy_gives_the_naive_posteriors_of_one_coin() {
     for (right, wrong) in [(0.0, 0.0), (2.0, 0.5)] {
         let estimator = |a: &Annotations| Tied { right, wrong, n_labels: a.dims().labels };
-        assert_naive(estimator, &dense::OneCoin { right, wrong });
+        assert_naive(estimator, &dense::DenseOneCoin { right, wrong });
     }
 }
 
@@ -202,7 +202,7 @@ fn every_strategy_gives_the_naive_posteriors_of_one_coin() {
 fn every_strategy_gives_the_naive_posteriors_of_ibcc() {
     for (diagonal, off_diagonal) in [(4.0, 1.0), (0.7, 0.3)] {
         let estimator = |a: &Annotations| Dirichlet::new(diagonal, off_diagonal, a.dims().labels);
-        assert_naive(estimator, &dense::Ibcc { class: 1.0, diagonal, off_diagonal });
+        assert_naive(estimator, &dense::DenseIbcc { class: 1.0, diagonal, off_diagonal });
     }
 }
 
@@ -246,9 +246,9 @@ fn posteriors_that_an_e_step_leaves_out_are_those_of_a_full_one() {
 }
 
 /// P(label given class) of every annotator, `[annotator][class][label]`.
-struct Matrices(Vec<Rows>);
+struct MatrixPerAnnotator(Vec<Rows>);
 
-impl LogLikelihood for Matrices {
+impl LogLikelihood for MatrixPerAnnotator {
     fn add(&self, _: usize, annotator: u32, label: u32, logs: &mut [f64]) {
         let matrix = &self.0[annotator as usize];
         logs.iter_mut().zip(matrix).for_each(|(log, row)| *log += row[label as usize].ln());
@@ -260,8 +260,8 @@ fn sums_of_logarithms_give_the_same_e_step_as_products_of_columns() {
     for (a, of) in crowds() {
         let start = Posterior::from_votes(&a);
         let counts = dense::counts(&a, &rows_of(&start));
-        let naive = dense::DawidSkene { smoothing: 0.1, diagonal: 1.0 };
-        let likelihood = Matrices(dense::likelihoods(&naive, &counts).0);
+        let naive = dense::DenseDawidSkene { smoothing: 0.1, diagonal: 1.0 };
+        let likelihood = MatrixPerAnnotator(dense::likelihoods(&naive, &counts).0);
         let smoothing = Smoothing::new(&a, 0.1, 1.0);
         let (shared, per_instance) = priors(&a);
         for prior in [Prior::Class(&shared), Prior::Instance(&per_instance)] {

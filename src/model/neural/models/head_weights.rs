@@ -52,7 +52,7 @@ pub(crate) struct RowLogits {
 }
 
 /// The rows of a block, each with the gradient of its logits.
-pub(crate) type Block = Vec<(RowLogits, Vec<f64>)>;
+pub(crate) type BlockRows = Vec<(RowLogits, Vec<f64>)>;
 
 impl HeadWeights {
     /// The initial tables.
@@ -101,7 +101,7 @@ impl HeadWeights {
     /// With weights by instance the table has a row of all annotators for each hidden unit. Its gradient is computed once,
     /// row by row in parallel, and not once for each block of instances. Sums are taken over the instances of a block and
     /// then over the blocks in order, so that threads change no bit.
-    pub(crate) fn backward(self, tables: &Gathered, blocks: &[Block], gradient: &mut Gathered) {
+    pub(crate) fn backward(self, tables: &Gathered, blocks: &[BlockRows], gradient: &mut Gathered) {
         if self.by == WeightsBy::Annotator {
             for block in blocks {
                 let mut sum = vec![0.0; gradient[WEIGHTS].len()];

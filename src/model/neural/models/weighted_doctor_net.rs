@@ -28,7 +28,9 @@ use crate::frame::Dims;
 use crate::model::neural::models::doctor_net::{
     by_row_block, each_head, heads, heads_likelihood, heads_loss, predict_mean,
 };
-use crate::model::neural::models::head_weights::{Block, HeadWeights, TABLES, WEIGHTS, WeightsBy};
+use crate::model::neural::models::head_weights::{
+    BlockRows, HeadWeights, TABLES, WEIGHTS, WeightsBy,
+};
 use crate::model::neural::models::paper;
 use crate::model::neural::numerics::{at_least, softmax};
 use crate::model::neural::{
@@ -79,7 +81,7 @@ impl WeightedDoctorNet {
     fn weights_loss(&self, context: &BatchContext<'_>, gradient: &mut Gradient) -> f64 {
         let (form, annotators) = (self.head_weights(), context.dims.annotators);
         let constants = &context.out.constants;
-        let blocks: Vec<(f64, Block)> = by_row_block(context.batch.len(), |rows| {
+        let blocks: Vec<(f64, BlockRows)> = by_row_block(context.batch.len(), |rows| {
             let first = rows.start;
             let computed =
                 constants.is_empty().then(|| target_probabilities(context, rows.clone()));
@@ -98,7 +100,7 @@ impl WeightedDoctorNet {
             let block = rows.map(of_row).collect();
             (loss, block)
         });
-        let (losses, blocks): (Vec<f64>, Vec<Block>) = blocks.into_iter().unzip();
+        let (losses, blocks): (Vec<f64>, Vec<BlockRows>) = blocks.into_iter().unzip();
         form.backward(context.gathered, &blocks, &mut gradient.tables);
         losses.iter().sum()
     }

@@ -27,7 +27,7 @@ pub(super) struct ConvShape {
 
 /// For one row (or column) of pixels: each row (or column) of the kernel, with the row (or column) of pixels that it
 /// reads.
-type Reached = Vec<(usize, usize)>;
+type ReachedCells = Vec<(usize, usize)>;
 
 impl ConvShape {
     /// The number of cells of the kernel.
@@ -46,7 +46,7 @@ impl ConvShape {
 
     /// For all pixels of the output, the pixels of the input that they read.
     pub(super) fn reads(&self) -> Vec<RowRun> {
-        let reached = |at: usize, size: usize| -> Reached {
+        let reached = |at: usize, size: usize| -> ReachedCells {
             let inside =
                 |k: &usize| (self.padding..size + self.padding).contains(&(at * self.stride + k));
             (0..self.kernel)
@@ -61,7 +61,7 @@ impl ConvShape {
 
     /// For all pixels of the input, the pixels of the output that read them.
     pub(super) fn is_read_by(&self) -> Vec<RowRun> {
-        let reached = |at: usize, size: usize| -> Reached {
+        let reached = |at: usize, size: usize| -> ReachedCells {
             let reads = |k: usize| {
                 let from = (at + self.padding)
                     .checked_sub(k)
@@ -76,7 +76,7 @@ impl ConvShape {
     }
 
     /// The runs of all pixels; `width` is the width of the image that they read.
-    fn runs(&self, rows: &[Reached], columns: &[Reached], width: usize) -> Vec<RowRun> {
+    fn runs(&self, rows: &[ReachedCells], columns: &[ReachedCells], width: usize) -> Vec<RowRun> {
         let mut runs = Vec::new();
         for (y, from_rows) in rows.iter().enumerate() {
             let mut x = 0;

@@ -19,7 +19,7 @@ use crate::testing::described;
 #[derive(
     Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize, schemars::JsonSchema,
 )]
-enum Stage {
+enum TrainingStage {
     /// The teacher, on the votes.
     Teacher,
     /// The classifier, on the teacher's predictions.
@@ -34,7 +34,7 @@ enum Stage {
     Reset,
 }
 
-impl Stage {
+impl TrainingStage {
     fn phase(self, epochs: u32) -> Phase {
         const TEACHER: LearnerSubset = LearnerSubset::Only(&["teacher"]);
         let (name, learners) = match self {
@@ -55,7 +55,7 @@ impl Stage {
 #[serde(deny_unknown_fields, default)]
 struct Pair {
     /// Stages and their epochs; all epochs of one stage are one phase.
-    stages: Vec<(Stage, u32)>,
+    stages: Vec<(TrainingStage, u32)>,
     /// The teacher's own optimiser.
     teacher: Option<OptimiserSpec>,
 }
@@ -88,10 +88,10 @@ impl CrowdNet for Pair {
 
     fn next_act(&self, _train: &TrainSpec, state: &TrainState) -> Option<Act> {
         let (current, epochs) = *self.stages.get(state.acts)?;
-        if current == Stage::Reset {
+        if current == TrainingStage::Reset {
             return Some(Act::Reset(LearnerSubset::Only(&["teacher"])));
         }
-        let of = |stages: &[(Stage, u32)]| -> u32 {
+        let of = |stages: &[(TrainingStage, u32)]| -> u32 {
             stages.iter().filter(|(other, _)| *other == current).map(|(_, epochs)| epochs).sum()
         };
         let start = of(&self.stages[..state.acts]);
@@ -134,7 +134,7 @@ impl CrowdNet for Pair {
 }
 
 /// Linear networks on features as they are; every epoch is one batch.
-fn pair(optimiser: OptimiserSpec, stages: &[(Stage, u32)]) -> Neural<Pair> {
+fn pair(optimiser: OptimiserSpec, stages: &[(TrainingStage, u32)]) -> Neural<Pair> {
     let backbone = BackboneSpec {
         kind: Architecture::Linear,
         batch_norm: false,
@@ -156,7 +156,7 @@ pub(super) fn numbers(fitted: Fitted) -> Snapshot {
     Snapshot::from_bytes(&fitted.model.unwrap().parameters).unwrap()
 }
 
-fn trained(optimiser: OptimiserSpec, stages: &[(Stage, u32)]) -> Snapshot {
+fn trained(optimiser: OptimiserSpec, stages: &[(TrainingStage, u32)]) -> Snapshot {
     let a = agreeing();
     numbers(fit(&pair(optimiser, stages), &a, &described(&a)).unwrap())
 }
@@ -226,7 +226,7 @@ fn a_step_moves_its_learners_as_worked_out_by_hand() {
         weight_decay: 0.0,
         ..adam(learning_rate)
     };
-    let start = trained(descent(0.0), &[(Stage::Mean, 1)]);
+    let start = trained(descent(0.0), &[(TrainingStage::Mean, 1)]);
     let (student, teacher) = (of("", &start), of("teacher.", &start));
     assert!(student.0.iter().zip(&teacher.0).all(|(w, v)| w != v), "drawn from one stream");
     let (p, q) = (probabilities(&student, matrix), probabilities(&teacher, matrix));
@@ -236,16 +236,16 @@ fn a_step_moves_its_learners_as_worked_out_by_hand() {
     let is_vote = |i: usize, k: usize| f64::from(u8::from(i % 3 == k));
     let after = |stage| trained(descent(0.1), &[(stage, 1)]);
 
-    let taught = after(Stage::Teacher);
+    let taught = after(TrainingStage::Teacher);
     let slopes = each(&|i, k| q[i][k] - is_vote(i, k));
     expect_step(&teacher, &of("teacher.", &taught), &slopes, matrix);
     assert_eq!(of("", &taught), student);
 
-    let learned = after(Stage::Student);
+    let learned = after(TrainingStage::Student);
     expect_step(&student, &of("", &learned), &each(&|i, k| p[i][k] - q[i][k]), matrix);
     assert_eq!(of("teacher.", &learned), teacher);
 
-    let both = after(Stage::Mean);
+    let both = after(TrainingStage::Mean);
     let of_mean = |own: &[Vec<f64>]| {
         each(&|i, k| {
             let vote = i % 3;
@@ -266,7 +266,7 @@ fn a_learner_may_have_an_optimiser_of_its_own() {
     let (schedule, milestones, gamma) = (LrSchedule::Step, vec![1], 0.0);
     let own = OptimiserSpec { weight_decay: 0.0, schedule, milestones, gamma, ..adam(0.05) };
     let after = |teacher: &Option<OptimiserSpec>, epochs: u32, shared: &OptimiserSpec| {
-        let mut model = pair(shared.clone(), &[(Stage::Mean, epochs)]);
+        let mut model = pair(shared.clone(), &[(TrainingStage::Mean, epochs)]);
         model.model.teacher.clone_from(teacher);
         numbers(fit(&model, &a, &described(&a)).unwrap())
     };
@@ -288,29 +288,38 @@ fn a_learner_may_have_an_optimiser_of_its_own() {
 #[test]
 fn a_learner_that_is_trained_in_turn_is_the_learner_that_is_trained_alone() {
     let optimiser = OptimiserSpec { learning_rate: 0.02, ..OptimiserSpec::default() };
-    let alone = trained(optimiser.clone(), &[(Stage::Teacher, 5)]);
-    let stages =
-        [(Stage::Teacher, 1), (Stage::Student, 2), (Stage::Teacher, 3), (Stage::Student, 1)];
-    let in_turn = trained(optimiser.clone(), &[&stages[..], &[(Stage::Teacher, 1)]].concat());
+    let alone = trained(optimiser.clone(), &[(TrainingStage::Teacher, 5)]);
+    let stages = [
+        (TrainingStage::Teacher, 1),
+        (TrainingStage::Student, 2),
+        (TrainingStage::Teacher, 3),
+        (TrainingStage::Student, 1),
+    ];
+    let in_turn =
+        trained(optimiser.clone(), &[&stages[..], &[(TrainingStage::Teacher, 1)]].concat());
     assert_eq!(of("teacher.", &in_turn), of("teacher.", &alone));
     assert_ne!(of("", &in_turn), of("", &alone));
 }
 
 #[test]
 fn a_phase_goes_on_with_moments_where_it_says_so() {
-    let after = |stages: &[(Stage, u32)]| of("teacher.", &trained(adam(0.02), stages)).0;
-    let one = after(&[(Stage::Teacher, 4)]);
+    let after = |stages: &[(TrainingStage, u32)]| of("teacher.", &trained(adam(0.02), stages)).0;
+    let one = after(&[(TrainingStage::Teacher, 4)]);
     let distance = |other: Vec<f32>| {
         one.iter().zip(other).map(|(one, other)| (one - other).abs()).fold(0.0, f32::max)
     };
-    let tuned = distance(after(&[(Stage::Teacher, 2), (Stage::Student, 1), (Stage::Tuned, 2)]));
-    let retrained = distance(after(&[(Stage::Teacher, 2), (Stage::Retrained, 2)]));
+    let tuned = distance(after(&[
+        (TrainingStage::Teacher, 2),
+        (TrainingStage::Student, 1),
+        (TrainingStage::Tuned, 2),
+    ]));
+    let retrained = distance(after(&[(TrainingStage::Teacher, 2), (TrainingStage::Retrained, 2)]));
     assert!(tuned < 1e-6 && retrained > 5e-5, "{tuned} {retrained}");
 }
 
 #[test]
 fn a_reset_of_one_learner_leaves_the_other() {
-    let stages = [(Stage::Student, 2), (Stage::Reset, 0)];
+    let stages = [(TrainingStage::Student, 2), (TrainingStage::Reset, 0)];
     let (without, with) = (trained(adam(0.02), &stages[..1]), trained(adam(0.02), &stages));
     assert_eq!(of("", &with), of("", &without));
     let (reset, first) = (of("teacher.", &with).0, of("teacher.", &without).0);
@@ -358,12 +367,12 @@ fn an_interrupted_training_in_turn_ends_with_the_same_bits() {
     let a = agreeing();
     let described = described(&a);
     let stages = [
-        (Stage::Teacher, 2),
-        (Stage::Student, 1),
-        (Stage::Teacher, 1),
-        (Stage::Reset, 0),
-        (Stage::Mean, 2),
-        (Stage::Student, 2),
+        (TrainingStage::Teacher, 2),
+        (TrainingStage::Student, 1),
+        (TrainingStage::Teacher, 1),
+        (TrainingStage::Reset, 0),
+        (TrainingStage::Mean, 2),
+        (TrainingStage::Student, 2),
     ];
     let model = pair(OptimiserSpec { learning_rate: 0.02, ..OptimiserSpec::default() }, &stages);
     assert_resumes(&model, &a, &described, 1..8);
@@ -374,7 +383,7 @@ fn an_interrupted_training_in_turn_ends_with_the_same_bits() {
 fn a_saved_model_predicts_with_all_its_learners() {
     let a = agreeing();
     let described = described(&a);
-    let fitted = fit(&pair(adam(0.02), &[(Stage::Mean, 3)]), &a, &described).unwrap();
+    let fitted = fit(&pair(adam(0.02), &[(TrainingStage::Mean, 3)]), &a, &described).unwrap();
     let trained = fitted.model.as_ref().unwrap();
     let model = SavedModel {
         parameters: trained.description["parameters"].clone(),

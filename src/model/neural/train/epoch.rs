@@ -4,7 +4,9 @@ use super::Trainer;
 use crate::error::{Error, Result};
 use crate::model::fitted::TraceRow;
 use crate::model::neural::data::{Epoch, batch::Batch};
-use crate::model::neural::train::learners::{ForwardPasses, LearnerGradients, Learners, Rule};
+use crate::model::neural::train::learners::{
+    ForwardPasses, LearnerGradients, LearnerUpdate, Learners,
+};
 use crate::model::neural::train::optimiser::Optimiser;
 use crate::model::neural::train::step::loss_and_gradient;
 use crate::model::neural::{AnnotatorParams, BatchContext, CrowdNet, Gradient, ParamTable, Phase};
@@ -28,7 +30,7 @@ impl<N: CrowdNet> Trainer<'_, N> {
         }
         let factor = optimiser.factor(epoch, phase.epochs);
         let annotator_rate = phase.annotator_rate.or(optimiser.annotator_learning_rate);
-        let rules = Rules {
+        let rules = EpochRules {
             learners: self.learners.rules(optimiser, phase, epoch),
             annotators: Optimiser::new(optimiser),
             annotator_rate: factor * annotator_rate.unwrap_or(N::ANNOTATOR_RATE),
@@ -96,7 +98,7 @@ impl<N: CrowdNet> Trainer<'_, N> {
         &mut self,
         batch: &Batch,
         forward: impl FnOnce(&Learners, &AnnotatorParams) -> Result<ForwardPasses> + Send,
-        rules: &Rules,
+        rules: &EpochRules,
     ) -> Result<f64> {
         let (learners, annotator_params) = (&self.learners, &self.annotator_params);
         let gather = || annotator_params.gather(batch);
@@ -135,7 +137,7 @@ impl<N: CrowdNet> Trainer<'_, N> {
         batch: &Batch,
         passes: &ForwardPasses,
         gradient: Gradient,
-        rules: &Rules,
+        rules: &EpochRules,
     ) -> Result<()> {
         let spec = &self.spec.optimiser;
         let Gradient { out, others, mut tables } = gradient;
@@ -176,8 +178,8 @@ impl<N: CrowdNet> Trainer<'_, N> {
 }
 
 /// How learners and annotators' parameters are updated in one epoch.
-struct Rules {
-    learners: Vec<Rule>,
+struct EpochRules {
+    learners: Vec<LearnerUpdate>,
     annotators: Optimiser,
     annotator_rate: f64,
 }

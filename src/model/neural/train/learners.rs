@@ -196,11 +196,16 @@ impl Learners {
     }
 
     /// The rule and rate of each learner in one epoch of a phase: its own optimiser's, or those of `shared`.
-    pub(super) fn rules(&self, shared: &OptimiserSpec, phase: &Phase, epoch: u32) -> Vec<Rule> {
+    pub(super) fn rules(
+        &self,
+        shared: &OptimiserSpec,
+        phase: &Phase,
+        epoch: u32,
+    ) -> Vec<LearnerUpdate> {
         let rule = |learner: &Learner| {
             let spec = learner.optimiser.as_ref().unwrap_or(shared);
             let rate = phase.learner_rate.unwrap_or(spec.learning_rate);
-            Rule {
+            LearnerUpdate {
                 optimiser: Optimiser::new(spec),
                 rate: spec.factor(epoch, phase.epochs) * rate,
                 weight_decay: spec.weight_decay,
@@ -218,11 +223,11 @@ impl Learners {
         &mut self,
         gradients: &[Option<GradStore>],
         scale: f64,
-        rules: &[Rule],
+        rules: &[LearnerUpdate],
     ) -> Result<()> {
         for ((learner, gradients), rule) in self.all_mut().zip(gradients).zip(rules) {
             if let Some(gradients) = gradients {
-                let (parameters, Rule { optimiser, rate, weight_decay }) =
+                let (parameters, LearnerUpdate { optimiser, rate, weight_decay }) =
                     (&mut learner.network.parameters, rule);
                 parameters.step(gradients, scale, optimiser, *rate, *weight_decay)?;
             }
@@ -334,7 +339,7 @@ impl Learners {
 }
 
 /// How the optimiser updates one learner in one epoch.
-pub(super) struct Rule {
+pub(super) struct LearnerUpdate {
     pub(super) optimiser: Optimiser,
     pub(super) rate: f64,
     pub(super) weight_decay: f64,
