@@ -1,5 +1,6 @@
 //! The repository's own rules, checked by reading its files.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 

@@ -100,8 +100,8 @@ fn circles_of_links_and_folders_that_may_not_be_read_stop_nobody() {
         std::fs::set_permissions(job.path("out/runs/closed"), mode).unwrap();
     };
     closed(0o000);
-    let stderr = run("new", 2, &["--set", "sink.keep_runs=1"]);
-    assert!(!stderr.contains("could not be collected"), "{stderr}");
+    let printed = run("new", 2, &["--set", "sink.keep_runs=1"]);
+    assert!(!printed.contains("could not be collected"), "{printed}");
     assert_eq!(committed(&job.path("out/runs/old")), None, "it is collected");
     std::fs::create_dir_all(job.path("out/runs/new/notes")).unwrap();
     symlink(job.path("out/runs/new"), job.path("out/runs/new/notes/circle")).unwrap();

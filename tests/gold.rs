@@ -143,8 +143,8 @@ fn an_instance_that_trains_cannot_score_too() {
 fn gold_that_says_nothing_is_told() {
     let job = Job::new();
     job.write("gold.csv", "instance_id,class\ni,\n,no\nj,yes\n");
-    let stderr = job.ends(&with_gold("'{dir}gold.csv'"), &[], 0);
-    assert_says(&stderr, &["WARN", "rows of gold without an instance or a class", "rows=2"]);
+    let printed = job.ends(&with_gold("'{dir}gold.csv'"), &[], 0);
+    assert_says(&printed, &["WARN", "rows of gold without an instance or a class", "rows=2"]);
 }
 
 #[test]
@@ -282,7 +282,7 @@ fn gold_that_only_scores_and_rejected_rows_change_no_type() {
 fn gold_that_is_of_no_question_or_instance_or_of_every_question_is_told() {
     let job = Job::new();
     job.write("in.csv", "instance_id,annotator_id,label,question\ni,a,x,p\ni,a,y,q\n");
-    let stderr = |gold: &str| {
+    let printed = |gold: &str| {
         job.write("gold.csv", gold);
         let file = job.write(
             "pipeline.toml",
@@ -291,13 +291,13 @@ fn gold_that_is_of_no_question_or_instance_or_of_every_question_is_told() {
         stderr(&run_ok(&["run", &file, "--force"]))
     };
     let told =
-        stderr("instance_id,class,role,question\ni,x,holdout,p\ni,x,holdout,Q\ni,x,holdout,\n");
+        printed("instance_id,class,role,question\ni,x,holdout,p\ni,x,holdout,Q\ni,x,holdout,\n");
     assert_says(&told, &["questions that no annotation names", "rows=2", "first=\"Q\""]);
-    let told = stderr("instance_id,class,role\ni,x,holdout\n");
+    let told = printed("instance_id,class,role\ni,x,holdout\n");
     assert_says(&told, &["gold names no question", "questions=2"]);
-    let told = stderr("instance_id,class,role,question\nI,x,holdout,p\n");
+    let told = printed("instance_id,class,role,question\nI,x,holdout,p\n");
     assert_says(&told, &["no row of gold is of an instance that was read"]);
-    let told = stderr("instance_id,class,role,question\ni,x,holdout,p\ni,y,holdout,q\n");
+    let told = printed("instance_id,class,role,question\ni,x,holdout,p\ni,y,holdout,q\n");
     assert!(!told.contains("WARN"), "{told}");
 }
 
@@ -319,12 +319,12 @@ fn gold_of_several_questions_beside_annotations_of_none_is_refused() {
 /// All instances are labelled a, b and c, and are trusted to be b, c and a.
 #[test]
 fn the_warning_of_switched_classes_gives_each_class_the_label_that_it_has() {
-    let stderr = Job::new().ends(
+    let printed = Job::new().ends(
         "source.annotations = [['i', 'x', 'a'], ['j', 'x', 'b'], ['k', 'x', 'c']]
          source.gold = [['i', 'b', 'train'], ['j', 'c', 'train'], ['k', 'a', 'train']]
          model.kind = 'dawid_skene'",
         &[],
         0,
     );
-    assert_says(&stderr, &["switched labels", "`a as c`", "`b as a`", "`c as b`"]);
+    assert_says(&printed, &["switched labels", "`a as c`", "`b as a`", "`c as b`"]);
 }

@@ -72,7 +72,7 @@ fn publish(layout: &Layout, model: &str, is_weighted: bool) -> BTreeMap<String, 
     let mut rows = crowd();
     rows.shuffle(&mut rand::rngs::StdRng::seed_from_u64(layout.order));
     for (n, part) in rows.chunks(rows.len().div_ceil(layout.files)).enumerate() {
-        let text = |of: fn(&Row) -> &String| -> ArrayRef {
+        let text = |of: fn(&AnnotationRow) -> &String| -> ArrayRef {
             Arc::new(StringArray::from_iter_values(part.iter().map(of)))
         };
         let mut columns = vec![
@@ -83,7 +83,7 @@ fn publish(layout: &Layout, model: &str, is_weighted: bool) -> BTreeMap<String, 
         if is_weighted {
             let weights = Float64Array::from_iter_values(part.iter().map(|row| row.3));
             // The last digit of an instance decides its question.
-            let question = |row: &Row| if row.0.ends_with('7') { "few" } else { "many" };
+            let question = |row: &AnnotationRow| if row.0.ends_with('7') { "few" } else { "many" };
             let questions = StringArray::from_iter_values(part.iter().map(question));
             columns.push(("weight", Arc::new(weights)));
             columns.push(("question", Arc::new(questions)));

@@ -217,14 +217,14 @@ fn what_the_system_refuses_is_neither_a_defect_nor_the_damage_of_a_file() {
             output.display(),
         );
         let done = std::process::Command::new("sh").args(["-c", &aggregate]).output().unwrap();
-        let stderr = String::from_utf8_lossy(&done.stderr);
+        let printed = String::from_utf8_lossy(&done.stderr);
         match done.status.code() {
             Some(0) => {}
             Some(2) => {
                 refused += 1;
-                assert_says(&stderr, &["error: ", "memory", "help: "]);
+                assert_says(&printed, &["error: ", "memory", "help: "]);
             }
-            code => panic!("{code:?} with {megabytes} MB: {stderr}"),
+            code => panic!("{code:?} with {megabytes} MB: {printed}"),
         }
     }
     assert!(refused > 0, "no limit was too small");
@@ -253,7 +253,7 @@ fn a_system_that_gives_few_threads_is_no_wait_without_end() {
         return;
     }
     for threads in 2..8 {
-        let (code, stderr) = code(&format!("ulimit -u {threads}"), "out").unwrap();
-        assert!([Some(0), Some(2)].contains(&code), "{threads}: {code:?} {stderr}");
+        let (code, printed) = code(&format!("ulimit -u {threads}"), "out").unwrap();
+        assert!([Some(0), Some(2)].contains(&code), "{threads}: {code:?} {printed}");
     }
 }

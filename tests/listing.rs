@@ -92,8 +92,8 @@ fn a_delta_table_and_a_part_of_it_are_refused() {
     job.write("t/day=1/part-0.csv", &format!("{HEADER}i,a,x\n"));
     job.write("t/_delta_log/00000000000000000000.json", "{}");
     for url in ["t", "t/day=*/*.csv", "t/day=1", "t/day=1/", "t/day=1/*.csv"] {
-        let stderr = ["is a Delta table", "t/_delta_log", "export the table's current rows"];
-        assert_says(&job.fails(&vote(url), 3), &stderr);
+        let printed = ["is a Delta table", "t/_delta_log", "export the table's current rows"];
+        assert_says(&job.fails(&vote(url), 3), &printed);
     }
     // A single file that is given by its name is read.
     assert_eq!(read_table(&job.run(&vote("t/day=1/part-0.csv")), "labels").len(), 1);
@@ -171,8 +171,8 @@ fn a_pattern_that_spells_the_first_character_of_a_mark_means_it() {
     let file = job.write("pipeline.toml", &vote("in"));
     let set = format!("sink.url={}", job.url("out2"));
     let output = labelmill().args(["run", &file, "--set", &set]).output().unwrap();
-    let stderr = stderr(&output);
-    assert_says(&stderr, &["WARN", "begin with _ or .", "_x.csv", "files=1"]);
+    let printed = stderr(&output);
+    assert_says(&printed, &["WARN", "begin with _ or .", "_x.csv", "files=1"]);
     job.write("marks/_SUCCESS", "x");
     job.write("marks/y.csv", &format!("{HEADER}j,a,x\n"));
     let file = job.write("pipeline.toml", &vote("marks"));
@@ -284,8 +284,8 @@ fn a_job_that_was_done_before_opens_no_file() {
     std::os::unix::fs::FileExt::write_all_at(&file, &vec![b'!'; line.len()], 0).unwrap();
     file.set_modified(time).unwrap();
     drop(file);
-    let stderr = job.ends(&vote("in.ndjson"), &[], 0);
-    assert!(stderr.contains("nothing to do"), "{stderr}");
+    let printed = job.ends(&vote("in.ndjson"), &[], 0);
+    assert!(printed.contains("nothing to do"), "{printed}");
     assert_says(&job.ends(&vote("in.ndjson"), &["--force"], 3), &["no JSON object"]);
 }
 
@@ -310,8 +310,8 @@ fn files_of_another_format_than_the_one_asked_for_are_named() {
     job.write("in/a.csv", &format!("{HEADER}i,a,x\n"));
     job.write("in/b.ndjson", "{}\n");
     let pipeline = format!("{}source.format = 'csv'\n", vote("in")).replace(VOTE, "") + VOTE;
-    let stderr = job.ends(&pipeline, &[], 0);
-    assert_says(&stderr, &["files of another format than source.format are not read", "b.ndjson"]);
+    let printed = job.ends(&pipeline, &[], 0);
+    assert_says(&printed, &["files of another format than source.format are not read", "b.ndjson"]);
     let job = Job::new();
     job.write("in/b.ndjson", "{}\n");
     job.write("in/rows", &format!("{HEADER}i,a,x\n"));
@@ -336,8 +336,8 @@ fn links_to_folders_are_followed_and_circles_are_named() {
     let job = Job::new();
     job.write("in/deep/a.csv", &format!("{HEADER}i,a,x\n"));
     symlink(job.path("in"), job.path("in/deep/up")).unwrap();
-    let stderr = ["a link leads back to a folder above it", "in/deep/up"];
-    assert_says(&job.fails(&vote("in"), 3), &stderr);
+    let printed = ["a link leads back to a folder above it", "in/deep/up"];
+    assert_says(&job.fails(&vote("in"), 3), &printed);
 }
 
 #[test]

@@ -9,18 +9,22 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tokio::time::Sleep;
 
-use crate::s3_server::{Fault, State};
+use crate::s3_server::{Fault, ServerState};
 
 /// A connection whose responses can be slowed down, stalled or cut.
 pub struct Breakable {
     stream: TcpStream,
     fault: Arc<Mutex<Option<Fault>>>,
-    state: Arc<State>,
+    state: Arc<ServerState>,
     pause: Option<Pin<Box<Sleep>>>,
 }
 
 impl Breakable {
-    pub fn new(stream: TcpStream, fault: Arc<Mutex<Option<Fault>>>, state: Arc<State>) -> Self {
+    pub fn new(
+        stream: TcpStream,
+        fault: Arc<Mutex<Option<Fault>>>,
+        state: Arc<ServerState>,
+    ) -> Self {
         Self { stream, fault, state, pause: None }
     }
 

@@ -127,11 +127,11 @@ fn a_wrong_secret_is_code_5_and_no_key_is_printed() {
         [job(&["-vv"]), vec!["sql", "-c", "select * from labels", "--run", "s3://crowd/out"]];
     for args in jobs {
         let output = server.labelmill(&args).env("AWS_SECRET_ACCESS_KEY", wrong).output().unwrap();
-        let stderr = format!("{}{}", stdout(&output), stderr(&output));
-        assert_eq!(output.status.code(), Some(5), "{stderr}");
-        assert!(stderr.contains("credentials"), "{stderr}");
+        let printed = format!("{}{}", stdout(&output), stderr(&output));
+        assert_eq!(output.status.code(), Some(5), "{printed}");
+        assert!(printed.contains("credentials"), "{printed}");
         for secret in [wrong, SECRET, KEY_ID] {
-            assert!(!stderr.contains(secret), "{stderr}");
+            assert!(!printed.contains(secret), "{printed}");
         }
     }
     assert!(!server.bucket().join("out").exists());
@@ -154,9 +154,9 @@ fn an_object_that_changes_after_it_was_listed_is_not_read() {
     server.release();
     let output = child.wait_with_output().unwrap();
     assert_eq!(output.status.code(), Some(5), "{}", stderr(&output));
-    let stderr = stderr(&output);
-    assert!(stderr.contains("an input changed after it was listed"), "{stderr}");
-    assert!(stderr.contains("s3://crowd/in/part-0.parquet"), "{stderr}");
+    let printed = stderr(&output);
+    assert!(printed.contains("an input changed after it was listed"), "{printed}");
+    assert!(printed.contains("s3://crowd/in/part-0.parquet"), "{printed}");
     assert!(!server.bucket().join("out/latest.json").exists());
 }
 

@@ -16,10 +16,10 @@ fn a_committed_run_whose_lease_may_not_be_deleted_is_done() {
     server.fault(Fault::Denied, "DeleteObject", 0, 1_000);
     let again = server.run(&job(&["--set", "sink.run_id=mine"]));
     assert!(again.status.success(), "{}", stderr(&again));
-    let stderr = stderr(&again);
+    let printed = stderr(&again);
     assert!(
-        stderr.contains("nothing to do") && stderr.contains("could not be removed"),
-        "{stderr}"
+        printed.contains("nothing to do") && printed.contains("could not be removed"),
+        "{printed}"
     );
     assert_eq!((latest(&server), leases(&server).len()), ("mine".to_owned(), 1));
     summary(&server, &["--set", "sink.run_id=other"]);

@@ -312,7 +312,7 @@ fn mistakes_say_what_where_and_what_to_do() {
 fn a_given_crowd_is_thinned_and_has_oracles_beside() {
     let job = Job::new();
     let truth = job.write("gold.csv", "item,class\n1,cat\n2,cat\n3,dog\n4,dog\n");
-    let labels = "item,worker,stderr\n1,ann,cat\n2,ann,cat\n3,ann,dog\n4,ann,cat\n1,bob,cat\n2,bob,dog\n\
+    let labels = "item,worker,printed\n1,ann,cat\n2,ann,cat\n3,ann,dog\n4,ann,cat\n1,bob,cat\n2,bob,dog\n\
                   3,bob,dog\n4,bob,dog\n4,cid,unsure\n9,cid,cat\n";
     let annotations = job.write("annotations.csv", labels);
     let output = job.url("crowd");
@@ -328,11 +328,11 @@ fn a_given_crowd_is_thinned_and_has_oracles_beside() {
         annotators,
         ["ann given 0", "bob given 0", "cid given 0", "a03 right 1", "a04 wrong 2"]
     );
-    let stderr =
+    let printed =
         cells(&read_table(&crowd, "annotations"), &["instance_id", "annotator_id", "label"]);
-    assert_eq!(stderr.len(), 4 * 3);
+    assert_eq!(printed.len(), 4 * 3);
     for right in ["1 a03 cat", "2 a03 cat", "3 a03 dog", "4 a03 dog"] {
-        assert!(stderr.contains(&right.to_owned()), "{stderr:?}");
+        assert!(printed.contains(&right.to_owned()), "{printed:?}");
     }
     let confusion = read_table(&crowd, "true_confusion");
     let cells = cells(&confusion, &["annotator_id", "class", "label", "probability"]);

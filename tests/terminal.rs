@@ -28,22 +28,22 @@ fn publish(job: &Job) -> String {
 
 #[test]
 fn the_summary_of_a_hostile_crowd_is_harmless() {
-    let stderr = publish(&Job::new());
-    assert_harmless(&stderr);
-    assert_says(&stderr, &[WRITTEN, "y\\nlabels      9 decided"]);
-    assert_eq!(stderr.lines().filter(|line| line.starts_with("labels ")).count(), 1, "{stderr}");
+    let printed = publish(&Job::new());
+    assert_harmless(&printed);
+    assert_says(&printed, &[WRITTEN, "y\\nlabels      9 decided"]);
+    assert_eq!(printed.lines().filter(|line| line.starts_with("labels ")).count(), 1, "{printed}");
 }
 
 #[test]
 fn names_of_any_length_leave_the_summary_readable() {
     let name = "é".repeat(100_000);
-    let stderr = Job::new().ends(
+    let printed = Job::new().ends(
         &format!("source.annotations = [['i', '{name}', '{name}']]\nmodel.kind = 'majority_vote'"),
         &[],
         0,
     );
-    assert_says(&stderr, &[&format!("classes     {}... 1", "é".repeat(40)), "é... 1.00 (1)"]);
-    assert!(stderr.len() < 2_000, "{} bytes", stderr.len());
+    assert_says(&printed, &[&format!("classes     {}... 1", "é".repeat(40)), "é... 1.00 (1)"]);
+    assert!(printed.len() < 2_000, "{} bytes", printed.len());
 }
 
 #[test]
