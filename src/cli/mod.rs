@@ -85,12 +85,7 @@ fn check_time(now: SystemTime) -> Result<()> {
 fn block_on(args: Args) -> Result<ExitCode> {
     let no_runtime = |e: std::io::Error| Error::exhausted(e.to_string());
     try_threads().map_err(no_runtime)?;
-    let workers = tokio::runtime::Builder::new_multi_thread()
-        .enable_all()
-        .thread_stack_size(8 << 20)
-        .thread_keep_alive(Duration::MAX)
-        .build()
-        .map_err(no_runtime)?;
+    let workers = workers().map_err(no_runtime)?;
     let code = hold_threads(&workers).and_then(|()| {
         let watch = tokio::runtime::Builder::new_current_thread().enable_all().build();
         watch.map_err(no_runtime)?.block_on(async {
@@ -106,12 +101,37 @@ fn block_on(args: Args) -> Result<ExitCode> {
 
 /// The least number of blocking threads for file operations.
 const FILE_THREADS: usize = 4;
+/// The bytes of a worker's stack.
+const STACK_BYTES: usize = 8 << 20;
+/// How long threads may take to start before the system counts as one that refuses them.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// Builds the runtime of the workers.
+///
+/// # Why
+/// Where the system grants a thread to one worker and refuses it to the next, tokio's builder panics, and waits for the
+/// first worker forever while it unwinds. So it has a thread of its own, for which nobody waits longer than
+/// [`PATIENCE`].
+fn workers() -> std::io::Result<Runtime> {
+    let (built, runtime) = mpsc::channel();
+    let build = move || {
+        let workers = tokio::runtime::Builder::new_multi_thread()
+            .enable_all()
+            .thread_stack_size(STACK_BYTES)
+            .thread_keep_alive(Duration::MAX)
+            .build();
+        drop(built.send(workers));
+    };
+    thread::Builder::new().spawn(build)?;
+    runtime
+        .recv_timeout(PATIENCE)
+        .unwrap_or_else(|_| Err(std::io::Error::other("the system refuses threads to the workers")))
+}
 
 /// Starts as many threads as the runtime will at first, and lets them end.
 ///
 /// # Why
-/// Where the system grants a thread to one worker and refuses it to the next, tokio's runtime builder waits for the
-/// first worker forever.
+/// It tells at once what [`workers`] would only find out by waiting.
 fn try_threads() -> std::io::Result<()> {
     let workers = thread::available_parallelism().map_or(1, usize::from);
     let gate = Mutex::new(());
@@ -119,7 +139,7 @@ fn try_threads() -> std::io::Result<()> {
         let shut = gate.lock();
         let start = |_| {
             let waiting = || drop(gate.lock());
-            thread::Builder::new().stack_size(64 << 10).spawn_scoped(scope, waiting).map(drop)
+            thread::Builder::new().stack_size(STACK_BYTES).spawn_scoped(scope, waiting).map(drop)
         };
         let started = (0..workers + FILE_THREADS).try_for_each(start);
         drop(shut);
@@ -133,7 +153,6 @@ fn try_threads() -> std::io::Result<()> {
 /// Where the system grants no more threads, tokio queues a file operation for a blocking thread that is busy. If every
 /// such thread has taken over a worker, none becomes free, and the job waits forever.
 fn hold_threads(workers: &Runtime) -> Result<()> {
-    const PATIENCE: Duration = Duration::from_secs(10);
     let (started, all) = mpsc::channel();
     let (go, _) = tokio::sync::broadcast::channel::<()>(1);
     for _ in 0..FILE_THREADS {

@@ -90,7 +90,8 @@ mod cuda {
         let x = x.slice(from..to);
         let (len, first_word) = ((to - from) as u64, mask.first_word());
         let words = first_word % BLOCK_WORDS + len.div_ceil(2);
-        let groups = words.div_ceil(BLOCK_WORDS * u64::from(THREADS));
+        // A launch without groups is an error, also for no values.
+        let groups = words.div_ceil(BLOCK_WORDS * u64::from(THREADS)).max(1);
         // SAFETY: the kernel writes every value.
         let out = unsafe { device.alloc::<T>(to - from)? };
         let kernel = device.get_or_load_custom_func(kernel, "labelmill_dropout", compiled()?)?;
