@@ -77,7 +77,8 @@ def difference(before: pa.Table, after: pa.Table) -> float | str:
 
 
 def compare(job: str, before: dict[str, pa.Table], after: dict[str, pa.Table], tolerance: float) -> bool:
-    same = True
+    # A kind that only the later build has is new; one that it has no longer is a difference.
+    same = not of_before.keys() - of_after.keys()
     cells = []
     for name in sorted((before.keys() | after.keys()) - OWN):
         if name not in before or name not in after:
@@ -111,7 +112,8 @@ def main() -> None:
     networks = [kind for kind, parameters in both.items() if "backbone" in parameters]
     tabular = [kind for kind, parameters in both.items() if "classifier" in parameters]
     label_only = [kind for kind in both if kind not in (*networks, *tabular)]
-    same = True
+    # A kind that only the later build has is new; one that it has no longer is a difference.
+    same = not of_before.keys() - of_after.keys()
     for annotations in sorted(Path(args.data).glob("*/annotations.parquet")):
         for model in label_only:
             with tempfile.TemporaryDirectory() as folder:

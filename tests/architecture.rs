@@ -181,8 +181,14 @@ fn no_type_name_stands_for_two_things() {
     let mut files: BTreeMap<String, BTreeSet<PathBuf>> = BTreeMap::new();
     for (path, text) in sources("") {
         for line in text.lines() {
-            let words = line.split_whitespace().filter(|word| !word.starts_with("pub"));
-            let mut words = words.skip_while(|word| *word == "unsafe");
+            let line = line.trim_start();
+            let public = line.strip_prefix("pub").unwrap_or(line);
+            let bare = if public.starts_with('(') {
+                public.split_once(')').map_or("", |(_, l)| l)
+            } else {
+                public
+            };
+            let mut words = bare.split_whitespace();
             let is_type = ["struct", "enum", "trait", "type"].contains(&words.next().unwrap_or(""));
             let name = words.next().unwrap_or("").split(|c: char| !c.is_alphanumeric()).next();
             if let (true, Some(name)) = (is_type, name.filter(|name| !name.is_empty())) {

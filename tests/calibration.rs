@@ -210,7 +210,7 @@ fn smoothing_keeps_few_points_from_certainty() {
 }
 
 #[test]
-fn a_trusted_class_stays_certain_and_what_cannot_be_calibrated_is_said() {
+fn a_trusted_class_stays_certain_and_what_cannot_be_calibrated_is_reported() {
     let job = correlated();
     let gold = "source.gold = [['i000', 'c0', 'train'], ['i001', 'c1', 'holdout']]\n";
     let crowd = "source.annotations = '{dir}in.csv'\nmodel.kind = 'dawid_skene'\ncalibration.method = 'temperature'\n";

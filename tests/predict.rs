@@ -197,7 +197,7 @@ fn the_description_of_one_run_and_the_numbers_of_another_are_no_model() {
     let file = job.path("mixed/model.json");
     let description = unsealed(&job.path("mixed"));
     predicts(&job, &job.url("mixed"), "features.parquet", &[]);
-    for (key, value, stderr) in [
+    for (key, value, expected) in [
         ("columns", json!({}), "cannot be read"),
         ("columns", json!([1, 2]), "cannot be read"),
         ("classes", json!({"type": "UInt32", "values": ["0", "0", "2"]}), "`0` twice"),
@@ -205,6 +205,6 @@ fn the_description_of_one_run_and_the_numbers_of_another_are_no_model() {
         let mut other = description.clone();
         other[key] = value;
         std::fs::write(&file, other.to_string()).unwrap();
-        assert_says(&refuses(&job, &job.url("mixed"), "features.parquet", &[], 3), &[stderr]);
+        assert_says(&refuses(&job, &job.url("mixed"), "features.parquet", &[], 3), &[expected]);
     }
 }

@@ -23,12 +23,12 @@ fn every_column_of_the_annotations_may_have_another_name() {
     let job = Job::new();
     job.write(
         "in.csv",
-        "item,who,printed,trust,stamp,topic\ni,a,no,1,2026-01-01,p\ni,a,yes,1,2026-01-02,p\n\
+        "item,who,answer,trust,stamp,topic\ni,a,no,1,2026-01-01,p\ni,a,yes,1,2026-01-02,p\n\
          i,b,no,3,2026-01-01,p\ni,c,yes,1,2026-01-01,q\n",
     );
     let run = job.run(&format!(
         "source.annotations = '{{dir}}in.csv'\n{VOTE}frame.duplicates = 'last'\n[source.columns]\n\
-         instance = 'item'\nannotator = 'who'\nlabel = 'printed'\nweight = 'trust'\n\
+         instance = 'item'\nannotator = 'who'\nlabel = 'answer'\nweight = 'trust'\n\
          annotated_at = 'stamp'\nquestion = 'topic'"
     ));
     let labels = read_table(&run, "labels");

@@ -312,12 +312,12 @@ fn mistakes_say_what_where_and_what_to_do() {
 fn a_given_crowd_is_thinned_and_has_oracles_beside() {
     let job = Job::new();
     let truth = job.write("gold.csv", "item,class\n1,cat\n2,cat\n3,dog\n4,dog\n");
-    let labels = "item,worker,printed\n1,ann,cat\n2,ann,cat\n3,ann,dog\n4,ann,cat\n1,bob,cat\n2,bob,dog\n\
+    let labels = "item,worker,answer\n1,ann,cat\n2,ann,cat\n3,ann,dog\n4,ann,cat\n1,bob,cat\n2,bob,dog\n\
                   3,bob,dog\n4,bob,dog\n4,cid,unsure\n9,cid,cat\n";
     let annotations = job.write("annotations.csv", labels);
     let output = job.url("crowd");
     let columns = ["--instance-column", "item", "--annotator-column", "worker"];
-    let labels = ["--label-column", "said", "--annotations", &annotations, "--truth", &truth];
+    let labels = ["--label-column", "answer", "--annotations", &annotations, "--truth", &truth];
     let arguments = [&["simulate", "--recipe", "real"][..], &columns, &labels].concat();
     let settings = ["--set", "kept=1", "--set", "added=right, wrong", "--output", &output];
     let drawn = run_ok(&[&arguments[..], &settings].concat());
@@ -328,11 +328,11 @@ fn a_given_crowd_is_thinned_and_has_oracles_beside() {
         annotators,
         ["ann given 0", "bob given 0", "cid given 0", "a03 right 1", "a04 wrong 2"]
     );
-    let printed =
+    let labels_given =
         cells(&read_table(&crowd, "annotations"), &["instance_id", "annotator_id", "label"]);
-    assert_eq!(printed.len(), 4 * 3);
+    assert_eq!(labels_given.len(), 4 * 3);
     for right in ["1 a03 cat", "2 a03 cat", "3 a03 dog", "4 a03 dog"] {
-        assert!(printed.contains(&right.to_owned()), "{printed:?}");
+        assert!(labels_given.contains(&right.to_owned()), "{labels_given:?}");
     }
     let confusion = read_table(&crowd, "true_confusion");
     let cells = cells(&confusion, &["annotator_id", "class", "label", "probability"]);
@@ -345,10 +345,10 @@ fn a_given_crowd_is_thinned_and_has_oracles_beside() {
         &error(&["--set", "redundancy=1", "--output", &other], 2),
         &["--set redundancy", "resample=true"],
     );
-    let weighted = job.write("weighted.csv", "item,worker,said,weight\n1,ann,cat,0.5\n");
+    let weighted = job.write("weighted.csv", "item,worker,answer,weight\n1,ann,cat,0.5\n");
     let arguments = ["simulate", "--recipe", "real", "--truth", &truth, "--output", &other];
     let named =
-        ["--annotator-column", "worker", "--label-column", "said", "--instance-column", "item"];
+        ["--annotator-column", "worker", "--label-column", "answer", "--instance-column", "item"];
     assert_says(
         &run_fails(&[&arguments[..], &named, &["--annotations", &weighted]].concat(), 3),
         &["one label an annotation", "`weight`"],

@@ -5,7 +5,7 @@ use crate::support::{assert_close, number, read_table, text};
 
 /// Three annotators on two items: they disagree on `x` and agree on `y`.
 const CROWD: &str =
-    "item,who,said,note\nx,a,yes,1\nx,b,yes,2\nx,c,no,3\ny,a,no,4\ny,b,no,5\ny,c,no,6\n";
+    "item,who,answer,note\nx,a,yes,1\nx,b,yes,2\nx,c,no,3\ny,a,no,4\ny,b,no,5\ny,c,no,6\n";
 
 const VOTE: &str = "model.kind = 'majority_vote'\n";
 
@@ -20,7 +20,7 @@ fn columns_are_mapped_to_the_contracts_names() {
     job.write("crowd.csv", CROWD);
     let run = job.run(&format!(
         "source.annotations = '{{dir}}crowd.csv'\n{VOTE}\
-         source.columns = {{ instance = 'item', annotator = 'who', label = 'stderr' }}"
+         source.columns = {{ instance = 'item', annotator = 'who', label = 'answer' }}"
     ));
     let labels = read_table(&run, "labels");
     assert_eq!(
@@ -31,7 +31,7 @@ fn columns_are_mapped_to_the_contracts_names() {
 }
 
 const JOINED: &str =
-    "select c.item as instance_id, c.who as annotator_id, c.stderr as label, p.trust as weight
+    "select c.item as instance_id, c.who as annotator_id, c.answer as label, p.trust as weight
     from annotations as c inner join people as p on c.who = p.name where p.trust > 0";
 
 /// `c` has the weight 3, `b` 1, and the query leaves out `a`.
@@ -224,7 +224,7 @@ fn an_empty_list_of_classes_is_refused() {
 
 // keys: frame.extra_labels
 #[test]
-fn a_label_that_is_no_class_is_said_but_never_chosen() {
+fn a_label_that_is_no_class_is_reported_but_never_chosen() {
     let job = Job::new();
     let run = job.run(
         "source.annotations = [['i', 'a', 'unsure'], ['i', 'b', 'unsure'], ['i', 'c', 'yes'], ['j', 'a', 'no'],

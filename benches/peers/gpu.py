@@ -113,7 +113,7 @@ class Clock:
 
 
 @dataclass(frozen=True)
-class Crowd:
+class AgreementCrowd:
     """The sizes of a crowd with features."""
 
     instances: int
@@ -140,7 +140,7 @@ class Labelmill:
         models = json.loads(self.call("models", "--json"))
         return [m["kind"] for m in models if "backbone" in m["parameters"]["properties"]]
 
-    def write(self, crowd: Crowd) -> tuple[Path, Path]:
+    def write(self, crowd: AgreementCrowd) -> tuple[Path, Path]:
         """Writes the annotations and features of a crowd, unless an earlier run did."""
         name = f"{crowd.instances}-{math.prod(crowd.shape)}-{crowd.annotators}-{crowd.classes}"
         paths = self.folder / f"annotations-{name}.parquet", self.folder / f"features-{name}.parquet"
@@ -150,7 +150,7 @@ class Labelmill:
                 self.call("sql", "--write", "-c", query.format(**sizes, path=path))
         return paths
 
-    def run(self, crowd: Crowd, device: str, settings: str) -> Path:
+    def run(self, crowd: AgreementCrowd, device: str, settings: str) -> Path:
         """Runs a job; returns the folder of its tables."""
         annotations, features = self.write(crowd)
         folder = Path(tempfile.mkdtemp(dir=self.folder))
@@ -164,7 +164,7 @@ class Labelmill:
     def query(self, run: Path, query: str) -> list[dict]:
         return [json.loads(line) for line in self.call("sql", "--run", run, "--json", "-c", query).splitlines()]
 
-    def seconds(self, crowd: Crowd, device: str, settings: str) -> float:
+    def seconds(self, crowd: AgreementCrowd, device: str, settings: str) -> float:
         """The median time of the epochs after the first."""
         run = self.run(crowd, device, settings)
         return median(row["seconds"] for row in self.query(run, "SELECT step, seconds FROM trace WHERE step > 1"))
@@ -181,34 +181,34 @@ def difference(left: list[dict], right: list[dict]) -> float:
 
 
 @dataclass(frozen=True)
-class Comparison:
+class AgreementCase:
     """A job whose tables are compared with those of the processor."""
 
     what: str
-    crowd: Crowd
+    crowd: AgreementCrowd
     settings: str
     optimiser: str = SGD
 
 
-def comparisons(labelmill: Labelmill, scale: float) -> list[Comparison]:
-    crowd = Crowd(max(60, round(600 * scale)), (16,), 9, 3)
+def comparisons(labelmill: Labelmill, scale: float) -> list[AgreementCase]:
+    crowd = AgreementCrowd(max(60, round(600 * scale)), (16,), 9, 3)
     plain = "model.backbone = { hidden = [32], dropout = 0.0 }"
     kinds = labelmill.kinds()
-    cases = [Comparison(kind, crowd, f'model.kind = "{kind}"\n{plain}') for kind in kinds]
+    cases = [AgreementCase(kind, crowd, f'model.kind = "{kind}"\n{plain}') for kind in kinds]
     for rule in ("adam", "amsgrad"):
         settings = f'model.kind = "crowd_layer"\n{plain}'
-        cases.append(Comparison(f"crowd_layer, {rule}", crowd, settings, ADAPTIVE.format(rule=rule)))
+        cases.append(AgreementCase(f"crowd_layer, {rule}", crowd, settings, ADAPTIVE.format(rule=rule)))
     # The device computes masks and moves images itself, with the random numbers that the processor uses.
     dropout = 'model.kind = "dl"\nmodel.backbone = { hidden = [32, 16], dropout = 0.5 }'
-    cases.append(Comparison("dl, dropout masks computed on the device", crowd, dropout))
+    cases.append(AgreementCase("dl, dropout masks computed on the device", crowd, dropout))
     for backbone, shape, more in (
         ("lenet", (1, 28, 28), ""), ("vgg16", (3, 32, 32), ""), ("resnet20", (3, 32, 32), ""),
         ("resnet20", (3, 32, 32), ", pad_crop = 4, flip = true"),
     ):  # fmt: skip
-        images = Crowd(max(64, round(128 * scale)), shape, 9, 3)
+        images = AgreementCrowd(max(64, round(128 * scale)), shape, 9, 3)
         settings = f'model.kind = "dl"\nmodel.backbone = {{ kind = "{backbone}", input = {list(shape)}{more} }}'
         what = f"dl, {backbone}{', cropped and flipped on the device' if more else ''}"
-        cases.append(Comparison(what, images, settings))
+        cases.append(AgreementCase(what, images, settings))
     return cases
 
 
@@ -235,13 +235,13 @@ def agreement(
     return lines, agree
 
 
-def image_peer(kind: str, crowd: Crowd, batch: int, device: str) -> float:
+def image_peer(kind: str, crowd: AgreementCrowd, batch: int, device: str) -> float:
     from image_networks import epoch_seconds
 
     return median(epoch_seconds(kind, crowd.shape, crowd.instances, batch, EPOCHS, device)[1:])
 
 
-def conal_peer(crowd: Crowd, batch: int, device: str) -> float:
+def conal_peer(crowd: AgreementCrowd, batch: int, device: str) -> float:
     """The time of an epoch of the dense form, scaled up from a few steps."""
     import network_cases
     from dense_conal import train_torch
@@ -254,31 +254,31 @@ def conal_peer(crowd: Crowd, batch: int, device: str) -> float:
 
 
 @dataclass(frozen=True)
-class Timing:
+class TimingCase:
     """A network whose epochs are timed on both sides."""
 
     what: str
-    crowd: Crowd
+    crowd: AgreementCrowd
     batch: int
     settings: str
     peer: Callable[[], float]
 
 
-def networks(device: str, scale: float) -> list[Timing]:
+def networks(device: str, scale: float) -> list[TimingCase]:
     cases = []
     for kind, shape, instances, batch in (
         ("lenet", (1, 28, 28), 8192, 128), ("vgg16", (3, 32, 32), 2048, 128), ("resnet20", (3, 32, 32), 2048, 128),
     ):  # fmt: skip
-        crowd = Crowd(max(128, round(instances * scale)), shape, 50, 10)
+        crowd = AgreementCrowd(max(128, round(instances * scale)), shape, 50, 10)
         settings = f'model.kind = "dl"\nmodel.backbone = {{ kind = "{kind}", input = {list(shape)} }}'
         size = " x ".join(map(str, shape))
         peer = partial(image_peer, kind, crowd, batch, device)
         what = f"{kind}, {crowd.instances} images of {size}"
-        cases.append(Timing(what, crowd, batch, settings, peer))
+        cases.append(TimingCase(what, crowd, batch, settings, peer))
     for annotators in (2_000, 50_000):
-        crowd = Crowd(max(512, round(20_000 * scale)), (128,), max(8, round(annotators * scale)), 10)
+        crowd = AgreementCrowd(max(512, round(20_000 * scale)), (128,), max(8, round(annotators * scale)), 10)
         what = f"conal, {crowd.instances} instances, {crowd.annotators} annotators"
-        cases.append(Timing(what, crowd, 256, CONAL, partial(conal_peer, crowd, 256, device)))
+        cases.append(TimingCase(what, crowd, 256, CONAL, partial(conal_peer, crowd, 256, device)))
     return cases
 
 

@@ -186,7 +186,7 @@ mod tests {
     /// Ten rows are [.9, .1]. Annotators with an accuracy of .7 label six as class 0 and four as class 1. With the
     /// share c of class 0, .7 c + .3 (1 - c) = .6 is most likely: c is 3 / 4, neither .9 nor the annotators' share, .6.
     #[test]
-    fn the_map_is_that_of_the_class_and_not_of_what_is_said() {
+    fn the_map_is_that_of_the_class_and_not_of_the_labels_given() {
         let mut points = Points::new(2);
         let mut likelihoods = Vec::new();
         for i in 0..10 {

@@ -17,7 +17,7 @@ use crate::commands::aggregate::{Aggregation, aggregate};
 use crate::commands::check::check;
 use crate::commands::evaluate::{Evaluation, evaluate};
 use crate::commands::explain::explain;
-use crate::commands::models::{ModelKey, as_json, models, parameters};
+use crate::commands::models::{ModelParameter, as_json, models, parameters};
 use crate::commands::predict::{Prediction, predict};
 use crate::commands::test::run_tests;
 use crate::engine::EngineSpec;
@@ -111,7 +111,7 @@ fn print_models(args: &ModelsArgs) -> Result<()> {
     let mut table = plain_table();
     if args.kind.is_some() {
         for kind in kinds {
-            parameters(kind).into_iter().for_each(|ModelKey { path, default, meaning }| {
+            parameters(kind).into_iter().for_each(|ModelParameter { path, default, meaning }| {
                 table.add_row([path, default, meaning]);
             });
             let ModelKind { kind, summary, source, .. } = kind;

@@ -30,7 +30,7 @@ pub fn as_json(kinds: &[&ModelKind]) -> Value {
 
 /// A parameter of a model.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct ModelKey {
+pub struct ModelParameter {
     /// Its key below `[model]`.
     pub path: String,
     /// Its default.
@@ -41,7 +41,7 @@ pub struct ModelKey {
 
 /// Every parameter of a kind, in the order of its schema.
 #[must_use]
-pub fn parameters(kind: &ModelKind) -> Vec<ModelKey> {
+pub fn parameters(kind: &ModelKind) -> Vec<ModelParameter> {
     let (schema, defaults) = ((kind.schema)().to_value(), (kind.defaults)());
     let mut parameters = Vec::new();
     add_parameters(&mut parameters, &schema, &schema, &defaults, "");
@@ -49,7 +49,7 @@ pub fn parameters(kind: &ModelKind) -> Vec<ModelKey> {
 }
 
 fn add_parameters(
-    parameters: &mut Vec<ModelKey>,
+    parameters: &mut Vec<ModelParameter>,
     root: &Value,
     schema: &Value,
     defaults: &Value,
@@ -70,6 +70,6 @@ fn add_parameters(
             if words.is_empty() { String::new() } else { format!(" ({})", words.join(", ")) };
         let meaning = meaning.unwrap_or_default().replace('\n', " ") + &choices;
         let default = defaults[name].to_string().replace('"', "");
-        parameters.push(ModelKey { path, default, meaning });
+        parameters.push(ModelParameter { path, default, meaning });
     }
 }

@@ -77,14 +77,14 @@ pub struct Frame {
     /// Rows that could not be used.
     pub rejects: Rejects,
     /// Questions without a frame, because none of their rows can be used. Only the first frame lists them.
-    pub left_out: Vec<RowsLeftOut>,
+    pub left_out: Vec<QuestionLeftOut>,
     /// The number of rows that were read, including those of `left_out`.
     pub rows_read: u64,
 }
 
 /// A question without a row that can be used.
 #[derive(Clone)]
-pub struct RowsLeftOut {
+pub struct QuestionLeftOut {
     /// The question, as ids of length 1.
     pub question: Ids,
     /// Its rows.

@@ -13,7 +13,7 @@ use super::collector::{Collector, Finished, HeldBytes, Unlabelled};
 use super::gold::GoldRows;
 use super::ids::{Ids, Interner, NULL, as_text};
 use super::rejects::{Reason, Rejects};
-use super::{Duplicates, Frame, FrameSpec, RowsLeftOut};
+use super::{Duplicates, Frame, FrameSpec, QuestionLeftOut};
 use crate::error::{Error, Result, offenders};
 
 /// One collector per question; without a question column there is one, with the number 0.
@@ -125,7 +125,7 @@ impl Questions {
                     frames.push((Frame { question: Some(question), ..*frame }, gold.cloned()));
                 }
                 Finished::Nothing(Unlabelled { rejects, instances, held_out }) => {
-                    left_out.push(RowsLeftOut { question, rejects, instances, held_out });
+                    left_out.push(QuestionLeftOut { question, rejects, instances, held_out });
                 }
             }
         }

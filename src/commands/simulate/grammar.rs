@@ -79,7 +79,7 @@ pub fn kind(text: &str) -> Result<AnnotatorType> {
         Some((name, rest)) => (name.trim(), rest.trim_end().strip_suffix(')')),
         None => (text, Some("")),
     };
-    let mut words = DesignParser { text, name, rest: Vec::new() };
+    let mut words = ArgumentParser { text, name, rest: Vec::new() };
     let inside = inside.ok_or_else(|| words.wrong("there is no closing bracket"))?;
     words.rest = inside.split([' ', ',']).filter(|word| !word.is_empty()).rev().collect();
     let kind = match name {
@@ -116,7 +116,7 @@ pub fn kind(text: &str) -> Result<AnnotatorType> {
 /// When a word is no link.
 pub fn links(text: &str) -> Result<Vec<Link>> {
     let rest = text.split([' ', ',']).filter(|word| !word.is_empty()).rev().collect();
-    DesignParser { text, name: "links", rest }.links()
+    ArgumentParser { text, name: "links", rest }.links()
 }
 
 fn unknown(text: &str, name: &str) -> Error {
@@ -136,13 +136,13 @@ fn number(word: &str) -> Option<usize> {
 const A_LINK: &str = "a link such as 3>5 or 3-5";
 
 /// The arguments between the brackets, in reverse order.
-struct DesignParser<'a> {
+struct ArgumentParser<'a> {
     text: &'a str,
     name: &'a str,
     rest: Vec<&'a str>,
 }
 
-impl DesignParser<'_> {
+impl ArgumentParser<'_> {
     fn wrong(&self, what: impl Into<String>) -> Error {
         let usage = TYPES.iter().find(|(usage, _)| usage.split('(').next() == Some(self.name));
         let usage = usage.map_or("3-5 1-9", |(usage, _)| usage);

@@ -34,7 +34,7 @@ impl LabelDensity {
 /// `HammerOrSpammer` is not among them: its parameter is the probability of having all the skill or none.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
-pub enum SkilledDesign {
+pub enum SkilledType {
     /// All wrong classes equally likely.
     Symmetric,
     /// The next class.
@@ -52,7 +52,7 @@ pub enum SkilledDesign {
     Adversarial,
 }
 
-impl SkilledDesign {
+impl SkilledType {
     /// The type with skill `p`.
     fn with(self, p: f64) -> AnnotatorType {
         match self {
@@ -72,7 +72,7 @@ impl SkilledDesign {
 #[serde(deny_unknown_fields, default)]
 pub struct OneType {
     /// Their type: which label they give when they are wrong.
-    pub annotator: SkilledDesign,
+    pub annotator: SkilledType,
     /// The skill: the probability of knowing the class. Below 0.3, right and wrong labels of some flippers cannot be
     /// told apart.
     #[schemars(range(min = 0, max = 1))]
@@ -91,7 +91,7 @@ pub struct OneType {
 impl Default for OneType {
     fn default() -> Self {
         Self {
-            annotator: SkilledDesign::default(),
+            annotator: SkilledType::default(),
             p: 0.3,
             annotators: 5,
             labels: LabelDensity::Dense,

@@ -109,14 +109,15 @@ fn estimate_whole(
     let term = estimator.estimate::<0>(annotator, &mut columns);
     // A class all of whose cells are listed has no other cell, so that its number is of no use.
     unused.fill(1.0);
+    let mut is_listed = vec![false; n];
     for (column, range) in columns.chunks_exact(width).zip(ranges()) {
-        let mut is_listed = vec![false; n];
+        is_listed.fill(false);
         for cell in &mut cells[range] {
             cell.value = column[cell.class as usize];
             is_listed[cell.class as usize] = true;
         }
-        let others = column.iter().zip(unused.iter_mut()).zip(is_listed);
-        others.filter(|(_, listed)| !listed).for_each(|((cell, unused), _)| *unused = *cell);
+        let others = column.iter().zip(unused.iter_mut()).zip(&is_listed);
+        others.filter(|(_, listed)| !**listed).for_each(|((cell, unused), _)| *unused = *cell);
     }
     term
 }

@@ -104,9 +104,10 @@ mod tests {
         let rows: Vec<(u32, u32, u32)> =
             (0..900).map(|n| (n / 6, n % 7, (n / 6 + u32::from(n * n % 11 < 3)) % 3)).collect();
         let together: Vec<(u32, u32, u32)> = rows.iter().map(|(i, _, l)| (*i, 0, *l)).collect();
-        let a = tiny(3, &rows);
-        let dims = Dims { annotators: 1, ..a.dims() };
-        let one = weighted(dims, &together, vec![1.0; together.len()]);
+        let weights: Vec<f64> = (0..rows.len()).map(|n| [1.0, 0.5, 2.0][n % 3]).collect();
+        let dims = tiny(3, &rows).dims();
+        let a = weighted(dims, &rows, weights.clone());
+        let one = weighted(Dims { annotators: 1, ..dims }, &together, weights);
         let (prior, smoothing) = ([0.2, 0.3, 0.5], Smoothing::new(&one, 0.0, 0.0));
         for strategy in [CountStrategy::Scatter(3), CountStrategy::Gather] {
             let (mut shared, mut single) = (Posterior::from_votes(&a), Posterior::from_votes(&one));
@@ -114,19 +115,24 @@ mod tests {
             let mut peer = ColumnModel::new(&one);
             model.count(&a, &shared);
             peer.count(&one, &single);
+            let mut last = None;
             for _ in 0..5 {
                 let estimator = Shared::new(&a, &shared, &model);
                 model.m_step(&a, &shared, &estimator);
                 peer.m_step(&one, &single, &smoothing);
-                let got = model.e_step(&a, Prior::Class(&prior), &estimator, &mut shared);
+                let got = model.e_step_of_counts(&a, Prior::Class(&prior), &estimator, &mut shared);
                 let want = peer.e_step(&one, Prior::Class(&prior), &smoothing, &mut single);
                 assert!(
                     (got - want).abs() < 1e-8 * want.abs(),
                     "{strategy:?}: {got} is not {want}"
                 );
-                for (got, want) in shared.values().iter().zip(single.values()) {
-                    assert!((got - want).abs() < 1e-8, "{strategy:?}: {got} is not {want}");
-                }
+                last = Some(estimator);
+            }
+            // The posteriors that the E-steps of `Scatter` have left out.
+            let estimator = last.unwrap();
+            model.posteriors(&a, Prior::Class(&prior), &estimator, &mut shared);
+            for (got, want) in shared.values().iter().zip(single.values()) {
+                assert!((got - want).abs() < 1e-8, "{strategy:?}: {got} is not {want}");
             }
         }
     }

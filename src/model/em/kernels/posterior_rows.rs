@@ -32,9 +32,8 @@ impl<'a> PosteriorRows<'a> {
 /// The most instances that are processed together.
 pub(super) const MAX_CHUNK: usize = 64;
 
-/// How many instances of `n` classes are processed together. Up to 128 classes, they are so few that their rows, and the
-/// recomputed columns of five annotators each, stay in the level-1 cache. With more classes they are 8, whose rows and
-/// columns take more room: fewer would not divide the fixed work of a chunk (nobody has measured where this pays off).
+/// How many instances of `n` classes are processed together: so many that their rows take at most 8 KB, and the
+/// recomputed columns of five annotators each at most 40 KB, but at least 8, which share the fixed work of a chunk.
 #[inline(always)]
 pub(super) const fn chunk_len(n: usize) -> usize {
     let fitting = 1024 / n;

@@ -39,7 +39,7 @@ impl Mask {
 }
 
 /// What a kernel needs to compute the mask.
-#[cfg(feature = "cuda")]
+#[cfg(any(test, feature = "cuda"))]
 impl Mask {
     /// The key of the stream.
     pub(crate) fn key(&self) -> [u32; 8] {
@@ -65,8 +65,27 @@ impl Mask {
 
 #[cfg(test)]
 mod tests {
+    use rand::SeedableRng as _;
+
     use super::*;
     use crate::run::Run;
+
+    /// What the kernel makes of its arguments: the low and then the high half of each word of the stream with this key,
+    /// from the first word of the mask on, which is inside a block.
+    #[test]
+    fn a_kernel_has_what_it_needs_to_compute_the_mask() {
+        let rng = &mut Run::new(1).rng("dropout");
+        Mask::draw(rng, 75, 0.5);
+        let mask = Mask::draw(rng, 133, 0.3);
+        let key: Vec<u8> = mask.key().iter().flat_map(|word| word.to_le_bytes()).collect();
+        let mut stream = Rng::from_seed(key.try_into().unwrap());
+        assert_eq!(mask.first_word(), 38);
+        stream.set_word_pos(u128::from(mask.first_word()));
+        let words = std::iter::repeat_with(|| stream.next_u32());
+        let halves = words.flat_map(|word| [word & 0xffff, word >> 16]).take(133);
+        let factors = halves.map(|half| if half < mask.below() { 0.0 } else { mask.scale() });
+        assert_eq!(factors.collect::<Vec<_>>(), mask.factors(133));
+    }
 
     #[test]
     fn a_mask_keeps_the_mean_by_its_scale() {

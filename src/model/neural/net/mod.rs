@@ -176,15 +176,18 @@ impl Network {
         let (len, rows) = (values.len(), values.len() / width.max(1));
         let shape: Vec<usize> = std::iter::once(rows).chain(self.input.iter().copied()).collect();
         let device = self.parameters.device();
-        let (Some(columns), false) = (self.input.last(), moves.is_empty()) else {
+        let (&[_, height, width], false) = (&self.input[..], moves.is_empty()) else {
             return from_candle(Tensor::from_vec(values, shape, device));
         };
-        values.extend(moves.into_iter().flat_map(|by| by.numbers(*columns)));
+        let n_places = height.max(width);
+        values.extend(moves.into_iter().flat_map(|by| by.numbers(width)));
+        values.extend((0..n_places).map(|place| place as f32));
         from_candle((|| {
-            let all = Tensor::from_vec(values, len + 3 * rows, device)?;
+            let all = Tensor::from_vec(values, len + 3 * rows + n_places, device)?;
             let images = all.narrow(0, 0, len)?.reshape(shape)?;
             let moves = all.narrow(0, len, 3 * rows)?.reshape((rows, 3))?;
-            augment(&images, &moves, self.scaler.padding())
+            let places = all.narrow(0, len + 3 * rows, n_places)?;
+            augment(&images, &moves, &places, self.scaler.padding())
         })())
     }
 

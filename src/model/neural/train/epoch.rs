@@ -30,8 +30,8 @@ impl<N: CrowdNet> Trainer<'_, N> {
         }
         let factor = optimiser.factor(epoch, phase.epochs);
         let annotator_rate = phase.annotator_rate.or(optimiser.annotator_learning_rate);
-        let rules = EpochRules {
-            learners: self.learners.rules(optimiser, phase, epoch),
+        let updates = EpochUpdates {
+            learners: self.learners.updates(optimiser, phase, epoch),
             annotators: Optimiser::new(optimiser),
             annotator_rate: factor * annotator_rate.unwrap_or(N::ANNOTATOR_RATE),
         };
@@ -57,7 +57,7 @@ impl<N: CrowdNet> Trainer<'_, N> {
             let forward = |learners: &Learners, tables: &AnnotatorParams| {
                 learners.forward(&batch, features, tables, phase.learners, &stream)
             };
-            let of_batch = self.step(&batch, forward, &rules)?;
+            let of_batch = self.step(&batch, forward, &updates)?;
             loss += of_batch * batch.len() as f64;
             rows += batch.len();
             Ok(())
@@ -98,7 +98,7 @@ impl<N: CrowdNet> Trainer<'_, N> {
         &mut self,
         batch: &Batch,
         forward: impl FnOnce(&Learners, &AnnotatorParams) -> Result<ForwardPasses> + Send,
-        rules: &EpochRules,
+        updates: &EpochUpdates,
     ) -> Result<f64> {
         let (learners, annotator_params) = (&self.learners, &self.annotator_params);
         let gather = || annotator_params.gather(batch);
@@ -119,7 +119,7 @@ impl<N: CrowdNet> Trainer<'_, N> {
         if !loss.is_finite() {
             return Err(self.diverged(&format!("a loss of {loss}")));
         }
-        self.descend(batch, &passes, gradient, rules)?;
+        self.descend(batch, &passes, gradient, updates)?;
         Ok(loss)
     }
 
@@ -137,11 +137,11 @@ impl<N: CrowdNet> Trainer<'_, N> {
         batch: &Batch,
         passes: &ForwardPasses,
         gradient: Gradient,
-        rules: &EpochRules,
+        updates: &EpochUpdates,
     ) -> Result<()> {
         let spec = &self.spec.optimiser;
         let Gradient { out, others, mut tables } = gradient;
-        let are_updated = rules.learners.iter().any(|rule| rule.rate > 0.0);
+        let are_updated = updates.learners.iter().any(|update| update.rate > 0.0);
         let read_tables = self.learners.read_tables();
         let backward = || {
             if are_updated || read_tables {
@@ -151,10 +151,10 @@ impl<N: CrowdNet> Trainer<'_, N> {
             }
         };
         if spec.clip_norm.is_none() && !read_tables {
-            let (learners, optimiser) = (&mut self.learners, &rules.annotators);
+            let (learners, optimiser) = (&mut self.learners, &updates.annotators);
             let annotator_params =
-                || self.annotator_params.step(batch, &tables, optimiser, rules.annotator_rate);
-            let learners = || learners.step(&backward()?.of_parameters, 1.0, &rules.learners);
+                || self.annotator_params.step(batch, &tables, optimiser, updates.annotator_rate);
+            let learners = || learners.step(&backward()?.of_parameters, 1.0, &updates.learners);
             return rayon::join(learners, annotator_params).0;
         }
         let LearnerGradients { of_parameters, of_inputs } = backward()?;
@@ -168,17 +168,17 @@ impl<N: CrowdNet> Trainer<'_, N> {
             }
             scale = (max_norm / squares.sqrt()).min(1.0);
         }
-        self.learners.step(&of_parameters, scale, &rules.learners)?;
+        self.learners.step(&of_parameters, scale, &updates.learners)?;
         if scale < 1.0 {
             tables.iter_mut().flatten().for_each(|g| *g *= scale);
         }
-        self.annotator_params.step(batch, &tables, &rules.annotators, rules.annotator_rate);
+        self.annotator_params.step(batch, &tables, &updates.annotators, updates.annotator_rate);
         Ok(())
     }
 }
 
 /// How learners and annotators' parameters are updated in one epoch.
-struct EpochRules {
+struct EpochUpdates {
     learners: Vec<LearnerUpdate>,
     annotators: Optimiser,
     annotator_rate: f64,

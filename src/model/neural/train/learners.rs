@@ -195,14 +195,14 @@ impl Learners {
         }
     }
 
-    /// The rule and rate of each learner in one epoch of a phase: its own optimiser's, or those of `shared`.
-    pub(super) fn rules(
+    /// The optimiser and rate of each learner in one epoch of a phase: its own optimiser's, or those of `shared`.
+    pub(super) fn updates(
         &self,
         shared: &OptimiserSpec,
         phase: &Phase,
         epoch: u32,
     ) -> Vec<LearnerUpdate> {
-        let rule = |learner: &Learner| {
+        let update = |learner: &Learner| {
             let spec = learner.optimiser.as_ref().unwrap_or(shared);
             let rate = phase.learner_rate.unwrap_or(spec.learning_rate);
             LearnerUpdate {
@@ -211,10 +211,10 @@ impl Learners {
                 weight_decay: spec.weight_decay,
             }
         };
-        self.all().map(rule).collect()
+        self.all().map(update).collect()
     }
 
-    /// Updates the parameters of each learner that has gradients by its rule, each gradient multiplied by `scale`
+    /// Updates the parameters of each learner that has gradients as its update says, each gradient multiplied by `scale`
     /// first.
     ///
     /// # Errors
@@ -223,12 +223,12 @@ impl Learners {
         &mut self,
         gradients: &[Option<GradStore>],
         scale: f64,
-        rules: &[LearnerUpdate],
+        updates: &[LearnerUpdate],
     ) -> Result<()> {
-        for ((learner, gradients), rule) in self.all_mut().zip(gradients).zip(rules) {
+        for ((learner, gradients), update) in self.all_mut().zip(gradients).zip(updates) {
             if let Some(gradients) = gradients {
                 let (parameters, LearnerUpdate { optimiser, rate, weight_decay }) =
-                    (&mut learner.network.parameters, rule);
+                    (&mut learner.network.parameters, update);
                 parameters.step(gradients, scale, optimiser, *rate, *weight_decay)?;
             }
         }

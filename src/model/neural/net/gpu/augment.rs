@@ -4,19 +4,23 @@ use candle_core::{DType, Result, Tensor};
 
 /// Images `[image, channel, row, column]`, padded with this many zeros on each side, cropped to their size and mirrored.
 /// The three numbers of an image in `moves` are those of `ImageMove::numbers`: its first row, its first column, and the
-/// step from column to column.
-pub(crate) fn augment(images: &Tensor, moves: &Tensor, padding: usize) -> Result<Tensor> {
+/// step from column to column. `places` are the numbers from 0 on, at least as many as an image has rows or columns: they
+/// are copied to the device with the images.
+pub(crate) fn augment(
+    images: &Tensor,
+    moves: &Tensor,
+    places: &Tensor,
+    padding: usize,
+) -> Result<Tensor> {
     let (count, channels, height, width) = images.dims4()?;
-    let device = images.device();
-    let moves = moves.to_dtype(DType::I64)?;
+    let (moves, places) = (moves.to_dtype(DType::I64)?, places.to_dtype(DType::I64)?);
     let number = |n| moves.narrow(1, n, 1)?.reshape((count, 1, 1));
     let (first_row, first_column, step) = (number(0)?, number(1)?, number(2)?);
-    let places = |len: usize| Tensor::arange(0, len as i64, device);
-    let rows = places(height)?.reshape((1, height, 1))?.broadcast_add(&first_row)?;
-    let columns = places(width)?.reshape((1, 1, width))?.broadcast_mul(&step)?;
+    let rows = places.narrow(0, 0, height)?.reshape((1, height, 1))?.broadcast_add(&first_row)?;
+    let columns = places.narrow(0, 0, width)?.reshape((1, 1, width))?.broadcast_mul(&step)?;
     let columns = columns.broadcast_add(&first_column)?;
-    let padded_width = Tensor::new((width + 2 * padding) as i64, device)?;
-    let pixels = rows.broadcast_mul(&padded_width)?.broadcast_add(&columns)?;
+    let first_pixels = rows.affine((width + 2 * padding) as f64, 0.0)?;
+    let pixels = first_pixels.broadcast_add(&columns)?;
     let pixels = pixels.reshape((count, 1, height * width))?;
     let pixels = pixels.broadcast_as((count, channels, height * width))?.contiguous()?;
     let padded = images.pad_with_zeros(2, padding, padding)?.pad_with_zeros(3, padding, padding)?;
@@ -46,6 +50,7 @@ mod tests {
             let on_device = augment(
                 &Tensor::from_slice(&images, (count, 2, 3, 5), &Device::Cpu).unwrap(),
                 &Tensor::from_vec(numbers, (count, 3), &Device::Cpu).unwrap(),
+                &Tensor::new(&[0.0_f32, 1.0, 2.0, 3.0, 4.0], &Device::Cpu).unwrap(),
                 pad_crop,
             )
             .unwrap();

@@ -45,6 +45,8 @@ impl CustomOp1 for Dropout {
     }
 }
 
+// The kernel is launched through candle, whose interface for kernels is unsafe.
+#[allow(unsafe_code)]
 #[cfg(feature = "cuda")]
 mod cuda {
     use std::sync::OnceLock;
@@ -90,8 +92,7 @@ mod cuda {
         let x = x.slice(from..to);
         let (len, first_word) = ((to - from) as u64, mask.first_word());
         let words = first_word % BLOCK_WORDS + len.div_ceil(2);
-        // A launch without groups is an error, also for no values.
-        let groups = words.div_ceil(BLOCK_WORDS * u64::from(THREADS)).max(1);
+        let groups = words.div_ceil(BLOCK_WORDS * u64::from(THREADS));
         // SAFETY: the kernel writes every value.
         let out = unsafe { device.alloc::<T>(to - from)? };
         let kernel = device.get_or_load_custom_func(kernel, "labelmill_dropout", compiled()?)?;

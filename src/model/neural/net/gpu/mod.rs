@@ -1,10 +1,10 @@
 //! Operations for any of candle's devices, each one node of candle's graph with a backward pass of its own.
 //!
 //! # Why
-//! candle's graph computes the gradients of training data and of masks too, the gradient of a convolution by its input
+//! candle's graph computes the gradients of training data too, the gradient of a convolution by its input
 //! with a kernel that reads every value once for each cell, and adds each gradient to zeros. A node that knows which
 //! gradients are needed launches fewer and faster kernels. The operations are made of those that every device of
-//! candle has, so that the CPU computes the same for tests.
+//! candle has, so that the CPU computes the same for tests; only dropout has a CUDA kernel of its own, `dropout.cu`.
 
 pub(crate) mod augment;
 pub(crate) mod conv;
