@@ -14,7 +14,7 @@ const KINDS: [ClassifierKind; 3] = [
 ];
 
 /// Features of one number for each instance; none for an instance without a number.
-fn one_feature(a: &Annotations, values: &[Option<f32>]) -> Described {
+fn one_feature(a: &Annotations, values: &[Option<f32>]) -> QuestionFeatures {
     let known: Vec<f32> = values.iter().flatten().copied().collect();
     let mut described = described(a);
     described.features.matrix = std::sync::Arc::new(Matrix::from_rows(1, &known));
