@@ -179,7 +179,7 @@ impl JobCommand {
         }
     }
 
-    /// What to do where another job has the run id.
+    /// The help line of the error that another job has the run id.
     pub(crate) fn help_if_taken(self) -> &'static str {
         match self {
             Self::Run => "choose another run id, or pass --force to publish under a numbered one",

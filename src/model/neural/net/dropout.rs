@@ -38,7 +38,7 @@ impl Mask {
     }
 }
 
-/// What a kernel needs to compute the mask.
+/// The parameters of the kernel that computes the mask.
 #[cfg(feature = "cuda")]
 impl Mask {
     /// The key of the stream.
