@@ -74,7 +74,7 @@ HEAD = """\
 # MNIST with five pairwise flippers, one label an image: {epochs} epochs, matrices learning at {rates}
 
 `benches/mnist.py --seeds {seeds} --epochs {epochs} --rates {words}`, {version}, commit {commit}, {machine}, CPU. A
-flipper says the true digit with probability p, else always the same other one. As in the paper, a tenth of the training
+flipper gives the true digit with probability p, else always the same other one. As in the paper, a tenth of the training
 images is held out with its gold; it chooses the epoch, the weight of the trace (lambda) and, of several, the learning
 rate of the matrices, for every model and crowd. The classifier learns at 0.001. Test accuracy of the classifier, in
 percent, and the squared error of the confusion matrices (summed, over annotators and classes) times 100: mean and

@@ -172,14 +172,15 @@ fn every_network_says_where_it_differs_from_its_paper() {
     }
 }
 
-/// One name, one type. A few names are those of the language, of traits of other crates, or of pairs that belong together.
+/// One name, one type, in tests and benchmarks too. A few names are those of traits of other crates, or of pairs that belong
+/// together.
 #[test]
 fn no_type_name_stands_for_two_things() {
-    // What an EM model estimates; an associated type of pulp; the same operation on the host and on a device; associated
-    // types of object_store and serde.
-    let shared = ["Params", "Output", "Relu", "Dropout", "Error", "Value"];
+    // The estimates of an EM model; an associated type of pulp; the same operation on the host and on a device; associated
+    // types of object_store, serde and sqllogictest.
+    let shared = ["Params", "Output", "Relu", "Dropout", "Error", "Value", "ColumnType"];
     let mut files: BTreeMap<String, BTreeSet<PathBuf>> = BTreeMap::new();
-    for (path, text) in sources("") {
+    for (path, text) in ["", "../tests", "../benches"].iter().flat_map(|folder| sources(folder)) {
         for line in text.lines() {
             let line = line.trim_start();
             let public = line.strip_prefix("pub").unwrap_or(line);

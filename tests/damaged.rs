@@ -156,6 +156,9 @@ fn the_proposed_lines_are_pasted_until_the_job_runs() {
         ("sample_id,annotator,answer", None, 1),
         ("question_id,worker_id,answer", None, 1),
         ("i,j,y", None, 1),
+        ("HITId,WorkerId,Answer.label", None, 1),
+        ("task_id,worker_id,label_id", None, 1),
+        ("INPUT:image,ASSIGNMENT:worker_id,OUTPUT:result", None, 1),
         ("Task ID,Worker \\ ID,Judge \u{1} ment answer", None, 1),
         // The second error keeps what the first one proposed.
         ("task,worker,label", Some("task,true_label"), 2),

@@ -59,7 +59,7 @@ fn objectives(fitted: &Fitted) -> Vec<f64> {
 }
 
 #[test]
-fn soft_votes() {
+fn vote_shares_are_the_starting_posterior() {
     let t = Posterior::from_votes(&toy());
     assert_close(t.row(0), &[0.666_667, 0.333_333, 0.0], TOLERANCE, "T0");
     assert_close(t.row(2), &[0.333_333, 0.0, 0.666_667], TOLERANCE, "T2");
@@ -68,13 +68,13 @@ fn soft_votes() {
 }
 
 #[test]
-fn majority_vote_skill() {
+fn the_skill_of_majority_vote_is_the_share_of_votes_with_the_majority() {
     let fitted = MajorityVote::default().fit((&toy()).into(), &mut Run::new(0)).unwrap();
     assert_close(&fitted.report.skill, &[0.8, 0.75, 0.75, 0.6], TOLERANCE, "skill");
 }
 
 #[test]
-fn dawid_skene_after_one_e_step() {
+fn dawid_skene_is_that_of_the_reference_after_one_e_step() {
     let fitted = dawid_skene(0.0, 1);
     assert_close(&objectives(&fitted), &[-13.767_316], TOLERANCE, "LL");
     let t = &fitted.posterior;
@@ -87,7 +87,7 @@ fn dawid_skene_after_one_e_step() {
 }
 
 #[test]
-fn dawid_skene_after_five_e_steps() {
+fn dawid_skene_is_that_of_the_reference_after_five_e_steps() {
     let fitted = dawid_skene(0.0, 5);
     let ll = [-13.767_316, -11.559_386, -10.791_753, -10.750_848, -10.750_557];
     assert_close(&objectives(&fitted), &ll, TOLERANCE, "LL");
@@ -118,7 +118,7 @@ fn a_fixed_prior_stays_uniform_and_out_of_the_posterior() {
 }
 
 #[test]
-fn dawid_skene_smoothed() {
+fn smoothed_dawid_skene_has_the_likelihoods_of_the_reference() {
     let fitted = dawid_skene(0.1, 5);
     let ll = objectives(&fitted);
     assert_close(&[ll[0], ll[4]], &[-14.851_215, -12.354_825], TOLERANCE, "LL");
@@ -144,7 +144,7 @@ fn with_a_strong_prior_the_penalised_objective_never_falls() {
 }
 
 #[test]
-fn one_coin_after_five_e_steps() {
+fn one_coin_is_that_of_the_reference_after_five_e_steps() {
     let fitted = fit(OneCoin { stop: iterations(5), ..OneCoin::default() });
     let ll = [-18.695_738, -18.464_520, -18.305_592, -18.159_151, -18.036_871];
     assert_close(&objectives(&fitted), &ll, TOLERANCE, "LL");
@@ -154,7 +154,7 @@ fn one_coin_after_five_e_steps() {
 }
 
 #[test]
-fn ibcc_after_five_loops() {
+fn ibcc_has_the_bounds_of_the_reference_after_five_loops() {
     let fitted = fit(Ibcc { stop: iterations(5), ..Ibcc::default() });
     let elbo = [-21.973_323, -21.532_815, -21.490_083, -21.484_586, -21.483_217];
     assert_close(&objectives(&fitted), &elbo, TOLERANCE, "ELBO");
@@ -179,7 +179,7 @@ fn ibcc_after_five_loops() {
 
 /// The reference parameters are those after sixteen iterations with exact M-steps, within 1e-5 of the limit.
 #[test]
-fn glad_after_sixteen_loops() {
+fn glad_has_the_parameters_of_the_reference_after_sixteen_loops() {
     let exact = |loops| Glad { gradient_tol: 1e-9, max_steps: 200, stop: iterations(loops) };
     let fitted = fit(exact(16));
     assert_close(&objectives(&fitted)[15..], &[-18.199_395], TOLERANCE, "objective");

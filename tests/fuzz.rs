@@ -165,7 +165,7 @@ fn texts(seeds: &[&str]) -> Vec<Vec<u8>> {
 }
 
 #[test]
-fn pipeline_files() {
+fn damaged_pipeline_files_are_read_or_refused() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("pipelines");
     let mut seeds: Vec<Vec<u8>> = std::fs::read_dir(folder)
         .unwrap()
@@ -187,7 +187,7 @@ fn pipeline_files() {
 }
 
 #[test]
-fn manifests() {
+fn damaged_manifests_are_read_or_refused() {
     let job = Job::new();
     job.run("source.annotations = [['i', 'a', 'x']]\nmodel.kind = 'majority_vote'\nsink.run_id = 'good'");
     let good = std::fs::read(job.path("out/runs/good/manifest.json")).unwrap();
@@ -222,7 +222,7 @@ fn fuzz_source(name: &str, share: f64, file: &str, seeds: &[Vec<u8>]) {
 }
 
 #[test]
-fn csv_files() {
+fn damaged_csv_files_are_read_or_refused() {
     let seeds = texts(&[
         "instance_id,annotator_id,label\ni1,a1,yes\ni1,a2,no\ni2,a1,yes\n",
         "instance_id,annotator_id,label,weight,annotated_at,question\n1,2,3,0.5,2026-01-02,q\n1,3,3,1,2026-01-02T03:04:05Z,q\n\"2\",2,\"a \"\"b\"\"\nc\",1e3,,p\n",
@@ -232,7 +232,7 @@ fn csv_files() {
 }
 
 #[test]
-fn ndjson_files() {
+fn damaged_ndjson_files_are_read_or_refused() {
     let seeds = texts(&[
         "{\"instance_id\":\"i\",\"annotator_id\":\"a\",\"label\":\"x\"}\n{\"instance_id\":\"i\",\"annotator_id\":\"b\",\"label\":\"y\"}\n",
         "{\"instance_id\":1,\"annotator_id\":2,\"label\":true,\"weight\":0.5}\n{\"instance_id\":2,\"annotator_id\":2,\"label\":false,\"weight\":null,\"more\":{\"a\":[1,2]}}\n",
@@ -262,7 +262,7 @@ fn typed_rows() -> RecordBatch {
 }
 
 #[test]
-fn parquet_files() {
+fn damaged_parquet_files_are_read_or_refused() {
     let job = Job::new();
     write_crowd(&job.path("a.parquet"), &[("i", "a", "x"), ("i", "b", "y"), ("j", "a", "x")]);
     let rows = [("1", "a", "x"); 300];
@@ -274,7 +274,7 @@ fn parquet_files() {
 }
 
 #[test]
-fn arrow_files() {
+fn damaged_arrow_files_are_read_or_refused() {
     let rows = typed_rows();
     let mut seeds = Vec::new();
     for compression in [None, Some(CompressionType::ZSTD), Some(CompressionType::LZ4_FRAME)] {
@@ -325,13 +325,13 @@ fn fuzz_model(name: &str, share: f64, kind: &str, file: &str) {
 }
 
 #[test]
-fn descriptions_of_models() {
+fn damaged_descriptions_of_models_are_read_or_refused() {
     fuzz_model("descriptions of models", 0.02, "single_confusion", "model.json");
     fuzz_model("descriptions of networks", 0.01, "conal", "model.json");
 }
 
 #[test]
-fn numbers_of_models() {
+fn damaged_numbers_of_models_are_read_or_refused() {
     fuzz_model("numbers of models", 0.02, "max_mig", "model.safetensors");
 }
 

@@ -70,7 +70,7 @@ fn dictionary(keys: DataType, values: &ArrayRef) -> ArrayRef {
 }
 
 #[test]
-fn text_of_every_layout() {
+fn text_of_every_layout_is_returned_with_its_type() {
     let long = "z".repeat(10_000);
     let utf8: ArrayRef = Arc::new(StringArray::from(vec!["007", "7"]));
     assert_each_returned(vec![
@@ -98,7 +98,7 @@ fn what_a_query_makes_of_text_is_plain_text() {
 }
 
 #[test]
-fn integers_of_every_width() {
+fn integers_of_every_width_are_returned_with_their_type() {
     let signed = [DataType::Int8, DataType::Int16, DataType::Int32, DataType::Int64];
     let unsigned = [DataType::UInt8, DataType::UInt16, DataType::UInt32];
     let small = |low: i64, to: &DataType| {
@@ -113,7 +113,7 @@ fn integers_of_every_width() {
 }
 
 #[test]
-fn bytes_and_uuids() {
+fn bytes_and_uuids_are_returned_with_their_type() {
     let uuids: Vec<[u8; 16]> = vec![[0; 16], [0xfe; 16]];
     assert_each_returned(vec![
         Arc::new(FixedSizeBinaryArray::try_from_iter(uuids.into_iter()).unwrap()),
@@ -122,7 +122,7 @@ fn bytes_and_uuids() {
 }
 
 #[test]
-fn truth_values_numbers_and_times() {
+fn truth_values_numbers_and_times_are_returned_with_their_type() {
     let day: ArrayRef = Arc::new(TimestampMicrosecondArray::from(vec![-1, 86_400_000_000]));
     assert_each_returned(vec![
         Arc::new(BooleanArray::from(vec![false, true])),

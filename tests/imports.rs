@@ -183,7 +183,7 @@ fn graph() -> BTreeMap<(Module, Module), String> {
     graph
 }
 
-/// What each file imports from.
+/// The files that each file imports from.
 struct Imports<'a>(BTreeMap<&'a Module, Vec<&'a Module>>);
 
 impl<'a> Imports<'a> {

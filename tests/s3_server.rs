@@ -29,7 +29,7 @@ pub const BUCKET: &str = "crowd";
 /// How long the server and a test wait for each other.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// What happens to a request.
+/// A fault in the answer to a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fault {
     /// The server answers with 503 and does not carry the request out.

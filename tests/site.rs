@@ -25,7 +25,7 @@ pub struct Site {
     _temporary: tempfile::TempDir,
 }
 
-/// What readers of a place see at one moment.
+/// The published run and the committed runs that readers see at one moment.
 pub struct Seen {
     /// The run that readers see and its number of labels.
     published: Option<(String, usize)>,

@@ -11,7 +11,7 @@ FORMS = ("string", "int64")
 
 
 @dataclass(frozen=True)
-class Case:
+class CrowdSize:
     """The size of one crowd."""
 
     name: str
@@ -19,7 +19,7 @@ class Case:
     annotators: int
     classes: int
 
-    def scaled(self, scale: float) -> Case:
+    def scaled(self, scale: float) -> CrowdSize:
         """The same crowd with fewer instances and annotators; the classes stay."""
         share = round(self.annotators * scale / ANNOTATIONS_PER_INSTANCE)
         return replace(
@@ -36,12 +36,12 @@ WIDE = ("w500", "w4k", "w100k")
 CASES = {
     case.name: case
     for case in (
-        Case("1m", instances=200_000, annotators=2_000, classes=5),
-        Case("50c", instances=100_000, annotators=2_000, classes=50),
-        Case("10m", instances=2_000_000, annotators=10_000, classes=5),
-        Case("100m", instances=20_000_000, annotators=100_000, classes=6),
-        Case("w500", instances=20_000, annotators=500, classes=5),
-        Case("w4k", instances=20_000, annotators=4_000, classes=5),
-        Case("w100k", instances=20_000, annotators=100_000, classes=5),
+        CrowdSize("1m", instances=200_000, annotators=2_000, classes=5),
+        CrowdSize("50c", instances=100_000, annotators=2_000, classes=50),
+        CrowdSize("10m", instances=2_000_000, annotators=10_000, classes=5),
+        CrowdSize("100m", instances=20_000_000, annotators=100_000, classes=6),
+        CrowdSize("w500", instances=20_000, annotators=500, classes=5),
+        CrowdSize("w4k", instances=20_000, annotators=4_000, classes=5),
+        CrowdSize("w100k", instances=20_000, annotators=100_000, classes=5),
     )
 }

@@ -11,7 +11,7 @@ from statistics import median
 
 from cases import CASES, FORMS, WIDE
 from growth import Growth, measure_growth
-from labelmill import Job, Labelmill
+from labelmill import Job, LabelmillCommand
 from measure import Child, ChildFailed, parquet, quoted, run_query, run_script
 from report import Row, Target, at_least, at_most, cores
 
@@ -93,8 +93,8 @@ def spread(values: list[float]) -> float:
 
 
 @dataclass
-class Comparison:
-    labelmill: Labelmill
+class PeerComparison:
+    labelmill: LabelmillCommand
     data: Path
     scratch: Path
     scale: float

@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from cases import ANNOTATIONS_PER_INSTANCE, CASES, FORMS, Case
+from cases import ANNOTATIONS_PER_INSTANCE, CASES, FORMS, CrowdSize
 
 SEED = 20_240_501
 ACCURACY = (0.5, 0.95)
@@ -20,7 +20,7 @@ Codes = dict[str, np.ndarray]
 """For each column, the code of every row's value, counted from 0."""
 
 
-def deal_annotators(case: Case, rng: np.random.Generator) -> np.ndarray:
+def deal_annotators(case: CrowdSize, rng: np.random.Generator) -> np.ndarray:
     """The annotators of each instance, as an array [annotation of the instance, instance].
 
     Every row cycles through its own share of the annotators, in random order, so that no annotator
@@ -32,7 +32,7 @@ def deal_annotators(case: Case, rng: np.random.Generator) -> np.ndarray:
 
 
 def draw_labels(
-    case: Case, instance: np.ndarray, annotator: np.ndarray, rng: np.random.Generator
+    case: CrowdSize, instance: np.ndarray, annotator: np.ndarray, rng: np.random.Generator
 ) -> np.ndarray:
     """The true class with the annotator's accuracy, else a uniformly drawn other class."""
     truth = rng.integers(case.classes, size=case.instances)[instance]
@@ -42,7 +42,7 @@ def draw_labels(
     return (truth + wrong * shift) % case.classes
 
 
-def draw_crowd(case: Case) -> Codes:
+def draw_crowd(case: CrowdSize) -> Codes:
     rng = np.random.default_rng(SEED)
     annotator = deal_annotators(case, rng).ravel()
     instance = np.tile(np.arange(case.instances), ANNOTATIONS_PER_INSTANCE)

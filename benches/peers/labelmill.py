@@ -54,7 +54,7 @@ class Job:
 
 
 @dataclass(frozen=True)
-class Labelmill:
+class LabelmillCommand:
     binary: Path
     scratch: Path
 

@@ -22,7 +22,7 @@ import torch
 import network_cases as of
 from dense_conal import train_torch
 from image_networks import epoch_seconds
-from labelmill import Labelmill, default_binary
+from labelmill import LabelmillCommand, default_binary
 from measure import ChildFailed, run
 from network_cases import CASES, IMAGES, Case, Crowd, Epochs, Images
 from peers import print_report
@@ -82,7 +82,7 @@ backbone = {{ kind = "mlp", hidden = [{of.HIDDEN}], dropout = {of.DROPOUT}, batc
 
 
 @dataclass(frozen=True)
-class Comparison:
+class EpochComparison:
     """One line of the table: a crowd, the model that labelmill trains on it, and the epoch of PyTorch."""
 
     what: str
@@ -93,7 +93,9 @@ class Comparison:
     target: Target | None
 
 
-def train_labelmill(labelmill: Labelmill, crowd: Crowd, comparison: Comparison) -> Epochs:
+def train_labelmill(
+    labelmill: LabelmillCommand, crowd: Crowd, comparison: EpochComparison
+) -> Epochs:
     with tempfile.TemporaryDirectory(dir=labelmill.scratch) as name:
         folder = Path(name)
         annotations, features = folder / "annotations.parquet", folder / "features.parquet"
@@ -114,7 +116,7 @@ def train_labelmill(labelmill: Labelmill, crowd: Crowd, comparison: Comparison) 
     )
 
 
-def measure(labelmill: Labelmill, comparison: Comparison, runs: int) -> Line:
+def measure(labelmill: LabelmillCommand, comparison: EpochComparison, runs: int) -> Line:
     """Runs both sides in turn and takes the quickest run of each: disturbances only add time."""
     what, case, batch = comparison.what, comparison.case, comparison.batch
     print(f"running: {what}", file=sys.stderr, flush=True)
@@ -147,14 +149,14 @@ def measure(labelmill: Labelmill, comparison: Comparison, runs: int) -> Line:
     return Row(what, "seconds", seconds, peer, peer / seconds, comparison.target), details
 
 
-def of_conal(case: Case, batch: int, scale: float, dense: bool) -> Comparison:
+def of_conal(case: Case, batch: int, scale: float, dense: bool) -> EpochComparison:
     scaled = case.scaled(scale)
     peer = (lambda crowd: train_torch(scaled, crowd, batch)) if dense else None
     what, target = f"{case.name}, batches of {batch}", TARGETS.get((case.name, batch))
-    return Comparison(what, scaled, batch, CONAL, peer, target)
+    return EpochComparison(what, scaled, batch, CONAL, peer, target)
 
 
-def of_images(images: Images, scale: float) -> Comparison:
+def of_images(images: Images, scale: float) -> EpochComparison:
     case, batch = images.case(scale), images.batch
 
     def peer(_: Crowd) -> Epochs:
@@ -167,10 +169,10 @@ def of_images(images: Images, scale: float) -> Comparison:
     )
     size = " x ".join(map(str, images.shape))
     what = f"{images.kind}, {case.instances} images of {size}, batches of {batch}"
-    return Comparison(what, case, batch, model, peer, TARGETS.get((images.kind, batch)))
+    return EpochComparison(what, case, batch, model, peer, TARGETS.get((images.kind, batch)))
 
 
-def compare(labelmill: Labelmill, scale: float, runs: int, dense_wide: bool) -> list[Line]:
+def compare(labelmill: LabelmillCommand, scale: float, runs: int, dense_wide: bool) -> list[Line]:
     """The lines of the table; a line that fails does not stop the others."""
     lines, seconds = [], {}
     for case in CASES:
@@ -201,7 +203,7 @@ def main() -> int:
     os.environ["RAYON_NUM_THREADS"] = str(THREADS)
     torch.set_num_threads(THREADS)
     with tempfile.TemporaryDirectory() as folder:
-        labelmill = Labelmill(options.labelmill.resolve(), Path(folder))
+        labelmill = LabelmillCommand(options.labelmill.resolve(), Path(folder))
         host = machine(PEERS) | {"labelmill": labelmill.version(), "threads": THREADS}
         lines = compare(labelmill, options.scale, options.runs, options.dense_wide)
     rows = [row for row, _ in lines]

@@ -12,8 +12,8 @@ import sys
 import tempfile
 from pathlib import Path
 
-from comparison import GROUPS, NOT_BY_DEFAULT, Comparison
-from labelmill import Labelmill, default_binary
+from comparison import GROUPS, NOT_BY_DEFAULT, PeerComparison
+from labelmill import LabelmillCommand, default_binary
 from measure import HERE
 from report import Row, machine, summary, table
 
@@ -48,7 +48,7 @@ def arguments() -> argparse.Namespace:
     return options
 
 
-def write_json(path: Path, host: dict, comparison: Comparison, rows: list[Row]) -> None:
+def write_json(path: Path, host: dict, comparison: PeerComparison, rows: list[Row]) -> None:
     report = {
         "machine": host,
         "scale": comparison.scale,
@@ -72,9 +72,9 @@ def main() -> int:
     data.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=data) as folder:
         scratch = Path(folder)
-        labelmill = Labelmill(options.labelmill.resolve(), scratch)
+        labelmill = LabelmillCommand(options.labelmill.resolve(), scratch)
         host = machine() | {"labelmill": labelmill.version()}
-        comparison = Comparison(
+        comparison = PeerComparison(
             labelmill, data, scratch, options.scale, options.runs, options.skip_peer_10m
         )
         rows = comparison.compare(options.cases)

@@ -1,7 +1,5 @@
 //! `labelmill aggregate`: a job without a pipeline file.
 
-use toml::Table;
-
 use crate::error::Result;
 use crate::pipeline::{PipelineSpec, from_table};
 use crate::spec::Overrides;
@@ -31,9 +29,10 @@ pub fn aggregate(what: Aggregation) -> Result<PipelineSpec> {
     let Aggregation { annotations, features, gold, model, output, set } = what;
     let urls = [("annotations", Some(annotations)), ("features", features), ("gold", gold)];
     let given = urls.into_iter().filter_map(|(key, url)| Some((key.to_owned(), url?.into())));
-    let section = |key: &str, value: String| Table::from_iter([(key.to_owned(), value.into())]);
-    let table = Table::from_iter([
-        ("source".to_owned(), given.collect::<Table>().into()),
+    let section =
+        |key: &str, value: String| toml::Table::from_iter([(key.to_owned(), value.into())]);
+    let table = toml::Table::from_iter([
+        ("source".to_owned(), given.collect::<toml::Table>().into()),
         ("model".to_owned(), section("kind", model).into()),
         ("sink".to_owned(), section("url", output).into()),
     ]);

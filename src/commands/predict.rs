@@ -13,8 +13,8 @@ use crate::pipeline::inputs;
 use crate::run::Run;
 use crate::sink::model_files::{calibrator_of, classes_of, load};
 use crate::sink::{
-    BeginOutcome, Contents, Job, JobCommand, ParquetSink, Published, RunTables, Sink, SinkSpec,
-    digest,
+    BeginOutcome, Contents, JobCommand, JobIdentity, ParquetSink, Published, RunTables, Sink,
+    SinkSpec, digest,
 };
 use crate::source::{ColumnsSpec, InferenceScope, Location, Source, SourceSpec, sink_problem};
 use crate::store::StoreSpec;
@@ -66,7 +66,7 @@ pub async fn predict(
     let identity = json!([versions, description, what.features, inputs, what.columns, parameters]);
     let digest = digest(identity.to_string());
     let pipeline = "command predict".to_owned();
-    let job = Job { digest, run_id: None, pipeline, command: JobCommand::Predict };
+    let job = JobIdentity { digest, run_id: None, pipeline, command: JobCommand::Predict };
     let sink = SinkSpec { url: what.output.to_owned(), ..SinkSpec::default() };
     let sink = ParquetSink::open(&sink, stores)?;
     let run_id = match sink.begin(&job, what.force).await? {

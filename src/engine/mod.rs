@@ -214,7 +214,7 @@ mod tests {
     use crate::run::Run;
 
     #[test]
-    fn amounts_of_memory() {
+    fn amounts_of_memory_are_read_with_their_units() {
         assert_eq!(parse_bytes("1GiB"), Some(1 << 30));
         assert_eq!(parse_bytes("1.5 kb"), Some(1500));
         assert_eq!(parse_bytes("lots"), None);

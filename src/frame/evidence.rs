@@ -10,7 +10,7 @@ pub struct Evidence<'a> {
     /// The annotations.
     pub annotations: &'a Annotations,
     /// The features of instances and annotators, where they are given.
-    pub described: Option<&'a Described>,
+    pub described: Option<&'a QuestionFeatures>,
 }
 
 impl<'a> From<&'a Annotations> for Evidence<'a> {
@@ -21,7 +21,7 @@ impl<'a> From<&'a Annotations> for Evidence<'a> {
 
 /// Features, and the rows of the question's instances and annotators in them.
 #[derive(Clone)]
-pub struct Described {
+pub struct QuestionFeatures {
     /// The features of instances, annotated or not.
     pub features: Features,
     /// The feature row of each annotated instance.
@@ -32,7 +32,7 @@ pub struct Described {
     pub annotators: Option<(Features, Vec<Option<u32>>)>,
 }
 
-impl Described {
+impl QuestionFeatures {
     /// The features of instances.
     #[must_use]
     pub fn matrix(&self) -> &Matrix {

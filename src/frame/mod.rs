@@ -29,7 +29,7 @@ pub use annotations::{
 };
 pub use budget::BYTES_PER_ANNOTATION;
 pub(crate) use classes::MAX_LABELS;
-pub use evidence::{Described, Evidence};
+pub use evidence::{Evidence, QuestionFeatures};
 pub use features::{Features, Matrix, MatrixWriter, NumberType, Scratch, number_columns};
 pub use gold::{Gold, Role, UnknownGold};
 pub use ids::Ids;
@@ -73,7 +73,7 @@ pub struct Frame {
     /// Gold that does not train, of classes that the run does not have.
     pub unknown_gold: UnknownGold,
     /// The features of instances and annotators, where the model needs them.
-    pub described: Option<Described>,
+    pub described: Option<QuestionFeatures>,
     /// Rows that could not be used.
     pub rejects: Rejects,
     /// Questions without a frame, because none of their rows can be used. Only the first frame lists them.

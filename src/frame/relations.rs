@@ -16,7 +16,7 @@ use tokio::task::JoinSet;
 
 use super::batch_bytes::{bytes_in_flight, bytes_of_rows};
 use super::budget::Budget;
-use super::evidence::Described;
+use super::evidence::QuestionFeatures;
 use super::features::{FeatureReader, Features, Scratch};
 use super::gold::{Gold, GoldRows};
 use super::ids::{IdIndex, Ids};
@@ -212,7 +212,7 @@ fn describe(
     features: &mut Indexed,
     annotators: Option<&mut Indexed>,
     gold: Option<&GoldRows>,
-) -> Result<(Described, Vec<Gold>)> {
+) -> Result<(QuestionFeatures, Vec<Gold>)> {
     let row_of_instance =
         features.rows_of(&frame.instances).map_err(|e| e.or_at("source.features"))?;
     let Indexed { features, index } = features;
@@ -242,7 +242,10 @@ fn describe(
         }
         None => (Vec::new(), Vec::new()),
     };
-    Ok((Described { features: features.clone(), row_of_instance, gold, annotators }, unknown))
+    Ok((
+        QuestionFeatures { features: features.clone(), row_of_instance, gold, annotators },
+        unknown,
+    ))
 }
 
 /// The number of rows of the plan, exact or estimated, where statistics have it.

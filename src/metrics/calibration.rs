@@ -119,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn errors_by_hand() {
+    fn calibration_errors_are_those_worked_out_by_hand() {
         let mut s = Scored::new(2);
         s.push(Some(0), &[0.81, 0.19], 0);
         s.push(Some(0), &[0.85, 0.15], 1);
@@ -135,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn the_reliability_table_by_hand() {
+    fn the_reliability_table_is_that_worked_out_by_hand() {
         let mut s = Scored::new(2);
         s.push(Some(0), &[0.81, 0.19], 0);
         s.push(Some(0), &[0.85, 0.15], 1);

@@ -225,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn scores_by_hand() {
+    fn scores_are_those_worked_out_by_hand() {
         let s = scored();
         close(s.accuracy(), 0.5);
         close(s.coverage(), 0.75);

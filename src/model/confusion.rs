@@ -51,13 +51,14 @@ pub enum Cells {
     Dense(Vec<f64>),
 }
 
-/// Maximum likelihood: what is added to the expected counts of a confusion matrix before its rows are normalised; no
-/// count stays below [`MIN_PROBABILITY`].
+/// The pseudo-counts that an estimate by maximum likelihood adds to the expected counts of a confusion matrix before it
+/// normalises the rows. Counts below [`MIN_PROBABILITY`] are raised to it.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Smoothing {
-    /// What is added to every cell.
+    /// The pseudo-count that is added to every cell.
     pub everywhere: f64,
-    /// What is added to the cells of the diagonal in addition; may be negative, but the sum of both may not.
+    /// The pseudo-count that is added to the cells of the diagonal as well. It may be negative; its sum with
+    /// `everywhere` may not.
     pub diagonal: f64,
     /// The number of labels, including those that no annotator has given.
     pub n_labels: usize,

@@ -4,14 +4,14 @@ use serde_json::Value;
 
 use super::Spec;
 use crate::error::{Error, Result, Stage};
-use crate::frame::{Annotations, Described, Evidence, Matrix};
+use crate::frame::{Annotations, Evidence, Matrix, QuestionFeatures};
 use crate::spec::{Problems, check_schema};
 
 /// The features, which a model of this kind needs.
 ///
 /// # Errors
 /// When there are none.
-pub(super) fn described_of<'a>(evidence: Evidence<'a>, kind: &str) -> Result<&'a Described> {
+pub(super) fn described_of<'a>(evidence: Evidence<'a>, kind: &str) -> Result<&'a QuestionFeatures> {
     evidence.described.ok_or_else(|| {
         Error::spec(format!("`{kind}` learns from features"))
             .at("source.features")

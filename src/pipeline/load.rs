@@ -1,7 +1,5 @@
 //! Reads a pipeline file into its spec.
 
-use toml::Table;
-
 use super::schema::schema;
 use super::spec::PipelineSpec;
 use crate::error::Result;
@@ -19,7 +17,7 @@ pub fn load(text: &str, place: &str, overrides: &Overrides) -> Result<PipelineSp
 ///
 /// # Errors
 /// As [`load`].
-pub fn from_table(table: Table, place: &str, overrides: &Overrides) -> Result<PipelineSpec> {
+pub fn from_table(table: toml::Table, place: &str, overrides: &Overrides) -> Result<PipelineSpec> {
     let spec: PipelineSpec = spec::from_table(table, place, overrides, &schema())?;
     let mut problems = Problems::default();
     spec.check(place, &mut problems);

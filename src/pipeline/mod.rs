@@ -18,8 +18,8 @@ use crate::model::{model_kind, switching};
 use crate::redact::{redacted, redacted_json};
 use crate::run::Run;
 use crate::sink::{
-    BeginOutcome, Contents, Job, JobCommand, ParquetSink, Published, RunTables, Sink, digest,
-    model_files,
+    BeginOutcome, Contents, JobCommand, JobIdentity, ParquetSink, Published, RunTables, Sink,
+    digest, model_files,
 };
 use crate::source::{InferenceScope, Source};
 use crate::store::{StoreLocation, shown};
@@ -46,7 +46,7 @@ pub async fn run(spec: &PipelineSpec, force: bool, run: &mut Run) -> Result<Publ
     let ctx = spec.engine.session()?;
     let source = Source::list(&spec.source, &spec.store, &RunTables).await?;
     let inputs = inputs(&source);
-    let job = Job {
+    let job = JobIdentity {
         digest: spec.digest(&inputs)?,
         run_id: spec.sink.run_id.clone(),
         pipeline: redacted(spec.name.as_deref().unwrap_or_default()),

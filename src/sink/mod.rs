@@ -51,7 +51,7 @@ pub trait Sink: Sync {
     fn publish(
         &self,
         run_id: &str,
-        job: &Job,
+        job: &JobIdentity,
         contents: &Contents<'_>,
         run: &Run,
     ) -> impl Future<Output = Result<Manifest>> + Send;
@@ -61,7 +61,11 @@ pub trait Sink: Sync {
     ///
     /// # Errors
     /// When the id belongs to another job, or the store cannot be read.
-    fn begin(&self, job: &Job, force: bool) -> impl Future<Output = Result<BeginOutcome>> + Send {
+    fn begin(
+        &self,
+        job: &JobIdentity,
+        force: bool,
+    ) -> impl Future<Output = Result<BeginOutcome>> + Send {
         async move {
             let wanted = job.run_id.clone().unwrap_or_else(|| job.digest[..16].to_owned());
             let (mut run_id, mut n) = (wanted.clone(), 1);
@@ -145,7 +149,7 @@ fn another_job(manifest: &Manifest, command: JobCommand) -> Error {
 
 /// The identity of a job.
 #[derive(Debug, Clone)]
-pub struct Job {
+pub struct JobIdentity {
     /// The digest of everything that can change a byte of the tables: two runs with the same one are the same job.
     pub digest: String,
     /// The id that the user chose; else the digest's first 16 letters.
@@ -175,7 +179,7 @@ impl JobCommand {
         }
     }
 
-    /// What to do where another job has the run id.
+    /// The help line of the error that another job has the run id.
     pub(crate) fn help_if_taken(self) -> &'static str {
         match self {
             Self::Run => "choose another run id, or pass --force to publish under a numbered one",

@@ -5,7 +5,7 @@ use super::contract::{ContractColumn, Relation, contract_columns, name_in};
 use super::synonyms::synonym;
 use crate::error::{Error, nearest, offenders};
 
-/// What the relation is read from.
+/// The origin of the columns of a relation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Origin {
     /// The table of its name.
@@ -201,8 +201,22 @@ mod tests {
                 &["image_label", "image_id", "worker"],
                 r#"{ instance = "image_id", annotator = "worker", label = "image_label" }"#,
             ),
+            (
+                &["HITId", "Input.text", "WorkerId", "Answer.label"],
+                r#"{ instance = "HITId", annotator = "WorkerId", label = "Answer.label" }"#,
+            ),
+            (
+                &["task_id", "worker_id", "label_id"],
+                r#"{ instance = "task_id", annotator = "worker_id", label = "label_id" }"#,
+            ),
+            (
+                &["INPUT:image", "OUTPUT:result", "ASSIGNMENT:worker_id"],
+                r#"{ instance = "INPUT:image", annotator = "ASSIGNMENT:worker_id", label = "OUTPUT:result" }"#,
+            ),
         ] {
-            assert_eq!(annotations(names), format!("source.columns = {line}"), "{names:?}");
+            let proposed = annotations(names);
+            assert_eq!(proposed, format!("source.columns = {line}"), "{names:?}");
+            assert!(proposed.parse::<toml::Table>().is_ok(), "{proposed}");
         }
     }
 

@@ -61,6 +61,14 @@ const SYNONYMS: [(&str, &[&str]); 4] = [
 /// Synonyms of `class` that are synonyms of `label` as well.
 const EITHER: [&str; 2] = ["answer", "y"];
 
+/// The groups of columns that do not hold a column of the contract: `INPUT:label` is part of a task, and `Answer.text`
+/// is not the text of an instance.
+const OTHER_GROUPS: [(&str, &[&str]); 3] = [
+    ("instance_id", &["output", "answer", "golden", "hint"]),
+    ("annotator_id", &["output", "answer", "golden", "hint"]),
+    ("label", &["input", "hint"]),
+];
+
 /// The column that the user most likely means.
 pub(super) fn synonym<'a>(
     contract: &str,
@@ -72,17 +80,25 @@ pub(super) fn synonym<'a>(
         .map(|(_, name)| name)
 }
 
-/// How well a name fits a column of the contract: 0 is best; `None` if it does not. Of a name such as `INPUT:image` or
-/// `Answer.label`, the last part may fit as well.
-fn rank(contract: &str, name: &str) -> Option<usize> {
-    let of_part = || {
-        let (group, part) = name.rsplit_once([':', '.'])?;
-        let is_truth = contract == "label" && is_truth(&plain(group));
-        rank_of_word(contract, part).filter(|_| !is_truth).map(|rank| rank + 1)
+/// How well a name fits a column of the contract: whether only a part of it fits, and a rank, of which 0 is best;
+/// `None` if it does not fit. Of a name such as `INPUT:image` or `Answer.label`, the last part may fit. A whole name
+/// fits better: `HITId` names the instances, also beside `Input.text`.
+fn rank(contract: &str, name: &str) -> Option<(bool, usize)> {
+    let Some((group, part)) = name.rsplit_once([':', '.']) else {
+        return Some((false, rank_of_word(contract, name)?));
     };
-    rank_of_word(contract, name).or_else(of_part)
+    let group = plain(group);
+    let others = OTHER_GROUPS.iter().find(|(column, _)| *column == contract);
+    let is_other = others.is_some_and(|(_, groups)| groups.contains(&group.as_str()))
+        || contract == "label" && is_truth(&group);
+    if is_other {
+        return None;
+    }
+    let whole = rank_of_word(contract, name).map(|rank| (false, rank));
+    whole.or_else(|| Some((true, rank_of_word(contract, part)?)))
 }
 
+/// The letters and digits of a name, in lower case.
 fn plain(name: &str) -> String {
     name.chars().filter(|c| c.is_alphanumeric()).flat_map(char::to_lowercase).collect()
 }
@@ -102,10 +118,10 @@ fn rank_of_word(contract: &str, name: &str) -> Option<usize> {
     Some(1 + 2 * place + usize::from(!known.contains(&plain.as_str())))
 }
 
-/// Such as `worker_label`, but not `true_label`, which is a class.
+/// Whether the name is one of a label, such as `worker_label`; `true_label` is the name of a class.
 fn is_kind_of_label(plain: &str) -> bool {
-    let whose = plain.strip_suffix("label").or_else(|| plain.strip_suffix("answer"));
-    whose.is_some_and(|whose| !is_truth(whose))
+    let words_before = plain.strip_suffix("label").or_else(|| plain.strip_suffix("answer"));
+    words_before.is_some_and(|words| !is_truth(words))
 }
 
 /// Whether a word is used of the true class alone.
@@ -147,13 +163,22 @@ mod tests {
                 .map(|contract| chosen(contract, names).unwrap())
         };
         assert_eq!(
-            columns(&["HITId", "WorkerId", "Answer.label", "Gold.label"]),
+            columns(&[
+                "HITId",
+                "Input.text",
+                "Input.label",
+                "WorkerId",
+                "Answer.label",
+                "Gold.label"
+            ]),
             ["HITId", "WorkerId", "Answer.label"]
         );
         assert_eq!(
             columns(&["task_id", "worker_id", "label_id"]),
             ["task_id", "worker_id", "label_id"]
         );
+        assert_eq!(chosen("label", &["GOLDEN:label", "INPUT:label"]), None);
+        assert_eq!(chosen("instance_id", &["OUTPUT:text"]), None);
         assert_eq!(
             columns(&["GOLDEN:result", "OUTPUT:result", "INPUT:image", "ASSIGNMENT:worker_id"]),
             ["INPUT:image", "ASSIGNMENT:worker_id", "OUTPUT:result"]

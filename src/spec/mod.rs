@@ -13,7 +13,6 @@ use std::collections::BTreeMap;
 
 use serde::de::DeserializeOwned;
 use serde_json::Value;
-use toml::Table;
 
 use crate::error::{Error, Problem, Result, nearest, offenders};
 use crate::redact::redacted_location;
@@ -48,7 +47,7 @@ pub struct Overrides {
 ///
 /// # Errors
 /// When the text is not TOML; the error names `place` (the file) and the line.
-pub fn parse(text: &str, place: &str) -> Result<Table> {
+pub fn parse(text: &str, place: &str) -> Result<toml::Table> {
     let not_toml = |what: String, byte: Option<usize>| {
         let line = byte.map(|byte| text[..byte].lines().count().max(1));
         Error::spec(what)
@@ -69,7 +68,7 @@ pub fn parse(text: &str, place: &str) -> Result<Table> {
 /// # Errors
 /// Every problem of names, types and ranges at once, with `place` (the file) and its key path.
 pub fn from_table<T: DeserializeOwned>(
-    mut table: Table,
+    mut table: toml::Table,
     place: &str,
     overrides: &Overrides,
     schema: &Value,
@@ -89,7 +88,7 @@ pub fn from_table<T: DeserializeOwned>(
 
 /// Converts the table to JSON, and reports NaN and infinite numbers, which JSON cannot hold: conversion would turn them
 /// into nulls.
-fn to_json(table: &Table, place: &str, problems: &mut Problems) -> Result<Value> {
+fn to_json(table: &toml::Table, place: &str, problems: &mut Problems) -> Result<Value> {
     fn walk(value: &toml::Value, path: &str, problem: &mut impl FnMut(&str, f64)) {
         match value {
             toml::Value::Float(number) if !number.is_finite() => problem(path, *number),
@@ -134,7 +133,7 @@ fn variables(assignments: &[String]) -> Result<BTreeMap<String, String>> {
 
 /// Replaces `${name}` in every string of the file; `$${` stands for a plain `${`.
 fn substitute(
-    table: &mut Table,
+    table: &mut toml::Table,
     vars: &BTreeMap<String, String>,
     place: &str,
     problems: &mut Problems,
@@ -223,7 +222,7 @@ fn unknown_variable(name: &str, vars: &BTreeMap<String, String>) -> Problem {
 const MAX_KEYS: usize = 32;
 
 /// Applies one `key.path=value`; the value is TOML where it parses as such, else a string.
-fn set(table: &mut Table, assignment: &str) -> Result<()> {
+fn set(table: &mut toml::Table, assignment: &str) -> Result<()> {
     let usage = |what: &str| {
         Error::spec(what)
             .at("--set")
@@ -246,7 +245,7 @@ fn set(table: &mut Table, assignment: &str) -> Result<()> {
     for key in keys {
         here = here
             .entry(key)
-            .or_insert_with(|| toml::Value::Table(Table::new()))
+            .or_insert_with(|| toml::Value::Table(toml::Table::new()))
             .as_table_mut()
             .ok_or_else(|| usage(&format!("`{key}` is not a section")))?;
     }
@@ -266,7 +265,7 @@ pub(crate) fn assigned<T: schemars::JsonSchema + serde::de::DeserializeOwned>(
     assignments: impl IntoIterator<Item = impl AsRef<str>>,
     place: &str,
 ) -> Result<T> {
-    let mut table = Table::new();
+    let mut table = toml::Table::new();
     for assignment in assignments {
         set(&mut table, assignment.as_ref())?;
     }
@@ -319,7 +318,7 @@ mod tests {
 
     #[test]
     fn settings_make_sections_and_keep_types() {
-        let mut table = Table::new();
+        let mut table = toml::Table::new();
         set(&mut table, "model.stop.max_iter=20").unwrap();
         set(&mut table, "sink.url=out dir").unwrap();
         assert_eq!(table["model"]["stop"]["max_iter"].as_integer(), Some(20));

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use arrow::array::UInt32Array;
 
 use crate::frame::{
-    AnnotationRows, Annotations, Described, Dims, Duplicates, Features, Ids, Matrix,
+    AnnotationRows, Annotations, Dims, Duplicates, Features, Ids, Matrix, QuestionFeatures,
 };
 use crate::model::posterior::Posterior;
 
@@ -70,13 +70,13 @@ fn build(
 
 /// Features for every instance: the vote shares of each class, and the instance's number modulo 7.
 #[must_use]
-pub fn described(a: &Annotations) -> Described {
+pub fn described(a: &Annotations) -> QuestionFeatures {
     let n = a.dims().instances;
     let votes = Posterior::from_votes(a);
     let row = |i: usize| votes.row(i).iter().map(|p| *p as f32).chain([i as f32 % 7.0]);
     let values: Vec<f32> = (0..n).flat_map(row).collect();
     let numbers: UInt32Array = (0..n as u32).collect();
-    Described {
+    QuestionFeatures {
         features: Features {
             ids: Ids::in_order(Arc::new(numbers)),
             columns: Vec::new(),

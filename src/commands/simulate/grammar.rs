@@ -79,33 +79,33 @@ pub fn kind(text: &str) -> Result<AnnotatorType> {
         Some((name, rest)) => (name.trim(), rest.trim_end().strip_suffix(')')),
         None => (text, Some("")),
     };
-    let mut words = ArgumentParser { text, name, rest: Vec::new() };
-    let inside = inside.ok_or_else(|| words.wrong("there is no closing bracket"))?;
-    words.rest = inside.split([' ', ',']).filter(|word| !word.is_empty()).rev().collect();
+    let mut arguments = TypeArguments { text, name, rest: Vec::new() };
+    let inside = inside.ok_or_else(|| arguments.wrong("there is no closing bracket"))?;
+    arguments.rest = inside.split([' ', ',']).filter(|word| !word.is_empty()).rev().collect();
     let kind = match name {
-        "symmetric" => AnnotatorType::Symmetric(words.chance()?),
-        "pair" => AnnotatorType::Pair(words.chance()?, words.links()?),
-        "class-wise" => AnnotatorType::ClassWise(words.classes()?),
-        "hammer-spammer" => AnnotatorType::HammerSpammer(words.chance()?),
-        "hammer-or-spammer" => AnnotatorType::HammerOrSpammer(words.chance()?),
-        "class-wise-hammer-spammer" => AnnotatorType::ClassWiseHammerSpammer(words.chance()?),
-        "pairwise-flipper" => AnnotatorType::PairwiseFlipper(words.chance()?),
-        "neighbour-confuser" => AnnotatorType::Neighbour(words.chance()?),
-        "similar-pair" => AnnotatorType::SimilarPair(words.chance()?, words.links()?),
-        "confuser" => AnnotatorType::Confuser(words.chance()?, words.some_links()?),
-        "adversarial" => AnnotatorType::Adversarial(words.chance()?, words.names()?),
+        "symmetric" => AnnotatorType::Symmetric(arguments.chance()?),
+        "pair" => AnnotatorType::Pair(arguments.chance()?, arguments.links()?),
+        "class-wise" => AnnotatorType::ClassWise(arguments.classes()?),
+        "hammer-spammer" => AnnotatorType::HammerSpammer(arguments.chance()?),
+        "hammer-or-spammer" => AnnotatorType::HammerOrSpammer(arguments.chance()?),
+        "class-wise-hammer-spammer" => AnnotatorType::ClassWiseHammerSpammer(arguments.chance()?),
+        "pairwise-flipper" => AnnotatorType::PairwiseFlipper(arguments.chance()?),
+        "neighbour-confuser" => AnnotatorType::Neighbour(arguments.chance()?),
+        "similar-pair" => AnnotatorType::SimilarPair(arguments.chance()?, arguments.links()?),
+        "confuser" => AnnotatorType::Confuser(arguments.chance()?, arguments.some_links()?),
+        "adversarial" => AnnotatorType::Adversarial(arguments.chance()?, arguments.names()?),
         "right" => AnnotatorType::Right,
         "wrong" => AnnotatorType::Wrong,
         "random" => AnnotatorType::Random,
-        "constant" => AnnotatorType::Constant(words.one("a class", number)?),
+        "constant" => AnnotatorType::Constant(arguments.one("a class", number)?),
         "naive-majority" => AnnotatorType::NaiveMajority,
-        "imitative" => AnnotatorType::Follows(Dependence::Imitative, words.annotator()?),
-        "supportive" => AnnotatorType::Follows(Dependence::Supportive, words.annotator()?),
-        "opposite" => AnnotatorType::Follows(Dependence::Opposite, words.annotator()?),
+        "imitative" => AnnotatorType::Follows(Dependence::Imitative, arguments.annotator()?),
+        "supportive" => AnnotatorType::Follows(Dependence::Supportive, arguments.annotator()?),
+        "opposite" => AnnotatorType::Follows(Dependence::Opposite, arguments.annotator()?),
         _ => return Err(unknown(text, name)),
     };
-    match words.rest.pop() {
-        Some(word) => Err(words.wrong(format!("`{word}` is one word too many"))),
+    match arguments.rest.pop() {
+        Some(word) => Err(arguments.wrong(format!("`{word}` is one word too many"))),
         None => Ok(kind),
     }
 }
@@ -116,7 +116,7 @@ pub fn kind(text: &str) -> Result<AnnotatorType> {
 /// When a word is no link.
 pub fn links(text: &str) -> Result<Vec<Link>> {
     let rest = text.split([' ', ',']).filter(|word| !word.is_empty()).rev().collect();
-    ArgumentParser { text, name: "links", rest }.links()
+    TypeArguments { text, name: "links", rest }.links()
 }
 
 fn unknown(text: &str, name: &str) -> Error {
@@ -136,13 +136,13 @@ fn number(word: &str) -> Option<usize> {
 const A_LINK: &str = "a link such as 3>5 or 3-5";
 
 /// The arguments between the brackets, in reverse order.
-struct ArgumentParser<'a> {
+struct TypeArguments<'a> {
     text: &'a str,
     name: &'a str,
     rest: Vec<&'a str>,
 }
 
-impl ArgumentParser<'_> {
+impl TypeArguments<'_> {
     fn wrong(&self, what: impl Into<String>) -> Error {
         let usage = TYPES.iter().find(|(usage, _)| usage.split('(').next() == Some(self.name));
         let usage = usage.map_or("3-5 1-9", |(usage, _)| usage);

@@ -37,8 +37,8 @@ use crate::error::{Error, Result};
 use crate::frame::{MAX_LABELS, Role};
 use crate::run::Run;
 use crate::sink::{
-    BeginOutcome, Contents, Job, JobCommand, Manifest, ParquetSink, Published, Sink, SinkSpec,
-    digest,
+    BeginOutcome, Contents, JobCommand, JobIdentity, Manifest, ParquetSink, Published, Sink,
+    SinkSpec, digest,
 };
 use crate::source::sink_problem;
 use crate::store::StoreSpec;
@@ -131,7 +131,7 @@ pub async fn simulate(
         what.given.columns,
     ]);
     let digest = digest(identity.to_string());
-    let job = Job {
+    let job = JobIdentity {
         digest,
         run_id: Some(CROWD.to_owned()),
         pipeline: "command simulate".to_owned(),
@@ -201,7 +201,7 @@ const CROWD: &str = "crowd";
 
 /// Refuses a folder that holds another run: other jobs read a crowd's tables by fixed paths, which must not lead to
 /// another crowd.
-async fn refuse_another(sink: &ParquetSink, job: &Job) -> Result<()> {
+async fn refuse_another(sink: &ParquetSink, job: &JobIdentity) -> Result<()> {
     let other = match sink.committed(CROWD).await? {
         Some(found) if found.manifest.digest != job.digest => CROWD.to_owned(),
         Some(_) => return Ok(()),

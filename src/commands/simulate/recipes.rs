@@ -9,8 +9,8 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use super::designs::{
-    ConfusionMixture, Design, FixedBudget, FourHabits, Groups, OnBlobs, OneType, Predictors,
-    RealCrowd, SeniorityDesign,
+    ConfusionMixture, Design, FixedBudget, FourAnnotatorTypes, Groups, OnBlobs, OneType,
+    Predictors, RealCrowd, SeniorityDesign,
 };
 use crate::error::{Error, Result, nearest};
 use crate::spec::assigned;
@@ -120,7 +120,7 @@ pub static RECIPES: &[Recipe] = &[
     Recipe::of::<Groups>("groups", "labelmill", "any groups of annotators, in words"),
     Recipe::of::<OneType>("tanno-mnist", TANNO, "five annotators of one type and skill")
         .with(&["valid=0.1"]),
-    Recipe::of::<FourHabits>("tanno-cifar", TANNO, "four annotators with habits, right on 0.45")
+    Recipe::of::<FourAnnotatorTypes>("tanno-cifar", TANNO, "four annotators with habits, right on 0.45")
         .classes(10),
     tcl("tcl-ind-1", "sparse: symmetric 0.8 and 0.7, pair 0.45; right on 0.35").with(&[
         "groups=10*symmetric(0.8), 10*symmetric(0.7), 10*pair(0.45)",

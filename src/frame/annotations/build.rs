@@ -228,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn equal_answers_share_one_say() {
+    fn equal_answers_share_one_weight() {
         let rows = [(0, 0, 1, 1.0), (0, 0, 1, 1.0), (0, 0, 1, 1.0)];
         let a = build(&rows, Duplicates::Share).unwrap();
         assert_eq!((a.len(), weights(&a, 0), a.rows_of_instance(0)), (1, vec![1.0], 3));

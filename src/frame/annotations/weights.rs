@@ -21,7 +21,7 @@ pub(super) enum Weights {
 const ANNOTATIONS_PER_WEIGHT: usize = 32;
 
 impl Weights {
-    /// From a number for every annotation.
+    /// Stores the weights of all annotations, one number each.
     pub(super) fn new(all: Vec<f64>) -> Self {
         let other = |w: &f64| *w != 1.0;
         let n = all.iter().filter(|w| other(w)).count();

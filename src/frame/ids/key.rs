@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! integers      9 bytes, big-endian, shifted so that the least i64 is zero and u64 fits above
-//! strings       their UTF-8 bytes (utf8, large, view and dictionaries of these are one id type)
+//! strings       their UTF-8 bytes (utf8, large, view and dictionaries of these are one type of ids)
 //! binary, uuid  their bytes
 //! all others    Arrow's row format (booleans, dates, timestamps, decimals, floats, ...)
 //! ```
@@ -37,7 +37,7 @@ pub enum IdType {
 }
 
 impl IdType {
-    /// The id type of a column type.
+    /// The type of ids of a column with this data type.
     #[must_use]
     pub fn of(data_type: &DataType) -> Self {
         match data_type {

@@ -134,7 +134,7 @@ mod tests {
 
     /// Of four rows [.8, .2], three are right: (.8 / .2)^b = 3.
     #[test]
-    fn a_temperature_by_hand() {
+    fn the_temperature_is_that_worked_out_by_hand() {
         let mut points = Points::new(2);
         for class in [0, 0, 0, 1] {
             points.push_class(&[0.8, 0.2], class, 1.0);

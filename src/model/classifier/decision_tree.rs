@@ -95,7 +95,7 @@ mod tests {
 
     // keys: gem.classifier.decision_tree.min_leaf_weight, gem.classifier.decision_tree.max_depth
     #[test]
-    fn splits_and_leaves_of_uneven_weights_by_hand() {
+    fn splits_and_leaves_of_uneven_weights_are_those_worked_out_by_hand() {
         let (tree, p) = fit(spec(), &four());
         assert_eq!(tree.feature, [0, LEAF, 0, LEAF, LEAF]);
         assert_eq!(tree.threshold, [3.0, 0.0, 6.0, 0.0, 0.0]);

@@ -185,7 +185,7 @@ mod tests {
 
     // keys: dawid_skene.smoothing, dawid_skene.diagonal
     #[test]
-    fn one_m_step_by_hand() {
+    fn an_m_step_gives_the_matrices_worked_out_by_hand() {
         // Annotator 0 says 0 of instance 0 (T = 1, 0) and 1 of instance 1 (T = 0.5, 0.5), annotator 1 says 0 of the latter.
         // Smoothing 0.1, class 0: counts 1 and 0.5, row sum 1.7: (1.1, 0.6) / 1.7; class 1: counts 0 and 0.5: (0.1, 0.6) /
         // 0.7. With 0.4 more on the diagonal (1.5, 0.6) / 2.1 and (0.1, 1.0) / 1.1.
@@ -239,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lone_annotator_is_believed() {
+    fn a_single_annotator_is_believed() {
         let fitted = fit(DawidSkene::default(), &tiny(2, &[(0, 0, 0), (1, 0, 1)]));
         assert!(fitted.posterior.row(0)[0] > 0.999 && fitted.posterior.row(1)[1] > 0.999);
     }

@@ -257,7 +257,7 @@ mod tests {
     use crate::testing::{tiny, weighted};
 
     #[test]
-    fn the_first_e_step_by_hand() {
+    fn the_first_e_step_is_that_worked_out_by_hand() {
         // sigma = sigmoid(e): two labels are 0, one is 1 of two classes: odds = e^e.
         let a = tiny(2, &[(0, 0, 0), (0, 1, 0), (0, 2, 1)]);
         let (spec, mut t) = (Glad::default(), Posterior::zeros(1, 2));

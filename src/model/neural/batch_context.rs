@@ -35,12 +35,12 @@ pub struct BatchContext<'a> {
 /// The derivatives of a loss with respect to the networks' outputs and the gathered parameters, in their shapes.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Gradient {
-    /// With respect to the classifier's logits, probabilities, hidden layer and named heads. The derivative with
-    /// respect to `p` is propagated to the logits afterwards.
+    /// The gradient with respect to the classifier's logits, probabilities, hidden layer and named heads. The derivative
+    /// with respect to `p` is propagated to the logits afterwards.
     pub out: Outputs,
-    /// With respect to the outputs of the other learners.
+    /// The gradient with respect to the outputs of the other learners.
     pub others: Vec<Outputs>,
-    /// With respect to the gathered parameters.
+    /// The gradient with respect to the gathered parameters.
     pub tables: Gathered,
 }
 

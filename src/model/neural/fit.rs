@@ -5,7 +5,7 @@ use rand::Rng as _;
 
 use super::{CrowdNet, DeviceChoice, NetworkSpec, Neural, Task, name_of};
 use crate::error::{Error, Result};
-use crate::frame::{Annotations, Described, Evidence, Role};
+use crate::frame::{Annotations, Evidence, QuestionFeatures, Role};
 use crate::model::confusion::{Cells, CommonConfusion, Confusion};
 use crate::model::em::kernels::expected_counts_of;
 use crate::model::fitted::{Fitted, Report, Stop, Trained};
@@ -161,7 +161,7 @@ fn prepared<'a, N: CrowdNet>(
     Ok((aggregated, data))
 }
 
-fn gold_to_select_by(train: &TrainSpec, described: &Described) -> Result<Vec<(u32, u32)>> {
+fn gold_to_select_by(train: &TrainSpec, described: &QuestionFeatures) -> Result<Vec<(u32, u32)>> {
     let gold = described.gold.iter().filter(|gold| gold.role == Role::Valid);
     let valid: Vec<(u32, u32)> = gold.map(|gold| (gold.instance, gold.class)).collect();
     if train.select == Select::Valid && valid.is_empty() {

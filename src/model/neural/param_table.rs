@@ -15,7 +15,7 @@ const ROWS_PER_TASK: usize = 128;
 /// How many rows ahead memory is prefetched.
 const PREFETCH_DISTANCE: usize = 8;
 
-/// What each row of a table belongs to.
+/// The owner of each row of a table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Owner {
     /// One row for each annotator.

@@ -12,7 +12,7 @@ use super::train::learner::{CLASSIFIER, LearnerSpec};
 use super::train::spec::{BatchBy, Select};
 use super::{CrowdNet, DeviceChoice};
 use crate::error::Problem;
-use crate::frame::{Described, Dims};
+use crate::frame::{Dims, QuestionFeatures};
 use crate::model::preset::Preset;
 use crate::model::{Properties, Spec};
 use crate::spec::Problems;
@@ -75,7 +75,7 @@ impl<N: CrowdNet> Neural<N> {
     }
 
     /// The sizes of the data, with the number of features of one annotator only if a learner reads them.
-    pub(crate) fn sizes(&self, dims: Dims, described: &Described) -> Sizes {
+    pub(crate) fn sizes(&self, dims: Dims, described: &QuestionFeatures) -> Sizes {
         let sizes = Sizes {
             features: described.matrix().shape().to_vec(),
             classes: dims.classes,

@@ -15,7 +15,7 @@ use super::parquet_sink::ParquetSink;
 use super::write::WrittenFiles;
 use crate::error::{Error, Result};
 use crate::run::Run;
-use crate::sink::{Contents, Job};
+use crate::sink::{Contents, JobIdentity};
 use crate::tables::SCHEMA_VERSION;
 
 /// The most attempts of one writer. It needs another one if it was suspended for so long that it was considered dead.
@@ -44,7 +44,7 @@ impl ParquetSink {
     pub(super) async fn publish_attempts(
         &self,
         run_id: &str,
-        job: &Job,
+        job: &JobIdentity,
         contents: &Contents<'_>,
         run: &Run,
     ) -> Result<Manifest> {
@@ -95,7 +95,7 @@ impl ParquetSink {
 
     /// The state of the run. A commit of the same job whose files are missing is revoked first; a commit of another job
     /// is left alone.
-    async fn revoke_if_incomplete(&self, run_id: &str, job: &Job) -> Result<RunState> {
+    async fn revoke_if_incomplete(&self, run_id: &str, job: &JobIdentity) -> Result<RunState> {
         let folder = self.run_path(run_id);
         for n in 0..=MAX_REVOKES {
             let state = self.run_state(&folder).await?;
@@ -125,7 +125,7 @@ impl ParquetSink {
     async fn attempt(
         &self,
         attempt: &Attempt,
-        job: &Job,
+        job: &JobIdentity,
         contents: &Contents<'_>,
         run: &Run,
     ) -> Result<AttemptOutcome, Failed> {
@@ -266,7 +266,7 @@ impl ParquetSink {
     }
 
     /// Returns the commit that another writer made while this one was at work.
-    async fn join_concurrent(&self, committed: Committed, job: &Job) -> Result<Manifest> {
+    async fn join_concurrent(&self, committed: Committed, job: &JobIdentity) -> Result<Manifest> {
         if committed.manifest.digest != job.digest {
             return Err(Error::store("another job took this run id at the same time")
                 .at(self.text(&self.run_path(&committed.manifest.run_id)))

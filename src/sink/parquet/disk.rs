@@ -207,13 +207,13 @@ pub(super) mod tests {
     #[tokio::test(flavor = "multi_thread")]
     async fn a_disk_without_links_is_told_before_the_work_and_nothing_stays() {
         use crate::run::Run;
-        use crate::sink::{Contents, Job, JobCommand, ParquetSink, Sink, SinkSpec};
+        use crate::sink::{Contents, JobCommand, JobIdentity, ParquetSink, Sink, SinkSpec};
         let folder = tempfile::tempdir().unwrap();
         let root = folder.path().canonicalize().unwrap();
         let spec = SinkSpec { url: root.display().to_string(), ..SinkSpec::default() };
         let sink = ParquetSink::open(&spec, &crate::store::StoreSpec::default()).unwrap();
         let (digest, command) = ("d".repeat(64), JobCommand::Run);
-        let job = Job { digest, run_id: None, pipeline: String::new(), command };
+        let job = JobIdentity { digest, run_id: None, pipeline: String::new(), command };
         let (contents, run) = (Contents::default(), Run::new(0));
         let number = rustix::io::Errno::OPNOTSUPP.raw_os_error();
         REFUSALS.lock().unwrap().push((root.clone(), number));

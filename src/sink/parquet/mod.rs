@@ -47,7 +47,7 @@ mod retention;
 mod sweep;
 mod write;
 
-use super::{CommittedRun, Contents, Job, Sink};
+use super::{CommittedRun, Contents, JobIdentity, Sink};
 use crate::error::Result;
 use crate::run::Run;
 use control::ControlFile;
@@ -124,7 +124,7 @@ impl Sink for ParquetSink {
     async fn publish(
         &self,
         run_id: &str,
-        job: &Job,
+        job: &JobIdentity,
         contents: &Contents<'_>,
         run: &Run,
     ) -> Result<Manifest> {

@@ -241,7 +241,7 @@ mod tests {
 
     use super::*;
     use crate::sink::parquet::disk::tests::SYNCED;
-    use crate::sink::{Job, JobCommand, Sink, SinkSpec};
+    use crate::sink::{JobCommand, JobIdentity, Sink, SinkSpec};
     use crate::store::StoreSpec;
     use crate::tables::ComputedTable;
 
@@ -256,7 +256,7 @@ mod tests {
         let model = vec![("model/model.json".to_owned(), b"{}".to_vec())];
         let contents = Contents { tables: vec![&table], model, ..Contents::default() };
         let (digest, command) = ("d".repeat(64), JobCommand::Run);
-        let job = Job { digest, run_id: None, pipeline: String::new(), command };
+        let job = JobIdentity { digest, run_id: None, pipeline: String::new(), command };
         let manifest = sink.publish("r", &job, &contents, &Run::new(0)).await.unwrap();
         let named = manifest.files().map(|file| root.join("runs/r").join(&file.path)).collect();
         let synced = SYNCED.lock().unwrap();

@@ -9,7 +9,7 @@ use serde_json::Value;
 
 use super::described;
 use crate::error::Result;
-use crate::frame::{Annotations, Described, Evidence};
+use crate::frame::{Annotations, Evidence, QuestionFeatures};
 use crate::model::fitted::Fitted;
 use crate::model::{MODELS, ModelKind, Properties};
 use crate::run::Run;
@@ -110,7 +110,12 @@ impl Subject<'_> {
     }
 
     /// Fits the model with these features, if it needs any.
-    fn fit_with(&self, a: &Annotations, features: &Described, mut run: Run) -> Result<Fitted> {
+    fn fit_with(
+        &self,
+        a: &Annotations,
+        features: &QuestionFeatures,
+        mut run: Run,
+    ) -> Result<Fitted> {
         let (kind, mut parameters) = (self.kind, self.parameters.clone());
         if NETWORKS(kind) {
             parameters["backbone"]["hidden"] = serde_json::json!([64]);

@@ -8,18 +8,18 @@ use crate::model::numerics::MIN_PROBABILITY;
 /// Dawid-Skene: counts with `smoothing` in every cell and `diagonal` on top, normalised by rows.
 #[derive(Debug, Clone, Copy)]
 pub struct DenseDawidSkene {
-    /// Added to every cell.
+    /// The pseudo-count of every cell.
     pub smoothing: f64,
-    /// Added to the diagonal on top.
+    /// The pseudo-count that is added to the cells of the diagonal as well.
     pub diagonal: f64,
 }
 
 /// The one-coin model: one accuracy under a Beta(right + 1, wrong + 1) prior.
 #[derive(Debug, Clone, Copy)]
 pub struct DenseOneCoin {
-    /// Added to the right answers.
+    /// The pseudo-count of right answers.
     pub right: f64,
-    /// Added to the wrong answers.
+    /// The pseudo-count of wrong answers.
     pub wrong: f64,
 }
 

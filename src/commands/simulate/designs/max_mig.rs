@@ -23,7 +23,7 @@ pub enum Expertise {
 /// The annotators in addition to the seniors.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
-pub enum JuniorGroup {
+pub enum JuniorKind {
     /// Nobody.
     #[default]
     None,
@@ -40,7 +40,7 @@ pub struct SeniorityDesign {
     /// How good the seniors are.
     pub expertise: Expertise,
     /// The annotators in addition to the seniors.
-    pub juniors: JuniorGroup,
+    pub juniors: JuniorKind,
 }
 
 /// In this order: always one class of each pair; either class of a pair at random; animals right; vehicles right; a
@@ -55,9 +55,9 @@ impl Design for SeniorityDesign {
             Expertise::High => (HIGH, "2*imitative(a00), 3*imitative(a02)"),
         };
         let juniors = match self.juniors {
-            JuniorGroup::None => return Ok(Plan::of(crowd(seniors)?)),
-            JuniorGroup::Constant => "5*constant(0)",
-            JuniorGroup::Copies => copies,
+            JuniorKind::None => return Ok(Plan::of(crowd(seniors)?)),
+            JuniorKind::Constant => "5*constant(0)",
+            JuniorKind::Copies => copies,
         };
         Ok(Plan::of(crowd(&format!("{seniors}, {juniors}"))?))
     }

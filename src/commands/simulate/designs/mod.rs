@@ -15,7 +15,7 @@ pub use lia::Predictors;
 pub use max_mig::SeniorityDesign;
 pub use mbem::FixedBudget;
 pub use real::RealCrowd;
-pub use tanno::{FourHabits, OneType};
+pub use tanno::{FourAnnotatorTypes, OneType};
 
 use super::conal::GaussianBlobs;
 use super::grammar::crowd;

@@ -34,7 +34,7 @@ impl LabelDensity {
 /// `HammerOrSpammer` is not among them: its parameter is the probability of having all the skill or none.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
-pub enum SkilledType {
+pub enum SkilledAnnotator {
     /// All wrong classes equally likely.
     Symmetric,
     /// The next class.
@@ -52,7 +52,7 @@ pub enum SkilledType {
     Adversarial,
 }
 
-impl SkilledType {
+impl SkilledAnnotator {
     /// The type with skill `p`.
     fn with(self, p: f64) -> AnnotatorType {
         match self {
@@ -72,7 +72,7 @@ impl SkilledType {
 #[serde(deny_unknown_fields, default)]
 pub struct OneType {
     /// Their type: which label they give when they are wrong.
-    pub annotator: SkilledType,
+    pub annotator: SkilledAnnotator,
     /// The skill: the probability of knowing the class. Below 0.3, right and wrong labels of some flippers cannot be
     /// told apart.
     #[schemars(range(min = 0, max = 1))]
@@ -91,7 +91,7 @@ pub struct OneType {
 impl Default for OneType {
     fn default() -> Self {
         Self {
-            annotator: SkilledType::default(),
+            annotator: SkilledAnnotator::default(),
             p: 0.3,
             annotators: 5,
             labels: LabelDensity::Dense,
@@ -110,7 +110,7 @@ impl Design for OneType {
 /// Four annotators with different habits.
 #[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
-pub struct FourHabits {
+pub struct FourAnnotatorTypes {
     /// How many annotators label an instance.
     pub labels: LabelDensity,
     /// The share of the instances that nobody annotates; their classes go to the table `gold` with role `valid`, for
@@ -119,7 +119,7 @@ pub struct FourHabits {
     pub valid: f64,
 }
 
-impl Design for FourHabits {
+impl Design for FourAnnotatorTypes {
     fn plan(&self, _classes: usize) -> Result<Plan> {
         let groups = crowd(
             "hammer-spammer(0.4), similar-pair(0.6 3-5 1-9 4-7 0-2 6-8), neighbour-confuser(0.5), adversarial(0.24)",

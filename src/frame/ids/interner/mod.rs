@@ -111,7 +111,7 @@ impl Interner {
     /// Appends the provisional number of each row of `array` to `numbers`, [`NULL`] where it is null.
     ///
     /// # Errors
-    /// When the type is of another id type than this interner's, or there are more than 2^32 - 2 values.
+    /// When the type is another [`IdType`] than this interner's, or there are more than 2^32 - 2 values.
     pub fn intern(&mut self, array: &ArrayRef, numbers: &mut Vec<u32>) -> Result<()> {
         self.intern_all(&[array], numbers)
     }

@@ -48,7 +48,7 @@ use serde_json::json;
 use super::kernels::{ColumnModel, Prior};
 use super::{EmSteps, Objective, Optimum, StopRule, maximise};
 use crate::error::Result;
-use crate::frame::{Annotations, Described, Dims, Evidence, Matrix};
+use crate::frame::{Annotations, Dims, Evidence, Matrix, QuestionFeatures};
 use crate::model::classifier::{Classifier, ClassifierSpec, ColumnCache, Examples};
 use crate::model::confusion::{Cells, Confusion, Smoothing};
 use crate::model::fitted::{Fitted, Report, Trained, on_cpu};
@@ -150,7 +150,7 @@ impl<'a> Steps<'a> {
     fn new(
         spec: &'a Gem,
         a: &Annotations,
-        described: &'a Described,
+        described: &'a QuestionFeatures,
         run: &mut Run,
     ) -> Result<Self> {
         let row_of = &described.row_of_instance;

@@ -14,7 +14,7 @@ const KINDS: [ClassifierKind; 3] = [
 ];
 
 /// Features of one number for each instance; none for an instance without a number.
-fn one_feature(a: &Annotations, values: &[Option<f32>]) -> Described {
+fn one_feature(a: &Annotations, values: &[Option<f32>]) -> QuestionFeatures {
     let known: Vec<f32> = values.iter().flatten().copied().collect();
     let mut described = described(a);
     described.features.matrix = std::sync::Arc::new(Matrix::from_rows(1, &known));
@@ -40,7 +40,7 @@ fn one_feature(a: &Annotations, values: &[Option<f32>]) -> Described {
 /// second one (1, 0.5) and (0, 1.5).
 // keys: gem.smoothing, gem.diagonal
 #[test]
-fn one_round_by_hand() {
+fn one_round_gives_the_matrices_worked_out_by_hand() {
     let rows = [(0, 0, 0), (0, 1, 0), (1, 0, 0), (1, 1, 1), (2, 0, 1), (2, 1, 1), (4, 0, 0)];
     let a = tiny(2, &rows);
     let described = one_feature(&a, &[Some(0.0), Some(0.0), Some(1.0), Some(1.0), None]);

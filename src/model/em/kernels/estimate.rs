@@ -309,13 +309,13 @@ impl Smoothing {
         log_prior
     }
 
-    /// What is added to a cell.
+    /// The pseudo-count of a cell of the diagonal, or of another cell.
     #[inline(always)]
     fn added(self, is_diagonal: bool) -> f64 {
         self.everywhere + if is_diagonal { self.diagonal } else { 0.0 }
     }
 
-    /// What is added to the cells of a row together.
+    /// The sum of the pseudo-counts of a row.
     #[inline(always)]
     fn added_to_row(self) -> f64 {
         self.n_labels as f64 * self.everywhere + self.diagonal

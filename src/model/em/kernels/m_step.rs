@@ -22,9 +22,9 @@ use crate::model::posterior::Posterior;
 
 /// The likelihood of every column, dense or sparse.
 pub enum Columns {
-    /// With [`CountStrategy::Scatter`] and [`CountStrategy::Gather`].
+    /// The columns of [`CountStrategy::Scatter`] and [`CountStrategy::Gather`].
     Dense(DenseColumns),
-    /// With [`CountStrategy::SparseGather`].
+    /// The columns of [`CountStrategy::SparseGather`].
     Sparse(SparseColumns),
 }
 

@@ -38,7 +38,7 @@ pub enum LearnerInput {
 pub struct EmbeddingInput {
     /// The name of the table.
     pub table: &'static str,
-    /// What its rows belong to.
+    /// The owner of its rows: annotators or instances.
     pub owner: Owner,
     /// The number of values in a row.
     pub width: usize,

@@ -161,7 +161,7 @@ mod tests {
         Var::from_vec::<_, f32>(values, dims, &Device::Cpu).unwrap()
     }
 
-    /// To 1e-5 of the largest value.
+    /// Asserts that both tensors are equal up to 1e-5 of the largest value.
     fn near(what: &str, got: &Tensor, want: &Tensor) {
         assert_eq!(got.dims(), want.dims(), "{what}");
         let (got, want) = (numbers(got), numbers(want));

@@ -38,8 +38,8 @@ impl Mask {
     }
 }
 
-/// What a kernel needs to compute the mask.
-#[cfg(any(test, feature = "cuda"))]
+/// The parameters of the kernel that computes the mask.
+#[cfg(feature = "cuda")]
 impl Mask {
     /// The key of the stream.
     pub(crate) fn key(&self) -> [u32; 8] {

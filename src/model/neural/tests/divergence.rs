@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::fits::{agreeing, fit};
 use super::posteriors::predict;
 use super::*;
-use crate::frame::{Described, Matrix};
+use crate::frame::{Matrix, QuestionFeatures};
 use crate::testing::described;
 
 /// Row 0 of every output is NaN, and row 1 is unchanged.
@@ -71,7 +71,7 @@ fn a_network_without_numbers_has_no_loss_and_no_prediction() {
 }
 
 /// The error of `dl` after one epoch of a single batch, whose loss is that of the initial parameters.
-fn error_after_one_step(optimiser: OptimiserSpec, described: &Described) -> String {
+fn error_after_one_step(optimiser: OptimiserSpec, described: &QuestionFeatures) -> String {
     let optimiser = OptimiserSpec { rule: OptimiserKind::Sgd, ..optimiser };
     let train = TrainSpec { epochs: 1, batch_size: Some(1000), optimiser, ..TrainSpec::default() };
     let backbone = BackboneSpec {

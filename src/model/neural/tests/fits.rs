@@ -1,7 +1,7 @@
 //! Whole fits of small crowds: training data, selection of epochs, and instances without features.
 
 use super::*;
-use crate::frame::Described;
+use crate::frame::QuestionFeatures;
 use crate::model::neural::net::pytorch::from_pytorch;
 use crate::model::posterior::best;
 use crate::model::snapshot::Snapshot;
@@ -17,7 +17,7 @@ pub(super) fn agreeing() -> Annotations {
 pub(super) fn fit<N: CrowdNet>(
     model: &Neural<N>,
     a: &Annotations,
-    described: &Described,
+    described: &QuestionFeatures,
 ) -> Result<Fitted> {
     model.fit(Evidence { annotations: a, described: Some(described) }, &mut Run::new(1))
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::fits::{agreeing, fit};
 use super::learners::{expect_step, numbers, of, probabilities};
 use super::*;
-use crate::frame::{Described, Features, Matrix};
+use crate::frame::{Features, Matrix, QuestionFeatures};
 use crate::model::SavedModel;
 use crate::model::neural::net::backbone::Scaling;
 use crate::model::vote::MajorityVote;
@@ -95,7 +95,7 @@ fn readers(learning_rate: f64, batch_size: usize) -> Neural<Readers> {
 }
 
 /// Annotator 1 has the features 0.5 and -2, annotator 0 has none.
-fn with_annotators(a: &Annotations) -> Described {
+fn with_annotators(a: &Annotations) -> QuestionFeatures {
     let mut described = described(a);
     let matrix = Arc::new(Matrix::from_rows(2, &[0.5, -2.0]));
     let features = Features { matrix, ..described.features.clone() };

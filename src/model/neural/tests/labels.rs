@@ -131,7 +131,7 @@ fn co_training_does_not_use_trusted_classes() {
 
 /// Instances 0 to 39, each labelled i mod 3 by two annotators. Annotator 2 contradicts them in every fifth instance, and
 /// also in instance 7, which has no features.
-fn with_one_instance_without_features() -> (Annotations, crate::frame::Described) {
+fn with_one_instance_without_features() -> (Annotations, crate::frame::QuestionFeatures) {
     let mut rows: Vec<(u32, u32, u32)> = (0..80).map(|n| (n / 2, n % 2, n / 2 % 3)).collect();
     rows.extend((0..40).filter(|i| i % 5 == 0).map(|i| (i, 2, (i + 1) % 3)));
     rows.push((7, 2, 0));

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use super::fits::{agreeing, fit};
 use super::*;
-use crate::frame::{Described, Matrix};
+use crate::frame::{Matrix, QuestionFeatures};
 use crate::model::SavedModel;
 use crate::model::neural::net::backbone::Scaling;
 use crate::model::snapshot::Snapshot;
@@ -342,7 +342,7 @@ impl Progress for StopAfter {
 pub(super) fn assert_resumes<N: CrowdNet>(
     model: &Neural<N>,
     a: &Annotations,
-    described: &Described,
+    described: &QuestionFeatures,
     interrupted: Range<u32>,
 ) {
     let whole = fit(model, a, described).unwrap();

@@ -283,7 +283,7 @@ const RHO: [f32; 18] = [
 ];
 
 #[test]
-fn trace_regularised_forward() {
+fn trace_regularised_has_the_losses_that_were_computed_independently() {
     let model = TraceRegularised { lambda: 0.0 };
     Case::new(&model).with(0, &RHO).reduced(Reduction::Sum).expect(3.102_051);
     // Equation 4 sums over annotators, where the sample code takes their mean.
@@ -308,7 +308,7 @@ const LAYERS: [f32; 18] = [
 ];
 
 #[test]
-fn crowd_layer_forward() {
+fn crowd_layer_has_the_losses_that_were_computed_independently() {
     let model = CrowdLayer::default();
     Case::new(&model).with(0, &LAYERS).expect(0.994_006);
     // The same four terms, and 0 for missing annotations, divided by two instances times two annotators.
@@ -336,7 +336,7 @@ fn conal_case(model: &Conal) -> Case<'_, Conal> {
 
 // keys: conal.mixture
 #[test]
-fn conal_forward() {
+fn conal_has_the_losses_that_were_computed_independently() {
     conal_case(&conal(Mixture::LogitMix, 0.0)).expect(1.055_239);
     conal_case(&conal(Mixture::LogitMix, 1e-5)).expect(1.055_231);
     conal_case(&conal(Mixture::LogitMix, 1.0)).expect(1.055_239 - 0.8);
@@ -359,7 +359,7 @@ fn max_mig_case(model: &MaxMig) -> Case<'_, MaxMig> {
 
 // keys: soft_bootstrap.beta
 #[test]
-fn bootstrap_forward() {
+fn soft_bootstrap_has_the_losses_that_were_computed_independently() {
     // Rows 0 and 1 with the votes 0 and 2: 0.187567 and 1.911448.
     let model = SoftBootstrap::default();
     let votes = [1.0, 0.0, 0.0, 0.0, 0.0, 1.0];

@@ -2,7 +2,7 @@
 
 use super::fits::{agreeing, fit, parameters};
 use super::*;
-use crate::frame::Described;
+use crate::frame::QuestionFeatures;
 use crate::model::neural::DeviceChoice;
 use crate::model::neural::net::backbone::Scaling;
 use crate::model::neural::net::parameters::Initialisation;
@@ -313,7 +313,7 @@ fn a_device_that_is_not_here_is_refused_with_what_to_choose() {
 fn biases_begin_where_the_initialisation_says() {
     let biases = |initialisation| {
         let a = agreeing();
-        let described: Described = described(&a);
+        let described: QuestionFeatures = described(&a);
         let backbone = BackboneSpec { initialisation, ..backbone() };
         let train = train(descent(0.0, 0.0), 1);
         let network = NetworkSpec { backbone, train, ..NetworkSpec::default() };

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::fits::{agreeing, fit, parameters};
 use super::*;
-use crate::frame::{Described, Gold, Role};
+use crate::frame::{Gold, QuestionFeatures, Role};
 use crate::model::neural::fit::split_annotations;
 use crate::model::snapshot::Snapshot;
 use crate::run::Progress;
@@ -49,11 +49,11 @@ fn every_model_that_diverges_says_so_at_once_and_names_the_learning_rate() {
 }
 
 /// Gold of every tenth instance, with these roles and classes.
-fn with_gold(described: &Described, roles: &[(Role, u32)]) -> Described {
+fn with_gold(described: &QuestionFeatures, roles: &[(Role, u32)]) -> QuestionFeatures {
     let gold = roles.iter().flat_map(|(role, shift)| {
         (0..40).step_by(10).map(move |i| Gold { instance: i, class: (i + shift) % 3, role: *role })
     });
-    Described { gold: gold.collect(), ..described.clone() }
+    QuestionFeatures { gold: gold.collect(), ..described.clone() }
 }
 
 fn select(select: Select, epochs: u32) -> TrainSpec {
@@ -65,7 +65,7 @@ fn select(select: Select, epochs: u32) -> TrainSpec {
     TrainSpec { epochs, optimiser, select, ..TrainSpec::default() }
 }
 
-fn conal_trained(train: TrainSpec, a: &Annotations, described: &Described) -> Snapshot {
+fn conal_trained(train: TrainSpec, a: &Annotations, described: &QuestionFeatures) -> Snapshot {
     parameters(fit(&with(train, Conal::default()), a, described).unwrap())
 }
 
