@@ -22,9 +22,9 @@ from network_cases import (
     LAMBDA,
     LEARNING_RATE,
     SEED,
-    Case,
-    Crowd,
     Epochs,
+    FeatureCrowd,
+    NetworkCase,
 )
 
 NO_LABEL = -1
@@ -33,7 +33,7 @@ NO_LABEL = -1
 class DenseConal(nn.Module):
     """CoNAL as published: the logits of every annotator for every instance of the batch."""
 
-    def __init__(self, case: Case) -> None:
+    def __init__(self, case: NetworkCase) -> None:
         super().__init__()
         self.classifier = nn.Sequential(
             nn.Linear(case.features, HIDDEN), nn.ReLU(), nn.Dropout(DROPOUT),
@@ -64,7 +64,7 @@ class DenseConal(nn.Module):
         return torch.norm((self.individual - self.common).flatten(1), dim=1).sum()
 
 
-def train_torch(case: Case, crowd: Crowd, batch: int, device: str = "cpu") -> Epochs:
+def train_torch(case: NetworkCase, crowd: FeatureCrowd, batch: int, device: str = "cpu") -> Epochs:
     torch.manual_seed(SEED)
     features = torch.from_numpy(crowd.features).to(device)
     # One byte per cell: as int64, the matrix of the wide crowd would take 8 GB.

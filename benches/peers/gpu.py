@@ -246,11 +246,11 @@ def conal_peer(crowd: AgreementCrowd, batch: int, device: str) -> float:
     import network_cases
     from dense_conal import train_torch
 
-    case = network_cases.Case(
+    case = network_cases.NetworkCase(
         "gpu", crowd.instances, crowd.shape[0], crowd.annotators, crowd.classes, crowd.each, (batch,),
         epochs=3, peer_steps=5 if crowd.annotators > 10_000 else 20,
     )  # fmt: skip
-    return train_torch(case, network_cases.Crowd(case), batch, device).steady_seconds()
+    return train_torch(case, network_cases.FeatureCrowd(case), batch, device).steady_seconds()
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ DROPOUT, LEARNING_RATE, LAMBDA = 0.5, 1e-3, 1e-5
 
 
 @dataclass(frozen=True)
-class Case:
+class NetworkCase:
     """The size of one crowd, and how it is trained on."""
 
     name: str
@@ -31,7 +31,7 @@ class Case:
     peer_steps: int | None = None
     """The steps of an epoch that PyTorch takes; their time is scaled up to the whole epoch."""
 
-    def scaled(self, scale: float) -> Case:
+    def scaled(self, scale: float) -> NetworkCase:
         """The same crowd with fewer instances and annotators."""
         return replace(
             self,
@@ -40,8 +40,8 @@ class Case:
         )
 
 
-LABELME = Case("labelme", 1_000, 512, 59, 8, 2.55, (64, 1024), epochs=40)
-SPARSE = Case("sparse", 20_000, 128, 2_000, 10, 3, (256,), peer_steps=20)
+LABELME = NetworkCase("labelme", 1_000, 512, 59, 8, 2.55, (64, 1024), epochs=40)
+SPARSE = NetworkCase("sparse", 20_000, 128, 2_000, 10, 3, (256,), peer_steps=20)
 WIDE = replace(SPARSE, name="wide", annotators=50_000, peer_steps=2)
 CASES = (LABELME, SPARSE, WIDE)
 
@@ -55,9 +55,9 @@ class Images:
     instances: int
     batch: int = 128
 
-    def case(self, scale: float) -> Case:
+    def case(self, scale: float) -> NetworkCase:
         rows = max(2 * self.batch, round(self.instances * scale))
-        return Case(self.kind, rows, prod(self.shape), 20, 10, 1, (self.batch,), epochs=4)
+        return NetworkCase(self.kind, rows, prod(self.shape), 20, 10, 1, (self.batch,), epochs=4)
 
 
 IMAGES = (
@@ -79,10 +79,10 @@ class Epochs:
         return median(self.seconds[1:])
 
 
-class Crowd:
+class FeatureCrowd:
     """Features around the centre of a class, and annotators of accuracy 0.5 to 0.95."""
 
-    def __init__(self, case: Case) -> None:
+    def __init__(self, case: NetworkCase) -> None:
         rng = np.random.default_rng(SEED)
         truth = rng.integers(case.classes, size=case.instances)
         centres = rng.normal(size=(case.classes, case.features))

@@ -24,7 +24,7 @@ from dense_conal import train_torch
 from image_networks import epoch_seconds
 from labelmill import LabelmillCommand, default_binary
 from measure import ChildFailed, run
-from network_cases import CASES, IMAGES, Case, Crowd, Epochs, Images
+from network_cases import CASES, IMAGES, Epochs, FeatureCrowd, Images, NetworkCase
 from peers import print_report
 from report import Row, Target, at_least, at_most, machine, show, summary
 
@@ -86,15 +86,15 @@ class EpochComparison:
     """One line of the table: a crowd, the model that labelmill trains on it, and the epoch of PyTorch."""
 
     what: str
-    case: Case
+    case: NetworkCase
     batch: int
     model: str
-    peer: Callable[[Crowd], Epochs] | None
+    peer: Callable[[FeatureCrowd], Epochs] | None
     target: Target | None
 
 
 def train_labelmill(
-    labelmill: LabelmillCommand, crowd: Crowd, comparison: EpochComparison
+    labelmill: LabelmillCommand, crowd: FeatureCrowd, comparison: EpochComparison
 ) -> Epochs:
     with tempfile.TemporaryDirectory(dir=labelmill.scratch) as name:
         folder = Path(name)
@@ -120,7 +120,7 @@ def measure(labelmill: LabelmillCommand, comparison: EpochComparison, runs: int)
     """Runs both sides in turn and takes the quickest run of each: disturbances only add time."""
     what, case, batch = comparison.what, comparison.case, comparison.batch
     print(f"running: {what}", file=sys.stderr, flush=True)
-    crowd = Crowd(case)
+    crowd = FeatureCrowd(case)
     measured: dict[str, list[Epochs]] = {"labelmill": [], "torch": []}
     try:
         for _ in range(runs):
@@ -149,7 +149,7 @@ def measure(labelmill: LabelmillCommand, comparison: EpochComparison, runs: int)
     return Row(what, "seconds", seconds, peer, peer / seconds, comparison.target), details
 
 
-def of_conal(case: Case, batch: int, scale: float, dense: bool) -> EpochComparison:
+def of_conal(case: NetworkCase, batch: int, scale: float, dense: bool) -> EpochComparison:
     scaled = case.scaled(scale)
     peer = (lambda crowd: train_torch(scaled, crowd, batch)) if dense else None
     what, target = f"{case.name}, batches of {batch}", TARGETS.get((case.name, batch))
@@ -159,7 +159,7 @@ def of_conal(case: Case, batch: int, scale: float, dense: bool) -> EpochComparis
 def of_images(images: Images, scale: float) -> EpochComparison:
     case, batch = images.case(scale), images.batch
 
-    def peer(_: Crowd) -> Epochs:
+    def peer(_: FeatureCrowd) -> Epochs:
         rows, epochs = case.instances, case.epochs
         return Epochs(epoch_seconds(images.kind, images.shape, rows, batch, epochs, "cpu"), [])
 
