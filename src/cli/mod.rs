@@ -113,14 +113,14 @@ const PATIENCE: Duration = Duration::from_secs(10);
 /// first worker forever while it unwinds. So it has a thread of its own, for which nobody waits longer than
 /// [`PATIENCE`].
 fn workers() -> std::io::Result<Runtime> {
-    let (built, runtime) = mpsc::channel();
+    let (sender, runtime) = mpsc::channel();
     let build = move || {
         let workers = tokio::runtime::Builder::new_multi_thread()
             .enable_all()
             .thread_stack_size(STACK_BYTES)
             .thread_keep_alive(Duration::MAX)
             .build();
-        drop(built.send(workers));
+        drop(sender.send(workers));
     };
     thread::Builder::new().spawn(build)?;
     runtime

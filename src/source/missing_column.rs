@@ -148,6 +148,10 @@ impl<'a> FoundColumns<'a> {
 }
 
 fn toml_text(text: &str) -> String {
+    if text.contains(char::is_control) {
+        // In one line, which has no line break of its own for the error's text to escape; JSON's escapes are TOML's.
+        return serde_json::Value::from(text).to_string();
+    }
     toml::Value::String(text.to_owned()).to_string()
 }
 
