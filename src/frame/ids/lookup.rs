@@ -52,7 +52,7 @@ impl Ids {
     /// The number of every row of `array`, `None` where it is null or not among these.
     ///
     /// # Errors
-    /// When the type of the ids is another [`IdType`].
+    /// When the type of the ids is another one.
     pub fn lookup(&self, column: &str, array: &ArrayRef) -> Result<Vec<Option<u32>>> {
         self.index(column)?.lookup(&Field::new(column, array.data_type().clone(), true), array)
     }
@@ -62,7 +62,7 @@ impl IdIndex {
     /// The number of each of `ids`, `None` where it is not among these.
     ///
     /// # Errors
-    /// When their type is another [`IdType`].
+    /// When their type is another one.
     pub fn lookup_ids(&mut self, ids: &Ids) -> Result<Vec<Option<u32>>> {
         let types = [self.field.data_type(), ids.values().data_type()].map(IdType::of);
         if types == [IdType::Text, IdType::Integer] {
@@ -78,7 +78,7 @@ impl IdIndex {
     /// may stand for integers.
     ///
     /// # Errors
-    /// When the type of the ids is another [`IdType`].
+    /// When the type of the ids is another one.
     pub fn lookup(&mut self, field: &Field, array: &ArrayRef) -> Result<Vec<Option<u32>>> {
         let mut numbers = Vec::new();
         let may_stand = is_untyped(field) || is_untyped(&self.field);

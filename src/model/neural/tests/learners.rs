@@ -364,16 +364,10 @@ pub(super) fn assert_resumes<N: CrowdNet>(
 /// Interrupted after each epoch: within an act, at its end, and before the teacher is reinitialised.
 #[test]
 fn an_interrupted_training_in_turn_ends_with_the_same_bits() {
+    use TrainingStage::{Mean, Reset, Student, Teacher};
     let a = agreeing();
     let described = described(&a);
-    let stages = [
-        (TrainingStage::Teacher, 2),
-        (TrainingStage::Student, 1),
-        (TrainingStage::Teacher, 1),
-        (TrainingStage::Reset, 0),
-        (TrainingStage::Mean, 2),
-        (TrainingStage::Student, 2),
-    ];
+    let stages = [(Teacher, 2), (Student, 1), (Teacher, 1), (Reset, 0), (Mean, 2), (Student, 2)];
     let model = pair(OptimiserSpec { learning_rate: 0.02, ..OptimiserSpec::default() }, &stages);
     assert_resumes(&model, &a, &described, 1..8);
 }
