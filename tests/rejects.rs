@@ -220,3 +220,22 @@ fn an_error_of_one_question_names_it() {
     );
     assert_says(&error, &["question `second`: nobody chose a class"]);
 }
+
+/// The second question has one annotation: too few for a matrix, and none that can be held out.
+#[test]
+fn warnings_and_errors_of_a_fit_name_the_question() {
+    let job = Job::new();
+    let mut rows = "instance_id,annotator_id,label,question\ni,a,x,second\n".to_owned();
+    for n in 0..30 {
+        let label = ["x", "y"][n % 2];
+        rows += &format!("{n},a,{label},first\n{n},b,{label},first\n");
+    }
+    job.write("in.csv", &rows);
+    let pipeline = "source.annotations = '{dir}in.csv'\nmodel.kind = 'dawid_skene'\n";
+    let run = job.run(pipeline);
+    let warnings = cells(&read_table(&run, "run"), &["warnings"]).remove(0);
+    assert_says(&warnings, &["question `second`: half of the annotators"]);
+    assert!(!warnings.contains("question `first`"), "{warnings}");
+    let error = job.fails(&format!("{pipeline}calibration.method = 'temperature'\n"), 3);
+    assert_says(&error, &["question `second`: no annotation is held out to calibrate by"]);
+}

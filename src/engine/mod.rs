@@ -3,11 +3,13 @@
 mod bounded;
 mod memory;
 mod sizes;
+mod spill;
 mod statistics;
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use datafusion::execution::disk_manager::DiskManagerBuilder;
 use datafusion::execution::runtime_env::RuntimeEnvBuilder;
 use datafusion::execution::session_state::SessionStateBuilder;
 use datafusion::prelude::{SessionConfig, SessionContext};
@@ -16,6 +18,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::{Error, Problem, Result};
 use crate::spec::Problems;
+use spill::SpillFolder;
+
 pub(crate) use memory::too_little_memory;
 
 /// Resources of a run. None of them changes a byte of the result.
@@ -33,7 +37,8 @@ pub struct EngineSpec {
     /// not fit are an error; with less than 8 GiB networks predict fewer rows at once. Left out, three quarters of the
     /// memory of the machine or container, of which at least 256 MiB stay for memory that is not counted.
     pub memory_limit: Option<String>,
-    /// Folder for spilled data; left out, the system's temporary folder.
+    /// Folder for spilled data, which the system frees when the job ends, however it ends; left out, the system's
+    /// temporary folder.
     pub scratch: Option<String>,
     /// Local folder where networks save a checkpoint after every epoch: after an interruption the same job resumes from
     /// it. Left out, it starts again.
@@ -106,16 +111,21 @@ impl EngineSpec {
         // A folder is read recursively.
         config.options_mut().execution.listing_table_ignore_subdirectory = false;
         config.options_mut().sql_parser.map_string_types_to_utf8view = false;
-        let mut runtime = RuntimeEnvBuilder::new().with_memory_limit(self.memory_bytes(), 1.0);
-        if let Some(folder) = &self.scratch {
-            runtime = runtime.with_temp_file_path(folder);
+        let folder = self.scratch.as_ref().map_or_else(std::env::temp_dir, PathBuf::from);
+        if self.scratch.is_some() {
+            spill::check(&folder).map_err(|e| {
+                Error::store(format!("the scratch folder cannot be used: {e}"))
+                    .at("engine.scratch")
+                    .found(folder.display().to_string())
+                    .help("name a folder that can be written to")
+            })?;
         }
-        let runtime = runtime.build().map_err(|e| {
-            Error::store(format!("the scratch folder cannot be used: {e}"))
-                .at("engine.scratch")
-                .found(self.scratch.as_deref().unwrap_or("the system's temporary folder"))
-                .help("name a folder that can be written to")
-        })?;
+        let spills =
+            DiskManagerBuilder::default().with_temp_file_factory(Arc::new(SpillFolder(folder)));
+        let runtime = RuntimeEnvBuilder::new()
+            .with_memory_limit(self.memory_bytes(), 1.0)
+            .with_disk_manager_builder(spills)
+            .build()?;
         let state = SessionStateBuilder::new()
             .with_config(config)
             .with_runtime_env(Arc::new(runtime))

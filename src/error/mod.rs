@@ -210,6 +210,15 @@ impl Error {
         self.amend(|p| p.what = format!("{subject}: {}", p.what))
     }
 
+    /// Puts the subject before the message, where there is one.
+    #[must_use]
+    pub fn about_some(self, subject: Option<String>) -> Self {
+        match subject {
+            Some(subject) => self.about(&subject),
+            None => self,
+        }
+    }
+
     /// Sets the place if there is none yet.
     #[must_use]
     pub fn or_at(self, place: &str) -> Self {

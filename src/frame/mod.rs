@@ -95,11 +95,21 @@ pub struct QuestionLeftOut {
     pub held_out: u64,
 }
 
+/// A question in messages.
+fn subject_of(question: &Ids) -> String {
+    format!("question `{}`", question.text(0))
+}
+
 impl Frame {
     /// The part that a model may see.
     #[must_use]
     pub fn evidence(&self) -> Evidence<'_> {
         Evidence { annotations: &self.annotations, described: self.described.as_ref() }
+    }
+
+    /// The question in messages, where questions are declared.
+    pub(crate) fn subject(&self) -> Option<String> {
+        self.question.as_ref().map(subject_of)
     }
 
     /// The rejects of this question and of the questions left out.

@@ -13,7 +13,7 @@ use super::collector::{Collector, Finished, HeldBytes, Unlabelled};
 use super::gold::GoldRows;
 use super::ids::{Ids, Interner, NULL, as_text};
 use super::rejects::{Reason, Rejects};
-use super::{Duplicates, Frame, FrameSpec, QuestionLeftOut};
+use super::{Duplicates, Frame, FrameSpec, QuestionLeftOut, subject_of};
 use crate::error::{Error, Result, offenders};
 
 /// One collector per question; without a question column there is one, with the number 0.
@@ -120,7 +120,7 @@ impl Questions {
             let question = Ids::in_order(ids.rows(std::iter::once(Some(number)))?);
             let gold = gold.as_ref().and_then(|gold| gold.get(number as usize));
             let finished = collector.finish(gold, spec, &held);
-            match finished.map_err(|e| e.about(&format!("question `{}`", question.text(0))))? {
+            match finished.map_err(|e| e.about(&subject_of(&question)))? {
                 Finished::Frame(frame) => {
                     frames.push((Frame { question: Some(question), ..*frame }, gold.cloned()));
                 }

@@ -118,10 +118,7 @@ pub async fn collect(relations: Relations, spec: &FrameSpec, run: &Run) -> Resul
     let mut annotators = annotators.map(|a| Indexed::of(a, "annotator_id")).transpose()?;
     for (frame, gold) in frames.iter_mut().zip(&gold) {
         let described = describe(frame, &mut features, annotators.as_mut(), gold.as_ref());
-        let (described, unknown) = described.map_err(|e| match &frame.question {
-            Some(question) => e.about(&format!("question `{}`", question.text(0))),
-            None => e,
-        })?;
+        let (described, unknown) = described.map_err(|e| e.about_some(frame.subject()))?;
         frame.described = Some(described);
         frame.unknown_gold.of_feature_rows = unknown;
     }

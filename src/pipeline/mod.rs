@@ -14,7 +14,7 @@ use crate::decide::Tally;
 use crate::error::{Error, Problem, Result, offenders};
 use crate::frame::{Frame, Relations, Scratch, collect};
 use crate::gate::Measures;
-use crate::model::{model_kind, switching};
+use crate::model::{Model, model_kind, switching};
 use crate::redact::{redacted, redacted_json};
 use crate::run::Run;
 use crate::sink::{
@@ -23,6 +23,7 @@ use crate::sink::{
 };
 use crate::source::{InferenceScope, Source};
 use crate::store::{StoreLocation, shown};
+use crate::tables::metrics::Metric;
 use crate::tables::{FilledTable, InputRecord, Outcome, QuestionResult, RunRecord, Table};
 pub use checkpoints::Checkpoints;
 pub use examples::{GivenSpec, TestSpec};
@@ -150,35 +151,13 @@ pub fn fit(
     let loaded = spec.model.load()?;
     let (mut answers, mut metrics) = (Vec::with_capacity(frames.len()), Vec::new());
     for (question, frame) in frames.into_iter().enumerate() {
-        let pool = run.pool();
-        run.keep_checkpoint(checkpoints.next());
-        let mut fitted = pool.install(|| loaded.model.fit(frame.evidence(), run))?;
-        if let Some(what) = fitted.not_finite() {
-            return Err(Error::new(
-                crate::error::Stage::Bug,
-                Problem::new(format!("the fit gave a number that is none: {what}")).at("model"),
-            ));
-        }
-        if let Some(confusion) = &fitted.report.confusion
-            && let Some(names) = switching::switched(&frame.annotations, confusion)
-        {
-            run.warn(switch_warning(&frame, &names));
-        }
-        let scorer = Scorer { decide: &spec.decide, seed: spec.seed, frame: &frame };
-        let measured = if spec.calibration.is_on() {
-            let before = scorer.scored(&fitted);
-            run.keep_checkpoint(checkpoints.next());
-            let model = loaded.model.as_ref();
-            let calibrated =
-                pool.install(|| calibrate(&spec.calibration, model, &frame, &mut fitted, run))?;
-            scorer.of_calibrated(before, &fitted, calibrated)
-        } else {
-            scorer.of(&fitted)
-        };
+        let subject = frame.subject();
+        run.warn_about(subject.clone());
+        let fitted = fit_question(spec, loaded.model.as_ref(), frame, checkpoints, run);
+        run.warn_about(None);
+        let (answer, measured) = fitted.map_err(|e| e.about_some(subject))?;
         metrics.extend(measured.into_iter().map(|metric| (question, metric)));
-        let tally =
-            pool.install(|| Tally::count(&spec.decide, &frame.annotations, &fitted, spec.seed));
-        answers.push(QuestionResult { frame, fitted, tally });
+        answers.push(answer);
     }
     Ok(Outcome {
         answers,
@@ -186,6 +165,41 @@ pub fn fit(
         metrics,
         run: RunRecord { seed: spec.seed, ..RunRecord::default() },
     })
+}
+
+fn fit_question(
+    spec: &PipelineSpec,
+    model: &dyn Model,
+    frame: Frame,
+    checkpoints: &mut Checkpoints,
+    run: &mut Run,
+) -> Result<(QuestionResult, Vec<Metric>)> {
+    let pool = run.pool();
+    run.keep_checkpoint(checkpoints.next());
+    let mut fitted = pool.install(|| model.fit(frame.evidence(), run))?;
+    if let Some(what) = fitted.not_finite() {
+        return Err(Error::new(
+            crate::error::Stage::Bug,
+            Problem::new(format!("the fit gave a number that is none: {what}")).at("model"),
+        ));
+    }
+    if let Some(confusion) = &fitted.report.confusion
+        && let Some(names) = switching::switched(&frame.annotations, confusion)
+    {
+        run.warn(switch_warning(&frame, &names));
+    }
+    let scorer = Scorer { decide: &spec.decide, seed: spec.seed, frame: &frame };
+    let measured = if spec.calibration.is_on() {
+        let before = scorer.scored(&fitted);
+        run.keep_checkpoint(checkpoints.next());
+        let calibrated =
+            pool.install(|| calibrate(&spec.calibration, model, &frame, &mut fitted, run))?;
+        scorer.of_calibrated(before, &fitted, calibrated)
+    } else {
+        scorer.of(&fitted)
+    };
+    let tally = pool.install(|| Tally::count(&spec.decide, &frame.annotations, &fitted, spec.seed));
+    Ok((QuestionResult { frame, fitted, tally }, measured))
 }
 
 /// The input files of every source, and the files of queries.

@@ -152,6 +152,8 @@ pub struct Run {
     pool: Arc<ThreadPool>,
     memory: usize,
     warnings: Vec<String>,
+    /// What the next warnings are about, such as one of several questions.
+    subject: Option<String>,
     checkpoint: Option<PathBuf>,
 }
 
@@ -167,6 +169,7 @@ impl Run {
             pool: Arc::clone(&SHARED_POOL),
             memory: DEFAULT_MEMORY,
             warnings: Vec::new(),
+            subject: None,
             checkpoint: None,
         }
     }
@@ -244,9 +247,17 @@ impl Run {
         Self { seed, ..self.clone() }
     }
 
+    /// Begins all further warnings with this subject, such as one of several questions.
+    pub(crate) fn warn_about(&mut self, subject: Option<String>) {
+        self.subject = subject;
+    }
+
     /// Reports a warning, and keeps it for the table `run`.
     pub fn warn(&mut self, message: impl Into<String>) {
-        let message = message.into();
+        let mut message = message.into();
+        if let Some(subject) = &self.subject {
+            message = format!("{subject}: {message}");
+        }
         self.progress.warn(&message);
         self.warnings.push(message);
     }

@@ -24,9 +24,11 @@
 //! A. P. Dawid, A. M. Skene: Maximum Likelihood Estimation of Observer Error-Rates Using the EM Algorithm. Applied
 //! Statistics 28(1), 1979. doi:10.2307/2346806
 //!
-//! Differs from crowd-kit's `DawidSkene` only in the stopping value (LL + LP here) and in that
-//! annotators without mass in a class get a uniform row; from the Matlab code of Zhang et al., which skips zero cells
-//! and so treats an impossible answer as a certain one.
+//! Differs from crowd-kit's `DawidSkene` in the stopping value (LL + LP here), and in that the labels that an annotator
+//! never used have the floor too, so that a row without mass is uniform over all labels; from the Matlab code of Zhang
+//! et al., which skips zero cells and so treats an impossible answer as a certain one. As in crowd-kit, the floor is one
+//! of counts, before the division. With many classes, few annotations and no smoothing it matters: after two steps, a
+//! row may consist of nothing but counts near the floor, and another floor gives other posteriors.
 //!
 //! ```
 //! use labelmill::model::{Model, em::{DawidSkene, Em}};
@@ -236,6 +238,18 @@ mod tests {
         let objective = spec.e_step(&a, &mut params, &mut t);
         let got = objective.maximised - objective.traced;
         assert!((got - want).abs() < 1e-12 && want < -0.1, "{got} is not {want}");
+    }
+
+    /// T of the votes is (.75, .25) and (1, 0). Annotator 3 answers 1 about instance 0 and 0 about instance 1: the count of
+    /// its label 0 in class 1 is the floor, 1e-10, in a row with the sum .25. The class shares are .875 and .125.
+    #[test]
+    fn the_floor_is_one_of_counts_and_not_of_probabilities() {
+        let a = tiny(2, &[(0, 0, 0), (0, 1, 0), (0, 2, 0), (0, 3, 1), (1, 3, 0)]);
+        let stop = StopRule { max_iter: 1, tol: 0.0, ..StopRule::default() };
+        let fitted = fit(DawidSkene { stop, ..DawidSkene::default() }, &a);
+        let (class_0, class_1) = (0.875 * 1.0 / 1.75, 0.125 * 1e-10 / 0.25);
+        let (got, want) = (fitted.posterior.row(1)[1], class_1 / (class_0 + class_1));
+        assert!((got / want - 1.0).abs() < 1e-6, "{got}, expected {want}");
     }
 
     #[test]
