@@ -66,6 +66,7 @@ pub struct BackboneSpec {
     /// How features are scaled. The statistics are those of the training rows; images have one per channel.
     pub scaling: Scaling,
     /// The width of the zero padding on each side of an image, before a random crop to the image's size in training.
+    #[schemars(range(max = 1024))]
     pub pad_crop: usize,
     /// Whether images are mirrored left to right at random in training.
     pub flip: bool,
