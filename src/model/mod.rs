@@ -11,7 +11,7 @@
 //!    the schema and fails for a key that no test names.
 //!
 //! How to add a model that trains a network is described in [`neural`]; how to add a classifier without one, in
-//! `classifier/mod.rs`. [`em::Gem`] is an EM model with such a classifier.
+//! `classifier/mod.rs`. [`gem::Gem`] is an EM model with such a classifier.
 //!
 //! The layer rule, which a test holds: nothing under `model/` imports Arrow or DataFusion, and only `neural/` imports
 //! candle.
@@ -22,6 +22,7 @@ pub mod confusion;
 pub mod em;
 pub mod fitted;
 mod from_features;
+pub mod gem;
 mod lbfgs;
 #[cfg(feature = "neural")]
 pub mod neural;
@@ -234,6 +235,7 @@ pub static MODELS: LazyLock<Vec<&'static ModelKind>> = LazyLock::new(|| {
     let folders: &[&[ModelKind]] = &[
         vote::KINDS,
         em::KINDS,
+        gem::KINDS,
         #[cfg(feature = "neural")]
         neural::KINDS,
     ];

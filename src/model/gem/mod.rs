@@ -25,7 +25,7 @@
 //!
 //! ```
 //! use labelmill::frame::Evidence;
-//! use labelmill::model::{Model, em::Gem};
+//! use labelmill::model::{Model, gem::Gem};
 //! use labelmill::testing::{described, tiny};
 //!
 //! // (instance, annotator, label): two agree on everything; the third gives the opposite.
@@ -45,19 +45,22 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
-use super::kernels::{ColumnModel, Prior};
-use super::{EmSteps, Objective, Optimum, StopRule, maximise};
 use crate::error::Result;
 use crate::frame::{Annotations, Dims, Evidence, Matrix, QuestionFeatures};
 use crate::model::classifier::{Classifier, ClassifierSpec, ColumnCache, Examples};
 use crate::model::confusion::{Cells, Confusion, Smoothing};
+use crate::model::em::kernels::{ColumnModel, Prior};
+use crate::model::em::{EmSteps, Objective, Optimum, StopRule, maximise};
 use crate::model::fitted::{Fitted, Report, Trained, on_cpu};
 use crate::model::numerics::{MIN_PROBABILITY, normalise};
 use crate::model::posterior::Posterior;
 use crate::model::snapshot::Snapshot;
-use crate::model::{Model, Predicted, SavedModel, Spec, from_features};
+use crate::model::{Model, ModelKind, Predicted, SavedModel, Spec, from_features};
 use crate::run::{Cancel, Run};
 use crate::spec::Problems;
+
+/// The model of this folder.
+pub static KINDS: &[ModelKind] = &[ModelKind::with_features::<Gem>(predict)];
 
 /// Generalised EM.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -268,7 +271,7 @@ fn predictions_of(
 ///
 /// # Errors
 /// When the features have another width, the numbers belong to another model, or another device than the CPU is named.
-pub(super) fn predict(model: SavedModel<'_>, matrix: &Matrix, run: &Run) -> Result<Predicted> {
+fn predict(model: SavedModel<'_>, matrix: &Matrix, run: &Run) -> Result<Predicted> {
     from_features::check_cpu(model.device, Gem::KIND)?;
     let spec: Gem = from_features::spec_of(model.parameters, |_| {})?;
     let sizes: GemSizes = from_features::sizes_of(model.sizes)?;

@@ -7,7 +7,7 @@ use crate::testing::dense::{self, Rows};
 use crate::testing::synth::CrowdShape;
 use crate::testing::{annotations, described, tiny};
 
-const KINDS: [ClassifierKind; 3] = [
+const CLASSIFIERS: [ClassifierKind; 3] = [
     ClassifierKind::LogisticRegression,
     ClassifierKind::DecisionTree,
     ClassifierKind::RandomForest,
@@ -254,7 +254,7 @@ fn every_classifier_reads_a_crowd_and_is_saved() {
     let dims = Dims { instances: 200, annotators: 12, classes: 3, labels: 3 };
     let a = annotations(dims, &drawn.rows);
     let described = described(&a);
-    for kind in KINDS {
+    for kind in CLASSIFIERS {
         let mut classifier = ClassifierSpec { kind, ..ClassifierSpec::default() };
         if kind == ClassifierKind::RandomForest {
             classifier.random_forest = ForestSpec { trees: 10, ..ForestSpec::default() };
@@ -313,7 +313,7 @@ fn single_annotations_are_cautioned_against() {
 /// An instance without a label that is a class; a single example; a single class; a crowd without any evidence.
 #[test]
 fn degenerate_crowds_give_no_panic_and_no_nan() {
-    for kind in KINDS {
+    for kind in CLASSIFIERS {
         let classifier = ClassifierSpec { kind, ..ClassifierSpec::default() };
         let spec = Gem { classifier, ..Gem::default() };
         let fit = |a: &Annotations| {
