@@ -26,9 +26,11 @@ mod tree;
 use rayon::prelude::*;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 
 use crate::error::{Problem, Result};
 use crate::frame::{ITEMS_PER_BLOCK, MAX_RANGES, Matrix, ranges_of_instances};
+use crate::model::fitted::on_cpu;
 use crate::model::snapshot::Snapshot;
 use crate::run::{Cancel, Run};
 use crate::spec::Problems;
@@ -102,14 +104,17 @@ pub trait Classifier: Send + Sync {
     /// Forgets what was learned.
     fn reset(&mut self);
 
-    /// Writes P(class) of a row of features, `[feature]`, into `p`, `[class]`; uniform before the first fit.
-    fn predict_row(&self, row: &[f32], p: &mut [f64]);
+    /// Writes P(class) of rows of a matrix into `p`, `[row, class]`; uniform before the first fit.
+    ///
+    /// # Errors
+    /// When the run is cancelled, or the device fails.
+    fn predict(&self, matrix: &Matrix, rows: &[u32], p: &mut [f64], cancel: &Cancel) -> Result<()>;
 
     /// Writes P(class) of the examples of the last fit, given the same matrix and rows, into `p`, `[example, class]`; where
     /// the classifier can tell, from what it learned without the example.
     ///
     /// # Errors
-    /// When the run is cancelled.
+    /// When the run is cancelled, or the device fails.
     fn predict_examples(
         &self,
         matrix: &Matrix,
@@ -127,33 +132,51 @@ pub trait Classifier: Send + Sync {
     }
 
     /// Adds what was learned to a snapshot.
-    fn save(&self, to: &mut Snapshot);
+    ///
+    /// # Errors
+    /// When the device fails.
+    fn save(&self, to: &mut Snapshot) -> Result<()>;
 
     /// Takes what was learned from a snapshot.
     ///
     /// # Errors
-    /// When the snapshot is that of another classifier, or of another number of features or classes.
-    fn load(&mut self, from: &Snapshot) -> Result<()>;
+    /// When the snapshot is that of another classifier, or of another number of features or classes, or the device
+    /// cannot be used.
+    fn load(&mut self, from: &Snapshot, run: &Run) -> Result<()>;
 
-    /// Writes P(class) of rows of a matrix into `p`, `[row, class]`.
-    ///
-    /// # Errors
-    /// When the run is cancelled.
-    fn predict(&self, matrix: &Matrix, rows: &[u32], p: &mut [f64], cancel: &Cancel) -> Result<()> {
-        let n_classes = p.len() / rows.len().max(1);
-        let blocks = p
-            .par_chunks_mut((ITEMS_PER_BLOCK * n_classes).max(1))
-            .zip(rows.par_chunks(ITEMS_PER_BLOCK));
-        blocks.try_for_each(|(p, rows)| {
-            cancel.check()?;
-            let mut features = vec![0.0; matrix.width()];
-            for (p, row) in p.chunks_exact_mut(n_classes.max(1)).zip(rows) {
-                matrix.read(*row as usize, &mut features);
-                self.predict_row(&features, p);
-            }
-            Ok(())
-        })
+    /// The device of the last fit, or of what was loaded.
+    fn device(&self) -> String {
+        on_cpu()
     }
+
+    /// The modules of a network in PyTorch's terms, for the description of a saved model; `None` for a classifier that is
+    /// no network.
+    fn modules(&self) -> Option<Value> {
+        None
+    }
+}
+
+/// Writes P(class) of rows of a matrix into `p`, `[row, class]`, where `predict_row(features, p)` computes one row.
+fn predict_rows(
+    matrix: &Matrix,
+    rows: &[u32],
+    p: &mut [f64],
+    cancel: &Cancel,
+    predict_row: impl Fn(&[f32], &mut [f64]) + Sync,
+) -> Result<()> {
+    let n_classes = p.len() / rows.len().max(1);
+    let blocks = p
+        .par_chunks_mut((ITEMS_PER_BLOCK * n_classes).max(1))
+        .zip(rows.par_chunks(ITEMS_PER_BLOCK));
+    blocks.try_for_each(|(p, rows)| {
+        cancel.check()?;
+        let mut features = vec![0.0; matrix.width()];
+        for (p, row) in p.chunks_exact_mut(n_classes.max(1)).zip(rows) {
+            matrix.read(*row as usize, &mut features);
+            predict_row(&features, p);
+        }
+        Ok(())
+    })
 }
 
 /// The kind of a classifier.
@@ -185,10 +208,10 @@ pub struct ClassifierSpec {
 }
 
 impl ClassifierSpec {
-    /// The classifier that has learned nothing yet.
+    /// The classifier that has learned nothing yet, for rows of features of these axes.
     #[must_use]
-    pub fn build(&self, n_features: usize, n_classes: usize) -> Box<dyn Classifier> {
-        let (features, classes) = (n_features, n_classes);
+    pub fn build(&self, axes: &[usize], n_classes: usize) -> Box<dyn Classifier> {
+        let (features, classes) = (axes.iter().product(), n_classes);
         match self.kind {
             ClassifierKind::LogisticRegression => {
                 let spec = self.logistic_regression.clone();

@@ -117,18 +117,18 @@ fn kinds() -> Vec<ClassifierSpec> {
 fn a_saved_classifier_predicts_the_same_and_only_fits_its_own_sizes() {
     let data = uneven();
     for spec in kinds() {
-        let mut fitted = spec.build(2, 3);
+        let mut fitted = spec.build(&[2], 3);
         let p = data.fit(fitted.as_mut());
         let mut snapshot = Snapshot::default();
-        fitted.save(&mut snapshot);
-        let mut loaded = spec.build(2, 3);
-        loaded.load(&snapshot).unwrap();
+        fitted.save(&mut snapshot).unwrap();
+        let mut loaded = spec.build(&[2], 3);
+        loaded.load(&snapshot, &Run::new(1)).unwrap();
         let mut again = vec![0.0; p.len()];
         loaded.predict(&data.matrix, &data.rows, &mut again, &Cancel::default()).unwrap();
         assert_eq!(p, again, "{:?}", spec.kind);
         assert!(p[9] > 0.5, "{:?} has learned: {p:?}", spec.kind);
         for (n_features, n_classes) in [(1, 3), (2, 2)] {
-            let misfit = spec.build(n_features, n_classes).load(&snapshot);
+            let misfit = spec.build(&[n_features], n_classes).load(&snapshot, &Run::new(1));
             assert!(misfit.is_err(), "{:?} {n_features} {n_classes}", spec.kind);
         }
     }
@@ -138,13 +138,13 @@ fn a_saved_classifier_predicts_the_same_and_only_fits_its_own_sizes() {
 fn a_classifier_that_has_learned_nothing_finds_all_classes_equal() {
     let data = uneven();
     for spec in kinds() {
-        let mut classifier = spec.build(2, 3);
+        let mut classifier = spec.build(&[2], 3);
         let saved = |classifier: &dyn Classifier| {
             let mut p = vec![0.0; 18];
             classifier.predict(&data.matrix, &data.rows, &mut p, &Cancel::default()).unwrap();
             assert_near(&p, &[1.0 / 3.0; 18], 1e-15);
             let mut snapshot = Snapshot::default();
-            classifier.save(&mut snapshot);
+            classifier.save(&mut snapshot).unwrap();
             snapshot
         };
         let before = saved(classifier.as_ref());
@@ -166,7 +166,7 @@ fn one_thread_and_four_give_the_same_bits() {
     for spec in kinds() {
         let on = |threads| {
             let run = Run::new(1).with_threads(threads).unwrap();
-            run.pool().install(|| data.fit(spec.build(2, 2).as_mut()))
+            run.pool().install(|| data.fit(spec.build(&[2], 2).as_mut()))
         };
         assert_eq!(on(1), on(4), "{:?}", spec.kind);
     }

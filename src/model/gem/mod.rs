@@ -132,7 +132,7 @@ impl Model for Gem {
         let classifier = params.classifier.as_ref();
         let predictions = predictions_of(classifier, steps.matrix, sizes.classes, &run.cancel)?;
         let mut learned = Snapshot::default();
-        params.classifier.save(&mut learned);
+        params.classifier.save(&mut learned)?;
         let report = steps.report(a, &posterior, params);
         Ok(Fitted {
             posterior,
@@ -197,7 +197,7 @@ impl EmSteps for Steps<'_> {
         let Dims { instances, classes, .. } = a.dims();
         Params {
             prior: vec![1.0 / classes as f64; instances * classes],
-            classifier: self.spec.classifier.build(self.matrix.width(), classes),
+            classifier: self.spec.classifier.build(self.matrix.shape(), classes),
             columns: ColumnModel::new(a),
             smoothing: Smoothing::new(a, self.spec.smoothing, self.spec.diagonal),
         }
@@ -280,8 +280,8 @@ fn predict(model: SavedModel<'_>, matrix: &Matrix, run: &Run) -> Result<Predicte
         return Err(from_features::impossible_sizes(&sizes));
     }
     from_features::check_width(matrix, sizes.features)?;
-    let mut classifier = spec.classifier.build(sizes.features, sizes.classes);
-    classifier.load(&learned)?;
+    let mut classifier = spec.classifier.build(&[sizes.features], sizes.classes);
+    classifier.load(&learned, run)?;
     let classes = predictions_of(classifier.as_ref(), matrix, sizes.classes, &run.cancel)?;
     from_features::check_finite(classes.values(), 0, sizes.classes)?;
     Ok(Predicted { classes, device: on_cpu() })
