@@ -1,4 +1,4 @@
-//! Classifiers of feature rows that are not networks, for models that alternate between labels and a classifier.
+//! Classifiers of rows of features, for models that alternate between labels and a classifier.
 //!
 //! A [`Classifier`] learns from [`Examples`]: rows of features with soft targets and weights. One with the target (0.3,
 //! 0.7) and the weight 2 is the same as two with the weights 0.6 and 1.4, of which each has one class; a weight of 2 is
@@ -11,14 +11,18 @@
 //!
 //! # Why
 //! A small table of features is learned better by a logistic regression or by trees than by a network: they have few
-//! settings, give the same result on every machine, and take seconds. Networks are learners of their own: their training
-//! takes hours, is interrupted and resumed between any two epochs, and needs held-out data to stop. So a model that
-//! alternates between labels and a network is a schedule of acts, such as `agg_net`, which is `gem` around a network.
+//! settings, give the same result on every machine, and take seconds. A network is a classifier as well, for images and
+//! other features that need one; its training loop is that of the models under `neural/`. These remain models of their
+//! own: they train a network and parameters of annotators by one loss, select an epoch by held-out data, and an
+//! interrupted training resumes at the last epoch. A fit of a classifier begins anew after an interruption. `agg_net` is
+//! nearly `gem` around a network, with these abilities.
 
 mod decision_tree;
 mod forest;
 mod growth;
 mod logistic;
+#[cfg(feature = "neural")]
+mod network;
 #[cfg(test)]
 mod tests;
 mod tree;
@@ -38,6 +42,8 @@ pub use decision_tree::DecisionTree;
 pub use forest::{ForestSpec, RandomForest};
 pub use growth::ColumnCache;
 pub use logistic::{LogisticRegression, LogisticSpec};
+#[cfg(feature = "neural")]
+pub use network::{NetworkClassifier, NetworkClassifierSpec};
 pub use tree::{Criterion, TreeSpec};
 
 /// Rows of features with soft targets and weights.
@@ -191,6 +197,9 @@ pub enum ClassifierKind {
     DecisionTree,
     /// A random forest.
     RandomForest,
+    /// A network.
+    #[cfg(feature = "neural")]
+    Network,
 }
 
 /// A classifier and its settings.
@@ -205,6 +214,9 @@ pub struct ClassifierSpec {
     pub decision_tree: TreeSpec,
     /// The settings of `kind = "random_forest"`.
     pub random_forest: ForestSpec,
+    /// The settings of `kind = "network"`.
+    #[cfg(feature = "neural")]
+    pub network: NetworkClassifierSpec,
 }
 
 impl ClassifierSpec {
@@ -223,10 +235,23 @@ impl ClassifierSpec {
             ClassifierKind::RandomForest => {
                 Box::new(RandomForest::new(self.random_forest.clone(), features, classes))
             }
+            #[cfg(feature = "neural")]
+            ClassifierKind::Network => {
+                Box::new(NetworkClassifier::new(self.network.clone(), axes, classes))
+            }
         }
     }
 
-    /// Adds a problem for every section that is set, but belongs to another kind.
+    /// The device that the settings name; `None` for a kind that computes on the CPU only.
+    pub fn device_mut(&mut self) -> Option<&mut String> {
+        match self.kind {
+            #[cfg(feature = "neural")]
+            ClassifierKind::Network => Some(&mut self.network.device),
+            _ => None,
+        }
+    }
+
+    /// Adds a problem for every section that is set, but belongs to another kind, and the broken rules of the others.
     pub fn check(&self, place: &str, problems: &mut Problems) {
         let plain = Self::default();
         let sections = [
@@ -245,6 +270,8 @@ impl ClassifierSpec {
                 "random_forest",
                 self.random_forest != plain.random_forest,
             ),
+            #[cfg(feature = "neural")]
+            (ClassifierKind::Network, "network", self.network != plain.network),
         ];
         for (_, section, _) in sections.iter().filter(|(kind, _, set)| *set && *kind != self.kind) {
             problems.push(
@@ -253,5 +280,7 @@ impl ClassifierSpec {
                     .help(format!("set kind = \"{section}\", or leave the section out")),
             );
         }
+        #[cfg(feature = "neural")]
+        self.network.check(&format!("{place}.network"), problems);
     }
 }
