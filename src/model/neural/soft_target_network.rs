@@ -1,7 +1,7 @@
 //! A network that learns weighted examples with soft targets, without annotators.
 //!
 //! ```text
-//! loss of a batch = -( sum_i w[i] sum_k T[i][k] ln p_i[k] ) / sum_i w[i]
+//! loss of a batch = -(1/B) sum_i (w[i] / mean of w) sum_k T[i][k] ln p_i[k]
 //! ```
 //! A fit trains some epochs in the loop that all models share (`train/`). The next one continues with its parameters and
 //! moments, and counts its epochs from there: `train.epochs` are those of all fits, the schedule of the learning rate runs
@@ -106,7 +106,8 @@ impl SoftTargetNetwork {
         let trained = trained.map_or_else(|| self.start(&data, &targets, run), Ok)?;
         let TrainedLearners { learners, device, trace } = trained;
         let done = trace.len() as u32;
-        let model = SoftTargetLoss { done, epochs_per_fit: self.epochs_per_fit };
+        let mean_weight = targets.values().iter().sum::<f64>() / rows.len() as f64;
+        let model = SoftTargetLoss { done, epochs_per_fit: self.epochs_per_fit, mean_weight };
         let state = TrainState { trace, ..TrainState::with_targets(Some(targets)) };
         let mut trainer = Trainer {
             model: &model,
@@ -193,7 +194,7 @@ impl SoftTargetNetwork {
         // What a damaged file has given is for the caller to judge.
         if !trace.is_empty() && p.iter().any(|p| !p.is_finite()) {
             let found =
-                format!("a prediction that is not a finite number after {} epochs", trace.len());
+                format!("a prediction that is not a finite number after epoch {}", trace.len());
             return Err(diverged(&found, false));
         }
         Ok(())
@@ -253,6 +254,8 @@ struct SoftTargetLoss {
     /// The number of epochs of earlier fits.
     done: u32,
     epochs_per_fit: u32,
+    /// The mean of the weights of all examples.
+    mean_weight: f64,
 }
 
 impl CrowdNet for SoftTargetLoss {
@@ -276,7 +279,7 @@ impl CrowdNet for SoftTargetLoss {
     fn loss(&self, context: &BatchContext<'_>, gradient: &mut Gradient) -> f64 {
         let n = context.dims.classes;
         let targets = context.batch.targets.chunks_exact(n);
-        let scale = 1.0 / context.batch.targets.iter().sum::<f64>();
+        let scale = 1.0 / (self.mean_weight * context.batch.len() as f64);
         let mut loss = 0.0;
         for ((b, targets), d_logits) in
             targets.enumerate().zip(gradient.out.logits.chunks_exact_mut(n))

@@ -1,18 +1,21 @@
 //! A network as a classifier: the layers of a `backbone`, and a linear layer with a softmax.
 //!
 //! ```text
-//! minimise  -( sum_i w_i sum_k T[i][k] ln p_i[k] ) / sum_i w_i   over the examples of a batch
+//! loss of a batch of B examples = -(1/B) sum_i (w_i / mean of w) sum_k T[i][k] ln p_i[k]
 //! ```
 //! Each fit trains `epochs_per_fit` epochs, from the parameters and the moments of the last fit on. The learning rate
 //! follows its schedule over the `epochs` of all fits; after them, fits change nothing. Features are scaled by the means
 //! and deviations of the first fit's examples, by their weights. Batch normalisation counts examples, whatever their
-//! weights. On the CPU, results are the same for any number of threads.
+//! weights.
 //!
 //! # Why
 //! With a rate that ends at zero, a loop around the classifier converges: EM with a gradient step for an M-step needs
 //! step sizes that fall (O. Cappé, E. Moulines: On-line expectation-maximization algorithm for latent data models. JRSS B
 //! 71, 2009. doi:10.1111/j.1467-9868.2009.00698.x). One that does not fall would also let the network learn the posteriors
 //! by heart in the rounds that follow, and these would count the annotations again.
+
+#[cfg(test)]
+mod tests;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
