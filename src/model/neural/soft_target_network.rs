@@ -293,3 +293,59 @@ impl CrowdNet for SoftTargetLoss {
         loss
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::neural::data::batch::Batch;
+    use crate::model::neural::net::heads::Outputs;
+    use crate::model::neural::train::state::Estimates;
+
+    /// Two examples of the weights 2 and 0.5, where the mean of all weights is 1.5, so that both terms are divided by 3:
+    /// the first has the target (0.3, 0.7), the second (0, 1). The derivative by a logit is (w p - w T) / 3.
+    #[test]
+    fn examples_of_a_batch_count_by_their_share_of_the_mean_weight() {
+        let model = SoftTargetLoss { mean_weight: 1.5, ..SoftTargetLoss::default() };
+        let targets = vec![0.6, 1.4, 0.0, 0.5];
+        let batch = Batch { targets, ..TrainingData::unseen(vec![0, 1]) };
+        let p = vec![0.4, 0.6, 0.1, 0.9];
+        let out = Outputs { rows: 2, logits: vec![0.0; 4], p, ..Outputs::default() };
+        let context = BatchContext {
+            phase: "train",
+            batch: &batch,
+            out: &out,
+            others: &[],
+            gathered: &Vec::new(),
+            annotator_params: &AnnotatorParams::default(),
+            estimates: &Estimates::default(),
+            reduction: Reduction::Sum,
+            dims: Dims { instances: 2, annotators: 0, classes: 2, labels: 2 },
+        };
+        let mut gradient = Gradient { out: out.zeros_like(), ..Gradient::default() };
+        let loss = model.loss(&context, &mut gradient);
+        let want = -(0.6 * 0.4_f64.ln() + 1.4 * 0.6_f64.ln() + 0.5 * 0.9_f64.ln()) / 3.0;
+        assert!((loss - want).abs() < 1e-12, "{loss}, expected {want}");
+        let slopes = [0.8 - 0.6, 1.2 - 1.4, 0.05, 0.45 - 0.5];
+        for (got, want) in gradient.out.logits.iter().zip(slopes) {
+            assert!((got - want / 3.0).abs() < 1e-12, "{got}, expected {want} / 3");
+        }
+    }
+
+    /// Nine epochs in all, four in each fit: the last fit has one, and no fit follows it.
+    #[test]
+    fn a_schedule_of_all_fits_is_cut_into_fits() {
+        let train = TrainSpec { epochs: 9, ..TrainSpec::default() };
+        let epochs = |done| {
+            let model = SoftTargetLoss { done, epochs_per_fit: 4, mean_weight: 1.0 };
+            match model.next_act(&train, &TrainState::default()) {
+                Some(Act::Train(phase)) => Some((phase.act, phase.epochs)),
+                _ => None,
+            }
+        };
+        let wanted = [Some((0..4, 9)), Some((4..8, 9)), Some((8..9, 9)), None];
+        assert_eq!([0, 4, 8, 9].map(epochs), wanted);
+        let (model, state) =
+            (SoftTargetLoss::default(), TrainState { acts: 1, ..TrainState::default() });
+        assert_eq!(model.next_act(&train, &state), None);
+    }
+}
