@@ -103,14 +103,17 @@ fn spec(job: &Job, kind: &str, set: Option<String>) -> Option<PipelineSpec> {
     // Only a backbone for images can shift and mirror its input.
     let is_of_images =
         set.as_ref().is_some_and(|s| s.contains("backbone.flip") || s.contains("pad_crop"));
-    let backbone = if is_of_images { "model.backbone.kind = 'lenet'\n" } else { "" };
+    let of_classifier = set.as_ref().is_some_and(|s| s.contains("classifier.network."));
+    let section = if of_classifier { "model.classifier.network" } else { "model" };
+    let backbone =
+        if is_of_images { format!("{section}.backbone.kind = 'lenet'\n") } else { String::new() };
     // Only weights that depend on the instance go through a bottleneck.
     let has_bottleneck = set.as_ref().is_some_and(|s| s.contains("model.bottleneck"));
     let weights = if has_bottleneck { "model.weights_by = 'instance'\n" } else { "" };
     // Only the chosen classifier may have settings.
     let named =
         |kind: &&str| set.as_ref().is_some_and(|s| s.contains(&format!("classifier.{kind}.")));
-    let classifier = ["decision_tree", "random_forest"].into_iter().find(named);
+    let classifier = ["decision_tree", "random_forest", "network"].into_iter().find(named);
     let classifier =
         classifier.map_or_else(String::new, |kind| format!("model.classifier.kind = '{kind}'\n"));
     // Only a training whose epochs are scored can run out of patience.
@@ -196,6 +199,8 @@ async fn every_parameter_of_every_model_changes_the_digest() {
                 }
                 "model.train.reduction" => ["dl", "soft_bootstrap", "agg_net", "tcl", "max_mig"]
                     .contains(&kind_of_model.kind),
+                "model.classifier.network.optimiser.annotator_learning_rate"
+                | "model.classifier.network.optimiser.annotator_delay" => true,
                 _ => false,
             };
             if !has_one_value && changes(&job, kind_of_model.kind, key, words).await != Some(true) {

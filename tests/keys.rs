@@ -17,9 +17,10 @@ use crate::digest::leaves;
 const SHARED: [&str; 5] = ["backbone", "device", "preset", "stop", "train"];
 
 /// Keys whose effect no test can observe, and why.
-const UNSEEN: [(&str, &str); 2] = [
+const UNSEEN: [(&str, &str); 3] = [
     ("sink.sync", "what a disk has after a power cut is not seen by a process"),
     ("model.train.precision", "only a GPU computes in another precision than f32"),
+    ("gem.classifier.network.precision", "only a GPU computes in another precision than f32"),
 ];
 
 /// Every key of a pipeline file that is not a section.

@@ -10,8 +10,8 @@
 //! 6. Name every key of the spec above a test that shows what it does (`// keys: my_model.my_key`): `tests/keys.rs` walks
 //!    the schema and fails for a key that no test names.
 //!
-//! How to add a model that trains a network is described in [`neural`]; how to add a classifier without one, in
-//! `classifier/mod.rs`. [`em::Gem`] is an EM model with such a classifier.
+//! How to add a model that trains a network is described in [`neural`]; how to add a classifier, in
+//! `classifier/mod.rs`. [`gem::Gem`] is an EM model with such a classifier.
 //!
 //! The layer rule, which a test holds: nothing under `model/` imports Arrow or DataFusion, and only `neural/` imports
 //! candle.
@@ -22,6 +22,7 @@ pub mod confusion;
 pub mod em;
 pub mod fitted;
 mod from_features;
+pub mod gem;
 mod lbfgs;
 #[cfg(feature = "neural")]
 pub mod neural;
@@ -43,6 +44,8 @@ use crate::error::{Error, Problem, Result, nearest};
 use crate::frame::{Evidence, Matrix};
 use crate::run::Run;
 use crate::spec::Problems;
+#[cfg(feature = "neural")]
+pub use classifier::NetworkClassifierSpec;
 pub use classifier::{
     ClassifierKind, ClassifierSpec, Criterion, ForestSpec, LogisticSpec, TreeSpec,
 };
@@ -234,6 +237,7 @@ pub static MODELS: LazyLock<Vec<&'static ModelKind>> = LazyLock::new(|| {
     let folders: &[&[ModelKind]] = &[
         vote::KINDS,
         em::KINDS,
+        gem::KINDS,
         #[cfg(feature = "neural")]
         neural::KINDS,
     ];

@@ -2,7 +2,7 @@
 
 use super::growth::{Growth, check_memory};
 use super::tree::{Tree, TreeSpec, load, save};
-use super::{Classifier, Examples};
+use super::{Classifier, Examples, predict_rows};
 use crate::error::Result;
 use crate::frame::Matrix;
 use crate::model::snapshot::Snapshot;
@@ -29,6 +29,14 @@ impl DecisionTree {
     pub fn new(spec: TreeSpec, n_features: usize, n_classes: usize) -> Self {
         Self { spec, n_features, n_classes, tree: None, without_own: Vec::new() }
     }
+
+    /// Writes P(class) of a row of features, `[feature]`, into `p`, `[class]`.
+    fn predict_row(&self, row: &[f32], p: &mut [f64]) {
+        match &self.tree {
+            Some(tree) => p.copy_from_slice(tree.leaf(self.n_classes, |feature| row[feature])),
+            None => p.fill(1.0 / self.n_classes as f64),
+        }
+    }
 }
 
 impl Classifier for DecisionTree {
@@ -46,11 +54,8 @@ impl Classifier for DecisionTree {
         (self.tree, self.without_own) = (None, Vec::new());
     }
 
-    fn predict_row(&self, row: &[f32], p: &mut [f64]) {
-        match &self.tree {
-            Some(tree) => p.copy_from_slice(tree.leaf(self.n_classes, |feature| row[feature])),
-            None => p.fill(1.0 / self.n_classes as f64),
-        }
+    fn predict(&self, matrix: &Matrix, rows: &[u32], p: &mut [f64], cancel: &Cancel) -> Result<()> {
+        predict_rows(matrix, rows, p, cancel, |row, p| self.predict_row(row, p))
     }
 
     fn predict_examples(&self, _: &Matrix, _: &[u32], p: &mut [f64], _: &Cancel) -> Result<()> {
@@ -58,11 +63,12 @@ impl Classifier for DecisionTree {
         Ok(())
     }
 
-    fn save(&self, to: &mut Snapshot) {
+    fn save(&self, to: &mut Snapshot) -> Result<()> {
         save(self.tree.as_slice(), (self.n_features, self.n_classes), to);
+        Ok(())
     }
 
-    fn load(&mut self, from: &Snapshot) -> Result<()> {
+    fn load(&mut self, from: &Snapshot, _: &Run) -> Result<()> {
         self.tree = load((self.n_features, self.n_classes), 1, from)?.pop();
         self.without_own = Vec::new();
         Ok(())
@@ -217,7 +223,7 @@ mod tests {
         for n in [0, 2] {
             let mut snapshot = Snapshot::default();
             save(&vec![tree.clone(); n], (1, 2), &mut snapshot);
-            assert!(DecisionTree::new(spec(), 1, 2).load(&snapshot).is_err(), "{n}");
+            assert!(DecisionTree::new(spec(), 1, 2).load(&snapshot, &Run::new(1)).is_err(), "{n}");
             assert!(load((1, 2), n, &snapshot).is_ok(), "{n}");
         }
     }

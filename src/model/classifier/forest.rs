@@ -24,7 +24,7 @@ use serde::{Deserialize, Serialize};
 
 use super::growth::{FeatureColumns, Growth, RandomFeatures, check_memory};
 use super::tree::{Tree, TreeSpec, load, save};
-use super::{Classifier, Examples};
+use super::{Classifier, Examples, predict_rows};
 use crate::error::{Error, Result};
 use crate::frame::{ITEMS_PER_BLOCK, Matrix};
 use crate::model::snapshot::Snapshot;
@@ -71,6 +71,20 @@ impl RandomForest {
     fn features_per_split(&self) -> usize {
         let root = self.n_features.isqrt();
         self.spec.features_per_split.map_or(root, |n| n as usize).clamp(1, self.n_features.max(1))
+    }
+
+    /// Writes P(class) of a row of features, `[feature]`, into `p`, `[class]`.
+    fn predict_row(&self, row: &[f32], p: &mut [f64]) {
+        if self.trees.is_empty() {
+            p.fill(1.0 / self.n_classes as f64);
+            return;
+        }
+        p.fill(0.0);
+        for tree in &self.trees {
+            let leaf = tree.leaf(self.n_classes, |feature| row[feature]);
+            p.iter_mut().zip(leaf).for_each(|(p, leaf)| *p += leaf);
+        }
+        p.iter_mut().for_each(|p| *p /= self.trees.len() as f64);
     }
 
     /// Each example's mean over the trees that did not see it, `[example, class]`; over all trees if every tree did.
@@ -162,17 +176,8 @@ impl Classifier for RandomForest {
         (self.trees, self.out_of_bag) = (Vec::new(), Vec::new());
     }
 
-    fn predict_row(&self, row: &[f32], p: &mut [f64]) {
-        if self.trees.is_empty() {
-            p.fill(1.0 / self.n_classes as f64);
-            return;
-        }
-        p.fill(0.0);
-        for tree in &self.trees {
-            let leaf = tree.leaf(self.n_classes, |feature| row[feature]);
-            p.iter_mut().zip(leaf).for_each(|(p, leaf)| *p += leaf);
-        }
-        p.iter_mut().for_each(|p| *p /= self.trees.len() as f64);
+    fn predict(&self, matrix: &Matrix, rows: &[u32], p: &mut [f64], cancel: &Cancel) -> Result<()> {
+        predict_rows(matrix, rows, p, cancel, |row, p| self.predict_row(row, p))
     }
 
     fn predict_examples(&self, _: &Matrix, _: &[u32], p: &mut [f64], _: &Cancel) -> Result<()> {
@@ -180,11 +185,12 @@ impl Classifier for RandomForest {
         Ok(())
     }
 
-    fn save(&self, to: &mut Snapshot) {
+    fn save(&self, to: &mut Snapshot) -> Result<()> {
         save(&self.trees, (self.n_features, self.n_classes), to);
+        Ok(())
     }
 
-    fn load(&mut self, from: &Snapshot) -> Result<()> {
+    fn load(&mut self, from: &Snapshot, _: &Run) -> Result<()> {
         let n_trees = self.spec.trees as usize;
         self.trees = load((self.n_features, self.n_classes), n_trees, from)?;
         self.out_of_bag = Vec::new();
@@ -221,7 +227,7 @@ mod tests {
             forty().fit(&mut forest);
             assert_eq!(forest.trees.len(), trees as usize);
             let mut snapshot = Snapshot::default();
-            forest.save(&mut snapshot);
+            forest.save(&mut snapshot).unwrap();
             snapshot.u32s_of("feature").unwrap().contains(&1)
         };
         assert!(!uses_second(Some(2), 8));

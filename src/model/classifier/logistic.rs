@@ -18,12 +18,13 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::{Classifier, Examples};
+use super::{Classifier, Examples, predict_rows};
 use crate::error::Result;
+use crate::frame::Matrix;
 use crate::model::lbfgs::try_maximise;
 use crate::model::numerics::softmax;
 use crate::model::snapshot::Snapshot;
-use crate::run::Run;
+use crate::run::{Cancel, Run};
 
 /// The derivative by a parameter that counts as zero, for each unit of weight. With a smaller one, the last steps of
 /// L-BFGS would change the objective by less than the rounding of its sums.
@@ -102,6 +103,13 @@ impl LogisticRegression {
         sums[n] + self.penalty(coefficients)
     }
 
+    /// Writes P(class) of a row of features, `[feature]`, into `p`, `[class]`.
+    fn predict_row(&self, row: &[f32], p: &mut [f64]) {
+        let mut logits = vec![0.0; self.n_classes];
+        logits_of(&self.coefficients, &self.scale.apply(row), &mut logits);
+        softmax(&logits, p);
+    }
+
     /// The term of the penalty in the objective.
     fn penalty(&self, coefficients: &[f64]) -> f64 {
         let rows = coefficients.chunks_exact(self.n_features + 1);
@@ -129,23 +137,22 @@ impl Classifier for LogisticRegression {
         self.coefficients.fill(0.0);
     }
 
-    fn predict_row(&self, row: &[f32], p: &mut [f64]) {
-        let mut logits = vec![0.0; self.n_classes];
-        logits_of(&self.coefficients, &self.scale.apply(row), &mut logits);
-        softmax(&logits, p);
+    fn predict(&self, matrix: &Matrix, rows: &[u32], p: &mut [f64], cancel: &Cancel) -> Result<()> {
+        predict_rows(matrix, rows, p, cancel, |row, p| self.predict_row(row, p))
     }
 
     fn log_prior(&self) -> f64 {
         self.penalty(&self.coefficients)
     }
 
-    fn save(&self, to: &mut Snapshot) {
+    fn save(&self, to: &mut Snapshot) -> Result<()> {
         to.f64s("mean".to_owned(), self.scale.mean.clone());
         to.f64s("factor".to_owned(), self.scale.factor.clone());
         to.f64s("coefficients".to_owned(), self.coefficients.clone());
+        Ok(())
     }
 
-    fn load(&mut self, from: &Snapshot) -> Result<()> {
+    fn load(&mut self, from: &Snapshot, _: &Run) -> Result<()> {
         let take = |name: &str, own: &Vec<f64>| from.take_n_f64s(name, own.len());
         let scale = Standardisation {
             mean: take("mean", &self.scale.mean)?,
@@ -215,7 +222,6 @@ fn dot(a: &[f64], b: &[f64]) -> f64 {
 mod tests {
     use super::super::tests::{Owned, assert_near, uneven};
     use super::*;
-    use crate::run::Cancel;
 
     fn regression(l2: f64) -> LogisticRegression {
         LogisticRegression::new(LogisticSpec { l2, ..LogisticSpec::default() }, 2, 3)

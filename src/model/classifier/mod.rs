@@ -1,4 +1,4 @@
-//! Classifiers of feature rows that are not networks, for models that alternate between labels and a classifier.
+//! Classifiers of rows of features, for models that alternate between labels and a classifier.
 //!
 //! A [`Classifier`] learns from [`Examples`]: rows of features with soft targets and weights. One with the target (0.3,
 //! 0.7) and the weight 2 is the same as two with the weights 0.6 and 1.4, of which each has one class; a weight of 2 is
@@ -11,14 +11,18 @@
 //!
 //! # Why
 //! A small table of features is learned better by a logistic regression or by trees than by a network: they have few
-//! settings, give the same result on every machine, and take seconds. Networks are learners of their own: their training
-//! takes hours, is interrupted and resumed between any two epochs, and needs held-out data to stop. So a model that
-//! alternates between labels and a network is a schedule of acts, such as `agg_net`, which is `gem` around a network.
+//! settings, give the same result on every machine, and take seconds. A network is a classifier as well, for images and
+//! other features that need one; its training loop is that of the models under `neural/`. These remain models of their
+//! own: they train a network and parameters of annotators by one loss, select an epoch by held-out data, and an
+//! interrupted training resumes at the last epoch. A fit of a classifier begins anew after an interruption. `agg_net` is
+//! nearly `gem` around a network, with these abilities.
 
 mod decision_tree;
 mod forest;
 mod growth;
 mod logistic;
+#[cfg(feature = "neural")]
+mod network;
 #[cfg(test)]
 mod tests;
 mod tree;
@@ -26,9 +30,11 @@ mod tree;
 use rayon::prelude::*;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 
 use crate::error::{Problem, Result};
 use crate::frame::{ITEMS_PER_BLOCK, MAX_RANGES, Matrix, ranges_of_instances};
+use crate::model::fitted::on_cpu;
 use crate::model::snapshot::Snapshot;
 use crate::run::{Cancel, Run};
 use crate::spec::Problems;
@@ -36,6 +42,8 @@ pub use decision_tree::DecisionTree;
 pub use forest::{ForestSpec, RandomForest};
 pub use growth::ColumnCache;
 pub use logistic::{LogisticRegression, LogisticSpec};
+#[cfg(feature = "neural")]
+pub use network::{NetworkClassifier, NetworkClassifierSpec};
 pub use tree::{Criterion, TreeSpec};
 
 /// Rows of features with soft targets and weights.
@@ -102,14 +110,17 @@ pub trait Classifier: Send + Sync {
     /// Forgets what was learned.
     fn reset(&mut self);
 
-    /// Writes P(class) of a row of features, `[feature]`, into `p`, `[class]`; uniform before the first fit.
-    fn predict_row(&self, row: &[f32], p: &mut [f64]);
+    /// Writes P(class) of rows of a matrix into `p`, `[row, class]`; uniform before the first fit.
+    ///
+    /// # Errors
+    /// When the run is cancelled, or the device fails.
+    fn predict(&self, matrix: &Matrix, rows: &[u32], p: &mut [f64], cancel: &Cancel) -> Result<()>;
 
     /// Writes P(class) of the examples of the last fit, given the same matrix and rows, into `p`, `[example, class]`; where
     /// the classifier can tell, from what it learned without the example.
     ///
     /// # Errors
-    /// When the run is cancelled.
+    /// When the run is cancelled, or the device fails.
     fn predict_examples(
         &self,
         matrix: &Matrix,
@@ -127,33 +138,51 @@ pub trait Classifier: Send + Sync {
     }
 
     /// Adds what was learned to a snapshot.
-    fn save(&self, to: &mut Snapshot);
+    ///
+    /// # Errors
+    /// When the device fails.
+    fn save(&self, to: &mut Snapshot) -> Result<()>;
 
     /// Takes what was learned from a snapshot.
     ///
     /// # Errors
-    /// When the snapshot is that of another classifier, or of another number of features or classes.
-    fn load(&mut self, from: &Snapshot) -> Result<()>;
+    /// When the snapshot is that of another classifier, or of another number of features or classes, or the device
+    /// cannot be used.
+    fn load(&mut self, from: &Snapshot, run: &Run) -> Result<()>;
 
-    /// Writes P(class) of rows of a matrix into `p`, `[row, class]`.
-    ///
-    /// # Errors
-    /// When the run is cancelled.
-    fn predict(&self, matrix: &Matrix, rows: &[u32], p: &mut [f64], cancel: &Cancel) -> Result<()> {
-        let n_classes = p.len() / rows.len().max(1);
-        let blocks = p
-            .par_chunks_mut((ITEMS_PER_BLOCK * n_classes).max(1))
-            .zip(rows.par_chunks(ITEMS_PER_BLOCK));
-        blocks.try_for_each(|(p, rows)| {
-            cancel.check()?;
-            let mut features = vec![0.0; matrix.width()];
-            for (p, row) in p.chunks_exact_mut(n_classes.max(1)).zip(rows) {
-                matrix.read(*row as usize, &mut features);
-                self.predict_row(&features, p);
-            }
-            Ok(())
-        })
+    /// The device of the last fit, or of what was loaded.
+    fn device(&self) -> String {
+        on_cpu()
     }
+
+    /// The modules of a network in PyTorch's terms, for the description of a saved model; `None` for a classifier that is
+    /// no network.
+    fn modules(&self) -> Option<Value> {
+        None
+    }
+}
+
+/// Writes P(class) of rows of a matrix into `p`, `[row, class]`, where `predict_row(features, p)` computes one row.
+fn predict_rows(
+    matrix: &Matrix,
+    rows: &[u32],
+    p: &mut [f64],
+    cancel: &Cancel,
+    predict_row: impl Fn(&[f32], &mut [f64]) + Sync,
+) -> Result<()> {
+    let n_classes = p.len() / rows.len().max(1);
+    let blocks = p
+        .par_chunks_mut((ITEMS_PER_BLOCK * n_classes).max(1))
+        .zip(rows.par_chunks(ITEMS_PER_BLOCK));
+    blocks.try_for_each(|(p, rows)| {
+        cancel.check()?;
+        let mut features = vec![0.0; matrix.width()];
+        for (p, row) in p.chunks_exact_mut(n_classes.max(1)).zip(rows) {
+            matrix.read(*row as usize, &mut features);
+            predict_row(&features, p);
+        }
+        Ok(())
+    })
 }
 
 /// The kind of a classifier.
@@ -168,6 +197,9 @@ pub enum ClassifierKind {
     DecisionTree,
     /// A random forest.
     RandomForest,
+    /// A network.
+    #[cfg(feature = "neural")]
+    Network,
 }
 
 /// A classifier and its settings.
@@ -182,13 +214,16 @@ pub struct ClassifierSpec {
     pub decision_tree: TreeSpec,
     /// The settings of `kind = "random_forest"`.
     pub random_forest: ForestSpec,
+    /// The settings of `kind = "network"`.
+    #[cfg(feature = "neural")]
+    pub network: NetworkClassifierSpec,
 }
 
 impl ClassifierSpec {
-    /// The classifier that has learned nothing yet.
+    /// The classifier that has learned nothing yet, for rows of features of these axes.
     #[must_use]
-    pub fn build(&self, n_features: usize, n_classes: usize) -> Box<dyn Classifier> {
-        let (features, classes) = (n_features, n_classes);
+    pub fn build(&self, axes: &[usize], n_classes: usize) -> Box<dyn Classifier> {
+        let (features, classes) = (axes.iter().product(), n_classes);
         match self.kind {
             ClassifierKind::LogisticRegression => {
                 let spec = self.logistic_regression.clone();
@@ -200,10 +235,23 @@ impl ClassifierSpec {
             ClassifierKind::RandomForest => {
                 Box::new(RandomForest::new(self.random_forest.clone(), features, classes))
             }
+            #[cfg(feature = "neural")]
+            ClassifierKind::Network => {
+                Box::new(NetworkClassifier::new(self.network.clone(), axes, classes))
+            }
         }
     }
 
-    /// Adds a problem for every section that is set, but belongs to another kind.
+    /// The device that the settings name; `None` for a kind that computes on the CPU only.
+    pub fn device_mut(&mut self) -> Option<&mut String> {
+        match self.kind {
+            #[cfg(feature = "neural")]
+            ClassifierKind::Network => Some(&mut self.network.device),
+            _ => None,
+        }
+    }
+
+    /// Adds a problem for every section that is set, but belongs to another kind, and the broken rules of the others.
     pub fn check(&self, place: &str, problems: &mut Problems) {
         let plain = Self::default();
         let sections = [
@@ -222,6 +270,8 @@ impl ClassifierSpec {
                 "random_forest",
                 self.random_forest != plain.random_forest,
             ),
+            #[cfg(feature = "neural")]
+            (ClassifierKind::Network, "network", self.network != plain.network),
         ];
         for (_, section, _) in sections.iter().filter(|(kind, _, set)| *set && *kind != self.kind) {
             problems.push(
@@ -230,5 +280,7 @@ impl ClassifierSpec {
                     .help(format!("set kind = \"{section}\", or leave the section out")),
             );
         }
+        #[cfg(feature = "neural")]
+        self.network.check(&format!("{place}.network"), problems);
     }
 }

@@ -100,35 +100,60 @@ pub(super) fn assert_near(got: &[f64], want: &[f64], tolerance: f64) {
     }
 }
 
-/// Every kind, with trees that are deep for few examples.
+/// Every kind, with trees that are deep for few examples, and a network that is trained in one fit.
 fn kinds() -> Vec<ClassifierSpec> {
     let tree = TreeSpec { min_leaf_weight: 0.5, ..TreeSpec::default() };
-    [ClassifierKind::LogisticRegression, ClassifierKind::DecisionTree, ClassifierKind::RandomForest]
-        .map(|kind| ClassifierSpec {
-            kind,
-            decision_tree: tree.clone(),
-            random_forest: ForestSpec { trees: 9, tree: tree.clone(), ..ForestSpec::default() },
-            ..ClassifierSpec::default()
-        })
-        .to_vec()
+    let forest = ForestSpec { trees: 9, tree: tree.clone(), ..ForestSpec::default() };
+    let plain = ClassifierSpec::default();
+    vec![
+        plain.clone(),
+        ClassifierSpec { kind: ClassifierKind::DecisionTree, decision_tree: tree, ..plain.clone() },
+        ClassifierSpec {
+            kind: ClassifierKind::RandomForest,
+            random_forest: forest,
+            ..plain.clone()
+        },
+        #[cfg(feature = "neural")]
+        ClassifierSpec { kind: ClassifierKind::Network, network: small_network(), ..plain },
+    ]
+}
+
+/// A network that learns few examples in one fit.
+#[cfg(feature = "neural")]
+fn small_network() -> NetworkClassifierSpec {
+    use crate::model::neural::{BackboneSpec, OptimiserSpec};
+    let backbone = BackboneSpec {
+        hidden: vec![8],
+        dropout: 0.0,
+        batch_norm: false,
+        ..BackboneSpec::default()
+    };
+    NetworkClassifierSpec {
+        device: "cpu".to_owned(),
+        backbone,
+        epochs: 30,
+        epochs_per_fit: 30,
+        optimiser: OptimiserSpec { learning_rate: 0.03, ..OptimiserSpec::default() },
+        ..NetworkClassifierSpec::default()
+    }
 }
 
 #[test]
 fn a_saved_classifier_predicts_the_same_and_only_fits_its_own_sizes() {
     let data = uneven();
     for spec in kinds() {
-        let mut fitted = spec.build(2, 3);
+        let mut fitted = spec.build(&[2], 3);
         let p = data.fit(fitted.as_mut());
         let mut snapshot = Snapshot::default();
-        fitted.save(&mut snapshot);
-        let mut loaded = spec.build(2, 3);
-        loaded.load(&snapshot).unwrap();
+        fitted.save(&mut snapshot).unwrap();
+        let mut loaded = spec.build(&[2], 3);
+        loaded.load(&snapshot, &Run::new(1)).unwrap();
         let mut again = vec![0.0; p.len()];
         loaded.predict(&data.matrix, &data.rows, &mut again, &Cancel::default()).unwrap();
         assert_eq!(p, again, "{:?}", spec.kind);
         assert!(p[9] > 0.5, "{:?} has learned: {p:?}", spec.kind);
         for (n_features, n_classes) in [(1, 3), (2, 2)] {
-            let misfit = spec.build(n_features, n_classes).load(&snapshot);
+            let misfit = spec.build(&[n_features], n_classes).load(&snapshot, &Run::new(1));
             assert!(misfit.is_err(), "{:?} {n_features} {n_classes}", spec.kind);
         }
     }
@@ -138,13 +163,13 @@ fn a_saved_classifier_predicts_the_same_and_only_fits_its_own_sizes() {
 fn a_classifier_that_has_learned_nothing_finds_all_classes_equal() {
     let data = uneven();
     for spec in kinds() {
-        let mut classifier = spec.build(2, 3);
+        let mut classifier = spec.build(&[2], 3);
         let saved = |classifier: &dyn Classifier| {
             let mut p = vec![0.0; 18];
             classifier.predict(&data.matrix, &data.rows, &mut p, &Cancel::default()).unwrap();
             assert_near(&p, &[1.0 / 3.0; 18], 1e-15);
             let mut snapshot = Snapshot::default();
-            classifier.save(&mut snapshot);
+            classifier.save(&mut snapshot).unwrap();
             snapshot
         };
         let before = saved(classifier.as_ref());
@@ -156,7 +181,7 @@ fn a_classifier_that_has_learned_nothing_finds_all_classes_equal() {
 
 /// Features of 5000 rows, of which each range has more than a block.
 #[test]
-fn one_thread_and_four_give_the_same_bits() {
+fn one_thread_two_and_four_give_the_same_bits() {
     let n = 5000;
     let features: Vec<f32> = (0..2 * n).map(|i| ((i * 7919) % 1009) as f32 / 31.0).collect();
     let p = |i: usize| (1.0 + ((i * 31) % 17) as f64) / 19.0;
@@ -166,9 +191,10 @@ fn one_thread_and_four_give_the_same_bits() {
     for spec in kinds() {
         let on = |threads| {
             let run = Run::new(1).with_threads(threads).unwrap();
-            run.pool().install(|| data.fit(spec.build(2, 2).as_mut()))
+            run.pool().install(|| data.fit(spec.build(&[2], 2).as_mut()))
         };
-        assert_eq!(on(1), on(4), "{:?}", spec.kind);
+        let one = on(1);
+        assert!(one == on(2) && one == on(4), "{:?}", spec.kind);
     }
 }
 
@@ -182,10 +208,19 @@ fn settings_of_another_kind_are_refused() {
             problems.into_result().map_err(|e| e.to_string())
         };
         assert!(of(ClassifierSpec::default()).is_ok());
-        let tree = TreeSpec { max_depth: 3, ..TreeSpec::default() };
-        let decision_tree = of(ClassifierSpec { decision_tree: tree, ..ClassifierSpec::default() });
-        assert_eq!(decision_tree.is_ok(), kind == ClassifierKind::DecisionTree);
-        let Err(error) = decision_tree else { continue };
-        assert!(error.contains("model.classifier.decision_tree"), "{error}");
+        let regression = LogisticSpec { l2: 3.0, ..LogisticSpec::default() };
+        let regression =
+            ClassifierSpec { logistic_regression: regression, ..ClassifierSpec::default() };
+        let own = ClassifierKind::LogisticRegression;
+        let sections = kinds().into_iter().filter(|spec| spec.kind != own);
+        for spec in sections.chain([ClassifierSpec { kind: own, ..regression }]) {
+            let section = serde_json::to_value(spec.kind).unwrap();
+            let is_own = spec.kind == kind;
+            let checked = of(spec);
+            assert_eq!(checked.is_ok(), is_own, "{section}: {checked:?}");
+            let Err(error) = checked else { continue };
+            let place = format!("model.classifier.{}", section.as_str().unwrap());
+            assert!(error.contains(&place), "{error}");
+        }
     }
 }

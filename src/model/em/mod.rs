@@ -4,12 +4,11 @@
 //! from a [`ColumnModel`](kernels::ColumnModel): a prior per class or per instance, and an
 //! [`Estimator`](kernels::Estimator) that fills the columns. A model whose likelihood is not a product of columns
 //! implements [`LogLikelihood`](kernels::LogLikelihood). A model with a classifier has steps with the data of a fit, and
-//! reports with the classifier itself ([`Gem`]). Parameters and posteriors are allocated once
+//! reports with the classifier itself ([`gem`](super::gem)). Parameters and posteriors are allocated once
 //! before the loop and updated in place; a fit that starts several times keeps those of the best start beside them.
 
 mod dawid_skene;
 mod dirichlet;
-mod gem;
 mod glad;
 mod ibcc;
 pub mod kernels;
@@ -25,7 +24,6 @@ use crate::model::posterior::Posterior;
 use crate::model::{Model, ModelKind, Spec};
 use crate::run::{Cancel, Run};
 pub use dawid_skene::DawidSkene;
-pub use gem::Gem;
 pub use glad::Glad;
 pub use ibcc::Ibcc;
 pub use one_coin::OneCoin;
@@ -38,7 +36,6 @@ pub static KINDS: &[ModelKind] = &[
     ModelKind::em::<OneCoin>(),
     ModelKind::em::<Ibcc>(),
     ModelKind::em::<Glad>(),
-    ModelKind::with_features::<Gem>(gem::predict),
 ];
 
 /// The starting point of a run of the loop.
@@ -151,17 +148,20 @@ impl<E: EmSteps + Spec> Model for Em<E> {
 }
 
 /// The result of one run of the loop.
-struct Optimum<P> {
-    posterior: Posterior,
+pub(crate) struct Optimum<P> {
+    pub(crate) posterior: Posterior,
     /// The parameters behind the posterior, with its expected counts.
-    params: P,
+    pub(crate) params: P,
     maximised: f64,
-    stop: Stop,
+    pub(crate) stop: Stop,
 }
 
 /// The best run of the loop from all starts, with the parameters that an M-step estimates from its posterior; and the
 /// steps of all runs.
-fn maximise<E: EmSteps>(
+///
+/// # Errors
+/// When the run is cancelled, a step fails, or the loop does not converge and the spec calls that a failure.
+pub(crate) fn maximise<E: EmSteps>(
     steps: &E,
     kind: &str,
     a: &Annotations,

@@ -3,7 +3,7 @@
 use candle_core::Device;
 use rand::Rng as _;
 
-use super::{CrowdNet, DeviceChoice, NetworkSpec, Neural, Task, name_of};
+use super::{CrowdNet, NetworkSpec, Neural, Task, name_of};
 use crate::error::{Error, Result};
 use crate::frame::{Annotations, Evidence, QuestionFeatures, Role};
 use crate::model::confusion::{Cells, CommonConfusion, Confusion};
@@ -15,7 +15,7 @@ use crate::model::neural::param_table::Owner;
 use crate::model::neural::predict::description;
 use crate::model::neural::train::Trainer;
 use crate::model::neural::train::learner::LearnerSetting;
-use crate::model::neural::train::learners::Learners;
+use crate::model::neural::train::on_device::learners_on_device;
 use crate::model::neural::train::spec::{Select, TrainSpec};
 use crate::model::neural::train::state::{MAIN_TARGETS, TrainState};
 use crate::model::posterior::Posterior;
@@ -50,12 +50,8 @@ impl<N: CrowdNet> Model for Neural<N> {
         let precision = train.precision;
         let setting =
             LearnerSetting { precision, sizes: &sizes, run, device: &Device::Cpu, saved: None };
-        let device = DeviceChoice::parse(on)?.open(|| {
-            let learners = Learners::new(self.learners(&sizes), &setting)?;
-            Ok(learners.multiply_adds(batch_rows))
-        })?;
-        let setting = LearnerSetting { device: &device, ..setting };
-        let mut learners = Learners::new((classifier, others), &setting)?;
+        let specs = (classifier, others);
+        let (mut learners, device) = learners_on_device(on, specs, &setting, |_| batch_rows)?;
         learners.fit_scalers(&data);
         if !model.heads(&sizes).classifier && evidence.annotations.trusted.is_some() {
             run.warn(format!(

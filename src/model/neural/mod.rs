@@ -16,7 +16,8 @@
 //! the learners that it trains, and one loss reads the outputs of all learners.
 //!
 //! Folders: `net/` holds the network and its layers, `data/` makes batches, `train/` is the training loop, and
-//! `models/` holds one file per paper. `annotator_params.rs` holds the parameters of annotators.
+//! `models/` holds one file per paper. `annotator_params.rs` holds the parameters of annotators. `soft_target_network.rs`
+//! is a network without annotators, for models that alternate between labels and a classifier (`model/classifier/`).
 //!
 //! # Why
 //! Most of the arithmetic is in the classifier, and candle runs it on the CPU or a GPU. The model of the annotators
@@ -47,6 +48,7 @@ mod numerics;
 mod param_table;
 mod predict;
 mod schedule;
+mod soft_target_network;
 mod spec;
 #[cfg(test)]
 mod tests;
@@ -74,6 +76,7 @@ pub use network_spec::NetworkSpec;
 pub use param_table::{Owner, ParamTable};
 pub use predict::predict;
 pub use schedule::{Act, LearnerSubset, Phase, sequential};
+pub(crate) use soft_target_network::{SoftTargetNetwork, WeightedTargets};
 pub use spec::Neural;
 pub use train::learner::LearnerSpec;
 pub use train::optimiser_spec::{LrSchedule, OptimiserKind, OptimiserSpec};

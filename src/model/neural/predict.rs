@@ -5,7 +5,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use candle_core::Device;
 use serde_json::{Value, json};
 
-use super::{BatchContext, CrowdNet, DeviceChoice, NetworkSpec, Neural, name_of};
+use super::{BatchContext, CrowdNet, NetworkSpec, Neural, name_of};
 use crate::error::{Error, Result};
 use crate::frame::{Dims, Matrix};
 use crate::model::neural::annotator_params::AnnotatorParams;
@@ -13,6 +13,7 @@ use crate::model::neural::data::TrainingData;
 use crate::model::neural::data::inputs::{Inputs, Sizes};
 use crate::model::neural::train::learner::LearnerSetting;
 use crate::model::neural::train::learners::Learners;
+use crate::model::neural::train::on_device::learners_on_device;
 use crate::model::neural::train::state::Estimates;
 use crate::model::neural::train::step::Predictor;
 use crate::model::posterior::Posterior;
@@ -62,11 +63,8 @@ pub fn predict<N: CrowdNet>(
         device: &Device::Cpu,
         saved: Some(&snapshot),
     };
-    let device = DeviceChoice::parse(&on)?.open(|| {
-        let learners = Learners::new(learners.clone(), &setting)?;
-        Ok(learners.multiply_adds(learners.rows_at_once().min(matrix.len())))
-    })?;
-    let learners = Learners::new(learners, &LearnerSetting { device: &device, ..setting })?;
+    let rows = |learners: &Learners| learners.rows_at_once().min(matrix.len());
+    let (learners, device) = learners_on_device(&on, learners, &setting, rows)?;
     let annotator_params = AnnotatorParams::saved(&snapshot)?;
     learners.check_tables(&annotator_params).map_err(|_| unfit())?;
     let dims = Dims {

@@ -93,6 +93,25 @@ impl<'a> TrainingData<'a> {
         })
     }
 
+    /// The data of instances that are trained on by their targets alone; `none` has no annotations of them.
+    #[must_use]
+    pub fn without_annotations(
+        matrix: &'a Matrix,
+        row_of: &'a [Option<u32>],
+        none: &'a Annotations,
+    ) -> Self {
+        Self {
+            matrix,
+            annotators: None,
+            row_of,
+            annotations: none,
+            by_instance: AnnotationsByInstance::default(),
+            held_out: AnnotationsByInstance::default(),
+            units: (0..row_of.len() as u32).map(Unit::Instance).collect(),
+            weights: Vec::new(),
+        }
+    }
+
     /// The data that learners read from.
     #[must_use]
     pub fn inputs(&self) -> Inputs<'_> {

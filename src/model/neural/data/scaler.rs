@@ -65,14 +65,19 @@ impl Scaler {
 
     /// Computes means and factors from these rows.
     pub fn fit(&mut self, matrix: &Matrix, rows: impl Iterator<Item = u32>) {
+        self.fit_weighted(matrix, rows.map(|row| (row, 1.0)));
+    }
+
+    /// Computes means and factors from (row, weight): a row of weight 2 counts as two rows.
+    pub fn fit_weighted(&mut self, matrix: &Matrix, rows: impl Iterator<Item = (u32, f64)>) {
         match self.scaling {
             Scaling::Standard => self.fit_deviations(matrix, rows),
             Scaling::MaxAbs => {
-                let maxima = self.maxima(matrix, rows);
+                let maxima = self.maxima(matrix, rows.map(|(row, _)| row));
                 self.divide_by(maxima);
             }
             Scaling::GlobalMaxAbs => {
-                let maxima = self.maxima(matrix, rows);
+                let maxima = self.maxima(matrix, rows.map(|(row, _)| row));
                 let max = maxima.iter().copied().fold(0.0, f32::max);
                 self.divide_by(vec![max; maxima.len()]);
             }
@@ -100,26 +105,25 @@ impl Scaler {
         }
     }
 
-    fn fit_deviations(&mut self, matrix: &Matrix, rows: impl Iterator<Item = u32>) {
+    fn fit_deviations(&mut self, matrix: &Matrix, rows: impl Iterator<Item = (u32, f64)>) {
         let groups = self.mean.len();
-        let (mut count, mut mean, mut squares) =
-            (0.0, vec![0.0_f64; groups], vec![0.0_f64; groups]);
+        let (mut sum, mut mean, mut squares) = (0.0, vec![0.0_f64; groups], vec![0.0_f64; groups]);
         let mut row = vec![0.0; matrix.width()];
         // Welford's algorithm: a plain sum of squares would cancel for large means.
-        for n in rows {
+        for (n, weight) in rows {
             matrix.read(n as usize, &mut row);
             for at in 0..self.group_len {
-                count += 1.0;
+                sum += weight;
                 for g in 0..groups {
                     let x = f64::from(row[g * self.group_len + at]);
                     let before = x - mean[g];
-                    mean[g] += before / count;
-                    squares[g] += before * (x - mean[g]);
+                    mean[g] += weight * before / sum;
+                    squares[g] += weight * before * (x - mean[g]);
                 }
             }
         }
         for g in 0..groups {
-            let deviation = (squares[g] / f64::max(count, 1.0)).sqrt();
+            let deviation = (squares[g] / if sum > 0.0 { sum } else { 1.0 }).sqrt();
             self.mean[g] = mean[g] as f32;
             self.factor[g] = if deviation > MIN_DEVIATION { (1.0 / deviation) as f32 } else { 1.0 };
         }

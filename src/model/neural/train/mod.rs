@@ -8,6 +8,7 @@ mod labels;
 pub(crate) mod learner;
 pub(crate) mod learners;
 pub(crate) mod moments;
+pub(crate) mod on_device;
 pub(crate) mod optimiser;
 pub(crate) mod optimiser_spec;
 mod selection;
@@ -221,13 +222,8 @@ impl<N: CrowdNet> Trainer<'_, N> {
     pub(crate) fn diverged(&self, found: &str) -> Error {
         let phase = &self.label;
         let epochs = self.state.trace.iter().filter(|row| row.phase == *phase).count();
-        Error::fit("the training diverged")
-            .at("model.train.optimiser.learning_rate")
-            .found(format!("{found} in epoch {} of phase `{phase}`", epochs + 1))
-            .help(
-                "lower learning_rate or annotator_learning_rate, or set \
-                 model.train.optimiser.clip_norm",
-            )
+        let found = format!("{found} in epoch {} of phase `{phase}`", epochs + 1);
+        diverged(&found, !self.annotator_params.tables.is_empty())
     }
 
     /// Continues from the run's checkpoint, where there is one.
@@ -262,4 +258,17 @@ impl<N: CrowdNet> Trainer<'_, N> {
         self.state.save(&mut snapshot)?;
         run.save_checkpoint(&snapshot.to_bytes()?)
     }
+}
+
+/// The error of a training whose numbers are no longer finite.
+pub(crate) fn diverged(found: &str, trains_annotators: bool) -> Error {
+    let rates = if trains_annotators {
+        "learning_rate or annotator_learning_rate"
+    } else {
+        "learning_rate"
+    };
+    Error::fit("the training diverged")
+        .at("model.train.optimiser.learning_rate")
+        .found(found)
+        .help(format!("lower {rates}, or set model.train.optimiser.clip_norm"))
 }

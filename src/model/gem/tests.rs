@@ -1,17 +1,34 @@
 //! One round by hand, rounds against a naive implementation, every classifier, and degenerate crowds.
 
+#[cfg(feature = "neural")]
+mod network;
+
 use super::*;
-use crate::model::classifier::{ClassifierKind, ForestSpec, LogisticSpec, TreeSpec};
+use crate::model::classifier::{ClassifierKind, LogisticSpec, TreeSpec};
 use crate::model::posterior::best;
 use crate::testing::dense::{self, Rows};
 use crate::testing::synth::CrowdShape;
 use crate::testing::{annotations, described, tiny};
 
-const KINDS: [ClassifierKind; 3] = [
+const CLASSIFIERS: &[ClassifierKind] = &[
     ClassifierKind::LogisticRegression,
     ClassifierKind::DecisionTree,
     ClassifierKind::RandomForest,
+    #[cfg(feature = "neural")]
+    ClassifierKind::Network,
 ];
+
+/// A classifier of this kind that takes little time.
+fn small(kind: ClassifierKind) -> ClassifierSpec {
+    let mut classifier = ClassifierSpec { kind, ..ClassifierSpec::default() };
+    match kind {
+        ClassifierKind::RandomForest => classifier.random_forest.trees = 10,
+        #[cfg(feature = "neural")]
+        ClassifierKind::Network => classifier.network = network::small(),
+        _ => {}
+    }
+    classifier
+}
 
 /// Features of one number for each instance; none for an instance without a number.
 fn one_feature(a: &Annotations, values: &[Option<f32>]) -> QuestionFeatures {
@@ -254,12 +271,8 @@ fn every_classifier_reads_a_crowd_and_is_saved() {
     let dims = Dims { instances: 200, annotators: 12, classes: 3, labels: 3 };
     let a = annotations(dims, &drawn.rows);
     let described = described(&a);
-    for kind in KINDS {
-        let mut classifier = ClassifierSpec { kind, ..ClassifierSpec::default() };
-        if kind == ClassifierKind::RandomForest {
-            classifier.random_forest = ForestSpec { trees: 10, ..ForestSpec::default() };
-        }
-        let spec = Gem { classifier, ..Gem::default() };
+    for kind in CLASSIFIERS.iter().copied() {
+        let spec = Gem { classifier: small(kind), ..Gem::default() };
         let fit = |threads| {
             let mut run = Run::new(1).with_threads(threads).unwrap();
             let evidence = Evidence { annotations: &a, described: Some(&described) };
@@ -288,9 +301,16 @@ fn every_classifier_reads_a_crowd_and_is_saved() {
             let again = again(device, &Run::new(1)).unwrap().classes;
             assert_eq!(fitted.predictions.as_ref(), Some(&again), "{kind:?} {device:?}");
         }
-        for device in ["cuda:0", "gpu"] {
-            let error = again(Some(device), &Run::new(1)).unwrap_err().to_string();
-            assert!(error.contains("`gem` computes on the CPU only"), "{error}");
+        let has_device = spec.classifier.clone().device_mut().is_some();
+        let refused = |device| again(Some(device), &Run::new(1)).unwrap_err().to_string();
+        if has_device {
+            let error = refused("gpu");
+            assert!(error.contains("there is no such device"), "{error}");
+            assert!(error.contains("model.json: parameters.classifier.network.device"), "{error}");
+        } else {
+            for error in ["cuda:0", "gpu"].map(refused) {
+                assert!(error.contains("`gem` computes on the CPU only"), "{error}");
+            }
         }
         let cancelled = Run::new(1);
         assert!(cancelled.cancel.request(15));
@@ -313,9 +333,8 @@ fn single_annotations_are_cautioned_against() {
 /// An instance without a label that is a class; a single example; a single class; a crowd without any evidence.
 #[test]
 fn degenerate_crowds_give_no_panic_and_no_nan() {
-    for kind in KINDS {
-        let classifier = ClassifierSpec { kind, ..ClassifierSpec::default() };
-        let spec = Gem { classifier, ..Gem::default() };
+    for kind in CLASSIFIERS.iter().copied() {
+        let spec = Gem { classifier: small(kind), ..Gem::default() };
         let fit = |a: &Annotations| {
             let described = described(a);
             let evidence = Evidence { annotations: a, described: Some(&described) };

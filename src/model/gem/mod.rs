@@ -19,13 +19,16 @@
 //! V. C. Raykar, S. Yu, L. H. Zhao, G. Hermosillo Valadez, C. Florin, L. Bogoni, L. Moy: Learning From Crowds. JMLR 11,
 //! 2010, section 3 for two classes, and section 4 for more.
 //!
-//! Differs from the paper in that its classifier may be a tree or a forest, for which the objective may fall, because
-//! their fit is no maximum of the likelihood. An instance without features has the same prior probability of all
+//! Differs from the paper in that its classifier may be a tree, a forest or a network, for which the objective may fall,
+//! because their fit is no maximum of the likelihood. A network is trained by `classifier.network.epochs_per_fit` epochs
+//! in each round, at a learning rate that falls; after `classifier.network.epochs` it stays as it is, and the rounds
+//! converge, if `stop.max_iter` is large enough for both. An interrupted fit starts anew, whatever its classifier, unlike
+//! the training of `agg_net` and other networks, which a checkpoint resumes. An instance without features has the same prior probability of all
 //! classes. With a single annotation for every instance, the posteriors only give the annotation back: a warning says so.
 //!
 //! ```
 //! use labelmill::frame::Evidence;
-//! use labelmill::model::{Model, em::Gem};
+//! use labelmill::model::{Model, gem::Gem};
 //! use labelmill::testing::{described, tiny};
 //!
 //! // (instance, annotator, label): two agree on everything; the third gives the opposite.
@@ -45,19 +48,22 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
-use super::kernels::{ColumnModel, Prior};
-use super::{EmSteps, Objective, Optimum, StopRule, maximise};
 use crate::error::Result;
 use crate::frame::{Annotations, Dims, Evidence, Matrix, QuestionFeatures};
 use crate::model::classifier::{Classifier, ClassifierSpec, ColumnCache, Examples};
 use crate::model::confusion::{Cells, Confusion, Smoothing};
-use crate::model::fitted::{Fitted, Report, Trained, on_cpu};
+use crate::model::em::kernels::{ColumnModel, Prior};
+use crate::model::em::{EmSteps, Objective, Optimum, StopRule, maximise};
+use crate::model::fitted::{Fitted, Report, Trained};
 use crate::model::numerics::{MIN_PROBABILITY, normalise};
 use crate::model::posterior::Posterior;
 use crate::model::snapshot::Snapshot;
-use crate::model::{Model, Predicted, SavedModel, Spec, from_features};
+use crate::model::{Model, ModelKind, Predicted, SavedModel, Spec, from_features};
 use crate::run::{Cancel, Run};
 use crate::spec::Problems;
+
+/// The model of this folder.
+pub static KINDS: &[ModelKind] = &[ModelKind::with_features::<Gem>(predict)];
 
 /// Generalised EM.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -78,8 +84,7 @@ pub struct Gem {
 
 impl Spec for Gem {
     const KIND: &'static str = "gem";
-    const SUMMARY: &'static str =
-        "EM around a regression, a tree or a forest, with annotators' confusion matrices";
+    const SUMMARY: &'static str = "EM around a regression, a tree, a forest or a network, with annotators' confusion matrices";
     const SOURCE: &'static str = "Raykar et al. 2010, JMLR 11";
 
     fn check(&self, place: &str, problems: &mut Problems) {
@@ -91,7 +96,24 @@ impl Spec for Gem {
 #[derive(Debug, Serialize, Deserialize)]
 struct GemSizes {
     features: usize,
+    /// The axes of one instance's features, for images; empty for columns.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    axes: Vec<usize>,
     classes: usize,
+}
+
+impl GemSizes {
+    fn new(matrix: &Matrix, classes: usize) -> Self {
+        let axes = Some(matrix.shape()).filter(|axes| axes.len() > 1).unwrap_or_default().to_vec();
+        Self { features: matrix.width(), axes, classes }
+    }
+
+    /// The axes of one instance's features; `None` for sizes that no model has.
+    fn checked_axes(&self) -> Option<Vec<usize>> {
+        let axes = if self.axes.is_empty() { vec![self.features] } else { self.axes.clone() };
+        let product = axes.iter().try_fold(1_usize, |product, n| product.checked_mul(*n));
+        (self.classes > 0 && product == Some(self.features)).then_some(axes)
+    }
 }
 
 /// The spec with the data of one fit.
@@ -125,11 +147,16 @@ impl Model for Gem {
         let described = from_features::described_of(evidence, kind)?;
         let steps = Steps::new(self, a, described, run)?;
         let (Optimum { posterior, params, stop, .. }, trace) = maximise(&steps, kind, a, run)?;
-        let sizes = GemSizes { features: steps.matrix.width(), classes: a.dims().classes };
+        let sizes = GemSizes::new(steps.matrix, a.dims().classes);
         let classifier = params.classifier.as_ref();
         let predictions = predictions_of(classifier, steps.matrix, sizes.classes, &run.cancel)?;
         let mut learned = Snapshot::default();
-        params.classifier.save(&mut learned);
+        params.classifier.save(&mut learned)?;
+        let mut description = json!({"kind": kind, "parameters": self, "sizes": sizes});
+        if let Some(modules) = params.classifier.modules() {
+            description["network"] = modules;
+        }
+        let device = params.classifier.device();
         let report = steps.report(a, &posterior, params);
         Ok(Fitted {
             posterior,
@@ -137,11 +164,8 @@ impl Model for Gem {
             report,
             trace,
             stop,
-            model: Some(Trained {
-                description: json!({"kind": kind, "parameters": self, "sizes": sizes}),
-                parameters: learned.to_bytes()?,
-            }),
-            device: on_cpu(),
+            model: Some(Trained { description, parameters: learned.to_bytes()? }),
+            device,
         })
     }
 }
@@ -194,7 +218,7 @@ impl EmSteps for Steps<'_> {
         let Dims { instances, classes, .. } = a.dims();
         Params {
             prior: vec![1.0 / classes as f64; instances * classes],
-            classifier: self.spec.classifier.build(self.matrix.width(), classes),
+            classifier: self.spec.classifier.build(self.matrix.shape(), classes),
             columns: ColumnModel::new(a),
             smoothing: Smoothing::new(a, self.spec.smoothing, self.spec.diagonal),
         }
@@ -267,19 +291,27 @@ fn predictions_of(
 /// P(class given features) of every row, by a saved model.
 ///
 /// # Errors
-/// When the features have another width, the numbers belong to another model, or another device than the CPU is named.
-pub(super) fn predict(model: SavedModel<'_>, matrix: &Matrix, run: &Run) -> Result<Predicted> {
-    from_features::check_cpu(model.device, Gem::KIND)?;
-    let spec: Gem = from_features::spec_of(model.parameters, |_| {})?;
+/// When the features have another width, the numbers belong to another model, or the device cannot be used: classifiers
+/// other than networks compute on the CPU only.
+fn predict(model: SavedModel<'_>, matrix: &Matrix, run: &Run) -> Result<Predicted> {
+    let mut refused = Ok(());
+    let spec = from_features::spec_of(model.parameters, |spec: &mut Gem| {
+        match (spec.classifier.device_mut(), model.device) {
+            // The device of the training may not exist here.
+            (Some(own), Some(on)) => on.clone_into(own),
+            (Some(_), None) => {}
+            (None, on) => refused = from_features::check_cpu(on, Gem::KIND),
+        }
+    })?;
+    refused?;
     let sizes: GemSizes = from_features::sizes_of(model.sizes)?;
     let learned = Snapshot::from_bytes(model.bytes)?;
-    if sizes.classes == 0 {
-        return Err(from_features::impossible_sizes(&sizes));
-    }
+    let axes = sizes.checked_axes();
+    let axes = axes.ok_or_else(|| from_features::impossible_sizes(&sizes))?;
     from_features::check_width(matrix, sizes.features)?;
-    let mut classifier = spec.classifier.build(sizes.features, sizes.classes);
-    classifier.load(&learned)?;
+    let mut classifier = spec.classifier.build(&axes, sizes.classes);
+    classifier.load(&learned, run)?;
     let classes = predictions_of(classifier.as_ref(), matrix, sizes.classes, &run.cancel)?;
     from_features::check_finite(classes.values(), 0, sizes.classes)?;
-    Ok(Predicted { classes, device: on_cpu() })
+    Ok(Predicted { classes, device: classifier.device() })
 }

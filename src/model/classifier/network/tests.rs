@@ -1,0 +1,363 @@
+//! Weights and soft targets by hand, fits that continue, every setting, and trainings that fail.
+
+use serde_json::json;
+
+use super::*;
+use crate::model::classifier::tests::{Owned, assert_near, uneven};
+use crate::model::neural::{Activation, Architecture, LrSchedule, OptimiserKind, Scaling};
+
+/// One layer and no scaling, trained by plain gradient descent on all examples at once.
+fn plain(learning_rate: f64) -> NetworkClassifierSpec {
+    let backbone = BackboneSpec {
+        kind: Architecture::Linear,
+        batch_norm: false,
+        scaling: Scaling::None,
+        ..BackboneSpec::default()
+    };
+    let optimiser = OptimiserSpec {
+        rule: OptimiserKind::Sgd,
+        learning_rate,
+        schedule: LrSchedule::Constant,
+        weight_decay: 0.0,
+        beta1: 0.0,
+        ..OptimiserSpec::default()
+    };
+    NetworkClassifierSpec {
+        device: "cpu".to_owned(),
+        backbone,
+        epochs: 1,
+        batch_size: Some(1000),
+        optimiser,
+        ..NetworkClassifierSpec::default()
+    }
+}
+
+/// A hidden layer of standardised features, trained by plain gradient descent on all examples at once.
+fn smooth() -> NetworkClassifierSpec {
+    let NetworkClassifierSpec { backbone, .. } = plain(0.3);
+    let backbone = BackboneSpec {
+        kind: Architecture::Mlp,
+        hidden: vec![5],
+        activation: Activation::Tanh,
+        dropout: 0.0,
+        scaling: Scaling::Standard,
+        ..backbone
+    };
+    NetworkClassifierSpec { backbone, epochs: 10, epochs_per_fit: 10, ..plain(0.3) }
+}
+
+/// Everything that draws random numbers or keeps a state: batches, dropout, batch norm, Adam and a schedule.
+fn noisy() -> NetworkClassifierSpec {
+    let backbone = BackboneSpec { hidden: vec![6], dropout: 0.3, ..BackboneSpec::default() };
+    NetworkClassifierSpec {
+        device: "cpu".to_owned(),
+        backbone,
+        epochs: 6,
+        epochs_per_fit: 2,
+        batch_size: Some(4),
+        ..NetworkClassifierSpec::default()
+    }
+}
+
+fn network(spec: NetworkClassifierSpec) -> NetworkClassifier {
+    NetworkClassifier::new(spec, &[2], 3)
+}
+
+/// What a network has learned.
+fn learned(network: &NetworkClassifier) -> Snapshot {
+    let mut snapshot = Snapshot::default();
+    network.save(&mut snapshot).unwrap();
+    snapshot
+}
+
+/// What a network has learned after some fits with this seed.
+fn after(network: &mut NetworkClassifier, fits: u32, data: &Owned, seed: u64) -> Snapshot {
+    (0..fits).for_each(|_| network.fit(data.examples(), &Run::new(seed)).unwrap());
+    learned(network)
+}
+
+fn f64s(snapshot: &Snapshot, name: &str) -> Vec<f64> {
+    snapshot.find_f32s(name).unwrap().iter().map(|value| f64::from(*value)).collect()
+}
+
+/// A step of gradient descent from the initial W and b, which a rate of 0 leaves as they are: dW[k][j] = sum_i w_i (p_i[k]
+/// - T[i][k]) x_i[j] / sum_i w_i, and db[k] the same without x.
+#[test]
+fn a_step_follows_the_gradient_of_the_weighted_mean() {
+    let data = uneven();
+    let start = after(&mut network(plain(0.0)), 1, &data, 1);
+    let end = after(&mut network(plain(0.02)), 1, &data, 1);
+    let (weight, bias) =
+        (f64s(&start, "net.classifier.weight"), f64s(&start, "net.classifier.bias"));
+    let (mut of_weight, mut of_bias) = (vec![0.0; 6], vec![0.0; 3]);
+    let total: f64 = data.weights.iter().sum();
+    let mut row = [0.0; 2];
+    for i in 0..6 {
+        data.matrix.read(i, &mut row);
+        let x = row.map(f64::from);
+        let logit = |k: usize| weight[2 * k] * x[0] + weight[2 * k + 1] * x[1] + bias[k];
+        let sum: f64 = (0..3).map(|k| logit(k).exp()).sum();
+        for k in 0..3 {
+            let target = data.targets[3 * i + k];
+            let slope = data.weights[i] / total * (logit(k).exp() / sum - target);
+            (0..2).for_each(|j| of_weight[2 * k + j] += slope * x[j]);
+            of_bias[k] += slope;
+        }
+    }
+    let moved = |from: &[f64], slopes: &[f64]| -> Vec<f64> {
+        from.iter().zip(slopes).map(|(from, slope)| from - 0.02 * slope).collect()
+    };
+    assert_near(&f64s(&end, "net.classifier.weight"), &moved(&weight, &of_weight), 2e-6);
+    assert_near(&f64s(&end, "net.classifier.bias"), &moved(&bias, &of_bias), 2e-6);
+    assert!(of_weight.iter().any(|slope| slope.abs() > 0.1), "{of_weight:?}");
+}
+
+/// The tolerance is a rounding of f32 in each of ten steps.
+#[test]
+fn a_weight_of_two_is_two_examples_and_a_soft_target_is_one_example_for_each_class() {
+    let data = uneven();
+    let p = data.fit(&mut network(smooth()));
+    assert_near(&data.doubled().fit(&mut network(smooth())), &p, 2e-6);
+    assert_near(&data.split().fit(&mut network(smooth())), &p, 2e-6);
+    let mut alike = uneven();
+    alike.weights.fill(1.0);
+    let of_alike = alike.fit(&mut network(smooth()));
+    assert!(p.iter().zip(&of_alike).any(|(p, other)| (p - other).abs() > 1e-3), "{of_alike:?}");
+}
+
+/// Two examples of no weight, whose features are far away, before and after the others.
+#[test]
+fn examples_without_weight_change_nothing() {
+    let data = uneven();
+    let mut features = vec![1e4, -1e4];
+    let mut row = [0.0; 2];
+    for i in 0..6 {
+        data.matrix.read(i, &mut row);
+        features.extend(row);
+    }
+    features.extend([-1e4, 1e4]);
+    let far = [0.0, 0.0, 1.0];
+    let targets = [&far[..], &data.targets, &far].concat();
+    let weights = [&[0.0][..], &data.weights, &[0.0]].concat();
+    let more = Owned::new(2, &features, &targets, &weights);
+    let of = |data: &Owned| after(&mut network(noisy()), 3, data, 1);
+    assert!(of(&data) == of(&more));
+}
+
+/// Two fits of three epochs and one of six take the same steps; a further fit takes none.
+#[test]
+fn a_fit_continues_with_parameters_moments_and_epochs_of_the_last() {
+    let data = uneven();
+    let with = |epochs_per_fit| network(NetworkClassifierSpec { epochs_per_fit, ..noisy() });
+    let whole = after(&mut with(6), 1, &data, 1);
+    let mut by_three = with(3);
+    let half = after(&mut by_three, 1, &data, 1);
+    assert!(half != whole);
+    assert!(after(&mut by_three, 1, &data, 1) == whole);
+    assert!(after(&mut by_three, 1, &data, 1) == whole, "there are six epochs in all");
+    assert!(after(&mut with(4), 2, &data, 1) == whole, "the second fit has two epochs left");
+}
+
+#[test]
+fn after_a_reset_a_network_learns_as_a_new_one() {
+    let (data, mut other) = (uneven(), uneven());
+    other.targets.rotate_left(3);
+    let mut used = network(noisy());
+    let of_other = after(&mut used, 2, &other, 1);
+    used.reset();
+    let again = after(&mut used, 2, &data, 1);
+    assert!(again == after(&mut network(noisy()), 2, &data, 1) && again != of_other);
+}
+
+#[test]
+fn features_are_scaled_as_in_the_first_fit() {
+    let data = uneven();
+    let mut network = network(noisy());
+    let first = after(&mut network, 1, &data, 1);
+    let mut other = uneven();
+    other.weights.reverse();
+    let second = after(&mut network, 1, &other, 1);
+    let total: f64 = data.weights.iter().sum();
+    let mean = |j: usize| {
+        let mut row = [0.0; 2];
+        let of = |i: usize| {
+            data.matrix.read(i, &mut row);
+            data.weights[i] * f64::from(row[j])
+        };
+        (0..6).map(of).sum::<f64>() / total
+    };
+    for snapshot in [first, second] {
+        assert_near(&f64s(&snapshot, "scaler.mean"), &[mean(0), mean(1)], 1e-5);
+    }
+}
+
+#[test]
+fn the_seed_of_the_run_decides_every_draw() {
+    let data = uneven();
+    let of = |seed| after(&mut network(noisy()), 2, &data, seed);
+    assert!(of(1) == of(1) && of(1) != of(2));
+}
+
+/// Ten examples whose values vary.
+fn ten(width: usize) -> Owned {
+    let features: Vec<f32> = (0..10 * width).map(|n| ((n * 37) % 101) as f32 / 50.0).collect();
+    let target = |i: usize| {
+        let first = (i * 3 % 10) as f64 / 10.0;
+        [first, 1.0 - first]
+    };
+    let targets: Vec<f64> = (0..10).flat_map(target).collect();
+    Owned::new(width, &features, &targets, &[1.0; 10])
+}
+
+/// What is learned in a fit with one setting changed.
+fn with_setting(base: &NetworkClassifierSpec, width: usize, key: &str, value: Value) -> Snapshot {
+    let mut spec = serde_json::to_value(base).unwrap();
+    let pointer = format!("/{}", key.replace('.', "/"));
+    *spec.pointer_mut(&pointer).unwrap_or_else(|| panic!("no key {key}")) = value;
+    let spec = serde_json::from_value(spec).unwrap();
+    after(&mut NetworkClassifier::new(spec, &[width], 2), 1, &ten(width), 1)
+}
+
+// keys: gem.classifier.network.epochs, gem.classifier.network.epochs_per_fit, gem.classifier.network.batch_size
+// keys: gem.classifier.network.backbone.kind, gem.classifier.network.backbone.hidden
+// keys: gem.classifier.network.backbone.activation, gem.classifier.network.backbone.dropout
+// keys: gem.classifier.network.backbone.batch_norm, gem.classifier.network.backbone.initialisation
+// keys: gem.classifier.network.backbone.scaling, gem.classifier.network.backbone.input
+// keys: gem.classifier.network.backbone.pad_crop, gem.classifier.network.backbone.flip
+// keys: gem.classifier.network.optimiser.rule, gem.classifier.network.optimiser.learning_rate
+// keys: gem.classifier.network.optimiser.schedule, gem.classifier.network.optimiser.milestones
+// keys: gem.classifier.network.optimiser.gamma, gem.classifier.network.optimiser.warmup
+// keys: gem.classifier.network.optimiser.weight_decay, gem.classifier.network.optimiser.decoupled
+// keys: gem.classifier.network.optimiser.beta1, gem.classifier.network.optimiser.beta2
+// keys: gem.classifier.network.optimiser.epsilon, gem.classifier.network.optimiser.nesterov
+// keys: gem.classifier.network.optimiser.clip_norm, gem.classifier.network.optimiser.reset_each_epoch
+#[test]
+fn every_setting_changes_what_is_learned() {
+    let with = |optimiser: OptimiserSpec| NetworkClassifierSpec {
+        backbone: BackboneSpec {
+            hidden: vec![4],
+            dropout: 0.0,
+            batch_norm: false,
+            ..BackboneSpec::default()
+        },
+        optimiser,
+        ..noisy()
+    };
+    let schedule = |schedule| OptimiserSpec { schedule, ..OptimiserSpec::default() };
+    let vectors = with(OptimiserSpec::default());
+    let stepped = with(OptimiserSpec { milestones: vec![2], ..schedule(LrSchedule::Step) });
+    let falling = with(schedule(LrSchedule::Exponential));
+    let descent = with(OptimiserSpec { rule: OptimiserKind::Sgd, ..OptimiserSpec::default() });
+    let images = NetworkClassifierSpec {
+        backbone: BackboneSpec {
+            kind: Architecture::Lenet,
+            input: Some([1, 12, 24]),
+            ..BackboneSpec::default()
+        },
+        ..noisy()
+    };
+    let cases = [
+        (&vectors, "epochs", json!(9)),
+        (&vectors, "epochs_per_fit", json!(3)),
+        (&vectors, "batch_size", json!(5)),
+        (&vectors, "backbone.kind", json!("linear")),
+        (&vectors, "backbone.hidden", json!([5])),
+        (&vectors, "backbone.activation", json!("tanh")),
+        (&vectors, "backbone.dropout", json!(0.5)),
+        (&vectors, "backbone.batch_norm", json!(true)),
+        (&vectors, "backbone.initialisation", json!("glorot")),
+        (&vectors, "backbone.scaling", json!("none")),
+        (&vectors, "optimiser.rule", json!("sgd")),
+        (&vectors, "optimiser.learning_rate", json!(0.01)),
+        (&vectors, "optimiser.schedule", json!("constant")),
+        (&vectors, "optimiser.warmup", json!(3)),
+        (&vectors, "optimiser.weight_decay", json!(0.5)),
+        (&vectors, "optimiser.decoupled", json!(false)),
+        (&vectors, "optimiser.beta1", json!(0.5)),
+        (&vectors, "optimiser.beta2", json!(0.9)),
+        (&vectors, "optimiser.epsilon", json!(0.01)),
+        (&vectors, "optimiser.clip_norm", json!(0.01)),
+        (&vectors, "optimiser.reset_each_epoch", json!(true)),
+        (&stepped, "optimiser.milestones", json!([1])),
+        (&falling, "optimiser.gamma", json!(0.5)),
+        (&descent, "optimiser.nesterov", json!(true)),
+        (&images, "backbone.input", json!([2, 12, 12])),
+        (&images, "backbone.pad_crop", json!(1)),
+        (&images, "backbone.flip", json!(true)),
+    ];
+    for (base, key, value) in cases {
+        let width = if base.backbone.takes_images() { 288 } else { 3 };
+        let unchanged = with_setting(base, width, "device", json!("cpu"));
+        assert!(with_setting(base, width, key, value) != unchanged, "{key}");
+    }
+}
+
+// keys: gem.classifier.network.device, gem.classifier.network.optimiser.annotator_learning_rate
+// keys: gem.classifier.network.optimiser.annotator_delay
+#[test]
+fn settings_without_a_meaning_are_refused() {
+    let refused = |change: &dyn Fn(&mut NetworkClassifierSpec)| {
+        let (mut spec, mut problems) = (NetworkClassifierSpec::default(), Problems::default());
+        change(&mut spec);
+        spec.check(SECTION, &mut problems);
+        problems.into_result().map_err(|e| e.to_string()).err()
+    };
+    assert_eq!(refused(&|_| {}), None);
+    let cases: [(&str, &dyn Fn(&mut NetworkClassifierSpec)); 4] = [
+        ("device", &|spec| spec.device = "tpu".to_owned()),
+        ("backbone.hidden", &|spec| spec.backbone.hidden = vec![0]),
+        ("optimiser.annotator_learning_rate", &|spec| {
+            spec.optimiser.annotator_learning_rate = Some(0.1);
+        }),
+        ("optimiser.annotator_delay", &|spec| spec.optimiser.annotator_delay = Some(2)),
+    ];
+    for (key, change) in cases {
+        let error = refused(change).unwrap();
+        assert!(error.contains(&format!("where: {SECTION}.{key}\n")), "{error}");
+    }
+}
+
+/// Products of parameters of about 1e30 are infinite: the prediction after a step shows it, or else the next step.
+#[test]
+fn a_fit_that_diverges_says_so_and_names_its_own_learning_rate() {
+    let backbone =
+        BackboneSpec { hidden: vec![64], activation: Activation::Relu, ..smooth().backbone };
+    let spec = NetworkClassifierSpec { backbone, epochs: 2, ..plain(1e30) };
+    let (data, mut network) = (uneven(), network(spec));
+    network.fit(data.examples(), &Run::new(1)).unwrap();
+    let mut p = vec![0.0; 18];
+    let predicted = network.predict(&data.matrix, &data.rows, &mut p, &Cancel::default());
+    let next = network.fit(data.examples(), &Run::new(1));
+    for (error, found) in [
+        (predicted.unwrap_err(), "a prediction that is not a finite number after epoch 1"),
+        (next.unwrap_err(), "in epoch 2 of phase `train`"),
+    ] {
+        assert_eq!(error.exit_code(), 4, "{error}");
+        let error = error.to_string();
+        assert!(error.contains(found), "{error}");
+        assert!(error.contains(&format!("where: {SECTION}.optimiser.learning_rate\n")), "{error}");
+        assert!(
+            error.contains(&format!("lower learning_rate, or set {SECTION}.optimiser.clip_norm"))
+        );
+    }
+}
+
+#[test]
+fn a_cancelled_run_neither_trains_nor_predicts() {
+    let (data, mut network) = (uneven(), network(noisy()));
+    network.fit(data.examples(), &Run::new(1)).unwrap();
+    let run = Run::new(1);
+    assert!(run.cancel.request(15));
+    let predicted = network.predict(&data.matrix, &data.rows, &mut [0.0; 18], &run.cancel);
+    assert_eq!(predicted.unwrap_err().exit_code(), 143);
+    assert_eq!(network.fit(data.examples(), &run).unwrap_err().exit_code(), 143);
+}
+
+#[test]
+fn features_that_do_not_fit_the_backbone_are_an_error_of_its_section() {
+    let backbone = BackboneSpec { kind: Architecture::Lenet, ..BackboneSpec::default() };
+    let spec = NetworkClassifierSpec { backbone, ..plain(0.1) };
+    let error = network(spec).fit(uneven().examples(), &Run::new(1)).unwrap_err().to_string();
+    assert!(error.contains(&format!("where: {SECTION}.backbone.input\n")), "{error}");
+    assert!(error.contains(&format!("set {SECTION}.backbone.input = ")), "{error}");
+}
