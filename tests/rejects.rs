@@ -221,11 +221,12 @@ fn an_error_of_one_question_names_it() {
     assert_says(&error, &["question `second`: nobody chose a class"]);
 }
 
-/// The second question has one annotation: too few for a matrix, and none that can be held out.
+/// In the second question each annotator has one annotation: too few for a matrix, and none that can be held out.
 #[test]
 fn warnings_and_errors_of_a_fit_name_the_question() {
     let job = Job::new();
-    let mut rows = "instance_id,annotator_id,label,question\ni,a,x,second\n".to_owned();
+    let mut rows =
+        "instance_id,annotator_id,label,question\ni,a,x,second\nj,b,y,second\n".to_owned();
     for n in 0..30 {
         let label = ["x", "y"][n % 2];
         rows += &format!("{n},a,{label},first\n{n},b,{label},first\n");

@@ -69,7 +69,10 @@ impl SpillFile for UnnamedFile {
     }
 
     fn open_writer(&self) -> Result<Box<dyn SpillWriter>, DataFusionError> {
-        Ok(Box::new(Writer { file: Arc::clone(&self.file), written: Arc::clone(&self.written) }))
+        Ok(Box::new(UnnamedFileWriter {
+            file: Arc::clone(&self.file),
+            written: Arc::clone(&self.written),
+        }))
     }
 }
 
@@ -86,12 +89,12 @@ fn chunk_at(file: &File, at: u64) -> io::Result<Bytes> {
     Ok(chunk.into())
 }
 
-struct Writer {
+struct UnnamedFileWriter {
     file: Arc<File>,
     written: Arc<AtomicU64>,
 }
 
-impl io::Write for Writer {
+impl io::Write for UnnamedFileWriter {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         let written = (&*self.file).write(bytes)?;
         self.written.fetch_add(written as u64, Ordering::Relaxed);
@@ -103,7 +106,7 @@ impl io::Write for Writer {
     }
 }
 
-impl SpillWriter for Writer {
+impl SpillWriter for UnnamedFileWriter {
     fn finish(&mut self) -> Result<(), DataFusionError> {
         Ok(())
     }
