@@ -41,7 +41,7 @@ pub struct EngineSpec {
     /// temporary folder.
     pub scratch: Option<String>,
     /// Local folder where networks save a checkpoint after every epoch: after an interruption the same job resumes from
-    /// it. Left out, it starts again.
+    /// it. Left out, it starts again, as `gem` always does.
     pub checkpoints: Option<String>,
 }
 

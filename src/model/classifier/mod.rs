@@ -14,8 +14,9 @@
 //! settings, give the same result on every machine, and take seconds. A network is a classifier as well, for images and
 //! other features that need one; its training loop is that of the models under `neural/`. These remain models of their
 //! own: they train a network and parameters of annotators by one loss, select an epoch by held-out data, and an
-//! interrupted training resumes at the last epoch. A fit of a classifier begins anew after an interruption. `agg_net` is
-//! nearly `gem` around a network, with these abilities.
+//! interrupted training resumes at the last epoch. A fit of a classifier begins anew after an interruption. `agg_net` has
+//! these abilities; it differs from `gem` around a network in that it adds constants to the probabilities of classifier
+//! and annotators in place of a smoothing, and in that it ends after its epochs, whatever the objective.
 
 mod decision_tree;
 mod forest;
@@ -150,6 +151,12 @@ pub trait Classifier: Send + Sync {
     /// cannot be used.
     fn load(&mut self, from: &Snapshot, run: &Run) -> Result<()>;
 
+    /// The epochs that further fits still train, for a classifier whose training has an end: fits after it change
+    /// nothing. `None` for a classifier that each fit trains to the end.
+    fn epochs_left(&self) -> Option<u32> {
+        None
+    }
+
     /// The device of the last fit, or of what was loaded.
     fn device(&self) -> String {
         on_cpu()
@@ -251,7 +258,17 @@ impl ClassifierSpec {
         }
     }
 
-    /// Adds a problem for every section that is set, but belongs to another kind, and the broken rules of the others.
+    /// The number of fits until the classifier is trained.
+    #[must_use]
+    pub fn n_fits(&self) -> u32 {
+        match self.kind {
+            #[cfg(feature = "neural")]
+            ClassifierKind::Network => self.network.n_fits(),
+            _ => 1,
+        }
+    }
+
+    /// Adds a problem for every section that is set, but belongs to another kind, and the broken rules of a network.
     pub fn check(&self, place: &str, problems: &mut Problems) {
         let plain = Self::default();
         let sections = [
@@ -281,6 +298,8 @@ impl ClassifierSpec {
             );
         }
         #[cfg(feature = "neural")]
-        self.network.check(&format!("{place}.network"), problems);
+        if self.kind == ClassifierKind::Network {
+            self.network.check(&format!("{place}.network"), problems);
+        }
     }
 }

@@ -113,6 +113,10 @@ pub trait EmSteps {
     fn caution(&self, _a: &Annotations) -> Option<String> {
         None
     }
+    /// Whether the parameters are still being trained, so that the loop must go on, however little the objective changes.
+    fn is_in_training(&self, _params: &Self::Params) -> bool {
+        false
+    }
     /// When to stop.
     fn stop(&self) -> &StopRule;
     /// How many more times to start; the best objective wins.
@@ -227,7 +231,8 @@ fn run_em<E: EmSteps>(
         run.progress.at(u64::from(iterations), &format!("objective {objective:.3}"));
         trace.push(TraceRow { phase: phase.clone(), step: iterations, objective, change, seconds });
         last = Some(maximised);
-        converged = change.is_some_and(|c| c.abs() < standstill);
+        let stands_still = change.is_some_and(|c| c.abs() < standstill);
+        converged = stands_still && !steps.is_in_training(&params);
     }
     steps.posteriors(a, &mut params, &mut t);
     let maximised = last.unwrap_or(f64::NEG_INFINITY);

@@ -21,9 +21,9 @@
 //!
 //! Differs from the paper in that its classifier may be a tree, a forest or a network, for which the objective may fall,
 //! because their fit is no maximum of the likelihood. A network is trained by `classifier.network.epochs_per_fit` epochs
-//! in each round, at a learning rate that falls; after `classifier.network.epochs` it stays as it is, and the rounds
-//! converge, if `stop.max_iter` is large enough for both. An interrupted fit starts anew, whatever its classifier, unlike
-//! the training of `agg_net` and other networks, which a checkpoint resumes. An instance without features has the same prior probability of all
+//! in each round, at a learning rate that falls. After `classifier.network.epochs` it stays as it is; the rounds end no
+//! sooner, and converge. An interrupted fit starts anew, whatever its classifier, unlike the training of `agg_net` and
+//! other networks, which a checkpoint resumes. An instance without features has the same prior probability of all
 //! classes. With a single annotation for every instance, the posteriors only give the annotation back: a warning says so.
 //!
 //! ```
@@ -48,7 +48,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
-use crate::error::Result;
+use crate::error::{Problem, Result};
 use crate::frame::{Annotations, Dims, Evidence, Matrix, QuestionFeatures};
 use crate::model::classifier::{Classifier, ClassifierSpec, ColumnCache, Examples};
 use crate::model::confusion::{Cells, Confusion, Smoothing};
@@ -89,6 +89,15 @@ impl Spec for Gem {
 
     fn check(&self, place: &str, problems: &mut Problems) {
         self.classifier.check(&format!("{place}.classifier"), problems);
+        let (n_fits, rounds) = (self.classifier.n_fits(), self.stop.max_iter);
+        if n_fits > rounds {
+            problems.push(
+                Problem::new("the rounds end before the classifier is trained")
+                    .at(format!("{place}.stop.max_iter"))
+                    .found(format!("{rounds}, where the training takes {n_fits} rounds"))
+                    .help("raise it, or raise classifier.network.epochs_per_fit"),
+            );
+        }
     }
 }
 
@@ -144,6 +153,9 @@ struct Params {
 impl Model for Gem {
     fn fit(&self, evidence: Evidence<'_>, run: &mut Run) -> Result<Fitted> {
         let (a, kind) = (evidence.annotations, Self::KIND);
+        if run.keeps_checkpoints() && self.classifier.n_fits() > 1 {
+            run.warn("`gem` saves no checkpoints: after an interruption it starts anew");
+        }
         let described = from_features::described_of(evidence, kind)?;
         let steps = Steps::new(self, a, described, run)?;
         let (Optimum { posterior, params, stop, .. }, trace) = maximise(&steps, kind, a, run)?;
@@ -236,6 +248,9 @@ impl EmSteps for Steps<'_> {
         cancel: &Cancel,
     ) -> Result<()> {
         columns.m_step(a, t, smoothing);
+        if classifier.epochs_left() == Some(0) {
+            return Ok(());
+        }
         let Self { matrix, rows, weights, columns: cache, .. } = self;
         let (n_classes, instances) = (a.dims().classes, self.instances.iter());
         let mut p: Vec<f64> = instances.clone().flat_map(|i| t.row(*i)).copied().collect();
@@ -268,6 +283,10 @@ impl EmSteps for Steps<'_> {
 
     fn caution(&self, a: &Annotations) -> Option<String> {
         from_features::single_annotations(a)
+    }
+
+    fn is_in_training(&self, params: &Params) -> bool {
+        params.classifier.epochs_left().is_some_and(|epochs| epochs > 0)
     }
 
     fn stop(&self) -> &StopRule {

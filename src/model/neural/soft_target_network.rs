@@ -90,12 +90,21 @@ impl SoftTargetNetwork {
         self.trained = None;
     }
 
-    /// Trains the epochs of one fit. A fit that fails forgets what was learned before.
+    /// The epochs that further fits still train.
+    pub(crate) fn epochs_left(&self) -> u32 {
+        let done = self.trained.as_ref().map_or(0, |trained| trained.trace.len() as u32);
+        self.spec.train.epochs.saturating_sub(done)
+    }
+
+    /// Trains the epochs of one fit, if there are any examples. A fit that fails forgets what was learned before.
     ///
     /// # Errors
     /// When the training diverges, the run is cancelled, the features do not fit the backbone, or the device fails.
     pub(crate) fn fit(&mut self, examples: WeightedTargets<'_>, run: &Run) -> Result<()> {
         let WeightedTargets { matrix, rows, targets } = examples;
+        if rows.is_empty() {
+            return Ok(());
+        }
         let row_of: Vec<Option<u32>> = rows.iter().copied().map(Some).collect();
         let (instances, classes) = (rows.len(), self.sizes.classes);
         let dims = Dims { instances, annotators: 0, classes, labels: classes };

@@ -78,6 +78,11 @@ impl Default for NetworkClassifierSpec {
 }
 
 impl NetworkClassifierSpec {
+    /// The number of fits until the network is trained.
+    pub(super) fn n_fits(&self) -> u32 {
+        self.epochs.div_ceil(self.epochs_per_fit.max(1))
+    }
+
     /// Adds the broken rules of the section to `problems`.
     pub(super) fn check(&self, place: &str, problems: &mut Problems) {
         self.backbone.check(place, problems);
@@ -147,6 +152,10 @@ impl Classifier for NetworkClassifier {
 
     fn load(&mut self, from: &Snapshot, run: &Run) -> Result<()> {
         self.network.load(from, run).map_err(with_own_keys)
+    }
+
+    fn epochs_left(&self) -> Option<u32> {
+        Some(self.network.epochs_left())
     }
 
     fn device(&self) -> String {

@@ -70,6 +70,30 @@ fn a_network_reads_a_crowd_better_than_the_votes_and_converges() {
     assert_eq!(fitted.device, "cpu");
 }
 
+/// Every change of the objective is below the tolerance.
+#[test]
+fn the_rounds_go_on_until_the_network_is_trained() {
+    let (a, described, _) = crowd();
+    let stop = StopRule { max_iter: 40, tol: 1e9, ..StopRule::default() };
+    let evidence = Evidence { annotations: &a, described: Some(&described) };
+    let fitted = around(small(), stop).fit(evidence, &mut Run::new(1)).unwrap();
+    assert_eq!((fitted.stop.iterations, fitted.stop.converged), (20, true));
+}
+
+#[test]
+fn rounds_that_end_before_the_network_is_trained_are_a_problem() {
+    let problems = |epochs_per_fit| {
+        let stop = StopRule { max_iter: 9, ..StopRule::default() };
+        let mut problems = Problems::default();
+        around(NetworkClassifierSpec { epochs_per_fit, ..small() }, stop)
+            .check("model", &mut problems);
+        problems.into_result().map_err(|e| e.to_string())
+    };
+    let error = problems(2).unwrap_err();
+    assert!(error.contains("model.stop.max_iter") && error.contains("10 rounds"), "{error}");
+    assert_eq!(problems(3), Ok(()));
+}
+
 /// The network stays as it is, so that the rounds are those of EM with a fixed prior of each instance.
 #[test]
 fn the_objective_never_falls_after_the_last_epoch() {

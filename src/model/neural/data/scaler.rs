@@ -70,6 +70,7 @@ impl Scaler {
 
     /// Computes means and factors from (row, weight): a row of weight 2 counts as two rows.
     pub fn fit_weighted(&mut self, matrix: &Matrix, rows: impl Iterator<Item = (u32, f64)>) {
+        let rows = rows.filter(|(_, weight)| *weight > 0.0);
         match self.scaling {
             Scaling::Standard => self.fit_deviations(matrix, rows),
             Scaling::MaxAbs => {
