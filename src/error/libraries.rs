@@ -16,6 +16,12 @@ impl From<DataFusionError> for Error {
                 source: Some(Box::new(error)),
             };
         }
+        if let DataFusionError::ResourcesExhausted(text) = error.find_root() {
+            let problem = Problem::new("a query needs more memory than engine.memory_limit allows")
+                .found(first_line(text))
+                .help("raise engine.memory_limit, or set a smaller engine.threads");
+            return Self { source: Some(Box::new(error)), ..Self::new(Stage::Spec, problem) };
+        }
         let text = error.find_root().strip_backtrace();
         if is_exhausted(&text) {
             return Self { source: Some(Box::new(error)), ..Self::exhausted(first_line(&text)) };
@@ -107,8 +113,7 @@ fn stage_of(root: &DataFusionError) -> Stage {
         | DataFusionError::Plan(_)
         | DataFusionError::SchemaError(..)
         | DataFusionError::Configuration(_)
-        | DataFusionError::NotImplemented(_)
-        | DataFusionError::ResourcesExhausted(_) => Stage::Spec,
+        | DataFusionError::NotImplemented(_) => Stage::Spec,
         DataFusionError::Internal(_) => Stage::Bug,
         DataFusionError::External(e) if e.is::<object_store::Error>() => Stage::Store,
         _ => Stage::Data,
