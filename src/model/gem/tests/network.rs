@@ -143,7 +143,7 @@ fn a_network_of_images_predicts_rows_without_axes() {
     described.features.matrix = Arc::new(writer.finish((0..12).collect()).unwrap());
     let backbone = BackboneSpec { kind: Architecture::Lenet, ..BackboneSpec::default() };
     let stop = StopRule { max_iter: 2, tol: 0.0, ..StopRule::default() };
-    let spec = around(NetworkClassifierSpec { backbone, ..small() }, stop);
+    let spec = around(NetworkClassifierSpec { backbone, epochs: 2, ..small() }, stop);
     let evidence = Evidence { annotations: &a, described: Some(&described) };
     let fitted = spec.fit(evidence, &mut Run::new(1)).unwrap();
     let trained = fitted.model.unwrap();
