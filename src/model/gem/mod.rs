@@ -9,7 +9,7 @@
 //! The sum is over all instances that have annotations or are trusted; of the latter, only the true class counts.
 //!
 //! 1. T = the shares of the votes (trusted rows one-hot).
-//! 2. M: pi[r][k][l] = (n[r][k][l] + smoothing + diagonal [k = l]) / the sum of its row, as for `dawid_skene`; the
+//! 2. M: `pi[r][k][l] = (n[r][k][l] + smoothing + diagonal [k = l])` / the sum of its row, as for `dawid_skene`; the
 //!    classifier is fitted to the targets T of all instances that have features and a term of LL; p = its
 //!    probabilities, at least [`MIN_PROBABILITY`]. Those of a tree or a forest leave the target of the instance itself
 //!    out.

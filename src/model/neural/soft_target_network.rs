@@ -111,9 +111,9 @@ impl SoftTargetNetwork {
         let none = no_annotations(dims)?;
         let data = TrainingData::without_annotations(matrix, &row_of, &none);
         let run = &mut inside(run);
-        let trained = self.trained.take();
-        let trained = trained.map_or_else(|| self.start(&data, &targets, run), Ok)?;
-        let TrainedLearners { learners, device, trace } = trained;
+        let before = self.trained.take();
+        let TrainedLearners { learners, device, trace } =
+            before.map_or_else(|| self.start(&data, &targets, run), Ok)?;
         let done = trace.len() as u32;
         let mean_weight = targets.values().iter().sum::<f64>() / rows.len() as f64;
         let model = SoftTargetLoss { done, epochs_per_fit: self.epochs_per_fit, mean_weight };

@@ -118,7 +118,7 @@ impl NetworkClassifier {
     pub fn new(spec: NetworkClassifierSpec, axes: &[usize], n_classes: usize) -> Self {
         let NetworkClassifierSpec { device, backbone, epochs, epochs_per_fit, .. } = spec;
         let NetworkClassifierSpec { batch_size, precision, optimiser, .. } = spec;
-        let train = TrainSpec { epochs, batch_size, precision, optimiser, ..TrainSpec::default() };
+        let train = TrainSpec { epochs, batch_size, optimiser, precision, ..TrainSpec::default() };
         let spec = NetworkSpec { device, backbone, train, ..NetworkSpec::default() };
         Self { network: SoftTargetNetwork::new(spec, epochs_per_fit, axes, n_classes) }
     }
