@@ -286,9 +286,9 @@ fn every_setting_changes_what_is_learned() {
         (&images, "backbone.flip", json!(true)),
     ];
     for (base, key, value) in cases {
-        let width = if base.backbone.takes_images() { 288 } else { 3 };
-        let unchanged = with_setting(base, width, "device", json!("cpu"));
-        assert!(with_setting(base, width, key, value) != unchanged, "{key}");
+        let n_features = if base.backbone.takes_images() { 288 } else { 3 };
+        let unchanged = with_setting(base, n_features, "device", json!("cpu"));
+        assert!(with_setting(base, n_features, key, value) != unchanged, "{key}");
     }
 }
 
