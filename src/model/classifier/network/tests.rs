@@ -296,23 +296,24 @@ fn every_setting_changes_what_is_learned() {
 // keys: gem.classifier.network.optimiser.annotator_delay
 #[test]
 fn settings_without_a_meaning_are_refused() {
-    let refused = |change: &dyn Fn(&mut NetworkClassifierSpec)| {
+    let refused = |change: fn(&mut NetworkClassifierSpec)| {
         let (mut spec, mut problems) = (NetworkClassifierSpec::default(), Problems::default());
         change(&mut spec);
         spec.check(SECTION, &mut problems);
         problems.into_result().map_err(|e| e.to_string()).err()
     };
-    assert_eq!(refused(&|_| {}), None);
-    let cases: [(&str, &dyn Fn(&mut NetworkClassifierSpec)); 4] = [
-        ("device", &|spec| spec.device = "tpu".to_owned()),
-        ("backbone.hidden", &|spec| spec.backbone.hidden = vec![0]),
-        ("optimiser.annotator_learning_rate", &|spec| {
-            spec.optimiser.annotator_learning_rate = Some(0.1);
-        }),
-        ("optimiser.annotator_delay", &|spec| spec.optimiser.annotator_delay = Some(2)),
+    assert_eq!(refused(|_| {}), None);
+    let cases = [
+        ("device", refused(|spec| spec.device = "tpu".to_owned())),
+        ("backbone.hidden", refused(|spec| spec.backbone.hidden = vec![0])),
+        (
+            "optimiser.annotator_learning_rate",
+            refused(|spec| spec.optimiser.annotator_learning_rate = Some(0.1)),
+        ),
+        ("optimiser.annotator_delay", refused(|spec| spec.optimiser.annotator_delay = Some(2))),
     ];
-    for (key, change) in cases {
-        let error = refused(change).unwrap();
+    for (key, error) in cases {
+        let error = error.unwrap();
         assert!(error.contains(&format!("where: {SECTION}.{key}\n")), "{error}");
     }
 }
