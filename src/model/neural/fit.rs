@@ -3,7 +3,7 @@
 use candle_core::Device;
 use rand::Rng as _;
 
-use super::{CrowdNet, NetworkSpec, Neural, Task, name_of};
+use super::{CrowdNet, NetworkSpec, Neural, Objective, Task, name_of};
 use crate::error::{Error, Result};
 use crate::frame::{Annotations, Evidence, QuestionFeatures, Role};
 use crate::model::confusion::{Cells, CommonConfusion, Confusion};
@@ -69,6 +69,7 @@ impl<N: CrowdNet> Model for Neural<N> {
         learners.check_tables(&annotator_params)?;
         let mut trainer = Trainer {
             model,
+            identity: identity_of(model)?,
             spec: train,
             data: &data,
             dims,
@@ -118,6 +119,13 @@ impl<N: CrowdNet> Model for Neural<N> {
             device: name_of(&device),
         })
     }
+}
+
+/// The kind of a model and its settings as JSON, for the fingerprint of a checkpoint.
+fn identity_of<N: CrowdNet>(model: &N) -> Result<String> {
+    let unreadable = |e| Error::bug(format!("settings without JSON: {e}"));
+    let settings = serde_json::to_string(model).map_err(unreadable)?;
+    Ok(format!("{}{settings}", N::KIND))
 }
 
 /// The training annotations and the held-out annotations, where held-out likelihood selects the epoch.
@@ -237,7 +245,7 @@ impl AllPredictions {
 }
 
 /// The classifier's probabilities for every row of features.
-fn predictions<N: CrowdNet>(
+fn predictions<N: Objective>(
     trainer: &Trainer<'_, N>,
     classes: usize,
     run: &Run,
@@ -284,4 +292,17 @@ fn report<N: CrowdNet>(
         report.skill = agreement(a, &predicted.posterior);
     }
     report
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::neural::TraceRegularised;
+
+    /// Checkpoints hold a digest of these bytes: another text would make all of them those of another model.
+    #[test]
+    fn the_identity_of_a_model_is_its_kind_and_its_settings_as_json() {
+        let identity = identity_of(&TraceRegularised { lambda: 0.25 }).unwrap();
+        assert_eq!(identity, r#"trace_regularised{"lambda":0.25}"#);
+    }
 }

@@ -7,7 +7,7 @@
 //!                                                                  parameters of the batch's annotators
 //! ```
 //! A training is a sequence of acts (`schedule.rs`): epochs of gradient descent, and between them other updates of
-//! labels and parameters, such as an E-step. The loop asks the model for the next act, given the training state.
+//! labels and parameters, such as an E-step. The loop asks the [`Objective`] for the next act, given the training state.
 //! Everything that changes is in the training state, in the networks' parameters or in the annotators' parameters; a
 //! checkpoint holds all three.
 //!
@@ -27,10 +27,12 @@
 //!
 //! # Adding a model
 //! 1. Write one file under `models/`; open it with the model, the citation and `Differs from`.
-//! 2. Define a struct of the model's own settings and implement [`CrowdNet`] for it: kind and summary for users, the
-//!    tables of annotators' parameters, the loss of a batch with its derivatives, the prediction of a batch, and the
-//!    report on annotators. [`Neural`] adds `device`, `backbone` and `train`. A model with its own schedule also
-//!    implements `next_act` and `epochs`, `m_step` if it has an M-step, and `e_step` if its E-step is not `predict`.
+//! 2. Define a struct of the model's own settings. Implement first [`CrowdNet`] for it: kind and summary for users, the
+//!    networks, the tables of annotators' parameters, and the report on annotators. [`Neural`] adds `device`, `backbone`
+//!    and `train`. Implement then [`Objective`], which the loop trains: the loss of a batch with its derivatives, and the
+//!    prediction of a batch. A model with its own schedule also implements `next_act` and `epochs`, `m_step` if it has an
+//!    M-step, and `e_step` if its E-step is not `predict`. All models have the two blocks in this order, because losses
+//!    read the networks' outputs and the tables by their indices.
 //! 3. Add its `mod` line and its line in [`KINDS`] to `models/mod.rs`. The loop, batching, devices, selection,
 //!    checkpoints, saved models and prediction need no further code, and the conformance suite tests every registered
 //!    model. The gradient check in `tests/` fails until it has a case for the model.
@@ -45,6 +47,7 @@ mod models;
 mod net;
 mod network_spec;
 mod numerics;
+mod objective;
 mod param_table;
 mod predict;
 mod schedule;
@@ -73,6 +76,7 @@ pub use net::layers::Activation;
 pub use net::parameters::Initialisation;
 pub use net::precision::Precision;
 pub use network_spec::NetworkSpec;
+pub use objective::Objective;
 pub use param_table::{Owner, ParamTable};
 pub use predict::predict;
 pub use schedule::{Act, LearnerSubset, Phase, sequential};

@@ -12,18 +12,16 @@
 use std::sync::Arc;
 
 use candle_core::Device;
-use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use super::annotator_params::AnnotatorParams;
 use super::batch_context::{BatchContext, Gradient};
-use super::crowd_net::CrowdNet;
 use super::data::TrainingData;
 use super::data::inputs::{Inputs, LearnerInput, Sizes};
 use super::net::heads::Heads;
 use super::network_spec::NetworkSpec;
 use super::numerics::at_least;
+use super::objective::Objective;
 use super::schedule::{Act, Phase};
 use super::train::learner::{CLASSIFIER, LearnerSetting, LearnerSpec};
 use super::train::learners::Learners;
@@ -120,6 +118,7 @@ impl SoftTargetNetwork {
         let state = TrainState { trace, ..TrainState::with_targets(Some(targets)) };
         let mut trainer = Trainer {
             model: &model,
+            identity: String::new(),
             spec: &self.spec.train,
             data: &data,
             dims,
@@ -258,7 +257,7 @@ fn no_annotations(dims: Dims) -> Result<Annotations> {
 }
 
 /// The loss and the schedule of one fit.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[derive(Debug, Default)]
 struct SoftTargetLoss {
     /// The number of epochs of earlier fits.
     done: u32,
@@ -267,17 +266,9 @@ struct SoftTargetLoss {
     mean_weight: f64,
 }
 
-impl CrowdNet for SoftTargetLoss {
-    const KIND: &'static str = "network";
-    const SUMMARY: &'static str = "a classifier trained on soft targets";
-    const SOURCE: &'static str = "folklore";
+impl Objective for SoftTargetLoss {
     const REDUCTION: Option<Reduction> = None;
     const TRAINS_ON_TARGETS: bool = true;
-
-    /// It belongs to no paper.
-    fn paper() -> (NetworkSpec, Self) {
-        (NetworkSpec::default(), Self::default())
-    }
 
     fn next_act(&self, train: &TrainSpec, state: &TrainState) -> Option<Act> {
         let end = self.done.saturating_add(self.epochs_per_fit).min(train.epochs);

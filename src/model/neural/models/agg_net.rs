@@ -31,7 +31,8 @@ use crate::model::from_features::single_annotations;
 use crate::model::neural::models::{counted, paper};
 use crate::model::neural::{
     Act, AnnotatorParams, AnnotatorReport, BatchContext, BatchPrediction, CrowdNet, Gradient,
-    MAIN_TARGETS, NetworkSpec, ParamTable, Phase, Reduction, Task, TrainSpec, TrainState,
+    MAIN_TARGETS, NetworkSpec, Objective, ParamTable, Phase, Reduction, Task, TrainSpec,
+    TrainState,
 };
 use crate::model::vote::MajorityVote;
 use crate::run::Run;
@@ -50,8 +51,6 @@ impl CrowdNet for AggNet {
     const SUMMARY: &'static str = "EM around a classifier: it learns the posteriors, which follow from it and the annotations";
     const SOURCE: &'static str = "Albarqouni et al. 2016, IEEE TMI 35(5)";
     const TRAINING: &'static str = "How it is trained; an epoch is a round of EM.";
-    const REDUCTION: Option<Reduction> = None;
-    const TRAINS_ON_TARGETS: bool = true;
 
     /// The settings of the code of Max-MIG for LabelMe.
     fn paper() -> (NetworkSpec, Self) {
@@ -65,6 +64,19 @@ impl CrowdNet for AggNet {
     fn tables(&self, task: &Task<'_>) -> Result<Vec<ParamTable>> {
         Ok(vec![counted::table(task.dims)])
     }
+
+    fn report(&self, task: &Task<'_>, annotator_params: &AnnotatorParams) -> AnnotatorReport {
+        AnnotatorReport {
+            confusion: Some(counted::reported(annotator_params, task.dims)),
+            warnings: single_annotations(task.evidence.annotations).into_iter().collect(),
+            ..AnnotatorReport::default()
+        }
+    }
+}
+
+impl Objective for AggNet {
+    const REDUCTION: Option<Reduction> = None;
+    const TRAINS_ON_TARGETS: bool = true;
 
     fn next_act(&self, train: &TrainSpec, state: &TrainState) -> Option<Act> {
         let Some(after_start) = state.acts.checked_sub(1) else { return Some(Act::MStep) };
@@ -99,13 +111,5 @@ impl CrowdNet for AggNet {
         let posterior = context
             .posterior_from(&prior, |_, a, k| counted::cell(context, a, k) + ANNOTATOR_FLOOR);
         BatchPrediction { posterior, ..predicted }
-    }
-
-    fn report(&self, task: &Task<'_>, annotator_params: &AnnotatorParams) -> AnnotatorReport {
-        AnnotatorReport {
-            confusion: Some(counted::reported(annotator_params, task.dims)),
-            warnings: single_annotations(task.evidence.annotations).into_iter().collect(),
-            ..AnnotatorReport::default()
-        }
     }
 }

@@ -27,7 +27,7 @@ use crate::model::neural::numerics::{
 };
 use crate::model::neural::{
     AnnotatorParams, AnnotatorReport, BatchContext, BatchPrediction, CrowdNet, Gradient,
-    Initialisation, NetworkSpec, ParamTable, Reduction, Task,
+    Initialisation, NetworkSpec, Objective, ParamTable, Reduction, Task,
 };
 
 /// The form of an annotator's layer.
@@ -132,7 +132,6 @@ impl CrowdNet for CrowdLayer {
     const KIND: &'static str = "crowd_layer";
     const SUMMARY: &'static str = "a classifier with a layer for each annotator on top";
     const SOURCE: &'static str = "Rodrigues and Pereira 2018, arXiv:1709.01779";
-    const REDUCTION: Option<Reduction> = Some(Reduction::MeanAnnotation);
 
     /// The settings of the authors' code for LabelMe; its layers are initialised as in Keras.
     fn paper() -> (NetworkSpec, Self) {
@@ -153,6 +152,19 @@ impl CrowdNet for CrowdLayer {
         };
         Ok(vec![ParamTable::each("layer", annotators, &start)])
     }
+
+    fn report(&self, task: &Task<'_>, annotator_params: &AnnotatorParams) -> AnnotatorReport {
+        let values: Vec<f64> =
+            annotator_params.tables[0].values.iter().map(|v| f64::from(*v)).collect();
+        AnnotatorReport {
+            confusion: Some(self.matrices(&values, task.dims)),
+            ..AnnotatorReport::default()
+        }
+    }
+}
+
+impl Objective for CrowdLayer {
+    const REDUCTION: Option<Reduction> = Some(Reduction::MeanAnnotation);
 
     fn loss(&self, context: &BatchContext<'_>, gradient: &mut Gradient) -> f64 {
         let Dims { classes, labels, .. } = context.dims;
@@ -199,14 +211,5 @@ impl CrowdNet for CrowdLayer {
                 [annotation.label as usize]
         });
         likelihood.collect()
-    }
-
-    fn report(&self, task: &Task<'_>, annotator_params: &AnnotatorParams) -> AnnotatorReport {
-        let values: Vec<f64> =
-            annotator_params.tables[0].values.iter().map(|v| f64::from(*v)).collect();
-        AnnotatorReport {
-            confusion: Some(self.matrices(&values, task.dims)),
-            ..AnnotatorReport::default()
-        }
     }
 }

@@ -20,7 +20,7 @@ use crate::frame::Evidence;
 use crate::model::fitted::Fitted;
 use crate::model::neural::models::paper;
 use crate::model::neural::{
-    BatchContext, BatchPrediction, CrowdNet, Gradient, NetworkSpec, Reduction, TrainSpec,
+    BatchContext, BatchPrediction, CrowdNet, Gradient, NetworkSpec, Objective, Reduction, TrainSpec,
 };
 use crate::model::posterior::best;
 use crate::model::{ModelSpec, Spec as _, model_kind};
@@ -65,8 +65,6 @@ impl CrowdNet for Dl {
     const SUMMARY: &'static str = "a classifier trained on the labels of an aggregator";
     const SOURCE: &'static str =
         "DL-MV, DL-DS, ...: Chu et al. 2021, arXiv:2012.13052; Li et al. 2022";
-    const REDUCTION: Option<Reduction> = None;
-    const TRAINS_ON_TARGETS: bool = true;
 
     /// The settings of Li et al. 2022 for LabelMe.
     fn paper() -> (NetworkSpec, Self) {
@@ -93,6 +91,11 @@ impl CrowdNet for Dl {
         let alone = Evidence { described: None, ..evidence };
         self.aggregator.load()?.model.fit(alone, run).map(Some)
     }
+}
+
+impl Objective for Dl {
+    const REDUCTION: Option<Reduction> = None;
+    const TRAINS_ON_TARGETS: bool = true;
 
     fn loss(&self, context: &BatchContext<'_>, gradient: &mut Gradient) -> f64 {
         if !self.is_hard() {

@@ -25,8 +25,8 @@ use crate::model::neural::models::paper;
 use crate::model::neural::net::host::product::{MatrixView, multiply_into};
 use crate::model::neural::numerics::{at_least, softmax};
 use crate::model::neural::{
-    BatchContext, BatchPrediction, CrowdNet, Gradient, Heads, NetworkSpec, ParamTable, Reduction,
-    Sizes, Task,
+    BatchContext, BatchPrediction, CrowdNet, Gradient, Heads, NetworkSpec, Objective, ParamTable,
+    Reduction, Sizes, Task,
 };
 
 /// Doctor net.
@@ -185,10 +185,6 @@ impl CrowdNet for DoctorNet {
     const SUMMARY: &'static str =
         "a head for each annotator on shared features, averaged; the posterior is the prediction";
     const SOURCE: &'static str = "Guan et al. 2018, arXiv:1703.08774";
-    const REDUCTION: Option<Reduction> = Some(Reduction::MeanAnnotation);
-    // A head is a whole layer, so it has the classifier's learning rate.
-    const ANNOTATOR_RATE: f64 = 1e-3;
-    const DELAYS_ANNOTATORS: bool = false;
     const CONDITIONS_ON_ANNOTATIONS: bool = false;
 
     /// The settings of the public code.
@@ -212,6 +208,13 @@ impl CrowdNet for DoctorNet {
         let weights = weights.into_iter().map(|weight| weight as f32).collect();
         Ok(vec![heads(task), ParamTable::drawn("head_weights", 1, weights).fixed()])
     }
+}
+
+impl Objective for DoctorNet {
+    const REDUCTION: Option<Reduction> = Some(Reduction::MeanAnnotation);
+    // A head is a whole layer, so it has the classifier's learning rate.
+    const ANNOTATOR_RATE: f64 = 1e-3;
+    const DELAYS_ANNOTATORS: bool = false;
 
     fn loss(&self, context: &BatchContext<'_>, gradient: &mut Gradient) -> f64 {
         heads_loss(context, gradient)

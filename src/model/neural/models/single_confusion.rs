@@ -23,7 +23,7 @@ use crate::model::neural::models::paper;
 use crate::model::neural::models::trace_regularised::{NoisyChannel, matrices, near_identity};
 use crate::model::neural::{
     AnnotatorParams, AnnotatorReport, BatchContext, BatchPrediction, CrowdNet, Gradient,
-    NetworkSpec, ParamTable, Reduction, Task, TrainSpec,
+    NetworkSpec, Objective, ParamTable, Reduction, Task, TrainSpec,
 };
 use crate::model::posterior::best;
 use crate::model::vote::MajorityVote;
@@ -86,7 +86,6 @@ impl CrowdNet for SingleConfusion {
     const KIND: &'static str = "single_confusion";
     const SUMMARY: &'static str = "a classifier and one confusion matrix shared by all annotators";
     const SOURCE: &'static str = "Sukhbaatar et al. 2015, arXiv:1406.2080; Tanno et al. 2019";
-    const REDUCTION: Option<Reduction> = Some(Reduction::MeanInstance);
 
     /// The baseline of Tanno et al. 2019, after epochs with the identity as in Sukhbaatar et al. 2015.
     fn paper() -> (NetworkSpec, Self) {
@@ -104,6 +103,17 @@ impl CrowdNet for SingleConfusion {
     fn tables(&self, task: &Task<'_>) -> Result<Vec<ParamTable>> {
         Ok(vec![ParamTable::shared("rho", near_identity(task.dims))])
     }
+
+    fn report(&self, task: &Task<'_>, annotator_params: &AnnotatorParams) -> AnnotatorReport {
+        AnnotatorReport {
+            common: Some(matrices(&annotator_params.tables[0].row(0), task.dims)),
+            ..AnnotatorReport::default()
+        }
+    }
+}
+
+impl Objective for SingleConfusion {
+    const REDUCTION: Option<Reduction> = Some(Reduction::MeanInstance);
 
     fn annotator_delay(&self, train: &TrainSpec, epochs: u32) -> u32 {
         let delay = self.identity_epochs.or(train.optimiser.annotator_delay);
@@ -140,12 +150,5 @@ impl CrowdNet for SingleConfusion {
             }
         }
         predicted
-    }
-
-    fn report(&self, task: &Task<'_>, annotator_params: &AnnotatorParams) -> AnnotatorReport {
-        AnnotatorReport {
-            common: Some(matrices(&annotator_params.tables[0].row(0), task.dims)),
-            ..AnnotatorReport::default()
-        }
     }
 }

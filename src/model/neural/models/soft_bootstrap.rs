@@ -28,7 +28,7 @@ use crate::model::fitted::Fitted;
 use crate::model::neural::models::paper;
 use crate::model::neural::numerics::{at_least, softmax_backward};
 use crate::model::neural::{
-    BatchContext, BatchPrediction, CrowdNet, Gradient, NetworkSpec, Reduction,
+    BatchContext, BatchPrediction, CrowdNet, Gradient, NetworkSpec, Objective, Reduction,
 };
 use crate::model::posterior::{best, harden};
 use crate::model::vote::MajorityVote;
@@ -80,8 +80,6 @@ impl CrowdNet for SoftBootstrap {
     const SUMMARY: &'static str =
         "a classifier trained on a mixture of the vote and its own prediction";
     const SOURCE: &'static str = "Reed et al. 2015, arXiv:1412.6596";
-    const REDUCTION: Option<Reduction> = None;
-    const TRAINS_ON_TARGETS: bool = true;
 
     /// The paper's betas, and the training settings of the baselines of Li et al. 2022 for LabelMe, since the paper has
     /// no annotators.
@@ -92,6 +90,11 @@ impl CrowdNet for SoftBootstrap {
     fn aggregate(&self, evidence: Evidence<'_>, run: &mut Run) -> Result<Option<Fitted>> {
         MajorityVote::default().fit(evidence, run).map(Some)
     }
+}
+
+impl Objective for SoftBootstrap {
+    const REDUCTION: Option<Reduction> = None;
+    const TRAINS_ON_TARGETS: bool = true;
 
     fn loss(&self, context: &BatchContext<'_>, gradient: &mut Gradient) -> f64 {
         let n = context.dims.classes;

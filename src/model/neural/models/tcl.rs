@@ -36,8 +36,8 @@ use crate::model::neural::train::learner::CLASSIFIER;
 use crate::model::neural::train::spec::Select;
 use crate::model::neural::{
     Act, AnnotatorParams, AnnotatorReport, BatchContext, BatchPrediction, CrowdNet, Gradient,
-    InstanceSubset, LearnerSubset, MAIN_TARGETS, NetworkSpec, ParamTable, Phase, Reduction, Task,
-    TrainSpec, TrainState,
+    InstanceSubset, LearnerSubset, MAIN_TARGETS, NetworkSpec, Objective, ParamTable, Phase,
+    Reduction, Task, TrainSpec, TrainState,
 };
 use crate::model::numerics::MIN_PROBABILITY;
 use crate::model::posterior::Posterior;
@@ -173,8 +173,6 @@ impl CrowdNet for Tcl {
         "a classifier and naive Bayes teach each other, calibrated by trusted instances";
     const SOURCE: &'static str = "Li et al. 2022, IEEE Transactions on Multimedia";
     const TRAINING: &'static str = "How it is trained; `epochs` are those of the retraining.";
-    const REDUCTION: Option<Reduction> = None;
-    const TRAINS_ON_TARGETS: bool = true;
 
     /// The paper's settings for LabelMe.
     fn paper() -> (NetworkSpec, Self) {
@@ -219,6 +217,18 @@ impl CrowdNet for Tcl {
         Ok(vec![counted::table(task.dims)])
     }
 
+    fn report(&self, task: &Task<'_>, annotator_params: &AnnotatorParams) -> AnnotatorReport {
+        AnnotatorReport {
+            confusion: Some(counted::reported(annotator_params, task.dims)),
+            ..AnnotatorReport::default()
+        }
+    }
+}
+
+impl Objective for Tcl {
+    const REDUCTION: Option<Reduction> = None;
+    const TRAINS_ON_TARGETS: bool = true;
+
     fn next_act(&self, train: &TrainSpec, state: &TrainState) -> Option<Act> {
         self.acts(train).nth(state.acts)
     }
@@ -255,12 +265,5 @@ impl CrowdNet for Tcl {
     fn predict(&self, context: &BatchContext<'_>) -> BatchPrediction {
         let predicted = context.predict_by_bayes(|_, a, k| counted::cell(context, a, k));
         BatchPrediction { posterior: context.batch.targets.clone(), ..predicted }
-    }
-
-    fn report(&self, task: &Task<'_>, annotator_params: &AnnotatorParams) -> AnnotatorReport {
-        AnnotatorReport {
-            confusion: Some(counted::reported(annotator_params, task.dims)),
-            ..AnnotatorReport::default()
-        }
     }
 }

@@ -34,7 +34,7 @@ use crate::model::neural::models::paper;
 use crate::model::neural::numerics::{RowStochastic, diagonal, log_softmax, softmax, trace};
 use crate::model::neural::{
     AnnotatorParams, AnnotatorReport, BatchContext, BatchPrediction, CrowdNet, Gradient,
-    NetworkSpec, ParamTable, Reduction, Task,
+    NetworkSpec, Objective, ParamTable, Reduction, Task,
 };
 
 /// Trace-regularised confusion matrices.
@@ -151,7 +151,6 @@ impl CrowdNet for TraceRegularised {
     const SUMMARY: &'static str =
         "a classifier and a confusion matrix for each annotator, of smallest trace";
     const SOURCE: &'static str = "Tanno et al. 2019, arXiv:1902.03680";
-    const REDUCTION: Option<Reduction> = Some(Reduction::MeanInstance);
 
     /// The sample code's training of all parameters together; the paper gives neither its rate nor its epochs.
     fn paper() -> (NetworkSpec, Self) {
@@ -162,6 +161,23 @@ impl CrowdNet for TraceRegularised {
     fn tables(&self, task: &Task<'_>) -> Result<Vec<ParamTable>> {
         Ok(vec![ParamTable::each("rho", task.dims.annotators, &near_identity(task.dims))])
     }
+
+    fn report(&self, task: &Task<'_>, annotator_params: &AnnotatorParams) -> AnnotatorReport {
+        let rho: Vec<f64> =
+            annotator_params.tables[0].values.iter().map(|v| f64::from(*v)).collect();
+        let confusion = matrices(&rho, task.dims);
+        let mean = mean_matrix(&confusion, task.dims);
+        AnnotatorReport {
+            warnings: not_dominant(&mean, task.dims).into_iter().collect(),
+            confusion: Some(confusion),
+            common: Some(mean),
+            ..AnnotatorReport::default()
+        }
+    }
+}
+
+impl Objective for TraceRegularised {
+    const REDUCTION: Option<Reduction> = Some(Reduction::MeanInstance);
 
     fn loss(&self, context: &BatchContext<'_>, gradient: &mut Gradient) -> f64 {
         let Dims { annotators, classes, labels, .. } = context.dims;
@@ -186,19 +202,6 @@ impl CrowdNet for TraceRegularised {
 
     fn predict(&self, context: &BatchContext<'_>) -> BatchPrediction {
         context.predict_with_matrices(&matrices(&context.gathered[0], context.dims))
-    }
-
-    fn report(&self, task: &Task<'_>, annotator_params: &AnnotatorParams) -> AnnotatorReport {
-        let rho: Vec<f64> =
-            annotator_params.tables[0].values.iter().map(|v| f64::from(*v)).collect();
-        let confusion = matrices(&rho, task.dims);
-        let mean = mean_matrix(&confusion, task.dims);
-        AnnotatorReport {
-            warnings: not_dominant(&mean, task.dims).into_iter().collect(),
-            confusion: Some(confusion),
-            common: Some(mean),
-            ..AnnotatorReport::default()
-        }
     }
 }
 

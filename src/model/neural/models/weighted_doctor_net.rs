@@ -35,8 +35,8 @@ use crate::model::neural::models::paper;
 use crate::model::neural::numerics::{at_least, softmax};
 use crate::model::neural::{
     Act, AnnotatorParams, AnnotatorReport, BatchContext, BatchPrediction, CrowdNet, Gradient,
-    Heads, LearnerSubset, NetworkSpec, ParamTable, Phase, Reduction, Sizes, Task, TrainSpec,
-    TrainState, sequential,
+    Heads, LearnerSubset, NetworkSpec, Objective, ParamTable, Phase, Reduction, Sizes, Task,
+    TrainSpec, TrainState, sequential,
 };
 use crate::spec::Problems;
 
@@ -182,10 +182,6 @@ impl CrowdNet for WeightedDoctorNet {
     const KIND: &'static str = "weighted_doctor_net";
     const SUMMARY: &'static str = "a head for each annotator on shared features, with learned weights; the posterior is the prediction";
     const SOURCE: &'static str = "Guan et al. 2018, arXiv:1703.08774";
-    const REDUCTION: Option<Reduction> = Some(Reduction::MeanAnnotation);
-    // A head is a whole layer, so it has the classifier's learning rate.
-    const ANNOTATOR_RATE: f64 = 1e-3;
-    const DELAYS_ANNOTATORS: bool = false;
     const CONDITIONS_ON_ANNOTATIONS: bool = false;
     const NEEDS_WHOLE_INSTANCES: bool = true;
 
@@ -214,6 +210,24 @@ impl CrowdNet for WeightedDoctorNet {
         tables.extend(self.head_weights().tables(task));
         Ok(tables)
     }
+
+    fn report(&self, _task: &Task<'_>, annotator_params: &AnnotatorParams) -> AnnotatorReport {
+        if self.weights_by == WeightsBy::Instance {
+            return AnnotatorReport::default();
+        }
+        let logits = annotator_params.tables[WEIGHTS].row(0);
+        let mut weights = vec![0.0; logits.len()];
+        softmax(&logits, &mut weights);
+        let parameters = vec![("weight".to_owned(), weights)];
+        AnnotatorReport { parameters, ..AnnotatorReport::default() }
+    }
+}
+
+impl Objective for WeightedDoctorNet {
+    const REDUCTION: Option<Reduction> = Some(Reduction::MeanAnnotation);
+    // A head is a whole layer, so it has the classifier's learning rate.
+    const ANNOTATOR_RATE: f64 = 1e-3;
+    const DELAYS_ANNOTATORS: bool = false;
 
     fn next_act(&self, train: &TrainSpec, state: &TrainState) -> Option<Act> {
         let heads = Phase { tables: Some(&["heads"]), ..Phase::joint("heads", train.epochs) };
@@ -258,17 +272,6 @@ impl CrowdNet for WeightedDoctorNet {
 
     fn likelihood(&self, context: &BatchContext<'_>) -> Vec<f64> {
         heads_likelihood(context)
-    }
-
-    fn report(&self, _task: &Task<'_>, annotator_params: &AnnotatorParams) -> AnnotatorReport {
-        if self.weights_by == WeightsBy::Instance {
-            return AnnotatorReport::default();
-        }
-        let logits = annotator_params.tables[WEIGHTS].row(0);
-        let mut weights = vec![0.0; logits.len()];
-        softmax(&logits, &mut weights);
-        let parameters = vec![("weight".to_owned(), weights)];
-        AnnotatorReport { parameters, ..AnnotatorReport::default() }
     }
 }
 
@@ -328,6 +331,7 @@ mod tests {
         change(&mut heads.values[2 * heads.width..]);
         let mut trainer = Trainer {
             model: &model,
+            identity: String::new(),
             spec: &train,
             data: &data,
             dims: a.dims(),

@@ -33,9 +33,6 @@ impl CrowdNet for Embedded {
     const KIND: &'static str = "embedded";
     const SUMMARY: &'static str = "";
     const SOURCE: &'static str = "";
-    const REDUCTION: Option<Reduction> = None;
-    const TRAINS_ON_TARGETS: bool = true;
-    const ANNOTATOR_RATE: f64 = 1.0;
 
     fn paper() -> (NetworkSpec, Self) {
         Default::default()
@@ -69,6 +66,12 @@ impl CrowdNet for Embedded {
     fn aggregate(&self, evidence: Evidence<'_>, run: &mut Run) -> Result<Option<Fitted>> {
         MajorityVote::default().fit(evidence, run).map(Some)
     }
+}
+
+impl Objective for Embedded {
+    const REDUCTION: Option<Reduction> = None;
+    const TRAINS_ON_TARGETS: bool = true;
+    const ANNOTATOR_RATE: f64 = 1.0;
 
     fn next_act(&self, train: &TrainSpec, state: &TrainState) -> Option<Act> {
         let learners = if self.freezes_learners {

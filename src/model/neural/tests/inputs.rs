@@ -22,8 +22,6 @@ impl CrowdNet for Readers {
     const KIND: &'static str = "readers";
     const SUMMARY: &'static str = "";
     const SOURCE: &'static str = "";
-    const REDUCTION: Option<Reduction> = None;
-    const TRAINS_ON_TARGETS: bool = true;
 
     fn paper() -> (NetworkSpec, Self) {
         Default::default()
@@ -46,6 +44,11 @@ impl CrowdNet for Readers {
     fn aggregate(&self, evidence: Evidence<'_>, run: &mut Run) -> Result<Option<Fitted>> {
         MajorityVote::default().fit(evidence, run).map(Some)
     }
+}
+
+impl Objective for Readers {
+    const REDUCTION: Option<Reduction> = None;
+    const TRAINS_ON_TARGETS: bool = true;
 
     /// The cross-entropy of the targets under the classifier and the learner of annotations, and of the labels under the
     /// learner of annotators, which has one row for each annotator of the batch.

@@ -1,9 +1,11 @@
-//! A model of two learners: trained in turn, trained together under one objective, reinitialised, interrupted and
-//! saved.
+//! A model of two learners: trained in turn, trained together, reinitialised, interrupted and saved.
 
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
 
 use super::fits::{agreeing, fit};
 use super::*;
@@ -16,9 +18,7 @@ use crate::run::{Cancel, Progress};
 use crate::testing::described;
 
 /// The learner that some epochs train, and its targets.
-#[derive(
-    Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize, schemars::JsonSchema,
-)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 enum TrainingStage {
     /// The teacher, on the votes.
     Teacher,
@@ -49,9 +49,7 @@ impl TrainingStage {
 }
 
 /// A classifier and its teacher.
-#[derive(
-    Debug, Clone, Default, PartialEq, serde::Serialize, serde::Deserialize, schemars::JsonSchema,
-)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 struct Pair {
     /// Stages and their epochs; all epochs of one stage are one phase.
@@ -64,8 +62,6 @@ impl CrowdNet for Pair {
     const KIND: &'static str = "pair";
     const SUMMARY: &'static str = "";
     const SOURCE: &'static str = "";
-    const REDUCTION: Option<Reduction> = None;
-    const TRAINS_ON_TARGETS: bool = true;
 
     fn paper() -> (NetworkSpec, Self) {
         Default::default()
@@ -85,6 +81,11 @@ impl CrowdNet for Pair {
     fn aggregate(&self, evidence: Evidence<'_>, run: &mut Run) -> Result<Option<Fitted>> {
         MajorityVote::default().fit(evidence, run).map(Some)
     }
+}
+
+impl Objective for Pair {
+    const REDUCTION: Option<Reduction> = None;
+    const TRAINS_ON_TARGETS: bool = true;
 
     fn next_act(&self, _train: &TrainSpec, state: &TrainState) -> Option<Act> {
         let (current, epochs) = *self.stages.get(state.acts)?;

@@ -35,7 +35,6 @@ impl CrowdNet for Phases {
     const KIND: &'static str = "phases";
     const SUMMARY: &'static str = "";
     const SOURCE: &'static str = "";
-    const REDUCTION: Option<Reduction> = Some(Reduction::MeanInstance);
 
     fn paper() -> (NetworkSpec, Self) {
         (NetworkSpec::default(), Self::default())
@@ -44,6 +43,10 @@ impl CrowdNet for Phases {
     fn tables(&self, task: &Task<'_>) -> Result<Vec<ParamTable>> {
         TraceRegularised::default().tables(task)
     }
+}
+
+impl Objective for Phases {
+    const REDUCTION: Option<Reduction> = Some(Reduction::MeanInstance);
 
     fn next_act(&self, train: &TrainSpec, state: &TrainState) -> Option<Act> {
         let first = |round| Phase { round, ..Phase::joint("first", train.epochs) };

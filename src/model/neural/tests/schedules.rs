@@ -99,8 +99,6 @@ impl CrowdNet for SplitEpochs {
     const KIND: &'static str = "split_epochs";
     const SUMMARY: &'static str = "";
     const SOURCE: &'static str = "";
-    const REDUCTION: Option<Reduction> = None;
-    const TRAINS_ON_TARGETS: bool = true;
 
     fn paper() -> (NetworkSpec, Self) {
         Default::default()
@@ -109,6 +107,11 @@ impl CrowdNet for SplitEpochs {
     fn aggregate(&self, evidence: Evidence<'_>, run: &mut Run) -> Result<Option<Fitted>> {
         Dl::default().aggregate(evidence, run)
     }
+}
+
+impl Objective for SplitEpochs {
+    const REDUCTION: Option<Reduction> = None;
+    const TRAINS_ON_TARGETS: bool = true;
 
     fn next_act(&self, train: &TrainSpec, state: &TrainState) -> Option<Act> {
         let joint = Phase::joint("train", train.epochs);

@@ -21,8 +21,6 @@ impl CrowdNet for TwoViews {
     const KIND: &'static str = "two_views";
     const SUMMARY: &'static str = "";
     const SOURCE: &'static str = "";
-    const REDUCTION: Option<Reduction> = None;
-    const TRAINS_ON_TARGETS: bool = true;
 
     fn paper() -> (NetworkSpec, Self) {
         Default::default()
@@ -45,6 +43,11 @@ impl CrowdNet for TwoViews {
     fn aggregate(&self, evidence: Evidence<'_>, run: &mut Run) -> Result<Option<Fitted>> {
         MajorityVote::default().fit(evidence, run).map(Some)
     }
+}
+
+impl Objective for TwoViews {
+    const REDUCTION: Option<Reduction> = None;
+    const TRAINS_ON_TARGETS: bool = true;
 
     fn next_act(&self, train: &TrainSpec, state: &TrainState) -> Option<Act> {
         let second = Phase { targets: "second", ..Phase::joint("second", train.epochs) };

@@ -9,10 +9,10 @@ use crate::model::neural::train::learners::{
 };
 use crate::model::neural::train::optimiser::Optimiser;
 use crate::model::neural::train::step::loss_and_gradient;
-use crate::model::neural::{AnnotatorParams, BatchContext, CrowdNet, Gradient, ParamTable, Phase};
+use crate::model::neural::{AnnotatorParams, BatchContext, Gradient, Objective, ParamTable, Phase};
 use crate::run::Run;
 
-impl<N: CrowdNet> Trainer<'_, N> {
+impl<N: Objective> Trainer<'_, N> {
     /// Runs the next epoch of an act.
     ///
     /// # Errors

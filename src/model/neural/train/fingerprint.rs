@@ -10,20 +10,19 @@ use sha2::{Digest as _, Sha256};
 
 use super::Trainer;
 use crate::error::{Error, Result};
-use crate::model::neural::CrowdNet;
+use crate::model::neural::Objective;
 use crate::run::Run;
 
-impl<N: CrowdNet> Trainer<'_, N> {
-    /// The digest of the model's and the training's settings, the seed, the annotations, the features and the gold that
-    /// selects the epoch. It reads all data once.
+impl<N: Objective> Trainer<'_, N> {
+    /// The digest of the model's identity, the training's settings, the seed, the annotations, the features and the gold
+    /// that selects the epoch. It reads all data once.
     ///
     /// # Errors
     /// When the run is cancelled.
     pub(super) fn fingerprint_of(&self, run: &Run) -> Result<String> {
         let unreadable = |e: serde_json::Error| Error::bug(format!("settings without JSON: {e}"));
         let mut hash = Sha256::new();
-        hash.update(N::KIND);
-        hash.update(serde_json::to_vec(self.model).map_err(unreadable)?);
+        hash.update(&self.identity);
         hash.update(serde_json::to_vec(self.spec).map_err(unreadable)?);
         // A stream of its own identifies the seed.
         hash.update(run.rng("fingerprint").next_u64().to_le_bytes());

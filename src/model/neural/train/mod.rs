@@ -25,7 +25,7 @@ use crate::model::neural::train::learners::Learners;
 use crate::model::neural::train::spec::{Reduction, TrainSpec};
 use crate::model::neural::train::state::TrainState;
 use crate::model::neural::train::step::Predictor;
-use crate::model::neural::{Act, BatchContext, BatchPrediction, CrowdNet, LearnerSubset, Phase};
+use crate::model::neural::{Act, BatchContext, BatchPrediction, LearnerSubset, Objective, Phase};
 use crate::model::snapshot::Snapshot;
 use crate::run::Run;
 
@@ -33,9 +33,11 @@ use crate::run::Run;
 /// optional would silently be missing otherwise.
 const CHECKPOINT_FORMAT: u32 = 2;
 
-/// A model in training.
+/// An objective in training.
 pub(crate) struct Trainer<'a, N> {
     pub(crate) model: &'a N,
+    /// The text by which a checkpoint tells this model and its settings from others; empty without checkpoints.
+    pub(crate) identity: String,
     pub(crate) spec: &'a TrainSpec,
     pub(crate) data: &'a TrainingData<'a>,
     pub(crate) dims: Dims,
@@ -56,7 +58,7 @@ pub(crate) struct Trainer<'a, N> {
     pub(crate) fingerprint: String,
 }
 
-impl<N: CrowdNet> Trainer<'_, N> {
+impl<N: Objective> Trainer<'_, N> {
     /// Trains to the end, starting from the run's last checkpoint if there is one.
     ///
     /// # Errors

@@ -8,7 +8,7 @@ use crate::model::neural::train::Trainer;
 use crate::model::neural::train::spec::Select;
 use crate::model::neural::train::state::{Best, MAIN_TARGETS};
 use crate::model::neural::train::step::likelihood;
-use crate::model::neural::{CrowdNet, Phase};
+use crate::model::neural::{Objective, Phase};
 use crate::model::posterior::best;
 
 /// An epoch is better only if its score is greater by more than this.
@@ -17,7 +17,7 @@ const SAME_SCORE: f64 = 1e-12;
 /// Probabilities are clamped to at least this in the log-loss of a score.
 const MIN_SCORED: f64 = 1e-15;
 
-impl<N: CrowdNet> Trainer<'_, N> {
+impl<N: Objective> Trainer<'_, N> {
     /// Keeps this epoch's model, or the average of the models so far, if its score is the best.
     pub(super) fn score_epoch(&mut self, phase: &Phase) -> Result<()> {
         let kept = self.spec.average;
@@ -143,7 +143,7 @@ mod tests {
     use crate::model::neural::train::learners::Learners;
     use crate::model::neural::train::spec::TrainSpec;
     use crate::model::neural::train::state::{NamedTargets, TrainState};
-    use crate::model::neural::{BackboneSpec, LearnerInput, Task};
+    use crate::model::neural::{BackboneSpec, CrowdNet as _, LearnerInput, Task};
     use crate::model::posterior::Posterior;
     use crate::run::Run;
     use crate::testing::{described, tiny};
@@ -205,6 +205,7 @@ mod tests {
         let annotator_params = AnnotatorParams { tables: model.tables(&task).unwrap() };
         read(&mut Trainer {
             model: &model,
+            identity: String::new(),
             spec: &train,
             data: &data,
             dims,

@@ -43,8 +43,8 @@ use crate::model::neural::train::learner::CLASSIFIER;
 use crate::model::neural::{
     Act, AnnotatorParams, AnnotatorReport, Architecture, BackboneSpec, BatchContext,
     BatchPrediction, CrowdNet, Gradient, Head, HeadInput, Heads, LearnerInput, LearnerSpec,
-    LearnerSubset, NetworkSpec, ParamTable, Phase, Reduction, Sizes, Task, TrainSpec, TrainState,
-    sequential,
+    LearnerSubset, NetworkSpec, Objective, ParamTable, Phase, Reduction, Sizes, Task, TrainSpec,
+    TrainState, sequential,
 };
 
 /// CoNAL.
@@ -177,7 +177,6 @@ impl CrowdNet for Conal {
     const SUMMARY: &'static str =
         "a classifier with a common and an individual confusion, mixed by instance";
     const SOURCE: &'static str = "Chu, Ma and Wang 2021, arXiv:2012.13052";
-    const REDUCTION: Option<Reduction> = Some(Reduction::MeanAnnotation);
     const NEEDS_ANNOTATOR_FEATURES: bool = false;
 
     /// The settings of the authors' code for LabelMe.
@@ -204,13 +203,6 @@ impl CrowdNet for Conal {
         }]
     }
 
-    /// Joint training; the network of annotators' features has no parameters.
-    fn next_act(&self, train: &TrainSpec, state: &TrainState) -> Option<Act> {
-        let learners = LearnerSubset::Only(&[CLASSIFIER]);
-        let phase = Phase { learners, ..Phase::joint("train", train.epochs) };
-        sequential(vec![phase], state.acts)
-    }
-
     fn tables(&self, task: &Task<'_>) -> Result<Vec<ParamTable>> {
         let Dims { annotators, classes, labels, .. } = task.dims;
         let start = diagonal(classes, labels, self.initial_strength as f32, 0.0);
@@ -234,6 +226,48 @@ impl CrowdNet for Conal {
             }
         });
         Ok(tables)
+    }
+
+    fn instance_parameters(&self) -> Vec<String> {
+        let embedding = (0..self.embedding).map(embedding).filter(|_| self.instance_embeddings);
+        std::iter::once("common_share".to_owned()).chain(embedding).collect()
+    }
+
+    fn report(&self, task: &Task<'_>, annotator_params: &AnnotatorParams) -> AnnotatorReport {
+        let rows = |table: usize| {
+            let w: Vec<f64> =
+                annotator_params.tables[table].values.iter().map(|v| f64::from(*v)).collect();
+            let mut rows = vec![0.0; w.len()];
+            RowStochastic::Softmax.forward(&w, task.dims.labels, &mut rows);
+            rows
+        };
+        let (n, d, table) =
+            (task.dims.annotators, self.embedding, &annotator_params.tables[EMBEDDING]);
+        let embeddings: Vec<Vec<f64>> =
+            match task.evidence.described.and_then(|d| d.annotator_matrix()) {
+                None => (0..n).map(|r| UnitVector::of(&table.row(r)).unit).collect(),
+                Some((matrix, rows)) => scaled(matrix, rows)
+                    .map(|features| UnitVector::of(&projected(&features, &table.row(0), d)).unit)
+                    .collect(),
+            };
+        let column = |j: usize| embeddings.iter().map(|u| u[j]).collect();
+        AnnotatorReport {
+            confusion: Some(rows(INDIVIDUAL)),
+            common: Some(rows(COMMON)),
+            parameters: (0..self.embedding).map(|j| (embedding(j), column(j))).collect(),
+            ..AnnotatorReport::default()
+        }
+    }
+}
+
+impl Objective for Conal {
+    const REDUCTION: Option<Reduction> = Some(Reduction::MeanAnnotation);
+
+    /// Joint training; the network of annotators' features has no parameters.
+    fn next_act(&self, train: &TrainSpec, state: &TrainState) -> Option<Act> {
+        let learners = LearnerSubset::Only(&[CLASSIFIER]);
+        let phase = Phase { learners, ..Phase::joint("train", train.epochs) };
+        sequential(vec![phase], state.acts)
     }
 
     fn loss(&self, context: &BatchContext<'_>, gradient: &mut Gradient) -> f64 {
@@ -270,37 +304,6 @@ impl CrowdNet for Conal {
         });
         let classes = context.out.p.clone();
         BatchPrediction { classes, posterior, likelihood, parameters }
-    }
-
-    fn instance_parameters(&self) -> Vec<String> {
-        let embedding = (0..self.embedding).map(embedding).filter(|_| self.instance_embeddings);
-        std::iter::once("common_share".to_owned()).chain(embedding).collect()
-    }
-
-    fn report(&self, task: &Task<'_>, annotator_params: &AnnotatorParams) -> AnnotatorReport {
-        let rows = |table: usize| {
-            let w: Vec<f64> =
-                annotator_params.tables[table].values.iter().map(|v| f64::from(*v)).collect();
-            let mut rows = vec![0.0; w.len()];
-            RowStochastic::Softmax.forward(&w, task.dims.labels, &mut rows);
-            rows
-        };
-        let (n, d, table) =
-            (task.dims.annotators, self.embedding, &annotator_params.tables[EMBEDDING]);
-        let embeddings: Vec<Vec<f64>> =
-            match task.evidence.described.and_then(|d| d.annotator_matrix()) {
-                None => (0..n).map(|r| UnitVector::of(&table.row(r)).unit).collect(),
-                Some((matrix, rows)) => scaled(matrix, rows)
-                    .map(|features| UnitVector::of(&projected(&features, &table.row(0), d)).unit)
-                    .collect(),
-            };
-        let column = |j: usize| embeddings.iter().map(|u| u[j]).collect();
-        AnnotatorReport {
-            confusion: Some(rows(INDIVIDUAL)),
-            common: Some(rows(COMMON)),
-            parameters: (0..self.embedding).map(|j| (embedding(j), column(j))).collect(),
-            ..AnnotatorReport::default()
-        }
     }
 }
 

@@ -35,7 +35,7 @@ use crate::model::neural::numerics::{
 };
 use crate::model::neural::{
     AnnotatorParams, AnnotatorReport, BatchContext, BatchPrediction, CrowdNet, Gradient,
-    NetworkSpec, ParamTable, Reduction, Task,
+    NetworkSpec, Objective, ParamTable, Reduction, Task,
 };
 use crate::model::posterior::Posterior;
 
@@ -124,8 +124,6 @@ impl CrowdNet for MaxMig {
     const SUMMARY: &'static str =
         "a classifier that shares as much information with the annotators as possible";
     const SOURCE: &'static str = "Cao et al. 2019, arXiv:1905.13436";
-    const REDUCTION: Option<Reduction> = None;
-    const DROPS_LAST_BATCH: bool = true;
     const NEEDS_WHOLE_INSTANCES: bool = true;
 
     /// The settings of the authors' code for LabelMe.
@@ -165,6 +163,21 @@ impl CrowdNet for MaxMig {
         };
         Ok(vec![ParamTable::drawn("log_confusion", classes * labels, values), prior])
     }
+
+    fn report(&self, task: &Task<'_>, annotator_params: &AnnotatorParams) -> AnnotatorReport {
+        let values: Vec<f64> =
+            annotator_params.tables[LOG_CONFUSION].values.iter().map(|v| f64::from(*v)).collect();
+        let mut confusion = vec![0.0; values.len()];
+        RowStochastic::Softmax.forward(&values, task.dims.labels, &mut confusion);
+        let learned = self.prior == PriorChoice::Learned;
+        let prior = learned.then(|| self.prior(&annotator_params.tables[PRIOR].row(0)));
+        AnnotatorReport { confusion: Some(confusion), prior, ..AnnotatorReport::default() }
+    }
+}
+
+impl Objective for MaxMig {
+    const REDUCTION: Option<Reduction> = None;
+    const DROPS_LAST_BATCH: bool = true;
 
     fn loss(&self, context: &BatchContext<'_>, gradient: &mut Gradient) -> f64 {
         let Dims { classes, labels, .. } = context.dims;
@@ -218,15 +231,5 @@ impl CrowdNet for MaxMig {
             &mut matrices,
         );
         BatchPrediction { posterior, ..context.predict_with_matrices(&matrices) }
-    }
-
-    fn report(&self, task: &Task<'_>, annotator_params: &AnnotatorParams) -> AnnotatorReport {
-        let values: Vec<f64> =
-            annotator_params.tables[LOG_CONFUSION].values.iter().map(|v| f64::from(*v)).collect();
-        let mut confusion = vec![0.0; values.len()];
-        RowStochastic::Softmax.forward(&values, task.dims.labels, &mut confusion);
-        let learned = self.prior == PriorChoice::Learned;
-        let prior = learned.then(|| self.prior(&annotator_params.tables[PRIOR].row(0)));
-        AnnotatorReport { confusion: Some(confusion), prior, ..AnnotatorReport::default() }
     }
 }
