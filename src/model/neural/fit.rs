@@ -13,11 +13,11 @@ use crate::model::neural::annotator_params::AnnotatorParams;
 use crate::model::neural::data::TrainingData;
 use crate::model::neural::param_table::Owner;
 use crate::model::neural::predict::description;
-use crate::model::neural::train::Trainer;
 use crate::model::neural::train::learner::LearnerSetting;
 use crate::model::neural::train::on_device::learners_on_device;
 use crate::model::neural::train::spec::{Select, TrainSpec};
 use crate::model::neural::train::state::{MAIN_TARGETS, TrainState};
+use crate::model::neural::train::{LoopState, Trainer};
 use crate::model::posterior::Posterior;
 use crate::model::vote::agreement;
 use crate::model::{Model, from_features};
@@ -77,11 +77,7 @@ impl<N: CrowdNet> Model for Neural<N> {
             learners,
             annotator_params,
             state,
-            phase: "",
-            label: String::new(),
-            is_over: false,
-            checkpoint_at: 0.0,
-            fingerprint: String::new(),
+            loop_state: LoopState::default(),
         };
         trainer.train(run)?;
         trainer.annotator_params.average_unknown(Owner::Annotator, &data.unknown());

@@ -28,7 +28,7 @@ use super::train::learners::Learners;
 use super::train::on_device::learners_on_device;
 use super::train::spec::{Reduction, TrainSpec};
 use super::train::state::TrainState;
-use super::train::{Trainer, diverged};
+use super::train::{LoopState, Trainer, diverged};
 use crate::error::{Error, Result};
 use crate::frame::{AnnotationRows, Annotations, Dims, Duplicates, Matrix};
 use crate::model::fitted::{TraceRow, on_cpu};
@@ -126,11 +126,7 @@ impl SoftTargetNetwork {
             learners,
             annotator_params: AnnotatorParams::default(),
             state,
-            phase: "",
-            label: String::new(),
-            is_over: false,
-            checkpoint_at: 0.0,
-            fingerprint: String::new(),
+            loop_state: LoopState::default(),
         };
         trainer.train(run)?;
         let (learners, trace) = (trainer.learners, trainer.state.trace);

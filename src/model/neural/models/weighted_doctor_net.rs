@@ -286,9 +286,9 @@ mod tests {
     use crate::model::neural::data::inputs::Sizes;
     use crate::model::neural::models::doctor_net::HEADS;
     use crate::model::neural::net::precision::Precision;
-    use crate::model::neural::train::Trainer;
     use crate::model::neural::train::learner::{CLASSIFIER, LearnerSetting, LearnerSpec};
     use crate::model::neural::train::learners::Learners;
+    use crate::model::neural::train::{LoopState, Trainer};
     use crate::model::neural::{BackboneSpec, LearnerInput};
     use crate::run::Run;
     use crate::testing::{described, tiny};
@@ -339,11 +339,7 @@ mod tests {
             learners,
             annotator_params,
             state: TrainState::default(),
-            phase: "",
-            label: String::new(),
-            is_over: false,
-            checkpoint_at: 0.0,
-            fingerprint: String::new(),
+            loop_state: LoopState::default(),
         };
         trainer.train(&mut run).unwrap();
         trainer.annotator_params.tables[WEIGHTS].values.clone()

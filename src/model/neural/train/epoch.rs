@@ -37,7 +37,7 @@ impl<N: Objective> Trainer<'_, N> {
         };
         self.learners.freeze(phase.learners, self.data)?;
         self.keep_constants(phase, run)?;
-        let name = format!("{} {epoch}", self.label);
+        let name = format!("{} {epoch}", self.loop_state.label);
         let (mut loss, mut rows) = (0.0, 0);
         let (data, readers) = (self.data, self.learners.readers());
         let targets = self.state.targets.remove(phase.targets);
@@ -70,10 +70,10 @@ impl<N: Objective> Trainer<'_, N> {
             return Err(self.diverged("a parameter that is not a finite number"));
         }
         let seconds = run.clock.seconds() - began;
-        let last = self.state.trace.iter().rev().find(|row| row.phase == self.label);
+        let last = self.state.trace.iter().rev().find(|row| row.phase == self.loop_state.label);
         let change = last.map(|row| -loss - row.objective);
         self.state.trace.push(TraceRow {
-            phase: self.label.clone(),
+            phase: self.loop_state.label.clone(),
             step: epoch + 1,
             objective: -loss,
             change,
@@ -82,7 +82,7 @@ impl<N: Objective> Trainer<'_, N> {
         self.state.epoch += 1;
         let speed = rows as f64 / seconds.max(1e-9);
         tracing::debug!(
-            phase = self.label,
+            phase = self.loop_state.label,
             step = epoch + 1,
             loss,
             rows_per_second = speed,
@@ -105,7 +105,7 @@ impl<N: Objective> Trainer<'_, N> {
         let (passes, gathered) = rayon::join(|| forward(learners, annotator_params), gather);
         let passes = passes?;
         let context = BatchContext {
-            phase: self.phase,
+            phase: self.loop_state.phase,
             batch,
             out: &passes.out,
             others: &passes.others,

@@ -66,11 +66,11 @@ mod tests {
     use crate::model::neural::models::doctor_net::label_probabilities;
     use crate::model::neural::net::heads::{Head, HeadInput, Heads};
     use crate::model::neural::net::precision::Precision;
-    use crate::model::neural::train::Trainer;
     use crate::model::neural::train::learner::{CLASSIFIER, Learner, LearnerSetting, LearnerSpec};
     use crate::model::neural::train::learners::Learners;
     use crate::model::neural::train::spec::TrainSpec;
     use crate::model::neural::train::state::TrainState;
+    use crate::model::neural::train::{LoopState, Trainer};
     use crate::model::neural::{
         AnnotatorParams, Architecture, BackboneSpec, CrowdNet as _, LearnerInput, LearnerSubset,
         Task, WeightedDoctorNet,
@@ -179,11 +179,7 @@ mod tests {
             learners,
             annotator_params,
             state: TrainState::default(),
-            phase: "",
-            label: String::new(),
-            is_over: false,
-            checkpoint_at: 0.0,
-            fingerprint: String::new(),
+            loop_state: LoopState::default(),
         };
         trainer.train(&mut run).unwrap();
         let frozen = trainer.learners.classifier.frozen.as_ref().unwrap();

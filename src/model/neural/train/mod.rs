@@ -46,16 +46,22 @@ pub(crate) struct Trainer<'a, N> {
     pub(crate) learners: Learners,
     pub(crate) annotator_params: AnnotatorParams,
     pub(crate) state: TrainState,
+    pub(crate) loop_state: LoopState,
+}
+
+/// The loop's own variables. They are no part of the training's state: a resumed training computes them anew.
+#[derive(Debug, Default)]
+pub(crate) struct LoopState {
     /// The name of the last phase.
-    pub(crate) phase: &'static str,
+    phase: &'static str,
     /// The name of the last phase in the trace.
-    pub(crate) label: String,
+    label: String,
     /// Whether a phase has run out of patience: all acts before the next selection or reset are skipped.
-    pub(crate) is_over: bool,
+    is_over: bool,
     /// The time of the last checkpoint, in seconds of the run's clock.
-    pub(crate) checkpoint_at: f64,
+    checkpoint_at: f64,
     /// The digest of what the training depends on; empty without checkpoints.
-    pub(crate) fingerprint: String,
+    fingerprint: String,
 }
 
 impl<N: Objective> Trainer<'_, N> {
@@ -65,17 +71,17 @@ impl<N: Objective> Trainer<'_, N> {
     /// When the training diverges, the run is cancelled, or a checkpoint cannot be read or written.
     pub(crate) fn train(&mut self, run: &mut Run) -> Result<()> {
         if run.keeps_checkpoints() {
-            self.fingerprint = self.fingerprint_of(run)?;
+            self.loop_state.fingerprint = self.fingerprint_of(run)?;
             self.resume(run)?;
         }
-        self.checkpoint_at = run.clock.seconds();
+        self.loop_state.checkpoint_at = run.clock.seconds();
         run.progress.begin("training", Some(self.model.epochs(self.spec).into()));
         while let Some(act) = self.model.next_act(self.spec, &self.state) {
             run.cancel.check()?;
             match act {
                 Act::Select => self.select()?,
                 Act::Reset(learners) => self.reset(learners)?,
-                _ if self.is_over => {}
+                _ if self.loop_state.is_over => {}
                 Act::Train(phase) => self.train_phase(&phase, run)?,
                 Act::EStep(name) => self.e_step(name, run)?,
                 Act::MStep => self.m_step()?,
@@ -90,10 +96,10 @@ impl<N: Objective> Trainer<'_, N> {
 
     /// Runs the remaining epochs of an act.
     fn train_phase(&mut self, phase: &Phase, run: &Run) -> Result<()> {
-        (self.phase, self.label) = (phase.name, phase.label());
+        (self.loop_state.phase, self.loop_state.label) = (phase.name, phase.label());
         while self.state.epoch < phase.act.len() as u32 {
-            self.is_over = self.is_out_of_patience(phase);
-            if self.is_over {
+            self.loop_state.is_over = self.is_out_of_patience(phase);
+            if self.loop_state.is_over {
                 break;
             }
             self.epoch(phase, run)?;
@@ -101,22 +107,22 @@ impl<N: Objective> Trainer<'_, N> {
                 self.score_epoch(phase)?;
             }
             let (epochs, now) = (self.state.trace.len(), run.clock.seconds());
-            if self.spec.is_checkpoint_due(epochs, now - self.checkpoint_at) {
+            if self.spec.is_checkpoint_due(epochs, now - self.loop_state.checkpoint_at) {
                 self.checkpoint(run)?;
-                self.checkpoint_at = now;
+                self.loop_state.checkpoint_at = now;
             }
         }
         Ok(())
     }
 
     fn select(&mut self) -> Result<()> {
-        self.is_over = false;
+        self.loop_state.is_over = false;
         self.keep_best()
     }
 
     fn reset(&mut self, learners: LearnerSubset) -> Result<()> {
         self.learners.reset(learners, &format!("reset {}", self.state.acts))?;
-        self.is_over = false;
+        self.loop_state.is_over = false;
         (self.state.best, self.state.average) = (None, None);
         self.state.estimates.calibrators.retain(|name, _| !learners.has(name));
         Ok(())
@@ -222,7 +228,7 @@ impl<N: Objective> Trainer<'_, N> {
 
     /// The error of a training whose numbers are no longer finite.
     pub(crate) fn diverged(&self, found: &str) -> Error {
-        let phase = &self.label;
+        let phase = &self.loop_state.label;
         let epochs = self.state.trace.iter().filter(|row| row.phase == *phase).count();
         let found = format!("{found} in epoch {} of phase `{phase}`", epochs + 1);
         diverged(&found, !self.annotator_params.tables.is_empty())
@@ -238,7 +244,10 @@ impl<N: Objective> Trainer<'_, N> {
             );
             return Ok(());
         }
-        if !snapshot.take_text("fingerprint").is_ok_and(|found| found == self.fingerprint) {
+        if !snapshot
+            .take_text("fingerprint")
+            .is_ok_and(|found| found == self.loop_state.fingerprint)
+        {
             run.warn("the checkpoint is of other data, settings or seed: the training starts anew");
             return Ok(());
         }
@@ -254,7 +263,7 @@ impl<N: Objective> Trainer<'_, N> {
         }
         let mut snapshot = self.snapshot()?;
         snapshot.u32s("format".to_owned(), vec![CHECKPOINT_FORMAT]);
-        snapshot.text("fingerprint".to_owned(), &self.fingerprint);
+        snapshot.text("fingerprint".to_owned(), &self.loop_state.fingerprint);
         self.learners.save_moments(&mut snapshot)?;
         self.annotator_params.save_moments(&mut snapshot);
         self.state.save(&mut snapshot)?;

@@ -139,6 +139,7 @@ mod tests {
     use crate::model::neural::data::inputs::Sizes;
     use crate::model::neural::models::TraceRegularised;
     use crate::model::neural::net::precision::Precision;
+    use crate::model::neural::train::LoopState;
     use crate::model::neural::train::learner::{CLASSIFIER, LearnerSetting, LearnerSpec};
     use crate::model::neural::train::learners::Learners;
     use crate::model::neural::train::spec::TrainSpec;
@@ -213,11 +214,7 @@ mod tests {
             learners,
             annotator_params,
             state: TrainState::default(),
-            phase: "",
-            label: String::new(),
-            is_over: false,
-            checkpoint_at: 0.0,
-            fingerprint: String::new(),
+            loop_state: LoopState::default(),
         })
     }
 
