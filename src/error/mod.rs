@@ -227,6 +227,19 @@ impl Error {
         })
     }
 
+    /// Moves every place that is the key `from`, or a key below it, to the same key below `to`.
+    #[must_use]
+    #[cfg(feature = "neural")]
+    pub(crate) fn moved(mut self, from: &str, to: &str) -> Self {
+        for place in self.problems.iter_mut().filter_map(|problem| problem.place.as_mut()) {
+            let below = place.strip_prefix(from);
+            if let Some(below) = below.filter(|rest| rest.is_empty() || rest.starts_with('.')) {
+                *place = format!("{to}{below}");
+            }
+        }
+        self
+    }
+
     fn amend(mut self, change: impl FnOnce(&mut Problem)) -> Self {
         if let Some(problem) = self.problems.last_mut() {
             change(problem);
@@ -299,6 +312,19 @@ mod tests {
     fn a_long_secret_is_redacted_before_it_is_cut() {
         let error = Error::data(format!("not read: https://{}@host", "hunter2".repeat(1_000)));
         assert_eq!(error.to_string(), "error: not read: https://***@host");
+    }
+
+    #[test]
+    #[cfg(feature = "neural")]
+    fn a_move_changes_places_below_the_key_and_nothing_else() {
+        let places = ["a.b", "a.b.c", "a.bc", "x.a.b", "file: a.b"];
+        let problem = |place: &str| Problem::new("a.b").found("a.b").help("a.b").at(place);
+        let mut error = Error::spec_problems(places.map(problem).to_vec());
+        error.problems.push(Problem::new("a.b"));
+        let moved = error.moved("a.b", "y.z").problems;
+        let wanted = ["y.z", "y.z.c", "a.bc", "x.a.b", "file: a.b"];
+        assert_eq!(moved[..5], wanted.map(problem));
+        assert_eq!(moved[5], Problem::new("a.b"));
     }
 
     #[test]

@@ -143,7 +143,7 @@ pub(crate) fn split_annotations(
                 train.held_out,
                 a.len()
             ))
-            .help("hold out more, or choose another model.train.select"));
+            .help("hold out more, or choose another select"));
     }
     Ok(Some(parts))
 }

@@ -33,9 +33,6 @@ use crate::model::snapshot::Snapshot;
 use crate::run::{Cancel, Run};
 use crate::spec::Problems;
 
-/// The section of the settings in a pipeline file.
-const SECTION: &str = "model.classifier.network";
-
 /// The settings of a network.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
@@ -110,17 +107,31 @@ impl NetworkClassifierSpec {
 /// A network with its parameters.
 pub struct NetworkClassifier {
     network: SoftTargetNetwork,
+    /// The place of the section of its settings.
+    place: String,
 }
 
 impl NetworkClassifier {
-    /// A network that has learned nothing yet, for rows of features of these axes.
+    /// A network that has learned nothing yet, for rows of features of these axes. `place` is that of its section, for
+    /// errors.
     #[must_use]
-    pub fn new(spec: NetworkClassifierSpec, axes: &[usize], n_classes: usize) -> Self {
+    pub fn new(
+        spec: NetworkClassifierSpec,
+        place: String,
+        axes: &[usize],
+        n_classes: usize,
+    ) -> Self {
         let NetworkClassifierSpec { device, backbone, epochs, epochs_per_fit, .. } = spec;
         let NetworkClassifierSpec { batch_size, precision, optimiser, .. } = spec;
         let train = TrainSpec { epochs, batch_size, optimiser, precision, ..TrainSpec::default() };
         let spec = NetworkSpec { device, backbone, train, ..NetworkSpec::default() };
-        Self { network: SoftTargetNetwork::new(spec, epochs_per_fit, axes, n_classes) }
+        Self { network: SoftTargetNetwork::new(spec, epochs_per_fit, axes, n_classes), place }
+    }
+
+    /// The error with the keys of this section in place of those of a model that is a network itself.
+    fn with_own_keys(&self, error: Error) -> Error {
+        let backbone = format!("{}.backbone", self.place);
+        error.moved("model.train", &self.place).moved("model.backbone", &backbone)
     }
 }
 
@@ -135,7 +146,8 @@ impl Classifier for NetworkClassifier {
             targets.iter_mut().zip(target).for_each(|(to, share)| *to = weights[*i] * share);
         }
         let examples = WeightedTargets { matrix, rows: &rows, targets };
-        self.network.fit(examples, run).map_err(with_own_keys)
+        let fitted = self.network.fit(examples, run);
+        fitted.map_err(|e| self.with_own_keys(e))
     }
 
     fn reset(&mut self) {
@@ -143,7 +155,8 @@ impl Classifier for NetworkClassifier {
     }
 
     fn predict(&self, matrix: &Matrix, rows: &[u32], p: &mut [f64], cancel: &Cancel) -> Result<()> {
-        self.network.predict(matrix, rows, p, cancel).map_err(with_own_keys)
+        let predicted = self.network.predict(matrix, rows, p, cancel);
+        predicted.map_err(|e| self.with_own_keys(e))
     }
 
     fn save(&self, to: &mut Snapshot) -> Result<()> {
@@ -151,7 +164,8 @@ impl Classifier for NetworkClassifier {
     }
 
     fn load(&mut self, from: &Snapshot, run: &Run) -> Result<()> {
-        self.network.load(from, run).map_err(with_own_keys)
+        let loaded = self.network.load(from, run);
+        loaded.map_err(|e| self.with_own_keys(e))
     }
 
     fn epochs_left(&self) -> Option<u32> {
@@ -165,15 +179,4 @@ impl Classifier for NetworkClassifier {
     fn modules(&self) -> Option<Value> {
         Some(self.network.modules())
     }
-}
-
-/// The error with the keys of this section in place of those of a model that is a network itself.
-fn with_own_keys(mut error: Error) -> Error {
-    for problem in &mut error.problems {
-        for text in [&mut problem.place, &mut problem.help].into_iter().flatten() {
-            let of_training = text.replace("model.train.", &format!("{SECTION}."));
-            *text = of_training.replace("model.backbone", &format!("{SECTION}.backbone"));
-        }
-    }
-    error
 }

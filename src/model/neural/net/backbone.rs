@@ -142,7 +142,7 @@ impl BackboneSpec {
                 return Err(Error::data("the features are no images")
                     .at("model.backbone.input")
                     .found(format!("{width} numbers"))
-                    .help("set model.backbone.input = [channels, height, width]"));
+                    .help("set input = [channels, height, width]"));
             }
         };
         if product(&shape) == width {

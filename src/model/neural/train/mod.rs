@@ -281,5 +281,5 @@ pub(crate) fn diverged(found: &str, trains_annotators: bool) -> Error {
     Error::fit("the training diverged")
         .at("model.train.optimiser.learning_rate")
         .found(found)
-        .help(format!("lower {rates}, or set model.train.optimiser.clip_norm"))
+        .help(format!("lower {rates}, or set clip_norm"))
 }
