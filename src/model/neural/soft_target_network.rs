@@ -28,7 +28,7 @@ use super::train::learners::Learners;
 use super::train::on_device::learners_on_device;
 use super::train::spec::{Reduction, TrainSpec};
 use super::train::state::TrainState;
-use super::train::{LoopState, Trainer, diverged};
+use super::train::{LoopState, Trainer};
 use crate::error::{Error, Result};
 use crate::frame::{AnnotationRows, Annotations, Dims, Duplicates, Matrix};
 use crate::model::fitted::{TraceRow, on_cpu};
@@ -177,7 +177,7 @@ impl SoftTargetNetwork {
     /// Writes P(class) of rows of a matrix into `p`, `[row, class]`; uniform before the first fit.
     ///
     /// # Errors
-    /// When the run is cancelled, the device fails, or the training has given no finite numbers.
+    /// When the run is cancelled, the device fails, or a prediction after a fit is not finite.
     pub(crate) fn predict(
         &self,
         matrix: &Matrix,
@@ -195,13 +195,14 @@ impl SoftTargetNetwork {
             cancel.check()?;
             p.copy_from_slice(&learners.classifier.predict(Inputs::unseen(matrix), rows)?.p);
         }
-        // What a damaged file has given is for the caller to judge.
-        if !trace.is_empty() && p.iter().any(|p| !p.is_finite()) {
-            let found =
-                format!("a prediction that is not a finite number after epoch {}", trace.len());
-            return Err(diverged(&found, false));
+        match p.iter().position(|p| !p.is_finite()) {
+            // What a damaged file has given is for the caller to judge.
+            Some(at) if !trace.is_empty() => {
+                let row = rows[at / classes];
+                Err(not_finite(row, p[at], trace.len()))
+            }
+            _ => Ok(()),
         }
-        Ok(())
     }
 
     /// Adds parameters and scaling to a snapshot, with the names and layouts of a saved model; nothing before the first
@@ -245,6 +246,17 @@ fn inside(run: &Run) -> Run {
     inside.progress = Arc::new(NoProgress);
     inside.keep_checkpoint(None);
     inside
+}
+
+/// The error of a prediction that is not finite, of a row of the features after this epoch.
+fn not_finite(row: u32, p: f64, epoch: usize) -> Error {
+    Error::fit(format!("the prediction of row {row} is not a finite number"))
+        .at("model.train")
+        .found(format!("{p} after epoch {epoch}"))
+        .help(
+            "the features of the row may be too large: scale them; or the training has diverged: lower \
+             optimiser.learning_rate, or set optimiser.clip_norm",
+        )
 }
 
 fn no_annotations(dims: Dims) -> Result<Annotations> {

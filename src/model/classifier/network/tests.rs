@@ -324,7 +324,7 @@ fn settings_without_a_meaning_are_refused() {
 
 /// Products of parameters of about 1e30 are infinite: the prediction after a step shows it, or else the next step.
 #[test]
-fn a_fit_that_diverges_says_so_and_names_its_own_learning_rate() {
+fn a_fit_that_diverges_says_so_and_names_its_own_keys() {
     let backbone =
         BackboneSpec { hidden: vec![64], activation: Activation::Relu, ..smooth().backbone };
     let spec = NetworkClassifierSpec { backbone, epochs: 2, ..plain(1e30) };
@@ -333,15 +333,42 @@ fn a_fit_that_diverges_says_so_and_names_its_own_learning_rate() {
     let mut p = vec![0.0; 18];
     let predicted = network.predict(&data.matrix, &data.rows, &mut p, &Cancel::default());
     let next = network.fit(data.examples(), &Run::new(1));
-    for (error, found) in [
-        (predicted.unwrap_err(), "a prediction that is not a finite number after epoch 1"),
-        (next.unwrap_err(), "in epoch 2 of phase `train`"),
-    ] {
-        assert_eq!(error.exit_code(), 4, "{error}");
-        let error = error.to_string();
-        assert!(error.contains(found), "{error}");
-        assert!(error.contains(&format!("where: {SECTION}.optimiser.learning_rate\n")), "{error}");
-        assert!(error.contains("help: lower learning_rate, or set clip_norm"), "{error}");
+    let rate = format!("where: {SECTION}.optimiser.learning_rate\n");
+    let help = "help: lower learning_rate, or set clip_norm";
+    assert_names_causes(&predicted.unwrap_err(), "the prediction of row ");
+    let error = next.unwrap_err();
+    assert_eq!(error.exit_code(), 4, "{error}");
+    let error = error.to_string();
+    for part in ["in epoch 2 of phase `train`", &rate, help] {
+        assert!(error.contains(part), "{error}");
+    }
+}
+
+/// Features of 0 and 0.1 are divided by a deviation of 0.05, which makes 3e38 infinite.
+#[test]
+fn a_row_whose_features_overflow_is_named_with_both_causes() {
+    let backbone = BackboneSpec { scaling: Scaling::Standard, ..plain(0.1).backbone };
+    let spec = NetworkClassifierSpec { backbone, ..plain(0.1) };
+    let mut network = NetworkClassifier::new(spec, SECTION.to_owned(), &[1], 2);
+    let data = Owned::new(1, &[0.0, 0.1], &[1.0, 0.0, 0.0, 1.0], &[1.0; 2]);
+    network.fit(data.examples(), &Run::new(1)).unwrap();
+    let far = Matrix::from_rows(1, &[0.05, 0.1, 3e38, 3e38]);
+    let predict = |rows: &[u32]| {
+        let mut p = vec![0.0; 2 * rows.len()];
+        network.predict(&far, rows, &mut p, &Cancel::default())
+    };
+    predict(&[0, 1]).unwrap();
+    let error = predict(&[1, 0, 3, 2]).unwrap_err();
+    assert_names_causes(&error, "the prediction of row 3 is not a finite number\n");
+}
+
+/// Asserts that the error is that of a prediction after the first epoch, and names both causes that it may have.
+fn assert_names_causes(error: &Error, what: &str) {
+    assert_eq!(error.exit_code(), 4, "{error}");
+    let error = error.to_string();
+    let (place, found) = (format!("where: {SECTION}\n"), "found: NaN after epoch 1\n");
+    for part in [what, &place, found, "too large", "diverged", "learning_rate", "clip_norm"] {
+        assert!(error.contains(part), "{error}");
     }
 }
 

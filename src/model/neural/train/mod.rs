@@ -230,8 +230,12 @@ impl<N: Objective> Trainer<'_, N> {
     pub(crate) fn diverged(&self, found: &str) -> Error {
         let phase = &self.loop_state.label;
         let epochs = self.state.trace.iter().filter(|row| row.phase == *phase).count();
-        let found = format!("{found} in epoch {} of phase `{phase}`", epochs + 1);
-        diverged(&found, !self.annotator_params.tables.is_empty())
+        let has_tables = !self.annotator_params.tables.is_empty();
+        let or_another = if has_tables { " or annotator_learning_rate" } else { "" };
+        Error::fit("the training diverged")
+            .at("model.train.optimiser.learning_rate")
+            .found(format!("{found} in epoch {} of phase `{phase}`", epochs + 1))
+            .help(format!("lower learning_rate{or_another}, or set clip_norm"))
     }
 
     /// Continues from the run's checkpoint, where there is one.
@@ -269,17 +273,4 @@ impl<N: Objective> Trainer<'_, N> {
         self.state.save(&mut snapshot)?;
         run.save_checkpoint(&snapshot.to_bytes()?)
     }
-}
-
-/// The error of a training whose numbers are no longer finite.
-pub(crate) fn diverged(found: &str, trains_annotators: bool) -> Error {
-    let rates = if trains_annotators {
-        "learning_rate or annotator_learning_rate"
-    } else {
-        "learning_rate"
-    };
-    Error::fit("the training diverged")
-        .at("model.train.optimiser.learning_rate")
-        .found(found)
-        .help(format!("lower {rates}, or set clip_norm"))
 }
