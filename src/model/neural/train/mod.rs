@@ -2,7 +2,6 @@
 
 mod constants;
 mod epoch;
-mod fingerprint;
 mod frozen;
 mod labels;
 pub(crate) mod learner;
@@ -18,6 +17,7 @@ pub(crate) mod step;
 
 use crate::error::{Error, Result};
 use crate::frame::Dims;
+use crate::model::checkpoint::{self, Fingerprint};
 use crate::model::neural::annotator_params::AnnotatorParams;
 use crate::model::neural::data::inputs::Inputs;
 use crate::model::neural::data::{TrainingData, batch::Batch};
@@ -226,20 +226,23 @@ impl<N: CrowdNet> Trainer<'_, N> {
         diverged(&found, !self.annotator_params.tables.is_empty())
     }
 
+    /// The digest of the model's and the training's settings, the seed, the annotations, the gold that selects the epoch
+    /// and the features. It reads all data once.
+    fn fingerprint_of(&self, run: &Run) -> Result<String> {
+        let mut fingerprint = Fingerprint::of_kind(N::KIND);
+        fingerprint.add_settings(self.model)?;
+        fingerprint.add_settings(self.spec)?;
+        fingerprint.add_seed(run);
+        fingerprint.add_annotations(self.data.annotations, &run.cancel)?;
+        fingerprint.add_numbers(self.valid.iter().flat_map(|(row, class)| [*row, *class]));
+        fingerprint.add_features(self.data.matrix, &run.cancel)?;
+        Ok(fingerprint.finish())
+    }
+
     /// Continues from the run's checkpoint, where there is one.
     fn resume(&mut self, run: &mut Run) -> Result<()> {
-        let Some(bytes) = run.checkpoint()? else { return Ok(()) };
-        let snapshot = Snapshot::from_bytes(&bytes)?;
-        if !snapshot.take_u32s("format", 1).is_ok_and(|found| found == [CHECKPOINT_FORMAT]) {
-            run.warn(
-                "the checkpoint is from another version of labelmill: the training starts anew",
-            );
-            return Ok(());
-        }
-        if !snapshot.take_text("fingerprint").is_ok_and(|found| found == self.fingerprint) {
-            run.warn("the checkpoint is of other data, settings or seed: the training starts anew");
-            return Ok(());
-        }
+        let saved = checkpoint::read(CHECKPOINT_FORMAT, &self.fingerprint, run)?;
+        let Some(snapshot) = saved else { return Ok(()) };
         self.load(&snapshot)?;
         self.learners.load_moments(&snapshot)?;
         self.annotator_params.load_moments(&snapshot)?;
@@ -251,12 +254,10 @@ impl<N: CrowdNet> Trainer<'_, N> {
             return Ok(());
         }
         let mut snapshot = self.snapshot()?;
-        snapshot.u32s("format".to_owned(), vec![CHECKPOINT_FORMAT]);
-        snapshot.text("fingerprint".to_owned(), &self.fingerprint);
         self.learners.save_moments(&mut snapshot)?;
         self.annotator_params.save_moments(&mut snapshot);
         self.state.save(&mut snapshot)?;
-        run.save_checkpoint(&snapshot.to_bytes()?)
+        checkpoint::write(CHECKPOINT_FORMAT, &self.fingerprint, snapshot, run)
     }
 }
 
