@@ -63,6 +63,8 @@ pub(crate) struct SoftTargetNetwork {
 struct TrainedLearners {
     learners: Learners,
     device: Device,
+    /// The rows of a batch, by which `auto` has chosen the device.
+    batch_rows: usize,
     /// One row for each epoch since the start; none for a network that was loaded.
     trace: Vec<TraceRow>,
 }
@@ -112,7 +114,7 @@ impl SoftTargetNetwork {
         let data = TrainingData::without_annotations(matrix, &row_of, &none);
         let run = &mut inside(run);
         let before = self.trained.take();
-        let TrainedLearners { learners, device, trace } =
+        let TrainedLearners { learners, device, batch_rows, trace } =
             before.map_or_else(|| self.start(&data, &targets, run), Ok)?;
         let done = trace.len() as u32;
         let mean_weight = targets.values().iter().sum::<f64>() / rows.len() as f64;
@@ -135,7 +137,7 @@ impl SoftTargetNetwork {
         };
         trainer.train(run)?;
         let (learners, trace) = (trainer.learners, trainer.state.trace);
-        self.trained = Some(TrainedLearners { learners, device, trace });
+        self.trained = Some(TrainedLearners { learners, device, batch_rows, trace });
         Ok(())
     }
 
@@ -175,8 +177,13 @@ impl SoftTargetNetwork {
         let (precision, sizes) = (train.precision, &self.sizes);
         let setting = LearnerSetting { precision, sizes, run, device: &Device::Cpu, saved };
         let specs = (classifier, Vec::new());
-        let (learners, device) = learners_on_device(device, specs, &setting, batch_rows)?;
-        Ok(TrainedLearners { learners, device, trace: Vec::new() })
+        let mut rows = 0;
+        let count = |learners: &Learners| {
+            rows = batch_rows(learners);
+            rows
+        };
+        let (learners, device) = learners_on_device(device, specs, &setting, count)?;
+        Ok(TrainedLearners { learners, device, batch_rows: rows, trace: Vec::new() })
     }
 
     /// Writes P(class) of rows of a matrix into `p`, `[row, class]`; uniform before the first fit.
@@ -228,6 +235,35 @@ impl SoftTargetNetwork {
     /// When the snapshot belongs to another network, or the device cannot be used.
     pub(crate) fn load(&mut self, from: &Snapshot, run: &Run) -> Result<()> {
         self.trained = Some(self.open(Some(from), Learners::rows_at_once, run)?);
+        Ok(())
+    }
+
+    /// Adds the state between two fits to a checkpoint.
+    ///
+    /// # Errors
+    /// When the device fails.
+    pub(crate) fn save_state(&self, to: &mut Snapshot) -> Result<()> {
+        let Some(TrainedLearners { learners, batch_rows, trace, .. }) = &self.trained else {
+            return Ok(());
+        };
+        learners.save(to)?;
+        learners.save_moments(to)?;
+        to.u32s("batch rows".to_owned(), vec![*batch_rows as u32]);
+        TraceRow::save(trace, to);
+        Ok(())
+    }
+
+    /// Takes the state between two fits from a checkpoint.
+    ///
+    /// # Errors
+    /// When the snapshot belongs to another network, or the device cannot be used.
+    pub(crate) fn load_state(&mut self, from: &Snapshot, run: &Run) -> Result<()> {
+        let batch_rows = from.take_u32s("batch rows", 1)?[0] as usize;
+        let mut trained = self.open(None, |_| batch_rows, run)?;
+        trained.learners.load(from)?;
+        trained.learners.load_moments(from)?;
+        trained.trace = TraceRow::saved(from)?;
+        self.trained = Some(trained);
         Ok(())
     }
 

@@ -154,6 +154,14 @@ impl Classifier for NetworkClassifier {
         self.network.load(from, run).map_err(with_own_keys)
     }
 
+    fn save_state(&self, to: &mut Snapshot) -> Result<()> {
+        self.network.save_state(to)
+    }
+
+    fn load_state(&mut self, from: &Snapshot, run: &Run) -> Result<()> {
+        self.network.load_state(from, run).map_err(with_own_keys)
+    }
+
     fn epochs_left(&self) -> Option<u32> {
         Some(self.network.epochs_left())
     }
