@@ -40,8 +40,8 @@ pub struct EngineSpec {
     /// Folder for spilled data, which the system frees when the job ends, however it ends; left out, the system's
     /// temporary folder.
     pub scratch: Option<String>,
-    /// Local folder where networks save a checkpoint after every epoch: after an interruption the same job resumes from
-    /// it. Left out, it starts again, as `gem` always does.
+    /// Local folder where networks save a checkpoint after every epoch, and `gem` after every round: after an
+    /// interruption the same job resumes from it. Left out, it starts again.
     pub checkpoints: Option<String>,
 }
 

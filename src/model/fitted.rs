@@ -2,6 +2,8 @@
 
 use super::confusion::{CommonConfusion, Confusion};
 use super::posterior::Posterior;
+use super::snapshot::Snapshot;
+use crate::error::Result;
 use crate::frame::ITEMS_PER_BLOCK;
 
 /// The estimates of a fit other than the posteriors.
@@ -36,6 +38,36 @@ pub struct TraceRow {
     pub change: Option<f64>,
     /// The step's wall time.
     pub seconds: f64,
+}
+
+impl TraceRow {
+    /// Adds the rows of a trace to a snapshot.
+    pub(crate) fn save(trace: &[Self], to: &mut Snapshot) {
+        let phases: Vec<&str> = trace.iter().map(|row| row.phase.as_str()).collect();
+        to.text("trace.phases".to_owned(), &phases.join("\n"));
+        let rows = trace.iter().flat_map(|row| {
+            [f64::from(row.step), row.objective, row.change.unwrap_or(f64::NAN), row.seconds]
+        });
+        to.f64s("trace".to_owned(), rows.collect());
+    }
+
+    /// The trace in a snapshot.
+    ///
+    /// # Errors
+    /// When it has none.
+    pub(crate) fn saved(from: &Snapshot) -> Result<Vec<Self>> {
+        // A step was an unsigned integer when it was saved.
+        #[allow(clippy::cast_sign_loss)]
+        let row = |(phase, x): (&str, &[f64; 4])| Self {
+            phase: phase.to_owned(),
+            step: x[0] as u32,
+            objective: x[1],
+            change: Some(x[2]).filter(|c| !c.is_nan()),
+            seconds: x[3],
+        };
+        let (phases, rows) = (from.take_text("trace.phases")?, from.take_f64s("trace")?);
+        Ok(phases.lines().zip(rows.as_chunks::<4>().0).map(row).collect())
+    }
 }
 
 /// How the fit ended.

@@ -17,6 +17,7 @@
 //! candle.
 
 pub mod calibrator;
+mod checkpoint;
 pub(crate) mod classifier;
 pub mod confusion;
 pub mod em;

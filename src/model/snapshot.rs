@@ -4,7 +4,9 @@ use std::collections::BTreeMap;
 
 use safetensors::tensor::{Dtype, SafeTensors, TensorView, serialize};
 
+use super::posterior::Posterior;
 use crate::error::{Error, Result};
+use crate::frame::Dims;
 
 /// Named arrays, sorted by name, so that equal states give equal bytes.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -155,6 +157,17 @@ impl Snapshot {
     pub fn take_n_f64s(&self, name: &str, n: usize) -> Result<Vec<f64>> {
         let found = self.take_f64s(name).ok().filter(|values| values.len() == n);
         found.ok_or_else(|| self.another(name, n))
+    }
+
+    /// The posterior of that name, for these numbers of instances and classes.
+    ///
+    /// # Errors
+    /// When there is none, or one of another shape.
+    pub fn take_posterior(&self, name: &str, dims: Dims) -> Result<Posterior> {
+        let mut posterior = Posterior::zeros(dims.instances, dims.classes);
+        let values = self.take_n_f64s(name, posterior.values().len())?;
+        posterior.values_mut().copy_from_slice(&values);
+        Ok(posterior)
     }
 
     /// The text of that name.

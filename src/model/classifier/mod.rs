@@ -13,10 +13,9 @@
 //! A small table of features is learned better by a logistic regression or by trees than by a network: they have few
 //! settings, give the same result on every machine, and take seconds. A network is a classifier as well, for images and
 //! other features that need one; its training loop is that of the models under `neural/`. These remain models of their
-//! own: they train a network and parameters of annotators by one loss, select an epoch by held-out data, and an
-//! interrupted training resumes at the last epoch. A fit of a classifier begins anew after an interruption. `agg_net` has
-//! these abilities; it differs from `gem` around a network in that it adds constants to the probabilities of classifier
-//! and annotators in place of a smoothing, and in that it ends after its epochs, whatever the objective.
+//! own: they train a network and parameters of annotators by one loss, and select an epoch by held-out data. `agg_net`
+//! has these abilities; it differs from `gem` around a network in that it adds constants to the probabilities of
+//! classifier and annotators in place of a smoothing, and in that it ends after its epochs, whatever the objective.
 
 mod decision_tree;
 mod forest;
@@ -150,6 +149,22 @@ pub trait Classifier: Send + Sync {
     /// When the snapshot is that of another classifier, or of another number of features or classes, or the device
     /// cannot be used.
     fn load(&mut self, from: &Snapshot, run: &Run) -> Result<()>;
+
+    /// Adds what the next fit starts with to a checkpoint: by default, what was learned.
+    ///
+    /// # Errors
+    /// When the device fails.
+    fn save_state(&self, to: &mut Snapshot) -> Result<()> {
+        self.save(to)
+    }
+
+    /// Takes what the next fit starts with from a checkpoint, so that it gives the same bits as without an interruption.
+    ///
+    /// # Errors
+    /// As [`Classifier::load`].
+    fn load_state(&mut self, from: &Snapshot, run: &Run) -> Result<()> {
+        self.load(from, run)
+    }
 
     /// The epochs that further fits still train, for a classifier whose training has an end: fits after it change
     /// nothing. `None` for a classifier that each fit trains to the end.

@@ -22,9 +22,8 @@
 //! Differs from the paper in that its classifier may be a tree, a forest or a network, for which the objective may fall,
 //! because their fit is no maximum of the likelihood. A network is trained by `classifier.network.epochs_per_fit` epochs
 //! in each round, at a learning rate that falls. After `classifier.network.epochs` it stays as it is; the rounds end no
-//! sooner, and converge. An interrupted fit starts anew, whatever its classifier, unlike the training of `agg_net` and
-//! other networks, which a checkpoint resumes. An instance without features has the same prior probability of all
-//! classes. With a single annotation for every instance, the posteriors only give the annotation back: a warning says so.
+//! sooner, and converge. An instance without features has the same prior probability of all classes. With a single
+//! annotation for every instance, the posteriors only give the annotation back: a warning says so.
 //!
 //! ```
 //! use labelmill::frame::Evidence;
@@ -41,6 +40,7 @@
 //! assert!(fitted.posterior.row(1)[1] > 0.99);
 //! ```
 
+mod checkpoint;
 #[cfg(test)]
 mod tests;
 
@@ -53,7 +53,7 @@ use crate::frame::{Annotations, Dims, Evidence, Matrix, QuestionFeatures};
 use crate::model::classifier::{Classifier, ClassifierSpec, ColumnCache, Examples};
 use crate::model::confusion::{Cells, Confusion, Smoothing};
 use crate::model::em::kernels::{ColumnModel, Prior};
-use crate::model::em::{EmSteps, Objective, Optimum, StopRule, maximise};
+use crate::model::em::{EmSteps, LoopState, Objective, Optimum, StopRule, maximise};
 use crate::model::fitted::{Fitted, Report, Trained};
 use crate::model::numerics::{MIN_PROBABILITY, normalise};
 use crate::model::posterior::Posterior;
@@ -142,6 +142,8 @@ struct Steps<'a> {
     /// (instance, class) of those that are trusted and have no annotations, whose term an E-step leaves out.
     trusted_alone: Vec<(usize, usize)>,
     run: Run,
+    /// The digest of what the fit depends on; `None` without checkpoints.
+    fingerprint: Option<String>,
 }
 
 /// The estimates of the M-step.
@@ -149,6 +151,8 @@ struct Params {
     /// P(class given features), `[instance, class]`.
     prior: Vec<f64>,
     classifier: Box<dyn Classifier>,
+    /// Whether the last M-step has fitted the classifier.
+    was_fitted: bool,
     columns: ColumnModel,
     smoothing: Smoothing,
 }
@@ -156,11 +160,11 @@ struct Params {
 impl Model for Gem {
     fn fit(&self, evidence: Evidence<'_>, run: &mut Run) -> Result<Fitted> {
         let (a, kind) = (evidence.annotations, Self::KIND);
-        if run.keeps_checkpoints() && self.classifier.n_fits() > 1 {
-            run.warn("`gem` saves no checkpoints: after an interruption it starts anew");
-        }
         let described = from_features::described_of(evidence, kind)?;
-        let steps = Steps::new(self, a, described, run)?;
+        let mut steps = Steps::new(self, a, described, run)?;
+        if run.keeps_checkpoints() {
+            steps.fingerprint = Some(steps.fingerprint_of(a)?);
+        }
         let (Optimum { posterior, params, stop, .. }, trace) = maximise(&steps, kind, a, run)?;
         let sizes = GemSizes::new(steps.matrix, a.dims().classes);
         let classifier = params.classifier.as_ref();
@@ -222,6 +226,7 @@ impl<'a> Steps<'a> {
             columns: ColumnCache::default(),
             trusted_alone,
             run: run.clone(),
+            fingerprint: None,
         })
     }
 }
@@ -234,6 +239,7 @@ impl EmSteps for Steps<'_> {
         Params {
             prior: vec![1.0 / classes as f64; instances * classes],
             classifier: self.spec.classifier.build(CLASSIFIER, self.matrix.shape(), classes),
+            was_fitted: false,
             columns: ColumnModel::new(a),
             smoothing: Smoothing::new(a, self.spec.smoothing, self.spec.diagonal),
         }
@@ -247,11 +253,12 @@ impl EmSteps for Steps<'_> {
         &self,
         a: &Annotations,
         t: &Posterior,
-        Params { prior, classifier, columns, smoothing }: &mut Params,
+        Params { prior, classifier, was_fitted, columns, smoothing }: &mut Params,
         cancel: &Cancel,
     ) -> Result<()> {
         columns.m_step(a, t, smoothing);
-        if classifier.epochs_left() == Some(0) {
+        *was_fitted = classifier.epochs_left() != Some(0);
+        if !*was_fitted {
             return Ok(());
         }
         let Self { matrix, rows, weights, columns: cache, .. } = self;
@@ -269,7 +276,7 @@ impl EmSteps for Steps<'_> {
     }
 
     fn e_step(&self, a: &Annotations, params: &mut Params, t: &mut Posterior) -> Objective {
-        let Params { prior, classifier, columns, smoothing } = params;
+        let Params { prior, classifier, columns, smoothing, .. } = params;
         let of_annotated = columns.e_step(a, Prior::Instance(prior), smoothing, t);
         let n_classes = t.n_classes();
         let term = |(i, class): &(usize, usize)| prior[i * n_classes + class].ln();
@@ -290,6 +297,19 @@ impl EmSteps for Steps<'_> {
 
     fn is_in_training(&self, params: &Params) -> bool {
         params.classifier.epochs_left().is_some_and(|epochs| epochs > 0)
+    }
+
+    fn resume(
+        &self,
+        a: &Annotations,
+        params: &mut Params,
+        run: &mut Run,
+    ) -> Result<Option<LoopState>> {
+        self.saved(a, params, run)
+    }
+
+    fn checkpoint(&self, state: &LoopState, params: &Params) -> Result<()> {
+        self.save(state, params)
     }
 
     fn stop(&self) -> &StopRule {

@@ -2,6 +2,7 @@
 
 #[cfg(feature = "neural")]
 mod network;
+mod resume;
 
 use super::*;
 use crate::model::classifier::{ClassifierKind, LogisticSpec, TreeSpec};

@@ -9,10 +9,10 @@ use super::annotator_params::AnnotatorParams;
 use super::data::inputs::Sizes;
 use super::net::heads::Heads;
 use super::network_spec::NetworkSpec;
-use super::objective::Objective;
 use super::param_table::ParamTable;
 use super::train::learner::LearnerSpec;
 use super::train::spec::TrainSpec;
+use super::training_objective::TrainingObjective;
 use crate::error::Result;
 use crate::frame::{Dims, Evidence};
 use crate::model::fitted::Fitted;
@@ -48,12 +48,20 @@ pub struct AnnotatorReport {
 }
 
 /// A classifier with a model of its annotators: a kind that users choose, with its networks, its annotators' parameters
-/// and its report. Its loss and its schedule are those of its [`Objective`].
+/// and its report. Its loss and its schedule are those of its [`TrainingObjective`].
 ///
 /// The implementing struct holds the settings that only this model has; [`Neural`](super::Neural) adds the sections that all models
 /// have.
 pub trait CrowdNet:
-    Objective + Default + Clone + Serialize + DeserializeOwned + JsonSchema + Send + Sync + 'static
+    TrainingObjective
+    + Default
+    + Clone
+    + Serialize
+    + DeserializeOwned
+    + JsonSchema
+    + Send
+    + Sync
+    + 'static
 {
     /// The value of `kind` in the section `[model]`.
     const KIND: &'static str;

@@ -3,7 +3,7 @@
 use candle_core::Device;
 use rand::Rng as _;
 
-use super::{CrowdNet, NetworkSpec, Neural, Objective, Task, name_of};
+use super::{CrowdNet, NetworkSpec, Neural, Task, TrainingObjective, name_of};
 use crate::error::{Error, Result};
 use crate::frame::{Annotations, Evidence, QuestionFeatures, Role};
 use crate::model::confusion::{Cells, CommonConfusion, Confusion};
@@ -17,7 +17,7 @@ use crate::model::neural::train::learner::LearnerSetting;
 use crate::model::neural::train::on_device::learners_on_device;
 use crate::model::neural::train::spec::{Select, TrainSpec};
 use crate::model::neural::train::state::{MAIN_TARGETS, TrainState};
-use crate::model::neural::train::{LoopState, Trainer};
+use crate::model::neural::train::{LoopPosition, Trainer};
 use crate::model::posterior::Posterior;
 use crate::model::vote::agreement;
 use crate::model::{Model, from_features};
@@ -77,7 +77,7 @@ impl<N: CrowdNet> Model for Neural<N> {
             learners,
             annotator_params,
             state,
-            loop_state: LoopState::default(),
+            position: LoopPosition::default(),
         };
         trainer.train(run)?;
         trainer.annotator_params.average_unknown(Owner::Annotator, &data.unknown());
@@ -241,7 +241,7 @@ impl AllPredictions {
 }
 
 /// The classifier's probabilities for every row of features.
-fn predictions<N: Objective>(
+fn predictions<N: TrainingObjective>(
     trainer: &Trainer<'_, N>,
     classes: usize,
     run: &Run,

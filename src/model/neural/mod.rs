@@ -7,9 +7,9 @@
 //!                                                                  parameters of the batch's annotators
 //! ```
 //! A training is a sequence of acts (`schedule.rs`): epochs of gradient descent, and between them other updates of
-//! labels and parameters, such as an E-step. The loop asks the [`Objective`] for the next act, given the training state.
-//! Everything that changes is in the training state, in the networks' parameters or in the annotators' parameters; a
-//! checkpoint holds all three.
+//! labels and parameters, such as an E-step. The loop asks the [`TrainingObjective`] for the next act, given the
+//! training state. Everything that changes is in the training state, in the networks' parameters or in the annotators'
+//! parameters; a checkpoint holds all three.
 //!
 //! In addition to the classifier a model may have other learners (`train/learner.rs`): a teacher, the components of a
 //! mixture, or networks that read the matrix of annotations or the features of annotators (`data/inputs.rs`). A phase names
@@ -27,12 +27,12 @@
 //!
 //! # Adding a model
 //! 1. Write one file under `models/`; open it with the model, the citation and `Differs from`.
-//! 2. Define a struct of the model's own settings. Implement first [`CrowdNet`] for it: kind and summary for users, the
+//! 2. Define a struct of the model's own settings. First implement [`CrowdNet`] for it: kind and summary for users, the
 //!    networks, the tables of annotators' parameters, and the report on annotators. [`Neural`] adds `device`, `backbone`
-//!    and `train`. Implement then [`Objective`], which the loop trains: the loss of a batch with its derivatives, and the
-//!    prediction of a batch. A model with its own schedule also implements `next_act` and `epochs`, `m_step` if it has an
-//!    M-step, and `e_step` if its E-step is not `predict`. All models have the two blocks in this order, because losses
-//!    read the networks' outputs and the tables by their indices.
+//!    and `train`. Then implement [`TrainingObjective`], which the loop trains: the loss of a batch with its derivatives,
+//!    and the prediction of a batch. A model with its own schedule also implements `next_act` and `epochs`, `m_step` if
+//!    it has an M-step, and `e_step` if its E-step is not `predict`. All models have the two blocks in this order,
+//!    because losses read the networks' outputs and the tables by their indices.
 //! 3. Add its `mod` line and its line in [`KINDS`] to `models/mod.rs`. The loop, batching, devices, selection,
 //!    checkpoints, saved models and prediction need no further code, and the conformance suite tests every registered
 //!    model. The gradient check in `tests/` fails until it has a case for the model.
@@ -47,7 +47,6 @@ mod models;
 mod net;
 mod network_spec;
 mod numerics;
-mod objective;
 mod param_table;
 mod predict;
 mod schedule;
@@ -56,6 +55,7 @@ mod spec;
 #[cfg(test)]
 mod tests;
 mod train;
+mod training_objective;
 
 pub use annotator_params::{AnnotatorParams, Gathered};
 pub use batch_context::{BatchContext, BatchPrediction, Gradient};
@@ -76,7 +76,6 @@ pub use net::layers::Activation;
 pub use net::parameters::Initialisation;
 pub use net::precision::Precision;
 pub use network_spec::NetworkSpec;
-pub use objective::Objective;
 pub use param_table::{Owner, ParamTable};
 pub use predict::predict;
 pub use schedule::{Act, LearnerSubset, Phase, sequential};
@@ -86,5 +85,6 @@ pub use train::learner::LearnerSpec;
 pub use train::optimiser_spec::{LrSchedule, OptimiserKind, OptimiserSpec};
 pub use train::spec::{BatchBy, Reduction, Select, TrainSpec};
 pub use train::state::{Estimates, MAIN_TARGETS, NamedTargets, TrainState};
+pub use training_objective::TrainingObjective;
 
 use device::{from_candle, name_of};

@@ -21,14 +21,14 @@ use super::data::inputs::{Inputs, LearnerInput, Sizes};
 use super::net::heads::Heads;
 use super::network_spec::NetworkSpec;
 use super::numerics::at_least;
-use super::objective::Objective;
 use super::schedule::{Act, Phase};
 use super::train::learner::{CLASSIFIER, LearnerSetting, LearnerSpec};
 use super::train::learners::Learners;
 use super::train::on_device::learners_on_device;
 use super::train::spec::{Reduction, TrainSpec};
 use super::train::state::TrainState;
-use super::train::{LoopState, Trainer};
+use super::train::{LoopPosition, Trainer};
+use super::training_objective::TrainingObjective;
 use crate::error::{Error, Result};
 use crate::frame::{AnnotationRows, Annotations, Dims, Duplicates, Matrix};
 use crate::model::fitted::{TraceRow, on_cpu};
@@ -61,6 +61,8 @@ pub(crate) struct SoftTargetNetwork {
 struct TrainedLearners {
     learners: Learners,
     device: Device,
+    /// The rows of a batch, by which `auto` has chosen the device.
+    batch_rows: usize,
     /// One row for each epoch since the start; none for a network that was loaded.
     trace: Vec<TraceRow>,
 }
@@ -110,7 +112,7 @@ impl SoftTargetNetwork {
         let data = TrainingData::without_annotations(matrix, &row_of, &none);
         let run = &mut inside(run);
         let before = self.trained.take();
-        let TrainedLearners { learners, device, trace } =
+        let TrainedLearners { learners, device, batch_rows, trace } =
             before.map_or_else(|| self.start(&data, &targets, run), Ok)?;
         let done = trace.len() as u32;
         let mean_weight = targets.values().iter().sum::<f64>() / rows.len() as f64;
@@ -126,11 +128,11 @@ impl SoftTargetNetwork {
             learners,
             annotator_params: AnnotatorParams::default(),
             state,
-            loop_state: LoopState::default(),
+            position: LoopPosition::default(),
         };
         trainer.train(run)?;
         let (learners, trace) = (trainer.learners, trainer.state.trace);
-        self.trained = Some(TrainedLearners { learners, device, trace });
+        self.trained = Some(TrainedLearners { learners, device, batch_rows, trace });
         Ok(())
     }
 
@@ -170,8 +172,13 @@ impl SoftTargetNetwork {
         let (precision, sizes) = (train.precision, &self.sizes);
         let setting = LearnerSetting { precision, sizes, run, device: &Device::Cpu, saved };
         let specs = (classifier, Vec::new());
-        let (learners, device) = learners_on_device(device, specs, &setting, batch_rows)?;
-        Ok(TrainedLearners { learners, device, trace: Vec::new() })
+        let mut rows = 0;
+        let count = |learners: &Learners| {
+            rows = batch_rows(learners);
+            rows
+        };
+        let (learners, device) = learners_on_device(device, specs, &setting, count)?;
+        Ok(TrainedLearners { learners, device, batch_rows: rows, trace: Vec::new() })
     }
 
     /// Writes P(class) of rows of a matrix into `p`, `[row, class]`; uniform before the first fit.
@@ -227,6 +234,35 @@ impl SoftTargetNetwork {
         Ok(())
     }
 
+    /// Adds the state between two fits to a checkpoint.
+    ///
+    /// # Errors
+    /// When the device fails.
+    pub(crate) fn save_state(&self, to: &mut Snapshot) -> Result<()> {
+        let Some(TrainedLearners { learners, batch_rows, trace, .. }) = &self.trained else {
+            return Ok(());
+        };
+        learners.save(to)?;
+        learners.save_moments(to)?;
+        to.u32s("batch rows".to_owned(), vec![*batch_rows as u32]);
+        TraceRow::save(trace, to);
+        Ok(())
+    }
+
+    /// Takes the state between two fits from a checkpoint.
+    ///
+    /// # Errors
+    /// When the snapshot belongs to another network, or the device cannot be used.
+    pub(crate) fn load_state(&mut self, from: &Snapshot, run: &Run) -> Result<()> {
+        let batch_rows = from.take_u32s("batch rows", 1)?[0] as usize;
+        let mut trained = self.open(None, |_| batch_rows, run)?;
+        trained.learners.load(from)?;
+        trained.learners.load_moments(from)?;
+        trained.trace = TraceRow::saved(from)?;
+        self.trained = Some(trained);
+        Ok(())
+    }
+
     /// The name of the device that the network is on.
     pub(crate) fn device(&self) -> String {
         self.trained.as_ref().map_or_else(on_cpu, |trained| name_of(&trained.device))
@@ -274,7 +310,7 @@ struct SoftTargetLoss {
     mean_weight: f64,
 }
 
-impl Objective for SoftTargetLoss {
+impl TrainingObjective for SoftTargetLoss {
     const REDUCTION: Option<Reduction> = None;
     const TRAINS_ON_TARGETS: bool = true;
 

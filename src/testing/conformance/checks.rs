@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::Subject;
+use super::{NETWORKS, Subject};
 use crate::frame::{Annotations, Dims};
 use crate::model::fitted::{Fitted, TraceRow};
 use crate::model::posterior::best;
@@ -254,7 +254,7 @@ pub(super) fn saved(model: &Subject<'_>) -> std::result::Result<(), String> {
     expect(fitted.predictions == Some(again.classes), || "it does not".to_owned())
 }
 
-/// Cancels its run after a number of epochs.
+/// Cancels its run after a number of epochs or iterations.
 struct Stopper(Cancel, u64);
 
 impl Progress for Stopper {
@@ -271,14 +271,17 @@ pub(super) fn resumed(model: &Subject<'_>) -> std::result::Result<(), String> {
     let trusted = |i: usize| i.is_multiple_of(10).then_some((i / 10 % 3) as u32);
     a.trusted = Some((0..a.dims().instances).map(trusted).collect());
     let mut parameters = model.parameters.clone();
-    parameters["train"]["average"] = 0.7.into();
+    if NETWORKS(model.kind) {
+        parameters["train"]["average"] = 0.7.into();
+    }
     let averaged = Subject { kind: model.kind, parameters };
     let fit = |run| averaged.fit_in(&a, run);
     let whole = fit(Run::new(1)).map_err(|e| e.to_string())?;
     let folder = tempfile::tempdir().map_err(|e| e.to_string())?;
     let file = folder.path().join("state");
-    // The last of these epochs is in the last phase of every kind.
-    for after in [3, 17, whole.stop.iterations - 5] {
+    let steps = whole.stop.iterations;
+    // The last of these steps is in the last phase of every kind.
+    for after in [3, steps / 2, steps - 5] {
         let mut run = Run::new(1);
         run.keep_checkpoint(Some(file.clone()));
         run.progress = Arc::new(Stopper(run.cancel.clone(), after.into()));

@@ -32,7 +32,7 @@ const LABEL_ONLY: AppliesTo = |kind| !kind.needs_features;
 const FIXED_START: AppliesTo = |kind| kind.properties != Properties::RandomStart;
 /// Kinds that learn a classifier from features.
 const CLASSIFIERS: AppliesTo = |kind| kind.predict.is_some();
-/// Kinds that train a network.
+/// Kinds with the sections of a network.
 const NETWORKS: AppliesTo = |kind| (kind.defaults)()["train"].is_object();
 
 /// The parameters of the fits of a check.
@@ -65,7 +65,7 @@ const CHECKS: &[(&str, AppliesTo, Settings, Check)] = &[
     ("a trusted class stays", ALL, Defaults, trusted),
     ("a good crowd is read better than by chance", ALL, Defaults, better_than_chance),
     ("a saved model predicts what the fitted one did", CLASSIFIERS, Defaults, saved),
-    ("an interrupted training goes on to the same bits", NETWORKS, Defaults, resumed),
+    ("an interrupted training goes on to the same bits", CLASSIFIERS, Defaults, resumed),
 ];
 
 /// A kind of model with the parameters of its fits.

@@ -168,6 +168,15 @@ impl Classifier for NetworkClassifier {
         loaded.map_err(|e| self.with_own_keys(e))
     }
 
+    fn save_state(&self, to: &mut Snapshot) -> Result<()> {
+        self.network.save_state(to)
+    }
+
+    fn load_state(&mut self, from: &Snapshot, run: &Run) -> Result<()> {
+        let loaded = self.network.load_state(from, run);
+        loaded.map_err(|e| self.with_own_keys(e))
+    }
+
     fn epochs_left(&self) -> Option<u32> {
         Some(self.network.epochs_left())
     }

@@ -31,8 +31,8 @@ use crate::model::from_features::single_annotations;
 use crate::model::neural::models::{counted, paper};
 use crate::model::neural::{
     Act, AnnotatorParams, AnnotatorReport, BatchContext, BatchPrediction, CrowdNet, Gradient,
-    MAIN_TARGETS, NetworkSpec, Objective, ParamTable, Phase, Reduction, Task, TrainSpec,
-    TrainState,
+    MAIN_TARGETS, NetworkSpec, ParamTable, Phase, Reduction, Task, TrainSpec, TrainState,
+    TrainingObjective,
 };
 use crate::model::vote::MajorityVote;
 use crate::run::Run;
@@ -74,7 +74,7 @@ impl CrowdNet for AggNet {
     }
 }
 
-impl Objective for AggNet {
+impl TrainingObjective for AggNet {
     const REDUCTION: Option<Reduction> = None;
     const TRAINS_ON_TARGETS: bool = true;
 

@@ -27,7 +27,7 @@ use crate::model::neural::numerics::{
 };
 use crate::model::neural::{
     AnnotatorParams, AnnotatorReport, BatchContext, BatchPrediction, CrowdNet, Gradient,
-    Initialisation, NetworkSpec, Objective, ParamTable, Reduction, Task,
+    Initialisation, NetworkSpec, ParamTable, Reduction, Task, TrainingObjective,
 };
 
 /// The form of an annotator's layer.
@@ -163,7 +163,7 @@ impl CrowdNet for CrowdLayer {
     }
 }
 
-impl Objective for CrowdLayer {
+impl TrainingObjective for CrowdLayer {
     const REDUCTION: Option<Reduction> = Some(Reduction::MeanAnnotation);
 
     fn loss(&self, context: &BatchContext<'_>, gradient: &mut Gradient) -> f64 {

@@ -20,7 +20,8 @@ use crate::frame::Evidence;
 use crate::model::fitted::Fitted;
 use crate::model::neural::models::paper;
 use crate::model::neural::{
-    BatchContext, BatchPrediction, CrowdNet, Gradient, NetworkSpec, Objective, Reduction, TrainSpec,
+    BatchContext, BatchPrediction, CrowdNet, Gradient, NetworkSpec, Reduction, TrainSpec,
+    TrainingObjective,
 };
 use crate::model::posterior::best;
 use crate::model::{ModelSpec, Spec as _, model_kind};
@@ -93,7 +94,7 @@ impl CrowdNet for Dl {
     }
 }
 
-impl Objective for Dl {
+impl TrainingObjective for Dl {
     const REDUCTION: Option<Reduction> = None;
     const TRAINS_ON_TARGETS: bool = true;
 

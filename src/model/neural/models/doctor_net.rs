@@ -25,8 +25,8 @@ use crate::model::neural::models::paper;
 use crate::model::neural::net::host::product::{MatrixView, multiply_into};
 use crate::model::neural::numerics::{at_least, softmax};
 use crate::model::neural::{
-    BatchContext, BatchPrediction, CrowdNet, Gradient, Heads, NetworkSpec, Objective, ParamTable,
-    Reduction, Sizes, Task,
+    BatchContext, BatchPrediction, CrowdNet, Gradient, Heads, NetworkSpec, ParamTable, Reduction,
+    Sizes, Task, TrainingObjective,
 };
 
 /// Doctor net.
@@ -210,7 +210,7 @@ impl CrowdNet for DoctorNet {
     }
 }
 
-impl Objective for DoctorNet {
+impl TrainingObjective for DoctorNet {
     const REDUCTION: Option<Reduction> = Some(Reduction::MeanAnnotation);
     // A head is a whole layer, so it has the classifier's learning rate.
     const ANNOTATOR_RATE: f64 = 1e-3;

@@ -23,7 +23,7 @@ use crate::model::neural::models::paper;
 use crate::model::neural::models::trace_regularised::{NoisyChannel, matrices, near_identity};
 use crate::model::neural::{
     AnnotatorParams, AnnotatorReport, BatchContext, BatchPrediction, CrowdNet, Gradient,
-    NetworkSpec, Objective, ParamTable, Reduction, Task, TrainSpec,
+    NetworkSpec, ParamTable, Reduction, Task, TrainSpec, TrainingObjective,
 };
 use crate::model::posterior::best;
 use crate::model::vote::MajorityVote;
@@ -112,7 +112,7 @@ impl CrowdNet for SingleConfusion {
     }
 }
 
-impl Objective for SingleConfusion {
+impl TrainingObjective for SingleConfusion {
     const REDUCTION: Option<Reduction> = Some(Reduction::MeanInstance);
 
     fn annotator_delay(&self, train: &TrainSpec, epochs: u32) -> u32 {

@@ -28,7 +28,7 @@ use crate::model::fitted::Fitted;
 use crate::model::neural::models::paper;
 use crate::model::neural::numerics::{at_least, softmax_backward};
 use crate::model::neural::{
-    BatchContext, BatchPrediction, CrowdNet, Gradient, NetworkSpec, Objective, Reduction,
+    BatchContext, BatchPrediction, CrowdNet, Gradient, NetworkSpec, Reduction, TrainingObjective,
 };
 use crate::model::posterior::{best, harden};
 use crate::model::vote::MajorityVote;
@@ -92,7 +92,7 @@ impl CrowdNet for SoftBootstrap {
     }
 }
 
-impl Objective for SoftBootstrap {
+impl TrainingObjective for SoftBootstrap {
     const REDUCTION: Option<Reduction> = None;
     const TRAINS_ON_TARGETS: bool = true;
 

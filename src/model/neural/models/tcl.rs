@@ -36,8 +36,8 @@ use crate::model::neural::train::learner::CLASSIFIER;
 use crate::model::neural::train::spec::Select;
 use crate::model::neural::{
     Act, AnnotatorParams, AnnotatorReport, BatchContext, BatchPrediction, CrowdNet, Gradient,
-    InstanceSubset, LearnerSubset, MAIN_TARGETS, NetworkSpec, Objective, ParamTable, Phase,
-    Reduction, Task, TrainSpec, TrainState,
+    InstanceSubset, LearnerSubset, MAIN_TARGETS, NetworkSpec, ParamTable, Phase, Reduction, Task,
+    TrainSpec, TrainState, TrainingObjective,
 };
 use crate::model::numerics::MIN_PROBABILITY;
 use crate::model::posterior::Posterior;
@@ -225,7 +225,7 @@ impl CrowdNet for Tcl {
     }
 }
 
-impl Objective for Tcl {
+impl TrainingObjective for Tcl {
     const REDUCTION: Option<Reduction> = None;
     const TRAINS_ON_TARGETS: bool = true;
 

@@ -34,7 +34,7 @@ use crate::model::neural::models::paper;
 use crate::model::neural::numerics::{RowStochastic, diagonal, log_softmax, softmax, trace};
 use crate::model::neural::{
     AnnotatorParams, AnnotatorReport, BatchContext, BatchPrediction, CrowdNet, Gradient,
-    NetworkSpec, Objective, ParamTable, Reduction, Task,
+    NetworkSpec, ParamTable, Reduction, Task, TrainingObjective,
 };
 
 /// Trace-regularised confusion matrices.
@@ -176,7 +176,7 @@ impl CrowdNet for TraceRegularised {
     }
 }
 
-impl Objective for TraceRegularised {
+impl TrainingObjective for TraceRegularised {
     const REDUCTION: Option<Reduction> = Some(Reduction::MeanInstance);
 
     fn loss(&self, context: &BatchContext<'_>, gradient: &mut Gradient) -> f64 {

@@ -35,8 +35,8 @@ use crate::model::neural::models::paper;
 use crate::model::neural::numerics::{at_least, softmax};
 use crate::model::neural::{
     Act, AnnotatorParams, AnnotatorReport, BatchContext, BatchPrediction, CrowdNet, Gradient,
-    Heads, LearnerSubset, NetworkSpec, Objective, ParamTable, Phase, Reduction, Sizes, Task,
-    TrainSpec, TrainState, sequential,
+    Heads, LearnerSubset, NetworkSpec, ParamTable, Phase, Reduction, Sizes, Task, TrainSpec,
+    TrainState, TrainingObjective, sequential,
 };
 use crate::spec::Problems;
 
@@ -223,7 +223,7 @@ impl CrowdNet for WeightedDoctorNet {
     }
 }
 
-impl Objective for WeightedDoctorNet {
+impl TrainingObjective for WeightedDoctorNet {
     const REDUCTION: Option<Reduction> = Some(Reduction::MeanAnnotation);
     // A head is a whole layer, so it has the classifier's learning rate.
     const ANNOTATOR_RATE: f64 = 1e-3;
@@ -288,7 +288,7 @@ mod tests {
     use crate::model::neural::net::precision::Precision;
     use crate::model::neural::train::learner::{CLASSIFIER, LearnerSetting, LearnerSpec};
     use crate::model::neural::train::learners::Learners;
-    use crate::model::neural::train::{LoopState, Trainer};
+    use crate::model::neural::train::{LoopPosition, Trainer};
     use crate::model::neural::{BackboneSpec, LearnerInput};
     use crate::run::Run;
     use crate::testing::{described, tiny};
@@ -339,7 +339,7 @@ mod tests {
             learners,
             annotator_params,
             state: TrainState::default(),
-            loop_state: LoopState::default(),
+            position: LoopPosition::default(),
         };
         trainer.train(&mut run).unwrap();
         trainer.annotator_params.tables[WEIGHTS].values.clone()

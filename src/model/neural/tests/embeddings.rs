@@ -68,7 +68,7 @@ impl CrowdNet for Embedded {
     }
 }
 
-impl Objective for Embedded {
+impl TrainingObjective for Embedded {
     const REDUCTION: Option<Reduction> = None;
     const TRAINS_ON_TARGETS: bool = true;
     const ANNOTATOR_RATE: f64 = 1.0;

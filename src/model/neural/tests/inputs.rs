@@ -46,7 +46,7 @@ impl CrowdNet for Readers {
     }
 }
 
-impl Objective for Readers {
+impl TrainingObjective for Readers {
     const REDUCTION: Option<Reduction> = None;
     const TRAINS_ON_TARGETS: bool = true;
 

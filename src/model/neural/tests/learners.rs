@@ -83,7 +83,7 @@ impl CrowdNet for Pair {
     }
 }
 
-impl Objective for Pair {
+impl TrainingObjective for Pair {
     const REDUCTION: Option<Reduction> = None;
     const TRAINS_ON_TARGETS: bool = true;
 

@@ -45,7 +45,7 @@ impl CrowdNet for Phases {
     }
 }
 
-impl Objective for Phases {
+impl TrainingObjective for Phases {
     const REDUCTION: Option<Reduction> = Some(Reduction::MeanInstance);
 
     fn next_act(&self, train: &TrainSpec, state: &TrainState) -> Option<Act> {

@@ -109,7 +109,7 @@ impl CrowdNet for SplitEpochs {
     }
 }
 
-impl Objective for SplitEpochs {
+impl TrainingObjective for SplitEpochs {
     const REDUCTION: Option<Reduction> = None;
     const TRAINS_ON_TARGETS: bool = true;
 

@@ -45,7 +45,7 @@ impl CrowdNet for TwoViews {
     }
 }
 
-impl Objective for TwoViews {
+impl TrainingObjective for TwoViews {
     const REDUCTION: Option<Reduction> = None;
     const TRAINS_ON_TARGETS: bool = true;
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::Trainer;
 use crate::error::Result;
 use crate::model::neural::train::frozen::FrozenOutputs;
-use crate::model::neural::{BatchContext, Objective, Phase};
+use crate::model::neural::{BatchContext, Phase, TrainingObjective};
 use crate::run::Run;
 
 /// The share of the run's memory that the constants of all rows may take: one in this many bytes.
@@ -14,7 +14,7 @@ pub(super) const CONSTANTS_SHARE: usize = 8;
 /// The number of rows whose constants are computed at once.
 const ROWS_AT_ONCE: usize = 128;
 
-impl<N: Objective> Trainer<'_, N> {
+impl<N: TrainingObjective> Trainer<'_, N> {
     /// Computes and keeps the constants of all training rows with the frozen outputs of the classifier, unless they are
     /// too large. It does nothing if the classifier is not frozen, or if they were computed for this act already.
     ///

@@ -9,10 +9,12 @@ use crate::model::neural::train::learners::{
 };
 use crate::model::neural::train::optimiser::Optimiser;
 use crate::model::neural::train::step::loss_and_gradient;
-use crate::model::neural::{AnnotatorParams, BatchContext, Gradient, Objective, ParamTable, Phase};
+use crate::model::neural::{
+    AnnotatorParams, BatchContext, Gradient, ParamTable, Phase, TrainingObjective,
+};
 use crate::run::Run;
 
-impl<N: Objective> Trainer<'_, N> {
+impl<N: TrainingObjective> Trainer<'_, N> {
     /// Runs the next epoch of an act.
     ///
     /// # Errors
@@ -37,7 +39,7 @@ impl<N: Objective> Trainer<'_, N> {
         };
         self.learners.freeze(phase.learners, self.data)?;
         self.keep_constants(phase, run)?;
-        let name = format!("{} {epoch}", self.loop_state.label);
+        let name = format!("{} {epoch}", self.position.label);
         let (mut loss, mut rows) = (0.0, 0);
         let (data, readers) = (self.data, self.learners.readers());
         let targets = self.state.targets.remove(phase.targets);
@@ -70,10 +72,10 @@ impl<N: Objective> Trainer<'_, N> {
             return Err(self.diverged("a parameter that is not a finite number"));
         }
         let seconds = run.clock.seconds() - began;
-        let last = self.state.trace.iter().rev().find(|row| row.phase == self.loop_state.label);
+        let last = self.state.trace.iter().rev().find(|row| row.phase == self.position.label);
         let change = last.map(|row| -loss - row.objective);
         self.state.trace.push(TraceRow {
-            phase: self.loop_state.label.clone(),
+            phase: self.position.label.clone(),
             step: epoch + 1,
             objective: -loss,
             change,
@@ -82,7 +84,7 @@ impl<N: Objective> Trainer<'_, N> {
         self.state.epoch += 1;
         let speed = rows as f64 / seconds.max(1e-9);
         tracing::debug!(
-            phase = self.loop_state.label,
+            phase = self.position.label,
             step = epoch + 1,
             loss,
             rows_per_second = speed,
@@ -105,7 +107,7 @@ impl<N: Objective> Trainer<'_, N> {
         let (passes, gathered) = rayon::join(|| forward(learners, annotator_params), gather);
         let passes = passes?;
         let context = BatchContext {
-            phase: self.loop_state.phase,
+            phase: self.position.phase,
             batch,
             out: &passes.out,
             others: &passes.others,

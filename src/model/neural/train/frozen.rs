@@ -70,7 +70,7 @@ mod tests {
     use crate::model::neural::train::learners::Learners;
     use crate::model::neural::train::spec::TrainSpec;
     use crate::model::neural::train::state::TrainState;
-    use crate::model::neural::train::{LoopState, Trainer};
+    use crate::model::neural::train::{LoopPosition, Trainer};
     use crate::model::neural::{
         AnnotatorParams, Architecture, BackboneSpec, CrowdNet as _, LearnerInput, LearnerSubset,
         Task, WeightedDoctorNet,
@@ -179,7 +179,7 @@ mod tests {
             learners,
             annotator_params,
             state: TrainState::default(),
-            loop_state: LoopState::default(),
+            position: LoopPosition::default(),
         };
         trainer.train(&mut run).unwrap();
         let frozen = trainer.learners.classifier.frozen.as_ref().unwrap();

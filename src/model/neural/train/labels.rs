@@ -7,14 +7,14 @@ use crate::model::em::kernels::expected_counts_of;
 use crate::model::neural::data::batch::Batch;
 use crate::model::neural::train::learner::CLASSIFIER;
 use crate::model::neural::train::state::{MAIN_TARGETS, NamedTargets};
-use crate::model::neural::{BatchContext, Objective};
+use crate::model::neural::{BatchContext, TrainingObjective};
 use crate::model::posterior::Posterior;
 use crate::run::Run;
 
 /// The number of instances without features whose posteriors are computed at once.
 const WITHOUT_FEATURES_AT_ONCE: usize = 4096;
 
-impl<N: Objective> Trainer<'_, N> {
+impl<N: TrainingObjective> Trainer<'_, N> {
     /// Replaces the targets of this name by the model's posteriors; targets that do not exist yet start as the votes.
     /// Trusted rows stay one-hot. For an instance without features, learners that read features give all classes the
     /// same probability, which is not calibrated: it is no prediction.

@@ -298,7 +298,7 @@ impl Learners {
     ///
     /// # Errors
     /// When the device fails.
-    pub(super) fn save_moments(&self, to: &mut Snapshot) -> Result<()> {
+    pub(crate) fn save_moments(&self, to: &mut Snapshot) -> Result<()> {
         self.add(to, |learner, own| learner.network.parameters.save_moments(own))
     }
 
@@ -306,7 +306,7 @@ impl Learners {
     ///
     /// # Errors
     /// When the snapshot has none.
-    pub(super) fn load_moments(&mut self, from: &Snapshot) -> Result<()> {
+    pub(crate) fn load_moments(&mut self, from: &Snapshot) -> Result<()> {
         self.all_mut().try_for_each(|learner| {
             let own = learner.part_of(from);
             learner.network.parameters.load_moments(&own)

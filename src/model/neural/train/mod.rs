@@ -2,7 +2,6 @@
 
 mod constants;
 mod epoch;
-mod fingerprint;
 mod frozen;
 mod labels;
 pub(crate) mod learner;
@@ -18,6 +17,7 @@ pub(crate) mod step;
 
 use crate::error::{Error, Result};
 use crate::frame::Dims;
+use crate::model::checkpoint::{self, Fingerprint};
 use crate::model::neural::annotator_params::AnnotatorParams;
 use crate::model::neural::data::inputs::Inputs;
 use crate::model::neural::data::{TrainingData, batch::Batch};
@@ -25,7 +25,9 @@ use crate::model::neural::train::learners::Learners;
 use crate::model::neural::train::spec::{Reduction, TrainSpec};
 use crate::model::neural::train::state::TrainState;
 use crate::model::neural::train::step::Predictor;
-use crate::model::neural::{Act, BatchContext, BatchPrediction, LearnerSubset, Objective, Phase};
+use crate::model::neural::{
+    Act, BatchContext, BatchPrediction, LearnerSubset, Phase, TrainingObjective,
+};
 use crate::model::snapshot::Snapshot;
 use crate::run::Run;
 
@@ -46,12 +48,12 @@ pub(crate) struct Trainer<'a, N> {
     pub(crate) learners: Learners,
     pub(crate) annotator_params: AnnotatorParams,
     pub(crate) state: TrainState,
-    pub(crate) loop_state: LoopState,
+    pub(crate) position: LoopPosition,
 }
 
 /// The loop's own variables. They are no part of the training's state: a resumed training computes them anew.
 #[derive(Debug, Default)]
-pub(crate) struct LoopState {
+pub(crate) struct LoopPosition {
     /// The name of the last phase.
     phase: &'static str,
     /// The name of the last phase in the trace.
@@ -64,24 +66,24 @@ pub(crate) struct LoopState {
     fingerprint: String,
 }
 
-impl<N: Objective> Trainer<'_, N> {
+impl<N: TrainingObjective> Trainer<'_, N> {
     /// Trains to the end, starting from the run's last checkpoint if there is one.
     ///
     /// # Errors
     /// When the training diverges, the run is cancelled, or a checkpoint cannot be read or written.
     pub(crate) fn train(&mut self, run: &mut Run) -> Result<()> {
         if run.keeps_checkpoints() {
-            self.loop_state.fingerprint = self.fingerprint_of(run)?;
+            self.position.fingerprint = self.fingerprint_of(run)?;
             self.resume(run)?;
         }
-        self.loop_state.checkpoint_at = run.clock.seconds();
+        self.position.checkpoint_at = run.clock.seconds();
         run.progress.begin("training", Some(self.model.epochs(self.spec).into()));
         while let Some(act) = self.model.next_act(self.spec, &self.state) {
             run.cancel.check()?;
             match act {
                 Act::Select => self.select()?,
                 Act::Reset(learners) => self.reset(learners)?,
-                _ if self.loop_state.is_over => {}
+                _ if self.position.is_over => {}
                 Act::Train(phase) => self.train_phase(&phase, run)?,
                 Act::EStep(name) => self.e_step(name, run)?,
                 Act::MStep => self.m_step()?,
@@ -96,10 +98,10 @@ impl<N: Objective> Trainer<'_, N> {
 
     /// Runs the remaining epochs of an act.
     fn train_phase(&mut self, phase: &Phase, run: &Run) -> Result<()> {
-        (self.loop_state.phase, self.loop_state.label) = (phase.name, phase.label());
+        (self.position.phase, self.position.label) = (phase.name, phase.label());
         while self.state.epoch < phase.act.len() as u32 {
-            self.loop_state.is_over = self.is_out_of_patience(phase);
-            if self.loop_state.is_over {
+            self.position.is_over = self.is_out_of_patience(phase);
+            if self.position.is_over {
                 break;
             }
             self.epoch(phase, run)?;
@@ -107,22 +109,22 @@ impl<N: Objective> Trainer<'_, N> {
                 self.score_epoch(phase)?;
             }
             let (epochs, now) = (self.state.trace.len(), run.clock.seconds());
-            if self.spec.is_checkpoint_due(epochs, now - self.loop_state.checkpoint_at) {
+            if self.spec.is_checkpoint_due(epochs, now - self.position.checkpoint_at) {
                 self.checkpoint(run)?;
-                self.loop_state.checkpoint_at = now;
+                self.position.checkpoint_at = now;
             }
         }
         Ok(())
     }
 
     fn select(&mut self) -> Result<()> {
-        self.loop_state.is_over = false;
+        self.position.is_over = false;
         self.keep_best()
     }
 
     fn reset(&mut self, learners: LearnerSubset) -> Result<()> {
         self.learners.reset(learners, &format!("reset {}", self.state.acts))?;
-        self.loop_state.is_over = false;
+        self.position.is_over = false;
         (self.state.best, self.state.average) = (None, None);
         self.state.estimates.calibrators.retain(|name, _| !learners.has(name));
         Ok(())
@@ -228,7 +230,7 @@ impl<N: Objective> Trainer<'_, N> {
 
     /// The error of a training whose numbers are no longer finite.
     pub(crate) fn diverged(&self, found: &str) -> Error {
-        let phase = &self.loop_state.label;
+        let phase = &self.position.label;
         let epochs = self.state.trace.iter().filter(|row| row.phase == *phase).count();
         let has_tables = !self.annotator_params.tables.is_empty();
         let or_another = if has_tables { " or annotator_learning_rate" } else { "" };
@@ -238,23 +240,22 @@ impl<N: Objective> Trainer<'_, N> {
             .help(format!("lower learning_rate{or_another}, or set clip_norm"))
     }
 
+    /// The digest of the model's and the training's settings, the seed, the annotations, the gold that selects the epoch
+    /// and the features. It reads all data once.
+    fn fingerprint_of(&self, run: &Run) -> Result<String> {
+        let mut fingerprint = Fingerprint::new(&self.identity);
+        fingerprint.add_settings(self.spec)?;
+        fingerprint.add_seed(run);
+        fingerprint.add_annotations(self.data.annotations, &run.cancel)?;
+        fingerprint.add_numbers(self.valid.iter().flat_map(|(row, class)| [*row, *class]));
+        fingerprint.add_features(self.data.matrix, &run.cancel)?;
+        Ok(fingerprint.finish())
+    }
+
     /// Continues from the run's checkpoint, where there is one.
     fn resume(&mut self, run: &mut Run) -> Result<()> {
-        let Some(bytes) = run.checkpoint()? else { return Ok(()) };
-        let snapshot = Snapshot::from_bytes(&bytes)?;
-        if !snapshot.take_u32s("format", 1).is_ok_and(|found| found == [CHECKPOINT_FORMAT]) {
-            run.warn(
-                "the checkpoint is from another version of labelmill: the training starts anew",
-            );
-            return Ok(());
-        }
-        if !snapshot
-            .take_text("fingerprint")
-            .is_ok_and(|found| found == self.loop_state.fingerprint)
-        {
-            run.warn("the checkpoint is of other data, settings or seed: the training starts anew");
-            return Ok(());
-        }
+        let saved = checkpoint::read(CHECKPOINT_FORMAT, &self.position.fingerprint, run)?;
+        let Some(snapshot) = saved else { return Ok(()) };
         self.load(&snapshot)?;
         self.learners.load_moments(&snapshot)?;
         self.annotator_params.load_moments(&snapshot)?;
@@ -266,11 +267,9 @@ impl<N: Objective> Trainer<'_, N> {
             return Ok(());
         }
         let mut snapshot = self.snapshot()?;
-        snapshot.u32s("format".to_owned(), vec![CHECKPOINT_FORMAT]);
-        snapshot.text("fingerprint".to_owned(), &self.loop_state.fingerprint);
         self.learners.save_moments(&mut snapshot)?;
         self.annotator_params.save_moments(&mut snapshot);
         self.state.save(&mut snapshot)?;
-        run.save_checkpoint(&snapshot.to_bytes()?)
+        checkpoint::write(CHECKPOINT_FORMAT, &self.position.fingerprint, snapshot, run)
     }
 }

@@ -8,7 +8,7 @@ use crate::model::neural::train::Trainer;
 use crate::model::neural::train::spec::Select;
 use crate::model::neural::train::state::{Best, MAIN_TARGETS};
 use crate::model::neural::train::step::likelihood;
-use crate::model::neural::{Objective, Phase};
+use crate::model::neural::{Phase, TrainingObjective};
 use crate::model::posterior::best;
 
 /// An epoch is better only if its score is greater by more than this.
@@ -17,7 +17,7 @@ const SAME_SCORE: f64 = 1e-12;
 /// Probabilities are clamped to at least this in the log-loss of a score.
 const MIN_SCORED: f64 = 1e-15;
 
-impl<N: Objective> Trainer<'_, N> {
+impl<N: TrainingObjective> Trainer<'_, N> {
     /// Keeps this epoch's model, or the average of the models so far, if its score is the best.
     pub(super) fn score_epoch(&mut self, phase: &Phase) -> Result<()> {
         let kept = self.spec.average;
@@ -139,7 +139,7 @@ mod tests {
     use crate::model::neural::data::inputs::Sizes;
     use crate::model::neural::models::TraceRegularised;
     use crate::model::neural::net::precision::Precision;
-    use crate::model::neural::train::LoopState;
+    use crate::model::neural::train::LoopPosition;
     use crate::model::neural::train::learner::{CLASSIFIER, LearnerSetting, LearnerSpec};
     use crate::model::neural::train::learners::Learners;
     use crate::model::neural::train::spec::TrainSpec;
@@ -214,7 +214,7 @@ mod tests {
             learners,
             annotator_params,
             state: TrainState::default(),
-            loop_state: LoopState::default(),
+            position: LoopPosition::default(),
         })
     }
 

@@ -81,12 +81,7 @@ impl TrainState {
 
     pub(crate) fn save(&self, to: &mut Snapshot) -> Result<()> {
         to.u32s("progress".to_owned(), vec![self.acts as u32, self.epoch]);
-        let phases: Vec<&str> = self.trace.iter().map(|row| row.phase.as_str()).collect();
-        to.text("trace.phases".to_owned(), &phases.join("\n"));
-        let rows = self.trace.iter().flat_map(|row| {
-            [f64::from(row.step), row.objective, row.change.unwrap_or(f64::NAN), row.seconds]
-        });
-        to.f64s("trace".to_owned(), rows.collect());
+        TraceRow::save(&self.trace, to);
         if let Some(Best { score, epoch, model, targets, estimates }) = &self.best {
             to.f64s("best".to_owned(), vec![*score, f64::from(*epoch)]);
             to.merge("best.", model);
@@ -108,29 +103,21 @@ impl TrainState {
     /// # Errors
     /// When the snapshot belongs to another training.
     pub(crate) fn load(&mut self, from: &Snapshot, dims: Dims) -> Result<()> {
-        // These numbers were unsigned integers when they were saved.
-        #[allow(clippy::cast_sign_loss)]
-        let whole = |x: f64| x as u32;
         let progress = from.take_u32s("progress", 2)?;
         (self.acts, self.epoch) = (progress[0] as usize, progress[1]);
-        let (phases, rows) = (from.take_text("trace.phases")?, from.take_f64s("trace")?);
-        let row = |(phase, x): (&str, &[f64; 4])| TraceRow {
-            phase: phase.to_owned(),
-            step: whole(x[0]),
-            objective: x[1],
-            change: Some(x[2]).filter(|c| !c.is_nan()),
-            seconds: x[3],
-        };
-        self.trace = phases.lines().zip(rows.as_chunks::<4>().0).map(row).collect();
+        self.trace = TraceRow::saved(from)?;
         let of_best = self.targets_in(from, TARGETS_OF_BEST, dims)?;
         let estimates_of_best = Estimates::saved(&from.part(ESTIMATES_OF_BEST))?;
-        self.best = from.take_f64s("best").ok().map(|best| Best {
+        // The epoch was an unsigned integer when it was saved.
+        #[allow(clippy::cast_sign_loss)]
+        let best = |best: Vec<f64>| Best {
             score: best[0],
-            epoch: whole(best[1]),
+            epoch: best[1] as u32,
             model: from.part("best."),
             targets: of_best,
             estimates: estimates_of_best,
-        });
+        };
+        self.best = from.take_f64s("best").ok().map(best);
         self.average = Some(from.part("average.")).filter(|average| !average.is_empty());
         self.targets = self.targets_in(from, TARGETS, dims)?;
         self.estimates = Estimates::saved(from)?;
@@ -146,12 +133,7 @@ impl TrainState {
     ) -> Result<BTreeMap<String, NamedTargets>> {
         let (mut targets, own) = (self.targets.clone(), from.part(prefix));
         for name in own.names() {
-            let (values, mut posterior) =
-                (own.take_f64s(name)?, Posterior::zeros(dims.instances, dims.classes));
-            if values.len() != posterior.values().len() {
-                return Err(own.another(name, posterior.values().len()));
-            }
-            posterior.values_mut().copy_from_slice(&values);
+            let posterior = own.take_posterior(name, dims)?;
             targets.insert(name.to_owned(), NamedTargets { posterior, is_own: true });
         }
         Ok(targets)

@@ -10,10 +10,10 @@ use crate::model::neural::numerics::{at_least, softmax_backward};
 use crate::model::neural::train::learners::Learners;
 use crate::model::neural::train::spec::Reduction;
 use crate::model::neural::train::state::Estimates;
-use crate::model::neural::{BatchContext, Gradient, Objective};
+use crate::model::neural::{BatchContext, Gradient, TrainingObjective};
 
 /// A model's loss on a batch, and its derivatives with respect to the networks' outputs and the gathered parameters.
-pub(crate) fn loss_and_gradient<N: Objective>(
+pub(crate) fn loss_and_gradient<N: TrainingObjective>(
     model: &N,
     context: &BatchContext<'_>,
 ) -> (f64, Gradient) {
@@ -50,7 +50,7 @@ fn propagate(out: &Outputs, gradient: &mut Outputs, classes: usize) {
 }
 
 /// The likelihood of every annotation; that of an annotation of a trusted row is given its class, as in the loss.
-pub(crate) fn likelihood<N: Objective>(model: &N, context: &BatchContext<'_>) -> Vec<f64> {
+pub(crate) fn likelihood<N: TrainingObjective>(model: &N, context: &BatchContext<'_>) -> Vec<f64> {
     match with_trusted_classes::<N>(context) {
         Some(known) => model.likelihood(&BatchContext { out: &known, ..*context }),
         None => model.likelihood(context),
@@ -60,7 +60,7 @@ pub(crate) fn likelihood<N: Objective>(model: &N, context: &BatchContext<'_>) ->
 /// The outputs in which trusted classes, one-hot, replace the classifier's probabilities; `None` if no row of the batch
 /// is trusted, and for a model that trains on targets, which hold the trusted classes. So the loss of annotations uses
 /// the known class, not the classifier's sum over all classes.
-fn with_trusted_classes<N: Objective>(context: &BatchContext<'_>) -> Option<Outputs> {
+fn with_trusted_classes<N: TrainingObjective>(context: &BatchContext<'_>) -> Option<Outputs> {
     let n = context.dims.classes;
     let trusts = !N::TRAINS_ON_TARGETS && context.batch.trusted.iter().any(Option::is_some);
     let mut out = (trusts && !context.out.p.is_empty()).then(|| context.out.clone())?;
@@ -76,7 +76,7 @@ fn with_trusted_classes<N: Objective>(context: &BatchContext<'_>) -> Option<Outp
 /// The cross-entropy of trusted classes, to be added to the loss of annotations: a trusted class counts as one
 /// annotation, and is the mean over the rows if the loss is no sum over annotations. Its derivatives replace those of
 /// the annotations in trusted rows, so that these annotations do not train the classifier.
-fn trust<N: Objective>(context: &BatchContext<'_>, gradient: &mut Gradient) -> f64 {
+fn trust<N: TrainingObjective>(context: &BatchContext<'_>, gradient: &mut Gradient) -> f64 {
     let (n, batch) = (context.dims.classes, context.batch);
     let mean = || 1.0 / batch.len().max(1) as f64;
     let of_class = N::REDUCTION.map_or_else(mean, |_| context.scale());

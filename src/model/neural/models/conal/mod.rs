@@ -43,8 +43,8 @@ use crate::model::neural::train::learner::CLASSIFIER;
 use crate::model::neural::{
     Act, AnnotatorParams, AnnotatorReport, Architecture, BackboneSpec, BatchContext,
     BatchPrediction, CrowdNet, Gradient, Head, HeadInput, Heads, LearnerInput, LearnerSpec,
-    LearnerSubset, NetworkSpec, Objective, ParamTable, Phase, Reduction, Sizes, Task, TrainSpec,
-    TrainState, sequential,
+    LearnerSubset, NetworkSpec, ParamTable, Phase, Reduction, Sizes, Task, TrainSpec, TrainState,
+    TrainingObjective, sequential,
 };
 
 /// CoNAL.
@@ -260,7 +260,7 @@ impl CrowdNet for Conal {
     }
 }
 
-impl Objective for Conal {
+impl TrainingObjective for Conal {
     const REDUCTION: Option<Reduction> = Some(Reduction::MeanAnnotation);
 
     /// Joint training; the network of annotators' features has no parameters.

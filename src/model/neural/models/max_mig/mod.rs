@@ -35,7 +35,7 @@ use crate::model::neural::numerics::{
 };
 use crate::model::neural::{
     AnnotatorParams, AnnotatorReport, BatchContext, BatchPrediction, CrowdNet, Gradient,
-    NetworkSpec, Objective, ParamTable, Reduction, Task,
+    NetworkSpec, ParamTable, Reduction, Task, TrainingObjective,
 };
 use crate::model::posterior::Posterior;
 
@@ -175,7 +175,7 @@ impl CrowdNet for MaxMig {
     }
 }
 
-impl Objective for MaxMig {
+impl TrainingObjective for MaxMig {
     const REDUCTION: Option<Reduction> = None;
     const DROPS_LAST_BATCH: bool = true;
 

@@ -12,7 +12,7 @@ use super::train::state::TrainState;
 use crate::frame::Annotations;
 
 /// What the training loop trains.
-pub trait Objective {
+pub trait TrainingObjective {
     /// The default divisor of the annotations' losses; `None` if the loss is not a sum over annotations.
     const REDUCTION: Option<Reduction>;
 

@@ -1,0 +1,109 @@
+//! The checkpoint of a fit: its state, with a format and a fingerprint, so that no other fit continues from it.
+//!
+//! # Why
+//! The name of a checkpoint file comes from the digest of the job, which knows input files by their size and time. A file
+//! that was changed in place may keep both, and a checkpoint may be copied. So a checkpoint states what it was trained
+//! on: its fingerprint is a digest of everything that the fit depends on beside its state.
+
+use rand::RngCore as _;
+use serde::Serialize;
+use sha2::{Digest as _, Sha256};
+
+use super::snapshot::Snapshot;
+use crate::error::{Error, Result};
+use crate::frame::{Annotations, Matrix};
+use crate::run::{Cancel, Run};
+
+/// A digest of what a fit depends on. The order of the parts matters.
+pub(crate) struct Fingerprint(Sha256);
+
+impl Fingerprint {
+    /// The digest of the text by which a model differs from others, such as its kind.
+    pub(crate) fn new(identity: &str) -> Self {
+        Self(Sha256::new_with_prefix(identity))
+    }
+
+    /// Adds settings.
+    ///
+    /// # Errors
+    /// When they cannot be written as JSON.
+    pub(crate) fn add_settings(&mut self, settings: &impl Serialize) -> Result<()> {
+        let unreadable = |e: serde_json::Error| Error::bug(format!("settings without JSON: {e}"));
+        self.0.update(serde_json::to_vec(settings).map_err(unreadable)?);
+        Ok(())
+    }
+
+    /// Adds the seed of a run, which a random stream of its own identifies.
+    pub(crate) fn add_seed(&mut self, run: &Run) {
+        self.0.update(run.rng("fingerprint").next_u64().to_le_bytes());
+    }
+
+    /// Adds annotations and trusted classes.
+    ///
+    /// # Errors
+    /// When the run is cancelled.
+    pub(crate) fn add_annotations(&mut self, a: &Annotations, cancel: &Cancel) -> Result<()> {
+        for i in 0..a.dims().instances {
+            cancel.check()?;
+            self.0.update(a.trusted_class(i).unwrap_or(u32::MAX).to_le_bytes());
+            for (annotator, label, weight) in a.triples_of(i) {
+                self.0.update(annotator.to_le_bytes());
+                self.0.update(label.to_le_bytes());
+                self.0.update(weight.to_le_bytes());
+            }
+        }
+        Ok(())
+    }
+
+    /// Adds whole numbers, such as rows of features.
+    pub(crate) fn add_numbers(&mut self, numbers: impl IntoIterator<Item = u32>) {
+        numbers.into_iter().for_each(|number| self.0.update(number.to_le_bytes()));
+    }
+
+    /// Adds features. It reads all of them.
+    ///
+    /// # Errors
+    /// When the run is cancelled.
+    pub(crate) fn add_features(&mut self, matrix: &Matrix, cancel: &Cancel) -> Result<()> {
+        let mut features = vec![0.0_f32; matrix.width()];
+        for row in 0..matrix.len() {
+            cancel.check()?;
+            matrix.read(row, &mut features);
+            features.iter().for_each(|x| self.0.update(x.to_le_bytes()));
+        }
+        Ok(())
+    }
+
+    /// The digest in hexadecimal digits.
+    pub(crate) fn finish(self) -> String {
+        format!("{:x}", self.0.finalize())
+    }
+}
+
+/// The state in the run's checkpoint, where there is one of this format and fingerprint; it warns of another one.
+///
+/// # Errors
+/// When the checkpoint cannot be read.
+pub(crate) fn read(format: u32, fingerprint: &str, run: &mut Run) -> Result<Option<Snapshot>> {
+    let Some(bytes) = run.checkpoint()? else { return Ok(None) };
+    let snapshot = Snapshot::from_bytes(&bytes)?;
+    let other = if !snapshot.take_u32s("format", 1).is_ok_and(|found| found == [format]) {
+        "from another version of labelmill"
+    } else if !snapshot.take_text("fingerprint").is_ok_and(|found| found == fingerprint) {
+        "of other data, settings or seed"
+    } else {
+        return Ok(Some(snapshot));
+    };
+    run.warn(format!("the checkpoint is {other}: the training starts anew"));
+    Ok(None)
+}
+
+/// Replaces the run's checkpoint by this state.
+///
+/// # Errors
+/// When it cannot be written.
+pub(crate) fn write(format: u32, fingerprint: &str, mut state: Snapshot, run: &Run) -> Result<()> {
+    state.u32s("format".to_owned(), vec![format]);
+    state.text("fingerprint".to_owned(), fingerprint);
+    run.save_checkpoint(&state.to_bytes()?)
+}

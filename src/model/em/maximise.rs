@@ -1,0 +1,322 @@
+//! The loop of all EM models: start, M-step, E-step, until the objective converges; restarts; the trace; checkpoints.
+//!
+//! Parameters and posteriors are allocated once before the loop and updated in place; a fit that starts several times
+//! keeps those of the best start beside them.
+
+use rand::Rng as _;
+
+use super::stop::check_converged;
+use super::{EmSteps, Objective, Start};
+use crate::error::Result;
+use crate::frame::{Annotations, Dims};
+use crate::model::fitted::{Stop, TraceRow};
+use crate::model::posterior::Posterior;
+use crate::model::snapshot::Snapshot;
+use crate::run::Run;
+
+/// The result of one run of the loop.
+pub(crate) struct Optimum<P> {
+    pub(crate) posterior: Posterior,
+    /// The parameters behind the posterior, with its expected counts.
+    pub(crate) params: P,
+    maximised: f64,
+    pub(crate) stop: Stop,
+}
+
+/// The best run of the loop from all starts, with the parameters that an M-step estimates from its posterior; and the
+/// steps of all runs.
+///
+/// # Errors
+/// When the run is cancelled, a step fails, or the loop does not converge and the spec calls that a failure.
+pub(crate) fn maximise<E: EmSteps>(
+    steps: &E,
+    kind: &str,
+    a: &Annotations,
+    run: &mut Run,
+) -> Result<(Optimum<E::Params>, Vec<TraceRow>)> {
+    let stop = steps.stop();
+    run.progress.begin(kind, Some(u64::from(stop.max_iter)));
+    if let Some(caution) = steps.caution(a) {
+        run.warn(caution);
+    }
+    let mut params = steps.params(a);
+    let resumed = steps.resume(a, &mut params, run)?;
+    let (mut best, mut trace) = run_em(steps, a, 0, params, resumed, run)?;
+    let mut spare = None;
+    for attempt in 1..=steps.restarts() {
+        let params = spare.take().unwrap_or_else(|| steps.params(a));
+        let (mut next, mut of_next) = run_em(steps, a, attempt, params, None, run)?;
+        trace.append(&mut of_next);
+        if next.maximised > best.maximised {
+            std::mem::swap(&mut best, &mut next);
+        }
+        spare = Some(next.params);
+    }
+    drop(spare);
+    steps.m_step(a, &best.posterior, &mut best.params, &run.cancel)?;
+    run.progress.end();
+    check_converged(stop, best.stop, run)?;
+    Ok((best, trace))
+}
+
+/// One run of the loop, from a start or from the state of an interrupted run; and its steps.
+fn run_em<E: EmSteps>(
+    steps: &E,
+    a: &Annotations,
+    attempt: u32,
+    mut params: E::Params,
+    resumed: Option<LoopState>,
+    run: &Run,
+) -> Result<(Optimum<E::Params>, Vec<TraceRow>)> {
+    let phase = if attempt == 0 { "em".to_owned() } else { format!("restart {attempt}") };
+    let rule = steps.stop();
+    let standstill = rule.tol * a.len() as f64;
+    let mut state = match resumed {
+        Some(state) => {
+            steps.count(a, &state.posterior, &mut params);
+            state
+        }
+        None => LoopState::start(steps, a, attempt, &mut params, run),
+    };
+    while !state.converged && state.iterations < rule.max_iter {
+        state.iterations += 1;
+        run.cancel.check()?;
+        let began = run.clock.seconds();
+        steps.m_step(a, &state.posterior, &mut params, &run.cancel)?;
+        let Objective { maximised, traced: objective } =
+            steps.e_step(a, &mut params, &mut state.posterior);
+        let change = state.maximised.map(|last| maximised - last);
+        let (step, seconds) = (state.iterations, run.clock.seconds() - began);
+        tracing::debug!(phase, step, objective, change, seconds, "iteration");
+        run.progress.at(u64::from(step), &format!("objective {objective:.3}"));
+        state.trace.push(TraceRow { phase: phase.clone(), step, objective, change, seconds });
+        state.maximised = Some(maximised);
+        let stands_still = change.is_some_and(|c| c.abs() < standstill);
+        state.converged = stands_still && !steps.is_in_training(&params);
+        if attempt == 0 {
+            steps.checkpoint(&state, &params)?;
+        }
+    }
+    let LoopState { mut posterior, maximised, iterations, converged, trace } = state;
+    steps.posteriors(a, &mut params, &mut posterior);
+    let maximised = maximised.unwrap_or(f64::NEG_INFINITY);
+    let stop = Stop { converged, iterations };
+    Ok((Optimum { posterior, params, maximised, stop }, trace))
+}
+
+/// The state of a run of the loop between two iterations, without the parameters.
+#[derive(Debug, Clone, PartialEq)]
+pub struct LoopState {
+    posterior: Posterior,
+    /// What EM maximises, after the last E-step; `None` before the first one.
+    maximised: Option<f64>,
+    iterations: u32,
+    converged: bool,
+    /// One row for each iteration.
+    trace: Vec<TraceRow>,
+}
+
+impl LoopState {
+    fn start<E: EmSteps>(
+        steps: &E,
+        a: &Annotations,
+        attempt: u32,
+        params: &mut E::Params,
+        run: &Run,
+    ) -> Self {
+        let (posterior, maximised) = match steps.start(a, attempt, params, run) {
+            Start::Posterior(posterior) => {
+                steps.count(a, &posterior, params);
+                (posterior, None)
+            }
+            Start::Parameters => {
+                let mut posterior = Posterior::zeros(a.dims().instances, a.dims().classes);
+                let Objective { maximised, .. } = steps.e_step(a, params, &mut posterior);
+                (posterior, Some(maximised))
+            }
+        };
+        Self { posterior, maximised, iterations: 0, converged: false, trace: Vec::new() }
+    }
+
+    /// Adds the state to a snapshot.
+    pub(crate) fn save(&self, to: &mut Snapshot) {
+        to.f64s("posterior".to_owned(), self.posterior.values().to_vec());
+        to.f64s("maximised".to_owned(), self.maximised.into_iter().collect());
+        to.u32s("iterations".to_owned(), vec![self.iterations, u32::from(self.converged)]);
+        TraceRow::save(&self.trace, to);
+    }
+
+    /// The state in a snapshot, for these numbers of instances and classes.
+    ///
+    /// # Errors
+    /// When the snapshot is that of another fit.
+    pub(crate) fn saved(from: &Snapshot, dims: Dims) -> Result<Self> {
+        let iterations = from.take_u32s("iterations", 2)?;
+        Ok(Self {
+            posterior: from.take_posterior("posterior", dims)?,
+            maximised: from.take_f64s("maximised")?.first().copied(),
+            iterations: iterations[0],
+            converged: iterations[1] != 0,
+            trace: TraceRow::saved(from)?,
+        })
+    }
+}
+
+/// The start of a further run: every row that is not trusted is mixed half and half with a random one.
+pub(super) fn perturbed(a: &Annotations, mut t: Posterior, attempt: u32, run: &Run) -> Posterior {
+    let mut rng = run.rng(&format!("restart/{attempt}"));
+    for i in 0..t.len() {
+        let row = t.row_mut(i);
+        let noise: Vec<f64> = row.iter().map(|_| rng.random::<f64>()).collect();
+        let sum: f64 = noise.iter().sum();
+        if a.trusted_class(i).is_none() {
+            row.iter_mut().zip(&noise).for_each(|(p, n)| *p = 0.5 * *p + 0.5 * n / sum);
+        }
+    }
+    t
+}
+
+#[cfg(test)]
+mod tests {
+    use schemars::JsonSchema;
+    use serde::{Deserialize, Serialize};
+
+    use super::*;
+    use crate::model::em::{Em, StopRule};
+    use crate::model::fitted::{Fitted, Report};
+    use crate::model::{Model as _, Spec};
+    use crate::run::Cancel;
+    use crate::testing::tiny;
+
+    /// Attempt n ends at the n-th objective, and its posterior holds n. The trace shows the opposite of the objective.
+    #[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
+    struct Scripted {
+        objectives: Vec<f64>,
+        from_parameters: bool,
+        stop: StopRule,
+    }
+
+    impl Spec for Scripted {
+        const KIND: &'static str = "scripted";
+        const SUMMARY: &'static str = "";
+        const SOURCE: &'static str = "";
+    }
+
+    impl EmSteps for Scripted {
+        type Params = (u32, Vec<&'static str>);
+
+        fn params(&self, _: &Annotations) -> Self::Params {
+            (0, Vec::new())
+        }
+
+        fn start(
+            &self,
+            _: &Annotations,
+            attempt: u32,
+            params: &mut Self::Params,
+            _: &Run,
+        ) -> Start {
+            *params = (attempt, vec!["start"]);
+            if self.from_parameters {
+                Start::Parameters
+            } else {
+                Start::Posterior(Posterior::zeros(1, 2))
+            }
+        }
+
+        fn count(&self, _: &Annotations, _: &Posterior, params: &mut Self::Params) {
+            params.1.push("count");
+        }
+
+        fn m_step(
+            &self,
+            _: &Annotations,
+            _: &Posterior,
+            params: &mut Self::Params,
+            _: &Cancel,
+        ) -> Result<()> {
+            params.1.push("m");
+            Ok(())
+        }
+
+        fn e_step(
+            &self,
+            _: &Annotations,
+            params: &mut Self::Params,
+            t: &mut Posterior,
+        ) -> Objective {
+            params.1.push("e");
+            t.row_mut(0).copy_from_slice(&[f64::from(params.0), 0.0]);
+            let maximised = self.objectives[params.0 as usize];
+            Objective { maximised, traced: -maximised }
+        }
+
+        fn report(&self, _: &Annotations, _: &Posterior, params: Self::Params) -> Report {
+            let names = params.1.iter().map(|name| ((*name).to_owned(), Vec::new())).collect();
+            let skill = vec![f64::from(params.0)];
+            Report { skill, annotator_parameters: names, ..Report::default() }
+        }
+
+        fn stop(&self) -> &StopRule {
+            &self.stop
+        }
+
+        fn restarts(&self) -> u32 {
+            self.objectives.len() as u32 - 1
+        }
+    }
+
+    fn fit(objectives: &[f64], from_parameters: bool) -> Fitted {
+        let stop = StopRule { max_iter: 2, tol: 0.0, ..StopRule::default() };
+        let spec = Scripted { objectives: objectives.to_vec(), from_parameters, stop };
+        Em(spec).fit((&tiny(2, &[(0, 0, 1)])).into(), &mut Run::new(0)).unwrap()
+    }
+
+    /// The names of the steps that made the reported parameters, in order.
+    fn steps(fitted: Fitted) -> Vec<String> {
+        fitted.report.annotator_parameters.into_iter().map(|(name, _)| name).collect()
+    }
+
+    /// Posteriors and parameters are those of the best attempt, whose steps end with an M-step of its own posteriors;
+    /// no step of a later attempt is among them.
+    #[test]
+    fn the_start_with_the_best_objective_is_kept_whatever_the_trace_shows() {
+        for (objectives, best) in
+            [([-3.0, -1.0, -2.0], 1.0), ([-1.0, -2.0, -3.0], 0.0), ([-3.0, -2.0, -1.0], 2.0)]
+        {
+            for (from_parameters, start) in [(false, "count"), (true, "e")] {
+                let fitted = fit(&objectives, from_parameters);
+                assert_eq!(fitted.posterior.row(0)[0], best, "{objectives:?}");
+                assert_eq!(fitted.report.skill, [best], "{objectives:?}");
+                let phases: Vec<&str> = fitted.trace.iter().map(|row| row.phase.as_str()).collect();
+                assert_eq!(
+                    phases,
+                    ["em", "em", "restart 1", "restart 1", "restart 2", "restart 2"]
+                );
+                assert_eq!(steps(fitted), ["start", start, "m", "e", "m", "e", "m"]);
+            }
+        }
+    }
+
+    #[test]
+    fn a_start_at_parameters_makes_an_e_step_first() {
+        assert_eq!(steps(fit(&[0.0], true)), ["start", "e", "m", "e", "m", "e", "m"]);
+        assert_eq!(steps(fit(&[0.0], false)), ["start", "count", "m", "e", "m", "e", "m"]);
+    }
+
+    /// The votes for instance 0 are 3 and 1 of 4; instance 1 is trusted.
+    #[test]
+    fn half_of_another_start_are_the_votes_and_trusted_rows_stay() {
+        let mut a = tiny(2, &[(0, 0, 0), (0, 1, 0), (0, 2, 0), (0, 3, 1), (1, 0, 0)]);
+        a.trusted = Some(vec![None, Some(1)]);
+        let run = Run::new(5);
+        let starts: Vec<Posterior> =
+            (1..3).map(|n| perturbed(&a, Posterior::from_votes(&a), n, &run)).collect();
+        for t in &starts {
+            let row = t.row(0);
+            assert!((row[0] + row[1] - 1.0).abs() < 1e-12 && row[0] > 0.375 && row[0] < 0.875);
+            assert_eq!(t.row(1), [0.0, 1.0]);
+        }
+        assert!(starts[0].row(0) != starts[1].row(0));
+    }
+}

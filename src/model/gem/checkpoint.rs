@@ -1,0 +1,69 @@
+//! The checkpoints of a fit: one after each round that has fitted the classifier.
+
+use super::{Gem, Params, Steps};
+use crate::error::Result;
+use crate::frame::Annotations;
+use crate::model::Spec as _;
+use crate::model::checkpoint::{self, Fingerprint};
+use crate::model::em::LoopState;
+use crate::model::snapshot::Snapshot;
+use crate::run::Run;
+
+/// The format of checkpoints. A change of the names or the meaning of saved arrays needs a new number.
+const FORMAT: u32 = 1;
+
+/// The prefix of the names of the classifier's arrays.
+const OF_CLASSIFIER: &str = "classifier.";
+
+impl Steps<'_> {
+    /// The digest of the settings, the seed, the annotations and the features. It reads all data once.
+    ///
+    /// # Errors
+    /// When the run is cancelled.
+    pub(super) fn fingerprint_of(&self, a: &Annotations) -> Result<String> {
+        let (mut fingerprint, cancel) = (Fingerprint::new(Gem::KIND), &self.run.cancel);
+        fingerprint.add_settings(self.spec)?;
+        fingerprint.add_seed(&self.run);
+        fingerprint.add_annotations(a, cancel)?;
+        fingerprint.add_numbers(self.instances.iter().map(|i| *i as u32));
+        fingerprint.add_numbers(self.rows.iter().copied());
+        fingerprint.add_features(self.matrix, cancel)?;
+        Ok(fingerprint.finish())
+    }
+
+    /// Saves the state after a round, unless the classifier was trained before it: such rounds are repeated in less time
+    /// than their state is written.
+    ///
+    /// # Errors
+    /// When the checkpoint cannot be written.
+    pub(super) fn save(&self, state: &LoopState, params: &Params) -> Result<()> {
+        let Some(fingerprint) = &self.fingerprint else { return Ok(()) };
+        if !params.was_fitted {
+            return Ok(());
+        }
+        let (mut all, mut of_classifier) = (Snapshot::default(), Snapshot::default());
+        state.save(&mut all);
+        params.classifier.save_state(&mut of_classifier)?;
+        all.merge(OF_CLASSIFIER, &of_classifier);
+        all.f64s("prior".to_owned(), params.prior.clone());
+        checkpoint::write(FORMAT, fingerprint, all, &self.run)
+    }
+
+    /// The state of the last checkpoint, where there is one of this fit; its parameters go into `params`.
+    ///
+    /// # Errors
+    /// When the checkpoint cannot be read, or the device of the classifier cannot be used.
+    pub(super) fn saved(
+        &self,
+        a: &Annotations,
+        params: &mut Params,
+        run: &mut Run,
+    ) -> Result<Option<LoopState>> {
+        let Some(fingerprint) = &self.fingerprint else { return Ok(None) };
+        let Some(all) = checkpoint::read(FORMAT, fingerprint, run)? else { return Ok(None) };
+        let state = LoopState::saved(&all, a.dims())?;
+        params.prior = all.take_n_f64s("prior", params.prior.len())?;
+        params.classifier.load_state(&all.part(OF_CLASSIFIER), run)?;
+        Ok(Some(state))
+    }
+}
