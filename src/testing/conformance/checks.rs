@@ -281,7 +281,7 @@ pub(super) fn resumed(model: &Subject<'_>) -> std::result::Result<(), String> {
     let file = folder.path().join("state");
     let steps = whole.stop.iterations;
     // The last of these steps is in the last phase of every kind.
-    for after in [3, steps / 2, steps - 5] {
+    for after in [3, steps / 2, (steps / 2 + 1).max(steps - 5)] {
         let mut run = Run::new(1);
         run.keep_checkpoint(Some(file.clone()));
         run.progress = Arc::new(Stopper(run.cancel.clone(), after.into()));
