@@ -50,7 +50,6 @@ fn rows(fitted: &Fitted) -> Vec<(u32, f64, Option<f64>)> {
 
 /// Interrupted twice: while a network is trained, and after its last epoch. The rounds end at `max_iter`, before they
 /// converge.
-// keys: engine.checkpoints
 #[test]
 fn an_interrupted_fit_ends_with_the_same_bits_whatever_its_classifier() {
     let (a, described) = crowd();
