@@ -77,9 +77,7 @@ def difference(before: pa.Table, after: pa.Table) -> float | str:
 
 
 def compare(job: str, before: dict[str, pa.Table], after: dict[str, pa.Table], tolerance: float) -> bool:
-    # A kind that only the later build has is new; one that it has no longer is a difference.
-    same = not of_before.keys() - of_after.keys()
-    cells = []
+    same, cells = True, []
     for name in sorted((before.keys() | after.keys()) - OWN):
         if name not in before or name not in after:
             cells.append(f"{name}: only {'after' if name in after else 'before'}")

@@ -40,8 +40,9 @@ pub struct EngineSpec {
     /// Folder for spilled data, which the system frees when the job ends, however it ends; left out, the system's
     /// temporary folder.
     pub scratch: Option<String>,
-    /// Local folder where networks save a checkpoint after every epoch, and `gem` after every round: after an
-    /// interruption the same job resumes from it. Left out, it starts again.
+    /// Local folder where networks save a checkpoint after every epoch, or as `train.checkpoint_epochs` and
+    /// `train.checkpoint_minutes` say, and `gem` after every round that fits its classifier: after an interruption the
+    /// same job resumes from it. Left out, it starts again.
     pub checkpoints: Option<String>,
 }
 

@@ -11,8 +11,12 @@ use sha2::{Digest as _, Sha256};
 
 use super::snapshot::Snapshot;
 use crate::error::{Error, Result};
-use crate::frame::{Annotations, Matrix};
+use crate::frame::{Annotations, Dims, Matrix};
 use crate::run::{Cancel, Run};
+
+/// The format of checkpoints. A change of the names or the meaning of saved arrays needs a new number: arrays that are
+/// optional would silently be missing otherwise.
+const FORMAT: u32 = 3;
 
 /// A digest of what a fit depends on. The order of the parts matters.
 pub(crate) struct Fingerprint(Sha256);
@@ -38,12 +42,14 @@ impl Fingerprint {
         self.0.update(run.rng("fingerprint").next_u64().to_le_bytes());
     }
 
-    /// Adds annotations and trusted classes.
+    /// Adds annotations, trusted classes, and the numbers of instances, annotators, classes and labels.
     ///
     /// # Errors
     /// When the run is cancelled.
     pub(crate) fn add_annotations(&mut self, a: &Annotations, cancel: &Cancel) -> Result<()> {
-        for i in 0..a.dims().instances {
+        let Dims { instances, annotators, classes, labels } = a.dims();
+        self.add_numbers([instances, annotators, classes, labels].map(|n| n as u32));
+        for i in 0..instances {
             cancel.check()?;
             self.0.update(a.trusted_class(i).unwrap_or(u32::MAX).to_le_bytes());
             for (annotator, label, weight) in a.triples_of(i) {
@@ -80,18 +86,19 @@ impl Fingerprint {
     }
 }
 
-/// The state in the run's checkpoint, where there is one of this format and fingerprint; it warns of another one.
+/// The state in the run's checkpoint, where there is one of today's format and this fingerprint; it warns of another one.
 ///
 /// # Errors
 /// When the checkpoint cannot be read.
-pub(crate) fn read(format: u32, fingerprint: &str, run: &mut Run) -> Result<Option<Snapshot>> {
+pub(crate) fn read(fingerprint: &str, run: &mut Run) -> Result<Option<Snapshot>> {
     let Some(bytes) = run.checkpoint()? else { return Ok(None) };
     let snapshot = Snapshot::from_bytes(&bytes)?;
-    let other = if !snapshot.take_u32s("format", 1).is_ok_and(|found| found == [format]) {
+    let other = if !snapshot.take_u32s("format", 1).is_ok_and(|found| found == [FORMAT]) {
         "from another version of labelmill"
     } else if !snapshot.take_text("fingerprint").is_ok_and(|found| found == fingerprint) {
         "of other data, settings or seed"
     } else {
+        tracing::info!("the fit continues from its checkpoint");
         return Ok(Some(snapshot));
     };
     run.warn(format!("the checkpoint is {other}: the training starts anew"));
@@ -102,8 +109,34 @@ pub(crate) fn read(format: u32, fingerprint: &str, run: &mut Run) -> Result<Opti
 ///
 /// # Errors
 /// When it cannot be written.
-pub(crate) fn write(format: u32, fingerprint: &str, mut state: Snapshot, run: &Run) -> Result<()> {
-    state.u32s("format".to_owned(), vec![format]);
+pub(crate) fn write(fingerprint: &str, mut state: Snapshot, run: &Run) -> Result<()> {
+    state.u32s("format".to_owned(), vec![FORMAT]);
     state.text("fingerprint".to_owned(), fingerprint);
     run.save_checkpoint(&state.to_bytes()?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::weighted;
+
+    /// One annotation has another annotator, label or weight, or there is one more class.
+    #[test]
+    fn every_part_of_the_annotations_changes_the_fingerprint() {
+        let fingerprint = |classes, annotator, label, weight| {
+            let dims = Dims { instances: 2, annotators: 3, classes, labels: classes };
+            let a = weighted(dims, &[(0, annotator, label), (1, 2, 0)], vec![weight, 1.0]);
+            let mut fingerprint = Fingerprint::new("kind");
+            fingerprint.add_annotations(&a, &Cancel::default()).unwrap();
+            fingerprint.finish()
+        };
+        let first = fingerprint(3, 0, 1, 0.5);
+        assert_eq!(fingerprint(3, 0, 1, 0.5), first);
+        for (classes, annotator, label, weight) in
+            [(4, 0, 1, 0.5), (3, 1, 1, 0.5), (3, 0, 2, 0.5), (3, 0, 1, 0.25)]
+        {
+            let other = fingerprint(classes, annotator, label, weight);
+            assert_ne!(other, first, "{classes} {annotator} {label} {weight}");
+        }
+    }
 }

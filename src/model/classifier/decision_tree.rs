@@ -73,6 +73,15 @@ impl Classifier for DecisionTree {
         self.without_own = Vec::new();
         Ok(())
     }
+
+    // A fit starts with nothing.
+    fn save_state(&self, _: &mut Snapshot) -> Result<()> {
+        Ok(())
+    }
+
+    fn load_state(&mut self, _: &Snapshot, _: &Run) -> Result<()> {
+        Ok(())
+    }
 }
 
 #[cfg(test)]

@@ -196,6 +196,15 @@ impl Classifier for RandomForest {
         self.out_of_bag = Vec::new();
         Ok(())
     }
+
+    // A fit starts with nothing.
+    fn save_state(&self, _: &mut Snapshot) -> Result<()> {
+        Ok(())
+    }
+
+    fn load_state(&mut self, _: &Snapshot, _: &Run) -> Result<()> {
+        Ok(())
+    }
 }
 
 #[cfg(test)]

@@ -27,7 +27,8 @@ pub(crate) struct Optimum<P> {
 /// steps of all runs.
 ///
 /// # Errors
-/// When the run is cancelled, a step fails, or the loop does not converge and the spec calls that a failure.
+/// When the run is cancelled, a step fails, a checkpoint cannot be read or written, or the loop does not converge and the
+/// spec calls that a failure.
 pub(crate) fn maximise<E: EmSteps>(
     steps: &E,
     kind: &str,

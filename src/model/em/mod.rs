@@ -116,11 +116,11 @@ pub trait EmSteps {
     fn is_in_training(&self, _params: &Self::Params) -> bool {
         false
     }
-    /// The state in the checkpoint of an interrupted fit, whose parameters go into `params`; `None` to start anew, which
-    /// is the default.
+    /// The state in the checkpoint of an interrupted fit, whose parameters go into `params`; `None` to start anew, as by
+    /// default, or where the checkpoint is that of another fit.
     ///
     /// # Errors
-    /// When the checkpoint cannot be read, or belongs to another fit.
+    /// When the checkpoint cannot be read.
     fn resume(
         &self,
         _a: &Annotations,
@@ -129,7 +129,8 @@ pub trait EmSteps {
     ) -> Result<Option<LoopState>> {
         Ok(None)
     }
-    /// Saves the state after an iteration of the first run of the loop, for [`EmSteps::resume`]; by default, nothing.
+    /// Saves the state after an iteration of the first run of the loop, for [`EmSteps::resume`]; by default, nothing. The
+    /// state has the posteriors of the E-step, which must not leave them out.
     ///
     /// # Errors
     /// When a checkpoint cannot be written.

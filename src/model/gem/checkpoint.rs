@@ -9,9 +9,6 @@ use crate::model::em::LoopState;
 use crate::model::snapshot::Snapshot;
 use crate::run::Run;
 
-/// The format of checkpoints. A change of the names or the meaning of saved arrays needs a new number.
-const FORMAT: u32 = 1;
-
 /// The prefix of the names of the classifier's arrays.
 const OF_CLASSIFIER: &str = "classifier.";
 
@@ -46,7 +43,7 @@ impl Steps<'_> {
         params.classifier.save_state(&mut of_classifier)?;
         all.merge(OF_CLASSIFIER, &of_classifier);
         all.f64s("prior".to_owned(), params.prior.clone());
-        checkpoint::write(FORMAT, fingerprint, all, &self.run)
+        checkpoint::write(fingerprint, all, &self.run)
     }
 
     /// The state of the last checkpoint, where there is one of this fit; its parameters go into `params`.
@@ -60,7 +57,7 @@ impl Steps<'_> {
         run: &mut Run,
     ) -> Result<Option<LoopState>> {
         let Some(fingerprint) = &self.fingerprint else { return Ok(None) };
-        let Some(all) = checkpoint::read(FORMAT, fingerprint, run)? else { return Ok(None) };
+        let Some(all) = checkpoint::read(fingerprint, run)? else { return Ok(None) };
         let state = LoopState::saved(&all, a.dims())?;
         params.prior = all.take_n_f64s("prior", params.prior.len())?;
         params.classifier.load_state(&all.part(OF_CLASSIFIER), run)?;

@@ -61,7 +61,7 @@ pub(crate) struct SoftTargetNetwork {
 struct TrainedLearners {
     learners: Learners,
     device: Device,
-    /// The rows of a batch, by which `auto` has chosen the device.
+    /// The rows of a batch of the first fit, by which `auto` chooses the device; 0 for a network that was loaded.
     batch_rows: usize,
     /// One row for each epoch since the start; none for a network that was loaded.
     trace: Vec<TraceRow>,
@@ -146,6 +146,7 @@ impl SoftTargetNetwork {
         let batch_rows =
             data.batch_rows(self.spec.train.batching(SoftTargetLoss::DROPS_LAST_BATCH));
         let mut trained = self.open(None, |_| batch_rows, run)?;
+        trained.batch_rows = batch_rows;
         let weight = |i: u32| targets.row(i as usize).iter().sum();
         let row = |i: u32| Some((data.row(i as usize)? as u32, weight(i)));
         let rows = data.instances().into_iter().filter_map(row);
@@ -172,13 +173,8 @@ impl SoftTargetNetwork {
         let (precision, sizes) = (train.precision, &self.sizes);
         let setting = LearnerSetting { precision, sizes, run, device: &Device::Cpu, saved };
         let specs = (classifier, Vec::new());
-        let mut rows = 0;
-        let count = |learners: &Learners| {
-            rows = batch_rows(learners);
-            rows
-        };
-        let (learners, device) = learners_on_device(device, specs, &setting, count)?;
-        Ok(TrainedLearners { learners, device, batch_rows: rows, trace: Vec::new() })
+        let (learners, device) = learners_on_device(device, specs, &setting, batch_rows)?;
+        Ok(TrainedLearners { learners, device, batch_rows: 0, trace: Vec::new() })
     }
 
     /// Writes P(class) of rows of a matrix into `p`, `[row, class]`; uniform before the first fit.
@@ -256,6 +252,7 @@ impl SoftTargetNetwork {
     pub(crate) fn load_state(&mut self, from: &Snapshot, run: &Run) -> Result<()> {
         let batch_rows = from.take_u32s("batch rows", 1)?[0] as usize;
         let mut trained = self.open(None, |_| batch_rows, run)?;
+        trained.batch_rows = batch_rows;
         trained.learners.load(from)?;
         trained.learners.load_moments(from)?;
         trained.trace = TraceRow::saved(from)?;
@@ -284,9 +281,10 @@ fn inside(run: &Run) -> Run {
     inside
 }
 
-/// The error of a prediction that is not finite, of a row of the features after this epoch.
+/// The error of a prediction that is not finite, of a row of the features (from 0) after this epoch.
 fn not_finite(row: u32, p: f64, epoch: usize) -> Error {
-    Error::fit(format!("the prediction of row {row} is not a finite number"))
+    let place = u64::from(row) + 1;
+    Error::fit(format!("the prediction of row {place} of the features is not a finite number"))
         .at("model.train")
         .found(format!("{p} after epoch {epoch}"))
         .help(

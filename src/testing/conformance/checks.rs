@@ -280,6 +280,9 @@ pub(super) fn resumed(model: &Subject<'_>) -> std::result::Result<(), String> {
     let folder = tempfile::tempdir().map_err(|e| e.to_string())?;
     let file = folder.path().join("state");
     let steps = whole.stop.iterations;
+    expect(steps >= 8, || {
+        format!("it ends after {steps} steps, too few to be interrupted thrice")
+    })?;
     // The last of these steps is in the last phase of every kind.
     for after in [3, steps / 2, (steps / 2 + 1).max(steps - 5)] {
         let mut run = Run::new(1);

@@ -359,7 +359,7 @@ fn a_row_whose_features_overflow_is_named_with_both_causes() {
     };
     predict(&[0, 1]).unwrap();
     let error = predict(&[1, 0, 3, 2]).unwrap_err();
-    assert_names_causes(&error, "the prediction of row 3 is not a finite number\n");
+    assert_names_causes(&error, "the prediction of row 4 of the features is not a finite number\n");
 }
 
 /// Asserts that the error is that of a prediction after the first epoch, and names both causes that it may have.

@@ -2,18 +2,24 @@
 
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::*;
 use crate::model::fitted::TraceRow;
 use crate::run::Progress;
 
-/// Cancels its run after a number of rounds.
-struct StopAfterRound(Cancel, u64);
+/// Cancels its run after a round, and counts the rounds.
+struct RoundCounter {
+    cancel: Cancel,
+    last: Option<u64>,
+    rounds: Arc<AtomicU64>,
+}
 
-impl Progress for StopAfterRound {
+impl Progress for RoundCounter {
     fn at(&self, position: u64, _message: &str) {
-        if position == self.1 {
-            let _ = self.0.request(15);
+        self.rounds.fetch_add(1, Ordering::Relaxed);
+        if self.last == Some(position) {
+            let _ = self.cancel.request(15);
         }
     }
 }
@@ -26,21 +32,20 @@ fn crowd() -> (Annotations, QuestionFeatures) {
     let mut a = annotations(dims, &drawn.rows);
     let trusted = |i: usize| i.is_multiple_of(20).then_some(drawn.truth[i]);
     a.trusted = Some((0..80).map(trusted).collect());
-    let feature =
-        |i: usize| (i % 10 > 0).then(|| drawn.truth[i] as f32 + ((i * 7) % 13) as f32 / 10.0);
+    let noise = |i: usize| ((i * 7) % 13) as f32 / 10.0;
+    let feature = |i: usize| (!i.is_multiple_of(10)).then(|| drawn.truth[i] as f32 + noise(i));
     let values: Vec<Option<f32>> = (0..80).map(feature).collect();
     let described = one_feature(&a, &values);
     (a, described)
 }
 
-/// A run with a checkpoint that is cancelled after `round`, if there is one.
-fn run_until(round: Option<u64>, checkpoint: &Path) -> Run {
-    let mut run = Run::new(3);
+/// A run with a checkpoint that is cancelled after the round `last`, if there is one; and the number of its rounds.
+fn counted_run(last: Option<u64>, checkpoint: &Path) -> (Run, Arc<AtomicU64>) {
+    let (mut run, rounds) = (Run::new(3), Arc::default());
     run.keep_checkpoint(Some(checkpoint.to_owned()));
-    if let Some(round) = round {
-        run.progress = Arc::new(StopAfterRound(run.cancel.clone(), round));
-    }
-    run
+    let (cancel, counted) = (run.cancel.clone(), Arc::clone(&rounds));
+    run.progress = Arc::new(RoundCounter { cancel, last, rounds: counted });
+    (run, rounds)
 }
 
 fn rows(fitted: &Fitted) -> Vec<(u32, f64, Option<f64>)> {
@@ -48,49 +53,61 @@ fn rows(fitted: &Fitted) -> Vec<(u32, f64, Option<f64>)> {
     fitted.trace.iter().map(row).collect()
 }
 
-/// Interrupted twice: while a network is trained, and after its last epoch. The rounds end at `max_iter`, before they
-/// converge.
+fn assert_equal(resumed: &Fitted, whole: &Fitted, what: &str) {
+    assert_eq!(resumed.posterior, whole.posterior, "{what}");
+    assert_eq!(resumed.predictions, whole.predictions, "{what}");
+    assert_eq!((&resumed.report, resumed.stop), (&whole.report, whole.stop), "{what}");
+    assert!(resumed.model == whole.model, "{what}");
+    assert_eq!(rows(resumed), rows(whole), "{what}");
+}
+
+/// Interrupted twice: while a network is trained for 20 rounds, and two rounds after them. The rounds end at `max_iter`,
+/// before they converge. A trained network saves no checkpoints, so that its last two rounds are repeated.
 #[test]
 fn an_interrupted_fit_ends_with_the_same_bits_whatever_its_classifier() {
     let (a, described) = crowd();
     let evidence = Evidence { annotations: &a, described: Some(&described) };
     let folder = tempfile::tempdir().unwrap();
     for kind in CLASSIFIERS {
+        let (classifier, what) = (small(*kind), format!("{kind:?}"));
+        let is_trained_early = classifier.n_fits() > 1;
         let stop = StopRule { max_iter: 25, tol: 0.0, ..StopRule::default() };
-        let gem = Gem { classifier: small(*kind), smoothing: 0.1, stop, ..Gem::default() };
+        let gem = Gem { classifier, smoothing: 0.1, stop, ..Gem::default() };
         let whole = gem.fit(evidence, &mut Run::new(3)).unwrap();
-        let file = folder.path().join(format!("{kind:?}"));
-        for round in [2, 22] {
-            let error = gem.fit(evidence, &mut run_until(Some(round), &file)).unwrap_err();
-            assert_eq!(error.exit_code(), 143, "{kind:?}");
+        let file = folder.path().join(&what);
+        for (last, wanted) in [(2, 2), (22, 20)] {
+            let (mut run, rounds) = counted_run(Some(last), &file);
+            assert_eq!(gem.fit(evidence, &mut run).unwrap_err().exit_code(), 143, "{what}");
+            assert_eq!(rounds.load(Ordering::Relaxed), wanted, "{what}");
         }
-        let mut run = run_until(None, &file);
+        let (mut run, rounds) = counted_run(None, &file);
         let resumed = gem.fit(evidence, &mut run).unwrap();
-        assert_eq!(resumed.posterior, whole.posterior, "{kind:?}");
-        assert_eq!(resumed.predictions, whole.predictions, "{kind:?}");
-        assert_eq!((&resumed.report, resumed.stop), (&whole.report, whole.stop), "{kind:?}");
-        assert!(resumed.model == whole.model, "{kind:?}");
-        assert_eq!(rows(&resumed), rows(&whole), "{kind:?}");
+        let wanted = if is_trained_early { 5 } else { 3 };
+        assert_eq!(rounds.load(Ordering::Relaxed), wanted, "{what}");
+        assert_equal(&resumed, &whole, &what);
         assert!(!run.warnings().iter().any(|w| w.contains("checkpoint")), "{:?}", run.warnings());
     }
 }
 
-/// A resumed fit makes the rounds that are left, and no other.
+/// A job that is killed after the fit, while it publishes, finds the checkpoint of the last round.
 #[test]
-fn a_fit_resumes_with_the_next_round() {
+fn a_converged_fit_makes_no_further_round() {
     let (a, described) = crowd();
     let evidence = Evidence { annotations: &a, described: Some(&described) };
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("state");
-    let stop = StopRule { max_iter: 6, tol: 0.0, ..StopRule::default() };
-    let gem = Gem { classifier: small(ClassifierKind::DecisionTree), stop, ..Gem::default() };
-    assert!(gem.fit(evidence, &mut run_until(Some(4), &file)).is_err());
-    // Had it started anew, it would pass round 4 and be cancelled.
-    let mut run = run_until(Some(4), &file);
-    assert_eq!(gem.fit(evidence, &mut run).unwrap().stop.iterations, 6);
+    let classifier = small(ClassifierKind::LogisticRegression);
+    let gem = Gem { classifier, smoothing: 0.1, ..Gem::default() };
+    let whole = gem.fit(evidence, &mut counted_run(None, &file).0).unwrap();
+    let (mut run, rounds) = counted_run(None, &file);
+    let again = gem.fit(evidence, &mut run).unwrap();
+    assert!(whole.stop.converged);
+    assert_eq!(rounds.load(Ordering::Relaxed), 0);
+    assert_equal(&again, &whole, "converged");
 }
 
-/// Another setting, seed or annotation, another value of a feature, or the same features of other instances.
+/// Another setting, seed or trusted class; another value of a feature; the same features of other instances, or of the same
+/// instances in another order. Instance 0 has no features.
 #[test]
 fn a_fit_does_not_continue_from_the_checkpoint_of_another_fit() {
     let (a, described) = crowd();
@@ -119,7 +136,9 @@ fn a_fit_does_not_continue_from_the_checkpoint_of_another_fit() {
     assert!(starts_anew(&gem, &other, &described, 3));
     let other: Vec<Option<f32>> = (0..80).map(|i| Some(i as f32)).collect();
     assert!(starts_anew(&gem, &a, &one_feature(&a, &other), 3));
-    let mut swapped = described.clone();
-    swapped.row_of_instance.swap(1, 2);
-    assert!(starts_anew(&gem, &a, &swapped, 3));
+    for (i, j) in [(0, 1), (1, 2)] {
+        let mut swapped = described.clone();
+        swapped.row_of_instance.swap(i, j);
+        assert!(starts_anew(&gem, &a, &swapped, 3), "{i} and {j}");
+    }
 }

@@ -31,14 +31,11 @@ use crate::model::neural::{
 use crate::model::snapshot::Snapshot;
 use crate::run::Run;
 
-/// The format of checkpoints. A change of the names or the meaning of saved arrays needs a new number: arrays that are
-/// optional would silently be missing otherwise.
-const CHECKPOINT_FORMAT: u32 = 2;
-
 /// An objective in training.
 pub(crate) struct Trainer<'a, N> {
     pub(crate) model: &'a N,
-    /// The text by which a checkpoint tells this model and its settings from others; empty without checkpoints.
+    /// The text by which a checkpoint tells this model and its settings from others; empty for an objective that is
+    /// trained without checkpoints.
     pub(crate) identity: String,
     pub(crate) spec: &'a TrainSpec,
     pub(crate) data: &'a TrainingData<'a>,
@@ -240,21 +237,23 @@ impl<N: TrainingObjective> Trainer<'_, N> {
             .help(format!("lower learning_rate{or_another}, or set clip_norm"))
     }
 
-    /// The digest of the model's and the training's settings, the seed, the annotations, the gold that selects the epoch
-    /// and the features. It reads all data once.
+    /// The digest of the model's and the training's settings, the seed, the annotations, the gold that selects the epoch,
+    /// and the features of instances with their rows. It reads all data once.
     fn fingerprint_of(&self, run: &Run) -> Result<String> {
         let mut fingerprint = Fingerprint::new(&self.identity);
         fingerprint.add_settings(self.spec)?;
         fingerprint.add_seed(run);
         fingerprint.add_annotations(self.data.annotations, &run.cancel)?;
         fingerprint.add_numbers(self.valid.iter().flat_map(|(row, class)| [*row, *class]));
+        let row = |i| self.data.row(i).map_or(u32::MAX, |row| row as u32);
+        fingerprint.add_numbers((0..self.data.annotations.dims().instances).map(row));
         fingerprint.add_features(self.data.matrix, &run.cancel)?;
         Ok(fingerprint.finish())
     }
 
     /// Continues from the run's checkpoint, where there is one.
     fn resume(&mut self, run: &mut Run) -> Result<()> {
-        let saved = checkpoint::read(CHECKPOINT_FORMAT, &self.position.fingerprint, run)?;
+        let saved = checkpoint::read(&self.position.fingerprint, run)?;
         let Some(snapshot) = saved else { return Ok(()) };
         self.load(&snapshot)?;
         self.learners.load_moments(&snapshot)?;
@@ -270,6 +269,6 @@ impl<N: TrainingObjective> Trainer<'_, N> {
         self.learners.save_moments(&mut snapshot)?;
         self.annotator_params.save_moments(&mut snapshot);
         self.state.save(&mut snapshot)?;
-        checkpoint::write(CHECKPOINT_FORMAT, &self.position.fingerprint, snapshot, run)
+        checkpoint::write(&self.position.fingerprint, snapshot, run)
     }
 }
