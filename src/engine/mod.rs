@@ -71,6 +71,16 @@ impl EngineSpec {
                     .help("write a number and a unit, such as \"512MiB\" or \"4GB\""),
             );
         }
+        if let Some(folder) = self.checkpoints.as_ref()
+            && (folder.is_empty() || folder.contains("://"))
+        {
+            problems.push(
+                Problem::new("checkpoints are kept in a local folder")
+                    .at(format!("{place}: engine.checkpoints"))
+                    .found(format!("`{folder}`"))
+                    .help("name a local folder, one that outlives the machine if the job is to resume on another"),
+            );
+        }
     }
 
     /// How many threads the run uses.
@@ -223,6 +233,18 @@ mod tests {
 
     use super::*;
     use crate::run::Run;
+
+    #[test]
+    fn checkpoints_on_a_remote_store_are_refused() {
+        for (folder, is_local) in [("state/", true), ("", false), ("s3://bucket/state/", false)] {
+            let mut problems = Problems::default();
+            let checkpoints = Some(folder.to_owned());
+            EngineSpec { checkpoints, ..EngineSpec::default() }.check("job.toml", &mut problems);
+            let checked = problems.into_result().map_err(|e| e.to_string());
+            assert_eq!(checked.is_ok(), is_local, "{folder}");
+            assert!(checked.is_ok() || checked.unwrap_err().contains("engine.checkpoints"));
+        }
+    }
 
     #[test]
     fn amounts_of_memory_are_read_with_their_units() {

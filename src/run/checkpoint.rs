@@ -27,7 +27,7 @@ pub(super) fn read(file: &Path) -> Result<Option<Vec<u8>>> {
             if !is_whole {
                 tracing::warn!(
                     file = %file.display(),
-                    "the checkpoint is empty or was cut short: it counts as absent"
+                    "the checkpoint is empty, cut short or damaged: it counts as absent"
                 );
             }
             Ok(is_whole.then_some(bytes))
@@ -93,10 +93,11 @@ fn unseal(bytes: &mut Vec<u8>) -> bool {
 }
 
 fn fails(file: &Path, e: &io::Error) -> Error {
+    use io::ErrorKind::{AlreadyExists, IsADirectory, NotADirectory};
     let what = format!("the checkpoint fails: {e}");
-    // Where a file is in the folder's place, another try would fail too.
+    // Where a file is in the folder's place, or a folder in the file's, another try would fail too.
     let error = match e.kind() {
-        io::ErrorKind::AlreadyExists | io::ErrorKind::NotADirectory => Error::spec(what),
+        AlreadyExists | IsADirectory | NotADirectory => Error::spec(what),
         _ => Error::store(what),
     };
     error
