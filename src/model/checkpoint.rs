@@ -22,9 +22,9 @@ const FORMAT: u32 = 3;
 pub(crate) struct Fingerprint(Sha256);
 
 impl Fingerprint {
-    /// The digest of the text by which a model differs from others, such as its kind.
-    pub(crate) fn new(identity: &str) -> Self {
-        Self(Sha256::new_with_prefix(identity))
+    /// The digest of a kind of model.
+    pub(crate) fn new(kind: &str) -> Self {
+        Self(Sha256::new_with_prefix(kind))
     }
 
     /// Adds settings.

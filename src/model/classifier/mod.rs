@@ -242,11 +242,9 @@ pub struct ClassifierSpec {
 }
 
 impl ClassifierSpec {
-    /// The classifier that has learned nothing yet, for rows of features of these axes. `place` is that of this section,
-    /// for the errors of a network.
+    /// The classifier that has learned nothing yet, for rows of features of these axes.
     #[must_use]
-    #[cfg_attr(not(feature = "neural"), allow(unused_variables))]
-    pub fn build(&self, place: &str, axes: &[usize], n_classes: usize) -> Box<dyn Classifier> {
+    pub fn build(&self, axes: &[usize], n_classes: usize) -> Box<dyn Classifier> {
         let (features, classes) = (axes.iter().product(), n_classes);
         match self.kind {
             ClassifierKind::LogisticRegression => {
@@ -261,8 +259,7 @@ impl ClassifierSpec {
             }
             #[cfg(feature = "neural")]
             ClassifierKind::Network => {
-                let place = format!("{place}.network");
-                Box::new(NetworkClassifier::new(self.network.clone(), place, axes, classes))
+                Box::new(NetworkClassifier::new(self.network.clone(), axes, classes))
             }
         }
     }

@@ -145,18 +145,18 @@ fn small_network() -> NetworkClassifierSpec {
 fn a_saved_classifier_predicts_the_same_and_only_fits_its_own_sizes() {
     let data = uneven();
     for spec in kinds() {
-        let mut fitted = spec.build(SECTION, &[2], 3);
+        let mut fitted = spec.build(&[2], 3);
         let p = data.fit(fitted.as_mut());
         let mut snapshot = Snapshot::default();
         fitted.save(&mut snapshot).unwrap();
-        let mut loaded = spec.build(SECTION, &[2], 3);
+        let mut loaded = spec.build(&[2], 3);
         loaded.load(&snapshot, &Run::new(1)).unwrap();
         let mut again = vec![0.0; p.len()];
         loaded.predict(&data.matrix, &data.rows, &mut again, &Cancel::default()).unwrap();
         assert_eq!(p, again, "{:?}", spec.kind);
         assert!(p[9] > 0.5, "{:?} has learned: {p:?}", spec.kind);
         for (n_features, n_classes) in [(1, 3), (2, 2)] {
-            let mut other = spec.build(SECTION, &[n_features], n_classes);
+            let mut other = spec.build(&[n_features], n_classes);
             let misfit = other.load(&snapshot, &Run::new(1));
             assert!(misfit.is_err(), "{:?} {n_features} {n_classes}", spec.kind);
         }
@@ -167,7 +167,7 @@ fn a_saved_classifier_predicts_the_same_and_only_fits_its_own_sizes() {
 fn a_classifier_that_has_learned_nothing_finds_all_classes_equal() {
     let data = uneven();
     for spec in kinds() {
-        let mut classifier = spec.build(SECTION, &[2], 3);
+        let mut classifier = spec.build(&[2], 3);
         let saved = |classifier: &dyn Classifier| {
             let mut p = vec![0.0; 18];
             classifier.predict(&data.matrix, &data.rows, &mut p, &Cancel::default()).unwrap();
@@ -195,7 +195,7 @@ fn one_thread_two_and_four_give_the_same_bits() {
     for spec in kinds() {
         let on = |threads| {
             let run = Run::new(1).with_threads(threads).unwrap();
-            run.pool().install(|| data.fit(spec.build(SECTION, &[2], 2).as_mut()))
+            run.pool().install(|| data.fit(spec.build(&[2], 2).as_mut()))
         };
         let one = on(1);
         assert!(one == on(2) && one == on(4), "{:?}", spec.kind);

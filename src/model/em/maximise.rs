@@ -194,6 +194,8 @@ mod tests {
     struct Scripted {
         objectives: Vec<f64>,
         from_parameters: bool,
+        /// Whether there is a checkpoint of the first iteration.
+        resumes: bool,
         stop: StopRule,
     }
 
@@ -258,6 +260,18 @@ mod tests {
             Report { skill, annotator_parameters: names, ..Report::default() }
         }
 
+        fn resume(
+            &self,
+            _: &Annotations,
+            _: &mut Self::Params,
+            _: &mut Run,
+        ) -> Result<Option<LoopState>> {
+            let (posterior, trace) = (Posterior::zeros(1, 2), Vec::new());
+            let (maximised, iterations, converged) = (None, 1, false);
+            let state = LoopState { posterior, maximised, iterations, converged, trace };
+            Ok(self.resumes.then_some(state))
+        }
+
         fn stop(&self) -> &StopRule {
             &self.stop
         }
@@ -269,7 +283,8 @@ mod tests {
 
     fn fit(objectives: &[f64], from_parameters: bool) -> Fitted {
         let stop = StopRule { max_iter: 2, tol: 0.0, ..StopRule::default() };
-        let spec = Scripted { objectives: objectives.to_vec(), from_parameters, stop };
+        let objectives = objectives.to_vec();
+        let spec = Scripted { objectives, from_parameters, resumes: false, stop };
         Em(spec).fit((&tiny(2, &[(0, 0, 1)])).into(), &mut Run::new(0)).unwrap()
     }
 
@@ -303,6 +318,18 @@ mod tests {
     fn a_start_at_parameters_makes_an_e_step_first() {
         assert_eq!(steps(fit(&[0.0], true)), ["start", "e", "m", "e", "m", "e", "m"]);
         assert_eq!(steps(fit(&[0.0], false)), ["start", "count", "m", "e", "m", "e", "m"]);
+    }
+
+    /// One of two iterations is left, and its M-step needs the counts of the checkpoint's posteriors.
+    #[test]
+    fn a_resumed_run_counts_the_posteriors_and_makes_no_start() {
+        let stop = StopRule { max_iter: 2, tol: 0.0, ..StopRule::default() };
+        let spec = Scripted { objectives: vec![0.0], from_parameters: false, resumes: true, stop };
+        let fitted = Em(spec).fit((&tiny(2, &[(0, 0, 1)])).into(), &mut Run::new(0)).unwrap();
+        assert_eq!(
+            (fitted.stop.iterations, steps(fitted)),
+            (2, ["count", "m", "e", "m"].map(str::to_owned).to_vec())
+        );
     }
 
     /// The votes for instance 0 are 3 and 1 of 4; instance 1 is trusted.

@@ -101,9 +101,6 @@ impl Spec for Gem {
     }
 }
 
-/// The place of the classifier's section in a pipeline file.
-const CLASSIFIER: &str = "model.classifier";
-
 /// The sizes of a saved model.
 #[derive(Debug, Serialize, Deserialize)]
 struct GemSizes {
@@ -238,7 +235,7 @@ impl EmSteps for Steps<'_> {
         let Dims { instances, classes, .. } = a.dims();
         Params {
             prior: vec![1.0 / classes as f64; instances * classes],
-            classifier: self.spec.classifier.build(CLASSIFIER, self.matrix.shape(), classes),
+            classifier: self.spec.classifier.build(self.matrix.shape(), classes),
             was_fitted: false,
             columns: ColumnModel::new(a),
             smoothing: Smoothing::new(a, self.spec.smoothing, self.spec.diagonal),
@@ -351,7 +348,7 @@ fn predict(model: SavedModel<'_>, matrix: &Matrix, run: &Run) -> Result<Predicte
     let axes = sizes.checked_axes();
     let axes = axes.ok_or_else(|| from_features::impossible_sizes(&sizes))?;
     from_features::check_width(matrix, sizes.features)?;
-    let mut classifier = spec.classifier.build(CLASSIFIER, &axes, sizes.classes);
+    let mut classifier = spec.classifier.build(&axes, sizes.classes);
     classifier.load(&learned, run)?;
     let classes = predictions_of(classifier.as_ref(), matrix, sizes.classes, &run.cancel)?;
     from_features::check_finite(classes.values(), 0, sizes.classes)?;

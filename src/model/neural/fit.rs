@@ -6,6 +6,7 @@ use rand::Rng as _;
 use super::{CrowdNet, NetworkSpec, Neural, Task, TrainingObjective, name_of};
 use crate::error::{Error, Result};
 use crate::frame::{Annotations, Evidence, QuestionFeatures, Role};
+use crate::model::checkpoint::Fingerprint;
 use crate::model::confusion::{Cells, CommonConfusion, Confusion};
 use crate::model::em::kernels::expected_counts_of;
 use crate::model::fitted::{Fitted, Report, Stop, Trained};
@@ -67,9 +68,11 @@ impl<N: CrowdNet> Model for Neural<N> {
         };
         let annotator_params = AnnotatorParams { tables: model.tables(&task)? };
         learners.check_tables(&annotator_params)?;
+        let mut fingerprint = Fingerprint::new(N::KIND);
+        fingerprint.add_settings(model)?;
         let mut trainer = Trainer {
             model,
-            identity: identity_of(model)?,
+            fingerprint: Some(fingerprint),
             spec: train,
             data: &data,
             dims,
@@ -115,13 +118,6 @@ impl<N: CrowdNet> Model for Neural<N> {
             device: name_of(&device),
         })
     }
-}
-
-/// The kind of a model and its settings as JSON, for the fingerprint of a checkpoint.
-fn identity_of<N: CrowdNet>(model: &N) -> Result<String> {
-    let unreadable = |e| Error::bug(format!("settings without JSON: {e}"));
-    let settings = serde_json::to_string(model).map_err(unreadable)?;
-    Ok(format!("{}{settings}", N::KIND))
 }
 
 /// The training annotations and the held-out annotations, where held-out likelihood selects the epoch.
@@ -288,17 +284,4 @@ fn report<N: CrowdNet>(
         report.skill = agreement(a, &predicted.posterior);
     }
     report
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::model::neural::TraceRegularised;
-
-    /// Checkpoints hold a digest of these bytes: another text would make all of them those of another model.
-    #[test]
-    fn the_identity_of_a_model_is_its_kind_and_its_settings_as_json() {
-        let identity = identity_of(&TraceRegularised { lambda: 0.25 }).unwrap();
-        assert_eq!(identity, r#"trace_regularised{"lambda":0.25}"#);
-    }
 }

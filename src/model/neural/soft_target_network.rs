@@ -120,7 +120,7 @@ impl SoftTargetNetwork {
         let state = TrainState { trace, ..TrainState::with_targets(Some(targets)) };
         let mut trainer = Trainer {
             model: &model,
-            identity: String::new(),
+            fingerprint: None,
             spec: &self.spec.train,
             data: &data,
             dims,

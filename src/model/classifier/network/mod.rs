@@ -33,6 +33,9 @@ use crate::model::snapshot::Snapshot;
 use crate::run::{Cancel, Run};
 use crate::spec::Problems;
 
+/// The section of the settings in a pipeline file.
+const SECTION: &str = "model.classifier.network";
+
 /// The settings of a network.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
@@ -107,31 +110,17 @@ impl NetworkClassifierSpec {
 /// A network with its parameters.
 pub struct NetworkClassifier {
     network: SoftTargetNetwork,
-    /// The place of the section of its settings.
-    place: String,
 }
 
 impl NetworkClassifier {
-    /// A network that has learned nothing yet, for rows of features of these axes. `place` is that of its section, for
-    /// errors.
+    /// A network that has learned nothing yet, for rows of features of these axes.
     #[must_use]
-    pub fn new(
-        spec: NetworkClassifierSpec,
-        place: String,
-        axes: &[usize],
-        n_classes: usize,
-    ) -> Self {
+    pub fn new(spec: NetworkClassifierSpec, axes: &[usize], n_classes: usize) -> Self {
         let NetworkClassifierSpec { device, backbone, epochs, epochs_per_fit, .. } = spec;
         let NetworkClassifierSpec { batch_size, precision, optimiser, .. } = spec;
         let train = TrainSpec { epochs, batch_size, optimiser, precision, ..TrainSpec::default() };
         let spec = NetworkSpec { device, backbone, train, ..NetworkSpec::default() };
-        Self { network: SoftTargetNetwork::new(spec, epochs_per_fit, axes, n_classes), place }
-    }
-
-    /// The error with the keys of this section in place of those of a model that is a network itself.
-    fn with_own_keys(&self, error: Error) -> Error {
-        let backbone = format!("{}.backbone", self.place);
-        error.moved("model.train", &self.place).moved("model.backbone", &backbone)
+        Self { network: SoftTargetNetwork::new(spec, epochs_per_fit, axes, n_classes) }
     }
 }
 
@@ -146,8 +135,7 @@ impl Classifier for NetworkClassifier {
             targets.iter_mut().zip(target).for_each(|(to, share)| *to = weights[*i] * share);
         }
         let examples = WeightedTargets { matrix, rows: &rows, targets };
-        let fitted = self.network.fit(examples, run);
-        fitted.map_err(|e| self.with_own_keys(e))
+        self.network.fit(examples, run).map_err(with_own_keys)
     }
 
     fn reset(&mut self) {
@@ -155,8 +143,7 @@ impl Classifier for NetworkClassifier {
     }
 
     fn predict(&self, matrix: &Matrix, rows: &[u32], p: &mut [f64], cancel: &Cancel) -> Result<()> {
-        let predicted = self.network.predict(matrix, rows, p, cancel);
-        predicted.map_err(|e| self.with_own_keys(e))
+        self.network.predict(matrix, rows, p, cancel).map_err(with_own_keys)
     }
 
     fn save(&self, to: &mut Snapshot) -> Result<()> {
@@ -164,8 +151,7 @@ impl Classifier for NetworkClassifier {
     }
 
     fn load(&mut self, from: &Snapshot, run: &Run) -> Result<()> {
-        let loaded = self.network.load(from, run);
-        loaded.map_err(|e| self.with_own_keys(e))
+        self.network.load(from, run).map_err(with_own_keys)
     }
 
     fn save_state(&self, to: &mut Snapshot) -> Result<()> {
@@ -173,8 +159,7 @@ impl Classifier for NetworkClassifier {
     }
 
     fn load_state(&mut self, from: &Snapshot, run: &Run) -> Result<()> {
-        let loaded = self.network.load_state(from, run);
-        loaded.map_err(|e| self.with_own_keys(e))
+        self.network.load_state(from, run).map_err(with_own_keys)
     }
 
     fn epochs_left(&self) -> Option<u32> {
@@ -188,4 +173,10 @@ impl Classifier for NetworkClassifier {
     fn modules(&self) -> Option<Value> {
         Some(self.network.modules())
     }
+}
+
+/// The error with the keys of this section in place of those of a model that is a network itself.
+fn with_own_keys(error: Error) -> Error {
+    let backbone = format!("{SECTION}.backbone");
+    error.moved("model.train", SECTION).moved("model.backbone", &backbone)
 }

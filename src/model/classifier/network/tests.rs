@@ -6,9 +6,6 @@ use super::*;
 use crate::model::classifier::tests::{Owned, assert_near, uneven};
 use crate::model::neural::{Activation, Architecture, LrSchedule, OptimiserKind, Scaling};
 
-/// The section of the settings in a pipeline file.
-const SECTION: &str = "model.classifier.network";
-
 /// One layer and no scaling, trained by plain gradient descent on all examples at once.
 fn plain(learning_rate: f64) -> NetworkClassifierSpec {
     let backbone = BackboneSpec {
@@ -63,7 +60,7 @@ fn noisy() -> NetworkClassifierSpec {
 }
 
 fn network(spec: NetworkClassifierSpec) -> NetworkClassifier {
-    NetworkClassifier::new(spec, SECTION.to_owned(), &[2], 3)
+    NetworkClassifier::new(spec, &[2], 3)
 }
 
 /// What a network has learned.
@@ -218,7 +215,7 @@ fn with_setting(base: &NetworkClassifierSpec, width: usize, key: &str, value: Va
     let pointer = format!("/{}", key.replace('.', "/"));
     *spec.pointer_mut(&pointer).unwrap_or_else(|| panic!("no key {key}")) = value;
     let spec = serde_json::from_value(spec).unwrap();
-    let mut network = NetworkClassifier::new(spec, SECTION.to_owned(), &[width], 2);
+    let mut network = NetworkClassifier::new(spec, &[width], 2);
     after(&mut network, 1, &ten(width), 1)
 }
 
@@ -349,7 +346,7 @@ fn a_fit_that_diverges_says_so_and_names_its_own_keys() {
 fn a_row_whose_features_overflow_is_named_with_both_causes() {
     let backbone = BackboneSpec { scaling: Scaling::Standard, ..plain(0.1).backbone };
     let spec = NetworkClassifierSpec { backbone, ..plain(0.1) };
-    let mut network = NetworkClassifier::new(spec, SECTION.to_owned(), &[1], 2);
+    let mut network = NetworkClassifier::new(spec, &[1], 2);
     let data = Owned::new(1, &[0.0, 0.1], &[1.0, 0.0, 0.0, 1.0], &[1.0; 2]);
     network.fit(data.examples(), &Run::new(1)).unwrap();
     let far = Matrix::from_rows(1, &[0.05, 0.1, 3e38, 3e38]);

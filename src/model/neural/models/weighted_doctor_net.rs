@@ -331,7 +331,7 @@ mod tests {
         change(&mut heads.values[2 * heads.width..]);
         let mut trainer = Trainer {
             model: &model,
-            identity: String::new(),
+            fingerprint: None,
             spec: &train,
             data: &data,
             dims: a.dims(),

@@ -171,7 +171,7 @@ mod tests {
         let annotator_params = AnnotatorParams { tables: model.tables(&task).unwrap() };
         let mut trainer = Trainer {
             model: &model,
-            identity: String::new(),
+            fingerprint: None,
             spec: &train,
             data: &data,
             dims: a.dims(),

@@ -34,9 +34,8 @@ use crate::run::Run;
 /// An objective in training.
 pub(crate) struct Trainer<'a, N> {
     pub(crate) model: &'a N,
-    /// The text by which a checkpoint tells this model and its settings from others; empty for an objective that is
-    /// trained without checkpoints.
-    pub(crate) identity: String,
+    /// The digest of the model and its settings, for checkpoints; `None` for an objective that is trained without them.
+    pub(crate) fingerprint: Option<Fingerprint>,
     pub(crate) spec: &'a TrainSpec,
     pub(crate) data: &'a TrainingData<'a>,
     pub(crate) dims: Dims,
@@ -59,8 +58,8 @@ pub(crate) struct LoopPosition {
     is_over: bool,
     /// The time of the last checkpoint, in seconds of the run's clock.
     checkpoint_at: f64,
-    /// The digest of what the training depends on; empty without checkpoints.
-    fingerprint: String,
+    /// The digest of what the training depends on; `None` without checkpoints.
+    fingerprint: Option<String>,
 }
 
 impl<N: TrainingObjective> Trainer<'_, N> {
@@ -69,9 +68,10 @@ impl<N: TrainingObjective> Trainer<'_, N> {
     /// # Errors
     /// When the training diverges, the run is cancelled, or a checkpoint cannot be read or written.
     pub(crate) fn train(&mut self, run: &mut Run) -> Result<()> {
-        if run.keeps_checkpoints() {
-            self.position.fingerprint = self.fingerprint_of(run)?;
-            self.resume(run)?;
+        if let Some(fingerprint) = self.fingerprint.take().filter(|_| run.keeps_checkpoints()) {
+            let fingerprint = self.completed(fingerprint, run)?;
+            self.resume(&fingerprint, run)?;
+            self.position.fingerprint = Some(fingerprint);
         }
         self.position.checkpoint_at = run.clock.seconds();
         run.progress.begin("training", Some(self.model.epochs(self.spec).into()));
@@ -237,10 +237,9 @@ impl<N: TrainingObjective> Trainer<'_, N> {
             .help(format!("lower learning_rate{or_another}, or set clip_norm"))
     }
 
-    /// The digest of the model's and the training's settings, the seed, the annotations, the gold that selects the epoch,
+    /// The digest of the model with the training's settings, the seed, the annotations, the gold that selects the epoch,
     /// and the features of instances with their rows. It reads all data once.
-    fn fingerprint_of(&self, run: &Run) -> Result<String> {
-        let mut fingerprint = Fingerprint::new(&self.identity);
+    fn completed(&self, mut fingerprint: Fingerprint, run: &Run) -> Result<String> {
         fingerprint.add_settings(self.spec)?;
         fingerprint.add_seed(run);
         fingerprint.add_annotations(self.data.annotations, &run.cancel)?;
@@ -252,8 +251,8 @@ impl<N: TrainingObjective> Trainer<'_, N> {
     }
 
     /// Continues from the run's checkpoint, where there is one.
-    fn resume(&mut self, run: &mut Run) -> Result<()> {
-        let saved = checkpoint::read(&self.position.fingerprint, run)?;
+    fn resume(&mut self, fingerprint: &str, run: &mut Run) -> Result<()> {
+        let saved = checkpoint::read(fingerprint, run)?;
         let Some(snapshot) = saved else { return Ok(()) };
         self.load(&snapshot)?;
         self.learners.load_moments(&snapshot)?;
@@ -262,13 +261,11 @@ impl<N: TrainingObjective> Trainer<'_, N> {
     }
 
     fn checkpoint(&self, run: &Run) -> Result<()> {
-        if !run.keeps_checkpoints() {
-            return Ok(());
-        }
+        let Some(fingerprint) = &self.position.fingerprint else { return Ok(()) };
         let mut snapshot = self.snapshot()?;
         self.learners.save_moments(&mut snapshot)?;
         self.annotator_params.save_moments(&mut snapshot);
         self.state.save(&mut snapshot)?;
-        checkpoint::write(&self.position.fingerprint, snapshot, run)
+        checkpoint::write(fingerprint, snapshot, run)
     }
 }

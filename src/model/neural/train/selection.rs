@@ -206,7 +206,7 @@ mod tests {
         let annotator_params = AnnotatorParams { tables: model.tables(&task).unwrap() };
         read(&mut Trainer {
             model: &model,
-            identity: String::new(),
+            fingerprint: None,
             spec: &train,
             data: &data,
             dims,
