@@ -7,7 +7,8 @@ use serde_json::{Value, json};
 
 use crate::engine::EngineSpec;
 use crate::error::{Error, Result, offenders};
-use crate::frame::{Features, Scratch, number_columns, read_features};
+use crate::frame::{Features, Ids, Scratch, number_columns, read_features};
+use crate::model::posterior::Posterior;
 use crate::model::{Predicted, SavedModel, model_kind};
 use crate::pipeline::inputs;
 use crate::run::Run;
@@ -158,5 +159,22 @@ fn through(
         bytes,
         device,
     };
-    predict(model, &features.matrix, run).map_err(|e| e.or_at("--features"))
+    let predicted = predict(model, &features.matrix, run).map_err(|e| e.or_at("--features"))?;
+    check_finite(&predicted.classes, &features.ids)?;
+    Ok(predicted)
+}
+
+/// Refuses predictions that are not finite.
+///
+/// # Errors
+/// When one of them is not; the error names its instance.
+fn check_finite(predictions: &Posterior, ids: &Ids) -> Result<()> {
+    let Some(at) = predictions.values().iter().position(|p| !p.is_finite()) else {
+        return Ok(());
+    };
+    let instance = ids.text(at / predictions.n_classes());
+    Err(Error::data("a prediction is not a number")
+        .at("--features")
+        .found(format!("{} for the instance `{instance}`", predictions.values()[at]))
+        .help("are its features on another scale than those of the training? Otherwise the model's files are damaged: take them from the run that wrote them"))
 }

@@ -104,18 +104,6 @@ pub(super) fn impossible_sizes(found: &impl serde::Serialize) -> Error {
         .found(serde_json::json!(found).to_string())
 }
 
-/// Refuses predictions, `[row, class]`, that are not finite; the first of them is that of row `first_row`.
-///
-/// # Errors
-/// When one of them is not.
-pub(super) fn check_finite(p: &[f64], first_row: usize, n_classes: usize) -> Result<()> {
-    let Some(at) = p.iter().position(|p| !p.is_finite()) else { return Ok(()) };
-    let row = first_row + at / n_classes;
-    Err(Error::data("the model gives what is no number")
-        .found(format!("{} in row {row}", p[at]))
-        .help("are the features, or the numbers in model.safetensors, damaged?"))
-}
-
 #[allow(clippy::needless_pass_by_value)]
 fn misfit(e: serde_json::Error) -> Error {
     Error::data(format!("the saved model's description does not fit: {e}"))

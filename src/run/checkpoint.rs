@@ -19,20 +19,23 @@ const UNFINISHED: &str = ".unfinished";
 /// How often a temporary file is written that another process removes.
 const TRIES: usize = 3;
 
-/// The checkpoint that an interrupted run of the same job left; a truncated one counts as absent.
-pub(super) fn read(file: &Path) -> Result<Option<Vec<u8>>> {
+/// What is in the place of a checkpoint.
+#[derive(Debug, PartialEq)]
+pub(super) enum CheckpointFile {
+    Absent,
+    /// Empty, cut short or changed after it was written.
+    Damaged,
+    Whole(Vec<u8>),
+}
+
+/// The checkpoint that an interrupted run of the same job left.
+pub(super) fn read(file: &Path) -> Result<CheckpointFile> {
     match fs::read(file) {
-        Ok(mut bytes) => {
-            let is_whole = unseal(&mut bytes);
-            if !is_whole {
-                tracing::warn!(
-                    file = %file.display(),
-                    "the checkpoint is empty, cut short or damaged: it counts as absent"
-                );
-            }
-            Ok(is_whole.then_some(bytes))
-        }
-        Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(None),
+        Ok(mut bytes) => Ok(match unseal(&mut bytes) {
+            true => CheckpointFile::Whole(bytes),
+            false => CheckpointFile::Damaged,
+        }),
+        Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(CheckpointFile::Absent),
         Err(e) => Err(fails(file, &e)),
     }
 }
@@ -110,16 +113,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_checkpoint_that_was_cut_short_anywhere_counts_as_absent() {
+    fn a_checkpoint_that_was_cut_short_anywhere_is_damaged() {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("state");
-        assert_eq!(read(&file).unwrap(), None);
+        assert_eq!(read(&file).unwrap(), CheckpointFile::Absent);
         save(&file, b"state").unwrap();
-        assert_eq!(read(&file).unwrap().as_deref(), Some(&b"state"[..]));
+        assert_eq!(read(&file).unwrap(), CheckpointFile::Whole(b"state".to_vec()));
         let whole = fs::read(&file).unwrap();
         for end in 0..whole.len() {
             fs::write(&file, &whole[..end]).unwrap();
-            assert_eq!(read(&file).unwrap(), None, "cut at {end}");
+            assert_eq!(read(&file).unwrap(), CheckpointFile::Damaged, "cut at {end}");
         }
     }
 
@@ -164,7 +167,7 @@ mod tests {
         }
         fs::write(path("state.a1B2c3.unfinished"), "cut sh").unwrap();
         remove_unfinished(folder.path(), |name| name == "state");
-        assert_eq!(read(&path("state")).unwrap().as_deref(), Some(&b"state"[..]));
+        assert_eq!(read(&path("state")).unwrap(), CheckpointFile::Whole(b"state".to_vec()));
         let mut left: Vec<_> =
             fs::read_dir(&folder).unwrap().map(|entry| entry.unwrap().file_name()).collect();
         left.sort();

@@ -18,6 +18,8 @@ use rand_chacha::rand_core::SeedableRng;
 use rayon::{ThreadPool, ThreadPoolBuilder};
 use sha2::{Digest, Sha256};
 
+use checkpoint::CheckpointFile;
+
 use crate::error::{Error, Result};
 
 /// The generator behind every random stream.
@@ -207,13 +209,23 @@ impl Run {
         self.checkpoint.is_some()
     }
 
-    /// The checkpoint that an interrupted run of the same job left.
+    /// The checkpoint that an interrupted run of the same job left. A damaged one counts as absent, with a warning.
     ///
     /// # Errors
     /// When the file exists and cannot be read.
-    pub fn checkpoint(&self) -> Result<Option<Vec<u8>>> {
+    pub fn checkpoint(&mut self) -> Result<Option<Vec<u8>>> {
         let Some(file) = &self.checkpoint else { return Ok(None) };
-        checkpoint::read(file)
+        match checkpoint::read(file)? {
+            CheckpointFile::Absent => Ok(None),
+            CheckpointFile::Whole(bytes) => Ok(Some(bytes)),
+            CheckpointFile::Damaged => {
+                let file = file.display();
+                self.warn(format!(
+                    "the checkpoint `{file}` is empty, cut short or damaged: the training starts anew"
+                ));
+                Ok(None)
+            }
+        }
     }
 
     /// Replaces the checkpoint atomically: a process that is killed while it writes leaves the previous checkpoint.

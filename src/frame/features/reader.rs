@@ -5,11 +5,16 @@ use std::sync::Arc;
 use arrow::array::{Array, ArrayRef, AsArray, RecordBatch};
 use arrow::compute::cast;
 use arrow::datatypes::{DataType, Field, Float32Type, Schema, UInt8Type};
+use arrow::util::display::array_value_to_string;
 
 use super::matrix::{MatrixWriter, NumberType, Scratch};
 use super::{Features, number_columns};
 use crate::error::{Error, Result, offenders};
 use crate::frame::ids::{Interner, NULL};
+
+/// The help for rows that no model can read. `predict` has no queries of its own.
+const HELP_FOR_BAD_ROWS: &str =
+    "replace such values, or leave out their rows; in a pipeline, source.sql.features can";
 
 /// Collects features batch by batch.
 pub(in crate::frame) struct FeatureReader {
@@ -56,12 +61,11 @@ impl FeatureReader {
         let ids = batch.column(0);
         let mut numbers = Vec::new();
         self.ids.intern(ids, &mut numbers)?;
-        let name =
-            |row: usize| arrow::util::display::array_value_to_string(ids, row).unwrap_or_default();
+        let name = |row: usize| array_value_to_string(ids, row).unwrap_or_default();
         if let Some(row) = numbers.iter().position(|n| *n == NULL) {
             return Err(Error::data("a row of features has no id")
                 .found(format!("null, in the batch that begins with `{}`", name(0)))
-                .help(format!("leave it out in source.sql; it is row {row} of the batch")));
+                .help(format!("{HELP_FOR_BAD_ROWS}; it is row {row} of the batch")));
         }
         let is_new = |(row, n): &(usize, &u32)| **n as usize == before + row;
         let again: Vec<String> =
@@ -69,7 +73,7 @@ impl FeatureReader {
         if !again.is_empty() {
             return Err(Error::data("an id has several rows of features")
                 .found(offenders(again))
-                .help("keep one row an id, in source.sql"));
+                .help("keep one row an id; in a pipeline, source.sql.features can"));
         }
         let (width, numbers) = flatten(&batch.columns()[1..], &name)?;
         let writer = self.writer(width, &numbers);
@@ -84,14 +88,18 @@ impl FeatureReader {
             BatchNumbers::Bytes(bytes) => writer.push_bytes(&bytes),
             BatchNumbers::F32s(values) => {
                 if let Some(at) = values.iter().position(|v| !v.is_finite()) {
-                    return Err(Error::data("a feature is not a number")
-                        .found(format!(
-                            "{} in number {} of `{}`",
-                            values[at],
-                            at % width,
-                            name(at / width)
-                        ))
-                        .help("replace or leave out such rows in source.sql"));
+                    let (row, k) = (at / width, at % width);
+                    let place = self.columns.get(k).map(|column| format!("column `{column}`"));
+                    let place = place.unwrap_or_else(|| format!("number {k}"));
+                    let text = number_text(&batch.columns()[1..], row, k)?;
+                    let what = if text.parse().is_ok_and(f64::is_finite) {
+                        "a feature is too large for 32 bits"
+                    } else {
+                        "a feature is not a number"
+                    };
+                    return Err(Error::data(what)
+                        .found(format!("{text} in {place} of `{}`", name(row)))
+                        .help(HELP_FOR_BAD_ROWS));
                 }
                 writer.push_f32s(&values)
             }
@@ -127,6 +135,23 @@ impl FeatureReader {
     }
 }
 
+/// The `k`-th number of a row as it stands in the file, before it becomes 32 bits.
+fn number_text(columns: &[ArrayRef], row: usize, k: usize) -> Result<String> {
+    let numbers = match columns {
+        [list] => match list.data_type() {
+            DataType::FixedSizeList(..) => Some(list.as_fixed_size_list().value(row)),
+            DataType::List(_) => Some(list.as_list::<i32>().value(row)),
+            DataType::LargeList(_) => Some(list.as_list::<i64>().value(row)),
+            _ => None,
+        },
+        _ => None,
+    };
+    Ok(match numbers {
+        Some(numbers) => array_value_to_string(&numbers, k)?,
+        None => array_value_to_string(&columns[k], row)?,
+    })
+}
+
 /// The shape that the canonical extension type `arrow.fixed_shape_tensor` carries.
 fn tensor_shape(field: &Field) -> Option<Vec<usize>> {
     let text = field.metadata().get("ARROW:extension:metadata")?;
@@ -139,7 +164,7 @@ fn flatten(columns: &[ArrayRef], name: &dyn Fn(usize) -> String) -> Result<(usiz
     let missing = |row: usize| {
         Error::data("a row of features is missing, in whole or in part")
             .found(format!("null for `{}`", name(row)))
-            .help("replace nulls or leave out such rows in source.sql")
+            .help(HELP_FOR_BAD_ROWS)
     };
     let [list] = columns else { return interleave(columns, &missing) };
     let rows = list.len();

@@ -21,6 +21,9 @@
 //! Differs from the 2009 appendix, whose gradient carries a wrong ln(L - 1); from crowd-kit's `GLAD` in the stopping value
 //! (the marginal likelihood with the priors here) and in the optimiser, L-BFGS for conjugate gradients.
 //!
+//! The objective is flat at its maximum: within the default tolerances, another order of the annotators moves posteriors by
+//! up to 0.006 (crowd `web`), and by up to 5e-5 with `gradient_tol = 1e-9` and 300 iterations.
+//!
 //! ```
 //! use labelmill::model::{Model, em::{Em, Glad}};
 //! use labelmill::testing::tiny;

@@ -16,7 +16,7 @@ use crate::testing::described;
     Debug, Clone, Default, PartialEq, serde::Serialize, serde::Deserialize, schemars::JsonSchema,
 )]
 #[serde(deny_unknown_fields, default)]
-struct Readers {}
+pub(super) struct Readers {}
 
 impl CrowdNet for Readers {
     const KIND: &'static str = "readers";
@@ -75,7 +75,7 @@ impl TrainingObjective for Readers {
     }
 }
 
-fn readers(learning_rate: f64, batch_size: usize) -> Neural<Readers> {
+pub(super) fn readers(learning_rate: f64, batch_size: usize) -> Neural<Readers> {
     let backbone = BackboneSpec {
         kind: Architecture::Linear,
         batch_norm: false,
@@ -98,7 +98,7 @@ fn readers(learning_rate: f64, batch_size: usize) -> Neural<Readers> {
 }
 
 /// Annotator 1 has the features 0.5 and -2, annotator 0 has none.
-fn with_annotators(a: &Annotations) -> QuestionFeatures {
+pub(super) fn with_annotators(a: &Annotations) -> QuestionFeatures {
     let mut described = described(a);
     let matrix = Arc::new(Matrix::from_rows(2, &[0.5, -2.0]));
     let features = Features { matrix, ..described.features.clone() };

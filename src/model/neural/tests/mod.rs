@@ -2,6 +2,7 @@
 
 mod blind;
 mod blocks;
+mod checkpoints;
 mod divergence;
 mod divisors;
 mod embeddings;

@@ -12,7 +12,7 @@ use crate::run::Progress;
 use crate::testing::described;
 
 /// Counts the epochs that end.
-struct Epochs(Arc<AtomicU64>);
+pub(super) struct Epochs(pub(super) Arc<AtomicU64>);
 
 impl Progress for Epochs {
     fn at(&self, _position: u64, _message: &str) {
@@ -56,7 +56,7 @@ fn with_gold(described: &QuestionFeatures, roles: &[(Role, u32)]) -> QuestionFea
     QuestionFeatures { gold: gold.collect(), ..described.clone() }
 }
 
-fn select(select: Select, epochs: u32) -> TrainSpec {
+pub(super) fn select(select: Select, epochs: u32) -> TrainSpec {
     let optimiser = OptimiserSpec {
         schedule: LrSchedule::Constant,
         annotator_delay: Some(0),
@@ -151,110 +151,6 @@ fn only_instances_with_held_out_annotations_are_scored() {
     assert_eq!(data.held_out_instances(), [4, 39]);
     let without = TrainingData::new(evidence, None, false, batching).unwrap();
     assert!(without.held_out_instances().is_empty());
-}
-
-/// The last epoch with a checkpoint, of five.
-// keys: model.train.checkpoint_epochs, model.train.checkpoint_minutes
-#[test]
-fn a_checkpoint_is_written_every_so_many_epochs_or_minutes() {
-    let a = agreeing();
-    let described = described(&a);
-    for (checkpoint_epochs, checkpoint_minutes, wanted) in [
-        (None, None, Some(5)),
-        (Some(2), None, Some(4)),
-        (Some(3), None, Some(3)),
-        (None, Some(0.0), Some(5)),
-        (None, Some(600.0), None),
-        (Some(3), Some(600.0), Some(3)),
-        (Some(3), Some(0.0), Some(5)),
-    ] {
-        let train = TrainSpec { checkpoint_epochs, checkpoint_minutes, ..select(Select::Last, 5) };
-        let folder = tempfile::tempdir().unwrap();
-        let mut run = Run::new(1);
-        run.keep_checkpoint(Some(folder.path().join("state")));
-        let evidence = Evidence { annotations: &a, described: Some(&described) };
-        with(train, Dl::default()).fit(evidence, &mut run).unwrap();
-        let epoch = |bytes: Vec<u8>| {
-            Snapshot::from_bytes(&bytes).unwrap().take_u32s("progress", 2).unwrap()[1]
-        };
-        let kept = run.checkpoint().unwrap().map(epoch);
-        assert_eq!(kept, wanted, "{checkpoint_epochs:?} {checkpoint_minutes:?}");
-    }
-}
-
-/// Epochs of 50 seconds with an interval of 2 minutes: the third ends after 150 seconds.
-#[test]
-fn minutes_are_those_since_the_last_checkpoint() {
-    let train = TrainSpec { checkpoint_minutes: Some(2.0), ..TrainSpec::default() };
-    let (mut last, mut written) = (0.0, Vec::new());
-    for epoch in 1..=7_u32 {
-        let now = 50.0 * f64::from(epoch);
-        if train.is_checkpoint_due(epoch as usize, now - last) {
-            written.push(epoch);
-            last = now;
-        }
-    }
-    assert_eq!(written, [3, 6]);
-}
-
-/// Trains five epochs, or those that the checkpoint in `folder` leaves, and returns their number and the run.
-fn epochs_trained(folder: &std::path::Path) -> (u64, Run) {
-    let a = agreeing();
-    let described = described(&a);
-    let train = TrainSpec { checkpoint_epochs: Some(3), ..select(Select::Last, 5) };
-    let epochs = Arc::new(AtomicU64::new(0));
-    let mut run = Run::new(1);
-    run.progress = Arc::new(Epochs(Arc::clone(&epochs)));
-    run.keep_checkpoint(Some(folder.join("state")));
-    let evidence = Evidence { annotations: &a, described: Some(&described) };
-    with(train, Dl::default()).fit(evidence, &mut run).unwrap();
-    (epochs.load(Ordering::Relaxed), run)
-}
-
-#[test]
-fn a_resumed_training_trains_the_epochs_that_are_left() {
-    let folder = tempfile::tempdir().unwrap();
-    // The checkpoint after the third epoch remains.
-    assert_eq!([(); 3].map(|()| epochs_trained(folder.path()).0), [5, 2, 2]);
-}
-
-/// Its optional arrays may have other names, and would be lost.
-#[test]
-fn a_checkpoint_of_another_format_is_not_resumed() {
-    let folder = tempfile::tempdir().unwrap();
-    let (_, run) = epochs_trained(folder.path());
-    let mut snapshot = Snapshot::from_bytes(&run.checkpoint().unwrap().unwrap()).unwrap();
-    snapshot.u32s("format".to_owned(), vec![1]);
-    run.save_checkpoint(&snapshot.to_bytes().unwrap()).unwrap();
-    let (epochs, run) = epochs_trained(folder.path());
-    assert_eq!(epochs, 5);
-    assert!(run.warnings()[0].contains("another version"), "{:?}", run.warnings());
-}
-
-/// The labels of the crowd have changed, but the checkpoint file has the same name.
-#[test]
-fn a_checkpoint_of_other_annotations_is_not_resumed() {
-    let folder = tempfile::tempdir().unwrap();
-    let trained = |a: &Annotations, seed: u64, files: bool| {
-        let described = described(a);
-        let train = TrainSpec { checkpoint_epochs: Some(3), ..select(Select::Last, 5) };
-        let mut run = Run::new(seed);
-        run.keep_checkpoint(files.then(|| folder.path().join("state")));
-        let evidence = Evidence { annotations: a, described: Some(&described) };
-        let fitted = with(train, Dl::default()).fit(evidence, &mut run).unwrap();
-        (fitted.model, run.warnings().len())
-    };
-    let (one, other) = (agreeing(), {
-        let rows: Vec<(u32, u32, u32)> = (0..80).map(|n| (n / 2, n % 2, (n / 2 + 1) % 3)).collect();
-        tiny(3, &rows)
-    });
-    trained(&one, 1, true);
-    // The checkpoint after the third epoch of `one` is there each time, then one of `other`.
-    let (got, warnings) = trained(&other, 1, true);
-    assert!(got == trained(&other, 1, false).0 && warnings == 1);
-    let (got, warnings) = trained(&other, 2, true);
-    assert!(got == trained(&other, 2, false).0 && warnings == 1);
-    assert_eq!(trained(&other, 2, true).1, 0);
 }
 
 /// One step of plain gradient descent at the rate 1: the change of all parameters together has the norm `clip_norm`.

@@ -238,7 +238,7 @@ impl<N: TrainingObjective> Trainer<'_, N> {
     }
 
     /// The digest of the model with the training's settings, the seed, the annotations, the gold that selects the epoch,
-    /// and the features of instances with their rows. It reads all data once.
+    /// and the features of instances and of annotators with their rows. It reads all data once.
     fn completed(&self, mut fingerprint: Fingerprint, run: &Run) -> Result<String> {
         fingerprint.add_settings(self.spec)?;
         fingerprint.add_seed(run);
@@ -247,6 +247,10 @@ impl<N: TrainingObjective> Trainer<'_, N> {
         let row = |i| self.data.row(i).map_or(u32::MAX, |row| row as u32);
         fingerprint.add_numbers((0..self.data.annotations.dims().instances).map(row));
         fingerprint.add_features(self.data.matrix, &run.cancel)?;
+        if let Some((matrix, rows)) = self.data.inputs().annotators {
+            fingerprint.add_numbers(rows.iter().map(|row| row.unwrap_or(u32::MAX)));
+            fingerprint.add_features(matrix, &run.cancel)?;
+        }
         Ok(fingerprint.finish())
     }
 
