@@ -18,7 +18,7 @@ use crate::model::neural::train::learner::LearnerSetting;
 use crate::model::neural::train::on_device::learners_on_device;
 use crate::model::neural::train::spec::{Select, TrainSpec};
 use crate::model::neural::train::state::{MAIN_TARGETS, TrainState};
-use crate::model::neural::train::{LoopPosition, Trainer};
+use crate::model::neural::train::{LoopPosition, Trainer, not_finite};
 use crate::model::posterior::Posterior;
 use crate::model::vote::agreement;
 use crate::model::{Model, from_features};
@@ -70,6 +70,10 @@ impl<N: CrowdNet> Model for Neural<N> {
         learners.check_tables(&annotator_params)?;
         let mut fingerprint = Fingerprint::new(N::KIND);
         fingerprint.add_settings(model)?;
+        fingerprint.add_settings(&self.network.backbone)?;
+        if let Some(held_out) = held_out {
+            fingerprint.add_annotations(held_out, &run.cancel)?;
+        }
         let mut trainer = Trainer {
             model,
             fingerprint: Some(fingerprint),
@@ -207,9 +211,10 @@ impl AllPredictions {
                 }
             }
             // A model without parameters of annotators has nothing to condition on but its targets.
-            let (_, blind) = data.untrusted();
+            let (_, without_features) = data.untrusted();
             let conditions = !trainer.annotator_params.tables.is_empty();
-            for part in blind.chunks(trainer.learners.rows_at_once()).filter(|_| conditions) {
+            let at_once = trainer.learners.rows_at_once();
+            for part in without_features.chunks(at_once).filter(|_| conditions) {
                 run.cancel.check()?;
                 let batch = data.observed(part, targets);
                 let predicted = trainer.predict_without_features(data.inputs(), &batch)?.posterior;
@@ -224,8 +229,14 @@ impl AllPredictions {
                 }
             }
         }
-        if [&posterior, &predictions].iter().any(|p| p.values().iter().any(|v| !v.is_finite())) {
-            return Err(trainer.diverged("a prediction that is not a finite number"));
+        let first_broken = |p: &Posterior| p.values().iter().position(|v| !v.is_finite());
+        let epochs = trainer.state.trace.len();
+        if let Some(at) = first_broken(&predictions) {
+            return Err(not_finite(at / classes, predictions.values()[at], epochs));
+        }
+        if let Some(at) = first_broken(&posterior) {
+            let row = data.row(at / classes).unwrap_or(at / classes);
+            return Err(not_finite(row, posterior.values()[at], epochs));
         }
         let without = a.dims().instances - instances.len();
         if without > 0 {

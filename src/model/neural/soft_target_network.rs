@@ -27,7 +27,7 @@ use super::train::learners::Learners;
 use super::train::on_device::learners_on_device;
 use super::train::spec::{Reduction, TrainSpec};
 use super::train::state::TrainState;
-use super::train::{LoopPosition, Trainer};
+use super::train::{LoopPosition, Trainer, not_finite};
 use super::training_objective::TrainingObjective;
 use crate::error::{Error, Result};
 use crate::frame::{AnnotationRows, Annotations, Dims, Duplicates, Matrix};
@@ -201,7 +201,7 @@ impl SoftTargetNetwork {
         match p.iter().position(|p| !p.is_finite()) {
             // What a damaged file has given is for the caller to judge.
             Some(at) if !trace.is_empty() => {
-                let row = rows[at / classes];
+                let row = rows[at / classes] as usize;
                 Err(not_finite(row, p[at], trace.len()))
             }
             _ => Ok(()),
@@ -279,18 +279,6 @@ fn inside(run: &Run) -> Run {
     inside.progress = Arc::new(NoProgress);
     inside.keep_checkpoint(None);
     inside
-}
-
-/// The error of a prediction that is not finite, of a row of the features (from 0) after this epoch.
-fn not_finite(row: u32, p: f64, epoch: usize) -> Error {
-    let place = u64::from(row) + 1;
-    Error::fit(format!("the prediction of row {place} of the features is not a finite number"))
-        .at("model.train")
-        .found(format!("{p} after epoch {epoch}"))
-        .help(
-            "the features of the row may be too large: scale them; or the training has diverged: lower \
-             optimiser.learning_rate, or set optimiser.clip_norm",
-        )
 }
 
 fn no_annotations(dims: Dims) -> Result<Annotations> {

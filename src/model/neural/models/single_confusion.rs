@@ -6,6 +6,9 @@
 //! S. Sukhbaatar, J. Bruna, M. Paluri, L. Bourdev, R. Fergus: Training Convolutional Networks with Noisy Labels. ICLR
 //! workshop 2015. arXiv:1406.2080. With the trace of Tanno et al. 2019 (their baseline "Single CM").
 //!
+//! The label is the winner of the majority vote: of tied classes, the lowest. In the posterior, tied classes share the vote:
+//! P(class k) is proportional to p[k] times the mean of Q[k] over the tied classes, and is p[k] without annotations.
+//!
 //! Differs from the original in Q's parameters (softplus rows, as in `trace_regularised`), in the regulariser, which
 //! was weight decay on Q, and in Q's learning rate of 0.1 (`train.optimiser.annotator_learning_rate`), where the
 //! original uses the classifier's. As in the original, Q stays at the identity at first: for a fifth of the epochs,
@@ -25,7 +28,7 @@ use crate::model::neural::{
     AnnotatorParams, AnnotatorReport, BatchContext, BatchPrediction, CrowdNet, Gradient,
     NetworkSpec, ParamTable, Reduction, Task, TrainSpec, TrainingObjective,
 };
-use crate::model::posterior::best;
+use crate::model::posterior::{best, harden};
 use crate::model::vote::MajorityVote;
 use crate::run::Run;
 
@@ -140,11 +143,18 @@ impl TrainingObjective for SingleConfusion {
         let mut predicted =
             context.predict_with_matrices(&q.repeat(context.batch.annotators.len().max(1)));
         if self.labels == NoisyLabels::Majority {
-            // The matrix models one vote per instance, not each annotation.
+            // The matrix models one vote per instance, not each annotation. Tied classes share it.
             for (b, posterior) in predicted.posterior.chunks_exact_mut(classes).enumerate() {
                 posterior.copy_from_slice(context.out.p(b));
-                let Some(vote) = Self::vote(context, b) else { continue };
-                posterior.iter_mut().enumerate().for_each(|(k, p)| *p *= q[k * labels + vote]);
+                let Some(targets) = context.batch.targets.get(b * classes..(b + 1) * classes)
+                else {
+                    continue;
+                };
+                let mut vote = targets.to_vec();
+                harden(&mut vote);
+                for (p, q) in posterior.iter_mut().zip(q.chunks_exact(labels)) {
+                    *p *= q.iter().zip(&vote).map(|(q, vote)| q * vote).sum::<f64>();
+                }
                 let sum: f64 = posterior.iter().sum();
                 posterior.iter_mut().for_each(|p| *p /= sum);
             }

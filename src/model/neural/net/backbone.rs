@@ -14,7 +14,7 @@ use crate::spec::Problems;
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Architecture {
-    /// Logistic regression.
+    /// No hidden layer: logistic regression, of normalised features where `batch_norm` is set.
     Linear,
     /// Fully connected layers.
     #[default]
@@ -57,7 +57,8 @@ pub struct BackboneSpec {
     /// The share of each hidden layer's outputs that dropout sets to zero in training (`mlp`).
     #[schemars(range(min = 0.0, max = 0.99))]
     pub dropout: f64,
-    /// Batch normalisation of the input and of each hidden layer's output, without scale and shift (`mlp`).
+    /// Batch normalisation of the input and of each hidden layer's output, without scale and shift
+    /// (`mlp`, `linear`).
     pub batch_norm: bool,
     /// Channels, height and width of an image, where the features have no shape.
     pub input: Option<[usize; 3]>,

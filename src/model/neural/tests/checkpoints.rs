@@ -8,6 +8,7 @@ use super::inputs::{readers, with_annotators};
 use super::training::{Epochs, select};
 use super::*;
 use crate::frame::{Features, Matrix, QuestionFeatures};
+use crate::model::neural::fit::split_annotations;
 use crate::model::snapshot::Snapshot;
 use crate::testing::described;
 
@@ -145,5 +146,40 @@ fn a_checkpoint_of_other_features_of_annotators_is_not_resumed() {
         let features = Features { matrix, ..first.features.clone() };
         let other = QuestionFeatures { annotators: Some((features, rows.to_vec())), ..first };
         assert_eq!(warnings(&other), 1, "{values:?} {rows:?}");
+    }
+}
+
+/// A label that is held out changes, or a setting of the backbone that leaves all shapes equal.
+#[test]
+fn a_checkpoint_of_other_held_out_labels_or_of_another_backbone_is_not_resumed() {
+    let a = agreeing();
+    let select_by = select(Select::AnnotationLikelihood, 5);
+    let [_, held_out] = split_annotations(&select_by, &a, &Run::new(1)).unwrap().unwrap();
+    let mut rows: Vec<(u32, u32, u32)> = Vec::new();
+    let mut changed = 0;
+    for i in 0..40 {
+        let is_held = |r: u32| held_out.triples_of(i).any(|(held, ..)| held == r);
+        for (r, label, _) in a.triples_of(i) {
+            let changes = changed == 0 && is_held(r);
+            changed += u32::from(changes);
+            rows.push((i as u32, r, if changes { (label + 1) % 3 } else { label }));
+        }
+    }
+    assert_eq!(changed, 1);
+    let relabelled = tiny(3, &rows);
+    for (other, dropout) in [(&relabelled, 0.5), (&a, 0.25)] {
+        let folder = tempfile::tempdir().unwrap();
+        let warnings = |a: &Annotations, dropout: f64| {
+            let mut run = Run::new(1);
+            run.keep_checkpoint(Some(folder.path().join("state")));
+            let described = described(a);
+            let evidence = Evidence { annotations: a, described: Some(&described) };
+            let mut model = with(select_by.clone(), Dl::default());
+            model.network.backbone.dropout = dropout;
+            model.fit(evidence, &mut run).unwrap();
+            run.warnings().iter().filter(|warning| warning.contains("checkpoint")).count()
+        };
+        assert_eq!([warnings(&a, 0.5), warnings(&a, 0.5)], [0, 0]);
+        assert_eq!(warnings(other, dropout), 1, "{dropout}");
     }
 }

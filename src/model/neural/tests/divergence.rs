@@ -100,7 +100,7 @@ fn a_last_step_that_diverges_says_so_and_names_the_learning_rate() {
     large.features.matrix = Arc::new(Matrix::from_rows(4, &values));
     for (optimiser, described, found) in [
         (rate(1e300), &usual, "found: a parameter that is not a finite number in epoch 1"),
-        (rate(1e30), &usual, "found: a prediction that is not a finite number"),
+        (rate(1e30), &usual, "the prediction of row 1 of the features is not a finite number"),
         (clipped, &large, "found: a squared norm of inf of the gradient in epoch 1"),
     ] {
         let error = error_after_one_step(optimiser, described);

@@ -1,6 +1,5 @@
 //! Losses compared with values that were computed independently.
 
-mod blind;
 mod blocks;
 mod checkpoints;
 mod divergence;
@@ -21,6 +20,7 @@ mod trace;
 mod training;
 mod underflow;
 mod uneven;
+mod without_features;
 
 use std::cell::RefCell;
 use std::collections::BTreeSet;

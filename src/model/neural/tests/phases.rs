@@ -122,3 +122,19 @@ fn a_phase_may_have_a_rate_of_its_own() {
         assert!((2.0 * one - two).abs() < 1e-5, "{one} and {two}");
     }
 }
+
+/// The matrix of `single_confusion` is frozen in two or three of three epochs.
+#[test]
+fn parameters_that_are_frozen_to_the_end_are_a_warning() {
+    let a = agreeing();
+    let described = described(&a);
+    let warnings = |frozen| {
+        let model = SingleConfusion { identity_epochs: Some(frozen), ..SingleConfusion::default() };
+        let train = TrainSpec { epochs: 3, ..TrainSpec::default() };
+        let evidence = Evidence { annotations: &a, described: Some(&described) };
+        let mut run = Run::new(1);
+        on_cpu(train, model).fit(evidence, &mut run).unwrap();
+        run.warnings().iter().filter(|warning| warning.contains("frozen")).count()
+    };
+    assert_eq!([2, 3].map(warnings), [0, 1]);
+}

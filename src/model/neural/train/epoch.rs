@@ -23,6 +23,7 @@ impl<N: TrainingObjective> Trainer<'_, N> {
         let spec = self.spec;
         let (optimiser, epoch) = (&spec.optimiser, phase.act.start + self.state.epoch);
         let began = run.clock.seconds();
+        self.position.epoch = epoch + 1;
         if optimiser.reset_each_epoch || (epoch == 0 && !phase.keeps_moments) {
             self.reset_moments(phase);
         }

@@ -52,8 +52,10 @@ pub(crate) struct Trainer<'a, N> {
 pub(crate) struct LoopPosition {
     /// The name of the last phase.
     phase: &'static str,
-    /// The name of the last phase in the trace.
+    /// The name of the phase in the trace.
     label: String,
+    /// The epoch of the phase, from 1.
+    epoch: u32,
     /// Whether a phase has run out of patience: all acts before the next selection or reset are skipped.
     is_over: bool,
     /// The time of the last checkpoint, in seconds of the run's clock.
@@ -81,7 +83,10 @@ impl<N: TrainingObjective> Trainer<'_, N> {
                 Act::Select => self.select()?,
                 Act::Reset(learners) => self.reset(learners)?,
                 _ if self.position.is_over => {}
-                Act::Train(phase) => self.train_phase(&phase, run)?,
+                Act::Train(phase) => {
+                    self.warn_of_delay(&phase, run);
+                    self.train_phase(&phase, run)?;
+                }
                 Act::EStep(name) => self.e_step(name, run)?,
                 Act::MStep => self.m_step()?,
                 Act::Calibrate(learner, method) => self.calibrate(learner, method, run)?,
@@ -91,6 +96,21 @@ impl<N: TrainingObjective> Trainer<'_, N> {
         }
         run.progress.end();
         Ok(())
+    }
+
+    /// Warns where annotators' parameters are frozen in all epochs of a phase that trains them.
+    fn warn_of_delay(&self, phase: &Phase, run: &mut Run) {
+        let mut tables = self.annotator_params.tables.iter();
+        let trains_any = tables.any(|table| !table.is_fixed && phase.trains(&table.name));
+        let begins = phase.act.start == 0 && self.state.epoch == 0 && phase.epochs > 0;
+        let delay = self.annotator_delay(phase);
+        if begins && trains_any && delay >= phase.epochs {
+            run.warn(format!(
+                "annotators' parameters are frozen in the first {delay} of the {} epochs of phase `{}`, and keep their \
+                 initial values: train longer, or lower annotator_delay (identity_epochs of single_confusion)",
+                phase.epochs, phase.name
+            ));
+        }
     }
 
     /// Runs the remaining epochs of an act.
@@ -226,14 +246,13 @@ impl<N: TrainingObjective> Trainer<'_, N> {
     }
 
     /// The error of a training whose numbers are no longer finite.
-    pub(crate) fn diverged(&self, found: &str) -> Error {
-        let phase = &self.position.label;
-        let epochs = self.state.trace.iter().filter(|row| row.phase == *phase).count();
+    fn diverged(&self, found: &str) -> Error {
+        let LoopPosition { label: phase, epoch, .. } = &self.position;
         let has_tables = !self.annotator_params.tables.is_empty();
         let or_another = if has_tables { " or annotator_learning_rate" } else { "" };
         Error::fit("the training diverged")
             .at("model.train.optimiser.learning_rate")
-            .found(format!("{found} in epoch {} of phase `{phase}`", epochs + 1))
+            .found(format!("{found} in epoch {epoch} of phase `{phase}`"))
             .help(format!("lower learning_rate{or_another}, or set clip_norm"))
     }
 
@@ -272,4 +291,16 @@ impl<N: TrainingObjective> Trainer<'_, N> {
         self.state.save(&mut snapshot)?;
         checkpoint::write(fingerprint, snapshot, run)
     }
+}
+
+/// The error of a prediction that is not finite, of a row of the features (from 0) after this epoch.
+pub(crate) fn not_finite(row: usize, p: f64, epoch: usize) -> Error {
+    let place = row + 1;
+    Error::fit(format!("the prediction of row {place} of the features is not a finite number"))
+        .at("model.train")
+        .found(format!("{p} after epoch {epoch}"))
+        .help(
+            "the features of the row may be too large: scale them; or the training has diverged: lower \
+             optimiser.learning_rate, or set optimiser.clip_norm",
+        )
 }

@@ -61,10 +61,10 @@ pub struct OptimiserSpec {
     /// Whether decay shrinks the weights themselves (AdamW) instead of being added to the gradient. SGD always adds.
     pub decoupled: bool,
     /// Decay of the first moment (Adam), or the momentum (SGD).
-    #[schemars(range(min = 0.0, max = 1.0))]
+    #[schemars(range(min = 0.0, max = 0.999_999))]
     pub beta1: f64,
     /// Decay of the second moment.
-    #[schemars(range(min = 0.0, max = 1.0))]
+    #[schemars(range(min = 0.0, max = 0.999_999))]
     pub beta2: f64,
     /// Added to the square root of the second moment.
     #[schemars(range(min = 0.0))]
@@ -72,7 +72,7 @@ pub struct OptimiserSpec {
     /// Nesterov's momentum (SGD).
     pub nesterov: bool,
     /// The largest norm that a gradient may have; larger ones are scaled down.
-    #[schemars(range(min = 0.0))]
+    #[schemars(extend("exclusiveMinimum" = 0.0))]
     pub clip_norm: Option<f64>,
     /// Whether every epoch begins with fresh moments, as CoNAL's public code does.
     pub reset_each_epoch: bool,

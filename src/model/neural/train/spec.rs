@@ -41,9 +41,9 @@ pub enum Reduction {
     /// The sum of the annotations' weights: a soft annotation of several rows counts as one, and so does a trusted
     /// class, whose loss is added to those of the annotations.
     MeanAnnotation,
-    /// The number of instances.
+    /// The number of the batch's rows: of instances, or of annotations with `batch_by = "annotation"`.
     MeanInstance,
-    /// Instances times annotators, as if every annotator had labelled every instance.
+    /// The number of the batch's rows times that of annotators, as if every annotator had labelled every row.
     MeanDense,
 }
 
