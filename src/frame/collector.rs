@@ -11,7 +11,7 @@ use rayon::prelude::*;
 use super::AnnotationRows;
 use super::Duplicates;
 use super::annotations::{Annotations, Dims, ITEMS_PER_BLOCK};
-use super::budget::{BYTES_PER_ANNOTATION, BYTES_PER_TIME, BYTES_PER_WEIGHT, Budget};
+use super::budget::{BYTES_PER_ANNOTATION, BYTES_PER_TIME, BYTES_PER_WEIGHT, HeldBytes};
 use super::classes::{LabelAxis, MAX_LABELS, too_many_labels};
 use super::gold::{Gold, GoldNumber, GoldRows, Role, UnknownGold};
 use super::ids::{Interner, NULL};
@@ -55,15 +55,6 @@ pub(super) struct Unlabelled {
     pub(super) instances: u64,
     /// The number of its instances with gold of the role `holdout`.
     pub(super) held_out: u64,
-}
-
-/// The memory that is reserved while a question is finished.
-pub(super) struct HeldBytes<'a> {
-    pub(super) budget: &'a Budget,
-    /// Bytes of all questions, held in addition to those of the question that is finished; 0 without a question column.
-    pub(super) beside: usize,
-    /// The number of annotations of all questions.
-    pub(super) rows: usize,
 }
 
 impl Collector {
@@ -221,8 +212,7 @@ impl Collector {
         if spec.classes.is_none() && n > MAX_LABELS {
             return Err(too_many_labels(n));
         }
-        let HeldBytes { budget, beside, rows } = held;
-        budget.hold(beside + self.building(), || format!("{rows} annotations and their ids"))?;
+        held.hold(self.building())?;
         let used_labels = used(&self.rows.label, n);
         let classes = LabelAxis::resolve(
             self.labels,
@@ -271,7 +261,7 @@ impl Collector {
             classes: classes.n,
             labels: classes.labels.len(),
         };
-        budget.expect_posteriors(dims)?;
+        held.expect_result(dims)?;
         tracing::debug!(instances = dims.instances, annotators = dims.annotators, "numbered");
         let rows = self.rows.renumbered(&instance_rank, &annotator_rank, &classes.rank);
         let mut annotations =
