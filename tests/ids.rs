@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use arrow::array::{
     Array, ArrayRef, BinaryArray, BooleanArray, Decimal128Array, FixedSizeBinaryArray,
-    Float64Array, Int32Array, Int64Array, LargeStringArray, RecordBatch, StringArray,
+    Float64Array, Int8Array, Int32Array, Int64Array, LargeStringArray, RecordBatch, StringArray,
     StringViewArray, TimestampMicrosecondArray, UInt32Array, UInt64Array,
 };
 use arrow::compute::{cast, concat, take};
@@ -269,4 +269,97 @@ fn gold_of_a_csv_means_an_integer_by_its_plain_form_alone() {
     job.write("gold.csv", "instance_id,class\n8,x\n,y\n");
     let run = job.run(pipeline);
     assert_eq!(cells(&read_table(&run, "labels"), &["instance_id", "label"]), ["7 x", "8 x"]);
+}
+
+/// A job and its pipeline: annotations of Int32 instances with Int8 labels, and gold of two rows, the first of which is
+/// held out.
+fn with_gold_beyond(format: &str, instance: i64, class: i64, role: &str) -> (Job, String) {
+    let job = Job::new();
+    let rows = vec![
+        ("instance_id", Arc::new(Int32Array::from(vec![1, 2])) as ArrayRef),
+        ("annotator_id", Arc::new(StringArray::from(vec!["a", "a"]))),
+        ("label", Arc::new(Int8Array::from(vec![5, 6]))),
+    ];
+    write_parquet(&job.path("in.parquet"), rows);
+    if format == "csv" {
+        let rows = format!("1,5,holdout\n{instance},{class},{role}\n");
+        job.write("gold.csv", &format!("instance_id,class,role\n{rows}"));
+    } else {
+        let rows = vec![
+            ("instance_id", Arc::new(Int64Array::from(vec![1, instance])) as ArrayRef),
+            ("class", Arc::new(Int64Array::from(vec![5, class]))),
+            ("role", Arc::new(StringArray::from(vec!["holdout", role]))),
+        ];
+        write_parquet(&job.path("gold.parquet"), rows);
+    }
+    let pipeline = format!(
+        "source = {{ annotations = '{{dir}}in.parquet', gold = '{{dir}}gold.{format}' }}
+         model.kind = 'majority_vote'"
+    );
+    (job, pipeline)
+}
+
+/// Such an instance was published as null, and such a class as a decision without a label.
+#[test]
+fn gold_that_trains_with_a_value_that_no_annotation_could_have_is_refused_before_the_fit() {
+    for format in ["parquet", "csv"] {
+        let (job, pipeline) = with_gold_beyond(format, 3_000_000_000, 5, "train");
+        let error = job.fails(&pipeline, 3);
+        let what = "an instance that the annotations could not have";
+        assert_says(&error, &[what, "source.gold", "`3000000000`", "hold Int32"]);
+        let (job, pipeline) = with_gold_beyond(format, 2, 300, "train");
+        let error = job.fails(&pipeline, 3);
+        let what = "a class that the annotations could not have";
+        assert_says(&error, &[what, "source.gold", "`300`", "hold Int8"]);
+    }
+}
+
+#[test]
+fn gold_that_only_scores_may_have_values_that_no_annotation_could_have() {
+    for format in ["parquet", "csv"] {
+        for (instance, class, instances, accuracy) in
+            [(3_000_000_000, 5, 1.0, 1.0), (2, 300, 2.0, 0.5), (3_000_000_000, 300, 1.0, 1.0)]
+        {
+            let case = format!("{format} {instance} {class}");
+            let (job, pipeline) = with_gold_beyond(format, instance, class, "holdout");
+            let run = job.run(&pipeline);
+            let labels = cells(&read_table(&run, "labels"), &["instance_id", "label", "decision"]);
+            assert_eq!(labels, ["1 5 decided", "2 6 decided"], "{case}");
+            let metrics = read_table(&run, "metrics");
+            for (name, value) in [("instances", instances), ("accuracy", accuracy)] {
+                let found = metrics.iter().find(|row| text(row, "name") == name);
+                assert_eq!(found.map(|row| number(row, "value")), Some(value), "{case}: {name}");
+            }
+        }
+        let (job, pipeline) = with_gold_beyond(format, 2, 300, "holdout");
+        let error = job.fails(&(pipeline + "\nframe.classes = [5, 6]"), 3);
+        assert_says(&error, &["gold has classes that are not listed", "`300`"]);
+    }
+}
+
+/// An id of -1 was published as 0.
+#[test]
+fn negative_gold_beside_annotations_above_all_signed_integers_is_refused() {
+    let job = Job::new();
+    let rows = vec![
+        ("instance_id", Arc::new(UInt64Array::from(vec![1, u64::MAX])) as ArrayRef),
+        ("annotator_id", Arc::new(StringArray::from(vec!["a", "a"]))),
+        ("label", Arc::new(StringArray::from(vec!["x", "y"]))),
+    ];
+    write_parquet(&job.path("in.parquet"), rows);
+    let pipeline = "source = { annotations = '{dir}in.parquet', gold = '{dir}gold.parquet' }
+                    model.kind = 'majority_vote'";
+    let gold = |role: &str| {
+        let rows = vec![
+            ("instance_id", Arc::new(Int64Array::from(vec![-1])) as ArrayRef),
+            ("class", Arc::new(StringArray::from(vec!["x"]))),
+            ("role", Arc::new(StringArray::from(vec![role]))),
+        ];
+        write_parquet(&job.path("gold.parquet"), rows);
+    };
+    gold("train");
+    assert_says(&job.fails(pipeline, 3), &["source.gold", "`-1`", "hold UInt64"]);
+    gold("holdout");
+    let labels = read_table(&job.run(pipeline), "labels");
+    assert_eq!(cells(&labels, &["instance_id", "label"]), ["1 x", "18446744073709551615 y"]);
 }

@@ -7,7 +7,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::process::Command;
 use std::sync::Arc;
 
-use arrow::array::{ArrayRef, DictionaryArray, Int64Array, RecordBatch, StringArray};
+use arrow::array::{ArrayRef, DictionaryArray, Int64Array, RecordBatch, StringArray, UInt32Array};
 use arrow::datatypes::Int32Type;
 use arrow::ipc::CompressionType;
 use arrow::ipc::writer::{FileWriter, IpcWriteOptions};
@@ -197,6 +197,32 @@ fn what_does_not_fit_names_the_annotations_of_all_questions() {
     // capacity (70 MiB at most); the views of the annotations do not fit (84 MiB).
     let error = job.fails(&vote("in.csv", "engine.memory_limit = '76MiB'"), 2);
     assert_says(&error, &["2000000 annotations and their ids take"]);
+}
+
+#[test]
+fn the_posteriors_of_all_questions_are_in_memory_together() {
+    let job = Job::new();
+    // The result of a question takes 9.5 MiB: posteriors of 2000 instances and 500 classes, and a matrix.
+    let questions = |n: u32| {
+        let column = |f: fn(u32) -> u32| -> ArrayRef {
+            Arc::new(UInt32Array::from_iter_values((0..n * 2_000).map(f)))
+        };
+        let columns = vec![
+            ("instance_id", column(|row| row % 2_000)),
+            ("annotator_id", column(|row| row % 7)),
+            ("label", column(|row| row % 500)),
+            ("question", column(|row| row / 2_000)),
+        ];
+        write_parquet(&job.path("in.parquet"), columns);
+    };
+    let limited =
+        vote("in.parquet", "engine.memory_limit = '32MiB'\nsink.tables = ['labels', 'run']");
+    questions(4);
+    let error = job.fails(&limited, 2);
+    let what = "posteriors of 2000 instances and 500 classes, and the posteriors of ";
+    assert_says(&error, &[what, " other questions, take ", "32 MiB may be taken"]);
+    questions(2);
+    assert_eq!(rows_read(&job.run(&limited)), "4000 4000");
 }
 
 /// Runs the job under growing limits of the address space, from one that just lets the process start.

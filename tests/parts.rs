@@ -64,3 +64,26 @@ fn annotators_of_few_annotations_among_many_classes_share_files() {
         read_batches(&run, "confusion_matrices").iter().map(RecordBatch::num_rows).sum();
     assert!(rows > 400, "{rows}");
 }
+
+#[test]
+fn a_matrix_of_many_classes_has_several_files() {
+    const N: u32 = 1_100;
+    let job = Job::new();
+    let rows: Vec<(u32, u32, u32)> = (0..N).map(|i| (i, 0, i)).collect();
+    write_numbers(&job.path("in.parquet"), &rows);
+    let run = job.run(
+        "source.annotations = '{dir}in.parquet'
+         model.kind = 'dawid_skene'
+         sink.tables = ['confusion_matrices', 'run']
+         sink.compression = 'none'",
+    );
+    assert_eq!(std::fs::read_dir(run.join("confusion_matrices")).unwrap().count(), 2);
+    let mut next = 0;
+    for batch in read_batches(&run, "confusion_matrices") {
+        for (class, label) in number(&batch, "class").iter().zip(number(&batch, "label")) {
+            assert_eq!((*class, *label), (next / N, next % N));
+            next += 1;
+        }
+    }
+    assert_eq!(next, N * N);
+}

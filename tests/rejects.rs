@@ -2,9 +2,10 @@
 
 use std::sync::Arc;
 
-use arrow::array::{ArrayRef, Float64Array, Int64Array, StringArray};
+use arrow::array::{ArrayRef, DictionaryArray, Float64Array, Int64Array, StringArray};
+use arrow::datatypes::Int32Type;
 
-use labelmill::frame::{Reason, Rejects};
+use labelmill::frame::{KEPT_CHARACTERS, Reason, Rejects};
 
 use crate::job::{Job, assert_says, cells};
 use crate::support::{Row, read_table, text, write_parquet};
@@ -173,7 +174,7 @@ fn merged_accounts_add_up_and_count_no_row_twice() {
     let account = |rows: u64, value: &str| {
         let mut rejects = Rejects::default();
         rejects.add_rows(Reason::NullLabel, rows);
-        rejects.add(Reason::UnknownClass, || value.to_owned());
+        rejects.add(Reason::UnknownClass, 1, value);
         rejects
     };
     let mut all = account(3, "a");
@@ -182,6 +183,35 @@ fn merged_accounts_add_up_and_count_no_row_twice() {
     assert_eq!(all.total(), 9);
     let found: Vec<_> = all.iter().map(|(_, count, values)| (count, values.len())).collect();
     assert_eq!(found, [(7, 0), (2, 2)]);
+}
+
+/// The text of a large value was built, compared and kept for each of its rows.
+#[test]
+fn a_large_value_in_many_rows_is_kept_once_and_cut_at_a_character() {
+    let n = 4_000;
+    let large = "ä".repeat(15_000);
+    let exact = "ö".repeat(KEPT_CHARACTERS);
+    let coded = |values: [Option<&str>; 4]| -> ArrayRef {
+        let values: DictionaryArray<Int32Type> = values.into_iter().cycle().take(n).collect();
+        Arc::new(values)
+    };
+    let job = Job::new();
+    let instances = coded([Some("i"), Some("i"), Some("i"), Some(&large)]);
+    let labels = coded([Some("x"), Some(&large), Some(&exact), None]);
+    let annotators: ArrayRef = Arc::new(Int64Array::from_iter_values(0..n as i64));
+    write_parquet(
+        &job.path("in.parquet"),
+        vec![("instance_id", instances), ("annotator_id", annotators), ("label", labels)],
+    );
+    let run = job.run(&format!("{IN}frame.classes = ['x', 'y']\nsink.tables = ['rejects', 'run']"));
+    let cut = format!("{}...", &large[.."ä".len() * KEPT_CHARACTERS]);
+    assert_eq!(
+        cells(&account(&run, n as u64), &["reason", "count", "values"]),
+        [
+            format!("null_label {} [{cut}]", n / 4),
+            format!("unknown_class {} [{cut}, {exact}]", n / 2)
+        ]
+    );
 }
 
 #[test]

@@ -72,28 +72,77 @@ impl Budget {
         }
     }
 
-    /// Reserves the result of every model as well: a probability for each instance and class, and a confusion matrix.
-    ///
-    /// # Errors
-    /// When it does not fit.
-    pub(super) fn expect_posteriors(&self, dims: Dims) -> Result<()> {
-        let cells = [(dims.instances, dims.classes), (dims.classes, dims.labels)];
-        let cells = cells.into_iter().try_fold(0_usize, |sum, (rows, columns)| {
-            rows.checked_mul(columns).and_then(|cells| sum.checked_add(cells))
-        });
-        let bytes = cells.and_then(|cells| cells.checked_mul(size_of::<f64>()));
-        let held = self.reservation.size();
-        let all = bytes.and_then(|bytes| bytes.checked_add(held));
-        let what =
-            || format!("posteriors of {} instances and {} classes", dims.instances, dims.classes);
-        let Some(all) = all else { return Err(self.too_little(u64::MAX, &what())) };
-        // Stays reserved until the next `hold`.
-        self.hold(all, what)
-    }
-
     fn too_little(&self, bytes: u64, what: &str) -> Error {
         too_little_memory(self.pool.as_ref(), bytes, what)
     }
+}
+
+/// The memory that is reserved while the questions of a run are finished, one after the other.
+pub(super) struct HeldBytes<'a> {
+    budget: &'a Budget,
+    /// Bytes that are held in addition to those of the question that is finished.
+    beside: usize,
+    /// The number of annotations of all questions.
+    rows: usize,
+    /// The number of finished questions, the results of which are among the bytes `beside`.
+    finished: usize,
+}
+
+impl<'a> HeldBytes<'a> {
+    /// The memory before the first question is finished: `beside` bytes that are held until the last one is, and `rows`
+    /// annotations of all questions.
+    pub(super) fn new(budget: &'a Budget, beside: usize, rows: usize) -> Self {
+        Self { budget, beside, rows, finished: 0 }
+    }
+
+    /// Reserves the bytes that building the frame of the next question takes.
+    ///
+    /// # Errors
+    /// When they do not fit.
+    pub(super) fn hold(&self, building: usize) -> Result<()> {
+        let what = || self.with_finished(format!("{} annotations and their ids", self.rows));
+        self.budget.hold(self.beside.saturating_add(building), what)
+    }
+
+    /// Reserves the [`result_bytes`] of the question as well.
+    ///
+    /// # Errors
+    /// When they do not fit.
+    pub(super) fn expect_result(&self, dims: Dims) -> Result<()> {
+        let Dims { instances, classes, .. } = dims;
+        let own = || format!("posteriors of {instances} instances and {classes} classes");
+        let what = || self.with_finished(own());
+        let held = self.budget.reservation.size();
+        let all = result_bytes(dims).and_then(|bytes| bytes.checked_add(held));
+        let Some(all) = all else { return Err(self.budget.too_little(u64::MAX, &what())) };
+        // Stays reserved until the next `hold`.
+        self.budget.hold(all, what)
+    }
+
+    /// Keeps the bytes of the question's result reserved while further questions are finished: the results of all
+    /// questions are in memory until the tables are written.
+    pub(super) fn keep_result(&mut self, dims: Dims) {
+        self.beside = self.beside.saturating_add(result_bytes(dims).unwrap_or(usize::MAX));
+        self.finished += 1;
+    }
+
+    fn with_finished(&self, own: String) -> String {
+        match self.finished {
+            0 => own,
+            1 => format!("{own}, and the posteriors of another question,"),
+            n => format!("{own}, and the posteriors of {n} other questions,"),
+        }
+    }
+}
+
+/// Bytes of the result of every model: a probability for each instance and class, and a confusion matrix. `None` where
+/// they are too many to be counted.
+fn result_bytes(dims: Dims) -> Option<usize> {
+    let cells = [(dims.instances, dims.classes), (dims.classes, dims.labels)];
+    let cells = cells.into_iter().try_fold(0_usize, |sum, (rows, columns)| {
+        rows.checked_mul(columns).and_then(|cells| sum.checked_add(cells))
+    });
+    cells.and_then(|cells| cells.checked_mul(size_of::<f64>()))
 }
 
 #[cfg(test)]
@@ -125,8 +174,29 @@ mod tests {
     #[test]
     fn products_that_overflow_are_refused() {
         let budget = budget("64MiB");
-        assert!(budget.expect_posteriors(dims(1000, 1000)).is_ok());
-        assert!(budget.expect_posteriors(dims(100_000, 1000)).is_err());
-        assert!(budget.expect_posteriors(dims(usize::MAX / 2, 3)).is_err());
+        let held = HeldBytes::new(&budget, 0, 1);
+        assert!(held.expect_result(dims(1000, 1000)).is_ok());
+        assert!(held.expect_result(dims(100_000, 1000)).is_err());
+        assert!(held.expect_result(dims(usize::MAX / 2, 3)).is_err());
+    }
+
+    #[test]
+    fn results_of_finished_questions_stay_reserved() {
+        let budget = budget("64MiB");
+        let mut held = HeldBytes::new(&budget, 0, 7);
+        // 24 MiB: 2048 instances, and as large a matrix.
+        let dims = dims(2048, 1024);
+        for _ in 0..2 {
+            held.hold(1 << 20).unwrap();
+            held.expect_result(dims).unwrap();
+            held.keep_result(dims);
+        }
+        held.hold(1 << 20).unwrap();
+        let error = held.expect_result(dims).unwrap_err().to_string();
+        assert!(error.contains("and the posteriors of 2 other questions, take 7"), "{error}");
+        let error = held.hold(20 << 20).unwrap_err().to_string();
+        let what =
+            "7 annotations and their ids, and the posteriors of 2 other questions, take 68 MiB";
+        assert!(error.contains(what), "{error}");
     }
 }

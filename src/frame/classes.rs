@@ -21,7 +21,7 @@ pub(super) struct LabelAxis {
     pub(super) n: usize,
     /// Provisional number to final number, [`NULL`] where the label is unknown.
     pub(super) rank: Vec<u32>,
-    /// All labels by provisional number.
+    /// All labels by provisional number, for messages.
     arrived: ArrayRef,
 }
 
@@ -58,7 +58,7 @@ impl LabelAxis {
         // A value that is not a label of this run, such as a class of gold for scores, must not affect type or order.
         let mut stays = if listed.is_some() { vec![false; total] } else { occurring.clone() };
         extra.iter().chain(listed.iter().flatten()).for_each(|n| stays[*n as usize] = true);
-        let arrived = interner.values()?;
+        let arrived = interner.shown_values()?;
         let (all, sorted_place) = interner.finish(|n| stays[n as usize])?;
         let mut arrival: Vec<u32> = (0..total as u32).collect();
         arrival.sort_unstable_by_key(|n| sorted_place[*n as usize]);

@@ -4,14 +4,14 @@ use std::collections::BTreeSet;
 
 use arrow::array::{ArrayRef, RecordBatch};
 use arrow::datatypes::{DataType, Schema};
-use arrow::util::display::array_value_to_string;
+use arrow::util::display::{ArrayFormatter, FormatOptions};
 
 use rayon::prelude::*;
 
 use super::AnnotationRows;
 use super::Duplicates;
 use super::annotations::{Annotations, Dims, ITEMS_PER_BLOCK};
-use super::budget::{BYTES_PER_ANNOTATION, BYTES_PER_TIME, BYTES_PER_WEIGHT, Budget};
+use super::budget::{BYTES_PER_ANNOTATION, BYTES_PER_TIME, BYTES_PER_WEIGHT, HeldBytes};
 use super::classes::{LabelAxis, MAX_LABELS, too_many_labels};
 use super::gold::{Gold, GoldNumber, GoldRows, Role, UnknownGold};
 use super::ids::{Interner, NULL};
@@ -55,15 +55,6 @@ pub(super) struct Unlabelled {
     pub(super) instances: u64,
     /// The number of its instances with gold of the role `holdout`.
     pub(super) held_out: u64,
-}
-
-/// The memory that is reserved while a question is finished.
-pub(super) struct HeldBytes<'a> {
-    pub(super) budget: &'a Budget,
-    /// Bytes of all questions, held in addition to those of the question that is finished; 0 without a question column.
-    pub(super) beside: usize,
-    /// The number of annotations of all questions.
-    pub(super) rows: usize,
 }
 
 impl Collector {
@@ -185,23 +176,22 @@ impl Collector {
         let instance = column(batch, "instance_id")?;
         let extras = OptionalColumns::of(batch)?;
         self.read += batch.num_rows() as u64;
+        let shown = FormatOptions::default().with_display_error(true);
+        let ids = ArrayFormatter::try_new(instance, &shown)?;
         for row in 0..batch.num_rows() {
-            let id = || array_value_to_string(instance, row).unwrap_or_default();
-            let reject = match (i[row], r[row], l[row], extras.weight(row)) {
-                (NULL, ..) => (Reason::NullInstance, "null".to_owned()),
-                (_, NULL, ..) => (Reason::NullAnnotator, id()),
-                (_, _, NULL, _) => (Reason::NullLabel, id()),
-                (.., Err(found)) => (Reason::BadWeight, found),
+            match (i[row], r[row], l[row], extras.weight(row)) {
+                (NULL, ..) => self.rejects.add(Reason::NullInstance, 1, "null"),
+                (_, NULL, ..) => self.rejects.add(Reason::NullAnnotator, 1, ids.value(row)),
+                (_, _, NULL, _) => self.rejects.add(Reason::NullLabel, 1, ids.value(row)),
+                (.., Err(found)) => self.rejects.add(Reason::BadWeight, 1, found),
                 (instance, annotator, label, Ok(weight)) => {
                     self.rows.instance.push(instance);
                     self.rows.annotator.push(annotator);
                     self.rows.label.push(label);
                     self.rows.weight.extend(weight);
                     self.rows.annotated_at.extend(extras.annotated_at(row));
-                    continue;
                 }
-            };
-            self.rejects.add(reject.0, || reject.1);
+            }
         }
         Ok(())
     }
@@ -221,8 +211,7 @@ impl Collector {
         if spec.classes.is_none() && n > MAX_LABELS {
             return Err(too_many_labels(n));
         }
-        let HeldBytes { budget, beside, rows } = held;
-        budget.hold(beside + self.building(), || format!("{rows} annotations and their ids"))?;
+        held.hold(self.building())?;
         let used_labels = used(&self.rows.label, n);
         let classes = LabelAxis::resolve(
             self.labels,
@@ -271,7 +260,7 @@ impl Collector {
             classes: classes.n,
             labels: classes.labels.len(),
         };
-        budget.expect_posteriors(dims)?;
+        held.expect_result(dims)?;
         tracing::debug!(instances = dims.instances, annotators = dims.annotators, "numbered");
         let rows = self.rows.renumbered(&instance_rank, &annotator_rank, &classes.rank);
         let mut annotations =
@@ -330,8 +319,13 @@ impl AnnotationColumns {
     fn reject_unknown(&mut self, classes: &LabelAxis, rejects: &mut Rejects) {
         let unknown = |label: u32| classes.rank[label as usize] == NULL;
         if self.label.iter().any(|l| unknown(*l)) {
-            for label in self.label.iter().filter(|l| unknown(**l)) {
-                rejects.add(Reason::UnknownClass, || classes.text(*label));
+            let mut rows = vec![0; classes.rank.len()];
+            self.label.iter().for_each(|label| rows[*label as usize] += 1);
+            // Once for each label: the text of one that millions of rows have may be large.
+            for (label, rows) in
+                (0..).zip(rows).filter(|(label, rows)| *rows > 0 && unknown(*label))
+            {
+                rejects.add(Reason::UnknownClass, rows, classes.text(label));
             }
             let keep: Vec<bool> = self.label.iter().map(|l| !unknown(*l)).collect();
             self.retain(&keep);

@@ -162,6 +162,9 @@ impl GoldRows {
 
     /// Numbers the rows, without those whose instance or class is null. A row that introduces a new instance stays even
     /// if its class is null, as the class [`NULL`] with the role `holdout`: the caller must know the instance as new.
+    ///
+    /// # Errors
+    /// When gold has other types than the annotations, or gold that trains has a value that their types cannot hold.
     pub(super) fn number(
         &self,
         instances: &mut Interner,
@@ -203,6 +206,9 @@ impl GoldRows {
                 "rows of gold without an instance or a class are left out"
             );
         }
+        let training = || numbers.iter().filter(|n| n.role.trains());
+        expect_fits(instances, "an instance", training().map(|n| n.instance))?;
+        expect_fits(classes, "a class", training().map(|n| n.class))?;
         Ok(numbers)
     }
 
@@ -258,6 +264,21 @@ impl GoldRows {
         let words = cast(column, &DataType::Utf8)?;
         words.as_string::<i32>().iter().map(|w| w.map_or(Ok(Role::Train), str::parse)).collect()
     }
+}
+
+/// Checks that the type of the annotations can hold these values of gold that trains: tables hold both in one column of
+/// that type. Gold with another role is in no such column: with such a value it is of an instance or a class that no
+/// annotation has.
+fn expect_fits(ids: &Interner, what: &str, numbers: impl Iterator<Item = u32>) -> Result<()> {
+    let outside = ids.outside(numbers)?;
+    if outside.is_empty() {
+        return Ok(());
+    }
+    let (found, wanted) = (offenders(outside), ids.data_type());
+    Err(Error::data(format!("gold that trains has {what} that the annotations could not have"))
+        .at("source.gold")
+        .found(format!("{found}, where the annotations hold {wanted}"))
+        .help("correct these rows of gold, or cast the column of the annotations in source.sql to a type that holds both"))
 }
 
 impl Gold {

@@ -36,7 +36,7 @@ pub use ids::Ids;
 pub use offsets::split_by;
 pub(crate) use offsets::{Cursors, count, prefix_sum};
 pub use read_all::read_all;
-pub use rejects::{Reason, Rejects};
+pub use rejects::{KEPT_CHARACTERS, Reason, Rejects};
 pub use relations::{Relations, collect, read_features, rows_in};
 pub use truth::{TrueCrowd, Truth};
 

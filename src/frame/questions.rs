@@ -8,8 +8,8 @@ use arrow::array::{Array, ArrayRef, RecordBatch, UInt32Array};
 use arrow::compute::{cast, take_record_batch};
 use arrow::datatypes::{DataType, Schema, SchemaRef};
 
-use super::budget::Budget;
-use super::collector::{Collector, Finished, HeldBytes, Unlabelled};
+use super::budget::{Budget, HeldBytes};
+use super::collector::{Collector, Finished, Unlabelled};
 use super::gold::GoldRows;
 use super::ids::{Ids, Interner, NULL, as_text};
 use super::rejects::{Reason, Rejects};
@@ -102,7 +102,7 @@ impl Questions {
             self.collectors.values().map(|c| c.building() + BYTES_PER_QUESTION).sum();
         let rows = self.collectors.values().map(Collector::rows).sum();
         let Some(ids) = self.ids else {
-            let held = HeldBytes { budget, beside: 0, rows };
+            let held = HeldBytes::new(budget, 0, rows);
             let only = self.collectors.into_values();
             return only
                 .map(|collector| match collector.finish(gold, spec, &held)? {
@@ -111,7 +111,7 @@ impl Questions {
                 })
                 .collect();
         };
-        let held = HeldBytes { budget, beside, rows };
+        let mut held = HeldBytes::new(budget, beside, rows);
         let (ids, rank) = ids.finish(|_| true)?;
         let by_rank = self.collectors.into_iter().map(|(n, c)| (rank[n as usize], c));
         let gold = gold.map(|gold| gold.by_question(&ids)).transpose()?;
@@ -122,6 +122,7 @@ impl Questions {
             let finished = collector.finish(gold, spec, &held);
             match finished.map_err(|e| e.about(&subject_of(&question)))? {
                 Finished::Frame(frame) => {
+                    held.keep_result(frame.annotations.dims());
                     frames.push((Frame { question: Some(question), ..*frame }, gold.cloned()));
                 }
                 Finished::Nothing(Unlabelled { rejects, instances, held_out }) => {

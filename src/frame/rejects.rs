@@ -1,6 +1,7 @@
 //! Rows that could not be used: how many, why, and the offending values. Read = used + rejected, always.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::{self, Display, Write as _};
 
 use crate::error::SHOWN_OFFENDERS;
 
@@ -39,17 +40,20 @@ impl Reason {
     }
 }
 
+/// The most characters of an offending value that are kept; `...` follows them where there were more.
+pub const KEPT_CHARACTERS: usize = 1_000;
+
 /// The count of every reason, with the first few offending values in sorted order, so that they do not depend on the
 /// order of rows.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Rejects(BTreeMap<Reason, (u64, BTreeSet<String>)>);
 
 impl Rejects {
-    /// Counts one row; `value` makes the offending value.
-    pub fn add(&mut self, reason: Reason, value: impl FnOnce() -> String) {
+    /// Counts rows with an offending value, of which the first [`KEPT_CHARACTERS`] are kept.
+    pub fn add(&mut self, reason: Reason, rows: u64, value: impl Display) {
         let (count, values) = self.0.entry(reason).or_default();
-        *count += 1;
-        values.insert(value());
+        *count += rows;
+        values.insert(beginning(&value));
         while values.len() > SHOWN_OFFENDERS {
             values.pop_last();
         }
@@ -84,5 +88,37 @@ impl Rejects {
     /// Reason, count and offending values, by reason.
     pub fn iter(&self) -> impl Iterator<Item = (Reason, u64, &BTreeSet<String>)> {
         self.0.iter().map(|(reason, (count, values))| (*reason, *count, values))
+    }
+}
+
+/// The first [`KEPT_CHARACTERS`] of a value.
+///
+/// # Why
+/// A value may take hundreds of megabytes, and occur in every row: no more of it is formatted than is kept.
+fn beginning(value: &impl Display) -> String {
+    let mut beginning = Beginning { text: String::new(), room: KEPT_CHARACTERS };
+    // The only error is that of a text that has no more room.
+    if write!(beginning, "{value}").is_err() {
+        beginning.text.push_str("...");
+    }
+    beginning.text
+}
+
+/// Text that takes a number of characters and then refuses more.
+struct Beginning {
+    text: String,
+    room: usize,
+}
+
+impl fmt::Write for Beginning {
+    fn write_str(&mut self, more: &str) -> fmt::Result {
+        if let Some((end, _)) = more.char_indices().nth(self.room) {
+            self.text.push_str(&more[..end]);
+            self.room = 0;
+            return Err(fmt::Error);
+        }
+        self.room -= more.chars().count();
+        self.text.push_str(more);
+        Ok(())
     }
 }

@@ -1,5 +1,7 @@
 //! The annotators' confusion matrices, as a fitted model returns them.
 
+use std::ops::Range;
+
 use rayon::prelude::*;
 
 use super::numerics::MIN_PROBABILITY;
@@ -90,11 +92,17 @@ impl Smoothing {
     /// smoothing and floor is in every row.
     #[inline(always)]
     pub fn row_sums(self, used: &[u32], sums: &mut [f64]) {
+        self.row_sums_from(0, used, sums);
+    }
+
+    /// As [`Smoothing::row_sums`], for the rows of adjacent classes, the first of which is `first`.
+    #[inline(always)]
+    fn row_sums_from(self, first: usize, used: &[u32], sums: &mut [f64]) {
         let unused = self.cell(0.0, 0, 1);
         sums.fill((self.n_labels - used.len()) as f64 * unused);
         if self.diagonal != 0.0 {
             for (k, sum) in sums.iter_mut().enumerate() {
-                if used.iter().all(|l| *l as usize != k) {
+                if used.iter().all(|l| *l as usize != first + k) {
                     *sum += self.cell(0.0, 0, 0) - unused;
                 }
             }
@@ -102,11 +110,13 @@ impl Smoothing {
     }
 }
 
-/// The confusion matrix of one annotator.
+/// The confusion matrix of one annotator, or its rows of adjacent classes.
 pub struct AnnotatorMatrix<'a> {
     confusion: &'a Confusion,
     a: &'a Annotations,
     r: usize,
+    /// The class of the first row.
+    first: usize,
     /// The sum of each row's smoothed counts, `[class]`; used for [`Cells::Counted`] only.
     sums: &'a [f64],
 }
@@ -120,18 +130,30 @@ impl Confusion {
         r: usize,
         sums: &'a mut Vec<f64>,
     ) -> AnnotatorMatrix<'a> {
+        self.of_classes(a, r, 0..a.dims().classes, sums)
+    }
+
+    /// The rows of some classes of the matrix of annotator `r`; `sums` is a buffer for their sums.
+    #[must_use]
+    pub fn of_classes<'a>(
+        &'a self,
+        a: &'a Annotations,
+        r: usize,
+        classes: Range<usize>,
+        sums: &'a mut Vec<f64>,
+    ) -> AnnotatorMatrix<'a> {
+        let (n, first) = (a.dims().classes, classes.start);
         if let Cells::Counted(added) = self.cells {
-            let n = a.dims().classes;
-            sums.resize(n, 0.0);
-            added.row_sums(a.labels_of(r), sums);
+            sums.resize(classes.len(), 0.0);
+            added.row_sums_from(first, a.labels_of(r), sums);
             for (column, label) in a.columns_of(r).zip(a.labels_of(r)) {
-                let counts = &self.expected_count[column * n..(column + 1) * n];
+                let counts = &self.expected_count[column * n + first..column * n + classes.end];
                 for (k, (sum, count)) in sums.iter_mut().zip(counts).enumerate() {
-                    *sum += added.cell(*count, k, *label as usize);
+                    *sum += added.cell(*count, first + k, *label as usize);
                 }
             }
         }
-        AnnotatorMatrix { confusion: self, a, r, sums }
+        AnnotatorMatrix { confusion: self, a, r, first, sums }
     }
 
     /// P(`label` given class) of annotator `r` for every class.
@@ -173,10 +195,11 @@ impl AnnotatorMatrix<'_> {
     /// The sum of a row's smoothed counts; defined for [`Cells::Counted`] only.
     #[must_use]
     pub fn row_sum(&self, class: usize) -> f64 {
-        self.sums[class]
+        self.sums[class - self.first]
     }
 
-    /// P(`label` given `class`) and its expected count; `column` is the label's [`Annotations::column_of`].
+    /// P(`label` given `class`), whose row there is, and its expected count; `column` is the label's
+    /// [`Annotations::column_of`].
     #[must_use]
     pub fn cell(&self, class: usize, label: usize, column: Option<usize>) -> (f64, f64) {
         let dims = self.a.dims();
@@ -186,7 +209,7 @@ impl AnnotatorMatrix<'_> {
             Cells::Dense(cells) => cells[(self.r * dims.classes + class) * dims.labels + label],
             Cells::Accuracy(right) if class == label => right[self.r],
             Cells::Accuracy(right) => (1.0 - right[self.r]) / (dims.labels - 1) as f64,
-            Cells::Counted(added) => added.cell(count, class, label) / self.sums[class],
+            Cells::Counted(added) => added.cell(count, class, label) / self.row_sum(class),
         };
         (probability, count)
     }

@@ -5,7 +5,8 @@ use std::ops::Range;
 use arrow::array::RecordBatch;
 use arrow::datatypes::SchemaRef;
 
-use super::{BATCH_ROWS, PART_ROWS, Table, rows_of};
+use super::Table;
+use super::cut::{BATCH_ROWS, PART_ROWS, rows_of};
 use crate::error::Result;
 
 /// Computes the rows of a range of units.
@@ -81,7 +82,7 @@ mod tests {
 
     use arrow::datatypes::Schema;
 
-    use super::super::BATCH_BYTES;
+    use super::super::cut::BATCH_BYTES;
     use super::*;
 
     /// The ranges of units that each part asks for.

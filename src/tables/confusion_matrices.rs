@@ -11,12 +11,14 @@ use std::sync::{Arc, OnceLock};
 
 use arrow::array::{ArrayRef, Float64Array, StringArray};
 
+use super::cut::batch_rows_of;
 use super::{
-    Column, ColumnType, Outcome, OutcomeTable, QuestionResult, REAL, RowsOfUnit, TEXT, column,
-    nullable,
+    Column, ColumnType, Outcome, OutcomeTable, QuestionResult, REAL, TEXT, UnitSpan, UnitSpans,
+    column, nullable,
 };
 use crate::error::Result;
 use crate::frame::Annotations;
+use crate::model::confusion::Confusion;
 
 pub(super) struct ConfusionMatricesTable;
 
@@ -32,7 +34,7 @@ struct CellRows {
     expected_count: Vec<f64>,
     /// The current annotator's labels, each with its column.
     columns: Vec<(usize, Option<usize>)>,
-    /// A buffer for [`Confusion::of`](crate::model::confusion::Confusion::of).
+    /// A buffer for [`Confusion::of_classes`].
     sums: Vec<f64>,
 }
 
@@ -61,34 +63,46 @@ impl OutcomeTable for ConfusionMatricesTable {
         COLUMNS
     }
 
+    /// A unit is the row of a class: first those of the common matrix, then those of each annotator.
     fn units(&self, answer: &QuestionResult) -> usize {
         let report = &answer.fitted.report;
         let annotators = report.confusion.as_ref().map_or(0, |_| answer.frame.annotators.len());
-        annotators + usize::from(report.common.is_some())
+        let matrices = annotators + usize::from(report.common.is_some());
+        matrices * answer.frame.annotations.dims().classes
     }
 
     fn rows_per_unit(&self, answer: &QuestionResult) -> usize {
-        let dims = answer.frame.annotations.dims();
-        dims.classes * dims.labels
+        answer.frame.annotations.dims().labels
     }
 
+    /// A matrix of no more rows than a batch is not cut, so that time follows the rows and not the units, most of which
+    /// have no row where annotators have few annotations.
+    ///
     /// A class counts as met from an expected count of 0.5 on, and an annotator's expected counts sum to the weights of
     /// the annotations: at most twice as many classes as the total weight are met.
-    fn rows_of_unit<'a>(&self, answer: &'a QuestionResult) -> Option<RowsOfUnit<'a>> {
+    fn unit_spans<'a>(&self, answer: &'a QuestionResult) -> Option<UnitSpans<'a>> {
         let (a, report) = (&answer.frame.annotations, &answer.fitted.report);
         let (dims, common) = (a.dims(), usize::from(report.common.is_some()));
-        let weights = OnceLock::new();
+        let (room, weights) = (batch_rows_of(&answer.frame), OnceLock::new());
+        let whole = UnitSpan { units: dims.classes, rows: dims.classes * dims.labels };
         Some(Box::new(move |unit| {
-            let Some(r) = unit.checked_sub(common) else { return dims.classes * dims.labels };
-            let annotations = a.rows_of_annotator(r) as usize;
-            if annotations >= dims.labels {
-                return dims.classes * dims.labels;
-            }
+            let (matrix, class) = (unit / dims.classes, unit % dims.classes);
+            let few = matrix.checked_sub(common).filter(|r| !is_whole(a, *r));
+            let (Some(r), Some(confusion)) = (few, &report.confusion) else {
+                let row = UnitSpan { units: 1, rows: dims.labels };
+                return if whole.rows <= room { whole } else { row };
+            };
+            let labels = a.labels_of(r).len().max(1);
             let weight = weights.get_or_init(|| weights_of_annotators(a))[r];
             // The weight is never negative, and the cast saturates.
             #[allow(clippy::cast_sign_loss)]
             let met = ((2.0 * weight).ceil() as usize).min(dims.classes);
-            met * a.labels_of(r).len()
+            if met * labels <= room {
+                return UnitSpan { rows: met * labels, ..whole };
+            }
+            let units = (room / labels).clamp(1, dims.classes - class);
+            let met = (class..class + units).filter(|k| has_met(confusion, a, r, *k)).count();
+            UnitSpan { units, rows: met * labels }
         }))
     }
 
@@ -101,10 +115,13 @@ impl OutcomeTable for ConfusionMatricesTable {
         let answer = &outcome.answers[question];
         let mut cells = CellRows::default();
         let common = usize::from(answer.fitted.report.common.is_some());
-        for unit in units {
-            match unit.checked_sub(common) {
-                Some(r) => cells.add(answer, r),
-                None => cells.add_common(answer),
+        let n = answer.frame.annotations.dims().classes.max(1);
+        for matrix in units.start / n..units.end.div_ceil(n) {
+            let first = matrix * n;
+            let classes = units.start.max(first) - first..units.end.min(first + n) - first;
+            match matrix.checked_sub(common) {
+                Some(r) => cells.add(answer, r, classes),
+                None => cells.add_common(answer, classes),
             }
         }
         let scope = |r: &Option<u32>| if r.is_some() { "annotator" } else { "common" };
@@ -130,41 +147,47 @@ fn weights_of_annotators(a: &Annotations) -> Vec<f64> {
     weights
 }
 
+/// Whether annotator `r` has the whole matrix.
+fn is_whole(a: &Annotations, r: usize) -> bool {
+    a.rows_of_annotator(r) as usize >= a.dims().labels
+}
+
+/// Whether annotator `r` counts as having met class `k`.
+fn has_met(confusion: &Confusion, a: &Annotations, r: usize, k: usize) -> bool {
+    let n = a.dims().classes;
+    a.columns_of(r).map(|column| confusion.expected_count[column * n + k]).sum::<f64>() >= MET
+}
+
 impl CellRows {
-    /// Adds the matrix that all annotators share.
-    fn add_common(&mut self, answer: &QuestionResult) {
-        let dims = answer.frame.annotations.dims();
+    /// Adds the rows of some classes of the matrix that all annotators share.
+    fn add_common(&mut self, answer: &QuestionResult, classes: Range<usize>) {
+        let n = answer.frame.annotations.dims().labels;
         let Some(common) = &answer.fitted.report.common else { return };
-        let cells = common.probability.iter().zip(&common.expected_count).enumerate();
-        for (cell, (probability, count)) in cells {
+        for cell in classes.start * n..classes.end * n {
             self.annotator.push(None);
-            self.class.push(Some((cell / dims.labels) as u32));
-            self.label.push(Some((cell % dims.labels) as u32));
-            self.probability.push(*probability);
-            self.expected_count.push(*count);
+            self.class.push(Some((cell / n) as u32));
+            self.label.push(Some((cell % n) as u32));
+            self.probability.push(common.probability[cell]);
+            self.expected_count.push(common.expected_count[cell]);
         }
     }
 
-    fn add(&mut self, answer: &QuestionResult, r: usize) {
+    /// Adds the rows of some classes of the matrix of annotator `r`.
+    fn add(&mut self, answer: &QuestionResult, r: usize, classes: Range<usize>) {
         let a = &answer.frame.annotations;
-        let dims = a.dims();
         let Some(confusion) = &answer.fitted.report.confusion else { return };
-        let is_whole = a.rows_of_annotator(r) as usize >= dims.labels;
-        let labels = if is_whole { dims.labels } else { a.labels_of(r).len() };
+        let is_whole = is_whole(a, r);
+        let mut own = a.labels_of(r).iter().map(|l| *l as usize).zip(a.columns_of(r)).peekable();
         self.columns.clear();
-        self.columns.extend((0..labels).map(|n| {
-            if is_whole {
-                (n, a.column_of(r, n))
-            } else {
-                (a.labels_of(r)[n] as usize, Some(a.columns_of(r).start + n))
-            }
-        }));
-        let matrix = confusion.of(a, r, &mut self.sums);
-        for k in 0..dims.classes {
-            let counts = a.columns_of(r).map(|c| confusion.expected_count[c * dims.classes + k]);
-            if !is_whole && counts.sum::<f64>() < MET {
-                continue;
-            }
+        if is_whole {
+            self.columns.extend((0..a.dims().labels).map(|label| {
+                (label, own.next_if(|(own, _)| *own == label).map(|(_, column)| column))
+            }));
+        } else {
+            self.columns.extend(own.map(|(label, column)| (label, Some(column))));
+        }
+        let matrix = confusion.of_classes(a, r, classes.clone(), &mut self.sums);
+        for k in classes.filter(|k| is_whole || has_met(confusion, a, r, *k)) {
             for (label, column) in &self.columns {
                 let (probability, count) = matrix.cell(k, *label, *column);
                 self.annotator.push(Some(r as u32));
@@ -174,5 +197,164 @@ impl CellRows {
                 self.expected_count.push(count);
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use arrow::array::{AsArray, RecordBatch, UInt32Array};
+    use arrow::datatypes::{Float64Type, UInt32Type};
+
+    use super::super::cut::BATCH_ROWS;
+    use super::super::{FilledTable, RunRecord, Table};
+    use super::*;
+    use crate::decide::{DecideSpec, Tally};
+    use crate::frame::{Frame, Ids, Rejects, UnknownGold};
+    use crate::model::confusion::{Cells, CommonConfusion, Smoothing};
+    use crate::model::fitted::{Fitted, Report, Stop, on_cpu};
+    use crate::model::posterior::Posterior;
+    use crate::testing::tiny;
+
+    /// One matrix has more rows than a batch.
+    const CLASSES: usize = 100;
+
+    /// The number of annotations of each annotator. The first has the whole matrix, although three labels are not used.
+    const ANNOTATIONS: [u32; 5] = [200, 1, 30, 95, 1];
+
+    fn outcome() -> Outcome {
+        let of_annotator = |(r, n): (u32, u32)| (0..n).map(move |i| (i, r, (i + 5 * r) % (97 + r)));
+        let rows: Vec<_> = (0..).zip(ANNOTATIONS).flat_map(of_annotator).collect();
+        let annotations = tiny(CLASSES, &rows);
+        let ids =
+            |n: usize| Ids::in_order(Arc::new((0..n as u32).map(Some).collect::<UInt32Array>()));
+        // Three quarters of the annotations with a label are of its class, and a quarter of the next class.
+        let count = |(column, k): (u32, usize)| match annotations.label_of(column) as usize {
+            label if label == k => 0.75,
+            label if (label + 1) % CLASSES == k => 0.25,
+            _ => 0.0,
+        };
+        let cells = (0..annotations.n_columns() as u32)
+            .flat_map(|column| (0..CLASSES).map(move |k| (column, k)));
+        let expected_count: Vec<f64> = cells.map(count).collect();
+        let common: Vec<f64> = (0..CLASSES * CLASSES).map(|cell| cell as f64).collect();
+        let common = CommonConfusion::new(&annotations, common, &expected_count);
+        let smoothing = Smoothing::new(&annotations, 0.25, 1.5);
+        let confusion = Confusion { cells: Cells::Counted(smoothing), expected_count };
+        let report =
+            Report { confusion: Some(confusion), common: Some(common), ..Report::default() };
+        let dims = annotations.dims();
+        let fitted = Fitted {
+            posterior: Posterior::zeros(dims.instances, CLASSES),
+            predictions: None,
+            report,
+            trace: Vec::new(),
+            stop: Stop { converged: true, iterations: 1 },
+            model: None,
+            device: on_cpu(),
+        };
+        let frame = Frame {
+            question: None,
+            instances: ids(dims.instances),
+            annotators: ids(dims.annotators),
+            labels: ids(dims.labels),
+            annotations,
+            gold: Vec::new(),
+            unknown_gold: UnknownGold::default(),
+            described: None,
+            rejects: Rejects::default(),
+            left_out: Vec::new(),
+            rows_read: 0,
+        };
+        Outcome {
+            answers: vec![QuestionResult { frame, fitted, tally: Tally::default() }],
+            decide: DecideSpec::default(),
+            metrics: Vec::new(),
+            run: RunRecord::default(),
+        }
+    }
+
+    /// (annotator, class, label, bits of the probability, bits of the expected count)
+    type Row = (Option<u32>, u32, u32, u64, u64);
+
+    /// The rows of whole matrices, one after the other.
+    fn wanted(outcome: &Outcome) -> Vec<Row> {
+        let QuestionResult { frame, fitted, .. } = &outcome.answers[0];
+        let (a, report) = (&frame.annotations, &fitted.report);
+        let (common, confusion) =
+            (report.common.as_ref().unwrap(), report.confusion.as_ref().unwrap());
+        let row = |r: Option<usize>, k: usize, label: usize, (p, count): (f64, f64)| {
+            (r.map(|r| r as u32), k as u32, label as u32, p.to_bits(), count.to_bits())
+        };
+        let mut rows = Vec::new();
+        for cell in 0..CLASSES * CLASSES {
+            let values = (common.probability[cell], common.expected_count[cell]);
+            rows.push(row(None, cell / CLASSES, cell % CLASSES, values));
+        }
+        for (r, n) in ANNOTATIONS.into_iter().enumerate() {
+            let mut sums = Vec::new();
+            let matrix = confusion.of(a, r, &mut sums);
+            let is_whole = n as usize >= CLASSES;
+            for k in 0..CLASSES {
+                let columns = (0..CLASSES).map(|label| (label, a.column_of(r, label)));
+                let columns = columns.filter(|(_, column)| is_whole || column.is_some());
+                let cells = columns.map(|(label, column)| (label, matrix.cell(k, label, column)));
+                let cells: Vec<(usize, (f64, f64))> = cells.collect();
+                let expected: f64 = cells.iter().map(|(_, (_, count))| count).sum();
+                if is_whole || expected >= MET {
+                    rows.extend(cells.iter().map(|(label, cell)| row(Some(r), k, *label, *cell)));
+                }
+            }
+        }
+        rows
+    }
+
+    fn rows(batch: &RecordBatch) -> Vec<Row> {
+        let numbers = |name: &str| batch.column_by_name(name).unwrap().as_primitive::<UInt32Type>();
+        let bits = |name: &str, row: usize| {
+            let values = batch.column_by_name(name).unwrap().as_primitive::<Float64Type>();
+            values.value(row).to_bits()
+        };
+        let row = |row: usize| {
+            let annotator = numbers("annotator_id").iter().nth(row).unwrap();
+            let (class, label) = (numbers("class").value(row), numbers("label").value(row));
+            (annotator, class, label, bits("probability", row), bits("expected_count", row))
+        };
+        (0..batch.num_rows()).map(row).collect()
+    }
+
+    #[test]
+    fn a_matrix_of_more_rows_than_a_batch_is_cut_and_has_the_same_rows() {
+        let outcome = outcome();
+        let table = FilledTable::new(&ConfusionMatricesTable, &outcome);
+        let batches: Vec<RecordBatch> = (0..table.n_parts())
+            .flat_map(|part| table.batches(part))
+            .collect::<Result<_>>()
+            .unwrap();
+        let sizes: Vec<usize> = batches.iter().map(RecordBatch::num_rows).collect();
+        assert!(sizes.iter().all(|rows| *rows <= BATCH_ROWS), "{sizes:?}");
+        let found: Vec<Row> = batches.iter().flat_map(rows).collect();
+        let wanted = wanted(&outcome);
+        assert_eq!(found.len(), wanted.len());
+        assert!(found.iter().zip(&wanted).all(|(found, wanted)| found == wanted));
+    }
+
+    #[test]
+    fn only_a_matrix_of_more_rows_than_a_batch_is_cut() {
+        let outcome = outcome();
+        let answer = &outcome.answers[0];
+        let spans = ConfusionMatricesTable.unit_spans(answer).unwrap();
+        let span = |matrix: usize| spans(matrix * CLASSES);
+        let row = UnitSpan { units: 1, rows: CLASSES };
+        assert_eq!([span(0), span(1)], [row, row], "the common matrix, and a whole one");
+        assert_eq!(span(2), UnitSpan { units: CLASSES, rows: 2 }, "one annotation");
+        assert_eq!(span(3), UnitSpan { units: CLASSES, rows: 60 * 30 }, "30 annotations");
+        // 95 annotations can be of all classes, which would be more than a batch: the classes are counted. This
+        // annotator has met all but those from 10 to 14.
+        let units = BATCH_ROWS / 95;
+        assert_eq!(span(4), UnitSpan { units, rows: (units - 5) * 95 });
+        let rest = CLASSES - units;
+        assert_eq!(spans(4 * CLASSES + units), UnitSpan { units: rest, rows: rest * 95 });
+        let total = ConfusionMatricesTable.units(answer);
+        assert_eq!(total, (1 + ANNOTATIONS.len()) * CLASSES);
     }
 }

@@ -1,12 +1,14 @@
 //! The fourth stage: the output tables. Each file declares one table: its schema and its rows.
 //!
 //! Every run writes every table that `sink.tables` does not leave out, even an empty one, so that a query always finds
-//! it. A table is cut into parts by its units (instances, annotators), so that files do not depend on threads.
+//! it. A table is cut into parts by its units (instances, annotators, rows of matrices), so that files do
+//! not depend on threads.
 
 mod annotators;
 mod classes;
 mod computed;
 mod confusion_matrices;
+mod cut;
 mod labels;
 pub mod metrics;
 mod parameters;
@@ -27,21 +29,14 @@ use crate::frame::{Frame, Ids};
 use crate::model::fitted::Fitted;
 pub use computed::ComputedTable;
 pub(crate) use confusion_matrices::MET;
+use cut::{Chunk, UnitRows, batch_rows, cut};
+pub use cut::{UnitSpan, UnitSpans};
 pub(crate) use probabilities::predictions;
 pub(crate) use run::run;
 pub use run::{InputRecord, RunRecord};
 
 /// The version of all schemas together: it increases when a column changes or is removed.
 pub const SCHEMA_VERSION: u32 = 1;
-
-/// About the most rows of a part file, which is encoded in memory.
-const PART_ROWS: usize = 1 << 20;
-
-/// The most rows of a record batch, unless a single unit has more.
-const BATCH_ROWS: usize = 1 << 13;
-
-/// The most bytes of ids and labels in a record batch, unless a single unit has more.
-const BATCH_BYTES: usize = 32 << 20;
 
 /// A question's frame and the model that was fitted to it.
 pub struct QuestionResult {
@@ -124,23 +119,20 @@ pub trait Table: Send + Sync {
     fn is_distinct(&self, column: &str) -> bool;
 }
 
-/// An upper bound on the rows of a unit.
-pub type RowsOfUnit<'a> = Box<dyn Fn(usize) -> usize + 'a>;
-
 /// A table that every run writes: its declared columns, and how its rows are computed from an outcome.
 pub trait OutcomeTable: Sync {
     /// Its name: the folder it is written to, and the table in SQL.
     fn name(&self) -> &'static str;
     /// Its columns, without `question`.
     fn columns(&self) -> &'static [Column];
-    /// The number of units (instances, annotators, rows) of a question that its rows are computed from.
+    /// The number of units (instances, annotators, rows of matrices) of a question that its rows are computed from.
     fn units(&self, answer: &QuestionResult) -> usize;
     /// The most rows of a unit.
     fn rows_per_unit(&self, _answer: &QuestionResult) -> usize {
         1
     }
-    /// The most rows of each unit, where most units have far fewer than [`OutcomeTable::rows_per_unit`].
-    fn rows_of_unit<'a>(&self, _answer: &'a QuestionResult) -> Option<RowsOfUnit<'a>> {
+    /// The spans of units that are not cut, where most units have far fewer rows than [`OutcomeTable::rows_per_unit`].
+    fn unit_spans<'a>(&self, _answer: &'a QuestionResult) -> Option<UnitSpans<'a>> {
         None
     }
     /// The columns' arrays for the rows of some units.
@@ -186,18 +178,13 @@ pub static TABLES: &[&dyn OutcomeTable] = &[
     &run::RunTable,
 ];
 
-/// A range of units of one question.
-#[derive(Debug, Clone, PartialEq, Eq)]
-struct Chunk {
-    question: usize,
-    units: Range<usize>,
-}
-
 /// A declared table together with the outcome that its rows come from.
 pub struct FilledTable<'a> {
     table: &'static dyn OutcomeTable,
     outcome: &'a Outcome,
     schema: SchemaRef,
+    /// The rows of the units of each question.
+    rows: Vec<UnitRows<'a>>,
     /// The chunks of each part.
     parts: Vec<Vec<Chunk>>,
     batch_rows: usize,
@@ -215,8 +202,10 @@ impl<'a> FilledTable<'a> {
         outcome: &'a Outcome,
         batch_rows: usize,
     ) -> Self {
-        let (schema, parts) = (schema_of(table, outcome), cut(table, outcome));
-        Self { table, outcome, schema, parts, batch_rows }
+        let rows: Vec<UnitRows<'a>> =
+            outcome.answers.iter().map(|answer| UnitRows::of(table, answer)).collect();
+        let (schema, parts) = (schema_of(table, outcome), cut(table, outcome, &rows));
+        Self { table, outcome, schema, rows, parts, batch_rows }
     }
 
     /// Every table of a run whose name is wanted.
@@ -257,7 +246,7 @@ impl Table for FilledTable<'_> {
 
     fn batches(&self, part: usize) -> Box<dyn Iterator<Item = Result<RecordBatch>> + '_> {
         Box::new(self.parts[part].iter().flat_map(move |chunk| {
-            let rows = UnitRows::of(self.table, &self.outcome.answers[chunk.question]);
+            let rows = &self.rows[chunk.question];
             let mut next = chunk.units.start;
             std::iter::from_fn(move || {
                 let units = (next < chunk.units.end)
@@ -280,79 +269,6 @@ impl Table for FilledTable<'_> {
                 }
         })
     }
-}
-
-/// Bounds on the rows of a question's units.
-struct UnitRows<'a> {
-    most: usize,
-    of: Option<RowsOfUnit<'a>>,
-}
-
-impl<'a> UnitRows<'a> {
-    fn of(table: &dyn OutcomeTable, answer: &'a QuestionResult) -> Self {
-        Self { most: table.rows_per_unit(answer).max(1), of: table.rows_of_unit(answer) }
-    }
-
-    fn of_unit(&self, unit: usize) -> usize {
-        self.of.as_ref().map_or(self.most, |of| of(unit))
-    }
-
-    /// The end of the longest run of units from the start that has at most `room` rows, but at least one unit; and the
-    /// number of those rows.
-    fn fitting(&self, units: Range<usize>, room: usize) -> (usize, usize) {
-        if self.of.is_none() {
-            let n = (room / self.most).clamp(1, units.len());
-            return (units.start + n, n.saturating_mul(self.most));
-        }
-        let (mut end, mut rows) = (units.start + 1, self.of_unit(units.start));
-        while end < units.end && rows.saturating_add(self.of_unit(end)) <= room {
-            rows += self.of_unit(end);
-            end += 1;
-        }
-        (end, rows)
-    }
-}
-
-/// The number of rows of a batch in which even the longest ids and labels fit into [`BATCH_BYTES`].
-fn batch_rows(outcome: &Outcome) -> usize {
-    let of_frame = |frame: &Frame| {
-        let ids = [&frame.instances, &frame.annotators, &frame.labels].into_iter();
-        let ids = ids.chain(&frame.question).map(Ids::longest).sum::<usize>();
-        ids + frame.described.as_ref().map_or(0, |described| described.features.ids.longest())
-    };
-    let longest = outcome.answers.iter().map(|answer| of_frame(&answer.frame)).max();
-    rows_of(longest.unwrap_or_default())
-}
-
-/// The number of rows of a batch if each row has `bytes` bytes.
-fn rows_of(bytes: usize) -> usize {
-    (BATCH_BYTES / bytes.max(1)).clamp(1, BATCH_ROWS)
-}
-
-/// Cuts a table into parts of about [`PART_ROWS`] rows. Questions with few rows share a part: thousands of questions do
-/// not become thousands of files.
-fn cut(table: &dyn OutcomeTable, outcome: &Outcome) -> Vec<Vec<Chunk>> {
-    let questions = if table.is_about_the_run() { 1 } else { outcome.answers.len() };
-    let (mut parts, mut open, mut room) = (Vec::new(), Vec::new(), PART_ROWS);
-    for question in 0..questions {
-        let answer = &outcome.answers[question];
-        let (units, rows) = (table.units(answer), UnitRows::of(table, answer));
-        let mut start = 0;
-        while start < units {
-            if room < rows.of_unit(start) && !open.is_empty() {
-                parts.push(std::mem::take(&mut open));
-                room = PART_ROWS;
-            }
-            let (end, taken) = rows.fitting(start..units, room);
-            open.push(Chunk { question, units: start..end });
-            room = room.saturating_sub(taken);
-            start = end;
-        }
-    }
-    if !open.is_empty() || parts.is_empty() {
-        parts.push(open);
-    }
-    parts
 }
 
 /// The types of the ids and labels that were read.

@@ -21,7 +21,8 @@ impl OutcomeTable for RejectsTable {
     fn columns(&self) -> &'static [Column] {
         static COLUMNS: std::sync::LazyLock<Vec<Column>> = std::sync::LazyLock::new(|| {
             let item = Arc::new(Field::new_list_field(DataType::Utf8, true));
-            let values = "up to five offending values; where the value is null, the row's instance";
+            let values = "up to five offending values, `...` ends one that was cut after 1000 characters; where the \
+                          value is null, the row's instance";
             vec![
                 column("reason", TEXT, "the reason of the rejection"),
                 column("count", COUNT, "number of rows that were rejected for it"),

@@ -10,12 +10,8 @@
 //! keys compare as the bytes do, hash with one multiplication and need no memory outside the table that holds them.
 
 use std::cmp::Ordering;
-use std::sync::Arc;
 
-use arrow::array::{
-    Array, ArrayRef, AsArray, FixedSizeBinaryBuilder, GenericBinaryArray, GenericBinaryBuilder,
-    GenericStringArray, Int64Builder, OffsetSizeTrait, UInt64Builder, new_empty_array,
-};
+use arrow::array::{Array, ArrayRef, AsArray};
 use arrow::compute::cast;
 use arrow::datatypes::{DataType, Int64Type, UInt64Type};
 use arrow::row::{RowConverter, SortField};
@@ -210,102 +206,12 @@ pub fn for_each_key(array: &ArrayRef, mut visit: impl FnMut(usize, Option<Key<'_
     Ok(())
 }
 
-fn row_converter(data_type: &DataType) -> Result<RowConverter> {
+pub(super) fn row_converter(data_type: &DataType) -> Result<RowConverter> {
     RowConverter::new(vec![SortField::new(data_type.clone())]).map_err(|_| {
         Error::data("values of this type cannot be ids or labels")
             .found(data_type.to_string())
             .help("cast the column in source.sql, or map another one")
     })
-}
-
-/// Decodes `keys` to an array of type `data_type`; to plain values where that is a dictionary with too few indices.
-///
-/// # Errors
-/// When a key does not fit the type.
-pub fn to_array<'a>(
-    data_type: &DataType,
-    keys: impl ExactSizeIterator<Item = Key<'a>> + Clone,
-) -> Result<ArrayRef> {
-    if keys.len() == 0 {
-        return Ok(new_empty_array(data_type));
-    }
-    let plain: ArrayRef = match IdType::of(data_type) {
-        IdType::Integer => integers(keys),
-        IdType::Text if fits_i32(keys.clone()) => text::<i32>(keys)?,
-        IdType::Text => text::<i64>(keys)?,
-        IdType::Binary => match value_type(data_type) {
-            DataType::FixedSizeBinary(width) => {
-                let mut builder = FixedSizeBinaryBuilder::new(*width);
-                for key in keys {
-                    with_bytes(key, |b| builder.append_value(b))?;
-                }
-                Arc::new(builder.finish())
-            }
-            _ if fits_i32(keys.clone()) => Arc::new(bytes::<i32>(keys)),
-            _ => Arc::new(bytes::<i64>(keys)),
-        },
-        IdType::Other(_) => {
-            let converter = row_converter(data_type)?;
-            let parser = converter.parser();
-            let owned: Vec<Vec<u8>> = keys.map(|k| with_bytes(k, <[u8]>::to_vec)).collect();
-            let rows = owned.iter().map(|b| parser.parse(b));
-            converter.convert_rows(rows)?.swap_remove(0)
-        }
-    };
-    // A dictionary whose index type is too narrow for all batches together becomes its plain values.
-    match cast(&plain, data_type) {
-        Err(_) if matches!(data_type, DataType::Dictionary(..)) => {
-            Ok(cast(&plain, value_type(data_type))?)
-        }
-        other => Ok(other?),
-    }
-}
-
-/// Whether offsets of four bytes can address all bytes of the keys.
-fn fits_i32<'a>(keys: impl Iterator<Item = Key<'a>>) -> bool {
-    i32::try_from(keys.map(Key::len).sum::<usize>()).is_ok()
-}
-
-fn bytes<'a, O: OffsetSizeTrait>(
-    keys: impl ExactSizeIterator<Item = Key<'a>> + Clone,
-) -> GenericBinaryArray<O> {
-    let length = keys.clone().map(Key::len).sum();
-    let mut builder = GenericBinaryBuilder::<O>::with_capacity(keys.len(), length);
-    for key in keys {
-        with_bytes(key, |b| builder.append_value(b));
-    }
-    builder.finish()
-}
-
-/// The string array of the keys, with one UTF-8 check of all their bytes.
-fn text<'a, O: OffsetSizeTrait>(
-    keys: impl ExactSizeIterator<Item = Key<'a>> + Clone,
-) -> Result<ArrayRef> {
-    let (offsets, text, nulls) = bytes::<O>(keys).into_parts();
-    Ok(Arc::new(GenericStringArray::<O>::try_new(offsets, text, nulls)?))
-}
-
-fn value_type(data_type: &DataType) -> &DataType {
-    match data_type {
-        DataType::Dictionary(_, values) => values,
-        other => other,
-    }
-}
-
-fn integers<'a>(keys: impl ExactSizeIterator<Item = Key<'a>> + Clone) -> ArrayRef {
-    let value = |key: Key<'_>| match key {
-        Key::Packed(packed) => packed.as_integer(),
-        Key::Long(_) => 0,
-    };
-    if keys.clone().any(|k| value(k) > i128::from(i64::MAX)) {
-        let mut builder = UInt64Builder::with_capacity(keys.len());
-        keys.for_each(|k| builder.append_value(u64::try_from(value(k)).unwrap_or_default()));
-        Arc::new(builder.finish())
-    } else {
-        let mut builder = Int64Builder::with_capacity(keys.len());
-        keys.for_each(|k| builder.append_value(i64::try_from(value(k)).unwrap_or_default()));
-        Arc::new(builder.finish())
-    }
 }
 
 /// Calls `use_bytes` with the bytes of a key.
@@ -331,35 +237,6 @@ pub fn compare(a: Key<'_>, b: Key<'_>) -> Ordering {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use arrow::array::{BooleanArray, Int32Array, StringArray, UInt64Array};
-
-    fn round_trip(array: impl Array + 'static) {
-        let array: ArrayRef = Arc::new(array);
-        let mut keys: Vec<Vec<u8>> = Vec::new();
-        for_each_key(&array, |_, k| keys.push(with_bytes(k.unwrap(), <[u8]>::to_vec))).unwrap();
-        assert!(keys.is_sorted(), "keys sort as the values do");
-        let back = to_array(array.data_type(), keys.iter().map(|k| Key::new(k))).unwrap();
-        assert_eq!(&back, &array);
-    }
-
-    #[test]
-    fn values_survive_and_sort_in_their_own_order() {
-        round_trip(Int32Array::from(vec![i32::MIN, -1, 0, 7, i32::MAX]));
-        round_trip(UInt64Array::from(vec![0, 1, u64::MAX]));
-        round_trip(BooleanArray::from(vec![false, true]));
-        let long = "x".repeat(10_000);
-        round_trip(StringArray::from(vec!["", "a", "a\0", "ab", "exactly fifteen", &long, "🦜"]));
-    }
-
-    #[test]
-    fn long_offsets_hold_the_same_text() {
-        let keys = || ["", "zwölf", "exactly sixteen."].iter().map(|id| Key::new(id.as_bytes()));
-        assert!(fits_i32(keys()));
-        let (short, long) = (text::<i32>(keys()).unwrap(), text::<i64>(keys()).unwrap());
-        assert_eq!(long.data_type(), &DataType::LargeUtf8);
-        assert_eq!(&cast(&long, &DataType::Utf8).unwrap(), &short);
-        assert_eq!(short.as_string::<i32>().value(1), "zwölf");
-    }
 
     #[test]
     fn every_length_packs_and_unpacks() {

@@ -1,10 +1,9 @@
 //! Gives values provisional numbers as they arrive; [`Interner::finish`] then numbers them in sorted order.
 
-use std::collections::HashMap;
-use std::sync::Arc;
+use std::collections::{BTreeSet, HashMap};
 
 use arrow::array::{Array, ArrayRef, AsArray, Int64Array};
-use arrow::compute::{CastOptions, cast, cast_with_options};
+use arrow::compute::cast;
 use arrow::datatypes::{DataType, Field, Int64Type};
 use arrow::util::display::array_value_to_string;
 use foldhash::SharedSeed;
@@ -12,10 +11,11 @@ use foldhash::fast::SeedableRandomState;
 use rayon::prelude::*;
 
 use super::Ids;
+use super::decode::{fits, to_array, to_shown_array};
 use super::dictionary::dictionary;
 use super::floats::finite;
 use super::hash::Secret;
-use super::key::{IdType, IndexedKey, Key, NULL, Packed, compare, for_each_key, to_array};
+use super::key::{IdType, IndexedKey, Key, NULL, Packed, compare, for_each_key};
 use super::table::{KeyTable, key};
 use super::times::{stored, stored_type};
 use super::untyped::{as_integers, integers as plain_integers, is_untyped, may_become_integers};
@@ -147,7 +147,7 @@ impl Interner {
     }
 
     /// As [`Interner::intern`], for a column of another source: text of a format without types, on either side, may
-    /// stand for integers.
+    /// stand for integers. Integers may be some that the type of this interner cannot hold: see [`Interner::outside`].
     ///
     /// # Errors
     /// As [`Interner::intern`].
@@ -158,24 +158,33 @@ impl Interner {
         numbers: &mut Vec<u32>,
     ) -> Result<()> {
         let integers = |t: &DataType| IdType::of(t) == IdType::Integer;
-        let stands_for_integers = self.untyped && integers(array.data_type())
-            || is_untyped(field) && integers(&self.data_type);
-        if !stands_for_integers {
+        if self.untyped && integers(array.data_type()) && !integers(&self.data_type) {
+            let texts = cast(array, &self.data_type);
+            return self.intern(&texts.map_err(|_| self.another_type(array.data_type()))?, numbers);
+        }
+        if !is_untyped(field) || !integers(&self.data_type) {
             return self.intern(array, numbers);
         }
         // As in a column of text alone, "007" is not an integer.
-        let plain =
-            if integers(&self.data_type) { plain_integers(array)? } else { Arc::clone(array) };
+        let plain = plain_integers(array)?;
         if let Some(row) = (0..array.len()).find(|row| plain.is_null(*row) && array.is_valid(*row))
         {
             let text = array_value_to_string(array, row)?;
             let found = format!("`{text}` here, {} there", self.data_type);
             return Err(self.another_type(array.data_type()).found(found));
         }
-        let strict = CastOptions { safe: false, ..CastOptions::default() };
-        let array = cast_with_options(&plain, &self.data_type, &strict)
-            .map_err(|_| self.another_type(array.data_type()))?;
-        self.intern(&array, numbers)
+        self.intern(&plain, numbers)
+    }
+
+    /// Those of the values with these provisional numbers that the column's type cannot hold, as text.
+    ///
+    /// # Errors
+    /// When a value cannot be decoded.
+    pub fn outside(&self, numbers: impl Iterator<Item = u32>) -> Result<BTreeSet<String>> {
+        let key = |n: u32| key(self.table.keys()[n as usize], &self.long);
+        let keys = numbers.map(key).filter(|key| !fits(&self.data_type, *key));
+        let shown = to_shown_array(&self.data_type, keys.collect::<Vec<_>>().into_iter())?;
+        Ok((0..shown.len()).map(|n| array_value_to_string(&shown, n)).collect::<Result<_, _>>()?)
     }
 
     fn another_type(&self, found: &DataType) -> Error {
@@ -257,12 +266,12 @@ impl Interner {
         next
     }
 
-    /// All values, in the order of their provisional numbers.
+    /// All values for messages, by provisional number, with those that the column's type cannot hold.
     ///
     /// # Errors
-    /// When the values do not fit the column's type.
-    pub fn values(&self) -> Result<ArrayRef> {
-        to_array(&self.data_type, self.table.keys().iter().map(|word| key(*word, &self.long)))
+    /// When a value cannot be decoded.
+    pub fn shown_values(&self) -> Result<ArrayRef> {
+        to_shown_array(&self.data_type, self.table.keys().iter().map(|word| key(*word, &self.long)))
     }
 
     /// Numbers the values for which `keep(provisional)` holds, in sorted order.
