@@ -69,7 +69,7 @@ mod tests {
     }
 
     /// All classes have the same weight, however often they occur: .6 + .2 against .4 + .8, though 62 answers of 110
-    /// agree. A gain of 2 % is too small to count.
+    /// agree. Gains of 2 % and of 4.9 % (1.024 against .976) are too small to count, 5.1 % (1.025 against .975) is not.
     #[test]
     fn rare_classes_count_as_much_as_others() {
         let a = tiny(2, &[(0, 0, 0), (1, 0, 1)]);
@@ -79,5 +79,7 @@ mod tests {
         };
         assert_eq!(switched([60.0, 8.0, 40.0, 2.0]), Some(vec![1, 0]));
         assert_eq!(switched([49.0, 5.0, 51.0, 5.0]), None);
+        assert_eq!(switched([488.0, 512.0, 512.0, 488.0]), None);
+        assert_eq!(switched([487.0, 512.0, 513.0, 488.0]), Some(vec![1, 0]));
     }
 }
