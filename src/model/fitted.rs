@@ -71,12 +71,15 @@ impl TraceRow {
 }
 
 /// How the fit ended.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Stop {
     /// Whether the stop rule was met.
     pub converged: bool,
     /// The number of iterations of the start whose result was kept.
     pub iterations: u32,
+    /// The objective after the last of them; `None` for a fit without iterations of an objective. The last row of the trace
+    /// may be of another start.
+    pub objective: Option<f64>,
 }
 
 /// A fitted model.
@@ -178,7 +181,7 @@ mod tests {
                     seconds: 0.0,
                 })
                 .to_vec(),
-            stop: Stop { converged: true, iterations: 2 },
+            stop: Stop { converged: true, iterations: 2, objective: Some(-2.0) },
             model: None,
             device: on_cpu(),
         };
