@@ -8,6 +8,7 @@ use serde_json::{Value, json};
 use crate::error::clipped;
 use crate::escape;
 use crate::frame::Rejects;
+use crate::model::fitted::Stop;
 use crate::sink::Published;
 use crate::tables::{Outcome, QuestionResult, RunRecord};
 
@@ -50,7 +51,7 @@ pub(super) fn text(published: &Published<Outcome>) -> String {
             line("question", short(question.text(0)));
         }
         line("classes", classes(answer));
-        line("fit", fit(answer));
+        line("fit", fit(answer.fitted.stop));
         let (best, worst) = annotators(answer);
         line("best", best);
         line("worst", worst);
@@ -167,12 +168,12 @@ fn short(mut name: String) -> String {
     name
 }
 
-fn fit(answer: &QuestionResult) -> String {
-    let stop = answer.fitted.stop;
+/// How the start whose result was kept ended; the trace may end with another start.
+fn fit(stop: Stop) -> String {
     let state = if stop.converged { "converged" } else { "stopped" };
-    match answer.fitted.trace.last() {
-        Some(last) => {
-            format!("{state} after {} iterations, objective {:.3}", stop.iterations, last.objective)
+    match stop.objective {
+        Some(objective) => {
+            format!("{state} after {} iterations, objective {objective:.3}", stop.iterations)
         }
         None => "one pass".to_owned(),
     }
@@ -214,4 +215,16 @@ fn first_by(
         first.truncate(NAMED);
     }
     first
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_fit_is_shown_with_the_objective_of_the_start_that_was_kept() {
+        let stop = Stop { converged: false, iterations: 7, objective: Some(-1.5) };
+        assert_eq!(fit(stop), "stopped after 7 iterations, objective -1.500");
+        assert_eq!(fit(Stop { converged: true, iterations: 1, objective: None }), "one pass");
+    }
 }

@@ -89,44 +89,108 @@ fn find(name: &str) -> Result<&'static dyn OutcomeTable> {
     })
 }
 
-/// Every row of a table, as text by column.
-fn rows_of(
-    table: &'static dyn OutcomeTable,
-    outcome: &Outcome,
-) -> Result<Vec<BTreeMap<String, Option<String>>>> {
+/// The cells of a row by column, without nulls.
+type FoundRow = BTreeMap<String, FoundCell>;
+
+/// A cell of a table.
+struct FoundCell {
+    text: String,
+    /// Whether its column is one of floats.
+    is_float: bool,
+}
+
+impl FoundCell {
+    /// Whether the texts are equal, or the numbers, where a column of floats is expected to have a number. Other values,
+    /// such as the id `01`, are the same only as they are written.
+    fn equals(&self, expected: &Scalar) -> bool {
+        if self.text == expected.to_string() {
+            return true;
+        }
+        let wanted = match expected {
+            Scalar::Float(number) => *number,
+            Scalar::Int(number) => *number as f64,
+            Scalar::Bool(_) | Scalar::Text(_) => return false,
+        };
+        let found = self.text.parse::<f64>();
+        self.is_float && found.is_ok_and(|found| (found - wanted).abs() <= TOLERANCE)
+    }
+}
+
+/// Every row of a table.
+fn rows_of(table: &'static dyn OutcomeTable, outcome: &Outcome) -> Result<Vec<FoundRow>> {
     let table = FilledTable::new(table, outcome);
     let mut rows = Vec::new();
     for batch in (0..table.n_parts()).flat_map(|part| table.batches(part)) {
         let batch = batch?;
-        rows.extend((0..batch.num_rows()).map(|row| as_text(&batch, row)));
+        rows.extend((0..batch.num_rows()).map(|row| row_of(&batch, row)));
     }
     Ok(rows)
 }
 
-fn as_text(batch: &RecordBatch, row: usize) -> BTreeMap<String, Option<String>> {
+fn row_of(batch: &RecordBatch, row: usize) -> FoundRow {
     let schema = batch.schema();
     let cells = schema.fields().iter().zip(batch.columns());
-    cells
+    let valid = cells.filter(|(_, array)| array.is_valid(row));
+    valid
         .map(|(field, array)| {
-            let text =
-                array.is_valid(row).then(|| array_value_to_string(array, row).unwrap_or_default());
-            (field.name().clone(), text)
+            let text = array_value_to_string(array, row).unwrap_or_default();
+            let is_float = array.data_type().is_floating();
+            (field.name().clone(), FoundCell { text, is_float })
         })
         .collect()
 }
 
-fn matches(found: &BTreeMap<String, Option<String>>, expected: &BTreeMap<String, Scalar>) -> bool {
-    expected.iter().all(|(column, value)| {
-        let Some(Some(found)) = found.get(column) else { return false };
-        let wanted = value.to_string();
-        match (found.parse::<f64>(), wanted.parse::<f64>()) {
-            (Ok(found), Ok(wanted)) => (found - wanted).abs() <= TOLERANCE,
-            _ => *found == wanted,
-        }
-    })
+fn matches(found: &FoundRow, expected: &BTreeMap<String, Scalar>) -> bool {
+    expected.iter().all(|(column, value)| found.get(column).is_some_and(|cell| cell.equals(value)))
 }
 
 fn describe(row: &BTreeMap<String, Scalar>) -> String {
     let cells = row.iter().map(|(column, value)| format!("{column} = {value}"));
     cells.collect::<Vec<_>>().join(", ")
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use arrow::array::{ArrayRef, Float64Array, Int64Array, StringArray};
+
+    use super::*;
+
+    fn is_found(column: ArrayRef, expected: Scalar) -> bool {
+        let batch = RecordBatch::try_from_iter([("column", column)]).unwrap();
+        matches(&row_of(&batch, 0), &BTreeMap::from([("column".to_owned(), expected)]))
+    }
+
+    fn text(value: &str) -> Scalar {
+        Scalar::Text(value.to_owned())
+    }
+
+    #[test]
+    fn texts_and_ids_are_equal_only_as_they_are_written() {
+        let label = |label: &str| -> ArrayRef { Arc::new(StringArray::from(vec![label])) };
+        for equal in ["1", "nan", "inf"] {
+            assert!(is_found(label(equal), text(equal)), "{equal}");
+        }
+        assert!(is_found(label("1"), Scalar::Int(1)));
+        assert!(!is_found(label("01"), text("1")) && !is_found(label("01"), Scalar::Int(1)));
+        assert!(!is_found(label("1.0"), Scalar::Float(1.0)));
+        // Both are 2^53 as floats.
+        let id = |id: i64| -> ArrayRef { Arc::new(Int64Array::from(vec![id])) };
+        let large = 1 << 53;
+        assert!(is_found(id(large + 1), Scalar::Int(large + 1)));
+        assert!(!is_found(id(large + 1), Scalar::Int(large)));
+        assert!(!is_found(id(large + 1), text("9007199254740992")));
+    }
+
+    #[test]
+    fn floats_are_equal_within_the_tolerance() {
+        let float = |value: Option<f64>| -> ArrayRef { Arc::new(Float64Array::from(vec![value])) };
+        assert!(is_found(float(Some(0.3 + 4e-7)), Scalar::Float(0.3)));
+        assert!(!is_found(float(Some(0.3 + 4e-6)), Scalar::Float(0.3)));
+        assert!(is_found(float(Some(1.0 - 4e-7)), Scalar::Int(1)));
+        assert!(is_found(float(Some(f64::INFINITY)), Scalar::Float(f64::INFINITY)));
+        assert!(!is_found(float(Some(0.3)), text("0.30")));
+        assert!(!is_found(float(None), Scalar::Float(0.0)));
+    }
 }

@@ -23,8 +23,8 @@ impl Scored {
         equal_mass(self.answers()?)
     }
 
-    /// The mean over the classes of the calibration error of P(class), over 15 bins of equal width: Kull et al. 2019,
-    /// arXiv:1910.12656.
+    /// The mean over the classes that the run knows of the calibration error of P(class), over 15 bins of equal width:
+    /// Kull et al. 2019, arXiv:1910.12656.
     #[must_use]
     pub fn ece_classwise(&self) -> Option<f64> {
         let of = |k: usize| {

@@ -8,14 +8,15 @@ use crate::tables::metrics::Metric;
 /// Instances with a known class, their labels and posteriors.
 #[derive(Debug, Clone)]
 pub struct Scored {
-    /// The number of classes.
+    /// The number of classes that the run knows.
     n_classes: usize,
     /// The label of each instance, as a class index; `None` for an instance without a label.
     label: Vec<Option<usize>>,
     /// The posterior, `[instance, class]`, all zero where an instance has none; `None` where posteriors are unknown, so
     /// that their scores are undefined.
     posterior: Option<Vec<f64>>,
-    /// The true class.
+    /// The true class; `n_classes` stands for every class that the run does not know. No label is of such a class, and
+    /// its probability is 0.
     truth: Vec<usize>,
 }
 
@@ -52,24 +53,6 @@ impl Scored {
         self.truth.is_empty()
     }
 
-    /// Removes the last class where it is the true class of no instance.
-    #[must_use]
-    pub fn without_idle_class(mut self) -> Self {
-        let n = self.n_classes;
-        if n == 0 || self.truth.contains(&(n - 1)) {
-            return self;
-        }
-        let mut column = 0;
-        self.posterior.iter_mut().for_each(|all| {
-            all.retain(|_| {
-                column = column % n + 1;
-                column < n
-            });
-        });
-        self.n_classes = n - 1;
-        self
-    }
-
     /// The mean of `score(posterior, truth, label)` over the instances.
     fn mean(&self, score: impl Fn(&[f64], usize, Option<usize>) -> f64) -> Option<f64> {
         let scores: Vec<f64> = self
@@ -88,8 +71,9 @@ impl Scored {
     }
 
     fn rows(&self) -> Option<impl Iterator<Item = (&[f64], usize)>> {
-        let all = self.posterior.as_ref()?;
-        Some(all.chunks_exact(self.n_classes.max(1)).zip(self.truth.iter().copied()))
+        let (all, n) = (self.posterior.as_ref()?, self.n_classes);
+        let rows = self.truth.iter().enumerate();
+        Some(rows.map(move |(row, truth)| (&all[row * n..(row + 1) * n], *truth)))
     }
 
     /// The share of instances with a label.
@@ -116,11 +100,12 @@ impl Scored {
         })
     }
 
-    /// The unweighted mean of F1 over all classes that occur as truth or as a label.
+    /// The unweighted mean of F1 over all classes that occur as truth or as a label. The classes that the run does not
+    /// know count as one, with an F1 of 0.
     #[must_use]
     pub fn macro_f1(&self) -> Option<f64> {
-        let (mut hit, mut given, mut there) =
-            (vec![0_u64; self.n_classes], vec![0_u64; self.n_classes], vec![0_u64; self.n_classes]);
+        let n = self.n_classes + 1;
+        let (mut hit, mut given, mut there) = (vec![0_u64; n], vec![0_u64; n], vec![0_u64; n]);
         for (label, truth) in self.label.iter().zip(&self.truth) {
             there[*truth] += 1;
             if let Some(label) = label {
@@ -128,7 +113,7 @@ impl Scored {
                 hit[*label] += u64::from(label == truth);
             }
         }
-        let scores: Vec<f64> = (0..self.n_classes)
+        let scores: Vec<f64> = (0..n)
             .filter(|k| given[*k] + there[*k] > 0)
             .map(|k| 2.0 * hit[k] as f64 / (given[k] + there[k]) as f64)
             .collect();
@@ -140,12 +125,14 @@ impl Scored {
     pub fn log_loss(&self) -> Option<f64> {
         self.mean(|row, truth, _| {
             let sum: f64 = row.iter().sum();
-            -(if sum > 0.0 { row[truth] / sum } else { 0.0 }).clamp(1e-15, 1.0).ln()
+            let of_truth = row.get(truth).copied().unwrap_or(0.0);
+            -(if sum > 0.0 { of_truth / sum } else { 0.0 }).clamp(1e-15, 1.0).ln()
         })
     }
 
-    /// The area under the ROC curve, with ties counted half: of the second class where there are two classes, else the
-    /// mean over the classes that have both positive and negative instances.
+    /// The area under the ROC curve, with ties counted half: of the second class where the run knows two classes, else the
+    /// mean over its classes that have both positive and negative instances. An instance of a class that the run does not
+    /// know is a negative one of every class.
     #[must_use]
     pub fn auc(&self) -> Option<f64> {
         let classes = if self.n_classes == 2 { 1..2 } else { 0..self.n_classes };
@@ -259,17 +246,31 @@ mod tests {
         close(s.accuracy_expected_ties(), f64::midpoint(0.5, 0.0));
     }
 
+    /// The third instance is of a class that the run does not know.
     #[test]
-    fn a_class_that_is_nobodys_does_not_count() {
-        let mut wide = Scored::new(3);
-        wide.push(Some(0), &[0.9, 0.1, 0.0], 0);
-        wide.push(Some(1), &[0.2, 0.8, 0.0], 1);
-        wide.push(Some(0), &[0.5, 0.5, 0.0], 1);
-        wide.push(None, &[0.0, 0.0, 0.0], 0);
-        assert_eq!(wide.without_idle_class().all("", "truth"), scored().all("", "truth"));
-        let mut used = Scored::new(2);
-        used.push(Some(0), &[1.0, 0.0], 1);
-        assert_eq!(used.without_idle_class().n_classes, 2);
+    fn an_unknown_class_is_not_one_more_class() {
+        let mut s = Scored::new(2);
+        s.push(Some(0), &[1.0, 0.0], 0);
+        s.push(Some(1), &[0.0, 1.0], 1);
+        s.push(Some(0), &[0.5, 0.5], 2);
+        close(s.auc(), 1.0);
+        // both classes: one of three instances has a P(class) of .5 without a hit, the others have no gap
+        close(s.ece_classwise(), 0.5 / 3.0);
+        close(s.accuracy(), 2.0 / 3.0);
+        close(s.accuracy_expected_ties(), 2.0 / 3.0);
+        close(s.log_loss(), -1e-15_f64.ln() / 3.0);
+        // class 0: one hit of 2 given, 1 there; class 1: right; the unknown class: none
+        close(s.macro_f1(), (2.0 / 3.0 + 1.0) / 3.0);
+    }
+
+    /// The unknown instance has the highest P(class 1): one of the two pairs of class 1 is in order.
+    #[test]
+    fn an_unknown_class_is_a_negative_of_the_area() {
+        let mut s = Scored::new(2);
+        s.push(Some(0), &[0.9, 0.1], 0);
+        s.push(Some(0), &[0.8, 0.2], 1);
+        s.push(Some(1), &[0.3, 0.7], 2);
+        close(s.auc(), 0.5);
     }
 
     /// Class 0 wins 4.5 of its 6 pairs, class 1 three of 6, class 2 3.5 of 4: equal scores are half a win.

@@ -71,12 +71,15 @@ impl TraceRow {
 }
 
 /// How the fit ended.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Stop {
     /// Whether the stop rule was met.
     pub converged: bool,
     /// The number of iterations of the start whose result was kept.
     pub iterations: u32,
+    /// The objective after the last of them; `None` for a fit without iterations of an objective. The last row of the trace
+    /// may be of another start.
+    pub objective: Option<f64>,
 }
 
 /// A fitted model.
@@ -130,10 +133,13 @@ impl Fitted {
             ("prior", report.prior.as_deref().unwrap_or_default()),
             ("skill", &report.skill),
             ("skill interval", &intervals),
-            ("common confusion", report.common.as_ref().map_or(&[], |common| &common.probability)),
             ("objective", &objectives),
             ("change of the objective", &changes),
         ];
+        if let Some(CommonConfusion { probability, expected_count }) = &report.common {
+            parts.push(("common confusion", probability));
+            parts.push(("expected count of the common confusion", expected_count));
+        }
         let confusion = report.confusion.iter().flat_map(Confusion::parts);
         parts.extend(confusion.map(|values| ("confusion", values)));
         let named = report.annotator_parameters.iter();
@@ -158,14 +164,25 @@ fn first_broken(name: &str, values: &[f64], is_fine: fn(f64) -> bool) -> Option<
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::model::confusion::Cells;
 
     #[test]
     fn no_nan_or_infinity_is_overlooked() {
         let fine = Fitted {
             posterior: Posterior::zeros(1, 2),
-            predictions: None,
+            predictions: Some(Posterior::zeros(1, 2)),
             report: Report {
+                prior: Some(vec![0.5; 2]),
                 skill_interval: Some(vec![(0.2, 0.4); 2]),
+                confusion: Some(Confusion {
+                    cells: Cells::Dense(vec![0.5; 4]),
+                    expected_count: vec![1.0; 2],
+                }),
+                common: Some(CommonConfusion {
+                    probability: vec![0.5; 4],
+                    expected_count: vec![1.0; 4],
+                }),
+                annotator_parameters: vec![("ability".to_owned(), vec![1.0; 2])],
                 instance_parameters: vec![("difficulty".to_owned(), vec![1.0, f64::NAN])],
                 ..Report::default()
             },
@@ -178,7 +195,7 @@ mod tests {
                     seconds: 0.0,
                 })
                 .to_vec(),
-            stop: Stop { converged: true, iterations: 2 },
+            stop: Stop { converged: true, iterations: 2, objective: Some(-2.0) },
             model: None,
             device: on_cpu(),
         };
@@ -190,16 +207,41 @@ mod tests {
         };
         let found = [
             broken(|fitted| fitted.posterior.row_mut(0)[1] = f64::NAN),
+            broken(|fitted| fitted.predictions.as_mut().unwrap().row_mut(0)[0] = f64::NAN),
+            broken(|fitted| fitted.report.prior.as_mut().unwrap()[1] = f64::NAN),
             broken(|fitted| fitted.report.skill = vec![0.5, f64::NAN]),
             broken(|fitted| fitted.report.skill_interval.as_mut().unwrap()[1].0 = f64::NAN),
+            broken(|fitted| fitted.report.common.as_mut().unwrap().probability[3] = f64::NAN),
+            broken(|fitted| fitted.report.common.as_mut().unwrap().expected_count[2] = f64::NAN),
+            broken(|fitted| {
+                let confusion = fitted.report.confusion.as_mut().unwrap();
+                confusion.expected_count[1] = f64::INFINITY;
+            }),
+            broken(|fitted| {
+                let confusion = fitted.report.confusion.as_mut().unwrap();
+                confusion.cells = Cells::Dense(vec![f64::NAN; 4]);
+            }),
+            broken(|fitted| {
+                let confusion = fitted.report.confusion.as_mut().unwrap();
+                confusion.cells = Cells::Accuracy(vec![0.5, f64::NAN]);
+            }),
+            broken(|fitted| fitted.report.annotator_parameters[0].1[1] = f64::NAN),
             broken(|fitted| fitted.trace[1].objective = f64::NEG_INFINITY),
             broken(|fitted| fitted.trace[1].change = Some(f64::NAN)),
             broken(|fitted| fitted.report.instance_parameters[0].1[0] = f64::INFINITY),
         ];
         let want = [
             "posterior[1] is NaN",
+            "prediction[0] is NaN",
+            "prior[1] is NaN",
             "skill[1] is NaN",
             "skill interval[2] is NaN",
+            "common confusion[3] is NaN",
+            "expected count of the common confusion[2] is NaN",
+            "confusion[1] is inf",
+            "confusion[0] is NaN",
+            "confusion[1] is NaN",
+            "ability[1] is NaN",
             "objective[1] is -inf",
             "change of the objective[1] is NaN",
             "difficulty[0] is inf",

@@ -59,37 +59,28 @@ impl Scorer<'_> {
             let unknown = &self.frame.unknown_gold;
             (&unknown.of_instances, &unknown.of_feature_rows)
         };
-        // One extra class stands for every class that the model does not know: no label or prediction is ever of this
-        // class.
-        let n = a.dims().classes + 1;
+        let n = a.dims().classes;
         // An instance without evidence has no rows in `posteriors` either, whatever the model fills in: its
         // probabilities count as 0.
         let nothing = vec![0.0; n];
-        let mut padded = nothing.clone();
         let mut all = Vec::new();
         for role in Role::ALL.into_iter().filter(|r| !r.trains()) {
             let mut scored = Scored::new(n);
             for gold in self.frame.gold.iter().chain(of_instances).filter(|g| g.role == role) {
                 let i = gold.instance as usize;
                 let decided = self.decide.decide(a, fitted, self.seed, i);
-                let row = if a.has_evidence(i) {
-                    padded[..n - 1].copy_from_slice(fitted.posterior.row(i));
-                    &padded
-                } else {
-                    &nothing
-                };
+                let row = if a.has_evidence(i) { fitted.posterior.row(i) } else { &nothing };
                 scored.push(decided.class.map(|c| c as usize), row, gold.class as usize);
             }
-            all.push(ScoredRole { role, prefix: "", scored: scored.without_idle_class() });
+            all.push(ScoredRole { role, prefix: "", scored });
             if let (Some(predictions), Some(described)) =
                 (&fitted.predictions, &self.frame.described)
             {
                 let mut scored = Scored::new(n);
                 for gold in described.gold.iter().chain(of_rows).filter(|g| g.role == role) {
-                    padded[..n - 1].copy_from_slice(predictions.row(gold.instance as usize));
-                    scored.push_prediction(&padded, gold.class as usize);
+                    let row = predictions.row(gold.instance as usize);
+                    scored.push_prediction(row, gold.class as usize);
                 }
-                let scored = scored.without_idle_class();
                 all.push(ScoredRole { role, prefix: "prediction_", scored });
             }
         }

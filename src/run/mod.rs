@@ -156,6 +156,8 @@ pub struct Run {
     warnings: Vec<String>,
     /// What the next warnings are about, such as one of several questions.
     subject: Option<String>,
+    /// The number of warnings before those about the subject.
+    before_subject: usize,
     checkpoint: Option<PathBuf>,
 }
 
@@ -172,6 +174,7 @@ impl Run {
             memory: DEFAULT_MEMORY,
             warnings: Vec::new(),
             subject: None,
+            before_subject: 0,
             checkpoint: None,
         }
     }
@@ -262,16 +265,23 @@ impl Run {
     /// Begins all further warnings with this subject, such as one of several questions.
     pub(crate) fn warn_about(&mut self, subject: Option<String>) {
         self.subject = subject;
+        self.before_subject = self.warnings.len();
     }
 
-    /// Reports a warning, and keeps it for the table `run`.
+    /// Reports a warning, and keeps it for the table `run`; once only, if it is repeated about the same subject.
+    ///
+    /// # Why
+    /// A fit may contain the same fit of other annotations, such as of those that are not held out. The same words again
+    /// tell nobody anything new. Only the warnings about one subject are compared, for there may be many questions.
     pub fn warn(&mut self, message: impl Into<String>) {
         let mut message = message.into();
         if let Some(subject) = &self.subject {
             message = format!("{subject}: {message}");
         }
-        self.progress.warn(&message);
-        self.warnings.push(message);
+        if !self.warnings[self.before_subject..].contains(&message) {
+            self.progress.warn(&message);
+            self.warnings.push(message);
+        }
     }
 
     /// All warnings so far.
@@ -315,6 +325,20 @@ mod tests {
         committed.begin_commit().unwrap();
         committed.end_commit(true);
         assert!(!committed.request(15) && committed.check().is_ok() && committed.is_committed());
+    }
+
+    #[test]
+    fn a_warning_is_kept_once_for_each_subject() {
+        let mut run = Run::new(1);
+        for subject in [None, Some("question `p`"), Some("question `q`")] {
+            run.warn_about(subject.map(str::to_owned));
+            for warning in ["few rows", "no gold", "few rows"] {
+                run.warn(warning);
+            }
+        }
+        let want = ["", "question `p`: ", "question `q`: "]
+            .map(|subject| [format!("{subject}few rows"), format!("{subject}no gold")]);
+        assert_eq!(run.warnings(), want.as_flattened());
     }
 
     /// Parts of a run have the run's memory.

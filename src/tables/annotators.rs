@@ -18,14 +18,11 @@ impl OutcomeTable for AnnotatorsTable {
     }
 
     fn columns(&self) -> &'static [Column] {
+        const SKILL: &str = "skill from 0 to 1: agreement (majority vote), accuracy (`one_coin`), mean probability that an annotation is right (`glad`), mean diagonal (confusion models)";
         const COLUMNS: &[Column] = &[
             column("annotator_id", ColumnType::Annotator, "the annotator"),
             column("n_annotations", COUNT, "number of annotations used; repeated ones count each"),
-            column(
-                "skill",
-                REAL,
-                "skill from 0 to 1: agreement (majority vote), mean diagonal (confusion models)",
-            ),
+            column("skill", REAL, SKILL),
             nullable(
                 "skill_low",
                 REAL,

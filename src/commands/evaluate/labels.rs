@@ -145,7 +145,7 @@ impl ScoredLabels {
         rows: Option<&ClassProbabilities>,
         push: impl Fn(&mut Scored, usize, &[f64], usize),
     ) -> Result<Self> {
-        let n_classes = truth.n_classes() + 1;
+        let n_classes = truth.n_classes();
         let mut scored = match rows {
             Some(_) => Scored::new(n_classes),
             None => Scored::without_posteriors(n_classes),
@@ -158,14 +158,14 @@ impl ScoredLabels {
             }
         }
         Ok(Self {
-            scored: scored.without_idle_class(),
+            scored,
             is_known: found.iter().map(Option::is_some).collect(),
             n_instances: instances.len(),
         })
     }
 }
 
-/// P(class) of each instance. The last column is the extra number of unknown classes, with probability 0.
+/// P(class) of each instance.
 ///
 /// # Shapes
 /// `[instance, class]`, row-major; all zero where an instance has no rows.
@@ -184,7 +184,7 @@ impl ClassProbabilities {
     ) -> Result<Option<Self>> {
         let names = ["instance_id", "class", "probability"];
         let Some(rows) = tables.columns(table, &names).await? else { return Ok(None) };
-        let n_classes = classes.len() + 1;
+        let n_classes = classes.len();
         let mut values = vec![0.0; instances.len() * n_classes];
         let instance = instances.lookup(&format!("{table}.instance_id"), &rows[0])?;
         let class = classes.lookup(&format!("{table}.class"), &rows[1])?;

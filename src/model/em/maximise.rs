@@ -101,7 +101,8 @@ fn run_em<E: EmSteps>(
     let LoopState { mut posterior, maximised, iterations, converged, trace } = state;
     steps.posteriors(a, &mut params, &mut posterior);
     let maximised = maximised.unwrap_or(f64::NEG_INFINITY);
-    let stop = Stop { converged, iterations };
+    let objective = trace.last().map(|row| row.objective);
+    let stop = Stop { converged, iterations, objective };
     Ok((Optimum { posterior, params, maximised, stop }, trace))
 }
 
@@ -304,6 +305,7 @@ mod tests {
                 let fitted = fit(&objectives, from_parameters);
                 assert_eq!(fitted.posterior.row(0)[0], best, "{objectives:?}");
                 assert_eq!(fitted.report.skill, [best], "{objectives:?}");
+                assert_eq!(fitted.stop.objective, Some(1.0), "{objectives:?}");
                 let phases: Vec<&str> = fitted.trace.iter().map(|row| row.phase.as_str()).collect();
                 assert_eq!(
                     phases,

@@ -106,6 +106,7 @@ impl<N: CrowdNet> Model for Neural<N> {
         let mut trace = aggregated.as_ref().map_or_else(Vec::new, |a| a.trace.clone());
         let iterations = trainer.state.trace.len() as u32;
         trace.append(&mut trainer.state.trace);
+        let objective = trace.last().map(|row| row.objective);
         let converged = aggregated.as_ref().is_none_or(|fitted| fitted.stop.converged);
         let task = Task { evidence, ..task };
         let report = report(model, &task, &trainer.annotator_params, &predicted, aggregated, run);
@@ -114,7 +115,7 @@ impl<N: CrowdNet> Model for Neural<N> {
             predictions: Some(predicted.predictions),
             report,
             trace,
-            stop: Stop { converged, iterations },
+            stop: Stop { converged, iterations, objective },
             model: Some(Trained {
                 description: description(self, &trainer.learners, &sizes),
                 parameters: trainer.learners.to_pytorch(&trainer.snapshot()?).to_bytes()?,

@@ -77,7 +77,7 @@ impl Model for MajorityVote {
             predictions: None,
             report: Report { skill, ..Report::default() },
             trace: Vec::new(),
-            stop: Stop { converged: true, iterations: 1 },
+            stop: Stop { converged: true, iterations: 1, objective: None },
             model: None,
             device: on_cpu(),
         })

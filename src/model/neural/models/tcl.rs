@@ -206,7 +206,7 @@ impl CrowdNet for Tcl {
                     predictions: None,
                     report,
                     trace: Vec::new(),
-                    stop: Stop { converged: true, iterations: 0 },
+                    stop: Stop { converged: true, iterations: 0, objective: None },
                     model: None,
                     device: on_cpu(),
                 }))

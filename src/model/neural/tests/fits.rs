@@ -148,6 +148,22 @@ fn an_aggregator_s_labels_and_its_convergence_leave_as_they_are() {
     assert!(!alone.stop.converged && !fitted.stop.converged);
 }
 
+/// The aggregator fits the annotations that are not held out, then all.
+#[test]
+fn an_aggregator_that_fits_twice_warns_once() {
+    let a = agreeing();
+    let described = described(&a);
+    let aggregator = serde_json::json!({"kind": "dawid_skene", "stop": {"max_iter": 1}});
+    let aggregator = serde_json::from_value(aggregator).unwrap();
+    let train =
+        TrainSpec { epochs: 1, select: Select::AnnotationLikelihood, ..TrainSpec::default() };
+    let mut run = Run::new(1);
+    let evidence = Evidence { annotations: &a, described: Some(&described) };
+    with(train, Dl { aggregator, ..Dl::default() }).fit(evidence, &mut run).unwrap();
+    let ended = run.warnings().iter().filter(|w| w.contains("had not converged"));
+    assert_eq!(ended.count(), 1, "{:?}", run.warnings());
+}
+
 // keys: model.train.held_out
 #[test]
 fn held_out_annotations_teach_nothing() {
