@@ -76,7 +76,7 @@ impl GateSpec {
             Err(_) if *self == Self::default() => Ok(()),
             Err(_) => Err(Error::new(
                 Stage::Gate,
-                Problem::new("the committed run does not tell what the gate looks at")
+                Problem::new("the manifest of the committed run has no measures for the gate")
                     .at("gate")
                     .found(format!("run `{run_id}`"))
                     .help("run it again with --force"),

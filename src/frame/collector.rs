@@ -232,9 +232,13 @@ impl Collector {
         )?;
         self.rows.reject_unknown(&classes, &mut self.rejects);
         if classes.n == 0 && !self.rows.instance.is_empty() {
-            return Err(Error::data("nobody chose a class: every label is one that is no class")
-                .at("frame.extra_labels")
-                .help("list the classes in frame.classes, or take some words out of frame.extra_labels"));
+            return Err(Error::data(
+                "nobody chose a class: every label is one of frame.extra_labels",
+            )
+            .at("frame.extra_labels")
+            .help(
+                "list the classes in frame.classes, or take some words out of frame.extra_labels",
+            ));
         }
         if spec.duplicates == Duplicates::Last {
             self.rejects.add_rows(Reason::Superseded, self.rows.keep_newest());

@@ -190,7 +190,7 @@ impl Indexed {
     fn expect_in(&self, annotated: &Ids) -> Result<()> {
         let (own, wanted) = (&self.features.ids, annotated.values().data_type());
         own.first_outside(wanted)?.map_or(Ok(()), |id| {
-            Err(Error::data("an id of the features is none that the annotations could have")
+            Err(Error::data("an id of the features does not fit the type of the annotations' ids")
                 .found(format!("`{}`, where the annotations hold {wanted}", own.text(id)))
                 .help("write the ids of both with one type, or cast those of the annotations in source.sql"))
         })

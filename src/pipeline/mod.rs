@@ -180,7 +180,7 @@ fn fit_question(
     if let Some(what) = fitted.not_finite() {
         return Err(Error::new(
             crate::error::Stage::Bug,
-            Problem::new(format!("the fit gave a number that is none: {what}")).at("model"),
+            Problem::new(format!("the fit gave NaN or an infinity: {what}")).at("model"),
         ));
     }
     if let Some(confusion) = &fitted.report.confusion

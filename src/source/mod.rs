@@ -72,8 +72,8 @@ impl Source {
         Ok(Self { spec: spec.clone(), files, queries: Query::all(&spec.sql)? })
     }
 
-    /// Registers every source as a table. The types of NDJSON and CSV files, which have no schema, are inferred from as
-    /// many rows as `look` tells.
+    /// Registers every source as a table. The types of NDJSON and CSV files, which have no schema, are inferred from
+    /// the rows that `look` names.
     ///
     /// # Errors
     /// When a file does not have the format that its name implies, or the files of one table have incompatible columns.

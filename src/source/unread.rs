@@ -119,8 +119,8 @@ pub(super) fn refuse_columns_of_folders<'a>(
 }
 
 /// Refuses files of a local folder that the object store does not list: names that end in `#` and a number, which it
-/// gives to unfinished uploads; broken links; and pipes, sockets and devices. `is_meant` tells by a file's path below
-/// the folder whether the file is to be read; names that are `is_hidden` are skipped.
+/// gives to unfinished uploads; broken links; and pipes, sockets and devices. `is_meant` is given the path
+/// of a file below the folder and decides whether it is to be read; names that are `is_hidden` are skipped.
 pub(super) fn refuse_unlisted(
     folder: &FilePath,
     reach: &ReachableFolders,
