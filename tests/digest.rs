@@ -5,6 +5,7 @@ use labelmill::commands::explain::explain;
 use labelmill::model::{MODELS, ModelKind};
 use labelmill::pipeline::load;
 use labelmill::pipeline::{PipelineSpec, schema};
+use labelmill::run::Run;
 use labelmill::spec::Overrides;
 use serde_json::Value;
 
@@ -131,7 +132,7 @@ fn spec(job: &Job, kind: &str, set: Option<String>) -> Option<PipelineSpec> {
 
 /// The id of the run, or `None` if the spec cannot be planned.
 async fn id(spec: &PipelineSpec) -> Option<String> {
-    let text = explain(spec).await.ok()?;
+    let text = explain(spec, &mut Run::new(0)).await.ok()?;
     let line = text.lines().find(|line| line.starts_with("output"))?;
     Some(line.rsplit_once('/')?.1.to_owned())
 }

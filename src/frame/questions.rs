@@ -15,6 +15,7 @@ use super::ids::{Ids, Interner, NULL, as_text};
 use super::rejects::{Reason, Rejects};
 use super::{Duplicates, Frame, FrameSpec, QuestionLeftOut, subject_of};
 use crate::error::{Error, Result, offenders};
+use crate::run::Run;
 
 /// One collector per question; without a question column there is one, with the number 0.
 pub(super) struct Questions {
@@ -96,6 +97,7 @@ impl Questions {
         gold: Option<&GoldRows>,
         spec: &FrameSpec,
         budget: &Budget,
+        run: &mut Run,
     ) -> Result<Vec<(Frame, Option<GoldRows>)>> {
         // Finished frames and the rows of unfinished questions are in memory at the same time.
         let beside: usize =
@@ -114,7 +116,7 @@ impl Questions {
         let held = HeldBytes { budget, beside, rows };
         let (ids, rank) = ids.finish(|_| true)?;
         let by_rank = self.collectors.into_iter().map(|(n, c)| (rank[n as usize], c));
-        let gold = gold.map(|gold| gold.by_question(&ids)).transpose()?;
+        let gold = gold.map(|gold| gold.by_question(&ids, run)).transpose()?;
         let (mut frames, mut left_out) = (Vec::new(), Vec::new());
         for (number, collector) in by_rank.collect::<BTreeMap<_, _>>() {
             let question = Ids::in_order(ids.rows(std::iter::once(Some(number)))?);
@@ -254,7 +256,7 @@ mod tests {
             let whole = concat_batches(&parts[0].schema(), &parts).unwrap();
             let frame = |batches: &[RecordBatch]| {
                 let questions = questions(batches, &spec, &budget);
-                questions.finish(None, &spec, &budget).unwrap().remove(0).0
+                questions.finish(None, &spec, &budget, &mut Run::new(0)).unwrap().remove(0).0
             };
             let (parts, whole) = (frame(&parts), frame(&[whole]));
             assert_eq!((parts.rows_read, parts.rows_used()), (60, whole.rows_used()));

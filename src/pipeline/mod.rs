@@ -45,7 +45,7 @@ pub async fn run(spec: &PipelineSpec, force: bool, run: &mut Run) -> Result<Publ
             ));
     }
     let ctx = spec.engine.session()?;
-    let source = Source::list(&spec.source, &spec.store, &RunTables).await?;
+    let source = Source::list(&spec.source, &spec.store, &RunTables, run).await?;
     let inputs = inputs(&source);
     let job = JobIdentity {
         digest: spec.digest(&inputs)?,
@@ -121,7 +121,7 @@ pub async fn read(
     spec: &PipelineSpec,
     ctx: &datafusion::prelude::SessionContext,
     source: &Source,
-    run: &Run,
+    run: &mut Run,
 ) -> Result<Vec<Frame>> {
     let mut relations = Relations {
         annotations: source.annotations(ctx).await?,
@@ -130,9 +130,9 @@ pub async fn read(
         annotator_features: None,
     };
     if model_kind(&spec.model.kind)?.needs_features {
-        let features = source.features(ctx).await?;
+        let features = source.features(ctx, run).await?;
         relations.features = features.map(|query| (query, Scratch::of(&spec.engine)));
-        relations.annotator_features = source.annotator_features(ctx).await?;
+        relations.annotator_features = source.annotator_features(ctx, run).await?;
     }
     collect(relations, &spec.frame, run).await.map_err(|e| e.or_at("source.annotations"))
 }

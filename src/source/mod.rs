@@ -29,6 +29,7 @@ pub mod views;
 use datafusion::prelude::{DataFrame, SessionContext};
 
 use crate::error::{Error, Result};
+use crate::run::Run;
 use crate::store::{StoreSpec, secret_problem};
 pub use batch_rows::{BATCHES_IN_FLIGHT, batches_at_once};
 pub use contract::{Relation, contract_columns};
@@ -50,7 +51,7 @@ pub struct Source {
 
 impl Source {
     /// Lists the files of every source and reads the queries; opens no file with rows. Where there is no file, `runs` may
-    /// find a table of a published run.
+    /// find a table of a published run. `run` is warned of files that are left out.
     ///
     /// # Errors
     /// When a file is missing, empty, or of an unknown format, or a folder holds files that would not be read.
@@ -58,6 +59,7 @@ impl Source {
         spec: &SourceSpec,
         stores: &StoreSpec,
         runs: &dyn PublishedTables,
+        run: &mut Run,
     ) -> Result<Self> {
         let mut files = Vec::new();
         for (name, location) in spec.all() {
@@ -66,7 +68,9 @@ impl Source {
             if let Some(problem) = secret_problem(url) {
                 return Err(Error::spec_problems(vec![problem.at(spec.key(name))]));
             }
-            let found = Files::list(url, spec.format, stores, runs).await;
+            run.warn_about(Some(spec.key(name)));
+            let found = Files::list(url, spec.format, stores, runs, run).await;
+            run.warn_about(None);
             files.push((name.to_owned(), found.map_err(|e| e.or_at(&place(spec, name, url)))?));
         }
         Ok(Self { spec: spec.clone(), files, queries: Query::all(&spec.sql)? })
@@ -124,8 +128,9 @@ impl Source {
         spec: &SourceSpec,
         stores: &StoreSpec,
         runs: &dyn PublishedTables,
+        run: &mut Run,
     ) -> Result<Self> {
-        let source = Self::list(spec, stores, runs).await?;
+        let source = Self::list(spec, stores, runs, run).await?;
         source.open(ctx, InferenceScope::Whole).await?;
         Ok(source)
     }
@@ -154,17 +159,18 @@ impl Source {
         relation::query(ctx, Relation::Gold, self.sql("gold"), &self.spec.columns).await.map(Some)
     }
 
-    /// The features relation, where there is one: `instance_id`, then a column of lists or columns of numbers.
+    /// The features relation, where there is one: `instance_id`, then a column of lists or columns of numbers. `run` is
+    /// warned of columns that are not features because of their names.
     ///
     /// # Errors
     /// As [`Source::annotations`]; and when no column holds numbers.
-    pub async fn features(&self, ctx: &SessionContext) -> Result<Option<DataFrame>> {
+    pub async fn features(&self, ctx: &SessionContext, run: &mut Run) -> Result<Option<DataFrame>> {
         let sql = self.sql("features");
         if !self.spec.has_features() {
             return Ok(None);
         }
         let id = ("instance_id", self.spec.columns.instance.as_deref());
-        features::query(ctx, "features", sql, id, &self.spec.columns).await.map(Some)
+        features::query(ctx, "features", sql, id, &self.spec.columns, run).await.map(Some)
     }
 
     /// The relation of annotators' features, where there is one: `annotator_id`, then columns as in
@@ -172,13 +178,17 @@ impl Source {
     ///
     /// # Errors
     /// As [`Source::features`].
-    pub async fn annotator_features(&self, ctx: &SessionContext) -> Result<Option<DataFrame>> {
+    pub async fn annotator_features(
+        &self,
+        ctx: &SessionContext,
+        run: &mut Run,
+    ) -> Result<Option<DataFrame>> {
         let (url, sql) = (&self.spec.annotator_features, self.sql("annotator_features"));
         if url.is_none() && sql.is_none() {
             return Ok(None);
         }
         let id = ("annotator_id", self.spec.columns.annotator.as_deref());
-        features::query(ctx, "annotator_features", sql, id, &self.spec.columns).await.map(Some)
+        features::query(ctx, "annotator_features", sql, id, &self.spec.columns, run).await.map(Some)
     }
 }
 
