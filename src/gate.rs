@@ -106,9 +106,7 @@ impl GateSpec {
         let mut problems: Vec<Problem> = broken.chain(self.accuracy_problem(measures)).collect();
         let Some(last) = problems.last_mut() else { return Ok(()) };
         last.help.get_or_insert_with(|| help.to_owned());
-        let mut error = Error::new(Stage::Gate, Problem::new(""));
-        error.problems = problems;
-        Err(error)
+        Err(Error::several(Stage::Gate, problems))
     }
 
     fn accuracy_problem(&self, measures: &Measures) -> Option<Problem> {

@@ -123,7 +123,7 @@ fn spec(job: &Job, kind: &str, set: Option<String>) -> Option<PipelineSpec> {
         MODELS.iter().any(|kind_of_model| kind_of_model.kind == kind && trains(kind_of_model));
     let select = if is_neural { "model.train.select = 'valid'\n" } else { "" };
     let text = format!(
-        "{backbone}{weights}{classifier}{select}source.annotations = '{dir}in.csv'\nsource.features = '{dir}gold.csv'\nmodel.kind = '{kind}'\nsink.url = '{dir}out'",
+        "{backbone}{weights}{classifier}{select}source.annotations = '{dir}in.csv'\nsource.features = '{dir}gold.csv'\nsource.gold = '{dir}gold.csv'\nname = 'n'\nmodel.kind = '{kind}'\nsink.url = '{dir}out'",
         dir = job.url("")
     );
     let set = set.into_iter().map(|s| s.replace("{dir}", &job.url(""))).collect();

@@ -1,4 +1,4 @@
-//! `labelmill explain`: describes a run from file lists and metadata alone. Nothing is written.
+//! `labelmill explain`: describes a run from file lists, metadata and the first rows of text files. Nothing is written.
 
 use std::fmt::Write as _;
 

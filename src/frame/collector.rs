@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use arrow::array::{ArrayRef, RecordBatch};
-use arrow::datatypes::{DataType, Schema};
+use arrow::datatypes::Schema;
 use arrow::util::display::array_value_to_string;
 
 use rayon::prelude::*;
@@ -14,6 +14,7 @@ use super::annotations::{Annotations, Dims, ITEMS_PER_BLOCK};
 use super::budget::{BYTES_PER_ANNOTATION, BYTES_PER_TIME, BYTES_PER_WEIGHT, Budget};
 use super::classes::{LabelAxis, MAX_LABELS, too_many_labels};
 use super::gold::{Gold, GoldNumber, GoldRows, Role, UnknownGold};
+use super::id_columns::id_columns;
 use super::ids::{Interner, NULL};
 use super::optional_columns::OptionalColumns;
 use super::rejects::{Reason, Rejects};
@@ -68,33 +69,11 @@ pub(super) struct HeldBytes<'a> {
 
 impl Collector {
     pub(super) fn new(schema: &Schema) -> Result<Self> {
-        let interner = |name: &str| -> Result<Interner> {
-            let field = schema.field_with_name(name)?;
-            if field.data_type().is_null() {
-                return Err(Error::data(format!("the column `{name}` holds nothing but nulls"))
-                    .at("source.annotations")
-                    .help("its type is unknown; is it the right column?"));
-            }
-            if field.data_type().is_nested() {
-                return Err(Error::data(format!(
-                    "the column `{name}` does not hold single values"
-                ))
-                .at("source.annotations")
-                .found(field.data_type().to_string())
-                .help("unnest it in source.sql.annotations, or map another column"));
-            }
-            if matches!(field.data_type(), DataType::Interval(_) | DataType::Duration(_)) {
-                return Err(Error::data(format!("the column `{name}` holds lengths of time"))
-                    .at("source.annotations")
-                    .found(field.data_type().to_string())
-                    .help("no Parquet file holds them: cast them to text or numbers in source.sql.annotations"));
-            }
-            Ok(Interner::new(field))
-        };
+        let [instances, annotators, labels] = id_columns(schema)?.map(Interner::new);
         Ok(Self {
-            instances: interner("instance_id")?,
-            annotators: interner("annotator_id")?,
-            labels: interner("label")?,
+            instances,
+            annotators,
+            labels,
             rows: AnnotationColumns::default(),
             rejects: Rejects::default(),
             read: 0,

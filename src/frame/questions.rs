@@ -11,6 +11,7 @@ use arrow::datatypes::{DataType, Schema, SchemaRef};
 use super::budget::Budget;
 use super::collector::{Collector, Finished, HeldBytes, Unlabelled};
 use super::gold::GoldRows;
+use super::id_columns::id_columns;
 use super::ids::{Ids, Interner, NULL, as_text};
 use super::rejects::{Reason, Rejects};
 use super::{Duplicates, Frame, FrameSpec, QuestionLeftOut, subject_of};
@@ -27,16 +28,14 @@ pub(super) struct Questions {
 
 impl Questions {
     pub(super) fn new(schema: &SchemaRef, spec: &FrameSpec) -> Result<Self> {
-        if spec.duplicates == Duplicates::Last && schema.field_with_name("annotated_at").is_err() {
-            return Err(Error::data("the newest answer cannot be found without `annotated_at`")
-                .at("frame.duplicates")
-                .help("set source.columns.annotated_at, or choose \"share\""));
-        }
+        // A column of the wrong type is found before any row is read, with a question column too.
+        check_columns(schema, spec)?;
         let ids = schema.field_with_name("question").ok().map(Interner::new);
         let schema = if ids.is_some() { typed(schema) } else { SchemaRef::clone(schema) };
-        // Made even with a question column, so that a column of the wrong type is found before any row is read.
-        let first = Collector::new(&schema)?;
-        let collectors = if ids.is_some() { BTreeMap::new() } else { BTreeMap::from([(0, first)]) };
+        let collectors = match ids {
+            Some(_) => BTreeMap::new(),
+            None => BTreeMap::from([(0, Collector::new(&schema)?)]),
+        };
         Ok(Self { schema, ids, collectors, rejects: Rejects::default() })
     }
 
@@ -140,6 +139,20 @@ impl Questions {
         first.left_out = left_out;
         Ok(frames)
     }
+}
+
+/// Checks the columns of the annotations before any row is read.
+///
+/// # Errors
+/// Every column whose type cannot be that of an id, and the lack of a column that the spec needs, at once.
+pub fn check_columns(schema: &Schema, spec: &FrameSpec) -> Result<()> {
+    let needs_times = spec.duplicates == Duplicates::Last;
+    let no_times = (needs_times && schema.field_with_name("annotated_at").is_err()).then(|| {
+        Error::data("the newest answer cannot be found without `annotated_at`")
+            .at("frame.duplicates")
+            .help("set source.columns.annotated_at, or choose \"share\"")
+    });
+    Error::all(no_times.into_iter().chain(id_columns(schema).err()))
 }
 
 /// The schema in which untyped text always stays text: if it became integers where possible, the types of questions

@@ -37,13 +37,6 @@ pub use spec::PipelineSpec;
 /// # Errors
 /// The error of the stage that failed; nothing is published then.
 pub async fn run(spec: &PipelineSpec, force: bool, run: &mut Run) -> Result<Published<Outcome>> {
-    if spec.sink.keep_runs.is_some() && spec.name.as_deref().unwrap_or_default().is_empty() {
-        return Err(Error::spec("it is unknown which runs are of the same pipeline")
-            .at("sink.keep_runs")
-            .help(
-                "give the pipeline a `name`: older runs of pipelines with that name are deleted",
-            ));
-    }
     let ctx = spec.engine.session()?;
     let source = Source::list(&spec.source, &spec.store, &RunTables, run).await?;
     let inputs = inputs(&source);

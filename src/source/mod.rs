@@ -1,7 +1,8 @@
 //! The first stage: every source becomes a DataFusion table under its name, and every relation a query over them.
 //!
-//! This stage reads file lists and schemas only. A relation is the default selection with the user's column names
-//! mapped, or the user's own SQL from `[source.sql]`; either way its columns have the contract's names.
+//! This stage reads file lists and schemas only; text files have no schema, and are read to infer one. A relation is
+//! the default selection with the user's column names mapped, or the user's own SQL from `[source.sql]`; either way
+//! its columns have the contract's names.
 
 mod arrow;
 mod batch_rows;
@@ -28,7 +29,7 @@ pub mod views;
 
 use datafusion::prelude::{DataFrame, SessionContext};
 
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, Stage};
 use crate::run::Run;
 use crate::store::{StoreSpec, secret_problem};
 pub use batch_rows::{BATCHES_IN_FLIGHT, batches_at_once};
@@ -61,19 +62,39 @@ impl Source {
         runs: &dyn PublishedTables,
         run: &mut Run,
     ) -> Result<Self> {
+        let (source, errors) = Self::list_each(spec, stores, runs, run).await;
+        Error::all(errors).map(|()| source)
+    }
+
+    /// As [`Source::list`], with an error for each source that is missing in the result. A store that cannot be reached
+    /// ends the listing, because each further source of that store would take all its retries.
+    pub async fn list_each(
+        spec: &SourceSpec,
+        stores: &StoreSpec,
+        runs: &dyn PublishedTables,
+        run: &mut Run,
+    ) -> (Self, Vec<Error>) {
+        let (queries, mut errors) = Query::all(&spec.sql);
         let mut files = Vec::new();
         for (name, location) in spec.all() {
             let Location::Url(url) = location else { continue };
             // Checked first, before the `?` of a URL's query is read as a pattern.
             if let Some(problem) = secret_problem(url) {
-                return Err(Error::spec_problems(vec![problem.at(spec.key(name))]));
+                errors.push(Error::spec_problems(vec![problem.at(spec.key(name))]));
+                continue;
             }
             run.warn_about(Some(spec.key(name)));
             let found = Files::list(url, spec.format, stores, runs, run).await;
             run.warn_about(None);
-            files.push((name.to_owned(), found.map_err(|e| e.or_at(&place(spec, name, url)))?));
+            match found {
+                Ok(found) => files.push((name.to_owned(), found)),
+                Err(e) => errors.push(e.or_at(&place(spec, name, url))),
+            }
+            if errors.last().is_some_and(|e| e.stage == Stage::Store) {
+                break;
+            }
         }
-        Ok(Self { spec: spec.clone(), files, queries: Query::all(&spec.sql)? })
+        (Self { spec: spec.clone(), files, queries }, errors)
     }
 
     /// Registers every source as a table. The types of NDJSON and CSV files, which have no schema, are inferred from
@@ -83,39 +104,71 @@ impl Source {
     /// When a file does not have the format that its name implies, or the files of one table have incompatible columns.
     pub async fn open(&self, ctx: &SessionContext, look: InferenceScope) -> Result<()> {
         for (name, files) in &self.files {
-            let mut columns = self.spec.known_columns(name);
-            let relation = Relation::of_table(name);
-            let contract: Vec<String> = relation
-                .into_iter()
-                .flat_map(contract_columns)
-                .map(|c| self.spec.columns.mapped(c.name).unwrap_or(c.name).to_owned())
-                .collect();
-            if self.sql(name).is_none() {
-                columns.of_contract.clone_from(&contract);
-            }
-            files::register(ctx, name, files, &columns, look).await.map_err(|e| {
-                let url = self.spec.all().into_iter().find_map(|(n, location)| match location {
-                    Location::Url(url) if n == name => Some(url.as_str()),
-                    _ => None,
-                });
-                within(e, &place(&self.spec, name, url.unwrap_or_default()))
-            })?;
-            if relation.is_some() {
-                let schema = ctx.table_provider(name.as_str()).await?.schema();
-                let lacks = contract.iter().filter(|name| schema.index_of(name).is_err());
-                let lacks = lacks.map(String::as_str);
-                unread::refuse_columns_of_folders(&files.place, &files.objects, lacks)
-                    .map_err(|e| e.or_at(&self.spec.key(name)))?;
-            }
+            self.open_files(ctx, name, files, look).await?;
         }
         for (name, location) in self.spec.all() {
-            let Location::Rows(rows) = location else { continue };
-            let relation = Relation::of_table(name).ok_or_else(|| {
-                Error::spec("rows can stand only for annotations or gold").at(self.spec.key(name))
-            })?;
-            let batch = rows.to_batch(relation).map_err(|e| e.or_at(&self.spec.key(name)))?;
-            ctx.register_batch(name, batch)?;
+            self.open_rows(ctx, name, location)?;
         }
+        Ok(())
+    }
+
+    /// As [`Source::open`], with an error for each source that is not registered.
+    pub async fn open_each(&self, ctx: &SessionContext, look: InferenceScope) -> Vec<Error> {
+        let mut errors = Vec::new();
+        for (name, files) in &self.files {
+            if let Err(e) = self.open_files(ctx, name, files, look).await {
+                ctx.deregister_table(name.as_str()).ok();
+                errors.push(e);
+            }
+        }
+        let rows = self.spec.all().into_iter();
+        errors.extend(rows.filter_map(|(name, rows)| self.open_rows(ctx, name, rows).err()));
+        errors
+    }
+
+    async fn open_files(
+        &self,
+        ctx: &SessionContext,
+        name: &str,
+        files: &Files,
+        look: InferenceScope,
+    ) -> Result<()> {
+        let mut columns = self.spec.known_columns(name);
+        let relation = Relation::of_table(name);
+        let contract: Vec<String> = relation
+            .into_iter()
+            .flat_map(contract_columns)
+            .map(|c| self.spec.columns.mapped(c.name).unwrap_or(c.name).to_owned())
+            .collect();
+        if self.sql(name).is_none() {
+            columns.of_contract.clone_from(&contract);
+        }
+        files::register(ctx, name, files, &columns, look).await.map_err(|e| {
+            let url = self.spec.all().into_iter().find_map(|(n, location)| match location {
+                Location::Url(url) if n == name => Some(url.as_str()),
+                _ => None,
+            });
+            within(e, &place(&self.spec, name, url.unwrap_or_default()))
+        })?;
+        if relation.is_none() {
+            return Ok(());
+        }
+        let schema = ctx.table_provider(name).await?.schema();
+        let lacks = contract.iter().filter(|name| schema.index_of(name).is_err());
+        let lacks = lacks.map(String::as_str);
+        unread::refuse_columns_of_folders(&files.place, &files.objects, lacks)
+            .map_err(|e| e.or_at(&self.spec.key(name)))
+    }
+
+    /// Registers rows that stand in the spec itself.
+    fn open_rows(&self, ctx: &SessionContext, name: &str, location: &Location) -> Result<()> {
+        let Location::Rows(rows) = location else { return Ok(()) };
+        let key = self.spec.key(name);
+        let relation = Relation::of_table(name).ok_or_else(|| {
+            Error::spec("rows can stand only for annotations or gold").at(key.as_str())
+        })?;
+        let batch = rows.to_batch(relation).map_err(|e| e.or_at(&key))?;
+        ctx.register_batch(name, batch)?;
         Ok(())
     }
 
