@@ -76,7 +76,7 @@ impl GateSpec {
             Err(_) if *self == Self::default() => Ok(()),
             Err(_) => Err(Error::new(
                 Stage::Gate,
-                Problem::new("the committed run does not tell what the gate looks at")
+                Problem::new("the manifest of the committed run has no measures for the gate")
                     .at("gate")
                     .found(format!("run `{run_id}`"))
                     .help("run it again with --force"),
@@ -106,9 +106,7 @@ impl GateSpec {
         let mut problems: Vec<Problem> = broken.chain(self.accuracy_problem(measures)).collect();
         let Some(last) = problems.last_mut() else { return Ok(()) };
         last.help.get_or_insert_with(|| help.to_owned());
-        let mut error = Error::new(Stage::Gate, Problem::new(""));
-        error.problems = problems;
-        Err(error)
+        Err(Error::several(Stage::Gate, problems))
     }
 
     fn accuracy_problem(&self, measures: &Measures) -> Option<Problem> {

@@ -22,7 +22,7 @@ fn fit(kind: &str, rows: &[(u32, u32, u32)], more: &str) -> [Vec<Row>; 3] {
             .iter()
             .flat_map(|r| r.values().flatten())
             .all(|v| !["NaN", "inf", "-inf"].contains(&v.as_str()));
-        assert!(all_finite, "{kind}: {table} holds what is no number");
+        assert!(all_finite, "{kind}: {table} holds NaN or an infinity");
         rows
     })
 }

@@ -147,9 +147,11 @@ fn a_test_that_fails_says_which_row_is_missing_and_ends_with_code_6() {
          [[test]]
          name = 'wishful'
          given.annotations = [['i', 'a', 'yes']]
+         given.gold = [['I', 'no', 'holdout']]
          expect.labels = [{ instance_id = 'i', label = 'no' }]",
     );
     let error = run_fails(&["test", &file], 6);
+    assert_says(&error, &["warning: no row of gold is of an instance that was read"]);
     assert_says(
         &error,
         &["FAILED", "wishful", "instance_id = i, label = no", "0 passed, 1 failed"],

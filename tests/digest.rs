@@ -5,6 +5,7 @@ use labelmill::commands::explain::explain;
 use labelmill::model::{MODELS, ModelKind};
 use labelmill::pipeline::load;
 use labelmill::pipeline::{PipelineSpec, schema};
+use labelmill::run::Run;
 use labelmill::spec::Overrides;
 use serde_json::Value;
 
@@ -122,7 +123,7 @@ fn spec(job: &Job, kind: &str, set: Option<String>) -> Option<PipelineSpec> {
         MODELS.iter().any(|kind_of_model| kind_of_model.kind == kind && trains(kind_of_model));
     let select = if is_neural { "model.train.select = 'valid'\n" } else { "" };
     let text = format!(
-        "{backbone}{weights}{classifier}{select}source.annotations = '{dir}in.csv'\nsource.features = '{dir}gold.csv'\nmodel.kind = '{kind}'\nsink.url = '{dir}out'",
+        "{backbone}{weights}{classifier}{select}source.annotations = '{dir}in.csv'\nsource.features = '{dir}gold.csv'\nsource.gold = '{dir}gold.csv'\nname = 'n'\nmodel.kind = '{kind}'\nsink.url = '{dir}out'",
         dir = job.url("")
     );
     let set = set.into_iter().map(|s| s.replace("{dir}", &job.url(""))).collect();
@@ -131,7 +132,7 @@ fn spec(job: &Job, kind: &str, set: Option<String>) -> Option<PipelineSpec> {
 
 /// The id of the run, or `None` if the spec cannot be planned.
 async fn id(spec: &PipelineSpec) -> Option<String> {
-    let text = explain(spec).await.ok()?;
+    let text = explain(spec, &mut Run::new(0)).await.ok()?;
     let line = text.lines().find(|line| line.starts_with("output"))?;
     Some(line.rsplit_once('/')?.1.to_owned())
 }

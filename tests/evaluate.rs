@@ -328,10 +328,13 @@ fn a_truth_of_other_questions_than_the_run_is_told() {
     assert_eq!(accuracy["value"], 1.0);
     assert_says(
         &stderr(&done),
-        &["did not answer some questions", "`r`", "no instance of some questions"],
+        &[
+            "warning: rows of the truth of questions that the run did not answer are left out: `r`",
+            "warning: the truth has no instance of 1 of the 2 questions",
+        ],
     );
     let told = stderr(&evaluate("instance_id,class\n1,y\n"));
-    assert_says(&told, &["the truth names no question", "questions=2"]);
+    assert_says(&told, &["warning: the truth names no question", "for all 2 questions"]);
     let truth = job.write("truth.csv", "instance_id,class,question\n1,y,r\n");
     let error = run_fails(&["evaluate", "--run", &out, "--truth", &truth], 3);
     assert_says(&error, &["no instance in common"]);

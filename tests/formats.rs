@@ -6,8 +6,8 @@ use std::sync::Arc;
 use arrow::array::{ArrayRef, Float64Array, Int64Array, RecordBatch, StringArray};
 use labelmill::testing::synth::CrowdShape;
 
-use crate::job::{Job, write_as};
-use crate::support::{read_table, table_files};
+use crate::job::{Job, assert_says, cells, write_as};
+use crate::support::{read_table, run_ok, stdout, table_files};
 
 const FORMATS: [&str; 6] = ["parquet", "csv", "csv.gz", "ndjson", "ndjson.gz", "arrow"];
 const LAYOUTS: [&str; 4] = ["one.EXT", "days", "many", "daily/day=*/part-?.EXT"];
@@ -89,7 +89,7 @@ fn a_folder_of_several_formats_is_refused_unless_one_is_named() {
     write_as(&job.path("in/b.csv"), &crowd.slice(0, 4));
     let pipeline = "source.annotations = '{dir}in'\nmodel.kind = 'majority_vote'";
     let error = job.fails(pipeline, 3);
-    crate::job::assert_says(&error, &["several formats", "`.csv`, `.parquet`", "source.format"]);
+    assert_says(&error, &["several formats", "`.csv`, `.parquet`", "source.format"]);
     let run = job.run(&format!("{pipeline}\nsource.format = 'csv'"));
     assert_eq!(read_table(&run, "run")[0]["rows_read"].as_deref(), Some("4"));
 }
@@ -118,5 +118,15 @@ fn labels_and_ids_are_no_features_in_any_format() {
         let text = std::fs::read(run.join("model/model.json")).unwrap();
         let description: serde_json::Value = serde_json::from_slice(&text).unwrap();
         assert_eq!(description["columns"], serde_json::json!(["height"]), "{name}");
+        let warning =
+            "columns of `features` that have the names of ids and labels are not features";
+        let warnings = cells(&read_table(&run, "run"), &["warnings"]).remove(0);
+        assert_says(&warnings, &[warning, "`label`", "`person`"]);
+        let (model, new, output) =
+            (run.display().to_string(), job.url(name), job.url(&format!("{name}.predicted")));
+        let predict =
+            ["predict", "--json", "--model", &model, "--features", &new, "--output", &output];
+        let summary = stdout(&run_ok(&predict));
+        assert_says(&summary, &[warning, "`label`"]);
     }
 }

@@ -209,8 +209,9 @@ async fn frame_of(file: String, gold: Option<String>) -> Result<()> {
     spec.source.gold = gold.map(Location::Url);
     spec.engine.threads = Some(2);
     let ctx = spec.engine.session()?;
-    let source = Source::register(&ctx, &spec.source, &spec.store, &RunTables).await?;
-    read(&spec, &ctx, &source, &Run::new(1)).await.map(|_| ())
+    let mut run = Run::new(1);
+    let source = Source::register(&ctx, &spec.source, &spec.store, &RunTables, &mut run).await?;
+    read(&spec, &ctx, &source, &mut run).await.map(|_| ())
 }
 
 fn fuzz_source(name: &str, share: f64, file: &str, seeds: &[Vec<u8>]) {

@@ -1,9 +1,12 @@
 //! Gold: trusted classes stay fixed, gold that only scores never reaches the model, and contradictory gold is refused.
 
 use arrow::datatypes::DataType;
+use serde_json::Value;
 
 use crate::job::{Job, assert_says, cells};
-use crate::support::{assert_close, number, read_batches, read_table, run_ok, stderr, text};
+use crate::support::{
+    assert_close, number, read_batches, read_table, run_ok, stderr, stdout, text,
+};
 
 /// Two `no` and one `yes` on `i`, one of each on `j`, only `no` on `k`.
 const CROWD: &str = "source.annotations = [['i', 'a', 'no'], ['i', 'b', 'no'], ['i', 'c', 'yes'],
@@ -144,7 +147,10 @@ fn gold_that_says_nothing_is_told() {
     let job = Job::new();
     job.write("gold.csv", "instance_id,class\ni,\n,no\nj,yes\n");
     let printed = job.ends(&with_gold("'{dir}gold.csv'"), &[], 0);
-    assert_says(&printed, &["WARN", "rows of gold without an instance or a class", "rows=2"]);
+    assert_says(
+        &printed,
+        &["warning: rows of gold without an instance or a class are left out: 2"],
+    );
 }
 
 #[test]
@@ -279,26 +285,44 @@ fn gold_that_only_scores_and_rejected_rows_change_no_type() {
 }
 
 #[test]
-fn gold_that_is_of_no_question_or_instance_or_of_every_question_is_told() {
+fn warnings_about_gold_are_shown_once_and_stand_in_the_table_run_and_in_the_json() {
     let job = Job::new();
     job.write("in.csv", "instance_id,annotator_id,label,question\ni,a,x,p\ni,a,y,q\n");
-    let printed = |gold: &str| {
+    let warned = |gold: &str| {
         job.write("gold.csv", gold);
         let file = job.write(
             "pipeline.toml",
             "source = { annotations = '{dir}in.csv', gold = '{dir}gold.csv' }\nmodel.kind = 'majority_vote'\nsink.url = '{dir}out'",
         );
-        stderr(&run_ok(&["run", &file, "--force"]))
+        let done = run_ok(&["run", &file, "--force", "--json"]);
+        let summary: Value = serde_json::from_str(&stdout(&done)).unwrap();
+        let table = cells(&read_table(&job.path("out/latest"), "run"), &["warnings"]).remove(0);
+        assert_eq!(summary["warnings"], serde_json::from_str::<Value>(&table).unwrap());
+        let warnings: Vec<String> = serde_json::from_str(&table).unwrap();
+        let shown = stderr(&done);
+        assert_eq!(shown.matches("warning: ").count(), warnings.len(), "{shown}");
+        warnings.iter().for_each(|warning| assert_says(&shown, &[warning]));
+        warnings
     };
-    let told =
-        printed("instance_id,class,role,question\ni,x,holdout,p\ni,x,holdout,Q\ni,x,holdout,\n");
-    assert_says(&told, &["questions that no annotation names", "rows=2", "first=\"Q\""]);
-    let told = printed("instance_id,class,role\ni,x,holdout\n");
-    assert_says(&told, &["gold names no question", "questions=2"]);
-    let told = printed("instance_id,class,role,question\nI,x,holdout,p\n");
-    assert_says(&told, &["no row of gold is of an instance that was read"]);
-    let told = printed("instance_id,class,role,question\ni,x,holdout,p\ni,y,holdout,q\n");
-    assert!(!told.contains("WARN"), "{told}");
+    assert_eq!(
+        warned("instance_id,class,role,question\ni,x,holdout,p\ni,x,holdout,Q\ni,x,holdout,\n"),
+        [
+            "rows of gold without a question, or of one that no annotation names, are left out: 2 (`Q`)"
+        ]
+    );
+    assert_eq!(
+        warned("instance_id,class,role\ni,x,holdout\n,x,holdout\nj,,holdout\n"),
+        [
+            "rows of gold without an instance or a class are left out: 2",
+            "gold names no question: each of its classes holds for all 2 questions"
+        ]
+    );
+    assert_eq!(
+        warned("instance_id,class,role,question\nI,x,holdout,p\n"),
+        ["question `p`: no row of gold is of an instance that was read: are its ids the same?"]
+    );
+    let all_used = "instance_id,class,role,question\ni,x,holdout,p\ni,y,holdout,q\n";
+    assert_eq!(warned(all_used), [""; 0]);
 }
 
 #[test]

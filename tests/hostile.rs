@@ -139,7 +139,7 @@ fn hostile_files() -> Vec<(&'static str, String)> {
         ("pieces", after("store.pieces_in_flight = 9223372036854775807".to_owned())),
         ("a piece", after("store.piece_size = '9223372036854775807GiB'".to_owned())),
         ("no number", after("decide.min_confidence = nan".to_owned())),
-        ("a bound that is no number", after("gate.max_tied = nan".to_owned())),
+        ("a bound of NaN", after("gate.max_tied = nan".to_owned())),
         ("an infinite bound", after("gate.max_tied = inf".to_owned())),
         ("a long key", after(format!("{} = 1", "k".repeat(5_000_000)))),
         ("a long word", after(format!("frame.duplicates = '{}'", "k".repeat(5_000_000)))),

@@ -4,7 +4,7 @@ use std::io::{Read, Write};
 
 use crate::job::{Job, assert_says, cells};
 use crate::networks;
-use crate::support::{labelmill, read_table, run_fails, stderr};
+use crate::support::{labelmill, read_table, run_fails, run_ok, stderr};
 
 const HEADER: &str = "instance_id,annotator_id,label\n";
 const VOTE: &str = "model.kind = 'majority_vote'\n";
@@ -172,12 +172,22 @@ fn a_pattern_that_spells_the_first_character_of_a_mark_means_it() {
     let set = format!("sink.url={}", job.url("out2"));
     let output = labelmill().args(["run", &file, "--set", &set]).output().unwrap();
     let printed = stderr(&output);
-    assert_says(&printed, &["WARN", "begin with _ or .", "_x.csv", "files=1"]);
+    let warning =
+        "source.annotations: files whose names, or whose folders' names, begin with _ or .";
+    assert_says(&printed, &[warning, "`_x.csv`"]);
+    let run = read_table(&job.path("out2/latest"), "run");
+    assert_says(&cells(&run, &["warnings"])[0], &[warning, "`_x.csv`"]);
+    for command in [&["check", &file][..], &["explain", &file]] {
+        assert_says(&stderr(&run_ok(command)), &["warning: ", warning]);
+    }
+    let table = format!("t={}", job.url("in"));
+    let warned = stderr(&run_ok(&["sql", "--table", &table, "-c", "select * from t"]));
+    assert_says(&warned, &["warning: source.tables.t: files whose names", "`_x.csv`"]);
     job.write("marks/_SUCCESS", "x");
     job.write("marks/y.csv", &format!("{HEADER}j,a,x\n"));
     let file = job.write("pipeline.toml", &vote("marks"));
     let output = labelmill().args(["check", &file]).output().unwrap();
-    assert!(!stderr(&output).contains("WARN"), "{}", stderr(&output));
+    assert!(!stderr(&output).contains("warning"), "{}", stderr(&output));
 }
 
 #[test]
@@ -310,8 +320,10 @@ fn files_of_another_format_than_the_one_asked_for_are_named() {
     job.write("in/a.csv", &format!("{HEADER}i,a,x\n"));
     job.write("in/b.ndjson", "{}\n");
     let pipeline = format!("{}source.format = 'csv'\n", vote("in")).replace(VOTE, "") + VOTE;
-    let printed = job.ends(&pipeline, &[], 0);
-    assert_says(&printed, &["files of another format than source.format are not read", "b.ndjson"]);
+    job.write("in/c.csv", "");
+    let warnings = cells(&read_table(&job.run(&pipeline), "run"), &["warnings"]).remove(0);
+    let warning = "files of another format than source.format are not read: `b.ndjson`";
+    assert_says(&warnings, &[warning, "files of the folder are empty (0 bytes): ", "in/c.csv"]);
     let job = Job::new();
     job.write("in/b.ndjson", "{}\n");
     job.write("in/rows", &format!("{HEADER}i,a,x\n"));

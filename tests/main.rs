@@ -18,6 +18,7 @@ mod adversarial;
 mod anaesthesia;
 mod architecture;
 mod calibration;
+mod check;
 mod claims;
 mod cli;
 mod column_types;

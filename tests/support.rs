@@ -219,7 +219,7 @@ pub fn text(row: &Row, column: &str) -> String {
 
 /// A cell as a number.
 pub fn number(row: &Row, column: &str) -> f64 {
-    text(row, column).parse().unwrap_or_else(|_| panic!("{column} of {row:?} is no number"))
+    text(row, column).parse().unwrap_or_else(|_| panic!("{column} of {row:?} is not a number"))
 }
 
 /// Compares element by element and shows the worst cell.

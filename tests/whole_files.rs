@@ -209,6 +209,7 @@ fn listed(job: &Job, runtime: &tokio::runtime::Runtime) -> labelmill::source::So
             &spec,
             &Default::default(),
             &labelmill::sink::RunTables,
+            &mut labelmill::run::Run::new(0),
         ))
         .unwrap()
 }

@@ -32,19 +32,26 @@ EPOCHS = 4
 SECONDS, CASE_SECONDS = 570.0, 90.0
 
 AGREEMENT = """
-model.train.epochs = 1
-model.train.batch_size = 32
-model.train.optimiser = {{ learning_rate = 0.001, annotator_delay = 0, {optimiser} }}
+{train}.epochs = 1
+{train}.batch_size = 32
+{train}.optimiser = {{ learning_rate = 0.001, {optimiser} }}
 """
-SGD = 'rule = "sgd"'
+SGD = 'rule = "sgd", annotator_delay = 0'
 """Plain SGD: Adam divides a gradient by its size, and so turns the rounding error of a zero gradient into a step."""
-ADAPTIVE = 'rule = "{rule}", epsilon = 0.01'
+ADAPTIVE = 'rule = "{rule}", epsilon = 0.01, annotator_delay = 0'
 """Adam or AMSGrad, with an epsilon so large that a gradient of rounding errors remains a small step."""
 TIMING = """
 model.train.epochs = {epochs}
 model.train.batch_size = {batch}
 model.train.optimiser = {{ rule = "adam", learning_rate = 0.001, weight_decay = 0.0, annotator_delay = 0 }}
 """
+GEM = """
+model.kind = "gem"
+model.classifier.kind = "network"
+model.classifier.network.backbone = { hidden = [32], dropout = 0.0 }
+model.stop = { max_iter = 2, tol = 0.0 }
+"""
+"""The same number of rounds on both devices: one that trains the network, and one that leaves it as it is."""
 CONAL = """
 model.kind = "conal"
 model.backbone = { kind = "mlp", hidden = [128], dropout = 0.5, batch_norm = false }
@@ -136,7 +143,7 @@ class Labelmill:
         return done.stdout
 
     def kinds(self) -> list[str]:
-        """The kinds that learn from features."""
+        """The kinds whose classifier is always a network."""
         models = json.loads(self.call("models", "--json"))
         return [m["kind"] for m in models if "backbone" in m["parameters"]["properties"]]
 
@@ -150,14 +157,14 @@ class Labelmill:
                 self.call("sql", "--write", "-c", query.format(**sizes, path=path))
         return paths
 
-    def run(self, crowd: AgreementCrowd, device: str, settings: str) -> Path:
-        """Runs a job; returns the folder of its tables."""
+    def run(self, crowd: AgreementCrowd, device: str, settings: str, network: str = "model") -> Path:
+        """Runs a job, whose network has its settings in the table `network`; returns the folder of its tables."""
         annotations, features = self.write(crowd)
         folder = Path(tempfile.mkdtemp(dir=self.folder))
         pipeline, sink = folder / "pipeline.toml", folder / "run"
         paths = {"source.annotations": annotations, "source.features": features, "sink.url": sink}
         lines = [f"{key} = {json.dumps(str(path))}" for key, path in paths.items()]
-        pipeline.write_text("\n".join([*lines, f'model.device = "{device}"', settings]))
+        pipeline.write_text("\n".join([*lines, f'{network}.device = "{device}"', settings]))
         self.call("run", pipeline, "--quiet")
         return sink
 
@@ -188,6 +195,12 @@ class AgreementCase:
     crowd: AgreementCrowd
     settings: str
     optimiser: str = SGD
+    network: str = "model"
+    """The table of the network's settings."""
+
+    def all_settings(self) -> str:
+        train = f"{self.network}.train" if self.network == "model" else self.network
+        return self.settings + AGREEMENT.format(train=train, optimiser=self.optimiser)
 
 
 def comparisons(labelmill: Labelmill, scale: float) -> list[AgreementCase]:
@@ -195,6 +208,7 @@ def comparisons(labelmill: Labelmill, scale: float) -> list[AgreementCase]:
     plain = "model.backbone = { hidden = [32], dropout = 0.0 }"
     kinds = labelmill.kinds()
     cases = [AgreementCase(kind, crowd, f'model.kind = "{kind}"\n{plain}') for kind in kinds]
+    cases.append(AgreementCase("gem, network", crowd, GEM, 'rule = "sgd"', "model.classifier.network"))
     for rule in ("adam", "amsgrad"):
         settings = f'model.kind = "crowd_layer"\n{plain}'
         cases.append(AgreementCase(f"crowd_layer, {rule}", crowd, settings, ADAPTIVE.format(rule=rule)))
@@ -218,10 +232,10 @@ def agreement(
     """The lines of the table, and whether all agree."""
     lines, agree = [], True
     for case in comparisons(labelmill, scale):
-        settings = case.settings + AGREEMENT.format(optimiser=case.optimiser)
         try:
             with clock.limit(case.what):
-                runs = [labelmill.run(case.crowd, on, settings) for on in ("cpu", device)]
+                jobs = partial(labelmill.run, case.crowd, settings=case.all_settings(), network=case.network)
+                runs = [jobs(device=on) for on in ("cpu", device)]
                 found = [difference(*(labelmill.query(run, query) for run in runs)) for query in TABLES.values()]
             is_near = max(found) <= tolerance
             cells, verdict = [f"{distance:.1e}" for distance in found], "yes" if is_near else "NO"

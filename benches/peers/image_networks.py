@@ -5,30 +5,12 @@ from __future__ import annotations
 import time
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.nn import functional
 
+from resnet20 import ResNet20
+
 VGG16 = (64, 64, 0, 128, 128, 0, 256, 256, 256, 0, 512, 512, 512, 0, 512, 512, 512, 0)
-RESNET20 = (16, 16, 16, 32, 32, 32, 64, 64, 64)
-
-
-def normed(channels: int, to: int, stride: int = 1) -> list[nn.Module]:
-    return [nn.Conv2d(channels, to, 3, stride, padding=1), nn.BatchNorm2d(to)]
-
-
-class Block(nn.Module):
-    """A residual block with the shortcut of He et al.'s option A."""
-
-    def __init__(self, channels: int, to: int) -> None:
-        super().__init__()
-        self.stride, self.more = (1, 0) if channels == to else (2, to - channels)
-        layers = [*normed(channels, to, self.stride), nn.ReLU(), *normed(to, to)]
-        self.layers = nn.Sequential(*layers)
-
-    def forward(self, x: Tensor) -> Tensor:
-        beside = x[:, :, :: self.stride, :: self.stride]
-        beside = functional.pad(beside, (0, 0, 0, 0, 0, self.more))
-        return functional.relu(self.layers(x) + beside)
 
 
 def network(kind: str, channels: int, classes: int) -> nn.Module:
@@ -39,17 +21,16 @@ def network(kind: str, channels: int, classes: int) -> nn.Module:
             nn.Conv2d(6, 16, 5), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(),
             nn.Linear(400, 120), nn.ReLU(), nn.Linear(120, 84), nn.ReLU(), nn.Linear(84, classes),
         )  # fmt: skip
+    if kind == "resnet20":
+        return ResNet20(channels, classes)
     layers: list[nn.Module] = []
-    if kind == "vgg16":
-        for to in VGG16:
-            layers += [*normed(channels, to), nn.ReLU()] if to else [nn.MaxPool2d(2)]
-            channels = to or channels
-        return nn.Sequential(*layers, nn.Flatten(), nn.Linear(512, classes))
-    layers, channels = [*normed(channels, 16), nn.ReLU()], 16
-    for to in RESNET20:
-        layers.append(Block(channels, to))
-        channels = to
-    return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(64, classes))
+    for to in VGG16:
+        if to == 0:
+            layers.append(nn.MaxPool2d(2))
+        else:
+            layers += [nn.Conv2d(channels, to, 3, padding=1), nn.BatchNorm2d(to), nn.ReLU()]
+            channels = to
+    return nn.Sequential(*layers, nn.Flatten(), nn.Linear(512, classes))
 
 
 def epoch_seconds(

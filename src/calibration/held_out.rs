@@ -63,7 +63,7 @@ impl HeldOut {
         }
         let fitted = model.fit(Evidence { annotations: &training, ..evidence }, run)?;
         match fitted.not_finite() {
-            Some(what) => Err(Error::bug(format!("the fit gave a number that is none: {what}"))),
+            Some(what) => Err(Error::bug(format!("the fit gave NaN or an infinity: {what}"))),
             None => Ok(Self { training, annotations: held_out, fitted }),
         }
     }

@@ -42,7 +42,7 @@ pub enum Command {
     Run(RunArgs),
     /// Run a job without a pipeline file
     Aggregate(AggregateArgs),
-    /// Check a pipeline file and the schemas of its sources; reads no rows
+    /// Check a pipeline and its schemas; reads no rows but the first thousand of text files
     Check(FileArgs),
     /// Show what a run would do; writes nothing
     Explain(FileArgs),

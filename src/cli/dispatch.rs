@@ -39,22 +39,24 @@ pub(super) async fn dispatch(args: Args, signals: Signals) -> Result<ExitCode> {
         }
         Command::Predict(args) => predictions(args, quiet, &signals).await?,
         Command::Simulate(args) => simulate::command(args, quiet, &signals).await?,
-        reads => return or_signalled(&signals, read_only(reads)).await,
+        reads => return or_signalled(&signals, read_only(reads, quiet)).await,
     }
     Ok(ExitCode::SUCCESS)
 }
 
-async fn read_only(command: Command) -> Result<ExitCode> {
+async fn read_only(command: Command, quiet: bool) -> Result<ExitCode> {
+    let mut run = Run::new(0);
+    run.progress = Arc::new(Bars::new(quiet));
     match command {
-        Command::Check(args) => checked(&args).await?,
+        Command::Check(args) => checked(&args, &mut run).await?,
         Command::Explain(args) => {
-            let text = explain(&pipeline_file(&args)?).await?;
+            let text = explain(&pipeline_file(&args)?, &mut run).await?;
             print_result(redacted(&text).trim_end());
         }
         Command::Models(args) => print_models(&args)?,
         Command::Schema => print_json(&pipeline::schema()),
-        Command::Sql(args) => sql::command(&args).await?,
-        Command::Evaluate(args) => scores(&args).await?,
+        Command::Sql(args) => sql::command(&args, &mut run).await?,
+        Command::Evaluate(args) => scores(&args, &mut run).await?,
         Command::Test(args) => return test(&args).await,
         Command::Run(_) | Command::Aggregate(_) | Command::Predict(_) | Command::Simulate(_) => {
             return Err(Error::bug("a job is run where nothing may be written"));
@@ -96,8 +98,8 @@ async fn job(spec: PipelineSpec, args: JobArgs, quiet: bool, signals: &Signals) 
     Ok(())
 }
 
-async fn checked(args: &FileArgs) -> Result<()> {
-    check(&pipeline_file(args)?).await?;
+async fn checked(args: &FileArgs, run: &mut Run) -> Result<()> {
+    check(&pipeline_file(args)?, run).await?;
     print_message(&format!("{}: the spec and the schemas fit", args.file.display()));
     Ok(())
 }
@@ -126,7 +128,7 @@ fn print_models(args: &ModelsArgs) -> Result<()> {
     Ok(())
 }
 
-async fn scores(args: &EvaluateArgs) -> Result<()> {
+async fn scores(args: &EvaluateArgs, run: &mut Run) -> Result<()> {
     let columns = ColumnsSpec {
         instance: args.instance_column.clone(),
         class: args.class_column.clone(),
@@ -138,7 +140,7 @@ async fn scores(args: &EvaluateArgs) -> Result<()> {
         columns,
         confusion: args.confusion.as_deref(),
     };
-    let scores = evaluate(&what, &store(args.endpoint.as_deref())).await?;
+    let scores = evaluate(&what, &store(args.endpoint.as_deref()), run).await?;
     if args.json {
         print_json(&json!(scores));
         return Ok(());
@@ -196,10 +198,13 @@ async fn test(args: &FileArgs) -> Result<ExitCode> {
     let verdicts = run_tests(&spec).await?;
     let mut failed = 0;
     for verdict in &verdicts {
-        let word = if verdict.failures.is_empty() { "ok" } else { "FAILED" };
-        print_message(&format!("{word:<7} {}", verdict.name));
-        verdict.failures.iter().for_each(|f| print_message(&format!("        {f}")));
-        failed += usize::from(!verdict.failures.is_empty());
+        let passed = verdict.failures.is_empty();
+        print_message(&format!("{:<7} {}", if passed { "ok" } else { "FAILED" }, verdict.name));
+        if !passed {
+            verdict.failures.iter().for_each(|f| print_message(&format!("        {f}")));
+            verdict.warnings.iter().for_each(|w| print_message(&format!("        warning: {w}")));
+            failed += 1;
+        }
     }
     print_message(&format!("{} passed, {failed} failed", verdicts.len() - failed));
     Ok(if failed == 0 { ExitCode::SUCCESS } else { ExitCode::from(Stage::Gate.exit_code()) })

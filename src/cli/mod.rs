@@ -131,7 +131,7 @@ fn workers() -> std::io::Result<Runtime> {
 /// Starts as many threads as the runtime will at first, and lets them end.
 ///
 /// # Why
-/// It tells at once what [`workers`] would only find out by waiting.
+/// It fails at once where [`workers`] would first wait for [`PATIENCE`].
 fn try_threads() -> std::io::Result<()> {
     let workers = thread::available_parallelism().map_or(1, usize::from);
     let gate = Mutex::new(());

@@ -9,9 +9,10 @@ use super::text_table::DrawnTable;
 use crate::commands::sql::{Script, SqlSession, StatementRows};
 use crate::error::{Error, Result};
 use crate::escape;
+use crate::run::Run;
 use crate::sql::{Statement, catch_panics};
 
-pub(super) async fn command(args: &SqlArgs) -> Result<()> {
+pub(super) async fn command(args: &SqlArgs, warned: &mut Run) -> Result<()> {
     let text = match (&args.command, &args.file) {
         (Some(query), _) => query.clone(),
         (None, Some(file)) => read_text(file)?,
@@ -21,7 +22,8 @@ pub(super) async fn command(args: &SqlArgs) -> Result<()> {
     };
     let (run, tables, write) = (args.run.as_deref(), args.table.as_slice(), args.write);
     let what = Script { text: &text, run, tables, write };
-    let (session, statements) = SqlSession::open(&what, store(args.endpoint.as_deref())).await?;
+    let stores = store(args.endpoint.as_deref());
+    let (session, statements) = SqlSession::open(&what, stores, warned).await?;
     for statement in statements {
         session.register_stores(&statement)?;
         if !catch_panics(print_rows(&session, statement, args.json)).await? {

@@ -1,10 +1,11 @@
-//! `labelmill explain`: describes a run from file lists and metadata alone. Nothing is written.
+//! `labelmill explain`: describes a run from file lists, metadata and the first rows of text files. Nothing is written.
 
 use std::fmt::Write as _;
 
 use crate::error::{Result, offenders};
 use crate::frame::{BYTES_PER_ANNOTATION, rows_in};
 use crate::pipeline::{PipelineSpec, inputs};
+use crate::run::Run;
 use crate::sink::{CommittedRun, ParquetSink, RunTables, Sink};
 use crate::source::{InferenceScope, Location, Source};
 use crate::tables::TABLES;
@@ -13,9 +14,9 @@ use crate::tables::TABLES;
 ///
 /// # Errors
 /// The errors of planning a run: a missing file or column, SQL that does not plan.
-pub async fn explain(spec: &PipelineSpec) -> Result<String> {
+pub async fn explain(spec: &PipelineSpec, run: &mut Run) -> Result<String> {
     let ctx = spec.engine.session()?;
-    let source = Source::list(&spec.source, &spec.store, &RunTables).await?;
+    let source = Source::list(&spec.source, &spec.store, &RunTables, run).await?;
     source.open(&ctx, InferenceScope::First).await?;
     let annotations = source.annotations(&ctx).await?;
     let plan = annotations.clone().into_optimized_plan()?;

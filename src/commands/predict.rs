@@ -60,7 +60,7 @@ pub async fn predict(
         columns: what.columns.clone(),
         ..SourceSpec::default()
     };
-    let source = Source::list(&spec, stores, &RunTables).await?;
+    let source = Source::list(&spec, stores, &RunTables, run).await?;
     let inputs = inputs(&source);
     let parameters = digest(&bytes);
     let versions = json!([SCHEMA_VERSION, env!("CARGO_PKG_VERSION")]);
@@ -76,8 +76,10 @@ pub async fn predict(
     };
     let began = run.clock.seconds();
     source.open(&ctx, InferenceScope::Whole).await?;
-    let query =
-        source.features(&ctx).await?.ok_or_else(|| Error::bug("no features were registered"))?;
+    let query = source
+        .features(&ctx, run)
+        .await?
+        .ok_or_else(|| Error::bug("no features were registered"))?;
     let query = as_learned(query, &description)?;
     let features = read_features(query, Scratch::of(&what.engine), "--features", run).await?;
     let read_at = run.clock.seconds();

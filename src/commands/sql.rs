@@ -6,6 +6,7 @@ use datafusion::prelude::SessionContext;
 
 use crate::engine::EngineSpec;
 use crate::error::{Error, Result};
+use crate::run::Run;
 use crate::sink::{RunTables, register_run};
 use crate::source::{Location, Source, SourceSpec};
 use crate::sql::{Statement, explains, locations, only_reads, options, parse, what_it_does};
@@ -39,20 +40,24 @@ pub struct StatementRows {
 }
 
 impl SqlSession {
-    /// Registers the tables, and parses the statements.
+    /// Registers the tables, and parses the statements. `run` is warned of files that are left out.
     ///
     /// # Errors
     /// When a statement does not parse, or changes something although it may not; when a table cannot be found.
-    pub async fn open(what: &Script<'_>, stores: StoreSpec) -> Result<(Self, Vec<Statement>)> {
+    pub async fn open(
+        what: &Script<'_>,
+        stores: StoreSpec,
+        run: &mut Run,
+    ) -> Result<(Self, Vec<Statement>)> {
         let ctx = EngineSpec::default().session()?;
         let statements = Vec::from(parse(&ctx, what.text)?);
         if !what.write {
             statements.iter().try_for_each(refuse_change)?;
         }
-        if let Some(run) = what.run {
-            register_run(&ctx, run, &stores).await?;
+        if let Some(folder) = what.run {
+            register_run(&ctx, folder, &stores).await?;
         }
-        register_tables(&ctx, what.tables, &stores).await?;
+        register_tables(&ctx, what.tables, &stores, run).await?;
         Ok((Self { ctx, stores, write: what.write }, statements))
     }
 
@@ -103,6 +108,7 @@ async fn register_tables(
     ctx: &SessionContext,
     tables: &[String],
     stores: &StoreSpec,
+    run: &mut Run,
 ) -> Result<()> {
     let url = |table: &str| table.split_once('=').map(|(_, url)| url.to_owned());
     let secret = |table: &String| {
@@ -122,6 +128,6 @@ async fn register_tables(
         })?;
         spec.tables.insert(name.to_owned(), Location::Url(url.to_owned()));
     }
-    Source::register(ctx, &spec, stores, &RunTables).await?;
+    Source::register(ctx, &spec, stores, &RunTables, run).await?;
     Ok(())
 }

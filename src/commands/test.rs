@@ -23,6 +23,8 @@ pub struct Verdict {
     pub name: String,
     /// Each expected row that the tables lack; empty when the test passed.
     pub failures: Vec<String>,
+    /// The warnings about its rows and its fit.
+    pub warnings: Vec<String>,
 }
 
 /// Runs every test of a pipeline, without reading its sources or writing anything.
@@ -33,7 +35,9 @@ pub async fn run_tests(spec: &PipelineSpec) -> Result<Vec<Verdict>> {
     let mut verdicts = Vec::with_capacity(spec.test.len());
     for (n, test) in spec.test.iter().enumerate() {
         let name = if test.name.is_empty() { format!("test {}", n + 1) } else { test.name.clone() };
-        let outcome = outcome(spec, test).await.map_err(|e| e.or_at(&format!("test[{n}]")))?;
+        let mut run = Run::new(spec.seed);
+        let outcome =
+            outcome(spec, test, &mut run).await.map_err(|e| e.or_at(&format!("test[{n}]")))?;
         let mut failures = Vec::new();
         for (table, expected) in &test.expect {
             let found = rows_of(find(table)?, &outcome)?;
@@ -44,12 +48,12 @@ pub async fn run_tests(spec: &PipelineSpec) -> Result<Vec<Verdict>> {
                     .map(|row| format!("{table}: no row has {}", describe(row))),
             );
         }
-        verdicts.push(Verdict { name, failures });
+        verdicts.push(Verdict { name, failures, warnings: run.warnings().to_vec() });
     }
     Ok(verdicts)
 }
 
-async fn outcome(spec: &PipelineSpec, test: &TestSpec) -> Result<Outcome> {
+async fn outcome(spec: &PipelineSpec, test: &TestSpec, run: &mut Run) -> Result<Outcome> {
     let source = SourceSpec {
         annotations: Some(Location::Rows(test.given.annotations.clone())),
         gold: test.given.gold.clone().map(Location::Rows),
@@ -57,10 +61,9 @@ async fn outcome(spec: &PipelineSpec, test: &TestSpec) -> Result<Outcome> {
     };
     let spec = PipelineSpec { source, calibration: calibration(spec, test), ..spec.clone() };
     let ctx = spec.engine.session()?;
-    let source = Source::register(&ctx, &spec.source, &spec.store, &RunTables).await?;
-    let mut run = Run::new(spec.seed);
-    let frames = read(&spec, &ctx, &source, &run).await?;
-    tokio::task::block_in_place(|| fit(&spec, frames, &mut Checkpoints::default(), &mut run))
+    let source = Source::register(&ctx, &spec.source, &spec.store, &RunTables, run).await?;
+    let frames = read(&spec, &ctx, &source, run).await?;
+    tokio::task::block_in_place(|| fit(&spec, frames, &mut Checkpoints::default(), run))
 }
 
 /// The few rows of a test are calibrated on the gold that the test gives for it, or not at all.

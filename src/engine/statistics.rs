@@ -45,21 +45,21 @@ impl PhysicalOptimizerRule for DropParquetStatistics {
         plan: Arc<dyn ExecutionPlan>,
         _: &ConfigOptions,
     ) -> Result<Arc<dyn ExecutionPlan>> {
-        let without = |node: Arc<dyn ExecutionPlan>| {
+        let drop_from = |node: Arc<dyn ExecutionPlan>| {
             let scan = node.downcast_ref::<DataSourceExec>();
             let parts = scan.and_then(|scan| scan.downcast_to_file_source::<ParquetSource>());
             Ok(match parts {
-                Some((scan, source)) => {
-                    Transformed::yes(DataSourceExec::from_data_source(unclaimed(scan, source)) as _)
-                }
+                Some((scan, source)) => Transformed::yes(DataSourceExec::from_data_source(
+                    without_statistics(scan, source),
+                ) as _),
                 None => Transformed::no(node),
             })
         };
-        Ok(plan.transform_down(without)?.data)
+        Ok(plan.transform_down(drop_from)?.data)
     }
 
     fn name(&self) -> &'static str {
-        "claims_of_files"
+        "drop_parquet_statistics"
     }
 
     fn schema_check(&self) -> bool {
@@ -68,7 +68,7 @@ impl PhysicalOptimizerRule for DropParquetStatistics {
 }
 
 /// The same scan without column statistics and claimed orders, and with only those filters that can skip row groups.
-fn unclaimed(scan: &FileScanConfig, source: &ParquetSource) -> FileScanConfig {
+fn without_statistics(scan: &FileScanConfig, source: &ParquetSource) -> FileScanConfig {
     let schema = scan.file_schema();
     let groups = scan.file_groups.iter().map(|group| {
         let files = group.iter().cloned().map(|mut file| {
@@ -79,7 +79,7 @@ fn unclaimed(scan: &FileScanConfig, source: &ParquetSource) -> FileScanConfig {
         FileGroup::new(files.collect())
     });
     let groups = groups.collect();
-    let mut unclaimed = FileScanConfigBuilder::from(scan.clone())
+    let mut builder = FileScanConfigBuilder::from(scan.clone())
         .with_file_groups(groups)
         .with_statistics(sizes_of(&scan.statistics()))
         .with_output_ordering(Vec::new());
@@ -88,10 +88,10 @@ fn unclaimed(scan: &FileScanConfig, source: &ParquetSource) -> FileScanConfig {
         let usable: Vec<_> =
             all.iter().filter(|part| can_skip(part, schema)).map(|part| Arc::clone(part)).collect();
         if usable.len() < all.len() {
-            unclaimed = unclaimed.with_source(Arc::new(source.with_predicate(conjunction(usable))));
+            builder = builder.with_source(Arc::new(source.with_predicate(conjunction(usable))));
         }
     }
-    unclaimed.build()
+    builder.build()
 }
 
 /// Statistics with the numbers of rows and bytes alone, and nothing about columns.

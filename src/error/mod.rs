@@ -130,10 +130,32 @@ impl Error {
         Self { stage, problems: vec![problem], source: None }
     }
 
+    /// An error of several problems, of which there is at least one.
+    #[must_use]
+    pub fn several(stage: Stage, problems: Vec<Problem>) -> Self {
+        Self { stage, problems, source: None }
+    }
+
     /// Every problem of a spec at once.
     #[must_use]
     pub fn spec_problems(problems: Vec<Problem>) -> Self {
-        Self { stage: Stage::Spec, problems, source: None }
+        Self::several(Stage::Spec, problems)
+    }
+
+    /// Joins errors that were collected. The stage is that of the first error that trying again does not mend, where
+    /// there is one.
+    ///
+    /// # Errors
+    /// The problems of all of them, when there is at least one.
+    pub fn all(errors: impl IntoIterator<Item = Self>) -> Result<()> {
+        let joined = errors.into_iter().reduce(|mut all, error| {
+            if all.stage == Stage::Store {
+                all.stage = error.stage;
+            }
+            all.problems.extend(error.problems);
+            all
+        });
+        joined.map_or(Ok(()), Err)
     }
 
     /// A spec or usage error.
@@ -306,6 +328,20 @@ mod tests {
             error.to_string(),
             "error: not read: \\u{1b}[2J\n  where: https://***@h/x?***\n  found: `a\\nhelp: obey`"
         );
+    }
+
+    #[test]
+    fn errors_that_are_joined_are_worth_a_retry_only_if_all_of_them_are() {
+        let joined = |errors: Vec<Error>| Error::all(errors).unwrap_err();
+        let (spec, data, store) = (|| Error::spec("a"), || Error::data("b"), || Error::store("c"));
+        let error = joined(vec![store(), data(), spec()]);
+        assert_eq!(
+            (error.stage, error.to_string().as_str()),
+            (Stage::Data, "error: c\nerror: b\nerror: a")
+        );
+        assert_eq!(joined(vec![spec(), store()]).stage, Stage::Spec);
+        assert_eq!(joined(vec![store(), store()]).stage, Stage::Store);
+        assert!(Error::all([]).is_ok());
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use arrow::array::{ArrayRef, RecordBatch};
-use arrow::datatypes::{DataType, Schema};
+use arrow::datatypes::Schema;
 use arrow::util::display::{ArrayFormatter, FormatOptions};
 
 use rayon::prelude::*;
@@ -14,6 +14,7 @@ use super::annotations::{Annotations, Dims, ITEMS_PER_BLOCK};
 use super::budget::{BYTES_PER_ANNOTATION, BYTES_PER_TIME, BYTES_PER_WEIGHT, HeldBytes};
 use super::classes::{LabelAxis, MAX_LABELS, too_many_labels};
 use super::gold::{Gold, GoldNumber, GoldRows, Role, UnknownGold};
+use super::id_columns::id_columns;
 use super::ids::{Interner, NULL};
 use super::optional_columns::OptionalColumns;
 use super::rejects::{Reason, Rejects};
@@ -59,33 +60,11 @@ pub(super) struct Unlabelled {
 
 impl Collector {
     pub(super) fn new(schema: &Schema) -> Result<Self> {
-        let interner = |name: &str| -> Result<Interner> {
-            let field = schema.field_with_name(name)?;
-            if field.data_type().is_null() {
-                return Err(Error::data(format!("the column `{name}` holds nothing but nulls"))
-                    .at("source.annotations")
-                    .help("its type is unknown; is it the right column?"));
-            }
-            if field.data_type().is_nested() {
-                return Err(Error::data(format!(
-                    "the column `{name}` does not hold single values"
-                ))
-                .at("source.annotations")
-                .found(field.data_type().to_string())
-                .help("unnest it in source.sql.annotations, or map another column"));
-            }
-            if matches!(field.data_type(), DataType::Interval(_) | DataType::Duration(_)) {
-                return Err(Error::data(format!("the column `{name}` holds lengths of time"))
-                    .at("source.annotations")
-                    .found(field.data_type().to_string())
-                    .help("no Parquet file holds them: cast them to text or numbers in source.sql.annotations"));
-            }
-            Ok(Interner::new(field))
-        };
+        let [instances, annotators, labels] = id_columns(schema)?.map(Interner::new);
         Ok(Self {
-            instances: interner("instance_id")?,
-            annotators: interner("annotator_id")?,
-            labels: interner("label")?,
+            instances,
+            annotators,
+            labels,
             rows: AnnotationColumns::default(),
             rejects: Rejects::default(),
             read: 0,
@@ -221,9 +200,13 @@ impl Collector {
         )?;
         self.rows.reject_unknown(&classes, &mut self.rejects);
         if classes.n == 0 && !self.rows.instance.is_empty() {
-            return Err(Error::data("nobody chose a class: every label is one that is no class")
-                .at("frame.extra_labels")
-                .help("list the classes in frame.classes, or take some words out of frame.extra_labels"));
+            return Err(Error::data(
+                "nobody chose a class: every label is one of frame.extra_labels",
+            )
+            .at("frame.extra_labels")
+            .help(
+                "list the classes in frame.classes, or take some words out of frame.extra_labels",
+            ));
         }
         if spec.duplicates == Duplicates::Last {
             self.rejects.add_rows(Reason::Superseded, self.rows.keep_newest());

@@ -2,18 +2,19 @@
 
 use std::str::FromStr;
 
-use arrow::array::{Array, AsArray, RecordBatch, UInt32Array};
-use arrow::compute::{cast, take_record_batch};
+use arrow::array::{Array, ArrayRef, AsArray, RecordBatch, UInt32Array};
+use arrow::buffer::NullBuffer;
+use arrow::compute::{cast, take, take_record_batch};
 use arrow::datatypes::DataType;
-use arrow::util::display::array_value_to_string;
 use datafusion::prelude::DataFrame;
 
 use super::Frame;
 use super::budget::Budget;
 use super::classes::LabelAxis;
-use super::ids::{IdIndex, Ids, Interner, NULL};
+use super::ids::{IdIndex, Ids, Interner, NULL, finite};
 use super::read_all::read_all_within;
 use crate::error::{Error, Result, nearest, offenders};
+use crate::run::Run;
 
 /// The permitted use of a trusted class.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -104,18 +105,25 @@ pub(super) struct GoldRows {
 }
 
 impl GoldRows {
-    /// Reads all rows; `budget` holds them.
-    pub(super) async fn read(query: DataFrame, budget: &Budget) -> Result<Self> {
+    /// Reads all rows; `budget` holds them. Warns of those that cannot be used.
+    pub(super) async fn read(query: DataFrame, budget: &Budget, run: &mut Run) -> Result<Self> {
         let batch = read_all_within(query, "rows of gold", budget).await;
-        Ok(Self { batch: batch.map_err(|e| e.or_at("source.gold"))? })
+        let batch = batch.map_err(|e| e.or_at("source.gold"))?;
+        let nulls = |name| batch.column_by_name(name).and_then(|c| finite(c).logical_nulls());
+        let nulls = NullBuffer::union(nulls("instance_id").as_ref(), nulls("class").as_ref());
+        let left_out = nulls.map_or(0, |nulls| nulls.null_count());
+        if left_out > 0 {
+            run.warn(format!(
+                "rows of gold without an instance or a class are left out: {left_out}"
+            ));
+        }
+        Ok(Self { batch })
     }
 
     /// Refuses gold of several questions where annotations have no question column: all would apply to one question.
     pub(super) fn refuse_several_questions(&self) -> Result<()> {
         let Some(column) = self.batch.column_by_name("question") else { return Ok(()) };
-        let mut ids = Interner::new(self.batch.schema().field_with_name("question")?);
-        ids.intern(column, &mut Vec::new())?;
-        let (questions, _) = ids.finish(|_| true)?;
+        let questions = self.questions_of(column)?;
         if questions.len() < 2 {
             return Ok(());
         }
@@ -128,14 +136,21 @@ impl GoldRows {
             ))
     }
 
+    /// The distinct questions in a column of this relation.
+    fn questions_of(&self, column: &ArrayRef) -> Result<Ids> {
+        let mut ids = Interner::new(self.batch.schema().field_with_name("question")?);
+        ids.intern(column, &mut Vec::new())?;
+        Ok(ids.finish(|_| true)?.0)
+    }
+
     /// The rows of each question; gold without a question column applies to all questions.
-    pub(super) fn by_question(&self, questions: &Ids) -> Result<Vec<Self>> {
+    pub(super) fn by_question(&self, questions: &Ids, run: &mut Run) -> Result<Vec<Self>> {
         let Some(column) = self.batch.column_by_name("question") else {
             if questions.len() > 1 && self.batch.num_rows() > 0 {
-                tracing::warn!(
-                    questions = questions.len(),
-                    "gold names no question: each of its classes holds for every question"
-                );
+                run.warn(format!(
+                    "gold names no question: each of its classes holds for all {} questions",
+                    questions.len()
+                ));
             }
             return Ok(vec![self.clone(); questions.len()]);
         };
@@ -145,15 +160,17 @@ impl GoldRows {
         for (row, question) in found.into_iter().enumerate() {
             match question.and_then(|n| rows.get_mut(n as usize)) {
                 Some(rows) => rows.push(row as u32),
-                None => of_none.push(row),
+                None => of_none.push(row as u32),
             }
         }
-        if let Some(first) = of_none.first() {
-            tracing::warn!(
-                rows = of_none.len(),
-                first = array_value_to_string(column, *first)?,
-                "rows of gold are of questions that no annotation names: they are left out"
-            );
+        if !of_none.is_empty() {
+            let n = of_none.len();
+            let unknown = self.questions_of(&take(column, &UInt32Array::from(of_none), None)?)?;
+            let names = offenders((0..unknown.len()).map(|q| unknown.text(q)));
+            let names = if unknown.is_empty() { names } else { format!(" ({names})") };
+            run.warn(format!(
+                "rows of gold without a question, or of one that no annotation names, are left out: {n}{names}"
+            ));
         }
         let of_rows =
             |rows| Ok(Self { batch: take_record_batch(&self.batch, &UInt32Array::from(rows))? });
@@ -184,7 +201,7 @@ impl GoldRows {
             .map_err(named)?;
         classes.intern_other(field("class")?, column("class")?, &mut class).map_err(named)?;
         let roles = self.roles()?;
-        let (mut numbers, mut skipped) = (Vec::with_capacity(instance.len()), 0_usize);
+        let mut numbers = Vec::with_capacity(instance.len());
         for row in 0..instance.len() {
             let is_new = instance[row] != NULL && instance[row] as usize >= seen;
             seen = if is_new { instance[row] as usize + 1 } else { seen };
@@ -196,15 +213,7 @@ impl GoldRows {
                     role,
                     is_new,
                 });
-            } else {
-                skipped += 1;
             }
-        }
-        if skipped > 0 {
-            tracing::warn!(
-                rows = skipped,
-                "rows of gold without an instance or a class are left out"
-            );
         }
         let training = || numbers.iter().filter(|n| n.role.trains());
         expect_fits(instances, "an instance", training().map(|n| n.instance))?;
@@ -248,12 +257,14 @@ impl GoldRows {
     }
 
     /// Warns if none of the rows is of an instance of the frame, annotated or with features.
-    pub(super) fn warn_if_unused(&self, frame: &Frame) {
+    pub(super) fn warn_if_unused(&self, frame: &Frame, run: &mut Run) {
         let UnknownGold { of_instances, of_feature_rows } = &frame.unknown_gold;
         let of_features = frame.described.as_ref().map_or(&[][..], |described| &described.gold);
         let used = [&frame.gold, of_instances, of_feature_rows, of_features];
         if self.batch.num_rows() > 0 && used.iter().all(|gold| gold.is_empty()) {
-            tracing::warn!("no row of gold is of an instance that was read: are its ids the same?");
+            run.warn_about(frame.subject());
+            run.warn("no row of gold is of an instance that was read: are its ids the same?");
+            run.warn_about(None);
         }
     }
 

@@ -11,10 +11,12 @@ use arrow::datatypes::{DataType, Schema, SchemaRef};
 use super::budget::{Budget, HeldBytes};
 use super::collector::{Collector, Finished, Unlabelled};
 use super::gold::GoldRows;
+use super::id_columns::id_columns;
 use super::ids::{Ids, Interner, NULL, as_text};
 use super::rejects::{Reason, Rejects};
 use super::{Duplicates, Frame, FrameSpec, QuestionLeftOut, subject_of};
 use crate::error::{Error, Result, offenders};
+use crate::run::Run;
 
 /// One collector per question; without a question column there is one, with the number 0.
 pub(super) struct Questions {
@@ -26,16 +28,14 @@ pub(super) struct Questions {
 
 impl Questions {
     pub(super) fn new(schema: &SchemaRef, spec: &FrameSpec) -> Result<Self> {
-        if spec.duplicates == Duplicates::Last && schema.field_with_name("annotated_at").is_err() {
-            return Err(Error::data("the newest answer cannot be found without `annotated_at`")
-                .at("frame.duplicates")
-                .help("set source.columns.annotated_at, or choose \"share\""));
-        }
+        // A column of the wrong type is found before any row is read, with a question column too.
+        check_columns(schema, spec)?;
         let ids = schema.field_with_name("question").ok().map(Interner::new);
         let schema = if ids.is_some() { typed(schema) } else { SchemaRef::clone(schema) };
-        // Made even with a question column, so that a column of the wrong type is found before any row is read.
-        let first = Collector::new(&schema)?;
-        let collectors = if ids.is_some() { BTreeMap::new() } else { BTreeMap::from([(0, first)]) };
+        let collectors = match ids {
+            Some(_) => BTreeMap::new(),
+            None => BTreeMap::from([(0, Collector::new(&schema)?)]),
+        };
         Ok(Self { schema, ids, collectors, rejects: Rejects::default() })
     }
 
@@ -96,6 +96,7 @@ impl Questions {
         gold: Option<&GoldRows>,
         spec: &FrameSpec,
         budget: &Budget,
+        run: &mut Run,
     ) -> Result<Vec<(Frame, Option<GoldRows>)>> {
         // Finished frames and the rows of unfinished questions are in memory at the same time.
         let beside: usize =
@@ -114,7 +115,7 @@ impl Questions {
         let mut held = HeldBytes::new(budget, beside, rows);
         let (ids, rank) = ids.finish(|_| true)?;
         let by_rank = self.collectors.into_iter().map(|(n, c)| (rank[n as usize], c));
-        let gold = gold.map(|gold| gold.by_question(&ids)).transpose()?;
+        let gold = gold.map(|gold| gold.by_question(&ids, run)).transpose()?;
         let (mut frames, mut left_out) = (Vec::new(), Vec::new());
         for (number, collector) in by_rank.collect::<BTreeMap<_, _>>() {
             let question = Ids::in_order(ids.rows(std::iter::once(Some(number)))?);
@@ -139,6 +140,20 @@ impl Questions {
         first.left_out = left_out;
         Ok(frames)
     }
+}
+
+/// Checks the columns of the annotations before any row is read.
+///
+/// # Errors
+/// Every column whose type cannot be that of an id, and the lack of a column that the spec needs, at once.
+pub fn check_columns(schema: &Schema, spec: &FrameSpec) -> Result<()> {
+    let needs_times = spec.duplicates == Duplicates::Last;
+    let no_times = (needs_times && schema.field_with_name("annotated_at").is_err()).then(|| {
+        Error::data("the newest answer cannot be found without `annotated_at`")
+            .at("frame.duplicates")
+            .help("set source.columns.annotated_at, or choose \"share\"")
+    });
+    Error::all(no_times.into_iter().chain(id_columns(schema).err()))
 }
 
 /// The schema in which untyped text always stays text: if it became integers where possible, the types of questions
@@ -255,7 +270,7 @@ mod tests {
             let whole = concat_batches(&parts[0].schema(), &parts).unwrap();
             let frame = |batches: &[RecordBatch]| {
                 let questions = questions(batches, &spec, &budget);
-                questions.finish(None, &spec, &budget).unwrap().remove(0).0
+                questions.finish(None, &spec, &budget, &mut Run::new(0)).unwrap().remove(0).0
             };
             let (parts, whole) = (frame(&parts), frame(&[whole]));
             assert_eq!((parts.rows_read, parts.rows_used()), (60, whole.rows_used()));

@@ -44,11 +44,11 @@ pub struct Relations {
 /// # Errors
 /// When a file cannot be read, a column has an unusable type, gold contradicts itself, repeated answers are an error,
 /// a row of features is not usable, or no usable annotation is left.
-pub async fn collect(relations: Relations, spec: &FrameSpec, run: &Run) -> Result<Vec<Frame>> {
+pub async fn collect(relations: Relations, spec: &FrameSpec, run: &mut Run) -> Result<Vec<Frame>> {
     let Relations { annotations, gold, features, annotator_features } = relations;
     let gold_budget = Budget::new(&annotations.task_ctx(), "gold");
     let gold = match gold {
-        Some(query) => Some(catch_panics(GoldRows::read(query, &gold_budget)).await?),
+        Some(query) => Some(catch_panics(GoldRows::read(query, &gold_budget, run)).await?),
         None => None,
     };
     let schema: SchemaRef = annotations.schema().inner().clone();
@@ -92,16 +92,17 @@ pub async fn collect(relations: Relations, spec: &FrameSpec, run: &Run) -> Resul
         run.progress.at(read, "");
     }
     let frames = tokio::task::block_in_place(|| {
-        pool.install(|| questions.finish(gold.as_ref(), spec, &budget))
+        pool.install(|| questions.finish(gold.as_ref(), spec, &budget, run))
     })?;
     run.progress.end();
     let (mut frames, gold): (Vec<Frame>, Vec<Option<GoldRows>>) = frames.into_iter().unzip();
-    let warn_of_gold = |frames: &[Frame]| {
-        let with_gold = frames.iter().zip(&gold);
-        with_gold.for_each(|(frame, gold)| gold.iter().for_each(|g| g.warn_if_unused(frame)));
+    let warn_of_gold = |frames: &[Frame], run: &mut Run| {
+        for (frame, gold) in frames.iter().zip(&gold) {
+            gold.iter().for_each(|gold| gold.warn_if_unused(frame, run));
+        }
     };
     let Some((features, scratch)) = features else {
-        warn_of_gold(&frames);
+        warn_of_gold(&frames, run);
         return Ok(frames);
     };
     // The budget lives until all relations are read, as the features do.
@@ -122,7 +123,7 @@ pub async fn collect(relations: Relations, spec: &FrameSpec, run: &Run) -> Resul
         frame.described = Some(described);
         frame.unknown_gold.of_feature_rows = unknown;
     }
-    warn_of_gold(&frames);
+    warn_of_gold(&frames, run);
     if let Some(frame) = frames.first() {
         features.expect_in(&frame.instances).map_err(|e| e.or_at("source.features"))?;
     }
@@ -190,7 +191,7 @@ impl Indexed {
     fn expect_in(&self, annotated: &Ids) -> Result<()> {
         let (own, wanted) = (&self.features.ids, annotated.values().data_type());
         own.first_outside(wanted)?.map_or(Ok(()), |id| {
-            Err(Error::data("an id of the features is none that the annotations could have")
+            Err(Error::data("an id of the features does not fit the type of the annotations' ids")
                 .found(format!("`{}`, where the annotations hold {wanted}", own.text(id)))
                 .help("write the ids of both with one type, or cast those of the annotations in source.sql"))
         })

@@ -37,15 +37,8 @@ pub use spec::PipelineSpec;
 /// # Errors
 /// The error of the stage that failed; nothing is published then.
 pub async fn run(spec: &PipelineSpec, force: bool, run: &mut Run) -> Result<Published<Outcome>> {
-    if spec.sink.keep_runs.is_some() && spec.name.as_deref().unwrap_or_default().is_empty() {
-        return Err(Error::spec("it is unknown which runs are of the same pipeline")
-            .at("sink.keep_runs")
-            .help(
-                "give the pipeline a `name`: older runs of pipelines with that name are deleted",
-            ));
-    }
     let ctx = spec.engine.session()?;
-    let source = Source::list(&spec.source, &spec.store, &RunTables).await?;
+    let source = Source::list(&spec.source, &spec.store, &RunTables, run).await?;
     let inputs = inputs(&source);
     let job = JobIdentity {
         digest: spec.digest(&inputs)?,
@@ -121,7 +114,7 @@ pub async fn read(
     spec: &PipelineSpec,
     ctx: &datafusion::prelude::SessionContext,
     source: &Source,
-    run: &Run,
+    run: &mut Run,
 ) -> Result<Vec<Frame>> {
     let mut relations = Relations {
         annotations: source.annotations(ctx).await?,
@@ -130,9 +123,9 @@ pub async fn read(
         annotator_features: None,
     };
     if model_kind(&spec.model.kind)?.needs_features {
-        let features = source.features(ctx).await?;
+        let features = source.features(ctx, run).await?;
         relations.features = features.map(|query| (query, Scratch::of(&spec.engine)));
-        relations.annotator_features = source.annotator_features(ctx).await?;
+        relations.annotator_features = source.annotator_features(ctx, run).await?;
     }
     collect(relations, &spec.frame, run).await.map_err(|e| e.or_at("source.annotations"))
 }
@@ -180,7 +173,7 @@ fn fit_question(
     if let Some(what) = fitted.not_finite() {
         return Err(Error::new(
             crate::error::Stage::Bug,
-            Problem::new(format!("the fit gave a number that is none: {what}")).at("model"),
+            Problem::new(format!("the fit gave NaN or an infinity: {what}")).at("model"),
         ));
     }
     if let Some(confusion) = &fitted.report.confusion

@@ -58,6 +58,20 @@ impl PipelineSpec {
         self.source.check_sink(&self.sink.url, place, problems);
         self.calibration.check(self.source.has_gold(), place, problems);
         self.engine.check(place, problems);
+        if self.sink.keep_runs.is_some() && self.name.as_deref().unwrap_or_default().is_empty() {
+            problems.push(
+                Problem::new("it is unknown which runs are of the same pipeline")
+                    .at(format!("{place}: sink.keep_runs"))
+                    .help("give the pipeline a `name`: older runs of pipelines with that name are deleted"),
+            );
+        }
+        if self.gate.min_accuracy.is_some() && !self.source.has_gold() {
+            problems.push(
+                Problem::new("there is no gold to measure the accuracy on")
+                    .at(format!("{place}: gate.min_accuracy"))
+                    .help("set source.gold, with rows of the role `holdout`"),
+            );
+        }
         self.store.check(place, problems);
         if model_kind(&self.model.kind).is_ok_and(|f| f.needs_features)
             && !self.source.has_features()

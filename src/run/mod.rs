@@ -151,7 +151,8 @@ pub struct Run {
     pub cancel: Cancel,
     /// The receiver of progress and warnings.
     pub progress: Arc<dyn Progress>,
-    pool: Arc<ThreadPool>,
+    /// `None` for the shared one, which is built when it is first used.
+    pool: Option<Arc<ThreadPool>>,
     memory: usize,
     warnings: Vec<String>,
     /// What the next warnings are about, such as one of several questions.
@@ -170,7 +171,7 @@ impl Run {
             clock: Clock::Running(Instant::now()),
             cancel: Cancel::default(),
             progress: Arc::new(NoProgress),
-            pool: Arc::clone(&SHARED_POOL),
+            pool: None,
             memory: DEFAULT_MEMORY,
             warnings: Vec::new(),
             subject: None,
@@ -185,7 +186,7 @@ impl Run {
     /// When the system cannot start the threads.
     pub fn with_threads(mut self, threads: usize) -> Result<Self> {
         let pool = ThreadPoolBuilder::new().num_threads(threads).build();
-        self.pool = Arc::new(pool.map_err(|e| Error::exhausted(e.to_string()))?);
+        self.pool = Some(Arc::new(pool.map_err(|e| Error::exhausted(e.to_string()))?));
         Ok(self)
     }
 
@@ -243,7 +244,7 @@ impl Run {
     /// The thread pool of the frame and the models.
     #[must_use]
     pub fn pool(&self) -> Arc<ThreadPool> {
-        Arc::clone(&self.pool)
+        Arc::clone(self.pool.as_ref().unwrap_or_else(|| &SHARED_POOL))
     }
 
     /// The random stream of one purpose: the same seed and purpose give the same numbers.

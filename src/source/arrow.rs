@@ -64,7 +64,8 @@ impl IpcLengths<'_> {
             start.filter(|_| trailer.ends_with(MAGIC)).ok_or_else(|| damaged("no footer"))?;
         let footer = self.bytes(start..begin).await?;
         let blocks: Vec<Block> = {
-            let footer = root_as_footer(&footer).map_err(|_| damaged("a footer that is none"))?;
+            let footer =
+                root_as_footer(&footer).map_err(|_| damaged("a footer that cannot be parsed"))?;
             let schema = footer.schema().ok_or_else(|| damaged("a footer without a schema"))?;
             refuse_double_columns(schema)?;
             let (one, other) = (footer.dictionaries(), footer.recordBatches());
@@ -103,8 +104,8 @@ impl IpcLengths<'_> {
             let end = end.filter(|end| *end <= size).ok_or_else(beyond)?;
             let message = self.bytes(begin..end).await?;
             let body = {
-                let message =
-                    root_as_message(&message).map_err(|_| damaged("a message that is none"))?;
+                let message = root_as_message(&message)
+                    .map_err(|_| damaged("a message that cannot be parsed"))?;
                 message.header_as_schema().map_or(Ok(()), refuse_double_columns)?;
                 message.bodyLength()
             };
@@ -133,7 +134,7 @@ impl IpcLengths<'_> {
         self.check_size(bytes)?;
         let buffers: Vec<Range<u64>> = {
             let message =
-                root_as_message(message).map_err(|_| damaged("a message that is none"))?;
+                root_as_message(message).map_err(|_| damaged("a message that cannot be parsed"))?;
             let dictionary = message.header_as_dictionary_batch().and_then(|d| d.data());
             let Some(batch) = message.header_as_record_batch().or(dictionary) else {
                 return Ok(());

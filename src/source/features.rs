@@ -10,6 +10,7 @@ use super::format::{INTEGERS, MIXED};
 use super::relation::{Query, table_or_sql};
 use super::synonyms::synonym;
 use crate::error::{Error, Result, nearest, offenders};
+use crate::run::Run;
 
 /// Plans a relation of features: its id under the contract's name, then one column of lists, or every numeric column
 /// whose name is not one of an id or a label, in file order.
@@ -19,6 +20,7 @@ pub(super) async fn query(
     sql: Option<&Query>,
     (id, mapped_id): (&'static str, Option<&str>),
     columns: &ColumnsSpec,
+    run: &mut Run,
 ) -> Result<DataFrame> {
     let frame = table_or_sql(ctx, table, sql).await?;
     let fields: Vec<Field> = frame.schema().fields().iter().map(|f| f.as_ref().clone()).collect();
@@ -35,11 +37,10 @@ pub(super) async fn query(
             numbers.partition(|name| !ids.iter().any(|id| id == name));
         // Labels and classes as features would leak the target to the model.
         if !left.is_empty() {
-            tracing::warn!(
-                table,
-                columns = offenders(left),
-                "these columns are ids and labels by their names: they are no features (another name makes them so)"
-            );
+            run.warn(format!(
+                "columns of `{table}` that have the names of ids and labels are not features (under other names they are): {}",
+                offenders(left)
+            ));
         }
         let is_mixed =
             |field: &&Field| field.data_type().is_string() && field.metadata().contains_key(MIXED);

@@ -34,8 +34,6 @@ pub(super) async fn register(
     columns: &KnownColumns,
     look: InferenceScope,
 ) -> Result<()> {
-    // The user's SQL may name other files of the same store.
-    ctx.register_object_store(&place.root(), Arc::clone(&place.store));
     let store: Arc<dyn ObjectStore> =
         Arc::new(PinnedStore::new(Arc::clone(&place.store), objects, &place.url));
     let table: Arc<dyn TableProvider> = if format.is_text() {

@@ -26,6 +26,7 @@ use super::unread::{
     refuse_unlisted, refuse_unrecognised, warn_of_empty,
 };
 use crate::error::{Error, Result, nearest, offenders};
+use crate::run::Run;
 use crate::store::{StoreLocation, StoreSpec, parse_url, shown};
 
 /// The files of a source URL.
@@ -40,7 +41,8 @@ pub struct Files {
 }
 
 impl Files {
-    /// Lists the files at `text`: a file, a folder, or a pattern. `format` is `source.format`, where it is set.
+    /// Lists the files at `text`: a file, a folder, or a pattern. `format` is `source.format`, where it is set. Warns of
+    /// files that hold no rows or are left out.
     ///
     /// # Errors
     /// When there is no file, when files of the folder would stay unread, when all are empty, and when the store
@@ -50,6 +52,7 @@ impl Files {
         format: Option<Format>,
         stores: &StoreSpec,
         runs: &dyn PublishedTables,
+        run: &mut Run,
     ) -> Result<Self> {
         let (place, pattern) = located(text, stores).await?;
         // `**` at the end of a pattern stands for every file below.
@@ -72,7 +75,7 @@ impl Files {
             refuse_part_of_a_table(&place).await?;
         }
         let (meant, format) = if is_folder {
-            of_folder(&all, &place, (pattern, &reach), format)?
+            of_folder(&all, &place, (pattern, &reach), format, run)?
         } else {
             let encoding_of = all.iter().find_map(encoding_of);
             (all.clone(), format.or(encoding_of.map(|(_, encoding)| encoding.format)))
@@ -95,7 +98,7 @@ impl Files {
         if meant.iter().all(|o| o.size == 0) {
             return Err(empty());
         }
-        warn_of_empty(&place, &meant);
+        warn_of_empty(&place, &meant, run);
         let format = format.ok_or_else(|| {
             Error::data("the file name does not show the format")
                 .found(offenders(meant.iter().map(|o| shown(&place.url, &o.location))))
@@ -221,6 +224,7 @@ fn of_folder(
     place: &StoreLocation,
     (pattern, reach): (Option<&str>, &ReachableFolders),
     given: Option<Format>,
+    run: &mut Run,
 ) -> Result<(Vec<ObjectMeta>, Option<Format>)> {
     let folder = &place.path;
     let pattern = pattern.map(Pattern::new).transpose().map_err(|e| {
@@ -238,7 +242,7 @@ fn of_folder(
     let (hidden, meant): (Vec<&ObjectMeta>, Vec<&ObjectMeta>) =
         all.iter().filter(fits).partition(is_hidden);
     refuse_table_formats(place, all, &meant)?;
-    warn_of_hidden(&hidden);
+    warn_of_hidden(&hidden, run);
     let of_format = |format: Format| -> Vec<ObjectMeta> {
         let is_of = |o: &&&ObjectMeta| encoding_of(o).is_some_and(|(_, e)| e.format == format);
         meant.iter().filter(is_of).map(|o| (*o).clone()).collect()
@@ -254,7 +258,7 @@ fn of_folder(
         let is_other = |o: &&&ObjectMeta| encoding_of(o).is_some_and(|(_, e)| e.format != format);
         let others: Vec<&ObjectMeta> = meant.iter().filter(is_other).copied().collect();
         if !others.is_empty() {
-            of_other_formats(format, &others, named.is_empty())?;
+            of_other_formats(format, &others, named.is_empty(), run)?;
         }
         if named.is_empty() {
             return Ok((unrecognised, given));
@@ -289,18 +293,18 @@ fn is_hidden(name: &str, pattern: Option<&Pattern>) -> bool {
 }
 
 /// Warns where a hidden file, which is left out, has the name of a file with rows.
-fn warn_of_hidden(hidden: &[&ObjectMeta]) {
+fn warn_of_hidden(hidden: &[&ObjectMeta], run: &mut Run) {
     let like_rows: Vec<&str> = hidden
         .iter()
         .filter(|o| o.size > 0)
         .filter_map(|o| encoding_of(o).and(o.location.filename()))
         .collect();
-    if let Some(first) = like_rows.first() {
-        tracing::warn!(
-            files = like_rows.len(),
-            first,
-            "files whose names, or whose folders' names, begin with _ or . are not read: a pattern such as _* names them"
-        );
+    if !like_rows.is_empty() {
+        run.warn(format!(
+            "files whose names, or whose folders' names, begin with _ or . are not read (a pattern such as _* names \
+             them): {}",
+            offenders(like_rows)
+        ));
     } else if !hidden.is_empty() {
         tracing::info!(files = hidden.len(), "hidden files of other tools are not read");
     }

@@ -1,7 +1,8 @@
 //! The first stage: every source becomes a DataFusion table under its name, and every relation a query over them.
 //!
-//! This stage reads file lists and schemas only. A relation is the default selection with the user's column names
-//! mapped, or the user's own SQL from `[source.sql]`; either way its columns have the contract's names.
+//! This stage reads file lists and schemas only; text files have no schema, and are read to infer one. A relation is
+//! the default selection with the user's column names mapped, or the user's own SQL from `[source.sql]`; either way
+//! its columns have the contract's names.
 
 mod arrow;
 mod batch_rows;
@@ -28,7 +29,8 @@ pub mod views;
 
 use datafusion::prelude::{DataFrame, SessionContext};
 
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, Stage};
+use crate::run::Run;
 use crate::store::{StoreSpec, secret_problem};
 pub use batch_rows::{BATCHES_IN_FLIGHT, batches_at_once};
 pub use contract::{Relation, contract_columns};
@@ -50,7 +52,7 @@ pub struct Source {
 
 impl Source {
     /// Lists the files of every source and reads the queries; opens no file with rows. Where there is no file, `runs` may
-    /// find a table of a published run.
+    /// find a table of a published run. `run` is warned of files that are left out.
     ///
     /// # Errors
     /// When a file is missing, empty, or of an unknown format, or a folder holds files that would not be read.
@@ -58,60 +60,115 @@ impl Source {
         spec: &SourceSpec,
         stores: &StoreSpec,
         runs: &dyn PublishedTables,
+        run: &mut Run,
     ) -> Result<Self> {
+        let (source, errors) = Self::list_each(spec, stores, runs, run).await;
+        Error::all(errors).map(|()| source)
+    }
+
+    /// As [`Source::list`], with an error for each source that is missing in the result. A store that cannot be reached
+    /// ends the listing, because each further source of that store would take all its retries.
+    pub async fn list_each(
+        spec: &SourceSpec,
+        stores: &StoreSpec,
+        runs: &dyn PublishedTables,
+        run: &mut Run,
+    ) -> (Self, Vec<Error>) {
+        let (queries, mut errors) = Query::all(&spec.sql);
         let mut files = Vec::new();
         for (name, location) in spec.all() {
             let Location::Url(url) = location else { continue };
             // Checked first, before the `?` of a URL's query is read as a pattern.
             if let Some(problem) = secret_problem(url) {
-                return Err(Error::spec_problems(vec![problem.at(spec.key(name))]));
+                errors.push(Error::spec_problems(vec![problem.at(spec.key(name))]));
+                continue;
             }
-            let found = Files::list(url, spec.format, stores, runs).await;
-            files.push((name.to_owned(), found.map_err(|e| e.or_at(&place(spec, name, url)))?));
+            run.warn_about(Some(spec.key(name)));
+            let found = Files::list(url, spec.format, stores, runs, run).await;
+            run.warn_about(None);
+            match found {
+                Ok(found) => files.push((name.to_owned(), found)),
+                Err(e) => errors.push(e.or_at(&place(spec, name, url))),
+            }
+            if errors.last().is_some_and(|e| e.stage == Stage::Store) {
+                break;
+            }
         }
-        Ok(Self { spec: spec.clone(), files, queries: Query::all(&spec.sql)? })
+        (Self { spec: spec.clone(), files, queries }, errors)
     }
 
-    /// Registers every source as a table. The types of NDJSON and CSV files, which have no schema, are inferred from as
-    /// many rows as `look` tells.
+    /// Registers every source as a table. The types of NDJSON and CSV files, which have no schema, are inferred from
+    /// the rows that `look` names.
     ///
     /// # Errors
     /// When a file does not have the format that its name implies, or the files of one table have incompatible columns.
     pub async fn open(&self, ctx: &SessionContext, look: InferenceScope) -> Result<()> {
         for (name, files) in &self.files {
-            let mut columns = self.spec.known_columns(name);
-            let relation = Relation::of_table(name);
-            let contract: Vec<String> = relation
-                .into_iter()
-                .flat_map(contract_columns)
-                .map(|c| self.spec.columns.mapped(c.name).unwrap_or(c.name).to_owned())
-                .collect();
-            if self.sql(name).is_none() {
-                columns.of_contract.clone_from(&contract);
-            }
-            files::register(ctx, name, files, &columns, look).await.map_err(|e| {
-                let url = self.spec.all().into_iter().find_map(|(n, location)| match location {
-                    Location::Url(url) if n == name => Some(url.as_str()),
-                    _ => None,
-                });
-                within(e, &place(&self.spec, name, url.unwrap_or_default()))
-            })?;
-            if relation.is_some() {
-                let schema = ctx.table_provider(name.as_str()).await?.schema();
-                let lacks = contract.iter().filter(|name| schema.index_of(name).is_err());
-                let lacks = lacks.map(String::as_str);
-                unread::refuse_columns_of_folders(&files.place, &files.objects, lacks)
-                    .map_err(|e| e.or_at(&self.spec.key(name)))?;
-            }
+            self.open_files(ctx, name, files, look).await?;
         }
         for (name, location) in self.spec.all() {
-            let Location::Rows(rows) = location else { continue };
-            let relation = Relation::of_table(name).ok_or_else(|| {
-                Error::spec("rows can stand only for annotations or gold").at(self.spec.key(name))
-            })?;
-            let batch = rows.to_batch(relation).map_err(|e| e.or_at(&self.spec.key(name)))?;
-            ctx.register_batch(name, batch)?;
+            self.open_rows(ctx, name, location)?;
         }
+        Ok(())
+    }
+
+    /// As [`Source::open`], with an error for each source that is not registered.
+    pub async fn open_each(&self, ctx: &SessionContext, look: InferenceScope) -> Vec<Error> {
+        let mut errors = Vec::new();
+        for (name, files) in &self.files {
+            if let Err(e) = self.open_files(ctx, name, files, look).await {
+                ctx.deregister_table(name.as_str()).ok();
+                errors.push(e);
+            }
+        }
+        let rows = self.spec.all().into_iter();
+        errors.extend(rows.filter_map(|(name, rows)| self.open_rows(ctx, name, rows).err()));
+        errors
+    }
+
+    async fn open_files(
+        &self,
+        ctx: &SessionContext,
+        name: &str,
+        files: &Files,
+        look: InferenceScope,
+    ) -> Result<()> {
+        let mut columns = self.spec.known_columns(name);
+        let relation = Relation::of_table(name);
+        let contract: Vec<String> = relation
+            .into_iter()
+            .flat_map(contract_columns)
+            .map(|c| self.spec.columns.mapped(c.name).unwrap_or(c.name).to_owned())
+            .collect();
+        if self.sql(name).is_none() {
+            columns.of_contract.clone_from(&contract);
+        }
+        files::register(ctx, name, files, &columns, look).await.map_err(|e| {
+            let url = self.spec.all().into_iter().find_map(|(n, location)| match location {
+                Location::Url(url) if n == name => Some(url.as_str()),
+                _ => None,
+            });
+            within(e, &place(&self.spec, name, url.unwrap_or_default()))
+        })?;
+        if relation.is_none() {
+            return Ok(());
+        }
+        let schema = ctx.table_provider(name).await?.schema();
+        let lacks = contract.iter().filter(|name| schema.index_of(name).is_err());
+        let lacks = lacks.map(String::as_str);
+        unread::refuse_columns_of_folders(&files.place, &files.objects, lacks)
+            .map_err(|e| e.or_at(&self.spec.key(name)))
+    }
+
+    /// Registers rows that stand in the spec itself.
+    fn open_rows(&self, ctx: &SessionContext, name: &str, location: &Location) -> Result<()> {
+        let Location::Rows(rows) = location else { return Ok(()) };
+        let key = self.spec.key(name);
+        let relation = Relation::of_table(name).ok_or_else(|| {
+            Error::spec("rows can stand only for annotations or gold").at(key.as_str())
+        })?;
+        let batch = rows.to_batch(relation).map_err(|e| e.or_at(&key))?;
+        ctx.register_batch(name, batch)?;
         Ok(())
     }
 
@@ -124,8 +181,9 @@ impl Source {
         spec: &SourceSpec,
         stores: &StoreSpec,
         runs: &dyn PublishedTables,
+        run: &mut Run,
     ) -> Result<Self> {
-        let source = Self::list(spec, stores, runs).await?;
+        let source = Self::list(spec, stores, runs, run).await?;
         source.open(ctx, InferenceScope::Whole).await?;
         Ok(source)
     }
@@ -154,17 +212,18 @@ impl Source {
         relation::query(ctx, Relation::Gold, self.sql("gold"), &self.spec.columns).await.map(Some)
     }
 
-    /// The features relation, where there is one: `instance_id`, then a column of lists or columns of numbers.
+    /// The features relation, where there is one: `instance_id`, then a column of lists or columns of numbers. `run` is
+    /// warned of columns that are not features because of their names.
     ///
     /// # Errors
     /// As [`Source::annotations`]; and when no column holds numbers.
-    pub async fn features(&self, ctx: &SessionContext) -> Result<Option<DataFrame>> {
+    pub async fn features(&self, ctx: &SessionContext, run: &mut Run) -> Result<Option<DataFrame>> {
         let sql = self.sql("features");
         if !self.spec.has_features() {
             return Ok(None);
         }
         let id = ("instance_id", self.spec.columns.instance.as_deref());
-        features::query(ctx, "features", sql, id, &self.spec.columns).await.map(Some)
+        features::query(ctx, "features", sql, id, &self.spec.columns, run).await.map(Some)
     }
 
     /// The relation of annotators' features, where there is one: `annotator_id`, then columns as in
@@ -172,13 +231,17 @@ impl Source {
     ///
     /// # Errors
     /// As [`Source::features`].
-    pub async fn annotator_features(&self, ctx: &SessionContext) -> Result<Option<DataFrame>> {
+    pub async fn annotator_features(
+        &self,
+        ctx: &SessionContext,
+        run: &mut Run,
+    ) -> Result<Option<DataFrame>> {
         let (url, sql) = (&self.spec.annotator_features, self.sql("annotator_features"));
         if url.is_none() && sql.is_none() {
             return Ok(None);
         }
         let id = ("annotator_id", self.spec.columns.annotator.as_deref());
-        features::query(ctx, "annotator_features", sql, id, &self.spec.columns).await.map(Some)
+        features::query(ctx, "annotator_features", sql, id, &self.spec.columns, run).await.map(Some)
     }
 }
 

@@ -23,8 +23,8 @@ pub struct Query {
 }
 
 impl Query {
-    /// All queries of the section; those in files are read.
-    pub(super) fn all(spec: &SqlSpec) -> Result<Vec<Self>> {
+    /// All queries of the section, and an error for each that cannot be read from its file.
+    pub(super) fn all(spec: &SqlSpec) -> (Vec<Self>, Vec<Error>) {
         let SqlSpec { annotations, gold, features, annotator_features } = spec;
         let queries = [
             ("annotations", annotations),
@@ -33,7 +33,14 @@ impl Query {
             ("annotator_features", annotator_features),
         ];
         let given = queries.into_iter().filter_map(|(r, sql)| Some((r, sql.as_deref()?)));
-        given.map(|(relation, sql)| Self::read(relation, sql)).collect()
+        let (mut read, mut errors) = (Vec::new(), Vec::new());
+        for (relation, sql) in given {
+            match Self::read(relation, sql) {
+                Ok(query) => read.push(query),
+                Err(e) => errors.push(e),
+            }
+        }
+        (read, errors)
     }
 
     /// Takes `sql` as the query itself, or reads the `.sql` file that it names.

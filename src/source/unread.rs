@@ -11,6 +11,7 @@ use object_store::{ObjectMeta, ObjectStore};
 use super::format::{Format, TABLE_LOGS};
 use super::pattern::ReachableFolders;
 use crate::error::{Error, Result, offenders};
+use crate::run::Run;
 use crate::store::{StoreLocation, shown};
 
 /// Refuses files that cannot be read as rows, which would silently be left out.
@@ -29,6 +30,7 @@ pub(super) fn of_other_formats(
     format: Format,
     others: &[&ObjectMeta],
     are_all: bool,
+    run: &mut Run,
 ) -> Result<()> {
     let names = offenders(others.iter().map(|o| o.location.filename().unwrap_or_default()));
     if are_all {
@@ -36,11 +38,7 @@ pub(super) fn of_other_formats(
             .found(format!("{names}, while source.format is {format:?}").to_lowercase())
             .help("leave source.format out, or name the files by a pattern or one by one"));
     }
-    tracing::warn!(
-        files = others.len(),
-        names,
-        "files of another format than source.format are not read"
-    );
+    run.warn(format!("files of another format than source.format are not read: {names}"));
     Ok(())
 }
 
@@ -119,8 +117,8 @@ pub(super) fn refuse_columns_of_folders<'a>(
 }
 
 /// Refuses files of a local folder that the object store does not list: names that end in `#` and a number, which it
-/// gives to unfinished uploads; broken links; and pipes, sockets and devices. `is_meant` tells by a file's path below
-/// the folder whether the file is to be read; names that are `is_hidden` are skipped.
+/// gives to unfinished uploads; broken links; and pipes, sockets and devices. `is_meant` is given the path
+/// of a file below the folder and decides whether it is to be read; names that are `is_hidden` are skipped.
 pub(super) fn refuse_unlisted(
     folder: &FilePath,
     reach: &ReachableFolders,
@@ -229,10 +227,10 @@ fn is_plain(path: &FilePath) -> Result<(), &'static str> {
 }
 
 /// Warns of files of 0 bytes: some tools write them, but an interrupted upload leaves them too.
-pub(super) fn warn_of_empty(place: &StoreLocation, meant: &[ObjectMeta]) {
+pub(super) fn warn_of_empty(place: &StoreLocation, meant: &[ObjectMeta], run: &mut Run) {
     let empty = meant.iter().filter(|o| o.size == 0);
     let empty: Vec<String> = empty.map(|o| shown(&place.url, &o.location)).collect();
-    if let Some(first) = empty.first() {
-        tracing::warn!(files = empty.len(), first, "files of the folder are empty: 0 bytes");
+    if !empty.is_empty() {
+        run.warn(format!("files of the folder are empty (0 bytes): {}", offenders(empty)));
     }
 }

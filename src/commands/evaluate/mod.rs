@@ -12,6 +12,7 @@ use serde::Serialize;
 
 use crate::engine::EngineSpec;
 use crate::error::{Error, Result};
+use crate::run::Run;
 use crate::sink::{RunTables, register_run};
 use crate::source::{ColumnsSpec, Location, Relation, Source, SourceSpec, select};
 use crate::store::StoreSpec;
@@ -50,7 +51,11 @@ pub struct Evaluation<'a> {
 ///
 /// # Errors
 /// When there is no such run, the truth cannot be read, or the two share no instance.
-pub async fn evaluate(what: &Evaluation<'_>, stores: &StoreSpec) -> Result<Vec<Score>> {
+pub async fn evaluate(
+    what: &Evaluation<'_>,
+    stores: &StoreSpec,
+    run: &mut Run,
+) -> Result<Vec<Score>> {
     let ctx = EngineSpec::default().session()?;
     register_run(&ctx, what.run, stores).await?;
     let mut tables = std::collections::BTreeMap::from([("truth".to_owned(), url(what.truth))]);
@@ -62,6 +67,7 @@ pub async fn evaluate(what: &Evaluation<'_>, stores: &StoreSpec) -> Result<Vec<S
         &SourceSpec { tables, columns: what.columns.clone(), ..SourceSpec::default() },
         stores,
         &RunTables,
+        run,
     )
     .await?;
     let truth = select(ctx.table("truth").await?, Relation::Gold, &what.columns).map_err(|e| {
@@ -69,7 +75,7 @@ pub async fn evaluate(what: &Evaluation<'_>, stores: &StoreSpec) -> Result<Vec<S
     })?;
     let (mut found, mut disjoint) = (Vec::new(), Vec::new());
     let questions = Tables::of_questions(&ctx).await?;
-    tables::check_questions(&truth, &questions).await?;
+    tables::check_questions(&truth, &questions, run).await?;
     for tables in &questions {
         let truth = TrueClasses::read(&truth, tables).await?;
         let (mut measured, n_instances) = label_scores(tables, &truth).await?;
@@ -94,10 +100,11 @@ pub async fn evaluate(what: &Evaluation<'_>, stores: &StoreSpec) -> Result<Vec<S
                 .found(format!("{n_instances} instances in the run, {n_true} in the truth"))
                 .help("do the ids have the same form? name the columns with --instance-column and --class-column"));
         }
-        tracing::warn!(
-            questions = disjoint.len(),
-            "the truth has no instance of some questions: their labels are not scored"
-        );
+        run.warn(format!(
+            "the truth has no instance of {} of the {} questions: their labels are not scored",
+            disjoint.len(),
+            questions.len()
+        ));
     }
     Ok(found)
 }

@@ -7,6 +7,7 @@ use datafusion::prelude::{DataFrame, SessionContext, col, lit};
 
 use crate::error::{Error, Result, offenders};
 use crate::frame::{Ids, read_all};
+use crate::run::Run;
 
 /// The rows of the registered tables that concern one question.
 pub(super) struct Tables<'a> {
@@ -89,14 +90,18 @@ impl<'a> Tables<'a> {
 
 /// Refuses a truth of several questions for a run without questions. Warns of questions that only the truth has, and of
 /// a truth without questions for a run of several.
-pub(super) async fn check_questions(truth: &DataFrame, run: &[Tables<'_>]) -> Result<()> {
-    let of_run: Vec<&ScalarValue> = run.iter().filter_map(|t| t.question.as_ref()).collect();
+pub(super) async fn check_questions(
+    truth: &DataFrame,
+    answered: &[Tables<'_>],
+    run: &mut Run,
+) -> Result<()> {
+    let of_run: Vec<&ScalarValue> = answered.iter().filter_map(|t| t.question.as_ref()).collect();
     if !has_column(truth, "question") {
         if of_run.len() > 1 {
-            tracing::warn!(
-                questions = of_run.len(),
-                "the truth names no question: each of its classes holds for every question"
-            );
+            run.warn(format!(
+                "the truth names no question: each of its classes holds for all {} questions",
+                of_run.len()
+            ));
         }
         return Ok(());
     }
@@ -114,10 +119,10 @@ pub(super) async fn check_questions(truth: &DataFrame, run: &[Tables<'_>]) -> Re
     let is_unknown = |n: &usize| !of_run.iter().any(|q| q.to_string() == questions.text(*n));
     let unknown: Vec<usize> = (0..questions.len()).filter(is_unknown).collect();
     if !unknown.is_empty() {
-        tracing::warn!(
-            questions = %offenders(unknown.into_iter().map(|n| questions.text(n))),
-            "the run did not answer some questions of the truth: their rows are left out"
-        );
+        run.warn(format!(
+            "rows of the truth of questions that the run did not answer are left out: {}",
+            offenders(unknown.into_iter().map(|n| questions.text(n)))
+        ));
     }
     Ok(())
 }

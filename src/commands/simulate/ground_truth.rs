@@ -68,7 +68,11 @@ pub(super) struct GroundTruth {
 }
 
 impl Registered {
-    pub(super) async fn find(given: &SimulationInput<'_>, stores: &StoreSpec) -> Result<Self> {
+    pub(super) async fn find(
+        given: &SimulationInput<'_>,
+        stores: &StoreSpec,
+        run: &mut Run,
+    ) -> Result<Self> {
         let ctx = EngineSpec::default().session()?;
         let url = |text: &str| Location::Url(text.to_owned());
         let spec = SourceSpec {
@@ -78,7 +82,7 @@ impl Registered {
             columns: given.columns.clone(),
             ..SourceSpec::default()
         };
-        let source = Source::list(&spec, stores, &RunTables).await?;
+        let source = Source::list(&spec, stores, &RunTables, run).await?;
         let inputs = inputs(&source);
         Ok(Self { ctx, source, columns: given.columns.clone(), inputs })
     }
@@ -101,7 +105,7 @@ impl Registered {
         if truth.skipped > 0 {
             run.warn(format!("{} rows of the truth lack an instance or a class", truth.skipped));
         }
-        let features = match self.source.features(&self.ctx).await? {
+        let features = match self.source.features(&self.ctx, run).await? {
             Some(query) => {
                 let scratch = Scratch::of(&EngineSpec::default());
                 Some(read_features(query, scratch, "--features", run).await?)

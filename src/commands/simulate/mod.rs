@@ -119,7 +119,7 @@ pub async fn simulate(
     if blobs.is_some() && what.given.truth.is_some() {
         leave_to_the_truth(&mut parameters, what.settings)?;
     }
-    let files = Registered::find(&what.given, stores).await.map_err(named)?;
+    let files = Registered::find(&what.given, stores, run).await.map_err(named)?;
     let identity = json!([
         "simulate",
         env!("CARGO_PKG_VERSION"),

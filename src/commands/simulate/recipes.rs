@@ -180,7 +180,7 @@ pub static RECIPES: &[Recipe] = &[
         .with(&["noise=symmetric", "pairs=3-5 1-9 4-7 0-2 6-8", "annotated=0.8", "valid=1"]),
     Recipe::of::<RealCrowd>("real", LIA, "a crowd that is given: less of it, drawn anew, oracles beside")
         .needs(Needs::Annotations),
-    Recipe::of::<Predictors>("lia-predictors", LIA, "each confuses one pair; features tell which"),
+    Recipe::of::<Predictors>("lia-predictors", LIA, "each confuses one pair; features show which"),
     Recipe::of::<FixedBudget>("mbem", KHETAN, "few hammers among many spammers, for a fixed budget"),
     Recipe::of::<SeniorityDesign>("max-mig-low", MAX_MIG, "ten seniors right on 0.2, and juniors"),
     Recipe::of::<SeniorityDesign>("max-mig-high", MAX_MIG, "five seniors who confuse pairs, and juniors")

@@ -7,7 +7,7 @@ use arrow::datatypes::{DataType, Float16Type, Float32Type, Float64Type};
 
 /// Floats with NaN and infinities as nulls and with -0.0 as 0.0; other types unchanged. NaN cannot be an id, because it
 /// is not equal to itself.
-pub(super) fn finite(array: &ArrayRef) -> ArrayRef {
+pub(in crate::frame) fn finite(array: &ArrayRef) -> ArrayRef {
     macro_rules! finite {
         ($type:ty) => {
             Arc::new(array.as_primitive::<$type>().unary_opt::<_, $type>(|v| {
@@ -31,7 +31,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_float_that_is_no_number_is_no_id_and_there_is_one_zero() {
+    fn a_float_that_is_not_finite_is_not_an_id_and_there_is_one_zero() {
         let values = vec![1.5, f64::NAN, -0.0, f64::INFINITY, 0.0, f64::NEG_INFINITY];
         let mut interner = Interner::new(&Field::new("id", DataType::Float64, true));
         let mut numbers = Vec::new();

@@ -165,7 +165,7 @@ mod tests {
         }
     }
 
-    /// Neither feature alone tells anything of the exclusive or.
+    /// Neither feature alone is informative about the exclusive or.
     #[test]
     fn a_node_that_no_split_improves_is_a_leaf() {
         let targets = [[1.0, 0.0], [0.0, 1.0], [0.0, 1.0], [1.0, 0.0]];

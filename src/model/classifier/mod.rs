@@ -116,8 +116,8 @@ pub trait Classifier: Send + Sync {
     /// When the run is cancelled, or the device fails.
     fn predict(&self, matrix: &Matrix, rows: &[u32], p: &mut [f64], cancel: &Cancel) -> Result<()>;
 
-    /// Writes P(class) of the examples of the last fit, given the same matrix and rows, into `p`, `[example, class]`; where
-    /// the classifier can tell, from what it learned without the example.
+    /// Writes P(class) of the examples of the last fit, given the same matrix and rows, into `p`, `[example, class]`; if
+    /// the classifier supports it, from what it learned without the example.
     ///
     /// # Errors
     /// When the run is cancelled, or the device fails.

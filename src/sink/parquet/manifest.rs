@@ -98,7 +98,7 @@ pub(super) struct Latest {
 }
 
 impl Latest {
-    /// Whether this run was committed after another one, as far as clocks tell.
+    /// Whether this run was committed after another one, by the clocks of their writers.
     pub(super) fn is_newer_than(&self, other: &Self) -> bool {
         (&self.committed, &self.committed_at) > (&other.committed, &other.committed_at)
     }

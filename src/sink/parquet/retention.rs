@@ -10,9 +10,11 @@ use crate::error::Result;
 
 impl ParquetSink {
     /// Collects (revokes and deletes) all but the newest runs of the pipeline whose run was just committed. The run
-    /// that `latest` names always stays. A revoked commit leaves a tombstone of a few hundred bytes.
+    /// that `latest` names always stays, and so do the runs of pipelines without a name. A revoked commit leaves a
+    /// tombstone of a few hundred bytes.
     pub(super) async fn collect(&self, own: &Attempt, newest: &Committed) -> Result<()> {
-        let Some(keep) = self.spec.keep_runs else { return Ok(()) };
+        let is_named = !newest.manifest.pipeline.is_empty();
+        let Some(keep) = self.spec.keep_runs.filter(|_| is_named) else { return Ok(()) };
         let named = match self.read_latest().await? {
             ControlFile::Whole(latest, _) => Some(latest.run_id),
             _ => None,

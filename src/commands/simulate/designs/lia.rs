@@ -1,4 +1,4 @@
-//! Annotators who confuse known pairs of classes, with annotator features that tell which pair (Platanios et al. 2020,
+//! Annotators who confuse known pairs of classes, with annotator features that show which pair (Platanios et al. 2020,
 //! "Learning from Imperfect Annotations"; from the authors' program only).
 //!
 //! ```text

@@ -1,0 +1,113 @@
+//! `labelmill check` reports all problems at once, and those that `run` would find before it reads.
+
+use std::sync::Arc;
+
+use arrow::array::{ArrayRef, ListArray, StringArray};
+use arrow::datatypes::Int64Type;
+
+use crate::job::{Job, assert_says};
+use crate::support::{run_fails, run_ok, write_parquet};
+
+const VOTE: &str = "model.kind = 'majority_vote'\n";
+
+/// Checks that the error has exactly these problems, in this order.
+fn assert_problems(error: &str, parts: &[&str]) {
+    let problems: Vec<&str> = error.split("error: ").skip(1).collect();
+    assert_eq!(problems.len(), parts.len(), "{error}");
+    problems.iter().zip(parts).for_each(|(problem, part)| assert_says(problem, &[part]));
+}
+
+#[test]
+fn the_problems_of_all_relations_are_reported_at_once() {
+    let job = Job::new();
+    job.write("in.csv", "instance_id,person,label\ni,a,x\n");
+    job.write("gold.csv", "instance_id,role\ni,train\n");
+    job.write("features.csv", "instance,height\ni,1\n");
+    job.write("people.csv", "annotator_id,name\na,Ann\n");
+    let sources = "source.annotations = '{dir}in.csv'\nsource.gold = '{dir}gold.csv'
+        source.features = '{dir}features.csv'\nsource.annotator_features = '{dir}people.csv'\n";
+    let file = job.write("pipeline.toml", &(sources.to_owned() + VOTE));
+    assert_problems(
+        &run_fails(&["check", &file], 3),
+        &[
+            "the column `annotator_id` is missing",
+            "the column `class` is missing",
+            "the column `instance_id` is missing",
+            "no column holds features",
+        ],
+    );
+}
+
+#[test]
+fn a_source_that_cannot_be_opened_hides_no_problem_of_another_one() {
+    let job = Job::new();
+    job.write("empty.csv", "");
+    job.write("features.csv", "instance,height\ni,1\n");
+    // The query reads the annotations, which are not there: it is not planned.
+    let sources = "source.annotations = '{dir}nowhere.csv'\nsource.gold = '{dir}empty.csv'
+        source.features = '{dir}features.csv'
+        source.sql.annotator_features = 'select annotator_id, 1 as n from annotations'\n";
+    let file = job.write("pipeline.toml", &(sources.to_owned() + VOTE));
+    assert_problems(
+        &run_fails(&["check", &file], 3),
+        &[
+            "there is no such file",
+            "the file is empty: 0 bytes",
+            "the column `instance_id` is missing",
+        ],
+    );
+}
+
+#[test]
+fn columns_that_the_frame_refuses_are_found_before_a_row_is_read() {
+    let job = Job::new();
+    let list = ListArray::from_iter_primitive::<Int64Type, _, _>([Some(vec![Some(1)])]);
+    let id: ArrayRef = Arc::new(StringArray::from(vec!["i"]));
+    write_parquet(&job.path("in.parquet"), vec![("id", id), ("label", Arc::new(list))]);
+    let pipeline = format!(
+        "source.tables.t = '{{dir}}in.parquet'\nframe.duplicates = 'last'\nsink.url = '{{dir}}out'
+         source.sql.annotations = \"select interval '1 day' as instance_id, null as annotator_id, label from t\"\n{VOTE}"
+    );
+    let file = job.write("pipeline.toml", &pipeline);
+    for command in ["check", "run"] {
+        assert_problems(
+            &run_fails(&[command, &file], 3),
+            &[
+                "the newest answer cannot be found without `annotated_at`",
+                "the column `instance_id` holds lengths of time",
+                "the column `annotator_id` holds nothing but nulls",
+                "the column `label` does not hold single values",
+            ],
+        );
+    }
+}
+
+#[test]
+fn settings_that_need_other_settings_are_refused_before_anything_is_read() {
+    let job = Job::new();
+    let pipeline = "source.annotations = '{dir}nowhere.csv'\nsink.url = '{dir}out'
+        sink.keep_runs = 1\ngate.min_accuracy = 0.5\n";
+    let file = job.write("pipeline.toml", &(pipeline.to_owned() + VOTE));
+    for command in ["check", "run"] {
+        let error = run_fails(&[command, &file], 2);
+        assert_problems(
+            &error,
+            &[
+                "it is unknown which runs are of the same pipeline",
+                "there is no gold to measure the accuracy on",
+            ],
+        );
+        assert_says(&error, &["sink.keep_runs", "gate.min_accuracy", "set source.gold"]);
+    }
+}
+
+#[test]
+fn only_the_first_thousand_rows_of_a_text_file_are_checked() {
+    let job = Job::new();
+    let rows: String = (0..1_500).map(|n| format!("i{n},a,x\n")).collect();
+    job.write("in.csv", &format!("instance_id,annotator_id,label\n{rows}i,a,x,more\n"));
+    let pipeline = format!("source.annotations = '{{dir}}in.csv'\n{VOTE}");
+    let file = job.write("pipeline.toml", &pipeline);
+    run_ok(&["check", &file]);
+    assert_says(&job.fails(&pipeline, 3), &["record 1501"]);
+}
