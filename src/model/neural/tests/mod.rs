@@ -18,6 +18,7 @@ mod schedules;
 mod settings;
 mod states;
 mod trace;
+pub(super) mod trainer;
 mod training;
 mod underflow;
 mod uneven;
