@@ -3,7 +3,8 @@
 use rand::Rng as _;
 
 use super::fits::{agreeing, fit};
-use super::learners::{assert_resumes, expect_step, numbers, of, probabilities};
+use super::linear::{expect_step, numbers, of, probabilities};
+use super::resumed::assert_resumes;
 use super::*;
 use crate::frame::Matrix;
 use crate::model::neural::data::inputs::Inputs;
