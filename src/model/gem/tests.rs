@@ -3,6 +3,7 @@
 #[cfg(feature = "neural")]
 mod network;
 mod resume;
+mod weights;
 
 use super::*;
 use crate::model::classifier::{ClassifierKind, LogisticSpec, TreeSpec};

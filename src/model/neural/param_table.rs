@@ -173,7 +173,8 @@ impl ParamTable {
                 steps: own_steps,
             }
         };
-        rows.chunks(ROWS_PER_TASK).zip(gradient.chunks(ROWS_PER_TASK * width)).map(part).collect()
+        let gradients = gradient.chunks((ROWS_PER_TASK * width).max(1));
+        rows.chunks(ROWS_PER_TASK).zip(gradients).map(part).collect()
     }
 
     /// These rows in f64, one after the other.
@@ -275,6 +276,16 @@ mod tests {
                 }
             }
             assert_eq!(table.values, alone, "{rule:?}");
+        }
+    }
+
+    #[test]
+    fn a_table_without_columns_has_nothing_to_update() {
+        for rule in [OptimiserKind::Adam, OptimiserKind::Amsgrad, OptimiserKind::Sgd] {
+            let optimiser = Optimiser::new(&OptimiserSpec { rule, ..OptimiserSpec::default() });
+            let mut table = ParamTable::drawn("table", 0, Vec::new());
+            table.step(&[0, 2], &[], &optimiser, 0.1);
+            assert!(table.values.is_empty(), "{rule:?}");
         }
     }
 }

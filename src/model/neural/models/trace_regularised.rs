@@ -154,8 +154,7 @@ impl CrowdNet for TraceRegularised {
 
     /// The sample code's training of all parameters together; the paper gives neither its rate nor its epochs.
     fn paper() -> (NetworkSpec, Self) {
-        let model = Self { lambda: 0.01 };
-        (paper::network(30, None, 1e-3), model)
+        (paper::network(30, None, 1e-3), Self::default())
     }
 
     fn tables(&self, task: &Task<'_>) -> Result<Vec<ParamTable>> {

@@ -187,8 +187,7 @@ impl CrowdNet for WeightedDoctorNet {
 
     /// The settings of the public code.
     fn paper() -> (NetworkSpec, Self) {
-        let model = Self { weight_epochs: 10, weight_learning_rate: 0.03, ..Self::default() };
-        (paper::network(10, Some(32), 1e-3), model)
+        (paper::network(10, Some(32), 1e-3), Self::default())
     }
 
     fn check(&self, _train: &TrainSpec, place: &str, problems: &mut Problems) {
@@ -277,19 +276,13 @@ impl TrainingObjective for WeightedDoctorNet {
 
 #[cfg(test)]
 mod tests {
-    use candle_core::Device;
-
     use super::*;
     use crate::frame::Evidence;
+    use crate::model::neural::Neural;
     use crate::model::neural::data::TrainingData;
     use crate::model::neural::data::batching::Batching;
-    use crate::model::neural::data::inputs::Sizes;
     use crate::model::neural::models::doctor_net::HEADS;
-    use crate::model::neural::net::precision::Precision;
-    use crate::model::neural::train::learner::{CLASSIFIER, LearnerSetting, LearnerSpec};
-    use crate::model::neural::train::learners::Learners;
-    use crate::model::neural::train::{LoopPosition, Trainer};
-    use crate::model::neural::{BackboneSpec, LearnerInput};
+    use crate::model::neural::tests::trainer::trainer_of;
     use crate::run::Run;
     use crate::testing::{described, tiny};
 
@@ -306,41 +299,11 @@ mod tests {
         let train = TrainSpec { epochs: 2, batch_size: Some(4), ..TrainSpec::default() };
         let model =
             WeightedDoctorNet { weights_by, weight_epochs: 3, ..WeightedDoctorNet::default() };
-        let sizes = Sizes {
-            features: vec![3],
-            classes: 2,
-            labels: 2,
-            annotators: 3,
-            annotator_features: None,
-        };
-        let (backbone, heads) = (BackboneSpec::default(), model.heads(&sizes));
-        let classifier = LearnerSpec {
-            name: CLASSIFIER,
-            backbone,
-            heads,
-            input: LearnerInput::Features,
-            optimiser: None,
-        };
-        let (precision, device) = (Precision::F32, &Device::Cpu);
-        let setting = LearnerSetting { precision, sizes: &sizes, run: &run, device, saved: None };
-        let learners = Learners::new((classifier, Vec::new()), &setting).unwrap();
-        let hidden = learners.classifier.network.hidden();
-        let task = Task { evidence, dims: a.dims(), hidden, run: &run };
-        let mut annotator_params = AnnotatorParams { tables: model.tables(&task).unwrap() };
-        let heads = &mut annotator_params.tables[HEADS];
+        let network = NetworkSpec { train, ..NetworkSpec::default() };
+        let spec = Neural { network, model };
+        let mut trainer = trainer_of(&spec, &data, evidence, &run);
+        let heads = &mut trainer.annotator_params.tables[HEADS];
         change(&mut heads.values[2 * heads.width..]);
-        let mut trainer = Trainer {
-            model: &model,
-            fingerprint: None,
-            spec: &train,
-            data: &data,
-            dims: a.dims(),
-            valid: &[],
-            learners,
-            annotator_params,
-            state: TrainState::default(),
-            position: LoopPosition::default(),
-        };
         trainer.train(&mut run).unwrap();
         trainer.annotator_params.tables[WEIGHTS].values.clone()
     }

@@ -150,17 +150,13 @@ impl BatchNorm {
 #[cfg(test)]
 mod tests {
     use candle_core::Device;
-    use candle_core::backprop::GradStore;
 
     use super::*;
     use crate::model::neural::net::host::format::{by_image, by_pixel};
     use crate::model::neural::net::host::zip_in_place;
     use crate::model::neural::net::parameters::Initialisation;
+    use crate::model::neural::net::testing::{assert_near, counted, gradients, numbers};
     use crate::run::Run;
-
-    fn numbers(tensor: &Tensor) -> Vec<f32> {
-        tensor.flatten_all().unwrap().to_vec1().unwrap()
-    }
 
     fn forward(
         norm: &BatchNorm,
@@ -176,10 +172,6 @@ mod tests {
 
     fn on_host(norm: &BatchNorm, x: &Tensor, training: bool, relu: bool) -> Tensor {
         by_image(&forward(norm, &by_pixel(x).unwrap(), training, Backend::Host, relu)).unwrap()
-    }
-
-    fn gradients(out: &Tensor, slopes: &Tensor) -> GradStore {
-        (out * slopes).unwrap().sum_all().unwrap().backward().unwrap()
     }
 
     /// The mean of 1 and 3 is 2, and their unbiased variance 2. The running statistics move from 0 and 1 to `0.1 * 2`
@@ -232,17 +224,8 @@ mod tests {
         norm
     }
 
-    fn counted(dims: &[usize], step: usize) -> Tensor {
-        let n: usize = dims.iter().product();
-        let values = (0..n).map(|n| (n * step % 23) as f32 * 0.1 - 1.0).collect();
-        Tensor::from_vec::<_, f32>(values, dims, &Device::Cpu).unwrap()
-    }
-
     fn near(what: &str, got: &Tensor, want: &Tensor) {
-        assert_eq!(got.dims(), want.dims(), "{what}");
-        for (at, (got, want)) in numbers(got).iter().zip(numbers(want)).enumerate() {
-            assert!((got - want).abs() < 1e-4 * want.abs().max(1.0), "{what}[{at}]: {got}, {want}");
-        }
+        assert_near(what, got, want, |want| 1e-4 * want.abs().max(1.0));
     }
 
     /// The variance of -1, 0 and 1 is 2/3, so that x is -1.2247, 0 and 1.2247 after the norm. The gradient g = (1, 0,

@@ -142,33 +142,21 @@ impl ConvGradients {
 
 #[cfg(test)]
 mod tests {
-    use candle_core::backprop::GradStore;
     use candle_core::{DType, Device, Var};
 
     use super::*;
     use crate::model::neural::net::gpu::conv::{MAX_ADDRESSED, in_groups, take_groups};
     use crate::model::neural::net::host::format::{by_image, by_pixel};
     use crate::model::neural::net::residual::strided;
+    use crate::model::neural::net::testing::{
+        assert_near, counted_var, gradients, largest, numbers,
+    };
     use crate::run::Run;
-
-    fn numbers(t: &Tensor) -> Vec<f32> {
-        t.flatten_all().unwrap().to_vec1().unwrap()
-    }
-
-    fn counted(dims: &[usize], step: usize) -> Var {
-        let n: usize = dims.iter().product();
-        let values = (0..n).map(|n| (n * step % 23) as f32 * 0.1 - 1.0).collect();
-        Var::from_vec::<_, f32>(values, dims, &Device::Cpu).unwrap()
-    }
 
     /// Asserts that both tensors are equal up to 1e-5 of the largest value.
     fn near(what: &str, got: &Tensor, want: &Tensor) {
-        assert_eq!(got.dims(), want.dims(), "{what}");
-        let (got, want) = (numbers(got), numbers(want));
-        let size = want.iter().fold(1.0_f32, |size, x| size.max(x.abs()));
-        for (at, (got, want)) in got.iter().zip(&want).enumerate() {
-            assert!((got - want).abs() < 1e-5 * size, "{what}[{at}]: {got}, {want}");
-        }
+        let allowed = 1e-5 * largest(want, 1.0);
+        assert_near(what, got, want, |_| allowed);
     }
 
     /// The output on the host.
@@ -196,10 +184,6 @@ mod tests {
         let out = x.conv2d(&of.weight, of.padding, 1, 1, 1).unwrap();
         let bias = of.bias.reshape((1, (), 1, 1)).unwrap();
         strided(&out.broadcast_add(&bias).unwrap(), of.stride).unwrap()
-    }
-
-    fn gradients(out: &Tensor, slopes: &Tensor) -> GradStore {
-        (out * slopes).unwrap().sum_all().unwrap().backward().unwrap()
     }
 
     /// One image of two rows of three pixels with a padding of one zero, under a 2 x 2 kernel with a stride of 2; the
@@ -247,8 +231,9 @@ mod tests {
             (3, [2, 3], 2, 5, 3, 7, 8),
             (2, [100, 40], 1, 3, 1, 3, 3),
         ] {
-            let x = counted(&[images, from, height, width], 7);
-            let (weight, bias) = (counted(&[to, from, kernel, kernel], 5), counted(&[to], 11));
+            let x = counted_var(&[images, from, height, width], 7);
+            let (weight, bias) =
+                (counted_var(&[to, from, kernel, kernel], 5), counted_var(&[to], 11));
             let convolution = Convolution {
                 weight: weight.as_tensor().clone(),
                 bias: bias.as_tensor().clone(),
@@ -256,7 +241,7 @@ mod tests {
                 stride,
             };
             let candle = by_candle(&convolution, &x);
-            let slopes = counted(candle.dims(), 3).as_detached_tensor();
+            let slopes = counted_var(candle.dims(), 3).as_detached_tensor();
             let wanted = gradients(&candle, &slopes);
             for is_data in [false, true] {
                 let x = if is_data { x.as_detached_tensor() } else { x.as_tensor().clone() };
@@ -281,7 +266,7 @@ mod tests {
     #[test]
     fn large_batches_are_computed_in_groups() {
         let (x, weight, bias) =
-            (counted(&[7, 2, 5, 4], 7), counted(&[3, 2, 3, 3], 5), counted(&[3], 11));
+            (counted_var(&[7, 2, 5, 4], 7), counted_var(&[3, 2, 3, 3], 5), counted_var(&[3], 11));
         let convolution = Convolution {
             weight: weight.as_tensor().clone(),
             bias: bias.as_tensor().clone(),
@@ -290,7 +275,7 @@ mod tests {
         };
         let with_gradients = |out: Result<Tensor>| {
             let out = out.unwrap();
-            let found = gradients(&out, &counted(out.dims(), 3));
+            let found = gradients(&out, &counted_var(out.dims(), 3));
             (out, found)
         };
         take_groups();
@@ -323,7 +308,7 @@ mod tests {
     #[test]
     fn any_number_of_threads_gives_the_same_bits() {
         let (x, weight, bias) =
-            (counted(&[40, 3, 8, 8], 7), counted(&[4, 3, 3, 3], 5), counted(&[4], 11));
+            (counted_var(&[40, 3, 8, 8], 7), counted_var(&[4, 3, 3, 3], 5), counted_var(&[4], 11));
         let convolution = Convolution {
             weight: weight.as_tensor().clone(),
             bias: bias.as_tensor().clone(),
@@ -345,13 +330,13 @@ mod tests {
     #[test]
     fn images_that_a_kernel_does_not_fit_are_refused() {
         let convolution = Convolution {
-            weight: counted(&[1, 2, 5, 5], 3).as_tensor().clone(),
-            bias: counted(&[1], 3).as_tensor().clone(),
+            weight: counted_var(&[1, 2, 5, 5], 3).as_tensor().clone(),
+            bias: counted_var(&[1], 3).as_tensor().clone(),
             padding: 1,
             stride: 1,
         };
-        assert!(on_host(&convolution, &counted(&[1, 2, 2, 9], 3)).is_err());
-        assert!(on_host(&convolution, &counted(&[1, 3, 9, 9], 3)).is_err());
-        assert!(on_host(&convolution, &counted(&[1, 2, 3, 9], 3)).is_ok());
+        assert!(on_host(&convolution, &counted_var(&[1, 2, 2, 9], 3)).is_err());
+        assert!(on_host(&convolution, &counted_var(&[1, 3, 9, 9], 3)).is_err());
+        assert!(on_host(&convolution, &counted_var(&[1, 2, 3, 9], 3)).is_ok());
     }
 }

@@ -237,11 +237,8 @@ mod tests {
 
     use super::*;
     use crate::model::neural::net::parameters::Initialisation;
+    use crate::model::neural::net::testing::{gradients, numbers};
     use crate::run::Run;
-
-    fn numbers(tensor: &Tensor) -> Vec<f32> {
-        tensor.flatten_all().unwrap().to_vec1().unwrap()
-    }
 
     /// The same stream gives the same output and the same gradient on both backends, bit for bit, in a second call too.
     #[test]
@@ -254,7 +251,7 @@ mod tests {
             [0.3, 0.7].map(|share| {
                 let mode = &mut Mode::Training(&mut rng);
                 let out = Layer::Dropout(share).forward(&x, mode, backend).unwrap();
-                let found = (&out * &slopes).unwrap().sum_all().unwrap().backward().unwrap();
+                let found = gradients(&out, &slopes);
                 (numbers(&out), numbers(found.get(&x).unwrap()))
             })
         };
@@ -280,7 +277,7 @@ mod tests {
             );
             let slopes =
                 Tensor::new(&[[1.0_f32, 2.0, 3.0], [4.0, 5.0, 6.0]], &Device::Cpu).unwrap();
-            let found = out.mul(&slopes).unwrap().sum_all().unwrap().backward().unwrap();
+            let found = gradients(&out, &slopes);
             assert_eq!(numbers(found.get(&x).unwrap()), [0.0, 4.0, 0.0, 0.0, 0.0, 6.0]);
             let mut parameters =
                 Parameters::new(&Run::new(1), &Device::Cpu, Initialisation::Uniform);

@@ -40,10 +40,7 @@ mod tests {
 
     use super::*;
     use crate::model::neural::net::host::format::{by_image, by_pixel};
-
-    fn numbers(t: &Tensor) -> Vec<f32> {
-        t.flatten_all().unwrap().to_vec1().unwrap()
-    }
+    use crate::model::neural::net::testing::numbers;
 
     fn on_host(x: &Tensor) -> Tensor {
         by_image(&max_pool(&by_pixel(x).unwrap(), Backend::Host).unwrap()).unwrap()

@@ -24,6 +24,8 @@ pub(crate) mod precision;
 pub(crate) mod pytorch;
 pub(crate) mod residual;
 pub(crate) mod rows;
+#[cfg(test)]
+mod testing;
 
 use candle_core::{Device, Tensor, Var};
 

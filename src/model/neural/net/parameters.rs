@@ -361,10 +361,7 @@ impl Parameters {
 mod tests {
     use super::*;
     use crate::model::neural::OptimiserSpec;
-
-    fn numbers(tensor: &Tensor) -> Vec<f32> {
-        tensor.flatten_all().unwrap().to_vec1().unwrap()
-    }
+    use crate::model::neural::net::testing::numbers;
 
     /// A step with zero gradients at the rate 0.1 with decay 0.5: weights shrink by a twentieth, biases and statistics
     /// do not change.

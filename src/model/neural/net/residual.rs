@@ -100,26 +100,15 @@ mod tests {
     use crate::model::neural::net::layers::{Layer, forward_all};
     use crate::model::neural::net::mode::Mode;
     use crate::model::neural::net::parameters::{Initialisation, Parameters};
+    use crate::model::neural::net::testing::{
+        assert_near, counted, counted_var, gradients, largest, numbers,
+    };
     use crate::model::snapshot::Snapshot;
     use crate::run::Run;
 
-    fn numbers(t: &Tensor) -> Vec<f32> {
-        t.flatten_all().unwrap().to_vec1().unwrap()
-    }
-
-    fn counted(dims: &[usize], step: usize) -> Tensor {
-        let n: usize = dims.iter().product();
-        let values = (0..n).map(|n| (n * step % 23) as f32 * 0.1 - 1.0).collect();
-        Tensor::from_vec::<_, f32>(values, dims, &Device::Cpu).unwrap()
-    }
-
     fn near(what: &str, got: &Tensor, want: &Tensor) {
-        assert_eq!(got.dims(), want.dims(), "{what}");
-        let (got, want) = (numbers(got), numbers(want));
-        let size = want.iter().fold(1e-2_f32, |size, x| size.max(x.abs()));
-        for (at, (got, want)) in got.iter().zip(&want).enumerate() {
-            assert!((got - want).abs() < 1e-3 * size, "{what}[{at}]: {got}, {want}");
-        }
+        let allowed = 1e-3 * largest(want, 1e-2);
+        assert_near(what, got, want, |_| allowed);
     }
 
     fn resnet() -> (Vec<Layer>, Parameters) {
@@ -176,7 +165,7 @@ mod tests {
     #[test]
     fn a_stride_takes_the_pixels_of_an_index_with_their_gradients() {
         for (height, width, stride) in [(4, 6, 2), (5, 7, 2), (1, 2, 2), (7, 8, 3), (3, 4, 1)] {
-            let x = Var::from_tensor(&counted(&[2, 3, height, width], 7)).unwrap();
+            let x = counted_var(&[2, 3, height, width], 7);
             let every = |size: usize| {
                 Tensor::arange_step(0, size as u32, stride as u32, &Device::Cpu).unwrap()
             };
@@ -199,12 +188,12 @@ mod tests {
     #[test]
     fn gradients_of_resnet20_are_those_of_candle() {
         let (layers, _) = resnet();
-        let data = Var::from_tensor(&counted(&[4, 3, 5, 6], 7)).unwrap();
+        let data = counted_var(&[4, 3, 5, 6], 7);
         let slopes = counted(&[4, 64], 5);
         let mut rng = Run::new(1).rng("none");
         let mut all = |x: &Tensor, backend| {
             let out = forward_all(&layers, x, &mut Mode::Training(&mut rng), backend).unwrap();
-            let found = (&out * &slopes).unwrap().sum_all().unwrap().backward().unwrap();
+            let found = gradients(&out, &slopes);
             (out, found)
         };
         let (out, wanted) = all(&data, Backend::Candle(DType::F32));
@@ -231,7 +220,7 @@ mod tests {
         let blocks: Vec<&Layer> =
             layers.iter().filter(|layer| matches!(layer, Layer::Residual(_))).collect();
         for (block, to) in [(blocks[0], [3, 16, 5, 6]), (blocks[3], [3, 32, 3, 3])] {
-            let x = Var::from_tensor(&counted(&[3, 16, 5, 6], 7)).unwrap();
+            let x = counted_var(&[3, 16, 5, 6], 7);
             let slopes = counted(&to, 5);
             let out = |x: &Tensor| {
                 let mut rng = Run::new(1).rng("none");
@@ -244,7 +233,7 @@ mod tests {
                 let weighted = out * slopes.to_dtype(DType::F64).unwrap();
                 weighted.unwrap().sum_all().unwrap().to_scalar().unwrap()
             };
-            let found = (out(&x) * &slopes).unwrap().sum_all().unwrap().backward().unwrap();
+            let found = gradients(&out(&x), &slopes);
             let gradient = numbers(found.get(&x).unwrap());
             let largest = gradient.iter().fold(0.0_f32, |most, g| most.max(g.abs()));
             for at in (0..gradient.len()).step_by(37) {

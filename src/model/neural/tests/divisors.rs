@@ -1,9 +1,13 @@
 //! Divisors worked out by hand for batches whose numbers of rows, annotators, annotators in the batch and annotations
 //! differ.
 
+use super::fits::agreeing;
 use super::posteriors::near;
+use super::trainer::trainer_of;
 use super::uneven::{heads_of_biases, weighted};
 use super::*;
+use crate::model::snapshot::Snapshot;
+use crate::testing::described;
 
 /// The case with a third row, without annotations and with equal probabilities, so that rows and annotators differ in
 /// number.
@@ -61,6 +65,96 @@ fn every_divisor_counts_what_it_says() {
         assert_eq!(reduction.factor(&case.batch, 0.0, dims), 1.0 / divisor, "{reduction:?}");
         assert_eq!(reduction.factor(&case.batch, 1.5, dims), 1.0 / with_trusted, "{reduction:?}");
     }
+}
+
+/// The kind, its default divisor, and whether an epoch leaves out an incomplete last batch.
+fn defaults_of<N: CrowdNet>() -> (&'static str, Option<Reduction>, bool) {
+    (N::KIND, N::REDUCTION, N::DROPS_LAST_BATCH)
+}
+
+#[test]
+fn every_kind_has_the_divisor_of_its_paper() {
+    use Reduction::{MeanAnnotation, MeanInstance};
+    let found = [
+        // Mean cross-entropies of one target for each instance.
+        defaults_of::<Dl>(),
+        defaults_of::<SoftBootstrap>(),
+        defaults_of::<AggNet>(),
+        defaults_of::<Tcl>(),
+        // The baseline of Tanno et al. 2019.
+        defaults_of::<SingleConfusion>(),
+        // The code of Max-MIG divides the losses of these two and of the crowd layer by the number of annotations.
+        defaults_of::<DoctorNet>(),
+        defaults_of::<WeightedDoctorNet>(),
+        defaults_of::<CrowdLayer>(),
+        // Tanno et al. 2019, equation 4, in the sample code's mean over a batch.
+        defaults_of::<TraceRegularised>(),
+        // Means over pairs of instances. The authors' code leaves out a batch that has not the whole size.
+        defaults_of::<MaxMig>(),
+        // Chu, Ma and Wang 2021: the mean over annotations.
+        defaults_of::<Conal>(),
+    ];
+    let wanted = [
+        ("dl", None, false),
+        ("soft_bootstrap", None, false),
+        ("agg_net", None, false),
+        ("tcl", None, false),
+        ("single_confusion", Some(MeanInstance), false),
+        ("doctor_net", Some(MeanAnnotation), false),
+        ("weighted_doctor_net", Some(MeanAnnotation), false),
+        ("crowd_layer", Some(MeanAnnotation), false),
+        ("trace_regularised", Some(MeanInstance), false),
+        ("max_mig", None, true),
+        ("conal", Some(MeanAnnotation), false),
+    ];
+    assert_eq!(found, wanted);
+    let kinds: Vec<&str> = KINDS.iter().map(|kind| kind.kind).collect();
+    assert_eq!(found.map(|(kind, ..)| kind)[..], kinds, "every kind has a row");
+}
+
+/// The weighted case with a fifth annotation: annotator 1 gives row 2 the label 2, with weight 1.5. The weights sum to
+/// 5.25, for three rows and two of five annotators.
+fn of_five_annotations<N: CrowdNet>(case: Case<'_, N>) -> Case<'_, N> {
+    let mut case = weighted(of_three_rows(case));
+    case.batch.annotations.push(BatchAnnotation { annotator: 1, label: 2, weight: 1.5 });
+    case.batch.offsets[3] = 5;
+    case
+}
+
+/// The first four weighted losses of the layers sum to 3.160796; the layer of annotator 1 maps equal probabilities to
+/// (0.7, 1.5, 0.5) / 3, of which the label 2 has the loss 1.242583. The heads give ln 2, ln 4, ln 4, ln 2 and ln 2.
+#[test]
+fn layers_and_heads_divide_by_the_weights_of_annotations() {
+    let layer = CrowdLayer::default();
+    let case = of_five_annotations(Case::new(&layer)).with(0, &LAYERS);
+    near(&[loss_among(&case, 5)], &[(3.160_796 + 1.5 * 1.242_583) / 5.25]);
+    let heads = DoctorNet::default();
+    let case = of_five_annotations(Case::new(&heads)).with(0, &heads_of_biases());
+    near(&[loss_among(&case, 5)], &[(1.0 + 1.0 + 4.0 + 0.25 + 1.5) * 2.0_f64.ln() / 5.25]);
+    let heads = WeightedDoctorNet::default();
+    let case = of_five_annotations(Case::new(&heads)).with(0, &heads_of_biases());
+    near(&[loss_among(&case, 5)], &[(1.0 + 1.0 + 4.0 + 0.25 + 1.5) * 2.0_f64.ln() / 5.25]);
+}
+
+/// Forty instances are five batches of seven, and five instances more.
+#[test]
+fn an_epoch_of_max_mig_leaves_out_its_incomplete_last_batch() {
+    fn steps<N: CrowdNet>(model: N) -> u32 {
+        let a = agreeing();
+        let described = described(&a);
+        let evidence = Evidence { annotations: &a, described: Some(&described) };
+        let train = TrainSpec { epochs: 1, batch_size: Some(7), ..TrainSpec::default() };
+        let (spec, mut run) = (on_cpu(train, model), Run::new(1));
+        let batching = spec.network.train.batching(N::DROPS_LAST_BATCH);
+        let data = TrainingData::new(evidence, None, false, batching).unwrap();
+        let mut trainer = trainer_of(&spec, &data, evidence, &run);
+        trainer.train(&mut run).unwrap();
+        let mut snapshot = Snapshot::default();
+        trainer.learners.save_moments(&mut snapshot).unwrap();
+        snapshot.take_u32s("optimiser.net.steps", 1).unwrap()[0]
+    }
+    assert_eq!(steps(MaxMig::default()), 5);
+    assert_eq!(steps(Conal::default()), 6);
 }
 
 /// The weighted losses of the annotations of rows 0 and 1 sum to 1.990889; row 2 has no annotations, the trusted class

@@ -3,7 +3,8 @@
 use rand::Rng as _;
 
 use super::fits::{agreeing, fit};
-use super::learners::{assert_resumes, expect_step, numbers, of, probabilities};
+use super::linear::{expect_step, numbers, of, probabilities};
+use super::resumed::assert_resumes;
 use super::*;
 use crate::frame::Matrix;
 use crate::model::neural::data::inputs::Inputs;
@@ -14,8 +15,8 @@ use crate::model::vote::MajorityVote;
 use crate::testing::described;
 
 /// The width of an instance's embedding, and that of an annotator's.
-const FACE: usize = 3;
-const CODE: usize = 2;
+const INSTANCE_WIDTH: usize = 3;
+const ANNOTATOR_WIDTH: usize = 2;
 
 /// One learner predicts the vote from the embedding of the instance, another the label from that of the annotator. The
 /// classifier learns nothing.
@@ -47,19 +48,26 @@ impl CrowdNet for Embedded {
             optimiser: None,
         };
         vec![
-            learner("of_instances", "faces", Owner::Instance, self.wrong_width.unwrap_or(FACE)),
-            learner("of_annotators", "codes", Owner::Annotator, CODE),
+            learner(
+                "of_instances",
+                "instance_embeddings",
+                Owner::Instance,
+                self.wrong_width.unwrap_or(INSTANCE_WIDTH),
+            ),
+            learner("of_annotators", "annotator_embeddings", Owner::Annotator, ANNOTATOR_WIDTH),
         ]
     }
 
     fn tables(&self, task: &Task<'_>) -> Result<Vec<ParamTable>> {
         let mut rng = task.run.rng("embeddings");
         let mut drawn = |n: usize| (0..n).map(|_| rng.random::<f32>() - 0.5).collect::<Vec<_>>();
-        let (faces, codes) =
-            (drawn(task.dims.instances * FACE), drawn(task.dims.annotators * CODE));
+        let (instances, annotators) = (
+            drawn(task.dims.instances * INSTANCE_WIDTH),
+            drawn(task.dims.annotators * ANNOTATOR_WIDTH),
+        );
         Ok(vec![
-            ParamTable::drawn("codes", CODE, codes),
-            ParamTable::new("faces", Owner::Instance, FACE, faces),
+            ParamTable::drawn("annotator_embeddings", ANNOTATOR_WIDTH, annotators),
+            ParamTable::new("instance_embeddings", Owner::Instance, INSTANCE_WIDTH, instances),
         ])
     }
 
@@ -85,16 +93,16 @@ impl TrainingObjective for Embedded {
 
     fn loss(&self, context: &BatchContext<'_>, gradient: &mut Gradient) -> f64 {
         let (rows, n) = (context.batch.len() as f64, context.batch.annotations.len() as f64);
-        let (faces, codes) = (&context.others[0], &context.others[1]);
+        let (instances, annotators) = (&context.others[0], &context.others[1]);
         let mut loss = 0.0;
         for (at, target) in context.batch.targets.iter().enumerate() {
-            loss -= target * faces.p[at].ln() / rows;
-            gradient.others[0].p[at] -= target / faces.p[at] / rows;
+            loss -= target * instances.p[at].ln() / rows;
+            gradient.others[0].p[at] -= target / instances.p[at] / rows;
         }
         for (_, annotation) in context.annotations() {
             let at = 3 * annotation.annotator as usize + annotation.label as usize;
-            loss -= codes.p[at].ln() / n;
-            gradient.others[1].p[at] -= 1.0 / codes.p[at] / n;
+            loss -= annotators.p[at].ln() / n;
+            gradient.others[1].p[at] -= 1.0 / annotators.p[at] / n;
         }
         loss
     }
@@ -142,16 +150,24 @@ fn embeddings_move_by_the_gradient_of_their_learner_s_input() {
     let after =
         |rate, freezes, by| numbers(fit(&embedded(rate, freezes, by), &a, &described).unwrap());
     let start = after(0.0, false, BatchBy::Instance);
-    let (faces, codes) = (table("instances.01.faces", &start), table("crowd.00.codes", &start));
-    let (of_faces, of_codes) = (of("of_instances.", &start), of("of_annotators.", &start));
-    let (faces_matrix, codes_matrix) =
-        (Matrix::from_rows(FACE, &faces), Matrix::from_rows(CODE, &codes));
-    let (q, r) = (probabilities(&of_faces, &faces_matrix), probabilities(&of_codes, &codes_matrix));
+    let (instances, annotators) = (
+        table("instances.01.instance_embeddings", &start),
+        table("crowd.00.annotator_embeddings", &start),
+    );
+    let (of_instances, of_annotators) = (of("of_instances.", &start), of("of_annotators.", &start));
+    let (instance_matrix, annotator_matrix) = (
+        Matrix::from_rows(INSTANCE_WIDTH, &instances),
+        Matrix::from_rows(ANNOTATOR_WIDTH, &annotators),
+    );
+    let (q, r) = (
+        probabilities(&of_instances, &instance_matrix),
+        probabilities(&of_annotators, &annotator_matrix),
+    );
     let is = |one: usize, other: usize| f64::from(u8::from(one == other));
-    let d_faces: Vec<Vec<f64>> =
+    let d_instances: Vec<Vec<f64>> =
         (0..40).map(|i| (0..3).map(|k| (q[i][k] - is(i % 3, k)) / 40.0).collect()).collect();
     let share = |label: usize| (0..40).filter(|i| i % 3 == label).count() as f64;
-    let d_codes: Vec<Vec<f64>> =
+    let d_annotators: Vec<Vec<f64>> =
         (0..2).map(|a| (0..3).map(|k| (40.0 * r[a][k] - share(k)) / 80.0).collect()).collect();
     let moved = |values: &[f32], d: &[Vec<f64>], weights: &[f32]| -> Vec<f64> {
         let width = values.len() / d.len();
@@ -161,13 +177,13 @@ fn embeddings_move_by_the_gradient_of_their_learner_s_input() {
         };
         (0..values.len()).map(|at| f64::from(values[at]) - 0.1 * by(at)).collect()
     };
-    let wanted_faces = moved(&faces, &d_faces, &of_faces.0);
-    let wanted_codes = moved(&codes, &d_codes, &of_codes.0);
+    let wanted_instances = moved(&instances, &d_instances, &of_instances.0);
+    let wanted_annotators = moved(&annotators, &d_annotators, &of_annotators.0);
     for freezes in [false, true] {
         let end = after(0.1, freezes, BatchBy::Instance);
         for (name, wanted, before) in [
-            ("instances.01.faces", &wanted_faces, &faces),
-            ("crowd.00.codes", &wanted_codes, &codes),
+            ("instances.01.instance_embeddings", &wanted_instances, &instances),
+            ("crowd.00.annotator_embeddings", &wanted_annotators, &annotators),
         ] {
             let got = table(name, &end);
             assert!(got.iter().zip(before).all(|(got, before)| got != before), "{name}");
@@ -176,15 +192,21 @@ fn embeddings_move_by_the_gradient_of_their_learner_s_input() {
             }
         }
         if freezes {
-            assert_eq!(of("of_instances.", &end), of_faces);
+            assert_eq!(of("of_instances.", &end), of_instances);
         } else {
-            expect_step(&of_faces, &of("of_instances.", &end), &d_faces, &faces_matrix);
-            expect_step(&of_codes, &of("of_annotators.", &end), &d_codes, &codes_matrix);
+            expect_step(&of_instances, &of("of_instances.", &end), &d_instances, &instance_matrix);
+            expect_step(
+                &of_annotators,
+                &of("of_annotators.", &end),
+                &d_annotators,
+                &annotator_matrix,
+            );
         }
     }
     // Each instance has two rows of its own in a batch of annotations: their gradients add up to the same.
-    let by_annotation = table("instances.01.faces", &after(0.1, true, BatchBy::Annotation));
-    for (got, wanted) in by_annotation.iter().zip(&wanted_faces) {
+    let by_annotation =
+        table("instances.01.instance_embeddings", &after(0.1, true, BatchBy::Annotation));
+    for (got, wanted) in by_annotation.iter().zip(&wanted_instances) {
         assert!((f64::from(*got) - wanted).abs() < 1e-6, "{got}, not {wanted}");
     }
 }
@@ -193,7 +215,7 @@ fn embeddings_move_by_the_gradient_of_their_learner_s_input() {
 fn a_learner_whose_table_has_another_width_is_a_bug() {
     let a = agreeing();
     let mut model = embedded(0.1, false, BatchBy::Instance);
-    model.model.wrong_width = Some(FACE + 1);
+    model.model.wrong_width = Some(INSTANCE_WIDTH + 1);
     let error = fit(&model, &a, &described(&a)).unwrap_err().to_string();
     assert!(error.contains("no table of parameters"), "{error}");
 }
@@ -225,20 +247,30 @@ fn an_instance_without_training_data_has_the_mean_embedding() {
     let dims = Dims { instances: 40, annotators: 2, classes: 3, labels: 3 };
     let a = crate::testing::annotations(dims, &rows);
     let fitted = fit(&embedded(0.1, false, BatchBy::Instance), &a, &described(&a)).unwrap();
-    let faces = table("instances.01.faces", &numbers(fitted));
-    let rows: Vec<&[f32]> = faces.chunks(FACE).collect();
-    for at in 0..FACE {
+    let instances = table("instances.01.instance_embeddings", &numbers(fitted));
+    let rows: Vec<&[f32]> = instances.chunks(INSTANCE_WIDTH).collect();
+    for at in 0..INSTANCE_WIDTH {
         let mean = rows[..39].iter().map(|row| f64::from(row[at])).sum::<f64>() / 39.0;
         assert!((f64::from(rows[39][at]) - mean).abs() < 1e-6, "{} and {mean}", rows[39][at]);
     }
     let values: Vec<f32> = (0..6).map(|n| n as f32).collect();
-    let params =
-        AnnotatorParams { tables: vec![ParamTable::new("faces", Owner::Instance, FACE, values)] };
-    let embedding = EmbeddingInput { table: "faces", owner: Owner::Instance, width: FACE };
+    let params = AnnotatorParams {
+        tables: vec![ParamTable::new(
+            "instance_embeddings",
+            Owner::Instance,
+            INSTANCE_WIDTH,
+            values,
+        )],
+    };
+    let embedding = EmbeddingInput {
+        table: "instance_embeddings",
+        owner: Owner::Instance,
+        width: INSTANCE_WIDTH,
+    };
     let (none, input) = (Matrix::from_rows(1, &[0.0]), LearnerInput::Embedding(embedding));
     let inputs = Inputs::unseen(&none).with_tables(&params);
-    let scaler = Scaler::identity(&[FACE], &BackboneSpec::default());
-    let read = input.read(inputs, &scaler, FACE, &[1, u32::MAX, 0]);
+    let scaler = Scaler::identity(&[INSTANCE_WIDTH], &BackboneSpec::default());
+    let read = input.read(inputs, &scaler, INSTANCE_WIDTH, &[1, u32::MAX, 0]);
     assert_eq!(read, [3.0, 4.0, 5.0, 1.5, 2.5, 3.5, 0.0, 1.0, 2.0]);
 }
 

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::fits::{agreeing, fit};
-use super::learners::{expect_step, numbers, of, probabilities};
+use super::linear::{expect_step, numbers, of, probabilities};
 use super::*;
 use crate::frame::{Features, Matrix, QuestionFeatures};
 use crate::model::SavedModel;

@@ -1,20 +1,16 @@
 //! A model of two learners: trained in turn, trained together, reinitialised, interrupted and saved.
 
-use std::ops::Range;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
-
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::fits::{agreeing, fit};
+use super::linear::{expect_step, numbers, of, probabilities};
+use super::resumed::assert_resumes;
 use super::*;
-use crate::frame::{Matrix, QuestionFeatures};
 use crate::model::SavedModel;
 use crate::model::neural::net::backbone::Scaling;
 use crate::model::snapshot::Snapshot;
 use crate::model::vote::MajorityVote;
-use crate::run::{Cancel, Progress};
 use crate::testing::described;
 
 /// The learner that some epochs train, and its targets.
@@ -152,66 +148,9 @@ fn adam(learning_rate: f64) -> OptimiserSpec {
     OptimiserSpec { learning_rate, schedule: LrSchedule::Constant, ..OptimiserSpec::default() }
 }
 
-/// Every number of the saved model, in PyTorch's layout.
-pub(super) fn numbers(fitted: Fitted) -> Snapshot {
-    Snapshot::from_bytes(&fitted.model.unwrap().parameters).unwrap()
-}
-
 fn trained(optimiser: OptimiserSpec, stages: &[(TrainingStage, u32)]) -> Snapshot {
     let a = agreeing();
     numbers(fit(&pair(optimiser, stages), &a, &described(&a)).unwrap())
-}
-
-/// The weights and biases of a learner: those of the classifier have no prefix.
-pub(super) fn of(learner: &str, snapshot: &Snapshot) -> (Vec<f32>, Vec<f32>) {
-    let part = |name: &str| snapshot.find_f32s(&format!("{learner}net.{name}")).unwrap().to_vec();
-    (part("classifier.weight"), part("classifier.bias"))
-}
-
-/// P(class) of each row, by weights `[class, column]` and biases.
-pub(super) fn probabilities(
-    (weights, biases): &(Vec<f32>, Vec<f32>),
-    matrix: &Matrix,
-) -> Vec<Vec<f64>> {
-    let mut row = vec![0.0; matrix.width()];
-    let of_row = |i: usize| {
-        matrix.read(i, &mut row);
-        let logit = |(w, bias): (&[f32], &f32)| -> f64 {
-            let products = w.iter().zip(&row).map(|(w, x)| f64::from(*w) * f64::from(*x));
-            f64::from(*bias) + products.sum::<f64>()
-        };
-        let logits: Vec<f64> = weights.chunks(row.len()).zip(biases).map(logit).collect();
-        let sum: f64 = logits.iter().map(|l| l.exp()).sum();
-        logits.iter().map(|l| l.exp() / sum).collect()
-    };
-    (0..matrix.len()).map(of_row).collect()
-}
-
-/// Checks the change by a step at the rate 0.1: minus 0.1 X^T D for weights, where D holds the derivatives with respect
-/// to the logits.
-pub(super) fn expect_step(
-    before: &(Vec<f32>, Vec<f32>),
-    after: &(Vec<f32>, Vec<f32>),
-    d_logits: &[Vec<f64>],
-    matrix: &Matrix,
-) {
-    let mut row = vec![0.0; matrix.width()];
-    for k in 0..3 {
-        let mut d_weights = vec![0.0; row.len()];
-        for (i, d) in d_logits.iter().enumerate() {
-            matrix.read(i, &mut row);
-            d_weights.iter_mut().zip(&row).for_each(|(sum, x)| *sum += d[k] * f64::from(*x));
-        }
-        let d_bias: f64 = d_logits.iter().map(|d| d[k]).sum();
-        let at = k * row.len()..(k + 1) * row.len();
-        let weights = before.0[at.clone()].iter().zip(&after.0[at]).zip(&d_weights);
-        let all = weights.chain([((&before.1[k], &after.1[k]), &d_bias)]);
-        for ((before, after), d) in all {
-            let (got, want) = (f64::from(after - before), -0.1 * d);
-            assert!((got - want).abs() < 1e-6, "class {k}: moved by {got}, expected {want}");
-        }
-        assert!(d_weights.iter().any(|d| d.abs() > 1e-3), "nothing changes");
-    }
 }
 
 /// The votes are i mod 3. By hand: D = (q - t) / 40 of the teacher on the votes, (p - q) / 40 of the classifier on the
@@ -325,41 +264,6 @@ fn a_reset_of_one_learner_leaves_the_other() {
     assert_eq!(of("", &with), of("", &without));
     let (reset, first) = (of("teacher.", &with).0, of("teacher.", &without).0);
     assert!(reset.iter().zip(&first).all(|(reset, first)| reset != first));
-}
-
-/// Stops the run at the end of an epoch.
-struct StopAfter(AtomicU32, Cancel);
-
-impl Progress for StopAfter {
-    fn at(&self, _position: u64, _message: &str) {
-        if self.0.fetch_sub(1, Ordering::Relaxed) == 1 {
-            assert!(self.1.request(15));
-        }
-    }
-}
-
-/// A fit that is interrupted after each of these numbers of epochs, and then continued from its checkpoint, equals one
-/// that was not, to the bit.
-pub(super) fn assert_resumes<N: CrowdNet>(
-    model: &Neural<N>,
-    a: &Annotations,
-    described: &QuestionFeatures,
-    interrupted: Range<u32>,
-) {
-    let whole = fit(model, a, described).unwrap();
-    let evidence = Evidence { annotations: a, described: Some(described) };
-    let folder = tempfile::tempdir().unwrap();
-    for epochs in interrupted {
-        let mut run = Run::new(1);
-        run.keep_checkpoint(Some(folder.path().join(epochs.to_string())));
-        let mut first = run.clone();
-        first.cancel = Cancel::default();
-        first.progress = Arc::new(StopAfter(AtomicU32::new(epochs), first.cancel.clone()));
-        assert!(model.fit(evidence, &mut first).is_err(), "{epochs}");
-        let resumed = model.fit(evidence, &mut run).unwrap();
-        assert!(resumed.model == whole.model, "interrupted after {epochs} epochs");
-        assert_eq!(resumed.posterior, whole.posterior, "interrupted after {epochs} epochs");
-    }
 }
 
 /// Interrupted after each epoch: within an act, at its end, and before the teacher is reinitialised.

@@ -1,7 +1,8 @@
 //! A model whose state has several targets and calibrators, a prior and numbers of its own.
 
 use super::fits::agreeing;
-use super::learners::{assert_resumes, numbers, of, probabilities};
+use super::linear::{numbers, of, probabilities};
+use super::resumed::assert_resumes;
 use super::*;
 use crate::frame::Matrix;
 use crate::model::calibrator::{Calibrator, Method};

@@ -3,6 +3,8 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use serde_json::json;
+
 use super::fits::{agreeing, fit, parameters};
 use super::*;
 use crate::frame::{Gold, QuestionFeatures, Role};
@@ -199,32 +201,53 @@ fn the_norm_of_network_and_annotators_together_is_clipped() {
 }
 
 /// Epochs, batch size and learning rate of the authors' code for LabelMe, or of a paper that compares the model on
-/// LabelMe.
+/// LabelMe; the divisor, where it is not the model's default; and the model's own settings.
 #[test]
 fn every_preset_has_the_numbers_of_its_paper() {
+    let votes = json!({"kind": "majority_vote"});
+    let tcl = json!({
+        "rounds": 29, "first_epochs": 2, "round_epochs": 1, "initialise": "votes", "retrain": "union",
+        "trusted_epochs": 10,
+    });
+    let single_confusion = json!({"labels": "majority", "lambda": 0.01, "identity_epochs": 6});
+    let weighted_doctor_net = json!({
+        "weights_by": "annotator", "bottleneck": null, "weight_epochs": 10, "weight_learning_rate": 0.03,
+    });
+    let max_mig = json!({"divergence": "kl", "prior": "uniform", "u": 5e-5, "start_floor": 0.01});
+    let conal = json!({
+        "mixture": "logit_mix", "embedding": 20, "auxiliary": 128, "normalise_instances": true,
+        "instance_embeddings": false, "initial_strength": 2.0, "lambda": 1e-5,
+    });
     let known = [
-        ("dl", 30, Some(128), 1e-4),
-        ("agg_net", 20, Some(64), 1e-4),
-        ("tcl", 30, Some(128), 1e-4),
-        ("soft_bootstrap", 30, Some(128), 1e-4),
-        ("single_confusion", 30, None, 1e-3),
-        ("doctor_net", 10, Some(32), 1e-3),
-        ("weighted_doctor_net", 10, Some(32), 1e-3),
-        ("crowd_layer", 50, Some(64), 1e-3),
-        ("trace_regularised", 30, None, 1e-3),
-        ("max_mig", 20, Some(64), 1e-4),
-        ("conal", 100, Some(1024), 1e-2),
+        ("dl", 30, Some(128), 1e-4, json!(null), json!({"aggregator": votes, "targets": "auto"})),
+        ("agg_net", 20, Some(64), 1e-4, json!(null), json!({})),
+        ("tcl", 30, Some(128), 1e-4, json!(null), tcl),
+        ("soft_bootstrap", 30, Some(128), 1e-4, json!(null), json!({"hard": false, "beta": null})),
+        ("single_confusion", 30, None, 1e-3, json!(null), single_confusion),
+        ("doctor_net", 10, Some(32), 1e-3, json!(null), json!({"weight_by_annotations": false})),
+        ("weighted_doctor_net", 10, Some(32), 1e-3, json!(null), weighted_doctor_net),
+        ("crowd_layer", 50, Some(64), 1e-3, json!("mean_dense"), json!({"form": "mw"})),
+        ("trace_regularised", 30, None, 1e-3, json!(null), json!({"lambda": 0.01})),
+        ("max_mig", 20, Some(64), 1e-4, json!(null), max_mig),
+        ("conal", 100, Some(1024), 1e-2, json!(null), conal),
     ];
     for kind in KINDS {
-        let (_, epochs, rows, rate) = known.iter().find(|k| k.0 == kind.kind).unwrap();
-        let paper = kind.load(serde_json::json!({"preset": "paper"})).unwrap().parameters;
+        let (_, epochs, rows, rate, reduction, own) =
+            known.iter().find(|k| k.0 == kind.kind).unwrap();
+        let mut paper = kind.load(json!({"preset": "paper"})).unwrap().parameters;
         let train: TrainSpec = serde_json::from_value(paper["train"].clone()).unwrap();
         assert_eq!((train.epochs, train.batch_size), (*epochs, *rows), "{}", kind.kind);
         assert_eq!(train.optimiser.learning_rate, *rate, "{}", kind.kind);
+        assert_eq!(paper["train"]["reduction"], *reduction, "{}", kind.kind);
         assert_eq!((train.average, train.select), (0.0, Select::Last), "{}", kind.kind);
         assert_eq!(train.optimiser.reset_each_epoch, kind.kind == "conal");
         let initialisation = if kind.kind == "crowd_layer" { "glorot" } else { "uniform" };
         assert_eq!(paper["backbone"]["initialisation"], initialisation, "{}", kind.kind);
+        let keys = paper.as_object_mut().unwrap();
+        for shared in ["preset", "device", "backbone", "train"] {
+            assert!(keys.remove(shared).is_some(), "{} has no {shared}", kind.kind);
+        }
+        assert_eq!(paper, *own, "{}", kind.kind);
     }
 }
 
@@ -236,8 +259,8 @@ fn a_key_that_neither_model_nor_network_has_is_refused() {
             let error = kind.load(parameters).err().map(|e| e.to_string()).unwrap_or_default();
             assert!(error.contains("`epocs`"), "{}: {error}", kind.kind);
         };
-        refused(serde_json::json!({"epocs": 3}));
-        refused(serde_json::json!({"train": {"epocs": 3}}));
+        refused(json!({"epocs": 3}));
+        refused(json!({"train": {"epocs": 3}}));
         let schema = (kind.schema)().to_value();
         assert_eq!(schema["additionalProperties"], false, "{}", kind.kind);
         let keys: Vec<&String> = schema["properties"].as_object().unwrap().keys().collect();
@@ -250,11 +273,11 @@ fn a_key_that_neither_model_nor_network_has_is_refused() {
 fn the_paper_s_preset_gives_way_to_what_is_written() {
     for kind in KINDS {
         let with = |more: serde_json::Value| {
-            let mut parameters = serde_json::json!({"preset": "paper"});
+            let mut parameters = json!({"preset": "paper"});
             parameters.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
             kind.load(parameters).unwrap().parameters
         };
-        let paper = with(serde_json::json!({}));
+        let paper = with(json!({}));
         let optimiser = &paper["train"]["optimiser"];
         assert_eq!(optimiser["annotator_delay"], 0, "{}", kind.kind);
         assert_eq!(optimiser["learning_rate"], optimiser["annotator_learning_rate"]);
@@ -264,12 +287,12 @@ fn the_paper_s_preset_gives_way_to_what_is_written() {
         );
         let falls = (&optimiser["schedule"], &optimiser["weight_decay"]);
         assert_eq!(falls, (&"constant".into(), &0.0.into()), "{}", kind.kind);
-        let own = with(serde_json::json!({"train": {"optimiser": {"annotator_delay": 3}}}));
+        let own = with(json!({"train": {"optimiser": {"annotator_delay": 3}}}));
         assert_eq!(own["train"]["optimiser"]["annotator_delay"], 3);
         assert_eq!(own["train"]["epochs"], paper["train"]["epochs"]);
-        let (plain, defaults) = (kind.load(serde_json::json!({})).unwrap(), (kind.defaults)());
+        let (plain, defaults) = (kind.load(json!({})).unwrap(), (kind.defaults)());
         assert_eq!(plain.parameters["train"], defaults["train"], "{}", kind.kind);
         assert!(paper["train"] != defaults["train"], "{}", kind.kind);
-        assert!(kind.load(serde_json::json!({"preset": "papre"})).is_err());
+        assert!(kind.load(json!({"preset": "papre"})).is_err());
     }
 }

@@ -66,21 +66,15 @@ mod tests {
     use crate::model::neural::models::doctor_net::label_probabilities;
     use crate::model::neural::net::heads::{Head, HeadInput, Heads};
     use crate::model::neural::net::precision::Precision;
+    use crate::model::neural::tests::trainer::trainer_of;
     use crate::model::neural::train::learner::{CLASSIFIER, Learner, LearnerSetting, LearnerSpec};
-    use crate::model::neural::train::learners::Learners;
     use crate::model::neural::train::spec::TrainSpec;
-    use crate::model::neural::train::state::TrainState;
-    use crate::model::neural::train::{LoopPosition, Trainer};
     use crate::model::neural::{
-        AnnotatorParams, Architecture, BackboneSpec, CrowdNet as _, LearnerInput, LearnerSubset,
-        Task, WeightedDoctorNet,
+        AnnotatorParams, Architecture, BackboneSpec, LearnerInput, LearnerSubset, NetworkSpec,
+        Neural, WeightedDoctorNet,
     };
     use crate::run::Run;
     use crate::testing::{described, tiny};
-
-    fn sizes() -> Sizes {
-        Sizes { features: vec![3], classes: 2, labels: 2, annotators: 2, annotator_features: None }
-    }
 
     /// Instances out of order, one of them twice. Their feature rows have other indices than the instances; instance 1
     /// has none.
@@ -97,7 +91,8 @@ mod tests {
             named: vec![Head { name: "head", from: HeadInput::Features, widths: vec![2, 3] }],
             ..Heads::CLASSIFIER
         };
-        let sizes = sizes();
+        let (features, annotator_features) = (vec![3], None);
+        let sizes = Sizes { features, classes: 2, labels: 2, annotators: 2, annotator_features };
         let run = &Run::new(1);
         let precision = Precision::F32;
         let setting =
@@ -153,34 +148,10 @@ mod tests {
         let batching = Batching { batch_size: None, by_annotation: false, drops_last: false };
         let data = TrainingData::new(evidence, None, false, batching).unwrap();
         let train = TrainSpec { epochs: 1, ..TrainSpec::default() };
+        let network = NetworkSpec { train, ..NetworkSpec::default() };
         let model = WeightedDoctorNet { weight_epochs: 2, ..WeightedDoctorNet::default() };
-        let (mut run, sizes) = (Run::new(1), sizes());
-        let (backbone, heads) = (BackboneSpec::default(), model.heads(&sizes));
-        let classifier = LearnerSpec {
-            name: CLASSIFIER,
-            backbone,
-            heads,
-            input: LearnerInput::Features,
-            optimiser: None,
-        };
-        let (precision, device) = (Precision::F32, &Device::Cpu);
-        let setting = LearnerSetting { precision, sizes: &sizes, run: &run, device, saved: None };
-        let learners = Learners::new((classifier, Vec::new()), &setting).unwrap();
-        let hidden = learners.classifier.network.hidden();
-        let task = Task { evidence, dims: a.dims(), hidden, run: &run };
-        let annotator_params = AnnotatorParams { tables: model.tables(&task).unwrap() };
-        let mut trainer = Trainer {
-            model: &model,
-            fingerprint: None,
-            spec: &train,
-            data: &data,
-            dims: a.dims(),
-            valid: &[],
-            learners,
-            annotator_params,
-            state: TrainState::default(),
-            position: LoopPosition::default(),
-        };
+        let (spec, mut run) = (Neural { network, model }, Run::new(1));
+        let mut trainer = trainer_of(&spec, &data, evidence, &run);
         trainer.train(&mut run).unwrap();
         let frozen = trainer.learners.classifier.frozen.as_ref().unwrap();
         assert_eq!(frozen.rows, [0, 1, 2, 3, 4]);

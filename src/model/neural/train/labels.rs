@@ -105,3 +105,64 @@ fn replace(posterior: &mut Posterior, instances: &[u32], values: &[f64]) {
         posterior.row_mut(*i as usize).copy_from_slice(row);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::frame::Evidence;
+    use crate::model::neural::data::TrainingData;
+    use crate::model::neural::data::batching::Batching;
+    use crate::model::neural::tests::trainer::trainer_of;
+    use crate::model::neural::{Architecture, BackboneSpec, NetworkSpec, Neural, Scaling, Tcl};
+    use crate::testing::{described, tiny};
+
+    /// The odds of class 1 are 2^i / 4 for instance i. The trusted instances 1, 3 and 4 have the classes 0, 1 and 0; the
+    /// trusted instance 5 has no features. Class 0 has a hit at 1/5, a miss at 1/3 and a hit at 2/3, of which the first
+    /// two are one pool; class 1 has a miss at 1/3, a hit at 2/3 and a miss at 4/5, of which the last two are one.
+    #[test]
+    fn a_calibrator_is_fitted_to_the_plain_probabilities_of_trusted_instances() {
+        let mut a = tiny(2, &[(0, 0, 0), (1, 0, 1), (2, 1, 1), (3, 0, 1), (4, 1, 0), (5, 0, 1)]);
+        a.trusted = Some(vec![None, Some(0), None, Some(1), Some(0), Some(1)]);
+        let mut described = described(&a);
+        described.row_of_instance[5] = None;
+        let evidence = Evidence { annotations: &a, described: Some(&described) };
+        let batching = Batching { batch_size: None, by_annotation: false, drops_last: false };
+        let data = TrainingData::new(evidence, None, true, batching).unwrap();
+        let backbone = BackboneSpec {
+            kind: Architecture::Linear,
+            batch_norm: false,
+            scaling: Scaling::None,
+            ..BackboneSpec::default()
+        };
+        let network = NetworkSpec { backbone, ..NetworkSpec::default() };
+        let (spec, run) = (Neural { network, model: Tcl::default() }, Run::new(1));
+        let mut trainer = trainer_of(&spec, &data, evidence, &run);
+        // The last of three features is the number of the instance.
+        let two = std::f32::consts::LN_2;
+        let mut parameters = trainer.snapshot().unwrap();
+        let weight = vec![0.0, 0.0, 0.0, 0.0, 0.0, two];
+        parameters.f32s("net.classifier.weight".to_owned(), vec![3, 2], weight);
+        parameters.f32s("net.classifier.bias".to_owned(), vec![2], vec![0.0, -2.0 * two]);
+        trainer.load(&parameters).unwrap();
+        let wanted = [
+            ([1.0 / 5.0, 1.0 / 3.0, 2.0 / 3.0], [0.5, 0.5, 1.0]),
+            ([1.0 / 3.0, 2.0 / 3.0, 4.0 / 5.0], [0.0, 0.5, 0.5]),
+        ];
+        // The second time, the learner already has a calibrator.
+        for time in 0..2 {
+            trainer.calibrate(CLASSIFIER, Method::Isotonic, &run).unwrap();
+            let calibrator = &trainer.state.estimates.calibrators[CLASSIFIER];
+            let fitted = serde_json::to_value(calibrator).unwrap();
+            for (k, (at, value)) in wanted.iter().enumerate() {
+                for (key, wanted) in [("at", at), ("value", value)] {
+                    let knots = fitted["classes"][k][key].as_array().unwrap();
+                    assert_eq!(knots.len(), 3, "{time}, class {k}: {fitted}");
+                    for (got, want) in knots.iter().zip(wanted) {
+                        let got = got.as_f64().unwrap();
+                        assert!((got - want).abs() < 1e-6, "{time}, class {k}, {key}: {fitted}");
+                    }
+                }
+            }
+        }
+    }
+}

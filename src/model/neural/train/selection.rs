@@ -130,21 +130,14 @@ impl<N: TrainingObjective> Trainer<'_, N> {
 
 #[cfg(test)]
 mod tests {
-    use candle_core::Device;
-
     use super::*;
     use crate::frame::{AnnotationRows, Annotations, Dims, Duplicates, Evidence};
-    use crate::model::neural::annotator_params::AnnotatorParams;
     use crate::model::neural::data::batching::Batching;
-    use crate::model::neural::data::inputs::Sizes;
     use crate::model::neural::models::TraceRegularised;
-    use crate::model::neural::net::precision::Precision;
-    use crate::model::neural::train::LoopPosition;
-    use crate::model::neural::train::learner::{CLASSIFIER, LearnerSetting, LearnerSpec};
-    use crate::model::neural::train::learners::Learners;
+    use crate::model::neural::tests::trainer::trainer_of;
     use crate::model::neural::train::spec::TrainSpec;
     use crate::model::neural::train::state::{NamedTargets, TrainState};
-    use crate::model::neural::{BackboneSpec, CrowdNet as _, LearnerInput, Task};
+    use crate::model::neural::{BackboneSpec, NetworkSpec, Neural};
     use crate::model::posterior::Posterior;
     use crate::run::Run;
     use crate::testing::{described, tiny};
@@ -183,39 +176,9 @@ mod tests {
         let data = TrainingData::new(evidence, Some(&held_out), false, batching).unwrap();
         let train = TrainSpec { select, ..TrainSpec::default() };
         let backbone = BackboneSpec { hidden: vec![4], ..BackboneSpec::default() };
-        let model = TraceRegularised::default();
-        let run = Run::new(1);
-        let sizes = Sizes {
-            features: vec![4],
-            classes: 3,
-            labels: 3,
-            annotators: 2,
-            annotator_features: None,
-        };
-        let classifier = LearnerSpec {
-            name: CLASSIFIER,
-            backbone,
-            heads: model.heads(&sizes),
-            input: LearnerInput::Features,
-            optimiser: None,
-        };
-        let (precision, device) = (Precision::F32, &Device::Cpu);
-        let setting = LearnerSetting { precision, sizes: &sizes, run: &run, device, saved: None };
-        let learners = Learners::new((classifier, Vec::new()), &setting).unwrap();
-        let task = Task { evidence, dims, hidden: 4, run: &run };
-        let annotator_params = AnnotatorParams { tables: model.tables(&task).unwrap() };
-        read(&mut Trainer {
-            model: &model,
-            fingerprint: None,
-            spec: &train,
-            data: &data,
-            dims,
-            valid,
-            learners,
-            annotator_params,
-            state: TrainState::default(),
-            position: LoopPosition::default(),
-        })
+        let network = NetworkSpec { backbone, train, ..NetworkSpec::default() };
+        let spec = Neural { network, model: TraceRegularised::default() };
+        read(&mut Trainer { valid, ..trainer_of(&spec, &data, evidence, &Run::new(1)) })
     }
 
     #[test]

@@ -128,8 +128,7 @@ impl CrowdNet for MaxMig {
 
     /// The settings of the authors' code for LabelMe.
     fn paper() -> (NetworkSpec, Self) {
-        let model = Self { start_floor: 0.01, ..Self::default() };
-        (paper::network(20, Some(64), 1e-4), model)
+        (paper::network(20, Some(64), 1e-4), Self::default())
     }
 
     fn tables(&self, task: &Task<'_>) -> Result<Vec<ParamTable>> {

@@ -66,10 +66,7 @@ mod tests {
     use candle_core::{Device, Var};
 
     use super::*;
-
-    fn numbers(t: &Tensor) -> Vec<f32> {
-        t.flatten_all().unwrap().to_vec1().unwrap()
-    }
+    use crate::model::neural::net::testing::numbers;
 
     /// One row or column of a matrix, matrices whose columns do and do not fill cache lines, and one of several parts.
     #[test]

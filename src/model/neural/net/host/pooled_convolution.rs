@@ -79,23 +79,18 @@ impl CustomOp3 for PooledConvolution {
 
 #[cfg(test)]
 mod tests {
-    use candle_core::{Device, Var};
+    use candle_core::Device;
 
     use super::*;
     use crate::model::neural::net::backend::Backend;
     use crate::model::neural::net::convolution::Convolution;
     use crate::model::neural::net::layers::{Activation, Layer, forward_all};
     use crate::model::neural::net::mode::Mode;
+    use crate::model::neural::net::testing::{counted_var, gradients, numbers};
     use crate::run::Run;
 
-    fn counted(dims: &[usize], step: usize) -> Var {
-        let n: usize = dims.iter().product();
-        let values = (0..n).map(|n| (n * step % 23) as f32 * 0.1 - 1.1).collect();
-        Var::from_vec::<_, f32>(values, dims, &Device::Cpu).unwrap()
-    }
-
     fn bits(t: &Tensor) -> Vec<u32> {
-        t.flatten_all().unwrap().to_vec1::<f32>().unwrap().into_iter().map(f32::to_bits).collect()
+        numbers(t).into_iter().map(f32::to_bits).collect()
     }
 
     /// Outputs with an odd last row or column, of one row, with and without padding and a stride; images with a pixel
@@ -110,14 +105,14 @@ mod tests {
             (1, 0, 1, 1, 2, 2),
             (2, 0, 3, 1, 3, 5),
         ] {
-            let x = counted(&[height, width, images, 2], 7);
+            let x = counted_var(&[height, width, images, 2], 7);
             if images == 37 {
                 let index = Tensor::arange(0_u32, 7 * 8 * 37 * 2, &Device::Cpu).unwrap();
                 let is_broken = index.eq(5 * 37 * 2).unwrap().reshape(x.dims()).unwrap();
                 let nan = Tensor::full(f32::NAN, x.dims(), &Device::Cpu).unwrap();
                 x.set(&is_broken.where_cond(&nan, &x.as_detached_tensor()).unwrap()).unwrap();
             }
-            let (weight, bias) = (counted(&[3, 2, kernel, kernel], 5), counted(&[3], 11));
+            let (weight, bias) = (counted_var(&[3, 2, kernel, kernel], 5), counted_var(&[3], 11));
             let [w, b] = [&weight, &bias].map(|var| var.as_tensor().clone());
             let convolution = Convolution { weight: w, bias: b, padding, stride };
             let layers = [
@@ -134,9 +129,8 @@ mod tests {
             let what = format!("{images} images of {height} x {width}");
             assert_eq!(together.dims(), one_by_one.dims(), "{what}");
             assert_eq!(bits(&together), bits(&one_by_one), "{what}");
-            let slopes = counted(together.dims(), 3).as_detached_tensor();
-            let [found, wanted] = [together, one_by_one]
-                .map(|out| (out * &slopes).unwrap().sum_all().unwrap().backward().unwrap());
+            let slopes = counted_var(together.dims(), 3).as_detached_tensor();
+            let [found, wanted] = [together, one_by_one].map(|out| gradients(&out, &slopes));
             for var in [&x, &weight, &bias] {
                 let [got, want] = [&found, &wanted].map(|g| g.get(var).map(bits));
                 assert_eq!(got, want, "{what}: {:?}", var.dims());

@@ -1,0 +1,45 @@
+//! Fits that are interrupted and continued from their checkpoints.
+
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use super::fits::fit;
+use super::*;
+use crate::frame::QuestionFeatures;
+use crate::run::{Cancel, Progress};
+
+/// Stops the run at the end of an epoch.
+struct StopAfter(AtomicU32, Cancel);
+
+impl Progress for StopAfter {
+    fn at(&self, _position: u64, _message: &str) {
+        if self.0.fetch_sub(1, Ordering::Relaxed) == 1 {
+            assert!(self.1.request(15));
+        }
+    }
+}
+
+/// A fit that is interrupted after each of these numbers of epochs, and then continued from its checkpoint, equals one
+/// that was not, to the bit.
+pub(super) fn assert_resumes<N: CrowdNet>(
+    model: &Neural<N>,
+    a: &Annotations,
+    described: &QuestionFeatures,
+    interrupted: Range<u32>,
+) {
+    let whole = fit(model, a, described).unwrap();
+    let evidence = Evidence { annotations: a, described: Some(described) };
+    let folder = tempfile::tempdir().unwrap();
+    for epochs in interrupted {
+        let mut run = Run::new(1);
+        run.keep_checkpoint(Some(folder.path().join(epochs.to_string())));
+        let mut first = run.clone();
+        first.cancel = Cancel::default();
+        first.progress = Arc::new(StopAfter(AtomicU32::new(epochs), first.cancel.clone()));
+        assert!(model.fit(evidence, &mut first).is_err(), "{epochs}");
+        let resumed = model.fit(evidence, &mut run).unwrap();
+        assert!(resumed.model == whole.model, "interrupted after {epochs} epochs");
+        assert_eq!(resumed.posterior, whole.posterior, "interrupted after {epochs} epochs");
+    }
+}
