@@ -248,7 +248,7 @@ mod tests {
             predictions: None,
             report,
             trace: Vec::new(),
-            stop: Stop { converged: true, iterations: 1 },
+            stop: Stop { converged: true, iterations: 1, objective: None },
             model: None,
             device: on_cpu(),
         };
