@@ -79,8 +79,8 @@ fn permutation(n: usize, renamed: impl Iterator<Item = (usize, usize)>) -> Vec<u
         }
     }
     let mut left = (0..n).filter(|name| is_free[*name]);
-    let named = names.into_iter().enumerate();
-    named.map(|(class, name)| name.or_else(|| left.next()).unwrap_or(class)).collect()
+    let pairs = names.into_iter().enumerate();
+    pairs.map(|(class, name)| name.or_else(|| left.next()).unwrap_or(class)).collect()
 }
 
 #[cfg(test)]

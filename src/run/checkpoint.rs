@@ -31,10 +31,10 @@ pub(super) enum CheckpointFile {
 /// The checkpoint that an interrupted run of the same job left.
 pub(super) fn read(file: &Path) -> Result<CheckpointFile> {
     match fs::read(file) {
-        Ok(mut bytes) => Ok(match unseal(&mut bytes) {
-            true => CheckpointFile::Whole(bytes),
-            false => CheckpointFile::Damaged,
-        }),
+        Ok(mut bytes) => {
+            let is_whole = unseal(&mut bytes);
+            Ok(if is_whole { CheckpointFile::Whole(bytes) } else { CheckpointFile::Damaged })
+        }
         Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(CheckpointFile::Absent),
         Err(e) => Err(fails(file, &e)),
     }
