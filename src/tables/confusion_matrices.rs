@@ -274,10 +274,10 @@ mod tests {
     }
 
     /// (annotator, class, label, bits of the probability, bits of the expected count)
-    type Row = (Option<u32>, u32, u32, u64, u64);
+    type CellRow = (Option<u32>, u32, u32, u64, u64);
 
     /// The rows of whole matrices, one after the other.
-    fn wanted(outcome: &Outcome) -> Vec<Row> {
+    fn wanted(outcome: &Outcome) -> Vec<CellRow> {
         let QuestionResult { frame, fitted, .. } = &outcome.answers[0];
         let (a, report) = (&frame.annotations, &fitted.report);
         let (common, confusion) =
@@ -308,7 +308,7 @@ mod tests {
         rows
     }
 
-    fn rows(batch: &RecordBatch) -> Vec<Row> {
+    fn rows(batch: &RecordBatch) -> Vec<CellRow> {
         let numbers = |name: &str| batch.column_by_name(name).unwrap().as_primitive::<UInt32Type>();
         let bits = |name: &str, row: usize| {
             let values = batch.column_by_name(name).unwrap().as_primitive::<Float64Type>();
@@ -332,7 +332,7 @@ mod tests {
             .unwrap();
         let sizes: Vec<usize> = batches.iter().map(RecordBatch::num_rows).collect();
         assert!(sizes.iter().all(|rows| *rows <= BATCH_ROWS), "{sizes:?}");
-        let found: Vec<Row> = batches.iter().flat_map(rows).collect();
+        let found: Vec<CellRow> = batches.iter().flat_map(rows).collect();
         let wanted = wanted(&outcome);
         assert_eq!(found.len(), wanted.len());
         assert!(found.iter().zip(&wanted).all(|(found, wanted)| found == wanted));
