@@ -118,6 +118,10 @@ fn labels_and_ids_are_no_features_in_any_format() {
         let text = std::fs::read(run.join("model/model.json")).unwrap();
         let description: serde_json::Value = serde_json::from_slice(&text).unwrap();
         assert_eq!(description["columns"], serde_json::json!(["height"]), "{name}");
+        // In a text format such columns are read as text, of which nobody expects features.
+        if !["f.parquet", "f.arrow"].contains(&name) {
+            continue;
+        }
         let warning =
             "columns of `features` that have the names of ids and labels are not features";
         let warnings = cells(&read_table(&run, "run"), &["warnings"]).remove(0);

@@ -278,7 +278,7 @@ fn numbers_of_a_model_that_are_none_or_too_few_are_an_error() {
     };
     let nan = f32::NAN.to_le_bytes();
     let message = with(&|b| b[header..].chunks_exact_mut(4).for_each(|c| c.copy_from_slice(&nan)));
-    assert!(message.contains("no number"), "{message}");
+    assert!(message.contains("a prediction is not a number"), "{message}");
     with(&|b| b.truncate(header + 4));
     with(&|b| b.truncate(4));
     with(&|b| b.clear());
