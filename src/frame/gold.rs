@@ -242,7 +242,7 @@ impl GoldRows {
             let class = class.filter(|c| (*c as usize) < n_classes).unwrap_or(n_classes as u32);
             Some(Gold { instance: row?, class, role })
         };
-        let nulls = self.batch.column_by_name("class").and_then(Array::logical_nulls);
+        let nulls = self.batch.column_by_name("class").and_then(|c| finite(c).logical_nulls());
         let has_class = |row: usize| nulls.as_ref().is_none_or(|nulls| nulls.is_valid(row));
         let rows = rows.into_iter().zip(classes).zip(self.roles()?).enumerate();
         let rows = rows.filter(|(row, _)| has_class(*row)).filter_map(|(_, row)| of_row(row));
@@ -256,16 +256,12 @@ impl GoldRows {
         Ok((known, unknown))
     }
 
-    /// Warns if none of the rows is of an instance of the frame, annotated or with features.
-    pub(super) fn warn_if_unused(&self, frame: &Frame, run: &mut Run) {
+    /// Whether none of the rows is of an instance of the frame, annotated or with features.
+    pub(super) fn is_unused(&self, frame: &Frame) -> bool {
         let UnknownGold { of_instances, of_feature_rows } = &frame.unknown_gold;
         let of_features = frame.described.as_ref().map_or(&[][..], |described| &described.gold);
         let used = [&frame.gold, of_instances, of_feature_rows, of_features];
-        if self.batch.num_rows() > 0 && used.iter().all(|gold| gold.is_empty()) {
-            run.warn_about(frame.subject());
-            run.warn("no row of gold is of an instance that was read: are its ids the same?");
-            run.warn_about(None);
-        }
+        self.batch.num_rows() > 0 && used.iter().all(|gold| gold.is_empty())
     }
 
     fn roles(&self) -> Result<Vec<Role>> {

@@ -22,7 +22,7 @@ use super::gold::{Gold, GoldRows};
 use super::ids::{IdIndex, Ids};
 use super::questions::Questions;
 use super::{Duplicates, Frame, FrameSpec};
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, offenders};
 use crate::run::Run;
 use crate::source::{BATCHES_IN_FLIGHT, batches_at_once};
 use crate::sql::catch_panics;
@@ -97,8 +97,22 @@ pub async fn collect(relations: Relations, spec: &FrameSpec, run: &mut Run) -> R
     run.progress.end();
     let (mut frames, gold): (Vec<Frame>, Vec<Option<GoldRows>>) = frames.into_iter().unzip();
     let warn_of_gold = |frames: &[Frame], run: &mut Run| {
-        for (frame, gold) in frames.iter().zip(&gold) {
-            gold.iter().for_each(|gold| gold.warn_if_unused(frame, run));
+        let with_gold = frames.iter().zip(&gold);
+        let is_unused = |gold: &GoldRows, frame| gold.is_unused(frame);
+        let unused: Vec<&Frame> = with_gold
+            .filter(|(frame, gold)| gold.as_ref().is_some_and(|gold| is_unused(gold, frame)))
+            .map(|(frame, _)| frame)
+            .collect();
+        if !unused.is_empty() {
+            let questions: Vec<String> = unused.iter().filter_map(|f| f.subject()).collect();
+            let of_which = if questions.is_empty() {
+                String::new()
+            } else {
+                format!(" (of {})", offenders(questions))
+            };
+            run.warn(format!(
+                "no row of gold is of an instance that was read{of_which}: are its ids the same?"
+            ));
         }
     };
     let Some((features, scratch)) = features else {

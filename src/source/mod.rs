@@ -118,7 +118,12 @@ impl Source {
         for (name, files) in &self.files {
             if let Err(e) = self.open_files(ctx, name, files, look).await {
                 ctx.deregister_table(name.as_str()).ok();
+                let ends = e.stage == Stage::Store;
                 errors.push(e);
+                // Each further source of that store would take all its retries.
+                if ends {
+                    break;
+                }
             }
         }
         let rows = self.spec.all().into_iter();

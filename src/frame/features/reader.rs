@@ -12,10 +12,6 @@ use super::{Features, number_columns};
 use crate::error::{Error, Result, offenders};
 use crate::frame::ids::{Interner, NULL};
 
-/// The help for rows that no model can read. `predict` has no queries of its own.
-const HELP_FOR_BAD_ROWS: &str =
-    "replace such values, or leave out their rows; in a pipeline, source.sql.features can";
-
 /// Collects features batch by batch.
 pub(in crate::frame) struct FeatureReader {
     ids: Interner,
@@ -30,6 +26,10 @@ enum BatchNumbers {
     Bytes(Vec<u8>),
     F32s(Vec<f32>),
 }
+
+/// The help for rows that no model can read. `predict` has no queries of its own.
+const HELP_FOR_BAD_ROWS: &str =
+    "replace such values, or leave out their rows; in a pipeline, source.sql.features can";
 
 impl FeatureReader {
     /// The number of ids so far.

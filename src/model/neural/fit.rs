@@ -71,7 +71,7 @@ impl<N: CrowdNet> Model for Neural<N> {
         let mut fingerprint = Fingerprint::new(N::KIND);
         fingerprint.add_settings(model)?;
         fingerprint.add_settings(&self.network.backbone)?;
-        if let Some(held_out) = held_out {
+        if let Some(held_out) = held_out.filter(|_| run.keeps_checkpoints()) {
             fingerprint.add_annotations(held_out, &run.cancel)?;
         }
         let mut trainer = Trainer {
@@ -236,8 +236,11 @@ impl AllPredictions {
             return Err(not_finite(at / classes, predictions.values()[at], epochs));
         }
         if let Some(at) = first_broken(&posterior) {
-            let row = data.row(at / classes).unwrap_or(at / classes);
-            return Err(not_finite(row, posterior.values()[at], epochs));
+            let p = posterior.values()[at];
+            return Err(match data.row(at / classes) {
+                Some(row) => not_finite(row, p, epochs),
+                None => trainer.diverged(&format!("a posterior of {p} without features")),
+            });
         }
         let without = a.dims().instances - instances.len();
         if without > 0 {

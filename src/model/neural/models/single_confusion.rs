@@ -7,7 +7,7 @@
 //! workshop 2015. arXiv:1406.2080. With the trace of Tanno et al. 2019 (their baseline "Single CM").
 //!
 //! The label is the winner of the majority vote: of tied classes, the lowest. In the posterior, tied classes share the vote:
-//! P(class k) is proportional to p[k] times the mean of Q[k] over the tied classes, and is p[k] without annotations.
+//! P(class k) is proportional to p[k] times the mean of Q[k] over the tied classes, and is p[k] where all classes are tied.
 //!
 //! Differs from the original in Q's parameters (softplus rows, as in `trace_regularised`), in the regulariser, which
 //! was weight decay on Q, and in Q's learning rate of 0.1 (`train.optimiser.annotator_learning_rate`), where the
@@ -152,6 +152,10 @@ impl TrainingObjective for SingleConfusion {
                 };
                 let mut vote = targets.to_vec();
                 harden(&mut vote);
+                // Without a vote for a class, all classes are tied, and Q tells none from another.
+                if vote.iter().all(|share| *share == vote[0]) {
+                    continue;
+                }
                 for (p, q) in posterior.iter_mut().zip(q.chunks_exact(labels)) {
                     *p *= q.iter().zip(&vote).map(|(q, vote)| q * vote).sum::<f64>();
                 }

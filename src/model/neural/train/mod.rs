@@ -102,7 +102,7 @@ impl<N: TrainingObjective> Trainer<'_, N> {
     fn warn_of_delay(&self, phase: &Phase, run: &mut Run) {
         let mut tables = self.annotator_params.tables.iter();
         let trains_any = tables.any(|table| !table.is_fixed && phase.trains(&table.name));
-        let begins = phase.act.start == 0 && self.state.epoch == 0 && phase.epochs > 0;
+        let begins = phase.act.start == 0 && phase.epochs > 0;
         let delay = self.annotator_delay(phase);
         if begins && trains_any && delay >= phase.epochs {
             run.warn(format!(
@@ -246,7 +246,7 @@ impl<N: TrainingObjective> Trainer<'_, N> {
     }
 
     /// The error of a training whose numbers are no longer finite.
-    fn diverged(&self, found: &str) -> Error {
+    pub(crate) fn diverged(&self, found: &str) -> Error {
         let LoopPosition { label: phase, epoch, .. } = &self.position;
         let has_tables = !self.annotator_params.tables.is_empty();
         let or_another = if has_tables { " or annotator_learning_rate" } else { "" };
