@@ -319,7 +319,7 @@ fn warnings_about_gold_are_shown_once_and_stand_in_the_table_run_and_in_the_json
     );
     assert_eq!(
         warned("instance_id,class,role,question\nI,x,holdout,p\n"),
-        ["question `p`: no row of gold is of an instance that was read: are its ids the same?"]
+        ["no row of gold is of an instance that was read (questions `p`): are its ids the same?"]
     );
     let all_used = "instance_id,class,role,question\ni,x,holdout,p\ni,y,holdout,q\n";
     assert_eq!(warned(all_used), [""; 0]);

@@ -104,11 +104,12 @@ pub async fn collect(relations: Relations, spec: &FrameSpec, run: &mut Run) -> R
             .map(|(frame, _)| frame)
             .collect();
         if !unused.is_empty() {
-            let questions: Vec<String> = unused.iter().filter_map(|f| f.subject()).collect();
+            let questions: Vec<String> =
+                unused.iter().filter_map(|f| Some(f.question.as_ref()?.text(0))).collect();
             let of_which = if questions.is_empty() {
                 String::new()
             } else {
-                format!(" (of {})", offenders(questions))
+                format!(" (questions {})", offenders(questions))
             };
             run.warn(format!(
                 "no row of gold is of an instance that was read{of_which}: are its ids the same?"
