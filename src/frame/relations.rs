@@ -96,28 +96,8 @@ pub async fn collect(relations: Relations, spec: &FrameSpec, run: &mut Run) -> R
     })?;
     run.progress.end();
     let (mut frames, gold): (Vec<Frame>, Vec<Option<GoldRows>>) = frames.into_iter().unzip();
-    let warn_of_gold = |frames: &[Frame], run: &mut Run| {
-        let with_gold = frames.iter().zip(&gold);
-        let is_unused = |gold: &GoldRows, frame| gold.is_unused(frame);
-        let unused: Vec<&Frame> = with_gold
-            .filter(|(frame, gold)| gold.as_ref().is_some_and(|gold| is_unused(gold, frame)))
-            .map(|(frame, _)| frame)
-            .collect();
-        if !unused.is_empty() {
-            let questions: Vec<String> =
-                unused.iter().filter_map(|f| Some(f.question.as_ref()?.text(0))).collect();
-            let of_which = if questions.is_empty() {
-                String::new()
-            } else {
-                format!(" (questions {})", offenders(questions))
-            };
-            run.warn(format!(
-                "no row of gold is of an instance that was read{of_which}: are its ids the same?"
-            ));
-        }
-    };
     let Some((features, scratch)) = features else {
-        warn_of_gold(&frames, run);
+        warn_of_unused_gold(&frames, &gold, run);
         return Ok(frames);
     };
     // The budget lives until all relations are read, as the features do.
@@ -138,11 +118,30 @@ pub async fn collect(relations: Relations, spec: &FrameSpec, run: &mut Run) -> R
         frame.described = Some(described);
         frame.unknown_gold.of_feature_rows = unknown;
     }
-    warn_of_gold(&frames, run);
+    warn_of_unused_gold(&frames, &gold, run);
     if let Some(frame) = frames.first() {
         features.expect_in(&frame.instances).map_err(|e| e.or_at("source.features"))?;
     }
     Ok(frames)
+}
+
+/// Warns of the frames whose gold is of other instances alone; `gold` has the rows of each frame.
+fn warn_of_unused_gold(frames: &[Frame], gold: &[Option<GoldRows>], run: &mut Run) {
+    let is_unused = |(frame, gold): &(&Frame, &Option<GoldRows>)| {
+        gold.as_ref().is_some_and(|gold| gold.is_unused(frame))
+    };
+    let unused: Vec<&Frame> =
+        frames.iter().zip(gold).filter(is_unused).map(|(frame, _)| frame).collect();
+    if unused.is_empty() {
+        return;
+    }
+    let questions = unused.iter().filter_map(|frame| frame.question.as_ref());
+    let names: Vec<String> = questions.map(|question| question.text(0)).collect();
+    let of_which =
+        if names.is_empty() { String::new() } else { format!(" (questions {})", offenders(names)) };
+    run.warn(format!(
+        "no row of gold is of an instance that was read{of_which}: are its ids the same?"
+    ));
 }
 
 /// Reads a relation whose first column is the id and whose others are numbers, or one list of numbers.

@@ -184,6 +184,14 @@ pub fn harden(row: &mut [f64]) {
     row.iter_mut().for_each(|p| *p = if *p >= least { 1.0 / n } else { 0.0 });
 }
 
+/// A row whose most probable classes share it equally: see [`harden`].
+#[must_use]
+pub fn hardened(row: &[f64]) -> Vec<f64> {
+    let mut row = row.to_vec();
+    harden(&mut row);
+    row
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -41,7 +41,7 @@ pub fn switched(a: &Annotations, confusion: &Confusion) -> Option<Vec<usize>> {
     let labels: Vec<usize> = (0..n).filter(|k| occurs[*k] || is_given[*k]).collect();
     let (rows, width) = (classes.len(), labels.len());
     if rows.saturating_mul(rows).saturating_mul(width) > MAX_STEPS {
-        tracing::debug!(classes = rows, labels = width, "label switching is not checked");
+        tracing::info!(classes = rows, labels = width, "label switching is not checked");
         return None;
     }
     // The counts of all annotators, `[label, class]`, of these labels and classes.

@@ -28,7 +28,7 @@ use crate::model::neural::{
     AnnotatorParams, AnnotatorReport, BatchContext, BatchPrediction, CrowdNet, Gradient,
     NetworkSpec, ParamTable, Reduction, Task, TrainSpec, TrainingObjective,
 };
-use crate::model::posterior::{best, harden};
+use crate::model::posterior::{best, hardened};
 use crate::model::vote::MajorityVote;
 use crate::run::Run;
 
@@ -79,9 +79,21 @@ impl SingleConfusion {
         }
     }
 
-    fn vote(context: &BatchContext<'_>, b: usize) -> Option<usize> {
+    /// The targets of row `b`.
+    fn targets<'a>(context: &BatchContext<'a>, b: usize) -> Option<&'a [f64]> {
         let classes = context.dims.classes;
-        best(context.batch.targets.get(b * classes..(b + 1) * classes)?).map(|(k, _)| k)
+        context.batch.targets.get(b * classes..(b + 1) * classes)
+    }
+
+    /// The winner of row `b`'s vote: of tied classes, the lowest.
+    fn vote(context: &BatchContext<'_>, b: usize) -> Option<usize> {
+        best(Self::targets(context, b)?).map(|(k, _)| k)
+    }
+
+    /// The vote of row `b`, which tied classes share; `None` where all classes are tied, as without a vote for a class.
+    fn shared_vote(context: &BatchContext<'_>, b: usize) -> Option<Vec<f64>> {
+        let vote = hardened(Self::targets(context, b)?);
+        vote.iter().any(|share| *share != vote[0]).then_some(vote)
     }
 }
 
@@ -146,16 +158,7 @@ impl TrainingObjective for SingleConfusion {
             // The matrix models one vote per instance, not each annotation. Tied classes share it.
             for (b, posterior) in predicted.posterior.chunks_exact_mut(classes).enumerate() {
                 posterior.copy_from_slice(context.out.p(b));
-                let Some(targets) = context.batch.targets.get(b * classes..(b + 1) * classes)
-                else {
-                    continue;
-                };
-                let mut vote = targets.to_vec();
-                harden(&mut vote);
-                // Without a vote for a class, all classes are tied, and Q tells none from another.
-                if vote.iter().all(|share| *share == vote[0]) {
-                    continue;
-                }
+                let Some(vote) = Self::shared_vote(context, b) else { continue };
                 for (p, q) in posterior.iter_mut().zip(q.chunks_exact(labels)) {
                     *p *= q.iter().zip(&vote).map(|(q, vote)| q * vote).sum::<f64>();
                 }

@@ -30,7 +30,7 @@ use crate::model::neural::numerics::{at_least, softmax_backward};
 use crate::model::neural::{
     BatchContext, BatchPrediction, CrowdNet, Gradient, NetworkSpec, Reduction, TrainingObjective,
 };
-use crate::model::posterior::{best, harden};
+use crate::model::posterior::{best, hardened};
 use crate::model::vote::MajorityVote;
 use crate::run::Run;
 
@@ -66,13 +66,6 @@ impl SoftBootstrap {
 fn one_hot(row: &[f64]) -> Vec<f64> {
     let largest = best(row).map(|(k, _)| k);
     (0..row.len()).map(|k| f64::from(u8::from(largest == Some(k)))).collect()
-}
-
-/// The winner of a vote as one-hot, which tied classes share equally.
-fn shared_vote(vote: &[f64]) -> Vec<f64> {
-    let mut voted = vote.to_vec();
-    harden(&mut voted);
-    voted
 }
 
 impl CrowdNet for SoftBootstrap {
@@ -123,7 +116,7 @@ impl TrainingObjective for SoftBootstrap {
         let n = context.dims.classes;
         let votes = context.batch.targets.chunks_exact(n).enumerate();
         let posterior = votes.flat_map(|(b, vote)| {
-            self.mixture(self.beta_of(context, b), &shared_vote(vote), context.out.p(b))
+            self.mixture(self.beta_of(context, b), &hardened(vote), context.out.p(b))
         });
         BatchPrediction {
             classes: context.out.p.clone(),

@@ -212,12 +212,13 @@ fn matrices_that_are_not_dominant_are_warned_of() {
     assert!(warnings[0].contains("2 of 3 labels"), "{warnings:?}");
 }
 
-/// The loss uses one vote per row, whichever annotators gave it: P(class) Q[class][vote]. A trusted row has no vote.
+/// The loss and the posterior use one vote per row, whatever its share: P(class) Q[class][vote]. A trusted row has no
+/// vote.
 #[test]
 fn a_single_matrix_is_that_of_the_vote() {
     let model = SingleConfusion { lambda: 0.0, ..SingleConfusion::default() };
     let mut case =
-        Case::new(&model).with(0, &RHO[9..]).with_targets(&[0.0, 1.0, 0.0, 0.0, 0.0, 1.0]);
+        Case::new(&model).with(0, &RHO[9..]).with_targets(&[0.1, 0.6, 0.3, 0.0, 0.2, 0.8]);
     let q = [0.615_590, 0.324_912, 0.059_497, 0.091_751, 0.622_953, 0.285_296, 1.0 / 3.0];
     let q = |k: usize, y: usize| q[(k * 3 + y).min(6)];
     let (predicted, out) = (case.predicted(), &case.out);
