@@ -106,9 +106,9 @@ impl<N: TrainingObjective> Trainer<'_, N> {
         let delay = self.annotator_delay(phase);
         if begins && trains_any && delay >= phase.epochs {
             run.warn(format!(
-                "annotators' parameters are frozen in the first {delay} of the {} epochs of phase `{}`, and keep their \
+                "annotators' parameters are frozen for {delay} epochs, and phase `{}` has {}, so that they keep their \
                  initial values: train longer, or lower annotator_delay (identity_epochs of single_confusion)",
-                phase.epochs, phase.name
+                phase.name, phase.epochs
             ));
         }
     }
