@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use clap::{ArgAction, Parser, Subcommand, ValueEnum};
 
-use crate::engine::parse_bytes;
+use crate::engine::check_limit;
 use crate::error::{Error, Result};
 use crate::store::StoreSpec;
 
@@ -267,9 +267,9 @@ pub struct SimulateArgs {
 
 /// An amount of memory, as `[engine] memory_limit` takes it.
 fn amount(text: &str) -> Result<String, String> {
-    match parse_bytes(text) {
-        Some(_) => Ok(text.to_owned()),
-        None => Err("write a number and a unit, such as 512MiB or 4GB".to_owned()),
+    match check_limit(text) {
+        Ok(()) => Ok(text.to_owned()),
+        Err((what, help)) => Err(format!("{what}: {help}")),
     }
 }
 

@@ -32,10 +32,10 @@ pub struct EngineSpec {
     /// Rows in a record batch of DataFusion.
     #[schemars(range(min = 1, max = 1_048_576))]
     pub batch_size: usize,
-    /// Memory that the run may take for queries, ids and annotations, such as "512MiB" or "4GB". Queries spill to disk
-    /// before they take more, features that are larger than half of it go to a scratch file, and annotations that do
-    /// not fit are an error; with less than 8 GiB networks predict fewer rows at once. Left out, three quarters of the
-    /// memory of the machine or container, of which at least 256 MiB stay for memory that is not counted.
+    /// Memory that the run may take for queries, ids and annotations, such as "512MiB" or "4GB"; at least 4KiB. Queries
+    /// spill to disk before they take more, features that are larger than half of it go to a scratch file, and
+    /// annotations that do not fit are an error; with less than 8 GiB networks predict fewer rows at once. Left out, three
+    /// quarters of the memory of the machine or container, of which at least 256 MiB stay for memory that is not counted.
     pub memory_limit: Option<String>,
     /// Folder for spilled data, which the system frees when the job ends, however it ends; left out, the system's
     /// temporary folder.
@@ -62,13 +62,13 @@ impl EngineSpec {
     /// Adds the spec's problems to `problems`.
     pub fn check(&self, place: &str, problems: &mut Problems) {
         if let Some(text) = &self.memory_limit
-            && parse_bytes(text).is_none()
+            && let Err((what, help)) = check_limit(text)
         {
             problems.push(
-                Problem::new("not an amount of memory")
+                Problem::new(what)
                     .at(format!("{place}: engine.memory_limit"))
                     .found(format!("`{text}`"))
-                    .help("write a number and a unit, such as \"512MiB\" or \"4GB\""),
+                    .help(help),
             );
         }
         if let Some(folder) = self.checkpoints.as_ref()
@@ -206,6 +206,26 @@ fn meminfo(name: &str) -> Option<usize> {
     text.lines().find_map(amount).map(|kib| kib.saturating_mul(1024))
 }
 
+/// The least memory limit. A job of a few rows runs with it; anything less is a number that lacks its unit.
+const LEAST_LIMIT: usize = 4 << 10;
+
+/// Checks a memory limit.
+///
+/// # Errors
+/// What is wrong with it, and what to write instead.
+pub(crate) fn check_limit(text: &str) -> Result<(), (&'static str, &'static str)> {
+    match parse_bytes(text) {
+        None => {
+            Err(("not an amount of memory", "write a number and a unit, such as 512MiB or 4GB"))
+        }
+        Some(bytes) if bytes < LEAST_LIMIT => Err((
+            "no run can do with so little memory",
+            "give at least 4KiB, and a few hundred MiB for most data; a number without a unit is bytes",
+        )),
+        Some(_) => Ok(()),
+    }
+}
+
 /// Parses an amount such as `512MiB`, `4GB` or `1000` into bytes.
 pub(crate) fn parse_bytes(text: &str) -> Option<usize> {
     let text = text.trim();
@@ -251,6 +271,24 @@ mod tests {
         assert_eq!(parse_bytes("1GiB"), Some(1 << 30));
         assert_eq!(parse_bytes("1.5 kb"), Some(1500));
         assert_eq!(parse_bytes("lots"), None);
+    }
+
+    // keys: engine.memory_limit
+    #[test]
+    fn a_memory_limit_below_the_least_is_refused() {
+        for (limit, is_enough) in [("4KiB", true), ("1KiB", false), ("16", false), ("4095", false)]
+        {
+            let mut problems = Problems::default();
+            let memory_limit = Some(limit.to_owned());
+            EngineSpec { memory_limit, ..EngineSpec::default() }.check("job.toml", &mut problems);
+            let checked = problems.into_result().map_err(|e| (e.exit_code(), e.to_string()));
+            assert_eq!(checked.is_ok(), is_enough, "{limit}");
+            let Err((code, error)) = checked else { continue };
+            assert_eq!(code, 2);
+            for part in ["engine.memory_limit", &format!("`{limit}`"), "at least 4KiB"] {
+                assert!(error.contains(part), "{error}");
+            }
+        }
     }
 
     // keys: engine.threads, engine.batch_size
