@@ -223,6 +223,14 @@ fn the_posteriors_of_all_questions_are_in_memory_together() {
     assert_says(&error, &[what, " other questions, take ", "32 MiB may be taken"]);
     questions(2);
     assert_eq!(rows_read(&job.run(&limited)), "4000 4000");
+    // There is nothing to tell the only question from.
+    questions(1);
+    let error = job.fails(&limited.replace("32MiB", "8MiB"), 2);
+    assert_says(
+        &error,
+        &["posteriors of 2000 instances and 500 classes take ", "a limit of at least "],
+    );
+    assert!(!error.contains("question `"), "{error}");
 }
 
 /// Runs the job under growing limits of the address space, from one that just lets the process start.

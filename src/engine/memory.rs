@@ -4,15 +4,24 @@ use datafusion::execution::memory_pool::{MemoryLimit, MemoryPool};
 
 use crate::error::Error;
 
-/// The error for `what`, which takes `bytes` bytes: more than the pool can give.
-pub(crate) fn too_little_memory(pool: &dyn MemoryPool, bytes: u64, what: &str) -> Error {
+/// The error for `what`, which takes `bytes` bytes beside those of `others` in the pool: more than it can give.
+pub(crate) fn too_little_memory(
+    pool: &dyn MemoryPool,
+    (bytes, others): (u64, u64),
+    what: &str,
+) -> Error {
     let limit = match pool.memory_limit() {
         MemoryLimit::Finite(limit) => format!("{} may be taken", in_words(limit as u64)),
         _ => "no more is left".to_owned(),
     };
     Error::spec("the input does not fit into the memory that the run may take")
         .at("engine.memory_limit")
-        .found(format!("{what} take {}; {limit}, queries included", in_words(bytes)))
+        .found(format!(
+            "{what} take {}; {limit}, queries included: this step needs a limit of at least {}, and later ones may need \
+             more",
+            in_words(bytes),
+            in_words(bytes.saturating_add(others))
+        ))
         .help(
             "set engine.memory_limit to what the machine can give (left out, it is three quarters of its memory), run \
              on a larger machine, or read less: a filter in source.sql, fewer questions",

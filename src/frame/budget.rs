@@ -73,7 +73,8 @@ impl Budget {
     }
 
     fn too_little(&self, bytes: u64, what: &str) -> Error {
-        too_little_memory(self.pool.as_ref(), bytes, what)
+        let others = self.pool.reserved().saturating_sub(self.reservation.size());
+        too_little_memory(self.pool.as_ref(), (bytes, others as u64), what)
     }
 }
 
@@ -104,15 +105,15 @@ impl<'a> HeldBytes<'a> {
         self.budget.hold(self.beside.saturating_add(building), what)
     }
 
-    /// Reserves the [`result_bytes`] of the question as well.
+    /// Reserves the [`result_bytes`] of the question, in addition to the bytes that building its frame takes.
     ///
     /// # Errors
     /// When they do not fit.
-    pub(super) fn expect_result(&self, dims: Dims) -> Result<()> {
+    pub(super) fn expect_result(&self, building: usize, dims: Dims) -> Result<()> {
         let Dims { instances, classes, .. } = dims;
         let own = || format!("posteriors of {instances} instances and {classes} classes");
         let what = || self.with_finished(own());
-        let held = self.budget.reservation.size();
+        let held = self.beside.saturating_add(building);
         let all = result_bytes(dims).and_then(|bytes| bytes.checked_add(held));
         let Some(all) = all else { return Err(self.budget.too_little(u64::MAX, &what())) };
         // Stays reserved until the next `hold`.
@@ -172,12 +173,41 @@ mod tests {
     }
 
     #[test]
+    fn a_limit_of_the_stated_size_is_enough_for_the_step() {
+        let budget_beside_gold = |limit: &str| {
+            let engine =
+                EngineSpec { memory_limit: Some(limit.to_owned()), ..EngineSpec::default() };
+            let context = engine.session().unwrap().task_ctx();
+            let gold = Budget::new(&context, "gold");
+            gold.hold(21 << 20, || "gold".to_owned()).unwrap();
+            (gold, Budget::new(&context, "annotations"))
+        };
+        let (_gold, budget) = budget_beside_gold("64MiB");
+        budget.hold(10 << 20, || "ids".to_owned()).unwrap();
+        let error = budget.hold(50 << 20, || "ids".to_owned()).unwrap_err().to_string();
+        assert!(error.contains("this step needs a limit of at least 70 MiB"), "{error}");
+        let (_gold, budget) = budget_beside_gold("70MiB");
+        assert!(budget.hold(50 << 20, || "ids".to_owned()).is_ok());
+    }
+
+    #[test]
+    fn the_part_that_is_not_counted_is_the_same_in_every_step() {
+        let budget = budget("64MiB");
+        let held = HeldBytes::new(&budget, 2 << 20, 1);
+        held.hold(10 << 20).unwrap();
+        assert_eq!(budget.reservation.size(), 11 << 20);
+        // 24 MiB: 2048 instances, and as large a matrix.
+        held.expect_result(10 << 20, dims(2048, 1024)).unwrap();
+        assert_eq!(budget.reservation.size(), 35 << 20);
+    }
+
+    #[test]
     fn products_that_overflow_are_refused() {
         let budget = budget("64MiB");
         let held = HeldBytes::new(&budget, 0, 1);
-        assert!(held.expect_result(dims(1000, 1000)).is_ok());
-        assert!(held.expect_result(dims(100_000, 1000)).is_err());
-        assert!(held.expect_result(dims(usize::MAX / 2, 3)).is_err());
+        assert!(held.expect_result(0, dims(1000, 1000)).is_ok());
+        assert!(held.expect_result(0, dims(100_000, 1000)).is_err());
+        assert!(held.expect_result(0, dims(usize::MAX / 2, 3)).is_err());
     }
 
     #[test]
@@ -188,11 +218,11 @@ mod tests {
         let dims = dims(2048, 1024);
         for _ in 0..2 {
             held.hold(1 << 20).unwrap();
-            held.expect_result(dims).unwrap();
+            held.expect_result(1 << 20, dims).unwrap();
             held.keep_result(dims);
         }
         held.hold(1 << 20).unwrap();
-        let error = held.expect_result(dims).unwrap_err().to_string();
+        let error = held.expect_result(1 << 20, dims).unwrap_err().to_string();
         assert!(error.contains("and the posteriors of 2 other questions, take 7"), "{error}");
         let error = held.hold(20 << 20).unwrap_err().to_string();
         let what =

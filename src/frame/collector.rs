@@ -190,7 +190,8 @@ impl Collector {
         if spec.classes.is_none() && n > MAX_LABELS {
             return Err(too_many_labels(n));
         }
-        held.hold(self.building())?;
+        let building = self.building();
+        held.hold(building)?;
         let used_labels = used(&self.rows.label, n);
         let classes = LabelAxis::resolve(
             self.labels,
@@ -243,7 +244,7 @@ impl Collector {
             classes: classes.n,
             labels: classes.labels.len(),
         };
-        held.expect_result(dims)?;
+        held.expect_result(building, dims)?;
         tracing::debug!(instances = dims.instances, annotators = dims.annotators, "numbered");
         let rows = self.rows.renumbered(&instance_rank, &annotator_rank, &classes.rank);
         let mut annotations =

@@ -121,7 +121,9 @@ impl Questions {
             let question = Ids::in_order(ids.rows(std::iter::once(Some(number)))?);
             let gold = gold.as_ref().and_then(|gold| gold.get(number as usize));
             let finished = collector.finish(gold, spec, &held);
-            match finished.map_err(|e| e.about(&subject_of(&question)))? {
+            // A question that is the only one tells nothing about an error.
+            let subject = (ids.len() > 1).then(|| subject_of(&question));
+            match finished.map_err(|e| e.about_some(subject))? {
                 Finished::Frame(frame) => {
                     held.keep_result(frame.annotations.dims());
                     frames.push((Frame { question: Some(question), ..*frame }, gold.cloned()));

@@ -121,7 +121,7 @@ impl IpcLengths<'_> {
         match self.pool.memory_limit() {
             MemoryLimit::Finite(limit) if bytes > limit as u64 => Err(too_little_memory(
                 self.pool.as_ref(),
-                bytes,
+                (bytes, 0),
                 "the rows of one batch of the file",
             )),
             _ => Ok(()),
