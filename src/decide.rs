@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::frame::{Annotations, ITEMS_PER_BLOCK};
 use crate::model::fitted::Fitted;
+use crate::model::fitted_posterior::StoredRow;
 use crate::model::posterior::{best, tied};
 use crate::run::Run;
 
@@ -79,8 +80,8 @@ impl DecideSpec {
     /// The label of instance `i`.
     #[must_use]
     pub fn decide(&self, a: &Annotations, fitted: &Fitted, seed: u64, i: usize) -> Decided {
-        let row = fitted.posterior.row(i);
-        let Some((lowest, is_tied)) = best(row).filter(|_| a.has_evidence(i)) else {
+        let row = fitted.posterior.stored_row(i);
+        let Some((lowest, is_tied)) = best(row.values).filter(|_| a.has_evidence(i)) else {
             return Decided {
                 class: None,
                 confidence: None,
@@ -88,8 +89,8 @@ impl DecideSpec {
                 decision: Decision::Abstained,
             };
         };
-        let confidence = row[lowest];
-        let others = row.iter().enumerate().map(|(k, p)| if k == lowest { 0.0 } else { *p });
+        let confidence = row.values[lowest];
+        let others = row.values.iter().enumerate().map(|(k, p)| if k == lowest { 0.0 } else { *p });
         let second = others.fold(0.0, f64::max);
         let decision = match (a.trusted_class(i), is_tied) {
             (Some(_), _) => Decision::Gold,
@@ -100,8 +101,8 @@ impl DecideSpec {
         };
         let class = match decision {
             Decision::Abstained => None,
-            Decision::Tied => Some(self.break_tie(row, lowest, fitted, seed, i)),
-            Decision::Decided | Decision::Gold => Some(lowest),
+            Decision::Tied => Some(self.break_tie(row, fitted, seed, i)),
+            Decision::Decided | Decision::Gold => Some(row.class(lowest)),
         };
         // Tied classes have a margin of 0, even where they differ by rounding.
         let margin = if is_tied { 0.0 } else { confidence - second };
@@ -109,8 +110,9 @@ impl DecideSpec {
         Decided { class, confidence: Some(confidence), margin: Some(margin), decision }
     }
 
-    fn break_tie(&self, row: &[f64], lowest: usize, fitted: &Fitted, seed: u64, i: usize) -> usize {
-        let equal: Vec<usize> = tied(row).collect();
+    fn break_tie(&self, row: StoredRow<'_>, fitted: &Fitted, seed: u64, i: usize) -> usize {
+        let equal: Vec<usize> = tied(row.values).map(|at| row.class(at)).collect();
+        let lowest = equal[0];
         match (self.ties, &fitted.report.prior) {
             (Ties::Random, _) => {
                 let n = Run::new(seed).rng(&format!("tie/{i}")).random_range(0..equal.len());
@@ -184,7 +186,8 @@ impl Tally {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::{Model, vote::MajorityVote};
+    use crate::model::fitted_posterior::FittedPosterior;
+    use crate::model::{Model, vote::MajorityVote, vote::VoteMode};
     use crate::testing::tiny;
 
     fn decide(spec: &DecideSpec, rows: &[(u32, u32, u32)]) -> Decided {
@@ -212,7 +215,7 @@ mod tests {
         let rows: Vec<_> = (0..row.len() as u32).map(|l| (0, l, l)).collect();
         let a = tiny(row.len(), &rows);
         let mut fitted = MajorityVote::default().fit((&a).into(), &mut Run::new(0)).unwrap();
-        fitted.posterior.row_mut(0).copy_from_slice(row);
+        fitted.posterior.change(|rows| rows.row_mut(0).copy_from_slice(row));
         fitted.report.prior = Some(prior.to_vec());
         spec.decide(&a, &fitted, 7, 0)
     }
@@ -245,12 +248,33 @@ mod tests {
         let mut fitted = MajorityVote::default().fit((&a).into(), &mut Run::new(0)).unwrap();
         let mut won = [0; 3];
         for i in 0..200 {
-            let row = fitted.posterior.row_mut(i);
-            row[1] += f64::EPSILON / 2.0;
+            fitted.posterior.change(|rows| rows.row_mut(i)[1] += f64::EPSILON / 2.0);
             let decided = random.decide(&a, &fitted, 7, i);
             won[decided.class.unwrap() as usize] += 1;
         }
         assert!(won[0] > 60 && won[1] > 60 && won[2] == 0, "{won:?}");
+    }
+
+    #[test]
+    fn votes_for_few_of_many_classes_are_decided_as_dense_rows_are() {
+        let votes = |i: u32| [(i, 0, 80 + i % 7), (i, 1, 80 + i % 5), (i, 2, 99 - i % 5)];
+        let rows: Vec<_> = (0..60).flat_map(votes).collect();
+        let a = tiny(100, &rows);
+        for vote in [VoteMode::Soft, VoteMode::Hard] {
+            let spec = MajorityVote { vote };
+            let mut sparse = spec.fit((&a).into(), &mut Run::new(0)).unwrap();
+            sparse.report.prior = Some((0..100).map(|k| f64::from(k % 9)).collect());
+            assert!(matches!(sparse.posterior, FittedPosterior::Sparse(_)));
+            let mut dense = sparse.clone();
+            dense.posterior.change(|_| ());
+            for ties in [Ties::LowestIndex, Ties::ByPrior, Ties::Random, Ties::Abstain] {
+                let spec = DecideSpec { ties, ..DecideSpec::default() };
+                for i in 0..60 {
+                    let decided = spec.decide(&a, &sparse, 7, i);
+                    assert_eq!(decided, spec.decide(&a, &dense, 7, i), "{ties:?} {i}");
+                }
+            }
+        }
     }
 
     // keys: decide.min_confidence

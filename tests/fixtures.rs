@@ -77,7 +77,7 @@ fn the_skill_of_majority_vote_is_the_share_of_votes_with_the_majority() {
 fn dawid_skene_is_that_of_the_reference_after_one_e_step() {
     let fitted = dawid_skene(0.0, 1);
     assert_close(&objectives(&fitted), &[-13.767_316], TOLERANCE, "LL");
-    let t = &fitted.posterior;
+    let t = fitted.posterior.dense();
     assert_close(t.row(0), &[0.892_857, 0.107_143, 0.0], TOLERANCE, "T0");
     assert_close(t.row(2), &[0.112_285, 0.0, 0.887_715], TOLERANCE, "T2");
     assert_close(t.row(4), &[0.0, 0.982_311, 0.017_689], TOLERANCE, "T4");
@@ -91,7 +91,7 @@ fn dawid_skene_is_that_of_the_reference_after_five_e_steps() {
     let fitted = dawid_skene(0.0, 5);
     let ll = [-13.767_316, -11.559_386, -10.791_753, -10.750_848, -10.750_557];
     assert_close(&objectives(&fitted), &ll, TOLERANCE, "LL");
-    assert_close(fitted.posterior.row(5), &[0.0, 0.442_596, 0.557_404], TOLERANCE, "T5");
+    assert_close(&fitted.posterior.row(5), &[0.0, 0.442_596, 0.557_404], TOLERANCE, "T5");
     let prior = fitted.report.prior.clone().unwrap();
     assert_close(&prior, &[0.333_333, 0.407_099, 0.259_567], TOLERANCE, "q");
     let confusion = fitted.report.confusion.unwrap();
@@ -110,7 +110,7 @@ fn a_fixed_prior_stays_uniform_and_out_of_the_posterior() {
     // .447368 and .552632 are the posterior with the learned prior, (5 / 18, .430556, .291667), which is divided out.
     let t5 = [0.0, 0.447_368 / 0.430_556, 0.552_632 / 0.291_667];
     let sum: f64 = t5.iter().sum();
-    assert_close(fitted.posterior.row(5), &t5.map(|p| p / sum), 2e-6, "T5");
+    assert_close(&fitted.posterior.row(5), &t5.map(|p| p / sum), 2e-6, "T5");
     let one_coin = OneCoin { fixed_prior: true, stop: iterations(5), ..OneCoin::default() };
     for prior in [fitted.report.prior.unwrap(), fit(one_coin).report.prior.unwrap()] {
         assert_close(&prior, &[1.0 / 3.0; 3], 1e-15, "q");
@@ -122,8 +122,8 @@ fn smoothed_dawid_skene_has_the_likelihoods_of_the_reference() {
     let fitted = dawid_skene(0.1, 5);
     let ll = objectives(&fitted);
     assert_close(&[ll[0], ll[4]], &[-14.851_215, -12.354_825], TOLERANCE, "LL");
-    assert_close(fitted.posterior.row(0), &[0.991_850, 0.005_026, 0.003_125], TOLERANCE, "T0");
-    assert_close(fitted.posterior.row(5), &[0.017_987, 0.556_713, 0.425_300], TOLERANCE, "T5");
+    assert_close(&fitted.posterior.row(0), &[0.991_850, 0.005_026, 0.003_125], TOLERANCE, "T0");
+    assert_close(&fitted.posterior.row(5), &[0.017_987, 0.556_713, 0.425_300], TOLERANCE, "T5");
 }
 
 /// With as strong a prior, the log-likelihood falls in many steps, by up to 0.27; its sum with the log-prior never does.
@@ -148,7 +148,7 @@ fn one_coin_is_that_of_the_reference_after_five_e_steps() {
     let fitted = fit(OneCoin { stop: iterations(5), ..OneCoin::default() });
     let ll = [-18.695_738, -18.464_520, -18.305_592, -18.159_151, -18.036_871];
     assert_close(&objectives(&fitted), &ll, TOLERANCE, "LL");
-    assert_close(fitted.posterior.row(5), &[0.033_153, 0.061_533, 0.905_314], TOLERANCE, "T5");
+    assert_close(&fitted.posterior.row(5), &[0.033_153, 0.061_533, 0.905_314], TOLERANCE, "T5");
     let skill = [0.959_430, 0.711_226, 0.726_814, 0.420_075];
     assert_close(&fitted.report.skill, &skill, TOLERANCE, "s");
 }
@@ -158,7 +158,7 @@ fn ibcc_has_the_bounds_of_the_reference_after_five_loops() {
     let fitted = fit(Ibcc { stop: iterations(5), ..Ibcc::default() });
     let elbo = [-21.973_323, -21.532_815, -21.490_083, -21.484_586, -21.483_217];
     assert_close(&objectives(&fitted), &elbo, TOLERANCE, "ELBO");
-    assert_close(fitted.posterior.row(5), &[0.043_077, 0.650_990, 0.305_933], TOLERANCE, "T5");
+    assert_close(&fitted.posterior.row(5), &[0.043_077, 0.650_990, 0.305_933], TOLERANCE, "T5");
     // nu and al of the fifth iteration follow from the posteriors of the fourth.
     let fitted = fit(Ibcc { stop: iterations(4), ..Ibcc::default() });
     let nu: Vec<f64> = fitted.report.prior.unwrap().iter().map(|q| 9.0 * q).collect();
@@ -189,7 +189,7 @@ fn glad_has_the_parameters_of_the_reference_after_sixteen_loops() {
     let b: Vec<f64> = difficulty.iter().map(|d| -d.ln()).collect();
     let want = [0.556_142, 0.992_486, 1.452_505, 1.525_857, 0.409_241, 1.226_184];
     assert_close(&b, &want, 1e-5, "b");
-    assert_close(fitted.posterior.row(5), &[0.006_386, 0.006_399, 0.987_215], 1e-5, "T5");
+    assert_close(&fitted.posterior.row(5), &[0.006_386, 0.006_399, 0.987_215], 1e-5, "T5");
     let end = objectives(&fit(exact(60)));
     assert_close(&end[59..], &end[58..59], 1e-12, "the end");
 }
@@ -264,7 +264,7 @@ fn the_naive_dense_fit_agrees() {
         let model = dense::DenseDawidSkene { smoothing, diagonal };
         let naive = dense::fit(&a, &model, 7);
         assert_close(&objectives(&fitted), &naive.log_likelihoods, 1e-9, "LL");
-        assert_close(fitted.posterior.values(), &naive.t.concat(), 1e-9, "T");
+        assert_close(fitted.posterior.dense().values(), &naive.t.concat(), 1e-9, "T");
         let q = model.prior(&naive.class_counts).0;
         assert_close(&fitted.report.prior.unwrap(), &q, 1e-9, "q");
         let confusion = fitted.report.confusion.unwrap();

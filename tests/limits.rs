@@ -110,7 +110,14 @@ fn what_does_not_fit_into_the_memory_limit_is_refused_and_says_what_it_takes() {
     // Few rows, but many posteriors: one for each of many instances and classes.
     let rows: Vec<(u32, u32, u32)> = (0..20_000).map(|n| (n, n % 10, n % 2000)).collect();
     write_numbers(&job.path("wide.parquet"), &rows);
-    let error = job.fails(&vote("wide.parquet", "engine.memory_limit = '64MiB'"), 2);
+    let limited =
+        vote("wide.parquet", "engine.memory_limit = '64MiB'\nsink.tables = ['labels', 'run']");
+    let error = job.fails(&limited.replace("majority_vote", "dawid_skene"), 2);
+    assert_says(&error, &["posteriors of 20000 instances and 2000 classes take 3"]);
+    // A vote holds the classes that were chosen, unless it is calibrated.
+    assert_eq!(rows_read(&job.run(&limited)), "20000 20000");
+    let calibrated = format!("{limited}\ncalibration.method = 'temperature'");
+    let error = job.fails(&calibrated, 2);
     assert_says(&error, &["posteriors of 20000 instances and 2000 classes take 3"]);
     assert_eq!(
         rows_read(&job.run(&vote("in.parquet", "engine.memory_limit = '256MiB'"))),
@@ -216,7 +223,8 @@ fn the_posteriors_of_all_questions_are_in_memory_together() {
         write_parquet(&job.path("in.parquet"), columns);
     };
     let limited =
-        vote("in.parquet", "engine.memory_limit = '32MiB'\nsink.tables = ['labels', 'run']");
+        vote("in.parquet", "engine.memory_limit = '32MiB'\nsink.tables = ['labels', 'run']")
+            .replace("majority_vote", "one_coin");
     questions(4);
     let error = job.fails(&limited, 2);
     let what = "posteriors of 2000 instances and 500 classes, and the posteriors of ";

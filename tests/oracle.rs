@@ -111,7 +111,7 @@ fn assert_naive(
     let naive_changes: Vec<f64> =
         naive.objectives.windows(2).map(|pair| pair[1] - pair[0]).collect();
     assert_close(&changes, &naive_changes, 1e-7, "change of the objective");
-    assert_close(fitted.posterior.values(), &naive.t.concat(), 1e-7, "T");
+    assert_close(fitted.posterior.dense().values(), &naive.t.concat(), 1e-7, "T");
     let shares = model.unannotated(&naive.class_counts);
     assert_close(fitted.report.prior.as_ref().unwrap(), &shares, 1e-7, "q");
     let confusion = fitted.report.confusion.as_ref().unwrap();
@@ -145,7 +145,7 @@ fn glad_ends_where_the_naive_gradient_vanishes() {
         let b: Vec<f64> =
             difficulty.iter().map(|d| if d.is_nan() { 1.0 } else { -d.ln() }).collect();
         let (t, objective) = dense::glad::posteriors(&a, ability, &b);
-        assert_close(fitted.posterior.values(), &t.concat(), 1e-7, "T");
+        assert_close(fitted.posterior.dense().values(), &t.concat(), 1e-7, "T");
         assert_close(&objectives(&fitted)[149..], &[objective], 1e-7, "objective");
         let gradient = dense::glad::gradient(&a, &t, ability, &b);
         assert_close(&gradient, &vec![0.0; gradient.len()], 1e-6, "gradient");
@@ -210,5 +210,5 @@ async fn the_group_bys_in_sql_give_the_same_posteriors() {
     let a = annotations(dims, &rows);
     let got = by_sql(&rows, &Posterior::from_votes(&a), 4).await;
     let fitted = fit(DawidSkene { stop: iterations(4), ..DawidSkene::default() }, &a);
-    assert_close(&got, fitted.posterior.values(), 1e-9, "T");
+    assert_close(&got, fitted.posterior.dense().values(), 1e-9, "T");
 }

@@ -114,7 +114,7 @@ fn of_gold(roles: &[Role], frame: &Frame, fitted: &Fitted, rows: RowKind) -> Poi
             let gold = frame.gold.iter().filter(|g| roles.contains(&g.role));
             for gold in gold.filter(|g| a.has_evidence(g.instance as usize)) {
                 let row = fitted.posterior.row(gold.instance as usize);
-                points.push_class(row, gold.class as usize, 1.0);
+                points.push_class(&row, gold.class as usize, 1.0);
             }
         }
         (RowKind::Predictions, Some(described), Some(predictions)) => {
@@ -142,7 +142,7 @@ fn apply(map: &Calibrator, frame: &Frame, fitted: &mut Fitted, rows: RowKind) {
     match rows {
         RowKind::Posteriors => {
             let is_wanted = |i| a.has_evidence(i) && a.trusted_class(i).is_none();
-            map.apply_to(&mut fitted.posterior, is_wanted);
+            fitted.posterior.change(|posterior| map.apply_to(posterior, is_wanted));
         }
         RowKind::Predictions => {
             if let Some(predictions) = &mut fitted.predictions {

@@ -1,5 +1,7 @@
 //! Calibration without gold: the map is fitted to held-out annotations and the rows of a model that did not see them.
 
+use std::borrow::Cow;
+
 use rand::Rng as _;
 
 use super::{CalibrationSpec, Calibrator, Points};
@@ -85,14 +87,15 @@ impl HeldOut {
                 RowKind::Posteriors if keeps_others => Some(self.fitted.posterior.row(i)),
                 RowKind::Predictions if !keeps_others => {
                     let row = row_of_instance.get(i).copied().flatten();
-                    row.zip(self.fitted.predictions.as_ref()).map(|(r, p)| p.row(r as usize))
+                    row.zip(self.fitted.predictions.as_ref())
+                        .map(|(r, p)| Cow::Borrowed(p.row(r as usize)))
                 }
                 _ => None,
             };
             let Some(row) = row.filter(|_| a.trusted_class(i).is_none()) else { continue };
             if a.annotations_of(i).len() > 0 {
                 let before = points.len();
-                points.push(row, row, 1.0);
+                points.push(&row, &row, 1.0);
                 if points.len() > before {
                     likelihoods.extend(self.likelihood(i, &columns));
                 }

@@ -87,13 +87,19 @@ pub(super) struct HeldBytes<'a> {
     rows: usize,
     /// The number of finished questions, the results of which are among the bytes `beside`.
     finished: usize,
+    /// The memory of the model's result for a question.
+    result_bytes: ResultBytes,
 }
 
 impl<'a> HeldBytes<'a> {
     /// The memory before the first question is finished: `beside` bytes that are held until the last one is, and `rows`
     /// annotations of all questions.
-    pub(super) fn new(budget: &'a Budget, beside: usize, rows: usize) -> Self {
-        Self { budget, beside, rows, finished: 0 }
+    pub(super) fn new(
+        (budget, result_bytes): (&'a Budget, ResultBytes),
+        beside: usize,
+        rows: usize,
+    ) -> Self {
+        Self { budget, beside, rows, finished: 0, result_bytes }
     }
 
     /// Reserves the bytes that building the frame of the next question takes.
@@ -105,25 +111,34 @@ impl<'a> HeldBytes<'a> {
         self.budget.hold(self.beside.saturating_add(building), what)
     }
 
-    /// Reserves the [`result_bytes`] of the question, in addition to the bytes that building its frame takes.
+    /// Reserves the result of the question, which has so many annotations, in addition to the bytes that building its
+    /// frame takes.
     ///
     /// # Errors
     /// When they do not fit.
-    pub(super) fn expect_result(&self, building: usize, dims: Dims) -> Result<()> {
+    pub(super) fn expect_result(
+        &self,
+        building: usize,
+        dims: Dims,
+        annotations: usize,
+    ) -> Result<()> {
         let Dims { instances, classes, .. } = dims;
         let own = || format!("posteriors of {instances} instances and {classes} classes");
         let what = || self.with_finished(own());
         let held = self.beside.saturating_add(building);
-        let all = result_bytes(dims).and_then(|bytes| bytes.checked_add(held));
-        let Some(all) = all else { return Err(self.budget.too_little(u64::MAX, &what())) };
+        let result = (self.result_bytes)(dims, annotations);
+        let Some(all) = result.and_then(|bytes| bytes.checked_add(held)) else {
+            return Err(self.budget.too_little(u64::MAX, &what()));
+        };
         // Stays reserved until the next `hold`.
         self.budget.hold(all, what)
     }
 
     /// Keeps the bytes of the question's result reserved while further questions are finished: the results of all
     /// questions are in memory until the tables are written.
-    pub(super) fn keep_result(&mut self, dims: Dims) {
-        self.beside = self.beside.saturating_add(result_bytes(dims).unwrap_or(usize::MAX));
+    pub(super) fn keep_result(&mut self, dims: Dims, annotations: usize) {
+        let result = (self.result_bytes)(dims, annotations);
+        self.beside = self.beside.saturating_add(result.unwrap_or(usize::MAX));
         self.finished += 1;
     }
 
@@ -136,9 +151,13 @@ impl<'a> HeldBytes<'a> {
     }
 }
 
-/// Bytes of the result of every model: a probability for each instance and class, and a confusion matrix. `None` where
-/// they are too many to be counted.
-fn result_bytes(dims: Dims) -> Option<usize> {
+/// Bytes of a model's result for a question of these sizes and so many annotations; `None` where they are too many to
+/// be counted.
+pub type ResultBytes = fn(Dims, usize) -> Option<usize>;
+
+/// [`ResultBytes`] of most models: a probability for each instance and class, and a confusion matrix.
+#[must_use]
+pub fn dense_result_bytes(dims: Dims, _annotations: usize) -> Option<usize> {
     let cells = [(dims.instances, dims.classes), (dims.classes, dims.labels)];
     let cells = cells.into_iter().try_fold(0_usize, |sum, (rows, columns)| {
         rows.checked_mul(columns).and_then(|cells| sum.checked_add(cells))
@@ -193,36 +212,35 @@ mod tests {
     #[test]
     fn the_part_that_is_not_counted_is_the_same_in_every_step() {
         let budget = budget("64MiB");
-        let held = HeldBytes::new(&budget, 2 << 20, 1);
+        let held = HeldBytes::new((&budget, |_, _| Some(40 << 20)), 2 << 20, 1);
         held.hold(10 << 20).unwrap();
         assert_eq!(budget.reservation.size(), 11 << 20);
-        // 24 MiB: 2048 instances, and as large a matrix.
-        held.expect_result(10 << 20, dims(2048, 1024)).unwrap();
-        assert_eq!(budget.reservation.size(), 35 << 20);
+        held.expect_result(10 << 20, dims(1, 1), 1).unwrap();
+        assert_eq!(budget.reservation.size(), 51 << 20);
     }
 
     #[test]
     fn products_that_overflow_are_refused() {
         let budget = budget("64MiB");
-        let held = HeldBytes::new(&budget, 0, 1);
-        assert!(held.expect_result(0, dims(1000, 1000)).is_ok());
-        assert!(held.expect_result(0, dims(100_000, 1000)).is_err());
-        assert!(held.expect_result(0, dims(usize::MAX / 2, 3)).is_err());
+        let held = HeldBytes::new((&budget, dense_result_bytes), 0, 1);
+        assert!(held.expect_result(0, dims(1000, 1000), 1).is_ok());
+        assert!(held.expect_result(0, dims(100_000, 1000), 1).is_err());
+        assert!(held.expect_result(0, dims(usize::MAX / 2, 3), 1).is_err());
     }
 
     #[test]
     fn results_of_finished_questions_stay_reserved() {
         let budget = budget("64MiB");
-        let mut held = HeldBytes::new(&budget, 0, 7);
+        let mut held = HeldBytes::new((&budget, dense_result_bytes), 0, 7);
         // 24 MiB: 2048 instances, and as large a matrix.
         let dims = dims(2048, 1024);
         for _ in 0..2 {
             held.hold(1 << 20).unwrap();
-            held.expect_result(1 << 20, dims).unwrap();
-            held.keep_result(dims);
+            held.expect_result(1 << 20, dims, 7).unwrap();
+            held.keep_result(dims, 7);
         }
         held.hold(1 << 20).unwrap();
-        let error = held.expect_result(1 << 20, dims).unwrap_err().to_string();
+        let error = held.expect_result(1 << 20, dims, 7).unwrap_err().to_string();
         assert!(error.contains("and the posteriors of 2 other questions, take 7"), "{error}");
         let error = held.hold(20 << 20).unwrap_err().to_string();
         let what =

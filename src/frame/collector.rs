@@ -244,7 +244,7 @@ impl Collector {
             classes: classes.n,
             labels: classes.labels.len(),
         };
-        held.expect_result(building, dims)?;
+        held.expect_result(building, dims, self.rows.instance.len())?;
         tracing::debug!(instances = dims.instances, annotators = dims.annotators, "numbered");
         let rows = self.rows.renumbered(&instance_rank, &annotator_rank, &classes.rank);
         let mut annotations =

@@ -28,7 +28,7 @@ pub use annotations::{
     AnnotationRows, Annotations, ColumnRange, Dims, Duplicates, ITEMS_PER_BLOCK, InstanceRange,
     MAX_RANGES, Repeated, WeightIter, WeightSlice, ranges_of_instances,
 };
-pub use budget::BYTES_PER_ANNOTATION;
+pub use budget::{BYTES_PER_ANNOTATION, ResultBytes, dense_result_bytes};
 pub(crate) use classes::MAX_LABELS;
 pub use evidence::{Evidence, QuestionFeatures};
 pub use features::{Features, Matrix, MatrixWriter, NumberType, Scratch, number_columns};

@@ -8,7 +8,7 @@ use arrow::array::{Array, ArrayRef, RecordBatch, UInt32Array};
 use arrow::compute::{cast, take_record_batch};
 use arrow::datatypes::{DataType, Schema, SchemaRef};
 
-use super::budget::{Budget, HeldBytes};
+use super::budget::{Budget, HeldBytes, ResultBytes};
 use super::collector::{Collector, Finished, Unlabelled};
 use super::gold::GoldRows;
 use super::id_columns::id_columns;
@@ -95,7 +95,7 @@ impl Questions {
         self,
         gold: Option<&GoldRows>,
         spec: &FrameSpec,
-        budget: &Budget,
+        memory: (&Budget, ResultBytes),
         run: &mut Run,
     ) -> Result<Vec<(Frame, Option<GoldRows>)>> {
         // Finished frames and the rows of unfinished questions are in memory at the same time.
@@ -103,7 +103,7 @@ impl Questions {
             self.collectors.values().map(|c| c.building() + BYTES_PER_QUESTION).sum();
         let rows = self.collectors.values().map(Collector::rows).sum();
         let Some(ids) = self.ids else {
-            let held = HeldBytes::new(budget, 0, rows);
+            let held = HeldBytes::new(memory, 0, rows);
             let only = self.collectors.into_values();
             return only
                 .map(|collector| match collector.finish(gold, spec, &held)? {
@@ -112,7 +112,7 @@ impl Questions {
                 })
                 .collect();
         };
-        let mut held = HeldBytes::new(budget, beside, rows);
+        let mut held = HeldBytes::new(memory, beside, rows);
         let (ids, rank) = ids.finish(|_| true)?;
         let by_rank = self.collectors.into_iter().map(|(n, c)| (rank[n as usize], c));
         let gold = gold.map(|gold| gold.by_question(&ids, run)).transpose()?;
@@ -125,7 +125,7 @@ impl Questions {
             let subject = (ids.len() > 1).then(|| subject_of(&question));
             match finished.map_err(|e| e.about_some(subject))? {
                 Finished::Frame(frame) => {
-                    held.keep_result(frame.annotations.dims());
+                    held.keep_result(frame.annotations.dims(), frame.annotations.len());
                     frames.push((Frame { question: Some(question), ..*frame }, gold.cloned()));
                 }
                 Finished::Nothing(Unlabelled { rejects, instances, held_out }) => {
@@ -231,7 +231,7 @@ mod tests {
 
     use super::*;
     use crate::engine::EngineSpec;
-    use crate::frame::budget::{BYTES_PER_TIME, BYTES_PER_WEIGHT};
+    use crate::frame::budget::{BYTES_PER_TIME, BYTES_PER_WEIGHT, dense_result_bytes};
 
     /// Annotations, some of which cannot be used; `more` names the columns in addition to the ids.
     fn batch(from: i64, more: &[&str]) -> RecordBatch {
@@ -272,7 +272,8 @@ mod tests {
             let whole = concat_batches(&parts[0].schema(), &parts).unwrap();
             let frame = |batches: &[RecordBatch]| {
                 let questions = questions(batches, &spec, &budget);
-                questions.finish(None, &spec, &budget, &mut Run::new(0)).unwrap().remove(0).0
+                let memory = (&budget, dense_result_bytes as ResultBytes);
+                questions.finish(None, &spec, memory, &mut Run::new(0)).unwrap().remove(0).0
             };
             let (parts, whole) = (frame(&parts), frame(&[whole]));
             assert_eq!((parts.rows_read, parts.rows_used()), (60, whole.rows_used()));

@@ -15,7 +15,7 @@ use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 
 use super::batch_bytes::{bytes_in_flight, bytes_of_rows};
-use super::budget::Budget;
+use super::budget::{Budget, ResultBytes};
 use super::evidence::QuestionFeatures;
 use super::features::{FeatureReader, Features, Scratch};
 use super::gold::{Gold, GoldRows};
@@ -37,6 +37,8 @@ pub struct Relations {
     pub features: Option<(DataFrame, Scratch)>,
     /// The features of annotators.
     pub annotator_features: Option<DataFrame>,
+    /// The memory of the model's result, which is reserved before the model is fitted.
+    pub result_bytes: ResultBytes,
 }
 
 /// Reads the relations into one frame for each question, sorted by question.
@@ -45,7 +47,7 @@ pub struct Relations {
 /// When a file cannot be read, a column has an unusable type, gold contradicts itself, repeated answers are an error,
 /// a row of features is not usable, or no usable annotation is left.
 pub async fn collect(relations: Relations, spec: &FrameSpec, run: &mut Run) -> Result<Vec<Frame>> {
-    let Relations { annotations, gold, features, annotator_features } = relations;
+    let Relations { annotations, gold, features, annotator_features, result_bytes } = relations;
     let gold_budget = Budget::new(&annotations.task_ctx(), "gold");
     let gold = match gold {
         Some(query) => Some(catch_panics(GoldRows::read(query, &gold_budget, run)).await?),
@@ -92,7 +94,7 @@ pub async fn collect(relations: Relations, spec: &FrameSpec, run: &mut Run) -> R
         run.progress.at(read, "");
     }
     let frames = tokio::task::block_in_place(|| {
-        pool.install(|| questions.finish(gold.as_ref(), spec, &budget, run))
+        pool.install(|| questions.finish(gold.as_ref(), spec, (&budget, result_bytes), run))
     })?;
     run.progress.end();
     let (mut frames, gold): (Vec<Frame>, Vec<Option<GoldRows>>) = frames.into_iter().unzip();

@@ -1,6 +1,7 @@
 //! The result of a fit: the posterior, estimates for annotators and instances, and the trace.
 
 use super::confusion::{CommonConfusion, Confusion};
+use super::fitted_posterior::FittedPosterior;
 use super::posterior::Posterior;
 use super::snapshot::Snapshot;
 use crate::error::Result;
@@ -86,7 +87,7 @@ pub struct Stop {
 #[derive(Debug, Clone, PartialEq)]
 pub struct Fitted {
     /// P(class given everything observed).
-    pub posterior: Posterior,
+    pub posterior: FittedPosterior,
     /// P(class given features) of every row of features, by a model that learned a classifier.
     pub predictions: Option<Posterior>,
     /// The other estimates.
@@ -127,8 +128,7 @@ impl Fitted {
         let intervals: Vec<f64> = intervals.flat_map(|(low, high)| [*low, *high]).collect();
         let objectives: Vec<f64> = self.trace.iter().map(|row| row.objective).collect();
         let changes: Vec<f64> = self.trace.iter().map(|row| row.change.unwrap_or(0.0)).collect();
-        let mut parts: Vec<(&str, &[f64])> = vec![
-            ("posterior", self.posterior.values()),
+        let estimates: [(&str, &[f64]); 6] = [
             ("prediction", predictions.map_or(&[], Posterior::values)),
             ("prior", report.prior.as_deref().unwrap_or_default()),
             ("skill", &report.skill),
@@ -136,6 +136,9 @@ impl Fitted {
             ("objective", &objectives),
             ("change of the objective", &changes),
         ];
+        let posterior = self.posterior.stored_values().into_iter();
+        let posterior = posterior.map(|values| ("posterior", values));
+        let mut parts: Vec<(&str, &[f64])> = posterior.chain(estimates).collect();
         if let Some(CommonConfusion { probability, expected_count }) = &report.common {
             parts.push(("common confusion", probability));
             parts.push(("expected count of the common confusion", expected_count));
@@ -169,7 +172,7 @@ mod tests {
     #[test]
     fn no_nan_or_infinity_is_overlooked() {
         let fine = Fitted {
-            posterior: Posterior::zeros(1, 2),
+            posterior: Posterior::zeros(1, 2).into(),
             predictions: Some(Posterior::zeros(1, 2)),
             report: Report {
                 prior: Some(vec![0.5; 2]),
@@ -206,7 +209,7 @@ mod tests {
             fitted.not_finite().unwrap()
         };
         let found = [
-            broken(|fitted| fitted.posterior.row_mut(0)[1] = f64::NAN),
+            broken(|fitted| fitted.posterior.change(|rows| rows.row_mut(0)[1] = f64::NAN)),
             broken(|fitted| fitted.predictions.as_mut().unwrap().row_mut(0)[0] = f64::NAN),
             broken(|fitted| fitted.report.prior.as_mut().unwrap()[1] = f64::NAN),
             broken(|fitted| fitted.report.skill = vec![0.5, f64::NAN]),

@@ -22,6 +22,7 @@ pub(crate) mod classifier;
 pub mod confusion;
 pub mod em;
 pub mod fitted;
+pub mod fitted_posterior;
 mod from_features;
 pub mod gem;
 mod lbfgs;
@@ -42,7 +43,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::error::{Error, Problem, Result, nearest};
-use crate::frame::{Evidence, Matrix};
+use crate::frame::{Evidence, Matrix, ResultBytes, dense_result_bytes};
 use crate::run::Run;
 use crate::spec::Problems;
 #[cfg(feature = "neural")]
@@ -167,6 +168,8 @@ pub struct ModelKind {
     pub needs_features: bool,
     /// Predicts with a saved model of this kind; `None` for a kind that learns no classifier.
     pub predict: Option<Predict>,
+    /// The memory of its result.
+    pub result_bytes: ResultBytes,
     load: fn(Value) -> Result<LoadedModel, serde_json::Error>,
 }
 
@@ -211,6 +214,7 @@ impl ModelKind {
             properties: S::PROPERTIES,
             needs_features: false,
             predict: None,
+            result_bytes: dense_result_bytes,
             load: |value| {
                 let spec: S = serde_json::from_value(preset::apply::<S>(value))?;
                 let parameters = serde_json::to_value(&spec)?;

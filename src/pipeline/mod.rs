@@ -12,7 +12,7 @@ use serde_json::json;
 use crate::calibration::calibrate;
 use crate::decide::Tally;
 use crate::error::{Error, Problem, Result, offenders};
-use crate::frame::{Frame, Relations, Scratch, collect};
+use crate::frame::{Frame, Relations, Scratch, collect, dense_result_bytes};
 use crate::gate::Measures;
 use crate::model::{Model, model_kind, switching};
 use crate::redact::{redacted, redacted_json};
@@ -116,13 +116,16 @@ pub async fn read(
     source: &Source,
     run: &mut Run,
 ) -> Result<Vec<Frame>> {
+    let kind = model_kind(&spec.model.kind)?;
     let mut relations = Relations {
         annotations: source.annotations(ctx).await?,
         gold: source.gold(ctx).await?,
         features: None,
         annotator_features: None,
+        // Calibrated posteriors are dense.
+        result_bytes: if spec.calibration.is_on() { dense_result_bytes } else { kind.result_bytes },
     };
-    if model_kind(&spec.model.kind)?.needs_features {
+    if kind.needs_features {
         let features = source.features(ctx, run).await?;
         relations.features = features.map(|query| (query, Scratch::of(&spec.engine)));
         relations.annotator_features = source.annotator_features(ctx, run).await?;

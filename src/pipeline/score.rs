@@ -69,7 +69,8 @@ impl Scorer<'_> {
             for gold in self.frame.gold.iter().chain(of_instances).filter(|g| g.role == role) {
                 let i = gold.instance as usize;
                 let decided = self.decide.decide(a, fitted, self.seed, i);
-                let row = if a.has_evidence(i) { fitted.posterior.row(i) } else { &nothing };
+                let known = a.has_evidence(i).then(|| fitted.posterior.row(i));
+                let row = known.as_deref().unwrap_or(&nothing);
                 scored.push(decided.class.map(|c| c as usize), row, gold.class as usize);
             }
             all.push(ScoredRole { role, prefix: "", scored });

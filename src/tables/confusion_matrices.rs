@@ -244,7 +244,7 @@ mod tests {
             Report { confusion: Some(confusion), common: Some(common), ..Report::default() };
         let dims = annotations.dims();
         let fitted = Fitted {
-            posterior: Posterior::zeros(dims.instances, CLASSES),
+            posterior: Posterior::zeros(dims.instances, CLASSES).into(),
             predictions: None,
             report,
             trace: Vec::new(),

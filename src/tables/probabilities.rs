@@ -1,5 +1,6 @@
 //! `posteriors` and `predictions`: one row per unit and class, with the probability of the class.
 
+use std::borrow::Cow;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -19,8 +20,10 @@ use crate::model::posterior::Posterior;
 pub(super) struct ProbabilitiesTable {
     name: &'static str,
     columns: &'static [Column],
-    /// The probabilities and the ids of their rows, if the model has any.
-    of: fn(&QuestionResult) -> Option<(&Posterior, &Ids)>,
+    /// The ids of the rows of probabilities, if the model has any.
+    ids: fn(&QuestionResult) -> Option<&Ids>,
+    /// The probability of each class in a row; empty without any.
+    row: fn(&QuestionResult, usize) -> Cow<'_, [f64]>,
     /// Whether a row is written: without evidence it would say nothing.
     is_known: fn(&QuestionResult, usize) -> bool,
 }
@@ -42,7 +45,8 @@ pub(super) static POSTERIORS: ProbabilitiesTable = ProbabilitiesTable {
             "posterior probability of the class; an instance's rows sum to 1",
         ),
     ],
-    of: |answer| Some((&answer.fitted.posterior, &answer.frame.instances)),
+    ids: |answer| Some(&answer.frame.instances),
+    row: |answer, i| answer.fitted.posterior.row(i),
     is_known: |answer, i| answer.frame.annotations.has_evidence(i),
 };
 
@@ -53,9 +57,13 @@ pub(super) static PREDICTIONS: ProbabilitiesTable = ProbabilitiesTable {
         CLASS,
         column("probability", REAL, "P(class given features); an instance's rows sum to 1"),
     ],
-    of: |answer| {
+    ids: |answer| {
         let described = answer.frame.described.as_ref()?;
-        Some((answer.fitted.predictions.as_ref()?, &described.features.ids))
+        answer.fitted.predictions.as_ref().map(|_| &described.features.ids)
+    },
+    row: |answer, i| {
+        let predictions = answer.fitted.predictions.as_ref();
+        predictions.map_or(&[][..], |predictions| predictions.row(i)).into()
     },
     is_known: |_, _| true,
 };
@@ -70,7 +78,7 @@ impl OutcomeTable for ProbabilitiesTable {
     }
 
     fn units(&self, answer: &QuestionResult) -> usize {
-        (self.of)(answer).map_or(0, |(rows, _)| rows.len())
+        (self.ids)(answer).map_or(0, Ids::len)
     }
 
     fn rows_per_unit(&self, answer: &QuestionResult) -> usize {
@@ -84,30 +92,31 @@ impl OutcomeTable for ProbabilitiesTable {
         units: Range<usize>,
     ) -> Result<Vec<ArrayRef>> {
         let answer = &outcome.answers[question];
-        let Some((rows, ids)) = (self.of)(answer) else {
+        let Some(ids) = (self.ids)(answer) else {
             return Ok(super::no_rows(self, outcome));
         };
         let known = units.filter(|unit| (self.is_known)(answer, *unit));
         let frame = &answer.frame;
-        arrays(rows, (ids, frame.instances.values().data_type()), &frame.labels, known)
+        let n_classes = answer.fitted.posterior.n_classes();
+        let rows = known.map(|unit| (unit, (self.row)(answer, unit)));
+        arrays(rows, n_classes, (ids, frame.instances.values().data_type()), &frame.labels)
     }
 }
 
-/// Ids, classes and probabilities of some rows of a posterior, one table row for each class.
-fn arrays(
-    posterior: &Posterior,
+/// Ids, classes and probabilities of some rows of `n_classes` probabilities, one table row for each class.
+fn arrays<'a>(
+    rows: impl Iterator<Item = (usize, Cow<'a, [f64]>)>,
+    n_classes: usize,
     (ids, id_type): (&Ids, &DataType),
     classes: &Ids,
-    units: impl Iterator<Item = usize>,
 ) -> Result<Vec<ArrayRef>> {
-    let n_classes = posterior.n_classes();
-    let most = units.size_hint().1.unwrap_or_default() * n_classes;
+    let most = rows.size_hint().1.unwrap_or_default() * n_classes;
     let (mut owners, mut of_class) = (Vec::with_capacity(most), Vec::with_capacity(most));
     let mut values = Vec::with_capacity(most);
-    for unit in units {
+    for (unit, row) in rows {
         owners.extend(std::iter::repeat_n(unit as u32, n_classes));
         of_class.extend(0..n_classes as u32);
-        values.extend_from_slice(posterior.row(unit));
+        values.extend_from_slice(&row);
     }
     Ok(vec![
         as_type(&ids.take(owners)?, id_type)?,
@@ -137,7 +146,8 @@ pub(crate) fn predictions<'a>(
     let row_bytes = ids.longest() + classes.longest();
     let table =
         ComputedTable::new(PREDICTIONS.name, SchemaRef::clone(&schema), size, move |units| {
-            let arrays = arrays(predicted, (ids, id_type), classes, units)?;
+            let rows = units.map(|unit| (unit, predicted.row(unit).into()));
+            let arrays = arrays(rows, predicted.n_classes(), (ids, id_type), classes)?;
             Ok(RecordBatch::try_new(SchemaRef::clone(&schema), arrays)?)
         });
     table.with_row_bytes(row_bytes)

@@ -354,8 +354,8 @@ mod tests {
         let stop = StopRule { max_iter: 1, tol: 0.0, ..StopRule::default() };
         let spec = Ibcc { stop, ..Ibcc::default() };
         let fitted = Em(spec).fit((&a).into(), &mut Run::new(0)).unwrap();
-        assert_eq!(fitted.posterior.row(1), [0.75, 0.25]);
-        assert_eq!(fitted.posterior.row(3), [0.0, 1.0]);
+        assert_eq!(*fitted.posterior.row(1), [0.75, 0.25]);
+        assert_eq!(*fitted.posterior.row(3), [0.0, 1.0]);
     }
 
     /// Beside 1e10 annotations, exp(E ln pi) is exp(digamma(parameter)) / 1e10: 1.2e-19 of .05, and 8e-22 of .04.

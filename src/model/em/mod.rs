@@ -160,7 +160,7 @@ impl<E: EmSteps + Spec> Model for Em<E> {
         let (Optimum { posterior, params, stop, .. }, trace) = maximise(steps, E::KIND, a, run)?;
         let report = steps.report(a, &posterior, params);
         Ok(Fitted {
-            posterior,
+            posterior: posterior.into(),
             predictions: None,
             report,
             trace,

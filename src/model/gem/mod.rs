@@ -175,7 +175,7 @@ impl Model for Gem {
         let device = params.classifier.device();
         let report = steps.report(a, &posterior, params);
         Ok(Fitted {
-            posterior,
+            posterior: posterior.into(),
             predictions: Some(predictions),
             report,
             trace,

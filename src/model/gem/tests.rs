@@ -282,7 +282,7 @@ fn every_classifier_reads_a_crowd_and_is_saved() {
         };
         let fitted = fit(1);
         let right = drawn.truth.iter().enumerate().filter(|(i, truth)| {
-            best(fitted.posterior.row(*i)).is_some_and(|(k, _)| k == **truth as usize)
+            best(&fitted.posterior.row(*i)).is_some_and(|(k, _)| k == **truth as usize)
         });
         let right = right.count();
         assert!(right > 180, "{kind:?}: {right}");

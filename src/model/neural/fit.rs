@@ -19,7 +19,7 @@ use crate::model::neural::train::on_device::learners_on_device;
 use crate::model::neural::train::spec::{Select, TrainSpec};
 use crate::model::neural::train::state::{MAIN_TARGETS, TrainState};
 use crate::model::neural::train::{LoopPosition, Trainer, not_finite};
-use crate::model::posterior::Posterior;
+use crate::model::posterior::{Posterior, best};
 use crate::model::vote::agreement;
 use crate::model::{Model, from_features};
 use crate::run::Run;
@@ -37,7 +37,8 @@ impl<N: CrowdNet> Model for Neural<N> {
             None => (evidence, None),
         };
         let (mut aggregated, data) = prepared(self, training, held_out, run)?;
-        let state = TrainState::with_targets(aggregated.as_ref().map(|f| f.posterior.clone()));
+        let state =
+            TrainState::with_targets(aggregated.as_ref().map(|f| f.posterior.dense().into_owned()));
         let Some(data) = data.filter(|data| !data.is_empty() && dims.classes > 0) else {
             return Err(from_features::no_examples());
         };
@@ -98,7 +99,7 @@ impl<N: CrowdNet> Model for Neural<N> {
         if held_out.is_some() {
             (aggregated, whole) = prepared(self, evidence, None, run)?;
             if let (Some(fitted), false) = (&aggregated, is_own) {
-                targets = Some(fitted.posterior.clone());
+                targets = Some(fitted.posterior.dense().into_owned());
             }
         }
         let data = whole.as_ref().unwrap_or(&data);
@@ -111,7 +112,7 @@ impl<N: CrowdNet> Model for Neural<N> {
         let task = Task { evidence, ..task };
         let report = report(model, &task, &trainer.annotator_params, &predicted, aggregated, run);
         Ok(Fitted {
-            posterior: predicted.posterior,
+            posterior: predicted.posterior.into(),
             predictions: Some(predicted.predictions),
             report,
             trace,
@@ -296,7 +297,7 @@ fn report<N: CrowdNet>(
         report.skill = confusion.skill(a);
         report.confusion = Some(confusion);
     } else if report.skill.is_empty() {
-        report.skill = agreement(a, &predicted.posterior);
+        report.skill = agreement(a, |i| best(predicted.posterior.row(i)));
     }
     report
 }

@@ -18,7 +18,7 @@
 //!
 //! let a = tiny(2, &[(0, 0, 0), (0, 1, 1), (0, 2, 1)]); // (instance, annotator, label)
 //! let fitted = MajorityVote::default().fit((&a).into(), &mut labelmill::run::Run::new(0)).unwrap();
-//! assert_eq!(fitted.posterior.row(0), [1.0 / 3.0, 2.0 / 3.0]);
+//! assert_eq!(*fitted.posterior.row(0), [1.0 / 3.0, 2.0 / 3.0]);
 //! assert_eq!(fitted.report.skill, [0.0, 1.0, 1.0]);
 //! ```
 
@@ -31,7 +31,8 @@ use serde::{Deserialize, Serialize};
 use crate::error::Result;
 use crate::frame::{Annotations, Dims, Evidence, MAX_RANGES, ranges_of_instances};
 use crate::model::fitted::{Fitted, Report, Stop, on_cpu};
-use crate::model::posterior::{Posterior, best, harden};
+use crate::model::fitted_posterior::FittedPosterior;
+use crate::model::posterior::harden;
 use crate::model::{Model, Spec};
 use crate::run::Run;
 
@@ -63,10 +64,10 @@ impl Spec for MajorityVote {
 impl Model for MajorityVote {
     fn fit(&self, evidence: Evidence<'_>, _run: &mut Run) -> Result<Fitted> {
         let a = evidence.annotations;
-        let mut posterior = Posterior::from_votes(a);
-        let skill = agreement(a, &posterior);
+        let mut posterior = FittedPosterior::from_votes(a);
+        let skill = agreement(a, |i| posterior.stored_row(i).best());
         if self.vote == VoteMode::Hard {
-            posterior.par_rows_mut(|i, row| {
+            posterior.par_stored_rows_mut(|i, row| {
                 if a.has_evidence(i) {
                     harden(row);
                 }
@@ -84,12 +85,16 @@ impl Model for MajorityVote {
     }
 }
 
-/// The share of each annotator's annotations that equal the label of their instance.
-pub(crate) fn agreement(a: &Annotations, t: &Posterior) -> Vec<f64> {
+/// The share of each annotator's annotations that equal the label of their instance; `best` gives the most probable
+/// class of an instance.
+pub(crate) fn agreement(
+    a: &Annotations,
+    best: impl Fn(usize) -> Option<(usize, bool)> + Sync,
+) -> Vec<f64> {
     let Dims { instances, annotators, .. } = a.dims();
     let ranges = (a.len() / (ANNOTATIONS_PER_SUM * annotators.max(1))).clamp(1, MAX_RANGES);
     let ranges = ranges_of_instances(instances, ranges).with_max_len(1);
-    let sums: Vec<Vec<[f64; 2]>> = ranges.map(|range| agreed_of_all(a, t, range)).collect();
+    let sums: Vec<Vec<[f64; 2]>> = ranges.map(|range| agreed_of_all(a, &best, range)).collect();
     let share = |r: usize| {
         let of = |n: usize| sums.iter().map(|sums| sums[r][n]).sum::<f64>();
         of(0) / of(1)
@@ -102,12 +107,16 @@ pub(crate) fn agreement(a: &Annotations, t: &Posterior) -> Vec<f64> {
 const ANNOTATIONS_PER_SUM: usize = 8;
 
 /// The summed weights of each annotator's annotations of these instances: of those that equal the label, and of all.
-fn agreed_of_all(a: &Annotations, t: &Posterior, instances: Range<usize>) -> Vec<[f64; 2]> {
+fn agreed_of_all(
+    a: &Annotations,
+    best: impl Fn(usize) -> Option<(usize, bool)>,
+    instances: Range<usize>,
+) -> Vec<[f64; 2]> {
     let mut sums = vec![[0.0; 2]; a.dims().annotators];
     let (first, range) = (instances.start, a.range(instances));
     for i in 0..range.len() {
         let own = range.positions(i);
-        let class = best(t.row(first + i)).filter(|_| a.has_evidence(first + i));
+        let class = best(first + i).filter(|_| a.has_evidence(first + i));
         let label = class.map(|(class, _)| class as u32);
         let weights = range.weights.slice(own.clone());
         for (at, column) in range.columns[own].iter().enumerate() {
@@ -137,7 +146,7 @@ mod tests {
     fn a_hard_vote_keeps_the_tie_visible() {
         let spec = MajorityVote { vote: VoteMode::Hard };
         let fitted = spec.fit((&crowd()).into(), &mut Run::new(0)).unwrap();
-        assert_eq!(fitted.posterior.values(), [0.0, 1.0, 0.5, 0.5, 1.0, 0.0]);
+        assert_eq!(fitted.posterior.dense().values(), [0.0, 1.0, 0.5, 0.5, 1.0, 0.0]);
     }
 
     /// .1 + .2 for class 0 is more than .3 for class 1 by one bit.
@@ -155,7 +164,7 @@ mod tests {
         assert!(soft.posterior.row(0)[0] > soft.posterior.row(0)[1]);
         let hard = MajorityVote { vote: VoteMode::Hard };
         let fitted = hard.fit((&a).into(), &mut Run::new(0)).unwrap();
-        assert_eq!(fitted.posterior.row(0), [0.5, 0.5]);
+        assert_eq!(*fitted.posterior.row(0), [0.5, 0.5]);
     }
 
     #[test]

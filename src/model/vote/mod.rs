@@ -6,6 +6,10 @@ pub(crate) use majority::agreement;
 pub use majority::{MajorityVote, VoteMode};
 
 use super::ModelKind;
+use super::fitted_posterior::FittedPosterior;
 
 /// The models of this folder.
-pub static KINDS: &[ModelKind] = &[ModelKind::of::<MajorityVote>()];
+pub static KINDS: &[ModelKind] = &[ModelKind {
+    result_bytes: FittedPosterior::bytes_of_votes,
+    ..ModelKind::of::<MajorityVote>()
+}];

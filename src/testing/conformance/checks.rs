@@ -97,8 +97,8 @@ pub(super) fn annotator_permutation(model: &Subject<'_>) -> std::result::Result<
     let one = model.fit(&annotations(dims(&crowd), &rows))?;
     let two = model.fit(&annotations(dims(&crowd), &renamed))?;
     let back: Vec<f64> = two.report.skill.iter().rev().copied().collect();
-    let worst =
-        gap(one.posterior.values(), two.posterior.values()).max(gap(&one.report.skill, &back));
+    let worst = gap(one.posterior.dense().values(), two.posterior.dense().values())
+        .max(gap(&one.report.skill, &back));
     expect(worst < 1e-6, || format!("they move a number by {worst}"))
 }
 
@@ -115,7 +115,7 @@ pub(super) fn instance_permutation(model: &Subject<'_>) -> std::result::Result<(
     let two = model.fit_with(&renamed, &features, Run::new(1)).map_err(|e| e.to_string())?;
     let last = one.posterior.len() - 1;
     for i in 0..=last {
-        let worst = gap(one.posterior.row(i), two.posterior.row(last - i));
+        let worst = gap(&one.posterior.row(i), &two.posterior.row(last - i));
         expect(worst < 1e-6, || format!("instance {i} differs by {worst}"))?;
     }
     let worst = gap(&one.report.skill, &two.report.skill);
@@ -131,7 +131,7 @@ pub(super) fn class_permutation(model: &Subject<'_>) -> std::result::Result<(), 
     let two = model.fit(&annotations(dims(&crowd), &renamed))?;
     for i in 0..one.posterior.len() {
         let back: Vec<f64> = two.posterior.row(i).iter().rev().copied().collect();
-        let worst = gap(one.posterior.row(i), &back);
+        let worst = gap(&one.posterior.row(i), &back);
         expect(worst < 1e-6, || format!("instance {i} differs by {worst}"))?;
     }
     Ok(())
@@ -159,7 +159,7 @@ pub(super) fn double_weight(model: &Subject<'_>) -> std::result::Result<(), Stri
         |fitted: &Fitted| fitted.trace.iter().map(|row| row.objective).collect::<Vec<_>>();
     let scale = objectives(&one).iter().fold(1.0, |max: f64, o| max.max(o.abs()));
     let gaps = [
-        gap(one.posterior.values(), two.posterior.values()),
+        gap(one.posterior.dense().values(), two.posterior.dense().values()),
         gap(&one.report.skill, &two.report.skill),
         gap(&objectives(&one), &objectives(&two)) / scale,
     ];
@@ -211,7 +211,7 @@ pub(super) fn many_agree(model: &Subject<'_>) -> std::result::Result<(), String>
     let rows: Vec<_> = (0..10_000).map(|r| (0, r, 1)).chain([(1, 0, 0), (1, 1, 0)]).collect();
     let fitted = model.fit(&tiny(2, &rows))?;
     expect(fitted.not_finite().is_none(), || format!("{:?}", fitted.not_finite()))?;
-    expect(best(fitted.posterior.row(0)) == Some((1, false)), || {
+    expect(best(&fitted.posterior.row(0)) == Some((1, false)), || {
         format!("{:?}", fitted.posterior.row(0))
     })
 }
@@ -232,7 +232,7 @@ pub(super) fn better_than_chance(model: &Subject<'_>) -> std::result::Result<(),
     let drawn = CrowdShape::default().draw(7);
     let fitted = model.fit(&annotations(dims(&CrowdShape::default()), &drawn.rows))?;
     let right = drawn.truth.iter().enumerate().filter(|(i, truth)| {
-        best(fitted.posterior.row(*i)).is_some_and(|(class, _)| class == **truth as usize)
+        best(&fitted.posterior.row(*i)).is_some_and(|(class, _)| class == **truth as usize)
     });
     let accuracy = right.count() as f64 / drawn.truth.len() as f64;
     expect(accuracy > 0.85, || format!("accuracy {accuracy}"))

@@ -64,7 +64,7 @@ fn a_network_reads_a_crowd_better_than_the_votes_and_converges() {
     let evidence = Evidence { annotations: &a, described: Some(&described) };
     let fitted = around(small(), StopRule::default()).fit(evidence, &mut run).unwrap();
     let (of_votes, of_network) =
-        (right(&Posterior::from_votes(&a), &truth), right(&fitted.posterior, &truth));
+        (right(&Posterior::from_votes(&a), &truth), right(&fitted.posterior.dense(), &truth));
     assert!(of_network > of_votes + 50, "{of_network}, votes {of_votes}");
     assert_eq!((run.warnings(), fitted.stop.converged), (&[][..], true));
     assert_eq!(fitted.device, "cpu");

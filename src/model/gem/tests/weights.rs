@@ -65,7 +65,7 @@ fn a_weight_of_two_is_two_annotations() {
     let posterior = |a: &Annotations| {
         let described = one_feature(a, &values);
         let evidence = Evidence { annotations: a, described: Some(&described) };
-        spec.fit(evidence, &mut Run::new(1)).unwrap().posterior
+        spec.fit(evidence, &mut Run::new(1)).unwrap().posterior.dense().into_owned()
     };
     let of_weights = posterior(&weighted(dims, &rows, weights));
     let of_twice = posterior(&weighted(dims, &twice, vec![1.0; twice.len()]));

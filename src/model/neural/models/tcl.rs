@@ -41,7 +41,7 @@ use crate::model::neural::{
     TrainSpec, TrainState, TrainingObjective,
 };
 use crate::model::numerics::MIN_PROBABILITY;
-use crate::model::posterior::Posterior;
+use crate::model::posterior::{Posterior, best};
 use crate::model::vote::{MajorityVote, agreement};
 use crate::run::Run;
 use crate::spec::Problems;
@@ -200,9 +200,10 @@ impl CrowdNet for Tcl {
             Initialise::Votes => MajorityVote::default().fit(evidence, run).map(Some),
             Initialise::Trusted => {
                 let posterior = by_trusted_instances(a)?;
-                let report = Report { skill: agreement(a, &posterior), ..Report::default() };
+                let report =
+                    Report { skill: agreement(a, |i| best(posterior.row(i))), ..Report::default() };
                 Ok(Some(Fitted {
-                    posterior,
+                    posterior: posterior.into(),
                     predictions: None,
                     report,
                     trace: Vec::new(),

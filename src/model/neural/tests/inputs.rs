@@ -172,5 +172,5 @@ fn a_batch_without_annotators_has_no_rows_of_them() {
     let mut model = readers(0.1, 1);
     model.network.backbone.batch_norm = true;
     let fitted = fit(&model, &a, &with_annotators(&a)).unwrap();
-    assert!(fitted.posterior.values().iter().all(|p| p.is_finite()));
+    assert!(fitted.posterior.dense().values().iter().all(|p| p.is_finite()));
 }

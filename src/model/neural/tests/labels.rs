@@ -102,10 +102,10 @@ fn trusted_instances_give_the_first_matrices() {
     let model = Tcl { initialise: Initialise::Trusted, ..Tcl::default() };
     let fitted = model.aggregate((&a).into(), &mut Run::new(1)).unwrap().unwrap();
     let (of_0, of_1) = (2.0 / 3.0 * 2.0 / 3.0, 1.0 / 3.0 * 0.5);
-    near(fitted.posterior.row(2), &[of_0 / (of_0 + of_1), of_1 / (of_0 + of_1)]);
-    near(fitted.posterior.row(1), &[0.0, 1.0]);
+    near(&fitted.posterior.row(2), &[of_0 / (of_0 + of_1), of_1 / (of_0 + of_1)]);
+    near(&fitted.posterior.row(1), &[0.0, 1.0]);
     let votes = Tcl::default().aggregate((&a).into(), &mut Run::new(1)).unwrap().unwrap();
-    near(votes.posterior.row(2), &[0.5, 0.5]);
+    near(&votes.posterior.row(2), &[0.5, 0.5]);
     a.trusted = None;
     let error = model.aggregate((&a).into(), &mut Run::new(1)).unwrap_err();
     assert!(error.to_string().contains("no trusted instance"), "{error}");
@@ -197,7 +197,7 @@ fn co_labels_of_an_instance_without_features_follow_from_annotations_alone() {
     let terms = [0, 1, 2].map(|k| p(0, 1, k) * p(1, 2, k) * p(2, 0, k));
     let sum: f64 = terms.iter().sum();
     assert!(terms.iter().all(|term| *term > 0.01 * sum), "{terms:?}");
-    near(fitted.posterior.row(7), &terms.map(|term| term / sum));
+    near(&fitted.posterior.row(7), &terms.map(|term| term / sum));
 }
 
 /// The learning rate is zero, so that the first epoch stays the best: its targets are the votes, and its matrices are
@@ -220,7 +220,7 @@ fn the_matrices_of_the_best_epoch_are_kept() {
     let terms =
         [0, 1, 2].map(|k| a.triples_of(7).map(|(r, l, _)| factor(r, l, k)).product::<f64>());
     let sum: f64 = terms.iter().sum();
-    near(fitted.posterior.row(7), &terms.map(|term| term / sum));
+    near(&fitted.posterior.row(7), &terms.map(|term| term / sum));
     // Annotator 2 gives the label 0 to the instances 5, 20 and 35, whose votes are (1/3, 0, 2/3), and to instance 7;
     // the label 1 to 0, 15 and 30, (2/3, 1/3, 0); and the label 2 to 10 and 25, (0, 2/3, 1/3).
     let of_class_0 = [0, 1, 2].map(|label| confusion.column(&a, 2, label)[0]);

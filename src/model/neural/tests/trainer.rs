@@ -34,7 +34,9 @@ pub(in crate::model::neural) fn trainer_of<'a, N: CrowdNet>(
         valid: &[],
         learners,
         annotator_params,
-        state: TrainState::with_targets(aggregated.map(|fitted| fitted.posterior)),
+        state: TrainState::with_targets(
+            aggregated.map(|fitted| fitted.posterior.dense().into_owned()),
+        ),
         position: LoopPosition::default(),
     }
 }

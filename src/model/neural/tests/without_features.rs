@@ -47,14 +47,16 @@ fn matrices_of_annotators_decide_without_features() {
         fitted.report.confusion.as_ref().unwrap().column(&a, r, label)[k]
     };
     let trace = fitted(TraceRegularised::default());
-    expect::<TraceRegularised>(&trace.posterior, |r, label, k| by_matrices(&trace, r, label, k));
+    expect::<TraceRegularised>(&trace.posterior.dense(), |r, label, k| {
+        by_matrices(&trace, r, label, k)
+    });
     let layer = fitted(CrowdLayer::default());
-    expect::<CrowdLayer>(&layer.posterior, |r, label, k| by_matrices(&layer, r, label, k));
+    expect::<CrowdLayer>(&layer.posterior.dense(), |r, label, k| by_matrices(&layer, r, label, k));
     // The matrices are those of the last M-step.
     let em = fitted(AggNet::default());
-    expect::<AggNet>(&em.posterior, |r, label, k| by_matrices(&em, r, label, k) + 1e-4);
+    expect::<AggNet>(&em.posterior.dense(), |r, label, k| by_matrices(&em, r, label, k) + 1e-4);
     let mig = fitted(MaxMig::default());
-    let posterior = mig.posterior.clone();
+    let posterior = mig.posterior.dense().into_owned();
     let v = parameters(mig).find_f32s("crowd.00.log_confusion").unwrap().to_vec();
     expect::<MaxMig>(&posterior, |r, label, k| f64::from(v[(r * 3 + k) * 3 + label]).exp());
 }
@@ -80,7 +82,7 @@ fn a_single_matrix_decides_without_features_by_the_vote() {
 #[test]
 fn a_mixture_of_matrices_decides_without_features() {
     let fitted = fitted(Conal { mixture: Mixture::RowStochastic, ..Conal::default() });
-    let posterior = fitted.posterior.clone();
+    let posterior = fitted.posterior.dense().into_owned();
     let (individual, common) = (fitted.report.confusion.clone(), fitted.report.common.clone());
     let (individual, common, a) = (individual.unwrap(), common.unwrap(), crowd());
     let snapshot = parameters(fitted);
