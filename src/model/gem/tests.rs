@@ -291,12 +291,7 @@ fn every_classifier_reads_a_crowd_and_is_saved() {
         assert_eq!(fitted.model, four.model, "{kind:?}");
         let trained = fitted.model.unwrap();
         let again = |device, run: &Run| {
-            let saved = SavedModel {
-                parameters: trained.description["parameters"].clone(),
-                sizes: trained.description["sizes"].clone(),
-                bytes: &trained.parameters,
-                device,
-            };
+            let saved = SavedModel::new(&trained.description, &trained.parameters, device);
             predict(saved, described.matrix(), run)
         };
         for device in [None, Some("auto"), Some("cpu")] {

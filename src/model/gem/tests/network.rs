@@ -148,8 +148,8 @@ fn a_network_of_images_predicts_rows_without_axes() {
     let fitted = spec.fit(evidence, &mut Run::new(1)).unwrap();
     let trained = fitted.model.unwrap();
     let predicted = |sizes| {
-        let parameters = trained.description["parameters"].clone();
-        let model = SavedModel { parameters, sizes, bytes: &trained.parameters, device: None };
+        let saved = SavedModel::new(&trained.description, &trained.parameters, None);
+        let model = SavedModel { sizes, ..saved };
         predict(model, &Matrix::from_rows(144, &values), &Run::new(1))
     };
     let sizes = json!({"features": 144, "axes": [1, 12, 12], "classes": 2});

@@ -139,12 +139,7 @@ fn what_nobody_has_annotated_has_no_row_of_annotations() {
     let described = with_annotators(&a);
     let fitted = fit(&readers(0.1, 40), &a, &described).unwrap();
     let trained = fitted.model.as_ref().unwrap();
-    let model = SavedModel {
-        parameters: trained.description["parameters"].clone(),
-        sizes: trained.description["sizes"].clone(),
-        bytes: &trained.parameters,
-        device: Some("cpu"),
-    };
+    let model = SavedModel::new(&trained.description, &trained.parameters, Some("cpu"));
     let again = predict::<Readers>(model, described.matrix(), &Run::new(1)).unwrap();
     assert_eq!(fitted.predictions.as_ref(), Some(&again.classes));
     let posterior = fitted.posterior.clone();

@@ -284,12 +284,7 @@ fn a_saved_model_predicts_with_all_its_learners() {
     let described = described(&a);
     let fitted = fit(&pair(adam(0.02), &[(TrainingStage::Mean, 3)]), &a, &described).unwrap();
     let trained = fitted.model.as_ref().unwrap();
-    let model = SavedModel {
-        parameters: trained.description["parameters"].clone(),
-        sizes: trained.description["sizes"].clone(),
-        bytes: &trained.parameters,
-        device: Some("cpu"),
-    };
+    let model = SavedModel::new(&trained.description, &trained.parameters, Some("cpu"));
     let again = predict::<Pair>(model, described.matrix(), &Run::new(1)).unwrap();
     assert_eq!(fitted.predictions.as_ref(), Some(&again.classes));
     let (p, q) = ("", "teacher.");
