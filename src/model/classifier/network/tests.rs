@@ -159,17 +159,6 @@ fn a_fit_continues_with_parameters_moments_and_epochs_of_the_last() {
 }
 
 #[test]
-fn after_a_reset_a_network_learns_as_a_new_one() {
-    let (data, mut other) = (uneven(), uneven());
-    other.targets.rotate_left(3);
-    let mut used = network(noisy());
-    let of_other = after(&mut used, 2, &other, 1);
-    used.reset();
-    let again = after(&mut used, 2, &data, 1);
-    assert!(again == after(&mut network(noisy()), 2, &data, 1) && again != of_other);
-}
-
-#[test]
 fn features_are_scaled_as_in_the_first_fit() {
     let data = uneven();
     let mut network = network(noisy());
