@@ -8,20 +8,8 @@ use crate::model::neural::{Activation, Architecture, LrSchedule, OptimiserKind, 
 
 /// One layer and no scaling, trained by plain gradient descent on all examples at once.
 fn plain(learning_rate: f64) -> NetworkClassifierSpec {
-    let backbone = BackboneSpec {
-        kind: Architecture::Linear,
-        batch_norm: false,
-        scaling: Scaling::None,
-        ..BackboneSpec::default()
-    };
-    let optimiser = OptimiserSpec {
-        rule: OptimiserKind::Sgd,
-        learning_rate,
-        schedule: LrSchedule::Constant,
-        weight_decay: 0.0,
-        beta1: 0.0,
-        ..OptimiserSpec::default()
-    };
+    let backbone = BackboneSpec::one_layer();
+    let optimiser = OptimiserSpec::descent(learning_rate);
     NetworkClassifierSpec {
         device: "cpu".to_owned(),
         backbone,
