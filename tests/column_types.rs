@@ -6,12 +6,8 @@ use std::sync::Arc;
 
 use arrow::array::{ArrayRef, Float32Array, Float64Array, Int32Array, Int64Array, StringArray};
 
-use crate::job::{Job, assert_says, cells, rows_read};
+use crate::job::{Job, assert_says, cells, rows_read, vote};
 use crate::support::{read_table, run_fails, run_ok, stdout, write_parquet};
-
-fn vote(url: &str, more: &str) -> String {
-    format!("source.annotations = '{{dir}}{url}'\nmodel.kind = 'majority_vote'\n{more}")
-}
 
 /// NDJSON of `n` rows with the extra fields `early`, and one last row with the extra fields `last`.
 fn late(n: usize, early: &str, last: &str) -> String {

@@ -1,13 +1,13 @@
 //! The toy crowd with hand-checked numbers: six items, four annotators, three classes.
 
 use labelmill::frame::Annotations;
-use labelmill::model::em::{DawidSkene, Em, EmSteps, Glad, Ibcc, OneCoin, StopRule};
+use labelmill::model::em::{DawidSkene, EmSteps, Glad, Ibcc, OneCoin, StopRule};
 use labelmill::model::fitted::Fitted;
 use labelmill::model::posterior::Posterior;
 use labelmill::model::{Model, Spec, vote::MajorityVote};
 use labelmill::run::Run;
 use labelmill::testing::dense::{self, DenseModel};
-use labelmill::testing::tiny;
+use labelmill::testing::{self, iterations, tiny};
 
 use crate::support::assert_close;
 
@@ -39,22 +39,15 @@ fn toy() -> Annotations {
     )
 }
 
-fn dawid_skene(smoothing: f64, iterations: u32) -> Fitted {
-    let stop = StopRule { max_iter: iterations, tol: 0.0, ..StopRule::default() };
-    let spec = DawidSkene { smoothing, stop, ..DawidSkene::default() };
-    Em(spec).fit((&toy()).into(), &mut Run::new(0)).unwrap()
-}
-
-/// A stop rule of exactly this many iterations, whatever the objective does.
-fn iterations(max_iter: u32) -> StopRule {
-    StopRule { max_iter, tol: 0.0, ..StopRule::default() }
-}
-
 fn fit(spec: impl EmSteps + Spec) -> Fitted {
-    Em(spec).fit((&toy()).into(), &mut Run::new(0)).unwrap()
+    testing::fit(spec, &toy())
 }
 
-fn objectives(fitted: &Fitted) -> Vec<f64> {
+fn dawid_skene(smoothing: f64, n: u32) -> Fitted {
+    fit(DawidSkene { smoothing, stop: iterations(n), ..DawidSkene::default() })
+}
+
+pub fn objectives(fitted: &Fitted) -> Vec<f64> {
     fitted.trace.iter().map(|row| row.objective).collect()
 }
 
@@ -258,9 +251,9 @@ fn an_m_step_ends_after_its_steps_or_where_its_gradient_is_small() {
 fn the_naive_dense_fit_agrees() {
     for (smoothing, diagonal) in [(0.0, 0.0), (0.1, 0.0), (0.05, 0.7)] {
         let a = toy();
-        let stop = StopRule { max_iter: 7, tol: 0.0, ..StopRule::default() };
+        let stop = iterations(7);
         let spec = DawidSkene { smoothing, diagonal, stop, ..DawidSkene::default() };
-        let fitted = Em(spec).fit((&a).into(), &mut Run::new(0)).unwrap();
+        let fitted = fit(spec);
         let model = dense::DenseDawidSkene { smoothing, diagonal };
         let naive = dense::fit(&a, &model, 7);
         assert_close(&objectives(&fitted), &naive.log_likelihoods, 1e-9, "LL");

@@ -70,6 +70,11 @@ pub fn table_of(pipeline: &str, table: &str) -> Vec<Row> {
     read_table(&Job::new().run(pipeline), table)
 }
 
+/// A pipeline that takes the majority vote over a file of the folder, with more keys.
+pub fn vote(file: &str, more: &str) -> String {
+    format!("source.annotations = '{{dir}}{file}'\nmodel.kind = 'majority_vote'\n{more}")
+}
+
 /// The chosen columns of every row, joined by spaces; null is empty.
 pub fn cells(rows: &[Row], columns: &[&str]) -> Vec<String> {
     let join = |row| columns.iter().map(|c| text(row, c)).collect::<Vec<_>>().join(" ");

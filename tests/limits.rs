@@ -14,12 +14,8 @@ use arrow::ipc::writer::{FileWriter, IpcWriteOptions};
 use parquet::arrow::ArrowWriter;
 use parquet::arrow::arrow_writer::ArrowWriterOptions;
 
-use crate::job::{Job, assert_says, rows_read};
+use crate::job::{Job, assert_says, rows_read, vote};
 use crate::support::{forget_sizes, labelmill, stderr, write_numbers, write_parquet};
-
-fn vote(url: &str, more: &str) -> String {
-    format!("source.annotations = '{{dir}}{url}'\nmodel.kind = 'majority_vote'\n{more}")
-}
 
 #[test]
 fn a_bomb_behind_a_decompressor_is_an_error() {

@@ -6,30 +6,16 @@ use arrow::array::{ArrayRef, Float64Array, Int64Array, RecordBatch};
 use arrow::array::{AsArray, types::Float64Type, types::Int64Type};
 use datafusion::prelude::SessionContext;
 use labelmill::frame::{AnnotationRows, Annotations, Dims, Duplicates};
-use labelmill::model::em::{DawidSkene, Em, EmSteps, Glad, Ibcc, OneCoin, StopRule};
+use labelmill::model::em::{DawidSkene, Glad, Ibcc, OneCoin};
 use labelmill::model::fitted::Fitted;
 use labelmill::model::posterior::Posterior;
-use labelmill::model::{Model, Spec};
-use labelmill::run::Run;
 use labelmill::sql::{DAWID_SKENE_CONFUSION, DAWID_SKENE_POSTERIOR, DAWID_SKENE_PRIOR};
 use labelmill::testing::dense::{self, DenseFit, DenseModel, Rows};
-use labelmill::testing::{annotations, synth::CrowdShape, weighted};
+use labelmill::testing::{annotations, fit, iterations, synth::CrowdShape, weighted};
 use proptest::prelude::*;
 
+use crate::fixtures::objectives;
 use crate::support::assert_close;
-
-/// A stop rule of exactly this many iterations.
-fn iterations(max_iter: u32) -> StopRule {
-    StopRule { max_iter, tol: 0.0, ..StopRule::default() }
-}
-
-fn fit(spec: impl EmSteps + Spec, a: &Annotations) -> Fitted {
-    Em(spec).fit(a.into(), &mut Run::new(0)).unwrap()
-}
-
-fn objectives(fitted: &Fitted) -> Vec<f64> {
-    fitted.trace.iter().map(|row| row.objective).collect()
-}
 
 /// Crowds with weights, repeated annotations, labels that are not classes, and trusted instances.
 fn crowds() -> impl Strategy<Value = Annotations> {

@@ -5,14 +5,8 @@ use std::fmt::Write as _;
 use arrow::array::{ArrayRef, StringArray};
 use std::sync::Arc;
 
-use crate::job::{Job, assert_says, cells, rows_read, write_as};
+use crate::job::{Job, assert_says, cells, rows_read, vote, write_as};
 use crate::support::{read_table, run_ok, table_files};
-
-const VOTE: &str = "model.kind = 'majority_vote'\n";
-
-fn vote(url: &str, more: &str) -> String {
-    format!("source.annotations = '{{dir}}{url}'\n{VOTE}{more}")
-}
 
 /// A CSV text of more than `bytes` bytes, in which quoted comments hold lines that look like annotations.
 fn commented(bytes: usize) -> (String, usize) {

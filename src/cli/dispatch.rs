@@ -13,7 +13,7 @@ use super::args::{
 use super::progress::Bars;
 use super::signals::{Signals, or_signalled, until_signalled};
 use super::{allocator, print_json, print_message, print_result, simulate, sql, summary};
-use crate::commands::aggregate::{Aggregation, aggregate};
+use crate::commands::aggregate::Aggregation;
 use crate::commands::check::check;
 use crate::commands::evaluate::{Evaluation, evaluate};
 use crate::commands::explain::explain;
@@ -32,32 +32,35 @@ use crate::spec::Overrides;
 pub(super) async fn dispatch(args: Args, signals: Signals) -> Result<ExitCode> {
     let quiet = args.quiet;
     match args.command {
-        Command::Run(args) => job(pipeline_file(&args.file)?, args.job, quiet, &signals).await?,
-        Command::Aggregate(args) => {
-            let (what, job_args) = aggregation(args);
-            job(aggregate(what)?, job_args, quiet, &signals).await?;
+        Command::Run(args) => {
+            run_job(load_pipeline(&args.file)?, args.job, quiet, &signals).await?;
         }
-        Command::Predict(args) => predictions(args, quiet, &signals).await?,
+        Command::Aggregate(args) => {
+            let AggregateArgs { annotations, features, gold, model, set, output, job } = args;
+            let what = Aggregation { annotations, features, gold, model, output, set };
+            run_job(what.pipeline()?, job, quiet, &signals).await?;
+        }
+        Command::Predict(args) => run_prediction(args, quiet, &signals).await?,
         Command::Simulate(args) => simulate::command(args, quiet, &signals).await?,
-        reads => return or_signalled(&signals, read_only(reads, quiet)).await,
+        reads => return or_signalled(&signals, run_read_only(reads, quiet)).await,
     }
     Ok(ExitCode::SUCCESS)
 }
 
-async fn read_only(command: Command, quiet: bool) -> Result<ExitCode> {
+async fn run_read_only(command: Command, quiet: bool) -> Result<ExitCode> {
     let mut run = Run::new(0);
     run.progress = Arc::new(Bars::new(quiet));
     match command {
-        Command::Check(args) => checked(&args, &mut run).await?,
+        Command::Check(args) => run_check(&args, &mut run).await?,
         Command::Explain(args) => {
-            let text = explain(&pipeline_file(&args)?, &mut run).await?;
+            let text = explain(&load_pipeline(&args)?, &mut run).await?;
             print_result(redacted(&text).trim_end());
         }
         Command::Models(args) => print_models(&args)?,
         Command::Schema => print_json(&pipeline::schema()),
         Command::Sql(args) => sql::command(&args, &mut run).await?,
-        Command::Evaluate(args) => scores(&args, &mut run).await?,
-        Command::Test(args) => return test(&args).await,
+        Command::Evaluate(args) => print_scores(&args, &mut run).await?,
+        Command::Test(args) => return run_test_blocks(&args).await,
         Command::Run(_) | Command::Aggregate(_) | Command::Predict(_) | Command::Simulate(_) => {
             return Err(Error::bug("a job is run where nothing may be written"));
         }
@@ -65,18 +68,13 @@ async fn read_only(command: Command, quiet: bool) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-fn pipeline_file(args: &FileArgs) -> Result<PipelineSpec> {
+fn load_pipeline(args: &FileArgs) -> Result<PipelineSpec> {
     let place = args.file.display().to_string();
     let text = read_text(&args.file)?;
     load(&text, &place, &Overrides { set: args.set.clone(), var: args.var.clone() })
 }
 
-fn aggregation(args: AggregateArgs) -> (Aggregation, JobArgs) {
-    let AggregateArgs { annotations, features, gold, model, set, output, job } = args;
-    (Aggregation { annotations, features, gold, model, output, set }, job)
-}
-
-async fn job(spec: PipelineSpec, args: JobArgs, quiet: bool, signals: &Signals) -> Result<()> {
+async fn run_job(spec: PipelineSpec, args: JobArgs, quiet: bool, signals: &Signals) -> Result<()> {
     allocator::bound(spec.engine.allocation_bound());
     let mut run = Run::new(spec.seed)
         .with_threads(spec.engine.threads())?
@@ -98,8 +96,8 @@ async fn job(spec: PipelineSpec, args: JobArgs, quiet: bool, signals: &Signals) 
     Ok(())
 }
 
-async fn checked(args: &FileArgs, run: &mut Run) -> Result<()> {
-    check(&pipeline_file(args)?, run).await?;
+async fn run_check(args: &FileArgs, run: &mut Run) -> Result<()> {
+    check(&load_pipeline(args)?, run).await?;
     print_message(&format!("{}: the spec and the schemas fit", args.file.display()));
     Ok(())
 }
@@ -128,7 +126,7 @@ fn print_models(args: &ModelsArgs) -> Result<()> {
     Ok(())
 }
 
-async fn scores(args: &EvaluateArgs, run: &mut Run) -> Result<()> {
+async fn print_scores(args: &EvaluateArgs, run: &mut Run) -> Result<()> {
     let columns = ColumnsSpec {
         instance: args.instance_column.clone(),
         class: args.class_column.clone(),
@@ -154,7 +152,7 @@ async fn scores(args: &EvaluateArgs, run: &mut Run) -> Result<()> {
     Ok(())
 }
 
-async fn predictions(args: PredictArgs, quiet: bool, signals: &Signals) -> Result<()> {
+async fn run_prediction(args: PredictArgs, quiet: bool, signals: &Signals) -> Result<()> {
     let engine = EngineSpec {
         memory_limit: args.memory_limit,
         scratch: args.scratch,
@@ -193,8 +191,8 @@ async fn predictions(args: PredictArgs, quiet: bool, signals: &Signals) -> Resul
     Ok(())
 }
 
-async fn test(args: &FileArgs) -> Result<ExitCode> {
-    let spec = pipeline_file(args)?;
+async fn run_test_blocks(args: &FileArgs) -> Result<ExitCode> {
+    let spec = load_pipeline(args)?;
     let verdicts = run_tests(&spec).await?;
     let mut failed = 0;
     for verdict in &verdicts {

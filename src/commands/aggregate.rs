@@ -21,20 +21,22 @@ pub struct Aggregation {
     pub set: Vec<String>,
 }
 
-/// The pipeline of the job.
-///
-/// # Errors
-/// When a key does not exist, or a value does not fit.
-pub fn aggregate(what: Aggregation) -> Result<PipelineSpec> {
-    let Aggregation { annotations, features, gold, model, output, set } = what;
-    let urls = [("annotations", Some(annotations)), ("features", features), ("gold", gold)];
-    let given = urls.into_iter().filter_map(|(key, url)| Some((key.to_owned(), url?.into())));
-    let section =
-        |key: &str, value: String| toml::Table::from_iter([(key.to_owned(), value.into())]);
-    let table = toml::Table::from_iter([
-        ("source".to_owned(), given.collect::<toml::Table>().into()),
-        ("model".to_owned(), section("kind", model).into()),
-        ("sink".to_owned(), section("url", output).into()),
-    ]);
-    from_table(table, "command line", &Overrides { set, var: Vec::new() })
+impl Aggregation {
+    /// The pipeline of the job.
+    ///
+    /// # Errors
+    /// When a key does not exist, or a value does not fit.
+    pub fn pipeline(self) -> Result<PipelineSpec> {
+        let Self { annotations, features, gold, model, output, set } = self;
+        let urls = [("annotations", Some(annotations)), ("features", features), ("gold", gold)];
+        let given = urls.into_iter().filter_map(|(key, url)| Some((key.to_owned(), url?.into())));
+        let section =
+            |key: &str, value: String| toml::Table::from_iter([(key.to_owned(), value.into())]);
+        let table = toml::Table::from_iter([
+            ("source".to_owned(), given.collect::<toml::Table>().into()),
+            ("model".to_owned(), section("kind", model).into()),
+            ("sink".to_owned(), section("url", output).into()),
+        ]);
+        from_table(table, "command line", &Overrides { set, var: Vec::new() })
+    }
 }

@@ -155,12 +155,7 @@ fn through(
     let predict = model_kind(kind)?
         .predict
         .ok_or_else(|| Error::data(format!("`{kind}` learns no classifier")).at("--model"))?;
-    let model = SavedModel {
-        parameters: description["parameters"].clone(),
-        sizes: description["sizes"].clone(),
-        bytes,
-        device,
-    };
+    let model = SavedModel::new(description, bytes, device);
     let predicted = predict(model, &features.matrix, run).map_err(|e| e.or_at("--features"))?;
     check_finite(&predicted.classes, &features.ids)?;
     Ok(predicted)

@@ -97,11 +97,6 @@ pub struct QuestionLeftOut {
     pub held_out: u64,
 }
 
-/// A question in messages.
-fn subject_of(question: &Ids) -> String {
-    format!("question `{}`", question.text(0))
-}
-
 impl Frame {
     /// The part that a model may see.
     #[must_use]
@@ -130,4 +125,9 @@ impl Frame {
     pub fn rows_used(&self) -> u64 {
         self.rows_read - self.rows_rejected()
     }
+}
+
+/// A question in messages.
+fn subject_of(question: &Ids) -> String {
+    format!("question `{}`", question.text(0))
 }

@@ -138,6 +138,15 @@ pub struct SavedModel<'a> {
     pub device: Option<&'a str>,
 }
 
+impl<'a> SavedModel<'a> {
+    /// The model that was saved with this description, an object with `parameters` and `sizes`, and these weights.
+    #[must_use]
+    pub fn new(description: &Value, bytes: &'a [u8], device: Option<&'a str>) -> Self {
+        let (parameters, sizes) = (description["parameters"].clone(), description["sizes"].clone());
+        Self { parameters, sizes, bytes, device }
+    }
+}
+
 /// The predictions of a saved model.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Predicted {

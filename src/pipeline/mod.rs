@@ -94,18 +94,6 @@ pub async fn run(spec: &PipelineSpec, force: bool, run: &mut Run) -> Result<Publ
     Ok(sink.published(manifest, Some(outcome)).await)
 }
 
-/// Warns of the questions that are left out; otherwise nobody would notice that their labels are missing.
-fn warn_of_questions(frames: &[Frame], run: &mut Run) {
-    let left_out = frames.iter().flat_map(|frame| &frame.left_out);
-    let names: Vec<String> = left_out.map(|question| question.question.text(0)).collect();
-    if !names.is_empty() {
-        run.warn(format!(
-            "no row of these questions can be used, so that they have no labels (see the table `rejects`): {}",
-            offenders(names)
-        ));
-    }
-}
-
 /// Reads the relations into one frame for each question.
 ///
 /// # Errors
@@ -163,6 +151,41 @@ pub fn fit(
     })
 }
 
+/// The input files of every source, and the files of queries.
+pub(crate) fn inputs(source: &Source) -> Vec<InputRecord> {
+    let record =
+        |name: &str, place: &StoreLocation, object: &object_store::ObjectMeta| InputRecord {
+            source: name.to_owned(),
+            path: shown(&place.url, &object.location),
+            bytes: object.size,
+            version: object.e_tag.clone().unwrap_or_else(|| object.last_modified.to_rfc3339()),
+        };
+    let files = source.files.iter();
+    let objects =
+        files.flat_map(|(name, f)| f.objects.iter().map(move |o| record(name, &f.place, o)));
+    let queries = source.queries.iter().filter_map(|query| {
+        Some(InputRecord {
+            source: format!("sql.{}", query.relation),
+            path: query.file.clone()?,
+            bytes: query.text.len() as u64,
+            version: digest(&query.text),
+        })
+    });
+    objects.chain(queries).collect()
+}
+
+/// Warns of the questions that are left out; otherwise nobody would notice that their labels are missing.
+fn warn_of_questions(frames: &[Frame], run: &mut Run) {
+    let left_out = frames.iter().flat_map(|frame| &frame.left_out);
+    let names: Vec<String> = left_out.map(|question| question.question.text(0)).collect();
+    if !names.is_empty() {
+        run.warn(format!(
+            "no row of these questions can be used, so that they have no labels (see the table `rejects`): {}",
+            offenders(names)
+        ));
+    }
+}
+
 fn fit_question(
     spec: &PipelineSpec,
     model: &dyn Model,
@@ -196,29 +219,6 @@ fn fit_question(
     };
     let tally = pool.install(|| Tally::count(&spec.decide, &frame.annotations, &fitted, spec.seed));
     Ok((QuestionResult { frame, fitted, tally }, measured))
-}
-
-/// The input files of every source, and the files of queries.
-pub(crate) fn inputs(source: &Source) -> Vec<InputRecord> {
-    let record =
-        |name: &str, place: &StoreLocation, object: &object_store::ObjectMeta| InputRecord {
-            source: name.to_owned(),
-            path: shown(&place.url, &object.location),
-            bytes: object.size,
-            version: object.e_tag.clone().unwrap_or_else(|| object.last_modified.to_rfc3339()),
-        };
-    let files = source.files.iter();
-    let objects =
-        files.flat_map(|(name, f)| f.objects.iter().map(move |o| record(name, &f.place, o)));
-    let queries = source.queries.iter().filter_map(|query| {
-        Some(InputRecord {
-            source: format!("sql.{}", query.relation),
-            path: query.file.clone()?,
-            bytes: query.text.len() as u64,
-            version: digest(&query.text),
-        })
-    });
-    objects.chain(queries).collect()
 }
 
 fn switch_warning(frame: &Frame, names: &[usize]) -> String {

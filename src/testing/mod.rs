@@ -11,7 +11,11 @@ use arrow::array::UInt32Array;
 use crate::frame::{
     AnnotationRows, Annotations, Dims, Duplicates, Features, Ids, Matrix, QuestionFeatures,
 };
+use crate::model::em::{Em, EmSteps, StopRule};
+use crate::model::fitted::Fitted;
 use crate::model::posterior::Posterior;
+use crate::model::{Model, Spec};
+use crate::run::Run;
 
 /// Annotations from (instance, annotator, label) triples. The numbers of instances, annotators and labels are the
 /// largest index plus one; there are at least as many labels as classes.
@@ -66,6 +70,21 @@ fn build(
         Ok(annotations) => annotations,
         Err(repeated) => unreachable!("this policy refuses no annotation: {repeated:?}"),
     }
+}
+
+/// Fits an EM model, with the seed 0.
+///
+/// # Panics
+/// When the fit fails.
+#[must_use]
+pub fn fit(model: impl EmSteps + Spec, a: &Annotations) -> Fitted {
+    Em(model).fit(a.into(), &mut Run::new(0)).unwrap_or_else(|e| panic!("{e}"))
+}
+
+/// A stop rule of exactly this many iterations, whatever the objective does.
+#[must_use]
+pub fn iterations(max_iter: u32) -> StopRule {
+    StopRule { max_iter, tol: 0.0, ..StopRule::default() }
 }
 
 /// Features for every instance: the vote shares of each class, and the instance's number modulo 7.

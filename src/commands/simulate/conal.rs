@@ -209,7 +209,7 @@ fn normals(n: usize, takes: usize, rng: &mut Rng) -> Vec<f64> {
 ///
 /// # Why
 /// `StandardNormal` is the ziggurat method, which draws faster than the Box-Muller transform.
-pub(super) fn normal(rng: &mut Rng) -> f64 {
+fn normal(rng: &mut Rng) -> f64 {
     StandardNormal.sample(rng)
 }
 

@@ -95,12 +95,6 @@ impl Matrix {
         &self.shape
     }
 
-    /// Whether the rows are in a scratch file.
-    #[must_use]
-    pub fn is_mapped(&self) -> bool {
-        matches!(self.bytes, Storage::Mapped(_))
-    }
-
     /// Copies row `row` into `out`, as long as a row.
     pub fn read(&self, row: usize, out: &mut [f32]) {
         let bytes: &[u8] = match &self.bytes {
@@ -248,7 +242,8 @@ mod tests {
     #[test]
     fn a_file_reads_as_memory_does() {
         let (memory, file) = (matrix(None), matrix(Some(64)));
-        assert!(!memory.is_mapped() && file.is_mapped());
+        let is_mapped = |matrix: &Matrix| matches!(matrix.bytes, Storage::Mapped(_));
+        assert!(!is_mapped(&memory) && is_mapped(&file));
         let (mut a, mut b) = ([0.0; 2], [0.0; 2]);
         for row in 0..100 {
             memory.read(row, &mut a);

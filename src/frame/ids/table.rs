@@ -12,7 +12,7 @@ use crate::frame::offsets::number;
 use crate::prefetch::prefetch;
 
 /// The low byte of a word that stands for a long key; a packed key's is its length, at most 15.
-pub(super) const LONG: u128 = 0xff;
+const LONG: u128 = 0xff;
 
 /// The number of rows looked up together: their hashes and slots stay in the level-1 cache.
 const LOOKUP: usize = 1024;

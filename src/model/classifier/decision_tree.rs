@@ -50,10 +50,6 @@ impl Classifier for DecisionTree {
         Ok(())
     }
 
-    fn reset(&mut self) {
-        (self.tree, self.without_own) = (None, Vec::new());
-    }
-
     fn predict(&self, matrix: &Matrix, rows: &[u32], p: &mut [f64], cancel: &Cancel) -> Result<()> {
         predict_rows(matrix, rows, p, cancel, |row, p| self.predict_row(row, p))
     }

@@ -172,10 +172,6 @@ impl Classifier for RandomForest {
         Ok(())
     }
 
-    fn reset(&mut self) {
-        (self.trees, self.out_of_bag) = (Vec::new(), Vec::new());
-    }
-
     fn predict(&self, matrix: &Matrix, rows: &[u32], p: &mut [f64], cancel: &Cancel) -> Result<()> {
         predict_rows(matrix, rows, p, cancel, |row, p| self.predict_row(row, p))
     }

@@ -26,7 +26,7 @@ use crate::frame::ITEMS_PER_BLOCK;
 use crate::run::{Cancel, Rng, Run};
 
 /// The least share of a node's weight that counts as a gain, or as a weight: another order of summation changes less.
-pub(super) const MIN_RELATIVE_GAIN: f64 = 1e-10;
+const MIN_RELATIVE_GAIN: f64 = 1e-10;
 
 /// The features of examples by column, which the first fit that needs them copies.
 #[derive(Default)]

@@ -132,11 +132,6 @@ impl Classifier for LogisticRegression {
         fitted.map(|_| ())
     }
 
-    fn reset(&mut self) {
-        self.scale = Standardisation::none(self.n_features);
-        self.coefficients.fill(0.0);
-    }
-
     fn predict(&self, matrix: &Matrix, rows: &[u32], p: &mut [f64], cancel: &Cancel) -> Result<()> {
         predict_rows(matrix, rows, p, cancel, |row, p| self.predict_row(row, p))
     }

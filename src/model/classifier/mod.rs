@@ -3,7 +3,7 @@
 //! A [`Classifier`] learns from [`Examples`]: rows of features with soft targets and weights. One with the target (0.3,
 //! 0.7) and the weight 2 is the same as two with the weights 0.6 and 1.4, of which each has one class; a weight of 2 is
 //! the same as the example twice. A classifier may be fitted again and again: [`Classifier::fit`] may start at what it
-//! learned before, until [`Classifier::reset`].
+//! learned before.
 //!
 //! # Adding a classifier
 //! 1. Write one file with a spec struct and a struct that implements [`Classifier`].
@@ -101,14 +101,11 @@ impl<'a> Examples<'a> {
 /// A classifier of rows of features, for a fixed number of features and classes.
 pub trait Classifier: Send + Sync {
     /// Learns from examples, of which at least one has a positive weight. The result depends on the examples, on what
-    /// was learned since the last reset, and on the seed of the run; not on the number of threads.
+    /// was learned before, and on the seed of the run; not on the number of threads.
     ///
     /// # Errors
     /// When the run is cancelled, or the examples do not fit in memory.
     fn fit(&mut self, examples: Examples<'_>, run: &Run) -> Result<()>;
-
-    /// Forgets what was learned.
-    fn reset(&mut self);
 
     /// Writes P(class) of rows of a matrix into `p`, `[row, class]`; uniform before the first fit.
     ///

@@ -71,9 +71,8 @@ impl Owned {
         Examples { matrix, rows, targets, weights, n_classes: *n_classes, columns }
     }
 
-    /// P(class) of every row of the matrix, after a fit from the start.
+    /// P(class) of every row of the matrix, after a fit.
     pub(super) fn fit(&self, classifier: &mut dyn Classifier) -> Vec<f64> {
-        classifier.reset();
         classifier.fit(self.examples(), &Run::new(1)).unwrap();
         let rows: Vec<u32> = (0..self.matrix.len() as u32).collect();
         let mut p = vec![0.0; rows.len() * self.n_classes];
@@ -167,19 +166,9 @@ fn a_saved_classifier_predicts_the_same_and_only_fits_its_own_sizes() {
 fn a_classifier_that_has_learned_nothing_finds_all_classes_equal() {
     let data = uneven();
     for spec in kinds() {
-        let mut classifier = spec.build(&[2], 3);
-        let saved = |classifier: &dyn Classifier| {
-            let mut p = vec![0.0; 18];
-            classifier.predict(&data.matrix, &data.rows, &mut p, &Cancel::default()).unwrap();
-            assert_near(&p, &[1.0 / 3.0; 18], 1e-15);
-            let mut snapshot = Snapshot::default();
-            classifier.save(&mut snapshot).unwrap();
-            snapshot
-        };
-        let before = saved(classifier.as_ref());
-        data.fit(classifier.as_mut());
-        classifier.reset();
-        assert_eq!(saved(classifier.as_ref()), before, "{:?}", spec.kind);
+        let (classifier, mut p) = (spec.build(&[2], 3), vec![0.0; 18]);
+        classifier.predict(&data.matrix, &data.rows, &mut p, &Cancel::default()).unwrap();
+        assert_near(&p, &[1.0 / 3.0; 18], 1e-15);
     }
 }
 

@@ -176,14 +176,7 @@ impl EmSteps for DawidSkene {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::em::Em;
-    use crate::model::{Model, fitted::Fitted};
-    use crate::run::Run;
-    use crate::testing::tiny;
-
-    fn fit(spec: DawidSkene, a: &Annotations) -> Fitted {
-        Em(spec).fit(a.into(), &mut Run::new(0)).unwrap()
-    }
+    use crate::testing::{fit, iterations, tiny};
 
     // keys: dawid_skene.smoothing, dawid_skene.diagonal
     #[test]
@@ -245,7 +238,7 @@ mod tests {
     #[test]
     fn the_floor_is_one_of_counts_and_not_of_probabilities() {
         let a = tiny(2, &[(0, 0, 0), (0, 1, 0), (0, 2, 0), (0, 3, 1), (1, 3, 0)]);
-        let stop = StopRule { max_iter: 1, tol: 0.0, ..StopRule::default() };
+        let stop = iterations(1);
         let fitted = fit(DawidSkene { stop, ..DawidSkene::default() }, &a);
         let (class_0, class_1) = (0.875 * 1.0 / 1.75, 0.125 * 1e-10 / 0.25);
         let (got, want) = (fitted.posterior.row(1)[1], class_1 / (class_0 + class_1));

@@ -255,9 +255,7 @@ impl<'a> MStepObjective<'a> {
 mod tests {
     use super::*;
     use crate::frame::Dims;
-    use crate::model::Model;
-    use crate::model::em::Em;
-    use crate::testing::{tiny, weighted};
+    use crate::testing::{fit, tiny, weighted};
 
     #[test]
     fn the_first_e_step_is_that_worked_out_by_hand() {
@@ -325,7 +323,7 @@ mod tests {
     fn an_adversary_has_a_negative_ability() {
         let row = |i: u32, r: u32| (i, r, if r == 3 { 1 - i % 2 } else { i % 2 });
         let rows: Vec<_> = (0..80).map(|n| row(n / 4, n % 4)).collect();
-        let fitted = Em(Glad::default()).fit((&tiny(2, &rows)).into(), &mut Run::new(0)).unwrap();
+        let fitted = fit(Glad::default(), &tiny(2, &rows));
         let ability = &fitted.report.annotator_parameters[0].1;
         assert!(ability[3] < 0.0 && ability[0] > 1.0, "{ability:?}");
     }

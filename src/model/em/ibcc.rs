@@ -206,11 +206,8 @@ mod tests {
 
     use super::*;
     use crate::frame::Dims;
-    use crate::model::Model;
-    use crate::model::em::Em;
     use crate::model::numerics::MIN_LIKELIHOOD;
-    use crate::run::Run;
-    use crate::testing::{annotations, tiny};
+    use crate::testing::{annotations, fit, iterations, tiny};
 
     /// The bound of the given posteriors by its definition, term by term: E ln p(y, z, q, pi) - E ln r(z) r(q) r(pi),
     /// where r(q) and r(pi) are the Dirichlets that follow from `t`, and r(z) the posteriors that follow from these.
@@ -322,9 +319,9 @@ mod tests {
                 [-6.205_407_525_324_16, -6.205_390_788_237_811, -6.205_387_428_507_428],
             ),
         ] {
-            let stop = StopRule { max_iter: 3, tol: 0.0, ..StopRule::default() };
+            let stop = iterations(3);
             let spec = Ibcc { prior_class, prior_diagonal, prior_off_diagonal, stop, restarts: 0 };
-            let fitted = Em(spec).fit((&a).into(), &mut Run::new(0)).unwrap();
+            let fitted = fit(spec, &a);
             for (row, want) in fitted.trace.iter().zip(want) {
                 let got = row.objective;
                 assert!((got - want).abs() < 1e-11, "{prior_diagonal}: {got} is not {want}");
@@ -335,7 +332,7 @@ mod tests {
     #[test]
     fn an_annotator_with_one_annotation_stays_near_the_prior() {
         let rows: Vec<_> = (0..30).map(|n| (n / 3, n % 3, n / 3 % 2)).chain([(0, 3, 1)]).collect();
-        let fitted = Em(Ibcc::default()).fit((&tiny(2, &rows)).into(), &mut Run::new(0)).unwrap();
+        let fitted = fit(Ibcc::default(), &tiny(2, &rows));
         // Class 0: (4, 1) and one wrong answer, 4 / 6; class 1: 4 / 5.
         let want = f64::midpoint(4.0 / 6.0, 4.0 / 5.0);
         assert!((fitted.report.skill[3] - want).abs() < 1e-3, "{:?}", fitted.report.skill);
@@ -351,9 +348,9 @@ mod tests {
         let dims = Dims { instances: 4, annotators: 2, classes: 2, labels: 2 };
         let mut a = annotations(dims, &[(0, 0, 0), (0, 1, 0), (2, 0, 0)]);
         a.trusted = Some(vec![None, None, None, Some(1)]);
-        let stop = StopRule { max_iter: 1, tol: 0.0, ..StopRule::default() };
+        let stop = iterations(1);
         let spec = Ibcc { stop, ..Ibcc::default() };
-        let fitted = Em(spec).fit((&a).into(), &mut Run::new(0)).unwrap();
+        let fitted = fit(spec, &a);
         assert_eq!(*fitted.posterior.row(1), [0.75, 0.25]);
         assert_eq!(*fitted.posterior.row(3), [0.0, 1.0]);
     }

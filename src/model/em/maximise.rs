@@ -188,7 +188,7 @@ mod tests {
     use crate::model::fitted::{Fitted, Report};
     use crate::model::{Model as _, Spec};
     use crate::run::Cancel;
-    use crate::testing::tiny;
+    use crate::testing::{iterations, tiny};
 
     /// Attempt n ends at the n-th objective, and its posterior holds n. The trace shows the opposite of the objective.
     #[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
@@ -283,7 +283,7 @@ mod tests {
     }
 
     fn fit(objectives: &[f64], from_parameters: bool) -> Fitted {
-        let stop = StopRule { max_iter: 2, tol: 0.0, ..StopRule::default() };
+        let stop = iterations(2);
         let objectives = objectives.to_vec();
         let spec = Scripted { objectives, from_parameters, resumes: false, stop };
         Em(spec).fit((&tiny(2, &[(0, 0, 1)])).into(), &mut Run::new(0)).unwrap()
@@ -325,7 +325,7 @@ mod tests {
     /// One of two iterations is left, and its M-step needs the counts of the checkpoint's posteriors.
     #[test]
     fn a_resumed_run_counts_the_posteriors_and_makes_no_start() {
-        let stop = StopRule { max_iter: 2, tol: 0.0, ..StopRule::default() };
+        let stop = iterations(2);
         let spec = Scripted { objectives: vec![0.0], from_parameters: false, resumes: true, stop };
         let fitted = Em(spec).fit((&tiny(2, &[(0, 0, 1)])).into(), &mut Run::new(0)).unwrap();
         assert_eq!(

@@ -206,14 +206,7 @@ impl Estimator for Tied {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::em::Em;
-    use crate::model::{Model, fitted::Fitted};
-    use crate::run::Run;
-    use crate::testing::tiny;
-
-    fn fit(spec: OneCoin, a: &Annotations) -> Fitted {
-        Em(spec).fit(a.into(), &mut Run::new(0)).unwrap()
-    }
+    use crate::testing::{fit, tiny};
 
     // keys: one_coin.prior_right, one_coin.prior_wrong
     #[test]

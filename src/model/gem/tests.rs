@@ -10,7 +10,7 @@ use crate::model::classifier::{ClassifierKind, LogisticSpec, TreeSpec};
 use crate::model::posterior::best;
 use crate::testing::dense::{self, Rows};
 use crate::testing::synth::CrowdShape;
-use crate::testing::{annotations, described, tiny};
+use crate::testing::{annotations, described, iterations, tiny};
 
 const CLASSIFIERS: &[ClassifierKind] = &[
     ClassifierKind::LogisticRegression,
@@ -76,7 +76,7 @@ fn one_round_gives_the_matrices_worked_out_by_hand() {
         ),
     ];
     for ((smoothing, diagonal), first, second) in cases {
-        let stop = StopRule { max_iter: 1, tol: 0.0, ..StopRule::default() };
+        let stop = iterations(1);
         let spec = Gem { smoothing, diagonal, classifier: classifier.clone(), stop };
         let mut run = Run::new(1);
         let evidence = Evidence { annotations: &a, described: Some(&described) };
@@ -205,7 +205,7 @@ fn rounds_of_a_penalised_regression_are_those_of_a_naive_fit() {
         let regression = LogisticSpec { l2, ..LogisticSpec::default() };
         let classifier =
             ClassifierSpec { logistic_regression: regression, ..ClassifierSpec::default() };
-        let stop = StopRule { max_iter: 6, tol: 0.0, ..StopRule::default() };
+        let stop = iterations(6);
         let spec = Gem { smoothing: 0.5, diagonal: 0.25, classifier, stop };
         let evidence = Evidence { annotations: &a, described: Some(&described) };
         let fitted = spec.fit(evidence, &mut Run::new(1)).unwrap();
@@ -229,7 +229,7 @@ fn rounds_of_a_penalised_regression_are_those_of_a_naive_fit() {
 fn the_objective_of_a_regression_never_falls() {
     let (a, features) = uneven();
     let described = one_feature(&a, &features);
-    let stop = StopRule { max_iter: 40, tol: 0.0, ..StopRule::default() };
+    let stop = iterations(40);
     for l2 in [0.01, 1.0] {
         let regression = LogisticSpec { l2, ..LogisticSpec::default() };
         let classifier =
@@ -255,7 +255,7 @@ fn a_tree_does_not_confirm_its_own_posteriors() {
     let tree = TreeSpec { min_leaf_weight: 1.0, ..TreeSpec::default() };
     let kind = ClassifierKind::DecisionTree;
     let classifier = ClassifierSpec { kind, decision_tree: tree, ..ClassifierSpec::default() };
-    let stop = StopRule { max_iter: 1, tol: 0.0, ..StopRule::default() };
+    let stop = iterations(1);
     let spec = Gem { smoothing: 0.0, diagonal: 0.0, classifier, stop };
     let evidence = Evidence { annotations: &a, described: Some(&described) };
     let fitted = spec.fit(evidence, &mut Run::new(1)).unwrap();
@@ -291,12 +291,7 @@ fn every_classifier_reads_a_crowd_and_is_saved() {
         assert_eq!(fitted.model, four.model, "{kind:?}");
         let trained = fitted.model.unwrap();
         let again = |device, run: &Run| {
-            let saved = SavedModel {
-                parameters: trained.description["parameters"].clone(),
-                sizes: trained.description["sizes"].clone(),
-                bytes: &trained.parameters,
-                device,
-            };
+            let saved = SavedModel::new(&trained.description, &trained.parameters, device);
             predict(saved, described.matrix(), run)
         };
         for device in [None, Some("auto"), Some("cpu")] {

@@ -132,10 +132,8 @@ mod tests {
         let fitted = model.fit(evidence, &mut Run::new(1)).unwrap();
         let trained = fitted.model.unwrap();
         let predicted = |device| {
-            let mut parameters = trained.description["parameters"].clone();
-            parameters["device"] = "cuda:7".into();
-            let sizes = trained.description["sizes"].clone();
-            let model = SavedModel { parameters, sizes, bytes: &trained.parameters, device };
+            let mut model = SavedModel::new(&trained.description, &trained.parameters, device);
+            model.parameters["device"] = "cuda:7".into();
             predict::<TraceRegularised>(model, described.matrix(), &Run::new(1))
         };
         assert_eq!(fitted.predictions, Some(predicted(Some("cpu")).unwrap().classes));

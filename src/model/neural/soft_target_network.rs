@@ -85,11 +85,6 @@ impl SoftTargetNetwork {
         Self { spec, epochs_per_fit, sizes, trained: None }
     }
 
-    /// Forgets what was learned.
-    pub(crate) fn reset(&mut self) {
-        self.trained = None;
-    }
-
     /// The epochs that further fits still train.
     pub(crate) fn epochs_left(&self) -> u32 {
         let done = self.trained.as_ref().map_or(0, |trained| trained.trace.len() as u32);

@@ -27,14 +27,14 @@ pub(super) struct ValueKinds(u8);
 
 impl ValueKinds {
     pub(super) const BOOLEAN: Self = Self(1);
-    pub(super) const INTEGER: Self = Self(2);
-    pub(super) const NUMBER: Self = Self(4);
-    pub(super) const TIME: Self = Self(8);
+    const INTEGER: Self = Self(2);
+    const NUMBER: Self = Self(4);
+    const TIME: Self = Self(8);
     pub(super) const TEXT: Self = Self(16);
     /// Integers from 2^63 to 2^64.
     pub(super) const GREAT: Self = Self(32);
     /// Integers below zero are [`Self::INTEGER`] and this.
-    pub(super) const NEGATIVE: Self = Self(64 | 2);
+    const NEGATIVE: Self = Self(64 | 2);
     /// Integers that a double may round are [`Self::INTEGER`] and this. JSON integers beyond 64 bits, which the parser
     /// returns as doubles, are [`Self::NUMBER`] and this.
     const WIDE: Self = Self(128);

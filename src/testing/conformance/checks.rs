@@ -244,12 +244,7 @@ pub(super) fn saved(model: &Subject<'_>) -> std::result::Result<(), String> {
     let (Some(trained), Some(predict)) = (&fitted.model, model.kind.predict) else {
         return Err("it leaves no model".to_owned());
     };
-    let saved = SavedModel {
-        parameters: trained.description["parameters"].clone(),
-        sizes: trained.description["sizes"].clone(),
-        bytes: &trained.parameters,
-        device: Some("cpu"),
-    };
+    let saved = SavedModel::new(&trained.description, &trained.parameters, Some("cpu"));
     let again = predict(saved, described(&a).matrix(), &Run::new(1)).map_err(|e| e.to_string())?;
     expect(fitted.predictions == Some(again.classes), || "it does not".to_owned())
 }

@@ -138,10 +138,6 @@ impl Classifier for NetworkClassifier {
         self.network.fit(examples, run).map_err(with_own_keys)
     }
 
-    fn reset(&mut self) {
-        self.network.reset();
-    }
-
     fn predict(&self, matrix: &Matrix, rows: &[u32], p: &mut [f64], cancel: &Cancel) -> Result<()> {
         self.network.predict(matrix, rows, p, cancel).map_err(with_own_keys)
     }

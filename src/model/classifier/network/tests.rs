@@ -8,20 +8,8 @@ use crate::model::neural::{Activation, Architecture, LrSchedule, OptimiserKind, 
 
 /// One layer and no scaling, trained by plain gradient descent on all examples at once.
 fn plain(learning_rate: f64) -> NetworkClassifierSpec {
-    let backbone = BackboneSpec {
-        kind: Architecture::Linear,
-        batch_norm: false,
-        scaling: Scaling::None,
-        ..BackboneSpec::default()
-    };
-    let optimiser = OptimiserSpec {
-        rule: OptimiserKind::Sgd,
-        learning_rate,
-        schedule: LrSchedule::Constant,
-        weight_decay: 0.0,
-        beta1: 0.0,
-        ..OptimiserSpec::default()
-    };
+    let backbone = BackboneSpec::one_layer();
+    let optimiser = OptimiserSpec::descent(learning_rate);
     NetworkClassifierSpec {
         device: "cpu".to_owned(),
         backbone,
@@ -156,17 +144,6 @@ fn a_fit_continues_with_parameters_moments_and_epochs_of_the_last() {
     assert!(after(&mut by_three, 1, &data, 1) == whole);
     assert!(after(&mut by_three, 1, &data, 1) == whole, "there are six epochs in all");
     assert!(after(&mut with(4), 2, &data, 1) == whole, "the second fit has two epochs left");
-}
-
-#[test]
-fn after_a_reset_a_network_learns_as_a_new_one() {
-    let (data, mut other) = (uneven(), uneven());
-    other.targets.rotate_left(3);
-    let mut used = network(noisy());
-    let of_other = after(&mut used, 2, &other, 1);
-    used.reset();
-    let again = after(&mut used, 2, &data, 1);
-    assert!(again == after(&mut network(noisy()), 2, &data, 1) && again != of_other);
 }
 
 #[test]

@@ -50,7 +50,7 @@ pub fn e_step(
 ///
 /// The row of a trusted instance becomes one-hot, and its term of the log-likelihood is the log-joint of its class. The
 /// row of an instance without annotations becomes the prior, and has no term.
-pub fn e_step_of_range(
+fn e_step_of_range(
     range: &InstanceRange<'_>,
     prior: Prior<'_>,
     add: impl Fn(usize, u32, u32, &mut [f64]),

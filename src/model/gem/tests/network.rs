@@ -98,7 +98,7 @@ fn rounds_that_end_before_the_network_is_trained_are_a_problem() {
 #[test]
 fn the_objective_never_falls_after_the_last_epoch() {
     let (a, described, _) = crowd();
-    let stop = StopRule { max_iter: 40, tol: 0.0, ..StopRule::default() };
+    let stop = iterations(40);
     let evidence = Evidence { annotations: &a, described: Some(&described) };
     let fitted = around(small(), stop).fit(evidence, &mut Run::new(1)).unwrap();
     let after: Vec<f64> = fitted.trace[20..].iter().filter_map(|row| row.change).collect();
@@ -109,7 +109,7 @@ fn the_objective_never_falls_after_the_last_epoch() {
 #[test]
 fn a_saved_network_has_the_names_and_modules_of_pytorch() {
     let (a, described, _) = crowd();
-    let stop = StopRule { max_iter: 2, tol: 0.0, ..StopRule::default() };
+    let stop = iterations(2);
     let backbone = BackboneSpec { batch_norm: false, ..small().backbone };
     let spec = around(NetworkClassifierSpec { backbone, ..small() }, stop);
     let evidence = Evidence { annotations: &a, described: Some(&described) };
@@ -142,14 +142,14 @@ fn a_network_of_images_predicts_rows_without_axes() {
     let mut described = described(&a);
     described.features.matrix = Arc::new(writer.finish((0..12).collect()).unwrap());
     let backbone = BackboneSpec { kind: Architecture::Lenet, ..BackboneSpec::default() };
-    let stop = StopRule { max_iter: 2, tol: 0.0, ..StopRule::default() };
+    let stop = iterations(2);
     let spec = around(NetworkClassifierSpec { backbone, epochs: 2, ..small() }, stop);
     let evidence = Evidence { annotations: &a, described: Some(&described) };
     let fitted = spec.fit(evidence, &mut Run::new(1)).unwrap();
     let trained = fitted.model.unwrap();
     let predicted = |sizes| {
-        let parameters = trained.description["parameters"].clone();
-        let model = SavedModel { parameters, sizes, bytes: &trained.parameters, device: None };
+        let saved = SavedModel::new(&trained.description, &trained.parameters, None);
+        let model = SavedModel { sizes, ..saved };
         predict(model, &Matrix::from_rows(144, &values), &Run::new(1))
     };
     let sizes = json!({"features": 144, "axes": [1, 12, 12], "classes": 2});

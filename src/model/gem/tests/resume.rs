@@ -71,7 +71,7 @@ fn an_interrupted_fit_ends_with_the_same_bits_whatever_its_classifier() {
     for kind in CLASSIFIERS {
         let (classifier, what) = (small(*kind), format!("{kind:?}"));
         let is_trained_early = classifier.n_fits() > 1;
-        let stop = StopRule { max_iter: 25, tol: 0.0, ..StopRule::default() };
+        let stop = iterations(25);
         let gem = Gem { classifier, smoothing: 0.1, stop, ..Gem::default() };
         let whole = gem.fit(evidence, &mut Run::new(3)).unwrap();
         let file = folder.path().join(&what);
@@ -113,7 +113,7 @@ fn a_fit_does_not_continue_from_the_checkpoint_of_another_fit() {
     let (a, described) = crowd();
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("state");
-    let stop = StopRule { max_iter: 3, tol: 0.0, ..StopRule::default() };
+    let stop = iterations(3);
     let gem = Gem { classifier: small(ClassifierKind::DecisionTree), stop, ..Gem::default() };
     // Whether a fit starts anew, with a warning, where there is a checkpoint of the fit above.
     let starts_anew = |other: &Gem, a_other: &Annotations, features: &QuestionFeatures, seed| {

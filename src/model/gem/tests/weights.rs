@@ -20,7 +20,7 @@ fn one_round_of_weighted_annotations_is_that_by_hand() {
     let regression = LogisticSpec { l2: 0.0, ..LogisticSpec::default() };
     let classifier =
         ClassifierSpec { logistic_regression: regression, ..ClassifierSpec::default() };
-    let stop = StopRule { max_iter: 1, tol: 0.0, ..StopRule::default() };
+    let stop = iterations(1);
     let spec = Gem { smoothing: 0.5, classifier, stop, ..Gem::default() };
     let evidence = Evidence { annotations: &a, described: Some(&described) };
     let fitted = spec.fit(evidence, &mut Run::new(1)).unwrap();
@@ -60,7 +60,7 @@ fn a_weight_of_two_is_two_annotations() {
     let twice: Vec<_> = rows.iter().copied().chain(repeated).collect();
     let feature = |i: usize| Some((i % 2) as f32 + (i * 7 % 13) as f32 / 10.0);
     let values: Vec<Option<f32>> = (0..20).map(feature).collect();
-    let stop = StopRule { max_iter: 3, tol: 0.0, ..StopRule::default() };
+    let stop = iterations(3);
     let spec = Gem { smoothing: 0.5, stop, ..Gem::default() };
     let posterior = |a: &Annotations| {
         let described = one_feature(a, &values);

@@ -4,7 +4,7 @@ use crate::frame::{Annotations, Dims};
 use crate::model::neural::{AnnotatorParams, BatchAnnotation, BatchContext, ParamTable};
 
 /// The index of the table of confusion matrices, `[annotator, class * labels + label]`.
-pub(crate) const CONFUSION: usize = 0;
+const CONFUSION: usize = 0;
 
 /// The table of confusion matrices, filled with zeros.
 pub(crate) fn table(dims: Dims) -> ParamTable {

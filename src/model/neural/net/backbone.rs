@@ -195,6 +195,15 @@ impl BackboneSpec {
 }
 
 #[cfg(test)]
+impl BackboneSpec {
+    /// No hidden layer, and features as they are: steps that can be worked out by hand.
+    pub(crate) fn one_layer() -> Self {
+        let (kind, scaling) = (Architecture::Linear, Scaling::None);
+        Self { kind, scaling, batch_norm: false, ..Self::default() }
+    }
+}
+
+#[cfg(test)]
 mod tests {
     use candle_core::{Device, Tensor};
 

@@ -48,8 +48,6 @@ pub enum Layer {
     Convolution(Convolution),
     /// Layers whose output is added to their input.
     Residual(Residual),
-    /// The shortcut of a residual block that changes the shape of its input.
-    Shortcut(Shortcut),
     /// Batch normalisation.
     BatchNorm(BatchNorm),
     /// A pointwise function.
@@ -81,7 +79,6 @@ impl Layer {
                 vec![convolution.weight.dims()[0], after(height), after(width)]
             }
             (Self::Residual(block), _) => block.output_shape(input),
-            (Self::Shortcut(shortcut), _) => shortcut.output_shape(input),
             (Self::MaxPool, &[channels, height, width]) => vec![channels, height / 2, width / 2],
             (Self::MeanPool, &[channels, ..]) => vec![channels],
             (Self::Flatten, _) => vec![input.iter().product()],
@@ -96,7 +93,6 @@ impl Layer {
             Self::Convolution(convolution) => Some(&convolution.weight),
             Self::BatchNorm(norm) => Some(norm.running_mean()),
             Self::Residual(_)
-            | Self::Shortcut(_)
             | Self::Activation(_)
             | Self::Dropout(_)
             | Self::MaxPool
@@ -115,7 +111,6 @@ impl Layer {
             Self::Convolution(convolution) => convolution.forward(x, mode, backend),
             Self::BatchNorm(norm) => norm.forward(x, mode, backend, false),
             Self::Residual(block) => return block.forward(x, mode, backend),
-            Self::Shortcut(shortcut) => shortcut.forward(x, backend),
             Self::Activation(activation) => activation.forward(x, backend),
             Self::Dropout(share) => match mode {
                 Mode::Training(rng) if *share > 0.0 => {

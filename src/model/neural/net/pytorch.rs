@@ -83,7 +83,7 @@ fn class_of(layer: &Layer, of_images: bool) -> Option<(&'static str, Value)> {
         Layer::Dropout(share) => ("Dropout", json!({"p": share})),
         Layer::MaxPool => ("MaxPool2d", json!({"kernel_size": 2})),
         Layer::Flatten => ("Flatten", json!({})),
-        Layer::Residual(_) | Layer::Shortcut(_) | Layer::MeanPool => return None,
+        Layer::Residual(_) | Layer::MeanPool => return None,
     })
 }
 

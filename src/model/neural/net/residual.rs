@@ -18,12 +18,6 @@ pub struct Shortcut {
 }
 
 impl Shortcut {
-    /// The shape of a row's output, given the shape of its input.
-    pub(crate) fn output_shape(self, input: &[usize]) -> Vec<usize> {
-        let size = |axis: usize| input.get(axis).map_or(1, |size| size.div_ceil(self.stride));
-        vec![self.to, size(1), size(2)]
-    }
-
     /// The output.
     pub(crate) fn forward(self, x: &Tensor, backend: Backend) -> Result<Tensor> {
         if backend == Backend::Host {

@@ -1,7 +1,7 @@
 //! Computation by blocks gives the same results as computation one by one, and heads that are not needed are not
 //! computed.
 
-use super::posteriors::{near, predict};
+use super::posteriors::near;
 use super::*;
 
 /// Seventy rows, which are one block and part of another: the loss by the formula, row by row, and every derivative.
@@ -60,25 +60,15 @@ fn losses_and_likelihoods_compute_the_heads_of_their_own_annotators() {
     case.batch.annotations.iter_mut().for_each(|annotation| annotation.annotator = 0);
     let gathered = case.annotator_params.gather(&Batch { annotators: vec![1], ..Batch::default() });
     let predicted = |case: &Case<'_, DoctorNet>| {
-        let context = BatchContext {
-            phase: "",
-            estimates: &Estimates::default(),
-            reduction: Reduction::Sum,
-            batch: &case.batch,
-            out: &case.out,
-            others: &[],
-            gathered: &gathered,
-            annotator_params: &case.annotator_params,
-            dims: annotations().dims(),
-        };
+        let context = case.context(&case.out, &gathered);
         (case.loss(&case.out, &gathered), model.likelihood(&context))
     };
     let wanted = predicted(&case);
-    assert!(predict(&case).classes.iter().all(|p| p.is_finite()));
+    assert!(case.predicted().classes.iter().all(|p| p.is_finite()));
     let width = case.annotator_params.tables[0].width;
     case.annotator_params.tables[0].values[..width].fill(f32::NAN);
     assert_eq!(predicted(&case), wanted);
-    assert!(predict(&case).classes.iter().all(|p| p.is_nan()));
+    assert!(case.predicted().classes.iter().all(|p| p.is_nan()));
     // The mean of all heads would read their weights.
     case.annotator_params.tables[1].values.clear();
     assert_eq!(predicted(&case), wanted);

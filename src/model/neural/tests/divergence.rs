@@ -3,7 +3,6 @@
 use std::sync::Arc;
 
 use super::fits::{agreeing, fit};
-use super::posteriors::predict;
 use super::*;
 use crate::frame::{Matrix, QuestionFeatures};
 use crate::testing::described;
@@ -11,7 +10,7 @@ use crate::testing::described;
 /// Row 0 of every output is NaN, and row 1 is unchanged.
 fn expect_nan<N: CrowdNet>(mut case: Case<'_, N>) {
     expect_no_loss(&mut case);
-    let predicted = predict(&case);
+    let predicted = case.predicted();
     let row = |values: &[f64]| values[..values.len() / 2].to_vec();
     for (what, values) in [
         ("classes", &predicted.classes),

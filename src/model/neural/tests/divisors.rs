@@ -32,21 +32,9 @@ fn of_three_rows<N: CrowdNet>(mut case: Case<'_, N>) -> Case<'_, N> {
 
 /// The loss with `annotators` annotators in total.
 fn loss_among<N: CrowdNet>(case: &Case<'_, N>, annotators: usize) -> f64 {
-    let (batch, out, annotator_params) = (&case.batch, &case.out, &case.annotator_params);
-    let gathered = &annotator_params.gather(batch);
+    let gathered = case.annotator_params.gather(&case.batch);
     let dims = Dims { annotators, ..annotations().dims() };
-    let phase = case.phase;
-    let context = BatchContext {
-        phase,
-        batch,
-        out,
-        others: &[],
-        gathered,
-        annotator_params,
-        estimates: &Estimates::default(),
-        reduction: case.reduction,
-        dims,
-    };
+    let context = BatchContext { dims, ..case.context(&case.out, &gathered) };
     loss_and_gradient(case.model, &context).0
 }
 

@@ -9,7 +9,6 @@ use super::*;
 use crate::frame::Matrix;
 use crate::model::neural::data::inputs::Inputs;
 use crate::model::neural::data::scaler::Scaler;
-use crate::model::neural::net::backbone::Scaling;
 use crate::model::snapshot::Snapshot;
 use crate::model::vote::MajorityVote;
 use crate::testing::described;
@@ -115,20 +114,10 @@ impl TrainingObjective for Embedded {
 
 /// One batch an epoch, and steps of plain gradient descent.
 fn embedded(learning_rate: f64, freezes_learners: bool, batch_by: BatchBy) -> Neural<Embedded> {
-    let backbone = BackboneSpec {
-        kind: Architecture::Linear,
-        batch_norm: false,
-        scaling: Scaling::None,
-        ..BackboneSpec::default()
-    };
+    let backbone = BackboneSpec::one_layer();
     let optimiser = OptimiserSpec {
-        rule: OptimiserKind::Sgd,
-        learning_rate,
         annotator_learning_rate: Some(learning_rate),
-        beta1: 0.0,
-        weight_decay: 0.0,
-        schedule: LrSchedule::Constant,
-        ..OptimiserSpec::default()
+        ..OptimiserSpec::descent(learning_rate)
     };
     let train =
         TrainSpec { epochs: 1, batch_size: Some(100), batch_by, optimiser, ..TrainSpec::default() };

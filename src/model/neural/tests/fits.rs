@@ -52,12 +52,7 @@ fn a_residual_network_learns_from_images_and_predicts_again() {
     let right = (0..40).filter(is_right).count();
     assert!(right >= 38, "{right} of 40");
     let trained = fitted.model.as_ref().unwrap();
-    let model = SavedModel {
-        parameters: trained.description["parameters"].clone(),
-        sizes: trained.description["sizes"].clone(),
-        bytes: &trained.parameters,
-        device: Some("cpu"),
-    };
+    let model = SavedModel::new(&trained.description, &trained.parameters, Some("cpu"));
     let again = predict::<TraceRegularised>(model, described.matrix(), &Run::new(1)).unwrap();
     assert_eq!(fitted.predictions, Some(again.classes));
 }

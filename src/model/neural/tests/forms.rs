@@ -1,6 +1,6 @@
 //! Losses, initial parameters and shares worked out by hand for other settings than the defaults.
 
-use super::posteriors::{near, predict};
+use super::posteriors::near;
 use super::uneven::{heads_of_biases, weighted};
 use super::*;
 use crate::frame::{AnnotationRows, Duplicates};
@@ -138,7 +138,7 @@ fn the_share_of_an_instance_depends_on_its_length_where_that_is_kept() {
         (false, [f64::midpoint(0.164_063, 0.892_958), f64::midpoint(0.317_288, 0.412_521)]),
     ] {
         let model = Conal { normalise_instances, ..conal(Mixture::LogitMix, 0.0) };
-        near(&predict(&conal_case(&model)).parameters, &wanted);
+        near(&conal_case(&model).predicted().parameters, &wanted);
     }
 }
 
@@ -158,7 +158,7 @@ fn weights_of_instances_go_through_a_bottleneck() {
         .with(2, &[2.0, -1.0, 0.5]);
     let w = [1.0 / (1.0 + 1.7_f64.exp()), 1.0 / (1.0 + 2.4_f64.exp())];
     let mean = |w: f64| [0.5 - 0.25 * w, 0.25, 0.25 + 0.25 * w];
-    near(&predict(&case).classes, &[mean(w[0]), mean(w[1])].concat());
+    near(&case.predicted().classes, &[mean(w[0]), mean(w[1])].concat());
 }
 
 /// The heads give 1/2, 1/4, 1/4 and 1/4, 1/4, 1/2, and their weights have the logits 0.4 and -0.7. Row 0 has the label

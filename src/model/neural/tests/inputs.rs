@@ -7,7 +7,6 @@ use super::linear::{expect_step, numbers, of, probabilities};
 use super::*;
 use crate::frame::{Features, Matrix, QuestionFeatures};
 use crate::model::SavedModel;
-use crate::model::neural::net::backbone::Scaling;
 use crate::model::vote::MajorityVote;
 use crate::testing::described;
 
@@ -76,20 +75,8 @@ impl TrainingObjective for Readers {
 }
 
 pub(super) fn readers(learning_rate: f64, batch_size: usize) -> Neural<Readers> {
-    let backbone = BackboneSpec {
-        kind: Architecture::Linear,
-        batch_norm: false,
-        scaling: Scaling::None,
-        ..BackboneSpec::default()
-    };
-    let optimiser = OptimiserSpec {
-        rule: OptimiserKind::Sgd,
-        learning_rate,
-        beta1: 0.0,
-        weight_decay: 0.0,
-        schedule: LrSchedule::Constant,
-        ..OptimiserSpec::default()
-    };
+    let backbone = BackboneSpec::one_layer();
+    let optimiser = OptimiserSpec::descent(learning_rate);
     let train =
         TrainSpec { epochs: 1, batch_size: Some(batch_size), optimiser, ..TrainSpec::default() };
     let device = "cpu".to_owned();
@@ -139,12 +126,7 @@ fn what_nobody_has_annotated_has_no_row_of_annotations() {
     let described = with_annotators(&a);
     let fitted = fit(&readers(0.1, 40), &a, &described).unwrap();
     let trained = fitted.model.as_ref().unwrap();
-    let model = SavedModel {
-        parameters: trained.description["parameters"].clone(),
-        sizes: trained.description["sizes"].clone(),
-        bytes: &trained.parameters,
-        device: Some("cpu"),
-    };
+    let model = SavedModel::new(&trained.description, &trained.parameters, Some("cpu"));
     let again = predict::<Readers>(model, described.matrix(), &Run::new(1)).unwrap();
     assert_eq!(fitted.predictions.as_ref(), Some(&again.classes));
     let posterior = fitted.posterior.clone();

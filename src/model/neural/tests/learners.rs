@@ -8,7 +8,6 @@ use super::linear::{expect_step, numbers, of, probabilities};
 use super::resumed::assert_resumes;
 use super::*;
 use crate::model::SavedModel;
-use crate::model::neural::net::backbone::Scaling;
 use crate::model::snapshot::Snapshot;
 use crate::model::vote::MajorityVote;
 use crate::testing::described;
@@ -132,12 +131,7 @@ impl TrainingObjective for Pair {
 
 /// Linear networks on features as they are; every epoch is one batch.
 fn pair(optimiser: OptimiserSpec, stages: &[(TrainingStage, u32)]) -> Neural<Pair> {
-    let backbone = BackboneSpec {
-        kind: Architecture::Linear,
-        batch_norm: false,
-        scaling: Scaling::None,
-        ..BackboneSpec::default()
-    };
+    let backbone = BackboneSpec::one_layer();
     let train = TrainSpec { batch_size: Some(40), optimiser, ..TrainSpec::default() };
     let device = "cpu".to_owned();
     let network = NetworkSpec { device, backbone, train, ..NetworkSpec::default() };
@@ -160,13 +154,7 @@ fn a_step_moves_its_learners_as_worked_out_by_hand() {
     let a = agreeing();
     let described = described(&a);
     let matrix = described.matrix();
-    let descent = |learning_rate| OptimiserSpec {
-        rule: OptimiserKind::Sgd,
-        beta1: 0.0,
-        weight_decay: 0.0,
-        ..adam(learning_rate)
-    };
-    let start = trained(descent(0.0), &[(TrainingStage::Mean, 1)]);
+    let start = trained(OptimiserSpec::descent(0.0), &[(TrainingStage::Mean, 1)]);
     let (student, teacher) = (of("", &start), of("teacher.", &start));
     assert!(student.0.iter().zip(&teacher.0).all(|(w, v)| w != v), "drawn from one stream");
     let (p, q) = (probabilities(&student, matrix), probabilities(&teacher, matrix));
@@ -174,7 +162,7 @@ fn a_step_moves_its_learners_as_worked_out_by_hand() {
         (0..40).map(|i| (0..3).map(|k| d(i, k) / 40.0).collect()).collect()
     };
     let is_vote = |i: usize, k: usize| f64::from(u8::from(i % 3 == k));
-    let after = |stage| trained(descent(0.1), &[(stage, 1)]);
+    let after = |stage| trained(OptimiserSpec::descent(0.1), &[(stage, 1)]);
 
     let taught = after(TrainingStage::Teacher);
     let slopes = each(&|i, k| q[i][k] - is_vote(i, k));
@@ -201,8 +189,7 @@ fn a_step_moves_its_learners_as_worked_out_by_hand() {
 #[test]
 fn a_learner_may_have_an_optimiser_of_its_own() {
     let a = agreeing();
-    let shared =
-        OptimiserSpec { rule: OptimiserKind::Sgd, beta1: 0.0, weight_decay: 0.0, ..adam(0.1) };
+    let shared = OptimiserSpec::descent(0.1);
     let (schedule, milestones, gamma) = (LrSchedule::Step, vec![1], 0.0);
     let own = OptimiserSpec { weight_decay: 0.0, schedule, milestones, gamma, ..adam(0.05) };
     let after = |teacher: &Option<OptimiserSpec>, epochs: u32, shared: &OptimiserSpec| {
@@ -284,12 +271,7 @@ fn a_saved_model_predicts_with_all_its_learners() {
     let described = described(&a);
     let fitted = fit(&pair(adam(0.02), &[(TrainingStage::Mean, 3)]), &a, &described).unwrap();
     let trained = fitted.model.as_ref().unwrap();
-    let model = SavedModel {
-        parameters: trained.description["parameters"].clone(),
-        sizes: trained.description["sizes"].clone(),
-        bytes: &trained.parameters,
-        device: Some("cpu"),
-    };
+    let model = SavedModel::new(&trained.description, &trained.parameters, Some("cpu"));
     let again = predict::<Pair>(model, described.matrix(), &Run::new(1)).unwrap();
     assert_eq!(fitted.predictions.as_ref(), Some(&again.classes));
     let (p, q) = ("", "teacher.");

@@ -6,21 +6,6 @@ use crate::model::neural::data::TrainingData;
 use crate::model::neural::models::doctor_net::{label_probabilities, predict_mean};
 use crate::model::neural::models::head_weights::WeightsBy;
 
-pub(super) fn predict<N: CrowdNet>(case: &Case<'_, N>) -> BatchPrediction {
-    let gathered = case.annotator_params.gather(&case.batch);
-    case.model.predict(&BatchContext {
-        phase: "",
-        estimates: &Estimates::default(),
-        reduction: Reduction::Sum,
-        batch: &case.batch,
-        out: &case.out,
-        others: &[],
-        gathered: &gathered,
-        annotator_params: &case.annotator_params,
-        dims: annotations().dims(),
-    })
-}
-
 pub(super) fn near(got: &[f64], want: &[f64]) {
     assert_eq!(got.len(), want.len());
     for (got, want) in got.iter().zip(want) {
@@ -42,7 +27,7 @@ fn a_crowd_layer_s_posterior_follows_from_its_layers() {
     let mut case = Case::new(&model).with(0, &LAYERS);
     case.batch.annotations[1].weight = 0.5;
     let (first, second) = ([0.576_117, 0.211_942, 0.211_942], [0.383_652, 0.628_532, 0.202_442]);
-    let predicted = predict(&case);
+    let predicted = case.predicted();
     near(&predicted.posterior[..3], &bayes(case.out.p(0), first, second, 0.5));
     near(&predicted.posterior[..3], &[0.928_479, 0.059_168, 0.012_353]);
     near(&predicted.classes, &case.out.p);
@@ -74,7 +59,7 @@ fn conal_s_posterior_follows_from_every_mixture() {
         let mut case = conal_case(&model);
         case.batch.annotations[1].weight = 0.5;
         let wanted = bayes(case.out.p(0), given(own, zero, 0), given(other, one, 1), 0.5);
-        near(&predict(&case).posterior[..3], &wanted);
+        near(&case.predicted().posterior[..3], &wanted);
     }
 }
 
@@ -84,9 +69,9 @@ fn a_common_share_is_a_mean_over_weighted_annotations() {
     let model = conal(Mixture::LogitMix, 0.0);
     let mut case = conal_case(&model);
     case.batch.annotations[1].weight = 0.5;
-    near(&predict(&case).parameters[..1], &[(0.325_590 + 0.5 * 0.720_850) / 1.5]);
+    near(&case.predicted().parameters[..1], &[(0.325_590 + 0.5 * 0.720_850) / 1.5]);
     case.batch.annotations[..2].iter_mut().for_each(|annotation| annotation.weight = 0.0);
-    assert!(predict(&case).parameters[0].is_nan());
+    assert!(case.predicted().parameters[0].is_nan());
 }
 
 /// The classes 0 and 1 have the same share of the votes: in the posterior each has half of 0.95, and the classifier
@@ -103,7 +88,7 @@ fn a_bootstrapped_tie_is_nearly_a_tie() {
         0.05 * 0.628_532,
         0.95 + 0.05 * 0.140_244,
     ];
-    near(&predict(&case).posterior, &wanted);
+    near(&case.predicted().posterior, &wanted);
     let mut target = wanted;
     (target[0], target[1]) = (wanted[0] + 0.475, wanted[1] - 0.475);
     let loss: f64 = case.out.p.iter().zip(target).map(|(p, mixture)| -0.5 * mixture * p.ln()).sum();
@@ -123,7 +108,7 @@ fn a_trusted_class_is_not_mixed_with_the_prediction() {
         let of_row_1: f64 = terms.iter().zip(logs).map(|(term, log)| -term * log).sum();
         case.expect(0.5 * (-(0.042_010_f64.ln()) + of_row_1));
         case.check_gradient();
-        near(&predict(&case).posterior[..3], &[0.0, 0.0, 1.0]);
+        near(&case.predicted().posterior[..3], &[0.0, 0.0, 1.0]);
     }
 }
 
@@ -135,7 +120,7 @@ fn max_mig_s_posterior_divides_by_its_prior() {
     (table[0], table[9 + 3 + 1]) = (2.0_f32.ln(), 4.0_f32.ln());
     let mut case = Case::new(&model).with(0, &table).with(1, &[0.5, 0.3, 0.2]);
     case.batch.annotations[1].weight = 0.5;
-    near(&predict(&case).posterior[..3], &[0.861_899, 0.116_645, 0.021_456]);
+    near(&case.predicted().posterior[..3], &[0.861_899, 0.116_645, 0.021_456]);
 }
 
 /// Heads that give 1/2, 1/4, 1/4 and 1/4, 1/4, 1/2, whose annotators have three annotations and one.
@@ -151,7 +136,7 @@ fn heads_weigh_as_much_as_their_annotations() {
         let model = DoctorNet { weight_by_annotations };
         let mut case = Case::new(&model);
         case.annotator_params = AnnotatorParams { tables: model.tables(&task).unwrap() };
-        near(&predict(&case.with(0, &heads_of_biases())).classes[..3], &wanted);
+        near(&case.with(0, &heads_of_biases()).predicted().classes[..3], &wanted);
     }
 }
 
@@ -173,7 +158,7 @@ fn a_soft_annotation_weighs_a_head_as_one() {
     let mut case = Case::new(&model);
     case.annotator_params = AnnotatorParams { tables: model.tables(&task).unwrap() };
     // 0.4 (1/2, 1/4, 1/4) + 0.6 (1/4, 1/4, 1/2)
-    near(&predict(&case.with(0, &heads_of_biases())).classes[..3], &[0.35, 0.25, 0.4]);
+    near(&case.with(0, &heads_of_biases()).predicted().classes[..3], &[0.35, 0.25, 0.4]);
 }
 
 /// Seventy rows, which are more than two blocks, and seven heads of uneven weights; head by head and row by row.
@@ -227,7 +212,7 @@ fn weights_of_instances_follow_their_features() {
     let case = Case::new(&model).with(0, &heads_of_biases()).with(1, &weights);
     let w = [1.0 / (1.0 + 0.53_f64.exp()), 1.0 / (1.0 + 1.76_f64.exp())];
     let mean = |w: f64| [0.5 - 0.25 * w, 0.25, 0.25 + 0.25 * w];
-    near(&predict(&case).classes, &[mean(w[0]), mean(w[1])].concat());
+    near(&case.predicted().classes, &[mean(w[0]), mean(w[1])].concat());
 }
 
 /// A row that only one annotator labelled uses the head of the other; a row that both labelled uses both heads.

@@ -13,14 +13,9 @@ use crate::testing::described;
 /// Plain descent at a constant rate, for network and annotators.
 fn descent(net: f64, annotators: f64) -> OptimiserSpec {
     OptimiserSpec {
-        rule: OptimiserKind::Sgd,
-        learning_rate: net,
         annotator_learning_rate: Some(annotators),
         annotator_delay: Some(0),
-        schedule: LrSchedule::Constant,
-        beta1: 0.0,
-        weight_decay: 0.0,
-        ..OptimiserSpec::default()
+        ..OptimiserSpec::descent(net)
     }
 }
 

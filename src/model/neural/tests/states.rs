@@ -6,7 +6,6 @@ use super::resumed::assert_resumes;
 use super::*;
 use crate::frame::Matrix;
 use crate::model::calibrator::{Calibrator, Method};
-use crate::model::neural::net::backbone::Scaling;
 use crate::model::snapshot::Snapshot;
 use crate::model::vote::MajorityVote;
 use crate::testing::described;
@@ -110,12 +109,7 @@ impl TrainingObjective for TwoViews {
 }
 
 fn two_views(learning_rate: f64, epochs: u32) -> Neural<TwoViews> {
-    let backbone = BackboneSpec {
-        kind: Architecture::Linear,
-        batch_norm: false,
-        scaling: Scaling::None,
-        ..BackboneSpec::default()
-    };
+    let backbone = BackboneSpec::one_layer();
     let optimiser = OptimiserSpec { learning_rate, ..OptimiserSpec::default() };
     let train = TrainSpec { epochs, batch_size: Some(40), optimiser, ..TrainSpec::default() };
     let device = "cpu".to_owned();

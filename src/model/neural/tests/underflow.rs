@@ -1,6 +1,6 @@
 //! Likelihoods and posteriors whose products of probabilities underflow, worked out by hand.
 
-use super::posteriors::{near, predict};
+use super::posteriors::near;
 use super::*;
 
 /// One annotation of a batch, and `n` copies of it.
@@ -46,7 +46,7 @@ fn two_thousand_annotations_are_as_good_as_the_one_that_decides() {
     case.batch.offsets = vec![0, 2001, 2001];
     let (first, second) = (0.843_795 * 0.989_877, 0.114_195 * 0.005_062);
     let sum = first + second;
-    let predicted = predict(&case);
+    let predicted = case.predicted();
     near(&predicted.posterior[..3], &[first / sum, second / sum, 0.0]);
     near(&predicted.posterior[3..], case.out.p(1));
     // P(0) = .843795 .989877 + (1 - .843795) .005062
@@ -65,8 +65,8 @@ fn classifier_and_aggregator_that_exclude_each_other_s_class_still_rank_the_clas
     case.batch.offsets = vec![0, 1, 1];
     case.out.logits[..3].copy_from_slice(&[0.0, -900.0, -2000.0]);
     case.out.p[..3].copy_from_slice(&[1.0, 0.0, 0.0]);
-    near(&predict(&case).posterior[..3], &[0.0, 1.0, 0.0]);
-    near(&predict(&case).posterior[3..], case.out.p(1));
+    near(&case.predicted().posterior[..3], &[0.0, 1.0, 0.0]);
+    near(&case.predicted().posterior[3..], case.out.p(1));
 }
 
 /// The classifier is certain of class 0, of which the common and the individual matrix give the label 1 with the

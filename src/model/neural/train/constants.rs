@@ -9,7 +9,7 @@ use crate::model::neural::{BatchContext, Phase, TrainingObjective};
 use crate::run::Run;
 
 /// The share of the run's memory that the constants of all rows may take: one in this many bytes.
-pub(super) const CONSTANTS_SHARE: usize = 8;
+const CONSTANTS_SHARE: usize = 8;
 
 /// The number of rows whose constants are computed at once.
 const ROWS_AT_ONCE: usize = 128;

@@ -113,7 +113,7 @@ mod tests {
     use crate::model::neural::data::TrainingData;
     use crate::model::neural::data::batching::Batching;
     use crate::model::neural::tests::trainer::trainer_of;
-    use crate::model::neural::{Architecture, BackboneSpec, NetworkSpec, Neural, Scaling, Tcl};
+    use crate::model::neural::{BackboneSpec, NetworkSpec, Neural, Tcl};
     use crate::testing::{described, tiny};
 
     /// The odds of class 1 are 2^i / 4 for instance i. The trusted instances 1, 3 and 4 have the classes 0, 1 and 0; the
@@ -128,12 +128,7 @@ mod tests {
         let evidence = Evidence { annotations: &a, described: Some(&described) };
         let batching = Batching { batch_size: None, by_annotation: false, drops_last: false };
         let data = TrainingData::new(evidence, None, true, batching).unwrap();
-        let backbone = BackboneSpec {
-            kind: Architecture::Linear,
-            batch_norm: false,
-            scaling: Scaling::None,
-            ..BackboneSpec::default()
-        };
+        let backbone = BackboneSpec::one_layer();
         let network = NetworkSpec { backbone, ..NetworkSpec::default() };
         let (spec, run) = (Neural { network, model: Tcl::default() }, Run::new(1));
         let mut trainer = trainer_of(&spec, &data, evidence, &run);

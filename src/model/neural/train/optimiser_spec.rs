@@ -105,7 +105,7 @@ impl OptimiserSpec {
     /// The factor of both rates in `epoch`, from 0, of `epochs`.
     #[must_use]
     pub fn factor(&self, epoch: u32, epochs: u32) -> f64 {
-        let course = match self.schedule {
+        let scheduled = match self.schedule {
             LrSchedule::Constant => 1.0,
             LrSchedule::Step => {
                 let passed = self.milestones.iter().filter(|m| **m <= epoch).count();
@@ -118,7 +118,17 @@ impl OptimiserSpec {
             }
         };
         let warm = f64::from(epoch + 1) / f64::from(self.warmup + 1);
-        course * warm.min(1.0)
+        scheduled * warm.min(1.0)
+    }
+}
+
+#[cfg(test)]
+impl OptimiserSpec {
+    /// Plain gradient descent, without momentum, decay and schedule.
+    pub(crate) fn descent(learning_rate: f64) -> Self {
+        let (rule, schedule) = (OptimiserKind::Sgd, LrSchedule::Constant);
+        let (beta1, weight_decay) = (0.0, 0.0);
+        Self { rule, learning_rate, schedule, beta1, weight_decay, ..Self::default() }
     }
 }
 

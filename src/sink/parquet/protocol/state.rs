@@ -12,7 +12,7 @@ const TRIES: usize = 2;
 pub(super) const MAX_ATTEMPTS: usize = 2 * TRIES;
 
 /// The attempt in a tombstone that does not name the attempt that it stopped.
-pub(super) const NOBODY: u8 = u8::MAX;
+const NOBODY: u8 = u8::MAX;
 
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(super) enum Name {
