@@ -127,7 +127,8 @@ pub async fn read(
         relations.features = features.map(|query| (query, Scratch::of(&spec.engine)));
         relations.annotator_features = source.annotator_features(ctx, run).await?;
     }
-    collect(relations, &spec.frame, run).await.map_err(|e| e.or_at("source.annotations"))
+    let frames = collect(relations, &spec.frame, run).await;
+    frames.map_err(|e| source.at_query(e.or_at("source.annotations")))
 }
 
 /// Fits the model to each question's frame, calibrates its posteriors and predictions where that is configured, and
