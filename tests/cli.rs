@@ -158,6 +158,60 @@ fn a_test_that_fails_says_which_row_is_missing_and_ends_with_code_6() {
     );
 }
 
+// keys: test
+#[test]
+fn every_test_runs_and_one_that_ends_with_an_error_is_named() {
+    let job = Job::new();
+    let block = |name: &str, label: &str, expect: &str| {
+        format!(
+            "[[test]]\nname = '{name}'\ngiven.annotations = [['i', 'a', '{label}']]\n{expect}\n"
+        )
+    };
+    let head = "source.annotations = 'not-read.parquet'\nmodel.kind = 'majority_vote'\nframe.classes = ['x', 'y']\n";
+    let broken = block("broken", "z", "expect.labels = [{ label = 'x' }]");
+    let misspelt = block("misspelt", "x", "expect.label = [{ label = 'x' }]");
+    let wrong = block("wrong", "x", "expect.labels = [{ label = 'y' }]");
+    let right = block("right", "x", "expect.labels = [{ label = 'x' }]");
+    let ends = |blocks: &[&String], code: i32| {
+        let blocks: String = blocks.iter().map(|block| block.as_str()).collect();
+        let file = job.write("pipeline.toml", &format!("{head}{blocks}"));
+        run_fails(&["test", &file], code)
+    };
+    let printed = ends(&[&broken, &misspelt, &right, &wrong], 6);
+    assert_says(
+        &printed,
+        &[
+            "FAILED  broken\n        error: ",
+            "FAILED  misspelt\n        error: there is no table `label`\n          where: test[1]",
+            "did you mean `labels`?",
+            "ok      right",
+            "FAILED  wrong\n        labels: no row has label = y",
+            "1 passed, 3 failed",
+        ],
+    );
+    // Without a row that is missing, the code is that of the first error: of data, then of the spec.
+    ends(&[&right, &broken, &misspelt], 3);
+    ends(&[&misspelt, &broken], 2);
+}
+
+// keys: test
+#[test]
+fn a_test_that_expects_nothing_is_refused() {
+    for (expect, key) in [("", "test[0].expect"), ("expect.labels = []", "test[0].expect.labels")] {
+        let job = Job::new();
+        let file = job.write(
+            "pipeline.toml",
+            &format!(
+                "source.annotations = 'not-read.parquet'\nmodel.kind = 'majority_vote'\n[[test]]\n\
+                 given.annotations = [['i', 'a', 'yes']]\n{expect}"
+            ),
+        );
+        let error = run_fails(&["test", &file], 2);
+        assert_says(&error, &["the test expects no row", key, "help: list rows"]);
+        run_fails(&["check", &file], 2);
+    }
+}
+
 #[test]
 fn check_reads_schemas_and_no_rows() {
     let job = Job::new();

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use crate::job::{Job, assert_says};
 use crate::site::Site;
-use crate::support::{committed, files_of, labelmill, stderr, stdout};
+use crate::support::{committed, files_of, labelmill, run_fails, stderr, stdout};
 
 const CROWD: &str = "source.annotations = [['i', 'a', 'x'], ['j', 'a', 'x'], ['j', 'b', 'y']]
     model.kind = 'majority_vote'\n";
@@ -30,6 +30,24 @@ fn runs_may_lie_on_another_disk_than_the_link_to_the_newest() {
         assert_eq!(job.path("out/latest").canonicalize().unwrap(), files);
         assert!(std::fs::symlink_metadata(job.path("out/_latest")).is_err(), "litter");
     }
+}
+
+#[test]
+fn a_sink_whose_folder_cannot_be_created_is_no_fault_of_the_data() {
+    let job = Job::new();
+    let pipeline = job.write("pipeline.toml", CROWD);
+    job.write("file", "mine");
+    let ends = |sink: &str, code: i32| {
+        run_fails(&["run", &pipeline, "--set", &format!("sink.url={sink}")], code)
+    };
+    // What is in the way is told with the spec; a disk that refuses may be tried again.
+    let error = ends(&job.url("file/out"), 2);
+    assert_says(&error, &["a folder is needed here", &job.url("file"), "found: a file"]);
+    if !Path::new("/proc/self").exists() {
+        return eprintln!("SKIPPED: there is no /proc");
+    }
+    let error = ends("/proc/out", 5);
+    assert_says(&error, &["/proc/out", "its folder cannot be created", "sink.url", "help: check"]);
 }
 
 #[test]

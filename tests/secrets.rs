@@ -141,7 +141,8 @@ fn no_file_of_a_run_holds_a_secret_of_the_spec() {
          model.kind = 'majority_vote'
          sink.compression = 'none'
          [[test]]
-         name = 'https://me:hunter2@host'",
+         name = 'https://me:hunter2@host'
+         expect.labels = [{ label = 'x' }]",
     );
     let spec = read_table(&run, "run")[0]["spec"].clone().unwrap();
     assert!(spec.contains("https://***@host/x?***"), "{spec}");

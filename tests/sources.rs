@@ -1,7 +1,7 @@
 //! What a pipeline file can state about its input: columns, SQL, weights, duplicates, questions, gold, classes.
 
 use crate::job::{Job, assert_says, cells, table_of};
-use crate::support::{assert_close, number, read_table, text};
+use crate::support::{assert_close, number, read_table, run_fails, text};
 
 /// Three annotators on two items: they disagree on `x` and agree on `y`.
 const CROWD: &str =
@@ -275,4 +275,30 @@ fn a_query_whose_rows_follow_from_the_clock_or_from_chance_is_refused() {
         let error = job.fails(&pipeline, 2);
         assert_says(&error, &["gives other rows each time", "source.sql.annotations", function]);
     }
+}
+
+#[test]
+fn a_query_that_computes_what_has_no_value_is_named_with_what_to_do() {
+    let job = Job::new();
+    job.write("in.csv", "instance_id,annotator_id,label,class,n\ni,a,x,x,1\nj,a,y,y,0\n");
+    for relation in ["annotations", "gold"] {
+        for (condition, what, help) in [
+            ("1 / n > 0", "divides by zero", "nullif(divisor, 0)"),
+            ("cast(label as int) > 0", "cannot be cast", "try_cast"),
+        ] {
+            let error = job.fails(
+                &format!(
+                    "source.annotations = '{{dir}}in.csv'\nsource.gold = '{{dir}}in.csv'\n{VOTE}\
+                     source.sql.{relation} = 'select * from {relation} where {condition}'\n"
+                ),
+                3,
+            );
+            assert_says(&error, &[what, help, &format!("where: source.sql.{relation}\n")]);
+        }
+    }
+    let divides = "select 1 / n from (values (0)) as t(n)";
+    let error = run_fails(&["sql", "-c", divides], 3);
+    assert_says(&error, &["divides by zero", "nullif"]);
+    let error = run_fails(&["sql", "-c", &format!("select 1; {divides}")], 3);
+    assert_says(&error, &["divides by zero", "where: statement 2\n"]);
 }

@@ -19,9 +19,9 @@ use crate::commands::evaluate::{Evaluation, evaluate};
 use crate::commands::explain::explain;
 use crate::commands::models::{ModelParameter, as_json, models, parameters};
 use crate::commands::predict::{Prediction, predict};
-use crate::commands::test::run_tests;
+use crate::commands::test::{exit_code, run_tests};
 use crate::engine::EngineSpec;
-use crate::error::{Error, Result, Stage};
+use crate::error::{Error, Result};
 use crate::model::ModelKind;
 use crate::pipeline::{self, PipelineSpec, load};
 use crate::redact::redacted;
@@ -193,19 +193,24 @@ async fn run_prediction(args: PredictArgs, quiet: bool, signals: &Signals) -> Re
 
 async fn run_test_blocks(args: &FileArgs) -> Result<ExitCode> {
     let spec = load_pipeline(args)?;
-    let verdicts = run_tests(&spec).await?;
+    let verdicts = run_tests(&spec).await;
     let mut failed = 0;
     for verdict in &verdicts {
-        let passed = verdict.failures.is_empty();
+        let passed = verdict.passed();
         print_message(&format!("{:<7} {}", if passed { "ok" } else { "FAILED" }, verdict.name));
         if !passed {
-            verdict.failures.iter().for_each(|f| print_message(&format!("        {f}")));
+            match &verdict.missing {
+                Ok(rows) => rows.iter().for_each(|row| print_message(&format!("        {row}"))),
+                Err(e) => {
+                    print_message(&format!("        {}", e.to_string().replace('\n', "\n        ")))
+                }
+            }
             verdict.warnings.iter().for_each(|w| print_message(&format!("        warning: {w}")));
             failed += 1;
         }
     }
     print_message(&format!("{} passed, {failed} failed", verdicts.len() - failed));
-    Ok(if failed == 0 { ExitCode::SUCCESS } else { ExitCode::from(Stage::Gate.exit_code()) })
+    Ok(ExitCode::from(exit_code(&verdicts)))
 }
 
 fn plain_table() -> TextTable {

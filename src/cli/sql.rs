@@ -24,9 +24,12 @@ pub(super) async fn command(args: &SqlArgs, warned: &mut Run) -> Result<()> {
     let what = Script { text: &text, run, tables, write };
     let stores = store(args.endpoint.as_deref());
     let (session, statements) = SqlSession::open(&what, stores, warned).await?;
-    for statement in statements {
+    let is_one_of_several = statements.len() > 1;
+    for (n, statement) in statements.into_iter().enumerate() {
         session.register_stores(&statement)?;
-        if !catch_panics(print_rows(&session, statement, args.json)).await? {
+        let printed = catch_panics(print_rows(&session, statement, args.json)).await;
+        let named = |e: Error| e.or_at(&format!("statement {}", n + 1));
+        if !printed.map_err(|e| if is_one_of_several { named(e) } else { e })? {
             break;
         }
     }

@@ -92,6 +92,7 @@ pub async fn predict(
             Ok(predicted)
         })
     })?;
+    run.keep_warnings_of_machine();
     let rows = predictions.len() as u64;
     let record = RunRecord {
         run_id,

@@ -6,7 +6,7 @@ use arrow::array::{Array, RecordBatch};
 use arrow::util::display::array_value_to_string;
 
 use crate::calibration::{CalibrationSpec, FitOn};
-use crate::error::{Error, Result, nearest};
+use crate::error::{Error, Result, Stage, nearest};
 use crate::pipeline::{Checkpoints, PipelineSpec, TestSpec, fit, read};
 use crate::run::Run;
 use crate::sink::RunTables;
@@ -17,40 +17,62 @@ use crate::tables::{FilledTable, Outcome, OutcomeTable, TABLES, Table};
 const TOLERANCE: f64 = 1e-6;
 
 /// The result of a test.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug)]
 pub struct Verdict {
     /// The test's name.
     pub name: String,
-    /// Each expected row that the tables lack; empty when the test passed.
-    pub failures: Vec<String>,
+    /// Each expected row that the tables lack; or the error that ended the test, such as that of rows that cannot be
+    /// fitted.
+    pub missing: Result<Vec<String>>,
     /// The warnings about its rows and its fit.
     pub warnings: Vec<String>,
 }
 
+impl Verdict {
+    /// Whether the tables have every expected row.
+    #[must_use]
+    pub fn passed(&self) -> bool {
+        self.missing.as_ref().is_ok_and(Vec::is_empty)
+    }
+}
+
 /// Runs every test of a pipeline, without reading its sources or writing anything.
-///
-/// # Errors
-/// When a test names a table that does not exist, or its rows cannot be fitted.
-pub async fn run_tests(spec: &PipelineSpec) -> Result<Vec<Verdict>> {
+pub async fn run_tests(spec: &PipelineSpec) -> Vec<Verdict> {
     let mut verdicts = Vec::with_capacity(spec.test.len());
     for (n, test) in spec.test.iter().enumerate() {
         let name = if test.name.is_empty() { format!("test {}", n + 1) } else { test.name.clone() };
         let mut run = Run::new(spec.seed);
-        let outcome =
-            outcome(spec, test, &mut run).await.map_err(|e| e.or_at(&format!("test[{n}]")))?;
-        let mut failures = Vec::new();
-        for (table, expected) in &test.expect {
-            let found = rows_of(find(table)?, &outcome)?;
-            failures.extend(
-                expected
-                    .iter()
-                    .filter(|row| !found.iter().any(|f| matches(f, row)))
-                    .map(|row| format!("{table}: no row has {}", describe(row))),
-            );
-        }
-        verdicts.push(Verdict { name, failures, warnings: run.warnings().to_vec() });
+        let missing = missing(spec, test, &mut run).await;
+        let missing = missing.map_err(|e| e.or_at(&format!("test[{n}]")));
+        verdicts.push(Verdict { name, missing, warnings: run.warnings().to_vec() });
     }
-    Ok(verdicts)
+    verdicts
+}
+
+/// The exit code of these tests: 0 if all passed, and that of a failed test otherwise. If every test that did not pass
+/// ended with an error, it is the code of the first error.
+#[must_use]
+pub fn exit_code(verdicts: &[Verdict]) -> u8 {
+    let failed = verdicts.iter().filter(|verdict| !verdict.passed());
+    let errors: Option<Vec<&Error>> =
+        failed.map(|verdict| verdict.missing.as_ref().err()).collect();
+    match errors.as_deref() {
+        None => Stage::Gate.exit_code(),
+        Some([]) => 0,
+        Some([first, ..]) => first.exit_code(),
+    }
+}
+
+/// Each expected row that the tables of a test lack.
+async fn missing(spec: &PipelineSpec, test: &TestSpec, run: &mut Run) -> Result<Vec<String>> {
+    let outcome = outcome(spec, test, run).await?;
+    let mut missing = Vec::new();
+    for (table, expected) in &test.expect {
+        let found = rows_of(find(table)?, &outcome)?;
+        let absent = expected.iter().filter(|row| !found.iter().any(|f| matches(f, row)));
+        missing.extend(absent.map(|row| format!("{table}: no row has {}", describe(row))));
+    }
+    Ok(missing)
 }
 
 async fn outcome(spec: &PipelineSpec, test: &TestSpec, run: &mut Run) -> Result<Outcome> {

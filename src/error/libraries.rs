@@ -1,5 +1,6 @@
 //! Converts the errors of libraries into labelmill's own.
 
+use arrow::error::ArrowError;
 use datafusion::error::DataFusionError;
 use datafusion::sql::sqlparser::parser::ParserError;
 
@@ -8,48 +9,36 @@ use super::{Error, Problem, Stage};
 
 impl From<DataFusionError> for Error {
     fn from(error: DataFusionError) -> Self {
-        if let Some(own) = own_error(&error) {
-            let Self { stage, problems, .. } = own;
-            return Self {
-                stage: *stage,
-                problems: problems.clone(),
-                source: Some(Box::new(error)),
-            };
-        }
-        if let DataFusionError::ResourcesExhausted(text) = error.find_root() {
+        let made = if let Some(Self { stage, problems, .. }) = in_chain::<Self>(&error) {
+            Self::several(*stage, problems.clone())
+        } else if let DataFusionError::ResourcesExhausted(text) = error.find_root() {
             let problem = Problem::new("a query needs more memory than engine.memory_limit allows")
                 .found(first_line(text))
                 .help("raise engine.memory_limit, or set a smaller engine.threads");
-            return Self { source: Some(Box::new(error)), ..Self::new(Stage::Spec, problem) };
-        }
-        let text = error.find_root().strip_backtrace();
-        if is_exhausted(&text) {
-            return Self { source: Some(Box::new(error)), ..Self::exhausted(first_line(&text)) };
-        }
-        let stage = stage_of(error.find_root());
-        let what = match error.find_root() {
-            DataFusionError::SQL(error, _) => not_sql(error),
-            root if is_of_a_name(root) => root.strip_backtrace().replace('\n', "\\n"),
-            root => first_line(&root.strip_backtrace()),
+            Self::new(Stage::Spec, problem)
+        } else {
+            let text = error.find_root().strip_backtrace();
+            let of_system =
+                in_chain::<std::io::Error>(&error).and_then(std::io::Error::raw_os_error);
+            match in_chain::<object_store::Error>(&error) {
+                _ if is_exhausted(&text) => Self::exhausted(first_line(&text)),
+                Some(store) => of_store(store),
+                None if of_system.is_some() => Self::store(first_line(&text)).help(DISK_HELP),
+                None => of_query(error.find_root()),
+            }
         };
-        let mut problem = Problem::new(what);
-        problem.help = match (stage, error.find_root()) {
-            (Stage::Store, root) if is_of_a_disk(root) => Some(DISK_HELP.to_owned()),
-            (Stage::Store, _) => Some(STORE_HELP.to_owned()),
-            (_, root) if is_of_a_name(root) => Some(NAME_HELP.to_owned()),
-            (_, DataFusionError::ParquetError(_)) => Some(DAMAGED_HELP.to_owned()),
-            _ => None,
-        };
-        Self { source: Some(Box::new(error)), ..Self::new(stage, problem) }
+        Self { source: Some(Box::new(error)), ..made }
     }
 }
 
-/// An error of labelmill's own that passed through a library.
-fn own_error<'a>(error: &'a (dyn std::error::Error + 'static)) -> Option<&'a Error> {
+/// The first error of this type in a chain of errors, such as one of labelmill's own that passed through a library.
+fn in_chain<'a, E: std::error::Error + 'static>(
+    error: &'a (dyn std::error::Error + 'static),
+) -> Option<&'a E> {
     let mut next = Some(error);
     while let Some(error) = next {
-        if let Some(own) = error.downcast_ref() {
-            return Some(own);
+        if let Some(found) = error.downcast_ref() {
+            return Some(found);
         }
         next = match error.downcast_ref::<std::io::Error>().and_then(std::io::Error::get_ref) {
             Some(inner) => Some(inner),
@@ -65,8 +54,8 @@ impl From<object_store::Error> for Error {
     }
 }
 
-impl From<arrow::error::ArrowError> for Error {
-    fn from(error: arrow::error::ArrowError) -> Self {
+impl From<ArrowError> for Error {
+    fn from(error: ArrowError) -> Self {
         DataFusionError::from(error).into()
     }
 }
@@ -75,18 +64,6 @@ impl From<parquet::errors::ParquetError> for Error {
     fn from(error: parquet::errors::ParquetError) -> Self {
         DataFusionError::from(error).into()
     }
-}
-
-/// Whether a store on local disk failed.
-fn is_of_a_disk(root: &DataFusionError) -> bool {
-    let DataFusionError::ObjectStore(e) = root else { return false };
-    matches!(**e, object_store::Error::Generic { store: "LocalFileSystem" | "local disk", .. })
-}
-
-/// Whether a name holds characters that no object store takes.
-fn is_of_a_name(root: &DataFusionError) -> bool {
-    let DataFusionError::ObjectStore(e) = root else { return false };
-    matches!(**e, object_store::Error::InvalidPath { .. })
 }
 
 /// The help line for a name that no object store takes.
@@ -101,23 +78,56 @@ const STORE_HELP: &str =
 const DAMAGED_HELP: &str =
     "the file is damaged, cut short, or not what its name says: write it again";
 
-fn stage_of(root: &DataFusionError) -> Stage {
+/// An error of a store, whether a query met it or a reader of files passed it on.
+fn of_store(error: &object_store::Error) -> Error {
+    use object_store::Error as StoreError;
+    let text = error.to_string();
+    match error {
+        StoreError::InvalidPath { .. } => Error::data(text.replace('\n', "\\n")).help(NAME_HELP),
+        StoreError::NotFound { .. } => Error::data(first_line(&text)),
+        StoreError::Generic { store: "LocalFileSystem" | "local disk", .. } => {
+            Error::store(first_line(&text)).help(DISK_HELP)
+        }
+        _ => Error::store(first_line(&text)).help(STORE_HELP),
+    }
+}
+
+/// An error of a query that the stores have no part in.
+fn of_query(root: &DataFusionError) -> Error {
+    let text = first_line(&root.strip_backtrace());
     match root {
-        DataFusionError::ObjectStore(e) => match **e {
-            object_store::Error::NotFound { .. } | object_store::Error::InvalidPath { .. } => {
-                Stage::Data
-            }
-            _ => Stage::Store,
-        },
-        DataFusionError::SQL(..)
-        | DataFusionError::Plan(_)
+        DataFusionError::SQL(error, _) => Error::spec(not_sql(error)),
+        DataFusionError::Plan(_)
         | DataFusionError::SchemaError(..)
         | DataFusionError::Configuration(_)
-        | DataFusionError::NotImplemented(_) => Stage::Spec,
-        DataFusionError::Internal(_) => Stage::Bug,
-        DataFusionError::External(e) if e.is::<object_store::Error>() => Stage::Store,
-        _ => Stage::Data,
+        | DataFusionError::NotImplemented(_) => Error::spec(text),
+        DataFusionError::Internal(_) => Error::new(Stage::Bug, Problem::new(text)),
+        DataFusionError::ParquetError(_) => Error::data(text).help(DAMAGED_HELP),
+        DataFusionError::ArrowError(error, _) => {
+            of_values(error).unwrap_or_else(|| Error::data(text))
+        }
+        _ => Error::data(text),
     }
+}
+
+/// The error of a query that computes what has no value.
+fn of_values(error: &ArrowError) -> Option<Error> {
+    Some(match error {
+        ArrowError::DivideByZero => Error::data("a query divides by zero").help(
+            "write nullif(divisor, 0) for the divisor, which makes the quotient null, or leave such rows out with `where`",
+        ),
+        ArrowError::ArithmeticOverflow(text) => {
+            let what = format!("a query computes a number that its type cannot hold: {text}");
+            Error::data(first_line(&what))
+                .help("cast to a wider type before computing, such as cast(x as double)")
+        }
+        ArrowError::CastError(text) => {
+            Error::data(first_line(&format!("a value cannot be cast: {text}"))).help(
+                "in a query, write try_cast for cast, which makes such a value null, or leave such rows out with `where`",
+            )
+        }
+        _ => return None,
+    })
 }
 
 fn not_sql(error: &ParserError) -> String {
@@ -130,4 +140,51 @@ fn not_sql(error: &ParserError) -> String {
 
 fn first_line(message: &str) -> String {
     message.lines().next().unwrap_or_default().replacen("Parquet error: ", "", 1)
+}
+
+#[cfg(test)]
+mod tests {
+    use parquet::errors::ParquetError;
+
+    use super::*;
+
+    fn told(error: impl Into<Error>) -> (u8, String) {
+        let error = error.into();
+        (error.exit_code(), error.to_string())
+    }
+
+    #[test]
+    fn a_store_that_fails_while_a_file_is_decoded_is_worth_another_try() {
+        let store = |store| object_store::Error::Generic { store, source: "broke off".into() };
+        for (name, help) in [("LocalFileSystem", DISK_HELP), ("S3", STORE_HELP)] {
+            let (code, text) = told(ParquetError::External(Box::new(store(name))));
+            assert_eq!(code, 5, "{text}");
+            assert!(text.contains("broke off") && text.contains(help), "{text}");
+        }
+        let damaged = told(ParquetError::General("bad page".to_owned()));
+        assert!(damaged.0 == 3 && damaged.1.contains(DAMAGED_HELP), "{damaged:?}");
+    }
+
+    /// The system's own errors are of the disk; a file that ends too early is damaged.
+    #[test]
+    fn a_disk_that_fails_while_a_file_is_decoded_is_worth_another_try() {
+        let arrow = |e: std::io::Error| ArrowError::IoError(e.to_string(), e);
+        let (code, text) = told(arrow(std::io::Error::from_raw_os_error(5)));
+        assert!(code == 5 && text.contains(DISK_HELP), "{text}");
+        assert_eq!(told(arrow(std::io::ErrorKind::UnexpectedEof.into())).0, 3);
+    }
+
+    #[test]
+    fn what_has_no_value_is_told_with_what_to_do() {
+        let overflow = ArrowError::ArithmeticOverflow("on: 9 * 9".to_owned());
+        let cast = ArrowError::CastError("string 'x'".to_owned());
+        for (error, what, help) in [
+            (ArrowError::DivideByZero, "divides by zero", "nullif(divisor, 0)"),
+            (overflow, "cannot hold: on: 9 * 9", "cast(x as double)"),
+            (cast, "cannot be cast: string 'x'", "try_cast"),
+        ] {
+            let (code, text) = told(error);
+            assert!(code == 3 && text.contains(what) && text.contains(help), "{text}");
+        }
+    }
 }

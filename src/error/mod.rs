@@ -251,7 +251,6 @@ impl Error {
 
     /// Moves every place that is the key `from`, or a key below it, to the same key below `to`.
     #[must_use]
-    #[cfg(feature = "neural")]
     pub(crate) fn moved(mut self, from: &str, to: &str) -> Self {
         for place in self.problems.iter_mut().filter_map(|problem| problem.place.as_mut()) {
             let below = place.strip_prefix(from);
@@ -351,7 +350,6 @@ mod tests {
     }
 
     #[test]
-    #[cfg(feature = "neural")]
     fn a_move_changes_places_below_the_key_and_nothing_else() {
         let places = ["a.b", "a.b.c", "a.bc", "x.a.b", "file: a.b"];
         let problem = |place: &str| Problem::new("a.b").found("a.b").help("a.b").at(place);

@@ -169,7 +169,8 @@ async fn read_within(
 ) -> Result<(Features, Budget)> {
     let schema = SchemaRef::clone(query.schema().inner());
     let context = Arc::new(query.task_ctx());
-    let plan = catch_panics(async { Ok(query.create_physical_plan().await?) }).await?;
+    let plan = catch_panics(async { Ok(query.create_physical_plan().await?) }).await;
+    let plan = plan.map_err(|e| e.or_at(place))?;
     let rows = rows_in(&plan);
     let mut reader = FeatureReader::new(&schema, Scratch { rows, ..scratch });
     let budget = Budget::new(&context, "features");

@@ -18,13 +18,21 @@ const GAIN: f64 = 0.05;
 /// matrix of 8 MB. The 21 841 classes of ImageNet would take up to 1e13 steps, on a matrix of 3.8 GB, for one warning.
 const MAX_STEPS: usize = 1_000_000_000;
 
-/// The label to which each class should be renamed, when renaming raises the trace by more than 5 %. `None` also where
-/// the check could take more than a billion steps.
-#[must_use]
-pub fn switched(a: &Annotations, confusion: &Confusion) -> Option<Vec<usize>> {
+/// The number of classes that occur, where the check could take more than a billion steps.
+#[derive(Debug, PartialEq, Eq)]
+pub struct TooManyClasses(pub usize);
+
+/// The label to which each class should be renamed, when renaming raises the trace by more than 5 %.
+///
+/// # Errors
+/// When too many classes occur to check this.
+pub fn switched(
+    a: &Annotations,
+    confusion: &Confusion,
+) -> Result<Option<Vec<usize>>, TooManyClasses> {
     let n = a.dims().classes;
     if n < 2 {
-        return None;
+        return Ok(None);
     }
     let columns = || {
         let columns = confusion.expected_count.chunks_exact(n).enumerate();
@@ -41,8 +49,7 @@ pub fn switched(a: &Annotations, confusion: &Confusion) -> Option<Vec<usize>> {
     let labels: Vec<usize> = (0..n).filter(|k| occurs[*k] || is_given[*k]).collect();
     let (rows, width) = (classes.len(), labels.len());
     if rows.saturating_mul(rows).saturating_mul(width) > MAX_STEPS {
-        tracing::info!(classes = rows, labels = width, "label switching is not checked");
-        return None;
+        return Err(TooManyClasses(rows));
     }
     // The counts of all annotators, `[label, class]`, of these labels and classes.
     let mut pooled = vec![0.0; width * rows];
@@ -56,13 +63,13 @@ pub fn switched(a: &Annotations, confusion: &Confusion) -> Option<Vec<usize>> {
     // The assignment solver needs integers; nine digits are enough for a threshold of five percent.
     let share = |row: usize, label: usize| (pooled[label * rows + row] / totals[row] * 1e9) as i64;
     let weights = (0..rows * width).map(|cell| share(cell / width, cell % width)).collect();
-    let matrix = Matrix::from_vec(rows, width, weights).ok()?;
+    let Ok(matrix) = Matrix::from_vec(rows, width, weights) else { return Ok(None) };
     let (best, assignment) = kuhn_munkres(&matrix);
     let own = |class: usize| labels.partition_point(|label| *label < class);
     let trace: i64 = classes.iter().enumerate().map(|(row, k)| matrix[(row, own(*k))]).sum();
     let gains = best as f64 > (1.0 + GAIN) * trace as f64;
     let renamed = assignment.into_iter().map(|label| labels[label]);
-    gains.then(|| permutation(n, classes.iter().copied().zip(renamed)))
+    Ok(gains.then(|| permutation(n, classes.iter().copied().zip(renamed))))
 }
 
 /// The names of all `n` classes, of which some are renamed: the others keep theirs, or take those that are left.
@@ -97,8 +104,8 @@ mod tests {
             cells: Cells::Dense(vec![0.0; 4]),
         };
         // [column, class]: label 0 given class 1, label 1 given class 0
-        assert_eq!(switched(&a, &confusion(vec![0.1, 0.9, 0.9, 0.1])), Some(vec![1, 0]));
-        assert_eq!(switched(&a, &confusion(vec![0.9, 0.1, 0.1, 0.9])), None);
+        assert_eq!(switched(&a, &confusion(vec![0.1, 0.9, 0.9, 0.1])), Ok(Some(vec![1, 0])));
+        assert_eq!(switched(&a, &confusion(vec![0.9, 0.1, 0.1, 0.9])), Ok(None));
     }
 
     #[test]
@@ -107,11 +114,15 @@ mod tests {
         // [column, class]: label 0 given class 2, label 1 given class 0, label 2 given class 1
         let expected_count = vec![0.0, 0.1, 0.9, 0.9, 0.0, 0.1, 0.1, 0.9, 0.0];
         let confusion = Confusion { expected_count, cells: Cells::Dense(vec![0.0; 9]) };
-        assert_eq!(switched(&a, &confusion), Some(vec![1, 2, 0]));
+        assert_eq!(switched(&a, &confusion), Ok(Some(vec![1, 2, 0])));
     }
 
     /// The check of one annotator who gives the label `of(k, n)` for every class `k` below `n`, ten times.
-    fn renamed(n_classes: usize, n: usize, of: fn(usize, usize) -> usize) -> Option<Vec<usize>> {
+    fn renamed(
+        n_classes: usize,
+        n: usize,
+        of: fn(usize, usize) -> usize,
+    ) -> Result<Option<Vec<usize>>, TooManyClasses> {
         let rows: Vec<(u32, u32, u32)> = (0..n as u32).map(|k| (k, 0, k)).collect();
         let mut expected_count = vec![0.0; n * n_classes];
         (0..n).for_each(|k| expected_count[of(k, n) * n_classes + k] = 10.0);
@@ -122,10 +133,10 @@ mod tests {
     /// With a row for every class of the list, this would be a matrix of 3.8 GB.
     #[test]
     fn classes_that_do_not_occur_cost_nothing_and_keep_their_names() {
-        let names = renamed(21_841, 4, |k, n| n - 1 - k).unwrap();
+        let names = renamed(21_841, 4, |k, n| n - 1 - k).unwrap().unwrap();
         assert_eq!(names[..4], [3, 2, 1, 0]);
         assert!((4..21_841).all(|k| names[k] == k));
-        assert_eq!(renamed(21_841, 4, |k, _| k), None);
+        assert_eq!(renamed(21_841, 4, |k, _| k), Ok(None));
     }
 
     /// Both classes that occur are called by the name of one that does not, which takes a name that is left.
@@ -136,15 +147,15 @@ mod tests {
         // [column, class]: label 1 given class 0, label 3 given class 4
         (expected_count[0], expected_count[9]) = (2.0, 2.0);
         let confusion = Confusion { expected_count, cells: Cells::Dense(Vec::new()) };
-        assert_eq!(switched(&a, &confusion), Some(vec![1, 0, 2, 4, 3]));
+        assert_eq!(switched(&a, &confusion), Ok(Some(vec![1, 0, 2, 4, 3])));
     }
 
     #[test]
     fn more_than_a_thousand_classes_that_occur_are_not_checked() {
         let next = |k, n| (k + 1) % n;
-        let names = renamed(1_000, 1_000, next).unwrap();
+        let names = renamed(1_000, 1_000, next).unwrap().unwrap();
         assert!((0..1_000).all(|k| names[k] == (k + 1) % 1_000));
-        assert_eq!(renamed(1_001, 1_001, next), None);
+        assert_eq!(renamed(1_001, 1_001, next), Err(TooManyClasses(1_001)));
     }
 
     /// All classes have the same weight, however often they occur: .6 + .2 against .4 + .8, though 62 answers of 110
@@ -154,7 +165,8 @@ mod tests {
         let a = tiny(2, &[(0, 0, 0), (1, 0, 1)]);
         let switched = |expected_count: [f64; 4]| {
             let cells = Cells::Dense(vec![0.0; 4]);
-            switched(&a, &Confusion { expected_count: expected_count.to_vec(), cells })
+            let confusion = Confusion { expected_count: expected_count.to_vec(), cells };
+            switched(&a, &confusion).unwrap()
         };
         assert_eq!(switched([60.0, 8.0, 40.0, 2.0]), Some(vec![1, 0]));
         assert_eq!(switched([49.0, 5.0, 51.0, 5.0]), None);

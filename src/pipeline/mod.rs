@@ -14,7 +14,8 @@ use crate::decide::Tally;
 use crate::error::{Error, Problem, Result, offenders};
 use crate::frame::{Frame, Relations, Scratch, collect, dense_result_bytes};
 use crate::gate::Measures;
-use crate::model::{Model, model_kind, switching};
+use crate::model::switching::{self, TooManyClasses};
+use crate::model::{Model, model_kind};
 use crate::redact::{redacted, redacted_json};
 use crate::run::Run;
 use crate::sink::{
@@ -118,7 +119,8 @@ pub async fn read(
         relations.features = features.map(|query| (query, Scratch::of(&spec.engine)));
         relations.annotator_features = source.annotator_features(ctx, run).await?;
     }
-    collect(relations, &spec.frame, run).await.map_err(|e| e.or_at("source.annotations"))
+    let frames = collect(relations, &spec.frame, run).await;
+    frames.map_err(|e| source.at_query(e.or_at("source.annotations")))
 }
 
 /// Fits the model to each question's frame, calibrates its posteriors and predictions where that is configured, and
@@ -143,6 +145,7 @@ pub fn fit(
         metrics.extend(measured.into_iter().map(|metric| (question, metric)));
         answers.push(answer);
     }
+    run.keep_warnings_of_machine();
     Ok(Outcome {
         answers,
         decide: spec.decide.clone(),
@@ -202,10 +205,15 @@ fn fit_question(
             Problem::new(format!("the fit gave NaN or an infinity: {what}")).at("model"),
         ));
     }
-    if let Some(confusion) = &fitted.report.confusion
-        && let Some(names) = switching::switched(&frame.annotations, confusion)
-    {
-        run.warn(switch_warning(&frame, &names));
+    if let Some(confusion) = &fitted.report.confusion {
+        match switching::switched(&frame.annotations, confusion) {
+            Ok(Some(names)) => run.warn(switch_warning(&frame, &names)),
+            Ok(None) => {}
+            Err(TooManyClasses(n)) => run.warn(format!(
+                "it is not checked whether the fit has switched labels, as {n} classes occur: compare with majority_vote, \
+                 or give some gold"
+            )),
+        }
     }
     let scorer = Scorer { decide: &spec.decide, seed: spec.seed, frame: &frame };
     let measured = if spec.calibration.is_on() {

@@ -73,6 +73,9 @@ impl PipelineSpec {
             );
         }
         self.store.check(place, problems);
+        for (n, test) in self.test.iter().enumerate() {
+            test.check(&format!("{place}: test[{n}]"), problems);
+        }
         if model_kind(&self.model.kind).is_ok_and(|f| f.needs_features)
             && !self.source.has_features()
         {

@@ -9,7 +9,7 @@ pub(crate) mod checkpoint;
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicI32, Ordering};
-use std::sync::{Arc, LazyLock};
+use std::sync::{Arc, LazyLock, Mutex, PoisonError};
 use std::time::Instant;
 
 use rand::Rng as _;
@@ -159,6 +159,8 @@ pub struct Run {
     subject: Option<String>,
     /// The number of warnings before those about the subject.
     before_subject: usize,
+    /// The warnings of [`Run::warn_of_machine`], of this run and of all its clones.
+    of_machine: Arc<Mutex<Vec<String>>>,
     checkpoint: Option<PathBuf>,
 }
 
@@ -176,6 +178,7 @@ impl Run {
             warnings: Vec::new(),
             subject: None,
             before_subject: 0,
+            of_machine: Arc::default(),
             checkpoint: None,
         }
     }
@@ -285,6 +288,26 @@ impl Run {
         }
     }
 
+    /// Reports a warning about the machine, such as that its GPU cannot be used; once only, whatever the subject.
+    /// [`Run::keep_warnings_of_machine`] adds it to the others.
+    ///
+    /// # Why
+    /// What opens a device has the run by reference only, or a clone of it.
+    #[cfg(feature = "neural")]
+    pub(crate) fn warn_of_machine(&self, message: String) {
+        let mut of_machine = self.of_machine.lock().unwrap_or_else(PoisonError::into_inner);
+        if !of_machine.contains(&message) {
+            self.progress.warn(&message);
+            of_machine.push(message);
+        }
+    }
+
+    /// Keeps the warnings about the machine, which were shown before, for the table `run`.
+    pub(crate) fn keep_warnings_of_machine(&mut self) {
+        let mut of_machine = self.of_machine.lock().unwrap_or_else(PoisonError::into_inner);
+        self.warnings.append(&mut of_machine);
+    }
+
     /// All warnings so far.
     #[must_use]
     pub fn warnings(&self) -> &[String] {
@@ -340,6 +363,19 @@ mod tests {
         let want = ["", "question `p`: ", "question `q`: "]
             .map(|subject| [format!("{subject}few rows"), format!("{subject}no gold")]);
         assert_eq!(run.warnings(), want.as_flattened());
+    }
+
+    #[cfg(feature = "neural")]
+    #[test]
+    fn a_warning_about_the_machine_comes_from_any_clone_and_is_kept_once() {
+        let mut run = Run::new(1);
+        run.warn_about(Some("question `p`".to_owned()));
+        for run in [run.clone(), run.part("a")] {
+            run.warn_of_machine("no GPU".to_owned());
+        }
+        assert!(run.warnings().is_empty());
+        run.keep_warnings_of_machine();
+        assert_eq!(run.warnings(), ["no GPU"]);
     }
 
     /// Parts of a run have the run's memory.

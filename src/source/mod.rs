@@ -197,6 +197,14 @@ impl Source {
         self.queries.iter().find(|query| query.relation == relation)
     }
 
+    /// Moves an error about a relation to the query that provides it, where that is the user's own.
+    #[must_use]
+    pub fn at_query(&self, error: Error) -> Error {
+        self.queries.iter().fold(error, |error, Query { relation, .. }| {
+            error.moved(&format!("source.{relation}"), &format!("source.sql.{relation}"))
+        })
+    }
+
     /// The annotations relation: `instance_id`, `annotator_id`, `label`, and the optional columns that exist.
     ///
     /// # Errors

@@ -16,8 +16,8 @@ use futures::stream::{self, BoxStream};
 use object_store::path::Path;
 use object_store::{
     Attributes, CopyOptions, Error as StoreError, GetOptions, GetRange, GetResult,
-    GetResultPayload, ListResult, MultipartUpload, ObjectMeta, ObjectStore, PutMultipartOptions,
-    PutOptions, PutPayload, PutResult, Result,
+    GetResultPayload, ListResult, MultipartUpload, ObjectMeta, ObjectStore, ObjectStoreExt,
+    PutMultipartOptions, PutOptions, PutPayload, PutResult, Result,
 };
 use url::Url;
 
@@ -48,9 +48,33 @@ impl PinnedStore {
         StoreError::Generic { store: "source", source: Box::new(error) }
     }
 
-    fn changed(&self, location: &Path, how: &str) -> StoreError {
-        let error = changed(&format!("`{}` {how}", shown(&self.url, location)));
+    /// The error for a file that is not as it was listed.
+    async fn changed(&self, listed: &ObjectMeta) -> StoreError {
+        let how = match self.inner.head(&listed.location).await {
+            Ok(now) if now.size != listed.size => {
+                let (before, now) = (listed.size, now.size);
+                format!("was written again: {before} bytes when it was listed, {now} now")
+            }
+            Err(StoreError::NotFound { .. }) => "was removed".to_owned(),
+            _ => "was written again".to_owned(),
+        };
+        let error = changed(&format!("`{}` {how}", shown(&self.url, &listed.location)));
         StoreError::Generic { store: "source", source: Box::new(error) }
+    }
+
+    /// Reads a range of a local file that was opened, as long as the file stays as it was listed.
+    ///
+    /// # Why
+    /// Another process may cut the file short, or write into it, between the opening and the last byte.
+    async fn read_range(&self, listed: &ObjectMeta, opened: GetResult) -> Result<GetResult> {
+        let (meta, range) = (opened.meta.clone(), opened.range.clone());
+        let attributes = opened.attributes.clone();
+        let read = opened.bytes().await;
+        if !self.inner.head(&listed.location).await.is_ok_and(|now| is_same(listed, &now)) {
+            return Err(self.changed(listed).await);
+        }
+        let payload = GetResultPayload::Stream(stream::iter([Ok(read?)]).boxed());
+        Ok(GetResult { payload, meta, range, attributes })
     }
 
     fn listed(&self, location: &Path) -> Result<&ObjectMeta> {
@@ -87,12 +111,15 @@ impl ObjectStore for PinnedStore {
         options.version = options.version.or_else(|| listed.version.clone());
         // A weak ETag never satisfies `If-Match`; the tag of the answer is compared below.
         options.if_match = listed.e_tag.clone().filter(|tag| !tag.starts_with("W/"));
+        let is_part = options.range.is_some();
         match self.inner.get_opts(location, options).await {
-            Ok(result) if is_same(listed, &result.meta) => Ok(result),
-            Ok(_) | Err(StoreError::Precondition { .. }) => {
-                Err(self.changed(location, "was written again"))
+            Ok(found) if is_same(listed, &found.meta) => match found.payload {
+                GetResultPayload::File(..) if is_part => self.read_range(listed, found).await,
+                _ => Ok(found),
+            },
+            Ok(_) | Err(StoreError::Precondition { .. } | StoreError::NotFound { .. }) => {
+                Err(self.changed(listed).await)
             }
-            Err(StoreError::NotFound { .. }) => Err(self.changed(location, "was removed")),
             Err(other) => Err(other),
         }
     }
@@ -164,7 +191,7 @@ fn read_only(operation: &str) -> StoreError {
 mod tests {
     use super::*;
     use futures::TryStreamExt;
-    use object_store::ObjectStoreExt;
+    use object_store::local::LocalFileSystem;
     use object_store::memory::InMemory;
 
     async fn stored(files: &[(&str, &str)]) -> (Arc<InMemory>, Vec<ObjectMeta>) {
@@ -219,5 +246,31 @@ mod tests {
         );
         let gone = message(pinned.get_range(&c, 0..1).await.unwrap_err());
         assert!(gone.contains("`s3://bucket/c` was removed"), "{gone}");
+    }
+
+    /// The file is opened first, then another process writes to it, and then the range is read.
+    #[tokio::test]
+    async fn a_local_file_that_changes_while_a_range_is_read_is_an_error_worth_another_try() {
+        for (later, wanted) in [
+            ("four", "16 bytes when it was listed, 4 now"),
+            ("sixteen and more bytes", "16 bytes when it was listed, 22 now"),
+        ] {
+            let folder = tempfile::tempdir().unwrap();
+            let file = folder.path().join("a");
+            std::fs::write(&file, "sixteen bytes...").unwrap();
+            let store = Arc::new(LocalFileSystem::new_with_prefix(folder.path()).unwrap());
+            let objects: Vec<ObjectMeta> = store.list(None).try_collect().await.unwrap();
+            let url = Url::from_directory_path(folder.path()).unwrap();
+            let inner = Arc::clone(&store) as Arc<dyn ObjectStore>;
+            let pinned = PinnedStore::new(inner, &objects, &url);
+            let a = Path::from("a");
+            assert_eq!(pinned.get_range(&a, 8..16).await.unwrap().as_ref(), b"bytes...");
+            let range = GetOptions { range: Some((8..16).into()), ..GetOptions::default() };
+            let opened = store.get_opts(&a, range).await.unwrap();
+            std::fs::write(&file, later).unwrap();
+            let error = Error::from(pinned.read_range(&objects[0], opened).await.unwrap_err());
+            assert_eq!(error.exit_code(), 5, "{error}");
+            assert!(error.to_string().contains(wanted), "{error}");
+        }
     }
 }

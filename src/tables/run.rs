@@ -53,8 +53,7 @@ pub struct RunRecord {
     pub seconds_fitting: f64,
     /// The most memory the process held until the tables were written.
     pub peak_memory_bytes: u64,
-    /// The warnings about the data and the fit, as they were shown. Those of the store, and that no GPU can be used,
-    /// are in the log alone.
+    /// The warnings about the data and the fit, as they were shown. Those of the store are in the log alone.
     pub warnings: Vec<String>,
 }
 

@@ -37,7 +37,8 @@ pub struct ForestSpec {
     /// The number of trees. Raising it makes probabilities less random, and costs time in proportion.
     #[schemars(range(min = 1, max = 100_000))]
     pub trees: u32,
-    /// The number of features that each split considers; null for the square root of their number.
+    /// The number of features that each split considers, at most as many as there are; null for the square root of their
+    /// number.
     #[schemars(range(min = 1))]
     pub features_per_split: Option<u32>,
     /// The settings of each tree.
@@ -68,9 +69,20 @@ impl RandomForest {
         Self { spec, n_features, n_classes, trees: Vec::new(), out_of_bag: Vec::new() }
     }
 
-    fn features_per_split(&self) -> usize {
-        let root = self.n_features.isqrt();
-        self.spec.features_per_split.map_or(root, |n| n as usize).clamp(1, self.n_features.max(1))
+    /// The number of features that each split considers.
+    ///
+    /// # Errors
+    /// When the spec has more than there are.
+    fn features_per_split(&self) -> Result<usize> {
+        let all = self.n_features.max(1);
+        match self.spec.features_per_split.map(|n| n as usize) {
+            None => Ok(all.isqrt()),
+            Some(n) if n <= all => Ok(n),
+            Some(n) => Err(Error::spec("there are fewer features than a split is to consider")
+                .at("model.classifier.random_forest.features_per_split")
+                .found(format!("{n}, with {all} features"))
+                .help("lower it, or leave it out for the square root of their number")),
+        }
     }
 
     /// Writes P(class) of a row of features, `[feature]`, into `p`, `[class]`.
@@ -155,7 +167,7 @@ fn bootstrap(examples: Examples<'_>, rng: &mut Rng) -> Result<Vec<f64>> {
 
 impl Classifier for RandomForest {
     fn fit(&mut self, examples: Examples<'_>, run: &Run) -> Result<()> {
-        let (spec, per_split) = (&self.spec, self.features_per_split());
+        let (spec, per_split) = (&self.spec, self.features_per_split()?);
         check_memory(examples, &spec.tree, spec.trees as usize, run)?;
         let columns = examples.columns.of(examples);
         let growth = Growth { columns, examples, spec: &spec.tree, cancel: &run.cancel };
@@ -237,6 +249,19 @@ mod tests {
         };
         assert!(!uses_second(Some(2), 8));
         assert!(uses_second(Some(1), 8) && uses_second(None, 9));
+    }
+
+    // keys: gem.classifier.random_forest.features_per_split
+    #[test]
+    fn a_split_cannot_consider_more_features_than_there_are() {
+        let fit = |features_per_split| {
+            forest(1, Some(features_per_split)).fit(forty().examples(), &Run::new(1))
+        };
+        assert!(fit(2).is_ok());
+        let error = fit(3).unwrap_err();
+        assert_eq!(error.exit_code(), 2);
+        let text = error.to_string();
+        assert!(text.contains("features_per_split\n  found: 3, with 2 features"), "{text}");
     }
 
     // keys: gem.classifier.random_forest.tree.max_depth, gem.classifier.random_forest.tree.min_leaf_weight

@@ -155,9 +155,10 @@ impl EmSteps for DawidSkene {
         let middle = rows.len() / 2;
         let median = *rows.select_nth_unstable(middle).1;
         let enough = FEW_PER_CLASS * a.dims().classes;
+        // The same words for a fit of other annotations, such as of those that are not held out: one warning in all.
         (self.smoothing == 0.0 && (median as usize) < enough).then(|| {
             format!(
-                "half of the annotators have at most {median} annotations, few for a {n} x {n} confusion matrix: set \
+                "half of the annotators have fewer than {enough} annotations, few for a {n} x {n} confusion matrix: set \
                  model.smoothing between 0.01 and 0.1, or compare with majority_vote",
                 n = a.dims().classes
             )
@@ -177,6 +178,19 @@ impl EmSteps for DawidSkene {
 mod tests {
     use super::*;
     use crate::testing::{fit, iterations, tiny};
+
+    /// The second fit has fewer annotations than the first.
+    #[test]
+    fn few_annotations_are_cautioned_against_once_for_a_subject() {
+        let rows: Vec<_> = (0..9).flat_map(|i| [(i, 0, i % 2), (i, 1, i % 2)]).collect();
+        let mut run = Run::new(0);
+        for n in [18, 12] {
+            let a = tiny(2, &rows[..n]);
+            Em(DawidSkene::default()).fit((&a).into(), &mut run).unwrap();
+        }
+        assert_eq!(run.warnings().len(), 1, "{:?}", run.warnings());
+        assert!(run.warnings()[0].contains("fewer than 10 annotations, few for a 2 x 2"));
+    }
 
     // keys: dawid_skene.smoothing, dawid_skene.diagonal
     #[test]

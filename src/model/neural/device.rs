@@ -14,6 +14,7 @@ use candle_core::{Device, DeviceLocation};
 
 use crate::error::{Error, Result};
 use crate::model::fitted::on_cpu;
+use crate::run::Run;
 
 /// The least number of multiply-adds in a forward pass for which `auto` takes a GPU.
 pub(crate) const MIN_MULTIPLY_ADDS: usize = 300_000_000;
@@ -56,16 +57,20 @@ impl DeviceChoice {
     }
 
     /// Opens the device. `multiply_adds` counts those of a step; only `auto` calls it, and only where there may be a
-    /// GPU.
+    /// GPU. `run` is warned where a GPU pays and cannot be used.
     ///
     /// # Errors
     /// When the GPU cannot be used, or `multiply_adds` fails.
-    pub(crate) fn open(self, multiply_adds: impl FnOnce() -> Result<usize>) -> Result<Device> {
+    pub(crate) fn open(
+        self,
+        run: &Run,
+        multiply_adds: impl FnOnce() -> Result<usize>,
+    ) -> Result<Device> {
         match self {
             Self::Cpu => Ok(Device::Cpu),
             Self::Auto if !candle_core::utils::cuda_is_available() => Ok(Device::Cpu),
             Self::Auto if !gpu_pays(multiply_adds()?) => Ok(Device::Cpu),
-            Self::Auto => Ok(gpu_or_cpu()),
+            Self::Auto => Ok(gpu_or_cpu(run)),
             Self::Cuda(ordinal) => Device::new_cuda(ordinal).map_err(|e| {
                 let first = first_line(&e);
                 Error::fit(format!("the device cannot be used: {first}"))
@@ -80,9 +85,10 @@ fn gpu_pays(multiply_adds: usize) -> bool {
     multiply_adds >= MIN_MULTIPLY_ADDS
 }
 
-fn gpu_or_cpu() -> Device {
+fn gpu_or_cpu(run: &Run) -> Device {
     Device::new_cuda(0).unwrap_or_else(|e| {
-        tracing::warn!("no GPU can be used, so the CPU computes: {}", first_line(&e));
+        let why = first_line(&e);
+        run.warn_of_machine(format!("no GPU can be used, so the CPU computes: {why}"));
         Device::Cpu
     })
 }
@@ -139,17 +145,27 @@ mod tests {
             // More GPUs than any machine has: only opening the device fails.
             let far = DeviceChoice::parse("cuda:999").unwrap();
             assert_eq!(far, DeviceChoice::Cuda(999));
-            assert!(far.open(|| Ok(0)).is_err());
+            assert!(far.open(&Run::new(0), || Ok(0)).is_err());
+        }
+    }
+
+    /// Only a program with CUDA, on a machine without a GPU, gets to the warning.
+    #[test]
+    fn a_gpu_that_cannot_be_used_is_a_warning_of_the_run() {
+        let mut run = Run::new(0);
+        if gpu_or_cpu(&run).is_cpu() {
+            run.keep_warnings_of_machine();
+            assert!(run.warnings()[0].starts_with("no GPU can be used"), "{:?}", run.warnings());
         }
     }
 
     /// A device that is named is opened without counting.
     #[test]
     fn a_named_device_needs_no_count() {
-        let counted = || Err(Error::bug("counted"));
-        assert!(matches!(DeviceChoice::Cpu.open(counted), Ok(Device::Cpu)));
+        let (run, counted) = (Run::new(0), || Err(Error::bug("counted")));
+        assert!(matches!(DeviceChoice::Cpu.open(&run, counted), Ok(Device::Cpu)));
         if !cfg!(feature = "cuda") {
-            assert!(matches!(DeviceChoice::Auto.open(counted), Ok(Device::Cpu)));
+            assert!(matches!(DeviceChoice::Auto.open(&run, counted), Ok(Device::Cpu)));
         }
     }
 }

@@ -105,10 +105,10 @@ impl SoftTargetNetwork {
         let dims = Dims { instances, annotators: 0, classes, labels: classes };
         let none = no_annotations(dims)?;
         let data = TrainingData::without_annotations(matrix, &row_of, &none);
-        let run = &mut inside(run);
         let before = self.trained.take();
         let TrainedLearners { learners, device, batch_rows, trace } =
             before.map_or_else(|| self.start(&data, &targets, run), Ok)?;
+        let run = &mut inside(run);
         let done = trace.len() as u32;
         let mean_weight = targets.values().iter().sum::<f64>() / rows.len() as f64;
         let model = SoftTargetLoss { done, epochs_per_fit: self.epochs_per_fit, mean_weight };

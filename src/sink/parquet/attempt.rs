@@ -14,8 +14,7 @@ use rand::TryRngCore;
 use rand::rngs::OsRng;
 
 use super::control::{ControlFile, json, version_of};
-use super::disk::Created;
-use super::disk::{STAGED, is_full, on_disk, sync_folder_of};
+use super::disk::{Created, STAGED, create_with_folders, is_full, on_disk, sync_folder_of};
 use super::lease::{Lease, Process};
 use super::manifest::ManifestNumber;
 use super::parquet_sink::ParquetSink;
@@ -292,15 +291,10 @@ fn no_create_only() -> Error {
 /// Creates a lease's file. It is written in place: no other process waits for this name, and a truncated lease names no
 /// files.
 fn create_new(file: &FilePath, bytes: &[u8], sync: bool) -> io::Result<()> {
-    let create = || {
+    let mut created = create_with_folders(|| {
         file.parent().map_or(Ok(()), fs::create_dir_all)?;
         File::options().write(true).create_new(true).open(file)
-    };
-    // Another writer may have just removed the empty folder.
-    let mut created = match create() {
-        Err(e) if e.kind() == io::ErrorKind::NotFound => create()?,
-        created => created?,
-    };
+    })?;
     let written =
         created.write_all(bytes).and_then(|()| if sync { created.sync_all() } else { Ok(()) });
     if written.is_err() {

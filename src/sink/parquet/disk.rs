@@ -101,16 +101,25 @@ fn staged(
     staging: &FilePath,
     sync: bool,
 ) -> io::Result<tempfile::NamedTempFile> {
-    // Another writer of the run may have just removed the empty folder.
-    let mut file = match new_file(target, staging) {
-        Err(e) if e.kind() == io::ErrorKind::NotFound => new_file(target, staging)?,
-        file => file?,
-    };
+    let mut file = create_with_folders(|| new_file(target, staging))?;
     file.write_all(bytes)?;
     if sync {
         file.as_file().sync_all()?;
     }
     Ok(file)
+}
+
+/// Creates a file and its folders; a second time if a folder is missing, because another writer of the run may have just
+/// removed the empty folder. A folder that is still missing cannot be created, such as one below `/proc`.
+pub(super) fn create_with_folders<T>(create: impl Fn() -> io::Result<T>) -> io::Result<T> {
+    let is_missing = |e: &io::Error| e.kind() == io::ErrorKind::NotFound;
+    match create() {
+        Err(e) if is_missing(&e) => create().map_err(|e| match e {
+            e if is_missing(&e) => io::Error::other(format!("its folder cannot be created: {e}")),
+            other => other,
+        }),
+        created => created,
+    }
 }
 
 fn new_file(target: &FilePath, staging: &FilePath) -> io::Result<tempfile::NamedTempFile> {

@@ -18,7 +18,7 @@ pub(crate) fn learners_on_device(
     setting: &LearnerSetting<'_>,
     batch_rows: impl FnOnce(&Learners) -> usize,
 ) -> Result<(Learners, Device)> {
-    let device = DeviceChoice::parse(name)?.open(|| {
+    let device = DeviceChoice::parse(name)?.open(setting.run, || {
         let learners = Learners::new(specs.clone(), setting)?;
         Ok(learners.multiply_adds(batch_rows(&learners)))
     })?;

@@ -84,9 +84,9 @@ pub struct TrainSpec {
     /// The share of annotations that `annotation_likelihood` holds out.
     #[schemars(range(min = 0.0, max = 0.9))]
     pub held_out: f64,
-    /// The decay of an exponential average of all parameters, from 0 to below 1, updated at the end of each epoch whose
-    /// parameters could be kept (in `tcl`, those of the retraining). The average is scored and kept in place of the
-    /// parameters themselves; 0 for none.
+    /// The decay of an exponential average of all parameters, counted confusion matrices among them, from 0 to below 1,
+    /// updated at the end of each epoch whose parameters could be kept (in `tcl`, those of the retraining). The average is
+    /// scored and kept in place of the parameters themselves; 0 for none.
     #[schemars(range(min = 0.0, max = 0.999))]
     pub average: f64,
     /// Stop after this many epochs without an improvement.
