@@ -3,7 +3,8 @@
 use std::sync::Arc;
 
 use arrow::array::{ArrayRef, ListArray, StringArray};
-use arrow::datatypes::Int64Type;
+use arrow::compute::cast;
+use arrow::datatypes::{DataType, Int64Type};
 
 use crate::job::{Job, assert_says};
 use crate::support::{run_fails, run_ok, write_parquet};
@@ -80,6 +81,59 @@ fn columns_that_the_frame_refuses_are_found_before_a_row_is_read() {
             ],
         );
     }
+}
+
+/// Whether two listed labels are equal depends on the type of the column of labels.
+// keys: frame.classes, frame.extra_labels
+#[test]
+fn a_label_that_is_listed_twice_is_found_before_a_row_is_read() {
+    let job = Job::new();
+    let text: ArrayRef = Arc::new(StringArray::from(vec!["1"]));
+    for (name, labels) in [
+        ("text", Arc::clone(&text)),
+        ("integers", cast(&text, &DataType::Int8).unwrap()),
+        ("floats", cast(&text, &DataType::Float64).unwrap()),
+    ] {
+        let ids = ["instance_id", "annotator_id"].map(|name| (name, Arc::clone(&text)));
+        let columns = ids.into_iter().chain([("label", labels)]);
+        write_parquet(&job.path(&format!("{name}.parquet")), columns.collect());
+    }
+    let lists = |source: &str, lists: &str| {
+        let pipeline = format!(
+            "source.annotations = '{{dir}}{source}.parquet'\nframe = {{ {lists} }}\nsink.url = '{{dir}}out-{source}'\n{VOTE}"
+        );
+        job.write("pipeline.toml", &pipeline)
+    };
+    for (source, list, problems) in [
+        ("text", "classes = ['1', '1']", &["listed twice\n  where: frame.classes[1]"][..]),
+        ("integers", "classes = ['1', 2, '01', 7e9]", &["Int8", "frame.classes[2]\n  found: `01`"]),
+        (
+            "floats",
+            "classes = [1, 2], extra_labels = ['2.0', 'NaN']",
+            &["`NaN`", "`2` in both lists"],
+        ),
+        (
+            "text",
+            "classes = ['1', '1'], extra_labels = ['1', 'x', 'x']",
+            &[
+                "frame.classes[1]",
+                "frame.extra_labels[2]",
+                "a label cannot be a class and no class",
+            ],
+        ),
+    ] {
+        let file = lists(source, list);
+        for command in ["check", "run"] {
+            assert_problems(&run_fails(&[command, &file], 2), problems);
+        }
+    }
+    for command in ["check", "run"] {
+        run_ok(&[command, &lists("text", "classes = ['1', '01', 1.0], extra_labels = [2]")]);
+    }
+    // Beside the problems of the columns.
+    let file = lists("text", "classes = ['1', '1'], duplicates = 'last'");
+    let all = ["cannot be found without `annotated_at`", "a value is listed twice"];
+    assert_problems(&run_fails(&["check", &file], 3), &all);
 }
 
 #[test]

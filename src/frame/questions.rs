@@ -9,9 +9,10 @@ use arrow::compute::{cast, take_record_batch};
 use arrow::datatypes::{DataType, Schema, SchemaRef};
 
 use super::budget::{Budget, HeldBytes};
+use super::classes::check_lists;
 use super::collector::{Collector, Finished, Unlabelled};
 use super::gold::GoldRows;
-use super::id_columns::id_columns;
+use super::id_columns::{id_columns, label_column};
 use super::ids::{Ids, Interner, NULL, as_text};
 use super::rejects::{Reason, Rejects};
 use super::{Duplicates, Frame, FrameSpec, QuestionLeftOut, subject_of};
@@ -142,10 +143,11 @@ impl Questions {
     }
 }
 
-/// Checks the columns of the annotations before any row is read.
+/// Checks the columns of the annotations, and the labels that the spec lists, before any row is read.
 ///
 /// # Errors
-/// Every column whose type cannot be that of an id, and the lack of a column that the spec needs, at once.
+/// Every column whose type cannot be that of an id, the lack of a column that the spec needs, and every listed label that
+/// cannot be one or is listed twice, at once.
 pub fn check_columns(schema: &Schema, spec: &FrameSpec) -> Result<()> {
     let needs_times = spec.duplicates == Duplicates::Last;
     let no_times = (needs_times && schema.field_with_name("annotated_at").is_err()).then(|| {
@@ -153,7 +155,8 @@ pub fn check_columns(schema: &Schema, spec: &FrameSpec) -> Result<()> {
             .at("frame.duplicates")
             .help("set source.columns.annotated_at, or choose \"share\"")
     });
-    Error::all(no_times.into_iter().chain(id_columns(schema).err()))
+    let lists = label_column(schema).map_or(Ok(()), |labels| check_lists(labels, spec));
+    Error::all(no_times.into_iter().chain(id_columns(schema).err()).chain(lists.err()))
 }
 
 /// The schema in which untyped text always stays text: if it became integers where possible, the types of questions
