@@ -11,6 +11,9 @@ use crate::support::{run_fails, run_ok, write_parquet};
 
 const VOTE: &str = "model.kind = 'majority_vote'\n";
 
+/// A model that reads features.
+const GEM: &str = "model.kind = 'gem'\n";
+
 /// Checks that the error has exactly these problems, in this order.
 fn assert_problems(error: &str, parts: &[&str]) {
     let problems: Vec<&str> = error.split("error: ").skip(1).collect();
@@ -27,7 +30,7 @@ fn the_problems_of_all_relations_are_reported_at_once() {
     job.write("people.csv", "annotator_id,name\na,Ann\n");
     let sources = "source.annotations = '{dir}in.csv'\nsource.gold = '{dir}gold.csv'
         source.features = '{dir}features.csv'\nsource.annotator_features = '{dir}people.csv'\n";
-    let file = job.write("pipeline.toml", &(sources.to_owned() + VOTE));
+    let file = job.write("pipeline.toml", &(sources.to_owned() + GEM));
     assert_problems(
         &run_fails(&["check", &file], 3),
         &[
@@ -48,7 +51,7 @@ fn a_source_that_cannot_be_opened_hides_no_problem_of_another_one() {
     let sources = "source.annotations = '{dir}nowhere.csv'\nsource.gold = '{dir}empty.csv'
         source.features = '{dir}features.csv'
         source.sql.annotator_features = 'select annotator_id, 1 as n from annotations'\n";
-    let file = job.write("pipeline.toml", &(sources.to_owned() + VOTE));
+    let file = job.write("pipeline.toml", &(sources.to_owned() + GEM));
     assert_problems(
         &run_fails(&["check", &file], 3),
         &[
@@ -81,6 +84,24 @@ fn columns_that_the_frame_refuses_are_found_before_a_row_is_read() {
             ],
         );
     }
+}
+
+#[test]
+fn features_that_the_model_does_not_read_are_not_planned() {
+    let job = Job::new();
+    job.write("in.csv", "instance_id,annotator_id,label\ni,a,x\n");
+    job.write("features.csv", "instance,class\ni,1\n");
+    let sources = "source.annotations = '{dir}in.csv'\nsource.features = '{dir}features.csv'
+        source.annotator_features = '{dir}features.csv'\nsink.url = '{dir}out'\n";
+    let file = job.write("pipeline.toml", &(sources.to_owned() + VOTE));
+    for command in ["check", "run"] {
+        run_ok(&[command, &file]);
+    }
+    let file = job.write("pipeline.toml", &(sources.to_owned() + GEM));
+    assert_problems(
+        &run_fails(&["check", &file], 3),
+        &["the column `instance_id` is missing", "the column `annotator_id` is missing"],
+    );
 }
 
 /// Whether two listed labels are equal depends on the type of the column of labels.
