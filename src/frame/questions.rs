@@ -14,7 +14,7 @@ use super::collector::{Collector, Finished, Unlabelled};
 use super::gold::GoldRows;
 use super::id_columns::{id_columns, label_column};
 use super::ids::{Ids, Interner, NULL, as_text};
-use super::rejects::{Reason, Rejects};
+use super::rejects::{Reason, Rejects, ShownColumn};
 use super::{Duplicates, Frame, FrameSpec, QuestionLeftOut, subject_of};
 use crate::error::{Error, Result, offenders};
 use crate::run::Run;
@@ -78,7 +78,7 @@ impl Questions {
         for (question, rows) in questions {
             let rows = sorted.slice(rows.start, rows.len());
             if question == NULL {
-                self.rejects.add_rows(Reason::NullQuestion, rows.num_rows() as u64);
+                self.rejects.merge(&without_question(&rows)?);
                 continue;
             }
             match self.collectors.entry(question) {
@@ -157,6 +157,20 @@ pub fn check_columns(schema: &Schema, spec: &FrameSpec) -> Result<()> {
     });
     let lists = label_column(schema).map_or(Ok(()), |labels| check_lists(labels, spec));
     Error::all(no_times.into_iter().chain(id_columns(schema).err()).chain(lists.err()))
+}
+
+/// The rejects of rows whose question is null, NaN or infinite.
+fn without_question(rows: &RecordBatch) -> Result<Rejects> {
+    let mut rejects = Rejects::default();
+    let column = rows.column_by_name("question");
+    let column = ShownColumn::new(column.ok_or_else(|| Error::bug("a batch lacks `question`"))?)?;
+    for row in 0..rows.num_rows() {
+        match column.valid(row) {
+            Some(value) => rejects.add(Reason::NullQuestion, 1, value),
+            None => rejects.add_rows(Reason::NullQuestion, 1),
+        }
+    }
+    Ok(rejects)
 }
 
 /// The schema in which untyped text always stays text: if it became integers where possible, the types of questions

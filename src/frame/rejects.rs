@@ -3,7 +3,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::{self, Display, Write as _};
 
-use crate::error::SHOWN_OFFENDERS;
+use arrow::array::{Array, ArrayRef};
+use arrow::buffer::NullBuffer;
+use arrow::util::display::{ArrayFormatter, FormatOptions, ValueFormatter};
+
+use crate::error::{Result, SHOWN_OFFENDERS};
 
 /// Why a row was not used.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -88,6 +92,36 @@ impl Rejects {
     /// Reason, count and offending values, by reason.
     pub fn iter(&self) -> impl Iterator<Item = (Reason, u64, &BTreeSet<String>)> {
         self.0.iter().map(|(reason, (count, values))| (*reason, *count, values))
+    }
+}
+
+/// The values of a column, as text.
+pub(super) struct ShownColumn<'a> {
+    values: ArrayFormatter<'a>,
+    nulls: Option<NullBuffer>,
+}
+
+impl<'a> ShownColumn<'a> {
+    pub(super) fn new(column: &'a ArrayRef) -> Result<Self> {
+        let shown = FormatOptions::new().with_display_error(true).with_null("null");
+        // The values of a dictionary or of run ends may be null without null bits of the column.
+        Ok(Self { values: ArrayFormatter::try_new(column, &shown)?, nulls: column.logical_nulls() })
+    }
+
+    /// The value of a row.
+    pub(super) fn value(&self, row: usize) -> ValueFormatter<'_> {
+        self.values.value(row)
+    }
+
+    /// The value of a row, unless it is null.
+    pub(super) fn valid(&self, row: usize) -> Option<ValueFormatter<'_>> {
+        let is_valid = self.nulls.as_ref().is_none_or(|nulls| nulls.is_valid(row));
+        is_valid.then(|| self.value(row))
+    }
+
+    /// The value of a row; that of `other` where it is null.
+    pub(super) fn valid_or<'s>(&'s self, row: usize, other: &'s Self) -> ValueFormatter<'s> {
+        self.valid(row).unwrap_or_else(|| other.value(row))
     }
 }
 
