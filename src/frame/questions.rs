@@ -199,10 +199,15 @@ fn nothing_left(rejects: &Rejects) -> Error {
     let reasons = rejects.iter().map(|(reason, count, _)| format!("{} {count}", reason.word()));
     let found =
         if rejects.total() == 0 { String::new() } else { format!(": {}", offenders(reasons)) };
+    let rule = rejects.iter().max_by_key(|(_, count, _)| *count);
+    let rule = rule.and_then(|(reason, ..)| reason.rule()).map(|rule| format!("{rule}; "));
     Error::data("there is no annotation to learn from")
         .at("source.annotations")
         .found(format!("{read} rows, {read} of them rejected{found}"))
-        .help("check the path and the column mapping; an empty result is never published")
+        .help(format!(
+            "{}check the path and the column mapping; an empty result is never published",
+            rule.unwrap_or_default()
+        ))
 }
 
 /// A question's number, and its rows in a batch that is sorted by question.

@@ -20,7 +20,7 @@ pub enum Reason {
     NullLabel,
     /// The question is null where questions are declared.
     NullQuestion,
-    /// The weight is null, zero, negative, NaN, or too great to be summed.
+    /// The weight is null, zero, negative, NaN, or above 1e100: sums of such weights might not be finite.
     BadWeight,
     /// The label is not among the listed classes and labels.
     UnknownClass,
@@ -41,6 +41,21 @@ impl Reason {
             Self::UnknownClass => "unknown_class",
             Self::Superseded => "superseded",
         }
+    }
+
+    /// What a row must have to be used; `None` where nothing is wrong with the row.
+    pub(super) fn rule(self) -> Option<&'static str> {
+        Some(match self {
+            Self::NullInstance => "every row needs an instance, which is not NaN or infinite",
+            Self::NullAnnotator => "every row needs an annotator, which is not NaN or infinite",
+            Self::NullLabel => "every row needs a label, which is not NaN or infinite",
+            Self::NullQuestion => "every row needs a question, which is not NaN or infinite",
+            Self::BadWeight => {
+                "where there is a column of weights, every row needs one above 0 and at most 1e100"
+            }
+            Self::UnknownClass => "every label must be in frame.classes or frame.extra_labels",
+            Self::Superseded => return None,
+        })
     }
 }
 
@@ -87,6 +102,17 @@ impl Rejects {
     #[must_use]
     pub fn total(&self) -> u64 {
         self.0.values().map(|(count, _)| count).sum()
+    }
+
+    /// What to tell where more than half of the `rows` that were read are rejected for one reason: a column rather than a
+    /// row is likely to be wrong then.
+    #[must_use]
+    pub fn main_reason(&self, rows: u64) -> Option<String> {
+        let (reason, count, _) = self.iter().find(|(_, count, _)| 2 * count > rows)?;
+        let (word, rule) = (reason.word(), reason.rule()?);
+        Some(format!(
+            "{count} of {rows} rows are rejected as `{word}` (see the table `rejects`): {rule}"
+        ))
     }
 
     /// Reason, count and offending values, by reason.
