@@ -3,12 +3,16 @@
 use std::sync::Arc;
 
 use arrow::array::{ArrayRef, ListArray, StringArray};
-use arrow::datatypes::Int64Type;
+use arrow::compute::cast;
+use arrow::datatypes::{DataType, Int64Type};
 
 use crate::job::{Job, assert_says};
 use crate::support::{run_fails, run_ok, write_parquet};
 
 const VOTE: &str = "model.kind = 'majority_vote'\n";
+
+/// A model that reads features.
+const GEM: &str = "model.kind = 'gem'\n";
 
 /// Checks that the error has exactly these problems, in this order.
 fn assert_problems(error: &str, parts: &[&str]) {
@@ -26,7 +30,7 @@ fn the_problems_of_all_relations_are_reported_at_once() {
     job.write("people.csv", "annotator_id,name\na,Ann\n");
     let sources = "source.annotations = '{dir}in.csv'\nsource.gold = '{dir}gold.csv'
         source.features = '{dir}features.csv'\nsource.annotator_features = '{dir}people.csv'\n";
-    let file = job.write("pipeline.toml", &(sources.to_owned() + VOTE));
+    let file = job.write("pipeline.toml", &(sources.to_owned() + GEM));
     assert_problems(
         &run_fails(&["check", &file], 3),
         &[
@@ -47,7 +51,7 @@ fn a_source_that_cannot_be_opened_hides_no_problem_of_another_one() {
     let sources = "source.annotations = '{dir}nowhere.csv'\nsource.gold = '{dir}empty.csv'
         source.features = '{dir}features.csv'
         source.sql.annotator_features = 'select annotator_id, 1 as n from annotations'\n";
-    let file = job.write("pipeline.toml", &(sources.to_owned() + VOTE));
+    let file = job.write("pipeline.toml", &(sources.to_owned() + GEM));
     assert_problems(
         &run_fails(&["check", &file], 3),
         &[
@@ -80,6 +84,77 @@ fn columns_that_the_frame_refuses_are_found_before_a_row_is_read() {
             ],
         );
     }
+}
+
+#[test]
+fn features_that_the_model_does_not_read_are_not_planned() {
+    let job = Job::new();
+    job.write("in.csv", "instance_id,annotator_id,label\ni,a,x\n");
+    job.write("features.csv", "instance,class\ni,1\n");
+    let sources = "source.annotations = '{dir}in.csv'\nsource.features = '{dir}features.csv'
+        source.annotator_features = '{dir}features.csv'\nsink.url = '{dir}out'\n";
+    let file = job.write("pipeline.toml", &(sources.to_owned() + VOTE));
+    for command in ["check", "run"] {
+        run_ok(&[command, &file]);
+    }
+    let file = job.write("pipeline.toml", &(sources.to_owned() + GEM));
+    assert_problems(
+        &run_fails(&["check", &file], 3),
+        &["the column `instance_id` is missing", "the column `annotator_id` is missing"],
+    );
+}
+
+/// Whether two listed labels are equal depends on the type of the column of labels.
+// keys: frame.classes, frame.extra_labels
+#[test]
+fn a_label_that_is_listed_twice_is_found_before_a_row_is_read() {
+    let job = Job::new();
+    let text: ArrayRef = Arc::new(StringArray::from(vec!["1"]));
+    for (name, labels) in [
+        ("text", Arc::clone(&text)),
+        ("integers", cast(&text, &DataType::Int8).unwrap()),
+        ("floats", cast(&text, &DataType::Float64).unwrap()),
+    ] {
+        let ids = ["instance_id", "annotator_id"].map(|name| (name, Arc::clone(&text)));
+        let columns = ids.into_iter().chain([("label", labels)]);
+        write_parquet(&job.path(&format!("{name}.parquet")), columns.collect());
+    }
+    let lists = |source: &str, lists: &str| {
+        let pipeline = format!(
+            "source.annotations = '{{dir}}{source}.parquet'\nframe = {{ {lists} }}\nsink.url = '{{dir}}out-{source}'\n{VOTE}"
+        );
+        job.write("pipeline.toml", &pipeline)
+    };
+    for (source, list, problems) in [
+        ("text", "classes = ['1', '1']", &["listed twice\n  where: frame.classes[1]"][..]),
+        ("integers", "classes = ['1', 2, '01', 7e9]", &["Int8", "frame.classes[2]\n  found: `01`"]),
+        (
+            "floats",
+            "classes = [1, 2], extra_labels = ['2.0', 'NaN']",
+            &["`NaN`", "`2` in both lists"],
+        ),
+        (
+            "text",
+            "classes = ['1', '1'], extra_labels = ['1', 'x', 'x']",
+            &[
+                "frame.classes[1]",
+                "frame.extra_labels[2]",
+                "a label cannot be a class and no class",
+            ],
+        ),
+    ] {
+        let file = lists(source, list);
+        for command in ["check", "run"] {
+            assert_problems(&run_fails(&[command, &file], 2), problems);
+        }
+    }
+    for command in ["check", "run"] {
+        run_ok(&[command, &lists("text", "classes = ['1', '01', 1.0], extra_labels = [2]")]);
+    }
+    // Beside the problems of the columns.
+    let file = lists("text", "classes = ['1', '1'], duplicates = 'last'");
+    let all = ["cannot be found without `annotated_at`", "a value is listed twice"];
+    assert_problems(&run_fails(&["check", &file], 3), &all);
 }
 
 #[test]

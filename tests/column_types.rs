@@ -32,6 +32,8 @@ fn a_field_that_comes_late_is_read() {
     let run = job.run(&vote("in.ndjson", "sink.run_id = 'late'"));
     assert_eq!(rows_read(&run), "1501 1");
     assert_eq!(cells(&read_table(&run, "rejects"), &["reason", "count"]), ["bad_weight 1500"]);
+    let told = cells(&read_table(&run, "run"), &["warnings"]).remove(0);
+    assert_says(&told, &["1500 of 1501 rows are rejected as `bad_weight`"]);
 }
 
 #[test]

@@ -7,7 +7,7 @@ use arrow::array::{ArrayRef, Float64Array, Int64Array, RecordBatch, StringArray}
 use labelmill::testing::synth::CrowdShape;
 
 use crate::job::{Job, assert_says, cells, write_as};
-use crate::support::{read_table, run_ok, stdout, table_files};
+use crate::support::{read_table, run_ok, stderr, stdout, table_files};
 
 const FORMATS: [&str; 6] = ["parquet", "csv", "csv.gz", "ndjson", "ndjson.gz", "arrow"];
 const LAYOUTS: [&str; 4] = ["one.EXT", "days", "many", "daily/day=*/part-?.EXT"];
@@ -133,4 +133,43 @@ fn labels_and_ids_are_no_features_in_any_format() {
         let summary = stdout(&run_ok(&predict));
         assert_says(&summary, &[warning, "`label`"]);
     }
+}
+
+/// Which columns are features follows from names and types where source.columns.features does not name one.
+// keys: source.columns.features
+#[test]
+fn columns_that_are_no_features_beside_those_that_are_give_a_warning() {
+    let job = Job::new();
+    let rows: String = (0..40).map(|i| format!("{},{},{}\n", i % 20, i / 20, i % 2)).collect();
+    job.write("in.csv", &format!("instance_id,annotator_id,label\n{rows}"));
+    let warnings = |list: &str, more: &str| {
+        let line = |i: i32| {
+            format!(
+                "{{\"instance_id\":{i},\"age\":{},\"label\":1,\"name\":\"n\",\"{list}\":[{}.5,2.5]}}\n",
+                i % 7,
+                i % 2
+            )
+        };
+        job.write("features.ndjson", &(0..20).map(line).collect::<String>());
+        let pipeline = format!(
+            "source = {{ annotations = '{{dir}}in.csv', features = '{{dir}}features.ndjson' }}\n{more}
+             model.kind = 'gem'\nsink.url = '{{dir}}out'\n"
+        );
+        let file = job.write("pipeline.toml", &pipeline);
+        let checked = stderr(&run_ok(&["check", &file]));
+        let table = cells(&read_table(&job.run(&pipeline), "run"), &["warnings"]).remove(0);
+        let told: Vec<String> = serde_json::from_str(&table).unwrap();
+        let told: Vec<String> =
+            told.into_iter().filter(|w| w.contains("not read as features")).collect();
+        told.iter().for_each(|warning| assert_says(&checked, &[warning]));
+        told
+    };
+    let told = warnings("vector", "");
+    assert_eq!(told.len(), 1);
+    assert_says(&told[0], &["columns of numbers are: `vector` (source.columns.features"]);
+    let told = warnings("features", "");
+    assert_eq!(told.len(), 1);
+    assert_says(&told[0], &["the column `features` is: `age` (source.columns.features"]);
+    assert_eq!(warnings("features", "source.columns.features = 'features'").len(), 0);
+    assert_eq!(warnings("vector", "source.columns.features = 'vector'").len(), 0);
 }

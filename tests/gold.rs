@@ -1,11 +1,14 @@
 //! Gold: trusted classes stay fixed, gold that only scores never reaches the model, and contradictory gold is refused.
 
+use std::sync::Arc;
+
+use arrow::array::{ArrayRef, Int64Array, StringArray, UInt64Array};
 use arrow::datatypes::DataType;
 use serde_json::Value;
 
 use crate::job::{Job, assert_says, cells};
 use crate::support::{
-    assert_close, number, read_batches, read_table, run_ok, stderr, stdout, text,
+    assert_close, number, read_batches, read_table, run_ok, stderr, stdout, text, write_parquet,
 };
 
 /// Two `no` and one `yes` on `i`, one of each on `j`, only `no` on `k`.
@@ -351,4 +354,41 @@ fn the_warning_of_switched_classes_gives_each_class_the_label_that_it_has() {
         0,
     );
     assert_says(&printed, &["switched labels", "`a as c`", "`b as a`", "`c as b`"]);
+}
+
+/// Text of such a class was no integer, and all of the gold was refused.
+#[test]
+fn gold_of_a_csv_may_have_integers_above_all_signed_ones() {
+    let job = Job::new();
+    let texts = |values: [&str; 2]| Arc::new(StringArray::from(values.to_vec())) as ArrayRef;
+    let rows = |labels: ArrayRef| {
+        vec![
+            ("instance_id", texts(["i", "j"])),
+            ("annotator_id", texts(["a", "a"])),
+            ("label", labels),
+        ]
+    };
+    let pipeline = "source = { annotations = '{dir}in.parquet', gold = '{dir}gold.csv' }
+                    model.kind = 'majority_vote'";
+    let unsigned: ArrayRef = Arc::new(UInt64Array::from(vec![1, u64::MAX]));
+    write_parquet(&job.path("in.parquet"), rows(unsigned));
+    job.write("gold.csv", "instance_id,class\ni,18446744073709551615\nk,9223372036854775808\n");
+    let labels = read_table(&job.run(pipeline), "labels");
+    assert_eq!(
+        cells(&labels, &["instance_id", "label", "decision"]),
+        [
+            "i 18446744073709551615 gold",
+            "j 18446744073709551615 decided",
+            "k 9223372036854775808 gold"
+        ]
+    );
+    job.write("gold.csv", "instance_id,class\ni,18446744073709551615\nj,-1\n");
+    let error = job.ends(pipeline, &[], 3);
+    assert_says(&error, &["another type", "`-1` here, UInt64 there"]);
+
+    let signed: ArrayRef = Arc::new(Int64Array::from(vec![1, 2]));
+    write_parquet(&job.path("in.parquet"), rows(signed));
+    job.write("gold.csv", "instance_id,class\ni,18446744073709551615\n");
+    let error = job.ends(pipeline, &[], 3);
+    assert_says(&error, &["a class that the annotations could not have", "18446744073709551615"]);
 }

@@ -363,3 +363,23 @@ fn negative_gold_beside_annotations_above_all_signed_integers_is_refused() {
     let labels = read_table(&job.run(pipeline), "labels");
     assert_eq!(cells(&labels, &["instance_id", "label"]), ["1 x", "18446744073709551615 y"]);
 }
+
+/// Dates of milliseconds came back as timestamps.
+#[test]
+fn dates_of_milliseconds_come_back_as_dates() {
+    let job = Job::new();
+    let days: ArrayRef = Arc::new(Int64Array::from(vec![86_400_000, -86_400_000]));
+    let dates = cast(&days, &DataType::Date64).unwrap();
+    let texts = |values: [&str; 2]| Arc::new(StringArray::from(values.to_vec())) as ArrayRef;
+    let rows = vec![
+        ("instance_id", dates),
+        ("annotator_id", texts(["a", "a"])),
+        ("label", texts(["x", "y"])),
+    ];
+    write_parquet(&job.path("in.parquet"), rows);
+    let run = job.run("source.annotations = '{dir}in.parquet'\nmodel.kind = 'majority_vote'");
+    let ids = Arc::clone(read_batches(&run, "labels")[0].column_by_name("instance_id").unwrap());
+    assert_eq!(ids.data_type(), &DataType::Date32);
+    let labels = cells(&read_table(&run, "labels"), &["instance_id", "label"]);
+    assert_eq!(labels, ["1969-12-31 y", "1970-01-02 x"]);
+}

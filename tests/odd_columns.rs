@@ -1,10 +1,10 @@
 //! Duplicate fields and columns, and ids without a usable value: the file is refused, or the rows are rejected.
 
+use std::path::Path;
 use std::sync::Arc;
 
 use arrow::array::{
-    ArrayRef, Float32Array, Float64Array, Int32Array, Int64Array, RecordBatch, RunArray,
-    StringArray,
+    ArrayRef, Float32Array, Float64Array, Int32Array, RecordBatch, RunArray, StringArray,
 };
 use arrow::compute::cast;
 use arrow::datatypes::{DataType, Field, Schema};
@@ -57,20 +57,37 @@ fn floats_that_are_no_numbers_are_rejected_as_ids_and_labels() {
     write_parquet(
         &job.path("in.parquet"),
         vec![
-            ("instance_id", column(&[1.0, f64::NAN, -0.0, 0.0, 1.0])),
-            ("annotator_id", Arc::new(Int64Array::from(vec![1, 2, 3, 4, 5]))),
-            ("label", column(&[1.5, 1.5, 2.5, 2.5, f64::INFINITY])),
+            ("instance_id", column(&[1.0, f64::NAN, -0.0, 0.0, 1.0, 1.0, f64::NEG_INFINITY])),
+            ("annotator_id", column(&[1.0, 2.0, 3.0, 4.0, 5.0, f64::NEG_INFINITY, f64::NAN])),
+            ("label", column(&[1.5, 1.5, 2.5, 2.5, f64::INFINITY, 1.5, 1.5])),
         ],
     );
     let run = job.run(&vote("in.parquet"));
-    assert_eq!(rows_read(&run), "5 3");
+    assert_eq!(rows_read(&run), "7 3");
     let labels = read_table(&run, "labels");
     assert_eq!(
         cells(&labels, &["instance_id", "label", "n_annotations"]),
         ["0.0 2.5 2", "1.0 1.5 1"]
     );
-    let rejects = cells(&read_table(&run, "rejects"), &["reason", "count"]);
-    assert_eq!(rejects, ["null_instance 1", "null_label 1"]);
+    let rejects = |run: &Path| cells(&read_table(run, "rejects"), &["reason", "count", "values"]);
+    let all = ["null_instance 2 [-inf, NaN]", "null_annotator 1 [-inf]", "null_label 1 [inf]"];
+    assert_eq!(rejects(&run), all);
+
+    // A null has no value of its own: the row's instance is shown.
+    let text = |values: [&str; 3]| Arc::new(StringArray::from(values.to_vec())) as ArrayRef;
+    let halves = Arc::new(Float64Array::from(vec![Some(1.5), Some(f64::NAN), None])) as ArrayRef;
+    let columns = |question: ArrayRef, label: ArrayRef| {
+        vec![
+            ("instance_id", text(["i", "j", "k"])),
+            ("annotator_id", text(["a"; 3])),
+            ("label", label),
+            ("question", question),
+        ]
+    };
+    write_parquet(&job.path("in.parquet"), columns(text(["q"; 3]), Arc::clone(&halves)));
+    assert_eq!(rejects(&job.run(&vote("in.parquet"))), ["null_label 2 [NaN, k]"]);
+    write_parquet(&job.path("in.parquet"), columns(halves, text(["x"; 3])));
+    assert_eq!(rejects(&job.run(&vote("in.parquet"))), ["null_question 2 [NaN]"]);
 }
 
 #[test]

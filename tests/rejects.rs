@@ -98,6 +98,34 @@ fn weights_that_are_none_are_rejected_with_what_was_found() {
     assert_eq!(cells(&labels, &["label", "confidence", "n_annotations"]), ["x 1.0 3"]);
 }
 
+/// The message names the rule, because the values look like weights.
+#[test]
+fn a_reason_that_rejects_most_rows_is_told() {
+    let rule = "where there is a column of weights, every row needs one above 0 and at most 1e100";
+    let warnings = |rows: &str, more: &str| {
+        let job = Job::new();
+        let run =
+            job.run(&format!("source.annotations = {rows}\nmodel.kind = 'majority_vote'\n{more}"));
+        cells(&read_table(&run, "run"), &["warnings"]).remove(0)
+    };
+    let great = "[['i', 'a', 'x', 1e300], ['i', 'b', 'x', 1e300], ['j', 'a', 'x', 1]]";
+    let told = warnings(great, "");
+    let what = "2 of 3 rows are rejected as `bad_weight` (see the table `rejects`): ";
+    assert_says(&told, &[what, rule]);
+    let half = "[['i', 'a', 'x', 1e300], ['j', 'a', 'x', 1]]";
+    assert_eq!(warnings(half, ""), "[]");
+    let listed =
+        warnings("[['i', 'a', 'x'], ['i', 'b', 'y'], ['j', 'a', 'y']]", "frame.classes = ['x']");
+    assert_says(&listed, &["2 of 3 rows are rejected as `unknown_class`", "frame.classes"]);
+    // That a newer answer replaces most rows is what was asked for.
+    let again = "[['i', 'a', 'x', 1, 1], ['i', 'a', 'x', 1, 2], ['i', 'a', 'y', 1, 3]]";
+    assert_eq!(warnings(again, "frame.duplicates = 'last'"), "[]");
+
+    let all = "source.annotations = [['i', 'a', 'x', 1e300], ['j', 'a', 'x', 1e300]]";
+    let error = Job::new().fails(&format!("{all}\nmodel.kind = 'majority_vote'"), 3);
+    assert_says(&error, &["`bad_weight 2`", rule]);
+}
+
 #[test]
 fn labels_outside_the_listed_classes_are_rejected() {
     let job = Job::new();

@@ -3,12 +3,13 @@
 
 use crate::error::{Error, Result};
 use crate::frame::check_columns;
+use crate::model::model_kind;
 use crate::pipeline::PipelineSpec;
 use crate::run::Run;
 use crate::sink::{ParquetSink, RunTables};
 use crate::source::{InferenceScope, Source};
 
-/// Opens every source of a pipeline, plans every relation, and opens the sink.
+/// Opens every source of a pipeline, plans every relation that a run would read, and opens the sink.
 ///
 /// # Errors
 /// Every problem at once: a file or a column that is missing, a column of ids that holds something else, SQL that does
@@ -33,11 +34,13 @@ pub async fn check(spec: &PipelineSpec, run: &mut Run) -> Result<()> {
     if is_there("gold", sql.gold.as_ref()) {
         errors.extend(source.gold(&ctx).await.err());
     }
-    if is_there("features", sql.features.as_ref()) {
-        errors.extend(source.features(&ctx, run).await.err());
-    }
-    if is_there("annotator_features", sql.annotator_features.as_ref()) {
-        errors.extend(source.annotator_features(&ctx, run).await.err());
+    if model_kind(&spec.model.kind)?.needs_features {
+        if is_there("features", sql.features.as_ref()) {
+            errors.extend(source.features(&ctx, run).await.err());
+        }
+        if is_there("annotator_features", sql.annotator_features.as_ref()) {
+            errors.extend(source.annotator_features(&ctx, run).await.err());
+        }
     }
     errors.extend(ParquetSink::open(&spec.sink, &spec.store).err());
     Error::all(errors)

@@ -5,12 +5,12 @@ use std::sync::Arc;
 
 use arrow::array::{Array, ArrayRef, BooleanArray, Float64Array, Int64Array, StringArray};
 use arrow::compute::{cast, concat};
-use arrow::datatypes::DataType;
+use arrow::datatypes::{DataType, Field};
 use arrow::util::display::array_value_to_string;
 
 use super::FrameSpec;
 use super::ids::{Ids, Interner, NULL};
-use crate::error::{Error, Result};
+use crate::error::{Error, Problem, Result, offenders};
 use crate::source::Scalar;
 
 /// The label axis: classes first, then labels that are not a class.
@@ -33,23 +33,8 @@ impl LabelAxis {
         used: &[bool],
         gold: impl Iterator<Item = u32>,
     ) -> Result<Self> {
-        let data_type = interner.data_type().clone();
-        let extra = intern_list(&mut interner, &spec.extra_labels, &data_type, "extra_labels")?;
-        let listed = match &spec.classes {
-            Some(list) => Some(intern_list(&mut interner, list, &data_type, "classes")?),
-            None => None,
-        };
+        let ListedLabels { classes: listed, extra } = ListedLabels::intern(&mut interner, spec)?;
         let total = interner.len();
-        if extra.len() + listed.as_ref().map_or(0, Vec::len) > MAX_LABELS {
-            return Err(Error::spec("more labels are listed than a question may have")
-                .at("frame.classes")
-                .found(format!(
-                    "{}, and {} in frame.extra_labels",
-                    listed.map_or(0, |l| l.len()),
-                    extra.len()
-                ))
-                .help(format!("list up to {MAX_LABELS}")));
-        }
         let mut occurring = used.to_vec();
         occurring.resize(total, false);
         gold.filter(|class| *class != NULL).for_each(|class| occurring[class as usize] = true);
@@ -65,14 +50,6 @@ impl LabelAxis {
         let classes: Vec<u32> = listed.unwrap_or_else(|| {
             arrival.iter().copied().filter(|n| occurs(*n) && !is_extra.contains(n)).collect()
         });
-        if let Some(word) = classes.iter().find(|c| is_extra.contains(c)) {
-            return Err(Error::spec("a label cannot be a class and no class")
-                .at("frame.extra_labels")
-                .found(format!(
-                    "`{}` in both lists",
-                    all.text(sorted_place[*word as usize] as usize)
-                )));
-        }
         let mut rank = vec![NULL; total];
         let order = classes.iter().chain(&extra);
         order.clone().enumerate().for_each(|(place, n)| rank[*n as usize] = place as u32);
@@ -97,27 +74,82 @@ pub(super) fn too_many_labels(n: usize) -> Error {
         .help("map the column that holds the answers in source.columns.label, or list the classes in frame.classes")
 }
 
-/// The provisional numbers of the listed values, in their order.
+/// The listed classes and extra labels, by provisional number, in their order.
+struct ListedLabels {
+    classes: Option<Vec<u32>>,
+    extra: Vec<u32>,
+}
+
+impl ListedLabels {
+    /// Numbers the listed values.
+    ///
+    /// # Errors
+    /// All problems of both lists at once. Which values are equal depends on the type of the labels: as integers, 1 and
+    /// "01" are.
+    fn intern(interner: &mut Interner, spec: &FrameSpec) -> Result<Self> {
+        let (classes, extra) = (spec.classes.as_deref().unwrap_or_default(), &spec.extra_labels);
+        if classes.len() + extra.len() > MAX_LABELS {
+            return Err(Error::spec("more labels are listed than a question may have")
+                .at("frame.classes")
+                .found(format!("{}, and {} in frame.extra_labels", classes.len(), extra.len()))
+                .help(format!("list up to {MAX_LABELS}")));
+        }
+        let mut problems = Vec::new();
+        let numbers = intern_list(interner, classes, "classes", &mut problems)?;
+        let extra_numbers = intern_list(interner, extra, "extra_labels", &mut problems)?;
+        let is_extra: HashSet<u32> = extra_numbers.iter().copied().filter(|n| *n != NULL).collect();
+        let both = numbers.iter().zip(classes).filter(|(n, _)| is_extra.contains(n));
+        let both: Vec<&Scalar> = both.map(|(_, scalar)| scalar).collect();
+        if !both.is_empty() {
+            let problem = Problem::new("a label cannot be a class and no class");
+            let found = format!("{} in both lists", offenders(both));
+            problems.push(problem.at("frame.extra_labels").found(found));
+        }
+        if problems.is_empty() {
+            Ok(Self { classes: spec.classes.is_some().then_some(numbers), extra: extra_numbers })
+        } else {
+            Err(Error::spec_problems(problems))
+        }
+    }
+}
+
+/// Checks the lists of labels before any row is read, given the column of the labels.
+///
+/// # Errors
+/// All their problems at once.
+pub(super) fn check_lists(labels: &Field, spec: &FrameSpec) -> Result<()> {
+    ListedLabels::intern(&mut Interner::new(labels), spec).map(|_| ())
+}
+
+/// The provisional numbers of the listed values, [`NULL`] for one that is not a value of the labels' type.
 fn intern_list(
     interner: &mut Interner,
     list: &[Scalar],
-    data_type: &DataType,
     key: &str,
+    problems: &mut Vec<Problem>,
 ) -> Result<Vec<u32>> {
+    let data_type = interner.data_type().clone();
     let (mut numbers, mut seen) = (Vec::with_capacity(list.len()), HashSet::new());
+    let (mut others, mut twice) = (Vec::new(), Vec::new());
     for (i, scalar) in list.iter().enumerate() {
-        let value = of_type(scalar, data_type).ok_or_else(|| {
-            Error::spec("not a value of the labels' type")
-                .at(format!("frame.{key}[{i}]"))
-                .found(format!("`{scalar}`, while labels are {data_type}"))
-        })?;
-        interner.intern(&value, &mut numbers)?;
-        if numbers.last().is_some_and(|last| !seen.insert(*last)) {
-            return Err(Error::spec("a value is listed twice")
-                .at(format!("frame.{key}[{i}]"))
-                .found(format!("`{scalar}`")));
+        match of_type(scalar, &data_type) {
+            Some(value) => interner.intern(&value, &mut numbers)?,
+            None => numbers.push(NULL),
+        }
+        match numbers[i] {
+            NULL => others.push((i, scalar)),
+            number if !seen.insert(number) => twice.push((i, scalar)),
+            _ => {}
         }
     }
+    let problem = |what: &str, of: &[(usize, &Scalar)], more: &str| {
+        let (first, _) = of.first()?;
+        let found = format!("{}{more}", offenders(of.iter().map(|(_, scalar)| scalar)));
+        Some(Problem::new(what).at(format!("frame.{key}[{first}]")).found(found))
+    };
+    let labels = format!(", while labels are {data_type}");
+    problems.extend(problem("not a value of the labels' type", &others, &labels));
+    problems.extend(problem("a value is listed twice", &twice, ""));
     Ok(numbers)
 }
 

@@ -4,8 +4,6 @@ use std::collections::BTreeSet;
 
 use arrow::array::{ArrayRef, RecordBatch};
 use arrow::datatypes::Schema;
-use arrow::util::display::{ArrayFormatter, FormatOptions};
-
 use rayon::prelude::*;
 
 use super::AnnotationRows;
@@ -17,7 +15,7 @@ use super::gold::{Gold, GoldNumber, GoldRows, Role, UnknownGold};
 use super::id_columns::id_columns;
 use super::ids::{Interner, NULL};
 use super::optional_columns::OptionalColumns;
-use super::rejects::{Reason, Rejects};
+use super::rejects::{Reason, Rejects, ShownColumn};
 use super::{Frame, FrameSpec};
 use crate::error::{Error, Result, offenders};
 
@@ -152,16 +150,22 @@ impl Collector {
         batch: &RecordBatch,
         (i, r, l): (&[u32], &[u32], &[u32]),
     ) -> Result<()> {
-        let instance = column(batch, "instance_id")?;
+        let shown = |name| ShownColumn::new(column(batch, name)?);
+        let (instances, annotators, labels) =
+            (shown("instance_id")?, shown("annotator_id")?, shown("label")?);
         let extras = OptionalColumns::of(batch)?;
         self.read += batch.num_rows() as u64;
-        let shown = FormatOptions::default().with_display_error(true);
-        let ids = ArrayFormatter::try_new(instance, &shown)?;
         for row in 0..batch.num_rows() {
             match (i[row], r[row], l[row], extras.weight(row)) {
-                (NULL, ..) => self.rejects.add(Reason::NullInstance, 1, "null"),
-                (_, NULL, ..) => self.rejects.add(Reason::NullAnnotator, 1, ids.value(row)),
-                (_, _, NULL, _) => self.rejects.add(Reason::NullLabel, 1, ids.value(row)),
+                (NULL, ..) => self.rejects.add(Reason::NullInstance, 1, instances.value(row)),
+                // Without a number and yet not null, a value is NaN or infinite.
+                (_, NULL, ..) => {
+                    let found = annotators.valid_or(row, &instances);
+                    self.rejects.add(Reason::NullAnnotator, 1, found);
+                }
+                (_, _, NULL, _) => {
+                    self.rejects.add(Reason::NullLabel, 1, labels.valid_or(row, &instances));
+                }
                 (.., Err(found)) => self.rejects.add(Reason::BadWeight, 1, found),
                 (instance, annotator, label, Ok(weight)) => {
                     self.rows.instance.push(instance);

@@ -16,6 +16,11 @@ pub(super) fn id_columns(schema: &Schema) -> Result<[&Field; 3]> {
     if problems.is_empty() { Ok(columns) } else { Err(Error::several(Stage::Data, problems)) }
 }
 
+/// The column of labels, where its type can be that of an id.
+pub(super) fn label_column(schema: &Schema) -> Option<&Field> {
+    schema.field_with_name("label").ok().filter(|field| problem(field).is_none())
+}
+
 fn problem(field: &Field) -> Option<Problem> {
     let (name, data_type) = (field.name(), field.data_type());
     let problem = if data_type.is_null() {

@@ -9,11 +9,12 @@ use arrow::compute::{cast, take_record_batch};
 use arrow::datatypes::{DataType, Schema, SchemaRef};
 
 use super::budget::{Budget, HeldBytes, ResultBytes};
+use super::classes::check_lists;
 use super::collector::{Collector, Finished, Unlabelled};
 use super::gold::GoldRows;
-use super::id_columns::id_columns;
+use super::id_columns::{id_columns, label_column};
 use super::ids::{Ids, Interner, NULL, as_text};
-use super::rejects::{Reason, Rejects};
+use super::rejects::{Reason, Rejects, ShownColumn};
 use super::{Duplicates, Frame, FrameSpec, QuestionLeftOut, subject_of};
 use crate::error::{Error, Result, offenders};
 use crate::run::Run;
@@ -77,7 +78,7 @@ impl Questions {
         for (question, rows) in questions {
             let rows = sorted.slice(rows.start, rows.len());
             if question == NULL {
-                self.rejects.add_rows(Reason::NullQuestion, rows.num_rows() as u64);
+                self.rejects.merge(&without_question(&rows)?);
                 continue;
             }
             match self.collectors.entry(question) {
@@ -144,10 +145,11 @@ impl Questions {
     }
 }
 
-/// Checks the columns of the annotations before any row is read.
+/// Checks the columns of the annotations, and the labels that the spec lists, before any row is read.
 ///
 /// # Errors
-/// Every column whose type cannot be that of an id, and the lack of a column that the spec needs, at once.
+/// Every column whose type cannot be that of an id, the lack of a column that the spec needs, and every listed label that
+/// cannot be one or is listed twice, at once.
 pub fn check_columns(schema: &Schema, spec: &FrameSpec) -> Result<()> {
     let needs_times = spec.duplicates == Duplicates::Last;
     let no_times = (needs_times && schema.field_with_name("annotated_at").is_err()).then(|| {
@@ -155,7 +157,22 @@ pub fn check_columns(schema: &Schema, spec: &FrameSpec) -> Result<()> {
             .at("frame.duplicates")
             .help("set source.columns.annotated_at, or choose \"share\"")
     });
-    Error::all(no_times.into_iter().chain(id_columns(schema).err()))
+    let lists = label_column(schema).map_or(Ok(()), |labels| check_lists(labels, spec));
+    Error::all(no_times.into_iter().chain(id_columns(schema).err()).chain(lists.err()))
+}
+
+/// The rejects of rows whose question is null, NaN or infinite.
+fn without_question(rows: &RecordBatch) -> Result<Rejects> {
+    let mut rejects = Rejects::default();
+    let column = rows.column_by_name("question");
+    let column = ShownColumn::new(column.ok_or_else(|| Error::bug("a batch lacks `question`"))?)?;
+    for row in 0..rows.num_rows() {
+        match column.valid(row) {
+            Some(value) => rejects.add(Reason::NullQuestion, 1, value),
+            None => rejects.add_rows(Reason::NullQuestion, 1),
+        }
+    }
+    Ok(rejects)
 }
 
 /// The schema in which untyped text always stays text: if it became integers where possible, the types of questions
@@ -184,10 +201,15 @@ fn nothing_left(rejects: &Rejects) -> Error {
     let reasons = rejects.iter().map(|(reason, count, _)| format!("{} {count}", reason.word()));
     let found =
         if rejects.total() == 0 { String::new() } else { format!(": {}", offenders(reasons)) };
+    let rule = rejects.iter().max_by_key(|(_, count, _)| *count);
+    let rule = rule.and_then(|(reason, ..)| reason.rule()).map(|rule| format!("{rule}; "));
     Error::data("there is no annotation to learn from")
         .at("source.annotations")
         .found(format!("{read} rows, {read} of them rejected{found}"))
-        .help("check the path and the column mapping; an empty result is never published")
+        .help(format!(
+            "{}check the path and the column mapping; an empty result is never published",
+            rule.unwrap_or_default()
+        ))
 }
 
 /// A question's number, and its rows in a batch that is sorted by question.

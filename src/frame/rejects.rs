@@ -3,7 +3,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::{self, Display, Write as _};
 
-use crate::error::SHOWN_OFFENDERS;
+use arrow::array::{Array, ArrayRef};
+use arrow::buffer::NullBuffer;
+use arrow::util::display::{ArrayFormatter, FormatOptions, ValueFormatter};
+
+use crate::error::{Result, SHOWN_OFFENDERS};
 
 /// Why a row was not used.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -16,7 +20,7 @@ pub enum Reason {
     NullLabel,
     /// The question is null where questions are declared.
     NullQuestion,
-    /// The weight is null, zero, negative, NaN, or too great to be summed.
+    /// The weight is null, zero, negative, NaN, or above 1e100: sums of such weights might not be finite.
     BadWeight,
     /// The label is not among the listed classes and labels.
     UnknownClass,
@@ -37,6 +41,21 @@ impl Reason {
             Self::UnknownClass => "unknown_class",
             Self::Superseded => "superseded",
         }
+    }
+
+    /// What a row must have to be used; `None` where nothing is wrong with the row.
+    pub(super) fn rule(self) -> Option<&'static str> {
+        Some(match self {
+            Self::NullInstance => "every row needs an instance, which is not NaN or infinite",
+            Self::NullAnnotator => "every row needs an annotator, which is not NaN or infinite",
+            Self::NullLabel => "every row needs a label, which is not NaN or infinite",
+            Self::NullQuestion => "every row needs a question, which is not NaN or infinite",
+            Self::BadWeight => {
+                "where there is a column of weights, every row needs one above 0 and at most 1e100"
+            }
+            Self::UnknownClass => "every label must be in frame.classes or frame.extra_labels",
+            Self::Superseded => return None,
+        })
     }
 }
 
@@ -85,9 +104,50 @@ impl Rejects {
         self.0.values().map(|(count, _)| count).sum()
     }
 
+    /// What to tell where more than half of the `rows` that were read are rejected for one reason: a column rather than a
+    /// row is likely to be wrong then.
+    #[must_use]
+    pub fn main_reason(&self, rows: u64) -> Option<String> {
+        let (reason, count, _) = self.iter().find(|(_, count, _)| 2 * count > rows)?;
+        let (word, rule) = (reason.word(), reason.rule()?);
+        Some(format!(
+            "{count} of {rows} rows are rejected as `{word}` (see the table `rejects`): {rule}"
+        ))
+    }
+
     /// Reason, count and offending values, by reason.
     pub fn iter(&self) -> impl Iterator<Item = (Reason, u64, &BTreeSet<String>)> {
         self.0.iter().map(|(reason, (count, values))| (*reason, *count, values))
+    }
+}
+
+/// The values of a column, as text.
+pub(super) struct ShownColumn<'a> {
+    values: ArrayFormatter<'a>,
+    nulls: Option<NullBuffer>,
+}
+
+impl<'a> ShownColumn<'a> {
+    pub(super) fn new(column: &'a ArrayRef) -> Result<Self> {
+        let shown = FormatOptions::new().with_display_error(true).with_null("null");
+        // The values of a dictionary or of run ends may be null without null bits of the column.
+        Ok(Self { values: ArrayFormatter::try_new(column, &shown)?, nulls: column.logical_nulls() })
+    }
+
+    /// The value of a row.
+    pub(super) fn value(&self, row: usize) -> ValueFormatter<'_> {
+        self.values.value(row)
+    }
+
+    /// The value of a row, unless it is null.
+    pub(super) fn valid(&self, row: usize) -> Option<ValueFormatter<'_>> {
+        let is_valid = self.nulls.as_ref().is_none_or(|nulls| nulls.is_valid(row));
+        is_valid.then(|| self.value(row))
+    }
+
+    /// The value of a row; that of `other` where it is null.
+    pub(super) fn valid_or<'s>(&'s self, row: usize, other: &'s Self) -> ValueFormatter<'s> {
+        self.valid(row).unwrap_or_else(|| other.value(row))
     }
 }
 

@@ -12,7 +12,7 @@ use serde_json::json;
 use crate::calibration::calibrate;
 use crate::decide::Tally;
 use crate::error::{Error, Problem, Result, offenders};
-use crate::frame::{Frame, Relations, Scratch, collect, dense_result_bytes};
+use crate::frame::{Frame, Rejects, Relations, Scratch, collect, dense_result_bytes};
 use crate::gate::Measures;
 use crate::model::switching::{self, TooManyClasses};
 use crate::model::{Model, model_kind};
@@ -60,7 +60,7 @@ pub async fn run(spec: &PipelineSpec, force: bool, run: &mut Run) -> Result<Publ
     // Opened only now: a job that is already committed needs no file.
     source.open(&ctx, InferenceScope::Whole).await?;
     let frames = read(spec, &ctx, &source, run).await?;
-    warn_of_questions(&frames, run);
+    warn_of_rows(&frames, run);
     let read_at = run.clock.seconds();
     let mut checkpoints = Checkpoints::of(spec, &job.digest);
     let mut outcome = tokio::task::block_in_place(|| fit(spec, frames, &mut checkpoints, run))?;
@@ -177,8 +177,14 @@ pub(crate) fn inputs(source: &Source) -> Vec<InputRecord> {
     objects.chain(queries).collect()
 }
 
-/// Warns of the questions that are left out; otherwise nobody would notice that their labels are missing.
-fn warn_of_questions(frames: &[Frame], run: &mut Run) {
+/// Warns of questions that are left out and of a reason for which most rows are rejected; otherwise nobody would notice
+/// that labels are missing, or rest on few rows.
+fn warn_of_rows(frames: &[Frame], run: &mut Run) {
+    let mut rejects = Rejects::default();
+    frames.iter().flat_map(Frame::all_rejects).for_each(|of_question| rejects.merge(of_question));
+    if let Some(reason) = rejects.main_reason(frames.iter().map(|frame| frame.rows_read).sum()) {
+        run.warn(reason);
+    }
     let left_out = frames.iter().flat_map(|frame| &frame.left_out);
     let names: Vec<String> = left_out.map(|question| question.question.text(0)).collect();
     if !names.is_empty() {

@@ -26,11 +26,15 @@ pub(super) async fn query(
     let fields: Vec<Field> = frame.schema().fields().iter().map(|f| f.as_ref().clone()).collect();
     let find = |name: &str| fields.iter().find(|f| f.name() == name);
     let wanted_id = mapped_id.filter(|name| find(name).is_some()).unwrap_or(id);
+    let ids = columns.ids();
+    let is_own = |field: &&Field| field.name() != wanted_id && !ids.contains(field.name());
     let list = columns.features.as_deref();
     let numbers: Vec<&str> = if let Some(name) = list.or(find("features").map(|_| "features")) {
-        vec![find(name).ok_or_else(|| missing((table, sql), "features", name, &fields))?.name()]
+        let chosen = find(name).ok_or_else(|| missing((table, sql), "features", name, &fields))?;
+        let others = fields.iter().filter(is_own).filter(|f| f.name() != name);
+        warn_of_ignored(table, others.filter(|_| list.is_none()), "the column `features` is", run);
+        vec![chosen.name()]
     } else {
-        let ids = columns.ids();
         let numbers = fields.iter().filter(|f| f.data_type().is_numeric());
         let numbers = numbers.map(|f| f.name().as_str()).filter(|name| *name != wanted_id);
         let (kept, left): (Vec<&str>, Vec<&str>) =
@@ -44,7 +48,6 @@ pub(super) async fn query(
         }
         let is_mixed =
             |field: &&Field| field.data_type().is_string() && field.metadata().contains_key(MIXED);
-        let is_own = |field: &&Field| field.name() != wanted_id && !ids.contains(field.name());
         let mixed: Vec<&String> =
             fields.iter().filter(is_mixed).filter(is_own).map(Field::name).collect();
         if !mixed.is_empty() {
@@ -52,6 +55,10 @@ pub(super) async fn query(
                 .at(format!("source.{table}"))
                 .found(offenders(mixed))
                 .help("write numbers alone; or name the other columns alone in source.sql, where these are no features"));
+        }
+        if !kept.is_empty() {
+            let lists = fields.iter().filter(is_own).filter(|f| f.data_type().is_nested());
+            warn_of_ignored(table, lists, "columns of numbers are", run);
         }
         kept
     };
@@ -77,6 +84,24 @@ pub(super) async fn query(
     let plain = |name: &str| Expr::Column(Column::new_unqualified(name));
     let chosen = std::iter::once(plain(wanted_id).alias(id)).chain(numbers.into_iter().map(plain));
     Ok(frame.select(chosen.collect::<Vec<_>>())?)
+}
+
+/// Warns of columns that could be features if the others were not chosen by default; `chosen` says which were.
+fn warn_of_ignored<'a>(
+    table: &str,
+    columns: impl Iterator<Item = &'a Field>,
+    chosen: &str,
+    run: &mut Run,
+) {
+    let columns = columns.filter(|field| holds_numbers(field.data_type()));
+    let names: Vec<&String> = columns.map(Field::name).collect();
+    if !names.is_empty() {
+        run.warn(format!(
+            "columns of `{table}` are not read as features, because {chosen}: {} (source.columns.features, in \
+             `predict` --features-column, names the column of lists to read; source.sql.{table} can leave columns out)",
+            offenders(names)
+        ));
+    }
 }
 
 fn holds_numbers(data_type: &DataType) -> bool {

@@ -1,8 +1,10 @@
 //! Ids and labels from a format without types: text, or integers where every value is a plain decimal integer.
 
+use std::fmt::Display;
+use std::str::FromStr;
 use std::sync::Arc;
 
-use arrow::array::{ArrayRef, AsArray, Int64Array};
+use arrow::array::{ArrayRef, AsArray, Int64Array, UInt64Array};
 use arrow::compute::cast;
 use arrow::datatypes::{DataType, Field};
 
@@ -59,19 +61,26 @@ pub(super) fn as_integers(
     if has_any { integers } else { None }
 }
 
-/// Untyped text as integers; null where it is not an integer.
+/// Untyped text as integers of 64 bits, without a sign where one of them needs that; null where it is not such an integer.
 pub(super) fn integers(texts: &ArrayRef) -> Result<ArrayRef> {
     let texts = cast(texts, &DataType::Utf8)?;
-    let integer = |text: &str| plain_integer(text.as_bytes()).and_then(|_| text.parse().ok());
-    let integers = texts.as_string::<i32>().iter().map(|text| text.and_then(integer));
-    Ok(Arc::new(integers.collect::<Int64Array>()))
+    let texts = || texts.as_string::<i32>().iter();
+    let is_above = |text| plain::<u64>(text).is_some_and(|value| i64::try_from(value).is_err());
+    Ok(if texts().flatten().any(is_above) {
+        Arc::new(texts().map(|text| plain(text?)).collect::<UInt64Array>())
+    } else {
+        Arc::new(texts().map(|text| plain(text?)).collect::<Int64Array>())
+    })
 }
 
-/// The integer whose plain decimal form these bytes are: "7", "-3", but neither "007" nor "+7" nor "1e3".
 fn plain_integer(bytes: &[u8]) -> Option<Packed> {
-    let text = std::str::from_utf8(bytes).ok()?;
-    let value: i64 = text.parse().ok()?;
-    (value.to_string() == text).then(|| Packed::integer(i128::from(value)))
+    let value: i64 = plain(std::str::from_utf8(bytes).ok()?)?;
+    Some(Packed::integer(i128::from(value)))
+}
+
+/// The integer whose plain decimal form the text is: "7", "-3", but neither "007" nor "+7" nor "1e3".
+fn plain<T: FromStr + Display>(text: &str) -> Option<T> {
+    text.parse().ok().filter(|value: &T| value.to_string() == text)
 }
 
 #[cfg(test)]

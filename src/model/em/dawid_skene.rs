@@ -177,6 +177,9 @@ impl EmSteps for DawidSkene {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::model::Model as _;
+    use crate::model::em::Em;
+    use crate::run::Run;
     use crate::testing::{fit, iterations, tiny};
 
     /// The second fit has fewer annotations than the first.
