@@ -128,7 +128,7 @@ impl OptimiserSpec {
     pub(crate) fn descent(learning_rate: f64) -> Self {
         let (rule, schedule) = (OptimiserKind::Sgd, LrSchedule::Constant);
         let (beta1, weight_decay) = (0.0, 0.0);
-        Self { rule, learning_rate, schedule, beta1, weight_decay, ..Self::default() }
+        Self { rule, learning_rate, schedule, weight_decay, beta1, ..Self::default() }
     }
 }
 
