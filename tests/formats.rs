@@ -152,7 +152,7 @@ fn columns_that_are_no_features_beside_those_that_are_give_a_warning() {
         };
         job.write("features.ndjson", &(0..20).map(line).collect::<String>());
         let pipeline = format!(
-            "source = {{ annotations = '{{dir}}in.csv', features = '{{dir}}features.ndjson' }}\n{more}
+            "source.annotations = '{{dir}}in.csv'\nsource.features = '{{dir}}features.ndjson'\n{more}
              model.kind = 'gem'\nsink.url = '{{dir}}out'\n"
         );
         let file = job.write("pipeline.toml", &pipeline);

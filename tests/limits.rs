@@ -113,7 +113,7 @@ fn what_does_not_fit_into_the_memory_limit_is_refused_and_says_what_it_takes() {
     // A vote holds the classes that were chosen, unless it is calibrated.
     assert_eq!(rows_read(&job.run(&limited)), "20000 20000");
     let calibrated = format!("{limited}\ncalibration.method = 'temperature'");
-    let error = job.fails(&calibrated, 2);
+    let error = job.ends(&calibrated, &[], 2);
     assert_says(&error, &["posteriors of 20000 instances and 2000 classes take 3"]);
     assert_eq!(
         rows_read(&job.run(&vote("in.parquet", "engine.memory_limit = '256MiB'"))),
@@ -229,7 +229,7 @@ fn the_posteriors_of_all_questions_are_in_memory_together() {
     assert_eq!(rows_read(&job.run(&limited)), "4000 4000");
     // There is nothing to tell the only question from.
     questions(1);
-    let error = job.fails(&limited.replace("32MiB", "8MiB"), 2);
+    let error = job.ends(&limited.replace("32MiB", "8MiB"), &[], 2);
     assert_says(
         &error,
         &["posteriors of 2000 instances and 500 classes take ", "a limit of at least "],

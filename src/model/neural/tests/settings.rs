@@ -11,11 +11,11 @@ use crate::model::snapshot::Snapshot;
 use crate::testing::described;
 
 /// Plain descent at a constant rate, for network and annotators.
-fn descent(net: f64, annotators: f64) -> OptimiserSpec {
+fn descent(learning_rate: f64, annotators: f64) -> OptimiserSpec {
     OptimiserSpec {
         annotator_learning_rate: Some(annotators),
         annotator_delay: Some(0),
-        ..OptimiserSpec::descent(net)
+        ..OptimiserSpec::descent(learning_rate)
     }
 }
 
@@ -58,7 +58,7 @@ fn near(got: &[f64], want: &[f64]) {
     }
 }
 
-// keys: model.train.optimiser.learning_rate, model.train.optimiser.annotator_learning_rate, model.train.optimiser.rule
+// keys: model.train.optimiser.learning_rate, model.train.optimiser.annotator_learning_rate
 #[test]
 fn each_rate_moves_its_own_parameters() {
     let after = |net, annotators| trained(train(descent(net, annotators), 1));
