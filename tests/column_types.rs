@@ -7,7 +7,7 @@ use std::sync::Arc;
 use arrow::array::{ArrayRef, Float32Array, Float64Array, Int32Array, Int64Array, StringArray};
 
 use crate::job::{Job, assert_says, cells, rows_read, vote};
-use crate::support::{read_table, run_fails, run_ok, stdout, write_parquet};
+use crate::support::{number, read_table, run_fails, run_ok, stdout, text, write_parquet};
 
 /// NDJSON of `n` rows with the extra fields `early`, and one last row with the extra fields `last`.
 fn late(n: usize, early: &str, last: &str) -> String {
@@ -216,4 +216,31 @@ fn a_column_of_features_that_holds_text_among_numbers_is_no_silent_loss() {
     job.ends(&pipeline.replacen("features", query, 1), &[], 0);
     with("7");
     job.ends(pipeline, &[], 0);
+}
+
+/// The valid id was named as the wrong one, or was not found, because of the other.
+#[test]
+fn gold_of_a_csv_may_have_negative_ids_and_ids_above_all_signed_integers() {
+    let job = Job::new();
+    let rows = vec![
+        ("instance_id", Arc::new(Int64Array::from(vec![-5, 7])) as ArrayRef),
+        ("annotator_id", Arc::new(StringArray::from(vec!["a", "a"]))),
+        ("label", Arc::new(StringArray::from(vec!["x", "y"]))),
+    ];
+    write_parquet(&job.path("in.parquet"), rows);
+    let pipeline = "source = { annotations = '{dir}in.parquet', gold = '{dir}gold.csv' }
+                    model.kind = 'majority_vote'";
+    let gold = |role: &str| {
+        let rows = ["-5,x", "18446744073709551615,x", "7,y"].map(|row| format!("{row},{role}\n"));
+        job.write("gold.csv", &format!("instance_id,class,role\n{}", rows.concat()));
+    };
+    gold("train");
+    let error = job.fails(pipeline, 3);
+    assert_says(&error, &["source.gold", "`18446744073709551615`", "hold Int64"]);
+    gold("holdout");
+    let metrics = read_table(&job.run(pipeline), "metrics");
+    for (name, value) in [("instances", 2.0), ("accuracy", 1.0)] {
+        let found = metrics.iter().find(|row| text(row, "name") == name);
+        assert_eq!(found.map(|row| number(row, "value")), Some(value), "{name}");
+    }
 }

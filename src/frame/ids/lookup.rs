@@ -85,8 +85,10 @@ impl IdIndex {
         let is_text = IdType::of(array.data_type()) == IdType::Text;
         if may_stand && is_text && self.field.data_type().is_integer() {
             // Text that is not an integer is not among these.
-            let integers = cast(&integers(array)?, self.field.data_type())?;
-            self.interner.intern(&integers, &mut numbers)?;
+            for integers in integers(array)? {
+                let integers = cast(&integers, self.field.data_type())?;
+                self.interner.intern(&integers, &mut numbers)?;
+            }
         } else {
             self.interner.intern_other(field, array, &mut numbers)?;
         }
@@ -99,10 +101,28 @@ impl IdIndex {
 mod tests {
     use std::sync::Arc;
 
-    use arrow::array::{DictionaryArray, StringArray};
+    use arrow::array::{DictionaryArray, Int64Array, StringArray, UInt64Array};
     use arrow::datatypes::Int8Type;
 
     use super::*;
+
+    #[test]
+    fn text_is_looked_up_as_integers_whatever_others_stand_beside_it() {
+        const ABOVE: u64 = 1 << 63;
+        let signed: ArrayRef = Arc::new(Int64Array::from(vec![-5, 7, i64::MAX]));
+        let unsigned: ArrayRef = Arc::new(UInt64Array::from(vec![7, ABOVE]));
+        let above = ABOVE.to_string();
+        let texts = vec![Some("-5"), Some(&above), None, Some("7"), Some("007"), Some("x")];
+        let texts: ArrayRef = Arc::new(StringArray::from(texts));
+        let field = marked(Field::new("id", DataType::Utf8, true), true);
+        for (ids, found) in [
+            (signed, [Some(0), None, None, Some(1), None, None]),
+            (unsigned, [None, Some(1), None, Some(0), None, None]),
+        ] {
+            let mut index = Ids::in_order(ids).index("id").unwrap();
+            assert_eq!(index.lookup(&field, &texts).unwrap(), found);
+        }
+    }
 
     #[test]
     fn a_value_is_found_at_its_place_whatever_its_length_and_layout() {

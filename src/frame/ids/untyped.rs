@@ -4,9 +4,9 @@ use std::fmt::Display;
 use std::str::FromStr;
 use std::sync::Arc;
 
-use arrow::array::{ArrayRef, AsArray, Int64Array, UInt64Array};
+use arrow::array::{ArrayRef, ArrowPrimitiveType, AsArray, PrimitiveArray};
 use arrow::compute::cast;
-use arrow::datatypes::{DataType, Field};
+use arrow::datatypes::{DataType, Field, Int64Type, UInt64Type};
 
 use super::key::{Packed, with_bytes};
 use super::table::key;
@@ -61,16 +61,38 @@ pub(super) fn as_integers(
     if has_any { integers } else { None }
 }
 
-/// Untyped text as integers of 64 bits, without a sign where one of them needs that; null where it is not such an integer.
-pub(super) fn integers(texts: &ArrayRef) -> Result<ArrayRef> {
+/// Untyped text as integers of 64 bits, null where it is not such an integer. The arrays hold the rows one after the
+/// other: there are several where some rows are negative and others above all signed integers.
+pub(super) fn integers(texts: &ArrayRef) -> Result<Vec<ArrayRef>> {
     let texts = cast(texts, &DataType::Utf8)?;
-    let texts = || texts.as_string::<i32>().iter();
-    let is_above = |text| plain::<u64>(text).is_some_and(|value| i64::try_from(value).is_err());
-    Ok(if texts().flatten().any(is_above) {
-        Arc::new(texts().map(|text| plain(text?)).collect::<UInt64Array>())
-    } else {
-        Arc::new(texts().map(|text| plain(text?)).collect::<Int64Array>())
-    })
+    let texts: Vec<Option<&str>> = texts.as_string::<i32>().iter().collect();
+    if !texts.iter().any(|text| is_above_signed(*text)) {
+        return Ok(vec![parsed::<Int64Type>(&texts)]);
+    }
+    if !texts.iter().flatten().any(|text| text.starts_with('-')) {
+        return Ok(vec![parsed::<UInt64Type>(&texts)]);
+    }
+    let parts = texts.chunk_by(|a, b| is_above_signed(*a) == is_above_signed(*b));
+    let part = |part: &[Option<&str>]| match part.first() {
+        Some(first) if is_above_signed(*first) => parsed::<UInt64Type>(part),
+        _ => parsed::<Int64Type>(part),
+    };
+    Ok(parts.map(part).collect())
+}
+
+/// Whether the text is an integer that only the unsigned type of 64 bits holds.
+fn is_above_signed(text: Option<&str>) -> bool {
+    // Few texts are long enough to be parsed here.
+    let value = text.filter(|text| text.len() >= 19).and_then(|text| text.parse::<u64>().ok());
+    value.is_some_and(|value| i64::try_from(value).is_err())
+}
+
+fn parsed<T: ArrowPrimitiveType>(texts: &[Option<&str>]) -> ArrayRef
+where
+    T::Native: FromStr + Display,
+{
+    let values = texts.iter().map(|text| text.and_then(plain::<T::Native>));
+    Arc::new(values.collect::<PrimitiveArray<T>>())
 }
 
 fn plain_integer(bytes: &[u8]) -> Option<Packed> {

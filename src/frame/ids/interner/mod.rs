@@ -167,13 +167,15 @@ impl Interner {
         }
         // As in a column of text alone, "007" is not an integer.
         let plain = plain_integers(array)?;
-        if let Some(row) = (0..array.len()).find(|row| plain.is_null(*row) && array.is_valid(*row))
-        {
+        let is_integer =
+            plain.iter().flat_map(|part| (0..part.len()).map(|row| part.is_valid(row)));
+        let other = is_integer.enumerate().find(|(row, is_one)| !is_one && array.is_valid(*row));
+        if let Some((row, _)) = other {
             let text = array_value_to_string(array, row)?;
             let found = format!("`{text}` here, {} there", self.data_type);
             return Err(self.another_type(array.data_type()).found(found));
         }
-        self.intern(&plain, numbers)
+        plain.iter().try_for_each(|part| self.intern(part, numbers))
     }
 
     /// Those of the values with these provisional numbers that the column's type cannot hold, as text.
