@@ -38,7 +38,10 @@ pub(super) fn stored(array: &ArrayRef) -> Result<ArrayRef> {
         return Ok(Arc::clone(array));
     }
     let strict = CastOptions { safe: false, ..CastOptions::default() };
-    let stored = cast_with_options(array, &wanted, &strict)?;
+    let stored = cast_with_options(array, &wanted, &strict).map_err(|_| {
+        Error::data("a time in seconds is too far away to be written in milliseconds")
+            .help("leave such rows out in source.sql, or cast the column there")
+    })?;
     if *array.data_type() == DataType::Date64 {
         check_whole_days(array, &stored)?;
     }
@@ -89,11 +92,13 @@ mod tests {
             assert_eq!(ids.lookup("id", &array).unwrap(), [Some(1), Some(0), Some(1)]);
         }
         let far: ArrayRef = Arc::new(TimestampSecondArray::from(vec![i64::MAX]));
-        assert!(stored(&far).is_err());
+        let error = stored(&far).unwrap_err().to_string();
+        assert!(error.contains("too far away to be written in milliseconds"), "{error}");
         let hours: ArrayRef =
             Arc::new(Date64Array::from(vec![None, Some(DAY), Some(DAY + 3_600_000)]));
-        let error = stored(&hours).unwrap_err().to_string();
-        assert!(error.contains("a date has a time of day"), "{error}");
+        let mut interner = Interner::new(&Field::new("day", DataType::Date64, true));
+        let error = interner.intern(&hours, &mut Vec::new()).unwrap_err().to_string();
+        assert!(error.contains("`day`: a date has a time of day"), "{error}");
         assert!(error.contains("`1970-01-02T01:00:00`"), "{error}");
     }
 }

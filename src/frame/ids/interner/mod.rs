@@ -1,6 +1,7 @@
 //! Gives values provisional numbers as they arrive; [`Interner::finish`] then numbers them in sorted order.
 
 use std::collections::{BTreeSet, HashMap};
+use std::sync::Arc;
 
 use arrow::array::{Array, ArrayRef, AsArray, Int64Array};
 use arrow::compute::cast;
@@ -200,9 +201,11 @@ impl Interner {
             return Err(self.another_type(array.data_type()));
         }
         let (values, rows) = match dictionary(array)? {
-            Some((values, rows)) => (stored(&finite(&values))?, Some(rows)),
-            None => (stored(&finite(array))?, None),
+            Some((values, rows)) => (values, Some(rows)),
+            None => (Arc::clone(array), None),
         };
+        let values =
+            stored(&finite(&values)).map_err(|e| e.about(&format!("`{}`", self.column)))?;
         let mut numbers = vec![NULL; values.len()];
         if let (Some(direct), Some(integers)) = (self.table.direct(), as_int64(&values)?) {
             let new = direct.find(&integers, &mut numbers);
