@@ -81,7 +81,9 @@ pub async fn predict(
         .await?
         .ok_or_else(|| Error::bug("no features were registered"))?;
     let query = as_learned(query, &description)?;
-    let features = read_features(query, Scratch::of(&what.engine), "--features", run).await?;
+    let features = read_features(query, Scratch::of(&what.engine), "--features", run).await;
+    source.check_unchanged().await?;
+    let features = features?;
     let read_at = run.clock.seconds();
     let Predicted { classes: predictions, device } = tokio::task::block_in_place(|| {
         run.pool().install(|| -> Result<Predicted> {

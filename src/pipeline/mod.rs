@@ -7,6 +7,7 @@ mod schema;
 mod score;
 mod spec;
 
+use datafusion::prelude::SessionContext;
 use serde_json::json;
 
 use crate::calibration::calibrate;
@@ -60,7 +61,6 @@ pub async fn run(spec: &PipelineSpec, force: bool, run: &mut Run) -> Result<Publ
     // Opened only now: a job that is already committed needs no file.
     source.open(&ctx, InferenceScope::Whole).await?;
     let frames = read(spec, &ctx, &source, run).await?;
-    warn_of_rows(&frames, run);
     let read_at = run.clock.seconds();
     let mut checkpoints = Checkpoints::of(spec, &job.digest);
     let mut outcome = tokio::task::block_in_place(|| fit(spec, frames, &mut checkpoints, run))?;
@@ -95,13 +95,27 @@ pub async fn run(spec: &PipelineSpec, force: bool, run: &mut Run) -> Result<Publ
     Ok(sink.published(manifest, Some(outcome)).await)
 }
 
-/// Reads the relations into one frame for each question.
+/// Reads the relations into one frame for each question, and warns of rows that cannot be used.
 ///
 /// # Errors
-/// When a query does not plan, a file cannot be read, or no usable row is left.
+/// When a query does not plan, a file cannot be read or changes, or no usable row is left.
 pub async fn read(
     spec: &PipelineSpec,
-    ctx: &datafusion::prelude::SessionContext,
+    ctx: &SessionContext,
+    source: &Source,
+    run: &mut Run,
+) -> Result<Vec<Frame>> {
+    let frames = read_relations(spec, ctx, source, run).await;
+    // A change of a file explains the errors that its rows caused.
+    source.check_unchanged().await?;
+    let frames = frames.map_err(|e| source.at_query(e))?;
+    warn_of_rows(&frames, run);
+    Ok(frames)
+}
+
+async fn read_relations(
+    spec: &PipelineSpec,
+    ctx: &SessionContext,
     source: &Source,
     run: &mut Run,
 ) -> Result<Vec<Frame>> {
@@ -120,7 +134,7 @@ pub async fn read(
         relations.annotator_features = source.annotator_features(ctx, run).await?;
     }
     let frames = collect(relations, &spec.frame, run).await;
-    frames.map_err(|e| source.at_query(e.or_at("source.annotations")))
+    frames.map_err(|e| e.or_at("source.annotations"))
 }
 
 /// Fits the model to each question's frame, calibrates its posteriors and predictions where that is configured, and
@@ -248,3 +262,6 @@ fn switch_warning(frame: &Frame, names: &[usize]) -> String {
         crate::error::offenders(pairs)
     )
 }
+
+#[cfg(test)]
+mod tests;

@@ -148,13 +148,8 @@ impl Source {
         if self.sql(name).is_none() {
             columns.of_contract.clone_from(&contract);
         }
-        files::register(ctx, name, files, &columns, look).await.map_err(|e| {
-            let url = self.spec.all().into_iter().find_map(|(n, location)| match location {
-                Location::Url(url) if n == name => Some(url.as_str()),
-                _ => None,
-            });
-            within(e, &place(&self.spec, name, url.unwrap_or_default()))
-        })?;
+        let opened = files::register(ctx, name, files, &columns, look).await;
+        opened.map_err(|e| within(e, &self.place_of(name)))?;
         if relation.is_none() {
             return Ok(());
         }
@@ -191,6 +186,27 @@ impl Source {
         let source = Self::list(spec, stores, runs, run).await?;
         source.open(ctx, InferenceScope::Whole).await?;
         Ok(source)
+    }
+
+    /// Checks, after the relations were read, that no file was written again meanwhile where nothing else notices it.
+    ///
+    /// # Errors
+    /// The first file that changed.
+    pub async fn check_unchanged(&self) -> Result<()> {
+        for (name, files) in &self.files {
+            let checked = pinned::check_unchanged(files).await;
+            checked.map_err(|e| within(e.into(), &self.place_of(name)))?;
+        }
+        Ok(())
+    }
+
+    /// The place of an error about a table of files.
+    fn place_of(&self, table: &str) -> String {
+        let url = self.spec.all().into_iter().find_map(|(name, location)| match location {
+            Location::Url(url) if name == table => Some(url.as_str()),
+            _ => None,
+        });
+        place(&self.spec, table, url.unwrap_or_default())
     }
 
     fn sql(&self, relation: &str) -> Option<&Query> {

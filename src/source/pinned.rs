@@ -11,6 +11,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use async_trait::async_trait;
+use chrono::{DateTime, Utc};
 use futures::StreamExt;
 use futures::stream::{self, BoxStream};
 use object_store::path::Path;
@@ -21,6 +22,8 @@ use object_store::{
 };
 use url::Url;
 
+use super::format::Format;
+use super::listing::Files;
 use crate::error::Error;
 use crate::store::shown;
 
@@ -62,15 +65,21 @@ impl PinnedStore {
         StoreError::Generic { store: "source", source: Box::new(error) }
     }
 
-    /// Reads a range of a local file that was opened, as long as the file stays as it was listed.
+    /// Reads a range of a local file that was opened in its listed version.
     ///
     /// # Why
-    /// Another process may cut the file short, or write into it, between the opening and the last byte.
+    /// Another process may cut the file short, or write into it, between the opening and the last byte. A file that only
+    /// lost its name to a new one meanwhile is still the listed one.
     async fn read_range(&self, listed: &ObjectMeta, opened: GetResult) -> Result<GetResult> {
+        let GetResultPayload::File(file, _) = &opened.payload else { return Ok(opened) };
+        let file = file.try_clone().map_err(unreadable)?;
         let (meta, range) = (opened.meta.clone(), opened.range.clone());
         let attributes = opened.attributes.clone();
         let read = opened.bytes().await;
-        if !self.inner.head(&listed.location).await.is_ok_and(|now| is_same(listed, &now)) {
+        let now = file.metadata().map_err(unreadable)?;
+        let is_as_opened =
+            now.modified().is_ok_and(|at| meta.last_modified == DateTime::<Utc>::from(at));
+        if now.len() != meta.size || !is_as_opened {
             return Err(self.changed(listed).await);
         }
         let payload = GetResultPayload::Stream(stream::iter([Ok(read?)]).boxed());
@@ -160,6 +169,24 @@ impl ObjectStore for PinnedStore {
     }
 }
 
+/// Checks, after the rows were read, that the local Arrow files are as they were listed.
+///
+/// # Why
+/// DataFusion reads an Arrow file whole from the opened file, unless it is large and the threads share it: nothing else
+/// would notice a change while it is read. Every other read is checked on its own.
+pub(super) async fn check_unchanged(Files { place, format, objects }: &Files) -> Result<()> {
+    if *format != Format::Arrow || place.local().is_none() {
+        return Ok(());
+    }
+    let pinned = PinnedStore::new(Arc::clone(&place.store), &[], &place.url);
+    for listed in objects {
+        if !pinned.inner.head(&listed.location).await.is_ok_and(|now| is_same(listed, &now)) {
+            return Err(pinned.changed(listed).await);
+        }
+    }
+    Ok(())
+}
+
 /// The error for a file that changed after it was listed.
 pub(super) fn changed(found: &str) -> Error {
     Error::store("an input changed after it was listed")
@@ -180,6 +207,11 @@ fn is_same(listed: &ObjectMeta, found: &ObjectMeta) -> bool {
     same && listed.size == found.size
 }
 
+/// The error for an opened file whose state the system does not give.
+fn unreadable(error: std::io::Error) -> StoreError {
+    StoreError::Generic { store: "LocalFileSystem", source: error.into() }
+}
+
 fn read_only(operation: &str) -> StoreError {
     StoreError::NotImplemented {
         operation: operation.to_owned(),
@@ -189,6 +221,8 @@ fn read_only(operation: &str) -> StoreError {
 
 #[cfg(test)]
 mod tests {
+    use std::path::{Path as FilePath, PathBuf};
+
     use super::*;
     use futures::TryStreamExt;
     use object_store::local::LocalFileSystem;
@@ -248,7 +282,22 @@ mod tests {
         assert!(gone.contains("`s3://bucket/c` was removed"), "{gone}");
     }
 
-    /// The file is opened first, then another process writes to it, and then the range is read.
+    /// A local store with the file `a` of sixteen bytes, the path of the file, and the store pinned to it.
+    async fn on_disk(folder: &FilePath) -> (PathBuf, PinnedStore, ObjectMeta) {
+        let file = folder.join("a");
+        std::fs::write(&file, "sixteen bytes...").unwrap();
+        let store = Arc::new(LocalFileSystem::new_with_prefix(folder).unwrap());
+        let objects: Vec<ObjectMeta> = store.list(None).try_collect().await.unwrap();
+        let url = Url::from_directory_path(folder).unwrap();
+        (file, PinnedStore::new(store, &objects, &url), objects[0].clone())
+    }
+
+    /// Opens a range of the file `a`, which is read later.
+    async fn opened(pinned: &PinnedStore) -> GetResult {
+        let range = GetOptions { range: Some((8..16).into()), ..GetOptions::default() };
+        pinned.inner.get_opts(&Path::from("a"), range).await.unwrap()
+    }
+
     #[tokio::test]
     async fn a_local_file_that_changes_while_a_range_is_read_is_an_error_worth_another_try() {
         for (later, wanted) in [
@@ -256,21 +305,27 @@ mod tests {
             ("sixteen and more bytes", "16 bytes when it was listed, 22 now"),
         ] {
             let folder = tempfile::tempdir().unwrap();
-            let file = folder.path().join("a");
-            std::fs::write(&file, "sixteen bytes...").unwrap();
-            let store = Arc::new(LocalFileSystem::new_with_prefix(folder.path()).unwrap());
-            let objects: Vec<ObjectMeta> = store.list(None).try_collect().await.unwrap();
-            let url = Url::from_directory_path(folder.path()).unwrap();
-            let inner = Arc::clone(&store) as Arc<dyn ObjectStore>;
-            let pinned = PinnedStore::new(inner, &objects, &url);
+            let (file, pinned, listed) = on_disk(folder.path()).await;
             let a = Path::from("a");
             assert_eq!(pinned.get_range(&a, 8..16).await.unwrap().as_ref(), b"bytes...");
-            let range = GetOptions { range: Some((8..16).into()), ..GetOptions::default() };
-            let opened = store.get_opts(&a, range).await.unwrap();
+            let opened = opened(&pinned).await;
             std::fs::write(&file, later).unwrap();
-            let error = Error::from(pinned.read_range(&objects[0], opened).await.unwrap_err());
+            let error = Error::from(pinned.read_range(&listed, opened).await.unwrap_err());
             assert_eq!(error.exit_code(), 5, "{error}");
             assert!(error.to_string().contains(wanted), "{error}");
         }
+    }
+
+    #[tokio::test]
+    async fn a_range_of_a_file_that_was_opened_before_another_took_its_name_is_as_listed() {
+        let folder = tempfile::tempdir().unwrap();
+        let (file, pinned, listed) = on_disk(folder.path()).await;
+        let before = opened(&pinned).await;
+        std::fs::write(folder.path().join("b"), "another version.").unwrap();
+        std::fs::rename(folder.path().join("b"), &file).unwrap();
+        let read = pinned.read_range(&listed, before).await.unwrap();
+        assert_eq!(read.bytes().await.unwrap().as_ref(), b"bytes...");
+        let again = message(pinned.get_range(&Path::from("a"), 8..16).await.unwrap_err());
+        assert!(again.contains("was written again"), "{again}");
     }
 }

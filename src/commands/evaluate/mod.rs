@@ -62,14 +62,8 @@ pub async fn evaluate(
     if let Some(confusion) = what.confusion {
         tables.insert("true_confusion".to_owned(), url(confusion));
     }
-    Source::register(
-        &ctx,
-        &SourceSpec { tables, columns: what.columns.clone(), ..SourceSpec::default() },
-        stores,
-        &RunTables,
-        run,
-    )
-    .await?;
+    let spec = SourceSpec { tables, columns: what.columns.clone(), ..SourceSpec::default() };
+    let source = Source::register(&ctx, &spec, stores, &RunTables, run).await?;
     let truth = select(ctx.table("truth").await?, Relation::Gold, &what.columns).map_err(|e| {
         e.at("--truth").help("name the columns with --instance-column and --class-column")
     })?;
@@ -106,6 +100,7 @@ pub async fn evaluate(
             questions.len()
         ));
     }
+    source.check_unchanged().await?;
     Ok(found)
 }
 

@@ -112,6 +112,7 @@ impl Registered {
             }
             None => None,
         };
+        self.source.check_unchanged().await.map_err(super::named)?;
         Ok(GroundTruth { crowd, ..GroundTruth::of(truth, features)? })
     }
 

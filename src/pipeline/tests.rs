@@ -1,0 +1,97 @@
+use std::fmt::Write as _;
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::SystemTime;
+
+use arrow::array::{ArrayRef, RecordBatch, StringArray};
+use arrow::ipc::writer::FileWriter;
+
+use super::*;
+use crate::run::Progress;
+use crate::spec::Overrides;
+
+fn pipeline(text: &str) -> PipelineSpec {
+    load(text, "pipeline.toml", &Overrides::default()).unwrap()
+}
+
+async fn frames_of(spec: &PipelineSpec, run: &mut Run) -> Result<Vec<Frame>> {
+    let ctx = spec.engine.session()?;
+    let source = Source::register(&ctx, &spec.source, &spec.store, &RunTables, run).await?;
+    read(spec, &ctx, &source, run).await
+}
+
+async fn fitted(spec: &PipelineSpec, run: &mut Run) -> Outcome {
+    let frames = frames_of(spec, run).await.unwrap();
+    tokio::task::block_in_place(|| fit(spec, frames, &mut Checkpoints::default(), run)).unwrap()
+}
+
+/// Gives a file another time once the annotations are read, as a program that writes into it would.
+struct LateWriter(PathBuf);
+
+impl Progress for LateWriter {
+    fn end(&self) {
+        let file = File::options().write(true).open(&self.0).unwrap();
+        file.set_modified(SystemTime::UNIX_EPOCH).unwrap();
+    }
+}
+
+fn write_annotations(file: &Path) {
+    let column = |text: &str| Arc::new(StringArray::from(vec![text])) as ArrayRef;
+    let names = ["instance_id", "annotator_id", "label"];
+    let batch = RecordBatch::try_from_iter(names.map(|name| (name, column(name)))).unwrap();
+    let mut writer = FileWriter::try_new(File::create(file).unwrap(), &batch.schema()).unwrap();
+    writer.write(&batch).unwrap();
+    writer.finish().unwrap();
+}
+
+/// Rows of both versions were published.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_arrow_file_that_is_written_while_it_is_read_is_an_error_worth_another_try() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("in.arrow");
+    write_annotations(&file);
+    let spec = pipeline(&format!(
+        "source.annotations = '{}'\nmodel.kind = 'majority_vote'",
+        file.display()
+    ));
+    let mut run = Run::new(0);
+    assert_eq!(frames_of(&spec, &mut run).await.unwrap()[0].rows_read, 1);
+    run.progress = Arc::new(LateWriter(file));
+    let error = frames_of(&spec, &mut run).await.err().unwrap();
+    assert_eq!(error.exit_code(), 5, "{error}");
+    let error = error.to_string();
+    assert!(error.contains("an input changed") && error.contains("in.arrow"), "{error}");
+    assert!(error.contains("where: source.annotations"), "{error}");
+}
+
+/// Every one of 1 001 instances has a class of its own, too many to check whether the fit switched some.
+#[tokio::test(flavor = "multi_thread")]
+async fn classes_that_are_not_checked_are_a_warning_until_there_is_gold_that_trains() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("in.csv");
+    let mut rows = "instance_id,annotator_id,label\n".to_owned();
+    (0..1_001).for_each(|n| writeln!(rows, "i{n},a,{n}").unwrap());
+    std::fs::write(&file, rows).unwrap();
+    let text = format!(
+        "source.annotations = '{}'\nmodel = {{ kind = 'dawid_skene', stop.max_iter = 1 }}\n",
+        file.display()
+    );
+    for (role, is_warned) in [("holdout", true), ("train", false)] {
+        let mut run = Run::new(0);
+        let gold = format!("source.gold = [['i7', 7, '{role}']]");
+        fitted(&pipeline(&(text.clone() + &gold)), &mut run).await;
+        let is_about = |warning: &String| warning.contains("1001 classes occur");
+        assert_eq!(run.warnings().iter().any(is_about), is_warned, "{:?}", run.warnings());
+    }
+}
+
+#[cfg(feature = "neural")]
+#[tokio::test(flavor = "multi_thread")]
+async fn a_fit_keeps_the_warnings_of_the_machine() {
+    let spec = pipeline("source.annotations = [['i', 'a', 'x']]\nmodel.kind = 'majority_vote'");
+    let mut run = Run::new(0);
+    run.warn_of_machine("no GPU".to_owned());
+    fitted(&spec, &mut run).await;
+    assert_eq!(run.warnings(), ["no GPU"]);
+}
