@@ -178,3 +178,41 @@ fn check_finite(predictions: &Posterior, ids: &Ids) -> Result<()> {
         .found(format!("{} for the instance `{instance}`", predictions.values()[at]))
         .help("are its features on another scale than those of the training? Otherwise the model's files are damaged: take them from the run that wrote them"))
 }
+
+#[cfg(all(test, feature = "neural"))]
+mod tests {
+    use super::*;
+    use crate::pipeline;
+    use crate::spec::Overrides;
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn a_prediction_keeps_the_warnings_of_the_machine() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = |name: &str| folder.path().join(name).display().to_string();
+        let write = |name: &str, text: &str| std::fs::write(path(name), text).unwrap();
+        write("in.csv", "instance_id,annotator_id,label\n1,a,x\n2,a,y\n");
+        write("features.csv", "instance_id,h\n1,0\n2,1\n");
+        let (annotations, features) = (path("in.csv"), path("features.csv"));
+        let text = format!(
+            "source = {{ annotations = '{annotations}', features = '{features}' }}
+             model = {{ kind = 'dl', train.epochs = 1 }}\nsink.url = '{}'",
+            path("out")
+        );
+        let spec = pipeline::load(&text, "pipeline.toml", &Overrides::default()).unwrap();
+        pipeline::run(&spec, false, &mut Run::new(0)).await.unwrap();
+        let (model, output) = (path("out"), path("predicted"));
+        let what = Prediction {
+            model: &model,
+            features: &features,
+            output: &output,
+            columns: ColumnsSpec::default(),
+            engine: EngineSpec::default(),
+            device: None,
+            force: false,
+        };
+        let mut run = Run::new(0);
+        run.warn_of_machine("no GPU".to_owned());
+        let done = predict(&what, &StoreSpec::default(), &mut run).await.unwrap();
+        assert_eq!(done.outcome.unwrap().warnings, ["no GPU"]);
+    }
+}
