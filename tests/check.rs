@@ -87,6 +87,26 @@ fn columns_that_the_frame_refuses_are_found_before_a_row_is_read() {
 }
 
 #[test]
+fn a_problem_of_what_a_query_gives_is_at_the_query_for_every_command() {
+    let job = Job::new();
+    job.write("in.csv", "instance_id,annotator_id,label\ni,a,x\n");
+    job.write("features.csv", "instance_id,height\ni,1\n");
+    for (relation, query) in [
+        ("annotations", "select instance_id, annotator_id from annotations"),
+        ("annotations", "select instance_id, annotator_id, null as label from annotations"),
+        ("features", "select instance_id from features"),
+    ] {
+        let sources = "source.annotations = '{dir}in.csv'\nsource.features = '{dir}features.csv'\n";
+        let query = format!("source.sql.{relation} = '{query}'\nsink.url = '{{dir}}out'\n");
+        let file = job.write("pipeline.toml", &format!("{sources}{query}{GEM}"));
+        for command in ["check", "run"] {
+            let place = format!("where: source.sql.{relation}\n");
+            assert_says(&run_fails(&[command, &file], 3), &[&place]);
+        }
+    }
+}
+
+#[test]
 fn features_that_the_model_does_not_read_are_not_planned() {
     let job = Job::new();
     job.write("in.csv", "instance_id,annotator_id,label\ni,a,x\n");
@@ -155,6 +175,28 @@ fn a_label_that_is_listed_twice_is_found_before_a_row_is_read() {
     let file = lists("text", "classes = ['1', '1'], duplicates = 'last'");
     let all = ["cannot be found without `annotated_at`", "a value is listed twice"];
     assert_problems(&run_fails(&["check", &file], 3), &all);
+}
+
+/// The type of the labels is that of all lines.
+// keys: frame.classes
+#[test]
+fn listed_labels_that_only_later_lines_allow_pass_a_check() {
+    let job = Job::new();
+    let line = |n: usize, label: &str| {
+        format!("{{\"instance_id\":{n},\"annotator_id\":\"a\",\"label\":{label}}}\n")
+    };
+    let early: String = (0..1_500).map(|n| line(n, &(n % 3 + 1).to_string())).collect();
+    job.write("in.ndjson", &(early + &line(1_500, "2.5")));
+    let pipeline = |classes: &str| {
+        let source = "source.annotations = '{dir}in.ndjson'\nsink.url = '{dir}out'\n";
+        job.write("pipeline.toml", &format!("{source}frame.classes = {classes}\n{VOTE}"))
+    };
+    for command in ["check", "run"] {
+        run_ok(&[command, &pipeline("[1, 2, 2.5, 3]")]);
+    }
+    job.write("in.ndjson", &(line(0, "\"x\"") + &line(1, "\"y\"")));
+    let error = run_fails(&["check", &pipeline("['x', 'y', 'x']")], 2);
+    assert_problems(&error, &["a value is listed twice"]);
 }
 
 #[test]

@@ -36,7 +36,7 @@ pub use gold::{Gold, Role, UnknownGold};
 pub use ids::Ids;
 pub use offsets::split_by;
 pub(crate) use offsets::{Cursors, count, prefix_sum};
-pub use questions::check_columns;
+pub use questions::{check_columns, check_listed_labels};
 pub use read_all::read_all;
 pub use rejects::{KEPT_CHARACTERS, Reason, Rejects};
 pub use relations::{Relations, collect, read_features, rows_in};

@@ -30,7 +30,8 @@ pub(super) struct Questions {
 impl Questions {
     pub(super) fn new(schema: &SchemaRef, spec: &FrameSpec) -> Result<Self> {
         // A column of the wrong type is found before any row is read, with a question column too.
-        check_columns(schema, spec)?;
+        let listed = check_listed_labels(schema, spec);
+        Error::all(check_columns(schema, spec).err().into_iter().chain(listed.err()))?;
         let ids = schema.field_with_name("question").ok().map(Interner::new);
         let schema = if ids.is_some() { typed(schema) } else { SchemaRef::clone(schema) };
         let collectors = match ids {
@@ -145,11 +146,10 @@ impl Questions {
     }
 }
 
-/// Checks the columns of the annotations, and the labels that the spec lists, before any row is read.
+/// Checks the columns of the annotations before any row is read.
 ///
 /// # Errors
-/// Every column whose type cannot be that of an id, the lack of a column that the spec needs, and every listed label that
-/// cannot be one or is listed twice, at once.
+/// Every column whose type cannot be that of an id, and the lack of a column that the spec needs, at once.
 pub fn check_columns(schema: &Schema, spec: &FrameSpec) -> Result<()> {
     let needs_times = spec.duplicates == Duplicates::Last;
     let no_times = (needs_times && schema.field_with_name("annotated_at").is_err()).then(|| {
@@ -157,8 +157,15 @@ pub fn check_columns(schema: &Schema, spec: &FrameSpec) -> Result<()> {
             .at("frame.duplicates")
             .help("set source.columns.annotated_at, or choose \"share\"")
     });
-    let lists = label_column(schema).map_or(Ok(()), |labels| check_lists(labels, spec));
-    Error::all(no_times.into_iter().chain(id_columns(schema).err()).chain(lists.err()))
+    Error::all(no_times.into_iter().chain(id_columns(schema).err()))
+}
+
+/// Checks the labels that the spec lists, given the type of the annotations' labels, before any row is read.
+///
+/// # Errors
+/// Every listed label that cannot be one or is listed twice, at once.
+pub fn check_listed_labels(schema: &Schema, spec: &FrameSpec) -> Result<()> {
+    label_column(schema).map_or(Ok(()), |labels| check_lists(labels, spec))
 }
 
 /// The rejects of rows whose question is null, NaN or infinite.
