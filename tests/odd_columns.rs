@@ -9,12 +9,8 @@ use arrow::array::{
 use arrow::compute::cast;
 use arrow::datatypes::{DataType, Field, Schema};
 
-use crate::job::{Job, assert_says, cells, rows_read};
+use crate::job::{Job, assert_says, cells, rows_read, vote};
 use crate::support::{read_table, write_batch, write_parquet};
-
-fn vote(file: &str) -> String {
-    format!("source.annotations = '{{dir}}{file}'\nmodel.kind = 'majority_vote'\n")
-}
 
 #[test]
 fn a_field_that_stands_twice_in_a_line_is_refused() {
@@ -22,7 +18,7 @@ fn a_field_that_stands_twice_in_a_line_is_refused() {
     let line = "{\"instance_id\":\"i\",\"annotator_id\":\"a\",\"label\":\"x\"}\n";
     let twice = line.replace("}", ",\"label\":\"y\"}");
     job.write("in.ndjson", &format!("{line}{twice}"));
-    let error = job.fails(&vote("in.ndjson"), 3);
+    let error = job.fails(&vote("in.ndjson", ""), 3);
     assert_says(&error, &["a line gives a field twice", "`label` in line 2", "in.ndjson"]);
 }
 
@@ -45,7 +41,7 @@ fn a_column_that_stands_twice_in_a_typed_file_is_refused() {
     writer.write(&batch).unwrap();
     writer.finish().unwrap();
     for name in ["in.parquet", "in.arrow", "stream.arrow"] {
-        let error = job.fails(&vote(name), 3);
+        let error = job.fails(&vote(name, ""), 3);
         assert_says(&error, &["names a column twice", "`label`", name]);
     }
 }
@@ -62,7 +58,7 @@ fn floats_that_are_no_numbers_are_rejected_as_ids_and_labels() {
             ("label", column(&[1.5, 1.5, 2.5, 2.5, f64::INFINITY, 1.5, 1.5])),
         ],
     );
-    let run = job.run(&vote("in.parquet"));
+    let run = job.run(&vote("in.parquet", ""));
     assert_eq!(rows_read(&run), "7 3");
     let labels = read_table(&run, "labels");
     assert_eq!(
@@ -85,9 +81,9 @@ fn floats_that_are_no_numbers_are_rejected_as_ids_and_labels() {
         ]
     };
     write_parquet(&job.path("in.parquet"), columns(text(["q"; 3]), Arc::clone(&halves)));
-    assert_eq!(rejects(&job.run(&vote("in.parquet"))), ["null_label 2 [NaN, k]"]);
+    assert_eq!(rejects(&job.run(&vote("in.parquet", ""))), ["null_label 2 [NaN, k]"]);
     write_parquet(&job.path("in.parquet"), columns(halves, text(["x"; 3])));
-    assert_eq!(rejects(&job.run(&vote("in.parquet"))), ["null_question 2 [NaN]"]);
+    assert_eq!(rejects(&job.run(&vote("in.parquet", ""))), ["null_question 2 [NaN, k]"]);
 }
 
 #[test]
@@ -102,7 +98,7 @@ fn halves_that_are_no_numbers_and_nulls_behind_run_ends_are_rejected() {
         &job.path("in.parquet"),
         vec![("instance_id", ids("i")), ("annotator_id", ids("a")), ("label", halves)],
     );
-    let run = job.run(&vote("in.parquet"));
+    let run = job.run(&vote("in.parquet", ""));
     assert_eq!(rows_read(&run), "5 3");
     assert_eq!(cells(&read_table(&run, "classes"), &["class"]), ["0", "1.5"]);
 
@@ -116,7 +112,7 @@ fn halves_that_are_no_numbers_and_nulls_behind_run_ends_are_rejected() {
     let mut writer = arrow::ipc::writer::FileWriter::try_new(file, &batch.schema()).unwrap();
     writer.write(&batch).unwrap();
     writer.finish().unwrap();
-    let run = job.run(&vote("in.arrow"));
+    let run = job.run(&vote("in.arrow", ""));
     assert_eq!(rows_read(&run), "5 2");
     assert_eq!(cells(&read_table(&run, "rejects"), &["reason", "count"]), ["null_label 3"]);
 }
@@ -136,11 +132,11 @@ fn a_column_that_some_files_lack_is_an_error_unless_a_query_says_what_stands_for
     let weighted = columns(["x", "y"]).into_iter().chain([("weight", weights)]);
     write_parquet(&job.path("in/a.parquet"), weighted.collect());
     write_parquet(&job.path("in/b.parquet"), columns(["z", "z"]));
-    let error = job.fails(&vote("in/"), 3);
+    let error = job.fails(&vote("in/", ""), 3);
     let names = ["in/a.parquet`", "in/b.parquet"];
     assert_says(&error, &["some files of a table lack the column `weight`", names[0], names[1]]);
     let query = "source.sql.annotations = 'SELECT instance_id, annotator_id, label, coalesce(weight, 1) AS weight FROM annotations'\n";
-    let run = job.run(&format!("{}{query}", vote("in/")));
+    let run = job.run(&format!("{}{query}", vote("in/", "")));
     let found = cells(&read_table(&run, "labels"), &["instance_id", "label", "n_annotations"]);
     assert_eq!(found, ["i x 2", "j y 2"]);
 }
@@ -161,7 +157,7 @@ fn bytes_of_two_widths_are_one_column() {
             ],
         );
     }
-    let labels = read_table(&job.run(&vote("in/")), "labels");
+    let labels = read_table(&job.run(&vote("in/", "")), "labels");
     let mut answers = cells(&labels, &["n_annotations"]);
     answers.sort();
     assert_eq!(answers, ["1", "1", "2", "2"]);

@@ -100,7 +100,7 @@ fn weights_that_are_none_are_rejected_with_what_was_found() {
 
 /// The message names the rule, because the values look like weights.
 #[test]
-fn a_reason_that_rejects_most_rows_is_told() {
+fn a_reason_that_rejects_most_rows_is_a_warning() {
     let rule = "where there is a column of weights, every row needs one above 0 and at most 1e100";
     let warnings = |rows: &str, more: &str| {
         let job = Job::new();
@@ -252,7 +252,7 @@ fn a_question_without_a_usable_row_is_left_out_and_accounted_for() {
     let run = job.run(questions);
     assert_eq!(
         cells(&account(&run, 7), &["question", "reason", "count", "values"]),
-        ["first null_question 1 []", "second null_label 2 [i]", "third null_label 1 [i]"]
+        ["first null_question 1 [i]", "second null_label 2 [i]", "third null_label 1 [i]"]
     );
     let labels = read_table(&run, "labels");
     assert_eq!(cells(&labels, &["question", "instance_id", "label"]), ["first i x", "third i y"]);

@@ -171,13 +171,13 @@ pub fn check_listed_labels(schema: &Schema, spec: &FrameSpec) -> Result<()> {
 /// The rejects of rows whose question is null, NaN or infinite.
 fn without_question(rows: &RecordBatch) -> Result<Rejects> {
     let mut rejects = Rejects::default();
-    let column = rows.column_by_name("question");
-    let column = ShownColumn::new(column.ok_or_else(|| Error::bug("a batch lacks `question`"))?)?;
+    let shown = |name: &str| {
+        let column = rows.column_by_name(name);
+        ShownColumn::new(column.ok_or_else(|| Error::bug(format!("a batch lacks `{name}`")))?)
+    };
+    let (column, instances) = (shown("question")?, shown("instance_id")?);
     for row in 0..rows.num_rows() {
-        match column.valid(row) {
-            Some(value) => rejects.add(Reason::NullQuestion, 1, value),
-            None => rejects.add_rows(Reason::NullQuestion, 1),
-        }
+        rejects.add(Reason::NullQuestion, 1, column.valid_or(row, &instances));
     }
     Ok(rejects)
 }

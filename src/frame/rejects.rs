@@ -18,7 +18,7 @@ pub enum Reason {
     NullAnnotator,
     /// The label is null, or a float that is not finite.
     NullLabel,
-    /// The question is null where questions are declared.
+    /// The question is null, or a float that is not finite, where questions are declared.
     NullQuestion,
     /// The weight is null, zero, negative, NaN, or above 1e100: sums of such weights might not be finite.
     BadWeight,
@@ -104,8 +104,8 @@ impl Rejects {
         self.0.values().map(|(count, _)| count).sum()
     }
 
-    /// What to tell where more than half of the `rows` that were read are rejected for one reason: a column rather than a
-    /// row is likely to be wrong then.
+    /// The warning that more than half of the `rows` that were read are rejected for one reason; `None` where they are
+    /// not. A column rather than a row is likely to be wrong then.
     #[must_use]
     pub fn main_reason(&self, rows: u64) -> Option<String> {
         let (reason, count, _) = self.iter().find(|(_, count, _)| 2 * count > rows)?;
@@ -139,15 +139,10 @@ impl<'a> ShownColumn<'a> {
         self.values.value(row)
     }
 
-    /// The value of a row, unless it is null.
-    pub(super) fn valid(&self, row: usize) -> Option<ValueFormatter<'_>> {
-        let is_valid = self.nulls.as_ref().is_none_or(|nulls| nulls.is_valid(row));
-        is_valid.then(|| self.value(row))
-    }
-
     /// The value of a row; that of `other` where it is null.
     pub(super) fn valid_or<'s>(&'s self, row: usize, other: &'s Self) -> ValueFormatter<'s> {
-        self.valid(row).unwrap_or_else(|| other.value(row))
+        let is_valid = self.nulls.as_ref().is_none_or(|nulls| nulls.is_valid(row));
+        if is_valid { self.value(row) } else { other.value(row) }
     }
 }
 
