@@ -21,12 +21,15 @@ fn statements_reach_the_store_that_they_name() {
 }
 
 #[test]
-fn a_location_that_cannot_be_reached_is_told_before_anything_is_sent() {
+fn a_location_that_cannot_be_reached_is_an_error_before_anything_is_sent() {
     let sql = |location: &str| {
         let query = format!("copy (select 1) to '{location}' stored as csv");
         run_fails(&["sql", "--write", "-c", &query], 2)
     };
     assert_says(&sql("ftp://host/x.csv"), &["cannot open the store", "help:"]);
+    let second = "select 1; copy (select 1) to 'ftp://host/x.csv' stored as csv";
+    let error = run_fails(&["sql", "--write", "-c", second], 2);
+    assert_says(&error, &["cannot open the store", "where: statement 2\n"]);
     let message = sql("s3://AKIA0:hunter2@bucket/x.csv");
     assert!(message.contains("is refused") && !message.contains("hunter2"), "{message}");
     let message = sql("https://host/x.csv?sig=hunter2");

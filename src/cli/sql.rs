@@ -26,10 +26,14 @@ pub(super) async fn command(args: &SqlArgs, warned: &mut Run) -> Result<()> {
     let (session, statements) = SqlSession::open(&what, stores, warned).await?;
     let is_one_of_several = statements.len() > 1;
     for (n, statement) in statements.into_iter().enumerate() {
-        session.register_stores(&statement)?;
-        let printed = catch_panics(print_rows(&session, statement, args.json)).await;
-        let named = |e: Error| e.or_at(&format!("statement {}", n + 1));
-        if !printed.map_err(|e| if is_one_of_several { named(e) } else { e })? {
+        let printed = catch_panics(async {
+            session.register_stores(&statement)?;
+            print_rows(&session, statement, args.json).await
+        });
+        let printed = printed.await.map_err(|e| {
+            if is_one_of_several { e.or_at(&format!("statement {}", n + 1)) } else { e }
+        });
+        if !printed? {
             break;
         }
     }
