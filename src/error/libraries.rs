@@ -9,7 +9,7 @@ use super::{Error, Problem, Stage};
 
 impl From<DataFusionError> for Error {
     fn from(error: DataFusionError) -> Self {
-        let made = if let Some(Self { stage, problems, .. }) = in_chain::<Self>(&error) {
+        let made = if let Some(Self { stage, problems, .. }) = find_in_chain::<Self>(&error) {
             Self::several(*stage, problems.clone())
         } else if let DataFusionError::ResourcesExhausted(text) = error.find_root() {
             let problem = Problem::new("a query needs more memory than engine.memory_limit allows")
@@ -19,12 +19,12 @@ impl From<DataFusionError> for Error {
         } else {
             let text = error.find_root().strip_backtrace();
             let of_system =
-                in_chain::<std::io::Error>(&error).and_then(std::io::Error::raw_os_error);
-            match in_chain::<object_store::Error>(&error) {
+                find_in_chain::<std::io::Error>(&error).and_then(std::io::Error::raw_os_error);
+            match find_in_chain::<object_store::Error>(&error) {
                 _ if is_exhausted(&text) => Self::exhausted(first_line(&text)),
-                Some(store) => of_store(store),
+                Some(store) => store_error(store),
                 None if of_system.is_some() => Self::store(first_line(&text)).help(DISK_HELP),
-                None => of_query(error.find_root()),
+                None => query_error(error.find_root()),
             }
         };
         Self { source: Some(Box::new(error)), ..made }
@@ -32,7 +32,7 @@ impl From<DataFusionError> for Error {
 }
 
 /// The first error of this type in a chain of errors, such as one of labelmill's own that passed through a library.
-fn in_chain<'a, E: std::error::Error + 'static>(
+fn find_in_chain<'a, E: std::error::Error + 'static>(
     error: &'a (dyn std::error::Error + 'static),
 ) -> Option<&'a E> {
     let mut next = Some(error);
@@ -79,7 +79,7 @@ const DAMAGED_HELP: &str =
     "the file is damaged, cut short, or not what its name says: write it again";
 
 /// An error of a store, whether a query met it or a reader of files passed it on.
-fn of_store(error: &object_store::Error) -> Error {
+fn store_error(error: &object_store::Error) -> Error {
     use object_store::Error as StoreError;
     let text = error.to_string();
     match error {
@@ -93,7 +93,7 @@ fn of_store(error: &object_store::Error) -> Error {
 }
 
 /// An error of a query that the stores have no part in.
-fn of_query(root: &DataFusionError) -> Error {
+fn query_error(root: &DataFusionError) -> Error {
     let text = first_line(&root.strip_backtrace());
     match root {
         DataFusionError::SQL(error, _) => Error::spec(not_sql(error)),
@@ -104,25 +104,28 @@ fn of_query(root: &DataFusionError) -> Error {
         DataFusionError::Internal(_) => Error::new(Stage::Bug, Problem::new(text)),
         DataFusionError::ParquetError(_) => Error::data(text).help(DAMAGED_HELP),
         DataFusionError::ArrowError(error, _) => {
-            of_values(error).unwrap_or_else(|| Error::data(text))
+            value_error(error).unwrap_or_else(|| Error::data(text))
         }
         _ => Error::data(text),
     }
 }
 
-/// The error of a query that computes what has no value.
-fn of_values(error: &ArrowError) -> Option<Error> {
+/// The error of a computation or a cast that has no result, in a query or of labelmill's own.
+fn value_error(error: &ArrowError) -> Option<Error> {
     Some(match error {
         ArrowError::DivideByZero => Error::data("a query divides by zero").help(
             "write nullif(divisor, 0) for the divisor, which makes the quotient null, or leave such rows out with `where`",
         ),
         ArrowError::ArithmeticOverflow(text) => {
-            let what = format!("a query computes a number that its type cannot hold: {text}");
-            Error::data(first_line(&what))
-                .help("cast to a wider type before computing, such as cast(x as double)")
+            let numbers = text.strip_prefix("Overflow happened on: ").unwrap_or(text);
+            let what = format!("a number is too large for its type: {numbers}");
+            Error::data(first_line(&what)).help(
+                "in a query, cast to a wider type before computing, such as cast(x as double)",
+            )
         }
         ArrowError::CastError(text) => {
-            Error::data(first_line(&format!("a value cannot be cast: {text}"))).help(
+            let what = text.strip_prefix("Cannot cast ").unwrap_or(text);
+            Error::data(first_line(&format!("a value cannot be cast: {what}"))).help(
                 "in a query, write try_cast for cast, which makes such a value null, or leave such rows out with `where`",
             )
         }
@@ -144,11 +147,15 @@ fn first_line(message: &str) -> String {
 
 #[cfg(test)]
 mod tests {
+    use arrow::array::{Int8Array, StringArray};
+    use arrow::compute::kernels::numeric::mul;
+    use arrow::compute::{CastOptions, cast_with_options};
+    use arrow::datatypes::DataType;
     use parquet::errors::ParquetError;
 
     use super::*;
 
-    fn told(error: impl Into<Error>) -> (u8, String) {
+    fn code_and_text(error: impl Into<Error>) -> (u8, String) {
         let error = error.into();
         (error.exit_code(), error.to_string())
     }
@@ -157,11 +164,11 @@ mod tests {
     fn a_store_that_fails_while_a_file_is_decoded_is_worth_another_try() {
         let store = |store| object_store::Error::Generic { store, source: "broke off".into() };
         for (name, help) in [("LocalFileSystem", DISK_HELP), ("S3", STORE_HELP)] {
-            let (code, text) = told(ParquetError::External(Box::new(store(name))));
+            let (code, text) = code_and_text(ParquetError::External(Box::new(store(name))));
             assert_eq!(code, 5, "{text}");
             assert!(text.contains("broke off") && text.contains(help), "{text}");
         }
-        let damaged = told(ParquetError::General("bad page".to_owned()));
+        let damaged = code_and_text(ParquetError::General("bad page".to_owned()));
         assert!(damaged.0 == 3 && damaged.1.contains(DAMAGED_HELP), "{damaged:?}");
     }
 
@@ -169,21 +176,24 @@ mod tests {
     #[test]
     fn a_disk_that_fails_while_a_file_is_decoded_is_worth_another_try() {
         let arrow = |e: std::io::Error| ArrowError::IoError(e.to_string(), e);
-        let (code, text) = told(arrow(std::io::Error::from_raw_os_error(5)));
+        let (code, text) = code_and_text(arrow(std::io::Error::from_raw_os_error(5)));
         assert!(code == 5 && text.contains(DISK_HELP), "{text}");
-        assert_eq!(told(arrow(std::io::ErrorKind::UnexpectedEof.into())).0, 3);
+        assert_eq!(code_and_text(arrow(std::io::ErrorKind::UnexpectedEof.into())).0, 3);
     }
 
     #[test]
-    fn what_has_no_value_is_told_with_what_to_do() {
-        let overflow = ArrowError::ArithmeticOverflow("on: 9 * 9".to_owned());
-        let cast = ArrowError::CastError("string 'x'".to_owned());
+    fn the_error_of_what_has_no_value_says_what_to_do() {
+        let large = Int8Array::new_scalar(100);
+        let overflow = mul(&large, &large).unwrap_err();
+        let strict = CastOptions { safe: false, ..CastOptions::default() };
+        let text = StringArray::from(vec!["x"]);
+        let cast = cast_with_options(&text, &DataType::Int8, &strict).unwrap_err();
         for (error, what, help) in [
             (ArrowError::DivideByZero, "divides by zero", "nullif(divisor, 0)"),
-            (overflow, "cannot hold: on: 9 * 9", "cast(x as double)"),
-            (cast, "cannot be cast: string 'x'", "try_cast"),
+            (overflow, "too large for its type: 100 * 100", "cast(x as double)"),
+            (cast, "cannot be cast: string 'x' to value of Int8", "try_cast"),
         ] {
-            let (code, text) = told(error);
+            let (code, text) = code_and_text(error);
             assert!(code == 3 && text.contains(what) && text.contains(help), "{text}");
         }
     }
