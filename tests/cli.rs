@@ -49,7 +49,7 @@ fn a_run_id_of_another_job_is_refused() {
 }
 
 #[test]
-fn every_mistake_of_a_file_is_told_at_once() {
+fn every_mistake_of_a_file_is_reported_at_once() {
     let job = Job::new();
     let error = job.fails(
         "sed = 1
@@ -169,7 +169,8 @@ fn every_test_runs_and_one_that_ends_with_an_error_is_named() {
     };
     let head = "source.annotations = 'not-read.parquet'\nmodel.kind = 'majority_vote'\nframe.classes = ['x', 'y']\n";
     let broken = block("broken", "z", "expect.labels = [{ label = 'x' }]");
-    let misspelt = block("misspelt", "x", "expect.label = [{ label = 'x' }]");
+    let mixed = "given.annotations = [['i', 'a', 'x'], ['j', 'a', 1]]";
+    let mixed = format!("[[test]]\nname = 'mixed'\n{mixed}\nexpect.labels = [{{ label = 'x' }}]\n");
     let wrong = block("wrong", "x", "expect.labels = [{ label = 'y' }]");
     let right = block("right", "x", "expect.labels = [{ label = 'x' }]");
     let ends = |blocks: &[&String], code: i32| {
@@ -177,27 +178,36 @@ fn every_test_runs_and_one_that_ends_with_an_error_is_named() {
         let file = job.write("pipeline.toml", &format!("{head}{blocks}"));
         run_fails(&["test", &file], code)
     };
-    let printed = ends(&[&broken, &misspelt, &right, &wrong], 6);
+    let printed = ends(&[&broken, &mixed, &right, &wrong], 6);
     assert_says(
         &printed,
         &[
             "FAILED  broken\n        error: ",
-            "FAILED  misspelt\n        error: there is no table `label`\n          where: test[1]",
-            "did you mean `labels`?",
+            "FAILED  mixed\n        error: the values of a column must have one type\n          where: ",
             "ok      right",
             "FAILED  wrong\n        labels: no row has label = y",
             "1 passed, 3 failed",
         ],
     );
     // Without a row that is missing, the code is that of the first error: of data, then of the spec.
-    ends(&[&right, &broken, &misspelt], 3);
-    ends(&[&misspelt, &broken], 2);
+    ends(&[&right, &broken, &mixed], 3);
+    ends(&[&mixed, &broken], 2);
+    // The warning shows why the row is missing.
+    let rejected = "given.annotations = [['i', 'a', 'x'], ['j', 'a', 'z'], ['k', 'a', 'z']]";
+    let rejected =
+        format!("[[test]]\n{rejected}\nexpect.labels = [{{ instance_id = 'j', label = 'x' }}]\n");
+    let printed = ends(&[&rejected], 6);
+    assert_says(&printed, &["warning: 2 of 3 rows are rejected as `unknown_class`"]);
 }
 
 // keys: test
 #[test]
 fn a_test_that_expects_nothing_is_refused() {
-    for (expect, key) in [("", "test[0].expect"), ("expect.labels = []", "test[0].expect.labels")] {
+    for (expect, what, key) in [
+        ("", "expects no row", "test[0].expect"),
+        ("expect.labels = []", "expects no row", "test[0].expect.labels"),
+        ("expect.labels = [{}]", "expects a row without cells", "test[0].expect.labels[0]"),
+    ] {
         let job = Job::new();
         let file = job.write(
             "pipeline.toml",
@@ -207,8 +217,35 @@ fn a_test_that_expects_nothing_is_refused() {
             ),
         );
         let error = run_fails(&["test", &file], 2);
-        assert_says(&error, &["the test expects no row", key, "help: list rows"]);
+        assert_says(&error, &[what, key, "help: list rows"]);
         run_fails(&["check", &file], 2);
+    }
+}
+
+// keys: test
+#[test]
+fn a_test_of_a_table_or_a_column_that_no_run_writes_is_refused_before_a_fit() {
+    let pipeline = |expect: &str| {
+        let test = format!("given.annotations = [['i', 'a', 'yes']]\n{expect}");
+        format!(
+            "source.annotations = 'not-read.parquet'\nmodel.kind = 'majority_vote'\n[[test]]\n{test}"
+        )
+    };
+    let job = Job::new();
+    let file = job.write(
+        "pipeline.toml",
+        &pipeline(
+            "expect.label = [{ label = 'yes' }]
+             expect.labels = [{ label = 'yes' }, { labl = 'yes', question = 'q' }]
+             expect.run = [{ question = 'q' }]",
+        ),
+    );
+    for command in ["test", "check"] {
+        let error = run_fails(&[command, &file], 2);
+        assert_eq!(error.matches("error: ").count(), 3, "{error}");
+        assert_says(&error, &["there is no table `label`", "test[0].expect.label\n"]);
+        assert_says(&error, &["`labels` has no column `labl`", "test[0].expect.labels[1]"]);
+        assert_says(&error, &["did you mean `label`?", "`run` has no column `question`"]);
     }
 }
 

@@ -199,12 +199,12 @@ async fn run_test_blocks(args: &FileArgs) -> Result<ExitCode> {
         let passed = verdict.passed();
         print_message(&format!("{:<7} {}", if passed { "ok" } else { "FAILED" }, verdict.name));
         if !passed {
-            let why = match &verdict.missing {
-                Ok(rows) => rows.clone(),
-                Err(e) => e.to_string().lines().map(str::to_owned).collect(),
-            };
-            why.iter().for_each(|line| print_message(&format!("        {line}")));
-            verdict.warnings.iter().for_each(|w| print_message(&format!("        warning: {w}")));
+            let print_line = |line: &str| print_message(&format!("        {line}"));
+            match &verdict.result {
+                Ok(rows) => rows.iter().for_each(|row| print_line(row)),
+                Err(e) => e.to_string().lines().for_each(print_line),
+            }
+            verdict.warnings.iter().for_each(|w| print_line(&format!("warning: {w}")));
             failed += 1;
         }
     }

@@ -6,12 +6,12 @@ use arrow::array::{Array, RecordBatch};
 use arrow::util::display::array_value_to_string;
 
 use crate::calibration::{CalibrationSpec, FitOn};
-use crate::error::{Error, Result, Stage, nearest};
+use crate::error::{Error, Result, Stage};
 use crate::pipeline::{Checkpoints, PipelineSpec, TestSpec, fit, read};
 use crate::run::Run;
 use crate::sink::RunTables;
 use crate::source::{Location, Scalar, Source, SourceSpec};
-use crate::tables::{FilledTable, Outcome, OutcomeTable, TABLES, Table};
+use crate::tables::{FilledTable, Outcome, OutcomeTable, Table, find_table};
 
 /// Two numbers that differ by no more than this are equal.
 const TOLERANCE: f64 = 1e-6;
@@ -23,8 +23,8 @@ pub struct Verdict {
     pub name: String,
     /// Each expected row that the tables lack; or the error that ended the test, such as that of rows that cannot be
     /// fitted.
-    pub missing: Result<Vec<String>>,
-    /// The warnings about its rows and its fit.
+    pub result: Result<Vec<String>>,
+    /// The warnings about its rows, its fit and the machine.
     pub warnings: Vec<String>,
 }
 
@@ -32,7 +32,7 @@ impl Verdict {
     /// Whether the tables have every expected row.
     #[must_use]
     pub fn passed(&self) -> bool {
-        self.missing.as_ref().is_ok_and(Vec::is_empty)
+        self.result.as_ref().is_ok_and(Vec::is_empty)
     }
 }
 
@@ -42,9 +42,9 @@ pub async fn run_tests(spec: &PipelineSpec) -> Vec<Verdict> {
     for (n, test) in spec.test.iter().enumerate() {
         let name = if test.name.is_empty() { format!("test {}", n + 1) } else { test.name.clone() };
         let mut run = Run::new(spec.seed);
-        let missing = missing(spec, test, &mut run).await;
-        let missing = missing.map_err(|e| e.or_at(&format!("test[{n}]")));
-        verdicts.push(Verdict { name, missing, warnings: run.warnings().to_vec() });
+        let result = find_missing_rows(spec, test, &mut run).await;
+        let result = result.map_err(|e| e.or_at(&format!("test[{n}]")));
+        verdicts.push(Verdict { name, result, warnings: run.warnings().to_vec() });
     }
     verdicts
 }
@@ -54,8 +54,7 @@ pub async fn run_tests(spec: &PipelineSpec) -> Vec<Verdict> {
 #[must_use]
 pub fn exit_code(verdicts: &[Verdict]) -> u8 {
     let failed = verdicts.iter().filter(|verdict| !verdict.passed());
-    let errors: Option<Vec<&Error>> =
-        failed.map(|verdict| verdict.missing.as_ref().err()).collect();
+    let errors: Option<Vec<&Error>> = failed.map(|verdict| verdict.result.as_ref().err()).collect();
     match errors.as_deref() {
         None => Stage::Gate.exit_code(),
         Some([]) => 0,
@@ -64,13 +63,19 @@ pub fn exit_code(verdicts: &[Verdict]) -> u8 {
 }
 
 /// Each expected row that the tables of a test lack.
-async fn missing(spec: &PipelineSpec, test: &TestSpec, run: &mut Run) -> Result<Vec<String>> {
+async fn find_missing_rows(
+    spec: &PipelineSpec,
+    test: &TestSpec,
+    run: &mut Run,
+) -> Result<Vec<String>> {
     let outcome = outcome(spec, test, run).await?;
     let mut missing = Vec::new();
     for (table, expected) in &test.expect {
-        let found = rows_of(find(table)?, &outcome)?;
+        let table = find_table(table).map_err(|problem| Error::spec_problems(vec![problem]))?;
+        let found = rows_of(table, &outcome)?;
         let absent = expected.iter().filter(|row| !found.iter().any(|f| matches(f, row)));
-        missing.extend(absent.map(|row| format!("{table}: no row has {}", describe(row))));
+        let name = table.name();
+        missing.extend(absent.map(|row| format!("{name}: no row has {}", describe(row))));
     }
     Ok(missing)
 }
@@ -101,17 +106,6 @@ fn calibration(spec: &PipelineSpec, test: &TestSpec) -> CalibrationSpec {
     } else {
         CalibrationSpec::default()
     }
-}
-
-fn find(name: &str) -> Result<&'static dyn OutcomeTable> {
-    TABLES.iter().copied().find(|t| t.name() == name).ok_or_else(|| {
-        let near = nearest(name, TABLES.iter().map(|t| t.name()));
-        let error = Error::spec(format!("there is no table `{name}`"));
-        match near {
-            Some(near) => error.help(format!("did you mean `{near}`?")),
-            None => error,
-        }
-    })
 }
 
 /// The cells of a row by column, without nulls.

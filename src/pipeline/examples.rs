@@ -5,9 +5,10 @@ use std::collections::BTreeMap;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::error::Problem;
+use crate::error::{Problem, nearest};
 use crate::source::{InlineRows, Scalar};
 use crate::spec::Problems;
+use crate::tables::{OutcomeTable, find_table};
 
 /// One test of the pipeline.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -22,20 +23,51 @@ pub struct TestSpec {
 }
 
 impl TestSpec {
-    /// Adds a problem where the test expects no row, and could not fail. `key` is the key of the test.
+    /// Adds a problem where the test expects no row, or a row without cells, and could not fail; and one for each table
+    /// and column that no run writes. `key` is the key of the test.
     pub(super) fn check(&self, key: &str, problems: &mut Problems) {
-        let lists = self.expect.iter().filter(|(_, rows)| rows.is_empty());
-        let empty: Vec<String> = if self.expect.is_empty() {
-            vec![format!("{key}.expect")]
-        } else {
-            lists.map(|(table, _)| format!("{key}.expect.{table}")).collect()
-        };
-        for place in empty {
-            let problem =
-                Problem::new("the test expects no row, and would pass whatever comes out");
-            problems.push(problem.at(place).help(
-                "list rows that a table must have, such as expect.labels = [{ instance_id = \"i1\", label = \"yes\" }]",
-            ));
+        if self.expect.is_empty() {
+            problems.push(expects_nothing("no row", format!("{key}.expect")));
+        }
+        for (name, rows) in &self.expect {
+            let place = format!("{key}.expect.{name}");
+            if rows.is_empty() {
+                problems.push(expects_nothing("no row", place.clone()));
+            }
+            match find_table(name) {
+                Ok(table) => check_rows(table, rows, &place, problems),
+                Err(problem) => problems.push(problem.at(place)),
+            }
+        }
+    }
+}
+
+fn expects_nothing(what: &str, place: String) -> Problem {
+    Problem::new(format!("the test expects {what}, and would pass whatever comes out"))
+        .at(place)
+        .help("list rows that a table must have, such as expect.labels = [{ instance_id = \"i1\", label = \"yes\" }]")
+}
+
+fn check_rows(
+    table: &dyn OutcomeTable,
+    rows: &[BTreeMap<String, Scalar>],
+    place: &str,
+    problems: &mut Problems,
+) {
+    let question = (!table.is_about_the_run()).then_some("question");
+    let columns = table.columns().iter().map(|column| column.name).chain(question);
+    for (n, row) in rows.iter().enumerate() {
+        let place = format!("{place}[{n}]");
+        if row.is_empty() {
+            problems.push(expects_nothing("a row without cells", place.clone()));
+        }
+        for name in row.keys().filter(|name| !columns.clone().any(|column| column == *name)) {
+            let help = match nearest(name, columns.clone()) {
+                Some(near) => format!("did you mean `{near}`?"),
+                None => format!("one of {}", columns.clone().collect::<Vec<_>>().join(", ")),
+            };
+            let what = format!("the table `{}` has no column `{name}`", table.name());
+            problems.push(Problem::new(what).at(place.as_str()).help(help));
         }
     }
 }

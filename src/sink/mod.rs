@@ -13,10 +13,10 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
-use crate::error::{Error, Problem, Result, nearest};
+use crate::error::{Error, Problem, Result};
 use crate::run::Run;
 use crate::spec::Problems;
-use crate::tables::{TABLES, Table};
+use crate::tables::{Table, find_table};
 pub use model_files::MODEL_FILES;
 pub use parquet::{Compression, FileEntry, Manifest, ParquetSink, PublishedRun};
 pub use run_tables::{RunTables, register_run};
@@ -278,17 +278,8 @@ impl SinkSpec {
     /// Adds the spec's problems to `problems`.
     pub fn check(&self, place: &str, problems: &mut Problems) {
         for (i, name) in self.tables.iter().flatten().enumerate() {
-            let names = TABLES.iter().map(|t| t.name());
-            if !names.clone().any(|n| n == name) {
-                let help = match nearest(name, names.clone()) {
-                    Some(near) => format!("did you mean `{near}`?"),
-                    None => format!("one of {}", names.collect::<Vec<_>>().join(", ")),
-                };
-                problems.push(
-                    Problem::new(format!("there is no table `{name}`"))
-                        .at(format!("{place}: sink.tables[{i}]"))
-                        .help(help),
-                );
+            if let Err(problem) = find_table(name) {
+                problems.push(problem.at(format!("{place}: sink.tables[{i}]")));
             }
         }
         if let Some(id) = &self.run_id {

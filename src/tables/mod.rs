@@ -24,7 +24,7 @@ use arrow::array::{Array, ArrayRef, RecordBatch, new_empty_array};
 use arrow::datatypes::{DataType, Field, Schema, SchemaRef};
 
 use crate::decide::{DecideSpec, Tally};
-use crate::error::Result;
+use crate::error::{Problem, Result, nearest};
 use crate::frame::{Frame, Ids};
 use crate::model::fitted::Fitted;
 pub use computed::ComputedTable;
@@ -177,6 +177,21 @@ pub static TABLES: &[&dyn OutcomeTable] = &[
     &rejects::RejectsTable,
     &run::RunTable,
 ];
+
+/// The table of this name.
+///
+/// # Errors
+/// The problem that there is none, with the nearest name.
+pub fn find_table(name: &str) -> std::result::Result<&'static dyn OutcomeTable, Problem> {
+    let names = TABLES.iter().map(|table| table.name());
+    TABLES.iter().copied().find(|table| table.name() == name).ok_or_else(|| {
+        let help = match nearest(name, names.clone()) {
+            Some(near) => format!("did you mean `{near}`?"),
+            None => format!("one of {}", names.collect::<Vec<_>>().join(", ")),
+        };
+        Problem::new(format!("there is no table `{name}`")).help(help)
+    })
+}
 
 /// A declared table together with the outcome that its rows come from.
 pub struct FilledTable<'a> {
