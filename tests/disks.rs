@@ -40,7 +40,7 @@ fn a_sink_whose_folder_cannot_be_created_is_no_fault_of_the_data() {
     let ends = |sink: &str, code: i32| {
         run_fails(&["run", &pipeline, "--set", &format!("sink.url={sink}")], code)
     };
-    // What is in the way is told with the spec; a disk that refuses may be tried again.
+    // A file in the way of the folder is an error of the spec; a disk that refuses may be tried again.
     let error = ends(&job.url("file/out"), 2);
     assert_says(&error, &["a folder is needed here", &job.url("file"), "found: a file"]);
     if !Path::new("/proc/self").exists() {

@@ -312,7 +312,7 @@ fn matrices_of_one_question_are_not_anothers() {
 }
 
 #[test]
-fn a_truth_of_other_questions_than_the_run_is_told() {
+fn a_truth_of_other_questions_than_the_run_is_a_warning() {
     let job = Job::new();
     job.write("in.csv", "instance_id,annotator_id,label,question\n1,a,y,p\n1,a,n,q\n");
     job.run("source.annotations = '{dir}in.csv'\nmodel.kind = 'majority_vote'");

@@ -146,7 +146,7 @@ fn an_instance_that_trains_cannot_score_too() {
 }
 
 #[test]
-fn gold_that_says_nothing_is_told() {
+fn gold_that_says_nothing_is_a_warning() {
     let job = Job::new();
     job.write("gold.csv", "instance_id,class\ni,\n,no\nj,yes\n");
     let printed = job.ends(&with_gold("'{dir}gold.csv'"), &[], 0);

@@ -114,9 +114,12 @@ fn staged(
 pub(super) fn create_with_folders<T>(create: impl Fn() -> io::Result<T>) -> io::Result<T> {
     let is_missing = |e: &io::Error| e.kind() == io::ErrorKind::NotFound;
     match create() {
-        Err(e) if is_missing(&e) => create().map_err(|e| match e {
-            e if is_missing(&e) => io::Error::other(format!("its folder cannot be created: {e}")),
-            other => other,
+        Err(e) if is_missing(&e) => create().map_err(|e| {
+            if is_missing(&e) {
+                io::Error::other(format!("its folder cannot be created: {e}"))
+            } else {
+                e
+            }
         }),
         created => created,
     }
@@ -214,7 +217,7 @@ pub(super) mod tests {
     }
     #[cfg(unix)]
     #[tokio::test(flavor = "multi_thread")]
-    async fn a_disk_without_links_is_told_before_the_work_and_nothing_stays() {
+    async fn a_disk_without_links_is_an_error_before_the_work_and_nothing_stays() {
         use crate::run::Run;
         use crate::sink::{Contents, JobCommand, JobIdentity, ParquetSink, Sink, SinkSpec};
         let folder = tempfile::tempdir().unwrap();
