@@ -53,7 +53,7 @@ pub struct RunRecord {
     pub seconds_fitting: f64,
     /// The most memory the process held until the tables were written.
     pub peak_memory_bytes: u64,
-    /// The warnings about the data and the fit, as they were shown. Those of the store are in the log alone.
+    /// The warnings about the data, the fit and the machine, as they were shown. Those of the store are in the log alone.
     pub warnings: Vec<String>,
 }
 
@@ -88,7 +88,11 @@ impl OutcomeTable for RunTable {
                 COUNT,
                 "the most memory held until the tables were written",
             ),
-            column("warnings", TEXT, "the warnings about the data and the fit, as JSON"),
+            column(
+                "warnings",
+                TEXT,
+                "the warnings about the data, the fit and the machine, as JSON",
+            ),
         ];
         COLUMNS
     }
