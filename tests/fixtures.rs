@@ -7,7 +7,7 @@ use labelmill::model::posterior::Posterior;
 use labelmill::model::{Model, Spec, vote::MajorityVote};
 use labelmill::run::Run;
 use labelmill::testing::dense::{self, DenseModel};
-use labelmill::testing::{self, iterations, tiny};
+use labelmill::testing::{self, iterations, objectives, tiny};
 
 use crate::support::assert_close;
 
@@ -45,10 +45,6 @@ fn fit(spec: impl EmSteps + Spec) -> Fitted {
 
 fn dawid_skene(smoothing: f64, n: u32) -> Fitted {
     fit(DawidSkene { smoothing, stop: iterations(n), ..DawidSkene::default() })
-}
-
-pub fn objectives(fitted: &Fitted) -> Vec<f64> {
-    fitted.trace.iter().map(|row| row.objective).collect()
 }
 
 #[test]

@@ -72,7 +72,12 @@ pub fn table_of(pipeline: &str, table: &str) -> Vec<Row> {
 
 /// A pipeline that takes the majority vote over a file of the folder, with more keys.
 pub fn vote(file: &str, more: &str) -> String {
-    format!("source.annotations = '{{dir}}{file}'\nmodel.kind = 'majority_vote'\n{more}")
+    fit("majority_vote", file, more)
+}
+
+/// A pipeline that fits a model to a file of the folder, with more keys.
+pub fn fit(model: &str, file: &str, more: &str) -> String {
+    format!("source.annotations = '{{dir}}{file}'\nmodel.kind = '{model}'\n{more}")
 }
 
 /// The chosen columns of every row, joined by spaces; null is empty.

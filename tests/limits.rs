@@ -14,7 +14,7 @@ use arrow::ipc::writer::{FileWriter, IpcWriteOptions};
 use parquet::arrow::ArrowWriter;
 use parquet::arrow::arrow_writer::ArrowWriterOptions;
 
-use crate::job::{Job, assert_says, rows_read, vote};
+use crate::job::{Job, assert_says, fit, rows_read, vote};
 use crate::support::{forget_sizes, labelmill, stderr, write_numbers, write_parquet};
 
 #[test]
@@ -106,9 +106,9 @@ fn what_does_not_fit_into_the_memory_limit_is_refused_and_says_what_it_takes() {
     // Few rows, but many posteriors: one for each of many instances and classes.
     let rows: Vec<(u32, u32, u32)> = (0..20_000).map(|n| (n, n % 10, n % 2000)).collect();
     write_numbers(&job.path("wide.parquet"), &rows);
-    let limited =
-        vote("wide.parquet", "engine.memory_limit = '64MiB'\nsink.tables = ['labels', 'run']");
-    let error = job.fails(&limited.replace("majority_vote", "dawid_skene"), 2);
+    let limit = "engine.memory_limit = '64MiB'\nsink.tables = ['labels', 'run']";
+    let limited = vote("wide.parquet", limit);
+    let error = job.fails(&fit("dawid_skene", "wide.parquet", limit), 2);
     assert_says(&error, &["posteriors of 20000 instances and 2000 classes take 3"]);
     // A vote holds the classes that were chosen, unless it is calibrated.
     assert_eq!(rows_read(&job.run(&limited)), "20000 20000");
@@ -218,9 +218,8 @@ fn the_posteriors_of_all_questions_are_in_memory_together() {
         ];
         write_parquet(&job.path("in.parquet"), columns);
     };
-    let limited =
-        vote("in.parquet", "engine.memory_limit = '32MiB'\nsink.tables = ['labels', 'run']")
-            .replace("majority_vote", "one_coin");
+    let limit = "engine.memory_limit = '32MiB'\nsink.tables = ['labels', 'run']";
+    let limited = fit("one_coin", "in.parquet", limit);
     questions(4);
     let error = job.fails(&limited, 2);
     let what = "posteriors of 2000 instances and 500 classes, and the posteriors of ";

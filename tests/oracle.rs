@@ -11,10 +11,9 @@ use labelmill::model::fitted::Fitted;
 use labelmill::model::posterior::Posterior;
 use labelmill::sql::{DAWID_SKENE_CONFUSION, DAWID_SKENE_POSTERIOR, DAWID_SKENE_PRIOR};
 use labelmill::testing::dense::{self, DenseFit, DenseModel, Rows};
-use labelmill::testing::{annotations, fit, iterations, synth::CrowdShape, weighted};
+use labelmill::testing::{annotations, fit, iterations, objectives, synth::CrowdShape, weighted};
 use proptest::prelude::*;
 
-use crate::fixtures::objectives;
 use crate::support::assert_close;
 
 /// Crowds with weights, repeated annotations, labels that are not classes, and trusted instances.

@@ -87,6 +87,12 @@ pub fn iterations(max_iter: u32) -> StopRule {
     StopRule { max_iter, tol: 0.0, ..StopRule::default() }
 }
 
+/// The objective of each step of a fit.
+#[must_use]
+pub fn objectives(fitted: &Fitted) -> Vec<f64> {
+    fitted.trace.iter().map(|row| row.objective).collect()
+}
+
 /// Features for every instance: the vote shares of each class, and the instance's number modulo 7.
 #[must_use]
 pub fn described(a: &Annotations) -> QuestionFeatures {
