@@ -172,8 +172,8 @@ fn every_network_says_where_it_differs_from_its_paper() {
     }
 }
 
-/// One name, one type, in tests and benchmarks too. A few names are those of traits of other crates, or of pairs that belong
-/// together.
+/// One name, one type, in tests and benchmarks too. A few names are those of traits of other crates, or of pairs that
+/// belong together.
 #[test]
 fn no_type_name_stands_for_two_things() {
     // The estimates of an EM model; an associated type of pulp; the same operation on the host and on a device; associated

@@ -25,8 +25,9 @@ const UNCHANGED: [(&str, &str); 10] = [
     ("sink.run_id", "names the job instead of the digest"),
 ];
 
-/// Values to try for a key, after the words that its schema lists, until the key accepts one.
-const VALUES: [&str; 23] = [
+/// Values to try for a key, after the words that its schema lists, until the key accepts one. A key that names a folder
+/// takes the one below the job's own, and leaves nothing elsewhere.
+const VALUES: [&str; 24] = [
     "true",
     "false",
     "1",
@@ -34,6 +35,7 @@ const VALUES: [&str; 23] = [
     "7",
     "0.25",
     "0.5",
+    "'{dir}folder'",
     "'cpu'",
     "'csv'",
     "'x'",

@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::process::Stdio;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use arrow::array::{ArrayRef, FixedSizeListArray, Float64Array, ListArray, UInt32Array};
 use arrow::datatypes::Float32Type;
@@ -305,35 +305,62 @@ fn evaluate_scores_a_classifier_as_the_run_itself_does() {
     }
 }
 
+/// The number of checkpoints in a job's folder, without a file that a kill left unfinished.
+fn checkpoints(job: &Job) -> usize {
+    let files = std::fs::read_dir(job.path("checkpoints")).into_iter().flatten().flatten();
+    files.filter(|file| file.path().extension().is_some_and(|e| e == "checkpoint")).count()
+}
+
+/// Runs a pipeline in a process that is killed as soon as there is a checkpoint.
+fn kill_in_training(job: &Job, pipeline: &str) {
+    let file = job.write("pipeline.toml", pipeline);
+    let sink = format!("sink.url={}", job.url("out"));
+    let mut command = labelmill();
+    let mut child =
+        command.args(["run", &file, "--set", &sink]).stderr(Stdio::null()).spawn().unwrap();
+    while checkpoints(job) == 0 && child.try_wait().unwrap().is_none() {
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    child.kill().unwrap();
+    child.wait().unwrap();
+    assert_eq!(checkpoints(job), 1, "a checkpoint outlives the process: {pipeline}");
+    assert!(!job.path("out/latest").exists(), "nothing is published: {pipeline}");
+}
+
+fn assert_same_tables(found: &Path, expected: &Path, what: &str) {
+    let (found, expected) = (table_files(found), table_files(expected));
+    for (name, bytes) in expected.iter().filter(|(name, _)| !name.starts_with("trace/")) {
+        assert!(found.get(name) == Some(bytes), "{what}: {name}");
+    }
+}
+
+/// The training resumes at epoch 20: `agg_net` and `tcl` then have posteriors that they have computed themselves, `tcl`
+/// a calibrator, too. With `initialise = "trusted"` (TCL+I) it is still in the first round, whose targets a checkpoint
+/// does not hold.
 // keys: engine.checkpoints
 #[test]
 fn a_killed_training_goes_on_to_the_same_bytes() {
-    let whole = job();
-    let long = pipeline("kind = 'conal'\ntrain.select = 'annotation_likelihood'")
-        .replace("epochs = 20", "epochs = 150");
-    let expected = table_files(&whole.run(&long));
-    let killed = job();
-    let text = format!("{long}[engine]\ncheckpoints = '{{dir}}checkpoints'\n");
-    let file = killed.write("pipeline.toml", &text);
-    let mut command = labelmill();
-    let sink = format!("sink.url={}", killed.url("out"));
-    let mut child =
-        command.args(["run", &file, "--set", &sink]).stderr(Stdio::null()).spawn().unwrap();
-    let began = Instant::now();
-    let kept =
-        || std::fs::read_dir(killed.path("checkpoints")).is_ok_and(|mut d| d.next().is_some());
-    while !kept() && began.elapsed() < Duration::from_secs(60) {
-        std::thread::sleep(Duration::from_millis(5));
-    }
-    std::thread::sleep(Duration::from_millis(100));
-    child.kill().unwrap();
-    child.wait().unwrap();
-    assert!(kept(), "a checkpoint outlives the process");
-    assert!(!killed.path("out/latest").exists(), "nothing is published");
-    let resumed = table_files(&killed.run(&text));
-    assert!(!kept(), "a committed job leaves no checkpoint");
-    for (name, bytes) in expected.iter().filter(|(name, _)| !name.starts_with("trace/")) {
-        assert!(resumed.get(name) == Some(bytes), "{name}");
+    let rows: Vec<String> = (0..40).map(|i| format!("{i},{},train", crowd().truth[i])).collect();
+    let gold = format!("instance_id,class,role\n{}\n", rows.join("\n"));
+    for model in [
+        "kind = 'conal'\ntrain.select = 'annotation_likelihood'",
+        "kind = 'agg_net'",
+        "kind = 'tcl'",
+        "kind = 'tcl'\ninitialise = 'trusted'\nfirst_epochs = 25",
+    ] {
+        let [whole, killed] = [job(), job()];
+        for job in [&whole, &killed] {
+            job.write("gold.csv", &gold);
+        }
+        let long = pipeline(model)
+            .replace("[model]", "gold = '{dir}gold.csv'\n[model]")
+            .replace("epochs = 20", "epochs = 150\ntrain.checkpoint_epochs = 20");
+        let text = format!("{long}[engine]\ncheckpoints = '{{dir}}checkpoints'\n");
+        kill_in_training(&killed, &text);
+        let resumed = killed.run(&text);
+        let left = std::fs::read_dir(killed.path("checkpoints")).map_or(0, Iterator::count);
+        assert_eq!(left, 0, "a committed job leaves no checkpoint: {model}");
+        assert_same_tables(&resumed, &whole.run(&long), model);
     }
 }
 
@@ -344,31 +371,10 @@ fn a_checkpoint_of_another_job_is_not_taken_up() {
         format!("seed = {seed}\n{}", pipeline(model).replace("epochs = 20", "epochs = 400"))
     };
     let short = |seed: u32| format!("seed = {seed}\n{}", pipeline(model));
-    // Whether a file is a complete checkpoint, not one that the kill left unfinished.
-    let is_whole = |entry: std::io::Result<std::fs::DirEntry>| {
-        entry.unwrap().path().extension().is_some_and(|extension| extension == "checkpoint")
-    };
-    let kept = |job: &Job| {
-        let files = std::fs::read_dir(job.path("checkpoints"));
-        files.map_or(0, |files| files.filter_map(|file| is_whole(file).then_some(())).count())
-    };
     let with = |text: String| text + "[engine]\ncheckpoints = '{dir}checkpoints'\n";
-    let expected = table_files(&job().run(&short(2)));
-    let other = job();
-    let file = other.write("pipeline.toml", &with(long(1)));
-    let mut command = labelmill();
-    let sink = format!("sink.url={}", other.url("out"));
-    let mut child =
-        command.args(["run", &file, "--set", &sink]).stderr(Stdio::null()).spawn().unwrap();
-    while kept(&other) == 0 && child.try_wait().unwrap().is_none() {
-        std::thread::sleep(Duration::from_millis(5));
-    }
-    child.kill().unwrap();
-    child.wait().unwrap();
-    assert_eq!(kept(&other), 1, "the first job leaves its checkpoint");
-    let found = table_files(&other.run(&with(short(2))));
-    assert_eq!(kept(&other), 1, "and it is still there");
-    for (name, bytes) in expected.iter().filter(|(name, _)| !name.starts_with("trace/")) {
-        assert!(found.get(name) == Some(bytes), "{name}");
-    }
+    let [whole, other] = [job(), job()];
+    kill_in_training(&other, &with(long(1)));
+    let found = other.run(&with(short(2)));
+    assert_eq!(checkpoints(&other), 1, "the first job's checkpoint is still there");
+    assert_same_tables(&found, &whole.run(&short(2)), "seed 2");
 }

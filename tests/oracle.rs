@@ -83,8 +83,8 @@ proptest! {
     }
 }
 
-/// Six iterations give the naive changes of the objective, posteriors and class shares, and the matrices that `matrix` makes of the
-/// naive fit for each annotator.
+/// Six iterations give the naive changes of the objective, posteriors and class shares, and the matrices that `matrix`
+/// makes of the naive fit for each annotator.
 fn assert_naive(
     a: &Annotations,
     fitted: &Fitted,

@@ -96,9 +96,9 @@ mod tests {
         (tree.tree.unwrap(), p)
     }
 
-    /// The values 1, 2, 4 and 8 with the classes a, a, b, a and the weights 1, 2, 4, 1. The node's purity is (16 + 16) /
-    /// 8. At 1.5 the branches have 1 + 25/7, at 3 they have 3 + 17/5, and at 6 they have 25/7 + 1: 3 wins. The right branch,
-    /// of b 4 and a 1, is split at 6, unless a leaf needs the weight 2.
+    /// The values 1, 2, 4 and 8 with the classes a, a, b, a and the weights 1, 2, 4, 1. The node's purity is (16 +
+    /// 16) / 8. At 1.5 the branches have 1 + 25/7, at 3 they have 3 + 17/5, and at 6 they have 25/7 + 1: 3 wins. The
+    /// right branch, of b 4 and a 1, is split at 6, unless a leaf needs the weight 2.
     fn four() -> Owned {
         let targets = [[1.0, 0.0], [1.0, 0.0], [0.0, 1.0], [1.0, 0.0]];
         Owned::new(1, &[1.0, 2.0, 4.0, 8.0], targets.as_flattened(), &[1.0, 2.0, 4.0, 1.0])

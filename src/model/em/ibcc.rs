@@ -283,7 +283,8 @@ mod tests {
         }
     }
 
-    /// The bounds of three iterations by their definition, from the shares of the votes, computed with 320 digits by mpmath.
+    /// The bounds of three iterations by their definition, from the shares of the votes, computed with 320 digits by
+    /// mpmath.
     #[test]
     fn the_bound_of_large_parameters_does_not_cancel() {
         let a = tiny(

@@ -50,8 +50,8 @@ pub struct AnnotatorReport {
 /// A classifier with a model of its annotators: a kind that users choose, with its networks, its annotators' parameters
 /// and its report. Its loss and its schedule are those of its [`TrainingObjective`].
 ///
-/// The implementing struct holds the settings that only this model has; [`Neural`](super::Neural) adds the sections that all models
-/// have.
+/// The implementing struct holds the settings that only this model has; [`Neural`](super::Neural) adds the sections
+/// that all models have.
 pub trait CrowdNet:
     TrainingObjective
     + Default

@@ -9,6 +9,12 @@
 //! milliseconds however small the batch is. In this time a CPU finishes the whole step of a small network. The bound
 //! is an estimate and has not been measured on a GPU: it gives VGG-16 and ResNet-20 to the GPU, and LeNet and the default
 //! `mlp` with batches of up to 128 rows to the CPU.
+//!
+//! # Precision
+//! Matrix products of `f32` on a GPU use no TF32: candle's `set_gemm_reduced_precision_f32` stays off. Convolutions with
+//! the feature `cudnn` may use it on Ampere and newer GPUs, because candle leaves cuDNN's default math type and offers
+//! no other. TF32 has a mantissa of ten bits, so that agreement with the CPU to 1e-4 may fail;
+//! `NVIDIA_TF32_OVERRIDE=0` in the environment rules it out. None of this has been tried yet.
 
 use candle_core::{Device, DeviceLocation};
 

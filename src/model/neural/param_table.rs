@@ -151,7 +151,8 @@ impl ParamTable {
         }
     }
 
-    /// Splits the table into disjoint parts that threads can update in parallel; `rows` are the ascending rows of `gradient`.
+    /// Splits the table into disjoint parts that threads can update in parallel; `rows` are the ascending rows of
+    /// `gradient`.
     fn parts<'a>(&'a mut self, rows: &'a [u32], gradient: &'a [f64]) -> Vec<Part<'a>> {
         let width = self.width;
         let (mut values, mut moments) = (&mut self.values[..], self.moments.all());

@@ -1,8 +1,8 @@
 //! The trait of what the training loop trains: a loss with its derivatives, a schedule, and predictions.
 //!
 //! # Why
-//! The loop in `train/` needs neither a kind nor a section of settings. So an objective that is no kind of model, such as the
-//! loss of soft targets, can be trained as well.
+//! The loop in `train/` needs neither a kind nor a section of settings. So an objective that is no kind of model, such
+//! as the loss of soft targets, can be trained as well.
 
 use super::annotator_params::AnnotatorParams;
 use super::batch_context::{BatchContext, BatchPrediction, Gradient};

@@ -1,5 +1,5 @@
-//! The inputs of learners: features of instances, the matrix of annotations (one row of annotations for each instance), and
-//! features of annotators, and learned embeddings.
+//! The inputs of learners: features of instances, features of annotators, learned embeddings, and the matrix of
+//! annotations, which has one row for each instance.
 
 use serde::{Deserialize, Serialize};
 

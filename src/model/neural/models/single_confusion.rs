@@ -6,8 +6,9 @@
 //! S. Sukhbaatar, J. Bruna, M. Paluri, L. Bourdev, R. Fergus: Training Convolutional Networks with Noisy Labels. ICLR
 //! workshop 2015. arXiv:1406.2080. With the trace of Tanno et al. 2019 (their baseline "Single CM").
 //!
-//! The label is the winner of the majority vote: of tied classes, the lowest. In the posterior, tied classes share the vote:
-//! P(class k) is proportional to p[k] times the mean of Q[k] over the tied classes, and is p[k] where all classes are tied.
+//! The label is the winner of the majority vote: of tied classes, the lowest. In the posterior, tied classes share the
+//! vote: P(class k) is proportional to p[k] times the mean of Q[k] over the tied classes, and is p[k] where all classes
+//! are tied.
 //!
 //! Differs from the original in Q's parameters (softplus rows, as in `trace_regularised`), in the regulariser, which
 //! was weight decay on Q, and in Q's learning rate of 0.1 (`train.optimiser.annotator_learning_rate`), where the

@@ -35,13 +35,13 @@ impl ConvShape {
         self.kernel * self.kernel
     }
 
-    /// The number of images, at least one, whose patches have at most `max_addressed` elements, both in the forward
+    /// The number of images, at least one, whose patches have at most `max_elements` elements, both in the forward
     /// pass and in the backward pass, where patches have the output's channels.
-    pub(super) fn images_addressed(&self, max_addressed: usize) -> usize {
+    pub(super) fn images_at_once(&self, max_elements: usize) -> usize {
         let channels = self.in_channels.max(self.out_channels);
         let places = (self.out_height * self.out_width).max(self.height * self.width);
         let patches = channels * self.cells() * places;
-        (max_addressed / patches.max(1)).max(1)
+        (max_elements / patches.max(1)).max(1)
     }
 
     /// For all pixels of the output, the pixels of the input that they read.

@@ -53,8 +53,8 @@ fn two_thousand_annotations_are_as_good_as_the_one_that_decides() {
     near(&predicted.likelihood[..1], &[0.836_044]);
 }
 
-/// ln of g without its prior is -1000 for class 0 and 0 for the others; ln h is 0, -900 and -2000. Class 1 is e^100 times as
-/// probable as class 0, although g is 0 for the one and h for the other.
+/// ln of g without its prior is -1000 for class 0 and 0 for the others; ln h is 0, -900 and -2000. Class 1 is e^100
+/// times as probable as class 0, although g is 0 for the one and h for the other.
 #[test]
 fn classifier_and_aggregator_that_exclude_each_other_s_class_still_rank_the_classes() {
     let model = MaxMig::default();

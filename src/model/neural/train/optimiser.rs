@@ -148,8 +148,8 @@ mod tests {
     use crate::model::neural::net::parameters::{Initialisation, ParameterKind, Parameters};
     use crate::run::Run;
 
-    /// Gradients 2 and -1 from w = 1 at the rate 0.1: m = .2, .08 and v = .004, .004996, corrected by 1 - .9^2 and 1 - .999^2
-    /// in the second step.
+    /// Gradients 2 and -1 from w = 1 at the rate 0.1: m = .2, .08 and v = .004, .004996, in the second step corrected by
+    /// 1 - .9^2 and 1 - .999^2.
     #[test]
     fn the_second_step_of_adam_has_its_own_correction() {
         let optimiser = Optimiser::new(&OptimiserSpec::default());

@@ -16,49 +16,50 @@ use crate::model::neural::net::conv_shape::ConvShape;
 use crate::model::neural::net::gpu::norm::sums;
 use crate::model::neural::net::gpu::{DeviceOp, DeviceStorage, OnDevice, of_channels, read_on};
 
-/// The largest number of elements that one convolution on a GPU may address: the largest signed 32-bit integer.
-pub(in crate::model::neural::net) const MAX_ADDRESSED: usize = i32::MAX as usize;
+/// The largest number of elements that the patches of one convolution on a GPU may have: 512 MiB of `f32`.
+pub(in crate::model::neural::net) const MAX_PATCH_ELEMENTS: usize = (512 << 20) / size_of::<f32>();
 
 /// The convolution of `x`, `[image, in, height, width]`, by `weight`, `[out, in, kernel, kernel]`, plus `bias`, `[out]`.
 ///
 /// # Why
 /// candle's kernels on a GPU address the patches of a whole batch with 32 bits: with 64 channels and a 3 x 3 kernel,
-/// 1 024 images of 86 x 86 pixels have more elements. So a large batch is computed in groups of images.
+/// 1 024 images of 86 x 86 pixels have more elements. These would also take 16 GiB, more than many GPUs have. So a large
+/// batch is computed in groups of images.
 pub(in crate::model::neural::net) fn convolution(
     x: &Tensor,
     weight: &Tensor,
     bias: &Tensor,
     shape: ConvShape,
 ) -> Result<Tensor> {
-    in_groups(x, weight, bias, shape, MAX_ADDRESSED)
+    in_groups(x, weight, bias, shape, MAX_PATCH_ELEMENTS)
 }
 
-/// [`convolution`] in groups of images whose patches have at most `max_addressed` elements; a group has at least one
+/// [`convolution`] in groups of images whose patches have at most `max_elements` elements; a group has at least one
 /// image.
 pub(in crate::model::neural::net) fn in_groups(
     x: &Tensor,
     weight: &Tensor,
     bias: &Tensor,
     shape: ConvShape,
-    max_addressed: usize,
+    max_elements: usize,
 ) -> Result<Tensor> {
     let ConvShape { kernel, padding, stride, .. } = shape;
     if padding >= kernel {
         candle_core::bail!("a padding of {padding} for kernels of {kernel} x {kernel}");
     }
     let kernels = weight.detach();
-    let parts = groups(&x.detach(), shape, max_addressed)?;
+    let parts = groups(&x.detach(), shape, max_elements)?;
     let products: Vec<Tensor> =
         parts.iter().map(|x| x.conv2d(&kernels, padding, stride, 1, 1)).collect::<Result<_>>()?;
     let product = Mutex::new(Some(Tensor::cat(&products, 0)?));
-    x.apply_op3(weight, bias, OnDevice(DeviceConv { shape, max_addressed, product }))
+    x.apply_op3(weight, bias, OnDevice(DeviceConv { shape, max_elements, product }))
 }
 
 /// The convolution of one batch.
 struct DeviceConv {
     shape: ConvShape,
     /// The largest number of elements that the patches of a group of images may have.
-    max_addressed: usize,
+    max_elements: usize,
     /// The output without the bias; the forward pass takes it, so that the graph does not keep it in memory.
     product: Mutex<Option<Tensor>>,
 }
@@ -85,7 +86,7 @@ impl DeviceOp<3> for DeviceConv {
         _: &Tensor,
         gradient: &Tensor,
     ) -> Result<[Option<Tensor>; 3]> {
-        let of_groups = |images: &Tensor| groups(images, self.shape, self.max_addressed);
+        let of_groups = |images: &Tensor| groups(images, self.shape, self.max_elements);
         let (inputs, gradients) = (of_groups(&x.detach())?, of_groups(gradient)?);
         let mut of_weight = None;
         for (x, gradient) in inputs.iter().zip(&gradients) {
@@ -183,9 +184,9 @@ fn flipped(weight: &Tensor) -> Result<Tensor> {
     cells.transpose(0, 1)?.contiguous()?.reshape((in_channels, out_channels, kernel, kernel))
 }
 
-/// The batch in groups of images whose patches have at most `max_addressed` elements.
-fn groups(x: &Tensor, shape: ConvShape, max_addressed: usize) -> Result<Vec<Tensor>> {
-    let (images, group) = (x.dims()[0], shape.images_addressed(max_addressed));
+/// The batch in groups of images whose patches have at most `max_elements` elements.
+fn groups(x: &Tensor, shape: ConvShape, max_elements: usize) -> Result<Vec<Tensor>> {
+    let (images, group) = (x.dims()[0], shape.images_at_once(max_elements));
     let groups = if images <= group {
         vec![x.clone()]
     } else {
@@ -195,7 +196,7 @@ fn groups(x: &Tensor, shape: ConvShape, max_addressed: usize) -> Result<Vec<Tens
     #[cfg(test)]
     GROUPS.with_borrow_mut(|all| {
         let sizes = groups.iter().map(|group| group.dims()[0]).collect();
-        all.push((max_addressed, sizes));
+        all.push((max_elements, sizes));
     });
     Ok(groups)
 }
@@ -235,8 +236,8 @@ mod tests {
             out_width: 4,
         };
         let x = Tensor::zeros((7, 2, 5, 4), DType::F32, &Device::Cpu).unwrap();
-        let images = |max_addressed| -> Vec<usize> {
-            let parts = groups(&x, shape, max_addressed).unwrap();
+        let images = |max_elements| -> Vec<usize> {
+            let parts = groups(&x, shape, max_elements).unwrap();
             parts.iter().map(|part| part.dims()[0]).collect()
         };
         assert_eq!(images(1_625), [3, 3, 1]);
