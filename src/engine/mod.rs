@@ -20,7 +20,7 @@ use crate::error::{Error, Problem, Result};
 use crate::spec::Problems;
 use spill::SpillFolder;
 
-pub(crate) use memory::too_little_memory;
+pub(crate) use memory::{bytes_in_words, too_little_memory};
 
 /// Resources of a run. None of them changes a byte of the result.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
