@@ -206,7 +206,8 @@ fn meminfo(name: &str) -> Option<usize> {
     text.lines().find_map(amount).map(|kib| kib.saturating_mul(1024))
 }
 
-/// The least memory limit. A job of a few rows runs with it; anything less is a number that lacks its unit.
+/// The least memory limit. A job of a few rows, and no query that sorts, runs with it; anything less is a number that
+/// lacks its unit.
 const LEAST_LIMIT: usize = 4 << 10;
 
 /// Checks a memory limit.
