@@ -176,3 +176,57 @@ fn check_finite(predictions: &Posterior, ids: &Ids) -> Result<()> {
         .found(format!("{} for the instance `{instance}`", predictions.values()[at]))
         .help("are its features on another scale than those of the training? Otherwise the model's files are damaged: take them from the run that wrote them"))
 }
+
+#[cfg(all(test, feature = "neural"))]
+mod tests {
+    use std::fmt::Write as _;
+
+    use super::*;
+    use crate::pipeline;
+    use crate::spec::Overrides;
+
+    /// What opens a device warns of the machine; only the command itself can move the warning to the table `run`.
+    #[tokio::test(flavor = "multi_thread")]
+    async fn fits_and_predictions_keep_the_warnings_of_the_machine() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = |name: &str| folder.path().join(name).display().to_string();
+        let (mut annotations, mut features) = (String::new(), String::new());
+        for i in 0..20 {
+            for annotator in ["a", "b"] {
+                writeln!(annotations, "{i},{annotator},{}", i % 2).unwrap();
+            }
+            writeln!(features, "{i},{}.5", i % 2).unwrap();
+        }
+        let annotations = format!("instance_id,annotator_id,label\n{annotations}");
+        std::fs::write(path("annotations.csv"), annotations).unwrap();
+        std::fs::write(path("features.csv"), format!("instance_id,x\n{features}")).unwrap();
+        let text = format!(
+            "source.annotations = '{}'\nsource.features = '{}'\nmodel.kind = 'gem'\nsink.url = '{}'",
+            path("annotations.csv"),
+            path("features.csv"),
+            path("out")
+        );
+        let spec = pipeline::load(&text, "job.toml", &Overrides::default()).unwrap();
+        let warned_run = || {
+            let run = Run::new(0);
+            run.warn_of_machine("no GPU".to_owned());
+            run
+        };
+        let fitted = pipeline::run(&spec, false, &mut warned_run()).await.unwrap();
+        let warnings = fitted.outcome.unwrap().run.warnings;
+        assert!(warnings.contains(&"no GPU".to_owned()), "{warnings:?}");
+        let prediction = Prediction {
+            model: &path("out"),
+            features: &path("features.csv"),
+            output: &path("predicted"),
+            columns: ColumnsSpec::default(),
+            engine: EngineSpec::default(),
+            device: None,
+            force: false,
+        };
+        let stores = StoreSpec::default();
+        let predicted = predict(&prediction, &stores, &mut warned_run()).await.unwrap();
+        let warnings = predicted.outcome.unwrap().warnings;
+        assert!(warnings.contains(&"no GPU".to_owned()), "{warnings:?}");
+    }
+}
