@@ -7,8 +7,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::frame::{Annotations, ITEMS_PER_BLOCK};
 use crate::model::fitted::Fitted;
-use crate::model::fitted_posterior::StoredRow;
 use crate::model::posterior::{best, tied};
+use crate::model::sparse_posterior::StoredRow;
 use crate::run::Run;
 
 /// How labels are chosen.

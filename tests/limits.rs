@@ -121,6 +121,20 @@ fn what_does_not_fit_into_the_memory_limit_is_refused_and_says_what_it_takes() {
     );
 }
 
+// keys: engine.memory_limit
+#[test]
+fn a_job_of_a_few_rows_runs_with_the_least_memory_limit() {
+    let job = Job::new();
+    job.write("in.csv", "instance_id,annotator_id,label\ni,a,x\ni,b,y\ni,c,x\nj,a,y\n");
+    job.write("gold.csv", "instance_id,class\nj,y\n");
+    let least = "source.annotations = '{dir}in.csv'\nengine.memory_limit = '4KiB'\n";
+    for more in
+        ["model.kind = 'dawid_skene'", "model.kind = 'dawid_skene'\nsource.gold = '{dir}gold.csv'"]
+    {
+        assert_eq!(rows_read(&job.run(&format!("{least}{more}"))), "4 4");
+    }
+}
+
 #[test]
 fn a_batch_of_an_arrow_file_that_does_not_fit_is_refused_before_it_is_read() {
     let job = Job::new();

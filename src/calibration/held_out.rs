@@ -82,6 +82,9 @@ impl HeldOut {
         let mut points = Points::new(n);
         let (mut likelihoods, columns) = (Vec::new(), self.log_columns());
         for i in 0..a.dims().instances {
+            if a.trusted_class(i).is_some() || a.columns_of_instance(i).is_empty() {
+                continue;
+            }
             let keeps_others = self.training.has_evidence(i);
             let row = match rows {
                 RowKind::Posteriors if keeps_others => Some(self.fitted.posterior.row(i)),
@@ -92,13 +95,11 @@ impl HeldOut {
                 }
                 _ => None,
             };
-            let Some(row) = row.filter(|_| a.trusted_class(i).is_none()) else { continue };
-            if a.annotations_of(i).len() > 0 {
-                let before = points.len();
-                points.push(&row, &row, 1.0);
-                if points.len() > before {
-                    likelihoods.extend(self.likelihood(i, &columns));
-                }
+            let Some(row) = row else { continue };
+            let before = points.len();
+            points.push(&row, &row, 1.0);
+            if points.len() > before {
+                likelihoods.extend(self.likelihood(i, &columns));
             }
         }
         let n_points = points.len();

@@ -4,23 +4,18 @@ use datafusion::execution::memory_pool::{MemoryLimit, MemoryPool};
 
 use crate::error::Error;
 
-/// The error for `what`, which takes `bytes` bytes beside those of `others` in the pool: more than it can give.
-pub(crate) fn too_little_memory(
-    pool: &dyn MemoryPool,
-    (bytes, others): (u64, u64),
-    what: &str,
-) -> Error {
+/// The error for what a step takes, such as `ids take 66 MiB`, where the pool cannot give the `total` bytes of the step
+/// and of all others that hold memory meanwhile.
+pub(crate) fn too_little_memory(pool: &dyn MemoryPool, taken: &str, total: u64) -> Error {
     let limit = match pool.memory_limit() {
-        MemoryLimit::Finite(limit) => format!("{} may be taken", in_words(limit as u64)),
+        MemoryLimit::Finite(limit) => format!("{} may be taken", bytes_in_words(limit as u64)),
         _ => "no more is left".to_owned(),
     };
     Error::spec("the input does not fit into the memory that the run may take")
         .at("engine.memory_limit")
         .found(format!(
-            "{what} take {}; {limit}, queries included: this step needs a limit of at least {}, and later ones may need \
-             more",
-            in_words(bytes),
-            in_words(bytes.saturating_add(others))
+            "{taken}; {limit}, queries included: this step needs a limit of at least {}, and later ones may need more",
+            bytes_in_words(total)
         ))
         .help(
             "set engine.memory_limit to what the machine can give (left out, it is three quarters of its memory), run \
@@ -29,7 +24,7 @@ pub(crate) fn too_little_memory(
 }
 
 /// Bytes as a person reads them, such as `44 MiB`, rounded up.
-fn in_words(bytes: u64) -> String {
+pub(crate) fn bytes_in_words(bytes: u64) -> String {
     let units = [(30, "GiB"), (20, "MiB"), (10, "KiB")];
     match units.into_iter().find(|(shift, _)| bytes >> shift >= 10) {
         Some((shift, unit)) => format!("{} {unit}", bytes.div_ceil(1 << shift)),

@@ -20,7 +20,7 @@ use crate::error::{Error, Problem, Result};
 use crate::spec::Problems;
 use spill::SpillFolder;
 
-pub(crate) use memory::too_little_memory;
+pub(crate) use memory::{bytes_in_words, too_little_memory};
 
 /// Resources of a run. None of them changes a byte of the result.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -206,7 +206,8 @@ fn meminfo(name: &str) -> Option<usize> {
     text.lines().find_map(amount).map(|kib| kib.saturating_mul(1024))
 }
 
-/// The least memory limit. A job of a few rows runs with it; anything less is a number that lacks its unit.
+/// The least memory limit. A job of a few rows, and no query that sorts, runs with it; anything less is a number that
+/// lacks its unit.
 const LEAST_LIMIT: usize = 4 << 10;
 
 /// Checks a memory limit.

@@ -150,22 +150,14 @@ impl Collector {
         batch: &RecordBatch,
         (i, r, l): (&[u32], &[u32], &[u32]),
     ) -> Result<()> {
-        let shown = |name| ShownColumn::new(column(batch, name)?);
-        let (instances, annotators, labels) =
-            (shown("instance_id")?, shown("annotator_id")?, shown("label")?);
         let extras = OptionalColumns::of(batch)?;
         self.read += batch.num_rows() as u64;
+        let mut without_id = Vec::new();
         for row in 0..batch.num_rows() {
             match (i[row], r[row], l[row], extras.weight(row)) {
-                (NULL, ..) => self.rejects.add(Reason::NullInstance, 1, instances.value(row)),
-                // Without a number and yet not null, a value is NaN or infinite.
-                (_, NULL, ..) => {
-                    let found = annotators.valid_or(row, &instances);
-                    self.rejects.add(Reason::NullAnnotator, 1, found);
-                }
-                (_, _, NULL, _) => {
-                    self.rejects.add(Reason::NullLabel, 1, labels.valid_or(row, &instances));
-                }
+                (NULL, ..) => without_id.push((row, Reason::NullInstance)),
+                (_, NULL, ..) => without_id.push((row, Reason::NullAnnotator)),
+                (_, _, NULL, _) => without_id.push((row, Reason::NullLabel)),
                 (.., Err(found)) => self.rejects.add(Reason::BadWeight, 1, found),
                 (instance, annotator, label, Ok(weight)) => {
                     self.rows.instance.push(instance);
@@ -175,6 +167,23 @@ impl Collector {
                     self.rows.annotated_at.extend(extras.annotated_at(row));
                 }
             }
+        }
+        if without_id.is_empty() { Ok(()) } else { self.reject(batch, &without_id) }
+    }
+
+    /// Rejects rows of a batch that lack an instance, an annotator or a label.
+    fn reject(&mut self, batch: &RecordBatch, rows: &[(usize, Reason)]) -> Result<()> {
+        let shown = |name| ShownColumn::new(column(batch, name)?);
+        let (instances, annotators, labels) =
+            (shown("instance_id")?, shown("annotator_id")?, shown("label")?);
+        for (row, reason) in rows {
+            // Without a number and yet not null, a value is NaN or infinite.
+            let found = match reason {
+                Reason::NullAnnotator => annotators.valid_or(*row, &instances),
+                Reason::NullLabel => labels.valid_or(*row, &instances),
+                _ => instances.value(*row),
+            };
+            self.rejects.add(*reason, 1, found);
         }
         Ok(())
     }

@@ -8,7 +8,7 @@ use arrow::array::{Array, ArrayRef, RecordBatch, UInt32Array};
 use arrow::compute::{cast, take_record_batch};
 use arrow::datatypes::{DataType, Schema, SchemaRef};
 
-use super::budget::{Budget, HeldBytes, ResultBytes};
+use super::budget::{Budget, HeldBytes};
 use super::classes::check_lists;
 use super::collector::{Collector, Finished, Unlabelled};
 use super::gold::GoldRows;
@@ -92,20 +92,20 @@ impl Questions {
         Ok(())
     }
 
+    /// The number of usable annotations so far.
+    pub(super) fn rows(&self) -> usize {
+        self.collectors.values().map(Collector::rows).sum()
+    }
+
     /// One frame for each question, sorted by question, with the gold rows that apply to it.
     pub(super) fn finish(
         self,
         gold: Option<&GoldRows>,
         spec: &FrameSpec,
-        memory: (&Budget, ResultBytes),
+        mut held: HeldBytes<'_>,
         run: &mut Run,
     ) -> Result<Vec<(Frame, Option<GoldRows>)>> {
-        // Finished frames and the rows of unfinished questions are in memory at the same time.
-        let beside: usize =
-            self.collectors.values().map(|c| c.building() + BYTES_PER_QUESTION).sum();
-        let rows = self.collectors.values().map(Collector::rows).sum();
         let Some(ids) = self.ids else {
-            let held = HeldBytes::new(memory, 0, rows);
             let only = self.collectors.into_values();
             return only
                 .map(|collector| match collector.finish(gold, spec, &held)? {
@@ -114,7 +114,8 @@ impl Questions {
                 })
                 .collect();
         };
-        let mut held = HeldBytes::new(memory, beside, rows);
+        // Finished frames and the rows of unfinished questions are in memory at the same time.
+        held.add_beside(self.collectors.values().map(|c| c.building() + BYTES_PER_QUESTION).sum());
         let (ids, rank) = ids.finish(|_| true)?;
         let by_rank = self.collectors.into_iter().map(|(n, c)| (rank[n as usize], c));
         let gold = gold.map(|gold| gold.by_question(&ids, run)).transpose()?;
@@ -301,8 +302,8 @@ mod tests {
             let whole = concat_batches(&parts[0].schema(), &parts).unwrap();
             let frame = |batches: &[RecordBatch]| {
                 let questions = questions(batches, &spec, &budget);
-                let memory = (&budget, dense_result_bytes as ResultBytes);
-                questions.finish(None, &spec, memory, &mut Run::new(0)).unwrap().remove(0).0
+                let held = HeldBytes::new(&budget, dense_result_bytes, questions.rows());
+                questions.finish(None, &spec, held, &mut Run::new(0)).unwrap().remove(0).0
             };
             let (parts, whole) = (frame(&parts), frame(&[whole]));
             assert_eq!((parts.rows_read, parts.rows_used()), (60, whole.rows_used()));

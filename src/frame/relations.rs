@@ -15,7 +15,7 @@ use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 
 use super::batch_bytes::{bytes_in_flight, bytes_of_rows};
-use super::budget::{Budget, ResultBytes};
+use super::budget::{Budget, HeldBytes, ResultBytes};
 use super::evidence::QuestionFeatures;
 use super::features::{FeatureReader, Features, Scratch};
 use super::gold::{Gold, GoldRows};
@@ -93,8 +93,9 @@ pub async fn collect(relations: Relations, spec: &FrameSpec, run: &mut Run) -> R
         tokio::task::block_in_place(|| pool.install(|| questions.push(&together, &budget)))?;
         run.progress.at(read, "");
     }
+    let held = HeldBytes::new(&budget, result_bytes, questions.rows());
     let frames = tokio::task::block_in_place(|| {
-        pool.install(|| questions.finish(gold.as_ref(), spec, (&budget, result_bytes), run))
+        pool.install(|| questions.finish(gold.as_ref(), spec, held, run))
     })?;
     run.progress.end();
     let (mut frames, gold): (Vec<Frame>, Vec<Option<GoldRows>>) = frames.into_iter().unzip();

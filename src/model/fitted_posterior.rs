@@ -2,23 +2,21 @@
 //!
 //! # Why
 //! An instance has votes for a few classes, however many there are. With 1000 classes a dense row takes 8 kB and five
-//! votes take 60 bytes; the memory of a vote follows the number of annotations. EM keeps the dense [`Posterior`], none
-//! of whose probabilities is 0.
+//! votes take 60 bytes; the memory of a vote follows the number of annotations. EM keeps the dense [`Posterior`]: nearly
+//! all of its probabilities are above 0.
 
 use std::borrow::Cow;
-use std::ops::Range;
 
-use rayon::prelude::*;
-
-use super::posterior::{Posterior, best};
-use crate::frame::{Annotations, Dims, ITEMS_PER_BLOCK, dense_result_bytes};
+use super::posterior::Posterior;
+use super::sparse_posterior::{SparsePosterior, StoredRow};
+use crate::frame::{Annotations, Dims};
 
 /// P(class given everything observed) of a fit, one row per instance.
 #[derive(Debug, Clone, PartialEq)]
 pub enum FittedPosterior {
     /// Every probability of every row.
     Dense(Posterior),
-    /// The probabilities that are not 0.
+    /// The probabilities of the classes with votes, or of the trusted class.
     Sparse(SparsePosterior),
 }
 
@@ -29,8 +27,8 @@ impl From<Posterior> for FittedPosterior {
 }
 
 impl FittedPosterior {
-    /// The share of each class among an instance's weighted votes, as [`Posterior::from_votes`]; sparse where there are
-    /// many more cells than annotations.
+    /// The share of each class among an instance's weighted votes, as [`Posterior::from_votes`]; sparse where a dense
+    /// posterior has many more cells than a sparse one.
     #[must_use]
     pub fn from_votes(a: &Annotations) -> Self {
         if is_sparse(a.dims(), a.len()) {
@@ -43,11 +41,10 @@ impl FittedPosterior {
     /// The most bytes of [`FittedPosterior::from_votes`]; `None` where they are too many to be counted.
     #[must_use]
     pub fn bytes_of_votes(dims: Dims, annotations: usize) -> Option<usize> {
-        if !is_sparse(dims, annotations) {
-            return dense_result_bytes(dims, annotations);
+        if is_sparse(dims, annotations) {
+            return SparsePosterior::most_bytes(dims, annotations);
         }
-        let votes = annotations.checked_mul(size_of::<u32>() + size_of::<f64>())?;
-        votes.checked_add(dims.instances.checked_mul(size_of::<usize>())?)
+        dims.instances.checked_mul(dims.classes)?.checked_mul(size_of::<f64>())
     }
 
     /// The number of instances.
@@ -55,7 +52,7 @@ impl FittedPosterior {
     pub fn len(&self) -> usize {
         match self {
             Self::Dense(posterior) => posterior.len(),
-            Self::Sparse(posterior) => posterior.n_instances,
+            Self::Sparse(posterior) => posterior.len(),
         }
     }
 
@@ -70,7 +67,7 @@ impl FittedPosterior {
     pub fn n_classes(&self) -> usize {
         match self {
             Self::Dense(posterior) => posterior.n_classes(),
-            Self::Sparse(posterior) => posterior.n_classes,
+            Self::Sparse(posterior) => posterior.n_classes(),
         }
     }
 
@@ -79,7 +76,23 @@ impl FittedPosterior {
     pub fn row(&self, i: usize) -> Cow<'_, [f64]> {
         match self {
             Self::Dense(posterior) => Cow::Borrowed(posterior.row(i)),
-            Self::Sparse(posterior) => Cow::Owned(posterior.dense_row(i)),
+            Self::Sparse(_) => {
+                let mut row = Vec::new();
+                self.extend_with_row(i, &mut row);
+                Cow::Owned(row)
+            }
+        }
+    }
+
+    /// Appends the probability of every class for instance `i` to `values`.
+    pub fn extend_with_row(&self, i: usize, values: &mut Vec<f64>) {
+        match self {
+            Self::Dense(posterior) => values.extend_from_slice(posterior.row(i)),
+            Self::Sparse(posterior) => {
+                let begin = values.len();
+                values.resize(begin + posterior.n_classes(), 0.0);
+                posterior.fill_row(i, &mut values[begin..]);
+            }
         }
     }
 
@@ -87,7 +100,7 @@ impl FittedPosterior {
     #[must_use]
     pub fn stored_row(&self, i: usize) -> StoredRow<'_> {
         match self {
-            Self::Dense(posterior) => StoredRow { classes: None, values: posterior.row(i) },
+            Self::Dense(posterior) => StoredRow::dense(posterior.row(i)),
             Self::Sparse(posterior) => posterior.stored_row(i),
         }
     }
@@ -96,9 +109,7 @@ impl FittedPosterior {
     pub(crate) fn stored_values(&self) -> Vec<&[f64]> {
         match self {
             Self::Dense(posterior) => vec![posterior.values()],
-            Self::Sparse(posterior) => {
-                posterior.blocks.iter().map(|block| block.values.as_slice()).collect()
-            }
+            Self::Sparse(posterior) => posterior.stored_values().collect(),
         }
     }
 
@@ -130,156 +141,23 @@ impl FittedPosterior {
     }
 }
 
-/// The stored probabilities of one instance; other classes have the probability 0. It is empty only for an instance of
-/// a sparse posterior without a vote for a class, whose classes are equally probable.
-#[derive(Debug, Clone, Copy)]
-pub struct StoredRow<'a> {
-    /// The class of each probability, ascending; `None` where every class is stored.
-    classes: Option<&'a [u32]>,
-    /// The probabilities.
-    pub values: &'a [f64],
-}
-
-impl StoredRow<'_> {
-    /// The class of the probability at this position.
-    #[must_use]
-    pub fn class(&self, at: usize) -> usize {
-        self.classes.map_or(at, |classes| classes[at] as usize)
-    }
-
-    /// The most probable class, as [`best`]; `None` if nothing is stored.
-    #[must_use]
-    pub fn best(&self) -> Option<(usize, bool)> {
-        best(self.values).map(|(at, is_tied)| (self.class(at), is_tied))
-    }
-}
-
 /// Whether votes are stored without the classes that have none. With few classes a dense row takes little more memory,
 /// and needs neither sorting nor class numbers.
 fn is_sparse(dims: Dims, annotations: usize) -> bool {
-    let most = annotations.saturating_mul(CELLS_PER_ANNOTATION).saturating_add(ITEMS_PER_BLOCK);
+    let most =
+        SparsePosterior::most_stored(dims, annotations).saturating_mul(DENSE_CELLS_PER_VALUE);
     dims.instances.saturating_mul(dims.classes) > most
 }
 
-/// The most cells of a dense posterior per annotation: 64 bytes, about as many as the annotation itself takes while the
-/// views are built.
-const CELLS_PER_ANNOTATION: usize = 8;
-
-/// The shares of the classes that have votes.
-#[derive(Debug, Clone, PartialEq)]
-pub struct SparsePosterior {
-    n_instances: usize,
-    n_classes: usize,
-    /// [`ITEMS_PER_BLOCK`] instances each, and the rest in the last.
-    blocks: Vec<SparseBlock>,
-}
-
-/// The rows of adjacent instances, one after the other.
-#[derive(Debug, Clone, Default, PartialEq)]
-struct SparseBlock {
-    /// Where the row of each instance ends.
-    ends: Vec<usize>,
-    classes: Vec<u32>,
-    values: Vec<f64>,
-}
-
-impl SparsePosterior {
-    fn from_votes(a: &Annotations) -> Self {
-        let Dims { instances, classes, .. } = a.dims();
-        let blocks = (0..instances.div_ceil(ITEMS_PER_BLOCK)).into_par_iter().map(|block| {
-            let first = block * ITEMS_PER_BLOCK;
-            SparseBlock::from_votes(a, first..(first + ITEMS_PER_BLOCK).min(instances))
-        });
-        Self { n_instances: instances, n_classes: classes, blocks: blocks.collect() }
-    }
-
-    fn stored_row(&self, i: usize) -> StoredRow<'_> {
-        let block = &self.blocks[i / ITEMS_PER_BLOCK];
-        let row = block.row(i % ITEMS_PER_BLOCK);
-        StoredRow { classes: Some(&block.classes[row.clone()]), values: &block.values[row] }
-    }
-
-    fn dense_row(&self, i: usize) -> Vec<f64> {
-        let mut row = vec![0.0; self.n_classes];
-        self.fill_row(i, &mut row);
-        row
-    }
-
-    /// Writes row `i` into zeros.
-    fn fill_row(&self, i: usize, row: &mut [f64]) {
-        let stored = self.stored_row(i);
-        if stored.values.is_empty() {
-            row.fill(1.0 / self.n_classes as f64);
-        }
-        stored.values.iter().enumerate().for_each(|(at, p)| row[stored.class(at)] = *p);
-    }
-
-    fn dense(&self) -> Posterior {
-        let mut dense = Posterior::zeros(self.n_instances, self.n_classes);
-        dense.par_rows_mut(|i, row| self.fill_row(i, row));
-        dense
-    }
-
-    fn par_rows_mut(&mut self, change: impl Fn(usize, &mut [f64]) + Sync) {
-        self.blocks.par_iter_mut().enumerate().for_each(|(number, block)| {
-            for offset in 0..block.ends.len() {
-                let row = block.row(offset);
-                change(number * ITEMS_PER_BLOCK + offset, &mut block.values[row]);
-            }
-        });
-    }
-}
-
-impl SparseBlock {
-    fn from_votes(a: &Annotations, instances: Range<usize>) -> Self {
-        let (mut block, mut votes) = (Self::default(), Vec::new());
-        for i in instances {
-            let begin = block.values.len();
-            if let Some(class) = a.trusted_class(i) {
-                block.push(class, 1.0);
-            } else {
-                let labels =
-                    a.annotations_of(i).map(|(column, weight)| (a.label_of(column), weight));
-                votes.extend(labels.filter(|(label, _)| (*label as usize) < a.dims().classes));
-                // A stable order: the weights of a class are summed as they are in a dense row.
-                votes.sort_by_key(|(class, _)| *class);
-                for (class, weight) in votes.drain(..) {
-                    block.add(begin, class, weight);
-                }
-                let sum: f64 = block.values[begin..].iter().sum();
-                block.values[begin..].iter_mut().for_each(|v| *v /= sum);
-            }
-            block.ends.push(block.values.len());
-        }
-        block.classes.shrink_to_fit();
-        block.values.shrink_to_fit();
-        block
-    }
-
-    /// Adds a vote to the row that begins at `begin`; its classes come in ascending order.
-    fn add(&mut self, begin: usize, class: u32, weight: f64) {
-        match self.values.last_mut() {
-            Some(last) if self.classes[begin..].last() == Some(&class) => *last += weight,
-            _ => self.push(class, weight),
-        }
-    }
-
-    fn push(&mut self, class: u32, value: f64) {
-        self.classes.push(class);
-        self.values.push(value);
-    }
-
-    /// The positions of the row of the instance at this offset.
-    fn row(&self, offset: usize) -> Range<usize> {
-        let begin = offset.checked_sub(1).map_or(0, |before| self.ends[before]);
-        begin..self.ends[offset]
-    }
-}
+/// The most cells of a dense posterior for each value of a sparse one: 64 bytes, about as many as an annotation takes
+/// while the views are built.
+const DENSE_CELLS_PER_VALUE: usize = 8;
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::frame::{AnnotationRows, Duplicates};
+    use crate::frame::{AnnotationRows, Duplicates, ITEMS_PER_BLOCK};
+    use crate::model::posterior::best;
 
     const CLASSES: u32 = 90;
 
@@ -324,16 +202,25 @@ mod tests {
         let dims =
             |classes| Dims { instances: 1_500_000, annotators: 10, classes, labels: classes };
         let bytes = |classes| FittedPosterior::bytes_of_votes(dims(classes), 7_500_000).unwrap();
-        assert_eq!(bytes(5), 1_500_000 * 5 * 8 + 5 * 5 * 8);
-        assert_eq!(bytes(1_000), 7_500_000 * 12 + 1_500_000 * 8);
+        assert_eq!(bytes(5), 1_500_000 * 5 * 8);
+        assert_eq!(bytes(1_000), (7_500_000 + 1_500_000) * 12 + 1_500_000 * 8);
         assert_eq!(bytes(100_000), bytes(1_000));
+        // Many classes, and even more annotations: the vote has no matrix of classes and labels.
+        let few = Dims { instances: 10, annotators: 10, classes: 21_841, labels: 21_841 };
+        assert_eq!(FittedPosterior::bytes_of_votes(few, 30_000), Some(10 * 21_841 * 8));
+    }
+
+    #[test]
+    fn rows_are_appended_to_the_values_before_them() {
         let a = many_classes();
-        let FittedPosterior::Sparse(votes) = FittedPosterior::from_votes(&a) else { panic!() };
-        let held = |block: &SparseBlock| {
-            block.ends.len() * 8 + block.classes.capacity() * 4 + block.values.capacity() * 8
-        };
-        let held: usize = votes.blocks.iter().map(held).sum();
-        assert!(held <= FittedPosterior::bytes_of_votes(a.dims(), a.len()).unwrap(), "{held}");
+        let (sparse, dense) = (FittedPosterior::from_votes(&a), Posterior::from_votes(&a));
+        for posterior in [sparse, dense.clone().into()] {
+            let mut values = vec![0.25];
+            for i in [0, 5, 6] {
+                posterior.extend_with_row(i, &mut values);
+            }
+            assert_eq!(values, [&[0.25], dense.row(0), dense.row(5), dense.row(6)].concat());
+        }
     }
 
     #[test]

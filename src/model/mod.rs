@@ -32,6 +32,7 @@ pub mod numerics;
 pub mod posterior;
 pub mod preset;
 pub(crate) mod snapshot;
+pub mod sparse_posterior;
 pub mod switching;
 pub mod vote;
 

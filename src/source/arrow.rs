@@ -15,7 +15,7 @@ use datafusion::execution::memory_pool::{MemoryLimit, MemoryPool};
 use object_store::{ObjectMeta, ObjectStore, ObjectStoreExt};
 
 use super::header::refuse_doubles;
-use crate::engine::too_little_memory;
+use crate::engine::{bytes_in_words, too_little_memory};
 use crate::error::{Error, Result};
 
 const MAGIC: &[u8] = b"ARROW1";
@@ -119,11 +119,11 @@ impl IpcLengths<'_> {
     /// Checks that a message of this many bytes fits into the pool.
     fn check_size(&self, bytes: u64) -> Result<()> {
         match self.pool.memory_limit() {
-            MemoryLimit::Finite(limit) if bytes > limit as u64 => Err(too_little_memory(
-                self.pool.as_ref(),
-                (bytes, 0),
-                "the rows of one batch of the file",
-            )),
+            MemoryLimit::Finite(limit) if bytes > limit as u64 => {
+                let taken =
+                    format!("the rows of one batch of the file take {}", bytes_in_words(bytes));
+                Err(too_little_memory(self.pool.as_ref(), &taken, bytes))
+            }
             _ => Ok(()),
         }
     }

@@ -1,6 +1,5 @@
 //! `posteriors` and `predictions`: one row per unit and class, with the probability of the class.
 
-use std::borrow::Cow;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -22,8 +21,8 @@ pub(super) struct ProbabilitiesTable {
     columns: &'static [Column],
     /// The ids of the rows of probabilities, if the model has any.
     ids: fn(&QuestionResult) -> Option<&Ids>,
-    /// The probability of each class in a row; empty without any.
-    row: fn(&QuestionResult, usize) -> Cow<'_, [f64]>,
+    /// Appends the probability of each class in a row.
+    extend_with_row: fn(&QuestionResult, usize, &mut Vec<f64>),
     /// Whether a row is written: without evidence it would say nothing.
     is_known: fn(&QuestionResult, usize) -> bool,
 }
@@ -46,7 +45,7 @@ pub(super) static POSTERIORS: ProbabilitiesTable = ProbabilitiesTable {
         ),
     ],
     ids: |answer| Some(&answer.frame.instances),
-    row: |answer, i| answer.fitted.posterior.row(i),
+    extend_with_row: |answer, i, values| answer.fitted.posterior.extend_with_row(i, values),
     is_known: |answer, i| answer.frame.annotations.has_evidence(i),
 };
 
@@ -61,9 +60,10 @@ pub(super) static PREDICTIONS: ProbabilitiesTable = ProbabilitiesTable {
         let described = answer.frame.described.as_ref()?;
         answer.fitted.predictions.as_ref().map(|_| &described.features.ids)
     },
-    row: |answer, i| {
-        let predictions = answer.fitted.predictions.as_ref();
-        predictions.map_or(&[][..], |predictions| predictions.row(i)).into()
+    extend_with_row: |answer, i, values| {
+        if let Some(predictions) = &answer.fitted.predictions {
+            values.extend_from_slice(predictions.row(i));
+        }
     },
     is_known: |_, _| true,
 };
@@ -95,28 +95,31 @@ impl OutcomeTable for ProbabilitiesTable {
         let Some(ids) = (self.ids)(answer) else {
             return Ok(super::no_rows(self, outcome));
         };
-        let known = units.filter(|unit| (self.is_known)(answer, *unit));
+        let known: Vec<usize> = units.filter(|unit| (self.is_known)(answer, *unit)).collect();
+        let mut values = Vec::with_capacity(known.len() * answer.fitted.posterior.n_classes());
+        known.iter().for_each(|unit| (self.extend_with_row)(answer, *unit, &mut values));
         let frame = &answer.frame;
-        let n_classes = answer.fitted.posterior.n_classes();
-        let rows = known.map(|unit| (unit, (self.row)(answer, unit)));
-        arrays(rows, n_classes, (ids, frame.instances.values().data_type()), &frame.labels)
+        let id_type = frame.instances.values().data_type();
+        arrays(known.into_iter(), values, (ids, id_type), &frame.labels)
     }
 }
 
-/// Ids, classes and probabilities of some rows of `n_classes` probabilities, one table row for each class.
-fn arrays<'a>(
-    rows: impl Iterator<Item = (usize, Cow<'a, [f64]>)>,
-    n_classes: usize,
+/// Ids, classes and probabilities of some units, one table row for each class.
+///
+/// # Shapes
+/// `values` is `[units, classes]`.
+fn arrays(
+    units: impl ExactSizeIterator<Item = usize>,
+    values: Vec<f64>,
     (ids, id_type): (&Ids, &DataType),
     classes: &Ids,
 ) -> Result<Vec<ArrayRef>> {
-    let most = rows.size_hint().1.unwrap_or_default() * n_classes;
-    let (mut owners, mut of_class) = (Vec::with_capacity(most), Vec::with_capacity(most));
-    let mut values = Vec::with_capacity(most);
-    for (unit, row) in rows {
+    let n_classes = values.len().checked_div(units.len()).unwrap_or(0);
+    let mut owners = Vec::with_capacity(values.len());
+    let mut of_class = Vec::with_capacity(values.len());
+    for unit in units {
         owners.extend(std::iter::repeat_n(unit as u32, n_classes));
         of_class.extend(0..n_classes as u32);
-        values.extend_from_slice(&row);
     }
     Ok(vec![
         as_type(&ids.take(owners)?, id_type)?,
@@ -146,8 +149,9 @@ pub(crate) fn predictions<'a>(
     let row_bytes = ids.longest() + classes.longest();
     let table =
         ComputedTable::new(PREDICTIONS.name, SchemaRef::clone(&schema), size, move |units| {
-            let rows = units.map(|unit| (unit, predicted.row(unit).into()));
-            let arrays = arrays(rows, predicted.n_classes(), (ids, id_type), classes)?;
+            let n_classes = predicted.n_classes();
+            let values = &predicted.values()[units.start * n_classes..units.end * n_classes];
+            let arrays = arrays(units, values.to_vec(), (ids, id_type), classes)?;
             Ok(RecordBatch::try_new(SchemaRef::clone(&schema), arrays)?)
         });
     table.with_row_bytes(row_bytes)

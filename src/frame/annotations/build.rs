@@ -244,6 +244,8 @@ mod tests {
         assert_eq!(weights(&soft, 1), [0.75, 0.25]);
         let expert = build(&[(1, 0, 0, 2.0), (1, 0, 0, 2.0)], Duplicates::Share).unwrap();
         assert_eq!(weights(&expert, 1), [2.0]);
+        let tiny = build(&[(1, 0, 0, 5e-324), (1, 0, 2, 2.0)], Duplicates::Share).unwrap();
+        assert_eq!(weights(&tiny, 1), [f64::MIN_POSITIVE, 2.0]);
     }
 
     #[test]

@@ -173,7 +173,8 @@ fn share_one(
             let column = columns[start];
             let equal = columns[start..stop].iter().take_while(|c| **c == column).count();
             let of_column: f64 = (start..start + equal).map(&weight).sum();
-            shared.push((column, total * (of_column / sum)));
+            // A tiny part of a large sum would be 0, a weight that nobody gave and nothing can be divided by.
+            shared.push((column, (total * (of_column / sum)).max(f64::MIN_POSITIVE)));
             start += equal;
         }
     }
