@@ -29,19 +29,17 @@ enum WeightCase {
     All,
 }
 
-/// Prints a table for these numbers of annotations, such as `1e6,1e7`. `LABELMILL_CLASSES`, `LABELMILL_ANNOTATORS` and
-/// `LABELMILL_WEIGHTS` may restrict the table to the values that they list.
+/// Prints a table for these numbers of annotations, such as `1e6,1e7`. `LABELMILL_CLASSES` and `LABELMILL_ANNOTATORS` may
+/// list other numbers than the default ones, and `LABELMILL_WEIGHTS` may restrict the table to the cases that it lists.
 pub fn print(sizes: &str) {
-    let classes = only("LABELMILL_CLASSES", &[5, 6, 8, 20, 50]);
-    let crowds = only("LABELMILL_ANNOTATORS", &[1_000, 100_000, 5_000_000]);
-    let weights = only("LABELMILL_WEIGHTS", &[WeightCase::None, WeightCase::Few, WeightCase::All]);
+    let classes = numbers("LABELMILL_CLASSES", &[5, 6, 8, 20, 50]);
+    let crowds = numbers("LABELMILL_ANNOTATORS", &[1_000, 100_000, 5_000_000]);
+    let weights = weight_cases();
     let names: Vec<String> = classes.iter().map(u32::to_string).collect();
     println!("| annotations | annotators | weights | {} classes |", names.join(" | "));
     println!("|---|---|---|{}", "---|".repeat(classes.len()));
     for size in sizes.split(',') {
-        // A number of annotations is positive, and the cast saturates.
-        #[allow(clippy::cast_sign_loss)]
-        let n = size.parse::<f64>().expect("LABELMILL_GROWTH holds numbers") as u32;
+        let n = number(size);
         for annotators in &crowds {
             for weights in &weights {
                 print!("| {size} | {annotators} | {weights:?} |");
@@ -57,14 +55,29 @@ pub fn print(sizes: &str) {
     }
 }
 
-/// The values that the environment variable lists; all values if it is not set.
-fn only<T: Copy + std::fmt::Debug>(variable: &str, all: &[T]) -> Vec<T> {
-    let listed = std::env::var(variable).ok();
-    let is_listed = |value: &&T| {
-        let name = format!("{value:?}");
+/// The numbers that the environment variable lists; the default ones if it is not set.
+fn numbers(variable: &str, default: &[u32]) -> Vec<u32> {
+    let listed = std::env::var(variable);
+    listed.map_or_else(|_| default.to_vec(), |listed| listed.split(',').map(number).collect())
+}
+
+/// A number such as `1000` or `1e6`.
+fn number(text: &str) -> u32 {
+    let number: f64 = text.parse().expect("numbers, separated by commas");
+    // The numbers are positive, and the cast saturates.
+    #[allow(clippy::cast_sign_loss)]
+    let number = number as u32;
+    number
+}
+
+/// The cases that `LABELMILL_WEIGHTS` lists; all if it is not set.
+fn weight_cases() -> Vec<WeightCase> {
+    let listed = std::env::var("LABELMILL_WEIGHTS").ok();
+    let is_listed = |case: &WeightCase| {
+        let name = format!("{case:?}");
         listed.as_ref().is_none_or(|listed| listed.split(',').any(|wanted| wanted == name))
     };
-    all.iter().filter(is_listed).copied().collect()
+    [WeightCase::None, WeightCase::Few, WeightCase::All].into_iter().filter(is_listed).collect()
 }
 
 /// The median time of an iteration in nanoseconds per annotation, without the first iteration.

@@ -76,7 +76,7 @@ fn checked(memory: *mut u8, bytes: usize) -> *mut u8 {
 /// Asks the system to put memory on large pages, where the system leaves the choice to the program.
 ///
 /// # Why
-/// Tables of counts, ids and slots are accessed at random. On pages of 4 KB nearly every access misses the TLB: random
+/// Tables of counts and ids are accessed at random. On pages of 4 KB nearly every access misses the TLB: random
 /// prefetched lines of a table of 400 MB took 8.0 ns each on pages of 4 KB and 4.3 ns on pages of 2 MB, of one of 115
 /// MB 5.0 and 3.2 ns (one thread of an AMD EPYC in a virtual machine).
 fn ask_for_large_pages(memory: *mut u8, bytes: usize) {

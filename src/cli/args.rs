@@ -157,7 +157,7 @@ pub struct SqlArgs {
     pub endpoint: Option<String>,
 }
 
-/// Scores.
+/// The run to score, the true classes, and the options of the scores.
 #[derive(Debug, clap::Args)]
 pub struct EvaluateArgs {
     /// A published run, or the folder it was published to

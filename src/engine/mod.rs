@@ -208,7 +208,7 @@ fn meminfo(name: &str) -> Option<usize> {
 
 /// The least memory limit. A job of a few rows, and no query that sorts, runs with it; anything less is a number that
 /// lacks its unit.
-const LEAST_LIMIT: usize = 4 << 10;
+const MIN_MEMORY_LIMIT: usize = 4 << 10;
 
 /// Checks a memory limit.
 ///
@@ -219,7 +219,7 @@ pub(crate) fn check_limit(text: &str) -> Result<(), (&'static str, &'static str)
         None => {
             Err(("not an amount of memory", "write a number and a unit, such as 512MiB or 4GB"))
         }
-        Some(bytes) if bytes < LEAST_LIMIT => Err((
+        Some(bytes) if bytes < MIN_MEMORY_LIMIT => Err((
             "no run can do with so little memory",
             "give at least 4KiB, and a few hundred MiB for most data; a number without a unit is bytes",
         )),

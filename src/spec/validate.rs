@@ -6,7 +6,11 @@
 //! # Why
 //! The crate `jsonschema` validates every schema, but its message for a choice names no key: for a smoothing of -1, as
 //! for a misspelt kind, it says that `/model` "is not valid under any of the schemas listed in the 'oneOf' keyword". A
-//! person needs to know which alternative applies, and which name was probably meant.
+//! person needs to know which alternative applies, and which name was probably meant. For a model with a misspelt
+//! `mixture` and a misspelt `train.optimiser.schedule`, the crate (0.61, without default features) has that one message,
+//! and this check names both keys and the words probably meant; for a key `decid`, the crate says "Additional properties
+//! are not allowed", and this check proposes `decide`. The crate would add 20 crates to `Cargo.lock`, which took 22
+//! seconds of processor time in a debug build and 91 in a release build.
 
 use serde_json::Value;
 

@@ -18,18 +18,18 @@ use crate::engine::parse_bytes;
 /// The most pieces that S3 accepts in one upload.
 const MAX_PIECES: usize = 10_000;
 
-/// The piece size of a place's uploads, and the slots for pieces in flight, which its clones share.
+/// The piece size of a place's uploads, and the permits of pieces in flight, which its clones share.
 #[derive(Debug, Clone)]
 pub(super) struct Pieces {
     bytes: usize,
-    slots: Arc<Semaphore>,
+    permits: Arc<Semaphore>,
 }
 
 impl Pieces {
     pub(super) fn of(spec: &StoreSpec) -> Self {
         let in_flight = spec.pieces_in_flight.clamp(1, Semaphore::MAX_PERMITS);
         let bytes = parse_bytes(&spec.piece_size).unwrap_or(usize::MAX);
-        Self { bytes, slots: Arc::new(Semaphore::new(in_flight)) }
+        Self { bytes, permits: Arc::new(Semaphore::new(in_flight)) }
     }
 
     /// The piece size for an object: larger than configured if there would be more than [`MAX_PIECES`].
@@ -38,9 +38,9 @@ impl Pieces {
     }
 }
 
-async fn in_slot<T>(slots: Arc<Semaphore>, sending: impl Future<Output = T>) -> T {
+async fn with_permit<T>(permits: Arc<Semaphore>, sending: impl Future<Output = T>) -> T {
     // The semaphore is never closed, so `acquire` cannot fail.
-    let _slot = slots.acquire().await;
+    let _permit = permits.acquire().await;
     sending.await
 }
 
@@ -53,14 +53,15 @@ impl StoreLocation {
         let size = self.pieces.bytes_of(bytes.len());
         if bytes.len() <= size {
             let put = self.store.put(path, bytes.into());
-            return in_slot(Arc::clone(&self.pieces.slots), put).await.map(|_| ());
+            return with_permit(Arc::clone(&self.pieces.permits), put).await.map(|_| ());
         }
         let mut upload = self.store.put_multipart(path).await?;
         let pieces = (0..bytes.len()).step_by(size);
         let pieces = pieces.map(|at| bytes.slice(at..bytes.len().min(at.saturating_add(size))));
         let sent: Vec<_> = pieces.map(|piece| upload.put_part(PutPayload::from(piece))).collect();
-        let in_slots = sent.into_iter().map(|piece| in_slot(Arc::clone(&self.pieces.slots), piece));
-        let sent = try_join_all(in_slots).await;
+        let permitted =
+            sent.into_iter().map(|piece| with_permit(Arc::clone(&self.pieces.permits), piece));
+        let sent = try_join_all(permitted).await;
         let done = match sent {
             Ok(_) => upload.complete().await.map(|_| ()),
             Err(e) => Err(e),

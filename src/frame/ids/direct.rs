@@ -16,46 +16,46 @@ use crate::frame::offsets::number;
 
 /// The number of each integer of a range, if it has one.
 pub(super) struct DirectTable {
-    /// The integer of the first slot.
+    /// The integer of the first bucket.
     first: i64,
     /// A number + 1; 0 where the integer has none.
-    slots: Vec<u32>,
+    buckets: Vec<u32>,
 }
 
 impl DirectTable {
-    /// A table of so many slots, at most 2^33, with the range in their middle: the next integers may be on either side.
-    pub(super) fn around(range: &RangeInclusive<i64>, slots: usize) -> Self {
+    /// A table of so many buckets, at most 2^33, with the range in their middle: the next integers may be on either side.
+    pub(super) fn around(range: &RangeInclusive<i64>, buckets: usize) -> Self {
         let (low, high) = (i128::from(*range.start()), i128::from(*range.end()));
-        let first = low - (slots as i128 - (high - low + 1)) / 2;
-        // The integers of all slots are of 64 bits, so that no distance from the first one can wrap.
-        let last_first = i128::from(i64::MAX) - slots as i128 + 1;
+        let first = low - (buckets as i128 - (high - low + 1)) / 2;
+        // The integers of all buckets are of 64 bits, so that no distance from the first one can wrap.
+        let last_first = i128::from(i64::MAX) - buckets as i128 + 1;
         let first = first.clamp(i128::from(i64::MIN), last_first);
-        Self { first: i64::try_from(first).unwrap_or(i64::MIN), slots: vec![0; slots] }
+        Self { first: i64::try_from(first).unwrap_or(i64::MIN), buckets: vec![0; buckets] }
     }
 
-    /// Whether every integer of the range has a slot.
+    /// Whether every integer of the range has a bucket.
     pub(super) fn covers(&self, range: &RangeInclusive<i64>) -> bool {
-        [range.start(), range.end()].into_iter().all(|end| self.place(*end) < self.slots.len())
+        [range.start(), range.end()].into_iter().all(|end| self.place(*end) < self.buckets.len())
     }
 
     /// The number of an integer.
     pub(super) fn get(&self, integer: i128) -> Option<u32> {
-        let slot = self.slots.get(self.place(i64::try_from(integer).ok()?))?;
-        slot.checked_sub(1)
+        let bucket = self.buckets.get(self.place(i64::try_from(integer).ok()?))?;
+        bucket.checked_sub(1)
     }
 
     /// The place for the number of an integer: the number + 1, or 0; `None` where the range does not have the integer.
-    pub(super) fn slot(&mut self, key: Packed) -> Option<&mut u32> {
+    pub(super) fn bucket(&mut self, key: Packed) -> Option<&mut u32> {
         let place = self.place(i64::try_from(key.as_integer()).ok()?);
-        self.slots.get_mut(place)
+        self.buckets.get_mut(place)
     }
 
     /// Writes the number of each value, [`NULL`] where it is null or new; returns the new values.
     pub(super) fn find(&self, integers: &Int64Array, numbers: &mut [u32]) -> Vec<IndexedKey> {
         for (number, integer) in numbers.iter_mut().zip(integers.values()) {
-            let slot = self.slots.get(self.place(*integer)).copied().unwrap_or(0);
+            let bucket = self.buckets.get(self.place(*integer)).copied().unwrap_or(0);
             // `NULL` for 0.
-            *number = slot.wrapping_sub(1);
+            *number = bucket.wrapping_sub(1);
         }
         if integers.null_count() > 0 {
             let rows = numbers.iter_mut().enumerate();
@@ -68,9 +68,9 @@ impl DirectTable {
 
     /// The keys of the integers, ascending, each with its number.
     pub(super) fn in_order(&self) -> impl Iterator<Item = (Packed, u32)> {
-        let numbers = self.slots.iter().enumerate();
-        numbers.filter(|(_, slot)| **slot != 0).map(|(place, slot)| {
-            (Packed::integer(i128::from(self.first) + place as i128), *slot - 1)
+        let numbers = self.buckets.iter().enumerate();
+        numbers.filter(|(_, bucket)| **bucket != 0).map(|(place, bucket)| {
+            (Packed::integer(i128::from(self.first) + place as i128), *bucket - 1)
         })
     }
 
@@ -87,7 +87,7 @@ mod tests {
 
     /// Writes the number `n - 1` of an integer of the range.
     fn set(table: &mut DirectTable, integer: i64, n: u32) {
-        *table.slot(Packed::integer(integer.into())).unwrap() = n;
+        *table.bucket(Packed::integer(integer.into())).unwrap() = n;
     }
 
     #[test]
@@ -95,18 +95,18 @@ mod tests {
         let ends = [i64::MIN, -3, 5, i64::MAX - 4];
         for low in ends {
             let range = low..=low + 4;
-            for slots in [5, 6, 64] {
-                let mut table = DirectTable::around(&range, slots);
-                assert!(table.covers(&range), "{low} {slots}");
+            for buckets in [5, 6, 64] {
+                let mut table = DirectTable::around(&range, buckets);
+                assert!(table.covers(&range), "{low} {buckets}");
                 range.clone().zip(1..).for_each(|(integer, n)| set(&mut table, integer, n));
                 let found = |integer: i128| table.get(integer);
                 let all: Vec<_> = (-1..6).map(|n| found(i128::from(low) + n)).collect();
                 assert_eq!(all, [None, Some(0), Some(1), Some(2), Some(3), Some(4), None]);
                 let others = ends.into_iter().filter(|other| *other != low);
-                assert!(others.map(i128::from).all(|n| found(n).is_none()), "{low} {slots}");
+                assert!(others.map(i128::from).all(|n| found(n).is_none()), "{low} {buckets}");
                 let too_large = i128::from(u64::MAX);
                 assert_eq!(found(too_large), None);
-                assert!(table.slot(Packed::integer(too_large)).is_none());
+                assert!(table.bucket(Packed::integer(too_large)).is_none());
             }
         }
     }

@@ -5,7 +5,7 @@ use std::hash::{BuildHasher, RandomState};
 /// The random key of the hash function.
 ///
 /// # Why
-/// Ids are untrusted input. An attacker who can predict hashes can send ids whose probes all begin at one slot, and a
+/// Ids are untrusted input. An attacker who can predict hashes can send ids whose probes all begin at one bucket, and a
 /// lookup then walks past all of them. Every interner draws its own secret; numbers do not depend on hashes, so that
 /// the secret changes no result.
 #[derive(Debug, Clone, Copy)]

@@ -14,32 +14,32 @@ use crate::prefetch::prefetch;
 /// The low byte of a word that stands for a long key; a packed key's is its length, at most 15.
 const LONG: u128 = 0xff;
 
-/// The number of rows looked up together: their hashes and slots stay in the level-1 cache.
+/// The number of rows looked up together: their hashes and buckets stay in the level-1 cache.
 const LOOKUP: usize = 1024;
 
 /// The packed keys by number, and a hash table that finds the number of a key.
 ///
 /// ```text
-/// slots   [ tag | number + 1 ]  open addressing, 8 bytes a slot, at most half full
-/// keys    [ packed key ]        by number; the word of a long key holds its index among the long keys
+/// buckets  [ tag | number + 1 ]  open addressing, 8 bytes a bucket, at most half full
+/// keys     [ packed key ]        by number; the word of a long key holds its index among the long keys
 /// ```
 /// # Why
-/// A table of millions of ids lies in memory, not in the cache, and a lookup waits for memory twice: for the slot and
-/// for the key. Rows are looked up in passes (all hashes, all slots, all keys), so that the processor waits for many
-/// rows at once. The second pass goes on to the first slot with the right tag, which is nearly always in the same cache
-/// line: a quarter of the keys are not in their own slot, and waiting for these keys one by one took 8 more ns a row
+/// A table of millions of ids lies in memory, not in the cache, and a lookup waits for memory twice: for the bucket and
+/// for the key. Rows are looked up in passes (all hashes, all buckets, all keys), so that the processor waits for many
+/// rows at once. The second pass goes on to the first bucket with the right tag, which is nearly always in the same cache
+/// line: a quarter of the keys are not in their own bucket, and waiting for these keys one by one took 8 more ns a row
 /// where there are two million. Only new keys and equal tags of different keys are then looked up row by row.
 ///
-/// The upper bits of the hash, which the tag stores, are the index of the slot where a search begins. So a larger table
+/// The upper bits of the hash, which the tag stores, are the index of the bucket where a search begins. So a larger table
 /// has the same order, and is filled from the smaller one in one pass over both, without reading the keys.
 ///
-/// Integers of a small range are found in a [`DirectTable`] as soon as it takes no more memory than the slots would.
+/// Integers of a small range are found in a [`DirectTable`] as soon as it takes no more memory than the buckets would.
 pub(super) struct KeyTable {
-    /// The words of the slots; none where there is a direct table.
-    slots: Vec<u64>,
-    /// The number of slots; for a direct table, the number of slots that take the same memory.
-    n_slots: usize,
-    /// The right shift that turns a hash, or the word of a slot, into the index of the slot where its search begins.
+    /// The words of the buckets; none where there is a direct table.
+    buckets: Vec<u64>,
+    /// The number of buckets; for a direct table, the number of buckets that take the same memory.
+    n_buckets: usize,
+    /// The right shift that turns a hash, or the word of a bucket, into the index of the bucket where its search begins.
     shift: u32,
     keys: Vec<u128>,
     secret: Secret,
@@ -48,10 +48,10 @@ pub(super) struct KeyTable {
     direct: Option<DirectTable>,
 }
 
-/// The number of slots of a direct table that take the memory of one slot of the hash table.
+/// The number of buckets of a direct table that take the memory of one bucket of the hash table.
 const DIRECT: usize = size_of::<u64>() / size_of::<u32>();
 
-/// The upper half of a hash or a slot: compared before the key is read.
+/// The upper half of a hash or a bucket: compared before the key is read.
 #[inline]
 fn tag(word: u64) -> u64 {
     word & 0xffff_ffff_0000_0000
@@ -59,8 +59,16 @@ fn tag(word: u64) -> u64 {
 
 impl KeyTable {
     pub(super) fn new(secret: Secret) -> Self {
-        let (slots, shift) = empty(2);
-        Self { slots, n_slots: 2, shift, keys: Vec::new(), secret, integers: None, direct: None }
+        let (buckets, shift) = empty(2);
+        Self {
+            buckets,
+            n_buckets: 2,
+            shift,
+            keys: Vec::new(),
+            secret,
+            integers: None,
+            direct: None,
+        }
     }
 
     /// A table whose keys are all integers.
@@ -82,7 +90,7 @@ impl KeyTable {
         self.direct.as_ref()
     }
 
-    /// Replaces the key of every number. The slots do not change, so that no lookup may follow.
+    /// Replaces the key of every number. The buckets do not change, so that no lookup may follow.
     pub(super) fn replace_keys(&mut self, keys: Vec<u128>) {
         self.keys = keys;
     }
@@ -112,22 +120,22 @@ impl KeyTable {
 
     /// Bytes that it holds, with those that `more` new keys may add.
     pub(super) fn bytes(&self, more: usize) -> usize {
-        let now = self.n_slots;
-        // A direct table holds more keys than as many slots would, so that its keys alone do not say that it grows.
-        let then = if more > 0 { self.slots_for(more) } else { now };
+        let now = self.n_buckets;
+        // A direct table holds more keys than as many buckets would, so that its keys alone do not say that it grows.
+        let then = if more > 0 { self.buckets_for(more) } else { now };
         // A smaller hash table is still in memory while a larger one is filled; a direct table is dropped before.
-        let slots = if then > now && self.direct.is_none() { now + then } else { then };
+        let buckets = if then > now && self.direct.is_none() { now + then } else { then };
         // The smaller list of keys is still in memory while they are moved to a larger one.
         let (room, wanted) = (self.keys.capacity(), self.keys.len() + more);
         let keys = if wanted > room { room + wanted.max(2 * room) } else { room };
-        slots * size_of::<u64>() + keys * size_of::<u128>()
+        buckets * size_of::<u64>() + keys * size_of::<u128>()
     }
 
-    /// The number of slots of which the present keys and `more` new ones take at most half.
-    fn slots_for(&self, more: usize) -> usize {
+    /// The number of buckets of which the present keys and `more` new ones take at most half.
+    fn buckets_for(&self, more: usize) -> usize {
         let wanted = (2 * (self.keys.len() + more)).next_power_of_two();
-        // The 32 bits of a tag can address 2^32 slots; beyond 2^31 keys more than half of them are taken.
-        wanted.min(1 << 32).max(self.n_slots)
+        // The 32 bits of a tag can address 2^32 buckets; beyond 2^31 keys more than half of them are taken.
+        wanted.min(1 << 32).max(self.n_buckets)
     }
 
     /// Adds the word of the long key with index `long`; returns its number.
@@ -146,20 +154,20 @@ impl KeyTable {
             });
             return rows;
         }
-        let (mut hashes, mut slots) = ([0_u64; LOOKUP], [0_u64; LOOKUP]);
+        let (mut hashes, mut buckets) = ([0_u64; LOOKUP], [0_u64; LOOKUP]);
         for rows in rows.chunks(LOOKUP) {
             self.hash(rows.iter().map(|(_, key)| key.0), &mut hashes);
             for n in 0..rows.len() {
-                slots[n] = self.slots[self.candidate(self.begin(hashes[n]), hashes[n])];
-                prefetch(&self.keys, (slots[n] as u32).wrapping_sub(1) as usize);
+                buckets[n] = self.buckets[self.candidate(self.begin(hashes[n]), hashes[n])];
+                prefetch(&self.keys, (buckets[n] as u32).wrapping_sub(1) as usize);
             }
             for (n, (row, key)) in rows.iter().enumerate() {
-                let there = (slots[n] as u32).wrapping_sub(1);
+                let there = (buckets[n] as u32).wrapping_sub(1);
                 let is_same = self.keys.get(there as usize) == Some(&key.0);
                 numbers[*row as usize] = if is_same { there } else { NULL };
             }
             for (n, (row, key)) in rows.iter().enumerate() {
-                if numbers[*row as usize] == NULL && slots[n] != 0 {
+                if numbers[*row as usize] == NULL && buckets[n] != 0 {
                     numbers[*row as usize] = self.probe(hashes[n], *key).unwrap_or(NULL);
                 }
             }
@@ -176,12 +184,12 @@ impl KeyTable {
         self.reserve(rows)?;
         if let Some(direct) = &mut self.direct {
             for (row, key) in rows {
-                let slot = direct.slot(*key).ok_or_else(not_covered)?;
-                if *slot == 0 {
+                let bucket = direct.bucket(*key).ok_or_else(not_covered)?;
+                if *bucket == 0 {
                     self.keys.push(key.0);
-                    *slot = number(self.keys.len());
+                    *bucket = number(self.keys.len());
                 }
-                numbers[*row as usize] = *slot - 1;
+                numbers[*row as usize] = *bucket - 1;
             }
             return Ok(());
         }
@@ -193,7 +201,7 @@ impl KeyTable {
                     Ok(there) => there,
                     Err(free) => {
                         self.keys.push(key.0);
-                        self.slots[free] = tag(*hash) | self.keys.len() as u64;
+                        self.buckets[free] = tag(*hash) | self.keys.len() as u64;
                         number(self.keys.len() - 1)
                     }
                 };
@@ -202,41 +210,41 @@ impl KeyTable {
         Ok(())
     }
 
-    /// The slot where the search for a hash, or for the word of a slot, begins.
+    /// The bucket where the search for a hash, or for the word of a bucket, begins.
     #[inline]
     fn begin(&self, word: u64) -> usize {
         (word >> self.shift) as usize
     }
 
-    /// Hashes up to [`LOOKUP`] keys, and prefetches the slots where their searches begin.
+    /// Hashes up to [`LOOKUP`] keys, and prefetches the buckets where their searches begin.
     fn hash(&self, keys: impl Iterator<Item = u128>, hashes: &mut [u64; LOOKUP]) {
         for (hash, key) in hashes.iter_mut().zip(keys) {
             *hash = self.secret.hash(key);
-            prefetch(&self.slots, self.begin(*hash));
+            prefetch(&self.buckets, self.begin(*hash));
         }
     }
 
-    /// The next slot, from `at` on, that has the hash's tag or is free.
+    /// The next bucket, from `at` on, that has the hash's tag or is free.
     #[inline]
     fn candidate(&self, mut at: usize, hash: u64) -> usize {
-        let mask = self.slots.len() - 1;
-        while self.slots[at] != 0 && tag(self.slots[at]) != tag(hash) {
+        let mask = self.buckets.len() - 1;
+        while self.buckets[at] != 0 && tag(self.buckets[at]) != tag(hash) {
             at = (at + 1) & mask;
         }
         at
     }
 
-    /// Searches the slots from the key's first one on; returns its number, or the free slot for it.
+    /// Searches the buckets from the key's first one on; returns its number, or the free bucket for it.
     fn probe(&self, hash: u64, key: Packed) -> Result<u32, usize> {
-        let mask = self.slots.len() - 1;
+        let mask = self.buckets.len() - 1;
         let mut at = self.begin(hash);
         loop {
             at = self.candidate(at, hash);
-            let slot = self.slots[at];
-            if slot == 0 {
+            let bucket = self.buckets[at];
+            if bucket == 0 {
                 return Err(at);
             }
-            let there = (slot as u32) - 1;
+            let there = (bucket as u32) - 1;
             if self.keys[there as usize] == key.0 {
                 return Ok(there);
             }
@@ -244,60 +252,60 @@ impl KeyTable {
         }
     }
 
-    /// Makes room for new keys. A hash table grows so that they leave at most half of its slots taken. It becomes a
+    /// Makes room for new keys. A hash table grows so that they leave at most half of its buckets taken. It becomes a
     /// direct table as soon as their range takes at most half of that table, so that the range can grow by a half on
     /// either side. A direct table that does not cover their range is made again, or becomes a hash table.
     fn reserve(&mut self, rows: &[IndexedKey]) -> Result<()> {
-        let slots = self.slots_for(rows.len());
+        let buckets = self.buckets_for(rows.len());
         self.integers = self.integers.take().and_then(|range| widened(range, rows));
         let covers =
             |direct: &DirectTable| self.integers.as_ref().is_some_and(|r| direct.covers(r));
-        if self.direct.as_ref().map_or(slots == self.n_slots, covers) {
+        if self.direct.as_ref().map_or(buckets == self.n_buckets, covers) {
             return Ok(());
         }
-        self.n_slots = slots;
+        self.n_buckets = buckets;
         let width = |range: &RangeInclusive<i64>| range.end().abs_diff(*range.start());
-        if let Some(range) = self.integers.clone().filter(|range| width(range) < slots as u64) {
-            self.slots = Vec::new();
+        if let Some(range) = self.integers.clone().filter(|range| width(range) < buckets as u64) {
+            self.buckets = Vec::new();
             // The old table is dropped before the new one is made.
             self.direct = None;
-            let mut direct = DirectTable::around(&range, DIRECT * slots);
+            let mut direct = DirectTable::around(&range, DIRECT * buckets);
             for (key, n) in self.keys.iter().zip(1..) {
-                *direct.slot(Packed(*key)).ok_or_else(not_covered)? = n;
+                *direct.bucket(Packed(*key)).ok_or_else(not_covered)? = n;
             }
             self.direct = Some(direct);
         } else if self.direct.take().is_some() {
-            self.fill_from_keys(slots);
+            self.fill_from_keys(buckets);
         } else {
-            self.fill_from_slots(slots);
+            self.fill_from_buckets(buckets);
         }
         Ok(())
     }
 
-    fn fill_from_keys(&mut self, slots: usize) {
-        (self.slots, self.shift) = empty(slots);
+    fn fill_from_keys(&mut self, buckets: usize) {
+        (self.buckets, self.shift) = empty(buckets);
         for (n, key) in self.keys.iter().enumerate() {
             let hash = self.secret.hash(*key);
-            put(&mut self.slots, self.shift, tag(hash) | (n as u64 + 1));
+            put(&mut self.buckets, self.shift, tag(hash) | (n as u64 + 1));
         }
     }
 
-    fn fill_from_slots(&mut self, slots: usize) {
-        let (new, shift) = empty(slots);
-        let old = std::mem::replace(&mut self.slots, new);
+    fn fill_from_buckets(&mut self, buckets: usize) {
+        let (new, shift) = empty(buckets);
+        let old = std::mem::replace(&mut self.buckets, new);
         self.shift = shift;
         old.into_iter()
-            .filter(|slot| *slot != 0)
-            .for_each(|slot| put(&mut self.slots, shift, slot));
+            .filter(|bucket| *bucket != 0)
+            .for_each(|bucket| put(&mut self.buckets, shift, bucket));
     }
 
-    /// The largest number of slots that a search passes before it finds its key.
+    /// The largest number of buckets that a search passes before it finds its key.
     #[cfg(test)]
     pub(super) fn longest_search(&self) -> usize {
-        let mask = self.slots.len() - 1;
-        let taken = self.slots.iter().enumerate().filter(|(_, slot)| **slot != 0);
-        let searches = taken.map(|(at, slot)| {
-            let key = self.keys[*slot as u32 as usize - 1];
+        let mask = self.buckets.len() - 1;
+        let taken = self.buckets.iter().enumerate().filter(|(_, bucket)| **bucket != 0);
+        let searches = taken.map(|(at, bucket)| {
+            let key = self.keys[*bucket as u32 as usize - 1];
             at.wrapping_sub(self.begin(self.secret.hash(key))) & mask
         });
         searches.max().unwrap_or(0)
@@ -308,20 +316,20 @@ fn not_covered() -> Error {
     Error::bug("an id is outside the range of its direct table")
 }
 
-/// So many free slots, a power of two, and their shift.
-fn empty(slots: usize) -> (Vec<u64>, u32) {
-    (vec![0; slots], 64 - slots.ilog2())
+/// So many free buckets, a power of two, and their shift.
+fn empty(buckets: usize) -> (Vec<u64>, u32) {
+    (vec![0; buckets], 64 - buckets.ilog2())
 }
 
-/// Stores the word of a slot in the first free slot from its own on.
+/// Stores the word of a bucket in the first free bucket from its own on.
 #[inline]
-fn put(slots: &mut [u64], shift: u32, word: u64) {
-    let mask = slots.len() - 1;
+fn put(buckets: &mut [u64], shift: u32, word: u64) {
+    let mask = buckets.len() - 1;
     let mut at = (word >> shift) as usize;
-    while slots[at] != 0 {
+    while buckets[at] != 0 {
         at = (at + 1) & mask;
     }
-    slots[at] = word;
+    buckets[at] = word;
 }
 
 /// The range with further keys; `None` where one of them is no integer of 64 bits.
@@ -352,15 +360,15 @@ mod tests {
         table.insert(&rows, &mut vec![NULL; rows.len()]).unwrap();
     }
 
-    /// Bytes of so many slots, and of the list of keys as it is.
-    fn bytes(slots: usize, table: &KeyTable) -> usize {
-        slots * size_of::<u64>() + table.keys.capacity() * size_of::<u128>()
+    /// Bytes of so many buckets, and of the list of keys as it is.
+    fn bytes(buckets: usize, table: &KeyTable) -> usize {
+        buckets * size_of::<u64>() + table.keys.capacity() * size_of::<u128>()
     }
 
-    /// 5 000 keys need 2^14 slots, and 15 000 keys need 2^15. The direct table of 2^15 places has the first integer at
+    /// 5 000 keys need 2^14 buckets, and 15 000 keys need 2^15. The direct table of 2^15 places has the first integer at
     /// about -14 000, so that it covers 15 000 but not 32 000; a million is too far for a direct table.
     #[test]
-    fn only_a_table_that_may_grow_counts_more_slots_than_it_has() {
+    fn only_a_table_that_may_grow_counts_more_buckets_than_it_has() {
         let mut table = KeyTable::of_integers(Secret([1, 2]));
         insert(&mut table, 0..5_000);
         insert(&mut table, 5_000..15_000);

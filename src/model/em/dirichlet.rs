@@ -125,6 +125,10 @@ impl Estimator for Dirichlet {
         terms
     }
 
+    fn allows_sparse_columns(&self) -> bool {
+        true
+    }
+
     fn estimate_singletons(
         &self,
         rows: (&[u32], &[u32]),

@@ -193,6 +193,10 @@ impl Estimator for Tied {
         self.term(skill)
     }
 
+    fn allows_sparse_columns(&self) -> bool {
+        true
+    }
+
     fn estimate_singletons(
         &self,
         rows: (&[u32], &[u32]),

@@ -24,7 +24,7 @@ pub enum Expertise {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum JuniorKind {
-    /// Nobody.
+    /// There are no annotators but the seniors.
     #[default]
     None,
     /// Five who always give class 0.

@@ -29,7 +29,7 @@ fn numbers_follow_the_sorted_order_not_the_arrival() {
 
 /// The prefix made one factor of a hash without a secret zero, so that all ids with the prefix had the same hash.
 #[test]
-fn ids_with_a_chosen_prefix_spread_over_the_slots() {
+fn ids_with_a_chosen_prefix_spread_over_the_buckets() {
     let zero_factor = 0xd1b5_4a32_d192_ed03_u64.to_be_bytes();
     let ids: Vec<Vec<u8>> =
         (0..4096_u32).map(|n| [&zero_factor[..], &n.to_be_bytes()].concat()).collect();

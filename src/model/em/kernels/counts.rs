@@ -18,9 +18,10 @@ use crate::model::posterior::Posterior;
 /// # Why
 /// An E-step reads the annotations of its range and the parameters, and writes this value and the posteriors of its
 /// range. It depends neither on its caller nor on the position of the range, so that a thread, a partition on disk or
-/// another machine can run it. Merged in the order of the ranges, the values are bitwise the same wherever they were
-/// computed. A caller that does not keep the posteriors of all ranges must use [`CountStrategy::Scatter`]: with the
-/// other strategies the M-step reads posterior rows.
+/// another machine can run it. The M-step takes the same sums, bit for bit, from the values of adjacent ranges and from
+/// one value into which they were merged, one after the other in the order of the ranges; those of one E-step over the
+/// joined range differ by rounding. A caller that does not keep the posteriors of all ranges must use
+/// [`CountStrategy::Scatter`]: with the other strategies the M-step reads posterior rows.
 #[derive(Debug)]
 pub struct Statistics {
     instances: Range<usize>,
@@ -89,7 +90,7 @@ impl Statistics {
         &self.classes
     }
 
-    /// Adds the statistics of the next range.
+    /// Adds the statistics of the next range: to each sum, as the M-step adds a part to those before it.
     ///
     /// # Errors
     /// When `next` does not begin where this range ends, when the strategies differ, or when the sparse rows of this
@@ -324,37 +325,61 @@ mod tests {
         (statistics, rows)
     }
 
+    /// The objective, class sums, expected counts, sparse likelihoods and terms of an estimator from these statistics.
+    fn sums_of(
+        a: &Annotations,
+        t: &Posterior,
+        strategy: CountStrategy,
+        parts: &[Statistics],
+    ) -> Vec<f64> {
+        let n = a.dims().classes;
+        let mut counts = vec![0.0; a.n_columns() * n];
+        expected_counts(a, t, parts, &mut counts);
+        let mut columns = Columns::new(a, strategy);
+        let terms = columns.estimate(a, t, parts, &Smoothing::new(a, 0.1, 0.0));
+        let mut sums = [vec![log_likelihood(parts), prior_terms(parts), terms], counts].concat();
+        sums.extend(class_counts(parts));
+        if let Columns::Sparse(columns) = columns {
+            let mut factors = vec![0.0; n];
+            for column in 0..a.n_columns() {
+                columns.write(column as u32, &mut factors);
+                sums.extend(&factors);
+            }
+        }
+        sums
+    }
+
     #[test]
-    fn merged_statistics_are_those_of_the_joined_range() {
+    fn merged_statistics_give_the_same_bits_as_their_parts() {
         let n_instances = 2 * ITEMS_PER_BLOCK + 100;
-        let rows: Vec<(u32, u32, u32)> =
-            (0..3 * n_instances as u32).map(|n| (n / 3, n % 7, (n * (n % 97) / 7) % 3)).collect();
+        // Every 1000th annotation is the only one of its annotator.
+        let annotator = |n: u32| if n.is_multiple_of(1000) { 7 + n / 1000 } else { n % 7 };
+        let row = |n: u32| (n / 3, annotator(n), (n * (n % 97) / 7) % 3);
+        let rows: Vec<(u32, u32, u32)> = (0..3 * n_instances as u32).map(row).collect();
         let a = tiny(3, &rows);
+        let (first, second) = (ITEMS_PER_BLOCK, 2 * ITEMS_PER_BLOCK);
         for strategy in
             [CountStrategy::Scatter(1), CountStrategy::Gather, CountStrategy::SparseGather]
         {
-            let (mut merged, mut rows) = statistics_of(&a, 0..ITEMS_PER_BLOCK, strategy);
-            for next in [ITEMS_PER_BLOCK..2 * ITEMS_PER_BLOCK, 2 * ITEMS_PER_BLOCK..n_instances] {
-                let (next, more) = statistics_of(&a, next, strategy);
-                merged.merge(next).unwrap();
-                rows.extend(more);
-            }
+            let ranges = [0..first, first..second, second..n_instances];
+            let (parts, rows): (Vec<_>, Vec<_>) =
+                ranges.into_iter().map(|range| statistics_of(&a, range, strategy)).unzip();
             let (whole, all_rows) = statistics_of(&a, 0..n_instances, strategy);
-            assert_eq!(rows, all_rows, "{strategy:?}");
+            assert_eq!(rows.concat(), all_rows, "{strategy:?}");
+            let mut t = Posterior::zeros(n_instances, 3);
+            t.values_mut().copy_from_slice(&all_rows);
+            let of_parts = sums_of(&a, &t, strategy, &parts);
+            let mut parts = parts.into_iter();
+            let mut merged = parts.next().unwrap();
+            parts.for_each(|next| merged.merge(next).unwrap());
             assert_eq!(merged.instances(), whole.instances());
-            let close = |got: f64, want: f64| (got - want).abs() <= 1e-12 * want.abs().max(1.0);
-            assert!(close(merged.log_likelihood(), whole.log_likelihood()), "{strategy:?}");
-            assert!(merged.classes().iter().zip(whole.classes()).all(|(g, w)| close(*g, *w)));
-            let posterior = |values: Vec<f64>| {
-                let mut t = Posterior::zeros(n_instances, 3);
-                t.values_mut().copy_from_slice(&values);
-                t
-            };
-            let (t, mut got, mut want) =
-                (posterior(rows), vec![0.0; a.n_columns() * 3], vec![0.0; a.n_columns() * 3]);
-            expected_counts(&a, &t, &[merged], &mut got);
-            expected_counts(&a, &t, &[whole], &mut want);
-            assert!(got.iter().zip(&want).all(|(g, w)| close(*g, *w)), "{strategy:?}");
+            let bits = |sums: &[f64]| sums.iter().map(|sum| sum.to_bits()).collect::<Vec<_>>();
+            let of_merged = sums_of(&a, &t, strategy, &[merged]);
+            assert_eq!(bits(&of_merged), bits(&of_parts), "{strategy:?}");
+            let of_whole = sums_of(&a, &t, strategy, &[whole]);
+            let close =
+                |(got, want): (&f64, &f64)| (got - want).abs() <= 1e-12 * want.abs().max(1.0);
+            assert!(of_merged.iter().zip(&of_whole).all(close), "{strategy:?}");
         }
     }
 

@@ -23,6 +23,11 @@ pub trait LogLikelihood: Sync {
 }
 
 /// Computes the posteriors of all instances; returns the marginal log-likelihood.
+///
+/// # Why
+/// A range has no `Statistics` here, only posterior rows and a term of the log-likelihood: an M-step that follows the
+/// gradient, such as GLAD's, reads every annotation with its posterior row at every step, and so has no sufficient
+/// statistics of a fixed size that could be merged.
 pub fn e_step(
     a: &Annotations,
     prior: Prior<'_>,

@@ -22,7 +22,8 @@ use crate::model::posterior::Posterior;
 
 /// The likelihood of every column, dense or sparse.
 pub enum Columns {
-    /// The columns of [`CountStrategy::Scatter`] and [`CountStrategy::Gather`].
+    /// The columns of [`CountStrategy::Scatter`] and [`CountStrategy::Gather`], and of every estimator that does not
+    /// allow sparse columns.
     Dense(DenseColumns),
     /// The columns of [`CountStrategy::SparseGather`].
     Sparse(SparseColumns),
@@ -47,6 +48,9 @@ impl Columns {
         parts: &[Statistics],
         estimator: &impl Estimator,
     ) -> f64 {
+        if matches!(self, Self::Sparse(_)) && !estimator.allows_sparse_columns() {
+            *self = Self::new(a, CountStrategy::Gather);
+        }
         match self {
             Self::Sparse(columns) => {
                 let rows: Vec<&SparseRows> =

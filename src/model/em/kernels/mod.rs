@@ -25,6 +25,7 @@ mod padded_matrix;
 mod pooled;
 mod posterior_rows;
 mod prior;
+mod smoothing;
 mod sparse;
 mod sparse_rows;
 mod special_rows;

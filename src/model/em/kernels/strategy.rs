@@ -31,7 +31,8 @@ pub enum CountStrategy {
     Scatter(usize),
     /// The M-step gathers whole posterior rows.
     Gather,
-    /// The M-step gathers the entries of posterior rows that can change a count.
+    /// The M-step gathers the entries of posterior rows that can change a count; whole rows if the estimator does not
+    /// allow sparse columns.
     SparseGather,
 }
 

@@ -42,9 +42,9 @@ use crate::run::Run;
 #[serde(deny_unknown_fields, default)]
 pub struct AggNet {}
 
-/// The constants that the E-step adds to the classifier's probabilities and to the annotators' probabilities.
-pub(crate) const CLASSIFIER_FLOOR: f64 = 1e-3;
-pub(crate) const ANNOTATOR_FLOOR: f64 = 1e-4;
+/// The least probabilities of the E-step, which adds them to those of the classifier and of the annotators.
+pub(crate) const MIN_CLASSIFIER_PROBABILITY: f64 = 1e-3;
+pub(crate) const MIN_ANNOTATOR_PROBABILITY: f64 = 1e-4;
 
 impl CrowdNet for AggNet {
     const KIND: &'static str = "agg_net";
@@ -107,9 +107,11 @@ impl TrainingObjective for AggNet {
 
     fn predict(&self, context: &BatchContext<'_>) -> BatchPrediction {
         let predicted = context.predict_by_bayes(|_, a, k| counted::cell(context, a, k));
-        let prior: Vec<f64> = context.out.p.iter().map(|p| p + CLASSIFIER_FLOOR).collect();
-        let posterior = context
-            .posterior_from(&prior, |_, a, k| counted::cell(context, a, k) + ANNOTATOR_FLOOR);
+        let prior: Vec<f64> =
+            context.out.p.iter().map(|p| p + MIN_CLASSIFIER_PROBABILITY).collect();
+        let posterior = context.posterior_from(&prior, |_, a, k| {
+            counted::cell(context, a, k) + MIN_ANNOTATOR_PROBABILITY
+        });
         BatchPrediction { posterior, ..predicted }
     }
 }

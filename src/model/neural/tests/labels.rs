@@ -50,7 +50,7 @@ fn the_posterior_of_agg_net_has_its_floors() {
     case.batch.annotations[1].weight = 2.0;
     let posterior = case.predicted().posterior;
     let p = case.out.p(0);
-    let (c, r) = (agg_net::CLASSIFIER_FLOOR, agg_net::ANNOTATOR_FLOOR);
+    let (c, r) = (agg_net::MIN_CLASSIFIER_PROBABILITY, agg_net::MIN_ANNOTATOR_PROBABILITY);
     assert_eq!((c, r), (0.001, 0.0001));
     let terms = [
         (p[0] + c) * (0.8 + r) * (0.2 + r) * (0.2 + r),
@@ -157,7 +157,7 @@ fn the_e_step_replaces_the_targets_of_instances_without_features() {
     trainer.train(&mut run).unwrap();
     let label_1_of_annotators_0_and_1 = [1.0 / 43.0, 12.0 / 13.0, 1.0 / 19.0];
     let label_0_of_annotator_2 = [0.4, 2.0 / 9.0, 0.75];
-    let r = agg_net::ANNOTATOR_FLOOR;
+    let r = agg_net::MIN_ANNOTATOR_PROBABILITY;
     let terms = [0, 1, 2].map(|k| {
         let p: f64 = label_1_of_annotators_0_and_1[k] + r;
         p * p * (label_0_of_annotator_2[k] + r)
@@ -215,7 +215,7 @@ fn the_matrices_of_the_best_epoch_are_kept() {
     // The posterior of instance 7, which has no features, follows from the matrices of the kept epoch.
     let confusion = fitted.report.confusion.as_ref().unwrap();
     let factor = |r: u32, l: u32, k: usize| {
-        confusion.column(&a, r as usize, l as usize)[k] + agg_net::ANNOTATOR_FLOOR
+        confusion.column(&a, r as usize, l as usize)[k] + agg_net::MIN_ANNOTATOR_PROBABILITY
     };
     let terms =
         [0, 1, 2].map(|k| a.triples_of(7).map(|(r, l, _)| factor(r, l, k)).product::<f64>());
