@@ -150,7 +150,7 @@ mod tests {
             close(*got, *want, 1e-8);
         }
         // The sums of all annotators' counts are those of the one.
-        let mut sums = vec![0.0; 9];
+        let mut sums = [0.0; 9];
         let counts = model.into_expected_counts(&a, &shared);
         for (column, counts) in counts.chunks_exact(3).enumerate() {
             let first = a.label_of(column as u32) as usize * 3;
