@@ -29,7 +29,7 @@ fn a_location_that_cannot_be_reached_is_an_error_before_anything_is_sent() {
     assert_says(&sql("ftp://host/x.csv"), &["cannot open the store", "help:"]);
     let second = "select 1; copy (select 1) to 'ftp://host/x.csv' stored as csv";
     let error = run_fails(&["sql", "--write", "-c", second], 2);
-    assert_says(&error, &["cannot open the store", "where: statement 2\n"]);
+    assert_says(&error, &["cannot open the store", "where: ftp://host/x.csv\n"]);
     let message = sql("s3://AKIA0:hunter2@bucket/x.csv");
     assert!(message.contains("is refused") && !message.contains("hunter2"), "{message}");
     let message = sql("https://host/x.csv?sig=hunter2");
