@@ -86,7 +86,13 @@ impl PipelineSpec {
             );
         }
         match self.model.load() {
-            Ok(loaded) => (loaded.check)(&format!("{place}: model"), problems),
+            Ok(loaded) => {
+                let place = format!("{place}: model");
+                (loaded.check)(&place, problems);
+                if !self.source.has_gold() {
+                    (loaded.check_without_gold)(&place, problems);
+                }
+            }
             Err(e) => e.problems.into_iter().for_each(|p| problems.push(p)),
         }
     }
