@@ -330,3 +330,13 @@ fn settings_of_a_model_that_need_gold_are_refused_before_anything_is_read() {
         run_fails(&["check", &file], 3);
     }
 }
+
+#[test]
+fn a_date_in_a_pipeline_file_is_shown_as_it_is_written() {
+    let job = Job::new();
+    let pipeline = "source.annotations = [['i', 'a', 2026-01-02]]\nseed = 2026-01-03T04:05:06Z\n";
+    let error =
+        run_fails(&["check", &job.write("pipeline.toml", &(pipeline.to_owned() + VOTE))], 2);
+    assert_eq!(error.matches("error: no value of a pipeline is a date").count(), 2, "{error}");
+    assert_says(&error, &["found: `2026-01-02`", "found: `2026-01-03T04:05:06Z`", "seed\n"]);
+}
