@@ -73,12 +73,11 @@ impl PipelineSpec {
             );
         }
         self.store.check(place, problems);
+        let kind = model_kind(&self.model.kind).ok();
         for (n, test) in self.test.iter().enumerate() {
-            test.check(&format!("{place}: test[{n}]"), problems);
+            test.check(&format!("{place}: test[{n}]"), kind, problems);
         }
-        if model_kind(&self.model.kind).is_ok_and(|f| f.needs_features)
-            && !self.source.has_features()
-        {
+        if kind.is_some_and(|kind| kind.needs_features) && !self.source.has_features() {
             problems.push(
                 Problem::new(format!("`{}` learns from features", self.model.kind))
                     .at(format!("{place}: source.features"))
