@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use arrow::array::{ArrayRef, ListArray, StringArray};
+use arrow::array::{ArrayRef, BooleanArray, ListArray, StringArray};
 use arrow::compute::cast;
 use arrow::datatypes::{DataType, Int64Type};
 
@@ -13,6 +13,9 @@ const VOTE: &str = "model.kind = 'majority_vote'\n";
 
 /// A model that reads features.
 const GEM: &str = "model.kind = 'gem'\n";
+
+/// The sink of a job that may be explained or run.
+const SINK: &str = "sink.url = '{dir}out'\n";
 
 /// Checks that the error has exactly these problems, in this order.
 fn assert_problems(error: &str, parts: &[&str]) {
@@ -73,7 +76,7 @@ fn columns_that_the_frame_refuses_are_found_before_a_row_is_read() {
          source.sql.annotations = \"select interval '1 day' as instance_id, null as annotator_id, label from t\"\n{VOTE}"
     );
     let file = job.write("pipeline.toml", &pipeline);
-    for command in ["check", "run"] {
+    for command in ["check", "explain", "run"] {
         assert_problems(
             &run_fails(&[command, &file], 3),
             &[
@@ -164,7 +167,7 @@ fn a_label_that_is_listed_twice_is_found_before_a_row_is_read() {
         ),
     ] {
         let file = lists(source, list);
-        for command in ["check", "run"] {
+        for command in ["check", "explain", "run"] {
             assert_problems(&run_fails(&[command, &file], 2), problems);
         }
     }
@@ -227,4 +230,113 @@ fn only_the_first_thousand_rows_of_a_text_file_are_checked() {
     let file = job.write("pipeline.toml", &pipeline);
     run_ok(&["check", &file]);
     assert_says(&job.fails(&pipeline, 3), &["record 1501"]);
+}
+
+/// Ids and labels of Parquet files have one type, those of CSV files may be text or integers.
+#[test]
+fn ids_and_labels_of_another_type_than_the_annotations_have_are_found_before_a_row_is_read() {
+    let job = Job::new();
+    let text: ArrayRef = Arc::new(StringArray::from(vec!["1"]));
+    let integers = cast(&text, &DataType::Int64).unwrap();
+    let of = |id: &ArrayRef, name: &'static str, value: &ArrayRef| {
+        vec![("instance_id", Arc::clone(id)), (name, Arc::clone(value))]
+    };
+    let annotations = |label: &ArrayRef| {
+        [of(&text, "annotator_id", &text), vec![("label", Arc::clone(label))]].concat()
+    };
+    write_parquet(&job.path("text.parquet"), annotations(&text));
+    write_parquet(&job.path("integers.parquet"), annotations(&integers));
+    write_parquet(&job.path("ids.parquet"), of(&integers, "class", &text));
+    write_parquet(&job.path("classes.parquet"), of(&text, "class", &integers));
+    let bools: ArrayRef = Arc::new(BooleanArray::from(vec![true]));
+    write_parquet(&job.path("bools.parquet"), of(&text, "class", &bools));
+    write_parquet(&job.path("features.parquet"), of(&integers, "height", &integers));
+    write_parquet(
+        &job.path("people.parquet"),
+        vec![("annotator_id", Arc::clone(&integers)), ("age", Arc::clone(&integers))],
+    );
+    write_parquet(&job.path("good.parquet"), of(&text, "height", &integers));
+    job.write("gold.csv", "instance_id,class,role\n1,1,train\n");
+    let pipeline = |annotations: &str, more: &str| {
+        let source = format!("source.annotations = '{{dir}}{annotations}.parquet'\n");
+        job.write("pipeline.toml", &format!("{source}{more}\n{SINK}"))
+    };
+    let gold = |file: &str| format!("source.gold = '{{dir}}{file}'\n{VOTE}");
+    let features = |more: &str| format!("source.features = '{{dir}}{more}\n{GEM}");
+    let people = "good.parquet'\nsource.annotator_features = '{dir}people.parquet'";
+    for (annotations, more, found, place) in [
+        ("text", gold("ids.parquet"), "Int64 here, Utf8 there", "source.gold"),
+        ("text", gold("classes.parquet"), "Int64 here, Utf8 there", "source.gold"),
+        ("integers", gold("bools.parquet"), "Boolean here, Int64 there", "source.gold"),
+        ("text", features("features.parquet'"), "Utf8 here, Int64 there", "source.features"),
+        ("text", features(people), "Utf8 here, Int64 there", "source.annotator_features"),
+    ] {
+        let file = pipeline(annotations, &more);
+        let error = run_fails(&["check", &file], 3);
+        assert_problems(&error, &["has another type than the annotations have"]);
+        assert_says(&error, &[found, &format!("where: {place}\n")]);
+        run_fails(&["run", &file], 3);
+    }
+    for annotations in ["text", "integers"] {
+        run_ok(&["check", &pipeline(annotations, &gold("gold.csv"))]);
+    }
+}
+
+#[test]
+fn weights_and_times_that_cannot_be_read_are_found_before_a_row_is_read() {
+    let job = Job::new();
+    job.write("in.csv", "instance_id,annotator_id,label\ni,a,x\n");
+    let pipeline = |column: &str, more: &str| {
+        let sql = format!("source.sql.annotations = \"select *, {column} from annotations\"\n");
+        let source = format!("source.annotations = '{{dir}}in.csv'\n{sql}");
+        job.write("pipeline.toml", &format!("{source}{more}{SINK}{VOTE}"))
+    };
+    let last = "frame.duplicates = 'last'\n";
+    for (column, more, problem) in [
+        ("'1' as weight", "", "the column `weight` cannot be read as numbers"),
+        ("true as weight", "", "the column `weight` cannot be read as numbers"),
+        ("true as annotated_at", last, "the column `annotated_at` cannot be read as times"),
+    ] {
+        for command in ["check", "explain", "run"] {
+            let error = run_fails(&[command, &pipeline(column, more)], 3);
+            assert_problems(&error, &[problem]);
+            assert_says(&error, &["where: source.sql.annotations\n"]);
+        }
+    }
+    // Only `last` reads times.
+    for column in ["2 as weight", "true as annotated_at", "null as weight"] {
+        run_ok(&["check", &pipeline(column, "")]);
+    }
+}
+
+#[test]
+fn settings_of_a_model_that_need_gold_are_refused_before_anything_is_read() {
+    let job = Job::new();
+    let sources = "source.annotations = '{dir}nowhere.csv'\nsource.features = '{dir}nowhere.csv'\n";
+    for (kind, setting, problem) in [
+        ("dl", "train.select = 'valid'", "there is no gold to select the best epoch by"),
+        ("tcl", "initialise = 'trusted'", "there is no gold to start with"),
+    ] {
+        let model = format!("model.kind = '{kind}'\nmodel.{setting}\n");
+        for command in ["check", "run"] {
+            let file = job.write("pipeline.toml", &format!("{sources}{SINK}{model}"));
+            let error = run_fails(&[command, &file], 2);
+            let key = setting.split(' ').next().unwrap();
+            assert_problems(&error, &[problem]);
+            assert_says(&error, &[&format!("model.{key}\n"), "without source.gold"]);
+        }
+        let gold = "source.gold = '{dir}nowhere.csv'\n";
+        let file = job.write("pipeline.toml", &format!("{sources}{gold}{SINK}{model}"));
+        run_fails(&["check", &file], 3);
+    }
+}
+
+#[test]
+fn a_date_in_a_pipeline_file_is_shown_as_it_is_written() {
+    let job = Job::new();
+    let pipeline = "source.annotations = [['i', 'a', 2026-01-02]]\nseed = 2026-01-03T04:05:06Z\n";
+    let error =
+        run_fails(&["check", &job.write("pipeline.toml", &(pipeline.to_owned() + VOTE))], 2);
+    assert_eq!(error.matches("error: no value of a pipeline is a date").count(), 2, "{error}");
+    assert_says(&error, &["found: `2026-01-02`", "found: `2026-01-03T04:05:06Z`", "seed\n"]);
 }

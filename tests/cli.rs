@@ -183,9 +183,10 @@ fn every_test_runs_and_one_that_ends_with_an_error_is_named() {
         &printed,
         &[
             "FAILED  broken\n        error: ",
-            "FAILED  mixed\n        error: the values of a column must have one type\n          where: ",
+            "FAILED  mixed\n        error: the values of a column must have one type\n          where: test[1].given.annotations[1]\n          \
+             found: `1` in the column `label` among texts",
             "ok      right",
-            "FAILED  wrong\n        labels: no row has label = y",
+            "FAILED  wrong\n        labels: no row has label = y\n          found: label = x\n",
             "1 passed, 3 failed",
         ],
     );

@@ -27,6 +27,7 @@ mod datasets;
 mod digest;
 mod disks;
 mod evaluate;
+mod examples;
 mod fixtures;
 mod foreign;
 mod formats;

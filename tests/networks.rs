@@ -235,9 +235,12 @@ fn gold_chooses_the_epoch_and_held_out_annotations_do_without() {
     let job = job();
     let without = pipeline("kind = 'conal'\ntrain.select = 'valid'");
     assert_says(
-        &job.fails(&without, 3),
-        &["no gold to select the best epoch by", "annotation_likelihood"],
+        &job.fails(&without, 2),
+        &["no gold to select the best epoch by", "without source.gold", "annotation_likelihood"],
     );
+    job.write("train.csv", &format!("instance_id,class,role\n0,{},train\n", crowd().truth[0]));
+    let of_another_role = without.replace("[model]", "gold = '{dir}train.csv'\n[model]");
+    assert_says(&job.fails(&of_another_role, 3), &["no gold row of role `valid`"]);
     let rows: Vec<String> = (0..40).map(|i| format!("{i},{},valid", crowd().truth[i])).collect();
     job.write("gold.csv", &format!("instance_id,class,role\n{}\n", rows.join("\n")));
     let gold = without.replace("[model]", "gold = '{dir}gold.csv'\n[model]");

@@ -11,7 +11,7 @@ use crate::job::{Job, assert_says, cells};
 use crate::networks::{job as job_with_features, pipeline};
 use crate::s3;
 use crate::s3_server::{Fault, KEY_ID, SECRET, Server};
-use crate::support::{files_of, labelmill, read_table, stderr, table_files, write_numbers};
+use crate::support::{files_of, labelmill, read_table, run_ok, stderr, table_files, write_numbers};
 
 const VOTE: &str = "model.kind = 'majority_vote'\n";
 
@@ -150,8 +150,14 @@ fn features_that_do_not_fit_go_to_the_scratch_folder() {
         format!("{}{engine}", pipeline("kind = 'crowd_layer'"))
     };
     assert_says(&job.fails(&with("/dev/null/nowhere"), 5), &["/dev/null/nowhere"]);
-    std::fs::create_dir(job.path("scratch")).unwrap();
+    assert_says(&job.fails(&with("{dir}no/scratch"), 5), &["no/scratch"]);
+    let file = job.write("pipeline.toml", &with("{dir}scratch"));
+    for command in ["check", "explain"] {
+        run_ok(&[command, &file, "--set", &format!("sink.url={}", job.url("out"))]);
+        assert!(!job.path("scratch").exists(), "{command}");
+    }
     let run = job.run(&with("{dir}scratch"));
+    assert!(job.path("scratch").is_dir());
     assert_eq!(read_table(&run, "predictions").len(), 200 * 3);
 }
 

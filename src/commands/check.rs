@@ -2,9 +2,12 @@
 //! the types of its columns are inferred.
 
 use arrow::datatypes::Schema;
+use datafusion::prelude::DataFrame;
 
 use crate::error::{Error, Result};
-use crate::frame::{check_columns, check_listed_labels};
+use crate::frame::{
+    FrameSpec, check_columns, check_listed_labels, check_type_of_features, check_types_of_gold,
+};
 use crate::model::model_kind;
 use crate::pipeline::PipelineSpec;
 use crate::run::Run;
@@ -15,9 +18,9 @@ use crate::source::{InferenceScope, Source};
 /// Opens every source of a pipeline, plans every relation that a run would read, and opens the sink.
 ///
 /// # Errors
-/// Every problem at once: a file or a column that is missing, a column of ids that holds something else, a listed label
-/// that cannot be one or is listed twice, SQL that does not plan, a sink that cannot be opened. A relation is not planned
-/// without its sources.
+/// Every problem at once: a file or a column that is missing, a column that holds something else than ids, weights or
+/// times, ids or classes of another type than the annotations have, a listed label that cannot be one or is listed twice,
+/// SQL that does not plan, a sink that cannot be opened. A relation is not planned without its sources.
 pub async fn check(spec: &PipelineSpec, run: &mut Run) -> Result<()> {
     let ctx = spec.engine.session()?;
     let (source, mut errors) = Source::list_each(&spec.source, &spec.store, &RunTables, run).await;
@@ -29,27 +32,39 @@ pub async fn check(spec: &PipelineSpec, run: &mut Run) -> Result<()> {
         all_open || sql.is_none() && ctx.table_exist(table).unwrap_or(false)
     };
     let sql = &spec.source.sql;
+    // Ids and labels of this schema; `None` where later rows may change a type.
+    let mut annotated = None;
     if is_there("annotations", sql.annotations.as_ref()) {
         match source.annotations(&ctx).await {
             Ok(query) => {
-                let schema = query.schema().as_arrow();
-                planned.extend(check_columns(schema, &spec.frame).err());
-                if is_type_of_labels_certain(schema, &source) {
-                    planned.extend(check_listed_labels(schema, &spec.frame).err());
-                }
+                planned.extend(check_annotations(&query, &spec.frame, &source).err());
+                annotated = Some(query).filter(|_| are_types_certain(&source));
             }
             Err(e) => planned.push(e),
         }
     }
+    let annotated = annotated.as_ref().map(|query| query.schema().as_arrow());
+    let mut expect = |planned_query: Result<Option<DataFrame>>,
+                      check: &dyn Fn(&Schema, &Schema) -> Result<()>| {
+        let checked = planned_query.and_then(|query| match (annotated, query) {
+            (Some(annotated), Some(query)) => check(annotated, query.schema().as_arrow()),
+            _ => Ok(()),
+        });
+        planned.extend(checked.err());
+    };
     if is_there("gold", sql.gold.as_ref()) {
-        planned.extend(source.gold(&ctx).await.err());
+        expect(source.gold(&ctx).await, &check_types_of_gold);
     }
     if model_kind(&spec.model.kind)?.needs_features {
         if is_there("features", sql.features.as_ref()) {
-            planned.extend(source.features(&ctx, run).await.err());
+            expect(source.features(&ctx, run).await, &|annotated, features| {
+                check_type_of_features(annotated, features, "features", "instance_id")
+            });
         }
         if is_there("annotator_features", sql.annotator_features.as_ref()) {
-            planned.extend(source.annotator_features(&ctx, run).await.err());
+            expect(source.annotator_features(&ctx, run).await, &|annotated, features| {
+                check_type_of_features(annotated, features, "annotator_features", "annotator_id")
+            });
         }
     }
     errors.extend(planned.into_iter().map(|e| source.at_query(e)));
@@ -57,9 +72,28 @@ pub async fn check(spec: &PipelineSpec, run: &mut Run) -> Result<()> {
     Error::all(errors)
 }
 
-/// Whether a run finds the same type of labels. Later lines of NDJSON may make integers decimals, and a value that is
-/// listed twice as text is so in every type.
-fn is_type_of_labels_certain(schema: &Schema, source: &Source) -> bool {
+/// Checks the columns of the annotations and the labels that the spec lists.
+///
+/// # Errors
+/// Every problem at once.
+pub(super) fn check_annotations(
+    annotations: &DataFrame,
+    spec: &FrameSpec,
+    source: &Source,
+) -> Result<()> {
+    let schema = annotations.schema().as_arrow();
+    let columns = check_columns(schema, spec);
+    // A value that is listed twice as text is so in every type.
     let is_text = schema.field_with_name("label").is_ok_and(|label| label.data_type().is_string());
-    is_text || source.files.iter().all(|(_, files)| files.format != Format::Ndjson)
+    let labels = if is_text || are_types_certain(source) {
+        check_listed_labels(schema, spec)
+    } else {
+        Ok(())
+    };
+    Error::all(columns.err().into_iter().chain(labels.err()))
+}
+
+/// Whether a run finds the same types: later lines of NDJSON may make integers decimals or text.
+fn are_types_certain(source: &Source) -> bool {
+    source.files.iter().all(|(_, files)| files.format != Format::Ndjson)
 }

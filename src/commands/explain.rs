@@ -2,6 +2,7 @@
 
 use std::fmt::Write as _;
 
+use super::check::check_annotations;
 use crate::error::{Result, offenders};
 use crate::frame::{BYTES_PER_ANNOTATION, rows_in};
 use crate::pipeline::{PipelineSpec, inputs};
@@ -13,12 +14,14 @@ use crate::tables::TABLES;
 /// Describes in words what a run would do.
 ///
 /// # Errors
-/// The errors of planning a run: a missing file or column, SQL that does not plan.
+/// The errors of planning a run: a missing file or column, a column of the annotations that holds something else, listed
+/// labels that cannot be, SQL that does not plan.
 pub async fn explain(spec: &PipelineSpec, run: &mut Run) -> Result<String> {
     let ctx = spec.engine.session()?;
     let source = Source::list(&spec.source, &spec.store, &RunTables, run).await?;
     source.open(&ctx, InferenceScope::First).await?;
-    let annotations = source.annotations(&ctx).await?;
+    let annotations = source.annotations(&ctx).await.map_err(|e| source.at_query(e))?;
+    check_annotations(&annotations, &spec.frame, &source).map_err(|e| source.at_query(e))?;
     let plan = annotations.clone().into_optimized_plan()?;
     let physical = annotations.create_physical_plan().await?;
     let rows = rows_in(&physical);

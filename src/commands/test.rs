@@ -1,6 +1,6 @@
 //! Runs `[[test]]` blocks: input rows, and rows that the output tables must have.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use arrow::array::{Array, RecordBatch};
 use arrow::util::display::array_value_to_string;
@@ -21,8 +21,8 @@ const TOLERANCE: f64 = 1e-6;
 pub struct Verdict {
     /// The test's name.
     pub name: String,
-    /// Each expected row that the tables lack; or the error that ended the test, such as that of rows that cannot be
-    /// fitted.
+    /// Each expected row that the tables lack, and then the rows most like it; or the error that ended the test, such as
+    /// that of rows that cannot be fitted.
     pub result: Result<Vec<String>>,
     /// The warnings about its rows, its fit and the machine.
     pub warnings: Vec<String>,
@@ -43,10 +43,19 @@ pub async fn run_tests(spec: &PipelineSpec) -> Vec<Verdict> {
         let name = if test.name.is_empty() { format!("test {}", n + 1) } else { test.name.clone() };
         let mut run = Run::new(spec.seed);
         let result = find_missing_rows(spec, test, &mut run).await;
-        let result = result.map_err(|e| e.or_at(&format!("test[{n}]")));
+        let result = result.map_err(|e| at_test(e, n));
         verdicts.push(Verdict { name, result, warnings: run.warnings().to_vec() });
     }
     verdicts
+}
+
+/// The error of a test: its rows are those of the sources that they replace.
+fn at_test(error: Error, n: usize) -> Error {
+    let relations = ["annotations", "gold", "features", "annotator_features"].into_iter();
+    let moved = relations.fold(error, |error, relation| {
+        error.moved(&format!("source.{relation}"), &format!("test[{n}].given.{relation}"))
+    });
+    moved.or_at(&format!("test[{n}]"))
 }
 
 /// The exit code of these tests: 0 if all passed, and that of a failed test otherwise. If every test that did not pass
@@ -62,7 +71,7 @@ pub fn exit_code(verdicts: &[Verdict]) -> u8 {
     }
 }
 
-/// Each expected row that the tables of a test lack.
+/// Each expected row that the tables of a test lack, and then the rows most like it.
 async fn find_missing_rows(
     spec: &PipelineSpec,
     test: &TestSpec,
@@ -73,9 +82,10 @@ async fn find_missing_rows(
     for (table, expected) in &test.expect {
         let table = find_table(table).map_err(|problem| Error::spec_problems(vec![problem]))?;
         let found = rows_of(table, &outcome)?;
-        let absent = expected.iter().filter(|row| !found.iter().any(|f| matches(f, row)));
-        let name = table.name();
-        missing.extend(absent.map(|row| format!("{name}: no row has {}", describe(row))));
+        for row in expected.iter().filter(|row| !found.iter().any(|f| matches(f, row))) {
+            missing.push(format!("{}: no row has {}", table.name(), describe(row)));
+            missing.extend(most_like(row, &found).map(|row| format!("  found: {row}")));
+        }
     }
     Ok(missing)
 }
@@ -84,6 +94,8 @@ async fn outcome(spec: &PipelineSpec, test: &TestSpec, run: &mut Run) -> Result<
     let source = SourceSpec {
         annotations: Some(Location::Rows(test.given.annotations.clone())),
         gold: test.given.gold.clone().map(Location::Rows),
+        features: test.given.features.clone().map(Location::Rows),
+        annotator_features: test.given.annotator_features.clone().map(Location::Rows),
         ..SourceSpec::default()
     };
     let spec = PipelineSpec { source, calibration: calibration(spec, test), ..spec.clone() };
@@ -110,6 +122,9 @@ fn calibration(spec: &PipelineSpec, test: &TestSpec) -> CalibrationSpec {
 
 /// The cells of a row by column, without nulls.
 type FoundRow = BTreeMap<String, FoundCell>;
+
+/// The cells of an expected row by column.
+type ExpectedRow = BTreeMap<String, Scalar>;
 
 /// A cell of a table.
 struct FoundCell {
@@ -159,13 +174,48 @@ fn row_of(batch: &RecordBatch, row: usize) -> FoundRow {
         .collect()
 }
 
-fn matches(found: &FoundRow, expected: &BTreeMap<String, Scalar>) -> bool {
-    expected.iter().all(|(column, value)| found.get(column).is_some_and(|cell| cell.equals(value)))
+/// The columns of an expected row with its value.
+fn equal_columns<'a>(
+    found: &'a FoundRow,
+    expected: &'a ExpectedRow,
+) -> impl Iterator<Item = &'a String> {
+    let is_equal = |(column, value): &(&String, &Scalar)| {
+        found.get(*column).is_some_and(|cell| cell.equals(value))
+    };
+    expected.iter().filter(is_equal).map(|(column, _)| column)
 }
 
-fn describe(row: &BTreeMap<String, Scalar>) -> String {
+fn matches(found: &FoundRow, expected: &ExpectedRow) -> bool {
+    equal_columns(found, expected).count() == expected.len()
+}
+
+fn describe(row: &ExpectedRow) -> String {
     let cells = row.iter().map(|(column, value)| format!("{column} = {value}"));
     cells.collect::<Vec<_>>().join(", ")
+}
+
+/// The most rows that are shown for one that is missing.
+const MAX_SHOWN: usize = 3;
+
+/// The expected columns of the rows that have the most of an expected row's ids, and of these the most of its other
+/// values.
+fn most_like(expected: &ExpectedRow, found: &[FoundRow]) -> impl Iterator<Item = String> {
+    let is_id = |column: &&String| column.ends_with("_id") || *column == "question";
+    let likeness = |row: &FoundRow| {
+        let equal = || equal_columns(row, expected);
+        (equal().filter(is_id).count(), equal().count())
+    };
+    let most = found.iter().map(likeness).max();
+    let shown = |row: &FoundRow| {
+        let cells = expected.keys().map(|column| match row.get(column) {
+            Some(cell) => format!("{column} = {}", cell.text),
+            None => format!("{column} = null, which no test can expect"),
+        });
+        cells.collect::<Vec<_>>().join(", ")
+    };
+    let all: BTreeSet<String> =
+        found.iter().filter(|row| Some(likeness(row)) == most).map(shown).collect();
+    all.into_iter().take(MAX_SHOWN)
 }
 
 #[cfg(test)]

@@ -21,6 +21,7 @@ use crate::spec::Problems;
 use spill::SpillFolder;
 
 pub(crate) use memory::{bytes_in_words, too_little_memory};
+pub(crate) use spill::scratch_file;
 
 /// Resources of a run. None of them changes a byte of the result.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]

@@ -28,20 +28,34 @@ pub(super) struct SpillFolder(pub(super) PathBuf);
 
 impl TempFileFactory for SpillFolder {
     fn create_temp_file(&self, _: &str) -> Result<Arc<dyn SpillFile>, DataFusionError> {
-        let file = Arc::new(tempfile::tempfile_in(&self.0)?);
+        let file = Arc::new(scratch_file(&self.0)?);
         Ok(Arc::new(UnnamedFile { file, written: Arc::default() }))
     }
 }
 
-/// Creates the folder where it does not exist, and checks that it can be written to.
+/// Checks that the folder can be written to or, where it does not exist, that its parent can. No folder is created:
+/// commands that write nothing check it too.
 ///
 /// # Errors
 /// When it cannot.
 pub(super) fn check(folder: &Path) -> io::Result<()> {
-    if !folder.exists() {
-        std::fs::create_dir(folder)?;
+    let parent = || folder.parent().filter(|parent| !parent.as_os_str().is_empty());
+    let there = if folder.exists() { folder } else { parent().unwrap_or(Path::new(".")) };
+    tempfile::tempfile_in(there).map(drop)
+}
+
+/// A file without a name in the folder, which is created where it does not exist.
+///
+/// # Errors
+/// When it cannot be written.
+pub(crate) fn scratch_file(folder: &Path) -> io::Result<File> {
+    match tempfile::tempfile_in(folder) {
+        Err(e) if e.kind() == io::ErrorKind::NotFound => {
+            std::fs::create_dir_all(folder)?;
+            tempfile::tempfile_in(folder)
+        }
+        file => file,
     }
-    tempfile::tempfile_in(folder).map(drop)
 }
 
 /// A file that is written at its end and read at any place.

@@ -249,12 +249,14 @@ impl Error {
         })
     }
 
-    /// Moves every place that is the key `from`, or a key below it, to the same key below `to`.
+    /// Moves every place that is the key `from`, or a key or an item below it, to the same one below `to`.
     #[must_use]
     pub(crate) fn moved(mut self, from: &str, to: &str) -> Self {
         for place in self.problems.iter_mut().filter_map(|problem| problem.place.as_mut()) {
             let below = place.strip_prefix(from);
-            if let Some(below) = below.filter(|rest| rest.is_empty() || rest.starts_with('.')) {
+            if let Some(below) =
+                below.filter(|rest| rest.is_empty() || rest.starts_with(['.', '[']))
+            {
                 *place = format!("{to}{below}");
             }
         }

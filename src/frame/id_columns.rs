@@ -1,8 +1,11 @@
 //! The columns of ids and labels: which types they may have.
 
+use arrow::array::new_empty_array;
 use arrow::datatypes::{DataType, Field, Schema};
 
+use super::ids::Interner;
 use crate::error::{Error, Problem, Result, Stage};
+use crate::source::views::type_in_files;
 
 /// The columns of instances, annotators and labels.
 ///
@@ -18,7 +21,50 @@ pub(super) fn id_columns(schema: &Schema) -> Result<[&Field; 3]> {
 
 /// The column of labels, where its type can be that of an id.
 pub(super) fn label_column(schema: &Schema) -> Option<&Field> {
-    schema.field_with_name("label").ok().filter(|field| problem(field).is_none())
+    typed(schema, "label")
+}
+
+/// Checks, before any row is read, that gold has ids and classes of the types that the annotations have.
+///
+/// # Errors
+/// Every column of another type, at once.
+pub fn check_types_of_gold(annotations: &Schema, gold: &Schema) -> Result<()> {
+    let same = [("instance_id", "instance_id"), ("label", "class"), ("question", "question")];
+    let errors = same.into_iter().filter_map(|(own, other)| {
+        let (own, other) = (typed(annotations, own)?, gold.field_with_name(other).ok()?);
+        expect_type(own, other).err().map(|e| e.at("source.gold"))
+    });
+    Error::all(errors)
+}
+
+/// Checks, before any row is read, that features have ids of the type that the annotations have; `relation` is
+/// `features` or `annotator_features`, and `id` the name of its column of ids.
+///
+/// # Errors
+/// When they have another type.
+pub fn check_type_of_features(
+    annotations: &Schema,
+    features: &Schema,
+    relation: &str,
+    id: &str,
+) -> Result<()> {
+    match (typed(annotations, id), typed(features, id)) {
+        (Some(annotated), Some(own)) => {
+            expect_type(own, annotated).map_err(|e| e.at(format!("source.{relation}")))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// The error that a value of `other` is among the values of `own`, as it is when rows are read.
+fn expect_type(own: &Field, other: &Field) -> Result<()> {
+    let none = new_empty_array(&type_in_files(other));
+    Interner::new(own).intern_other(other, &none, &mut Vec::new())
+}
+
+/// The column of this name, where its type can be that of an id: one of another type has its own error.
+fn typed<'a>(schema: &'a Schema, name: &str) -> Option<&'a Field> {
+    schema.field_with_name(name).ok().filter(|field| problem(field).is_none())
 }
 
 fn problem(field: &Field) -> Option<Problem> {

@@ -33,6 +33,7 @@ pub(crate) use classes::MAX_LABELS;
 pub use evidence::{Evidence, QuestionFeatures};
 pub use features::{Features, Matrix, MatrixWriter, NumberType, Scratch, number_columns};
 pub use gold::{Gold, Role, UnknownGold};
+pub use id_columns::{check_type_of_features, check_types_of_gold};
 pub use ids::Ids;
 pub use offsets::split_by;
 pub(crate) use offsets::{Cursors, count, prefix_sum};

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use arrow::array::{Array, ArrayRef, RecordBatch, UInt32Array};
 use arrow::compute::{cast, take_record_batch};
-use arrow::datatypes::{DataType, Schema, SchemaRef};
+use arrow::datatypes::{DataType, FieldRef, Fields, Schema, SchemaRef};
 
 use super::budget::{Budget, HeldBytes};
 use super::classes::check_lists;
@@ -14,6 +14,7 @@ use super::collector::{Collector, Finished, Unlabelled};
 use super::gold::GoldRows;
 use super::id_columns::{id_columns, label_column};
 use super::ids::{Ids, Interner, NULL, as_text};
+use super::optional_columns::OptionalColumns;
 use super::rejects::{Reason, Rejects, ShownColumn};
 use super::{Duplicates, Frame, FrameSpec, QuestionLeftOut, subject_of};
 use crate::error::{Error, Result, offenders};
@@ -150,7 +151,8 @@ impl Questions {
 /// Checks the columns of the annotations before any row is read.
 ///
 /// # Errors
-/// Every column whose type cannot be that of an id, and the lack of a column that the spec needs, at once.
+/// Every column whose type cannot be that of an id, a weight or a time, and the lack of a column that the spec needs, at
+/// once.
 pub fn check_columns(schema: &Schema, spec: &FrameSpec) -> Result<()> {
     let needs_times = spec.duplicates == Duplicates::Last;
     let no_times = (needs_times && schema.field_with_name("annotated_at").is_err()).then(|| {
@@ -158,7 +160,12 @@ pub fn check_columns(schema: &Schema, spec: &FrameSpec) -> Result<()> {
             .at("frame.duplicates")
             .help("set source.columns.annotated_at, or choose \"share\"")
     });
-    Error::all(no_times.into_iter().chain(id_columns(schema).err()))
+    // Only `last` reads times.
+    let of_last = |field: &&FieldRef| needs_times || field.name() != "annotated_at";
+    let fields: Fields = schema.fields().iter().filter(of_last).cloned().collect();
+    let no_rows = RecordBatch::new_empty(Arc::new(Schema::new(fields)));
+    let others = OptionalColumns::of(&no_rows).err();
+    Error::all(no_times.into_iter().chain(id_columns(schema).err()).chain(others))
 }
 
 /// Checks the labels that the spec lists, given the type of the annotations' labels, before any row is read.

@@ -74,6 +74,8 @@ pub trait Spec:
     }
     /// Checks rules that involve several fields; the range of a single field is an attribute of that field.
     fn check(&self, _place: &str, _problems: &mut Problems) {}
+    /// Adds to `problems` the settings that no pipeline without gold can follow.
+    fn check_without_gold(&self, _place: &str, _problems: &mut Problems) {}
 }
 
 /// Properties that a kind of model declares; the conformance suite reads them.
@@ -194,6 +196,8 @@ pub struct LoadedModel {
     pub parameters: Value,
     /// Adds the broken rules across fields to the problems, given the place of the section.
     pub check: SpecCheck,
+    /// Adds the settings that no pipeline without gold can follow.
+    pub check_without_gold: SpecCheck,
 }
 
 impl ModelKind {
@@ -228,11 +232,14 @@ impl ModelKind {
             load: |value| {
                 let spec: S = serde_json::from_value(preset::apply::<S>(value))?;
                 let parameters = serde_json::to_value(&spec)?;
-                let checked = spec.clone();
+                let (checked, without_gold) = (spec.clone(), spec.clone());
                 Ok(LoadedModel {
                     model: Box::new(M::from(spec)),
                     parameters,
                     check: Box::new(move |place, problems| checked.check(place, problems)),
+                    check_without_gold: Box::new(move |place, problems| {
+                        without_gold.check_without_gold(place, problems);
+                    }),
                 })
             },
         }

@@ -6,6 +6,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::error::{Problem, nearest};
+use crate::model::ModelKind;
 use crate::source::{InlineRows, Scalar};
 use crate::spec::Problems;
 use crate::tables::{OutcomeTable, find_table};
@@ -18,14 +19,25 @@ pub struct TestSpec {
     pub name: String,
     /// The rows that replace the sources.
     pub given: GivenSpec,
-    /// Rows that must be in the output tables, by table: every named column must have the given value.
+    /// Rows that must be in the output tables, by table: every named column must have the given value. A list is
+    /// expected as text, such as "[a, b]"; a null cannot be expected.
     pub expect: BTreeMap<String, Vec<BTreeMap<String, Scalar>>>,
 }
 
 impl TestSpec {
     /// Adds a problem where the test expects no row, or a row without cells, and could not fail; and one for each table
-    /// and column that no run writes. `key` is the key of the test.
-    pub(super) fn check(&self, key: &str, problems: &mut Problems) {
+    /// and column that no run writes, and one where the model learns from features and the test gives none. `key` is the
+    /// key of the test.
+    pub(super) fn check(&self, key: &str, kind: Option<&ModelKind>, problems: &mut Problems) {
+        if let Some(kind) = kind.filter(|kind| kind.needs_features)
+            && self.given.features.is_none()
+        {
+            problems.push(
+                Problem::new(format!("`{}` learns from features, and the test gives none", kind.kind))
+                    .at(format!("{key}.given.features"))
+                    .help("give rows of an instance and its numbers, such as given.features = [[\"i1\", 0.5, 2.0]]"),
+            );
+        }
         if self.expect.is_empty() {
             problems.push(expects_nothing("no row", format!("{key}.expect")));
         }
@@ -80,4 +92,8 @@ pub struct GivenSpec {
     pub annotations: InlineRows,
     /// Each row: [instance, class], optionally followed by role, question.
     pub gold: Option<InlineRows>,
+    /// Each row: the instance, then its numbers.
+    pub features: Option<InlineRows>,
+    /// Each row: the annotator, then its numbers.
+    pub annotator_features: Option<InlineRows>,
 }

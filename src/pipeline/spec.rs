@@ -73,12 +73,11 @@ impl PipelineSpec {
             );
         }
         self.store.check(place, problems);
+        let kind = model_kind(&self.model.kind).ok();
         for (n, test) in self.test.iter().enumerate() {
-            test.check(&format!("{place}: test[{n}]"), problems);
+            test.check(&format!("{place}: test[{n}]"), kind, problems);
         }
-        if model_kind(&self.model.kind).is_ok_and(|f| f.needs_features)
-            && !self.source.has_features()
-        {
+        if kind.is_some_and(|kind| kind.needs_features) && !self.source.has_features() {
             problems.push(
                 Problem::new(format!("`{}` learns from features", self.model.kind))
                     .at(format!("{place}: source.features"))
@@ -86,7 +85,13 @@ impl PipelineSpec {
             );
         }
         match self.model.load() {
-            Ok(loaded) => (loaded.check)(&format!("{place}: model"), problems),
+            Ok(loaded) => {
+                let place = format!("{place}: model");
+                (loaded.check)(&place, problems);
+                if !self.source.has_gold() {
+                    (loaded.check_without_gold)(&place, problems);
+                }
+            }
             Err(e) => e.problems.into_iter().for_each(|p| problems.push(p)),
         }
     }

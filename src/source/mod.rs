@@ -164,10 +164,15 @@ impl Source {
     fn open_rows(&self, ctx: &SessionContext, name: &str, location: &Location) -> Result<()> {
         let Location::Rows(rows) = location else { return Ok(()) };
         let key = self.spec.key(name);
-        let relation = Relation::of_table(name).ok_or_else(|| {
-            Error::spec("rows can stand only for annotations or gold").at(key.as_str())
-        })?;
-        let batch = rows.to_batch(relation).map_err(|e| e.or_at(&key))?;
+        let batch = match (Relation::of_table(name), name) {
+            (Some(relation), _) => rows.to_batch(relation, &key)?,
+            (None, "features") => rows.to_features("instance_id", &key)?,
+            (None, "annotator_features") => rows.to_features("annotator_id", &key)?,
+            _ => {
+                return Err(Error::spec("rows can stand only for annotations, gold or features")
+                    .at(key.as_str()));
+            }
+        };
         ctx.register_batch(name, batch)?;
         Ok(())
     }

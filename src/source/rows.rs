@@ -8,69 +8,99 @@ use arrow::record_batch::RecordBatch;
 
 use super::spec::{InlineRows, Scalar};
 use super::{Relation, contract_columns};
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, offenders};
 
 impl InlineRows {
-    /// The rows as one batch with the relation's column names.
-    pub(super) fn to_batch(&self, relation: Relation) -> Result<RecordBatch> {
+    /// The rows as one batch with the relation's column names; `key` is their key in the pipeline file.
+    pub(super) fn to_batch(&self, relation: Relation, key: &str) -> Result<RecordBatch> {
         let contract = contract_columns(relation);
         let least = contract.iter().filter(|c| c.required).count();
         let width = self.0.iter().map(Vec::len).max().unwrap_or(least);
+        let names: Vec<_> = contract.iter().map(|c| c.name.to_owned()).collect();
         for (i, row) in self.0.iter().enumerate() {
             if row.len() < least || row.len() != width || width > contract.len() {
-                let names: Vec<_> = contract.iter().map(|c| c.name).collect();
-                return Err(Error::spec(format!("row {i} has {} values", row.len())).help(
-                    format!("write {least} to {} values: {}", contract.len(), names.join(", ")),
-                ));
+                return Err(Error::spec(format!("row {i} has {} values", row.len()))
+                    .at(format!("{key}[{i}]"))
+                    .help(format!(
+                        "write {least} to {} values: {}",
+                        contract.len(),
+                        names.join(", ")
+                    )));
             }
         }
-        let arrays: Vec<ArrayRef> = (0..width)
-            .map(|c| column(self.0.iter().map(|r| &r[c])).map_err(|e| e.or_at(contract[c].name)))
-            .collect::<Result<_>>()?;
-        let fields: Vec<Field> = contract
-            .iter()
-            .zip(&arrays)
-            .map(|(c, a)| Field::new(c.name, a.data_type().clone(), true))
-            .collect();
-        Ok(RecordBatch::try_new(Arc::new(Schema::new(fields)), arrays)?)
+        self.batch(&names[..width], key)
+    }
+
+    /// Rows of features as one batch: an id, in a column of this name, then columns of numbers.
+    pub(super) fn to_features(&self, id: &str, key: &str) -> Result<RecordBatch> {
+        let width = self.0.first().map_or(1, Vec::len);
+        let is_number = |value: &Scalar| matches!(value, Scalar::Int(_) | Scalar::Float(_));
+        let is_usable = |row: &Vec<Scalar>| {
+            row.len() > 1 && row.len() == width && row[1..].iter().all(is_number)
+        };
+        if let Some(i) = self.0.iter().position(|row| !is_usable(row)) {
+            return Err(Error::spec("a row of features is an id and numbers, in each row as many")
+                .at(format!("{key}[{i}]"))
+                .found(offenders(&self.0[i])));
+        }
+        let numbers = (1..width).map(|n| format!("feature_{n}"));
+        self.batch(&std::iter::once(id.to_owned()).chain(numbers).collect::<Vec<_>>(), key)
+    }
+
+    /// The columns of these names; each row has as many values.
+    fn batch(&self, names: &[String], key: &str) -> Result<RecordBatch> {
+        let columns = names.iter().enumerate();
+        let arrays = columns.map(|(n, name)| column(name, key, self.0.iter().map(|row| &row[n])));
+        let arrays: Vec<ArrayRef> = arrays.collect::<Result<_>>()?;
+        let fields = names.iter().zip(&arrays);
+        let fields = fields.map(|(name, array)| Field::new(name, array.data_type().clone(), true));
+        let schema = Schema::new(fields.collect::<Vec<_>>());
+        Ok(RecordBatch::try_new(Arc::new(schema), arrays)?)
     }
 }
 
-fn column<'a>(values: impl Iterator<Item = &'a Scalar> + Clone) -> Result<ArrayRef> {
-    let mixed = |v: &Scalar| {
+fn column<'a>(
+    name: &str,
+    key: &str,
+    values: impl Iterator<Item = &'a Scalar> + Clone,
+) -> Result<ArrayRef> {
+    let mixed = |row: usize, value: &Scalar, others: &str| {
         Error::spec("the values of a column must have one type")
-            .found(format!("`{v}` among others"))
+            .at(format!("{key}[{row}]"))
+            .found(format!("`{value}` in the column `{name}` among {others}"))
     };
     macro_rules! collect {
-        ($variant:pat => $value:expr, $array:ty) => {
+        ($variant:pat => $value:expr, $others:literal, $array:ty) => {
             Arc::new(
                 values
-                    .map(|v| match v {
+                    .enumerate()
+                    .map(|(row, value)| match value {
                         $variant => Ok(Some($value)),
-                        other => Err(mixed(other)),
+                        other => Err(mixed(row, other, $others)),
                     })
                     .collect::<Result<$array>>()?,
             )
         };
     }
     Ok(match values.clone().next() {
-        None | Some(Scalar::Text(_)) => collect!(Scalar::Text(t) => t.as_str(), StringArray),
-        Some(Scalar::Bool(_)) => collect!(Scalar::Bool(b) => *b, BooleanArray),
+        None | Some(Scalar::Text(_)) => {
+            collect!(Scalar::Text(t) => t.as_str(), "texts", StringArray)
+        }
+        Some(Scalar::Bool(_)) => collect!(Scalar::Bool(b) => *b, "booleans", BooleanArray),
         Some(Scalar::Int(_)) if values.clone().all(|v| matches!(v, Scalar::Int(_))) => {
-            collect!(Scalar::Int(i) => *i, Int64Array)
+            collect!(Scalar::Int(i) => *i, "integers", Int64Array)
         }
         Some(Scalar::Int(_) | Scalar::Float(_)) => {
-            let number = |v: &Scalar| match v {
+            let number = |(row, value): (usize, &Scalar)| match value {
                 Scalar::Float(f) => Ok(Some(*f)),
                 Scalar::Int(i) if i.unsigned_abs() > 1 << 53 => {
-                    Err(Error::spec("the values of a column must have one type")
-                        .found(format!("`{i}` among decimals, which no double holds"))
+                    Err(mixed(row, value, "decimals, which no double holds")
                         .help("write all values of the column as text, or all as integers"))
                 }
                 Scalar::Int(i) => Ok(Some(*i as f64)),
-                other => Err(mixed(other)),
+                other => Err(mixed(row, other, "numbers")),
             };
-            Arc::new(values.map(number).collect::<Result<Float64Array>>()?)
+            Arc::new(values.enumerate().map(number).collect::<Result<Float64Array>>()?)
         }
     })
 }
@@ -81,7 +111,7 @@ mod tests {
 
     #[test]
     fn an_integer_among_decimals_is_refused_where_a_double_would_round_it() {
-        let of = |values: &[Scalar]| column(values.iter());
+        let of = |values: &[Scalar]| column("label", "source.gold", values.iter());
         assert!(of(&[Scalar::Float(0.5), Scalar::Int(-(1 << 53))]).is_ok());
         assert!(of(&[Scalar::Int(1 << 62), Scalar::Int(i64::MAX)]).is_ok());
         for values in [
@@ -90,6 +120,7 @@ mod tests {
         ] {
             let error = of(&values).unwrap_err().to_string();
             assert!(error.contains("among decimals"), "{error}");
+            assert!(error.contains("where: source.gold["), "{error}");
         }
     }
 }

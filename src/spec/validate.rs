@@ -34,7 +34,11 @@ struct Validator<'a> {
 impl Validator<'_> {
     fn value(&mut self, value: &Value, schema: &Value, path: &str) {
         let schema = resolve(self.root, schema);
-        if let Some(options) = alternatives(schema) {
+        if let Some(date) = date(value) {
+            let what = "no value of a pipeline is a date";
+            let help = format!("write it as text: \"{date}\"");
+            self.report(path, Problem::new(what).found(format!("`{date}`")).help(help));
+        } else if let Some(options) = alternatives(schema) {
             self.one_of(value, &options, path);
         } else if self.kind(value, schema, path) {
             self.range(value, schema, path);
@@ -184,6 +188,11 @@ impl Validator<'_> {
             self.value(item, schema, &format!("{path}[{i}]"));
         }
     }
+}
+
+/// The text of a date or time of TOML, which has no form of its own in JSON.
+fn date(value: &Value) -> Option<&str> {
+    value.get("$__toml_private_datetime")?.as_str()
 }
 
 fn resolve<'a>(root: &'a Value, schema: &'a Value) -> &'a Value {

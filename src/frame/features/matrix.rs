@@ -12,6 +12,7 @@ use std::path::{Path, PathBuf};
 use arrow::array::RecordBatch;
 use memmap2::{Advice, Mmap};
 
+use crate::engine::scratch_file;
 use crate::error::{Error, Result, Stage};
 
 /// The type of one number as it is stored.
@@ -177,7 +178,7 @@ impl MatrixWriter {
         let full = self.scratch.budget.is_some_and(|b| self.memory.len() + bytes.len() > b);
         if full && self.file.is_none() {
             let file = match &self.scratch.folder {
-                Some(folder) => tempfile::tempfile_in(folder),
+                Some(folder) => scratch_file(folder),
                 None => tempfile::tempfile(),
             };
             let mut file = BufWriter::with_capacity(1 << 20, file.map_err(|e| self.failed(&e))?);

@@ -93,6 +93,9 @@ pub trait CrowdNet:
     /// Adds to `problems` the violated rules among the model's settings, and between them and `train`.
     fn check(&self, _train: &TrainSpec, _place: &str, _problems: &mut Problems) {}
 
+    /// Adds to `problems` the model's settings that no pipeline without gold can follow.
+    fn check_without_gold(&self, _place: &str, _problems: &mut Problems) {}
+
     /// The outputs of the classifier that the model reads, given the sizes of the data.
     fn heads(&self, _sizes: &Sizes) -> Heads {
         Heads::CLASSIFIER

@@ -138,4 +138,18 @@ impl<N: CrowdNet> Spec for Neural<N> {
         }
         self.model.check(train, place, problems);
     }
+
+    fn check_without_gold(&self, place: &str, problems: &mut Problems) {
+        if self.network.train.select == Select::Valid {
+            problems.push(
+                Problem::new("there is no gold to select the best epoch by")
+                    .at(format!("{place}.train.select"))
+                    .found("\"valid\", without source.gold")
+                    .help(
+                        "set source.gold with rows of the role `valid`, or select = \"annotation_likelihood\" or \"last\"",
+                    ),
+            );
+        }
+        self.model.check_without_gold(place, problems);
+    }
 }

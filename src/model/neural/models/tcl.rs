@@ -191,6 +191,19 @@ impl CrowdNet for Tcl {
         }
     }
 
+    fn check_without_gold(&self, place: &str, problems: &mut Problems) {
+        if self.initialise == Initialise::Trusted {
+            problems.push(
+                Problem::new("there is no gold to start with")
+                    .at(format!("{place}.initialise"))
+                    .found("\"trusted\", without source.gold")
+                    .help(
+                        "set source.gold with rows of the role `train`, or initialise = \"votes\"",
+                    ),
+            );
+        }
+    }
+
     fn aggregate(&self, evidence: Evidence<'_>, run: &mut Run) -> Result<Option<Fitted>> {
         let a = evidence.annotations;
         if a.trusted.is_none() {

@@ -5,9 +5,11 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::{Error, Problem, Result};
 use crate::model::neural::net::batch_norm::BatchNorm;
-use crate::model::neural::net::image_backbones::{lenet, resnet20, vgg16};
+use crate::model::neural::net::image_backbones::{
+    after_lenet, after_vgg16, lenet, resnet20, vgg16,
+};
 use crate::model::neural::net::layers::{Activation, Dense, Layer};
-use crate::model::neural::net::parameters::{Initialisation, Parameters};
+use crate::model::neural::net::parameters::{Initialisation, MAX_NUMBERS, Parameters};
 use crate::spec::Problems;
 
 /// The architecture.
@@ -107,6 +109,24 @@ impl BackboneSpec {
                     .at(format!("{place}.backbone.hidden"))
                     .help("leave it out, or give it a size"),
             );
+        }
+        let between_hidden = || self.hidden.windows(2).map(|pair| pair[0].saturating_mul(pair[1]));
+        let least = self.hidden.iter().copied().chain(between_hidden());
+        if self.kind == Architecture::Mlp && least.fold(0, usize::saturating_add) > MAX_NUMBERS {
+            problems.push(
+                Problem::new("the network is larger than it can be")
+                    .at(format!("{place}.backbone.hidden"))
+                    .found(format!("{:?}, with room for {MAX_NUMBERS} numbers", self.hidden))
+                    .help("choose smaller layers"),
+            );
+        }
+        let too_small = match (self.kind, self.input) {
+            (Architecture::Lenet, Some([_, height, width])) => after_lenet(height, width).err(),
+            (Architecture::Vgg16, Some([_, height, width])) => after_vgg16(height, width).err(),
+            _ => None,
+        };
+        for problem in too_small.into_iter().flat_map(|error| error.problems) {
+            problems.push(problem.at(format!("{place}.backbone.input")));
         }
         let augments = self.pad_crop > 0 || self.flip;
         if augments && matches!(self.kind, Architecture::Linear | Architecture::Mlp) {
@@ -252,6 +272,43 @@ mod tests {
         assert_eq!((names(&trunk), trunk.width), (layers.map(str::to_owned).to_vec(), 4));
         let (trunk, _) = built(&BackboneSpec { kind: Architecture::Linear, ..spec });
         assert_eq!((names(&trunk), trunk.width), (Vec::new(), 2));
+    }
+
+    // keys: model.backbone.input, model.backbone.hidden
+    #[test]
+    fn sizes_that_no_features_could_have_are_refused_with_the_spec() {
+        use Architecture::{Lenet, Linear, Mlp, Resnet20, Vgg16};
+        let problems = |spec: BackboneSpec| {
+            let mut problems = Problems::default();
+            spec.check("model", &mut problems);
+            problems.into_result().map_err(|e| e.to_string())
+        };
+        for (kind, height, width, is_enough) in [
+            (Lenet, 9, 12, false),
+            (Lenet, 12, 12, true),
+            (Vgg16, 32, 31, false),
+            (Vgg16, 32, 32, true),
+            (Resnet20, 3, 4, true),
+            (Mlp, 3, 4, true),
+        ] {
+            let input = Some([1, height, width]);
+            let checked = problems(BackboneSpec { kind, input, ..BackboneSpec::default() });
+            assert_eq!(checked.is_ok(), is_enough, "{kind:?}");
+            let parts = ["too small", "model.backbone.input", &format!("{height} x {width}")];
+            let Err(error) = checked else { continue };
+            assert!(parts.iter().all(|part| error.contains(part)), "{error}");
+        }
+        for (kind, hidden, fits) in [
+            (Mlp, vec![1_000_000_000_000], false),
+            (Mlp, vec![200_000, 200_000], false),
+            (Mlp, vec![usize::MAX, usize::MAX], false),
+            (Mlp, vec![60_000, 60_000], true),
+            (Linear, vec![1_000_000_000_000], true),
+        ] {
+            let checked = problems(BackboneSpec { kind, hidden, ..BackboneSpec::default() });
+            let is_named = checked.as_ref().is_err_and(|e| e.contains("model.backbone.hidden"));
+            assert_eq!((checked.is_ok(), is_named), (fits, !fits), "{checked:?}");
+        }
     }
 
     /// f(x W + b) with the initial weights, at x = (0.5, -2), to 1e-5.

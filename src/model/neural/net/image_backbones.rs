@@ -51,16 +51,25 @@ fn too_small(height: usize, width: usize) -> Error {
         .help("choose \"mlp\" or \"resnet20\"")
 }
 
+/// The rows and columns of pixels after the last pooling of `lenet`.
+///
+/// # Errors
+/// When none is left.
+pub(super) fn after_lenet(height: usize, width: usize) -> Result<[usize; 2]> {
+    let after = |size: usize| (size / 2).checked_sub(4).map(|s| s / 2).filter(|s| *s > 0);
+    match (after(height), after(width)) {
+        (Some(rows), Some(columns)) => Ok([rows, columns]),
+        _ => Err(too_small(height, width)),
+    }
+}
+
 pub(super) fn lenet(
     channels: usize,
     height: usize,
     width: usize,
     parameters: &mut Parameters,
 ) -> Result<LayersAndWidth> {
-    let after = |size: usize| (size / 2).checked_sub(4).map(|s| s / 2).filter(|s| *s > 0);
-    let (Some(rows), Some(columns)) = (after(height), after(width)) else {
-        return Err(too_small(height, width));
-    };
+    let [rows, columns] = after_lenet(height, width)?;
     let first = Kernel { from: channels, to: 6, size: 5, padding: 2 };
     let second = Kernel { from: 6, to: 16, size: 5, padding: 0 };
     let layers = vec![
@@ -83,12 +92,24 @@ pub(super) fn lenet(
 const VGG16: [usize; 18] =
     [64, 64, 0, 128, 128, 0, 256, 256, 256, 0, 512, 512, 512, 0, 512, 512, 512, 0];
 
+/// The rows and columns of pixels after the last pooling of `vgg16`.
+///
+/// # Errors
+/// When none is left.
+pub(super) fn after_vgg16(height: usize, width: usize) -> Result<[usize; 2]> {
+    match [height / 32, width / 32] {
+        [0, _] | [_, 0] => Err(too_small(height, width)),
+        left => Ok(left),
+    }
+}
+
 pub(super) fn vgg16(
     channels: usize,
     height: usize,
     width: usize,
     parameters: &mut Parameters,
 ) -> Result<LayersAndWidth> {
+    let [rows, columns] = after_vgg16(height, width)?;
     let mut layers = Vec::new();
     let mut from = channels;
     for (n, to) in VGG16.into_iter().enumerate() {
@@ -103,11 +124,8 @@ pub(super) fn vgg16(
         layers.push(relu());
         from = to;
     }
-    if height < 32 || width < 32 {
-        return Err(too_small(height, width));
-    }
     layers.push(Layer::Flatten);
-    Ok((layers, 512 * (height / 32) * (width / 32)))
+    Ok((layers, 512 * rows * columns))
 }
 
 /// Channels of ResNet-20's three stages, and the residual blocks of each.

@@ -78,7 +78,7 @@ pub struct Parameters {
 }
 
 /// The largest number of values in a network: 16 GiB of f32.
-const MAX_NUMBERS: usize = 1 << 32;
+pub(super) const MAX_NUMBERS: usize = 1 << 32;
 
 impl Parameters {
     /// No parameters yet.
