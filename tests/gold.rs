@@ -163,20 +163,16 @@ fn an_unknown_role_is_refused_with_the_nearest() {
 }
 
 #[test]
-fn gold_of_an_unlisted_class_is_refused() {
-    let gold = with_gold("[['i', 'perhaps']]") + "\nframe.classes = ['no', 'yes']";
-    let error = Job::new().fails(&gold, 3);
-    assert_says(&error, &["classes that are not listed", "`perhaps`", "frame.classes"]);
-}
-
-#[test]
 fn ids_that_collide_across_types_are_refused_not_guessed() {
     let crowd = "source.annotations = [['1', 'a', 'no']]\nsource.gold = [[1, 'no']]\nmodel.kind = 'majority_vote'";
     let error = Job::new().fails(crowd, 3);
     assert_says(
         &error,
-        &["`instance_id` has another type", "Int64 here, Utf8 there", "source.gold", "two ids"],
+        &["`instance_id` has another type", "Int64 here, Utf8 there", "source.gold", "two values"],
     );
+    let crowd = "source.annotations = [['1', 'a', 7]]\nsource.gold = [['1', 'no']]\nmodel.kind = 'majority_vote'";
+    let error = Job::new().fails(crowd, 3);
+    assert_says(&error, &["`class` has another type", "Utf8 here, Int64 there", "source.gold"]);
 }
 
 #[test]
