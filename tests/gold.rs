@@ -12,10 +12,10 @@ use crate::support::{
 };
 
 /// Two `no` and one `yes` on `i`, one of each on `j`, only `no` on `k`.
-const CROWD: &str = "source.annotations = [['i', 'a', 'no'], ['i', 'b', 'no'], ['i', 'c', 'yes'],
+pub const CROWD: &str = "source.annotations = [['i', 'a', 'no'], ['i', 'b', 'no'], ['i', 'c', 'yes'],
     ['j', 'a', 'no'], ['j', 'c', 'yes'], ['k', 'a', 'no'], ['k', 'b', 'no']]\nmodel.kind = 'dawid_skene'\n";
 
-fn with_gold(rows: &str) -> String {
+pub fn with_gold(rows: &str) -> String {
     format!("{CROWD}source.gold = {rows}")
 }
 
@@ -55,39 +55,6 @@ fn holdout_scores_and_changes_nothing_else() {
     let found =
         [value("holdout", "instances"), value("holdout", "accuracy"), value("valid", "instances")];
     assert_close(&found, &[2.0, 0.5, 1.0], 1e-12, "metrics");
-}
-
-#[test]
-fn gold_that_only_scores_adds_no_class_and_counts_as_wrong() {
-    let (plain, job) = (Job::new(), Job::new());
-    let told_nothing = plain.run(CROWD);
-    let run = job.run(&with_gold(
-        "[['i', 'perhaps', 'holdout'], ['k', 'no', 'holdout'], ['elsewhere', 'never', 'holdout'],
-          ['j', 'perhaps', 'valid']]",
-    ));
-    for table in ["labels", "posteriors", "annotators", "confusion_matrices", "classes"] {
-        assert_eq!(read_table(&run, table), read_table(&told_nothing, table), "{table}");
-    }
-    let metrics = cells(&read_table(&run, "metrics"), &["split", "name", "value"]);
-    for found in ["holdout instances 2.0", "holdout accuracy 0.5", "valid accuracy 0.0"] {
-        assert!(metrics.contains(&found.to_owned()), "{found} of {metrics:?}");
-    }
-    // A class of gold that trains is one of the classes; a class that is not among the listed ones is an error.
-    let run = job.run(&with_gold("[['i', 'perhaps']]"));
-    assert_eq!(cells(&read_table(&run, "classes"), &["class"]), ["no", "perhaps", "yes"]);
-    let listed = "\nframe.classes = ['no', 'yes']";
-    let error = Job::new().fails(&(with_gold("[['i', 'perhaps', 'holdout']]") + listed), 3);
-    assert_says(&error, &["gold has classes that are not listed", "`perhaps`"]);
-}
-
-#[test]
-fn gold_that_calibrates_by_a_class_that_nobody_knows_is_left_out() {
-    let job = Job::new();
-    let gold =
-        "[['i', 'perhaps', 'calibrate'], ['j', 'no', 'calibrate'], ['k', 'no', 'calibrate']]";
-    let run = job.run(&(with_gold(gold) + "\ncalibration.method = 'temperature'"));
-    let metrics = cells(&read_table(&run, "metrics"), &["name", "value"]);
-    assert!(metrics.contains(&"calibration_instances 2.0".to_owned()), "{metrics:?}");
 }
 
 #[test]
@@ -163,20 +130,16 @@ fn an_unknown_role_is_refused_with_the_nearest() {
 }
 
 #[test]
-fn gold_of_an_unlisted_class_is_refused() {
-    let gold = with_gold("[['i', 'perhaps']]") + "\nframe.classes = ['no', 'yes']";
-    let error = Job::new().fails(&gold, 3);
-    assert_says(&error, &["classes that are not listed", "`perhaps`", "frame.classes"]);
-}
-
-#[test]
 fn ids_that_collide_across_types_are_refused_not_guessed() {
     let crowd = "source.annotations = [['1', 'a', 'no']]\nsource.gold = [[1, 'no']]\nmodel.kind = 'majority_vote'";
     let error = Job::new().fails(crowd, 3);
     assert_says(
         &error,
-        &["`instance_id` has another type", "Int64 here, Utf8 there", "source.gold", "two ids"],
+        &["`instance_id` has another type", "Int64 here, Utf8 there", "source.gold", "two values"],
     );
+    let crowd = "source.annotations = [['1', 'a', 7]]\nsource.gold = [['1', 'no']]\nmodel.kind = 'majority_vote'";
+    let error = Job::new().fails(crowd, 3);
+    assert_says(&error, &["`class` has another type", "Utf8 here, Int64 there", "source.gold"]);
 }
 
 #[test]
@@ -199,7 +162,7 @@ fn gold_of_every_other_role_than_train_tells_the_model_nothing() {
 }
 
 /// Two questions about the same instances, and features of them.
-fn described(gold: &str) -> Job {
+pub fn described(gold: &str) -> Job {
     let job = Job::new();
     let rows = (0..60).flat_map(|i| (0..3).map(move |r| (i, r)));
     let mut annotations = "instance_id,annotator_id,label,question\n".to_owned();
@@ -217,7 +180,8 @@ fn described(gold: &str) -> Job {
     job
 }
 
-const NETWORK: &str = "source.annotations = '{dir}in.csv'\nsource.features = '{dir}features.csv'
+pub const NETWORK: &str =
+    "source.annotations = '{dir}in.csv'\nsource.features = '{dir}features.csv'
     model = { kind = 'dl', device = 'cpu', backbone.hidden = [4], train.epochs = 5 }\n";
 
 #[test]

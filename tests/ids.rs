@@ -301,7 +301,7 @@ fn with_gold_beyond(format: &str, instance: i64, class: i64, role: &str) -> (Job
 
 /// Such an instance was published as null, and such a class as a decision without a label.
 #[test]
-fn gold_that_trains_with_a_value_that_no_annotation_could_have_is_refused_before_the_fit() {
+fn an_instance_or_class_of_gold_that_no_annotation_could_have_is_refused_before_the_fit() {
     for format in ["parquet", "csv"] {
         let (job, pipeline) = with_gold_beyond(format, 3_000_000_000, 5, "train");
         let error = job.fails(&pipeline, 3);
@@ -311,6 +311,8 @@ fn gold_that_trains_with_a_value_that_no_annotation_could_have_is_refused_before
         let error = job.fails(&pipeline, 3);
         let what = "a class that the annotations could not have";
         assert_says(&error, &[what, "source.gold", "`300`", "hold Int8"]);
+        let (job, pipeline) = with_gold_beyond(format, 2, 300, "calibrate");
+        assert_says(&job.fails(&pipeline, 3), &[what, "source.gold", "`300`"]);
     }
 }
 

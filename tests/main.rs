@@ -34,6 +34,7 @@ mod formats;
 mod fuzz;
 mod gates;
 mod gold;
+mod gold_classes;
 mod hostile;
 mod ids;
 mod images;

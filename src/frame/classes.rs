@@ -26,7 +26,8 @@ pub(super) struct LabelAxis {
 }
 
 impl LabelAxis {
-    /// The listed classes in their order; without a list, all used labels and classes of gold that trains, sorted.
+    /// The listed classes in their order; without a list, all used labels and the classes of `gold`, sorted. `gold` is
+    /// without gold that only scores.
     pub(super) fn resolve(
         mut interner: Interner,
         spec: &FrameSpec,

@@ -210,7 +210,7 @@ impl Collector {
             self.labels,
             spec,
             &used_labels,
-            gold_numbers.iter().filter(|g| g.role.trains()).map(|g| g.class),
+            gold_numbers.iter().filter(|g| !g.role.only_scores()).map(|g| g.class),
         )?;
         self.rows.reject_unknown(&classes, &mut self.rejects);
         if classes.n == 0 && !self.rows.instance.is_empty() {
@@ -225,7 +225,7 @@ impl Collector {
         if spec.duplicates == Duplicates::Last {
             self.rejects.add_rows(Reason::Superseded, self.rows.keep_newest());
         }
-        // An instance whose rows were all rejected stays, without a label; gold that only scores adds no instance.
+        // An instance whose rows were all rejected stays, without a label; only gold that trains adds one.
         let mut stays = vec![true; self.instances.len()];
         gold_numbers.iter().filter(|g| g.is_new).for_each(|g| stays[g.instance as usize] = false);
         gold_numbers

@@ -49,6 +49,12 @@ impl Role {
     pub fn trains(self) -> bool {
         self == Self::Train
     }
+
+    /// Whether the class is used for nothing but scores, so that it is not one of the run's classes.
+    #[must_use]
+    pub fn only_scores(self) -> bool {
+        self == Self::Holdout
+    }
 }
 
 impl FromStr for Role {
@@ -79,7 +85,7 @@ pub struct Gold {
     pub role: Role,
 }
 
-/// Gold that does not train and whose class is not a class of the run: no label can be right. [`Gold::class`] is the
+/// Gold that only scores and whose class is not a class of the run: no label can be right. [`Gold::class`] is the
 /// number of classes.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct UnknownGold {
@@ -181,7 +187,8 @@ impl GoldRows {
     /// if its class is null, as the class [`NULL`] with the role `holdout`: the caller must know the instance as new.
     ///
     /// # Errors
-    /// When gold has other types than the annotations, or gold that trains has a value that their types cannot hold.
+    /// When gold has other types than the annotations, or a value that their types cannot hold and that is to be an
+    /// instance or a class of the run.
     pub(super) fn number(
         &self,
         instances: &mut Interner,
@@ -215,14 +222,15 @@ impl GoldRows {
                 });
             }
         }
-        let training = || numbers.iter().filter(|n| n.role.trains());
-        expect_fits(instances, "an instance", training().map(|n| n.instance))?;
-        expect_fits(classes, "a class", training().map(|n| n.class))?;
+        let training = numbers.iter().filter(|n| n.role.trains());
+        expect_fits(instances, "gold that trains has an instance", training.map(|n| n.instance))?;
+        let with_class = numbers.iter().filter(|n| !n.role.only_scores());
+        expect_fits(classes, "gold has a class", with_class.map(|n| n.class))?;
         Ok(numbers)
     }
 
     /// The gold of instances with features, by feature row, sorted: first that of the run's classes, second that of
-    /// other classes, which does not train.
+    /// other classes, which only scores.
     pub(super) fn by_feature_row(
         &self,
         (instances, index): (&Ids, &mut IdIndex),
@@ -252,7 +260,7 @@ impl GoldRows {
         Gold::check(&gold, instances)?;
         let (known, mut unknown): (Vec<Gold>, Vec<Gold>) =
             gold.into_iter().partition(|gold| (gold.class as usize) < n_classes);
-        unknown.retain(|gold| !gold.role.trains());
+        unknown.retain(|gold| gold.role.only_scores());
         Ok((known, unknown))
     }
 
@@ -273,25 +281,24 @@ impl GoldRows {
     }
 }
 
-/// Checks that the type of the annotations can hold these values of gold that trains: tables hold both in one column of
-/// that type. Gold with another role is in no such column: with such a value it is of an instance or a class that no
-/// annotation has.
+/// Checks that the type of the annotations can hold these values of gold: tables hold both in one column of that type.
+/// Instances of gold that does not train and classes of gold that only scores are in no such column: with such a value,
+/// gold is of an instance or a class that no annotation has.
 fn expect_fits(ids: &Interner, what: &str, numbers: impl Iterator<Item = u32>) -> Result<()> {
     let outside = ids.outside(numbers)?;
     if outside.is_empty() {
         return Ok(());
     }
     let (found, wanted) = (offenders(outside), ids.data_type());
-    Err(Error::data(format!("gold that trains has {what} that the annotations could not have"))
+    Err(Error::data(format!("{what} that the annotations could not have"))
         .at("source.gold")
         .found(format!("{found}, where the annotations hold {wanted}"))
         .help("correct these rows of gold, or cast the column of the annotations in source.sql to a type that holds both"))
 }
 
 impl Gold {
-    /// Gold by final numbers, sorted, without gold of instances that were never read. The second list is gold that does
-    /// not train, of a class that is neither a label nor the class of gold that trains; where the classes are listed,
-    /// such gold is an error.
+    /// Gold by final numbers, sorted, without gold of instances that were never read. The second list is gold that only
+    /// scores, of a class that the run does not have; where the classes are listed, such gold is an error.
     pub(super) fn resolve(
         numbers: Vec<GoldNumber>,
         instance_rank: &[u32],
@@ -303,7 +310,7 @@ impl Gold {
         for row in numbers.into_iter().filter(|n| n.class != NULL) {
             let (instance, class) =
                 (instance_rank[row.instance as usize], classes.rank[row.class as usize]);
-            if class == NULL && !are_listed && !row.role.trains() {
+            if class == NULL && !are_listed && row.role.only_scores() {
                 if instance != NULL {
                     gold.push(Self { instance, class: classes.n as u32, role: row.role });
                 }

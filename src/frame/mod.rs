@@ -49,7 +49,8 @@ use crate::source::Scalar;
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct FrameSpec {
-    /// The classes, in their order; classes that nobody chose stay. By default the labels that occur, sorted.
+    /// The classes, in their order; classes that nobody chose stay. By default the labels that occur and the classes of
+    /// gold, except gold of the role `holdout`, sorted.
     #[schemars(length(min = 1))]
     pub classes: Option<Vec<Scalar>>,
     /// Labels that annotators may give but that are not classes, such as "unsure".
@@ -73,7 +74,7 @@ pub struct Frame {
     pub labels: Ids,
     /// Trusted classes by role.
     pub gold: Vec<Gold>,
-    /// Gold that does not train, of classes that the run does not have.
+    /// Gold that only scores, of classes that the run does not have.
     pub unknown_gold: UnknownGold,
     /// The features of instances and annotators, where the model needs them.
     pub described: Option<QuestionFeatures>,

@@ -5,7 +5,7 @@ use arrow::compute::cast;
 use arrow::datatypes::{DataType, Field};
 
 use super::Ids;
-use super::interner::Interner;
+use super::interner::{Interner, another_type};
 use super::key::IdType;
 use super::untyped::{integers, is_untyped, marked};
 use crate::error::{Error, Result};
@@ -59,19 +59,31 @@ impl Ids {
 }
 
 impl IdIndex {
-    /// The number of each of `ids`, `None` where it is not among these.
+    /// The number of each of `ids`, which the annotations have, `None` where it is not among these.
     ///
     /// # Errors
     /// When their type is another one.
     pub fn lookup_ids(&mut self, ids: &Ids) -> Result<Vec<Option<u32>>> {
-        let types = [self.field.data_type(), ids.values().data_type()].map(IdType::of);
+        let field = ids.field(self.field.name());
+        let types = [&self.field, &field].map(|field| IdType::of(field.data_type()));
         if types == [IdType::Text, IdType::Integer] {
             // Tables hold both in one column, with one type.
             return Err(Error::data(format!("`{}` is text here and integers there", self.field.name()))
                 .found("integers in the annotations, and text that is no integer beside them")
                 .help("write the ids with one type: integers alone, or text with a letter in the annotations too"));
         }
-        self.lookup(&ids.field(self.field.name()), ids.values())
+        if types[0] != types[1] && !self.reads_as_integers(&field) {
+            let [here, there] = [&self.field, &field].map(Field::data_type);
+            return Err(another_type(field.name(), here, there));
+        }
+        self.lookup(&field, ids.values())
+    }
+
+    /// Whether the column is text that stands for integers.
+    fn reads_as_integers(&self, field: &Field) -> bool {
+        (is_untyped(field) || is_untyped(&self.field))
+            && IdType::of(field.data_type()) == IdType::Text
+            && self.field.data_type().is_integer()
     }
 
     /// The number of every row of `array`, `None` where it is null or not among these. Text of a format without types
@@ -81,9 +93,7 @@ impl IdIndex {
     /// When the type of the ids is another one.
     pub fn lookup(&mut self, field: &Field, array: &ArrayRef) -> Result<Vec<Option<u32>>> {
         let mut numbers = Vec::new();
-        let may_stand = is_untyped(field) || is_untyped(&self.field);
-        let is_text = IdType::of(array.data_type()) == IdType::Text;
-        if may_stand && is_text && self.field.data_type().is_integer() {
+        if self.reads_as_integers(field) {
             // Text that is not an integer is not among these.
             for integers in integers(array)? {
                 let integers = cast(&integers, self.field.data_type())?;
@@ -122,6 +132,15 @@ mod tests {
             let mut index = Ids::in_order(ids).index("id").unwrap();
             assert_eq!(index.lookup(&field, &texts).unwrap(), found);
         }
+    }
+
+    /// The error named the types the wrong way round.
+    #[test]
+    fn ids_of_another_type_than_the_annotations_have_are_refused() {
+        let annotated = Ids::in_order(Arc::new(StringArray::from(vec!["1"])));
+        let features = Ids::in_order(Arc::new(Int64Array::from(vec![1])));
+        let error = features.index("instance_id").unwrap().lookup_ids(&annotated).unwrap_err();
+        assert!(error.to_string().contains("Int64 here, Utf8 there"), "{error}");
     }
 
     #[test]

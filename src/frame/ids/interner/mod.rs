@@ -161,9 +161,12 @@ impl Interner {
         let integers = |t: &DataType| IdType::of(t) == IdType::Integer;
         if self.untyped && integers(array.data_type()) && !integers(&self.data_type) {
             let texts = cast(array, &self.data_type);
-            return self.intern(&texts.map_err(|_| self.another_type(array.data_type()))?, numbers);
+            return self.intern(&texts.map_err(|_| self.another_type(field))?, numbers);
         }
         if !is_untyped(field) || !integers(&self.data_type) {
+            if IdType::of(array.data_type()) != IdType::of(&self.data_type) {
+                return Err(self.another_type(field));
+            }
             return self.intern(array, numbers);
         }
         // As in a column of text alone, "007" is not an integer.
@@ -174,7 +177,7 @@ impl Interner {
         if let Some((row, _)) = other {
             let text = array_value_to_string(array, row)?;
             let found = format!("`{text}` here, {} there", self.data_type);
-            return Err(self.another_type(array.data_type()).found(found));
+            return Err(self.another_type(field).found(found));
         }
         plain.iter().try_for_each(|part| self.intern(part, numbers))
     }
@@ -190,15 +193,13 @@ impl Interner {
         Ok((0..shown.len()).map(|n| array_value_to_string(&shown, n)).collect::<Result<_, _>>()?)
     }
 
-    fn another_type(&self, found: &DataType) -> Error {
-        Error::data(format!("`{}` has another type than the annotations have", self.column))
-            .found(format!("{found} here, {} there", self.data_type))
-            .help("the same id in two types is two ids: cast one of them in source.sql")
+    fn another_type(&self, of: &Field) -> Error {
+        another_type(of.name(), of.data_type(), &self.data_type)
     }
 
     fn look_up(&self, array: &ArrayRef) -> Result<LookedUp> {
         if IdType::of(array.data_type()) != IdType::of(&self.data_type) {
-            return Err(self.another_type(array.data_type()));
+            return Err(another_type(&self.column, array.data_type(), &self.data_type));
         }
         let (values, rows) = match dictionary(array)? {
             Some((values, rows)) => (values, Some(rows)),
@@ -316,6 +317,13 @@ impl Interner {
         }
         ranked((&data_type, untyped), all, &order.iter().map(|(word, n)| (key(*word), *n)))
     }
+}
+
+/// `here` is the type of the column, and `there` that of the annotations.
+pub(super) fn another_type(column: &str, here: &DataType, there: &DataType) -> Error {
+    Error::data(format!("`{column}` has another type than the annotations have"))
+        .found(format!("{here} here, {there} there"))
+        .help("the same value in two types is two values: cast one of the columns in source.sql")
 }
 
 /// The ids in this order, and the final number of each of `all` provisional numbers.
