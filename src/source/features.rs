@@ -13,13 +13,14 @@ use crate::error::{Error, Result, nearest, offenders};
 use crate::run::Run;
 
 /// Plans a relation of features: its id under the contract's name, then one column of lists, or every numeric column
-/// whose name is not one of an id or a label, in file order.
+/// whose name is not one of an id or a label, in file order. Where no column of lists is named, the columns that a model
+/// has `learned` from come before both, in their order there, if all of them are there.
 pub(super) async fn query(
     ctx: &SessionContext,
     table: &str,
     sql: Option<&Query>,
     (id, mapped_id): (&'static str, Option<&str>),
-    columns: &ColumnsSpec,
+    (columns, learned): (&ColumnsSpec, &[String]),
     run: &mut Run,
 ) -> Result<DataFrame> {
     let frame = table_or_sql(ctx, table, sql).await?;
@@ -29,7 +30,12 @@ pub(super) async fn query(
     let ids = columns.ids();
     let is_own = |field: &&Field| field.name() != wanted_id && !ids.contains(field.name());
     let list = columns.features.as_deref();
-    let numbers: Vec<&str> = if let Some(name) = list.or(find("features").map(|_| "features")) {
+    let is_number = |name: &String| {
+        fields.iter().filter(is_own).any(|f| f.name() == name && f.data_type().is_numeric())
+    };
+    let has_learned = list.is_none() && !learned.is_empty() && learned.iter().all(is_number);
+    let list_by_default = find("features").filter(|_| !has_learned).map(|_| "features");
+    let numbers: Vec<&str> = if let Some(name) = list.or(list_by_default) {
         let chosen = find(name).ok_or_else(|| missing((table, sql), "features", name, &fields))?;
         if list.is_none() {
             let others = fields.iter().filter(is_own).filter(|f| f.name() != name);
@@ -49,16 +55,21 @@ pub(super) async fn query(
                 offenders(left)
             ));
         }
-        let others = fields.iter().filter(is_own).filter(|f| !f.data_type().is_numeric());
-        refuse_mixed(table, others.clone())?;
-        if !kept.is_empty() {
-            // A query may select other columns for a reason; of a file nobody may have seen that one holds no numbers.
-            let could_be = |field: &&Field| {
-                holds_numbers(field.data_type()) || (sql.is_none() && !columns.has(field.name()))
-            };
-            warn_of_ignored(table, others.filter(could_be), "columns of numbers are", run);
+        if has_learned {
+            learned.iter().map(String::as_str).collect()
+        } else {
+            let others = fields.iter().filter(is_own).filter(|f| !f.data_type().is_numeric());
+            refuse_mixed(table, others.clone())?;
+            if !kept.is_empty() {
+                // A query may select other columns for a reason; of a file nobody may have seen that one holds no numbers.
+                let could_be = |field: &&Field| {
+                    holds_numbers(field.data_type())
+                        || (sql.is_none() && !columns.has(field.name()))
+                };
+                warn_of_ignored(table, others.filter(could_be), "columns of numbers are", run);
+            }
+            kept
         }
-        kept
     };
     if find(wanted_id).is_none() {
         return Err(missing((table, sql), id, wanted_id, &fields));
@@ -191,7 +202,8 @@ mod tests {
         ctx.register_batch("features", RecordBatch::new_empty(Arc::new(schema))).unwrap();
         let columns = ColumnsSpec::default();
         let run = &mut Run::new(0);
-        let found = query(&ctx, "features", None, ("instance_id", None), &columns, run).await;
+        let found =
+            query(&ctx, "features", None, ("instance_id", None), (&columns, &[]), run).await;
         let error = found.unwrap_err();
         assert_eq!(error.exit_code(), 3, "{error}");
         let error = error.to_string();
